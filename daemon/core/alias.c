@@ -22,16 +22,17 @@
  * with shadows, where a shard may be restored while leases are outstanding, and groups whose gathers are
  * exchanges.
  */
+#include "core/collective.h"
 #include "core/deferred.h"
 #include "core/gather.h"
 #include "core/promise.h"
-#include "core/span.h"
+#include "core/transfer.h"
 
 bool zd_part_is_aliased(const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;
 	const struct zd_session *session = zd_part_member(part)->session;
-	return group->nshards == 1 && !group->shadow && !zd_gathers_over_rails(group) && session &&
+	return group->nshards == 1 && !group->shadow && !zd_gathers_are_collective(group) && session &&
 	       !session->strict && !session->poison;
 }
 
@@ -51,7 +52,7 @@ static void promise(struct zd_engine *e, struct zd_buffer *buffer)
 	buffer->fences = zd_calloc(1, sizeof(*buffer->fences));
 	buffer->fences[0] = buffer->promise->fence;
 	buffer->nfences = 1;
-	buffer->transfers = 1;
+	zd_buffer_transfer_nothing(buffer);
 	zd_deferred_await(session, buffer, buffer->part);
 }
 
@@ -86,19 +87,18 @@ bool zd_alias_is_promised(const struct zd_buffer *buffer)
 	return buffer->promise && buffer->promise->session;
 }
 
-/* Ends the buffer's one transfer. */
-static void arrive(struct zd_buffer *buffer)
+/* The buffer's transfer is over. Returns its promise. */
+static struct zd_promise *end_transfer(struct zd_engine *e, struct zd_buffer *buffer)
 {
-	buffer->transfers = 0;
+	struct zd_promise *promise = buffer->promise;
 	buffer->promise = NULL;
-	if (buffer->state == ZD_BUFFER_INFLIGHT)
-		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
+	zd_plan_satisfy(e, &buffer->plan, 0);
+	return promise;
 }
 
 void zd_alias_published(struct zd_engine *e, struct zd_buffer *buffer)
 {
-	struct zd_promise *promise = buffer->promise;
-	arrive(buffer);
+	struct zd_promise *promise = end_transfer(e, buffer);
 	zd_alias_read(buffer);
 	zd_promise_keep(e, promise);
 	zd_buffer_op_over(e, buffer);
@@ -106,8 +106,7 @@ void zd_alias_published(struct zd_engine *e, struct zd_buffer *buffer)
 
 void zd_alias_unpublished(struct zd_engine *e, struct zd_buffer *buffer)
 {
-	struct zd_promise *promise = buffer->promise;
-	arrive(buffer);
+	struct zd_promise *promise = end_transfer(e, buffer);
 	buffer->stale = true;
 	zd_alias_read(buffer);
 	zd_promise_break(e, promise);
@@ -116,7 +115,7 @@ void zd_alias_unpublished(struct zd_engine *e, struct zd_buffer *buffer)
 
 void zd_alias_read(struct zd_buffer *buffer)
 {
-	if (!buffer->aliased || buffer->reading || buffer->transfers > 0)
+	if (!buffer->aliased || buffer->reading || buffer->plan.left > 0)
 		return;
 	buffer->reading = true;
 	buffer->part->readers++;

@@ -10,7 +10,7 @@
 #include "core/load.h"
 #include "core/deferred.h"
 #include "core/gather.h"
-#include "core/rail.h"
+#include "core/collective.h"
 #include "core/reduce.h"
 #include "core/shadow.h"
 #include "core/scope.h"
@@ -55,7 +55,7 @@ static void check_aliased(const struct zd_buffer *buffer)
 {
 	const struct zd_part *part = buffer->part;
 	zd_assert(!buffer->extent.block && buffer->extent.bytes == 0 && !buffer->slot);
-	zd_assert(!buffer->own_left && buffer->transfers == (buffer->promise != NULL));
+	zd_assert(!buffer->own_left && buffer->plan.left == (buffer->promise != NULL));
 	zd_assert(part->shard.block && part->readers >= buffer->reading);
 	if (buffer->promise)
 		zd_assert(!buffer->reading && zd_deferred_comes(part, buffer->version));
@@ -84,7 +84,7 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 		zd_assert(buffer->former->heir == buffer);
 	if (buffer->filling)
 		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->fill_due &&
-		          buffer->transfers == 0 && buffer->watches == 0 && !buffer->former);
+		          buffer->plan.left == 0 && buffer->watches == 0 && !buffer->former);
 	zd_assert(!buffer->fill_due || (!buffer->aliased && !buffer->prefetched));
 	if (buffer->heir) { /* check_buffer() of the heir checks the memory */
 		zd_assert(buffer->heir->former == buffer && buffer->heir->slot == buffer->slot);
@@ -96,6 +96,8 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 		check_aliased(buffer);
 	else
 		check_gathered(e, &buffer->extent, buffer->device, buffer->unit->group->job);
+	if (buffer->plan.type)
+		zd_plan_check(&buffer->plan);
 	TAILQ_FOREACH (lease, &buffer->leases, link) {
 		zd_assert(lease->uses > 0 && lease->tag[0] && lease->buffer == buffer);
 		zd_assert((lease->tag[0] == ZD_RESERVED_TAG) == (lease->scope != NULL));
@@ -120,7 +122,7 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 		return;
 	}
 	zd_assert(buffer->charged && buffer->part->buffer == buffer && zd_part_member(buffer->part)->session);
-	zd_assert((buffer->state == ZD_BUFFER_INFLIGHT) == (buffer->transfers > 0));
+	zd_assert((buffer->state == ZD_BUFFER_INFLIGHT) == (buffer->plan.left > 0));
 	/* A current buffer is leased, prefetched or persistent. */
 	zd_assert(!TAILQ_EMPTY(&buffer->leases) || buffer->prefetched || buffer->part->persistent);
 }
@@ -172,8 +174,8 @@ static void check_unit(const struct zd_engine *e, const struct zd_group *group, 
 	zd_load_check(unit);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		check_part(e, &unit->parts[rank], found);
-		if (unit->parts[rank].rail)
-			zd_rail_check(&unit->parts[rank]);
+		if (unit->parts[rank].collective)
+			zd_collective_check(&unit->parts[rank]);
 	}
 }
 
@@ -358,7 +360,7 @@ void zd_engine_check(struct zd_engine *e)
 			found.quarantine[a->device->index] += a->extent.bytes;
 	}
 	for (const struct zd_session *session = e->sessions; session; session = session->hh.next) {
-		zd_onwards_check(session);
+		zd_relays_check(session);
 		zd_deferred_check(session);
 	}
 	check_scopes(e, &found);

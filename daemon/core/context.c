@@ -10,6 +10,7 @@
  *
  * The program gets addresses and fences by ordinary gathers that name the context and join its leases.
  */
+#include "core/collective.h"
 #include "core/gather.h"
 #include "core/scope.h"
 
@@ -98,7 +99,7 @@ static int context_begin(struct zd_engine *e, struct zd_request *req, const stru
 			        "%u units need %llu bytes; the gather budget of device %u is %llu", nunits,
 			        (unsigned long long)padded_bytes, device->index, (unsigned long long)budget);
 			req->u.gather.part = req->u.gather.parts[0];
-			zd_gather_missed(e, req, status, err->text);
+			zd_collective_missed(e, req, status, err->text);
 		}
 	}
 	if (status != 0) {
@@ -111,7 +112,7 @@ static int context_begin(struct zd_engine *e, struct zd_request *req, const stru
 
 static void context_given_up(struct zd_engine *e, struct zd_request *req)
 {
-	zd_gather_given_up(e, req);
+	zd_collective_given_up(e, req);
 	context_cancel(e, req);
 }
 

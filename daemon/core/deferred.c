@@ -2,14 +2,14 @@
 /* deferred.c - see deferred.h. */
 #include "core/deferred.h"
 
+#include "core/collective.h"
 #include "core/gather.h"
-#include "core/span.h"
 
 bool zd_may_defer(const struct zd_request *req)
 {
 	const struct zd_session *session = req->session;
 	return session->state == ZD_SESSION_OPEN && !session->strict &&
-	       !zd_gathers_over_rails(req->member->group);
+	       !zd_gathers_are_collective(req->member->group);
 }
 
 bool zd_deferred_comes(const struct zd_part *part, uint64_t version)
@@ -27,18 +27,13 @@ struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t
 		if (buffer->state == ZD_BUFFER_QUARANTINED && !buffer->slot && !buffer->heir &&
 		    buffer->session == req->session->id && buffer->extent.bytes == bytes &&
 		    buffer->unit->group->job == req->member->group->job &&
-		    !zd_gathers_over_rails(buffer->unit->group))
+		    !zd_gathers_are_collective(buffer->unit->group))
 			return buffer;
 	}
 	return NULL;
 }
 
 /* ---- Promises ------------------------------------------------------------------------------------------ */
-
-static uint32_t source_device(const struct zd_part *source)
-{
-	return source->shard.segment->device->index;
-}
 
 void zd_deferred_await(struct zd_session *session, struct zd_buffer *buffer, struct zd_part *source)
 {
@@ -68,45 +63,13 @@ static struct zd_await *find_await(struct zd_buffer *buffer, const struct zd_par
 	return await;
 }
 
-void zd_deferred_promise(struct zd_engine *e, struct zd_buffer *buffer, struct zd_timelines *timelines)
-{
-	struct zd_session *session = zd_part_member(buffer->part)->session;
-	struct zd_unit *unit = buffer->unit;
-	(void)e;
-	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
-		struct zd_part *source = &unit->parts[rank];
-		uint32_t timeline = ZD_TIMELINE_DEFERRED + source_device(source);
-		if (source->version == buffer->version)
-			source->readers++;
-		else
-			zd_deferred_await(session, buffer, source);
-		session->timeline[timeline]++;
-		zd_timelines_add(timelines, timeline);
-		buffer->transfers++;
-	}
-	buffer->deferred = true;
-	TAILQ_INSERT_TAIL(&session->deferred, buffer, deferred_link);
-}
-
-static void begin(struct zd_engine *e, struct zd_session *session, struct zd_buffer *buffer)
-{
-	struct zd_unit *unit = buffer->unit;
-	buffer->resets = session->resets;
-	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
-		struct zd_part *source = &unit->parts[rank];
-		uint32_t device = source_device(source);
-		zd_buffer_copy(e, buffer, source,
-		               (struct zd_signal){session->id, ZD_TIMELINE_DEFERRED + device,
-		                                  ++session->deferred_begun[device]});
-	}
-}
-
 void zd_deferred_try(struct zd_engine *e, struct zd_session *session)
 {
 	struct zd_buffer *buffer;
 	while ((buffer = TAILQ_FIRST(&session->deferred)) && !buffer->former && LIST_EMPTY(&buffer->awaits)) {
 		TAILQ_REMOVE(&session->deferred, buffer, deferred_link);
-		begin(e, session, buffer);
+		buffer->resets = session->resets;
+		zd_plan_start(e, &buffer->plan);
 	}
 }
 
@@ -146,43 +109,41 @@ static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_unit *unit = buffer->unit;
 	buffer->stale = true;
-	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
-		struct zd_part *source = &unit->parts[rank];
+	for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
+		struct zd_part *source = &unit->parts[buffer->plan.steps[i].source];
 		struct zd_await *await = find_await(buffer, source);
-		buffer->transfers--;
 		if (await)
 			await_end(await);
 		else
 			zd_part_reader_done(e, source);
 	}
-	zd_assert(buffer->transfers == 0 && LIST_EMPTY(&buffer->awaits));
+	zd_assert(LIST_EMPTY(&buffer->awaits));
+	zd_plan_clear(&buffer->plan);
 	if (buffer->state == ZD_BUFFER_INFLIGHT)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 	zd_buffer_op_over(e, buffer);
 }
 
-/* All of it, since its fences share timelines with what comes behind. */
-static void give_all_up(struct zd_engine *e, struct zd_session *session)
+/* All of it, since its fences share timelines with what comes behind. Returns the timelines that were to
+ * signal it. */
+static struct zd_timelines give_all_up(struct zd_engine *e, struct zd_session *session)
 {
 	struct zd_buffer_list queue = TAILQ_HEAD_INITIALIZER(queue);
+	struct zd_timelines promised = {{0}};
 	struct zd_buffer *buffer;
 	TAILQ_CONCAT(&queue, &session->deferred, deferred_link);
-	for (uint32_t i = 0; i < ZD_MAX_DEVICES; i++)
-		session->deferred_begun[i] = session->timeline[ZD_TIMELINE_DEFERRED + i];
 	while ((buffer = TAILQ_FIRST(&queue))) {
 		TAILQ_REMOVE(&queue, buffer, deferred_link);
+		for (uint32_t i = 0; i < buffer->plan.nsteps; i++)
+			zd_timelines_add(&promised, buffer->plan.steps[i].signal.timeline);
 		give_up(e, buffer);
 	}
+	return promised;
 }
 
 void zd_deferred_break(struct zd_engine *e, struct zd_session *session)
 {
-	struct zd_timelines promised = {{0}};
-	for (uint32_t i = 0; i < ZD_MAX_DEVICES; i++) {
-		if (session->deferred_begun[i] != session->timeline[ZD_TIMELINE_DEFERRED + i])
-			zd_timelines_add(&promised, ZD_TIMELINE_DEFERRED + i);
-	}
-	give_all_up(e, session);
+	struct zd_timelines promised = give_all_up(e, session);
 	for (uint32_t i = 0; i < ZD_MAX_DEVICES; i++) {
 		if (zd_timelines_has(&promised, ZD_TIMELINE_DEFERRED + i))
 			zd_session_abort(e, session, ZD_TIMELINE_DEFERRED + i);
@@ -191,7 +152,7 @@ void zd_deferred_break(struct zd_engine *e, struct zd_session *session)
 
 void zd_deferred_drop(struct zd_engine *e, struct zd_session *session)
 {
-	give_all_up(e, session);
+	(void)give_all_up(e, session);
 }
 
 void zd_deferred_unpublished(struct zd_engine *e, struct zd_part *part)
@@ -211,25 +172,37 @@ void zd_deferred_unpublished(struct zd_engine *e, struct zd_part *part)
 
 /* ---- Invariants ---------------------------------------------------------------------------------------- */
 
+/* The queued transfers have the last values of their timelines, without a gap and in order. */
+static void check_signals(const struct zd_session *session)
+{
+	uint64_t last[ZD_MAX_DEVICES] = {0};
+	const struct zd_buffer *buffer;
+	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
+		for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
+			const struct zd_signal *signal = &buffer->plan.steps[i].signal;
+			uint32_t device = signal->timeline - ZD_TIMELINE_DEFERRED;
+			zd_assert(device < ZD_MAX_DEVICES && signal->session == session->id);
+			zd_assert(last[device] == 0 || signal->value == last[device] + 1);
+			last[device] = signal->value;
+		}
+	}
+	for (uint32_t i = 0; i < ZD_MAX_DEVICES; i++)
+		zd_assert(last[i] == 0 || last[i] == session->timeline[ZD_TIMELINE_DEFERRED + i]);
+}
+
 void zd_deferred_check(const struct zd_session *session)
 {
 	const struct zd_buffer *buffer = TAILQ_FIRST(&session->deferred);
-	uint64_t promised[ZD_MAX_DEVICES];
 	if (buffer) /* else it would have begun */
 		zd_assert(buffer->former || !LIST_EMPTY(&buffer->awaits));
-	for (uint32_t i = 0; i < ZD_MAX_DEVICES; i++)
-		promised[i] = session->deferred_begun[i];
 	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
 		const struct zd_await *await;
 		zd_assert(buffer->session == session->id && buffer->deferred);
-		zd_assert(buffer->transfers == buffer->unit->group->local_world_size);
-		for (uint32_t rank = 0; rank < buffer->unit->group->local_world_size; rank++)
-			promised[source_device(&buffer->unit->parts[rank])]++;
+		zd_assert(buffer->plan.left == buffer->unit->group->local_world_size);
 		LIST_FOREACH (await, &buffer->awaits, buffer_link) {
 			zd_assert(await->session == session && await->buffer == buffer);
 			zd_assert(zd_deferred_comes(await->part, buffer->version));
 		}
 	}
-	for (uint32_t i = 0; i < ZD_MAX_DEVICES; i++)
-		zd_assert(promised[i] == session->timeline[ZD_TIMELINE_DEFERRED + i]);
+	check_signals(session);
 }

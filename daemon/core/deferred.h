@@ -31,8 +31,8 @@ struct zd_await {
 };
 
 /* May the request's transfer begin later than it is answered. Not in strict sessions, where the clients give
- * and take access to pages in an order that the daemon does not see; nor over rails, where the order of
- * transfers is that of all daemons; nor in a poisoned session. */
+ * and take access to pages in an order that the daemon does not see; nor where gathers are collective, whose
+ * order is that of all daemons; nor in a poisoned session. */
 bool zd_may_defer(const struct zd_request *req);
 /* The part is being published, and will have that version. */
 bool zd_deferred_comes(const struct zd_part *part, uint64_t version);
@@ -41,9 +41,6 @@ struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t
 
 /* The buffer's transfer waits until the part is published. */
 void zd_deferred_await(struct zd_session *session, struct zd_buffer *buffer, struct zd_part *source);
-/* Promises the transfer of `version` into the buffer, whose `former` is set or whose sources are not all
- * published. Adds the timelines that it will signal. */
-void zd_deferred_promise(struct zd_engine *e, struct zd_buffer *buffer, struct zd_timelines *timelines);
 /* Begins what may begin of what the session was promised. */
 void zd_deferred_try(struct zd_engine *e, struct zd_session *session);
 /* The former buffer is over and about to be freed. */

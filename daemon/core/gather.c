@@ -15,13 +15,14 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "core/collective.h"
 #include "core/layout.h"
 #include "core/deferred.h"
 #include "core/gather.h"
-#include "core/rail.h"
 #include "core/retire.h"
 #include "core/shadow.h"
 #include "core/scope.h"
+#include "core/transfer.h"
 
 /* ---- Versions ------------------------------------------------------------------------------------------ */
 
@@ -66,7 +67,7 @@ static uint64_t default_version(const struct zd_part *part)
 
 uint64_t zd_gather_version(const struct zd_part *part)
 {
-	return zd_gathers_over_rails(part->unit->group) ? default_version(part) : 0;
+	return zd_gathers_are_collective(part->unit->group) ? default_version(part) : 0;
 }
 
 /* May the rank's client copy its own slice into the copy: the shard has that version, and nobody writes
@@ -90,11 +91,11 @@ static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *
 	return want ? buffer->version == want : buffer->version >= req->u.gather.part->version;
 }
 
-/* An update that is about to begin waits for gathers over rails, of which other daemons' ranks have begun
+/* An update that is about to begin waits for collective gathers, of which other daemons' ranks have begun
  * theirs. */
 static bool still_given(const struct zd_part *part, uint64_t want)
 {
-	return zd_gathers_over_rails(part->unit->group) && part->state == ZD_PART_UPDATE_WAIT &&
+	return zd_gathers_are_collective(part->unit->group) && part->state == ZD_PART_UPDATE_WAIT &&
 	       part->version == want && !zd_part_is_unpublished(part);
 }
 
@@ -389,29 +390,9 @@ static void gather_end(struct zd_request *req)
 		zd_scope_unref(req->u.gather.scope);
 }
 
-void zd_gather_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why)
-{
-	struct zd_err err = ZD_ERR_NONE;
-	if (!zd_gathers_over_rails(req->member->group))
-		return;
-	status = zd_err_set(&err, status, "group '%.64s': rank %u's gather of unit '%.64s': %s",
-	                    req->member->group->name, zd_world_rank(req->member),
-	                    req->u.gather.part->unit->name, why);
-	zd_span_fail(e, req->member->group, status, err.text);
-}
-
-void zd_gather_given_up(struct zd_engine *e, struct zd_request *req)
-{
-	char what[128];
-	if (!zd_gathers_over_rails(req->member->group))
-		return;
-	(void)snprintf(what, sizeof(what), "its gather of unit '%.64s'", req->u.gather.part->unit->name);
-	zd_span_give_up(e, req->member, what);
-}
-
 static void gather_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	zd_gather_given_up(e, req);
+	zd_collective_given_up(e, req);
 	gather_end(req);
 }
 
@@ -486,22 +467,6 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	return 0;
 }
 
-/* A released buffer stays until the other ranks of its device have copied from it, and each of them needs as
- * much memory for the copy. So a rank allocates no further buffer before the others have theirs. Then no rank
- * has more on the device, released or not, than its program holds at once somewhere; where that fits for all
- * ranks of the device, none of them waits for ever. Counting the memory that is left for the others would not
- * do, since other requests may take it meanwhile. */
-static int follow_check(struct zd_request *req)
-{
-	const struct zd_unit *unit;
-	const struct zd_member *behind = zd_rail_find_follower(req->session, req->device, &unit);
-	if (!behind)
-		return 0;
-	int wait = zd_wait_for(req, ZD_WAIT_FOLLOW, 0, zd_world_rank(behind), 0);
-	req->wait.unit = unit;
-	return wait;
-}
-
 /* Others were first and want room. But what they wait for may be a copy that is kept for this rank to take
  * from, so one that is to take is not behind them. */
 static bool has_turn(const struct zd_request *req)
@@ -509,7 +474,7 @@ static bool has_turn(const struct zd_request *req)
 	const struct zd_device *device = req->device;
 	if (!device->pass_blocked && (req->queued || device->memory_waiters == 0))
 		return true;
-	return zd_gathers_over_rails(req->member->group) && zd_rail_follows(req->u.gather.part);
+	return zd_collective_follows(req->u.gather.part);
 }
 
 /* Room for a new copy, and the copy. */
@@ -522,7 +487,7 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	struct zd_extent extent;
 	uint64_t bytes = zd_part_gathered_bytes(part);
 
-	int status = zd_gathers_over_rails(req->member->group) ? follow_check(req) : 0;
+	int status = zd_collective_check_followers(req);
 	if (status != 0)
 		return status;
 	if (!has_turn(req))
@@ -585,23 +550,6 @@ static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-/* Where a group spans daemons, gathers that begin a transfer do so in the order in which the rank asked for
- * them, as on all other ranks. */
-static int order_check(struct zd_request *req)
-{
-	struct zd_request *before;
-	TAILQ_FOREACH (before, &req->session->requests, session_link) {
-		if (before == req)
-			return 0;
-		if (!zd_request_gathers(before) || !zd_gathers_over_rails(before->member->group))
-			continue;
-		int wait = zd_wait_for(req, ZD_WAIT_ORDER, 0, 0, 0);
-		req->wait.unit = before->u.gather.part->unit;
-		return wait;
-	}
-	return 0;
-}
-
 /* The copy that is there, or a transfer into one. */
 static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out,
                                  struct zd_err *err)
@@ -639,13 +587,13 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 		*out = buffer;
 		return 0;
 	}
-	if (status == 0 && zd_gathers_over_rails(req->member->group))
-		status = order_check(req);
+	if (status == 0)
+		status = zd_collective_check_order(req);
 	if (status == 0)
 		status = gather_begin_transfer(e, req, out, err);
 	/* The error depends on timing, and other daemons' ranks may not get it: also a slot's conflict. */
 	if (status < 0)
-		zd_gather_missed(e, req, status, err->text);
+		zd_collective_missed(e, req, status, err->text);
 	return status;
 }
 
@@ -654,7 +602,7 @@ static int gather_try(struct zd_engine *e, struct zd_request *req, struct zd_err
 	const struct zd_scope *scope = req->u.gather.scope;
 	struct zd_buffer *buffer = NULL;
 	if (scope && scope->state == ZD_SCOPE_ENDED) { /* while the request waited */
-		zd_gather_given_up(e, req);
+		zd_collective_given_up(e, req);
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "scope %llu of rank %u ended before unit '%s' came",
 		                  (unsigned long long)scope->id, zd_world_rank(req->member),
 		                  req->u.gather.part->unit->name);

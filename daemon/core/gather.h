@@ -21,18 +21,8 @@ static inline uint64_t zd_gathered_bytes(const struct zd_session *session, const
  * quarantined buffer that is still in use there. */
 struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struct zd_slot *slot,
                                 const struct zd_extent *extent, struct zd_buffer *former);
-/* Copies every shard into it, but for one that is left to the client. All shards are idle and at `version`,
- * and nothing reads or writes the buffer; or the copies are deferred until that is so. */
-void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version);
-/* Submits the copy of one shard, which is counted already. */
-void zd_buffer_copy(struct zd_engine *e, struct zd_buffer *buffer, struct zd_part *source,
-                    struct zd_signal signal);
 /* An operation on the buffer is over: frees one that is quarantined and has no other. */
 void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer);
-
-/* A copy or exchange into it has ended, which signals that timeline. The buffer may be gone then. */
-void zd_buffer_arrived(struct zd_engine *e, struct zd_buffer *buffer, uint32_t timeline, int status,
-                       const char *error);
 
 /* Is the shard all there is to gather, and may it be given out: alias.c. */
 bool zd_part_is_aliased(const struct zd_part *part);
@@ -65,12 +55,6 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 
 /* Is the part one that the request, which waits, is to gather still; *version: which of it. */
 bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, uint64_t *version);
-
-/* One that waited is given up. Where the group spans daemons the ranks of the others wait for it, and would
- * take the next for it: the group ends. */
-void zd_gather_given_up(struct zd_engine *e, struct zd_request *req);
-/* One is refused, and ranks of other daemons may have made it: where the group spans daemons it ends. */
-void zd_gather_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why);
 
 struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag);
 struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag, uint32_t uses);

@@ -18,6 +18,7 @@
 #include "base/sm.h"
 #include "core/engine.h"
 #include "core/memory.h"
+#include "core/plan.h"
 #include "core/timelines.h"
 
 #define ZD_WAIT 1 /* returned instead of a status: the request waits, for req->wait, and is tried again */
@@ -39,8 +40,7 @@ struct zd_reduction;
 struct zd_request;
 struct zd_scope;
 struct zd_session;
-struct zd_onward;
-struct zd_rail;
+struct zd_collective;
 struct zd_slice;
 struct zd_span;
 struct zd_unit;
@@ -316,13 +316,11 @@ struct zd_session {
 	struct zd_timelines failed;
 	/* sums that its process was asked for before their inputs were complete */
 	uint32_t nahead;
-	uint32_t resets;                 /* the number of resets; fences handed out before count as passed */
-	TAILQ_HEAD(, zd_onward) onwards; /* rail.h */
+	uint32_t resets;                /* the number of resets; fences handed out before count as passed */
+	struct zd_buffer_list relaying; /* buffers with relays that were not run, in order; collective.h */
 	TAILQ_HEAD(, zd_promise) promises; /* that have not passed, in order; promise.h */
 	struct zd_buffer_list
 	        deferred; /* buffers whose transfers are promised and have not begun, in order; deferred.h */
-	uint64_t deferred_begun
-	        [ZD_MAX_DEVICES]; /* last values of ZD_TIMELINE_DEFERRED whose copies have begun */
 	TAILQ_HEAD(, zd_departure) departures; /* CLOSING: pending watches of its process; departure.c */
 	UT_hash_handle hh;
 };
@@ -378,7 +376,7 @@ struct zd_member {
 	uint64_t frozen_digest; /* over the units that the rank has frozen or unfrozen; layout.c */
 	uint64_t commit_step;
 	uint64_t comm[ZD_NCOMM_ROLES]; /* its communicators; 0: none */
-	uint32_t transfers;            /* transfers of the current connection under way, over rails */
+	uint32_t transfers; /* steps of collective transfers of the current connection that are left */
 	TAILQ_HEAD(, zd_slot) slots;
 	TAILQ_HEAD(, zd_scope) scopes; /* that have not ended, by id; scope.c, context.c */
 	uint32_t nscopes;
@@ -529,7 +527,7 @@ struct zd_part {
 	bool frozen;              /* as its unit, unless its rank has changed it */
 	struct zd_scope *context; /* the user context that it is in; NULL: none */
 	LIST_HEAD(, zd_await) awaits; /* PUBLISHING: transfers that wait for the new version; deferred.h */
-	struct zd_rail *rail;         /* rail.h; NULL where the group does not span daemons */
+	struct zd_collective *collective; /* collective.h; NULL where gathers are not collective */
 };
 
 /* Elements of a view, which has been checked. */
@@ -666,16 +664,23 @@ struct zd_buffer {
 	LIST_HEAD(, zd_await) awaits;
 	uint64_t version, since_ns;
 	uint64_t connection; /* the connection of its group that fills it, or has; see span.h */
-	uint64_t ordinal;    /* over rails: its transfer is the Nth of the unit on its rank */
 	uint64_t transfer;   /* the number of the transfer that fills it, or has */
 	uint64_t session;    /* whose timelines the transfer signals, and its number of resets then */
 	uint32_t resets;
-	uint32_t transfers;   /* copies into it that have not ended, promised ones included */
+	struct zd_plan plan;  /* its transfer; steps that are left may write its memory, or are promised to */
 	uint32_t watches;     /* watches under way of fences of past leases, and the hold for its process */
 	uint32_t leaving_pid; /* the process of that hold; 0: none */
 	uint32_t nfences;     /* daemon-page fences of its transfer */
 	struct zd_fence *fences;
 	struct zd_promise *promise; /* aliased: for the version, until the part is published; NULL: it is */
+	struct {                    /* of collective gathers: plan_rail_gathers.c */
+		uint64_t ordinal;   /* its transfer is the Nth of the unit on its rank */
+		uint32_t waiting;   /* relays into it that were not run */
+		uint32_t expected;  /* relays out of it that were not run, also of ranks that are behind */
+		uint32_t running;   /* relays out of it */
+		bool exchanged;     /* its exchange is done */
+		TAILQ_ENTRY(zd_buffer) taker_link, source_link;
+	} relay;
 	TAILQ_HEAD(, zd_lease) leases;
 	TAILQ_ENTRY(zd_buffer) device_link, deferred_link;
 };
@@ -683,7 +688,7 @@ struct zd_buffer {
 /* Operations are under way on its memory: its own, or those of its former buffer. */
 static inline bool zd_buffer_is_in_use(const struct zd_buffer *buffer)
 {
-	return buffer->transfers > 0 || buffer->watches > 0 || buffer->former || buffer->filling;
+	return buffer->plan.left > 0 || buffer->watches > 0 || buffer->former || buffer->filling;
 }
 
 /* Drops a buffer without leases: its bytes are uncharged at once, its block is freed when the last op has

@@ -319,9 +319,9 @@ static void buffer_waits(const struct zd_buffer *buffer, char out[ZD_WAIT_TEXT])
 		(void)snprintf(out, ZD_WAIT_TEXT, "its fill with NaN patterns");
 		return;
 	}
-	if (buffer->transfers > 0)
-		(void)snprintf(transfers, sizeof(transfers), "%u transfer%s", buffer->transfers,
-		               buffer->transfers == 1 ? "" : "s");
+	if (buffer->plan.left > 0)
+		(void)snprintf(transfers, sizeof(transfers), "%u transfer%s", buffer->plan.left,
+		               buffer->plan.left == 1 ? "" : "s");
 	if (buffer->watches > 0)
 		(void)snprintf(streams, sizeof(streams), "streams of %u release%s", buffer->watches,
 		               buffer->watches == 1 ? "" : "s");

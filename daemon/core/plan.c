@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+#include "core/internal.h"
+
 void zd_plan_init(struct zd_plan *plan, const struct zd_plan_type *type, struct zd_job *job, void *owner,
                   uint32_t capacity)
 {
@@ -44,21 +46,36 @@ void zd_plan_start(struct zd_engine *e, struct zd_plan *plan)
 
 /* ---- A step -------------------------------------------------------------------------------------------- */
 
-static void fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
-                 const char *error)
+static void count_done(struct zd_engine *e, struct zd_plan *plan)
 {
-	plan->type->failed(e, plan, step, status, error);
+	plan->left--;
 	if (!plan->stopped && plan->left == 0 && !plan->over) {
 		plan->over = true;
 		plan->type->over(e, plan);
 	}
 }
 
+/* The step counts as left during failed(), which may fail other steps: the plan is not over before. */
+static void fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
+                 const char *error)
+{
+	step->state = ZD_PLAN_DONE;
+	plan->type->failed(e, plan, step, status, error);
+	count_done(e, plan);
+}
+
+void zd_plan_fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
+                  const char *error)
+{
+	zd_assert(step->state == ZD_PLAN_WAITING && !plan->stopped);
+	fail(e, plan, step, status, error);
+	plan->type->after(e, plan, step);
+}
+
 void zd_plan_complete(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	step->state = ZD_PLAN_DONE;
-	plan->left--;
 	int status = plan->type->done(e, plan, step, &err);
 	if (status != 0) {
 		fail(e, plan, step, status, err.text);
@@ -66,10 +83,7 @@ void zd_plan_complete(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_
 	}
 	for (uint32_t i = step->then; i < step->then + step->nthen && !plan->stopped; i++)
 		zd_plan_satisfy(e, plan, i);
-	if (!plan->stopped && plan->left == 0 && !plan->over) {
-		plan->over = true;
-		plan->type->over(e, plan);
-	}
+	count_done(e, plan);
 }
 
 static void command_ended(struct zd_engine *e, struct zd_op *op, int status, const char *error,
@@ -81,8 +95,6 @@ static void command_ended(struct zd_engine *e, struct zd_op *op, int status, con
 	if (plan->stopped) {
 		step->state = ZD_PLAN_DONE;
 	} else if (status != 0) {
-		step->state = ZD_PLAN_DONE;
-		plan->left--;
 		fail(e, plan, step, status, error);
 	} else if (result && result->not_begun) {
 		zd_assert(step->early);
@@ -125,6 +137,13 @@ void zd_plan_run_early(struct zd_engine *e, struct zd_plan *plan, struct zd_plan
 	zd_assert(step->state == ZD_PLAN_WAITING && step->waits > 0);
 	step->early = true;
 	plan->type->run(e, plan, step);
+}
+
+void zd_plan_clear(struct zd_plan *plan)
+{
+	for (uint32_t i = 0; i < plan->nsteps; i++)
+		zd_assert(plan->steps[i].state == ZD_PLAN_WAITING);
+	plan->nsteps = plan->left = 0;
 }
 
 void zd_plan_skip_rest(struct zd_plan *plan)

@@ -13,7 +13,10 @@
 #ifndef ZD_CORE_PLAN_H
 #define ZD_CORE_PLAN_H
 
-#include "core/internal.h"
+#include "base/err.h"
+#include "core/engine.h"
+
+struct zd_job;
 
 enum zd_plan_state {
 	ZD_PLAN_WAITING,
@@ -25,14 +28,15 @@ enum zd_plan_state {
 #define ZD_PLAN_NOBODY UINT32_MAX /* a step's source: the step reads no rank's memory */
 
 struct zd_plan_step {
-	uint8_t kind;         /* the planner's */
-	uint8_t state;        /* enum zd_plan_state */
-	bool early;           /* submitted before all that it depends on was done */
-	uint32_t index, rank; /* the planner's: which chunk, which destination */
-	uint32_t source;      /* the rank whose shard or entry is read */
-	uint32_t waits;       /* steps and events that it depends on and that are not done */
-	uint32_t then, nthen; /* the steps that depend on it, one behind the other */
-	void *memory;         /* the planner's: reserved by run() until the command has ended */
+	uint8_t kind;            /* the planner's */
+	uint8_t state;           /* enum zd_plan_state */
+	bool early;              /* submitted before all that it depends on was done */
+	uint32_t index, rank;    /* the planner's: which chunk, which destination */
+	uint32_t source;         /* the rank whose shard or entry is read */
+	uint32_t waits;          /* steps and events that it depends on and that are not done */
+	uint32_t then, nthen;    /* the steps that depend on it, one behind the other */
+	void *memory;            /* the planner's: reserved by run() until the command has ended */
+	struct zd_signal signal; /* the planner's: what the command signals */
 	struct zd_op_result result;
 };
 
@@ -56,12 +60,12 @@ struct zd_plan_type {
 	              const struct zd_op_result *result);
 	/* The step is done; the steps that depend on it are run next. An error fails the step. */
 	int (*done)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, struct zd_err *err);
-	/* The step has failed, and counts as done, but no step that depends on it is run. */
+	/* The step has failed. It counts as done afterwards, but no step that depends on it is run. */
 	void (*failed)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
 	               const char *error);
 	/* All steps are done. */
 	void (*over)(struct zd_engine *e, struct zd_plan *plan);
-	/* Last of all at a command's end, also of a stopped plan. */
+	/* Last of all at a command's end, also of a stopped plan, and behind zd_plan_fail(). */
 	void (*after)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step);
 };
 
@@ -84,6 +88,11 @@ void zd_plan_run_early(struct zd_engine *e, struct zd_plan *plan, struct zd_plan
 void zd_plan_submit(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step,
                     struct zd_command *command);
 void zd_plan_complete(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step);
+/* A step that was not run never will be: it fails. */
+void zd_plan_fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
+                  const char *error);
+/* Drops all steps of a plan that was not started. */
+void zd_plan_clear(struct zd_plan *plan);
 /* By done(): the steps that were not run are not needed. */
 void zd_plan_skip_rest(struct zd_plan *plan);
 

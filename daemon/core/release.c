@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/collective.h"
 #include "core/gather.h"
-#include "core/span.h"
 
 static int release_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                          struct zd_err *err)
@@ -31,14 +31,14 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, const stru
 	return 0;
 }
 
-/* Over rails, ranks of other daemons have released the unit and will gather it again where this rank would
- * join its old buffer. So the group ends. */
+/* Where gathers are collective, ranks of other daemons have released the unit and will gather it again where
+ * this rank would join its old buffer. So the group ends. */
 static void release_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	const struct zd_part *part = req->u.release.part;
 	char what[128];
 	req->u.release.part->users--;
-	if (!zd_gathers_over_rails(req->member->group))
+	if (!zd_gathers_are_collective(req->member->group))
 		return;
 	(void)snprintf(what, sizeof(what), "its release of unit '%.64s'", part->unit->name);
 	zd_span_give_up(e, req->member, what);
@@ -56,14 +56,14 @@ static bool gather_waits(const struct zd_request *req)
 	return false;
 }
 
-/* Over rails: whether an earlier context_begin has still to join the buffer. On ranks where that request did
- * not wait, it has joined. */
+/* Where gathers are collective: whether an earlier context_begin has still to join the buffer. On ranks where
+ * that request did not wait, it has joined. */
 static bool context_joins(const struct zd_request *req)
 {
 	const struct zd_part *part = req->u.release.part;
 	const struct zd_request *before;
 	uint64_t version;
-	if (!zd_gathers_over_rails(req->member->group))
+	if (!zd_gathers_are_collective(req->member->group))
 		return false;
 	TAILQ_FOREACH (before, &req->session->requests, session_link) {
 		if (before == req)

@@ -7,9 +7,9 @@
  */
 #include <string.h>
 
+#include "core/collective.h"
 #include "core/internal.h"
 #include "core/reduce.h"
-#include "core/span.h"
 
 const struct zd_request_type *const zd_request_types[ZD_NREQUESTS] = {
 #define REQUEST(KIND, name) [ZD_REQ_##KIND] = &zd_req_##name,
@@ -109,8 +109,8 @@ static void dequeue(struct zd_engine *e, struct zd_request *req)
 		req->device->memory_waiters--;
 		zd_dirty(e, req->device); /* the next request that waits for memory may go on */
 	}
-	/* A session's gathers over rails have one order over all devices. */
-	if (zd_request_gathers(req) && zd_gathers_over_rails(req->member->group))
+	/* A session's collective gathers have one order over all devices. */
+	if (zd_request_gathers(req) && zd_gathers_are_collective(req->member->group))
 		zd_dirty_session(e, session);
 	req->queued = false;
 }

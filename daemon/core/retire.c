@@ -6,9 +6,9 @@
 
 #include <stdio.h>
 
+#include "core/collective.h"
 #include "core/departure.h"
 #include "core/reduce.h"
-#include "core/span.h"
 
 static struct zd_segment *segment_find(struct zd_engine *e, uint32_t id)
 {

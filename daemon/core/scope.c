@@ -19,8 +19,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/collective.h"
 #include "core/gather.h"
-#include "core/span.h"
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
@@ -276,11 +276,11 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	return 0;
 }
 
-/* Over rails, ranks of other daemons have ended their scopes and will gather again what this rank would join.
- * So the group ends. */
+/* Where gathers are collective, ranks of other daemons have ended their scopes and will gather again what
+ * this rank would join. So the group ends. */
 static void end_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	if (zd_gathers_over_rails(req->member->group))
+	if (zd_gathers_are_collective(req->member->group))
 		zd_span_give_up(e, req->member, "the end of a scope");
 	zd_scope_unref(req->u.scope.scope);
 }
@@ -321,8 +321,8 @@ bool zd_scope_end_drops(const struct zd_request *req, const struct zd_part *part
 	return ends && part->buffer && zd_lease_find(part->buffer, req->u.scope.scope->tag);
 }
 
-/* Over rails: a unit of the scope that an earlier context_begin has still to join. On ranks where that
- * request did not wait, it has joined. NULL: none. */
+/* Where gathers are collective: a unit of the scope that an earlier context_begin has still to join. On ranks
+ * where that request did not wait, it has joined. NULL: none. */
 static const struct zd_unit *joined_by(const struct zd_request *before, const struct zd_scope *scope)
 {
 	const struct zd_lease *lease;
@@ -343,7 +343,7 @@ static int end_wait(struct zd_request *req)
 {
 	const struct zd_request *other;
 	const struct zd_unit *unit = NULL;
-	bool rails = zd_gathers_over_rails(req->member->group);
+	bool rails = zd_gathers_are_collective(req->member->group);
 	TAILQ_FOREACH (other, &req->session->requests, session_link) {
 		if (other == req || unit)
 			break;

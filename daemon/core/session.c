@@ -47,7 +47,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	TAILQ_INIT(&session->allocations);
 	TAILQ_INIT(&session->mappings);
 	TAILQ_INIT(&session->departures);
-	TAILQ_INIT(&session->onwards);
+	TAILQ_INIT(&session->relaying);
 	TAILQ_INIT(&session->promises);
 	TAILQ_INIT(&session->deferred);
 	HASH_ADD(hh, e->sessions, id, sizeof(session->id), session);

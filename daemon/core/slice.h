@@ -12,6 +12,7 @@
 #ifndef ZD_CORE_SLICE_H
 #define ZD_CORE_SLICE_H
 
+#include "core/collective.h"
 #include "core/plan.h"
 #include "core/reduce_internal.h"
 
@@ -155,7 +156,7 @@ bool zd_slice_is_next(const struct zd_slice *slice);
 /* Do the totals of all daemons go to all ranks. */
 static inline bool zd_slice_gathers(const struct zd_reduction *r)
 {
-	return r->unit->all_reduce && zd_gathers_over_rails(r->group);
+	return r->unit->all_reduce && zd_gathers_are_collective(r->group);
 }
 
 /* The facts that the ranks of a rail compare before they exchange a slice (rail_meaning.c). Every byte is

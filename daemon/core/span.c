@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "core/rail.h"
+#include "core/collective.h"
 #include "core/span.h"
 
 /* ---- Ranks --------------------------------------------------------------------------------------------- */
@@ -283,7 +283,7 @@ void zd_span_connect(struct zd_engine *e, struct zd_group *group)
 	struct zd_span *span = group->span;
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_CONNECTING);
 	span->serial++;
-	zd_rails_start(group);
+	zd_collective_start(group);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		group->members[rank].transfers = 0;
 	span->pending = 0;

@@ -35,21 +35,6 @@ struct zd_span {
 	char *why;  /* NULL: by an administrator */
 };
 
-/* Are a unit's shards in several daemons, or gathered by exchanges. */
-static inline bool zd_gathers_over_rails(const struct zd_group *group)
-{
-	return group->span && !group->span->hybrid;
-}
-
-/* Did the copy come over rails that are still up: ranks of other daemons have theirs, and would not gather
- * again. */
-static inline bool zd_buffer_is_shared(const struct zd_buffer *buffer)
-{
-	const struct zd_group *group = buffer->unit->group;
-	return zd_gathers_over_rails(group) && group->state == ZD_GROUP_READY &&
-	       buffer->connection == group->span->serial;
-}
-
 /* Can there be such a group: INVALID, LIMIT, UNSUPPORTED. */
 int zd_span_check(const struct zd_engine *e, const struct zd_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "core/rail.h"
+#include "core/collective.h"
 #include "core/reduce.h"
 #include "core/span.h"
 
@@ -28,7 +28,7 @@ void zd_span_abort(struct zd_engine *e, struct zd_group *group)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		close_comms(e, &group->members[rank], true);
-	zd_rails_stop(e, group, NULL);
+	zd_relays_stop(e, group, NULL);
 }
 
 /* Makes the group ABORTED: it begins no more operations. */
@@ -112,6 +112,6 @@ void zd_span_leave(struct zd_engine *e, struct zd_member *member, bool orderly)
 	} else if (is_up(group)) {
 		span_end(e, group, status, err.text);
 	}
-	zd_rails_stop(e, group, member);
+	zd_relays_stop(e, group, member);
 	close_comms(e, member, !orderly);
 }

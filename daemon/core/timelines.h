@@ -12,7 +12,7 @@
 enum {
 	ZD_TIMELINE_COPIES = 0,
 	ZD_TIMELINE_EXCHANGE = ZD_MAX_DEVICES,
-	ZD_TIMELINE_ONWARD = 2 * ZD_MAX_DEVICES, /* copies out of landings */
+	ZD_TIMELINE_RELAYS = 2 * ZD_MAX_DEVICES, /* plan_rail_gathers.c */
 	/* Deferred copies, on timelines of their own: copies with younger fences may begin before them. */
 	ZD_TIMELINE_DEFERRED = 3 * ZD_MAX_DEVICES,
 	ZD_TIMELINE_PROMISES = 4 * ZD_MAX_DEVICES, /* a block of ZD_MAX_DEVICES for each lane: promise.h */
@@ -25,7 +25,7 @@ enum {
 
 static inline bool zd_timeline_exchanges(uint32_t timeline)
 {
-	return timeline >= ZD_TIMELINE_EXCHANGE && timeline < ZD_TIMELINE_ONWARD;
+	return timeline >= ZD_TIMELINE_EXCHANGE && timeline < ZD_TIMELINE_RELAYS;
 }
 
 _Static_assert(ZD_SESSION_TIMELINES <= ZD_TIMELINES, "a page has them all");

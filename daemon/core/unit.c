@@ -17,7 +17,7 @@
 #include "core/departure.h"
 #include "core/internal.h"
 #include "core/reduce.h"
-#include "core/rail.h"
+#include "core/collective.h"
 #include "core/shadow.h"
 
 uint64_t zd_part_true_numel(const struct zd_part *part)
@@ -189,7 +189,7 @@ static void unit_free(struct zd_unit *unit)
 		free((char *)unit->views[i].name);
 	free(unit->views);
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
-		zd_rail_free(unit->parts[rank].rail);
+		zd_collective_free(unit->parts[rank].collective);
 	free(unit->parts);
 	free(unit->mismatch);
 	free(unit->name);
@@ -224,8 +224,8 @@ static int unit_new(struct zd_engine *e, struct zd_member *member, const struct 
 		unit->parts[rank].unit = unit;
 		unit->parts[rank].rank = rank;
 		unit->parts[rank].frozen = unit->frozen;
-		if (zd_gathers_over_rails(group))
-			unit->parts[rank].rail = zd_rail_new();
+		if (zd_gathers_are_collective(group))
+			unit->parts[rank].collective = zd_collective_new();
 	}
 	unit->id = zd_next_id(e);
 	HASH_ADD(hh, e->units, id, sizeof(unit->id), unit);

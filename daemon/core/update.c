@@ -24,10 +24,10 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "core/collective.h"
 #include "core/deferred.h"
 #include "core/gather.h"
 #include "core/promise.h"
-#include "core/rail.h"
 #include "core/reduce.h"
 #include "core/scope.h"
 #include "core/shadow.h"
@@ -209,13 +209,13 @@ static bool gathers_version(const struct zd_request *req, const struct zd_unit *
 	return false;
 }
 
-/* Over rails: a local rank with a waiting gather of the shard's current version, since ranks of other daemons
- * gather that version too. Otherwise local_world_size. */
+/* Where gathers are collective: a local rank with a waiting gather of the shard's current version, since
+ * ranks of other daemons gather that version too. Otherwise local_world_size. */
 static uint32_t first_to_gather(const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;
 	uint32_t rank;
-	for (rank = 0; rank < group->local_world_size && zd_gathers_over_rails(group); rank++) {
+	for (rank = 0; rank < group->local_world_size && zd_gathers_are_collective(group); rank++) {
 		const struct zd_session *session = group->members[rank].session;
 		const struct zd_request *req;
 		if (!session)
@@ -264,7 +264,7 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 			req->wait.unit = part->unit;
 			return wait;
 		}
-		rank = zd_rail_first_to_follow(part);
+		rank = zd_collective_first_to_follow(part);
 		if (rank < part->unit->group->local_world_size) {
 			int wait = zd_wait_for(req, ZD_WAIT_FOLLOW, 0,
 			                       zd_world_rank(&part->unit->group->members[rank]), 0);
@@ -626,15 +626,15 @@ static int persistent_begin(struct zd_engine *e, struct zd_request *req, const s
 	return 0;
 }
 
-/* Over rails, ranks must make the same exchanges: earlier requests of this session are served with the
- * buffer's persistence as it was then, however long they wait. The client does not wait for this request,
- * since an earlier gather may wait for a later call of the same client. */
+/* Where gathers are collective, ranks must make the same exchanges: earlier requests of this session are
+ * served with the buffer's persistence as it was then, however long they wait. The client does not wait for
+ * this request, since an earlier gather may wait for a later call of the same client. */
 static bool unit_is_busy(const struct zd_request *req)
 {
 	const struct zd_part *part = req->u.reg.part;
 	const struct zd_request *before;
 	uint64_t version;
-	if (!zd_gathers_over_rails(req->member->group))
+	if (!zd_gathers_are_collective(req->member->group))
 		return false;
 	TAILQ_FOREACH (before, &req->session->requests, session_link) {
 		if (before == req)

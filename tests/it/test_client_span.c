@@ -375,7 +375,7 @@ static void test_hybrid_shards(void **state)
 	scene_close(&scene);
 }
 
-/* Pushes, exchanges and pushes onward of as many devices as a daemon may have. */
+/* Pushes, exchanges and relays of as many devices as a daemon may have. */
 #define FENCES (3 * ZD_MAX_DEVICES)
 
 /* The first gather's last fence is aborted when all others have passed, the second one's have passed all. */

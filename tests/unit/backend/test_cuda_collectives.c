@@ -288,12 +288,12 @@ static void test_counters_side_by_side(void **state)
 	scene_open_both(&s, 1, NULL);
 	c = open_session(s.nodes[0], SESSION);
 	for (uint64_t round = 1; round <= ROUNDS; round++) {
-		struct zd_command onward = copy(0, at(1, 0, KIB), 0, at(1, KIB, KIB));
-		onward.signal = (struct zd_signal){SESSION, 2 * ZD_MAX_DEVICES, round};
+		struct zd_command relay = copy(0, at(1, 0, KIB), 0, at(1, KIB, KIB));
+		relay.signal = (struct zd_signal){SESSION, 2 * ZD_MAX_DEVICES, round};
 		(void)give_small(&s, 0, GATHERS, round);
-		(void)submit(s.nodes[0], onward);
-		onward.signal.timeline = 0;
-		(void)submit(s.nodes[0], onward);
+		(void)submit(s.nodes[0], relay);
+		relay.signal.timeline = 0;
+		(void)submit(s.nodes[0], relay);
 		(void)give_small(&s, 1, GATHERS, 0);
 	}
 	wait_counter(&c.daemon_page[0], ROUNDS);

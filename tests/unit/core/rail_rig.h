@@ -17,7 +17,7 @@
 
 /* Of a session's daemon page, for a device. */
 #define EXCHANGE(device) (ZD_MAX_DEVICES + (device))
-#define ONWARD(device)   (2 * ZD_MAX_DEVICES + (device))
+#define RELAYS(device)   (2 * ZD_MAX_DEVICES + (device))
 
 struct rig {
 	struct core_nodes nodes;
@@ -154,8 +154,8 @@ static inline void expect_not_freed(struct rig *rig, uint32_t rank, uint32_t tim
 	assert_true(core_timeline(core_of(rig, rank), session_of(rig, rank), timeline) != ZD_FENCE_ABORTED);
 }
 
-/* Starts a gather on all ranks, of which on daemon 0 only what is pushed onward has not ended. */
-static inline void gather_up_to_onward(struct rig *rig, uint64_t request[4])
+/* Starts a gather on all ranks, of which on daemon 0 only what is relayed has not ended. */
+static inline void gather_up_to_relays(struct rig *rig, uint64_t request[4])
 {
 	core_hold(core_of(rig, 0), ZD_CMD_COPY);
 	for (uint32_t rank = 0; rank < 4; rank++)

@@ -94,7 +94,7 @@ static void test_own_slice_is_not_left_to_clients(void **state)
 static void test_one_fence_a_timeline(void **state)
 {
 	struct rig *rig = *state;
-	static const uint32_t timelines[] = {0, 1, EXCHANGE(0), ONWARD(1)};
+	static const uint32_t timelines[] = {0, 1, EXCHANGE(0), RELAYS(1)};
 	core_hold(core_of(rig, 0), ZD_CMD_COPY);
 	uint64_t request[4];
 	for (uint32_t rank = 0; rank < 4; rank++)
@@ -110,7 +110,7 @@ static void test_one_fence_a_timeline(void **state)
 }
 
 /* An exchange's bytes are there before the fences that follow from them. */
-static void test_onward_behind_its_exchange(void **state)
+static void test_relay_behind_its_exchange(void **state)
 {
 	struct rig *rig = *state;
 	uint64_t request[4];
@@ -122,7 +122,7 @@ static void test_onward_behind_its_exchange(void **state)
 	core_run_on(core_of(rig, 0), ZD_CMD_EXCHANGE,
 	            0); /* rank 1 has what it brought, rank 0 lacks rank 1's */
 	assert_false(passed(rig, 0, reply));
-	assert_true(core_timeline(core_of(rig, 0), session_of(rig, 1), ONWARD(0)) == 1);
+	assert_true(core_timeline(core_of(rig, 0), session_of(rig, 1), RELAYS(0)) == 1);
 	core_run_on(core_of(rig, 0), ZD_CMD_EXCHANGE, 1);
 	assert_true(passed(rig, 0, reply));
 	for (uint32_t rank = 0; rank < 2; rank++)
@@ -185,7 +185,7 @@ static void test_crossing_orders_inside_a_daemon(void **state)
 }
 
 /* An exchange that landed first waits for the exchange that was requested first: its fence implies both. */
-static void test_onward_in_the_order_of_fences(void **state)
+static void test_relays_in_the_order_of_fences(void **state)
 {
 	struct rig *rig = *state;
 	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
@@ -197,9 +197,9 @@ static void test_onward_in_the_order_of_fences(void **state)
 	(void)gather(rig, rig->u, 2);
 	(void)gather(rig, rig->v, 2);
 	core_run_on(core_of(rig, 0), ZD_CMD_EXCHANGE, 1); /* rank 1's of v */
-	assert_true(core_timeline(core_of(rig, 0), session_of(rig, 0), ONWARD(1)) == 0);
+	assert_true(core_timeline(core_of(rig, 0), session_of(rig, 0), RELAYS(1)) == 0);
 	core_unhold(core_of(rig, 0), ZD_CMD_EXCHANGE);
-	assert_true(core_timeline(core_of(rig, 0), session_of(rig, 0), ONWARD(1)) == 2);
+	assert_true(core_timeline(core_of(rig, 0), session_of(rig, 0), RELAYS(1)) == 2);
 	(void)expect_bytes(rig, 0, u, 1);
 	(void)expect_bytes(rig, 0, v, 1);
 }
@@ -229,12 +229,12 @@ static void test_versions_differ_inside_a_daemon(void **state)
 	core_nodes_publish(&rig->nodes, rig->u);
 	uint64_t request = gather(rig, rig->u, 1);
 	core_expect(core_of(rig, 1), request, 0);
-	expect_freed(rig, 1, ONWARD(0));
+	expect_freed(rig, 1, RELAYS(0));
 	core_expect_error(core_of(rig, 0), gather(rig, rig->v, 0), ZEROD_E_MISMATCH,
 	                  "unit 'u': rank 1 gathers version 1 where rank 0 gathers version 2");
 }
 
-/* ---- Landings ------------------------------------------------------------------------------------------ */
+/* ---- Relay sources ------------------------------------------------------------------------------------- */
 
 /* A rank's copy is kept until the others have what came for it. */
 static void test_slow_local_rank(void **state)
@@ -281,11 +281,11 @@ static void test_rank_far_ahead(void **state)
 	}
 }
 
-static void test_release_while_onward_copies_run(void **state)
+static void test_release_while_relays_run(void **state)
 {
 	struct rig *rig = *state;
 	uint64_t request[4];
-	gather_up_to_onward(rig, request);
+	gather_up_to_relays(rig, request);
 	release(rig, rig->u, 0);
 	release(rig, rig->u, 1);
 	assert_int_equal(core_quarantine(core_of(rig, 0), 0), UNIT_BYTES);
@@ -336,7 +336,7 @@ static void test_refresh_waits_for_takers(void **state)
 	struct rig *rig = *state;
 	uint64_t request[4];
 	set_persistent(rig, rig->u, true);
-	gather_up_to_onward(rig, request);
+	gather_up_to_relays(rig, request);
 	for (uint32_t rank = 0; rank < 4; rank++)
 		release(rig, rig->u, rank);
 	core_nodes_publish(&rig->nodes, rig->u);
@@ -650,15 +650,15 @@ int main(void)
 	        cmocka_unit_test(test_hybrid_gathers_stay_inside),
 	        cmocka_unit_test(test_own_slice_is_not_left_to_clients),
 	        RIG(test_one_fence_a_timeline),
-	        RIG(test_onward_behind_its_exchange),
+	        RIG(test_relay_behind_its_exchange),
 	        RIG(test_order_is_kept),
 	        RIG(test_joins_are_in_no_order),
 	        RIG(test_crossing_orders_inside_a_daemon),
-	        RIG(test_onward_in_the_order_of_fences),
+	        RIG(test_relays_in_the_order_of_fences),
 	        RIG(test_versions_differ_inside_a_daemon),
 	        RIG(test_slow_local_rank),
 	        RIG(test_rank_far_ahead),
-	        RIG(test_release_while_onward_copies_run),
+	        RIG(test_release_while_relays_run),
 	        RIG(test_persistent_over_versions),
 	        RIG(test_refresh_waits_for_takers),
 	        cmocka_unit_test(test_update_waits_for_prefetches),

@@ -42,25 +42,25 @@ static void test_exchange_fails(void **state)
 		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
 	expect_state(rig, 0, "ABORTED");
 	expect_freed(rig, 0, EXCHANGE(0));
-	expect_freed(rig, 1, ONWARD(0));
+	expect_freed(rig, 1, RELAYS(0));
 	core_expect_error(core_of(rig, 0), gather(rig, rig->v, 0), ZEROD_E_DEVICE,
 	                  "group 'world': a gather of unit 'u' by rank 0: a link is down");
 	core_net_expire(rig->nodes.net); /* where rank 1 was missed */
 	expect_state(rig, 1, "ABORTED");
 	expect_freed(rig, 3, EXCHANGE(1));
-	expect_freed(rig, 2, ONWARD(1));
+	expect_freed(rig, 2, RELAYS(1));
 }
 
-static void test_onward_copy_fails(void **state)
+static void test_relay_fails(void **state)
 {
 	struct rig *rig = *state;
 	uint64_t request[4];
-	gather_up_to_onward(rig, request);
+	gather_up_to_relays(rig, request);
 	core_fail_next(core_of(rig, 0), ZD_CMD_COPY, ZEROD_E_DEVICE, "a link is down");
 	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 0);
 	expect_state(rig, 0, "ABORTED");
-	expect_freed(rig, 1, ONWARD(0));
-	expect_not_freed(rig, 0, ONWARD(1)); /* under way, and ends well */
+	expect_freed(rig, 1, RELAYS(0));
+	expect_not_freed(rig, 0, RELAYS(1)); /* under way, and ends well */
 	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
 	(void)expect_bytes(rig, 0, request[0], 1);
 	core_expect_error(core_of(rig, 0), gather(rig, rig->v, 0), ZEROD_E_DEVICE,
@@ -73,15 +73,15 @@ static void test_rank_is_killed(void **state)
 	struct rig *rig = *state;
 	core_expect(core_of(rig, 1), gather(rig, rig->u, 1), 0);
 	core_expect(core_of(rig, 3), gather(rig, rig->u, 3), 0);
-	expect_not_freed(rig, 1, ONWARD(0));
+	expect_not_freed(rig, 1, RELAYS(0));
 	core_close(core_of(rig, 0), session_of(rig, 0));
-	expect_freed(rig, 1, ONWARD(0));
+	expect_freed(rig, 1, RELAYS(0));
 	core_expect_error(core_of(rig, 1), gather(rig, rig->v, 1), ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
-	expect_not_freed(rig, 3, ONWARD(0));
+	expect_not_freed(rig, 3, RELAYS(0));
 	core_expect(core_of(rig, 2), gather(rig, rig->u, 2), 0);
 	core_net_expire(rig->nodes.net);
 	expect_freed(rig, 2, EXCHANGE(0));
-	expect_freed(rig, 3, ONWARD(0));
+	expect_freed(rig, 3, RELAYS(0));
 }
 
 /* A release is sent before its streams have come to the gather that it is for: they wait all the same. */
@@ -93,7 +93,7 @@ static void test_released_copy_frees_its_streams(void **state)
 	core_expect(core_of(rig, 1),
 	            core_release_tag(core_of(rig, 1), session_of(rig, 1), rig->u[0], CORE_TAG, &later, 1), 0);
 	core_close(core_of(rig, 0), session_of(rig, 0));
-	expect_freed(rig, 1, ONWARD(0));
+	expect_freed(rig, 1, RELAYS(0));
 	core_pass(core_of(rig, 1), session_of(rig, 1), 3, 1);
 }
 
@@ -128,7 +128,7 @@ static void test_leave_while_others_take(void **state)
 	core_unhold(core_of(rig, 0), ZD_CMD_EXCHANGE);
 	for (uint32_t rank = 1; rank < 4; rank++)
 		(void)expect_bytes(rig, rank, request[rank], 1);
-	expect_not_freed(rig, 1, ONWARD(0));
+	expect_not_freed(rig, 1, RELAYS(0));
 	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
 }
 
@@ -137,9 +137,9 @@ static void test_leave_before_a_gather(void **state)
 {
 	struct rig *rig = *state;
 	core_expect(core_of(rig, 1), gather(rig, rig->u, 1), 0);
-	expect_not_freed(rig, 1, ONWARD(0));
+	expect_not_freed(rig, 1, RELAYS(0));
 	leave(rig, 0);
-	expect_freed(rig, 1, ONWARD(0));
+	expect_freed(rig, 1, RELAYS(0));
 }
 
 /* An exchange that is under way when a rank leaves in order may still fail. */
@@ -150,9 +150,9 @@ static void test_exchange_fails_after_leave(void **state)
 		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
 	core_expect(core_of(rig, 3), gather(rig, rig->u, 3), 0);
 	leave(rig, 0);
-	expect_not_freed(rig, 1, ONWARD(0));
+	expect_not_freed(rig, 1, RELAYS(0));
 	core_net_expire(rig->nodes.net); /* rank 2 never came */
-	expect_freed(rig, 1, ONWARD(0));
+	expect_freed(rig, 1, RELAYS(0));
 	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
 }
 
@@ -168,7 +168,7 @@ static void test_leave_between_two_gathers(void **state)
 		v = rank == 1 ? request : v;
 	}
 	leave(rig, 0);
-	expect_freed(rig, 1, ONWARD(0));
+	expect_freed(rig, 1, RELAYS(0));
 	(void)expect_bytes(rig, 1, v, 1);
 	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
 }
@@ -328,12 +328,12 @@ static void test_killed_after_leave(void **state)
 		core_expect(core_of(&rig, rank), gather(&rig, rig.u, rank), 0);
 	leave(&rig, 0);
 	core_close(core_of(&rig, 1), session_of(&rig, 1));
-	expect_freed(&rig, 2, ONWARD(1));
+	expect_freed(&rig, 2, RELAYS(1));
 	core_net_end(rig.nodes.net);
 }
 
 /* The last that a unit is kept for is what one rank never took. */
-static void test_unit_goes_with_its_landing(void **state)
+static void test_unit_is_freed_with_its_relay_source(void **state)
 {
 	struct rig *rig = *state;
 	for (uint32_t rank = 0; rank < 4; rank += 2)
@@ -417,7 +417,7 @@ static void test_abandoned(void **state)
 	uint64_t request[4];
 	(void)state;
 	rig_new(&rig, NULL);
-	gather_up_to_onward(&rig, request);
+	gather_up_to_relays(&rig, request);
 	core_hold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
 	(void)gather(&rig, rig.v, 0);
 	(void)gather(&rig, rig.v, 1);
@@ -493,7 +493,7 @@ int main(void)
 	        RIG(test_deadline_of_a_gather),
 	        cmocka_unit_test(test_unit_that_never_fits),
 	        RIG(test_exchange_fails),
-	        RIG(test_onward_copy_fails),
+	        RIG(test_relay_fails),
 	        RIG(test_rank_is_killed),
 	        RIG(test_released_copy_frees_its_streams),
 	        RIG(test_released_exchange_fails),
@@ -507,7 +507,7 @@ int main(void)
 	        cmocka_unit_test(test_reset_over_devices),
 	        cmocka_unit_test(test_reset_behind_a_group_that_was_left),
 	        cmocka_unit_test(test_killed_after_leave),
-	        RIG(test_unit_goes_with_its_landing),
+	        RIG(test_unit_is_freed_with_its_relay_source),
 	        cmocka_unit_test(test_durable_group_joined_again),
 	        cmocka_unit_test(test_late_end_of_a_former_exchange),
 	        cmocka_unit_test(test_abandoned),

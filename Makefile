@@ -70,7 +70,8 @@ obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 # ---- Layers: each archive may use those named after it on a link line, never the other way round --------------
 BASE_SRC    := $(wildcard common/base/*.c)
 PROTO_SRC   := $(wildcard proto/*.c)
-CORE_SRC    := $(wildcard daemon/core/*.c)
+# The rooms of the core, each above the next.
+CORE_ROOMS  := control reduce gather cluster memory plan engine
 BACKEND_SRC := $(wildcard daemon/backend/*.c)
 DRIVER_SRC  := $(wildcard common/driver/*.c)
 IO_SRC      := $(wildcard daemon/io/*.c)
@@ -108,7 +109,7 @@ PB_O := $(BUILD)/obj/gen/zerod.pb-c.o
 LIB := $(BUILD)/lib
 A_BASE := $(LIB)/libzd_base.a
 A_PROTO := $(LIB)/libzd_proto.a
-A_CORE := $(LIB)/libzd_core.a
+A_CORE := $(CORE_ROOMS:%=$(LIB)/libzd_core_%.a)
 A_BACKEND := $(LIB)/libzd_backend.a
 A_DRIVER := $(LIB)/libzd_driver.a
 A_IO := $(LIB)/libzd_io.a
@@ -197,7 +198,7 @@ $(1): $(2)
 endef
 $(eval $(call archive,$(A_BASE),$(call obj,$(BASE_SRC))))
 $(eval $(call archive,$(A_PROTO),$(call obj,$(PROTO_SRC)) $(PB_O)))
-$(eval $(call archive,$(A_CORE),$(call obj,$(CORE_SRC))))
+$(foreach room,$(CORE_ROOMS),$(eval $(call archive,$(LIB)/libzd_core_$(room).a,$(call obj,$(wildcard daemon/core/$(room)/*.c)))))
 $(eval $(call archive,$(A_BACKEND),$(call obj,$(BACKEND_SRC))))
 $(eval $(call archive,$(A_DRIVER),$(call obj,$(DRIVER_SRC))))
 $(eval $(call archive,$(A_IO),$(call obj,$(IO_SRC))))

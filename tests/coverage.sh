@@ -22,7 +22,7 @@ for test in "$BUILD"/tests/unit/*/test_*; do
 	run "$test"
 done
 run "$BUILD/tests/zdsim" --seeds 300
-for object in "$BUILD"/obj/daemon/core/*.o; do
+for object in "$BUILD"/obj/daemon/core/*/*.o; do
 	(cd "$work" && gcov -n -s "$top" "$top/$object" 2>/dev/null)
 done | awk -v min="$MIN" '
 	/^File / { file = $0; gsub(/^File .|.$/, "", file) }

@@ -17,6 +17,12 @@ deny common/base '"(common/)?driver/|"(daemon/)?(core|backend|io|api)/|"(proto|c
 deny common/driver '"(daemon/)?(core|backend|io|api)/|"(proto|client)/' 'knows only base'
 deny proto '"(common/)?driver/|"(daemon/)?(core|backend|io|api)/|"client/' 'knows only base'
 deny daemon/core '"(common/)?driver/|"(daemon/)?(backend|io|api)/|"client/|"proto/(zerod\.pb|frame)' 'knows only base and the limits'
+# Each room of the core includes itself and the rooms below it, in the order of the Makefile.
+above=
+for room in $(sed -n 's/^CORE_ROOMS *:= *//p' Makefile); do
+	[ -z "$above" ] || deny "daemon/core/$room" "\"core/($above)/" 'is below the rooms that it includes'
+	above=${above:+$above|}$room
+done
 # <sys/queue.h> is lists and nothing else.
 deny daemon/core '<(uv|time|pthread|threads|unistd|fcntl|poll|signal|syslog)\.h|<(sys/[^q]|linux/|systemd/|protobuf-c/)' 'is pure'
 deny daemon/backend '"(daemon/)?(io|api)/|"client/' 'knows only core, driver and base'

@@ -11,7 +11,7 @@
 
 #include <sys/types.h>
 
-#include "core/engine.h"
+#include "core/command.h"
 
 struct zd_backend;
 struct zd_err;

@@ -15,7 +15,7 @@
 #include <sys/queue.h>
 
 #include "backend/cuda_comm_gate.h"
-#include "core/engine.h"
+#include "core/command.h"
 #include "driver/nccl.h"
 
 struct zd_err;

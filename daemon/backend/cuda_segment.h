@@ -14,7 +14,7 @@
 #include <sys/queue.h>
 
 #include "backend/cuda_device.h"
-#include "core/engine.h"
+#include "core/command.h"
 
 struct zd_cuda_segment {
 	uint32_t id;

@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/engine.h"
+#include "core/command.h"
 
 #define ZD_HOST_REDUCE_SUMS        16
 #define ZD_HOST_REDUCE_BLOCK_NUMEL 1024u /* the partial results of a block stay in the L1 cache */

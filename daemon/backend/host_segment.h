@@ -24,7 +24,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "core/engine.h"
+#include "core/command.h"
 
 struct zd_err;
 

@@ -23,7 +23,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "core/block.h"
+#include "core/memory/block.h"
 
 static uint64_t random_next(uint64_t *seed)
 {

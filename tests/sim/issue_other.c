@@ -3,7 +3,7 @@
  * issue_other.c - allocations and administration.
  */
 #include "base/mem.h"
-#include "core/block.h"
+#include "core/memory/block.h"
 #include "sim.h"
 
 static bool issue_alloc(struct zd_sim_world *world, struct zd_sim_session *session,

@@ -8,7 +8,7 @@
  * whose fences its holder was given, and nothing that the holder has queued behind these counts as a use; so
  * may it be by the fill of the former buffer there, before these copies are given.
  */
-#include "core/timelines.h"
+#include "core/engine/timelines.h"
 #include "sim.h"
 
 bool zd_sim_overlap(const struct zd_location *a, const struct zd_location *b)

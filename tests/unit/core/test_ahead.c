@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "core/timelines.h"
+#include "core/engine/timelines.h"
 #include "tests/support/core_reduce.h"
 
 #define SLOT_BYTES (64 * CORE_KIB)

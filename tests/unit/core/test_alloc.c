@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "core/block.h"
+#include "core/memory/block.h"
 #include "tests/support/core_driver.h"
 
 static uint64_t alloc(struct core_driver *core, uint64_t session, uint64_t bytes, uint64_t alignment)

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "core/block.h"
+#include "core/memory/block.h"
 
 #define GRANULE ((uint64_t)ZD_BLOCK_MIN_ALIGN)
 #define MIB     (1ull << 20)

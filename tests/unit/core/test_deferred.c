@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "core/internal.h"
+#include "core/gather/buffer.h"
 #include "tests/support/core_driver.h"
 
 #define UNIT_BYTES 512ull

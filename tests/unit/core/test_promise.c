@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "core/promise.h"
+#include "core/engine/promise.h"
 #include "tests/support/core_driver.h"
 
 struct rig {

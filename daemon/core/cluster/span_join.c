@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* span_join.c - group_join: checks and keeps the arguments that concern other daemons. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/cluster/span.h"
+#include "core/engine/objects.h"
+
+/* Ranks of the group in one daemon. */
+static uint32_t local_ranks(const struct zd_args *args)
+{
+	uint32_t local = args->u.group_join.local_world_size;
+	return local ? local : args->u.group_join.world_size;
+}
+
+/* By request, or because each daemon has one rank, so that there is one rail in any case. */
+static bool exchanges(const struct zd_args *args)
+{
+	return args->u.group_join.exchange ||
+	       (local_ranks(args) == 1 && args->u.group_join.world_size > 1 && !args->u.group_join.hybrid);
+}
+
+static bool spans(const struct zd_args *args)
+{
+	return exchanges(args) || local_ranks(args) < args->u.group_join.world_size;
+}
+
+static uint32_t rails(const struct zd_args *args)
+{
+	return exchanges(args) ? 1 : local_ranks(args);
+}
+
+static int check_sizes(const struct zd_args *args, struct zd_err *err)
+{
+	uint32_t world = args->u.group_join.world_size, local = local_ranks(args);
+	if (local > world || world % local != 0)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "group '%s': %u ranks in each daemon, of a world of %u",
+		                  args->u.group_join.group, local, world);
+	if (args->u.group_join.hybrid && (args->u.group_join.exchange || local == world))
+		return zd_err_set(
+		        err, ZEROD_E_INVALID,
+		        "group '%s' is hybrid: it needs ranks in several daemons, and copies inside",
+		        args->u.group_join.group);
+	if (spans(args) && rails(args) * ZD_NCOMM_ROLES > ZD_MAX_UNIQUE_IDS)
+		return zd_err_set(err, ZEROD_E_LIMIT, "group '%s': %u ranks in each daemon; at most %u",
+		                  args->u.group_join.group, local, ZD_MAX_UNIQUE_IDS / ZD_NCOMM_ROLES);
+	return 0;
+}
+
+static int check_ids(const struct zd_args *args, struct zd_err *err)
+{
+	uint32_t had = args->u.group_join.ids_bytes;
+	uint32_t want = spans(args) ? rails(args) * ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES : 0;
+	if (had == want || (had == 0 && local_ranks(args) == args->u.group_join.world_size))
+		return 0;
+	if (want == 0)
+		return zd_err_set(
+		        err, ZEROD_E_INVALID,
+		        "group '%s': all ranks are in one daemon and use copies; it has no unique id",
+		        args->u.group_join.group);
+	return zd_err_set(err, ZEROD_E_INVALID, "group '%s': a unique id of %u bytes; it needs one of %u",
+	                  args->u.group_join.group, had, want);
+}
+
+int zd_span_check_group(const struct zd_group *group, const struct zd_args *args, struct zd_err *err)
+{
+	const struct zd_span *span = group->span;
+	uint32_t rank = args->u.group_join.rank, local = local_ranks(args);
+	if (group->local_world_size != local)
+		return zd_err_set(err, ZEROD_E_MISMATCH,
+		                  "group '%s' has %u ranks in each daemon; rank %u says %u", group->name,
+		                  group->local_world_size, rank, local);
+	if ((span && span->exchange) != exchanges(args))
+		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' %s; rank %u says it %s", group->name,
+		                  span && span->exchange ? "exchanges all" : "uses copies", rank,
+		                  exchanges(args) ? "exchanges all" : "uses copies");
+	if ((span && span->hybrid) != args->u.group_join.hybrid)
+		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' is %s; rank %u says it is %s",
+		                  group->name, span && span->hybrid ? "hybrid" : "not hybrid", rank,
+		                  args->u.group_join.hybrid ? "hybrid" : "not hybrid");
+	if (rank / local * local != group->first_rank)
+		return zd_err_set(err, ZEROD_E_MISMATCH,
+		                  "rank %u of group '%s' joins the daemon of ranks %u to %u", rank,
+		                  group->name, group->first_rank, group->first_rank + local - 1);
+	/* The first rank that joins after all have left brings new ids. */
+	if (span && group->attached > 0 && span->given && args->u.group_join.ids_bytes > 0 &&
+	    memcmp(span->ids, args->u.group_join.ids, span->ids_bytes) != 0)
+		return zd_err_set(err, ZEROD_E_MISMATCH,
+		                  "group '%s': ranks %u and %u give different unique ids", group->name,
+		                  span->ids_rank, rank);
+	return 0;
+}
+
+int zd_span_check(const struct zd_engine *e, const struct zd_args *args, struct zd_err *err)
+{
+	int status = check_sizes(args, err);
+	if (status == 0 && spans(args) && !e->collectives)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "group '%s' needs communicators; this daemon's backend has none",
+		                  args->u.group_join.group);
+	if (status == 0)
+		status = check_ids(args, err);
+	return status;
+}
+
+struct zd_span *zd_span_new(const struct zd_args *args)
+{
+	if (!spans(args))
+		return NULL;
+	struct zd_span *span = zd_calloc(1, sizeof(*span));
+	span->exchange = exchanges(args);
+	span->hybrid = args->u.group_join.hybrid;
+	span->nranks = args->u.group_join.world_size / (span->exchange ? 1 : local_ranks(args));
+	span->ids_bytes = rails(args) * ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
+	span->ids = zd_calloc(1, span->ids_bytes);
+	span->hosts = zd_calloc(span->nranks, sizeof(*span->hosts));
+	return span;
+}
+
+void zd_span_take_ids(struct zd_span *span, const struct zd_args *args)
+{
+	span->given = args->u.group_join.ids_bytes > 0;
+	span->ids_rank = args->u.group_join.rank;
+	if (span->given)
+		memcpy(span->ids, args->u.group_join.ids, span->ids_bytes);
+}
+
+void zd_span_free(struct zd_span *span)
+{
+	if (!span)
+		return;
+	free(span->ids);
+	free(span->hosts);
+	free(span);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unique_ids.c - ids of future communicators, which the job's launcher passes to all ranks of a group.
+ *
+ * The ranks first connect to the daemon that made the ids: it must live until the group is joined.
+ */
+#include <string.h>
+
+#include "core/engine/objects.h"
+
+static void made(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                 const struct zd_op_result *result)
+{
+	struct zd_request *req = op->owner;
+	uint32_t nbytes = req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
+	if (status == 0) {
+		zd_assert(result && result->values_bytes == nbytes);
+		memcpy(req->u.unique_ids.bytes, result->values, nbytes);
+	}
+	zd_request_op_done(e, op, status, error, result);
+}
+
+static int ids_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                     struct zd_err *err)
+{
+	uint32_t count = args->u.unique_ids;
+	if (!e->collectives)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "this daemon's backend has no communicators");
+	if (count == 0 || count > ZD_MAX_UNIQUE_IDS)
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u unique ids in one request; 1 to %u", count,
+		                  ZD_MAX_UNIQUE_IDS);
+	struct zd_command command = {.kind = ZD_CMD_UNIQUE_IDS};
+	command.u.ids.count = count;
+	command.u.ids.uid = req->session->uid;
+	req->device = &e->devices[0];
+	req->u.unique_ids.count = count;
+	req->u.unique_ids.bytes = zd_calloc(count, ZD_UNIQUE_ID_BYTES);
+	req->pending_ops++;
+	zd_op_submit(e, NULL, &command, made, req, 0);
+	return 0;
+}
+
+static int ids_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	(void)err;
+	if (req->pending_ops > 0)
+		return zd_wait_for(req, ZD_WAIT_UNIQUE_IDS, 0, 0, 0);
+	e->reply.u.unique_ids.bytes = req->u.unique_ids.bytes;
+	e->reply.u.unique_ids.nbytes = req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
+	return 0;
+}
+
+const struct zd_request_type zd_req_unique_ids = {
+        .name = "unique_ids", .begin = ids_begin, .attempt = ids_attempt};

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * command.h - between core and executors: commands, the places that they name, their results, and devices.
+ */
+#ifndef ZD_CORE_COMMAND_H
+#define ZD_CORE_COMMAND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <zerod.h>
+
+#include "proto/limits.h"
+
+/* ---- Places and fences --------------------------------------------------------------------------------- */
+
+/* A range of a segment. segment 0: nowhere. */
+struct zd_location {
+	uint32_t segment;
+	uint64_t offset;
+	uint64_t bytes;
+};
+
+/* A value on a timeline: of a session's client page (releases, submits: written by the client) or of its
+ * daemon page (gathers: written by executors). Each use says which. */
+struct zd_fence {
+	uint32_t timeline; /* < ZD_TIMELINES */
+	uint64_t value;    /* 1 .. INT64_MAX-1 */
+};
+
+/* Whether the counter has reached the value; signed and cyclic. */
+static inline bool zd_fence_reached(uint64_t counter, uint64_t value)
+{
+	return (int64_t)(counter - value) >= 0;
+}
+
+/* ---- Commands ------------------------------------------------------------------------------------------ */
+
+enum zd_command_kind {
+	ZD_CMD_SEGMENT_CREATE,  /* allocate, zeroed. Result: ok or an error status */
+	ZD_CMD_SEGMENT_DESTROY, /* the engine uses it no more. op 0: no completion */
+	ZD_CMD_COPY,            /* src -> dst, possibly into another device's segment; then signal */
+	ZD_CMD_FILL,            /* fills dst with one pattern; then signal */
+	ZD_CMD_WATCH,           /* completes when all fences (client page of `session`) have passed */
+	ZD_CMD_REDUCE,          /* sum of ninputs slices in float32 in input order, into the target */
+	ZD_CMD_SIGNAL,          /* store `signal`. op 0: no completion */
+	/* For communicators whose ranks are in other daemons, or on devices without another path between
+	 * them: */
+	ZD_CMD_UNIQUE_IDS, /* makes `ids` ids. Result: their bytes, one after the other */
+	ZD_CMD_COMM_OPEN,  /* completes when all ranks have connected */
+	ZD_CMD_COMM_CLOSE, /* its operations have ended, or are aborted. op 0: no completion */
+	ZD_CMD_EXCHANGE,   /* blocks between all ranks; then signal */
+	ZD_CMD_AGREE,      /* exchanges a value of each rank. Result: all values, in the order of the ranks */
+};
+
+/*
+ * A store into the daemon page of a session at the end of a command, after its bytes are visible. session 0:
+ * none. A command that fails stores ZD_FENCE_ABORTED instead, and other commands leave an aborted timeline as
+ * it is until a ZD_CMD_SIGNAL stores another value. Exchanges that are under way at that time store nothing
+ * any more. An exchange that is about to fail may store ZD_FENCE_ABORTED before it ends, since its end may
+ * take long. All stores into one timeline are made by one device's commands.
+ */
+struct zd_signal {
+	uint64_t session;
+	uint32_t timeline;
+	uint64_t value;
+};
+
+enum zd_purpose {
+	ZD_PURPOSE_SHARDS,
+	ZD_PURPOSE_GATHERS,
+	ZD_PURPOSE_STRICT, /* one gathered buffer or slot, which fills the segment: see strict_by_segment */
+	ZD_PURPOSE_GRADIENTS,
+	ZD_PURPOSE_ALLOCATIONS,
+	ZD_NPURPOSES
+};
+
+struct zd_reduce_desc {
+	uint64_t session; /* of the target's rank, whose process may be asked for the sum */
+	/* on its daemon page: the inputs are complete when all have passed. 0: they are complete */
+	uint32_t nfences;
+	const struct zd_fence *fences;
+	uint64_t numel; /* of every input and of the output */
+	enum zerod_dtype input_dtype;
+	enum zerod_dtype target_dtype;
+	uint32_t ninputs; /* 0: fills with zeros, only with overwrite */
+	const struct zd_location *inputs;
+	struct zd_location target;
+	float prescale;  /* the factor of each input, in float32 */
+	float postscale; /* the factor of the sum */
+	bool overwrite;  /* otherwise the sum is added to the target */
+};
+
+#define ZD_AGREE_BYTES 128u /* at most, of one rank */
+#define ZD_WHAT_TEXT   64u  /* of a `what`; the rest is not compared */
+
+/* The purpose of a communicator. Communicators of one purpose launch their operations on each device in the
+ * order of the commands. Those of different purposes do not wait for each other, since a gather that is
+ * requested behind a reduction must not wait for its gradients. */
+enum zd_comm_role { ZD_COMM_GATHERS, ZD_COMM_REDUCTIONS, ZD_NCOMM_ROLES };
+
+/* The ranks of a communicator, in the world, for texts: rank i is `first` + i * (1 + `between`). Zeros: the
+ * same numbers. */
+struct zd_comm_world {
+	uint32_t first, between;
+};
+
+/* One rank of a communicator, on the command's device. */
+struct zd_comm_desc {
+	uint64_t comm;     /* its id in commands; never used again */
+	const char *group; /* for texts */
+	enum zd_comm_role role;
+	uint32_t nranks, rank;
+	struct zd_comm_world world;
+	unsigned char id[ZD_UNIQUE_ID_BYTES]; /* the same on all ranks */
+};
+
+/*
+ * Every rank sends a block to every other one. Block i goes to rank i, from `send` + i * `send_stride`; the
+ * block from rank i is received at `receive` + i * `receive_stride`. A rank's block for itself is not copied,
+ * except where all ranks get the same block (send_stride 0) and blocks are received without gaps: this is an
+ * all-gather, which writes the own block too. All ranks give the exchanges and agreements of a communicator
+ * in one order, with equal bytes.
+ */
+struct zd_exchange_desc {
+	uint64_t comm;
+	uint64_t bytes; /* of a block */
+	struct zd_location send, receive;
+	uint64_t send_stride, receive_stride;
+	const char *what; /* "gather of 'h.3', version 7": the same on all ranks */
+};
+
+/*
+ * A copy, fill, exchange or reduction depends on nothing that is pending when it is given; only a WATCH
+ * waits, and a REDUCE with fences. So a device may run commands in any order or at once, except for commands
+ * that signal the same timeline: these end, and are completed, in the order in which they were given. A
+ * backend need not wait for a REDUCE's fences: it may complete the command at once, with `not_begun`.
+ */
+struct zd_command {
+	enum zd_command_kind kind;
+	uint64_t op; /* 0: no completion */
+	/* of the executor that runs it: the source's for COPY, the target's for FILL and REDUCE */
+	uint32_t device;
+	struct zd_signal signal;
+	union {
+		struct {
+			uint32_t segment;
+			uint64_t bytes;
+			uint64_t job;
+			enum zd_purpose purpose;
+		} segment;
+		struct {
+			struct zd_location src;
+			uint32_t dst_device;
+			struct zd_location dst;
+		} copy;
+		struct {
+			struct zd_location dst;
+			/* 0, ZD_FILL_NAN, or any value for an aligned dst of 8 bytes. */
+			uint64_t pattern;
+		} fill;
+		struct {
+			uint64_t session;
+			uint32_t nfences;
+			const struct zd_fence *fences;
+			/* completes when the process has left, not by fences: see sessions_linger */
+			bool until_gone;
+		} watch;
+		struct zd_reduce_desc reduce;
+		struct {
+			uint32_t count, uid; /* the uid that asks */
+		} ids;
+		struct zd_comm_desc comm_open;
+		struct {
+			uint64_t comm;
+			bool abort; /* at once: its operations end with ABORTED */
+		} comm_close;
+		struct zd_exchange_desc exchange;
+		struct {
+			uint64_t comm;
+			uint32_t bytes; /* the same on all ranks */
+			unsigned char value[ZD_AGREE_BYTES];
+			const char *what; /* as for an exchange */
+		} agree;
+	} u;
+};
+
+#define ZD_FILL_NAN UINT64_MAX /* makes a NaN in every floating-point dtype */
+
+/* A FILL of the CPU's memory: writes the pattern to `bytes` of dst, from `offset` on. */
+static inline void zd_fill(uint8_t *dst, uint64_t offset, uint64_t bytes, uint64_t pattern)
+{
+	if (pattern == 0 || pattern == ZD_FILL_NAN)
+		memset(dst + offset, (int)(pattern & 0xff), bytes);
+	else
+		memcpy(dst + offset, (const uint8_t *)&pattern + offset, bytes);
+}
+
+struct zd_op_result {
+	/* of a REDUCE, over the target's content afterwards: */
+	double sum_squares;
+	bool overflow;  /* it has an inf or nan */
+	bool not_begun; /* a REDUCE with fences: nothing was done */
+	/* of UNIQUE_IDS and AGREE; the engine reads them during the call only, and does not free them */
+	unsigned char *values;
+	uint32_t values_bytes;
+};
+
+/* ---- Devices ------------------------------------------------------------------------------------------- */
+
+/* What a backend says of a device, and the configuration limits. */
+struct zd_device_config {
+	char name[64];
+	uint64_t arena_bytes;         /* all segments together */
+	uint64_t segment_align_bytes; /* segments are multiples of it, a power of two; 0: 4 KiB */
+	uint64_t gather_budget_bytes; /* limit of charged gathered bytes; 0: the arena */
+	/* limit of reductions under way; 0: an eighth of the arena. One reduction may always run */
+	uint64_t staging_bytes;
+};
+
+#endif

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agree.c - scalars that all ranks of a group agree on: their sums, maxima or minima.
+ *
+ * A rank's request holds its values, and `member->agreeing` points to the request while it waits. The first
+ * attempt that finds a request of every rank computes the result for all of them. If operations or counts
+ * differ between the ranks, all requests of the round fail with MISMATCH.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "core/engine/objects.h"
+
+static const char *op_name(uint32_t op)
+{
+	static const char *const names[] = {"sum", "max", "min"};
+	return names[op];
+}
+
+static int check_args(const struct zd_args *args, struct zd_err *err)
+{
+	uint32_t op = args->u.group_agree.op, count = args->u.group_agree.count;
+	if (op > ZEROD_AGREE_MIN)
+		return zd_err_set(err, ZEROD_E_INVALID, "there is no agreement %u", op);
+	if (count == 0)
+		return zd_err_set(err, ZEROD_E_INVALID, "no values to agree on");
+	if (count > ZEROD_MAX_AGREED)
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u values to agree on; at most %u", count,
+		                  ZEROD_MAX_AGREED);
+	return 0;
+}
+
+static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                       struct zd_err *err)
+{
+	struct zd_member *member;
+	int status = zd_member_find(e, req->session, args->u.group_agree.group, &member, err);
+	if (status == 0)
+		status = zd_member_enter(member, err);
+	if (status == 0)
+		status = check_args(args, err);
+	if (status != 0)
+		return status;
+	if (member->group->span)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "group '%s' spans daemons: group_agree is not supported",
+		                  member->group->name);
+	if (member->agreeing)
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u waits for an agreement already",
+		                  zd_world_rank(member));
+	req->member = member;
+	req->device = member->device;
+	req->u.agree.op = args->u.group_agree.op;
+	req->u.agree.count = args->u.group_agree.count;
+	memcpy(req->u.agree.values, args->u.group_agree.values, req->u.agree.count * sizeof(double));
+	member->agreeing = req;
+	return 0;
+}
+
+/* Fails the requests of all ranks. */
+static void differ(struct zd_engine *e, struct zd_group *group, uint32_t rank)
+{
+	const struct zd_request *first = group->members[0].agreeing, *other = group->members[rank].agreeing;
+	struct zd_err err = ZD_ERR_NONE;
+	int status = zd_err_set(
+	        &err, ZEROD_E_MISMATCH, "rank %u agrees on the %s of %u values; rank %u says the %s of %u",
+	        zd_world_rank(&group->members[0]), op_name(first->u.agree.op), first->u.agree.count,
+	        zd_world_rank(&group->members[rank]), op_name(other->u.agree.op), other->u.agree.count);
+	for (uint32_t i = 0; i < group->local_world_size; i++)
+		zd_request_fail(group->members[i].agreeing, status, err.text);
+	zd_dirty_group(e, group);
+}
+
+static double combine(uint32_t op, double a, double b)
+{
+	if (op == ZEROD_AGREE_SUM)
+		return a + b;
+	if (isnan(a) || isnan(b))
+		return NAN;
+	return (op == ZEROD_AGREE_MAX) == (a > b) ? a : b;
+}
+
+/* Combines the values in rank order, so that all runs compute the same bits. */
+static void decide(struct zd_engine *e, struct zd_group *group)
+{
+	double values[ZEROD_MAX_AGREED];
+	uint32_t count = group->members[0].agreeing->u.agree.count;
+	memcpy(values, group->members[0].agreeing->u.agree.values, sizeof(values));
+	for (uint32_t rank = 1; rank < group->local_world_size; rank++) {
+		const struct zd_request *req = group->members[rank].agreeing;
+		for (uint32_t i = 0; i < count; i++)
+			values[i] = combine(req->u.agree.op, values[i], req->u.agree.values[i]);
+	}
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		struct zd_request *req = group->members[rank].agreeing;
+		memcpy(req->u.agree.values, values, sizeof(values));
+		req->u.agree.decided = true;
+		group->members[rank].agreeing = NULL;
+	}
+	zd_dirty_group(e, group);
+}
+
+/* The first rank without a request; local_world_size if every rank has one. */
+static uint32_t first_missing(const struct zd_group *group)
+{
+	uint32_t rank = 0;
+	while (rank < group->local_world_size && group->members[rank].agreeing)
+		rank++;
+	return rank;
+}
+
+static bool are_alike(const struct zd_request *a, const struct zd_request *b)
+{
+	return a->u.agree.op == b->u.agree.op && a->u.agree.count == b->u.agree.count;
+}
+
+/* Every rank has a request. */
+static void evaluate(struct zd_engine *e, struct zd_group *group)
+{
+	for (uint32_t rank = 1; rank < group->local_world_size; rank++) {
+		if (!are_alike(group->members[0].agreeing, group->members[rank].agreeing)) {
+			differ(e, group, rank);
+			return;
+		}
+	}
+	decide(e, group);
+}
+
+static void agree_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	(void)e;
+	if (req->member->agreeing == req)
+		req->member->agreeing = NULL;
+}
+
+static int agree_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	struct zd_group *group = req->member->group;
+	if (!req->u.agree.decided) {
+		int status = zd_group_check(group, err);
+		if (status != 0) {
+			agree_cancel(e, req);
+			return status;
+		}
+		uint32_t missing = first_missing(group);
+		if (missing < group->local_world_size)
+			return zd_wait_for(req, ZD_WAIT_AGREE, missing, 0, 0);
+		evaluate(e, group);
+	}
+	if (!req->u.agree.decided) { /* the request has failed with all others of the round */
+		agree_cancel(e, req);
+		return zd_err_set(err, req->failed, "%s", req->failed_text);
+	}
+	e->reply.u.group_agree.count = req->u.agree.count;
+	e->reply.u.group_agree.values = req->u.agree.values;
+	return 0;
+}
+
+const struct zd_request_type zd_req_group_agree = {"group_agree", agree_begin, agree_attempt, agree_cancel};

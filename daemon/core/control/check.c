@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check.c - zd_engine_check(): computes states and sums again from the objects, and asserts the invariants.
+ * For tests and the simulator.
+ */
+#include <string.h>
+
+#include "core/control/barrier.h"
+#include "core/gather/buffer.h"
+#include "core/gather/collective.h"
+#include "core/gather/deferred.h"
+#include "core/gather/gather.h"
+#include "core/gather/load.h"
+#include "core/gather/scope.h"
+#include "core/gather/shadow.h"
+#include "core/memory/allocation.h"
+#include "core/reduce/reduce.h"
+
+/* Sums over the objects, by device. */
+struct found {
+	uint64_t (*charged)[ZD_NCHARGES];
+	uint64_t *quarantine, *idle_slots;
+	uint32_t scope_leases, context_parts;
+};
+
+static void check_extent(const struct zd_extent *extent, const struct zd_device *device,
+                         const struct zd_job *job, enum zd_purpose purpose)
+{
+	zd_assert(extent->segment && extent->block && !extent->block->free);
+	zd_assert(extent->segment->device == device && extent->segment->job == job);
+	zd_assert(extent->segment->purpose == purpose && extent->segment->state == ZD_SEGMENT_READY);
+	zd_assert(extent->block->offset + extent->block->bytes <= extent->segment->bytes);
+}
+
+/* The extent of a gathered buffer or slot. In a strict session's segment it is the only block. */
+static void check_gathered(const struct zd_engine *e, const struct zd_extent *extent,
+                           const struct zd_device *device, const struct zd_job *job)
+{
+	bool is_alone = extent->segment && extent->segment->purpose == ZD_PURPOSE_STRICT;
+	check_extent(extent, device, job, is_alone ? ZD_PURPOSE_STRICT : ZD_PURPOSE_GATHERS);
+	if (is_alone)
+		zd_assert(e->strict_by_segment && extent->block->bytes == extent->segment->bytes);
+}
+
+static void check_strict(const struct zd_engine *e, const struct zd_buffer *buffer)
+{
+	const struct zd_block *block = buffer->extent.block;
+	zd_assert(block->offset % ZD_STRICT_ALIGN_BYTES == 0);
+	if (e->strict_by_segment)
+		zd_assert(buffer->extent.segment->purpose == ZD_PURPOSE_STRICT);
+}
+
+/* An aliased buffer has no extent. From its version's publish on it counts as a reader, while it is leased or
+ * fences of past leases are pending. check_part() asserts that a shard under update has no readers. */
+static void check_aliased(const struct zd_buffer *buffer)
+{
+	const struct zd_part *part = buffer->part;
+	zd_assert(!buffer->extent.block && buffer->extent.bytes == 0 && !buffer->slot);
+	zd_assert(!buffer->own_left && buffer->plan.left == (buffer->promise != NULL));
+	zd_assert(part->shard.block && part->readers >= buffer->reading);
+	if (buffer->promise)
+		zd_assert(!buffer->reading && zd_deferred_comes(part, buffer->version));
+	else if (!TAILQ_EMPTY(&buffer->leases))
+		zd_assert(buffer->reading && (buffer->version == part->version || buffer->stale));
+	else if (buffer->watches == 0)
+		zd_assert(!buffer->reading);
+}
+
+/* Counts buffers of a version whose publish has failed: they may be read during the next update. */
+static uint32_t count_stale_readers(const struct zd_part *part)
+{
+	const struct zd_buffer *buffer;
+	uint32_t n = 0;
+	TAILQ_FOREACH (buffer, &zd_part_member(part)->device->buffers, device_link)
+		n += buffer->part == part && buffer->reading && buffer->stale;
+	return n;
+}
+
+static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buffer, struct found *found)
+{
+	const struct zd_lease *lease;
+	uint32_t index = buffer->device->index;
+	zd_assert(buffer->unit->refs > 0);
+	if (buffer->former)
+		zd_assert(buffer->former->heir == buffer);
+	if (buffer->filling)
+		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->fill_due &&
+		          buffer->plan.left == 0 && buffer->watches == 0 && !buffer->former);
+	zd_assert(!buffer->fill_due || (!buffer->aliased && !buffer->prefetched));
+	if (buffer->heir) { /* check_buffer() of the heir checks the memory */
+		zd_assert(buffer->heir->former == buffer && buffer->heir->slot == buffer->slot);
+		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && TAILQ_EMPTY(&buffer->leases));
+		zd_assert(zd_buffer_is_in_use(buffer));
+		return;
+	}
+	if (buffer->aliased)
+		check_aliased(buffer);
+	else
+		check_gathered(e, &buffer->extent, buffer->device, buffer->unit->group->job);
+	if (buffer->plan.type)
+		zd_plan_check(&buffer->plan);
+	TAILQ_FOREACH (lease, &buffer->leases, link) {
+		zd_assert(lease->uses > 0 && lease->tag[0] && lease->buffer == buffer);
+		zd_assert((lease->tag[0] == ZD_RESERVED_TAG) == (lease->scope != NULL));
+		found->scope_leases += lease->scope != NULL;
+	}
+	if (buffer->slot)
+		zd_assert(buffer->slot->occupant == buffer &&
+		          buffer->slot->extent.block == buffer->extent.block);
+	if (buffer->charged) {
+		const struct zd_session *session = zd_part_member(buffer->part)->session;
+		zd_assert(buffer->extent.bytes == zd_part_gathered_bytes(buffer->part));
+		zd_assert(buffer->aliased == zd_part_is_aliased(buffer->part));
+		if (session->strict)
+			check_strict(e, buffer);
+		found->charged[index][ZD_CHARGE_GATHERED] += buffer->extent.bytes;
+	} else if (!buffer->slot) {
+		found->quarantine[index] += buffer->extent.bytes;
+	}
+	if (buffer->state == ZD_BUFFER_QUARANTINED) {
+		zd_assert(!buffer->charged && TAILQ_EMPTY(&buffer->leases));
+		zd_assert(zd_buffer_is_in_use(buffer));
+		return;
+	}
+	zd_assert(buffer->charged && buffer->part->buffer == buffer && zd_part_member(buffer->part)->session);
+	zd_assert((buffer->state == ZD_BUFFER_INFLIGHT) == (buffer->plan.left > 0));
+	/* A current buffer is leased, prefetched or persistent. */
+	zd_assert(!TAILQ_EMPTY(&buffer->leases) || buffer->prefetched || buffer->part->persistent);
+}
+
+static void check_part(const struct zd_engine *e, const struct zd_part *part, struct found *found)
+{
+	const struct zd_member *member = zd_part_member(part);
+	zd_shadow_check(e, part);
+	found->context_parts += part->context != NULL;
+	if (part->state == ZD_PART_ABSENT) {
+		zd_assert(!part->context);
+		zd_assert(!part->shard.block && !part->buffer && part->readers == 0);
+		return;
+	}
+	/* The rank of a DYING part may have joined again, on another device. */
+	const struct zd_device *device = part->state == ZD_PART_DYING ? part->shard.segment->device
+	                                                              : member->device;
+	uint32_t index = device->index;
+	check_extent(&part->shard, device, part->unit->group->job, ZD_PURPOSE_SHARDS);
+	zd_assert(part->shard.bytes == zd_unit_part_bytes(part->unit));
+	if (part->state == ZD_PART_DYING) {
+		zd_assert(part->readers > 0 && !part->buffer);
+		found->quarantine[index] += part->shard.bytes;
+		return;
+	}
+	found->charged[index][ZD_CHARGE_SHARD] += part->shard.bytes;
+	if (part->state == ZD_PART_DETACHED)
+		/* the rank may have joined again, but has not registered the unit */
+		zd_assert(part->unit->group->job->durable && !part->buffer);
+	else
+		zd_assert(member->session && !member->joining);
+	if (part->context)
+		zd_assert(part->context->context && part->context->member == member);
+	/* A shard under update has no readers (exceptions: a load, an update granted early, stale buffers),
+	 * and the outcome of a commit is not awaited. */
+	if (zd_part_is_written(part))
+		zd_assert((part->state == ZD_PART_LOADING || part->early ||
+		           part->readers == count_stale_readers(part)) &&
+		          !part->unit->group->voted_step);
+	zd_assert(!part->early || zd_part_is_written(part));
+	if (part->buffer)
+		zd_assert(part->buffer->part == part && part->buffer->state != ZD_BUFFER_QUARANTINED);
+}
+
+static void check_unit(const struct zd_engine *e, const struct zd_group *group, const struct zd_unit *unit,
+                       struct found *found)
+{
+	zd_assert(unit->group == group && unit->refs > 0 && unit->refs >= unit->registrations);
+	zd_load_check(unit);
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		check_part(e, &unit->parts[rank], found);
+		if (unit->parts[rank].collective)
+			zd_collective_check(&unit->parts[rank]);
+	}
+}
+
+static void check_group(struct zd_engine *e, struct zd_group *group, struct found *found)
+{
+	uint32_t attached = 0;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member *member = &group->members[rank];
+		const struct zd_slot *slot;
+		attached += member->session != NULL;
+		TAILQ_FOREACH (slot, &member->slots, link) {
+			zd_assert(member->session && !slot->orphan);
+			check_gathered(e, &slot->extent, member->device, group->job);
+		}
+	}
+	zd_assert(attached == group->attached && group->refs >= attached);
+	zd_assert(!group->over || attached == 0);
+	if (group->state == ZD_GROUP_READY)
+		zd_assert(attached == group->local_world_size);
+	if (group->span)
+		zd_span_check_members(group);
+	zd_barrier_check(group);
+	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next)
+		check_unit(e, group, unit, found);
+	for (const struct zd_unit *unit = group->former; unit; unit = unit->hh_name.next) {
+		zd_assert(unit->is_former && zd_unit_is_left(unit));
+		check_unit(e, group, unit, found);
+	}
+	zd_reduce_check(e, group, found->charged, found->quarantine);
+}
+
+/* Sums up the idle bytes of slots, orphans included. */
+static void find_slots(struct zd_engine *e, struct found *found)
+{
+	const struct zd_group *group;
+	for (group = e->groups; group; group = group->hh.next) {
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+			const struct zd_slot *slot;
+			TAILQ_FOREACH (slot, &group->members[rank].slots, link) {
+				uint64_t used = slot->occupant && slot->occupant->charged
+				                        ? slot->occupant->extent.bytes
+				                        : 0;
+				found->idle_slots[group->members[rank].device->index] += slot->extent.bytes -
+				                                                         used;
+			}
+		}
+	}
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		const struct zd_buffer *buffer;
+		TAILQ_FOREACH (buffer, &e->devices[i].buffers, device_link) {
+			if (buffer->slot && buffer->slot->orphan && buffer->slot->occupant == buffer)
+				found->idle_slots[i] += buffer->slot->extent.bytes;
+		}
+	}
+}
+
+/* A segment that retires has no blocks, and none is mapped while its executor destroys it. */
+static uint64_t check_retiring(const struct zd_segment *segment)
+{
+	const struct zd_mapping *mapping;
+	TAILQ_FOREACH (mapping, &segment->mappings, segment_link)
+		zd_assert(mapping->segment == segment && segment->state != ZD_SEGMENT_CREATING);
+	if (segment->state != ZD_SEGMENT_RETIRING && segment->state != ZD_SEGMENT_DESTROYING)
+		return 0;
+	zd_assert(zd_block_used_bytes(segment->range) == 0);
+	zd_assert((segment->state == ZD_SEGMENT_DESTROYING) == TAILQ_EMPTY(&segment->mappings));
+	return segment->bytes;
+}
+
+static void check_device(struct zd_engine *e, struct zd_device *device, struct found *found)
+{
+	uint64_t segment_bytes = 0, block_bytes = 0, retiring_bytes = 0, charged = 0;
+	uint32_t waiters = 0, i = device->index;
+	const struct zd_segment *segment;
+	const struct zd_request *req;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		zd_block_range_check(segment->range);
+		segment_bytes += segment->bytes;
+		block_bytes += zd_block_used_bytes(segment->range);
+		retiring_bytes += check_retiring(segment);
+	}
+	zd_assert(retiring_bytes == device->retiring_bytes);
+	zd_assert(segment_bytes == device->segment_bytes && segment_bytes <= device->config.arena_bytes);
+	for (uint32_t kind = 0; kind < ZD_NCHARGES; kind++) {
+		zd_assert(found->charged[i][kind] == device->account.bytes[kind]);
+		charged += device->account.bytes[kind];
+	}
+	zd_assert(charged == device->account.total);
+	zd_assert(found->quarantine[i] == device->quarantine_bytes);
+	zd_assert(found->idle_slots[i] == device->idle_slot_bytes);
+	zd_assert(block_bytes == charged + device->quarantine_bytes + device->idle_slot_bytes);
+	zd_assert(device->account.bytes[ZD_CHARGE_STAGING] == device->staging_bytes);
+	TAILQ_FOREACH (req, &device->queue, device_link) {
+		zd_assert(req->queued && req->device == device && req->wait.kind != ZD_WAIT_NONE);
+		zd_assert(!req->cancelled && zd_session_find(e, req->session->id) == req->session);
+		waiters += req->wants_memory;
+	}
+	zd_assert(waiters == device->memory_waiters);
+}
+
+/* A scope's leases are its rank's, one for each unit, on current buffers. Returns the number of units that
+ * its context has not gathered yet. */
+static uint32_t check_scope(const struct zd_scope *scope)
+{
+	const struct zd_lease *lease;
+	const struct zd_request *req;
+	uint32_t nleases = 0, missing = 0;
+	zd_assert(scope->refs > 0 && scope->state != ZD_SCOPE_ENDED && !scope->ending);
+	zd_assert(scope->member->session);
+	zd_assert(scope->context ? scope->state != ZD_SCOPE_CLAIMED && !scope->parent
+	                         : scope->state != ZD_SCOPE_GATHERING);
+	TAILQ_FOREACH (lease, &scope->leases, scope_link) {
+		zd_assert(lease->scope == scope && lease->uses == 1 && strcmp(lease->tag, scope->tag) == 0);
+		zd_assert(lease->buffer->state != ZD_BUFFER_QUARANTINED);
+		zd_assert(zd_lease_find(lease->buffer, scope->tag) == lease);
+		zd_assert(zd_part_member(lease->buffer->part) == scope->member);
+		zd_assert(!scope->context || lease->buffer->part->context == scope);
+		nleases++;
+	}
+	zd_assert(nleases == scope->nleases);
+	if (scope->state != ZD_SCOPE_GATHERING)
+		return 0;
+	TAILQ_FOREACH (req, &scope->member->session->requests, session_link) {
+		if (req->kind == ZD_REQ_CONTEXT_BEGIN && req->u.gather.scope == scope)
+			missing += req->u.gather.nparts - req->u.gather.nheld;
+	}
+	zd_assert(missing > 0); /* otherwise its request would have ended */
+	return missing;
+}
+
+static void check_scopes(struct zd_engine *e, const struct found *found)
+{
+	uint32_t nscopes = 0, nleases = 0, ncontext_parts = 0;
+	for (const struct zd_scope *scope = e->scopes; scope; scope = scope->hh.next) {
+		ncontext_parts += check_scope(scope) + (scope->context ? scope->nleases : 0);
+		nleases += scope->nleases;
+	}
+	for (const struct zd_group *group = e->groups; group; group = group->hh.next) {
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+			nscopes += group->members[rank].nscopes;
+	}
+	zd_assert(nscopes == HASH_COUNT(e->scopes));
+	zd_assert(nleases == found->scope_leases && ncontext_parts == found->context_parts);
+}
+
+static void check_job(const struct zd_job *job)
+{
+	const struct zd_group *group;
+	zd_assert(job->refs > 0);
+	if (job->durable)
+		return;
+	/* A job without sessions is charged for allocations at most. */
+	TAILQ_FOREACH (group, &job->groups, job_link) {
+		if (group->attached > 0)
+			return;
+	}
+	for (uint32_t kind = 0; kind < ZD_NCHARGES; kind++)
+		zd_assert(kind == ZD_CHARGE_ALLOCATION || job->account.bytes[kind] == 0);
+}
+
+void zd_engine_check(struct zd_engine *e)
+{
+	struct found found = {.scope_leases = 0};
+	found.charged = zd_calloc(e->ndevices, sizeof(*found.charged));
+	found.quarantine = zd_calloc(e->ndevices, sizeof(uint64_t));
+	found.idle_slots = zd_calloc(e->ndevices, sizeof(uint64_t));
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		const struct zd_buffer *buffer;
+		TAILQ_FOREACH (buffer, &e->devices[i].buffers, device_link)
+			check_buffer(e, buffer, &found);
+	}
+	for (struct zd_group *group = e->groups; group; group = group->hh.next)
+		check_group(e, group, &found);
+	for (const struct zd_allocation *a = e->allocations; a; a = a->hh.next) {
+		if (!a->extent.block)
+			continue;
+		check_extent(&a->extent, a->device, a->job, ZD_PURPOSE_ALLOCATIONS);
+		zd_assert(!a->durable || a->job->durable);
+		if (a->session || a->durable)
+			found.charged[a->device->index][ZD_CHARGE_ALLOCATION] += a->extent.bytes;
+		else
+			found.quarantine[a->device->index] += a->extent.bytes;
+	}
+	for (const struct zd_session *session = e->sessions; session; session = session->hh.next) {
+		zd_relays_check(session);
+		zd_deferred_check(session);
+	}
+	check_scopes(e, &found);
+	find_slots(e, &found);
+	for (uint32_t i = 0; i < e->ndevices; i++)
+		check_device(e, &e->devices[i], &found);
+	for (const struct zd_job *job = e->jobs; job; job = job->hh.next)
+		check_job(job);
+	zd_assert(e->dirty_mask == 0);
+	free(found.charged);
+	free(found.quarantine);
+	free(found.idle_slots);
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine.c - the engine as a whole: creation, configuration, totals, destruction.
+ */
+#include <string.h>
+
+#include "core/control/control.h"
+#include "core/memory/allocation.h"
+
+#define DEFAULT_SEGMENT_BYTES (1ull << 30)
+#define SEGMENTS_PER_ARENA    16u /* so that one purpose cannot fill a small arena with one segment */
+#define MIN_SEGMENT_BYTES     65536u
+#define SEGMENT_ALIGN_BYTES   4096u
+
+static void device_init(struct zd_device *device, uint32_t index, const struct zd_engine_config *config)
+{
+	device->index = index;
+	device->config = config->devices[index];
+	uint64_t align = device->config.segment_align_bytes;
+	zd_assert((align & (align - 1)) == 0);
+	uint64_t arena = device->config.arena_bytes & ~(zd_max_u64(align, ZD_BLOCK_MIN_ALIGN) - 1);
+	zd_assert(arena > 0 && arena <= ZD_MAX_BYTES);
+	device->config.arena_bytes = arena;
+	if (device->config.gather_budget_bytes == 0)
+		device->config.gather_budget_bytes = arena;
+	if (device->config.staging_bytes == 0)
+		device->config.staging_bytes = zd_max_u64(arena / 8, 1);
+	uint64_t usual = config->segment_bytes ? config->segment_bytes : DEFAULT_SEGMENT_BYTES;
+	usual = zd_min_u64(usual, zd_max_u64(arena / SEGMENTS_PER_ARENA, MIN_SEGMENT_BYTES));
+	if (align == 0)
+		device->config.segment_align_bytes = align = SEGMENT_ALIGN_BYTES;
+	device->segment_default_bytes = zd_align_up(usual, align);
+	device->strict_align_bytes = config->strict_by_segment ? align : ZD_STRICT_ALIGN_BYTES;
+	TAILQ_INIT(&device->segments);
+	TAILQ_INIT(&device->queue);
+	TAILQ_INIT(&device->buffers);
+}
+
+struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const struct zd_engine_sink *sink)
+{
+	struct zd_engine *e = zd_calloc(1, sizeof(*e));
+	zd_assert(config->ndevices >= 1 && config->ndevices <= ZD_MAX_DEVICES);
+	e->sink = *sink;
+	e->events = &zd_control_events;
+	e->types = zd_request_types;
+	e->ndevices = config->ndevices;
+	e->quota_bytes = config->uid_quota_bytes;
+	e->reduction_cut_bytes = config->reduction_cut_bytes;
+	e->sessions_linger = config->sessions_linger;
+	e->collectives = config->collectives;
+	if (config->host)
+		strncpy(e->host, config->host, ZD_MAX_NAME_BYTES);
+	e->strict_by_segment = config->strict_by_segment;
+	e->next_deadline_ns = UINT64_MAX;
+	e->devices = zd_calloc(config->ndevices, sizeof(*e->devices));
+	for (uint32_t i = 0; i < config->ndevices; i++)
+		device_init(&e->devices[i], i, config);
+	return e;
+}
+
+static void sink_nothing(void *arg, const struct zd_command *command)
+{
+	(void)arg;
+	(void)command;
+}
+
+static void sink_no_reply(void *arg, const struct zd_reply *reply)
+{
+	(void)arg;
+	(void)reply;
+}
+
+static void sink_no_retire(void *arg, uint64_t session, uint32_t segment)
+{
+	(void)arg;
+	(void)session;
+	(void)segment;
+}
+
+/* Ends sessions and durable jobs as usual, and then completes the operations that no executor will
+ * complete. */
+void zd_engine_free(struct zd_engine *e)
+{
+	if (!e)
+		return;
+	struct zd_session *session, *next_session;
+	struct zd_job *job, *next_job;
+	struct zd_op *op, *next_op;
+	e->sink.command = sink_nothing;
+	e->sink.reply = sink_no_reply;
+	e->sink.segment_retire = sink_no_retire;
+	HASH_ITER (hh, e->sessions, session, next_session) {
+		zd_engine_session_close(e, session->id);
+	}
+	HASH_ITER (hh, e->jobs, job, next_job) {
+		if (job->durable)
+			zd_job_end(e, job);
+	}
+	while (e->ops) {
+		HASH_ITER (hh, e->ops, op, next_op) {
+			zd_engine_op_done(e, op->id, ZEROD_E_SHUTDOWN, "the daemon ends", NULL);
+			break;
+		}
+	}
+	zd_assert(!e->groups && !e->jobs && !e->segments && !e->allocations && !e->scopes);
+	free(e->spare_request);
+	free(e->devices);
+	free(e);
+}
+
+void zd_engine_set_quota(struct zd_engine *e, uint64_t uid_quota_bytes)
+{
+	e->quota_bytes = uid_quota_bytes;
+}
+
+void zd_engine_set_gather_budget(struct zd_engine *e, uint32_t device, uint64_t bytes)
+{
+	zd_assert(device < e->ndevices);
+	e->devices[device].config.gather_budget_bytes = bytes ? bytes : e->devices[device].config.arena_bytes;
+	zd_dirty(e, &e->devices[device]);
+	zd_settle(e);
+}
+
+bool zd_engine_segment(const struct zd_engine *e, uint32_t id, uint32_t *device, uint64_t *bytes)
+{
+	struct zd_segment *segment;
+	HASH_FIND(hh, e->segments, &id, sizeof(id), segment);
+	if (!segment)
+		return false;
+	*device = segment->device->index;
+	*bytes = segment->bytes;
+	return true;
+}
+
+bool zd_engine_may_map(const struct zd_engine *e, uint64_t session_id, uint32_t id)
+{
+	struct zd_segment *segment;
+	struct zd_session *session;
+	const struct zd_member *member;
+	const struct zd_allocation *allocation;
+	HASH_FIND(hh, e->segments, &id, sizeof(id), segment);
+	HASH_FIND(hh, e->sessions, &session_id, sizeof(session_id), session);
+	if (!segment || !session || segment->state != ZD_SEGMENT_READY)
+		return false;
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (member->group->job == segment->job && member->device == segment->device)
+			return true;
+	}
+	TAILQ_FOREACH (allocation, &session->allocations, session_link) {
+		if (allocation->job == segment->job && allocation->device == segment->device)
+			return true;
+	}
+	return false;
+}
+
+void zd_engine_totals(const struct zd_engine *e, struct zd_engine_totals *totals)
+{
+	uint32_t durable_jobs = 0;
+	for (const struct zd_job *job = e->jobs; job; job = job->hh.next)
+		durable_jobs += job->durable;
+	*totals = (struct zd_engine_totals){
+	        .sessions = HASH_COUNT(e->sessions) - e->nlingering,
+	        .jobs = HASH_COUNT(e->jobs),
+	        .durable_jobs = durable_jobs,
+	        .groups = HASH_COUNT(e->groups),
+	        .requests = e->nrequests,
+	        .gathers = e->gathers,
+	        .joined_gathers = e->joined_gathers,
+	        .fallback_gathers = e->fallback_gathers,
+	        .gathered_bytes_total = e->gathered_bytes_total,
+	};
+	zd_account_usage(&e->account, &totals->usage);
+}

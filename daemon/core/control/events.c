@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* events.c - which functions of higher rooms the events of lower ones call. */
+#include "core/cluster/span.h"
+#include "core/control/control.h"
+#include "core/gather/collective.h"
+#include "core/gather/gather.h"
+#include "core/gather/shadow.h"
+#include "core/reduce/reduce.h"
+
+static void group_freed(struct zd_group *group)
+{
+	zd_span_free(group->span);
+	zd_norms_group_end(group);
+}
+
+const struct zd_events zd_control_events = {
+        .job_freed = zd_pool_job_end,
+        .group_freed = group_freed,
+        .device_settles = zd_reduce_settle,
+        .wait_text = zd_wait_text,
+        .count_prefetched = zd_prefetches_count,
+        .drop_prefetched = zd_prefetches_drop,
+        .segment_is_awaited = zd_reduce_awaits,
+        .group_failed = zd_reduce_group_failed,
+        .transfers_stop = zd_relays_stop,
+        .daemons_met = zd_commit_resolve,
+        .check_window_closed = zd_backward_check_closed,
+        .check_backward_ended = zd_backward_check_ended,
+        .has_target = zd_reduce_has_target,
+        .check_target_place = zd_target_check_place,
+        .unlend_target = zd_target_unlend,
+};

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * join.c - ranks join and leave groups; administrators abort groups and end jobs.
+ *
+ * A group is FAILED when an attached rank leaves or its session ends while other ranks stay: their requests
+ * end with PEER_LOST, which names the lost rank. The group is READY again when every rank is attached. An
+ * ABORTED group ends when its last rank has left; a durable job's group may then be joined again.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "core/cluster/span.h"
+#include "core/control/control.h"
+#include "core/gather/collective.h"
+#include "core/gather/scope.h"
+#include "core/gather/shadow.h"
+#include "core/memory/allocation.h"
+#include "core/reduce/reduce.h"
+
+/* ---- Groups -------------------------------------------------------------------------------------------- */
+
+/* Skips groups that are over: a join under their name makes a new group, of any world size. */
+static struct zd_group *group_find(struct zd_job *job, const char *name)
+{
+	struct zd_group *group;
+	TAILQ_FOREACH (group, &job->groups, job_link) {
+		if (!group->over && strcmp(group->name, name) == 0)
+			return group;
+	}
+	return NULL;
+}
+
+/* All groups of the job are over: the next join decides whether the job is durable. */
+static bool job_is_left(const struct zd_job *job)
+{
+	const struct zd_group *group;
+	TAILQ_FOREACH (group, &job->groups, job_link) {
+		if (!group->over)
+			return false;
+	}
+	return true;
+}
+
+static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const struct zd_args *args)
+{
+	uint32_t local_world_size = args->u.group_join.local_world_size;
+	if (local_world_size == 0)
+		local_world_size = args->u.group_join.world_size;
+	struct zd_group *group = zd_calloc(1, sizeof(*group));
+	group->id = zd_next_id(e);
+	group->name = zd_strdup(args->u.group_join.group);
+	group->shadow = args->u.group_join.shadow;
+	group->job = job;
+	group->span = zd_span_new(args);
+	group->state = ZD_GROUP_FORMING;
+	group->world_size = args->u.group_join.world_size;
+	group->local_world_size = local_world_size;
+	group->nshards = args->u.group_join.hybrid ? local_world_size : group->world_size;
+	group->first_rank = args->u.group_join.rank / local_world_size * local_world_size;
+	group->members = zd_calloc(local_world_size, sizeof(*group->members));
+	for (uint32_t rank = 0; rank < local_world_size; rank++) {
+		group->members[rank].group = group;
+		group->members[rank].rank = rank;
+		TAILQ_INIT(&group->members[rank].slots);
+		TAILQ_INIT(&group->members[rank].scopes);
+		TAILQ_INIT(&group->members[rank].barriers);
+	}
+	TAILQ_INIT(&group->slots);
+	TAILQ_INIT(&group->reductions);
+	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
+	HASH_ADD(hh, e->groups, id, sizeof(group->id), group);
+	zd_job_ref(job);
+	if (job->durable)
+		zd_group_ref(group);
+	return group;
+}
+
+/* ---- Members ------------------------------------------------------------------------------------------- */
+
+static void member_attach(struct zd_engine *e, struct zd_member *member, struct zd_session *session,
+                          struct zd_device *device)
+{
+	struct zd_group *group = member->group;
+	member->session = session;
+	member->device = device;
+	member->committing = false;
+	member->set_back = false;
+	member->leaves = false;
+	TAILQ_INSERT_TAIL(&session->members, member, session_link);
+	group->device_mask |= 1ull << device->index;
+	group->attached++;
+	zd_group_ref(group);
+	zd_dirty_group(e, group); /* the other joins wait for one rank less, or for none */
+	if (group->attached < group->local_world_size)
+		return;
+	if (group->state == ZD_GROUP_FAILED)
+		zd_reduce_group_revived(e, group);
+	zd_collective_start(group);
+	if (group->span)
+		zd_span_connect(e, group);
+	else
+		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
+}
+
+/* Records the loss of this member. */
+static void note_lost(const struct zd_member *member)
+{
+	struct zd_group *group = member->group;
+	group->lost[group->generation % ZD_LOST_KEPT] = (struct zd_lost){.rank = zd_world_rank(member),
+	                                                                 .pid = member->session->pid};
+}
+
+/* Ends the attachment only; the member holds nothing by now. */
+static void member_unlink(struct zd_engine *e, struct zd_member *member)
+{
+	struct zd_group *group = member->group;
+	if (group->state == ZD_GROUP_ABORTED)
+		note_lost(member);
+	TAILQ_REMOVE(&member->session->members, member, session_link);
+	member->session = NULL;
+	member->joining = false;
+	if (group->state != ZD_GROUP_FORMING)
+		member->joined_before = true;
+	group->attached--;
+	/* An abort keeps a durable job's shards: the ranks may join again. */
+	if (group->state == ZD_GROUP_ABORTED && group->attached == 0 && group->job->durable)
+		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
+	if (group->attached == 0)
+		/* operations may still use its memory, but its name is free */
+		group->over = !group->job->durable;
+	zd_dirty_group(e, group);
+	zd_group_unref(e, group);
+}
+
+/* In a durable job without shadows: whether the rank is lost between update_begin and commit. */
+static bool member_tears(const struct zd_member *member)
+{
+	const struct zd_unit *unit;
+	if (!member->group->job->durable || member->group->shadow)
+		return false;
+	for (unit = member->group->units; unit; unit = unit->hh_name.next) {
+		const struct zd_part *part = &unit->parts[member->rank];
+		if (zd_part_is_written(part) || (!zd_part_is_gone(part) && part->version != part->committed))
+			return true;
+	}
+	return false;
+}
+
+void zd_member_detach(struct zd_engine *e, struct zd_member *member)
+{
+	struct zd_group *group = member->group;
+	if (member_tears(member))
+		group->torn = true;
+	if (group->shadow && !group->voted_step) /* otherwise the next join decides */
+		zd_shadow_roll_back(e, group);
+	if (group->span)
+		zd_span_leave(e, member, member->leaves || member->session->orderly);
+	if (group->state == ZD_GROUP_READY || group->state == ZD_GROUP_FAILED) {
+		group->generation++;
+		note_lost(member);
+	}
+	if (group->state == ZD_GROUP_READY) {
+		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
+		zd_reduce_group_failed(e, group);
+	}
+	zd_group_ref(group);
+	zd_reduce_member_detach(e, member);
+	zd_scopes_detach(e, member);
+	zd_parts_detach(e, member);
+	zd_assert(TAILQ_EMPTY(&member->slots));
+	member_unlink(e, member);
+	zd_group_unref(e, group);
+}
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
+
+static int join_check(struct zd_engine *e, const struct zd_args *args, struct zd_err *err)
+{
+	uint32_t world_size = args->u.group_join.world_size;
+	int status = zd_name_check(args->u.group_join.job, ZD_MAX_NAME_BYTES, "job name", err);
+	if (status == 0)
+		status = zd_name_check(args->u.group_join.group, ZD_MAX_NAME_BYTES, "group name", err);
+	if (status != 0)
+		return status;
+	if (world_size == 0 || world_size > ZD_MAX_WORLD)
+		return zd_err_set(err, ZEROD_E_INVALID, "world_size %u is none of 1 .. %u", world_size,
+		                  ZD_MAX_WORLD);
+	if (args->u.group_join.rank >= world_size)
+		return zd_err_set(err, ZEROD_E_INVALID, "rank %u of a world of %u", args->u.group_join.rank,
+		                  world_size);
+	if (args->u.group_join.device >= e->ndevices)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no device %u; there are %u",
+		                  args->u.group_join.device, e->ndevices);
+	if (args->u.group_join.shadow && !args->u.group_join.durable)
+		return zd_err_set(err, ZEROD_E_INVALID, "only a durable group keeps shadow shards");
+	return zd_span_check(e, args, err);
+}
+
+static int join_check_group(const struct zd_group *group, const struct zd_session *session,
+                            const struct zd_args *args, struct zd_err *err)
+{
+	if (group->world_size != args->u.group_join.world_size)
+		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' has world_size %u; rank %u says %u",
+		                  group->name, group->world_size, args->u.group_join.rank,
+		                  args->u.group_join.world_size);
+	if (group->state == ZD_GROUP_ABORTED)
+		return zd_group_check(group, err);
+	int status = zd_span_check_group(group, args, err);
+	if (status != 0)
+		return status;
+	if (group->shadow != args->u.group_join.shadow)
+		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' keeps %s; rank %u says %s", group->name,
+		                  group->shadow ? "shadow shards" : "no shadow shards",
+		                  args->u.group_join.rank, group->shadow ? "it does not" : "it does");
+	const struct zd_member *member = &group->members[args->u.group_join.rank - group->first_rank];
+	if (member->session)
+		return zd_err_set(err, ZEROD_E_EXISTS,
+		                  "rank %u of group '%s' is taken by session %llu (pid %u)",
+		                  zd_world_rank(member), group->name, (unsigned long long)member->session->id,
+		                  member->session->pid);
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (member->group == group)
+			return zd_err_set(err, ZEROD_E_EXISTS,
+			                  "this session is rank %u of group '%s' already",
+			                  zd_world_rank(member), group->name);
+	}
+	return 0;
+}
+
+/* A durable rank's shards stay on their device. */
+static int join_check_device(const struct zd_group *group, const struct zd_args *args, struct zd_err *err)
+{
+	const struct zd_member *member = &group->members[args->u.group_join.rank - group->first_rank];
+	if (!group->job->durable || !member->joined_before ||
+	    member->device->index == args->u.group_join.device)
+		return 0;
+	return zd_err_set(err, ZEROD_E_MISMATCH,
+	                  "the shards of rank %u are on device %u; it joins on device %u",
+	                  zd_world_rank(member), member->device->index, args->u.group_join.device);
+}
+
+static int join_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                      struct zd_err *err)
+{
+	int status = join_check(e, args, err);
+	if (status != 0)
+		return status;
+	bool durable = args->u.group_join.durable;
+	struct zd_job *job = zd_job_find(e, req->session->uid, args->u.group_join.job);
+	struct zd_group *group = job ? group_find(job, args->u.group_join.group) : NULL;
+	if (job && job->durable != durable && !job_is_left(job))
+		return zd_err_set(err, ZEROD_E_MISMATCH, "job '%s' is %s; rank %u says %s", job->name,
+		                  job->durable ? "durable" : "not durable", args->u.group_join.rank,
+		                  durable ? "durable" : "not durable");
+	if (group)
+		status = join_check_group(group, req->session, args, err);
+	if (group && status == 0)
+		status = join_check_device(group, args, err);
+	if (status != 0)
+		return status;
+	if (!job)
+		job = zd_job_get(e, req->session->uid, args->u.group_join.job, durable);
+	job->durable = durable;
+	if (!group)
+		group = group_new(e, job, args);
+	if (group->span && group->attached == 0) {
+		free(group->aborted_why); /* of the group's previous end */
+		group->aborted_why = NULL;
+		zd_span_take_ids(group->span, args);
+	}
+	req->member = &group->members[args->u.group_join.rank - group->first_rank];
+	req->device = &e->devices[args->u.group_join.device];
+	member_attach(e, req->member, req->session, req->device);
+	req->member->joining = true;
+	return 0;
+}
+
+static int join_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	struct zd_group *group = req->member->group;
+	if (group->state == ZD_GROUP_ABORTED) {
+		int status = zd_group_check(group, err);
+		member_unlink(e, req->member);
+		return status;
+	}
+	if (group->attached < group->local_world_size) {
+		uint32_t missing = 0;
+		while (group->members[missing].session)
+			missing++;
+		return zd_wait_for(req, ZD_WAIT_RANKS, missing, group->local_world_size - group->attached, 0);
+	}
+	if (group->state == ZD_GROUP_CONNECTING)
+		return zd_wait_for(req, ZD_WAIT_NODES, 0, group->world_size - group->local_world_size, 0);
+	req->member->joining = false;
+	req->member->told = group->generation;
+	e->reply.u.group_join.group = group->id;
+	e->reply.u.group_join.torn = group->torn;
+	e->reply.u.group_join.committed_step = group->committed_step;
+	return 0;
+}
+
+static void join_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	if (req->member->group->span)
+		zd_span_leave(e, req->member, false);
+	member_unlink(e, req->member);
+}
+
+static int leave_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                       struct zd_err *err)
+{
+	struct zd_member *member = NULL;
+	int status = zd_member_find(e, req->session, args->u.group, &member, err);
+	if (status != 0)
+		return status;
+	struct zd_err left = ZD_ERR_NONE;
+	(void)zd_err_set(&left, ZEROD_E_STATE, "rank %u left group '%s'", zd_world_rank(member),
+	                 member->group->name);
+	member->leaves = true;
+	zd_requests_drop(e, req->session, member, left.status, left.text);
+	zd_member_detach(e, member);
+	return 0;
+}
+
+static void tell_end(struct zd_engine *e, const struct zd_group *group, const char *what,
+                     const struct zd_session *by)
+{
+	char why[128];
+	if (!e->sink.group_ended)
+		return;
+	(void)snprintf(why, sizeof(why), "%s by session %llu (pid %u, uid %u)", what,
+	               (unsigned long long)by->id, by->pid, by->uid);
+	e->sink.group_ended(e->sink.arg, group->job->name, group->name, why);
+}
+
+static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                       struct zd_err *err)
+{
+	struct zd_group *group;
+	HASH_FIND(hh, e->groups, &args->u.group, sizeof(args->u.group), group);
+	if (!group || (!req->session->admin && group->job->owner->uid != req->session->uid))
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu", (unsigned long long)args->u.group);
+	if (group->state == ZD_GROUP_ABORTED)
+		return zd_err_set(err, ZEROD_E_STATE, "group '%s' was aborted already", group->name);
+	if (group->attached == 0) /* no rank could leave it, and so it could never be joined again */
+		return zd_err_set(err, ZEROD_E_STATE, "all ranks of group '%s' have left already",
+		                  group->name);
+	bool was_ready = group->state == ZD_GROUP_READY;
+	tell_end(e, group, "it was aborted", req->session);
+	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_ABORTED);
+	if (was_ready)
+		zd_reduce_group_failed(e, group);
+	if (group->span)
+		zd_span_abort(e, group);
+	zd_dirty_group(e, group);
+	return 0;
+}
+
+void zd_job_end(struct zd_engine *e, struct zd_job *job)
+{
+	struct zd_group *group, *next;
+	struct zd_allocation *allocation;
+	zd_assert(job->durable);
+	zd_job_ref(job);
+	job->durable = false;
+	while ((allocation = TAILQ_FIRST(&job->allocations)))
+		zd_allocation_drop(e, allocation);
+	TAILQ_FOREACH_SAFE (group, &job->groups, job_link, next) {
+		if (group->over) /* since before the job was durable */
+			continue;
+		zd_assert(group->attached == 0);
+		group->over = true;
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+			zd_parts_detach(e, &group->members[rank]);
+		zd_group_unref(e, group);
+	}
+	zd_job_unref(e, job);
+}
+
+static int end_job_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                         struct zd_err *err)
+{
+	struct zd_job *job;
+	struct zd_group *group;
+	const struct zd_allocation *allocation;
+	HASH_FIND(hh, e->jobs, &args->u.job, sizeof(args->u.job), job);
+	if (!job || (!req->session->admin && job->owner->uid != req->session->uid))
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no job %llu", (unsigned long long)args->u.job);
+	if (!job->durable)
+		return zd_err_set(err, ZEROD_E_STATE, "job '%s' is not durable: it ends with its sessions",
+		                  job->name);
+	TAILQ_FOREACH (group, &job->groups, job_link) {
+		if (group->attached > 0)
+			return zd_err_set(err, ZEROD_E_BUSY, "%u ranks of group '%s' are attached",
+			                  group->attached, group->name);
+	}
+	TAILQ_FOREACH (allocation, &job->allocations, job_link) {
+		if (allocation->session)
+			return zd_err_set(err, ZEROD_E_BUSY,
+			                  "allocation '%s' is held by session %llu (pid %u)",
+			                  allocation->name, (unsigned long long)allocation->session->id,
+			                  allocation->session->pid);
+	}
+	TAILQ_FOREACH (group, &job->groups, job_link)
+		tell_end(e, group, "its job was ended", req->session);
+	zd_job_end(e, job);
+	return 0;
+}
+
+const struct zd_request_type zd_req_group_join = {"group_join", join_begin, join_attempt, join_cancel};
+const struct zd_request_type zd_req_group_leave = {.name = "group_leave", .begin = leave_begin};
+const struct zd_request_type zd_req_abort_group = {.name = "abort_group", .begin = abort_begin};
+const struct zd_request_type zd_req_end_job = {.name = "end_job", .begin = end_job_begin};

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * list.c - tables for zeroctl: every live object as a row, by ascending id, a page at a time.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/cluster/span.h"
+#include "core/control/control.h"
+#include "core/engine/departure.h"
+#include "core/gather/buffer.h"
+#include "core/gather/gather.h"
+#include "core/gather/scope.h"
+#include "core/gather/shadow.h"
+#include "core/memory/allocation.h"
+#include "core/reduce/reduce.h"
+#include "core/reduce/reduce_internal.h"
+
+#define MAX_HOLDERS 64
+#define MAX_WAITS   8
+
+/* Objects of one table that the asking session may see, to be sorted. */
+struct item {
+	uint64_t id;
+	const void *object;
+	const struct zd_request *waiting; /* BUFFERS: a gather without storage, instead of an object */
+};
+
+struct listing {
+	struct zd_engine *e;
+	const struct zd_list_query *query;
+	const struct zd_session *asker; /* NULL: sees all */
+	struct item *items;
+	size_t nitems, capacity;
+};
+
+static void add(struct listing *l, uint64_t id, const void *object, const struct zd_request *waiting)
+{
+	if (id <= l->query->cursor)
+		return;
+	if (l->nitems == l->capacity) {
+		l->capacity = l->capacity ? 2 * l->capacity : 64;
+		l->items = zd_realloc(l->items, l->capacity, sizeof(*l->items));
+	}
+	l->items[l->nitems++] = (struct item){id, object, waiting};
+}
+
+static bool sees_uid(const struct listing *l, uint32_t uid)
+{
+	return !l->asker || l->asker->admin || l->asker->uid == uid;
+}
+
+static bool sees(const struct listing *l, const struct zd_job *job)
+{
+	const char *only = l->query->job;
+	return sees_uid(l, job->owner->uid) && (!only || !only[0] || strcmp(only, job->name) == 0);
+}
+
+/* ---- Collecting ---------------------------------------------------------------------------------------- */
+
+static void collect_buffers(struct listing *l)
+{
+	for (uint32_t i = 0; i < l->e->ndevices; i++) {
+		const struct zd_buffer *buffer;
+		const struct zd_request *req;
+		TAILQ_FOREACH (buffer, &l->e->devices[i].buffers, device_link) {
+			if (sees(l, buffer->unit->group->job))
+				add(l, buffer->id, buffer, NULL);
+		}
+		TAILQ_FOREACH (req, &l->e->devices[i].queue, device_link) {
+			if (zd_request_gathers(req) && sees(l, req->member->group->job))
+				add(l, req->serial, NULL, req);
+		}
+	}
+}
+
+static const struct zd_job *session_job(const struct zd_session *session)
+{
+	if (!TAILQ_EMPTY(&session->members))
+		return TAILQ_FIRST(&session->members)->group->job;
+	if (!TAILQ_EMPTY(&session->allocations))
+		return TAILQ_FIRST(&session->allocations)->job;
+	return zd_departure_job(session);
+}
+
+static void collect_sessions(struct listing *l)
+{
+	const char *only = l->query->job;
+	for (const struct zd_session *session = l->e->sessions; session; session = session->hh.next) {
+		const struct zd_job *job = session_job(session);
+		bool named = !only || !only[0] || (job && strcmp(job->name, only) == 0);
+		if (named && sees_uid(l, session->uid))
+			add(l, session->id, session, NULL);
+	}
+}
+
+static void collect(struct listing *l)
+{
+	struct zd_engine *e = l->e;
+	switch (l->query->table) {
+	case ZD_TABLE_DEVICES:
+		for (uint32_t i = 0; i < e->ndevices; i++)
+			add(l, i + 1, &e->devices[i], NULL);
+		break;
+	case ZD_TABLE_JOBS:
+		for (const struct zd_job *job = e->jobs; job; job = job->hh.next) {
+			if (sees(l, job))
+				add(l, job->id, job, NULL);
+		}
+		break;
+	case ZD_TABLE_SESSIONS:
+		collect_sessions(l);
+		break;
+	case ZD_TABLE_GROUPS:
+		for (const struct zd_group *group = e->groups; group; group = group->hh.next) {
+			if (sees(l, group->job))
+				add(l, group->id, group, NULL);
+		}
+		break;
+	case ZD_TABLE_UNITS:
+		for (const struct zd_unit *unit = e->units; unit; unit = unit->hh.next) {
+			if (sees(l, unit->group->job))
+				add(l, unit->id, unit, NULL);
+		}
+		break;
+	case ZD_TABLE_BUFFERS:
+		collect_buffers(l);
+		break;
+	case ZD_TABLE_BUCKETS:
+		for (const struct zd_bucket *bucket = e->buckets; bucket; bucket = zd_bucket_next(bucket)) {
+			if (sees(l, zd_bucket_group(bucket)->job))
+				add(l, zd_bucket_id(bucket), bucket, NULL);
+		}
+		break;
+	case ZD_TABLE_ALLOCATIONS:
+		for (const struct zd_allocation *a = e->allocations; a; a = a->hh.next) {
+			/* skips allocations without memory, and freed ones whose fences are pending */
+			if ((a->session || a->durable) && a->extent.block && sees(l, a->job))
+				add(l, a->id, a, NULL);
+		}
+		break;
+	case ZD_TABLE_SCOPES:
+		for (const struct zd_scope *scope = e->scopes; scope; scope = scope->hh.next) {
+			if (sees(l, scope->member->group->job))
+				add(l, scope->id, scope, NULL);
+		}
+		break;
+	case ZD_NTABLES:
+		break;
+	}
+}
+
+/* ---- Rows ---------------------------------------------------------------------------------------------- */
+
+typedef bool row_fn(const struct zd_row *row, void *arg);
+
+static bool row_device(struct zd_row *row, const struct zd_device *device, row_fn *fn, void *arg)
+{
+	const struct zd_request *req;
+	row->name = device->config.name;
+	row->u.device.index = device->index;
+	row->u.device.arena_bytes = device->config.arena_bytes;
+	row->u.device.segment_bytes = device->segment_bytes;
+	const struct zd_segment *segment;
+	TAILQ_FOREACH (segment, &device->segments, device_link)
+		row->u.device.block_bytes += zd_block_used_bytes(segment->range);
+	row->u.device.quarantine_bytes = device->quarantine_bytes;
+	row->u.device.gather_budget_bytes = device->config.gather_budget_bytes;
+	zd_account_usage(&device->account, &row->u.device.usage);
+	row->u.device.gathers = device->gathers;
+	row->u.device.joined_gathers = device->joined_gathers;
+	row->u.device.fallback_gathers = device->fallback_gathers;
+	TAILQ_FOREACH (req, &device->queue, device_link)
+		row->u.device.waiting++;
+	return fn(row, arg);
+}
+
+static bool row_job(const struct listing *l, struct zd_row *row, const struct zd_job *job, row_fn *fn,
+                    void *arg)
+{
+	const struct zd_group *group;
+	row->job = job->name;
+	row->name = job->name;
+	row->u.job.uid = job->owner->uid;
+	row->u.job.durable = job->durable;
+	TAILQ_FOREACH (group, &job->groups, job_link)
+		row->u.job.groups++;
+	for (const struct zd_session *session = l->e->sessions; session; session = session->hh.next)
+		row->u.job.sessions += session_job(session) == job;
+	zd_account_usage(&job->account, &row->u.job.usage);
+	return fn(row, arg);
+}
+
+static bool row_session(const struct listing *l, struct zd_row *row, const struct zd_session *session,
+                        row_fn *fn, void *arg)
+{
+	char texts[MAX_WAITS][ZD_WAIT_TEXT];
+	const char *waits[MAX_WAITS];
+	const struct zd_request *req;
+	const struct zd_job *job = session_job(session);
+	row->job = job ? job->name : "";
+	row->name = session->name;
+	row->state = zd_sm_name(&zd_sm_session, session->state);
+	row->u.session.uid = session->uid;
+	row->u.session.pid = session->pid;
+	row->u.session.outstanding = session->outstanding;
+	row->u.session.requests = session->nrequests;
+	row->u.session.age_ns = l->e->now_ns - session->opened_ns;
+	TAILQ_FOREACH (req, &session->requests, session_link) {
+		uint32_t n = row->u.session.nwaits;
+		if (n == MAX_WAITS)
+			break;
+		int used = snprintf(texts[n], sizeof(texts[n]), "%s: ", l->e->types[req->kind]->name);
+		char text[ZD_WAIT_TEXT];
+		zd_wait_text(l->e, req, text);
+		(void)snprintf(texts[n] + used, sizeof(texts[n]) - (size_t)used, "%.*s",
+		               (int)(sizeof(texts[n]) - (size_t)used - 1), text);
+		waits[n] = texts[n];
+		row->u.session.nwaits++;
+	}
+	while (row->u.session.nwaits < MAX_WAITS &&
+	       zd_departure_text(session, row->u.session.nwaits, texts[row->u.session.nwaits])) {
+		waits[row->u.session.nwaits] = texts[row->u.session.nwaits];
+		row->u.session.nwaits++;
+	}
+	row->u.session.waits = waits;
+	return fn(row, arg);
+}
+
+static bool row_group(struct zd_row *row, const struct zd_group *group, row_fn *fn, void *arg)
+{
+	struct zd_member_row *members = zd_calloc(group->local_world_size, sizeof(*members));
+	row->job = group->job->name;
+	row->group = group->name;
+	row->name = group->name;
+	bool parked = group->state == ZD_GROUP_FAILED && group->attached == 0; /* a durable job's */
+	row->state = group->over ? "OVER" : parked ? "PARKED" : zd_sm_name(&zd_sm_group, group->state);
+	row->u.group.world_size = group->world_size;
+	row->u.group.units = HASH_CNT(hh_name, group->units);
+	row->u.group.committed_step = group->committed_step;
+	row->u.group.doubt_step = zd_group_in_doubt(group) ? group->voted_step : 0;
+	row->u.group.torn = group->torn;
+	row->u.group.shadow = group->shadow;
+	row->u.group.spans = group->local_world_size < group->world_size;
+	row->u.group.exchange = group->span && group->span->exchange;
+	row->u.group.hybrid = group->span && group->span->hybrid;
+	row->u.group.why = group->aborted_why ? group->aborted_why : "";
+	row->u.group.nmembers = group->local_world_size;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member *member = &group->members[rank];
+		members[rank] = (struct zd_member_row){
+		        .rank = zd_world_rank(member),
+		        .device = member->device ? member->device->index : 0,
+		        .session = member->session ? member->session->id : 0,
+		        .pid = member->session ? member->session->pid : 0,
+		};
+	}
+	row->u.group.members = members;
+	bool more = fn(row, arg);
+	free(members);
+	return more;
+}
+
+/* Ranks may have changed the slot and frozen flag of their parts: the row shows the first rank's. */
+static const struct zd_part *first_registered(const struct zd_unit *unit)
+{
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		if (zd_part_is_registered(&unit->parts[rank]))
+			return &unit->parts[rank];
+	}
+	return NULL;
+}
+
+static bool row_unit(struct zd_row *row, const struct zd_unit *unit, row_fn *fn, void *arg)
+{
+	row->job = unit->group->job->name;
+	row->group = unit->group->name;
+	row->name = unit->name;
+	row->u.unit.dtype = unit->dtype;
+	row->u.unit.views = unit->nviews ? unit->nviews : 1;
+	row->u.unit.numel = unit->numel;
+	row->u.unit.padded_bytes = zd_unit_padded_bytes(unit);
+	row->u.unit.all_reduce = unit->all_reduce;
+	const struct zd_part *first = first_registered(unit);
+	row->u.unit.slot = first ? first->slot : unit->slot;
+	row->u.unit.frozen = first ? first->frozen : unit->frozen;
+	row->u.unit.version_min = UINT64_MAX;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		const struct zd_part *part = &unit->parts[rank];
+		if (part->state == ZD_PART_ABSENT || part->state == ZD_PART_DYING)
+			continue;
+		row->u.unit.registered++;
+		row->u.unit.gathered += part->buffer != NULL;
+		row->u.unit.version_min = zd_min_u64(row->u.unit.version_min, part->version);
+		row->u.unit.version_max = zd_max_u64(row->u.unit.version_max, part->version);
+	}
+	if (row->u.unit.registered == 0)
+		row->u.unit.version_min = 0;
+	return fn(row, arg);
+}
+
+static void row_unit_names(struct zd_row *row, const struct zd_unit *unit)
+{
+	row->job = unit->group->job->name;
+	row->group = unit->group->name;
+	row->name = unit->name;
+	row->u.buffer.true_bytes = unit->numel * zerod_dtype_bytes(unit->dtype);
+}
+
+static void buffer_waits(const struct zd_buffer *buffer, char out[ZD_WAIT_TEXT])
+{
+	char transfers[32] = "", streams[48] = "";
+	if (buffer->leaving_pid) {
+		(void)snprintf(out, ZD_WAIT_TEXT, "process %u to leave device %u", buffer->leaving_pid,
+		               buffer->device->index);
+		return;
+	}
+	if (buffer->filling) {
+		(void)snprintf(out, ZD_WAIT_TEXT, "its fill with NaN patterns");
+		return;
+	}
+	if (buffer->plan.left > 0)
+		(void)snprintf(transfers, sizeof(transfers), "%u transfer%s", buffer->plan.left,
+		               buffer->plan.left == 1 ? "" : "s");
+	if (buffer->watches > 0)
+		(void)snprintf(streams, sizeof(streams), "streams of %u release%s", buffer->watches,
+		               buffer->watches == 1 ? "" : "s");
+	(void)snprintf(out, ZD_WAIT_TEXT, "%s%s%s", transfers, transfers[0] && streams[0] ? ", " : "",
+	               streams);
+}
+
+static bool row_buffer(const struct listing *l, struct zd_row *row, const struct zd_buffer *buffer,
+                       row_fn *fn, void *arg)
+{
+	struct zd_holder_row holders[MAX_HOLDERS];
+	const struct zd_lease *lease;
+	const struct zd_session *session = zd_part_member(buffer->part)->session;
+	char text[ZD_WAIT_TEXT] = "";
+	row_unit_names(row, buffer->unit);
+	row->u.buffer.padded_bytes = buffer->extent.bytes;
+	row->state = zd_sm_name(&zd_sm_buffer, buffer->state);
+	row->u.buffer.rank = zd_world_rank(zd_part_member(buffer->part));
+	row->u.buffer.device = buffer->device->index;
+	row->u.buffer.version = buffer->version;
+	row->u.buffer.age_ns = l->e->now_ns - buffer->since_ns;
+	row->u.buffer.persistent = buffer->state != ZD_BUFFER_QUARANTINED && buffer->part->persistent;
+	row->u.buffer.prefetched = buffer->prefetched;
+	TAILQ_FOREACH (lease, &buffer->leases, link) {
+		if (row->u.buffer.nholders == MAX_HOLDERS)
+			break;
+		holders[row->u.buffer.nholders++] = (struct zd_holder_row){
+		        session ? session->id : 0, lease->tag, lease->uses, l->e->now_ns - lease->since_ns};
+	}
+	row->u.buffer.holders = holders;
+	buffer_waits(buffer, text);
+	row->u.buffer.waits_for = text;
+	return fn(row, arg);
+}
+
+static bool row_waiting(const struct listing *l, struct zd_row *row, const struct zd_request *req, row_fn *fn,
+                        void *arg)
+{
+	const struct zd_scope *scope = req->u.gather.scope;
+	struct zd_holder_row holder = {req->session->id, scope ? scope->tag : req->u.gather.tag,
+	                               req->u.gather.uses, l->e->now_ns - req->since_ns};
+	char text[ZD_WAIT_TEXT];
+	row_unit_names(row, req->u.gather.part->unit);
+	row->u.buffer.padded_bytes = zd_part_gathered_bytes(req->u.gather.part);
+	row->state = "WAITING";
+	row->u.buffer.rank = zd_world_rank(zd_part_member(req->u.gather.part));
+	row->u.buffer.device = req->device->index;
+	row->u.buffer.version = req->u.gather.version;
+	row->u.buffer.age_ns = l->e->now_ns - req->since_ns;
+	row->u.buffer.prefetched = req->u.gather.prefetch;
+	row->u.buffer.nholders = req->u.gather.prefetch ? 0 : 1; /* a prefetch will hold nothing */
+	row->u.buffer.holders = &holder;
+	zd_wait_text(l->e, req, text);
+	row->u.buffer.waits_for = text;
+	return fn(row, arg);
+}
+
+static bool row_bucket(const struct listing *l, struct zd_row *row, const struct zd_bucket *bucket,
+                       row_fn *fn, void *arg)
+{
+	struct zd_bucket_scratch scratch;
+	zd_bucket_row(l->e, (struct zd_bucket *)bucket, row, &scratch);
+	return fn(row, arg);
+}
+
+static bool row_allocation(const struct listing *l, struct zd_row *row, const struct zd_allocation *a,
+                           row_fn *fn, void *arg)
+{
+	row->job = a->job->name;
+	row->name = a->name;
+	row->u.allocation.session = a->session ? a->session->id : 0;
+	row->u.allocation.durable = a->durable;
+	row->u.allocation.bytes = a->extent.bytes;
+	row->u.allocation.age_ns = l->e->now_ns - a->since_ns;
+	row->u.allocation.device = a->device->index;
+	return fn(row, arg);
+}
+
+static bool row_scope(const struct listing *l, struct zd_row *row, const struct zd_scope *scope, row_fn *fn,
+                      void *arg)
+{
+	const struct zd_member *member = scope->member;
+	const struct zd_lease *lease;
+	row->job = member->group->job->name;
+	row->group = member->group->name;
+	row->name = scope->tag;
+	row->state = zd_sm_name(&zd_sm_scope, scope->state);
+	row->u.scope.context = scope->context;
+	row->u.scope.rank = zd_world_rank(member);
+	row->u.scope.device = member->device->index;
+	row->u.scope.session = member->session->id;
+	row->u.scope.parent = scope->parent;
+	row->u.scope.age_ns = l->e->now_ns - scope->since_ns;
+	row->u.scope.units = scope->nleases;
+	TAILQ_FOREACH (lease, &scope->leases, scope_link)
+		row->u.scope.bytes += lease->buffer->extent.bytes;
+	return fn(row, arg);
+}
+
+static bool row(const struct listing *l, const struct item *item, row_fn *fn, void *arg)
+{
+	struct zd_row r = {
+	        .table = l->query->table, .id = item->id, .job = "", .group = "", .name = "", .state = ""};
+	switch (l->query->table) {
+	case ZD_TABLE_DEVICES:
+		return row_device(&r, item->object, fn, arg);
+	case ZD_TABLE_JOBS:
+		return row_job(l, &r, item->object, fn, arg);
+	case ZD_TABLE_SESSIONS:
+		return row_session(l, &r, item->object, fn, arg);
+	case ZD_TABLE_GROUPS:
+		return row_group(&r, item->object, fn, arg);
+	case ZD_TABLE_UNITS:
+		return row_unit(&r, item->object, fn, arg);
+	case ZD_TABLE_BUFFERS:
+		return item->waiting ? row_waiting(l, &r, item->waiting, fn, arg)
+		                     : row_buffer(l, &r, item->object, fn, arg);
+	case ZD_TABLE_BUCKETS:
+		return row_bucket(l, &r, item->object, fn, arg);
+	case ZD_TABLE_ALLOCATIONS:
+		return row_allocation(l, &r, item->object, fn, arg);
+	case ZD_TABLE_SCOPES:
+		return row_scope(l, &r, item->object, fn, arg);
+	case ZD_NTABLES:
+		break;
+	}
+	return false;
+}
+
+static int by_id(const void *a, const void *b)
+{
+	uint64_t x = ((const struct item *)a)->id, y = ((const struct item *)b)->id;
+	return x < y ? -1 : x > y;
+}
+
+uint64_t zd_engine_list(struct zd_engine *e, const struct zd_list_query *query,
+                        bool (*fn)(const struct zd_row *row, void *arg), void *arg)
+{
+	struct listing l = {.e = e, .query = query};
+	uint64_t last = query->cursor;
+	bool end = true;
+	if (query->session) {
+		l.asker = zd_session_find(e, query->session);
+		if (!l.asker) /* the session has ended: it sees nothing; id 0, the daemon, sees all */
+			return 0;
+	}
+	collect(&l);
+	if (l.nitems > 0)
+		qsort(l.items, l.nitems, sizeof(*l.items), by_id);
+	for (size_t i = 0; i < l.nitems; i++) {
+		if (!row(&l, &l.items[i], fn, arg)) {
+			end = false;
+			break;
+		}
+		last = l.items[i].id;
+	}
+	free(l.items);
+	return end ? 0 : last;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sessions.c - sessions: a client's connection as the core sees it.
+ *
+ * A session ends once, by zd_engine_session_close() or by an administrator. Everything it holds ends with it:
+ * waiting requests without a reply, then its memberships (leases, buckets, targets, shards), then its
+ * allocations. The memory may stay until its process has left the devices (departure.c).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "core/control/control.h"
+#include "core/engine/departure.h"
+#include "core/engine/promise.h"
+#include "core/gather/deferred.h"
+#include "core/gather/shadow.h"
+#include "core/memory/allocation.h"
+#include "core/memory/retire.h"
+#include "core/reduce/reduce.h"
+
+uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
+{
+	if (HASH_COUNT(e->sessions) - e->nlingering >= ZD_MAX_SESSIONS) {
+		(void)zd_err_set(err, ZEROD_E_LIMIT, "%u sessions are open already", ZD_MAX_SESSIONS);
+		return 0;
+	}
+	struct zd_session *session = zd_calloc(1, sizeof(*session));
+	session->id = zd_next_id(e);
+	session->state = ZD_SESSION_OPEN;
+	session->uid = peer->uid;
+	session->pid = peer->pid;
+	session->admin = peer->admin;
+	session->strict = peer->strict;
+	session->poison = peer->poison;
+	if (peer->name)
+		strncpy(session->name, peer->name, ZD_MAX_NAME_BYTES);
+	session->opened_ns = e->now_ns;
+	TAILQ_INIT(&session->requests);
+	TAILQ_INIT(&session->members);
+	TAILQ_INIT(&session->allocations);
+	TAILQ_INIT(&session->mappings);
+	TAILQ_INIT(&session->departures);
+	TAILQ_INIT(&session->relaying);
+	TAILQ_INIT(&session->promises);
+	TAILQ_INIT(&session->deferred);
+	HASH_ADD(hh, e->sessions, id, sizeof(session->id), session);
+	return session->id;
+}
+
+static void session_end(struct zd_engine *e, struct zd_session *session)
+{
+	struct zd_member *member;
+	struct zd_allocation *allocation;
+
+	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
+	zd_departures_begin(e, session);
+	zd_requests_drop(e, session, NULL, 0, NULL);
+	zd_deferred_drop(e, session);
+	zd_promises_void(session);
+	zd_mappings_leave(e, session); /* before their jobs end */
+	while ((member = TAILQ_FIRST(&session->members)))
+		zd_member_detach(e, member);
+	while ((allocation = TAILQ_FIRST(&session->allocations)))
+		zd_allocation_leave(e, allocation);
+	zd_departures_end(e, session);
+}
+
+void zd_engine_session_goodbye(struct zd_engine *e, uint64_t id)
+{
+	struct zd_session *session = zd_session_find(e, id);
+	if (session)
+		session->orderly = true;
+}
+
+void zd_engine_session_close(struct zd_engine *e, uint64_t id)
+{
+	struct zd_session *session = zd_session_find(e, id);
+	if (!session)
+		return;
+	session_end(e, session);
+	zd_settle(e);
+}
+
+static int reset_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                       struct zd_err *err)
+{
+	(void)args;
+	(void)err;
+	struct zd_member *member;
+	TAILQ_FOREACH (member, &req->session->members, session_link) {
+		zd_reduce_give_up(e, member);
+		zd_shadow_accept(e, member);
+		req->device = member->device;
+	}
+	return 0;
+}
+
+/* A member of a READY group with transfers under way; NULL: none. When an exchange fails, the backend frees
+ * the streams that wait for it first, and completes the command later, when no part of it runs any more. So a
+ * transfer that is under way may have failed. */
+static const struct zd_member *find_transferring(const struct zd_session *session)
+{
+	const struct zd_member *member;
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (member->transfers > 0 && member->group->state == ZD_GROUP_READY)
+			return member;
+	}
+	return NULL;
+}
+
+/* Ends the aborts: all fences handed out on these timelines count as passed, and later values work again. An
+ * exchange that is still under way has failed, whether its command has completed or not. */
+static void take_aborts_back(struct zd_engine *e, struct zd_session *session)
+{
+	for (uint32_t i = 0; i < ZD_SESSION_TIMELINES; i++) {
+		if (zd_timelines_has(&session->aborted, i) ||
+		    (zd_timeline_exchanges(i) && session->timeline[i] > 0))
+			zd_session_signal(e, session, i, session->timeline[i]);
+	}
+	session->aborted = (struct zd_timelines){{0}};
+	session->resets++;
+	if (session->state == ZD_SESSION_POISONED)
+		zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_OPEN);
+}
+
+/* Lists the groups in whose step the session is. If there are more than ZD_MAX_STEPS, the session begins the
+ * steps of the others again. */
+static void list_steps(struct zd_engine *e, const struct zd_session *session)
+{
+	const struct zd_member *member;
+	uint32_t nsteps = 0;
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (nsteps < ZD_MAX_STEPS && zd_step_is_taken(member))
+			e->steps[nsteps++] = member->group->id;
+	}
+	e->reply.u.session_reset.nsteps = nsteps;
+	e->reply.u.session_reset.steps = e->steps;
+}
+
+/* Waits until the session's shards hold the last commit again. */
+static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_member *member = find_transferring(req->session);
+	(void)err;
+	if (member)
+		return zd_wait_for(req, ZD_WAIT_TRANSFERS, zd_world_rank(member), member->transfers, 0);
+	take_aborts_back(e, req->session);
+	TAILQ_FOREACH (member, &req->session->members, session_link) {
+		const struct zd_part *part = zd_shadow_find_owed(e, member);
+		if (!part)
+			continue;
+		int wait = zd_wait_for(req, ZD_WAIT_RESTORE, zd_world_rank(member), 0, 0);
+		req->wait.unit = part->unit;
+		return wait;
+	}
+	list_steps(e, req->session);
+	return 0;
+}
+
+static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                      struct zd_err *err)
+{
+	struct zd_session *victim = zd_session_find(e, args->u.session);
+	if (!victim || (!req->session->admin && victim->uid != req->session->uid))
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no session %llu",
+		                  (unsigned long long)args->u.session);
+	if (victim == req->session)
+		return zd_err_set(err, ZEROD_E_INVALID, "session %llu is the one that asks",
+		                  (unsigned long long)victim->id);
+	char why[96];
+	(void)snprintf(why, sizeof(why), "ended by session %llu (pid %u, uid %u)",
+	               (unsigned long long)req->session->id, req->session->pid, req->session->uid);
+	session_end(e, victim);
+	e->sink.session_killed(e->sink.arg, args->u.session, why);
+	return 0;
+}
+
+const struct zd_request_type zd_req_session_reset = {
+        .name = "session_reset", .begin = reset_begin, .attempt = reset_attempt};
+const struct zd_request_type zd_req_kill_session = {.name = "kill_session", .begin = kill_begin};

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * wait_text.c - texts that say why a request waits: for zeroctl and for errors of deadlines.
+ */
+#include <stdio.h>
+
+#include "core/control/control.h"
+#include "core/gather/buffer.h"
+#include "core/memory/retire.h"
+#include "core/reduce/reduce.h"
+
+static bool session_wants_memory(const struct zd_session *session, const struct zd_device *device)
+{
+	const struct zd_request *req;
+	TAILQ_FOREACH (req, &session->requests, session_link) {
+		if (req->device == device && req->wants_memory)
+			return true;
+	}
+	return false;
+}
+
+/* Whether every session with leases on gathered buffers of the device waits for memory there. Then only a
+ * release from another thread or a deadline ends the wait. */
+static bool holders_all_wait(const struct zd_device *device)
+{
+	const struct zd_buffer *buffer;
+	bool any = false;
+	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
+		if (buffer->state == ZD_BUFFER_QUARANTINED)
+			return false; /* will be freed without a further call */
+		if (TAILQ_EMPTY(&buffer->leases))
+			continue;
+		any = true;
+		if (!session_wants_memory(zd_part_member(buffer->part)->session, device))
+			return false;
+	}
+	return any;
+}
+
+static int holders_text(const struct zd_device *device, char *out, size_t out_bytes)
+{
+	const struct zd_buffer *buffer;
+	uint64_t last = 0;
+	int used = snprintf(out, out_bytes, "; every holder waits for room itself: sessions");
+	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
+		if (TAILQ_EMPTY(&buffer->leases) || (size_t)used >= out_bytes - 24)
+			continue;
+		uint64_t session = zd_part_member(buffer->part)->session->id;
+		if (session != last)
+			used += snprintf(out + used, out_bytes - (size_t)used, " %llu",
+			                 (unsigned long long)session);
+		last = session;
+	}
+	return used;
+}
+
+static int room_text(const struct zd_request *req, const char *what, char *out)
+{
+	unsigned long long a = req->wait.a, b = req->wait.b;
+	int used = snprintf(out, ZD_WAIT_TEXT, "%llu bytes of device %u's %s (%llu %s)", a,
+	                    req->device->index, what, b, req->wait.kind == ZD_WAIT_BUDGET ? "live" : "left");
+	if (holders_all_wait(req->device))
+		used += holders_text(req->device, out + used, ZD_WAIT_TEXT - (size_t)used);
+	return used;
+}
+
+/* The call that a rank has still to make, for waits that end with one call of that rank. */
+static const char *awaited_call(enum zd_wait_kind kind)
+{
+	switch (kind) {
+	case ZD_WAIT_STEP:
+		return "begin the step";
+	case ZD_WAIT_BACKWARD:
+		return "end its backward";
+	case ZD_WAIT_AGREE:
+		return "agree";
+	case ZD_WAIT_BARRIER:
+		return "reach the barrier";
+	default:
+		return "commit";
+	}
+}
+
+static int load_text(const struct zd_wait *wait, uint32_t rank, char *out)
+{
+	const char *unit = wait->unit ? wait->unit->name : "";
+	if (wait->kind == ZD_WAIT_LOADERS)
+		return snprintf(out, ZD_WAIT_TEXT, "rank %u to call unit_load of unit '%.64s'", rank, unit);
+	if (wait->kind == ZD_WAIT_SOURCE)
+		return snprintf(out, ZD_WAIT_TEXT, "the streams of rank %u, which loads unit '%.64s'", rank,
+		                unit);
+	return snprintf(out, ZD_WAIT_TEXT, "copies into the shards of unit '%.64s'", unit);
+}
+
+/* The text of a wait for ranks of other daemons or for communicators. */
+static int collectives_text(const struct zd_wait *wait, char *out)
+{
+	unsigned long long a = wait->a;
+	const char *unit = wait->unit ? wait->unit->name : "";
+	switch (wait->kind) {
+	case ZD_WAIT_UNIQUE_IDS:
+		return snprintf(out, ZD_WAIT_TEXT, "unique ids to be created");
+	case ZD_WAIT_TRANSFERS:
+		return snprintf(out, ZD_WAIT_TEXT, "%llu transfers of rank %u to end", a, wait->rank);
+	case ZD_WAIT_NODES:
+		return a == 0 ? snprintf(out, ZD_WAIT_TEXT, "communicators to be opened")
+		              : snprintf(out, ZD_WAIT_TEXT, "the group's %llu ranks in other daemons to join",
+		                         a);
+	case ZD_WAIT_OTHERS:
+		return snprintf(out, ZD_WAIT_TEXT, "ranks of other daemons to come so far");
+	case ZD_WAIT_FOLLOW:
+		return snprintf(out, ZD_WAIT_TEXT, "rank %llu to gather unit '%.64s' as others have", a,
+		                unit);
+	case ZD_WAIT_ORDER:
+		return snprintf(out, ZD_WAIT_TEXT, "its turn behind the gather of unit '%.64s'", unit);
+	default:
+		return 0;
+	}
+}
+
+void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT])
+{
+	const struct zd_wait *wait = &req->wait;
+	unsigned long long a = wait->a, b = wait->b;
+	const char *unit = wait->unit ? wait->unit->name : "", *plural = a == 1 ? "" : "s";
+	uint32_t rank = wait->rank + (req->member ? req->member->group->first_rank : 0);
+	int used = 0;
+	out[0] = '\0';
+	switch (wait->kind) {
+	case ZD_WAIT_NONE:
+		break;
+	case ZD_WAIT_RANKS:
+		used = snprintf(out, ZD_WAIT_TEXT, "%llu rank%s to join, rank %u first", a, plural, rank);
+		break;
+	case ZD_WAIT_SEGMENT:
+		used = snprintf(out, ZD_WAIT_TEXT, "a segment of device %u to be created",
+		                req->device->index);
+		break;
+	case ZD_WAIT_RETIRE:
+		used = zd_retire_text(req->device, (uint32_t)a, out, ZD_WAIT_TEXT);
+		break;
+	case ZD_WAIT_FILL:
+		used = snprintf(out, ZD_WAIT_TEXT, "memory to be zeroed");
+		break;
+	case ZD_WAIT_PROCESS:
+		used = snprintf(out, ZD_WAIT_TEXT, "the process that used the memory to leave device %u",
+		                req->device->index);
+		break;
+	case ZD_WAIT_FENCES:
+		used = snprintf(out, ZD_WAIT_TEXT, "the caller's own streams");
+		break;
+	case ZD_WAIT_READERS:
+		used = snprintf(out, ZD_WAIT_TEXT, "%llu %s%s the shard of rank %u of unit '%.64s'", a,
+		                b ? "consumer" : "transfer", a == 1 ? " that reads" : "s that read", rank,
+		                unit);
+		break;
+	case ZD_WAIT_FORMER:
+		used = snprintf(out, ZD_WAIT_TEXT, "the end of the work on the former unit '%.64s'", unit);
+		break;
+	case ZD_WAIT_REGISTER:
+		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to register unit '%.64s'", rank, unit);
+		break;
+	case ZD_WAIT_VERSION:
+		used = snprintf(out, ZD_WAIT_TEXT,
+		                "rank %u to publish version %llu of unit '%.64s' (has %llu)", rank, b, unit,
+		                a);
+		break;
+	case ZD_WAIT_LEASES:
+		used = snprintf(out, ZD_WAIT_TEXT, "leases on version %llu of unit '%.64s'", a, unit);
+		break;
+	case ZD_WAIT_REFRESH:
+		used = snprintf(out, ZD_WAIT_TEXT, "work on version %llu of unit '%.64s'", a, unit);
+		break;
+	case ZD_WAIT_GATHER:
+		used = snprintf(out, ZD_WAIT_TEXT, "its own gather of unit '%.64s' on rank %u", unit, rank);
+		break;
+	case ZD_WAIT_SLOT:
+		used = snprintf(out, ZD_WAIT_TEXT, "slot %llu, which unit '%.64s' leaves", a, unit);
+		break;
+	case ZD_WAIT_MEMORY:
+		used = room_text(req, "arena", out);
+		break;
+	case ZD_WAIT_BUDGET:
+		used = room_text(req, "gather budget", out);
+		break;
+	case ZD_WAIT_TURN:
+		used = snprintf(out, ZD_WAIT_TEXT, "gathers before it that wait for room on device %u",
+		                req->device->index);
+		break;
+	case ZD_WAIT_BUCKET:
+		used = snprintf(out, ZD_WAIT_TEXT, "a slot of the bucket: unit '%.64s' waits for rank %u",
+		                unit, rank);
+		break;
+	case ZD_WAIT_REDUCTIONS:
+		used = zd_reductions_text(e, req, out, ZD_WAIT_TEXT);
+		break;
+	case ZD_WAIT_SUMS:
+		used = snprintf(out, ZD_WAIT_TEXT, "the sums of rank %u's step", rank);
+		break;
+	case ZD_WAIT_STEP:
+	case ZD_WAIT_BACKWARD:
+	case ZD_WAIT_AGREE:
+	case ZD_WAIT_BARRIER:
+	case ZD_WAIT_COMMIT:
+		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to %s", rank, awaited_call(wait->kind));
+		break;
+	case ZD_WAIT_LOADERS:
+	case ZD_WAIT_SOURCE:
+	case ZD_WAIT_LOAD:
+		used = load_text(wait, rank, out);
+		break;
+	case ZD_WAIT_UNIQUE_IDS:
+	case ZD_WAIT_TRANSFERS:
+	case ZD_WAIT_NODES:
+	case ZD_WAIT_OTHERS:
+	case ZD_WAIT_FOLLOW:
+	case ZD_WAIT_ORDER:
+		used = collectives_text(wait, out);
+		break;
+	case ZD_WAIT_SAVE:
+		used = snprintf(out, ZD_WAIT_TEXT,
+		                "the last commit of rank %u's shard of unit '%.64s' to be saved", rank, unit);
+		break;
+	case ZD_WAIT_RESTORE:
+		used = snprintf(out, ZD_WAIT_TEXT,
+		                "rank %u's shard of unit '%.64s' to be set back to the last commit", rank,
+		                unit);
+		break;
+	}
+	zd_assert(used >= 0);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device.h - devices, what is queued for them, and the accounts of bytes.
+ */
+#ifndef ZD_CORE_ENGINE_DEVICE_H
+#define ZD_CORE_ENGINE_DEVICE_H
+
+#include <sys/queue.h>
+
+/* Aborts on an exhausted heap like all of base/mem.h. */
+#define uthash_fatal(msg) zd_assert(!(msg))
+#include <uthash.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#ifndef TAILQ_FOREACH_SAFE /* glibc's sys/queue.h lacks it */
+#define TAILQ_FOREACH_SAFE(var, head, field, next)                                                           \
+	for ((var) = TAILQ_FIRST(head); (var) && ((next) = TAILQ_NEXT(var, field), 1); (var) = (next))
+#endif
+#include "core/engine.h"
+
+struct zd_device;
+struct zd_job;
+struct zd_slice;
+
+/* ---- Accounts (account.c) ------------------------------------------------------------------------------ */
+
+enum zd_charge {
+	ZD_CHARGE_SHARD,
+	ZD_CHARGE_GATHERED,
+	ZD_CHARGE_BUCKET,
+	ZD_CHARGE_STAGING,
+	ZD_CHARGE_TARGET,
+	ZD_CHARGE_ALLOCATION,
+	ZD_NCHARGES
+};
+
+struct zd_account {
+	uint64_t bytes[ZD_NCHARGES];
+	uint64_t total, peak, peak_gathered;
+};
+
+/* The account of one uid, against its quota. */
+struct zd_owner {
+	uint32_t uid;
+	uint32_t jobs;
+	struct zd_account account;
+	UT_hash_handle hh;
+};
+
+/* QUOTA, with the sizes, if `bytes` more would exceed the uid's quota. */
+int zd_quota_check(struct zd_engine *e, const struct zd_job *job, uint64_t bytes, struct zd_err *err)
+        __attribute__((warn_unused_result));
+void zd_charge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,
+               uint64_t bytes);
+void zd_uncharge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,
+                 uint64_t bytes);
+void zd_account_usage(const struct zd_account *account, struct zd_usage *usage);
+
+/* ---- Devices ------------------------------------------------------------------------------------------- */
+
+TAILQ_HEAD(zd_request_list, zd_request);
+TAILQ_HEAD(zd_buffer_list, zd_buffer);
+TAILQ_HEAD(zd_segment_list, zd_segment);
+
+struct zd_device {
+	uint32_t index;
+	struct zd_device_config config; /* budget and staging resolved, never 0 */
+	uint64_t segment_default_bytes;
+	uint64_t strict_align_bytes;    /* strict sessions' gathered buffers are multiples of it */
+	uint64_t segment_bytes;         /* in segments */
+	uint64_t retiring_bytes;        /* of these, in segments that are RETIRING or DESTROYING */
+	uint64_t quarantine_bytes;      /* in uncharged blocks that are not free yet */
+	uint64_t idle_slot_bytes;       /* in slots without a charged buffer */
+	uint64_t staging_bytes;         /* charged for reductions under way */
+	struct zd_slice *staging_queue; /* utlist: slices that wait for staging, in order; slice.c */
+	struct zd_account account;
+	struct zd_segment_list segments;
+	struct zd_request_list queue;  /* waiting requests, in order of arrival */
+	struct zd_buffer_list buffers; /* by id, quarantined ones too */
+	uint32_t memory_waiters;       /* demand gathers in the queue that wait for room */
+	bool pass_blocked;             /* during a pass over the queue: an earlier request waits for room */
+	uint64_t gathers, joined_gathers;
+	uint64_t fallback_gathers; /* leases of forward scopes */
+};
+
+#endif

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * group.c - jobs, groups and their members: references, lookups, and what a member is told of lost ranks.
+ *
+ * A job is a namespace of one uid: another uid's job of the same name is another job. It lives as long as
+ * something refers to it: a group, an allocation, an operation. A group lives while a rank is attached, an
+ * operation of it is under way, or its job is durable.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "core/engine/events.h"
+#include "core/engine/objects.h"
+
+/* ---- Jobs ---------------------------------------------------------------------------------------------- */
+
+static struct zd_owner *owner_get(struct zd_engine *e, uint32_t uid)
+{
+	struct zd_owner *owner;
+	HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
+	if (!owner) {
+		owner = zd_calloc(1, sizeof(*owner));
+		owner->uid = uid;
+		HASH_ADD(hh, e->owners, uid, sizeof(owner->uid), owner);
+	}
+	return owner;
+}
+
+struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name)
+{
+	struct zd_job *job, *next;
+	HASH_ITER (hh, e->jobs, job, next) {
+		if (job->owner->uid == uid && strcmp(job->name, name) == 0)
+			return job;
+	}
+	return NULL;
+}
+
+struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name, bool durable)
+{
+	struct zd_job *job = zd_job_find(e, uid, name);
+	if (job)
+		return job;
+	job = zd_calloc(1, sizeof(*job));
+	job->id = zd_next_id(e);
+	job->name = zd_strdup(name);
+	job->owner = owner_get(e, uid);
+	job->owner->jobs++;
+	job->durable = durable;
+	TAILQ_INIT(&job->groups);
+	TAILQ_INIT(&job->allocations);
+	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
+	return job;
+}
+
+void zd_job_ref(struct zd_job *job)
+{
+	job->refs++;
+}
+
+void zd_job_unref(struct zd_engine *e, struct zd_job *job)
+{
+	zd_assert(job->refs > 0);
+	if (--job->refs > 0)
+		return;
+	zd_assert(TAILQ_EMPTY(&job->groups) && job->account.total == 0);
+	e->events->job_freed(e, job);
+	HASH_DEL(e->jobs, job);
+	if (--job->owner->jobs == 0) {
+		HASH_DEL(e->owners, job->owner);
+		free(job->owner);
+	}
+	free(job->name);
+	free(job);
+}
+
+/* ---- Groups -------------------------------------------------------------------------------------------- */
+
+void zd_group_ref(struct zd_group *group)
+{
+	group->refs++;
+}
+
+void zd_group_unref(struct zd_engine *e, struct zd_group *group)
+{
+	zd_assert(group->refs > 0);
+	if (--group->refs > 0)
+		return;
+	zd_assert(group->attached == 0 && !group->units && !group->former && TAILQ_EMPTY(&group->reductions));
+	zd_assert(TAILQ_EMPTY(&group->slots));
+	HASH_DEL(e->groups, group);
+	TAILQ_REMOVE(&group->job->groups, group, job_link);
+	zd_job_unref(e, group->job);
+	e->events->group_freed(group);
+	free(group->members);
+	free(group->aborted_why);
+	free(group->name);
+	free(group);
+}
+
+int zd_group_check(const struct zd_group *group, struct zd_err *err)
+{
+	switch (group->state) {
+	case ZD_GROUP_READY:
+		return 0;
+	case ZD_GROUP_FAILED:
+		return zd_err_set(err, ZEROD_E_PEER_LOST, "rank %u (pid %u) of group '%s' is gone",
+		                  zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name);
+	case ZD_GROUP_ABORTED:
+		if (group->aborted_why)
+			return zd_err_set(err, group->aborted_status, "%s", group->aborted_why);
+		return zd_err_set(err, ZEROD_E_ABORTED, "group '%s' was aborted", group->name);
+	default:
+		return zd_err_set(err, ZEROD_E_STATE, "group '%s' is not complete yet", group->name);
+	}
+}
+
+/* Names the ranks lost between generation `since` and the last lost rank: "", or ", as is rank 1 (pid 7)". */
+static void name_others(const struct zd_group *group, uint64_t since, char *out, size_t out_bytes)
+{
+	uint64_t others = group->generation - since - 1, named = zd_min_u64(others, ZD_LOST_KEPT - 1);
+	size_t length = 0;
+	out[0] = '\0';
+	for (uint64_t i = 1; i <= named; i++) {
+		const struct zd_lost *lost = &group->lost[(group->generation - i) % ZD_LOST_KEPT];
+		const char *word = i > 1 ? "," : others > 1 ? ", as are" : ", as is";
+		int n = snprintf(out + length, out_bytes - length, "%s rank %u (pid %u)", word, lost->rank,
+		                 lost->pid);
+		length += (size_t)n;
+	}
+	if (others > named)
+		(void)snprintf(out + length, out_bytes - length, " and %llu before",
+		               (unsigned long long)(others - named));
+}
+
+int zd_group_tell(const struct zd_group *group, uint64_t since, struct zd_err *err)
+{
+	const struct zd_lost *lost = zd_group_lost(group);
+	char others[192];
+	name_others(group, since, others, sizeof(others));
+	return zd_err_set(err, ZEROD_E_PEER_LOST, "rank %u (pid %u) of group '%s' is gone%s%s", lost->rank,
+	                  lost->pid, group->name, others,
+	                  group->state == ZD_GROUP_FAILED ? "" : "; another session may have its place");
+}
+
+int zd_member_tell(struct zd_member *member, struct zd_err *err)
+{
+	uint64_t since = member->told;
+	if (since == member->group->generation)
+		return 0;
+	member->told = member->group->generation;
+	return zd_group_tell(member->group, since, err);
+}
+
+int zd_member_enter(struct zd_member *member, struct zd_err *err)
+{
+	int status = zd_group_check(member->group, err);
+	if (status != 0 && status != ZEROD_E_PEER_LOST)
+		return status;
+	int told = zd_member_tell(member, err);
+	return told != 0 ? told : status;
+}
+
+int zd_member_check(const struct zd_member *member, struct zd_err *err)
+{
+	const struct zd_group *group = member->group;
+	int status = zd_group_check(group, err);
+	if (group->state == ZD_GROUP_FAILED && member->told != group->generation)
+		return zd_group_tell(group, member->told, err);
+	if (status != 0 || !member->set_back)
+		return status;
+	return zd_err_set(
+	        err, ZEROD_E_PEER_LOST,
+	        "rank %u (pid %u) of group '%s' went: rank %u is set back to step %llu; discard what it "
+	        "has computed since, and reset the session",
+	        zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name, zd_world_rank(member),
+	        (unsigned long long)group->committed_step);
+}
+
+int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t id, struct zd_member **out,
+                   struct zd_err *err)
+{
+	struct zd_member *member;
+	(void)e;
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (member->group->id == id && !member->joining) {
+			*out = member;
+			return 0;
+		}
+	}
+	return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session is no member of a group %llu",
+	                  (unsigned long long)id);
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * objects.h - sessions, jobs, groups and their members, and the engine that has them.
+ *
+ * Jobs, groups and units are freed with their last reference.
+ */
+#ifndef ZD_CORE_ENGINE_OBJECTS_H
+#define ZD_CORE_ENGINE_OBJECTS_H
+
+#include "base/sm.h"
+#include "core/engine/request.h"
+#include "core/engine/timelines.h"
+
+struct zd_events;
+struct zd_reduction;
+struct zd_span;
+
+enum zd_session_state { ZD_SESSION_OPEN, ZD_SESSION_POISONED, ZD_SESSION_CLOSING };
+
+struct zd_session {
+	uint64_t id;
+	uint8_t state;
+	uint32_t uid, pid;
+	bool admin;
+	bool strict, poison;
+	bool orderly; /* the client has said goodbye */
+	char name[ZD_MAX_NAME_BYTES + 1];
+	uint64_t opened_ns, nrequests;
+	uint32_t outstanding;
+	struct zd_request *waiting;      /* hash by the client's id */
+	struct zd_request_list requests; /* the same, in order */
+	TAILQ_HEAD(, zd_member) members;
+	TAILQ_HEAD(, zd_allocation) allocations;
+	TAILQ_HEAD(, zd_mapping) mappings;       /* segments that its process may have mapped */
+	uint64_t timeline[ZD_SESSION_TIMELINES]; /* last values handed out on the daemon page */
+	struct zd_timelines aborted;             /* timelines that hold ZD_FENCE_ABORTED */
+	/* timelines of failed pieces of reductions: no sum waits for these any more */
+	struct zd_timelines failed;
+	/* sums that its process was asked for before their inputs were complete */
+	uint32_t nahead;
+	uint32_t resets;                /* the number of resets; fences handed out before count as passed */
+	struct zd_buffer_list relaying; /* buffers with relays that were not run, in order; collective.h */
+	TAILQ_HEAD(, zd_promise) promises; /* that have not passed, in order; promise.h */
+	struct zd_buffer_list
+	        deferred; /* buffers whose transfers are promised and have not begun, in order; deferred.h */
+	TAILQ_HEAD(, zd_departure) departures; /* CLOSING: pending watches of its process; departure.c */
+	UT_hash_handle hh;
+};
+
+struct zd_job {
+	uint64_t id;
+	char *name;
+	struct zd_owner *owner;
+	bool durable;
+	uint32_t refs; /* groups, allocations, ops */
+	struct zd_account account;
+	TAILQ_HEAD(, zd_group) groups;
+	TAILQ_HEAD(, zd_allocation) allocations; /* durable ones */
+	UT_hash_handle hh;                       /* by id */
+	TAILQ_ENTRY(zd_job) link;
+};
+
+/* CONNECTING: the ranks of other daemons are awaited; see span.h. */
+enum zd_group_state {
+	ZD_GROUP_FORMING,
+	ZD_GROUP_CONNECTING,
+	ZD_GROUP_READY,
+	ZD_GROUP_FAILED,
+	ZD_GROUP_ABORTED
+};
+
+/* A member's part in reductions: reduce_internal.h. */
+struct zd_member_reduce;
+
+/* One rank of a group in this daemon; session NULL: no session is this rank. */
+struct zd_member {
+	struct zd_group *group;
+	uint32_t rank; /* local, as everywhere in the core except in zd_world_rank() */
+	struct zd_device *device;
+	struct zd_session *session;
+	bool joining; /* its join waits: other requests do not find it */
+	/* a session has been this rank before: new shards begin at the group's versions */
+	bool joined_before;
+	bool committing;
+	bool set_back;          /* its publishes were undone, and its session has not been reset since */
+	bool leaves;            /* it is leaving by its own request */
+	uint64_t told;          /* the group's generation that its session has been told of */
+	uint64_t frozen_digest; /* over the units that the rank has frozen or unfrozen; layout.c */
+	uint64_t commit_step;
+	uint64_t comm[ZD_NCOMM_ROLES]; /* its communicators; 0: none */
+	uint32_t transfers; /* steps of collective transfers of the current connection that are left */
+	TAILQ_HEAD(, zd_slot) slots;
+	TAILQ_HEAD(, zd_scope) scopes; /* that have not ended, by id; scope.c, context.c */
+	uint32_t nscopes;
+	struct zd_member_reduce *reduce; /* NULL until the first use */
+	struct zd_request *agreeing;     /* its waiting group_agree; NULL: none */
+	struct zd_request_list barriers; /* requests that wait at barriers, in order; barrier.c */
+	TAILQ_ENTRY(zd_member) session_link;
+};
+
+/* The lost ranks that a group remembers, for the errors of members that have not been told. */
+#define ZD_LOST_KEPT 4u
+struct zd_lost {
+	uint32_t rank; /* in the world */
+	uint32_t pid;
+};
+
+struct zd_group {
+	uint64_t id;
+	char *name;
+	struct zd_job *job;
+	uint8_t state;
+	uint32_t world_size;       /* in all daemons */
+	uint32_t nshards;          /* number of shards of a unit: one for each rank, or for each local rank */
+	uint32_t local_world_size; /* ranks in this daemon, `members` */
+	uint32_t first_rank;       /* the first of these, in the world */
+	uint32_t attached;         /* members with a session */
+	uint32_t refs;             /* attached members, durable job, units' pending work (zd_group_ref) */
+	uint64_t generation;       /* counts the ranks lost since the group was first complete */
+	struct zd_lost lost[ZD_LOST_KEPT]; /* the last of these, each at its generation modulo ZD_LOST_KEPT */
+	bool torn;
+	/* all ranks have left for good: its name is free, it lives until its last operation ends */
+	bool over;
+	bool shadow; /* durable: each shard has a shadow */
+	uint64_t device_mask;
+	int aborted_status;        /* why the group is ABORTED, and in words */
+	char *aborted_why;         /* NULL: by an administrator */
+	struct zd_span *span;      /* NULL: all ranks are local and gather by copies; span.h */
+	struct zd_member *members; /* local_world_size */
+	struct zd_unit *units;     /* hash by name */
+	/* hash by name: units left by all ranks, and described differently since */
+	struct zd_unit *former;
+	TAILQ_HEAD(, zd_group_slot) slots;
+	uint64_t target_numel; /* of the target: sum of the trainable units' places */
+	uint64_t committed_step;
+	/* the commit that this daemon has voted for, with its outcome unknown; 0: none */
+	uint64_t voted_step;
+	uint64_t commit_serial; /* counts evaluated commits */
+	int commit_status;      /* of the last one */
+	char commit_text[192];
+	TAILQ_HEAD(, zd_reduction) reductions; /* in progress, in order; reduce.c */
+	struct zd_reduction *reduction_index;  /* hash by unit and backward; reduce.c */
+	struct zd_slice_norm *step_norms;      /* hash by unit, of the last step; norms.c */
+	uint64_t reduce_serial;                /* counts failures of the group, for requests of reductions */
+	TAILQ_ENTRY(zd_group) job_link;
+	UT_hash_handle hh; /* by id */
+};
+
+/* The rank's number in the world, which clients use. */
+static inline uint32_t zd_world_rank(const struct zd_member *member)
+{
+	return member->group->first_rank + member->rank;
+}
+
+/* The index of the rank's shards in their units. */
+static inline uint32_t zd_shard_index(const struct zd_member *member)
+{
+	const struct zd_group *group = member->group;
+	return group->nshards == group->world_size ? zd_world_rank(member) : member->rank;
+}
+
+/* NULL if there is none, or it is CLOSING. */
+struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id);
+/* Stores the value into the session's daemon page, by the executor of the timeline's device. */
+void zd_session_signal(struct zd_engine *e, const struct zd_session *session, uint32_t timeline,
+                       uint64_t value);
+/* An operation that signals the timeline has failed: aborts the timeline, which frees the streams that wait
+ * for it, and marks the session POISONED. */
+void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t timeline);
+int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name,
+                          bool durable); /* finds or makes */
+/* NULL: the uid has none of that name. */
+struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name);
+void zd_job_ref(struct zd_job *job);
+void zd_job_unref(struct zd_engine *e, struct zd_job *job);
+/* Finds the session's membership in the group: NOT_FOUND. */
+int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t group, struct zd_member **member,
+                   struct zd_err *err) __attribute__((warn_unused_result));
+/* The rank that was lost last: why the group is FAILED. */
+static inline const struct zd_lost *zd_group_lost(const struct zd_group *group)
+{
+	return &group->lost[group->generation % ZD_LOST_KEPT];
+}
+
+/* 0 when the group is READY; otherwise PEER_LOST, ABORTED or STATE, with the text. */
+int zd_group_check(const struct zd_group *group, struct zd_err *err) __attribute__((warn_unused_result));
+/* PEER_LOST, which names the ranks lost since generation `since` of the group. */
+int zd_group_tell(const struct zd_group *group, uint64_t since, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Returns the same error once after each loss, unless the member's session has been told. */
+int zd_member_tell(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
+/* zd_group_check() and zd_member_tell(), for the begin of a request. */
+int zd_member_enter(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
+/* zd_group_check(), and PEER_LOST while the rank has not been reset since its publishes were undone. */
+int zd_member_check(const struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
+void zd_group_ref(struct zd_group *group);
+void zd_group_unref(struct zd_engine *e, struct zd_group *group);
+
+/* ---- The engine ---------------------------------------------------------------------------------------- */
+
+struct zd_engine {
+	const struct zd_events *events;             /* what lower rooms tell higher ones */
+	const struct zd_request_type *const *types; /* by kind; none is NULL */
+	struct zd_engine_sink sink;
+	struct zd_device *devices;
+	uint32_t ndevices;
+	uint64_t quota_bytes;
+	uint64_t reduction_cut_bytes; /* 0: the default of slice.c */
+	bool sessions_linger;
+	bool strict_by_segment;
+	bool collectives;
+	char host[ZD_MAX_NAME_BYTES + 1];
+	struct zd_session *departing; /* the lingering session that is ending just now; NULL: none */
+	uint32_t nlingering;          /* sessions that are CLOSING */
+	uint64_t now_ns, next_deadline_ns;
+	uint64_t next_id; /* of every object; ascending, never reused */
+	uint32_t next_segment;
+	uint64_t retire_serial; /* counts segments that began to retire */
+	uint64_t dirty_mask;
+	bool settling;
+	struct zd_account account;
+	uint64_t nrequests, gathers, joined_gathers, fallback_gathers, gathered_bytes_total;
+	struct zd_reply reply;       /* scratch for the request that is being tried */
+	struct zd_session *sessions; /* hashes by id */
+	struct zd_job *jobs;
+	struct zd_group *groups;
+	struct zd_unit *units;
+	struct zd_bucket *buckets;
+	struct zd_segment *segments;
+	struct zd_allocation *allocations;
+	struct zd_scope *scopes;
+	uint64_t ended[ZD_MAX_SCOPES]; /* scratch: ids of the scopes that ended with a request */
+	uint64_t steps[ZD_MAX_STEPS];  /* scratch: ids of groups in whose step a session is */
+	struct zd_op *ops;
+	struct zd_owner *owners;          /* hash by uid */
+	struct zd_request *spare_request; /* memory of an ended request; NULL: none */
+};
+
+static inline uint64_t zd_next_id(struct zd_engine *e)
+{
+	return ++e->next_id;
+}
+
+extern const struct zd_sm zd_sm_session, zd_sm_group;
+
+#endif

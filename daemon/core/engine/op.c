@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * op.c - commands under way, and watches of fences.
+ */
+#include "core/engine/objects.h"
+#include "core/engine/op.h"
+
+void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *command, zd_op_fn *done,
+                  void *owner, uint64_t aux)
+{
+	struct zd_op *op = zd_calloc(1, sizeof(*op));
+	op->id = zd_next_id(e);
+	op->done = done;
+	op->job = job;
+	op->owner = owner;
+	op->aux = aux;
+	HASH_ADD(hh, e->ops, id, sizeof(op->id), op);
+	if (job)
+		zd_job_ref(job);
+	command->op = op->id;
+	e->sink.command(e->sink.arg, command);
+}
+
+void zd_op_fill(struct zd_engine *e, struct zd_job *job, uint32_t device, struct zd_location where,
+                zd_op_fn *done, void *owner, uint64_t aux)
+{
+	struct zd_command command = {.kind = ZD_CMD_FILL, .device = device};
+	command.u.fill.dst = where;
+	zd_op_submit(e, job, &command, done, owner, aux);
+}
+
+void zd_engine_op_done(struct zd_engine *e, uint64_t id, int status, const char *error,
+                       const struct zd_op_result *result)
+{
+	struct zd_op *op;
+	HASH_FIND(hh, e->ops, &id, sizeof(id), op);
+	zd_assert(op != NULL);
+	HASH_DEL(e->ops, op);
+	op->done(e, op, status, error ? error : "", result);
+	if (op->job)
+		zd_job_unref(e, op->job);
+	free(op);
+	zd_settle(e);
+}
+
+int zd_fences_check(const struct zd_fence_list *list, struct zd_err *err)
+{
+	if (list->count > ZD_MAX_FENCES)
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u fences in one request; at most %u", list->count,
+		                  ZD_MAX_FENCES);
+	for (uint32_t i = 0; i < list->count; i++) {
+		const struct zd_fence *fence = &list->fences[i];
+		if (fence->timeline >= ZD_TIMELINES)
+			return zd_err_set(err, ZEROD_E_INVALID, "fence %u: timeline %u; a page has %u", i,
+			                  fence->timeline, ZD_TIMELINES);
+		if (fence->value == 0 || fence->value >= (uint64_t)ZD_FENCE_ABORTED)
+			return zd_err_set(err, ZEROD_E_INVALID, "fence %u: value %llu is none of 1 .. 2^63-2",
+			                  i, (unsigned long long)fence->value);
+	}
+	return 0;
+}
+
+bool zd_fences_watch(struct zd_engine *e, struct zd_session *session, struct zd_job *job, uint32_t device,
+                     const struct zd_fence_list *list, zd_op_fn *done, void *owner, uint64_t aux)
+{
+	struct zd_fence open[ZD_MAX_FENCES];
+	uint32_t nopen = 0;
+	zd_assert(list->count <= ZD_MAX_FENCES);
+	for (uint32_t i = 0; i < list->count; i++) {
+		if (!e->sink.fence_passed(e->sink.arg, session->id, list->fences[i]))
+			open[nopen++] = list->fences[i];
+	}
+	if (nopen == 0)
+		return false;
+	struct zd_command command = {.kind = ZD_CMD_WATCH, .device = device};
+	command.u.watch.session = session->id;
+	command.u.watch.nfences = nopen;
+	command.u.watch.fences = open;
+	zd_op_submit(e, job, &command, done, owner, aux);
+	return true;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * op.h - operations: commands under way.
+ *
+ * An operation holds a reference on its job.
+ */
+#ifndef ZD_CORE_ENGINE_OP_H
+#define ZD_CORE_ENGINE_OP_H
+
+#include "core/engine/device.h"
+
+struct zd_op;
+struct zd_session;
+
+typedef void zd_op_fn(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                      const struct zd_op_result *result);
+
+/* A command under way. done() is called exactly once; afterwards the op is freed and its job reference
+ * dropped. */
+struct zd_op {
+	uint64_t id;
+	zd_op_fn *done;
+	struct zd_job *job; /* NULL: none */
+	void *owner;        /* done()'s own */
+	uint64_t aux;
+	UT_hash_handle hh;
+};
+
+/* Sets command->op and hands the command to the sink. `job`: NULL for a command of no job. */
+void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *command, zd_op_fn *done,
+                  void *owner, uint64_t aux);
+/* Zeroes the location. */
+void zd_op_fill(struct zd_engine *e, struct zd_job *job, uint32_t device, struct zd_location where,
+                zd_op_fn *done, void *owner, uint64_t aux);
+
+/* INVALID or LIMIT for a bad count, timeline or value. */
+int zd_fences_check(const struct zd_fence_list *list, struct zd_err *err) __attribute__((warn_unused_result));
+/*
+ * Watches those fences of the session's client page that have not passed. Returns true if an op was started
+ * (done will be called), false if all have passed.
+ */
+bool zd_fences_watch(struct zd_engine *e, struct zd_session *session, struct zd_job *job, uint32_t device,
+                     const struct zd_fence_list *list, zd_op_fn *done, void *owner, uint64_t aux);
+
+#endif

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request.c - requests: each is begun, tried, tried again while it waits, and replied to exactly once.
+ *
+ * A request that completes at once never enters a list. One that waits is in its session's hash (for the
+ * limit and for duplicate ids) and in its device's queue, whose order is the order of service.
+ */
+#include <string.h>
+
+#include "core/engine/events.h"
+#include "core/engine/objects.h"
+#include "core/engine/request.h"
+
+static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request, enum zd_request_kind kind,
+                        int status, const char *text)
+{
+	struct zd_reply reply = {
+	        .session = session, .request = request, .kind = kind, .status = status, .error = text};
+	e->sink.reply(e->sink.arg, &reply);
+}
+
+/* Most requests complete at once, so the memory of the last one is kept for the next. */
+static struct zd_request *request_new(struct zd_engine *e)
+{
+	struct zd_request *req = e->spare_request;
+	if (!req)
+		return zd_calloc(1, sizeof(*req));
+	e->spare_request = NULL;
+	memset(req, 0, sizeof(*req));
+	return req;
+}
+
+static void request_free(struct zd_engine *e, struct zd_request *req)
+{
+	switch (req->kind) {
+	case ZD_REQ_UPDATE_BEGIN:
+	case ZD_REQ_PUBLISH:
+		free(req->u.publish.parts);
+		break;
+	case ZD_REQ_RELEASE:
+	case ZD_REQ_STEP_END:
+		free(req->u.release.fences);
+		break;
+	case ZD_REQ_FORWARD_BEGIN:
+	case ZD_REQ_FORWARD_END:
+	case ZD_REQ_CLAIM_END:
+	case ZD_REQ_SCOPE_ABANDON:
+	case ZD_REQ_CONTEXT_END:
+		free(req->u.scope.fences);
+		break;
+	case ZD_REQ_CONTEXT_BEGIN:
+		free(req->u.gather.parts);
+		free(req->u.gather.versions);
+		break;
+	case ZD_REQ_STEP_GET:
+		free(req->u.reduce.units);
+		free(req->u.reduce.norms);
+		break;
+	case ZD_REQ_UNIQUE_IDS:
+		free(req->u.unique_ids.bytes);
+		break;
+	default:
+		break;
+	}
+	free(req->failed_text);
+	free(req->args);
+	if (e->spare_request)
+		free(req);
+	else
+		e->spare_request = req;
+}
+
+/* Whether the request counts against the limit of outstanding ones. One that was answered before its end does
+ * not, since a unit or group has at most one of these; SET_PERSISTENT does, since a unit may have any
+ * number. */
+static bool counts(const struct zd_request *req)
+{
+	return !req->answered || req->kind == ZD_REQ_SET_PERSISTENT;
+}
+
+static void enqueue(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_session *session = req->session;
+	zd_assert(req->device && req->wait.kind != ZD_WAIT_NONE);
+	req->queued = true;
+	HASH_ADD(hh, session->waiting, id, sizeof(req->id), req);
+	TAILQ_INSERT_TAIL(&session->requests, req, session_link);
+	session->outstanding += counts(req);
+	TAILQ_INSERT_TAIL(&req->device->queue, req, device_link);
+	if (req->wants_memory)
+		req->device->memory_waiters++;
+	if (req->deadline_ns)
+		e->next_deadline_ns = zd_min_u64(e->next_deadline_ns, req->deadline_ns);
+}
+
+static void dequeue(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_session *session = req->session;
+	HASH_DEL(session->waiting, req);
+	TAILQ_REMOVE(&session->requests, req, session_link);
+	session->outstanding -= counts(req);
+	TAILQ_REMOVE(&req->device->queue, req, device_link);
+	if (req->wants_memory) {
+		req->device->memory_waiters--;
+		zd_dirty(e, req->device); /* the next request that waits for memory may go on */
+	}
+	/* A session's collective gathers have one order over all devices. */
+	if (zd_request_gathers(req) && req->member->group->span)
+		zd_dirty_session(e, session);
+	req->queued = false;
+}
+
+/* Replies with success and the body in e->reply. */
+static void reply_well(struct zd_engine *e, const struct zd_request *req)
+{
+	e->reply.session = req->session->id;
+	e->reply.request = req->id;
+	e->reply.kind = req->kind;
+	e->reply.status = 0;
+	e->reply.error = "";
+	e->sink.reply(e->sink.arg, &e->reply);
+}
+
+void zd_request_answer(struct zd_engine *e, struct zd_request *req)
+{
+	uint32_t counted = req->queued && counts(req);
+	req->answered = true;
+	req->session->outstanding -= counted && !counts(req);
+	req->deadline_ns = 0; /* the client has its reply */
+	reply_well(e, req);
+}
+
+/* Whether the reply tells the session of a failure: clients do not wait for the reply to a prefetch. */
+static bool tells(const struct zd_request *req)
+{
+	return req->member && !(req->kind == ZD_REQ_GATHER && req->u.gather.prefetch);
+}
+
+/* Replies to the request, which is in no list, and frees it. */
+static void finish(struct zd_engine *e, struct zd_request *req, int status, const char *text)
+{
+	if (status == ZEROD_E_PEER_LOST && !req->answered && tells(req))
+		req->member->told = req->member->group->generation;
+	if (status == 0 && !req->answered)
+		reply_well(e, req);
+	else if (!req->answered)
+		reply_error(e, req->session->id, req->id, req->kind, status, text);
+	request_free(e, req);
+}
+
+/* Counts the request in memory_waiters while it waits for memory. */
+static void note_memory_wait(struct zd_request *req)
+{
+	bool wants = req->wait.kind == ZD_WAIT_MEMORY || req->wait.kind == ZD_WAIT_BUDGET ||
+	             req->wait.kind == ZD_WAIT_TURN || req->wait.kind == ZD_WAIT_SEGMENT ||
+	             req->wait.kind == ZD_WAIT_RETIRE;
+	wants = wants && zd_request_gathers(req) && !req->u.gather.prefetch;
+	if (req->queued && wants != req->wants_memory)
+		req->device->memory_waiters += wants ? 1 : (uint32_t)-1;
+	req->wants_memory = wants;
+}
+
+static void undo(struct zd_engine *e, struct zd_request *req)
+{
+	if (e->types[req->kind]->cancel && !req->args)
+		e->types[req->kind]->cancel(e, req);
+}
+
+/* Calls the type's begin(). On ZD_WAIT keeps the arguments, for the next attempt. */
+static int begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args, struct zd_err *err)
+{
+	const struct zd_request_type *type = e->types[req->kind];
+	int status = type->begin ? type->begin(e, req, args, err) : 0;
+	if (status == ZD_WAIT && !req->args) {
+		req->args = zd_calloc(1, sizeof(*req->args));
+		*req->args = *args;
+	} else if (status != ZD_WAIT) {
+		free(req->args);
+		req->args = NULL;
+	}
+	return status;
+}
+
+static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_request_type *type = e->types[req->kind];
+	memset(&e->reply, 0, sizeof(e->reply));
+	if (req->failed) {
+		undo(e, req);
+		return zd_err_set(err, req->failed, "%s", req->failed_text ? req->failed_text : "");
+	}
+	req->wait = (struct zd_wait){0};
+	req->segment_wait = 0;
+	int status = req->args ? begin(e, req, req->args, err) : 0;
+	if (status == 0 && type->attempt)
+		status = type->attempt(e, req, err);
+	if (status == ZD_WAIT)
+		note_memory_wait(req);
+	return status;
+}
+
+/* Releases have some room of their own, since other requests may wait for them. */
+static uint32_t outstanding_limit(const struct zd_request *req)
+{
+	return req->kind == ZD_REQ_RELEASE ? ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM : ZD_MAX_OUTSTANDING;
+}
+
+void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const struct zd_args *args)
+{
+	struct zd_session *session = zd_session_find(e, call->session);
+	zd_assert(session && session->state != ZD_SESSION_CLOSING && args->kind < ZD_NREQUESTS);
+	session->nrequests++;
+	e->nrequests++;
+
+	struct zd_request *req;
+	HASH_FIND(hh, session->waiting, &call->request, sizeof(call->request), req);
+	if (req) {
+		reply_error(e, call->session, call->request, args->kind, ZEROD_E_PROTOCOL,
+		            "a request with this id is outstanding");
+		return;
+	}
+	struct zd_err err = ZD_ERR_NONE;
+	req = request_new(e);
+	req->id = call->request;
+	req->kind = args->kind;
+	req->since_ns = e->now_ns;
+	req->deadline_ns = call->deadline_ns;
+	req->session = session;
+	memset(&e->reply, 0, sizeof(e->reply));
+
+	int status = begin(e, req, args, &err);
+	if (status >= 0) {
+		req->told = req->member ? req->member->told : 0;
+		if (status == 0)
+			status = attempt(e, req, &err);
+		if (status == ZD_WAIT && !req->answered && session->outstanding >= outstanding_limit(req)) {
+			undo(e, req);
+			status = zd_err_set(&err, ZEROD_E_LIMIT, "%u requests are outstanding already",
+			                    session->outstanding);
+			if (req->pending_ops > 0) { /* freed with its last op */
+				reply_error(e, call->session, call->request, args->kind, status, err.text);
+				req->cancelled = true;
+				zd_settle(e);
+				return;
+			}
+		}
+	}
+	if (status == ZD_WAIT) {
+		req->serial = zd_next_id(e);
+		enqueue(e, req);
+		if (req->kind == ZD_REQ_SET_PERSISTENT)
+			zd_request_answer(e, req); /* it only waits for earlier requests, and cannot fail */
+	} else {
+		finish(e, req, status, err.text);
+	}
+	zd_settle(e);
+}
+
+int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, uint64_t a, uint64_t b)
+{
+	req->wait = (struct zd_wait){.kind = kind, .rank = rank, .a = a, .b = b};
+	return ZD_WAIT;
+}
+
+void zd_request_fail(struct zd_request *req, int status, const char *text)
+{
+	if (req->failed)
+		return;
+	req->failed = status;
+	req->failed_text = zd_strdup(text);
+}
+
+void zd_request_op_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                        const struct zd_op_result *result)
+{
+	struct zd_request *req = op->owner;
+	(void)result;
+	zd_assert(req->pending_ops > 0);
+	req->pending_ops--;
+	if (req->cancelled) {
+		if (req->pending_ops == 0)
+			request_free(e, req);
+		return;
+	}
+	if (status != 0)
+		zd_request_fail(req, status, error);
+	zd_dirty(e, req->device);
+}
+
+/* Removes a waiting request; replies unless status is 0. */
+static void drop(struct zd_engine *e, struct zd_request *req, int status, const char *text)
+{
+	undo(e, req);
+	zd_dirty(e, req->device); /* other requests may have waited for this one */
+	dequeue(e, req);
+	if (status != 0 && !req->answered)
+		reply_error(e, req->session->id, req->id, req->kind, status, text);
+	if (req->pending_ops > 0)
+		req->cancelled = true;
+	else
+		request_free(e, req);
+}
+
+void zd_requests_drop(struct zd_engine *e, struct zd_session *session, struct zd_member *member, int status,
+                      const char *text)
+{
+	struct zd_request *req, *next;
+	TAILQ_FOREACH_SAFE (req, &session->requests, session_link, next) {
+		if (!member || req->member == member)
+			drop(e, req, status, text);
+	}
+}
+
+void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
+{
+	zd_assert(now_ns >= e->now_ns);
+	e->now_ns = now_ns;
+	if (now_ns < e->next_deadline_ns)
+		return;
+	uint64_t earliest = UINT64_MAX;
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		struct zd_request *req, *next;
+		TAILQ_FOREACH_SAFE (req, &e->devices[i].queue, device_link, next) {
+			if (req->deadline_ns == 0)
+				continue;
+			if (req->deadline_ns > now_ns) {
+				earliest = zd_min_u64(earliest, req->deadline_ns);
+				continue;
+			}
+			char reason[ZD_WAIT_TEXT];
+			struct zd_err err = ZD_ERR_NONE;
+			e->events->wait_text(e, req, reason);
+			zd_err_set(&err, ZEROD_E_DEADLINE, "%s: waited %llu ms for %s",
+			           e->types[req->kind]->name,
+			           (unsigned long long)((now_ns - req->since_ns) / 1000000u), reason);
+			drop(e, req, ZEROD_E_DEADLINE, err.text);
+		}
+	}
+	e->next_deadline_ns = earliest;
+	zd_settle(e);
+}
+
+void zd_engine_drain(struct zd_engine *e)
+{
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		struct zd_request *req, *next;
+		TAILQ_FOREACH_SAFE (req, &e->devices[i].queue, device_link, next) {
+			if (req->kind == ZD_REQ_GROUP_JOIN)
+				drop(e, req, ZEROD_E_SHUTDOWN,
+				     "the daemon is draining: ranks that are missing cannot join any more");
+		}
+	}
+	zd_settle(e);
+}
+
+uint64_t zd_engine_next_deadline(const struct zd_engine *e)
+{
+	return e->next_deadline_ns;
+}
+
+void zd_dirty(struct zd_engine *e, struct zd_device *device)
+{
+	e->dirty_mask |= 1ull << device->index;
+}
+
+void zd_dirty_session(struct zd_engine *e, const struct zd_session *session)
+{
+	const struct zd_request *req;
+	TAILQ_FOREACH (req, &session->requests, session_link)
+		zd_dirty(e, req->device);
+}
+
+void zd_dirty_group(struct zd_engine *e, struct zd_group *group)
+{
+	e->dirty_mask |= group->device_mask;
+	/* A request that waits for this group may be in the queue of another group's device: a session reset,
+	 * or a gather behind one of this group. */
+	for (uint32_t rank = 0; rank < group->local_world_size && group->span; rank++) {
+		if (group->members[rank].session)
+			zd_dirty_session(e, group->members[rank].session);
+	}
+}
+
+static void settle_device(struct zd_engine *e, struct zd_device *device)
+{
+	struct zd_request *req, *next;
+	e->events->device_settles(e, device);
+	device->pass_blocked = false;
+	TAILQ_FOREACH_SAFE (req, &device->queue, device_link, next) {
+		struct zd_err err = ZD_ERR_NONE;
+		if (req->pending_ops > 0)
+			continue;
+		int status = attempt(e, req, &err);
+		if (status == ZD_WAIT)
+			continue;
+		dequeue(e, req);
+		finish(e, req, status, err.text);
+	}
+}
+
+void zd_settle(struct zd_engine *e)
+{
+	if (e->settling)
+		return;
+	e->settling = true;
+	while (e->dirty_mask) {
+		uint32_t index = (uint32_t)__builtin_ctzll(e->dirty_mask);
+		e->dirty_mask &= ~(1ull << index);
+		settle_device(e, &e->devices[index]);
+	}
+	e->settling = false;
+}

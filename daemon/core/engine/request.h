@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request.h - requests: the objects, and how they wait.
+ *
+ * Everything is level-triggered. A request that cannot complete waits in its device's queue with a reason; an
+ * event that may end a wait marks the device dirty (zd_dirty); zd_settle() tries the waiting requests of
+ * dirty devices again, in order, until no device is dirty. So no event needs to know which requests wait for
+ * it, and to fail a group or a unit is to set its state: its requests see the state at their next attempt.
+ */
+#ifndef ZD_CORE_ENGINE_REQUEST_H
+#define ZD_CORE_ENGINE_REQUEST_H
+
+#include "core/engine/op.h"
+
+#define ZD_WAIT 1 /* returned instead of a status: the request waits, for req->wait, and is tried again */
+
+struct zd_allocation;
+struct zd_bucket;
+struct zd_group;
+struct zd_load;
+struct zd_member;
+struct zd_part;
+struct zd_promise;
+struct zd_request;
+struct zd_scope;
+struct zd_unit;
+
+enum zd_wait_kind {
+	ZD_WAIT_NONE,
+	ZD_WAIT_RANKS,   /* a: ranks missing, rank: the first */
+	ZD_WAIT_SEGMENT, /* a segment is being created */
+	ZD_WAIT_RETIRE,  /* a: the segment that is retiring */
+	ZD_WAIT_FILL,    /* memory is being zeroed */
+	ZD_WAIT_FENCES,  /* the caller's own streams */
+	/* a: copies that still read the shard, or, with b, consumers of aliased buffers */
+	ZD_WAIT_READERS,
+	ZD_WAIT_FORMER,     /* the former unit of the same name */
+	ZD_WAIT_REGISTER,   /* rank has not registered the unit */
+	ZD_WAIT_VERSION,    /* rank has not published; a: its version, b: the wanted one */
+	ZD_WAIT_LEASES,     /* a: the version that is leased */
+	ZD_WAIT_REFRESH,    /* a: the version that operations still use */
+	ZD_WAIT_GATHER,     /* the gather of the same unit, which waits */
+	ZD_WAIT_SLOT,       /* a: the slot; unit: its occupant, which still has operations */
+	ZD_WAIT_MEMORY,     /* a: bytes wanted, b: largest free block */
+	ZD_WAIT_BUDGET,     /* a: bytes wanted, b: live bytes */
+	ZD_WAIT_TURN,       /* earlier gathers wait for memory */
+	ZD_WAIT_BUCKET,     /* the bucket's next slot is not drained; rank, unit: what it waits for */
+	ZD_WAIT_REDUCTIONS, /* a: reductions that are not complete; rank, unit: the first */
+	ZD_WAIT_STEP,       /* rank has not begun the step */
+	ZD_WAIT_SUMS,       /* the sums of the rank's step are not known yet */
+	ZD_WAIT_BACKWARD,   /* rank has not ended the backward */
+	ZD_WAIT_AGREE,      /* rank has not called group_agree */
+	ZD_WAIT_BARRIER,    /* rank has not reached the barrier */
+	ZD_WAIT_COMMIT,     /* rank has not committed */
+	ZD_WAIT_SAVE,       /* the last commit is being copied to the shadow of the rank's shard */
+	ZD_WAIT_RESTORE,    /* the rank's shard is being restored to the last commit */
+	ZD_WAIT_PROCESS,    /* the process that used the memory is still on the device */
+	ZD_WAIT_UNIQUE_IDS, /* the ids are being made */
+	ZD_WAIT_TRANSFERS,  /* a: transfers under way of the rank, which may have failed */
+	ZD_WAIT_NODES,      /* a: ranks of other daemons, not all of which have joined; 0: communicators */
+	ZD_WAIT_OTHERS,     /* ranks of other daemons have not all reached this call */
+	ZD_WAIT_FOLLOW,     /* a: rank in the world that has not gathered the unit, as others have */
+	ZD_WAIT_ORDER,      /* earlier gathers, in the order that all ranks keep; unit: the first */
+	ZD_WAIT_LOADERS,    /* rank has not called unit_load of the unit */
+	ZD_WAIT_SOURCE,     /* the streams that write the allocation that rank loads into the unit */
+	ZD_WAIT_LOAD,       /* copies of a load into the unit's shards */
+};
+
+struct zd_wait {
+	enum zd_wait_kind kind;
+	uint32_t rank;
+	uint64_t a, b;
+	const struct zd_unit *unit; /* named in the text; NULL: none */
+};
+
+/* Sets req->wait and returns ZD_WAIT. */
+int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, uint64_t a, uint64_t b);
+struct zd_request {
+	uint64_t id;     /* the client's */
+	uint64_t serial; /* the engine's; the row id of a waiting gather in the table of buffers */
+	enum zd_request_kind kind;
+	bool queued;
+	uint64_t told;     /* its member's `told` when it began */
+	bool wants_memory; /* counted in device->memory_waiters */
+	/* ended by its session or deadline while ops were pending; freed with the last one */
+	bool cancelled;
+	bool answered; /* replied to before its end */
+	/* begin() is to be called again with these; owned. NULL: begin() has been done */
+	struct zd_args *args;
+	uint32_t pending_ops;
+	int failed;            /* status of an op or segment that failed; with failed_text */
+	char *failed_text;     /* owned; NULL: none */
+	uint32_t segment_wait; /* id of the segment it waits for */
+	uint64_t since_ns, deadline_ns;
+	struct zd_session *session;
+	struct zd_member *member; /* NULL where no group is involved */
+	/* the device whose queue it is in; set by begin() of every kind that can wait */
+	struct zd_device *device;
+	struct zd_wait wait;
+	TAILQ_ENTRY(zd_request) session_link, device_link;
+	UT_hash_handle hh;
+	union {
+		struct {
+			struct zd_part **parts; /* owned */
+			uint32_t nparts;
+			bool ahead; /* UPDATE_BEGIN: a promise may be made */
+			/* made for it, and kept when no part has readers; NULL: none */
+			struct zd_promise *promise;
+		} publish; /* UPDATE_BEGIN, PUBLISH */
+		struct {
+			uint64_t serial; /* group->commit_serial at arrival */
+		} commit;
+		struct {
+			struct zd_part *part;
+			bool persistent; /* for the part, when it has its shard */
+		} reg;                   /* UNIT_REGISTER, SET_PERSISTENT */
+		struct {
+			struct zd_part *part;
+			struct zd_allocation *source; /* the source of the load; NULL: another rank has it */
+			struct zd_load *load;         /* that it takes part in; NULL: not yet, or complete */
+			bool complete;
+		} load; /* UNIT_LOAD */
+		struct {
+			struct zd_part *part;
+			uint64_t version; /* 0: newest */
+			uint32_t uses;
+			bool prefetch;
+			bool no_slot;
+			char tag[ZD_MAX_TAG_BYTES + 1]; /* "": the scope's */
+			struct zd_scope *scope;         /* NULL: the tag's own */
+			/* CONTEXT_BEGIN: owned; `part` is the one being gathered */
+			struct zd_part **parts;
+			uint64_t *versions; /* of these parts; owned */
+			uint32_t nparts, nheld;
+		} gather; /* GATHER, CONTEXT_BEGIN */
+		struct {
+			struct zd_part *part;
+			uint32_t nfences;
+			struct zd_fence *fences; /* owned */
+			char tag[ZD_MAX_TAG_BYTES + 1];
+		} release; /* RELEASE, STEP_END */
+		struct {
+			struct zd_scope *scope; /* FORWARD_BEGIN: the parent, or NULL */
+			bool grad;
+			uint32_t nfences;
+			struct zd_fence *fences; /* owned */
+		} scope;                         /* FORWARD_BEGIN, and the requests that end a scope */
+		struct {
+			struct zd_allocation *allocation;
+			uint64_t align;
+		} alloc;
+		struct {
+			uint32_t op, count;
+			bool decided; /* `values` are the result */
+			double values[ZEROD_MAX_AGREED];
+		} agree;
+		struct {
+			bool passed;
+			TAILQ_ENTRY(zd_request) link; /* of its member's `barriers`, unless it has passed */
+		} barrier;
+		struct {
+			uint32_t count;
+			unsigned char *bytes; /* owned */
+		} unique_ids;
+		struct {
+			uint64_t serial; /* it waits for segments with a retire_serial up to this */
+			uint64_t freed_bytes;
+		} trim;
+		struct {
+			struct zd_bucket *bucket;
+			struct zd_part *part;
+			void *entry; /* struct zd_entry */
+			uint64_t serial;
+			uint64_t window; /* BACKWARD_END, STEP_BEGIN, REDUCE_WAIT: its number */
+			/* fills of the places that no sum has written have begun */
+			bool zeroes;
+			bool scalars;               /* STEP_BEGIN: the result is stored for kernels */
+			bool ahead;                 /* the reply may come before the target may be read */
+			struct zd_promise *promise; /* REDUCE_WAIT: of the unit's sum; NULL: none */
+			uint32_t nunits;            /* STEP_GET: the units whose norms it returns */
+			uint64_t *units;
+			double *norms; /* of these; both owned */
+		} reduce;              /* requests of bucket.c, reduce.c, lent_target.c, step.c */
+	} u;
+};
+
+/* Whether the request uses u.gather. */
+static inline bool zd_request_gathers(const struct zd_request *req)
+{
+	return req->kind == ZD_REQ_GATHER || req->kind == ZD_REQ_CONTEXT_BEGIN;
+}
+
+/*
+ * One row per kind of request. Each function may be NULL.
+ *
+ *   begin   checks the arguments and keeps what the request needs of them. Changes nothing if it returns an
+ *           error, or ZD_WAIT: then it is called again at the next attempt. It may return ZD_WAIT for kinds
+ *           whose arguments have no pointers, with `member` and `device` set
+ *   attempt 0: complete, e->reply.u holds the result; ZD_WAIT; or an error, with nothing left behind. Called
+ *           again whenever the device is dirty and no op of the request is pending
+ *   cancel  undoes begin and attempt of a waiting request: at its deadline, at the session's end, or after a
+ *           failed op. Never called after an error of attempt
+ */
+struct zd_request_type {
+	const char *name;
+	int (*begin)(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+	             struct zd_err *err);
+	int (*attempt)(struct zd_engine *e, struct zd_request *req, struct zd_err *err);
+	void (*cancel)(struct zd_engine *e, struct zd_request *req);
+};
+#define REQUEST(KIND, name) extern const struct zd_request_type zd_req_##name;
+#include "core/requests.def"
+
+/* The request ends with this error at its next attempt. The first error counts. */
+void zd_request_fail(struct zd_request *req, int status, const char *text);
+/* Called by attempt(): replies with success and e->reply. The request then runs on, without a deadline; its
+ * end has no reply. */
+void zd_request_answer(struct zd_engine *e, struct zd_request *req);
+/* Op callback for requests: decrements pending_ops, records a failure, frees a cancelled request. The owner
+ * is the request; increment pending_ops when submitting. */
+zd_op_fn zd_request_op_done;
+/* Removes every waiting request of `member`, or of the session if it is NULL, without a reply (session end),
+ * or with one (status != 0). */
+void zd_requests_drop(struct zd_engine *e, struct zd_session *session, struct zd_member *member, int status,
+                      const char *text);
+
+void zd_dirty(struct zd_engine *e, struct zd_device *device);
+/* Marks all devices dirty in whose queues the session's requests wait. */
+void zd_dirty_session(struct zd_engine *e, const struct zd_session *session);
+void zd_dirty_group(struct zd_engine *e, struct zd_group *group);
+void zd_settle(struct zd_engine *e);
+
+#endif

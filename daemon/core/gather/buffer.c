@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * buffer.c - gathered buffers: filled by transfers (transfer.c), shared by leases, quarantined without them.
+ *
+ * A buffer is charged while it is leased, prefetched or persistent. When it is dropped, its bytes are
+ * uncharged at once and the buffer leaves its part; its block is freed when every transfer into it and every
+ * fence of every past lease has passed. Before that, the block or slot may be promised to another buffer, its
+ * heir: the block is the heir's from then on, in the accounts too, and the heir's transfer begins when the
+ * last operation of this buffer has ended. An heir may have an heir; none is freed before its former buffer.
+ *
+ * A poison session's buffer that was leased is filled with NaN patterns after its last transfer and fence.
+ * The fill is the buffer's last operation: the block is quarantined until it has ended, and an heir's
+ * transfer begins after it. A session that has ended gets no fill.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/engine/departure.h"
+#include "core/gather/buffer.h"
+#include "core/gather/deferred.h"
+#include "core/gather/gather.h"
+#include "core/gather/scope.h"
+#include "core/gather/shadow.h"
+
+/* ---- Slots --------------------------------------------------------------------------------------------- */
+
+void zd_slot_free(struct zd_engine *e, struct zd_slot *slot)
+{
+	zd_assert(!slot->occupant);
+	slot->extent.segment->device->idle_slot_bytes -= slot->extent.bytes;
+	zd_pool_free(e, &slot->extent);
+	free(slot);
+}
+
+/* ---- Charges ------------------------------------------------------------------------------------------- */
+
+static void buffer_charge(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	zd_charge(e, buffer->unit->group->job, buffer->device, ZD_CHARGE_GATHERED, buffer->extent.bytes);
+	if (buffer->slot)
+		buffer->device->idle_slot_bytes -= buffer->extent.bytes;
+	buffer->charged = true;
+}
+
+static void buffer_uncharge(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	zd_uncharge(e, buffer->unit->group->job, buffer->device, ZD_CHARGE_GATHERED, buffer->extent.bytes);
+	if (buffer->slot)
+		buffer->device->idle_slot_bytes += buffer->extent.bytes;
+	else
+		buffer->device->quarantine_bytes += buffer->extent.bytes;
+	buffer->charged = false;
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+/* Passes the memory of `former` to the buffer. */
+static void take_over(struct zd_buffer *buffer, struct zd_buffer *former)
+{
+	zd_assert(former->state == ZD_BUFFER_QUARANTINED && !former->heir && former->slot == buffer->slot);
+	buffer->former = former;
+	former->heir = buffer;
+	if (!former->slot)
+		former->device->quarantine_bytes -= former->extent.bytes;
+}
+
+struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struct zd_slot *slot,
+                                const struct zd_extent *extent, struct zd_buffer *former)
+{
+	struct zd_buffer *buffer = zd_calloc(1, sizeof(*buffer));
+	zd_assert(!part->buffer);
+	buffer->id = zd_next_id(e);
+	buffer->state = ZD_BUFFER_INFLIGHT;
+	buffer->unit = part->unit;
+	buffer->part = part;
+	buffer->device = zd_part_member(part)->device;
+	buffer->aliased = !extent;
+	if (extent)
+		buffer->extent = *extent;
+	buffer->slot = slot;
+	if (slot)
+		slot->occupant = buffer;
+	buffer->since_ns = e->now_ns;
+	TAILQ_INIT(&buffer->leases);
+	LIST_INIT(&buffer->awaits);
+	if (former)
+		take_over(buffer, former);
+	TAILQ_INSERT_TAIL(&buffer->device->buffers, buffer, device_link);
+	part->buffer = buffer;
+	part->unit->refs++;
+	buffer_charge(e, buffer);
+	return buffer;
+}
+
+/* Frees a quarantined buffer after its last operation. */
+static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_slot *slot = buffer->slot;
+	zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->charged && TAILQ_EMPTY(&buffer->leases));
+	zd_dirty(e, buffer->device);
+	zd_alias_read_done(e, buffer);
+	TAILQ_REMOVE(&buffer->device->buffers, buffer, device_link);
+	if (buffer->heir) {
+		zd_deferred_inherit(e, buffer);
+	} else if (slot) {
+		slot->occupant = NULL;
+		if (slot->orphan)
+			zd_slot_free(e, slot);
+	} else if (!buffer->aliased) {
+		buffer->device->quarantine_bytes -= buffer->extent.bytes;
+		zd_pool_free(e, &buffer->extent);
+	}
+	zd_unit_unref(e, buffer->unit);
+	zd_plan_deinit(&buffer->plan);
+	free(buffer->fences);
+	free(buffer);
+}
+
+static void fill_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                      const struct zd_op_result *result)
+{
+	struct zd_buffer *buffer = op->owner;
+	(void)status; /* if the fill fails, a stale reader sees old bytes; nothing else depends on it */
+	(void)error;
+	(void)result;
+	buffer->filling = false;
+	zd_buffer_op_over(e, buffer);
+}
+
+static void fill(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_command command = {.kind = ZD_CMD_FILL, .device = buffer->device->index};
+	command.u.fill.dst = zd_extent_location(&buffer->extent);
+	command.u.fill.pattern = ZD_FILL_NAN;
+	buffer->fill_due = false;
+	buffer->filling = true;
+	zd_op_submit(e, buffer->unit->group->job, &command, fill_done, buffer, 0);
+}
+
+/* Ends a quarantined buffer that has no operation left. */
+static void buffer_end(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	if (buffer->fill_due && zd_session_find(e, buffer->session))
+		fill(e, buffer);
+	else
+		buffer_free(e, buffer);
+}
+
+void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	zd_shadow_try(e, buffer->part);
+	if (zd_buffer_is_in_use(buffer))
+		return;
+	zd_dirty(e, buffer->device);
+	if (buffer->state == ZD_BUFFER_QUARANTINED)
+		buffer_end(e, buffer);
+	else
+		zd_alias_read_done(e, buffer);
+}
+
+static void watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                       const struct zd_op_result *result)
+{
+	(void)status; /* a watch is aborted when the session has ended, and its streams with it */
+	(void)error;
+	(void)result;
+	zd_buffer_unwatch(e, op->owner);
+}
+
+static void hold_for_process(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_session *session = zd_part_member(buffer->part)->session;
+	if (!zd_departure_hold(e, session, buffer->unit->group->job, buffer->device, watch_done, buffer))
+		return;
+	zd_buffer_watch(buffer);
+	buffer->leaving_pid = session->pid;
+}
+
+void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	zd_assert(TAILQ_EMPTY(&buffer->leases) && buffer->part->buffer == buffer);
+	zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_QUARANTINED);
+	buffer->part->buffer = NULL;
+	buffer_uncharge(e, buffer);
+	zd_dirty(e, buffer->device);
+	hold_for_process(e, buffer);
+	if (!zd_buffer_is_in_use(buffer))
+		buffer_end(e, buffer);
+}
+
+static void lease_free(struct zd_buffer *buffer, struct zd_lease *lease)
+{
+	struct zd_scope *scope = lease->scope;
+	TAILQ_REMOVE(&buffer->leases, lease, link);
+	if (scope) {
+		TAILQ_REMOVE(&scope->leases, lease, scope_link);
+		scope->nleases--;
+		if (scope->context)
+			buffer->part->context = NULL;
+	}
+	free(lease);
+}
+
+void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_lease *lease, *next;
+	TAILQ_FOREACH_SAFE (lease, &buffer->leases, link, next)
+		lease_free(buffer, lease);
+	zd_buffer_drop(e, buffer);
+}
+
+/* ---- Leases -------------------------------------------------------------------------------------------- */
+
+struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag)
+{
+	struct zd_lease *lease;
+	TAILQ_FOREACH (lease, &buffer->leases, link) {
+		if (strcmp(lease->tag, tag) == 0)
+			return lease;
+	}
+	return NULL;
+}
+
+struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag, uint32_t uses)
+{
+	struct zd_lease *lease = zd_lease_find(buffer, tag);
+	if (!lease) {
+		lease = zd_calloc(1, sizeof(*lease));
+		memcpy(lease->tag, tag, strlen(tag) + 1); /* its length was checked with the request */
+		lease->since_ns = e->now_ns;
+		lease->buffer = buffer;
+		TAILQ_INSERT_TAIL(&buffer->leases, lease, link);
+	}
+	lease->uses += uses;
+	buffer->prefetched = false;
+	buffer->fill_due = zd_part_member(buffer->part)->session->poison;
+	zd_alias_read(buffer);
+	return lease;
+}
+
+void zd_buffer_watch(struct zd_buffer *buffer)
+{
+	buffer->watches++;
+}
+
+void zd_buffer_unwatch(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	zd_assert(buffer->watches > 0);
+	buffer->watches--;
+	zd_buffer_op_over(e, buffer);
+}
+
+void zd_lease_end(struct zd_engine *e, struct zd_lease *lease)
+{
+	struct zd_buffer *buffer = lease->buffer;
+	lease_free(buffer, lease);
+	zd_dirty(e, buffer->device);
+	zd_shadow_try(e, buffer->part);
+	if (TAILQ_EMPTY(&buffer->leases) && !buffer->part->persistent)
+		zd_buffer_drop(e, buffer);
+	else
+		zd_alias_read_done(e, buffer);
+}
+
+bool zd_lease_release(struct zd_engine *e, struct zd_buffer *buffer, struct zd_lease *lease,
+                      const struct zd_fence_list *fences)
+{
+	struct zd_session *session = zd_part_member(buffer->part)->session;
+	if (zd_fences_watch(e, session, buffer->unit->group->job, buffer->device->index, fences, watch_done,
+	                    buffer, 0))
+		zd_buffer_watch(buffer);
+	if (--lease->uses > 0)
+		return false;
+	zd_lease_end(e, lease);
+	return true;
+}
+
+void zd_buffer_tags(const struct zd_buffer *buffer, char *out, size_t out_bytes)
+{
+	const struct zd_lease *lease;
+	size_t used = 0;
+	out[0] = '\0';
+	TAILQ_FOREACH (lease, &buffer->leases, link) {
+		int n = snprintf(out + used, out_bytes - used, "%s'%s'", used ? ", " : "", lease->tag);
+		if (n < 0 || (size_t)n >= out_bytes - used)
+			break;
+		used += (size_t)n;
+	}
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * buffer.h - gathered buffers, the leases on them, and slots.
+ */
+#ifndef ZD_CORE_GATHER_BUFFER_H
+#define ZD_CORE_GATHER_BUFFER_H
+
+#include "core/gather/unit.h"
+#include "core/plan/plan.h"
+
+/* A slot of one rank: its block, from the first gather into it on. */
+struct zd_slot {
+	uint32_t number;
+	struct zd_extent extent;
+	/* the last buffer that got the slot, or was promised it; NULL: none has operations there */
+	struct zd_buffer *occupant;
+	bool orphan; /* its rank has left: freed with the occupant */
+	TAILQ_ENTRY(zd_slot) link;
+};
+
+enum zd_buffer_state { ZD_BUFFER_INFLIGHT, ZD_BUFFER_AVAILABLE, ZD_BUFFER_QUARANTINED };
+
+struct zd_lease {
+	char tag[ZD_MAX_TAG_BYTES + 1];
+	uint32_t uses; /* releases left */
+	uint64_t since_ns;
+	struct zd_buffer *buffer;
+	struct zd_scope *scope; /* NULL: a client's own tag */
+	TAILQ_ENTRY(zd_lease) link, scope_link;
+};
+
+/* A rank's gathered buffer. While QUARANTINED it belongs to no part any more and is not charged. */
+struct zd_buffer {
+	uint64_t id;
+	uint8_t state;
+	bool prefetched; /* no lease yet: a gather may join it, and other gathers may evict it */
+	bool charged;
+	bool stale;      /* its transfer failed, or a shard in it was dropped or undone: no gather joins it */
+	bool own_left;   /* the transfer leaves the rank's own slice to its client */
+	bool own_copied; /* a reply has told a client to copy it */
+	bool deferred;   /* its transfer begins later than its reply, or has; deferred.h */
+	bool aliased;    /* the buffer is the shard itself, without an extent; alias.c */
+	bool reading;    /* aliased: it counts among the part's readers */
+	bool fill_due;   /* of a poison session that has had a lease: filled before its memory is reused */
+	bool filling;    /* the fill is under way */
+	struct zd_unit *unit;
+	struct zd_part *part;
+	struct zd_device *device;
+	struct zd_extent extent; /* also the slot's or heir's, if there is one; empty if aliased */
+	struct zd_slot *slot;
+	/* QUARANTINED in the same memory: the transfer begins when its last operation has ended */
+	struct zd_buffer *former;
+	struct zd_buffer *heir; /* the buffer that has been promised the memory */
+	LIST_HEAD(, zd_await) awaits;
+	uint64_t version, since_ns;
+	uint64_t connection; /* the connection of its group that fills it, or has; see span.h */
+	uint64_t transfer;   /* the number of the transfer that fills it, or has */
+	uint64_t session;    /* whose timelines the transfer signals, and its number of resets then */
+	uint32_t resets;
+	struct zd_plan plan;  /* its transfer; steps that are left may write its memory, or are promised to */
+	uint32_t watches;     /* watches under way of fences of past leases, and the hold for its process */
+	uint32_t leaving_pid; /* the process of that hold; 0: none */
+	uint32_t nfences;     /* daemon-page fences of its transfer */
+	struct zd_fence *fences;
+	struct zd_promise *promise; /* aliased: for the version, until the part is published; NULL: it is */
+	struct {                    /* of collective gathers: plan_rail_gathers.c */
+		uint64_t ordinal;   /* its transfer is the Nth of the unit on its rank */
+		uint32_t waiting;   /* relays into it that were not run */
+		uint32_t expected;  /* relays out of it that were not run, also of ranks that are behind */
+		uint32_t running;   /* relays out of it */
+		bool exchanged;     /* its exchange is done */
+		TAILQ_ENTRY(zd_buffer) taker_link, source_link;
+	} relay;
+	TAILQ_HEAD(, zd_lease) leases;
+	TAILQ_ENTRY(zd_buffer) device_link, deferred_link;
+};
+
+/* Operations are under way on its memory: its own, or those of its former buffer. */
+static inline bool zd_buffer_is_in_use(const struct zd_buffer *buffer)
+{
+	return buffer->plan.left > 0 || buffer->watches > 0 || buffer->former || buffer->filling;
+}
+
+/* Drops a buffer without leases: its bytes are uncharged at once, its block is freed when the last op has
+ * ended. */
+void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer);
+/* Ends all leases and drops it. */
+void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer);
+/* Frees a slot without an occupant. */
+void zd_slot_free(struct zd_engine *e, struct zd_slot *slot);
+/* Writes the tags of its leases: "'plan', 'fallback'". */
+void zd_buffer_tags(const struct zd_buffer *buffer, char *out, size_t out_bytes);
+
+extern const struct zd_sm zd_sm_buffer;
+
+#endif

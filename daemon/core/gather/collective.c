@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * collective.c - the order of collective gathers, see collective.h.
+ */
+#include "core/cluster/span.h"
+#include "core/gather/buffer.h"
+#include "core/gather/collective.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct zd_collective *zd_collective_new(void)
+{
+	struct zd_collective *collective = zd_calloc(1, sizeof(*collective));
+	TAILQ_INIT(&collective->sources);
+	return collective;
+}
+
+void zd_collective_free(struct zd_collective *collective)
+{
+	zd_assert(!collective || TAILQ_EMPTY(&collective->sources));
+	free(collective);
+}
+
+/* ---- Order --------------------------------------------------------------------------------------------- */
+
+int zd_collective_check_order(struct zd_request *req)
+{
+	struct zd_request *before;
+	if (!zd_gathers_are_collective(req->member->group))
+		return 0;
+	TAILQ_FOREACH (before, &req->session->requests, session_link) {
+		if (before == req)
+			return 0;
+		if (!zd_request_gathers(before) || !zd_gathers_are_collective(before->member->group))
+			continue;
+		int wait = zd_wait_for(req, ZD_WAIT_ORDER, 0, 0, 0);
+		req->wait.unit = before->u.gather.part->unit;
+		return wait;
+	}
+	return 0;
+}
+
+static void fail_group(struct zd_engine *e, struct zd_request *req, int status, const char *why)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	status = zd_err_set(&err, status, "group '%.64s': rank %u's gather of unit '%.64s': %s",
+	                    req->member->group->name, zd_world_rank(req->member),
+	                    req->u.gather.part->unit->name, why);
+	zd_span_fail(e, req->member->group, status, err.text);
+}
+
+void zd_collective_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why)
+{
+	if (zd_gathers_are_collective(req->member->group))
+		fail_group(e, req, status, why);
+}
+
+void zd_collective_given_up(struct zd_engine *e, struct zd_request *req)
+{
+	char what[128];
+	if (!zd_gathers_are_collective(req->member->group))
+		return;
+	(void)snprintf(what, sizeof(what), "its gather of unit '%.64s'", req->u.gather.part->unit->name);
+	zd_span_give_up(e, req->member, what);
+}
+
+/* ---- Followers ----------------------------------------------------------------------------------------- */
+
+/* A rank whose transfer that copies from the source has not begun; else local_world_size. */
+static uint32_t first_behind(const struct zd_unit *unit, const struct zd_buffer *source)
+{
+	uint32_t rank = 0;
+	while (rank < unit->group->local_world_size &&
+	       unit->parts[rank].collective->begun >= source->relay.ordinal)
+		rank++;
+	return rank;
+}
+
+uint32_t zd_collective_first_to_follow(const struct zd_part *part)
+{
+	const struct zd_group *group = part->unit->group;
+	const struct zd_buffer *source;
+	/* No rank can gather a version that was never published, so no rank is awaited for it. */
+	if (!zd_gathers_are_collective(group) || group->state != ZD_GROUP_READY ||
+	    zd_part_is_unpublished(part))
+		return group->local_world_size;
+	TAILQ_FOREACH (source, &part->collective->sources, relay.source_link) {
+		uint32_t rank = first_behind(part->unit, source);
+		if (source->version == part->version && rank < group->local_world_size)
+			return rank;
+	}
+	return group->local_world_size;
+}
+
+bool zd_collective_follows(const struct zd_part *part)
+{
+	const struct zd_group *group = part->unit->group;
+	if (!zd_gathers_are_collective(group))
+		return false;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		if (group->members[rank].device == zd_part_member(part)->device &&
+		    part->unit->parts[rank].collective->begun > part->collective->begun)
+			return true;
+	}
+	return false;
+}
+
+/* One on the buffer's device that has not begun the transfer that the buffer is of. */
+static const struct zd_member *find_follower(const struct zd_buffer *buffer)
+{
+	const struct zd_unit *unit = buffer->unit;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		if (unit->group->members[rank].device == buffer->device &&
+		    unit->parts[rank].collective->begun < buffer->relay.ordinal)
+			return &unit->group->members[rank];
+	}
+	return NULL;
+}
+
+/* A released buffer stays until the other ranks of its device have copied from it, and each of them needs as
+ * much memory for its own copy. So a rank allocates no further buffer before the others have theirs. Then no
+ * rank has more on the device, released or not, than its program holds at once somewhere; where that fits for
+ * all ranks of the device, none of them waits for ever. Counting the memory that is left for the others would
+ * not do, since other requests may take it meanwhile. */
+int zd_collective_check_followers(struct zd_request *req)
+{
+	const struct zd_buffer *buffer;
+	if (!zd_gathers_are_collective(req->member->group))
+		return 0;
+	TAILQ_FOREACH (buffer, &req->device->buffers, device_link) {
+		const struct zd_group *group = buffer->unit->group;
+		const struct zd_member *follower;
+		if (buffer->state != ZD_BUFFER_QUARANTINED ||
+		    zd_part_member(buffer->part)->session != req->session ||
+		    !zd_gathers_are_collective(group) || group->state != ZD_GROUP_READY)
+			continue;
+		follower = find_follower(buffer);
+		if (!follower)
+			continue;
+		int wait = zd_wait_for(req, ZD_WAIT_FOLLOW, 0, zd_world_rank(follower), 0);
+		req->wait.unit = buffer->unit;
+		return wait;
+	}
+	return 0;
+}
+
+/* ---- The beginning ------------------------------------------------------------------------------------- */
+
+static void make_level(const struct zd_unit *unit)
+{
+	uint64_t begun = 0;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
+		begun = zd_max_u64(begun, unit->parts[rank].collective->begun);
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
+		unit->parts[rank].collective->begun = begun;
+}
+
+void zd_collective_start(struct zd_group *group)
+{
+	const struct zd_unit *unit;
+	if (!zd_gathers_are_collective(group))
+		return;
+	for (unit = group->units; unit; unit = unit->hh_name.next)
+		make_level(unit);
+	for (unit = group->former; unit; unit = unit->hh_name.next)
+		make_level(unit);
+}

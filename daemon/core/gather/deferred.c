@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* deferred.c - see deferred.h. */
+#include "core/gather/buffer.h"
+#include "core/gather/collective.h"
+#include "core/gather/deferred.h"
+#include "core/gather/gather.h"
+
+bool zd_may_defer(const struct zd_request *req)
+{
+	const struct zd_session *session = req->session;
+	return session->state == ZD_SESSION_OPEN && !session->strict &&
+	       !zd_gathers_are_collective(req->member->group);
+}
+
+bool zd_deferred_comes(const struct zd_part *part, uint64_t version)
+{
+	return part->state == ZD_PART_PUBLISHING && part->version + 1 == version;
+}
+
+/* The oldest, which is likely to be over first. The size is exact: a buffer is charged for its block. */
+struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t bytes)
+{
+	struct zd_buffer *buffer;
+	if (!zd_may_defer(req))
+		return NULL;
+	TAILQ_FOREACH (buffer, &req->device->buffers, device_link) {
+		if (buffer->state == ZD_BUFFER_QUARANTINED && !buffer->slot && !buffer->heir &&
+		    buffer->session == req->session->id && buffer->extent.bytes == bytes &&
+		    buffer->unit->group->job == req->member->group->job &&
+		    !zd_gathers_are_collective(buffer->unit->group))
+			return buffer;
+	}
+	return NULL;
+}
+
+/* ---- Promises ------------------------------------------------------------------------------------------ */
+
+void zd_deferred_await(struct zd_session *session, struct zd_buffer *buffer, struct zd_part *source)
+{
+	struct zd_await *await = zd_calloc(1, sizeof(*await));
+	await->session = session;
+	await->buffer = buffer;
+	await->part = source;
+	LIST_INSERT_HEAD(&buffer->awaits, await, buffer_link);
+	LIST_INSERT_HEAD(&source->awaits, await, part_link);
+}
+
+static void await_end(struct zd_await *await)
+{
+	LIST_REMOVE(await, buffer_link);
+	LIST_REMOVE(await, part_link);
+	free(await);
+}
+
+static struct zd_await *find_await(struct zd_buffer *buffer, const struct zd_part *source)
+{
+	struct zd_await *await;
+	LIST_FOREACH (await, &buffer->awaits, buffer_link) {
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
+		if (await->part == source)
+			break;
+	}
+	return await;
+}
+
+void zd_deferred_try(struct zd_engine *e, struct zd_session *session)
+{
+	struct zd_buffer *buffer;
+	while ((buffer = TAILQ_FIRST(&session->deferred)) && !buffer->former && LIST_EMPTY(&buffer->awaits)) {
+		TAILQ_REMOVE(&session->deferred, buffer, deferred_link);
+		buffer->resets = session->resets;
+		zd_plan_start(e, &buffer->plan);
+	}
+}
+
+void zd_deferred_inherit(struct zd_engine *e, struct zd_buffer *former)
+{
+	struct zd_buffer *heir = former->heir;
+	struct zd_session *session = zd_session_find(e, heir->session);
+	zd_assert(heir->former == former);
+	heir->former = NULL;
+	former->heir = NULL;
+	if (session)
+		zd_deferred_try(e, session);
+	zd_buffer_op_over(e, heir); /* if it was given up meanwhile, it waited for the former one alone */
+}
+
+void zd_deferred_published(struct zd_engine *e, struct zd_part *part)
+{
+	struct zd_await *await;
+	while ((await = LIST_FIRST(&part->awaits))) {
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
+		struct zd_session *session = await->session;
+		struct zd_buffer *buffer = await->buffer;
+		await_end(await);
+		if (buffer->aliased) {
+			zd_alias_published(e, buffer);
+			continue;
+		}
+		part->readers++;
+		zd_deferred_try(e, session);
+	}
+}
+
+/* ---- What does not come -------------------------------------------------------------------------------- */
+
+/* The buffer is out of the session's queue: no copy into it begins. */
+static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_unit *unit = buffer->unit;
+	buffer->stale = true;
+	for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
+		struct zd_part *source = &unit->parts[buffer->plan.steps[i].source];
+		struct zd_await *await = find_await(buffer, source);
+		if (await)
+			await_end(await);
+		else
+			zd_part_reader_done(e, source);
+	}
+	zd_assert(LIST_EMPTY(&buffer->awaits));
+	zd_plan_clear(&buffer->plan);
+	if (buffer->state == ZD_BUFFER_INFLIGHT)
+		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
+	zd_buffer_op_over(e, buffer);
+}
+
+/* All of it, since its fences share timelines with what comes behind. Returns the timelines that were to
+ * signal it. */
+static struct zd_timelines give_all_up(struct zd_engine *e, struct zd_session *session)
+{
+	struct zd_buffer_list queue = TAILQ_HEAD_INITIALIZER(queue);
+	struct zd_timelines promised = {{0}};
+	struct zd_buffer *buffer;
+	TAILQ_CONCAT(&queue, &session->deferred, deferred_link);
+	while ((buffer = TAILQ_FIRST(&queue))) {
+		TAILQ_REMOVE(&queue, buffer, deferred_link);
+		for (uint32_t i = 0; i < buffer->plan.nsteps; i++)
+			zd_timelines_add(&promised, buffer->plan.steps[i].signal.timeline);
+		give_up(e, buffer);
+	}
+	return promised;
+}
+
+void zd_deferred_break(struct zd_engine *e, struct zd_session *session)
+{
+	struct zd_timelines promised = give_all_up(e, session);
+	for (uint32_t i = 0; i < ZD_MAX_DEVICES; i++) {
+		if (zd_timelines_has(&promised, ZD_TIMELINE_DEFERRED + i))
+			zd_session_abort(e, session, ZD_TIMELINE_DEFERRED + i);
+	}
+}
+
+void zd_deferred_drop(struct zd_engine *e, struct zd_session *session)
+{
+	(void)give_all_up(e, session);
+}
+
+void zd_deferred_unpublished(struct zd_engine *e, struct zd_part *part)
+{
+	struct zd_await *await;
+	while ((await = LIST_FIRST(&part->awaits))) {
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
+		struct zd_buffer *buffer = await->buffer;
+		if (buffer->aliased) {
+			await_end(await);
+			zd_alias_unpublished(e, buffer);
+		} else {
+			zd_deferred_break(e, await->session);
+		}
+	}
+}
+
+/* ---- Invariants ---------------------------------------------------------------------------------------- */
+
+/* The queued transfers have the last values of their timelines, without a gap and in order. */
+static void check_signals(const struct zd_session *session)
+{
+	uint64_t last[ZD_MAX_DEVICES] = {0};
+	const struct zd_buffer *buffer;
+	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
+		for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
+			const struct zd_signal *signal = &buffer->plan.steps[i].signal;
+			uint32_t device = signal->timeline - ZD_TIMELINE_DEFERRED;
+			zd_assert(device < ZD_MAX_DEVICES && signal->session == session->id);
+			zd_assert(last[device] == 0 || signal->value == last[device] + 1);
+			last[device] = signal->value;
+		}
+	}
+	for (uint32_t i = 0; i < ZD_MAX_DEVICES; i++)
+		zd_assert(last[i] == 0 || last[i] == session->timeline[ZD_TIMELINE_DEFERRED + i]);
+}
+
+void zd_deferred_check(const struct zd_session *session)
+{
+	const struct zd_buffer *buffer = TAILQ_FIRST(&session->deferred);
+	if (buffer) /* else it would have begun */
+		zd_assert(buffer->former || !LIST_EMPTY(&buffer->awaits));
+	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
+		const struct zd_await *await;
+		zd_assert(buffer->session == session->id && buffer->deferred);
+		zd_assert(buffer->plan.left == buffer->unit->group->local_world_size);
+		LIST_FOREACH (await, &buffer->awaits, buffer_link) {
+			zd_assert(await->session == session && await->buffer == buffer);
+			zd_assert(zd_deferred_comes(await->part, buffer->version));
+		}
+	}
+	check_signals(session);
+}

@@ -1,0 +1,642 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gather.c - gathers: a buffer of the wanted version, and a lease on it.
+ *
+ * A gather joins the rank's copy if it has the wanted version, refreshes a persistent one that has not, and
+ * otherwise waits, in this order, for every shard to have one version, for its slot or for room, and starts
+ * one copy a shard. Nothing is held while it waits, so a rank that never publishes costs no memory. Gathers
+ * that want room are served in order of arrival; prefetches stand back and give theirs up.
+ *
+ * A gather does not wait for work that ends by itself: a publish whose fences have not passed, or streams of
+ * past leases in its slot or in a block of its size. It takes the place at once, and its copies are deferred
+ * (deferred.h).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "core/gather/buffer.h"
+#include "core/gather/collective.h"
+#include "core/gather/deferred.h"
+#include "core/gather/gather.h"
+#include "core/gather/layout.h"
+#include "core/gather/scope.h"
+#include "core/gather/shadow.h"
+#include "core/gather/transfer.h"
+#include "core/memory/retire.h"
+
+/* ---- Versions ------------------------------------------------------------------------------------------ */
+
+/* For an update, or because nothing was published yet; what an update that was undone would publish will
+ * never come. */
+static bool part_open(const struct zd_part *part)
+{
+	if (zd_shadow_is_owed(part))
+		return false;
+	return part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part) || zd_part_is_unpublished(part);
+}
+
+/* Nobody will have the part's version: it is being written over, or was never there. */
+static bool version_is_lost(const struct zd_part *part)
+{
+	return zd_part_is_written(part) || zd_part_is_unpublished(part);
+}
+
+static bool part_registered(const struct zd_part *part)
+{
+	return part->state == ZD_PART_IDLE || part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part);
+}
+
+/* The newest version that any rank has or is about to have; at least 1, since nobody publishes 0. */
+static uint64_t newest_version(const struct zd_unit *unit)
+{
+	uint64_t newest = 1;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		const struct zd_part *part = &unit->parts[rank];
+		if (part_registered(part))
+			newest = zd_max_u64(newest, part->version + (part_open(part) ? 1 : 0));
+	}
+	return newest;
+}
+
+/* The version that a gather which names none waits for. In a group that spans daemons all ranks must come to
+ * the same one: the last that this rank has published, or is about to. */
+static uint64_t default_version(const struct zd_part *part)
+{
+	return zd_max_u64(part->version + (part_open(part) ? 1 : 0), 1);
+}
+
+uint64_t zd_gather_version(const struct zd_part *part)
+{
+	return zd_gathers_are_collective(part->unit->group) ? default_version(part) : 0;
+}
+
+/* May the rank's client copy its own slice into the copy: the shard has that version, and nobody writes
+ * it. */
+static bool own_readable(const struct zd_buffer *buffer)
+{
+	const struct zd_part *part = buffer->part;
+	return part->version == buffer->version && !zd_part_is_written(part) && !zd_shadow_is_owed(part);
+}
+
+/* Is the copy one that the gather can join? */
+static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *req)
+{
+	uint64_t want = req->u.gather.version;
+	if (buffer->stale)
+		return false;
+	if (buffer->aliased && part_open(buffer->part) && !zd_alias_is_promised(buffer))
+		return false; /* no lease may begin on a shard that is written, or about to be */
+	if (buffer->own_left && !buffer->own_copied && !own_readable(buffer))
+		return false; /* prefetched, and too late to be completed */
+	return want ? buffer->version == want : buffer->version >= req->u.gather.part->version;
+}
+
+/* An update that is about to begin waits for collective gathers, of which other daemons' ranks have begun
+ * theirs. */
+static bool still_given(const struct zd_part *part, uint64_t want)
+{
+	return zd_gathers_are_collective(part->unit->group) && part->state == ZD_PART_UPDATE_WAIT &&
+	       part->version == want && !zd_part_is_unpublished(part);
+}
+
+/* 0 when every shard is idle at `want`. */
+static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint64_t want, struct zd_err *err)
+{
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		const struct zd_part *part = &unit->parts[rank];
+		int wait = 0;
+		if (!part_registered(part)) {
+			wait = zd_wait_for(req, ZD_WAIT_REGISTER, rank, 0, 0);
+		} else if (zd_shadow_is_owed(part)) {
+			wait = zd_wait_for(req, ZD_WAIT_RESTORE, rank, 0, 0);
+		} else if (part->version > want || (part->version == want && version_is_lost(part))) {
+			return zd_err_set(
+			        err, ZEROD_E_STALE_VERSION,
+			        "version %llu of unit '%s' is no longer held: rank %u %s version %llu",
+			        (unsigned long long)want, unit->name, unit->group->first_rank + rank,
+			        zd_part_is_unpublished(part) ? "has published nothing since it came with"
+			        : part_open(part)            ? "writes over"
+			                                     : "has",
+			        (unsigned long long)part->version);
+		} else if (zd_deferred_comes(part, want) && zd_may_defer(req)) {
+			continue; /* its copies will wait */
+		} else if (part->version < want || (part_open(part) && !still_given(part, want))) {
+			wait = zd_wait_for(req, ZD_WAIT_VERSION, rank, part->version,
+			                   zd_max_u64(want, part->version));
+		}
+		if (wait) {
+			req->wait.unit = unit;
+			return wait;
+		}
+	}
+	return 0;
+}
+
+/* ---- Room ---------------------------------------------------------------------------------------------- */
+
+/* Takes back the oldest copy that was prefetched and that nobody asked for since. */
+static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
+{
+	struct zd_buffer *buffer;
+	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
+		if (buffer->prefetched && buffer->state != ZD_BUFFER_QUARANTINED &&
+		    !zd_buffer_is_shared(buffer)) {
+			zd_buffer_drop(e, buffer);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* The wait of a gather that wants room; those behind it have to wait as well. */
+static int wait_for_room(struct zd_request *req, enum zd_wait_kind kind, uint64_t a, uint64_t b)
+{
+	if (!req->u.gather.prefetch)
+		req->device->pass_blocked = true;
+	return zd_wait_for(req, kind, 0, a, b);
+}
+
+static int budget_check(struct zd_engine *e, struct zd_request *req, uint64_t bytes, struct zd_err *err)
+{
+	struct zd_device *device = req->device;
+	uint64_t budget = device->config.gather_budget_bytes;
+	const uint64_t *live = &device->account.bytes[ZD_CHARGE_GATHERED];
+	if (bytes > budget)
+		return zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                  "unit '%s' needs %llu bytes; the gather budget of device %u is %llu",
+		                  req->u.gather.part->unit->name, (unsigned long long)bytes, device->index,
+		                  (unsigned long long)budget);
+	while (*live + bytes > budget) {
+		if (req->u.gather.prefetch || !revoke_prefetch(e, device))
+			return wait_for_room(req, ZD_WAIT_BUDGET, bytes, *live);
+	}
+	return 0;
+}
+
+/* It is there, or a segment is on its way. */
+static bool place_comes(const struct zd_request *req, int status)
+{
+	return status == 0 ||
+	       (status == ZD_WAIT && (req->wait.kind == ZD_WAIT_SEGMENT || req->wait.kind == ZD_WAIT_RETIRE));
+}
+
+static enum zd_purpose block_purpose(const struct zd_engine *e, const struct zd_session *session)
+{
+	return session->strict && e->strict_by_segment ? ZD_PURPOSE_STRICT : ZD_PURPOSE_GATHERS;
+}
+
+/* The pool has no block by itself. Empty segments of others make room, but not while blocks that are large
+ * enough will come back and nobody is held up: else gathers and buckets would take turns with them. */
+static int room_find(struct zd_engine *e, struct zd_request *req, uint64_t bytes, int status)
+{
+	const struct zd_job *job = req->member->group->job;
+	struct zd_device *device = req->device;
+	bool could_fit = zd_pool_could_fit(device, job, block_purpose(e, req->session), bytes);
+	if (!could_fit || (status != ZD_WAIT && !req->u.gather.prefetch)) {
+		zd_pool_reclaim(e, job, device, bytes);
+		uint32_t retiring = zd_retiring_find(device, bytes);
+		if (retiring)
+			return zd_wait_for(req, ZD_WAIT_RETIRE, 0, retiring, 0);
+	}
+	if (status == ZEROD_E_NO_MEMORY && could_fit)
+		return zd_wait_for(req, ZD_WAIT_MEMORY, 0, bytes,
+		                   device->config.arena_bytes - device->segment_bytes);
+	return status;
+}
+
+/* Where no block is free, one of the session's that is still in use and that nobody holds: the copies begin
+ * when it is not any more. It costs no memory, so it comes before a new segment. */
+static struct zd_buffer *find_former(const struct zd_engine *e, const struct zd_request *req, uint64_t bytes)
+{
+	struct zd_buffer *former = zd_deferred_find_former(req, bytes);
+	if (former &&
+	    zd_pool_has(req->device, req->member->group->job, block_purpose(e, req->session), bytes))
+		return NULL;
+	return former;
+}
+
+/* Where a copy that the gather makes is to be. */
+static uint32_t gather_slot(const struct zd_request *req)
+{
+	return req->u.gather.no_slot ? ZEROD_NO_SLOT : req->u.gather.part->slot;
+}
+
+/* A block from the pool, for a slot or for a unit without one; or, for a unit, that of *former. */
+static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t bytes, struct zd_extent *extent,
+                      struct zd_buffer **former, struct zd_err *err)
+{
+	struct zd_job *job = req->member->group->job;
+	struct zd_device *device = req->device;
+	enum zd_purpose purpose = block_purpose(e, req->session);
+	uint64_t align = req->session->strict ? ZD_STRICT_ALIGN_BYTES : ZD_BLOCK_MIN_ALIGN;
+	int status;
+	do {
+		*former = gather_slot(req) == ZEROD_NO_SLOT ? find_former(e, req, bytes) : NULL;
+		if (*former) {
+			*extent = (*former)->extent;
+			return 0;
+		}
+		status = zd_pool_alloc(e, req, job, device, purpose, bytes, align, extent, err);
+	} while (!place_comes(req, status) && !req->u.gather.prefetch && revoke_prefetch(e, device));
+	if (!place_comes(req, status))
+		status = room_find(e, req, bytes, status);
+	if (status == ZD_WAIT)
+		return wait_for_room(req, req->wait.kind, req->wait.a, req->wait.b);
+	return status;
+}
+
+/* ---- Slots --------------------------------------------------------------------------------------------- */
+
+/* The rank's block, unless a larger unit was put into the slot since, and nobody uses the block. */
+static struct zd_slot *slot_find(struct zd_engine *e, const struct zd_request *req, uint32_t number)
+{
+	uint64_t bytes = zd_unit_padded_bytes(req->u.gather.part->unit);
+	struct zd_slot *slot;
+	TAILQ_FOREACH (slot, &req->member->slots, link) {
+		if (slot->number == number)
+			break;
+	}
+	if (!slot || slot->extent.bytes >= zd_gathered_bytes(req->session, req->device, bytes))
+		return slot;
+	if (slot->occupant && slot->occupant->state != ZD_BUFFER_QUARANTINED && slot->occupant->prefetched)
+		zd_buffer_drop(e, slot->occupant);
+	if (slot->occupant && slot->occupant->state != ZD_BUFFER_QUARANTINED)
+		return slot;
+	zd_slot_retire(e, req->member, slot);
+	return NULL;
+}
+
+static int slot_place(struct zd_engine *e, struct zd_request *req, uint32_t number, struct zd_slot **out,
+                      struct zd_err *err)
+{
+	struct zd_slot *slot = slot_find(e, req, number);
+	if (slot) {
+		*out = slot;
+		return 0;
+	}
+	struct zd_group_slot *shape = zd_group_slot_find(req->member->group, number);
+	zd_assert(shape);
+	struct zd_extent extent;
+	struct zd_buffer *former;
+	int status = block_take(e, req, zd_gathered_bytes(req->session, req->device, shape->bytes), &extent,
+	                        &former, err);
+	if (status != 0)
+		return status;
+	slot = zd_calloc(1, sizeof(*slot));
+	slot->number = number;
+	slot->extent = extent;
+	shape->placed = true;
+	req->device->idle_slot_bytes += extent.bytes;
+	TAILQ_INSERT_TAIL(&req->member->slots, slot, link);
+	*out = slot;
+	return 0;
+}
+
+/* Makes the slot free for this unit, but for *former, whose work is not over; waits until it is, or says who
+ * holds it. */
+static int slot_vacate(struct zd_engine *e, struct zd_request *req, struct zd_slot *slot,
+                       struct zd_buffer **former, struct zd_err *err)
+{
+	struct zd_buffer *occupant = slot->occupant;
+	if (!occupant)
+		return 0;
+	const struct zd_unit *unit = occupant->unit;
+	if (occupant->state != ZD_BUFFER_QUARANTINED && occupant->prefetched)
+		zd_buffer_drop(e, occupant);
+	else if (occupant->state != ZD_BUFFER_QUARANTINED && !req->u.gather.prefetch)
+		return zd_err_set(err, ZEROD_E_SLOT_CONFLICT, "slot %u holds unit '%s', which rank %u %s",
+		                  slot->number, unit->name, zd_world_rank(req->member),
+		                  TAILQ_EMPTY(&occupant->leases) ? "keeps persistent" : "has not released");
+	if (!slot->occupant)
+		return 0;
+	if (slot->occupant->state == ZD_BUFFER_QUARANTINED && zd_may_defer(req)) {
+		*former = slot->occupant;
+		return 0;
+	}
+	int wait = zd_wait_for(req, ZD_WAIT_SLOT, 0, slot->number, 0);
+	req->wait.unit = unit;
+	return wait;
+}
+
+/* ---- gather -------------------------------------------------------------------------------------------- */
+
+/* Scopes hold leases under tags of their own; a client's name is never one of these. */
+int zd_tag_check(const char *tag, struct zd_err *err)
+{
+	int status = zd_name_check(tag, ZD_MAX_TAG_BYTES, "tag", err);
+	if (status == 0 && tag[0] == ZD_RESERVED_TAG)
+		status = zd_err_set(err, ZEROD_E_INVALID,
+		                    "tag '%s': tags with '%c' in front are the daemon's", tag,
+		                    ZD_RESERVED_TAG);
+	return status;
+}
+
+/* A scope holds the unit once, for as long as it lasts: no tag, no uses, no prefetch. */
+static int scope_check(const struct zd_scope *scope, const struct zd_part *part, const struct zd_args *args,
+                       struct zd_err *err)
+{
+	const char *tag = args->u.gather.tag;
+	unsigned long long id = scope->id;
+	if ((tag && tag[0]) || args->u.gather.uses > 1 || args->u.gather.prefetch)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "a gather in scope %llu has no tag, uses or prefetch of its own", id);
+	if (scope->member != zd_part_member(part))
+		return zd_err_set(err, ZEROD_E_INVALID, "scope %llu is of group '%s', unit '%s' of '%s'", id,
+		                  scope->member->group->name, part->unit->name, part->unit->group->name);
+	if (scope->context && part->context != scope)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is not in context %llu of rank %u",
+		                  part->unit->name, id, zd_world_rank(zd_part_member(part)));
+	return 0;
+}
+
+static int gather_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                        struct zd_err *err)
+{
+	struct zd_part *part;
+	struct zd_scope *scope = NULL;
+	int status = zd_part_find(e, req->session, args->u.gather.unit, &part, err);
+	if (status == 0 && args->u.gather.scope) {
+		status = zd_scope_find(e, req->session, args->u.gather.scope, &scope, err);
+		if (status == 0)
+			status = scope_check(scope, part, args, err);
+	} else if (status == 0) {
+		status = zd_tag_check(args->u.gather.tag, err);
+	}
+	if (status != 0)
+		return status;
+	req->member = zd_part_member(part);
+	req->device = req->member->device;
+	req->u.gather.part = part;
+	req->u.gather.version = args->u.gather.version;
+	if (req->u.gather.version == 0)
+		req->u.gather.version = zd_gather_version(part);
+	req->u.gather.uses = args->u.gather.uses ? args->u.gather.uses : 1;
+	req->u.gather.prefetch = args->u.gather.prefetch;
+	req->u.gather.no_slot = args->u.gather.no_slot;
+	req->u.gather.scope = scope;
+	if (scope)
+		zd_scope_ref(scope);
+	else
+		memcpy(req->u.gather.tag, args->u.gather.tag,
+		       strlen(args->u.gather.tag) + 1); /* checked above */
+	part->users++;
+	return 0;
+}
+
+static void gather_end(struct zd_request *req)
+{
+	req->u.gather.part->users--;
+	if (req->u.gather.scope)
+		zd_scope_unref(req->u.gather.scope);
+}
+
+static void gather_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	zd_collective_given_up(e, req);
+	gather_end(req);
+}
+
+/* A gather belongs to the generation that its session knew of when it asked. */
+static int generation_check(const struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_group *group = req->member->group;
+	return req->told == group->generation ? 0 : zd_group_tell(group, req->told, err);
+}
+
+static int gather_check(struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_unit *unit = req->u.gather.part->unit;
+	int status = zd_member_check(req->member, err);
+	if (status == 0)
+		status = generation_check(req, err);
+	if (status != 0)
+		return status;
+	if (unit->group->torn)
+		return zd_err_set(
+		        err, ZEROD_E_TORN,
+		        "group '%s' died inside an update after step %llu: restore all units and commit",
+		        unit->group->name, (unsigned long long)unit->group->committed_step);
+	return 0;
+}
+
+/* A rank described the unit differently, which other daemons' ranks do not know. */
+static int description_check(const struct zd_unit *unit, struct zd_err *err)
+{
+	return unit->mismatch ? zd_err_set(err, ZEROD_E_MISMATCH, "%s", unit->mismatch) : 0;
+}
+
+/* The request's lease on the buffer. */
+static int gather_hold(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
+                       struct zd_err *err)
+{
+	if (req->u.gather.scope) {
+		if (zd_scope_hold(e, req->u.gather.scope, buffer)) {
+			req->device->fallback_gathers++;
+			e->fallback_gathers++;
+		}
+		return 0;
+	}
+	const struct zd_lease *lease = zd_lease_find(buffer, req->u.gather.tag);
+	if (lease && lease->uses > UINT32_MAX - req->u.gather.uses)
+		return zd_err_set(err, ZEROD_E_LIMIT, "tag '%s' has %u uses of unit '%s' already", lease->tag,
+		                  lease->uses, buffer->unit->name);
+	(void)zd_lease_add(e, buffer, req->u.gather.tag, req->u.gather.uses);
+	return 0;
+}
+
+static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
+                       struct zd_err *err)
+{
+	struct zd_part *part = req->u.gather.part;
+	e->reply.u.gather.version = buffer->version;
+	if (req->u.gather.prefetch)
+		return 0;
+	int status = gather_hold(e, req, buffer, err);
+	if (status != 0)
+		return status;
+	e->reply.u.gather.buffer = zd_buffer_location(buffer);
+	e->reply.u.gather.transfer = buffer->transfer;
+	if (buffer->state == ZD_BUFFER_INFLIGHT) {
+		e->reply.u.gather.nfences = buffer->nfences;
+		e->reply.u.gather.fences = buffer->fences;
+	}
+	if (buffer->own_left && own_readable(buffer)) {
+		e->reply.u.gather.own_shard = zd_part_location(part);
+		buffer->own_copied = true;
+	}
+	return 0;
+}
+
+/* Others were first and want room. But what they wait for may be a copy that is kept for this rank to take
+ * from, so one that is to take is not behind them. */
+static bool has_turn(const struct zd_request *req)
+{
+	const struct zd_device *device = req->device;
+	if (!device->pass_blocked && (req->queued || device->memory_waiters == 0))
+		return true;
+	return zd_collective_follows(req->u.gather.part);
+}
+
+/* Room for a new copy, and the copy. */
+static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out,
+                        struct zd_err *err)
+{
+	struct zd_part *part = req->u.gather.part;
+	struct zd_slot *slot = NULL;
+	struct zd_buffer *former = NULL;
+	struct zd_extent extent;
+	uint64_t bytes = zd_part_gathered_bytes(part);
+
+	int status = zd_collective_check_followers(req);
+	if (status != 0)
+		return status;
+	if (!has_turn(req))
+		return wait_for_room(req, ZD_WAIT_TURN, 0, 0);
+	status = zd_quota_check(e, req->member->group->job, bytes, err);
+	if (status == 0 && gather_slot(req) != ZEROD_NO_SLOT) {
+		status = slot_place(e, req, part->slot, &slot, err);
+		if (status == 0)
+			status = slot_vacate(e, req, slot, &former, err);
+	}
+	if (status == 0)
+		status = budget_check(e, req, bytes, err);
+	if (status == 0 && !slot)
+		status = block_take(e, req, bytes, &extent, &former, err);
+	if (status != 0)
+		return status;
+	if (slot) {
+		extent = slot->extent;
+		extent.bytes = bytes;
+	}
+	struct zd_buffer *buffer = zd_buffer_new(e, part, slot, &extent, former);
+	buffer->prefetched = req->u.gather.prefetch;
+	zd_buffer_transfer(e, buffer, version);
+	*out = buffer;
+	return 0;
+}
+
+/* A copy in the place of one that is still in use. */
+static struct zd_buffer *replace(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_part *part = buffer->part;
+	struct zd_slot *slot = buffer->slot;
+	struct zd_extent extent = buffer->extent;
+	bool fill_due = buffer->fill_due;
+	buffer->fill_due = false; /* a persistent copy is not released: its memory stays the unit's */
+	zd_buffer_drop(e, buffer);
+	struct zd_buffer *copy = zd_buffer_new(e, part, slot, &extent, buffer);
+	copy->fill_due = fill_due;
+	return copy;
+}
+
+/* The copy that is there has another version than the wanted one. */
+static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
+                          uint64_t version, struct zd_buffer **out)
+{
+	bool in_use = zd_buffer_is_in_use(buffer);
+	int wait = 0;
+	if (!TAILQ_EMPTY(&buffer->leases))
+		wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, buffer->version, 0);
+	else if (in_use && !zd_may_defer(req))
+		wait = zd_wait_for(req, ZD_WAIT_REFRESH, 0, buffer->version, 0);
+	if (wait) {
+		req->wait.unit = buffer->unit;
+		return wait;
+	}
+	if (in_use)
+		buffer = replace(e, buffer);
+	zd_buffer_transfer(e, buffer, version);
+	*out = buffer;
+	return 0;
+}
+
+/* The copy that is there, or a transfer into one. */
+static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out,
+                                 struct zd_err *err)
+{
+	struct zd_part *part = req->u.gather.part;
+	struct zd_buffer *buffer = part->buffer;
+	uint64_t want = req->u.gather.version;
+	if (want == 0)
+		want = newest_version(part->unit);
+	int status = shards_check(req, part->unit, want, err);
+	if (status != 0)
+		return status;
+	if (zd_part_is_aliased(part))
+		return zd_alias_gather(e, req, want, out);
+	if (buffer && buffer->prefetched) {
+		zd_buffer_drop(e, buffer); /* nobody saw the former version */
+		buffer = NULL;
+	}
+	if (!buffer)
+		return gather_place(e, req, want, out, err);
+	return gather_refresh(e, req, buffer, want, out);
+}
+
+int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)
+{
+	struct zd_part *part = req->u.gather.part;
+	int status = gather_check(req, err);
+	if (status != 0)
+		return status;
+	struct zd_buffer *buffer = part->buffer;
+	status = description_check(part->unit, err);
+	if (status == 0 && buffer && buffer_has(buffer, req)) {
+		req->device->joined_gathers++;
+		e->joined_gathers++;
+		*out = buffer;
+		return 0;
+	}
+	if (status == 0)
+		status = zd_collective_check_order(req);
+	if (status == 0)
+		status = gather_begin_transfer(e, req, out, err);
+	/* The error depends on timing, and other daemons' ranks may not get it: also a slot's conflict. */
+	if (status < 0)
+		zd_collective_missed(e, req, status, err->text);
+	return status;
+}
+
+static int gather_try(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_scope *scope = req->u.gather.scope;
+	struct zd_buffer *buffer = NULL;
+	if (scope && scope->state == ZD_SCOPE_ENDED) { /* while the request waited */
+		zd_collective_given_up(e, req);
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "scope %llu of rank %u ended before unit '%s' came",
+		                  (unsigned long long)scope->id, zd_world_rank(req->member),
+		                  req->u.gather.part->unit->name);
+	}
+	int status = zd_gather_buffer(e, req, &buffer, err);
+	if (status != 0)
+		return status;
+	zd_assert(buffer);
+	return gather_done(e, req, buffer, err);
+}
+
+static int gather_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	int status = gather_try(e, req, err);
+	if (status != ZD_WAIT)
+		gather_end(req); /* what it took for as long as it lasts */
+	return status;
+}
+
+bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, uint64_t *version)
+{
+	if (req->kind == ZD_REQ_GATHER) {
+		*version = req->u.gather.version;
+		return req->u.gather.part == part;
+	}
+	if (req->kind != ZD_REQ_CONTEXT_BEGIN)
+		return false;
+	for (uint32_t i = req->u.gather.nheld; i < req->u.gather.nparts; i++) {
+		*version = req->u.gather.versions[i];
+		if (req->u.gather.parts[i] == part)
+			return true;
+	}
+	return false;
+}
+
+const struct zd_request_type zd_req_gather = {"gather", gather_begin, gather_attempt, gather_cancel};

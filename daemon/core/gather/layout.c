@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * layout.c - places of units: in the slots of ranks, and in the flat target.
+ *
+ * A unit gets its place in the target once, with its first shard: a unit without a shard has none. A unit's
+ * description gives the slot that its parts begin in, and whether they have a gradient. Each rank may change
+ * both for its own part: the slot between two uses of the unit, the gradient between a step's end and the
+ * next backward. A rank whose frozen units differ from another's gets MISMATCH when it begins a backward of
+ * the same window; `frozen_digest` makes that one comparison.
+ *
+ * Invariant: a group's slot counts the registered parts of each rank that are in it, and has the size of the
+ * largest unit that was put into it. A rank's block for a slot is freed when its last part has left the slot.
+ */
+#include <stdlib.h>
+
+#include "core/engine/events.h"
+#include "core/gather/buffer.h"
+#include "core/gather/gather.h"
+#include "core/gather/layout.h"
+#include "core/gather/scope.h"
+
+/* ---- Slots --------------------------------------------------------------------------------------------- */
+
+struct zd_group_slot *zd_group_slot_find(struct zd_group *group, uint32_t number)
+{
+	struct zd_group_slot *slot;
+	TAILQ_FOREACH (slot, &group->slots, link) {
+		if (slot->number == number)
+			break;
+	}
+	return slot;
+}
+
+void zd_slot_retire(struct zd_engine *e, struct zd_member *member, struct zd_slot *slot)
+{
+	TAILQ_REMOVE(&member->slots, slot, link);
+	if (slot->occupant)
+		slot->orphan = true;
+	else
+		zd_slot_free(e, slot);
+}
+
+static void slot_enter(struct zd_part *part, uint32_t number)
+{
+	struct zd_group *group = part->unit->group;
+	struct zd_group_slot *slot = zd_group_slot_find(group, number);
+	part->slot = number;
+	if (number == ZEROD_NO_SLOT)
+		return;
+	if (!slot) {
+		slot = zd_calloc(1, sizeof(*slot));
+		slot->number = number;
+		slot->parts = zd_calloc(group->local_world_size, sizeof(*slot->parts));
+		TAILQ_INSERT_TAIL(&group->slots, slot, link);
+	}
+	slot->bytes = zd_max_u64(slot->bytes, zd_unit_padded_bytes(part->unit));
+	slot->parts[part->rank]++;
+	slot->nparts++;
+}
+
+/* The part has no gathered buffer in the slot. */
+static void slot_leave(struct zd_engine *e, struct zd_part *part)
+{
+	struct zd_member *member = zd_part_member(part);
+	struct zd_group_slot *slot = zd_group_slot_find(member->group, part->slot);
+	struct zd_slot *block;
+	if (part->slot == ZEROD_NO_SLOT)
+		return;
+	part->slot = ZEROD_NO_SLOT;
+	slot->nparts--;
+	if (--slot->parts[part->rank] == 0) {
+		TAILQ_FOREACH (block, &member->slots, link) {
+			if (block->number != slot->number)
+				continue;
+			zd_slot_retire(e, member, block);
+			break;
+		}
+	}
+	if (slot->nparts > 0)
+		return;
+	TAILQ_REMOVE(&member->group->slots, slot, link);
+	free(slot->parts);
+	free(slot);
+}
+
+/* ---- Places -------------------------------------------------------------------------------------------- */
+
+static int target_check(const struct zd_unit *unit, struct zd_err *err)
+{
+	const struct zd_group *group = unit->group;
+	if (unit->targeted || zd_unit_target_numel(unit) <= INT64_MAX - group->target_numel)
+		return 0;
+	return zd_err_set(err, ZEROD_E_LIMIT,
+	                  "unit '%s': the group's target has %llu elements, %llu more are too many",
+	                  unit->name, (unsigned long long)group->target_numel,
+	                  (unsigned long long)zd_unit_target_numel(unit));
+}
+
+static void target_take(struct zd_unit *unit)
+{
+	struct zd_group *group = unit->group;
+	if (unit->targeted)
+		return;
+	unit->targeted = true;
+	unit->target_offset_numel = group->target_numel;
+	group->target_numel += zd_unit_target_numel(unit);
+}
+
+void zd_layout_give_back(struct zd_unit *unit)
+{
+	struct zd_group *group = unit->group;
+	if (!unit->targeted || unit->target_offset_numel + zd_unit_target_numel(unit) != group->target_numel)
+		return;
+	group->target_numel = unit->target_offset_numel;
+	unit->targeted = false;
+}
+
+int zd_layout_check(struct zd_unit *unit, struct zd_err *err)
+{
+	const struct zd_group_slot *slot = zd_group_slot_find(unit->group, unit->slot);
+	uint64_t bytes = zd_unit_padded_bytes(unit);
+	if (unit->laid_out)
+		return 0;
+	if (slot && slot->placed && bytes > slot->bytes)
+		return zd_err_set(
+		        err, ZEROD_E_INVALID,
+		        "unit '%s' needs %llu bytes; slot %u has %llu and was gathered into already: "
+		        "register its largest unit before the first gather",
+		        unit->name, (unsigned long long)bytes, unit->slot, (unsigned long long)slot->bytes);
+	return unit->frozen ? 0 : target_check(unit, err);
+}
+
+void zd_layout_enter(struct zd_part *part)
+{
+	struct zd_unit *unit = part->unit;
+	unit->laid_out = true;
+	if (!unit->frozen)
+		target_take(unit);
+	part->frozen = unit->frozen;
+	slot_enter(part, unit->slot);
+}
+
+/* The unit's bits in the `frozen_digest` of a rank that has changed its frozen flag. */
+static uint64_t digest_of(const struct zd_unit *unit)
+{
+	uint64_t x = unit->id * 0x9E3779B97F4A7C15ull;
+	x = (x ^ x >> 32) * 0xD6E8FEB86659FD93ull;
+	return x ^ x >> 32;
+}
+
+static void set_frozen(struct zd_part *part, bool frozen)
+{
+	if (part->frozen != frozen)
+		zd_part_member(part)->frozen_digest ^= digest_of(part->unit);
+	part->frozen = frozen;
+}
+
+void zd_layout_leave(struct zd_engine *e, struct zd_part *part)
+{
+	set_frozen(part, part->unit->frozen);
+	slot_leave(e, part);
+}
+
+/* ---- Frozen units -------------------------------------------------------------------------------------- */
+
+static bool is_changed(const struct zd_unit *unit, const struct zd_member *member)
+{
+	return unit->parts[member->rank].frozen != unit->frozen;
+}
+
+int zd_layout_compare(const struct zd_member *member, const struct zd_member *other, struct zd_err *err)
+{
+	const struct zd_unit *unit = member->group->units;
+	if (member->frozen_digest == other->frozen_digest)
+		return 0;
+	while (unit && is_changed(unit, member) == is_changed(unit, other))
+		unit = unit->hh_name.next;
+	zd_assert(unit);
+	bool frozen = unit->parts[member->rank].frozen;
+	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%s' is %s for rank %u and %s for rank %u", unit->name,
+	                  frozen ? "frozen" : "trainable", zd_world_rank(member),
+	                  frozen ? "trainable" : "frozen", zd_world_rank(other));
+}
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
+
+/* BUSY if the part's gathered buffer is leased or being filled, or a gather of it waits. */
+static int check_unused(const struct zd_request *req, const struct zd_part *part, struct zd_err *err)
+{
+	const struct zd_request *other;
+	const char *name = part->unit->name;
+	uint64_t version;
+	TAILQ_FOREACH (other, &req->session->requests, session_link) {
+		if (zd_gather_lacks(other, part, &version))
+			return zd_err_set(err, ZEROD_E_BUSY, "unit '%s': a gather under %s '%s' waits", name,
+			                  other->u.gather.scope ? "scope" : "tag",
+			                  other->u.gather.scope ? other->u.gather.scope->tag
+			                                        : other->u.gather.tag);
+	}
+	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) {
+		char tags[128];
+		zd_buffer_tags(part->buffer, tags, sizeof(tags));
+		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is held on rank %u by %s", name,
+		                  zd_world_rank(zd_part_member(part)), tags);
+	}
+	if (part->buffer && part->buffer->state == ZD_BUFFER_INFLIGHT)
+		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s': a gather of rank %u is under way", name,
+		                  zd_world_rank(zd_part_member(part)));
+	return 0;
+}
+
+static int set_slot_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                          struct zd_err *err)
+{
+	struct zd_part *part;
+	uint32_t slot = args->u.set_slot.slot;
+	int status = zd_part_find(e, req->session, args->u.set_slot.unit, &part, err);
+	if (status != 0)
+		return status;
+	if (slot > ZD_MAX_SLOTS)
+		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': slot %u; the highest is %u",
+		                  part->unit->name, slot, ZD_MAX_SLOTS);
+	if (slot == part->slot)
+		return 0;
+	status = check_unused(req, part, err);
+	if (status != 0)
+		return status;
+	if (part->buffer)
+		zd_buffer_drop(e, part->buffer);
+	slot_leave(e, part);
+	slot_enter(part, slot);
+	zd_dirty(e, zd_part_member(part)->device);
+	return 0;
+}
+
+/* Whether every rank has frozen the unit and no target that contains it is bound. */
+static bool is_frozen_everywhere(const struct zd_engine *e, const struct zd_unit *unit)
+{
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		const struct zd_part *part = &unit->parts[rank];
+		if (zd_part_is_registered(part) && !part->frozen)
+			return false;
+	}
+	return !e->events->has_target(unit->group);
+}
+
+static int set_frozen_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                            struct zd_err *err)
+{
+	struct zd_part *part;
+	bool frozen = args->u.set_frozen.frozen;
+	int status = zd_part_find(e, req->session, args->u.set_frozen.unit, &part, err);
+	if (status == 0 && part->frozen != frozen)
+		status = e->events->check_window_closed(zd_part_member(part), part->unit, err);
+	if (status == 0 && !frozen)
+		status = target_check(part->unit, err);
+	if (status != 0)
+		return status;
+	set_frozen(part, frozen);
+	if (!frozen)
+		target_take(part->unit);
+	else if (is_frozen_everywhere(e, part->unit))
+		zd_layout_give_back(part->unit);
+	req->u.reg.part = part;
+	return 0;
+}
+
+static int set_frozen_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	(void)err;
+	e->reply.u.set_frozen.target_offset_numel = req->u.reg.part->unit->target_offset_numel;
+	return 0;
+}
+
+const struct zd_request_type zd_req_set_slot = {.name = "set_slot", .begin = set_slot_begin};
+const struct zd_request_type zd_req_set_frozen = {"set_frozen", set_frozen_begin, set_frozen_attempt, NULL};

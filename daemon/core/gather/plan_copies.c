@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan_copies.c - the planner of gathers inside one daemon: a copy of each shard, by the device that has it.
+ *
+ * No copy depends on another one. A copy whose shard is being published, or whose buffer's memory is still in
+ * use, makes the whole transfer a deferred one (deferred.h), whose copies signal timelines of their own.
+ */
+#include "core/gather/buffer.h"
+#include "core/gather/deferred.h"
+#include "core/gather/transfer.h"
+
+void zd_transfer_add_copies(struct zd_buffer *buffer)
+{
+	struct zd_session *session = zd_part_member(buffer->part)->session;
+	const struct zd_unit *unit = buffer->unit;
+	uint32_t timelines = buffer->deferred ? ZD_TIMELINE_DEFERRED : ZD_TIMELINE_COPIES;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		struct zd_part *source = &unit->parts[rank];
+		struct zd_plan_step step = {.kind = ZD_TRANSFER_COPY, .source = rank};
+		if (source == buffer->part && buffer->own_left)
+			continue;
+		if (source->version == buffer->version)
+			source->readers++;
+		else
+			zd_deferred_await(session, buffer, source);
+		zd_transfer_add(buffer, step, timelines + zd_part_device(source));
+	}
+}
+
+void zd_transfer_run_copy(struct zd_engine *e, struct zd_buffer *buffer, struct zd_plan_step *step)
+{
+	const struct zd_part *source = &buffer->unit->parts[step->source];
+	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_part_device(source)};
+	command.u.copy.src = zd_part_location(source);
+	command.u.copy.dst = zd_extent_location(&buffer->extent);
+	command.u.copy.dst.bytes = command.u.copy.src.bytes;
+	command.u.copy.dst.offset += zd_shard_index(zd_part_member(source)) * command.u.copy.src.bytes;
+	command.u.copy.dst_device = buffer->device->index;
+	zd_transfer_submit(e, buffer, step, &command);
+}
+
+static uint32_t max_steps(const struct zd_group *group)
+{
+	return group->local_world_size;
+}
+
+static void build(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	(void)e;
+	zd_transfer_add_copies(buffer);
+}
+
+const struct zd_gather_planner zd_plan_copies = {
+        .leaves_own = true,
+        .max_steps = max_steps,
+        .build = build,
+};

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prefetch.c - prefetched buffers whose memory can be reused, for memory/retire.c. */
+#include "core/gather/buffer.h"
+#include "core/gather/collective.h"
+#include "core/gather/gather.h"
+
+/* Whether the buffer is prefetched and can be dropped without a remainder: no transfer into it and none out
+ * of it is under way, it has no slot, whose block would stay, and no ranks of other daemons have gathered it
+ * too. */
+static bool is_idle_prefetch(const struct zd_buffer *buffer)
+{
+	return buffer->prefetched && buffer->state == ZD_BUFFER_AVAILABLE && buffer->watches == 0 &&
+	       !buffer->slot && !buffer->aliased && !zd_buffer_is_shared(buffer);
+}
+
+void zd_prefetches_count(struct zd_device *device)
+{
+	struct zd_segment *segment;
+	const struct zd_buffer *buffer;
+	TAILQ_FOREACH (segment, &device->segments, device_link)
+		segment->prefetched_bytes = 0;
+	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
+		if (is_idle_prefetch(buffer))
+			buffer->extent.segment->prefetched_bytes += buffer->extent.bytes;
+	}
+}
+
+void zd_prefetches_drop(struct zd_engine *e, struct zd_segment *segment)
+{
+	struct zd_buffer *buffer, *next;
+	TAILQ_FOREACH_SAFE (buffer, &segment->device->buffers, device_link, next) {
+		if (buffer->extent.segment == segment)
+			zd_buffer_drop(e, buffer);
+	}
+}

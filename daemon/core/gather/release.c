@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* release.c - releases: a release ends one use of a lease, after the fences that the client names. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/cluster/span.h"
+#include "core/gather/buffer.h"
+#include "core/gather/collective.h"
+#include "core/gather/gather.h"
+
+static int release_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                         struct zd_err *err)
+{
+	struct zd_part *part;
+	const struct zd_fence_list *fences = &args->u.release.fences;
+	int status = zd_part_find(e, req->session, args->u.release.unit, &part, err);
+	if (status == 0)
+		status = zd_tag_check(args->u.release.tag, err);
+	if (status == 0)
+		status = zd_fences_check(fences, err);
+	if (status != 0)
+		return status;
+	req->member = zd_part_member(part);
+	req->device = req->member->device;
+	req->u.release.part = part;
+	memcpy(req->u.release.tag, args->u.release.tag, strlen(args->u.release.tag) + 1); /* checked above */
+	req->u.release.nfences = fences->count;
+	if (fences->count > 0) {
+		req->u.release.fences = zd_calloc(fences->count, sizeof(*fences->fences));
+		memcpy(req->u.release.fences, fences->fences, fences->count * sizeof(*fences->fences));
+	}
+	part->users++;
+	return 0;
+}
+
+/* Where gathers are collective, ranks of other daemons have released the unit and will gather it again where
+ * this rank would join its old buffer. So the group ends. */
+static void release_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	const struct zd_part *part = req->u.release.part;
+	char what[128];
+	req->u.release.part->users--;
+	if (!zd_gathers_are_collective(req->member->group))
+		return;
+	(void)snprintf(what, sizeof(what), "its release of unit '%.64s'", part->unit->name);
+	zd_span_give_up(e, req->member, what);
+}
+
+/* A client may send a release before its gather is answered: while the gather waits, so does the release. */
+static bool gather_waits(const struct zd_request *req)
+{
+	const struct zd_request *other;
+	TAILQ_FOREACH (other, &req->session->requests, session_link) {
+		if (other->kind == ZD_REQ_GATHER && other->u.gather.part == req->u.release.part &&
+		    !other->u.gather.prefetch && strcmp(other->u.gather.tag, req->u.release.tag) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Where gathers are collective: whether an earlier context_begin has still to join the buffer. On ranks where
+ * that request did not wait, it has joined. */
+static bool context_joins(const struct zd_request *req)
+{
+	const struct zd_part *part = req->u.release.part;
+	const struct zd_request *before;
+	uint64_t version;
+	if (!zd_gathers_are_collective(req->member->group))
+		return false;
+	TAILQ_FOREACH (before, &req->session->requests, session_link) {
+		if (before == req)
+			return false;
+		if (before->kind == ZD_REQ_CONTEXT_BEGIN && zd_gather_lacks(before, part, &version) &&
+		    part->buffer->version == version)
+			return true;
+	}
+	return false;
+}
+
+static int release_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	struct zd_part *part = req->u.release.part;
+	struct zd_lease *lease = part->buffer ? zd_lease_find(part->buffer, req->u.release.tag) : NULL;
+	if (lease ? context_joins(req) : gather_waits(req)) {
+		int wait = zd_wait_for(req, ZD_WAIT_GATHER, part->rank, 0, 0);
+		req->wait.unit = part->unit;
+		return wait;
+	}
+	part->users--;
+	if (!lease)
+		return zd_err_set(err, ZEROD_E_NOT_HELD, "rank %u does not hold unit '%s' under tag '%s'",
+		                  zd_world_rank(zd_part_member(part)), part->unit->name, req->u.release.tag);
+	const struct zd_fence_list fences = {req->u.release.nfences, req->u.release.fences};
+	e->reply.u.release.lease_ended = zd_lease_release(e, part->buffer, lease, &fences);
+	return 0;
+}
+
+const struct zd_request_type zd_req_release = {"release", release_begin, release_attempt, release_cancel};

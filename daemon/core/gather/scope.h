@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scope.h - holders that collect leases: forward scopes, their claims, and user contexts.
+ *
+ * A scope belongs to one rank. Each unit gathered in it has one lease there, under a tag that clients cannot
+ * use, so that no release ends the lease. All leases of a scope end together, with the scope.
+ */
+#ifndef ZD_CORE_SCOPE_H
+#define ZD_CORE_SCOPE_H
+
+#include "core/gather/buffer.h"
+
+enum zd_scope_state {
+	ZD_SCOPE_GATHERING, /* a context that has not gathered all of its units */
+	ZD_SCOPE_OPEN,
+	ZD_SCOPE_CLAIMED, /* the forward has ended, its backward has not */
+	ZD_SCOPE_ENDED,
+};
+
+struct zd_scope {
+	uint64_t id;
+	uint8_t state;
+	bool context;
+	bool ending;              /* marked for zd_scopes_end() */
+	struct zd_member *member; /* not valid when the scope is ENDED */
+	uint64_t parent;          /* the scope that it was begun in, which may have ended; 0: none */
+	uint64_t since_ns;
+	uint32_t refs; /* one of the member until it is ENDED, and one of each waiting request */
+	uint32_t nleases;
+	char tag[ZD_MAX_TAG_BYTES + 1]; /* "@scope 12", "@claim 12", "@context 12" */
+	TAILQ_HEAD(, zd_lease) leases;
+	TAILQ_ENTRY(zd_scope) member_link; /* by id: a parent precedes the scopes nested in it */
+	UT_hash_handle hh;
+};
+
+/* Makes a scope of the rank: GATHERING for a context, otherwise OPEN. LIMIT when the rank has too many,
+ * `leaving` of them not counted. */
+int zd_scope_new(struct zd_engine *e, struct zd_member *member, bool context, uint32_t leaving,
+                 struct zd_scope **out, struct zd_err *err) __attribute__((warn_unused_result));
+/* Finds a scope of the session that has not ended: NOT_FOUND. */
+int zd_scope_find(struct zd_engine *e, const struct zd_session *session, uint64_t id, struct zd_scope **out,
+                  struct zd_err *err) __attribute__((warn_unused_result));
+/* A reference of a waiting request: keeps the object allocated, not the scope open. */
+void zd_scope_ref(struct zd_scope *scope);
+void zd_scope_unref(struct zd_scope *scope);
+/* Adds the scope's lease on the buffer unless it has one; returns whether it was added. */
+bool zd_scope_hold(struct zd_engine *e, struct zd_scope *scope, struct zd_buffer *buffer);
+/* Ends all scopes of the member that are marked `ending`: their leases end now, the blocks are freed when the
+ * fences have passed. Returns the number of these scopes; their ids are in e->ended. */
+uint32_t zd_scopes_end(struct zd_engine *e, struct zd_member *member, const struct zd_fence_list *fences);
+/* Whether the request ends a scope that has a lease on the part's buffer. */
+bool zd_scope_end_drops(const struct zd_request *req, const struct zd_part *part);
+/* Ends all scopes of a rank that is being detached. */
+void zd_scopes_detach(struct zd_engine *e, struct zd_member *member);
+
+extern const struct zd_sm zd_sm_scope;
+
+#endif

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shadow.c - restores the last commit of groups with shadows.
+ *
+ * A part of such a group has a second block behind its shard, of the same size: its shadow. The shard's
+ * address never changes. Copies are made at these events:
+ *
+ *   update_begin   shard -> shadow, once after each commit; the update is granted when the copy is complete
+ *   commit         none: the shadows' contents become invalid, for all parts at once and in one step of the
+ *                  engine
+ *   rank lost      shadow -> shard for all that was written since the last commit, on all ranks; none
+ *                  while a commit is in doubt (update.c): shards and shadows both stay until the daemons know
+ *                  which of them is the last commit
+ *
+ * One whole copy of the last commit exists at every moment: a shard is written only while its part is SAVED
+ * (or DUE, until its writer has stopped), and a shadow only while it is FREE or SAVING, when the shard may
+ * not be written. FREE follows SAVED only in a commit, which makes the shard's content the last commit. So
+ * whatever ends a rank, or all of them, and whichever copy is cut short, the other block is whole.
+ *
+ * Versions are set back with the content and will be published a second time, so buffers that were gathered
+ * of the undone versions are stale. Remaining ranks that had published such a version, or may be writing,
+ * must not continue as before: they gather, update and commit again after a reset of their sessions. Shards
+ * that they may be writing are restored at the reset, or when the rank publishes, which is rejected, or
+ * leaves.
+ */
+#include "core/cluster/span.h"
+#include "core/gather/buffer.h"
+#include "core/gather/deferred.h"
+#include "core/gather/shadow.h"
+
+/* ---- Copies -------------------------------------------------------------------------------------------- */
+
+static void copy(struct zd_engine *e, struct zd_part *part, bool to_shadow, zd_op_fn *done)
+{
+	struct zd_location shard = zd_part_location(part), shadow = shard;
+	uint32_t device = part->shard.segment->device->index;
+	struct zd_command command = {.kind = ZD_CMD_COPY, .device = device};
+	shadow.offset += shadow.bytes;
+	command.u.copy.src = to_shadow ? shard : shadow;
+	command.u.copy.dst = to_shadow ? shadow : shard;
+	command.u.copy.dst_device = device;
+	part->readers++;
+	zd_op_submit(e, part->unit->group->job, &command, done, part, 0);
+}
+
+static void save_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                      const struct zd_op_result *result)
+{
+	struct zd_part *part = op->owner;
+	struct zd_request *req;
+	(void)result;
+	zd_sm_move(&zd_sm_shadow, &part->shadow, status == 0 ? ZD_SHADOW_SAVED : ZD_SHADOW_FREE);
+	TAILQ_FOREACH (req, &part->shard.segment->device->queue, device_link) {
+		if (status == 0 || req->kind != ZD_REQ_UPDATE_BEGIN)
+			continue;
+		for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
+			if (req->u.publish.parts[i] == part)
+				zd_request_fail(req, status, error);
+		}
+	}
+	zd_part_reader_done(e, part);
+}
+
+void zd_shadow_save(struct zd_engine *e, struct zd_part *part)
+{
+	if (part->shadow != ZD_SHADOW_FREE)
+		return;
+	zd_assert(part->version == part->committed && part->state == ZD_PART_UPDATE_WAIT);
+	zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_SAVING);
+	copy(e, part, true, save_done);
+}
+
+/* Other daemons do not know that this group is torn. So the daemon fails the group: they learn it when all
+ * ranks join again. */
+static void restore_failed(struct zd_engine *e, struct zd_part *part, int status, const char *error)
+{
+	struct zd_group *group = part->unit->group;
+	struct zd_err err = ZD_ERR_NONE;
+	group->torn = true;
+	if (!group->span)
+		return;
+	status = zd_err_set(&err, status,
+	                    "group '%.64s': rank %u's shard of unit '%.64s' was not set back: %s",
+	                    group->name, zd_world_rank(zd_part_member(part)), part->unit->name, error);
+	zd_span_fail(e, group, status, err.text);
+}
+
+/* A failed restore leaves the shard's content undefined. The shadow stays whole, for the next restore. */
+static void restore_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                         const struct zd_op_result *result)
+{
+	struct zd_part *part = op->owner;
+	(void)result;
+	if (status != 0)
+		restore_failed(e, part, status, error);
+	zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_SAVED);
+	for (uint32_t i = 0; i < e->ndevices; i++)
+		zd_dirty(e, &e->devices[i]); /* a reset waits for all groups of its session */
+	zd_part_reader_done(e, part);
+}
+
+/* Whether the rank's client may still be copying its own slice out of the shard: until its leases have ended
+ * and the fences of its releases have passed. */
+static bool is_read_by_client(const struct zd_engine *e, const struct zd_part *part)
+{
+	const struct zd_buffer *buffer;
+	if (!e->sink.client_copies_own)
+		return false;
+	TAILQ_FOREACH (buffer, &part->shard.segment->device->buffers, device_link) {
+		if (buffer->part == part && buffer->own_copied &&
+		    (!TAILQ_EMPTY(&buffer->leases) || buffer->watches > 0))
+			return true;
+	}
+	return false;
+}
+
+void zd_shadow_try(struct zd_engine *e, struct zd_part *part)
+{
+	if (part->shadow != ZD_SHADOW_DUE || part->state == ZD_PART_DYING || zd_part_is_written(part) ||
+	    part->readers > 0 || is_read_by_client(e, part))
+		return;
+	zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_RESTORING);
+	copy(e, part, false, restore_done);
+}
+
+/* ---- Commits ------------------------------------------------------------------------------------------- */
+
+void zd_shadow_commit(struct zd_part *part)
+{
+	/* A shard that was not published since the last commit still holds it, and so does its shadow. */
+	if (part->shadow == ZD_SHADOW_SAVED && part->version != part->committed)
+		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_FREE);
+}
+
+/* Whether the buffer holds the last commit of every shard. */
+static bool is_of_last_commit(const struct zd_buffer *buffer)
+{
+	for (uint32_t rank = 0; rank < buffer->unit->group->local_world_size; rank++) {
+		if (buffer->unit->parts[rank].committed != buffer->version)
+			return false;
+	}
+	return true;
+}
+
+static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
+{
+	bool undone = false;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		struct zd_part *part = &unit->parts[rank];
+		if (part->shadow != ZD_SHADOW_SAVED || part->state == ZD_PART_DYING ||
+		    (part->version == part->committed && !zd_part_is_written(part)))
+			continue;
+		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_DUE);
+		zd_deferred_unpublished(e, part);
+		part->version = part->committed;
+		/* a session that has joined as this rank since has published nothing */
+		if (part->state != ZD_PART_DETACHED)
+			zd_part_member(part)->set_back = true;
+		undone = true;
+	}
+	for (uint32_t rank = 0; rank < unit->group->local_world_size && undone; rank++) {
+		struct zd_buffer *buffer = unit->parts[rank].buffer;
+		if (buffer && !is_of_last_commit(buffer))
+			buffer->stale = true;
+		zd_shadow_try(e, &unit->parts[rank]);
+	}
+}
+
+void zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group)
+{
+	struct zd_unit *unit;
+	for (unit = group->units; unit; unit = unit->hh_name.next)
+		roll_back_unit(e, unit);
+	zd_dirty_group(e, group);
+}
+
+void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)
+{
+	struct zd_unit *unit;
+	if (member->group->shadow) /* the reset acknowledges the loss of a rank */
+		member->told = member->group->generation;
+	member->set_back = false;
+	for (unit = member->group->units; unit && member->group->shadow; unit = unit->hh_name.next) {
+		struct zd_part *part = &unit->parts[member->rank];
+		if (part->shadow != ZD_SHADOW_DUE || part->state != ZD_PART_UPDATING)
+			continue;
+		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
+		zd_shadow_try(e, part);
+	}
+}
+
+const struct zd_part *zd_shadow_find_owed(const struct zd_engine *e, const struct zd_member *member)
+{
+	const struct zd_unit *unit;
+	for (unit = member->group->units; unit && member->group->shadow; unit = unit->hh_name.next) {
+		const struct zd_part *part = &unit->parts[member->rank];
+		if (zd_shadow_is_owed(part) && part->state != ZD_PART_DYING && !is_read_by_client(e, part))
+			return part;
+	}
+	return NULL;
+}
+
+int zd_shadow_undone(const struct zd_part *part, struct zd_err *err)
+{
+	const struct zd_group *group = part->unit->group;
+	if (group->state == ZD_GROUP_ABORTED)
+		return zd_group_check(group, err);
+	return zd_err_set(
+	        err, ZEROD_E_PEER_LOST,
+	        "rank %u (pid %u) of group '%s' went during the update: unit '%s' is set back to step %llu",
+	        zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name, part->unit->name,
+	        (unsigned long long)group->committed_step);
+}
+
+/* ---- Invariants ---------------------------------------------------------------------------------------- */
+
+void zd_shadow_check(const struct zd_engine *e, const struct zd_part *part)
+{
+	bool copies = part->shadow == ZD_SHADOW_SAVING || part->shadow == ZD_SHADOW_RESTORING;
+	zd_assert((part->shadow != ZD_SHADOW_NONE) ==
+	          (part->unit->group->shadow && part->state != ZD_PART_ABSENT));
+	zd_assert(!copies || part->readers > 0);
+	if (part->shadow == ZD_SHADOW_NONE || part->state == ZD_PART_DYING)
+		return;
+	/* The shard or the shadow is the last commit, or both hold the same bytes. */
+	if (zd_part_is_written(part) || part->version != part->committed)
+		zd_assert(part->shadow == ZD_SHADOW_SAVED || part->shadow == ZD_SHADOW_DUE);
+	if (zd_shadow_is_owed(part))
+		zd_assert(part->version == part->committed);
+	if (part->shadow == ZD_SHADOW_RESTORING)
+		zd_assert(!zd_part_is_written(part));
+	if (part->unit->group->voted_step) /* the shards hold what other daemons may have committed */
+		zd_assert(!zd_shadow_is_owed(part));
+	if (part->shadow == ZD_SHADOW_DUE) /* an event to come will call zd_shadow_try() */
+		zd_assert(zd_part_is_written(part) || part->readers > 0 || is_read_by_client(e, part));
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* shadow.h - shadows: copies of shards as of the last commit, kept while the shards are written. */
+#ifndef ZD_CORE_SHADOW_H
+#define ZD_CORE_SHADOW_H
+
+#include "core/gather/unit.h"
+
+/* The bytes of a rank's shard, with its shadow. */
+static inline uint64_t zd_unit_part_bytes(const struct zd_unit *unit)
+{
+	return zd_unit_shard_bytes(unit) * (unit->group->shadow ? 2 : 1);
+}
+
+/* Other daemons may have made the commit that this daemon has voted for. Shards and shadows are kept until
+ * the daemons connect again. */
+static inline bool zd_group_in_doubt(const struct zd_group *group)
+{
+	return group->voted_step != 0 && group->state != ZD_GROUP_READY;
+}
+
+enum zd_shadow_state {
+	ZD_SHADOW_NONE,      /* the part has no shadow block */
+	ZD_SHADOW_FREE,      /* the shard holds the last commit, the shadow holds nothing */
+	ZD_SHADOW_SAVING,    /* shard -> shadow under way */
+	ZD_SHADOW_SAVED,     /* the shadow holds the last commit: the shard may be written */
+	ZD_SHADOW_DUE,       /* the shard is to be restored, when it is neither written nor read any more */
+	ZD_SHADOW_RESTORING, /* shadow -> shard under way */
+};
+
+/* The shard does not hold the content of its version yet. */
+static inline bool zd_shadow_is_owed(const struct zd_part *part)
+{
+	return part->shadow == ZD_SHADOW_DUE || part->shadow == ZD_SHADOW_RESTORING;
+}
+
+/* Saves the last commit before the shard is written, unless that has been done. The copy counts as a
+ * reader. */
+void zd_shadow_save(struct zd_engine *e, struct zd_part *part);
+/* The shard's content becomes the last commit. Called before part->committed is set. */
+void zd_shadow_commit(struct zd_part *part);
+/* A rank is lost: undoes everything that the group has written since its last commit, on all ranks. */
+void zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group);
+/* The rank's session is reset, so its streams do not write any more: ends its updates that were undone. */
+void zd_shadow_accept(struct zd_engine *e, struct zd_member *member);
+/* A part of the rank that is still to be restored; NULL: none. */
+const struct zd_part *zd_shadow_find_owed(const struct zd_engine *e, const struct zd_member *member);
+/* Restores the shard if that is DUE and it is neither written nor read. Called whenever a writer or reader
+ * ends. */
+void zd_shadow_try(struct zd_engine *e, struct zd_part *part);
+/* The error for an update that was undone: PEER_LOST, or the reason why the group is ABORTED. */
+int zd_shadow_undone(const struct zd_part *part, struct zd_err *err) __attribute__((warn_unused_result));
+/* For zd_engine_check(). */
+void zd_shadow_check(const struct zd_engine *e, const struct zd_part *part);
+
+extern const struct zd_sm zd_sm_shadow;
+
+/* The daemons meet, and all are at `step` or in doubt about it: so is the group now, if it was in doubt. */
+void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn);
+
+#endif

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * transfer.c - transfers: it has a planner build the plan of each, starts it, and reports its end.
+ *
+ * The table `steps` names the function that runs each kind of step. A transfer that cannot start yet is
+ * queued (deferred.h). After a failed step the buffer is stale, and the streams that wait for it are freed.
+ */
+#include "core/gather/buffer.h"
+#include "core/gather/deferred.h"
+#include "core/gather/gather.h"
+#include "core/gather/transfer.h"
+
+#include <stdlib.h>
+
+static void complete_publish(struct zd_engine *e, struct zd_buffer *buffer, struct zd_plan_step *step)
+{
+	zd_plan_complete(e, &buffer->plan, step);
+}
+
+static const struct {
+	void (*run)(struct zd_engine *e, struct zd_buffer *buffer, struct zd_plan_step *step);
+	bool reads_shard; /* the source's `readers` count the step */
+} steps[ZD_TRANSFER_NSTEPS] = {
+        [ZD_TRANSFER_COPY] = {zd_transfer_run_copy, true},
+        [ZD_TRANSFER_EXCHANGE] = {zd_transfer_run_exchange, true},
+        [ZD_TRANSFER_RELAY] = {zd_transfer_run_relay, false},
+        [ZD_TRANSFER_PUBLISH] = {complete_publish, false},
+};
+
+/* ---- The plan's owner ---------------------------------------------------------------------------------- */
+
+void zd_transfer_submit(struct zd_engine *e, struct zd_buffer *buffer, struct zd_plan_step *step,
+                        struct zd_command *command)
+{
+	command->signal = step->signal;
+	zd_plan_submit(e, &buffer->plan, step, command);
+}
+
+static void step_run(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step)
+{
+	steps[step->kind].run(e, plan->owner, step);
+}
+
+static void step_ended(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
+                       const struct zd_op_result *result)
+{
+	(void)plan;
+	(void)status;
+	(void)result;
+	if (step->kind == ZD_TRANSFER_RELAY)
+		zd_transfer_relay_ended(e, step);
+}
+
+static int step_done(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, struct zd_err *err)
+{
+	(void)err;
+	if (step->kind == ZD_TRANSFER_EXCHANGE)
+		zd_transfer_exchanged(e, plan->owner);
+	return 0;
+}
+
+static void step_failed(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
+                        const char *error)
+{
+	struct zd_buffer *buffer = plan->owner;
+	const struct zd_gather_planner *planner = zd_gather_planner_of(buffer->unit->group);
+	/* Not the session that has taken its rank's place since. */
+	struct zd_session *session = zd_session_find(e, buffer->session);
+	buffer->stale = true;
+	/* Its streams wait, though the buffer may be released already; but a reset since has freed them. */
+	if (session && session->resets == buffer->resets) {
+		if (buffer->deferred)
+			zd_deferred_break(e, session); /* the fences behind this one's, on its timeline */
+		zd_session_abort(e, session, step->signal.timeline);
+	}
+	if (planner->failed)
+		planner->failed(e, buffer, step, status, error);
+}
+
+static void plan_over(struct zd_engine *e, struct zd_plan *plan)
+{
+	struct zd_buffer *buffer = plan->owner;
+	(void)e;
+	if (buffer->state == ZD_BUFFER_INFLIGHT)
+		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
+}
+
+/* The buffer may be gone behind zd_buffer_op_over(); a shard that is still read keeps its unit. */
+static void step_over(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step)
+{
+	struct zd_buffer *buffer = plan->owner;
+	const struct zd_gather_planner *planner = zd_gather_planner_of(buffer->unit->group);
+	struct zd_part *source = steps[step->kind].reads_shard ? &buffer->unit->parts[step->source] : NULL;
+	if (planner->step_over)
+		planner->step_over(e, buffer);
+	zd_buffer_op_over(e, buffer);
+	if (source)
+		zd_part_reader_done(e, source);
+}
+
+static const struct zd_plan_type plan_type = {step_run,    step_ended, step_done,
+                                              step_failed, plan_over,  step_over};
+
+/* ---- Transfers ----------------------------------------------------------------------------------------- */
+
+void zd_transfer_add(struct zd_buffer *buffer, struct zd_plan_step step, uint32_t timeline)
+{
+	struct zd_session *session = zd_part_member(buffer->part)->session;
+	step.signal = (struct zd_signal){session->id, timeline, ++session->timeline[timeline]};
+	(void)zd_plan_add(&buffer->plan, step);
+}
+
+/* The shards that the copies read are not all there, or the buffer's memory is still in use. */
+static bool is_early(const struct zd_buffer *buffer)
+{
+	const struct zd_unit *unit = buffer->unit;
+	bool early = buffer->former;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
+		early |= zd_deferred_comes(&unit->parts[rank], buffer->version);
+	return early;
+}
+
+static bool is_left_to_client(const struct zd_engine *e, const struct zd_buffer *buffer)
+{
+	return e->sink.client_copies_own && e->sink.client_copies_own(e->sink.arg, buffer->device->index,
+	                                                              zd_unit_shard_bytes(buffer->unit));
+}
+
+/* One fence for each timeline that the steps signal: a timeline's commands end in order. */
+static void set_fences(struct zd_buffer *buffer)
+{
+	const struct zd_session *session = zd_part_member(buffer->part)->session;
+	struct zd_timelines signalled = {{0}};
+	free(buffer->fences);
+	buffer->fences = zd_calloc(buffer->plan.nsteps ? buffer->plan.nsteps : 1, sizeof(*buffer->fences));
+	buffer->nfences = 0;
+	for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
+		uint32_t timeline = buffer->plan.steps[i].signal.timeline;
+		if (zd_timelines_has(&signalled, timeline))
+			continue;
+		zd_timelines_add(&signalled, timeline);
+		buffer->fences[buffer->nfences++] = (struct zd_fence){timeline, session->timeline[timeline]};
+	}
+}
+
+void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version)
+{
+	const struct zd_group *group = buffer->unit->group;
+	const struct zd_gather_planner *planner = zd_gather_planner_of(group);
+	struct zd_session *session = zd_part_member(buffer->part)->session;
+	zd_assert(buffer->plan.left == 0 && buffer->watches == 0);
+	if (buffer->state == ZD_BUFFER_AVAILABLE)
+		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_INFLIGHT);
+	buffer->version = version;
+	buffer->stale = false;
+	buffer->deferred = is_early(buffer);
+	/* A client would have to learn when it may begin to copy. */
+	buffer->own_left = planner->leaves_own && !buffer->deferred && is_left_to_client(e, buffer);
+	buffer->own_copied = false;
+	buffer->device->gathers++;
+	e->gathers++;
+	buffer->transfer = e->gathers;
+	buffer->session = session->id;
+	buffer->resets = session->resets;
+	e->gathered_bytes_total += buffer->extent.bytes;
+
+	zd_plan_deinit(&buffer->plan);
+	zd_plan_init(&buffer->plan, &plan_type, group->job, buffer, planner->max_steps(group));
+	planner->build(e, buffer);
+	set_fences(buffer);
+	if (buffer->deferred)
+		TAILQ_INSERT_TAIL(&session->deferred, buffer, deferred_link);
+	else
+		zd_plan_start(e, &buffer->plan);
+	if (planner->started)
+		planner->started(e, buffer);
+	if (buffer->plan.nsteps == 0)
+		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
+}
+
+void zd_buffer_transfer_nothing(struct zd_buffer *buffer)
+{
+	zd_plan_deinit(&buffer->plan);
+	zd_plan_init(&buffer->plan, &plan_type, buffer->unit->group->job, buffer, 1);
+	(void)zd_plan_add(&buffer->plan, (struct zd_plan_step){.kind = ZD_TRANSFER_PUBLISH, .waits = 1});
+}

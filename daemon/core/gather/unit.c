@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit.c - units, their descriptions, and each rank's part of them.
+ *
+ * The first rank that registers a name describes the unit; every other rank must give the same description. A
+ * rank whose description differs gets MISMATCH, and so do the gathers of the other ranks until that rank
+ * agrees, so that no rank waits for ever. A unit is freed after its last part, buffer and reduction.
+ *
+ * A unit that all ranks have left may be described differently at once: it becomes the former unit of that
+ * name. The new unit gets its places in slot and target when the former one has been freed.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "core/engine/departure.h"
+#include "core/engine/events.h"
+#include "core/gather/buffer.h"
+#include "core/gather/collective.h"
+#include "core/gather/layout.h"
+#include "core/gather/shadow.h"
+#include "core/gather/unit.h"
+
+uint64_t zd_part_true_numel(const struct zd_part *part)
+{
+	const struct zd_unit *unit = part->unit;
+	uint64_t first = zd_shard_index(zd_part_member(part)) * unit->shard_numel;
+	return first >= unit->numel ? 0 : zd_min_u64(unit->shard_numel, unit->numel - first);
+}
+
+int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, struct zd_part **out,
+                 struct zd_err *err)
+{
+	struct zd_unit *unit;
+	struct zd_member *member;
+	HASH_FIND(hh, e->units, &id, sizeof(id), unit);
+	if (!unit)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no unit %llu", (unsigned long long)id);
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (member->group != unit->group)
+			continue;
+		struct zd_part *part = &unit->parts[member->rank];
+		if (part->state == ZD_PART_ABSENT || part->state == ZD_PART_FILLING ||
+		    part->state == ZD_PART_DETACHED || part->state == ZD_PART_DYING)
+			break;
+		*out = part;
+		return 0;
+	}
+	return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session has not registered unit %llu",
+	                  (unsigned long long)id);
+}
+
+/* ---- Descriptions -------------------------------------------------------------------------------------- */
+
+static int view_check(const struct zd_args *args, uint32_t index, struct zd_err *err)
+{
+	const char *unit = args->u.unit_register.name;
+	uint64_t numel = args->u.unit_register.numel;
+	const struct zd_view_args *views = args->u.unit_register.views, *view = &views[index];
+	int status = zd_name_check(view->name, ZD_MAX_UNIT_NAME_BYTES, "view name", err);
+	if (status != 0)
+		return status;
+	for (uint32_t i = 0; i < index; i++) {
+		if (strcmp(views[i].name, view->name) == 0)
+			return zd_err_set(err, ZEROD_E_INVALID,
+			                  "unit '%.64s': views %u and %u both have the name '%.64s'", unit, i,
+			                  index, view->name);
+	}
+	if (view->ndim > ZD_MAX_DIMS)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "unit '%.64s': view '%.64s' has %u dimensions; at most %u", unit,
+		                  view->name, view->ndim, ZD_MAX_DIMS);
+	uint64_t count = 1;
+	for (uint32_t i = 0; i < view->ndim; i++) {
+		if (__builtin_mul_overflow(count, view->shape[i], &count))
+			return zd_err_set(err, ZEROD_E_INVALID,
+			                  "unit '%.64s': view %u '%.64s': the product of its shape overflows",
+			                  unit, index, view->name);
+	}
+	if (view->offset_numel > numel || count > numel - view->offset_numel)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "unit '%.64s': view '%.64s' of %llu elements at %llu ends behind the "
+		                  "unit's %llu",
+		                  unit, view->name, (unsigned long long)count,
+		                  (unsigned long long)view->offset_numel, (unsigned long long)numel);
+	return 0;
+}
+
+/* Elements of one rank's shard, padded. */
+static uint64_t shard_numel(uint64_t numel, enum zerod_dtype dtype, uint32_t nshards)
+{
+	return zd_align_up((numel + nshards - 1) / nshards, ZD_SHARD_ALIGN_BYTES / zerod_dtype_bytes(dtype));
+}
+
+static int description_check(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
+{
+	const char *name = args->u.unit_register.name;
+	uint64_t numel = args->u.unit_register.numel;
+	int status = zd_name_check(name, ZD_MAX_UNIT_NAME_BYTES, "unit name", err);
+	if (status != 0)
+		return status;
+	size_t itemsize = zerod_dtype_bytes(args->u.unit_register.dtype);
+	if (itemsize == 0)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': unknown dtype %u", name,
+		                  args->u.unit_register.dtype);
+	if (numel == 0 || numel > ZD_MAX_BYTES / itemsize)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': numel %llu is none of 1 .. %llu", name,
+		                  (unsigned long long)numel, ZD_MAX_BYTES / itemsize);
+	uint64_t padded = nshards * shard_numel(numel, args->u.unit_register.dtype, nshards);
+	if (padded > ZD_MAX_BYTES / itemsize)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "unit '%s': %llu elements, padded for %u ranks, are more than %llu", name,
+		                  (unsigned long long)padded, nshards, ZD_MAX_BYTES / itemsize);
+	if (args->u.unit_register.nviews > ZD_MAX_VIEWS)
+		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': %u views; at most %u", name,
+		                  args->u.unit_register.nviews, ZD_MAX_VIEWS);
+	if (args->u.unit_register.slot > ZD_MAX_SLOTS)
+		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': slot %u; the highest is %u", name,
+		                  args->u.unit_register.slot, ZD_MAX_SLOTS);
+	for (uint32_t i = 0; i < args->u.unit_register.nviews && status == 0; i++)
+		status = view_check(args, i, err);
+	return status;
+}
+
+static bool view_equal(const struct zd_view_args *a, const struct zd_view_args *b)
+{
+	return strcmp(a->name, b->name) == 0 && a->offset_numel == b->offset_numel && a->ndim == b->ndim &&
+	       memcmp(a->shape, b->shape, a->ndim * sizeof(a->shape[0])) == 0;
+}
+
+static bool description_equal(const struct zd_unit *unit, const struct zd_args *args)
+{
+	if ((uint32_t)unit->dtype != args->u.unit_register.dtype ||
+	    unit->numel != args->u.unit_register.numel || unit->slot != args->u.unit_register.slot ||
+	    unit->frozen != args->u.unit_register.frozen ||
+	    unit->all_reduce != args->u.unit_register.all_reduce ||
+	    unit->nviews != args->u.unit_register.nviews)
+		return false;
+	for (uint32_t i = 0; i < unit->nviews; i++) {
+		if (!view_equal(&unit->views[i], &args->u.unit_register.views[i]))
+			return false;
+	}
+	return true;
+}
+
+/* "float32, 40 elements, slot 1, views w[4,8]@0 b[8]@32", truncated to the buffer. */
+static void description_text(enum zerod_dtype dtype, uint64_t numel, uint32_t slot, bool frozen,
+                             bool all_reduce, uint32_t nviews, const struct zd_view_args *views, char *out,
+                             size_t out_bytes)
+{
+	int used = snprintf(out, out_bytes, "%s, %llu elements", zerod_dtype_name(dtype),
+	                    (unsigned long long)numel);
+	if (slot != ZEROD_NO_SLOT)
+		used += snprintf(out + used, out_bytes - (size_t)used, ", slot %u", slot);
+	if (frozen)
+		used += snprintf(out + used, out_bytes - (size_t)used, ", frozen");
+	if (all_reduce)
+		used += snprintf(out + used, out_bytes - (size_t)used, ", all-reduced");
+	for (uint32_t i = 0; i < nviews && (size_t)used < out_bytes - 64; i++) {
+		used += snprintf(out + used, out_bytes - (size_t)used, "%s%.16s[", i ? " " : ", views ",
+		                 views[i].name);
+		for (uint32_t d = 0; d < views[i].ndim && (size_t)used < out_bytes - 32; d++)
+			used += snprintf(out + used, out_bytes - (size_t)used, "%s%llu", d ? "," : "",
+			                 (unsigned long long)views[i].shape[d]);
+		if ((size_t)used < out_bytes - 24)
+			used += snprintf(out + used, out_bytes - (size_t)used, "]@%llu",
+			                 (unsigned long long)views[i].offset_numel);
+	}
+}
+
+static int mismatch(struct zd_unit *unit, const struct zd_member *member, const struct zd_args *args,
+                    struct zd_err *err)
+{
+	char had[180], says[180];
+	description_text(unit->dtype, unit->numel, unit->slot, unit->frozen, unit->all_reduce, unit->nviews,
+	                 unit->views, had, sizeof(had));
+	description_text(args->u.unit_register.dtype, args->u.unit_register.numel, args->u.unit_register.slot,
+	                 args->u.unit_register.frozen, args->u.unit_register.all_reduce,
+	                 args->u.unit_register.nviews, args->u.unit_register.views, says, sizeof(says));
+	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%.64s': rank %u registered %s; rank %u says %s",
+	                  unit->name, member->group->first_rank + unit->first_rank, had,
+	                  zd_world_rank(member), says);
+}
+
+/* ---- Units --------------------------------------------------------------------------------------------- */
+
+static void unit_free(struct zd_unit *unit)
+{
+	for (uint32_t i = 0; i < unit->nviews; i++)
+		free((char *)unit->views[i].name);
+	free(unit->views);
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
+		zd_collective_free(unit->parts[rank].collective);
+	free(unit->parts);
+	free(unit->mismatch);
+	free(unit->name);
+	free(unit);
+}
+
+static int unit_new(struct zd_engine *e, struct zd_member *member, const struct zd_args *args,
+                    struct zd_unit **out, struct zd_err *err)
+{
+	struct zd_group *group = member->group;
+	if (HASH_CNT(hh_name, group->units) >= ZD_MAX_UNITS)
+		return zd_err_set(err, ZEROD_E_LIMIT, "group '%s' has %u units already", group->name,
+		                  ZD_MAX_UNITS);
+	struct zd_unit *unit = zd_calloc(1, sizeof(*unit));
+	unit->name = zd_strdup(args->u.unit_register.name);
+	unit->group = group;
+	unit->dtype = args->u.unit_register.dtype;
+	unit->numel = args->u.unit_register.numel;
+	unit->shard_numel = shard_numel(unit->numel, unit->dtype, group->nshards);
+	unit->slot = args->u.unit_register.slot;
+	unit->frozen = args->u.unit_register.frozen;
+	unit->all_reduce = args->u.unit_register.all_reduce;
+	unit->first_rank = member->rank;
+	unit->nviews = args->u.unit_register.nviews;
+	unit->views = zd_calloc(unit->nviews ? unit->nviews : 1, sizeof(*unit->views));
+	for (uint32_t i = 0; i < unit->nviews; i++) {
+		unit->views[i] = args->u.unit_register.views[i];
+		unit->views[i].name = zd_strdup(args->u.unit_register.views[i].name);
+	}
+	unit->parts = zd_calloc(group->local_world_size, sizeof(*unit->parts));
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		unit->parts[rank].unit = unit;
+		unit->parts[rank].rank = rank;
+		unit->parts[rank].frozen = unit->frozen;
+		if (zd_gathers_are_collective(group))
+			unit->parts[rank].collective = zd_collective_new();
+	}
+	unit->id = zd_next_id(e);
+	HASH_ADD(hh, e->units, id, sizeof(unit->id), unit);
+	HASH_ADD_KEYPTR(hh_name, group->units, unit->name, strlen(unit->name), unit);
+	zd_group_ref(group);
+	*out = unit;
+	return 0;
+}
+
+bool zd_unit_is_left(const struct zd_unit *unit)
+{
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		if (!zd_part_is_gone(&unit->parts[rank]))
+			return false;
+	}
+	return unit->registrations == 0;
+}
+
+/* Frees the unit's name. No other former unit has it: while one exists, registrations of the name wait, so no
+ * newer unit of that name has a part. */
+static void unit_make_former(struct zd_unit *unit)
+{
+	struct zd_group *group = unit->group;
+	HASH_DELETE(hh_name, group->units, unit);
+	HASH_ADD_KEYPTR(hh_name, group->former, unit->name, strlen(unit->name), unit);
+	unit->is_former = true;
+}
+
+static bool unit_has_former(const struct zd_unit *unit)
+{
+	const struct zd_unit *former;
+	HASH_FIND(hh_name, unit->group->former, unit->name, strlen(unit->name), former);
+	return former != NULL;
+}
+
+void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
+{
+	struct zd_group *group = unit->group;
+	zd_assert(unit->refs > 0);
+	if (--unit->refs > 0)
+		return;
+	HASH_DEL(e->units, unit);
+	if (unit->is_former) {
+		HASH_DELETE(hh_name, group->former, unit);
+		zd_dirty_group(e, group); /* a registration of the same name may wait for this */
+	} else {
+		HASH_DELETE(hh_name, group->units, unit);
+	}
+	zd_layout_give_back(unit);
+	if (!group->units && !group->former)
+		group->target_numel = 0;
+	unit_free(unit);
+	zd_group_unref(e, group);
+}
+
+/* ---- Parts --------------------------------------------------------------------------------------------- */
+
+static void part_absent(struct zd_engine *e, struct zd_part *part)
+{
+	struct zd_member *member = zd_part_member(part);
+	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_ABSENT);
+	zd_pool_free(e, &part->shard);
+	part->version = 0;
+	part->first = 0;
+	part->committed = 0;
+	part->persistent = false;
+	if (part->shadow != ZD_SHADOW_NONE)
+		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_NONE);
+	zd_dirty_group(e, member->group);
+	zd_unit_unref(e, part->unit);
+}
+
+/* Uncharges the shard now; frees it when the last reader has ended. Gathered buffers that contain it stay
+ * with their leases but are stale, so that no gather joins them: a rank that replaces this one may publish
+ * other bytes under the same version. */
+static void part_drop(struct zd_engine *e, struct zd_part *part)
+{
+	struct zd_device *device = part->shard.segment->device;
+	zd_assert(!part->buffer);
+	zd_layout_leave(e, part);
+	for (uint32_t rank = 0; rank < part->unit->group->local_world_size; rank++) {
+		if (part->unit->parts[rank].buffer)
+			part->unit->parts[rank].buffer->stale = true;
+	}
+	zd_uncharge(e, part->unit->group->job, device, ZD_CHARGE_SHARD, part->shard.bytes);
+	if (part->readers == 0) {
+		part_absent(e, part);
+		return;
+	}
+	device->quarantine_bytes += part->shard.bytes;
+	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_DYING);
+}
+
+void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
+{
+	zd_assert(part->readers > 0);
+	part->readers--;
+	if (part->readers > 0)
+		return;
+	/* The shard's device: the rank may have joined again on another one. */
+	struct zd_device *device = part->shard.segment->device;
+	zd_dirty(e, device);
+	if (part->state == ZD_PART_DYING) {
+		device->quarantine_bytes -= part->shard.bytes;
+		part_absent(e, part);
+	} else {
+		zd_shadow_try(e, part);
+	}
+}
+
+static void process_gone(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                         const struct zd_op_result *result)
+{
+	(void)status;
+	(void)error;
+	(void)result;
+	zd_part_reader_done(e, op->owner);
+}
+
+static void part_detach(struct zd_engine *e, struct zd_part *part)
+{
+	const struct zd_member *member = zd_part_member(part);
+	if (zd_part_is_gone(part))
+		return;
+	if (part->buffer)
+		zd_buffer_revoke(e, part->buffer);
+	if (part->shard.block && zd_departure_hold(e, member->session, member->group->job,
+	                                           part->shard.segment->device, process_gone, part))
+		part->readers++;
+	/* A shard whose fill has not ended holds no bytes to keep. */
+	if (part->unit->group->job->durable && part->state != ZD_PART_FILLING) {
+		if (part->state != ZD_PART_DETACHED)
+			zd_sm_move(&zd_sm_part, &part->state, ZD_PART_DETACHED);
+		zd_layout_leave(e, part);
+		zd_shadow_try(e, part); /* its writer has ended */
+		return;
+	}
+	part_drop(e, part);
+}
+
+void zd_parts_detach(struct zd_engine *e, struct zd_member *member)
+{
+	struct zd_unit *unit, *next;
+	struct zd_group *group = member->group;
+	zd_group_ref(group);
+	HASH_ITER (hh_name, group->units, unit, next) {
+		if (unit->mismatch && unit->mismatch_rank == member->rank) {
+			free(unit->mismatch);
+			unit->mismatch = NULL;
+		}
+		part_detach(e, &unit->parts[member->rank]);
+	}
+	zd_group_unref(e, group);
+}
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
+
+/* A rank that replaces another starts one version behind the others, so that its first publish reaches their
+ * version. An unpublished part of another replaced rank counts one version higher, so that both start
+ * equal. */
+static uint64_t first_version(const struct zd_unit *unit, const struct zd_member *member)
+{
+	uint64_t newest = 0;
+	if (!member->joined_before)
+		return 0;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		const struct zd_part *part = &unit->parts[rank];
+		newest = zd_max_u64(newest, part->version + (zd_part_is_unpublished(part) ? 1 : 0));
+	}
+	return newest > 0 ? newest - 1 : 0;
+}
+
+static int register_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                          struct zd_err *err)
+{
+	struct zd_member *member;
+	struct zd_unit *unit = NULL;
+	int status = zd_member_find(e, req->session, args->u.unit_register.group, &member, err);
+	if (status == 0)
+		status = description_check(args, member->group->nshards, err);
+	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
+		status = zd_group_check(member->group, err);
+	if (status != 0)
+		return status;
+	const char *name = args->u.unit_register.name;
+	HASH_FIND(hh_name, member->group->units, name, strlen(name), unit);
+	if (unit && !description_equal(unit, args) && zd_unit_is_left(unit)) {
+		unit_make_former(unit);
+		unit = NULL;
+	}
+	if (unit && !description_equal(unit, args)) {
+		status = mismatch(unit, member, args, err);
+		if (!zd_part_is_registered(&unit->parts[member->rank]) && !unit->mismatch) {
+			unit->mismatch = zd_strdup(err ? err->text : "");
+			unit->mismatch_rank = member->rank;
+			zd_dirty_group(e, member->group);
+		}
+		return status;
+	}
+	if (!unit)
+		status = unit_new(e, member, args, &unit, err);
+	if (status != 0)
+		return status;
+	if (unit->mismatch && unit->mismatch_rank == member->rank) {
+		free(unit->mismatch);
+		unit->mismatch = NULL;
+	}
+	struct zd_part *part = &unit->parts[member->rank];
+	unit->refs++; /* the request's, until it ends */
+	unit->registrations++;
+	req->member = member;
+	req->device = member->device;
+	req->u.reg.part = part;
+	req->u.reg.persistent = args->u.unit_register.persistent;
+	return 0;
+}
+
+static void register_filled(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                            const struct zd_op_result *result)
+{
+	struct zd_part *part = op->owner;
+	(void)result;
+	if (part->state == ZD_PART_FILLING && status == 0) {
+		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
+	} else if (part->state == ZD_PART_FILLING) {
+		struct zd_request *req;
+		TAILQ_FOREACH (req, &zd_part_member(part)->device->queue, device_link) {
+			if (req->kind == ZD_REQ_UNIT_REGISTER && req->u.reg.part == part)
+				zd_request_fail(req, status, error);
+		}
+		part_drop(e, part); /* the reader below frees it */
+	}
+	zd_part_reader_done(e, part);
+}
+
+static int register_place(struct zd_engine *e, struct zd_request *req, struct zd_part *part,
+                          struct zd_err *err)
+{
+	struct zd_group *group = req->member->group;
+	uint64_t bytes = zd_unit_part_bytes(part->unit);
+	int status = zd_layout_check(part->unit, err);
+	if (status == 0 && bytes > ZD_MAX_BYTES)
+		status = zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                    "unit '%s': a shard and its shadow of %llu bytes are more than %llu",
+		                    part->unit->name, (unsigned long long)bytes, ZD_MAX_BYTES);
+	if (status == 0)
+		status = zd_quota_check(e, group->job, bytes, err);
+	if (status == 0)
+		status = zd_pool_alloc(e, req, group->job, req->device, ZD_PURPOSE_SHARDS, bytes,
+		                       ZD_BLOCK_MIN_ALIGN, &part->shard, err);
+	if (status != 0)
+		return status;
+	zd_layout_enter(part);
+	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_FILLING);
+	part->unit->refs++;
+	part->persistent = req->u.reg.persistent;
+	part->version = first_version(part->unit, req->member);
+	part->first = part->version;
+	part->committed = group->shadow ? part->version : 0; /* the version to restore when a rank is lost */
+	if (group->shadow)
+		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_FREE);
+	zd_charge(e, group->job, req->device, ZD_CHARGE_SHARD, part->shard.bytes);
+	part->readers++;
+	zd_op_fill(e, group->job, req->device->index, zd_part_location(part), register_filled, part, 0);
+	return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
+}
+
+static void register_end(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_unit *unit = req->u.reg.part->unit;
+	zd_assert(unit->registrations > 0);
+	unit->registrations--;
+	zd_unit_unref(e, unit);
+}
+
+static int register_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	struct zd_part *part = req->u.reg.part;
+	struct zd_unit *unit = part->unit;
+	int status = 0;
+	if (unit_has_former(unit)) {
+		int wait = zd_wait_for(req, ZD_WAIT_FORMER, 0, 0, 0);
+		req->wait.unit = unit;
+		return wait;
+	}
+	if (part->state == ZD_PART_DYING) {
+		int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, 0);
+		req->wait.unit = unit;
+		return wait;
+	}
+	if (part->state == ZD_PART_FILLING)
+		return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
+	if (zd_shadow_is_owed(part)) {
+		int wait = zd_wait_for(req, ZD_WAIT_RESTORE, part->rank, 0, 0);
+		req->wait.unit = unit;
+		return wait;
+	}
+	if (part->state == ZD_PART_ABSENT) {
+		status = register_place(e, req, part, err);
+		if (status == ZD_WAIT)
+			return status;
+	} else if (part->state == ZD_PART_DETACHED && (status = zd_layout_check(unit, err)) == 0) {
+		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
+		zd_layout_enter(part);
+		part->persistent = req->u.reg.persistent; /* its buffer was dropped with the former session */
+	}
+	if (status != 0) {
+		register_end(e, req);
+		return status;
+	}
+	e->reply.u.unit_register.unit = unit->id;
+	e->reply.u.unit_register.shard = zd_part_location(part);
+	e->reply.u.unit_register.shard_numel = unit->shard_numel;
+	e->reply.u.unit_register.true_numel = zd_part_true_numel(part);
+	e->reply.u.unit_register.padded_numel = unit->shard_numel * unit->group->nshards;
+	e->reply.u.unit_register.version = part->version;
+	e->reply.u.unit_register.target_offset_numel = unit->target_offset_numel;
+	zd_dirty_group(e, unit->group);
+	register_end(e, req);
+	return 0;
+}
+
+static int unregister_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                            struct zd_err *err)
+{
+	struct zd_part *part;
+	int status = zd_part_find(e, req->session, args->u.unit, &part, err);
+	if (status != 0)
+		return status;
+	const char *name = part->unit->name, *plural = part->users == 1 ? "" : "s";
+	if (part->state != ZD_PART_IDLE)
+		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is being updated", name);
+	if (part->users > 0)
+		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is in use by %u gather%s or reduction%s",
+		                  name, part->users, plural, plural);
+	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) {
+		char tags[128];
+		zd_buffer_tags(part->buffer, tags, sizeof(tags));
+		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is held by %s", name, tags);
+	}
+	status = e->events->check_target_place(part, err);
+	if (status != 0)
+		return status;
+	if (part->buffer)
+		zd_buffer_drop(e, part->buffer);
+	e->events->unlend_target(part);
+	part_drop(e, part);
+	return 0;
+}
+
+const struct zd_request_type zd_req_unit_register = {"unit_register", register_begin, register_attempt,
+                                                     register_end};
+const struct zd_request_type zd_req_unit_unregister = {.name = "unit_unregister", .begin = unregister_begin};

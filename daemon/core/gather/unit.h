@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unit.h - units, and the parts that ranks have of them.
+ */
+#ifndef ZD_CORE_GATHER_UNIT_H
+#define ZD_CORE_GATHER_UNIT_H
+
+#include "core/engine/objects.h"
+#include "core/memory/pool.h"
+
+struct zd_await;
+struct zd_buffer;
+struct zd_collective;
+
+enum zd_part_state {
+	ZD_PART_ABSENT,
+	ZD_PART_FILLING, /* the shard is being zeroed */
+	ZD_PART_IDLE,
+	ZD_PART_UPDATE_WAIT, /* update_begin waits for readers; new gathers wait */
+	ZD_PART_UPDATING,
+	ZD_PART_LOADING,    /* UPDATING, and a unit_load writes the shard or is about to */
+	ZD_PART_PUBLISHING, /* waits for the writers' fences */
+	ZD_PART_DETACHED,   /* durable: its session has ended, the shard stays */
+	ZD_PART_DYING,      /* freed when the last reader ends */
+};
+
+/* One rank's part of a unit: its shard and its gathered buffer. There may be 10^5 of them: keep it small. */
+struct zd_part {
+	struct zd_unit *unit;
+	struct zd_extent shard;   /* followed by its shadow */
+	struct zd_buffer *buffer; /* the gathered buffer, INFLIGHT or AVAILABLE; NULL: NOT_AVAILABLE */
+	uint64_t version;         /* of the shard */
+	/* version at registration, which has not been published, so that no gather reads it */
+	uint64_t first;
+	uint64_t committed; /* version at the last commit */
+	uint32_t rank;
+	uint32_t readers; /* copies that read the shard, its fill, aliased buffers that are read, and holds */
+	uint32_t slot;    /* that it is gathered into; only while it is registered */
+	uint32_t users;   /* waiting requests and reductions that refer to it: prevent an unregister */
+	uint32_t target_accesses; /* by the rank's streams, of its place in the target; lent_target.c */
+	uint8_t state;
+	uint8_t shadow; /* enum zd_shadow_state */
+	bool early; /* an update was granted ahead of its readers' end: neither publish nor load proceeds */
+	bool persistent;
+	bool target_lent;         /* the rank's streams may access its place in the target; lent_target.c */
+	bool frozen;              /* as its unit, unless its rank has changed it */
+	struct zd_scope *context; /* the user context that it is in; NULL: none */
+	LIST_HEAD(, zd_await) awaits; /* PUBLISHING: transfers that wait for the new version; deferred.h */
+	struct zd_collective *collective; /* collective.h; NULL where gathers are not collective */
+};
+
+/* Elements of a view, which has been checked. */
+static inline uint64_t zd_view_numel(const struct zd_view_args *view)
+{
+	uint64_t numel = 1;
+	for (uint32_t i = 0; i < view->ndim; i++)
+		numel *= view->shape[i];
+	return numel;
+}
+
+struct zd_unit {
+	uint64_t id;
+	char *name;
+	struct zd_group *group;
+	enum zerod_dtype dtype;
+	uint64_t numel, shard_numel;
+	uint32_t slot; /* the initial slot of its parts; `frozen` likewise */
+	bool frozen;
+	bool all_reduce; /* its place in a target is the whole unit, on every rank */
+	uint32_t nviews;
+	struct zd_view_args *views; /* names owned; within the unit's elements */
+	uint32_t first_rank;        /* the rank that described it */
+	uint32_t refs;              /* parts not ABSENT, buffers, reductions, registrations */
+	uint32_t registrations;     /* registrations that have not ended */
+	bool is_former;             /* it is in the group's table `former` */
+	char *mismatch; /* a rank described it differently: both descriptions, until that rank agrees */
+	uint32_t mismatch_rank;
+	uint64_t target_offset_numel;
+	struct zd_load *load;   /* in progress; NULL: none; load.c */
+	bool targeted;          /* it has its place in the flat target */
+	bool laid_out;          /* a part of it has had a shard */
+	struct zd_part *parts;  /* local_world_size */
+	UT_hash_handle hh;      /* by id */
+	UT_hash_handle hh_name; /* in the group */
+};
+
+static inline uint64_t zd_unit_shard_bytes(const struct zd_unit *unit)
+{
+	return unit->shard_numel * zerod_dtype_bytes(unit->dtype);
+}
+
+static inline uint64_t zd_unit_padded_bytes(const struct zd_unit *unit)
+{
+	return unit->group->nshards * zd_unit_shard_bytes(unit);
+}
+
+/* The unit's elements in a rank's target. */
+static inline uint64_t zd_unit_target_numel(const struct zd_unit *unit)
+{
+	return unit->shard_numel * (unit->all_reduce ? unit->group->nshards : 1);
+}
+
+/* The rank's shard alone. */
+static inline struct zd_location zd_part_location(const struct zd_part *part)
+{
+	struct zd_location location = zd_extent_location(&part->shard);
+	location.bytes = zd_unit_shard_bytes(part->unit);
+	return location;
+}
+
+/* The rank has no shard, or one that only transfers under way still use. */
+static inline bool zd_part_is_gone(const struct zd_part *part)
+{
+	return part->state == ZD_PART_ABSENT || part->state == ZD_PART_DYING;
+}
+
+/* Its rank has registered the part, or is doing so. A shard that is still read, or kept, is not
+ * registered. */
+static inline bool zd_part_is_registered(const struct zd_part *part)
+{
+	return !zd_part_is_gone(part) && part->state != ZD_PART_DETACHED;
+}
+
+/* An update of the shard has been granted and not ended. */
+static inline bool zd_part_is_written(const struct zd_part *part)
+{
+	return part->state == ZD_PART_UPDATING || part->state == ZD_PART_LOADING ||
+	       part->state == ZD_PART_PUBLISHING;
+}
+
+/* The shard has not been published since its registration. */
+static inline bool zd_part_is_unpublished(const struct zd_part *part)
+{
+	return part->version == part->first;
+}
+
+/* Real elements of its shard. */
+uint64_t zd_part_true_numel(const struct zd_part *part);
+static inline struct zd_member *zd_part_member(const struct zd_part *part)
+{
+	return &part->unit->group->members[part->rank];
+}
+/* Finds the session's registered part: NOT_FOUND. */
+int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t unit, struct zd_part **part,
+                 struct zd_err *err) __attribute__((warn_unused_result));
+void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit);
+/* No rank has registered the unit or is about to: it may be described differently. */
+bool zd_unit_is_left(const struct zd_unit *unit);
+/* One reader less. After the last one a waiting update proceeds, or a DYING part is freed. */
+void zd_part_reader_done(struct zd_engine *e, struct zd_part *part);
+/* Frees the member's part of every unit (or makes it DETACHED in a durable job). */
+void zd_parts_detach(struct zd_engine *e, struct zd_member *member);
+
+extern const struct zd_sm zd_sm_part;
+
+#endif

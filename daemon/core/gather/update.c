@@ -1,0 +1,685 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * update.c - updates of shards, their publishes, and commits.
+ *
+ * update_begin closes the shards for new gathers at once. It is granted when the transfers that read them,
+ * and the consumers of aliased buffers (alias.c), have ended. publish opens the shards again, one version
+ * higher, when the writers' fences have passed. So no transfer ever reads a shard that is being written, and
+ * no gathered buffer mixes versions. Both requests apply to all of their units or to none. In a group with
+ * shadows an update also waits until the last commit is saved (shadow.c), and begins only while all ranks are
+ * attached.
+ *
+ * Consumers of an aliased buffer end without a further call, since all its leases have been released. So an
+ * update of such parts may be granted ahead of their end, with a promise. A part is `early` until the promise
+ * is kept: a publish or a load of it waits for that. Transfers to other ranks are awaited in any case:
+ * streams of a process that loses its connection may run on and write, and must not write a shard that a
+ * transfer reads.
+ *
+ * A daemon that has agreed to a commit may never learn the outcome: another daemon may have received all
+ * agreements and made the commit. So after its agreement the daemon grants no update. If the group ends
+ * before the outcome is known, the commit is in doubt: shards and shadows stay as they are until the daemons
+ * connect again (span.c).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "core/cluster/span.h"
+#include "core/engine/events.h"
+#include "core/engine/promise.h"
+#include "core/gather/buffer.h"
+#include "core/gather/collective.h"
+#include "core/gather/deferred.h"
+#include "core/gather/gather.h"
+#include "core/gather/scope.h"
+#include "core/gather/shadow.h"
+
+/* ---- update_begin -------------------------------------------------------------------------------------- */
+
+static void parts_move(struct zd_request *req, unsigned state)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
+		zd_sm_move(&zd_sm_part, &req->u.publish.parts[i]->state, state);
+}
+
+static bool is_taken(const struct zd_request *req, const struct zd_part *part)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
+		if (req->u.publish.parts[i] == part)
+			return true;
+	}
+	return false;
+}
+
+/* Finds all parts and moves each from state `from` to `to`; on an error all are as before. */
+static int parts_take(struct zd_engine *e, struct zd_request *req, const struct zd_args *args, unsigned from,
+                      unsigned to, struct zd_err *err)
+{
+	uint32_t nunits = args->u.publish.nunits;
+	if (nunits == 0 || nunits > ZD_MAX_UNITS_PER_REQUEST)
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u units in one request; 1 to %u", nunits,
+		                  ZD_MAX_UNITS_PER_REQUEST);
+	int status = zd_session_check_poisoned(req->session, err);
+	if (status != 0)
+		return status;
+	req->u.publish.parts = zd_calloc(nunits, sizeof(struct zd_part *));
+	for (uint32_t i = 0; i < nunits && status == 0; i++) {
+		struct zd_part *part;
+		status = zd_part_find(e, req->session, args->u.publish.units[i], &part, err);
+		if (status != 0)
+			break;
+		struct zd_member *member = zd_part_member(part);
+		if (!req->member) {
+			req->member = member;
+			/* In a group with shadows the shards are set back, and a later error says so. */
+			status = member->group->shadow ? 0 : zd_member_tell(member, err);
+		}
+		if (status != 0)
+			break;
+		if (member != req->member) {
+			status = zd_err_set(err, ZEROD_E_INVALID,
+			                    "unit '%s' is of another group than the first", part->unit->name);
+		} else if (part->state == to && is_taken(req, part)) {
+			status = zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is given twice",
+			                    part->unit->name);
+		} else if (part->state != from) {
+			status = zd_err_set(err, ZEROD_E_STATE, "unit '%s' is %s; %s needs it %s",
+			                    part->unit->name, zd_sm_name(&zd_sm_part, part->state),
+			                    e->types[req->kind]->name,
+			                    zd_sm_name(&zd_sm_part, (uint8_t)from));
+		} else {
+			zd_sm_move(&zd_sm_part, &part->state, to);
+			req->u.publish.parts[req->u.publish.nparts++] = part;
+		}
+	}
+	if (status != 0) {
+		parts_move(req, from);
+		return status;
+	}
+	req->device = req->member->device;
+	return 0;
+}
+
+/* BUSY if a part has a gathered buffer with leases; with `aliased`, only if that buffer is the shard
+ * itself. */
+static int check_leases(const struct zd_request *req, bool aliased, struct zd_err *err)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
+		const struct zd_part *part = req->u.publish.parts[i];
+		if (!part->buffer || TAILQ_EMPTY(&part->buffer->leases) ||
+		    (aliased && !part->buffer->aliased))
+			continue;
+		char tags[128];
+		zd_buffer_tags(part->buffer, tags, sizeof(tags));
+		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is held on rank %u by %s%s", part->unit->name,
+		                  zd_world_rank(zd_part_member(part)), tags,
+		                  aliased ? "; its gathered buffer is the shard" : "");
+	}
+	return 0;
+}
+
+static int update_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                        struct zd_err *err)
+{
+	int status = parts_take(e, req, args, ZD_PART_IDLE, ZD_PART_UPDATE_WAIT, err);
+	if (status != 0)
+		return status;
+	status = check_leases(req, true, err);
+	if (status != 0)
+		parts_move(req, ZD_PART_IDLE);
+	req->u.publish.ahead = args->u.publish.ahead;
+	return status;
+}
+
+/* ---- Granted ahead ------------------------------------------------------------------------------------- */
+
+/* All parts are of one rank and group, so all are aliased or none is. */
+static bool may_promise(const struct zd_request *req)
+{
+	return req->u.publish.ahead && req->session->state == ZD_SESSION_OPEN &&
+	       zd_part_is_aliased(req->u.publish.parts[0]);
+}
+
+/* The first part that has readers; NULL: none. */
+static const struct zd_part *find_read(const struct zd_request *req)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
+		if (req->u.publish.parts[i]->readers > 0)
+			return req->u.publish.parts[i];
+	}
+	return NULL;
+}
+
+static int wait_for_readers(struct zd_request *req, const struct zd_part *part)
+{
+	int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, zd_part_is_aliased(part));
+	req->wait.unit = part->unit;
+	return wait;
+}
+
+static void set_early(struct zd_request *req, bool early)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
+		req->u.publish.parts[i]->early = early;
+}
+
+static void grant_ahead(struct zd_engine *e, struct zd_request *req)
+{
+	req->u.publish.promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
+	e->reply.u.update_begin = req->u.publish.promise->fence;
+	parts_move(req, ZD_PART_UPDATING);
+	set_early(req, true);
+	zd_request_answer(e, req);
+}
+
+/* Keeps the promise when no part has readers; whatever has happened to the parts since the reply. */
+static int keep_promise(struct zd_engine *e, struct zd_request *req)
+{
+	const struct zd_part *part = find_read(req);
+	if (part)
+		return wait_for_readers(req, part);
+	set_early(req, false);
+	zd_promise_keep(e, req->u.publish.promise);
+	zd_dirty_group(e, req->member->group);
+	return 0;
+}
+
+/* Cancels the update: gathers that waited for it get the current version. An update that was granted ahead is
+ * cancelled only with its rank's membership. */
+static void update_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	if (req->answered) {
+		set_early(req, false);
+		zd_promise_break(e, req->u.publish.promise);
+		return;
+	}
+	parts_move(req, ZD_PART_IDLE);
+	zd_dirty_group(e, req->member->group);
+}
+
+/* Whether the request waits for that version of the unit. */
+static bool gathers_version(const struct zd_request *req, const struct zd_unit *unit, uint64_t version)
+{
+	if (req->kind == ZD_REQ_GATHER)
+		return req->u.gather.part->unit == unit && req->u.gather.version == version;
+	if (req->kind != ZD_REQ_CONTEXT_BEGIN)
+		return false;
+	for (uint32_t i = req->u.gather.nheld; i < req->u.gather.nparts; i++) {
+		if (req->u.gather.parts[i]->unit == unit && req->u.gather.versions[i] == version)
+			return true;
+	}
+	return false;
+}
+
+/* Where gathers are collective: a local rank with a waiting gather of the shard's current version, since
+ * ranks of other daemons gather that version too. Otherwise local_world_size. */
+static uint32_t first_to_gather(const struct zd_part *part)
+{
+	const struct zd_group *group = part->unit->group;
+	uint32_t rank;
+	for (rank = 0; rank < group->local_world_size && zd_gathers_are_collective(group); rank++) {
+		const struct zd_session *session = group->members[rank].session;
+		const struct zd_request *req;
+		if (!session)
+			continue;
+		TAILQ_FOREACH (req, &session->requests, session_link) {
+			if (gathers_version(req, part->unit, part->version))
+				return rank;
+		}
+	}
+	return group->local_world_size;
+}
+
+static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_group *group = req->member->group;
+	if (req->answered)
+		return keep_promise(e, req);
+	int status = group->shadow || group->state == ZD_GROUP_ABORTED ? zd_member_check(req->member, err)
+	                                                               : 0;
+	if (status != 0) {
+		update_cancel(e, req);
+		return status;
+	}
+	if (group->voted_step) /* other daemons may commit the shards as they are */
+		return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
+	if (may_promise(req) && find_read(req)) {
+		grant_ahead(e, req);
+		return wait_for_readers(req, find_read(req));
+	}
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
+		zd_shadow_save(e, req->u.publish.parts[i]);
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
+		struct zd_part *part = req->u.publish.parts[i];
+		enum zd_wait_kind kind = zd_shadow_is_owed(part)            ? ZD_WAIT_RESTORE
+		                         : part->shadow == ZD_SHADOW_SAVING ? ZD_WAIT_SAVE
+		                                                            : ZD_WAIT_READERS;
+		if (part->readers > 0 || kind == ZD_WAIT_RESTORE) {
+			int wait = zd_wait_for(req, kind, part->rank, part->readers,
+			                       zd_part_is_aliased(part));
+			req->wait.unit = part->unit;
+			return wait;
+		}
+		uint32_t rank = first_to_gather(part);
+		if (rank < part->unit->group->local_world_size) {
+			int wait = zd_wait_for(req, ZD_WAIT_GATHER, rank, 0, 0);
+			req->wait.unit = part->unit;
+			return wait;
+		}
+		rank = zd_collective_first_to_follow(part);
+		if (rank < part->unit->group->local_world_size) {
+			int wait = zd_wait_for(req, ZD_WAIT_FOLLOW, 0,
+			                       zd_world_rank(&part->unit->group->members[rank]), 0);
+			req->wait.unit = part->unit;
+			return wait;
+		}
+	}
+	parts_move(req, ZD_PART_UPDATING);
+	return 0;
+}
+
+/* ---- publish ------------------------------------------------------------------------------------------- */
+
+static int publish_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                         struct zd_err *err)
+{
+	int status = zd_fences_check(&args->u.publish.fences, err);
+	if (status == 0)
+		status = parts_take(e, req, args, ZD_PART_UPDATING, ZD_PART_PUBLISHING, err);
+	if (status != 0)
+		return status;
+	if (!args->u.publish.force)
+		status = check_leases(req, false, err);
+	if (status != 0) {
+		parts_move(req, ZD_PART_UPDATING);
+		return status;
+	}
+	if (zd_fences_watch(e, req->session, req->member->group->job, req->device->index,
+	                    &args->u.publish.fences, zd_request_op_done, req, 0))
+		req->pending_ops++;
+	zd_dirty_group(e, req->member->group); /* gathers of the new version are answered from here on */
+	return 0;
+}
+
+/* Breaks the promises of gathers that were answered ahead of these versions. */
+static void publish_fails(struct zd_engine *e, struct zd_request *req)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
+		zd_deferred_unpublished(e, req->u.publish.parts[i]);
+}
+
+static void publish_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	publish_fails(e, req);
+	parts_move(req, ZD_PART_UPDATING);
+}
+
+/* For an update that was undone while the rank wrote: the rank has stopped now, so its shards can be
+ * restored. The other parts stay under update. */
+static int publish_check_undone(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	int status = 0;
+	for (uint32_t i = 0; i < req->u.publish.nparts && status == 0; i++) {
+		if (zd_shadow_is_owed(req->u.publish.parts[i]))
+			status = zd_shadow_undone(req->u.publish.parts[i], err);
+	}
+	if (status != 0)
+		publish_fails(e, req);
+	for (uint32_t i = 0; i < req->u.publish.nparts && status != 0; i++) {
+		struct zd_part *part = req->u.publish.parts[i];
+		zd_sm_move(&zd_sm_part, &part->state,
+		           zd_shadow_is_owed(part) ? ZD_PART_IDLE : ZD_PART_UPDATING);
+		zd_shadow_try(e, part);
+	}
+	return status;
+}
+
+/* The first part that was granted ahead and still has readers; NULL: none. */
+static const struct zd_part *find_early(const struct zd_request *req)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
+		if (req->u.publish.parts[i]->early)
+			return req->u.publish.parts[i];
+	}
+	return NULL;
+}
+
+static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_part *early = find_early(req);
+	if (req->pending_ops > 0)
+		return zd_wait_for(req, ZD_WAIT_FENCES, 0, 0, 0);
+	if (early)
+		return wait_for_readers(req, early);
+	int status = zd_session_check_poisoned(req->session, err); /* poisoned since the request was begun */
+	if (status != 0) {
+		publish_cancel(e, req);
+		return status;
+	}
+	status = publish_check_undone(e, req, err);
+	if (status != 0)
+		return status;
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
+		struct zd_part *part = req->u.publish.parts[i];
+		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
+		part->version++;
+		/* A persistent buffer is out of date now, and refreshed by its next gather; any other has no
+		 * reason to stay. */
+		if (part->buffer && TAILQ_EMPTY(&part->buffer->leases) && !part->persistent &&
+		    part->buffer->version != part->version)
+			zd_buffer_drop(e, part->buffer);
+		zd_deferred_published(e, part);
+	}
+	zd_dirty_group(e, req->member->group);
+	return 0;
+}
+
+/* ---- commit -------------------------------------------------------------------------------------------- */
+
+static int commit_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                        struct zd_err *err)
+{
+	struct zd_member *member;
+	int status = zd_member_find(e, req->session, args->u.commit.group, &member, err);
+	if (status == 0)
+		status = zd_session_check_poisoned(req->session, err);
+	if (status == 0)
+		status = zd_member_check(member, err);
+	if (status == ZEROD_E_PEER_LOST)
+		member->told = member->group->generation;
+	else if (status == 0)
+		status = zd_member_tell(member, err);
+	if (status != 0)
+		return status;
+	struct zd_group *group = member->group;
+	uint64_t step = args->u.commit.step;
+	status = group->span ? e->events->check_backward_ended(member, err) : 0;
+	if (status != 0)
+		return status;
+	if (member->committing)
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u is committing step %llu already",
+		                  zd_world_rank(member), (unsigned long long)member->commit_step);
+	if (step <= group->committed_step)
+		return zd_err_set(err, ZEROD_E_STATE, "step %llu is committed; %llu is not after it",
+		                  (unsigned long long)group->committed_step, (unsigned long long)step);
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member *other = &group->members[rank];
+		if (other->committing && other->commit_step != step)
+			return zd_err_set(err, ZEROD_E_MISMATCH,
+			                  "rank %u commits step %llu; rank %u says %llu",
+			                  zd_world_rank(other), (unsigned long long)other->commit_step,
+			                  zd_world_rank(member), (unsigned long long)step);
+	}
+	req->member = member;
+	req->device = member->device;
+	req->u.commit.serial = group->commit_serial;
+	member->committing = true;
+	member->commit_step = step;
+	return 0;
+}
+
+/* Are all parts of the unit idle, at one version? */
+static int commit_check_unit(const struct zd_unit *unit, struct zd_err *err)
+{
+	const struct zd_part *first = NULL;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		const struct zd_part *part = &unit->parts[rank];
+		if (zd_part_is_gone(part))
+			continue;
+		if (part->state != ZD_PART_IDLE)
+			return zd_err_set(err, ZEROD_E_STATE, "unit '%s' is %s on rank %u", unit->name,
+			                  zd_sm_name(&zd_sm_part, part->state),
+			                  zd_world_rank(zd_part_member(part)));
+		if (!first)
+			first = part;
+		if (part->version != first->version)
+			return zd_err_set(
+			        err, ZEROD_E_STATE,
+			        "unit '%s' has version %llu on rank %u and %llu on rank %u", unit->name,
+			        (unsigned long long)first->version, zd_world_rank(zd_part_member(first)),
+			        (unsigned long long)part->version, zd_world_rank(zd_part_member(part)));
+	}
+	return 0;
+}
+
+static int commit_check(const struct zd_group *group, struct zd_err *err)
+{
+	const struct zd_unit *unit;
+	int status = 0;
+	for (unit = group->units; unit && status == 0; unit = unit->hh_name.next)
+		status = commit_check_unit(unit, err);
+	return status;
+}
+
+static void commit_make(struct zd_group *group, uint64_t step)
+{
+	struct zd_unit *unit;
+	for (unit = group->units; unit; unit = unit->hh_name.next) {
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+			struct zd_part *part = &unit->parts[rank];
+			if (zd_part_is_gone(part))
+				continue;
+			zd_shadow_commit(part);
+			part->committed = part->version;
+		}
+	}
+	group->committed_step = step;
+	group->torn = false;
+}
+
+/* Ends the commit requests of all ranks: the commit is made or, with a status, rejected. */
+static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_t step, int status,
+                            const char *text)
+{
+	if (status == 0)
+		commit_make(group, step);
+	group->voted_step = 0;
+	group->commit_status = status;
+	(void)snprintf(group->commit_text, sizeof(group->commit_text), "%.191s", text);
+	group->commit_serial++;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+		group->members[rank].committing = false;
+	zd_dirty_group(e, group);
+}
+
+/* A daemon's vote on a commit. Every byte is set, and means the same in all daemons. */
+struct vote {
+	uint64_t step;
+	int64_t status;    /* 0: its ranks are ready */
+	uint64_t versions; /* a hash over its units, independent of their order */
+};
+
+/* Units that were never published do not change the hash: a daemon's ranks may not have registered them
+ * yet. */
+static uint64_t versions_hash(const struct zd_group *group)
+{
+	uint64_t hash = 0;
+	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+		uint64_t version = 0;
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+			if (!zd_part_is_gone(&unit->parts[rank]))
+				version = unit->parts[rank].version;
+		}
+		hash += version * (zd_text_hash(unit->name) | 1);
+	}
+	return hash;
+}
+
+static int votes_check(const struct zd_member *member, const struct zd_op_result *result, struct zd_err *err)
+{
+	const struct zd_span *span = member->group->span;
+	struct vote own;
+	zd_assert(result->values_bytes == span->nranks * sizeof(struct vote));
+	memcpy(&own, result->values + zd_span_rank(member) * sizeof(own), sizeof(own));
+	for (uint32_t peer = 0; peer < span->nranks; peer++) {
+		struct vote vote;
+		memcpy(&vote, result->values + peer * sizeof(vote), sizeof(vote));
+		if (vote.step != member->commit_step)
+			return zd_err_set(err, ZEROD_E_MISMATCH,
+			                  "rank %u commits step %llu; rank %u (node %s) says %llu",
+			                  zd_world_rank(member), (unsigned long long)member->commit_step,
+			                  zd_span_world_rank(member, peer), span->hosts[peer],
+			                  (unsigned long long)vote.step);
+		if (vote.status != 0 && peer == zd_span_rank(member) && commit_check(member->group, err) != 0)
+			return err->status;
+		if (vote.status != 0)
+			return zd_err_set(
+			        err, ZEROD_E_STATE,
+			        "step %llu is not committed: the daemon of rank %u (node %s) refused it",
+			        (unsigned long long)vote.step, zd_span_world_rank(member, peer),
+			        span->hosts[peer]);
+		if (vote.versions != own.versions)
+			return zd_err_set(err, ZEROD_E_STATE,
+			                  "step %llu is not committed: rank %u's units have other versions "
+			                  "than rank %u's (node %s)",
+			                  (unsigned long long)vote.step, zd_world_rank(member),
+			                  zd_span_world_rank(member, peer), span->hosts[peer]);
+	}
+	return 0;
+}
+
+static void voted(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                  const struct zd_op_result *result)
+{
+	struct zd_group *group = op->owner;
+	struct zd_span *span = group->span;
+	struct zd_err err = ZD_ERR_NONE;
+	if (!zd_span_answered(e, op, &span->commit, status, error))
+		return;
+	status = votes_check(&group->members[0], result, &err);
+	commit_evaluate(e, group, group->members[0].commit_step, status, err.text);
+}
+
+static void vote(struct zd_engine *e, struct zd_group *group)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	struct vote own = {.step = group->members[0].commit_step,
+	                   .status = commit_check(group, &err),
+	                   .versions = versions_hash(group)};
+	if (own.status == 0)
+		group->voted_step = own.step;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+		zd_span_ask(e, &group->members[rank], &group->span->commit, "commit", &own, sizeof(own),
+		            voted);
+	zd_dirty_group(e, group); /* the ranks' requests wait for other daemons now */
+}
+
+void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn)
+{
+	uint64_t voted_step = group->voted_step;
+	group->voted_step = 0;
+	if (voted_step == step && step != 0)
+		commit_make(group, step);
+	else if (voted_step != 0 && group->shadow)
+		zd_shadow_roll_back(e, group);
+	group->torn |= torn;
+}
+
+static void commit_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_group *group = req->member->group;
+	if (group->span && group->span->commit.pending)
+		zd_span_give_up(e, req->member, "a commit that others make");
+	if (req->u.commit.serial == group->commit_serial)
+		req->member->committing = false;
+}
+
+static int commit_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	struct zd_group *group = req->member->group;
+	if (req->u.commit.serial == group->commit_serial) {
+		int status = zd_group_check(group, err);
+		if (status != 0) {
+			commit_cancel(e, req);
+			return status;
+		}
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+			if (!group->members[rank].committing)
+				return zd_wait_for(req, ZD_WAIT_COMMIT, rank, 0, 0);
+		}
+		if (group->span) {
+			if (!group->span->commit.pending)
+				vote(e, group);
+			return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
+		}
+		struct zd_err refusal = ZD_ERR_NONE;
+		status = commit_check(group, &refusal);
+		commit_evaluate(e, group, req->member->commit_step, status, refusal.text);
+	}
+	if (group->commit_status != 0)
+		return zd_err_set(err, group->commit_status, "%s", group->commit_text);
+	return 0;
+}
+
+/* ---- set_persistent ------------------------------------------------------------------------------------ */
+
+static int persistent_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                            struct zd_err *err)
+{
+	struct zd_part *part;
+	int status = zd_part_find(e, req->session, args->u.set_persistent.unit, &part, err);
+	if (status != 0)
+		return status;
+	req->member = zd_part_member(part);
+	req->device = req->member->device;
+	req->u.reg.part = part;
+	req->u.reg.persistent = args->u.set_persistent.persistent;
+	part->users++;
+	return 0;
+}
+
+/* Where gathers are collective, ranks must make the same exchanges: earlier requests of this session are
+ * served with the buffer's persistence as it was then, however long they wait. The client does not wait for
+ * this request, since an earlier gather may wait for a later call of the same client. */
+static bool unit_is_busy(const struct zd_request *req)
+{
+	const struct zd_part *part = req->u.reg.part;
+	const struct zd_request *before;
+	uint64_t version;
+	if (!zd_gathers_are_collective(req->member->group))
+		return false;
+	TAILQ_FOREACH (before, &req->session->requests, session_link) {
+		if (before == req)
+			return false;
+		if (zd_gather_lacks(before, part, &version) || zd_scope_end_drops(before, part) ||
+		    (before->kind == ZD_REQ_RELEASE && before->u.release.part == part))
+			return true;
+	}
+	return false;
+}
+
+static int persistent_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	struct zd_part *part = req->u.reg.part;
+	(void)err;
+	if (unit_is_busy(req)) {
+		int wait = zd_wait_for(req, ZD_WAIT_GATHER, part->rank, 0, 0);
+		req->wait.unit = part->unit;
+		return wait;
+	}
+	part->users--;
+	part->persistent = req->u.reg.persistent;
+	/* The buffer has no lease, so no release will free it. */
+	if (!part->persistent && part->buffer && TAILQ_EMPTY(&part->buffer->leases) &&
+	    !part->buffer->prefetched)
+		zd_buffer_drop(e, part->buffer);
+	return 0;
+}
+
+/* The request has waited, and other ranks have changed the persistence: this rank would make other exchanges,
+ * so the group ends. */
+static void persistent_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_part *part = req->u.reg.part;
+	char what[128];
+	(void)snprintf(what, sizeof(what), "set_persistent of unit '%.64s'", part->unit->name);
+	part->users--;
+	zd_span_give_up(e, req->member, what);
+}
+
+const struct zd_request_type zd_req_update_begin = {"update_begin", update_begin, update_attempt,
+                                                    update_cancel};
+const struct zd_request_type zd_req_publish = {"publish", publish_begin, publish_attempt, publish_cancel};
+const struct zd_request_type zd_req_commit = {"commit", commit_begin, commit_attempt, commit_cancel};
+const struct zd_request_type zd_req_set_persistent = {"set_persistent", persistent_begin, persistent_attempt,
+                                                      persistent_cancel};

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* allocation.c - plain allocations: their life until the last operation has ended. */
+#include "core/engine/departure.h"
+#include "core/engine/objects.h"
+#include "core/memory/allocation.h"
+
+/* No operation on the allocation is pending. */
+static void allocation_free(struct zd_engine *e, struct zd_allocation *allocation)
+{
+	if (allocation->extent.block)
+		allocation->device->quarantine_bytes -= allocation->extent.bytes;
+	zd_pool_free(e, &allocation->extent);
+	HASH_DEL(e->allocations, allocation);
+	zd_job_unref(e, allocation->job);
+	free(allocation);
+}
+
+void zd_allocation_op_end(struct zd_engine *e, struct zd_allocation *allocation)
+{
+	zd_assert(allocation->pending > 0);
+	allocation->pending--;
+	/* a session's allocation has no other operation before its fill has ended */
+	allocation->filling = false;
+	zd_dirty(e, allocation->device);
+	if (!allocation->session && allocation->pending == 0 && !allocation->durable)
+		allocation_free(e, allocation);
+}
+
+void zd_allocation_op_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                           const struct zd_op_result *result)
+{
+	struct zd_allocation *allocation = op->owner;
+	struct zd_request *req;
+	struct zd_session *session = allocation->session;
+	bool was_filling = allocation->filling;
+	(void)result;
+	zd_allocation_op_end(e, allocation);
+	if (status == 0 || !session || !was_filling) /* a former process's hold cannot fail */
+		return;
+	TAILQ_FOREACH (req, &allocation->device->queue, device_link) {
+		if (req->kind == ZD_REQ_ALLOC && req->u.alloc.allocation == allocation)
+			zd_request_fail(req, status, error);
+	}
+}
+
+/* Detaches the allocation from its session. */
+static void allocation_detach(struct zd_engine *e, struct zd_allocation *allocation)
+{
+	struct zd_session *session = allocation->session;
+	TAILQ_REMOVE(&session->allocations, allocation, session_link);
+	allocation->session = NULL;
+	if (allocation->extent.block && zd_departure_hold(e, session, allocation->job, allocation->device,
+	                                                  zd_allocation_op_done, allocation))
+		allocation->pending++;
+}
+
+void zd_allocation_leave(struct zd_engine *e, struct zd_allocation *allocation)
+{
+	/* An allocation whose fill has not ended holds no bytes to keep. */
+	if (allocation->durable && allocation->extent.block && !allocation->filling)
+		allocation_detach(e, allocation);
+	else
+		zd_allocation_drop(e, allocation);
+}
+
+void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation)
+{
+	if (allocation->session)
+		allocation_detach(e, allocation);
+	if (allocation->durable)
+		TAILQ_REMOVE(&allocation->job->allocations, allocation, job_link);
+	allocation->durable = false;
+	if (allocation->extent.block) {
+		zd_uncharge(e, allocation->job, allocation->device, ZD_CHARGE_ALLOCATION,
+		            allocation->extent.bytes);
+		allocation->device->quarantine_bytes += allocation->extent.bytes;
+	}
+	if (allocation->pending == 0)
+		allocation_free(e, allocation);
+}
+
+int zd_allocation_find(struct zd_engine *e, const struct zd_session *session, uint64_t id,
+                       struct zd_allocation **out, struct zd_err *err)
+{
+	struct zd_allocation *allocation;
+	HASH_FIND(hh, e->allocations, &id, sizeof(id), allocation);
+	if (!allocation || allocation->session != session || !allocation->extent.block || allocation->filling)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session has no allocation %llu",
+		                  (unsigned long long)id);
+	if (allocation->loader)
+		return zd_err_set(err, ZEROD_E_STATE, "allocation %llu is being loaded into a unit",
+		                  (unsigned long long)id);
+	*out = allocation;
+	return 0;
+}

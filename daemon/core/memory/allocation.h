@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* allocation.h - plain allocations, for the files of daemon/core that free, load or list them. */
+#ifndef ZD_CORE_ALLOC_H
+#define ZD_CORE_ALLOC_H
+
+#include "core/engine/objects.h"
+#include "core/memory/pool.h"
+
+struct zd_allocation {
+	uint64_t id;
+	char name[ZD_MAX_NAME_BYTES + 1];
+	/* NULL: freed, while fences or its fill are pending; or durable and not in use */
+	struct zd_session *session;
+	struct zd_job *job;
+	struct zd_device *device;
+	struct zd_extent extent;
+	uint64_t since_ns;
+	uint32_t pending;
+	bool filling;
+	bool durable;              /* belongs to the job until it is freed */
+	struct zd_request *loader; /* the UNIT_LOAD that reads and then frees it; NULL: none */
+	TAILQ_ENTRY(zd_allocation) session_link, job_link;
+	UT_hash_handle hh;
+};
+/* At the session's end: a durable allocation stays charged, any other is dropped. */
+void zd_allocation_leave(struct zd_engine *e, struct zd_allocation *allocation);
+/* Uncharges the allocation at once, and frees it when its pending operations have ended. */
+void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation);
+/* Finds an allocation of the session that is zeroed: NOT_FOUND. STATE while a load uses it. */
+int zd_allocation_find(struct zd_engine *e, const struct zd_session *session, uint64_t id,
+                       struct zd_allocation **out, struct zd_err *err) __attribute__((warn_unused_result));
+/* An operation counted in `pending` has ended. Frees a dropped allocation after its last one. */
+void zd_allocation_op_end(struct zd_engine *e, struct zd_allocation *allocation);
+
+/* Op callback for the allocation's operations, which `pending` counts. */
+zd_op_fn zd_allocation_op_done;
+
+#endif

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * block.c - two-level segregated fit over a range whose memory the allocator never accesses.
+ *
+ * Sizes are counted in granules of ZD_BLOCK_MIN_ALIGN. Free blocks are in bins: one for each size below 2^5
+ * granules, then 2^5 for each power of two, so that blocks of one bin differ by less than 1/32. Two levels of
+ * bitmaps find the next bin that is not empty in two instructions.
+ *
+ * A request is served, in this order, from
+ *   1. its own bin, the tightest of the first OWN_BIN_LOOKS blocks that fit: training requests the same few
+ *      sizes repeatedly, and a hole that is refilled exactly does not fragment;
+ *   2. the next bin above that holds a block: any of it fits;
+ *   3. the rest of its own bin. Only a request that would fail otherwise reaches this search, and only this
+ *      search is not constant-time. With it, any block that fits is found: a pool that is full but for one
+ *      hole can refill that hole.
+ * An alignment above the granule needs more than the size; the bins between are then its own as well.
+ *
+ * A small request is placed at the high end of the block that was found, any other at the low end. Small
+ * units (norms, biases) often stay gathered for a whole run. Placed between two large units that are gathered
+ * and released in turn, each of them would split a range that a large unit needs. tests/bench/bench_block.c
+ * shows the difference.
+ *
+ * Invariants: blocks tile the range in the order of `before` and `after`; no two free blocks are neighbours;
+ * a block is in a bin exactly while it is free.
+ */
+#include "core/engine/device.h"
+#include "core/memory/block.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#define SUB_BITS          5u
+#define SUB_BINS          (1u << SUB_BITS)
+#define MAX_RANGE_BYTES   (1ull << 50)
+#define OWN_BIN_LOOKS     16u
+#define HEADERS_PER_CHUNK 32u
+
+/* Small: below this share of the range, and below this size in any range. The smallest matrices of a model
+ * that fills gigabytes are larger. */
+#define SMALL_SHARE 1024u
+#define SMALL_BYTES (1u << 20)
+
+_Static_assert(sizeof(struct zd_block) <= 64, "there is one for every shard");
+_Static_assert(SUB_BINS == 32, "a second-level bitmap has 32 bits");
+
+/* Headers are allocated in chunks and reused; chunks live as long as the range. */
+struct header_chunk {
+	struct header_chunk *next;
+	struct zd_block headers[HEADERS_PER_CHUNK];
+};
+
+struct bin_row {
+	uint32_t filled; /* bit i: bins[i] is not empty */
+	struct zd_block *bins[SUB_BINS];
+};
+
+struct zd_block_range {
+	uint64_t bytes, used_bytes;
+	struct zd_block *first; /* by address */
+	struct zd_block *spare; /* unused headers, linked by bin_next */
+	struct header_chunk *chunks;
+	uint64_t filled_rows; /* bit i: rows[i].filled != 0 */
+	unsigned nrows;       /* as many as a block of the whole range needs */
+	struct bin_row rows[];
+};
+
+/* ---- Headers ------------------------------------------------------------------------------------------- */
+
+static struct zd_block *header_new(struct zd_block_range *range)
+{
+	struct zd_block *header;
+
+	if (!range->spare) {
+		struct header_chunk *chunk = zd_calloc(1, sizeof(*chunk));
+
+		chunk->next = range->chunks;
+		range->chunks = chunk;
+		for (unsigned i = 0; i < HEADERS_PER_CHUNK; i++) {
+			chunk->headers[i].free = true;
+			chunk->headers[i].bin_next = range->spare;
+			range->spare = &chunk->headers[i];
+		}
+	}
+	header = range->spare;
+	range->spare = header->bin_next;
+	*header = (struct zd_block){0};
+	return header;
+}
+
+/* A spare header stays marked free, so that zd_block_free() rejects a stale pointer to it. */
+static void header_free(struct zd_block_range *range, struct zd_block *header)
+{
+	*header = (struct zd_block){.free = true, .bin_next = range->spare};
+	range->spare = header;
+}
+
+/* ---- Bins ---------------------------------------------------------------------------------------------- */
+
+/* Bins are numbered by ascending size: row * SUB_BINS + place in the row. */
+static unsigned bin_of(uint64_t bytes)
+{
+	uint64_t granules = bytes / ZD_BLOCK_MIN_ALIGN;
+	unsigned top;
+
+	if (granules < SUB_BINS)
+		return (unsigned)granules;
+	top = 63u - (unsigned)__builtin_clzll(granules);
+	return (top - SUB_BITS + 1) * SUB_BINS + (unsigned)(granules >> (top - SUB_BITS)) % SUB_BINS;
+}
+
+static struct zd_block **bin_head(struct zd_block_range *range, unsigned bin)
+{
+	return &range->rows[bin / SUB_BINS].bins[bin % SUB_BINS];
+}
+
+static void bin_insert(struct zd_block_range *range, struct zd_block *block)
+{
+	unsigned bin = bin_of(block->bytes);
+	struct zd_block **head = bin_head(range, bin);
+
+	block->free = true;
+	block->bin_prev = NULL;
+	block->bin_next = *head;
+	if (*head)
+		(*head)->bin_prev = block;
+	*head = block;
+	range->rows[bin / SUB_BINS].filled |= 1u << bin % SUB_BINS;
+	range->filled_rows |= 1ull << bin / SUB_BINS;
+}
+
+static void bin_remove(struct zd_block_range *range, struct zd_block *block)
+{
+	unsigned bin = bin_of(block->bytes);
+	struct bin_row *row = &range->rows[bin / SUB_BINS];
+
+	if (block->bin_prev)
+		block->bin_prev->bin_next = block->bin_next;
+	else
+		row->bins[bin % SUB_BINS] = block->bin_next;
+	if (block->bin_next)
+		block->bin_next->bin_prev = block->bin_prev;
+	if (!row->bins[bin % SUB_BINS]) {
+		row->filled &= ~(1u << bin % SUB_BINS);
+		if (!row->filled)
+			range->filled_rows &= ~(1ull << bin / SUB_BINS);
+	}
+	block->free = false;
+	block->bin_prev = block->bin_next = NULL;
+}
+
+/* Any block of the first bin above `bin` that is not empty; NULL when all are. */
+static struct zd_block *first_above(const struct zd_block_range *range, unsigned bin)
+{
+	unsigned row = bin / SUB_BINS, place = bin % SUB_BINS;
+	uint32_t filled = row < range->nrows ? range->rows[row].filled & ~((2u << place) - 1) : 0;
+
+	if (!filled) {
+		uint64_t rows = row < 63 ? range->filled_rows & ~((2ull << row) - 1) : 0;
+
+		if (!rows)
+			return NULL;
+		row = (unsigned)__builtin_ctzll(rows);
+		filled = range->rows[row].filled;
+	}
+	return range->rows[row].bins[__builtin_ctz(filled)];
+}
+
+/* ---- Allocation ---------------------------------------------------------------------------------------- */
+
+/* A request. `slack` is the most that its alignment may cost. All are multiples of ZD_BLOCK_MIN_ALIGN. */
+struct request {
+	uint64_t bytes, align, slack;
+};
+
+static bool fits(const struct zd_block *block, const struct request *request)
+{
+	return zd_align_up(block->offset, request->align) + request->bytes <= block->offset + block->bytes;
+}
+
+/* The smallest of the bin's first `looks` blocks that fits. */
+static struct zd_block *tightest(const struct zd_block_range *range, unsigned bin, unsigned looks,
+                                 const struct request *request)
+{
+	struct zd_block *found = NULL;
+
+	if (bin / SUB_BINS >= range->nrows)
+		return NULL;
+	for (struct zd_block *block = range->rows[bin / SUB_BINS].bins[bin % SUB_BINS]; block && looks > 0;
+	     block = block->bin_next, looks--) {
+		if ((found && found->bytes <= block->bytes) || !fits(block, request))
+			continue;
+		found = block;
+		if (found->bytes == request->bytes)
+			break;
+	}
+	return found;
+}
+
+static struct zd_block *find(const struct zd_block_range *range, const struct request *request)
+{
+	unsigned own = bin_of(request->bytes);
+	unsigned sure = bin_of(request->bytes + request->slack); /* any block of a bin above fits */
+	struct zd_block *block = tightest(range, own, OWN_BIN_LOOKS, request);
+
+	if (!block && sure != own)
+		block = tightest(range, sure, OWN_BIN_LOOKS, request);
+	if (!block)
+		block = first_above(range, sure);
+	for (unsigned bin = own; !block && bin <= sure; bin++)
+		block = tightest(range, bin, UINT32_MAX, request);
+	return block;
+}
+
+/* Splits `block` after `bytes`, and returns the block behind it. Neither is in a bin. */
+static struct zd_block *split(struct zd_block_range *range, struct zd_block *block, uint64_t bytes)
+{
+	struct zd_block *rest = header_new(range);
+
+	rest->offset = block->offset + bytes;
+	rest->bytes = block->bytes - bytes;
+	rest->before = block;
+	rest->after = block->after;
+	if (rest->after)
+		rest->after->before = rest;
+	block->after = rest;
+	block->bytes = bytes;
+	return rest;
+}
+
+/* The offset of the request in `block`, which fits. */
+static uint64_t place_of(const struct zd_block_range *range, const struct zd_block *block,
+                         const struct request *request)
+{
+	if (request->bytes < SMALL_BYTES && request->bytes < range->bytes / SMALL_SHARE)
+		return (block->offset + block->bytes - request->bytes) & ~(request->align - 1);
+	return zd_align_up(block->offset, request->align);
+}
+
+struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, uint64_t align)
+{
+	struct request request;
+	struct zd_block *block;
+	uint64_t gap;
+
+	zd_assert(bytes > 0);
+	zd_assert(align >= ZD_BLOCK_MIN_ALIGN && align <= ZD_BLOCK_MAX_ALIGN && (align & (align - 1)) == 0);
+	if (bytes > range->bytes)
+		return NULL;
+	request = (struct request){
+	        .bytes = zd_align_up(bytes, ZD_BLOCK_MIN_ALIGN),
+	        .align = align,
+	        .slack = align - ZD_BLOCK_MIN_ALIGN,
+	};
+	block = find(range, &request);
+	if (!block)
+		return NULL;
+	bin_remove(range, block);
+	gap = place_of(range, block, &request) - block->offset;
+	if (gap > 0) {
+		struct zd_block *lead = block;
+
+		block = split(range, lead, gap);
+		bin_insert(range, lead);
+	}
+	if (block->bytes > request.bytes)
+		bin_insert(range, split(range, block, request.bytes));
+	range->used_bytes += block->bytes;
+	return block;
+}
+
+/* Adds the neighbour behind `block`, which is in no bin, to it. */
+static void absorb_after(struct zd_block_range *range, struct zd_block *block)
+{
+	struct zd_block *gone = block->after;
+
+	block->bytes += gone->bytes;
+	block->after = gone->after;
+	if (block->after)
+		block->after->before = block;
+	header_free(range, gone);
+}
+
+void zd_block_free(struct zd_block_range *range, struct zd_block *block)
+{
+	zd_assert(!block->free);
+	range->used_bytes -= block->bytes;
+	if (block->after && block->after->free) {
+		bin_remove(range, block->after);
+		absorb_after(range, block);
+	}
+	if (block->before && block->before->free) {
+		block = block->before;
+		bin_remove(range, block);
+		absorb_after(range, block);
+	}
+	bin_insert(range, block);
+}
+
+/* ---- Ranges -------------------------------------------------------------------------------------------- */
+
+struct zd_block_range *zd_block_range_new(uint64_t bytes)
+{
+	struct zd_block_range *range;
+	unsigned nrows;
+
+	zd_assert(bytes > 0 && bytes <= MAX_RANGE_BYTES && bytes % ZD_BLOCK_MIN_ALIGN == 0);
+	nrows = bin_of(bytes) / SUB_BINS + 1;
+	range = zd_calloc(1, sizeof(*range) + nrows * sizeof(range->rows[0]));
+	range->bytes = bytes;
+	range->nrows = nrows;
+	range->first = header_new(range);
+	range->first->bytes = bytes;
+	bin_insert(range, range->first);
+	return range;
+}
+
+void zd_block_range_free(struct zd_block_range *range)
+{
+	if (!range)
+		return;
+	while (range->chunks) {
+		struct header_chunk *next = range->chunks->next;
+
+		free(range->chunks);
+		range->chunks = next;
+	}
+	free(range);
+}
+
+uint64_t zd_block_range_bytes(const struct zd_block_range *range)
+{
+	return range->bytes;
+}
+
+uint64_t zd_block_used_bytes(const struct zd_block_range *range)
+{
+	return range->used_bytes;
+}
+
+uint64_t zd_block_largest_free(const struct zd_block_range *range)
+{
+	uint64_t largest = 0;
+	const struct bin_row *row;
+
+	if (!range->filled_rows)
+		return 0;
+	row = &range->rows[63u - (unsigned)__builtin_clzll(range->filled_rows)];
+	for (const struct zd_block *block = row->bins[31u - (unsigned)__builtin_clz(row->filled)]; block;
+	     block = block->bin_next)
+		largest = zd_max_u64(largest, block->bytes);
+	return largest;
+}
+
+/* Returns the number of free blocks in the bin. */
+static uint64_t check_bin(const struct zd_block *first, unsigned bin)
+{
+	const struct zd_block *prev = NULL;
+	uint64_t count = 0;
+
+	for (const struct zd_block *block = first; block; block = block->bin_next) {
+		zd_assert(block->free && block->bin_prev == prev);
+		zd_assert(bin_of(block->bytes) == bin);
+		prev = block;
+		count++;
+	}
+	return count;
+}
+
+/* Returns the number of free blocks in all bins. The simulator calls this after every step, and nearly all
+ * bins are empty: an empty bin costs no branch. */
+static uint64_t check_bins(const struct zd_block_range *range)
+{
+	uint64_t count = 0;
+
+	for (unsigned row = 0; row < range->nrows; row++) {
+		const struct bin_row *bins = &range->rows[row];
+		uint32_t filled = 0;
+
+		for (unsigned place = 0; place < SUB_BINS; place++)
+			filled |= (uint32_t)(bins->bins[place] != NULL) << place;
+		zd_assert(bins->filled == filled);
+		zd_assert(((range->filled_rows >> row & 1) != 0) == (filled != 0));
+		for (; filled; filled &= filled - 1)
+			count += check_bin(bins->bins[__builtin_ctz(filled)],
+			                   row * SUB_BINS + (unsigned)__builtin_ctz(filled));
+	}
+	zd_assert(range->filled_rows >> range->nrows == 0);
+	return count;
+}
+
+void zd_block_range_check(const struct zd_block_range *range)
+{
+	const struct zd_block *before = NULL;
+	uint64_t offset = 0, used_bytes = 0, nfree = 0;
+
+	for (const struct zd_block *block = range->first; block; block = block->after) {
+		zd_assert(block->offset == offset && block->before == before);
+		zd_assert(block->bytes > 0 && block->bytes % ZD_BLOCK_MIN_ALIGN == 0);
+		zd_assert(!(block->free && before && before->free));
+		if (block->free)
+			nfree++;
+		else
+			used_bytes += block->bytes;
+		offset += block->bytes;
+		before = block;
+	}
+	zd_assert(offset == range->bytes && used_bytes == range->used_bytes);
+	zd_assert(check_bins(range) == nfree);
+}
+
+void zd_block_range_walk(const struct zd_block_range *range, void (*fn)(const struct zd_block *, void *),
+                         void *arg)
+{
+	for (const struct zd_block *block = range->first; block; block = block->after)
+		fn(block, arg);
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pool.c - segments of a device and blocks in them.
+ *
+ * A segment belongs to one job and one purpose, so that no job ever maps another's memory. Segments are
+ * created by the device's executor, so an allocation may have to wait for one. They are destroyed when their
+ * job ends, or retired earlier, when they are empty and their memory is needed elsewhere (retire.c).
+ */
+#include <string.h>
+
+#include "core/engine/objects.h"
+#include "core/memory/pool.h"
+#include "core/memory/retire.h"
+
+/* Whether such a block may be allocated from the segment. A strict session's buffer fills its segment. */
+static bool is_for(const struct zd_segment *segment, const struct zd_job *job, enum zd_purpose purpose,
+                   uint64_t bytes)
+{
+	return segment->job == job && segment->purpose == purpose &&
+	       (purpose == ZD_PURPOSE_STRICT ? segment->bytes == bytes : segment->bytes >= bytes);
+}
+
+static struct zd_segment *find_block(struct zd_device *device, const struct zd_job *job,
+                                     enum zd_purpose purpose, uint64_t bytes, uint64_t align,
+                                     struct zd_block **block)
+{
+	struct zd_segment *segment;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (segment->state != ZD_SEGMENT_READY || !is_for(segment, job, purpose, bytes))
+			continue;
+		*block = zd_block_alloc(segment->range, bytes, align);
+		if (*block)
+			return segment;
+	}
+	return NULL;
+}
+
+static struct zd_segment *find_creating(struct zd_device *device, const struct zd_job *job,
+                                        enum zd_purpose purpose, uint64_t bytes)
+{
+	struct zd_segment *segment;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (segment->state == ZD_SEGMENT_CREATING && is_for(segment, job, purpose, bytes))
+			return segment;
+	}
+	return NULL;
+}
+
+void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
+{
+	zd_assert(TAILQ_EMPTY(&segment->mappings));
+	HASH_DEL(e->segments, segment);
+	TAILQ_REMOVE(&segment->device->segments, segment, device_link);
+	segment->device->segment_bytes -= segment->bytes;
+	zd_block_range_free(segment->range);
+	free(segment);
+}
+
+/* Fails the requests that wait for this segment with the device's error, so that they do not request it
+ * again. */
+static void segment_failed(struct zd_segment *segment, int status, const char *error)
+{
+	struct zd_request *req;
+	TAILQ_FOREACH (req, &segment->device->queue, device_link) {
+		if (req->segment_wait == segment->id)
+			zd_request_fail(req, status, error);
+	}
+}
+
+static void segment_created(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                            const struct zd_op_result *result)
+{
+	struct zd_segment *segment = op->owner;
+	(void)result;
+	zd_dirty(e, segment->device);
+	if (status == 0) {
+		zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
+		return;
+	}
+	segment_failed(segment, status, error);
+	zd_segment_free(e, segment);
+}
+
+static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, struct zd_device *device,
+                                      enum zd_purpose purpose, uint64_t bytes)
+{
+	struct zd_segment *segment = zd_calloc(1, sizeof(*segment));
+	segment->id = ++e->next_segment;
+	segment->state = ZD_SEGMENT_CREATING;
+	segment->purpose = purpose;
+	segment->device = device;
+	segment->job = job;
+	segment->bytes = bytes;
+	segment->range = zd_block_range_new(bytes);
+	TAILQ_INIT(&segment->mappings);
+	HASH_ADD(hh, e->segments, id, sizeof(segment->id), segment);
+	TAILQ_INSERT_TAIL(&device->segments, segment, device_link);
+	device->segment_bytes += bytes;
+	struct zd_command command = {.kind = ZD_CMD_SEGMENT_CREATE, .device = device->index};
+	command.u.segment.segment = segment->id;
+	command.u.segment.bytes = bytes;
+	command.u.segment.job = job->id;
+	command.u.segment.purpose = purpose;
+	zd_op_submit(e, job, &command, segment_created, segment, 0);
+	return segment;
+}
+
+/*
+ * The size of a new segment: the largest multiple of its first block up to the usual size; a larger block's
+ * own size. Blocks of a model often have one size, and a rest behind the last one would stay unused.
+ */
+static uint64_t segment_size(const struct zd_device *device, enum zd_purpose purpose, uint64_t need,
+                             uint64_t left)
+{
+	uint64_t usual = zd_min_u64(device->segment_default_bytes, left);
+
+	return purpose == ZD_PURPOSE_STRICT || need >= usual ? need : usual / need * need;
+}
+
+/* ZD_WAIT if memory will be freed without a further call: by segments that retire, or blocks in
+ * quarantine. */
+static int wait_for_memory(struct zd_request *req, struct zd_device *device, uint64_t bytes, uint64_t left)
+{
+	uint32_t retiring = zd_retiring_find(device, bytes);
+	if (retiring)
+		return req ? zd_wait_for(req, ZD_WAIT_RETIRE, 0, retiring, 0) : ZD_WAIT;
+	if (device->quarantine_bytes > 0 && bytes <= device->config.arena_bytes)
+		return req ? zd_wait_for(req, ZD_WAIT_MEMORY, 0, bytes, left) : ZD_WAIT;
+	return 0;
+}
+
+int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
+                  enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
+                  struct zd_err *err)
+{
+	zd_assert(bytes > 0 && bytes <= ZD_MAX_BYTES && job->refs > 0);
+	if (req)
+		req->segment_wait = 0;
+	struct zd_block *block;
+	struct zd_segment *segment = find_block(device, job, purpose, bytes, align, &block);
+	if (segment) {
+		*extent = (struct zd_extent){segment, block, block->bytes};
+		return 0;
+	}
+	uint64_t left = device->config.arena_bytes - device->segment_bytes;
+	/* A segment's start has every alignment. */
+	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes);
+	segment = find_creating(device, job, purpose, need);
+	if (!segment && need <= left)
+		segment = segment_new(e, job, device, purpose, segment_size(device, purpose, need, left));
+	if (segment) {
+		if (req)
+			req->segment_wait = segment->id;
+		return req ? zd_wait_for(req, ZD_WAIT_SEGMENT, 0, 0, 0) : ZD_WAIT;
+	}
+	if (!req || !zd_request_gathers(req))
+		zd_pool_reclaim(e, job, device, bytes);
+	int wait = wait_for_memory(req, device, bytes, left);
+	if (wait)
+		return wait;
+	return zd_err_set(
+	        err, ZEROD_E_NO_MEMORY,
+	        "%llu bytes do not fit on device %u: arena %llu bytes, %llu of them in segments, %llu "
+	        "charged",
+	        (unsigned long long)bytes, device->index, (unsigned long long)device->config.arena_bytes,
+	        (unsigned long long)device->segment_bytes, (unsigned long long)device->account.total);
+}
+
+bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
+                 uint64_t bytes)
+{
+	const struct zd_segment *segment;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (segment->state == ZD_SEGMENT_READY && is_for(segment, job, purpose, bytes) &&
+		    zd_block_largest_free(segment->range) >= bytes)
+			return true;
+	}
+	return false;
+}
+
+/* The job's segments of strict sessions count as room: each is empty, and may retire, once its one buffer is
+ * freed. */
+bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
+                       uint64_t bytes)
+{
+	const struct zd_segment *segment;
+	uint64_t room = device->config.arena_bytes - device->segment_bytes;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (segment->state > ZD_SEGMENT_READY)
+			continue;
+		if (is_for(segment, job, purpose, bytes))
+			return true;
+		if (segment->job == job && segment->purpose == ZD_PURPOSE_STRICT)
+			room += segment->bytes;
+	}
+	return zd_align_up(bytes, device->config.segment_align_bytes) <= room;
+}
+
+void zd_pool_free(struct zd_engine *e, struct zd_extent *extent)
+{
+	if (!extent->block)
+		return;
+	zd_block_free(extent->segment->range, extent->block);
+	zd_dirty(e, extent->segment->device);
+	*extent = (struct zd_extent){0};
+}
+
+struct zd_location zd_extent_location(const struct zd_extent *extent)
+{
+	if (!extent->block)
+		return (struct zd_location){0};
+	return (struct zd_location){extent->segment->id, extent->block->offset, extent->bytes};
+}
+
+void zd_pool_job_end(struct zd_engine *e, struct zd_job *job)
+{
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		struct zd_segment *segment, *next;
+		TAILQ_FOREACH_SAFE (segment, &e->devices[i].segments, device_link, next) {
+			if (segment->job == job)
+				zd_segment_end(e, segment);
+		}
+	}
+}

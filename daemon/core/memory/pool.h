@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pool.h - the segments of a device, and blocks in them.
+ */
+#ifndef ZD_CORE_MEMORY_POOL_H
+#define ZD_CORE_MEMORY_POOL_H
+
+#include "base/sm.h"
+#include "core/engine/device.h"
+#include "core/memory/block.h"
+
+struct zd_request;
+struct zd_session;
+
+enum zd_segment_state {
+	ZD_SEGMENT_CREATING,
+	ZD_SEGMENT_READY,
+	ZD_SEGMENT_RETIRING,   /* empty: sessions are to unmap it */
+	ZD_SEGMENT_DESTROYING, /* no session has it mapped; its executor frees the memory */
+};
+
+/* A session that has been given the segment. */
+struct zd_mapping {
+	struct zd_segment *segment;
+	struct zd_session *session;
+	TAILQ_ENTRY(zd_mapping) segment_link, session_link;
+};
+
+/* One physical allocation of one job for one purpose. */
+struct zd_segment {
+	uint32_t id;
+	uint8_t state;
+	enum zd_purpose purpose;
+	struct zd_device *device;
+	struct zd_job *job;
+	uint64_t bytes;
+	uint64_t prefetched_bytes; /* scratch of retire.c: bytes of prefetched buffers */
+	uint64_t retire_serial;    /* when it began to retire */
+	struct zd_block_range *range;
+	TAILQ_HEAD(, zd_mapping) mappings;
+	TAILQ_ENTRY(zd_segment) device_link;
+	UT_hash_handle hh;
+};
+
+/* A block of a segment. block NULL: nothing. `bytes` are charged for it. */
+struct zd_extent {
+	struct zd_segment *segment;
+	struct zd_block *block;
+	uint64_t bytes;
+};
+
+/*
+ * Allocates a block for `job`. 0 with *extent; ZD_WAIT when a segment is being created or retired, or
+ * quarantined blocks may become free; NO_MEMORY when nothing will change by itself; or the error of a segment
+ * that could not be created. On ZD_WAIT, sets the reason of `req` (may be NULL). Charges nothing. Retires
+ * empty segments to make room, but not for a gather, which does so itself.
+ */
+int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
+                  enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
+                  struct zd_err *err) __attribute__((warn_unused_result));
+/* Whether a free block of the job and purpose has the bytes now. */
+bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
+                 uint64_t bytes);
+/* Whether a segment, or room for a new one, could ever hold the bytes for this job and purpose. */
+bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
+                       uint64_t bytes);
+/* Frees the segment's bookkeeping: its memory is the executor's to free, or was never allocated. */
+void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
+/* Frees the block at once: nothing may use it any more. Marks the device dirty. Clears *extent. */
+void zd_pool_free(struct zd_engine *e, struct zd_extent *extent);
+struct zd_location zd_extent_location(const struct zd_extent *extent);
+/* Destroys the job's segments; every block must be free. */
+void zd_pool_job_end(struct zd_engine *e, struct zd_job *job);
+
+extern const struct zd_sm zd_sm_segment;
+
+#endif

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * retire.c - empty segments: they are chosen, unmapped by the sessions that have mapped them, and destroyed.
+ */
+#include "core/engine/departure.h"
+#include "core/engine/events.h"
+#include "core/engine/objects.h"
+#include "core/memory/pool.h"
+#include "core/memory/retire.h"
+
+#include <stdio.h>
+
+static struct zd_segment *segment_find(struct zd_engine *e, uint32_t id)
+{
+	struct zd_segment *segment;
+	HASH_FIND(hh, e->segments, &id, sizeof(id), segment);
+	return segment;
+}
+
+static bool is_retiring(const struct zd_segment *segment)
+{
+	return segment->state == ZD_SEGMENT_RETIRING || segment->state == ZD_SEGMENT_DESTROYING;
+}
+
+/* ---- Destruction --------------------------------------------------------------------------------------- */
+
+/* Whether the session's trims concern the segment: those of an administrator concern all. */
+static bool trim_concerns(const struct zd_session *session, const struct zd_segment *segment)
+{
+	return session->admin || segment->job->owner->uid == session->uid;
+}
+
+static bool trim_waits_for(const struct zd_request *req, const struct zd_segment *segment)
+{
+	return req->kind == ZD_REQ_TRIM && segment->retire_serial <= req->u.trim.serial &&
+	       trim_concerns(req->session, segment);
+}
+
+/* A retiring segment has been destroyed. */
+static void retired(struct zd_engine *e, struct zd_segment *segment)
+{
+	struct zd_device *device = segment->device;
+	struct zd_request *req;
+	TAILQ_FOREACH (req, &device->queue, device_link) {
+		if (trim_waits_for(req, segment))
+			req->u.trim.freed_bytes += segment->bytes;
+	}
+	device->retiring_bytes -= segment->bytes;
+	zd_dirty(e, device);
+}
+
+static void destroyed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                      const struct zd_op_result *result)
+{
+	struct zd_segment *segment = op->owner;
+	(void)status; /* the executor has freed what it could */
+	(void)error;
+	(void)result;
+	retired(e, segment);
+	zd_segment_free(e, segment);
+}
+
+static struct zd_command destruction(const struct zd_segment *segment)
+{
+	struct zd_command command = {.kind = ZD_CMD_SEGMENT_DESTROY, .device = segment->device->index};
+	command.u.segment.segment = segment->id;
+	command.u.segment.bytes = segment->bytes;
+	command.u.segment.job = segment->job->id;
+	command.u.segment.purpose = segment->purpose;
+	return command;
+}
+
+static void destroy_if_unmapped(struct zd_engine *e, struct zd_segment *segment)
+{
+	if (segment->state != ZD_SEGMENT_RETIRING || !TAILQ_EMPTY(&segment->mappings))
+		return;
+	struct zd_command command = destruction(segment);
+	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_DESTROYING);
+	zd_op_submit(e, segment->job, &command, destroyed, segment, 0);
+}
+
+/* ---- Mappings ------------------------------------------------------------------------------------------ */
+
+static struct zd_mapping *mapping_find(struct zd_segment *segment, const struct zd_session *session)
+{
+	struct zd_mapping *mapping;
+	TAILQ_FOREACH (mapping, &segment->mappings, segment_link) {
+		if (mapping->session == session)
+			break;
+	}
+	return mapping;
+}
+
+void zd_engine_segment_given(struct zd_engine *e, uint64_t session_id, uint32_t id)
+{
+	struct zd_session *session = zd_session_find(e, session_id);
+	struct zd_segment *segment = segment_find(e, id);
+	zd_assert(session && segment && segment->state == ZD_SEGMENT_READY);
+	if (mapping_find(segment, session))
+		return;
+	struct zd_mapping *mapping = zd_calloc(1, sizeof(*mapping));
+	mapping->segment = segment;
+	mapping->session = session;
+	TAILQ_INSERT_TAIL(&segment->mappings, mapping, segment_link);
+	TAILQ_INSERT_TAIL(&session->mappings, mapping, session_link);
+}
+
+static void mapping_free(struct zd_mapping *mapping)
+{
+	TAILQ_REMOVE(&mapping->segment->mappings, mapping, segment_link);
+	TAILQ_REMOVE(&mapping->session->mappings, mapping, session_link);
+	free(mapping);
+}
+
+static void process_gone(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                         const struct zd_op_result *result)
+{
+	struct zd_mapping *mapping = op->owner;
+	struct zd_segment *segment = mapping->segment;
+	struct zd_job *job = segment->job;
+	(void)status;
+	(void)error;
+	(void)result;
+	mapping_free(mapping);
+	destroy_if_unmapped(e, segment);
+	zd_job_unref(e, job);
+}
+
+void zd_mappings_leave(struct zd_engine *e, struct zd_session *session)
+{
+	struct zd_mapping *mapping, *next;
+	TAILQ_FOREACH_SAFE (mapping, &session->mappings, session_link, next) {
+		struct zd_segment *segment = mapping->segment;
+		if (is_retiring(segment) &&
+		    zd_departure_hold(e, session, segment->job, segment->device, process_gone, mapping)) {
+			zd_job_ref(segment->job);
+			continue;
+		}
+		mapping_free(mapping);
+		destroy_if_unmapped(e, segment);
+	}
+}
+
+static void tell_sessions(struct zd_engine *e, const struct zd_segment *segment)
+{
+	const struct zd_mapping *mapping;
+	TAILQ_FOREACH (mapping, &segment->mappings, segment_link) {
+		if (mapping->session->state != ZD_SESSION_CLOSING)
+			e->sink.segment_retire(e->sink.arg, mapping->session->id, segment->id);
+	}
+}
+
+void zd_segment_end(struct zd_engine *e, struct zd_segment *segment)
+{
+	struct zd_mapping *mapping;
+	struct zd_command command = destruction(segment);
+	zd_assert(segment->state == ZD_SEGMENT_READY || segment->state == ZD_SEGMENT_RETIRING);
+	zd_assert(zd_block_used_bytes(segment->range) == 0);
+	if (segment->state == ZD_SEGMENT_READY)
+		tell_sessions(e, segment);
+	else
+		retired(e, segment);
+	while ((mapping = TAILQ_FIRST(&segment->mappings)))
+		mapping_free(mapping);
+	e->sink.command(e->sink.arg, &command);
+	zd_dirty(e, segment->device);
+	zd_segment_free(e, segment);
+}
+
+int zd_retire_text(const struct zd_device *device, uint32_t id, char *out, size_t out_bytes)
+{
+	const struct zd_segment *segment;
+	const struct zd_mapping *mapping = NULL;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (segment->id == id)
+			mapping = TAILQ_FIRST(&segment->mappings);
+	}
+	if (!mapping)
+		return snprintf(out, out_bytes, "segment %u to be given back to device %u", id,
+		                device->index);
+	return snprintf(out, out_bytes, "session %llu (pid %u) to unmap segment %u",
+	                (unsigned long long)mapping->session->id, mapping->session->pid, id);
+}
+
+/* ---- Choice -------------------------------------------------------------------------------------------- */
+
+/* Whether the segment was created for a request or reduction that has not been tried again since. */
+static bool is_awaited(const struct zd_engine *e, const struct zd_segment *segment)
+{
+	const struct zd_request *req;
+	TAILQ_FOREACH (req, &segment->device->queue, device_link) {
+		if (req->segment_wait == segment->id)
+			return true;
+	}
+	return e->events->segment_is_awaited(segment->device, segment->id);
+}
+
+/* Valid after the event count_prefetched. */
+static bool is_empty(const struct zd_engine *e, const struct zd_segment *segment)
+{
+	return segment->state == ZD_SEGMENT_READY &&
+	       zd_block_used_bytes(segment->range) == segment->prefetched_bytes && !is_awaited(e, segment);
+}
+
+/* Whether `a` retires before `b`: first segments that no session has mapped, then segments without prefetched
+ * buffers, then those of the job that needs memory. Among these the largest, so that few segments retire and
+ * few sessions have to unmap them. */
+static bool goes_before(const struct zd_segment *a, const struct zd_segment *b, const struct zd_job *job)
+{
+	bool a_mapped = !TAILQ_EMPTY(&a->mappings), b_mapped = !TAILQ_EMPTY(&b->mappings);
+	bool a_prefetched = a->prefetched_bytes > 0, b_prefetched = b->prefetched_bytes > 0;
+	if (a_mapped != b_mapped)
+		return b_mapped;
+	if (a_prefetched != b_prefetched)
+		return b_prefetched;
+	if ((a->job == job) != (b->job == job))
+		return a->job == job;
+	return a->bytes > b->bytes;
+}
+
+/* The next segment to retire; with `session`, among those that its trims concern. NULL: none. */
+static struct zd_segment *choose(const struct zd_engine *e, const struct zd_device *device,
+                                 const struct zd_session *session, const struct zd_job *job)
+{
+	struct zd_segment *segment, *best = NULL;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (!is_empty(e, segment) || (session && !trim_concerns(session, segment)))
+			continue;
+		if (!best || goes_before(segment, best, job))
+			best = segment;
+	}
+	return best;
+}
+
+static void retire(struct zd_engine *e, struct zd_segment *segment)
+{
+	e->events->drop_prefetched(e, segment);
+	zd_assert(zd_block_used_bytes(segment->range) == 0);
+	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_RETIRING);
+	segment->retire_serial = ++e->retire_serial;
+	segment->device->retiring_bytes += segment->bytes;
+	tell_sessions(e, segment);
+	destroy_if_unmapped(e, segment);
+}
+
+/* ---- Reclaim ------------------------------------------------------------------------------------------- */
+
+/* The bytes that segments can be made of once all retiring segments are destroyed. */
+static uint64_t room_bytes(const struct zd_device *device)
+{
+	return device->config.arena_bytes - device->segment_bytes + device->retiring_bytes;
+}
+
+void zd_pool_reclaim(struct zd_engine *e, const struct zd_job *job, struct zd_device *device, uint64_t bytes)
+{
+	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes), room = room_bytes(device);
+	struct zd_segment *segment;
+	if (need <= room || need > device->config.arena_bytes)
+		return;
+	e->events->count_prefetched(device);
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (is_empty(e, segment))
+			room += segment->bytes;
+	}
+	if (need > room)
+		return;
+	while (need > room_bytes(device) && (segment = choose(e, device, NULL, job)))
+		retire(e, segment);
+}
+
+uint32_t zd_retiring_find(const struct zd_device *device, uint64_t bytes)
+{
+	const struct zd_segment *segment;
+	if (zd_align_up(bytes, device->config.segment_align_bytes) > room_bytes(device))
+		return 0;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (is_retiring(segment))
+			return segment->id;
+	}
+	return 0;
+}
+
+/* ---- trim ---------------------------------------------------------------------------------------------- */
+
+static int trim_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                      struct zd_err *err)
+{
+	uint32_t index = args->u.trim.device;
+	struct zd_segment *segment;
+	if (index >= e->ndevices)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no device %u; there are %u", index, e->ndevices);
+	struct zd_device *device = req->device = &e->devices[index];
+	e->events->count_prefetched(device);
+	while (device->segment_bytes - device->retiring_bytes > args->u.trim.keep_bytes &&
+	       (segment = choose(e, device, req->session, NULL)))
+		retire(e, segment);
+	req->u.trim.serial = e->retire_serial;
+	return 0;
+}
+
+static int trim_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_segment *segment;
+	(void)err;
+	TAILQ_FOREACH (segment, &req->device->segments, device_link) {
+		if (is_retiring(segment) && trim_waits_for(req, segment))
+			return zd_wait_for(req, ZD_WAIT_RETIRE, 0, segment->id, 0);
+	}
+	e->reply.u.trim.freed_bytes = req->u.trim.freed_bytes;
+	return 0;
+}
+
+/* ---- segments_unmapped --------------------------------------------------------------------------------- */
+
+/* Skips segments that do not exist any more: they have ended with their job. */
+static int unmapped_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                          struct zd_err *err)
+{
+	uint32_t count = args->u.segments_unmapped.count;
+	const uint32_t *ids = args->u.segments_unmapped.segments;
+	for (uint32_t i = 0; i < count; i++) {
+		struct zd_segment *segment = segment_find(e, ids[i]);
+		if (segment && segment->state == ZD_SEGMENT_READY && mapping_find(segment, req->session))
+			return zd_err_set(err, ZEROD_E_INVALID, "nobody has asked for segment %u", ids[i]);
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		struct zd_segment *segment = segment_find(e, ids[i]);
+		struct zd_mapping *mapping = segment ? mapping_find(segment, req->session) : NULL;
+		if (!mapping)
+			continue;
+		mapping_free(mapping);
+		destroy_if_unmapped(e, segment);
+	}
+	return 0;
+}
+
+const struct zd_request_type zd_req_trim = {.name = "trim", .begin = trim_begin, .attempt = trim_attempt};
+const struct zd_request_type zd_req_segments_unmapped = {.name = "segments_unmapped",
+                                                         .begin = unmapped_begin};

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lent_target.c - places of a target that a rank may access before the step.
+ *
+ * A rank that waits for a unit's sum (reduce_wait) is lent the unit's place in its target: its streams may
+ * read and write there, and no sum is stored there, until the rank returns the place with the fences of these
+ * streams and all fences have passed. A further reduction of the unit waits for that before it allocates
+ * staging, so the rank must return the place before its own next contribution; the library does.
+ *
+ * The place may be promised before the sum is stored, by the rule of promise.h: every rank has contributed,
+ * and no slice of the reduction waits for memory. The promise is kept in every case. Where the sum fails, the
+ * content of the place is undefined and the window has failed, so its step returns the failure.
+ *
+ * Invariant: while a place is lent or accessed, its target is not freed, unless the rank itself has ended the
+ * window. When the group fails, the rank's target is abandoned as the target of a step is.
+ */
+#include "core/engine/promise.h"
+#include "core/gather/unit.h"
+#include "core/reduce/reduce.h"
+#include "core/reduce/slice.h"
+
+/* ---- Places -------------------------------------------------------------------------------------------- */
+
+/* Also true while the target is zeroed for a step that was cancelled meanwhile. */
+static bool is_accessed(const struct zd_part *part)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(zd_part_member(part));
+	return part->target_lent || part->target_accesses > 0 ||
+	       (mr && mr->w->target && mr->w->target->fills > 0);
+}
+
+bool zd_slice_target_is_accessed(const struct zd_slice *slice)
+{
+	const struct zd_unit *unit = slice->reduction->unit;
+	if (!unit->all_reduce)
+		return is_accessed(&unit->parts[slice->owner]);
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		if (is_accessed(&unit->parts[rank]))
+			return true;
+	}
+	return false;
+}
+
+void zd_target_forget_lent(struct zd_window *w)
+{
+	struct zd_member_reduce *mr = w->mr;
+	if (w != mr->w) /* done already, when the window began to close */
+		return;
+	const struct zd_unit *unit = mr->nlent > 0 ? mr->member->group->units : NULL;
+	for (; unit; unit = unit->hh_name.next)
+		unit->parts[mr->member->rank].target_lent = false;
+	mr->nlent = 0;
+}
+
+static void lend(struct zd_member_reduce *mr, struct zd_part *part)
+{
+	mr->nlent += !part->target_lent;
+	part->target_lent = true;
+}
+
+void zd_target_unlend(struct zd_part *part)
+{
+	struct zd_member_reduce *mr = zd_member_reduce(zd_part_member(part));
+	if (!part->target_lent)
+		return;
+	part->target_lent = false;
+	mr->nlent--;
+}
+
+/* ---- Wait ---------------------------------------------------------------------------------------------- */
+
+/* The rank's slice is stored. For an all-reduced unit and over rails: all ranks' slices are. */
+static bool is_stored(const struct zd_reduction *r, uint32_t rank)
+{
+	if (r->over)
+		return r->state == ZD_REDUCTION_COMPLETE;
+	return r->state == ZD_REDUCTION_RUNNING && !r->unit->all_reduce && !r->group->span &&
+	       r->slices[rank].state == ZD_SLICE_DONE;
+}
+
+static bool has_contributed(const struct zd_reduction *r, uint32_t rank)
+{
+	return r && (!r->ranks || zd_contribution_made(&r->ranks[rank]));
+}
+
+static int check_window(const struct zd_window *w, struct zd_err *err)
+{
+	if (zd_window_is_abandoned(w))
+		return zd_err_set(
+		        err, ZEROD_E_STATE,
+		        "rank %u has abandoned the backwards since the last step: nothing is reduced",
+		        w->failure.rank);
+	if (w->failure.status != 0)
+		return zd_err_set(err, w->failure.status, "%s", w->failure.text);
+	return 0;
+}
+
+/* 0: the unit's place holds its sum. ZD_WAIT: the reduction is under way. */
+static int look(const struct zd_window *w, const struct zd_part *part, struct zd_err *err)
+{
+	const struct zd_unit *unit = part->unit;
+	uint32_t rank = zd_world_rank(w->mr->member);
+	const struct zd_reduction *r = zd_reduction_find(w, unit->id);
+	int status = check_window(w, err);
+	if (status != 0)
+		return status;
+	if (part->frozen)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient",
+		                  unit->name);
+	if (has_contributed(r, part->rank) && !is_stored(r, part->rank))
+		return ZD_WAIT;
+	if (zd_norms_has(w, unit))
+		return 0;
+	if (zd_norms_skipped(w, unit))
+		return zd_err_set(err, ZEROD_E_NOT_FOUND,
+		                  "unit '%s' has no gradient: all ranks have skipped it since the last step",
+		                  unit->name);
+	return zd_err_set(err, ZEROD_E_STATE,
+	                  "rank %u has neither reduced nor skipped unit '%s' since its last step", rank,
+	                  unit->name);
+}
+
+static int wait_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                      struct zd_err *err)
+{
+	struct zd_part *part;
+	int status = zd_part_find(e, req->session, args->u.reduce_wait.unit, &part, err);
+	if (status == 0)
+		status = zd_member_enter(zd_part_member(part), err);
+	if (status == 0)
+		status = zd_session_check_poisoned(req->session, err);
+	if (status != 0)
+		return status;
+	struct zd_member_reduce *mr = zd_member_reduce_get(zd_part_member(part));
+	status = look(mr->w, part, err);
+	if (status < 0)
+		return status;
+	zd_reduce_request_init(req, mr->member);
+	req->u.reduce.window = mr->w->number;
+	req->u.reduce.part = part;
+	req->u.reduce.ahead = args->u.reduce_wait.ahead;
+	part->users++;
+	mr->nlenders++;
+	return 0;
+}
+
+static void fill_place(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_unit *unit)
+{
+	uint64_t each = zerod_dtype_bytes(mr->w->target_dtype);
+	e->reply.u.reduce_wait.target_dtype = mr->w->target_dtype;
+	e->reply.u.reduce_wait.target = zd_storage_location(mr->w->target, unit->target_offset_numel * each,
+	                                                    zd_unit_target_numel(unit) * each);
+}
+
+static void promise(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
+{
+	const struct zd_reduction *r = zd_reduction_find(mr->w, req->u.reduce.part->unit->id);
+	if (!req->u.reduce.ahead || req->u.reduce.promise || !zd_reduction_drains(r))
+		return;
+	req->u.reduce.promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
+	lend(mr, req->u.reduce.part);
+	fill_place(e, mr, req->u.reduce.part->unit);
+	e->reply.u.reduce_wait.fence = req->u.reduce.promise->fence;
+	zd_request_answer(e, req);
+}
+
+static void wait_end(struct zd_engine *e, struct zd_request *req)
+{
+	req->u.reduce.part->users--;
+	req->member->reduce->nlenders--;
+	if (req->u.reduce.promise)
+		zd_promise_keep(e, req->u.reduce.promise);
+}
+
+static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	struct zd_member_reduce *mr = req->member->reduce;
+	struct zd_part *part = req->u.reduce.part;
+	int status = zd_reduce_request_check(req, err);
+	const struct zd_window *w = status == 0 ? zd_window_of(req) : NULL;
+	if (status == 0 && !req->answered && (!w || w != mr->w))
+		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has ended the step of unit '%s'",
+		                    zd_world_rank(mr->member), part->unit->name);
+	if (status == 0 && w)
+		status = look(w, part, err);
+	if (status == ZD_WAIT) {
+		const struct zd_reduction *r = zd_reduction_find(w, part->unit->id);
+		if (w && w == mr->w)
+			promise(e, req, mr);
+		(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r), 1, 0);
+		req->wait.unit = part->unit;
+		return ZD_WAIT;
+	}
+	wait_end(e, req);
+	if (status != 0 || req->answered)
+		return status;
+	lend(mr, part);
+	fill_place(e, mr, part->unit);
+	return 0;
+}
+
+const struct zd_request_type zd_req_reduce_wait = {"reduce_wait", wait_begin, wait_attempt, wait_end};
+
+/* ---- Return -------------------------------------------------------------------------------------------- */
+
+/* Streams that may still access a place. */
+struct access {
+	struct zd_part *part;
+	struct zd_storage *target;
+};
+
+static void passed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                   const struct zd_op_result *result)
+{
+	struct access *access = op->owner;
+	(void)status; /* a failed watch means that the session and its streams have ended */
+	(void)error;
+	(void)result;
+	access->part->target_accesses--;
+	zd_dirty_group(e, access->part->unit->group); /* slices may wait for this access */
+	zd_storage_unuse(e, access->target);
+	zd_unit_unref(e, access->part->unit);
+	free(access);
+}
+
+static void give_back(struct zd_engine *e, const struct zd_request *req, struct zd_part *part,
+                      const struct zd_fence_list *fences)
+{
+	struct zd_member *member = zd_part_member(part);
+	struct zd_member_reduce *mr = zd_member_reduce(member);
+	if (!part->target_lent)
+		return;
+	zd_target_unlend(part);
+	zd_dirty_group(e, member->group);
+	struct access *access = zd_calloc(1, sizeof(*access));
+	*access = (struct access){part, mr->w->target};
+	if (!zd_fences_watch(e, req->session, member->group->job, member->device->index, fences, passed,
+	                     access, 0)) {
+		free(access);
+		return;
+	}
+	part->target_accesses++;
+	part->unit->refs++;
+	zd_storage_use(mr->w->target);
+}
+
+/* Drops the target of an abandoned window when the last place lent of it has been returned. */
+static void drop_abandoned(struct zd_engine *e, const struct zd_member *member)
+{
+	struct zd_member_reduce *mr = zd_member_reduce(member);
+	if (mr && mr->nlent == 0 && zd_window_is_abandoned(mr->w) && mr->w->step != ZD_STEP_TAKEN &&
+	    mr->w->step != ZD_STEP_ABANDONED)
+		zd_target_drop(e, mr->w);
+}
+
+/* Skips places that are not lent, because the group has failed or the step has begun. */
+static int return_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                        struct zd_err *err)
+{
+	const struct zd_fence_list *fences = &args->u.target_return.fences;
+	uint32_t nunits = args->u.target_return.nunits;
+	struct zd_part *part;
+	int status = zd_fences_check(fences, err);
+	for (uint32_t i = 0; i < nunits && status == 0; i++)
+		status = zd_part_find(e, req->session, args->u.target_return.units[i], &part, err);
+	for (uint32_t i = 0; i < nunits && status == 0; i++) {
+		status = zd_part_find(e, req->session, args->u.target_return.units[i], &part, err);
+		if (status != 0)
+			break;
+		give_back(e, req, part, fences);
+		drop_abandoned(e, zd_part_member(part));
+	}
+	return status;
+}
+
+const struct zd_request_type zd_req_target_return = {.name = "target_return", .begin = return_begin};

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * norms.c - squared norms of reduced gradients.
+ *
+ * The reduction of a slice yields the slice's norm. Norms are added up in the order of ranks and units, so
+ * that all runs compute the same bits. At a step, the group keeps the norm of each unit over the ranks of
+ * this daemon until the next step: step_get cannot ask for it later.
+ */
+#include "core/cluster/span.h"
+#include "core/gather/unit.h"
+#include "core/reduce/reduce.h"
+#include "core/reduce/reduce_internal.h"
+
+static struct zd_slice_norm *find(struct zd_slice_norm *norms, uint64_t unit)
+{
+	struct zd_slice_norm *norm;
+	HASH_FIND(hh, norms, &unit, sizeof(unit), norm);
+	return norm;
+}
+
+static struct zd_slice_norm *get(struct zd_slice_norm **norms, uint64_t unit)
+{
+	struct zd_slice_norm *norm = find(*norms, unit);
+	if (norm)
+		return norm;
+	norm = zd_calloc(1, sizeof(*norm));
+	norm->unit = unit;
+	HASH_ADD(hh, *norms, unit, sizeof(norm->unit), norm);
+	return norm;
+}
+
+static void forget(struct zd_slice_norm **norms)
+{
+	struct zd_slice_norm *norm = *norms, *next;
+	HASH_CLEAR(hh, *norms);
+	for (; norm; norm = next) {
+		next = norm->hh.next;
+		free(norm);
+	}
+}
+
+/* ---- Of an owner --------------------------------------------------------------------------------------- */
+
+bool zd_norms_has(const struct zd_window *w, const struct zd_unit *unit)
+{
+	const struct zd_slice_norm *norm = find(w->norms, unit->id);
+	return norm && !norm->skipped;
+}
+
+void zd_norms_note_skipped(struct zd_window *w, const struct zd_unit *unit)
+{
+	if (!find(w->norms, unit->id))
+		get(&w->norms, unit->id)->skipped = true;
+}
+
+bool zd_norms_skipped(const struct zd_window *w, const struct zd_unit *unit)
+{
+	const struct zd_slice_norm *norm = find(w->norms, unit->id);
+	return norm && norm->skipped;
+}
+
+void zd_norms_note(struct zd_window *w, const struct zd_unit *unit, const struct zd_op_result *result)
+{
+	if (!zd_norms_has(w, unit) && w->unwritten_numel > 0) /* 0: a cancelled step has zeroed the target */
+		w->unwritten_numel -= zd_unit_target_numel(unit);
+	struct zd_slice_norm *norm = get(&w->norms, unit->id);
+	norm->skipped = false;
+	norm->sum_squares = result->sum_squares;
+	w->overflow |= result->overflow;
+}
+
+void zd_norms_forget(struct zd_window *w)
+{
+	forget(&w->norms);
+	w->overflow = false;
+}
+
+static int by_unit(const struct zd_slice_norm *a, const struct zd_slice_norm *b)
+{
+	return a->unit < b->unit ? -1 : a->unit > b->unit;
+}
+
+void zd_norms_add(struct zd_window *w, double *sum)
+{
+	HASH_SORT(w->norms, by_unit);
+	for (const struct zd_slice_norm *norm = w->norms; norm; norm = norm->hh.next)
+		*sum += norm->sum_squares;
+}
+
+/* ---- Of a step ----------------------------------------------------------------------------------------- */
+
+void zd_norms_keep(struct zd_group *group, uint64_t window)
+{
+	forget(&group->step_norms);
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		const struct zd_slice_norm *norm = zd_window_find(mr, window)->norms;
+		for (; norm; norm = norm->hh.next)
+			get(&group->step_norms, norm->unit)->sum_squares += norm->sum_squares;
+	}
+}
+
+void zd_norms_group_end(struct zd_group *group)
+{
+	forget(&group->step_norms);
+}
+
+int zd_norms_check(struct zd_engine *e, struct zd_session *session, const struct zd_group *group,
+                   const struct zd_args *args, struct zd_err *err)
+{
+	struct zd_part *part;
+	if (group->span && !group->span->hybrid)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "group '%s' spans daemons: no daemon knows the norm of a unit",
+		                  group->name);
+	for (uint32_t i = 0; i < args->u.step_get.nunits; i++) {
+		int status = zd_part_find(e, session, args->u.step_get.units[i], &part, err);
+		if (status == 0 && part->unit->group != group)
+			status = zd_err_set(err, ZEROD_E_INVALID,
+			                    "unit '%s' is of group '%s', the step of '%s'", part->unit->name,
+			                    part->unit->group->name, group->name);
+		if (status != 0)
+			return status;
+	}
+	return 0;
+}
+
+void zd_norms_reply(struct zd_engine *e, struct zd_request *req)
+{
+	uint32_t count = req->u.reduce.nunits;
+	double *norms = zd_calloc(count, sizeof(*norms));
+	for (uint32_t i = 0; i < count; i++) {
+		const struct zd_slice_norm *norm = find(req->member->group->step_norms,
+		                                        req->u.reduce.units[i]);
+		norms[i] = norm ? norm->sum_squares : 0;
+	}
+	req->u.reduce.norms = norms;
+	e->reply.u.step_begin.nnorms = count;
+	e->reply.u.step_begin.norms_squared = norms;
+}

@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan_rail_sums.c - the planners of reductions over rails.
+ *
+ * Inside a daemon the pieces of its ranks are summed in float32, one block for the owner of the slice in
+ * each daemon (zd_plan_rail_sums). The blocks are exchanged over the owner's rail, and each owner adds them
+ * up in the order of the daemons. In a hybrid group all daemons have the same slices, so there is one
+ * block, and every daemon adds up all of them. Where all ranks are on one rail (zd_plan_exchange), their
+ * pieces are exchanged as they are, and added up in the order of the ranks. Two runs get the same bits
+ * either way.
+ *
+ *   PIECE.. -> SUM of each block -> AWAIT_TURN -+-> AGREE ----+-> TOTAL -> ALL_GATHER -> BROADCAST
+ *                                               +-> EXCHANGE -+           (only of all-reduced units)
+ *
+ * A rank's slices are exchanged in the order in which the rank submitted or skipped them, which is the same
+ * on all ranks of the rail. Before each exchange the ranks compare what they are reducing (rail_meaning.c);
+ * the exchange does not wait for the answer, but nothing is summed before it. A daemon whose ranks have all
+ * skipped the unit learns the options from the answer, and then exchanges zeros:
+ *
+ *   AWAIT_TURN -> AGREE -> ZERO -> EXCHANGE -> TOTAL
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/cluster/span.h"
+#include "core/reduce/slice.h"
+
+const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group)
+{
+	if (!group->span)
+		return &zd_plan_sums;
+	return group->span->exchange ? &zd_plan_exchange : &zd_plan_rail_sums;
+}
+
+static bool has_blocks(const struct zd_slice *slice)
+{
+	return slice->planner == &zd_plan_rail_sums;
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------------------- */
+
+/* One for each daemon, or one that is the same in all. */
+static uint32_t count_blocks(const struct zd_reduction *r)
+{
+	return r->group->span->hybrid ? 1 : r->group->span->nranks;
+}
+
+/* Bytes that are exchanged with one rank of the rail. */
+static uint64_t block_bytes(const struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	return r->unit->shard_numel *
+	       (has_blocks(slice) ? sizeof(float) : zerod_dtype_bytes(r->options.dtype));
+}
+
+/* Is the owner's entry sent as it is. */
+static bool sends_entry(const struct zd_slice *slice)
+{
+	return !has_blocks(slice) && slice->reduction->ranks[slice->owner].entry;
+}
+
+/* A rank that has skipped the unit may learn the others' dtype later, so it reserves room for float32. */
+static uint64_t staging_bytes(struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	uint64_t each = has_blocks(slice) || r->nsubmitted == 0 ? sizeof(float)
+	                                                        : zerod_dtype_bytes(r->options.dtype);
+	uint64_t bytes = r->unit->shard_numel * each;
+	slice->partial_offset = has_blocks(slice) ? zd_slice_pieces_bytes(slice) : 0;
+	slice->arrived_offset = slice->partial_offset + (sends_entry(slice) ? 0 : count_blocks(r) * bytes);
+	return slice->arrived_offset + r->group->span->nranks * bytes;
+}
+
+/* All that the owner sends, by rank of the rail, or to all of them alike. */
+static struct zd_location sent(const struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	const struct zd_contribution *own = &r->ranks[slice->owner];
+	uint64_t bytes = count_blocks(r) * block_bytes(slice);
+	return sends_entry(slice) ? zd_storage_location(own->storage, own->offset, bytes)
+	                          : zd_storage_location(slice->staging, slice->partial_offset, bytes);
+}
+
+static struct zd_location received(const struct zd_slice *slice)
+{
+	return zd_storage_location(slice->staging, slice->arrived_offset,
+	                           slice->reduction->group->span->nranks * block_bytes(slice));
+}
+
+static struct zd_location block(struct zd_location blocks, uint32_t index, uint64_t bytes)
+{
+	return (struct zd_location){blocks.segment, blocks.offset + index * bytes, bytes};
+}
+
+/* ---- The order of a rank's exchanges ------------------------------------------------------------------- */
+
+static struct zd_member_reduce *owner_of(const struct zd_slice *slice)
+{
+	return zd_member_reduce(&slice->reduction->group->members[slice->owner]);
+}
+
+bool zd_slice_is_next(const struct zd_slice *slice)
+{
+	return slice->planner->in_order &&
+	       slice->reduction->ranks[slice->owner].turn == owner_of(slice)->turn + 1;
+}
+
+/* The rank's next slice, if this daemon's part of it is there. */
+static struct zd_slice *next_turn(const struct zd_member_reduce *mr)
+{
+	uint32_t rank = mr->member->rank;
+	const struct zd_reduction *r;
+	TAILQ_FOREACH (r, &mr->member->group->reductions, link) {
+		if (zd_contribution_made(&r->ranks[rank]) && r->ranks[rank].turn == mr->turn + 1)
+			return r->slices && r->slices[rank].state == ZD_SLICE_TURN ? &r->slices[rank] : NULL;
+	}
+	return NULL;
+}
+
+/* A communicator keeps the order of its operations, so the next slice follows as soon as the last
+ * operation of the former one has been submitted: at once, but for a slice that has to learn the others'
+ * options first, and for an all-reduced unit, whose totals use the rail once more. */
+static void turns_go_on(struct zd_engine *e, struct zd_member_reduce *mr)
+{
+	struct zd_slice *slice;
+	mr->asking = false;
+	while (!mr->asking && (slice = next_turn(mr))) {
+		mr->turn++;
+		mr->asking = !zd_meaning_contributes(slice) || zd_slice_gathers(slice->reduction);
+		zd_dirty(e, mr->member->device); /* the slice behind may have staging memory now */
+		zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_OPEN);
+		for (uint32_t i = 0; i < slice->plan.nsteps; i++) {
+			if (slice->plan.steps[i].kind == ZD_SLICE_AWAIT_TURN) {
+				zd_plan_complete(e, &slice->plan, &slice->plan.steps[i]);
+				break;
+			}
+		}
+	}
+}
+
+void zd_slice_run_await_turn(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+{
+	struct zd_member_reduce *mr = owner_of(slice);
+	(void)step;
+	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_TURN);
+	if (!mr->asking)
+		turns_go_on(e, mr);
+}
+
+/* The slice's last operation on the rail has been submitted. */
+static void leave_rail(struct zd_engine *e, struct zd_slice *slice)
+{
+	if (owner_of(slice)->asking)
+		turns_go_on(e, owner_of(slice));
+}
+
+/* ---- Steps --------------------------------------------------------------------------------------------- */
+
+void zd_slice_run_agree(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+{
+	const struct zd_member *member = &slice->reduction->group->members[slice->owner];
+	struct zd_command command = {.kind = ZD_CMD_AGREE, .device = member->device->index};
+	struct zd_meaning own = zd_meaning_of(slice);
+	command.u.agree.comm = member->comm[ZD_COMM_REDUCTIONS];
+	command.u.agree.bytes = sizeof(own);
+	command.u.agree.what = "reduction";
+	memcpy(command.u.agree.value, &own, sizeof(own));
+	zd_slice_submit(e, slice, step, &command);
+}
+
+int zd_slice_agreed(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
+                    struct zd_err *err)
+{
+	struct zd_reduction *r = slice->reduction;
+	struct zd_meaning options;
+	uint32_t n;
+	int status = zd_meanings_check(slice, step->result.values, &options, &n, err);
+	if (status != 0 || zd_meaning_contributes(slice))
+		return status;
+	if (n == 0) { /* as if the unit had not been reduced */
+		slice->empty = true;
+		zd_plan_skip_rest(&slice->plan);
+		leave_rail(e, slice);
+		return 0;
+	}
+	if (r->nsubmitted == 0)
+		r->options = (struct zd_reduction_options){
+		        .op = options.op,
+		        .prescale = options.prescale,
+		        .overwrite = options.overwrite,
+		        .dtype = options.dtype,
+		};
+	return 0;
+}
+
+void zd_slice_run_zero(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+{
+	struct zd_command command = {.kind = ZD_CMD_FILL};
+	command.device = slice->reduction->group->members[slice->owner].device->index;
+	command.u.fill.dst = sent(slice);
+	zd_slice_submit(e, slice, step, &command);
+}
+
+void zd_slice_run_exchange(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+{
+	const struct zd_group *group = slice->reduction->group;
+	const struct zd_member *member = &group->members[slice->owner];
+	uint64_t bytes = block_bytes(slice);
+	struct zd_command command = {.kind = ZD_CMD_EXCHANGE, .device = member->device->index};
+	command.u.exchange = (struct zd_exchange_desc){
+	        .comm = member->comm[ZD_COMM_REDUCTIONS],
+	        .bytes = bytes,
+	        .send = sent(slice),
+	        .send_stride = group->span->hybrid ? 0 : bytes,
+	        .receive = received(slice),
+	        .receive_stride = bytes,
+	        .what = "gradients",
+	};
+	zd_slice_submit(e, slice, step, &command);
+	if (!zd_slice_gathers(slice->reduction))
+		leave_rail(e, slice);
+}
+
+void zd_slice_run_total(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+{
+	struct zd_reduction *r = slice->reduction;
+	const struct zd_member *member = &r->group->members[slice->owner];
+	const struct zd_window *w = zd_reduction_window(r, slice->owner);
+	uint32_t nranks = r->group->span->nranks, own = zd_span_rank(member);
+	uint64_t bytes = block_bytes(slice), numel = r->unit->shard_numel;
+	struct zd_location *inputs = zd_calloc(nranks, sizeof(*inputs));
+	for (uint32_t i = 0; i < nranks; i++)
+		inputs[i] = i == own ? block(sent(slice), count_blocks(r) == 1 ? 0 : own, bytes)
+		                     : block(received(slice), i, bytes);
+	struct zd_command command = {.kind = ZD_CMD_REDUCE, .device = member->device->index};
+	command.u.reduce = (struct zd_reduce_desc){
+	        .session = member->session->id,
+	        .numel = numel,
+	        .input_dtype = has_blocks(slice) ? ZEROD_FLOAT32 : r->options.dtype,
+	        .target_dtype = w->target_dtype,
+	        .ninputs = nranks,
+	        .inputs = inputs,
+	        .target = zd_slice_elements(slice, slice->target, zd_slice_target_numel(slice), numel),
+	        .prescale = has_blocks(slice) ? 1.0f : r->options.prescale,
+	        .postscale = zd_slice_postscale(r),
+	        .overwrite = r->options.overwrite || !zd_norms_has(w, r->unit),
+	};
+	zd_slice_submit(e, slice, step, &command);
+	free(inputs);
+}
+
+/* Elements between what two neighbours of the rail have in a target. */
+static uint64_t rail_stride(const struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	return has_blocks(slice) ? r->group->local_world_size * r->unit->shard_numel : r->unit->shard_numel;
+}
+
+/* Where what the rail's first rank has begins. */
+static uint64_t rail_begin(const struct zd_slice *slice)
+{
+	const struct zd_member *member = &slice->reduction->group->members[slice->owner];
+	return zd_slice_target_numel(slice) - zd_span_rank(member) * rail_stride(slice);
+}
+
+void zd_slice_run_all_gather(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+{
+	const struct zd_reduction *r = slice->reduction;
+	const struct zd_member *member = &r->group->members[slice->owner];
+	uint64_t each = zerod_dtype_bytes(zd_reduction_window(r, slice->owner)->target_dtype);
+	uint64_t numel = r->unit->shard_numel, stride = rail_stride(slice);
+	uint64_t all_numel = (r->group->span->nranks - 1) * stride + numel;
+	struct zd_command command = {.kind = ZD_CMD_EXCHANGE, .device = member->device->index};
+	command.u.exchange = (struct zd_exchange_desc){
+	        .comm = member->comm[ZD_COMM_REDUCTIONS],
+	        .bytes = numel * each,
+	        .send = zd_slice_elements(slice, slice->target, zd_slice_target_numel(slice), numel),
+	        .receive = zd_slice_elements(slice, slice->target, rail_begin(slice), all_numel),
+	        .receive_stride = stride * each,
+	        .what = "reduced gradients",
+	};
+	zd_slice_submit(e, slice, step, &command);
+	leave_rail(e, slice);
+}
+
+/* ---- The planners -------------------------------------------------------------------------------------- */
+
+static uint32_t add(struct zd_slice *slice, enum zd_slice_step kind, uint32_t waits)
+{
+	return zd_plan_add(
+	        &slice->plan,
+	        (struct zd_plan_step){.kind = (uint8_t)kind, .source = ZD_PLAN_NOBODY, .waits = waits});
+}
+
+/* The steps from the turn on. `waits`: events that the turn depends on. Returns its number. */
+static uint32_t add_exchange(struct zd_slice *slice, uint32_t waits)
+{
+	const struct zd_reduction *r = slice->reduction;
+	struct zd_plan *plan = &slice->plan;
+	bool contributes = zd_meaning_contributes(slice);
+	uint32_t turn = add(slice, ZD_SLICE_AWAIT_TURN, waits);
+	uint32_t agree = add(slice, ZD_SLICE_AGREE, 0);
+	uint32_t zero = contributes ? 0 : add(slice, ZD_SLICE_ZERO, 0);
+	uint32_t exchange = add(slice, ZD_SLICE_EXCHANGE, 0);
+	uint32_t total = add(slice, ZD_SLICE_TOTAL, 0), last = total;
+	plan->steps[total].source = sends_entry(slice) ? slice->owner : ZD_PLAN_NOBODY;
+	zd_plan_then(plan, turn, agree, contributes ? 2 : 1);
+	zd_plan_then(plan, agree, contributes ? total : zero, 1);
+	if (!contributes)
+		zd_plan_then(plan, zero, exchange, 1);
+	zd_plan_then(plan, exchange, total, 1);
+	if (!r->unit->all_reduce)
+		return turn;
+	bool gathers = zd_slice_gathers(r);
+	if (gathers) {
+		last = add(slice, ZD_SLICE_ALL_GATHER, 0);
+		zd_plan_then(plan, total, last, 1);
+	}
+	uint32_t first = plan->nsteps;
+	for (uint32_t node = 0; node < (gathers ? r->group->span->nranks : 1) && has_blocks(slice); node++)
+		(void)zd_slice_add_broadcast(slice, node);
+	zd_plan_then(plan, last, first, plan->nsteps - first);
+	return turn;
+}
+
+static void init(struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	uint32_t world = r->group->local_world_size;
+	uint32_t nchunks = r->nchunks * (zd_slice_npieces(slice) + 1);
+	zd_plan_init(&slice->plan, &zd_slice_plan_type, r->group->job, slice,
+	             nchunks + 6 + r->group->span->nranks * world);
+}
+
+static void cut_blocks(const struct zd_engine *e, struct zd_reduction *r)
+{
+	(void)e;
+	r->nchunks = count_blocks(r);
+	r->block_stride = r->group->local_world_size;
+}
+
+static uint32_t block_reads(const struct zd_reduction *r)
+{
+	return r->group->local_world_size * r->nchunks;
+}
+
+static void build_blocks(struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	init(slice);
+	if (r->nsubmitted > 0)
+		zd_slice_add_chunks(slice, 0);
+	uint32_t turn = add_exchange(slice, 0);
+	for (uint32_t i = 0; i < r->nchunks && r->nsubmitted > 0; i++)
+		zd_plan_then(&slice->plan, zd_slice_sum_step(slice, i), turn, 1);
+}
+
+/* This daemon's sum is exchanged. */
+static void set_block_output(const struct zd_slice *slice, uint32_t chunk, struct zd_reduce_desc *desc)
+{
+	desc->target_dtype = ZEROD_FLOAT32;
+	desc->target = block(sent(slice), chunk, block_bytes(slice));
+	desc->postscale = 1.0f;
+	desc->overwrite = true;
+}
+
+static uint64_t broadcast_begin(const struct zd_slice *slice, uint32_t index, uint64_t *numel)
+{
+	const struct zd_reduction *r = slice->reduction;
+	*numel = r->unit->shard_numel;
+	return zd_slice_gathers(r) ? rail_begin(slice) + index * rail_stride(slice)
+	                           : zd_slice_target_numel(slice);
+}
+
+const struct zd_slice_planner zd_plan_rail_sums = {
+        .in_order = true,
+        .result = ZD_SLICE_TOTAL,
+        .cut = cut_blocks,
+        .entry_reads = block_reads,
+        .staging_bytes = staging_bytes,
+        .build = build_blocks,
+        .entry_step = zd_slice_chunk_step,
+        .set_output = set_block_output,
+        .broadcast_begin = broadcast_begin,
+};
+
+static void cut_nothing(const struct zd_engine *e, struct zd_reduction *r)
+{
+	(void)e;
+	r->nchunks = 1;
+	r->chunk_begin[1] = r->unit->shard_numel;
+}
+
+static uint32_t one_read(const struct zd_reduction *r)
+{
+	(void)r;
+	return 1;
+}
+
+static void build_exchange(struct zd_slice *slice)
+{
+	const struct zd_contribution *own = &slice->reduction->ranks[slice->owner];
+	init(slice);
+	(void)add_exchange(slice, zd_contribution_is_submitted(own));
+}
+
+/* The turn is the first step. */
+static uint32_t exchange_entry_step(const struct zd_slice *slice, uint32_t rank, uint32_t chunk)
+{
+	(void)chunk;
+	return rank == slice->owner ? 0 : ZD_PLAN_NOBODY;
+}
+
+const struct zd_slice_planner zd_plan_exchange = {
+        .in_order = true,
+        .result = ZD_SLICE_TOTAL,
+        .cut = cut_nothing,
+        .entry_reads = one_read,
+        .staging_bytes = staging_bytes,
+        .build = build_exchange,
+        .entry_step = exchange_entry_step,
+        .broadcast_begin = broadcast_begin,
+};

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan_sums.c - the planner of reductions inside one daemon.
+ *
+ *   PIECE (rank 1, chunk) --+
+ *   PIECE (rank 2, chunk) --+--> SUM (chunk) --> BROADCAST (chunk, rank): only of all-reduced units
+ *   the owner's own entry --+
+ *
+ * A piece is copied as soon as its rank's entry is READY. The sum reads the owner's own piece from the entry.
+ * Slices are cut into chunks, so that one chunk is summed while the next one is copied.
+ */
+#include <stdlib.h>
+
+#include "core/gather/unit.h"
+#include "core/reduce/slice.h"
+
+#define CUT_BYTES         (32ull << 20) /* of gradients: smaller slices are one chunk */
+#define HALVE_CUTS        3u
+#define CHUNK_ALIGN_NUMEL 64u
+
+/* ---- Chunks -------------------------------------------------------------------------------------------- */
+
+/* Halves a large slice again and again, and cuts the rest as 7 to 3. A sum takes less than half as long as
+ * its pieces are copied, so all sums but the last one are hidden behind the next chunk's copies, and the
+ * last one is small. Chunks are few, because each one idles a link for a moment and waits for a busy GPU.
+ * The cut depends on the reduction alone, since a squared norm is the sum of the chunks' norms. */
+static void cut(const struct zd_engine *e, struct zd_reduction *r)
+{
+	uint64_t each = zd_max_u64(zerod_dtype_bytes(r->options.dtype), 1); /* 0: all ranks have skipped */
+	uint64_t least = (e->reduction_cut_bytes ? e->reduction_cut_bytes : CUT_BYTES) / each;
+	uint64_t left = r->unit->shard_numel;
+	while (r->nchunks + 1 < ZD_REDUCTION_CHUNKS && left >= least) {
+		bool halve = left >= HALVE_CUTS * least && r->nchunks + 2 < ZD_REDUCTION_CHUNKS;
+		uint64_t numel = halve ? left / 2 : left - left * 3 / 10;
+		numel = zd_min_u64(zd_align_up(numel, CHUNK_ALIGN_NUMEL), left);
+		r->chunk_begin[r->nchunks + 1] = r->chunk_begin[r->nchunks] + numel;
+		r->nchunks++;
+		left -= numel;
+	}
+	if (left > 0 || r->nchunks == 0)
+		r->chunk_begin[++r->nchunks] = r->unit->shard_numel;
+}
+
+/* Where the chunk begins in a piece. Blocks for other daemons are as large as a slice each. */
+static uint64_t chunk_begin(const struct zd_reduction *r, uint32_t chunk)
+{
+	return r->block_stride ? chunk * r->unit->shard_numel : r->chunk_begin[chunk];
+}
+
+static uint64_t chunk_numel(const struct zd_reduction *r, uint32_t chunk)
+{
+	return chunk_begin(r, chunk + 1) - chunk_begin(r, chunk);
+}
+
+static struct zd_location chunk_at(const struct zd_reduction *r, const struct zd_storage *storage,
+                                   uint64_t offset, uint64_t begin, uint32_t chunk)
+{
+	uint64_t each = zerod_dtype_bytes(r->options.dtype);
+	return zd_storage_location(storage, offset + begin * each, chunk_numel(r, chunk) * each);
+}
+
+static struct zd_location staged_piece(const struct zd_slice *slice, uint32_t source, uint32_t chunk)
+{
+	const struct zd_reduction *r = slice->reduction;
+	uint32_t index = zd_slice_chunk_step(slice, source, 0);
+	return chunk_at(r, slice->staging, 0, index * chunk_begin(r, r->nchunks) + chunk_begin(r, chunk),
+	                chunk);
+}
+
+/* A block lies `block_stride` slices behind the one before it. */
+static struct zd_location entry_piece(const struct zd_slice *slice, uint32_t source, uint32_t chunk)
+{
+	const struct zd_reduction *r = slice->reduction;
+	const struct zd_contribution *c = &r->ranks[source];
+	uint64_t stride = r->block_stride ? r->block_stride : 1;
+	return chunk_at(r, c->storage, c->offset,
+	                slice->owner * r->unit->shard_numel + chunk_begin(r, chunk) * stride, chunk);
+}
+
+uint64_t zd_slice_pieces_bytes(const struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	return zd_slice_npieces(slice) * chunk_begin(r, r->nchunks) * zerod_dtype_bytes(r->options.dtype);
+}
+
+/* ---- Places in targets --------------------------------------------------------------------------------- */
+
+uint64_t zd_slice_target_numel(const struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	const struct zd_unit *unit = r->unit;
+	uint64_t index = unit->all_reduce ? zd_shard_index(&r->group->members[slice->owner]) : 0;
+	return unit->target_offset_numel + index * unit->shard_numel;
+}
+
+struct zd_location zd_slice_elements(const struct zd_slice *slice, const struct zd_storage *target,
+                                     uint64_t begin, uint64_t numel)
+{
+	uint64_t each = zerod_dtype_bytes(zd_reduction_window(slice->reduction, slice->owner)->target_dtype);
+	return zd_storage_location(target, begin * each, numel * each);
+}
+
+float zd_slice_postscale(const struct zd_reduction *r)
+{
+	return r->options.op == ZEROD_MEAN ? 1.0f / (float)r->group->world_size : 1.0f;
+}
+
+/* ---- Steps --------------------------------------------------------------------------------------------- */
+
+/* In rank order, without the owner. */
+uint32_t zd_slice_chunk_step(const struct zd_slice *slice, uint32_t rank, uint32_t chunk)
+{
+	const struct zd_reduction *r = slice->reduction;
+	const struct zd_contribution *own = &r->ranks[slice->owner], *c = &r->ranks[rank];
+	if (rank == slice->owner)
+		return zd_slice_sum_step(slice, chunk);
+	bool behind_own = zd_contribution_is_submitted(own) && own->order < c->order;
+	return chunk * slice->chunk_steps + c->order - behind_own;
+}
+
+uint32_t zd_slice_add_broadcast(struct zd_slice *slice, uint32_t index)
+{
+	const struct zd_reduction *r = slice->reduction;
+	uint32_t first = slice->plan.nsteps;
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+		if (rank != slice->owner)
+			(void)zd_plan_add(&slice->plan, (struct zd_plan_step){.kind = ZD_SLICE_BROADCAST,
+			                                                      .index = index,
+			                                                      .rank = rank,
+			                                                      .source = ZD_PLAN_NOBODY});
+	}
+	return first;
+}
+
+void zd_slice_add_chunks(struct zd_slice *slice, uint32_t nbroadcast)
+{
+	const struct zd_reduction *r = slice->reduction;
+	uint32_t npieces = zd_slice_npieces(slice);
+	bool own = zd_contribution_is_submitted(&r->ranks[slice->owner]);
+	slice->chunk_steps = npieces + 1 + nbroadcast;
+	for (uint32_t chunk = 0; chunk < r->nchunks; chunk++) {
+		uint32_t first = slice->plan.nsteps;
+		for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+			if (rank != slice->owner && zd_contribution_is_submitted(&r->ranks[rank]))
+				(void)zd_plan_add(&slice->plan, (struct zd_plan_step){.kind = ZD_SLICE_PIECE,
+				                                                      .index = chunk,
+				                                                      .source = rank,
+				                                                      .waits = 1});
+		}
+		uint32_t sum = zd_plan_add(
+		        &slice->plan, (struct zd_plan_step){.kind = ZD_SLICE_SUM,
+		                                            .index = chunk,
+		                                            .source = own ? slice->owner : ZD_PLAN_NOBODY,
+		                                            .waits = own});
+		for (uint32_t i = first; i < sum; i++)
+			zd_plan_then(&slice->plan, i, sum, 1);
+		if (nbroadcast > 0) {
+			uint32_t copies = zd_slice_add_broadcast(slice, chunk);
+			zd_plan_then(&slice->plan, sum, copies, nbroadcast);
+		}
+	}
+}
+
+void zd_slice_run_piece(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+{
+	struct zd_reduction *r = slice->reduction;
+	struct zd_command command = {.kind = ZD_CMD_COPY};
+	zd_assert(slice->staging);
+	command.device = r->ranks[step->source].storage->device->index;
+	command.u.copy.src = entry_piece(slice, step->source, step->index);
+	command.u.copy.dst_device = slice->staging->device->index;
+	command.u.copy.dst = staged_piece(slice, step->source, step->index);
+	zd_early_sum_sign(e, slice, step->index, &command);
+	zd_slice_submit(e, slice, step, &command);
+}
+
+/* In rank order, so that two runs agree bit by bit. Ranks that skipped are left out: zeros change no sum. An
+ * early sum is submitted behind the fences of its pieces. */
+void zd_slice_run_sum(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+{
+	struct zd_reduction *r = slice->reduction;
+	const struct zd_member *member = &r->group->members[slice->owner];
+	const struct zd_slice_chunk *chunk = &slice->chunks[step->index];
+	struct zd_location *inputs = zd_calloc(r->nsubmitted, sizeof(*inputs));
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+		const struct zd_contribution *c = &r->ranks[rank];
+		if (zd_contribution_is_submitted(c))
+			inputs[c->order] = rank == slice->owner ? entry_piece(slice, rank, step->index)
+			                                        : staged_piece(slice, rank, step->index);
+	}
+	struct zd_command command = {.kind = ZD_CMD_REDUCE, .device = member->device->index};
+	command.u.reduce = (struct zd_reduce_desc){
+	        .session = member->session->id,
+	        .nfences = step->early ? chunk->nfences : 0,
+	        .fences = chunk->fences,
+	        .numel = chunk_numel(r, step->index),
+	        .input_dtype = r->options.dtype,
+	        .ninputs = r->nsubmitted,
+	        .inputs = inputs,
+	        .prescale = r->options.prescale,
+	};
+	slice->planner->set_output(slice, step->index, &command.u.reduce);
+	zd_slice_submit(e, slice, step, &command);
+	free(inputs);
+}
+
+void zd_slice_run_broadcast(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+{
+	struct zd_reduction *r = slice->reduction;
+	struct zd_storage *target = zd_reduction_window(r, step->rank)->target;
+	struct zd_command command = {.kind = ZD_CMD_COPY};
+	uint64_t numel, begin = slice->planner->broadcast_begin(slice, step->index, &numel);
+	command.device = r->group->members[slice->owner].device->index;
+	command.u.copy.src = zd_slice_elements(slice, slice->target, begin, numel);
+	command.u.copy.dst = zd_slice_elements(slice, target, begin, numel);
+	command.u.copy.dst_device = r->group->members[step->rank].device->index;
+	step->memory = target;
+	zd_slice_submit(e, slice, step, &command);
+}
+
+/* ---- The planner --------------------------------------------------------------------------------------- */
+
+static uint32_t entry_reads(const struct zd_reduction *r)
+{
+	return r->group->local_world_size * r->nchunks;
+}
+
+static uint64_t staging_bytes(struct zd_slice *slice)
+{
+	return zd_slice_pieces_bytes(slice);
+}
+
+static void build(struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	uint32_t nbroadcast = r->unit->all_reduce ? r->group->local_world_size - 1 : 0;
+	zd_plan_init(&slice->plan, &zd_slice_plan_type, r->group->job, slice,
+	             r->nchunks * (zd_slice_npieces(slice) + 1 + nbroadcast));
+	zd_slice_add_chunks(slice, nbroadcast);
+}
+
+static void set_output(const struct zd_slice *slice, uint32_t chunk, struct zd_reduce_desc *desc)
+{
+	const struct zd_reduction *r = slice->reduction;
+	const struct zd_window *w = zd_reduction_window(r, slice->owner);
+	desc->target_dtype = w->target_dtype;
+	desc->target = zd_slice_elements(slice, slice->target,
+	                                 zd_slice_target_numel(slice) + chunk_begin(r, chunk), desc->numel);
+	desc->postscale = zd_slice_postscale(r);
+	desc->overwrite = r->options.overwrite || !zd_norms_has(w, r->unit);
+}
+
+static uint64_t broadcast_begin(const struct zd_slice *slice, uint32_t chunk, uint64_t *numel)
+{
+	*numel = chunk_numel(slice->reduction, chunk);
+	return zd_slice_target_numel(slice) + chunk_begin(slice->reduction, chunk);
+}
+
+const struct zd_slice_planner zd_plan_sums = {
+        .result = ZD_SLICE_SUM,
+        .cut = cut,
+        .entry_reads = entry_reads,
+        .staging_bytes = staging_bytes,
+        .build = build,
+        .entry_step = zd_slice_chunk_step,
+        .set_output = set_output,
+        .broadcast_begin = broadcast_begin,
+};

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rail_meaning.c - what the ranks of a rail compare before they exchange a slice.
+ *
+ * All ranks of a rail must reduce the same unit, with the same options where they contribute. A daemon
+ * whose ranks have all skipped the unit has no options, and learns those of the others.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/text.h"
+#include "core/cluster/span.h"
+#include "core/reduce/slice.h"
+
+bool zd_meaning_contributes(const struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	return slice->planner == &zd_plan_exchange ? r->ranks[slice->owner].entry != NULL : r->nsubmitted > 0;
+}
+
+struct zd_meaning zd_meaning_of(const struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[slice->owner]);
+	return (struct zd_meaning){
+	        .unit = zd_text_hash(r->unit->name),
+	        .shard_numel = r->unit->shard_numel,
+	        .contributes = zd_meaning_contributes(slice),
+	        .op = r->options.op,
+	        .dtype = r->options.dtype,
+	        .overwrite = r->options.overwrite,
+	        .prescale = r->options.prescale,
+	        .all_reduce = r->unit->all_reduce,
+	        .target_dtype = mr->w->target_dtype,
+	};
+}
+
+/* The facts that do not depend on a contribution. An all-gather of totals has the target's element size. */
+static bool units_differ(const struct zd_meaning *a, const struct zd_meaning *b)
+{
+	return a->unit != b->unit || a->shard_numel != b->shard_numel || a->all_reduce != b->all_reduce ||
+	       a->target_dtype != b->target_dtype;
+}
+
+static bool options_differ(const struct zd_meaning *a, const struct zd_meaning *b)
+{
+	return a->op != b->op || a->dtype != b->dtype || a->overwrite != b->overwrite ||
+	       a->prescale != b->prescale;
+}
+
+/* Could it be a rank's own: those options become this daemon's where it has none. */
+static bool options_valid(const struct zd_meaning *meaning)
+{
+	return (meaning->op == ZEROD_SUM || meaning->op == ZEROD_MEAN) &&
+	       zd_dtype_reducible(meaning->dtype) && isfinite(meaning->prescale);
+}
+
+static int meanings_differ(const struct zd_slice *slice, const struct zd_meaning *first, uint32_t first_peer,
+                           const struct zd_meaning *other, uint32_t other_peer, struct zd_err *err)
+{
+	const struct zd_reduction *r = slice->reduction;
+	const struct zd_member *member = &r->group->members[slice->owner];
+	bool same = first->unit == other->unit;
+	return zd_err_set(
+	        err, ZEROD_E_MISMATCH,
+	        "unit '%.64s' of rank %u: rank %u reduces %llu elements a rank by %s of %s into %s, prescale "
+	        "%.9g, %s%s; rank %u says %llu by %s of %s into %s, prescale %.9g, %s%s%s",
+	        r->unit->name, zd_world_rank(member), zd_span_world_rank(member, first_peer),
+	        (unsigned long long)first->shard_numel, first->op == ZEROD_MEAN ? "mean" : "sum",
+	        zerod_dtype_name(first->dtype), zerod_dtype_name((uint32_t)first->target_dtype),
+	        (double)first->prescale, first->overwrite ? "overwrite" : "accumulate",
+	        first->all_reduce ? ", all-reduced" : "", zd_span_world_rank(member, other_peer),
+	        (unsigned long long)other->shard_numel, other->op == ZEROD_MEAN ? "mean" : "sum",
+	        zerod_dtype_name(other->dtype), zerod_dtype_name((uint32_t)other->target_dtype),
+	        (double)other->prescale, other->overwrite ? "overwrite" : "accumulate",
+	        other->all_reduce ? ", all-reduced" : "", same ? "" : ", of another unit");
+}
+
+/* Do all on the rail mean the same; `options`: what those who contribute want, of them there are `*n`. */
+int zd_meanings_check(const struct zd_slice *slice, const unsigned char *values, struct zd_meaning *options,
+                      uint32_t *n, struct zd_err *err)
+{
+	const struct zd_member *member = &slice->reduction->group->members[slice->owner];
+	struct zd_meaning own = zd_meaning_of(slice);
+	uint32_t rank = zd_span_rank(member), first = rank;
+	*n = 0;
+	for (uint32_t peer = 0; peer < slice->reduction->group->span->nranks; peer++) {
+		struct zd_meaning other;
+		memcpy(&other, values + peer * sizeof(other), sizeof(other));
+		if (units_differ(&own, &other))
+			return meanings_differ(slice, &own, rank, &other, peer, err);
+		if (!other.contributes)
+			continue;
+		if (!options_valid(&other))
+			return zd_err_set(err, ZEROD_E_MISMATCH,
+			                  "unit '%.64s' of rank %u: rank %u reduces by options that are none",
+			                  slice->reduction->unit->name, zd_world_rank(member),
+			                  zd_span_world_rank(member, peer));
+		if (*n > 0 && options_differ(options, &other))
+			return meanings_differ(slice, options, first, &other, peer, err);
+		if ((*n)++ > 0)
+			continue;
+		*options = other;
+		first = peer;
+	}
+	return 0;
+}

@@ -1,0 +1,556 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reduce.c - reductions: which ranks contribute to a unit's gradient in one backward, and how that ends.
+ *
+ * A reduction begins with the first rank that reserves, submits or skips the unit. It runs when all ranks
+ * have submitted or skipped, and not before: staging is taken for reductions that can finish, so reductions
+ * never wait for each other in a circle. It is over when no operation of it is left; what remains until every
+ * rank has ended the backward is a record, by which a second contribution is known as one.
+ */
+#include <stdio.h>
+
+#include "core/cluster/span.h"
+#include "core/gather/unit.h"
+#include "core/reduce/reduce.h"
+#include "core/reduce/slice.h"
+
+/* ---- Records ------------------------------------------------------------------------------------------- */
+
+struct zd_reduction *zd_reduction_find(const struct zd_window *w, uint64_t unit)
+{
+	const struct zd_group *group = w->mr->member->group;
+	uint64_t key[ZD_REDUCTION_NKEYS] = {unit, w->number, w->count};
+	struct zd_reduction *r;
+	/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): hashed byte by byte */
+	HASH_FIND(hh, group->reduction_index, key, sizeof(key), r);
+	return r;
+}
+
+static void index_add(struct zd_group *group, struct zd_reduction *r)
+{
+	HASH_ADD(hh, group->reduction_index, key, sizeof(r->key), r);
+}
+
+static struct zd_reduction *get(const struct zd_member_reduce *mr, struct zd_unit *unit)
+{
+	struct zd_group *group = mr->member->group;
+	struct zd_reduction *r = zd_reduction_find(mr->w, unit->id);
+	if (r)
+		return r;
+	r = zd_calloc(1, sizeof(*r));
+	r->key[ZD_REDUCTION_UNIT] = unit->id;
+	r->key[ZD_REDUCTION_WINDOW] = mr->w->number;
+	r->key[ZD_REDUCTION_BACKWARD] = mr->w->count;
+	r->group = group;
+	r->unit = unit;
+	r->ranks = zd_calloc(group->local_world_size, sizeof(*r->ranks));
+	unit->refs++;
+	index_add(group, r);
+	TAILQ_INSERT_TAIL(&group->reductions, r, link);
+	return r;
+}
+
+static void reduction_free(struct zd_reduction *r)
+{
+	zd_failure_clear(&r->failure);
+	free(r->ranks);
+	zd_slices_free(r);
+	free(r);
+}
+
+static uint32_t made(const struct zd_reduction *r)
+{
+	return r->nsubmitted + r->nskipped;
+}
+
+/* Does the rank's backward wait for it. */
+static bool is_open(const struct zd_reduction *r, uint32_t rank)
+{
+	return zd_contribution_made(&r->ranks[rank]) && !r->ranks[rank].settled;
+}
+
+/* The unit and its parts are not needed any more. */
+static void release_unit(struct zd_engine *e, struct zd_reduction *r)
+{
+	struct zd_unit *unit = r->unit;
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++)
+		unit->parts[rank].users -= is_open(r, rank);
+	r->unit = NULL;
+	TAILQ_REMOVE(&r->group->reductions, r, link);
+	zd_unit_unref(e, unit);
+}
+
+static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
+{
+	struct zd_group *group = r->group;
+	r->over = true;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		struct zd_window *w = zd_reduction_window(r, rank);
+		if (is_open(r, rank))
+			w->open--;
+		if (w && r->state == ZD_REDUCTION_COMPLETE)
+			zd_norms_note_skipped(w, r->unit); /* nothing where it was summed */
+	}
+	release_unit(e, r);
+	zd_slices_free(r);
+	if (r->state == ZD_REDUCTION_COMPLETE) {
+		free(r->ranks);
+		r->ranks = NULL;
+	}
+	zd_dirty_group(e, group);
+}
+
+/* Has the rank ended the backward, which is that window's Nth. */
+static bool is_past(const struct zd_member_reduce *mr, uint64_t window, uint64_t backward)
+{
+	const struct zd_window *w = mr ? zd_window_find(mr, window) : NULL;
+	if (!w)
+		return mr && mr->w->number > window;
+	return w->count > backward || (w->count == backward && w->backward == ZD_BACKWARD_IDLE);
+}
+
+static bool are_past(const struct zd_group *group, uint64_t window, uint64_t backward)
+{
+	uint32_t rank = 0;
+	while (rank < group->local_world_size &&
+	       is_past(zd_member_reduce(&group->members[rank]), window, backward))
+		rank++;
+	return rank == group->local_world_size;
+}
+
+void zd_reduction_forget(struct zd_group *group, uint64_t window, uint64_t backward)
+{
+	struct zd_reduction *r, *next;
+	if (!are_past(group, window, backward))
+		return;
+	r = group->reduction_index;
+	HASH_CLEAR(hh, group->reduction_index);
+	for (; r; r = next) {
+		next = r->hh.next;
+		if (r->over && are_past(group, r->key[ZD_REDUCTION_WINDOW], r->key[ZD_REDUCTION_BACKWARD]))
+			reduction_free(r);
+		else
+			index_add(group, r);
+	}
+}
+
+/* ---- Who takes part ------------------------------------------------------------------------------------ */
+
+static int failure_text(const struct zd_reduction *r, struct zd_err *err)
+{
+	return zd_err_set(err, r->failure.status, "%s", r->failure.text);
+}
+
+/* A rank that has ended the backward without a contribution: this one would never be reduced. */
+static int check_ended(const struct zd_group *group, const struct zd_reduction *r, const struct zd_unit *unit,
+                       const struct zd_window *w, struct zd_err *err)
+{
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		if (!zd_backward_ended(&group->members[rank], w) || (other && other->skips_rest) ||
+		    (r && zd_contribution_made(&r->ranks[rank])))
+			continue;
+		return zd_err_set(
+		        err, ZEROD_E_MISMATCH,
+		        "rank %u ended backward %llu without a gradient or skip for unit '%s' that rank %u "
+		        "wants to reduce",
+		        group->first_rank + rank, (unsigned long long)w->mr->number, unit->name,
+		        zd_world_rank(w->mr->member));
+	}
+	return 0;
+}
+
+static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *unit, struct zd_err *err)
+{
+	uint32_t rank = zd_world_rank(mr->member);
+	if (mr->w->backward != ZD_BACKWARD_RUNNING)
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u runs no backward: unit '%s' cannot be reduced",
+		                  rank, unit->name);
+	if (mr->w->stage == 1 && !mr->w->boundary)
+		return zd_err_set(err, ZEROD_E_STATE,
+		                  "stage 1 reduces on the boundary only; backward %llu of rank %u is none",
+		                  (unsigned long long)mr->number, rank);
+	if (unit->parts[mr->member->rank].frozen)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient",
+		                  unit->name);
+	if (zd_window_is_abandoned(mr->w)) /* nothing is reduced: its target is gone */
+		return !mr->w->told ? 0
+		                    : zd_err_set(err, ZEROD_E_STATE, "rank %u has abandoned backward %llu",
+		                                 rank, (unsigned long long)mr->number);
+	if (unit->target_offset_numel + zd_unit_target_numel(unit) > mr->w->target_numel)
+		return zd_err_set(err, ZEROD_E_STATE,
+		                  "unit '%s' was registered after the target of backward %llu was bound",
+		                  unit->name, (unsigned long long)mr->w->target_number);
+	return 0;
+}
+
+void zd_reduction_refused(struct zd_engine *e, struct zd_group *group, int status, const struct zd_err *err)
+{
+	if (group->span && status == ZEROD_E_MISMATCH)
+		zd_span_fail(e, group, status, err->text);
+}
+
+int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_unit *unit,
+                       struct zd_err *err)
+{
+	int status = admit_state(mr, unit, err);
+	if (status != 0 || zd_window_is_abandoned(mr->w))
+		return status;
+	struct zd_group *group = mr->member->group;
+	const struct zd_reduction *r = zd_reduction_find(mr->w, unit->id);
+	if (r && (!r->ranks || r->ranks[mr->member->rank].state != ZD_CONTRIBUTION_NONE))
+		return zd_err_set(err, ZEROD_E_DUPLICATE,
+		                  "rank %u reduces unit '%s' a second time in backward %llu",
+		                  zd_world_rank(mr->member), unit->name, (unsigned long long)mr->number);
+	if (r && r->state == ZD_REDUCTION_FAILED)
+		return failure_text(r, err);
+	status = check_ended(group, r, unit, mr->w, err);
+	zd_reduction_refused(e, group, status, err);
+	return status;
+}
+
+void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry)
+{
+	const struct zd_member_reduce *mr = entry->bucket->mr;
+	(void)e;
+	if (zd_window_is_abandoned(mr->w))
+		return;
+	struct zd_reduction *r = get(mr, entry->part->unit);
+	struct zd_contribution *c = &r->ranks[entry->part->rank];
+	zd_sm_move(&zd_sm_contribution, &c->state, ZD_CONTRIBUTION_RESERVED);
+	c->entry = entry;
+	r->nreserved++;
+	entry->reduction = r;
+}
+
+void zd_reduction_unreserve(struct zd_engine *e, struct zd_entry *entry)
+{
+	struct zd_reduction *r = entry->reduction;
+	struct zd_contribution *c = &r->ranks[entry->part->rank];
+	zd_sm_move(&zd_sm_contribution, &c->state, ZD_CONTRIBUTION_NONE);
+	c->entry = NULL;
+	r->nreserved--;
+	entry->reduction = NULL;
+	if (r->state != ZD_REDUCTION_COLLECTING || r->nreserved + made(r) > 0)
+		return;
+	release_unit(e, r);
+	HASH_DEL(r->group->reduction_index, r);
+	reduction_free(r);
+}
+
+static void options_text(const struct zd_reduction_options *options, char *out, size_t out_bytes)
+{
+	(void)snprintf(out, out_bytes, "%s of %s, prescale %.9g, %s",
+	               options->op == ZEROD_MEAN ? "mean" : "sum", zerod_dtype_name(options->dtype),
+	               (double)options->prescale, options->overwrite ? "overwrite" : "accumulate");
+}
+
+int zd_reduction_check_options(const struct zd_entry *entry, const struct zd_reduction_options *options,
+                               struct zd_err *err)
+{
+	const struct zd_reduction *r = entry->reduction;
+	const struct zd_reduction_options *had = &r->options;
+	if (r->state == ZD_REDUCTION_FAILED || r->nsubmitted == 0 ||
+	    (had->op == options->op && had->prescale == options->prescale &&
+	     had->overwrite == options->overwrite && had->dtype == options->dtype))
+		return 0;
+	char first[96], second[96];
+	options_text(had, first, sizeof(first));
+	options_text(options, second, sizeof(second));
+	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%.64s': rank %u reduces by %s; rank %u says %s",
+	                  entry->part->unit->name, r->group->first_rank + r->first_rank, first,
+	                  zd_world_rank(zd_part_member(entry->part)), second);
+}
+
+int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
+{
+	const struct zd_reduction *r = entry->reduction;
+	if (r->state == ZD_REDUCTION_FAILED)
+		return failure_text(r, err);
+	return check_ended(r->group, r, entry->part->unit, entry->w, err);
+}
+
+/* ---- From the last contribution to the end ------------------------------------------------------------- */
+
+static void run(struct zd_engine *e, struct zd_reduction *r)
+{
+	uint32_t order = 0;
+	if (r->nsubmitted == 0 && !r->group->span) {
+		/* All have skipped: as if it had not been reduced. */
+		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
+		reduction_over(e, r);
+		return;
+	}
+	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_RUNNING);
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+		struct zd_contribution *c = &r->ranks[rank];
+		if (c->state == ZD_CONTRIBUTION_SKIPPED)
+			continue;
+		c->order = order++;
+		c->storage = c->entry->storage;
+		c->offset = c->entry->offset;
+	}
+	zd_slices_start(e, r);
+}
+
+static void count(struct zd_reduction *r, uint32_t rank)
+{
+	struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[rank]);
+	r->unit->parts[rank].users++;
+	zd_reduction_window(r, rank)->open++;
+	r->ranks[rank].turn = ++mr->turns;
+}
+
+static void skip(struct zd_reduction *r, uint32_t rank)
+{
+	zd_sm_move(&zd_sm_contribution, &r->ranks[rank].state, ZD_CONTRIBUTION_SKIPPED);
+	r->nskipped++;
+	count(r, rank);
+}
+
+/* Ranks that skip what they do not reduce, and have ended the backward but for that. */
+static void skip_for_others(struct zd_reduction *r)
+{
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+		const struct zd_window *w = zd_reduction_window(r, rank);
+		if (w && w->skips_rest && zd_reduction_is_of(r, w) &&
+		    r->ranks[rank].state == ZD_CONTRIBUTION_NONE)
+			skip(r, rank);
+	}
+}
+
+/* A rank has submitted or skipped. */
+static void contributed(struct zd_engine *e, struct zd_reduction *r)
+{
+	skip_for_others(r);
+	zd_dirty_group(e, r->group); /* what others wait for has changed */
+	if (made(r) == r->group->local_world_size)
+		run(e, r);
+}
+
+void zd_reduction_skip_rest(struct zd_engine *e, struct zd_window *w)
+{
+	struct zd_reduction *r, *next;
+	TAILQ_FOREACH_SAFE (r, &w->mr->member->group->reductions, link, next) {
+		if (zd_reduction_is_of(r, w) && r->state == ZD_REDUCTION_COLLECTING && made(r) > 0)
+			contributed(e, r);
+	}
+}
+
+void zd_reduction_submit(struct zd_engine *e, struct zd_entry *entry,
+                         const struct zd_reduction_options *options)
+{
+	struct zd_reduction *r = entry->reduction;
+	uint32_t rank = entry->part->rank;
+	zd_sm_move(&zd_sm_contribution, &r->ranks[rank].state, ZD_CONTRIBUTION_SUBMITTED);
+	if (r->nsubmitted == 0) {
+		r->first_rank = rank;
+		r->options = *options;
+	}
+	r->nreserved--;
+	r->nsubmitted++;
+	count(r, rank);
+	contributed(e, r);
+}
+
+void zd_reduction_ready(struct zd_engine *e, struct zd_entry *entry)
+{
+	struct zd_reduction *r = entry->reduction;
+	uint32_t rank = entry->part->rank;
+	zd_sm_move(&zd_sm_contribution, &r->ranks[rank].state, ZD_CONTRIBUTION_READY);
+	if (r->state == ZD_REDUCTION_RUNNING)
+		zd_slices_entry_ready(e, r, rank);
+	else if (r->state == ZD_REDUCTION_FAILED)
+		zd_reduction_drain(e, r, rank);
+}
+
+void zd_reduction_drain(struct zd_engine *e, struct zd_reduction *r, uint32_t rank)
+{
+	struct zd_contribution *c = &r->ranks[rank];
+	if (!c->entry || c->state != ZD_CONTRIBUTION_READY || c->ops > 0)
+		return;
+	if (c->left > 0 && r->state != ZD_REDUCTION_FAILED)
+		return;
+	zd_entry_end(e, c->entry);
+	c->storage = NULL; /* what is still to come, over a rail, does without it */
+	zd_reduction_try_settle(e, r, rank);
+}
+
+/* An all-reduce writes to this rank's target from all owners' slices; a rail ends for all of its daemon's
+ * ranks. */
+void zd_reduction_try_settle(struct zd_engine *e, struct zd_reduction *r, uint32_t rank)
+{
+	struct zd_contribution *c = &r->ranks[rank];
+	if (r->state != ZD_REDUCTION_RUNNING || c->settled || c->entry ||
+	    r->slices[rank].state != ZD_SLICE_DONE || r->unit->all_reduce || r->group->span)
+		return;
+	c->settled = true;
+	r->unit->parts[rank].users--;
+	zd_reduction_window(r, rank)->open--;
+	zd_dirty_group(e, r->group);
+}
+
+void zd_reduction_op_end(struct zd_engine *e, struct zd_reduction *r)
+{
+	zd_assert(r->ops > 0);
+	r->ops--;
+	if (r->ops > 0)
+		return;
+	if (r->state == ZD_REDUCTION_DROPPED) {
+		reduction_free(r);
+	} else if (r->state == ZD_REDUCTION_FAILED) {
+		reduction_over(e, r);
+	} else if (r->ndone == r->group->local_world_size) {
+		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
+		reduction_over(e, r);
+	}
+}
+
+void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, const char *text)
+{
+	struct zd_group *group = r->group;
+	if (r->state == ZD_REDUCTION_FAILED)
+		return;
+	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_FAILED);
+	zd_failure_set(&r->failure, status, text);
+	zd_slices_stop(e, r);
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+		zd_reduction_drain(e, r, rank);
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		struct zd_window *w = zd_reduction_window(r, rank);
+		if (w)
+			zd_failure_set(&w->failure, status, text);
+	}
+	if (r->ops == 0)
+		reduction_over(e, r);
+	zd_dirty_group(e, group);
+	if (group->span) /* the other daemons' ranks wait for it */
+		zd_span_fail(e, group, status, text);
+}
+
+void zd_reduction_fail_without(struct zd_engine *e, struct zd_window *w)
+{
+	struct zd_reduction *r, *next;
+	uint32_t me = w->mr->member->rank;
+	TAILQ_FOREACH_SAFE (r, &w->mr->member->group->reductions, link, next) {
+		if (!zd_reduction_is_of(r, w) || made(r) == 0 || zd_contribution_made(&r->ranks[me]))
+			continue;
+		uint32_t other = 0;
+		while (!zd_contribution_made(&r->ranks[other]))
+			other++;
+		struct zd_err err = ZD_ERR_NONE;
+		int status = zd_err_set(
+		        &err, ZEROD_E_MISMATCH,
+		        "rank %u ended backward %llu without a gradient or skip for unit '%s' that "
+		        "rank %u reduced",
+		        zd_world_rank(w->mr->member), (unsigned long long)w->mr->number, r->unit->name,
+		        r->group->first_rank + other);
+		zd_reduction_fail(e, r, status, err.text);
+		if (w->mr->member->group->span)
+			return; /* that was the end of the group */
+	}
+}
+
+void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group)
+{
+	struct zd_reduction *r = group->reduction_index, *next;
+	HASH_CLEAR(hh, group->reduction_index);
+	for (; r; r = next) {
+		next = r->hh.next;
+		if (r->over) {
+			reduction_free(r);
+			continue;
+		}
+		if (r->state != ZD_REDUCTION_FAILED)
+			zd_slices_stop(e, r);
+		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_DROPPED);
+		release_unit(e, r);
+		if (r->ops == 0)
+			reduction_free(r);
+	}
+}
+
+/* ---- What it waits for --------------------------------------------------------------------------------- */
+
+const struct zd_reduction *zd_reduction_first_open(const struct zd_window *w)
+{
+	const struct zd_reduction *r;
+	TAILQ_FOREACH (r, &w->mr->member->group->reductions, link) {
+		if (zd_reduction_is_of(r, w) && is_open(r, w->mr->member->rank))
+			return r;
+	}
+	return NULL;
+}
+
+static uint32_t first_rank(const struct zd_reduction *r, enum zd_contribution_state below)
+{
+	uint32_t rank = 0;
+	while (rank < r->group->local_world_size && r->ranks[rank].state >= below)
+		rank++;
+	return rank;
+}
+
+uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
+{
+	uint32_t world = r->group->local_world_size, rank = first_rank(r, ZD_CONTRIBUTION_SUBMITTED);
+	if (rank == world)
+		rank = first_rank(r, ZD_CONTRIBUTION_READY);
+	if (rank < world || !r->slices)
+		return rank < world ? rank : 0;
+	for (rank = 0; rank < world - 1 && r->slices[rank].state == ZD_SLICE_DONE;)
+		rank++;
+	return rank;
+}
+
+/* Over rails other daemons' ranks have to contribute too. Staging may wait for memory in quarantine, behind
+ * fences that wait for what is promised because of this answer. */
+bool zd_reduction_drains(const struct zd_reduction *r)
+{
+	if (r->state == ZD_REDUCTION_FAILED)
+		return true;
+	if (r->state != ZD_REDUCTION_RUNNING || r->group->span)
+		return false;
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+		if (r->slices[rank].state == ZD_SLICE_WAITING)
+			return false;
+	}
+	return true;
+}
+
+bool zd_reductions_drain(const struct zd_group *group, uint64_t window)
+{
+	const struct zd_reduction *r;
+	TAILQ_FOREACH (r, &group->reductions, link) {
+		if (r->key[ZD_REDUCTION_WINDOW] == window && !zd_reduction_drains(r))
+			return false;
+	}
+	return true;
+}
+
+/* ---- Skip ---------------------------------------------------------------------------------------------- */
+
+static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                      struct zd_err *err)
+{
+	struct zd_part *part;
+	int status = zd_part_find(e, req->session, args->u.unit, &part, err);
+	if (status != 0)
+		return status;
+	struct zd_member *member = zd_part_member(part);
+	status = zd_member_enter(member, err);
+	if (status != 0)
+		return status;
+	const struct zd_member_reduce *mr = zd_member_reduce_get(member);
+	if (zd_backward_await(req, mr) != 0)
+		return ZD_WAIT;
+	status = zd_reduction_admit(e, mr, part->unit, err);
+	if (status != 0 || zd_window_is_abandoned(mr->w))
+		return status;
+	struct zd_reduction *r = get(mr, part->unit);
+	skip(r, member->rank);
+	contributed(e, r);
+	return 0;
+}
+
+const struct zd_request_type zd_req_reduce_skip = {.name = "reduce_skip", .begin = skip_begin};

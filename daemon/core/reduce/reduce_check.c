@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reduce_check.c - the life cycles of gradient reduction as tables, and their invariants for tests and the
+ * simulator.
+ */
+#include "core/gather/unit.h"
+#include "core/reduce/reduce.h"
+#include "core/reduce/slice.h"
+
+#define TO(state) ZD_SM_TO(state)
+
+/* ---- Tables -------------------------------------------------------------------------------------------- */
+
+static const char *const backward_names[] = {"IDLE", "STARTING", "RUNNING", "ENDING"};
+static const uint32_t backward_moves[] = {
+        [ZD_BACKWARD_IDLE] = TO(ZD_BACKWARD_STARTING),
+        [ZD_BACKWARD_STARTING] = TO(ZD_BACKWARD_RUNNING) | TO(ZD_BACKWARD_IDLE),
+        [ZD_BACKWARD_RUNNING] = TO(ZD_BACKWARD_ENDING) | TO(ZD_BACKWARD_IDLE),
+        [ZD_BACKWARD_ENDING] = TO(ZD_BACKWARD_IDLE) | TO(ZD_BACKWARD_RUNNING),
+};
+const struct zd_sm zd_sm_backward = {"backward", ZD_ARRAY_LEN(backward_names), backward_names,
+                                     backward_moves};
+
+static const char *const step_names[] = {"NONE",    "READY", "CALLED",   "ZEROING",
+                                         "WAITING", "TAKEN", "ABANDONED"};
+static const uint32_t step_moves[] = {
+        [ZD_STEP_NONE] = TO(ZD_STEP_READY) | TO(ZD_STEP_CALLED) | TO(ZD_STEP_ABANDONED),
+        [ZD_STEP_READY] = TO(ZD_STEP_ZEROING) | TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
+        /* to ABANDONED: it was promised */
+        [ZD_STEP_CALLED] = TO(ZD_STEP_ZEROING) | TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
+        /* to TAKEN: of an abandoned window, or a failed one whose step was promised */
+        [ZD_STEP_ZEROING] = TO(ZD_STEP_WAITING) | TO(ZD_STEP_TAKEN) | TO(ZD_STEP_READY) | TO(ZD_STEP_NONE) |
+                            TO(ZD_STEP_ABANDONED),
+        [ZD_STEP_WAITING] = TO(ZD_STEP_TAKEN) | TO(ZD_STEP_READY) | TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
+        [ZD_STEP_TAKEN] = TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
+        [ZD_STEP_ABANDONED] = TO(ZD_STEP_NONE),
+};
+const struct zd_sm zd_sm_step = {"step", ZD_ARRAY_LEN(step_names), step_names, step_moves};
+
+static const char *const bucket_slot_names[] = {"FREE", "OPEN", "CLOSED"};
+static const uint32_t bucket_slot_moves[] = {
+        [ZD_BUCKET_SLOT_FREE] = TO(ZD_BUCKET_SLOT_OPEN),
+        [ZD_BUCKET_SLOT_OPEN] = TO(ZD_BUCKET_SLOT_CLOSED) | TO(ZD_BUCKET_SLOT_FREE),
+        [ZD_BUCKET_SLOT_CLOSED] = TO(ZD_BUCKET_SLOT_FREE) | TO(ZD_BUCKET_SLOT_OPEN), /* OPEN: ahead */
+};
+const struct zd_sm zd_sm_bucket_slot = {"bucket slot", ZD_ARRAY_LEN(bucket_slot_names), bucket_slot_names,
+                                        bucket_slot_moves};
+
+static const char *const entry_names[] = {"WAITING",   "FILLING", "RESERVED", "ABANDONED",
+                                          "COMMITTED", "READY",   "DRAINED"};
+static const uint32_t entry_moves[] = {
+        [ZD_ENTRY_WAITING] = TO(ZD_ENTRY_FILLING) | TO(ZD_ENTRY_DRAINED),
+        /* to COMMITTED: given up, the fill is awaited */
+        [ZD_ENTRY_FILLING] = TO(ZD_ENTRY_RESERVED) | TO(ZD_ENTRY_SUBMITTED) | TO(ZD_ENTRY_DRAINED),
+        [ZD_ENTRY_RESERVED] = TO(ZD_ENTRY_SUBMITTED) | TO(ZD_ENTRY_ABANDONED),
+        [ZD_ENTRY_ABANDONED] = TO(ZD_ENTRY_DRAINED),
+        [ZD_ENTRY_SUBMITTED] = TO(ZD_ENTRY_READY) | TO(ZD_ENTRY_DRAINED),
+        [ZD_ENTRY_READY] = TO(ZD_ENTRY_DRAINED),
+        [ZD_ENTRY_DRAINED] = 0,
+};
+const struct zd_sm zd_sm_entry = {"entry", ZD_ARRAY_LEN(entry_names), entry_names, entry_moves};
+
+static const char *const reduction_names[] = {"COLLECTING", "RUNNING", "COMPLETE", "FAILED", "DROPPED"};
+#define LOST (TO(ZD_REDUCTION_FAILED) | TO(ZD_REDUCTION_DROPPED))
+static const uint32_t reduction_moves[] = {
+        [ZD_REDUCTION_COLLECTING] = TO(ZD_REDUCTION_RUNNING) | TO(ZD_REDUCTION_COMPLETE) | LOST,
+        [ZD_REDUCTION_RUNNING] = TO(ZD_REDUCTION_COMPLETE) | LOST,
+        [ZD_REDUCTION_COMPLETE] = 0,
+        [ZD_REDUCTION_FAILED] = TO(ZD_REDUCTION_DROPPED),
+        [ZD_REDUCTION_DROPPED] = 0,
+};
+const struct zd_sm zd_sm_reduction = {"reduction", ZD_ARRAY_LEN(reduction_names), reduction_names,
+                                      reduction_moves};
+
+static const char *const contribution_names[] = {"NONE", "RESERVED", "COMMITTED", "READY", "SKIPPED"};
+static const uint32_t contribution_moves[] = {
+        [ZD_CONTRIBUTION_NONE] = TO(ZD_CONTRIBUTION_RESERVED) | TO(ZD_CONTRIBUTION_SKIPPED),
+        [ZD_CONTRIBUTION_RESERVED] = TO(ZD_CONTRIBUTION_SUBMITTED) | TO(ZD_CONTRIBUTION_NONE),
+        [ZD_CONTRIBUTION_SUBMITTED] = TO(ZD_CONTRIBUTION_READY),
+        [ZD_CONTRIBUTION_READY] = 0,
+        [ZD_CONTRIBUTION_SKIPPED] = 0,
+};
+const struct zd_sm zd_sm_contribution = {"contribution", ZD_ARRAY_LEN(contribution_names), contribution_names,
+                                         contribution_moves};
+
+static const char *const slice_names[] = {"WAITING", "OPEN", "TURN", "DONE"};
+static const uint32_t slice_moves[] = {
+        [ZD_SLICE_WAITING] = TO(ZD_SLICE_OPEN),
+        [ZD_SLICE_OPEN] = TO(ZD_SLICE_TURN) | TO(ZD_SLICE_DONE),
+        [ZD_SLICE_TURN] = TO(ZD_SLICE_OPEN),
+        [ZD_SLICE_DONE] = 0,
+};
+const struct zd_sm zd_sm_slice = {"slice", ZD_ARRAY_LEN(slice_names), slice_names, slice_moves};
+
+/* ---- Invariants ---------------------------------------------------------------------------------------- */
+
+static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[ZD_NCHARGES],
+                           uint64_t *quarantine)
+{
+	const struct zd_storage *storage;
+	TAILQ_FOREACH (storage, &mr->storages, link) {
+		uint32_t index = storage->device->index;
+		const struct zd_extent *extent = &storage->extent;
+		zd_assert(storage->member == mr->member && extent->block && !extent->block->free);
+		zd_assert(extent->segment->device == storage->device);
+		zd_assert(extent->segment->job == mr->member->group->job);
+		zd_assert(extent->segment->purpose == ZD_PURPOSE_GRADIENTS);
+		zd_assert(mr->attached || storage->dropped);
+		if (storage->dropped) {
+			zd_assert(storage->uses > 0);
+			quarantine[index] += extent->bytes;
+		} else {
+			found[index][storage->charge] += extent->bytes;
+		}
+	}
+}
+
+/* An entry that has no room yet holds a promise if its trainer was told of the place, and nothing of it is
+ * read. */
+static void check_room(const struct zd_entry *entry)
+{
+	const struct zd_bucket_slot *slot = entry->slot;
+	bool told = entry->state == ZD_ENTRY_RESERVED || (entry->state == ZD_ENTRY_SUBMITTED && entry->ahead);
+	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->room == ZD_ROOM_NONE));
+	zd_assert((entry->room == ZD_ROOM_ZEROED) == (entry->fills > 0));
+	zd_assert(entry->ops == entry->fills + entry->watched);
+	zd_assert(!entry->promise || (entry->room != ZD_ROOM_THERE && entry->ahead));
+	if (entry->room != ZD_ROOM_THERE)
+		zd_assert(entry->state != ZD_ENTRY_READY && (!told || entry->promise || entry->absent));
+	if (!slot) {
+		zd_assert(entry->room != ZD_ROOM_QUEUED);
+		return;
+	}
+	zd_assert(slot->state != ZD_BUCKET_SLOT_FREE && entry->storage == slot->storage);
+	zd_assert(entry->generation <= slot->opened);
+	if (entry->generation == slot->opened && slot->state == ZD_BUCKET_SLOT_OPEN)
+		zd_assert(entry->offset + entry->bytes <= slot->used_bytes);
+	if (entry->room == ZD_ROOM_QUEUED)
+		zd_assert(entry->generation > slot->generation);
+	else
+		zd_assert(entry->generation == slot->generation);
+}
+
+static void check_entry(const struct zd_entry *entry)
+{
+	const struct zd_reduction *r = entry->reduction;
+	zd_assert(entry->part->users > 0 && entry->state != ZD_ENTRY_DRAINED);
+	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->storage == NULL));
+	check_room(entry);
+	if (entry->state == ZD_ENTRY_ABANDONED) {
+		zd_assert(!r && !entry->promise && !entry->w &&
+		          entry->bucket->mr->w->backward == ZD_BACKWARD_IDLE);
+		return;
+	}
+	if (!r && entry->state < ZD_ENTRY_SUBMITTED) {
+		zd_assert(zd_window_is_abandoned(entry->w));
+		return;
+	}
+	if (!r) { /* refused or given up: kept for its operations */
+		zd_assert(entry->state == ZD_ENTRY_SUBMITTED);
+		zd_assert(entry->ops > 0 || entry->room == ZD_ROOM_QUEUED);
+		return;
+	}
+	static const uint8_t contribution_of[] = {
+	        [ZD_ENTRY_WAITING] = ZD_CONTRIBUTION_RESERVED,
+	        [ZD_ENTRY_FILLING] = ZD_CONTRIBUTION_RESERVED,
+	        [ZD_ENTRY_RESERVED] = ZD_CONTRIBUTION_RESERVED,
+	        [ZD_ENTRY_SUBMITTED] = ZD_CONTRIBUTION_SUBMITTED,
+	        [ZD_ENTRY_READY] = ZD_CONTRIBUTION_READY,
+	};
+	zd_assert(r->ranks[entry->part->rank].entry == entry);
+	zd_assert(r->ranks[entry->part->rank].state == contribution_of[entry->state]);
+	zd_assert(zd_reduction_is_of(r, entry->w));
+}
+
+static void check_slot_queue(const struct zd_bucket_slot *slot)
+{
+	const struct zd_entry *entry;
+	uint64_t generation = slot->generation;
+	uint32_t queued = 0;
+	TAILQ_FOREACH (entry, &slot->queue, slot_link) {
+		zd_assert(entry->slot == slot && entry->generation >= generation);
+		zd_assert(entry->room == ZD_ROOM_QUEUED);
+		generation = entry->generation;
+		queued++;
+	}
+	zd_assert(slot->live == slot->current + queued && !slot->advancing);
+	zd_assert(queued == 0 || slot->current > 0);
+}
+
+static void check_bucket(const struct zd_bucket *bucket, uint32_t *placed, uint32_t *unsubmitted)
+{
+	uint32_t live[ZD_MAX_BUCKET_SLOTS] = {0};
+	for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
+		zd_assert(entry->bucket == bucket);
+		check_entry(entry);
+		*placed += entry->state != ZD_ENTRY_WAITING;
+		*unsubmitted += entry->state < ZD_ENTRY_SUBMITTED;
+		if (entry->slot)
+			live[entry->slot - bucket->slots]++;
+	}
+	for (uint32_t i = 0; i < bucket->nslots; i++) {
+		const struct zd_bucket_slot *slot = &bucket->slots[i];
+		check_slot_queue(slot);
+		zd_assert(slot->live == live[i] && slot->used_bytes <= bucket->slot_bytes);
+		zd_assert((slot->state == ZD_BUCKET_SLOT_OPEN) == (bucket->open == slot));
+		zd_assert(slot->state == ZD_BUCKET_SLOT_FREE || slot->storage);
+		zd_assert(slot->live > 0 || (slot->used_bytes == 0 && slot->state != ZD_BUCKET_SLOT_CLOSED));
+	}
+}
+
+static void check_window_state(const struct zd_window *w)
+{
+	if (w->backward == ZD_BACKWARD_IDLE)
+		zd_assert(w->nentries == 0 && w->open == 0);
+	else
+		zd_assert(w->step == ZD_STEP_NONE || w->step == ZD_STEP_CALLED);
+	zd_assert(w->step != ZD_STEP_CALLED || w->backward == ZD_BACKWARD_ENDING);
+	zd_assert(!w->end_requested || w->backward == ZD_BACKWARD_ENDING);
+	zd_assert(w->backward != ZD_BACKWARD_ENDING || w->end_requested || w->step == ZD_STEP_CALLED);
+	zd_assert(!w->promise || zd_step_is_called(w));
+	if (w->step == ZD_STEP_READY || zd_step_is_called(w))
+		zd_assert(w->stage > 1 || w->told || w->boundary_count == w->count);
+	zd_assert((w->stage == 0) == (w->count == 0) && w->count <= w->mr->number);
+	zd_assert(!w->skips_rest || w->backward == ZD_BACKWARD_ENDING);
+	if (w->stage > 1 && w->backward == ZD_BACKWARD_IDLE)
+		zd_assert(w->step == ZD_STEP_READY || zd_step_is_called(w));
+}
+
+static void check_window(const struct zd_window *w)
+{
+	const struct zd_member_reduce *mr = w->mr;
+	const struct zd_member *member = mr->member;
+	const struct zd_bucket *bucket;
+	const struct zd_reduction *r;
+	uint32_t nentries = 0, open = 0;
+	check_window_state(w);
+	TAILQ_FOREACH (bucket, &mr->buckets, link) {
+		for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next)
+			nentries += entry->w == w;
+	}
+	TAILQ_FOREACH (r, &member->group->reductions, link)
+		open += zd_contribution_made(&r->ranks[member->rank]) && !r->ranks[member->rank].settled &&
+		        zd_window_find(mr, r->key[ZD_REDUCTION_WINDOW]) == w;
+	zd_assert(nentries == w->nentries && open == w->open);
+	zd_assert(!w->told || w->failure.status != 0 || w->failure.abandoned);
+	zd_assert(!w->failure.abandoned || (w->failure.status == 0 && !member->group->span));
+	zd_assert(!w->failure.abandoned || !w->target || !w->stage || mr->nlent > 0);
+	zd_assert(w->unwritten_numel <= w->target_numel);
+	zd_assert(w->unwritten_numel == 0 || (w->step != ZD_STEP_WAITING && w->step != ZD_STEP_TAKEN));
+	/* A target lives from its backward to the step's end. */
+	zd_assert(!w->target || w->stage > 0 || w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED);
+}
+
+/* Its step was promised, and is not taken or not ended; nothing of it waits for a call. */
+static void check_closing(const struct zd_window *w)
+{
+	zd_assert(!w->mr->member->group->span && !w->failure.abandoned);
+	zd_assert(w->promise || w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED);
+	zd_assert((w->stage > 0) == (w->promise != NULL));
+	zd_assert(w->stage == 0 || (w->number < w->mr->w->number && w->mr->w->step != ZD_STEP_TAKEN));
+	check_window(w);
+}
+
+/* All places that are lent belong to the target of the rank's window, and their count is right. */
+static void check_lent(const struct zd_member *member)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	const struct zd_unit *unit;
+	uint32_t nlent = 0;
+	for (unit = member->group->units; unit; unit = unit->hh_name.next)
+		nlent += unit->parts[member->rank].target_lent;
+	zd_assert(nlent == (mr ? mr->nlent : 0) && (nlent == 0 || mr->w->target));
+}
+
+static void check_member(const struct zd_member *member)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	const struct zd_bucket *bucket;
+	const struct zd_entry *entry;
+	uint32_t nbuckets = 0, nentries = 0, placed = 0, waiting = 0, unsubmitted = 0;
+	check_lent(member);
+	if (!mr)
+		return;
+	zd_assert(member->session && mr->member == member);
+	bool idle = mr->w->backward == ZD_BACKWARD_IDLE &&
+	            (!mr->closing || mr->closing->backward == ZD_BACKWARD_IDLE);
+	TAILQ_FOREACH (bucket, &mr->buckets, link) {
+		nbuckets++;
+		nentries += HASH_COUNT(bucket->entries);
+		check_bucket(bucket, &placed, &unsubmitted);
+		/* Outside of a backward nothing is held but for abandoned entries. */
+		for (uint32_t i = 0; i < bucket->nslots && idle; i++)
+			zd_assert(!bucket->slots[i].storage || bucket->slots[i].live > 0);
+	}
+	TAILQ_FOREACH (entry, &mr->waiting, waiting_link) {
+		zd_assert(entry->state == ZD_ENTRY_WAITING && entry->bucket->mr == mr);
+		waiting++;
+	}
+	zd_assert(nbuckets == mr->nbuckets && nentries == mr->nentries && nentries == placed + waiting);
+	zd_assert(placed == mr->nplaced && unsubmitted == mr->nunsubmitted);
+	if (mr->w->backward == ZD_BACKWARD_STARTING || mr->w->backward == ZD_BACKWARD_ENDING)
+		zd_assert(mr->nunsubmitted == 0);
+	if (idle) /* all are abandoned: check_entry() */
+		zd_assert(mr->nentries == mr->nunsubmitted && mr->nentries == mr->nplaced);
+	check_window(mr->w);
+	if (mr->closing)
+		check_closing(mr->closing);
+}
+
+static void check_slice(const struct zd_reduction *r, const struct zd_slice *slice)
+{
+	zd_plan_check(&slice->plan);
+	zd_assert((slice->state == ZD_SLICE_DONE) == slice->plan.over);
+	zd_assert((slice->state == ZD_SLICE_WAITING) == (slice->plan.nsteps == 0));
+	zd_assert(slice->state == ZD_SLICE_OPEN || slice->state == ZD_SLICE_TURN || !slice->staging);
+	for (uint32_t i = 0; i < r->nchunks; i++)
+		zd_assert(slice->chunks[i].pushed <= r->nsubmitted);
+}
+
+static void check_running(const struct zd_reduction *r)
+{
+	uint32_t done = 0;
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+		const struct zd_slice *slice = &r->slices[rank];
+		done += slice->state == ZD_SLICE_DONE;
+		check_slice(r, slice);
+	}
+	zd_assert(done == r->ndone && done < r->group->local_world_size);
+}
+
+static void check_reduction(const struct zd_reduction *r)
+{
+	uint32_t reserved = 0, submitted = 0, skipped = 0, ops = 0;
+	if (r->over) {
+		zd_assert(!r->unit && r->ops == 0);
+		return;
+	}
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+		const struct zd_contribution *c = &r->ranks[rank];
+		reserved += c->state == ZD_CONTRIBUTION_RESERVED;
+		submitted += c->state == ZD_CONTRIBUTION_SUBMITTED || c->state == ZD_CONTRIBUTION_READY;
+		skipped += c->state == ZD_CONTRIBUTION_SKIPPED;
+		ops += c->ops;
+		zd_assert(c->state != ZD_CONTRIBUTION_NONE || !c->entry);
+		if (zd_contribution_made(c) && !c->settled)
+			zd_assert(r->unit->parts[rank].users > 0);
+		zd_assert(!c->settled || !c->entry);
+	}
+	zd_assert(r->unit->refs > 0 && r->unit->id == r->key[ZD_REDUCTION_UNIT]);
+	zd_assert(reserved == r->nreserved && submitted == r->nsubmitted && skipped == r->nskipped);
+	zd_assert(reserved + submitted + skipped > 0 && ops <= r->ops);
+	if (r->state == ZD_REDUCTION_COLLECTING)
+		zd_assert(submitted + skipped < r->group->local_world_size && r->ops == 0);
+	else if (r->state == ZD_REDUCTION_RUNNING)
+		check_running(r);
+	else
+		zd_assert(r->state == ZD_REDUCTION_FAILED && r->ops > 0);
+}
+
+void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*found)[ZD_NCHARGES],
+                     uint64_t *quarantine)
+{
+	const struct zd_reduction *r;
+	uint32_t listed = 0, under_way = 0;
+	(void)e;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member *member = &group->members[rank];
+		if (member->reduce)
+			check_storages(member->reduce, found, quarantine);
+		check_member(member);
+	}
+	for (r = group->reduction_index; r; r = r->hh.next) {
+		under_way += !r->over;
+		check_reduction(r);
+	}
+	TAILQ_FOREACH (r, &group->reductions, link)
+		listed++;
+	zd_assert(listed == under_way);
+	if (group->state != ZD_GROUP_READY)
+		zd_assert(!group->reduction_index);
+}

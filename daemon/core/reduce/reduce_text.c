@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reduce_text.c - texts that say what a gradient waits for: for zeroctl and for errors.
+ *
+ * A text names the rank that has not contributed, or the streams of a rank whose fences have not passed.
+ */
+#include <stdio.h>
+
+#include "core/reduce/reduce.h"
+#include "core/reduce/slice.h"
+
+/* The entry is submitted: the number of its producers' fences that have not passed, and the first one's
+ * timeline. */
+static void producers_text(const struct zd_engine *e, const struct zd_entry *entry, char *out,
+                           size_t out_bytes)
+{
+	const struct zd_member *member = entry->bucket->mr->member;
+	const char *unit = entry->part->unit->name;
+	uint32_t nopen = 0, first = 0;
+	for (uint32_t i = entry->nproducers; i-- > 0;) {
+		if (e->sink.fence_passed(e->sink.arg, member->session->id, entry->producers[i]))
+			continue;
+		first = entry->producers[i].timeline;
+		nopen++;
+	}
+	if (nopen > 0)
+		(void)snprintf(out, out_bytes, "unit '%.64s': %u of rank %u's %u streams, timeline %u first",
+		               unit, nopen, zd_world_rank(member), entry->nproducers, first);
+	else /* all fences have passed by now, or the reservation was cancelled */
+		(void)snprintf(out, out_bytes, "unit '%.64s': rank %u's own work", unit,
+		               zd_world_rank(member));
+}
+
+/* All pieces of the awaited slice have been copied, and the process of its rank has been asked for the
+ * sum. */
+static bool is_summing(const struct zd_engine *e, const struct zd_reduction *r)
+{
+	uint32_t rank = zd_reduction_waits_for(r);
+	return r->state == ZD_REDUCTION_RUNNING && zd_slice_awaits_sum(&r->slices[rank]) &&
+	       e->sink.is_summing && e->sink.is_summing(e->sink.arg, r->group->members[rank].session->id);
+}
+
+static void reduction_text(const struct zd_engine *e, const struct zd_reduction *r, char *out,
+                           size_t out_bytes)
+{
+	uint32_t rank = zd_reduction_waits_for(r), shown = r->group->first_rank + rank;
+	const char *unit = r->unit ? r->unit->name : "";
+	if (r->state == ZD_REDUCTION_COLLECTING)
+		(void)snprintf(out, out_bytes, "unit '%.64s' waits for rank %u", unit, shown);
+	else if (r->state != ZD_REDUCTION_RUNNING)
+		(void)snprintf(out, out_bytes, "unit '%.64s' was given up", unit);
+	else if (is_summing(e, r))
+		(void)snprintf(out, out_bytes, "unit '%.64s' is to be summed by rank %u's process", unit,
+		               shown);
+	else if (r->ranks[rank].state == ZD_CONTRIBUTION_SUBMITTED && r->ranks[rank].entry)
+		producers_text(e, r->ranks[rank].entry, out, out_bytes);
+	else
+		(void)snprintf(out, out_bytes, "unit '%.64s': %s of rank %u", unit,
+		               r->slices[rank].state == ZD_SLICE_WAITING ? "staging memory" : "the slice",
+		               shown);
+}
+
+void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char *out, size_t out_bytes)
+{
+	const char *unit = entry->part->unit->name;
+	static const char *const before_submit[] = {
+	        [ZD_ENTRY_WAITING] = "has no place yet",
+	        [ZD_ENTRY_FILLING] = "its place is being zeroed",
+	        [ZD_ENTRY_RESERVED] = "not submitted yet",
+	        [ZD_ENTRY_ABANDONED] = "abandoned, not given back yet",
+	};
+	if (entry->state < ZD_ENTRY_SUBMITTED)
+		(void)snprintf(out, out_bytes, "unit '%.64s': %s", unit, before_submit[entry->state]);
+	else if (entry->state == ZD_ENTRY_SUBMITTED)
+		producers_text(e, entry, out, out_bytes);
+	else
+		reduction_text(e, entry->reduction, out, out_bytes);
+}
+
+int zd_reductions_text(const struct zd_engine *e, const struct zd_request *req, char *out, size_t out_bytes)
+{
+	const struct zd_wait *wait = &req->wait;
+	const struct zd_window *w = zd_reduce_request_lost(req) ? NULL : zd_window_of(req);
+	const struct zd_reduction *r = w ? zd_reduction_first_open(w) : NULL;
+	int used = snprintf(out, out_bytes, "%llu reduction%s, first ", (unsigned long long)wait->a,
+	                    wait->a == 1 ? "" : "s");
+	if (r && is_summing(e, r))
+		return used + snprintf(out + used, out_bytes - (size_t)used,
+		                       "unit '%.64s' is to be summed by rank %u's process", r->unit->name,
+		                       r->group->first_rank + zd_reduction_waits_for(r));
+	return used + snprintf(out + used, out_bytes - (size_t)used, "unit '%.64s' (rank %u)",
+	                       wait->unit ? wait->unit->name : "",
+	                       req->member->group->first_rank + wait->rank);
+}

@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * slice.c - the slices of a running reduction: their staging memory, their plans, and their end.
+ *
+ * A slice waits for staging memory, and for streams that access its place in the target. Then its planner
+ * builds its plan (slice.h), and events of the reduction run the steps. Slices of a device get staging
+ * memory in the order in which their reductions began, within the device's bound. One slice may always have
+ * it, so a slice larger than the bound is reduced alone; so may the next slice of a rail, since slices
+ * behind it keep theirs until it has been exchanged. A slice for which there is neither memory nor quota
+ * waits while other slices hold some, and fails its reduction when none do.
+ */
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "core/reduce/reduce.h"
+#include "core/reduce/slice.h"
+
+/* ---- Steps --------------------------------------------------------------------------------------------- */
+
+/* The device has failed under this slice: nothing that its owner was to read can be trusted. */
+static void slice_failed(struct zd_engine *e, struct zd_slice *slice, const char *what, const char *error)
+{
+	struct zd_reduction *r = slice->reduction;
+	struct zd_member *owner = &r->group->members[slice->owner];
+	struct zd_err err = ZD_ERR_NONE;
+	int status = zd_err_set(&err, ZEROD_E_DEVICE, "%s of unit '%s' for rank %u on device %u: %s", what,
+	                        r->unit->name, zd_world_rank(owner), owner->device->index, error);
+	if (owner->session->state == ZD_SESSION_OPEN)
+		zd_sm_move(&zd_sm_session, &owner->session->state, ZD_SESSION_POISONED);
+	zd_reduction_fail(e, r, status, err.text);
+}
+
+static int sum_done(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
+                    struct zd_err *err)
+{
+	(void)e;
+	if (step->early && zd_early_sum_is_lost(slice, step->index))
+		return zd_err_set(err, ZEROD_E_DEVICE, "a transfer before it has failed");
+	return 0;
+}
+
+/* `what`: for the text of a failure on the owner's device; NULL: it is a communicator's, with its own
+ * text. */
+static const struct {
+	void (*run)(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
+	int (*done)(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
+	            struct zd_err *err);
+	const char *what;
+} steps[ZD_SLICE_NSTEPS] = {
+        [ZD_SLICE_PIECE] = {zd_slice_run_piece, NULL, "a transfer"},
+        [ZD_SLICE_SUM] = {zd_slice_run_sum, sum_done, "the reduction"},
+        [ZD_SLICE_BROADCAST] = {zd_slice_run_broadcast, NULL, "a transfer"},
+        [ZD_SLICE_AWAIT_TURN] = {zd_slice_run_await_turn, NULL, NULL},
+        [ZD_SLICE_AGREE] = {zd_slice_run_agree, zd_slice_agreed, NULL},
+        [ZD_SLICE_ZERO] = {zd_slice_run_zero, NULL, "zeros"},
+        [ZD_SLICE_EXCHANGE] = {zd_slice_run_exchange, NULL, NULL},
+        [ZD_SLICE_TOTAL] = {zd_slice_run_total, NULL, "the reduction"},
+        [ZD_SLICE_ALL_GATHER] = {zd_slice_run_all_gather, NULL, NULL},
+};
+
+/* The memory that a step's command uses: a piece reads its rank's entry and writes the staging memory;
+ * what is broadcast lies in targets; any other step may use all that the slice has. */
+static void reserve(struct zd_slice *slice, struct zd_plan_step *step)
+{
+	struct zd_reduction *r = slice->reduction;
+	struct zd_contribution *c = &r->ranks[step->kind == ZD_SLICE_PIECE ? step->source : slice->owner];
+	bool targets_only = step->kind == ZD_SLICE_BROADCAST || step->kind == ZD_SLICE_ALL_GATHER;
+	r->ops++;
+	if (step->kind != ZD_SLICE_PIECE)
+		zd_storage_use(slice->target);
+	if (step->memory)
+		zd_storage_use(step->memory);
+	if (slice->staging && !targets_only)
+		zd_storage_use(slice->staging);
+	if (c->storage && !targets_only) {
+		c->ops++;
+		zd_storage_use(c->storage);
+	}
+}
+
+static void release(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+{
+	struct zd_reduction *r = slice->reduction;
+	struct zd_contribution *c = &r->ranks[step->kind == ZD_SLICE_PIECE ? step->source : slice->owner];
+	bool targets_only = step->kind == ZD_SLICE_BROADCAST || step->kind == ZD_SLICE_ALL_GATHER;
+	if (step->kind != ZD_SLICE_PIECE)
+		zd_storage_unuse(e, slice->target);
+	if (step->memory)
+		zd_storage_unuse(e, step->memory);
+	if (slice->staging && !targets_only)
+		zd_storage_unuse(e, slice->staging);
+	if (c->storage && !targets_only) {
+		c->ops--;
+		zd_storage_unuse(e, c->storage);
+	}
+}
+
+void zd_slice_submit(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
+                     struct zd_command *command)
+{
+	reserve(slice, step);
+	zd_plan_submit(e, &slice->plan, step, command);
+}
+
+/* ---- The plan's owner ---------------------------------------------------------------------------------- */
+
+static void step_run(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step)
+{
+	steps[step->kind].run(e, plan->owner, step);
+}
+
+static void step_ended(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
+                       const struct zd_op_result *result)
+{
+	struct zd_slice *slice = plan->owner;
+	if (step->kind == ZD_SLICE_PIECE && status != 0)
+		zd_early_sums_note_failed(e, slice,
+		                          slice->reduction->ranks[step->source].storage->device->index);
+	release(e, slice, step);
+	if (step->early)
+		zd_early_sum_ended(e, slice);
+	slice->refused |= result && result->not_begun;
+}
+
+/* A step that reads an entry reads it no more. */
+static int step_done(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, struct zd_err *err)
+{
+	struct zd_slice *slice = plan->owner;
+	struct zd_reduction *r = slice->reduction;
+	int status = steps[step->kind].done ? steps[step->kind].done(e, slice, step, err) : 0;
+	if (status == 0 && step->source != ZD_PLAN_NOBODY) {
+		r->ranks[step->source].left--;
+		zd_reduction_drain(e, r, step->source);
+	}
+	return status;
+}
+
+static void step_failed(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
+                        const char *error)
+{
+	struct zd_slice *slice = plan->owner;
+	if (steps[step->kind].what)
+		slice_failed(e, slice, steps[step->kind].what, error);
+	else
+		zd_reduction_fail(e, slice->reduction, status, error);
+}
+
+/* Chunks end in any order; their norms are added up in the chunks' order. */
+static void plan_over(struct zd_engine *e, struct zd_plan *plan)
+{
+	struct zd_slice *slice = plan->owner;
+	struct zd_reduction *r = slice->reduction;
+	struct zd_member *owner = &r->group->members[slice->owner];
+	struct zd_op_result result = {.overflow = false};
+	for (uint32_t i = 0; i < plan->nsteps; i++) {
+		if (plan->steps[i].kind != slice->planner->result)
+			continue;
+		result.sum_squares += plan->steps[i].result.sum_squares;
+		result.overflow |= plan->steps[i].result.overflow;
+	}
+	if (!slice->empty)
+		zd_norms_note(zd_reduction_window(r, slice->owner), r->unit, &result);
+	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_DONE);
+	r->ndone++;
+	zd_storage_drop(e, slice->staging);
+	slice->staging = NULL;
+	if (zd_member_reduce(owner)->nlenders > 0)
+		zd_dirty(e, owner->device);
+	zd_reduction_try_settle(e, r, slice->owner);
+}
+
+static void command_over(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step)
+{
+	struct zd_slice *slice = plan->owner;
+	struct zd_reduction *r = slice->reduction;
+	if (step->kind == ZD_SLICE_SUM && r->state == ZD_REDUCTION_RUNNING)
+		zd_early_sums_try(e, slice);
+	if (r->state != ZD_REDUCTION_DROPPED)
+		zd_reduction_drain(e, r, step->kind == ZD_SLICE_PIECE ? step->source : slice->owner);
+	zd_reduction_op_end(e, r);
+}
+
+const struct zd_plan_type zd_slice_plan_type = {step_run,    step_ended, step_done,
+                                                step_failed, plan_over,  command_over};
+
+bool zd_slice_awaits_sum(const struct zd_slice *slice)
+{
+	for (uint32_t i = 0; i < slice->plan.nsteps; i++) {
+		const struct zd_plan_step *step = &slice->plan.steps[i];
+		bool behind = step->kind == ZD_SLICE_BROADCAST || step->kind == ZD_SLICE_ALL_GATHER;
+		bool summing = step->kind == slice->planner->result && step->waits == 0;
+		if (step->state != ZD_PLAN_DONE && !behind && !summing)
+			return false;
+	}
+	return slice->state == ZD_SLICE_OPEN;
+}
+
+/* ---- Entries ------------------------------------------------------------------------------------------- */
+
+/* The rank's entry is READY, or its chunk of it is read from there. */
+static void entry_ready(struct zd_engine *e, struct zd_slice *slice, uint32_t rank, uint32_t chunk)
+{
+	uint32_t step = slice->planner->entry_step(slice, rank, chunk);
+	if (step == ZD_PLAN_NOBODY)
+		return;
+	slice->chunks[chunk].pushed++;
+	zd_plan_satisfy(e, &slice->plan, step);
+}
+
+/* The first chunks of all owners are copied before the second ones. */
+void zd_slices_entry_ready(struct zd_engine *e, struct zd_reduction *r, uint32_t rank)
+{
+	uint32_t world = r->group->local_world_size;
+	for (uint32_t chunk = 0; chunk < r->nchunks; chunk++) {
+		for (uint32_t owner = 0; owner < world; owner++) {
+			if (r->slices[owner].state == ZD_SLICE_OPEN)
+				entry_ready(e, &r->slices[owner], rank, chunk);
+		}
+	}
+	for (uint32_t owner = 0; owner < world; owner++)
+		zd_early_sums_try(e, &r->slices[owner]);
+}
+
+static void slice_open(struct zd_engine *e, struct zd_slice *slice)
+{
+	struct zd_reduction *r = slice->reduction;
+	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_OPEN);
+	slice->target = zd_reduction_window(r, slice->owner)->target;
+	zd_early_sums_init(e, slice);
+	slice->planner->build(slice);
+	zd_plan_start(e, &slice->plan);
+	for (uint32_t chunk = 0; chunk < r->nchunks; chunk++) {
+		for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+			if (r->ranks[rank].state == ZD_CONTRIBUTION_READY)
+				entry_ready(e, slice, rank, chunk);
+		}
+	}
+	zd_early_sums_try(e, slice);
+}
+
+/* ---- Staging ------------------------------------------------------------------------------------------- */
+
+void zd_slices_start(struct zd_engine *e, struct zd_reduction *r)
+{
+	const struct zd_slice_planner *planner = zd_slice_planner_of(r->group);
+	uint32_t world = r->group->local_world_size;
+	planner->cut(e, r);
+	r->slices = zd_calloc(world, sizeof(*r->slices));
+	r->nslices = world;
+	for (uint32_t rank = 0; rank < world; rank++)
+		r->ranks[rank].left = zd_contribution_is_submitted(&r->ranks[rank]) ? planner->entry_reads(r)
+		                                                                    : 0;
+	for (uint32_t owner = 0; owner < world; owner++) {
+		struct zd_slice *slice = &r->slices[owner];
+		struct zd_device *device = r->group->members[owner].device;
+		slice->reduction = r;
+		slice->planner = planner;
+		slice->chunks = zd_calloc(r->nchunks, sizeof(*slice->chunks));
+		slice->owner = owner;
+		if (planner->staging_bytes(slice) == 0 && !zd_slice_target_is_accessed(slice)) {
+			slice_open(e, slice);
+			continue;
+		}
+		DL_APPEND(device->staging_queue, slice);
+		zd_dirty(e, device);
+	}
+}
+
+void zd_slices_free(struct zd_reduction *r)
+{
+	for (uint32_t owner = 0; owner < r->nslices; owner++) {
+		zd_plan_deinit(&r->slices[owner].plan);
+		free(r->slices[owner].fences);
+		free(r->slices[owner].chunks);
+	}
+	free(r->slices);
+	r->slices = NULL;
+	r->nslices = 0;
+}
+
+void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r)
+{
+	for (uint32_t owner = 0; r->slices && owner < r->group->local_world_size; owner++) {
+		struct zd_slice *slice = &r->slices[owner];
+		struct zd_device *device = r->group->members[owner].device;
+		slice->plan.stopped = true;
+		if (slice->state == ZD_SLICE_WAITING)
+			DL_DELETE(device->staging_queue, slice);
+		zd_storage_drop(e, slice->staging); /* the pointer stays valid while a command uses it */
+	}
+}
+
+/* The rank's own empty bucket slots make room before a reduction fails for want of it. */
+static bool trim_device(struct zd_engine *e, const struct zd_group *group, const struct zd_device *device)
+{
+	bool any = false;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		if (mr && mr->member->device == device)
+			any |= zd_bucket_trim(e, mr);
+	}
+	return any;
+}
+
+/* Held by slices that go over the owner's rail behind this one, and come free only then. */
+static uint64_t held_behind(const struct zd_slice *slice)
+{
+	const struct zd_group *group = slice->reduction->group;
+	uint64_t turn = slice->reduction->ranks[slice->owner].turn, bytes = 0;
+	const struct zd_reduction *r;
+	TAILQ_FOREACH (r, &group->reductions, link) {
+		if (slice->planner->in_order && r->state == ZD_REDUCTION_RUNNING &&
+		    r->slices[slice->owner].staging && r->ranks[slice->owner].turn > turn)
+			bytes += r->slices[slice->owner].staging->extent.bytes;
+	}
+	return bytes;
+}
+
+static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd_slice *slice,
+                        struct zd_err *err)
+{
+	struct zd_reduction *r = slice->reduction;
+	struct zd_member *owner = &r->group->members[slice->owner];
+	uint64_t bytes = slice->planner->staging_bytes(slice);
+	if (bytes == 0) /* it has waited for its target */
+		return 0;
+	if (device->staging_bytes > 0 && device->staging_bytes + bytes > device->config.staging_bytes &&
+	    !zd_slice_is_next(slice))
+		return ZD_WAIT;
+	struct zd_segment *segment = NULL;
+	if (slice->segment_wait)
+		HASH_FIND(hh, e->segments, &slice->segment_wait, sizeof(slice->segment_wait), segment);
+	if (slice->segment_wait && !segment)
+		return zd_err_set(
+		        err, ZEROD_E_NO_MEMORY,
+		        "unit '%s' cannot be reduced: device %u gave no segment for %llu bytes of staging",
+		        r->unit->name, device->index, (unsigned long long)bytes);
+	struct zd_request probe = {0}; /* only to learn which segment is being created */
+	int status;
+	do {
+		status = zd_storage_new(e, &probe, owner, ZD_CHARGE_STAGING, bytes, &slice->staging, err);
+	} while (status < 0 && trim_device(e, r->group, device));
+	slice->segment_wait = probe.segment_wait;
+	if (status >= 0)
+		return status;
+	/* Other reductions release their staging memory by themselves, unless they wait for this slice. */
+	uint64_t held = status == ZEROD_E_QUOTA ? r->group->job->owner->account.bytes[ZD_CHARGE_STAGING]
+	                                        : device->staging_bytes;
+	return held > held_behind(slice) || zd_window_gives_room(zd_member_reduce(owner)) ? ZD_WAIT : status;
+}
+
+/* The first that waits for staging alone is served, or else what a rail waits for. False if nothing has
+ * changed. */
+static bool serve_one(struct zd_engine *e, struct zd_device *device)
+{
+	struct zd_slice *slice;
+	bool first = true;
+	DL_FOREACH(device->staging_queue, slice)
+	{
+		struct zd_err err = ZD_ERR_NONE;
+		if (zd_slice_target_is_accessed(slice))
+			continue;
+		bool served = first || zd_slice_is_next(slice);
+		first = false;
+		if (!served)
+			continue;
+		int status = take_staging(e, device, slice, &err);
+		if (status == ZD_WAIT)
+			continue;
+		if (status != 0) {
+			zd_reduction_fail(e, slice->reduction, status, err.text);
+			return true;
+		}
+		DL_DELETE(device->staging_queue, slice);
+		slice_open(e, slice);
+		zd_dirty_group(e, slice->reduction->group); /* its entries may be promised to others now */
+		return true;
+	}
+	return false;
+}
+
+void zd_reduce_settle(struct zd_engine *e, struct zd_device *device)
+{
+	while (serve_one(e, device))
+		;
+}
+
+bool zd_reduce_awaits(const struct zd_device *device, uint32_t segment)
+{
+	const struct zd_slice *slice;
+	DL_FOREACH(device->staging_queue, slice)
+	{
+		if (slice->segment_wait == segment)
+			return true;
+	}
+	return false;
+}

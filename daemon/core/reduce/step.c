@@ -1,0 +1,675 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * step.c - steps: the result that all ranks agree on after a window's last backward, and the end of the
+ * target.
+ *
+ * A step is taken by all ranks at once, when the last of them has begun it. If a reduction of its window
+ * failed, no rank takes it: each gets the failure, and its next window begins. If the group fails after a
+ * step was taken, a rank's target stays for as long as the rank may read it.
+ *
+ * A rank may call step_begin while its backward ends, and be answered before the step is taken: with a
+ * promise that its target may be read. The promise is made when every rank has called step_begin and all sums
+ * of the window depend on executors and on fences that the engine has. From then on no rank can withdraw: a
+ * cancelled or failed step_begin fails the step of all ranks. The promise is kept even then, since a broken
+ * one would cost the session all that its streams compute: the rank has a target whose content is undefined,
+ * and is told of the failure by step_get, or else by its next call that begins or ends a backward or begins a
+ * step. Groups that span daemons make no such promises.
+ *
+ * When the rank has also called step_end for a promised step, its next window begins (window.c). The step of
+ * that window may be promised too, and is taken after the one before.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "core/cluster/span.h"
+#include "core/engine/objects.h"
+#include "core/engine/promise.h"
+#include "core/reduce/reduce.h"
+#include "core/reduce/reduce_internal.h"
+
+/* ---- Results and promises ------------------------------------------------------------------------------ */
+
+void zd_step_forget_result(struct zd_member_reduce *mr)
+{
+	zd_failure_clear(&mr->result.failure);
+	mr->result = (struct zd_step_result){.known = false};
+}
+
+static void set_result(struct zd_member_reduce *mr, uint64_t step, bool overflow, double norm_squared)
+{
+	zd_step_forget_result(mr);
+	mr->result.known = true;
+	mr->result.step = step;
+	mr->result.overflow = overflow;
+	mr->result.norm_squared = norm_squared;
+}
+
+/* The result of a step that is not taken. */
+static void set_failed_result(struct zd_member_reduce *mr, const struct zd_failure *failure)
+{
+	set_result(mr, mr->steps + 1, true, (double)INFINITY);
+	zd_failure_copy(&mr->result.failure, failure);
+}
+
+int zd_step_tell(struct zd_member_reduce *mr, struct zd_err *err)
+{
+	struct zd_failure failure = mr->untold;
+	if (failure.status == 0)
+		return 0;
+	mr->untold = (struct zd_failure){0};
+	int status = zd_err_set(err, failure.status, "%s", failure.text);
+	zd_failure_clear(&failure);
+	return status;
+}
+
+bool zd_step_is_promised(const struct zd_window *w)
+{
+	const struct zd_group *group = w->mr->member->group;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		if (other && other->promise)
+			return true;
+	}
+	return false;
+}
+
+/* Keeps the window's promise, when all operations on the target have ended or its content does not matter. */
+static void keep_promise(struct zd_engine *e, struct zd_window *w)
+{
+	struct zd_promise *promise = w->promise;
+	w->promise = NULL;
+	if (promise && w->scalars)
+		zd_target_store_scalars(e, w, promise);
+	else if (promise)
+		zd_promise_keep(e, promise);
+}
+
+/* Ends a promised step whose window has failed: the rank's streams wait for the target. */
+static void take_failed(struct zd_engine *e, struct zd_window *w)
+{
+	set_failed_result(w->mr, &w->failure);
+	zd_failure_clear(&w->mr->untold);
+	zd_failure_copy(&w->mr->untold, &w->failure);
+	zd_window_leave(e, w, ZD_STEP_TAKEN);
+	w->unwritten_numel = 0;
+	keep_promise(e, w);
+}
+
+/* ---- When the group fails ------------------------------------------------------------------------------ */
+
+/* Keeps the promise of a step that the group's failure ends, so that the streams run on. The rank's later
+ * calls return the group's failure. */
+static void abandon_promised(struct zd_engine *e, struct zd_window *w)
+{
+	struct zd_failure failure = {0};
+	struct zd_err err = ZD_ERR_NONE;
+	zd_failure_set(&failure, zd_reduce_lost(w->mr->member->group, &err), err.text);
+	set_failed_result(w->mr, &failure);
+	zd_failure_clear(&failure);
+	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_ABANDONED);
+	w->unwritten_numel = 0;
+	keep_promise(e, w);
+}
+
+static uint32_t nlent(const struct zd_window *w)
+{
+	return w == w->mr->w ? w->mr->nlent : 0;
+}
+
+void zd_step_abandon(struct zd_engine *e, struct zd_window *w)
+{
+	bool reads = w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED || w->promise || nlent(w) > 0;
+	if (!reads)
+		zd_target_drop(e, w);
+	if (w->promise)
+		abandon_promised(e, w);
+	else if (w->step == ZD_STEP_TAKEN || (nlent(w) > 0 && w->step != ZD_STEP_ABANDONED))
+		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_ABANDONED);
+	else if (!reads && w->step != ZD_STEP_NONE)
+		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
+}
+
+static void give_up(struct zd_engine *e, struct zd_window *w)
+{
+	if (w->step != ZD_STEP_ABANDONED)
+		return;
+	zd_target_drop(e, w);
+	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
+	zd_window_end(e, w);
+}
+
+void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr)
+{
+	if (mr->closing)
+		give_up(e, mr->closing);
+	give_up(e, mr->w);
+}
+
+static bool is_taken(const struct zd_window *w)
+{
+	return w &&
+	       (w->step == ZD_STEP_TAKEN || w->promise || (nlent(w) > 0 && w->step != ZD_STEP_ABANDONED));
+}
+
+bool zd_step_is_taken(const struct zd_member *member)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	return mr && (is_taken(mr->w) || is_taken(mr->closing));
+}
+
+static bool has_target(const struct zd_window *w)
+{
+	return w && w->target && w->step != ZD_STEP_ABANDONED;
+}
+
+bool zd_reduce_has_target(const struct zd_group *group)
+{
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		if (mr && (has_target(mr->w) || has_target(mr->closing)))
+			return true;
+	}
+	return false;
+}
+
+/* ---- Begin --------------------------------------------------------------------------------------------- */
+
+static int begin_check(const struct zd_member_reduce *mr, bool ahead, struct zd_err *err)
+{
+	uint32_t rank = zd_world_rank(mr->member);
+	bool ends = mr->w->backward == ZD_BACKWARD_ENDING && (mr->w->stage > 1 || mr->w->boundary);
+	if (mr->w->step == ZD_STEP_READY || (ahead && ends && mr->w->step == ZD_STEP_NONE))
+		return 0;
+	if (zd_step_is_called(mr->w) || mr->w->step == ZD_STEP_TAKEN)
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun the step already", rank);
+	if (mr->w->backward != ZD_BACKWARD_IDLE)
+		return zd_err_set(err, ZEROD_E_STATE, "backward %llu of rank %u runs",
+		                  (unsigned long long)mr->number, rank);
+	return zd_err_set(err, ZEROD_E_STATE, "no %sbackward of rank %u has ended since its last step",
+	                  mr->w->stage == 1 ? "boundary " : "", rank);
+}
+
+static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                       struct zd_err *err)
+{
+	struct zd_member *member;
+	bool ahead = args->u.step_begin.ahead;
+	int status = zd_member_find(e, req->session, args->u.step_begin.group, &member, err);
+	if (status == 0)
+		status = zd_member_enter(member, err);
+	if (status == 0)
+		status = zd_session_check_poisoned(req->session, err);
+	if (status != 0)
+		return status;
+	struct zd_member_reduce *mr = zd_member_reduce_get(member);
+	status = begin_check(mr, ahead, err);
+	if (status != 0)
+		return status;
+	status = zd_step_tell(mr, err);
+	if (status != 0)
+		return status;
+	status = zd_window_check_step(mr->w, err);
+	if (status != 0)
+		zd_window_fail(e, member->group, mr->w->number, status, err->text);
+	if (status != 0 && member->group->span) /* this has ended the group */
+		return status;
+	zd_reduce_request_init(req, member);
+	req->u.reduce.window = mr->w->number;
+	req->u.reduce.ahead = ahead;
+	req->u.reduce.scalars = args->u.step_begin.scalars && mr->w->target && !zd_window_is_abandoned(mr->w);
+	zd_step_forget_result(mr);
+	zd_sm_move(&zd_sm_step, &mr->w->step,
+	           mr->w->backward == ZD_BACKWARD_ENDING ? ZD_STEP_CALLED : ZD_STEP_ZEROING);
+	zd_dirty_group(e, member->group); /* other ranks' steps may be promised now */
+	return 0;
+}
+
+/* Whether the rank's target will be complete without a further call of any process. A closing window before
+ * it needs none either: its step was promised. */
+static bool may_promise(const struct zd_window *w)
+{
+	const struct zd_group *group = w->mr->member->group;
+	if (group->span || w->failure.status != 0 || zd_window_is_abandoned(w))
+		return false;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		if (!other || !zd_step_is_called(other))
+			return false;
+	}
+	return zd_reductions_drain(group, w->number);
+}
+
+/* The first rank whose step is not WAITING; local_world_size if there is none. */
+static uint32_t first_missing(const struct zd_window *w)
+{
+	const struct zd_group *group = w->mr->member->group;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		if (!other || other->step != ZD_STEP_WAITING)
+			return rank;
+	}
+	return group->local_world_size;
+}
+
+/* The result of a step: of a rank, of a daemon, of all. */
+struct sums {
+	double norm_squared;
+	uint64_t overflow;
+	uint64_t backwards; /* in the window; the same on all ranks of a daemon */
+};
+
+static void add_rank(struct sums *sums, struct zd_window *w)
+{
+	sums->overflow |= w->overflow;
+	zd_norms_add(w, &sums->norm_squared);
+}
+
+static struct zd_window *window_of_rank(const struct zd_group *group, uint32_t rank, uint64_t window)
+{
+	return zd_window_find(zd_member_reduce(&group->members[rank]), window);
+}
+
+/* Adds up in the order of ranks, so that all runs compute the same bits. */
+static struct sums local_sums(const struct zd_group *group, uint64_t window)
+{
+	struct sums sums = {.backwards = window_of_rank(group, 0, window)->count};
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+		add_rank(&sums, window_of_rank(group, rank, window));
+	return sums;
+}
+
+static void agree(struct zd_engine *e, struct zd_group *group, uint64_t window, const struct sums *sums)
+{
+	zd_norms_keep(group, window);
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		struct zd_window *w = window_of_rank(group, rank, window);
+		w->mr->steps++;
+		set_result(w->mr, w->mr->steps, sums->overflow, sums->norm_squared);
+		zd_window_close(w);
+		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_TAKEN);
+		keep_promise(e, w);
+	}
+	zd_dirty_group(e, group);
+}
+
+/* Compares with a rank of another daemon; each daemon has compared its own ranks. */
+static int check_backwards(const struct zd_group *group, uint32_t peer, uint64_t count, struct zd_err *err)
+{
+	const struct zd_member *member = &group->members[0];
+	uint64_t own = zd_member_reduce(member)->w->count;
+	if (own == count)
+		return 0;
+	return zd_err_set(err, ZEROD_E_MISMATCH,
+	                  "rank %u runs %llu backward%s in this step, rank %u runs %llu",
+	                  zd_world_rank(member), (unsigned long long)own, own == 1 ? "" : "s",
+	                  zd_span_world_rank(member, peer), (unsigned long long)count);
+}
+
+/* A rail's agreement has completed; all rails have the same result. */
+static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                          const struct zd_op_result *result)
+{
+	struct zd_group *group = op->owner;
+	struct zd_span *span = group->span;
+	struct sums all = {0};
+	struct zd_err err = ZD_ERR_NONE;
+	if (!zd_span_answered(e, op, &span->step, status, error))
+		return;
+	zd_assert(result->values_bytes == span->nranks * sizeof(all));
+	for (uint32_t peer = 0; peer < span->nranks; peer++) {
+		struct sums sums;
+		memcpy(&sums, result->values + peer * sizeof(sums), sizeof(sums));
+		int differs = check_backwards(group, peer, sums.backwards, &err);
+		if (differs != 0) {
+			zd_span_fail(e, group, differs, err.text);
+			return;
+		}
+		/* In a hybrid group all daemons have the same slices, added up in different orders: the first
+		 * daemon's sum counts for all, so that replicas stay identical. */
+		if (!span->hybrid || peer == 0)
+			all.norm_squared += sums.norm_squared;
+		all.overflow |= sums.overflow;
+	}
+	agree(e, group, zd_member_reduce(&group->members[0])->w->number, &all);
+}
+
+/* Begins an agreement on each rail, so that all rails have the same operations: on the sums of the daemon's
+ * ranks, or of the rail's own rank where all ranks are on one rail. */
+static void ask(struct zd_engine *e, struct zd_group *group, uint64_t window)
+{
+	struct sums local = local_sums(group, window);
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		struct zd_member *member = &group->members[rank];
+		struct sums own = {.backwards = local.backwards};
+		if (group->span->exchange)
+			add_rank(&own, window_of_rank(group, rank, window));
+		else
+			own = local;
+		zd_span_ask(e, member, &group->span->step, "step", &own, sizeof(own), rail_answered);
+	}
+	zd_dirty_group(e, group); /* the ranks' requests wait for other daemons now */
+}
+
+/* All ranks of this daemon have begun the step. Returns whether the result is known. */
+static bool decided(struct zd_engine *e, struct zd_group *group, uint64_t window)
+{
+	struct sums sums;
+	if (group->span) {
+		if (!group->span->step.pending)
+			ask(e, group, window);
+		return false;
+	}
+	sums = local_sums(group, window);
+	agree(e, group, window, &sums);
+	return true;
+}
+
+/* Zeroes what no sum has written; nothing is reduced between the last backward's end and the step. Fills of a
+ * cancelled step_begin may still be under way: they must end before new fills begin and before the rank reads
+ * the target. */
+static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
+{
+	if (w->unwritten_numel > 0 && w->target->uses > 0)
+		return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
+	if (!req->u.reduce.zeroes) {
+		req->u.reduce.zeroes = true;
+		if (zd_target_zero_rest(e, req, w) == ZD_WAIT)
+			return ZD_WAIT;
+	}
+	w->unwritten_numel = 0;
+	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_WAITING);
+	return 0;
+}
+
+/* Takes the step of an abandoned window: nothing was reduced, and there is no agreement. */
+static void begin_abandoned(struct zd_engine *e, struct zd_window *w)
+{
+	set_result(w->mr, w->mr->steps, false, 0);
+	zd_failure_copy(&w->mr->result.failure, &w->failure);
+	zd_window_leave(e, w, ZD_STEP_TAKEN);
+}
+
+static void fill_target(struct zd_engine *e, const struct zd_window *w)
+{
+	e->reply.u.step_begin.target_dtype = w->target_dtype;
+	if (w->target)
+		e->reply.u.step_begin.target = zd_storage_location(
+		        w->target, 0, w->target_numel * zerod_dtype_bytes(w->target_dtype));
+	if (w->scalars)
+		e->reply.u.step_begin.scalars = zd_target_scalars(w);
+}
+
+static void fill_result(struct zd_engine *e, const struct zd_step_result *result)
+{
+	e->reply.u.step_begin.step = result->step;
+	e->reply.u.step_begin.overflow = result->overflow;
+	e->reply.u.step_begin.norm_squared = result->norm_squared;
+	e->reply.u.step_begin.abandoned = result->failure.abandoned;
+	e->reply.u.step_begin.abandoned_rank = result->failure.rank;
+}
+
+/* Whether the rank's closing window has a step that is still to be taken. */
+static bool follows_another(const struct zd_window *w)
+{
+	const struct zd_window *closing = w->mr->closing;
+	return closing && w != closing && zd_step_is_called(closing);
+}
+
+/* Promises the step. Its number counts the steps before it, which are expected to be taken. */
+static void promise(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
+{
+	w->promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
+	fill_target(e, w);
+	e->reply.u.step_begin.step = w->mr->steps + 1 + follows_another(w);
+	e->reply.u.step_begin.fence = w->promise->fence;
+	zd_request_answer(e, req);
+}
+
+/* 0: the step is taken, or has failed after it was promised. Steps are taken in order. */
+static int take(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
+{
+	if (follows_another(w))
+		return zd_wait_for(req, ZD_WAIT_SUMS, w->mr->member->rank, 0, 0);
+	if (zd_window_is_abandoned(w)) {
+		begin_abandoned(e, w);
+		return 0;
+	}
+	if (w->failure.status != 0 && w->promise) {
+		take_failed(e, w);
+		return 0;
+	}
+	if (w->failure.status != 0) {
+		int status = zd_err_set(err, w->failure.status, "%s", w->failure.text);
+		set_failed_result(w->mr, &w->failure);
+		zd_window_leave(e, w, ZD_STEP_NONE);
+		return status;
+	}
+	if (w->step == ZD_STEP_ZEROING && zero_rest(e, req, w) == ZD_WAIT)
+		return ZD_WAIT;
+	uint32_t missing = first_missing(w);
+	if (missing < req->member->group->local_world_size)
+		return zd_wait_for(req, ZD_WAIT_STEP, missing, 0, 0);
+	return decided(e, req->member->group, w->number) ? 0 : zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
+}
+
+/* Fails the window: other ranks were promised this step and make no call that waits for it. */
+static void fail_promised(struct zd_engine *e, const struct zd_request *req, const struct zd_window *w)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	uint32_t rank = zd_world_rank(w->mr->member);
+	int status = req->failed
+	                     ? zd_err_set(&err, req->failed, "%s", req->failed_text)
+	                     : zd_err_set(&err, ZEROD_E_ABORTED,
+	                                  "rank %u has given up the step that all ranks have begun", rank);
+	zd_window_fail(e, w->mr->member->group, w->number, status, err.text);
+}
+
+static void begin_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_group *group = req->member->group;
+	if (zd_reduce_request_lost(req))
+		return;
+	struct zd_window *w = zd_window_of(req);
+	if (group->span && group->span->step.pending) {
+		zd_span_give_up(e, req->member, "a step that others take");
+		return;
+	}
+	if (zd_step_is_promised(w))
+		fail_promised(e, req, w);
+	if (w->promise) { /* the request has failed, or the rank is lost and its group fails next */
+		if (req->failed)
+			take_failed(e, w);
+	} else if (w->step == ZD_STEP_CALLED) {
+		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
+		zd_backward_step_given_up(w);
+	} else {
+		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_READY);
+	}
+}
+
+/* Replies with the target and the result. */
+static void answer_taken(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
+{
+	fill_target(e, w);
+	fill_result(e, &w->mr->result);
+	if (!w->scalars)
+		return;
+	struct zd_promise *promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
+	e->reply.u.step_begin.fence = promise->fence;
+	zd_target_store_scalars(e, w, promise);
+}
+
+static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	int status = zd_reduce_request_check(req, err);
+	if (status != 0)
+		return status;
+	struct zd_window *w = zd_window_of(req);
+	if (!w && req->answered) /* another rank's request has taken the step for all */
+		return 0;
+	if (!w) /* likewise; the rank had no promise, so it has begun no further window */
+		w = req->member->reduce->w;
+	if (req->u.reduce.scalars && !w->scalars && zd_step_is_called(w)) {
+		status = zd_target_bind_scalars(e, req, w, err);
+		if (status < 0)
+			begin_cancel(e, req);
+		if (status != 0)
+			return status;
+	}
+	if (req->u.reduce.ahead && zd_step_is_called(w) && !w->promise && may_promise(w))
+		promise(e, req, w);
+	if (w->step == ZD_STEP_CALLED)
+		status = zd_backward_end_for_step(e, req, w);
+	if (status == 0 && zd_step_is_called(w))
+		status = take(e, req, w, err);
+	if (status != 0 || req->answered)
+		return status;
+	answer_taken(e, req, w);
+	return 0;
+}
+
+/* ---- Get ----------------------------------------------------------------------------------------------- */
+
+static int get_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                     struct zd_err *err)
+{
+	struct zd_member *member;
+	int status = zd_member_find(e, req->session, args->u.step_get.group, &member, err);
+	if (status == 0 && args->u.step_get.nunits > 0)
+		status = zd_norms_check(e, req->session, member->group, args, err);
+	if (status != 0)
+		return status;
+	req->member = member;
+	req->device = member->device;
+	req->u.reduce.nunits = args->u.step_get.nunits;
+	if (req->u.reduce.nunits > 0) {
+		size_t bytes = req->u.reduce.nunits * sizeof(*req->u.reduce.units);
+		req->u.reduce.units = zd_calloc(1, bytes);
+		memcpy(req->u.reduce.units, args->u.step_get.units, bytes);
+	}
+	return 0;
+}
+
+static int get_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	struct zd_member_reduce *mr = zd_member_reduce(req->member);
+	if (mr && (zd_step_is_called(mr->w) || (mr->closing && zd_step_is_called(mr->closing))))
+		return zd_wait_for(req, ZD_WAIT_SUMS, req->member->rank, 0, 0);
+	if (!mr || !mr->result.known)
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u has begun no step",
+		                  zd_world_rank(req->member));
+	if (mr->result.failure.status != 0) {
+		zd_failure_clear(&mr->untold);
+		return zd_err_set(err, mr->result.failure.status, "%s", mr->result.failure.text);
+	}
+	int status = zd_step_tell(mr, err); /* the failure of the step before */
+	if (status != 0)
+		return status;
+	fill_result(e, &mr->result);
+	if (req->u.reduce.nunits > 0)
+		zd_norms_reply(e, req);
+	return 0;
+}
+
+/* ---- End ----------------------------------------------------------------------------------------------- */
+
+static void target_unused(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                          const struct zd_op_result *result)
+{
+	(void)status; /* a failed watch means that the session and its streams have ended */
+	(void)error;
+	(void)result;
+	zd_storage_unuse(e, op->owner);
+}
+
+/* Keeps the storage until the fences have passed. */
+static void drop_behind(struct zd_engine *e, const struct zd_request *req, const struct zd_fence_list *fences,
+                        struct zd_storage *storage)
+{
+	if (storage && zd_fences_watch(e, req->session, req->member->group->job, req->device->index, fences,
+	                               target_unused, storage, 0))
+		zd_storage_use(storage);
+}
+
+/* Whether the rank has a step to end, even if its group has failed. */
+static bool has_step(const struct zd_window *w)
+{
+	return w && (w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED || w->promise);
+}
+
+static int end_check(const struct zd_member *member, struct zd_err *err)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	uint32_t nsteps = mr ? (uint32_t)has_step(mr->closing) + has_step(mr->w) : 0;
+	if (nsteps > 0 && mr->nenders < nsteps)
+		return 0;
+	int status = zd_group_check(member->group, err);
+	if (status == 0 && nsteps > 0)
+		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has asked for its step's end already",
+		                    zd_world_rank(member));
+	else if (status == 0)
+		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has begun no step", zd_world_rank(member));
+	return status;
+}
+
+static int end_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                     struct zd_err *err)
+{
+	struct zd_member *member;
+	const struct zd_fence_list *fences = &args->u.step_end.fences;
+	int status = zd_member_find(e, req->session, args->u.step_end.group, &member, err);
+	if (status == 0)
+		status = end_check(member, err);
+	if (status == 0)
+		status = zd_fences_check(fences, err);
+	if (status != 0)
+		return status;
+	req->member = member;
+	req->device = member->device;
+	req->u.release.nfences = fences->count;
+	if (fences->count > 0) {
+		req->u.release.fences = zd_calloc(fences->count, sizeof(*fences->fences));
+		memcpy(req->u.release.fences, fences->fences, fences->count * sizeof(*fences->fences));
+	}
+	member->reduce->nenders++;
+	zd_window_try_pass(e, member->reduce);
+	return 0;
+}
+
+/* Waits while the target is promised, since it is still to be written. Steps end in order. */
+static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_fence_list fences = {req->u.release.nfences, req->u.release.fences};
+	struct zd_member_reduce *mr = zd_member_reduce(req->member);
+	struct zd_window *w = mr && mr->closing ? mr->closing : mr ? mr->w : NULL;
+	(void)err;
+	if (has_step(w) && w->promise)
+		return zd_wait_for(req, ZD_WAIT_SUMS, req->member->rank, 0, 0);
+	if (mr)
+		mr->nenders--;
+	if (!has_step(w)) /* the rank's step was dropped meanwhile */
+		return 0;
+	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
+	drop_behind(e, req, &fences, w->target);
+	drop_behind(e, req, &fences, w->scalars);
+	zd_target_drop(e, w);
+	zd_window_end(e, w);
+	return 0;
+}
+
+static void end_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_member_reduce *mr = zd_member_reduce(req->member);
+	(void)e;
+	if (mr)
+		mr->nenders--;
+}
+
+const struct zd_request_type zd_req_step_begin = {"step_begin", begin_begin, begin_attempt, begin_cancel};
+const struct zd_request_type zd_req_step_get = {
+        .name = "step_get", .begin = get_begin, .attempt = get_attempt};
+const struct zd_request_type zd_req_step_end = {
+        .name = "step_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * target.c - a rank's target for the sums of one window.
+ *
+ * A target is not zeroed when it is bound: on a GPU that would run a kernel of the daemon, for which the
+ * driver suspends the client's kernels, and each first sum would read the zeros. Instead a unit's first sum
+ * of a window overwrites its place, and places that no sum has written are zeroed when the rank begins the
+ * step, before it can read any of them.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "core/engine/promise.h"
+#include "core/gather/unit.h"
+#include "core/reduce/reduce.h"
+#include "core/reduce/reduce_internal.h"
+
+int zd_target_bind(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
+{
+	uint64_t numel = w->mr->member->group->target_numel, item_bytes = zerod_dtype_bytes(w->target_dtype);
+	if (numel > ZD_MAX_BYTES / item_bytes)
+		return zd_err_set(err, ZEROD_E_NO_MEMORY, "a target of %llu elements of %s can never fit",
+		                  (unsigned long long)numel, zerod_dtype_name(w->target_dtype));
+	struct zd_storage *storage;
+	int status = zd_storage_new(e, req, w->mr->member, ZD_CHARGE_TARGET, numel * item_bytes, &storage,
+	                            err);
+	if (status < 0 && zd_window_gives_room(w->mr))
+		return zd_wait_for(req, ZD_WAIT_SUMS, w->mr->member->rank, 0, 0);
+	if (status != 0)
+		return status;
+	w->target = storage;
+	w->target_numel = numel;
+	w->target_number = w->mr->number;
+	w->unwritten_numel = numel;
+	return 0;
+}
+
+void zd_target_drop(struct zd_engine *e, struct zd_window *w)
+{
+	zd_target_forget_lent(w);
+	zd_storage_drop(e, w->target);
+	zd_storage_drop(e, w->scalars);
+	w->target = NULL;
+	w->scalars = NULL;
+	w->target_numel = 0;
+	w->target_number = 0;
+	w->unwritten_numel = 0;
+}
+
+static int check_place(const struct zd_window *w, const struct zd_part *part, struct zd_err *err)
+{
+	const struct zd_unit *unit = part->unit;
+	if (!w || !w->target || w->step == ZD_STEP_ABANDONED || part->frozen ||
+	    unit->target_offset_numel + zd_unit_target_numel(unit) > w->target_numel)
+		return 0;
+	return zd_err_set(err, ZEROD_E_BUSY,
+	                  "unit '%s' has a place in the target that rank %u bound in backward %llu: the step "
+	                  "has not ended",
+	                  unit->name, zd_world_rank(w->mr->member), (unsigned long long)w->target_number);
+}
+
+int zd_target_check_place(const struct zd_part *part, struct zd_err *err)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(zd_part_member(part));
+	int status = mr ? check_place(mr->closing, part, err) : 0;
+	return mr && status == 0 ? check_place(mr->w, part, err) : status;
+}
+
+/* ---- Scalars ------------------------------------------------------------------------------------------- */
+
+int zd_target_bind_scalars(struct zd_engine *e, struct zd_request *req, struct zd_window *w,
+                           struct zd_err *err)
+{
+	int status = zd_storage_new(e, req, w->mr->member, ZD_CHARGE_TARGET, ZD_BLOCK_MIN_ALIGN, &w->scalars,
+	                            err);
+	if (status < 0 && w == w->mr->w && zd_window_gives_room(w->mr))
+		return zd_wait_for(req, ZD_WAIT_SUMS, w->mr->member->rank, 0, 0);
+	return status;
+}
+
+struct zd_location zd_target_scalars(const struct zd_window *w)
+{
+	return zd_storage_location(w->scalars, 0, 2 * sizeof(float));
+}
+
+struct storing {
+	struct zd_storage *storage;
+	struct zd_promise *promise;
+};
+
+static void stored(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                   const struct zd_op_result *result)
+{
+	struct storing *storing = op->owner;
+	(void)error;
+	(void)result;
+	zd_storage_unuse(e, storing->storage);
+	if (status == 0)
+		zd_promise_keep(e, storing->promise);
+	else
+		zd_promise_break(e, storing->promise);
+	free(storing);
+}
+
+void zd_target_store_scalars(struct zd_engine *e, struct zd_window *w, struct zd_promise *promise)
+{
+	const float scalars[2] = {w->mr->result.overflow ? 1.0f : 0.0f, (float)w->mr->result.norm_squared};
+	struct zd_command command = {.kind = ZD_CMD_FILL, .device = w->scalars->device->index};
+	struct storing *storing = zd_calloc(1, sizeof(*storing));
+	*storing = (struct storing){w->scalars, promise};
+	command.u.fill.dst = zd_target_scalars(w);
+	memcpy(&command.u.fill.pattern, scalars, sizeof(scalars));
+	zd_storage_use(w->scalars);
+	zd_op_submit(e, w->mr->member->group->job, &command, stored, storing, 0);
+}
+
+/* ---- Zeroing ------------------------------------------------------------------------------------------- */
+
+/* A range of the target, in elements. */
+struct range {
+	uint64_t begin, end;
+};
+
+struct fill {
+	struct zd_storage *storage;
+	struct zd_request *req;
+};
+
+static void filled(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                   const struct zd_op_result *result)
+{
+	struct fill *fill = op->owner;
+	zd_dirty(e, fill->storage->device); /* the request that waits for the fill may be another one */
+	fill->storage->fills--;
+	zd_storage_unuse(e, fill->storage);
+	op->owner = fill->req;
+	free(fill);
+	zd_request_op_done(e, op, status, error, result);
+}
+
+static void zero(struct zd_engine *e, struct zd_request *req, const struct zd_window *w, struct range range)
+{
+	uint64_t each = zerod_dtype_bytes(w->target_dtype);
+	if (range.begin >= range.end)
+		return;
+	struct fill *fill = zd_calloc(1, sizeof(*fill));
+	*fill = (struct fill){w->target, req};
+	w->target->fills++;
+	zd_storage_use(w->target);
+	req->pending_ops++;
+	zd_op_fill(e, w->mr->member->group->job, w->target->device->index,
+	           zd_storage_location(w->target, range.begin * each, (range.end - range.begin) * each),
+	           filled, fill, 0);
+}
+
+static int by_begin(const void *a, const void *b)
+{
+	const struct range *left = a, *right = b;
+	return left->begin < right->begin ? -1 : left->begin > right->begin;
+}
+
+/* The places of units that a sum has written, in order. The caller frees the array. */
+static struct range *find_written(const struct zd_window *w, size_t *n)
+{
+	const struct zd_group *group = w->mr->member->group;
+	struct range *written = zd_calloc(HASH_CNT(hh_name, group->units) + 1, sizeof(*written));
+	*n = 0;
+	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+		if (zd_norms_has(w, unit))
+			written[(*n)++] =
+			        (struct range){unit->target_offset_numel,
+			                       unit->target_offset_numel + zd_unit_target_numel(unit)};
+	}
+	qsort(written, *n, sizeof(*written), by_begin);
+	return written;
+}
+
+int zd_target_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w)
+{
+	uint64_t at = 0;
+	size_t n;
+	if (w->unwritten_numel == 0)
+		return 0;
+	struct range *written = find_written(w, &n);
+	for (size_t i = 0; i < n; i++) {
+		zero(e, req, w, (struct range){at, written[i].begin});
+		at = written[i].end;
+	}
+	zero(e, req, w, (struct range){at, w->target_numel});
+	free(written);
+	return req->pending_ops > 0 ? zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0) : 0;
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rows.h - the tables that the core lists for administrators: a row for each object.
+ */
+#ifndef ZD_CORE_ROWS_H
+#define ZD_CORE_ROWS_H
+
+#include "core/args.h"
+
+enum zd_table {
+	ZD_TABLE_DEVICES,
+	ZD_TABLE_JOBS,
+	ZD_TABLE_SESSIONS,
+	ZD_TABLE_GROUPS,
+	ZD_TABLE_UNITS,
+	ZD_TABLE_BUFFERS,
+	ZD_TABLE_BUCKETS,
+	ZD_TABLE_ALLOCATIONS,
+	ZD_TABLE_SCOPES,
+	ZD_NTABLES
+};
+
+/* Charged bytes. Quotas limit the sum of all but the peaks. */
+struct zd_usage {
+	uint64_t shard_bytes, gathered_bytes, bucket_bytes, staging_bytes, target_bytes, allocation_bytes;
+	uint64_t peak_bytes, peak_gathered_bytes;
+};
+
+#define ZD_WAIT_TEXT 192
+
+struct zd_holder_row {
+	uint64_t session;
+	const char *tag;
+	uint32_t uses;
+	uint64_t age_ns;
+};
+
+struct zd_member_row {
+	uint32_t rank, device;
+	uint64_t session; /* 0: none */
+	uint32_t pid;
+};
+
+struct zd_row {
+	enum zd_table table;
+	uint64_t id;                            /* ascending within a table; the cursor */
+	const char *job, *group, *name, *state; /* "" where they do not apply */
+	union {
+		struct {
+			uint64_t arena_bytes, segment_bytes, block_bytes, quarantine_bytes,
+			        gather_budget_bytes;
+			struct zd_usage usage;
+			uint64_t gathers, joined_gathers, fallback_gathers;
+			uint32_t index, waiting;
+		} device;
+		struct {
+			uint32_t uid, sessions, groups;
+			bool durable;
+			struct zd_usage usage;
+		} job;
+		struct {
+			uint32_t uid, pid, outstanding, nwaits;
+			uint64_t age_ns, requests;
+			const char *const *waits;
+		} session;
+		struct {
+			uint32_t world_size, units, nmembers; /* nmembers: in this daemon */
+			uint64_t committed_step;
+			uint64_t doubt_step; /* that other daemons may have committed; 0: none */
+			bool torn, shadow;
+			bool spans, exchange, hybrid; /* see group_join; spans: ranks are in other daemons */
+			/* of an ABORTED group that failed by itself; "" otherwise */
+			const char *why;
+			const struct zd_member_row *members;
+		} group;
+		struct {
+			uint32_t dtype, slot, views, registered, gathered;
+			uint64_t numel, padded_bytes, version_min, version_max;
+			bool frozen, all_reduce;
+		} unit;
+		struct {
+			uint32_t rank, device, nholders;
+			uint64_t true_bytes, padded_bytes, version, age_ns;
+			bool persistent, prefetched;
+			const struct zd_holder_row *holders;
+			const char *waits_for;
+		} buffer;
+		struct {
+			uint32_t rank, device, dtype, nslots, reserved, submitted, nwaits;
+			uint64_t slot_bytes, held_bytes;
+			const char *const *slots; /* nslots state names */
+			const char *const *waits;
+		} bucket;
+		struct {
+			uint64_t session, bytes, age_ns;
+			uint32_t device;
+			bool durable; /* session 0: no session has it */
+		} allocation;
+		struct {
+			bool context;
+			uint32_t rank, device, units;
+			uint64_t session, parent, bytes, age_ns; /* bytes: padded, of its leased buffers */
+		} scope;                                         /* name is its tag */
+	} u;
+};
+
+struct zd_list_query {
+	enum zd_table table;
+	uint64_t
+	        /* the asking session, which sees its own uid's rows, an admin all rows; 0: the daemon, all
+	         * rows */
+	        session;
+	uint64_t cursor; /* rows with a greater id */
+	const char *job; /* NULL or "": all */
+};
+
+#endif

@@ -26,7 +26,7 @@ for object in "$BUILD"/obj/daemon/core/*/*.o; do
 	(cd "$work" && gcov -n -s "$top" "$top/$object" 2>/dev/null)
 done | awk -v min="$MIN" '
 	/^File / { file = $0; gsub(/^File .|.$/, "", file) }
-	/^Lines executed:/ && file ~ /daemon\/core\/[a-z_]+\.c$/ {
+	/^Lines executed:/ && file ~ /daemon\/core\/[a-z_]+\/[a-z_]+\.c$/ {
 		split($0, part, /[:% ]+/)
 		percent = part[3]; lines = $NF
 		sub(/^.*of /, "", $0); lines = $0

@@ -210,7 +210,7 @@ struct zd_op_result {
 
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
-/* What a backend says of a device, and the configuration limits. */
+/* A device as its backend describes it, within the limits of the configuration. */
 struct zd_device_config {
 	char name[64];
 	uint64_t arena_bytes;         /* all segments together */

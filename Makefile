@@ -72,11 +72,10 @@ BASE_SRC    := $(wildcard common/base/*.c)
 PROTO_SRC   := $(wildcard proto/*.c)
 # The rooms of the core, each above the next.
 CORE_ROOMS  := control reduce gather cluster memory plan engine
-BACKEND_SRC := $(wildcard daemon/backend/*.c)
+EXECUTOR_SRC := $(wildcard daemon/executor/*.c daemon/executor/*/*.c)
 DRIVER_SRC  := $(wildcard common/driver/*.c)
-IO_SRC      := $(wildcard daemon/io/*.c)
-API_SRC     := $(wildcard daemon/api/*.c)
-DAEMON_SRC  := $(wildcard daemon/*.c)
+SERVER_SRC  := $(wildcard daemon/server/*.c)
+MAIN_SRC    := $(wildcard daemon/main/*.c)
 CLIENT_SRC  := $(wildcard client/*.c)
 CTL_SRC     := $(wildcard client/zeroctl/*.c)
 BENCH_SRC   := $(wildcard client/zerobench/*.c)
@@ -92,7 +91,7 @@ SIMBACKEND_SRC := $(wildcard tests/simbackend/*.c) tests/sim/rng.c
 DOUBLE_SRC  := $(wildcard tests/double/*.c)
 SEVERAL_SRC := $(wildcard tests/several/*.c)
 GPU_KERNELS_SRC := $(addprefix tests/gpu/,kernels.c kernels_cast.c kernels_reduce.c kernels_measure.c) \
-	daemon/backend/host_kernels.c $(addprefix client/zerobench/,cuda_gpu.c team.c)
+	daemon/executor/host/host_kernels.c $(addprefix client/zerobench/,cuda_gpu.c team.c)
 STRESS_SRC  := $(filter-out $(addprefix tests/gpu/,strict.c comm.c comm_backend.c) $(GPU_KERNELS_SRC),$(wildcard tests/gpu/*.c)) \
 	$(addprefix client/zerobench/,cuda_gpu.c cuda_gemm.c cuda_library.c team.c)
 GPU_STRICT_SRC := $(addprefix tests/gpu/,strict.c stress_kernels.c kernels_double.c) \
@@ -110,16 +109,15 @@ LIB := $(BUILD)/lib
 A_BASE := $(LIB)/libzd_base.a
 A_PROTO := $(LIB)/libzd_proto.a
 A_CORE := $(CORE_ROOMS:%=$(LIB)/libzd_core_%.a)
-A_BACKEND := $(LIB)/libzd_backend.a
+A_EXECUTOR := $(LIB)/libzd_executor.a
 A_DRIVER := $(LIB)/libzd_driver.a
-A_IO := $(LIB)/libzd_io.a
-A_API := $(LIB)/libzd_api.a
-A_DAEMON := $(LIB)/libzd_daemon.a
+A_SERVER := $(LIB)/libzd_server.a
+A_MAIN := $(LIB)/libzd_main.a
 A_CLIENT := $(LIB)/libzerod.a
 A_SUPPORT := $(LIB)/libzd_test.a
 SO_CLIENT := $(LIB)/libzerod.so.0
 
-DAEMON_STACK := $(A_DAEMON) $(A_API) $(A_IO) $(A_BACKEND) $(A_CORE) $(A_PROTO) $(A_DRIVER) $(A_BASE)
+DAEMON_STACK := $(A_MAIN) $(A_SERVER) $(A_EXECUTOR) $(A_CORE) $(A_PROTO) $(A_DRIVER) $(A_BASE)
 DAEMON_LIBS  := $(UV_LIBS) $(PB_LIBS) $(SD_LIBS) $(INI_LIBS)
 
 BIN := $(BUILD)/bin
@@ -199,11 +197,10 @@ endef
 $(eval $(call archive,$(A_BASE),$(call obj,$(BASE_SRC))))
 $(eval $(call archive,$(A_PROTO),$(call obj,$(PROTO_SRC)) $(PB_O)))
 $(foreach room,$(CORE_ROOMS),$(eval $(call archive,$(LIB)/libzd_core_$(room).a,$(call obj,$(wildcard daemon/core/$(room)/*.c)))))
-$(eval $(call archive,$(A_BACKEND),$(call obj,$(BACKEND_SRC))))
+$(eval $(call archive,$(A_EXECUTOR),$(call obj,$(EXECUTOR_SRC))))
 $(eval $(call archive,$(A_DRIVER),$(call obj,$(DRIVER_SRC))))
-$(eval $(call archive,$(A_IO),$(call obj,$(IO_SRC))))
-$(eval $(call archive,$(A_API),$(call obj,$(API_SRC))))
-$(eval $(call archive,$(A_DAEMON),$(call obj,$(filter-out daemon/main.c,$(DAEMON_SRC)))))
+$(eval $(call archive,$(A_SERVER),$(call obj,$(SERVER_SRC))))
+$(eval $(call archive,$(A_MAIN),$(call obj,$(filter-out daemon/main/main.c,$(MAIN_SRC)))))
 $(eval $(call archive,$(A_CLIENT),$(call obj,$(CLIENT_SRC) $(PROTO_SRC) $(DRIVER_SRC) $(BASE_SRC)) $(PB_O)))
 $(eval $(call archive,$(A_SUPPORT),$(call obj,$(SUPPORT_SRC))))
 
@@ -216,7 +213,7 @@ $(SO_CLIENT): $(call obj,$(CLIENT_SRC) $(PROTO_SRC) $(DRIVER_SRC) $(BASE_SRC)) $
 $(LIB)/libzerod.so: $(SO_CLIENT)
 	$(Q)ln -sf libzerod.so.0 $@
 
-$(BIN)/zerod: $(call obj,daemon/main.c) $(DAEMON_STACK)
+$(BIN)/zerod: $(call obj,daemon/main/main.c) $(DAEMON_STACK)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(LDLIBS)
@@ -255,7 +252,7 @@ $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
-$(filter $(BUILD)/tests/it/test_cuda_%,$(IT_BIN)) $(filter $(BUILD)/tests/unit/backend/test_cuda%,$(UNIT_BIN)): | $(DOUBLE_SO)
+$(filter $(BUILD)/tests/it/test_cuda_%,$(IT_BIN)) $(filter $(BUILD)/tests/unit/executor/test_cuda%,$(UNIT_BIN)): | $(DOUBLE_SO)
 
 $(SIM_BIN): $(call obj,$(SIM_SRC)) $(A_CORE) $(A_BASE)
 	$(say) LD $@
@@ -288,7 +285,7 @@ $(GPU_KERNELS_BIN): $(call obj,$(GPU_KERNELS_SRC)) $(A_CLIENT)
 # Its kernels are compared with others bit for bit.
 $(call obj,tests/double/library_kernels.c): CFLAGS += -ffp-contract=off
 
-$(GPU_COMM_BIN): $(call obj,$(GPU_COMM_SRC)) $(A_SUPPORT) $(A_BACKEND) $(A_CORE) $(A_CLIENT)
+$(GPU_COMM_BIN): $(call obj,$(GPU_COMM_SRC)) $(A_SUPPORT) $(A_EXECUTOR) $(A_CORE) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)

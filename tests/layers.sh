@@ -13,10 +13,10 @@ deny() {
 }
 
 deny include '"' 'includes nothing of the project'
-deny common/base '"(common/)?driver/|"(daemon/)?(core|backend|io|api)/|"(proto|client)/' 'is the lowest layer'
-deny common/driver '"(daemon/)?(core|backend|io|api)/|"(proto|client)/' 'knows only base'
-deny proto '"(common/)?driver/|"(daemon/)?(core|backend|io|api)/|"client/' 'knows only base'
-deny daemon/core '"(common/)?driver/|"(daemon/)?(backend|io|api)/|"client/|"proto/(zerod\.pb|frame)' 'knows only base and the limits'
+deny common/base '"(common/)?driver/|"(daemon/)?(core|executor|server|main)/|"(proto|client)/' 'is the lowest layer'
+deny common/driver '"(daemon/)?(core|executor|server|main)/|"(proto|client)/' 'knows only base'
+deny proto '"(common/)?driver/|"(daemon/)?(core|executor|server|main)/|"client/' 'knows only base'
+deny daemon/core '"(common/)?driver/|"(daemon/)?(executor|server|main)/|"client/|"proto/(zerod\.pb|frame)' 'knows only base and the limits'
 # Each room of the core includes itself and the rooms below it, in the order of the Makefile.
 above=
 for room in $(sed -n 's/^CORE_ROOMS *:= *//p' Makefile); do
@@ -25,10 +25,9 @@ for room in $(sed -n 's/^CORE_ROOMS *:= *//p' Makefile); do
 done
 # <sys/queue.h> is lists and nothing else.
 deny daemon/core '<(uv|time|pthread|threads|unistd|fcntl|poll|signal|syslog)\.h|<(sys/[^q]|linux/|systemd/|protobuf-c/)' 'is pure'
-deny daemon/backend '"(daemon/)?(io|api)/|"client/' 'knows only core, driver and base'
-deny daemon/io '"(daemon/)?api/|"client/|"(daemon/)?(config|service)\.h' 'knows only backend, core, proto and base'
-deny daemon/api '"client/|"(daemon/)?(config|service)\.h' 'is below the daemon itself'
-deny client '"(daemon/)?(core|backend|io|api)/' 'knows only include, proto, driver and base'
+deny daemon/executor '"(daemon/)?(server|main)/|"client/' 'knows only core, driver and base'
+deny daemon/server '"(daemon/)?main/|"client/' 'is below the daemon itself'
+deny client '"(daemon/)?(core|executor|server|main)/' 'knows only include, proto, driver and base'
 # A path that climbs would go round all of the above.
 for folder in include common proto daemon client; do
 	deny $folder '"([^"]*/)?\.\./' 'names headers from the root'
@@ -36,8 +35,8 @@ done
 
 # Only these files may use the driver's interface; no file includes the driver's own headers.
 if grep -rnE 'include *([<"](cuda|nccl|nvml)[a-z_]*\.h|"(common/)?driver/)' --include='*.[ch]' common daemon client 2>/dev/null |
-	grep -vE '^(common/driver/[a-z_]*\.[ch]:[0-9]+:#include "driver/|(daemon/backend|client|client/zerobench)/cuda_)'; then
-	echo 'layers: only files named cuda_* of backend and client name the driver, and none its headers' >&2
+	grep -vE '^(common/driver/[a-z_]*\.[ch]:[0-9]+:#include "driver/|(daemon/executor/(cuda|nccl)|client|client/zerobench)/cuda_)'; then
+	echo 'layers: only files named cuda_* of executor and client name the driver, and none its headers' >&2
 	bad=1
 fi
 exit $bad

@@ -3,9 +3,9 @@
  * kernels.cu - what libzerod runs on GPUs, in the trainer's context: casts, and the sum of a reduce-scatter.
  *
  * Both give the bits that the CPU gives: casts those of client/cast.c, reductions those of
- * daemon/backend/host_kernels.h, but for the order in which squares are added (kernels.h). So every step
- * rounds by itself: the intrinsics below are not contracted into fused operations, and nvcc is told not to
- * (ptx.sh, Makefile).
+ * daemon/executor/host/host_kernels.h, but for the order in which squares are added (kernels.h). So every
+ * step rounds by itself: the intrinsics below are not contracted into fused operations, and nvcc is told not
+ * to (ptx.sh, Makefile).
  *
  * Both are bound by memory. Where all addresses allow it a thread reads vectors of its input, of 16 bytes at
  * most, and of a reduction several inputs at once; else, and at the end, element by element.

@@ -2,8 +2,8 @@
 /*
  * log.h - structured log lines: a text and up to 8 KEY=value fields.
  *
- * The sink is set once, at start: the journal or stderr (daemon/log.c). Without one, lines go to stderr. The
- * core does not log: it has no idea of time or of where it runs.
+ * The sink is set once, at start: the journal or stderr (daemon/main/log.c). Without one, lines go to stderr.
+ * The core does not log: it has no idea of time or of where it runs.
  */
 #ifndef ZD_BASE_LOG_H
 #define ZD_BASE_LOG_H

@@ -3,9 +3,9 @@
  * engine.h - the pure core: events in, commands and replies out.
  *
  * The engine is a deterministic state machine. It opens no file, starts no thread, reads no clock and logs
- * nothing. Its driver (daemon/io, or the simulator) calls the functions below from one thread, one at a time,
- * and executes the commands that it hands to the sink. The sink must not call back into the engine, except
- * for zd_engine_may_map(), zd_engine_segment() and zd_engine_segment_given().
+ * nothing. Its driver (daemon/server, or the simulator) calls the functions below from one thread, one at a
+ * time, and executes the commands that it hands to the sink. The sink must not call back into the engine,
+ * except for zd_engine_may_map(), zd_engine_segment() and zd_engine_segment_given().
  *
  *   requests  zd_engine_request()      each gets exactly one reply, at once or later
  *   commands  sink->command()          each with an op id is completed exactly once by zd_engine_op_done()

@@ -60,7 +60,7 @@ complaint() { # log, status
 	grep -m 3 -hoE 'not given back: .*|(ERROR|WARNING): [A-Za-z]+Sanitizer.*|runtime error: .*|wrong bytes.*|assertion failed: .*' \
 		"$1"
 	grep -m 3 -hoE 'Test failed with exception: .*|daemon fixture: (process .* did not end|.*left).*' "$1"
-	# A daemon may refuse to start, with a status of its own (daemon/service.h); else it is told to end, with 0.
+	# A daemon may refuse to start, with a status of its own (daemon/main/service.h); else it is told to end, with 0.
 	grep -hE 'daemon fixture: the daemon (that did not start has|ended with) status' "$1" |
 		grep -vE 'did not start has status [12]$'
 }

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "backend/backend.h"
+#include "executor/backend.h"
 
 extern const struct zd_backend_ops fuzz_backend;
 

@@ -9,7 +9,7 @@
 
 #include "base/err.h"
 #include "base/text.h"
-#include "daemon/config.h"
+#include "main/config.h"
 #include "proto/limits.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes);

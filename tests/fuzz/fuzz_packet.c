@@ -13,10 +13,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "api/api.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "io/loop.h"
+#include "server/api.h"
+#include "server/loop.h"
 #include "tests/fuzz/fake_backend.h"
 #include "tests/fuzz/script.h"
 

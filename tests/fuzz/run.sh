@@ -29,12 +29,12 @@ fi
 # The layers come from the makefile, instrumented; the fuzzers' own few files from here. Warnings are the compilers' own.
 lib=$BUILD/lib
 make -s --no-print-directory BUILD="$BUILD" CC="$CLANG" OPT=-O1 WERROR= SANFLAGS="$common -fsanitize=fuzzer-no-link" \
-	"$lib/libzd_daemon.a" "$lib/libzd_api.a" "$lib/libzd_io.a" "$lib/libzd_backend.a" "$lib/libzd_core.a" \
+	"$lib/libzd_main.a" "$lib/libzd_server.a" "$lib/libzd_executor.a" "$lib/libzd_core.a" \
 	"$lib/libzd_proto.a" "$lib/libzd_driver.a" "$lib/libzd_base.a" "$lib/libzerod.a"
 flags="-std=gnu11 -O1 -g -pthread -D_GNU_SOURCE -Iinclude -I. -Icommon -Idaemon -I$BUILD/gen
 	$(pkg-config --cflags libuv libprotobuf-c libsystemd inih)"
 libs="$(pkg-config --libs libuv libprotobuf-c libsystemd inih) -lm"
-daemon="$lib/libzd_daemon.a $lib/libzd_api.a $lib/libzd_io.a $lib/libzd_backend.a $lib/libzd_core.a $lib/libzd_proto.a
+daemon="$lib/libzd_main.a $lib/libzd_server.a $lib/libzd_executor.a $lib/libzd_core.a $lib/libzd_proto.a
 	$lib/libzd_driver.a $lib/libzd_base.a"
 
 link() { # target, source files..., archives

@@ -17,11 +17,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backend/cuda_comm_ids.h"
-#include "backend/cuda_comm_queue.h"
-#include "backend/thread.h"
 #include "base/mem.h"
 #include "client/zerobench/cuda_gpu.h"
+#include "executor/nccl/cuda_comm_ids.h"
+#include "executor/nccl/cuda_comm_queue.h"
+#include "executor/thread.h"
 #include "tests/gpu/comm_backend.h"
 #include "tests/support/collective.h"
 #include "tests/support/pause.h"

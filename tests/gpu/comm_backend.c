@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/backend.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "client/zerobench/cuda_gpu.h"
+#include "executor/backend.h"
 
 #define ROUNDS     20u
 #define BLOCK      (1ull << 20)

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/host_kernels.h"
 #include "base/dtype.h"
 #include "base/mem.h"
+#include "executor/host/host_kernels.h"
 #include "tests/gpu/kernels_check.h"
 
 #define WARP     32u

@@ -45,7 +45,7 @@ trap 'exit 130' INT TERM
 # ---- The suite ------------------------------------------------------------------------------------------------
 
 programs=()
-for test in tests/contract/test_{pr,[!p]}*.c tests/unit/core/test_*.c tests/unit/backend/test_host*.c \
+for test in tests/contract/test_{pr,[!p]}*.c tests/unit/core/test_*.c tests/unit/executor/test_host*.c \
 	tests/it/test_{client_*,cuda_*,scope_*,shadow,strict}.c; do
 	test=${test#tests/}
 	programs+=("${test%.c}")

@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "backend/host_executor.h"
+#include "executor/host/host_executor.h"
 #include "tests/simbackend/temper.h"
 
 #define ZD_HELD_PIECES 4u

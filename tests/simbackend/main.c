@@ -11,14 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backend/backend.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "daemon/config.h"
-#include "daemon/log.h"
-#include "daemon/options.h"
-#include "daemon/service.h"
-#include "io/loop.h"
+#include "executor/backend.h"
+#include "main/config.h"
+#include "main/log.h"
+#include "main/options.h"
+#include "main/service.h"
+#include "server/loop.h"
 #include "tests/simbackend/temper.h"
 
 static struct zd_backend_ops ops;

@@ -2,11 +2,11 @@
 /*
  * run.c - the thread of a device whose commands go on in any order that is allowed.
  *
- * It takes the place of daemon/backend/host_run.c when a program is linked with it; all else is the host
- * backend's. Of the commands that are held, the one whose time came first takes its next step (held.h). Now
- * and then the whole device stands still while the others run on.
+ * It takes the place of daemon/executor/host/host_run.c when a program is linked with it; all else is the
+ * host backend's. Of the commands that are held, the one whose time came first takes its next step (held.h).
+ * Now and then the whole device stands still while the others run on.
  */
-#include "backend/thread.h"
+#include "executor/thread.h"
 #include "tests/simbackend/held.h"
 
 struct device {

@@ -6,7 +6,7 @@
 #ifndef ZD_TESTS_COLLECTIVE_H
 #define ZD_TESTS_COLLECTIVE_H
 
-#include "backend/cuda_comm_call.h"
+#include "executor/nccl/cuda_comm_call.h"
 
 #define COLLECTIVE_KINDS 6 /* enum zd_cuda_comm_kind, from 1; an agreement's data are not the GPU's */
 

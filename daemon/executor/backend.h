@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * backend.h - the interface between the daemon and a backend: segments, executors, fence pages.
+ *
+ * A backend executes the core's commands (core/engine.h) on its devices. `host` emulates devices with memfd
+ * segments and one executor thread each; `cuda` drives GPUs. The loop's thread calls all functions; executor
+ * threads report completions through `done`, which must be thread-safe and cheap.
+ */
+#ifndef ZD_EXECUTOR_BACKEND_H
+#define ZD_EXECUTOR_BACKEND_H
+
+#include <sys/types.h>
+
+#include "core/command.h"
+
+struct zd_backend;
+struct zd_err;
+
+#define ZD_FAILURE_TEXT 128
+
+/* A completion is copied from thread to thread, so the struct is small and the text, which most completions
+ * lack, is a pointer. The receiver of a completion frees the memory that it owns. */
+struct zd_completion {
+	uint64_t op;
+	int status;                 /* 0 or ZEROD_E_* */
+	char *error;                /* owned; NULL: none */
+	struct zd_op_result result; /* `values` is owned */
+};
+
+/* Sets status and error. */
+void zd_completion_fail(struct zd_completion *completion, int status, const char *error);
+void zd_completion_deinit(struct zd_completion *completion);
+
+struct zd_backend_config {
+	uint32_t ndevices;    /* host: the number of devices */
+	const char *devices;  /* cuda: UUIDs or indices; NULL, "" or "all": every visible GPU */
+	uint64_t arena_bytes; /* of each device; 0: the backend's default */
+	/* cuda, for communicators. The daemon loads NCCL when it opens the first one. */
+	const char *nccl_path;  /* a file; NULL or "": libnccl.so.2, as the dynamic linker finds it */
+	bool check_collectives; /* ranks compare operations before they launch them; the same on all ranks */
+	uint64_t collective_timeout_ns; /* for connecting, each operation, and closing; 0: none */
+	/* An executor thread calls it once for each command that has an op; the callee owns the completion
+	 * from then on. */
+	void (*done)(void *arg, const struct zd_completion *completion);
+	void *done_arg;
+};
+
+struct zd_backend_ops {
+	const char *name;                        /* "host", "cuda" */
+	bool sessions_linger, strict_by_segment; /* as in struct zd_engine_config */
+	bool collectives; /* likewise; the backend implements the commands of communicators */
+	bool owners_sum;  /* client processes may make the sums of REDUCEs in place of the backend */
+	bool is_prompt;   /* commands complete within microseconds, so the loop busy-polls for a moment */
+
+	int (*open)(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err);
+	/* Stops the executors and frees everything. Each submitted command has completed or failed before the
+	 * function returns, and `done` is not called afterwards. */
+	void (*close)(struct zd_backend *backend);
+
+	uint32_t (*device_count)(const struct zd_backend *backend);
+	/* Name and usable bytes. */
+	void (*device_info)(const struct zd_backend *backend, uint32_t device, struct zd_device_config *info);
+	/* Returns whether the device has failed, and then copies the reason to `why`. NULL: no device ever
+	 * fails. */
+	bool (*device_failure)(const struct zd_backend *backend, uint32_t device, char why[ZD_FAILURE_TEXT]);
+
+	/* See struct zd_engine_sink. NULL: always false. */
+	bool (*client_copies_own)(const struct zd_backend *backend, uint32_t device, uint64_t bytes);
+
+	/* See struct zd_engine_sink; never blocks. NULL: the backend does not need the hint. */
+	void (*expect)(struct zd_backend *backend, uint32_t device);
+	/* Never blocks. SEGMENT_CREATE completes through `done` as well. The backend copies arrays of the
+	 * command. */
+	void (*submit)(struct zd_backend *backend, const struct zd_command *command);
+
+	/* The descriptor of the segment, for clients. The backend owns it; it is valid until the segment is
+	 * destroyed. -1: there is none. */
+	int (*segment_fd)(const struct zd_backend *backend, uint32_t segment);
+
+	/* Makes the session's two fence pages, sealed, and registers them with the executors. The caller owns
+	 * the descriptors. `pid`: the client's process. */
+	int (*session_open)(struct zd_backend *backend, uint64_t session, pid_t pid, int *client_fd,
+	                    int *daemon_fd, struct zd_err *err);
+	/* Watches of the session complete with ABORTED. They complete at once, but for a backend whose
+	 * sessions linger: there, unless `orderly`, they complete when the process can no longer use a
+	 * device. The pages are freed with the last command that names them. */
+	void (*session_close)(struct zd_backend *backend, uint64_t session, bool orderly);
+	/* Reads a counter of the session's client page with acquire order. UINT64_MAX/2 for an unknown
+	 * session or timeline. */
+	uint64_t (*timeline_read)(const struct zd_backend *backend, uint64_t session, uint32_t timeline);
+};
+
+extern const struct zd_backend_ops zd_backend_host, zd_backend_cuda;
+
+/* The backend that "auto" selects on this machine: cuda where the driver finds a GPU, else host, with the
+ * reason in `why`. */
+const struct zd_backend_ops *zd_backend_auto(struct zd_err *why);
+
+#endif

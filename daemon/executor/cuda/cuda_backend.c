@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_backend.c - the cuda backend: GPUs, driven through the CUDA driver, which is loaded at run time.
+ *
+ * Each GPU has an executor, the thread that issues its copies and polls for their completion; a worker, the
+ * thread for driver calls that block; and, from the first command of a communicator on, a thread for its
+ * communicators. This file connects the parts:
+ *
+ *   cuda_device    the GPUs                  cuda_segment   their memory
+ *   cuda_executor  the thread of a GPU       cuda_worker    its thread for calls that block
+ *   cuda_order     the order of its tasks    cuda_reduce    sums, on the CPU
+ *   cuda_lane      a stream and its flights  cuda_session   fence pages that GPUs write
+ *   cuda_task      one command               cuda_monitor   processes on the GPUs, and Xids
+ *
+ *   cuda_comm_thread  a GPU's thread for communicators  cuda_comm_queue   the order of their operations
+ *   cuda_comm_tasks   the commands of communicators     cuda_comm         one communicator
+ *   cuda_comm_gate    excludes calls that wait for      cuda_comm_roster  the daemon's ranks of each
+ *                     the kernels of communicators                        communicator
+ *
+ * The loop's thread calls the driver only when the daemon starts and ends.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "executor/backend.h"
+#include "executor/cuda/cuda_device.h"
+#include "executor/cuda/cuda_executor.h"
+#include "executor/cuda/cuda_monitor.h"
+#include "executor/cuda/cuda_segment.h"
+#include "executor/cuda/cuda_session.h"
+#include "executor/cuda/cuda_worker.h"
+#include "executor/nccl/cuda_comm_thread.h"
+
+#define DEFAULT_ARENA_PERCENT 80u
+#define OWN_BYTES_IDLE        (1ull << 20)
+
+struct gpu {
+	uint64_t arena_bytes;
+	struct zd_cuda_executor executor;
+	struct zd_cuda_worker worker;
+	struct zd_cuda_comm_thread comms;
+};
+
+struct zd_backend {
+	struct zd_cuda_devices devices;
+	struct gpu *gpus; /* devices.count */
+	struct zd_cuda_segments segments;
+	struct zd_backend_sessions sessions;
+	struct zd_cuda_monitor monitor;
+	struct zd_cuda_comm_roster roster;
+	struct zd_cuda_comm_settings comm_settings; /* its path is owned */
+	uint32_t next_worker; /* the device whose worker frees the next session's page */
+};
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static int set_arena(const struct zd_cuda_device *device, uint64_t asked_bytes, uint64_t *arena_bytes,
+                     struct zd_err *err)
+{
+	char wanted[ZD_BYTES_TEXT], found[ZD_BYTES_TEXT];
+	uint64_t bytes = asked_bytes ? asked_bytes : device->memory_bytes / 100 * DEFAULT_ARENA_PERCENT;
+	if (bytes > device->memory_bytes)
+		return zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                  "cuda backend: an arena of %s asked for, device %" PRIu32 " (%s) has %s",
+		                  zd_bytes_text(bytes, wanted), device->index, device->name,
+		                  zd_bytes_text(device->memory_bytes, found));
+	bytes -= bytes % device->granularity_bytes;
+	if (bytes == 0)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "cuda backend: an arena of %s is less than the %s that %s maps at once",
+		                  zd_bytes_text(asked_bytes, wanted),
+		                  zd_bytes_text(device->granularity_bytes, found), device->name);
+	*arena_bytes = bytes;
+	return 0;
+}
+
+/* Only a warning: other processes may free their memory later. The device's context is current. */
+static void compare_with_free(const struct zd_cuda_device *device, uint64_t arena_bytes)
+{
+	char wanted[ZD_BYTES_TEXT], found[ZD_BYTES_TEXT];
+	size_t available = 0, total = 0;
+	if (device->cuda->memGetInfo(&available, &total) != 0 || arena_bytes <= available)
+		return;
+	zd_log(ZD_LOG_WARNING, "device %" PRIu32 " (%s): an arena of %s, and %s are free now", device->index,
+	       device->name, zd_bytes_text(arena_bytes, wanted), zd_bytes_text(available, found));
+}
+
+static int start_gpu(struct zd_backend *backend, uint32_t index, const struct zd_backend_config *config,
+                     struct zd_err *err)
+{
+	struct zd_cuda_device *device = &backend->devices.all[index];
+	struct gpu *gpu = &backend->gpus[index];
+	bool pushed = false;
+	int rc = set_arena(device, config->arena_bytes, &gpu->arena_bytes, err);
+	if (!rc)
+		rc = zd_cuda_err(device->cuda, zd_cuda_enter(device->cuda, device->context, &pushed), err,
+		                 "entering the context of %s", device->name);
+	if (!rc)
+		compare_with_free(device, gpu->arena_bytes);
+	if (!rc)
+		rc = zd_cuda_executor_init(&gpu->executor, &backend->devices, index, config, err);
+	if (!rc)
+		rc = zd_cuda_worker_init(&gpu->worker, &gpu->executor, &backend->segments,
+		                         &backend->roster.gate, config, err);
+	zd_cuda_leave(device->cuda, pushed);
+	if (!rc)
+		zd_cuda_comm_thread_init(&gpu->comms, device, &backend->comm_settings);
+	return rc;
+}
+
+/* The order matters. Workers hand their last tasks to the executors before these stop, and the sessions'
+ * pages are freed when no thread stores into them any more. */
+static void stop_gpus(struct zd_backend *backend)
+{
+	uint32_t n = backend->devices.count;
+	for (uint32_t i = 0; i < n; i++)
+		zd_cuda_comm_thread_stop(&backend->gpus[i].comms);
+	for (uint32_t i = 0; i < n; i++)
+		zd_cuda_worker_drain(&backend->gpus[i].worker);
+	for (uint32_t i = 0; i < n; i++)
+		zd_cuda_comm_thread_deinit(&backend->gpus[i].comms);
+	for (uint32_t i = 0; i < n; i++)
+		zd_cuda_executor_stop(&backend->gpus[i].executor);
+	for (uint32_t i = 0; i < n; i++)
+		zd_cuda_executor_deinit(&backend->gpus[i].executor);
+	zd_cuda_monitor_deinit(&backend->monitor);
+	zd_backend_sessions_deinit(&backend->sessions);
+	for (uint32_t i = 0; i < n; i++)
+		zd_cuda_worker_deinit(&backend->gpus[i].worker);
+}
+
+static void cuda_close(struct zd_backend *backend)
+{
+	if (!backend)
+		return;
+	stop_gpus(backend);
+	zd_cuda_comm_roster_deinit(&backend->roster);
+	zd_cuda_segments_deinit(&backend->segments);
+	zd_cuda_devices_deinit(&backend->devices);
+	free((char *)backend->comm_settings.nccl_path);
+	free(backend->gpus);
+	free(backend);
+}
+
+static void set_comms(struct zd_backend *backend, const struct zd_backend_config *config)
+{
+	zd_cuda_comm_roster_init(&backend->roster);
+	backend->comm_settings = (struct zd_cuda_comm_settings){
+	        .nccl_path = zd_strdup(config->nccl_path ? config->nccl_path : ""),
+	        .checking = config->check_collectives,
+	        .timeout_ns = config->collective_timeout_ns,
+	        .roster = &backend->roster,
+	        .done = config->done,
+	        .done_arg = config->done_arg,
+	};
+}
+
+static int cuda_open(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err)
+{
+	struct zd_backend *made = zd_calloc(1, sizeof(*made));
+	int rc = zd_cuda_devices_init(&made->devices, config->devices, err);
+	if (rc) {
+		free(made);
+		return rc;
+	}
+	made->gpus = zd_calloc(made->devices.count, sizeof(*made->gpus));
+	zd_cuda_segments_init(&made->segments);
+	zd_backend_sessions_init(&made->sessions);
+	set_comms(made, config);
+	for (uint32_t i = 0; i < made->devices.count && !rc; i++)
+		rc = start_gpu(made, i, config, err);
+	if (!rc)
+		rc = zd_cuda_monitor_init(&made->monitor, &made->devices, err);
+	if (rc) {
+		cuda_close(made);
+		return rc;
+	}
+	*backend = made;
+	return 0;
+}
+
+static uint32_t cuda_device_count(const struct zd_backend *backend)
+{
+	return backend->devices.count;
+}
+
+static void cuda_device_info(const struct zd_backend *backend, uint32_t device, struct zd_device_config *info)
+{
+	zd_assert(device < backend->devices.count);
+	const struct zd_cuda_device *found = &backend->devices.all[device];
+	*info = (struct zd_device_config){
+	        .arena_bytes = backend->gpus[device].arena_bytes,
+	        .segment_align_bytes = found->granularity_bytes,
+	};
+	(void)snprintf(info->name, sizeof(info->name), "%s", found->name);
+}
+
+/* A copy by the client's own GPU is the fastest one while that GPU is idle. On a busy GPU that copy waits for
+ * kernels, and the daemon's detour does not. Below OWN_BYTES_IDLE the client's calls cost more than the copy
+ * saves. */
+static bool cuda_client_copies_own(const struct zd_backend *backend, uint32_t device, uint64_t bytes)
+{
+	zd_assert(device < backend->devices.count);
+	uint64_t ours_bytes = zd_cuda_executor_own_slice_bytes(&backend->gpus[device].executor);
+	if (!zd_cuda_device_is_busy(&backend->devices.all[device]))
+		ours_bytes = zd_min_u64(ours_bytes, OWN_BYTES_IDLE);
+	return bytes > ours_bytes;
+}
+
+static bool cuda_device_failure(const struct zd_backend *backend, uint32_t device, char why[ZD_FAILURE_TEXT])
+{
+	zd_assert(device < backend->devices.count);
+	return zd_cuda_device_why(&backend->devices.all[device], why);
+}
+
+static void cuda_expect(struct zd_backend *backend, uint32_t device)
+{
+	zd_assert(device < backend->devices.count);
+	zd_cuda_executor_expect(&backend->gpus[device].executor);
+}
+
+/* ---- Commands ------------------------------------------------------------------------------------------ */
+
+/* A device's thread for communicators stores into the timelines of exchanges, its executor into all
+ * others. */
+static bool is_of_exchanges(const struct zd_signal *signal)
+{
+	return signal->timeline >= ZD_MAX_DEVICES && signal->timeline < 2 * ZD_MAX_DEVICES;
+}
+
+static void cuda_submit(struct zd_backend *backend, const struct zd_command *command)
+{
+	zd_assert(command->device < backend->devices.count);
+	struct gpu *gpu = &backend->gpus[command->device];
+	struct zd_backend_session *watched = NULL, *signalled;
+	signalled = zd_backend_sessions_find(&backend->sessions, command->signal.session);
+	if (command->kind == ZD_CMD_WATCH)
+		watched = zd_backend_sessions_find(&backend->sessions, command->u.watch.session);
+	struct zd_cuda_task *task = zd_cuda_task_new(command, &backend->segments, signalled, watched);
+	switch (command->kind) {
+	case ZD_CMD_SEGMENT_CREATE:
+	case ZD_CMD_SEGMENT_DESTROY:
+	case ZD_CMD_REDUCE:
+		zd_cuda_worker_submit(&gpu->worker, task);
+		break;
+	case ZD_CMD_COPY:
+	case ZD_CMD_FILL:
+	case ZD_CMD_WATCH:
+		zd_cuda_executor_submit(&gpu->executor, task);
+		break;
+	case ZD_CMD_SIGNAL:
+		if (is_of_exchanges(&command->signal))
+			zd_cuda_comm_thread_submit(&gpu->comms, task);
+		else
+			zd_cuda_executor_submit(&gpu->executor, task);
+		break;
+	case ZD_CMD_UNIQUE_IDS:
+	case ZD_CMD_COMM_OPEN:
+	case ZD_CMD_COMM_CLOSE:
+	case ZD_CMD_EXCHANGE:
+	case ZD_CMD_AGREE:
+		zd_assert(command->signal.session == 0 || is_of_exchanges(&command->signal));
+		zd_cuda_comm_thread_submit(&gpu->comms, task);
+		break;
+	}
+}
+
+static int cuda_segment_fd(const struct zd_backend *backend, uint32_t segment)
+{
+	/* The cast drops const for the table's lock; the table does not change. */
+	return zd_cuda_segments_fd((struct zd_cuda_segments *)&backend->segments, segment);
+}
+
+/* ---- Sessions ------------------------------------------------------------------------------------------ */
+
+static int cuda_session_open(struct zd_backend *backend, uint64_t session, pid_t pid, int *client_fd,
+                             int *daemon_fd, struct zd_err *err)
+{
+	struct zd_cuda_worker *worker = &backend->gpus[backend->next_worker].worker;
+	struct zd_cuda_session *made = NULL;
+	int rc = zd_cuda_session_new(session, pid, worker, &made, client_fd, daemon_fd, err);
+	if (rc)
+		return rc;
+	backend->next_worker = (backend->next_worker + 1) % backend->devices.count;
+	zd_backend_sessions_add(&backend->sessions, &made->base);
+	return 0;
+}
+
+static void cuda_session_close(struct zd_backend *backend, uint64_t session, bool orderly)
+{
+	struct zd_backend_session *found = zd_backend_sessions_take(&backend->sessions, session);
+	if (!found || orderly)
+		zd_backend_session_end(found);
+	else
+		zd_cuda_monitor_take(&backend->monitor, zd_cuda_session_of(found));
+}
+
+static uint64_t cuda_timeline_read(const struct zd_backend *backend, uint64_t session, uint32_t timeline)
+{
+	return zd_backend_sessions_read(&backend->sessions, session, timeline);
+}
+
+const struct zd_backend_ops zd_backend_cuda = {
+        .name = "cuda",
+        .sessions_linger = true,
+        .strict_by_segment = true,
+        .collectives = true,
+        .owners_sum = true,
+        .is_prompt = true,
+        .open = cuda_open,
+        .close = cuda_close,
+        .device_count = cuda_device_count,
+        .device_info = cuda_device_info,
+        .device_failure = cuda_device_failure,
+        .client_copies_own = cuda_client_copies_own,
+        .expect = cuda_expect,
+        .submit = cuda_submit,
+        .segment_fd = cuda_segment_fd,
+        .session_open = cuda_session_open,
+        .session_close = cuda_session_close,
+        .timeline_read = cuda_timeline_read,
+};
+
+const struct zd_backend_ops *zd_backend_auto(struct zd_err *why)
+{
+	const struct zd_cuda *cuda;
+	zd_cuda_devices_prepare();
+	return zd_cuda_load(&cuda, why) == 0 ? &zd_backend_cuda : &zd_backend_host;
+}

@@ -1,0 +1,591 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_executor.c - the thread that issues a GPU's commands and polls for their completion.
+ *
+ * Progress and fences are counters that GPUs and other processes write without a notification, so the thread
+ * polls them. It busy-polls for a moment after the last event, since most events follow soon, and then sleeps
+ * for increasing times between two polls. A new command ends the sleep. With nothing to poll the thread
+ * sleeps until a command is submitted. The counters do not show that a GPU has failed; while something is in
+ * flight the thread asks the driver for that from time to time.
+ *
+ * When a GPU fails, ZD_FENCE_ABORTED frees the waiters of its copies at once. Its commands complete only when
+ * nothing moves any more, since the core reuses the memory of completed commands and a push may still write
+ * there. Then the timelines are aborted a second time, because the GPU may have stored into them in between.
+ */
+#include "executor/cuda/cuda_executor.h"
+
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "executor/thread.h"
+
+#define OWN_BYTES      (16ull << 20) /* a larger detour costs the links more than it saves */
+#define FLIGHT_BYTES   (ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES) /* links stay busy between two polls */
+#define SPIN_NS        50000u
+#define PROCESSORS     8u /* with fewer the thread does not busy-poll */
+#define SLEEP_FIRST_NS 20000u
+#define SLEEP_LEG_NS   10000u  /* at most, while a detour is half done: the thread starts its second push */
+#define SLEEP_ROOM_NS  20000u  /* at most, while tasks wait for room, or the CPU has to report a completion */
+#define SLEEP_FLY_NS   100000u /* at most, while something is in flight */
+#define SLEEP_MOST_NS  100000u
+#define SLEEP_CALM_NS  5000000u /* at most, while only watches that nobody waits for are left */
+#define SLEEP_DOUBLES  8u
+#define SLEEP_LATE_NS  5000u     /* the delay with which a sleep may end */
+#define CHECK_NS       20000000u /* between two checks of the device for a failure */
+
+static void event(struct zd_cuda_executor *executor)
+{
+	zd_spin_event(&executor->spin, zd_thread_now_ns());
+	executor->sleeps = 0;
+}
+
+/* ---- Ends of tasks ------------------------------------------------------------------------------------- */
+
+/* A waiter must not take a failure for data. So a failed task aborts its timeline, and later tasks leave an
+ * aborted timeline as it is. Only a SIGNAL of the core, when the session is reset, ends the abort. */
+static void tell_waiters(const struct zd_cuda_task *task)
+{
+	if (!task->session)
+		return;
+	struct zd_backend_session *session = &task->session->base;
+	if (task->completion.status != 0)
+		zd_backend_session_set(session, task->base.timeline, ZD_FENCE_ABORTED);
+	else if (task->base.kind == ZD_CMD_SIGNAL)
+		zd_backend_session_set(session, task->base.timeline, task->base.value);
+	else if (task->gpu_stores)
+		zd_backend_session_wake(session, task->base.timeline);
+	else
+		zd_backend_session_signal(session, task->base.timeline, task->base.value);
+}
+
+static void complete(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	struct zd_completion completion = task->completion;
+	tell_waiters(task);
+	zd_cuda_task_free(task);
+	if (completion.op)
+		executor->done(executor->done_arg, &completion);
+	else
+		zd_completion_deinit(&completion);
+}
+
+static void landed(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	zd_cuda_order_landed(&executor->order, task);
+	complete(executor, task);
+}
+
+static void land_pushes(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_task *task;
+	while (zd_cuda_lane_land(&executor->push, &task)) {
+		event(executor);
+		if (task)
+			landed(executor, task);
+	}
+}
+
+static void land_within(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_task *task;
+	if (zd_cuda_within_turn(&executor->within))
+		event(executor);
+	while (zd_cuda_within_land(&executor->within, &task)) {
+		event(executor);
+		if (task)
+			landed(executor, task);
+	}
+}
+
+/* After waiters were freed by an abort nothing may complete: a completion would store a value over the
+ * abort. */
+static void land_all(struct zd_cuda_executor *executor)
+{
+	if (executor->giving_up)
+		return;
+	land_pushes(executor);
+	land_within(executor);
+}
+
+static void poll_watches(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_tasks watches = STAILQ_HEAD_INITIALIZER(watches);
+	struct zd_cuda_task *task;
+	STAILQ_CONCAT(&watches, &executor->watches);
+	executor->hurried = false;
+	while ((task = STAILQ_FIRST(&watches))) {
+		STAILQ_REMOVE_HEAD(&watches, next);
+		if (zd_watch_poll(&task->base.u.watch, &task->completion)) {
+			event(executor);
+			complete(executor, task);
+		} else {
+			executor->hurried |= zd_watch_hurries(&task->base.u.watch);
+			STAILQ_INSERT_TAIL(&executor->watches, task, next);
+		}
+	}
+}
+
+/* ---- Issuing ------------------------------------------------------------------------------------------- */
+
+static bool asks_the_gpu(const struct zd_cuda_task *task)
+{
+	return zd_cuda_task_copies(task) && task->completion.status == 0 &&
+	       (task->u.copy.bytes > 0 || task->session);
+}
+
+/* The CPU will store the end of the task, in the timeline's order. */
+static void leave(struct zd_cuda_executor *executor, struct zd_cuda_task *task, int rc,
+                  const struct zd_err *err)
+{
+	if (rc)
+		zd_completion_fail(&task->completion, rc, err->text);
+	zd_cuda_order_take(&executor->order, task, true);
+}
+
+static uint64_t unissued(const struct zd_cuda_task *task)
+{
+	return asks_the_gpu(task) ? task->u.copy.bytes - task->u.copy.issued_bytes : 0;
+}
+
+/* Selects the next push: small ones at once, large ones when they have a turn. */
+static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor)
+{
+	const struct zd_cuda_order *order = &executor->order;
+	uint32_t others = executor->devices->count - 1;
+	uint64_t now_ns = zd_thread_now_ns();
+	struct zd_cuda_task *firsts[ZD_MAX_DEVICES];
+	for (uint32_t distance = 1; distance <= others; distance++) {
+		firsts[distance - 1] = zd_cuda_order_first(order, (order->self + distance) % (others + 1));
+		if (firsts[distance - 1])
+			zd_cuda_turns_offer(&executor->turns, firsts[distance - 1]);
+	}
+	uint32_t begin = zd_cuda_turns_begin(&executor->turns, now_ns);
+	for (uint32_t i = 0; i < others; i++) {
+		struct zd_cuda_task *task = firsts[(begin - 1 + i) % others];
+		if (task && zd_cuda_turns_take(&executor->turns, task, now_ns))
+			return task;
+	}
+	return NULL;
+}
+
+static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *task, bool *whole,
+                      struct zd_err *err)
+{
+	struct zd_cuda_device *target = &executor->devices->all[task->target];
+	uint64_t issued = task->u.copy.issued_bytes;
+	bool turn = task->u.copy.turn;
+	/* The last of several small pushes is batched too, because the others are submitted with it. */
+	bool together = !turn && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
+	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
+	                              .src = task->u.copy.src + issued,
+	                              .bytes = zd_min_u64(unissued(task), ZD_CUDA_PIECE_BYTES),
+	                              .target = task->target,
+	                              .together = together};
+	int rc;
+	*whole = issued + piece.bytes == task->u.copy.bytes;
+	piece.open = !*whole;
+	piece.ends = *whole ? task : NULL;
+	/* A push into a failed GPU would make this one fail too. */
+	if (zd_cuda_device_failed(target))
+		return zd_cuda_device_failure(target, err);
+	rc = zd_cuda_lane_issue(&executor->push, &piece, err);
+	if (rc)
+		return rc;
+	task->u.copy.issued_bytes += piece.bytes;
+	task->u.copy.turn = false;
+	return 0;
+}
+
+static void push(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	bool whole = false;
+	int rc = 0;
+	event(executor);
+	if (asks_the_gpu(task)) {
+		rc = push_piece(executor, task, &whole, &err);
+		if (!rc && whole)
+			zd_cuda_order_take(&executor->order, task, false);
+		if (!rc || zd_cuda_device_failed(executor->device))
+			return; /* give_up() ends all tasks of a failed device */
+	}
+	leave(executor, task, rc, &err);
+	zd_cuda_lane_follow(&executor->push, task);
+}
+
+static void issue_pushes(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_lane *lane = &executor->push;
+	struct zd_cuda_task *task;
+	executor->turns.again_ns = UINT64_MAX;
+	while (!zd_cuda_device_failed(executor->device) && zd_cuda_lane_has_room(lane) &&
+	       (task = next_push(executor))) {
+		push(executor, task);
+		if (zd_cuda_lane_group_is_full(lane))
+			zd_cuda_lane_close(lane);
+	}
+	zd_cuda_lane_close(lane);
+}
+
+static void keep(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	bool whole = false;
+	int rc = 0;
+	event(executor);
+	if (asks_the_gpu(task)) {
+		rc = zd_cuda_within_issue(&executor->within, task, &whole, &err);
+		if (!rc && whole)
+			zd_cuda_order_take(&executor->order, task, false);
+		if (!rc || zd_cuda_device_failed(executor->device))
+			return;
+	}
+	leave(executor, task, rc, &err);
+	zd_cuda_within_follow(&executor->within, task);
+}
+
+static void issue_within(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_task *task;
+	while (!zd_cuda_device_failed(executor->device) &&
+	       (task = zd_cuda_order_first(&executor->order, executor->order.self)) &&
+	       zd_cuda_within_has_room(&executor->within, task))
+		keep(executor, task);
+	zd_cuda_within_close(&executor->within);
+}
+
+static void issue_all(struct zd_cuda_executor *executor)
+{
+	issue_pushes(executor);
+	issue_within(executor);
+}
+
+/* ---- Giving up: the device has failed, or the daemon ends ---------------------------------------------- */
+
+static void abort_timeline(struct zd_cuda_task *task)
+{
+	if (task->session && zd_cuda_task_copies(task))
+		zd_backend_session_set(&task->session->base, task->base.timeline, ZD_FENCE_ABORTED);
+}
+
+/* Only copies and fills fail; other tasks complete as usual. */
+static void fail_task(struct zd_cuda_task *task, const struct zd_err *why)
+{
+	if (zd_cuda_task_copies(task) && task->completion.status == 0)
+		zd_completion_fail(&task->completion, why->status, why->text);
+}
+
+static void fail_flight(struct zd_cuda_executor *executor, struct zd_cuda_task *task,
+                        const struct zd_err *why)
+{
+	if (!task)
+		return;
+	fail_task(task, why);
+	landed(executor, task);
+}
+
+/* Nothing may move any more. */
+static void fail_flights(struct zd_cuda_executor *executor, const struct zd_err *why)
+{
+	struct zd_cuda_task *task;
+	while (zd_cuda_lane_drop(&executor->push, &task))
+		fail_flight(executor, task, why);
+	while (zd_cuda_within_drop(&executor->within, &task))
+		fail_flight(executor, task, why);
+}
+
+/* Ends a task whose detour has failed. A fill without a fence can be repeated on its own GPU. */
+static void leave_round(struct zd_cuda_executor *executor, struct zd_cuda_task *task,
+                        const struct zd_err *why)
+{
+	if (task && task->base.kind == ZD_CMD_FILL && !task->session && task->completion.status == 0)
+		zd_cuda_order_add(&executor->order, task);
+	else
+		fail_flight(executor, task, why);
+}
+
+/* The GPU of the detour has failed, not this one, which continues without a detour. */
+static void give_up_round(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_detour *detour = &executor->within.detour;
+	struct zd_err why = ZD_ERR_NONE;
+	struct zd_cuda_task *task;
+	if (zd_cuda_detour_is_idle(detour))
+		return;
+	if (!executor->giving_up_round)
+		zd_cuda_detour_walk(detour, abort_timeline);
+	executor->giving_up_round = true;
+	if (!zd_cuda_detour_is_still(detour))
+		return;
+	(void)zd_cuda_device_failure(detour->other, &why);
+	while (zd_cuda_detour_drop(detour, &task))
+		leave_round(executor, task, &why);
+	event(executor);
+}
+
+/* Nothing may be in flight. */
+static void fail_waiting(struct zd_cuda_executor *executor, const struct zd_err *why)
+{
+	struct zd_cuda_task *task;
+	while ((task = zd_cuda_order_any(&executor->order))) {
+		fail_task(task, why);
+		zd_cuda_order_take(&executor->order, task, false);
+		landed(executor, task);
+	}
+	zd_assert(zd_cuda_order_is_empty(&executor->order));
+}
+
+static void give_up(struct zd_cuda_executor *executor)
+{
+	struct zd_err why = ZD_ERR_NONE;
+	if (!executor->giving_up) {
+		executor->giving_up = true;
+		executor->turns.again_ns = UINT64_MAX;
+		zd_cuda_lane_walk(&executor->push, abort_timeline);
+		zd_cuda_within_walk(&executor->within, abort_timeline);
+		zd_cuda_order_walk(&executor->order, abort_timeline);
+		event(executor);
+	}
+	if ((executor->push.count > 0 && !zd_cuda_lane_is_still(&executor->push)) ||
+	    !zd_cuda_within_is_still(&executor->within))
+		return;
+	(void)zd_cuda_device_failure(executor->device, &why);
+	fail_flights(executor, &why);
+	fail_waiting(executor, &why);
+}
+
+static void shut_down(struct zd_cuda_executor *executor)
+{
+	struct zd_err why = ZD_ERR_NONE;
+	struct zd_cuda_task *task;
+	(void)zd_err_set(&why, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
+	zd_cuda_lane_wait(&executor->push);
+	zd_cuda_within_wait(&executor->within);
+	land_all(executor);
+	fail_flights(executor, &why);
+	while ((task = zd_cuda_order_any(&executor->order))) {
+		/* SIGNALs fail too, because the tasks before them were not done */
+		if (task->completion.status == 0)
+			zd_completion_fail(&task->completion, why.status, why.text);
+		zd_cuda_order_take(&executor->order, task, false);
+		landed(executor, task);
+	}
+	while ((task = STAILQ_FIRST(&executor->watches))) {
+		STAILQ_REMOVE_HEAD(&executor->watches, next);
+		zd_completion_fail(&task->completion, why.status, why.text);
+		complete(executor, task);
+	}
+}
+
+/* ---- The thread ---------------------------------------------------------------------------------------- */
+
+static bool is_flying(const struct zd_cuda_executor *executor)
+{
+	return executor->push.count > 0 || !zd_cuda_within_is_idle(&executor->within);
+}
+
+static uint64_t until_turn_ns(const struct zd_cuda_executor *executor)
+{
+	uint64_t now_ns = zd_thread_now_ns() + SLEEP_LATE_NS;
+	return executor->turns.again_ns > now_ns ? executor->turns.again_ns - now_ns : 0;
+}
+
+/* Returns the time to sleep before the next poll. 0: poll again at once. UINT64_MAX: there is nothing to
+ * poll. The thread busy-polls for the next command too, because waking it would cost the submitting thread 2
+ * us and the command 4 us. */
+static uint64_t rest_ns(struct zd_cuda_executor *executor)
+{
+	bool flying = is_flying(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
+	bool awaited = executor->push.nawaited > 0;
+	if (zd_spin_may(&executor->spin, zd_thread_now_ns()))
+		return 0;
+	if (!flying && !waiting && STAILQ_EMPTY(&executor->watches))
+		return UINT64_MAX;
+	if (zd_cuda_within_hurries(&executor->within))
+		return SLEEP_LEG_NS;
+	uint64_t most = waiting || awaited  ? SLEEP_ROOM_NS
+	                : flying            ? SLEEP_FLY_NS
+	                : executor->hurried ? SLEEP_MOST_NS
+	                                    : SLEEP_CALM_NS;
+	uint64_t ns = zd_min_u64(SLEEP_FIRST_NS << executor->sleeps, most);
+	if (executor->sleeps < SLEEP_DOUBLES)
+		executor->sleeps++;
+	/* Half of the bytes in flight take at least this time; until then the link has work. */
+	if (!awaited)
+		ns = zd_max_u64(ns, executor->push.flying_bytes / 2 / ZD_CUDA_LINK_BYTES_NS);
+	return zd_min_u64(ns, until_turn_ns(executor));
+}
+
+/* The caller holds the lock. */
+static bool has_news(const struct zd_cuda_executor *executor)
+{
+	return !STAILQ_EMPTY(&executor->submitted) || executor->expecting || executor->stopping;
+}
+
+static void add(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	if (zd_cuda_task_copies(task))
+		task->u.copy.seen_ns = executor->spin.event_ns;
+	zd_cuda_order_add(&executor->order, task);
+}
+
+/* Collects submitted tasks, after a rest if there is nothing else to do. Returns false when the thread is to
+ * end. */
+static bool take_submitted(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_tasks taken = STAILQ_HEAD_INITIALIZER(taken);
+	struct zd_cuda_task *task;
+	bool news = atomic_load_explicit(&executor->news, memory_order_relaxed);
+	uint64_t rest = news ? 0 : rest_ns(executor);
+	if (!news && rest == 0) {
+		zd_spin_pause();
+		return true;
+	}
+	pthread_mutex_lock(&executor->lock);
+	while (rest == UINT64_MAX && !has_news(executor))
+		pthread_cond_wait(&executor->changed, &executor->lock);
+	/* An early wake-up is harmless: it only causes one more poll. */
+	if (rest != UINT64_MAX && !has_news(executor))
+		zd_cond_sleep(&executor->changed, &executor->lock, rest);
+	STAILQ_CONCAT(&taken, &executor->submitted);
+	bool stopping = executor->stopping;
+	if (executor->expecting)
+		zd_spin_expect(&executor->spin, zd_thread_now_ns() + ZD_SPIN_AWAIT_NS);
+	executor->expecting = false;
+	atomic_store_explicit(&executor->news, stopping, memory_order_relaxed);
+	pthread_mutex_unlock(&executor->lock);
+
+	while ((task = STAILQ_FIRST(&taken))) {
+		event(executor);
+		STAILQ_REMOVE_HEAD(&taken, next);
+		if (task->base.kind == ZD_CMD_WATCH)
+			STAILQ_INSERT_TAIL(&executor->watches, task, next);
+		else
+			add(executor, task);
+	}
+	return !stopping;
+}
+
+/* Counters that do not change may belong to a GPU that has failed. */
+static void check_flying(struct zd_cuda_executor *executor)
+{
+	uint64_t now_ns = zd_thread_now_ns();
+	if (!is_flying(executor))
+		executor->checked_ns = now_ns; /* short work is not delayed by a check */
+	if (now_ns - executor->checked_ns < CHECK_NS)
+		return;
+	executor->checked_ns = now_ns;
+	zd_cuda_lane_check(&executor->push);
+	zd_cuda_within_check(&executor->within);
+}
+
+static void *executor_main(void *arg)
+{
+	struct zd_cuda_executor *executor = arg;
+	zd_cuda_device_enter(executor->device);
+	while (take_submitted(executor)) {
+		land_all(executor);
+		poll_watches(executor);
+		check_flying(executor);
+		if (zd_cuda_device_failed(executor->device)) {
+			give_up(executor);
+			continue;
+		}
+		if (zd_cuda_detour_has_failed(&executor->within.detour))
+			give_up_round(executor);
+		issue_all(executor);
+	}
+	shut_down(executor);
+	zd_cuda_within_deinit(&executor->within);
+	zd_cuda_lane_deinit(&executor->push);
+	return NULL;
+}
+
+static int start(struct zd_cuda_executor *executor, struct zd_err *err)
+{
+	char name[24];
+	(void)snprintf(name, sizeof(name), "zd-gpu%u", executor->device->index);
+	return zd_thread_start(&executor->thread, name, executor_main, executor, err);
+}
+
+int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devices *devices, uint32_t device,
+                          const struct zd_backend_config *config, struct zd_err *err)
+{
+	*executor = (struct zd_cuda_executor){
+	        .devices = devices,
+	        .device = &devices->all[device],
+	        .done = config->done,
+	        .done_arg = config->done_arg,
+	};
+	zd_cuda_turns_init(&executor->turns, devices, device);
+	zd_spin_init(&executor->spin, SPIN_NS, PROCESSORS);
+	int rc = zd_cuda_lane_init(&executor->push, devices, device, FLIGHT_BYTES, err);
+	if (rc)
+		return rc;
+	rc = zd_cuda_within_init(&executor->within, devices, device, err);
+	if (rc)
+		goto no_within;
+	STAILQ_INIT(&executor->submitted);
+	STAILQ_INIT(&executor->watches);
+	zd_cuda_order_init(&executor->order, devices, device);
+	pthread_mutex_init(&executor->lock, NULL);
+	zd_cond_init(&executor->changed);
+	rc = start(executor, err);
+	if (rc)
+		goto no_thread;
+	executor->started = true;
+	return 0;
+no_thread:
+	pthread_cond_destroy(&executor->changed);
+	pthread_mutex_destroy(&executor->lock);
+	zd_cuda_within_deinit(&executor->within);
+no_within:
+	zd_cuda_lane_deinit(&executor->push);
+	return rc;
+}
+
+void zd_cuda_executor_stop(struct zd_cuda_executor *executor)
+{
+	if (!executor->started)
+		return;
+	pthread_mutex_lock(&executor->lock);
+	executor->stopping = true;
+	atomic_store_explicit(&executor->news, true, memory_order_relaxed);
+	pthread_mutex_unlock(&executor->lock);
+	pthread_cond_signal(&executor->changed);
+}
+
+void zd_cuda_executor_deinit(struct zd_cuda_executor *executor)
+{
+	if (!executor->started)
+		return;
+	zd_cuda_executor_stop(executor);
+	pthread_join(executor->thread, NULL);
+	pthread_cond_destroy(&executor->changed);
+	pthread_mutex_destroy(&executor->lock);
+	executor->started = false;
+}
+
+void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	pthread_mutex_lock(&executor->lock);
+	STAILQ_INSERT_TAIL(&executor->submitted, task, next);
+	atomic_store_explicit(&executor->news, true, memory_order_relaxed);
+	pthread_mutex_unlock(&executor->lock);
+	pthread_cond_signal(&executor->changed);
+}
+
+void zd_cuda_executor_expect(struct zd_cuda_executor *executor)
+{
+	pthread_mutex_lock(&executor->lock);
+	executor->expecting = true;
+	atomic_store_explicit(&executor->news, true, memory_order_relaxed);
+	pthread_mutex_unlock(&executor->lock);
+	pthread_cond_signal(&executor->changed);
+}
+
+uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor)
+{
+	return executor->within.detour.memory ? OWN_BYTES : 0;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_executor.h - the thread that issues a GPU's commands and polls for their completion.
+ *
+ * Trainers' kernels do not delay pushes into other GPUs' memory. They would delay copies within the GPU, so
+ * these use a detour (cuda_detour.h). The remaining copies and fills, and all of those on a machine's only
+ * GPU, have a stream of their own and delay nothing else. Watches are polled in between. The thread never
+ * blocks inside the driver; calls that may take long are made by a worker (cuda_worker.h).
+ */
+#ifndef ZD_EXECUTOR_CUDA_EXECUTOR_H
+#define ZD_EXECUTOR_CUDA_EXECUTOR_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/spin.h"
+#include "executor/cuda/cuda_lane.h"
+#include "executor/cuda/cuda_order.h"
+#include "executor/cuda/cuda_turns.h"
+#include "executor/cuda/cuda_within.h"
+
+struct zd_cuda_executor {
+	/* constant after the start */
+	struct zd_cuda_devices *devices;
+	struct zd_cuda_device *device;
+	void (*done)(void *arg, const struct zd_completion *completion);
+	void *done_arg;
+	pthread_t thread;
+	bool started;
+
+	/* shared by the executor's and other threads */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct zd_cuda_tasks submitted;
+	bool stopping;
+	bool expecting;   /* a task will be submitted soon */
+	atomic_bool news; /* one of these three has changed: read without the lock */
+
+	/* private to the executor's thread */
+	struct zd_cuda_order order;
+	struct zd_cuda_turns turns;
+	struct zd_cuda_lane push;
+	struct zd_cuda_within within;
+	struct zd_cuda_tasks watches;
+	bool hurried;         /* a caller waits for one of them */
+	bool giving_up;       /* the device has failed, and the waiters of its tasks have been freed */
+	bool giving_up_round; /* the same for the GPU of the detour, and the tasks that use it */
+	struct zd_spin spin;
+	unsigned sleeps;     /* since the last event */
+	uint64_t checked_ns; /* when the streams were last checked, or nothing was in flight */
+};
+
+/* Makes the streams and starts the thread; the device's context is current. On failure there is nothing to
+ * deinit. Errors: SYSTEM, NO_MEMORY, DEVICE. */
+int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devices *devices, uint32_t device,
+                          const struct zd_backend_config *config, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Asks the thread to wait for what is in flight, and to fail everything else with SHUTDOWN. Returns at once.
+ * Does nothing for an executor that was not started; neither does deinit. */
+void zd_cuda_executor_stop(struct zd_cuda_executor *executor);
+/* Stops the thread and waits for it: no task completes afterwards. */
+void zd_cuda_executor_deinit(struct zd_cuda_executor *executor);
+
+/* The largest slice whose copy within the GPU does not wait for the GPU's kernels. */
+uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor);
+
+/* Submits the task, which the executor then owns: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done.
+ * Never blocks. */
+void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_task *task);
+/* Announces a task within microseconds, so that the thread is awake by then. Never blocks. */
+void zd_cuda_executor_expect(struct zd_cuda_executor *executor);
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_order.h - the tasks that wait to be issued on a GPU.
+ *
+ * There is a queue for each device that is written to, the GPU's own included. What must hold: tasks of one
+ * timeline are issued in the order of submission. A store by the CPU into a timeline (for a SIGNAL, or a
+ * failure) follows all earlier stores and precedes all later ones. Each queue is in order; a task whose
+ * timeline has pending tasks in another queue is held until these have completed. Tasks of different queues
+ * may overtake each other, because all that a command depends on has happened when it is submitted.
+ */
+#ifndef ZD_EXECUTOR_CUDA_ORDER_H
+#define ZD_EXECUTOR_CUDA_ORDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "executor/cuda/cuda_device.h"
+#include "executor/cuda/cuda_task.h"
+
+struct zd_cuda_order {
+	const struct zd_cuda_devices *devices;
+	uint32_t self;   /* the GPU that the tasks run on */
+	uint64_t filled; /* bit i: queue i is not empty */
+	struct zd_cuda_tasks queues[ZD_MAX_DEVICES];
+	struct zd_cuda_tasks held;
+};
+
+void zd_cuda_order_init(struct zd_cuda_order *order, const struct zd_cuda_devices *devices, uint32_t self);
+
+void zd_cuda_order_add(struct zd_cuda_order *order, struct zd_cuda_task *task);
+/* The queue's first task; NULL: none may be issued now. The task stays in its queue. */
+struct zd_cuda_task *zd_cuda_order_first(const struct zd_cuda_order *order, uint32_t queue);
+/* Removes the task, its queue's first, which is now in flight. `cpu_stores`: nothing else of its timeline may
+ * be issued until it has completed. */
+void zd_cuda_order_take(struct zd_cuda_order *order, struct zd_cuda_task *task, bool cpu_stores);
+/* The task has completed. Must be called before its timeline is stored or its session is released. */
+void zd_cuda_order_landed(struct zd_cuda_order *order, struct zd_cuda_task *task);
+
+/* Returns whether no task waits. */
+static inline bool zd_cuda_order_is_empty(const struct zd_cuda_order *order)
+{
+	return order->filled == 0 && STAILQ_EMPTY(&order->held);
+}
+/* The first task of any queue; NULL: none. While tasks are in flight the order may hold tasks and have empty
+ * queues. */
+struct zd_cuda_task *zd_cuda_order_any(const struct zd_cuda_order *order);
+/* Returns whether tasks for several other devices wait. */
+static inline bool zd_cuda_order_has_several(const struct zd_cuda_order *order)
+{
+	uint64_t others = order->filled & ~(1ull << order->self);
+	return (others & (others - 1)) != 0;
+}
+/* Returns whether several tasks wait for other devices, for one device or more. */
+static inline bool zd_cuda_order_has_more(const struct zd_cuda_order *order)
+{
+	uint64_t others = order->filled & ~(1ull << order->self);
+	return zd_cuda_order_has_several(order) ||
+	       (others && STAILQ_NEXT(STAILQ_FIRST(&order->queues[__builtin_ctzll(others)]), next));
+}
+/* Calls fn for each task that waits. */
+void zd_cuda_order_walk(const struct zd_cuda_order *order, void (*fn)(struct zd_cuda_task *task));
+
+#endif

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_task.h - a command in the form in which executors and workers run it: locations are addresses, arrays
+ * are copied.
+ *
+ * The loop's thread makes tasks. A task of a segment completes on its device's worker. Tasks of
+ * communicators, and SIGNALs of exchanges' timelines, complete on the device's thread for communicators, the
+ * only one that stores into these timelines. All other tasks complete on the device's executor, the only
+ * thread that stores into the device's other timelines.
+ */
+#ifndef ZD_EXECUTOR_CUDA_TASK_H
+#define ZD_EXECUTOR_CUDA_TASK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "executor/backend.h"
+#include "executor/cuda/cuda_segment.h"
+#include "executor/cuda/cuda_session.h"
+#include "executor/nccl/cuda_comm_queue.h"
+#include "executor/task.h"
+
+struct zd_cuda_task;
+
+/* An EXCHANGE or AGREE. */
+struct zd_cuda_exchange {
+	struct zd_cuda_comm_op op;
+	struct zd_cuda_task *task; /* the task that owns the exchange */
+	uint64_t comm;
+	struct zd_exchange_desc desc; /* of an EXCHANGE; its locations and `what` are not valid */
+	char what[ZD_CUDA_COMM_WHAT];
+	unsigned char value[ZD_AGREE_BYTES];
+	bool ended; /* earlier exchanges of its timeline have not */
+	TAILQ_ENTRY(zd_cuda_exchange) under_way;
+};
+
+struct zd_cuda_task {
+	STAILQ_ENTRY(zd_cuda_task) next;
+	struct zd_task base;
+	struct zd_cuda_session *session; /* NULL: no signal, or the session has ended */
+	uint32_t target;                 /* the device that the task writes to, which selects its queue */
+	bool gpu_stores;                 /* the GPU stores the value, once all pieces are issued */
+	bool cpu_stores;                 /* the CPU stores it, and nothing of the timeline is issued before */
+	struct zd_completion completion;
+	union {
+		struct {
+			zd_cu_ptr dst, src; /* src 0: fill with the pattern */
+			uint64_t pattern;   /* as of a command */
+			uint64_t bytes, issued_bytes;
+			uint64_t seen_ns;        /* when its executor received it */
+			bool turn;               /* it has a turn: cuda_turns.h */
+		} copy;                          /* COPY, FILL */
+		struct zd_cuda_segment *destroy; /* owned; NULL if its creation failed */
+		struct {
+			struct zd_reduce_desc desc; /* its locations are not valid */
+			zd_cu_ptr target;
+			zd_cu_ptr *inputs; /* owned */
+		} reduce;
+		struct {
+			uint32_t count, uid;
+		} ids;
+		struct zd_comm_desc *comm_open; /* owned, with its strings */
+		struct {
+			uint64_t comm;
+			bool abort;
+		} comm_close;
+		struct zd_cuda_exchange *exchange; /* owned */
+	} u;
+};
+
+STAILQ_HEAD(zd_cuda_tasks, zd_cuda_task);
+
+/* `signalled` and `watched` are the sessions that the command names; NULL when it names none or the session
+ * has ended. The task takes references of its own. */
+struct zd_cuda_task *zd_cuda_task_new(const struct zd_command *command, struct zd_cuda_segments *segments,
+                                      struct zd_backend_session *signalled,
+                                      struct zd_backend_session *watched);
+/* Frees all of a task that has not run, but for a segment to be destroyed: that is left to a worker. */
+void zd_cuda_task_free(struct zd_cuda_task *task);
+
+static inline bool zd_cuda_task_exchanges(const struct zd_cuda_task *task)
+{
+	return task->base.kind == ZD_CMD_EXCHANGE || task->base.kind == ZD_CMD_AGREE;
+}
+
+static inline bool zd_cuda_task_copies(const struct zd_cuda_task *task)
+{
+	return task->base.kind == ZD_CMD_COPY || task->base.kind == ZD_CMD_FILL;
+}
+
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host_segment.h - the memory of emulated devices: sealed memfd segments, mapped in the daemon and in the
+ * clients.
+ *
+ * A segment is sparse: pages are allocated at their first use. Its size is sealed before another process has
+ * it, so no client can truncate it while an executor uses it.
+ *
+ * Three cases cannot be prevented:
+ *
+ * - When the machine or the cgroup runs out of memory while pages are filled, the kernel's out-of-memory
+ * killer selects a process, possibly the daemon. Pages count for the cgroup that touched them first, often a
+ * client's. Memory limits should be above the sum of the arenas.
+ *
+ * - A client can punch holes into memory that it may write: the pages return, zeroed, at their next use.
+ *
+ * - SIGBUS follows a hardware memory error, and the use of a punched page under strict overcommit when memory
+ * has run out.
+ */
+#ifndef ZD_EXECUTOR_HOST_SEGMENT_H
+#define ZD_EXECUTOR_HOST_SEGMENT_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "core/command.h"
+
+struct zd_err;
+
+struct zd_host_segment {
+	uint32_t id;
+	int fd;
+	uint8_t *base;
+	uint64_t bytes;
+	LIST_ENTRY(zd_host_segment) in_bucket;
+};
+
+LIST_HEAD(zd_host_segment_bucket, zd_host_segment);
+
+#define ZD_HOST_SEGMENT_BUCKETS 256u
+
+/* The segments of all devices by id. Executors add segments, the loop's thread finds and removes them. The
+ * lock is held for these table operations only. */
+struct zd_host_segments {
+	pthread_mutex_t lock;
+	struct zd_host_segment_bucket buckets[ZD_HOST_SEGMENT_BUCKETS]; /* by id; ids are consecutive */
+};
+
+/* The machine's memory; 0 when unknown. */
+uint64_t zd_host_memory_bytes(void);
+
+/* Makes a zeroed segment, which is in no table yet. Errors: NO_MEMORY with both sizes, SYSTEM. */
+int zd_host_segment_new(uint32_t id, uint64_t bytes, struct zd_host_segment **segment, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Unmaps the segment. The kernel frees the memory when the last client has unmapped it too. NULL is
+ * allowed. */
+void zd_host_segment_free(struct zd_host_segment *segment);
+
+void zd_host_segments_init(struct zd_host_segments *segments);
+/* Frees the remaining segments. */
+void zd_host_segments_deinit(struct zd_host_segments *segments);
+/* The table then owns the segment. */
+void zd_host_segments_add(struct zd_host_segments *segments, struct zd_host_segment *segment);
+/* Removes the segment, which the caller then owns. NULL if there is none. */
+struct zd_host_segment *zd_host_segments_take(struct zd_host_segments *segments, uint32_t id);
+/* -1 if there is none. */
+int zd_host_segments_fd(struct zd_host_segments *segments, uint32_t id);
+/* The address of the location's first byte; NULL for an empty location. A location beyond its segment is an
+ * error of the core and aborts the daemon. */
+void *zd_host_segments_at(struct zd_host_segments *segments, const struct zd_location *location);
+
+#endif

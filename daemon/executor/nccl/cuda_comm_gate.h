@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_comm_gate.h - mutual exclusion, in one daemon, between running kernels of communicators and driver
+ * calls that wait for them.
+ *
+ * A communicator's kernel runs until all ranks have launched theirs, which may take any time. A driver call
+ * that frees or unregisters pinned memory waits for all kernels of the process's context, and blocks all
+ * other driver calls meanwhile (tests/bench/results/2026-11-22-h200-x2-ahead.txt). Executors would stop, and
+ * so would a rank that needs an executor before it can launch its kernel: a deadlock.
+ *
+ * So a thread frees pinned memory only while no such kernel runs, and no kernel is launched while a thread
+ * frees. Freeing takes milliseconds and depends on no other process, so launches are delayed only briefly.
+ * Freeing has no priority: it waits until no kernel happens to run, because delaying launches for it could
+ * block a rank that another rank waits for.
+ *
+ * Aborting a communicator does not use the gate: the abort is what frees the other ranks.
+ */
+#ifndef ZD_EXECUTOR_CUDA_COMM_GATE_H
+#define ZD_EXECUTOR_CUDA_COMM_GATE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One per daemon, since the GPUs of a process share these calls. Thread-safe; no function waits. */
+struct zd_cuda_comm_gate {
+	pthread_mutex_t lock;
+	uint32_t running; /* operations of communicators that were launched and have not ended */
+	uint32_t freeing; /* threads that free pinned memory */
+};
+
+void zd_cuda_comm_gate_init(struct zd_cuda_comm_gate *gate);
+/* `running` and `freeing` must be 0. */
+void zd_cuda_comm_gate_deinit(struct zd_cuda_comm_gate *gate);
+
+/* Called before a launch. False: a thread is freeing memory; the caller retries. */
+bool zd_cuda_comm_gate_enter(struct zd_cuda_comm_gate *gate) __attribute__((warn_unused_result));
+/* Called once for each successful enter, when the operation has ended. */
+void zd_cuda_comm_gate_leave(struct zd_cuda_comm_gate *gate);
+
+/* Called before freeing. False: an operation runs; the caller retries. */
+bool zd_cuda_comm_gate_close(struct zd_cuda_comm_gate *gate) __attribute__((warn_unused_result));
+void zd_cuda_comm_gate_open(struct zd_cuda_comm_gate *gate);
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* thread.c - threads of a backend, and their sleep. */
+#include "executor/thread.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "base/err.h"
+
+#define NAME_BYTES     16     /* the kernel's limit, including the terminating zero */
+#define TIMER_SLACK_NS 1000ul /* the kernel's default of 50 us would more than double a short sleep */
+#define SECOND_NS      1000000000l
+
+/* A new thread inherits the timer slack of its creator, so the creator's is changed for a moment. */
+static int start(pthread_t *thread, void *(*run)(void *arg), void *arg)
+{
+	long before = prctl(PR_GET_TIMERSLACK, 0ul, 0ul, 0ul, 0ul);
+	(void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0ul, 0ul, 0ul);
+	int error = pthread_create(thread, NULL, run, arg);
+	if (before > 0)
+		(void)prctl(PR_SET_TIMERSLACK, (unsigned long)before, 0ul, 0ul, 0ul);
+	return error;
+}
+
+/* All signals are blocked in the thread, because the loop handles them. With SIGXFSZ blocked, a segment
+ * beyond RLIMIT_FSIZE fails with an error. */
+int zd_thread_start(pthread_t *thread, const char *name, void *(*run)(void *arg), void *arg,
+                    struct zd_err *err)
+{
+	char cut[NAME_BYTES];
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int error = start(thread, run, arg);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (error)
+		return zd_err_errno(err, error, "the thread %s", name);
+	(void)snprintf(cut, sizeof(cut), "%s", name);
+	(void)pthread_setname_np(*thread, cut);
+	return 0;
+}
+
+uint64_t zd_thread_now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
+}
+
+void zd_cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t monotonic;
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+}
+
+void zd_cond_sleep(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns)
+{
+	struct timespec until;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += (time_t)(ns / SECOND_NS);
+	until.tv_nsec += (long)(ns % SECOND_NS);
+	if (until.tv_nsec >= SECOND_NS) {
+		until.tv_nsec -= SECOND_NS;
+		until.tv_sec++;
+	}
+	(void)pthread_cond_timedwait(cond, lock, &until);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* thread.h - threads of a backend, and their sleep with a time limit. */
+#ifndef ZD_EXECUTOR_THREAD_H
+#define ZD_EXECUTOR_THREAD_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+struct zd_err;
+
+/* Starts a thread with all signals blocked, whose sleeps end within a microsecond of their time. `name` is
+ * cut to 15 bytes. Errors: SYSTEM. */
+int zd_thread_start(pthread_t *thread, const char *name, void *(*run)(void *arg), void *arg,
+                    struct zd_err *err) __attribute__((warn_unused_result));
+
+/* A condition for zd_cond_sleep(). */
+void zd_cond_init(pthread_cond_t *cond);
+/* Waits until the condition is signalled, the time has passed, or a spurious wake-up. The caller holds the
+ * lock. */
+void zd_cond_sleep(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns);
+
+/* The monotonic clock. */
+uint64_t zd_thread_now_ns(void);
+
+/* To be called between two polls of a busy-polling thread. */
+static inline void zd_spin_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+#endif

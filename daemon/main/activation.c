@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* activation.c - a socket on which the service manager listens for the daemon. */
+#include "main/activation.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <systemd/sd-daemon.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "main/config.h"
+#include "main/service.h"
+#include "server/bind.h"
+#include "server/listener.h"
+
+static int npassed;
+
+/* After any other exit the manager starts the daemon again, which then serves the waiting connections. */
+static void on_program_end(int status, void *arg)
+{
+	(void)arg;
+	if (status != ZD_EXIT_CONFIG)
+		return;
+	for (int sock = SD_LISTEN_FDS_START; sock < SD_LISTEN_FDS_START + npassed; sock++)
+		zd_listener_turn_away(sock);
+}
+
+void zd_activation_open(void)
+{
+	npassed = sd_listen_fds(1);
+	for (int sock = SD_LISTEN_FDS_START; sock < SD_LISTEN_FDS_START + npassed; sock++)
+		(void)fcntl(sock, F_SETFL, O_NONBLOCK);
+	(void)on_exit(on_program_end, NULL);
+}
+
+/* The service manager decides path and permissions; the configuration's settings have no effect. */
+static void warn_of_other_socket(const struct zd_config *config, const struct sockaddr_un *address)
+{
+	struct stat found;
+
+	if (strcmp(config->socket_path, address->sun_path) != 0)
+		zd_log(ZD_LOG_WARNING, "the service manager's socket is %s: socket = %s is not used",
+		       address->sun_path, config->socket_path);
+	if (stat(address->sun_path, &found) == 0 && (found.st_mode & 0777) != config->socket_mode)
+		zd_log(ZD_LOG_WARNING,
+		       "the service manager's socket has mode %04o: socket_mode = %04o is not used, but "
+		       "SocketMode= of its unit",
+		       found.st_mode & 0777, config->socket_mode);
+}
+
+int zd_activation_adopt(const struct zd_config *config, struct zd_bound *bound, struct zd_err *err)
+{
+	int sock = SD_LISTEN_FDS_START;
+	socklen_t bytes = sizeof(bound->address) - 1; /* leaves a terminating zero */
+
+	*bound = (struct zd_bound){.sock = -1};
+	if (npassed <= 0)
+		return 0;
+	if (npassed != 1 || sd_is_socket_unix(sock, SOCK_SEQPACKET, 1, NULL, 0) <= 0)
+		return zd_err_set(
+		        err, ZEROD_E_INVALID,
+		        "the service manager passed %d descriptors: expected one listening Unix socket of "
+		        "ListenSequentialPacket=",
+		        npassed);
+	if (getsockname(sock, (struct sockaddr *)&bound->address, &bytes) < 0)
+		return zd_err_errno(err, errno, "the service manager's socket");
+	bound->sock = sock;
+	warn_of_other_socket(config, &bound->address);
+	return 0;
+}

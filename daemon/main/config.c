@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config.c - settings by name, and the INI file that contains them.
+ *
+ * Each key is a line of the table below: the function that parses and stores its value, and the expected
+ * value for error texts. Reading stops at the first error, which is reported with its line.
+ */
+#include "main/config.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <ini.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "executor/backend.h"
+#include "proto/limits.h"
+
+#define DEFAULT_DRAIN_S 10
+#define MAX_DRAIN_S     86400
+/* PyTorch's default for NCCL: ranks may compile, or write a checkpoint, while others wait for them in a
+ * collective. */
+#define DEFAULT_COLLECTIVE_S 600
+#define MAX_COLLECTIVE_S     86400
+#define KEYS_TEXT            160
+
+/* ---- Parsing a value: returns 0, or -1 when it is not as `expected` describes -------------------------- */
+
+static int read_number(const char *text, int base, unsigned long least, unsigned long most,
+                       unsigned long *number)
+{
+	char *end;
+	unsigned long value;
+
+	errno = 0;
+	value = strtoul(text, &end, base);
+	if (text[0] < '0' || text[0] > '9' || *end || errno || value < least || value > most)
+		return -1;
+	*number = value;
+	return 0;
+}
+
+static int read_u32(const char *text, unsigned long least, unsigned long most, uint32_t *number)
+{
+	unsigned long value;
+
+	if (read_number(text, 10, least, most, &value) != 0)
+		return -1;
+	*number = (uint32_t)value;
+	return 0;
+}
+
+static int read_bytes(const char *text, uint64_t *bytes)
+{
+	uint64_t value;
+
+	if (zd_bytes_parse(text, &value, NULL) != 0 || value > ZD_MAX_BYTES)
+		return -1;
+	*bytes = value;
+	return 0;
+}
+
+static int set_socket(struct zd_config *config, const char *text)
+{
+	size_t bytes = strlen(text);
+
+	if (bytes == 0 || bytes >= sizeof(config->socket_path))
+		return -1;
+	memcpy(config->socket_path, text, bytes + 1);
+	return 0;
+}
+
+static int set_socket_mode(struct zd_config *config, const char *text)
+{
+	unsigned long mode;
+
+	if (read_number(text, 8, 0, 0777, &mode) != 0)
+		return -1;
+	config->socket_mode = (mode_t)mode;
+	return 0;
+}
+
+static int set_admin_group(struct zd_config *config, const char *text)
+{
+	struct group *group;
+
+	if (!text[0]) {
+		config->has_admin_group = false;
+		return 0;
+	}
+	group = getgrnam(text); /* the static result is safe: one thread at a time reads a configuration */
+	if (!group)
+		return -1;
+	config->has_admin_group = true;
+	config->admin_group = group->gr_gid;
+	return 0;
+}
+
+static int set_log_level(struct zd_config *config, const char *text)
+{
+	static const struct {
+		const char *name;
+		enum zd_log_level level;
+	} levels[] = {{"error", ZD_LOG_ERROR},
+	              {"warning", ZD_LOG_WARNING},
+	              {"notice", ZD_LOG_NOTICE},
+	              {"info", ZD_LOG_INFO},
+	              {"debug", ZD_LOG_DEBUG}};
+
+	for (size_t i = 0; i < ZD_ARRAY_LEN(levels); i++) {
+		if (strcmp(text, levels[i].name) == 0) {
+			config->log_level = levels[i].level;
+			return 0;
+		}
+	}
+	return -1;
+}
+
+static int set_drain_timeout(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 0, MAX_DRAIN_S, &config->drain_timeout_s);
+}
+
+/* "auto" is resolved at the start. */
+static int set_backend(struct zd_config *config, const char *text)
+{
+	if (strcmp(text, "auto") == 0)
+		config->backend = NULL;
+	else if (strcmp(text, zd_backend_host.name) == 0)
+		config->backend = &zd_backend_host;
+	else if (strcmp(text, zd_backend_cuda.name) == 0)
+		config->backend = &zd_backend_cuda;
+	else
+		return -1;
+	return 0;
+}
+
+/* A number, or "GPU-12345678-1234-1234-1234-123456789abc". */
+static bool is_gpu(const char *word, size_t bytes)
+{
+	static const char form[] = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+
+	if (strspn(word, "0123456789") >= bytes)
+		return true;
+	if (bytes != sizeof(form) - 1)
+		return false;
+	for (size_t i = 0; i < bytes; i++)
+		if (form[i] == 'x' ? !strchr("0123456789abcdef", word[i]) : word[i] != form[i])
+			return false;
+	return true;
+}
+
+/* The backend checks that the GPUs exist. */
+static int set_gpus(struct zd_config *config, const char *text)
+{
+	static const char between[] = " ,\t";
+	const char *word = text + strspn(text, between);
+	size_t bytes = strlen(text);
+
+	if (*word == '\0' || bytes >= sizeof(config->gpus))
+		return -1;
+	while (*word && strcmp(text, ZD_DEFAULT_GPUS) != 0) {
+		size_t word_bytes = strcspn(word, between);
+
+		if (!is_gpu(word, word_bytes))
+			return -1;
+		word += word_bytes;
+		word += strspn(word, between);
+	}
+	memcpy(config->gpus, text, bytes + 1);
+	return 0;
+}
+
+static int set_count(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 1, ZD_MAX_DEVICES, &config->device_count);
+}
+
+static int set_arena(struct zd_config *config, const char *text)
+{
+	return read_bytes(text, &config->arena_bytes);
+}
+
+static int set_gather_budget(struct zd_config *config, const char *text)
+{
+	return read_bytes(text, &config->gather_budget_bytes);
+}
+
+static int set_staging(struct zd_config *config, const char *text)
+{
+	return read_bytes(text, &config->staging_bytes);
+}
+
+static int set_segment(struct zd_config *config, const char *text)
+{
+	return read_bytes(text, &config->segment_bytes);
+}
+
+static int set_nccl(struct zd_config *config, const char *text)
+{
+	size_t bytes = strlen(text);
+
+	if (bytes >= sizeof(config->nccl_path))
+		return -1;
+	memcpy(config->nccl_path, text, bytes + 1);
+	return 0;
+}
+
+static int set_check(struct zd_config *config, const char *text)
+{
+	bool yes = strcmp(text, "yes") == 0;
+
+	if (!yes && strcmp(text, "no") != 0)
+		return -1;
+	config->check_collectives = yes;
+	return 0;
+}
+
+static int set_collective_timeout(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 0, MAX_COLLECTIVE_S, &config->collective_timeout_s);
+}
+
+static int set_uid_quota(struct zd_config *config, const char *text)
+{
+	return read_bytes(text, &config->uid_quota_bytes);
+}
+
+static int set_max_sessions(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 1, ZD_MAX_SESSIONS, &config->max_sessions);
+}
+
+/* ---- Keys ---------------------------------------------------------------------------------------------- */
+
+#define SIZE_EXPECTED "a size such as 64G, at most 1024T"
+
+static const struct key {
+	const char *section, *name;
+	int (*set)(struct zd_config *config, const char *text);
+	const char *expected;
+} keys[] = {
+        {"daemon", "socket", set_socket, "a path of 1 to 107 bytes"},
+        {"daemon", "socket_mode", set_socket_mode, "permissions in octal such as 0660"},
+        {"daemon", "admin_group", set_admin_group, "the name of a group on this machine"},
+        {"daemon", "log_level", set_log_level, "error, warning, notice, info or debug"},
+        {"daemon", "drain_timeout_s", set_drain_timeout, "a number of seconds, at most 86400"},
+        {"devices", "backend", set_backend, "auto, host or cuda"},
+        {"devices", "count", set_count, "a number from 1 to 64"},
+        {"devices", "gpus", set_gpus, "all, or a list of UUIDs or numbers such as 0,1"},
+        {"devices", "arena", set_arena, SIZE_EXPECTED},
+        {"devices", "gather_budget", set_gather_budget, SIZE_EXPECTED},
+        {"devices", "staging", set_staging, SIZE_EXPECTED},
+        {"devices", "segment", set_segment, SIZE_EXPECTED},
+        {"collectives", "nccl", set_nccl, "a path of at most 1023 bytes"},
+        {"collectives", "check", set_check, "yes or no"},
+        {"collectives", "timeout_s", set_collective_timeout, "a number of seconds, at most 86400"},
+        {"limits", "uid_quota", set_uid_quota, SIZE_EXPECTED},
+        {"limits", "max_sessions", set_max_sessions, "a number from 1 to 1024"},
+};
+
+_Static_assert(sizeof(((struct zd_config *)0)->socket_path) == 108,
+               "the text of the key socket names the limit");
+_Static_assert(ZD_CONFIG_PATH_BYTES == 1024, "the text of the key nccl names the limit");
+_Static_assert(ZD_MAX_DEVICES == 64, "the text of the key count names the limit");
+_Static_assert(ZD_MAX_SESSIONS == 1024, "the text of the key max_sessions names the limit");
+_Static_assert(ZD_MAX_BYTES == 1024ull << 40, "the text of the sizes names the limit");
+
+static int refuse(const struct key *key, const char *value, struct zd_err *err)
+{
+	const char *mig = key->set == set_gpus ? strstr(value, "MIG-") : NULL;
+
+	if (!mig)
+		return zd_err_set(err, ZEROD_E_INVALID, "expected %s, found '%s'", key->expected, value);
+	return zd_err_set(err, ZEROD_E_INVALID,
+	                  "expected whole GPUs, found '%.*s': a MIG instance has no peer access to other "
+	                  "GPUs",
+	                  (int)strcspn(mig, " ,\t"), mig);
+}
+
+static int check_section(const char *section, struct zd_err *err)
+{
+	for (size_t i = 0; i < ZD_ARRAY_LEN(keys); i++)
+		if (strcmp(keys[i].section, section) == 0)
+			return 0;
+	return zd_err_set(err, ZEROD_E_INVALID,
+	                  "unknown section, expected [daemon], [devices], [collectives] or [limits]");
+}
+
+static int unknown_key(const char *section, struct zd_err *err)
+{
+	char names[KEYS_TEXT] = "";
+	size_t used = 0;
+	int rc = check_section(section, err);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(keys); i++)
+		if (strcmp(keys[i].section, section) == 0 && used < sizeof(names))
+			used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
+			                         keys[i].name);
+	return zd_err_set(err, ZEROD_E_INVALID, "unknown key, expected one of %s", names);
+}
+
+int zd_config_set(struct zd_config *config, const char *section, const char *key, const char *value,
+                  struct zd_err *err)
+{
+	for (size_t i = 0; i < ZD_ARRAY_LEN(keys); i++) {
+		if (strcmp(keys[i].section, section) != 0 || strcmp(keys[i].name, key) != 0)
+			continue;
+		if (keys[i].set(config, value) == 0)
+			return 0;
+		return refuse(&keys[i], value, err);
+	}
+	return unknown_key(section, err);
+}
+
+void zd_config_init(struct zd_config *config)
+{
+	*config = (struct zd_config){
+	        .socket_path = ZD_DEFAULT_SOCKET,
+	        .socket_mode = 0666,
+	        .log_level = ZD_LOG_INFO,
+	        .drain_timeout_s = DEFAULT_DRAIN_S,
+	        .device_count = ZD_DEFAULT_DEVICES,
+	        .gpus = ZD_DEFAULT_GPUS,
+	        .collective_timeout_s = DEFAULT_COLLECTIVE_S,
+	        .max_sessions = ZD_MAX_SESSIONS,
+	};
+}
+
+static int check_part(const char *key, uint64_t bytes, uint64_t arena_bytes, struct zd_err *err)
+{
+	char part[ZD_BYTES_TEXT], arena[ZD_BYTES_TEXT];
+
+	if (arena_bytes == 0 || bytes <= arena_bytes)
+		return 0;
+	return zd_err_set(err, ZEROD_E_INVALID, "[devices] %s: expected at most the arena's %s, found %s",
+	                  key, zd_bytes_text(arena_bytes, arena), zd_bytes_text(bytes, part));
+}
+
+int zd_config_check(const struct zd_config *config, struct zd_err *err)
+{
+	int rc = check_part("gather_budget", config->gather_budget_bytes, config->arena_bytes, err);
+
+	if (rc == 0)
+		rc = check_part("staging", config->staging_bytes, config->arena_bytes, err);
+	return rc;
+}
+
+/* ---- The file ------------------------------------------------------------------------------------------ */
+
+#define LINE_BYTES 8192u
+
+struct file {
+	FILE *stream;
+	const char *path;
+	char text[LINE_BYTES]; /* the line being read */
+	const char *value;     /* in `text`, if the line is too long for the parser; else NULL */
+	int line;              /* its number, from 1 */
+	int failure;           /* errno of a failed read; 0: none */
+	struct zd_config config;
+	struct zd_err err; /* the first error */
+};
+
+static bool is_blank_or_comment(const char *rest)
+{
+	rest += strspn(rest, " \t\r\n");
+	return *rest == '\0' || *rest == ';' || *rest == '#';
+}
+
+/* Returns the next line without its indentation, because the parser treats an indented line as a
+ * continuation. NULL at the end, or after an error. */
+static char *next_text(struct file *file)
+{
+	size_t bytes;
+
+	if (!fgets(file->text, sizeof(file->text), file->stream)) {
+		file->failure = ferror(file->stream) ? errno : 0;
+		return NULL;
+	}
+	file->line++;
+	bytes = strlen(file->text);
+	if (bytes == 0 || (file->text[bytes - 1] != '\n' && !feof(file->stream))) {
+		(void)zd_err_set(&file->err, ZEROD_E_INVALID,
+		                 "%s:%d: expected text of at most %u bytes, without bytes of 0", file->path,
+		                 file->line, LINE_BYTES - 2);
+		return NULL;
+	}
+	return file->text + strspn(file->text, " \t");
+}
+
+/* Removes a comment behind the value, and the blanks around it. */
+static const char *trim(char *value)
+{
+	static const char blanks[] = " \t\r\n";
+	char *end = value + strlen(value);
+
+	for (char *at = value; (at = strchr(at, ';')); at++) {
+		if (at > value && strchr(blanks, at[-1])) {
+			end = at;
+			break;
+		}
+	}
+	while (end > value && strchr(blanks, end[-1]))
+		end--;
+	*end = '\0';
+	return value + strspn(value, blanks);
+}
+
+/* The parser accepts lines of about 200 bytes. For a longer one it gets the key only, and take_key() uses the
+ * value from `file`. */
+static void split(struct file *file, char *text, char *line, size_t room_bytes)
+{
+	size_t key_bytes = strcspn(text, "=");
+
+	if (is_blank_or_comment(text)) {
+		(void)snprintf(line, room_bytes, "\n");
+	} else if (text[key_bytes] == '\0' || key_bytes + sizeof("=\n") > room_bytes) {
+		(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: expected 'key = value' or '[section]'",
+		                 file->path, file->line);
+	} else {
+		file->value = trim(text + key_bytes + 1);
+		(void)snprintf(line, room_bytes, "%.*s=\n", (int)key_bytes, text);
+	}
+}
+
+/* Returns one line for the parser; NULL at the end, or after an error. */
+static char *read_line(char *line, int room_bytes, void *arg)
+{
+	struct file *file = arg;
+	char *text = file->err.status ? NULL : next_text(file);
+	char *end;
+
+	file->value = NULL;
+	if (!text)
+		return NULL;
+	if (strlen(text) < (size_t)room_bytes)
+		(void)snprintf(line, (size_t)room_bytes, "%s", text);
+	else
+		split(file, text, line, (size_t)room_bytes);
+	if (file->err.status)
+		return NULL;
+	/* The parser reports neither sections without keys nor text behind a section. */
+	end = line[0] == '[' ? strchr(line, ']') : NULL;
+	if (end) {
+		struct zd_err err;
+
+		*end = '\0';
+		if (check_section(line + 1, &err) != 0)
+			(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: [%s]: %s", file->path,
+			                 file->line, line + 1, err.text);
+		else if (!is_blank_or_comment(end + 1))
+			(void)zd_err_set(&file->err, ZEROD_E_INVALID,
+			                 "%s:%d: [%s]: expected nothing behind it, or a comment", file->path,
+			                 file->line, line + 1);
+		*end = ']';
+	}
+	return file->err.status ? NULL : line;
+}
+
+/* The parser's callback. Returns 1 if the parser is to continue. */
+static int take_key(void *arg, const char *section, const char *key, const char *value)
+{
+	struct file *file = arg;
+	struct zd_err err;
+
+	if (!section[0])
+		(void)zd_err_set(&file->err, ZEROD_E_INVALID,
+		                 "%s:%d: %s: expected a section such as [daemon] before it", file->path,
+		                 file->line, key);
+	else if (zd_config_set(&file->config, section, key, file->value ? file->value : value, &err) != 0)
+		(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: [%s] %s: %s", file->path, file->line,
+		                 section, key, err.text);
+	return file->err.status == 0;
+}
+
+int zd_config_read(struct zd_config *config, const char *path, struct zd_err *err)
+{
+	struct file file = {.path = path, .config = *config, .err = ZD_ERR_NONE};
+	int line;
+
+	file.stream = fopen(path, "re");
+	if (!file.stream && errno == ENOENT)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "%s: no such file", path);
+	if (!file.stream)
+		return zd_err_errno(err, errno, "%s: opening the file", path);
+	line = ini_parse_stream(read_line, &file, take_key, &file);
+	(void)fclose(file.stream);
+	if (file.failure)
+		return zd_err_errno(err, file.failure, "%s: reading it", path);
+	/* The parser may have found a malformed line before the key that was rejected. */
+	if (line > 0 && (!file.err.status || line < file.line))
+		return zd_err_set(err, ZEROD_E_INVALID, "%s:%d: expected 'key = value' or '[section]'", path,
+		                  line);
+	if (file.err.status)
+		return zd_err_set(err, file.err.status, "%s", file.err.text);
+	*config = file.config;
+	return 0;
+}

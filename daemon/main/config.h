@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config.h - the daemon's settings: defaults, then the configuration file, then the command line.
+ *
+ * packaging/zerod.conf shows every key with its default.
+ */
+#ifndef ZD_MAIN_CONFIG_H
+#define ZD_MAIN_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+#include "base/log.h"
+
+struct zd_err;
+struct zd_backend_ops;
+
+#define ZD_DEFAULT_CONFIG    "/etc/zerod/zerod.conf"
+#define ZD_DEFAULT_DEVICES   1
+#define ZD_DEFAULT_GPUS      "all"
+#define ZD_CONFIG_GPUS_BYTES 2752 /* 64 UUIDs with separators */
+#define ZD_CONFIG_PATH_BYTES 1024
+
+struct zd_config {
+	/* [daemon] */
+	char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	mode_t socket_mode;
+	bool has_admin_group;
+	gid_t admin_group;
+	enum zd_log_level log_level;
+	uint32_t drain_timeout_s;
+	/* [devices]; for bytes, 0 is the default of the backend or the engine */
+	const struct zd_backend_ops *backend; /* NULL: auto */
+	uint32_t device_count;                /* host */
+	char gpus[ZD_CONFIG_GPUS_BYTES];      /* cuda: "all", or UUIDs and indices */
+	uint64_t arena_bytes, gather_budget_bytes, staging_bytes, segment_bytes;
+	/* [collectives] */
+	char nccl_path[ZD_CONFIG_PATH_BYTES]; /* "": as the dynamic linker finds it */
+	bool check_collectives;
+	uint32_t collective_timeout_s; /* 0: none */
+	/* [limits] */
+	uint64_t uid_quota_bytes; /* 0: none */
+	uint32_t max_sessions;
+};
+
+void zd_config_init(struct zd_config *config);
+
+/* Applies the file's settings; on failure nothing is changed. INVALID, with file, line, key and the expected
+ * value; NOT_FOUND or SYSTEM when the file cannot be read. */
+int zd_config_read(struct zd_config *config, const char *path, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* Applies one setting. INVALID, with the expected and the found value; also for a key that does not exist. */
+int zd_config_set(struct zd_config *config, const char *section, const char *key, const char *value,
+                  struct zd_err *err) __attribute__((warn_unused_result));
+
+/* Checks settings against each other. */
+int zd_config_check(const struct zd_config *config, struct zd_err *err) __attribute__((warn_unused_result));
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* main.c - zerod, the daemon that owns a node's memory of sharded training. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/spin.h"
+#include "base/std_fds.h"
+#include "executor/nccl/cuda_comm_ids.h"
+#include "main/activation.h"
+#include "main/config.h"
+#include "main/log.h"
+#include "main/options.h"
+#include "main/service.h"
+#include "server/loop.h"
+
+int main(int argc, char **argv)
+{
+	uint64_t started_ns = zd_loop_now_ns();
+	struct zd_options options;
+	struct zd_config config;
+	struct zd_err err;
+
+	zd_std_fds_fill();
+	if (argc > 1 && strcmp(argv[1], ZD_CUDA_IDS_PROGRAM_ARG) == 0)
+		return zd_cuda_ids_main(argc - 2, argv + 2);
+	zd_activation_open();
+	zd_options_parse(argc, argv, &options);
+	if (zd_spin_check(&err) != 0 || zd_options_load(&options, &config, &err) != 0) {
+		(void)fprintf(stderr, "zerod: %s\n", err.text);
+		return ZD_EXIT_CONFIG;
+	}
+	if (options.check_config) {
+		(void)puts("zerod: the configuration is valid");
+		return ZD_EXIT_OK;
+	}
+	zd_log_open(options.foreground);
+	zd_log_set_level(config.log_level);
+	return zd_service_run(&options, &config, started_ns);
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options.c - the command line. zd_options_load() checks values with the rules of the file. */
+#include "main/options.h"
+
+#include <argp.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "main/config.h"
+
+#define EXIT_USAGE 2
+
+enum option_key {
+	OPT_CONFIG = 'c',
+	OPT_SOCKET = 's',
+	OPT_BACKEND = 'b',
+	OPT_DEVICES = 'd',
+	OPT_GPUS = 'g',
+	OPT_ARENA = 'a',
+	OPT_FOREGROUND = 'f',
+	OPT_CHECK_CONFIG = 256, /* this and the following have no short form */
+	OPT_NCCL,
+};
+
+static const struct argp_option argp_options[] = {
+        {"config", OPT_CONFIG, "FILE", 0, "Configuration (default: " ZD_DEFAULT_CONFIG ", if it exists)", 0},
+        {"check-config", OPT_CHECK_CONFIG, NULL, 0, "Check configuration and command line, then end", 0},
+        {"socket", OPT_SOCKET, "PATH", 0, "Socket to listen on", 0},
+        {"backend", OPT_BACKEND, "NAME", 0,
+         "host (emulated devices), cuda (GPUs), or auto: GPUs if there are any", 0},
+        {"devices", OPT_DEVICES, "N", 0, "Number of emulated devices", 0},
+        {"gpus", OPT_GPUS, "LIST", 0, "Which GPUs, by UUID or number (default: all)", 0},
+        {"arena", OPT_ARENA, "SIZE", 0, "Memory of each device, such as 64G", 0},
+        {"nccl", OPT_NCCL, "FILE", 0, "NCCL's library, for groups that span daemons (default: libnccl.so.2)",
+         0},
+        {"foreground", OPT_FOREGROUND, NULL, 0, "Log to stderr, even where stderr is the journal's", 0},
+        {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static const char doc[] =
+        "Owns the memory of sharded training on this node, and gathers and reduces it for the training "
+        "processes that "
+        "connect to its socket."
+        "\vThe command line wins over the file. The program never puts itself into the background; it logs "
+        "to the "
+        "journal when a service manager has connected its stderr to it, and to stderr otherwise.\n\n"
+        "SIGHUP reads the limits again; SIGTERM and SIGINT end the daemon when the last session has ended, "
+        "or after "
+        "drain_timeout_s; a second one ends it at once.\n\n"
+        "Exit status: 0 ended in order, 1 failure, 2 usage or configuration.";
+
+static error_t take_option(int key, char *text, struct argp_state *state)
+{
+	struct zd_options *options = state->input;
+
+	switch (key) {
+	case OPT_CONFIG:
+		options->config_path = text;
+		return 0;
+	case OPT_CHECK_CONFIG:
+		options->check_config = true;
+		return 0;
+	case OPT_SOCKET:
+		options->socket = text;
+		return 0;
+	case OPT_BACKEND:
+		options->backend = text;
+		return 0;
+	case OPT_DEVICES:
+		options->devices = text;
+		return 0;
+	case OPT_GPUS:
+		options->gpus = text;
+		return 0;
+	case OPT_ARENA:
+		options->arena = text;
+		return 0;
+	case OPT_NCCL:
+		options->nccl = text;
+		return 0;
+	case OPT_FOREGROUND:
+		options->foreground = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		argp_error(state, "unexpected argument '%s'", text);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static void print_version(FILE *stream, struct argp_state *state)
+{
+	(void)state;
+	(void)fprintf(stream, "zerod %s\n", ZEROD_VERSION_TEXT);
+}
+
+void zd_options_parse(int argc, char **argv, struct zd_options *options)
+{
+	static const struct argp argp = {.options = argp_options, .parser = take_option, .doc = doc};
+
+	*options = (struct zd_options){.config_path = NULL};
+	argp_program_version_hook = print_version;
+	argp_err_exit_status = EXIT_USAGE;
+	(void)argp_parse(&argp, argc, argv, 0, NULL, options);
+}
+
+/* A file named on the command line must exist; the default one may be missing. */
+static int read_file(const struct zd_options *options, struct zd_config *config, struct zd_err *err)
+{
+	int rc;
+
+	if (options->config_path)
+		return zd_config_read(config, options->config_path, err);
+	rc = zd_config_read(config, ZD_DEFAULT_CONFIG, err);
+	return rc == ZEROD_E_NOT_FOUND ? 0 : rc;
+}
+
+int zd_options_load(const struct zd_options *options, struct zd_config *config, struct zd_err *err)
+{
+	const struct {
+		const char *option, *section, *key, *text;
+	} given[] = {
+	        {"--socket", "daemon", "socket", options->socket},
+	        {"--backend", "devices", "backend", options->backend},
+	        {"--devices", "devices", "count", options->devices},
+	        {"--gpus", "devices", "gpus", options->gpus},
+	        {"--arena", "devices", "arena", options->arena},
+	        {"--nccl", "collectives", "nccl", options->nccl},
+	};
+	struct zd_config loaded;
+	struct zd_err why;
+	int rc;
+
+	zd_config_init(&loaded);
+	rc = read_file(options, &loaded, err);
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(given); i++) {
+		if (!given[i].text)
+			continue;
+		rc = zd_config_set(&loaded, given[i].section, given[i].key, given[i].text, &why);
+		if (rc)
+			return zd_err_set(err, rc, "%s: %s", given[i].option, why.text);
+	}
+	rc = zd_config_check(&loaded, err);
+	if (rc)
+		return rc;
+	*config = loaded;
+	return 0;
+}

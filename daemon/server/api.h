@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * api.h - the daemon's implementation of the protocol: sessions, their requests, and the engine.
+ *
+ * The layer above opens a zd_api, passes accepted sockets and new limits to it, and ends it.
+ */
+#ifndef ZD_SERVER_API_H
+#define ZD_SERVER_API_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "proto/frame.h"
+#include "server/bridge.h"
+#include "server/conn.h"
+
+struct zd_api_session;
+struct zd_err;
+struct zd_loop;
+
+/* The settings that a reload may change. */
+struct zd_api_limits {
+	uint32_t max_sessions;        /* 1 .. ZD_MAX_SESSIONS */
+	uint64_t uid_quota_bytes;     /* 0: none */
+	uint64_t gather_budget_bytes; /* of each device; 0: the arena */
+	bool has_admin_group;         /* if false, only root and the daemon's own user are administrators */
+	gid_t admin_group;
+};
+
+struct zd_api {
+	struct zd_conns conns;
+	struct zd_bridge bridge;
+	struct zd_api_limits limits;
+	struct zd_api_session *sessions; /* uthash by id: sessions whose hello was accepted */
+	struct zd_api_session *recent;   /* the result of the last lookup; NULL: none */
+	struct zd_arena requests;        /* for the packet that is being handled */
+	struct zd_arena replies;         /* for the reply that is being made */
+	uint64_t started_ns;
+	uint64_t told_full_ns; /* the time of the last log line about max_sessions; 0: none */
+	bool draining;
+	void (*drained)(void *arg); /* NULL: not requested, or called already */
+	void *drained_arg;
+};
+
+/* Opens the backend and makes the engine too. */
+int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge_config *config,
+                const struct zd_api_limits *limits, struct zd_err *err) __attribute__((warn_unused_result));
+/* Ends all sessions, stops the backend, and begins to close the handles. */
+void zd_api_close(struct zd_api *api);
+/* To be called when the loop has closed the handles; also after a failed zd_api_open(), or without one. */
+void zd_api_deinit(struct zd_api *api);
+
+/* Serves a new connection (struct zd_listener's callback; `arg` is the api). Takes ownership of the socket,
+ * also on failure. */
+int zd_api_accept(void *arg, int sock, struct zd_err *err);
+
+void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits);
+
+/* Rejects new sessions and requests with SHUTDOWN from now on. `drained` is called once, when the last
+ * session has ended: at once if there is none. */
+void zd_api_drain(struct zd_api *api, void (*drained)(void *arg), void *arg);
+/* Called by session.c when a session has ended. */
+void zd_api_check_drained(struct zd_api *api);
+/* The number of sessions whose hello was accepted. */
+unsigned zd_api_session_count(const struct zd_api *api);
+/* The number of sessions that may be open. An eighth of max_sessions, from 1 to 8, is reserved for
+ * administrators, who can end other sessions; none of a max_sessions of 1. */
+uint32_t zd_api_session_room(const struct zd_api_limits *limits, bool admin);
+
+#endif

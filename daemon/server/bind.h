@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bind.h - the daemon's socket in the file system: created once, never replaced while a daemon serves it,
+ * removed at the end.
+ */
+#ifndef ZD_SERVER_BIND_H
+#define ZD_SERVER_BIND_H
+
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+struct zd_err;
+
+/* Identifies the socket file, so that no other file is removed. */
+struct zd_bound {
+	int sock; /* listens; non-blocking and close-on-exec */
+	struct sockaddr_un address;
+	dev_t device;
+	ino_t inode;
+};
+
+/*
+ * Binds the path and listens there, with these permissions. A socket left by a former daemon is replaced.
+ * INVALID: the path is too long or empty. NOT_FOUND: its folder does not exist. EXISTS: a daemon listens
+ * there (the text has its pid), or the file is not a socket. BUSY: another program keeps the folder locked.
+ * SYSTEM: other errors.
+ */
+int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Removes the socket file if it is still the one that zd_bind() made. The caller closes the socket. */
+void zd_bound_unlink(const struct zd_bound *bound);
+
+#endif

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bridge.c - connects the engine to a backend and to the loop.
+ *
+ * Executors append completions under a lock that is held for a copy of a few words; the loop swaps two arrays
+ * to receive all of them at once. What must hold: only the loop's thread calls the engine, and nothing is
+ * appended after the backend was closed.
+ */
+#include "server/bridge.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "server/loop.h"
+
+#define FIRST_ROOM 64u
+
+/* ---- From executors to the loop ------------------------------------------------------------------------ */
+
+static void on_done(void *arg, const struct zd_completion *completion)
+{
+	struct zd_bridge *bridge = arg;
+	struct zd_completions *arrived = &bridge->arrived;
+	bool first;
+
+	(void)pthread_mutex_lock(&bridge->lock);
+	if (arrived->count == arrived->room) {
+		arrived->room = arrived->room ? 2 * arrived->room : FIRST_ROOM;
+		arrived->items = zd_realloc(arrived->items, arrived->room, sizeof(*arrived->items));
+	}
+	first = arrived->count == 0;
+	arrived->items[arrived->count++] = *completion;
+	atomic_store(&bridge->narrived, arrived->count); /* must precede the read of `looks` */
+	(void)pthread_mutex_unlock(&bridge->lock);
+	/* The loop empties the whole array, so only the first completion has to wake it. */
+	if (first && !atomic_load(&bridge->looks))
+		(void)uv_async_send(&bridge->wake);
+}
+
+static void take_arrived(void *arg)
+{
+	struct zd_bridge *bridge = arg;
+	struct zd_completions *taken = &bridge->taken;
+	struct zd_completions emptied = *taken;
+
+	zd_loop_note_event(bridge->wake.loop);
+	(void)pthread_mutex_lock(&bridge->lock);
+	*taken = bridge->arrived;
+	bridge->arrived = emptied;
+	atomic_store_explicit(&bridge->narrived, 0, memory_order_relaxed);
+	(void)pthread_mutex_unlock(&bridge->lock);
+	(void)zd_bridge_tick(bridge);
+	for (size_t i = 0; i < taken->count; i++) {
+		struct zd_completion *completion = &taken->items[i];
+
+		zd_delegates_completed(&bridge->delegates, completion);
+		zd_engine_op_done(bridge->engine, completion->op, completion->status, completion->error,
+		                  &completion->result);
+		zd_completion_deinit(completion);
+	}
+	taken->count = 0;
+	zd_bridge_settle(bridge);
+	bridge->above->settled(bridge->arg);
+}
+
+static struct zd_loop *loop_of(struct zd_bridge *bridge)
+{
+	return (struct zd_loop *)bridge->wake.loop; /* `uv` is its first member */
+}
+
+static void on_wake(uv_async_t *wake)
+{
+	struct zd_bridge *bridge = wake->data;
+
+	zd_loop_list(loop_of(bridge), &bridge->look);
+	take_arrived(bridge);
+}
+
+static bool has_arrived(const void *arg)
+{
+	const struct zd_bridge *bridge = arg;
+
+	return atomic_load(&bridge->narrived) > 0;
+}
+
+static void on_deadline(void *arg)
+{
+	struct zd_bridge *bridge = arg;
+
+	(void)zd_bridge_tick(bridge);
+	bridge->above->settled(bridge->arg);
+}
+
+/* ---- Calls of the engine ------------------------------------------------------------------------------- */
+
+static void sink_command(void *arg, const struct zd_command *command)
+{
+	struct zd_bridge *bridge = arg;
+
+	if (!zd_delegates_submit(&bridge->delegates, command))
+		zd_bridge_submit(bridge, command);
+}
+
+static void sink_reply(void *arg, const struct zd_reply *reply)
+{
+	struct zd_bridge *bridge = arg;
+
+	bridge->above->reply(bridge->arg, reply);
+}
+
+static bool sink_fence_passed(void *arg, uint64_t session, struct zd_fence fence)
+{
+	return zd_bridge_fence_passed(arg, session, fence);
+}
+
+static void sink_session_killed(void *arg, uint64_t session, const char *why)
+{
+	struct zd_bridge *bridge = arg;
+
+	bridge->above->session_killed(bridge->arg, session, why);
+}
+
+static void sink_segment_retire(void *arg, uint64_t session, uint32_t segment)
+{
+	struct zd_bridge *bridge = arg;
+
+	bridge->above->segment_retire(bridge->arg, session, segment);
+}
+
+static bool sink_client_copies_own(void *arg, uint32_t device, uint64_t bytes)
+{
+	struct zd_bridge *bridge = arg;
+
+	return bridge->ops->client_copies_own(bridge->backend, device, bytes);
+}
+
+static void sink_expect(void *arg, uint32_t device)
+{
+	struct zd_bridge *bridge = arg;
+
+	if (bridge->ops->expect)
+		bridge->ops->expect(bridge->backend, device);
+	zd_loop_expect(loop_of(bridge));
+}
+
+static bool sink_sums_ahead(void *arg, uint64_t session)
+{
+	struct zd_bridge *bridge = arg;
+
+	return zd_delegates_sum_ahead(&bridge->delegates, session);
+}
+
+static bool sink_is_summing(void *arg, uint64_t session)
+{
+	struct zd_bridge *bridge = arg;
+
+	return zd_delegates_are_summing(&bridge->delegates, session);
+}
+
+static void sink_group_ended(void *arg, const char *job, const char *group, const char *why)
+{
+	(void)arg;
+	zd_log(ZD_LOG_WARNING, "job '%s': group '%s' has ended on this node: %s", job, group, why);
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_bridge_config *config)
+{
+	uint32_t ndevices = bridge->ops->device_count(bridge->backend);
+	char host[ZD_MAX_NAME_BYTES + 1] = "";
+	struct zd_device_config *devices = zd_calloc(ndevices, sizeof(*devices));
+	struct zd_engine_config engine_config = {
+	        .ndevices = ndevices,
+	        .devices = devices,
+	        .segment_bytes = config->segment_bytes,
+	        .uid_quota_bytes = config->uid_quota_bytes,
+	        .sessions_linger = bridge->ops->sessions_linger,
+	        .collectives = bridge->ops->collectives,
+	        .host = host,
+	        .strict_by_segment = bridge->ops->strict_by_segment,
+	};
+	struct zd_engine_sink sink = {
+	        .arg = bridge,
+	        .command = sink_command,
+	        .reply = sink_reply,
+	        .fence_passed = sink_fence_passed,
+	        .session_killed = sink_session_killed,
+	        .segment_retire = sink_segment_retire,
+	        .client_copies_own = bridge->ops->client_copies_own ? sink_client_copies_own : NULL,
+	        .expect = sink_expect,
+	        .sums_ahead = sink_sums_ahead,
+	        .is_summing = sink_is_summing,
+	        .group_ended = sink_group_ended,
+	};
+	struct zd_engine *engine;
+
+	if (gethostname(host, sizeof(host) - 1) < 0)
+		host[0] = '\0';
+	for (uint32_t i = 0; i < ndevices; i++) {
+		bridge->ops->device_info(bridge->backend, i, &devices[i]);
+		devices[i].gather_budget_bytes = config->gather_budget_bytes;
+		devices[i].staging_bytes = config->staging_bytes;
+	}
+	engine = zd_engine_new(&engine_config, &sink);
+	free(devices);
+	return engine;
+}
+
+int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct zd_bridge_config *config,
+                   const struct zd_bridge_ops *above, void *arg, struct zd_err *err)
+{
+	struct zd_backend_config backend_config = {
+	        .ndevices = config->ndevices,
+	        .devices = config->devices,
+	        .arena_bytes = config->arena_bytes,
+	        .nccl_path = config->nccl_path,
+	        .check_collectives = config->check_collectives,
+	        .collective_timeout_ns = config->collective_timeout_ns,
+	        .done = on_done,
+	        .done_arg = bridge,
+	};
+	int rc;
+
+	*bridge = (struct zd_bridge){.ops = config->backend, .above = above, .arg = arg};
+	zd_delegates_init(&bridge->delegates, bridge);
+	rc = uv_async_init(&loop->uv, &bridge->wake, on_wake);
+	if (rc)
+		return zd_loop_error(err, rc, "making the handle by which executors wake the loop");
+	bridge->wake.data = bridge;
+	bridge->look = (struct zd_look){
+	        .has = has_arrived, .take = take_arrived, .arg = bridge, .looks = &bridge->looks};
+	(void)pthread_mutex_init(&bridge->lock, NULL);
+	rc = bridge->ops->open(&backend_config, &bridge->backend, err);
+	if (rc) {
+		uv_close((uv_handle_t *)&bridge->wake, NULL);
+		return rc;
+	}
+	bridge->engine = make_engine(bridge, config);
+	if (bridge->ops->is_prompt || zd_spin_always())
+		zd_loop_allow_spinning(loop);
+	zd_timer_init(&bridge->timer, loop, bridge->engine, on_deadline, bridge);
+	return 0;
+}
+
+void zd_bridge_close(struct zd_bridge *bridge)
+{
+	if (!bridge->backend)
+		return;
+	zd_loop_drop(loop_of(bridge), &bridge->look);
+	bridge->ops->close(bridge->backend);
+	bridge->backend = NULL;
+	zd_engine_free(bridge->engine);
+	bridge->engine = NULL;
+	zd_timer_close(&bridge->timer);
+	uv_close((uv_handle_t *)&bridge->wake, NULL);
+}
+
+void zd_bridge_deinit(struct zd_bridge *bridge)
+{
+	zd_delegates_deinit(&bridge->delegates);
+	for (size_t i = 0; i < bridge->arrived.count; i++)
+		zd_completion_deinit(&bridge->arrived.items[i]);
+	free(bridge->arrived.items);
+	free(bridge->taken.items);
+	(void)pthread_mutex_destroy(&bridge->lock);
+}
+
+uint64_t zd_bridge_tick(struct zd_bridge *bridge)
+{
+	uint64_t now_ns = zd_loop_now_ns();
+
+	zd_engine_tick(bridge->engine, now_ns);
+	return now_ns;
+}
+
+void zd_bridge_settle(struct zd_bridge *bridge)
+{
+	zd_timer_update(&bridge->timer);
+}
+
+void zd_bridge_submit(struct zd_bridge *bridge, const struct zd_command *command)
+{
+	bridge->ops->submit(bridge->backend, command);
+}
+
+bool zd_bridge_fence_passed(const struct zd_bridge *bridge, uint64_t session, struct zd_fence fence)
+{
+	return zd_fence_reached(bridge->ops->timeline_read(bridge->backend, session, fence.timeline),
+	                        fence.value);
+}
+
+bool zd_bridge_device_failure(const struct zd_bridge *bridge, uint32_t device, char why[ZD_FAILURE_TEXT])
+{
+	return bridge->ops->device_failure && bridge->ops->device_failure(bridge->backend, device, why);
+}

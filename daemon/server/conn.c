@@ -1,0 +1,606 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conn.c - a client's connection.
+ *
+ * It owns its socket, the peer's pidfd, and the packets that are not sent yet. A connection is OPEN; then
+ * ENDING, until the next flush sends what it can and notifies the owner; then CLOSING, until libuv has closed
+ * its handles.
+ *
+ * What must hold:
+ *
+ * - `open_packet` is younger than all of `backlog`.
+ *
+ * - A connection with an open packet, or ENDING, is in the dirty list.
+ *
+ * - With a backlog no request is read; when the backlog is empty again, the loop polls the ring.
+ *
+ * - At most ZD_MAX_PACKET_FDS descriptors are unread in the socket, since the kernel limits descriptors in
+ * flight for the user as a whole.
+ */
+#include "server/conn.h"
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/sm.h"
+#include "proto/link.h"
+#include "server/loop.h"
+#include "server/packet.h"
+
+#define HELLO_DEADLINE_MS 10000u
+#define FIRST_STALL_MS    1u
+#define LONGEST_STALL_MS  64u
+#define MAX_SPARE_PACKETS 8u
+#define MAX_CLOSING_READS 64u
+#define STALLED           2 /* a third result beside 0 and ZD_FRAME_AGAIN: too many descriptors are unread */
+
+enum conn_state { OPEN, ENDING, CLOSING };
+static const char *const state_names[] = {"OPEN", "ENDING", "CLOSING"};
+static const uint32_t state_moves[] = {
+        [OPEN] = ZD_SM_TO(ENDING),
+        [ENDING] = ZD_SM_TO(CLOSING),
+        [CLOSING] = 0,
+};
+static const struct zd_sm conn_sm = {
+        .name = "connection", .nstates = 3, .state_names = state_names, .allowed = state_moves};
+
+struct zd_conn {
+	TAILQ_ENTRY(zd_conn) link, dirty_link;
+	struct zd_conns *conns;
+	const struct zd_conn_ops *ops;
+	void *arg;
+	struct zd_creds creds;
+	struct zd_link client;
+	struct zd_look look; /* polled for requests in the ring */
+	uint8_t state;
+	bool welcome; /* its hello was accepted */
+	bool dirty, stalled;
+	int polled; /* the events that `readiness` waits for */
+	unsigned open_handles;
+	uv_poll_t readiness, death;
+	uv_timer_t timer; /* the deadline of the hello; later, the next attempt on a stalled socket */
+	uint64_t stall_ms;
+	unsigned unread_fds; /* sent since the socket was last empty */
+	struct zd_packet *open_packet;
+	STAILQ_HEAD(, zd_packet) backlog;
+	struct zd_err why; /* set in ENDING */
+};
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static void mark_dirty(struct zd_conn *conn)
+{
+	if (conn->dirty)
+		return;
+	conn->dirty = true;
+	TAILQ_INSERT_TAIL(&conn->conns->dirty, conn, dirty_link);
+}
+
+void zd_conn_end(struct zd_conn *conn, const struct zd_err *why)
+{
+	if (conn->state != OPEN)
+		return;
+	zd_sm_move(&conn_sm, &conn->state, ENDING);
+	conn->why = *why;
+	/* The last replies use the socket: the owner may free the rings before the client has read them. */
+	conn->client.out.ring = NULL;
+	mark_dirty(conn);
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+	struct zd_conn *conn = handle->data;
+
+	if (--conn->open_handles > 0)
+		return;
+	(void)close(conn->client.sock);
+	zd_creds_deinit(&conn->creds);
+	free(conn);
+}
+
+/* If a socket is closed with unread packets in it, the client sees a reset and loses the last replies. So the
+ * client's sending is stopped, and its packets are read. */
+static void discard_unread(struct zd_conn *conn)
+{
+	int fds[ZD_MAX_PACKET_FDS];
+	size_t nbytes;
+	unsigned nfds;
+	int rc;
+
+	(void)shutdown(conn->client.sock, SHUT_RDWR);
+	for (unsigned reads = 0; reads < MAX_CLOSING_READS; reads++) {
+		rc = zd_frame_recv(conn->client.sock, conn->conns->inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds,
+		                   &nfds, NULL);
+		for (unsigned i = 0; rc == 0 && i < nfds; i++)
+			(void)close(fds[i]);
+		if (rc != 0 && rc != ZEROD_E_LIMIT)
+			return;
+	}
+}
+
+static void recycle(struct zd_conns *conns, struct zd_packet *packet)
+{
+	zd_packet_clear(packet);
+	if (packet->room_bytes < ZD_MAX_PACKET_BYTES || conns->nspares >= MAX_SPARE_PACKETS) {
+		zd_packet_free(packet);
+		return;
+	}
+	STAILQ_INSERT_HEAD(&conns->spares, packet, link);
+	conns->nspares++;
+}
+
+static void finish(struct zd_conn *conn)
+{
+	struct zd_conns *conns = conn->conns;
+	struct zd_packet *packet;
+
+	zd_sm_move(&conn_sm, &conn->state, CLOSING);
+	while ((packet = STAILQ_FIRST(&conn->backlog))) {
+		STAILQ_REMOVE_HEAD(&conn->backlog, link);
+		recycle(conns, packet);
+	}
+	discard_unread(conn);
+	TAILQ_REMOVE(&conns->all, conn, link);
+	conns->count--;
+	zd_loop_drop(conns->loop, &conn->look);
+	uv_close((uv_handle_t *)&conn->timer, handle_closed);
+	uv_close((uv_handle_t *)&conn->readiness, handle_closed);
+	uv_close((uv_handle_t *)&conn->death, handle_closed);
+	conn->ops->ended(conn->arg, &conn->why);
+}
+
+/* ---- Events to poll and to wait for -------------------------------------------------------------------- */
+
+static void on_ready(uv_poll_t *handle, int status, int events);
+
+static void poll_for(struct zd_conn *conn, int events)
+{
+	int rc;
+
+	if (events == conn->polled)
+		return;
+	conn->polled = events;
+	rc = events ? uv_poll_start(&conn->readiness, events, on_ready) : uv_poll_stop(&conn->readiness);
+	zd_assert(rc == 0); /* fails only for handles that are closing */
+}
+
+static void look_at_ring(struct zd_conn *conn)
+{
+	if (conn->client.in.ring)
+		zd_loop_list(conn->conns->loop, &conn->look);
+}
+
+static void update_poll(struct zd_conn *conn)
+{
+	if (conn->state != OPEN || conn->stalled)
+		poll_for(conn, 0);
+	else
+		poll_for(conn, STAILQ_EMPTY(&conn->backlog) ? UV_READABLE : UV_WRITABLE);
+}
+
+/* ---- Sending ------------------------------------------------------------------------------------------- */
+
+/* Returns whether `nfds` more descriptors may be unread in the socket. */
+static bool fds_fit(struct zd_conn *conn, unsigned nfds)
+{
+	int unread_bytes;
+
+	if (conn->unread_fds + nfds <= ZD_MAX_PACKET_FDS)
+		return true;
+	if (ioctl(conn->client.sock, SIOCOUTQ, &unread_bytes) == 0 && unread_bytes == 0)
+		conn->unread_fds = 0;
+	return conn->unread_fds + nfds <= ZD_MAX_PACKET_FDS;
+}
+
+/* Returns 0, ZD_FRAME_AGAIN, STALLED, or an error that ends the connection. */
+static int send_packet(struct zd_conn *conn, struct zd_packet *packet, struct zd_err *err)
+{
+	int rc;
+
+	if (packet->nfds > 0 && !fds_fit(conn, packet->nfds))
+		return STALLED;
+	rc = zd_link_send(&conn->client, packet->bytes, packet->nbytes, packet->fds, packet->nfds, err);
+	if (rc == 0)
+		conn->unread_fds += packet->nfds;
+	return rc;
+}
+
+static void on_stall_over(uv_timer_t *timer);
+
+/* No event reports that the client has read, so the socket is tried again, at increasing intervals. */
+static void stall(struct zd_conn *conn)
+{
+	conn->stall_ms = conn->stalled ? zd_min_u64(conn->stall_ms * 2, LONGEST_STALL_MS) : FIRST_STALL_MS;
+	conn->stalled = true;
+	(void)uv_timer_start(&conn->timer, on_stall_over, conn->stall_ms, 0);
+}
+
+/* Sends the backlog as far as the socket accepts it. */
+static void send_backlog(struct zd_conn *conn)
+{
+	struct zd_packet *packet;
+	struct zd_err err = ZD_ERR_NONE;
+	int rc = 0;
+
+	while (rc == 0 && (packet = STAILQ_FIRST(&conn->backlog))) {
+		rc = send_packet(conn, packet, &err);
+		if (rc != 0)
+			break;
+		STAILQ_REMOVE_HEAD(&conn->backlog, link);
+		recycle(conn->conns, packet);
+	}
+	if (rc == STALLED)
+		stall(conn);
+	else
+		conn->stalled = false;
+	if (rc < 0)
+		zd_conn_end(conn, &err);
+	if (STAILQ_EMPTY(&conn->backlog))
+		look_at_ring(conn);
+	update_poll(conn);
+}
+
+/* The length needs no limit. No request is read while there is a backlog, so it contains only replies to
+ * outstanding requests, and messages about segments that the client has. */
+static void append_backlog(struct zd_conn *conn, struct zd_packet *packet)
+{
+	struct zd_packet *waiting = zd_packet_shrunk(packet);
+
+	STAILQ_INSERT_TAIL(&conn->backlog, waiting, link);
+}
+
+/* Sends the open packet, or appends it to the backlog. */
+static void send_open_packet(struct zd_conn *conn)
+{
+	struct zd_packet *packet = conn->open_packet;
+	struct zd_err err = ZD_ERR_NONE;
+	int rc = ZD_FRAME_AGAIN;
+
+	conn->open_packet = NULL;
+	if (STAILQ_EMPTY(&conn->backlog))
+		rc = send_packet(conn, packet, &err);
+	if (rc < 0)
+		zd_conn_end(conn, &err);
+	else if (rc != 0)
+		append_backlog(conn, packet);
+	if (rc == STALLED)
+		stall(conn);
+	recycle(conn->conns, packet);
+	update_poll(conn);
+}
+
+static struct zd_packet *open_packet(struct zd_conn *conn)
+{
+	struct zd_conns *conns = conn->conns;
+
+	if (conn->open_packet)
+		return conn->open_packet;
+	conn->open_packet = STAILQ_FIRST(&conns->spares);
+	if (conn->open_packet) {
+		STAILQ_REMOVE_HEAD(&conns->spares, link);
+		conns->nspares--;
+	} else {
+		conn->open_packet = zd_packet_new();
+	}
+	mark_dirty(conn);
+	return conn->open_packet;
+}
+
+void zd_conn_send(struct zd_conn *conn, const Zd__Reply *reply, const struct zd_attachment *attachments,
+                  unsigned nattachments)
+{
+	size_t spare_bytes = (size_t)nattachments * ZD_PACKET_SEGMENT_BYTES;
+	struct zd_packet *packet;
+
+	zd_assert(conn->state != CLOSING);
+	packet = open_packet(conn);
+	if (packet->nfds + nattachments > ZD_MAX_PACKET_FDS ||
+	    !zd_packet_add_reply(packet, reply, spare_bytes)) {
+		bool fits;
+
+		send_open_packet(conn);
+		packet = open_packet(conn);
+		fits = zd_packet_add_reply(packet, reply, spare_bytes);
+		zd_assert(fits);
+	}
+	for (unsigned i = 0; i < nattachments; i++)
+		zd_packet_add_fd(packet, attachments[i].fd, attachments[i].segment);
+}
+
+void zd_conn_announce(struct zd_conn *conn, const struct zd_attachment *attachment)
+{
+	struct zd_packet *packet;
+
+	zd_assert(conn->state != CLOSING);
+	packet = open_packet(conn);
+	if (packet->nfds == ZD_MAX_PACKET_FDS ||
+	    packet->room_bytes - packet->nbytes < ZD_PACKET_SEGMENT_BYTES) {
+		send_open_packet(conn);
+		packet = open_packet(conn);
+	}
+	zd_packet_add_fd(packet, attachment->fd, attachment->segment);
+}
+
+void zd_conn_retire(struct zd_conn *conn, uint32_t segment)
+{
+	bool fits;
+
+	zd_assert(conn->state != CLOSING);
+	if (zd_packet_add_retired(open_packet(conn), segment))
+		return;
+	send_open_packet(conn);
+	fits = zd_packet_add_retired(open_packet(conn), segment);
+	zd_assert(fits);
+}
+
+void zd_conn_refuse(struct zd_conn *conn, const struct zd_err *why)
+{
+	Zd__Reply reply = ZD__REPLY__INIT;
+
+	reply.status = why->status;
+	reply.error = (char *)why->text;
+	zd_conn_send(conn, &reply, NULL, 0);
+	zd_conn_end(conn, why);
+}
+
+/* ---- Events -------------------------------------------------------------------------------------------- */
+
+static void on_stall_over(uv_timer_t *timer)
+{
+	struct zd_conn *conn = timer->data;
+
+	send_backlog(conn);
+	zd_conns_flush(conn->conns);
+}
+
+static void on_hello_deadline(uv_timer_t *timer)
+{
+	struct zd_conn *conn = timer->data;
+	struct zd_err err;
+
+	(void)zd_err_set(&err, ZEROD_E_DEADLINE, "no hello within %u seconds", HELLO_DEADLINE_MS / 1000);
+	zd_conn_refuse(conn, &err);
+	zd_conns_flush(conn->conns);
+}
+
+static void on_death(uv_poll_t *handle, int status, int events)
+{
+	struct zd_conn *conn = handle->data;
+	struct zd_err err;
+
+	(void)status;
+	(void)events;
+	(void)zd_err_set(&err, ZEROD_E_DISCONNECTED, "process %d ended", (int)conn->creds.pid);
+	zd_conn_end(conn, &err);
+	(void)uv_poll_stop(handle);
+	zd_conns_flush(conn->conns);
+}
+
+/* One packet per event, so that a client that sends much does not delay others. */
+static void receive(struct zd_conn *conn)
+{
+	uint8_t *inbox = conn->conns->inbox;
+	int fds[ZD_MAX_PACKET_FDS];
+	unsigned nfds = 0;
+	size_t nbytes;
+	struct zd_err err;
+	int rc = zd_link_recv(&conn->client, inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds, &err);
+
+	for (unsigned i = 0; rc == 0 && i < nfds; i++)
+		(void)close(fds[i]);
+	if (rc == 0 && nfds > 0) {
+		(void)zd_err_set(&err, ZEROD_E_PROTOCOL, "a packet with %u descriptors: clients send none",
+		                 nfds);
+		zd_conn_refuse(conn, &err);
+	} else if (rc == 0) {
+		conn->ops->packet(conn->arg, inbox, nbytes);
+	} else if (rc == ZEROD_E_LIMIT || rc == ZEROD_E_PROTOCOL) {
+		zd_conn_refuse(conn, &err);
+	} else if (rc == ZEROD_E_DISCONNECTED) {
+		(void)zd_err_set(&err, rc, "the client closed the connection");
+		zd_conn_end(conn, &err);
+	} else if (rc < 0) {
+		zd_conn_end(conn, &err);
+	}
+}
+
+static void on_ready(uv_poll_t *handle, int status, int events)
+{
+	struct zd_conn *conn = handle->data;
+
+	(void)events;
+	zd_loop_note_event(handle->loop);
+	/* The client has closed its end without reading all packets, and libuv polls no more. Packets that
+	 * the client sent before are read first; then reading or sending reports the end. */
+	if (status < 0)
+		conn->polled = 0;
+	if (STAILQ_EMPTY(&conn->backlog)) {
+		look_at_ring(conn);
+		receive(conn);
+	} else {
+		send_backlog(conn);
+	}
+	if (conn->state == OPEN)
+		update_poll(conn);
+	zd_conns_flush(conn->conns);
+}
+
+static bool has_request(const void *arg)
+{
+	const struct zd_conn *conn = arg;
+
+	return conn->state == OPEN && STAILQ_EMPTY(&conn->backlog) && zd_link_is_due(&conn->client);
+}
+
+static void take_request(void *arg)
+{
+	struct zd_conn *conn = arg;
+
+	zd_loop_note_event(&conn->conns->loop->uv);
+	receive(conn);
+	if (conn->state == OPEN)
+		update_poll(conn);
+	zd_conns_flush(conn->conns);
+}
+
+static void flush_dirty(struct zd_conns *conns)
+{
+	struct zd_conn *conn;
+
+	while ((conn = TAILQ_FIRST(&conns->dirty))) {
+		if (conn->open_packet)
+			send_open_packet(conn);
+		TAILQ_REMOVE(&conns->dirty, conn, dirty_link);
+		conn->dirty = false;
+		if (conn->state == ENDING)
+			finish(conn);
+	}
+}
+
+void zd_conns_flush(struct zd_conns *conns)
+{
+	zd_assert(!conns->flushing);
+	conns->flushing = true;
+	do {
+		flush_dirty(conns);
+		if (conns->flushed)
+			conns->flushed(conns->flushed_arg);
+	} while (!TAILQ_EMPTY(&conns->dirty));
+	conns->flushing = false;
+}
+
+/* ---- Making connections, and their properties ---------------------------------------------------------- */
+
+void zd_conns_init(struct zd_conns *conns, struct zd_loop *loop)
+{
+	*conns = (struct zd_conns){.loop = loop, .inbox = zd_calloc(1, ZD_MAX_PACKET_BYTES)};
+	TAILQ_INIT(&conns->all);
+	TAILQ_INIT(&conns->dirty);
+	STAILQ_INIT(&conns->spares);
+}
+
+void zd_conns_deinit(struct zd_conns *conns)
+{
+	struct zd_packet *packet;
+
+	zd_assert(TAILQ_EMPTY(&conns->all));
+	while ((packet = STAILQ_FIRST(&conns->spares))) {
+		STAILQ_REMOVE_HEAD(&conns->spares, link);
+		zd_packet_free(packet);
+	}
+	free(conns->inbox);
+	conns->inbox = NULL;
+}
+
+void zd_conns_end(struct zd_conns *conns, const struct zd_err *why)
+{
+	struct zd_conn *conn;
+
+	TAILQ_FOREACH (conn, &conns->all, link)
+		zd_conn_end(conn, why);
+}
+
+int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const struct zd_conn_ops *ops,
+                void *arg, struct zd_conn **conn, struct zd_err *err)
+{
+	uv_loop_t *uv = &conns->loop->uv;
+	struct zd_conn *c = zd_calloc(1, sizeof(*c));
+	int rc;
+
+	*c = (struct zd_conn){.conns = conns, .ops = ops, .arg = arg, .creds = *creds, .state = OPEN};
+	c->client.sock = sock;
+	creds->pidfd = -1;
+	STAILQ_INIT(&c->backlog);
+	c->timer.data = c->readiness.data = c->death.data = c;
+	(void)uv_timer_init(uv, &c->timer);
+	c->open_handles = 1;
+	rc = uv_poll_init(uv, &c->readiness, sock);
+	c->open_handles += rc == 0;
+	if (rc == 0) {
+		rc = uv_poll_init(uv, &c->death, c->creds.pidfd);
+		c->open_handles += rc == 0;
+	}
+	if (rc) {
+		if (c->open_handles > 1)
+			uv_close((uv_handle_t *)&c->readiness, handle_closed);
+		uv_close((uv_handle_t *)&c->timer, handle_closed);
+		return zd_loop_error(err, rc, "watching a new connection");
+	}
+	TAILQ_INSERT_TAIL(&conns->all, c, link);
+	conns->count++;
+	update_poll(c);
+	rc = uv_poll_start(&c->death, UV_READABLE, on_death);
+	zd_assert(rc == 0);
+	(void)uv_timer_start(&c->timer, on_hello_deadline, HELLO_DEADLINE_MS, 0);
+	*conn = c;
+	return 0;
+}
+
+static bool is_silent(const struct zd_conn *conn)
+{
+	return conn->state == OPEN && !conn->welcome;
+}
+
+static unsigned count_silent(const struct zd_conns *conns, uid_t uid)
+{
+	const struct zd_conn *conn;
+	unsigned count = 0;
+
+	TAILQ_FOREACH (conn, &conns->all, link)
+		count += is_silent(conn) && conn->creds.uid == uid;
+	return count;
+}
+
+bool zd_conns_make_way(struct zd_conns *conns, uid_t uid)
+{
+	struct zd_conn *oldest = TAILQ_FIRST(&conns->all);
+	struct zd_err err;
+
+	while (oldest && !is_silent(oldest))
+		oldest = TAILQ_NEXT(oldest, link);
+	if (!oldest || count_silent(conns, oldest->creds.uid) <= count_silent(conns, uid))
+		return false;
+	(void)zd_err_set(&err, ZEROD_E_LIMIT, "%u connections are open, and this one has not said hello",
+	                 conns->count);
+	zd_conn_refuse(oldest, &err);
+	zd_conns_flush(conns);
+	return true;
+}
+
+void zd_conn_welcome(struct zd_conn *conn)
+{
+	conn->welcome = true;
+	(void)uv_timer_stop(&conn->timer);
+}
+
+void zd_conn_use_rings(struct zd_conn *conn, struct zd_ring *requests, struct zd_ring *replies)
+{
+	conn->client.in.ring = requests;
+	conn->client.out.ring = replies;
+	conn->look = (struct zd_look){
+	        .has = has_request, .take = take_request, .arg = conn, .looks = &requests->looks};
+	look_at_ring(conn);
+}
+
+const struct zd_creds *zd_conn_creds(const struct zd_conn *conn)
+{
+	return &conn->creds;
+}
+
+int zd_conn_socket(const struct zd_conn *conn)
+{
+	return conn->client.sock;
+}
+
+bool zd_conn_is_open(const struct zd_conn *conn)
+{
+	return conn->state == OPEN;
+}

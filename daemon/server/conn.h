@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conn.h - a client's connection: received packets, collected replies, and its end.
+ *
+ * The replies of one event are collected; zd_conns_flush(), at the event's end, sends them in as few packets
+ * as possible. While a client does not read its replies, these wait, and the daemon does not read its
+ * requests.
+ *
+ * No function calls back directly: a connection that fails, or is ended, ends in the next zd_conns_flush().
+ * So any code may send replies and end connections, the engine's sink included.
+ */
+#ifndef ZD_SERVER_CONN_H
+#define ZD_SERVER_CONN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "proto/limits.h"
+#include "proto/zerod.pb-c.h"
+#include "server/creds.h"
+
+struct zd_conn;
+struct zd_err;
+struct zd_loop;
+struct zd_packet;
+struct zd_ring;
+
+/* State that all connections share. */
+struct zd_conns {
+	struct zd_loop *loop;
+	TAILQ_HEAD(, zd_conn) all;
+	TAILQ_HEAD(, zd_conn) dirty;     /* connections with replies to send, or to be ended */
+	unsigned count;                  /* in `all` */
+	uint8_t *inbox;                  /* the packet that is being handled */
+	STAILQ_HEAD(, zd_packet) spares; /* sent packets, for reuse */
+	unsigned nspares;
+	bool flushing;
+	/* Called when all collected replies have been sent, to send messages that must not overtake them.
+	 * NULL: none. */
+	void (*flushed)(void *arg);
+	void *flushed_arg;
+};
+
+struct zd_conn_ops {
+	/* A packet was received, without descriptors. The bytes are valid during the call. */
+	void (*packet)(void *arg, const uint8_t *bytes, size_t nbytes);
+	/* The connection has ended. Called once, from zd_conns_flush(), as the last callback. The conn must
+	 * not be used afterwards. */
+	void (*ended)(void *arg, const struct zd_err *why);
+};
+
+/* A descriptor to send; segment is NULL for those of the hello. */
+struct zd_attachment {
+	int fd;
+	const Zd__Segment *segment;
+};
+
+void zd_conns_init(struct zd_conns *conns, struct zd_loop *loop);
+/* All connections must have ended. */
+void zd_conns_deinit(struct zd_conns *conns);
+/* Sends the collected replies and ends connections. Every callback of the loop ends with this call. */
+void zd_conns_flush(struct zd_conns *conns);
+/* Ends all connections. */
+void zd_conns_end(struct zd_conns *conns, const struct zd_err *why);
+
+/*
+ * Takes ownership of a connected socket and the peer's credentials, also on failure. The hello must be
+ * accepted within ten seconds. No callback is called before this returns.
+ */
+int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const struct zd_conn_ops *ops,
+                void *arg, struct zd_conn **conn, struct zd_err *err) __attribute__((warn_unused_result));
+/* The client's hello was accepted, so its deadline does not apply any more. */
+void zd_conn_welcome(struct zd_conn *conn);
+/* From now on requests and replies may also use these rings, which must stay valid until the connection
+ * ends. */
+void zd_conn_use_rings(struct zd_conn *conn, struct zd_ring *requests, struct zd_ring *replies);
+
+/* Ends the oldest connection without a hello, to make room for a new one of `uid`. Does so only if that
+ * connection's user has more such connections than `uid`, so that no user can keep others out with silent
+ * connections. Returns whether it has ended one. */
+bool zd_conns_make_way(struct zd_conns *conns, uid_t uid);
+
+const struct zd_creds *zd_conn_creds(const struct zd_conn *conn);
+int zd_conn_socket(const struct zd_conn *conn);
+/* Returns false if the connection is to be ended; the caller must then ignore the rest of the packet. */
+bool zd_conn_is_open(const struct zd_conn *conn);
+
+/* Appends a reply, and the descriptors that must arrive no later than it. Takes ownership of the
+ * descriptors. */
+void zd_conn_send(struct zd_conn *conn, const Zd__Reply *reply, const struct zd_attachment *attachments,
+                  unsigned nattachments);
+/* Appends a descriptor and its announcement, behind the replies before it. Takes ownership of the
+ * descriptor. */
+void zd_conn_announce(struct zd_conn *conn, const struct zd_attachment *attachment);
+/* Appends a message that the client has to unmap the segment. */
+void zd_conn_retire(struct zd_conn *conn, uint32_t segment);
+/* Appends a reply to no request, with this status and text, and ends the connection. */
+void zd_conn_refuse(struct zd_conn *conn, const struct zd_err *why);
+/* Ends the connection after sending the collected replies, as far as the socket accepts them at once. */
+void zd_conn_end(struct zd_conn *conn, const struct zd_err *why);
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * creds.c - the identity of the process at the other end of a Unix socket.
+ *
+ * The kernel stores a connecting process's ids with the socket, so they cannot be forged, and do not change
+ * when the process later drops or gains privileges. The pidfd refers to that very process: a child that
+ * inherits the socket does not keep the session alive.
+ */
+#include "server/creds.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+/* Linux 6.5; its number is the same on all architectures but parisc and sparc. */
+#if !defined(SO_PEERPIDFD) && !defined(__hppa__) && !defined(__sparc__)
+#define SO_PEERPIDFD 77
+#endif
+
+#define MAX_GROUPS 65536 /* the kernel's NGROUPS_MAX */
+
+/* Returns the pidfd of the peer, or -1 with errno. */
+static int peer_pidfd(int sock, pid_t pid)
+{
+#ifdef SO_PEERPIDFD
+	int fd = -1;
+	socklen_t bytes = sizeof(fd);
+
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes) == 0)
+		return fd;
+	if (errno != ENOPROTOOPT)
+		return -1;
+#else
+	(void)sock;
+#endif
+	/* On an older kernel the pid is looked up. If the peer has ended since connect() and its pid was
+	 * reused, the pidfd refers to another process; the session then ends with the socket's end of
+	 * stream. */
+	return (int)syscall(SYS_pidfd_open, pid, 0);
+}
+
+int zd_creds_get(int sock, struct zd_creds *creds, struct zd_err *err)
+{
+	struct ucred peer;
+	socklen_t bytes = sizeof(peer);
+	int pidfd;
+
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
+		return zd_err_errno(err, errno, "reading the peer's credentials");
+	pidfd = peer_pidfd(sock, peer.pid);
+	if (pidfd < 0 && (errno == ESRCH || errno == EINVAL))
+		return zd_err_set(err, ZEROD_E_DISCONNECTED,
+		                  "the peer, process %d, has ended or is not visible here", (int)peer.pid);
+	if (pidfd < 0)
+		return zd_err_errno(err, errno, "opening process %d", (int)peer.pid);
+	*creds = (struct zd_creds){.uid = peer.uid, .gid = peer.gid, .pid = peer.pid, .pidfd = pidfd};
+	return 0;
+}
+
+uid_t zd_creds_uid(int sock)
+{
+	struct ucred peer;
+	socklen_t bytes = sizeof(peer);
+
+	return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0 ? (uid_t)-1 : peer.uid;
+}
+
+void zd_creds_deinit(struct zd_creds *creds)
+{
+	if (creds->pidfd >= 0)
+		(void)close(creds->pidfd);
+	creds->pidfd = -1;
+}
+
+bool zd_creds_in_group(int sock, const struct zd_creds *creds, gid_t group)
+{
+	gid_t *groups = NULL;
+	socklen_t bytes = 0;
+	bool found = creds->gid == group;
+
+	if (found)
+		return true;
+#ifdef SO_PEERGROUPS
+	/* Without a buffer the kernel returns the needed size. */
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERGROUPS, NULL, &bytes) == 0 || errno != ERANGE ||
+	    bytes > MAX_GROUPS * sizeof(gid_t))
+		return false;
+	groups = zd_calloc(bytes / sizeof(gid_t) + 1, sizeof(gid_t));
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERGROUPS, groups, &bytes) == 0)
+		for (size_t i = 0; i < bytes / sizeof(gid_t) && !found; i++)
+			found = groups[i] == group;
+	free(groups);
+#else
+	(void)sock;
+	(void)groups;
+	(void)bytes;
+#endif
+	return found;
+}

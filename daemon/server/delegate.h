@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * delegate.h - sums by client processes: the process of the target's rank makes the sum on its own GPU, in
+ * place of the backend.
+ *
+ * A session whose client accepts work has a delegate: a channel, and a page into which the client's GPUs
+ * write results. The bridge offers each REDUCE of the engine to the delegates first. A delegate sends an
+ * accepted sum to the client; the sum ends when the fence in the client's answer has passed. A sum that the
+ * client cannot begin is submitted to the backend. The backend cannot begin sums with fences: it ends them
+ * with `not_begun`, and the engine submits them again without fences.
+ */
+#ifndef ZD_SERVER_DELEGATE_H
+#define ZD_SERVER_DELEGATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "proto/frame.h"
+
+struct zd_bridge;
+struct zd_command;
+struct zd_completion;
+struct zd_conn;
+struct zd_conns;
+struct zd_err;
+struct zd_delegate;
+struct zd_delegate_sum;
+struct zd_ring;
+
+/* One per bridge. */
+struct zd_delegates {
+	struct zd_bridge *bridge;
+	struct zd_delegate *all;      /* uthash by session */
+	struct zd_delegate_sum *sums; /* uthash by op: of all delegates, and of sessions that have ended */
+	TAILQ_HEAD(, zd_delegate) to_send; /* delegates that have a packet to send */
+	/* For the packet that is being unpacked or packed; connections are flushed between packets, so one
+	 * arena is enough. */
+	struct zd_arena messages;
+};
+
+/* The session of a delegate, and the functions that it needs. */
+struct zd_delegate_session {
+	struct zd_conns *conns;
+	struct zd_conn *conn;
+	bool sums;  /* the client accepts sums; otherwise only notices about segments */
+	bool ahead; /* the client has ZD_FEATURE_WORK_AHEAD */
+	/* Announces the segment on the connection, unless the client has it. SYSTEM if there is no
+	 * descriptor. */
+	int (*announce)(void *arg, uint32_t segment);
+	void *arg;
+};
+
+void zd_delegates_init(struct zd_delegates *delegates, struct zd_bridge *bridge);
+/* Must be called after the engine was freed. */
+void zd_delegates_deinit(struct zd_delegates *delegates);
+
+/* Makes a session's channel and result page. Both descriptors are for the client; the caller owns them.
+ * Errors: SYSTEM, NO_MEMORY. */
+int zd_delegate_open(struct zd_delegates *delegates, uint64_t session,
+                     const struct zd_delegate_session *above, struct zd_delegate **delegate, int *channel_fd,
+                     int *page_fd, struct zd_err *err) __attribute__((warn_unused_result));
+void zd_delegate_use_rings(struct zd_delegate *delegate, struct zd_ring *to_client, struct zd_ring *answers);
+/* Notifies the client by the channel that the session's connection has a message about a segment to unmap. */
+void zd_delegate_note_retired(struct zd_delegate *delegate);
+/* Called after the engine has closed the session, and before the backend does. The sums end with ABORTED: at
+ * once, or, when sessions linger, when the process can no longer use its devices. NULL is allowed. */
+void zd_delegate_close(struct zd_delegate *delegate);
+
+/* Returns whether a delegate has accepted the command. The engine then gets a completion with the command's
+ * op. */
+bool zd_delegates_submit(struct zd_delegates *delegates, const struct zd_command *command);
+/* A command of the backend has ended. Fills in the result if it belongs to a sum. */
+void zd_delegates_completed(struct zd_delegates *delegates, struct zd_completion *completion);
+/* Sends packets to clients. Must be called after all connections were flushed. */
+void zd_delegates_flush(struct zd_delegates *delegates);
+
+/* Returns whether the session's client waits for the fences of sums; whether sums of the session are in
+ * progress. */
+bool zd_delegates_sum_ahead(const struct zd_delegates *delegates, uint64_t session);
+bool zd_delegates_are_summing(const struct zd_delegates *delegates, uint64_t session);
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dispatch.c - passes requests of a packet to handlers, and the engine's replies to the connection.
+ *
+ * An invalid request gets an error reply. If the error cannot be attributed to a request, the daemon sends a
+ * reply to no request (id 0) and ends the connection. Other sessions are not affected.
+ */
+#include "server/dispatch.h"
+
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "proto/envelope.h"
+#include "server/api.h"
+#include "server/handlers.h"
+#include "server/loop.h"
+#include "server/session.h"
+#include "server/wire.h"
+
+#define NS_PER_MS      1000000ull
+#define FIELD_REQUESTS 1u /* the field of ClientPacket */
+
+/* The engine handles a request with `args`; a request with `answer` is handled here. */
+struct route {
+	const char *name;
+	zd_args_fn *args;
+	zd_answer_fn *answer;
+};
+
+static const struct route routes[] = {
+        [ZD__REQUEST__BODY_HELLO] = {"hello", .answer = zd_answer_hello},
+        [ZD__REQUEST__BODY_GOODBYE] = {"goodbye", .answer = zd_answer_goodbye},
+        [ZD__REQUEST__BODY_LIST] = {"list", .answer = zd_answer_list},
+        [ZD__REQUEST__BODY_DAEMON_STATUS] = {"daemon_status", .answer = zd_answer_daemon_status},
+#define REQUEST(KIND, name) [ZD__REQUEST__BODY_##KIND] = {#name, .args = zd_args_##name},
+#include "core/requests.def"
+};
+
+/* The functions that fill reply bodies. NULL: the reply has a status only. */
+static zd_fill_fn *const fills[ZD_NREQUESTS] = {
+#define REQUEST(KIND, name)
+#define REQUEST_FILLED(KIND, name, fill) [ZD_REQ_##KIND] = zd_fill_##fill,
+#include "core/requests.def"
+};
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
+
+/* Returns NULL if this daemon does not know the request's body. */
+static const struct route *find_route(const Zd__Request *request)
+{
+	size_t body = request->body_case;
+
+	return body < ZD_ARRAY_LEN(routes) && routes[body].name ? &routes[body] : NULL;
+}
+
+static int unknown_request(const Zd__Request *request, struct zd_err *err)
+{
+	if (request->base.n_unknown_fields == 0)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "a request without a body");
+	return zd_err_set(err, ZEROD_E_UNSUPPORTED, "this daemon knows no request with the field number %u",
+	                  request->base.unknown_fields[0].tag);
+}
+
+static int to_engine(struct zd_api_session *session, const Zd__Request *request, const struct route *route,
+                     uint64_t now_ns, struct zd_err *err)
+{
+	struct zd_api *api = session->api;
+	struct zd_call call = {.session = session->id, .request = request->id};
+	struct zd_args args;
+	int rc;
+
+	/* These requests must be accepted while draining: others wait for the memory to be unmapped. */
+	if (api->draining && request->body_case != ZD__REQUEST__BODY_SEGMENTS_UNMAPPED)
+		return zd_err_set(err, ZEROD_E_SHUTDOWN,
+		                  "the daemon is draining and accepts no new requests");
+	memset(&args, 0, sizeof(args)); /* fields that a handler does not set are 0 */
+	rc = route->args(request, &api->requests, &args, err);
+	if (rc)
+		return rc;
+	if (request->deadline_ms)
+		call.deadline_ns = now_ns + request->deadline_ms * NS_PER_MS;
+	zd_engine_request(api->bridge.engine, &call, &args);
+	return 0;
+}
+
+/* `packed`: the request's bytes. */
+static int check_texts(struct zd_wire packed, const struct route *route, struct zd_err *err)
+{
+	const ProtobufCFieldDescriptor *bad = zd_wire_find_zero(packed, &zd__request__descriptor);
+
+	if (!bad)
+		return 0;
+	return zd_err_set(err, ZEROD_E_INVALID, "a zero byte in the %s of %s", bad->name, route->name);
+}
+
+static void handle(struct zd_api_session *session, const Zd__Request *request, struct zd_wire packed,
+                   uint64_t now_ns)
+{
+	const struct route *route = find_route(request);
+	struct zd_err err = ZD_ERR_NONE;
+	int rc;
+
+	if (request->id == 0) {
+		(void)zd_err_set(&err, ZEROD_E_PROTOCOL, "a request with the id 0");
+		zd_conn_refuse(session->conn, &err);
+		return;
+	}
+	if (session->state == ZD_API_SESSION_NEW && request->body_case != ZD__REQUEST__BODY_HELLO)
+		rc = zd_err_set(&err, ZEROD_E_PROTOCOL, "the first request is %s, not hello",
+		                route ? route->name : "unknown");
+	else if (!route)
+		rc = unknown_request(request, &err);
+	else
+		rc = check_texts(packed, route, &err);
+	if (rc == 0 && route->args)
+		rc = to_engine(session, request, route, now_ns, &err);
+	else if (rc == 0)
+		rc = route->answer(session, request, &err);
+	if (rc)
+		zd_api_session_fail(session, request->id, &err);
+}
+
+void zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_t nbytes)
+{
+	struct zd_api *api = session->api;
+	Zd__ClientPacket *packet = zd_client_packet_unpack(&api->requests, nbytes, bytes);
+	struct zd_wire wire = zd_wire_of(bytes, nbytes), packed = zd_wire_of(bytes, 0);
+	bool has_zeros = memchr(bytes, '\0', nbytes) != NULL; /* few packets have any */
+	struct zd_err err;
+	uint64_t now_ns;
+
+	if (!packet) {
+		(void)zd_err_set(&err, ZEROD_E_PROTOCOL, "a packet of %zu bytes that is no ClientPacket",
+		                 nbytes);
+		zd_conn_refuse(session->conn, &err);
+	} else if (packet->n_requests > ZD_MAX_BATCH) {
+		(void)zd_err_set(&err, ZEROD_E_LIMIT, "%zu requests in one packet, at most %u are allowed",
+		                 packet->n_requests, ZD_MAX_BATCH);
+		zd_conn_refuse(session->conn, &err);
+	} else {
+		now_ns = zd_bridge_tick(&api->bridge);
+		for (size_t i = 0; i < packet->n_requests && zd_conn_is_open(session->conn); i++) {
+			if (has_zeros)
+				(void)zd_wire_next(&wire, FIELD_REQUESTS, &packed);
+			handle(session, packet->requests[i], packed, now_ns);
+		}
+		zd_bridge_settle(&api->bridge);
+	}
+	zd_arena_reset(&api->requests);
+}
+
+/* ---- Replies ------------------------------------------------------------------------------------------- */
+
+void zd_api_reply(struct zd_api *api, const struct zd_reply *reply)
+{
+	struct zd_api_session *session = zd_api_session_find(api, reply->session);
+	struct zd_answer answer = {.reply = ZD__REPLY__INIT, .arena = &api->replies};
+	Zd__Segment announced[ZD_ANSWER_SEGMENTS];
+	struct zd_attachment attachments[ZD_ANSWER_SEGMENTS];
+	unsigned nattachments = 0;
+	struct zd_err err;
+	int rc;
+
+	zd_assert(session && session->state == ZD_API_SESSION_OPEN);
+	answer.reply.id = reply->request;
+	answer.reply.status = reply->status;
+	answer.reply.error = (char *)reply->error;
+	if (reply->status == 0 && fills[reply->kind])
+		fills[reply->kind](reply, &answer);
+	rc = zd_api_session_attach(session, answer.segments, answer.nsegments, announced, attachments,
+	                           &nattachments, &err);
+	if (rc)
+		zd_conn_refuse(session->conn, &err);
+	else
+		zd_conn_send(session->conn, &answer.reply, attachments, nattachments);
+	zd_arena_reset(&api->replies);
+}

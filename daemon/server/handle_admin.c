@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * handle_admin.c - the daemon's state, and the requests of administrators.
+ *
+ * The engine decides whether a session may make such a request, because it knows the owner of each session,
+ * group and job.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/api.h"
+#include "server/handlers.h"
+#include "server/loop.h"
+#include "server/rows.h"
+#include "server/session.h"
+
+int zd_args_kill_session(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                         struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_KILL_SESSION;
+	args->u.session = request->kill_session->session;
+	return 0;
+}
+
+int zd_args_abort_group(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                        struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_ABORT_GROUP;
+	args->u.group = request->abort_group->group;
+	return 0;
+}
+
+int zd_args_end_job(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                    struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_END_JOB;
+	args->u.job = request->end_job->job;
+	return 0;
+}
+
+/* The process's private memory, without segments and fence pages, which are shared. 0 if /proc does not
+ * report it. */
+static uint64_t resident_bytes(void)
+{
+	static const char key[] = "\nRssAnon:";
+	char text[4096];
+	const char *found = NULL;
+	ssize_t nbytes;
+	int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return 0;
+	nbytes = read(fd, text, sizeof(text) - 1);
+	(void)close(fd);
+	if (nbytes > 0) {
+		text[nbytes] = '\0';
+		found = strstr(text, key);
+	}
+	return found ? strtoull(found + sizeof(key) - 1, NULL, 10) * 1024 : 0;
+}
+
+int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err)
+{
+	struct zd_api *api = session->api;
+	const struct zd_bridge *bridge = &api->bridge;
+	Zd__DaemonStatusReply status = ZD__DAEMON_STATUS_REPLY__INIT;
+	Zd__Usage usage = ZD__USAGE__INIT;
+	Zd__Reply reply = ZD__REPLY__INIT;
+	struct zd_engine_totals totals;
+
+	(void)err;
+	zd_engine_totals(bridge->engine, &totals);
+	zd_rows_usage(&totals.usage, &usage);
+	status.daemon = (char *)ZEROD_VERSION_TEXT;
+	status.backend = (char *)bridge->ops->name;
+	status.pid = (uint32_t)getpid();
+	status.uptime_ns = zd_loop_now_ns() - api->started_ns;
+	status.state = (char *)(api->draining ? "DRAINING" : "SERVING");
+	status.devices = bridge->ops->device_count(bridge->backend);
+	status.sessions = totals.sessions;
+	status.jobs = totals.jobs;
+	status.groups = totals.groups;
+	status.requests = totals.requests;
+	status.gathers = totals.gathers;
+	status.fallback_gathers = totals.fallback_gathers;
+	status.gathered_bytes_total = totals.gathered_bytes_total;
+	status.resident_bytes = resident_bytes();
+	status.usage = &usage;
+	reply.id = request->id;
+	reply.body_case = ZD__REPLY__BODY_DAEMON_STATUS;
+	reply.daemon_status = &status;
+	zd_conn_send(session->conn, &reply, NULL, 0);
+	return 0;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * handle_session.c - the hello, the goodbye, and the reset of a POISONED session.
+ *
+ * The hello is the first request, and is sent once. Its reply carries the session's two fence pages. The
+ * goodbye is the last request. When a connection ends without one, the client's kernels may still be running.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "server/api.h"
+#include "server/handlers.h"
+#include "server/loop.h"
+#include "server/session.h"
+
+/* "pid 1234" for a client without a name. */
+#define NAME_BYTES (ZD_MAX_NAME_BYTES + 1)
+
+/* Two fence pages; the work channel and its page; the rings. */
+#define NDESCRIPTORS 5u
+#define NFEATURES    4u
+
+static int check_hello(const struct zd_api_session *session, const Zd__Hello *hello, char name[NAME_BYTES],
+                       struct zd_err *err)
+{
+	int rc = 0;
+
+	if (session->state != ZD_API_SESSION_NEW)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "a second hello");
+	if (hello->version_min > ZD_PROTOCOL_VERSION || hello->version_max < ZD_PROTOCOL_VERSION)
+		return zd_err_set(err, ZEROD_E_VERSION,
+		                  "the client speaks protocol versions %u to %u, the daemon %u to %u",
+		                  hello->version_min, hello->version_max, ZD_PROTOCOL_VERSION,
+		                  ZD_PROTOCOL_VERSION);
+	if (session->api->draining)
+		return zd_err_set(err, ZEROD_E_SHUTDOWN,
+		                  "the daemon is draining and accepts no new sessions");
+	if (hello->name[0])
+		rc = zd_name_check(hello->name, ZD_MAX_NAME_BYTES, "client name", err);
+	if (rc)
+		return rc;
+	if (hello->name[0])
+		(void)snprintf(name, NAME_BYTES, "%s", hello->name);
+	else
+		(void)snprintf(name, NAME_BYTES, "pid %d", (int)zd_conn_creds(session->conn)->pid);
+	return 0;
+}
+
+static bool has_feature(const Zd__Hello *hello, const char *feature)
+{
+	for (size_t i = 0; i < hello->n_features; i++)
+		if (strcmp(hello->features[i], feature) == 0)
+			return true;
+	return false;
+}
+
+/* Without a work channel the backend makes the session's sums, and the client sees segments to unmap in its
+ * next call. So a failure to make the channel does not reject the session. */
+static bool open_delegate(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *ends)
+{
+	bool sums = session->api->bridge.ops->owners_sum;
+	struct zd_delegate_session above = {
+	        .conns = &session->api->conns,
+	        .conn = session->conn,
+	        .sums = sums,
+	        .ahead = sums && has_feature(hello, ZD_FEATURE_WORK_AHEAD),
+	        .announce = zd_api_session_announce,
+	        .arg = session,
+	};
+	struct zd_err err;
+
+	if (!has_feature(hello, ZD_FEATURE_WORK))
+		return false;
+	if (zd_delegate_open(&session->api->bridge.delegates, session->id, &above, &session->delegate,
+	                     &ends[0].fd, &ends[1].fd, &err) == 0)
+		return true;
+	zd_log(ZD_LOG_WARNING, "no work channel for a session: %s", err.text);
+	return false;
+}
+
+/* Rings need a loop that busy-polls: for one that always sleeps they save nothing over sockets. */
+static bool open_rings(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *rings)
+{
+	struct zd_err err;
+
+	if (!zd_loop_spins(session->api->conns.loop) || !has_feature(hello, ZD_FEATURE_RINGS))
+		return false;
+	if (zd_api_session_open_rings(session, &rings->fd, &err) == 0)
+		return true;
+	zd_log(ZD_LOG_WARNING, "no rings for a session: %s", err.text);
+	return false;
+}
+
+/* The optional features of this session, beside the protocol's version. */
+static size_t list_features(const struct zd_api_session *session, char *features[NFEATURES])
+{
+	size_t count = 0;
+
+	if (session->delegate)
+		features[count++] = (char *)ZD_FEATURE_WORK;
+	if (zd_delegates_sum_ahead(&session->api->bridge.delegates, session->id))
+		features[count++] = (char *)ZD_FEATURE_WORK_AHEAD;
+	if (session->rings)
+		features[count++] = (char *)ZD_FEATURE_RINGS;
+	if (session->api->bridge.ops->collectives)
+		features[count++] = (char *)ZD_FEATURE_COLLECTIVES;
+	return count;
+}
+
+int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err)
+{
+	const struct zd_bridge *bridge = &session->api->bridge;
+	struct zd_attachment attachments[NDESCRIPTORS] = {{.segment = NULL}};
+	char *features[NFEATURES];
+	unsigned count = 2;
+	Zd__Reply reply = ZD__REPLY__INIT;
+	Zd__HelloReply hello = ZD__HELLO_REPLY__INIT;
+	char name[NAME_BYTES];
+	int rc = check_hello(session, request->hello, name, err);
+
+	if (rc == 0)
+		rc = zd_api_session_admit(session, name, request->hello, &attachments[0].fd,
+		                          &attachments[1].fd, err);
+	if (rc)
+		return rc;
+	if (open_delegate(session, request->hello, &attachments[count]))
+		count += 2;
+	if (open_rings(session, request->hello, &attachments[count]))
+		count++;
+	hello.version = ZD_PROTOCOL_VERSION;
+	hello.session = session->id;
+	hello.daemon = (char *)ZEROD_VERSION_TEXT;
+	hello.backend = (char *)bridge->ops->name;
+	hello.devices = bridge->ops->device_count(bridge->backend);
+	hello.timelines = ZD_TIMELINES;
+	hello.strict = request->hello->strict;
+	hello.poison = request->hello->poison;
+	hello.n_features = list_features(session, features);
+	hello.features = features;
+	reply.id = request->id;
+	reply.body_case = ZD__REPLY__BODY_HELLO;
+	reply.hello = &hello;
+	zd_conn_send(session->conn, &reply, attachments, count);
+	return 0;
+}
+
+int zd_answer_goodbye(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err)
+{
+	Zd__Reply reply = ZD__REPLY__INIT;
+
+	(void)err;
+	zd_engine_session_goodbye(session->api->bridge.engine, session->id);
+	session->orderly = true;
+	reply.id = request->id;
+	zd_conn_send(session->conn, &reply, NULL, 0);
+	return 0;
+}
+
+int zd_args_session_reset(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                          struct zd_err *err)
+{
+	(void)request;
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_SESSION_RESET;
+	return 0;
+}
+
+void zd_fill_session_reset(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	Zd__SessionResetReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
+
+	zd__session_reset_reply__init(message);
+	message->n_steps = reply->u.session_reset.nsteps;
+	message->steps = zd_answer_ids(answer, reply->u.session_reset.steps, reply->u.session_reset.nsteps);
+	answer->reply.body_case = ZD__REPLY__BODY_SESSION_RESET;
+	answer->reply.session_reset = message;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * handlers.h - the handlers of all kinds of requests, one file per family.
+ *
+ * zd_args_*: a request for the engine. Translates the message, whose body the function's name gives, into the
+ * engine's arguments. Checks the values that would be unsafe to pass on (counts of repeated fields, fences);
+ * the engine checks the rest.
+ *
+ * zd_fill_*: fills the body of the engine's reply, if it has one and the status is 0.
+ *
+ * zd_answer_*: a request that the api handles without the engine. Sends the reply, unless it returns an
+ * error.
+ */
+#ifndef ZD_SERVER_HANDLERS_H
+#define ZD_SERVER_HANDLERS_H
+
+#include "server/answer.h"
+
+struct zd_api_session;
+
+typedef int zd_args_fn(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                       struct zd_err *err);
+typedef void zd_fill_fn(const struct zd_reply *reply, struct zd_answer *answer);
+typedef int zd_answer_fn(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err);
+
+#define REQUEST(KIND, name) zd_args_fn zd_args_##name;
+#define REQUEST_FILLED(KIND, name, fill)                                                                     \
+	zd_args_fn zd_args_##name;                                                                           \
+	zd_fill_fn zd_fill_##fill;
+#include "core/requests.def"
+
+zd_answer_fn zd_answer_hello, zd_answer_goodbye, zd_answer_list, zd_answer_daemon_status;
+
+#endif

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * session.c - a client of the daemon.
+ *
+ * What must hold:
+ *
+ * - The engine knows exactly the OPEN sessions, the backend the OPEN and KILLED ones, by the same id.
+ *
+ * - A session ends once, with its connection.
+ *
+ * - The client is sent a segment's descriptor once, and only while the engine allows it to map the segment.
+ */
+#include "server/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/sm.h"
+#include "executor/memfd.h"
+#include "proto/ring.h"
+#include "server/api.h"
+#include "server/dispatch.h"
+#include "server/loop.h"
+
+#define TELL_FULL_NS 1000000000u
+
+static const char *const state_names[] = {"NEW", "OPEN", "KILLED", "ENDED"};
+static const uint32_t state_moves[] = {
+        [ZD_API_SESSION_NEW] = ZD_SM_TO(ZD_API_SESSION_OPEN) | ZD_SM_TO(ZD_API_SESSION_ENDED),
+        [ZD_API_SESSION_OPEN] = ZD_SM_TO(ZD_API_SESSION_KILLED) | ZD_SM_TO(ZD_API_SESSION_ENDED),
+        [ZD_API_SESSION_KILLED] = ZD_SM_TO(ZD_API_SESSION_ENDED),
+        [ZD_API_SESSION_ENDED] = 0,
+};
+static const struct zd_sm session_sm = {
+        .name = "session", .nstates = 4, .state_names = state_names, .allowed = state_moves};
+
+/* ---- Log ----------------------------------------------------------------------------------------------- */
+
+static void log_session(const struct zd_api_session *session, enum zd_log_level level, const char *what,
+                        const char *detail)
+{
+	const struct zd_creds *creds = zd_conn_creds(session->conn);
+	struct zd_log_field fields[] = {{.key = "ZEROD_SESSION"}, {.key = "ZEROD_PID"}, {.key = "ZEROD_UID"}};
+	char who[32];
+
+	(void)snprintf(fields[0].value, sizeof(fields[0].value), "%" PRIu64, session->id);
+	(void)snprintf(fields[1].value, sizeof(fields[1].value), "%d", (int)creds->pid);
+	(void)snprintf(fields[2].value, sizeof(fields[2].value), "%u", (unsigned)creds->uid);
+	(void)snprintf(who, sizeof(who), session->id ? "session %" PRIu64 : "a client", session->id);
+	zd_log_with(level, fields, ZD_ARRAY_LEN(fields), "%s (pid %d, uid %u) %s: %s", who, (int)creds->pid,
+	            (unsigned)creds->uid, what, detail);
+}
+
+/* Logs at most one line per second. */
+static void tell_full(const struct zd_api_session *session, const char *why)
+{
+	struct zd_api *api = session->api;
+	uint64_t now_ns = zd_loop_now_ns();
+
+	if (api->told_full_ns && now_ns - api->told_full_ns < TELL_FULL_NS)
+		return;
+	api->told_full_ns = now_ns;
+	log_session(session, ZD_LOG_WARNING, "turned away", why);
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static void leave_engine(struct zd_api_session *session)
+{
+	struct zd_api *api = session->api;
+
+	/* Before zd_bridge_tick(), which may expire a deadline of this session: its reply would have no
+	 * connection. */
+	if (session->state == ZD_API_SESSION_OPEN)
+		zd_engine_session_close(api->bridge.engine, session->id);
+	(void)zd_bridge_tick(&api->bridge);
+	zd_delegate_close(session->delegate);
+	session->delegate = NULL;
+	/* After the engine, whose last commands may name the session. */
+	api->bridge.ops->session_close(api->bridge.backend, session->id, session->orderly);
+	zd_bridge_settle(&api->bridge);
+	HASH_DEL(api->sessions, session);
+	if (api->recent == session)
+		api->recent = NULL;
+}
+
+/* The rings are the daemon's memory as long as any process has them mapped, but are not counted once the
+ * session has ended. So their pages are freed now. A daemon that is draining keeps them, since the client may
+ * still read its last packets. */
+static void leave_rings(struct zd_api_session *session)
+{
+	if (!session->rings)
+		return;
+	if (!session->api->draining)
+		(void)madvise(session->rings, ZD_RINGS_BYTES, MADV_REMOVE);
+	(void)munmap(session->rings, ZD_RINGS_BYTES);
+}
+
+static void on_ended(void *arg, const struct zd_err *why)
+{
+	struct zd_api_session *session = arg;
+	struct zd_api *api = session->api;
+	bool was_known = session->state != ZD_API_SESSION_NEW;
+
+	/* Disconnects before the hello are logged at debug level: a client can cause thousands of them a
+	 * second. */
+	log_session(session, was_known ? ZD_LOG_INFO : ZD_LOG_DEBUG, was_known ? "ended" : "turned away",
+	            why->text);
+	if (was_known)
+		leave_engine(session);
+	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_ENDED);
+	leave_rings(session);
+	free(session->given);
+	free(session);
+	zd_api_check_drained(api);
+}
+
+static void on_packet(void *arg, const uint8_t *bytes, size_t nbytes)
+{
+	zd_api_dispatch(arg, bytes, nbytes);
+}
+
+static const struct zd_conn_ops conn_ops = {.packet = on_packet, .ended = on_ended};
+
+int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err)
+{
+	struct zd_creds creds;
+	struct zd_api_session *session;
+	int rc = zd_creds_get(sock, &creds, err);
+
+	if (rc) {
+		(void)close(sock);
+		return rc;
+	}
+	session = zd_calloc(1, sizeof(*session));
+	session->api = api;
+	session->state = ZD_API_SESSION_NEW;
+	session->admin = creds.uid == 0 || creds.uid == geteuid() ||
+	                 (api->limits.has_admin_group &&
+	                  zd_creds_in_group(sock, &creds, api->limits.admin_group));
+	rc = zd_conn_new(&api->conns, sock, &creds, &conn_ops, session, &session->conn, err);
+	if (rc)
+		free(session);
+	return rc;
+}
+
+int zd_api_session_admit(struct zd_api_session *session, const char *name, const Zd__Hello *hello,
+                         int *client_page, int *daemon_page, struct zd_err *err)
+{
+	struct zd_api *api = session->api;
+	struct zd_bridge *bridge = &api->bridge;
+	const struct zd_creds *creds = zd_conn_creds(session->conn);
+	struct zd_peer peer = {.uid = creds->uid,
+	                       .pid = (uint32_t)creds->pid,
+	                       .admin = session->admin,
+	                       .strict = hello->strict,
+	                       .poison = hello->poison,
+	                       .name = name};
+	uint64_t id;
+	int rc;
+
+	if (zd_api_session_count(api) >= zd_api_session_room(&api->limits, session->admin)) {
+		(void)zd_err_set(err, ZEROD_E_LIMIT,
+		                 "the daemon is full: %u sessions are open, max_sessions is %u%s",
+		                 zd_api_session_count(api), api->limits.max_sessions,
+		                 session->admin ? "" : ", some of which are kept for administrators");
+		tell_full(session, err->text);
+		return ZEROD_E_LIMIT;
+	}
+	id = zd_engine_session_open(bridge->engine, &peer, err);
+	if (id == 0)
+		return ZEROD_E_LIMIT;
+	rc = bridge->ops->session_open(bridge->backend, id, creds->pid, client_page, daemon_page, err);
+	if (rc) {
+		zd_engine_session_close(bridge->engine, id);
+		return rc;
+	}
+	session->id = id;
+	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_OPEN);
+	HASH_ADD(hh, api->sessions, id, sizeof(session->id), session);
+	zd_conn_welcome(session->conn);
+	log_session(session, ZD_LOG_INFO, "opened", name);
+	return 0;
+}
+
+int zd_api_session_open_rings(struct zd_api_session *session, int *rings_fd, struct zd_err *err)
+{
+	void *map;
+	int rc = zd_memfd_map("zerod-rings", ZD_RINGS_BYTES, PROT_READ | PROT_WRITE, 0, &map, rings_fd, err);
+
+	if (rc)
+		return rc;
+	session->rings = map;
+	zd_conn_use_rings(session->conn, &session->rings->requests, &session->rings->replies);
+	if (session->delegate)
+		zd_delegate_use_rings(session->delegate, &session->rings->works, &session->rings->answers);
+	return 0;
+}
+
+struct zd_api_session *zd_api_session_find(struct zd_api *api, uint64_t id)
+{
+	struct zd_api_session *session = api->recent;
+
+	if (session && session->id == id)
+		return session;
+	HASH_FIND(hh, api->sessions, &id, sizeof(id), session);
+	if (session)
+		api->recent = session;
+	return session;
+}
+
+void zd_api_session_killed(struct zd_api_session *session, const char *why)
+{
+	struct zd_err err;
+
+	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_KILLED);
+	(void)zd_err_set(&err, ZEROD_E_ABORTED, "%s", why);
+	zd_conn_refuse(session->conn, &err);
+}
+
+void zd_api_session_fail(struct zd_api_session *session, uint64_t request, const struct zd_err *why)
+{
+	Zd__Reply reply = ZD__REPLY__INIT;
+
+	reply.id = request;
+	reply.status = why->status;
+	reply.error = (char *)why->text;
+	zd_conn_send(session->conn, &reply, NULL, 0);
+	if (session->state == ZD_API_SESSION_NEW)
+		zd_conn_end(session->conn, why);
+}
+
+/* ---- Segments ------------------------------------------------------------------------------------------ */
+
+/* The index of the segment in `given`, or the index at which to insert it. */
+static size_t given_index(const struct zd_api_session *session, uint32_t segment)
+{
+	size_t low = 0, high = session->ngiven;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (session->given[middle] < segment)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static bool is_given(const struct zd_api_session *session, uint32_t segment)
+{
+	size_t index = given_index(session, segment);
+
+	return index < session->ngiven && session->given[index] == segment;
+}
+
+static void remember(struct zd_api_session *session, uint32_t segment)
+{
+	size_t index = given_index(session, segment);
+
+	if (session->ngiven == session->given_room) {
+		session->given_room = session->given_room ? 2 * session->given_room : 8;
+		session->given = zd_realloc(session->given, session->given_room, sizeof(*session->given));
+	}
+	memmove(session->given + index + 1, session->given + index,
+	        (session->ngiven - index) * sizeof(*session->given));
+	session->given[index] = segment;
+	session->ngiven++;
+	zd_engine_segment_given(session->api->bridge.engine, session->id, segment);
+}
+
+void zd_api_session_retire(struct zd_api_session *session, uint32_t segment)
+{
+	size_t index = given_index(session, segment);
+
+	zd_assert(index < session->ngiven && session->given[index] == segment);
+	session->ngiven--;
+	memmove(session->given + index, session->given + index + 1,
+	        (session->ngiven - index) * sizeof(*session->given));
+	zd_conn_retire(session->conn, segment);
+	if (session->delegate)
+		zd_delegate_note_retired(session->delegate);
+}
+
+/* Duplicates the descriptor, since the packet may be sent after the segment was destroyed. */
+static int open_segment(const struct zd_api_session *session, uint32_t segment, Zd__Segment *announced,
+                        int *fd, struct zd_err *err)
+{
+	const struct zd_bridge *bridge = &session->api->bridge;
+	int backend_fd, copy;
+
+	/* A reply that names another session's segment would be an error of the daemon. This check keeps it
+	 * from leaking memory of other jobs. */
+	if (!zd_engine_may_map(bridge->engine, session->id, segment) ||
+	    !zd_engine_segment(bridge->engine, segment, &announced->device, &announced->bytes))
+		return zd_err_set(err, ZEROD_E_PERMISSION, "the session may not map segment %u", segment);
+	backend_fd = bridge->ops->segment_fd(bridge->backend, segment);
+	if (backend_fd < 0)
+		return zd_err_set(err, ZEROD_E_SYSTEM, "segment %u has no descriptor", segment);
+	copy = fcntl(backend_fd, F_DUPFD_CLOEXEC, 0);
+	if (copy < 0)
+		return zd_err_errno(err, errno, "copying the descriptor of segment %u", segment);
+	announced->id = segment;
+	*fd = copy;
+	return 0;
+}
+
+int zd_api_session_attach(struct zd_api_session *session, const uint32_t *segments, unsigned count,
+                          Zd__Segment *announced, struct zd_attachment *attachments, unsigned *nattachments,
+                          struct zd_err *err)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		int rc;
+
+		if (segments[i] == 0 || is_given(session, segments[i]))
+			continue;
+		announced[n] = (Zd__Segment)ZD__SEGMENT__INIT;
+		rc = open_segment(session, segments[i], &announced[n], &attachments[n].fd, err);
+		if (rc) {
+			while (n-- > 0)
+				(void)close(attachments[n].fd);
+			return rc;
+		}
+		remember(session, segments[i]);
+		attachments[n].segment = &announced[n];
+		n++;
+	}
+	*nattachments = n;
+	return 0;
+}
+
+int zd_api_session_announce(void *arg, uint32_t segment)
+{
+	struct zd_api_session *session = arg;
+	struct zd_attachment attachment;
+	Zd__Segment announced;
+	unsigned nattachments = 0;
+	struct zd_err err;
+	int rc = zd_api_session_attach(session, &segment, 1, &announced, &attachment, &nattachments, &err);
+
+	if (rc == 0 && nattachments > 0)
+		zd_conn_announce(session->conn, &attachment);
+	return rc;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* timer.h - wakes the loop at the engine's earliest deadline. */
+#ifndef ZD_SERVER_TIMER_H
+#define ZD_SERVER_TIMER_H
+
+#include <stdint.h>
+#include <uv.h>
+
+struct zd_engine;
+struct zd_loop;
+
+struct zd_timer {
+	uv_timer_t uv;
+	const struct zd_engine *engine;
+	uint64_t armed_ns; /* UINT64_MAX: not armed */
+	void (*due)(void *arg);
+	void *arg;
+};
+
+void zd_timer_init(struct zd_timer *timer, struct zd_loop *loop, const struct zd_engine *engine,
+                   void (*due)(void *arg), void *arg);
+/* Begins to close the handle; the memory may be freed when the loop has run. */
+void zd_timer_close(struct zd_timer *timer);
+
+/* To be called after every event for the engine: cheap unless there is an earlier deadline. */
+void zd_timer_update(struct zd_timer *timer);
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_cuda_lane.c - a stream, and what is in flight on it, over the driver's double. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "executor/cuda/cuda_lane.h"
+#include "executor/cuda/cuda_segment.h"
+#include "tests/unit/executor/cuda_double.h"
+
+#define MIB (1ull << 20)
+
+struct fixture {
+	struct zd_cuda_devices devices;
+	struct zd_cuda_segment *from, *to; /* a MiB each, of GPUs 0 and 1 */
+	struct zd_cuda_lane lane;          /* GPU 0's */
+	struct zd_cuda_task tasks[2];
+	bool pushed;
+};
+
+static struct zd_cuda_segment *new_segment(struct fixture *f, uint32_t device)
+{
+	struct zd_cuda_segment *segment = NULL;
+	struct zd_err err = ZD_ERR_NONE;
+	bool pushed = zd_cuda_device_push(&f->devices.all[device]);
+	assert_int_equal(zd_cuda_segment_new(&f->devices, device, device + 1, MIB, NULL, &segment, &err), 0);
+	zd_cuda_leave(f->devices.cuda, pushed);
+	return segment;
+}
+
+static int open_fixture(void **state)
+{
+	struct fixture *f = zd_calloc(1, sizeof(*f));
+	struct zd_err err = ZD_ERR_NONE;
+	assert_int_equal(zd_cuda_devices_init(&f->devices, "0,1", &err), 0);
+	f->from = new_segment(f, 0);
+	f->to = new_segment(f, 1);
+	f->pushed = zd_cuda_device_push(&f->devices.all[0]);
+	assert_int_equal(zd_cuda_lane_init(&f->lane, &f->devices, 0, ZD_CUDA_OPEN_BYTES, &err), 0);
+	*state = f;
+	return 0;
+}
+
+static int close_fixture(void **state)
+{
+	struct fixture *f = *state;
+	zd_cuda_lane_deinit(&f->lane);
+	zd_cuda_leave(f->devices.cuda, f->pushed);
+	zd_cuda_segment_free(f->from);
+	zd_cuda_segment_free(f->to);
+	zd_cuda_devices_deinit(&f->devices);
+	free(f);
+	return 0;
+}
+
+static void issue(struct fixture *f, uint64_t bytes, bool open, struct zd_cuda_task *ends)
+{
+	struct zd_cuda_piece piece = {.dst = f->to->range,
+	                              .src = f->from->range,
+	                              .bytes = bytes,
+	                              .target = 1,
+	                              .open = open,
+	                              .ends = ends};
+	struct zd_err err = ZD_ERR_NONE;
+	assert_true(zd_cuda_lane_has_room(&f->lane));
+	assert_int_equal(zd_cuda_lane_issue(&f->lane, &piece, &err), 0);
+}
+
+/* All that the stream was given is done: the next one that has landed, and what ends with it. */
+static void expect_landed(struct fixture *f, const struct zd_cuda_task *ends)
+{
+	struct zd_cuda_task none, *ended = &none;
+	zd_cuda_lane_wait(&f->lane);
+	assert_true(zd_cuda_lane_land(&f->lane, &ended));
+	assert_ptr_equal(ended, ends);
+}
+
+static void expect_nothing_landed(struct fixture *f)
+{
+	struct zd_cuda_task *ended;
+	zd_cuda_lane_wait(&f->lane);
+	assert_false(zd_cuda_lane_land(&f->lane, &ended));
+}
+
+/* A store idles the link. Nobody looks for an open piece: it is seen with the one that ends the task. */
+static void test_open_pieces_have_no_stores(void **state)
+{
+	struct fixture *f = *state;
+	for (int i = 0; i < 3; i++) {
+		issue(f, MIB, true, NULL);
+		zd_cuda_lane_close(&f->lane);
+		assert_int_equal(f->lane.issued, 0);
+	}
+	expect_nothing_landed(f);
+	issue(f, MIB, false, &f->tasks[0]);
+	zd_cuda_lane_close(&f->lane);
+	assert_int_equal(f->lane.issued, 1);
+	for (int i = 0; i < 3; i++)
+		expect_landed(f, NULL);
+	expect_landed(f, &f->tasks[0]);
+	expect_nothing_landed(f);
+	assert_int_equal(f->lane.flying_bytes, 0);
+}
+
+/* Else there would be no room for more, and nobody would see any. */
+static void test_open_pieces_of_many_bytes_have_one(void **state)
+{
+	struct fixture *f = *state;
+	issue(f, MIB, true, NULL);
+	f->lane.group_bytes = ZD_CUDA_OPEN_BYTES - 1;
+	zd_cuda_lane_close(&f->lane);
+	assert_int_equal(f->lane.issued, 0);
+	f->lane.group_bytes++;
+	zd_cuda_lane_close(&f->lane);
+	assert_int_equal(f->lane.issued, 1);
+	expect_landed(f, NULL);
+}
+
+static void test_what_follows_an_open_piece_lands_behind_it(void **state)
+{
+	struct fixture *f = *state;
+	issue(f, MIB, true, NULL);
+	zd_cuda_lane_close(&f->lane);
+	zd_cuda_lane_follow(&f->lane, &f->tasks[1]);
+	expect_nothing_landed(f);
+	zd_cuda_lane_close(&f->lane);
+	expect_landed(f, NULL);
+	expect_landed(f, &f->tasks[1]);
+	/* With nothing in flight it need not wait. */
+	zd_cuda_lane_follow(&f->lane, &f->tasks[0]);
+	expect_landed(f, &f->tasks[0]);
+}
+
+static void test_small_pieces_share_a_store(void **state)
+{
+	struct fixture *f = *state;
+	for (unsigned i = 0; i < ZD_CUDA_GROUP; i++) {
+		assert_false(zd_cuda_lane_group_is_full(&f->lane));
+		issue(f, 4096, false, &f->tasks[i % 2]);
+	}
+	assert_true(zd_cuda_lane_group_is_full(&f->lane));
+	expect_nothing_landed(f);
+	zd_cuda_lane_close(&f->lane);
+	assert_int_equal(f->lane.issued, 1);
+	for (unsigned i = 0; i < ZD_CUDA_GROUP; i++)
+		expect_landed(f, &f->tasks[i % 2]);
+	expect_nothing_landed(f);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	use_double(argv);
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_setup_teardown(test_open_pieces_have_no_stores, open_fixture, close_fixture),
+	        cmocka_unit_test_setup_teardown(test_open_pieces_of_many_bytes_have_one, open_fixture,
+	                                        close_fixture),
+	        cmocka_unit_test_setup_teardown(test_what_follows_an_open_piece_lands_behind_it, open_fixture,
+	                                        close_fixture),
+	        cmocka_unit_test_setup_teardown(test_small_pieces_share_a_store, open_fixture, close_fixture),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

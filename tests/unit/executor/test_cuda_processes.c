@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_cuda_processes.c - the cuda backend and the processes on its GPUs, and Xids; over the driver's double
+ * and NVML's.
+ *
+ * A trainer is this program with an argument: it makes a context, may fork a child, and waits to be killed.
+ */
+#define TEST_BACKEND zd_backend_cuda
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "driver/driver.h"
+#include "tests/unit/driver/cases.h"
+#include "tests/unit/executor/backend_fixture.h"
+
+/* ---- Trainers ------------------------------------------------------------------------------------------ */
+
+struct trainer {
+	pid_t pid, child; /* child 0: none */
+};
+
+static int trainer_main(bool forks)
+{
+	const struct zd_cuda *cuda;
+	struct CUctx_st *context;
+	struct zd_err err;
+	pid_t child = 0;
+	if (zd_cuda_load(&cuda, &err) || cuda->devicePrimaryCtxRetain(&context, 0))
+		return 1;
+	if (forks)
+		child = fork();
+	if (forks && child == 0)
+		for (;;)
+			pause();
+	if (write(STDOUT_FILENO, &child, sizeof(child)) != sizeof(child))
+		return 1;
+	for (;;)
+		pause();
+}
+
+static struct trainer start_trainer(const char *kind)
+{
+	char *const args[] = {(char *)"trainer", (char *)kind, NULL};
+	struct trainer trainer = {.pid = -1};
+	char program[PATH_MAX];
+	int fds[2];
+	case_program(program);
+	assert_int_equal(pipe(fds), 0);
+	trainer.pid = fork();
+	assert_true(trainer.pid >= 0);
+	if (trainer.pid == 0) {
+		(void)dup2(fds[1], STDOUT_FILENO);
+		(void)close(fds[0]);
+		(void)close(fds[1]);
+		(void)execv(program, args);
+		_exit(126);
+	}
+	(void)close(fds[1]);
+	assert_int_equal(read(fds[0], &trainer.child, sizeof(trainer.child)), sizeof(trainer.child));
+	(void)close(fds[0]);
+	return trainer;
+}
+
+static void kill_trainer(const struct trainer *trainer)
+{
+	int status;
+	assert_int_equal(kill(trainer->pid, SIGKILL), 0);
+	assert_int_equal(waitpid(trainer->pid, &status, 0), trainer->pid);
+}
+
+/* ---- Sessions of theirs -------------------------------------------------------------------------------- */
+
+static struct fixture *open_fixture(void **state)
+{
+	assert_int_equal(open_devices(state, 2), 0);
+	return *state;
+}
+
+static struct client open_for(struct fixture *f, uint64_t session, pid_t pid)
+{
+	struct client c = {.client_fd = -1};
+	assert_int_equal(ops->session_open(f->backend, session, pid, &c.client_fd, &c.daemon_fd, NULL), 0);
+	(void)close(c.client_fd);
+	(void)close(c.daemon_fd);
+	return c;
+}
+
+static uint64_t watch_until_gone(struct fixture *f, uint64_t session)
+{
+	struct zd_command command = watch(0, session, 0, NULL);
+	command.u.watch.until_gone = true;
+	return submit(f, command);
+}
+
+/* Ends sessions of processes that are on no GPU, one after the other: so the monitor has looked at all that
+ * was there before. */
+static void let_it_look(struct fixture *f)
+{
+	static uint64_t next = 1000;
+	for (int i = 0; i < 3; i++) {
+		uint64_t session = next++;
+		pid_t pid = fork();
+		if (pid == 0)
+			_exit(0);
+		(void)open_for(f, session, pid);
+		assert_int_equal(waitpid(pid, NULL, 0), pid);
+		uint64_t op = watch_until_gone(f, session);
+		ops->session_close(f->backend, session, false);
+		assert_int_equal(wait_op(f, op).completion.status, ZEROD_E_ABORTED);
+	}
+}
+
+static void test_killed_trainer(void **state)
+{
+	struct fixture *f = open_fixture(state);
+	struct trainer trainer = start_trainer("trainer");
+	struct zd_fence never = {0, 1};
+	(void)open_for(f, SESSION, trainer.pid);
+	uint64_t gone = watch_until_gone(f, SESSION), released = submit(f, watch(1, SESSION, 1, &never));
+	/* Its connection is gone, and it is not yet. */
+	ops->session_close(f->backend, SESSION, false);
+	let_it_look(f);
+	assert_int_equal(times_completed(f, gone), 0);
+	assert_int_equal(times_completed(f, released), 0);
+	kill_trainer(&trainer);
+	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
+	assert_int_equal(wait_op(f, released).completion.status, ZEROD_E_ABORTED);
+	close_all(state);
+}
+
+/* The dead process has been reaped, and its context lives in the child. */
+static void test_forked_child_keeps_the_context(void **state)
+{
+	struct fixture *f = open_fixture(state);
+	struct trainer trainer = start_trainer("forking trainer");
+	(void)open_for(f, SESSION, trainer.pid);
+	uint64_t gone = watch_until_gone(f, SESSION);
+	kill_trainer(&trainer);
+	ops->session_close(f->backend, SESSION, false);
+	let_it_look(f);
+	assert_int_equal(times_completed(f, gone), 0);
+	assert_int_equal(kill(trainer.child, SIGKILL), 0);
+	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
+	close_all(state);
+}
+
+static void test_session_that_ends_in_order(void **state)
+{
+	struct fixture *f = open_fixture(state);
+	struct trainer trainer = start_trainer("trainer");
+	(void)open_for(f, SESSION, trainer.pid);
+	uint64_t gone = watch_until_gone(f, SESSION);
+	ops->session_close(f->backend, SESSION, true);
+	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
+	kill_trainer(&trainer);
+	close_all(state);
+}
+
+/* No NVML that knows us: the process's end must do, and must be waited for. */
+static void test_process_that_nobody_lists(void **state)
+{
+	struct fixture *f = open_fixture(state);
+	struct trainer trainer = start_trainer("trainer");
+	(void)open_for(f, SESSION, trainer.pid);
+	uint64_t gone = watch_until_gone(f, SESSION);
+	ops->session_close(f->backend, SESSION, false);
+	let_it_look(f);
+	assert_int_equal(times_completed(f, gone), 0);
+	kill_trainer(&trainer);
+	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
+	close_all(state);
+}
+
+static void test_end_with_sessions_that_linger(void **state)
+{
+	struct fixture *f = open_fixture(state);
+	struct trainer trainer = start_trainer("trainer");
+	(void)open_for(f, SESSION, trainer.pid);
+	uint64_t gone = watch_until_gone(f, SESSION);
+	ops->session_close(f->backend, SESSION, false);
+	close_backend(f);
+	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_SHUTDOWN);
+	kill_trainer(&trainer);
+	close_all(state);
+}
+
+/* ---- Xids ---------------------------------------------------------------------------------------------- */
+
+static void test_xids(void **state)
+{
+	const char *dir = getenv("ZD_DOUBLE_DIR");
+	case_write_file(dir, "xid-0", "31"); /* a program's own fault */
+	case_write_file(dir, "xid-1", "79"); /* fallen off the bus */
+	struct fixture *f = open_fixture(state);
+	let_it_look(f);
+	struct record record = create(f, 1, 1, 2 * MIB);
+	assert_int_equal(record.completion.status, ZEROD_E_DEVICE);
+	assert_non_null(strstr(record.completion.error, "has failed: Xid 79"));
+	assert_int_equal(create(f, 0, 2, 2 * MIB).completion.status, 0);
+	assert_int_equal(wait_op(f, submit(f, fill(0, at(2, 0, MIB)))).completion.status, 0);
+	close_all(state);
+}
+
+/* ---- Load ---------------------------------------------------------------------------------------------- */
+
+static void let_it_find(struct fixture *f, uint32_t device, bool idle)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+	while (zd_backend_cuda.client_copies_own(f->backend, device, 2 * MIB) != idle)
+		(void)nanosleep(&pause, NULL);
+}
+
+/* A GPU counts as busy until NVML says otherwise, and between much and little as what it was. */
+static void test_idle_gpus_copy_their_own_slices(void **state)
+{
+	const char *dir = getenv("ZD_DOUBLE_DIR");
+	case_write_file(dir, "busy-0", "39");
+	struct fixture *f = open_fixture(state);
+	let_it_find(f, 0, true);
+	assert_false(zd_backend_cuda.client_copies_own(f->backend, 0, MIB)); /* not worth its calls */
+	assert_false(zd_backend_cuda.client_copies_own(f->backend, 1, 2 * MIB));
+	assert_true(zd_backend_cuda.client_copies_own(f->backend, 1, 64 * MIB));
+	case_write_file(dir, "busy-0", "59");
+	case_write_file(dir, "busy-1", "0");
+	let_it_find(f, 1, true);
+	assert_true(zd_backend_cuda.client_copies_own(f->backend, 0, 2 * MIB));
+	case_write_file(dir, "busy-0", "60");
+	let_it_find(f, 0, false);
+	case_write_file(dir, "busy-0", "40");
+	case_write_file(dir, "busy-1", "100");
+	let_it_find(f, 1, false);
+	assert_false(zd_backend_cuda.client_copies_own(f->backend, 0, 2 * MIB));
+	close_all(state);
+}
+
+int main(int argc, char **argv)
+{
+	static char dir[] = CASE_DIR, env[64];
+	struct a_case cases[] = {
+	        CASE(test_killed_trainer, env),
+	        CASE(test_forked_child_keeps_the_context, env),
+	        CASE(test_session_that_ends_in_order, env),
+	        CASE(test_process_that_nobody_lists),
+	        CASE(test_end_with_sessions_that_linger, env),
+	        CASE(test_xids, env),
+	        CASE(test_idle_gpus_copy_their_own_slices, env),
+	};
+	if (argc > 1 && strcmp(argv[0], "trainer") == 0)
+		return trainer_main(strcmp(argv[1], "forking trainer") == 0);
+	if (argc == 1 && !mkdtemp(dir))
+		return 1;
+	(void)snprintf(env, sizeof(env), "ZD_DOUBLE_DIR=%s", dir);
+	int failed = case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	if (argc == 1)
+		case_remove_dir(dir);
+	return failed;
+}

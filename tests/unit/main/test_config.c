@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_config.c - every key, every error, and how file and command line go together. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "executor/backend.h"
+#include "main/config.h"
+#include "main/options.h"
+#include "proto/limits.h"
+
+static char path[] = "/tmp/zerod-config-XXXXXX";
+
+static int make_file(void **state)
+{
+	int fd = mkstemp(path);
+
+	(void)state;
+	return fd < 0 ? -1 : close(fd);
+}
+
+static int remove_file(void **state)
+{
+	(void)state;
+	return unlink(path);
+}
+
+static void write_file(const char *text)
+{
+	FILE *file = fopen(path, "w");
+
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+static int read_text(const char *text, struct zd_config *config, struct zd_err *err)
+{
+	write_file(text);
+	zd_config_init(config);
+	return zd_config_read(config, path, err);
+}
+
+static void test_defaults(void **state)
+{
+	struct zd_config config;
+	struct zd_err err;
+
+	(void)state;
+	assert_int_equal(read_text("", &config, &err), 0);
+	assert_string_equal(config.socket_path, ZD_DEFAULT_SOCKET);
+	assert_int_equal(config.socket_mode, 0666);
+	assert_false(config.has_admin_group);
+	assert_int_equal(config.log_level, ZD_LOG_INFO);
+	assert_int_equal(config.drain_timeout_s, 10);
+	assert_null(config.backend);
+	assert_string_equal(config.gpus, "all");
+	assert_int_equal(config.device_count, 1);
+	assert_int_equal(config.arena_bytes, 0);
+	assert_string_equal(config.nccl_path, "");
+	assert_false(config.check_collectives);
+	assert_int_equal(config.collective_timeout_s, 600);
+	assert_int_equal(config.uid_quota_bytes, 0);
+	assert_int_equal(config.max_sessions, ZD_MAX_SESSIONS);
+}
+
+static void test_every_key(void **state)
+{
+	struct zd_config config;
+	struct zd_err err;
+
+	(void)state;
+	assert_int_equal(read_text("# a comment\n"
+	                           "; another\n"
+	                           "[daemon]\n"
+	                           "socket = /tmp/z.sock ; behind a value\n"
+	                           "\tsocket_mode = 0660\n"
+	                           "  admin_group = root\n"
+	                           "log_level=debug\n"
+	                           "drain_timeout_s = 0\n"
+	                           "\n"
+	                           "[devices]\n"
+	                           "backend = cuda\n"
+	                           "count = 64\n"
+	                           "gpus = 3, GPU-12345678-1234-1234-1234-123456789abc\n"
+	                           "arena = 64G\n"
+	                           "gather_budget = 1.5G\n"
+	                           "staging = 2GiB\n"
+	                           "segment = 4096\n"
+	                           "[collectives] # NCCL\n"
+	                           "nccl = /opt/nccl/lib/libnccl.so.2\n"
+	                           "check = yes\n"
+	                           "timeout_s = 86400\n"
+	                           "[limits]\t; of users\n"
+	                           "uid_quota = 1024T\n"
+	                           "max_sessions = 1",
+	                           &config, &err),
+	                 0);
+	assert_string_equal(config.socket_path, "/tmp/z.sock");
+	assert_int_equal(config.socket_mode, 0660);
+	assert_true(config.has_admin_group);
+	assert_int_equal(config.admin_group, 0);
+	assert_int_equal(config.log_level, ZD_LOG_DEBUG);
+	assert_int_equal(config.drain_timeout_s, 0);
+	assert_ptr_equal(config.backend, &zd_backend_cuda);
+	assert_int_equal(config.device_count, 64);
+	assert_string_equal(config.gpus, "3, GPU-12345678-1234-1234-1234-123456789abc");
+	assert_int_equal(config.arena_bytes, 64ull << 30);
+	assert_int_equal(config.gather_budget_bytes, 3ull << 29);
+	assert_int_equal(config.staging_bytes, 2ull << 30);
+	assert_int_equal(config.segment_bytes, 4096);
+	assert_string_equal(config.nccl_path, "/opt/nccl/lib/libnccl.so.2");
+	assert_true(config.check_collectives);
+	assert_int_equal(config.collective_timeout_s, 86400);
+	assert_int_equal(config.uid_quota_bytes, ZD_MAX_BYTES);
+	assert_int_equal(config.max_sessions, 1);
+}
+
+/* A wrong configuration, and the message behind the file's name. */
+static const struct mistake {
+	const char *text, *message;
+} mistakes[] = {
+        {"[devices]\narena = lots\n",
+         ":2: [devices] arena: expected a size such as 64G, at most 1024T, found 'lots'"},
+        {"[devices]\narena =\n", ":2: [devices] arena: expected a size such as 64G, at most 1024T, found ''"},
+        {"[devices]\narena = -1\n",
+         ":2: [devices] arena: expected a size such as 64G, at most 1024T, found '-1'"},
+        {"[devices]\narena = 1025T\n",
+         ":2: [devices] arena: expected a size such as 64G, at most 1024T, found '1025T'"},
+        {"[devices]\ngather_budget = 1 2\n",
+         ":2: [devices] gather_budget: expected a size such as 64G, at most 1024T, found '1 2'"},
+        {"[devices]\nstaging = x\n",
+         ":2: [devices] staging: expected a size such as 64G, at most 1024T, found 'x'"},
+        {"[devices]\nsegment = x\n",
+         ":2: [devices] segment: expected a size such as 64G, at most 1024T, found 'x'"},
+        {"[devices]\nbackend = rocm\n", ":2: [devices] backend: expected auto, host or cuda, found 'rocm'"},
+        {"[devices]\ngpus =\n",
+         ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found ''"},
+        {"[devices]\ngpus = all, 0\n",
+         ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found 'all, 0'"},
+        {"[devices]\ngpus = 0, banana\n",
+         ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found '0, banana'"},
+        {"[devices]\ngpus = GPU-12345678\n",
+         ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found "
+         "'GPU-12345678'"},
+        {"[devices]\ngpus = 0, MIG-12345678-1234-1234-1234-123456789abc, 1\n",
+         ":2: [devices] gpus: expected whole GPUs, found 'MIG-12345678-1234-1234-1234-123456789abc': a MIG "
+         "instance has no peer access to other GPUs"},
+        {"[devices]\ngpus = 0;1\n",
+         ":2: [devices] gpus: expected all, or a list of UUIDs or numbers such as 0,1, found '0;1'"},
+        {"[devices]\ncount = 0\n", ":2: [devices] count: expected a number from 1 to 64, found '0'"},
+        {"[devices]\ncount = 65\n", ":2: [devices] count: expected a number from 1 to 64, found '65'"},
+        {"[devices]\ncount = 4x\n", ":2: [devices] count: expected a number from 1 to 64, found '4x'"},
+        {"[devices]\ncount = +4\n", ":2: [devices] count: expected a number from 1 to 64, found '+4'"},
+        {"[devices]\ncount = 99999999999999999999\n",
+         ":2: [devices] count: expected a number from 1 to 64, found '99999999999999999999'"},
+        {"[collectives]\ncheck = true\n", ":2: [collectives] check: expected yes or no, found 'true'"},
+        {"[collectives]\ntimeout_s = 10m\n",
+         ":2: [collectives] timeout_s: expected a number of seconds, at most 86400, found '10m'"},
+        {"[collectives]\ntimeout_s = 86401\n",
+         ":2: [collectives] timeout_s: expected a number of seconds, at most 86400, found '86401'"},
+        {"[collectives]\ntimeout = 1\n",
+         ":2: [collectives] timeout: unknown key, expected one of nccl, check, timeout_s"},
+        {"[limits]\nuid_quota = x\n",
+         ":2: [limits] uid_quota: expected a size such as 64G, at most 1024T, found 'x'"},
+        {"[limits]\nmax_sessions = 1025\n",
+         ":2: [limits] max_sessions: expected a number from 1 to 1024, found '1025'"},
+        {"[daemon]\nsocket =\n", ":2: [daemon] socket: expected a path of 1 to 107 bytes, found ''"},
+        {"[daemon]\nsocket_mode = 0888\n",
+         ":2: [daemon] socket_mode: expected permissions in octal such as 0660, found '0888'"},
+        {"[daemon]\nsocket_mode = 1777\n",
+         ":2: [daemon] socket_mode: expected permissions in octal such as 0660, found '1777'"},
+        {"[daemon]\nadmin_group = no-such-group\n",
+         ":2: [daemon] admin_group: expected the name of a group on this machine, found 'no-such-group'"},
+        {"[daemon]\nlog_level = loud\n",
+         ":2: [daemon] log_level: expected error, warning, notice, info or debug, found 'loud'"},
+        {"[daemon]\ndrain_timeout_s = 86401\n",
+         ":2: [daemon] drain_timeout_s: expected a number of seconds, at most 86400, found '86401'"},
+        {"[daemon]\n\n# one\nsokcet = x\n",
+         ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, admin_group, log_level, "
+         "drain_timeout_s"},
+        {"[limits]\nsocket = x\n",
+         ":2: [limits] socket: unknown key, expected one of uid_quota, max_sessions"},
+        {"[deamon]\nsocket = x\n",
+         ":1: [deamon]: unknown section, expected [daemon], [devices], [collectives] or [limits]"},
+        {"[limits]\n[empty]\n",
+         ":2: [empty]: unknown section, expected [daemon], [devices], [collectives] or [limits]"},
+        {"[limits] max_sessions = 4\n", ":1: [limits]: expected nothing behind it, or a comment"},
+        {"# one\n[limits]]\n", ":2: [limits]: expected nothing behind it, or a comment"},
+        {"socket = x\n", ":1: socket: expected a section such as [daemon] before it"},
+        {"[daemon]\nsocket\n", ":2: expected 'key = value' or '[section]'"},
+        {"[daemon\nsocket = x\n", ":1: expected 'key = value' or '[section]'"},
+        /* The first of two mistakes, in both orders. */
+        {"[daemon]\nnonsense\nlog_level = loud\n", ":2: expected 'key = value' or '[section]'"},
+        {"[daemon]\nlog_level = loud\nnonsense\n",
+         ":2: [daemon] log_level: expected error, warning, notice, info or debug, found 'loud'"},
+};
+
+static void test_mistakes(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(mistakes); i++) {
+		struct zd_config config, before;
+		struct zd_err err;
+		char expected[ZD_ERR_TEXT_BYTES];
+
+		zd_config_init(&before);
+		assert_int_equal(read_text(mistakes[i].text, &config, &err), ZEROD_E_INVALID);
+		(void)snprintf(expected, sizeof(expected), "%s%s", path, mistakes[i].message);
+		assert_string_equal(err.text, expected);
+		assert_memory_equal(&config, &before, sizeof(config));
+	}
+}
+
+#define UUID "GPU-12345678-1234-1234-1234-123456789abc"
+#define FOUR UUID "," UUID ", " UUID "," UUID
+
+/* The parser has no room for such a line. */
+static void test_long_lines(void **state)
+{
+	static const char long_comment[] = "# " FOUR FOUR FOUR "\n; " FOUR FOUR FOUR "\n";
+	struct zd_config config;
+	struct zd_err err;
+	char text[4000];
+
+	(void)state;
+	(void)snprintf(text, sizeof(text), "%s[devices]\n%s\tgpus=  %s ; = %s\ncount = 2\n", long_comment,
+	               long_comment, FOUR "," FOUR, FOUR);
+	assert_int_equal(read_text(text, &config, &err), 0);
+	assert_string_equal(config.gpus, FOUR "," FOUR);
+	assert_int_equal(config.device_count, 2);
+	(void)snprintf(text, sizeof(text), "[devices]\ngpus = %s  \t \r\ncount = 3", FOUR "," FOUR);
+	assert_int_equal(read_text(text, &config, &err), 0);
+	assert_string_equal(config.gpus, FOUR "," FOUR);
+	assert_int_equal(config.device_count, 3);
+}
+
+static void test_long_mistakes(void **state)
+{
+	struct zd_config config;
+	struct zd_err err;
+	char text[600] = "[daemon]\nsocket = /";
+
+	(void)state;
+	memset(text + strlen(text), 'x', 300);
+	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
+	assert_non_null(strstr(err.text, ":2: [daemon] socket: expected a path of 1 to 107 bytes"));
+	memset(text + 9, 'x', 310);
+	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
+	assert_non_null(strstr(err.text, ":2: expected 'key = value'"));
+	assert_int_equal(zd_config_read(&config, "/dev/zero", &err), ZEROD_E_INVALID);
+	assert_non_null(strstr(err.text, "/dev/zero:1: expected text of at most 8190 bytes"));
+	memcpy(text + 9 + 300, " = 1", 4);
+	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
+	assert_non_null(strstr(err.text, ":2: expected 'key = value'"));
+}
+
+static void test_long_path(void **state)
+{
+	struct zd_config config;
+	struct zd_err err;
+	char text[200] = "[daemon]\nsocket = ";
+	size_t prefix = strlen(text);
+
+	(void)state;
+	memset(text + prefix, 'x', 107);
+	assert_int_equal(read_text(text, &config, &err), 0);
+	assert_int_equal(strlen(config.socket_path), 107);
+	memset(text + prefix, 'x', 108);
+	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
+	assert_non_null(
+	        strstr(err.text, ":2: [daemon] socket: expected a path of 1 to 107 bytes, found 'xxx"));
+}
+
+static void test_no_file(void **state)
+{
+	struct zd_config config;
+	struct zd_err err;
+
+	(void)state;
+	zd_config_init(&config);
+	assert_int_equal(zd_config_read(&config, "/nonexistent/zerod.conf", &err), ZEROD_E_NOT_FOUND);
+	assert_string_equal(err.text, "/nonexistent/zerod.conf: no such file");
+	assert_int_equal(zd_config_read(&config, "/tmp", &err), ZEROD_E_SYSTEM);
+	assert_string_equal(err.text, "/tmp: reading it: Is a directory");
+}
+
+static void test_check(void **state)
+{
+	struct zd_config config;
+	struct zd_err err;
+
+	(void)state;
+	zd_config_init(&config);
+	config.gather_budget_bytes = 2ull << 30;
+	assert_int_equal(zd_config_check(&config, &err), 0); /* of an arena that the backend chooses */
+	config.arena_bytes = 2ull << 30;
+	assert_int_equal(zd_config_check(&config, &err), 0);
+	config.arena_bytes = 1ull << 30;
+	assert_int_equal(zd_config_check(&config, &err), ZEROD_E_INVALID);
+	assert_string_equal(err.text,
+	                    "[devices] gather_budget: expected at most the arena's 1 GiB, found 2 GiB");
+	config.gather_budget_bytes = 0;
+	config.staging_bytes = 3ull << 30;
+	assert_int_equal(zd_config_check(&config, &err), ZEROD_E_INVALID);
+	assert_string_equal(err.text, "[devices] staging: expected at most the arena's 1 GiB, found 3 GiB");
+}
+
+static void test_command_line_wins(void **state)
+{
+	struct zd_options options = {.config_path = path,
+	                             .socket = "/tmp/b",
+	                             .devices = "3",
+	                             .gpus = "1",
+	                             .arena = "1M",
+	                             .nccl = "",
+	                             .backend = "host"};
+	struct zd_config config;
+	struct zd_err err;
+
+	(void)state;
+	write_file("[daemon]\nsocket = /tmp/a\n[devices]\ncount = 2\ngather_budget = 1M\n"
+	           "[collectives]\nnccl = /tmp/nccl\ncheck = yes\n");
+	assert_int_equal(zd_options_load(&options, &config, &err), 0);
+	assert_string_equal(config.socket_path, "/tmp/b");
+	assert_ptr_equal(config.backend, &zd_backend_host);
+	assert_int_equal(config.device_count, 3);
+	assert_string_equal(config.gpus, "1");
+	assert_string_equal(config.nccl_path, "");
+	assert_true(config.check_collectives);
+	assert_int_equal(config.arena_bytes, 1 << 20);
+	assert_int_equal(config.gather_budget_bytes, 1 << 20);
+}
+
+static void test_command_line_mistakes(void **state)
+{
+	struct zd_options options = {.config_path = path, .arena = "lots"};
+	char path_too_long[ZD_CONFIG_PATH_BYTES + 1] = "";
+	struct zd_config config;
+	struct zd_err err;
+
+	(void)state;
+	write_file("");
+	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+	assert_string_equal(err.text, "--arena: expected a size such as 64G, at most 1024T, found 'lots'");
+	options = (struct zd_options){.config_path = path, .devices = "none"};
+	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+	assert_string_equal(err.text, "--devices: expected a number from 1 to 64, found 'none'");
+	options = (struct zd_options){.config_path = path, .backend = "none"};
+	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+	assert_string_equal(err.text, "--backend: expected auto, host or cuda, found 'none'");
+	options = (struct zd_options){.config_path = path, .socket = ""};
+	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+	assert_string_equal(err.text, "--socket: expected a path of 1 to 107 bytes, found ''");
+	memset(path_too_long, 'x', sizeof(path_too_long) - 1);
+	options = (struct zd_options){.config_path = path, .nccl = path_too_long};
+	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+	assert_non_null(strstr(err.text, "--nccl: expected a path of at most 1023 bytes, found 'xxx"));
+	/* A file that was asked for must be there. */
+	options = (struct zd_options){.config_path = "/nonexistent/zerod.conf"};
+	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_NOT_FOUND);
+	/* The file's budget against the command line's arena. */
+	write_file("[devices]\ngather_budget = 2M\n");
+	options = (struct zd_options){.config_path = path, .arena = "1M"};
+	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_defaults),          cmocka_unit_test(test_every_key),
+	        cmocka_unit_test(test_mistakes),          cmocka_unit_test(test_long_lines),
+	        cmocka_unit_test(test_long_mistakes),     cmocka_unit_test(test_long_path),
+	        cmocka_unit_test(test_no_file),           cmocka_unit_test(test_check),
+	        cmocka_unit_test(test_command_line_wins), cmocka_unit_test(test_command_line_mistakes),
+	};
+
+	return cmocka_run_group_tests(tests, make_file, remove_file);
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_notify.c - a service manager that does not read holds nothing up, and misses no state. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "main/notify.h"
+#include "server/loop.h"
+
+struct scene {
+	struct zd_loop loop;
+	struct zd_notify notify;
+	int manager;
+};
+
+static int setup(void **state)
+{
+	struct scene *scene = calloc(1, sizeof(*scene));
+	struct sockaddr_un address = {
+	        .sun_family = AF_UNIX}; /* named by the kernel, in the abstract namespace */
+	socklen_t bytes = sizeof(address);
+	char name[sizeof(address.sun_path) + 1] = "";
+
+	scene->manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(scene->manager, (struct sockaddr *)&address, sizeof(address.sun_family)), 0);
+	assert_int_equal(getsockname(scene->manager, (struct sockaddr *)&address, &bytes), 0);
+	memcpy(name, address.sun_path, bytes - offsetof(struct sockaddr_un, sun_path));
+	name[0] = '@';
+	assert_int_equal(setenv("NOTIFY_SOCKET", name, 1), 0);
+	assert_int_equal(zd_loop_init(&scene->loop, NULL), 0);
+	zd_notify_open(&scene->notify, &scene->loop);
+	*state = scene;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct scene *scene = *state;
+
+	zd_notify_close(&scene->notify);
+	zd_loop_deinit(&scene->loop);
+	(void)close(scene->manager);
+	free(scene);
+	return unsetenv("NOTIFY_SOCKET");
+}
+
+static bool read_note(const struct scene *scene, char note[ZD_NOTIFY_BYTES + 1])
+{
+	ssize_t bytes = recv(scene->manager, note, ZD_NOTIFY_BYTES, MSG_DONTWAIT);
+
+	note[bytes > 0 ? bytes : 0] = '\0';
+	return bytes > 0;
+}
+
+static void test_states(void **state)
+{
+	struct scene *scene = *state;
+	char note[ZD_NOTIFY_BYTES + 1];
+
+	zd_notify_state(&scene->notify, "READY=1\nSTATUS=%s %d", "devices", 4);
+	zd_notify_alive(&scene->notify);
+	assert_true(read_note(scene, note));
+	assert_string_equal(note, "READY=1\nSTATUS=devices 4\n");
+	assert_true(read_note(scene, note));
+	assert_string_equal(note, "WATCHDOG=1\n");
+	assert_false(read_note(scene, note));
+}
+
+static void test_manager_does_not_read(void **state)
+{
+	struct scene *scene = *state;
+	char note[ZD_NOTIFY_BYTES + 1], all[4 * ZD_NOTIFY_BYTES] = "";
+
+	/* More than any queue holds. */
+	for (int i = 0; i < 5000; i++)
+		zd_notify_alive(&scene->notify);
+	zd_notify_state(&scene->notify, "RELOADING=1");
+	zd_notify_state(&scene->notify, "READY=1");
+	assert_true(scene->notify.npending > 0);
+	while (read_note(scene, note))
+		assert_string_equal(note, "WATCHDOG=1\n");
+	while (scene->notify.npending > 0)
+		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+	while (read_note(scene, note))
+		strcat(all, note);
+	assert_string_equal(all, "RELOADING=1\nREADY=1\n");
+}
+
+/* However many states there are, what waits is bounded. */
+static void test_manager_is_stuck(void **state)
+{
+	struct scene *scene = *state;
+
+	for (int i = 0; i < 5000; i++)
+		zd_notify_state(&scene->notify, "STATUS=state number %d", i);
+	assert_true(scene->notify.npending > 0);
+	assert_true(scene->notify.npending <= ZD_NOTIFY_BYTES);
+}
+
+static void test_manager_is_gone(void **state)
+{
+	struct scene *scene = *state;
+
+	(void)close(scene->manager);
+	zd_notify_state(&scene->notify, "READY=1");
+	zd_notify_alive(&scene->notify);
+	assert_int_equal(scene->notify.npending, 0);
+	scene->manager = -1;
+}
+
+static void test_nobody_asked(void **state)
+{
+	static const char *const names[] = {"", "@", "relative", "/"};
+	struct zd_loop loop;
+
+	(void)state;
+	assert_int_equal(zd_loop_init(&loop, NULL), 0);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		struct zd_notify notify;
+
+		assert_int_equal(setenv("NOTIFY_SOCKET", names[i], 1), 0);
+		zd_notify_open(&notify, &loop);
+		assert_int_equal(notify.sock, -1);
+		zd_notify_state(&notify, "READY=1");
+		zd_notify_alive(&notify);
+		assert_int_equal(notify.npending, 0);
+		zd_notify_close(&notify);
+		(void)uv_run(&loop.uv, UV_RUN_NOWAIT);
+	}
+	zd_loop_deinit(&loop);
+	assert_int_equal(unsetenv("NOTIFY_SOCKET"), 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(test_states),          TEST(test_manager_does_not_read),    TEST(test_manager_is_stuck),
+	        TEST(test_manager_is_gone), cmocka_unit_test(test_nobody_asked),
+	};
+
+	(void)alarm(60);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

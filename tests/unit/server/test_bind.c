@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_bind.c - the socket file: made once, never stolen, replaced when stale, removed when ours. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "proto/frame.h"
+#include "server/bind.h"
+
+#define RACERS 8
+
+static char dir[32];
+static char path[64];
+
+static int make_folder(void **state)
+{
+	(void)state;
+	strcpy(dir, "/tmp/zerod-bind-XXXXXX");
+	if (!mkdtemp(dir))
+		return -1;
+	(void)snprintf(path, sizeof(path), "%s/s", dir);
+	return 0;
+}
+
+/* Fails when a test leaves anything but the socket: a lock file, for one. */
+static int remove_folder(void **state)
+{
+	(void)state;
+	(void)unlink(path);
+	return rmdir(dir);
+}
+
+static void test_made_and_removed(void **state)
+{
+	struct zd_bound bound;
+	struct zd_err err;
+	struct stat found;
+
+	(void)state;
+	assert_int_equal(zd_bind(path, 0640, &bound, &err), 0);
+	assert_int_equal(lstat(path, &found), 0);
+	assert_true(S_ISSOCK(found.st_mode));
+	assert_int_equal(found.st_mode & 07777, 0640);
+	zd_bound_unlink(&bound);
+	assert_int_equal(access(path, F_OK), -1);
+	(void)close(bound.sock);
+}
+
+static void test_refused_while_served(void **state)
+{
+	struct zd_bound first, second = {.sock = -7};
+	struct zd_err err;
+	char expected[128];
+
+	(void)state;
+	assert_int_equal(zd_bind(path, 0666, &first, &err), 0);
+	assert_int_equal(zd_bind(path, 0666, &second, &err), ZEROD_E_EXISTS);
+	(void)snprintf(expected, sizeof(expected), "%s: already running (pid %d)", path, (int)getpid());
+	assert_string_equal(err.text, expected);
+	assert_int_equal(second.sock, -7);
+	(void)close(first.sock);
+}
+
+static void test_stale_is_replaced(void **state)
+{
+	struct zd_bound first, second;
+	struct zd_err err;
+	char other[80];
+
+	(void)state;
+	(void)snprintf(other, sizeof(other), "%s-other", path);
+	assert_int_equal(zd_bind(path, 0666, &first, &err), 0);
+	(void)close(first.sock);
+	assert_int_equal(access(path, F_OK), 0);
+	assert_int_equal(link(path, other), 0); /* its inode is not given to the second */
+	assert_int_equal(zd_bind(path, 0666, &second, &err), 0);
+	/* The first daemon, late, must not remove the second's. */
+	zd_bound_unlink(&first);
+	assert_int_equal(access(path, F_OK), 0);
+	zd_bound_unlink(&second);
+	assert_int_equal(access(path, F_OK), -1);
+	(void)close(second.sock);
+	assert_int_equal(unlink(other), 0);
+}
+
+static void test_not_a_socket(void **state)
+{
+	struct zd_bound bound;
+	struct zd_err err;
+	FILE *file = fopen(path, "w");
+
+	(void)state;
+	assert_non_null(file);
+	(void)fputs("precious", file);
+	(void)fclose(file);
+	assert_int_equal(zd_bind(path, 0666, &bound, &err), ZEROD_E_EXISTS);
+	assert_non_null(strstr(err.text, "exists and is not a socket"));
+	assert_int_equal(access(path, F_OK), 0);
+}
+
+static void test_dangling_link(void **state)
+{
+	struct zd_bound bound;
+	struct zd_err err;
+
+	(void)state;
+	assert_int_equal(symlink("/nonexistent", path), 0);
+	assert_int_equal(zd_bind(path, 0666, &bound, &err), ZEROD_E_EXISTS);
+	assert_non_null(strstr(err.text, "is not a socket"));
+}
+
+static void test_other_kind_of_server(void **state)
+{
+	int sock = socket(AF_UNIX, SOCK_STREAM, 0);
+	struct sockaddr_un address;
+	struct zd_bound bound;
+	struct zd_err err;
+
+	(void)state;
+	assert_int_equal(zd_frame_address(path, &address, &err), 0);
+	assert_int_equal(bind(sock, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(listen(sock, 1), 0);
+	assert_int_equal(zd_bind(path, 0666, &bound, &err), ZEROD_E_EXISTS);
+	assert_non_null(strstr(err.text, "another kind of server"));
+	(void)close(sock);
+}
+
+static void test_bad_paths(void **state)
+{
+	struct zd_bound bound;
+	struct zd_err err;
+	char longest[120] = "/tmp/";
+
+	(void)state;
+	memset(longest + 5, 'x', 103);
+	assert_int_equal(zd_bind(longest, 0666, &bound, &err), ZEROD_E_INVALID);
+	assert_non_null(strstr(err.text, "the limit is 107"));
+	assert_int_equal(zd_bind("", 0666, &bound, &err), ZEROD_E_INVALID);
+	assert_int_equal(zd_bind("/nonexistent/folder/s", 0666, &bound, &err), ZEROD_E_NOT_FOUND);
+	assert_string_equal(err.text, "/nonexistent/folder/s: the folder /nonexistent/folder does not exist");
+	assert_int_equal(zd_bind("/etc/passwd/s", 0666, &bound, &err), ZEROD_E_SYSTEM);
+}
+
+/* Several daemons started at once over a stale socket: one wins, and the others name it. */
+static void test_race(void **state)
+{
+	struct zd_bound stale;
+	struct zd_err err;
+	int go[2], done[2], winners = 0;
+	pid_t pids[RACERS];
+	char byte = 0;
+
+	(void)state;
+	assert_int_equal(zd_bind(path, 0666, &stale, &err), 0);
+	(void)close(stale.sock);
+	assert_int_equal(pipe(go), 0);
+	assert_int_equal(pipe(done), 0);
+	for (int i = 0; i < RACERS; i++) {
+		pids[i] = fork();
+		if (pids[i] == 0) {
+			struct zd_bound bound;
+			int rc;
+
+			(void)close(go[1]);
+			(void)close(done[1]);
+			(void)!read(go[0], &byte, 1); /* ends when the parent closes it */
+			rc = zd_bind(path, 0666, &bound, &err);
+			/* The winner listens until all have tried. */
+			if (rc == 0)
+				(void)!read(done[0], &byte, 1);
+			_exit(rc == 0 ? 1 : rc == ZEROD_E_EXISTS ? 0 : 2);
+		}
+	}
+	(void)close(go[1]);
+	for (int waited = 0; waited < RACERS; waited++) {
+		int raw;
+
+		/* All but the winner end by themselves. */
+		if (waited == RACERS - 1)
+			(void)close(done[1]);
+		assert_true(waitpid(-1, &raw, 0) > 0);
+		assert_true(WIFEXITED(raw));
+		assert_in_range(WEXITSTATUS(raw), 0, 1);
+		winners += WEXITSTATUS(raw);
+	}
+	assert_int_equal(winners, 1);
+	(void)close(go[0]);
+	(void)close(done[0]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_setup_teardown(test_made_and_removed, make_folder, remove_folder),
+	        cmocka_unit_test_setup_teardown(test_refused_while_served, make_folder, remove_folder),
+	        cmocka_unit_test_setup_teardown(test_stale_is_replaced, make_folder, remove_folder),
+	        cmocka_unit_test_setup_teardown(test_not_a_socket, make_folder, remove_folder),
+	        cmocka_unit_test_setup_teardown(test_dangling_link, make_folder, remove_folder),
+	        cmocka_unit_test_setup_teardown(test_other_kind_of_server, make_folder, remove_folder),
+	        cmocka_unit_test_setup_teardown(test_bad_paths, make_folder, remove_folder),
+	        cmocka_unit_test_setup_teardown(test_race, make_folder, remove_folder),
+	};
+
+	(void)alarm(60);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -11,11 +11,11 @@
  *   cuda_order     the order of its tasks    cuda_reduce    sums, on the CPU
  *   cuda_lane      a stream and its flights  cuda_session   fence pages that GPUs write
  *   cuda_task      one command               cuda_monitor   processes on the GPUs, and Xids
+ *   cuda_gate      excludes calls that wait for the kernels of communicators
  *
  *   cuda_comm_thread  a GPU's thread for communicators  cuda_comm_queue   the order of their operations
  *   cuda_comm_tasks   the commands of communicators     cuda_comm         one communicator
- *   cuda_comm_gate    excludes calls that wait for      cuda_comm_roster  the daemon's ranks of each
- *                     the kernels of communicators                        communicator
+ *   cuda_comm_roster  the daemon's ranks of each communicator
  *
  * The loop's thread calls the driver only when the daemon starts and ends.
  */

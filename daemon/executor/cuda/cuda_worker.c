@@ -66,12 +66,12 @@ static bool free_sessions(struct zd_cuda_worker *worker)
 {
 	struct zd_cuda_session *session;
 	while ((session = STAILQ_FIRST(&worker->sessions))) {
-		if (!zd_cuda_comm_gate_close(worker->gate))
+		if (!zd_cuda_gate_close(worker->gate))
 			return false;
 		STAILQ_REMOVE_HEAD(&worker->sessions, to_free);
 		pthread_mutex_unlock(&worker->lock);
 		zd_cuda_session_free(session, worker->device->cuda);
-		zd_cuda_comm_gate_open(worker->gate);
+		zd_cuda_gate_open(worker->gate);
 		pthread_mutex_lock(&worker->lock);
 	}
 	return true;
@@ -114,7 +114,7 @@ static void *worker_main(void *arg)
 }
 
 int zd_cuda_worker_init(struct zd_cuda_worker *worker, struct zd_cuda_executor *executor,
-                        struct zd_cuda_segments *segments, struct zd_cuda_comm_gate *gate,
+                        struct zd_cuda_segments *segments, struct zd_cuda_gate *gate,
                         const struct zd_backend_config *config, struct zd_err *err)
 {
 	struct zd_cuda_device *device = executor->device;

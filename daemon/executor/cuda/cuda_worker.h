@@ -13,9 +13,9 @@
 #include <sys/queue.h>
 
 #include "executor/cuda/cuda_executor.h"
+#include "executor/cuda/cuda_gate.h"
 #include "executor/cuda/cuda_reduce.h"
 #include "executor/cuda/cuda_task.h"
-#include "executor/nccl/cuda_comm_gate.h"
 
 struct zd_cuda_worker {
 	/* constant after the start */
@@ -23,7 +23,7 @@ struct zd_cuda_worker {
 	struct zd_cuda_device *device;
 	struct zd_cuda_segments *segments;
 	struct zd_cuda_executor *executor; /* completes reductions */
-	struct zd_cuda_comm_gate *gate;    /* shared by the daemon's GPUs */
+	struct zd_cuda_gate *gate;         /* shared by the daemon's GPUs */
 	void (*done)(void *arg, const struct zd_completion *completion);
 	void *done_arg;
 	struct CUstream_st *stream;
@@ -45,7 +45,7 @@ struct zd_cuda_worker {
 /* Starts the thread; the device's context is current. On failure there is nothing to deinit. Errors: SYSTEM,
  * NO_MEMORY, DEVICE. */
 int zd_cuda_worker_init(struct zd_cuda_worker *worker, struct zd_cuda_executor *executor,
-                        struct zd_cuda_segments *segments, struct zd_cuda_comm_gate *gate,
+                        struct zd_cuda_segments *segments, struct zd_cuda_gate *gate,
                         const struct zd_backend_config *config, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Waits for the current task and fails all others with SHUTDOWN. No task ends after it has returned. Does

@@ -204,7 +204,7 @@ static bool await_quiet(struct zd_cuda_comm *comm)
 {
 	bool quiet = false;
 	while (leaving(comm) != ZD_CUDA_COMM_IS_ABORTED &&
-	       !(quiet = zd_cuda_comm_gate_close(&comm->home.roster->gate)))
+	       !(quiet = zd_cuda_gate_close(&comm->home.roster->gate)))
 		pause_ending(comm);
 	return quiet;
 }
@@ -256,7 +256,7 @@ static void close_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 		(void)cuda->memFreeHost((void *)comm->counter);
 	zd_cuda_leave(cuda, pushed);
 	if (quiet)
-		zd_cuda_comm_gate_open(&comm->home.roster->gate);
+		zd_cuda_gate_open(&comm->home.roster->gate);
 }
 
 static void *comm_main(void *arg)

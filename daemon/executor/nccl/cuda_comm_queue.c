@@ -94,7 +94,7 @@ static void end_op(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op,
 		comm->agrees = NULL;
 	}
 	if (op->entered)
-		zd_cuda_comm_gate_leave(&queue->home.roster->gate);
+		zd_cuda_gate_leave(&queue->home.roster->gate);
 	op->err = *err;
 	op->comm->nops--;
 	STAILQ_INSERT_TAIL(&queue->ended, op, next);
@@ -396,7 +396,7 @@ static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 	enum zd_cuda_comm_phase before = op->phase;
 	switch (op->phase) {
 	case ZD_CUDA_COMM_WAITING:
-		if (!may_begin(op) || !zd_cuda_comm_gate_enter(&queue->home.roster->gate))
+		if (!may_begin(op) || !zd_cuda_gate_enter(&queue->home.roster->gate))
 			return false;
 		op->entered = true;
 		if (!op->comm->checking) {

@@ -12,7 +12,7 @@
 
 void zd_cuda_comm_roster_init(struct zd_cuda_comm_roster *roster)
 {
-	zd_cuda_comm_gate_init(&roster->gate);
+	zd_cuda_gate_init(&roster->gate);
 	LIST_INIT(&roster->ranks);
 	LIST_INIT(&roster->expected);
 	pthread_mutex_init(&roster->lock, NULL);
@@ -22,7 +22,7 @@ void zd_cuda_comm_roster_deinit(struct zd_cuda_comm_roster *roster)
 {
 	zd_assert(LIST_EMPTY(&roster->ranks) && LIST_EMPTY(&roster->expected));
 	pthread_mutex_destroy(&roster->lock);
-	zd_cuda_comm_gate_deinit(&roster->gate);
+	zd_cuda_gate_deinit(&roster->gate);
 }
 
 static bool same_comm(const struct zd_cuda_comm_rank *a, const struct zd_cuda_comm_rank *b)

@@ -16,7 +16,7 @@
 
 #include "core/command.h"
 #include "driver/nccl.h"
-#include "executor/nccl/cuda_comm_gate.h"
+#include "executor/cuda/cuda_gate.h"
 
 struct zd_err;
 
@@ -46,7 +46,7 @@ struct zd_cuda_comm_id {
 
 /* One per daemon. Thread-safe. */
 struct zd_cuda_comm_roster {
-	struct zd_cuda_comm_gate gate;
+	struct zd_cuda_gate gate;
 	pthread_mutex_t lock; /* protects the lists */
 	LIST_HEAD(, zd_cuda_comm_rank) ranks;
 	LIST_HEAD(, zd_cuda_comm_id) expected;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_comm_room.c - what operations of communicators share: the GPU's room, a page for agreements,
  * their time; over the doubles of the driver and of NCCL. */
-#include "executor/nccl/cuda_comm_gate.h"
+#include "executor/cuda/cuda_gate.h"
 #include "executor/nccl/cuda_comm_tasks.h"
 #include "tests/unit/executor/comm_data.h"
 
@@ -370,13 +370,13 @@ static void test_a_parted_one_has_time(void **state)
 	room_open(&scene, 1);
 	begin_opening(&scene, 1);
 	assert_int_equal(await_end(&scene, 1), 0);
-	assert_true(zd_cuda_comm_gate_enter(&scene.s.roster.gate)); /* a kernel runs */
+	assert_true(zd_cuda_gate_enter(&scene.s.roster.gate)); /* a kernel runs */
 	begin_closing(&scene, 1);
 	(void)zd_cuda_comms_poll(&scene.comms, 1);
 	await_parted(&scene);
 	(void)zd_cuda_comms_poll(&scene.comms, UINT64_MAX);
 	assert_int_not_equal(leaving(&scene), ZD_CUDA_COMM_IS_ABORTED);
-	zd_cuda_comm_gate_leave(&scene.s.roster.gate);
+	zd_cuda_gate_leave(&scene.s.roster.gate);
 	assert_int_equal(await_end(&scene, FIRST_CLOSING + 1), 0);
 	room_close(&scene, 2, 1);
 }

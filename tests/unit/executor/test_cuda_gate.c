@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_comm_gate.c - what frees pinned memory and kernels of communicators that run are kept apart. The
+ * test_cuda_gate.c - what frees pinned memory and kernels of communicators that run are kept apart. The
  * driver's double waits as the driver does: whoever frees beside a kernel stops all other calls, and the test
  * hangs.
  */
@@ -89,14 +89,14 @@ static void test_launches_wait_for_who_frees(void **state)
 
 	(void)state;
 	open_pair(&p);
-	assert_true(zd_cuda_comm_gate_close(&p.s.roster.gate));
+	assert_true(zd_cuda_gate_close(&p.s.roster.gate));
 	for (uint32_t i = 0; i < 2; i++)
 		give_other(&p, i);
 	comm_poll(&p.s);
 	comm_poll(&p.s);
 	for (uint32_t i = 0; i < 2; i++)
 		assert_int_equal(p.ops[i].op.phase, ZD_CUDA_COMM_WAITING);
-	zd_cuda_comm_gate_open(&p.s.roster.gate);
+	zd_cuda_gate_open(&p.s.roster.gate);
 	for (uint32_t i = 0; i < 2; i++)
 		COMM_AWAIT(&p.s, p.ops[i].taken);
 	close_pair(&p);
@@ -124,21 +124,21 @@ static void test_an_abort_does_not_wait(void **state)
 
 static void test_both_sides(void **state)
 {
-	struct zd_cuda_comm_gate gate;
+	struct zd_cuda_gate gate;
 
 	(void)state;
-	zd_cuda_comm_gate_init(&gate);
-	assert_true(zd_cuda_comm_gate_enter(&gate) && zd_cuda_comm_gate_enter(&gate));
-	zd_cuda_comm_gate_leave(&gate);
-	assert_false(zd_cuda_comm_gate_close(&gate));
-	zd_cuda_comm_gate_leave(&gate);
-	assert_true(zd_cuda_comm_gate_close(&gate) && zd_cuda_comm_gate_close(&gate));
-	zd_cuda_comm_gate_open(&gate);
-	assert_false(zd_cuda_comm_gate_enter(&gate));
-	zd_cuda_comm_gate_open(&gate);
-	assert_true(zd_cuda_comm_gate_enter(&gate));
-	zd_cuda_comm_gate_leave(&gate);
-	zd_cuda_comm_gate_deinit(&gate);
+	zd_cuda_gate_init(&gate);
+	assert_true(zd_cuda_gate_enter(&gate) && zd_cuda_gate_enter(&gate));
+	zd_cuda_gate_leave(&gate);
+	assert_false(zd_cuda_gate_close(&gate));
+	zd_cuda_gate_leave(&gate);
+	assert_true(zd_cuda_gate_close(&gate) && zd_cuda_gate_close(&gate));
+	zd_cuda_gate_open(&gate);
+	assert_false(zd_cuda_gate_enter(&gate));
+	zd_cuda_gate_open(&gate);
+	assert_true(zd_cuda_gate_enter(&gate));
+	zd_cuda_gate_leave(&gate);
+	zd_cuda_gate_deinit(&gate);
 }
 
 int main(int argc, char **argv)

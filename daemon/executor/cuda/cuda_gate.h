@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_comm_gate.h - mutual exclusion, in one daemon, between running kernels of communicators and driver
+ * cuda_gate.h - mutual exclusion, in one daemon, between running kernels of communicators and driver
  * calls that wait for them.
  *
  * A communicator's kernel runs until all ranks have launched theirs, which may take any time. A driver call
@@ -15,31 +15,31 @@
  *
  * Aborting a communicator does not use the gate: the abort is what frees the other ranks.
  */
-#ifndef ZD_EXECUTOR_CUDA_COMM_GATE_H
-#define ZD_EXECUTOR_CUDA_COMM_GATE_H
+#ifndef ZD_EXECUTOR_CUDA_GATE_H
+#define ZD_EXECUTOR_CUDA_GATE_H
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 /* One per daemon, since the GPUs of a process share these calls. Thread-safe; no function waits. */
-struct zd_cuda_comm_gate {
+struct zd_cuda_gate {
 	pthread_mutex_t lock;
 	uint32_t running; /* operations of communicators that were launched and have not ended */
 	uint32_t freeing; /* threads that free pinned memory */
 };
 
-void zd_cuda_comm_gate_init(struct zd_cuda_comm_gate *gate);
+void zd_cuda_gate_init(struct zd_cuda_gate *gate);
 /* `running` and `freeing` must be 0. */
-void zd_cuda_comm_gate_deinit(struct zd_cuda_comm_gate *gate);
+void zd_cuda_gate_deinit(struct zd_cuda_gate *gate);
 
 /* Called before a launch. False: a thread is freeing memory; the caller retries. */
-bool zd_cuda_comm_gate_enter(struct zd_cuda_comm_gate *gate) __attribute__((warn_unused_result));
+bool zd_cuda_gate_enter(struct zd_cuda_gate *gate) __attribute__((warn_unused_result));
 /* Called once for each successful enter, when the operation has ended. */
-void zd_cuda_comm_gate_leave(struct zd_cuda_comm_gate *gate);
+void zd_cuda_gate_leave(struct zd_cuda_gate *gate);
 
 /* Called before freeing. False: an operation runs; the caller retries. */
-bool zd_cuda_comm_gate_close(struct zd_cuda_comm_gate *gate) __attribute__((warn_unused_result));
-void zd_cuda_comm_gate_open(struct zd_cuda_comm_gate *gate);
+bool zd_cuda_gate_close(struct zd_cuda_gate *gate) __attribute__((warn_unused_result));
+void zd_cuda_gate_open(struct zd_cuda_gate *gate);
 
 #endif

@@ -15,7 +15,8 @@
  *
  *   cuda_comm_thread  a GPU's thread for communicators  cuda_comm_queue   the order of their operations
  *   cuda_comm_tasks   the commands of communicators     cuda_comm         one communicator
- *   cuda_comm_roster  the daemon's ranks of each communicator
+ *   cuda_comm_command one of them, as a task            cuda_comm_roster  the daemon's ranks of each
+ *                                                                         communicator
  *
  * The loop's thread calls the driver only when the daemon starts and ends.
  */
@@ -233,15 +234,31 @@ static bool is_of_exchanges(const struct zd_signal *signal)
 	return signal->timeline >= ZD_MAX_DEVICES && signal->timeline < 2 * ZD_MAX_DEVICES;
 }
 
+static struct zd_cuda_task *task_of(struct zd_backend *backend, const struct zd_command *command)
+{
+	struct zd_backend_session *watched = NULL, *signalled;
+	signalled = zd_backend_sessions_find(&backend->sessions, command->signal.session);
+	switch (command->kind) {
+	case ZD_CMD_UNIQUE_IDS:
+	case ZD_CMD_COMM_OPEN:
+	case ZD_CMD_COMM_CLOSE:
+	case ZD_CMD_EXCHANGE:
+	case ZD_CMD_AGREE:
+		return zd_cuda_comm_task_new(command, &backend->segments, signalled);
+	case ZD_CMD_WATCH:
+		watched = zd_backend_sessions_find(&backend->sessions, command->u.watch.session);
+		break;
+	default:
+		break;
+	}
+	return zd_cuda_task_new(command, &backend->segments, signalled, watched);
+}
+
 static void cuda_submit(struct zd_backend *backend, const struct zd_command *command)
 {
 	zd_assert(command->device < backend->devices.count);
 	struct gpu *gpu = &backend->gpus[command->device];
-	struct zd_backend_session *watched = NULL, *signalled;
-	signalled = zd_backend_sessions_find(&backend->sessions, command->signal.session);
-	if (command->kind == ZD_CMD_WATCH)
-		watched = zd_backend_sessions_find(&backend->sessions, command->u.watch.session);
-	struct zd_cuda_task *task = zd_cuda_task_new(command, &backend->segments, signalled, watched);
+	struct zd_cuda_task *task = task_of(backend, command);
 	switch (command->kind) {
 	case ZD_CMD_SEGMENT_CREATE:
 	case ZD_CMD_SEGMENT_DESTROY:

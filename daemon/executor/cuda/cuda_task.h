@@ -18,22 +18,9 @@
 #include "executor/backend.h"
 #include "executor/cuda/cuda_segment.h"
 #include "executor/cuda/cuda_session.h"
-#include "executor/nccl/cuda_comm_queue.h"
 #include "executor/task.h"
 
-struct zd_cuda_task;
-
-/* An EXCHANGE or AGREE. */
-struct zd_cuda_exchange {
-	struct zd_cuda_comm_op op;
-	struct zd_cuda_task *task; /* the task that owns the exchange */
-	uint64_t comm;
-	struct zd_exchange_desc desc; /* of an EXCHANGE; its locations and `what` are not valid */
-	char what[ZD_CUDA_COMM_WHAT];
-	unsigned char value[ZD_AGREE_BYTES];
-	bool ended; /* earlier exchanges of its timeline have not */
-	TAILQ_ENTRY(zd_cuda_exchange) under_way;
-};
+struct zd_cuda_exchange; /* executor/nccl/cuda_comm_command.h */
 
 struct zd_cuda_task {
 	STAILQ_ENTRY(zd_cuda_task) next;
@@ -71,8 +58,8 @@ struct zd_cuda_task {
 
 STAILQ_HEAD(zd_cuda_tasks, zd_cuda_task);
 
-/* `signalled` and `watched` are the sessions that the command names; NULL when it names none or the session
- * has ended. The task takes references of its own. */
+/* The task of a command that is not a communicator's. `signalled` and `watched` are the sessions that the
+ * command names; NULL when it names none or the session has ended. The task takes references of its own. */
 struct zd_cuda_task *zd_cuda_task_new(const struct zd_command *command, struct zd_cuda_segments *segments,
                                       struct zd_backend_session *signalled,
                                       struct zd_backend_session *watched);

@@ -20,9 +20,8 @@
 #ifndef ZD_EXECUTOR_CUDA_COMM_TASKS_H
 #define ZD_EXECUTOR_CUDA_COMM_TASKS_H
 
-#include "executor/cuda/cuda_task.h"
+#include "executor/nccl/cuda_comm_command.h"
 #include "executor/nccl/cuda_comm_ids.h"
-#include "executor/nccl/cuda_comm_queue.h"
 
 /* Settings that all devices of a daemon share. */
 struct zd_cuda_comm_settings {

@@ -270,7 +270,7 @@ static void room_open(struct room_scene *scene, uint64_t timeout_ns)
 
 static void run(struct room_scene *scene, const struct zd_command *command)
 {
-	zd_cuda_comms_run(&scene->comms, zd_cuda_task_new(command, NULL, NULL, NULL));
+	zd_cuda_comms_run(&scene->comms, zd_cuda_comm_task_new(command, NULL, NULL));
 }
 
 static void begin_opening(struct room_scene *scene, uint64_t number)

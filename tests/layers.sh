@@ -4,19 +4,30 @@
 cd "$(dirname "$0")/.." || exit 2
 bad=0
 
-# folder, extended regular expression of what may not stand between the quotes or angle brackets, why
+# folder, extended regular expression of what may not stand between the quotes or angle brackets, why, file to which
+# this does not apply
 deny() {
-	if grep -rnE "^[[:space:]]*#[[:space:]]*include[[:space:]]*($2)" --include='*.[ch]' "$1" 2>/dev/null; then
+	if grep -rnE "^[[:space:]]*#[[:space:]]*include[[:space:]]*($2)" --include='*.[ch]' --exclude="${4:-}" "$1" 2>/dev/null; then
 		echo "layers: $1 $3" >&2
 		bad=1
 	fi
 }
 
+daemon='"(daemon/)?(core|executor|server|main)/'
+driver='"(common/)?driver/'
+nccl='"(daemon/)?executor/nccl/'
+cuda='"(daemon/)?executor/cuda/'
+host='"(daemon/)?executor/host/'
+packets='"proto/([^l]|l[^i]|li[^m])' # all of proto but limits.h
+
 deny include '"' 'includes nothing of the project'
-deny common/base '"(common/)?driver/|"(daemon/)?(core|executor|server|main)/|"(proto|client)/' 'is the lowest layer'
-deny common/driver '"(daemon/)?(core|executor|server|main)/|"(proto|client)/' 'knows only base'
-deny proto '"(common/)?driver/|"(daemon/)?(core|executor|server|main)/|"client/' 'knows only base'
-deny daemon/core '"(common/)?driver/|"(daemon/)?(executor|server|main)/|"client/|"proto/(zerod\.pb|frame)' 'knows only base and the limits'
+deny common/base "$driver|$daemon|\"(proto|client)/" 'is the lowest layer'
+deny common/driver "$daemon|\"(proto|client)/" 'knows only base'
+deny proto "$driver|$daemon|\"client/" 'knows only base'
+deny client "$daemon" 'knows only include, proto, driver and base'
+
+# The daemon: core, executor, server, main, from below.
+deny daemon/core "$driver|\"(daemon/)?(executor|server|main)/|\"client/|$packets" 'knows only base and proto/limits.h'
 # Each room of the core includes itself and the rooms below it, in the order of the Makefile.
 above=
 for room in $(sed -n 's/^CORE_ROOMS *:= *//p' Makefile); do
@@ -25,9 +36,21 @@ for room in $(sed -n 's/^CORE_ROOMS *:= *//p' Makefile); do
 done
 # <sys/queue.h> is lists and nothing else.
 deny daemon/core '<(uv|time|pthread|threads|unistd|fcntl|poll|signal|syslog)\.h|<(sys/[^q]|linux/|systemd/|protobuf-c/)' 'is pure'
-deny daemon/executor '"(daemon/)?(server|main)/|"client/' 'knows only core, driver and base'
-deny daemon/server '"(daemon/)?main/|"client/' 'is below the daemon itself'
-deny client '"(daemon/)?(core|executor|server|main)/' 'knows only include, proto, driver and base'
+deny daemon/executor "\"(daemon/)?(server|main)/|\"client/|$packets|<(uv|systemd/|protobuf-c/)" \
+	'knows only core, driver, base and proto/limits.h'
+deny daemon/server "$driver|$host|$cuda|$nccl|\"(daemon/)?main/|\"client/" \
+	'knows of the executors only what they share, and nothing of main'
+deny daemon/main "$driver|\"client/" 'knows no driver'
+
+# The executor: what is shared, then host, then cuda, then nccl.
+for file in daemon/executor/*.[ch]; do
+	deny "$file" "$host|$cuda|$nccl|$driver" 'is shared by the executors and knows none of them'
+done
+deny daemon/executor/host "$cuda|$nccl|$driver" 'knows no GPU'
+deny daemon/executor/cuda "$nccl" 'knows nothing of nccl, but in cuda_backend.c, which connects them' cuda_backend.c
+deny daemon/executor/cuda '"(daemon/)?executor/host/host(\.|_[^k])' 'has only its sums on the CPU, host_kernels.h, from host'
+deny daemon/executor/nccl "$host" 'knows nothing of host'
+
 # A path that climbs would go round all of the above.
 for folder in include common proto daemon client; do
 	deny $folder '"([^"]*/)?\.\./' 'names headers from the root'
@@ -36,7 +59,7 @@ done
 # Only these files may use the driver's interface; no file includes the driver's own headers.
 if grep -rnE 'include *([<"](cuda|nccl|nvml)[a-z_]*\.h|"(common/)?driver/)' --include='*.[ch]' common daemon client 2>/dev/null |
 	grep -vE '^(common/driver/[a-z_]*\.[ch]:[0-9]+:#include "driver/|(daemon/executor/(cuda|nccl)|client|client/zerobench)/cuda_)'; then
-	echo 'layers: only files named cuda_* of executor and client name the driver, and none its headers' >&2
+	echo 'layers: only executor/cuda, executor/nccl and the files cuda_* of client name the driver, and none its headers' >&2
 	bad=1
 fi
 exit $bad

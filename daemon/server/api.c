@@ -12,7 +12,6 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "server/dispatch.h"
 #include "server/loop.h"
 #include "server/session.h"
 
@@ -21,63 +20,16 @@
 #define GREETING_ROOM  64u /* connections beyond max_sessions that may send a hello */
 #define MOST_KEPT      8u  /* the most sessions reserved for administrators */
 
-/* ---- From the bridge ----------------------------------------------------------------------------------- */
-
-static void on_reply(void *arg, const struct zd_reply *reply)
-{
-	zd_api_reply(arg, reply);
-}
-
-static void on_session_killed(void *arg, uint64_t id, const char *why)
-{
-	struct zd_api_session *session = zd_api_session_find(arg, id);
-
-	zd_assert(session);
-	zd_api_session_killed(session, why);
-}
-
-static void on_segment_retire(void *arg, uint64_t id, uint32_t segment)
-{
-	struct zd_api_session *session = zd_api_session_find(arg, id);
-
-	zd_assert(session);
-	zd_api_session_retire(session, segment);
-}
-
-static void on_settled(void *arg)
-{
-	struct zd_api *api = arg;
-
-	zd_conns_flush(&api->conns);
-}
-
-static const struct zd_bridge_ops bridge_ops = {
-        .reply = on_reply,
-        .session_killed = on_session_killed,
-        .segment_retire = on_segment_retire,
-        .settled = on_settled,
-};
-
-/* Called by zd_conns_flush(). */
-static void on_flushed(void *arg)
-{
-	struct zd_api *api = arg;
-
-	zd_delegates_flush(&api->bridge.delegates);
-}
-
-/* ---- Life ---------------------------------------------------------------------------------------------- */
-
 int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge_config *config,
                 const struct zd_api_limits *limits, struct zd_err *err)
 {
 	*api = (struct zd_api){.limits = *limits, .started_ns = zd_loop_now_ns()};
 	zd_conns_init(&api->conns, loop);
-	api->conns.flushed = on_flushed;
-	api->conns.flushed_arg = api;
+	api->conns.flushed = zd_delegates_flush;
+	api->conns.flushed_arg = &api->bridge.delegates;
 	zd_arena_init(&api->requests, REQUESTS_BYTES);
 	zd_arena_init(&api->replies, REPLIES_BYTES);
-	return zd_bridge_open(&api->bridge, loop, config, &bridge_ops, api, err);
+	return zd_bridge_open(&api->bridge, loop, config, api, err);
 }
 
 void zd_api_close(struct zd_api *api)

@@ -2,7 +2,7 @@
 /*
  * api.h - the daemon's implementation of the protocol: sessions, their requests, and the engine.
  *
- * The layer above opens a zd_api, passes accepted sockets and new limits to it, and ends it.
+ * The service (main/service.c) opens a zd_api, passes accepted sockets and new limits to it, and ends it.
  */
 #ifndef ZD_SERVER_API_H
 #define ZD_SERVER_API_H

@@ -15,7 +15,10 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "server/api.h"
+#include "server/dispatch.h"
 #include "server/loop.h"
+#include "server/session.h"
 
 #define FIRST_ROOM 64u
 
@@ -64,7 +67,7 @@ static void take_arrived(void *arg)
 	}
 	taken->count = 0;
 	zd_bridge_settle(bridge);
-	bridge->above->settled(bridge->arg);
+	zd_conns_flush(&bridge->api->conns);
 }
 
 static struct zd_loop *loop_of(struct zd_bridge *bridge)
@@ -92,7 +95,7 @@ static void on_deadline(void *arg)
 	struct zd_bridge *bridge = arg;
 
 	(void)zd_bridge_tick(bridge);
-	bridge->above->settled(bridge->arg);
+	zd_conns_flush(&bridge->api->conns);
 }
 
 /* ---- Calls of the engine ------------------------------------------------------------------------------- */
@@ -109,7 +112,7 @@ static void sink_reply(void *arg, const struct zd_reply *reply)
 {
 	struct zd_bridge *bridge = arg;
 
-	bridge->above->reply(bridge->arg, reply);
+	zd_api_reply(bridge->api, reply);
 }
 
 static bool sink_fence_passed(void *arg, uint64_t session, struct zd_fence fence)
@@ -121,14 +124,14 @@ static void sink_session_killed(void *arg, uint64_t session, const char *why)
 {
 	struct zd_bridge *bridge = arg;
 
-	bridge->above->session_killed(bridge->arg, session, why);
+	zd_api_session_killed(bridge->api, session, why);
 }
 
 static void sink_segment_retire(void *arg, uint64_t session, uint32_t segment)
 {
 	struct zd_bridge *bridge = arg;
 
-	bridge->above->segment_retire(bridge->arg, session, segment);
+	zd_api_session_retire(bridge->api, session, segment);
 }
 
 static bool sink_client_copies_own(void *arg, uint32_t device, uint64_t bytes)
@@ -212,7 +215,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 }
 
 int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct zd_bridge_config *config,
-                   const struct zd_bridge_ops *above, void *arg, struct zd_err *err)
+                   struct zd_api *api, struct zd_err *err)
 {
 	struct zd_backend_config backend_config = {
 	        .ndevices = config->ndevices,
@@ -226,7 +229,7 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 	};
 	int rc;
 
-	*bridge = (struct zd_bridge){.ops = config->backend, .above = above, .arg = arg};
+	*bridge = (struct zd_bridge){.ops = config->backend, .api = api};
 	zd_delegates_init(&bridge->delegates, bridge);
 	rc = uv_async_init(&loop->uv, &bridge->wake, on_wake);
 	if (rc)

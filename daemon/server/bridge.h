@@ -4,7 +4,7 @@
  *
  * The engine's commands are submitted to the backend, or to a delegate (delegate.h). Completions of executors
  * pass through a queue to the loop's thread, which reports them to the engine. The loop's timer wakes for the
- * engine's deadlines. Replies and ends of sessions are passed to the layer above.
+ * engine's deadlines. Replies and ends of sessions are passed to the sessions.
  */
 #ifndef ZD_SERVER_BRIDGE_H
 #define ZD_SERVER_BRIDGE_H
@@ -22,16 +22,8 @@
 #include "server/delegate.h"
 #include "server/timer.h"
 
+struct zd_api;
 struct zd_err;
-
-/* Callbacks of the layer above. The engine calls all but `settled`, and these must not call the engine. */
-struct zd_bridge_ops {
-	void (*reply)(void *arg, const struct zd_reply *reply);
-	void (*session_killed)(void *arg, uint64_t session, const char *why);
-	void (*segment_retire)(void *arg, uint64_t session, uint32_t segment);
-	/* The bridge has passed completions or the time to the engine, and has finished. */
-	void (*settled)(void *arg);
-};
 
 struct zd_bridge_config {
 	const struct zd_backend_ops *backend;
@@ -57,8 +49,7 @@ struct zd_bridge {
 	struct zd_backend *backend;
 	struct zd_engine *engine;
 	struct zd_delegates delegates; /* make sums in place of the backend */
-	const struct zd_bridge_ops *above;
-	void *arg;
+	struct zd_api *api;            /* which the bridge is part of */
 	struct zd_timer timer;
 	uv_async_t wake;
 	struct zd_look look; /* polled for completions while the loop is awake */
@@ -71,8 +62,7 @@ struct zd_bridge {
 
 /* Opens the backend and makes the engine. */
 int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct zd_bridge_config *config,
-                   const struct zd_bridge_ops *above, void *arg, struct zd_err *err)
-        __attribute__((warn_unused_result));
+                   struct zd_api *api, struct zd_err *err) __attribute__((warn_unused_result));
 /* Stops the backend, frees the engine, and begins to close the handles of the loop. */
 void zd_bridge_close(struct zd_bridge *bridge);
 /* Frees the rest, after the loop has closed the handles. */

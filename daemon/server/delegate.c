@@ -326,8 +326,9 @@ static void send_all(struct zd_delegate *delegate)
 		zd_conn_end(delegate->above.conn, &err);
 }
 
-void zd_delegates_flush(struct zd_delegates *delegates)
+void zd_delegates_flush(void *arg)
 {
+	struct zd_delegates *delegates = arg;
 	struct zd_delegate *delegate;
 
 	while ((delegate = TAILQ_FIRST(&delegates->to_send))) {

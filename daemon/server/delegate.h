@@ -72,8 +72,9 @@ void zd_delegate_close(struct zd_delegate *delegate);
 bool zd_delegates_submit(struct zd_delegates *delegates, const struct zd_command *command);
 /* A command of the backend has ended. Fills in the result if it belongs to a sum. */
 void zd_delegates_completed(struct zd_delegates *delegates, struct zd_completion *completion);
-/* Sends packets to clients. Must be called after all connections were flushed. */
-void zd_delegates_flush(struct zd_delegates *delegates);
+/* Sends packets to clients. Must be called after all connections were flushed (struct zd_conns' `flushed`;
+ * `arg` is the delegates). */
+void zd_delegates_flush(void *arg);
 
 /* Returns whether the session's client waits for the fences of sums; whether sums of the session are in
  * progress. */

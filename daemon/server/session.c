@@ -218,10 +218,12 @@ struct zd_api_session *zd_api_session_find(struct zd_api *api, uint64_t id)
 	return session;
 }
 
-void zd_api_session_killed(struct zd_api_session *session, const char *why)
+void zd_api_session_killed(struct zd_api *api, uint64_t id, const char *why)
 {
+	struct zd_api_session *session = zd_api_session_find(api, id);
 	struct zd_err err;
 
+	zd_assert(session);
 	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_KILLED);
 	(void)zd_err_set(&err, ZEROD_E_ABORTED, "%s", why);
 	zd_conn_refuse(session->conn, &err);
@@ -279,10 +281,13 @@ static void remember(struct zd_api_session *session, uint32_t segment)
 	zd_engine_segment_given(session->api->bridge.engine, session->id, segment);
 }
 
-void zd_api_session_retire(struct zd_api_session *session, uint32_t segment)
+void zd_api_session_retire(struct zd_api *api, uint64_t id, uint32_t segment)
 {
-	size_t index = given_index(session, segment);
+	struct zd_api_session *session = zd_api_session_find(api, id);
+	size_t index;
 
+	zd_assert(session);
+	index = given_index(session, segment);
 	zd_assert(index < session->ngiven && session->given[index] == segment);
 	session->ngiven--;
 	memmove(session->given + index, session->given + index + 1,

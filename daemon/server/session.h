@@ -55,8 +55,8 @@ int zd_api_session_open_rings(struct zd_api_session *session, int *rings_fd, str
 /* NULL if there is no such session, or it has ended. */
 struct zd_api_session *zd_api_session_find(struct zd_api *api, uint64_t id);
 
-/* Called when the engine has ended the session. */
-void zd_api_session_killed(struct zd_api_session *session, const char *why);
+/* The engine has ended the session. */
+void zd_api_session_killed(struct zd_api *api, uint64_t id, const char *why);
 
 /* Sends an error reply to the request. The connection of a NEW session is ended, too. */
 void zd_api_session_fail(struct zd_api_session *session, uint64_t request, const struct zd_err *why);
@@ -69,7 +69,7 @@ int zd_api_session_attach(struct zd_api_session *session, const uint32_t *segmen
                           struct zd_err *err) __attribute__((warn_unused_result));
 /* Announces one segment, unless the client has it. `arg` is the session. */
 int zd_api_session_announce(void *arg, uint32_t segment);
-/* Asks the client to unmap a segment; no reply names it any more. */
-void zd_api_session_retire(struct zd_api_session *session, uint32_t segment);
+/* Asks the session's client to unmap a segment; no reply names it any more. */
+void zd_api_session_retire(struct zd_api *api, uint64_t id, uint32_t segment);
 
 #endif

@@ -40,6 +40,9 @@ deny daemon/executor "\"(daemon/)?(server|main)/|\"client/|$packets|<(uv|systemd
 	'knows only core, driver, base and proto/limits.h'
 deny daemon/server "$driver|$host|$cuda|$nccl|\"(daemon/)?main/|\"client/" \
 	'knows of the executors only what they share, and nothing of main'
+for folder in executor server main; do
+	deny daemon/$folder '"(daemon/)?core/[a-z_]+/' 'knows the interface of the core, and none of its rooms'
+done
 deny daemon/main "$driver|\"client/" 'knows no driver'
 
 # The executor: what is shared, then host, then cuda, then nccl.

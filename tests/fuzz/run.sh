@@ -28,14 +28,14 @@ fi
 
 # The layers come from the makefile, instrumented; the fuzzers' own few files from here. Warnings are the compilers' own.
 lib=$BUILD/lib
+core=$(sed -n 's/^CORE_ROOMS *:= *//p' Makefile | sed "s|[a-z][a-z]*|$lib/libzd_core_&.a|g")
+daemon="$lib/libzd_main.a $lib/libzd_server.a $lib/libzd_executor.a $core $lib/libzd_proto.a $lib/libzd_driver.a $lib/libzd_base.a"
+# shellcheck disable=SC2086 # a list of words
 make -s --no-print-directory BUILD="$BUILD" CC="$CLANG" OPT=-O1 WERROR= SANFLAGS="$common -fsanitize=fuzzer-no-link" \
-	"$lib/libzd_main.a" "$lib/libzd_server.a" "$lib/libzd_executor.a" "$lib/libzd_core.a" \
-	"$lib/libzd_proto.a" "$lib/libzd_driver.a" "$lib/libzd_base.a" "$lib/libzerod.a"
+	$daemon "$lib/libzerod.a"
 flags="-std=gnu11 -O1 -g -pthread -D_GNU_SOURCE -Iinclude -I. -Icommon -Idaemon -I$BUILD/gen
 	$(pkg-config --cflags libuv libprotobuf-c libsystemd inih)"
 libs="$(pkg-config --libs libuv libprotobuf-c libsystemd inih) -lm"
-daemon="$lib/libzd_main.a $lib/libzd_server.a $lib/libzd_executor.a $lib/libzd_core.a $lib/libzd_proto.a
-	$lib/libzd_driver.a $lib/libzd_base.a"
 
 link() { # target, source files..., archives
 	target=$1

@@ -192,7 +192,7 @@ static int measure_size(void *arg, uint64_t numel)
 {
 	struct zd_cuda_trainer *trainer = arg;
 	return trainer->run->bench->options.op == ZD_BENCH_REDUCE ? zd_cuda_reduce_turns(trainer, numel)
-	                                                          : zd_cuda_turns(trainer, numel);
+	                                                          : zd_cuda_measure_gathers(trainer, numel);
 }
 
 /* The measurements that follow when all sizes are done. */

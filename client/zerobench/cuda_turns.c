@@ -185,7 +185,7 @@ void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda
 		store_row(run, unit);
 }
 
-int zd_cuda_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
+int zd_cuda_measure_gathers(struct zd_cuda_trainer *trainer, uint64_t numel)
 {
 	const struct zd_cuda_run *run = trainer->run;
 	const struct zd_bench_options *options = &run->bench->options;

@@ -56,7 +56,7 @@ struct party {
 	struct zd_nccl_id ids[WORLDS];
 	const struct zd_nccl *nccl;
 	struct zd_cuda_devices devices;
-	struct zd_cuda_comm_roster roster;
+	struct zd_cuda_comm_local_ranks local_ranks;
 	pthread_barrier_t barrier;
 	struct rank ranks[ZD_GPU_MAX];
 };
@@ -255,7 +255,7 @@ static int play_alone(struct rank *rank)
 
 static int open_rank(struct rank *rank)
 {
-	const struct zd_cuda_comm_home home = {rank->device, rank->party->nccl, &rank->party->roster};
+	const struct zd_cuda_comm_home home = {rank->device, rank->party->nccl, &rank->party->local_ranks};
 	uint64_t bytes = EACH_BYTES * rank->party->world;
 	int rc = zd_gpu_open_ordinal(&rank->gpu, rank->device->ordinal, &rank->err);
 
@@ -308,7 +308,7 @@ static int open_party(struct party *party, struct zd_err *err)
 	if (!rc && party->devices.count < party->count)
 		rc = zd_err_set(err, ZEROD_E_NOT_FOUND, "%" PRIu32 " GPUs, not %" PRIu32,
 		                party->devices.count, party->count);
-	zd_cuda_comm_roster_init(&party->roster);
+	zd_cuda_comm_local_ranks_init(&party->local_ranks);
 	(void)pthread_barrier_init(&party->barrier, NULL, party->count);
 	return rc;
 }
@@ -327,7 +327,7 @@ static int play(struct party *party)
 	for (uint32_t i = 0; i < party->count; i++)
 		(void)pthread_join(party->ranks[i].thread, NULL);
 	(void)pthread_barrier_destroy(&party->barrier);
-	zd_cuda_comm_roster_deinit(&party->roster);
+	zd_cuda_comm_local_ranks_deinit(&party->local_ranks);
 	zd_cuda_devices_deinit(&party->devices);
 	return EXIT_SUCCESS;
 }

@@ -9,13 +9,13 @@
  *   cuda_device    the GPUs                  cuda_segment   their memory
  *   cuda_executor  the thread of a GPU       cuda_worker    its thread for calls that block
  *   cuda_order     the order of its tasks    cuda_reduce    sums, on the CPU
- *   cuda_lane      a stream and its flights  cuda_session   fence pages that GPUs write
+ *   cuda_copy_stream      a stream and its copies  cuda_session   fence pages that GPUs write
  *   cuda_task      one command               cuda_monitor   processes on the GPUs, and Xids
  *   cuda_gate      excludes calls that wait for the kernels of communicators
  *
  *   cuda_comm_thread  a GPU's thread for communicators  cuda_comm_queue   the order of their operations
  *   cuda_comm_tasks   the commands of communicators     cuda_comm         one communicator
- *   cuda_comm_command one of them, as a task            cuda_comm_roster  the daemon's ranks of each
+ *   cuda_comm_command one of them, as a task            cuda_comm_local_ranks  the daemon's ranks of each
  *                                                                         communicator
  *
  * The loop's thread calls the driver only when the daemon starts and ends.
@@ -53,7 +53,7 @@ struct zd_backend {
 	struct zd_cuda_segments segments;
 	struct zd_backend_sessions sessions;
 	struct zd_cuda_monitor monitor;
-	struct zd_cuda_comm_roster roster;
+	struct zd_cuda_comm_local_ranks local_ranks;
 	struct zd_cuda_comm_settings comm_settings; /* its path is owned */
 	uint32_t next_worker; /* the device whose worker frees the next session's page */
 };
@@ -107,7 +107,7 @@ static int start_gpu(struct zd_backend *backend, uint32_t index, const struct zd
 		rc = zd_cuda_executor_init(&gpu->executor, &backend->devices, index, config, err);
 	if (!rc)
 		rc = zd_cuda_worker_init(&gpu->worker, &gpu->executor, &backend->segments,
-		                         &backend->roster.gate, config, err);
+		                         &backend->local_ranks.gate, config, err);
 	zd_cuda_leave(device->cuda, pushed);
 	if (!rc)
 		zd_cuda_comm_thread_init(&gpu->comms, device, &backend->comm_settings);
@@ -140,7 +140,7 @@ static void cuda_close(struct zd_backend *backend)
 	if (!backend)
 		return;
 	stop_gpus(backend);
-	zd_cuda_comm_roster_deinit(&backend->roster);
+	zd_cuda_comm_local_ranks_deinit(&backend->local_ranks);
 	zd_cuda_segments_deinit(&backend->segments);
 	zd_cuda_devices_deinit(&backend->devices);
 	free((char *)backend->comm_settings.nccl_path);
@@ -150,12 +150,12 @@ static void cuda_close(struct zd_backend *backend)
 
 static void set_comms(struct zd_backend *backend, const struct zd_backend_config *config)
 {
-	zd_cuda_comm_roster_init(&backend->roster);
+	zd_cuda_comm_local_ranks_init(&backend->local_ranks);
 	backend->comm_settings = (struct zd_cuda_comm_settings){
 	        .nccl_path = zd_strdup(config->nccl_path ? config->nccl_path : ""),
 	        .checking = config->check_collectives,
 	        .timeout_ns = config->collective_timeout_ns,
-	        .roster = &backend->roster,
+	        .local_ranks = &backend->local_ranks,
 	        .done = config->done,
 	        .done_arg = config->done_arg,
 	};
@@ -202,8 +202,8 @@ static void cuda_device_info(const struct zd_backend *backend, uint32_t device, 
 }
 
 /* A copy by the client's own GPU is the fastest one while that GPU is idle. On a busy GPU that copy waits for
- * kernels, and the daemon's detour does not. Below OWN_BYTES_IDLE the client's calls cost more than the copy
- * saves. */
+ * kernels, and the daemon's peer bounce does not. Below OWN_BYTES_IDLE the client's calls cost more than the
+ * copy saves. */
 static bool cuda_client_copies_own(const struct zd_backend *backend, uint32_t device, uint64_t bytes)
 {
 	zd_assert(device < backend->devices.count);

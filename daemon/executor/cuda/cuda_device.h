@@ -34,7 +34,7 @@ struct zd_cuda_device {
 	uint64_t reaches; /* bit i: it has access to the memory of device i, or is device i */
 
 	_Atomic uint64_t in_ns,
-	        out_ns; /* the times until which its links are reserved, inward and outward: cuda_turns.h */
+	        out_ns; /* its links are reserved until then, inward and outward: cuda_link_scheduler.h */
 	_Atomic uint64_t due_bytes,
 	        due_to;   /* its large pushes that are not issued yet: bytes, and target devices as bits */
 	atomic_bool idle; /* the latest known load; zd_cuda_monitor sets it */
@@ -47,7 +47,8 @@ struct zd_cuda_devices {
 	const struct zd_cuda *cuda;
 	uint32_t count;
 	struct zd_cuda_device *all;
-	_Atomic uint32_t distance; /* the distance of the latest turn of any device: cuda_turns.h */
+	_Atomic uint32_t
+	        distance; /* the distance of the latest link slot of any device: cuda_link_scheduler.h */
 };
 
 /* Sets the environment for the driver. Must be called before the driver is loaded; repeated calls are

@@ -20,21 +20,22 @@
 #include "base/mem.h"
 #include "executor/thread.h"
 
-#define OWN_BYTES      (16ull << 20) /* a larger detour costs the links more than it saves */
-#define FLIGHT_BYTES   (ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES) /* links stay busy between two polls */
-#define SPIN_NS        50000u
-#define PROCESSORS     8u /* with fewer the thread does not busy-poll */
-#define SLEEP_FIRST_NS 20000u
-#define SLEEP_LEG_NS   10000u  /* at most, while a detour is half done: the thread starts its second push */
-#define SLEEP_ROOM_NS  20000u  /* at most, while tasks wait for room, or the CPU has to report a completion */
-#define SLEEP_FLY_NS   100000u /* at most, while something is in flight */
-#define SLEEP_MOST_NS  100000u
-#define SLEEP_CALM_NS  5000000u /* at most, while only watches that nobody waits for are left */
-#define SLEEP_DOUBLES  8u
-#define SLEEP_LATE_NS  5000u     /* the delay with which a sleep may end */
-#define CHECK_NS       20000000u /* between two checks of the device for a failure */
+#define OWN_BYTES (16ull << 20) /* a larger bounce costs the links more than it saves */
+#define INFLIGHT_LIMIT_BYTES                                                                                 \
+	(ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES) /* links stay busy between two polls */
+#define SPIN_NS           50000u
+#define PROCESSORS        8u /* with fewer the thread does not busy-poll */
+#define SLEEP_FIRST_NS    20000u
+#define SLEEP_HOP_NS      10000u /* at most, while a bounce is half done: the thread starts its second push */
+#define SLEEP_ROOM_NS     20000u /* at most, while tasks wait for room, or the CPU reports a completion */
+#define SLEEP_INFLIGHT_NS 100000u /* at most, while something is in flight */
+#define SLEEP_MOST_NS     100000u
+#define SLEEP_CALM_NS     5000000u /* at most, while only watches that nobody waits for are left */
+#define SLEEP_DOUBLES     8u
+#define SLEEP_LATE_NS     5000u     /* the delay with which a sleep may end */
+#define CHECK_NS          20000000u /* between two checks of the device for a failure */
 
-static void event(struct zd_cuda_executor *executor)
+static void note_event(struct zd_cuda_executor *executor)
 {
 	zd_spin_event(&executor->spin, zd_thread_now_ns());
 	executor->sleeps = 0;
@@ -44,7 +45,7 @@ static void event(struct zd_cuda_executor *executor)
 
 /* A waiter must not take a failure for data. So a failed task aborts its timeline, and later tasks leave an
  * aborted timeline as it is. Only a SIGNAL of the core, when the session is reset, ends the abort. */
-static void tell_waiters(const struct zd_cuda_task *task)
+static void signal_waiters(const struct zd_cuda_task *task)
 {
 	if (!task->session)
 		return;
@@ -62,7 +63,7 @@ static void tell_waiters(const struct zd_cuda_task *task)
 static void complete(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 {
 	struct zd_completion completion = task->completion;
-	tell_waiters(task);
+	signal_waiters(task);
 	zd_cuda_task_free(task);
 	if (completion.op)
 		executor->done(executor->done_arg, &completion);
@@ -70,42 +71,42 @@ static void complete(struct zd_cuda_executor *executor, struct zd_cuda_task *tas
 		zd_completion_deinit(&completion);
 }
 
-static void landed(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+static void complete_issued(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 {
-	zd_cuda_order_landed(&executor->order, task);
+	zd_cuda_order_completed(&executor->order, task);
 	complete(executor, task);
 }
 
-static void land_pushes(struct zd_cuda_executor *executor)
+static void reap_pushes(struct zd_cuda_executor *executor)
 {
 	struct zd_cuda_task *task;
-	while (zd_cuda_lane_land(&executor->push, &task)) {
-		event(executor);
+	while (zd_cuda_copy_stream_reap(&executor->push, &task)) {
+		note_event(executor);
 		if (task)
-			landed(executor, task);
+			complete_issued(executor, task);
 	}
 }
 
-static void land_within(struct zd_cuda_executor *executor)
+static void reap_local(struct zd_cuda_executor *executor)
 {
 	struct zd_cuda_task *task;
-	if (zd_cuda_within_turn(&executor->within))
-		event(executor);
-	while (zd_cuda_within_land(&executor->within, &task)) {
-		event(executor);
+	if (zd_cuda_local_copy_push_back(&executor->local))
+		note_event(executor);
+	while (zd_cuda_local_copy_reap(&executor->local, &task)) {
+		note_event(executor);
 		if (task)
-			landed(executor, task);
+			complete_issued(executor, task);
 	}
 }
 
 /* After waiters were freed by an abort nothing may complete: a completion would store a value over the
  * abort. */
-static void land_all(struct zd_cuda_executor *executor)
+static void reap_all(struct zd_cuda_executor *executor)
 {
 	if (executor->giving_up)
 		return;
-	land_pushes(executor);
-	land_within(executor);
+	reap_pushes(executor);
+	reap_local(executor);
 }
 
 static void poll_watches(struct zd_cuda_executor *executor)
@@ -117,7 +118,7 @@ static void poll_watches(struct zd_cuda_executor *executor)
 	while ((task = STAILQ_FIRST(&watches))) {
 		STAILQ_REMOVE_HEAD(&watches, next);
 		if (zd_watch_poll(&task->base.u.watch, &task->completion)) {
-			event(executor);
+			note_event(executor);
 			complete(executor, task);
 		} else {
 			executor->hurried |= zd_watch_hurries(&task->base.u.watch);
@@ -128,15 +129,15 @@ static void poll_watches(struct zd_cuda_executor *executor)
 
 /* ---- Issuing ------------------------------------------------------------------------------------------- */
 
-static bool asks_the_gpu(const struct zd_cuda_task *task)
+static bool needs_gpu(const struct zd_cuda_task *task)
 {
 	return zd_cuda_task_copies(task) && task->completion.status == 0 &&
 	       (task->u.copy.bytes > 0 || task->session);
 }
 
 /* The CPU will store the end of the task, in the timeline's order. */
-static void leave(struct zd_cuda_executor *executor, struct zd_cuda_task *task, int rc,
-                  const struct zd_err *err)
+static void end_on_cpu(struct zd_cuda_executor *executor, struct zd_cuda_task *task, int rc,
+                       const struct zd_err *err)
 {
 	if (rc)
 		zd_completion_fail(&task->completion, rc, err->text);
@@ -145,10 +146,10 @@ static void leave(struct zd_cuda_executor *executor, struct zd_cuda_task *task, 
 
 static uint64_t unissued(const struct zd_cuda_task *task)
 {
-	return asks_the_gpu(task) ? task->u.copy.bytes - task->u.copy.issued_bytes : 0;
+	return needs_gpu(task) ? task->u.copy.bytes - task->u.copy.issued_bytes : 0;
 }
 
-/* Selects the next push: small ones at once, large ones when they have a turn. */
+/* Selects the next push: small ones at once, large ones when they have a link slot. */
 static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor)
 {
 	const struct zd_cuda_order *order = &executor->order;
@@ -158,25 +159,25 @@ static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor)
 	for (uint32_t distance = 1; distance <= others; distance++) {
 		firsts[distance - 1] = zd_cuda_order_first(order, (order->self + distance) % (others + 1));
 		if (firsts[distance - 1])
-			zd_cuda_turns_offer(&executor->turns, firsts[distance - 1]);
+			zd_cuda_link_scheduler_offer(&executor->scheduler, firsts[distance - 1]);
 	}
-	uint32_t begin = zd_cuda_turns_begin(&executor->turns, now_ns);
+	uint32_t begin = zd_cuda_link_scheduler_begin(&executor->scheduler, now_ns);
 	for (uint32_t i = 0; i < others; i++) {
 		struct zd_cuda_task *task = firsts[(begin - 1 + i) % others];
-		if (task && zd_cuda_turns_take(&executor->turns, task, now_ns))
+		if (task && zd_cuda_link_scheduler_reserve(&executor->scheduler, task, now_ns))
 			return task;
 	}
 	return NULL;
 }
 
-static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *task, bool *whole,
-                      struct zd_err *err)
+static int issue_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *task, bool *whole,
+                       struct zd_err *err)
 {
 	struct zd_cuda_device *target = &executor->devices->all[task->target];
 	uint64_t issued = task->u.copy.issued_bytes;
-	bool turn = task->u.copy.turn;
+	bool has_slot = task->u.copy.has_link_slot;
 	/* The last of several small pushes is batched too, because the others are submitted with it. */
-	bool together = !turn && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
+	bool together = !has_slot && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
 	                              .src = task->u.copy.src + issued,
 	                              .bytes = zd_min_u64(unissued(task), ZD_CUDA_PIECE_BYTES),
@@ -189,76 +190,76 @@ static int push_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *ta
 	/* A push into a failed GPU would make this one fail too. */
 	if (zd_cuda_device_failed(target))
 		return zd_cuda_device_failure(target, err);
-	rc = zd_cuda_lane_issue(&executor->push, &piece, err);
+	rc = zd_cuda_copy_stream_issue(&executor->push, &piece, err);
 	if (rc)
 		return rc;
 	task->u.copy.issued_bytes += piece.bytes;
-	task->u.copy.turn = false;
+	task->u.copy.has_link_slot = false;
 	return 0;
 }
 
-static void push(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+static void issue_push(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	bool whole = false;
 	int rc = 0;
-	event(executor);
-	if (asks_the_gpu(task)) {
-		rc = push_piece(executor, task, &whole, &err);
+	note_event(executor);
+	if (needs_gpu(task)) {
+		rc = issue_piece(executor, task, &whole, &err);
 		if (!rc && whole)
 			zd_cuda_order_take(&executor->order, task, false);
 		if (!rc || zd_cuda_device_failed(executor->device))
 			return; /* give_up() ends all tasks of a failed device */
 	}
-	leave(executor, task, rc, &err);
-	zd_cuda_lane_follow(&executor->push, task);
+	end_on_cpu(executor, task, rc, &err);
+	zd_cuda_copy_stream_follow(&executor->push, task);
 }
 
 static void issue_pushes(struct zd_cuda_executor *executor)
 {
-	struct zd_cuda_lane *lane = &executor->push;
+	struct zd_cuda_copy_stream *stream = &executor->push;
 	struct zd_cuda_task *task;
-	executor->turns.again_ns = UINT64_MAX;
-	while (!zd_cuda_device_failed(executor->device) && zd_cuda_lane_has_room(lane) &&
+	executor->scheduler.again_ns = UINT64_MAX;
+	while (!zd_cuda_device_failed(executor->device) && zd_cuda_copy_stream_has_room(stream) &&
 	       (task = next_push(executor))) {
-		push(executor, task);
-		if (zd_cuda_lane_group_is_full(lane))
-			zd_cuda_lane_close(lane);
+		issue_push(executor, task);
+		if (zd_cuda_copy_stream_group_is_full(stream))
+			zd_cuda_copy_stream_close(stream);
 	}
-	zd_cuda_lane_close(lane);
+	zd_cuda_copy_stream_close(stream);
 }
 
-static void keep(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+static void copy_locally(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	bool whole = false;
 	int rc = 0;
-	event(executor);
-	if (asks_the_gpu(task)) {
-		rc = zd_cuda_within_issue(&executor->within, task, &whole, &err);
+	note_event(executor);
+	if (needs_gpu(task)) {
+		rc = zd_cuda_local_copy_issue(&executor->local, task, &whole, &err);
 		if (!rc && whole)
 			zd_cuda_order_take(&executor->order, task, false);
 		if (!rc || zd_cuda_device_failed(executor->device))
 			return;
 	}
-	leave(executor, task, rc, &err);
-	zd_cuda_within_follow(&executor->within, task);
+	end_on_cpu(executor, task, rc, &err);
+	zd_cuda_local_copy_follow(&executor->local, task);
 }
 
-static void issue_within(struct zd_cuda_executor *executor)
+static void issue_local(struct zd_cuda_executor *executor)
 {
 	struct zd_cuda_task *task;
 	while (!zd_cuda_device_failed(executor->device) &&
 	       (task = zd_cuda_order_first(&executor->order, executor->order.self)) &&
-	       zd_cuda_within_has_room(&executor->within, task))
-		keep(executor, task);
-	zd_cuda_within_close(&executor->within);
+	       zd_cuda_local_copy_has_room(&executor->local, task))
+		copy_locally(executor, task);
+	zd_cuda_local_copy_close(&executor->local);
 }
 
 static void issue_all(struct zd_cuda_executor *executor)
 {
 	issue_pushes(executor);
-	issue_within(executor);
+	issue_local(executor);
 }
 
 /* ---- Giving up: the device has failed, or the daemon ends ---------------------------------------------- */
@@ -276,52 +277,52 @@ static void fail_task(struct zd_cuda_task *task, const struct zd_err *why)
 		zd_completion_fail(&task->completion, why->status, why->text);
 }
 
-static void fail_flight(struct zd_cuda_executor *executor, struct zd_cuda_task *task,
-                        const struct zd_err *why)
+static void fail_inflight(struct zd_cuda_executor *executor, struct zd_cuda_task *task,
+                          const struct zd_err *why)
 {
 	if (!task)
 		return;
 	fail_task(task, why);
-	landed(executor, task);
+	complete_issued(executor, task);
 }
 
 /* Nothing may move any more. */
-static void fail_flights(struct zd_cuda_executor *executor, const struct zd_err *why)
+static void fail_all_inflight(struct zd_cuda_executor *executor, const struct zd_err *why)
 {
 	struct zd_cuda_task *task;
-	while (zd_cuda_lane_drop(&executor->push, &task))
-		fail_flight(executor, task, why);
-	while (zd_cuda_within_drop(&executor->within, &task))
-		fail_flight(executor, task, why);
+	while (zd_cuda_copy_stream_drop(&executor->push, &task))
+		fail_inflight(executor, task, why);
+	while (zd_cuda_local_copy_drop(&executor->local, &task))
+		fail_inflight(executor, task, why);
 }
 
-/* Ends a task whose detour has failed. A fill without a fence can be repeated on its own GPU. */
-static void leave_round(struct zd_cuda_executor *executor, struct zd_cuda_task *task,
+/* Ends a task whose bounce has failed. A fill without a fence can be repeated on its own GPU. */
+static void end_bounced(struct zd_cuda_executor *executor, struct zd_cuda_task *task,
                         const struct zd_err *why)
 {
 	if (task && task->base.kind == ZD_CMD_FILL && !task->session && task->completion.status == 0)
 		zd_cuda_order_add(&executor->order, task);
 	else
-		fail_flight(executor, task, why);
+		fail_inflight(executor, task, why);
 }
 
-/* The GPU of the detour has failed, not this one, which continues without a detour. */
-static void give_up_round(struct zd_cuda_executor *executor)
+/* The peer of the bounce has failed, not this one, which continues without a bounce. */
+static void give_up_bounce(struct zd_cuda_executor *executor)
 {
-	struct zd_cuda_detour *detour = &executor->within.detour;
+	struct zd_cuda_peer_bounce *bounce = &executor->local.bounce;
 	struct zd_err why = ZD_ERR_NONE;
 	struct zd_cuda_task *task;
-	if (zd_cuda_detour_is_idle(detour))
+	if (zd_cuda_peer_bounce_is_idle(bounce))
 		return;
-	if (!executor->giving_up_round)
-		zd_cuda_detour_walk(detour, abort_timeline);
-	executor->giving_up_round = true;
-	if (!zd_cuda_detour_is_still(detour))
+	if (!executor->giving_up_bounce)
+		zd_cuda_peer_bounce_walk(bounce, abort_timeline);
+	executor->giving_up_bounce = true;
+	if (!zd_cuda_peer_bounce_is_still(bounce))
 		return;
-	(void)zd_cuda_device_failure(detour->other, &why);
-	while (zd_cuda_detour_drop(detour, &task))
-		leave_round(executor, task, &why);
-	event(executor);
+	(void)zd_cuda_device_failure(bounce->other, &why);
+	while (zd_cuda_peer_bounce_drop(bounce, &task))
+		end_bounced(executor, task, &why);
+	note_event(executor);
 }
 
 /* Nothing may be in flight. */
@@ -331,7 +332,7 @@ static void fail_waiting(struct zd_cuda_executor *executor, const struct zd_err 
 	while ((task = zd_cuda_order_any(&executor->order))) {
 		fail_task(task, why);
 		zd_cuda_order_take(&executor->order, task, false);
-		landed(executor, task);
+		complete_issued(executor, task);
 	}
 	zd_assert(zd_cuda_order_is_empty(&executor->order));
 }
@@ -341,17 +342,17 @@ static void give_up(struct zd_cuda_executor *executor)
 	struct zd_err why = ZD_ERR_NONE;
 	if (!executor->giving_up) {
 		executor->giving_up = true;
-		executor->turns.again_ns = UINT64_MAX;
-		zd_cuda_lane_walk(&executor->push, abort_timeline);
-		zd_cuda_within_walk(&executor->within, abort_timeline);
+		executor->scheduler.again_ns = UINT64_MAX;
+		zd_cuda_copy_stream_walk(&executor->push, abort_timeline);
+		zd_cuda_local_copy_walk(&executor->local, abort_timeline);
 		zd_cuda_order_walk(&executor->order, abort_timeline);
-		event(executor);
+		note_event(executor);
 	}
-	if ((executor->push.count > 0 && !zd_cuda_lane_is_still(&executor->push)) ||
-	    !zd_cuda_within_is_still(&executor->within))
+	if ((executor->push.count > 0 && !zd_cuda_copy_stream_is_still(&executor->push)) ||
+	    !zd_cuda_local_copy_is_still(&executor->local))
 		return;
 	(void)zd_cuda_device_failure(executor->device, &why);
-	fail_flights(executor, &why);
+	fail_all_inflight(executor, &why);
 	fail_waiting(executor, &why);
 }
 
@@ -360,16 +361,16 @@ static void shut_down(struct zd_cuda_executor *executor)
 	struct zd_err why = ZD_ERR_NONE;
 	struct zd_cuda_task *task;
 	(void)zd_err_set(&why, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
-	zd_cuda_lane_wait(&executor->push);
-	zd_cuda_within_wait(&executor->within);
-	land_all(executor);
-	fail_flights(executor, &why);
+	zd_cuda_copy_stream_wait(&executor->push);
+	zd_cuda_local_copy_wait(&executor->local);
+	reap_all(executor);
+	fail_all_inflight(executor, &why);
 	while ((task = zd_cuda_order_any(&executor->order))) {
 		/* SIGNALs fail too, because the tasks before them were not done */
 		if (task->completion.status == 0)
 			zd_completion_fail(&task->completion, why.status, why.text);
 		zd_cuda_order_take(&executor->order, task, false);
-		landed(executor, task);
+		complete_issued(executor, task);
 	}
 	while ((task = STAILQ_FIRST(&executor->watches))) {
 		STAILQ_REMOVE_HEAD(&executor->watches, next);
@@ -380,15 +381,15 @@ static void shut_down(struct zd_cuda_executor *executor)
 
 /* ---- The thread ---------------------------------------------------------------------------------------- */
 
-static bool is_flying(const struct zd_cuda_executor *executor)
+static bool has_inflight(const struct zd_cuda_executor *executor)
 {
-	return executor->push.count > 0 || !zd_cuda_within_is_idle(&executor->within);
+	return executor->push.count > 0 || !zd_cuda_local_copy_is_idle(&executor->local);
 }
 
-static uint64_t until_turn_ns(const struct zd_cuda_executor *executor)
+static uint64_t until_link_slot_ns(const struct zd_cuda_executor *executor)
 {
 	uint64_t now_ns = zd_thread_now_ns() + SLEEP_LATE_NS;
-	return executor->turns.again_ns > now_ns ? executor->turns.again_ns - now_ns : 0;
+	return executor->scheduler.again_ns > now_ns ? executor->scheduler.again_ns - now_ns : 0;
 }
 
 /* Returns the time to sleep before the next poll. 0: poll again at once. UINT64_MAX: there is nothing to
@@ -396,16 +397,16 @@ static uint64_t until_turn_ns(const struct zd_cuda_executor *executor)
  * us and the command 4 us. */
 static uint64_t rest_ns(struct zd_cuda_executor *executor)
 {
-	bool flying = is_flying(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
+	bool inflight = has_inflight(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
 	bool awaited = executor->push.nawaited > 0;
 	if (zd_spin_may(&executor->spin, zd_thread_now_ns()))
 		return 0;
-	if (!flying && !waiting && STAILQ_EMPTY(&executor->watches))
+	if (!inflight && !waiting && STAILQ_EMPTY(&executor->watches))
 		return UINT64_MAX;
-	if (zd_cuda_within_hurries(&executor->within))
-		return SLEEP_LEG_NS;
+	if (zd_cuda_local_copy_is_urgent(&executor->local))
+		return SLEEP_HOP_NS;
 	uint64_t most = waiting || awaited  ? SLEEP_ROOM_NS
-	                : flying            ? SLEEP_FLY_NS
+	                : inflight          ? SLEEP_INFLIGHT_NS
 	                : executor->hurried ? SLEEP_MOST_NS
 	                                    : SLEEP_CALM_NS;
 	uint64_t ns = zd_min_u64(SLEEP_FIRST_NS << executor->sleeps, most);
@@ -413,8 +414,8 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 		executor->sleeps++;
 	/* Half of the bytes in flight take at least this time; until then the link has work. */
 	if (!awaited)
-		ns = zd_max_u64(ns, executor->push.flying_bytes / 2 / ZD_CUDA_LINK_BYTES_NS);
-	return zd_min_u64(ns, until_turn_ns(executor));
+		ns = zd_max_u64(ns, executor->push.inflight_bytes / 2 / ZD_CUDA_LINK_BYTES_NS);
+	return zd_min_u64(ns, until_link_slot_ns(executor));
 }
 
 /* The caller holds the lock. */
@@ -423,7 +424,7 @@ static bool has_news(const struct zd_cuda_executor *executor)
 	return !STAILQ_EMPTY(&executor->submitted) || executor->expecting || executor->stopping;
 }
 
-static void add(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+static void order_task(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 {
 	if (zd_cuda_task_copies(task))
 		task->u.copy.seen_ns = executor->spin.event_ns;
@@ -457,27 +458,27 @@ static bool take_submitted(struct zd_cuda_executor *executor)
 	pthread_mutex_unlock(&executor->lock);
 
 	while ((task = STAILQ_FIRST(&taken))) {
-		event(executor);
+		note_event(executor);
 		STAILQ_REMOVE_HEAD(&taken, next);
 		if (task->base.kind == ZD_CMD_WATCH)
 			STAILQ_INSERT_TAIL(&executor->watches, task, next);
 		else
-			add(executor, task);
+			order_task(executor, task);
 	}
 	return !stopping;
 }
 
 /* Counters that do not change may belong to a GPU that has failed. */
-static void check_flying(struct zd_cuda_executor *executor)
+static void check_inflight(struct zd_cuda_executor *executor)
 {
 	uint64_t now_ns = zd_thread_now_ns();
-	if (!is_flying(executor))
+	if (!has_inflight(executor))
 		executor->checked_ns = now_ns; /* short work is not delayed by a check */
 	if (now_ns - executor->checked_ns < CHECK_NS)
 		return;
 	executor->checked_ns = now_ns;
-	zd_cuda_lane_check(&executor->push);
-	zd_cuda_within_check(&executor->within);
+	zd_cuda_copy_stream_check(&executor->push);
+	zd_cuda_local_copy_check(&executor->local);
 }
 
 static void *executor_main(void *arg)
@@ -485,24 +486,24 @@ static void *executor_main(void *arg)
 	struct zd_cuda_executor *executor = arg;
 	zd_cuda_device_enter(executor->device);
 	while (take_submitted(executor)) {
-		land_all(executor);
+		reap_all(executor);
 		poll_watches(executor);
-		check_flying(executor);
+		check_inflight(executor);
 		if (zd_cuda_device_failed(executor->device)) {
 			give_up(executor);
 			continue;
 		}
-		if (zd_cuda_detour_has_failed(&executor->within.detour))
-			give_up_round(executor);
+		if (zd_cuda_peer_bounce_has_failed(&executor->local.bounce))
+			give_up_bounce(executor);
 		issue_all(executor);
 	}
 	shut_down(executor);
-	zd_cuda_within_deinit(&executor->within);
-	zd_cuda_lane_deinit(&executor->push);
+	zd_cuda_local_copy_deinit(&executor->local);
+	zd_cuda_copy_stream_deinit(&executor->push);
 	return NULL;
 }
 
-static int start(struct zd_cuda_executor *executor, struct zd_err *err)
+static int start_thread(struct zd_cuda_executor *executor, struct zd_err *err)
 {
 	char name[24];
 	(void)snprintf(name, sizeof(name), "zd-gpu%u", executor->device->index);
@@ -518,20 +519,20 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 	        .done = config->done,
 	        .done_arg = config->done_arg,
 	};
-	zd_cuda_turns_init(&executor->turns, devices, device);
+	zd_cuda_link_scheduler_init(&executor->scheduler, devices, device);
 	zd_spin_init(&executor->spin, SPIN_NS, PROCESSORS);
-	int rc = zd_cuda_lane_init(&executor->push, devices, device, FLIGHT_BYTES, err);
+	int rc = zd_cuda_copy_stream_init(&executor->push, devices, device, INFLIGHT_LIMIT_BYTES, err);
 	if (rc)
 		return rc;
-	rc = zd_cuda_within_init(&executor->within, devices, device, err);
+	rc = zd_cuda_local_copy_init(&executor->local, devices, device, err);
 	if (rc)
-		goto no_within;
+		goto no_local;
 	STAILQ_INIT(&executor->submitted);
 	STAILQ_INIT(&executor->watches);
 	zd_cuda_order_init(&executor->order, devices, device);
 	pthread_mutex_init(&executor->lock, NULL);
 	zd_cond_init(&executor->changed);
-	rc = start(executor, err);
+	rc = start_thread(executor, err);
 	if (rc)
 		goto no_thread;
 	executor->started = true;
@@ -539,9 +540,9 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 no_thread:
 	pthread_cond_destroy(&executor->changed);
 	pthread_mutex_destroy(&executor->lock);
-	zd_cuda_within_deinit(&executor->within);
-no_within:
-	zd_cuda_lane_deinit(&executor->push);
+	zd_cuda_local_copy_deinit(&executor->local);
+no_local:
+	zd_cuda_copy_stream_deinit(&executor->push);
 	return rc;
 }
 
@@ -587,5 +588,5 @@ void zd_cuda_executor_expect(struct zd_cuda_executor *executor)
 
 uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor)
 {
-	return executor->within.detour.memory ? OWN_BYTES : 0;
+	return executor->local.bounce.memory ? OWN_BYTES : 0;
 }

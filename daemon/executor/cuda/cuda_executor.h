@@ -3,9 +3,9 @@
  * cuda_executor.h - the thread that issues a GPU's commands and polls for their completion.
  *
  * Trainers' kernels do not delay pushes into other GPUs' memory. They would delay copies within the GPU, so
- * these use a detour (cuda_detour.h). The remaining copies and fills, and all of those on a machine's only
- * GPU, have a stream of their own and delay nothing else. Watches are polled in between. The thread never
- * blocks inside the driver; calls that may take long are made by a worker (cuda_worker.h).
+ * these bounce off a peer (cuda_peer_bounce.h). The remaining copies and fills, and all of those on a
+ * machine's only GPU, have a stream of their own and delay nothing else. Watches are polled in between. The
+ * thread never blocks inside the driver; calls that may take long are made by a worker (cuda_worker.h).
  */
 #ifndef ZD_EXECUTOR_CUDA_EXECUTOR_H
 #define ZD_EXECUTOR_CUDA_EXECUTOR_H
@@ -16,10 +16,10 @@
 #include <stdint.h>
 
 #include "base/spin.h"
-#include "executor/cuda/cuda_lane.h"
+#include "executor/cuda/cuda_copy_stream.h"
 #include "executor/cuda/cuda_order.h"
-#include "executor/cuda/cuda_turns.h"
-#include "executor/cuda/cuda_within.h"
+#include "executor/cuda/cuda_link_scheduler.h"
+#include "executor/cuda/cuda_local_copy.h"
 
 struct zd_cuda_executor {
 	/* constant after the start */
@@ -40,13 +40,13 @@ struct zd_cuda_executor {
 
 	/* private to the executor's thread */
 	struct zd_cuda_order order;
-	struct zd_cuda_turns turns;
-	struct zd_cuda_lane push;
-	struct zd_cuda_within within;
+	struct zd_cuda_link_scheduler scheduler;
+	struct zd_cuda_copy_stream push;
+	struct zd_cuda_local_copy local;
 	struct zd_cuda_tasks watches;
-	bool hurried;         /* a caller waits for one of them */
-	bool giving_up;       /* the device has failed, and the waiters of its tasks have been freed */
-	bool giving_up_round; /* the same for the GPU of the detour, and the tasks that use it */
+	bool hurried;          /* a caller waits for one of them */
+	bool giving_up;        /* the device has failed, and the waiters of its tasks have been freed */
+	bool giving_up_bounce; /* the same for the peer of the bounce, and the tasks that use it */
 	struct zd_spin spin;
 	unsigned sleeps;     /* since the last event */
 	uint64_t checked_ns; /* when the streams were last checked, or nothing was in flight */

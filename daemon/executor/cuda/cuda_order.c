@@ -64,7 +64,7 @@ void zd_cuda_order_take(struct zd_cuda_order *order, struct zd_cuda_task *task, 
 }
 
 /* Adds the timeline's held tasks again, in their order. */
-static void let_go(struct zd_cuda_order *order, struct zd_cuda_timeline *timeline)
+static void release_held(struct zd_cuda_order *order, struct zd_cuda_timeline *timeline)
 {
 	struct zd_cuda_tasks all = STAILQ_HEAD_INITIALIZER(all), own = STAILQ_HEAD_INITIALIZER(own);
 	struct zd_cuda_task *task;
@@ -83,7 +83,7 @@ static void let_go(struct zd_cuda_order *order, struct zd_cuda_timeline *timelin
 	}
 }
 
-void zd_cuda_order_landed(struct zd_cuda_order *order, struct zd_cuda_task *task)
+void zd_cuda_order_completed(struct zd_cuda_order *order, struct zd_cuda_task *task)
 {
 	struct zd_cuda_timeline *timeline = timeline_of(task);
 	if (!timeline)
@@ -93,7 +93,7 @@ void zd_cuda_order_landed(struct zd_cuda_order *order, struct zd_cuda_task *task
 	if (task->cpu_stores)
 		timeline->cpu_stores--;
 	if (timeline->pending == 0 && timeline->held > 0)
-		let_go(order, timeline);
+		release_held(order, timeline);
 }
 
 struct zd_cuda_task *zd_cuda_order_any(const struct zd_cuda_order *order)

@@ -34,7 +34,7 @@ struct zd_cuda_task *zd_cuda_order_first(const struct zd_cuda_order *order, uint
  * be issued until it has completed. */
 void zd_cuda_order_take(struct zd_cuda_order *order, struct zd_cuda_task *task, bool cpu_stores);
 /* The task has completed. Must be called before its timeline is stored or its session is released. */
-void zd_cuda_order_landed(struct zd_cuda_order *order, struct zd_cuda_task *task);
+void zd_cuda_order_completed(struct zd_cuda_order *order, struct zd_cuda_task *task);
 
 /* Returns whether no task waits. */
 static inline bool zd_cuda_order_is_empty(const struct zd_cuda_order *order)

@@ -82,7 +82,7 @@ int zd_cuda_session_counter_at(struct zd_cuda_session *session, struct zd_cuda_d
 	_Atomic zd_cu_ptr *page = &session->page[device->index];
 	zd_assert(timeline < ZD_TIMELINES);
 	/* Two executors may ask for one GPU at once, and get the same answer: that GPU's own, and one whose
-	 * detour uses the GPU. */
+	 * bounce uses the GPU. */
 	if (!atomic_load_explicit(page, memory_order_acquire)) {
 		int rc = ask_page(session, device, err);
 		if (rc)

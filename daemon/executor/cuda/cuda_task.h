@@ -36,7 +36,7 @@ struct zd_cuda_task {
 			uint64_t pattern;   /* as of a command */
 			uint64_t bytes, issued_bytes;
 			uint64_t seen_ns;        /* when its executor received it */
-			bool turn;               /* it has a turn: cuda_turns.h */
+			bool has_link_slot;      /* it has reserved its links: cuda_link_scheduler.h */
 		} copy;                          /* COPY, FILL */
 		struct zd_cuda_segment *destroy; /* owned; NULL if its creation failed */
 		struct {

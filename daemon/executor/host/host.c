@@ -2,7 +2,7 @@
 /*
  * host.c - the host backend: devices emulated in this machine's memory.
  *
- * A device is an executor thread with a lane of commands and an arena of memfd segments that clients map. It
+ * A device is an executor thread with a queue of commands and an arena of memfd segments that clients map. It
  * is asynchronous and has fences like a GPU. This file connects the parts:
  *
  *   host_executor  the thread of a device    host_segment  the memory

@@ -17,7 +17,7 @@ int zd_host_executor_init(struct zd_host_executor *executor, uint32_t device,
 	        .done_arg = config->done_arg,
 	};
 	STAILQ_INIT(&executor->submitted);
-	STAILQ_INIT(&executor->lane);
+	STAILQ_INIT(&executor->queue);
 	STAILQ_INIT(&executor->watches);
 	pthread_mutex_init(&executor->lock, NULL);
 	zd_cond_init(&executor->submitted_or_stopping);

@@ -2,8 +2,8 @@
 /*
  * host_executor.h - the thread that runs one emulated device's commands.
  *
- * The lane runs all commands but WATCH, one after the other in the order of submission. Watches are polled
- * between slices of the lane's work and complete in any order: a watch never delays the lane, and the lane
+ * The queue runs all commands but WATCH, one after the other in the order of submission. Watches are polled
+ * between slices of the queue's work and complete in any order: a watch never delays the queue, and the queue
  * delays a watch by at most one slice.
  */
 #ifndef ZD_EXECUTOR_HOST_EXECUTOR_H
@@ -30,7 +30,7 @@ struct zd_host_executor {
 	bool stopping;
 
 	/* private to the executor's thread */
-	struct zd_host_tasks lane;
+	struct zd_host_tasks queue;
 	struct zd_host_tasks watches;
 	unsigned idle_polls; /* polls of the watches since the last event */
 };

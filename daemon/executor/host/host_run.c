@@ -45,15 +45,15 @@ static void poll_watches(struct zd_host_executor *executor)
 	}
 }
 
-static void step_lane(struct zd_host_executor *executor)
+static void step_queue(struct zd_host_executor *executor)
 {
-	struct zd_host_task *task = STAILQ_FIRST(&executor->lane);
+	struct zd_host_task *task = STAILQ_FIRST(&executor->queue);
 	struct zd_completion completion = {.status = 0};
 	if (!task)
 		return;
 	executor->idle_polls = 0;
 	if (zd_host_task_step(task, executor->segments, &completion)) {
-		STAILQ_REMOVE_HEAD(&executor->lane, next);
+		STAILQ_REMOVE_HEAD(&executor->queue, next);
 		complete(executor, task, &completion);
 	}
 }
@@ -70,7 +70,7 @@ static void sleep_between_polls(struct zd_host_executor *executor)
 /* The caller holds the lock; no task is submitted. */
 static void rest(struct zd_host_executor *executor)
 {
-	if (!STAILQ_EMPTY(&executor->lane))
+	if (!STAILQ_EMPTY(&executor->queue))
 		return;
 	if (STAILQ_EMPTY(&executor->watches)) {
 		while (STAILQ_EMPTY(&executor->submitted) && !executor->stopping)
@@ -102,7 +102,7 @@ static bool take_submitted(struct zd_host_executor *executor)
 		if (task->base.kind == ZD_CMD_WATCH)
 			STAILQ_INSERT_TAIL(&executor->watches, task, next);
 		else
-			STAILQ_INSERT_TAIL(&executor->lane, task, next);
+			STAILQ_INSERT_TAIL(&executor->queue, task, next);
 	}
 	return !stopping;
 }
@@ -123,11 +123,11 @@ void *zd_host_executor_run(void *arg)
 	struct zd_host_executor *executor = arg;
 	while (take_submitted(executor)) {
 		poll_watches(executor);
-		step_lane(executor);
+		step_queue(executor);
 		if (!STAILQ_EMPTY(&executor->watches))
 			zd_spin_pause();
 	}
-	fail_all(executor, &executor->lane);
+	fail_all(executor, &executor->queue);
 	fail_all(executor, &executor->watches);
 	return NULL;
 }

@@ -189,7 +189,7 @@ static bool finalize(struct zd_cuda_comm *comm, struct zd_err *err)
 	int result = nccl->commFinalize(comm->handle);
 	while (result == ZD_NCCL_IN_PROGRESS && may_go_on(comm, began_ns)) {
 		pause_ending(comm);
-		result = zd_cuda_comm_look(comm);
+		result = zd_cuda_comm_query(comm);
 	}
 	if (result == ZD_NCCL_IN_PROGRESS)
 		return false;
@@ -204,7 +204,7 @@ static bool await_quiet(struct zd_cuda_comm *comm)
 {
 	bool quiet = false;
 	while (leaving(comm) != ZD_CUDA_COMM_IS_ABORTED &&
-	       !(quiet = zd_cuda_gate_close(&comm->home.roster->gate)))
+	       !(quiet = zd_cuda_gate_close(&comm->home.local_ranks->gate)))
 		pause_ending(comm);
 	return quiet;
 }
@@ -256,7 +256,7 @@ static void close_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 		(void)cuda->memFreeHost((void *)comm->counter);
 	zd_cuda_leave(cuda, pushed);
 	if (quiet)
-		zd_cuda_gate_open(&comm->home.roster->gate);
+		zd_cuda_gate_open(&comm->home.local_ranks->gate);
 }
 
 static void *comm_main(void *arg)
@@ -311,7 +311,7 @@ static struct zd_cuda_comm *make(const struct zd_cuda_comm_home *home,
 	};
 	comm->checking = config->checking;
 	comm->deadline_ns = config->deadline_ns;
-	STAILQ_INIT(&comm->flying);
+	STAILQ_INIT(&comm->inflight);
 	pthread_mutex_init(&comm->lock, NULL);
 	zd_cond_init(&comm->changed);
 	return comm;
@@ -334,7 +334,7 @@ int zd_cuda_comm_new(const struct zd_cuda_comm_home *home, const struct zd_cuda_
 	if (rc)
 		return rc;
 	made = make(home, config);
-	rc = zd_cuda_comm_roster_add(home->roster, &made->self, err);
+	rc = zd_cuda_comm_local_ranks_add(home->local_ranks, &made->self, err);
 	if (rc) {
 		unmake(made);
 		return rc;
@@ -342,7 +342,7 @@ int zd_cuda_comm_new(const struct zd_cuda_comm_home *home, const struct zd_cuda_
 	(void)snprintf(name, sizeof(name), "zd-gpu%u-comm", home->device->index);
 	rc = zd_thread_start(&made->thread, name, comm_main, made, err);
 	if (rc) {
-		zd_cuda_comm_roster_remove(home->roster, &made->self);
+		zd_cuda_comm_local_ranks_remove(home->local_ranks, &made->self);
 		unmake(made);
 		return rc;
 	}
@@ -374,7 +374,7 @@ static void set_failure(struct zd_cuda_comm *comm, const struct zd_err *why)
 	if (why->status != ZEROD_E_PEER_LOST && why->status != ZEROD_E_DEADLINE &&
 	    why->status != ZEROD_E_SYSTEM)
 		return;
-	(void)zd_cuda_comm_roster_absent(comm->home.roster, &comm->self, absent);
+	(void)zd_cuda_comm_local_ranks_absent(comm->home.local_ranks, &comm->self, absent);
 	if (*absent)
 		zd_err_format(&comm->failure, why->status, "%s; not in this daemon: %s", why->text, absent);
 }
@@ -426,7 +426,7 @@ void zd_cuda_comm_free(struct zd_cuda_comm *comm)
 		return;
 	zd_assert(comm->nops == 0 && zd_cuda_comm_is_over(comm));
 	pthread_join(comm->thread, NULL);
-	zd_cuda_comm_roster_remove(comm->home.roster, &comm->self);
+	zd_cuda_comm_local_ranks_remove(comm->home.local_ranks, &comm->self);
 	unmake(comm);
 }
 
@@ -442,14 +442,14 @@ static void miss_deadline(struct zd_cuda_comm *comm)
 	              "or number of ranks",
 	              comm->self.group, comm->self.nranks,
 	              zd_cuda_comm_world_rank(&comm->self, comm->self.rank),
-	              zd_cuda_comm_roster_text(comm->home.roster, &comm->self, here));
+	              zd_cuda_comm_local_ranks_text(comm->home.local_ranks, &comm->self, here));
 	zd_cuda_comm_fail(comm, &err);
 }
 
 static void meet(struct zd_cuda_comm *comm)
 {
 	zd_sm_move(&life, &comm->state, ZD_CUDA_COMM_READY);
-	zd_cuda_comm_roster_met(comm->home.roster, &comm->self);
+	zd_cuda_comm_local_ranks_met(comm->home.local_ranks, &comm->self);
 }
 
 static void connect_further(struct zd_cuda_comm *comm)
@@ -467,7 +467,7 @@ static void connect_further(struct zd_cuda_comm *comm)
 		zd_cuda_comm_fail(comm, &err);
 		return;
 	}
-	result = zd_cuda_comm_look(comm);
+	result = zd_cuda_comm_query(comm);
 	if (result == ZD_NCCL_IN_PROGRESS)
 		return;
 	if (zd_nccl_err(comm->home.nccl, result, &err,
@@ -506,7 +506,7 @@ void zd_cuda_comm_poll(struct zd_cuda_comm *comm, uint64_t now_ns)
 
 /* ---- For READY communicators --------------------------------------------------------------------------- */
 
-int zd_cuda_comm_look(const struct zd_cuda_comm *comm)
+int zd_cuda_comm_query(const struct zd_cuda_comm *comm)
 {
 	int state = ZD_NCCL_SUCCESS;
 	int result = comm->home.nccl->commGetAsyncError(comm->handle, &state);

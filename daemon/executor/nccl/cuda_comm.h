@@ -30,7 +30,7 @@
 #include "driver/nccl.h"
 #include "executor/cuda/cuda_device.h"
 #include "executor/nccl/cuda_comm_call.h"
-#include "executor/nccl/cuda_comm_roster.h"
+#include "executor/nccl/cuda_comm_local_ranks.h"
 
 enum zd_cuda_comm_state {
 	ZD_CUDA_COMM_CONNECTING,
@@ -62,7 +62,7 @@ uint32_t zd_cuda_comm_room(const struct zd_cuda_device *device);
 struct zd_cuda_comm_home {
 	struct zd_cuda_device *device;
 	const struct zd_nccl *nccl;
-	struct zd_cuda_comm_roster *roster; /* shared by all devices of the daemon */
+	struct zd_cuda_comm_local_ranks *local_ranks; /* shared by all devices of the daemon */
 };
 
 struct zd_cuda_comm_config {
@@ -95,12 +95,12 @@ struct zd_cuda_comm {
 	uint64_t deadline_ns;
 
 	uint8_t state;
-	struct zd_err failure;          /* set in FAILED and ABORTED */
-	uint64_t given;                 /* operations that were queued so far */
-	uint32_t nops;                  /* operations that were queued and have not ended */
-	struct zd_cuda_comm_ops flying; /* launched operations, in order */
-	uint64_t issued;                /* the last progress value that the stream was asked to store */
-	struct zd_cuda_comm_op *agrees; /* the agreement whose values are in the page; NULL: none */
+	struct zd_err failure;            /* set in FAILED and ABORTED */
+	uint64_t given;                   /* operations that were queued so far */
+	uint32_t nops;                    /* operations that were queued and have not ended */
+	struct zd_cuda_comm_ops inflight; /* launched operations, in order */
+	uint64_t issued;                  /* the last progress value that the stream was asked to store */
+	struct zd_cuda_comm_op *agrees;   /* the agreement whose values are in the page; NULL: none */
 
 	/* the thread makes and frees these; the caller uses them while the state is READY */
 	struct ncclComm *handle;
@@ -157,7 +157,7 @@ const char *zd_cuda_comm_state_name(const struct zd_cuda_comm *comm);
 /* ---- For READY communicators --------------------------------------------------------------------------- */
 
 /* NCCL's state of the communicator: SUCCESS, IN_PROGRESS while a call is in progress, or an error. */
-int zd_cuda_comm_look(const struct zd_cuda_comm *comm);
+int zd_cuda_comm_query(const struct zd_cuda_comm *comm);
 /* Enqueues a store of the next progress value behind the launched work, and returns the value in `*progress`.
  * Errors: NO_MEMORY; DEVICE, and then the device is marked failed. */
 int zd_cuda_comm_mark(struct zd_cuda_comm *comm, uint64_t *progress, struct zd_err *err)

@@ -15,7 +15,7 @@
 
 #include <zerod.h>
 
-#include "executor/nccl/cuda_comm_roster.h"
+#include "executor/nccl/cuda_comm_local_ranks.h"
 
 struct zd_err;
 

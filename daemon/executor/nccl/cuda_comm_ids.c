@@ -24,9 +24,9 @@
 /* The first word that the process writes: 0 or ZEROD_E_*. The ids follow, or an error text. */
 typedef int32_t status_word;
 
-void zd_cuda_ids_init(struct zd_cuda_id_makers *makers, struct zd_cuda_comm_roster *roster)
+void zd_cuda_ids_init(struct zd_cuda_id_makers *makers, struct zd_cuda_comm_local_ranks *local_ranks)
 {
-	*makers = (struct zd_cuda_id_makers){.roster = roster};
+	*makers = (struct zd_cuda_id_makers){.local_ranks = local_ranks};
 	LIST_INIT(&makers->all);
 }
 
@@ -35,7 +35,7 @@ static void end(struct zd_cuda_id_makers *makers, struct zd_cuda_ids *ids)
 {
 	zd_assert(!ids->arg && !ids->killed);
 	if (ids->ids)
-		zd_cuda_comm_roster_forget(makers->roster, ids->ids, ids->count);
+		zd_cuda_comm_local_ranks_forget(makers->local_ranks, ids->ids, ids->count);
 	(void)close(ids->to);
 	(void)close(ids->from);
 	(void)kill(ids->pid, SIGKILL);
@@ -71,7 +71,7 @@ static struct zd_cuda_ids *find_stale(const struct zd_cuda_id_makers *makers, ui
 	struct zd_cuda_ids *ids, *oldest = NULL;
 	LIST_FOREACH (ids, &makers->all, link) {
 		if (ids->uid == uid && !ids->killed && ids->ids && !ids->arg &&
-		    !zd_cuda_comm_roster_are_waited_with(makers->roster, ids->ids, ids->count))
+		    !zd_cuda_comm_local_ranks_are_waited_with(makers->local_ranks, ids->ids, ids->count))
 			oldest = ids;
 	}
 	return oldest;
@@ -216,7 +216,7 @@ static void made(const struct zd_cuda_id_makers *makers, struct zd_cuda_ids *ids
 	for (uint32_t i = 0; i < ids->count; i++)
 		memcpy(&ids->ids[i].id, ids->bytes + sizeof(status_word) + i * sizeof(ids->ids[i].id),
 		       sizeof(ids->ids[i].id));
-	zd_cuda_comm_roster_expect(makers->roster, ids->ids, ids->count);
+	zd_cuda_comm_local_ranks_expect(makers->local_ranks, ids->ids, ids->count);
 	ids->made = true;
 }
 
@@ -239,7 +239,7 @@ static bool is_needed(const struct zd_cuda_id_makers *makers, const struct zd_cu
 {
 	if (ids->arg)
 		return true;
-	return ids->ids && !zd_cuda_comm_roster_are_used(makers->roster, ids->ids, ids->count) &&
+	return ids->ids && !zd_cuda_comm_local_ranks_are_used(makers->local_ranks, ids->ids, ids->count) &&
 	       now_ns < ids->deadline_ns;
 }
 

@@ -19,7 +19,7 @@
 #include <sys/types.h>
 
 #include "base/err.h"
-#include "executor/nccl/cuda_comm_roster.h"
+#include "executor/nccl/cuda_comm_local_ranks.h"
 
 #define ZD_CUDA_IDS_PROGRAM_ARG "--unique-ids" /* argv[1] of the child process */
 /* The number of requests whose ids may wait for their ranks at a time. */
@@ -38,16 +38,16 @@ struct zd_cuda_ids {
 	uint32_t room, used;         /* bytes: allocated, received */
 	bool made;                   /* the result is known, success or failure */
 	struct zd_err err;           /* the result, once `made` */
-	struct zd_cuda_comm_id *ids; /* the ids, which the roster expects; NULL: not made */
+	struct zd_cuda_comm_id *ids; /* the ids, which the table of local ranks expects; NULL: not made */
 	uint64_t deadline_ns;        /* for making the ids, and for the ranks to connect */
 };
 
 struct zd_cuda_id_makers {
-	struct zd_cuda_comm_roster *roster;
+	struct zd_cuda_comm_local_ranks *local_ranks;
 	LIST_HEAD(, zd_cuda_ids) all;
 };
 
-void zd_cuda_ids_init(struct zd_cuda_id_makers *makers, struct zd_cuda_comm_roster *roster);
+void zd_cuda_ids_init(struct zd_cuda_id_makers *makers, struct zd_cuda_comm_local_ranks *local_ranks);
 /* Kills all processes, and waits until they have ended. All results must have been taken. */
 void zd_cuda_ids_deinit(struct zd_cuda_id_makers *makers);
 

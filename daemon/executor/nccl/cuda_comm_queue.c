@@ -94,7 +94,7 @@ static void end_op(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op,
 		comm->agrees = NULL;
 	}
 	if (op->entered)
-		zd_cuda_gate_leave(&queue->home.roster->gate);
+		zd_cuda_gate_leave(&queue->home.local_ranks->gate);
 	op->err = *err;
 	op->comm->nops--;
 	STAILQ_INSERT_TAIL(&queue->ended, op, next);
@@ -132,7 +132,7 @@ static void drop_waiting(struct zd_cuda_comm_queue *queue)
 		if (zd_cuda_comm_lives(op->comm))
 			STAILQ_INSERT_TAIL(&stay, op, next);
 		else if (op->phase == ZD_CUDA_COMM_LAUNCHING)
-			STAILQ_INSERT_TAIL(&op->comm->flying, op, next);
+			STAILQ_INSERT_TAIL(&op->comm->inflight, op, next);
 		else
 			end_op(queue, op, &op->comm->failure);
 	}
@@ -212,7 +212,7 @@ static void expire_all(const struct zd_cuda_comm_queue *queue, uint64_t now_ns)
 	const struct zd_cuda_comm *comm;
 	struct zd_cuda_comm_op *op;
 	LIST_FOREACH (comm, &queue->comms, link) {
-		STAILQ_FOREACH(op, &comm->flying, next)
+		STAILQ_FOREACH(op, &comm->inflight, next)
 		expire(queue, op, now_ns);
 	}
 	STAILQ_FOREACH(op, &queue->waiting, next)
@@ -226,32 +226,32 @@ static void expire_all(const struct zd_cuda_comm_queue *queue, uint64_t now_ns)
 static void land_ready(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm)
 {
 	const struct zd_err none = ZD_ERR_NONE;
-	struct zd_cuda_comm_op *op = STAILQ_FIRST(&comm->flying);
+	struct zd_cuda_comm_op *op = STAILQ_FIRST(&comm->inflight);
 	uint64_t progress = zd_cuda_comm_progress(comm);
-	int result = zd_cuda_comm_look(comm);
+	int result = zd_cuda_comm_query(comm);
 	if (result == ZD_NCCL_IN_PROGRESS)
 		return;
 	if (result) {
 		fail_call(op, result);
 		return;
 	}
-	for (; op && zd_fence_reached(progress, op->progress); op = STAILQ_FIRST(&comm->flying)) {
-		STAILQ_REMOVE_HEAD(&comm->flying, next);
+	for (; op && zd_fence_reached(progress, op->progress); op = STAILQ_FIRST(&comm->inflight)) {
+		STAILQ_REMOVE_HEAD(&comm->inflight, next);
 		end_op(queue, op, &none);
 	}
 }
 
-static void land(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm)
+static void reap_completed(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm)
 {
 	struct zd_cuda_comm_op *op;
-	if (STAILQ_EMPTY(&comm->flying))
+	if (STAILQ_EMPTY(&comm->inflight))
 		return;
 	if (comm->state == ZD_CUDA_COMM_READY) {
 		land_ready(queue, comm);
 		return;
 	}
-	while (zd_cuda_comm_is_over(comm) && (op = STAILQ_FIRST(&comm->flying))) {
-		STAILQ_REMOVE_HEAD(&comm->flying, next);
+	while (zd_cuda_comm_is_over(comm) && (op = STAILQ_FIRST(&comm->inflight))) {
+		STAILQ_REMOVE_HEAD(&comm->inflight, next);
 		end_op(queue, op, &comm->failure);
 	}
 }
@@ -370,12 +370,12 @@ static void compare(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op
 	struct zd_cuda_comm *comm = op->comm;
 	struct zd_err err;
 	bool reached = zd_fence_reached(zd_cuda_comm_progress(comm), op->progress);
-	int result = zd_cuda_comm_look(comm);
+	int result = zd_cuda_comm_query(comm);
 	if (result && result != ZD_NCCL_IN_PROGRESS)
 		fail_call(op, result);
 	if (result || !reached)
 		return;
-	land(queue, comm); /* all operations in flight were launched before this one */
+	reap_completed(queue, comm); /* all operations in flight were launched before this one */
 	if (!zd_cuda_comm_lives(comm))
 		return;
 	if (zd_cuda_comm_compare(comm->described, &comm->self, &err))
@@ -396,7 +396,7 @@ static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 	enum zd_cuda_comm_phase before = op->phase;
 	switch (op->phase) {
 	case ZD_CUDA_COMM_WAITING:
-		if (!may_begin(op) || !zd_cuda_gate_enter(&queue->home.roster->gate))
+		if (!may_begin(op) || !zd_cuda_gate_enter(&queue->home.local_ranks->gate))
 			return false;
 		op->entered = true;
 		if (!op->comm->checking) {
@@ -408,7 +408,7 @@ static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 		break;
 	case ZD_CUDA_COMM_DESCRIBING:
 	case ZD_CUDA_COMM_LAUNCHING:
-		launched(op, zd_cuda_comm_look(op->comm));
+		launched(op, zd_cuda_comm_query(op->comm));
 		break;
 	case ZD_CUDA_COMM_COMPARING:
 		compare(queue, op);
@@ -432,7 +432,7 @@ static void advance(struct zd_cuda_comm_queue *queue)
 		if (op->phase != ZD_CUDA_COMM_FLYING)
 			continue;
 		STAILQ_REMOVE(&queue->waiting, op, zd_cuda_comm_op, next);
-		STAILQ_INSERT_TAIL(&op->comm->flying, op, next);
+		STAILQ_INSERT_TAIL(&op->comm->inflight, op, next);
 	}
 }
 
@@ -462,7 +462,7 @@ bool zd_cuda_comm_queue_poll(struct zd_cuda_comm_queue *queue, uint64_t now_ns)
 	bool under_way = false;
 	LIST_FOREACH (comm, &queue->comms, link) {
 		zd_cuda_comm_poll(comm, now_ns);
-		land(queue, comm);
+		reap_completed(queue, comm);
 	}
 	fail_with_device(queue);
 	expire_all(queue, now_ns);

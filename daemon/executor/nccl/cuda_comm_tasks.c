@@ -42,7 +42,7 @@ void zd_cuda_comms_init(struct zd_cuda_comms *comms, struct zd_cuda_device *devi
 	*comms = (struct zd_cuda_comms){.settings = settings, .device = device};
 	LIST_INIT(&comms->open);
 	STAILQ_INIT(&comms->waiting);
-	zd_cuda_ids_init(&comms->makers, settings->roster);
+	zd_cuda_ids_init(&comms->makers, settings->local_ranks);
 	TAILQ_INIT(&comms->under_way);
 }
 
@@ -161,7 +161,8 @@ void zd_cuda_comms_refuse(struct zd_cuda_comms *comms, struct zd_cuda_task *task
 static int need_nccl(struct zd_cuda_comms *comms, struct zd_err *err)
 {
 	const char *path = comms->settings->nccl_path;
-	struct zd_cuda_comm_home home = {.device = comms->device, .roster = comms->settings->roster};
+	struct zd_cuda_comm_home home = {.device = comms->device,
+	                                 .local_ranks = comms->settings->local_ranks};
 	int rc;
 	if (comms->nccl)
 		return 0;
@@ -278,7 +279,7 @@ static void wait_for_room(struct zd_cuda_comms *comms, struct zd_cuda_task *task
 {
 	struct zd_cuda_waiting_comm *waiting = zd_calloc(1, sizeof(*waiting));
 	waiting->opening = task;
-	zd_cuda_comm_roster_wait(comms->settings->roster, task->u.comm_open->id);
+	zd_cuda_comm_local_ranks_wait(comms->settings->local_ranks, task->u.comm_open->id);
 	waiting->deadline_ns = deadline_ns;
 	STAILQ_INSERT_TAIL(&comms->waiting, waiting, next);
 }
@@ -529,7 +530,7 @@ static void tell_failure(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *
 	if (open->told || zd_cuda_comm_lives(open->comm))
 		return;
 	open->told = true;
-	STAILQ_FOREACH(op, &open->comm->flying, next)
+	STAILQ_FOREACH(op, &open->comm->inflight, next)
 	abort_waiters(comms, exchange_of(op)->task);
 }
 

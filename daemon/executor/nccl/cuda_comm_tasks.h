@@ -28,7 +28,7 @@ struct zd_cuda_comm_settings {
 	const char *nccl_path; /* this and the next two: see struct zd_backend_config */
 	bool checking;
 	uint64_t timeout_ns;
-	struct zd_cuda_comm_roster *roster;
+	struct zd_cuda_comm_local_ranks *local_ranks;
 	void (*done)(void *arg, const struct zd_completion *completion);
 	void *done_arg;
 };

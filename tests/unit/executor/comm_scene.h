@@ -31,7 +31,7 @@ struct comm_scene {
 	const struct zd_cuda *cuda;
 	const struct zd_nccl *nccl;
 	const struct double_nccl_control *control;
-	struct zd_cuda_comm_roster roster;
+	struct zd_cuda_comm_local_ranks local_ranks;
 	struct zd_nccl_id id;
 	uint32_t nranks; /* of this daemon */
 	uint32_t world;  /* of the group */
@@ -79,7 +79,7 @@ static inline zd_cu_ptr comm_memory(const struct comm_scene *s, int device)
 static inline void comm_open_rank(struct comm_scene *s, uint32_t i)
 {
 	struct comm_rank *rank = &s->ranks[i];
-	struct zd_cuda_comm_home home = {&rank->device, s->nccl, &s->roster};
+	struct zd_cuda_comm_home home = {&rank->device, s->nccl, &s->local_ranks};
 
 	rank->cuda = *s->cuda;
 	rank->device = (struct zd_cuda_device){
@@ -116,7 +116,7 @@ static inline void comm_open(struct comm_scene *s, uint32_t nranks)
 	s->control->fail_call(NULL, 0, 0);
 	s->control->polls(2);
 	comm_make_id(s, &s->id);
-	zd_cuda_comm_roster_init(&s->roster);
+	zd_cuda_comm_local_ranks_init(&s->local_ranks);
 	s->nranks = s->world = nranks;
 	for (uint32_t i = 0; i < nranks; i++)
 		comm_open_rank(s, i);
@@ -214,7 +214,7 @@ static inline void comm_close(struct comm_scene *s)
 			comm_remove(s, i, s->ranks[i].comm);
 	for (uint32_t i = 0; i < s->nranks; i++)
 		comm_close_rank(s, i);
-	zd_cuda_comm_roster_deinit(&s->roster);
+	zd_cuda_comm_local_ranks_deinit(&s->local_ranks);
 	assert_int_equal(s->control->comms(), 0);
 	(void)alarm(0);
 }

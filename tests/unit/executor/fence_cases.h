@@ -40,7 +40,7 @@ static void test_abort_value_passes_every_fence(void **state)
 	forget_session(&c);
 }
 
-static void test_watch_does_not_hold_up_the_lane(void **state)
+static void test_watch_does_not_hold_up_the_queue(void **state)
 {
 	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * links_model.h - GPUs that push to each other, as a model: cuda_turns.c and cuda_order.c as they are, with
- * executors, streams and links that exist in numbers only.
+ * links_model.h - GPUs that push to each other, as a model: cuda_link_scheduler.c and cuda_order.c as they
+ * are, with executors, streams and links that exist in numbers only.
  *
  * Time goes from one event to the next: an executor looks, a push's bytes begin to move or have moved, a
  * store is done. A GPU's stream moves one push at a time; those that meet at one GPU share the way into it
- * evenly. Executors issue what cuda_executor.c would, close groups where cuda_lane.c would, and look again
- * when they would, but for what comes of a random number: how long a look takes, how late a sleep ends, when
- * a command arrives. Their spans of time are written here once more. The seed decides, so every run is the
- * same.
+ * evenly. Executors issue what cuda_executor.c would, close groups where cuda_copy_stream.c would, and look
+ * again when they would, but for what comes of a random number: how long a look takes, how late a sleep ends,
+ * when a command arrives. Their spans of time are written here once more. The seed decides, so every run is
+ * the same.
  */
 #ifndef ZD_TEST_LINKS_MODEL_H
 #define ZD_TEST_LINKS_MODEL_H
@@ -22,24 +22,24 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "executor/cuda/cuda_lane.h"
+#include "executor/cuda/cuda_copy_stream.h"
 #include "executor/cuda/cuda_order.h"
-#include "executor/cuda/cuda_turns.h"
+#include "executor/cuda/cuda_link_scheduler.h"
 
-#define MIB           (1ull << 20)
-#define GIB           (1ull << 30)
-#define US            1000ull
-#define MOST_GPUS     8u
-#define LINK_BYTES_NS 390u
-#define START_NS      (8 * US) /* from a push's issue to its first byte */
-#define STORE_NS      (7 * US) /* a store behind a push: the link is idle */
-#define NEXT_NS       (2 * US) /* without one */
-#define LOOK_NS       US       /* a look takes up to twice that */
-#define SPIN_NS       (50 * US)
-#define SLEEP_NS      (20 * US)
-#define LATE_NS       (5 * US)
-#define FLIGHT_BYTES  (ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES)
-#define NEVER         UINT64_MAX
+#define MIB                  (1ull << 20)
+#define GIB                  (1ull << 30)
+#define US                   1000ull
+#define MOST_GPUS            8u
+#define LINK_BYTES_NS        390u
+#define START_NS             (8 * US) /* from a push's issue to its first byte */
+#define STORE_NS             (7 * US) /* a store behind a push: the link is idle */
+#define NEXT_NS              (2 * US) /* without one */
+#define LOOK_NS              US       /* a look takes up to twice that */
+#define SPIN_NS              (50 * US)
+#define SLEEP_NS             (20 * US)
+#define LATE_NS              (5 * US)
+#define INFLIGHT_LIMIT_BYTES (ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES)
+#define NEVER                UINT64_MAX
 
 struct push {
 	struct zd_cuda_task task; /* first */
@@ -58,7 +58,7 @@ struct gather {
 };
 
 /* A piece on a stream. */
-struct flight {
+struct copy {
 	uint32_t target;
 	uint64_t bytes, left_bytes, issued_ns;
 	bool store;        /* behind it */
@@ -67,15 +67,15 @@ struct flight {
 
 struct gpu {
 	struct zd_cuda_order order;
-	struct zd_cuda_turns turns;
+	struct zd_cuda_link_scheduler scheduler;
 	struct zd_cuda_tasks coming;
-	/* Flights have been issued, moved, stored and seen up to there. */
+	/* Copies have been issued, moved, stored and seen up to there. */
 	uint32_t issued, moved, stored, seen;
-	struct flight ring[ZD_CUDA_FLIGHTS];
+	struct copy ring[ZD_CUDA_INFLIGHT_COPIES];
 	uint64_t free_ns; /* the stream goes on */
 	bool storing;     /* then what has moved is stored */
-	uint64_t flying_bytes, group_bytes;
-	uint32_t group; /* flights behind the last store */
+	uint64_t inflight_bytes, group_bytes;
+	uint32_t group; /* copies behind the last store */
 	bool due;       /* not all of them are open */
 	uint64_t look_ns, event_ns;
 	unsigned sleeps;
@@ -83,7 +83,7 @@ struct gpu {
 
 struct model {
 	uint32_t count;
-	bool turns;      /* executors ask for them */
+	bool scheduler;  /* executors ask for them */
 	bool spins;      /* executors look again at once, where they would with processors to spare */
 	uint32_t chunks; /* that a slice is cut into */
 	uint32_t random;
@@ -101,8 +101,11 @@ struct model {
 static inline struct model *new_model(uint32_t count, uint32_t seed, uint32_t nmost)
 {
 	struct model *m = zd_calloc(1, sizeof(*m));
-	*m = (struct model){
-	        .count = count, .turns = true, .spins = true, .chunks = 1, .random = seed * 2654435761u + 1};
+	*m = (struct model){.count = count,
+	                    .scheduler = true,
+	                    .spins = true,
+	                    .chunks = 1,
+	                    .random = seed * 2654435761u + 1};
 	m->now_ns = 1000 * US;
 	m->devices.count = count;
 	m->devices.all = m->all;
@@ -110,7 +113,7 @@ static inline struct model *new_model(uint32_t count, uint32_t seed, uint32_t nm
 	m->nmost = nmost;
 	for (uint32_t i = 0; i < count; i++) {
 		zd_cuda_order_init(&m->gpus[i].order, &m->devices, i);
-		zd_cuda_turns_init(&m->gpus[i].turns, &m->devices, i);
+		zd_cuda_link_scheduler_init(&m->gpus[i].scheduler, &m->devices, i);
 		STAILQ_INIT(&m->gpus[i].coming);
 		m->gpus[i].look_ns = NEVER;
 	}
@@ -182,20 +185,20 @@ static inline void add_gather(struct model *m, struct gather *gather)
 
 /* ---- Streams and links --------------------------------------------------------------------------------- */
 
-static inline struct flight *moving(struct gpu *gpu)
+static inline struct copy *moving(struct gpu *gpu)
 {
-	return gpu->moved < gpu->issued ? &gpu->ring[gpu->moved % ZD_CUDA_FLIGHTS] : NULL;
+	return gpu->moved < gpu->issued ? &gpu->ring[gpu->moved % ZD_CUDA_INFLIGHT_COPIES] : NULL;
 }
 
-static inline uint64_t begins_ns(const struct gpu *gpu, const struct flight *flight)
+static inline uint64_t begins_ns(const struct gpu *gpu, const struct copy *copy)
 {
-	return zd_max_u64(gpu->free_ns, flight->issued_ns + START_NS);
+	return zd_max_u64(gpu->free_ns, copy->issued_ns + START_NS);
 }
 
 static inline bool moves_now(const struct model *m, struct gpu *gpu)
 {
-	struct flight *flight = moving(gpu);
-	return flight && begins_ns(gpu, flight) <= m->now_ns;
+	struct copy *copy = moving(gpu);
+	return copy && begins_ns(gpu, copy) <= m->now_ns;
 }
 
 static inline void end_gather(struct model *m, struct gather *gather)
@@ -213,7 +216,7 @@ static inline void stored(struct model *m, struct gpu *gpu)
 {
 	gpu->storing = false;
 	for (; gpu->stored < gpu->moved; gpu->stored++) {
-		struct push *push = gpu->ring[gpu->stored % ZD_CUDA_FLIGHTS].ends;
+		struct push *push = gpu->ring[gpu->stored % ZD_CUDA_INFLIGHT_COPIES].ends;
 		if (!push)
 			continue;
 		m->nended++;
@@ -224,21 +227,21 @@ static inline void stored(struct model *m, struct gpu *gpu)
 
 static inline void moved(struct model *m, struct gpu *gpu)
 {
-	struct flight *flight = moving(gpu);
-	gpu->storing = flight->store;
-	gpu->free_ns = m->now_ns + (flight->store ? STORE_NS : NEXT_NS);
+	struct copy *copy = moving(gpu);
+	gpu->storing = copy->store;
+	gpu->free_ns = m->now_ns + (copy->store ? STORE_NS : NEXT_NS);
 	gpu->moved++;
 }
 
 static inline uint64_t stream_event_ns(const struct model *m, struct gpu *gpu)
 {
-	struct flight *flight = moving(gpu);
+	struct copy *copy = moving(gpu);
 	uint64_t ns = gpu->storing ? gpu->free_ns : NEVER;
-	if (!flight)
+	if (!copy)
 		return ns;
 	if (!moves_now(m, gpu))
-		return zd_min_u64(ns, begins_ns(gpu, flight));
-	return m->now_ns + (flight->left_bytes * m->into[flight->target] + LINK_BYTES_NS - 1) / LINK_BYTES_NS;
+		return zd_min_u64(ns, begins_ns(gpu, copy));
+	return m->now_ns + (copy->left_bytes * m->into[copy->target] + LINK_BYTES_NS - 1) / LINK_BYTES_NS;
 }
 
 static inline void count_pushes(struct model *m)
@@ -254,21 +257,21 @@ static inline void count_pushes(struct model *m)
 static inline void carry(struct model *m, uint64_t until_ns)
 {
 	for (uint32_t i = 0; i < m->count; i++) {
-		struct flight *flight = moving(&m->gpus[i]);
+		struct copy *copy = moving(&m->gpus[i]);
 		if (!moves_now(m, &m->gpus[i]))
 			continue;
-		uint64_t bytes = (until_ns - m->now_ns) * LINK_BYTES_NS / m->into[flight->target];
-		flight->left_bytes -= zd_min_u64(bytes, flight->left_bytes);
+		uint64_t bytes = (until_ns - m->now_ns) * LINK_BYTES_NS / m->into[copy->target];
+		copy->left_bytes -= zd_min_u64(bytes, copy->left_bytes);
 	}
 	m->now_ns = until_ns;
 }
 
 static inline void go_on(struct model *m, struct gpu *gpu)
 {
-	struct flight *flight = moving(gpu);
+	struct copy *copy = moving(gpu);
 	if (gpu->storing && gpu->free_ns <= m->now_ns)
 		stored(m, gpu);
-	if (flight && flight->left_bytes == 0)
+	if (copy && copy->left_bytes == 0)
 		moved(m, gpu);
 }
 
@@ -294,7 +297,7 @@ static inline void take_coming(struct model *m, struct gpu *gpu)
 static inline void land(struct model *m, struct gpu *gpu)
 {
 	for (; gpu->seen < gpu->stored; gpu->seen++) {
-		gpu->flying_bytes -= gpu->ring[gpu->seen % ZD_CUDA_FLIGHTS].bytes;
+		gpu->inflight_bytes -= gpu->ring[gpu->seen % ZD_CUDA_INFLIGHT_COPIES].bytes;
 		event(m, gpu);
 	}
 }
@@ -305,14 +308,15 @@ static inline struct zd_cuda_task *next_push(struct model *m, struct gpu *gpu)
 	uint32_t others = m->count - 1, begin = 1;
 	for (uint32_t i = 0; i < others; i++) {
 		firsts[i] = zd_cuda_order_first(&gpu->order, (gpu->order.self + i + 1) % m->count);
-		if (firsts[i] && m->turns)
-			zd_cuda_turns_offer(&gpu->turns, firsts[i]);
+		if (firsts[i] && m->scheduler)
+			zd_cuda_link_scheduler_offer(&gpu->scheduler, firsts[i]);
 	}
-	if (m->turns)
-		begin = zd_cuda_turns_begin(&gpu->turns, m->now_ns);
+	if (m->scheduler)
+		begin = zd_cuda_link_scheduler_begin(&gpu->scheduler, m->now_ns);
 	for (uint32_t i = 0; i < others; i++) {
 		struct zd_cuda_task *task = firsts[(begin - 1 + i) % others];
-		if (task && (!m->turns || zd_cuda_turns_take(&gpu->turns, task, m->now_ns)))
+		if (task &&
+		    (!m->scheduler || zd_cuda_link_scheduler_reserve(&gpu->scheduler, task, m->now_ns)))
 			return task;
 	}
 	return NULL;
@@ -322,7 +326,7 @@ static inline void close_group(struct gpu *gpu)
 {
 	if (gpu->group == 0 || (!gpu->due && gpu->group_bytes < ZD_CUDA_OPEN_BYTES))
 		return;
-	gpu->ring[(gpu->issued - 1) % ZD_CUDA_FLIGHTS].store = true;
+	gpu->ring[(gpu->issued - 1) % ZD_CUDA_INFLIGHT_COPIES].store = true;
 	gpu->group = 0;
 	gpu->group_bytes = 0;
 	gpu->due = false;
@@ -333,18 +337,18 @@ static inline void issue(struct model *m, struct gpu *gpu, struct zd_cuda_task *
 	uint64_t left = task->u.copy.bytes - task->u.copy.issued_bytes;
 	uint64_t bytes = zd_min_u64(left, ZD_CUDA_PIECE_BYTES);
 	struct push *ends = bytes == left ? push_of(task) : NULL;
-	gpu->ring[gpu->issued++ % ZD_CUDA_FLIGHTS] = (struct flight){.target = task->target,
-	                                                             .bytes = bytes,
-	                                                             .left_bytes = bytes,
-	                                                             .issued_ns = m->now_ns,
-	                                                             .ends = ends};
-	gpu->flying_bytes += bytes;
+	gpu->ring[gpu->issued++ % ZD_CUDA_INFLIGHT_COPIES] = (struct copy){.target = task->target,
+	                                                                   .bytes = bytes,
+	                                                                   .left_bytes = bytes,
+	                                                                   .issued_ns = m->now_ns,
+	                                                                   .ends = ends};
+	gpu->inflight_bytes += bytes;
 	gpu->group_bytes += bytes;
 	gpu->group++;
 	gpu->due |= ends != NULL;
 	event(m, gpu);
 	task->u.copy.issued_bytes += bytes;
-	task->u.copy.turn = false;
+	task->u.copy.has_link_slot = false;
 	if (ends)
 		zd_cuda_order_take(&gpu->order, task, false);
 	if (gpu->group == ZD_CUDA_GROUP || gpu->group_bytes >= ZD_CUDA_GROUP_BYTES)
@@ -354,19 +358,19 @@ static inline void issue(struct model *m, struct gpu *gpu, struct zd_cuda_task *
 static inline bool has_room(const struct gpu *gpu)
 {
 	uint32_t count = gpu->issued - gpu->seen;
-	return count == 0 || (count < ZD_CUDA_FLIGHTS && gpu->flying_bytes < FLIGHT_BYTES);
+	return count == 0 || (count < ZD_CUDA_INFLIGHT_COPIES && gpu->inflight_bytes < INFLIGHT_LIMIT_BYTES);
 }
 
 static inline uint64_t rest_ns(struct model *m, struct gpu *gpu)
 {
 	bool waiting = !zd_cuda_order_is_empty(&gpu->order);
-	uint64_t again_ns = gpu->turns.again_ns, soon_ns = m->now_ns + LATE_NS, ns;
+	uint64_t again_ns = gpu->scheduler.again_ns, soon_ns = m->now_ns + LATE_NS, ns;
 	if (m->spins && m->now_ns - gpu->event_ns < SPIN_NS)
 		return LOOK_NS + random_below(m, LOOK_NS);
 	if (!waiting && gpu->seen == gpu->issued)
 		return NEVER;
 	ns = zd_min_u64(SLEEP_NS << zd_min_u64(gpu->sleeps++, 8), waiting ? SLEEP_NS : 5 * SLEEP_NS);
-	ns = zd_max_u64(ns, gpu->flying_bytes / 2 / ZD_CUDA_LINK_BYTES_NS);
+	ns = zd_max_u64(ns, gpu->inflight_bytes / 2 / ZD_CUDA_LINK_BYTES_NS);
 	ns = zd_min_u64(ns, again_ns > soon_ns ? again_ns - soon_ns : 0);
 	return ns + (ns > 0 ? random_below(m, LATE_NS) : LOOK_NS + random_below(m, LOOK_NS));
 }
@@ -377,7 +381,7 @@ static inline void look(struct model *m, struct gpu *gpu)
 	uint64_t ns;
 	take_coming(m, gpu);
 	land(m, gpu);
-	gpu->turns.again_ns = NEVER;
+	gpu->scheduler.again_ns = NEVER;
 	while (has_room(gpu) && (task = next_push(m, gpu)))
 		issue(m, gpu, task);
 	close_group(gpu);

@@ -7,7 +7,7 @@
 
 #include "tests/unit/executor/backend_fixture.h"
 #include "tests/unit/executor/cuda_double.h"
-#include "tests/unit/executor/lane_cases.h"
+#include "tests/unit/executor/copy_cases.h"
 
 #define GRANULARITY (2 * MIB)
 

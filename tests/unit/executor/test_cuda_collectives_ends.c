@@ -410,11 +410,11 @@ static void test_close_with_all_under_way(void **state)
 {
 	struct collective_scene s;
 	struct client c;
-	uint64_t flying, waiting, value, opening, closing, ended;
+	uint64_t inflight, waiting, value, opening, closing, ended;
 	(void)state;
 	scene_open_both(&s, 1, NULL);
 	c = open_session(s.nodes[0], SESSION);
-	flying = give_small(&s, 0, GATHERS, 1);
+	inflight = give_small(&s, 0, GATHERS, 1);
 	ended = give_small(&s, 0, REDUCTIONS, 2);
 	(void)give_small(&s, 1, REDUCTIONS, 0);
 	value = give_value(&s, 0, GATHERS, "value", 5);
@@ -423,7 +423,7 @@ static void test_close_with_all_under_way(void **state)
 	closing = close_comm(&s, 0, GATHERS, false);
 	wait_for_thread(&s, 0);
 	close_backend(s.nodes[0]);
-	expect_failed(&s, 0, flying, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
+	expect_failed(&s, 0, inflight, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
 	expect_failed(&s, 0, value, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
 	expect_failed(&s, 0, opening, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
 	expect_failed(&s, 0, waiting, ZEROD_E_SHUTDOWN, "the daemon is shutting down");

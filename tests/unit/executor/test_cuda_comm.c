@@ -117,12 +117,12 @@ static void test_peers_by_their_ranks_in_the_world(void **state)
 static void meet_in_vain(void (*change)(struct comm_scene *s, struct zd_cuda_comm_config *config))
 {
 	struct zd_cuda_comm_config config;
-	struct zd_cuda_comm_roster elsewhere;
+	struct zd_cuda_comm_local_ranks elsewhere;
 	struct comm_scene s;
 
 	comm_open(&s, 2);
-	zd_cuda_comm_roster_init(&elsewhere);
-	s.ranks[1].queue.home.roster = &elsewhere;
+	zd_cuda_comm_local_ranks_init(&elsewhere);
+	s.ranks[1].queue.home.local_ranks = &elsewhere;
 	config = comm_config(&s, 0);
 	config.deadline_ns = 100;
 	s.ranks[0].comm = comm_add(&s, 0, &config);
@@ -134,7 +134,7 @@ static void meet_in_vain(void (*change)(struct comm_scene *s, struct zd_cuda_com
 	              "number of ranks");
 	zd_cuda_comm_abort(s.ranks[1].comm, "no more");
 	comm_close(&s);
-	zd_cuda_comm_roster_deinit(&elsewhere);
+	zd_cuda_comm_local_ranks_deinit(&elsewhere);
 }
 
 static void other_id(struct comm_scene *s, struct zd_cuda_comm_config *config)

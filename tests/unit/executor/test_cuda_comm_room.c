@@ -262,7 +262,7 @@ static void room_open(struct room_scene *scene, uint64_t timeout_ns)
 {
 	*scene = (struct room_scene){.settings = {.timeout_ns = timeout_ns}};
 	comm_open(&scene->s, 1);
-	scene->settings.roster = &scene->s.roster;
+	scene->settings.local_ranks = &scene->s.local_ranks;
 	scene->settings.done = note_end;
 	scene->settings.done_arg = scene;
 	zd_cuda_comms_init(&scene->comms, &scene->s.ranks[0].device, &scene->settings);
@@ -370,13 +370,13 @@ static void test_a_parted_one_has_time(void **state)
 	room_open(&scene, 1);
 	begin_opening(&scene, 1);
 	assert_int_equal(await_end(&scene, 1), 0);
-	assert_true(zd_cuda_gate_enter(&scene.s.roster.gate)); /* a kernel runs */
+	assert_true(zd_cuda_gate_enter(&scene.s.local_ranks.gate)); /* a kernel runs */
 	begin_closing(&scene, 1);
 	(void)zd_cuda_comms_poll(&scene.comms, 1);
 	await_parted(&scene);
 	(void)zd_cuda_comms_poll(&scene.comms, UINT64_MAX);
 	assert_int_not_equal(leaving(&scene), ZD_CUDA_COMM_IS_ABORTED);
-	zd_cuda_gate_leave(&scene.s.roster.gate);
+	zd_cuda_gate_leave(&scene.s.local_ranks.gate);
 	assert_int_equal(await_end(&scene, FIRST_CLOSING + 1), 0);
 	room_close(&scene, 2, 1);
 }

@@ -20,7 +20,7 @@
 #define DEADLINE_S 30
 #define GPUS       3u
 #define MIB        (1ull << 20)
-#define LARGE      (ZD_CUDA_TURN_LEAST_BYTES + MIB)
+#define LARGE      (ZD_CUDA_LINK_SLOT_LEAST_BYTES + MIB)
 #define MOST       8u
 #define LATER      (UINT64_MAX / 2) /* a link is taken for as long as the test wants */
 
@@ -115,8 +115,8 @@ static void submit_push(struct fixture *f, uint64_t op, uint32_t target, uint64_
 	zd_cuda_executor_submit(&f->executor, zd_cuda_task_new(&push, &f->segments, NULL, NULL));
 }
 
-/* Without turns on the links, the executor would issue the first push first, and on one stream it would land
- * first. */
+/* Without slots on the links, the executor would issue the first push first, and on one stream it would
+ * complete first. */
 static void test_large_pushes_wait_for_their_links(void **state)
 {
 	static const uint64_t order[] = {2, 1};
@@ -153,7 +153,7 @@ static void test_small_pushes_wait_for_no_link(void **state)
 	atomic_store(&f->devices.all[0].out_ns, LATER);
 	submit_push(f, 1, 1, MIB);
 	wait_ended(f, 1, order);
-	submit_push(f, 2, 1, ZD_CUDA_TURN_LEAST_BYTES);
+	submit_push(f, 2, 1, ZD_CUDA_LINK_SLOT_LEAST_BYTES);
 	wait_ended(f, 2, order);
 	assert_int_equal(atomic_load(&f->devices.all[1].in_ns), LATER);
 }

@@ -116,8 +116,8 @@ static void test_gpu_that_fails(void **state)
 	close_all(state);
 }
 
-/* Of many that are queued when the GPU fails, what landed before is done, all others fail, and every waiter
- * is freed. */
+/* Of many that are queued when the GPU fails, what had completed before is done, all others fail, and every
+ * waiter is freed. */
 static void test_gpu_that_fails_among_many(void **state)
 {
 	struct fixture *f = open_fixture(state, 2);
@@ -305,7 +305,7 @@ static void sum(struct fixture *f)
 	wait_op(f, submit(f, reduce));
 }
 
-/* Copies within a GPU, across and in legs. */
+/* Copies within a GPU, across and in hops. */
 static void go_round(struct fixture *f, struct client *c, uint64_t round)
 {
 	struct zd_command large = round_of(LARGE, 2 * round - 1), small = round_of(64 * KIB, 2 * round);

@@ -71,7 +71,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_watch_waits_for_all_its_fences, open_two),
 	        TEST(test_abort_value_passes_every_fence, open_two),
-	        TEST(test_watch_does_not_hold_up_the_lane, open_two),
+	        TEST(test_watch_does_not_hold_up_the_queue, open_two),
 	        TEST(test_session_close_aborts_watches, open_two),
 	        TEST(test_pages_start_at_zero_and_are_read, open_two),
 	        TEST(test_client_may_write_the_daemon_page, open_two),

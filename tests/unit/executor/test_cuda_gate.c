@@ -89,14 +89,14 @@ static void test_launches_wait_for_who_frees(void **state)
 
 	(void)state;
 	open_pair(&p);
-	assert_true(zd_cuda_gate_close(&p.s.roster.gate));
+	assert_true(zd_cuda_gate_close(&p.s.local_ranks.gate));
 	for (uint32_t i = 0; i < 2; i++)
 		give_other(&p, i);
 	comm_poll(&p.s);
 	comm_poll(&p.s);
 	for (uint32_t i = 0; i < 2; i++)
 		assert_int_equal(p.ops[i].op.phase, ZD_CUDA_COMM_WAITING);
-	zd_cuda_gate_open(&p.s.roster.gate);
+	zd_cuda_gate_open(&p.s.local_ranks.gate);
 	for (uint32_t i = 0; i < 2; i++)
 		COMM_AWAIT(&p.s, p.ops[i].taken);
 	close_pair(&p);

@@ -10,14 +10,14 @@
 #include <dlfcn.h>
 #include <sched.h>
 
-#include "executor/cuda/cuda_detour.h"
+#include "executor/cuda/cuda_peer_bounce.h"
 #include "tests/double/control.h"
 #include "tests/unit/driver/cases.h"
 #include "tests/unit/executor/backend_fixture.h"
 #include "tests/unit/executor/cuda_scene.h"
 
 /* Waits for an empty copy that goes another way: when it has ended, the executor has issued all commands
- * before it. That is a push behind detours, or a detour behind pushes. */
+ * before it. That is a push behind bounces, or a bounce behind pushes. */
 static void wait_issued(struct fixture *f, uint32_t to)
 {
 	struct zd_command nothing = copy(0, at(0, 0, 0), to, at(0, 0, 0));
@@ -120,7 +120,7 @@ static void test_lost_leg_behind_a_copy_under_way(void **state)
 	make_segments(f, 2);
 	hold_copies(1);
 	uint64_t first = submit(f, round_of(LARGE, 1));
-	wait_copies(4); /* two legs there and back */
+	wait_copies(4); /* two hops there and back */
 	uint64_t second = submit(f, round_of(LARGE, 2));
 	wait_copies(7);
 	wait_issued(f, 1);
@@ -133,7 +133,7 @@ static void test_lost_leg_behind_a_copy_under_way(void **state)
 	close_all(state);
 }
 
-/* A detour whose first leg has landed is not continued into a lost GPU: that would lose the other GPU,
+/* A bounce whose first hop has landed is not continued into a lost GPU: that would lose the other GPU,
  * too. */
 static void test_lost_gpu_leaves_its_way_round_alone(void **state)
 {
@@ -153,7 +153,10 @@ static void test_lost_gpu_leaves_its_way_round_alone(void **state)
  * them. */
 static void test_way_that_is_lost_behind_many_fills(void **state)
 {
-	enum { FILLS = 128, BYTES = ZD_CUDA_DETOUR_ZEROS_BYTES + 256 /* smaller ones go round themselves */ };
+	enum {
+		FILLS = 128,
+		BYTES = ZD_CUDA_PEER_BOUNCE_ZEROS_BYTES + 256 /* smaller ones go round themselves */
+	};
 	struct fixture *f = open_fixture(state, 2);
 	struct client c = open_session(f, SESSION);
 	uint64_t fills[FILLS];
@@ -257,8 +260,8 @@ static void test_small_fill_that_is_not_taken_is_made_again(void **state)
 	check_small_fill(f, submit(f, fill(0, at(1, 0, KIB))));
 }
 
-/* The turn of a GPU that is lost passes like any other: others need not wait until its pushes have come to
- * rest. */
+/* The link slot of a GPU that is lost passes like any other: others need not wait until its pushes have come
+ * to rest. */
 static void test_link_of_a_lost_gpu_is_free(void **state)
 {
 	enum { TAKEN = 72, SMALLER = 9 }; /* MiB */

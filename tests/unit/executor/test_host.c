@@ -4,7 +4,7 @@
 #include <sys/resource.h>
 
 #include "tests/unit/executor/backend_fixture.h"
-#include "tests/unit/executor/lane_cases.h"
+#include "tests/unit/executor/copy_cases.h"
 
 /* ---- Completions --------------------------------------------------------------------------------------- */
 

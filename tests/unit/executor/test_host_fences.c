@@ -59,7 +59,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_watch_waits_for_all_its_fences, open_two),
 	        TEST(test_abort_value_passes_every_fence, open_two),
-	        TEST(test_watch_does_not_hold_up_the_lane, open_two),
+	        TEST(test_watch_does_not_hold_up_the_queue, open_two),
 	        TEST(test_lane_does_not_hold_up_a_watch, open_two),
 	        TEST(test_session_close_aborts_watches, open_two),
 	        TEST(test_pages_start_at_zero_and_are_read, open_two),

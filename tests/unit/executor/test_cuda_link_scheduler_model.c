@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_turns_model.c - are turns a good schedule as a whole: gathers on modelled links (links_model.h),
- * beside the least time in which these links could carry the bytes.
+ * test_cuda_link_scheduler_model.c - are slots a good schedule as a whole: gathers on modelled links
+ * (links_model.h), beside the least time in which these links could carry the bytes.
  *
  * Figures are thousandths of that time. The bounds are the worst of a hundred seeds and a hundredth more, of
  * which each run tries a few: what makes the schedule worse is noticed, and for what makes it better they can
- * be lowered. Without turns each executor issues what it has, for the nearest GPU first.
+ * be lowered. Without slots each executor issues what it has, for the nearest GPU first.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,8 +25,8 @@ struct scenario {
 
 /* How it is to go. 0: that is no matter. */
 struct bounds {
-	uint64_t most, napping; /* with turns, and when executors sleep between two looks */
-	uint64_t without;       /* without turns it takes so long at least */
+	uint64_t most, napping; /* with slots, and when executors sleep between two looks */
+	uint64_t without;       /* without slots it takes so long at least */
 	uint64_t slowest;       /* gather */
 };
 
@@ -48,7 +48,7 @@ static struct scene *open_scene(uint32_t count, enum mode mode, uint32_t seed)
 {
 	struct scene *scene = zd_calloc(1, sizeof(*scene));
 	scene->m = new_model(count, seed, MOST_PUSHES);
-	scene->m->turns = mode != WITHOUT_TURNS;
+	scene->m->scheduler = mode != WITHOUT_TURNS;
 	scene->m->spins = mode != NAPPING;
 	scene->begin_ns = scene->m->now_ns;
 	return scene;
@@ -141,11 +141,11 @@ static struct figures run_at_random(uint32_t count, enum mode mode)
 	return all;
 }
 
-static void within(const char *what, const struct figures all[MODES], const struct bounds *bounds)
+static void check_bounds(const char *what, const struct figures all[MODES], const struct bounds *bounds)
 {
 	const struct figures *spinning = &all[SPINNING], *napping = &all[NAPPING],
 	                     *without = &all[WITHOUT_TURNS];
-	print_message("%s: %" PRIu64 ", napping %" PRIu64 ", without turns %" PRIu64 " to %" PRIu64 "\n",
+	print_message("%s: %" PRIu64 ", napping %" PRIu64 ", without slots %" PRIu64 " to %" PRIu64 "\n",
 	              what, spinning->most, napping->most, without->least, without->most);
 	for (uint32_t mode = 0; mode < MODES; mode++)
 		assert_true(all[mode].least >= 1000); /* or the model is wrong */
@@ -175,7 +175,7 @@ static void run_all(const struct a_scenario *all, size_t count)
 		               s->count, s->rounds, s->slice_mib, s->chunks, s->apart_us);
 		for (int mode = 0; mode < MODES; mode++)
 			figures[mode] = run_scenario(s, (enum mode)mode);
-		within(what, figures, &all[i].bounds);
+		check_bounds(what, figures, &all[i].bounds);
 	}
 }
 
@@ -192,7 +192,7 @@ static void test_all_gather_at_once(void **state)
 	run_all(all, ZD_ARRAY_LEN(all));
 }
 
-/* Without turns, the first one's slices all travel at once. */
+/* Without slots, the first one's slices all travel at once. */
 static void test_requests_come_one_after_the_other(void **state)
 {
 	static const struct a_scenario all[] = {
@@ -263,7 +263,7 @@ static void test_random_arrivals(void **state)
 		(void)snprintf(what, sizeof(what), "random gathers of %u GPUs", count);
 		for (int mode = 0; mode < MODES; mode++)
 			figures[mode] = run_at_random(count, (enum mode)mode);
-		within(what, figures, &all[i].bounds);
+		check_bounds(what, figures, &all[i].bounds);
 	}
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_turns.c - whose turn it is to push, from which GPU to which, in times that the tests name. */
+/* test_cuda_link_scheduler.c - which GPU may push when, from which GPU to which, in times that the tests
+ * name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "executor/cuda/cuda_turns.h"
+#include "executor/cuda/cuda_link_scheduler.h"
 
 #define GPUS   4
 #define MIB    (1ull << 20)
@@ -16,15 +17,15 @@
 #define PIECE  ZD_CUDA_PIECE_BYTES
 #define US     1000u
 #define BEGIN  (1000 * US)
-#define LASTS  zd_cuda_turn_ns(LARGE)
+#define LASTS  zd_cuda_link_slot_ns(LARGE)
 #define GRACE  (61 * US) /* or more, so that a place is anybody's */
-#define BEFORE (11 * US) /* or more, so that it is too early for the next turn */
+#define BEFORE (11 * US) /* or more, so that it is too early for the next slot */
 #define AHEAD  (9 * US)  /* or less, so that it is not */
 
 struct fixture {
 	struct zd_cuda_device all[GPUS];
 	struct zd_cuda_devices devices;
-	struct zd_cuda_turns turns[GPUS];
+	struct zd_cuda_link_scheduler scheduler[GPUS];
 	struct zd_cuda_tasks queue;
 };
 
@@ -36,7 +37,7 @@ static struct fixture *open_fixture(void)
 	f->devices.all = f->all;
 	STAILQ_INIT(&f->queue);
 	for (uint32_t i = 0; i < GPUS; i++)
-		zd_cuda_turns_init(&f->turns[i], &f->devices, i);
+		zd_cuda_link_scheduler_init(&f->scheduler[i], &f->devices, i);
 	return f;
 }
 
@@ -53,16 +54,16 @@ static struct zd_cuda_task copy(uint32_t target, zd_cu_ptr dst, zd_cu_ptr src, u
 /* As an executor with this task alone asks. */
 static bool asks(struct fixture *f, uint32_t source, struct zd_cuda_task *task, uint64_t now_ns)
 {
-	zd_cuda_turns_offer(&f->turns[source], task);
-	(void)zd_cuda_turns_begin(&f->turns[source], now_ns);
-	return zd_cuda_turns_take(&f->turns[source], task, now_ns);
+	zd_cuda_link_scheduler_offer(&f->scheduler[source], task);
+	(void)zd_cuda_link_scheduler_begin(&f->scheduler[source], now_ns);
+	return zd_cuda_link_scheduler_reserve(&f->scheduler[source], task, now_ns);
 }
 
-/* Issues a piece, as the executor does when it has a turn. */
+/* Issues a piece, as the executor does when it has a slot. */
 static void issue_piece(struct zd_cuda_task *task)
 {
 	task->u.copy.issued_bytes += PIECE;
-	task->u.copy.turn = false;
+	task->u.copy.has_link_slot = false;
 }
 
 static bool asks_for(struct fixture *f, uint32_t source, uint32_t target, uint64_t now_ns)
@@ -75,7 +76,7 @@ static bool asks_for(struct fixture *f, uint32_t source, uint32_t target, uint64
 static void test_small_pushes_go_at_once(void **state)
 {
 	struct fixture *f = open_fixture();
-	struct zd_cuda_task small = copy(1, MIB, MIB, ZD_CUDA_TURN_LEAST_BYTES);
+	struct zd_cuda_task small = copy(1, MIB, MIB, ZD_CUDA_LINK_SLOT_LEAST_BYTES);
 	(void)state;
 	assert_true(asks_for(f, 0, 1, BEGIN));
 	assert_true(asks(f, 0, &small, BEGIN));
@@ -83,7 +84,7 @@ static void test_small_pushes_go_at_once(void **state)
 	free(f);
 }
 
-/* Two sources, one target: the second goes when the first one's bytes have all but landed. */
+/* Two sources, one target: the second goes when the first one's bytes have almost completed. */
 static void test_one_push_into_a_gpu_at_a_time(void **state)
 {
 	struct fixture *f = open_fixture();
@@ -91,7 +92,7 @@ static void test_one_push_into_a_gpu_at_a_time(void **state)
 	assert_true(asks_for(f, 0, 1, BEGIN));
 	assert_false(asks_for(f, 3, 1, BEGIN + GRACE));
 	assert_false(asks_for(f, 3, 1, BEGIN + LASTS - BEFORE));
-	assert_in_range(f->turns[3].again_ns, BEGIN + LASTS - BEFORE, BEGIN + LASTS);
+	assert_in_range(f->scheduler[3].again_ns, BEGIN + LASTS - BEFORE, BEGIN + LASTS);
 	assert_true(asks_for(f, 3, 1, BEGIN + LASTS));
 	free(f);
 }
@@ -106,7 +107,7 @@ static void test_one_push_out_of_a_gpu_at_a_time(void **state)
 	free(f);
 }
 
-/* The times behind the last turn are remembered: turns are taken ahead of their time. */
+/* The times behind the last slot are remembered: slots are taken ahead of their time. */
 static void test_turns_follow_each_other(void **state)
 {
 	struct fixture *f = open_fixture();
@@ -127,7 +128,7 @@ static void test_all_to_all_without_a_pause(void **state)
 	for (uint32_t round = 0; round < GPUS - 1; round++) {
 		uint64_t now_ns = BEGIN + round * LASTS;
 		for (uint32_t source = 0; source < GPUS; source++) {
-			uint32_t distance = zd_cuda_turns_begin(&f->turns[source], now_ns);
+			uint32_t distance = zd_cuda_link_scheduler_begin(&f->scheduler[source], now_ns);
 			uint32_t target = (source + distance) % GPUS;
 			assert_in_range(distance, 1, GPUS - 1);
 			assert_false(had[source][target]);
@@ -144,9 +145,9 @@ static void test_who_joins_goes_with_the_others(void **state)
 	struct fixture *f = open_fixture();
 	(void)state;
 	assert_true(asks_for(f, 0, 2, BEGIN + GRACE));
-	assert_int_equal(zd_cuda_turns_begin(&f->turns[1], BEGIN + GRACE), 2);
-	assert_int_equal(zd_cuda_turns_begin(&f->turns[0], BEGIN + GRACE), 3);
-	assert_int_equal(zd_cuda_turns_begin(&f->turns[0], BEGIN + 100 * LASTS), 2);
+	assert_int_equal(zd_cuda_link_scheduler_begin(&f->scheduler[1], BEGIN + GRACE), 2);
+	assert_int_equal(zd_cuda_link_scheduler_begin(&f->scheduler[0], BEGIN + GRACE), 3);
+	assert_int_equal(zd_cuda_link_scheduler_begin(&f->scheduler[0], BEGIN + 100 * LASTS), 2);
 	free(f);
 }
 
@@ -158,7 +159,7 @@ static void test_other_places_wait_for_a_moment(void **state)
 	(void)state;
 	task.u.copy.seen_ns = BEGIN;
 	assert_false(asks(f, 0, &task, BEGIN));
-	assert_in_range(f->turns[0].again_ns, BEGIN + 1, BEGIN + GRACE);
+	assert_in_range(f->scheduler[0].again_ns, BEGIN + 1, BEGIN + GRACE);
 	assert_true(asks(f, 0, &task, BEGIN + GRACE));
 	free(f);
 }
@@ -170,7 +171,7 @@ static void test_places_wait_for_those_who_come(void **state)
 	static const struct {
 		uint64_t busy_until_ns, due_to, waits_ns;
 	} cases[] = {
-	        {BEGIN + 50 * US, 1u << 0, 80 * US},   /* when it opens, and a third of a turn */
+	        {BEGIN + 50 * US, 1u << 0, 80 * US},   /* when it opens, and a third of a slot */
 	        {BEGIN + 50 * US, 1u << 1, 21 * US},   /* it wants to go elsewhere */
 	        {BEGIN + 1000 * US, 1u << 0, 21 * US}, /* it comes too late */
 	};
@@ -188,7 +189,7 @@ static void test_places_wait_for_those_who_come(void **state)
 	}
 }
 
-/* It is about to come, and pushes elsewhere again: a turn's time, and no longer. */
+/* It is about to come, and pushes elsewhere again: a slot's time, and no longer. */
 static void test_places_do_not_wait_for_ever(void **state)
 {
 	struct fixture *f = open_fixture();
@@ -205,7 +206,7 @@ static void test_places_do_not_wait_for_ever(void **state)
 	free(f);
 }
 
-/* All push into one: the next one's turn comes without a pause, whose it is not waits for the moment. */
+/* All push into one: the next one's slot comes without a pause, whose it is not waits for the moment. */
 static void test_one_behind_the_other_into_one(void **state)
 {
 	struct fixture *f = open_fixture();
@@ -217,7 +218,7 @@ static void test_one_behind_the_other_into_one(void **state)
 	free(f);
 }
 
-/* A slice in chunks, some of which are small and one of which comes later: one turn for all of a piece. */
+/* A slice in chunks, some of which are small and one of which comes later: one slot for all of a piece. */
 static void test_what_goes_on_keeps_its_turn(void **state)
 {
 	struct fixture *f = open_fixture();
@@ -226,12 +227,12 @@ static void test_what_goes_on_keeps_its_turn(void **state)
 	                                copy(1, 101 * LARGE + MIB, 201 * LARGE + MIB, 20 * MIB),
 	                                copy(1, 101 * LARGE + 21 * MIB, 201 * LARGE + 21 * MIB, 20 * MIB)};
 	struct zd_cuda_task elsewhere = copy(1, 103 * LARGE, 201 * LARGE + 21 * MIB, LARGE);
-	uint64_t lasts_ns = LASTS + zd_cuda_turn_ns(MIB) + zd_cuda_turn_ns(20 * MIB);
+	uint64_t lasts_ns = LASTS + zd_cuda_link_slot_ns(MIB) + zd_cuda_link_slot_ns(20 * MIB);
 	(void)state;
 	STAILQ_INSERT_TAIL(&f->queue, &chunks[0], next);
 	STAILQ_INSERT_TAIL(&f->queue, &chunks[1], next);
 	assert_true(asks(f, 0, &chunks[0], BEGIN));
-	assert_true(chunks[1].u.copy.turn);
+	assert_true(chunks[1].u.copy.has_link_slot);
 	assert_true(asks(f, 0, &chunks[1], BEGIN));
 	assert_true(asks(f, 0, &chunks[2], BEGIN));
 	assert_false(asks(f, 0, &chunks[3], BEGIN)); /* 80 MiB */
@@ -255,7 +256,7 @@ static void test_what_goes_on_goes_to_the_same_gpu(void **state)
 	free(f);
 }
 
-/* Pieces of one push follow each other without a pause, before another distance's turn. */
+/* Pieces of one push follow each other without a pause, before another distance's slot. */
 static void test_each_piece_takes_a_turn(void **state)
 {
 	struct fixture *f = open_fixture();
@@ -263,16 +264,16 @@ static void test_each_piece_takes_a_turn(void **state)
 	uint64_t now_ns = BEGIN;
 	(void)state;
 	for (uint32_t i = 0; i < 3; i++) {
-		uint64_t passed_ns = i * (zd_cuda_turn_ns(PIECE) - 5 * US); /* no store between them */
+		uint64_t passed_ns = i * (zd_cuda_link_slot_ns(PIECE) - 5 * US); /* no store between them */
 		now_ns = BEGIN + passed_ns;
 		if (i > 0)
 			assert_false(asks(f, 0, &large, now_ns - GRACE));
-		zd_cuda_turns_offer(&f->turns[0], &large);
-		assert_int_equal(zd_cuda_turns_begin(&f->turns[0], now_ns), 1);
-		assert_true(zd_cuda_turns_take(&f->turns[0], &large, now_ns));
+		zd_cuda_link_scheduler_offer(&f->scheduler[0], &large);
+		assert_int_equal(zd_cuda_link_scheduler_begin(&f->scheduler[0], now_ns), 1);
+		assert_true(zd_cuda_link_scheduler_reserve(&f->scheduler[0], &large, now_ns));
 		issue_piece(&large);
 	}
-	assert_int_equal(zd_cuda_turns_begin(&f->turns[0], now_ns), 2);
+	assert_int_equal(zd_cuda_link_scheduler_begin(&f->scheduler[0], now_ns), 2);
 	free(f);
 }
 
@@ -284,15 +285,15 @@ static void test_a_ring_lets_the_fourth_in(void **state)
 	struct zd_cuda_task ring = copy(1, LARGE, LARGE, 4 * PIECE),
 	                    into_3 = copy(3, 9 * LARGE, 9 * LARGE, PIECE);
 	struct zd_cuda_task fourth = copy(1, 2 * LARGE, 2 * LARGE, 6 * PIECE);
-	uint64_t next_ns = BEGIN + zd_cuda_turn_ns(PIECE) - AHEAD;
+	uint64_t next_ns = BEGIN + zd_cuda_link_slot_ns(PIECE) - AHEAD;
 	(void)state;
 	assert_true(asks(f, 0, &ring, BEGIN));
 	issue_piece(&ring);
 	assert_false(asks(f, 3, &fourth, BEGIN + GRACE));
-	zd_cuda_turns_offer(&f->turns[0], &ring);
-	zd_cuda_turns_offer(&f->turns[0], &into_3);
-	assert_int_equal(zd_cuda_turns_begin(&f->turns[0], next_ns), 1);
-	assert_false(zd_cuda_turns_take(&f->turns[0], &ring, next_ns));
+	zd_cuda_link_scheduler_offer(&f->scheduler[0], &ring);
+	zd_cuda_link_scheduler_offer(&f->scheduler[0], &into_3);
+	assert_int_equal(zd_cuda_link_scheduler_begin(&f->scheduler[0], next_ns), 1);
+	assert_false(zd_cuda_link_scheduler_reserve(&f->scheduler[0], &ring, next_ns));
 	assert_true(asks(f, 3, &fourth, next_ns));
 	assert_true(asks(f, 0, &into_3, next_ns + GRACE));
 	free(f);
@@ -301,7 +302,7 @@ static void test_a_ring_lets_the_fourth_in(void **state)
 /* For a moment only, and not to one that has less to push, or has failed. */
 static void test_the_way_is_not_left_for_long(void **state)
 {
-	uint64_t next_ns = BEGIN + zd_cuda_turn_ns(PIECE) - AHEAD;
+	uint64_t next_ns = BEGIN + zd_cuda_link_slot_ns(PIECE) - AHEAD;
 	(void)state;
 	for (uint32_t i = 0; i < 3; i++) {
 		struct fixture *f = open_fixture();
@@ -322,16 +323,17 @@ static void test_the_way_is_not_left_for_long(void **state)
 static void test_many_small_ones_that_go_on(void **state)
 {
 	struct fixture *f = open_fixture();
-	struct zd_cuda_task halves[] = {copy(1, MIB, MIB, ZD_CUDA_TURN_LEAST_BYTES),
-	                                copy(1, MIB + ZD_CUDA_TURN_LEAST_BYTES,
-	                                     MIB + ZD_CUDA_TURN_LEAST_BYTES, ZD_CUDA_TURN_LEAST_BYTES)};
+	struct zd_cuda_task halves[] = {copy(1, MIB, MIB, ZD_CUDA_LINK_SLOT_LEAST_BYTES),
+	                                copy(1, MIB + ZD_CUDA_LINK_SLOT_LEAST_BYTES,
+	                                     MIB + ZD_CUDA_LINK_SLOT_LEAST_BYTES,
+	                                     ZD_CUDA_LINK_SLOT_LEAST_BYTES)};
 	(void)state;
 	STAILQ_INSERT_TAIL(&f->queue, &halves[0], next);
 	STAILQ_INSERT_TAIL(&f->queue, &halves[1], next);
 	assert_true(asks_for(f, 3, 1, BEGIN + GRACE));
 	assert_false(asks(f, 0, &halves[0], BEGIN + GRACE));
 	assert_true(asks(f, 0, &halves[0], BEGIN + LASTS + 2 * GRACE));
-	assert_true(halves[1].u.copy.turn);
+	assert_true(halves[1].u.copy.has_link_slot);
 	free(f);
 }
 

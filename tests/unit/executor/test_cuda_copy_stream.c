@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_lane.c - a stream, and what is in flight on it, over the driver's double. */
+/* test_cuda_copy_stream.c - a stream, and what is in flight on it, over the driver's double. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "executor/cuda/cuda_lane.h"
+#include "executor/cuda/cuda_copy_stream.h"
 #include "executor/cuda/cuda_segment.h"
 #include "tests/unit/executor/cuda_double.h"
 
@@ -20,7 +20,7 @@
 struct fixture {
 	struct zd_cuda_devices devices;
 	struct zd_cuda_segment *from, *to; /* a MiB each, of GPUs 0 and 1 */
-	struct zd_cuda_lane lane;          /* GPU 0's */
+	struct zd_cuda_copy_stream stream; /* GPU 0's */
 	struct zd_cuda_task tasks[2];
 	bool pushed;
 };
@@ -43,7 +43,7 @@ static int open_fixture(void **state)
 	f->from = new_segment(f, 0);
 	f->to = new_segment(f, 1);
 	f->pushed = zd_cuda_device_push(&f->devices.all[0]);
-	assert_int_equal(zd_cuda_lane_init(&f->lane, &f->devices, 0, ZD_CUDA_OPEN_BYTES, &err), 0);
+	assert_int_equal(zd_cuda_copy_stream_init(&f->stream, &f->devices, 0, ZD_CUDA_OPEN_BYTES, &err), 0);
 	*state = f;
 	return 0;
 }
@@ -51,7 +51,7 @@ static int open_fixture(void **state)
 static int close_fixture(void **state)
 {
 	struct fixture *f = *state;
-	zd_cuda_lane_deinit(&f->lane);
+	zd_cuda_copy_stream_deinit(&f->stream);
 	zd_cuda_leave(f->devices.cuda, f->pushed);
 	zd_cuda_segment_free(f->from);
 	zd_cuda_segment_free(f->to);
@@ -69,24 +69,24 @@ static void issue(struct fixture *f, uint64_t bytes, bool open, struct zd_cuda_t
 	                              .open = open,
 	                              .ends = ends};
 	struct zd_err err = ZD_ERR_NONE;
-	assert_true(zd_cuda_lane_has_room(&f->lane));
-	assert_int_equal(zd_cuda_lane_issue(&f->lane, &piece, &err), 0);
+	assert_true(zd_cuda_copy_stream_has_room(&f->stream));
+	assert_int_equal(zd_cuda_copy_stream_issue(&f->stream, &piece, &err), 0);
 }
 
-/* All that the stream was given is done: the next one that has landed, and what ends with it. */
+/* All that the stream was given is done: the next one that has completed, and what ends with it. */
 static void expect_landed(struct fixture *f, const struct zd_cuda_task *ends)
 {
 	struct zd_cuda_task none, *ended = &none;
-	zd_cuda_lane_wait(&f->lane);
-	assert_true(zd_cuda_lane_land(&f->lane, &ended));
+	zd_cuda_copy_stream_wait(&f->stream);
+	assert_true(zd_cuda_copy_stream_reap(&f->stream, &ended));
 	assert_ptr_equal(ended, ends);
 }
 
 static void expect_nothing_landed(struct fixture *f)
 {
 	struct zd_cuda_task *ended;
-	zd_cuda_lane_wait(&f->lane);
-	assert_false(zd_cuda_lane_land(&f->lane, &ended));
+	zd_cuda_copy_stream_wait(&f->stream);
+	assert_false(zd_cuda_copy_stream_reap(&f->stream, &ended));
 }
 
 /* A store idles the link. Nobody looks for an open piece: it is seen with the one that ends the task. */
@@ -95,18 +95,18 @@ static void test_open_pieces_have_no_stores(void **state)
 	struct fixture *f = *state;
 	for (int i = 0; i < 3; i++) {
 		issue(f, MIB, true, NULL);
-		zd_cuda_lane_close(&f->lane);
-		assert_int_equal(f->lane.issued, 0);
+		zd_cuda_copy_stream_close(&f->stream);
+		assert_int_equal(f->stream.issued, 0);
 	}
 	expect_nothing_landed(f);
 	issue(f, MIB, false, &f->tasks[0]);
-	zd_cuda_lane_close(&f->lane);
-	assert_int_equal(f->lane.issued, 1);
+	zd_cuda_copy_stream_close(&f->stream);
+	assert_int_equal(f->stream.issued, 1);
 	for (int i = 0; i < 3; i++)
 		expect_landed(f, NULL);
 	expect_landed(f, &f->tasks[0]);
 	expect_nothing_landed(f);
-	assert_int_equal(f->lane.flying_bytes, 0);
+	assert_int_equal(f->stream.inflight_bytes, 0);
 }
 
 /* Else there would be no room for more, and nobody would see any. */
@@ -114,12 +114,12 @@ static void test_open_pieces_of_many_bytes_have_one(void **state)
 {
 	struct fixture *f = *state;
 	issue(f, MIB, true, NULL);
-	f->lane.group_bytes = ZD_CUDA_OPEN_BYTES - 1;
-	zd_cuda_lane_close(&f->lane);
-	assert_int_equal(f->lane.issued, 0);
-	f->lane.group_bytes++;
-	zd_cuda_lane_close(&f->lane);
-	assert_int_equal(f->lane.issued, 1);
+	f->stream.group_bytes = ZD_CUDA_OPEN_BYTES - 1;
+	zd_cuda_copy_stream_close(&f->stream);
+	assert_int_equal(f->stream.issued, 0);
+	f->stream.group_bytes++;
+	zd_cuda_copy_stream_close(&f->stream);
+	assert_int_equal(f->stream.issued, 1);
 	expect_landed(f, NULL);
 }
 
@@ -127,14 +127,14 @@ static void test_what_follows_an_open_piece_lands_behind_it(void **state)
 {
 	struct fixture *f = *state;
 	issue(f, MIB, true, NULL);
-	zd_cuda_lane_close(&f->lane);
-	zd_cuda_lane_follow(&f->lane, &f->tasks[1]);
+	zd_cuda_copy_stream_close(&f->stream);
+	zd_cuda_copy_stream_follow(&f->stream, &f->tasks[1]);
 	expect_nothing_landed(f);
-	zd_cuda_lane_close(&f->lane);
+	zd_cuda_copy_stream_close(&f->stream);
 	expect_landed(f, NULL);
 	expect_landed(f, &f->tasks[1]);
 	/* With nothing in flight it need not wait. */
-	zd_cuda_lane_follow(&f->lane, &f->tasks[0]);
+	zd_cuda_copy_stream_follow(&f->stream, &f->tasks[0]);
 	expect_landed(f, &f->tasks[0]);
 }
 
@@ -142,13 +142,13 @@ static void test_small_pieces_share_a_store(void **state)
 {
 	struct fixture *f = *state;
 	for (unsigned i = 0; i < ZD_CUDA_GROUP; i++) {
-		assert_false(zd_cuda_lane_group_is_full(&f->lane));
+		assert_false(zd_cuda_copy_stream_group_is_full(&f->stream));
 		issue(f, 4096, false, &f->tasks[i % 2]);
 	}
-	assert_true(zd_cuda_lane_group_is_full(&f->lane));
+	assert_true(zd_cuda_copy_stream_group_is_full(&f->stream));
 	expect_nothing_landed(f);
-	zd_cuda_lane_close(&f->lane);
-	assert_int_equal(f->lane.issued, 1);
+	zd_cuda_copy_stream_close(&f->stream);
+	assert_int_equal(f->stream.issued, 1);
 	for (unsigned i = 0; i < ZD_CUDA_GROUP; i++)
 		expect_landed(f, &f->tasks[i % 2]);
 	expect_nothing_landed(f);

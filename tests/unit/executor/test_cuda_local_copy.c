@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_cuda_within.c - fills of one GPU, over the driver's double: which are the driver's, and that they keep
- * to their bytes. */
+/* test_cuda_local_copy.c - fills of one GPU, over the driver's double: which are the driver's, and that they
+ * keep to their bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "executor/cuda/cuda_segment.h"
-#include "executor/cuda/cuda_within.h"
+#include "executor/cuda/cuda_local_copy.h"
 #include "tests/unit/executor/cuda_double.h"
 
 #define SEGMENT_BYTES (16ull << 20)
@@ -24,7 +24,7 @@ struct fixture {
 	struct zd_cuda driver; /* the GPUs', whose fills are counted */
 	struct zd_cuda_devices devices;
 	struct zd_cuda_segment *segment;
-	struct zd_cuda_within within; /* GPU 0's */
+	struct zd_cuda_local_copy local; /* GPU 0's */
 	unsigned char *seen;
 	bool pushed;
 };
@@ -32,10 +32,10 @@ struct fixture {
 static const struct zd_cuda *real;
 static unsigned nfills; /* the driver's */
 
-static int count_fill(zd_cu_ptr at, unsigned char value, size_t bytes, struct CUstream_st *stream)
+static int count_fill(zd_cu_ptr at, unsigned char value, size_t bytes, struct CUstream_st *cuda_stream)
 {
 	nfills++;
-	return real->memsetD8Async(at, value, bytes, stream);
+	return real->memsetD8Async(at, value, bytes, cuda_stream);
 }
 
 static void open_fixture(struct fixture *f, const char *gpus)
@@ -49,13 +49,13 @@ static void open_fixture(struct fixture *f, const char *gpus)
 		f->devices.all[i].cuda = &f->driver;
 	f->pushed = zd_cuda_device_push(&f->devices.all[0]);
 	assert_int_equal(zd_cuda_segment_new(&f->devices, 0, 1, SEGMENT_BYTES, NULL, &f->segment, &err), 0);
-	assert_int_equal(zd_cuda_within_init(&f->within, &f->devices, 0, &err), 0);
+	assert_int_equal(zd_cuda_local_copy_init(&f->local, &f->devices, 0, &err), 0);
 	f->seen = malloc(SEGMENT_BYTES);
 }
 
 static void close_fixture(struct fixture *f)
 {
-	zd_cuda_within_deinit(&f->within);
+	zd_cuda_local_copy_deinit(&f->local);
 	zd_cuda_segment_free(f->segment);
 	zd_cuda_leave(f->devices.cuda, f->pushed);
 	zd_cuda_devices_deinit(&f->devices);
@@ -64,11 +64,11 @@ static void close_fixture(struct fixture *f)
 
 static void soil(struct fixture *f)
 {
-	struct CUstream_st *stream = f->within.local.stream;
+	struct CUstream_st *cuda_stream = f->local.direct.cuda_stream;
 	memset(f->seen, DIRT, SEGMENT_BYTES / 2);
 	memset(f->seen + SEGMENT_BYTES / 2, COPIED, SEGMENT_BYTES / 2);
-	assert_int_equal(real->memcpyHtoDAsync(f->segment->range, f->seen, SEGMENT_BYTES, stream), 0);
-	assert_int_equal(real->streamSynchronize(stream), 0);
+	assert_int_equal(real->memcpyHtoDAsync(f->segment->range, f->seen, SEGMENT_BYTES, cuda_stream), 0);
+	assert_int_equal(real->streamSynchronize(cuda_stream), 0);
 	nfills = 0;
 }
 
@@ -83,8 +83,8 @@ static void issue(struct fixture *f, struct zd_cuda_task *task)
 	struct zd_err err = ZD_ERR_NONE;
 	bool whole = false;
 	while (!whole) {
-		assert_true(zd_cuda_within_has_room(&f->within, task));
-		assert_int_equal(zd_cuda_within_issue(&f->within, task, &whole, &err), 0);
+		assert_true(zd_cuda_local_copy_has_room(&f->local, task));
+		assert_int_equal(zd_cuda_local_copy_issue(&f->local, task, &whole, &err), 0);
 	}
 }
 
@@ -94,15 +94,15 @@ static void expect_filled(struct fixture *f, const struct zd_cuda_task *last, ui
                           unsigned char lower)
 {
 	struct zd_cuda_task *ended = NULL;
-	struct CUstream_st *stream = f->within.local.stream;
-	zd_cuda_within_close(&f->within);
-	while (!zd_cuda_within_is_idle(&f->within)) {
-		zd_cuda_within_wait(&f->within);
-		assert_true(zd_cuda_within_land(&f->within, &ended));
+	struct CUstream_st *cuda_stream = f->local.direct.cuda_stream;
+	zd_cuda_local_copy_close(&f->local);
+	while (!zd_cuda_local_copy_is_idle(&f->local)) {
+		zd_cuda_local_copy_wait(&f->local);
+		assert_true(zd_cuda_local_copy_reap(&f->local, &ended));
 	}
 	assert_ptr_equal(ended, last);
-	assert_int_equal(real->memcpyDtoHAsync(f->seen, f->segment->range, SEGMENT_BYTES, stream), 0);
-	assert_int_equal(real->streamSynchronize(stream), 0);
+	assert_int_equal(real->memcpyDtoHAsync(f->seen, f->segment->range, SEGMENT_BYTES, cuda_stream), 0);
+	assert_int_equal(real->streamSynchronize(cuda_stream), 0);
 	for (uint64_t i = 0; i < SEGMENT_BYTES; i++) {
 		unsigned char expected = i < SEGMENT_BYTES / 2 ? lower : COPIED;
 		if (f->seen[i] !=
@@ -123,7 +123,7 @@ static void fill(struct fixture *f, uint64_t offset, uint64_t bytes)
  * that. */
 static void test_small_fills_come_from_another_gpu(void **state)
 {
-	static const uint64_t sizes[] = {1, 2, 255, 256, 4096, ZD_CUDA_DETOUR_ZEROS_BYTES};
+	static const uint64_t sizes[] = {1, 2, 255, 256, 4096, ZD_CUDA_PEER_BOUNCE_ZEROS_BYTES};
 	struct fixture f;
 	(void)state;
 	open_fixture(&f, "0,1");
@@ -148,7 +148,7 @@ static void test_small_fills_keep_their_place(void **state)
 	soil(&f);
 	issue(&f, &copy);
 	issue(&f, &task);
-	assert_true(f.within.detour.arrived < f.within.detour.sent);
+	assert_true(f.local.bounce.arrived < f.local.bounce.sent);
 	expect_filled(&f, &task, 7, 4096, COPIED);
 	assert_int_equal(nfills, 0);
 	close_fixture(&f);
@@ -159,7 +159,7 @@ static void test_others_are_the_drivers(void **state)
 	struct fixture f;
 	(void)state;
 	open_fixture(&f, "0,1");
-	fill(&f, 3, ZD_CUDA_DETOUR_ZEROS_BYTES + 1);
+	fill(&f, 3, ZD_CUDA_PEER_BOUNCE_ZEROS_BYTES + 1);
 	assert_int_equal(nfills, 1);
 	fill(&f, 0, SEGMENT_BYTES);
 	assert_int_equal(nfills, 1);

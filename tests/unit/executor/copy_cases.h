@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lane_cases.h - what copies, fills and reductions do on every backend. */
+/* copy_cases.h - what copies, fills and reductions do on every backend. */
 #ifndef ZD_TEST_LANE_CASES_H
 #define ZD_TEST_LANE_CASES_H
 

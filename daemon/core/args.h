@@ -39,7 +39,7 @@ struct zd_args {
 			/* Every daemon has all shards: gathers are local, and only reductions span
 			 * daemons. */
 			bool hybrid;
-			bool exchange; /* gathers and reductions use communicators inside the daemon too */
+			bool nccl_collectives; /* gathers and reductions use NCCL inside the daemon too */
 			/* For groups that use communicators: the bytes of zd_unique_ids(), the same on all
 			 * ranks. NULL: none */
 			const unsigned char *ids;

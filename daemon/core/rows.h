@@ -68,7 +68,8 @@ struct zd_row {
 			uint64_t committed_step;
 			uint64_t doubt_step; /* that other daemons may have committed; 0: none */
 			bool torn, shadow;
-			bool spans, exchange, hybrid; /* see group_join; spans: ranks are in other daemons */
+			bool spans;                    /* ranks are in other daemons */
+			bool nccl_collectives, hybrid; /* see group_join */
 			/* of an ABORTED group that failed by itself; "" otherwise */
 			const char *why;
 			const struct zd_member_row *members;

@@ -82,9 +82,9 @@ struct zd_backend_ops {
 	int (*session_open)(struct zd_backend *backend, uint64_t session, pid_t pid, int *client_fd,
 	                    int *daemon_fd, struct zd_err *err);
 	/* Watches of the session complete with ABORTED. They complete at once, but for a backend whose
-	 * sessions linger: there, unless `orderly`, they complete when the process can no longer use a
+	 * sessions linger: there, unless `clean_exit`, they complete when the process can no longer use a
 	 * device. The pages are freed with the last command that names them. */
-	void (*session_close)(struct zd_backend *backend, uint64_t session, bool orderly);
+	void (*session_close)(struct zd_backend *backend, uint64_t session, bool clean_exit);
 	/* Reads a counter of the session's client page with acquire order. UINT64_MAX/2 for an unknown
 	 * session or timeline. */
 	uint64_t (*timeline_read)(const struct zd_backend *backend, uint64_t session, uint32_t timeline);

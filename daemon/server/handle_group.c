@@ -21,7 +21,7 @@ static int take_collectives(const Zd__GroupJoin *join, struct zd_args *args, str
 	rc = zd_take_count(nbytes / ZD_UNIQUE_ID_BYTES, ZD_MAX_UNIQUE_IDS, "unique ids", err);
 	if (rc)
 		return rc;
-	args->u.group_join.exchange = join->collectives == ZD__COLLECTIVES__NCCL;
+	args->u.group_join.nccl_collectives = join->collectives == ZD__COLLECTIVES__NCCL;
 	args->u.group_join.ids = nbytes > 0 ? join->unique_ids.data : NULL;
 	args->u.group_join.ids_bytes = (uint32_t)nbytes;
 	return 0;

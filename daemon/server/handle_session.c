@@ -153,7 +153,7 @@ int zd_answer_goodbye(struct zd_api_session *session, const Zd__Request *request
 
 	(void)err;
 	zd_engine_session_goodbye(session->api->bridge.engine, session->id);
-	session->orderly = true;
+	session->clean_exit = true;
 	reply.id = request->id;
 	zd_conn_send(session->conn, &reply, NULL, 0);
 	return 0;

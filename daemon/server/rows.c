@@ -129,7 +129,7 @@ static void fill_group(const struct zd_row *row, struct zd_arena *arena, Zd__Row
 	group->shadow = row->u.group.shadow;
 	group->first_rank = row->u.group.nmembers > 0 ? row->u.group.members[0].rank : 0;
 	group->local_world_size = row->u.group.nmembers;
-	group->collectives = row->u.group.exchange ? ZD__COLLECTIVES__NCCL : ZD__COLLECTIVES__COPIES;
+	group->collectives = row->u.group.nccl_collectives ? ZD__COLLECTIVES__NCCL : ZD__COLLECTIVES__COPIES;
 	group->hybrid = row->u.group.hybrid;
 	group->why = zd_answer_text(arena, row->u.group.why);
 	zd_assert(row->u.group.nmembers <= ZD_MAX_WORLD);

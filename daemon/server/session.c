@@ -86,7 +86,7 @@ static void leave_engine(struct zd_api_session *session)
 	zd_delegate_close(session->delegate);
 	session->delegate = NULL;
 	/* After the engine, whose last commands may name the session. */
-	api->bridge.ops->session_close(api->bridge.backend, session->id, session->orderly);
+	api->bridge.ops->session_close(api->bridge.backend, session->id, session->clean_exit);
 	zd_bridge_settle(&api->bridge);
 	HASH_DEL(api->sessions, session);
 	if (api->recent == session)

@@ -30,7 +30,7 @@ struct zd_api_session {
 	uint8_t state;
 	uint64_t id; /* 0 while NEW */
 	bool admin;
-	bool orderly;                 /* the client has said goodbye */
+	bool clean_exit;              /* the client has said goodbye */
 	struct zd_delegate *delegate; /* NULL: the client accepts no work */
 	struct zd_rings *rings;       /* NULL: all packets use the sockets */
 	/* The segments whose descriptors were sent to the client, in ascending order. */

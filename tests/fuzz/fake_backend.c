@@ -396,11 +396,11 @@ static int fake_session_open(struct zd_backend *backend, uint64_t session, pid_t
 	return 0;
 }
 
-static void fake_session_close(struct zd_backend *backend, uint64_t session, bool orderly)
+static void fake_session_close(struct zd_backend *backend, uint64_t session, bool clean_exit)
 {
 	struct page *page = find_page(backend, session);
 
-	(void)orderly;
+	(void)clean_exit;
 	zd_assert(page);
 	LIST_REMOVE(page, link);
 	free(page);

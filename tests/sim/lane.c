@@ -62,7 +62,7 @@ static void watch_add(struct zd_sim_world *world, const struct zd_command *comma
 	watch->session = command->u.watch.session;
 	watch->until_gone = command->u.watch.until_gone;
 	const struct zd_sim_session *session = zd_sim_session_find(world, watch->session);
-	if (watch->until_gone && (!world->config.linger || session->orderly))
+	if (watch->until_gone && (!world->config.linger || session->clean_exit))
 		zd_sim_fail(world, "a process is waited for where none lingers");
 	watch->nfences = command->u.watch.nfences;
 	for (uint32_t i = 0; i < watch->nfences; i++)

@@ -162,10 +162,10 @@ struct zd_sim_session {
 	uint64_t id;
 	uint32_t actor, index;
 	bool open, poisoned;
-	bool orderly; /* it has said goodbye: its process does not linger */
-	bool lingers; /* not open any more, but its process runs on */
-	bool told;    /* that it was set back to the last commit */
-	bool aborted; /* bytes that it was to get will never come; since its reset */
+	bool clean_exit; /* it has said goodbye: its process does not linger */
+	bool lingers;    /* not open any more, but its process runs on */
+	bool told;       /* that it was set back to the last commit */
+	bool aborted;    /* bytes that it was to get will never come; since its reset */
 	bool strict, poison;
 	bool broken; /* an abort may have freed its streams, ever: gathered bytes need not come any more */
 	struct zd_location *residue; /* while it lingers: what its process may still write */

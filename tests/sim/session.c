@@ -199,7 +199,7 @@ static void forget(struct zd_sim_world *world, struct zd_sim_session *session)
 	session->open = false;
 	zd_sim_trace(world, "session %llu of actor %u ends with %u requests outstanding",
 	             (unsigned long long)session->id, session->actor, session->nrequests);
-	if (world->config.linger && !session->orderly)
+	if (world->config.linger && !session->clean_exit)
 		keep_all(world, session);
 	if (world->config.actors[session->actor].job >= 0) {
 		for (uint32_t g = 0; g < world->config.ngroups; g++)
@@ -207,7 +207,7 @@ static void forget(struct zd_sim_world *world, struct zd_sim_session *session)
 	}
 	session->nrequests = 0;
 	zd_sim_poison_end(world, session->id);
-	session->lingers = world->config.linger && !session->orderly;
+	session->lingers = world->config.linger && !session->clean_exit;
 	if (session->lingers)
 		zd_sim_schedule(world,
 		                (struct zd_sim_event){.kind = ZD_SIM_EVENT_GONE, .index = session->index},
@@ -231,7 +231,7 @@ void zd_sim_session_close(struct zd_sim_world *world, struct zd_sim_session *ses
 
 void zd_sim_session_goodbye(struct zd_sim_world *world, struct zd_sim_session *session)
 {
-	session->orderly = true;
+	session->clean_exit = true;
 	zd_engine_session_goodbye(world->engine, session->id);
 	zd_sim_called(world);
 	zd_sim_session_close(world, session);

@@ -23,7 +23,7 @@ uint64_t core_join(struct core_driver *core, uint64_t session, const struct core
 	args.u.group_join.shadow = join->shadow;
 	args.u.group_join.local_world_size = join->local_world_size;
 	args.u.group_join.hybrid = join->hybrid;
-	args.u.group_join.exchange = join->exchange;
+	args.u.group_join.nccl_collectives = join->exchange;
 	args.u.group_join.ids = join->ids;
 	args.u.group_join.ids_bytes = join->ids_bytes;
 	return core_send(core, session, &args);

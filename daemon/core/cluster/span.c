@@ -26,13 +26,14 @@
 uint32_t zd_span_rank(const struct zd_member *member)
 {
 	const struct zd_group *group = member->group;
-	return group->span->exchange ? zd_world_rank(member) : group->first_rank / group->local_world_size;
+	return group->span->nccl_collectives ? zd_world_rank(member)
+	                                     : group->first_rank / group->local_world_size;
 }
 
 uint32_t zd_span_world_rank(const struct zd_member *member, uint32_t peer)
 {
 	const struct zd_group *group = member->group;
-	return group->span->exchange ? peer : peer * group->local_world_size + member->rank;
+	return group->span->nccl_collectives ? peer : peer * group->local_world_size + member->rank;
 }
 
 /* ---- Commands ------------------------------------------------------------------------------------------ */
@@ -241,7 +242,7 @@ static void open_comm(struct zd_engine *e, struct zd_member *member, enum zd_com
 	struct zd_group *group = member->group;
 	struct zd_span *span = group->span;
 	struct zd_command command = {.kind = ZD_CMD_COMM_OPEN, .device = member->device->index};
-	uint32_t rail = span->exchange ? 0 : member->rank;
+	uint32_t rail = span->nccl_collectives ? 0 : member->rank;
 	member->comm[role] = zd_next_id(e);
 	command.u.comm_open = (struct zd_comm_desc){
 	        .comm = member->comm[role],
@@ -250,7 +251,7 @@ static void open_comm(struct zd_engine *e, struct zd_member *member, enum zd_com
 	        .nranks = span->nranks,
 	        .rank = zd_span_rank(member),
 	};
-	if (!span->exchange)
+	if (!span->nccl_collectives)
 		command.u.comm_open.world = (struct zd_comm_world){member->rank, group->local_world_size - 1};
 	memcpy(command.u.comm_open.id,
 	       span->ids + (size_t)(rail * ZD_NCOMM_ROLES + role) * ZD_UNIQUE_ID_BYTES, ZD_UNIQUE_ID_BYTES);

@@ -4,9 +4,9 @@
  *
  * Ranks are numbered daemon by daemon, as many in each. Inside a daemon the group's ranks reach each other by
  * copies; between daemons each has a rail, a communicator of the ranks with its place in all daemons. A group
- * with `exchange` makes no use of copies: all its ranks are on one rail, in the order of the world; so are
- * ranks that are alone in their daemons. In a hybrid group every daemon has all shards, and the rails are for
- * its gradients only. Every rail has a communicator for gathers and one for reductions.
+ * with `nccl_collectives` makes no use of copies: all its ranks are on one rail, in the order of the world;
+ * so are ranks that are alone in their daemons. In a hybrid group every daemon has all shards, and the rails
+ * are for its gradients only. Every rail has a communicator for gathers and one for reductions.
  *
  * A communicator that fails, or whose ranks no longer give the same operations, is of no more use, and nor is
  * the group: it is ABORTED with the reason, and joined again with new ids when all its ranks have left.
@@ -22,7 +22,7 @@ struct zd_span_round {
 };
 
 struct zd_span {
-	bool exchange, hybrid;
+	bool nccl_collectives, hybrid;
 	uint32_t nranks;  /* of each communicator */
 	uint32_t pending; /* commands under way that the group's connection waits for */
 	uint64_t serial;  /* counts connections: what ends late is told apart by it */
@@ -53,7 +53,7 @@ void zd_span_connect(struct zd_engine *e, struct zd_group *group);
 void zd_span_fail(struct zd_engine *e, struct zd_group *group, int status, const char *text);
 /* A rank goes, with or without an end in order; in order, what the others are to receive of it reaches
  * them. */
-void zd_span_leave(struct zd_engine *e, struct zd_member *member, bool orderly);
+void zd_span_leave(struct zd_engine *e, struct zd_member *member, bool clean_exit);
 /* The rank gives up what the others wait for: the group ends, with the rank's own end for a reason if that is
  * why. */
 void zd_span_give_up(struct zd_engine *e, struct zd_member *member, const char *what);

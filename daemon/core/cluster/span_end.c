@@ -98,20 +98,21 @@ void zd_span_give_up(struct zd_engine *e, struct zd_member *member, const char *
 	zd_span_fail(e, member->group, status, err.text);
 }
 
-void zd_span_leave(struct zd_engine *e, struct zd_member *member, bool orderly)
+void zd_span_leave(struct zd_engine *e, struct zd_member *member, bool clean_exit)
 {
 	struct zd_group *group = member->group;
 	struct zd_err err = ZD_ERR_NONE;
-	int status = zd_err_set(
-	        &err, ZEROD_E_PEER_LOST,
-	        "rank %u (pid %u) of group '%s' %s: all ranks leave, and may join again with a "
-	        "new unique id",
-	        zd_world_rank(member), member->session->pid, group->name, orderly ? "has left" : "is gone");
-	if (is_up(group) && (!orderly || group->state == ZD_GROUP_CONNECTING)) {
+	int status =
+	        zd_err_set(&err, ZEROD_E_PEER_LOST,
+	                   "rank %u (pid %u) of group '%s' %s: all ranks leave, and may join again with a "
+	                   "new unique id",
+	                   zd_world_rank(member), member->session->pid, group->name,
+	                   clean_exit ? "has left" : "is gone");
+	if (is_up(group) && (!clean_exit || group->state == ZD_GROUP_CONNECTING)) {
 		zd_span_fail(e, group, status, err.text);
 	} else if (is_up(group)) {
 		span_end(e, group, status, err.text);
 	}
 	e->events->transfers_stop(e, group, member);
-	close_comms(e, member, !orderly);
+	close_comms(e, member, !clean_exit);
 }

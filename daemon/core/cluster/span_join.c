@@ -14,20 +14,20 @@ static uint32_t local_ranks(const struct zd_args *args)
 }
 
 /* By request, or because each daemon has one rank, so that there is one rail in any case. */
-static bool exchanges(const struct zd_args *args)
+static bool uses_nccl_collectives(const struct zd_args *args)
 {
-	return args->u.group_join.exchange ||
+	return args->u.group_join.nccl_collectives ||
 	       (local_ranks(args) == 1 && args->u.group_join.world_size > 1 && !args->u.group_join.hybrid);
 }
 
 static bool spans(const struct zd_args *args)
 {
-	return exchanges(args) || local_ranks(args) < args->u.group_join.world_size;
+	return uses_nccl_collectives(args) || local_ranks(args) < args->u.group_join.world_size;
 }
 
 static uint32_t rails(const struct zd_args *args)
 {
-	return exchanges(args) ? 1 : local_ranks(args);
+	return uses_nccl_collectives(args) ? 1 : local_ranks(args);
 }
 
 static int check_sizes(const struct zd_args *args, struct zd_err *err)
@@ -37,7 +37,7 @@ static int check_sizes(const struct zd_args *args, struct zd_err *err)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "group '%s': %u ranks in each daemon, of a world of %u",
 		                  args->u.group_join.group, local, world);
-	if (args->u.group_join.hybrid && (args->u.group_join.exchange || local == world))
+	if (args->u.group_join.hybrid && (args->u.group_join.nccl_collectives || local == world))
 		return zd_err_set(
 		        err, ZEROD_E_INVALID,
 		        "group '%s' is hybrid: it needs ranks in several daemons, and copies inside",
@@ -71,10 +71,10 @@ int zd_span_check_group(const struct zd_group *group, const struct zd_args *args
 		return zd_err_set(err, ZEROD_E_MISMATCH,
 		                  "group '%s' has %u ranks in each daemon; rank %u says %u", group->name,
 		                  group->local_world_size, rank, local);
-	if ((span && span->exchange) != exchanges(args))
+	if ((span && span->nccl_collectives) != uses_nccl_collectives(args))
 		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' %s; rank %u says it %s", group->name,
-		                  span && span->exchange ? "exchanges all" : "uses copies", rank,
-		                  exchanges(args) ? "exchanges all" : "uses copies");
+		                  span && span->nccl_collectives ? "exchanges all" : "uses copies", rank,
+		                  uses_nccl_collectives(args) ? "exchanges all" : "uses copies");
 	if ((span && span->hybrid) != args->u.group_join.hybrid)
 		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' is %s; rank %u says it is %s",
 		                  group->name, span && span->hybrid ? "hybrid" : "not hybrid", rank,
@@ -109,9 +109,9 @@ struct zd_span *zd_span_new(const struct zd_args *args)
 	if (!spans(args))
 		return NULL;
 	struct zd_span *span = zd_calloc(1, sizeof(*span));
-	span->exchange = exchanges(args);
+	span->nccl_collectives = uses_nccl_collectives(args);
 	span->hybrid = args->u.group_join.hybrid;
-	span->nranks = args->u.group_join.world_size / (span->exchange ? 1 : local_ranks(args));
+	span->nranks = args->u.group_join.world_size / (span->nccl_collectives ? 1 : local_ranks(args));
 	span->ids_bytes = rails(args) * ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
 	span->ids = zd_calloc(1, span->ids_bytes);
 	span->hosts = zd_calloc(span->nranks, sizeof(*span->hosts));

@@ -155,7 +155,7 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 	if (group->shadow && !group->voted_step) /* otherwise the next join decides */
 		zd_shadow_roll_back(e, group);
 	if (group->span)
-		zd_span_leave(e, member, member->leaves || member->session->orderly);
+		zd_span_leave(e, member, member->leaves || member->session->clean_exit);
 	if (group->state == ZD_GROUP_READY || group->state == ZD_GROUP_FAILED) {
 		group->generation++;
 		note_lost(member);

@@ -8,7 +8,7 @@
 
 #include "core/cluster/span.h"
 #include "core/control/control.h"
-#include "core/engine/departure.h"
+#include "core/engine/deferred_teardown.h"
 #include "core/gather/buffer.h"
 #include "core/gather/gather.h"
 #include "core/gather/scope.h"
@@ -81,7 +81,7 @@ static const struct zd_job *session_job(const struct zd_session *session)
 		return TAILQ_FIRST(&session->members)->group->job;
 	if (!TAILQ_EMPTY(&session->allocations))
 		return TAILQ_FIRST(&session->allocations)->job;
-	return zd_departure_job(session);
+	return zd_deferred_teardown_job(session);
 }
 
 static void collect_sessions(struct listing *l)
@@ -220,7 +220,7 @@ static bool row_session(const struct listing *l, struct zd_row *row, const struc
 		row->u.session.nwaits++;
 	}
 	while (row->u.session.nwaits < MAX_WAITS &&
-	       zd_departure_text(session, row->u.session.nwaits, texts[row->u.session.nwaits])) {
+	       zd_deferred_teardown_text(session, row->u.session.nwaits, texts[row->u.session.nwaits])) {
 		waits[row->u.session.nwaits] = texts[row->u.session.nwaits];
 		row->u.session.nwaits++;
 	}
@@ -243,7 +243,7 @@ static bool row_group(struct zd_row *row, const struct zd_group *group, row_fn *
 	row->u.group.torn = group->torn;
 	row->u.group.shadow = group->shadow;
 	row->u.group.spans = group->local_world_size < group->world_size;
-	row->u.group.exchange = group->span && group->span->exchange;
+	row->u.group.nccl_collectives = group->span && group->span->nccl_collectives;
 	row->u.group.hybrid = group->span && group->span->hybrid;
 	row->u.group.why = group->aborted_why ? group->aborted_why : "";
 	row->u.group.nmembers = group->local_world_size;

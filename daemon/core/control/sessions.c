@@ -4,14 +4,14 @@
  *
  * A session ends once, by zd_engine_session_close() or by an administrator. Everything it holds ends with it:
  * waiting requests without a reply, then its memberships (leases, buckets, targets, shards), then its
- * allocations. The memory may stay until its process has left the devices (departure.c).
+ * allocations. The memory may stay until its process has left the devices (deferred_teardown.c).
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "core/control/control.h"
-#include "core/engine/departure.h"
+#include "core/engine/deferred_teardown.h"
 #include "core/engine/promise.h"
 #include "core/gather/deferred.h"
 #include "core/gather/shadow.h"
@@ -40,7 +40,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	TAILQ_INIT(&session->members);
 	TAILQ_INIT(&session->allocations);
 	TAILQ_INIT(&session->mappings);
-	TAILQ_INIT(&session->departures);
+	TAILQ_INIT(&session->deferred_teardowns);
 	TAILQ_INIT(&session->relaying);
 	TAILQ_INIT(&session->promises);
 	TAILQ_INIT(&session->deferred);
@@ -54,7 +54,7 @@ static void session_end(struct zd_engine *e, struct zd_session *session)
 	struct zd_allocation *allocation;
 
 	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
-	zd_departures_begin(e, session);
+	zd_deferred_teardowns_begin(e, session);
 	zd_requests_drop(e, session, NULL, 0, NULL);
 	zd_deferred_drop(e, session);
 	zd_promises_void(session);
@@ -63,14 +63,14 @@ static void session_end(struct zd_engine *e, struct zd_session *session)
 		zd_member_detach(e, member);
 	while ((allocation = TAILQ_FIRST(&session->allocations)))
 		zd_allocation_leave(e, allocation);
-	zd_departures_end(e, session);
+	zd_deferred_teardowns_end(e, session);
 }
 
 void zd_engine_session_goodbye(struct zd_engine *e, uint64_t id)
 {
 	struct zd_session *session = zd_session_find(e, id);
 	if (session)
-		session->orderly = true;
+		session->clean_exit = true;
 }
 
 void zd_engine_session_close(struct zd_engine *e, uint64_t id)
@@ -115,7 +115,7 @@ static void take_aborts_back(struct zd_engine *e, struct zd_session *session)
 {
 	for (uint32_t i = 0; i < ZD_SESSION_TIMELINES; i++) {
 		if (zd_timelines_has(&session->aborted, i) ||
-		    (zd_timeline_exchanges(i) && session->timeline[i] > 0))
+		    (zd_timeline_is_of_exchanges(i) && session->timeline[i] > 0))
 			zd_session_signal(e, session, i, session->timeline[i]);
 	}
 	session->aborted = (struct zd_timelines){{0}};

@@ -23,7 +23,7 @@ struct zd_session {
 	uint32_t uid, pid;
 	bool admin;
 	bool strict, poison;
-	bool orderly; /* the client has said goodbye */
+	bool clean_exit; /* the client has said goodbye */
 	char name[ZD_MAX_NAME_BYTES + 1];
 	uint64_t opened_ns, nrequests;
 	uint32_t outstanding;
@@ -43,7 +43,7 @@ struct zd_session {
 	TAILQ_HEAD(, zd_promise) promises; /* that have not passed, in order; promise.h */
 	struct zd_buffer_list
 	        deferred; /* buffers whose transfers are promised and have not begun, in order; deferred.h */
-	TAILQ_HEAD(, zd_departure) departures; /* CLOSING: pending watches of its process; departure.c */
+	TAILQ_HEAD(, zd_deferred_teardown) deferred_teardowns; /* CLOSING: watches of its process */
 	UT_hash_handle hh;
 };
 
@@ -213,8 +213,8 @@ struct zd_engine {
 	bool strict_by_segment;
 	bool collectives;
 	char host[ZD_MAX_NAME_BYTES + 1];
-	struct zd_session *departing; /* the lingering session that is ending just now; NULL: none */
-	uint32_t nlingering;          /* sessions that are CLOSING */
+	struct zd_session *tearing_down; /* the lingering session that is ending just now; NULL: none */
+	uint32_t nlingering;             /* sessions that are CLOSING */
 	uint64_t now_ns, next_deadline_ns;
 	uint64_t next_id; /* of every object; ascending, never reused */
 	uint32_t next_segment;

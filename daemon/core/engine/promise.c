@@ -17,10 +17,10 @@ static void take_off(struct zd_promise *promise)
 }
 
 struct zd_promise *zd_promise_new(struct zd_engine *e, struct zd_session *session,
-                                  const struct zd_device *device, enum zd_lane lane)
+                                  const struct zd_device *device, enum zd_promise_kind kind)
 {
 	struct zd_promise *promise = zd_calloc(1, sizeof(*promise));
-	uint32_t timeline = ZD_TIMELINE_PROMISES + lane * ZD_MAX_DEVICES + device->index;
+	uint32_t timeline = ZD_TIMELINE_PROMISES + kind * ZD_MAX_DEVICES + device->index;
 	(void)e;
 	promise->session = session;
 	promise->fence = (struct zd_fence){timeline, ++session->timeline[timeline]};

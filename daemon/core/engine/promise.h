@@ -7,7 +7,7 @@
  * streams that a request has named already. Streams that wait for promises and CPUs that wait for streams
  * therefore never wait for each other.
  *
- * Promises of one lane and device share a timeline, so they pass in the order in which they were made: a
+ * Promises of one kind and device share a timeline, so they pass in the order in which they were made: a
  * promise that is kept early passes with the last one before it.
  */
 #ifndef ZD_CORE_PROMISE_H
@@ -16,11 +16,11 @@
 #include "core/engine/objects.h"
 
 /* Kinds of promises. A promise delays only later ones of its own kind. */
-enum zd_lane {
-	ZD_LANE_GATHERS, /* a shard that is gathered in place has the new version */
-	ZD_LANE_ENTRIES, /* a bucket's entry may be written */
-	ZD_LANE_STEPS,   /* shards may be written, targets may be read */
-	ZD_NLANES
+enum zd_promise_kind {
+	ZD_PROMISE_GATHERS, /* a shard that is gathered in place has the new version */
+	ZD_PROMISE_ENTRIES, /* a bucket's entry may be written */
+	ZD_PROMISE_STEPS,   /* shards may be written, targets may be read */
+	ZD_NPROMISE_KINDS
 };
 
 struct zd_promise {
@@ -33,13 +33,13 @@ struct zd_promise {
 /* Makes a promise to the session. Its fence is signalled by the device's executor. The caller owns the
  * promise, and ends it with one of the two calls below. */
 struct zd_promise *zd_promise_new(struct zd_engine *e, struct zd_session *session,
-                                  const struct zd_device *device, enum zd_lane lane);
-/* The promised event has happened: the fence passes when all earlier ones of its lane have. The session's
+                                  const struct zd_device *device, enum zd_promise_kind kind);
+/* The promised event has happened: the fence passes when all earlier ones of its kind have. The session's
  * list owns the promise from then on. A void promise is only freed. */
 void zd_promise_keep(struct zd_engine *e, struct zd_promise *promise);
-/* The promised event will never happen: aborts the lane's timeline, which frees the streams that wait for it,
- * and marks the session POISONED. All promises of the lane are void afterwards. A void promise is only
- * freed. */
+/* The promised event will never happen: aborts the timeline of its kind, which frees the streams that wait
+ * for it, and marks the session POISONED. All promises of its kind are void afterwards. A void promise is
+ * only freed. */
 void zd_promise_break(struct zd_engine *e, struct zd_promise *promise);
 /* Makes all promises of the session void, at its end. Their owners end them as before. */
 void zd_promises_void(struct zd_session *session);

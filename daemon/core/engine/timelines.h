@@ -15,7 +15,7 @@ enum {
 	ZD_TIMELINE_RELAYS = 2 * ZD_MAX_DEVICES, /* plan_rail_gathers.c */
 	/* Deferred copies, on timelines of their own: copies with younger fences may begin before them. */
 	ZD_TIMELINE_DEFERRED = 3 * ZD_MAX_DEVICES,
-	ZD_TIMELINE_PROMISES = 4 * ZD_MAX_DEVICES, /* a block of ZD_MAX_DEVICES for each lane: promise.h */
+	ZD_TIMELINE_PROMISES = 4 * ZD_MAX_DEVICES, /* a block of ZD_MAX_DEVICES for each promise kind */
 	/* Pieces of reductions, into the session's staging memory. */
 	ZD_TIMELINE_STAGED = ZD_AWAITED_TIMELINES,
 	/* Not used. */
@@ -23,13 +23,13 @@ enum {
 	ZD_SESSION_TIMELINES = 9 * ZD_MAX_DEVICES
 };
 
-static inline bool zd_timeline_exchanges(uint32_t timeline)
+static inline bool zd_timeline_is_of_exchanges(uint32_t timeline)
 {
 	return timeline >= ZD_TIMELINE_EXCHANGE && timeline < ZD_TIMELINE_RELAYS;
 }
 
 _Static_assert(ZD_SESSION_TIMELINES <= ZD_TIMELINES, "a page has them all");
-_Static_assert(ZD_TIMELINE_STAGED == ZD_TIMELINE_PROMISES + 3 * ZD_MAX_DEVICES, "a block for each lane");
+_Static_assert(ZD_TIMELINE_STAGED == ZD_TIMELINE_PROMISES + 3 * ZD_MAX_DEVICES, "a block for each kind");
 
 /* A set of timelines. */
 struct zd_timelines {

@@ -49,7 +49,7 @@ static struct zd_buffer *find_or_make(struct zd_engine *e, struct zd_part *part,
 static void promise(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_session *session = zd_part_member(buffer->part)->session;
-	buffer->promise = zd_promise_new(e, session, buffer->device, ZD_LANE_GATHERS);
+	buffer->promise = zd_promise_new(e, session, buffer->device, ZD_PROMISE_GATHERS);
 	buffer->fences = zd_calloc(1, sizeof(*buffer->fences));
 	buffer->fences[0] = buffer->promise->fence;
 	buffer->nfences = 1;
@@ -82,7 +82,7 @@ int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t versio
 	return 0;
 }
 
-/* A void promise is none: another one of its lane was broken, and a reset has freed the streams. */
+/* A void promise is none: another one of its kind was broken, and a reset has freed the streams. */
 bool zd_alias_is_promised(const struct zd_buffer *buffer)
 {
 	return buffer->promise && buffer->promise->session;

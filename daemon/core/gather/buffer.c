@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/engine/departure.h"
+#include "core/engine/deferred_teardown.h"
 #include "core/gather/buffer.h"
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
@@ -170,7 +170,8 @@ static void watch_done(struct zd_engine *e, struct zd_op *op, int status, const 
 static void hold_for_process(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_session *session = zd_part_member(buffer->part)->session;
-	if (!zd_departure_hold(e, session, buffer->unit->group->job, buffer->device, watch_done, buffer))
+	if (!zd_deferred_teardown_hold(e, session, buffer->unit->group->job, buffer->device, watch_done,
+	                               buffer))
 		return;
 	zd_buffer_watch(buffer);
 	buffer->leaving_pid = session->pid;

@@ -31,7 +31,7 @@ const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *grou
 /* The exchange brings all, the rank's own shard too. */
 static bool exchanges_all(const struct zd_group *group)
 {
-	return group->span->exchange || group->local_world_size == 1;
+	return group->span->nccl_collectives || group->local_world_size == 1;
 }
 
 /* ---- Relay sources ------------------------------------------------------------------------------------- */
@@ -219,7 +219,7 @@ void zd_transfer_run_exchange(struct zd_engine *e, struct zd_buffer *buffer, str
 	        .receive_stride = bytes,
 	        .what = what,
 	};
-	if (!group->span->exchange) {
+	if (!group->span->nccl_collectives) {
 		command.u.exchange.receive.offset += part->rank * bytes;
 		command.u.exchange.receive.bytes -= part->rank * bytes;
 		command.u.exchange.receive_stride = group->local_world_size * bytes;

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "core/engine/departure.h"
+#include "core/engine/deferred_teardown.h"
 #include "core/engine/events.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
@@ -353,8 +353,8 @@ static void part_detach(struct zd_engine *e, struct zd_part *part)
 		return;
 	if (part->buffer)
 		zd_buffer_revoke(e, part->buffer);
-	if (part->shard.block && zd_departure_hold(e, member->session, member->group->job,
-	                                           part->shard.segment->device, process_gone, part))
+	if (part->shard.block && zd_deferred_teardown_hold(e, member->session, member->group->job,
+	                                                   part->shard.segment->device, process_gone, part))
 		part->readers++;
 	/* A shard whose fill has not ended holds no bytes to keep. */
 	if (part->unit->group->job->durable && part->state != ZD_PART_FILLING) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* allocation.c - plain allocations: their life until the last operation has ended. */
-#include "core/engine/departure.h"
+#include "core/engine/deferred_teardown.h"
 #include "core/engine/objects.h"
 #include "core/memory/allocation.h"
 
@@ -49,8 +49,9 @@ static void allocation_detach(struct zd_engine *e, struct zd_allocation *allocat
 	struct zd_session *session = allocation->session;
 	TAILQ_REMOVE(&session->allocations, allocation, session_link);
 	allocation->session = NULL;
-	if (allocation->extent.block && zd_departure_hold(e, session, allocation->job, allocation->device,
-	                                                  zd_allocation_op_done, allocation))
+	if (allocation->extent.block &&
+	    zd_deferred_teardown_hold(e, session, allocation->job, allocation->device, zd_allocation_op_done,
+	                              allocation))
 		allocation->pending++;
 }
 

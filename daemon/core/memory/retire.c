@@ -2,7 +2,7 @@
 /*
  * retire.c - empty segments: they are chosen, unmapped by the sessions that have mapped them, and destroyed.
  */
-#include "core/engine/departure.h"
+#include "core/engine/deferred_teardown.h"
 #include "core/engine/events.h"
 #include "core/engine/objects.h"
 #include "core/memory/pool.h"
@@ -132,7 +132,8 @@ void zd_mappings_leave(struct zd_engine *e, struct zd_session *session)
 	TAILQ_FOREACH_SAFE (mapping, &session->mappings, session_link, next) {
 		struct zd_segment *segment = mapping->segment;
 		if (is_retiring(segment) &&
-		    zd_departure_hold(e, session, segment->job, segment->device, process_gone, mapping)) {
+		    zd_deferred_teardown_hold(e, session, segment->job, segment->device, process_gone,
+		                              mapping)) {
 			zd_job_ref(segment->job);
 			continue;
 		}

@@ -520,8 +520,8 @@ static void reset(struct zd_engine *e, struct zd_member_reduce *mr)
 		reset_window(e, mr->closing);
 	reset_window(e, mr->w);
 	zd_failure_clear(&mr->past);
-	mr->turns = 0;
-	mr->turn = 0;
+	mr->last_rail_seq = 0;
+	mr->begun_rail_seq = 0;
 	mr->asking = false;
 }
 

@@ -299,7 +299,7 @@ static int reserve_room(struct zd_engine *e, struct zd_request *req, struct zd_e
 	if (entry->failure.status != 0)
 		return zd_err_set(err, entry->failure.status, "%s", entry->failure.text);
 	if (entry->room != ZD_ROOM_THERE) {
-		entry->promise = zd_promise_new(e, member->session, member->device, ZD_LANE_ENTRIES);
+		entry->promise = zd_promise_new(e, member->session, member->device, ZD_PROMISE_ENTRIES);
 		e->reply.u.bucket_reserve.fence = entry->promise->fence;
 	}
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_RESERVED);

@@ -157,7 +157,7 @@ static void promise(struct zd_engine *e, struct zd_request *req, struct zd_membe
 	const struct zd_reduction *r = zd_reduction_find(mr->w, req->u.reduce.part->unit->id);
 	if (!req->u.reduce.ahead || req->u.reduce.promise || !zd_reduction_drains(r))
 		return;
-	req->u.reduce.promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
+	req->u.reduce.promise = zd_promise_new(e, req->session, req->device, ZD_PROMISE_STEPS);
 	lend(mr, req->u.reduce.part);
 	fill_place(e, mr, req->u.reduce.part->unit);
 	e->reply.u.reduce_wait.fence = req->u.reduce.promise->fence;

@@ -9,7 +9,7 @@
  * pieces are exchanged as they are, and added up in the order of the ranks. Two runs get the same bits
  * either way.
  *
- *   PIECE.. -> SUM of each block -> AWAIT_TURN -+-> AGREE ----+-> TOTAL -> ALL_GATHER -> BROADCAST
+ *   PIECE.. -> SUM of each block -> AWAIT_RAIL_ORDER -+-> AGREE ----+-> TOTAL -> ALL_GATHER -> BROADCAST
  *                                               +-> EXCHANGE -+           (only of all-reduced units)
  *
  * A rank's slices are exchanged in the order in which the rank submitted or skipped them, which is the same
@@ -17,7 +17,7 @@
  * the exchange does not wait for the answer, but nothing is summed before it. A daemon whose ranks have all
  * skipped the unit learns the options from the answer, and then exchanges zeros:
  *
- *   AWAIT_TURN -> AGREE -> ZERO -> EXCHANGE -> TOTAL
+ *   AWAIT_RAIL_ORDER -> AGREE -> ZERO -> EXCHANGE -> TOTAL
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group)
 {
 	if (!group->span)
 		return &zd_plan_sums;
-	return group->span->exchange ? &zd_plan_exchange : &zd_plan_rail_sums;
+	return group->span->nccl_collectives ? &zd_plan_exchange : &zd_plan_rail_sums;
 }
 
 static bool has_blocks(const struct zd_slice *slice)
@@ -102,16 +102,17 @@ static struct zd_member_reduce *owner_of(const struct zd_slice *slice)
 bool zd_slice_is_next(const struct zd_slice *slice)
 {
 	return slice->planner->in_order &&
-	       slice->reduction->ranks[slice->owner].turn == owner_of(slice)->turn + 1;
+	       slice->reduction->ranks[slice->owner].rail_seq == owner_of(slice)->begun_rail_seq + 1;
 }
 
 /* The rank's next slice, if this daemon's part of it is there. */
-static struct zd_slice *next_turn(const struct zd_member_reduce *mr)
+static struct zd_slice *next_in_rail_order(const struct zd_member_reduce *mr)
 {
 	uint32_t rank = mr->member->rank;
 	const struct zd_reduction *r;
 	TAILQ_FOREACH (r, &mr->member->group->reductions, link) {
-		if (zd_contribution_made(&r->ranks[rank]) && r->ranks[rank].turn == mr->turn + 1)
+		if (zd_contribution_made(&r->ranks[rank]) &&
+		    r->ranks[rank].rail_seq == mr->begun_rail_seq + 1)
 			return r->slices && r->slices[rank].state == ZD_SLICE_TURN ? &r->slices[rank] : NULL;
 	}
 	return NULL;
@@ -120,17 +121,17 @@ static struct zd_slice *next_turn(const struct zd_member_reduce *mr)
 /* A communicator keeps the order of its operations, so the next slice follows as soon as the last
  * operation of the former one has been submitted: at once, but for a slice that has to learn the others'
  * options first, and for an all-reduced unit, whose totals use the rail once more. */
-static void turns_go_on(struct zd_engine *e, struct zd_member_reduce *mr)
+static void open_next_slices(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	struct zd_slice *slice;
 	mr->asking = false;
-	while (!mr->asking && (slice = next_turn(mr))) {
-		mr->turn++;
+	while (!mr->asking && (slice = next_in_rail_order(mr))) {
+		mr->begun_rail_seq++;
 		mr->asking = !zd_meaning_contributes(slice) || zd_slice_gathers(slice->reduction);
 		zd_dirty(e, mr->member->device); /* the slice behind may have staging memory now */
 		zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_OPEN);
 		for (uint32_t i = 0; i < slice->plan.nsteps; i++) {
-			if (slice->plan.steps[i].kind == ZD_SLICE_AWAIT_TURN) {
+			if (slice->plan.steps[i].kind == ZD_SLICE_AWAIT_RAIL_ORDER) {
 				zd_plan_complete(e, &slice->plan, &slice->plan.steps[i]);
 				break;
 			}
@@ -138,20 +139,20 @@ static void turns_go_on(struct zd_engine *e, struct zd_member_reduce *mr)
 	}
 }
 
-void zd_slice_run_await_turn(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+void zd_slice_run_await_rail_order(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
 {
 	struct zd_member_reduce *mr = owner_of(slice);
 	(void)step;
 	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_TURN);
 	if (!mr->asking)
-		turns_go_on(e, mr);
+		open_next_slices(e, mr);
 }
 
 /* The slice's last operation on the rail has been submitted. */
 static void leave_rail(struct zd_engine *e, struct zd_slice *slice)
 {
 	if (owner_of(slice)->asking)
-		turns_go_on(e, owner_of(slice));
+		open_next_slices(e, owner_of(slice));
 }
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
@@ -292,25 +293,25 @@ static uint32_t add(struct zd_slice *slice, enum zd_slice_step kind, uint32_t wa
 	        (struct zd_plan_step){.kind = (uint8_t)kind, .source = ZD_PLAN_NOBODY, .waits = waits});
 }
 
-/* The steps from the turn on. `waits`: events that the turn depends on. Returns its number. */
+/* The steps from AWAIT_RAIL_ORDER on. `waits`: events that it depends on. Returns its number. */
 static uint32_t add_exchange(struct zd_slice *slice, uint32_t waits)
 {
 	const struct zd_reduction *r = slice->reduction;
 	struct zd_plan *plan = &slice->plan;
 	bool contributes = zd_meaning_contributes(slice);
-	uint32_t turn = add(slice, ZD_SLICE_AWAIT_TURN, waits);
+	uint32_t in_order = add(slice, ZD_SLICE_AWAIT_RAIL_ORDER, waits);
 	uint32_t agree = add(slice, ZD_SLICE_AGREE, 0);
 	uint32_t zero = contributes ? 0 : add(slice, ZD_SLICE_ZERO, 0);
 	uint32_t exchange = add(slice, ZD_SLICE_EXCHANGE, 0);
 	uint32_t total = add(slice, ZD_SLICE_TOTAL, 0), last = total;
 	plan->steps[total].source = sends_entry(slice) ? slice->owner : ZD_PLAN_NOBODY;
-	zd_plan_then(plan, turn, agree, contributes ? 2 : 1);
+	zd_plan_then(plan, in_order, agree, contributes ? 2 : 1);
 	zd_plan_then(plan, agree, contributes ? total : zero, 1);
 	if (!contributes)
 		zd_plan_then(plan, zero, exchange, 1);
 	zd_plan_then(plan, exchange, total, 1);
 	if (!r->unit->all_reduce)
-		return turn;
+		return in_order;
 	bool gathers = zd_slice_gathers(r);
 	if (gathers) {
 		last = add(slice, ZD_SLICE_ALL_GATHER, 0);
@@ -320,7 +321,7 @@ static uint32_t add_exchange(struct zd_slice *slice, uint32_t waits)
 	for (uint32_t node = 0; node < (gathers ? r->group->span->nranks : 1) && has_blocks(slice); node++)
 		(void)zd_slice_add_broadcast(slice, node);
 	zd_plan_then(plan, last, first, plan->nsteps - first);
-	return turn;
+	return in_order;
 }
 
 static void init(struct zd_slice *slice)
@@ -350,9 +351,9 @@ static void build_blocks(struct zd_slice *slice)
 	init(slice);
 	if (r->nsubmitted > 0)
 		zd_slice_add_chunks(slice, 0);
-	uint32_t turn = add_exchange(slice, 0);
+	uint32_t in_order = add_exchange(slice, 0);
 	for (uint32_t i = 0; i < r->nchunks && r->nsubmitted > 0; i++)
-		zd_plan_then(&slice->plan, zd_slice_sum_step(slice, i), turn, 1);
+		zd_plan_then(&slice->plan, zd_slice_sum_step(slice, i), in_order, 1);
 }
 
 /* This daemon's sum is exchanged. */
@@ -404,7 +405,7 @@ static void build_exchange(struct zd_slice *slice)
 	(void)add_exchange(slice, zd_contribution_is_submitted(own));
 }
 
-/* The turn is the first step. */
+/* AWAIT_RAIL_ORDER is the first step. */
 static uint32_t exchange_entry_step(const struct zd_slice *slice, uint32_t rank, uint32_t chunk)
 {
 	(void)chunk;

@@ -299,7 +299,7 @@ static void count(struct zd_reduction *r, uint32_t rank)
 	struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[rank]);
 	r->unit->parts[rank].users++;
 	zd_reduction_window(r, rank)->open++;
-	r->ranks[rank].turn = ++mr->turns;
+	r->ranks[rank].rail_seq = ++mr->last_rail_seq;
 }
 
 static void skip(struct zd_reduction *r, uint32_t rank)

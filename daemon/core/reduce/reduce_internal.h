@@ -141,11 +141,11 @@ struct zd_member_reduce {
 	struct zd_failure untold; /* of a promised step, of which no reply has told the rank */
 
 	uint32_t nbuckets;
-	uint32_t nentries;     /* of all buckets */
-	uint32_t nplaced;      /* of them, that have memory */
-	uint32_t nunsubmitted; /* of them, not submitted yet */
-	uint64_t turns, turn;  /* contributions over its rail: made, and which had its turn last */
-	bool asking;           /* it has it still */
+	uint32_t nentries;                      /* of all buckets */
+	uint32_t nplaced;                       /* of them, that have memory */
+	uint32_t nunsubmitted;                  /* of them, not submitted yet */
+	uint64_t last_rail_seq, begun_rail_seq; /* contributions over its rail: made, begun */
+	bool asking;                            /* it has it still */
 	TAILQ_HEAD(, zd_bucket) buckets;
 	TAILQ_HEAD(, zd_entry) waiting; /* entries without a place, in order */
 	TAILQ_HEAD(, zd_storage) storages;
@@ -444,11 +444,11 @@ struct zd_contribution {
 	/* From the start of the reduction on: */
 	struct zd_storage *storage;
 	uint64_t offset;
-	uint64_t turn;  /* among this rank's, where the group spans daemons */
-	uint32_t order; /* among the ranks that submitted */
-	uint32_t left;  /* chunks of pieces that have not been taken yet, the rank's own by its sum */
-	uint32_t ops;   /* under way that read it */
-	bool settled;   /* its rank has its slice, and its entry back: others may still sum theirs */
+	uint64_t rail_seq; /* among this rank's, where the group spans daemons */
+	uint32_t order;    /* among the ranks that submitted */
+	uint32_t left;     /* chunks of pieces that have not been taken yet, the rank's own by its sum */
+	uint32_t ops;      /* under way that read it */
+	bool settled;      /* its rank has its slice, and its entry back: others may still sum theirs */
 };
 
 /* The key of a reduction: the unit's id, the window, and the backward's place in the window. */

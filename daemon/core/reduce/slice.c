@@ -50,7 +50,7 @@ static const struct {
         [ZD_SLICE_PIECE] = {zd_slice_run_piece, NULL, "a transfer"},
         [ZD_SLICE_SUM] = {zd_slice_run_sum, sum_done, "the reduction"},
         [ZD_SLICE_BROADCAST] = {zd_slice_run_broadcast, NULL, "a transfer"},
-        [ZD_SLICE_AWAIT_TURN] = {zd_slice_run_await_turn, NULL, NULL},
+        [ZD_SLICE_AWAIT_RAIL_ORDER] = {zd_slice_run_await_rail_order, NULL, NULL},
         [ZD_SLICE_AGREE] = {zd_slice_run_agree, zd_slice_agreed, NULL},
         [ZD_SLICE_ZERO] = {zd_slice_run_zero, NULL, "zeros"},
         [ZD_SLICE_EXCHANGE] = {zd_slice_run_exchange, NULL, NULL},
@@ -306,11 +306,11 @@ static bool trim_device(struct zd_engine *e, const struct zd_group *group, const
 static uint64_t held_behind(const struct zd_slice *slice)
 {
 	const struct zd_group *group = slice->reduction->group;
-	uint64_t turn = slice->reduction->ranks[slice->owner].turn, bytes = 0;
+	uint64_t rail_seq = slice->reduction->ranks[slice->owner].rail_seq, bytes = 0;
 	const struct zd_reduction *r;
 	TAILQ_FOREACH (r, &group->reductions, link) {
 		if (slice->planner->in_order && r->state == ZD_REDUCTION_RUNNING &&
-		    r->slices[slice->owner].staging && r->ranks[slice->owner].turn > turn)
+		    r->slices[slice->owner].staging && r->ranks[slice->owner].rail_seq > rail_seq)
 			bytes += r->slices[slice->owner].staging->extent.bytes;
 	}
 	return bytes;

@@ -24,15 +24,15 @@ enum zd_slice_state {
 };
 
 enum zd_slice_step {
-	ZD_SLICE_PIECE,      /* COPY: one rank's chunk into the owner's staging memory */
-	ZD_SLICE_SUM,        /* SUM of a chunk over this daemon's ranks */
-	ZD_SLICE_BROADCAST,  /* COPY: what was summed into another rank's target */
-	ZD_SLICE_AWAIT_TURN, /* no command: done when the slice is the owner's next to be exchanged */
-	ZD_SLICE_AGREE,      /* AGREE: do all ranks of the rail mean the same reduction */
-	ZD_SLICE_ZERO,       /* FILL: zeros of a daemon whose ranks have all skipped the unit */
-	ZD_SLICE_EXCHANGE,   /* EXCHANGE of the daemons' sums, or of the ranks' pieces */
-	ZD_SLICE_TOTAL,      /* SUM of what was exchanged */
-	ZD_SLICE_ALL_GATHER, /* EXCHANGE of the totals */
+	ZD_SLICE_PIECE,            /* COPY: one rank's chunk into the owner's staging memory */
+	ZD_SLICE_SUM,              /* SUM of a chunk over this daemon's ranks */
+	ZD_SLICE_BROADCAST,        /* COPY: what was summed into another rank's target */
+	ZD_SLICE_AWAIT_RAIL_ORDER, /* no command: done when the slice is the owner's next to be exchanged */
+	ZD_SLICE_AGREE,            /* AGREE: do all ranks of the rail mean the same reduction */
+	ZD_SLICE_ZERO,             /* FILL: zeros of a daemon whose ranks have all skipped the unit */
+	ZD_SLICE_EXCHANGE,         /* EXCHANGE of the daemons' sums, or of the ranks' pieces */
+	ZD_SLICE_TOTAL,            /* SUM of what was exchanged */
+	ZD_SLICE_ALL_GATHER,       /* EXCHANGE of the totals */
 	ZD_SLICE_NSTEPS
 };
 
@@ -143,7 +143,7 @@ bool zd_early_sum_is_lost(const struct zd_slice *slice, uint32_t chunk);
 
 /* ---- Steps of plan_rail_sums.c ------------------------------------------------------------------------- */
 
-void zd_slice_run_await_turn(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
+void zd_slice_run_await_rail_order(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_agree(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 int zd_slice_agreed(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
                     struct zd_err *err);

@@ -344,7 +344,7 @@ static void ask(struct zd_engine *e, struct zd_group *group, uint64_t window)
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member *member = &group->members[rank];
 		struct sums own = {.backwards = local.backwards};
-		if (group->span->exchange)
+		if (group->span->nccl_collectives)
 			add_rank(&own, window_of_rank(group, rank, window));
 		else
 			own = local;
@@ -421,7 +421,7 @@ static bool follows_another(const struct zd_window *w)
 /* Promises the step. Its number counts the steps before it, which are expected to be taken. */
 static void promise(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
-	w->promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
+	w->promise = zd_promise_new(e, req->session, req->device, ZD_PROMISE_STEPS);
 	fill_target(e, w);
 	e->reply.u.step_begin.step = w->mr->steps + 1 + follows_another(w);
 	e->reply.u.step_begin.fence = w->promise->fence;
@@ -497,7 +497,7 @@ static void answer_taken(struct zd_engine *e, struct zd_request *req, struct zd_
 	fill_result(e, &w->mr->result);
 	if (!w->scalars)
 		return;
-	struct zd_promise *promise = zd_promise_new(e, req->session, req->device, ZD_LANE_STEPS);
+	struct zd_promise *promise = zd_promise_new(e, req->session, req->device, ZD_PROMISE_STEPS);
 	e->reply.u.step_begin.fence = promise->fence;
 	zd_target_store_scalars(e, w, promise);
 }

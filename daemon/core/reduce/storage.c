@@ -3,7 +3,7 @@
  * storage.c - memory of buckets, staging and targets: charged until it is dropped, kept while an operation
  * uses it.
  */
-#include "core/engine/departure.h"
+#include "core/engine/deferred_teardown.h"
 #include "core/engine/objects.h"
 #include "core/reduce/reduce_internal.h"
 
@@ -71,8 +71,8 @@ void zd_storage_drop(struct zd_engine *e, struct zd_storage *storage)
 	struct zd_group *group = storage->member->group;
 	uint64_t bytes = storage->extent.bytes;
 	zd_assert(!storage->dropped);
-	if (zd_departure_hold(e, storage->member->session, group->job, storage->device, process_gone,
-	                      storage))
+	if (zd_deferred_teardown_hold(e, storage->member->session, group->job, storage->device, process_gone,
+	                              storage))
 		zd_storage_use(storage);
 	storage->dropped = true;
 	zd_uncharge(e, group->job, storage->device, storage->charge, bytes);

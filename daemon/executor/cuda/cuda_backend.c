@@ -308,10 +308,10 @@ static int cuda_session_open(struct zd_backend *backend, uint64_t session, pid_t
 	return 0;
 }
 
-static void cuda_session_close(struct zd_backend *backend, uint64_t session, bool orderly)
+static void cuda_session_close(struct zd_backend *backend, uint64_t session, bool clean_exit)
 {
 	struct zd_backend_session *found = zd_backend_sessions_take(&backend->sessions, session);
-	if (!found || orderly)
+	if (!found || clean_exit)
 		zd_backend_session_end(found);
 	else
 		zd_cuda_monitor_take(&backend->monitor, zd_cuda_session_of(found));

@@ -74,8 +74,8 @@ void zd_cuda_task_free(struct zd_cuda_task *task)
 		zd_backend_session_unref(&task->session->base);
 	if (task->base.kind == ZD_CMD_REDUCE)
 		free(task->u.reduce.inputs);
-	if (zd_cuda_task_exchanges(task))
-		free(task->u.exchange);
+	if (zd_cuda_task_is_collective(task))
+		free(task->u.collective);
 	if (task->base.kind == ZD_CMD_COMM_OPEN) {
 		free((char *)task->u.comm_open->group);
 		free(task->u.comm_open);

@@ -20,7 +20,7 @@
 #include "executor/cuda/cuda_session.h"
 #include "executor/task.h"
 
-struct zd_cuda_exchange; /* executor/nccl/cuda_comm_command.h */
+struct zd_cuda_collective; /* executor/nccl/cuda_comm_command.h */
 
 struct zd_cuda_task {
 	STAILQ_ENTRY(zd_cuda_task) next;
@@ -52,7 +52,7 @@ struct zd_cuda_task {
 			uint64_t comm;
 			bool abort;
 		} comm_close;
-		struct zd_cuda_exchange *exchange; /* owned */
+		struct zd_cuda_collective *collective; /* owned */
 	} u;
 };
 
@@ -66,7 +66,7 @@ struct zd_cuda_task *zd_cuda_task_new(const struct zd_command *command, struct z
 /* Frees all of a task that has not run, but for a segment to be destroyed: that is left to a worker. */
 void zd_cuda_task_free(struct zd_cuda_task *task);
 
-static inline bool zd_cuda_task_exchanges(const struct zd_cuda_task *task)
+static inline bool zd_cuda_task_is_collective(const struct zd_cuda_task *task)
 {
 	return task->base.kind == ZD_CMD_EXCHANGE || task->base.kind == ZD_CMD_AGREE;
 }

@@ -141,9 +141,9 @@ static int host_session_open(struct zd_backend *backend, uint64_t session, pid_t
 	return 0;
 }
 
-static void host_session_close(struct zd_backend *backend, uint64_t session, bool orderly)
+static void host_session_close(struct zd_backend *backend, uint64_t session, bool clean_exit)
 {
-	(void)orderly;
+	(void)clean_exit;
 	zd_backend_session_end(zd_backend_sessions_take(&backend->sessions, session));
 }
 

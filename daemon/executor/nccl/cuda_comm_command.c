@@ -17,15 +17,15 @@ static void take_comm_open(struct zd_cuda_task *task, const struct zd_command *c
 	task->u.comm_open = desc;
 }
 
-static struct zd_cuda_exchange *new_exchange(struct zd_cuda_task *task, uint64_t comm, const char *what)
+static struct zd_cuda_collective *new_collective(struct zd_cuda_task *task, uint64_t comm, const char *what)
 {
-	struct zd_cuda_exchange *exchange = zd_calloc(1, sizeof(*exchange));
-	exchange->task = task;
-	exchange->comm = comm;
-	(void)snprintf(exchange->what, sizeof(exchange->what), "%s", what);
-	exchange->op.call.dtype = ZEROD_UINT8;
-	exchange->op.call.what = exchange->what;
-	return exchange;
+	struct zd_cuda_collective *collective = zd_calloc(1, sizeof(*collective));
+	collective->task = task;
+	collective->comm = comm;
+	(void)snprintf(collective->what, sizeof(collective->what), "%s", what);
+	collective->op.call.dtype = ZEROD_UINT8;
+	collective->op.call.what = collective->what;
+	return collective;
 }
 
 /* Returns whether all ranks send one block to all, received without gaps: NCCL's allGather is faster than
@@ -35,12 +35,12 @@ static bool gathers_all(const struct zd_exchange_desc *desc)
 	return desc->send_stride == 0 && desc->receive_stride == desc->bytes;
 }
 
-static void take_exchange(struct zd_cuda_task *task, const struct zd_command *command,
-                          struct zd_cuda_segments *segments)
+static void take_collective(struct zd_cuda_task *task, const struct zd_command *command,
+                            struct zd_cuda_segments *segments)
 {
 	const struct zd_exchange_desc *desc = &command->u.exchange;
-	struct zd_cuda_exchange *exchange = new_exchange(task, desc->comm, desc->what);
-	struct zd_cuda_comm_op *op = &exchange->op;
+	struct zd_cuda_collective *collective = new_collective(task, desc->comm, desc->what);
+	struct zd_cuda_comm_op *op = &collective->op;
 	op->call.kind = gathers_all(desc) ? ZD_CUDA_COMM_ALL_GATHER : ZD_CUDA_COMM_EXCHANGE;
 	op->call.numel = desc->bytes;
 	if (op->call.kind == ZD_CUDA_COMM_EXCHANGE) {
@@ -49,20 +49,21 @@ static void take_exchange(struct zd_cuda_task *task, const struct zd_command *co
 	}
 	op->send = zd_cuda_segments_at(segments, &desc->send);
 	op->receive = zd_cuda_segments_at(segments, &desc->receive);
-	exchange->desc = *desc;
-	exchange->desc.what = NULL;
-	task->u.exchange = exchange;
+	collective->desc = *desc;
+	collective->desc.what = NULL;
+	task->u.collective = collective;
 }
 
 static void take_agree(struct zd_cuda_task *task, const struct zd_command *command)
 {
-	struct zd_cuda_exchange *exchange = new_exchange(task, command->u.agree.comm, command->u.agree.what);
+	struct zd_cuda_collective *collective = new_collective(task, command->u.agree.comm,
+	                                                       command->u.agree.what);
 	zd_assert(command->u.agree.bytes <= ZD_AGREE_BYTES);
-	exchange->op.call.kind = ZD_CUDA_COMM_AGREE;
-	exchange->op.call.numel = command->u.agree.bytes;
-	memcpy(exchange->value, command->u.agree.value, command->u.agree.bytes);
-	exchange->op.value = exchange->value;
-	task->u.exchange = exchange;
+	collective->op.call.kind = ZD_CUDA_COMM_AGREE;
+	collective->op.call.numel = command->u.agree.bytes;
+	memcpy(collective->value, command->u.agree.value, command->u.agree.bytes);
+	collective->op.value = collective->value;
+	task->u.collective = collective;
 }
 
 struct zd_cuda_task *zd_cuda_comm_task_new(const struct zd_command *command,
@@ -83,7 +84,7 @@ struct zd_cuda_task *zd_cuda_comm_task_new(const struct zd_command *command,
 		task->u.comm_close.abort = command->u.comm_close.abort;
 		break;
 	case ZD_CMD_EXCHANGE:
-		take_exchange(task, command, segments);
+		take_collective(task, command, segments);
 		break;
 	case ZD_CMD_AGREE:
 		take_agree(task, command);

@@ -13,7 +13,7 @@
 #include "executor/nccl/cuda_comm_queue.h"
 
 /* An EXCHANGE or AGREE. */
-struct zd_cuda_exchange {
+struct zd_cuda_collective {
 	struct zd_cuda_comm_op op;
 	struct zd_cuda_task *task; /* the task that owns the exchange */
 	uint64_t comm;
@@ -21,7 +21,7 @@ struct zd_cuda_exchange {
 	char what[ZD_CUDA_COMM_WHAT];
 	unsigned char value[ZD_AGREE_BYTES];
 	bool ended; /* earlier exchanges of its timeline have not */
-	TAILQ_ENTRY(zd_cuda_exchange) under_way;
+	TAILQ_ENTRY(zd_cuda_collective) under_way;
 };
 
 /* The task of a UNIQUE_IDS, COMM_OPEN, COMM_CLOSE, EXCHANGE or AGREE. `signalled`: see zd_cuda_task_new(). */

@@ -60,7 +60,7 @@ void zd_cuda_comms_deinit(struct zd_cuda_comms *comms)
 
 static bool has_place(const struct zd_cuda_task *task)
 {
-	return zd_cuda_task_exchanges(task) && task->session;
+	return zd_cuda_task_is_collective(task) && task->session;
 }
 
 static void tell_waiters(const struct zd_cuda_task *task)
@@ -78,7 +78,7 @@ static void complete(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
 	struct zd_completion completion = task->completion;
 	if (has_place(task))
-		TAILQ_REMOVE(&comms->under_way, task->u.exchange, under_way);
+		TAILQ_REMOVE(&comms->under_way, task->u.collective, under_way);
 	if (task->session)
 		tell_waiters(task);
 	zd_cuda_task_free(task);
@@ -93,13 +93,13 @@ static void complete(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 static void complete_in_order(struct zd_cuda_comms *comms, const struct zd_cuda_session *session,
                               uint32_t timeline)
 {
-	struct zd_cuda_exchange *exchange, *next;
-	for (exchange = TAILQ_FIRST(&comms->under_way); exchange; exchange = next) {
-		struct zd_cuda_task *task = exchange->task;
-		next = TAILQ_NEXT(exchange, under_way);
+	struct zd_cuda_collective *collective, *next;
+	for (collective = TAILQ_FIRST(&comms->under_way); collective; collective = next) {
+		struct zd_cuda_task *task = collective->task;
+		next = TAILQ_NEXT(collective, under_way);
 		if (task->session != session || task->base.timeline != timeline)
 			continue;
-		if (!exchange->ended)
+		if (!collective->ended)
 			return;
 		complete(comms, task);
 	}
@@ -109,7 +109,7 @@ static void complete_in_order(struct zd_cuda_comms *comms, const struct zd_cuda_
 static void leave_timeline(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
 	struct zd_cuda_session *session = task->session;
-	TAILQ_REMOVE(&comms->under_way, task->u.exchange, under_way);
+	TAILQ_REMOVE(&comms->under_way, task->u.collective, under_way);
 	task->session = NULL;
 	complete_in_order(comms, session, task->base.timeline);
 	zd_backend_session_unref(&session->base);
@@ -142,7 +142,7 @@ static void fail(struct zd_cuda_comms *comms, struct zd_cuda_task *task, const s
 
 static void end(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
-	task->u.exchange->ended = true;
+	task->u.collective->ended = true;
 	if (has_place(task))
 		complete_in_order(comms, task->session, task->base.timeline);
 	else
@@ -152,7 +152,7 @@ static void end(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 void zd_cuda_comms_refuse(struct zd_cuda_comms *comms, struct zd_cuda_task *task, const struct zd_err *why)
 {
 	if (has_place(task))
-		TAILQ_INSERT_TAIL(&comms->under_way, task->u.exchange, under_way);
+		TAILQ_INSERT_TAIL(&comms->under_way, task->u.collective, under_way);
 	fail(comms, task, why);
 }
 
@@ -399,10 +399,10 @@ static void remove_comm(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *o
 /* ---- Exchanges ----------------------------------------------------------------------------------------- */
 
 /* Asserts that the core's locations have room for all blocks. */
-static void check_blocks(const struct zd_cuda_exchange *exchange, const struct zd_cuda_comm_rank *self)
+static void check_blocks(const struct zd_cuda_collective *collective, const struct zd_cuda_comm_rank *self)
 {
-	const struct zd_exchange_desc *desc = &exchange->desc;
-	bool moves_own = exchange->op.call.kind != ZD_CUDA_COMM_EXCHANGE;
+	const struct zd_exchange_desc *desc = &collective->desc;
+	bool moves_own = collective->op.call.kind != ZD_CUDA_COMM_EXCHANGE;
 	uint64_t blocks = self->rank == self->nranks - 1 && !moves_own ? self->nranks - 1 : self->nranks;
 	if (blocks == 0 || desc->bytes == 0)
 		return;
@@ -412,7 +412,7 @@ static void check_blocks(const struct zd_cuda_exchange *exchange, const struct z
 
 static void make_room(struct zd_cuda_task *task, uint32_t nranks)
 {
-	struct zd_cuda_comm_op *op = &task->u.exchange->op;
+	struct zd_cuda_comm_op *op = &task->u.collective->op;
 	struct zd_op_result *result = &task->completion.result;
 	result->values_bytes = (uint32_t)(nranks * op->call.numel);
 	result->values = zd_calloc(result->values_bytes + 1u, 1);
@@ -422,32 +422,33 @@ static void make_room(struct zd_cuda_task *task, uint32_t nranks)
 /* On success the task completes when its operation has ended. */
 static int give(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct zd_err *err)
 {
-	struct zd_cuda_exchange *exchange = task->u.exchange;
-	struct zd_cuda_open_comm *open = find(comms, exchange->comm);
+	struct zd_cuda_collective *collective = task->u.collective;
+	struct zd_cuda_open_comm *open = find(comms, collective->comm);
 	if (!open)
-		return zd_err_set(err, ZEROD_E_STATE, "communicator %" PRIu64 " is not open", exchange->comm);
+		return zd_err_set(err, ZEROD_E_STATE, "communicator %" PRIu64 " is not open",
+		                  collective->comm);
 	if (open->ends && zd_cuda_comm_lives(open->comm))
 		return zd_err_set(err, ZEROD_E_STATE, "group '%s': its communicator is being closed",
 		                  open->comm->self.group);
-	exchange->op.patience_ns = comms->settings->timeout_ns;
+	collective->op.patience_ns = comms->settings->timeout_ns;
 	if (task->base.kind == ZD_CMD_EXCHANGE)
-		check_blocks(exchange, &open->comm->self);
+		check_blocks(collective, &open->comm->self);
 	else
 		make_room(task, open->comm->self.nranks);
-	return zd_cuda_comm_queue_give(open->queue, open->comm, &exchange->op, err);
+	return zd_cuda_comm_queue_give(open->queue, open->comm, &collective->op, err);
 }
 
 /* A SIGNAL stands for all earlier exchanges of the timeline: they complete without a store of their own. */
 static void signal_timeline(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
-	struct zd_cuda_exchange *exchange = TAILQ_FIRST(&comms->under_way);
-	while (task->session && exchange) {
-		const struct zd_cuda_task *before = exchange->task;
+	struct zd_cuda_collective *collective = TAILQ_FIRST(&comms->under_way);
+	while (task->session && collective) {
+		const struct zd_cuda_task *before = collective->task;
 		if (before->session == task->session && before->base.timeline == task->base.timeline) {
-			leave_timeline(comms, exchange->task);
-			exchange = TAILQ_FIRST(&comms->under_way);
+			leave_timeline(comms, collective->task);
+			collective = TAILQ_FIRST(&comms->under_way);
 		} else {
-			exchange = TAILQ_NEXT(exchange, under_way);
+			collective = TAILQ_NEXT(collective, under_way);
 		}
 	}
 	complete(comms, task);
@@ -455,11 +456,11 @@ static void signal_timeline(struct zd_cuda_comms *comms, struct zd_cuda_task *ta
 
 /* ---- Tasks --------------------------------------------------------------------------------------------- */
 
-static void exchange(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
+static void begin_collective(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	if (has_place(task))
-		TAILQ_INSERT_TAIL(&comms->under_way, task->u.exchange, under_way);
+		TAILQ_INSERT_TAIL(&comms->under_way, task->u.collective, under_way);
 	if (give(comms, task, &err))
 		fail(comms, task, &err);
 }
@@ -481,7 +482,7 @@ void zd_cuda_comms_run(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 		break;
 	case ZD_CMD_EXCHANGE:
 	case ZD_CMD_AGREE:
-		exchange(comms, task);
+		begin_collective(comms, task);
 		break;
 	case ZD_CMD_SIGNAL:
 		signal_timeline(comms, task);
@@ -493,9 +494,9 @@ void zd_cuda_comms_run(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 
 /* ---- Progress ------------------------------------------------------------------------------------------ */
 
-static struct zd_cuda_exchange *exchange_of(struct zd_cuda_comm_op *op)
+static struct zd_cuda_collective *collective_of(struct zd_cuda_comm_op *op)
 {
-	return ZD_CONTAINER_OF(op, struct zd_cuda_exchange, op);
+	return ZD_CONTAINER_OF(op, struct zd_cuda_collective, op);
 }
 
 static void take_ended(struct zd_cuda_comms *comms, struct zd_cuda_comm_queue *queue)
@@ -503,9 +504,9 @@ static void take_ended(struct zd_cuda_comms *comms, struct zd_cuda_comm_queue *q
 	struct zd_cuda_comm_op *op;
 	while ((op = zd_cuda_comm_queue_take(queue))) {
 		if (op->err.status)
-			fail(comms, exchange_of(op)->task, &op->err);
+			fail(comms, collective_of(op)->task, &op->err);
 		else
-			end(comms, exchange_of(op)->task);
+			end(comms, collective_of(op)->task);
 	}
 }
 
@@ -531,7 +532,7 @@ static void tell_failure(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *
 		return;
 	open->told = true;
 	STAILQ_FOREACH(op, &open->comm->inflight, next)
-	abort_waiters(comms, exchange_of(op)->task);
+	abort_waiters(comms, collective_of(op)->task);
 }
 
 /* Begins to close the communicator, or aborts a closing that takes too long. Returns whether it has done

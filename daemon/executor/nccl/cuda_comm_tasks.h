@@ -44,7 +44,7 @@ struct zd_cuda_comms {
 	struct zd_cuda_id_makers makers;
 	LIST_HEAD(, zd_cuda_open_comm) open;
 	STAILQ_HEAD(, zd_cuda_waiting_comm) waiting; /* for room, in order */
-	TAILQ_HEAD(, zd_cuda_exchange) under_way;    /* have a fence to store; in order */
+	TAILQ_HEAD(, zd_cuda_collective) under_way;  /* have a fence to store; in order */
 	uint64_t ended;                              /* the number of tasks that have completed */
 	bool stopping;                               /* communicators are freed as soon as they are over */
 };

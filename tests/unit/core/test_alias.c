@@ -270,7 +270,7 @@ static void test_publish_fails(void **state)
 	core_end(rig.core);
 }
 
-/* A reset passes all fences of the lane. So a buffer whose version is still to come is joined by nobody. */
+/* A reset passes all fences of the kind. So a buffer whose version is still to come is joined by nobody. */
 static void test_reset_before_a_publish(void **state)
 {
 	struct rig rig;

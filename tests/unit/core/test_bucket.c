@@ -389,8 +389,8 @@ static void test_a_fill_fails(void **state)
 	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, 4096, 1);
 	uint64_t unit = core_reducers_unit(&g, "w", 5);
 	core_reducers_begin(&g, 3, true);
-	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no lane");
-	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_DEVICE, "no lane");
+	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
+	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_DEVICE, "no device");
 	core_reduce(&g, 0, unit, 1.0f);
 	core_reducers_end(&g);
 	check_units(&g, 1, 1.0f);

@@ -243,10 +243,10 @@ static void test_a_fill_fails(void **state)
 	core_hold(core, ZD_CMD_FILL);
 	struct ahead next = granted(&g, ask(&g, 0, odd));
 	commit(&g, 0, next.entry);
-	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no lane");
+	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
 	core_unhold(core, ZD_CMD_FILL);
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
-	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_DEVICE, "no lane");
+	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_DEVICE, "no device");
 	core_end(core);
 }
 

@@ -248,9 +248,9 @@ static void test_failed_copy(void **state)
 {
 	struct rig *rig = *state;
 	uint64_t requests[RANKS];
-	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "no such lane");
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "no such device");
 	load_all(rig, requests);
-	expect_all(rig, requests, ZEROD_E_DEVICE, "unit 'w': copying rank 0's slice: no such lane");
+	expect_all(rig, requests, ZEROD_E_DEVICE, "unit 'w': copying rank 0's slice: no such device");
 	assert_int_equal(allocated(rig), 0);
 	rig->source = make_room(rig, READER);
 	load_all(rig, requests);

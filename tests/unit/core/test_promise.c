@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_promise.c - promised fences: they pass in the order of their lane, a broken one frees all streams that
- * wait for the lane, and none changes a counter after a reset or the session's end.
+ * test_promise.c - promised fences: they pass in the order of their kind, a broken one frees all streams that
+ * wait for its kind, and none changes a counter after a reset or the session's end.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,9 +28,9 @@ static void start(struct rig *rig)
 	rig->session = zd_session_find(rig->engine, rig->id);
 }
 
-static struct zd_promise *make(const struct rig *rig, enum zd_lane lane)
+static struct zd_promise *make(const struct rig *rig, enum zd_promise_kind kind)
 {
-	return zd_promise_new(rig->engine, rig->session, &rig->engine->devices[1], lane);
+	return zd_promise_new(rig->engine, rig->session, &rig->engine->devices[1], kind);
 }
 
 static uint64_t counter(const struct rig *rig, struct zd_fence fence)
@@ -43,8 +43,8 @@ static void test_lanes_pass_in_order(void **state)
 	struct rig rig;
 	(void)state;
 	start(&rig);
-	struct zd_promise *first = make(&rig, ZD_LANE_GATHERS), *second = make(&rig, ZD_LANE_GATHERS);
-	struct zd_promise *other = make(&rig, ZD_LANE_ENTRIES);
+	struct zd_promise *first = make(&rig, ZD_PROMISE_GATHERS), *second = make(&rig, ZD_PROMISE_GATHERS);
+	struct zd_promise *other = make(&rig, ZD_PROMISE_ENTRIES);
 	struct zd_fence before = first->fence, after = second->fence, elsewhere = other->fence;
 	assert_int_equal(before.timeline, after.timeline);
 	assert_int_not_equal(before.timeline, elsewhere.timeline);
@@ -57,20 +57,20 @@ static void test_lanes_pass_in_order(void **state)
 	core_end(rig.core);
 }
 
-static void test_a_broken_one_frees_its_lane(void **state)
+static void test_a_broken_one_frees_its_kind(void **state)
 {
 	struct rig rig;
 	(void)state;
 	start(&rig);
-	struct zd_promise *kept = make(&rig, ZD_LANE_STEPS), *broken = make(&rig, ZD_LANE_STEPS);
-	struct zd_promise *other = make(&rig, ZD_LANE_STEPS);
+	struct zd_promise *kept = make(&rig, ZD_PROMISE_STEPS), *broken = make(&rig, ZD_PROMISE_STEPS);
+	struct zd_promise *other = make(&rig, ZD_PROMISE_STEPS);
 	struct zd_fence last = other->fence;
 	zd_promise_break(rig.engine, broken);
 	assert_int_equal(counter(&rig, last), ZD_FENCE_ABORTED);
 	assert_int_equal(rig.session->state, ZD_SESSION_POISONED);
 	core_expect(rig.core, core_simple(rig.core, rig.id, ZD_REQ_SESSION_RESET, 0), 0);
 	assert_int_equal(counter(&rig, last), last.value);
-	struct zd_promise *next = make(&rig, ZD_LANE_STEPS);
+	struct zd_promise *next = make(&rig, ZD_PROMISE_STEPS);
 	struct zd_fence fence = next->fence;
 	zd_promise_keep(rig.engine, next);
 	zd_promise_keep(rig.engine, kept); /* void: the counter does not go back */
@@ -84,7 +84,7 @@ static void test_a_session_ends_before_its_promises(void **state)
 	struct rig rig;
 	(void)state;
 	start(&rig);
-	struct zd_promise *first = make(&rig, ZD_LANE_GATHERS), *second = make(&rig, ZD_LANE_GATHERS);
+	struct zd_promise *first = make(&rig, ZD_PROMISE_GATHERS), *second = make(&rig, ZD_PROMISE_GATHERS);
 	zd_promise_keep(rig.engine, second);
 	core_close(rig.core, rig.id);
 	zd_promise_keep(rig.engine, first);
@@ -95,7 +95,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_lanes_pass_in_order),
-	        cmocka_unit_test(test_a_broken_one_frees_its_lane),
+	        cmocka_unit_test(test_a_broken_one_frees_its_kind),
 	        cmocka_unit_test(test_a_session_ends_before_its_promises),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

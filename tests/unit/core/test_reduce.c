@@ -528,17 +528,17 @@ static void device_fails(enum zd_command_kind kind, const char *text)
 		end[rank] = core_backward_end(&g.team, rank);
 	}
 	assert_int_equal(core_pending(core, kind), 2);
-	core_fail_next(core, kind, ZEROD_E_DEVICE, "the lane broke");
+	core_fail_next(core, kind, ZEROD_E_DEVICE, "the device broke");
 	core_run_on(core, kind, 1); /* a copy from rank 1, for rank 0, or rank 1's own sum */
 	core_unhold(core, kind);
 	uint32_t owner = kind == ZD_CMD_COPY ? 0 : 1;
 	for (uint32_t rank = 0; rank < 2; rank++)
 		core_expect_error(core, end[rank], ZEROD_E_DEVICE, text);
 	assert_int_equal(core_usage(core).bucket_bytes + core_usage(core).staging_bytes, 0);
-	core_expect_error(core, core_step(&g.team, 1 - owner), ZEROD_E_DEVICE, "the lane broke");
+	core_expect_error(core, core_step(&g.team, 1 - owner), ZEROD_E_DEVICE, "the device broke");
 	core_expect(core, core_step(&g.team, owner), ZEROD_E_POISONED);
 	core_expect(core, core_simple(core, g.team.session[owner], ZD_REQ_SESSION_RESET, 0), 0);
-	core_expect_error(core, core_step(&g.team, owner), ZEROD_E_DEVICE, "the lane broke");
+	core_expect_error(core, core_step(&g.team, owner), ZEROD_E_DEVICE, "the device broke");
 	assert_int_equal(core_usage(core).target_bytes, 0);
 
 	core_reducers_begin(&g, 3, true);
@@ -552,13 +552,13 @@ static void device_fails(enum zd_command_kind kind, const char *text)
 static void test_a_transfer_fails(void **state)
 {
 	(void)state;
-	device_fails(ZD_CMD_COPY, "a transfer of unit 'w' for rank 0 on device 0: the lane broke");
+	device_fails(ZD_CMD_COPY, "a transfer of unit 'w' for rank 0 on device 0: the device broke");
 }
 
 static void test_a_sum_fails(void **state)
 {
 	(void)state;
-	device_fails(ZD_CMD_REDUCE, "the reduction of unit 'w' for rank 1 on device 1: the lane broke");
+	device_fails(ZD_CMD_REDUCE, "the reduction of unit 'w' for rank 1 on device 1: the device broke");
 }
 
 static void test_a_watch_fails(void **state)

@@ -136,10 +136,10 @@ static void test_late_failure(void **state)
 	struct core_driver *core = open_ahead(&g, &unit, true, &late);
 	(void)state;
 	uint64_t step = core_step(&g.team, 0);
-	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "the lane broke");
+	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "the device broke");
 	core_unhold(core, ZD_CMD_REDUCE);
 	core_expect_error(core, late, ZEROD_E_DEVICE, "the reduction of unit 'w' for rank 1");
-	core_expect_error(core, step, ZEROD_E_DEVICE, "the lane broke");
+	core_expect_error(core, step, ZEROD_E_DEVICE, "the device broke");
 	core_end(core);
 }
 
@@ -182,14 +182,14 @@ static void test_failure_of_a_window_before(void **state)
 	}
 	core_unhold(core, ZD_CMD_COPY);
 	uint64_t ends[] = {core_backward_end(&g.team, 0), core_backward_end(&g.team, 1)};
-	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "the lane broke");
+	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "the device broke");
 	core_run_on(core, ZD_CMD_REDUCE, 1); /* the first unit's, which fails */
 	core_run_on(core, ZD_CMD_REDUCE, 1); /* the second's */
 	core_run_on(core, ZD_CMD_REDUCE, 0); /* the first's end */
 	core_expect(core, ends[1], ZEROD_E_DEVICE);
 	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_SESSION_RESET, 0), 0);
 	core_expect(core, core_step(&g.team, 1), ZEROD_E_DEVICE);
-	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "the lane broke again");
+	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "the device broke again");
 	core_run_on(core, ZD_CMD_REDUCE, 0);
 	core_unhold(core, ZD_CMD_REDUCE);
 	core_expect(core, ends[0], ZEROD_E_DEVICE);

@@ -266,10 +266,10 @@ static void test_zeroing_fails(void **state)
 	(void)state;
 	open_scene(&s);
 	promise_all(&s, steps);
-	core_fail_next(s.core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no lane");
+	core_fail_next(s.core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
 	core_unhold(s.core, ZD_CMD_REDUCE);
 	assert_true(passed(&s, 1, steps[1]));
-	expect_failed(&s, steps[0], ZEROD_E_DEVICE, "no lane");
+	expect_failed(&s, steps[0], ZEROD_E_DEVICE, "no device");
 	core_end(s.core);
 }
 

@@ -202,8 +202,8 @@ static void test_a_fill_that_fails(void **state)
 	(void)state;
 	open_scene(&s);
 	backward(&s, 1, true);
-	core_fail_next(s.core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no lane");
-	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_DEVICE, "no lane");
+	core_fail_next(s.core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
+	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_DEVICE, "no device");
 	take_step(&s, (const float[]){1, 0, 0}); /* as if it had not been asked for */
 	core_end(s.core);
 }

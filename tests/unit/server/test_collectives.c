@@ -141,7 +141,7 @@ static void test_join(void **state)
 	(void)state;
 	assert_int_equal(translate(&join, &args, &err), 0);
 	assert_int_equal(args.u.group_join.local_world_size, 0);
-	assert_false(args.u.group_join.exchange);
+	assert_false(args.u.group_join.nccl_collectives);
 	assert_false(args.u.group_join.hybrid);
 	assert_null(args.u.group_join.ids);
 	join.local_world_size = 4;
@@ -152,7 +152,7 @@ static void test_join(void **state)
 	assert_int_equal(translate(&join, &args, &err), 0);
 	assert_int_equal(args.u.group_join.local_world_size, 4);
 	assert_true(args.u.group_join.hybrid);
-	assert_true(args.u.group_join.exchange);
+	assert_true(args.u.group_join.nccl_collectives);
 	assert_ptr_equal(args.u.group_join.ids, ids);
 	assert_int_equal(args.u.group_join.ids_bytes, sizeof(ids) - ZD_UNIQUE_ID_BYTES);
 	join.unique_ids.len--;

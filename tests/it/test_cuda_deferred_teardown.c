@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_departure.c - trainers on GPUs that are killed: what zeroctl shows until their processes have
- * left, and that their memory comes back; over the doubles of the driver and of NVML.
+ * test_cuda_deferred_teardown.c - trainers on GPUs that are killed: what zeroctl shows until their processes
+ * have left, and that their memory comes back; over the doubles of the driver and of NVML.
  *
  * A trainer is this program with a socket for its argument: it joins, registers a unit, may fork a child, and
  * waits.

@@ -204,5 +204,5 @@ int main(void)
 	        cmocka_unit_test(test_lingering_session_is_nobodys),
 	        cmocka_unit_test(test_end_of_the_engine_with_lingering_sessions),
 	};
-	return cmocka_run_group_tests_name("core/departure", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("core/deferred_teardown", tests, NULL, NULL);
 }

@@ -174,7 +174,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 		free(client);
 		return NULL;
 	}
-	client->link.sock = client->worker.link.sock = client->worker.expected = -1;
+	client->endpoint.sock = client->worker.endpoint.sock = client->worker.expected = -1;
 	client->serial = atomic_fetch_add(&serials, 1) + 1;
 	client->fork_generation = fork_generation;
 	client->deadline_ms = deadline_ms;
@@ -217,11 +217,11 @@ static void free_objects(struct zerod_client *client)
 static void free_client(struct zerod_client *client)
 {
 	free_objects(client);
-	if (client->link.sock >= 0 &&
+	if (client->endpoint.sock >= 0 &&
 	    !is_forked(client)) /* children may have the socket, too: the session ends all the same */
-		(void)shutdown(client->link.sock, SHUT_RDWR);
-	if (client->link.sock >= 0)
-		(void)close(client->link.sock);
+		(void)shutdown(client->endpoint.sock, SHUT_RDWR);
+	if (client->endpoint.sock >= 0)
+		(void)close(client->endpoint.sock);
 	zc_worker_deinit(client);
 	if (client->rings)
 		(void)munmap(client->rings, ZD_RINGS_BYTES);
@@ -427,7 +427,7 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 		return zd_err_errno(err, ENOMEM, "connecting");
 	made->strict = options.strict != 0;
 	made->poison_mode = options.poison != 0 || poison_text()[0] == '1';
-	rc = open_socket(choose_path(&options), zc_deadline_ns(zc_deadline_ms(made, 0)), &made->link.sock,
+	rc = open_socket(choose_path(&options), zc_deadline_ns(zc_deadline_ms(made, 0)), &made->endpoint.sock,
 	                 err);
 	if (!rc) {
 		rc = greet(made, name);

@@ -14,7 +14,7 @@
 
 #define SPINS       1000u
 #define LOOK_AGAIN  20000L /* ns */
-#define CHECK_EVERY 256u   /* looks, until the contexts are asked how they are */
+#define CHECK_EVERY 256u   /* polls between two checks of the contexts */
 
 static bool has_copied(const struct zerod_client *client, uint32_t timeline, uint64_t value)
 {
@@ -140,13 +140,13 @@ static int synchronize(struct zerod_client *client, const struct zc_gpu *gpu, st
 }
 
 /* The caller's stream may have more to do behind the copy, which is not waited for. */
-static int look_again(struct zerod_client *client, const struct zc_fence *copied, uint64_t deadline_ns,
-                      struct zd_err *err)
+static int poll_copied(struct zerod_client *client, const struct zc_fence *copied, uint64_t deadline_ns,
+                       struct zd_err *err)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_AGAIN};
 
-	for (unsigned looks = 1; !has_copied(client, copied->timeline, copied->value); looks++) {
-		if (looks % CHECK_EVERY == 0 && !zc_cuda_alive(client->cuda))
+	for (unsigned polls = 1; !has_copied(client, copied->timeline, copied->value); polls++) {
+		if (polls % CHECK_EVERY == 0 && !zc_cuda_alive(client->cuda))
 			return zd_err_set(err, ZEROD_E_DEVICE, "a GPU failed that was to copy slices");
 		if (zc_now_ns() >= deadline_ns)
 			return zd_err_set(err, ZEROD_E_DEADLINE,
@@ -167,7 +167,7 @@ static int wait_one(struct zerod_client *client, const struct zc_fence *copied, 
 		if (has_copied(client, copied->timeline, copied->value))
 			return 0;
 	if (copied->timeline < ZEROD_MAX_STREAMS)
-		return look_again(client, copied, deadline_ns, err);
+		return poll_copied(client, copied, deadline_ns, err);
 	return synchronize(client, &cuda->gpus[copied->timeline - ZEROD_MAX_STREAMS], err);
 }
 

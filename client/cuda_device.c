@@ -18,7 +18,7 @@
 #define REGISTER    (ZD_CU_HOST_REGISTER_PORTABLE | ZD_CU_HOST_REGISTER_DEVICEMAP)
 #define DRAIN_NS    10000000000ull /* how long the end waits for the trainer's streams */
 #define LOOK_AGAIN  100000L        /* ns */
-#define CHECK_EVERY 64u            /* looks, until the contexts are asked how they are */
+#define CHECK_EVERY 64u            /* polls between two checks of the contexts */
 #define NO_DEVICE   (-1)
 
 /* A client's timelines: its streams', its GPUs' copies', its GPUs' sums'. */
@@ -327,8 +327,8 @@ static bool drain(struct zerod_client *client, const struct zc_cuda *cuda)
 	const struct timespec pause = {.tv_nsec = LOOK_AGAIN};
 	uint64_t deadline_ns = zc_now_ns() + DRAIN_NS;
 
-	for (unsigned looks = 1; !all_written(client, cuda); looks++) {
-		if (looks % CHECK_EVERY == 0 && !zc_cuda_alive(cuda))
+	for (unsigned polls = 1; !all_written(client, cuda); polls++) {
+		if (polls % CHECK_EVERY == 0 && !zc_cuda_alive(cuda))
 			return true; /* what was in its streams is dropped */
 		if (zc_now_ns() >= deadline_ns)
 			return false;

@@ -42,7 +42,7 @@ static void take_loss(struct zerod_client *client)
 /* False when the watch is to stop. POLLHUP is reported whether it is asked for or not. */
 static bool await_loss(const struct zerod_client *client, const struct zc_cuda *cuda)
 {
-	struct pollfd fds[] = {{.fd = client->link.sock, .events = POLLRDHUP},
+	struct pollfd fds[] = {{.fd = client->endpoint.sock, .events = POLLRDHUP},
 	                       {.fd = cuda->stop, .events = POLLIN}};
 
 	while (poll(fds, 2, -1) < 0 && errno == EINTR)

@@ -24,7 +24,7 @@ int zc_device_join(struct zerod_client *client, uint32_t index, struct zd_err *e
 /* ---- The list ------------------------------------------------------------------------------------------ */
 
 struct device_listing {
-	bool (*look)(const Zd__DeviceRow *row, void *arg); /* true: no more rows are wanted */
+	bool (*visit)(const Zd__DeviceRow *row, void *arg); /* true: no more rows are wanted */
 	void *arg;
 	bool done;
 	uint64_t next; /* cursor; 0: no more rows */
@@ -46,14 +46,14 @@ static int take_devices(const Zd__Reply *reply, void *arg)
 	listing->next = list->next;
 	for (size_t i = 0; i < list->n_rows && !listing->done; i++)
 		if (list->rows[i]->row_case == ZD__ROW__ROW_DEVICE)
-			listing->done = listing->look(list->rows[i]->device, listing->arg);
+			listing->done = listing->visit(list->rows[i]->device, listing->arg);
 	return 0;
 }
 
-static int list_devices(struct zerod_client *client, bool (*look)(const Zd__DeviceRow *row, void *arg),
+static int list_devices(struct zerod_client *client, bool (*visit)(const Zd__DeviceRow *row, void *arg),
                         void *arg, struct zd_err *err)
 {
-	struct device_listing listing = {.look = look, .arg = arg, .err = err};
+	struct device_listing listing = {.visit = visit, .arg = arg, .err = err};
 	int rc;
 
 	do {
@@ -93,7 +93,7 @@ static void fill_info(const Zd__DeviceRow *row, struct zerod_device_info *info)
 	zc_result_fill(info, &made, sizeof(made));
 }
 
-static bool look_for_number(const Zd__DeviceRow *row, void *arg)
+static bool match_number(const Zd__DeviceRow *row, void *arg)
 {
 	struct device_search *search = arg;
 
@@ -113,7 +113,7 @@ int zerod_device_get(zerod_client *client, uint32_t device, struct zerod_device_
 	if (!rc)
 		rc = zc_result_check(info, "info", err);
 	if (!rc)
-		rc = list_devices(client, look_for_number, &search, err);
+		rc = list_devices(client, match_number, &search, err);
 	if (!rc && !search.found)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "there is no device %u", device);
 	return rc;
@@ -136,7 +136,7 @@ static void append_name(char names[NAMES_TEXT], const char *name)
 	(void)snprintf(names + used, NAMES_TEXT - used, "%s%s", used ? ", " : "", name);
 }
 
-static bool look_for_name(const Zd__DeviceRow *row, void *arg)
+static bool match_name(const Zd__DeviceRow *row, void *arg)
 {
 	struct device_choice *choice = arg;
 
@@ -165,7 +165,7 @@ int zc_device_find(struct zerod_client *client, const char *uuid, uint32_t *devi
 		                  "device_uuid '%.64s' is a MIG instance, which has no peer access to other "
 		                  "GPUs: zerod serves whole GPUs",
 		                  uuid);
-	rc = list_devices(client, look_for_name, &choice, err);
+	rc = list_devices(client, match_name, &choice, err);
 	if (rc)
 		return rc;
 	if (choice.nmatches == 0)

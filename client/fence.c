@@ -135,7 +135,7 @@ static void sleep_on(const uint64_t *counter, uint64_t seen, uint64_t sleep_ns)
 	(void)syscall(SYS_futex, low_word(counter), FUTEX_WAIT, (uint32_t)seen, &timeout, NULL, 0);
 }
 
-static void look_at_connection(struct zerod_client *client)
+static void check_connection(struct zerod_client *client)
 {
 	pthread_mutex_lock(&client->lock);
 	zc_drain(client);
@@ -170,7 +170,7 @@ static int wait_one(struct zerod_client *client, struct zc_fence fence, uint64_t
 		/* However short the sleeps are, which signals cut. */
 		now_ns = zc_now_ns();
 		if (now_ns - looked_ns >= ZC_POLL_SLICE_NS) {
-			look_at_connection(client);
+			check_connection(client);
 			looked_ns = now_ns;
 		}
 	}
@@ -180,7 +180,7 @@ static int explain(struct zerod_client *client, int rc, struct zc_fence fence, c
                    struct zd_err *err)
 {
 	if (rc == ZEROD_E_ABORTED && client->lost && !client->broken_status)
-		look_at_connection(client);
+		check_connection(client);
 	if (rc == ZEROD_E_ABORTED && client->broken_status)
 		rc = client->broken_status; /* we freed our waits ourselves: there is nobody left to do it */
 	switch (rc) {

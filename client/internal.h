@@ -35,7 +35,7 @@
 #include "client/request.h"
 #include "client/segment.h"
 #include "proto/limits.h"
-#include "proto/link.h"
+#include "proto/endpoint.h"
 #include "proto/zerod.pb-c.h"
 
 /*
@@ -74,9 +74,9 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 /* The channel over which the daemon requests sums of this process, and the thread that makes
  * them (work.c). */
 struct zc_worker {
-	struct zd_link link;       /* sock -1: the daemon requests no sums */
-	struct zd_work_page *page; /* GPUs write the sums' results here; NULL: none */
-	int expected;              /* an eventfd: a request will come soon; -1: none */
+	struct zd_endpoint endpoint; /* sock -1: the daemon requests no sums */
+	struct zd_work_page *page;   /* GPUs write the sums' results here; NULL: none */
+	int expected;                /* an eventfd: a request will come soon; -1: none */
 	/* With cuda_lock: */
 	bool running;
 	pthread_t thread;
@@ -85,9 +85,9 @@ struct zc_worker {
 
 struct zerod_client {
 	/* Set by zerod_connect(), then fixed. */
-	struct zd_link link;    /* the holder of send_lock sends, the `reading` thread receives */
-	struct zd_rings *rings; /* beside it, and beside the worker's; NULL: none */
-	uint64_t serial;        /* identifies this client for ever: threads keep their error texts under it */
+	struct zd_endpoint endpoint; /* the holder of send_lock sends, the `reading` thread receives */
+	struct zd_rings *rings;      /* beside it, and beside the worker's; NULL: none */
+	uint64_t serial; /* identifies this client for ever: threads keep their error texts under it */
 	unsigned fork_generation;
 	uint32_t deadline_ms;
 	bool strict;

@@ -103,7 +103,7 @@ void zc_break(struct zerod_client *client, const struct zd_err *err)
 		(void)zd_err_set(&cause, cause.status, "the daemon has ended, or has closed the connection");
 	memcpy(client->broken_text, cause.text, sizeof(client->broken_text));
 	client->broken_status = cause.status; /* after its text: others read both without the lock */
-	(void)shutdown(client->link.sock, SHUT_RDWR);
+	(void)shutdown(client->endpoint.sock, SHUT_RDWR);
 	for (unsigned i = 0; i < ZC_OP_CHAINS; i++)
 		while ((op = first_open(&client->ops[i])))
 			zc_op_fail(client, op, &cause);
@@ -232,7 +232,7 @@ struct received {
 
 static bool is_ready(const struct zerod_client *client, int timeout_ms, bool or_writable)
 {
-	struct pollfd poll_for = {.fd = client->link.sock, .events = POLLIN};
+	struct pollfd poll_for = {.fd = client->endpoint.sock, .events = POLLIN};
 
 	if (or_writable)
 		poll_for.events |= POLLOUT;
@@ -256,15 +256,15 @@ static int spin(struct zerod_client *client, size_t *nbytes, struct received *re
 	int rc = ZD_FRAME_AGAIN;
 
 	while (rc == ZD_FRAME_AGAIN && zd_spin_may(&client->spin, zc_now_ns()))
-		rc = zd_link_try_recv(&client->link, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
-		                      received->fds, &received->nfds, err);
+		rc = zd_endpoint_try_recv(&client->endpoint, client->receive_buffer, ZD_MAX_PACKET_BYTES,
+		                          nbytes, received->fds, &received->nfds, err);
 	return rc;
 }
 
 /* Is something there before it is time to sleep. */
 static bool naps(const struct zerod_client *client, int timeout_ms)
 {
-	struct pollfd poll_for = {.fd = client->link.sock, .events = POLLIN};
+	struct pollfd poll_for = {.fd = client->endpoint.sock, .events = POLLIN};
 	bool is_long = timeout_ms < 0 || (uint64_t)timeout_ms * NS_PER_MS > ZC_NAPS_NS;
 
 	return is_long && client->naps && client->spin.window_ns > 0 &&
@@ -278,12 +278,12 @@ static int sleep_for_packet(struct zerod_client *client, int timeout_ms, bool or
 	bool napped = naps(client, timeout_ms);
 
 	if (!napped && !or_writable && (timeout_ms < 0 || timeout_ms >= ZC_RECEIVE_SLICE_MS))
-		return zd_link_recv_wait(&client->link, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
-		                         received->fds, &received->nfds, err);
+		return zd_endpoint_recv_wait(&client->endpoint, client->receive_buffer, ZD_MAX_PACKET_BYTES,
+		                             nbytes, received->fds, &received->nfds, err);
 	if (!napped && !is_ready(client, timeout_ms, or_writable))
 		return ZD_FRAME_AGAIN;
-	return zd_link_recv(&client->link, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes, received->fds,
-	                    &received->nfds, err);
+	return zd_endpoint_recv(&client->endpoint, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
+	                        received->fds, &received->nfds, err);
 }
 
 static int receive_packet(struct zerod_client *client, int timeout_ms, bool or_writable, size_t *nbytes,
@@ -295,11 +295,11 @@ static int receive_packet(struct zerod_client *client, int timeout_ms, bool or_w
 		rc = spin(client, nbytes, received, err);
 	if (rc != ZD_FRAME_AGAIN)
 		return rc;
-	if (timeout_ms == 0 || !zd_link_rest(&client->link))
-		return zd_link_try_recv(&client->link, client->receive_buffer, ZD_MAX_PACKET_BYTES, nbytes,
-		                        received->fds, &received->nfds, err);
+	if (timeout_ms == 0 || !zd_endpoint_rest(&client->endpoint))
+		return zd_endpoint_try_recv(&client->endpoint, client->receive_buffer, ZD_MAX_PACKET_BYTES,
+		                            nbytes, received->fds, &received->nfds, err);
 	rc = sleep_for_packet(client, timeout_ms, or_writable, nbytes, received, err);
-	zd_link_look(&client->link);
+	zd_endpoint_start_polling(&client->endpoint);
 	return rc;
 }
 

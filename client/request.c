@@ -189,7 +189,7 @@ static void fail_unsent(struct zerod_client *client, const uint64_t *ids, unsign
 /* The socket is full: waits for room, reading meanwhile. False when the deadline has passed. */
 static bool wait_writable(struct zerod_client *client, uint64_t deadline_ns)
 {
-	struct pollfd poll_for = {.fd = client->link.sock, .events = POLLOUT};
+	struct pollfd poll_for = {.fd = client->endpoint.sock, .events = POLLOUT};
 	bool others_read;
 
 	if (zc_now_ns() >= deadline_ns)
@@ -227,7 +227,7 @@ static int push_packet(struct zerod_client *client, const uint8_t *bytes, size_t
 	int rc;
 
 	client->packets++;
-	while ((rc = zd_link_send(&client->link, bytes, nbytes, NULL, 0, err)) == ZD_FRAME_AGAIN) {
+	while ((rc = zd_endpoint_send(&client->endpoint, bytes, nbytes, NULL, 0, err)) == ZD_FRAME_AGAIN) {
 		if (client->broken_status)
 			return zd_err_set(err, client->broken_status, "%s", client->broken_text);
 		if (!wait_writable(client, deadline_ns))

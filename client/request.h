@@ -24,7 +24,7 @@
 #include "client/fence.h"
 #include "client/segment.h"
 #include "proto/limits.h"
-#include "proto/link.h"
+#include "proto/endpoint.h"
 #include "proto/zerod.pb-c.h"
 
 struct zc_lease;

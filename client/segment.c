@@ -67,12 +67,12 @@ int zc_rings_take(struct zerod_client *client, int fd, struct zd_err *err)
 	if (rc)
 		return rc;
 	client->rings = map;
-	client->link.out.ring = &client->rings->requests;
-	client->link.in.ring = &client->rings->replies;
-	client->worker.link.in.ring = &client->rings->works;
-	client->worker.link.out.ring = &client->rings->answers;
-	zd_link_look(&client->link);
-	zd_link_look(&client->worker.link);
+	client->endpoint.out.ring = &client->rings->requests;
+	client->endpoint.in.ring = &client->rings->replies;
+	client->worker.endpoint.in.ring = &client->rings->works;
+	client->worker.endpoint.out.ring = &client->rings->answers;
+	zd_endpoint_start_polling(&client->endpoint);
+	zd_endpoint_start_polling(&client->worker.endpoint);
 	return 0;
 }
 

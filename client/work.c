@@ -52,7 +52,7 @@ static bool is_stopped(const struct zc_worker *worker)
 /* Blocks until the channel has room, or the thread is to stop. */
 static void await_room(const struct zc_worker *worker)
 {
-	struct pollfd fds[] = {{.fd = worker->link.sock, .events = POLLOUT},
+	struct pollfd fds[] = {{.fd = worker->endpoint.sock, .events = POLLOUT},
 	                       {.fd = worker->stop, .events = POLLIN}};
 
 	while (poll(fds, 2, -1) < 0 && errno == EINTR)
@@ -64,7 +64,7 @@ static void await_room(const struct zc_worker *worker)
 static bool await_socket(struct desk *desk, int timeout_ms)
 {
 	const struct zc_worker *worker = &desk->client->worker;
-	struct pollfd fds[] = {{.fd = worker->link.sock, .events = POLLIN},
+	struct pollfd fds[] = {{.fd = worker->endpoint.sock, .events = POLLIN},
 	                       {.fd = worker->stop, .events = POLLIN},
 	                       {.fd = worker->expected, .events = POLLIN}};
 	uint64_t now_ns = zc_now_ns(), naps_ns = desk->event_ns + ZC_NAPS_NS;
@@ -89,13 +89,13 @@ static bool await_socket(struct desk *desk, int timeout_ms)
 /* The same for a work, wherever it comes. */
 static bool await_work(struct desk *desk, int timeout_ms)
 {
-	struct zd_link *link = &desk->client->worker.link;
+	struct zd_endpoint *endpoint = &desk->client->worker.endpoint;
 	bool come;
 
-	if (!zd_link_rest(link))
+	if (!zd_endpoint_rest(endpoint))
 		return true;
 	come = await_socket(desk, timeout_ms);
-	zd_link_look(link);
+	zd_endpoint_start_polling(endpoint);
 	return come;
 }
 
@@ -104,8 +104,8 @@ static int receive(struct desk *desk, size_t *nbytes, struct zd_err *err)
 {
 	int fds[ZD_MAX_PACKET_FDS];
 	unsigned nfds = 0;
-	int rc = zd_link_try_recv(&desk->client->worker.link, desk->bytes, sizeof(desk->bytes), nbytes, fds,
-	                          &nfds, err);
+	int rc = zd_endpoint_try_recv(&desk->client->worker.endpoint, desk->bytes, sizeof(desk->bytes),
+	                              nbytes, fds, &nfds, err);
 
 	if (rc)
 		return rc;
@@ -129,7 +129,7 @@ static int answer(struct desk *desk, Zd__WorkDone *done, struct zd_err *err)
 	nbytes = zd__work_answers__get_packed_size(&answers);
 	zd_assert(nbytes <= sizeof(bytes)); /* the text is one of struct zd_err */
 	(void)zd__work_answers__pack(&answers, bytes);
-	while ((rc = zd_link_send(&worker->link, bytes, nbytes, NULL, 0, err)) == ZD_FRAME_AGAIN &&
+	while ((rc = zd_endpoint_send(&worker->endpoint, bytes, nbytes, NULL, 0, err)) == ZD_FRAME_AGAIN &&
 	       !is_stopped(worker))
 		await_room(worker);
 	return rc < 0 ? rc : 0;
@@ -301,7 +301,7 @@ static int take_packet(struct desk *desk, size_t nbytes, struct zd_err *err)
 static bool spin(struct desk *desk)
 {
 	while (zd_spin_may(&desk->spin, zc_now_ns()))
-		if (zd_link_is_due(&desk->client->worker.link) || await_socket(desk, 0))
+		if (zd_endpoint_is_due(&desk->client->worker.endpoint) || await_socket(desk, 0))
 			return true;
 	return false;
 }
@@ -390,7 +390,7 @@ int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd
 		(void)close(sock);
 		return rc;
 	}
-	worker->link.sock = sock;
+	worker->endpoint.sock = sock;
 	worker->page = page;
 	/* Without one, the thread is told nothing and sleeps until it is asked. */
 	worker->expected = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -409,7 +409,7 @@ int zc_worker_start(struct zerod_client *client, struct zd_err *err)
 	struct desk *desk;
 	int error;
 
-	if (worker->link.sock < 0 || worker->running)
+	if (worker->endpoint.sock < 0 || worker->running)
 		return 0;
 	worker->stop = eventfd(0, EFD_CLOEXEC);
 	if (worker->stop < 0)
@@ -448,8 +448,8 @@ void zc_worker_deinit(struct zerod_client *client)
 {
 	struct zc_worker *worker = &client->worker;
 
-	if (worker->link.sock >= 0)
-		(void)close(worker->link.sock);
+	if (worker->endpoint.sock >= 0)
+		(void)close(worker->endpoint.sock);
 	if (worker->expected >= 0)
 		(void)close(worker->expected);
 	if (worker->running) /* a forked child, where the thread does not exist */

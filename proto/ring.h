@@ -5,7 +5,7 @@
  *
  * The two processes do not trust each other. Each keeps a private copy of its own place in the ring and
  * checks the other's, and a packet is copied out before it is parsed: a process that writes garbage damages
- * its own connection only. Sleeping and waking are left to the socket (link.h).
+ * its own connection only. Sleeping and waking are left to the socket (endpoint.h).
  */
 #ifndef ZD_PROTO_RING_H
 #define ZD_PROTO_RING_H
@@ -24,7 +24,7 @@
 struct zd_ring {
 	_Alignas(64) _Atomic uint64_t tail; /* the writer's place: bytes written so far */
 	_Alignas(64) _Atomic uint64_t head; /* the reader's */
-	atomic_uint looks;                  /* not 0: the reader polls the ring */
+	atomic_uint polling;                /* not 0: the reader polls the ring */
 	_Alignas(64) uint8_t data[ZD_RING_BYTES];
 };
 _Static_assert(sizeof(struct zd_ring) == 128 + ZD_RING_BYTES, "as PROTOCOL.md has it");

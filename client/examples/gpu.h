@@ -30,7 +30,7 @@ static int (*cuMemcpyDtoHAsync)(void *to, const void *from, size_t bytes, void *
 /* By way of the driver's own look-up, which knows versions. */
 static int (*cuGetProcAddress)(const char *name, void **function, int version, uint64_t flags, int *status);
 
-static void look_up(const char *name, void *function)
+static void resolve_symbol(const char *name, void *function)
 {
 	void *found = NULL;
 	if (cuGetProcAddress(name, &found, 12000, 0, NULL) || !found) {
@@ -49,14 +49,14 @@ static void load_driver(void)
 		exit(EXIT_FAILURE);
 	}
 	memcpy(&cuGetProcAddress, &found, sizeof(found));
-	look_up("cuInit", &cuInit);
-	look_up("cuDeviceGetCount", &cuDeviceGetCount);
-	look_up("cuDeviceGetUuid", &cuDeviceGetUuid);
-	look_up("cuDevicePrimaryCtxRetain", &cuDevicePrimaryCtxRetain);
-	look_up("cuCtxSetCurrent", &cuCtxSetCurrent);
-	look_up("cuStreamCreateWithPriority", &cuStreamCreateWithPriority);
-	look_up("cuMemcpyHtoDAsync", &cuMemcpyHtoDAsync);
-	look_up("cuMemcpyDtoHAsync", &cuMemcpyDtoHAsync);
+	resolve_symbol("cuInit", &cuInit);
+	resolve_symbol("cuDeviceGetCount", &cuDeviceGetCount);
+	resolve_symbol("cuDeviceGetUuid", &cuDeviceGetUuid);
+	resolve_symbol("cuDevicePrimaryCtxRetain", &cuDevicePrimaryCtxRetain);
+	resolve_symbol("cuCtxSetCurrent", &cuCtxSetCurrent);
+	resolve_symbol("cuStreamCreateWithPriority", &cuStreamCreateWithPriority);
+	resolve_symbol("cuMemcpyHtoDAsync", &cuMemcpyHtoDAsync);
+	resolve_symbol("cuMemcpyDtoHAsync", &cuMemcpyDtoHAsync);
 }
 
 static void must(int result, const char *what)

@@ -116,7 +116,7 @@ struct found {
 	uint64_t named, named_id; /* so many rows have this name, the last one this id */
 };
 
-static struct found look_up(const json_t *rows, const char *const *keys, const char *text, uint64_t number)
+static struct found find_row(const json_t *rows, const char *const *keys, const char *text, uint64_t number)
 {
 	struct found found = {.is_id = false};
 	size_t index;
@@ -144,7 +144,7 @@ int zd_ctl_list_find(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, c
 	int status = zd_ctl_list_fetch(ctl, listing, &rows);
 	if (status)
 		return status;
-	struct found found = look_up(rows, keys, text, number);
+	struct found found = find_row(rows, keys, text, number);
 	json_decref(rows);
 	if (found.is_id && found.named > 0)
 		return zd_ctl_fail(ZEROD_E_INVALID,

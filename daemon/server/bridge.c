@@ -37,10 +37,10 @@ static void on_done(void *arg, const struct zd_completion *completion)
 	}
 	first = arrived->count == 0;
 	arrived->items[arrived->count++] = *completion;
-	atomic_store(&bridge->narrived, arrived->count); /* must precede the read of `looks` */
+	atomic_store(&bridge->narrived, arrived->count); /* must precede the read of `polling` */
 	(void)pthread_mutex_unlock(&bridge->lock);
 	/* The loop empties the whole array, so only the first completion has to wake it. */
-	if (first && !atomic_load(&bridge->looks))
+	if (first && !atomic_load(&bridge->polling))
 		(void)uv_async_send(&bridge->wake);
 }
 
@@ -79,7 +79,7 @@ static void on_wake(uv_async_t *wake)
 {
 	struct zd_bridge *bridge = wake->data;
 
-	zd_loop_list(loop_of(bridge), &bridge->look);
+	zd_loop_list(loop_of(bridge), &bridge->poll_source);
 	take_arrived(bridge);
 }
 
@@ -235,8 +235,8 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 	if (rc)
 		return zd_loop_error(err, rc, "making the handle by which executors wake the loop");
 	bridge->wake.data = bridge;
-	bridge->look = (struct zd_look){
-	        .has = has_arrived, .take = take_arrived, .arg = bridge, .looks = &bridge->looks};
+	bridge->poll_source = (struct zd_poll_source){
+	        .has = has_arrived, .take = take_arrived, .arg = bridge, .polling = &bridge->polling};
 	(void)pthread_mutex_init(&bridge->lock, NULL);
 	rc = bridge->ops->open(&backend_config, &bridge->backend, err);
 	if (rc) {
@@ -254,7 +254,7 @@ void zd_bridge_close(struct zd_bridge *bridge)
 {
 	if (!bridge->backend)
 		return;
-	zd_loop_drop(loop_of(bridge), &bridge->look);
+	zd_loop_drop(loop_of(bridge), &bridge->poll_source);
 	bridge->ops->close(bridge->backend);
 	bridge->backend = NULL;
 	zd_engine_free(bridge->engine);

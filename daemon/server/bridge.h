@@ -52,8 +52,8 @@ struct zd_bridge {
 	struct zd_api *api;            /* which the bridge is part of */
 	struct zd_timer timer;
 	uv_async_t wake;
-	struct zd_look look; /* polled for completions while the loop is awake */
-	atomic_uint looks;
+	struct zd_poll_source poll_source; /* polled for completions while the loop is awake */
+	atomic_uint polling;
 	pthread_mutex_t lock;
 	struct zd_completions arrived; /* protected by `lock` */
 	atomic_size_t narrived;        /* arrived.count, readable without the lock */

@@ -11,7 +11,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "proto/link.h"
+#include "proto/endpoint.h"
 #include "server/conn.h"
 #include "server/loop.h"
 
@@ -19,8 +19,8 @@ struct zd_channel {
 	struct zd_conns *conns;
 	const struct zd_channel_ops *ops;
 	void *arg;
-	struct zd_link client;
-	struct zd_look look; /* polled for answers in the ring */
+	struct zd_endpoint client;
+	struct zd_poll_source poll_source; /* polled for answers in the ring */
 	bool broken;
 	uv_poll_t readiness;
 };
@@ -34,10 +34,10 @@ static void poll_for(struct zd_channel *channel, int events)
 	zd_assert(rc == 0); /* fails only for handles that are closing */
 }
 
-static void look_at_ring(struct zd_channel *channel)
+static void poll_ring(struct zd_channel *channel)
 {
 	if (channel->client.in.ring)
-		zd_loop_list(channel->conns->loop, &channel->look);
+		zd_loop_list(channel->conns->loop, &channel->poll_source);
 }
 
 static void break_off(struct zd_channel *channel, const struct zd_err *why)
@@ -45,7 +45,7 @@ static void break_off(struct zd_channel *channel, const struct zd_err *why)
 	if (channel->broken)
 		return;
 	channel->broken = true;
-	zd_loop_drop(channel->conns->loop, &channel->look);
+	zd_loop_drop(channel->conns->loop, &channel->poll_source);
 	(void)uv_poll_stop(&channel->readiness);
 	channel->ops->broken(channel->arg, why);
 }
@@ -58,7 +58,7 @@ static void receive(struct zd_channel *channel)
 	unsigned nfds = 0;
 	size_t nbytes;
 	struct zd_err err;
-	int rc = zd_link_recv(&channel->client, inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds, &err);
+	int rc = zd_endpoint_recv(&channel->client, inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds, &err);
 
 	for (unsigned i = 0; rc == 0 && i < nfds; i++)
 		(void)close(fds[i]);
@@ -87,7 +87,7 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 		poll_for(channel, UV_READABLE);
 		channel->ops->writable(channel->arg);
 	} else {
-		look_at_ring(channel);
+		poll_ring(channel);
 		receive(channel);
 	}
 	zd_conns_flush(conns);
@@ -97,7 +97,7 @@ static bool has_answer(const void *arg)
 {
 	const struct zd_channel *channel = arg;
 
-	return zd_link_is_due(&channel->client);
+	return zd_endpoint_is_due(&channel->client);
 }
 
 static void take_answer(void *arg)
@@ -146,22 +146,22 @@ void zd_channel_use_rings(struct zd_channel *channel, struct zd_ring *works, str
 {
 	channel->client.in.ring = answers;
 	channel->client.out.ring = works;
-	channel->look = (struct zd_look){
-	        .has = has_answer, .take = take_answer, .arg = channel, .looks = &answers->looks};
+	channel->poll_source = (struct zd_poll_source){
+	        .has = has_answer, .take = take_answer, .arg = channel, .polling = &answers->polling};
 }
 
 void zd_channel_close(struct zd_channel *channel)
 {
 	if (!channel)
 		return;
-	zd_loop_drop(channel->conns->loop, &channel->look);
+	zd_loop_drop(channel->conns->loop, &channel->poll_source);
 	(void)shutdown(channel->client.sock, SHUT_RDWR);
 	uv_close((uv_handle_t *)&channel->readiness, handle_closed);
 }
 
 int zd_channel_send(struct zd_channel *channel, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
 {
-	int rc = zd_link_send(&channel->client, bytes, nbytes, NULL, 0, err);
+	int rc = zd_endpoint_send(&channel->client, bytes, nbytes, NULL, 0, err);
 
 	if (rc == ZD_FRAME_AGAIN && !channel->broken)
 		poll_for(channel, UV_READABLE | UV_WRITABLE);

@@ -31,7 +31,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/sm.h"
-#include "proto/link.h"
+#include "proto/endpoint.h"
 #include "server/loop.h"
 #include "server/packet.h"
 
@@ -58,8 +58,8 @@ struct zd_conn {
 	const struct zd_conn_ops *ops;
 	void *arg;
 	struct zd_creds creds;
-	struct zd_link client;
-	struct zd_look look; /* polled for requests in the ring */
+	struct zd_endpoint client;
+	struct zd_poll_source poll_source; /* polled for requests in the ring */
 	uint8_t state;
 	bool welcome; /* its hello was accepted */
 	bool dirty, stalled;
@@ -150,7 +150,7 @@ static void finish(struct zd_conn *conn)
 	discard_unread(conn);
 	TAILQ_REMOVE(&conns->all, conn, link);
 	conns->count--;
-	zd_loop_drop(conns->loop, &conn->look);
+	zd_loop_drop(conns->loop, &conn->poll_source);
 	uv_close((uv_handle_t *)&conn->timer, handle_closed);
 	uv_close((uv_handle_t *)&conn->readiness, handle_closed);
 	uv_close((uv_handle_t *)&conn->death, handle_closed);
@@ -172,10 +172,10 @@ static void poll_for(struct zd_conn *conn, int events)
 	zd_assert(rc == 0); /* fails only for handles that are closing */
 }
 
-static void look_at_ring(struct zd_conn *conn)
+static void poll_ring(struct zd_conn *conn)
 {
 	if (conn->client.in.ring)
-		zd_loop_list(conn->conns->loop, &conn->look);
+		zd_loop_list(conn->conns->loop, &conn->poll_source);
 }
 
 static void update_poll(struct zd_conn *conn)
@@ -207,7 +207,7 @@ static int send_packet(struct zd_conn *conn, struct zd_packet *packet, struct zd
 
 	if (packet->nfds > 0 && !fds_fit(conn, packet->nfds))
 		return STALLED;
-	rc = zd_link_send(&conn->client, packet->bytes, packet->nbytes, packet->fds, packet->nfds, err);
+	rc = zd_endpoint_send(&conn->client, packet->bytes, packet->nbytes, packet->fds, packet->nfds, err);
 	if (rc == 0)
 		conn->unread_fds += packet->nfds;
 	return rc;
@@ -244,7 +244,7 @@ static void send_backlog(struct zd_conn *conn)
 	if (rc < 0)
 		zd_conn_end(conn, &err);
 	if (STAILQ_EMPTY(&conn->backlog))
-		look_at_ring(conn);
+		poll_ring(conn);
 	update_poll(conn);
 }
 
@@ -392,7 +392,7 @@ static void receive(struct zd_conn *conn)
 	unsigned nfds = 0;
 	size_t nbytes;
 	struct zd_err err;
-	int rc = zd_link_recv(&conn->client, inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds, &err);
+	int rc = zd_endpoint_recv(&conn->client, inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds, &nfds, &err);
 
 	for (unsigned i = 0; rc == 0 && i < nfds; i++)
 		(void)close(fds[i]);
@@ -423,7 +423,7 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 	if (status < 0)
 		conn->polled = 0;
 	if (STAILQ_EMPTY(&conn->backlog)) {
-		look_at_ring(conn);
+		poll_ring(conn);
 		receive(conn);
 	} else {
 		send_backlog(conn);
@@ -437,7 +437,7 @@ static bool has_request(const void *arg)
 {
 	const struct zd_conn *conn = arg;
 
-	return conn->state == OPEN && STAILQ_EMPTY(&conn->backlog) && zd_link_is_due(&conn->client);
+	return conn->state == OPEN && STAILQ_EMPTY(&conn->backlog) && zd_endpoint_is_due(&conn->client);
 }
 
 static void take_request(void *arg)
@@ -585,9 +585,9 @@ void zd_conn_use_rings(struct zd_conn *conn, struct zd_ring *requests, struct zd
 {
 	conn->client.in.ring = requests;
 	conn->client.out.ring = replies;
-	conn->look = (struct zd_look){
-	        .has = has_request, .take = take_request, .arg = conn, .looks = &requests->looks};
-	look_at_ring(conn);
+	conn->poll_source = (struct zd_poll_source){
+	        .has = has_request, .take = take_request, .arg = conn, .polling = &requests->polling};
+	poll_ring(conn);
 }
 
 const struct zd_creds *zd_conn_creds(const struct zd_conn *conn)

@@ -3,8 +3,8 @@
  * loop.c - the daemon's event loop.
  *
  * All of the daemon but the backend's threads runs on it. What must hold: no callback blocks. Every handle
- * has one owner, which closes it before zd_loop_deinit(). Before the loop sleeps it first sets all `looks` to
- * 0, so that writers wake it, and then finds no event.
+ * has one owner, which closes it before zd_loop_deinit(). Before the loop sleeps it first sets all `polling`
+ * to 0, so that writers wake it, and then finds no event.
  */
 #include "server/loop.h"
 
@@ -23,8 +23,8 @@ int zd_loop_init(struct zd_loop *loop, struct zd_err *err)
 		return zd_loop_error(err, rc, "making the event loop");
 	loop->spin = (struct zd_spin){.window_ns = 0};
 	loop->active = loop->stopped = false;
-	TAILQ_INIT(&loop->looks);
-	loop->nlooks = 0;
+	TAILQ_INIT(&loop->poll_sources);
+	loop->npoll_sources = 0;
 	loop->may_wait = false;
 	(void)uv_prepare_init(&loop->uv, &loop->before_sleep);
 	(void)uv_prepare_start(&loop->before_sleep, on_before_sleep);
@@ -59,55 +59,56 @@ void zd_loop_expect(struct zd_loop *loop)
 
 /* ---- Polling ------------------------------------------------------------------------------------------- */
 
-void zd_loop_list(struct zd_loop *loop, struct zd_look *look)
+void zd_loop_list(struct zd_loop *loop, struct zd_poll_source *source)
 {
-	if (look->listed || !zd_loop_spins(loop))
+	if (source->listed || !zd_loop_spins(loop))
 		return;
-	TAILQ_INSERT_TAIL(&loop->looks, look, link);
-	loop->nlooks++;
-	look->listed = true;
-	atomic_store_explicit(look->looks, 1, memory_order_relaxed);
+	TAILQ_INSERT_TAIL(&loop->poll_sources, source, link);
+	loop->npoll_sources++;
+	source->listed = true;
+	atomic_store_explicit(source->polling, 1, memory_order_relaxed);
 }
 
-void zd_loop_drop(struct zd_loop *loop, struct zd_look *look)
+void zd_loop_drop(struct zd_loop *loop, struct zd_poll_source *source)
 {
-	if (!look->listed)
+	if (!source->listed)
 		return;
-	TAILQ_REMOVE(&loop->looks, look, link);
-	loop->nlooks--;
-	look->listed = false;
-	atomic_store(look->looks, 0);
+	TAILQ_REMOVE(&loop->poll_sources, source, link);
+	loop->npoll_sources--;
+	source->listed = false;
+	atomic_store(source->polling, 0);
 }
 
 /* Handles one event of each source, so that a busy source does not delay others. Handlers may drop
  * sources. */
-static void look_around(struct zd_loop *loop)
+static void poll_sources_once(struct zd_loop *loop)
 {
-	struct zd_look *look;
+	struct zd_poll_source *source;
 
-	for (unsigned left = loop->nlooks; left > 0 && (look = TAILQ_FIRST(&loop->looks)); left--) {
-		TAILQ_REMOVE(&loop->looks, look, link);
-		TAILQ_INSERT_TAIL(&loop->looks, look, link);
-		if (look->has(look->arg))
-			look->take(look->arg);
+	for (unsigned left = loop->npoll_sources; left > 0 && (source = TAILQ_FIRST(&loop->poll_sources));
+	     left--) {
+		TAILQ_REMOVE(&loop->poll_sources, source, link);
+		TAILQ_INSERT_TAIL(&loop->poll_sources, source, link);
+		if (source->has(source->arg))
+			source->take(source->arg);
 	}
 }
 
 /* Drops all sources and returns true, unless one of them has an event. */
 static bool may_sleep(struct zd_loop *loop)
 {
-	struct zd_look *look;
+	struct zd_poll_source *source;
 	bool any = false;
 
-	TAILQ_FOREACH (look, &loop->looks, link)
-		atomic_store(look->looks, 0);
-	TAILQ_FOREACH (look, &loop->looks, link)
-		any |= look->has(look->arg);
+	TAILQ_FOREACH (source, &loop->poll_sources, link)
+		atomic_store(source->polling, 0);
+	TAILQ_FOREACH (source, &loop->poll_sources, link)
+		any |= source->has(source->arg);
 	if (any)
-		TAILQ_FOREACH (look, &loop->looks, link)
-			atomic_store_explicit(look->looks, 1, memory_order_relaxed);
-	while (!any && (look = TAILQ_FIRST(&loop->looks)))
-		zd_loop_drop(loop, look);
+		TAILQ_FOREACH (source, &loop->poll_sources, link)
+			atomic_store_explicit(source->polling, 1, memory_order_relaxed);
+	while (!any && (source = TAILQ_FIRST(&loop->poll_sources)))
+		zd_loop_drop(loop, source);
 	return !any;
 }
 
@@ -117,7 +118,7 @@ static void on_before_sleep(uv_prepare_t *handle)
 	struct zd_loop *loop = (struct zd_loop *)handle->loop; /* `uv` is its first member */
 
 	if (loop->may_wait && !may_sleep(loop))
-		uv_stop(&loop->uv); /* for this turn only */
+		uv_stop(&loop->uv); /* for this iteration only */
 }
 
 /* ---- Running ------------------------------------------------------------------------------------------- */
@@ -135,19 +136,19 @@ static bool spins(struct zd_loop *loop)
 	return zd_spin_may(&loop->spin, now_ns);
 }
 
-bool zd_loop_turn(struct zd_loop *loop, bool wait)
+bool zd_loop_run_once(struct zd_loop *loop, bool wait)
 {
 	bool alive;
 
 	loop->may_wait = wait && !spins(loop);
 	alive = uv_run(&loop->uv, loop->may_wait ? UV_RUN_ONCE : UV_RUN_NOWAIT) != 0;
-	look_around(loop);
+	poll_sources_once(loop);
 	return alive;
 }
 
 void zd_loop_run(struct zd_loop *loop)
 {
-	while (!loop->stopped && zd_loop_turn(loop, true))
+	while (!loop->stopped && zd_loop_run_once(loop, true))
 		continue;
 	loop->stopped = false;
 }

@@ -18,24 +18,24 @@ struct zd_err;
  * the writers need not wake the loop. An event of the same source by a handle lists the source, because
  * another event often follows soon.
  */
-struct zd_look {
+struct zd_poll_source {
 	/* Returns whether there is an event that may be handled now. */
 	bool (*has)(const void *arg);
 	/* Handles one event, like a callback of the loop. It may list and drop any source. */
 	void (*take)(void *arg);
 	void *arg;
-	atomic_uint *looks; /* not 0 while listed; otherwise the writers wake the loop */
+	atomic_uint *polling; /* not 0 while listed; otherwise the writers wake the loop */
 	bool listed;
-	TAILQ_ENTRY(zd_look) link;
+	TAILQ_ENTRY(zd_poll_source) link;
 };
 
 struct zd_loop {
 	uv_loop_t uv;
 	struct zd_spin spin; /* busy-polling for events within microseconds of the last one */
-	TAILQ_HEAD(, zd_look) looks;
-	unsigned nlooks;
+	TAILQ_HEAD(, zd_poll_source) poll_sources;
+	unsigned npoll_sources;
 	uv_prepare_t before_sleep;
-	bool may_wait; /* this turn may sleep if there is no event */
+	bool may_wait; /* this iteration may sleep if there is no event */
 	bool active;   /* an event has occurred since the last check */
 	bool stopped;
 };
@@ -61,17 +61,17 @@ static inline bool zd_loop_spins(const struct zd_loop *loop)
 }
 
 /* The loop polls the source at least once, and until it sleeps. Does nothing if the loop never busy-polls. */
-void zd_loop_list(struct zd_loop *loop, struct zd_look *look);
+void zd_loop_list(struct zd_loop *loop, struct zd_poll_source *source);
 /* Stops polling the source; does nothing if it is not listed. Must be called before the source, or the memory
  * that it reads, is freed. */
-void zd_loop_drop(struct zd_loop *loop, struct zd_look *look);
+void zd_loop_drop(struct zd_loop *loop, struct zd_poll_source *source);
 
 /* Announces an event within microseconds, for which the loop busy-polls. Called on the loop's thread. */
 void zd_loop_expect(struct zd_loop *loop);
 
 /* Handles the pending events; with `wait`, sleeps first if there is none. Returns false if no handle is
  * active. */
-bool zd_loop_turn(struct zd_loop *loop, bool wait);
+bool zd_loop_run_once(struct zd_loop *loop, bool wait);
 /* Handles events until zd_loop_stop(). */
 void zd_loop_run(struct zd_loop *loop);
 void zd_loop_stop(struct zd_loop *loop);

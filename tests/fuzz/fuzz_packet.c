@@ -130,7 +130,7 @@ static void turn_loop(void)
 {
 	/* Once for what is readable, once for what that has woken. */
 	for (int i = 0; i < 2; i++)
-		(void)zd_loop_turn(&scene.loop, false);
+		(void)zd_loop_run_once(&scene.loop, false);
 }
 
 static void drop_client(struct client *client)

@@ -247,7 +247,7 @@ static void test_works_by_the_ring(void **state)
 	for (uint32_t i = 0; i < c->world_size; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
 	reduce_by_ring(c, &unit, buckets);
-	while (atomic_load(&c->ranks[0].client->rings->works.looks)) /* until the thread sleeps */
+	while (atomic_load(&c->ranks[0].client->rings->works.polling)) /* until the thread sleeps */
 		(void)sched_yield();
 	reduce_by_ring(c, &unit, buckets);
 	contract_close(c);

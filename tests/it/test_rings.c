@@ -49,9 +49,9 @@ static void call_by_rings(zerod_client *client)
 	uint64_t requests, replies;
 
 	assert_non_null(client->rings);
-	requests = client->link.out.place;
-	replies = client->link.in.place;
-	while (client->link.out.place == requests || client->link.in.place == replies)
+	requests = client->endpoint.out.place;
+	replies = client->endpoint.in.place;
+	while (client->endpoint.out.place == requests || client->endpoint.in.place == replies)
 		assert_status(client, status_call(client), ZEROD_OK);
 }
 
@@ -154,7 +154,7 @@ static void test_a_client_that_writes_nonsense(void **state)
 	call_by_rings(client);
 	call_by_rings(other);
 	memset(&client->rings->requests, 0xff, sizeof(client->rings->requests));
-	client->link.out.ring = NULL; /* what it asks goes by the socket */
+	client->endpoint.out.ring = NULL; /* what it asks goes by the socket */
 	while (status_call(client) == ZEROD_OK)
 		continue;
 	assert_status(client, status_call(client), ZEROD_E_PROTOCOL);
@@ -180,7 +180,7 @@ static void test_rings_of_an_ended_session_are_empty(void **state)
 	call_by_rings(client);
 	rings = client->rings;
 	client->rings = NULL; /* stay mapped */
-	client->link.in.ring = client->link.out.ring = NULL;
+	client->endpoint.in.ring = client->endpoint.out.ring = NULL;
 	zerod_close(client);
 	while (memcmp(rings, zeros, sizeof(zeros)) != 0)
 		(void)sched_yield();

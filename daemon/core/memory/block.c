@@ -180,16 +180,16 @@ static bool fits(const struct zd_block *block, const struct request *request)
 	return zd_align_up(block->offset, request->align) + request->bytes <= block->offset + block->bytes;
 }
 
-/* The smallest of the bin's first `looks` blocks that fits. */
-static struct zd_block *tightest(const struct zd_block_range *range, unsigned bin, unsigned looks,
+/* The smallest of the bin's first `tries` blocks that fits. */
+static struct zd_block *tightest(const struct zd_block_range *range, unsigned bin, unsigned tries,
                                  const struct request *request)
 {
 	struct zd_block *found = NULL;
 
 	if (bin / SUB_BINS >= range->nrows)
 		return NULL;
-	for (struct zd_block *block = range->rows[bin / SUB_BINS].bins[bin % SUB_BINS]; block && looks > 0;
-	     block = block->bin_next, looks--) {
+	for (struct zd_block *block = range->rows[bin / SUB_BINS].bins[bin % SUB_BINS]; block && tries > 0;
+	     block = block->bin_next, tries--) {
 		if ((found && found->bytes <= block->bytes) || !fits(block, request))
 			continue;
 		found = block;

@@ -42,7 +42,7 @@ static bool is_gone(const struct zd_cuda_monitor *monitor, const struct zd_cuda_
 	return known || has_exited(session);
 }
 
-static void look_at_processes(struct zd_cuda_monitor *monitor)
+static void poll_processes(struct zd_cuda_monitor *monitor)
 {
 	struct zd_cuda_session *session = LIST_FIRST(&monitor->lingering);
 	while (session) {
@@ -80,7 +80,7 @@ static struct zd_cuda_device *find_device(const struct zd_cuda_monitor *monitor,
 	return NULL;
 }
 
-static void look_at_xids(struct zd_cuda_monitor *monitor)
+static void poll_xids(struct zd_cuda_monitor *monitor)
 {
 	struct zd_nvml_xid event;
 	while (monitor->nvml && zd_nvml_next_xid(monitor->nvml, &event)) {
@@ -98,7 +98,7 @@ static void look_at_xids(struct zd_cuda_monitor *monitor)
 
 /* ---- Load ---------------------------------------------------------------------------------------------- */
 
-static void look_at_load(struct zd_cuda_monitor *monitor)
+static void poll_load(struct zd_cuda_monitor *monitor)
 {
 	for (uint32_t i = 0; monitor->nvml && i < monitor->devices->count; i++) {
 		struct zd_cuda_device *device = &monitor->devices->all[i];
@@ -142,15 +142,15 @@ static void *monitor_main(void *arg)
 	while (!monitor->stopping) {
 		take_arrived(monitor);
 		pthread_mutex_unlock(&monitor->lock);
-		look_at_processes(monitor);
+		poll_processes(monitor);
 		uint64_t now_ns = zd_thread_now_ns();
 		if (now_ns - xids_at_ns >= XID_NS) {
 			xids_at_ns = now_ns;
-			look_at_xids(monitor);
+			poll_xids(monitor);
 		}
 		if (now_ns - load_at_ns >= LOAD_NS) {
 			load_at_ns = now_ns;
-			look_at_load(monitor);
+			poll_load(monitor);
 		}
 		pthread_mutex_lock(&monitor->lock);
 		rest(monitor);

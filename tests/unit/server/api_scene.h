@@ -76,7 +76,7 @@ static inline struct delivery scene_receive(struct scene *scene, int sock)
 
 	while ((rc = zd_frame_recv(sock, scene->received, sizeof(scene->received), &delivery.nbytes, fds,
 	                           &delivery.nfds, NULL)) == ZD_FRAME_AGAIN)
-		(void)zd_loop_turn(&scene->loop, true);
+		(void)zd_loop_run_once(&scene->loop, true);
 	if (rc != 0) {
 		assert_int_equal(rc, ZEROD_E_DISCONNECTED);
 		return (struct delivery){.packet = NULL};

@@ -68,7 +68,7 @@ static void close_scene(struct scene *scene)
 	zd_conns_deinit(&scene->conns);
 }
 
-static void turn(struct scene *scene)
+static void run_loop(struct scene *scene)
 {
 	(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
 }
@@ -113,10 +113,10 @@ static void test_packets_come_one_by_one(void **state)
 	open_scene(&scene);
 	client_says(&scene, "one");
 	client_says(&scene, "two");
-	turn(&scene);
+	run_loop(&scene);
 	assert_int_equal(scene.npackets, 1);
 	assert_string_equal(scene.last, "one");
-	turn(&scene);
+	run_loop(&scene);
 	assert_string_equal(scene.last, "two");
 	close_scene(&scene);
 }
@@ -131,12 +131,12 @@ static void test_no_room_is_told_and_passes(void **state)
 	open_scene(&scene);
 	count = fill(&scene);
 	client_says(&scene, "busy");
-	turn(&scene);
+	run_loop(&scene);
 	assert_int_equal(scene.npackets, 1);
 	assert_int_equal(scene.nwritable, 0);
 	while (count-- > 0)
 		read_one(&scene);
-	turn(&scene);
+	run_loop(&scene);
 	assert_int_equal(scene.nwritable, 1);
 	(void)fill(&scene); /* asked for again: told again */
 	assert_int_equal(scene.nbroken, 0);
@@ -152,10 +152,10 @@ static void test_its_end_is_told_once(void **state)
 	client_says(&scene, "last");
 	assert_int_equal(close(scene.client), 0);
 	scene.client = -1;
-	turn(&scene);
+	run_loop(&scene);
 	assert_string_equal(scene.last, "last");
 	assert_int_equal(scene.nbroken, 0);
-	turn(&scene);
+	run_loop(&scene);
 	assert_int_equal(scene.nbroken, 1);
 	assert_int_equal(scene.why.status, ZEROD_E_DISCONNECTED);
 	assert_int_equal(zd_channel_send(scene.channel, (const uint8_t *)"x", 1, NULL), ZEROD_E_DISCONNECTED);
@@ -176,11 +176,11 @@ static void test_end_of_a_client_that_has_not_read(void **state)
 	client_says(&scene, "two");
 	assert_int_equal(close(scene.client), 0);
 	scene.client = -1;
-	turn(&scene);
+	run_loop(&scene);
 	assert_string_equal(scene.last, "one");
-	turn(&scene);
+	run_loop(&scene);
 	assert_string_equal(scene.last, "two");
-	turn(&scene);
+	run_loop(&scene);
 	assert_int_equal(scene.npackets, 2);
 	assert_int_equal(scene.nbroken, 1);
 	assert_int_equal(scene.why.status, ZEROD_E_DISCONNECTED);
@@ -195,7 +195,7 @@ static void test_descriptors_break_it(void **state)
 	(void)state;
 	open_scene(&scene);
 	assert_int_equal(zd_frame_send(scene.client, "x", 1, &fd, 1, NULL), 0);
-	turn(&scene);
+	run_loop(&scene);
 	assert_int_equal(scene.npackets, 0);
 	assert_int_equal(scene.nbroken, 1);
 	assert_int_equal(scene.why.status, ZEROD_E_PROTOCOL);

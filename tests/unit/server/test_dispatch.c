@@ -386,7 +386,7 @@ static void test_mutated_packets(void **state)
 		if (next_random(&seed) % 4 == 0)
 			nbytes = 1 + next_random(&seed) % nbytes;
 		scene_send_bytes(sock, bytes, nbytes);
-		(void)zd_loop_turn(&scene->loop, false);
+		(void)zd_loop_run_once(&scene->loop, false);
 		(void)close(sock);
 		scene_check_witness(scene);
 	}

@@ -20,7 +20,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "proto/link.h"
+#include "proto/endpoint.h"
 #include "tests/support/rounds.h"
 
 #include "server/loop.c" /* NOLINT(bugprone-suspicious-include): for may_sleep() */
@@ -28,9 +28,9 @@
 #define MOST_ROUNDS 100000u
 
 struct race {
-	struct zd_link sender, reader;
+	struct zd_endpoint sender, reader;
 	struct zd_loop loop;
-	struct zd_look look;
+	struct zd_poll_source poll_source;
 	atomic_uint begun, ended; /* rounds */
 	uint8_t in[ZD_MAX_PACKET_BYTES];
 };
@@ -41,7 +41,7 @@ static void *send_each_round(void *arg)
 
 	for (unsigned round = 1; rounds_await(&race->begun, round); round++) {
 		rounds_dally(round * 2654435761u >> 27);
-		if (zd_link_send(&race->sender, &round, sizeof(round), NULL, 0, NULL)) {
+		if (zd_endpoint_send(&race->sender, &round, sizeof(round), NULL, 0, NULL)) {
 			atomic_store_explicit(&race->ended, ROUNDS_OVER, memory_order_release);
 			return race;
 		}
@@ -50,7 +50,7 @@ static void *send_each_round(void *arg)
 	return NULL;
 }
 
-static bool is_readable(const struct zd_link *link)
+static bool is_readable(const struct zd_endpoint *link)
 {
 	struct pollfd poll_for = {.fd = link->sock, .events = POLLIN};
 
@@ -64,7 +64,8 @@ static void drain(struct race *race, unsigned round)
 	size_t nbytes;
 
 	while (got != round || is_readable(&race->reader)) { /* the byte that wakes */
-		rc = zd_link_try_recv(&race->reader, race->in, sizeof(race->in), &nbytes, fds, &nfds, NULL);
+		rc = zd_endpoint_try_recv(&race->reader, race->in, sizeof(race->in), &nbytes, fds, &nfds,
+		                          NULL);
 		assert_true(rc == 0 || rc == ZD_FRAME_AGAIN);
 		if (rc == 0)
 			memcpy(&got, race->in, sizeof(got));
@@ -91,7 +92,7 @@ static void run_rounds(struct race *race, void (*look)(struct race *race), bool 
 		rests = rest(race);
 		if (!rounds_await(&race->ended, rounds.begun))
 			break;
-		is_due = zd_link_is_due(&race->reader);
+		is_due = zd_endpoint_is_due(&race->reader);
 		if (rests && is_due)
 			is_lost = !is_readable(&race->reader);
 		else if (is_due)
@@ -111,12 +112,12 @@ static void run_rounds(struct race *race, void (*look)(struct race *race), bool 
 
 static void look_at_link(struct race *race)
 {
-	zd_link_look(&race->reader);
+	zd_endpoint_start_polling(&race->reader);
 }
 
 static bool rest_at_link(struct race *race)
 {
-	return zd_link_rest(&race->reader);
+	return zd_endpoint_rest(&race->reader);
 }
 
 static void test_a_link_comes_to_rest(void **state)
@@ -128,12 +129,12 @@ static void test_a_link_comes_to_rest(void **state)
 
 static bool link_has(const void *arg)
 {
-	return zd_link_is_due(&((const struct race *)arg)->reader);
+	return zd_endpoint_is_due(&((const struct race *)arg)->reader);
 }
 
 static void look_by_loop(struct race *race)
 {
-	zd_loop_list(&race->loop, &race->look);
+	zd_loop_list(&race->loop, &race->poll_source);
 }
 
 static bool rest_of_loop(struct race *race)
@@ -146,7 +147,7 @@ static void test_the_loop_comes_to_rest(void **state)
 	struct race *race = *state;
 
 	run_rounds(race, look_by_loop, rest_of_loop);
-	zd_loop_drop(&race->loop, &race->look);
+	zd_loop_drop(&race->loop, &race->poll_source);
 }
 
 static int setup(void **state)
@@ -158,12 +159,12 @@ static int setup(void **state)
 	assert_non_null(ring);
 	memset(ring, 0, sizeof(*ring));
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-	race->sender = (struct zd_link){.sock = ends[0], .out.ring = ring};
-	race->reader = (struct zd_link){.sock = ends[1], .in.ring = ring};
+	race->sender = (struct zd_endpoint){.sock = ends[0], .out.ring = ring};
+	race->reader = (struct zd_endpoint){.sock = ends[1], .in.ring = ring};
 	assert_int_equal(setenv("ZEROD_SPIN", "always", 1), 0);
 	assert_int_equal(zd_loop_init(&race->loop, NULL), 0);
 	zd_loop_allow_spinning(&race->loop);
-	race->look = (struct zd_look){.has = link_has, .arg = race, .looks = &ring->looks};
+	race->poll_source = (struct zd_poll_source){.has = link_has, .arg = race, .polling = &ring->polling};
 	*state = race;
 	return 0;
 }

@@ -345,7 +345,7 @@ static void test_gone_while_waiting(void **state)
 	assert_int_equal(zd_api_session_count(&scene->api), 2);
 	(void)close(sock);
 	while (zd_api_session_count(&scene->api) > 1)
-		(void)zd_loop_turn(&scene->loop, true);
+		(void)zd_loop_run_once(&scene->loop, true);
 	zd_engine_check(scene->api.bridge.engine);
 }
 
@@ -437,11 +437,11 @@ static void test_drain(void **state)
 	scene_check_witness(scene);
 	(void)close(rank.sock);
 	while (zd_api_session_count(&scene->api) > 1)
-		(void)zd_loop_turn(&scene->loop, true);
+		(void)zd_loop_run_once(&scene->loop, true);
 	assert_int_equal(drained, 0);
 	(void)close(scene->witness);
 	while (zd_api_session_count(&scene->api) > 0)
-		(void)zd_loop_turn(&scene->loop, true);
+		(void)zd_loop_run_once(&scene->loop, true);
 	assert_int_equal(drained, 1);
 	scene->witness = scene_connect(scene);
 }
@@ -453,7 +453,7 @@ static void test_drain_without_sessions(void **state)
 
 	(void)close(scene->witness);
 	while (zd_api_session_count(&scene->api) > 0)
-		(void)zd_loop_turn(&scene->loop, true);
+		(void)zd_loop_run_once(&scene->loop, true);
 	scene->witness = scene_connect(scene);
 	zd_api_drain(&scene->api, count_call, &drained);
 	assert_int_equal(drained, 1);

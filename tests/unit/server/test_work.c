@@ -77,7 +77,7 @@ static void test_fence_is_waited_for(void **state)
 	answer(&peer, &done);
 	end = ask(&peer, RAW(BACKWARD_END, backward_end, BackwardEnd, .group = peer.group));
 	while (nwatches == 0)
-		(void)zd_loop_turn(&peer.scene->loop, true);
+		(void)zd_loop_run_once(&peer.scene->loop, true);
 	(void)call(&peer, RAW(ALLOC, alloc, Alloc, .job = RAW_TEXT("job"), .bytes = 64));
 	assert_null(find_reply(&peer, end)); /* the device has zeroed something since */
 	__atomic_store_n(&peer.client_page[511], 7, __ATOMIC_RELEASE);
@@ -278,7 +278,7 @@ static void expect_end(struct peer *peer, const char *text)
 	assert_non_null(strstr(farewell->error, text));
 	while (!peer->ended)
 		if (!read_connection(peer) && !peer->ended)
-			(void)zd_loop_turn(&peer->scene->loop, true);
+			(void)zd_loop_run_once(&peer->scene->loop, true);
 	scene_check_witness(peer->scene);
 	close_peer(peer);
 }
@@ -380,7 +380,7 @@ static void test_channel_ends_the_session(void **state)
 	peer.channel = -1;
 	while (!peer.ended)
 		if (!read_connection(&peer) && !peer.ended)
-			(void)zd_loop_turn(&peer.scene->loop, true);
+			(void)zd_loop_run_once(&peer.scene->loop, true);
 	scene_check_witness(*state);
 	close_peer(&peer);
 }
@@ -405,11 +405,11 @@ static void test_session_ends_under_a_sum(void **state)
 		if (answered)
 			answer(&peer, &done);
 		while (answered && nwatches == 0)
-			(void)zd_loop_turn(&scene->loop, true);
+			(void)zd_loop_run_once(&scene->loop, true);
 		assert_int_equal(nwatches_until_gone, answered ? 1 : 0);
 		close_peer(&peer);
 		do {
-			(void)zd_loop_turn(&scene->loop, true);
+			(void)zd_loop_run_once(&scene->loop, true);
 			zd_engine_totals(scene->api.bridge.engine, &totals);
 		} while (totals.jobs > 0);
 		assert_int_equal(nwatches_until_gone, 1); /* one that was answered is watched already */

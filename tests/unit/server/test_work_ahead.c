@@ -269,7 +269,7 @@ static void test_refused_sum_comes_again(void **state)
 		free_packet(packet);
 	}
 	while (nrefused < RANKS)
-		(void)zd_loop_turn(&scene->loop, true);
+		(void)zd_loop_run_once(&scene->loop, true);
 	turn(scene, 10);
 	assert_int_equal(nreduces, 0);
 	for (uint32_t i = 0; i < RANKS; i++)

@@ -132,7 +132,7 @@ static inline const Zd__Reply *await_reply(struct peer *peer, uint64_t id)
 
 	while (!(reply = find_reply(peer, id)) && !peer->ended)
 		if (!read_connection(peer) && !peer->ended)
-			(void)zd_loop_turn(&peer->scene->loop, true);
+			(void)zd_loop_run_once(&peer->scene->loop, true);
 	assert_non_null(reply);
 	return reply;
 }
@@ -262,7 +262,7 @@ static inline Zd__WorkPacket *await_packet(struct peer *peer)
 	Zd__WorkPacket *packet;
 
 	while (!(packet = read_channel(peer)))
-		(void)zd_loop_turn(&peer->scene->loop, true);
+		(void)zd_loop_run_once(&peer->scene->loop, true);
 	while (read_connection(peer))
 		;
 	return packet;
@@ -337,7 +337,7 @@ static inline const Zd__StepBeginReply *step(struct peer *peer)
 static inline void turn(struct scene *scene, unsigned times)
 {
 	while (times-- > 0)
-		(void)zd_loop_turn(&scene->loop, false);
+		(void)zd_loop_run_once(&scene->loop, false);
 }
 
 #endif

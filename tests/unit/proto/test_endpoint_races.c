@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_link_races.c - what the other side may do between two steps of link.c.
+ * test_endpoint_races.c - what the other side may do between two steps of endpoint.c.
  *
- * The steps are link.c's calls of others, which are hooked here: a hook runs what a test says, once, and then
- * what was called.
+ * The steps are endpoint.c's calls of others, which are hooked here: a hook runs what a test says, once, and
+ * then what was called.
  */
 #include <poll.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "proto/link.h"
+#include "proto/endpoint.h"
 
 static void (*before_poll)(void), (*behind_write)(void);
 static int failure; /* of the socket; 0: none */
@@ -54,13 +54,13 @@ static int hooked_send(int sock, const void *bytes, size_t nbytes, const int *fd
 #define poll          hooked_poll
 #define zd_ring_write hooked_write
 #define zd_frame_send hooked_send
-#include "proto/link.c" /* NOLINT(bugprone-suspicious-include): with the hooks */
+#include "proto/endpoint.c" /* NOLINT(bugprone-suspicious-include): with the hooks */
 #undef poll
 #undef zd_ring_write
 #undef zd_frame_send
 
 static struct zd_ring *ring;
-static struct zd_link sender, receiver;
+static struct zd_endpoint sender, receiver;
 static uint8_t in[ZD_MAX_PACKET_BYTES];
 
 static int setup(void **state)
@@ -72,9 +72,9 @@ static int setup(void **state)
 	assert_non_null(ring);
 	memset(ring, 0, sizeof(*ring));
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-	sender = (struct zd_link){.sock = ends[0], .out.ring = ring};
-	receiver = (struct zd_link){.sock = ends[1], .in.ring = ring};
-	zd_link_look(&receiver);
+	sender = (struct zd_endpoint){.sock = ends[0], .out.ring = ring};
+	receiver = (struct zd_endpoint){.sock = ends[1], .in.ring = ring};
+	zd_endpoint_start_polling(&receiver);
 	before_poll = behind_write = NULL;
 	failure = 0;
 	return 0;
@@ -91,7 +91,7 @@ static int teardown(void **state)
 
 static void say(const char *text)
 {
-	assert_int_equal(zd_link_send(&sender, text, strlen(text), NULL, 0, NULL), 0);
+	assert_int_equal(zd_endpoint_send(&sender, text, strlen(text), NULL, 0, NULL), 0);
 }
 
 static int receive(void)
@@ -99,7 +99,7 @@ static int receive(void)
 	int fds[ZD_MAX_PACKET_FDS];
 	unsigned nfds;
 	size_t nbytes;
-	int rc = zd_link_try_recv(&receiver, in, sizeof(in), &nbytes, fds, &nfds, NULL);
+	int rc = zd_endpoint_try_recv(&receiver, in, sizeof(in), &nbytes, fds, &nfds, NULL);
 
 	if (rc == 0)
 		in[nbytes] = 0;
@@ -115,9 +115,9 @@ static void expect(const char *text)
 static void say_one_by_the_ring_and_two_by_the_socket(void)
 {
 	say("one");
-	atomic_store(&ring->looks, 0);
+	atomic_store(&ring->polling, 0);
 	say("two");
-	atomic_store(&ring->looks, 1);
+	atomic_store(&ring->polling, 1);
 }
 
 /* The ring was empty when it was looked at, and the socket is readable now. */
@@ -132,7 +132,7 @@ static void test_the_ring_first_when_the_socket_is_readable(void **state)
 
 static void rest(void)
 {
-	atomic_store(&ring->looks, 0);
+	atomic_store(&ring->polling, 0);
 }
 
 static bool is_readable(void)
@@ -149,7 +149,7 @@ static void test_asleep_when_the_packet_is_written(void **state)
 	behind_write = rest;
 	say("one");
 	assert_true(is_readable());
-	zd_link_look(&receiver);
+	zd_endpoint_start_polling(&receiver);
 	expect("one");
 	assert_int_equal(receive(), ZD_FRAME_AGAIN); /* the byte */
 	assert_false(is_readable());
@@ -165,7 +165,7 @@ static void test_no_room_for_the_byte(void **state)
 	failure = ZD_FRAME_AGAIN;
 	say("one");
 	failure = 0;
-	zd_link_look(&receiver);
+	zd_endpoint_start_polling(&receiver);
 	expect("one");
 	assert_int_equal(receive(), ZD_FRAME_AGAIN);
 }
@@ -194,7 +194,7 @@ static void test_no_memory_for_the_byte(void **state)
 	assert_true(is_readable());
 	expect("one");
 	assert_int_equal(receive(), ZEROD_E_DISCONNECTED);
-	assert_int_equal(zd_link_send(&sender, "two", 3, NULL, 0, NULL), ZEROD_E_DISCONNECTED);
+	assert_int_equal(zd_endpoint_send(&sender, "two", 3, NULL, 0, NULL), ZEROD_E_DISCONNECTED);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)

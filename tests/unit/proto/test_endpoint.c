@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_link.c - packets by rings and by the socket: in order, none lost, and nobody left asleep. */
+/* test_endpoint.c - packets by rings and by the socket: in order, none lost, and nobody left asleep. */
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -15,12 +15,12 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "proto/link.h"
+#include "proto/endpoint.h"
 #include "tests/support/rounds.h"
 
 struct scene {
 	struct zd_rings *rings;
-	struct zd_link a, b;
+	struct zd_endpoint a, b;
 	uint8_t in[ZD_MAX_PACKET_BYTES];
 	size_t nbytes;
 	int fds[ZD_MAX_PACKET_FDS];
@@ -33,8 +33,8 @@ static void use_rings(struct scene *scene)
 {
 	scene->a.out.ring = scene->b.in.ring = &scene->rings->requests;
 	scene->a.in.ring = scene->b.out.ring = &scene->rings->replies;
-	zd_link_look(&scene->a);
-	zd_link_look(&scene->b);
+	zd_endpoint_start_polling(&scene->a);
+	zd_endpoint_start_polling(&scene->b);
 }
 
 static int setup(void **state)
@@ -72,18 +72,18 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void send_text(struct zd_link *link, const char *text)
+static void send_text(struct zd_endpoint *link, const char *text)
 {
-	assert_int_equal(zd_link_send(link, text, strlen(text), NULL, 0, NULL), 0);
+	assert_int_equal(zd_endpoint_send(link, text, strlen(text), NULL, 0, NULL), 0);
 }
 
-static int try_recv(struct scene *scene, struct zd_link *link)
+static int try_recv(struct scene *scene, struct zd_endpoint *link)
 {
-	return zd_link_try_recv(link, scene->in, sizeof(scene->in), &scene->nbytes, scene->fds, &scene->nfds,
-	                        NULL);
+	return zd_endpoint_try_recv(link, scene->in, sizeof(scene->in), &scene->nbytes, scene->fds,
+	                            &scene->nfds, NULL);
 }
 
-static void expect_text(struct scene *scene, struct zd_link *link, const char *text)
+static void expect_text(struct scene *scene, struct zd_endpoint *link, const char *text)
 {
 	assert_int_equal(try_recv(scene, link), 0);
 	assert_int_equal(scene->nbytes, strlen(text));
@@ -91,7 +91,7 @@ static void expect_text(struct scene *scene, struct zd_link *link, const char *t
 	assert_int_equal(scene->nfds, 0);
 }
 
-static bool is_readable(const struct zd_link *link)
+static bool is_readable(const struct zd_endpoint *link)
 {
 	struct pollfd poll_for = {.fd = link->sock, .events = POLLIN};
 
@@ -105,28 +105,28 @@ static void test_by_the_ring_to_who_looks(void **state)
 	send_text(&scene->a, "one");
 	send_text(&scene->a, "two");
 	assert_false(is_readable(&scene->b));
-	assert_true(zd_link_is_due(&scene->b));
+	assert_true(zd_endpoint_is_due(&scene->b));
 	send_text(&scene->b, "three");
 	expect_text(scene, &scene->b, "one");
 	expect_text(scene, &scene->b, "two");
 	expect_text(scene, &scene->a, "three");
 	assert_int_equal(try_recv(scene, &scene->b), ZD_FRAME_AGAIN);
-	assert_false(zd_link_is_due(&scene->b));
+	assert_false(zd_endpoint_is_due(&scene->b));
 }
 
 static void test_by_the_socket_to_who_rests(void **state)
 {
 	struct scene *scene = *state;
 
-	assert_true(zd_link_rest(&scene->b));
+	assert_true(zd_endpoint_rest(&scene->b));
 	send_text(&scene->a, "one");
 	assert_true(is_readable(&scene->b));
-	assert_false(zd_link_is_due(&scene->b));
-	zd_link_look(&scene->b);
+	assert_false(zd_endpoint_is_due(&scene->b));
+	zd_endpoint_start_polling(&scene->b);
 	send_text(&scene->a, "two"); /* by the ring, and not due yet */
-	assert_false(zd_link_is_due(&scene->b));
+	assert_false(zd_endpoint_is_due(&scene->b));
 	expect_text(scene, &scene->b, "one");
-	assert_true(zd_link_is_due(&scene->b));
+	assert_true(zd_endpoint_is_due(&scene->b));
 	expect_text(scene, &scene->b, "two");
 }
 
@@ -135,12 +135,12 @@ static void test_no_rest_while_something_is_due(void **state)
 	struct scene *scene = *state;
 
 	send_text(&scene->a, "one");
-	assert_false(zd_link_rest(&scene->b));
+	assert_false(zd_endpoint_rest(&scene->b));
 	send_text(&scene->a, "two"); /* it still looks */
 	assert_false(is_readable(&scene->b));
 	expect_text(scene, &scene->b, "one");
 	expect_text(scene, &scene->b, "two");
-	assert_true(zd_link_rest(&scene->b));
+	assert_true(zd_endpoint_rest(&scene->b));
 }
 
 static void test_descriptors_by_the_socket(void **state)
@@ -149,7 +149,7 @@ static void test_descriptors_by_the_socket(void **state)
 	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
 	send_text(&scene->a, "one");
-	assert_int_equal(zd_link_send(&scene->a, "fd", 2, &fd, 1, NULL), 0);
+	assert_int_equal(zd_endpoint_send(&scene->a, "fd", 2, &fd, 1, NULL), 0);
 	send_text(&scene->a, "two");
 	(void)close(fd);
 	expect_text(scene, &scene->b, "one");
@@ -165,7 +165,7 @@ static void test_large_ones_by_the_socket(void **state)
 	uint8_t *large = zd_calloc(1, ZD_MAX_PACKET_BYTES);
 
 	send_text(&scene->a, "one");
-	assert_int_equal(zd_link_send(&scene->a, large, ZD_MAX_PACKET_BYTES, NULL, 0, NULL), 0);
+	assert_int_equal(zd_endpoint_send(&scene->a, large, ZD_MAX_PACKET_BYTES, NULL, 0, NULL), 0);
 	send_text(&scene->a, "two");
 	expect_text(scene, &scene->b, "one");
 	assert_int_equal(try_recv(scene, &scene->b), 0);
@@ -179,7 +179,7 @@ static void test_what_came_before_the_end(void **state)
 	struct scene *scene = *state;
 
 	send_text(&scene->a, "one");
-	assert_true(zd_link_rest(&scene->a)); /* of the other direction: it changes nothing here */
+	assert_true(zd_endpoint_rest(&scene->a)); /* of the other direction: it changes nothing here */
 	send_text(&scene->a, "two");
 	(void)close(scene->a.sock);
 	scene->a.sock = -1;
@@ -194,9 +194,9 @@ static void test_a_ring_that_makes_no_sense(void **state)
 	struct zd_err err;
 
 	atomic_store(&scene->rings->requests.tail, UINT64_MAX);
-	assert_false(zd_link_rest(&scene->b));
-	assert_int_equal(zd_link_try_recv(&scene->b, scene->in, sizeof(scene->in), &scene->nbytes, scene->fds,
-	                                  &scene->nfds, &err),
+	assert_false(zd_endpoint_rest(&scene->b));
+	assert_int_equal(zd_endpoint_try_recv(&scene->b, scene->in, sizeof(scene->in), &scene->nbytes,
+	                                      scene->fds, &scene->nfds, &err),
 	                 ZEROD_E_PROTOCOL);
 }
 
@@ -204,12 +204,12 @@ static void test_without_rings_it_is_a_socket(void **state)
 {
 	struct scene *scene = *state;
 
-	assert_true(zd_link_rest(&scene->b));
+	assert_true(zd_endpoint_rest(&scene->b));
 	assert_int_equal(try_recv(scene, &scene->b), ZD_FRAME_AGAIN);
 	send_text(&scene->a, "x"); /* one byte wakes nobody here: it is a packet */
 	assert_true(is_readable(&scene->b));
 	expect_text(scene, &scene->b, "x");
-	zd_link_look(&scene->b);
+	zd_endpoint_start_polling(&scene->b);
 }
 
 /* ---- In whatever order --------------------------------------------------------------------------------- */
@@ -229,7 +229,7 @@ static void send_numbered(struct scene *scene, uint32_t number, uint64_t *seed)
 	int rc;
 
 	words[0] = number;
-	rc = zd_link_send(&scene->a, words, nbytes, &fd, kind == 1, NULL);
+	rc = zd_endpoint_send(&scene->a, words, nbytes, &fd, kind == 1, NULL);
 	assert_int_equal(rc, 0);
 }
 
@@ -255,11 +255,11 @@ static void test_any_mixture_comes_in_order(void **state)
 		for (unsigned step = 0; step < 400; step++) {
 			switch (next_random(&seed) % 4) {
 			case 0:
-				if (zd_link_rest(&scene->b) && next_random(&seed) % 2)
-					zd_link_look(&scene->b);
+				if (zd_endpoint_rest(&scene->b) && next_random(&seed) % 2)
+					zd_endpoint_start_polling(&scene->b);
 				break;
 			case 1:
-				zd_link_look(&scene->b);
+				zd_endpoint_start_polling(&scene->b);
 				break;
 			case 2:
 				if (nsent - nreceived < 4)
@@ -295,7 +295,7 @@ static void *send_all(void *arg)
 			rounds_look_again(&looks);
 		number = rounds_next(&rounds) ? rounds.begun : ROUNDS_OVER;
 		rounds_dally(rounds.begun % MOST_STEPS);
-		while (zd_link_send(&scene->a, &number, sizeof(number), NULL, 0, NULL) == ZD_FRAME_AGAIN)
+		while (zd_endpoint_send(&scene->a, &number, sizeof(number), NULL, 0, NULL) == ZD_FRAME_AGAIN)
 			sched_yield();
 	} while (number != ROUNDS_OVER);
 	return NULL;
@@ -313,13 +313,13 @@ static void test_who_sleeps_is_woken(void **state)
 	while (got != ROUNDS_OVER) {
 		int rc;
 
-		if (zd_link_rest(&scene->b))
-			rc = zd_link_recv_wait(&scene->b, scene->in, sizeof(scene->in), &scene->nbytes,
-			                       scene->fds, &scene->nfds, NULL);
+		if (zd_endpoint_rest(&scene->b))
+			rc = zd_endpoint_recv_wait(&scene->b, scene->in, sizeof(scene->in), &scene->nbytes,
+			                           scene->fds, &scene->nfds, NULL);
 		else
-			rc = zd_link_recv(&scene->b, scene->in, sizeof(scene->in), &scene->nbytes, scene->fds,
-			                  &scene->nfds, NULL);
-		zd_link_look(&scene->b);
+			rc = zd_endpoint_recv(&scene->b, scene->in, sizeof(scene->in), &scene->nbytes,
+			                      scene->fds, &scene->nfds, NULL);
+		zd_endpoint_start_polling(&scene->b);
 		if (rc == ZD_FRAME_AGAIN)
 			continue;
 		assert_int_equal(rc, 0);

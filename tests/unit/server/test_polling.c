@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_looks.c - what the loop looks at while it is awake: anything in memory, and the rings of connections
+/* test_polling.c - what the loop looks at while it is awake: anything in memory, and the rings of connections
  * and channels. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "proto/link.h"
+#include "proto/endpoint.h"
 #include "server/channel.h"
 #include "server/conn.h"
 #include "server/loop.h"
@@ -22,8 +22,8 @@
 
 struct thing {
 	struct zd_loop *loop;
-	struct zd_look look;
-	atomic_uint looks;
+	struct zd_poll_source poll_source;
+	atomic_uint polling;
 	bool pending;         /* something is there */
 	bool when_unseen;     /* something comes as soon as it is not looked at any more */
 	struct thing *others; /* to be dropped when it is taken, and itself */
@@ -36,7 +36,7 @@ struct scene {
 	struct zd_conn *conn; /* NULL when it has ended */
 	struct zd_channel *channel;
 	struct zd_rings *rings;
-	struct zd_link peer, worker; /* the client's ends */
+	struct zd_endpoint peer, worker; /* the client's ends */
 	uv_timer_t late;
 	bool slept;
 	unsigned nrequests, nanswers, nbroken;
@@ -130,8 +130,8 @@ static void use_rings(struct scene *scene)
 	scene->worker.in.ring = &rings->works;
 	zd_conn_use_rings(scene->conn, &rings->requests, &rings->replies);
 	zd_channel_use_rings(scene->channel, &rings->works, &rings->answers);
-	zd_link_look(&scene->peer);
-	zd_link_look(&scene->worker);
+	zd_endpoint_start_polling(&scene->peer);
+	zd_endpoint_start_polling(&scene->worker);
 }
 
 static int set_up(void **state, const char *spin)
@@ -182,18 +182,18 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void turn(struct scene *scene, unsigned times)
+static void run_loop(struct scene *scene, unsigned times)
 {
 	while (times-- > 0)
-		(void)zd_loop_turn(&scene->loop, false);
+		(void)zd_loop_run_once(&scene->loop, false);
 }
 
 /* Until the loop has slept: it may be busy for longer than the timer is. */
 static void sleep_once(struct scene *scene)
 {
-	while (atomic_load(&scene->rings->requests.looks)) {
+	while (atomic_load(&scene->rings->requests.polling)) {
 		assert_int_equal(uv_timer_start(&scene->late, on_late, 1, 1), 0);
-		(void)zd_loop_turn(&scene->loop, true);
+		(void)zd_loop_run_once(&scene->loop, true);
 	}
 	(void)uv_timer_stop(&scene->late);
 }
@@ -204,7 +204,7 @@ static bool has_thing(const void *arg)
 {
 	const struct thing *thing = arg;
 
-	if (thing->when_unseen && !atomic_load(&thing->looks))
+	if (thing->when_unseen && !atomic_load(&thing->polling))
 		((struct thing *)arg)->pending = true;
 	return thing->pending;
 }
@@ -216,15 +216,15 @@ static void take_thing(void *arg)
 	thing->pending = thing->when_unseen = false;
 	thing->ntaken++;
 	for (unsigned i = 0; i < thing->nothers; i++)
-		zd_loop_drop(thing->loop, &thing->others[i].look);
+		zd_loop_drop(thing->loop, &thing->others[i].poll_source);
 }
 
 static void list_thing(struct scene *scene, struct thing *thing)
 {
 	thing->loop = &scene->loop;
-	thing->look =
-	        (struct zd_look){.has = has_thing, .take = take_thing, .arg = thing, .looks = &thing->looks};
-	zd_loop_list(&scene->loop, &thing->look);
+	thing->poll_source = (struct zd_poll_source){
+	        .has = has_thing, .take = take_thing, .arg = thing, .polling = &thing->polling};
+	zd_loop_list(&scene->loop, &thing->poll_source);
 }
 
 static void test_looked_at_until_the_loop_sleeps(void **state)
@@ -233,17 +233,17 @@ static void test_looked_at_until_the_loop_sleeps(void **state)
 	struct thing thing = {.pending = true};
 
 	list_thing(scene, &thing);
-	zd_loop_list(&scene->loop, &thing.look); /* once is enough */
-	assert_int_equal(atomic_load(&thing.looks), 1);
-	turn(scene, 2);
+	zd_loop_list(&scene->loop, &thing.poll_source); /* once is enough */
+	assert_int_equal(atomic_load(&thing.polling), 1);
+	run_loop(scene, 2);
 	assert_int_equal(thing.ntaken, 1);
-	assert_int_equal(atomic_load(&thing.looks), 1);
+	assert_int_equal(atomic_load(&thing.polling), 1);
 	sleep_once(scene);
-	assert_int_equal(atomic_load(&thing.looks), 0);
+	assert_int_equal(atomic_load(&thing.polling), 0);
 	thing.pending = true;
-	turn(scene, 2);
+	run_loop(scene, 2);
 	assert_int_equal(thing.ntaken, 1); /* who writes now wakes the loop */
-	zd_loop_drop(&scene->loop, &thing.look);
+	zd_loop_drop(&scene->loop, &thing.poll_source);
 }
 
 static void test_what_comes_just_before_a_sleep(void **state)
@@ -254,11 +254,11 @@ static void test_what_comes_just_before_a_sleep(void **state)
 	list_thing(scene, &thing);
 	mind_sleep(scene);
 	while (thing.ntaken == 0 && !scene->slept)
-		(void)zd_loop_turn(&scene->loop, true);
+		(void)zd_loop_run_once(&scene->loop, true);
 	assert_false(scene->slept);
 	assert_int_equal(thing.ntaken, 1);
-	assert_int_equal(atomic_load(&thing.looks), 1); /* it looks again */
-	zd_loop_drop(&scene->loop, &thing.look);
+	assert_int_equal(atomic_load(&thing.polling), 1); /* it looks again */
+	zd_loop_drop(&scene->loop, &thing.poll_source);
 }
 
 static void on_soon(uv_timer_t *timer)
@@ -266,7 +266,7 @@ static void on_soon(uv_timer_t *timer)
 	struct thing *thing = timer->data;
 
 	thing->pending = true;
-	zd_loop_list(thing->loop, &thing->look);
+	zd_loop_list(thing->loop, &thing->poll_source);
 }
 
 /* Before the sleep that the loop had in mind when the turn began. */
@@ -277,18 +277,18 @@ static void test_listed_by_a_timer(void **state)
 	uv_timer_t soon;
 
 	sleep_once(scene);
-	thing.look =
-	        (struct zd_look){.has = has_thing, .take = take_thing, .arg = &thing, .looks = &thing.looks};
+	thing.poll_source = (struct zd_poll_source){
+	        .has = has_thing, .take = take_thing, .arg = &thing, .polling = &thing.polling};
 	assert_int_equal(uv_timer_init(&scene->loop.uv, &soon), 0);
 	soon.data = &thing;
 	assert_int_equal(uv_timer_start(&soon, on_soon, 0, 0), 0);
 	mind_sleep(scene);
 	while (thing.ntaken == 0 && !scene->slept)
-		(void)zd_loop_turn(&scene->loop, true);
+		(void)zd_loop_run_once(&scene->loop, true);
 	assert_false(scene->slept);
-	zd_loop_drop(&scene->loop, &thing.look);
+	zd_loop_drop(&scene->loop, &thing.poll_source);
 	uv_close((uv_handle_t *)&soon, NULL);
-	turn(scene, 1);
+	run_loop(scene, 1);
 }
 
 static void test_taking_one_may_drop_all(void **state)
@@ -301,7 +301,7 @@ static void test_taking_one_may_drop_all(void **state)
 		things[i].nothers = 3;
 		list_thing(scene, &things[i]);
 	}
-	turn(scene, 2);
+	run_loop(scene, 2);
 	assert_int_equal(things[0].ntaken + things[1].ntaken + things[2].ntaken, 1);
 }
 
@@ -311,11 +311,11 @@ static void test_nothing_is_listed_where_nobody_spins(void **state)
 	struct thing thing = {.pending = true};
 
 	list_thing(scene, &thing);
-	turn(scene, 2);
-	assert_int_equal(atomic_load(&thing.looks), 0);
+	run_loop(scene, 2);
+	assert_int_equal(atomic_load(&thing.polling), 0);
 	assert_int_equal(thing.ntaken, 0);
-	assert_int_equal(zd_link_send(&scene->peer, "abc", 3, NULL, 0, NULL), 0);
-	turn(scene, 2);
+	assert_int_equal(zd_endpoint_send(&scene->peer, "abc", 3, NULL, 0, NULL), 0);
+	run_loop(scene, 2);
 	assert_int_equal(scene->nrequests, 1); /* by the socket */
 }
 
@@ -335,17 +335,17 @@ static void send_reply(struct scene *scene, uint64_t id, size_t text_bytes)
 	zd_conns_flush(&scene->conns);
 }
 
-static void say(struct zd_link *link, const char *text)
+static void say(struct zd_endpoint *link, const char *text)
 {
-	assert_int_equal(zd_link_send(link, text, strlen(text), NULL, 0, NULL), 0);
+	assert_int_equal(zd_endpoint_send(link, text, strlen(text), NULL, 0, NULL), 0);
 }
 
-static int recv_one(struct scene *scene, struct zd_link *link)
+static int recv_one(struct scene *scene, struct zd_endpoint *link)
 {
 	int fds[ZD_MAX_PACKET_FDS];
 	unsigned nfds;
 
-	return zd_link_try_recv(link, scene->in, sizeof(scene->in), &scene->nbytes, fds, &nfds, NULL);
+	return zd_endpoint_try_recv(link, scene->in, sizeof(scene->in), &scene->nbytes, fds, &nfds, NULL);
 }
 
 static void test_requests_and_replies(void **state)
@@ -355,13 +355,13 @@ static void test_requests_and_replies(void **state)
 	say(&scene->peer, "one");
 	say(&scene->peer, "two");
 	assert_int_equal(scene->peer.nsent, 0);
-	turn(scene, 1);
+	run_loop(scene, 1);
 	assert_int_equal(scene->nrequests, 1);
 	assert_string_equal(scene->last, "one");
-	turn(scene, 1);
+	run_loop(scene, 1);
 	assert_string_equal(scene->last, "two");
 	send_reply(scene, 1, 10);
-	assert_true(zd_link_is_due(&scene->peer));
+	assert_true(zd_endpoint_is_due(&scene->peer));
 	assert_int_equal(recv_one(scene, &scene->peer), 0);
 	assert_true(scene->nbytes > 10);
 }
@@ -374,11 +374,11 @@ static void test_after_a_sleep(void **state)
 	sleep_once(scene);
 	say(&scene->peer, "by the socket");
 	assert_int_equal(scene->peer.nsent, 1);
-	(void)zd_loop_turn(&scene->loop, true);
+	(void)zd_loop_run_once(&scene->loop, true);
 	assert_int_equal(scene->nrequests, 1);
 	say(&scene->peer, "by the ring");
 	assert_int_equal(scene->peer.nsent, 1);
-	turn(scene, 1);
+	run_loop(scene, 1);
 	assert_string_equal(scene->last, "by the ring");
 }
 
@@ -391,18 +391,18 @@ static void test_not_read_from_while_it_does_not_read(void **state)
 		send_reply(scene, id, 20000); /* too large for the ring */
 	say(&scene->peer, "one");
 	assert_int_equal(scene->peer.nsent, 0);
-	turn(scene, 4);
+	run_loop(scene, 4);
 	assert_int_equal(scene->nrequests, 0);
 	sleep_once(scene); /* and is not looked at any more */
-	assert_int_equal(atomic_load(&scene->rings->requests.looks), 0);
+	assert_int_equal(atomic_load(&scene->rings->requests.polling), 0);
 	while (nreplies < 100) {
 		while (recv_one(scene, &scene->peer) == 0)
 			nreplies++;
-		turn(scene, 1);
+		run_loop(scene, 1);
 	}
 	mind_sleep(scene);
 	while (scene->nrequests == 0 && !scene->slept)
-		(void)zd_loop_turn(&scene->loop, true);
+		(void)zd_loop_run_once(&scene->loop, true);
 	assert_int_equal(scene->nrequests, 1);
 }
 
@@ -411,11 +411,11 @@ static void test_a_ring_that_makes_no_sense(void **state)
 	struct scene *scene = *state;
 
 	atomic_store(&scene->rings->requests.tail, UINT64_MAX);
-	turn(scene, 2);
+	run_loop(scene, 2);
 	assert_null(scene->conn);
 	assert_int_equal(scene->why.status, ZEROD_E_PROTOCOL);
 	assert_non_null(strstr(scene->why.text, "a ring with"));
-	turn(scene, 4); /* nobody looks at what is gone */
+	run_loop(scene, 4); /* nobody looks at what is gone */
 	assert_int_equal(scene->nrequests, 0);
 }
 
@@ -426,7 +426,7 @@ static void test_closed_with_requests_in_the_ring(void **state)
 	say(&scene->peer, "one");
 	say(&scene->peer, "two");
 	(void)shutdown(scene->peer.sock, SHUT_RDWR);
-	turn(scene, 6);
+	run_loop(scene, 6);
 	assert_null(scene->conn);
 	assert_int_equal(scene->nrequests, 2);
 	assert_int_equal(scene->why.status, ZEROD_E_DISCONNECTED);
@@ -441,14 +441,14 @@ static void test_works_and_answers(void **state)
 	/* The first comes by the socket: nobody has listed the ring yet. */
 	say(&scene->worker, "one");
 	assert_int_equal(scene->worker.nsent, 1);
-	turn(scene, 1);
+	run_loop(scene, 1);
 	say(&scene->worker, "two");
 	assert_int_equal(scene->worker.nsent, 1);
-	turn(scene, 1);
+	run_loop(scene, 1);
 	assert_int_equal(scene->nanswers, 2);
 	assert_string_equal(scene->last, "two");
 	assert_int_equal(zd_channel_send(scene->channel, (const uint8_t *)"work", 4, NULL), 0);
-	assert_true(zd_link_is_due(&scene->worker));
+	assert_true(zd_endpoint_is_due(&scene->worker));
 	assert_int_equal(recv_one(scene, &scene->worker), 0);
 	assert_int_equal(scene->nbytes, 4);
 }
@@ -458,13 +458,13 @@ static void test_a_channel_that_is_closed(void **state)
 	struct scene *scene = *state;
 
 	say(&scene->worker, "one");
-	turn(scene, 1);
+	run_loop(scene, 1);
 	say(&scene->worker, "two");
 	assert_int_equal(scene->worker.nsent, 1);
 	zd_channel_close(scene->channel);
 	scene->channel = NULL;
-	assert_int_equal(atomic_load(&scene->rings->answers.looks), 0);
-	turn(scene, 4);
+	assert_int_equal(atomic_load(&scene->rings->answers.polling), 0);
+	run_loop(scene, 4);
 	assert_int_equal(scene->nanswers, 1);
 }
 
@@ -473,12 +473,12 @@ static void test_a_channel_that_makes_no_sense(void **state)
 	struct scene *scene = *state;
 
 	say(&scene->worker, "one");
-	turn(scene, 1);
+	run_loop(scene, 1);
 	atomic_store(&scene->rings->answers.tail, UINT64_MAX);
-	turn(scene, 4);
+	run_loop(scene, 4);
 	assert_int_equal(scene->nbroken, 1);
 	assert_int_equal(scene->why.status, ZEROD_E_PROTOCOL);
-	assert_int_equal(atomic_load(&scene->rings->answers.looks), 0);
+	assert_int_equal(atomic_load(&scene->rings->answers.polling), 0);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -496,8 +496,8 @@ static void test_last_words_by_the_socket(void **state)
 	zd_conns_flush(&scene->conns);
 	assert_null(scene->conn);
 	assert_int_equal(atomic_load(&scene->rings->replies.tail), 0);
-	assert_int_equal(zd_link_try_recv(&scene->peer, scene->in, sizeof(scene->in), &scene->nbytes, fds,
-	                                  &nfds, NULL),
+	assert_int_equal(zd_endpoint_try_recv(&scene->peer, scene->in, sizeof(scene->in), &scene->nbytes, fds,
+	                                      &nfds, NULL),
 	                 0);
 }
 

@@ -339,8 +339,8 @@ ON_FOUR := ZD_DOUBLE_DEVICES=2 ZD_SEVERAL=4 ZD_SEVERAL_DRIVER=$(BUILD)/tests/dou
 	LD_LIBRARY_PATH=$(BUILD)/tests/several:$(BUILD)/tests/double ZEROD_TEST_KEEP_DAEMON=1
 # And where all who can look into the rings between daemon and clients do, however few processors there are.
 AWAKE := ZEROD_SPIN=always
-AWAKE_IT := $(filter %/test_client_calls %/test_client_daemon %/test_client_gather %/test_cuda_two_daemons %/test_cuda_work \
-	%/test_cuda_work_ahead %/test_cuda_work_ends %/test_hostile_disconnect %/test_lifetimes_kill %/test_scope_client,$(IT_BIN))
+AWAKE_IT := $(filter %/test_client_calls %/test_client_daemon %/test_client_gather %/test_cuda_two_daemons %/test_cuda_offloaded_sum \
+	%/test_cuda_offloaded_sum_ahead %/test_cuda_offloaded_sum_ends %/test_hostile_disconnect %/test_lifetimes_kill %/test_scope_client,$(IT_BIN))
 # And on whatever a backend may do. Where clients copy their own slices, a stream and a later call are ordered by way of the daemon,
 # which the thread sanitizer does not see: it has no idle GPUs, and a seed where devices do.
 ON_SIM := ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$(if $(filter thread,$(SAN)),15,10)

@@ -5,8 +5,8 @@
  * The driver is loaded when a client first joins a GPU, allocates on one, or wraps a stream. For each GPU
  * that it uses the client then holds the primary context, which PyTorch and the runtime API use as well. Both
  * fence pages are registered with the driver. One thread watches the connection (cuda_watch.c), another makes
- * the sums that the daemon requests (work.c); a strict client has a third one (cuda_strict.c). For a client
- * on emulated devices, or without an open GPU, these functions do nothing.
+ * the sums that the daemon requests (offloaded_sum.c); a strict client has a third one (cuda_strict.c). For a
+ * client on emulated devices, or without an open GPU, these functions do nothing.
  */
 #ifndef ZD_CLIENT_CUDA_H
 #define ZD_CLIENT_CUDA_H
@@ -73,10 +73,10 @@ int zc_cuda_copies_finish(struct zerod_client *client, uint64_t deadline_ns, str
 int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* ---- cuda_work.c --------------------------------------------------------------------------------------- */
+/* ---- cuda_offloaded_sum.c ------------------------------------------------------------------------------ */
 
 /* A sum that the daemon requests, with inputs and target on one GPU: see message Sum in proto/zerod.proto. */
-struct zc_sum {
+struct zc_offloaded_sum {
 	enum zerod_dtype input_dtype, target_dtype;
 	uint64_t numel;
 	float prescale, postscale;
@@ -94,14 +94,16 @@ struct zc_sum {
  * and its result are complete. After a failure no part of it runs; with *launched a part has run, and the
  * target may have been written.
  */
-int zc_cuda_sum(struct zerod_client *client, const struct zc_sum *sum, struct zc_fence *fence, bool *launched,
-                struct zd_err *err) __attribute__((warn_unused_result));
+int zc_cuda_offloaded_sum(struct zerod_client *client, const struct zc_offloaded_sum *sum,
+                          struct zc_fence *fence, bool *launched, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 /* On the worker's thread: are there sums that have not ended? */
-bool zc_cuda_sums_open(const struct zerod_client *client);
+bool zc_cuda_offloaded_sums_are_open(const struct zerod_client *client);
 /* Without a lock, on the worker's thread: DEVICE when a sum never will end, because its GPU's context is
  * lost. */
-int zc_cuda_sums_check(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
+int zc_cuda_offloaded_sums_check(struct zerod_client *client, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 /* ---- cuda_waits.c -------------------------------------------------------------------------------------- */
 

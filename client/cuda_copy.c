@@ -85,9 +85,9 @@ static int copy_on(struct zerod_client *client, struct zc_gpu *gpu, struct zc_co
                    struct zd_err *err)
 {
 	struct zc_cuda *cuda = client->cuda;
-	struct zc_carry *carry = NULL;
+	struct zc_forwarded_fence *forwarded = NULL;
 	struct zc_cuda_scope scope;
-	int rc = zc_carry_copies(client, copies, count, &carry, err);
+	int rc = zc_forwarded_fence_new_for_copies(client, copies, count, &forwarded, err);
 
 	if (rc)
 		return rc;
@@ -96,7 +96,7 @@ static int copy_on(struct zerod_client *client, struct zc_gpu *gpu, struct zc_co
 	if (!rc)
 		rc = enqueue(cuda->driver, gpu, copies, count, err);
 	zc_cuda_leave(cuda->driver, &scope);
-	zc_carry_put(client, carry, (struct zc_fence){gpu->timeline, gpu->copied}, rc);
+	zc_forwarded_fence_enqueue(client, forwarded, (struct zc_fence){gpu->timeline, gpu->copied}, rc);
 	if (rc)
 		return rc;
 	for (unsigned i = 0; i < count; i++)
@@ -225,7 +225,8 @@ int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args
 {
 	struct zc_fence_merge open;
 
-	zc_carry_settle(client); /* a release takes access away before it returns, if nobody else holds it */
+	/* A release takes access away before it returns, if nobody else holds it. */
+	zc_fence_forwarder_settle(client);
 	find_open(client, &open);
 	for (unsigned i = 0; i < open.fences.count; i++) {
 		Zd__Fence *fence = &args->fences[args->count];

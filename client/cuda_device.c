@@ -64,7 +64,7 @@ int zc_cuda_load(struct zerod_client *client, struct zc_cuda **out, struct zd_er
 		cuda = calloc(1, sizeof(*cuda));
 		if (cuda) {
 			cuda->driver = driver;
-			zc_carrier_init(&cuda->carrier);
+			zc_fence_forwarder_init(&cuda->forwarder);
 			client->cuda = cuda;
 		}
 	}
@@ -157,17 +157,17 @@ static int set_up(struct zerod_client *client, struct zc_cuda *cuda, struct zc_g
 		rc = zd_cuda_err(driver, driver->memHostGetDevicePointer(&gpu->gpu_page, client->gpu_page, 0),
 		                 err, "mapping the client's fence page into %s", gpu->name);
 	if (!rc)
-		rc = zc_sums_open(client, driver, gpu, err);
+		rc = zc_sum_streams_open(client, driver, gpu, err);
 	if (!rc)
 		rc = zc_watch_start(client, cuda, err);
 	if (!rc)
-		rc = zc_carrier_start(client, &cuda->carrier, err);
+		rc = zc_fence_forwarder_start(client, &cuda->forwarder, err);
 	if (!rc) {
 		zc_kernels_load(driver, gpu->name, &gpu->kernels);
 		rc = zc_worker_start(client, err);
 	}
 	if (rc) {
-		zc_sums_close(driver, gpu);
+		zc_sum_streams_close(driver, gpu);
 		zc_kernels_unload(&gpu->kernels);
 	}
 	if (rc && cuda->ngpus == 0)
@@ -215,7 +215,7 @@ static int add_gpu(struct zerod_client *client, struct zc_cuda *cuda, int device
 		return rc;
 	*gpu = (struct zc_gpu){.device = device, .timeline = COPIES_TIMELINE + cuda->ngpus};
 	for (uint32_t i = 0; i < ZC_SUM_STREAMS; i++)
-		gpu->sums[i].timeline = SUMS_TIMELINE + cuda->ngpus * ZC_SUM_STREAMS + i;
+		gpu->sum_streams[i].timeline = SUMS_TIMELINE + cuda->ngpus * ZC_SUM_STREAMS + i;
 	zd_cuda_uuid_text(&uuid, gpu->name);
 	rc = open_context(client, cuda, gpu, err);
 	if (!rc)
@@ -287,7 +287,7 @@ int zc_cuda_join(struct zerod_client *client, uint32_t index, struct zd_err *err
 
 /* ---- The end ------------------------------------------------------------------------------------------- */
 
-/* As the daemon sees it: a strict client's thread has carried it over by then. */
+/* As the daemon sees it: a strict client's thread has forwarded it by then. */
 static bool all_written(const struct zerod_client *client, const struct zc_cuda *cuda)
 {
 	const uint64_t *page = client->client_page;
@@ -299,7 +299,7 @@ static bool all_written(const struct zerod_client *client, const struct zc_cuda 
 		const struct zc_gpu *gpu = &cuda->gpus[i];
 
 		all &= zc_fence_reached(zc_counter_load(page, gpu->timeline), gpu->copied);
-		all &= !zc_sums_are_open(page, gpu);
+		all &= !zc_sum_streams_are_busy(page, gpu);
 	}
 	return all;
 }
@@ -349,7 +349,7 @@ static void close_gpus(struct zerod_client *client, struct zc_cuda *cuda)
 		zc_cuda_enter_last(driver, gpu->context, &scope);
 		if (gpu->copies)
 			(void)driver->streamDestroy(gpu->copies);
-		zc_sums_close(driver, gpu);
+		zc_sum_streams_close(driver, gpu);
 		zc_kernels_unload(&gpu->kernels);
 		if (i == 0)
 			unregister_pages(client, cuda);
@@ -370,7 +370,7 @@ bool zc_cuda_close(struct zerod_client *client)
 	zc_worker_stop(client);
 	drained = drain(client, cuda);
 	zc_watch_stop(cuda);
-	zc_carrier_stop(client, &cuda->carrier);
+	zc_fence_forwarder_stop(client, &cuda->forwarder);
 	if (drained) {
 		close_gpus(client, cuda);
 	} else {
@@ -389,7 +389,7 @@ void zc_cuda_forget(struct zerod_client *client)
 	struct zc_cuda *cuda = client->cuda;
 
 	if (cuda) {
-		zc_carrier_forget(client, &cuda->carrier);
+		zc_fence_forwarder_forget(client, &cuda->forwarder);
 		zc_watch_forget(cuda);
 	}
 	free(cuda);

@@ -22,14 +22,14 @@ struct zc_open_waits {
 	uint64_t value[ZD_TIMELINES];            /* the highest value awaited; of timelines in the mask */
 };
 
-struct zc_carry;
+struct zc_forwarded_fence;
 
 /* Strict clients: values that GPUs will write, in the order in which they were enqueued, and the thread that
  * copies them to the page that the daemon reads (cuda_strict.c). */
-struct zc_carrier {
+struct zc_fence_forwarder {
 	pthread_mutex_t lock; /* all members below */
 	pthread_cond_t changed;
-	TAILQ_HEAD(, zc_carry) queue;
+	TAILQ_HEAD(, zc_forwarded_fence) queue;
 	bool stop;
 	bool running; /* with cuda_lock */
 	pthread_t thread;
@@ -39,7 +39,7 @@ struct zc_carrier {
 _Static_assert(ZC_SUM_STREAMS <= ZC_REDUCE_LANES, "each has a lane of its own");
 
 /* A stream on which sums run in order. */
-struct zc_sums {
+struct zc_sum_stream {
 	struct CUstream_st *stream;
 	uint32_t timeline;
 	uint64_t value; /* the last used */
@@ -55,8 +55,8 @@ struct zc_gpu {
 	struct zc_kernels kernels; /* in `context` */
 	/* For sums; 0 where the daemon requests none. Of the worker's thread: */
 	zd_cu_ptr results, daemon_page; /* addresses of the result page and the daemon's page on this GPU */
-	struct zc_sums sums[ZC_SUM_STREAMS];
-	uint32_t next_sums;
+	struct zc_sum_stream sum_streams[ZC_SUM_STREAMS];
+	uint32_t next_sum_stream;
 	/* With the client's lock: */
 	bool joined;
 	uint32_t index;             /* the daemon's number, once joined */
@@ -72,7 +72,7 @@ struct zc_cuda {
 	atomic_uint_fast64_t has_copied[ZD_TIMELINES / MASK_BITS];
 	atomic_uint_fast64_t copied[ZD_TIMELINES];
 	struct zc_open_waits left; /* of streams whose handles were freed; with the client's lock */
-	struct zc_carrier carrier;
+	struct zc_fence_forwarder forwarder;
 	bool watching; /* with cuda_lock */
 	pthread_t watcher;
 	int stop; /* an eventfd that ends the watcher */
@@ -120,34 +120,37 @@ void zc_cuda_segments_unmap(struct zerod_client *client, struct zc_cuda *cuda);
  * `holds` (NULL: nothing) until the value is written. In a client that is not strict it does nothing, and
  * leaves *made.
  */
-int zc_carry_new(struct zerod_client *client, const struct zc_hold_list *holds, struct zc_carry **made,
-                 struct zd_err *err) __attribute__((warn_unused_result));
+int zc_forwarded_fence_new(struct zerod_client *client, const struct zc_hold_list *holds,
+                           struct zc_forwarded_fence **made, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* With the client's lock: the same for copies, with holds on the segments that they write. */
-int zc_carry_copies(struct zerod_client *client, const struct zc_copy *copies, unsigned count,
-                    struct zc_carry **made, struct zd_err *err) __attribute__((warn_unused_result));
+int zc_forwarded_fence_new_for_copies(struct zerod_client *client, const struct zc_copy *copies,
+                                      unsigned count, struct zc_forwarded_fence **made, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* The second step: the write of `fence` is enqueued, or, with rc != 0, never will be. Calls are in the order
  * of a timeline's values. NULL is allowed. */
-void zc_carry_put(struct zerod_client *client, struct zc_carry *carry, struct zc_fence fence, int rc);
+void zc_forwarded_fence_enqueue(struct zerod_client *client, struct zc_forwarded_fence *forwarded,
+                                struct zc_fence fence, int rc);
 /* With or without the client's lock: blocks until the holds of all values that GPUs have written by now are
  * dropped. */
-void zc_carry_settle(struct zerod_client *client);
-void zc_carrier_init(struct zc_carrier *carrier);
+void zc_fence_forwarder_settle(struct zerod_client *client);
+void zc_fence_forwarder_init(struct zc_fence_forwarder *forwarder);
 /* With cuda_lock. */
-int zc_carrier_start(struct zerod_client *client, struct zc_carrier *carrier, struct zd_err *err)
-        __attribute__((warn_unused_result));
+int zc_fence_forwarder_start(struct zerod_client *client, struct zc_fence_forwarder *forwarder,
+                             struct zd_err *err) __attribute__((warn_unused_result));
 /* At the client's end, and in a forked child, where its thread does not exist. */
-void zc_carrier_stop(struct zerod_client *client, struct zc_carrier *carrier);
-void zc_carrier_forget(struct zerod_client *client, struct zc_carrier *carrier);
+void zc_fence_forwarder_stop(struct zerod_client *client, struct zc_fence_forwarder *forwarder);
+void zc_fence_forwarder_forget(struct zerod_client *client, struct zc_fence_forwarder *forwarder);
 
-/* ---- cuda_work.c --------------------------------------------------------------------------------------- */
+/* ---- cuda_offloaded_sum.c ------------------------------------------------------------------------------ */
 
 /* In the GPU's context, when it is opened: later, creating streams might wait for the GPU. */
-int zc_sums_open(struct zerod_client *client, const struct zd_cuda *driver, struct zc_gpu *gpu,
-                 struct zd_err *err) __attribute__((warn_unused_result));
+int zc_sum_streams_open(struct zerod_client *client, const struct zd_cuda *driver, struct zc_gpu *gpu,
+                        struct zd_err *err) __attribute__((warn_unused_result));
 /* Has any of the GPU's sums not ended, as far as the page shows? */
-bool zc_sums_are_open(const uint64_t *page, const struct zc_gpu *gpu);
-/* In the GPU's context, when no sum runs any more. Also after a failed zc_sums_open(). */
-void zc_sums_close(const struct zd_cuda *driver, struct zc_gpu *gpu);
+bool zc_sum_streams_are_busy(const uint64_t *page, const struct zc_gpu *gpu);
+/* In the GPU's context, when no sum runs any more. Also after a failed zc_sum_streams_open(). */
+void zc_sum_streams_close(const struct zd_cuda *driver, struct zc_gpu *gpu);
 
 /* ---- cuda_waits.c -------------------------------------------------------------------------------------- */
 

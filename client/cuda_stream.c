@@ -4,7 +4,7 @@
  *
  * The GPU does the work: a wait makes it compare counters of the daemon's page, a fence makes it write the
  * next value of the stream's timeline into the client's page, or, where the client is strict, into one from
- * where it is carried over. No call here waits for it. What must hold:
+ * where it is forwarded. No call here waits for it. What must hold:
  *   - taking a value and enqueueing its write are one step under the stream's lock, so that values are
  *     written in order;
  *   - the value is written for every fence, also of a stream that is idle: to ask for that is a driver call
@@ -199,13 +199,16 @@ static int push_wait(struct gpu_stream *stream, const struct zc_stream_wait *wai
 static int push_wait_holding(struct gpu_stream *stream, const struct zc_stream_wait *wait, struct zd_err *err)
 {
 	struct zerod_client *client = stream->base.client;
-	struct zc_carry *carry = NULL;
-	int rc = wait->ncopies > 0 ? zc_carry_copies(client, wait->copies, wait->ncopies, &carry, err) : 0;
+	struct zc_forwarded_fence *forwarded = NULL;
+	int rc = wait->ncopies > 0 ? zc_forwarded_fence_new_for_copies(client, wait->copies, wait->ncopies,
+	                                                               &forwarded, err)
+	                           : 0;
 
 	if (rc)
 		return rc;
 	rc = push_wait(stream, wait, err);
-	zc_carry_put(client, carry, (struct zc_fence){stream->base.timeline, stream->value}, rc);
+	zc_forwarded_fence_enqueue(client, forwarded, (struct zc_fence){stream->base.timeline, stream->value},
+	                           rc);
 	return rc;
 }
 
@@ -246,15 +249,15 @@ static int push_value(struct gpu_stream *stream, const struct zc_hold_list *hold
 	const struct zd_cuda *driver = driver_of(stream);
 	struct zc_fence fence = {stream->base.timeline, stream->value + 1};
 	zd_cu_ptr counter = stream->gpu_page + fence.timeline * sizeof(uint64_t);
-	struct zc_carry *carry = NULL;
-	int rc = zc_carry_new(stream->base.client, holds, &carry, err);
+	struct zc_forwarded_fence *forwarded = NULL;
+	int rc = zc_forwarded_fence_new(stream->base.client, holds, &forwarded, err);
 
 	if (rc)
 		return rc;
 	rc = zd_cuda_err(
 	        driver, driver->streamWriteValue64(stream->handle, counter, fence.value, ZD_CU_WRITE_DEFAULT),
 	        err, "writing a stream's fence on %s", stream->gpu->name);
-	zc_carry_put(stream->base.client, carry, fence, rc);
+	zc_forwarded_fence_enqueue(stream->base.client, forwarded, fence, rc);
 	if (rc)
 		return rc;
 	stream->value++;
@@ -354,7 +357,7 @@ static int gpu_synchronize(zerod_stream *base, struct zd_err *err)
 		                 "synchronizing a stream on %s", stream->gpu->name);
 	zc_cuda_leave(driver, &scope);
 	if (!rc)
-		zc_carry_settle(base->client);
+		zc_fence_forwarder_settle(base->client);
 	return !rc && gpu_aborted(base) ? say_aborted(base->client, err) : rc;
 }
 

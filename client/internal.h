@@ -72,7 +72,7 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 /* ---- The client ---------------------------------------------------------------------------------------- */
 
 /* The channel over which the daemon requests sums of this process, and the thread that makes
- * them (work.c). */
+ * them (offloaded_sum.c). */
 struct zc_worker {
 	struct zd_endpoint endpoint; /* sock -1: the daemon requests no sums */
 	struct zd_work_page *page;   /* GPUs write the sums' results here; NULL: none */
@@ -218,7 +218,7 @@ uint64_t zc_now_ns(void);
 int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* ---- work.c -------------------------------------------------------------------------------------------- */
+/* ---- offloaded_sum.c ----------------------------------------------------------------------------------- */
 
 /* Maps the session's rings; takes the descriptor over. */
 int zc_rings_take(struct zerod_client *client, int fd, struct zd_err *err)

@@ -187,7 +187,7 @@ void zd_crew_free(struct zd_crew *crew);
 /* A shared mapping of a memfd, such as the host backend's segments are. */
 int zd_map_memfd(uint64_t bytes, void **data, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* ---- Ranks and a baseline in turns (turns.c) ----------------------------------------------------------- */
+/* ---- Ranks and a baseline in rounds (rounds.c) --------------------------------------------------------- */
 
 struct zd_bandwidth_row {
 	uint64_t bytes, count;
@@ -195,12 +195,12 @@ struct zd_bandwidth_row {
 	uint64_t wrong;
 };
 
-struct zd_turns_ops {
-	/* A rank that has joined and registered its unit; once before the turns. */
+struct zd_round_ops {
+	/* A rank that has joined and registered its unit; once before the rounds. */
 	int (*begin)(const struct zd_member *member, struct zd_rank *rank);
-	/* One timed turn, all ranks at once. */
-	int (*turn)(const struct zd_member *member, struct zd_rank *rank, struct zd_span *span);
-	/* A turn with contents that are compared, element by element. */
+	/* One timed round, all ranks at once. */
+	int (*round)(const struct zd_member *member, struct zd_rank *rank, struct zd_span *span);
+	/* A round with contents that are compared, element by element. */
 	int (*check)(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
 	             uint64_t numel, uint64_t *wrong);
 	/* Makes the argument of work(), which the baseline's threads share, one thread a device. It is never
@@ -210,8 +210,8 @@ struct zd_turns_ops {
 };
 
 /* Fills the row for a unit of `numel` elements. */
-int zd_turns_run(const struct zd_bench *bench, const struct zd_turns_ops *ops, uint64_t numel,
-                 struct zd_bandwidth_row *row, struct zd_err *err) __attribute__((warn_unused_result));
+int zd_rounds_run(const struct zd_bench *bench, const struct zd_round_ops *ops, uint64_t numel,
+                  struct zd_bandwidth_row *row, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* How many devices the ranks use: the threads of a baseline. */
 uint32_t zd_bench_devices_used(const struct zd_bench *bench);

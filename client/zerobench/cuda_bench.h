@@ -166,7 +166,7 @@ int zd_cuda_check(const struct zd_cuda_trainer *trainer, int status, const char 
 
 /* ---- Parts of the measurement -------------------------------------------------------------------------- */
 
-/* One size, from its registration to its end (cuda_turns.c, cuda_reduce.c). */
+/* One size, from its registration to its end (cuda_gather.c, cuda_reduce.c). */
 int zd_cuda_measure_gathers(struct zd_cuda_trainer *trainer, uint64_t numel)
         __attribute__((warn_unused_result));
 int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel) __attribute__((warn_unused_result));

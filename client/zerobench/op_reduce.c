@@ -63,7 +63,7 @@ static int begin(const struct zd_member *member, struct zd_rank *rank)
 	                       rank->client, "zerod_bucket_create");
 }
 
-static int turn(const struct zd_member *member, struct zd_rank *rank, struct zd_span *span)
+static int run_round(const struct zd_member *member, struct zd_rank *rank, struct zd_span *span)
 {
 	int status = backward(member, rank, false, span);
 	if (!status)
@@ -151,9 +151,9 @@ static int prepare(const struct zd_bench *bench, uint64_t numel, void **arg, str
 	return 0;
 }
 
-static const struct zd_turns_ops turns = {
+static const struct zd_round_ops rounds = {
         .begin = begin,
-        .turn = turn,
+        .round = run_round,
         .check = check,
         .prepare = prepare,
         .work = sum_device,
@@ -162,7 +162,7 @@ static const struct zd_turns_ops turns = {
 static int measure(struct zd_bench *bench, uint64_t numel, struct zd_err *err)
 {
 	struct zd_bandwidth_row row;
-	int status = zd_turns_run(bench, &turns, numel, &row, err);
+	int status = zd_rounds_run(bench, &rounds, numel, &row, err);
 	if (!status)
 		zd_report_bandwidth(bench, &row);
 	return status;

@@ -117,7 +117,7 @@ static int release(struct steps *steps, uint32_t unit)
 
 /* One packet: the release of the unit behind (none: the first unit's gather), and the gather of the one
  * ahead. */
-static int turn(struct steps *steps, uint32_t unit)
+static int run_unit(struct steps *steps, uint32_t unit)
 {
 	zerod_cork(steps->rank->client);
 	int status = unit == 0 ? gather(steps, 0) : release(steps, unit - 1);
@@ -133,7 +133,7 @@ static int forward(struct steps *steps)
 	steps->phase = ZD_STEP_FORWARD;
 	for (uint32_t i = 0; i < steps->count && !status; i++) {
 		if (i == 0 || i + 1 < steps->count) /* the last unit has nothing ahead */
-			status = turn(steps, i);
+			status = run_unit(steps, i);
 		if (!status)
 			status = await(steps, i);
 		if (!status)

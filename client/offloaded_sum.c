@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * work.c - what the daemon asks this process to do: the thread that reads the work channel.
+ * offloaded_sum.c - sums that the daemon asks this process to make: the thread that reads the work channel.
  *
- * On GPUs works are sums over memory of the daemon's, in this process's own context (cuda_work.c). Each is
- * begun and answered at once; that it is done the daemon sees at a fence. What must hold:
+ * On GPUs works are sums over memory of the daemon's, in this process's own context (cuda_offloaded_sum.c).
+ * Each is begun and answered at once; that it is done the daemon sees at a fence. What must hold:
  *   - a segment that a work names is announced on the connection, and was sent there before the work. The
  *     thread reads the connection, or lets who reads it go on, until the announcement has come, and maps the
  *     segment then;
@@ -28,14 +28,14 @@
 #include "proto/work.h"
 
 #define ARENA_BYTES 8192u /* a sum of some hundred inputs */
-#define LOOK_MS     20    /* how often GPUs that are making sums are asked how they are */
+#define CHECK_MS    20    /* how often GPUs that are making sums are asked how they are */
 
 /* The worker thread's state. */
-struct desk {
+struct worker_context {
 	struct zerod_client *client;
 	struct zd_arena arena; /* of the packet at hand */
 	uint8_t bytes[ZD_MAX_PACKET_BYTES];
-	struct zc_sum sum;
+	struct zc_offloaded_sum sum;
 	struct zd_spin spin;
 	uint64_t event_ns; /* when there last was a work, or one was said to be on its way */
 };
@@ -61,14 +61,14 @@ static void await_room(const struct zc_worker *worker)
 
 /* Blocks until the socket can be read, or soon can be, or the thread is to stop; false when none is so in
  * time. */
-static bool await_socket(struct desk *desk, int timeout_ms)
+static bool await_socket(struct worker_context *context, int timeout_ms)
 {
-	const struct zc_worker *worker = &desk->client->worker;
+	const struct zc_worker *worker = &context->client->worker;
 	struct pollfd fds[] = {{.fd = worker->endpoint.sock, .events = POLLIN},
 	                       {.fd = worker->stop, .events = POLLIN},
 	                       {.fd = worker->expected, .events = POLLIN}};
-	uint64_t now_ns = zc_now_ns(), naps_ns = desk->event_ns + ZC_NAPS_NS;
-	bool naps = timeout_ms != 0 && desk->spin.window_ns > 0 && now_ns < naps_ns;
+	uint64_t now_ns = zc_now_ns(), naps_ns = context->event_ns + ZC_NAPS_NS;
+	bool naps = timeout_ms != 0 && context->spin.window_ns > 0 && now_ns < naps_ns;
 	eventfd_t count;
 	int ready;
 
@@ -80,32 +80,32 @@ static bool await_socket(struct desk *desk, int timeout_ms)
 			return false;
 	}
 	if (fds[2].revents && !eventfd_read(worker->expected, &count)) {
-		desk->event_ns = zc_now_ns();
-		zd_spin_expect(&desk->spin, desk->event_ns + ZD_SPIN_AWAIT_NS);
+		context->event_ns = zc_now_ns();
+		zd_spin_expect(&context->spin, context->event_ns + ZD_SPIN_AWAIT_NS);
 	}
 	return true;
 }
 
 /* The same for a work, wherever it comes. */
-static bool await_work(struct desk *desk, int timeout_ms)
+static bool await_work(struct worker_context *context, int timeout_ms)
 {
-	struct zd_endpoint *endpoint = &desk->client->worker.endpoint;
+	struct zd_endpoint *endpoint = &context->client->worker.endpoint;
 	bool come;
 
 	if (!zd_endpoint_rest(endpoint))
 		return true;
-	come = await_socket(desk, timeout_ms);
+	come = await_socket(context, timeout_ms);
 	zd_endpoint_start_polling(endpoint);
 	return come;
 }
 
 /* 0, ZD_FRAME_AGAIN, or the channel's end. The daemon sends no descriptors here. */
-static int receive(struct desk *desk, size_t *nbytes, struct zd_err *err)
+static int receive_packet(struct worker_context *context, size_t *nbytes, struct zd_err *err)
 {
 	int fds[ZD_MAX_PACKET_FDS];
 	unsigned nfds = 0;
-	int rc = zd_endpoint_try_recv(&desk->client->worker.endpoint, desk->bytes, sizeof(desk->bytes),
-	                              nbytes, fds, &nfds, err);
+	int rc = zd_endpoint_try_recv(&context->client->worker.endpoint, context->bytes,
+	                              sizeof(context->bytes), nbytes, fds, &nfds, err);
 
 	if (rc)
 		return rc;
@@ -116,9 +116,9 @@ static int receive(struct desk *desk, size_t *nbytes, struct zd_err *err)
 	                : 0;
 }
 
-static int answer(struct desk *desk, Zd__WorkDone *done, struct zd_err *err)
+static int send_answer(struct worker_context *context, Zd__WorkDone *done, struct zd_err *err)
 {
-	struct zc_worker *worker = &desk->client->worker;
+	struct zc_worker *worker = &context->client->worker;
 	Zd__WorkAnswers answers = ZD__WORK_ANSWERS__INIT;
 	uint8_t bytes[ZD_ERR_TEXT_BYTES + 64];
 	size_t nbytes;
@@ -187,7 +187,7 @@ static int check_sum(const Zd__Sum *from, struct zd_err *err)
 	return 0;
 }
 
-static int take_fences(const struct zerod_client *client, const Zd__Sum *from, struct zc_sum *sum,
+static int take_fences(const struct zerod_client *client, const Zd__Sum *from, struct zc_offloaded_sum *sum,
                        struct zd_err *err)
 {
 	sum->nfences = (uint32_t)from->n_fence_timelines;
@@ -218,7 +218,8 @@ static int take_place(struct zerod_client *client, uint32_t segment, uint64_t of
 	return zc_location_take(client, &from, from.bytes, each, place, err);
 }
 
-static int take_sum(struct zerod_client *client, const Zd__Sum *from, struct zc_sum *sum, struct zd_err *err)
+static int take_sum(struct zerod_client *client, const Zd__Sum *from, struct zc_offloaded_sum *sum,
+                    struct zd_err *err)
 {
 	int rc = check_sum(from, err);
 
@@ -245,9 +246,9 @@ static int take_sum(struct zerod_client *client, const Zd__Sum *from, struct zc_
 }
 
 /* An error is the connection's; that this process cannot is an answer. */
-static int do_work(struct desk *desk, const Zd__Work *work, struct zd_err *err)
+static int handle_work(struct worker_context *context, const Zd__Work *work, struct zd_err *err)
 {
-	struct zerod_client *client = desk->client;
+	struct zerod_client *client = context->client;
 	Zd__WorkDone done = ZD__WORK_DONE__INIT;
 	Zd__Fence message = ZD__FENCE__INIT;
 	struct zd_err why = ZD_ERR_NONE;
@@ -257,10 +258,10 @@ static int do_work(struct desk *desk, const Zd__Work *work, struct zd_err *err)
 
 	done.id = work->id;
 	if (work->body_case == ZD__WORK__BODY_SUM && client->on_gpus) {
-		rc = take_sum(client, work->sum, &desk->sum, err);
+		rc = take_sum(client, work->sum, &context->sum, err);
 		if (rc)
 			return rc;
-		done.status = zc_cuda_sum(client, &desk->sum, &fence, &launched, &why);
+		done.status = zc_cuda_offloaded_sum(client, &context->sum, &fence, &launched, &why);
 	} else {
 		done.status = zd_err_set(&why, ZEROD_E_UNSUPPORTED, "this library knows no such work");
 	}
@@ -272,15 +273,16 @@ static int do_work(struct desk *desk, const Zd__Work *work, struct zd_err *err)
 		message.value = fence.value;
 		done.fence = &message;
 	}
-	return answer(desk, &done, err);
+	return send_answer(context, &done, err);
 }
 
 /* ---- The thread ---------------------------------------------------------------------------------------- */
 
-static int take_packet(struct desk *desk, size_t nbytes, struct zd_err *err)
+static int take_packet(struct worker_context *context, size_t nbytes, struct zd_err *err)
 {
-	struct zerod_client *client = desk->client;
-	const Zd__WorkPacket *packet = zd__work_packet__unpack(&desk->arena.allocator, nbytes, desk->bytes);
+	struct zerod_client *client = context->client;
+	const Zd__WorkPacket *packet = zd__work_packet__unpack(&context->arena.allocator, nbytes,
+	                                                       context->bytes);
 	int rc = 0;
 
 	if (!packet)
@@ -288,7 +290,7 @@ static int take_packet(struct desk *desk, size_t nbytes, struct zd_err *err)
 		                  "the daemon sent %zu bytes over the work channel that are no packet",
 		                  nbytes);
 	for (size_t i = 0; i < packet->n_works && !rc && !is_stopped(&client->worker); i++)
-		rc = do_work(desk, packet->works[i], err);
+		rc = handle_work(context, packet->works[i], err);
 	if (!rc && packet->retired) {
 		pthread_mutex_lock(&client->lock);
 		read_until(client, have_retired, packet->retired);
@@ -298,48 +300,48 @@ static int take_packet(struct desk *desk, size_t nbytes, struct zd_err *err)
 }
 
 /* Is something there before it is time to sleep? */
-static bool spin(struct desk *desk)
+static bool spin_for_work(struct worker_context *context)
 {
-	while (zd_spin_may(&desk->spin, zc_now_ns()))
-		if (zd_endpoint_is_due(&desk->client->worker.endpoint) || await_socket(desk, 0))
+	while (zd_spin_may(&context->spin, zc_now_ns()))
+		if (zd_endpoint_is_due(&context->client->worker.endpoint) || await_socket(context, 0))
 			return true;
 	return false;
 }
 
 /* A GPU that fails under a sum writes no fence, and whoever waits for the sum would go on waiting. */
-static int look_ms(const struct zerod_client *client)
+static int check_interval_ms(const struct zerod_client *client)
 {
-	return client->on_gpus && zc_cuda_sums_open(client) ? LOOK_MS : -1;
+	return client->on_gpus && zc_cuda_offloaded_sums_are_open(client) ? CHECK_MS : -1;
 }
 
 /* 0, ZD_FRAME_AGAIN, or what ends the connection. */
-static int serve_once(struct desk *desk, struct zd_err *err)
+static int serve_once(struct worker_context *context, struct zd_err *err)
 {
-	struct zerod_client *client = desk->client;
+	struct zerod_client *client = context->client;
 	size_t nbytes;
 	int rc;
 
-	if (!spin(desk) && !await_work(desk, look_ms(client)))
-		return zc_cuda_sums_check(client, err);
-	rc = receive(desk, &nbytes, err);
+	if (!spin_for_work(context) && !await_work(context, check_interval_ms(client)))
+		return zc_cuda_offloaded_sums_check(client, err);
+	rc = receive_packet(context, &nbytes, err);
 	if (rc == 0) {
-		rc = take_packet(desk, nbytes, err);
-		desk->event_ns = zc_now_ns();
-		zd_spin_event(&desk->spin, desk->event_ns);
+		rc = take_packet(context, nbytes, err);
+		context->event_ns = zc_now_ns();
+		zd_spin_event(&context->spin, context->event_ns);
 	}
-	zd_arena_reset(&desk->arena);
+	zd_arena_reset(&context->arena);
 	return rc;
 }
 
 /* The end of the channel is the connection's, where somebody else sees it. */
-static void serve(struct desk *desk)
+static void serve_channel(struct worker_context *context)
 {
-	struct zerod_client *client = desk->client;
+	struct zerod_client *client = context->client;
 	struct zd_err err = ZD_ERR_NONE;
 	int rc = 0;
 
 	while (rc >= 0 && !is_stopped(&client->worker))
-		rc = serve_once(desk, &err);
+		rc = serve_once(context, &err);
 	/* A segment or page that the thread waited for may be missing because the client is closing: that is
 	 * no error. */
 	if (rc >= 0 || rc == ZEROD_E_DISCONNECTED || is_stopped(&client->worker))
@@ -349,30 +351,30 @@ static void serve(struct desk *desk)
 	pthread_mutex_unlock(&client->lock);
 }
 
-static void free_desk(struct desk *desk)
+static void free_context(struct worker_context *context)
 {
-	zd_arena_deinit(&desk->arena);
-	free(desk);
+	zd_arena_deinit(&context->arena);
+	free(context);
 }
 
 static void *worker_main(void *arg)
 {
-	struct desk *desk = arg;
+	struct worker_context *context = arg;
 
 	(void)prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul); /* the usual 50 us are longer than a nap */
-	serve(desk);
-	free_desk(desk);
+	serve_channel(context);
+	free_context(context);
 	return NULL;
 }
 
-static int start_thread(struct zc_worker *worker, struct desk *desk)
+static int start_thread(struct zc_worker *worker, struct worker_context *context)
 {
 	sigset_t all, before;
 	int error;
 
 	(void)sigfillset(&all); /* signals are the application's threads' business */
 	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&worker->thread, NULL, worker_main, desk);
+	error = pthread_create(&worker->thread, NULL, worker_main, context);
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return error;
 }
@@ -406,7 +408,7 @@ void zc_worker_expect(const struct zerod_client *client)
 int zc_worker_start(struct zerod_client *client, struct zd_err *err)
 {
 	struct zc_worker *worker = &client->worker;
-	struct desk *desk;
+	struct worker_context *context;
 	int error;
 
 	if (worker->endpoint.sock < 0 || worker->running)
@@ -414,17 +416,17 @@ int zc_worker_start(struct zerod_client *client, struct zd_err *err)
 	worker->stop = eventfd(0, EFD_CLOEXEC);
 	if (worker->stop < 0)
 		return zd_err_errno(err, errno, "reading the work channel");
-	desk = calloc(1, sizeof(*desk));
-	error = desk ? 0 : ENOMEM;
-	if (desk) {
-		desk->client = client;
-		zd_arena_init(&desk->arena, ARENA_BYTES);
-		zd_spin_init(&desk->spin, ZC_SPIN_NS, ZC_SPIN_PROCESSORS);
-		error = start_thread(worker, desk);
+	context = calloc(1, sizeof(*context));
+	error = context ? 0 : ENOMEM;
+	if (context) {
+		context->client = client;
+		zd_arena_init(&context->arena, ARENA_BYTES);
+		zd_spin_init(&context->spin, ZC_SPIN_NS, ZC_SPIN_PROCESSORS);
+		error = start_thread(worker, context);
 	}
 	if (error) {
-		if (desk)
-			free_desk(desk);
+		if (context)
+			free_context(context);
 		(void)close(worker->stop);
 		return zd_err_errno(err, error, "reading the work channel");
 	}

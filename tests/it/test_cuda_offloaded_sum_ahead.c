@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_work_ahead.c - sums that a client is asked for before their inputs are there: what its GPU waits
- * for, and what a daemon must not say; opposite a scripted daemon, over the driver's double.
+ * test_cuda_offloaded_sum_ahead.c - sums that a client is asked for before their inputs are there: what its
+ * GPU waits for, and what a daemon must not say; opposite a scripted daemon, over the driver's double.
  *
  * All of it happens while the client waits for the reply to its join: it has a GPU then, and makes sums.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_work_faults.c - one reduction, with every call of the driver that the trainer makes failing in
- * turn: once for want of memory, once by a context that is lost. The sum is right, or some call says that it
- * is not; nothing is left behind, and the daemon serves the next one.
+ * test_cuda_offloaded_sum_faults.c - one reduction, with every call of the driver that the trainer makes
+ * failing in turn: once for want of memory, once by a context that is lost. The sum is right, or some call
+ * says that it is not; nothing is left behind, and the daemon serves the next one.
  *
  * The trainer is this program with a socket for its argument.
  */

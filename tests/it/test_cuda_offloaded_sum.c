@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_work.c - sums that the trainer's own GPU makes: whose they are, beside captures, in strict
- * clients, under forks, and where a GPU cannot.
+ * test_cuda_offloaded_sum.c - sums that the trainer's own GPU makes: whose they are, beside captures, in
+ * strict clients, under forks, and where a GPU cannot.
  */
 #include "cuda_scene.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_work_ends.c - trainers that are stopped or killed while their GPU is to make a sum; over the
- * doubles of the driver and of NVML.
+ * test_cuda_offloaded_sum_ends.c - trainers that are stopped or killed while their GPU is to make a sum; over
+ * the doubles of the driver and of NVML.
  *
  * Rank 0 is this process, rank 1 this program with a socket for its argument, told what to do by the letters
  * that it reads.

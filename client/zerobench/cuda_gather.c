@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_turns.c - gathers of one size by turns: zerod, NCCL in the same buffer, pushes without zerod.
+ * cuda_gather.c - gathers of one size by turns: zerod, NCCL in the same buffer, pushes without zerod.
  */
 #include "client/zerobench/cuda_bench.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_work.c - sums that the daemon asks for, made by the trainer's GPU.
+ * cuda_offloaded_sum.c - sums that the daemon asks for, made by the trainer's GPU.
  *
  * Each GPU has streams for them, non-blocking, of the highest priority, and in the primary context. Behind
  * each sum the GPU writes the next value of the stream's timeline on the client's page, where the daemon sees
@@ -27,8 +27,8 @@ _Static_assert(offsetof(struct zd_work_result, sum_squares) ==
                        sizeof(struct zc_reduce_result) <= sizeof(struct zd_work_result),
                "a kernel's result is what the daemon reads");
 
-int zc_sums_open(struct zerod_client *client, const struct zd_cuda *driver, struct zc_gpu *gpu,
-                 struct zd_err *err)
+int zc_sum_streams_open(struct zerod_client *client, const struct zd_cuda *driver, struct zc_gpu *gpu,
+                        struct zd_err *err)
 {
 	int least = 0, greatest = 0, rc;
 
@@ -45,44 +45,44 @@ int zc_sums_open(struct zerod_client *client, const struct zd_cuda *driver, stru
 		                 err, "mapping the daemon's fence page into %s", gpu->name);
 	for (uint32_t i = 0; i < ZC_SUM_STREAMS && !rc; i++)
 		rc = zd_cuda_err(driver,
-		                 driver->streamCreateWithPriority(&gpu->sums[i].stream,
+		                 driver->streamCreateWithPriority(&gpu->sum_streams[i].stream,
 		                                                  ZD_CU_STREAM_NON_BLOCKING, greatest),
 		                 err, "a stream for sums on %s", gpu->name);
 	return rc;
 }
 
-void zc_sums_close(const struct zd_cuda *driver, struct zc_gpu *gpu)
+void zc_sum_streams_close(const struct zd_cuda *driver, struct zc_gpu *gpu)
 {
-	for (uint32_t i = 0; i < ZC_SUM_STREAMS && gpu->sums[i].stream; i++) {
-		(void)driver->streamDestroy(gpu->sums[i].stream);
-		gpu->sums[i].stream = NULL;
+	for (uint32_t i = 0; i < ZC_SUM_STREAMS && gpu->sum_streams[i].stream; i++) {
+		(void)driver->streamDestroy(gpu->sum_streams[i].stream);
+		gpu->sum_streams[i].stream = NULL;
 	}
 }
 
-static bool is_open(const uint64_t *page, const struct zc_sums *sums)
+static bool is_busy(const uint64_t *page, const struct zc_sum_stream *sum_stream)
 {
-	return !zc_fence_reached(zc_counter_load(page, sums->timeline), sums->value);
+	return !zc_fence_reached(zc_counter_load(page, sum_stream->timeline), sum_stream->value);
 }
 
-bool zc_sums_are_open(const uint64_t *page, const struct zc_gpu *gpu)
+bool zc_sum_streams_are_busy(const uint64_t *page, const struct zc_gpu *gpu)
 {
 	for (uint32_t i = 0; i < ZC_SUM_STREAMS; i++)
-		if (is_open(page, &gpu->sums[i]))
+		if (is_busy(page, &gpu->sum_streams[i]))
 			return true;
 	return false;
 }
 
 /* In turn, so that all have been waiting for as long. */
-static struct zc_sums *choose(struct zc_gpu *gpu, struct zc_reduce *reduce)
+static struct zc_sum_stream *choose_stream(struct zc_gpu *gpu, struct zc_reduce *reduce)
 {
-	reduce->lane = gpu->next_sums;
-	gpu->next_sums = (gpu->next_sums + 1) % ZC_SUM_STREAMS;
-	return &gpu->sums[reduce->lane];
+	reduce->lane = gpu->next_sum_stream;
+	gpu->next_sum_stream = (gpu->next_sum_stream + 1) % ZC_SUM_STREAMS;
+	return &gpu->sum_streams[reduce->lane];
 }
 
 /* With the client's lock: an address of that GPU. */
-static int find_place(struct zerod_client *client, const struct zc_gpu *gpu, const struct zc_location *place,
-                      zd_cu_ptr *at, struct zd_err *err)
+static int find_sum_place(struct zerod_client *client, const struct zc_gpu *gpu,
+                          const struct zc_location *place, zd_cu_ptr *at, struct zd_err *err)
 {
 	const struct zc_segment *segment = zc_segment_find(client, place->segment);
 	void *data = NULL;
@@ -98,22 +98,23 @@ static int find_place(struct zerod_client *client, const struct zc_gpu *gpu, con
 }
 
 /* With the client's lock. The daemon uses the places until it sees the fence, so that they stay mapped. */
-static int find_places(struct zerod_client *client, const struct zc_sum *sum, struct zc_gpu **gpu,
-                       zd_cu_ptr *inputs, zd_cu_ptr *target, struct zd_err *err)
+static int find_sum_places(struct zerod_client *client, const struct zc_offloaded_sum *sum,
+                           struct zc_gpu **gpu, zd_cu_ptr *inputs, zd_cu_ptr *target, struct zd_err *err)
 {
 	const struct zc_segment *segment = zc_segment_find(client, sum->target.segment);
 	int rc;
 
 	*gpu = segment ? zc_gpu_find(client->cuda, segment->device) : NULL;
-	rc = find_place(client, *gpu, &sum->target, target, err);
+	rc = find_sum_place(client, *gpu, &sum->target, target, err);
 	for (uint32_t i = 0; i < sum->ninputs && !rc; i++)
-		rc = find_place(client, *gpu, &sum->inputs[i], &inputs[i], err);
+		rc = find_sum_place(client, *gpu, &sum->inputs[i], &inputs[i], err);
 	return rc;
 }
 
 /* In the GPU's context. */
 static int order_fences(const struct zerod_client *client, const struct zc_gpu *gpu,
-                        const struct zc_sums *sums, const struct zc_sum *sum, struct zd_err *err)
+                        const struct zc_sum_stream *sum_stream, const struct zc_offloaded_sum *sum,
+                        struct zd_err *err)
 {
 	const struct zd_cuda *driver = ((const struct zc_cuda *)client->cuda)->driver;
 	int rc = 0;
@@ -123,60 +124,62 @@ static int order_fences(const struct zerod_client *client, const struct zc_gpu *
 
 		if (zc_fence_reached(zc_counter_load(client->daemon_page, fence->timeline), fence->value))
 			continue;
-		rc = zd_cuda_err(driver,
-		                 driver->streamWaitValue64(
-		                         sums->stream, gpu->daemon_page + fence->timeline * sizeof(uint64_t),
-		                         fence->value, ZD_CU_WAIT_GEQ),
-		                 err, "ordering a sum behind its inputs on %s", gpu->name);
+		rc = zd_cuda_err(
+		        driver,
+		        driver->streamWaitValue64(sum_stream->stream,
+		                                  gpu->daemon_page + fence->timeline * sizeof(uint64_t),
+		                                  fence->value, ZD_CU_WAIT_GEQ),
+		        err, "ordering a sum behind its inputs on %s", gpu->name);
 	}
 	return rc;
 }
 
 /* In the GPU's context. */
-static int launch(const struct zd_cuda *driver, struct zc_gpu *gpu, struct zc_sums *sums,
-                  const struct zc_reduce *reduce, uint32_t slot, bool *launched, struct zd_err *err)
+static int launch_sum(const struct zd_cuda *driver, struct zc_gpu *gpu, struct zc_sum_stream *sum_stream,
+                      const struct zc_reduce *reduce, uint32_t slot, bool *launched, struct zd_err *err)
 {
-	zd_cu_ptr counter = gpu->gpu_page + sums->timeline * sizeof(uint64_t);
+	zd_cu_ptr counter = gpu->gpu_page + sum_stream->timeline * sizeof(uint64_t);
 	zd_cu_ptr result = gpu->results + slot * sizeof(struct zd_work_result);
-	int rc = zc_kernels_reduce(&gpu->kernels, sums->stream, reduce, result, err);
+	int rc = zc_kernels_reduce(&gpu->kernels, sum_stream->stream, reduce, result, err);
 
 	if (rc)
 		return rc;
 	*launched = true;
-	rc = zd_cuda_err(
-	        driver,
-	        driver->streamWriteValue64(sums->stream, counter, sums->value + 1, ZD_CU_WRITE_DEFAULT), err,
-	        "writing a fence on %s", gpu->name);
+	rc = zd_cuda_err(driver,
+	                 driver->streamWriteValue64(sum_stream->stream, counter, sum_stream->value + 1,
+	                                            ZD_CU_WRITE_DEFAULT),
+	                 err, "writing a fence on %s", gpu->name);
 	if (rc) /* nothing will tell when the kernel has ended. A context that is lost runs none */
-		(void)driver->streamSynchronize(sums->stream);
+		(void)driver->streamSynchronize(sum_stream->stream);
 	else
-		sums->value++;
+		sum_stream->value++;
 	return rc;
 }
 
-static int launch_in_context(struct zerod_client *client, struct zc_gpu *gpu, struct zc_sums *sums,
-                             const struct zc_reduce *reduce, const struct zc_sum *sum, bool *launched,
-                             struct zd_err *err)
+static int launch_in_context(struct zerod_client *client, struct zc_gpu *gpu,
+                             struct zc_sum_stream *sum_stream, const struct zc_reduce *reduce,
+                             const struct zc_offloaded_sum *sum, bool *launched, struct zd_err *err)
 {
 	const struct zd_cuda *driver = ((const struct zc_cuda *)client->cuda)->driver;
-	struct zc_carry *carry = NULL;
+	struct zc_forwarded_fence *forwarded = NULL;
 	struct zc_cuda_scope scope;
-	int rc = zc_carry_new(client, NULL, &carry, err);
+	int rc = zc_forwarded_fence_new(client, NULL, &forwarded, err);
 
 	if (rc)
 		return rc;
 	rc = zd_cuda_err(driver, zc_cuda_enter(driver, gpu->context, &scope), err, "entering %s", gpu->name);
 	if (!rc)
-		rc = order_fences(client, gpu, sums, sum, err);
+		rc = order_fences(client, gpu, sum_stream, sum, err);
 	if (!rc)
-		rc = launch(driver, gpu, sums, reduce, sum->slot, launched, err);
+		rc = launch_sum(driver, gpu, sum_stream, reduce, sum->slot, launched, err);
 	zc_cuda_leave(driver, &scope);
-	zc_carry_put(client, carry, (struct zc_fence){sums->timeline, sums->value}, rc);
+	zc_forwarded_fence_enqueue(client, forwarded,
+	                           (struct zc_fence){sum_stream->timeline, sum_stream->value}, rc);
 	return rc;
 }
 
-int zc_cuda_sum(struct zerod_client *client, const struct zc_sum *sum, struct zc_fence *fence, bool *launched,
-                struct zd_err *err)
+int zc_cuda_offloaded_sum(struct zerod_client *client, const struct zc_offloaded_sum *sum,
+                          struct zc_fence *fence, bool *launched, struct zd_err *err)
 {
 	zd_cu_ptr inputs[ZD_MAX_WORLD];
 	struct zc_reduce reduce = {
@@ -189,30 +192,30 @@ int zc_cuda_sum(struct zerod_client *client, const struct zc_sum *sum, struct zc
 	        .postscale = sum->postscale,
 	        .overwrite = sum->overwrite,
 	};
-	struct zc_sums *sums;
+	struct zc_sum_stream *sum_stream;
 	struct zc_gpu *gpu;
 	int rc;
 
 	pthread_mutex_lock(&client->lock);
-	rc = find_places(client, sum, &gpu, inputs, &reduce.target, err);
+	rc = find_sum_places(client, sum, &gpu, inputs, &reduce.target, err);
 	pthread_mutex_unlock(&client->lock);
 	if (rc)
 		return rc;
-	sums = choose(gpu, &reduce);
-	rc = launch_in_context(client, gpu, sums, &reduce, sum, launched, err);
+	sum_stream = choose_stream(gpu, &reduce);
+	rc = launch_in_context(client, gpu, sum_stream, &reduce, sum, launched, err);
 	if (!rc)
-		*fence = (struct zc_fence){sums->timeline, sums->value};
+		*fence = (struct zc_fence){sum_stream->timeline, sum_stream->value};
 	return rc;
 }
 
 /* ---- GPUs that fail ------------------------------------------------------------------------------------ */
 
-bool zc_cuda_sums_open(const struct zerod_client *client)
+bool zc_cuda_offloaded_sums_are_open(const struct zerod_client *client)
 {
 	const struct zc_cuda *cuda = client->cuda;
 
 	for (unsigned i = 0; i < cuda->ngpus; i++)
-		if (zc_sums_are_open(client->gpu_page, &cuda->gpus[i]))
+		if (zc_sum_streams_are_busy(client->gpu_page, &cuda->gpus[i]))
 			return true;
 	return false;
 }
@@ -230,13 +233,13 @@ static int check_gpu(const struct zd_cuda *driver, const struct zc_gpu *gpu, str
 	return zd_cuda_err(driver, result, err, "a sum on %s", gpu->name);
 }
 
-int zc_cuda_sums_check(struct zerod_client *client, struct zd_err *err)
+int zc_cuda_offloaded_sums_check(struct zerod_client *client, struct zd_err *err)
 {
 	const struct zc_cuda *cuda = client->cuda;
 	int rc = 0;
 
 	for (unsigned i = 0; i < cuda->ngpus && !rc; i++)
-		if (zc_sums_are_open(client->gpu_page, &cuda->gpus[i]))
+		if (zc_sum_streams_are_busy(client->gpu_page, &cuda->gpus[i]))
 			rc = check_gpu(cuda->driver, &cuda->gpus[i], err);
 	return rc;
 }

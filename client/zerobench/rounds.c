@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * turns.c - iterations in which the ranks have their turn, and then the baseline's threads.
+ * rounds.c - rounds in which first the ranks run, and then the baseline's threads.
  *
  * The last member of the team is the baseline's process. Two barriers an iteration: one before the ranks'
  * turn, one after; and one at the end.
@@ -11,9 +11,9 @@
 
 #include "base/mem.h"
 
-struct turns {
+struct rounds {
 	const struct zd_bench *bench;
-	const struct zd_turns_ops *ops;
+	const struct zd_round_ops *ops;
 	uint64_t numel;
 	/* shared with the members: */
 	_Atomic uint64_t *wrong;
@@ -33,66 +33,66 @@ uint64_t zd_bench_shard_numel(const struct zd_bench *bench, uint64_t numel)
 	return zd_align_up(shard_numel * bytes_each, 256) / bytes_each;
 }
 
-static int take_turns(const struct zd_member *member, struct zd_rank *rank, const struct turns *turns)
+static int run_rounds(const struct zd_member *member, struct zd_rank *rank, const struct rounds *rounds)
 {
-	const struct zd_bench_options *options = &turns->bench->options;
+	const struct zd_bench_options *options = &rounds->bench->options;
 	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
 		struct zd_span span;
 		zd_member_barrier(member);
-		int status = turns->ops->turn(member, rank, &span);
+		int status = rounds->ops->round(member, rank, &span);
 		if (status)
 			return status;
 		if (i >= options->warmup)
-			turns->ranks[(size_t)(i - options->warmup) * options->ranks + member->index] = span;
+			rounds->ranks[(size_t)(i - options->warmup) * options->ranks + member->index] = span;
 		zd_member_barrier(member);
 	}
 	return 0;
 }
 
-static int rank_main(const struct zd_member *member, const struct turns *turns)
+static int rank_main(const struct zd_member *member, const struct rounds *rounds)
 {
-	const struct zd_bench_options *options = &turns->bench->options;
-	const struct zd_rank_options rank_options = {.socket_path = turns->bench->socket_path,
+	const struct zd_bench_options *options = &rounds->bench->options;
+	const struct zd_rank_options rank_options = {.socket_path = rounds->bench->socket_path,
 	                                             .rank = member->index,
 	                                             .world_size = options->ranks,
-	                                             .devices = turns->bench->devices,
+	                                             .devices = rounds->bench->devices,
 	                                             .dtype = options->dtype,
-	                                             .numel = turns->numel};
+	                                             .numel = rounds->numel};
 	struct zd_rank rank;
 	uint64_t wrong = 0;
 	int status = zd_rank_init(&rank, member, &rank_options);
 	if (!status)
-		status = turns->ops->begin(member, &rank);
+		status = rounds->ops->begin(member, &rank);
 	if (!status)
-		status = take_turns(member, &rank, turns);
+		status = run_rounds(member, &rank, rounds);
 	if (!status && options->check)
-		status = turns->ops->check(member, &rank, turns->bench, turns->numel, &wrong);
+		status = rounds->ops->check(member, &rank, rounds->bench, rounds->numel, &wrong);
 	if (status) /* the process ends, and its session with it */
 		return status;
-	atomic_fetch_add(turns->wrong, wrong);
+	atomic_fetch_add(rounds->wrong, wrong);
 	zd_member_barrier(member); /* who leaves sooner is a lost peer to those who still work */
 	zd_rank_deinit(&rank);
 	return 0;
 }
 
-static int baseline_main(const struct zd_member *member, const struct turns *turns)
+static int baseline_main(const struct zd_member *member, const struct rounds *rounds)
 {
-	const struct zd_bench_options *options = &turns->bench->options;
+	const struct zd_bench_options *options = &rounds->bench->options;
 	struct zd_crew *crew;
 	void *arg;
-	int status = turns->ops->prepare(turns->bench, turns->numel, &arg, member->err);
+	int status = rounds->ops->prepare(rounds->bench, rounds->numel, &arg, member->err);
 	if (!status)
-		status = zd_crew_new(zd_bench_devices_used(turns->bench), turns->ops->work, arg, &crew,
+		status = zd_crew_new(zd_bench_devices_used(rounds->bench), rounds->ops->work, arg, &crew,
 		                     member->err);
 	if (status)
 		return status;
 	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
 		struct zd_span span;
 		zd_member_barrier(member);
-		zd_member_barrier(member); /* the ranks' turn is over */
+		zd_member_barrier(member); /* the ranks' part of the round is over */
 		zd_crew_round(crew, &span);
 		if (i >= options->warmup)
-			turns->baseline[i - options->warmup] = span;
+			rounds->baseline[i - options->warmup] = span;
 	}
 	zd_crew_free(crew);
 	zd_member_barrier(member); /* the ranks leave */
@@ -101,30 +101,30 @@ static int baseline_main(const struct zd_member *member, const struct turns *tur
 
 static int member_main(struct zd_member *member, void *arg)
 {
-	const struct turns *turns = arg;
-	return member->index < turns->bench->options.ranks ? rank_main(member, turns)
-	                                                   : baseline_main(member, turns);
+	const struct rounds *rounds = arg;
+	return member->index < rounds->bench->options.ranks ? rank_main(member, rounds)
+	                                                    : baseline_main(member, rounds);
 }
 
-int zd_turns_run(const struct zd_bench *bench, const struct zd_turns_ops *ops, uint64_t numel,
-                 struct zd_bandwidth_row *row, struct zd_err *err)
+int zd_rounds_run(const struct zd_bench *bench, const struct zd_round_ops *ops, uint64_t numel,
+                  struct zd_bandwidth_row *row, struct zd_err *err)
 {
 	const size_t iters = bench->options.iters, ranks = bench->options.ranks;
 	const size_t shared_bytes = sizeof(uint64_t) + iters * (ranks + 1) * sizeof(struct zd_span);
 	uint64_t *shared = zd_shared_new(shared_bytes, err);
 	if (!shared)
 		return ZEROD_E_SYSTEM;
-	struct turns turns = {
+	struct rounds rounds = {
 	        .bench = bench, .ops = ops, .numel = numel, .wrong = (_Atomic uint64_t *)shared};
-	turns.ranks = (struct zd_span *)(shared + 1);
-	turns.baseline = turns.ranks + iters * ranks;
-	int status = zd_team_run((unsigned)ranks + 1, member_main, &turns, err);
+	rounds.ranks = (struct zd_span *)(shared + 1);
+	rounds.baseline = rounds.ranks + iters * ranks;
+	int status = zd_team_run((unsigned)ranks + 1, member_main, &rounds, err);
 	if (!status) {
 		*row = (struct zd_bandwidth_row){.bytes = numel * zerod_dtype_bytes(bench->options.dtype),
 		                                 .count = numel,
-		                                 .wrong = *turns.wrong};
-		zd_stats_of_rounds(turns.ranks, ranks, iters, &row->time);
-		zd_stats_of_rounds(turns.baseline, 1, iters, &row->baseline);
+		                                 .wrong = *rounds.wrong};
+		zd_stats_of_rounds(rounds.ranks, ranks, iters, &row->time);
+		zd_stats_of_rounds(rounds.baseline, 1, iters, &row->baseline);
 	}
 	zd_shared_free(shared, shared_bytes);
 	return status;

@@ -36,7 +36,7 @@ struct zc_fence_forwarder {
 };
 
 #define ZC_SUM_STREAMS 4u /* of a GPU */
-_Static_assert(ZC_SUM_STREAMS <= ZC_REDUCE_LANES, "each has a lane of its own");
+_Static_assert(ZC_SUM_STREAMS <= ZC_REDUCE_LANES, "each has a place of its own in the kernel's state");
 
 /* A stream on which sums run in order. */
 struct zc_sum_stream {

@@ -10,7 +10,7 @@
  * daemon reads, when it has dropped the holds that end with it. What must hold:
  *   - every value that a GPU writes is forwarded, with holds or without, since values of a timeline come in
  *     order;
- *   - who asks within this process whether a GPU has come so far looks at the GPUs' page: no work of a GPU
+ *   - who asks within this process whether a GPU has come so far reads the GPUs' page: no work of a GPU
  *     ever waits for this thread, whose calls of the driver might wait for it.
  */
 #include "client/cuda_internal.h"

@@ -2,13 +2,13 @@
 /*
  * cuda_watch.c - a thread that frees our GPU streams when the daemon has died.
  *
- * A thread of the CPU that waits for the daemon looks at the connection between two sleeps. A GPU's stream
+ * A thread of the CPU that waits for the daemon checks the connection between two sleeps. A GPU's stream
  * does not: it waits for a counter that nobody would ever write. So one thread per client sleeps on the
  * connection's end - it reads nothing until then - and stores ZD_FENCE_ABORTED in the daemon's place. What
  * the streams go on with is garbage: the client is broken and poisoned by then.
  *
  * The connection may also end while the daemon lives, and copies that its GPUs have under way still write
- * their counters. So the thread looks at the page again and again, until the client is closed.
+ * their counters. So the thread polls the page until the client is closed.
  */
 #include "client/cuda_internal.h"
 

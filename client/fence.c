@@ -5,7 +5,7 @@
  * A thread that waits for a counter spins for a few microseconds, since most transfers have ended by then,
  * and sleeps on the counter's low word (a futex, which the daemon wakes after each store) from there on. The
  * word may repeat after 2^32 values and a wake-up may come for another value: only the whole counter decides.
- * A daemon that died wakes nobody, so the sleep is cut into slices, and between them the thread looks at the
+ * A daemon that died wakes nobody, so the sleep is cut into slices, and between them the thread checks the
  * connection.
  */
 #include "client/internal.h"
@@ -126,7 +126,7 @@ int zc_fences_poll(const struct zerod_client *client, const struct zc_fences *fe
 	return all;
 }
 
-/* Spurious returns are fine: the caller looks again. */
+/* Spurious returns are fine: the caller polls again. */
 static void sleep_on(const uint64_t *counter, uint64_t seen, uint64_t sleep_ns)
 {
 	struct timespec timeout = {.tv_sec = (time_t)(sleep_ns / NS_PER_S),

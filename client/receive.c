@@ -376,8 +376,7 @@ static void sleep_until_woken(struct zerod_client *client, const struct zc_op *o
 	struct zc_waiter waiter = {.wake = PTHREAD_COND_INITIALIZER, .op = op};
 
 	TAILQ_INSERT_TAIL(&client->waiters, &waiter, link);
-	(void)zc_cond_wait(&waiter.wake, &client->lock,
-	                   deadline_ns); /* the caller looks at the clock itself */
+	(void)zc_cond_wait(&waiter.wake, &client->lock, deadline_ns); /* the caller checks the clock itself */
 	TAILQ_REMOVE(&client->waiters, &waiter, link);
 	pthread_cond_destroy(&waiter.wake);
 }

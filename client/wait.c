@@ -3,7 +3,7 @@
  * wait.c - completing tickets, one or many.
  *
  * Many cost little more than one: the fences of all are merged to one a timeline, what has passed is seen by
- * one look, and a stream is told of what is open by one call. What must hold: nothing is appended to the
+ * one poll, and a stream is told of what is open by one call. What must hold: nothing is appended to the
  * stream, and no address is given out, before every ticket has been answered with success.
  */
 #include "client/cuda.h"

@@ -46,7 +46,7 @@ bool zd_ring_write(struct zd_ring_end *end, const void *bytes, size_t nbytes, ui
 	put(ring, end->place, &header, sizeof(header));
 	put(ring, end->place + ALIGN, bytes, nbytes);
 	end->place += ALIGN + padded(nbytes);
-	atomic_store(&ring->tail, end->place); /* before the writer looks whether the reader sleeps */
+	atomic_store(&ring->tail, end->place); /* before the writer checks whether the reader sleeps */
 	return true;
 }
 

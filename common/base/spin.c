@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spin.c - how long a thread may look again and again before it sleeps. */
+/* spin.c - how long a thread may poll before it sleeps. */
 #include "base/spin.h"
 
 #include <stdlib.h>

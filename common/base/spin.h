@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * spin.h - how long a thread may look again and again before it sleeps.
+ * spin.h - how long a thread may poll before it sleeps.
  *
- * To look without sleeping saves what a wake-up costs, and burns a core. So a thread spins for a moment after
+ * Polling without sleeping saves what a wake-up costs, and burns a core. So a thread spins for a moment after
  * its last event, and in the long run for a share of the time only: what it has not used it saves up, to a
  * bound, for a burst. Time in which something happened is not counted. What it knows to be on its way it
  * spins for in any case, and owes that share for it. Where there are few processors to share, nobody spins,
@@ -48,7 +48,7 @@ static inline void zd_spin_expect(struct zd_spin *spin, uint64_t until_ns)
 	if (until_ns > spin->expected_ns)
 		spin->expected_ns = until_ns;
 }
-/* May the thread look again at once? Asked whenever it has nothing to do; `now_ns` never goes back. */
+/* May the thread poll again at once? Asked whenever it has nothing to do; `now_ns` never goes back. */
 bool zd_spin_may(struct zd_spin *spin, uint64_t now_ns);
 
 #endif

@@ -38,7 +38,7 @@
 #define HOLDERS    3 /* holder h is a thread of rank RANK(h) with the tag TAG(h) and the stream h */
 #define RANK(h)    ((h) / 2)
 #define TAG(h)     ((h) % 2)
-#define LANES      2 /* one for each source of a gather */
+#define COPY_QUEUES      2 /* one for each source of a gather */
 #define WATCHES    6
 #define QUEUE      4
 #define NOBODY     255
@@ -67,15 +67,15 @@ bool gone[HOLDERS]; /* the thread of a process that ended has stopped */
 bool gather_waits[HOLDERS], release_waits[HOLDERS]; /* in the daemon */
 byte gather_uses[HOLDERS];
 byte gather_reply[HOLDERS]; /* 0 none yet, 1 granted, 2 an error */
-byte reply_block[HOLDERS], reply_fence[6]; /* holder * 2 + lane */
+byte reply_block[HOLDERS], reply_fence[6]; /* holder * 2 + queue */
 byte release_fence[6];      /* holder * 2 + which of its rank's streams */
 byte release_reply[HOLDERS]; /* 0 none yet, 1 done, 2 NOT_HELD */
 
 /* ---- Executors' memory ----------------------------------------------------------------------------------------- */
 
-byte bytes[2 * BLOCKS]; /* block * 2 + lane: whose, rank + 1; 0: being written */
-chan lane[LANES] = [BLOCKS + 1] of { byte, byte, byte, byte }; /* block, rank, session, value to signal */
-byte daemon_page[4];    /* rank * 2 + lane */
+byte bytes[2 * BLOCKS]; /* block * 2 + queue: whose, rank + 1; 0: being written */
+chan copy_queue[COPY_QUEUES] = [BLOCKS + 1] of { byte, byte, byte, byte }; /* block, rank, session, value to signal */
+byte daemon_page[4];    /* rank * 2 + queue */
 byte copied[BLOCKS];    /* completions of copies that the daemon has not seen */
 byte watch_block[WATCHES] = NOBODY;
 byte watch_session[WATCHES], watch_rank[WATCHES], watch_fence[12]; /* watch * 2 + stream of the rank */
@@ -136,7 +136,7 @@ end:
 
 /* ---- Executors ------------------------------------------------------------------------------------------------- */
 
-/* A lane: copies in order; the bytes first, then the signal, then the completion. */
+/* A copy queue: copies in order; the bytes first, then the signal, then the completion. */
 proctype executor(byte l)
 {
 	byte blk, rk, of_session, value;
@@ -144,12 +144,12 @@ end:
 	do
 	:: atomic {
 #ifdef M_SIGNAL_FIRST
-		lane[l]?<blk, rk, of_session, value>;
+		copy_queue[l]?<blk, rk, of_session, value>;
 		daemon_page[2 * rk + l] = value
 	   };
 	   atomic {
 #endif
-		lane[l]?blk, rk, of_session, value;
+		copy_queue[l]?blk, rk, of_session, value;
 		assert(state[blk] != FREE);
 		bytes[2 * blk + l] = rk + 1;
 		pending_copies[blk]--;

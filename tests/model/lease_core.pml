@@ -14,10 +14,10 @@ mtype state[BLOCKS] = FREE;
 byte owner[BLOCKS];      /* rank */
 byte uses[2 * BLOCKS];   /* block * 2 + tag: releases left of that lease */
 byte transfers[BLOCKS], watches[BLOCKS];
-byte buffer_fence[2 * BLOCKS]; /* block * 2 + lane */
+byte buffer_fence[2 * BLOCKS]; /* block * 2 + queue */
 bool stale[BLOCKS];
 byte part[2] = NOBODY; /* the rank's copy: a block */
-byte timeline[4];      /* rank * 2 + lane: last value given out */
+byte timeline[4];      /* rank * 2 + queue: last value given out */
 byte charged;
 bool dirty;
 byte order[HOLDERS], nwaiting; /* waiting gathers, in order of arrival */
@@ -95,7 +95,7 @@ inline buffer_op_over(blk)
 	fi
 }
 
-/* One copy a source, one fence a lane. A block is written from here on, newly taken or refreshed in place: nobody uses it any
+/* One copy a source, one fence a queue. A block is written from here on, newly taken or refreshed in place: nobody uses it any
  * more and nothing writes it. That is the rule that all of this is for. */
 inline buffer_transfer(blk)
 {
@@ -104,8 +104,8 @@ inline buffer_transfer(blk)
 	assert(transfers[blk] == 0);
 	state[blk] = INFLIGHT;
 	stale[blk] = false;
-	transfers[blk] = LANES;
-	pending_copies[blk] = LANES;
+	transfers[blk] = COPY_QUEUES;
+	pending_copies[blk] = COPY_QUEUES;
 	tr = owner[blk];
 	timeline[2 * tr] = NEXT(timeline[2 * tr]);
 	timeline[2 * tr + 1] = NEXT(timeline[2 * tr + 1]);
@@ -113,8 +113,8 @@ inline buffer_transfer(blk)
 	buffer_fence[2 * blk + 1] = timeline[2 * tr + 1];
 	bytes[2 * blk] = 0;
 	bytes[2 * blk + 1] = 0;
-	lane[0]!blk, tr, session[tr], timeline[2 * tr];
-	lane[1]!blk, tr, session[tr], timeline[2 * tr + 1]
+	copy_queue[0]!blk, tr, session[tr], timeline[2 * tr];
+	copy_queue[1]!blk, tr, session[tr], timeline[2 * tr + 1]
 }
 
 /* ---- core/gather.c: gather ------------------------------------------------------------------------------------- */
@@ -125,7 +125,7 @@ inline gather_done(h, blk)
 	gather_reply[h] = 1;
 	reply_block[h] = blk;
 	reply_fence[2 * h] = (state[blk] == INFLIGHT -> buffer_fence[2 * blk] : NOBODY);
-#ifdef M_ONE_LANES_FENCE
+#ifdef M_ONE_QUEUES_FENCE
 	reply_fence[2 * h + 1] = NOBODY
 #else
 	reply_fence[2 * h + 1] = (state[blk] == INFLIGHT -> buffer_fence[2 * blk + 1] : NOBODY)

@@ -94,7 +94,7 @@ proctype executor(byte source)
 end:
 	do
 	:: d_step {
-		lane[source]?r;
+		copy_queue[source]?r;
 		assert(!writing[2 * source] && (source == 1 || !writing[1]));
 		reading[2 * r + source] = true
 	   }

@@ -22,7 +22,7 @@ mtype buffer[2] = NONE;
 byte buffer_version[2], transfers[2];
 bool stale[2], leased[2], watched[2];
 bool copied[4];                        /* rank * 2 + source: completions that the daemon has not seen */
-chan lane[2] = [2] of { byte };        /* to the executor of a source: for which rank */
+chan copy_queue[2] = [2] of { byte };        /* to the executor of a source: for which rank */
 
 /* Requests that wait, one of each kind of each rank, and their replies. That of an update is the state of its part. */
 bool gather_waits[2], commit_waits[2];
@@ -130,8 +130,8 @@ inline buffer_transfer(r, of_version)
 	sent[3 * r] = piece[0];
 	sent[3 * r + 1] = piece[1];
 	sent[3 * r + 2] = piece[2];
-	lane[0]!r;
-	lane[1]!r
+	copy_queue[0]!r;
+	copy_queue[1]!r
 }
 
 /* ---- core/gather.c --------------------------------------------------------------------------------------------- */

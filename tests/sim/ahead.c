@@ -34,9 +34,9 @@ void zd_sim_sum_add(struct zd_sim_world *world, const struct zd_command *command
 static bool is_taken_back(const struct zd_sim_world *world, uint64_t session, uint32_t timeline)
 {
 	for (uint32_t d = 0; d < world->config.ndevices; d++) {
-		const struct zd_sim_lane *lane = &world->lanes[d];
-		for (uint32_t i = 0; i < lane->count; i++) {
-			const struct zd_command *command = &lane->queue[i].command;
+		const struct zd_sim_executor *executor = &world->executors[d];
+		for (uint32_t i = 0; i < executor->count; i++) {
+			const struct zd_command *command = &executor->queue[i].command;
 			if (command->kind == ZD_CMD_SIGNAL && command->signal.session == session &&
 			    command->signal.timeline == timeline)
 				return true;
@@ -71,7 +71,7 @@ static void begin(struct zd_sim_world *world, struct zd_sim_queued *queued, bool
 	reduce->nfences = 0;
 	if (!aborted)
 		zd_sim_command_check(world, &queued->command);
-	zd_sim_lane_add(world, queued);
+	zd_sim_executor_add(world, queued);
 }
 
 void zd_sim_sums_kick(struct zd_sim_world *world, uint64_t session)

@@ -107,9 +107,9 @@ struct zd_sim_config {
 	bool lends;             /* ranks wait for sums before the step, and abandon windows */
 	uint32_t noise_percent, death_percent;
 	uint32_t create_fault_percent, device_fault_permille;
-	uint32_t slow_device;                  /* its executor is behind the others; ndevices: none is */
-	uint64_t patience_ns;                  /* 0: actors wait as long as it takes */
-	uint64_t lane_ns, stream_ns, actor_ns; /* scales of delays */
+	uint32_t slow_device;                      /* its executor is behind the others; ndevices: none is */
+	uint64_t patience_ns;                      /* 0: actors wait as long as it takes */
+	uint64_t executor_ns, stream_ns, actor_ns; /* scales of delays */
 	uint64_t quota_bytes, segment_bytes, cut_bytes;
 	uint32_t ndevices, njobs, ngroups, nactors;
 	struct zd_device_config devices[4];

@@ -119,8 +119,8 @@ static void run_event(struct zd_sim_world *world, const struct zd_sim_event *eve
 	case ZD_SIM_EVENT_ACTOR:
 		zd_sim_actor_run(world, event->index);
 		break;
-	case ZD_SIM_EVENT_LANE:
-		zd_sim_lane_run(world, event->index);
+	case ZD_SIM_EVENT_EXECUTOR:
+		zd_sim_executor_run(world, event->index);
 		break;
 	case ZD_SIM_EVENT_STREAM:
 		zd_sim_stream_run(world, world->sessions[event->index], event->stream);
@@ -318,7 +318,7 @@ static void finish(struct zd_sim_world *world)
 {
 	zd_engine_free(world->engine);
 	for (uint32_t d = 0; d < world->config.ndevices; d++)
-		free(world->lanes[d].queue);
+		free(world->executors[d].queue);
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++)
 			free(world->sessions[i]->streams[s].items);

@@ -99,7 +99,7 @@ void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, str
 	config->sums_ahead = seed / 2 % 2; /* no draw: all else of a seed stays as it is */
 	config->unordered = zd_sim_percent(&rng, 50);
 	config->linger = zd_sim_percent(&rng, 25);
-	config->lane_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
+	config->executor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->actor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->ndevices = script->apart  ? script->world

@@ -18,7 +18,7 @@
 
 enum zd_sim_event_kind {
 	ZD_SIM_EVENT_ACTOR,
-	ZD_SIM_EVENT_LANE,
+	ZD_SIM_EVENT_EXECUTOR,
 	ZD_SIM_EVENT_DONE,
 	ZD_SIM_EVENT_STREAM,
 	ZD_SIM_EVENT_GONE,
@@ -41,7 +41,7 @@ struct zd_sim_queued {
 	bool fails, halfway;
 };
 
-struct zd_sim_lane {
+struct zd_sim_executor {
 	struct zd_sim_queued *queue;
 	uint32_t count, room;
 	uint64_t last_done_ns; /* completions of an ordered executor arrive in order */
@@ -81,7 +81,7 @@ struct zd_sim_world {
 	struct zd_sim_rng rng;
 	struct zd_sim_event *events; /* a heap */
 	uint32_t nevents, events_room;
-	struct zd_sim_lane lanes[4];
+	struct zd_sim_executor executors[4];
 	struct zd_sim_watch *watches;
 	uint32_t nwatches, watches_room;
 	struct zd_sim_sum *sums;
@@ -120,14 +120,14 @@ void zd_sim_trace(struct zd_sim_world *world, const char *format, ...) __attribu
 /* Grows `array` of `each` bytes to hold one more than `count`. */
 void *zd_sim_grow(void *array, uint32_t count, uint32_t *room, size_t each);
 
-/* lane.c, lane_check.c: executors */
+/* executor.c, executor_check.c: executors */
 void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *command);
 struct zd_sim_segment *zd_sim_segment_find(struct zd_sim_world *world, uint32_t id); /* NULL: none */
 void zd_sim_command(void *world, const struct zd_command *command);
-void zd_sim_lane_run(struct zd_sim_world *world, uint32_t device);
+void zd_sim_executor_run(struct zd_sim_world *world, uint32_t device);
 void zd_sim_watches_run(struct zd_sim_world *world, uint64_t session);
 /* Puts it behind the others of its device's. */
-void zd_sim_lane_add(struct zd_sim_world *world, const struct zd_sim_queued *added);
+void zd_sim_executor_add(struct zd_sim_world *world, const struct zd_sim_queued *added);
 /* The engine is told of it some time later. */
 void zd_sim_command_end(struct zd_sim_world *world, uint64_t op, int status,
                         const struct zd_op_result *result);

@@ -262,7 +262,7 @@ static void sink_session_killed(void *arg, uint64_t id, const char *why)
 /* ---- Running commands ---------------------------------------------------------------------------------- */
 
 /* Sums with fences wait elsewhere. */
-static bool on_lane(const struct zd_command *command)
+static bool is_queued(const struct zd_command *command)
 {
 	return command->kind == ZD_CMD_COPY || command->kind == ZD_CMD_FILL ||
 	       (command->kind == ZD_CMD_REDUCE && command->u.reduce.nfences == 0);
@@ -272,14 +272,14 @@ static bool on_lane(const struct zd_command *command)
 static bool is_behind(const struct core_driver *core, const struct zd_command *command,
                       const struct zd_command *before)
 {
-	if (!on_lane(before) || before->device != command->device)
+	if (!is_queued(before) || before->device != command->device)
 		return false;
 	return !core->unordered ||
 	       (before->signal.session && before->signal.session == command->signal.session &&
 	        before->signal.timeline == command->signal.timeline);
 }
 
-static bool first_on_lane(const struct core_driver *core, const struct pending *p)
+static bool is_first_queued(const struct core_driver *core, const struct pending *p)
 {
 	const struct pending *other;
 	TAILQ_FOREACH (other, &core->commands, link) {
@@ -309,7 +309,7 @@ static bool runnable(const struct core_driver *core, const struct pending *p)
 	if (core_net_has(p->command.kind))
 		return core_net_may_end(core->net, core, &p->command);
 	if (p->command.kind != ZD_CMD_WATCH)
-		return !on_lane(&p->command) || first_on_lane(core, p);
+		return !is_queued(&p->command) || is_first_queued(core, p);
 	session = core_session(core, p->command.u.watch.session);
 	if (p->command.u.watch.until_gone)
 		return session->gone;

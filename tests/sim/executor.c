@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lane.c - the executors: one lane a device, and watches beside them.
+ * executor.c - the executors: one queue a device, and watches beside them.
  *
  * A command begins when the former has ended, or in some worlds in any order and beside others; but those of
  * one timeline end in order. Copies and fills move their first half when they begin and the rest when they
@@ -92,23 +92,24 @@ static void trace_command(struct zd_sim_world *world, const struct zd_command *c
 	             command->device, names[command->kind], at->segment, (unsigned long long)at->offset);
 }
 
-/* Until the lane's next command begins or ends. */
+/* Until the executor's next command begins or ends. */
 static uint64_t draw_delay(struct zd_sim_world *world, uint32_t device)
 {
-	uint64_t scale = world->config.lane_ns;
+	uint64_t scale = world->config.executor_ns;
 
 	return zd_sim_delay(&world->rng, device == world->config.slow_device ? 20 * scale : scale);
 }
 
-void zd_sim_lane_add(struct zd_sim_world *world, const struct zd_sim_queued *added)
+void zd_sim_executor_add(struct zd_sim_world *world, const struct zd_sim_queued *added)
 {
 	uint32_t device = added->command.device;
-	struct zd_sim_lane *lane = &world->lanes[device];
+	struct zd_sim_executor *executor = &world->executors[device];
 
-	lane->queue = zd_sim_grow(lane->queue, lane->count, &lane->room, sizeof(*lane->queue));
-	lane->queue[lane->count++] = *added;
-	if (lane->count == 1)
-		zd_sim_schedule(world, (struct zd_sim_event){.kind = ZD_SIM_EVENT_LANE, .index = device},
+	executor->queue = zd_sim_grow(executor->queue, executor->count, &executor->room,
+	                              sizeof(*executor->queue));
+	executor->queue[executor->count++] = *added;
+	if (executor->count == 1)
+		zd_sim_schedule(world, (struct zd_sim_event){.kind = ZD_SIM_EVENT_EXECUTOR, .index = device},
 		                draw_delay(world, device));
 }
 
@@ -156,7 +157,7 @@ void zd_sim_command(void *arg, const struct zd_command *command)
 		                                .bytes = command->u.segment.bytes,
 		                                .job = command->u.segment.job};
 	}
-	zd_sim_lane_add(world, &queued);
+	zd_sim_executor_add(world, &queued);
 }
 
 /* ---- Commands run -------------------------------------------------------------------------------------- */
@@ -277,7 +278,7 @@ static void store_signal(struct zd_sim_world *world, const struct zd_command *co
 static void complete(struct zd_sim_world *world, uint64_t *told_ns, uint64_t op, uint64_t session, int status,
                      struct zd_op_result result)
 {
-	uint64_t at = world->now_ns + zd_sim_delay(&world->rng, world->config.lane_ns);
+	uint64_t at = world->now_ns + zd_sim_delay(&world->rng, world->config.executor_ns);
 
 	if (told_ns)
 		at = *told_ns = zd_max_u64(at, *told_ns);
@@ -309,30 +310,30 @@ static bool ordered(const struct zd_command *a, const struct zd_command *b)
 	        a->signal.timeline == b->signal.timeline);
 }
 
-/* The command that goes on: the first, or in an unordered lane any that may. */
-static uint32_t pick(struct zd_sim_world *world, const struct zd_sim_lane *lane)
+/* The command that goes on: the first, or on an unordered executor any that may. */
+static uint32_t pick(struct zd_sim_world *world, const struct zd_sim_executor *executor)
 {
-	uint32_t picked = world->config.unordered ? (uint32_t)zd_sim_below(&world->rng, lane->count) : 0;
+	uint32_t picked = world->config.unordered ? (uint32_t)zd_sim_below(&world->rng, executor->count) : 0;
 
-	for (uint32_t i = 0; i < picked && lane->queue[picked].halfway; i++) {
-		if (ordered(&lane->queue[i].command, &lane->queue[picked].command))
+	for (uint32_t i = 0; i < picked && executor->queue[picked].halfway; i++) {
+		if (ordered(&executor->queue[i].command, &executor->queue[picked].command))
 			picked = i; /* first */
 	}
 	return picked;
 }
 
 /* Executors without an order keep that of timelines. */
-static uint64_t *told_before(struct zd_sim_world *world, struct zd_sim_lane *lane,
+static uint64_t *told_before(struct zd_sim_world *world, struct zd_sim_executor *executor,
                              const struct zd_command *command)
 {
 	struct zd_sim_session *session = zd_sim_session_find(world, command->signal.session);
 
 	if (!world->config.unordered)
-		return &lane->last_done_ns;
+		return &executor->last_done_ns;
 	return session ? &session->told_ns[command->signal.timeline] : NULL;
 }
 
-static void end_command(struct zd_sim_world *world, struct zd_sim_lane *lane,
+static void end_command(struct zd_sim_world *world, struct zd_sim_executor *executor,
                         const struct zd_sim_queued *queued)
 {
 	const struct zd_command *command = &queued->command;
@@ -352,28 +353,28 @@ static void end_command(struct zd_sim_world *world, struct zd_sim_lane *lane,
 	if (command->signal.session)
 		store_signal(world, command, queued->fails);
 	if (command->op)
-		complete(world, told_before(world, lane, command), command->op, command->signal.session,
+		complete(world, told_before(world, executor, command), command->op, command->signal.session,
 		         status, result);
 }
 
-/* A command of the lane begins, or ends. */
-void zd_sim_lane_run(struct zd_sim_world *world, uint32_t device)
+/* A command of the executor begins, or ends. */
+void zd_sim_executor_run(struct zd_sim_world *world, uint32_t device)
 {
-	struct zd_sim_lane *lane = &world->lanes[device];
-	uint32_t picked = pick(world, lane);
-	struct zd_sim_queued *queued = &lane->queue[picked];
+	struct zd_sim_executor *executor = &world->executors[device];
+	uint32_t picked = pick(world, executor);
+	struct zd_sim_queued *queued = &executor->queue[picked];
 
 	if (!queued->halfway) {
 		if (queued->command.kind == ZD_CMD_COPY || queued->command.kind == ZD_CMD_FILL)
 			run_part(world, &queued->command, false);
 		queued->halfway = true;
 	} else {
-		end_command(world, lane, queued);
-		lane->count--;
-		memmove(queued, queued + 1, (lane->count - picked) * sizeof(*queued));
+		end_command(world, executor, queued);
+		executor->count--;
+		memmove(queued, queued + 1, (executor->count - picked) * sizeof(*queued));
 	}
-	if (lane->count > 0)
-		zd_sim_schedule(world, (struct zd_sim_event){.kind = ZD_SIM_EVENT_LANE, .index = device},
+	if (executor->count > 0)
+		zd_sim_schedule(world, (struct zd_sim_event){.kind = ZD_SIM_EVENT_EXECUTOR, .index = device},
 		                draw_delay(world, device));
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lane_check.c - what must be right about a command when it is given: places that are there, on the right
+ * executor_check.c - what must be right about a command when it is given: places that are there, on the right
  * device, of the right sizes, and no use or destruction of what another one still works on.
  */
 #include "sim.h"
@@ -33,9 +33,9 @@ static void check_no_use(struct zd_sim_world *world, uint32_t segment)
 			            segment);
 	}
 	for (uint32_t d = 0; d < world->config.ndevices; d++) {
-		const struct zd_sim_lane *lane = &world->lanes[d];
-		for (uint32_t i = 0; i < lane->count; i++) {
-			if (names_segment(&lane->queue[i], segment))
+		const struct zd_sim_executor *executor = &world->executors[d];
+		for (uint32_t i = 0; i < executor->count; i++) {
+			if (names_segment(&executor->queue[i], segment))
 				zd_sim_fail(world,
 				            "segment %u is destroyed while a command that uses it waits on "
 				            "device %u",
@@ -114,9 +114,10 @@ static void check_beside(struct zd_sim_world *world, const struct zd_command *co
 	struct touched own = touches(command, command->u.reduce.inputs);
 
 	for (uint32_t d = 0; own.writes && d < world->config.ndevices; d++) {
-		const struct zd_sim_lane *lane = &world->lanes[d];
-		for (uint32_t i = 0; i < lane->count; i++) {
-			struct touched other = touches(&lane->queue[i].command, lane->queue[i].inputs);
+		const struct zd_sim_executor *executor = &world->executors[d];
+		for (uint32_t i = 0; i < executor->count; i++) {
+			struct touched other = touches(&executor->queue[i].command,
+			                               executor->queue[i].inputs);
 			if (!other.writes)
 				continue;
 			if (zd_sim_overlap(own.writes, other.writes) || reads_what_is_written(&own, &other) ||

@@ -74,8 +74,8 @@ static int note_fences(struct zc_accumulation *sum, const struct zc_fence_args *
 }
 
 /* With the lock. */
-static int add(struct zc_reserved *given, const struct zc_fence_args *fences,
-               const struct zerod_reduce_options *options, struct zd_err *err)
+static int add_gradient(struct zc_reserved *given, const struct zc_fence_args *fences,
+                        const struct zerod_reduce_options *options, struct zd_err *err)
 {
 	struct zc_accumulation *sum = given->sum;
 	int rc;
@@ -112,7 +112,7 @@ int zc_accumulation_add(struct zerod_client *client, struct zc_reserved *given,
 			return ZEROD_E_SYSTEM;
 	}
 	pthread_mutex_lock(&client->lock);
-	rc = add(given, fences, options, err);
+	rc = add_gradient(given, fences, options, err);
 	pthread_mutex_unlock(&client->lock);
 	if (op && rc)
 		zc_ticket_withdraw(client, op);

@@ -64,7 +64,7 @@ static void narrow_to_bf16(const float *wide, uint16_t *target, unsigned n)
 		target[i] = zc_bf16_from_f32(wide[i]);
 }
 
-static void store(const float *wide, enum zerod_dtype to, void *target, uint64_t first, unsigned n)
+static void store_elements(const float *wide, enum zerod_dtype to, void *target, uint64_t first, unsigned n)
 {
 	if (to == ZEROD_FLOAT32)
 		memcpy((float *)target + first, wide, n * sizeof(*wide));
@@ -100,7 +100,7 @@ void zc_cast(enum zerod_dtype from, const void *source, enum zerod_dtype to, voi
 		unsigned n = numel - first < BLOCK ? (unsigned)(numel - first) : BLOCK;
 
 		widen(from, source, first, n, wide);
-		store(wide, to, target, first, n);
+		store_elements(wide, to, target, first, n);
 	}
 }
 
@@ -115,6 +115,6 @@ void zc_add(enum zerod_dtype dtype, const void *source, void *target, uint64_t n
 		widen(dtype, source, first, n, addend);
 		for (unsigned i = 0; i < n; i++)
 			sum[i] += addend[i];
-		store(sum, dtype, target, first, n);
+		store_elements(sum, dtype, target, first, n);
 	}
 }

@@ -62,8 +62,8 @@ static int enqueue_one(const struct zd_cuda *driver, const struct zc_gpu *gpu, c
 }
 
 /* In the GPU's context: its copies, and the next value of its timeline behind them. */
-static int enqueue(const struct zd_cuda *driver, struct zc_gpu *gpu, const struct zc_copy *copies,
-                   unsigned count, struct zd_err *err)
+static int enqueue_copies(const struct zd_cuda *driver, struct zc_gpu *gpu, const struct zc_copy *copies,
+                          unsigned count, struct zd_err *err)
 {
 	zd_cu_ptr counter = gpu->gpu_page + gpu->timeline * sizeof(uint64_t);
 	int rc = open_stream(driver, gpu, err);
@@ -94,7 +94,7 @@ static int copy_on(struct zerod_client *client, struct zc_gpu *gpu, struct zc_co
 	rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, gpu->context, &scope), err, "entering %s",
 	                 gpu->name);
 	if (!rc)
-		rc = enqueue(cuda->driver, gpu, copies, count, err);
+		rc = enqueue_copies(cuda->driver, gpu, copies, count, err);
 	zc_cuda_leave(cuda->driver, &scope);
 	zc_forwarded_fence_enqueue(client, forwarded, (struct zc_fence){gpu->timeline, gpu->copied}, rc);
 	if (rc)

@@ -25,8 +25,8 @@ static unsigned place(enum zerod_dtype dtype)
 
 /* ---- Loading ------------------------------------------------------------------------------------------- */
 
-static int find(const struct zc_kernels *kernels, const char *what, enum zerod_dtype from,
-                enum zerod_dtype to, struct CUfunc_st **function, struct zd_err *err)
+static int find_kernel(const struct zc_kernels *kernels, const char *what, enum zerod_dtype from,
+                       enum zerod_dtype to, struct CUfunc_st **function, struct zd_err *err)
 {
 	char name[NAME_BYTES];
 
@@ -45,17 +45,17 @@ static int find_all(struct zc_kernels *kernels, struct zd_err *err)
 	for (enum zerod_dtype wide = ZEROD_FLOAT32; wide <= ZEROD_BFLOAT16; wide++) {
 		for (enum zerod_dtype any = ZEROD_FLOAT32; any <= ZEROD_FLOAT8_E5M2 && !rc; any++) {
 			if (wide != any)
-				rc = find(kernels, "cast", wide, any, &kernels->cast[place(wide)][place(any)],
-				          err);
+				rc = find_kernel(kernels, "cast", wide, any,
+				                 &kernels->cast[place(wide)][place(any)], err);
 			if (!rc)
-				rc = find(kernels, "reduce", any, wide,
-				          &kernels->reduce[place(any)][place(wide)], err);
+				rc = find_kernel(kernels, "reduce", any, wide,
+				                 &kernels->reduce[place(any)][place(wide)], err);
 		}
 	}
 	return rc;
 }
 
-static int load(struct zc_kernels *kernels, const void *image, struct zd_err *err)
+static int load_kernels(struct zc_kernels *kernels, const void *image, struct zd_err *err)
 {
 	int rc = zd_cuda_err(kernels->driver, kernels->driver->moduleLoadData(&kernels->module, image), err,
 	                     "loading kernels");
@@ -74,9 +74,9 @@ void zc_kernels_load(const struct zd_cuda *driver, const char *name, struct zc_k
 	struct zd_err err = ZD_ERR_NONE;
 
 	*kernels = (struct zc_kernels){.driver = driver};
-	if (fatbin && !load(kernels, fatbin, &err))
+	if (fatbin && !load_kernels(kernels, fatbin, &err))
 		return;
-	if (load(kernels, zc_kernels_ptx, &err))
+	if (load_kernels(kernels, zc_kernels_ptx, &err))
 		(void)zd_err_set(&kernels->failure, ZEROD_E_UNSUPPORTED,
 		                 "%s cannot run the library's kernels: %s", name, err.text);
 }
@@ -97,8 +97,8 @@ int zc_kernels_check(const struct zc_kernels *kernels, struct zd_err *err)
 
 /* ---- Launching ----------------------------------------------------------------------------------------- */
 
-static int launch(const struct zc_kernels *kernels, struct CUfunc_st *function, uint64_t blocks,
-                  struct CUstream_st *stream, void *args, const char *what, struct zd_err *err)
+static int launch_kernel(const struct zc_kernels *kernels, struct CUfunc_st *function, uint64_t blocks,
+                         struct CUstream_st *stream, void *args, const char *what, struct zd_err *err)
 {
 	void *params[] = {args};
 
@@ -146,9 +146,9 @@ int zc_kernels_cast(const struct zc_kernels *kernels, struct CUstream_st *stream
 	if (rc || args.numel == 0)
 		return rc;
 	args.vectors = (args.from | args.to) % ZC_VECTOR_BYTES == 0;
-	return launch(kernels, kernels->cast[place(from)][place(to)],
-	              count_blocks(args.numel, block_numel(from), ZC_CAST_BLOCKS), stream, &args, "cast",
-	              err);
+	return launch_kernel(kernels, kernels->cast[place(from)][place(to)],
+	                     count_blocks(args.numel, block_numel(from), ZC_CAST_BLOCKS), stream, &args,
+	                     "cast", err);
 }
 
 static int check_reduce(const struct zc_kernels *kernels, const struct zc_reduce *reduce, zd_cu_ptr result,
@@ -197,7 +197,8 @@ int zc_kernels_reduce(const struct zc_kernels *kernels, struct CUstream_st *stre
 		bits |= reduce->inputs[i];
 	}
 	args.vectors = bits % ZC_VECTOR_BYTES == 0;
-	return launch(kernels, kernels->reduce[place(reduce->input_dtype)][place(reduce->target_dtype)],
-	              count_blocks(reduce->numel, block_numel(reduce->input_dtype), ZC_REDUCE_PARTS), stream,
-	              &args, "reduction", err);
+	return launch_kernel(kernels,
+	                     kernels->reduce[place(reduce->input_dtype)][place(reduce->target_dtype)],
+	                     count_blocks(reduce->numel, block_numel(reduce->input_dtype), ZC_REDUCE_PARTS),
+	                     stream, &args, "reduction", err);
 }

@@ -77,7 +77,7 @@ struct orders {
 	union zd_cu_mem_op ops[BATCH];
 };
 
-static int push(const struct gpu_stream *stream, struct orders *orders, struct zd_err *err)
+static int submit_orders(const struct gpu_stream *stream, struct orders *orders, struct zd_err *err)
 {
 	const struct zd_cuda *driver = driver_of(stream);
 	const union zd_cu_mem_op *first = orders->ops;
@@ -99,7 +99,7 @@ static int push(const struct gpu_stream *stream, struct orders *orders, struct z
 static int order(const struct gpu_stream *stream, struct orders *orders, int operation, zd_cu_ptr page,
                  struct zc_fence fence, struct zd_err *err)
 {
-	int rc = orders->count == BATCH ? push(stream, orders, err) : 0;
+	int rc = orders->count == BATCH ? submit_orders(stream, orders, err) : 0;
 
 	/* A wait's flags are ZD_CU_WAIT_GEQ, a write's ZD_CU_WRITE_DEFAULT: both are 0. */
 	orders->ops[orders->count++] =
@@ -128,7 +128,7 @@ static int order_copies(struct gpu_stream *stream, struct orders *orders, const 
 {
 	const struct zd_cuda *driver = driver_of(stream);
 	struct zc_fence fence = {stream->base.timeline, stream->value + 1};
-	int rc = push(stream, orders, err);
+	int rc = submit_orders(stream, orders, err);
 
 	for (unsigned i = 0; i < wait->ncopies && !rc; i++) {
 		struct zc_copy *copy = &wait->copies[i];
@@ -185,7 +185,7 @@ static int push_wait(struct gpu_stream *stream, const struct zc_stream_wait *wai
 	if (!rc)
 		rc = order_fences(stream, &orders, wait->fences, err);
 	if (!rc)
-		rc = push(stream, &orders, err);
+		rc = submit_orders(stream, &orders, err);
 	if (!rc)
 		note_vouched(stream, wait->vouched);
 	if (!rc && wait->ncopies > 0) {

@@ -296,7 +296,7 @@ static void reserve_undo(struct reserving *reserving)
 }
 
 /* With the lock: the caller has it from now on. */
-static int give(struct reserving *reserving)
+static int hand_over_room(struct reserving *reserving)
 {
 	struct zc_reserved *reserved = reserving->reserved;
 
@@ -313,7 +313,7 @@ static int give(struct reserving *reserving)
 	return 0;
 }
 
-static int reserve(struct reserving *reserving)
+static int reserve_room(struct reserving *reserving)
 {
 	struct zerod_client *client = reserving->client;
 	int rc = ask_for_room(reserving);
@@ -327,7 +327,7 @@ static int reserve(struct reserving *reserving)
 		rc = await_room(reserving);
 	pthread_mutex_lock(&client->lock);
 	if (!rc)
-		rc = give(reserving);
+		rc = hand_over_room(reserving);
 	if (rc)
 		reserve_undo(reserving);
 	pthread_mutex_unlock(&client->lock);
@@ -372,7 +372,7 @@ int zerod_bucket_reserve(zerod_bucket *bucket, zerod_unit *unit, const struct ze
 	if (!rc)
 		rc = reserve_init(&reserving, client, bucket, unit, options);
 	if (!rc)
-		rc = reserve(&reserving);
+		rc = reserve_room(&reserving);
 	if (rc)
 		return rc;
 	zc_result_fill(
@@ -720,7 +720,7 @@ int zerod_reduce(zerod_bucket *bucket, zerod_unit *unit, const void *data, zerod
 	if (!rc && (options.flags & ZEROD_REDUCE_ACCUMULATE))
 		rc = check_sum(stream, &options, err);
 	if (!rc)
-		rc = reserve(&reserving);
+		rc = reserve_room(&reserving);
 	if (rc)
 		return rc;
 	sending.unit = unit->shared;

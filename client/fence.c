@@ -32,7 +32,7 @@ static inline void relax(void)
 #endif
 }
 
-static uint64_t load(const struct zerod_client *client, uint32_t timeline)
+static uint64_t load_counter(const struct zerod_client *client, uint32_t timeline)
 {
 	return __atomic_load_n(&client->daemon_page[timeline], __ATOMIC_ACQUIRE);
 }
@@ -117,7 +117,7 @@ int zc_fences_poll(const struct zerod_client *client, const struct zc_fences *fe
 	int all = 1;
 
 	for (unsigned i = 0; i < fences->count; i++) {
-		int rc = judge(load(client, list[i].timeline), list[i].value);
+		int rc = judge(load_counter(client, list[i].timeline), list[i].value);
 
 		if (rc < 0)
 			return rc;
@@ -148,14 +148,14 @@ static int wait_one(struct zerod_client *client, struct zc_fence fence, uint64_t
 	uint64_t looked_ns = zc_now_ns();
 
 	for (unsigned i = 0; i < SPINS; i++) {
-		int rc = judge(load(client, fence.timeline), fence.value);
+		int rc = judge(load_counter(client, fence.timeline), fence.value);
 
 		if (rc)
 			return rc < 0 ? rc : 0;
 		relax();
 	}
 	for (;;) {
-		uint64_t counter = load(client, fence.timeline);
+		uint64_t counter = load_counter(client, fence.timeline);
 		int rc = judge(counter, fence.value);
 		uint64_t now_ns = zc_now_ns();
 
@@ -192,7 +192,7 @@ static int explain(struct zerod_client *client, int rc, struct zc_fence fence, c
 		                  what);
 	case ZEROD_E_DEADLINE:
 		return zd_err_set(err, rc, "waited for %s: timeline %u is at %llu, expected %llu", what,
-		                  fence.timeline, (unsigned long long)load(client, fence.timeline),
+		                  fence.timeline, (unsigned long long)load_counter(client, fence.timeline),
 		                  (unsigned long long)fence.value);
 	default:
 		return zd_err_set(err, rc, "%s", client->broken_text);
@@ -216,7 +216,7 @@ int zc_fences_wait(struct zerod_client *client, const struct zc_fences *fences, 
 const uint64_t *zc_abort_find(const struct zerod_client *client)
 {
 	for (uint32_t i = 0; i < client->ntimelines && i < ZD_AWAITED_TIMELINES; i++)
-		if (load(client, i) == ZD_FENCE_ABORTED)
+		if (load_counter(client, i) == ZD_FENCE_ABORTED)
 			return &client->daemon_page[i];
 	return NULL;
 }

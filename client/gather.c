@@ -72,7 +72,7 @@ static int post_gather(struct zerod_client *client, struct zc_op *op,
 }
 
 /* Returns the room and the op. */
-static void give_up(struct zerod_client *client, struct zc_op *op)
+static void abandon_gather(struct zerod_client *client, struct zc_op *op)
 {
 	pthread_mutex_lock(&client->lock);
 	zc_room_return(client, 1);
@@ -82,8 +82,8 @@ static void give_up(struct zerod_client *client, struct zc_op *op)
 }
 
 /* With room for one request. */
-static int begin(zerod_unit *unit, const struct zerod_gather_options *options, zerod_ticket *ticket,
-                 struct zd_err *err)
+static int begin_gather(zerod_unit *unit, const struct zerod_gather_options *options, zerod_ticket *ticket,
+                        struct zd_err *err)
 {
 	bool prefetch = options->flags & ZEROD_GATHER_PREFETCH;
 	struct zerod_client *client = unit->group->client;
@@ -100,7 +100,7 @@ static int begin(zerod_unit *unit, const struct zerod_gather_options *options, z
 	}
 	if (!rc)
 		return post_gather(client, op, options, ticket, err);
-	give_up(client, op);
+	abandon_gather(client, op);
 	return rc;
 }
 
@@ -118,7 +118,7 @@ int zerod_gather_begin(zerod_unit *unit, const struct zerod_gather_options *give
 	rc = take_gather_options(given, &options, err);
 	if (!rc)
 		rc = zc_room_take(client, ZD__REQUEST__BODY_GATHER, 1, 0, err);
-	return rc ? rc : begin(unit, &options, ticket, err);
+	return rc ? rc : begin_gather(unit, &options, ticket, err);
 }
 
 int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *given, zerod_stream *stream,
@@ -138,6 +138,6 @@ int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *given, zer
 	rc = zc_room_take(client, ZD__REQUEST__BODY_GATHER, 1,
 	                  zc_deadline_ns(zc_deadline_ms(client, options.deadline_ms)), err);
 	if (!rc)
-		rc = begin(unit, &options, &ticket, err);
+		rc = begin_gather(unit, &options, &ticket, err);
 	return rc ? rc : zc_wait_many(client, &ticket, 1, stream, data, err);
 }

@@ -95,7 +95,7 @@ static void run_signal(struct host_stream *stream, struct work *work)
 	zc_timeline_signal(stream->base.client, stream->base.timeline, work->u.signal.value);
 }
 
-static void run(struct host_stream *stream, struct work *work, bool drop)
+static void run_work(struct host_stream *stream, struct work *work, bool drop)
 {
 	if (work->kind == WORK_SIGNAL)
 		run_signal(stream, work);
@@ -125,7 +125,7 @@ static void *stream_main(void *arg)
 		STAILQ_REMOVE_HEAD(&stream->queue, link);
 		drop = stream->failure.status || work->epoch != stream->epoch;
 		pthread_mutex_unlock(&stream->lock);
-		run(stream, work, drop);
+		run_work(stream, work, drop);
 		free_work(stream, work);
 		pthread_mutex_lock(&stream->lock);
 		stream->completed++;

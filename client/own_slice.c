@@ -164,7 +164,7 @@ static int settle(struct due *due, int rc)
 }
 
 /* With the lock. */
-static int enqueue(struct due *due, struct zd_err *err)
+static int enqueue_due(struct due *due, struct zd_err *err)
 {
 	const struct zc_fences none = {.count = 0};
 	struct zc_stream_wait wait = {
@@ -177,7 +177,7 @@ static int enqueue(struct due *due, struct zd_err *err)
 }
 
 /* With the lock; the unit's copy is held. */
-static int collect(struct due *due, struct zc_own_slice *own, struct zd_err *err)
+static int add_due(struct due *due, struct zc_own_slice *own, struct zd_err *err)
 {
 	struct zc_copy *copy = &due->copies[due->count];
 	void *from, *to;
@@ -193,7 +193,7 @@ static int collect(struct due *due, struct zc_own_slice *own, struct zd_err *err
 	                         .bytes = own->to.bytes};
 	due->slices[due->count++] = own;
 	own->due = false;
-	return due->count == COPIES_AT_ONCE ? enqueue(due, err) : 0;
+	return due->count == COPIES_AT_ONCE ? enqueue_due(due, err) : 0;
 }
 
 /* With the lock. */
@@ -229,11 +229,11 @@ static int collect_due(struct zc_op *const *ops, uint32_t count, struct due *nea
 		               reader_place(far->client, own, stream->timeline);
 
 		if (own->due)
-			rc = collect(is_near ? near : far, own, err);
+			rc = add_due(is_near ? near : far, own, err);
 		else if (is_held_up(far->client, own, stream))
-			rc = collect(far, own, err);
+			rc = add_due(far, own, err);
 	}
-	failed = enqueue(far, err);
+	failed = enqueue_due(far, err);
 	return rc ? rc : failed;
 }
 
@@ -317,8 +317,8 @@ static int find_readers(struct zerod_client *client, struct zc_unit *const *unit
 	due_init(&due, client, NULL);
 	for (uint32_t i = 0; i < count && !rc; i++)
 		if (units[i]->own.due)
-			rc = collect(&due, &units[i]->own, err);
-	failed = enqueue(&due, err);
+			rc = add_due(&due, &units[i]->own, err);
+	failed = enqueue_due(&due, err);
 	for (uint32_t i = 0; i < count; i++)
 		add_readers(client, &units[i]->own, readers);
 	return rc ? rc : failed;

@@ -304,8 +304,8 @@ static int receive_packet(struct zerod_client *client, int timeout_ms, bool or_w
 }
 
 /* Without the lock; by the thread that reads. 0, ZD_FRAME_AGAIN, or what ended the connection. */
-static int receive(struct zerod_client *client, int timeout_ms, bool or_writable, struct zc_packet *packet,
-                   struct received *received, struct zd_err *err)
+static int receive_bytes(struct zerod_client *client, int timeout_ms, bool or_writable,
+                         struct zc_packet *packet, struct received *received, struct zd_err *err)
 {
 	size_t nbytes;
 	int rc = receive_packet(client, timeout_ms, or_writable, &nbytes, received, err);
@@ -334,7 +334,7 @@ bool zc_read(struct zerod_client *client, int timeout_ms, bool or_writable)
 	}
 	client->reading = true;
 	pthread_mutex_unlock(&client->lock);
-	rc = receive(client, timeout_ms, or_writable, packet, &received, &err);
+	rc = receive_bytes(client, timeout_ms, or_writable, packet, &received, &err);
 	pthread_mutex_lock(&client->lock);
 	client->reading = false;
 	if (!rc)

@@ -140,8 +140,8 @@ static int post_all(struct releasing *releasing, struct zd_err *err)
 	return failed;
 }
 
-static int release(struct releasing *releasing, zerod_stream *const *streams, uint32_t nstreams,
-                   zerod_ticket *tickets, struct zd_err *err)
+static int release_leases(struct releasing *releasing, zerod_stream *const *streams, uint32_t nstreams,
+                          zerod_ticket *tickets, struct zd_err *err)
 {
 	int rc = check_arguments(releasing, err);
 
@@ -195,7 +195,7 @@ int zerod_release_many(zerod_unit *const *units, uint32_t count, zerod_stream *c
 	releasing.deadline_ms = zc_deadline_ms(releasing.client, options.deadline_ms);
 	releasing.detached = options.flags & ZEROD_RELEASE_DETACHED;
 	releasing.waits = !tickets && !releasing.detached;
-	return release(&releasing, streams, nstreams, tickets, err);
+	return release_leases(&releasing, streams, nstreams, tickets, err);
 }
 
 int zerod_release(zerod_unit *unit, zerod_stream *const *streams, uint32_t nstreams,

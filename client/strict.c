@@ -151,7 +151,7 @@ static bool same_pages(const struct zc_hold *a, const struct zc_hold *b)
 	return a->segment == b->segment && a->page == b->page && a->npages == b->npages;
 }
 
-static int find_place(struct zerod_client *client, const struct zc_unit *unit, const struct zc_location *part,
+static int find_pages(struct zerod_client *client, const struct zc_unit *unit, const struct zc_location *part,
                       struct zc_hold *place, struct zd_err *err)
 {
 	uint64_t page = client->on_gpus ? 0 : part->offset / PAGE_BYTES;
@@ -173,7 +173,7 @@ int zc_strict_hold(struct zerod_client *client, const struct zc_unit *unit, cons
 
 	if (!client->strict)
 		return 0;
-	rc = find_place(client, unit, part, &place, err);
+	rc = find_pages(client, unit, part, &place, err);
 	return rc ? rc : add_hold(client, list, &place, err);
 }
 
@@ -188,8 +188,8 @@ int zc_strict_hold_segment(struct zerod_client *client, struct zc_segment *segme
 /* ---- Leases and units ---------------------------------------------------------------------------------- */
 
 /* A persistent copy has one place; a former one is none any more. */
-static int keep(struct zerod_client *client, struct zc_unit *unit, const struct zc_hold *place,
-                struct zd_err *err)
+static int keep_persistent(struct zerod_client *client, struct zc_unit *unit, const struct zc_hold *place,
+                           struct zd_err *err)
 {
 	struct zc_hold_list taken = LIST_HEAD_INITIALIZER(taken);
 	struct zc_hold *hold;
@@ -224,9 +224,9 @@ int zc_strict_open(struct zerod_client *client, struct zc_op *op, struct zd_err 
 	}
 	pthread_mutex_unlock(&client->page_lock);
 	if (!rc)
-		rc = find_place(client, op->unit, &op->buffer, &place, err);
+		rc = find_pages(client, op->unit, &op->buffer, &place, err);
 	if (!rc && op->unit->persistent)
-		rc = keep(client, op->unit, &place, err);
+		rc = keep_persistent(client, op->unit, &place, err);
 	if (rc)
 		return rc;
 	LIST_FOREACH (hold, &op->lease->holds, link)
@@ -242,6 +242,6 @@ int zc_strict_keep(struct zerod_client *client, struct zc_unit *unit, struct zd_
 
 	LIST_FOREACH (lease, &unit->leases, link)
 		if (!rc && !LIST_EMPTY(&lease->holds))
-			rc = keep(client, unit, LIST_FIRST(&lease->holds), err);
+			rc = keep_persistent(client, unit, LIST_FIRST(&lease->holds), err);
 	return rc;
 }

@@ -239,7 +239,7 @@ int zerod_reduce_wait(zerod_unit *unit, const struct zerod_wait_options *options
 /* ---- Where it is --------------------------------------------------------------------------------------- */
 
 /* With the lock: the unit's place in its group's target. */
-static int find_place(const struct zerod_group *group, const struct zc_unit *unit, struct zc_location *slice,
+static int find_slice(const struct zerod_group *group, const struct zc_unit *unit, struct zc_location *slice,
                       struct zd_err *err)
 {
 	size_t element = zerod_dtype_bytes(group->target_dtype);
@@ -283,7 +283,7 @@ int zerod_target_get(zerod_unit *unit, struct zerod_target *target)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);
-	rc = find_place(unit->group, unit->shared, &slice, err);
+	rc = find_slice(unit->group, unit->shared, &slice, err);
 	if (!rc)
 		rc = zc_location_map(client, &slice, &data, err);
 	if (!rc)

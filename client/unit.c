@@ -68,7 +68,7 @@ struct zc_naming {
 	LIST_ENTRY(zc_naming) link;
 };
 
-static bool is_taken(const struct zerod_client *client, const struct zc_naming *wanted)
+static bool is_name_taken(const struct zerod_client *client, const struct zc_naming *wanted)
 {
 	const struct zc_naming *naming;
 
@@ -89,7 +89,7 @@ static int naming_begin(struct zc_naming *naming, const struct zerod_group *grou
 	memcpy(naming->name, name, strlen(name) + 1); /* its length was checked */
 	zc_flush(client);
 	pthread_mutex_lock(&client->lock);
-	while (!failed && is_taken(client, naming))
+	while (!failed && is_name_taken(client, naming))
 		failed = zc_cond_wait(&client->named, &client->lock, deadline_ns);
 	if (failed)
 		rc = zd_err_set(err, ZEROD_E_DEADLINE,

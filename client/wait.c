@@ -27,7 +27,7 @@ struct waiting {
 #define DESCRIPTION_BYTES (ZD_MAX_UNIT_NAME_BYTES + 64)
 
 /* The ticket's kind of request. */
-static const char *describe(const struct zc_op *op, char text[DESCRIPTION_BYTES])
+static const char *describe_op(const struct zc_op *op, char text[DESCRIPTION_BYTES])
 {
 	const char *what = op->kind == ZC_OP_OTHER ? op->type->what : "unit";
 
@@ -58,7 +58,7 @@ static int find_ticket(struct zerod_client *client, zerod_ticket ticket, bool wa
 		                  "stream and data must be NULL for a release's ticket");
 	if (op->kind == ZC_OP_OTHER && !op->type->takes_stream && wants_data)
 		return zd_err_set(err, ZEROD_E_INVALID, "stream and data must be NULL for the ticket of %s",
-		                  describe(op, text));
+		                  describe_op(op, text));
 	*found = op;
 	return 0;
 }
@@ -107,7 +107,7 @@ static int await_answer(struct zerod_client *client, struct zc_op *op, uint64_t 
 	char text[DESCRIPTION_BYTES];
 
 	if (rc)
-		return zd_err_set(err, rc, "waited for the daemon's answer about %s", describe(op, text));
+		return zd_err_set(err, rc, "waited for the daemon's answer about %s", describe_op(op, text));
 	if (op->status)
 		return zd_err_set(err, op->status, "%s",
 		                  op->error && op->error[0] ? op->error : zerod_status_name(op->status));
@@ -183,7 +183,7 @@ static int block(const struct waiting *waiting, const struct zc_fences *fences,
 	if (rc || zc_fences_poll(waiting->client, fences) == 1)
 		return rc;
 	if (waiting->ngathers == 0)
-		(void)snprintf(what, sizeof(what), "%s", describe(waiting->first_fenced, text));
+		(void)snprintf(what, sizeof(what), "%s", describe_op(waiting->first_fenced, text));
 	else if (waiting->ngathers == 1)
 		(void)snprintf(what, sizeof(what), "the bytes of unit '%s'", waiting->gathers[0]->unit->name);
 	else
@@ -262,8 +262,8 @@ static int await_bytes(const struct waiting *waiting, struct zd_err *err)
 	return waiting->stream->ops->wait(waiting->stream, &wait, err);
 }
 
-static int complete(struct waiting *waiting, const zerod_ticket *tickets, uint32_t count, void **data,
-                    struct zd_err *err)
+static int complete_tickets(struct waiting *waiting, const zerod_ticket *tickets, uint32_t count, void **data,
+                            struct zd_err *err)
 {
 	struct zerod_client *client = waiting->client;
 	int rc;
@@ -309,7 +309,7 @@ int zc_wait_many(struct zerod_client *client, const zerod_ticket *tickets, uint3
 	waiting.client = client;
 	waiting.stream = stream;
 	waiting.count = waiting.ngathers = waiting.nfenced = 0;
-	return complete(&waiting, tickets, count, data, err);
+	return complete_tickets(&waiting, tickets, count, data, err);
 }
 
 int zerod_wait_many(zerod_client *client, const zerod_ticket *tickets, uint32_t count, zerod_stream *stream,

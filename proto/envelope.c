@@ -55,7 +55,7 @@ static uint8_t *put_head(uint8_t *out, unsigned field, size_t bytes)
 	return put_varint(put_varint(out, field << TYPE_BITS | WIRE_BYTES), bytes);
 }
 
-static void measure(struct zd_envelope *envelope)
+static void measure_envelope(struct zd_envelope *envelope)
 {
 	envelope->text_bytes = strlen(envelope->text);
 	envelope->message_bytes = number_bytes(FIELD_ID, envelope->id) +
@@ -80,7 +80,7 @@ struct zd_envelope zd_envelope_request(const Zd__Request *request)
 	        .body_field = (unsigned)request->body_case,
 	        .body = (const ProtobufCMessage *)request->hello,
 	};
-	measure(&envelope);
+	measure_envelope(&envelope);
 	return envelope;
 }
 
@@ -94,7 +94,7 @@ struct zd_envelope zd_envelope_reply(const Zd__Reply *reply)
 	        .body_field = (unsigned)reply->body_case,
 	        .body = (const ProtobufCMessage *)reply->hello,
 	};
-	measure(&envelope);
+	measure_envelope(&envelope);
 	return envelope;
 }
 
@@ -107,7 +107,7 @@ struct zd_envelope zd_envelope_work(const Zd__Work *work)
 	        .body_field = (unsigned)work->body_case,
 	        .body = (const ProtobufCMessage *)work->sum,
 	};
-	measure(&envelope);
+	measure_envelope(&envelope);
 	return envelope;
 }
 

@@ -126,8 +126,8 @@ static void close_fds(struct fd_set_in *in)
 }
 
 /* recvmsg with the descriptors taken out of it: what recvmsg returns, or -1 with errno. */
-static ssize_t receive(int sock, void *buffer, size_t buffer_bytes, bool wait, struct fd_set_in *in,
-                       int *flags)
+static ssize_t receive_frame(int sock, void *buffer, size_t buffer_bytes, bool wait, struct fd_set_in *in,
+                             int *flags)
 {
 	struct iovec iov = {.iov_base = buffer, .iov_len = buffer_bytes};
 	union fd_control control;
@@ -177,7 +177,7 @@ static int receive_whole(int sock, void *buffer, size_t buffer_bytes, bool wait,
 	int flags, rc;
 
 	zd_assert(buffer_bytes >= ZD_MAX_PACKET_BYTES);
-	got = receive(sock, buffer, ZD_MAX_PACKET_BYTES, wait, &in, &flags);
+	got = receive_frame(sock, buffer, ZD_MAX_PACKET_BYTES, wait, &in, &flags);
 	if (got < 0 && errno == EINTR)
 		return ZD_FRAME_AGAIN;
 	if (got < 0)

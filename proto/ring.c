@@ -25,7 +25,7 @@ static void put(struct zd_ring *ring, uint64_t place, const void *bytes, size_t 
 	memcpy(ring->data, (const uint8_t *)bytes + first, nbytes - first);
 }
 
-static void get(const struct zd_ring *ring, uint64_t place, void *bytes, size_t nbytes)
+static void copy_out(const struct zd_ring *ring, uint64_t place, void *bytes, size_t nbytes)
 {
 	size_t at = place % ZD_RING_BYTES;
 	size_t first = nbytes < ZD_RING_BYTES - at ? nbytes : ZD_RING_BYTES - at;
@@ -92,7 +92,7 @@ int zd_ring_read(struct zd_ring_end *end, uint32_t after, void *buffer, size_t *
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
 		                  "a ring with %llu bytes to read begins with a packet of %u behind %u",
 		                  (unsigned long long)there, header.nbytes, header.after);
-	get(end->ring, end->place + ALIGN, buffer, header.nbytes);
+	copy_out(end->ring, end->place + ALIGN, buffer, header.nbytes);
 	if (atomic_load_explicit(&end->ring->tail, memory_order_acquire) == 0)
 		return 1; /* emptied meanwhile */
 	*nbytes = header.nbytes;

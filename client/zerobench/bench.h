@@ -89,13 +89,13 @@ struct zd_stats {
 void zd_stats_of(uint64_t *samples, size_t count, struct zd_stats *stats);
 
 /* From a first start to a last end, by CLOCK_MONOTONIC, which all processes share. */
-struct zd_span {
+struct zd_interval {
 	uint64_t start_ns, end_ns;
 };
 
 /* Statistics over rounds of what passed between the first start and the last end of a round's `width`
  * spans. */
-void zd_stats_of_rounds(const struct zd_span *spans, size_t width, size_t rounds, struct zd_stats *stats);
+void zd_stats_of_rounds(const struct zd_interval *spans, size_t width, size_t rounds, struct zd_stats *stats);
 
 /* ---- Processes (team.c) -------------------------------------------------------------------------------- */
 
@@ -181,7 +181,7 @@ struct zd_crew;
 int zd_crew_new(unsigned nthreads, void (*work)(unsigned thread, void *arg), void *arg, struct zd_crew **crew,
                 struct zd_err *err) __attribute__((warn_unused_result));
 /* Every thread works once; from the first one's start to the last one's end. */
-void zd_crew_round(struct zd_crew *crew, struct zd_span *span);
+void zd_crew_round(struct zd_crew *crew, struct zd_interval *span);
 void zd_crew_free(struct zd_crew *crew);
 
 /* A shared mapping of a memfd, such as the host backend's segments are. */
@@ -199,7 +199,7 @@ struct zd_round_ops {
 	/* A rank that has joined and registered its unit; once before the rounds. */
 	int (*begin)(const struct zd_member *member, struct zd_rank *rank);
 	/* One timed round, all ranks at once. */
-	int (*round)(const struct zd_member *member, struct zd_rank *rank, struct zd_span *span);
+	int (*round)(const struct zd_member *member, struct zd_rank *rank, struct zd_interval *span);
 	/* A round with contents that are compared, element by element. */
 	int (*check)(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
 	             uint64_t numel, uint64_t *wrong);

@@ -16,7 +16,7 @@ struct crew_thread {
 	struct zd_crew *crew;
 	unsigned index;
 	pthread_t thread;
-	struct zd_span span; /* of the last round */
+	struct zd_interval span; /* of the last round */
 };
 
 struct zd_crew {
@@ -64,7 +64,7 @@ int zd_crew_new(unsigned nthreads, void (*work)(unsigned thread, void *arg), voi
 	return 0;
 }
 
-void zd_crew_round(struct zd_crew *crew, struct zd_span *span)
+void zd_crew_round(struct zd_crew *crew, struct zd_interval *span)
 {
 	pthread_barrier_wait(&crew->start);
 	pthread_barrier_wait(&crew->end);

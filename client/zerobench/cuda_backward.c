@@ -203,7 +203,7 @@ static int check_unit(const struct zd_cuda_backward *backward, uint32_t index, u
 }
 
 /* Lets the target go. */
-static int step(const struct zd_cuda_backward *backward, uint64_t *wrong)
+static int run_step(const struct zd_cuda_backward *backward, uint64_t *wrong)
 {
 	const struct zd_cuda_trainer *trainer = backward->trainer;
 	struct zerod_step_info info = ZEROD_INIT(info);
@@ -221,7 +221,7 @@ int zd_cuda_backward_by_zerod(const struct zd_cuda_backward *backward)
 	int status = backward_begin(backward);
 	if (!status)
 		status = reduce_all(backward, false);
-	return status ? status : step(backward, NULL);
+	return status ? status : run_step(backward, NULL);
 }
 
 /* ---- By NCCL ------------------------------------------------------------------------------------------- */
@@ -284,7 +284,7 @@ static int zerod_round(const struct zd_cuda_backward *backward, uint32_t round)
 	if (!status)
 		status = reduce_all(backward, false);
 	note(backward, ZD_CUDA_BACKWARD_ZEROD, round, start_ns);
-	return status ? status : step(backward, NULL);
+	return status ? status : run_step(backward, NULL);
 }
 
 static int nccl_round(const struct zd_cuda_backward *backward, uint32_t round)
@@ -306,14 +306,14 @@ static int warm_up(const struct zd_cuda_backward *backward)
 	if (!status)
 		status = reduce_all(backward, true);
 	if (!status)
-		status = step(backward, &wrong);
+		status = run_step(backward, &wrong);
 	atomic_fetch_add(&trainer->run->shared->wrong, wrong);
 	if (!status && trainer->nccl)
 		status = zd_cuda_backward_by_nccl(backward);
 	return status;
 }
 
-static void store(const struct zd_cuda_backward *backward, uint32_t rounds)
+static void store_figures(const struct zd_cuda_backward *backward, uint32_t rounds)
 {
 	const struct zd_cuda_trainer *trainer = backward->trainer;
 	struct zd_cuda_shared *shared = trainer->run->shared;
@@ -349,6 +349,6 @@ int zd_cuda_backwards(struct zd_cuda_trainer *trainer)
 	}
 	if (status)
 		return status;
-	store(backward, rounds);
+	store_figures(backward, rounds);
 	return zd_cuda_backward_free(backward);
 }

@@ -113,7 +113,7 @@ static int make_events(struct zd_gemm *gemm, struct zd_err *err)
 	return zd_cuda_err(gemm->gpu->cuda, result, err, "events");
 }
 
-static int prepare(struct zd_gemm *gemm, struct zd_err *err)
+static int prepare_product(struct zd_gemm *gemm, struct zd_err *err)
 {
 	int status = cublas_status(gemm->cublas.create(&gemm->handle), err, "cublasCreate");
 	if (!status)
@@ -149,7 +149,7 @@ int zd_gemm_new(const struct zd_gpu *gpu, uint32_t side, const char *cublas_path
 		status = zd_library_functions(library, where, functions, ZD_ARRAY_LEN(functions),
 		                              &made->cublas, err);
 	if (!status)
-		status = prepare(made, err);
+		status = prepare_product(made, err);
 	if (status) {
 		zd_gemm_free(made);
 		return status;

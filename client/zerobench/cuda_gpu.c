@@ -96,7 +96,7 @@ struct listing {
 	struct zd_err err;
 };
 
-static int describe(const struct zd_cuda *cuda, int ordinal, struct zd_gpu_list *list, struct zd_err *err)
+static int describe_gpu(const struct zd_cuda *cuda, int ordinal, struct zd_gpu_list *list, struct zd_err *err)
 {
 	struct zd_cu_uuid uuid;
 	size_t bytes = 0;
@@ -125,7 +125,7 @@ static int list_gpus(struct zd_gpu_list *list, struct zd_err *err)
 		status = zd_cuda_err(cuda, cuda->deviceGetCount(&count), err, "counting GPUs");
 	count = count < ZD_GPU_MAX ? count : ZD_GPU_MAX;
 	for (int i = 0; i < count && !status; i++)
-		status = describe(cuda, i, list, err);
+		status = describe_gpu(cuda, i, list, err);
 	list->count = (uint32_t)count;
 	return status;
 }

@@ -41,7 +41,7 @@ static struct {
 	uint64_t lost; /* without times, or without room */
 } recorded = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static int check(int result, const char *call, struct zd_err *err)
+static int check_cupti(int result, const char *call, struct zd_err *err)
 {
 	const char *text = "";
 	if (result == ZD_CUPTI_SUCCESS)
@@ -61,7 +61,7 @@ static void on_requested(uint8_t **buffer, size_t *bytes, size_t *most)
 }
 
 /* With the lock. */
-static void add(const struct zd_cupti_kernel *record)
+static void add_kernel(const struct zd_cupti_kernel *record)
 {
 	const uint64_t blocks = (uint64_t)record->grid_x * (uint64_t)record->grid_y *
 	                        (uint64_t)record->grid_z;
@@ -82,7 +82,7 @@ static void on_completed(struct CUctx_st *context, uint32_t stream, uint8_t *buf
 	pthread_mutex_lock(&recorded.lock);
 	while (valid_bytes > 0 && cupti.getNextRecord(buffer, valid_bytes, &record) == ZD_CUPTI_SUCCESS)
 		if (record->kind == ZD_CUPTI_CONCURRENT_KERNEL)
-			add(record);
+			add_kernel(record);
 	pthread_mutex_unlock(&recorded.lock);
 	free(buffer);
 }
@@ -122,7 +122,7 @@ static uint64_t held_ns(void)
 
 /* ---- Beginning and end --------------------------------------------------------------------------------- */
 
-static int load(struct zd_err *err)
+static int load_cupti(struct zd_err *err)
 {
 	static const char *const libraries[] = {"libcupti.so.13", "libcupti.so.12", NULL};
 #define FUNCTION(member, name, args) {#name, offsetof(__typeof__(cupti), member)},
@@ -143,12 +143,12 @@ int zd_profile_begin(const struct zd_gpu *gpu, struct zd_err *err)
 	        err, "cuDeviceGetAttribute");
 	multiprocessors = (uint64_t)count;
 	if (!status)
-		status = load(err);
+		status = load_cupti(err);
 	if (!status)
-		status = check(cupti.registerCallbacks(on_requested, on_completed),
-		               "cuptiActivityRegisterCallbacks", err);
+		status = check_cupti(cupti.registerCallbacks(on_requested, on_completed),
+		                     "cuptiActivityRegisterCallbacks", err);
 	if (!status)
-		status = check(cupti.enable(ZD_CUPTI_CONCURRENT_KERNEL), "cuptiActivityEnable", err);
+		status = check_cupti(cupti.enable(ZD_CUPTI_CONCURRENT_KERNEL), "cuptiActivityEnable", err);
 	return status;
 }
 
@@ -158,10 +158,10 @@ static int flush(const struct zd_gpu *gpu, struct zd_err *err)
 	size_t dropped = 0;
 	int status = zd_cuda_err(gpu->cuda, gpu->cuda->ctxSynchronize(), err, "cuCtxSynchronize");
 	if (!status)
-		status = check(cupti.flushAll(ZD_CUPTI_FLUSH_FORCED), "cuptiActivityFlushAll", err);
+		status = check_cupti(cupti.flushAll(ZD_CUPTI_FLUSH_FORCED), "cuptiActivityFlushAll", err);
 	if (!status)
-		status = check(cupti.getNumDroppedRecords(NULL, 0, &dropped),
-		               "cuptiActivityGetNumDroppedRecords", err);
+		status = check_cupti(cupti.getNumDroppedRecords(NULL, 0, &dropped),
+		                     "cuptiActivityGetNumDroppedRecords", err);
 	if (!status && dropped)
 		status = zd_err_set(err, ZEROD_E_UNSUPPORTED, "CUPTI has dropped %zu records", dropped);
 	return status;

@@ -35,7 +35,7 @@ static unsigned mark_of(uint32_t target, uint32_t source)
 	return target * ZD_CUDA_MAX_RANKS + source;
 }
 
-static int push(const struct push_thread *self, uint32_t source, uint32_t target, struct zd_err *err)
+static int push_shard(const struct push_thread *self, uint32_t source, uint32_t target, struct zd_err *err)
 {
 	const struct pusher *pusher = self->pusher;
 	const struct zd_gpu *gpu = &pusher->gpus[self->device];
@@ -63,7 +63,7 @@ static int push_all(const struct push_thread *self, struct zd_err *err)
 		for (uint32_t source = self->device; source < run->ranks && !status; source += run->devices) {
 			const uint32_t target = (source + step) % run->ranks;
 			if (target == 0 || !run->bench->options.alone)
-				status = push(self, source, target, err);
+				status = push_shard(self, source, target, err);
 		}
 	return status;
 }

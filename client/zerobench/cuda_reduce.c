@@ -53,7 +53,7 @@ static int fill_gradient(const struct reduction *reduction)
 	return status;
 }
 
-static int begin(struct reduction *reduction, uint64_t numel)
+static int begin_reduction(struct reduction *reduction, uint64_t numel)
 {
 	struct zd_cuda_trainer *trainer = reduction->trainer;
 	const struct zerod_shard *shard = &reduction->unit.shard;
@@ -78,7 +78,7 @@ static int begin(struct reduction *reduction, uint64_t numel)
 	return status ? status : fill_gradient(reduction);
 }
 
-static int end(struct reduction *reduction)
+static int end_reduction(struct reduction *reduction)
 {
 	struct zd_cuda_trainer *trainer = reduction->trainer;
 	zd_gpu_memory_free(&trainer->gpu, &reduction->slice);
@@ -90,7 +90,7 @@ static int end(struct reduction *reduction)
 /* ---- A backward ---------------------------------------------------------------------------------------- */
 
 /* Up to the gradient in its bucket: what a backward computes anyway. */
-static int prepare(struct reduction *reduction)
+static int prepare_reduction(struct reduction *reduction)
 {
 	struct zd_cuda_trainer *trainer = reduction->trainer;
 	const struct zd_cuda *cuda = trainer->gpu.cuda;
@@ -169,7 +169,7 @@ static int count_wrong(const struct reduction *reduction, const struct zerod_tar
 }
 
 /* The step that follows: its first and last sum are looked at, or all. */
-static int step(const struct reduction *reduction, bool all, uint64_t *wrong)
+static int run_step(const struct reduction *reduction, bool all, uint64_t *wrong)
 {
 	const struct zd_cuda_trainer *trainer = reduction->trainer;
 	struct zerod_step_info info = ZEROD_INIT(info);
@@ -198,13 +198,13 @@ static int iterate(struct reduction *reduction, bool last, uint64_t took_ns[ZD_C
 	if (!status)
 		status = by_zerod(reduction, took_ns);
 	if (!status)
-		status = step(reduction, last && trainer->run->bench->options.check, wrong);
+		status = run_step(reduction, last && trainer->run->bench->options.check, wrong);
 	if (!status)
 		status = zd_cuda_meet(trainer);
 	if (!status && trainer->nccl)
 		status = by_nccl(reduction, &took_ns[ZD_CUDA_NCCL]);
 	if (!status && !last)
-		status = prepare(reduction);
+		status = prepare_reduction(reduction);
 	return status ? status : zd_cuda_meet(trainer); /* the pusher's turn */
 }
 
@@ -214,9 +214,9 @@ int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 	const uint32_t warmup = run->bench->options.warmup, count = warmup + run->bench->options.iters;
 	struct reduction reduction = {.trainer = trainer};
 	uint64_t wrong = 0;
-	int status = begin(&reduction, numel);
+	int status = begin_reduction(&reduction, numel);
 	if (!status)
-		status = prepare(&reduction);
+		status = prepare_reduction(&reduction);
 	for (uint32_t i = 0; i < count && !status; i++) {
 		uint64_t took_ns[ZD_CUDA_CALLS + 1] = {0};
 		status = iterate(&reduction, i + 1 == count, took_ns, &wrong);
@@ -225,7 +225,7 @@ int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 	}
 	if (!status)
 		zd_cuda_row_end(trainer, &reduction.unit, wrong);
-	return status ? status : end(&reduction);
+	return status ? status : end_reduction(&reduction);
 }
 
 /* ---- What kernels hold --------------------------------------------------------------------------------- */
@@ -238,7 +238,7 @@ static void unprofiled(const struct zd_cuda_run *run, const char *why)
 		snprintf(shared->unprofiled_text, sizeof(shared->unprofiled_text), "%s", why);
 }
 
-static uint64_t take(const struct zd_cuda_trainer *trainer, bool expected)
+static uint64_t take_result(const struct zd_cuda_trainer *trainer, bool expected)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	uint64_t sm_ns = 0;
@@ -254,24 +254,24 @@ static int profile_once(struct reduction *reduction, uint64_t sm_ns[ZD_CUDA_PUSH
 {
 	const struct zd_cuda_trainer *trainer = reduction->trainer;
 	uint64_t took_ns[ZD_CUDA_CALLS + 1];
-	int status = prepare(reduction);
-	(void)take(trainer, false);
+	int status = prepare_reduction(reduction);
+	(void)take_result(trainer, false);
 	zd_cuda_meet_trainers(trainer->run);
 	if (!status)
 		status = by_zerod(reduction, took_ns);
-	sm_ns[ZD_CUDA_ZEROD] = take(trainer, true);
+	sm_ns[ZD_CUDA_ZEROD] = take_result(trainer, true);
 	if (!status)
-		status = step(reduction, false, wrong);
-	(void)take(trainer, false);
+		status = run_step(reduction, false, wrong);
+	(void)take_result(trainer, false);
 	zd_cuda_meet_trainers(trainer->run);
 	if (!status)
 		status = by_nccl(reduction, took_ns);
-	sm_ns[ZD_CUDA_NCCL] = take(trainer, true);
+	sm_ns[ZD_CUDA_NCCL] = take_result(trainer, true);
 	return status;
 }
 
 /* By one rank, when all are through. */
-static void store(const struct zd_cuda_run *run, uint64_t bytes)
+static void store_figures(const struct zd_cuda_run *run, uint64_t bytes)
 {
 	struct zd_cuda_shared *shared = run->shared;
 	shared->costs.profiled_wrong = atomic_exchange(&shared->wrong, 0);
@@ -288,7 +288,7 @@ static int profile(struct zd_cuda_trainer *trainer)
 	const uint64_t numel = zd_max_u64(most / bytes_each, 1);
 	struct reduction reduction = {.trainer = trainer};
 	uint64_t wrong = 0;
-	int status = begin(&reduction, numel);
+	int status = begin_reduction(&reduction, numel);
 	for (uint32_t i = 0; i < ZD_CUDA_PROFILED + 1 && !status; i++) {
 		uint64_t sm_ns[ZD_CUDA_PUSHES] = {0};
 		status = profile_once(&reduction, sm_ns, &wrong);
@@ -298,13 +298,13 @@ static int profile(struct zd_cuda_trainer *trainer)
 	}
 	zd_profile_end();
 	if (!status)
-		status = end(&reduction);
+		status = end_reduction(&reduction);
 	if (status)
 		return status;
 	atomic_fetch_add(&run->shared->wrong, wrong);
 	zd_cuda_meet_trainers(run);
 	if (trainer->member->index == 0)
-		store(run, numel * bytes_each);
+		store_figures(run, numel * bytes_each);
 	return 0;
 }
 

@@ -95,7 +95,7 @@ static int measure_round(struct beside *beside, uint64_t *product_ns)
 	return status ? status : zd_gemm_timed_end(trainer->gemm, product_ns, trainer->member->err);
 }
 
-static void store(const struct beside *beside)
+static void store_figures(const struct beside *beside)
 {
 	const struct zd_cuda_run *run = beside->trainer->run;
 	struct zd_cuda_costs *costs = &run->shared->costs;
@@ -105,7 +105,7 @@ static void store(const struct beside *beside)
 }
 
 /* The median over runs and rounds; of ranks, the mean. */
-static int measure(struct beside *beside, enum zd_cuda_way way)
+static int measure_way(struct beside *beside, enum zd_cuda_way way)
 {
 	const struct zd_cuda_trainer *trainer = beside->trainer;
 	const struct zd_cuda_run *run = trainer->run;
@@ -122,7 +122,7 @@ static int measure(struct beside *beside, enum zd_cuda_way way)
 	atomic_fetch_add(&run->shared->total, stats.p50);
 	zd_cuda_meet_trainers(run);
 	if (trainer->member->index == 0)
-		store(beside);
+		store_figures(beside);
 	zd_cuda_meet_trainers(run);
 	return 0;
 }
@@ -145,14 +145,14 @@ static int measure_all(struct beside *beside)
 	if (!status)
 		status = zd_gemm_finish(trainer->gemm, trainer->member->err);
 	if (!status)
-		status = measure(beside, ZD_CUDA_PUSHES);
+		status = measure_way(beside, ZD_CUDA_PUSHES);
 	if (!status)
-		status = measure(beside, ZD_CUDA_ZEROD);
+		status = measure_way(beside, ZD_CUDA_ZEROD);
 	if (status || !trainer->nccl)
 		return status;
 	status = hold_buffer(beside);
 	if (!status)
-		status = measure(beside, ZD_CUDA_NCCL);
+		status = measure_way(beside, ZD_CUDA_NCCL);
 	return status ? status : let_go(beside);
 }
 

@@ -40,7 +40,7 @@ static int mark(void *arg)
 	return record(arg, 0);
 }
 
-static int measure(void *arg, uint64_t *ns)
+static int measure_work(void *arg, uint64_t *ns)
 {
 	const struct gpu_work *work = arg;
 	const struct zd_gpu *gpu = &work->trainer->gpu;
@@ -59,7 +59,7 @@ static int measure(void *arg, uint64_t *ns)
 	return status;
 }
 
-static int prepare(struct gpu_work *work, uint64_t bytes)
+static int prepare_work(struct gpu_work *work, uint64_t bytes)
 {
 	const struct zd_gpu *gpu = &work->trainer->gpu;
 	struct zd_err *err = work->trainer->member->err;
@@ -75,8 +75,8 @@ int zd_cuda_step(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_bench *bench = trainer->run->bench;
 	struct gpu_work gpu = {.trainer = trainer};
-	const struct zd_step_work work = {&gpu, compute, write_gradient, mark, measure};
-	int status = prepare(&gpu, bench->options.max_bytes + 256);
+	const struct zd_step_work work = {&gpu, compute, write_gradient, mark, measure_work};
+	int status = prepare_work(&gpu, bench->options.max_bytes + 256);
 	if (!status)
 		status = zd_step_rank(trainer->member, bench, &trainer->rank, trainer->stream, &work,
 		                      trainer->run->steps);

@@ -155,7 +155,7 @@ static int join_group(struct zd_cuda_trainer *trainer)
 	return zd_rank_join(&trainer->rank, member, &rank);
 }
 
-static int begin(struct zd_cuda_trainer *trainer)
+static int begin_trainer(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_cuda_run *run = trainer->run;
 	const struct zd_member *member = trainer->member;
@@ -178,7 +178,7 @@ static int begin(struct zd_cuda_trainer *trainer)
 	return status;
 }
 
-static void end(struct zd_cuda_trainer *trainer)
+static void end_trainer(struct zd_cuda_trainer *trainer)
 {
 	zd_gemm_free(trainer->gemm);
 	zd_nccl_rank_free(trainer->nccl);
@@ -219,11 +219,11 @@ static int measure_rest(struct zd_cuda_trainer *trainer)
 int zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_run *run)
 {
 	struct zd_cuda_trainer trainer = {.member = member, .run = run};
-	int status = begin(&trainer);
+	int status = begin_trainer(&trainer);
 	if (!status && run->steps) {
 		status = zd_cuda_step(&trainer);
 		if (!status)
-			end(&trainer);
+			end_trainer(&trainer);
 		return status;
 	}
 	if (!status)
@@ -233,6 +233,6 @@ int zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_ru
 	if (status) /* the process ends, and its session with it */
 		return status;
 	zd_cuda_meet_trainers(run); /* who leaves sooner is a lost peer to those who still work */
-	end(&trainer);
+	end_trainer(&trainer);
 	return 0;
 }

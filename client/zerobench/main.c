@@ -200,7 +200,7 @@ static enum zerod_collectives parse_collectives(struct argp_state *state, const 
 
 /* Rejects options that contradict each other. Sizes and counts of the command line are set already, and 0
  * where not given. */
-static void complete(struct argp_state *state, struct zd_bench_options *o)
+static void complete_options(struct argp_state *state, struct zd_bench_options *o)
 {
 	const struct op *op = &ops[o->op];
 	for (size_t i = 0; i < ZD_ARRAY_LEN(particular); i++)
@@ -305,7 +305,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		argp_error(state, "there are only options, found '%s'", arg);
 		return 0;
 	case ARGP_KEY_END:
-		complete(state, o);
+		complete_options(state, o);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -427,7 +427,7 @@ static int ask_daemon(struct zd_bench *bench, struct zd_err *err)
 	return check_backend(bench, err);
 }
 
-static int measure(struct zd_bench *bench, const char *socket_path, struct zd_err *err)
+static int measure_all(struct zd_bench *bench, const char *socket_path, struct zd_err *err)
 {
 	bench->socket_path = bench->socket_paths[0] = socket_path;
 	int status = ask_daemon(bench, err);
@@ -473,7 +473,7 @@ static int measure_private(struct zd_bench *bench, struct zd_err *err)
 		bench->socket_paths[node] = daemons[node].socket_path;
 	}
 	if (!status)
-		status = measure(bench, daemons[0].socket_path, err);
+		status = measure_all(bench, daemons[0].socket_path, err);
 	bench->socket_path = NULL; /* goes with the daemons */
 	memset(bench->socket_paths, 0, sizeof(bench->socket_paths));
 	for (uint32_t node = 0; node < nodes; node++)
@@ -498,7 +498,7 @@ static int plan_private(struct zd_bench *bench, struct zd_err *err)
 	return check_backend(bench, err);
 }
 
-static int run(struct zd_bench *bench, struct zd_err *err)
+static int run_bench(struct zd_bench *bench, struct zd_err *err)
 {
 	const struct zd_bench_options *o = &bench->options;
 	int status = 0;
@@ -517,7 +517,7 @@ static int run(struct zd_bench *bench, struct zd_err *err)
 		zd_report_begin(bench);
 		status = zd_bench_scale(bench, err);
 	} else if (o->socket_path) {
-		status = measure(bench, o->socket_path, err);
+		status = measure_all(bench, o->socket_path, err);
 	} else {
 		status = measure_private(bench, err);
 	}
@@ -547,7 +547,7 @@ int main(int argc, char **argv)
 	bench.results = json_array();
 	bench.targets = json_array();
 	zd_bench_catch_signals();
-	int status = run(&bench, &err);
+	int status = run_bench(&bench, &err);
 	json_decref(bench.results);
 	json_decref(bench.targets);
 	if (status)

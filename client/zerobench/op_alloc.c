@@ -86,7 +86,7 @@ static int member_main(struct zd_member *member, void *arg)
 	return status;
 }
 
-static int measure(struct zd_bench *bench, uint64_t numel, struct zd_err *err)
+static int measure_allocs(struct zd_bench *bench, uint64_t numel, struct zd_err *err)
 {
 	const size_t iters = bench->options.iters, shared_bytes = 2 * iters * sizeof(uint64_t);
 	struct alloc_run run = {.bench = bench, .bytes = numel * zerod_dtype_bytes(bench->options.dtype)};
@@ -108,5 +108,5 @@ static int measure(struct zd_bench *bench, uint64_t numel, struct zd_err *err)
 
 int zd_bench_alloc(struct zd_bench *bench, struct zd_err *err)
 {
-	return zd_bench_sizes(bench, measure, err);
+	return zd_bench_sizes(bench, measure_allocs, err);
 }

@@ -14,7 +14,7 @@
 
 #include "base/mem.h"
 
-static int publish(const struct zd_member *member, struct zd_rank *rank, uint64_t seed)
+static int publish_shard(const struct zd_member *member, struct zd_rank *rank, uint64_t seed)
 {
 	int status = zd_member_check(member, zerod_update_begin(&rank->unit, 1, NULL, NULL), rank->client,
 	                             "zerod_update_begin");
@@ -26,41 +26,41 @@ static int publish(const struct zd_member *member, struct zd_rank *rank, uint64_
 	                       "zerod_publish");
 }
 
-static int release(const struct zd_member *member, const struct zd_rank *rank)
+static int release_gathered(const struct zd_member *member, const struct zd_rank *rank)
 {
 	return zd_member_check(member, zerod_release(rank->unit, NULL, 0, NULL, NULL), rank->client,
 	                       "zerod_release");
 }
 
-static int begin(const struct zd_member *member, struct zd_rank *rank)
+static int begin_gathers(const struct zd_member *member, struct zd_rank *rank)
 {
-	return publish(member, rank, 1);
+	return publish_shard(member, rank, 1);
 }
 
-static int run_round(const struct zd_member *member, struct zd_rank *rank, struct zd_span *span)
+static int run_round(const struct zd_member *member, struct zd_rank *rank, struct zd_interval *span)
 {
 	span->start_ns = zd_bench_now_ns();
 	int status = zerod_gather(rank->unit, NULL, NULL, NULL);
 	span->end_ns = zd_bench_now_ns();
 	if (status)
 		return zd_member_check(member, status, rank->client, "zerod_gather");
-	return release(member, rank);
+	return release_gathered(member, rank);
 }
 
 /* New contents first: what an earlier turn left in the same place cannot pass for them. */
-static int check(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
-                 uint64_t numel, uint64_t *wrong)
+static int check_gather(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
+                        uint64_t numel, uint64_t *wrong)
 {
 	void *data;
 	(void)bench;
-	int status = publish(member, rank, 2);
+	int status = publish_shard(member, rank, 2);
 	if (!status)
 		status = zd_member_check(member, zerod_gather(rank->unit, NULL, NULL, &data), rank->client,
 		                         "zerod_gather");
 	if (status)
 		return status;
 	*wrong = zd_pattern_count_wrong_bits(data, rank->shard.dtype, numel, 2);
-	return release(member, rank);
+	return release_gathered(member, rank);
 }
 
 /* ---- Baseline ------------------------------------------------------------------------------------------ */
@@ -81,7 +81,7 @@ static void copy_device(unsigned device, void *arg)
 			       copies->shards[source], copies->shard_bytes);
 }
 
-static int prepare(const struct zd_bench *bench, uint64_t numel, void **arg, struct zd_err *err)
+static int prepare_pushes(const struct zd_bench *bench, uint64_t numel, void **arg, struct zd_err *err)
 {
 	struct copies *copies = zd_calloc(1, sizeof(*copies));
 	copies->ranks = bench->options.ranks;
@@ -101,14 +101,14 @@ static int prepare(const struct zd_bench *bench, uint64_t numel, void **arg, str
 }
 
 static const struct zd_round_ops rounds = {
-        .begin = begin,
+        .begin = begin_gathers,
         .round = run_round,
-        .check = check,
-        .prepare = prepare,
+        .check = check_gather,
+        .prepare = prepare_pushes,
         .work = copy_device,
 };
 
-static int measure(struct zd_bench *bench, uint64_t numel, struct zd_err *err)
+static int measure_gathers(struct zd_bench *bench, uint64_t numel, struct zd_err *err)
 {
 	struct zd_bandwidth_row row;
 	int status = zd_rounds_run(bench, &rounds, numel, &row, err);
@@ -123,5 +123,5 @@ static int measure(struct zd_bench *bench, uint64_t numel, struct zd_err *err)
 
 int zd_bench_gather(struct zd_bench *bench, struct zd_err *err)
 {
-	return zd_bench_sizes(bench, measure, err);
+	return zd_bench_sizes(bench, measure_gathers, err);
 }

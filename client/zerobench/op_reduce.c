@@ -15,8 +15,8 @@
 #include "base/mem.h"
 
 /* One whole backward; `fill`: with the rank's gradient in it. */
-static int backward(const struct zd_member *member, const struct zd_rank *rank, bool fill,
-                    struct zd_span *span)
+static int run_backward(const struct zd_member *member, const struct zd_rank *rank, bool fill,
+                        struct zd_interval *span)
 {
 	struct zerod_backward_options options = ZEROD_INIT(options);
 	options.boundary = 1;
@@ -53,7 +53,7 @@ static int step_end(const struct zd_member *member, const struct zd_rank *rank)
 	                       "zerod_step_end");
 }
 
-static int begin(const struct zd_member *member, struct zd_rank *rank)
+static int begin_reductions(const struct zd_member *member, struct zd_rank *rank)
 {
 	struct zerod_bucket_options options = ZEROD_INIT(options);
 	options.dtype = rank->shard.dtype;
@@ -63,21 +63,21 @@ static int begin(const struct zd_member *member, struct zd_rank *rank)
 	                       rank->client, "zerod_bucket_create");
 }
 
-static int run_round(const struct zd_member *member, struct zd_rank *rank, struct zd_span *span)
+static int run_round(const struct zd_member *member, struct zd_rank *rank, struct zd_interval *span)
 {
-	int status = backward(member, rank, false, span);
+	int status = run_backward(member, rank, false, span);
 	if (!status)
 		status = step_begin(member, rank);
 	return status ? status : step_end(member, rank);
 }
 
-static int check(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
-                 uint64_t numel, uint64_t *wrong)
+static int check_reduction(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
+                           uint64_t numel, uint64_t *wrong)
 {
 	struct zerod_target target = ZEROD_INIT(target);
-	struct zd_span span;
+	struct zd_interval span;
 	(void)numel;
-	int status = backward(member, rank, true, &span);
+	int status = run_backward(member, rank, true, &span);
 	if (!status)
 		status = step_begin(member, rank);
 	if (!status)
@@ -131,7 +131,7 @@ static void sum_device(unsigned device, void *arg)
 	}
 }
 
-static int prepare(const struct zd_bench *bench, uint64_t numel, void **arg, struct zd_err *err)
+static int prepare_sums(const struct zd_bench *bench, uint64_t numel, void **arg, struct zd_err *err)
 {
 	struct sums *sums = zd_calloc(1, sizeof(*sums));
 	sums->ranks = bench->options.ranks;
@@ -152,14 +152,14 @@ static int prepare(const struct zd_bench *bench, uint64_t numel, void **arg, str
 }
 
 static const struct zd_round_ops rounds = {
-        .begin = begin,
+        .begin = begin_reductions,
         .round = run_round,
-        .check = check,
-        .prepare = prepare,
+        .check = check_reduction,
+        .prepare = prepare_sums,
         .work = sum_device,
 };
 
-static int measure(struct zd_bench *bench, uint64_t numel, struct zd_err *err)
+static int measure_reductions(struct zd_bench *bench, uint64_t numel, struct zd_err *err)
 {
 	struct zd_bandwidth_row row;
 	int status = zd_rounds_run(bench, &rounds, numel, &row, err);
@@ -170,5 +170,5 @@ static int measure(struct zd_bench *bench, uint64_t numel, struct zd_err *err)
 
 int zd_bench_reduce(struct zd_bench *bench, struct zd_err *err)
 {
-	return zd_bench_sizes(bench, measure, err);
+	return zd_bench_sizes(bench, measure_reductions, err);
 }

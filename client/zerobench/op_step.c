@@ -45,7 +45,7 @@ static void run_mark(void *arg)
 	*(uint64_t *)arg = zd_bench_now_ns();
 }
 
-static int launch(struct host_work *work, void (*fn)(void *), void *arg)
+static int launch_work(struct host_work *work, void (*fn)(void *), void *arg)
 {
 	return zd_member_check(work->member, zerod_host_stream_launch(work->stream, fn, arg), work->client,
 	                       "zerod_host_stream_launch");
@@ -55,7 +55,7 @@ static int compute(void *arg, uint32_t amount)
 {
 	int status = 0;
 	for (uint32_t i = 0; i < amount && !status; i++)
-		status = launch(arg, run_compute, arg);
+		status = launch_work(arg, run_compute, arg);
 	return status;
 }
 
@@ -64,19 +64,19 @@ static int write_gradient(void *arg, void *to, uint64_t bytes)
 	struct host_work *work = arg;
 	struct write *write = zd_calloc(1, sizeof(*write));
 	*write = (struct write){to ? to : work->scratch, bytes};
-	return launch(work, run_write, write);
+	return launch_work(work, run_write, write);
 }
 
 static int mark(void *arg)
 {
 	struct host_work *work = arg;
-	return launch(work, run_mark, &work->marks[0]);
+	return launch_work(work, run_mark, &work->marks[0]);
 }
 
-static int measure(void *arg, uint64_t *ns)
+static int measure_work(void *arg, uint64_t *ns)
 {
 	struct host_work *work = arg;
-	int status = launch(work, run_mark, &work->marks[1]);
+	int status = launch_work(work, run_mark, &work->marks[1]);
 	if (!status)
 		status = zd_member_check(work->member, zerod_stream_synchronize(work->stream), work->client,
 		                         "zerod_stream_synchronize");
@@ -100,7 +100,7 @@ static int member_main(struct zd_member *member, void *arg)
 	                                        .devices = bench->devices};
 	struct zd_rank rank;
 	struct host_work host = {.member = member};
-	const struct zd_step_work work = {&host, compute, write_gradient, mark, measure};
+	const struct zd_step_work work = {&host, compute, write_gradient, mark, measure_work};
 	int status = zd_rank_init(&rank, member, &options);
 	if (!status)
 		status = zd_member_check(member, zerod_host_stream_create(rank.client, &host.stream),

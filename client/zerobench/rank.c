@@ -21,7 +21,8 @@ int zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,
 	return zd_member_check(member, zerod_connect(&connect, &rank->client), NULL, "zerod_connect");
 }
 
-static int join(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
+static int join_group(struct zd_rank *rank, const struct zd_member *member,
+                      const struct zd_rank_options *options)
 {
 	char job[64];
 	/* The parent's pid: all members of a team share it. */
@@ -40,7 +41,7 @@ static int join(struct zd_rank *rank, const struct zd_member *member, const stru
 
 int zd_rank_join(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
 {
-	int status = join(rank, member, options);
+	int status = join_group(rank, member, options);
 	if (status || options->numel == 0)
 		return status;
 	struct zerod_unit_options unit = ZEROD_INIT(unit);

@@ -17,8 +17,8 @@ struct rounds {
 	uint64_t numel;
 	/* shared with the members: */
 	_Atomic uint64_t *wrong;
-	struct zd_span *ranks;    /* [iters][ranks] */
-	struct zd_span *baseline; /* [iters] */
+	struct zd_interval *ranks;    /* [iters][ranks] */
+	struct zd_interval *baseline; /* [iters] */
 };
 
 uint32_t zd_bench_devices_used(const struct zd_bench *bench)
@@ -37,7 +37,7 @@ static int run_rounds(const struct zd_member *member, struct zd_rank *rank, cons
 {
 	const struct zd_bench_options *options = &rounds->bench->options;
 	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
-		struct zd_span span;
+		struct zd_interval span;
 		zd_member_barrier(member);
 		int status = rounds->ops->round(member, rank, &span);
 		if (status)
@@ -87,7 +87,7 @@ static int baseline_main(const struct zd_member *member, const struct rounds *ro
 	if (status)
 		return status;
 	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
-		struct zd_span span;
+		struct zd_interval span;
 		zd_member_barrier(member);
 		zd_member_barrier(member); /* the ranks' part of the round is over */
 		zd_crew_round(crew, &span);
@@ -110,13 +110,13 @@ int zd_rounds_run(const struct zd_bench *bench, const struct zd_round_ops *ops, 
                   struct zd_bandwidth_row *row, struct zd_err *err)
 {
 	const size_t iters = bench->options.iters, ranks = bench->options.ranks;
-	const size_t shared_bytes = sizeof(uint64_t) + iters * (ranks + 1) * sizeof(struct zd_span);
+	const size_t shared_bytes = sizeof(uint64_t) + iters * (ranks + 1) * sizeof(struct zd_interval);
 	uint64_t *shared = zd_shared_new(shared_bytes, err);
 	if (!shared)
 		return ZEROD_E_SYSTEM;
 	struct rounds rounds = {
 	        .bench = bench, .ops = ops, .numel = numel, .wrong = (_Atomic uint64_t *)shared};
-	rounds.ranks = (struct zd_span *)(shared + 1);
+	rounds.ranks = (struct zd_interval *)(shared + 1);
 	rounds.baseline = rounds.ranks + iters * ranks;
 	int status = zd_team_run((unsigned)ranks + 1, member_main, &rounds, err);
 	if (!status) {

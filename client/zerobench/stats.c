@@ -26,11 +26,11 @@ void zd_stats_of(uint64_t *samples, size_t count, struct zd_stats *stats)
 	};
 }
 
-void zd_stats_of_rounds(const struct zd_span *spans, size_t width, size_t rounds, struct zd_stats *stats)
+void zd_stats_of_rounds(const struct zd_interval *spans, size_t width, size_t rounds, struct zd_stats *stats)
 {
 	uint64_t *samples = zd_calloc(rounds, sizeof(*samples));
 	for (size_t round = 0; round < rounds; round++) {
-		const struct zd_span *span = spans + round * width;
+		const struct zd_interval *span = spans + round * width;
 		uint64_t start = span[0].start_ns, end = span[0].end_ns;
 		for (size_t i = 1; i < width; i++) {
 			start = zd_min_u64(start, span[i].start_ns);

@@ -87,7 +87,7 @@ static int call_end(struct steps *steps, int status, const char *name)
 
 /* ---- A step -------------------------------------------------------------------------------------------- */
 
-static int gather(struct steps *steps, uint32_t unit)
+static int gather_unit(struct steps *steps, uint32_t unit)
 {
 	int status = 0;
 	if (steps->with_gathers && unit < steps->count)
@@ -105,7 +105,7 @@ static int await(struct steps *steps, uint32_t unit)
 	return status;
 }
 
-static int release(struct steps *steps, uint32_t unit)
+static int release_unit(struct steps *steps, uint32_t unit)
 {
 	struct zerod_release_options options = ZEROD_INIT(options);
 	int status = 0;
@@ -120,14 +120,14 @@ static int release(struct steps *steps, uint32_t unit)
 static int run_unit(struct steps *steps, uint32_t unit)
 {
 	zerod_cork(steps->rank->client);
-	int status = unit == 0 ? gather(steps, 0) : release(steps, unit - 1);
+	int status = unit == 0 ? gather_unit(steps, 0) : release_unit(steps, unit - 1);
 	if (!status)
-		status = gather(steps, unit + 1);
+		status = gather_unit(steps, unit + 1);
 	CALL(status, steps, zerod_uncork, steps->rank->client);
 	return status;
 }
 
-static int forward(struct steps *steps)
+static int run_forward(struct steps *steps)
 {
 	int status = 0;
 	steps->phase = ZD_STEP_FORWARD;
@@ -160,23 +160,23 @@ static int begin_backward(struct steps *steps)
 	options.flags = ZEROD_BACKWARD_DETACHED;
 	zerod_cork(steps->rank->client);
 	for (uint32_t i = steps->count > 1 ? steps->count - 2 : 0; i < steps->count && !status; i++)
-		status = release(steps, i);
+		status = release_unit(steps, i);
 	CALL(status, steps, zerod_backward_begin, steps->rank->group, &options);
-	return status ? status : gather(steps, steps->count - 1);
+	return status ? status : gather_unit(steps, steps->count - 1);
 }
 
 /* Corked: the gradient of the unit behind it and that one's release. */
 static int end_unit(struct steps *steps, uint32_t unit, const struct zerod_entry *entry)
 {
 	int status = submit(steps, entry);
-	return status ? status : release(steps, unit);
+	return status ? status : release_unit(steps, unit);
 }
 
 /* The reservation, which waits for its answer, sends what was corked since the one before. */
 static int backward_unit(struct steps *steps, uint32_t unit, struct zerod_entry *entry)
 {
 	struct zerod_reserve_options options = ZEROD_INIT(options);
-	int status = unit > 0 ? gather(steps, unit - 1) : 0;
+	int status = unit > 0 ? gather_unit(steps, unit - 1) : 0;
 	options.stream = steps->stream;
 	CALL(status, steps, zerod_bucket_reserve, steps->bucket, steps->units[unit], &options, entry);
 	if (!status)
@@ -186,7 +186,7 @@ static int backward_unit(struct steps *steps, uint32_t unit, struct zerod_entry 
 	return status ? status : steps->work->write(steps->work->arg, entry->data, steps->unit_bytes);
 }
 
-static int backward(struct steps *steps)
+static int run_backward(struct steps *steps)
 {
 	struct zerod_entry entry = ZEROD_INIT(entry);
 	int status;
@@ -202,7 +202,7 @@ static int backward(struct steps *steps)
 	return status;
 }
 
-static int update(struct steps *steps)
+static int run_update(struct steps *steps)
 {
 	zerod_client *client = steps->rank->client;
 	zerod_ticket begun, granted;
@@ -232,18 +232,18 @@ static uint64_t packets_since(const struct steps *steps, uint64_t *before)
 	return sent;
 }
 
-static int step(struct steps *steps)
+static int run_step(struct steps *steps)
 {
 	uint64_t before = zc_packets_sent(steps->rank->client);
 	steps->longest_ns = steps->blocked_ns = 0;
 	memset(steps->cpu_ns, 0, sizeof(steps->cpu_ns));
-	int status = forward(steps);
+	int status = run_forward(steps);
 	steps->packets[ZD_STEP_FORWARD] = packets_since(steps, &before);
 	if (!status)
-		status = backward(steps);
+		status = run_backward(steps);
 	steps->packets[ZD_STEP_BACKWARD] = packets_since(steps, &before);
 	if (!status)
-		status = update(steps);
+		status = run_update(steps);
 	steps->packets[ZD_STEP_UPDATE] = packets_since(steps, &before);
 	return status;
 }
@@ -266,7 +266,7 @@ static int plain_step(struct steps *steps)
 /* ---- Rounds -------------------------------------------------------------------------------------------- */
 
 /* The answers that no one has needed in the steps. */
-static int collect(struct steps *steps)
+static int collect_figures(struct steps *steps)
 {
 	int status = 0;
 	for (uint32_t i = 0; i < steps->nanswers && !status; i++)
@@ -289,7 +289,7 @@ static int await_sums(const struct steps *steps)
 static int one_step(struct steps *steps, enum zd_step_kind kind)
 {
 	steps->with_gathers = kind == ZD_STEP_WHOLE;
-	return kind == ZD_STEP_PLAIN ? plain_step(steps) : step(steps);
+	return kind == ZD_STEP_PLAIN ? plain_step(steps) : run_step(steps);
 }
 
 static void note(const struct steps *steps, uint32_t round, struct zd_step_samples *samples)
@@ -332,7 +332,7 @@ static int measure_kind(struct steps *steps, enum zd_step_kind kind, uint32_t ro
 		status = work->measure(work->arg, &device_ns);
 	if (!status && samples)
 		samples->values[ZD_STEP_DEVICE + kind][steps->member->index][round] = device_ns / 2;
-	return status ? status : collect(steps);
+	return status ? status : collect_figures(steps);
 }
 
 static int rounds(struct steps *steps, struct zd_step_samples *samples)

@@ -310,7 +310,7 @@ static int check_usage(const struct zd_ctl *ctl, const struct verb *verb, unsign
 	return 0;
 }
 
-static int run(struct zd_ctl *ctl, int argc, char **argv)
+static int run_verb(struct zd_ctl *ctl, int argc, char **argv)
 {
 	unsigned given;
 	int status = parse(ctl, argc, argv, &given);
@@ -345,7 +345,7 @@ int main(int argc, char **argv)
 	        .device = -1,
 	};
 	zd_std_fds_fill();
-	int status = run(&ctl, argc, argv);
+	int status = run_verb(&ctl, argc, argv);
 	zerod_close(ctl.client);
 	/* A full disk must not look like an empty table. */
 	if (fflush(stdout) && status == 0)

@@ -85,7 +85,7 @@ static int initialise(const struct zd_cuda *table, struct zd_err *err)
 	return zd_cuda_err(table, result, err, "initialising the CUDA driver");
 }
 
-static int load(struct zd_cuda *table, struct zd_err *err)
+static int load_driver(struct zd_cuda *table, struct zd_err *err)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	get_proc_fn *get_proc = NULL;
@@ -108,7 +108,7 @@ static int load(struct zd_cuda *table, struct zd_err *err)
 
 static void load_once(void)
 {
-	(void)load(&driver.table, &driver.failure);
+	(void)load_driver(&driver.table, &driver.failure);
 }
 
 int zd_cuda_load(const struct zd_cuda **cuda, struct zd_err *err)

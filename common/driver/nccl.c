@@ -59,7 +59,7 @@ static int check_version(const char *path, struct zd_nccl *table, struct zd_err 
 	return rc;
 }
 
-static int load(const char *path, struct zd_nccl *table, struct zd_err *err)
+static int load_nccl(const char *path, struct zd_nccl *table, struct zd_err *err)
 {
 	void *opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	int rc;
@@ -81,7 +81,7 @@ int zd_nccl_load(const char *path, const struct zd_nccl **nccl, struct zd_err *e
 
 	(void)pthread_mutex_lock(&library.lock);
 	if (!library.loaded) {
-		rc = load(path ? path : LIBRARY, &table, err);
+		rc = load_nccl(path ? path : LIBRARY, &table, err);
 		if (!rc) {
 			library.table = table;
 			library.loaded = true;

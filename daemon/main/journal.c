@@ -34,7 +34,7 @@ struct entry {
 };
 
 /* The form for values with any bytes, newlines included: key, newline, length, value, newline. */
-static void add(struct entry *entry, const char *key, const char *value)
+static void add_field(struct entry *entry, const char *key, const char *value)
 {
 	uint64_t *length = &entry->lengths[entry->nfields++];
 
@@ -58,11 +58,11 @@ int zd_journal_send(const struct zd_journal *journal, const struct zd_log_line *
 	ssize_t sent;
 
 	(void)snprintf(priority, sizeof(priority), "%d", (int)line->level);
-	add(&entry, "MESSAGE", line->text);
-	add(&entry, "PRIORITY", priority);
-	add(&entry, "SYSLOG_IDENTIFIER", "zerod");
+	add_field(&entry, "MESSAGE", line->text);
+	add_field(&entry, "PRIORITY", priority);
+	add_field(&entry, "SYSLOG_IDENTIFIER", "zerod");
 	for (size_t i = 0; i < line->nfields; i++)
-		add(&entry, line->fields[i].key, line->fields[i].value);
+		add_field(&entry, line->fields[i].key, line->fields[i].value);
 	message.msg_iovlen = entry.nparts;
 	do
 		sent = sendmsg(journal->sock, &message, MSG_DONTWAIT | MSG_NOSIGNAL);

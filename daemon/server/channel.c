@@ -51,7 +51,7 @@ static void break_off(struct zd_channel *channel, const struct zd_err *why)
 }
 
 /* One packet per event, so that a client that sends much does not delay others. */
-static void receive(struct zd_channel *channel)
+static void receive_answers(struct zd_channel *channel)
 {
 	uint8_t *inbox = channel->conns->inbox;
 	int fds[ZD_MAX_PACKET_FDS];
@@ -88,7 +88,7 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 		channel->ops->writable(channel->arg);
 	} else {
 		poll_ring(channel);
-		receive(channel);
+		receive_answers(channel);
 	}
 	zd_conns_flush(conns);
 }
@@ -106,7 +106,7 @@ static void take_answer(void *arg)
 	struct zd_conns *conns = channel->conns;
 
 	zd_loop_note_event(&conns->loop->uv);
-	receive(channel);
+	receive_answers(channel);
 	zd_conns_flush(conns);
 }
 

@@ -137,7 +137,7 @@ static void recycle(struct zd_conns *conns, struct zd_packet *packet)
 	conns->nspares++;
 }
 
-static void finish(struct zd_conn *conn)
+static void finish_conn(struct zd_conn *conn)
 {
 	struct zd_conns *conns = conn->conns;
 	struct zd_packet *packet;
@@ -385,7 +385,7 @@ static void on_death(uv_poll_t *handle, int status, int events)
 }
 
 /* One packet per event, so that a client that sends much does not delay others. */
-static void receive(struct zd_conn *conn)
+static void receive_requests(struct zd_conn *conn)
 {
 	uint8_t *inbox = conn->conns->inbox;
 	int fds[ZD_MAX_PACKET_FDS];
@@ -424,7 +424,7 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 		conn->polled = 0;
 	if (STAILQ_EMPTY(&conn->backlog)) {
 		poll_ring(conn);
-		receive(conn);
+		receive_requests(conn);
 	} else {
 		send_backlog(conn);
 	}
@@ -445,7 +445,7 @@ static void take_request(void *arg)
 	struct zd_conn *conn = arg;
 
 	zd_loop_note_event(&conn->conns->loop->uv);
-	receive(conn);
+	receive_requests(conn);
 	if (conn->state == OPEN)
 		update_poll(conn);
 	zd_conns_flush(conn->conns);
@@ -461,7 +461,7 @@ static void flush_dirty(struct zd_conns *conns)
 		TAILQ_REMOVE(&conns->dirty, conn, dirty_link);
 		conn->dirty = false;
 		if (conn->state == ENDING)
-			finish(conn);
+			finish_conn(conn);
 	}
 }
 

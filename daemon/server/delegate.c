@@ -142,7 +142,7 @@ static void sum_end(struct zd_delegate_sum *sum)
 }
 
 /* Must not be called by the engine's sink. */
-static void fail(struct zd_delegate_sum *sum, const struct zd_err *why)
+static void fail_sum(struct zd_delegate_sum *sum, const struct zd_err *why)
 {
 	struct zd_engine *engine = sum->delegates->bridge->engine;
 	uint64_t op = sum->op;
@@ -153,7 +153,7 @@ static void fail(struct zd_delegate_sum *sum, const struct zd_err *why)
 
 /* ---- From the engine ----------------------------------------------------------------------------------- */
 
-static struct zd_delegate *find(const struct zd_delegates *delegates, uint64_t session)
+static struct zd_delegate *find_delegate(const struct zd_delegates *delegates, uint64_t session)
 {
 	struct zd_delegate *delegate;
 
@@ -180,7 +180,7 @@ bool zd_delegates_submit(struct zd_delegates *delegates, const struct zd_command
 
 	if (command->kind != ZD_CMD_REDUCE)
 		return false;
-	delegate = find(delegates, command->u.reduce.session);
+	delegate = find_delegate(delegates, command->u.reduce.session);
 	if (!delegate || !delegate->above.sums || !zd_conn_is_open(delegate->above.conn))
 		return false;
 	if (announce(delegate, &command->u.reduce))
@@ -192,14 +192,14 @@ bool zd_delegates_submit(struct zd_delegates *delegates, const struct zd_command
 
 bool zd_delegates_sum_ahead(const struct zd_delegates *delegates, uint64_t session)
 {
-	const struct zd_delegate *delegate = find(delegates, session);
+	const struct zd_delegate *delegate = find_delegate(delegates, session);
 
 	return delegate && delegate->above.ahead;
 }
 
 bool zd_delegates_are_summing(const struct zd_delegates *delegates, uint64_t session)
 {
-	const struct zd_delegate *delegate = find(delegates, session);
+	const struct zd_delegate *delegate = find_delegate(delegates, session);
 
 	return delegate && !TAILQ_EMPTY(&delegate->sums);
 }
@@ -404,7 +404,7 @@ static void take_refusal(struct zd_delegate_sum *sum, const Zd__WorkDone *done)
 	if (done->launched) {
 		(void)zd_err_set(&err, done->status, "%s",
 		                 done->error[0] ? done->error : zerod_status_name(done->status));
-		fail(sum, &err);
+		fail_sum(sum, &err);
 	} else {
 		zd_bridge_submit(sum->delegates->bridge, &sum->command);
 		sum_end(sum);

@@ -53,8 +53,8 @@ static bool is_current(const struct zd_op *op)
 	return op->aux >> AUX_SERIAL_SHIFT == group->span->serial;
 }
 
-static void agree(struct zd_engine *e, struct zd_member *member, enum zd_comm_role role, const char *what,
-                  const void *value, uint32_t bytes, zd_op_fn *done)
+static void agree_over_rail(struct zd_engine *e, struct zd_member *member, enum zd_comm_role role,
+                            const char *what, const void *value, uint32_t bytes, zd_op_fn *done)
 {
 	struct zd_command command = {.kind = ZD_CMD_AGREE, .device = member->device->index};
 	zd_assert(bytes <= ZD_AGREE_BYTES && member->comm[role]);
@@ -230,14 +230,14 @@ static void opened(struct zd_engine *e, struct zd_op *op, int status, const char
 		struct greeting greeting;
 		greet(e, member, &greeting);
 		group->span->pending++;
-		agree(e, member, (op->aux & UINT32_MAX) % ZD_NCOMM_ROLES, "greeting", &greeting,
-		      sizeof(greeting), greeted);
+		agree_over_rail(e, member, (op->aux & UINT32_MAX) % ZD_NCOMM_ROLES, "greeting", &greeting,
+		                sizeof(greeting), greeted);
 	}
 	(void)step_done(e, group, op, status, error);
 	zd_group_unref(e, group);
 }
 
-static void open_comm(struct zd_engine *e, struct zd_member *member, enum zd_comm_role role)
+static void open_rail_comm(struct zd_engine *e, struct zd_member *member, enum zd_comm_role role)
 {
 	struct zd_group *group = member->group;
 	struct zd_span *span = group->span;
@@ -264,7 +264,7 @@ static void open_all(struct zd_engine *e, struct zd_group *group)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		for (uint32_t role = 0; role < ZD_NCOMM_ROLES; role++)
-			open_comm(e, &group->members[rank], role);
+			open_rail_comm(e, &group->members[rank], role);
 	}
 }
 
@@ -311,7 +311,7 @@ void zd_span_ask(struct zd_engine *e, struct zd_member *member, struct zd_span_r
                  const void *value, uint32_t bytes, zd_op_fn *done)
 {
 	round->pending++;
-	agree(e, member, ZD_COMM_REDUCTIONS, what, value, bytes, done);
+	agree_over_rail(e, member, ZD_COMM_REDUCTIONS, what, value, bytes, done);
 }
 
 bool zd_span_answered(struct zd_engine *e, const struct zd_op *op, struct zd_span_round *round, int status,

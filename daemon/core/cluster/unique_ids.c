@@ -8,8 +8,8 @@
 
 #include "core/engine/objects.h"
 
-static void made(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                 const struct zd_op_result *result)
+static void ids_made(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                     const struct zd_op_result *result)
 {
 	struct zd_request *req = op->owner;
 	uint32_t nbytes = req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
@@ -36,7 +36,7 @@ static int ids_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	req->u.unique_ids.count = count;
 	req->u.unique_ids.bytes = zd_calloc(count, ZD_UNIQUE_ID_BYTES);
 	req->pending_ops++;
-	zd_op_submit(e, NULL, &command, made, req, 0);
+	zd_op_submit(e, NULL, &command, ids_made, req, 0);
 	return 0;
 }
 

@@ -35,7 +35,7 @@ struct listing {
 	size_t nitems, capacity;
 };
 
-static void add(struct listing *l, uint64_t id, const void *object, const struct zd_request *waiting)
+static void add_row(struct listing *l, uint64_t id, const void *object, const struct zd_request *waiting)
 {
 	if (id <= l->query->cursor)
 		return;
@@ -66,11 +66,11 @@ static void collect_buffers(struct listing *l)
 		const struct zd_request *req;
 		TAILQ_FOREACH (buffer, &l->e->devices[i].buffers, device_link) {
 			if (sees(l, buffer->unit->group->job))
-				add(l, buffer->id, buffer, NULL);
+				add_row(l, buffer->id, buffer, NULL);
 		}
 		TAILQ_FOREACH (req, &l->e->devices[i].queue, device_link) {
 			if (zd_request_gathers(req) && sees(l, req->member->group->job))
-				add(l, req->serial, NULL, req);
+				add_row(l, req->serial, NULL, req);
 		}
 	}
 }
@@ -91,22 +91,22 @@ static void collect_sessions(struct listing *l)
 		const struct zd_job *job = session_job(session);
 		bool named = !only || !only[0] || (job && strcmp(job->name, only) == 0);
 		if (named && sees_uid(l, session->uid))
-			add(l, session->id, session, NULL);
+			add_row(l, session->id, session, NULL);
 	}
 }
 
-static void collect(struct listing *l)
+static void collect_rows(struct listing *l)
 {
 	struct zd_engine *e = l->e;
 	switch (l->query->table) {
 	case ZD_TABLE_DEVICES:
 		for (uint32_t i = 0; i < e->ndevices; i++)
-			add(l, i + 1, &e->devices[i], NULL);
+			add_row(l, i + 1, &e->devices[i], NULL);
 		break;
 	case ZD_TABLE_JOBS:
 		for (const struct zd_job *job = e->jobs; job; job = job->hh.next) {
 			if (sees(l, job))
-				add(l, job->id, job, NULL);
+				add_row(l, job->id, job, NULL);
 		}
 		break;
 	case ZD_TABLE_SESSIONS:
@@ -115,13 +115,13 @@ static void collect(struct listing *l)
 	case ZD_TABLE_GROUPS:
 		for (const struct zd_group *group = e->groups; group; group = group->hh.next) {
 			if (sees(l, group->job))
-				add(l, group->id, group, NULL);
+				add_row(l, group->id, group, NULL);
 		}
 		break;
 	case ZD_TABLE_UNITS:
 		for (const struct zd_unit *unit = e->units; unit; unit = unit->hh.next) {
 			if (sees(l, unit->group->job))
-				add(l, unit->id, unit, NULL);
+				add_row(l, unit->id, unit, NULL);
 		}
 		break;
 	case ZD_TABLE_BUFFERS:
@@ -130,20 +130,20 @@ static void collect(struct listing *l)
 	case ZD_TABLE_BUCKETS:
 		for (const struct zd_bucket *bucket = e->buckets; bucket; bucket = zd_bucket_next(bucket)) {
 			if (sees(l, zd_bucket_group(bucket)->job))
-				add(l, zd_bucket_id(bucket), bucket, NULL);
+				add_row(l, zd_bucket_id(bucket), bucket, NULL);
 		}
 		break;
 	case ZD_TABLE_ALLOCATIONS:
 		for (const struct zd_allocation *a = e->allocations; a; a = a->hh.next) {
 			/* skips allocations without memory, and freed ones whose fences are pending */
 			if ((a->session || a->durable) && a->extent.block && sees(l, a->job))
-				add(l, a->id, a, NULL);
+				add_row(l, a->id, a, NULL);
 		}
 		break;
 	case ZD_TABLE_SCOPES:
 		for (const struct zd_scope *scope = e->scopes; scope; scope = scope->hh.next) {
 			if (sees(l, scope->member->group->job))
-				add(l, scope->id, scope, NULL);
+				add_row(l, scope->id, scope, NULL);
 		}
 		break;
 	case ZD_NTABLES:
@@ -469,7 +469,7 @@ uint64_t zd_engine_list(struct zd_engine *e, const struct zd_list_query *query,
 		if (!l.asker) /* the session has ended: it sees nothing; id 0, the daemon, sees all */
 			return 0;
 	}
-	collect(&l);
+	collect_rows(&l);
 	if (l.nitems > 0)
 		qsort(l.items, l.nitems, sizeof(*l.items), by_id);
 	for (size_t i = 0; i < l.nitems; i++) {

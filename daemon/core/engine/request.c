@@ -78,7 +78,7 @@ static bool counts(const struct zd_request *req)
 	return !req->answered || req->kind == ZD_REQ_SET_PERSISTENT;
 }
 
-static void enqueue(struct zd_engine *e, struct zd_request *req)
+static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_session *session = req->session;
 	zd_assert(req->device && req->wait.kind != ZD_WAIT_NONE);
@@ -137,7 +137,7 @@ static bool tells(const struct zd_request *req)
 }
 
 /* Replies to the request, which is in no list, and frees it. */
-static void finish(struct zd_engine *e, struct zd_request *req, int status, const char *text)
+static void finish_request(struct zd_engine *e, struct zd_request *req, int status, const char *text)
 {
 	if (status == ZEROD_E_PEER_LOST && !req->answered && tells(req))
 		req->member->told = req->member->group->generation;
@@ -166,8 +166,9 @@ static void undo(struct zd_engine *e, struct zd_request *req)
 		e->types[req->kind]->cancel(e, req);
 }
 
-/* Calls the type's begin(). On ZD_WAIT keeps the arguments, for the next attempt. */
-static int begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args, struct zd_err *err)
+/* Calls the type's begin_request(). On ZD_WAIT keeps the arguments, for the next attempt. */
+static int begin_request(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                         struct zd_err *err)
 {
 	const struct zd_request_type *type = e->types[req->kind];
 	int status = type->begin ? type->begin(e, req, args, err) : 0;
@@ -191,7 +192,7 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 	}
 	req->wait = (struct zd_wait){0};
 	req->segment_wait = 0;
-	int status = req->args ? begin(e, req, req->args, err) : 0;
+	int status = req->args ? begin_request(e, req, req->args, err) : 0;
 	if (status == 0 && type->attempt)
 		status = type->attempt(e, req, err);
 	if (status == ZD_WAIT)
@@ -228,7 +229,7 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	req->session = session;
 	memset(&e->reply, 0, sizeof(e->reply));
 
-	int status = begin(e, req, args, &err);
+	int status = begin_request(e, req, args, &err);
 	if (status >= 0) {
 		req->told = req->member ? req->member->told : 0;
 		if (status == 0)
@@ -247,11 +248,11 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	}
 	if (status == ZD_WAIT) {
 		req->serial = zd_next_id(e);
-		enqueue(e, req);
+		enqueue_request(e, req);
 		if (req->kind == ZD_REQ_SET_PERSISTENT)
 			zd_request_answer(e, req); /* it only waits for earlier requests, and cannot fail */
 	} else {
-		finish(e, req, status, err.text);
+		finish_request(e, req, status, err.text);
 	}
 	zd_settle(e);
 }
@@ -394,7 +395,7 @@ static void settle_device(struct zd_engine *e, struct zd_device *device)
 		if (status == ZD_WAIT)
 			continue;
 		dequeue(e, req);
-		finish(e, req, status, err.text);
+		finish_request(e, req, status, err.text);
 	}
 }
 

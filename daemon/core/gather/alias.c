@@ -46,7 +46,7 @@ static struct zd_buffer *find_or_make(struct zd_engine *e, struct zd_part *part,
 	return part->buffer ? part->buffer : zd_buffer_new(e, part, NULL, NULL, NULL);
 }
 
-static void promise(struct zd_engine *e, struct zd_buffer *buffer)
+static void promise_version(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_session *session = zd_part_member(buffer->part)->session;
 	buffer->promise = zd_promise_new(e, session, buffer->device, ZD_PROMISE_GATHERS);
@@ -69,7 +69,7 @@ int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t versio
 	struct zd_buffer *buffer = find_or_make(e, part, early);
 	zd_assert(buffer->aliased && (early || part->version == version));
 	if (early)
-		promise(e, buffer);
+		promise_version(e, buffer);
 	else if (buffer->state == ZD_BUFFER_INFLIGHT)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 	buffer->version = version;

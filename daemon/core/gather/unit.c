@@ -337,8 +337,8 @@ void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
 	}
 }
 
-static void process_gone(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                         const struct zd_op_result *result)
+static void end_part_hold(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                          const struct zd_op_result *result)
 {
 	(void)status;
 	(void)error;
@@ -354,7 +354,7 @@ static void part_detach(struct zd_engine *e, struct zd_part *part)
 	if (part->buffer)
 		zd_buffer_revoke(e, part->buffer);
 	if (part->shard.block && zd_deferred_teardown_hold(e, member->session, member->group->job,
-	                                                   part->shard.segment->device, process_gone, part))
+	                                                   part->shard.segment->device, end_part_hold, part))
 		part->readers++;
 	/* A shard whose fill has not ended holds no bytes to keep. */
 	if (part->unit->group->job->durable && part->state != ZD_PART_FILLING) {

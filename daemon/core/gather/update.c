@@ -42,7 +42,7 @@ static void parts_move(struct zd_request *req, unsigned state)
 		zd_sm_move(&zd_sm_part, &req->u.publish.parts[i]->state, state);
 }
 
-static bool is_taken(const struct zd_request *req, const struct zd_part *part)
+static bool is_update_taken(const struct zd_request *req, const struct zd_part *part)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
 		if (req->u.publish.parts[i] == part)
@@ -79,7 +79,7 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 		if (member != req->member) {
 			status = zd_err_set(err, ZEROD_E_INVALID,
 			                    "unit '%s' is of another group than the first", part->unit->name);
-		} else if (part->state == to && is_taken(req, part)) {
+		} else if (part->state == to && is_update_taken(req, part)) {
 			status = zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is given twice",
 			                    part->unit->name);
 		} else if (part->state != from) {

@@ -199,7 +199,7 @@ static struct zd_block *tightest(const struct zd_block_range *range, unsigned bi
 	return found;
 }
 
-static struct zd_block *find(const struct zd_block_range *range, const struct request *request)
+static struct zd_block *find_block(const struct zd_block_range *range, const struct request *request)
 {
 	unsigned own = bin_of(request->bytes);
 	unsigned sure = bin_of(request->bytes + request->slack); /* any block of a bin above fits */
@@ -254,7 +254,7 @@ struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, ui
 	        .align = align,
 	        .slack = align - ZD_BLOCK_MIN_ALIGN,
 	};
-	block = find(range, &request);
+	block = find_block(range, &request);
 	if (!block)
 		return NULL;
 	bin_remove(range, block);

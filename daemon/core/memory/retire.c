@@ -112,8 +112,8 @@ static void mapping_free(struct zd_mapping *mapping)
 	free(mapping);
 }
 
-static void process_gone(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                         const struct zd_op_result *result)
+static void end_mapping_hold(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                             const struct zd_op_result *result)
 {
 	struct zd_mapping *mapping = op->owner;
 	struct zd_segment *segment = mapping->segment;
@@ -132,7 +132,7 @@ void zd_mappings_leave(struct zd_engine *e, struct zd_session *session)
 	TAILQ_FOREACH_SAFE (mapping, &session->mappings, session_link, next) {
 		struct zd_segment *segment = mapping->segment;
 		if (is_retiring(segment) &&
-		    zd_deferred_teardown_hold(e, session, segment->job, segment->device, process_gone,
+		    zd_deferred_teardown_hold(e, session, segment->job, segment->device, end_mapping_hold,
 		                              mapping)) {
 			zd_job_ref(segment->job);
 			continue;

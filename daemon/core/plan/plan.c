@@ -55,8 +55,8 @@ static void count_done(struct zd_engine *e, struct zd_plan *plan)
 }
 
 /* The step counts as left during failed(), which may fail other steps: the plan is not over before. */
-static void fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
-                 const char *error)
+static void fail_step(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
+                      const char *error)
 {
 	step->state = ZD_PLAN_DONE;
 	plan->type->failed(e, plan, step, status, error);
@@ -67,7 +67,7 @@ void zd_plan_fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step
                   const char *error)
 {
 	zd_assert(step->state == ZD_PLAN_WAITING && !plan->stopped);
-	fail(e, plan, step, status, error);
+	fail_step(e, plan, step, status, error);
 	plan->type->after(e, plan, step);
 }
 
@@ -77,7 +77,7 @@ void zd_plan_complete(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_
 	step->state = ZD_PLAN_DONE;
 	int status = plan->type->done(e, plan, step, &err);
 	if (status != 0) {
-		fail(e, plan, step, status, err.text);
+		fail_step(e, plan, step, status, err.text);
 		return;
 	}
 	for (uint32_t i = step->then; i < step->then + step->nthen && !plan->stopped; i++)
@@ -94,7 +94,7 @@ static void command_ended(struct zd_engine *e, struct zd_op *op, int status, con
 	if (plan->stopped) {
 		step->state = ZD_PLAN_DONE;
 	} else if (status != 0) {
-		fail(e, plan, step, status, error);
+		fail_step(e, plan, step, status, error);
 	} else if (result && result->not_begun) {
 		zd_assert(step->early);
 		step->state = ZD_PLAN_WAITING;

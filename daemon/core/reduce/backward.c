@@ -429,7 +429,7 @@ static int end_wait(struct zd_request *req, const struct zd_window *w)
 	return ZD_WAIT;
 }
 
-static int end(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
+static int end_backward(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
 	struct zd_member_reduce *mr = w->mr;
 	int wait = end_wait(req, w);
@@ -451,7 +451,7 @@ static int end(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 int zd_backward_end_for_step(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
 	if (!w->end_requested)
-		return end(e, req, w);
+		return end_backward(e, req, w);
 	int wait = end_wait(req, w);
 	return wait != 0 ? wait : zd_wait_for(req, ZD_WAIT_SUMS, w->mr->member->rank, 0, 0);
 }
@@ -470,7 +470,7 @@ static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	if (status != 0)
 		return status;
 	struct zd_window *w = zd_window_of(req);
-	if (end(e, req, w) == ZD_WAIT)
+	if (end_backward(e, req, w) == ZD_WAIT)
 		return ZD_WAIT;
 	w->end_requested = false;
 	if (w->failure.status == 0)

@@ -96,7 +96,7 @@ static int check_window(const struct zd_window *w, struct zd_err *err)
 }
 
 /* 0: the unit's place holds its sum. ZD_WAIT: the reduction is under way. */
-static int look(const struct zd_window *w, const struct zd_part *part, struct zd_err *err)
+static int check_lent(const struct zd_window *w, const struct zd_part *part, struct zd_err *err)
 {
 	const struct zd_unit *unit = part->unit;
 	uint32_t rank = zd_world_rank(w->mr->member);
@@ -132,7 +132,7 @@ static int wait_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = zd_member_reduce_get(zd_part_member(part));
-	status = look(mr->w, part, err);
+	status = check_lent(mr->w, part, err);
 	if (status < 0)
 		return status;
 	zd_reduce_request_init(req, mr->member);
@@ -152,7 +152,7 @@ static void fill_place(struct zd_engine *e, const struct zd_member_reduce *mr, c
 	                                                    zd_unit_target_numel(unit) * each);
 }
 
-static void promise(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
+static void promise_lent(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
 {
 	const struct zd_reduction *r = zd_reduction_find(mr->w, req->u.reduce.part->unit->id);
 	if (!req->u.reduce.ahead || req->u.reduce.promise || !zd_reduction_drains(r))
@@ -182,11 +182,11 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has ended the step of unit '%s'",
 		                    zd_world_rank(mr->member), part->unit->name);
 	if (status == 0 && w)
-		status = look(w, part, err);
+		status = check_lent(w, part, err);
 	if (status == ZD_WAIT) {
 		const struct zd_reduction *r = zd_reduction_find(w, part->unit->id);
 		if (w && w == mr->w)
-			promise(e, req, mr);
+			promise_lent(e, req, mr);
 		(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r), 1, 0);
 		req->wait.unit = part->unit;
 		return ZD_WAIT;

@@ -11,16 +11,16 @@
 #include "core/reduce/reduce.h"
 #include "core/reduce/reduce_internal.h"
 
-static struct zd_slice_norm *find(struct zd_slice_norm *norms, uint64_t unit)
+static struct zd_slice_norm *find_norm(struct zd_slice_norm *norms, uint64_t unit)
 {
 	struct zd_slice_norm *norm;
 	HASH_FIND(hh, norms, &unit, sizeof(unit), norm);
 	return norm;
 }
 
-static struct zd_slice_norm *get(struct zd_slice_norm **norms, uint64_t unit)
+static struct zd_slice_norm *get_norm(struct zd_slice_norm **norms, uint64_t unit)
 {
-	struct zd_slice_norm *norm = find(*norms, unit);
+	struct zd_slice_norm *norm = find_norm(*norms, unit);
 	if (norm)
 		return norm;
 	norm = zd_calloc(1, sizeof(*norm));
@@ -43,19 +43,19 @@ static void forget(struct zd_slice_norm **norms)
 
 bool zd_norms_has(const struct zd_window *w, const struct zd_unit *unit)
 {
-	const struct zd_slice_norm *norm = find(w->norms, unit->id);
+	const struct zd_slice_norm *norm = find_norm(w->norms, unit->id);
 	return norm && !norm->skipped;
 }
 
 void zd_norms_note_skipped(struct zd_window *w, const struct zd_unit *unit)
 {
-	if (!find(w->norms, unit->id))
-		get(&w->norms, unit->id)->skipped = true;
+	if (!find_norm(w->norms, unit->id))
+		get_norm(&w->norms, unit->id)->skipped = true;
 }
 
 bool zd_norms_skipped(const struct zd_window *w, const struct zd_unit *unit)
 {
-	const struct zd_slice_norm *norm = find(w->norms, unit->id);
+	const struct zd_slice_norm *norm = find_norm(w->norms, unit->id);
 	return norm && norm->skipped;
 }
 
@@ -63,7 +63,7 @@ void zd_norms_note(struct zd_window *w, const struct zd_unit *unit, const struct
 {
 	if (!zd_norms_has(w, unit) && w->unwritten_numel > 0) /* 0: a cancelled step has zeroed the target */
 		w->unwritten_numel -= zd_unit_target_numel(unit);
-	struct zd_slice_norm *norm = get(&w->norms, unit->id);
+	struct zd_slice_norm *norm = get_norm(&w->norms, unit->id);
 	norm->skipped = false;
 	norm->sum_squares = result->sum_squares;
 	w->overflow |= result->overflow;
@@ -96,7 +96,7 @@ void zd_norms_keep(struct zd_group *group, uint64_t window)
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		const struct zd_slice_norm *norm = zd_window_find(mr, window)->norms;
 		for (; norm; norm = norm->hh.next)
-			get(&group->step_norms, norm->unit)->sum_squares += norm->sum_squares;
+			get_norm(&group->step_norms, norm->unit)->sum_squares += norm->sum_squares;
 	}
 }
 
@@ -130,8 +130,8 @@ void zd_norms_reply(struct zd_engine *e, struct zd_request *req)
 	uint32_t count = req->u.reduce.nunits;
 	double *norms = zd_calloc(count, sizeof(*norms));
 	for (uint32_t i = 0; i < count; i++) {
-		const struct zd_slice_norm *norm = find(req->member->group->step_norms,
-		                                        req->u.reduce.units[i]);
+		const struct zd_slice_norm *norm = find_norm(req->member->group->step_norms,
+		                                             req->u.reduce.units[i]);
 		norms[i] = norm ? norm->sum_squares : 0;
 	}
 	req->u.reduce.norms = norms;

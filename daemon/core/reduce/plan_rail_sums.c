@@ -286,7 +286,7 @@ void zd_slice_run_all_gather(struct zd_engine *e, struct zd_slice *slice, struct
 
 /* ---- The planners -------------------------------------------------------------------------------------- */
 
-static uint32_t add(struct zd_slice *slice, enum zd_slice_step kind, uint32_t waits)
+static uint32_t add_step(struct zd_slice *slice, enum zd_slice_step kind, uint32_t waits)
 {
 	return zd_plan_add(
 	        &slice->plan,
@@ -299,11 +299,11 @@ static uint32_t add_exchange(struct zd_slice *slice, uint32_t waits)
 	const struct zd_reduction *r = slice->reduction;
 	struct zd_plan *plan = &slice->plan;
 	bool contributes = zd_meaning_contributes(slice);
-	uint32_t in_order = add(slice, ZD_SLICE_AWAIT_RAIL_ORDER, waits);
-	uint32_t agree = add(slice, ZD_SLICE_AGREE, 0);
-	uint32_t zero = contributes ? 0 : add(slice, ZD_SLICE_ZERO, 0);
-	uint32_t exchange = add(slice, ZD_SLICE_EXCHANGE, 0);
-	uint32_t total = add(slice, ZD_SLICE_TOTAL, 0), last = total;
+	uint32_t in_order = add_step(slice, ZD_SLICE_AWAIT_RAIL_ORDER, waits);
+	uint32_t agree = add_step(slice, ZD_SLICE_AGREE, 0);
+	uint32_t zero = contributes ? 0 : add_step(slice, ZD_SLICE_ZERO, 0);
+	uint32_t exchange = add_step(slice, ZD_SLICE_EXCHANGE, 0);
+	uint32_t total = add_step(slice, ZD_SLICE_TOTAL, 0), last = total;
 	plan->steps[total].source = sends_entry(slice) ? slice->owner : ZD_PLAN_NOBODY;
 	zd_plan_then(plan, in_order, agree, contributes ? 2 : 1);
 	zd_plan_then(plan, agree, contributes ? total : zero, 1);
@@ -314,7 +314,7 @@ static uint32_t add_exchange(struct zd_slice *slice, uint32_t waits)
 		return in_order;
 	bool gathers = zd_slice_gathers(r);
 	if (gathers) {
-		last = add(slice, ZD_SLICE_ALL_GATHER, 0);
+		last = add_step(slice, ZD_SLICE_ALL_GATHER, 0);
 		zd_plan_then(plan, total, last, 1);
 	}
 	uint32_t first = plan->nsteps;

@@ -31,7 +31,7 @@ static void index_add(struct zd_group *group, struct zd_reduction *r)
 	HASH_ADD(hh, group->reduction_index, key, sizeof(r->key), r);
 }
 
-static struct zd_reduction *get(const struct zd_member_reduce *mr, struct zd_unit *unit)
+static struct zd_reduction *get_reduction(const struct zd_member_reduce *mr, struct zd_unit *unit)
 {
 	struct zd_group *group = mr->member->group;
 	struct zd_reduction *r = zd_reduction_find(mr->w, unit->id);
@@ -58,7 +58,7 @@ static void reduction_free(struct zd_reduction *r)
 	free(r);
 }
 
-static uint32_t made(const struct zd_reduction *r)
+static uint32_t ncontributions(const struct zd_reduction *r)
 {
 	return r->nsubmitted + r->nskipped;
 }
@@ -216,7 +216,7 @@ void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry)
 	(void)e;
 	if (zd_window_is_abandoned(mr->w))
 		return;
-	struct zd_reduction *r = get(mr, entry->part->unit);
+	struct zd_reduction *r = get_reduction(mr, entry->part->unit);
 	struct zd_contribution *c = &r->ranks[entry->part->rank];
 	zd_sm_move(&zd_sm_contribution, &c->state, ZD_CONTRIBUTION_RESERVED);
 	c->entry = entry;
@@ -232,7 +232,7 @@ void zd_reduction_unreserve(struct zd_engine *e, struct zd_entry *entry)
 	c->entry = NULL;
 	r->nreserved--;
 	entry->reduction = NULL;
-	if (r->state != ZD_REDUCTION_COLLECTING || r->nreserved + made(r) > 0)
+	if (r->state != ZD_REDUCTION_COLLECTING || r->nreserved + ncontributions(r) > 0)
 		return;
 	release_unit(e, r);
 	HASH_DEL(r->group->reduction_index, r);
@@ -273,7 +273,7 @@ int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
 
 /* ---- From the last contribution to the end ------------------------------------------------------------- */
 
-static void run(struct zd_engine *e, struct zd_reduction *r)
+static void run_reduction(struct zd_engine *e, struct zd_reduction *r)
 {
 	uint32_t order = 0;
 	if (r->nsubmitted == 0 && !r->group->span) {
@@ -325,15 +325,15 @@ static void contributed(struct zd_engine *e, struct zd_reduction *r)
 {
 	skip_for_others(r);
 	zd_dirty_group(e, r->group); /* what others wait for has changed */
-	if (made(r) == r->group->local_world_size)
-		run(e, r);
+	if (ncontributions(r) == r->group->local_world_size)
+		run_reduction(e, r);
 }
 
 void zd_reduction_skip_rest(struct zd_engine *e, struct zd_window *w)
 {
 	struct zd_reduction *r, *next;
 	TAILQ_FOREACH_SAFE (r, &w->mr->member->group->reductions, link, next) {
-		if (zd_reduction_is_of(r, w) && r->state == ZD_REDUCTION_COLLECTING && made(r) > 0)
+		if (zd_reduction_is_of(r, w) && r->state == ZD_REDUCTION_COLLECTING && ncontributions(r) > 0)
 			contributed(e, r);
 	}
 }
@@ -434,7 +434,8 @@ void zd_reduction_fail_without(struct zd_engine *e, struct zd_window *w)
 	struct zd_reduction *r, *next;
 	uint32_t me = w->mr->member->rank;
 	TAILQ_FOREACH_SAFE (r, &w->mr->member->group->reductions, link, next) {
-		if (!zd_reduction_is_of(r, w) || made(r) == 0 || zd_contribution_made(&r->ranks[me]))
+		if (!zd_reduction_is_of(r, w) || ncontributions(r) == 0 ||
+		    zd_contribution_made(&r->ranks[me]))
 			continue;
 		uint32_t other = 0;
 		while (!zd_contribution_made(&r->ranks[other]))
@@ -547,7 +548,7 @@ static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	status = zd_reduction_admit(e, mr, part->unit, err);
 	if (status != 0 || zd_window_is_abandoned(mr->w))
 		return status;
-	struct zd_reduction *r = get(mr, part->unit);
+	struct zd_reduction *r = get_reduction(mr, part->unit);
 	skip(r, member->rank);
 	contributed(e, r);
 	return 0;

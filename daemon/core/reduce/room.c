@@ -50,7 +50,7 @@ static void filled(struct zd_engine *e, struct zd_op *op, int status, const char
 		zd_entry_free(entry);
 }
 
-static void zero(struct zd_engine *e, struct zd_entry *entry, struct range range)
+static void zero_padding(struct zd_engine *e, struct zd_entry *entry, struct range range)
 {
 	const struct zd_storage *storage = entry->storage;
 	uint64_t each = zerod_dtype_bytes(entry->bucket->dtype);
@@ -82,10 +82,10 @@ static void zero_holes(struct zd_engine *e, struct zd_entry *entry)
 		                          unit->views[i].offset_numel + zd_view_numel(&unit->views[i])};
 	qsort(views, unit->nviews, sizeof(*views), by_begin);
 	for (uint32_t i = 0; i < unit->nviews; i++) {
-		zero(e, entry, (struct range){at, views[i].begin});
+		zero_padding(e, entry, (struct range){at, views[i].begin});
 		at = zd_max_u64(at, views[i].end);
 	}
-	zero(e, entry, (struct range){at, unit->numel});
+	zero_padding(e, entry, (struct range){at, unit->numel});
 	free(views);
 }
 
@@ -113,7 +113,7 @@ void zd_entry_prepare(struct zd_engine *e, struct zd_entry *entry)
 	if (entry->zero_holes && entry->state != ZD_ENTRY_ABANDONED)
 		zero_holes(e, entry);
 	if (entry->state != ZD_ENTRY_ABANDONED)
-		zero(e, entry, (struct range){entry->part->unit->numel, UINT64_MAX / 8});
+		zero_padding(e, entry, (struct range){entry->part->unit->numel, UINT64_MAX / 8});
 	end_fills(e, entry);
 }
 
@@ -125,7 +125,8 @@ void zd_entry_zero_absent(struct zd_engine *e, struct zd_entry *entry)
 	begin_fills(entry);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct zd_view_args *view = &unit->views[entry->absent[i]];
-		zero(e, entry, (struct range){view->offset_numel, view->offset_numel + zd_view_numel(view)});
+		zero_padding(e, entry,
+		             (struct range){view->offset_numel, view->offset_numel + zd_view_numel(view)});
 	}
 	end_fills(e, entry);
 }

@@ -60,7 +60,7 @@ static const struct {
 
 /* The memory that a step's command uses: a piece reads its rank's entry and writes the staging memory;
  * what is broadcast lies in targets; any other step may use all that the slice has. */
-static void reserve(struct zd_slice *slice, struct zd_plan_step *step)
+static void use_step_memory(struct zd_slice *slice, struct zd_plan_step *step)
 {
 	struct zd_reduction *r = slice->reduction;
 	struct zd_contribution *c = &r->ranks[step->kind == ZD_SLICE_PIECE ? step->source : slice->owner];
@@ -78,7 +78,7 @@ static void reserve(struct zd_slice *slice, struct zd_plan_step *step)
 	}
 }
 
-static void release(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+static void unuse_step_memory(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
 {
 	struct zd_reduction *r = slice->reduction;
 	struct zd_contribution *c = &r->ranks[step->kind == ZD_SLICE_PIECE ? step->source : slice->owner];
@@ -98,7 +98,7 @@ static void release(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_
 void zd_slice_submit(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
                      struct zd_command *command)
 {
-	reserve(slice, step);
+	use_step_memory(slice, step);
 	zd_plan_submit(e, &slice->plan, step, command);
 }
 
@@ -116,7 +116,7 @@ static void step_ended(struct zd_engine *e, struct zd_plan *plan, struct zd_plan
 	if (step->kind == ZD_SLICE_PIECE && status != 0)
 		zd_early_sums_note_failed(e, slice,
 		                          slice->reduction->ranks[step->source].storage->device->index);
-	release(e, slice, step);
+	unuse_step_memory(e, slice, step);
 	if (step->early)
 		zd_early_sum_ended(e, slice);
 	slice->refused |= result && result->not_begun;

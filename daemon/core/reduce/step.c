@@ -130,7 +130,7 @@ void zd_step_abandon(struct zd_engine *e, struct zd_window *w)
 		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
 }
 
-static void give_up(struct zd_engine *e, struct zd_window *w)
+static void give_up_step(struct zd_engine *e, struct zd_window *w)
 {
 	if (w->step != ZD_STEP_ABANDONED)
 		return;
@@ -142,11 +142,11 @@ static void give_up(struct zd_engine *e, struct zd_window *w)
 void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	if (mr->closing)
-		give_up(e, mr->closing);
-	give_up(e, mr->w);
+		give_up_step(e, mr->closing);
+	give_up_step(e, mr->w);
 }
 
-static bool is_taken(const struct zd_window *w)
+static bool is_step_taken(const struct zd_window *w)
 {
 	return w &&
 	       (w->step == ZD_STEP_TAKEN || w->promise || (nlent(w) > 0 && w->step != ZD_STEP_ABANDONED));
@@ -155,7 +155,7 @@ static bool is_taken(const struct zd_window *w)
 bool zd_step_is_taken(const struct zd_member *member)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(member);
-	return mr && (is_taken(mr->w) || is_taken(mr->closing));
+	return mr && (is_step_taken(mr->w) || is_step_taken(mr->closing));
 }
 
 static bool has_target(const struct zd_window *w)
@@ -281,7 +281,8 @@ static struct sums local_sums(const struct zd_group *group, uint64_t window)
 	return sums;
 }
 
-static void agree(struct zd_engine *e, struct zd_group *group, uint64_t window, const struct sums *sums)
+static void agree_on_sums(struct zd_engine *e, struct zd_group *group, uint64_t window,
+                          const struct sums *sums)
 {
 	zd_norms_keep(group, window);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
@@ -333,7 +334,7 @@ static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, con
 			all.norm_squared += sums.norm_squared;
 		all.overflow |= sums.overflow;
 	}
-	agree(e, group, zd_member_reduce(&group->members[0])->w->number, &all);
+	agree_on_sums(e, group, zd_member_reduce(&group->members[0])->w->number, &all);
 }
 
 /* Begins an agreement on each rail, so that all rails have the same operations: on the sums of the daemon's
@@ -363,7 +364,7 @@ static bool decided(struct zd_engine *e, struct zd_group *group, uint64_t window
 		return false;
 	}
 	sums = local_sums(group, window);
-	agree(e, group, window, &sums);
+	agree_on_sums(e, group, window, &sums);
 	return true;
 }
 
@@ -419,7 +420,7 @@ static bool follows_another(const struct zd_window *w)
 }
 
 /* Promises the step. Its number counts the steps before it, which are expected to be taken. */
-static void promise(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
+static void promise_step(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
 	w->promise = zd_promise_new(e, req->session, req->device, ZD_PROMISE_STEPS);
 	fill_target(e, w);
@@ -429,7 +430,7 @@ static void promise(struct zd_engine *e, struct zd_request *req, struct zd_windo
 }
 
 /* 0: the step is taken, or has failed after it was promised. Steps are taken in order. */
-static int take(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
+static int take_step(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
 {
 	if (follows_another(w))
 		return zd_wait_for(req, ZD_WAIT_SUMS, w->mr->member->rank, 0, 0);
@@ -520,11 +521,11 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 			return status;
 	}
 	if (req->u.reduce.ahead && zd_step_is_called(w) && !w->promise && may_promise(w))
-		promise(e, req, w);
+		promise_step(e, req, w);
 	if (w->step == ZD_STEP_CALLED)
 		status = zd_backward_end_for_step(e, req, w);
 	if (status == 0 && zd_step_is_called(w))
-		status = take(e, req, w, err);
+		status = take_step(e, req, w, err);
 	if (status != 0 || req->answered)
 		return status;
 	answer_taken(e, req, w);

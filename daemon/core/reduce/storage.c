@@ -55,8 +55,8 @@ static void storage_free(struct zd_engine *e, struct zd_storage *storage)
 	zd_member_reduce_release(mr);
 }
 
-static void process_gone(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                         const struct zd_op_result *result)
+static void end_storage_hold(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                             const struct zd_op_result *result)
 {
 	(void)status;
 	(void)error;
@@ -71,8 +71,8 @@ void zd_storage_drop(struct zd_engine *e, struct zd_storage *storage)
 	struct zd_group *group = storage->member->group;
 	uint64_t bytes = storage->extent.bytes;
 	zd_assert(!storage->dropped);
-	if (zd_deferred_teardown_hold(e, storage->member->session, group->job, storage->device, process_gone,
-	                              storage))
+	if (zd_deferred_teardown_hold(e, storage->member->session, group->job, storage->device,
+	                              end_storage_hold, storage))
 		zd_storage_use(storage);
 	storage->dropped = true;
 	zd_uncharge(e, group->job, storage->device, storage->charge, bytes);

@@ -139,7 +139,8 @@ static void filled(struct zd_engine *e, struct zd_op *op, int status, const char
 	zd_request_op_done(e, op, status, error, result);
 }
 
-static void zero(struct zd_engine *e, struct zd_request *req, const struct zd_window *w, struct range range)
+static void zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w,
+                      struct range range)
 {
 	uint64_t each = zerod_dtype_bytes(w->target_dtype);
 	if (range.begin >= range.end)
@@ -184,10 +185,10 @@ int zd_target_zero_rest(struct zd_engine *e, struct zd_request *req, const struc
 		return 0;
 	struct range *written = find_written(w, &n);
 	for (size_t i = 0; i < n; i++) {
-		zero(e, req, w, (struct range){at, written[i].begin});
+		zero_rest(e, req, w, (struct range){at, written[i].begin});
 		at = written[i].end;
 	}
-	zero(e, req, w, (struct range){at, w->target_numel});
+	zero_rest(e, req, w, (struct range){at, w->target_numel});
 	free(written);
 	return req->pending_ops > 0 ? zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0) : 0;
 }

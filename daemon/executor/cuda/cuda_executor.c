@@ -60,7 +60,7 @@ static void signal_waiters(const struct zd_cuda_task *task)
 		zd_backend_session_signal(session, task->base.timeline, task->base.value);
 }
 
-static void complete(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+static void complete_task(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 {
 	struct zd_completion completion = task->completion;
 	signal_waiters(task);
@@ -74,7 +74,7 @@ static void complete(struct zd_cuda_executor *executor, struct zd_cuda_task *tas
 static void complete_issued(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
 {
 	zd_cuda_order_completed(&executor->order, task);
-	complete(executor, task);
+	complete_task(executor, task);
 }
 
 static void reap_pushes(struct zd_cuda_executor *executor)
@@ -119,7 +119,7 @@ static void poll_watches(struct zd_cuda_executor *executor)
 		STAILQ_REMOVE_HEAD(&watches, next);
 		if (zd_watch_poll(&task->base.u.watch, &task->completion)) {
 			note_event(executor);
-			complete(executor, task);
+			complete_task(executor, task);
 		} else {
 			executor->hurried |= zd_watch_hurries(&task->base.u.watch);
 			STAILQ_INSERT_TAIL(&executor->watches, task, next);
@@ -209,7 +209,7 @@ static void issue_push(struct zd_cuda_executor *executor, struct zd_cuda_task *t
 		if (!rc && whole)
 			zd_cuda_order_take(&executor->order, task, false);
 		if (!rc || zd_cuda_device_failed(executor->device))
-			return; /* give_up() ends all tasks of a failed device */
+			return; /* give_up_device() ends all tasks of a failed device */
 	}
 	end_on_cpu(executor, task, rc, &err);
 	zd_cuda_copy_stream_follow(&executor->push, task);
@@ -337,7 +337,7 @@ static void fail_waiting(struct zd_cuda_executor *executor, const struct zd_err 
 	zd_assert(zd_cuda_order_is_empty(&executor->order));
 }
 
-static void give_up(struct zd_cuda_executor *executor)
+static void give_up_device(struct zd_cuda_executor *executor)
 {
 	struct zd_err why = ZD_ERR_NONE;
 	if (!executor->giving_up) {
@@ -375,7 +375,7 @@ static void shut_down(struct zd_cuda_executor *executor)
 	while ((task = STAILQ_FIRST(&executor->watches))) {
 		STAILQ_REMOVE_HEAD(&executor->watches, next);
 		zd_completion_fail(&task->completion, why.status, why.text);
-		complete(executor, task);
+		complete_task(executor, task);
 	}
 }
 
@@ -490,7 +490,7 @@ static void *executor_main(void *arg)
 		poll_watches(executor);
 		check_inflight(executor);
 		if (zd_cuda_device_failed(executor->device)) {
-			give_up(executor);
+			give_up_device(executor);
 			continue;
 		}
 		if (zd_cuda_peer_bounce_has_failed(&executor->local.bounce))

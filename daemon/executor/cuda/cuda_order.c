@@ -17,7 +17,7 @@ static struct zd_cuda_timeline *timeline_of(const struct zd_cuda_task *task)
 	return task->session ? &task->session->timelines[task->base.timeline] : NULL;
 }
 
-static void enqueue(struct zd_cuda_order *order, struct zd_cuda_task *task)
+static void enqueue_task(struct zd_cuda_order *order, struct zd_cuda_task *task)
 {
 	STAILQ_INSERT_TAIL(&order->queues[task->target], task, next);
 	order->filled |= 1ull << task->target;
@@ -27,7 +27,7 @@ void zd_cuda_order_add(struct zd_cuda_order *order, struct zd_cuda_task *task)
 {
 	struct zd_cuda_timeline *timeline = timeline_of(task);
 	if (!timeline) {
-		enqueue(order, task);
+		enqueue_task(order, task);
 		return;
 	}
 	/* A task that moves nothing can follow the pending tasks of its timeline in any queue. */
@@ -40,7 +40,7 @@ void zd_cuda_order_add(struct zd_cuda_order *order, struct zd_cuda_task *task)
 	}
 	timeline->queue = task->target;
 	timeline->pending++;
-	enqueue(order, task);
+	enqueue_task(order, task);
 }
 
 struct zd_cuda_task *zd_cuda_order_first(const struct zd_cuda_order *order, uint32_t queue)

@@ -67,7 +67,7 @@ static int allow(struct zd_cuda_segment *segment, const struct zd_cuda_devices *
 	                   "giving GPUs access to a segment");
 }
 
-static int zero(struct zd_cuda_segment *segment, struct CUstream_st *stream, struct zd_err *err)
+static int zero_segment(struct zd_cuda_segment *segment, struct CUstream_st *stream, struct zd_err *err)
 {
 	const struct zd_cuda *cuda = segment->device->cuda;
 	int result = cuda->memsetD8Async(segment->range, 0, segment->bytes, stream);
@@ -106,7 +106,7 @@ int zd_cuda_segment_new(const struct zd_cuda_devices *devices, uint32_t index, u
 	if (!rc)
 		rc = allow(made, devices, err);
 	if (!rc)
-		rc = zero(made, stream, err);
+		rc = zero_segment(made, stream, err);
 	if (!rc)
 		rc = export(made, err);
 	if (rc) {
@@ -167,7 +167,7 @@ static struct zd_cuda_segment_bucket *bucket_of(struct zd_cuda_segments *segment
 }
 
 /* The caller holds the lock. */
-static struct zd_cuda_segment *find(struct zd_cuda_segments *segments, uint32_t id)
+static struct zd_cuda_segment *find_segment(struct zd_cuda_segments *segments, uint32_t id)
 {
 	struct zd_cuda_segment *segment;
 	LIST_FOREACH (segment, bucket_of(segments, id), in_bucket) {
@@ -180,7 +180,7 @@ static struct zd_cuda_segment *find(struct zd_cuda_segments *segments, uint32_t 
 void zd_cuda_segments_add(struct zd_cuda_segments *segments, struct zd_cuda_segment *segment)
 {
 	pthread_mutex_lock(&segments->lock);
-	zd_assert(!find(segments, segment->id));
+	zd_assert(!find_segment(segments, segment->id));
 	LIST_INSERT_HEAD(bucket_of(segments, segment->id), segment, in_bucket);
 	pthread_mutex_unlock(&segments->lock);
 }
@@ -188,7 +188,7 @@ void zd_cuda_segments_add(struct zd_cuda_segments *segments, struct zd_cuda_segm
 struct zd_cuda_segment *zd_cuda_segments_take(struct zd_cuda_segments *segments, uint32_t id)
 {
 	pthread_mutex_lock(&segments->lock);
-	struct zd_cuda_segment *segment = find(segments, id);
+	struct zd_cuda_segment *segment = find_segment(segments, id);
 	if (segment)
 		LIST_REMOVE(segment, in_bucket);
 	pthread_mutex_unlock(&segments->lock);
@@ -198,7 +198,7 @@ struct zd_cuda_segment *zd_cuda_segments_take(struct zd_cuda_segments *segments,
 int zd_cuda_segments_fd(struct zd_cuda_segments *segments, uint32_t id)
 {
 	pthread_mutex_lock(&segments->lock);
-	struct zd_cuda_segment *segment = find(segments, id);
+	struct zd_cuda_segment *segment = find_segment(segments, id);
 	int fd = segment ? segment->fd : -1;
 	pthread_mutex_unlock(&segments->lock);
 	return fd;
@@ -209,7 +209,7 @@ zd_cu_ptr zd_cuda_segments_at(struct zd_cuda_segments *segments, const struct zd
 	if (location->bytes == 0)
 		return 0;
 	pthread_mutex_lock(&segments->lock);
-	struct zd_cuda_segment *segment = find(segments, location->segment);
+	struct zd_cuda_segment *segment = find_segment(segments, location->segment);
 	pthread_mutex_unlock(&segments->lock);
 	/* Valid without the lock: the core destroys no segment that a command may still name. */
 	zd_assert(segment);

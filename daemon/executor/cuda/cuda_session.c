@@ -14,7 +14,7 @@
 _Static_assert(offsetof(struct zd_cuda_session, base) == 0, "zd_cuda_session_of() takes it for the session");
 
 /* Any thread may drop the last reference, the loop's included. */
-static void release(struct zd_backend_session *base)
+static void release_session(struct zd_backend_session *base)
 {
 	struct zd_cuda_session *session = zd_cuda_session_of(base);
 	if (session->registered)
@@ -27,7 +27,7 @@ int zd_cuda_session_new(uint64_t id, pid_t pid, struct zd_cuda_worker *worker,
                         struct zd_cuda_session **session, int *client_fd, int *daemon_fd, struct zd_err *err)
 {
 	struct zd_cuda_session *made = zd_calloc(1, sizeof(*made));
-	int rc = zd_backend_session_init(&made->base, id, true, release, client_fd, daemon_fd, err);
+	int rc = zd_backend_session_init(&made->base, id, true, release_session, client_fd, daemon_fd, err);
 	if (rc) {
 		free(made);
 		return rc;

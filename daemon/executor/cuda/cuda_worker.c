@@ -38,7 +38,7 @@ static void end_task(struct zd_cuda_worker *worker, struct zd_cuda_task *task, i
 		zd_completion_deinit(&completion);
 }
 
-static void run(struct zd_cuda_worker *worker, struct zd_cuda_task *task, bool draining)
+static void run_task(struct zd_cuda_worker *worker, struct zd_cuda_task *task, bool draining)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	int rc = 0;
@@ -100,7 +100,7 @@ static void *worker_main(void *arg)
 		bool draining = worker->draining;
 		worker->busy = true;
 		pthread_mutex_unlock(&worker->lock);
-		run(worker, task, draining);
+		run_task(worker, task, draining);
 		pthread_mutex_lock(&worker->lock);
 		worker->busy = false;
 		pthread_cond_broadcast(&worker->changed);

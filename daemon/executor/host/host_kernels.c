@@ -161,8 +161,8 @@ static ALWAYS_INLINE const float *widen(enum zerod_dtype dtype, const void *valu
 }
 
 /* Stores acc in the target's dtype, and sets acc to the stored values. */
-static ALWAYS_INLINE void store(const struct zd_host_reduce *reduce, uint64_t first, size_t n, float *acc,
-                                widen_f16_fn widen_f16, narrow_f16_fn narrow_f16)
+static ALWAYS_INLINE void store_sums(const struct zd_host_reduce *reduce, uint64_t first, size_t n,
+                                     float *acc, widen_f16_fn widen_f16, narrow_f16_fn narrow_f16)
 {
 	for (size_t i = 0; i < n; i++)
 		acc[i] = acc[i] != acc[i] ? f32_from_bits(0x7fc00000u) : acc[i];
@@ -223,7 +223,7 @@ static ALWAYS_INLINE void reduce_block(struct zd_host_reduce *reduce, uint64_t f
 		for (size_t i = 0; i < n; i++)
 			acc[i] = acc[i] + old[i];
 	}
-	store(reduce, first, n, acc, widen_f16, narrow_f16);
+	store_sums(reduce, first, n, acc, widen_f16, narrow_f16);
 	count(reduce, n, acc);
 }
 

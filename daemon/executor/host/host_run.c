@@ -16,8 +16,8 @@
 #define SLEEP_LONGEST_NS 500000u
 
 /* Completes and frees. */
-static void complete(struct zd_host_executor *executor, struct zd_host_task *task,
-                     struct zd_completion *completion)
+static void complete_task(struct zd_host_executor *executor, struct zd_host_task *task,
+                          struct zd_completion *completion)
 {
 	zd_host_task_signal(task, completion->status);
 	completion->op = task->op;
@@ -37,7 +37,7 @@ static void poll_watches(struct zd_host_executor *executor)
 		struct zd_completion completion = {.status = 0};
 		STAILQ_REMOVE_HEAD(&watches, next);
 		if (zd_watch_poll(&task->base.u.watch, &completion)) {
-			complete(executor, task, &completion);
+			complete_task(executor, task, &completion);
 			executor->idle_polls = 0;
 		} else {
 			STAILQ_INSERT_TAIL(&executor->watches, task, next);
@@ -54,7 +54,7 @@ static void step_queue(struct zd_host_executor *executor)
 	executor->idle_polls = 0;
 	if (zd_host_task_step(task, executor->segments, &completion)) {
 		STAILQ_REMOVE_HEAD(&executor->queue, next);
-		complete(executor, task, &completion);
+		complete_task(executor, task, &completion);
 	}
 }
 
@@ -114,7 +114,7 @@ static void fail_all(struct zd_host_executor *executor, struct zd_host_tasks *ta
 		struct zd_completion completion = {.status = 0};
 		STAILQ_REMOVE_HEAD(tasks, next);
 		zd_completion_fail(&completion, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
-		complete(executor, task, &completion);
+		complete_task(executor, task, &completion);
 	}
 }
 

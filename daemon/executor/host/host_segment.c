@@ -144,7 +144,7 @@ static struct zd_host_segment_bucket *bucket_of(struct zd_host_segments *segment
 }
 
 /* The caller holds the lock. */
-static struct zd_host_segment *find(struct zd_host_segments *segments, uint32_t id)
+static struct zd_host_segment *find_segment(struct zd_host_segments *segments, uint32_t id)
 {
 	struct zd_host_segment *segment;
 	LIST_FOREACH (segment, bucket_of(segments, id), in_bucket) {
@@ -157,7 +157,7 @@ static struct zd_host_segment *find(struct zd_host_segments *segments, uint32_t 
 void zd_host_segments_add(struct zd_host_segments *segments, struct zd_host_segment *segment)
 {
 	pthread_mutex_lock(&segments->lock);
-	zd_assert(!find(segments, segment->id));
+	zd_assert(!find_segment(segments, segment->id));
 	LIST_INSERT_HEAD(bucket_of(segments, segment->id), segment, in_bucket);
 	pthread_mutex_unlock(&segments->lock);
 }
@@ -165,7 +165,7 @@ void zd_host_segments_add(struct zd_host_segments *segments, struct zd_host_segm
 struct zd_host_segment *zd_host_segments_take(struct zd_host_segments *segments, uint32_t id)
 {
 	pthread_mutex_lock(&segments->lock);
-	struct zd_host_segment *segment = find(segments, id);
+	struct zd_host_segment *segment = find_segment(segments, id);
 	if (segment)
 		LIST_REMOVE(segment, in_bucket);
 	pthread_mutex_unlock(&segments->lock);
@@ -175,7 +175,7 @@ struct zd_host_segment *zd_host_segments_take(struct zd_host_segments *segments,
 int zd_host_segments_fd(struct zd_host_segments *segments, uint32_t id)
 {
 	pthread_mutex_lock(&segments->lock);
-	struct zd_host_segment *segment = find(segments, id);
+	struct zd_host_segment *segment = find_segment(segments, id);
 	int fd = segment ? segment->fd : -1;
 	pthread_mutex_unlock(&segments->lock);
 	return fd;
@@ -186,7 +186,7 @@ void *zd_host_segments_at(struct zd_host_segments *segments, const struct zd_loc
 	if (location->bytes == 0)
 		return NULL;
 	pthread_mutex_lock(&segments->lock);
-	struct zd_host_segment *segment = find(segments, location->segment);
+	struct zd_host_segment *segment = find_segment(segments, location->segment);
 	pthread_mutex_unlock(&segments->lock);
 	/* Valid without the lock: the core destroys no segment that a command may still name. */
 	zd_assert(segment);

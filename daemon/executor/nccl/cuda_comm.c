@@ -132,7 +132,7 @@ static int check_environment(struct zd_err *err)
 	return 0;
 }
 
-static int open_comm(struct zd_cuda_comm *comm, struct zd_err *err)
+static int init_nccl_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	struct zd_nccl_config config = ZD_NCCL_CONFIG;
 	struct zd_cuda_device *device = comm->home.device;
@@ -264,7 +264,7 @@ static void *comm_main(void *arg)
 	struct zd_cuda_comm *comm = arg;
 	struct zd_err opening = ZD_ERR_NONE, ending = ZD_ERR_NONE;
 	zd_cuda_device_enter(comm->home.device);
-	(void)open_comm(comm, &opening); /* the caller reads the error from `opening` */
+	(void)init_nccl_comm(comm, &opening); /* the caller reads the error from `opening` */
 	pthread_mutex_lock(&comm->lock);
 	comm->opening = opening;
 	comm->opened = true;

@@ -31,7 +31,7 @@ void zd_cuda_ids_init(struct zd_cuda_id_makers *makers, struct zd_cuda_comm_loca
 }
 
 /* SIGKILL is enough: the process owns nothing but NCCL's thread and sockets for the ranks. */
-static void end(struct zd_cuda_id_makers *makers, struct zd_cuda_ids *ids)
+static void end_ids(struct zd_cuda_id_makers *makers, struct zd_cuda_ids *ids)
 {
 	zd_assert(!ids->arg && !ids->killed);
 	if (ids->ids)
@@ -56,7 +56,7 @@ void zd_cuda_ids_deinit(struct zd_cuda_id_makers *makers)
 	for (ids = LIST_FIRST(&makers->all); ids; ids = next) {
 		next = LIST_NEXT(ids, link);
 		if (!ids->killed)
-			end(makers, ids);
+			end_ids(makers, ids);
 		(void)waitpid(ids->pid, NULL, 0);
 		forget(ids);
 	}
@@ -93,7 +93,7 @@ static int make_room(struct zd_cuda_id_makers *makers, uint32_t uid, struct zd_e
 		                  "unique ids of %" PRIu32 " requests wait for their ranks, %" PRIu32
 		                  " of uid %" PRIu32 "; at most %u, %u of one user",
 		                  all, of_user, uid, ZD_CUDA_IDS_MOST, ZD_CUDA_IDS_MOST_OF_USER);
-	end(makers, stale);
+	end_ids(makers, stale);
 	return 0;
 }
 
@@ -210,7 +210,7 @@ static void ended(struct zd_cuda_ids *ids)
 	failed(ids, ZEROD_E_SYSTEM, "the process that makes unique ids has ended");
 }
 
-static void made(const struct zd_cuda_id_makers *makers, struct zd_cuda_ids *ids)
+static void note_ids_made(const struct zd_cuda_id_makers *makers, struct zd_cuda_ids *ids)
 {
 	ids->ids = zd_calloc(ids->count, sizeof(*ids->ids));
 	for (uint32_t i = 0; i < ids->count; i++)
@@ -230,7 +230,7 @@ static void read_more(const struct zd_cuda_id_makers *makers, struct zd_cuda_ids
 	} while ((got > 0 && ids->used < ids->room) || (got < 0 && errno == EINTR));
 	if (has_status(ids, &status) && status == 0 &&
 	    ids->used >= sizeof(status) + ids->count * sizeof(struct zd_nccl_id))
-		made(makers, ids);
+		note_ids_made(makers, ids);
 	else if (got == 0)
 		ended(ids);
 }
@@ -255,7 +255,7 @@ bool zd_cuda_ids_poll(struct zd_cuda_id_makers *makers, uint64_t now_ns)
 			failed(ids, ZEROD_E_SYSTEM, "NCCL has not made unique ids in time");
 		under_way |= !ids->made;
 		if (!ids->killed && !is_needed(makers, ids, now_ns))
-			end(makers, ids);
+			end_ids(makers, ids);
 		if (ids->killed && waitpid(ids->pid, NULL, WNOHANG) != 0)
 			forget(ids);
 	}

@@ -31,8 +31,8 @@ static bool same_comm(const struct zd_cuda_comm_rank *a, const struct zd_cuda_co
 }
 
 /* Rejects a pair of ranks that cannot both belong to one communicator. */
-static int check(const struct zd_cuda_comm_rank *there, const struct zd_cuda_comm_rank *rank,
-                 struct zd_err *err)
+static int check_rank(const struct zd_cuda_comm_rank *there, const struct zd_cuda_comm_rank *rank,
+                      struct zd_err *err)
 {
 	if (there->nranks != rank->nranks)
 		return zd_err_set(err, ZEROD_E_MISMATCH,
@@ -61,7 +61,7 @@ int zd_cuda_comm_local_ranks_add(struct zd_cuda_comm_local_ranks *local_ranks, s
 	pthread_mutex_lock(&local_ranks->lock);
 	LIST_FOREACH (there, &local_ranks->ranks, link) {
 		if (!rc && same_comm(there, rank))
-			rc = check(there, rank, err);
+			rc = check_rank(there, rank, err);
 	}
 	if (!rc)
 		LIST_INSERT_HEAD(&local_ranks->ranks, rank, link);

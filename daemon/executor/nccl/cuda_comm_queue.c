@@ -291,7 +291,7 @@ static int all_to_all(const struct zd_cuda_comm_op *op, uint64_t bytes)
 }
 
 /* Runs in pinned memory, which has room for one agreement of the communicator at a time. */
-static int agree(struct zd_cuda_comm_op *op, uint64_t bytes)
+static int launch_agree(struct zd_cuda_comm_op *op, uint64_t bytes)
 {
 	struct zd_cuda_comm *comm = op->comm;
 	uint64_t own = comm->self.rank * bytes;
@@ -304,7 +304,7 @@ static int agree(struct zd_cuda_comm_op *op, uint64_t bytes)
 
 /* Operations that only move data use bytes, whatever the dtype: NCCL then copies the widest vectors that the
  * addresses allow. */
-static int call(struct zd_cuda_comm_op *op)
+static int launch_call(struct zd_cuda_comm_op *op)
 {
 	const struct zd_nccl *nccl = op->comm->home.nccl;
 	struct ncclComm *handle = op->comm->handle;
@@ -324,7 +324,7 @@ static int call(struct zd_cuda_comm_op *op)
 		return nccl->broadcast(op->send, op->receive, bytes, ZD_NCCL_INT8, (int)op->call.root, handle,
 		                       stream);
 	case ZD_CUDA_COMM_AGREE:
-		return agree(op, bytes);
+		return launch_agree(op, bytes);
 	case ZD_CUDA_COMM_ALL_TO_ALL:
 	case ZD_CUDA_COMM_EXCHANGE:
 		break;
@@ -333,7 +333,7 @@ static int call(struct zd_cuda_comm_op *op)
 }
 
 /* The previous descriptions must have been compared: the memory is reused. */
-static int describe(const struct zd_cuda_comm_op *op)
+static int launch_description(const struct zd_cuda_comm_op *op)
 {
 	struct zd_cuda_comm *comm = op->comm;
 	uint64_t bytes = sizeof(*comm->described);
@@ -359,13 +359,13 @@ static void launched(struct zd_cuda_comm_op *op, int result)
 		                                                 : ZD_CUDA_COMM_FLYING;
 }
 
-static void launch(struct zd_cuda_comm_op *op)
+static void launch_op(struct zd_cuda_comm_op *op)
 {
 	op->phase = ZD_CUDA_COMM_LAUNCHING;
-	launched(op, call(op));
+	launched(op, launch_call(op));
 }
 
-static void compare(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
+static void compare_descriptions(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 {
 	struct zd_cuda_comm *comm = op->comm;
 	struct zd_err err;
@@ -381,7 +381,7 @@ static void compare(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op
 	if (zd_cuda_comm_compare(comm->described, &comm->self, &err))
 		zd_cuda_comm_part(comm, &err);
 	else
-		launch(op);
+		launch_op(op);
 }
 
 static bool may_begin(const struct zd_cuda_comm_op *op)
@@ -391,7 +391,7 @@ static bool may_begin(const struct zd_cuda_comm_op *op)
 }
 
 /* Advances the operation by one phase. Returns false if it cannot advance now. */
-static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
+static bool step_op(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 {
 	enum zd_cuda_comm_phase before = op->phase;
 	switch (op->phase) {
@@ -400,18 +400,18 @@ static bool step(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 			return false;
 		op->entered = true;
 		if (!op->comm->checking) {
-			launch(op);
+			launch_op(op);
 			break;
 		}
 		op->phase = ZD_CUDA_COMM_DESCRIBING;
-		launched(op, describe(op));
+		launched(op, launch_description(op));
 		break;
 	case ZD_CUDA_COMM_DESCRIBING:
 	case ZD_CUDA_COMM_LAUNCHING:
 		launched(op, zd_cuda_comm_query(op->comm));
 		break;
 	case ZD_CUDA_COMM_COMPARING:
-		compare(queue, op);
+		compare_descriptions(queue, op);
 		break;
 	case ZD_CUDA_COMM_FLYING:
 		return false;
@@ -427,7 +427,7 @@ static void advance(struct zd_cuda_comm_queue *queue)
 		next = STAILQ_NEXT(op, next);
 		if (op != first_of(queue, op->comm))
 			continue;
-		while (op->phase != ZD_CUDA_COMM_FLYING && step(queue, op))
+		while (op->phase != ZD_CUDA_COMM_FLYING && step_op(queue, op))
 			;
 		if (op->phase != ZD_CUDA_COMM_FLYING)
 			continue;

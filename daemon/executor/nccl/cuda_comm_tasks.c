@@ -74,7 +74,7 @@ static void tell_waiters(const struct zd_cuda_task *task)
 		zd_backend_session_signal(session, task->base.timeline, task->base.value);
 }
 
-static void complete(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
+static void complete_task(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
 	struct zd_completion completion = task->completion;
 	if (has_place(task))
@@ -101,7 +101,7 @@ static void complete_in_order(struct zd_cuda_comms *comms, const struct zd_cuda_
 			continue;
 		if (!collective->ended)
 			return;
-		complete(comms, task);
+		complete_task(comms, task);
 	}
 }
 
@@ -129,7 +129,7 @@ static int status_of(const struct zd_err *why)
 	return why->status == ZEROD_E_DEADLINE ? ZEROD_E_PEER_LOST : why->status;
 }
 
-static void fail(struct zd_cuda_comms *comms, struct zd_cuda_task *task, const struct zd_err *why)
+static void fail_task(struct zd_cuda_comms *comms, struct zd_cuda_task *task, const struct zd_err *why)
 {
 	struct zd_op_result *result = &task->completion.result;
 	zd_completion_fail(&task->completion, status_of(why), why->text);
@@ -137,23 +137,23 @@ static void fail(struct zd_cuda_comms *comms, struct zd_cuda_task *task, const s
 	result->values = NULL;
 	result->values_bytes = 0;
 	abort_waiters(comms, task);
-	complete(comms, task);
+	complete_task(comms, task);
 }
 
-static void end(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
+static void end_collective(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
 	task->u.collective->ended = true;
 	if (has_place(task))
 		complete_in_order(comms, task->session, task->base.timeline);
 	else
-		complete(comms, task);
+		complete_task(comms, task);
 }
 
 void zd_cuda_comms_refuse(struct zd_cuda_comms *comms, struct zd_cuda_task *task, const struct zd_err *why)
 {
 	if (has_place(task))
 		TAILQ_INSERT_TAIL(&comms->under_way, task->u.collective, under_way);
-	fail(comms, task, why);
+	fail_task(comms, task, why);
 }
 
 /* ---- NCCL, and ids for it ------------------------------------------------------------------------------ */
@@ -198,7 +198,7 @@ static void tell_made(struct zd_cuda_comms *comms, struct zd_cuda_ids *made)
 	unsigned char *bytes;
 	made->arg = NULL;
 	if (made->err.status) {
-		fail(comms, task, &made->err);
+		fail_task(comms, task, &made->err);
 		return;
 	}
 	bytes = zd_calloc(made->count, ZD_UNIQUE_ID_BYTES);
@@ -206,7 +206,7 @@ static void tell_made(struct zd_cuda_comms *comms, struct zd_cuda_ids *made)
 		memcpy(bytes + (size_t)i * ZD_UNIQUE_ID_BYTES, &made->ids[i].id, ZD_UNIQUE_ID_BYTES);
 	task->completion.result.values = bytes;
 	task->completion.result.values_bytes = made->count * ZD_UNIQUE_ID_BYTES;
-	complete(comms, task);
+	complete_task(comms, task);
 }
 
 /* Returns whether ids are being made. */
@@ -221,7 +221,7 @@ static bool poll_ids(struct zd_cuda_comms *comms, uint64_t now_ns)
 
 /* ---- Opening and closing ------------------------------------------------------------------------------- */
 
-static struct zd_cuda_open_comm *find(const struct zd_cuda_comms *comms, uint64_t id)
+static struct zd_cuda_open_comm *find_open_comm(const struct zd_cuda_comms *comms, uint64_t id)
 {
 	struct zd_cuda_open_comm *open;
 	LIST_FOREACH (open, &comms->open, link) {
@@ -243,8 +243,8 @@ static bool room_comes(const struct zd_cuda_comms *comms, const struct zd_cuda_c
 }
 
 /* On success the task completes when all ranks have connected. */
-static int open_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task, uint64_t deadline_ns,
-                     struct zd_err *err)
+static int open_task_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task, uint64_t deadline_ns,
+                          struct zd_err *err)
 {
 	const struct zd_comm_desc *desc = task->u.comm_open;
 	struct zd_cuda_comm_config config = {
@@ -258,7 +258,7 @@ static int open_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task, uin
 	struct zd_cuda_open_comm *open;
 	struct zd_cuda_comm *comm;
 	int rc;
-	zd_assert(!find(comms, desc->comm));
+	zd_assert(!find_open_comm(comms, desc->comm));
 	memcpy(&config.id, desc->id, sizeof(config.id));
 	if (zd_cuda_device_failed(comms->device))
 		return zd_cuda_device_failure(comms->device, err);
@@ -316,7 +316,7 @@ static int begin_opening(struct zd_cuda_comms *comms, struct zd_cuda_task *task,
 	if (rc)
 		return rc;
 	if (!must_wait(comms, task) && !others_wait(comms, task))
-		return open_comm(comms, task, deadline(comms), err);
+		return open_task_comm(comms, task, deadline(comms), err);
 	wait_for_room(comms, task, deadline(comms));
 	return 0;
 }
@@ -329,7 +329,7 @@ static void give_up_opening(struct zd_cuda_comms *comms, struct zd_cuda_waiting_
 	struct zd_err err;
 	zd_err_format(&err, status, "group '%s': %s", task->u.comm_open->group, why);
 	stop_waiting(comms, waiting);
-	fail(comms, task, &err);
+	fail_task(comms, task, &err);
 }
 
 static void retry_openings(struct zd_cuda_comms *comms, uint64_t now_ns)
@@ -348,8 +348,8 @@ static void retry_openings(struct zd_cuda_comms *comms, uint64_t now_ns)
 		if (must_wait(comms, task))
 			continue;
 		stop_waiting(comms, waiting);
-		if (open_comm(comms, task, deadline_ns, &err))
-			fail(comms, task, &err);
+		if (open_task_comm(comms, task, deadline_ns, &err))
+			fail_task(comms, task, &err);
 	}
 }
 
@@ -367,13 +367,13 @@ static struct zd_cuda_waiting_comm *find_waiting(const struct zd_cuda_comms *com
 /* The task completes when the communicator has been freed, which may be now. */
 static void close_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
-	struct zd_cuda_open_comm *open = find(comms, task->u.comm_close.comm);
+	struct zd_cuda_open_comm *open = find_open_comm(comms, task->u.comm_close.comm);
 	struct zd_cuda_waiting_comm *waiting = find_waiting(comms, task->u.comm_close.comm);
 	if (waiting)
 		give_up_opening(comms, waiting, ZEROD_E_ABORTED,
 		                "its communicator was closed before it was made");
 	if (!open) {
-		complete(comms, task);
+		complete_task(comms, task);
 		return;
 	}
 	STAILQ_INSERT_TAIL(&open->closing, task, next);
@@ -391,7 +391,7 @@ static void remove_comm(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *o
 	LIST_REMOVE(open, link);
 	while ((task = STAILQ_FIRST(&open->closing))) {
 		STAILQ_REMOVE_HEAD(&open->closing, next);
-		complete(comms, task);
+		complete_task(comms, task);
 	}
 	free(open);
 }
@@ -420,10 +420,10 @@ static void make_room(struct zd_cuda_task *task, uint32_t nranks)
 }
 
 /* On success the task completes when its operation has ended. */
-static int give(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct zd_err *err)
+static int submit_collective(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct zd_err *err)
 {
 	struct zd_cuda_collective *collective = task->u.collective;
-	struct zd_cuda_open_comm *open = find(comms, collective->comm);
+	struct zd_cuda_open_comm *open = find_open_comm(comms, collective->comm);
 	if (!open)
 		return zd_err_set(err, ZEROD_E_STATE, "communicator %" PRIu64 " is not open",
 		                  collective->comm);
@@ -451,7 +451,7 @@ static void signal_timeline(struct zd_cuda_comms *comms, struct zd_cuda_task *ta
 			collective = TAILQ_NEXT(collective, under_way);
 		}
 	}
-	complete(comms, task);
+	complete_task(comms, task);
 }
 
 /* ---- Tasks --------------------------------------------------------------------------------------------- */
@@ -461,8 +461,8 @@ static void begin_collective(struct zd_cuda_comms *comms, struct zd_cuda_task *t
 	struct zd_err err = ZD_ERR_NONE;
 	if (has_place(task))
 		TAILQ_INSERT_TAIL(&comms->under_way, task->u.collective, under_way);
-	if (give(comms, task, &err))
-		fail(comms, task, &err);
+	if (submit_collective(comms, task, &err))
+		fail_task(comms, task, &err);
 }
 
 void zd_cuda_comms_run(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
@@ -471,11 +471,11 @@ void zd_cuda_comms_run(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 	switch (task->base.kind) {
 	case ZD_CMD_UNIQUE_IDS:
 		if (make_ids(comms, task, &err))
-			fail(comms, task, &err);
+			fail_task(comms, task, &err);
 		break;
 	case ZD_CMD_COMM_OPEN:
 		if (begin_opening(comms, task, &err))
-			fail(comms, task, &err);
+			fail_task(comms, task, &err);
 		break;
 	case ZD_CMD_COMM_CLOSE:
 		close_comm(comms, task);
@@ -504,9 +504,9 @@ static void take_ended(struct zd_cuda_comms *comms, struct zd_cuda_comm_queue *q
 	struct zd_cuda_comm_op *op;
 	while ((op = zd_cuda_comm_queue_take(queue))) {
 		if (op->err.status)
-			fail(comms, collective_of(op)->task, &op->err);
+			fail_task(comms, collective_of(op)->task, &op->err);
 		else
-			end(comms, collective_of(op)->task);
+			end_collective(comms, collective_of(op)->task);
 	}
 }
 
@@ -518,9 +518,9 @@ static void tell_opening(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *
 	open->opening = NULL;
 	open->unneeded = open->comm->state != ZD_CUDA_COMM_READY;
 	if (open->unneeded)
-		fail(comms, task, &open->comm->failure);
+		fail_task(comms, task, &open->comm->failure);
 	else
-		complete(comms, task);
+		complete_task(comms, task);
 }
 
 /* Aborts the waiters of the exchanges in flight at once; the exchanges themselves end later, with the

@@ -150,7 +150,7 @@ void zd_cuda_comm_thread_deinit(struct zd_cuda_comm_thread *thread)
 	*thread = (struct zd_cuda_comm_thread){.device = NULL};
 }
 
-static int start(struct zd_cuda_comm_thread *thread, struct zd_err *err)
+static int start_thread(struct zd_cuda_comm_thread *thread, struct zd_err *err)
 {
 	char name[24];
 	int rc;
@@ -163,7 +163,7 @@ static int start(struct zd_cuda_comm_thread *thread, struct zd_err *err)
 void zd_cuda_comm_thread_submit(struct zd_cuda_comm_thread *thread, struct zd_cuda_task *task)
 {
 	struct zd_err err = ZD_ERR_NONE;
-	if (!thread->started && start(thread, &err)) {
+	if (!thread->started && start_thread(thread, &err)) {
 		zd_cuda_comms_refuse(&thread->comms, task, &err);
 		return;
 	}

@@ -3,7 +3,7 @@
  * test_cuda_two_daemons.c - groups over two daemons as trainers have them: the library, both daemons, and the
  * doubles of the driver and of NCCL. Every byte that is gathered and every sum is compared.
  */
-#include "span_scene.h"
+#include "cluster_scene.h"
 
 #include <math.h>
 
@@ -259,7 +259,7 @@ static void expect_listed(const struct world *world, const char *state, const ch
 {
 	const char *socket_path = world->daemons[1].socket_path;
 	json_t *object = zeroctl_listing(socket_path, "groups", "groups");
-	const json_t *row = row_where(object, "job", "span");
+	const json_t *row = row_where(object, "job", "cluster");
 	struct program program;
 
 	assert_non_null(row);

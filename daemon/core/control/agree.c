@@ -41,7 +41,7 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 		status = check_args(args, err);
 	if (status != 0)
 		return status;
-	if (member->group->span)
+	if (member->group->cluster)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 		                  "group '%s' spans daemons: group_agree is not supported",
 		                  member->group->name);

@@ -11,16 +11,16 @@
  * called. A rank of such a group therefore reaches a barrier only while it runs none of them, and one barrier
  * at a time.
  */
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/control/barrier.h"
 #include "core/engine/objects.h"
 #include "core/reduce/reduce_internal.h"
 
-static int check_span(const struct zd_member *member, struct zd_err *err)
+static int check_cluster(const struct zd_member *member, struct zd_err *err)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(member);
 	const char *what = NULL;
-	if (!member->group->span)
+	if (!member->group->cluster)
 		return 0;
 	if (!TAILQ_EMPTY(&member->barriers))
 		what = "waits at a barrier already";
@@ -44,7 +44,7 @@ static int barrier_begin(struct zd_engine *e, struct zd_request *req, const stru
 	if (status == 0)
 		status = zd_member_enter(member, err);
 	if (status == 0)
-		status = check_span(member, err);
+		status = check_cluster(member, err);
 	if (status != 0)
 		return status;
 	req->member = member;
@@ -79,7 +79,7 @@ static void answered(struct zd_engine *e, struct zd_op *op, int status, const ch
 {
 	struct zd_group *group = op->owner;
 	(void)result; /* the agreement carries no values */
-	if (zd_span_answered(e, op, &group->span->barrier, status, error))
+	if (zd_cluster_answered(e, op, &group->cluster->barrier, status, error))
 		pass(e, group);
 }
 
@@ -87,8 +87,8 @@ static void ask(struct zd_engine *e, struct zd_group *group)
 {
 	const uint64_t nothing = 0;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
-		zd_span_ask(e, &group->members[rank], &group->span->barrier, "barrier", &nothing,
-		            sizeof(nothing), answered);
+		zd_cluster_ask(e, &group->members[rank], &group->cluster->barrier, "barrier", &nothing,
+		               sizeof(nothing), answered);
 	zd_dirty_group(e, group); /* the ranks' requests wait for other daemons now */
 }
 
@@ -131,11 +131,11 @@ static int barrier_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	uint32_t missing = first_missing(req);
 	if (missing < group->local_world_size)
 		return zd_wait_for(req, ZD_WAIT_BARRIER, missing, 0, 0);
-	if (!group->span) {
+	if (!group->cluster) {
 		pass(e, group);
 		return 0;
 	}
-	if (!group->span->barrier.pending)
+	if (!group->cluster->barrier.pending)
 		ask(e, group);
 	return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
 }
@@ -144,8 +144,8 @@ static void barrier_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_group *group = req->member->group;
 	take_back(e, req);
-	if (group->span && group->span->barrier.pending && group->state == ZD_GROUP_READY)
-		zd_span_give_up(e, req->member, "a barrier that other ranks wait at");
+	if (group->cluster && group->cluster->barrier.pending && group->state == ZD_GROUP_READY)
+		zd_cluster_give_up(e, req->member, "a barrier that other ranks wait at");
 }
 
 void zd_barrier_check(const struct zd_group *group)
@@ -162,7 +162,7 @@ void zd_barrier_check(const struct zd_group *group)
 		}
 	}
 	/* A barrier that every local rank has reached has passed, or its agreement is pending. */
-	zd_assert(reached < group->local_world_size || (group->span && group->span->barrier.pending));
+	zd_assert(reached < group->local_world_size || (group->cluster && group->cluster->barrier.pending));
 }
 
 const struct zd_request_type zd_req_group_barrier = {"group_barrier", barrier_begin, barrier_attempt,

@@ -196,8 +196,8 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 	zd_assert(!group->over || attached == 0);
 	if (group->state == ZD_GROUP_READY)
 		zd_assert(attached == group->local_world_size);
-	if (group->span)
-		zd_span_check_members(group);
+	if (group->cluster)
+		zd_cluster_check_members(group);
 	zd_barrier_check(group);
 	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next)
 		check_unit(e, group, unit, found);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* events.c - which functions of higher rooms the events of lower ones call. */
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/control/control.h"
 #include "core/gather/collective.h"
 #include "core/gather/gather.h"
@@ -9,7 +9,7 @@
 
 static void group_freed(struct zd_group *group)
 {
-	zd_span_free(group->span);
+	zd_cluster_free(group->cluster);
 	zd_norms_group_end(group);
 }
 

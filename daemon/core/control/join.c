@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/control/control.h"
 #include "core/gather/collective.h"
 #include "core/gather/scope.h"
@@ -52,7 +52,7 @@ static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const
 	group->name = zd_strdup(args->u.group_join.group);
 	group->shadow = args->u.group_join.shadow;
 	group->job = job;
-	group->span = zd_span_new(args);
+	group->cluster = zd_cluster_new(args);
 	group->state = ZD_GROUP_FORMING;
 	group->world_size = args->u.group_join.world_size;
 	group->local_world_size = local_world_size;
@@ -97,8 +97,8 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	if (group->state == ZD_GROUP_FAILED)
 		zd_reduce_group_revived(e, group);
 	zd_collective_start(group);
-	if (group->span)
-		zd_span_connect(e, group);
+	if (group->cluster)
+		zd_cluster_connect(e, group);
 	else
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
 }
@@ -154,8 +154,8 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 		group->torn = true;
 	if (group->shadow && !group->voted_step) /* otherwise the next join decides */
 		zd_shadow_roll_back(e, group);
-	if (group->span)
-		zd_span_leave(e, member, member->leaves || member->session->clean_exit);
+	if (group->cluster)
+		zd_cluster_leave(e, member, member->leaves || member->session->clean_exit);
 	if (group->state == ZD_GROUP_READY || group->state == ZD_GROUP_FAILED) {
 		group->generation++;
 		note_lost(member);
@@ -194,7 +194,7 @@ static int join_check(struct zd_engine *e, const struct zd_args *args, struct zd
 		                  args->u.group_join.device, e->ndevices);
 	if (args->u.group_join.shadow && !args->u.group_join.durable)
 		return zd_err_set(err, ZEROD_E_INVALID, "only a durable group keeps shadow shards");
-	return zd_span_check(e, args, err);
+	return zd_cluster_check(e, args, err);
 }
 
 static int join_check_group(const struct zd_group *group, const struct zd_session *session,
@@ -206,7 +206,7 @@ static int join_check_group(const struct zd_group *group, const struct zd_sessio
 		                  args->u.group_join.world_size);
 	if (group->state == ZD_GROUP_ABORTED)
 		return zd_group_check(group, err);
-	int status = zd_span_check_group(group, args, err);
+	int status = zd_cluster_check_group(group, args, err);
 	if (status != 0)
 		return status;
 	if (group->shadow != args->u.group_join.shadow)
@@ -264,10 +264,10 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	job->durable = durable;
 	if (!group)
 		group = group_new(e, job, args);
-	if (group->span && group->attached == 0) {
+	if (group->cluster && group->attached == 0) {
 		free(group->aborted_why); /* of the group's previous end */
 		group->aborted_why = NULL;
-		zd_span_take_ids(group->span, args);
+		zd_cluster_take_ids(group->cluster, args);
 	}
 	req->member = &group->members[args->u.group_join.rank - group->first_rank];
 	req->device = &e->devices[args->u.group_join.device];
@@ -302,8 +302,8 @@ static int join_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 
 static void join_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	if (req->member->group->span)
-		zd_span_leave(e, req->member, false);
+	if (req->member->group->cluster)
+		zd_cluster_leave(e, req->member, false);
 	member_unlink(e, req->member);
 }
 
@@ -351,8 +351,8 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_ABORTED);
 	if (was_ready)
 		zd_reduce_group_failed(e, group);
-	if (group->span)
-		zd_span_abort(e, group);
+	if (group->cluster)
+		zd_cluster_abort(e, group);
 	zd_dirty_group(e, group);
 	return 0;
 }

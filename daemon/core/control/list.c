@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/control/control.h"
 #include "core/engine/deferred_teardown.h"
 #include "core/gather/buffer.h"
@@ -243,8 +243,8 @@ static bool row_group(struct zd_row *row, const struct zd_group *group, row_fn *
 	row->u.group.torn = group->torn;
 	row->u.group.shadow = group->shadow;
 	row->u.group.spans = group->local_world_size < group->world_size;
-	row->u.group.nccl_collectives = group->span && group->span->nccl_collectives;
-	row->u.group.hybrid = group->span && group->span->hybrid;
+	row->u.group.nccl_collectives = group->cluster && group->cluster->nccl_collectives;
+	row->u.group.hybrid = group->cluster && group->cluster->hybrid;
 	row->u.group.why = group->aborted_why ? group->aborted_why : "";
 	row->u.group.nmembers = group->local_world_size;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {

@@ -13,7 +13,7 @@
 
 struct zd_events;
 struct zd_reduction;
-struct zd_span;
+struct zd_cluster;
 
 enum zd_session_state { ZD_SESSION_OPEN, ZD_SESSION_POISONED, ZD_SESSION_CLOSING };
 
@@ -60,7 +60,7 @@ struct zd_job {
 	TAILQ_ENTRY(zd_job) link;
 };
 
-/* CONNECTING: the ranks of other daemons are awaited; see span.h. */
+/* CONNECTING: the ranks of other daemons are awaited; see cluster.h. */
 enum zd_group_state {
 	ZD_GROUP_FORMING,
 	ZD_GROUP_CONNECTING,
@@ -123,11 +123,11 @@ struct zd_group {
 	bool over;
 	bool shadow; /* durable: each shard has a shadow */
 	uint64_t device_mask;
-	int aborted_status;        /* why the group is ABORTED, and in words */
-	char *aborted_why;         /* NULL: by an administrator */
-	struct zd_span *span;      /* NULL: all ranks are local and gather by copies; span.h */
-	struct zd_member *members; /* local_world_size */
-	struct zd_unit *units;     /* hash by name */
+	int aborted_status;         /* why the group is ABORTED, and in words */
+	char *aborted_why;          /* NULL: by an administrator */
+	struct zd_cluster *cluster; /* NULL: all ranks are local and gather by copies; cluster.h */
+	struct zd_member *members;  /* local_world_size */
+	struct zd_unit *units;      /* hash by name */
 	/* hash by name: units left by all ranks, and described differently since */
 	struct zd_unit *former;
 	TAILQ_HEAD(, zd_group_slot) slots;

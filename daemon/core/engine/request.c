@@ -105,7 +105,7 @@ static void dequeue(struct zd_engine *e, struct zd_request *req)
 		zd_dirty(e, req->device); /* the next request that waits for memory may go on */
 	}
 	/* A session's collective gathers have one order over all devices. */
-	if (zd_request_gathers(req) && req->member->group->span)
+	if (zd_request_gathers(req) && req->member->group->cluster)
 		zd_dirty_session(e, session);
 	req->queued = false;
 }
@@ -376,7 +376,7 @@ void zd_dirty_group(struct zd_engine *e, struct zd_group *group)
 	e->dirty_mask |= group->device_mask;
 	/* A request that waits for this group may be in the queue of another group's device: a session reset,
 	 * or a gather behind one of this group. */
-	for (uint32_t rank = 0; rank < group->local_world_size && group->span; rank++) {
+	for (uint32_t rank = 0; rank < group->local_world_size && group->cluster; rank++) {
 		if (group->members[rank].session)
 			zd_dirty_session(e, group->members[rank].session);
 	}

@@ -53,7 +53,7 @@ struct zd_buffer {
 	struct zd_buffer *heir; /* the buffer that has been promised the memory */
 	LIST_HEAD(, zd_await) awaits;
 	uint64_t version, since_ns;
-	uint64_t connection; /* the connection of its group that fills it, or has; see span.h */
+	uint64_t connection; /* the connection of its group that fills it, or has; see cluster.h */
 	uint64_t transfer;   /* the number of the transfer that fills it, or has */
 	uint64_t session;    /* whose timelines the transfer signals, and its number of resets then */
 	uint32_t resets;

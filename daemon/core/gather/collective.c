@@ -2,7 +2,7 @@
 /*
  * collective.c - the order of collective gathers, see collective.h.
  */
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
 
@@ -47,7 +47,7 @@ static void fail_group(struct zd_engine *e, struct zd_request *req, int status, 
 	status = zd_err_set(&err, status, "group '%.64s': rank %u's gather of unit '%.64s': %s",
 	                    req->member->group->name, zd_world_rank(req->member),
 	                    req->u.gather.part->unit->name, why);
-	zd_span_fail(e, req->member->group, status, err.text);
+	zd_cluster_fail(e, req->member->group, status, err.text);
 }
 
 void zd_collective_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why)
@@ -62,7 +62,7 @@ void zd_collective_given_up(struct zd_engine *e, struct zd_request *req)
 	if (!zd_gathers_are_collective(req->member->group))
 		return;
 	(void)snprintf(what, sizeof(what), "its gather of unit '%.64s'", req->u.gather.part->unit->name);
-	zd_span_give_up(e, req->member, what);
+	zd_cluster_give_up(e, req->member, what);
 }
 
 /* ---- Followers ----------------------------------------------------------------------------------------- */

@@ -11,7 +11,7 @@
 #ifndef ZD_CORE_COLLECTIVE_H
 #define ZD_CORE_COLLECTIVE_H
 
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"
 
 /* Of a part. */
@@ -23,7 +23,7 @@ struct zd_collective {
 
 static inline bool zd_gathers_are_collective(const struct zd_group *group)
 {
-	return group->span && !group->span->hybrid;
+	return group->cluster && !group->cluster->hybrid;
 }
 
 /* Whether the copy came from a transfer that other daemons' ranks have made too, and would not make again: it
@@ -32,7 +32,7 @@ static inline bool zd_buffer_is_shared(const struct zd_buffer *buffer)
 {
 	const struct zd_group *group = buffer->unit->group;
 	return zd_gathers_are_collective(group) && group->state == ZD_GROUP_READY &&
-	       buffer->connection == group->span->serial;
+	       buffer->connection == group->cluster->serial;
 }
 
 struct zd_collective *zd_collective_new(void);
@@ -69,6 +69,6 @@ uint32_t zd_relays_waiting(const struct zd_buffer *buffer, uint32_t rank);
 /* Asserts that all is as it must be: of a part, a session, a group. collective_check.c */
 void zd_collective_check(const struct zd_part *part);
 void zd_relays_check(const struct zd_session *session);
-void zd_span_check_members(const struct zd_group *group);
+void zd_cluster_check_members(const struct zd_group *group);
 
 #endif

@@ -17,7 +17,7 @@ static uint32_t count_expected(const struct zd_buffer *source, uint32_t rank)
 		return 0;
 	if (group->state == ZD_GROUP_READY &&
 	    source->unit->parts[rank].collective->begun < source->relay.ordinal)
-		return group->span->nranks - 1;
+		return group->cluster->nranks - 1;
 	TAILQ_FOREACH (buffer, &session->relaying, relay.taker_link) {
 		if (buffer->unit == source->unit && buffer->relay.ordinal == source->relay.ordinal)
 			n += zd_relays_waiting(buffer, source->part->rank);
@@ -62,7 +62,7 @@ void zd_relays_check(const struct zd_session *session)
 	}
 }
 
-void zd_span_check_members(const struct zd_group *group)
+void zd_cluster_check_members(const struct zd_group *group)
 {
 	bool up = group->state == ZD_GROUP_READY, ended = group->state == ZD_GROUP_ABORTED;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
@@ -77,10 +77,10 @@ void zd_span_check_members(const struct zd_group *group)
 	}
 	zd_assert(!ended || group->attached > 0 || group->over);
 	if (up)
-		zd_assert(group->span->pending == 0);
-	zd_assert(group->span->step.pending <= group->local_world_size);
-	zd_assert(group->span->commit.pending <= group->local_world_size);
+		zd_assert(group->cluster->pending == 0);
+	zd_assert(group->cluster->step.pending <= group->local_world_size);
+	zd_assert(group->cluster->commit.pending <= group->local_world_size);
 	zd_assert(group->voted_step == 0 || group->voted_step > group->committed_step);
 	if (up && group->voted_step)
-		zd_assert(group->span->commit.pending > 0);
+		zd_assert(group->cluster->commit.pending > 0);
 }

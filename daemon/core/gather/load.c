@@ -212,7 +212,7 @@ static int load_check(const struct zd_request *req, const struct zd_part *part,
 	int status = zd_session_check_poisoned(req->session, err);
 	if (status != 0)
 		return status;
-	if (unit->group->span)
+	if (unit->group->cluster)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 		                  "unit '%s': group '%s' spans daemons, or its collectives are NCCL's; "
 		                  "unit_load copies between the shards of one daemon only",

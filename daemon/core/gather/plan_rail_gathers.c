@@ -17,7 +17,7 @@
  */
 #include <stdio.h>
 
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
 #include "core/gather/gather.h"
@@ -31,7 +31,7 @@ const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *grou
 /* The exchange brings all, the rank's own shard too. */
 static bool exchanges_all(const struct zd_group *group)
 {
-	return group->span->nccl_collectives || group->local_world_size == 1;
+	return group->cluster->nccl_collectives || group->local_world_size == 1;
 }
 
 /* ---- Relay sources ------------------------------------------------------------------------------------- */
@@ -147,7 +147,7 @@ static void source_differs(struct zd_engine *e, const struct zd_buffer *buffer,
 	                   buffer->unit->name, zd_world_rank(zd_part_member(buffer->part)),
 	                   (unsigned long long)buffer->version, zd_world_rank(zd_part_member(source->part)),
 	                   (unsigned long long)source->version);
-	zd_span_fail(e, buffer->unit->group, status, err.text);
+	zd_cluster_fail(e, buffer->unit->group, status, err.text);
 }
 
 /* Runs the buffer's relays that may run. `behind` has a bit for each source device with an earlier relay that
@@ -219,7 +219,7 @@ void zd_transfer_run_exchange(struct zd_engine *e, struct zd_buffer *buffer, str
 	        .receive_stride = bytes,
 	        .what = what,
 	};
-	if (!group->span->nccl_collectives) {
+	if (!group->cluster->nccl_collectives) {
 		command.u.exchange.receive.offset += part->rank * bytes;
 		command.u.exchange.receive.bytes -= part->rank * bytes;
 		command.u.exchange.receive_stride = group->local_world_size * bytes;
@@ -257,17 +257,17 @@ static void relays_from_fail(struct zd_engine *e, const struct zd_buffer *source
 static uint32_t max_steps(const struct zd_group *group)
 {
 	uint32_t local = group->local_world_size;
-	return exchanges_all(group) ? 1 : local + 1 + (local - 1) * (group->span->nranks - 1);
+	return exchanges_all(group) ? 1 : local + 1 + (local - 1) * (group->cluster->nranks - 1);
 }
 
 /* One relay for each other local rank and each other node, in the order of nodes. */
 static void add_relays(struct zd_session *session, struct zd_buffer *buffer)
 {
 	const struct zd_group *group = buffer->unit->group;
-	uint32_t own_node = zd_span_rank(zd_part_member(buffer->part));
+	uint32_t own_node = zd_cluster_rank(zd_part_member(buffer->part));
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		uint32_t timeline = ZD_TIMELINE_RELAYS + group->members[rank].device->index;
-		for (uint32_t node = 0; node < group->span->nranks; node++) {
+		for (uint32_t node = 0; node < group->cluster->nranks; node++) {
 			struct zd_plan_step step = {.kind = ZD_TRANSFER_RELAY, .source = rank, .index = node};
 			if (rank == buffer->part->rank || node == own_node)
 				continue;
@@ -285,7 +285,7 @@ static void build(struct zd_engine *e, struct zd_buffer *buffer)
 	struct zd_part *part = buffer->part;
 	struct zd_member *member = zd_part_member(part);
 	struct zd_plan_step exchange = {.kind = ZD_TRANSFER_EXCHANGE, .source = part->rank};
-	buffer->connection = group->span->serial;
+	buffer->connection = group->cluster->serial;
 	buffer->relay.ordinal = ++part->collective->begun;
 	zd_dirty(e, buffer->device); /* ranks that had gathered the unit before may go on */
 	if (!exchanges_all(group))
@@ -293,7 +293,7 @@ static void build(struct zd_engine *e, struct zd_buffer *buffer)
 	part->readers++;
 	zd_transfer_add(buffer, exchange, ZD_TIMELINE_EXCHANGE + buffer->device->index);
 	if (!exchanges_all(group)) {
-		source_begin(buffer, (group->local_world_size - 1) * (group->span->nranks - 1));
+		source_begin(buffer, (group->local_world_size - 1) * (group->cluster->nranks - 1));
 		add_relays(member->session, buffer);
 	}
 	member->transfers += buffer->plan.nsteps;
@@ -306,7 +306,7 @@ static void started(struct zd_engine *e, struct zd_buffer *buffer)
 
 static bool is_connected(const struct zd_buffer *buffer)
 {
-	return buffer->connection == buffer->unit->group->span->serial;
+	return buffer->connection == buffer->unit->group->cluster->serial;
 }
 
 /* The transfers of all ranks belong together: when one fails, so does the group. */
@@ -319,7 +319,7 @@ static void failed(struct zd_engine *e, struct zd_buffer *buffer, const struct z
 		status = zd_err_set(&err, status, "group '%.64s': a gather of unit '%.64s' by rank %u: %s",
 		                    group->name, buffer->unit->name,
 		                    zd_world_rank(zd_part_member(buffer->part)), error);
-		zd_span_fail(e, group, status, err.text);
+		zd_cluster_fail(e, group, status, err.text);
 	}
 	if (step->kind == ZD_TRANSFER_EXCHANGE)
 		relays_from_fail(e, buffer);

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
 #include "core/gather/gather.h"
@@ -43,7 +43,7 @@ static void release_cancel(struct zd_engine *e, struct zd_request *req)
 	if (!zd_gathers_are_collective(req->member->group))
 		return;
 	(void)snprintf(what, sizeof(what), "its release of unit '%.64s'", part->unit->name);
-	zd_span_give_up(e, req->member, what);
+	zd_cluster_give_up(e, req->member, what);
 }
 
 /* A client may send a release before its gather is answered: while the gather waits, so does the release. */

@@ -14,7 +14,7 @@
  * A client may send the request that ends a scope before gathers in the scope are answered: while one of them
  * waits, so does the end.
  */
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
 #include "core/gather/gather.h"
@@ -282,7 +282,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 static void end_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	if (zd_gathers_are_collective(req->member->group))
-		zd_span_give_up(e, req->member, "the end of a scope");
+		zd_cluster_give_up(e, req->member, "the end of a scope");
 	zd_scope_unref(req->u.scope.scope);
 }
 

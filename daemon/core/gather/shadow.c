@@ -23,7 +23,7 @@
  * that they may be writing are restored at the reset, or when the rank publishes, which is rejected, or
  * leaves.
  */
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"
 #include "core/gather/deferred.h"
 #include "core/gather/shadow.h"
@@ -77,12 +77,12 @@ static void restore_failed(struct zd_engine *e, struct zd_part *part, int status
 	struct zd_group *group = part->unit->group;
 	struct zd_err err = ZD_ERR_NONE;
 	group->torn = true;
-	if (!group->span)
+	if (!group->cluster)
 		return;
 	status = zd_err_set(&err, status,
 	                    "group '%.64s': rank %u's shard of unit '%.64s' was not set back: %s",
 	                    group->name, zd_world_rank(zd_part_member(part)), part->unit->name, error);
-	zd_span_fail(e, group, status, err.text);
+	zd_cluster_fail(e, group, status, err.text);
 }
 
 /* A failed restore leaves the shard's content undefined. The shadow stays whole, for the next restore. */

@@ -18,13 +18,13 @@
  * A daemon that has agreed to a commit may never learn the outcome: another daemon may have received all
  * agreements and made the commit. So after its agreement the daemon grants no update. If the group ends
  * before the outcome is known, the commit is in doubt: shards and shadows stay as they are until the daemons
- * connect again (span.c).
+ * connect again (cluster.c).
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/engine/events.h"
 #include "core/engine/promise.h"
 #include "core/gather/buffer.h"
@@ -393,7 +393,7 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		return status;
 	struct zd_group *group = member->group;
 	uint64_t step = args->u.commit.step;
-	status = group->span ? e->events->check_backward_ended(member, err) : 0;
+	status = group->cluster ? e->events->check_backward_ended(member, err) : 0;
 	if (status != 0)
 		return status;
 	if (member->committing)
@@ -507,33 +507,34 @@ static uint64_t versions_hash(const struct zd_group *group)
 
 static int votes_check(const struct zd_member *member, const struct zd_op_result *result, struct zd_err *err)
 {
-	const struct zd_span *span = member->group->span;
+	const struct zd_cluster *cluster = member->group->cluster;
 	struct vote own;
-	zd_assert(result->values_bytes == span->nranks * sizeof(struct vote));
-	memcpy(&own, result->values + zd_span_rank(member) * sizeof(own), sizeof(own));
-	for (uint32_t peer = 0; peer < span->nranks; peer++) {
+	zd_assert(result->values_bytes == cluster->nranks * sizeof(struct vote));
+	memcpy(&own, result->values + zd_cluster_rank(member) * sizeof(own), sizeof(own));
+	for (uint32_t peer = 0; peer < cluster->nranks; peer++) {
 		struct vote vote;
 		memcpy(&vote, result->values + peer * sizeof(vote), sizeof(vote));
 		if (vote.step != member->commit_step)
 			return zd_err_set(err, ZEROD_E_MISMATCH,
 			                  "rank %u commits step %llu; rank %u (node %s) says %llu",
 			                  zd_world_rank(member), (unsigned long long)member->commit_step,
-			                  zd_span_world_rank(member, peer), span->hosts[peer],
+			                  zd_cluster_world_rank(member, peer), cluster->hosts[peer],
 			                  (unsigned long long)vote.step);
-		if (vote.status != 0 && peer == zd_span_rank(member) && commit_check(member->group, err) != 0)
+		if (vote.status != 0 && peer == zd_cluster_rank(member) &&
+		    commit_check(member->group, err) != 0)
 			return err->status;
 		if (vote.status != 0)
 			return zd_err_set(
 			        err, ZEROD_E_STATE,
 			        "step %llu is not committed: the daemon of rank %u (node %s) refused it",
-			        (unsigned long long)vote.step, zd_span_world_rank(member, peer),
-			        span->hosts[peer]);
+			        (unsigned long long)vote.step, zd_cluster_world_rank(member, peer),
+			        cluster->hosts[peer]);
 		if (vote.versions != own.versions)
 			return zd_err_set(err, ZEROD_E_STATE,
 			                  "step %llu is not committed: rank %u's units have other versions "
 			                  "than rank %u's (node %s)",
 			                  (unsigned long long)vote.step, zd_world_rank(member),
-			                  zd_span_world_rank(member, peer), span->hosts[peer]);
+			                  zd_cluster_world_rank(member, peer), cluster->hosts[peer]);
 	}
 	return 0;
 }
@@ -542,9 +543,9 @@ static void voted(struct zd_engine *e, struct zd_op *op, int status, const char 
                   const struct zd_op_result *result)
 {
 	struct zd_group *group = op->owner;
-	struct zd_span *span = group->span;
+	struct zd_cluster *cluster = group->cluster;
 	struct zd_err err = ZD_ERR_NONE;
-	if (!zd_span_answered(e, op, &span->commit, status, error))
+	if (!zd_cluster_answered(e, op, &cluster->commit, status, error))
 		return;
 	status = votes_check(&group->members[0], result, &err);
 	commit_evaluate(e, group, group->members[0].commit_step, status, err.text);
@@ -559,8 +560,8 @@ static void vote(struct zd_engine *e, struct zd_group *group)
 	if (own.status == 0)
 		group->voted_step = own.step;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
-		zd_span_ask(e, &group->members[rank], &group->span->commit, "commit", &own, sizeof(own),
-		            voted);
+		zd_cluster_ask(e, &group->members[rank], &group->cluster->commit, "commit", &own, sizeof(own),
+		               voted);
 	zd_dirty_group(e, group); /* the ranks' requests wait for other daemons now */
 }
 
@@ -578,8 +579,8 @@ void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t ste
 static void commit_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_group *group = req->member->group;
-	if (group->span && group->span->commit.pending)
-		zd_span_give_up(e, req->member, "a commit that others make");
+	if (group->cluster && group->cluster->commit.pending)
+		zd_cluster_give_up(e, req->member, "a commit that others make");
 	if (req->u.commit.serial == group->commit_serial)
 		req->member->committing = false;
 }
@@ -597,8 +598,8 @@ static int commit_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 			if (!group->members[rank].committing)
 				return zd_wait_for(req, ZD_WAIT_COMMIT, rank, 0, 0);
 		}
-		if (group->span) {
-			if (!group->span->commit.pending)
+		if (group->cluster) {
+			if (!group->cluster->commit.pending)
 				vote(e, group);
 			return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
 		}
@@ -674,7 +675,7 @@ static void persistent_cancel(struct zd_engine *e, struct zd_request *req)
 	char what[128];
 	(void)snprintf(what, sizeof(what), "set_persistent of unit '%.64s'", part->unit->name);
 	part->users--;
-	zd_span_give_up(e, req->member, what);
+	zd_cluster_give_up(e, req->member, what);
 }
 
 const struct zd_request_type zd_req_update_begin = {"update_begin", update_begin, update_attempt,

@@ -374,7 +374,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 		status = zd_member_enter(member, err);
 	if (status != 0)
 		return status;
-	if (skips_rest && member->group->span)
+	if (skips_rest && member->group->cluster)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 		                  "group '%s' spans daemons: each rank names the units that it skips",
 		                  member->group->name);

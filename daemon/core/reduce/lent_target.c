@@ -74,7 +74,7 @@ static bool is_stored(const struct zd_reduction *r, uint32_t rank)
 {
 	if (r->over)
 		return r->state == ZD_REDUCTION_COMPLETE;
-	return r->state == ZD_REDUCTION_RUNNING && !r->unit->all_reduce && !r->group->span &&
+	return r->state == ZD_REDUCTION_RUNNING && !r->unit->all_reduce && !r->group->cluster &&
 	       r->slices[rank].state == ZD_SLICE_DONE;
 }
 

@@ -6,7 +6,7 @@
  * that all runs compute the same bits. At a step, the group keeps the norm of each unit over the ranks of
  * this daemon until the next step: step_get cannot ask for it later.
  */
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/gather/unit.h"
 #include "core/reduce/reduce.h"
 #include "core/reduce/reduce_internal.h"
@@ -109,7 +109,7 @@ int zd_norms_check(struct zd_engine *e, struct zd_session *session, const struct
                    const struct zd_args *args, struct zd_err *err)
 {
 	struct zd_part *part;
-	if (group->span && !group->span->hybrid)
+	if (group->cluster && !group->cluster->hybrid)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 		                  "group '%s' spans daemons: no daemon knows the norm of a unit",
 		                  group->name);

@@ -22,14 +22,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/reduce/slice.h"
 
 const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group)
 {
-	if (!group->span)
+	if (!group->cluster)
 		return &zd_plan_sums;
-	return group->span->nccl_collectives ? &zd_plan_exchange : &zd_plan_rail_sums;
+	return group->cluster->nccl_collectives ? &zd_plan_exchange : &zd_plan_rail_sums;
 }
 
 static bool has_blocks(const struct zd_slice *slice)
@@ -42,7 +42,7 @@ static bool has_blocks(const struct zd_slice *slice)
 /* One for each daemon, or one that is the same in all. */
 static uint32_t count_blocks(const struct zd_reduction *r)
 {
-	return r->group->span->hybrid ? 1 : r->group->span->nranks;
+	return r->group->cluster->hybrid ? 1 : r->group->cluster->nranks;
 }
 
 /* Bytes that are exchanged with one rank of the rail. */
@@ -68,7 +68,7 @@ static uint64_t staging_bytes(struct zd_slice *slice)
 	uint64_t bytes = r->unit->shard_numel * each;
 	slice->partial_offset = has_blocks(slice) ? zd_slice_pieces_bytes(slice) : 0;
 	slice->arrived_offset = slice->partial_offset + (sends_entry(slice) ? 0 : count_blocks(r) * bytes);
-	return slice->arrived_offset + r->group->span->nranks * bytes;
+	return slice->arrived_offset + r->group->cluster->nranks * bytes;
 }
 
 /* All that the owner sends, by rank of the rail, or to all of them alike. */
@@ -84,7 +84,7 @@ static struct zd_location sent(const struct zd_slice *slice)
 static struct zd_location received(const struct zd_slice *slice)
 {
 	return zd_storage_location(slice->staging, slice->arrived_offset,
-	                           slice->reduction->group->span->nranks * block_bytes(slice));
+	                           slice->reduction->group->cluster->nranks * block_bytes(slice));
 }
 
 static struct zd_location block(struct zd_location blocks, uint32_t index, uint64_t bytes)
@@ -212,7 +212,7 @@ void zd_slice_run_exchange(struct zd_engine *e, struct zd_slice *slice, struct z
 	        .comm = member->comm[ZD_COMM_REDUCTIONS],
 	        .bytes = bytes,
 	        .send = sent(slice),
-	        .send_stride = group->span->hybrid ? 0 : bytes,
+	        .send_stride = group->cluster->hybrid ? 0 : bytes,
 	        .receive = received(slice),
 	        .receive_stride = bytes,
 	        .what = "gradients",
@@ -227,7 +227,7 @@ void zd_slice_run_total(struct zd_engine *e, struct zd_slice *slice, struct zd_p
 	struct zd_reduction *r = slice->reduction;
 	const struct zd_member *member = &r->group->members[slice->owner];
 	const struct zd_window *w = zd_reduction_window(r, slice->owner);
-	uint32_t nranks = r->group->span->nranks, own = zd_span_rank(member);
+	uint32_t nranks = r->group->cluster->nranks, own = zd_cluster_rank(member);
 	uint64_t bytes = block_bytes(slice), numel = r->unit->shard_numel;
 	struct zd_location *inputs = zd_calloc(nranks, sizeof(*inputs));
 	for (uint32_t i = 0; i < nranks; i++)
@@ -261,7 +261,7 @@ static uint64_t rail_stride(const struct zd_slice *slice)
 static uint64_t rail_begin(const struct zd_slice *slice)
 {
 	const struct zd_member *member = &slice->reduction->group->members[slice->owner];
-	return zd_slice_target_numel(slice) - zd_span_rank(member) * rail_stride(slice);
+	return zd_slice_target_numel(slice) - zd_cluster_rank(member) * rail_stride(slice);
 }
 
 void zd_slice_run_all_gather(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
@@ -270,7 +270,7 @@ void zd_slice_run_all_gather(struct zd_engine *e, struct zd_slice *slice, struct
 	const struct zd_member *member = &r->group->members[slice->owner];
 	uint64_t each = zerod_dtype_bytes(zd_reduction_window(r, slice->owner)->target_dtype);
 	uint64_t numel = r->unit->shard_numel, stride = rail_stride(slice);
-	uint64_t all_numel = (r->group->span->nranks - 1) * stride + numel;
+	uint64_t all_numel = (r->group->cluster->nranks - 1) * stride + numel;
 	struct zd_command command = {.kind = ZD_CMD_EXCHANGE, .device = member->device->index};
 	command.u.exchange = (struct zd_exchange_desc){
 	        .comm = member->comm[ZD_COMM_REDUCTIONS],
@@ -318,7 +318,7 @@ static uint32_t add_exchange(struct zd_slice *slice, uint32_t waits)
 		zd_plan_then(plan, total, last, 1);
 	}
 	uint32_t first = plan->nsteps;
-	for (uint32_t node = 0; node < (gathers ? r->group->span->nranks : 1) && has_blocks(slice); node++)
+	for (uint32_t node = 0; node < (gathers ? r->group->cluster->nranks : 1) && has_blocks(slice); node++)
 		(void)zd_slice_add_broadcast(slice, node);
 	zd_plan_then(plan, last, first, plan->nsteps - first);
 	return in_order;
@@ -330,7 +330,7 @@ static void init(struct zd_slice *slice)
 	uint32_t world = r->group->local_world_size;
 	uint32_t nchunks = r->nchunks * (zd_slice_npieces(slice) + 1);
 	zd_plan_init(&slice->plan, &zd_slice_plan_type, r->group->job, slice,
-	             nchunks + 6 + r->group->span->nranks * world);
+	             nchunks + 6 + r->group->cluster->nranks * world);
 }
 
 static void cut_blocks(const struct zd_engine *e, struct zd_reduction *r)

@@ -10,7 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/text.h"
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/reduce/slice.h"
 
 bool zd_meaning_contributes(const struct zd_slice *slice)
@@ -66,11 +66,11 @@ static int meanings_differ(const struct zd_slice *slice, const struct zd_meaning
 	        err, ZEROD_E_MISMATCH,
 	        "unit '%.64s' of rank %u: rank %u reduces %llu elements a rank by %s of %s into %s, prescale "
 	        "%.9g, %s%s; rank %u says %llu by %s of %s into %s, prescale %.9g, %s%s%s",
-	        r->unit->name, zd_world_rank(member), zd_span_world_rank(member, first_peer),
+	        r->unit->name, zd_world_rank(member), zd_cluster_world_rank(member, first_peer),
 	        (unsigned long long)first->shard_numel, first->op == ZEROD_MEAN ? "mean" : "sum",
 	        zerod_dtype_name(first->dtype), zerod_dtype_name((uint32_t)first->target_dtype),
 	        (double)first->prescale, first->overwrite ? "overwrite" : "accumulate",
-	        first->all_reduce ? ", all-reduced" : "", zd_span_world_rank(member, other_peer),
+	        first->all_reduce ? ", all-reduced" : "", zd_cluster_world_rank(member, other_peer),
 	        (unsigned long long)other->shard_numel, other->op == ZEROD_MEAN ? "mean" : "sum",
 	        zerod_dtype_name(other->dtype), zerod_dtype_name((uint32_t)other->target_dtype),
 	        (double)other->prescale, other->overwrite ? "overwrite" : "accumulate",
@@ -83,9 +83,9 @@ int zd_meanings_check(const struct zd_slice *slice, const unsigned char *values,
 {
 	const struct zd_member *member = &slice->reduction->group->members[slice->owner];
 	struct zd_meaning own = zd_meaning_of(slice);
-	uint32_t rank = zd_span_rank(member), first = rank;
+	uint32_t rank = zd_cluster_rank(member), first = rank;
 	*n = 0;
-	for (uint32_t peer = 0; peer < slice->reduction->group->span->nranks; peer++) {
+	for (uint32_t peer = 0; peer < slice->reduction->group->cluster->nranks; peer++) {
 		struct zd_meaning other;
 		memcpy(&other, values + peer * sizeof(other), sizeof(other));
 		if (units_differ(&own, &other))
@@ -96,7 +96,7 @@ int zd_meanings_check(const struct zd_slice *slice, const unsigned char *values,
 			return zd_err_set(err, ZEROD_E_MISMATCH,
 			                  "unit '%.64s' of rank %u: rank %u reduces by options that are none",
 			                  slice->reduction->unit->name, zd_world_rank(member),
-			                  zd_span_world_rank(member, peer));
+			                  zd_cluster_world_rank(member, peer));
 		if (*n > 0 && options_differ(options, &other))
 			return meanings_differ(slice, options, first, &other, peer, err);
 		if ((*n)++ > 0)

@@ -9,7 +9,7 @@
  */
 #include <stdio.h>
 
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/gather/unit.h"
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
@@ -187,8 +187,8 @@ static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *
 
 void zd_reduction_refused(struct zd_engine *e, struct zd_group *group, int status, const struct zd_err *err)
 {
-	if (group->span && status == ZEROD_E_MISMATCH)
-		zd_span_fail(e, group, status, err->text);
+	if (group->cluster && status == ZEROD_E_MISMATCH)
+		zd_cluster_fail(e, group, status, err->text);
 }
 
 int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_unit *unit,
@@ -276,7 +276,7 @@ int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
 static void run_reduction(struct zd_engine *e, struct zd_reduction *r)
 {
 	uint32_t order = 0;
-	if (r->nsubmitted == 0 && !r->group->span) {
+	if (r->nsubmitted == 0 && !r->group->cluster) {
 		/* All have skipped: as if it had not been reduced. */
 		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
 		reduction_over(e, r);
@@ -383,7 +383,7 @@ void zd_reduction_try_settle(struct zd_engine *e, struct zd_reduction *r, uint32
 {
 	struct zd_contribution *c = &r->ranks[rank];
 	if (r->state != ZD_REDUCTION_RUNNING || c->settled || c->entry ||
-	    r->slices[rank].state != ZD_SLICE_DONE || r->unit->all_reduce || r->group->span)
+	    r->slices[rank].state != ZD_SLICE_DONE || r->unit->all_reduce || r->group->cluster)
 		return;
 	c->settled = true;
 	r->unit->parts[rank].users--;
@@ -425,8 +425,8 @@ void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, 
 	if (r->ops == 0)
 		reduction_over(e, r);
 	zd_dirty_group(e, group);
-	if (group->span) /* the other daemons' ranks wait for it */
-		zd_span_fail(e, group, status, text);
+	if (group->cluster) /* the other daemons' ranks wait for it */
+		zd_cluster_fail(e, group, status, text);
 }
 
 void zd_reduction_fail_without(struct zd_engine *e, struct zd_window *w)
@@ -448,7 +448,7 @@ void zd_reduction_fail_without(struct zd_engine *e, struct zd_window *w)
 		        zd_world_rank(w->mr->member), (unsigned long long)w->mr->number, r->unit->name,
 		        r->group->first_rank + other);
 		zd_reduction_fail(e, r, status, err.text);
-		if (w->mr->member->group->span)
+		if (w->mr->member->group->cluster)
 			return; /* that was the end of the group */
 	}
 }
@@ -510,7 +510,7 @@ bool zd_reduction_drains(const struct zd_reduction *r)
 {
 	if (r->state == ZD_REDUCTION_FAILED)
 		return true;
-	if (r->state != ZD_REDUCTION_RUNNING || r->group->span)
+	if (r->state != ZD_REDUCTION_RUNNING || r->group->cluster)
 		return false;
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
 		if (r->slices[rank].state == ZD_SLICE_WAITING)

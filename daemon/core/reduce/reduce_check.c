@@ -244,7 +244,7 @@ static void check_window(const struct zd_window *w)
 		        zd_window_find(mr, r->key[ZD_REDUCTION_WINDOW]) == w;
 	zd_assert(nentries == w->nentries && open == w->open);
 	zd_assert(!w->told || w->failure.status != 0 || w->failure.abandoned);
-	zd_assert(!w->failure.abandoned || (w->failure.status == 0 && !member->group->span));
+	zd_assert(!w->failure.abandoned || (w->failure.status == 0 && !member->group->cluster));
 	zd_assert(!w->failure.abandoned || !w->target || !w->stage || mr->nlent > 0);
 	zd_assert(w->unwritten_numel <= w->target_numel);
 	zd_assert(w->unwritten_numel == 0 || (w->step != ZD_STEP_WAITING && w->step != ZD_STEP_TAKEN));
@@ -255,7 +255,7 @@ static void check_window(const struct zd_window *w)
 /* Its step was promised, and is not taken or not ended; nothing of it waits for a call. */
 static void check_closing(const struct zd_window *w)
 {
-	zd_assert(!w->mr->member->group->span && !w->failure.abandoned);
+	zd_assert(!w->mr->member->group->cluster && !w->failure.abandoned);
 	zd_assert(w->promise || w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED);
 	zd_assert((w->stage > 0) == (w->promise != NULL));
 	zd_assert(w->stage == 0 || (w->number < w->mr->w->number && w->mr->w->step != ZD_STEP_TAKEN));

@@ -21,7 +21,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/engine/objects.h"
 #include "core/engine/promise.h"
 #include "core/reduce/reduce.h"
@@ -212,7 +212,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	status = zd_window_check_step(mr->w, err);
 	if (status != 0)
 		zd_window_fail(e, member->group, mr->w->number, status, err->text);
-	if (status != 0 && member->group->span) /* this has ended the group */
+	if (status != 0 && member->group->cluster) /* this has ended the group */
 		return status;
 	zd_reduce_request_init(req, member);
 	req->u.reduce.window = mr->w->number;
@@ -230,7 +230,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 static bool may_promise(const struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
-	if (group->span || w->failure.status != 0 || zd_window_is_abandoned(w))
+	if (group->cluster || w->failure.status != 0 || zd_window_is_abandoned(w))
 		return false;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
@@ -306,7 +306,7 @@ static int check_backwards(const struct zd_group *group, uint32_t peer, uint64_t
 	return zd_err_set(err, ZEROD_E_MISMATCH,
 	                  "rank %u runs %llu backward%s in this step, rank %u runs %llu",
 	                  zd_world_rank(member), (unsigned long long)own, own == 1 ? "" : "s",
-	                  zd_span_world_rank(member, peer), (unsigned long long)count);
+	                  zd_cluster_world_rank(member, peer), (unsigned long long)count);
 }
 
 /* A rail's agreement has completed; all rails have the same result. */
@@ -314,23 +314,23 @@ static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, con
                           const struct zd_op_result *result)
 {
 	struct zd_group *group = op->owner;
-	struct zd_span *span = group->span;
+	struct zd_cluster *cluster = group->cluster;
 	struct sums all = {0};
 	struct zd_err err = ZD_ERR_NONE;
-	if (!zd_span_answered(e, op, &span->step, status, error))
+	if (!zd_cluster_answered(e, op, &cluster->step, status, error))
 		return;
-	zd_assert(result->values_bytes == span->nranks * sizeof(all));
-	for (uint32_t peer = 0; peer < span->nranks; peer++) {
+	zd_assert(result->values_bytes == cluster->nranks * sizeof(all));
+	for (uint32_t peer = 0; peer < cluster->nranks; peer++) {
 		struct sums sums;
 		memcpy(&sums, result->values + peer * sizeof(sums), sizeof(sums));
 		int differs = check_backwards(group, peer, sums.backwards, &err);
 		if (differs != 0) {
-			zd_span_fail(e, group, differs, err.text);
+			zd_cluster_fail(e, group, differs, err.text);
 			return;
 		}
 		/* In a hybrid group all daemons have the same slices, added up in different orders: the first
 		 * daemon's sum counts for all, so that replicas stay identical. */
-		if (!span->hybrid || peer == 0)
+		if (!cluster->hybrid || peer == 0)
 			all.norm_squared += sums.norm_squared;
 		all.overflow |= sums.overflow;
 	}
@@ -345,11 +345,11 @@ static void ask(struct zd_engine *e, struct zd_group *group, uint64_t window)
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_member *member = &group->members[rank];
 		struct sums own = {.backwards = local.backwards};
-		if (group->span->nccl_collectives)
+		if (group->cluster->nccl_collectives)
 			add_rank(&own, window_of_rank(group, rank, window));
 		else
 			own = local;
-		zd_span_ask(e, member, &group->span->step, "step", &own, sizeof(own), rail_answered);
+		zd_cluster_ask(e, member, &group->cluster->step, "step", &own, sizeof(own), rail_answered);
 	}
 	zd_dirty_group(e, group); /* the ranks' requests wait for other daemons now */
 }
@@ -358,8 +358,8 @@ static void ask(struct zd_engine *e, struct zd_group *group, uint64_t window)
 static bool decided(struct zd_engine *e, struct zd_group *group, uint64_t window)
 {
 	struct sums sums;
-	if (group->span) {
-		if (!group->span->step.pending)
+	if (group->cluster) {
+		if (!group->cluster->step.pending)
 			ask(e, group, window);
 		return false;
 	}
@@ -474,8 +474,8 @@ static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 	if (zd_reduce_request_lost(req))
 		return;
 	struct zd_window *w = zd_window_of(req);
-	if (group->span && group->span->step.pending) {
-		zd_span_give_up(e, req->member, "a step that others take");
+	if (group->cluster && group->cluster->step.pending) {
+		zd_cluster_give_up(e, req->member, "a step that others take");
 		return;
 	}
 	if (zd_step_is_promised(w))

@@ -16,7 +16,7 @@
  * submits and skips in that window are accepted without a reduction, and their backwards end when their own
  * fences have passed.
  */
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/engine/objects.h"
 #include "core/reduce/reduce_internal.h"
 
@@ -159,8 +159,8 @@ void zd_window_fail(struct zd_engine *e, struct zd_group *group, uint64_t window
                     const char *text)
 {
 	struct zd_reduction *r, *next;
-	if (group->span) {
-		zd_span_fail(e, group, status, text);
+	if (group->cluster) {
+		zd_cluster_fail(e, group, status, text);
 		return;
 	}
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
@@ -268,10 +268,10 @@ static int abandon_begin(struct zd_engine *e, struct zd_request *req, const stru
 	status = abandon_check(mr, err);
 	if (status != 0)
 		return status;
-	if (member->group->span) {
+	if (member->group->cluster) {
 		status = zd_err_set(err, ZEROD_E_ABORTED, "group '%s': rank %u has abandoned its backward",
 		                    member->group->name, zd_world_rank(member));
-		zd_span_fail(e, member->group, status, err->text);
+		zd_cluster_fail(e, member->group, status, err->text);
 		return status;
 	}
 	if (!zd_window_is_abandoned(mr->w))

@@ -195,7 +195,7 @@ static void all_pass(struct core_nodes *nodes)
 		core_expect(core_nodes_core(nodes, rank), request[rank], 0);
 }
 
-static void expect_span(const struct core_nodes_config *config)
+static void expect_cluster(const struct core_nodes_config *config)
 {
 	struct core_nodes nodes;
 	core_nodes_new(&nodes, config);
@@ -216,9 +216,9 @@ static void expect_span(const struct core_nodes_config *config)
 static void test_daemons_wait_for_each_other(void **state)
 {
 	(void)state;
-	expect_span(NULL);
-	expect_span(&(struct core_nodes_config){.exchange = true});
-	expect_span(&(struct core_nodes_config){.hybrid = true});
+	expect_cluster(NULL);
+	expect_cluster(&(struct core_nodes_config){.exchange = true});
+	expect_cluster(&(struct core_nodes_config){.hybrid = true});
 }
 
 /* A rank that commits or runs a backward submits operations later: they could precede the barrier in one

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * span_scene.h - a group over two daemons of this host: two ranks each, over the doubles of the driver and of
- * NCCL. Ranks are threads of the test's process, which sees all GPUs; each daemon has two of them.
+ * cluster_scene.h - a group over two daemons of this host: two ranks each, over the doubles of the driver and
+ * of NCCL. Ranks are threads of the test's process, which sees all GPUs; each daemon has two of them.
  *
  * A rank does what it is told by all_do(), and what has failed first is in its `status` and `text` then:
  * assertions are the test's own thread's.
@@ -161,7 +161,7 @@ static inline void rank_join_with(struct rank *rank, uint32_t flags)
 {
 	struct zerod_group_options options = ZEROD_INIT(options);
 
-	options.job = "span";
+	options.job = "cluster";
 	options.world_size = WORLD;
 	options.local_world_size = LOCAL;
 	options.rank = rank->number;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* span_program.h - what all ranks of a group do, at random: gathers, updates, commits, and training steps. */
+/* cluster_program.h - what all ranks of a group do, at random: gathers, updates, commits, and training
+ * steps. */
 #ifndef ZD_TESTS_SPAN_PROGRAM_H
 #define ZD_TESTS_SPAN_PROGRAM_H
 

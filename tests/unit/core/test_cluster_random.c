@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "span_program.h"
+#include "cluster_program.h"
 #include "tests/support/core_net.h"
 #include "tests/support/core_reduce.h"
 

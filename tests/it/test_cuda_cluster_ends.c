@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_span_ends.c - groups over two daemons that end: trainers and daemons that are killed inside a
+ * test_cuda_cluster_ends.c - groups over two daemons that end: trainers and daemons that are killed inside a
  * gather or a reduction, an administrator's abort, ranks that do not come or mean another group; over the
  * doubles of the driver, of NVML and of NCCL.
  *

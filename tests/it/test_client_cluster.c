@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_client_span.c - groups whose ranks are in several daemons, as the library sees them: opposite a
+/* test_client_cluster.c - groups whose ranks are in several daemons, as the library sees them: opposite a
  * scripted daemon. */
 #include "tests/it/client_scene.h"
 
@@ -27,7 +27,7 @@ static struct zerod_unique_id whole_id(uint32_t local_world_size)
 	return id;
 }
 
-static struct zerod_group_options span_options(const struct zerod_unique_id *id)
+static struct zerod_group_options cluster_options(const struct zerod_unique_id *id)
 {
 	struct zerod_group_options options = ZEROD_INIT(options);
 
@@ -63,7 +63,7 @@ static void hello_and_end(struct fake_peer *peer, void *arg)
 static void test_bad_options(void **state)
 {
 	struct zerod_unique_id id = whole_id(LOCAL);
-	struct zerod_group_options options = span_options(&id);
+	struct zerod_group_options options = cluster_options(&id);
 	struct scene scene = {0};
 
 	(void)state;
@@ -78,11 +78,11 @@ static void test_bad_options(void **state)
 	REFUSED(&scene, &options,
 	        "group 'world': local_world_size 17, at most 16 ranks of a group that spans daemons are in "
 	        "one");
-	options = span_options(NULL);
+	options = cluster_options(NULL);
 	REFUSED(&scene, &options,
 	        "group 'world': unique_id is NULL, and 2 of 4 ranks are in other daemons: zerod_unique_id() "
 	        "makes one");
-	options = span_options(&id);
+	options = cluster_options(&id);
 	options.local_world_size = WORLD;
 	REFUSED(&scene, &options,
 	        "group 'world': unique_id is given, and all 4 ranks are in this daemon: local_world_size "
@@ -93,18 +93,18 @@ static void test_bad_options(void **state)
 	        "group 'world': unique_id is given, and all 4 ranks are in this daemon: local_world_size "
 	        "says "
 	        "how many are");
-	options = span_options(&id);
+	options = cluster_options(&id);
 	options.flags = ZEROD_GROUP_HYBRID;
 	options.collectives = ZEROD_COLLECTIVES_NCCL;
 	REFUSED(&scene, &options, HYBRID_REFUSED);
 	options.collectives = ZEROD_COLLECTIVES_COPIES;
 	options.local_world_size = WORLD;
 	REFUSED(&scene, &options, HYBRID_REFUSED);
-	options = span_options(&id);
+	options = cluster_options(&id);
 	options.collectives = (enum zerod_collectives)2;
 	REFUSED(&scene, &options, "group 'world': collectives 2 is none");
 	id = whole_id(LOCAL - 1);
-	options = span_options(&id);
+	options = cluster_options(&id);
 	REFUSED(&scene, &options,
 	        "group 'world': unique_id was made for fewer than 2 local ranks, or did not arrive whole");
 	scene_close(&scene);
@@ -113,7 +113,7 @@ static void test_bad_options(void **state)
 static void test_daemon_without_communicators(void **state)
 {
 	struct zerod_unique_id id = whole_id(LOCAL), before = id;
-	struct zerod_group_options options = span_options(&id);
+	struct zerod_group_options options = cluster_options(&id);
 	struct scene scene = {0};
 	zerod_group *group;
 
@@ -172,7 +172,7 @@ static void expect_sent(const struct zerod_group_options *options, struct expect
 static void test_join(void **state)
 {
 	struct zerod_unique_id id = whole_id(ZEROD_MAX_LOCAL_RANKS);
-	struct zerod_group_options options = span_options(&id);
+	struct zerod_group_options options = cluster_options(&id);
 
 	(void)state;
 	expect_sent(&options, (struct expected_join){LOCAL, ZD__COLLECTIVES__COPIES, 2 * LOCAL, false});
@@ -276,7 +276,7 @@ static void test_ids_of_another_size(void **state)
 static void open_unit(struct scene *scene, fake_script script, void *arg, uint32_t flags)
 {
 	struct zerod_unique_id id = whole_id(LOCAL);
-	struct zerod_group_options options = span_options(&id);
+	struct zerod_group_options options = cluster_options(&id);
 	struct zerod_unit_options unit_options = ZEROD_INIT(unit_options);
 
 	options.flags = flags;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * span.c - connects groups that span daemons, and checks that all daemons mean the same group.
+ * cluster.c - connects groups that span daemons, and checks that all daemons mean the same group.
  *
  * When the last rank of this daemon has joined, its ranks' communicators are opened. On each open
  * communicator the ranks exchange greetings, which describe the group. So a group is READY only when the
@@ -17,23 +17,23 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/engine/events.h"
 #include "core/engine/objects.h"
 
 /* ---- Ranks --------------------------------------------------------------------------------------------- */
 
-uint32_t zd_span_rank(const struct zd_member *member)
+uint32_t zd_cluster_rank(const struct zd_member *member)
 {
 	const struct zd_group *group = member->group;
-	return group->span->nccl_collectives ? zd_world_rank(member)
-	                                     : group->first_rank / group->local_world_size;
+	return group->cluster->nccl_collectives ? zd_world_rank(member)
+	                                        : group->first_rank / group->local_world_size;
 }
 
-uint32_t zd_span_world_rank(const struct zd_member *member, uint32_t peer)
+uint32_t zd_cluster_world_rank(const struct zd_member *member, uint32_t peer)
 {
 	const struct zd_group *group = member->group;
-	return group->span->nccl_collectives ? peer : peer * group->local_world_size + member->rank;
+	return group->cluster->nccl_collectives ? peer : peer * group->local_world_size + member->rank;
 }
 
 /* ---- Commands ------------------------------------------------------------------------------------------ */
@@ -42,7 +42,7 @@ uint32_t zd_span_world_rank(const struct zd_member *member, uint32_t peer)
 
 static uint64_t connection_aux(const struct zd_member *member, enum zd_comm_role role)
 {
-	return member->group->span->serial << AUX_SERIAL_SHIFT | (uint64_t)member->rank * ZD_NCOMM_ROLES |
+	return member->group->cluster->serial << AUX_SERIAL_SHIFT | (uint64_t)member->rank * ZD_NCOMM_ROLES |
 	       role;
 }
 
@@ -50,7 +50,7 @@ static uint64_t connection_aux(const struct zd_member *member, enum zd_comm_role
 static bool is_current(const struct zd_op *op)
 {
 	const struct zd_group *group = op->owner;
-	return op->aux >> AUX_SERIAL_SHIFT == group->span->serial;
+	return op->aux >> AUX_SERIAL_SHIFT == group->cluster->serial;
 }
 
 static void agree_over_rail(struct zd_engine *e, struct zd_member *member, enum zd_comm_role role,
@@ -93,7 +93,7 @@ static void greet(const struct zd_engine *e, const struct zd_member *member, str
 	        .torn = group->torn,
 	        .durable = group->job->durable,
 	        .shadow = group->shadow,
-	        .hybrid = group->span->hybrid,
+	        .hybrid = group->cluster->hybrid,
 	};
 	memcpy(greeting->host, e->host, sizeof(greeting->host));
 	greeting->host[ZD_MAX_NAME_BYTES] = '\0';
@@ -129,10 +129,10 @@ static void greeting_of(const struct zd_op_result *result, uint32_t peer, struct
 }
 
 /* The last step that any daemon has committed. Each daemon has a rank on every rail. */
-static uint64_t newest_step(const struct zd_span *span, const struct zd_op_result *result)
+static uint64_t newest_step(const struct zd_cluster *cluster, const struct zd_op_result *result)
 {
 	uint64_t newest = 0;
-	for (uint32_t peer = 0; peer < span->nranks; peer++) {
+	for (uint32_t peer = 0; peer < cluster->nranks; peer++) {
 		struct greeting greeting;
 		greeting_of(result, peer, &greeting);
 		newest = zd_max_u64(newest, greeting.committed_step);
@@ -149,21 +149,21 @@ static bool can_be_at(const struct greeting *greeting, uint64_t step)
 static int greetings_check(const struct zd_engine *e, struct zd_member *member,
                            const struct zd_op_result *result, struct zd_err *err)
 {
-	struct zd_span *span = member->group->span;
+	struct zd_cluster *cluster = member->group->cluster;
 	struct greeting own;
 	greet(e, member, &own);
-	zd_assert(result && result->values_bytes == span->nranks * sizeof(own));
-	uint64_t newest = newest_step(span, result);
-	for (uint32_t peer = 0; peer < span->nranks; peer++) {
+	zd_assert(result && result->values_bytes == cluster->nranks * sizeof(own));
+	uint64_t newest = newest_step(cluster, result);
+	for (uint32_t peer = 0; peer < cluster->nranks; peer++) {
 		struct greeting other;
 		greeting_of(result, peer, &other);
 		if (other.name != own.name || other.world_size != own.world_size ||
 		    other.local_world_size != own.local_world_size ||
-		    other.rank != zd_span_world_rank(member, peer) || other.durable != own.durable ||
+		    other.rank != zd_cluster_world_rank(member, peer) || other.durable != own.durable ||
 		    other.shadow != own.shadow || other.hybrid != own.hybrid ||
 		    (can_be_at(&own, newest) ? !can_be_at(&other, newest) : other.committed_step == newest))
 			return greetings_differ(member, &own, &other, err);
-		memcpy(span->hosts[peer], other.host, sizeof(other.host));
+		memcpy(cluster->hosts[peer], other.host, sizeof(other.host));
 	}
 	return 0;
 }
@@ -172,9 +172,9 @@ static int greetings_check(const struct zd_engine *e, struct zd_member *member,
  * at that step is: the step repairs what was torn since an older one. */
 static void resolve(struct zd_engine *e, struct zd_group *group, const struct zd_op_result *result)
 {
-	uint64_t newest = newest_step(group->span, result);
+	uint64_t newest = newest_step(group->cluster, result);
 	bool torn = false;
-	for (uint32_t peer = 0; peer < group->span->nranks; peer++) {
+	for (uint32_t peer = 0; peer < group->cluster->nranks; peer++) {
 		struct greeting greeting;
 		greeting_of(result, peer, &greeting);
 		torn |= greeting.torn && greeting.committed_step == newest;
@@ -187,14 +187,14 @@ static void resolve(struct zd_engine *e, struct zd_group *group, const struct zd
 static bool step_done(struct zd_engine *e, struct zd_group *group, const struct zd_op *op, int status,
                       const char *error)
 {
-	struct zd_span *span = group->span;
+	struct zd_cluster *cluster = group->cluster;
 	if (group->state != ZD_GROUP_CONNECTING || !is_current(op))
 		return false;
 	if (status != 0) {
-		zd_span_fail(e, group, status, error);
+		zd_cluster_fail(e, group, status, error);
 		return false;
 	}
-	return --span->pending == 0;
+	return --cluster->pending == 0;
 }
 
 static struct zd_member *op_member(const struct zd_op *op)
@@ -229,7 +229,7 @@ static void opened(struct zd_engine *e, struct zd_op *op, int status, const char
 		struct zd_member *member = op_member(op);
 		struct greeting greeting;
 		greet(e, member, &greeting);
-		group->span->pending++;
+		group->cluster->pending++;
 		agree_over_rail(e, member, (op->aux & UINT32_MAX) % ZD_NCOMM_ROLES, "greeting", &greeting,
 		                sizeof(greeting), greeted);
 	}
@@ -240,23 +240,24 @@ static void opened(struct zd_engine *e, struct zd_op *op, int status, const char
 static void open_rail_comm(struct zd_engine *e, struct zd_member *member, enum zd_comm_role role)
 {
 	struct zd_group *group = member->group;
-	struct zd_span *span = group->span;
+	struct zd_cluster *cluster = group->cluster;
 	struct zd_command command = {.kind = ZD_CMD_COMM_OPEN, .device = member->device->index};
-	uint32_t rail = span->nccl_collectives ? 0 : member->rank;
+	uint32_t rail = cluster->nccl_collectives ? 0 : member->rank;
 	member->comm[role] = zd_next_id(e);
 	command.u.comm_open = (struct zd_comm_desc){
 	        .comm = member->comm[role],
 	        .group = group->name,
 	        .role = role,
-	        .nranks = span->nranks,
-	        .rank = zd_span_rank(member),
+	        .nranks = cluster->nranks,
+	        .rank = zd_cluster_rank(member),
 	};
-	if (!span->nccl_collectives)
+	if (!cluster->nccl_collectives)
 		command.u.comm_open.world = (struct zd_comm_world){member->rank, group->local_world_size - 1};
 	memcpy(command.u.comm_open.id,
-	       span->ids + (size_t)(rail * ZD_NCOMM_ROLES + role) * ZD_UNIQUE_ID_BYTES, ZD_UNIQUE_ID_BYTES);
+	       cluster->ids + (size_t)(rail * ZD_NCOMM_ROLES + role) * ZD_UNIQUE_ID_BYTES,
+	       ZD_UNIQUE_ID_BYTES);
 	zd_group_ref(group);
-	span->pending++;
+	cluster->pending++;
 	zd_op_submit(e, group->job, &command, opened, group, connection_aux(member, role));
 }
 
@@ -273,24 +274,24 @@ static void ids_made(struct zd_engine *e, struct zd_op *op, int status, const ch
 {
 	struct zd_group *group = op->owner;
 	if (step_done(e, group, op, status, error)) {
-		zd_assert(result->values_bytes == group->span->ids_bytes);
-		memcpy(group->span->ids, result->values, result->values_bytes);
+		zd_assert(result->values_bytes == group->cluster->ids_bytes);
+		memcpy(group->cluster->ids, result->values, result->values_bytes);
 		open_all(e, group);
 	}
 	zd_group_unref(e, group);
 }
 
-void zd_span_connect(struct zd_engine *e, struct zd_group *group)
+void zd_cluster_connect(struct zd_engine *e, struct zd_group *group)
 {
-	struct zd_span *span = group->span;
+	struct zd_cluster *cluster = group->cluster;
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_CONNECTING);
-	span->serial++;
+	cluster->serial++;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		group->members[rank].transfers = 0;
-	span->pending = 0;
-	span->step = span->commit = span->barrier = (struct zd_span_round){0};
-	memset(span->hosts, 0, span->nranks * sizeof(*span->hosts));
-	if (span->given) {
+	cluster->pending = 0;
+	cluster->step = cluster->commit = cluster->barrier = (struct zd_cluster_round){0};
+	memset(cluster->hosts, 0, cluster->nranks * sizeof(*cluster->hosts));
+	if (cluster->given) {
 		open_all(e, group);
 		return;
 	}
@@ -298,7 +299,7 @@ void zd_span_connect(struct zd_engine *e, struct zd_group *group)
 	command.u.ids.count = ZD_NCOMM_ROLES;
 	command.u.ids.uid = group->job->owner->uid;
 	zd_group_ref(group);
-	span->pending++;
+	cluster->pending++;
 	zd_op_submit(e, group->job, &command, ids_made, group,
 	             connection_aux(&group->members[0], ZD_COMM_GATHERS));
 }
@@ -307,21 +308,21 @@ void zd_span_connect(struct zd_engine *e, struct zd_group *group)
 
 /* Asks on the communicators of reductions, whose operations have the same order on all ranks: a step comes
  * after the reductions of its backwards, and a commit after its step. */
-void zd_span_ask(struct zd_engine *e, struct zd_member *member, struct zd_span_round *round, const char *what,
-                 const void *value, uint32_t bytes, zd_op_fn *done)
+void zd_cluster_ask(struct zd_engine *e, struct zd_member *member, struct zd_cluster_round *round,
+                    const char *what, const void *value, uint32_t bytes, zd_op_fn *done)
 {
 	round->pending++;
 	agree_over_rail(e, member, ZD_COMM_REDUCTIONS, what, value, bytes, done);
 }
 
-bool zd_span_answered(struct zd_engine *e, const struct zd_op *op, struct zd_span_round *round, int status,
-                      const char *error)
+bool zd_cluster_answered(struct zd_engine *e, const struct zd_op *op, struct zd_cluster_round *round,
+                         int status, const char *error)
 {
 	struct zd_group *group = op->owner;
 	bool last = false;
 	if (group->state == ZD_GROUP_READY && is_current(op)) {
 		if (status != 0)
-			zd_span_fail(e, group, status, error);
+			zd_cluster_fail(e, group, status, error);
 		else
 			last = --round->pending == 0;
 	}

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* span_end.c - the end of a group that spans daemons: it fails, or a rank leaves, and communicators are
+/* cluster_end.c - the end of a group that spans daemons: it fails, or a rank leaves, and communicators are
  * closed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/engine/events.h"
 #include "core/engine/objects.h"
 
@@ -24,7 +24,7 @@ static void close_comms(struct zd_engine *e, struct zd_member *member, bool abor
 	}
 }
 
-void zd_span_abort(struct zd_engine *e, struct zd_group *group)
+void zd_cluster_abort(struct zd_engine *e, struct zd_group *group)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		close_comms(e, &group->members[rank], true);
@@ -32,7 +32,7 @@ void zd_span_abort(struct zd_engine *e, struct zd_group *group)
 }
 
 /* Makes the group ABORTED: it begins no more operations. */
-static void span_end(struct zd_engine *e, struct zd_group *group, int status, const char *text)
+static void cluster_end(struct zd_engine *e, struct zd_group *group, int status, const char *text)
 {
 	bool was_ready = group->state == ZD_GROUP_READY;
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_ABORTED);
@@ -52,53 +52,54 @@ static bool is_up(const struct zd_group *group)
 }
 
 /* Whether the peer's node is another one than this, and than the nodes of earlier peers. */
-static bool names_node(const struct zd_engine *e, const struct zd_span *span, uint32_t peer)
+static bool names_node(const struct zd_engine *e, const struct zd_cluster *cluster, uint32_t peer)
 {
-	const char *host = span->hosts[peer];
+	const char *host = cluster->hosts[peer];
 	uint32_t before = 0;
-	while (before < peer && strcmp(span->hosts[before], host) != 0)
+	while (before < peer && strcmp(cluster->hosts[before], host) != 0)
 		before++;
 	return host[0] && before == peer && strcmp(host, e->host) != 0;
 }
 
 /* "; its other nodes: b, c": those whose greetings have arrived. */
-static void nodes_text(const struct zd_engine *e, const struct zd_span *span, char *out, size_t out_bytes)
+static void nodes_text(const struct zd_engine *e, const struct zd_cluster *cluster, char *out,
+                       size_t out_bytes)
 {
 	size_t used = 0;
 	out[0] = '\0';
-	for (uint32_t peer = 0; peer < span->nranks && used + ZD_MAX_NAME_BYTES + 24 < out_bytes; peer++) {
-		if (names_node(e, span, peer))
+	for (uint32_t peer = 0; peer < cluster->nranks && used + ZD_MAX_NAME_BYTES + 24 < out_bytes; peer++) {
+		if (names_node(e, cluster, peer))
 			used += (size_t)snprintf(out + used, out_bytes - used, "%s%s",
-			                         used ? ", " : "; its other nodes: ", span->hosts[peer]);
+			                         used ? ", " : "; its other nodes: ", cluster->hosts[peer]);
 	}
 }
 
-void zd_span_fail(struct zd_engine *e, struct zd_group *group, int status, const char *text)
+void zd_cluster_fail(struct zd_engine *e, struct zd_group *group, int status, const char *text)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	char nodes[256];
 	if (!is_up(group))
 		return;
-	nodes_text(e, group->span, nodes, sizeof(nodes));
+	nodes_text(e, group->cluster, nodes, sizeof(nodes));
 	status = zd_err_set(&err, status, "%s%s", text,
 	                    status == ZEROD_E_PEER_LOST || status == ZEROD_E_DEADLINE ? nodes : "");
-	span_end(e, group, status, err.text);
-	zd_span_abort(e, group);
+	cluster_end(e, group, status, err.text);
+	zd_cluster_abort(e, group);
 }
 
-void zd_span_give_up(struct zd_engine *e, struct zd_member *member, const char *what)
+void zd_cluster_give_up(struct zd_engine *e, struct zd_member *member, const char *what)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	if (member->session->state == ZD_SESSION_CLOSING) {
-		zd_span_leave(e, member, false);
+		zd_cluster_leave(e, member, false);
 		return;
 	}
 	int status = zd_err_set(&err, ZEROD_E_ABORTED, "group '%s': rank %u gave up %s", member->group->name,
 	                        zd_world_rank(member), what);
-	zd_span_fail(e, member->group, status, err.text);
+	zd_cluster_fail(e, member->group, status, err.text);
 }
 
-void zd_span_leave(struct zd_engine *e, struct zd_member *member, bool clean_exit)
+void zd_cluster_leave(struct zd_engine *e, struct zd_member *member, bool clean_exit)
 {
 	struct zd_group *group = member->group;
 	struct zd_err err = ZD_ERR_NONE;
@@ -109,9 +110,9 @@ void zd_span_leave(struct zd_engine *e, struct zd_member *member, bool clean_exi
 	                   zd_world_rank(member), member->session->pid, group->name,
 	                   clean_exit ? "has left" : "is gone");
 	if (is_up(group) && (!clean_exit || group->state == ZD_GROUP_CONNECTING)) {
-		zd_span_fail(e, group, status, err.text);
+		zd_cluster_fail(e, group, status, err.text);
 	} else if (is_up(group)) {
-		span_end(e, group, status, err.text);
+		cluster_end(e, group, status, err.text);
 	}
 	e->events->transfers_stop(e, group, member);
 	close_comms(e, member, !clean_exit);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* span_join.c - group_join: checks and keeps the arguments that concern other daemons. */
+/* cluster_join.c - group_join: checks and keeps the arguments that concern other daemons. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/cluster/span.h"
+#include "core/cluster/cluster.h"
 #include "core/engine/objects.h"
 
 /* Ranks of the group in one daemon. */
@@ -63,36 +63,36 @@ static int check_ids(const struct zd_args *args, struct zd_err *err)
 	                  args->u.group_join.group, had, want);
 }
 
-int zd_span_check_group(const struct zd_group *group, const struct zd_args *args, struct zd_err *err)
+int zd_cluster_check_group(const struct zd_group *group, const struct zd_args *args, struct zd_err *err)
 {
-	const struct zd_span *span = group->span;
+	const struct zd_cluster *cluster = group->cluster;
 	uint32_t rank = args->u.group_join.rank, local = local_ranks(args);
 	if (group->local_world_size != local)
 		return zd_err_set(err, ZEROD_E_MISMATCH,
 		                  "group '%s' has %u ranks in each daemon; rank %u says %u", group->name,
 		                  group->local_world_size, rank, local);
-	if ((span && span->nccl_collectives) != uses_nccl_collectives(args))
+	if ((cluster && cluster->nccl_collectives) != uses_nccl_collectives(args))
 		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' %s; rank %u says it %s", group->name,
-		                  span && span->nccl_collectives ? "exchanges all" : "uses copies", rank,
-		                  uses_nccl_collectives(args) ? "exchanges all" : "uses copies");
-	if ((span && span->hybrid) != args->u.group_join.hybrid)
+		                  cluster && cluster->nccl_collectives ? "exchanges all" : "uses copies",
+		                  rank, uses_nccl_collectives(args) ? "exchanges all" : "uses copies");
+	if ((cluster && cluster->hybrid) != args->u.group_join.hybrid)
 		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' is %s; rank %u says it is %s",
-		                  group->name, span && span->hybrid ? "hybrid" : "not hybrid", rank,
+		                  group->name, cluster && cluster->hybrid ? "hybrid" : "not hybrid", rank,
 		                  args->u.group_join.hybrid ? "hybrid" : "not hybrid");
 	if (rank / local * local != group->first_rank)
 		return zd_err_set(err, ZEROD_E_MISMATCH,
 		                  "rank %u of group '%s' joins the daemon of ranks %u to %u", rank,
 		                  group->name, group->first_rank, group->first_rank + local - 1);
 	/* The first rank that joins after all have left brings new ids. */
-	if (span && group->attached > 0 && span->given && args->u.group_join.ids_bytes > 0 &&
-	    memcmp(span->ids, args->u.group_join.ids, span->ids_bytes) != 0)
+	if (cluster && group->attached > 0 && cluster->given && args->u.group_join.ids_bytes > 0 &&
+	    memcmp(cluster->ids, args->u.group_join.ids, cluster->ids_bytes) != 0)
 		return zd_err_set(err, ZEROD_E_MISMATCH,
 		                  "group '%s': ranks %u and %u give different unique ids", group->name,
-		                  span->ids_rank, rank);
+		                  cluster->ids_rank, rank);
 	return 0;
 }
 
-int zd_span_check(const struct zd_engine *e, const struct zd_args *args, struct zd_err *err)
+int zd_cluster_check(const struct zd_engine *e, const struct zd_args *args, struct zd_err *err)
 {
 	int status = check_sizes(args, err);
 	if (status == 0 && spans(args) && !e->collectives)
@@ -104,33 +104,33 @@ int zd_span_check(const struct zd_engine *e, const struct zd_args *args, struct 
 	return status;
 }
 
-struct zd_span *zd_span_new(const struct zd_args *args)
+struct zd_cluster *zd_cluster_new(const struct zd_args *args)
 {
 	if (!spans(args))
 		return NULL;
-	struct zd_span *span = zd_calloc(1, sizeof(*span));
-	span->nccl_collectives = uses_nccl_collectives(args);
-	span->hybrid = args->u.group_join.hybrid;
-	span->nranks = args->u.group_join.world_size / (span->nccl_collectives ? 1 : local_ranks(args));
-	span->ids_bytes = rails(args) * ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
-	span->ids = zd_calloc(1, span->ids_bytes);
-	span->hosts = zd_calloc(span->nranks, sizeof(*span->hosts));
-	return span;
+	struct zd_cluster *cluster = zd_calloc(1, sizeof(*cluster));
+	cluster->nccl_collectives = uses_nccl_collectives(args);
+	cluster->hybrid = args->u.group_join.hybrid;
+	cluster->nranks = args->u.group_join.world_size / (cluster->nccl_collectives ? 1 : local_ranks(args));
+	cluster->ids_bytes = rails(args) * ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
+	cluster->ids = zd_calloc(1, cluster->ids_bytes);
+	cluster->hosts = zd_calloc(cluster->nranks, sizeof(*cluster->hosts));
+	return cluster;
 }
 
-void zd_span_take_ids(struct zd_span *span, const struct zd_args *args)
+void zd_cluster_take_ids(struct zd_cluster *cluster, const struct zd_args *args)
 {
-	span->given = args->u.group_join.ids_bytes > 0;
-	span->ids_rank = args->u.group_join.rank;
-	if (span->given)
-		memcpy(span->ids, args->u.group_join.ids, span->ids_bytes);
+	cluster->given = args->u.group_join.ids_bytes > 0;
+	cluster->ids_rank = args->u.group_join.rank;
+	if (cluster->given)
+		memcpy(cluster->ids, args->u.group_join.ids, cluster->ids_bytes);
 }
 
-void zd_span_free(struct zd_span *span)
+void zd_cluster_free(struct zd_cluster *cluster)
 {
-	if (!span)
+	if (!cluster)
 		return;
-	free(span->ids);
-	free(span->hosts);
-	free(span);
+	free(cluster->ids);
+	free(cluster->hosts);
+	free(cluster);
 }

@@ -71,28 +71,27 @@ class Slow(nn.Module):
 
 
 class Paced(unittest.TestCase):
-    def peak(self, paced: bool) -> float:
-        """How many blocks each of two ranks has at most, gathered and released."""
+    def ahead(self, paced: bool) -> int:
+        """How many blocks the CPUs of two ranks have released at most that the GPU has not come to."""
         block = 2048 * 2048 * 4
 
         def body(rank: int) -> int:
             module = harness.shard(Slow())
-            model = module._zerod_model
-            model.pace.most = 2 * block if paced else 1 << 60
+            pace = module._zerod_model.pace
+            pace.most = 2 * block if paced else 1 << 60
             with torch.no_grad():
                 for _ in range(2):
                     module(torch.ones(1, 2048))
+            left = sum(not event.query() for event, _ in pace._releases)
             torch.cuda.synchronize()
-            model.group.barrier()
-            return model.client.device(model.device_index).peak_bytes
+            return left
 
-        with support.Daemon(arena="2G") as own:
-            return (max(harness.ranks(own.socket, 2, body)) / block - 12) / 2
+        return max(harness.ranks(daemon.socket, 2, body))
 
-    def test_memory(self) -> None:
-        """a CPU that is ahead of its GPU has a few blocks gathered; all of them, where nothing holds it"""
-        self.assertLessEqual(self.peak(True), 6)
-        self.assertGreater(self.peak(False), 8)
+    def test_distance(self) -> None:
+        """a CPU that is ahead of its GPU has released two blocks more, and the one that let it wait; all, where nothing holds it"""
+        self.assertLessEqual(self.ahead(True), 3)
+        self.assertGreater(self.ahead(False), 8)
 
 
 if __name__ == "__main__":

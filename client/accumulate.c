@@ -6,7 +6,8 @@
  * of all streams that have written it; the end of the backward sends the submit, with them, before its own
  * request. Until then the entry holds its slot as any entry that is reserved and not submitted.
  */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
 
 #include <math.h>
 

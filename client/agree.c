@@ -2,7 +2,9 @@
 /* agree.c - scalars that all ranks of a group agree on. */
 #include <string.h>
 
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
+#include "client/request.h"
 
 struct agreeing {
 	double *values;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* alloc.c - plain allocations. */
-#include "client/internal.h"
+#include "client/client.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -8,6 +8,9 @@
 
 #include "base/text.h"
 #include "client/cuda.h"
+#include "client/device.h"
+#include "client/options.h"
+#include "client/request.h"
 
 struct allocation {
 	struct zerod_allocation *buffer;

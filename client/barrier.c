@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* barrier.c - barriers of groups. */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
+#include "client/request.h"
 
 static const struct zc_ticket_type barrier_ticket = {.what = "a barrier"};
 

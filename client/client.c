@@ -6,7 +6,7 @@
  * that pthread_atfork counts up in the child, which is cheaper to look at than getpid(), and it touches
  * neither the socket nor a lock.
  */
-#include "client/internal.h"
+#include "client/client.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +21,9 @@
 
 #include "base/text.h"
 #include "client/cuda.h"
+#include "client/offloaded_sum.h"
+#include "client/options.h"
+#include "client/request.h"
 
 #define DEFAULT_DEADLINE_MS 60000u
 #define CONNECT_RETRY_NS    1000000 /* while the daemon's queue of connections is full */

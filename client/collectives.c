@@ -7,7 +7,9 @@
  * and zeros behind them; no id is all zeros. Where they are too few, the group was meant to have fewer local
  * ranks.
  */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
+#include "client/request.h"
 
 #include <string.h>
 

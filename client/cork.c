@@ -7,7 +7,7 @@
  * packet if it fits. A batch
  * whose thread ended without uncorking is freed with the client; its tickets are never answered.
  */
-#include "client/internal.h"
+#include "client/client.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 #ifndef ZD_CLIENT_CUDA_H
 #define ZD_CLIENT_CUDA_H
 
-#include "client/internal.h"
+#include "client/client.h"
 
 struct zc_conversion;
 struct zc_fence_args;

@@ -9,6 +9,7 @@
  * streams, the CPU, and the daemon, before it gives the place to somebody else.
  */
 #include "client/cuda_internal.h"
+#include "client/options.h"
 
 #include <time.h>
 

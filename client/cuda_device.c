@@ -9,6 +9,8 @@
  * with the process.
  */
 #include "client/cuda_internal.h"
+#include "client/offloaded_sum.h"
+#include "client/options.h"
 
 #include <errno.h>
 #include <stdlib.h>

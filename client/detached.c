@@ -8,7 +8,7 @@
  * another failure, since the daemon tells it once. For the same reason it is kept of a gather that was
  * released before its answer came: nobody can wait for that one any more.
  */
-#include "client/internal.h"
+#include "client/client.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device.c - the daemon's devices: what is known of one, and which one a UUID names. */
-#include "client/internal.h"
+#include "client/client.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "client/cuda.h"
+#include "client/device.h"
+#include "client/offloaded_sum.h"
+#include "client/options.h"
+#include "client/request.h"
 
 /* ---- The first use ------------------------------------------------------------------------------------- */
 

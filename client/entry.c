@@ -7,6 +7,9 @@
  * of the unit. One thread at a time goes on with a listed reservation: it is `claimed` meanwhile.
  */
 #include "client/cast.h"
+#include "client/offloaded_sum.h"
+#include "client/options.h"
+#include "client/request.h"
 #include "client/stream.h"
 
 #include <errno.h>

@@ -7,7 +7,7 @@
  * known by its serial number, since an address may come again. A thread that fails on more clients than it
  * has slots forgets the text that it has not used for longest.
  */
-#include "client/internal.h"
+#include "client/client.h"
 
 #include "base/mem.h"
 

@@ -8,7 +8,8 @@
  * A daemon that died wakes nobody, so the sleep is cut into slices, and between them the thread checks the
  * connection.
  */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gather.c - asking for gathered buffers. How they are waited for: wait.c, how they are given back:
  * release.c. */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
 
 #include <string.h>
 

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* group.c - joining a group as one rank, and leaving it. */
-#include "client/internal.h"
+#include "client/client.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/text.h"
 #include "client/cuda.h"
+#include "client/device.h"
+#include "client/options.h"
+#include "client/request.h"
 
 #define DEFAULT_GROUP "world"
 

@@ -15,6 +15,7 @@
 #include "client/cuda.h"
 
 #include <zerod_host.h>
+#include "client/options.h"
 #include "client/stream.h"
 
 #include <errno.h>

@@ -14,7 +14,7 @@
  *
  * A lease of a scope has no uses. It ends with the scope, when the daemon has said that it has.
  */
-#include "client/internal.h"
+#include "client/client.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -8,6 +8,8 @@
  */
 #include "client/cast.h"
 #include "client/cuda.h"
+#include "client/options.h"
+#include "client/request.h"
 #include "client/stream.h"
 
 #include <errno.h>

@@ -15,6 +15,7 @@
 
 #include "base/err.h"
 #include "client/fence.h"
+#include "client/options.h"
 #include "client/request.h"
 #include "client/segment.h"
 #include "proto/limits.h"

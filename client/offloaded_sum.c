@@ -25,6 +25,8 @@
 #include "base/dtype.h"
 #include "base/spin.h"
 #include "client/cuda.h"
+#include "client/offloaded_sum.h"
+#include "client/options.h"
 #include "proto/work.h"
 
 #define ARENA_BYTES 8192u /* a sum of some hundred inputs */

@@ -6,7 +6,8 @@
  * rest were zero; one compiled against a newer header passes longer ones, which is fine as long as it does
  * not use what is unknown here.
  */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -15,7 +15,7 @@
  *     is due and waits for all of it. Answers come in order, so those of all gathers that were granted before
  *     it are here.
  */
-#include "client/internal.h"
+#include "client/client.h"
 
 #include <string.h>
 

@@ -10,6 +10,7 @@
  */
 #include "client/cast.h"
 #include "client/cuda.h"
+#include "client/options.h"
 #include "client/stream.h"
 
 #include <errno.h>

@@ -6,7 +6,9 @@
  * who stops waiting hands over; what a packet says is checked before it changes anything, and a packet that
  * makes no sense ends the connection, never the process; each op is answered once.
  */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/offloaded_sum.h"
+#include "client/options.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reduce.c - gradients: buckets and their entries, and the bounds of a backward. */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
+#include "client/request.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -6,6 +6,7 @@
  * memory or a wrong argument comes first, so that an error leaves every lease as it was; ending a lease here
  * and taking the fences behind its last use are one step under the client's lock.
  */
+#include "client/options.h"
 #include "client/stream.h"
 
 struct releasing {

@@ -9,7 +9,9 @@
  * since the daemon answers them at once. A sender that finds the socket full also reads, since the daemon
  * stops reading a client that does not take its replies.
  */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
+#include "client/request.h"
 #include "proto/envelope.h"
 
 #include <errno.h>

@@ -274,4 +274,13 @@ void zc_detached_fail(struct zerod_client *client, const struct zc_op *op, const
 /* Without the lock. Returns the first failure since the last report, once; 0: none. */
 int zc_detached_report(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 
+/*
+ * Fills request->id and request->deadline_ms, sends the request and waits for its reply. `deadline_ms` as in
+ * zerod.h: 0 is the client's default, ZEROD_NO_DEADLINE none. Returns the reply's status when that is not 0
+ * (its text is then in zerod_last_error()), else what `fn` returns. `fn` runs on the calling thread; the
+ * reply is valid during the call only. It may be NULL. When it returns PROTOCOL, the connection is ended.
+ */
+ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
+                           int (*fn)(const Zd__Reply *reply, void *arg), void *arg);
+
 #endif

@@ -5,7 +5,9 @@
  * The daemon says which scopes have ended with a request, since some end with others: swept, or nested in one
  * that was abandoned. Only then do their tickets become stale.
  */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
+#include "client/request.h"
 
 struct scoping {
 	struct zerod_client *client;

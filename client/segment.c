@@ -8,7 +8,7 @@
  * sealed against shrinking, since an access behind a shrunken file's end would kill the process. A descriptor
  * of a GPU's memory has neither; importing it fails for anything else, and mapping it for any other size.
  */
-#include "client/internal.h"
+#include "client/client.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "client/cuda.h"
+#include "client/offloaded_sum.h"
 
 #define PAGE_BYTES ((size_t)ZD_FENCE_PAGE_BYTES)
 

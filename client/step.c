@@ -5,7 +5,9 @@
  * that the daemon would refuse before (zc_step_await()): changes of units, and a backward if the sums of the
  * step before are not known yet either.
  */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
+#include "client/request.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #ifndef ZD_CLIENT_STREAM_H
 #define ZD_CLIENT_STREAM_H
 
-#include "client/internal.h"
+#include "client/client.h"
 
 struct zc_conversion;
 struct zc_copy;

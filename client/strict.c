@@ -17,7 +17,7 @@
  * The daemon cannot give the place to another unit too early either: a stream lets go of its pages before the
  * value is written that the release told the daemon to wait for (host_stream.c, cuda_strict.c).
  */
-#include "client/internal.h"
+#include "client/client.h"
 
 #include <errno.h>
 #include <stdlib.h>

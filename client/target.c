@@ -7,6 +7,8 @@
  * waited for a loan is marked. When a loan ends the daemon is told to wait for all work that marked streams
  * have then, before it stores another sum there. So a program need not name its readers.
  */
+#include "client/options.h"
+#include "client/request.h"
 #include "client/stream.h"
 
 /* ---- Loans --------------------------------------------------------------------------------------------- */

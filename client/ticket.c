@@ -8,7 +8,8 @@
  * gather. Beyond ZC_MAX_FINISHED the oldest finished ones are dropped. A wait for a ticket that is no longer
  * in the table returns STALE.
  */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trim.c - the daemon returns memory that it does not use to a device. */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
+#include "client/request.h"
 
 struct trimming {
 	uint64_t freed_bytes;

@@ -7,7 +7,7 @@
  * and each give it back. So that one does not find what another one is about to give back, whoever registers
  * or unregisters a name has it to itself until the daemon has answered.
  */
-#include "client/internal.h"
+#include "client/client.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -15,6 +15,8 @@
 
 #include "base/text.h"
 #include "client/cuda.h"
+#include "client/options.h"
+#include "client/request.h"
 
 uint64_t zc_unit_shard_bytes(const struct zc_unit *unit)
 {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* update.c - writing shards: update_begin, publish, commit. All refused while the session is poisoned. */
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/options.h"
+#include "client/request.h"
 
 #include <errno.h>
 #include <stdlib.h>

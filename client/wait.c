@@ -7,6 +7,7 @@
  * stream, and no address is given out, before every ticket has been answered with success.
  */
 #include "client/cuda.h"
+#include "client/options.h"
 #include "client/stream.h"
 
 #include <stdio.h>

@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/request.h"
 #include "proto/limits.h"
 
 int zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,

@@ -6,7 +6,8 @@
 
 #include <stdarg.h>
 
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/request.h"
 
 int zd_ctl_fail(int status, const char *format, ...)
 {

@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/request.h"
 #include "contract_internal.h"
 
 static void list_one(zerod_client *observer, Zd__Table table, int (*fn)(const Zd__Reply *reply, void *arg),

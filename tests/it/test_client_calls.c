@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/request.h"
 
 static int status_call(zerod_client *client, uint32_t deadline_ms)
 {

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "client/internal.h"
+#include "client/client.h"
 
 #define MANY 200u
 

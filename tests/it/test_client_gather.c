@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/time.h>
 
-#include "client/internal.h"
+#include "client/client.h"
 
 static uint64_t answer_gather(struct fake_peer *peer, uint64_t fence_value)
 {

@@ -6,7 +6,8 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/request.h"
 
 static int call(zerod_client *client, uint32_t deadline_ms)
 {

@@ -10,7 +10,8 @@
 #include <fcntl.h>
 #include <sched.h>
 
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/offloaded_sum.h"
 #include "tests/contract/contract_reduce.h"
 
 #define NUMEL 700000u

@@ -20,7 +20,8 @@
 #include <zerod.h>
 
 #include "../support/daemon_fixture.h"
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/request.h"
 #include "proto/limits.h"
 
 #define OUTPUT_BYTES 8192

@@ -10,7 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "client/internal.h"
+#include "client/client.h"
+#include "client/request.h"
 #include "tests/support/daemon_fixture.h"
 
 #define CALLERS 6

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * internal.h - declarations that the library's files share, and zc_call(), which the programs that ship with
- * it use.
- *
- * zeroctl and zerobench send requests that the public interface does not have (listing, administration) with
- * zc_call(). All other declarations are private to the library.
- *
- * Other declarations are in headers by subject: this one includes fence.h, segment.h, request.h and
- * objects.h; files that need stream.h or cuda.h include them.
+ * client.h - the client: a connection to a daemon, with all that the library knows of it.
  *
  * Locks, in the order in which they nest: a client's send_lock, its copy_lock, its cuda_lock, its lock, a
  * stream's lock, the client's page_lock. The library holds none of them while a function of the caller runs.
@@ -16,8 +9,8 @@
  * addresses of the daemon's memory are then the GPU's, and the library must not dereference them.
  * client/cuda.h is the interface to GPUs.
  */
-#ifndef ZD_CLIENT_INTERNAL_H
-#define ZD_CLIENT_INTERNAL_H
+#ifndef ZD_CLIENT_CLIENT_H
+#define ZD_CLIENT_CLIENT_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -37,15 +30,6 @@
 #include "proto/limits.h"
 #include "proto/endpoint.h"
 #include "proto/zerod.pb-c.h"
-
-/*
- * Fills request->id and request->deadline_ms, sends the request and waits for its reply. `deadline_ms` as in
- * zerod.h: 0 is the client's default, ZEROD_NO_DEADLINE none. Returns the reply's status when that is not 0
- * (its text is then in zerod_last_error()), else what `fn` returns. `fn` runs on the calling thread; the
- * reply is valid during the call only. It may be NULL. When it returns PROTOCOL, the connection is ended.
- */
-ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
-                           int (*fn)(const Zd__Reply *reply, void *arg), void *arg);
 
 /* ---- Limits of the library ----------------------------------------------------------------------------- */
 
@@ -178,74 +162,5 @@ int zc_say_lost(const struct zerod_client *client, struct zd_err *err) __attribu
 /* POISONED when an abort has freed a wait of this session; the connection's status if its end has freed the
  * wait. */
 int zc_check_poison(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
-
-/* ---- options.c ----------------------------------------------------------------------------------------- */
-
-/* Copies options of the caller's struct_size into `copy` of `known_bytes`, zeroed where the caller's are
- * shorter. INVALID when a longer structure sets members that this library does not have. `given` NULL: all
- * zero. */
-int zc_options(void *copy, size_t known_bytes, const void *given, const char *what, struct zd_err *err)
-        __attribute__((warn_unused_result));
-/* The same of element `i` of an array, `what`. The first element's struct_size is the stride and must be that
- * of all. The elements before `i` have been read. */
-int zc_element(void *copy, size_t known_bytes, const void *array, uint32_t i, const char *what,
-               struct zd_err *err) __attribute__((warn_unused_result));
-/* INVALID unless a field that has no meaning yet is 0. */
-int zc_reserved(uint32_t reserved, const char *what, struct zd_err *err) __attribute__((warn_unused_result));
-/* The deadline in `options`, as it was given; 0 for NULL. */
-int zc_wait_options(const struct zerod_wait_options *options, uint32_t *deadline_ms, struct zd_err *err)
-        __attribute__((warn_unused_result));
-/* Checks a result structure: INVALID for NULL and for a struct_size that was not set. `what` is the
- * parameter. */
-int zc_result_check(const void *given, const char *what, struct zd_err *err)
-        __attribute__((warn_unused_result));
-/* Fills the caller's structure up to its struct_size; members that this library does not have become zero. */
-void zc_result_fill(void *given, const void *made, size_t known_bytes);
-/* INVALID names bits beyond `known`. */
-int zc_flags(uint32_t flags, uint32_t known, const char *what, struct zd_err *err)
-        __attribute__((warn_unused_result));
-/* The deadline as it travels: milliseconds, 0 for none. */
-uint32_t zc_deadline_ms(const struct zerod_client *client, uint32_t option_ms);
-/* The time at which that deadline passes, for the library's own waits; UINT64_MAX: never. CLOCK_MONOTONIC. */
-uint64_t zc_until_ns(uint32_t wire_ms);
-/* The time left until the deadline, for an option in ms: at least 1. */
-uint32_t zc_left_ms(uint64_t deadline_ns);
-/* The same for an answer of the daemon, which enforces the deadline itself: ZC_GRACE_NS later. */
-uint64_t zc_deadline_ns(uint32_t wire_ms);
-uint64_t zc_now_ns(void);
-
-/* Checks that the reply has the body that the request expects; PROTOCOL otherwise. */
-int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_err *err)
-        __attribute__((warn_unused_result));
-
-/* ---- offloaded_sum.c ----------------------------------------------------------------------------------- */
-
-/* Maps the session's rings; takes the descriptor over. */
-int zc_rings_take(struct zerod_client *client, int fd, struct zd_err *err)
-        __attribute__((warn_unused_result));
-/* Maps the page; takes both descriptors over. */
-int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd_err *err)
-        __attribute__((warn_unused_result));
-/* With cuda_lock. Starts the thread, once, if the daemon may request sums. */
-int zc_worker_start(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
-/* The daemon will soon request a sum because of this process's call: wakes the worker thread, so that it is
- * awake when the request arrives. */
-void zc_worker_expect(const struct zerod_client *client);
-/* Stops the thread: it begins no further sums. */
-void zc_worker_stop(struct zerod_client *client);
-/* At the client's end, also in a forked child. */
-void zc_worker_deinit(struct zerod_client *client);
-
-/* ---- device.c ------------------------------------------------------------------------------------------ */
-
-/* Call this before a request about memory on the daemon's device, without a lock. It opens the GPU, and
- * starts the thread that unmaps segments while the process makes no call. Errors: NOT_FOUND, UNSUPPORTED,
- * DEVICE, SYSTEM. */
-int zc_device_join(struct zerod_client *client, uint32_t index, struct zd_err *err)
-        __attribute__((warn_unused_result));
-/* Finds the daemon's device with that name, or the only one whose name begins with it. Errors: NOT_FOUND,
- * INVALID, UNSUPPORTED. Without a lock. */
-int zc_device_find(struct zerod_client *client, const char *uuid, uint32_t *device, struct zd_err *err)
-        __attribute__((warn_unused_result));
 
 #endif

@@ -68,7 +68,6 @@ void zd_deferred_try(struct zd_engine *e, struct zd_session *session)
 	struct zd_buffer *buffer;
 	while ((buffer = TAILQ_FIRST(&session->deferred)) && !buffer->former && LIST_EMPTY(&buffer->awaits)) {
 		TAILQ_REMOVE(&session->deferred, buffer, deferred_link);
-		buffer->resets = session->resets;
 		zd_plan_start(e, &buffer->plan);
 	}
 }

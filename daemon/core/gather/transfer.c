@@ -67,8 +67,10 @@ static void step_failed(struct zd_engine *e, struct zd_plan *plan, struct zd_pla
 	/* Not the session that has taken its rank's place since. */
 	struct zd_session *session = zd_session_find(e, buffer->session);
 	buffer->stale = true;
-	/* Its streams wait, though the buffer may be released already; but a reset since has freed them. */
-	if (session && session->resets == buffer->resets) {
+	/* Its streams wait, though the buffer may be released already. A reset since has freed them, and
+	 * taken the exchange off its timeline. The executor aborts a copy's timeline at any time, and so
+	 * frees the streams of later transfers too. */
+	if (session && (step->kind != ZD_TRANSFER_EXCHANGE || session->resets == buffer->resets)) {
 		if (buffer->deferred)
 			zd_deferred_break(e, session); /* the fences behind this one's, on its timeline */
 		zd_session_abort(e, session, step->signal.timeline);

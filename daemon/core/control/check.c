@@ -97,8 +97,8 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 		check_aliased(buffer);
 	else
 		check_gathered(e, &buffer->extent, buffer->device, buffer->unit->group->job);
-	if (buffer->plan.type)
-		zd_plan_check(&buffer->plan);
+	zd_assert((buffer->plan.steps != NULL) == (buffer->plan.left > 0)); /* there may be many buffers */
+	zd_plan_check(&buffer->plan);
 	TAILQ_FOREACH (lease, &buffer->leases, link) {
 		zd_assert(lease->uses > 0 && lease->tag[0] && lease->buffer == buffer);
 		zd_assert((lease->tag[0] == ZD_RESERVED_TAG) == (lease->scope != NULL));

@@ -94,6 +94,7 @@ static struct zd_promise *end_transfer(struct zd_engine *e, struct zd_buffer *bu
 	struct zd_promise *promise = buffer->promise;
 	buffer->promise = NULL;
 	zd_plan_satisfy(e, &buffer->plan, 0);
+	zd_transfer_forget(buffer);
 	return promise;
 }
 

@@ -4,6 +4,7 @@
 #include "core/gather/collective.h"
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
+#include "core/gather/transfer.h"
 
 bool zd_may_defer(const struct zd_request *req)
 {
@@ -101,12 +102,13 @@ void zd_deferred_published(struct zd_engine *e, struct zd_part *part)
 	}
 }
 
-/* ---- What does not come -------------------------------------------------------------------------------- */
+/* ---- Broken promises ----------------------------------------------------------------------------------- */
 
-/* The buffer is out of the session's queue: no copy into it begins. */
+/* The buffer has left the session's queue: none of its copies will begin. */
 static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_unit *unit = buffer->unit;
+	zd_assert(buffer->plan.left == buffer->plan.nsteps);
 	buffer->stale = true;
 	for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
 		struct zd_part *source = &unit->parts[buffer->plan.steps[i].source];
@@ -117,14 +119,13 @@ static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 			zd_part_reader_done(e, source);
 	}
 	zd_assert(LIST_EMPTY(&buffer->awaits));
-	zd_plan_clear(&buffer->plan);
+	zd_transfer_forget(buffer);
 	if (buffer->state == ZD_BUFFER_INFLIGHT)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 	zd_buffer_op_over(e, buffer);
 }
 
-/* All of it, since its fences share timelines with what comes behind. Returns the timelines that were to
- * signal it. */
+/* Gives up the whole queue, since later transfers signal the same timelines. Returns these timelines. */
 static struct zd_timelines give_all_up(struct zd_engine *e, struct zd_session *session)
 {
 	struct zd_buffer_list queue = TAILQ_HEAD_INITIALIZER(queue);

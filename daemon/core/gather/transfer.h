@@ -24,7 +24,7 @@ enum zd_transfer_step {
 	ZD_TRANSFER_NSTEPS
 };
 
-/* NULL for the last three: nothing is done. */
+/* The last three functions may be NULL. */
 struct zd_gather_planner {
 	bool leaves_own; /* the rank's own shard may be left to its client */
 	uint32_t (*max_steps)(const struct zd_group *group);
@@ -40,7 +40,7 @@ struct zd_gather_planner {
 };
 
 extern const struct zd_gather_planner zd_plan_copies, zd_plan_rail_gathers;
-/* plan_rail_gathers.c: the planner of the group's gathers. */
+/* The planner of the group's gathers. */
 const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *group);
 
 /* Fills the buffer with `version`. All shards are idle and have it, and nothing reads or writes the buffer;
@@ -48,6 +48,9 @@ const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *grou
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version);
 /* Gives an aliased buffer its plan of one step, which zd_plan_satisfy() completes. */
 void zd_buffer_transfer_nothing(struct zd_buffer *buffer);
+
+/* Frees the steps and fences of a transfer that is over, or that will not begin. */
+void zd_transfer_forget(struct zd_buffer *buffer);
 
 /* For planners. Adds a step that depends on `waits` events, and signals the next value of that timeline. */
 void zd_transfer_add(struct zd_buffer *buffer, struct zd_plan_step step, uint32_t timeline);

@@ -31,10 +31,10 @@ struct zd_plan_step {
 	uint8_t kind;            /* the planner's */
 	uint8_t state;           /* enum zd_plan_state */
 	bool early;              /* submitted before all that it depends on was done */
-	uint32_t index, rank;    /* the planner's: which chunk, which destination */
-	uint32_t source;         /* the rank whose shard or entry is read */
-	uint32_t waits;          /* steps and events that it depends on and that are not done */
-	uint32_t then, nthen;    /* the steps that depend on it, one behind the other */
+	uint32_t index, rank;    /* the planner's: which chunk or node, which destination */
+	uint32_t source;         /* the rank whose shard, buffer or entry is read */
+	uint32_t waits;          /* counts the steps and events that the step still waits for */
+	uint32_t then, nthen;    /* the steps that depend on it: `nthen` of them, from number `then` on */
 	void *memory;            /* the planner's: reserved by run() until the command has ended */
 	struct zd_signal signal; /* the planner's: what the command signals */
 	struct zd_op_result result;
@@ -72,6 +72,7 @@ struct zd_plan_type {
 /* An empty plan with room for so many steps. */
 void zd_plan_init(struct zd_plan *plan, const struct zd_plan_type *type, struct zd_job *job, void *owner,
                   uint32_t capacity);
+/* Afterwards the plan has no steps. */
 void zd_plan_deinit(struct zd_plan *plan);
 
 /* Adds a step that depends on `waits` events, and returns its number. */
@@ -91,8 +92,6 @@ void zd_plan_complete(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_
 /* A step that was not run never will be: it fails. */
 void zd_plan_fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
                   const char *error);
-/* Drops all steps of a plan that was not started. */
-void zd_plan_clear(struct zd_plan *plan);
 /* By done(): the steps that were not run are not needed. */
 void zd_plan_skip_rest(struct zd_plan *plan);
 

@@ -38,7 +38,7 @@ struct zd_session {
 	struct zd_timelines failed;
 	/* sums that its process was asked for before their inputs were complete */
 	uint32_t nahead;
-	uint32_t resets;                /* the number of resets; fences handed out before count as passed */
+	uint32_t resets;                /* counts resets; fences handed out before a reset count as passed */
 	struct zd_buffer_list relaying; /* buffers with relays that were not run, in order; collective.h */
 	TAILQ_HEAD(, zd_promise) promises; /* that have not passed, in order; promise.h */
 	struct zd_buffer_list
@@ -202,7 +202,7 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group);
 /* ---- The engine ---------------------------------------------------------------------------------------- */
 
 struct zd_engine {
-	const struct zd_events *events;             /* what lower rooms tell higher ones */
+	const struct zd_events *events;             /* calls to higher rooms */
 	const struct zd_request_type *const *types; /* by kind; none is NULL */
 	struct zd_engine_sink sink;
 	struct zd_device *devices;

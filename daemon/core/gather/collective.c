@@ -67,7 +67,7 @@ void zd_collective_given_up(struct zd_engine *e, struct zd_request *req)
 
 /* ---- Followers ----------------------------------------------------------------------------------------- */
 
-/* A rank whose transfer that copies from the source has not begun; else local_world_size. */
+/* A rank that has not begun its transfer which copies from the source; else local_world_size. */
 static uint32_t first_behind(const struct zd_unit *unit, const struct zd_buffer *source)
 {
 	uint32_t rank = 0;
@@ -106,7 +106,7 @@ bool zd_collective_follows(const struct zd_part *part)
 	return false;
 }
 
-/* One on the buffer's device that has not begun the transfer that the buffer is of. */
+/* A rank on the buffer's device that has not begun its transfer of the buffer's ordinal; NULL: none. */
 static const struct zd_member *find_follower(const struct zd_buffer *buffer)
 {
 	const struct zd_unit *unit = buffer->unit;
@@ -147,7 +147,7 @@ int zd_collective_check_followers(struct zd_request *req)
 
 /* ---- The beginning ------------------------------------------------------------------------------------- */
 
-static void make_level(const struct zd_unit *unit)
+static void align_counts(const struct zd_unit *unit)
 {
 	uint64_t begun = 0;
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
@@ -162,7 +162,7 @@ void zd_collective_start(struct zd_group *group)
 	if (!zd_gathers_are_collective(group))
 		return;
 	for (unit = group->units; unit; unit = unit->hh_name.next)
-		make_level(unit);
+		align_counts(unit);
 	for (unit = group->former; unit; unit = unit->hh_name.next)
-		make_level(unit);
+		align_counts(unit);
 }

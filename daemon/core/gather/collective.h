@@ -3,8 +3,8 @@
  * collective.h - collective gathers: all ranks of a group over several daemons gather the same units, in the
  * same order, since their transfers exchange shards with each other.
  *
- * The Nth transfer of a unit on one rank belongs together with the Nth on all others. So a gather that begins
- * a transfer keeps its place among the rank's gathers, and a rank that cannot make one ends the group. Inside
+ * The Nth transfer of a unit on one rank exchanges shards with the Nth on all others. So a rank begins the
+ * transfers in the order of its gathers, and a rank that cannot begin one ends the group. Inside
  * a daemon, a rank copies what another local rank's exchange has brought from that rank's buffer, which stays
  * until the others have copied from it (plan_rail_gathers.c).
  */
@@ -16,7 +16,7 @@
 
 /* Of a part. */
 struct zd_collective {
-	uint64_t begun; /* transfers */
+	uint64_t begun; /* counts the transfers that the rank has begun */
 	/* Buffers that other local ranks have yet to copy from, by the ordinal of their transfer. */
 	TAILQ_HEAD(zd_relay_sources, zd_buffer) sources;
 };
@@ -26,8 +26,8 @@ static inline bool zd_gathers_are_collective(const struct zd_group *group)
 	return group->cluster && !group->cluster->hybrid;
 }
 
-/* Whether the copy came from a transfer that other daemons' ranks have made too, and would not make again: it
- * is not evicted while the group is connected. */
+/* Whether ranks of other daemons took part in the buffer's transfer, and would not do so again: the buffer is
+ * not evicted while the group is connected. */
 static inline bool zd_buffer_is_shared(const struct zd_buffer *buffer)
 {
 	const struct zd_group *group = buffer->unit->group;
@@ -40,33 +40,34 @@ void zd_collective_free(struct zd_collective *collective);
 
 /* The functions below do nothing in groups whose gathers are not collective. */
 
-/* A gather that begins a transfer waits for the session's earlier ones. As an attempt. */
+/* A gather that begins a transfer waits for the session's earlier gathers. Returns 0 or ZD_WAIT. */
 int zd_collective_check_order(struct zd_request *req) __attribute__((warn_unused_result));
-/* It also waits before it takes memory: other ranks on the device have yet to copy from what the session has
- * released there. As an attempt. */
+/* It also waits before it takes memory, while other ranks on the device have yet to copy from buffers that
+ * the session has released there. Returns 0 or ZD_WAIT. */
 int zd_collective_check_followers(struct zd_request *req) __attribute__((warn_unused_result));
-/* The rank is to gather what another one on its device has gathered. */
+/* Whether another rank on its device has begun a transfer of the unit that this rank has not begun. */
 bool zd_collective_follows(const struct zd_part *part);
-/* A local rank that has not begun to gather the version that the part has, which this one has gathered: it is
- * to follow, as all ranks gather the same. Else local_world_size. */
+/* This rank has gathered the part's version: returns a local rank that has not begun its transfer of that
+ * version, and will, since all ranks gather the same. Otherwise local_world_size. */
 uint32_t zd_collective_first_to_follow(const struct zd_part *part);
-/* A request that waited is cancelled. The ranks of other daemons wait for it, and would take the next one for
- * it: the group ends. */
+/* A request that waited is cancelled. The ranks of other daemons wait for its transfer, and would exchange
+ * with the next one instead: the group ends. */
 void zd_collective_given_up(struct zd_engine *e, struct zd_request *req);
-/* A gather is rejected that ranks of other daemons may have made: the group ends. */
+/* A gather is rejected which ranks of other daemons may have begun: the group ends. */
 void zd_collective_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why);
 
-/* The group begins, or begins again: whatever ranks had come to, their next transfers belong together. */
+/* The group begins, or begins again: from here on the ranks count their transfers from the same number. */
 void zd_collective_start(struct zd_group *group);
 
-/* plan_rail_gathers.c. The group has ended: relays that were not run fail, and streams that wait for them are
- * freed. `member`: only those of that rank, and those that can no longer be run. NULL: all. */
+/* plan_rail_gathers.c. The group has ended, or `member` leaves it: relays that were not run fail, and streams
+ * that wait for them are freed. With `member`, these are the relays of that rank, and those without a source;
+ * NULL: all. */
 void zd_relays_stop(struct zd_engine *e, struct zd_group *group, struct zd_member *member);
 
 /* The buffer's relays from that local rank that were not run. */
 uint32_t zd_relays_waiting(const struct zd_buffer *buffer, uint32_t rank);
 
-/* Asserts that all is as it must be: of a part, a session, a group. collective_check.c */
+/* Assert the invariants of a part, a session, a group: collective_check.c */
 void zd_collective_check(const struct zd_part *part);
 void zd_relays_check(const struct zd_session *session);
 void zd_cluster_check_members(const struct zd_group *group);

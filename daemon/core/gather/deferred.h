@@ -4,18 +4,19 @@
  *
  * A gather is answered although its copies cannot begin yet, as long as nothing that they wait for depends on
  * a call that a process has yet to make. They wait for two kinds of events:
- *   - the former buffer in the same memory, which has no leases any more, is over: its own transfer, the
+ *   - the former buffer in the same memory, which has no leases any more, has ended: its own transfer, the
  *     fences of its releases, and in poison mode its fill;
- *   - a rank's publish that has been asked for is done: its fences have passed.
+ *   - a rank's publish, whose request the daemon has, has completed: its fences have passed.
  * Only buffers of one session follow each other: a stream of another process may be waiting for a collective
  * with this one.
  *
  * The reply's fences are values of ZD_TIMELINE_DEFERRED. They are fixed with the reply, so the transfers of a
  * session begin in the order in which they were promised. The sources' `readers` count the copies from the
- * promise on, so that an update waits for them. When a publish fails, or a deferred copy, nothing that the
- * session was promised and that has not begun will come: its streams are freed and the session is POISONED.
+ * promise on, so that an update waits for them. When a publish or a deferred copy fails, all promised
+ * transfers of the session that have not begun are given up: its streams are freed and the session is
+ * POISONED.
  *
- * Of an aliased buffer there is no copy to defer: what is promised is the publish itself, see alias.c.
+ * An aliased buffer has no copy that could be deferred: the publish itself is promised, see alias.c.
  */
 #ifndef ZD_CORE_DEFERRED_H
 #define ZD_CORE_DEFERRED_H
@@ -30,28 +31,28 @@ struct zd_await {
 	LIST_ENTRY(zd_await) buffer_link, part_link;
 };
 
-/* May the request's transfer begin later than it is answered. Not in strict sessions, where the clients give
- * and take access to pages in an order that the daemon does not see; nor where gathers are collective, whose
- * order is that of all daemons; nor in a poisoned session. */
+/* Whether the request's transfer may begin after its reply. Not in strict sessions, whose clients change the
+ * access to pages in an order that the daemon does not see; not where gathers are collective, since all
+ * daemons begin them in one order; and not in a poisoned session. */
 bool zd_may_defer(const struct zd_request *req);
-/* The part is being published, and will have that version. */
+/* Whether a publish of that version of the part is under way. */
 bool zd_deferred_comes(const struct zd_part *part, uint64_t version);
 /* The quarantined buffer whose block a new buffer of the request may take over; NULL: none. */
 struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t bytes);
 
 /* The buffer's transfer waits until the part is published. */
 void zd_deferred_await(struct zd_session *session, struct zd_buffer *buffer, struct zd_part *source);
-/* Begins what may begin of what the session was promised. */
+/* Starts the session's deferred transfers, in order, up to the first one that still has to wait. */
 void zd_deferred_try(struct zd_engine *e, struct zd_session *session);
-/* The former buffer is over and about to be freed. */
+/* The former buffer has no operation left and is about to be freed: its heir waits no longer. */
 void zd_deferred_inherit(struct zd_engine *e, struct zd_buffer *former);
 /* The part has the version that was promised. */
 void zd_deferred_published(struct zd_engine *e, struct zd_part *part);
-/* It will not have that: breaks the promises that were made on it. */
+/* The publish has failed: breaks the promises that depend on it. */
 void zd_deferred_unpublished(struct zd_engine *e, struct zd_part *part);
-/* Nothing that the session was promised and that has not begun will come. */
+/* Gives up the session's transfers that have not begun, and aborts their timelines. */
 void zd_deferred_break(struct zd_engine *e, struct zd_session *session);
-/* The same when the session ends, and none of its streams waits. */
+/* The same without the aborts, when the session ends and none of its streams waits. */
 void zd_deferred_drop(struct zd_engine *e, struct zd_session *session);
 
 void zd_deferred_check(const struct zd_session *session);

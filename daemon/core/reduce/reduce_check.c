@@ -47,10 +47,10 @@ const struct zd_sm zd_sm_bucket_slot = {"bucket slot", ZD_ARRAY_LEN(bucket_slot_
                                         bucket_slot_moves};
 
 static const char *const entry_names[] = {"WAITING",   "FILLING", "RESERVED", "ABANDONED",
-                                          "COMMITTED", "READY",   "DRAINED"};
+                                          "SUBMITTED", "READY",   "DRAINED"};
 static const uint32_t entry_moves[] = {
         [ZD_ENTRY_WAITING] = TO(ZD_ENTRY_FILLING) | TO(ZD_ENTRY_DRAINED),
-        /* to COMMITTED: given up, the fill is awaited */
+        /* to SUBMITTED: given up, the fill is awaited */
         [ZD_ENTRY_FILLING] = TO(ZD_ENTRY_RESERVED) | TO(ZD_ENTRY_SUBMITTED) | TO(ZD_ENTRY_DRAINED),
         [ZD_ENTRY_RESERVED] = TO(ZD_ENTRY_SUBMITTED) | TO(ZD_ENTRY_ABANDONED),
         [ZD_ENTRY_ABANDONED] = TO(ZD_ENTRY_DRAINED),
@@ -72,7 +72,7 @@ static const uint32_t reduction_moves[] = {
 const struct zd_sm zd_sm_reduction = {"reduction", ZD_ARRAY_LEN(reduction_names), reduction_names,
                                       reduction_moves};
 
-static const char *const contribution_names[] = {"NONE", "RESERVED", "COMMITTED", "READY", "SKIPPED"};
+static const char *const contribution_names[] = {"NONE", "RESERVED", "SUBMITTED", "READY", "SKIPPED"};
 static const uint32_t contribution_moves[] = {
         [ZD_CONTRIBUTION_NONE] = TO(ZD_CONTRIBUTION_RESERVED) | TO(ZD_CONTRIBUTION_SKIPPED),
         [ZD_CONTRIBUTION_RESERVED] = TO(ZD_CONTRIBUTION_SUBMITTED) | TO(ZD_CONTRIBUTION_NONE),

@@ -350,7 +350,7 @@ struct zd_entry {
 	uint8_t room;              /* enum zd_room */
 	bool ahead;                /* a stream waits for its room, and not the request */
 	bool zero_holes;           /* elements that no view of the unit covers are zeroed too */
-	bool watched;              /* COMMITTED: its fences have not passed */
+	bool watched;              /* SUBMITTED: its fences have not passed */
 	uint32_t nabsent, *absent; /* views that are zeroed then, by index */
 	uint32_t ops;              /* fills of its place and the fences' watch, under way */
 	uint32_t fills;            /* of these */
@@ -365,7 +365,7 @@ struct zd_entry {
 	struct zd_promise *promise; /* of its room, until that is THERE; NULL: none was made */
 	struct zd_failure failure;  /* of zeroing its place */
 	char *refused;              /* CAPACITY's text, for the waiting request */
-	struct zd_fence *producers; /* COMMITTED: what its session said has written it; NULL: nobody */
+	struct zd_fence *producers; /* SUBMITTED: what its session said has written it; NULL: nobody */
 	uint32_t nproducers;
 	TAILQ_ENTRY(zd_entry) waiting_link, slot_link;
 	UT_hash_handle hh;
@@ -399,7 +399,7 @@ void zd_entry_return(struct zd_engine *e, struct zd_entry *entry, const struct z
 /* Will it be drained by executors and by streams whose fences the engine has, without a call of any
  * process. */
 bool zd_entry_drains(const struct zd_entry *entry);
-/* Something that a COMMITTED entry waits for has happened: READY if that was the last. */
+/* Something that a SUBMITTED entry waits for has happened: READY if that was the last. */
 void zd_entry_try_ready(struct zd_engine *e, struct zd_entry *entry);
 void zd_entry_free(struct zd_entry *entry);
 

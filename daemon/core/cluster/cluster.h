@@ -11,8 +11,8 @@
  * A communicator that fails, or whose ranks no longer give the same operations, is of no more use, and nor is
  * the group: it is ABORTED with the reason, and joined again with new ids when all its ranks have left.
  */
-#ifndef ZD_CORE_CLUSTER_H
-#define ZD_CORE_CLUSTER_H
+#ifndef ZD_CORE_CLUSTER_CLUSTER_H
+#define ZD_CORE_CLUSTER_CLUSTER_H
 
 #include "core/engine/objects.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* timelines.h - the timelines of a session's daemon page, and sets of them. */
-#ifndef ZD_CORE_TIMELINES_H
-#define ZD_CORE_TIMELINES_H
+#ifndef ZD_CORE_ENGINE_TIMELINES_H
+#define ZD_CORE_ENGINE_TIMELINES_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -8,8 +8,8 @@
  * a daemon, a rank copies what another local rank's exchange has brought from that rank's buffer, which stays
  * until the others have copied from it (plan_rail_gathers.c).
  */
-#ifndef ZD_CORE_COLLECTIVE_H
-#define ZD_CORE_COLLECTIVE_H
+#ifndef ZD_CORE_GATHER_COLLECTIVE_H
+#define ZD_CORE_GATHER_COLLECTIVE_H
 
 #include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"

@@ -18,8 +18,8 @@
  *
  * An aliased buffer has no copy that could be deferred: the publish itself is promised, see alias.c.
  */
-#ifndef ZD_CORE_DEFERRED_H
-#define ZD_CORE_DEFERRED_H
+#ifndef ZD_CORE_GATHER_DEFERRED_H
+#define ZD_CORE_GATHER_DEFERRED_H
 
 #include "core/gather/buffer.h"
 

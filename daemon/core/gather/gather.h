@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gather.h - what gather.c asks of buffer.c. */
-#ifndef ZD_CORE_GATHER_H
-#define ZD_CORE_GATHER_H
+#ifndef ZD_CORE_GATHER_GATHER_H
+#define ZD_CORE_GATHER_GATHER_H
 
 #include "core/gather/buffer.h"
 

@@ -11,8 +11,8 @@
  *
  * The fences of a transfer are fixed before the plan starts, so that the reply need not wait for it.
  */
-#ifndef ZD_CORE_TRANSFER_H
-#define ZD_CORE_TRANSFER_H
+#ifndef ZD_CORE_GATHER_TRANSFER_H
+#define ZD_CORE_GATHER_TRANSFER_H
 
 #include "core/gather/buffer.h"
 

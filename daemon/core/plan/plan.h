@@ -10,8 +10,8 @@
  * A stopped plan runs no further step. Its owner keeps its memory until the commands that were submitted have
  * ended.
  */
-#ifndef ZD_CORE_PLAN_H
-#define ZD_CORE_PLAN_H
+#ifndef ZD_CORE_PLAN_PLAN_H
+#define ZD_CORE_PLAN_PLAN_H
 
 #include "base/err.h"
 #include "core/engine.h"

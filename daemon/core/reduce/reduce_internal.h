@@ -12,8 +12,8 @@
  *   group  -> reductions -> contributions (one a rank) <--------+
  *                        -> slices (one an owner) -> staging
  */
-#ifndef ZD_CORE_REDUCE_INTERNAL_H
-#define ZD_CORE_REDUCE_INTERNAL_H
+#ifndef ZD_CORE_REDUCE_REDUCE_INTERNAL_H
+#define ZD_CORE_REDUCE_REDUCE_INTERNAL_H
 
 #include "core/gather/unit.h"
 

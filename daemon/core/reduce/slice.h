@@ -9,8 +9,8 @@
  *   zd_plan_rail_sums  plan_rail_sums.c  each daemon sums its ranks' pieces; the daemons' sums are exchanged
  *   zd_plan_exchange   plan_rail_sums.c  ranks exchange their pieces, without copies inside a daemon
  */
-#ifndef ZD_CORE_SLICE_H
-#define ZD_CORE_SLICE_H
+#ifndef ZD_CORE_REDUCE_SLICE_H
+#define ZD_CORE_REDUCE_SLICE_H
 
 #include "core/gather/collective.h"
 #include "core/plan/plan.h"

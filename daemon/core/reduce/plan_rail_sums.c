@@ -25,13 +25,6 @@
 #include "core/cluster/cluster.h"
 #include "core/reduce/slice.h"
 
-const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group)
-{
-	if (!group->cluster)
-		return &zd_plan_sums;
-	return group->cluster->nccl_collectives ? &zd_plan_exchange : &zd_plan_rail_sums;
-}
-
 static bool has_blocks(const struct zd_slice *slice)
 {
 	return slice->planner == &zd_plan_rail_sums;

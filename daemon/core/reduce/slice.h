@@ -82,7 +82,7 @@ struct zd_slice_planner {
 };
 
 extern const struct zd_slice_planner zd_plan_sums, zd_plan_rail_sums, zd_plan_exchange;
-/* plan_rail_sums.c: the planner of the group's reductions. */
+/* The planner of the group's reductions. */
 const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group);
 
 /* For planners (slice.c). Submits the step's command, on the owner's device unless the command names another

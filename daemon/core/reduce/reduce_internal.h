@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reduce_internal.h - objects of gradient reduction, for storage.c, bucket.c, entry.c, capacity.c, reduce.c,
- * slice.c, backward.c, step.c, target.c and reduce_check.c only.
+ * slice.c, backward.c, step.c, target.c, states.c and reduce_check.c only.
  *
  * A rank's gradient of a unit lies in an entry of a bucket. Entries of all ranks for one unit and one
  * backward make a reduction, which is cut into one slice per owner. An owner's slice gathers the ranks'

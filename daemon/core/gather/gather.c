@@ -5,7 +5,8 @@
  * A gather joins the rank's copy if it has the wanted version, refreshes a persistent one that has not, and
  * otherwise waits, in this order, for every shard to have one version, for its slot or for room, and starts
  * one copy a shard. Nothing is held while it waits, so a rank that never publishes costs no memory. Gathers
- * that want room are served in order of arrival; prefetches stand back and give theirs up.
+ * that want room are served in order of arrival; prefetches wait behind all of them, and prefetched buffers
+ * are dropped when a gather needs their memory.
  *
  * A gather does not wait for work that ends by itself: a publish whose fences have not passed, or streams of
  * past leases in its slot or in a block of its size. It takes the place at once, and its copies are deferred

@@ -25,13 +25,13 @@ enum zd_slice_state {
 
 enum zd_slice_step {
 	ZD_SLICE_PIECE,            /* COPY: one rank's chunk into the owner's staging memory */
-	ZD_SLICE_SUM,              /* SUM of a chunk over this daemon's ranks */
+	ZD_SLICE_SUM,              /* REDUCE: a chunk, over this daemon's ranks */
 	ZD_SLICE_BROADCAST,        /* COPY: what was summed into another rank's target */
 	ZD_SLICE_AWAIT_RAIL_ORDER, /* no command: done when the slice is the owner's next to be exchanged */
 	ZD_SLICE_AGREE,            /* AGREE: do all ranks of the rail mean the same reduction */
 	ZD_SLICE_ZERO,             /* FILL: zeros of a daemon whose ranks have all skipped the unit */
 	ZD_SLICE_EXCHANGE,         /* EXCHANGE of the daemons' sums, or of the ranks' pieces */
-	ZD_SLICE_TOTAL,            /* SUM of what was exchanged */
+	ZD_SLICE_TOTAL,            /* REDUCE: what was exchanged */
 	ZD_SLICE_ALL_GATHER,       /* EXCHANGE of the totals */
 	ZD_SLICE_NSTEPS
 };

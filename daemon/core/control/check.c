@@ -59,7 +59,7 @@ static void check_aliased(const struct zd_buffer *buffer)
 	zd_assert(!buffer->own_left && buffer->plan.left == (buffer->promise != NULL));
 	zd_assert(part->shard.block && part->readers >= buffer->reading);
 	if (buffer->promise)
-		zd_assert(!buffer->reading && zd_deferred_comes(part, buffer->version));
+		zd_assert(!buffer->reading && zd_part_is_publishing_version(part, buffer->version));
 	else if (!TAILQ_EMPTY(&buffer->leases))
 		zd_assert(buffer->reading && (buffer->version == part->version || buffer->stale));
 	else if (buffer->watches == 0)

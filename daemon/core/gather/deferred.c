@@ -13,7 +13,7 @@ bool zd_may_defer(const struct zd_request *req)
 	       !zd_gathers_are_collective(req->member->group);
 }
 
-bool zd_deferred_comes(const struct zd_part *part, uint64_t version)
+bool zd_part_is_publishing_version(const struct zd_part *part, uint64_t version)
 {
 	return part->state == ZD_PART_PUBLISHING && part->version + 1 == version;
 }
@@ -201,7 +201,7 @@ void zd_deferred_check(const struct zd_session *session)
 		zd_assert(buffer->plan.left == buffer->unit->group->local_world_size);
 		LIST_FOREACH (await, &buffer->awaits, buffer_link) {
 			zd_assert(await->session == session && await->buffer == buffer);
-			zd_assert(zd_deferred_comes(await->part, buffer->version));
+			zd_assert(zd_part_is_publishing_version(await->part, buffer->version));
 		}
 	}
 	check_signals(session);

@@ -36,7 +36,7 @@ struct zd_await {
  * daemons begin them in one order; and not in a poisoned session. */
 bool zd_may_defer(const struct zd_request *req);
 /* Whether a publish of that version of the part is under way. */
-bool zd_deferred_comes(const struct zd_part *part, uint64_t version);
+bool zd_part_is_publishing_version(const struct zd_part *part, uint64_t version);
 /* The quarantined buffer whose block a new buffer of the request may take over; NULL: none. */
 struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t bytes);
 

@@ -134,7 +134,7 @@ static bool is_early(const struct zd_buffer *buffer)
 	const struct zd_unit *unit = buffer->unit;
 	bool early = buffer->former;
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
-		early |= zd_deferred_comes(&unit->parts[rank], buffer->version);
+		early |= zd_part_is_publishing_version(&unit->parts[rank], buffer->version);
 	return early;
 }
 
@@ -195,7 +195,7 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	}
 }
 
-void zd_buffer_transfer_nothing(struct zd_buffer *buffer)
+void zd_buffer_plan_publish(struct zd_buffer *buffer)
 {
 	zd_plan_init(&buffer->plan, &plan_type, buffer->unit->group->job, buffer, 1);
 	(void)zd_plan_add(&buffer->plan, (struct zd_plan_step){.kind = ZD_TRANSFER_PUBLISH, .waits = 1});

@@ -46,8 +46,8 @@ const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *grou
 /* Fills the buffer with `version`. All shards are idle and have it, and nothing reads or writes the buffer;
  * or the transfer is deferred until that is so. */
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version);
-/* Gives an aliased buffer its plan of one step, which zd_plan_satisfy() completes. */
-void zd_buffer_transfer_nothing(struct zd_buffer *buffer);
+/* Plans the publish of an aliased buffer: one step, which zd_plan_satisfy() completes. */
+void zd_buffer_plan_publish(struct zd_buffer *buffer);
 
 /* Frees the steps and fences of a transfer that is over, or that will not begin. */
 void zd_transfer_forget(struct zd_buffer *buffer);

@@ -25,27 +25,27 @@ static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[
 	}
 }
 
-/* An entry that has no room yet holds a promise if its trainer was told of the place, and nothing of it is
+/* An entry that has no place yet holds a promise if its trainer was told of the place, and nothing of it is
  * read. */
-static void check_room(const struct zd_entry *entry)
+static void check_place(const struct zd_entry *entry)
 {
 	const struct zd_bucket_slot *slot = entry->slot;
 	bool told = entry->state == ZD_ENTRY_RESERVED || (entry->state == ZD_ENTRY_SUBMITTED && entry->ahead);
-	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->room == ZD_ROOM_NONE));
-	zd_assert((entry->room == ZD_ROOM_ZEROED) == (entry->fills > 0));
+	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->place == ZD_ENTRY_PLACE_NONE));
+	zd_assert((entry->place == ZD_ENTRY_PLACE_ZEROED) == (entry->fills > 0));
 	zd_assert(entry->ops == entry->fills + entry->watched);
-	zd_assert(!entry->promise || (entry->room != ZD_ROOM_THERE && entry->ahead));
-	if (entry->room != ZD_ROOM_THERE)
+	zd_assert(!entry->promise || (entry->place != ZD_ENTRY_PLACE_THERE && entry->ahead));
+	if (entry->place != ZD_ENTRY_PLACE_THERE)
 		zd_assert(entry->state != ZD_ENTRY_READY && (!told || entry->promise || entry->absent));
 	if (!slot) {
-		zd_assert(entry->room != ZD_ROOM_QUEUED);
+		zd_assert(entry->place != ZD_ENTRY_PLACE_QUEUED);
 		return;
 	}
 	zd_assert(slot->state != ZD_BUCKET_SLOT_FREE && entry->storage == slot->storage);
 	zd_assert(entry->generation <= slot->opened);
 	if (entry->generation == slot->opened && slot->state == ZD_BUCKET_SLOT_OPEN)
 		zd_assert(entry->offset + entry->bytes <= slot->used_bytes);
-	if (entry->room == ZD_ROOM_QUEUED)
+	if (entry->place == ZD_ENTRY_PLACE_QUEUED)
 		zd_assert(entry->generation > slot->generation);
 	else
 		zd_assert(entry->generation == slot->generation);
@@ -56,7 +56,7 @@ static void check_entry(const struct zd_entry *entry)
 	const struct zd_reduction *r = entry->reduction;
 	zd_assert(entry->part->users > 0 && entry->state != ZD_ENTRY_DRAINED);
 	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->storage == NULL));
-	check_room(entry);
+	check_place(entry);
 	if (entry->state == ZD_ENTRY_ABANDONED) {
 		zd_assert(!r && !entry->promise && !entry->w &&
 		          entry->bucket->mr->w->backward == ZD_BACKWARD_IDLE);
@@ -68,7 +68,7 @@ static void check_entry(const struct zd_entry *entry)
 	}
 	if (!r) { /* refused or given up: kept for its operations */
 		zd_assert(entry->state == ZD_ENTRY_SUBMITTED);
-		zd_assert(entry->ops > 0 || entry->room == ZD_ROOM_QUEUED);
+		zd_assert(entry->ops > 0 || entry->place == ZD_ENTRY_PLACE_QUEUED);
 		return;
 	}
 	static const uint8_t contribution_of[] = {
@@ -90,7 +90,7 @@ static void check_slot_queue(const struct zd_bucket_slot *slot)
 	uint32_t queued = 0;
 	TAILQ_FOREACH (entry, &slot->queue, slot_link) {
 		zd_assert(entry->slot == slot && entry->generation >= generation);
-		zd_assert(entry->room == ZD_ROOM_QUEUED);
+		zd_assert(entry->place == ZD_ENTRY_PLACE_QUEUED);
 		generation = entry->generation;
 		queued++;
 	}

@@ -320,7 +320,7 @@ struct zd_bucket {
 
 enum zd_entry_state {
 	ZD_ENTRY_WAITING,   /* has no place yet */
-	ZD_ENTRY_FILLING,   /* its reservation waits for the room */
+	ZD_ENTRY_FILLING,   /* its reservation waits for its place */
 	ZD_ENTRY_RESERVED,  /* the trainer writes */
 	ZD_ENTRY_ABANDONED, /* the group failed; the trainer may write it still */
 	ZD_ENTRY_SUBMITTED, /* the producers' fences are awaited */
@@ -329,26 +329,26 @@ enum zd_entry_state {
 };
 
 /* May an entry's place be written. */
-enum zd_room {
-	ZD_ROOM_NONE,   /* it has no place yet */
-	ZD_ROOM_QUEUED, /* entries of an earlier generation of its slot are read still */
-	ZD_ROOM_ZEROED, /* what its trainer does not write is being zeroed */
-	ZD_ROOM_THERE,
+enum zd_entry_place {
+	ZD_ENTRY_PLACE_NONE,   /* it has no place yet */
+	ZD_ENTRY_PLACE_QUEUED, /* entries of an earlier generation of its slot are read still */
+	ZD_ENTRY_PLACE_ZEROED, /* what its trainer does not write is being zeroed */
+	ZD_ENTRY_PLACE_THERE,
 };
 
 /* The event that a WAITING entry needs for its place. */
 enum zd_entry_wait {
-	ZD_ENTRY_WAIT_NONE, /* the executors: a segment, quarantined memory */
-	ZD_ENTRY_WAIT_SLOT, /* a slot of its bucket must be reduced */
-	ZD_ENTRY_WAIT_ROOM, /* memory: anything that this rank has in buckets must be reduced */
+	ZD_ENTRY_WAIT_NONE,   /* the executors: a segment, quarantined memory */
+	ZD_ENTRY_WAIT_SLOT,   /* a slot of its bucket must be reduced */
+	ZD_ENTRY_WAIT_MEMORY, /* memory: anything that this rank has in buckets must be reduced */
 };
 
 struct zd_entry {
 	uint64_t id;
 	uint8_t state;
 	uint8_t wait;              /* enum zd_entry_wait */
-	uint8_t room;              /* enum zd_room */
-	bool ahead;                /* a stream waits for its room, and not the request */
+	uint8_t place;             /* enum zd_entry_place */
+	bool ahead;                /* a stream waits for its place, and not the request */
 	bool zero_holes;           /* elements that no view of the unit covers are zeroed too */
 	bool watched;              /* SUBMITTED: its fences have not passed */
 	uint32_t nabsent, *absent; /* views that are zeroed then, by index */
@@ -362,7 +362,7 @@ struct zd_entry {
 	uint64_t generation;            /* of the slot */
 	struct zd_storage *storage;
 	uint64_t offset, bytes;     /* in the storage; padded to 256 */
-	struct zd_promise *promise; /* of its room, until that is THERE; NULL: none was made */
+	struct zd_promise *promise; /* of its place, until that is THERE; NULL: none was made */
 	struct zd_failure failure;  /* of zeroing its place */
 	char *refused;              /* CAPACITY's text, for the waiting request */
 	struct zd_fence *producers; /* SUBMITTED: what its session said has written it; NULL: nobody */
@@ -403,11 +403,11 @@ bool zd_entry_drains(const struct zd_entry *entry);
 void zd_entry_try_ready(struct zd_engine *e, struct zd_entry *entry);
 void zd_entry_free(struct zd_entry *entry);
 
-/* room.c. The memory of the entry's place is its own: zeroes what the trainer does not write. */
+/* entry_place.c. The memory of the entry's place is its own: zeroes what the trainer does not write. */
 void zd_entry_prepare(struct zd_engine *e, struct zd_entry *entry);
 /* Its fences have passed: zeroes the views that have no gradient. */
 void zd_entry_zero_absent(struct zd_engine *e, struct zd_entry *entry);
-/* The entry ends, or is abandoned: no stream waits for its room any more. */
+/* The entry ends, or is abandoned: no stream waits for its place any more. */
 void zd_entry_release_promise(struct zd_engine *e, struct zd_entry *entry);
 
 /* Writes down why the entry is not drained (reduce_text.c). */

@@ -150,7 +150,7 @@ static void test_garbage(void **state)
 		int sock = scene_session(scene);
 
 		scene_send_bytes(sock, packets[i], strlen(packets[i]));
-		scene_expect_refusal(scene, sock, ZEROD_E_PROTOCOL, "no ClientPacket");
+		scene_expect_refusal(scene, sock, ZEROD_E_PROTOCOL, "not a valid ClientPacket");
 	}
 }
 

@@ -76,8 +76,11 @@ static const char *awaited_call(enum zd_wait_kind kind)
 		return "agree";
 	case ZD_WAIT_BARRIER:
 		return "reach the barrier";
-	default:
+	case ZD_WAIT_COMMIT:
 		return "commit";
+	default:
+		zd_assert(!"a wait that ends with one call of a rank");
+		return "";
 	}
 }
 

@@ -69,7 +69,7 @@ enum zd_group_state {
 	ZD_GROUP_ABORTED
 };
 
-/* A member's part in reductions: reduce_internal.h. */
+/* A member's part in reductions: core/reduce/member.h. */
 struct zd_member_reduce;
 
 /* One rank of a group in this daemon; session NULL: no session is this rank. */

@@ -16,8 +16,12 @@
  */
 #include "base/dtype.h"
 #include "core/engine/objects.h"
+#include "core/reduce/bucket.h"
+#include "core/reduce/entry.h"
+#include "core/reduce/member.h"
 #include "core/reduce/reduce.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/storage.h"
+#include "core/reduce/window.h"
 
 #define DEFAULT_SLOT_BYTES (32ull << 20)
 #define DEFAULT_SLOTS      2u

@@ -124,10 +124,10 @@ static struct zd_slice *next_in_rail_order(const struct zd_member_reduce *mr)
 static void open_next_slices(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	struct zd_slice *slice;
-	mr->asking = false;
-	while (!mr->asking && (slice = next_in_rail_order(mr))) {
+	mr->holds_rail = false;
+	while (!mr->holds_rail && (slice = next_in_rail_order(mr))) {
 		mr->begun_rail_seq++;
-		mr->asking = !zd_meaning_contributes(slice) || zd_slice_gathers(slice->reduction);
+		mr->holds_rail = !zd_meaning_contributes(slice) || zd_slice_gathers(slice->reduction);
 		zd_dirty(e, mr->member->device); /* the slice behind may have staging memory now */
 		zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_OPEN);
 		for (uint32_t i = 0; i < slice->plan.nsteps; i++) {
@@ -144,14 +144,14 @@ void zd_slice_run_await_rail_order(struct zd_engine *e, struct zd_slice *slice, 
 	struct zd_member_reduce *mr = owner_of(slice);
 	(void)step;
 	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_TURN);
-	if (!mr->asking)
+	if (!mr->holds_rail)
 		open_next_slices(e, mr);
 }
 
 /* The slice's last operation on the rail has been submitted. */
 static void leave_rail(struct zd_engine *e, struct zd_slice *slice)
 {
-	if (owner_of(slice)->asking)
+	if (owner_of(slice)->holds_rail)
 		open_next_slices(e, owner_of(slice));
 }
 

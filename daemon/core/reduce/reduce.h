@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reduce.h - the interface of buckets, reductions, targets and steps to the rest of the core. The objects are
- * in reduce_internal.h.
+ * in the other headers of this folder.
  */
 #ifndef ZD_CORE_REDUCE_H
 #define ZD_CORE_REDUCE_H

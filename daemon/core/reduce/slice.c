@@ -14,6 +14,7 @@
 
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
+#include "core/reduce/target.h"
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 

@@ -24,8 +24,12 @@
 #include "core/cluster/cluster.h"
 #include "core/engine/objects.h"
 #include "core/engine/promise.h"
+#include "core/reduce/member.h"
 #include "core/reduce/reduce.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/reduction.h"
+#include "core/reduce/storage.h"
+#include "core/reduce/target.h"
+#include "core/reduce/window.h"
 
 /* ---- Results and promises ------------------------------------------------------------------------------ */
 

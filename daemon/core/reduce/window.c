@@ -18,7 +18,12 @@
  */
 #include "core/cluster/cluster.h"
 #include "core/engine/objects.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/bucket.h"
+#include "core/reduce/entry.h"
+#include "core/reduce/member.h"
+#include "core/reduce/reduction.h"
+#include "core/reduce/target.h"
+#include "core/reduce/window.h"
 
 void zd_failure_set(struct zd_failure *failure, int status, const char *text)
 {

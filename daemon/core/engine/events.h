@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * events.h - what lower rooms of the core tell higher ones, and ask them.
+ * events.h - calls from lower rooms of the core to higher ones.
  *
- * A room includes and calls the rooms below it (docs/architecture.md). Where it has to reach a higher one, it
- * calls a function of this table. control/events.c fills the table in, and says which functions these are.
+ * A room includes and calls the rooms below it (docs/architecture.md). For a call of a higher room
+ * it uses a function of this table, which is filled in control/events.c.
  */
 #ifndef ZD_CORE_ENGINE_EVENTS_H
 #define ZD_CORE_ENGINE_EVENTS_H
@@ -13,24 +13,24 @@
 struct zd_segment;
 
 struct zd_events {
-	/* Of the room engine. */
+	/* Called by the room engine. */
 	void (*job_freed)(struct zd_engine *e, struct zd_job *job);
 	void (*group_freed)(struct zd_group *group);
-	/* The requests of a dirty device are about to be tried. */
+	/* Called before the requests of a dirty device are tried. */
 	void (*device_settles)(struct zd_engine *e, struct zd_device *device);
 	void (*wait_text)(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT]);
 
-	/* Of the room memory. */
+	/* Called by the room memory. */
 	void (*count_prefetched)(struct zd_device *device);
 	void (*drop_prefetched)(struct zd_engine *e, struct zd_segment *segment);
 	bool (*segment_is_awaited)(const struct zd_device *device, uint32_t segment);
 
-	/* Of the room cluster. */
+	/* Called by the room cluster. */
 	void (*group_failed)(struct zd_engine *e, struct zd_group *group);
 	void (*transfers_stop)(struct zd_engine *e, struct zd_group *group, struct zd_member *member);
 	void (*daemons_met)(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn);
 
-	/* Of the room gather: may a unit change while gradients are on their way. */
+	/* Called by the room gather: checks whether a unit may change while gradients are being reduced. */
 	int (*check_window_closed)(const struct zd_member *member, const struct zd_unit *unit,
 	                           struct zd_err *err);
 	int (*check_backward_ended)(const struct zd_member *member, struct zd_err *err);

@@ -22,7 +22,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* One per daemon, since the GPUs of a process share these calls. Thread-safe; no function waits. */
+/* The daemon's gate, which all its GPUs share, since these calls affect the whole process. Thread-safe; no
+ * function waits. */
 struct zd_cuda_gate {
 	pthread_mutex_t lock;
 	uint32_t running; /* operations of communicators that were launched and have not ended */

@@ -77,8 +77,8 @@ struct zd_cuda_comm_config {
 struct zd_cuda_comm_op;
 STAILQ_HEAD(zd_cuda_comm_ops, zd_cuda_comm_op);
 
-/* How the communicator's thread ends it: after NCCL has finalized with all ranks; the same, but for a second
- * at most; at once. */
+/* How the thread ends the communicator: not yet; after NCCL has finalized with all ranks (LEAVES); the same,
+ * but within a second (PARTS); at once (IS_ABORTED). */
 enum zd_cuda_comm_leaving {
 	ZD_CUDA_COMM_STAYS,
 	ZD_CUDA_COMM_LEAVES,
@@ -106,7 +106,7 @@ struct zd_cuda_comm {
 	struct ncclComm *handle;
 	struct CUstream_st *stream;
 	_Atomic uint64_t *counter;                  /* pinned: the progress of the stream */
-	zd_cu_ptr counter_at;                       /* its address for the GPU */
+	zd_cu_ptr counter_at;                       /* the counter's address for the GPU */
 	struct zd_cuda_comm_description *described; /* the descriptions of all ranks, in checking mode */
 	zd_cu_ptr described_at;
 	unsigned char *values; /* the values of an agreement */
@@ -117,16 +117,17 @@ struct zd_cuda_comm {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool opened, over;
-	bool parted; /* finalized with all ranks: its kernels are over, its memory waits for the gate */
+	bool parted; /* finalized with all ranks: the kernels are over, the memory waits for the gate */
 	enum zd_cuda_comm_leaving leaving;
-	struct zd_err opening, ending; /* the results of making and ending it */
+	struct zd_err opening, ending; /* the results of making and ending the communicator */
 };
 
-/* The new communicator is CONNECTING. Errors: INVALID; EXISTS or MISMATCH when it conflicts with another rank
- * of this daemon; SYSTEM. */
+/* Makes a communicator, which is CONNECTING. Errors: INVALID; EXISTS or MISMATCH when it conflicts with
+ * another rank of this daemon; SYSTEM. */
 int zd_cuda_comm_new(const struct zd_cuda_comm_home *home, const struct zd_cuda_comm_config *config,
                      struct zd_cuda_comm **comm, struct zd_err *err) __attribute__((warn_unused_result));
-/* zd_cuda_comm_is_over() must hold, and its operations must have ended. NULL is allowed. */
+/* Frees a communicator that is over (zd_cuda_comm_is_over()) and whose operations have ended. NULL is
+ * allowed. */
 void zd_cuda_comm_free(struct zd_cuda_comm *comm);
 
 /* Returns whether NCCL has finalized the communicator with all ranks. Only memory is left of it then, which
@@ -156,7 +157,7 @@ const char *zd_cuda_comm_state_name(const struct zd_cuda_comm *comm);
 
 /* ---- For READY communicators --------------------------------------------------------------------------- */
 
-/* NCCL's state of the communicator: SUCCESS, IN_PROGRESS while a call is in progress, or an error. */
+/* Returns NCCL's state of the communicator: SUCCESS, IN_PROGRESS while a call is in progress, or an error. */
 int zd_cuda_comm_query(const struct zd_cuda_comm *comm);
 /* Enqueues a store of the next progress value behind the launched work, and returns the value in `*progress`.
  * Errors: NO_MEMORY; DEVICE, and then the device is marked failed. */

@@ -44,7 +44,7 @@ struct zd_cuda_comm_call {
 	const char *what; /* for texts, the same on all ranks, or NULL; cut to ZD_CUDA_COMM_WHAT - 1 bytes */
 };
 
-/* Errors: INVALID, with the invalid argument in the text. */
+/* Checks the call's arguments. Errors: INVALID, with the invalid argument in the text. */
 int zd_cuda_comm_call_check(const struct zd_cuda_comm_call *call, uint32_t nranks, struct zd_err *err)
         __attribute__((warn_unused_result));
 

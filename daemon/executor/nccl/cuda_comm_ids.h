@@ -26,7 +26,7 @@
 #define ZD_CUDA_IDS_MOST         64u
 #define ZD_CUDA_IDS_MOST_OF_USER 16u
 
-/* One request. */
+/* A request for ids. */
 struct zd_cuda_ids {
 	LIST_ENTRY(zd_cuda_ids) link;
 	void *arg; /* the caller's; NULL once the caller has been given the result */

@@ -108,7 +108,7 @@ int zc_accumulation_add(struct zerod_client *client, struct zc_reserved *given,
 	if (rc)
 		return rc;
 	if (sending->ticket) {
-		op = zc_ticket_new_other(client, sending->type, NULL, sending->unit, 0, err);
+		op = zc_op_new_other(client, sending->type, NULL, sending->unit, 0, err);
 		if (!op)
 			return ZEROD_E_SYSTEM;
 	}

@@ -17,7 +17,7 @@
 static struct zc_op *make_op(struct zerod_client *client, struct zc_unit *unit, const char *what,
                              uint32_t deadline_ms, struct zd_err *err)
 {
-	struct zc_op *op = zc_ticket_new(client, ZC_OP_DETACHED, unit, deadline_ms, err);
+	struct zc_op *op = zc_op_new(client, ZC_OP_DETACHED, unit, deadline_ms, err);
 
 	if (op) {
 		op->what = what;

@@ -121,8 +121,8 @@ static struct zc_op *request_new(struct reserving *reserving)
 		(void)zd_err_errno(reserving->err, ENOMEM, "reserving room for a gradient");
 		return NULL;
 	}
-	op = zc_ticket_new_other(reserving->client, &reservation_type, reserved, reserving->unit->shared,
-	                         reserving->deadline_ms, reserving->err);
+	op = zc_op_new_other(reserving->client, &reservation_type, reserved, reserving->unit->shared,
+	                     reserving->deadline_ms, reserving->err);
 	if (!op) {
 		free(reserved);
 		return NULL;
@@ -409,7 +409,7 @@ static int send_request(struct zerod_client *client, const struct zc_sending *se
 	rc = zc_room_take(client, request->body_case, 1, 0, err);
 	if (rc)
 		return rc;
-	op = zc_ticket_new_other(client, sending->type, NULL, sending->unit, request->deadline_ms, err);
+	op = zc_op_new_other(client, sending->type, NULL, sending->unit, request->deadline_ms, err);
 	if (!op) {
 		pthread_mutex_lock(&client->lock);
 		zc_room_return(client, 1);

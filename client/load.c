@@ -135,8 +135,7 @@ static int post_load(struct load *load, Zd__Request *request, zerod_ticket *tick
 	if (rc)
 		return rc;
 	request->deadline_ms = zc_deadline_ms(load->client, load->deadline_ms);
-	op = zc_ticket_new_other(load->client, &load_ticket, NULL, load->unit, request->deadline_ms,
-	                         load->err);
+	op = zc_op_new_other(load->client, &load_ticket, NULL, load->unit, request->deadline_ms, load->err);
 	if (!op) {
 		pthread_mutex_lock(&load->client->lock);
 		zc_room_return(load->client, 1);

@@ -53,9 +53,9 @@ static int make_ops(struct releasing *releasing, struct zd_err *err)
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < releasing->count; i++) {
-		releasing->ops[i] = zc_ticket_new(releasing->client,
-		                                  releasing->detached ? ZC_OP_DETACHED : ZC_OP_RELEASE,
-		                                  releasing->units[i]->shared, releasing->deadline_ms, err);
+		releasing->ops[i] = zc_op_new(releasing->client,
+		                              releasing->detached ? ZC_OP_DETACHED : ZC_OP_RELEASE,
+		                              releasing->units[i]->shared, releasing->deadline_ms, err);
 		if (!releasing->ops[i]) {
 			drop_ops(releasing, i);
 			return ZEROD_E_SYSTEM;

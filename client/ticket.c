@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
-                            uint32_t deadline_ms, struct zd_err *err)
+struct zc_op *zc_op_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
+                        uint32_t deadline_ms, struct zd_err *err)
 {
 	struct zc_op *op;
 
@@ -43,10 +43,10 @@ struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, s
 	return op;
 }
 
-struct zc_op *zc_ticket_new_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
-                                  struct zc_unit *unit, uint32_t deadline_ms, struct zd_err *err)
+struct zc_op *zc_op_new_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
+                              struct zc_unit *unit, uint32_t deadline_ms, struct zd_err *err)
 {
-	struct zc_op *op = zc_ticket_new(client, ZC_OP_OTHER, unit, deadline_ms, err);
+	struct zc_op *op = zc_op_new(client, ZC_OP_OTHER, unit, deadline_ms, err);
 
 	if (op) {
 		op->type = type;
@@ -66,7 +66,7 @@ int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type
 		return rc;
 	}
 	request->deadline_ms = zc_deadline_ms(client, deadline_ms);
-	op = zc_ticket_new_other(client, type, data, NULL, request->deadline_ms, err);
+	op = zc_op_new_other(client, type, data, NULL, request->deadline_ms, err);
 	if (!op) {
 		free(data);
 		pthread_mutex_lock(&client->lock);

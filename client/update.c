@@ -157,7 +157,7 @@ static int post(struct zerod_client *client, const struct zc_ticket_type *type, 
 	bool took = !rc;
 
 	if (!rc) {
-		op = zc_ticket_new_other(client, type, units, units->each[0], request->deadline_ms, err);
+		op = zc_op_new_other(client, type, units, units->each[0], request->deadline_ms, err);
 		rc = op ? 0 : ZEROD_E_SYSTEM;
 	}
 	if (rc) {

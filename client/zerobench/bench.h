@@ -196,15 +196,15 @@ struct zd_bandwidth_row {
 };
 
 struct zd_round_ops {
-	/* A rank that has joined and registered its unit; once before the rounds. */
+	/* Makes a rank that has joined and registered its unit. Called once before the rounds. */
 	int (*begin)(const struct zd_member *member, struct zd_rank *rank);
-	/* One timed round, all ranks at once. */
+	/* Makes a timed round, on all ranks at once. */
 	int (*round)(const struct zd_member *member, struct zd_rank *rank, struct zd_interval *span);
-	/* A round with contents that are compared, element by element. */
+	/* Makes a round whose contents are compared, element by element. */
 	int (*check)(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
 	             uint64_t numel, uint64_t *wrong);
-	/* Makes the argument of work(), which the baseline's threads share, one thread a device. It is never
-	 * freed: the process ends. */
+	/* Makes the argument of work(), which the baseline's threads share, one thread a device. Freed by the
+	 * process's end only. */
 	int (*prepare)(const struct zd_bench *bench, uint64_t numel, void **arg, struct zd_err *err);
 	void (*work)(unsigned thread, void *arg);
 };
@@ -213,25 +213,25 @@ struct zd_round_ops {
 int zd_rounds_run(const struct zd_bench *bench, const struct zd_round_ops *ops, uint64_t numel,
                   struct zd_bandwidth_row *row, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* How many devices the ranks use: the threads of a baseline. */
+/* Returns the number of devices that the ranks use, which is the number of a baseline's threads. */
 uint32_t zd_bench_devices_used(const struct zd_bench *bench);
-/* Elements of a shard, padding included: as zerod_unit_register() says. */
+/* Returns the elements of a shard with padding, like zerod_unit_register(). */
 uint64_t zd_bench_shard_numel(const struct zd_bench *bench, uint64_t numel);
 
 /* ---- Contents (pattern.c) ------------------------------------------------------------------------------ */
 
-/* Elements of any bits: `first` is the index of the first one in the unit. */
+/* Fills elements with any bits: `first` is the index of the first element in the unit. */
 void zd_pattern_fill_bits(void *data, enum zerod_dtype dtype, uint64_t first, uint64_t numel, uint64_t seed);
 uint64_t zd_pattern_count_wrong_bits(const void *data, enum zerod_dtype dtype, uint64_t numel, uint64_t seed);
 
-/* A rank's gradient: numbers between -1 and 1. */
+/* Fills a rank's gradient with numbers between -1 and 1. */
 void zd_pattern_fill_gradient(void *data, enum zerod_dtype dtype, uint64_t numel, uint32_t rank);
-/* Elements of `sum` that are not, bit for bit, the float32 sum of the ranks' gradients in rank order: of
- * those of each daemon, and then of these sums. */
+/* Counts the elements of `sum` that are not, bit for bit, the float32 sum of the ranks' gradients in rank
+ * order: first of the ranks of each daemon, then of these sums. */
 uint64_t zd_pattern_count_wrong_sums(const float *sum, enum zerod_dtype dtype, uint64_t first, uint64_t numel,
                                      uint32_t ranks, uint32_t node_ranks);
 
-/* One element as float32. */
+/* Returns an element as float32. */
 float zd_pattern_load(const void *data, enum zerod_dtype dtype, uint64_t index);
 
 /* ---- Output (report.c) --------------------------------------------------------------------------------- */
@@ -246,11 +246,11 @@ struct zd_latency_row {
 void zd_report_begin(const struct zd_bench *bench);
 void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *row);
 void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row *row);
-/* A single figure with its unit. */
+/* Prints a single figure with its unit. */
 void zd_report_figure(const struct zd_bench *bench, const char *what, double value, const char *unit);
-/* That there is no such figure, and why. */
+/* Prints that there is no such figure, and why. */
 void zd_report_note(const struct zd_bench *bench, const char *what, const char *why);
-/* One of the figures that zerod promises. */
+/* Prints a figure that zerod promises. */
 void zd_report_target(const struct zd_bench *bench, const char *what, double measured, bool at_most,
                       double bound);
 void zd_report_end(const struct zd_bench *bench);
@@ -265,7 +265,7 @@ struct zd_private {
 
 struct zd_private_options {
 	bool cuda;                 /* on GPUs, else on the host backend */
-	uint32_t first_gpu, ngpus; /* 0: on all GPUs there are */
+	uint32_t first_gpu, ngpus; /* 0: on all GPUs */
 	const char *nccl_path;     /* NULL: the daemon's own choice */
 	uint32_t devices;          /* emulated ones */
 	uint64_t arena_bytes;      /* of each device */
@@ -274,7 +274,7 @@ struct zd_private_options {
 /* Starts `zerod` from this program's own folder, else from PATH, and waits until it serves. */
 int zd_private_start(const struct zd_private_options *options, struct zd_private *daemon, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Ends it and removes its folder. A zeroed struct is allowed. */
+/* Ends the daemon and removes its folder. A zeroed struct is allowed. */
 void zd_private_stop(struct zd_private *daemon);
 
 /* ---- Measurements (op_*.c) ----------------------------------------------------------------------------- */
@@ -285,7 +285,7 @@ int zd_bench_rpc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn
 int zd_bench_alloc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 /* On GPUs (cuda_run.c). */
 int zd_bench_cuda(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
-/* How many there are, asked without making this process one that uses CUDA. */
+/* Counts the GPUs, without making this process one that uses CUDA. */
 int zd_bench_count_gpus(uint32_t *count, struct zd_err *err) __attribute__((warn_unused_result));
 /* On emulated devices (op_step.c). */
 int zd_bench_step(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));

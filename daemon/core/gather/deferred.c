@@ -17,7 +17,8 @@ bool zd_deferred_comes(const struct zd_part *part, uint64_t version)
 	return part->state == ZD_PART_PUBLISHING && part->version + 1 == version;
 }
 
-/* The oldest, which is likely to be over first. The size is exact: a buffer is charged for its block. */
+/* Finds the oldest buffer, which is likely to be over first. The size must be equal, since a buffer is
+ * charged for its block. */
 struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t bytes)
 {
 	struct zd_buffer *buffer;
@@ -82,7 +83,7 @@ void zd_deferred_inherit(struct zd_engine *e, struct zd_buffer *former)
 	former->heir = NULL;
 	if (session)
 		zd_deferred_try(e, session);
-	zd_buffer_op_over(e, heir); /* if it was given up meanwhile, it waited for the former one alone */
+	zd_buffer_op_over(e, heir); /* an heir that was dropped has waited only for the former buffer */
 }
 
 void zd_deferred_published(struct zd_engine *e, struct zd_part *part)
@@ -102,9 +103,9 @@ void zd_deferred_published(struct zd_engine *e, struct zd_part *part)
 	}
 }
 
-/* ---- What does not come -------------------------------------------------------------------------------- */
+/* ---- Broken promises ----------------------------------------------------------------------------------- */
 
-/* The buffer is out of the session's queue: no copy into it begins. */
+/* Drops the transfer of a buffer that was removed from the session's queue. */
 static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_unit *unit = buffer->unit;
@@ -124,8 +125,7 @@ static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_buffer_op_over(e, buffer);
 }
 
-/* All of it, since its fences share timelines with what comes behind. Returns the timelines that were to
- * signal it. */
+/* Drops all transfers in the session's queue, since their fences share timelines. Returns these timelines. */
 static struct zd_timelines give_all_up(struct zd_engine *e, struct zd_session *session)
 {
 	struct zd_buffer_list queue = TAILQ_HEAD_INITIALIZER(queue);
@@ -193,7 +193,7 @@ static void check_signals(const struct zd_session *session)
 void zd_deferred_check(const struct zd_session *session)
 {
 	const struct zd_buffer *buffer = TAILQ_FIRST(&session->deferred);
-	if (buffer) /* else it would have begun */
+	if (buffer) /* otherwise its transfer would have begun */
 		zd_assert(buffer->former || !LIST_EMPTY(&buffer->awaits));
 	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
 		const struct zd_await *await;

@@ -3,17 +3,16 @@
  * plan_rail_gathers.c - the planner of gathers over several daemons, and of gathers by exchanges alone.
  *
  * An EXCHANGE on the rank's rail brings the shards of the ranks with its place in the other daemons, straight
- * into the buffer. The shards of this daemon's ranks are copied (plan_copies.c). What the rails of the other
- * local ranks bring is relayed: copied from those ranks' buffers, the Nth transfer of a unit from the Nth
- * (collective.h). Where all ranks are on one rail, its exchange brings everything.
+ * into the buffer. The shards of this daemon's ranks are copied (plan_copies.c). Shards that other local
+ * ranks receive over their rails are relayed: copied from these ranks' buffers, the Nth transfer of a unit
+ * from the Nth (collective.h). Where all ranks are on one rail, its exchange brings everything.
  *
  *   COPY of each local shard      EXCHANGE      RELAY from each other local rank, of each other node's shard
  *
- * A buffer is a relay source from the moment its transfer begins until all local ranks have copied from it,
- * and is watched for so long. Nothing is lost when a rank is far behind: the others wait for it only when
- * they want the memory back. The relays of one session out of one device run in the order of their fences.
- * They are events of other plans to which a relay is tied, so this file looks for the next ones that may run
- * (relays_try()).
+ * A buffer is a relay source, and stays allocated, from the beginning of its transfer until all local ranks
+ * have copied from it. Other ranks wait for a rank that is behind only when they need the memory. The relays
+ * of one session out of one device run in the order of their fences. A relay depends on events of other
+ * plans, so this file finds the next relays that may run (relays_try()).
  */
 #include <stdio.h>
 
@@ -28,7 +27,7 @@ const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *grou
 	return zd_gathers_are_collective(group) ? &zd_plan_rail_gathers : &zd_plan_copies;
 }
 
-/* The exchange brings all, the rank's own shard too. */
+/* Whether the exchange fills the whole buffer, the rank's own shard included. */
 static bool exchanges_all(const struct zd_group *group)
 {
 	return group->cluster->nccl_collectives || group->local_world_size == 1;
@@ -119,8 +118,8 @@ static void relay_fail(struct zd_engine *e, struct zd_session *session, struct z
 	zd_plan_fail(e, &buffer->plan, step, ZEROD_E_PEER_LOST, why);
 }
 
-/* Fails the buffer's relays that were not run. `rank`: only those from that rank, unless it is
- * ZD_PLAN_NOBODY. `keep_sourced`: not those whose source is there, since they can still be run. */
+/* Fails the buffer's relays that were not run: from `rank` only, unless `rank` is ZD_PLAN_NOBODY. With
+ * `keep_sourced`, relays whose source exists are kept, since they can still be run. */
 static void relays_fail(struct zd_engine *e, struct zd_session *session, struct zd_buffer *buffer,
                         uint32_t rank, bool keep_sourced, const char *why)
 {
@@ -260,7 +259,7 @@ static uint32_t max_steps(const struct zd_group *group)
 	return exchanges_all(group) ? 1 : local + 1 + (local - 1) * (group->cluster->nranks - 1);
 }
 
-/* One relay for each other local rank and each other node, in the order of nodes. */
+/* Adds a relay for each other local rank and each other node, in the order of nodes. */
 static void add_relays(struct zd_session *session, struct zd_buffer *buffer)
 {
 	const struct zd_group *group = buffer->unit->group;

@@ -67,7 +67,7 @@ static void step_failed(struct zd_engine *e, struct zd_plan *plan, struct zd_pla
 	/* Not the session that has taken its rank's place since. */
 	struct zd_session *session = zd_session_find(e, buffer->session);
 	buffer->stale = true;
-	/* Its streams wait, though the buffer may be released already; but a reset since has freed them. */
+	/* The session's streams may wait even for a released buffer; a reset since then has freed them. */
 	if (session && session->resets == buffer->resets) {
 		if (buffer->deferred)
 			zd_deferred_break(e, session); /* the fences behind this one's, on its timeline */

@@ -63,7 +63,7 @@ static void slot_enter(struct zd_bucket_slot *slot, struct zd_entry *entry)
 static void slot_advance(struct zd_engine *e, struct zd_bucket_slot *slot)
 {
 	struct zd_entry *entry;
-	if (slot->advancing) /* a caller's loop goes on with the queue */
+	if (slot->advancing) /* the loop of an outer call continues with the queue */
 		return;
 	slot->advancing = true;
 	while ((entry = TAILQ_FIRST(&slot->queue)) &&

@@ -49,7 +49,7 @@ static bool options_differ(const struct zd_meaning *a, const struct zd_meaning *
 	       a->prescale != b->prescale;
 }
 
-/* Could it be a rank's own: those options become this daemon's where it has none. */
+/* Whether the options are valid: a daemon that has no options copies these. */
 static bool options_valid(const struct zd_meaning *meaning)
 {
 	return (meaning->op == ZEROD_SUM || meaning->op == ZEROD_MEAN) &&
@@ -77,7 +77,7 @@ static int meanings_differ(const struct zd_slice *slice, const struct zd_meaning
 	        other->all_reduce ? ", all-reduced" : "", same ? "" : ", of another unit");
 }
 
-/* Do all on the rail mean the same; `options`: what those who contribute want, of them there are `*n`. */
+/* Compares the values of all ranks. *options: the options of the *n ranks that contribute. */
 int zd_meanings_check(const struct zd_slice *slice, const unsigned char *values, struct zd_meaning *options,
                       uint32_t *n, struct zd_err *err)
 {

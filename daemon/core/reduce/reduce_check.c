@@ -115,8 +115,8 @@ static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[
 	}
 }
 
-/* An entry that has no room yet holds a promise if its trainer was told of the place, and nothing of it is
- * read. */
+/* An entry whose place may not be written yet has a promise if its trainer was given the place, and is not
+ * READY. */
 static void check_room(const struct zd_entry *entry)
 {
 	const struct zd_bucket_slot *slot = entry->slot;
@@ -252,7 +252,8 @@ static void check_window(const struct zd_window *w)
 	zd_assert(!w->target || w->stage > 0 || w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED);
 }
 
-/* Its step was promised, and is not taken or not ended; nothing of it waits for a call. */
+/* The step of a closing window was promised, and is not taken or not ended. No part of it waits for a
+ * call. */
 static void check_closing(const struct zd_window *w)
 {
 	zd_assert(!w->mr->member->group->cluster && !w->failure.abandoned);
@@ -289,7 +290,7 @@ static void check_member(const struct zd_member *member)
 		nbuckets++;
 		nentries += HASH_COUNT(bucket->entries);
 		check_bucket(bucket, &placed, &unsubmitted);
-		/* Outside of a backward nothing is held but for abandoned entries. */
+		/* Outside of a backward only abandoned entries have memory. */
 		for (uint32_t i = 0; i < bucket->nslots && idle; i++)
 			zd_assert(!bucket->slots[i].storage || bucket->slots[i].live > 0);
 	}

@@ -416,7 +416,7 @@ static void fill_result(struct zd_engine *e, const struct zd_step_result *result
 	e->reply.u.step_begin.abandoned_rank = result->failure.rank;
 }
 
-/* Whether the rank's closing window has a step that is still to be taken. */
+/* Whether the rank's closing window has a step that is not taken yet. */
 static bool follows_another(const struct zd_window *w)
 {
 	const struct zd_window *closing = w->mr->closing;
@@ -644,7 +644,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	return 0;
 }
 
-/* Waits while the target is promised, since it is still to be written. Steps end in order. */
+/* Waits while the target is promised, since sums may still write it. Steps end in order. */
 static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_fence_list fences = {req->u.release.nfences, req->u.release.fences};

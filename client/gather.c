@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gather.c - asking for gathered buffers. How they are waited for: wait.c, how they are given back:
- * release.c. */
+/* gather.c - requests for gathered buffers. Waits are in wait.c, releases in release.c. */
 #include "client/client.h"
 #include "client/options.h"
 

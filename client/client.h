@@ -153,8 +153,8 @@ uint64_t zc_thread_serial(void);
 /* Begins a public function, as does zc_enter_quietly(). Errors: INVALID for NULL, FORKED, the status with
  * which the connection broke, or the failure of a detached request that no call has reported yet. */
 int zc_enter(struct zerod_client *client, struct zd_err **err) __attribute__((warn_unused_result));
-/* The same without failures of detached requests: for calls that end or free something, for calls on streams
- * alone, and inside the library. */
+/* Does the same without reporting failures of detached requests: for calls that end or free an object, for
+ * calls on streams alone, and inside the library. */
 int zc_enter_quietly(const struct zerod_client *client, struct zd_err **err)
         __attribute__((warn_unused_result));
 /* Returns the reason for the connection's end, as far as it has been read. */

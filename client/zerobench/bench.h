@@ -104,31 +104,32 @@ struct zd_team;
 struct zd_member {
 	struct zd_team *team;
 	unsigned index;
-	struct zd_err *err; /* in shared memory; told by the parent when the member fails */
+	struct zd_err *err; /* in shared memory; reported by the parent when the member fails */
 };
 
-/* Zeroed memory that members forked later share with the parent; NULL and SYSTEM in `err` when there is
- * none. */
+/* Allocates zeroed memory, which members that are forked later share with the parent; NULL, and SYSTEM in
+ * `err`, on failure. */
 void *zd_shared_new(size_t bytes, struct zd_err *err);
 void zd_shared_free(void *shared, size_t bytes);
 
 /*
  * Forks `count` members, each of which runs fn(member, arg) and ends; returns when all have. When one fails
- * or dies, or when the program is interrupted, the others are killed at once: nobody waits at a barrier for
- * the dead.
+ * or dies, or when the program is interrupted, the other members are killed at once, so that none waits
+ * at a barrier for a dead one.
  */
 int zd_team_run(unsigned count, int (*fn)(struct zd_member *member, void *arg), void *arg, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* Waits for all members of the team. */
 void zd_member_barrier(const struct zd_member *member);
-/* `status` of a call of libzerod; a failure is put into the member's error with the call's name. */
+/* Returns `status`, the result of a call of libzerod. A failure is stored in the member's error with the
+ * call's name. */
 int zd_member_check(const struct zd_member *member, int status, const zerod_client *client, const char *call)
         __attribute__((warn_unused_result));
 
-/* SIGINT, SIGTERM, SIGHUP and SIGPIPE from now on end the measurement, so that everything is tidied up. */
+/* Makes SIGINT, SIGTERM, SIGHUP and SIGPIPE end the measurement in order, with all resources freed. */
 void zd_bench_catch_signals(void);
-/* In a child, after fork(): it ends when the parent says so. */
+/* Makes a child process, after fork(), end when its parent requests it. */
 void zd_bench_child_signals(void);
 bool zd_bench_interrupted(void);
 
@@ -180,11 +181,11 @@ struct zd_crew;
 
 int zd_crew_new(unsigned nthreads, void (*work)(unsigned thread, void *arg), void *arg, struct zd_crew **crew,
                 struct zd_err *err) __attribute__((warn_unused_result));
-/* Every thread works once; from the first one's start to the last one's end. */
+/* Runs work() once on every thread; *span is from the first start to the last end. */
 void zd_crew_round(struct zd_crew *crew, struct zd_interval *span);
 void zd_crew_free(struct zd_crew *crew);
 
-/* A shared mapping of a memfd, such as the host backend's segments are. */
+/* Makes a shared mapping of a memfd, like the host backend's segments. */
 int zd_map_memfd(uint64_t bytes, void **data, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- Ranks and a baseline in rounds (rounds.c) --------------------------------------------------------- */
@@ -283,11 +284,11 @@ int zd_bench_gather(struct zd_bench *bench, struct zd_err *err) __attribute__((w
 int zd_bench_reduce(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_bench_rpc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_bench_alloc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
-/* On GPUs (cuda_run.c). */
+/* Measures on GPUs (cuda_run.c). */
 int zd_bench_cuda(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 /* Counts the GPUs, without making this process one that uses CUDA. */
 int zd_bench_count_gpus(uint32_t *count, struct zd_err *err) __attribute__((warn_unused_result));
-/* On emulated devices (op_step.c). */
+/* Measures steps on emulated devices (op_step.c). */
 int zd_bench_step(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 /* Uses two daemons of its own. */
 int zd_bench_scale(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));

@@ -178,7 +178,7 @@ void zd_cuda_note(const struct zd_cuda_trainer *trainer, uint32_t iteration,
                   const uint64_t took_ns[ZD_CUDA_CALLS + 1]);
 /* Makes a row of the size, when all its times are recorded. */
 void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t wrong);
-/* CPU times, the batch, gathers without pause (cuda_costs.c). */
+/* Measures CPU times, batches, and gathers without pause (cuda_costs.c). */
 int zd_cuda_costs(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 /* Measures the share of the GPU that the kernels of a reduction hold, zerod's and NCCL's, where CUPTI is
  * installed (cuda_reduce.c). */
@@ -220,7 +220,7 @@ int zd_cuda_words_check(struct zd_cuda_trainer *trainer, const struct zd_cuda_un
 int zd_cuda_words_spoil(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
                         uint64_t seed, bool own_too) __attribute__((warn_unused_result));
 
-/* For each size of the options, in elements; the same in all processes. */
+/* Calls fn for each size of the options, in elements; the same in all processes. */
 int zd_cuda_each_size(const struct zd_cuda_run *run, int (*fn)(void *arg, uint64_t numel), void *arg)
         __attribute__((warn_unused_result));
 

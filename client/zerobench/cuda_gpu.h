@@ -31,17 +31,18 @@ struct zd_gpu {
 	zd_cu_ptr marks_at;
 };
 
-/* `name` is a UUID as the daemon gives it. Errors: NOT_FOUND (lists what this process sees), DEVICE. */
+/* Opens the GPU with the UUID `name`, as the daemon reports it. Errors: NOT_FOUND (with the GPUs that this
+ * process sees), DEVICE. */
 int zd_gpu_open(struct zd_gpu *gpu, const char *name, struct zd_err *err) __attribute__((warn_unused_result));
-/* The GPU with this number. */
+/* Opens the GPU with this number. */
 int zd_gpu_open_ordinal(struct zd_gpu *gpu, int ordinal, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* A zeroed struct is allowed. */
+/* Closes the GPU. A zeroed struct is allowed. */
 void zd_gpu_close(struct zd_gpu *gpu);
-/* The context current for another thread too. */
+/* Makes the context current for another thread. */
 int zd_gpu_enter(const struct zd_gpu *gpu, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* How many there are, and their UUIDs, asked in a child so that the caller may still fork. */
+/* The number of GPUs and their UUIDs, read by a child process so that the caller may still fork. */
 struct zd_gpu_list {
 	uint32_t count;
 	char names[ZD_GPU_MAX][ZD_CUDA_UUID_TEXT];
@@ -49,11 +50,11 @@ struct zd_gpu_list {
 };
 int zd_gpu_list(struct zd_gpu_list *list, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* Another non-blocking stream. */
+/* Creates another non-blocking stream. */
 int zd_gpu_stream(const struct zd_gpu *gpu, bool high_priority, struct CUstream_st **stream,
                   struct zd_err *err) __attribute__((warn_unused_result));
 
-/* `value` is stored in the mark when the stream comes to it. */
+/* Appends a store of `value` into the mark to the stream. */
 int zd_gpu_mark(const struct zd_gpu *gpu, struct CUstream_st *stream, unsigned mark, uint64_t value,
                 struct zd_err *err) __attribute__((warn_unused_result));
 /* Spins until the mark has reached `value`. DEADLINE after 30 s, DEVICE when the stream has failed
@@ -94,7 +95,7 @@ struct zd_library_function {
 	const char *name;
 	size_t offset; /* of the pointer in the caller's table */
 };
-/* UNSUPPORTED names the function that is missing. */
+/* Finds the functions. Errors: UNSUPPORTED, with the name of a missing function. */
 int zd_library_functions(void *library, const char *where, const struct zd_library_function *functions,
                          size_t count, void *table, struct zd_err *err) __attribute__((warn_unused_result));
 
@@ -164,10 +165,10 @@ int zd_nccl_rank_all_reduce(const struct zd_nccl_rank *rank, zd_cu_ptr gradients
 int zd_nccl_rank_reduce_scatter(const struct zd_nccl_rank *rank, zd_cu_ptr gradients, zd_cu_ptr slice,
                                 uint64_t numel, enum zerod_dtype dtype, struct CUstream_st *stream,
                                 struct zd_err *err) __attribute__((warn_unused_result));
-/* NULL is allowed. */
+/* Frees the communicator; NULL is allowed. */
 void zd_nccl_rank_free(struct zd_nccl_rank *rank);
 
-/* ---- What kernels hold of the GPU (cuda_profile.c) ----------------------------------------------------- */
+/* ---- The GPU's share of kernels (cuda_profile.c) ------------------------------------------------------- */
 
 /* Begins to record all kernels of this process by CUPTI, which makes kernels somewhat slower. Errors:
  * NOT_FOUND if there is no CUPTI, UNSUPPORTED with its text. */

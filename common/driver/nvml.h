@@ -19,7 +19,7 @@ struct zd_nvml;
 
 /* Loads libnvidia-ml.so.1 and initialises it. Errors: NOT_FOUND, DEVICE with NVML's words. */
 int zd_nvml_open(struct zd_nvml **nvml, struct zd_err *err) __attribute__((warn_unused_result));
-/* NULL is allowed. */
+/* Closes NVML; NULL is allowed. */
 void zd_nvml_close(struct zd_nvml *nvml);
 
 /* Returns whether the process is listed as using the GPU (named "GPU-..."): 1, 0, or a status. A process that

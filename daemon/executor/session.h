@@ -56,7 +56,7 @@ void zd_backend_session_end(struct zd_backend_session *session);
 /* Reads a counter of the client page with acquire order. */
 uint64_t zd_backend_session_counter(struct zd_backend_session *session, uint32_t timeline);
 /*
- * Both store a counter of the daemon page with release order, and wake its waiters. Only one thread may store
+ * Store a counter of the daemon page with release order, and wake its waiters. Only one thread may store
  * into a timeline. zd_backend_session_signal() leaves an aborted timeline as it is; zd_backend_session_set()
  * overwrites the abort.
  */

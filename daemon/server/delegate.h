@@ -52,7 +52,7 @@ struct zd_delegate_session {
 };
 
 void zd_delegates_init(struct zd_delegates *delegates, struct zd_bridge *bridge);
-/* Must be called after the engine was freed. */
+/* Frees the object. Called after the engine was freed. */
 void zd_delegates_deinit(struct zd_delegates *delegates);
 
 /* Makes a session's channel and result page. Both descriptors are for the client; the caller owns them.

@@ -164,8 +164,8 @@ struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id);
 /* Stores the value into the session's daemon page, by the executor of the timeline's device. */
 void zd_session_signal(struct zd_engine *e, const struct zd_session *session, uint32_t timeline,
                        uint64_t value);
-/* An operation that signals the timeline has failed: aborts the timeline, which frees the streams that wait
- * for it, and marks the session POISONED. */
+/* Aborts a timeline after the failure of an operation that signals it. This frees the streams that wait for
+ * the timeline, and marks the session POISONED. */
 void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t timeline);
 int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -190,7 +190,7 @@ int zd_group_check(const struct zd_group *group, struct zd_err *err) __attribute
 /* Returns PEER_LOST, with the ranks that were lost since generation `since` of the group. */
 int zd_group_tell(const struct zd_group *group, uint64_t since, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Returns the same error once after each loss, unless the member's session has been told. */
+/* Returns PEER_LOST once after each loss that the member's session has not been told of. */
 int zd_member_tell(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
 /* Combines zd_group_check() and zd_member_tell(), for the begin of a request. */
 int zd_member_enter(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));

@@ -68,7 +68,7 @@ struct zd_cuda_copy_stream {
 	struct zd_cuda_inflight_copy ring[ZD_CUDA_INFLIGHT_COPIES];
 };
 
-/* On failure there is nothing to deinit. Errors: NO_MEMORY, DEVICE. */
+/* Creates the stream. On failure there is nothing to deinit. Errors: NO_MEMORY, DEVICE. */
 int zd_cuda_copy_stream_init(struct zd_cuda_copy_stream *stream, struct zd_cuda_devices *devices,
                              uint32_t device, uint64_t inflight_limit_bytes, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -75,8 +75,8 @@ static inline bool zd_cuda_device_failed(const struct zd_cuda_device *device)
 {
 	return atomic_load_explicit(&device->failed, memory_order_acquire);
 }
-/* For a device that has failed: sets `err` to DEVICE with the device's name and the first error's text, and
- * returns DEVICE. */
+/* Returns DEVICE for a device that has failed, and sets `err` to the device's name and the first error's
+ * text. */
 int zd_cuda_device_failure(struct zd_cuda_device *device, struct zd_err *err);
 /* Returns whether the device has failed, and then copies the reason to `why`. */
 bool zd_cuda_device_why(struct zd_cuda_device *device, char why[ZD_FAILURE_TEXT]);

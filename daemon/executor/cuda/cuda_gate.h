@@ -31,7 +31,7 @@ struct zd_cuda_gate {
 };
 
 void zd_cuda_gate_init(struct zd_cuda_gate *gate);
-/* `running` and `freeing` must be 0. */
+/* Destroys the gate, whose counts must be 0. */
 void zd_cuda_gate_deinit(struct zd_cuda_gate *gate);
 
 /* Called before a launch. False: a thread is freeing memory; the caller retries. */

@@ -19,8 +19,8 @@ struct zd_cuda_local_copy {
 	struct zd_cuda_peer_bounce bounce;
 };
 
-/* The device's context is current, here and below. On failure there is nothing to deinit. Errors: NO_MEMORY,
- * DEVICE. */
+/* Creates the streams. The device's context is current, here and below. On failure there is nothing to
+ * deinit. Errors: NO_MEMORY, DEVICE. */
 int zd_cuda_local_copy_init(struct zd_cuda_local_copy *local, struct zd_cuda_devices *devices,
                             uint32_t device, struct zd_err *err) __attribute__((warn_unused_result));
 /* Frees both streams, on which nothing may be in progress. */

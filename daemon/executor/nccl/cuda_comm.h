@@ -54,7 +54,8 @@ enum zd_cuda_comm_state {
  */
 #define ZD_CUDA_COMM_QUEUES 2u
 #define ZD_CUDA_COMM_BLOCKS 16u
-/* Both return at least 1. */
+/* Return the blocks of a communicator's kernels, and the number of communicators in a queue. Both at least
+ * 1. */
 uint32_t zd_cuda_comm_blocks(const struct zd_cuda_device *device);
 uint32_t zd_cuda_comm_room(const struct zd_cuda_device *device);
 
@@ -135,7 +136,7 @@ void zd_cuda_comm_free(struct zd_cuda_comm *comm);
 bool zd_cuda_comm_has_parted(struct zd_cuda_comm *comm);
 /* Updates the state: to READY, to FAILED (with the reason, or at the deadline), or to ENDED. */
 void zd_cuda_comm_poll(struct zd_cuda_comm *comm, uint64_t now_ns);
-/* Both abort the communicator and record the reason, unless it has failed, was aborted or has ended. The
+/* Abort the communicator and record the reason, unless it has failed, was aborted or has ended. The
  * device's other communicators are not affected. The other ranks are not notified. */
 void zd_cuda_comm_fail(struct zd_cuda_comm *comm, const struct zd_err *why);
 void zd_cuda_comm_abort(struct zd_cuda_comm *comm, const char *why);
@@ -152,7 +153,7 @@ static inline bool zd_cuda_comm_lives(const struct zd_cuda_comm *comm)
 	return comm->state == ZD_CUDA_COMM_CONNECTING || comm->state == ZD_CUDA_COMM_READY;
 }
 
-/* "CONNECTING", ... */
+/* Returns "CONNECTING", ... */
 const char *zd_cuda_comm_state_name(const struct zd_cuda_comm *comm);
 
 /* ---- For READY communicators --------------------------------------------------------------------------- */

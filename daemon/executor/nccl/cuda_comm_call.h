@@ -49,8 +49,8 @@ int zd_cuda_comm_call_check(const struct zd_cuda_comm_call *call, uint32_t nrank
         __attribute__((warn_unused_result));
 
 #define ZD_CUDA_COMM_TEXT 192
-/* "17th operation all_gather of 1048576 bfloat16 (gather of 'h.3')": `number` counts the operations of the
- * rank. Returns `text`. */
+/* Writes "17th operation all_gather of 1048576 bfloat16 (gather of 'h.3')": `number` counts the operations of
+ * the rank. Returns `text`. */
 const char *zd_cuda_comm_call_text(const struct zd_cuda_comm_call *call, uint64_t number,
                                    char text[ZD_CUDA_COMM_TEXT]);
 

@@ -53,7 +53,7 @@ struct zd_cuda_comm_local_ranks {
 };
 
 void zd_cuda_comm_local_ranks_init(struct zd_cuda_comm_local_ranks *local_ranks);
-/* Both lists must be empty. */
+/* Frees the table, whose lists must be empty. */
 void zd_cuda_comm_local_ranks_deinit(struct zd_cuda_comm_local_ranks *local_ranks);
 
 /* Adds the rank. Errors: EXISTS when the rank is in the table already, or another rank of the communicator is
@@ -80,18 +80,18 @@ bool zd_cuda_comm_local_ranks_are_used(struct zd_cuda_comm_local_ranks *local_ra
                                        const struct zd_cuda_comm_id *ids, uint32_t count);
 
 #define ZD_CUDA_COMM_RANKS_TEXT 200
-/* "ranks 0 and 2": the communicator's ranks that are in this daemon. Returns `text`. */
+/* Writes the communicator's ranks that are in this daemon: "ranks 0 and 2". Returns `text`. */
 const char *zd_cuda_comm_local_ranks_text(struct zd_cuda_comm_local_ranks *local_ranks,
                                           const struct zd_cuda_comm_rank *rank,
                                           char text[ZD_CUDA_COMM_RANKS_TEXT]);
 
-/* The same for the ranks that are not in this daemon. */
+/* Writes the ranks that are not in this daemon. */
 const char *zd_cuda_comm_local_ranks_absent(struct zd_cuda_comm_local_ranks *local_ranks,
                                             const struct zd_cuda_comm_rank *rank,
                                             char text[ZD_CUDA_COMM_RANKS_TEXT]);
 
-/* "rank 3", "ranks 1 and 3", "ranks 0, 2 and 3": the communicator's ranks for which `is` returns true. A long
- * list ends with the number of further ranks. "" if there is none. Returns `text`. */
+/* Writes the communicator's ranks for which `is` returns true: "rank 3", "ranks 0, 2 and 3". A long list ends
+ * with the number of further ranks. "" if there is none. Returns `text`. */
 const char *zd_cuda_comm_ranks_text(const struct zd_cuda_comm_rank *self,
                                     bool (*is)(const void *arg, uint32_t rank), const void *arg,
                                     char text[ZD_CUDA_COMM_RANKS_TEXT]);

@@ -63,7 +63,7 @@ struct zd_cuda_comm_queue {
 };
 
 void zd_cuda_comm_queue_init(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_home *home);
-/* All communicators must have been removed. */
+/* Frees the queue, from which all communicators must have been removed. */
 void zd_cuda_comm_queue_deinit(struct zd_cuda_comm_queue *queue);
 
 /* Returns whether there is no room for another communicator. A communicator that is ending counts until NCCL

@@ -49,7 +49,7 @@ struct zd_cuda_comms {
 	bool stopping;                               /* communicators are freed as soon as they are over */
 };
 
-/* `settings` must outlive `comms`. */
+/* Initialises the object. `settings` must outlive `comms`. */
 void zd_cuda_comms_init(struct zd_cuda_comms *comms, struct zd_cuda_device *device,
                         const struct zd_cuda_comm_settings *settings);
 /* Frees the object. No task may be in progress. */

@@ -2,9 +2,9 @@
 /*
  * accumulate.c - several gradients of one unit that a rank adds up in one entry.
  *
- * The daemon knows one reservation and one submit of the entry. Between the two the client keeps the fences
- * of all streams that have written it; the end of the backward sends the submit, with them, before its own
- * request. Until then the entry holds its slot as any entry that is reserved and not submitted.
+ * The daemon sees one reservation and one submit of the entry. Between the two the client keeps the fences of
+ * all streams that have written the entry. The end of the backward sends the submit with these fences before
+ * its own request. Until then the entry occupies its slot like any entry that is reserved and not submitted.
  */
 #include "client/client.h"
 #include "client/options.h"
@@ -108,7 +108,7 @@ int zc_accumulation_add(struct zerod_client *client, struct zc_reserved *given,
 	if (rc)
 		return rc;
 	if (sending->ticket) {
-		op = zc_ticket_new_other(client, sending->type, NULL, sending->unit, 0, err);
+		op = zc_op_new_other(client, sending->type, NULL, sending->unit, 0, err);
 		if (!op)
 			return ZEROD_E_SYSTEM;
 	}
@@ -124,7 +124,8 @@ int zc_accumulation_add(struct zerod_client *client, struct zc_reserved *given,
 
 /* ---- The end of the backward --------------------------------------------------------------------------- */
 
-/* One that no gradient is being added to; a reservation that is open is the daemon's to refuse. */
+/* Returns an entry to which no gradient is being added. For other entries, the daemon rejects the end of the
+ * backward. */
 static struct zc_reserved *find_closed(const struct zerod_group *group, struct zerod_bucket **bucket)
 {
 	struct zc_reserved *given;
@@ -201,7 +202,7 @@ int zc_accumulations_submit(struct zerod_group *group, struct zd_err *err)
 
 	pthread_mutex_lock(&client->lock);
 	while (!rc && (given = find_closed(group, &bucket))) {
-		given->sum->open = true; /* nobody else sends it */
+		given->sum->open = true; /* no other call sends it */
 		pthread_mutex_unlock(&client->lock);
 		rc = submit_sum(client, bucket, given, err);
 		pthread_mutex_lock(&client->lock);

@@ -13,7 +13,7 @@ static int post(struct zerod_client *client, Zd__Request *request, zerod_ticket 
 
 	if (rc)
 		return rc;
-	op = zc_ticket_new_other(client, &barrier_ticket, NULL, NULL, request->deadline_ms, err);
+	op = zc_op_new_other(client, &barrier_ticket, NULL, NULL, request->deadline_ms, err);
 	if (!op) {
 		pthread_mutex_lock(&client->lock);
 		zc_outstanding_return(client, 1);

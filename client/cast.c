@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cast.c - from the dtype of a source to that of a unit, on the CPU.
+ * cast.c - converts elements from the dtype of a source to that of a unit, on the CPU.
  *
- * A block of elements is widened to float32, and then narrowed, each step a plain loop over arrays in the
- * first cache, which compilers vectorise. GPUs do the same to each element (kernels/kernels.cu).
+ * A block of elements is widened to float32 and then narrowed, each in a plain loop over arrays in the L1
+ * cache, which compilers vectorise. GPUs do the same to each element (kernels/kernels.cu).
  */
 #include "client/cast.h"
 

@@ -17,7 +17,8 @@ struct zc_conversion {
 	uint64_t numel;
 };
 
-/* float32, float16 and bfloat16 to every floating dtype, and each dtype to itself. */
+/* Whether the pair is supported: float32, float16 and bfloat16 to every floating dtype, and each dtype to
+ * itself. */
 bool zc_cast_supported(enum zerod_dtype from, enum zerod_dtype to);
 
 /*
@@ -28,7 +29,7 @@ bool zc_cast_supported(enum zerod_dtype from, enum zerod_dtype to);
  */
 void zc_cast(enum zerod_dtype from, const void *source, enum zerod_dtype to, void *target, uint64_t numel);
 
-/* target = target + source, in float32, rounded as above; float dtypes. */
+/* Adds `source` to `target`, in float32, rounded as above; for float dtypes. */
 void zc_add(enum zerod_dtype dtype, const void *source, void *target, uint64_t numel);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * client.c - a connection from zerod_connect() to zerod_close().
  *
- * A forked child shares its parent's socket and has none of its threads. It is told apart by a generation
- * that pthread_atfork counts up in the child, which is cheaper to look at than getpid(), and it touches
- * neither the socket nor a lock.
+ * A forked child shares its parent's socket and has none of its threads. The library detects a child by a
+ * generation that pthread_atfork increments in the child, which is cheaper than getpid(). In the child it
+ * uses neither the socket nor a lock.
  */
 #include "client/client.h"
 
@@ -193,7 +193,8 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 	return client;
 }
 
-/* With no other thread about. Handles first, since they hold units and tickets. */
+/* Frees the client, which no other thread uses. Handles are freed first, since they refer to units and
+ * tickets. */
 static void free_objects(struct zerod_client *client)
 {
 	struct zerod_group *group;
@@ -240,8 +241,8 @@ static void free_client(struct zerod_client *client)
 	free(client);
 }
 
-/* A daemon of GPUs keeps what a session had until the process has gone, unless it hears that nothing uses it
- * any more. */
+/* A daemon of GPUs keeps a session's memory until the process has ended, unless the client reports that
+ * nothing uses the memory any more. */
 static void say_goodbye(struct zerod_client *client)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
@@ -263,7 +264,7 @@ void zerod_close(zerod_client *client)
 	if (!client)
 		return;
 	if (is_forked(client))
-		client->strict = false; /* a child's views are what they were at the fork */
+		client->strict = false; /* a child's views stay as they were at the fork */
 	while ((stream = LIST_FIRST(&client->streams))) {
 		if (is_forked(client))
 			zc_stream_forget(stream);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client.h - the client: a connection to a daemon, with all that the library knows of it.
+ * client.h - the client: a connection to a daemon, and the library's state of it.
  *
  * Locks, in the order in which they nest: a client's send_lock, its copy_lock, its cuda_lock, its lock, a
  * stream's lock, the client's page_lock. The library holds none of them while a function of the caller runs.
@@ -70,7 +70,7 @@ struct zc_worker {
 struct zerod_client {
 	/* Set by zerod_connect(), then fixed. */
 	struct zd_endpoint endpoint; /* the holder of send_lock sends, the `reading` thread receives */
-	struct zd_rings *rings;      /* beside it, and beside the worker's; NULL: none */
+	struct zd_rings *rings;      /* of this endpoint and the worker's; NULL: none */
 	uint64_t serial; /* identifies this client for ever: threads keep their error texts under it */
 	unsigned fork_generation;
 	uint32_t deadline_ms;
@@ -115,7 +115,7 @@ struct zerod_client {
 	struct zc_detached detached;
 
 	bool reading;        /* a thread reads the socket */
-	bool naps;           /* it waits for a call's answer: it naps before it sleeps */
+	bool naps;           /* the reader waits for a call's answer: it naps before it sleeps */
 	struct zd_spin spin; /* the reader's */
 	struct zc_waiter_queue waiters;
 	struct zc_packet *spare_packet;
@@ -137,30 +137,30 @@ struct zerod_client {
 	uint32_t nlent; /* units whose place in a target this client may access (target.c) */
 	LIST_HEAD(, zc_lease) scope_leases; /* of all units */
 	bool timeline_used[ZEROD_MAX_STREAMS];
-	uint64_t timeline_value[ZEROD_MAX_STREAMS]; /* last used: the next stream counts on from it */
+	uint64_t timeline_value[ZEROD_MAX_STREAMS]; /* last used; the next stream continues from there */
 };
 
 /* ---- errors.c ------------------------------------------------------------------------------------------ */
 
-/* The calling thread's last error on the client (NULL: on none). Never NULL; valid until the thread's next
- * zc_err() for another client. */
+/* Returns the calling thread's last error on the client (NULL: on none). Never NULL; valid until the thread's
+ * next zc_err() for another client. */
 struct zd_err *zc_err(const struct zerod_client *client);
-/* A number of the calling thread that no other thread ever has. */
+/* Returns a number of the calling thread that no other thread ever has. */
 uint64_t zc_thread_serial(void);
 
 /* ---- client.c ------------------------------------------------------------------------------------------ */
 
-/* Every public function begins with one of these two. Errors: INVALID for NULL, FORKED, the status with which
- * the connection broke, or the failure of a detached request that no call has reported yet. */
+/* Begins a public function, as does zc_enter_quietly(). Errors: INVALID for NULL, FORKED, the status with
+ * which the connection broke, or the failure of a detached request that no call has reported yet. */
 int zc_enter(struct zerod_client *client, struct zd_err **err) __attribute__((warn_unused_result));
-/* The same without failures of detached requests: for calls that end or free something, for calls on streams
- * alone, and inside the library. */
+/* Does the same without reporting failures of detached requests: for calls that end or free an object, for
+ * calls on streams alone, and inside the library. */
 int zc_enter_quietly(const struct zerod_client *client, struct zd_err **err)
         __attribute__((warn_unused_result));
 /* Returns the reason for the connection's end, as far as it has been read. */
 int zc_say_lost(const struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
-/* POISONED when an abort has freed a wait of this session; the connection's status if its end has freed the
- * wait. */
+/* Returns POISONED if an abort has freed a wait of this session; the connection's status if the connection's
+ * end has freed the wait. */
 int zc_check_poison(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 
 #endif

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * collectives.c - groups that span daemons, or leave all to NCCL: what their options must hold, and the ids
- * by which their ranks meet.
+ * collectives.c - groups that span daemons, or use NCCL for all collectives: checks of their options, and the
+ * ids by which their ranks connect.
  *
- * A struct zerod_unique_id holds the ids of as many communicators as the group needs, one behind the other,
- * and zeros behind them; no id is all zeros. Where they are too few, the group was meant to have fewer local
- * ranks.
+ * A struct zerod_unique_id holds the ids of as many communicators as the group needs, followed by zeros; no
+ * id is all zeros. If there are too few ids, they were made for a group with fewer local ranks.
  */
 #include "client/client.h"
 #include "client/options.h"
@@ -34,7 +33,7 @@ static bool spans(const struct zerod_group_options *options)
 	return options->local_world_size < options->world_size;
 }
 
-/* All ranks meet in one communicator, or those with the same local rank in theirs. */
+/* All ranks connect in one communicator, or the ranks with the same local rank in one each. */
 static uint32_t ids_needed(const struct zerod_group_options *options)
 {
 	uint32_t rails = options->collectives == ZEROD_COLLECTIVES_NCCL ? 1 : options->local_world_size;

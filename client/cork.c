@@ -2,10 +2,10 @@
 /*
  * cork.c - batches: requests that a thread collects and sends together.
  *
- * A batch belongs to one thread of one client, and only that thread fills and sends it. Requests go out in
+ * A batch belongs to one thread of one client, and only that thread fills and sends it. Requests are sent in
  * the order of the thread's calls: a call that waits for its answer is the last of the batch, in the same
- * packet if it fits. A batch
- * whose thread ended without uncorking is freed with the client; its tickets are never answered.
+ * packet if it fits. A batch whose thread ended without uncorking is freed with the client; its tickets are
+ * never answered.
  */
 #include "client/client.h"
 

@@ -19,28 +19,28 @@ struct zc_fence_args;
 /* ---- cuda_device.c ------------------------------------------------------------------------------------- */
 
 /*
- * Call this before a request about memory on the daemon's device, without a lock. NOT_FOUND when this process
- * does not see that GPU (the text lists those that it sees) or there is no driver; UNSUPPORTED, DEVICE.
+ * Opens the daemon's device for this process. Called before a request about memory on the device, without a
+ * lock. Errors: NOT_FOUND if this process does not see that GPU (the text lists the GPUs that it sees) or
+ * there is no driver; UNSUPPORTED, DEVICE.
  */
 int zc_cuda_join(struct zerod_client *client, uint32_t device, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Ends the use of GPUs: none of the library's work is left in a GPU's stream, segments are unmapped, contexts
- * released. Without a lock; no stream has a handle any more. False: a GPU may still use the daemon's
- * memory. */
+/* Ends the use of GPUs: waits for the library's work, unmaps the segments and releases the contexts. Without
+ * a lock; no stream has a handle any more. False: a GPU may still use the daemon's memory. */
 bool zc_cuda_close(struct zerod_client *client) __attribute__((warn_unused_result));
-/* In a forked child: frees the memory without a call of the driver. */
+/* Frees the memory in a forked child, without a call of the driver. */
 void zc_cuda_forget(struct zerod_client *client);
 
 /* ---- cuda_segment.c ------------------------------------------------------------------------------------ */
 
-/* With the lock: imports and maps the segment, readable and writable by its own GPU. PROTOCOL when the
- * descriptor is no GPU memory, or the segment's device was not joined. */
+/* Imports and maps the segment, readable and writable by its own GPU. PROTOCOL if the descriptor is not GPU
+ * memory, or the segment's device was not joined. With the lock. */
 int zc_cuda_segment_map(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* With the lock and page_lock: nothing uses the segment's memory any more. */
+/* Unmaps a segment whose memory nothing uses any more. With the lock and page_lock. */
 void zc_cuda_segment_unmap(struct zerod_client *client, struct zc_segment *segment);
-/* With page_lock: grants its GPU access to a mapped segment, or revokes it. The segment keeps its content. */
+/* Grants or revokes the GPU's access to a mapped segment, which keeps its content. With page_lock. */
 int zc_cuda_segment_protect(struct zerod_client *client, const struct zc_segment *segment, bool open,
                             struct zd_err *err) __attribute__((warn_unused_result));
 
@@ -56,20 +56,20 @@ struct zc_copy {
 	struct zc_fence copied;                 /* on the client's page; set once the copy is enqueued */
 };
 
-/* With the lock: 0, or UNSUPPORTED with the reason why the GPU of a mapped segment converts nothing. */
+/* Returns 0, or UNSUPPORTED with the reason why the GPU of a mapped segment cannot convert. With the lock. */
 int zc_cuda_converts(const struct zc_segment *segment, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With the lock: enqueues copies on the library's streams, and one fence behind the copies of each GPU. After
- * an error all copies count as not made. */
+/* Enqueues copies on the library's streams, and a fence behind the copies of each GPU. After an error all
+ * copies count as not made. With the lock. */
 int zc_cuda_copy(struct zerod_client *client, struct zc_copy *copies, unsigned count, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Without a lock: blocks the calling thread until the copies, or every copy, have ended. Copies of the
- * caller's streams may take as long as what is before them there: DEADLINE. */
+/* Block the calling thread until these copies, or all copies, have ended, without a lock. Copies in the
+ * caller's streams may wait for other work in these streams: DEADLINE. */
 int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *copied, uint64_t deadline_ns,
                         struct zd_err *err) __attribute__((warn_unused_result));
 int zc_cuda_copies_finish(struct zerod_client *client, uint64_t deadline_ns, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With or without the lock: adds a fence for each GPU on which copies have not ended. */
+/* Adds a fence for each GPU on which copies have not ended. With or without the lock. */
 int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
 
@@ -90,26 +90,26 @@ struct zc_offloaded_sum {
 };
 
 /*
- * Without a lock, on the worker's thread: begins the sum. *fence, on the client's page, passes when the sum
- * and its result are complete. After a failure no part of it runs; with *launched a part has run, and the
- * target may have been written.
+ * Begins the sum, on the worker's thread, without a lock. *fence, on the client's page, passes when the sum
+ * and its result are complete. After a failure no part of the sum runs; with *launched a part has run, and
+ * the target may have been written.
  */
 int zc_cuda_offloaded_sum(struct zerod_client *client, const struct zc_offloaded_sum *sum,
                           struct zc_fence *fence, bool *launched, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* On the worker's thread: are there sums that have not ended? */
+/* Whether there are sums that have not ended. On the worker's thread. */
 bool zc_cuda_offloaded_sums_are_open(const struct zerod_client *client);
-/* Without a lock, on the worker's thread: DEVICE when a sum never will end, because its GPU's context is
- * lost. */
+/* Returns DEVICE if a sum will never end because its GPU's context is lost. On the worker's thread, without a
+ * lock. */
 int zc_cuda_offloaded_sums_check(struct zerod_client *client, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* ---- cuda_waits.c -------------------------------------------------------------------------------------- */
 
-/* With the lock: left_aborted(): has an abort freed a wait of a stream whose handle was freed? left_reset():
- * forgets such waits. */
+/* Whether an abort has freed a wait of a stream whose handle was freed. With the lock. */
 bool zc_cuda_left_aborted(struct zerod_client *client);
+/* Forgets such waits. With the lock. */
 void zc_cuda_left_reset(struct zerod_client *client);
 
 #endif

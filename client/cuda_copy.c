@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_copy.c - own slices, copied by the trainer's GPU on a stream of the library's; and whoever copied,
- * waiting for it.
+ * cuda_copy.c - copies of own slices by the trainer's GPU, on a stream of the library's, and waits for all
+ * copies of own slices.
  *
  * The library's stream is non-blocking and of the highest priority, in the primary context, so that a copy
- * overtakes the kernels that the trainer has queued. Behind copies that are enqueued together it writes the
- * next value of a timeline on the client's page. Whoever needs the slice waits for that counter: consumers'
- * streams, the CPU, and the daemon, before it gives the place to somebody else.
+ * overtakes the kernels that the trainer has queued. Behind copies that are enqueued together the stream
+ * writes the next value of a timeline on the client's page. All users of the slice wait for that counter:
+ * consumers' streams, the CPU, and the daemon before it reuses the memory.
  */
 #include "client/cuda_internal.h"
 #include "client/options.h"
@@ -188,7 +188,8 @@ static bool daemon_sees(const struct zerod_client *client, struct zc_fence fence
 	return zc_fence_reached(zc_counter_load(client->client_page, fence.timeline), fence.value);
 }
 
-/* With or without the lock: the last copy of each stream that has not ended, as far as the daemon sees. */
+/* Finds the last copy of each stream that has not ended, as far as the daemon can see. With or without the
+ * lock. */
 static void find_open(const struct zerod_client *client, struct zc_fence_merge *open)
 {
 	struct zc_cuda *cuda = client->cuda;
@@ -226,7 +227,7 @@ int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args
 {
 	struct zc_fence_merge open;
 
-	/* A release takes access away before it returns, if nobody else holds it. */
+	/* A release revokes access before it returns, if there is no other holder. */
 	zc_fence_forwarder_settle(client);
 	find_open(client, &open);
 	for (unsigned i = 0; i < open.fences.count; i++) {

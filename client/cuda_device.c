@@ -2,11 +2,11 @@
 /*
  * cuda_device.c - the GPUs that a client uses, from the first join to the client's end.
  *
- * A GPU is found by the UUID that the daemon names it with, since CUDA_VISIBLE_DEVICES and containers hide
- * and renumber GPUs. Its primary context is retained: memory mapped here is then there for every context of
- * that GPU in this process. At the end all that our calls have left in the trainer's streams must have run
- * before the pages that it waits on and writes to can go. Where that takes too long, pages and contexts stay
- * with the process.
+ * A GPU is found by the UUID by which the daemon names it, since CUDA_VISIBLE_DEVICES and containers hide and
+ * renumber GPUs. Its primary context is retained, so that memory that is mapped here is valid in every
+ * context of that GPU in this process. At the client's end, all work that the library has appended to the
+ * trainer's streams must have run before the pages that this work accesses are freed. If that takes too long,
+ * pages and contexts stay until the process ends.
  */
 #include "client/cuda_internal.h"
 #include "client/offloaded_sum.h"
@@ -201,7 +201,7 @@ static int open_context(struct zerod_client *client, struct zc_cuda *cuda, struc
 	return rc;
 }
 
-/* With cuda_lock: a GPU that is not open yet. */
+/* Opens a GPU that is not open yet. With cuda_lock. */
 static int add_gpu(struct zerod_client *client, struct zc_cuda *cuda, int device, struct zd_err *err)
 {
 	struct zc_gpu *gpu = &cuda->gpus[cuda->ngpus];
@@ -306,7 +306,7 @@ static bool all_written(const struct zerod_client *client, const struct zc_cuda 
 	return all;
 }
 
-/* A context that is lost answers every call with what it was lost to. */
+/* A lost context returns the error that caused the loss, for every call. */
 bool zc_cuda_alive(const struct zc_cuda *cuda)
 {
 	bool alive = true;
@@ -322,8 +322,8 @@ bool zc_cuda_alive(const struct zc_cuda *cuda)
 	return alive;
 }
 
-/* Has all that we put into the trainer's streams run, or will it never? They write their counters, and wake
- * nobody. */
+/* Whether all work that the library has put into the trainer's streams has run, or never will. The streams
+ * write their counters, and wake no thread, so the caller polls. */
 static bool drain(struct zerod_client *client, const struct zc_cuda *cuda)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_AGAIN};
@@ -331,7 +331,7 @@ static bool drain(struct zerod_client *client, const struct zc_cuda *cuda)
 
 	for (unsigned polls = 1; !all_written(client, cuda); polls++) {
 		if (polls % CHECK_EVERY == 0 && !zc_cuda_alive(cuda))
-			return true; /* what was in its streams is dropped */
+			return true; /* the work in its streams is dropped */
 		if (zc_now_ns() >= deadline_ns)
 			return false;
 		(void)nanosleep(&pause, NULL);

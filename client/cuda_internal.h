@@ -87,69 +87,71 @@ struct zc_cuda_scope {
 };
 int zc_cuda_enter(const struct zd_cuda *driver, struct CUctx_st *context, struct zc_cuda_scope *scope)
         __attribute__((warn_unused_result));
-/* For calls that release something: enters also a lost context. */
+/* Enters a context, also a lost one, for calls that release resources. */
 void zc_cuda_enter_last(const struct zd_cuda *driver, struct CUctx_st *context, struct zc_cuda_scope *scope);
 void zc_cuda_leave(const struct zd_cuda *driver, const struct zc_cuda_scope *scope);
 
 /* Loads the driver, once. */
 int zc_cuda_load(struct zerod_client *client, struct zc_cuda **cuda, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Without a lock: retains the device's primary context until the client's end. */
+/* Retains the device's primary context until the client's end. Without a lock. */
 int zc_gpu_open(struct zerod_client *client, struct zc_cuda *cuda, int device, struct zc_gpu **gpu,
                 struct zd_err *err) __attribute__((warn_unused_result));
-/* With the client's lock: the GPU with the daemon's index; NULL when it was not joined. */
+/* Finds the GPU with the daemon's index; NULL: it was not joined. With the client's lock. */
 struct zc_gpu *zc_gpu_find(struct zc_cuda *cuda, uint32_t index);
 
-/* Does every GPU's context work? A lost context writes no counter any more. */
+/* Whether every GPU's context works. A lost context writes no counter any more. */
 bool zc_cuda_alive(const struct zc_cuda *cuda);
 
 /* ---- cuda_copy.c --------------------------------------------------------------------------------------- */
 
-/* With the client's lock: records that the fence is behind a copy. */
+/* Records that the fence is behind a copy. With the client's lock. */
 void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence);
 
 /* ---- cuda_segment.c ------------------------------------------------------------------------------------ */
 
-/* At the client's end. */
+/* Unmaps all segments at the client's end. */
 void zc_cuda_segments_unmap(struct zerod_client *client, struct zc_cuda *cuda);
 
 /* ---- cuda_strict.c ------------------------------------------------------------------------------------- */
 
 /*
- * Announces a value that a GPU's stream will write, in two steps, the first of which may fail: *made keeps
- * `holds` (NULL: nothing) until the value is written. In a client that is not strict it does nothing, and
- * leaves *made.
+ * Announces a value that a GPU's stream will write: the first of two steps, which may fail. *made keeps
+ * `holds` (unless NULL) until the value is written. Does nothing, and leaves *made, in a client that is not
+ * strict.
  */
 int zc_forwarded_fence_new(struct zerod_client *client, const struct zc_hold_list *holds,
                            struct zc_forwarded_fence **made, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With the client's lock: the same for copies, with holds on the segments that they write. */
+/* The same for copies, with holds on the segments that they write. With the client's lock. */
 int zc_forwarded_fence_new_for_copies(struct zerod_client *client, const struct zc_copy *copies,
                                       unsigned count, struct zc_forwarded_fence **made, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* The second step: the write of `fence` is enqueued, or, with rc != 0, never will be. Calls are in the order
- * of a timeline's values. NULL is allowed. */
+/* Makes the second step: the write of `fence` is enqueued, or, with rc != 0, never will be. Calls are in the
+ * order of a timeline's values. NULL is allowed. */
 void zc_forwarded_fence_enqueue(struct zerod_client *client, struct zc_forwarded_fence *forwarded,
                                 struct zc_fence fence, int rc);
-/* With or without the client's lock: blocks until the holds of all values that GPUs have written by now are
- * dropped. */
+/* Blocks until the holds of all values that GPUs have written by now are dropped. With or without the
+ * client's lock. */
 void zc_fence_forwarder_settle(struct zerod_client *client);
 void zc_fence_forwarder_init(struct zc_fence_forwarder *forwarder);
-/* With cuda_lock. */
+/* Starts the thread. With cuda_lock. */
 int zc_fence_forwarder_start(struct zerod_client *client, struct zc_fence_forwarder *forwarder,
                              struct zd_err *err) __attribute__((warn_unused_result));
-/* At the client's end, and in a forked child, where its thread does not exist. */
+/* Stop the thread at the client's end; free the state in a forked child, where the thread does not exist. */
 void zc_fence_forwarder_stop(struct zerod_client *client, struct zc_fence_forwarder *forwarder);
 void zc_fence_forwarder_forget(struct zerod_client *client, struct zc_fence_forwarder *forwarder);
 
 /* ---- cuda_offloaded_sum.c ------------------------------------------------------------------------------ */
 
-/* In the GPU's context, when it is opened: later, creating streams might wait for the GPU. */
+/* Creates the streams for sums, in the GPU's context, when the GPU is opened: later, creating streams might
+ * wait for the GPU. */
 int zc_sum_streams_open(struct zerod_client *client, const struct zd_cuda *driver, struct zc_gpu *gpu,
                         struct zd_err *err) __attribute__((warn_unused_result));
-/* Has any of the GPU's sums not ended, as far as the page shows? */
+/* Whether a sum of the GPU has not ended, as far as the page shows. */
 bool zc_sum_streams_are_busy(const uint64_t *page, const struct zc_gpu *gpu);
-/* In the GPU's context, when no sum runs any more. Also after a failed zc_sum_streams_open(). */
+/* Destroys these streams, in the GPU's context, when no sum runs any more. Also after a failed
+ * zc_sum_streams_open(). */
 void zc_sum_streams_close(const struct zd_cuda *driver, struct zc_gpu *gpu);
 
 /* ---- cuda_waits.c -------------------------------------------------------------------------------------- */
@@ -160,21 +162,21 @@ static inline uint64_t zc_counter_load(const uint64_t *page, uint32_t timeline)
 }
 
 void zc_open_waits_add(struct zc_open_waits *waits, uint32_t timeline, uint64_t value);
-/* Has one of them been aborted? Forgets those that have passed. */
+/* Whether one of the waits was aborted. Forgets the waits that have passed. */
 bool zc_open_waits_aborted(struct zc_open_waits *waits, const struct zerod_client *client);
 void zc_open_waits_reset(struct zc_open_waits *waits);
-/* Without the client's lock: the stream's handle is freed; the client keeps its waits. */
+/* Adds the waits of a stream, whose handle is freed, to the client's. Without the client's lock. */
 void zc_open_waits_leave(struct zerod_client *client, const struct zc_open_waits *waits);
 
 /* ---- cuda_watch.c -------------------------------------------------------------------------------------- */
 
-/* With cuda_lock. */
+/* Starts the watcher. With cuda_lock. */
 int zc_watch_start(struct zerod_client *client, struct zc_cuda *cuda, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zc_watch_stop(struct zc_cuda *cuda);
-/* In a forked child, where its thread does not exist. */
+/* Forgets the watcher in a forked child, where its thread does not exist. */
 void zc_watch_forget(struct zc_cuda *cuda);
-/* Frees every wait of the client, when there is no daemon any more that would. */
+/* Frees every wait of the client after the end of the daemon, which cannot free them any more. */
 void zc_waits_abort(struct zerod_client *client);
 
 #endif

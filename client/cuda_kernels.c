@@ -2,9 +2,9 @@
 /*
  * cuda_kernels.c - loads and launches the kernels of kernels/kernels.cu.
  *
- * The library carries them as PTX, which every driver that zerod runs on compiles for its GPU, and keeps; and
- * as machine code for some GPUs, where the build had the compiler. That is tried first: it saves a trainer's
- * first join some time.
+ * The library contains the kernels as PTX, which every supported driver compiles for its GPU and caches, and,
+ * if the build had the compiler, as machine code for some GPUs. The machine code is tried first, because it
+ * shortens a trainer's first join.
  */
 #include "client/cuda_kernels.h"
 

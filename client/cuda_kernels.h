@@ -41,8 +41,8 @@ struct zc_kernels {
  *
  * Statistics are of the stored values. The squares are added in double, in an order that depends on numel and
  * the inputs' dtype alone (kernels/kernels.h): equal in every run and on every GPU. They are not added in the
- * CPU's order, so that the two sums differ, by less than numel * 2^-52 of their value. One that is nan may be
- * any nan.
+ * CPU's order, so the two sums differ by less than numel * 2^-52 of their value. A sum that is nan may be any
+ * nan.
  */
 struct zc_reduce {
 	enum zerod_dtype input_dtype;  /* a floating one */
@@ -58,10 +58,10 @@ struct zc_reduce {
 
 /* Loads the kernels for the GPU, which messages call `name`. A failure is kept in kernels->failure. */
 void zc_kernels_load(const struct zd_cuda *driver, const char *name, struct zc_kernels *kernels);
-/* Unloads the kernels, of which none runs any more. Also after a failed load. */
+/* Unloads the kernels, none of which may be running. Also after a failed load. */
 void zc_kernels_unload(struct zc_kernels *kernels);
 
-/* 0, or UNSUPPORTED with the reason why there are no kernels. */
+/* Returns 0, or UNSUPPORTED with the reason why there are no kernels. */
 int zc_kernels_check(const struct zc_kernels *kernels, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Enqueues a conversion between different dtypes, with the same bits as zc_cast(). UNSUPPORTED (no kernels),
@@ -78,8 +78,8 @@ int zc_kernels_reduce(const struct zc_kernels *kernels, struct CUstream_st *stre
 
 /* ---- cuda_fatbin.c ------------------------------------------------------------------------------------- */
 
-/* The kernels as machine code, for the GPUs that the build knew; NULL where the build had no compiler for
- * it. */
+/* Returns the kernels as machine code, for the GPUs that the build supports; NULL: the build had no CUDA
+ * compiler. */
 const void *zc_kernels_fatbin(void);
 
 #endif

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_offloaded_sum.c - sums that the daemon asks for, made by the trainer's GPU.
+ * cuda_offloaded_sum.c - sums that the daemon requests, made by the trainer's GPU.
  *
- * Each GPU has streams for them, non-blocking, of the highest priority, and in the primary context. Behind
- * each sum the GPU writes the next value of the stream's timeline on the client's page, where the daemon sees
- * that the sum and its result are there. There are several streams, since a sum waits for the kernels that
- * fill the GPU: those on one stream would wait for one kernel each, those on several wait for the same one.
- * They are few, since a process has 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise: a
- * stream that finds none free shares one, and what it launches then waits for all that another has queued
- * there, which may be hundreds of milliseconds of a trainer that runs ahead. The daemon asks for no two sums
- * at a time that touch the same bytes. It may ask before the inputs are there: the stream then waits for
- * their fences, as trainers' streams do for gathers. One that an abort frees makes a sum of garbage, which
- * the daemon knows not to use.
+ * Each GPU has streams for sums, non-blocking, of the highest priority, and in the primary context. Behind
+ * each sum the GPU writes the next value of the stream's timeline on the client's page. By that value the
+ * daemon sees that the sum and its result are complete.
+ *
+ * There are several streams, because a sum waits for the kernels that fill the GPU: sums on one stream would
+ * wait for one kernel each, sums on several streams wait for the same kernel. There are few of them, because
+ * a process has 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS sets another number. A stream without a
+ * queue of its own shares one, and its launches then wait for all work that another stream has queued there,
+ * which may be hundreds of milliseconds for a trainer that runs ahead.
+ *
+ * The daemon never requests two sums at a time that access the same bytes. It may request a sum before the
+ * inputs are complete: the stream then waits for their fences, as trainers' streams do for gathers. A sum
+ * that an abort has released computes an undefined result, which the daemon does not use.
+ *
  * Streams, kernels and the page of results are made when the GPU is opened. Only the worker's thread
  * launches.
  */
@@ -80,7 +84,7 @@ static struct zc_sum_stream *choose_stream(struct zc_gpu *gpu, struct zc_reduce 
 	return &gpu->sum_streams[reduce->lane];
 }
 
-/* With the client's lock: an address of that GPU. */
+/* Returns the location's address on that GPU. With the client's lock. */
 static int find_sum_place(struct zerod_client *client, const struct zc_gpu *gpu,
                           const struct zc_location *place, zd_cu_ptr *at, struct zd_err *err)
 {
@@ -97,7 +101,8 @@ static int find_sum_place(struct zerod_client *client, const struct zc_gpu *gpu,
 	return rc;
 }
 
-/* With the client's lock. The daemon uses the places until it sees the fence, so that they stay mapped. */
+/* With the client's lock. The locations stay mapped, since the daemon does not retire their segments before
+ * it sees the fence. */
 static int find_sum_places(struct zerod_client *client, const struct zc_offloaded_sum *sum,
                            struct zc_gpu **gpu, zd_cu_ptr *inputs, zd_cu_ptr *target, struct zd_err *err)
 {
@@ -220,7 +225,7 @@ bool zc_cuda_offloaded_sums_are_open(const struct zerod_client *client)
 	return false;
 }
 
-/* A context that is lost answers every call with what it was lost to. */
+/* A lost context returns the error that caused the loss, for every call. */
 static int check_gpu(const struct zd_cuda *driver, const struct zc_gpu *gpu, struct zd_err *err)
 {
 	struct zc_cuda_scope scope;

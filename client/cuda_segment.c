@@ -2,9 +2,9 @@
 /*
  * cuda_segment.c - the daemon's memory on GPUs, mapped into this process.
  *
- * A segment is imported and mapped whole at its first use, for its own GPU, and stays until the client is
- * closed or the daemon wants it back. Mapping takes 30 us to 10 ms, taking a strict client's access away or
- * giving it back 30 to 50 us, and none of the calls waits for work in streams.
+ * A segment is imported and mapped whole at its first use, for its own GPU, and stays mapped until the client
+ * is closed or the daemon retires the segment. Mapping takes 30 us to 10 ms. Revoking a strict client's
+ * access, or granting it again, takes 30 to 50 us. None of these calls waits for work in streams.
  */
 #include "client/cuda_internal.h"
 

@@ -2,18 +2,18 @@
 /*
  * cuda_stream.c - the trainer's own streams on a GPU, wrapped.
  *
- * The GPU does the work: a wait makes it compare counters of the daemon's page, a fence makes it write the
- * next value of the stream's timeline into the client's page, or, where the client is strict, into one from
- * where it is forwarded. No call here waits for it. What must hold:
- *   - taking a value and enqueueing its write are one step under the stream's lock, so that values are
+ * The GPU does the work. A wait makes the GPU compare counters of the daemon's page. A fence makes the GPU
+ * write the next value of the stream's timeline into the client's page; in a strict client, into a page from
+ * which the value is forwarded. No call here waits for the GPU. Invariants:
+ *   - reserving a value and enqueueing its write are one step under the stream's lock, so that values are
  *     written in order;
- *   - the value is written for every fence, also of a stream that is idle: to ask for that is a driver call
- *     as well;
- *   - what a GPU waits for has been submitted: the daemon's copies are under way when their fences are given
- *     out, and own slices are enqueued before. Hardware queues are few, and a parked wait blocks all behind
- *     it in its queue;
- *   - a wait that an abort has freed tells nobody. So each stream remembers what it was told to wait for
- *     until that was seen to have passed; what is found aborted first poisons the session.
+ *   - the value is written for every fence, also of an idle stream, since a query whether the stream is idle
+ *     would be a driver call as well;
+ *   - all events that a GPU waits for have been submitted: the daemon's copies are under way when the client
+ *     gets their fences, and own slices are enqueued before. Hardware queues are few, and a waiting stream
+ *     blocks all streams in its queue;
+ *   - a wait that an abort has freed is not reported by the GPU. So each stream remembers its waits until
+ *     they are seen to have passed; the first wait that is found aborted poisons the session.
  */
 #include "client/cuda_internal.h"
 
@@ -109,7 +109,7 @@ static int order(const struct gpu_stream *stream, struct orders *orders, int ope
 	return rc;
 }
 
-/* With the stream's lock, in its context: waits for what another stream copies. */
+/* Makes the stream wait for copies of another stream. With the stream's lock, in its context. */
 static int order_behind(struct gpu_stream *stream, struct orders *orders, struct zc_fence fence,
                         struct zd_err *err)
 {
@@ -122,7 +122,8 @@ static int order_behind(struct gpu_stream *stream, struct orders *orders, struct
 	return order(stream, orders, ZD_CU_OP_WAIT_64, stream->gpu_page, fence, err);
 }
 
-/* With the client's lock and the stream's, in its context: copies, and the next value behind them. */
+/* Enqueues the copies, and the next value behind them. With the client's lock and the stream's, in its
+ * context. */
 static int order_copies(struct gpu_stream *stream, struct orders *orders, const struct zc_stream_wait *wait,
                         struct zd_err *err)
 {
@@ -143,7 +144,7 @@ static int order_copies(struct gpu_stream *stream, struct orders *orders, const 
 	return rc ? rc : order(stream, orders, ZD_CU_OP_WRITE_64, stream->gpu_page, fence, err);
 }
 
-/* With the stream's lock, in its context: what has passed already needs no wait. */
+/* Enqueues the waits that have not passed already. With the stream's lock, in its context. */
 static int order_fences(struct gpu_stream *stream, struct orders *orders, const struct zc_fences *fences,
                         struct zd_err *err)
 {
@@ -177,7 +178,7 @@ static int push_wait(struct gpu_stream *stream, const struct zc_stream_wait *wai
 	struct orders orders;
 	int rc = 0;
 
-	orders.count = 0; /* large: only what is used is written */
+	orders.count = 0; /* large: only the used part is written */
 	for (unsigned i = 0; i < wait->copied->count && !rc; i++)
 		rc = order_behind(stream, &orders, list[i], err);
 	if (!rc && wait->ncopies > 0)
@@ -195,7 +196,7 @@ static int push_wait(struct gpu_stream *stream, const struct zc_stream_wait *wai
 	return rc;
 }
 
-/* The same, and what the copies write is held until they have ended. */
+/* The same; the pages that the copies write are held until the copies have ended. */
 static int push_wait_holding(struct gpu_stream *stream, const struct zc_stream_wait *wait, struct zd_err *err)
 {
 	struct zerod_client *client = stream->base.client;
@@ -243,7 +244,8 @@ static int gpu_wait(zerod_stream *base, const struct zc_stream_wait *wait, struc
 	return rc;
 }
 
-/* With the stream's lock, in its context: `holds` (NULL: nothing) last until the value is written. */
+/* Enqueues the next value; `holds` (unless NULL) last until the value is written. With the stream's lock, in
+ * its context. */
 static int push_value(struct gpu_stream *stream, const struct zc_hold_list *holds, struct zd_err *err)
 {
 	const struct zd_cuda *driver = driver_of(stream);

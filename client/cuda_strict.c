@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_strict.c - strict clients on GPUs: access is taken away before the daemon hears that a stream has come
- * so far.
+ * cuda_strict.c - strict clients on GPUs: access is revoked before the daemon sees the fence that permits the
+ * reuse of the memory.
  *
- * What a stream holds falls when the stream has run what was in it at the release, and only then may the
- * daemon give the place to another unit (strict.c). On a GPU nothing but the CPU can take access away, and no
- * function of a stream may call the driver. So a strict client's GPUs write their counters into a page of
- * their own, client->gpu_page, and one thread, the fence forwarder, copies each value to the page that the
- * daemon reads, when it has dropped the holds that end with it. What must hold:
- *   - every value that a GPU writes is forwarded, with holds or without, since values of a timeline come in
+ * A stream's holds end when the stream has run all work that was in it at the release; only then may the
+ * daemon give the memory to another unit (strict.c). On a GPU only the CPU can revoke access, and functions
+ * that run on a stream must not call the driver. So a strict client's GPUs write their counters into a page
+ * of their own, client->gpu_page. A thread, the fence forwarder, drops the holds that end with a value, and
+ * then copies the value to the page that the daemon reads. Invariants:
+ *   - every value that a GPU writes is forwarded, with holds or without, since values of a timeline are in
  *     order;
- *   - who asks within this process whether a GPU has come so far reads the GPUs' page: no work of a GPU
- *     ever waits for this thread, whose calls of the driver might wait for it.
+ *   - code of this process that checks the progress of a GPU reads the GPUs' page. So no work of a GPU ever
+ *     waits for the forwarder, whose calls of the driver might wait for that work.
  */
 #include "client/cuda_internal.h"
 
@@ -21,9 +21,9 @@
 #include <time.h>
 
 #define FIRST_PAUSE_NS 10000l
-#define LAST_PAUSE_NS  1000000l /* a stream may have much to do */
+#define LAST_PAUSE_NS  1000000l /* the limit, for streams with much work */
 
-/* A value that a GPU will write, and what is held until then. */
+/* A value that a GPU will write, and the holds that last until then. */
 struct zc_forwarded_fence {
 	struct zc_fence fence;
 	struct zc_hold_list holds;
@@ -107,7 +107,8 @@ void zc_forwarded_fence_enqueue(struct zerod_client *client, struct zc_forwarded
 	pthread_mutex_unlock(&cuda->forwarder.lock);
 }
 
-/* With the forwarder's lock: the first one that its GPU has written. Of one timeline that is the lowest. */
+/* Finds the first queued value that its GPU has written; of one timeline, the lowest. With the forwarder's
+ * lock. */
 static struct zc_forwarded_fence *find_written(const struct zerod_client *client,
                                                const struct zc_fence_forwarder *forwarder)
 {
@@ -134,7 +135,8 @@ void zc_fence_forwarder_settle(struct zerod_client *client)
 
 /* ---- The thread ---------------------------------------------------------------------------------------- */
 
-/* With the forwarder's lock, which is released meanwhile: it stays in the queue until all is done. */
+/* Drops the holds and forwards the value, which stays in the queue until then. With the forwarder's lock,
+ * which is released meanwhile. */
 static void forward_fence(struct zerod_client *client, struct zc_fence_forwarder *forwarder,
                           struct zc_forwarded_fence *forwarded)
 {
@@ -147,7 +149,7 @@ static void forward_fence(struct zerod_client *client, struct zc_fence_forwarder
 	free(forwarded);
 }
 
-/* With the forwarder's lock, which is released meanwhile. GPUs wake nobody. */
+/* Pauses between polls, since GPUs wake no thread. With the forwarder's lock, which is released meanwhile. */
 static long sleep_before_polling(struct zc_fence_forwarder *forwarder, long pause_ns)
 {
 	const struct timespec pause = {.tv_nsec = pause_ns};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_waits.c - what GPU streams were told to wait for and have not been seen to pass.
+ * cuda_waits.c - waits of GPU streams that have not been seen to pass.
  *
- * A GPU says nothing when an abort frees its wait. A counter that stands at ZD_FENCE_ABORTED does, as long as
- * it is remembered that somebody waits for it: the work behind that wait is garbage, and the session
- * poisoned.
+ * A GPU does not report that an abort has freed its wait. The counter shows the abort, by the value
+ * ZD_FENCE_ABORTED. So the library remembers each wait until it has passed: the work behind an aborted wait
+ * has used undefined data, and the session is poisoned.
  */
 #include "client/cuda_internal.h"
 

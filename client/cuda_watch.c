@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_watch.c - a thread that frees our GPU streams when the daemon has died.
+ * cuda_watch.c - a thread that frees the client's GPU streams when the daemon has died.
  *
- * A thread of the CPU that waits for the daemon checks the connection between two sleeps. A GPU's stream
- * does not: it waits for a counter that nobody would ever write. So one thread per client sleeps on the
- * connection's end - it reads nothing until then - and stores ZD_FENCE_ABORTED in the daemon's place. What
- * the streams go on with is garbage: the client is broken and poisoned by then.
+ * A CPU thread that waits for the daemon checks the connection between two sleeps. A GPU's stream does not,
+ * and would wait for ever for a counter that the dead daemon does not write. So one thread per client sleeps
+ * until the connection ends, without reading anything before, and then stores ZD_FENCE_ABORTED in the
+ * daemon's place. The streams then continue with undefined data, but the client is broken and poisoned by
+ * then.
  *
  * The connection may also end while the daemon lives, and copies that its GPUs have under way still write
  * their counters. So the thread polls the page until the client is closed.
@@ -26,8 +27,9 @@ void zc_waits_abort(struct zerod_client *client)
 		__atomic_store_n(&client->daemon_page[i], (uint64_t)ZD_FENCE_ABORTED, __ATOMIC_RELEASE);
 }
 
-/* Lost before a stream is freed: whoever sees it run on finds the reason. Freed before the lock is taken: who
- * has that may be in a call of the driver's for a stream that is full, and waits. */
+/* Marks the client lost before its streams are freed, so that a caller that sees a stream continue finds the
+ * reason. The streams are freed before the lock is taken, since the holder of the lock may wait in a driver
+ * call for a stream that is full. */
 static void take_loss(struct zerod_client *client)
 {
 	struct zd_err err;

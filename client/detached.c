@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * detached.c - requests without a ticket, and the failures that they leave behind.
+ * detached.c - requests without a ticket, and their failures.
  *
- * A detached request's op is in the table until the daemon has answered it, like any other, and nobody can
- * name it. A refusal is kept until a public call reports it: zc_enter() returns it instead of carrying the
- * call out. The first failure is kept with its text, later ones are counted. PEER_LOST takes the place of
- * another failure, since the daemon tells it once. For the same reason it is kept of a gather that was
- * released before its answer came: nobody can wait for that one any more.
+ * The op of a detached request is in the table until the daemon has answered it, like any other op, but no
+ * ticket names it. A rejection is kept until a public call reports it: zc_enter() returns the failure instead
+ * of carrying out the call. The first failure is kept with its text, later ones are counted. PEER_LOST
+ * replaces another failure, since the daemon reports a loss only once. For the same reason, the PEER_LOST of
+ * a gather that was released before its answer arrived is kept: no call can wait for that gather any more.
  */
 #include "client/client.h"
 
@@ -17,7 +17,7 @@
 static struct zc_op *make_op(struct zerod_client *client, struct zc_unit *unit, const char *what,
                              uint32_t deadline_ms, struct zd_err *err)
 {
-	struct zc_op *op = zc_ticket_new(client, ZC_OP_DETACHED, unit, deadline_ms, err);
+	struct zc_op *op = zc_op_new(client, ZC_OP_DETACHED, unit, deadline_ms, err);
 
 	if (op) {
 		op->what = what;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.c - the daemon's devices: what is known of one, and which one a UUID names. */
+/* device.c - the daemon's devices: their properties, and the device that a UUID names. */
 #include "client/client.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ int zc_device_join(struct zerod_client *client, uint32_t index, struct zd_err *e
 /* ---- The list ------------------------------------------------------------------------------------------ */
 
 struct device_listing {
-	bool (*visit)(const Zd__DeviceRow *row, void *arg); /* true: no more rows are wanted */
+	bool (*visit)(const Zd__DeviceRow *row, void *arg); /* true: no further rows are needed */
 	void *arg;
 	bool done;
 	uint64_t next; /* cursor; 0: no more rows */

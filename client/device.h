@@ -9,9 +9,9 @@
 
 #include "base/err.h"
 
-/* Call this before a request about memory on the daemon's device, without a lock. It opens the GPU, and
- * starts the thread that unmaps segments while the process makes no call. Errors: NOT_FOUND, UNSUPPORTED,
- * DEVICE, SYSTEM. */
+/* Opens the GPU, and starts the thread that unmaps segments while the process makes no call. Called before a
+ * request about memory on the daemon's device, without a lock. Errors: NOT_FOUND, UNSUPPORTED, DEVICE,
+ * SYSTEM. */
 int zc_device_join(struct zerod_client *client, uint32_t index, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Finds the daemon's device with that name, or the only one whose name begins with it. Errors: NOT_FOUND,

@@ -2,9 +2,9 @@
 /*
  * entry.c - gradients of units on their way into the daemon's buckets: reserve, submit, skip.
  *
- * A bucket lists every reservation from its request until the caller has the entry. So an answer that comes
- * after the caller's deadline, or an entry whose room could not be awaited, is found by the next reservation
- * of the unit. One thread at a time goes on with a listed reservation: it is `claimed` meanwhile.
+ * A bucket lists every reservation from its request until the caller has the entry. So the unit's next
+ * reservation finds an answer that arrived after the caller's deadline, or an entry whose memory could not be
+ * awaited. One thread at a time continues a listed reservation, which is `claimed` meanwhile.
  */
 #include "client/cast.h"
 #include "client/offloaded_sum.h"
@@ -19,7 +19,8 @@
 
 /* ---- Reservations -------------------------------------------------------------------------------------- */
 
-/* With the lock, as all of these. The op, if there is still one, forgets it. */
+/* Frees the reservation. Its op, if there is one, then has no reservation. This and the following functions:
+ * with the lock. */
 void zc_reserved_free(struct zc_reserved *reserved)
 {
 	LIST_REMOVE(reserved, link);
@@ -56,7 +57,7 @@ static int take_reservation(struct zerod_client *client, struct zc_op *op, const
 	size_t align;
 	int rc = zc_check_body(reply, ZD__REPLY__BODY_BUCKET_RESERVE, err);
 
-	if (rc || !reserved) /* the bucket has gone meanwhile */
+	if (rc || !reserved) /* the bucket was freed meanwhile */
 		return rc;
 	from = reply->bucket_reserve;
 	align = zerod_dtype_bytes(reserved->dtype);
@@ -81,7 +82,7 @@ static void refused_reservation(struct zerod_client *client, struct zc_op *op)
 		zc_reserved_free(reserved);
 }
 
-/* Nobody but this file waits for these. */
+/* Only this file waits for these tickets. */
 static const struct zc_ticket_type reservation_type = {
         .what = "the gradient of",
         .answered = take_reservation,
@@ -100,7 +101,7 @@ struct reserving {
 	struct zd_err *err;
 };
 
-/* With the lock: what an earlier call has asked for. NULL: nothing. */
+/* Finds the reservation that an earlier call has requested; NULL: none. With the lock. */
 static struct zc_reserved *find_reserved(const struct reserving *reserving)
 {
 	struct zc_reserved *reserved;
@@ -121,8 +122,8 @@ static struct zc_op *request_new(struct reserving *reserving)
 		(void)zd_err_errno(reserving->err, ENOMEM, "reserving room for a gradient");
 		return NULL;
 	}
-	op = zc_ticket_new_other(reserving->client, &reservation_type, reserved, reserving->unit->shared,
-	                         reserving->deadline_ms, reserving->err);
+	op = zc_op_new_other(reserving->client, &reservation_type, reserved, reserving->unit->shared,
+	                     reserving->deadline_ms, reserving->err);
 	if (!op) {
 		free(reserved);
 		return NULL;
@@ -154,11 +155,11 @@ static void post_request(struct reserving *reserving, Zd__Request *request, stru
 	request->bucket_reserve = &reserve;
 	if (zc_post(reserving->client, op, request, &ignored))
 		return;
-	zc_flush(reserving->client); /* with what the thread has collected, in one packet if it fits */
+	zc_flush(reserving->client); /* with the thread's batch, in one packet if it fits */
 }
 
-/* With the lock, which is given back meanwhile, and a reference to the op, which it drops. The reservation is
- * the caller's when that succeeds. */
+/* With the lock, which is released meanwhile, and a reference to the op, which is dropped. On success the
+ * caller owns the reservation. */
 static int await_request(struct reserving *reserving, struct zc_op *op)
 {
 	struct zerod_client *client = reserving->client;
@@ -187,7 +188,7 @@ static int await_request(struct reserving *reserving, struct zc_op *op)
 	return rc;
 }
 
-/* With the lock: goes on with what an earlier call asked for. True: `*rc` is what has become of it. */
+/* Continues the reservation of an earlier call. Returns true with the result in *rc. With the lock. */
 static bool resume(struct reserving *reserving, int *rc)
 {
 	struct zc_op *op;
@@ -209,7 +210,7 @@ static bool resume(struct reserving *reserving, int *rc)
 	}
 }
 
-/* With the lock: goes on with an entry that sums up gradients. As resume(). */
+/* Continues an entry that sums up gradients, like resume(). With the lock. */
 static bool resume_sum(struct reserving *reserving, int *rc)
 {
 	*rc = zc_accumulation_find(reserving->bucket, reserving->unit->shared, &reserving->reserved,
@@ -250,7 +251,7 @@ static int ask_for_room(struct reserving *reserving)
 	return rc;
 }
 
-/* With the lock: where it is; the stream may touch it. */
+/* Returns the entry's address, which the stream may access. With the lock. */
 static int map_room(struct reserving *reserving)
 {
 	const struct zc_location *location = &reserving->reserved->location;
@@ -298,7 +299,7 @@ static void reserve_undo(struct reserving *reserving)
 	reserved->claimed = false;
 }
 
-/* With the lock: the caller has it from now on. */
+/* Moves the reservation to the caller. With the lock. */
 static int hand_over_room(struct reserving *reserving)
 {
 	struct zc_reserved *reserved = reserving->reserved;
@@ -409,7 +410,7 @@ static int send_request(struct zerod_client *client, const struct zc_sending *se
 	rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
 	if (rc)
 		return rc;
-	op = zc_ticket_new_other(client, sending->type, NULL, sending->unit, request->deadline_ms, err);
+	op = zc_op_new_other(client, sending->type, NULL, sending->unit, request->deadline_ms, err);
 	if (!op) {
 		pthread_mutex_lock(&client->lock);
 		zc_outstanding_return(client, 1);
@@ -422,7 +423,7 @@ static int send_request(struct zerod_client *client, const struct zc_sending *se
 	return rc;
 }
 
-/* With the lock: what was given out under this id. */
+/* Finds the reservation that was returned to a caller under this id. With the lock. */
 static struct zc_reserved *find_given(struct zerod_bucket *bucket, uint64_t entry_id)
 {
 	struct zc_reserved *given;
@@ -619,7 +620,7 @@ static int check_stream(struct zerod_client *client, const zerod_unit *unit, con
 	return rc;
 }
 
-/* Before anything is reserved. */
+/* Called before the reservation. */
 static int check_sum(const zerod_stream *stream, const struct zerod_reduce_options *options,
                      struct zd_err *err)
 {

@@ -2,10 +2,10 @@
 /*
  * errors.c - the text of the last failure, per client and thread.
  *
- * A thread keeps the texts itself, in a few slots of thread-local storage: no lock, no allocation, nothing to
- * free, and the text is there also for a client that could not be made and in a forked child. A client is
- * known by its serial number, since an address may come again. A thread that fails on more clients than it
- * has slots forgets the text that it has not used for longest.
+ * A thread keeps the texts in a few slots of thread-local storage. So there is no lock, no allocation and
+ * nothing to free, and the text is available also for a client that could not be made, and in a forked child.
+ * A client is identified by its serial number, since its address may be reused. A thread that fails on more
+ * clients than it has slots replaces the least recently used text.
  */
 #include "client/client.h"
 

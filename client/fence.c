@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fence.c - counters in shared memory: waiting for the daemon's, writing our own.
+ * fence.c - counters in shared memory: waits for the daemon's counters, and stores to the client's.
  *
- * A thread that waits for a counter spins for a few microseconds, since most transfers have ended by then,
- * and sleeps on the counter's low word (a futex, which the daemon wakes after each store) from there on. The
- * word may repeat after 2^32 values and a wake-up may come for another value: only the whole counter decides.
- * A daemon that died wakes nobody, so the sleep is cut into slices, and between them the thread checks the
- * connection.
+ * A thread that waits for a counter first spins for a few microseconds, since most transfers have ended by
+ * then, and then sleeps on the counter's low word, a futex that the daemon wakes after each store. The word
+ * may repeat after 2^32 values, and a wake-up may be for another value, so only the whole counter is
+ * compared. A daemon that has died wakes no thread, so a sleep is divided into slices, and the thread checks
+ * the connection between them.
  */
 #include "client/client.h"
 #include "client/options.h"
@@ -183,7 +183,7 @@ static int explain(struct zerod_client *client, int rc, struct zc_fence fence, c
 	if (rc == ZEROD_E_ABORTED && client->lost && !client->broken_status)
 		check_connection(client);
 	if (rc == ZEROD_E_ABORTED && client->broken_status)
-		rc = client->broken_status; /* we freed our waits ourselves: there is nobody left to do it */
+		rc = client->broken_status; /* the client has freed the waits itself */
 	switch (rc) {
 	case ZEROD_E_ABORTED:
 		client->poisoned = true;

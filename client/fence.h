@@ -23,7 +23,7 @@ struct zc_fence {
 	uint64_t value;
 };
 
-/* Most gathers have one fence a device: they fit without an allocation. */
+/* The number of fences that need no allocation: most gathers have one fence a device. */
 #define ZC_FEW_FENCES 8u
 
 struct zc_fences {
@@ -41,11 +41,11 @@ static inline const struct zc_fence *zc_fences_list(const struct zc_fences *fenc
 struct zc_fence_merge {
 	struct zc_fences fences; /* of `list`: not to be deinitialised */
 	uint64_t seen[ZD_TIMELINES / 64];
-	uint16_t at[ZD_TIMELINES]; /* of timelines that were seen: where in the list */
+	uint16_t at[ZD_TIMELINES]; /* the index in the list, for timelines that were seen */
 	struct zc_fence list[ZD_TIMELINES];
 };
 
-/* Signed and cyclic, as the daemon compares. */
+/* Whether the counter has reached the value. Signed and cyclic, like the daemon's comparison. */
 static inline bool zc_fence_reached(uint64_t counter, uint64_t value)
 {
 	return (int64_t)(counter - value) >= 0;
@@ -59,16 +59,16 @@ int zc_fences_take(const struct zerod_client *client, size_t count, Zd__Fence *c
 void zc_fences_deinit(struct zc_fences *fences);
 void zc_fence_merge_init(struct zc_fence_merge *merge);
 void zc_fence_merge_add(struct zc_fence_merge *merge, struct zc_fence fence);
-/* 1 when all have passed, 0 when not, or ZEROD_E_ABORTED. */
+/* Returns 1 if all fences have passed, 0 if not, or ZEROD_E_ABORTED. */
 int zc_fences_poll(const struct zerod_client *client, const struct zc_fences *fences);
-/* Blocks the calling thread, without the lock, until all have passed: 0, ABORTED (the session is poisoned
- * then), DEADLINE, or the status with which the connection broke. `what` names the wait's reason in texts. */
+/* Blocks the calling thread, without the lock, until all fences have passed. Returns 0, ABORTED (the session
+ * is POISONED then), DEADLINE, or the status with which the connection broke. `what` names the wait's reason
+ * in texts. */
 int zc_fences_wait(struct zerod_client *client, const struct zc_fences *fences, uint64_t deadline_ns,
                    const char *what, struct zd_err *err) __attribute__((warn_unused_result));
-/* The session was reset, and the daemon is about to undo its aborts. Blocks until the daemon has, or has
- * ended. */
+/* Blocks after a reset until the daemon has undone its aborts, or has ended. */
 void zc_aborts_settle(struct zerod_client *client);
-/* A counter with an abort, among those for which streams wait; NULL: there is none. */
+/* Finds an aborted counter, among those for which streams wait; NULL: none. */
 const uint64_t *zc_abort_find(const struct zerod_client *client);
 /* Stores into the client's page and wakes the threads that sleep on it. */
 void zc_timeline_signal(struct zerod_client *client, uint32_t timeline, uint64_t value);
@@ -82,21 +82,23 @@ struct zc_fence_args {
 	Zd__Fence *pointers[ZD_MAX_FENCES];
 };
 
-/* An idle stream needs no fence: its work has ended before the request is sent. The other streams get `holds`
- * (NULL: nothing) until their fence has passed. May be called with the client's lock. */
+/* Makes fences behind the work of the streams. An idle stream needs no fence, since its work has ended before
+ * the request is sent. The other streams keep `holds` (unless NULL) until their fences have passed. May be
+ * called with the client's lock. */
 int zc_streams_fence_holding(struct zerod_client *client, zerod_stream *const *streams, uint32_t nstreams,
                              const struct zc_hold_list *holds, struct zc_fence_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
 int zc_streams_fence(struct zerod_client *client, zerod_stream *const *streams, uint32_t nstreams,
                      struct zc_fence_args *args, struct zd_err *err) __attribute__((warn_unused_result));
-/* INVALID unless the stream is the client's. */
+/* Checks that the stream belongs to the client. Errors: INVALID. */
 int zc_stream_check(const struct zerod_client *client, const zerod_stream *stream, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With the client's lock: has an abort freed a wait of a GPU's stream, which does not report it? */
+/* Whether an abort has freed a wait of a GPU's stream, which does not report the abort. With the client's
+ * lock. */
 bool zc_streams_aborted(struct zerod_client *client);
-/* With the client's lock: streams whose wait was aborted accept work again. */
+/* Lets streams whose wait was aborted accept work again. With the client's lock. */
 void zc_streams_reset(struct zerod_client *client);
-/* In a forked child, where nothing of the stream exists. */
+/* Frees the handle in a forked child, where nothing of the stream exists. */
 void zc_stream_forget(zerod_stream *stream);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gather.c - asking for gathered buffers. How they are waited for: wait.c, how they are given back:
- * release.c. */
+/* gather.c - requests for gathered buffers. Waits are in wait.c, releases in release.c. */
 #include "client/client.h"
 #include "client/options.h"
 
@@ -88,8 +87,8 @@ static int begin_gather(zerod_unit *unit, const struct zerod_gather_options *opt
 {
 	bool prefetch = options->flags & ZEROD_GATHER_PREFETCH;
 	struct zerod_client *client = unit->group->client;
-	struct zc_op *op = zc_ticket_new(client, prefetch ? ZC_OP_PREFETCH : ZC_OP_GATHER, unit->shared,
-	                                 zc_deadline_ms(client, options->deadline_ms), err);
+	struct zc_op *op = zc_op_new(client, prefetch ? ZC_OP_PREFETCH : ZC_OP_GATHER, unit->shared,
+	                             zc_deadline_ms(client, options->deadline_ms), err);
 	int rc = op ? 0 : ZEROD_E_SYSTEM;
 
 	if (op && !prefetch) {

@@ -3,14 +3,15 @@
  * host_stream.c - host streams: a thread, a queue, and a timeline on the client's fence page.
  *
  * Three kinds of work are queued: functions of the caller, waits for the daemon's fences, and signals, which
- * write the next value of the stream's timeline. What must hold:
- *   - taking a value and queueing its signal are one step under the stream's lock, so that values are written
- *     in order;
- *   - a wait that fails (aborted, or the daemon is gone) makes the stream refuse and drop functions and
- *     waits, which would run on garbage, until the session is reset. Signals are written all the same: the
- *     work before them will not run any more, and the daemon need not keep memory for it. The session is
- *     poisoned by then, so that nothing that was computed can be published;
- *   - work that was queued before a reset is not run after it: each piece knows the stream's epoch.
+ * write the next value of the stream's timeline. Invariants:
+ *   - reserving a value and queueing its signal are one step under the stream's lock, so that values are
+ *     written in order;
+ *   - after a failed wait (an abort, or the daemon's end) the stream rejects and drops functions and waits,
+ *     which would use undefined data, until the session is reset. Signals are still written: the work before
+ *     them will not run any more, and the daemon need not keep memory for it. The session is poisoned by
+ *     then, so that no result can be published;
+ *   - work that was queued before a reset is not run after it: each piece has the number of the stream's
+ *     epoch.
  */
 #include "client/cuda.h"
 
@@ -47,7 +48,7 @@ struct host_stream {
 	pthread_t thread;
 
 	pthread_mutex_t lock; /* all that follows */
-	pthread_cond_t wake;  /* there is work, or the end has come */
+	pthread_cond_t wake;  /* there is work, or the stream ends */
 	pthread_cond_t ran;   /* a piece of work has ended */
 	STAILQ_HEAD(, work) queue;
 	bool ending;
@@ -64,8 +65,8 @@ static struct host_stream *host_of(zerod_stream *stream)
 
 /* ---- The thread ---------------------------------------------------------------------------------------- */
 
-/* The daemon keeps what it has promised or dies, which is noticed: a stream's waits have no deadline of their
- * own. */
+/* A stream's waits have no deadline: the daemon signals each fence that it has promised, unless it dies,
+ * which is detected. */
 static void run_wait(struct host_stream *stream, const struct work *work)
 {
 	struct zd_err err = ZD_ERR_NONE;
@@ -89,7 +90,7 @@ static void free_work(struct host_stream *stream, struct work *work)
 	free(work);
 }
 
-/* The daemon may give the pages to somebody else from the signal on. */
+/* The daemon may reuse the pages after the signal. */
 static void run_signal(struct host_stream *stream, struct work *work)
 {
 	zc_holds_drop(stream->base.client, &work->u.signal.holds);
@@ -306,7 +307,7 @@ static void host_end(zerod_stream *base)
 	free_stream(stream);
 }
 
-/* Its thread does not exist there, and a lock may be held by it. */
+/* The stream's thread does not exist in the child, and may have held a lock. */
 static void host_forget(zerod_stream *base)
 {
 	struct host_stream *stream = host_of(base);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.c - what this session may still release, per unit and tag.
+ * lease.c - the uses that this session may still release, per unit and tag.
  *
- * The daemon owns the leases. This is the library's copy of their use counts, kept in the order of the
- * caller's calls, so that a ticket becomes stale at the very release that ends its lease, before the daemon
- * has heard of it. It decides nothing else: a release without a lease is sent like any other, and the daemon
- * says NOT_HELD.
+ * The daemon owns the leases. This is the library's copy of their use counts, in the order of the caller's
+ * calls, so that a ticket becomes stale at the release that ends its lease, before the daemon has received
+ * that release. The copy decides nothing else: a release without a lease is sent like any other, and the
+ * daemon returns NOT_HELD.
  *
- * A lease that lasts while others are gathered and released under its tag would collect their tickets. It
- * keeps as many as there are uses left and a few more; of those that have been waited for the oldest become
- * stale. One that nobody has waited for yet is kept, for a thread may be about to, unless there are
- * ZC_MAX_FINISHED.
+ * A lease that lasts while further gathers and releases use its tag would collect their tickets. So it keeps
+ * as many tickets as there are uses left, and a few more. Beyond that, the oldest of the tickets that have
+ * been waited for become stale. A ticket that no thread has waited for is kept, since a thread may be about
+ * to wait, up to ZC_MAX_FINISHED.
  *
- * A lease of a scope has no uses. It ends with the scope, when the daemon has said that it has.
+ * A lease of a scope has no uses. It ends with the scope, when the daemon has reported the scope's end.
  */
 #include "client/client.h"
 
@@ -58,7 +58,7 @@ static void drop_ticket(struct zerod_client *client, struct zc_lease *lease, str
 	zc_ticket_drop(client, op);
 }
 
-/* Has a gather that was answered uses left? One that was not may be given another copy. */
+/* Whether a gather that was answered has uses left. A gather without an answer may get another buffer. */
 static bool is_held(const struct zc_unit *unit)
 {
 	const struct zc_lease *lease;
@@ -78,7 +78,7 @@ static bool is_held(const struct zc_unit *unit)
 	return false;
 }
 
-/* The copy's place may be somebody else's from now on. */
+/* The daemon may reuse the buffer's memory from now on. */
 static void drop_own_slice(struct zc_unit *unit)
 {
 	if (unit->own.due && !unit->persistent && !is_held(unit))

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * load.c - what one rank has read, on the shards of all ranks.
+ * load.c - loads of units: one rank's data is copied into the shards of all ranks.
  *
- * The rank that has the data copies them, in the order of its stream, into memory that the daemon allocates
- * for that. Its request names this memory and the stream's fence; the requests of the other ranks name
- * neither. The daemon copies on from there, and frees the memory with its answer.
+ * The rank that has the data copies it, in the order of its stream, into memory that the daemon allocates for
+ * the load. Its request names this memory and the stream's fence; the requests of the other ranks name
+ * neither. The daemon copies the slices from there, and frees the memory with its answer.
  */
 #include "client/cast.h"
 #include "client/cuda.h"
@@ -135,8 +135,7 @@ static int post_load(struct load *load, Zd__Request *request, zerod_ticket *tick
 	if (rc)
 		return rc;
 	request->deadline_ms = zc_deadline_ms(load->client, load->deadline_ms);
-	op = zc_ticket_new_other(load->client, &load_ticket, NULL, load->unit, request->deadline_ms,
-	                         load->err);
+	op = zc_op_new_other(load->client, &load_ticket, NULL, load->unit, request->deadline_ms, load->err);
 	if (!op) {
 		pthread_mutex_lock(&load->client->lock);
 		zc_outstanding_return(load->client, 1);

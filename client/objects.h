@@ -28,17 +28,18 @@ struct zc_lease {
 	uint64_t uses_left;
 	struct zc_op_queue tickets; /* oldest first */
 	uint64_t ntickets;
-	struct zc_hold_list holds; /* strict: pages that its waits have made accessible, the newest first */
-	uint64_t scope;            /* of the scope that holds it, until the scope's end; 0: the tag's */
+	struct zc_hold_list
+	        holds;  /* strict: pages that the lease's waits have made accessible, newest first */
+	uint64_t scope; /* of the scope that holds it, until the scope's end; 0: the tag's */
 	LIST_ENTRY(zc_lease) link, scope_link;
 };
 
-/* Streams that may be copying one shard at a time; the first place is the library's own stream's. */
+/* The number of streams that may copy one shard at a time; the first place is the library's own stream's. */
 #define ZC_SHARD_READERS 4u
 
 /* The rank's own part of its gathered buffer, which the daemon may leave to the client (own_slice.c). */
 struct zc_own_slice {
-	uint64_t transfer; /* to which this copy belongs; 0: none, or the daemon names none */
+	uint64_t transfer; /* the transfer to which this copy belongs; 0: none, or the daemon names none */
 	bool due;          /* not copied yet */
 	struct zc_location from, to;
 	/* GPUs: on the client's page, value 0: none. `copied` passes when this transfer's slice has been
@@ -46,7 +47,7 @@ struct zc_own_slice {
 	struct zc_fence copied, readers[ZC_SHARD_READERS];
 };
 
-/* One unit of the daemon; all handles of the unit share it, and so do its ops. */
+/* A unit of the daemon, shared by all handles of the unit and by its ops. */
 struct zc_unit {
 	uint64_t id;
 	unsigned refs;    /* handles and ops */
@@ -54,7 +55,7 @@ struct zc_unit {
 	enum zerod_dtype dtype, target_dtype;
 	bool frozen;
 	bool persistent;
-	bool target_lent; /* this client may access its place in the target (target.c) */
+	bool target_lent; /* this client may access the unit's place in the target (target.c) */
 	bool updating;    /* between update_begin and publish, as far as this client knows */
 	bool granted;     /* the daemon has granted an update_begin that then failed, or is unawaited */
 	bool unawaited;   /* an update_begin with a ticket, whose shard may not be written yet */
@@ -140,18 +141,18 @@ struct zerod_allocation {
 
 /* ---- group.c, unit.c ----------------------------------------------------------------------------------- */
 
-/* With the lock. */
+/* Free the object, or drop a reference. With the lock. */
 void zc_group_free(struct zerod_group *group);
 void zc_unit_handle_free(struct zerod_unit *unit);
 void zc_unit_unref(struct zc_unit *unit);
-/* Bytes of the unit's shard and of its whole gathered buffer. */
+/* Return the bytes of the unit's shard and of its whole gathered buffer. */
 uint64_t zc_unit_shard_bytes(const struct zc_unit *unit);
 uint64_t zc_unit_bytes(const struct zc_unit *unit); /* without padding */
 uint64_t zc_unit_padded_bytes(const struct zc_unit *unit);
-/* The handle's client; NULL for NULL. */
+/* Return the handle's client; NULL for NULL. */
 struct zerod_client *zc_unit_client(const struct zerod_unit *unit);
 struct zerod_client *zc_group_client(const struct zerod_group *group);
-/* With the lock; NULL when the rank has left. */
+/* Finds the group; NULL if the rank has left. With the lock. */
 struct zerod_group *zc_group_find(const struct zerod_client *client, uint64_t id);
 
 /* ---- collectives.c ------------------------------------------------------------------------------------- */
@@ -160,72 +161,76 @@ struct zerod_group *zc_group_find(const struct zerod_client *client, uint64_t id
  * group's. */
 int zc_collectives_check(const struct zerod_client *client, struct zerod_group_options *options,
                          struct zd_err *err) __attribute__((warn_unused_result));
-/* Packs the same options; the ids stay the caller's. */
+/* Packs the same options; the caller still owns the ids. */
 void zc_collectives_pack(const struct zerod_group_options *options, Zd__GroupJoin *join);
-/* Sets which shard of each unit is the rank's. */
+/* Sets the index of the rank's shard in each unit. */
 void zc_collectives_place(const struct zerod_group_options *options, struct zerod_group *group);
 
 /* ---- own_slice.c --------------------------------------------------------------------------------------- */
 
-/* With the lock: the daemon placed a gather of the unit in `buffer` and leaves the own slice, at `from`, to
- * the client. */
+/* Records that the daemon has placed a gather of the unit in `buffer`, and leaves the copy of the own slice,
+ * from `from`, to the client. With the lock. */
 void zc_own_slice_leave(struct zc_unit *unit, uint64_t transfer, const struct zc_location *from,
                         const struct zc_location *buffer);
-/* With the lock: a gather was placed, and the daemon copies the own slice, too. */
+/* Records that the daemon has placed a gather and copies the own slice, too. With the lock. */
 void zc_own_slice_is_there(struct zc_unit *unit, uint64_t transfer);
-/* With the lock: there is no lease of the unit's copy any more, so nothing may be copied into it. */
+/* Drops a copy that is due: the unit's buffer has no lease any more, so nothing may be copied into it. With
+ * the lock. */
 void zc_own_slice_drop(struct zc_unit *unit);
 /*
- * Without the lock: copies the slices of gathers' buffers that are due. Adds the fences of these copies, on
- * the client's page, to `copied`. STALE, and nothing is copied by a GPU, when one of the tickets was
- * released.
+ * Copies the own slices of gathers' buffers that are due, without the lock. Adds the fences of these copies,
+ * on the client's page, to `copied`. STALE if one of the tickets was released; no GPU has copied anything
+ * then.
  */
 int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                        struct zc_fence_merge *copied, struct zd_err *err) __attribute__((warn_unused_result));
-/* Without the lock, for a GPU's stream: the same, and makes the stream wait for the fences of `wait` on the
- * daemon's page, and for `copied`, to which it adds. */
+/* Copies the own slices for a GPU's stream, and makes the stream wait for the fences of `wait` on the
+ * daemon's page, and for `copied`, to which the fences of the copies are added. Without the lock. */
 int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                          zerod_stream *stream, struct zc_stream_wait *wait, struct zc_fence_merge *copied,
                          struct zd_err *err) __attribute__((warn_unused_result));
-/* Without the lock: an update of the units has begun. Makes the copies that are due, and returns when no copy
- * reads a shard, or DEADLINE; with `copied`, the fences of GPUs' copies are added to it instead. */
+/* Makes the copies that are due, when an update of the units has begun, and waits until no copy reads a
+ * shard, or DEADLINE. With `copied`, adds the fences of GPUs' copies instead of waiting for them. Without the
+ * lock. */
 int zc_own_slices_settle(struct zerod_client *client, struct zc_unit *const *units, uint32_t count,
                          uint64_t deadline_ns, struct zc_fence_merge *copied, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* ---- gather.c, wait.c ---------------------------------------------------------------------------------- */
 
-/* The holder's name, or the default one if `given` is NULL. Errors: INVALID. */
+/* Returns in *tag the holder's name, or the default name if `given` is NULL. Errors: INVALID. */
 int zc_tag_choose(const char *given, const char **tag, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* The tag in messages: the default one is left out. */
+/* Returns the tag for messages, which leave out the default tag. */
 char *zc_tag_wire(const char *tag);
-/* zerod_wait_many() of a client that has been entered. */
+/* Implements zerod_wait_many() for a client that has been entered. */
 int zc_wait_many(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,
                  zerod_stream *stream, void **data, struct zd_err *err) __attribute__((warn_unused_result));
-/* Waits for releases' tickets, all of them, and consumes them. Returns the first failure. */
+/* Waits for all tickets, which are of releases, and consumes them. Returns the first failure. */
 int zc_releases_await(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,
                       uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- lease.c ------------------------------------------------------------------------------------------- */
 
-/* All with the lock. A gather adds its uses and its ticket to the lease of its tag. */
+/* All functions below: with the lock. */
+
+/* Adds a gather's uses and its ticket to the lease of its tag. */
 int zc_lease_add(struct zerod_client *client, struct zc_unit *unit, const char *tag, struct zc_op *op,
                  struct zd_err *err) __attribute__((warn_unused_result));
-/* The same for a scope (not 0): one lease of the unit, however often it is gathered there, until
- * zc_scope_leases_end(). */
+/* Adds a gather's ticket to the lease of a scope (not 0), which has one lease of the unit until
+ * zc_scope_leases_end(), for any number of gathers. */
 int zc_lease_join(struct zerod_client *client, struct zc_unit *unit, uint64_t scope, struct zc_op *op,
                   struct zd_err *err) __attribute__((warn_unused_result));
 void zc_scope_leases_end(struct zerod_client *client, uint64_t scope);
 /* Adds the holds of the scope's leases to `holds`; 0: of all scopes. An error leaves the list empty. */
 int zc_scope_holds(struct zerod_client *client, uint64_t scope, struct zc_hold_list *holds,
                    struct zd_err *err) __attribute__((warn_unused_result));
-/* The pages that the tag's lease holds; NULL: there is no such lease. */
+/* Returns the pages that the tag's lease holds; NULL: there is no such lease. */
 const struct zc_hold_list *zc_lease_holds(const struct zc_unit *unit, const char *tag);
 /* Releases one use of the tag; the last release makes the lease's tickets stale. Does nothing without a
  * lease. */
 void zc_lease_release(struct zerod_client *client, struct zc_unit *unit, const char *tag);
-/* The gather failed: removes its uses from the lease. */
+/* Removes the uses of a gather that has failed from the lease. */
 void zc_lease_withdraw(struct zerod_client *client, struct zc_op *op);
 void zc_leases_end(struct zerod_client *client, struct zc_unit *unit);
 
@@ -241,57 +246,60 @@ struct zc_unit_list {
 /* Enters the client of the first unit, and fails if another unit is not this client's. */
 int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list, struct zd_err **err)
         __attribute__((warn_unused_result));
-/* The same for calls that fail while the session is POISONED. */
+/* The same, for calls that fail while the session is POISONED. */
 int zc_update_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list *list, struct zd_err **err)
         __attribute__((warn_unused_result));
 /* Reads and checks the caller's options. */
 int zc_publish_options(struct zerod_publish_options *options, const struct zerod_publish_options *given,
                        struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock. Adds the fences, on the client's page, behind which the unit is being published; false when
- * it is not being published, or the fences are unknown. */
+/* Adds the fences, on the client's page, behind which the unit is being published. Returns false if the unit
+ * is not being published, or the fences are unknown. With the lock. */
 bool zc_publish_writers(const struct zc_unit *unit, struct zc_fence_merge *writers);
-/* Publishes the units of the list, behind the streams; with a ticket, does not wait for the answer. */
+/* Publishes the units of the list, behind the streams. With a ticket, does not wait for the answer. */
 int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream *const *streams,
                uint32_t nstreams, const struct zerod_publish_options *options, zerod_ticket *ticket,
                struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock, the session was reset: units under update in a group with shadows may have been set back. */
+/* Called with the lock when the session was reset: units under update in a group with shadows may have been
+ * restored to the last commit. */
 void zc_updates_reset(struct zerod_client *client);
 
 /* ---- step.c -------------------------------------------------------------------------------------------- */
 
-/* Without the lock: waits until at most `left` (0, 1) of the steps that were ended without waiting are still
- * open, or the deadline has passed. */
+/* Waits until at most `left` (0, 1) of the steps that were ended without waiting are still open, or the
+ * deadline has passed. Without the lock. */
 int zc_step_await(zerod_group *group, uint32_t left, uint32_t deadline_ms, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* ---- target.c ------------------------------------------------------------------------------------------ */
 
-/* Call this before the unit's next contribution: ends its loan, if there is one, behind the streams that
- * waited for it. */
+/* Returns the unit's place in the target, if it is lent, behind the streams that waited for it. Called before
+ * the unit's next contribution. */
 int zc_target_return(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* The same for all units of the group. */
+/* Returns the lent places of all units of the group. */
 int zc_targets_return(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock: the daemon has ended the group's loans. */
+/* Records that the daemon has ended the lending of all the group's places. With the lock. */
 void zc_targets_forget(struct zerod_group *group);
-/* The stream's handle is about to be freed: ends all loans, if the stream waited for one. */
+/* Returns all lent places if the stream, whose handle is about to be freed, waited for one. */
 void zc_reader_end(const zerod_stream *stream);
-/* Both with the lock. doubt(): a reset begins, and its reply will name the steps that survive. settle(): the
- * reset has ended; targets of steps that the reply does not name are the daemon's again. NULL: it names
- * none. */
+/* Marks all targets as in doubt, when a reset begins, whose reply will name the steps that survive. With the
+ * lock. */
 void zc_targets_doubt(struct zerod_client *client);
+/* Ends the doubt when the reset has ended. Targets of steps that the reply (NULL: none) does not name belong
+ * to the daemon again. With the lock. */
 void zc_targets_settle(struct zerod_client *client, const Zd__SessionResetReply *reply);
 
 /* ---- reduce.c, entry.c --------------------------------------------------------------------------------- */
 
-/* Returns PEER_LOST if the last backward's end was answered with it and no thread has waited for its ticket:
- * the daemon reports it only once. */
+/* Returns PEER_LOST if the last backward's end was answered with that status and no thread has waited for its
+ * ticket: the daemon reports the loss only once. */
 int zc_backward_report(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock, these two. */
+/* Frees the handle. With the lock. */
 void zc_bucket_free(struct zerod_bucket *bucket);
-/* entry.c: frees reservations made before the request with that id, returned to a caller or not. */
+/* Frees the reservations that were made before the request with that id, returned to a caller or not. With
+ * the lock. */
 void zc_reserved_forget(struct zerod_bucket *bucket, uint64_t request);
-/* The same of all the group's buckets. */
+/* The same for all the group's buckets. */
 void zc_buckets_forget(struct zerod_group *group, uint64_t request);
 
 /* How to send a request whose reply is only a status. */
@@ -305,13 +313,13 @@ struct zc_sending {
 int zc_entry_submit(struct zerod_client *client, const struct zerod_bucket *bucket, uint64_t entry_id,
                     const struct zc_fence_args *fences, const struct zerod_reduce_options *options,
                     const struct zc_sending *sending, struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock. Frees it: the daemon owns its entry now. */
+/* Frees the object, whose entry belongs to the daemon now. With the lock. */
 void zc_reserved_free(struct zc_reserved *reserved);
 
 /* ---- accumulate.c -------------------------------------------------------------------------------------- */
 
-/* With the lock: the entry that sums up the unit's gradients in this backward; NULL: there is none. STATE
- * while an earlier gradient is not submitted. */
+/* Finds the entry that sums up the unit's gradients in this backward; NULL: none. STATE while an earlier
+ * gradient is not submitted. With the lock. */
 int zc_accumulation_find(const struct zerod_bucket *bucket, const struct zc_unit *unit,
                          struct zc_reserved **found, struct zd_err *err) __attribute__((warn_unused_result));
 /* Adds a gradient that is complete once the fences have passed; the ticket (NULL: none) is answered at
@@ -320,7 +328,8 @@ int zc_accumulation_add(struct zerod_client *client, struct zc_reserved *given,
                         const struct zc_fence_args *fences, const struct zerod_reduce_options *options,
                         const struct zc_sending *sending, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* INVALID if views are absent: the entry may have an earlier gradient of them. */
+/* Checks that no view is absent, since the entry may have an earlier gradient of the view. Errors:
+ * INVALID. */
 int zc_accumulation_check(const struct zerod_reduce_options *options, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Adds the fences of all accumulations of the group's buckets, whose entries are abandoned. */
@@ -336,7 +345,7 @@ int zc_accumulations_submit(struct zerod_group *group, struct zd_err *err)
 int zc_buffer_new(struct zerod_client *client, Zd__Alloc *alloc, uint64_t bytes, uint32_t deadline_ms,
                   struct zerod_allocation **buffer, struct zc_location *location, void **data,
                   struct zd_err *err) __attribute__((warn_unused_result));
-/* Frees the handle: the memory is the daemon's. */
+/* Frees the handle; the memory belongs to the daemon. */
 void zc_buffer_forget(struct zerod_allocation *buffer);
 
 #endif

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * offloaded_sum.c - sums that the daemon asks this process to make: the thread that reads the work channel.
+ * offloaded_sum.c - sums that the daemon requests of this process: the thread that reads the work channel.
  *
- * On GPUs works are sums over memory of the daemon's, in this process's own context (cuda_offloaded_sum.c).
- * Each is begun and answered at once; that it is done the daemon sees at a fence. What must hold:
- *   - a segment that a work names is announced on the connection, and was sent there before the work. The
- *     thread reads the connection, or lets who reads it go on, until the announcement has come, and maps the
- *     segment then;
- *   - nothing that a GPU's stream may be waiting for depends on a work that has not been answered: the daemon
- *     hands out fences, those of sums' inputs too, when the copies behind them are under way, and none for
- *     sums. So it does no harm that mapping may wait for a GPU;
- *   - the same way segments that the daemon wants back are unmapped in a process that makes no call.
+ * On GPUs, works are sums over the daemon's memory, in this process's own context (cuda_offloaded_sum.c).
+ * Each sum is begun and answered at once; the daemon sees its end by a fence. Invariants:
+ *   - a segment that a work names is announced on the connection, before the work is sent. The thread reads
+ *     the connection, or waits for the thread that does, until the announcement has arrived, and then maps
+ *     the segment;
+ *   - no event that a GPU's stream may be waiting for depends on a work that has not been answered: the
+ *     daemon sends fences, also those of sums' inputs, only when the copies behind them are under way, and
+ *     none for sums. So mapping may wait for a GPU without a deadlock;
+ *   - the thread also unmaps segments that the daemon retires, in a process that makes no call.
  */
 #include <errno.h>
 #include <poll.h>
@@ -88,7 +88,7 @@ static bool await_socket(struct worker_context *context, int timeout_ms)
 	return true;
 }
 
-/* The same for a work, wherever it comes. */
+/* The same for a work, by ring or socket. */
 static bool await_work(struct worker_context *context, int timeout_ms)
 {
 	struct zd_endpoint *endpoint = &context->client->worker.endpoint;
@@ -137,7 +137,7 @@ static int send_answer(struct worker_context *context, Zd__WorkDone *done, struc
 	return rc < 0 ? rc : 0;
 }
 
-/* ---- What has to come first ---------------------------------------------------------------------------- */
+/* ---- Announcements ------------------------------------------------------------------------------------- */
 
 static bool have_segment(struct zerod_client *client, uint64_t id)
 {
@@ -149,8 +149,8 @@ static bool have_retired(struct zerod_client *client, uint64_t count)
 	return client->nretired >= count;
 }
 
-/* With the lock: until what the daemon has sent over the connection has been read so far. Gives up when the
- * connection or the thread ends. */
+/* Waits until all packets that the daemon has sent over the connection by now have been read. Stops when the
+ * connection or the thread ends. With the lock. */
 static void read_until(struct zerod_client *client,
                        bool (*has_come)(struct zerod_client *client, uint64_t arg), uint64_t arg)
 {
@@ -301,7 +301,7 @@ static int take_packet(struct worker_context *context, size_t nbytes, struct zd_
 	return rc;
 }
 
-/* Is something there before it is time to sleep? */
+/* Polls for a packet before the thread sleeps. Returns whether there is one. */
 static bool spin_for_work(struct worker_context *context)
 {
 	while (zd_spin_may(&context->spin, zc_now_ns()))
@@ -310,7 +310,7 @@ static bool spin_for_work(struct worker_context *context)
 	return false;
 }
 
-/* A GPU that fails under a sum writes no fence, and whoever waits for the sum would go on waiting. */
+/* A GPU that fails under a sum writes no fence, so all waits for the sum would never end. */
 static int check_interval_ms(const struct zerod_client *client)
 {
 	return client->on_gpus && zc_cuda_offloaded_sums_are_open(client) ? CHECK_MS : -1;
@@ -335,7 +335,7 @@ static int serve_once(struct worker_context *context, struct zd_err *err)
 	return rc;
 }
 
-/* The end of the channel is the connection's, where somebody else sees it. */
+/* The channel ends with the connection, whose end other threads detect. */
 static void serve_channel(struct worker_context *context)
 {
 	struct zerod_client *client = context->client;
@@ -396,7 +396,7 @@ int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd
 	}
 	worker->endpoint.sock = sock;
 	worker->page = page;
-	/* Without one, the thread is told nothing and sleeps until it is asked. */
+	/* Without an eventfd, the thread gets no announcements, and sleeps until a request arrives. */
 	worker->expected = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	return 0;
 }

@@ -9,20 +9,19 @@
 
 #include "base/err.h"
 
-/* Maps the session's rings; takes the descriptor over. */
+/* Maps the session's rings. Takes ownership of the descriptor. */
 int zc_rings_take(struct zerod_client *client, int fd, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Maps the page; takes both descriptors over. */
+/* Maps the result page. Takes ownership of both descriptors. */
 int zc_worker_take(struct zerod_client *client, int sock, int page_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With cuda_lock. Starts the thread, once, if the daemon may request sums. */
+/* Starts the thread, once, if the daemon may request sums. With cuda_lock. */
 int zc_worker_start(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
-/* The daemon will soon request a sum because of this process's call: wakes the worker thread, so that it is
- * awake when the request arrives. */
+/* Wakes the worker thread, because the daemon will soon request a sum as a result of this process's call. */
 void zc_worker_expect(const struct zerod_client *client);
-/* Stops the thread: it begins no further sums. */
+/* Stops the thread, which begins no further sums. */
 void zc_worker_stop(struct zerod_client *client);
-/* At the client's end, also in a forked child. */
+/* Frees the worker's resources at the client's end, also in a forked child. */
 void zc_worker_deinit(struct zerod_client *client);
 
 #endif

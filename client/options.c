@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * options.c - structures of the caller's version, given and to be filled; flags and deadlines.
+ * options.c - structures of the caller's version, as arguments and results; flags and deadlines.
  *
- * A program that was compiled against an older header passes shorter structures, which are read as if the
- * rest were zero; one compiled against a newer header passes longer ones, which is fine as long as it does
- * not use what is unknown here.
+ * A program that was compiled against an older header passes shorter structures, whose missing members are
+ * read as zero. A program that was compiled against a newer header passes longer ones, which are accepted if
+ * the members that are unknown here are zero.
  */
 #include "client/client.h"
 #include "client/options.h"
@@ -54,7 +54,7 @@ int zc_element(void *copy, size_t known_bytes, const void *array, uint32_t i, co
 	char name[32];
 
 	(void)snprintf(name, sizeof(name), "%s[%u]", what, i);
-	/* Where the first one's size makes no sense, it is the first one that is refused. */
+	/* If the first element's size is invalid, the error names the first element. */
 	if (i > 0 && struct_bytes(element) != stride)
 		return zd_err_set(err, ZEROD_E_INVALID, "%s: struct_size is %zu, the first one's %zu", name,
 		                  struct_bytes(element), stride);

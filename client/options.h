@@ -11,40 +11,42 @@
 #include "base/err.h"
 #include "proto/zerod.pb-c.h"
 
-/* Copies options of the caller's struct_size into `copy` of `known_bytes`, zeroed where the caller's are
- * shorter. INVALID when a longer structure sets members that this library does not have. `given` NULL: all
- * zero. */
+/* Copies options of the caller's struct_size into `copy` of `known_bytes`; members beyond the caller's
+ * structure are zeroed. INVALID if a longer structure sets members that this library does not have. `given`
+ * NULL: all zero. */
 int zc_options(void *copy, size_t known_bytes, const void *given, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* The same of element `i` of an array, `what`. The first element's struct_size is the stride and must be that
  * of all. The elements before `i` have been read. */
 int zc_element(void *copy, size_t known_bytes, const void *array, uint32_t i, const char *what,
                struct zd_err *err) __attribute__((warn_unused_result));
-/* INVALID unless a field that has no meaning yet is 0. */
+/* Checks that a field that has no meaning yet is 0. Errors: INVALID. */
 int zc_reserved(uint32_t reserved, const char *what, struct zd_err *err) __attribute__((warn_unused_result));
-/* The deadline in `options`, as it was given; 0 for NULL. */
+/* Returns the caller's deadline in `options`; 0 for NULL. */
 int zc_wait_options(const struct zerod_wait_options *options, uint32_t *deadline_ms, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Checks a result structure: INVALID for NULL and for a struct_size that was not set. `what` is the
+/* Checks a result structure. Errors: INVALID for NULL and for a struct_size that was not set. `what` is the
  * parameter. */
 int zc_result_check(const void *given, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Fills the caller's structure up to its struct_size; members that this library does not have become zero. */
 void zc_result_fill(void *given, const void *made, size_t known_bytes);
-/* INVALID names bits beyond `known`. */
+/* Checks that no bits beyond `known` are set. Errors: INVALID, with these bits. */
 int zc_flags(uint32_t flags, uint32_t known, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* The deadline as it travels: milliseconds, 0 for none. */
+/* Returns the deadline for a message: milliseconds, 0 for none. */
 uint32_t zc_deadline_ms(const struct zerod_client *client, uint32_t option_ms);
-/* The time at which that deadline passes, for the library's own waits; UINT64_MAX: never. CLOCK_MONOTONIC. */
+/* Returns the time at which that deadline passes, for the library's own waits; UINT64_MAX: never.
+ * CLOCK_MONOTONIC. */
 uint64_t zc_until_ns(uint32_t wire_ms);
-/* The time left until the deadline, for an option in ms: at least 1. */
+/* Returns the time left until the deadline, for an option in ms: at least 1. */
 uint32_t zc_left_ms(uint64_t deadline_ns);
-/* The same for an answer of the daemon, which enforces the deadline itself: ZC_GRACE_NS later. */
+/* Returns the time until which the library waits for an answer of the daemon, which enforces the deadline
+ * itself: ZC_GRACE_NS later. */
 uint64_t zc_deadline_ns(uint32_t wire_ms);
 uint64_t zc_now_ns(void);
 
-/* Checks that the reply has the body that the request expects; PROTOCOL otherwise. */
+/* Checks that the reply has the body that the request expects. Errors: PROTOCOL. */
 int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_err *err)
         __attribute__((warn_unused_result));
 

@@ -2,18 +2,18 @@
 /*
  * own_slice.c - the rank's own part of its gathered buffers, which the daemon may leave to its client.
  *
- * A copy within one GPU is slow when another process issues it, so daemons on GPUs fill a gathered buffer but
- * for the slice that the rank owns itself. One copy serves all gathers of one transfer, whoever waits first
- * makes it: a GPU's stream makes small ones itself, all others are made by a stream of the library's. What
- * must hold:
- *   - nothing is copied into a buffer that is not held any more: on GPUs, the lease is looked at and the copy
- *     is enqueued in one step under the client's lock, and every release since carries a fence behind it
+ * A copy within one GPU is slow when another process issues it. So daemons on GPUs fill a gathered buffer
+ * except for the slice that the rank itself owns. One copy serves all gathers of one transfer, and is made at
+ * the first wait: small ones by the waiting GPU's stream itself, all others by a stream of the library's.
+ * Invariants:
+ *   - nothing is copied into a buffer without a lease: on GPUs, checking the lease and enqueueing the copy
+ *     are one step under the client's lock, and every later release has a fence behind the copy
  *     (zc_streams_fence());
- *   - who waits depends on nobody else's stream: a copy that such a stream has not come to yet is made once
- *     more, of the same bytes, by the library's;
- *   - a shard is not written before the copies that read it have ended: an update that has begun makes what
- *     is due and waits for all of it. Answers come in order, so those of all gathers that were granted before
- *     it are here.
+ *   - a waiting stream depends on no other stream of the caller's: a copy that such a stream has not reached
+ *     yet is repeated, with the same bytes, by the library's stream;
+ *   - a shard is not written before the copies that read it have ended: an update that has begun makes the
+ *     copies that are due and waits for all copies. Answers arrive in order, so the answers of all gathers
+ *     that were granted before the update have arrived by then.
  */
 #include "client/client.h"
 
@@ -52,7 +52,8 @@ void zc_own_slice_is_there(struct zc_unit *unit, uint64_t transfer)
 	own->copied = (struct zc_fence){0};
 }
 
-/* One that has been copied is known by its transfer, until there is another. */
+/* The transfer of a slice that has been copied stays known, so that a further gather of that transfer needs
+ * no copy. */
 void zc_own_slice_drop(struct zc_unit *unit)
 {
 	if (unit->own.due)
@@ -62,7 +63,7 @@ void zc_own_slice_drop(struct zc_unit *unit)
 
 /* ---- By the CPU ---------------------------------------------------------------------------------------- */
 
-/* Once, whoever comes first; the others wait for that. */
+/* The first thread copies; all others wait for that copy. */
 static int copy_on_host(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
 {
 	struct zc_hold_list mine =
@@ -111,7 +112,8 @@ static bool is_library_stream(uint32_t timeline)
 	return timeline >= ZEROD_MAX_STREAMS;
 }
 
-/* Where the stream's copies of the shard are noted; NULL: too many others read it now. */
+/* Returns the place for the stream's last copy of the shard; NULL: too many other streams read the shard
+ * now. */
 static struct zc_fence *reader_place(const struct zerod_client *client, struct zc_own_slice *own,
                                      uint32_t timeline)
 {
@@ -139,12 +141,12 @@ struct due {
 
 static void due_init(struct due *due, struct zerod_client *client, zerod_stream *stream)
 {
-	due->client = client; /* large: only what is used is written */
+	due->client = client; /* large: only the used part is written */
 	due->stream = stream;
 	due->count = 0;
 }
 
-/* With the lock. What could not be enqueued is due again. */
+/* With the lock. Copies that could not be enqueued are due again. */
 static int settle(struct due *due, int rc)
 {
 	for (unsigned i = 0; i < due->count; i++) {
@@ -206,7 +208,7 @@ static int check_held(struct zc_op *const *ops, uint32_t count, struct zd_err *e
 	return 0;
 }
 
-/* Is the copy behind what another stream, which is none of the library's, has still to do? */
+/* Whether the copy is in a stream of the caller's that has not reached it yet. */
 static bool is_held_up(const struct zerod_client *client, const struct zc_own_slice *own,
                        const zerod_stream *stream)
 {
@@ -216,7 +218,7 @@ static bool is_held_up(const struct zerod_client *client, const struct zc_own_sl
 	       !(stream && stream->timeline == copied.timeline) && !has_passed(client, copied);
 }
 
-/* With the lock: the small ones by the stream that wants them (NULL: none), the others by the library's. */
+/* Enqueues small copies on the waiting stream (NULL: none), all others on the library's. With the lock. */
 static int collect_due(struct zc_op *const *ops, uint32_t count, struct due *near, struct due *far,
                        struct zd_err *err)
 {
@@ -307,7 +309,7 @@ static void add_readers(const struct zerod_client *client, const struct zc_own_s
 			zc_fence_merge_add(readers, own->readers[i]);
 }
 
-/* With the lock: copies what is due, and finds who reads the units' shards. */
+/* Makes the copies that are due, and finds the streams that read the units' shards. With the lock. */
 static int find_readers(struct zerod_client *client, struct zc_unit *const *units, uint32_t count,
                         struct zc_fence_merge *readers, struct zd_err *err)
 {

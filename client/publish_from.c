@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * publish_from.c - publish with a source dtype: what travels is narrowed on the shard, before any gather
+ * publish_from.c - publish with a source dtype: the shard is narrowed to the unit's dtype before any gather
  * reads it.
  *
- * All is checked before the first element is converted. On emulated devices one piece of work converts for
- * all units of a call, so that a stream takes all or nothing; a GPU has one kernel for each unit, or a copy
- * where dtypes are equal. Whether an update is open is the daemon's to say, but it hears of a publish too
- * late: so each unit remembers that (zc_unit.updating).
+ * All arguments are checked before the first element is converted. On emulated devices one piece of work
+ * converts for all units of a call, so that a stream accepts all or none of them; a GPU has one kernel for
+ * each unit, or a copy if the dtypes are equal. The daemon decides whether an update is open, but it receives
+ * the publish only after the conversion. So each unit remembers its update (zc_unit.updating).
  */
 #include "client/cast.h"
 #include "client/cuda.h"
@@ -231,7 +231,7 @@ int zerod_publish_from(const struct zerod_source *sources, uint32_t count, enum 
 {
 	struct zerod_publish_options options;
 	zerod_unit *units[ZD_MAX_UNITS_PER_REQUEST];
-	struct zc_unit_list list; /* large: only what is used is written */
+	struct zc_unit_list list; /* large: only the used part is written */
 	struct zd_err *err;
 	int rc;
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * receive.c - reading the socket, by whichever thread waits, and handing out what came.
+ * receive.c - reads the socket, on one of the waiting threads, and distributes the replies.
  *
- * What must hold: at most one thread reads (client->reading); as long as threads wait, one of them reads -
- * who stops waiting hands over; what a packet says is checked before it changes anything, and a packet that
- * makes no sense ends the connection, never the process; each op is answered once.
+ * Invariants: at most one thread reads (client->reading). As long as threads wait, one of them reads; a
+ * reader that stops waiting wakes another thread. The content of a packet is checked before it changes any
+ * state, and an invalid packet ends the connection, never the process. Each op is answered once.
  */
 #include "client/client.h"
 #include "client/offloaded_sum.h"
@@ -24,7 +24,7 @@
 #define NS_PER_S    1000000000u
 #define NS_PER_MS   1000000u
 #define NAP_NS      30000
-#define ARENA_BYTES 16384u /* holds what a packet of replies unpacks to, listings excepted */
+#define ARENA_BYTES 16384u /* holds the unpacked replies of a packet, except for listings */
 
 /* ---- Packets ------------------------------------------------------------------------------------------- */
 
@@ -139,11 +139,11 @@ static int take_reply(struct zerod_client *client, struct zc_packet *packet, con
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
 		                  "the daemon answered request %llu, which is not open",
 		                  (unsigned long long)reply->id);
-	if (!op) { /* its caller has given up; or an answer given twice, which changes nothing either */
+	if (!op) { /* the op's caller has stopped waiting; or a second answer, which is ignored as well */
 		if (client->abandoned > 0) {
 			client->abandoned--;
 			client->outstanding--;
-			zc_wake(client, NULL); /* there is room for who waits for that */
+			zc_wake(client, NULL); /* wakes threads that wait for room */
 		}
 		return 0;
 	}
@@ -263,7 +263,7 @@ static int spin(struct zerod_client *client, size_t *nbytes, struct received *re
 	return rc;
 }
 
-/* Is something there before it is time to sleep. */
+/* Polls for a packet before the thread sleeps. Returns whether there is one. */
 static bool naps(const struct zerod_client *client, int timeout_ms)
 {
 	struct pollfd poll_for = {.fd = client->endpoint.sock, .events = POLLIN};
@@ -273,7 +273,7 @@ static bool naps(const struct zerod_client *client, int timeout_ms)
 	       zc_nap(&poll_for, 1, zc_now_ns() + ZC_NAPS_NS);
 }
 
-/* At rest. Long waits are cut short by the socket's timeout: whoever asked asks again. */
+/* Sleeps until the socket is readable. The socket's timeout limits a wait; the caller then waits again. */
 static int sleep_for_packet(struct zerod_client *client, int timeout_ms, bool or_writable, size_t *nbytes,
                             struct received *received, struct zd_err *err)
 {

@@ -31,8 +31,8 @@ int zc_backward_report(struct zerod_group *group, struct zd_err *err)
 	return rc;
 }
 
-/* With the lock. What the group's failure has left is given up: a target, and room that was reserved before
- * the request. */
+/* Forgets the target, and the reservations made before the request, which the group's failure has ended. With
+ * the lock. */
 static void begun(struct zerod_group *group, const Zd__BackwardBeginReply *reply, uint64_t request)
 {
 	group->target_bound = false;

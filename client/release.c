@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * release.c - giving gathered buffers back, one or many.
+ * release.c - releases of gathered buffers, one or many.
  *
- * Many share one fence per stream, and their requests one packet. What must hold: what may fail for lack of
- * memory or a wrong argument comes first, so that an error leaves every lease as it was; ending a lease here
- * and taking the fences behind its last use are one step under the client's lock.
+ * Many releases share one fence per stream, and their requests share one packet. Invariants: steps that may
+ * fail for lack of memory or an invalid argument come first, so that an error leaves every lease unchanged.
+ * Ending a lease here and making the fences behind its last use are one step under the client's lock.
  */
 #include "client/options.h"
 #include "client/stream.h"
@@ -53,9 +53,9 @@ static int make_ops(struct releasing *releasing, struct zd_err *err)
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < releasing->count; i++) {
-		releasing->ops[i] = zc_ticket_new(releasing->client,
-		                                  releasing->detached ? ZC_OP_DETACHED : ZC_OP_RELEASE,
-		                                  releasing->units[i]->shared, releasing->deadline_ms, err);
+		releasing->ops[i] = zc_op_new(releasing->client,
+		                              releasing->detached ? ZC_OP_DETACHED : ZC_OP_RELEASE,
+		                              releasing->units[i]->shared, releasing->deadline_ms, err);
 		if (!releasing->ops[i]) {
 			drop_ops(releasing, i);
 			return ZEROD_E_SYSTEM;
@@ -65,7 +65,7 @@ static int make_ops(struct releasing *releasing, struct zd_err *err)
 	return 0;
 }
 
-/* With the lock: the pages of all that is released, for streams to hold. */
+/* Copies the holds of all released buffers, for streams. With the lock. */
 static int collect_holds(const struct releasing *releasing, struct zc_hold_list *holds, struct zd_err *err)
 {
 	int rc = 0;
@@ -97,7 +97,7 @@ static int end_leases(struct releasing *releasing, zerod_stream *const *streams,
 	return rc;
 }
 
-/* One that cannot be sent is answered with the failure, like all others when the connection breaks. */
+/* A release that cannot be sent is answered with the failure, as when the connection breaks. */
 static int post_one(struct releasing *releasing, uint32_t i, struct zd_err *err)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
@@ -116,7 +116,7 @@ static int post_one(struct releasing *releasing, uint32_t i, struct zd_err *err)
 	return rc;
 }
 
-/* The first failure. Every ticket is posted, or gone. */
+/* Returns the first failure. Every ticket is posted, or freed. */
 static int post_all(struct releasing *releasing, struct zd_err *err)
 {
 	bool many = releasing->count > 1;
@@ -170,7 +170,7 @@ static int release_leases(struct releasing *releasing, zerod_stream *const *stre
 int zerod_release_many(zerod_unit *const *units, uint32_t count, zerod_stream *const *streams,
                        uint32_t nstreams, const struct zerod_release_options *given, zerod_ticket *tickets)
 {
-	struct releasing releasing; /* large: only what is used is written */
+	struct releasing releasing; /* large: only the used part is written */
 	struct zerod_release_options options;
 	struct zd_err *err;
 	int rc;

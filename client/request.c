@@ -2,12 +2,12 @@
 /*
  * request.c - a request from its id to the socket, and the call that waits for its reply.
  *
- * What must hold: an op is in the table before its request can be answered; client->outstanding counts the
- * requests that the daemon has not answered and those that will be sent, in batches too. A request takes its
- * room before anything else of it happens, and no lock is held while it waits for room: up to
- * ZD_MAX_OUTSTANDING, releases and goodbyes ZD_RELEASE_ROOM more. Messages about unmapped segments need none,
- * since the daemon answers them at once. A sender that finds the socket full also reads, since the daemon
- * stops reading a client that does not take its replies.
+ * Invariants: an op is in the table before its request can be answered. client->outstanding counts the
+ * requests that the daemon has not answered and those that will be sent, also in batches. A request reserves
+ * its room before any other step, and no lock is held while it waits for room: up to ZD_MAX_OUTSTANDING,
+ * releases and goodbyes ZD_RELEASE_ROOM more. Messages about unmapped segments need no room, since the daemon
+ * answers them at once. A sender that finds the socket full also reads, since the daemon stops reading a
+ * client that does not read its replies.
  */
 #include "client/client.h"
 #include "client/options.h"
@@ -164,7 +164,8 @@ void zc_outstanding_return(struct zerod_client *client, unsigned count)
 
 /* ---- Sending ------------------------------------------------------------------------------------------- */
 
-/* With the lock: marks what is about to go out, so that answers to it are expected. */
+/* Marks the requests of a packet as sent, before the packet is sent, so that their answers are expected. With
+ * the lock. */
 static void mark_sent(struct zerod_client *client, const uint64_t *ids, unsigned nids)
 {
 	for (unsigned i = 0; i < nids; i++) {
@@ -175,7 +176,8 @@ static void mark_sent(struct zerod_client *client, const uint64_t *ids, unsigned
 	}
 }
 
-/* With the lock: nothing of the packet has reached the daemon, or the connection is over. */
+/* Fails the requests of a packet that has not reached the daemon, or whose connection has ended. With the
+ * lock. */
 static void fail_unsent(struct zerod_client *client, const uint64_t *ids, unsigned nids,
                         const struct zd_err *err)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request.h - requests: from an id to the answer; alone and in batches; with a caller that waits, with a
+ * request.h - requests from their ids to their answers: alone or in batches, with a caller that waits, with a
  * ticket, or detached.
  *
  * A request gets an id and an op, is packed, and is sent at once or put into its thread's batch (cork.c).
@@ -40,42 +40,44 @@ enum zc_op_kind {
 	ZC_OP_CALL,     /* a caller waits for the reply; the op is on its stack */
 	ZC_OP_GATHER,   /* a ticket, valid while its lease lasts */
 	ZC_OP_PREFETCH, /* a ticket without a lease, consumed by the first wait */
-	ZC_OP_RELEASE,  /* the same */
+	ZC_OP_RELEASE,  /* likewise */
 	ZC_OP_DETACHED, /* no ticket: the next call reports a failure (detached.c) */
-	ZC_OP_OTHER,    /* a ticket as a release's, of another call: `type` says which */
+	ZC_OP_OTHER,    /* a ticket of another call, whose functions are in `type` */
 };
 
 struct zc_op;
 
 /* The functions of one call's tickets. NULL functions do nothing. */
 struct zc_ticket_type {
-	const char *what; /* DETACHED: "release", for error texts; a literal. NULL: nobody is told */
-	/* A stream may be given to zerod_wait(): it then waits for op->fences and for what settle() adds.
-	 * Else a wait returns when the daemon has answered, and takes no stream. */
+	const char
+	        *what; /* DETACHED: "release", for error texts; a literal. NULL: failures are not reported */
+	/* True: zerod_wait() accepts a stream, which then waits for op->fences and for the fences that
+	 * settle() adds. False: a wait returns when the daemon has answered, and accepts no stream. */
 	bool takes_stream;
-	/* With the lock: the daemon has granted the request. An error means an invalid reply: the connection
-	 * ends. */
+	/* Called with the lock when the daemon has granted the request. An error means an invalid reply: the
+	 * connection ends. */
 	int (*answered)(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
 	                struct zd_err *err);
-	/* With the lock: the daemon has rejected the request, or will not answer any more; op->status says
-	 * why. */
+	/* Called with the lock when the daemon has rejected the request, or will not answer any more;
+	 * op->status has the reason. */
 	void (*failed)(struct zerod_client *client, struct zc_op *op);
-	/* Without the lock, once the request is granted: does this process's part before the stream (NULL:
-	 * the calling thread) continues. Adds the fences to be awaited, on the client's page, to `copied`. */
+	/* Called without the lock when the request is granted: does this process's part before the stream
+	 * (NULL: the calling thread) continues. Adds the fences to be awaited, on the client's page, to
+	 * `copied`. */
 	int (*settle)(struct zerod_client *client, struct zc_op *op, zerod_stream *stream,
 	              struct zc_fence_merge *copied, struct zd_err *err);
-	/* With the lock: frees op->data. */
+	/* Frees op->data. Called with the lock. */
 	void (*deinit)(struct zerod_client *client, struct zc_op *op);
 };
 
 /*
- * One request. It is in the client's table from zc_op_add() until it has been answered (CALL), consumed, or
- * released (tickets): "in the table" is what makes a ticket valid.
+ * A request. The op is in the client's table from its submission until it has been answered (CALL), consumed,
+ * or released (tickets). A ticket is valid while its op is in the table.
  */
 struct zc_op {
 	uint64_t id;
 	enum zc_op_kind kind;
-	bool sent;     /* not in a batch any more */
+	bool sent;     /* false: the request is in a batch */
 	bool answered; /* status is set */
 	bool stale;    /* the lease ended before the answer arrived */
 	int status;
@@ -92,9 +94,9 @@ struct zc_op {
 	bool finished;                     /* in the client's list of finished tickets */
 	bool waited;                       /* GATHER: a wait has returned its buffer's address */
 	uint32_t deadline_ms;
-	char *error;            /* of the daemon; NULL: none, or no memory for it */
-	uint32_t uses;          /* GATHER: the uses that it added to its lease; 0 in a scope */
-	const char *what;       /* DETACHED: "release", for error texts; a literal. NULL: nobody is told */
+	char *error;            /* the daemon's text; NULL: none, or no memory for a copy */
+	uint32_t uses;          /* GATHER: the uses that the op has added to its lease; 0 in a scope */
+	const char *what;       /* DETACHED: "release", for error texts; NULL: failures are not reported */
 	struct zc_unit *unit;   /* NULL: of no unit */
 	struct zc_lease *lease; /* GATHER: until the lease ends or the gather fails */
 	TAILQ_ENTRY(zc_op) in_queue; /* of its lease, or of finished tickets */
@@ -113,8 +115,8 @@ struct zc_detached {
 	struct zd_err first; /* valid while nfailures > 0 */
 };
 
-/* Ids are consecutive: with as many chains as outstanding requests, chains stay short without a hash
- * function. */
+/* Chains of the table of ops. Ids are consecutive, so that with as many chains as outstanding requests no
+ * hash function is needed. */
 #define ZC_OP_CHAINS ZD_MAX_OUTSTANDING
 
 /* A thread that sleeps until its op is answered (op NULL: until any op is), or until it must read. */
@@ -149,10 +151,10 @@ uint64_t zc_op_done(struct zerod_client *client, struct zc_op *op);
 /* Answers the op with a failure of this process: the request could not be sent, or the connection broke. */
 void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_err *err);
 
-/* Packets that the client has sent so far. */
+/* Returns the number of packets that the client has sent so far. */
 uint64_t zc_packets_sent(const struct zerod_client *client);
-/* Without the lock. The daemon has closed the connection: its last packet, perhaps with the reason, is still
- * to be read. `err` is the reason otherwise. Returns the status with which the connection broke. */
+/* Reads the last packets of a connection that the daemon has closed, which may have the reason; otherwise
+ * `err` is the reason. Returns the status with which the connection broke. Without the lock. */
 int zc_read_last_words(struct zerod_client *client, struct zd_err *err);
 /* Without the lock. Reserves room for `count` requests of this kind. With `deadline_ns` 0 it does not wait
  * for room, and the error is LIMIT; else DEADLINE. */
@@ -167,12 +169,12 @@ void zc_outstanding_return(struct zerod_client *client, unsigned count);
  * why. */
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
                 unsigned nids, struct zd_err *err) __attribute__((warn_unused_result));
-/* Sends a request of an op that is no CALL, or puts it into the thread's batch. It has room; the table owns
- * the op from then on. On failure the op is freed, and its room returned. */
+/* Sends the request of an op other than a CALL, or puts the request into the thread's batch. The op has room;
+ * the table owns the op from then on. On failure the op is freed, and its room returned. */
 int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Without the lock. Reports unmapped segments to the daemon, unless another thread is sending, which then
- * reports them afterwards. */
+/* Reports unmapped segments to the daemon, unless another thread is sending: that thread then reports the
+ * segments afterwards. Without the lock. */
 void zc_unmapped_send(struct zerod_client *client);
 
 /* ---- receive.c ----------------------------------------------------------------------------------------- */
@@ -182,12 +184,12 @@ void zc_unmapped_send(struct zerod_client *client);
 /* Waits on the condition until the deadline; UINT64_MAX: for ever. Returns ETIMEDOUT, or 0 as
  * pthread_cond_wait(). */
 int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns);
-/* Waits until the op is answered. DEADLINE, without a text, when it is not answered in time. */
+/* Waits until the op is answered. Returns DEADLINE, without a text, if there is no answer in time. */
 int zc_wait_answer(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
         __attribute__((warn_unused_result));
 /* Reads, or sleeps until another thread has read. False when the deadline has passed. */
 bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns);
-/* A thread that stops waiting calls this: another thread may have to read now. */
+/* Wakes another thread that waits, which may have to read now. Called by a thread that stops waiting. */
 void zc_hand_over(struct zerod_client *client);
 /* Reads all packets that have arrived, unless another thread is reading. */
 void zc_drain(struct zerod_client *client);
@@ -204,20 +206,20 @@ bool zc_nap(struct pollfd *fds, nfds_t nfds, uint64_t until_ns);
 /* Ends the connection: all outstanding ops are answered with err->status and its text. Only the first call
  * has an effect. */
 void zc_break(struct zerod_client *client, const struct zd_err *err);
-/* The op is answered: wakes the threads that wait for it. */
+/* Wakes the threads that wait for the op, which is answered. */
 void zc_wake(struct zerod_client *client, const struct zc_op *op);
 void zc_packet_unref(struct zerod_client *client, struct zc_packet *packet);
 void zc_packet_free(struct zc_packet *packet);
 
 /* ---- cork.c -------------------------------------------------------------------------------------------- */
 
-/* The calling thread's batch; NULL when it has not corked. */
+/* Finds the calling thread's batch; NULL: the thread has not corked. */
 struct zc_batch *zc_batch_find(struct zerod_client *client);
 /* Adds a packed request; first sends the batch if the request does not fit. If the batch cannot be sent, the
  * op is answered with the failure. */
 void zc_batch_add(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes, size_t nbytes,
                   uint64_t id);
-/* The same with a request whose answer is awaited: sends all. */
+/* Adds a request whose answer is awaited, and sends the batch. */
 int zc_batch_add_last(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes,
                       size_t nbytes, uint64_t id, struct zd_err *err) __attribute__((warn_unused_result));
 /* Sends the calling thread's batch: every call that waits does this first. The ops and zerod_uncork() get a
@@ -227,58 +229,61 @@ void zc_batches_free(struct zerod_client *client);
 
 /* ---- ticket.c ------------------------------------------------------------------------------------------ */
 
-/* Without the lock. The op has one reference, which becomes the table's; NULL when there is no memory. `unit`
- * may be NULL for OTHER. */
-struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
-                            uint32_t deadline_ms, struct zd_err *err);
-/* The same for OTHER. The op owns `data` when it is made; after an error the caller does. */
-struct zc_op *zc_ticket_new_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
-                                  struct zc_unit *unit, uint32_t deadline_ms, struct zd_err *err);
-/* Without the lock. Sends a request of no unit, or puts it into the thread's batch, and makes its ticket.
- * `deadline_ms` is as the caller gave it. `data` is NULL or from malloc(), and the op's, also after an
- * error. */
+/* Makes the op of a ticket or detached request, with one reference, which becomes the table's; NULL: no
+ * memory. `unit` may be NULL. Without the lock. */
+struct zc_op *zc_op_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
+                        uint32_t deadline_ms, struct zd_err *err);
+/* Makes an op of kind OTHER, which owns `data`; after an error the caller still owns `data`. */
+struct zc_op *zc_op_new_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
+                              struct zc_unit *unit, uint32_t deadline_ms, struct zd_err *err);
+/* Sends a request of no unit, or puts the request into the thread's batch, and makes its ticket.
+ * `deadline_ms` is the caller's option. Takes ownership of `data` (NULL, or from malloc()), also after an
+ * error. Without the lock. */
 int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
                   Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* A type's deinit(), where `data` is from malloc(). */
+/* Implements a type's deinit() for `data` from malloc(). */
 void zc_ticket_free_data(struct zerod_client *client, struct zc_op *op);
-/* Without the lock: frees an op that was not posted. */
+/* Frees an op that was not posted. Without the lock. */
 void zc_ticket_withdraw(struct zerod_client *client, struct zc_op *op);
-/* All others with the lock. The daemon answered a ticket; PROTOCOL when the answer makes no sense. */
+/* All functions below: with the lock. */
+
+/* Handles the daemon's answer to a ticket. PROTOCOL: the answer is invalid. */
 int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
                      struct zd_err *err) __attribute__((warn_unused_result));
-/* The daemon will not answer the ticket; the op's status says why. */
+/* Fails a ticket that was rejected, or that the daemon will not answer; op->status has the reason. */
 void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *error);
-/* Removes a ticket that is of no use any more from the table, now or when it is answered. */
+/* Removes a ticket that is not needed any more from the table, at once or when it is answered. */
 void zc_ticket_drop(struct zerod_client *client, struct zc_op *op);
-/* With the lock. Decides whether an answered ticket stays in the table for its lease, or in the list of
- * finished tickets, or not at all. */
+/* Decides whether an answered ticket stays in the table for its lease, moves to the list of finished tickets,
+ * or is removed. */
 void zc_ticket_settle(struct zerod_client *client, struct zc_op *op);
 void zc_ticket_unref(struct zerod_client *client, struct zc_op *op);
 void zc_tickets_free(struct zerod_client *client);
 
 /* ---- detached.c ---------------------------------------------------------------------------------------- */
 
-/* Sends a request about the unit without a ticket, or puts it into the thread's batch. After an error nothing
- * was sent. `what` names the request in the text of a later failure: a string literal. */
+/* Sends a request about the unit without a ticket, or puts the request into the thread's batch. After an
+ * error nothing was sent. `what` names the request in the text of a later failure: a string literal. */
 int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
                      Zd__Request *request, struct zd_err *err) __attribute__((warn_unused_result));
-/* The same for a request about the group: the op's data is the group's id, by which the type's functions find
- * the group, unless the rank has left. *noted (NULL: nothing) is set, with the lock, to the op before it is
- * sent. `what` is a call of zerod.h, or NULL. */
+/* Sends a request about the group without a ticket. The op's data is the group's id, by which the type's
+ * functions find the group, unless the rank has left. *noted (unless NULL) is set, with the lock, to the op
+ * before it is sent. `what` is a call of zerod.h, or NULL. */
 int zc_post_for_group(zerod_group *group, const struct zc_ticket_type *type, const char *what,
                       Zd__Request *request, struct zc_op **noted, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With the lock: the daemon rejected the request, or a gather that was released; the op's status says why. */
+/* Records the failure of a detached request, or of a gather that was released, for the next call. With the
+ * lock. */
 void zc_detached_fail(struct zerod_client *client, const struct zc_op *op, const char *error);
-/* Without the lock. Returns the first failure since the last report, once; 0: none. */
+/* Returns the first failure since the last report, once; 0: none. Without the lock. */
 int zc_detached_report(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 
 /*
  * Fills request->id and request->deadline_ms, sends the request and waits for its reply. `deadline_ms` as in
  * zerod.h: 0 is the client's default, ZEROD_NO_DEADLINE none. Returns the reply's status when that is not 0
- * (its text is then in zerod_last_error()), else what `fn` returns. `fn` runs on the calling thread; the
- * reply is valid during the call only. It may be NULL. When it returns PROTOCOL, the connection is ended.
+ * (its text is then in zerod_last_error()), else the result of `fn`. `fn` runs on the calling thread; the
+ * reply is valid during the call only. `fn` may be NULL. If `fn` returns PROTOCOL, the connection is ended.
  */
 ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
                            int (*fn)(const Zd__Reply *reply, void *arg), void *arg);

@@ -2,8 +2,8 @@
 /*
  * scope.c - forward scopes, claims and user contexts.
  *
- * The daemon says which scopes have ended with a request, since some end with others: swept, or nested in one
- * that was abandoned. Only then do their tickets become stale.
+ * The daemon's reply lists the scopes that have ended with a request, since a request may end several: scopes
+ * that are swept, or nested in an abandoned one. Only then do their tickets become stale.
  */
 #include "client/client.h"
 #include "client/options.h"
@@ -34,8 +34,8 @@ static int take_scope(const Zd__Reply *reply, void *arg)
 	return 0;
 }
 
-/* Fences behind all that is now in the streams, which also hold what they may touch of the scope (0: of
- * any). */
+/* Makes fences behind all work that is now in the streams, which also hold the pages of the scope's buffers
+ * (0: of all scopes). */
 static int fence_scope(struct zerod_client *client, uint64_t scope, zerod_stream *const *streams,
                        uint32_t nstreams, struct zc_fence_args *fences, struct zd_err *err)
 {

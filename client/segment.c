@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segment.c - the daemon's memory in this process: segments, places in them, and the two fence pages.
+ * segment.c - the daemon's memory in this process: segments, locations in them, and the two fence pages.
  *
- * A segment is mapped whole when a place in it is first used, and stays mapped until the client is closed or
- * the daemon, which has been given back all places in it, wants the memory: addresses that were given out
- * stay valid. Nothing that the daemon says about a descriptor is believed: its size is read, and it must be
- * sealed against shrinking, since an access behind a shrunken file's end would kill the process. A descriptor
- * of a GPU's memory has neither; importing it fails for anything else, and mapping it for any other size.
+ * A segment is mapped whole at the first use of a location in it. It stays mapped, at the same address, until
+ * the client is closed, or until all its locations were released and the daemon retires it. The daemon's
+ * description of a descriptor is not trusted: the size is read from the file, which must be sealed against
+ * shrinking, since an access behind the end of a shrunken file would kill the process. A descriptor of GPU
+ * memory has no such size and seal; importing any other file fails, and so does mapping with another size.
  */
 #include "client/client.h"
 
@@ -162,7 +162,7 @@ static void free_segment(struct zc_segment *segment)
 	free(segment);
 }
 
-/* With the lock; the pages' lock keeps strict clients' streams from what is not there any more. */
+/* Unmaps the segment. With the lock; the pages' lock keeps strict clients' streams from unmapped pages. */
 static void unmap_segment(struct zerod_client *client, struct zc_segment *segment)
 {
 	pthread_mutex_lock(&client->page_lock);
@@ -292,7 +292,7 @@ int zc_location_map(struct zerod_client *client, const struct zc_location *locat
 	struct zc_segment *segment = zc_segment_find(client, location->segment);
 	int rc;
 
-	if (!segment) /* checked when it was taken; another thread has given the place back since */
+	if (!segment) /* checked when the location was received; another thread has released it since */
 		return zd_err_set(err, ZEROD_E_STALE, "segment %u has gone back to its device",
 		                  location->segment);
 	if (!segment->map) {

@@ -34,17 +34,17 @@ struct zc_segment {
 	uint64_t bytes;
 	int fd;                   /* -1 once the segment is mapped */
 	void *map;                /* NULL until the first use; on GPUs a GPU address */
-	const struct zc_gpu *gpu; /* that has it mapped; NULL: an emulated device */
-	uint32_t *page_holders;   /* strict: of each page, or of the whole; NULL until the first hold */
-	uint64_t nholds;          /* strict: that name it */
+	const struct zc_gpu *gpu; /* the GPU that has the segment mapped; NULL: an emulated device */
+	uint32_t *page_holders;   /* strict: of each page, or of the segment; NULL until the first hold */
+	uint64_t nholds;          /* strict: holds that name the segment */
 	struct zc_segment *next_retired;
 	UT_hash_handle hh;
 };
 
 /* ---- Pages of strict clients --------------------------------------------------------------------------- */
 
-/* A holder's claim on the pages of a gathered buffer, which stay accessible while there is one (strict.c). On
- * GPUs a segment is one page. */
+/* A holder's claim on the pages of a gathered buffer, which stay accessible while there is a hold (strict.c).
+ * On GPUs a segment is one page. */
 struct zc_hold {
 	struct zc_segment *segment;
 	uint64_t page, npages;
@@ -55,28 +55,31 @@ LIST_HEAD(zc_hold_list, zc_hold);
 
 /* ---- segment.c ----------------------------------------------------------------------------------------- */
 
-/* All with the lock. NULL: the daemon never sent it. */
+/* All functions of segment.c that have a client: with the lock. */
+
+/* Finds the segment; NULL: the daemon never sent it. */
 struct zc_segment *zc_segment_find(struct zerod_client *client, uint32_t id);
-/* Takes over the descriptor, also after an error. PROTOCOL for a description that does not match it. */
+/* Adds a segment. Takes ownership of the descriptor, also after an error. PROTOCOL for a description that
+ * does not match the descriptor. */
 int zc_segment_add(struct zerod_client *client, const Zd__Segment *segment, int fd, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Maps `bytes` of a page that the daemon has sealed against shrinking; takes the descriptor over. `what` is
- * its name in texts. */
+/* Maps `bytes` of a page that the daemon has sealed against shrinking. Takes ownership of the descriptor.
+ * `what` is the page's name in texts. */
 int zc_page_map(int fd, size_t bytes, int protection, const char *what, void **page, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Maps the fence pages; takes both descriptors over. */
+/* Maps the fence pages. Takes ownership of both descriptors. */
 int zc_pages_map(struct zerod_client *client, int client_fd, int daemon_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Checks that the location lies in a known segment, holds `min_bytes`, and is aligned for elements of `align`
  * bytes. */
 int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint64_t min_bytes, size_t align,
                      struct zc_location *location, struct zd_err *err) __attribute__((warn_unused_result));
-/* The address of a location that was checked; maps its segment at the first use. SYSTEM when that fails;
- * STALE when the location was released meanwhile and its segment has retired. */
+/* Returns in *data the address of a location that was checked. Maps the segment at the first use. Errors:
+ * SYSTEM if mapping fails; STALE if the location was released meanwhile and its segment has retired. */
 int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
                     struct zd_err *err) __attribute__((warn_unused_result));
-/* The daemon retires the segment, and names no location in it any more: unmaps it, and notes that this must
- * be reported. PROTOCOL when it was never sent. */
+/* Unmaps a segment that the daemon retires, and in which it names no location any more; the unmapping will be
+ * reported. PROTOCOL if the segment was never sent. */
 int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zc_segments_free(struct zerod_client *client);
@@ -85,21 +88,20 @@ void zc_segments_free(struct zerod_client *client);
 
 /* These functions do nothing in a client that is not strict. After an error there is no hold. */
 
-/* With the lock: makes the ticket's buffer accessible until its lease ends. STALE when the lease has
- * ended. */
+/* Makes the ticket's buffer accessible until its lease ends. STALE if the lease has ended. With the lock. */
 int zc_strict_open(struct zerod_client *client, struct zc_op *op, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With the lock: makes this part of the unit's gathered buffer accessible until the hold is dropped. */
+/* Makes this part of the unit's gathered buffer accessible until the hold is dropped. With the lock. */
 int zc_strict_hold(struct zerod_client *client, const struct zc_unit *unit, const struct zc_location *part,
                    struct zc_hold_list *list, struct zd_err *err) __attribute__((warn_unused_result));
-/* GPUs, with the lock: the same for a whole segment. */
+/* The same for a whole segment, on GPUs. With the lock. */
 int zc_strict_hold_segment(struct zerod_client *client, struct zc_segment *segment, struct zc_hold_list *list,
                            struct zd_err *err) __attribute__((warn_unused_result));
-/* With the lock: keeps the unit's gathered buffer accessible when its leases have ended, until unit->kept is
- * dropped. */
+/* Keeps the unit's gathered buffer accessible after the end of its leases, until unit->kept is dropped. With
+ * the lock. */
 int zc_strict_keep(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With or without the lock. */
+/* Copy and drop a list of holds. With or without the lock. */
 int zc_holds_copy(struct zerod_client *client, const struct zc_hold_list *from, struct zc_hold_list *to,
                   struct zd_err *err) __attribute__((warn_unused_result));
 void zc_holds_drop(struct zerod_client *client, struct zc_hold_list *list);

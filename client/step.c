@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * step.c - the optimizer's step: what the ranks agree on, and when this rank may access its target
- * (target.c). The end of a step whose sums are not known yet is not awaited by its caller, but by the calls
- * that the daemon would refuse before (zc_step_await()): changes of units, and a backward if the sums of the
- * step before are not known yet either.
+ * step.c - the optimizer's step: the result on which the ranks agree, and the time in which this rank may
+ * access its target (target.c).
+ *
+ * A call that ends a step whose sums are not known yet does not wait for them. The calls that the daemon
+ * would reject before then wait instead (zc_step_await()): changes of units, and a backward if the sums of
+ * the step before are not known yet either.
  */
 #include "client/client.h"
 #include "client/options.h"
@@ -79,7 +81,7 @@ static int take_step(const Zd__Reply *reply, void *arg)
 
 /* ---- The ticket of a step ------------------------------------------------------------------------------ */
 
-/* With the lock. The group may have been left since the request: the answer is of no use then. */
+/* With the lock. If the rank has left the group since the request, the answer is ignored. */
 static int take_promised(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
                          struct zd_err *err)
 {
@@ -357,7 +359,8 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 	pthread_mutex_lock(&client->lock);
 	note_before(group);
 	pthread_mutex_unlock(&client->lock);
-	if (group->target_bound && group->stepped_ahead) /* without a deadline: nobody would ask again */
+	if (group->target_bound &&
+	    group->stepped_ahead) /* without a deadline: no call would repeat the request */
 		rc = zc_post_for_group(group, &end_type, NULL, &request, &group->step_ending, err);
 	else
 		rc = zc_call(client, &request, deadline_ms, NULL, NULL);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream.c - the public calls on streams of every kind, their timelines, and fences of several.
+ * stream.c - the public calls on streams of every kind, their timelines, and fences of several streams.
  *
- * What must hold: a timeline's values are written in the order in which they were taken. So a timeline is
- * given to another stream only when its last value has been written, which for a GPU's stream may be long
- * after its handle has gone.
+ * Invariant: a timeline's values are written in the order in which they were reserved. So another stream gets
+ * a timeline only when its last value has been written, which for a GPU's stream may be long after its handle
+ * was freed.
  */
 #include "client/stream.h"
 
@@ -156,7 +156,7 @@ void zerod_stream_destroy(zerod_stream *stream)
 	if (!stream || zc_enter_quietly(stream->client, &err) == ZEROD_E_FORKED)
 		return;
 	zc_reader_end(stream);
-	zc_flush(stream->client); /* what is in it may wait for that */
+	zc_flush(stream->client); /* work in the stream may wait for that */
 	pthread_mutex_lock(&stream->client->lock);
 	LIST_REMOVE(stream, link);
 	pthread_mutex_unlock(&stream->client->lock);

@@ -29,30 +29,30 @@ struct zc_stream_wait {
 };
 
 struct zc_stream_ops {
-	/* Work appended from now on runs when all listed fences have passed. */
+	/* Makes work that is appended from now on wait until all listed fences have passed. */
 	int (*wait)(zerod_stream *stream, const struct zc_stream_wait *wait, struct zd_err *err);
-	/* 0: the stream is idle and needs no fence; 1: *value is behind all work that is in it now, and the
-	 * stream keeps `holds` (NULL: nothing) until the value is reached. May be called with the client's
-	 * lock. */
+	/* Makes a fence. Returns 0: the stream is idle and needs no fence; 1: *value is behind all work that
+	 * is in the stream now, and the stream keeps `holds` (unless NULL) until the value is reached. May be
+	 * called with the client's lock. */
 	int (*fence)(zerod_stream *stream, const struct zc_hold_list *holds, uint64_t *value,
 	             struct zd_err *err);
-	/* `owned` (NULL: nothing) is freed when fn has run, or never will; after an error it stays the
-	 * caller's. NULL: the stream runs no functions. */
+	/* Appends a call of fn. `owned` (unless NULL) is freed when fn has run, or never will; after an error
+	 * the caller still owns it. NULL: the stream runs no functions. */
 	int (*launch)(zerod_stream *stream, void (*fn)(void *), void *arg, void *owned, struct zd_err *err);
 	/* Appends a conversion, or a copy where the dtypes are equal, to memory of the stream's GPU. NULL:
 	 * the stream is not a GPU's. */
 	int (*convert)(zerod_stream *stream, const struct zc_conversion *conversion, struct zd_err *err);
-	/* UNSUPPORTED unless the library's kernels may run on the stream. NULL as above. */
+	/* Checks that the library's kernels may run on the stream. Errors: UNSUPPORTED. NULL as above. */
 	int (*converts)(const zerod_stream *stream, struct zd_err *err);
-	/* Blocks until all that is in the stream now has run. ABORTED if a wait in it was freed by an
-	 * abort. */
+	/* Blocks until all work that is in the stream now has run. ABORTED if an abort has freed a wait in
+	 * the stream. */
 	int (*synchronize)(zerod_stream *stream, struct zd_err *err);
-	/* INVALID unless the stream's work may access the segment. NULL: it may access any. */
+	/* Checks that the stream's work may access the segment. Errors: INVALID. NULL: it may access any. */
 	int (*reach)(const zerod_stream *stream, const struct zc_segment *segment, struct zd_err *err);
-	/* With the client's lock: has an abort freed a wait of the stream? NULL: the stream notices it
-	 * itself. */
+	/* Whether an abort has freed a wait of the stream. With the client's lock. NULL: the stream detects
+	 * the abort itself. */
 	bool (*aborted)(zerod_stream *stream);
-	/* With the client's lock: the stream accepts work again after an abort. */
+	/* Lets the stream accept work again after an abort. With the client's lock. */
 	void (*reset)(zerod_stream *stream);
 	/* Ends the stream, which is not in the client's list any more, returns its timeline and frees it. */
 	void (*end)(zerod_stream *stream);
@@ -65,17 +65,17 @@ struct zerod_stream {
 	const struct zc_stream_ops *ops;
 	struct zerod_client *client;
 	uint32_t timeline;
-	bool reads_targets; /* with the lock: it may access places that are lent (target.c) */
+	bool reads_targets; /* with the lock: the stream may access places that are lent (target.c) */
 	LIST_ENTRY(zerod_stream) link;
 };
 
-/* All three without the client's lock. Reserves a timeline whose last value has been written; LIMIT when
- * there is none. */
+/* Reserves a timeline whose last value has been written; LIMIT: there is none. This function and the next
+ * two: without the client's lock. */
 int zc_timeline_take(struct zerod_client *client, uint32_t *timeline, uint64_t *value, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Returns the timeline. `value` is the last that was used; it need not have been written yet. */
+/* Frees the timeline. `value` is the last value that was used; it need not have been written yet. */
 void zc_timeline_give(struct zerod_client *client, uint32_t timeline, uint64_t value);
-/* Adds the stream to the client's list: other threads find it from now on. */
+/* Adds the stream to the client's list, where other threads find it. */
 void zc_stream_add(zerod_stream *stream);
 
 #endif

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * strict.c - pages of gathered buffers, which a strict client may touch only while somebody holds them.
+ * strict.c - pages of gathered buffers, which a strict client may access only while they are held.
  *
- * On GPUs access goes by whole segments, and gathered buffers have one each: such a segment is one page here.
+ * On GPUs access is granted to whole segments, and each gathered buffer has its own: such a segment counts as
+ * one page here.
  *
- * Each page of a segment has a count of its holders, and this is all there is to know:
+ * Each page of a segment has a count of its holders. Invariant: a page can be accessed exactly while its
+ * count is not 0.
  *
- *     a page that was given out can be accessed exactly while its count is not 0.
+ * Holders are a lease, from the first wait that returned its address until its last release; each stream that
+ * a release names, until the stream has run all work that was in it then; a unit that is persistent; and a
+ * thread that copies into the buffer. A location may be used again while a stream still holds it: by two
+ * tags, two units of one slot, or two threads that wait for one ticket. All of them add to the counts,
+ * independently of each other.
  *
- * Holders are a lease, from the first wait that gave out its address until its last release; each stream that
- * a release names, until it has run all that was in it then; a unit that is persistent; and a thread that
- * copies into the buffer. A place that is given out again while a stream still holds it, two tags, two units
- * of one slot, two threads that wait for one ticket: all add to counts, and nobody needs to know of the
- * others.
- *
- * The daemon cannot give the place to another unit too early either: a stream lets go of its pages before the
- * value is written that the release told the daemon to wait for (host_stream.c, cuda_strict.c).
+ * The daemon cannot give the location to another unit too early either: a stream drops its holds before it
+ * writes the value that the release has named as its fence (host_stream.c, cuda_strict.c).
  */
 #include "client/client.h"
 
@@ -33,7 +33,7 @@
 static int protect(struct zerod_client *client, const struct zc_segment *segment, uint64_t page,
                    uint64_t npages, bool open, struct zd_err *err)
 {
-	if (!segment->map) /* it has gone back to its device */
+	if (!segment->map) /* the segment was retired */
 		return 0;
 	if (client->on_gpus)
 		return zc_cuda_segment_protect(client, segment, open, err);
@@ -62,8 +62,8 @@ static int take_pages(struct zerod_client *client, const struct zc_hold *hold, s
 	return 0;
 }
 
-/* With the pages' lock: closes each run of pages that nobody holds any more. Nobody to tell of a failure: the
- * next wait says that stale views may not fault. */
+/* Closes each run of pages without holders. A failure cannot be returned here: the next wait returns an error
+ * that says that stale views may not fault. With the pages' lock. */
 static void give_pages(struct zerod_client *client, const struct zc_hold *hold)
 {
 	uint32_t *holders = hold->segment->page_holders + hold->page;

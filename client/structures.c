@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * structures.c - what the compiler checks of the structures in the public headers.
+ * structures.c - compile-time checks of the structures in the public headers.
  *
  * A byte that belongs to no field would be unset in a program of today and an option of a later version. So
  * the fields of each structure add up to its size, between them and at its end. A field that is added here
- * takes the place of a reserved one, or comes last and fills 8 bytes. tests/it/test_cplusplus.sh looks for
+ * takes the place of a reserved one, or comes last and fills 8 bytes. tests/it/test_cplusplus.sh finds
  * structures that are missing here.
  */
 #include <zerod.h>

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * target.c - this rank's reduced gradients: the target of a step, and places in it that are lent before.
+ * target.c - this rank's reduced gradients: the target of a step, and its places that are lent before the
+ * step.
  *
- * The flat target is bound to the group between step_begin and step_end; each unit has its slice of it. A
- * unit's place is lent by zerod_reduce_wait() until the unit's next contribution or the step. A stream that
- * waited for a loan is marked. When a loan ends the daemon is told to wait for all work that marked streams
- * have then, before it stores another sum there. So a program need not name its readers.
+ * The flat target is bound to the group between step_begin and step_end; each unit has its place in it.
+ * zerod_reduce_wait() lends the unit's place until the unit's next contribution or the step. A stream that
+ * waited for a lent place is marked. When the place is returned, the fences are behind all work that marked
+ * streams have then, and the daemon waits for them before it stores another sum there. So a program need not
+ * name its readers.
  */
 #include "client/options.h"
 #include "client/request.h"
@@ -240,7 +242,7 @@ int zerod_reduce_wait(zerod_unit *unit, const struct zerod_wait_options *options
 
 /* ---- Where it is --------------------------------------------------------------------------------------- */
 
-/* With the lock: the unit's place in its group's target. */
+/* Returns the unit's place in its group's target. With the lock. */
 static int find_slice(const struct zerod_group *group, const struct zc_unit *unit, struct zc_location *slice,
                       struct zd_err *err)
 {
@@ -261,7 +263,7 @@ static int find_slice(const struct zerod_group *group, const struct zc_unit *uni
 	if (group->target_in_doubt)
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "there is no target until zerod_session_reset() has succeeded");
-	offset_bytes = unit->target_offset_numel * element; /* both were bounded when they came */
+	offset_bytes = unit->target_offset_numel * element; /* both were checked when they were received */
 	bytes = unit->target_numel * element;
 	if (offset_bytes > group->target.bytes || bytes > group->target.bytes - offset_bytes)
 		return zd_err_set(

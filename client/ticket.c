@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ticket.c - what becomes of a request that returned a ticket.
+ * ticket.c - tickets: the ops of requests that returned one.
  *
- * A gather's ticket is valid as long as its lease (lease.c). No lease keeps any other ticket: releases,
- * prefetches, gathers that failed, and those of other calls (struct zc_ticket_type). Once answered, a ticket
- * without a lease is "finished" and stays until a wait. The first wait consumes it, unless it is of a failed
- * gather. Beyond ZC_MAX_FINISHED the oldest finished ones are dropped. A wait for a ticket that is no longer
- * in the table returns STALE.
+ * A gather's ticket is valid as long as its lease (lease.c). No lease keeps any other ticket: of releases,
+ * prefetches, gathers that failed, and other calls (struct zc_ticket_type). Once answered, a ticket without a
+ * lease is "finished" and stays until a wait. The first wait consumes the ticket, unless it is of a failed
+ * gather. Beyond ZC_MAX_FINISHED the oldest finished tickets are dropped. A wait for a ticket that is no
+ * longer in the table returns STALE.
  */
 #include "client/client.h"
 #include "client/options.h"
@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
-                            uint32_t deadline_ms, struct zd_err *err)
+struct zc_op *zc_op_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
+                        uint32_t deadline_ms, struct zd_err *err)
 {
 	struct zc_op *op;
 
@@ -31,7 +31,7 @@ struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, s
 	if (op) {
 		*op = (struct zc_op){.kind = kind,
 		                     .refs = 1,
-		                     .stale = kind == ZC_OP_DETACHED, /* nobody waits for it */
+		                     .stale = kind == ZC_OP_DETACHED, /* no thread waits for it */
 		                     .deadline_ms = deadline_ms,
 		                     .unit = unit};
 		if (unit)
@@ -43,10 +43,10 @@ struct zc_op *zc_ticket_new(struct zerod_client *client, enum zc_op_kind kind, s
 	return op;
 }
 
-struct zc_op *zc_ticket_new_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
-                                  struct zc_unit *unit, uint32_t deadline_ms, struct zd_err *err)
+struct zc_op *zc_op_new_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
+                              struct zc_unit *unit, uint32_t deadline_ms, struct zd_err *err)
 {
-	struct zc_op *op = zc_ticket_new(client, ZC_OP_OTHER, unit, deadline_ms, err);
+	struct zc_op *op = zc_op_new(client, ZC_OP_OTHER, unit, deadline_ms, err);
 
 	if (op) {
 		op->type = type;
@@ -66,7 +66,7 @@ int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type
 		return rc;
 	}
 	request->deadline_ms = zc_deadline_ms(client, deadline_ms);
-	op = zc_ticket_new_other(client, type, data, NULL, request->deadline_ms, err);
+	op = zc_op_new_other(client, type, data, NULL, request->deadline_ms, err);
 	if (!op) {
 		free(data);
 		pthread_mutex_lock(&client->lock);
@@ -160,7 +160,8 @@ void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *e
 	zc_ticket_settle(client, op);
 }
 
-/* Nothing else may be there from which access is taken with the buffer's. */
+/* Checks that the buffer shares no page, or on GPUs no segment, with other memory: access is granted by
+ * these. */
 static int check_strict_place(const struct zerod_client *client, const struct zc_op *op, struct zd_err *err)
 {
 	if (op->buffer.bytes % ZD_STRICT_ALIGN_BYTES != 0)

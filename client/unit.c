@@ -2,10 +2,10 @@
 /*
  * unit.c - units: registration, this rank's shard, versions.
  *
- * Handles of one unit share a struct zc_unit, found by the daemon's id. Only when the last handle is
- * unregistered does the daemon hear of it: two parts of a program may each register a unit that they share,
- * and each give it back. So that one does not find what another one is about to give back, whoever registers
- * or unregisters a name has it to itself until the daemon has answered.
+ * Handles of one unit share a struct zc_unit, found by the daemon's id. The request to unregister is sent
+ * only for the last handle: two parts of a program may each register a unit that they share, and each
+ * unregister it. A thread that registers or unregisters a name excludes others from that name until the
+ * daemon has answered, so that no thread finds a unit that another thread is about to unregister.
  */
 #include "client/client.h"
 
@@ -176,7 +176,7 @@ static int take_views(const struct zerod_unit_options *options, struct zerod_vie
 	return rc;
 }
 
-/* The views as they travel, in one allocation: the pointers, then what they point to. NULL: no memory. */
+/* Returns the views for a message, in one allocation: the pointers, then the views. NULL: no memory. */
 static Zd__View **pack_views(const struct zerod_view *given, uint32_t count)
 {
 	Zd__View **pointers = calloc(count, sizeof(Zd__View *) + sizeof(Zd__View));
@@ -201,12 +201,11 @@ struct registration {
 	struct zerod_group *group;
 	const struct zerod_unit_options *options;
 	struct zd_err *err;
-	struct zc_unit
-	        *shared; /* made ahead of the request: what the daemon has registered must find its place */
+	struct zc_unit *shared; /* made before the request: after it, no allocation may fail */
 	struct zerod_unit *unit;
 };
 
-/* The numbers are used in products and as lengths: they must agree with what was asked for. */
+/* Checks the reply's numbers against the request, since they are used in products and as lengths. */
 static int check_reply(const struct registration *registration, const Zd__UnitRegisterReply *reply)
 {
 	uint64_t nshards = registration->group->nshards;
@@ -226,7 +225,7 @@ static int check_reply(const struct registration *registration, const Zd__UnitRe
 	return 0;
 }
 
-/* With the lock: fills a unit that is new here. */
+/* Fills a unit that is new to the client. With the lock. */
 static int fill_unit(const struct registration *registration, const Zd__UnitRegisterReply *reply)
 {
 	struct zerod_group *group = registration->group;
@@ -258,7 +257,7 @@ static int fill_unit(const struct registration *registration, const Zd__UnitRegi
 	                        zerod_dtype_bytes(unit->dtype), &unit->shard, registration->err);
 }
 
-/* With the lock. The shared unit is the daemon's id's: found when it was registered before, else added. */
+/* Finds the shared unit of the daemon's id, or adds it. With the lock. */
 static int adopt_unit(struct registration *registration, const Zd__UnitRegisterReply *reply)
 {
 	struct zerod_client *client = registration->group->client;
@@ -414,7 +413,7 @@ int zerod_unit_unregister(zerod_unit *unit, const struct zerod_wait_options *opt
 		                  zc_until_ns(zc_deadline_ms(client, deadline_ms)), err);
 	if (rc)
 		return rc;
-	if (unit->shared->handles == 1) /* nobody else changes it meanwhile */
+	if (unit->shared->handles == 1) /* no other thread changes it meanwhile */
 		rc = give_up_unit(unit, deadline_ms, err);
 	if (!rc) {
 		pthread_mutex_lock(&client->lock);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* update.c - writing shards: update_begin, publish, commit. All refused while the session is poisoned. */
+/* update.c - writing shards: update_begin, publish, commit. All calls are rejected while the session is
+ * poisoned. */
 #include "client/client.h"
 #include "client/options.h"
 #include "client/request.h"
@@ -81,7 +82,7 @@ void zc_updates_reset(struct zerod_client *client)
 				set_one(unit->shared, false);
 }
 
-/* Of what the daemon has granted to a call that failed then, it is not asked again. */
+/* Skips units whose update the daemon has granted already, to a call that failed afterwards. */
 static void leave_granted_out(struct zc_unit_list *list, zerod_unit *const *units)
 {
 	uint32_t count = list->count;
@@ -107,7 +108,7 @@ static void set_granted(struct zerod_client *client, zerod_unit *const *units, s
 struct ticket_units {
 	uint32_t count;
 	bool shadow; /* their group keeps shadow shards */
-	/* Of a publish: those of its streams, on the client's page. Count 0: none, or more than are kept. */
+	/* The fences of a publish's streams, on the client's page. Count 0: none, or more than are kept. */
 	struct zc_fences writers;
 	struct zc_unit *each[];
 };
@@ -157,7 +158,7 @@ static int post(struct zerod_client *client, const struct zc_ticket_type *type, 
 	bool took = !rc;
 
 	if (!rc) {
-		op = zc_ticket_new_other(client, type, units, units->each[0], request->deadline_ms, err);
+		op = zc_op_new_other(client, type, units, units->each[0], request->deadline_ms, err);
 		rc = op ? 0 : ZEROD_E_SYSTEM;
 	}
 	if (rc) {
@@ -184,7 +185,7 @@ static int post(struct zerod_client *client, const struct zc_ticket_type *type, 
 	return rc;
 }
 
-/* With the lock, which is given back meanwhile: waits until the unit's publish, if any, was answered. */
+/* Waits until the unit's publish, if any, was answered. With the lock, which is released meanwhile. */
 static int await_publish(struct zerod_client *client, struct zc_unit *unit, uint64_t deadline_ns,
                          struct zd_err *err)
 {
@@ -312,7 +313,7 @@ static int ask_for_update(const struct zc_unit_list *list, uint64_t deadline_ns)
 	return zc_call(list->client, &request, zc_left_ms(deadline_ns), NULL, NULL);
 }
 
-/* Where the daemon has granted some already, to a call that failed then, it would refuse these. */
+/* The daemon would reject units whose update it has granted already, to a call that failed afterwards. */
 static int post_update(const struct zc_unit_list *list, zerod_unit *const *units, uint32_t count,
                        uint64_t deadline_ns, zerod_ticket *ticket, struct zd_err *err)
 {
@@ -355,7 +356,7 @@ int zerod_update_begin(zerod_unit *const *units, uint32_t count, const struct ze
 {
 	uint32_t deadline_ms;
 	uint64_t deadline_ns;
-	struct zc_unit_list list; /* large: only what is used is written */
+	struct zc_unit_list list; /* large: only the used part is written */
 	struct zd_err *err;
 	int rc = zc_update_take(units, count, &list, &err);
 
@@ -520,7 +521,7 @@ int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const 
                   const struct zerod_publish_options *given, zerod_ticket *ticket)
 {
 	struct zerod_publish_options options;
-	struct zc_unit_list list; /* large: only what is used is written */
+	struct zc_unit_list list; /* large: only the used part is written */
 	struct zd_err *err;
 	int rc = zc_update_take(units, count, &list, &err);
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wait.c - completing tickets, one or many.
+ * wait.c - completes tickets, one or many.
  *
- * Many cost little more than one: the fences of all are merged to one a timeline, what has passed is seen by
- * one poll, and a stream is told of what is open by one call. What must hold: nothing is appended to the
- * stream, and no address is given out, before every ticket has been answered with success.
+ * Waiting for many tickets costs little more than waiting for one: the fences of all are merged to one a
+ * timeline, one poll finds the fences that have passed, and one call makes a stream wait for the others.
+ * Invariant: nothing is appended to the stream, and no address is returned, before every ticket has been
+ * answered with success.
  */
 #include "client/cuda.h"
 #include "client/options.h"
@@ -78,7 +79,7 @@ static int name_ticket(int rc, uint32_t i, uint32_t count, struct zd_err *err)
 	return count == 1 ? rc : zd_err_set(err, rc, "tickets[%u]: %s", i, err->text);
 }
 
-/* With the lock: all of them, or none. */
+/* Finds all ops, or none. With the lock. */
 static int find_all(struct waiting *waiting, const zerod_ticket *tickets, uint32_t count, bool wants_data,
                     struct zd_err *err)
 {
@@ -122,14 +123,15 @@ static bool carries_fences(const struct zc_op *op)
 	return op->kind == ZC_OP_GATHER || (op->kind == ZC_OP_OTHER && op->type->takes_stream);
 }
 
-/* With the lock: a gather's ticket stays, for its lease or for who wants to know its failure. */
+/* Consumes a ticket, except for a gather's, which stays for its lease or for later reports of its failure.
+ * With the lock. */
 static void consume(struct zerod_client *client, struct zc_op *op)
 {
 	if (op->kind != ZC_OP_GATHER && op->finished)
 		zc_ticket_drop(client, op);
 }
 
-/* With the lock: where the bytes will be; the stream and this process may touch them. */
+/* Returns the buffer's address, which the stream and this process may access. With the lock. */
 static int open_buffer(const struct waiting *waiting, struct zc_op *op, void **buffer, struct zd_err *err)
 {
 	const zerod_stream *stream = waiting->stream;
@@ -140,7 +142,7 @@ static int open_buffer(const struct waiting *waiting, struct zc_op *op, void **b
 	return rc ? rc : zc_strict_open(waiting->client, op, err);
 }
 
-/* With the lock, which is given back meanwhile. The one that fails is consumed, the others only when none
+/* With the lock, which is released meanwhile. A ticket that fails is consumed; the others only if none
  * fails. */
 static int await_answers(struct waiting *waiting, struct zd_err *err)
 {
@@ -301,7 +303,7 @@ static int check_arguments(zerod_client *client, const zerod_ticket *tickets, ui
 int zc_wait_many(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,
                  zerod_stream *stream, void **data, struct zd_err *err)
 {
-	struct waiting waiting; /* large: only what is used is written */
+	struct waiting waiting; /* large: only the used part is written */
 	int rc = check_arguments(client, tickets, count, stream, err);
 
 	if (rc)

@@ -2,22 +2,23 @@
 /*
  * endpoint.c - one side of a socket, and of the rings beside it.
  *
- * What must hold: who reads the socket knows that the next packet is there, not in the ring. So it looks into
- * the ring when it has seen that the socket has something, since whatever was sent before that is visible by
- * then; or it is at rest, and what is still written into the ring is followed by the byte that wakes it.
+ * Invariant: a receiver reads the socket only if the next packet cannot be in the ring. So the receiver
+ * checks the ring after it has seen that the socket is readable, since packets that were sent before are
+ * visible by then. A receiver that rests may read the socket at once: a packet that is written into the ring
+ * meanwhile is followed by the byte that wakes it.
  */
 #include "proto/endpoint.h"
 
 #include <poll.h>
 #include <sys/socket.h>
 
-#define WAKE_BYTES 1u /* no message that says anything is that short */
+#define WAKE_BYTES 1u /* no packet with a message is that short */
 
 /* ---- Sending ------------------------------------------------------------------------------------------- */
 
-/* The packet is sent already, whatever becomes of the byte. A socket without room has what keeps the other
- * side awake; of one that is closed the readers hear; and where there is no memory for a byte, the connection
- * ends, since the other side may sleep on the packet. */
+/* Sends the byte that wakes the receiver; the packet is in the ring already. A full socket keeps the other
+ * side awake anyway, and readers detect a closed socket. If there is no memory for a byte, the connection is
+ * ended, since the other side might sleep although it has a packet. */
 static void wake(struct zd_endpoint *endpoint)
 {
 	static const uint8_t byte;

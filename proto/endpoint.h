@@ -29,28 +29,29 @@ struct zd_endpoint {
 	uint32_t nsent, nreceived; /* packets, by the socket */
 };
 
-/* Errors as of zd_frame_send(). */
+/* Sends a packet. Errors: those of zd_frame_send(). */
 int zd_endpoint_send(struct zd_endpoint *endpoint, const void *bytes, size_t nbytes, const int *fds,
                      unsigned nfds, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* The next three: as zd_frame_recv(), and PROTOCOL for an invalid ring. ZD_FRAME_AGAIN also for the byte that
- * wakes the receiver, behind which there may be packets. */
+/* Polls for a packet. Returns what zd_frame_recv() returns, and PROTOCOL for an invalid ring. ZD_FRAME_AGAIN
+ * also for the byte that wakes the receiver, behind which there may be packets. */
 int zd_endpoint_try_recv(struct zd_endpoint *endpoint, void *buffer, size_t buffer_bytes, size_t *nbytes,
                          int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Only after the caller has seen, since the last packet, that the socket is readable or zd_endpoint_is_due(),
- * or while it rests. */
+/* Receives a packet; results as above. Call this only if, since the last packet, the socket was readable or
+ * zd_endpoint_is_due() was true, or after zd_endpoint_rest(). */
 int zd_endpoint_recv(struct zd_endpoint *endpoint, void *buffer, size_t buffer_bytes, size_t *nbytes,
                      int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* While the caller rests: blocks if the socket does. */
+/* Receives a packet after zd_endpoint_rest(); results as above. Blocks if the socket is a blocking one. */
 int zd_endpoint_recv_wait(struct zd_endpoint *endpoint, void *buffer, size_t buffer_bytes, size_t *nbytes,
                           int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Is the next packet in the ring? */
+/* Whether the next packet is in the ring. */
 bool zd_endpoint_is_due(const struct zd_endpoint *endpoint);
-/* May the thread sleep until the socket is readable? If not, zd_endpoint_recv(). */
+/* Stops polling. Returns whether the thread may sleep until the socket is readable; if not, it calls
+ * zd_endpoint_recv(). */
 bool zd_endpoint_rest(struct zd_endpoint *endpoint) __attribute__((warn_unused_result));
 void zd_endpoint_start_polling(struct zd_endpoint *endpoint);
 

@@ -134,7 +134,7 @@ struct span {
 	const uint8_t *at, *end;
 };
 
-/* Items of a packet that are looked for: which field of it, and what they are. */
+/* The items of a packet: their field number and their parts. */
 struct form {
 	unsigned field;
 	bool has_second;
@@ -183,7 +183,7 @@ static bool take_tag(struct span *span, unsigned field, unsigned type)
 	return true;
 }
 
-/* Nothing is behind it. */
+/* Unpacks the item's body, which must be the last field. */
 static bool take_body(struct span *span, const ProtobufCMessageDescriptor *descriptor,
                       ProtobufCAllocator *allocator, struct item *item)
 {

@@ -15,7 +15,7 @@
 #include "proto/frame.h"
 #include "proto/zerod.pb-c.h"
 
-/* A message to be packed, and its packed size; refers to the message from which it was made. */
+/* A message to be packed, and its packed size. Refers to the message from which the envelope was made. */
 struct zd_envelope {
 	size_t bytes; /* of the whole field, tag and length included */
 	size_t message_bytes, body_bytes, text_bytes;
@@ -32,8 +32,8 @@ struct zd_envelope zd_envelope_work(const Zd__Work *work);
 /* Writes envelope->bytes bytes. */
 void zd_envelope_pack(const struct zd_envelope *envelope, uint8_t *out);
 
-/* Like zd__client_packet__unpack() and zd__daemon_packet__unpack(), NULL included. The result lies in the
- * arena until the arena is reset. */
+/* Unpack packets like zd__client_packet__unpack() and zd__daemon_packet__unpack(), which return NULL for
+ * invalid bytes. The result lies in the arena until the arena is reset. */
 Zd__ClientPacket *zd_client_packet_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes);
 Zd__DaemonPacket *zd_daemon_packet_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes);
 

@@ -153,7 +153,8 @@ static ssize_t receive_frame(int sock, void *buffer, size_t buffer_bytes, bool w
 	return got;
 }
 
-/* Is the packet whole? MSG_CTRUNC stands for two things: too many descriptors, or no more to be had here. */
+/* Checks that the packet is complete. MSG_CTRUNC means either too many descriptors, or that this process
+ * cannot open any more. */
 static int check_whole(size_t nbytes, unsigned nfds, int flags, struct zd_err *err)
 {
 	if (nbytes == 0)

@@ -19,22 +19,24 @@
 
 #define ZD_FRAME_AGAIN 1 /* nothing to read, or no room to send, for now */
 
-/* Fills `addr` for the path; INVALID when it is empty or too long (names the limit). */
+/* Fills `addr` for the path. Errors: INVALID for an empty path, or one that is too long (the text has the
+ * limit). */
 struct sockaddr_un;
 int zd_frame_address(const char *path, struct sockaddr_un *addr, struct zd_err *err);
 
-/* 0, ZD_FRAME_AGAIN, DISCONNECTED, LIMIT (no bytes at all included) or SYSTEM. The descriptors stay the
- * caller's. */
+/* Sends a packet. Returns 0, ZD_FRAME_AGAIN, DISCONNECTED, LIMIT (also for 0 bytes) or SYSTEM. The caller
+ * still owns the descriptors. */
 int zd_frame_send(int sock, const void *bytes, size_t nbytes, const int *fds, unsigned nfds,
                   struct zd_err *err) __attribute__((warn_unused_result));
 
-/* 0, ZD_FRAME_AGAIN, DISCONNECTED (end of stream or reset), LIMIT (packet or descriptors beyond the limits),
- * SYSTEM (EMFILE on a descriptor included). On 0 the *nfds descriptors (close-on-exec) belong to the caller.
- * `buffer_bytes` is at least ZD_MAX_PACKET_BYTES. */
+/* Receives a packet. Returns 0, ZD_FRAME_AGAIN, DISCONNECTED (end of stream or reset), LIMIT (packet or
+ * descriptors beyond the limits), SYSTEM (also EMFILE for a descriptor). On 0 the caller owns the *nfds
+ * descriptors, which are close-on-exec. `buffer_bytes` is at least ZD_MAX_PACKET_BYTES. */
 int zd_frame_recv(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes, int fds[ZD_MAX_PACKET_FDS],
                   unsigned *nfds, struct zd_err *err) __attribute__((warn_unused_result));
-/* The same, but on a blocking socket the call waits for a packet: one system call instead of poll() and
- * zd_frame_recv(). ZD_FRAME_AGAIN when a signal or the socket's SO_RCVTIMEO ends the wait. */
+/* Receives a packet like zd_frame_recv(), but on a blocking socket waits for the packet: one system call
+ * instead of poll() and zd_frame_recv(). ZD_FRAME_AGAIN when a signal or the socket's SO_RCVTIMEO ends the
+ * wait. */
 int zd_frame_recv_wait(int sock, void *buffer, size_t buffer_bytes, size_t *nbytes,
                        int fds[ZD_MAX_PACKET_FDS], unsigned *nfds, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -53,7 +55,7 @@ struct zd_arena {
 void zd_arena_init(struct zd_arena *arena, size_t block_bytes);
 void zd_arena_reset(struct zd_arena *arena);
 void zd_arena_deinit(struct zd_arena *arena);
-/* Zeroed, aligned to 16, never NULL. For building replies with the same lifetime. */
+/* Allocates zeroed memory, aligned to 16, for replies with the same lifetime; never NULL. */
 void *zd_arena_alloc(struct zd_arena *arena, size_t bytes);
 
 #endif

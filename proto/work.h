@@ -8,8 +8,8 @@
 
 #include "proto/limits.h"
 
-/* The result of a sum, over the target's content afterwards. The client's GPU writes it before the work's
- * fence passes. */
+/* The result of a sum, over the target's content afterwards. The client's GPU writes the result before the
+ * work's fence passes. */
 struct zd_work_result {
 	double sum_squares;
 	uint64_t overflow; /* not 0: an inf or a nan */

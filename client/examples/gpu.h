@@ -77,7 +77,7 @@ static void check(const zerod_client *client, int status, const char *what)
 	exit(-status);
 }
 
-/* The daemon counts GPUs in its own way; their UUIDs say which is which. */
+/* Finds the GPU by its UUID, since the daemon numbers GPUs independently of this process. */
 static int find_gpu(const char *name)
 {
 	int count = 0;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * element.h - one element from a floating dtype to another, for the CPU (cast.c) and for GPUs (kernels.cu).
+ * element.h - converts an element from a floating dtype to another, for the CPU (cast.c) and for GPUs
+ * (kernels.cu).
  *
- * Widening to float32 is exact, narrowing rounds once, to nearest, ties to even. The functions choose by
- * value and never branch, so that compilers vectorise loops over them. All bits are made by integer
- * arithmetic, but for subnormals, where one addition of floats rounds as the format wants it. No result of
- * those is a subnormal float32, and no operand matters that is, so that a thread that flushes these gets the
- * same bits. It is C and CUDA C++ at once.
+ * Widening to float32 is exact, narrowing rounds once, to nearest, ties to even. The functions select
+ * values without branches, so that compilers vectorise loops over them. Bits are computed by integer
+ * arithmetic, except for subnormals, where an addition of floats does the rounding. No result of such an
+ * addition is a subnormal float32, and no relevant operand is, so that a thread that flushes subnormals to
+ * zero gets the same bits. The file is valid C and CUDA C++.
  */
 #ifndef ZD_CLIENT_KERNELS_ELEMENT_H
 #define ZD_CLIENT_KERNELS_ELEMENT_H
@@ -28,7 +29,7 @@
 /* A format to which float32 is narrowed: sign, exponent with its bias, mantissa. */
 struct zc_format {
 	unsigned bits, mantissa_bits, bias;
-	uint32_t overflow; /* what is too large becomes; the pattern behind the largest finite value */
+	uint32_t overflow; /* the result for too large values: the pattern after the largest finite value */
 	uint32_t nan;      /* a quiet nan */
 	uint32_t payload;  /* bits of a nan's mantissa that are kept */
 };
@@ -71,13 +72,14 @@ ZC_ELEMENT float zc_f32_from_f16(uint16_t bits)
 	return zc_f32_from_bits(sign | (magnitude < 0x7c00u << 13 ? number : special));
 }
 
-/* The upper half of a float16. */
+/* A float8_e5m2 has the bits of the upper half of a float16. */
 ZC_ELEMENT float zc_f32_from_e5m2(uint8_t bits)
 {
 	return zc_f32_from_f16((uint16_t)(bits << 8));
 }
 
-/* The bits of a float8_e4m3 where a float16 has them: what they are worth there is 2^-8 of the number. */
+/* Moves the bits of a float8_e4m3 to the positions of a float16. The float16's value is 2^-8 of the
+ * number. */
 ZC_ELEMENT uint16_t zc_f16_of_e4m3(uint8_t bits)
 {
 	return (uint16_t)((bits & 0x80u) << 8 | (bits & 0x7fu) << 7);
@@ -92,8 +94,8 @@ ZC_ELEMENT float zc_f32_from_e4m3(uint8_t bits)
 
 /* ---- From float32 -------------------------------------------------------------------------------------- */
 
-/* Drops the lowest `count` bits, to nearest, ties to even. A carry into the exponent is what the format
- * wants. */
+/* Drops the lowest `count` bits, to nearest, ties to even. A carry into the exponent yields the correct
+ * result. */
 ZC_ELEMENT uint32_t zc_round_off(uint32_t bits, unsigned count)
 {
 	return (bits + (1u << (count - 1)) - 1 + (bits >> count & 1)) >> count;
@@ -106,8 +108,8 @@ ZC_ELEMENT uint32_t zc_narrow(float value, struct zc_format to)
 	uint32_t magnitude = bits & ZC_F32_MAGNITUDE;
 	uint32_t sign = bits >> (32 - to.bits) & 1u << (to.bits - 1);
 	uint32_t smallest_normal = (ZC_F32_BIAS - to.bias + 1) << ZC_F32_MANTISSA_BITS;
-	/* A float32 whose last bit is worth the format's smallest subnormal: a sum with it is rounded
-	 * there. */
+	/* A float32 whose last bit has the value of the format's smallest subnormal: a sum with the anchor is
+	 * rounded at that bit. */
 	uint32_t anchor = (ZC_F32_BIAS - to.bias + 1 + dropped) << ZC_F32_MANTISSA_BITS;
 	uint32_t small = magnitude < smallest_normal ? magnitude : 0;
 	uint32_t subnormal = zc_f32_bits(zc_f32_from_bits(small) + zc_f32_from_bits(anchor)) - anchor;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels.h - what the kernels of kernels.cu are given, and what must be the same on both sides of a launch.
- * It is C and CUDA C++ at once.
+ * kernels.h - the arguments of the kernels of kernels.cu, and the constants that both sides of a launch
+ * share. The file is valid C and CUDA C++.
  *
  * Each kernel has one argument, a structure by value. Addresses are device memory, aligned for their
- * elements. A kernel's name says what it reads and what it writes: zerod_cast_float32_bfloat16,
+ * elements. A kernel's name has the dtypes that it reads and writes: zerod_cast_float32_bfloat16,
  * zerod_reduce_bfloat16_float32.
  */
 #ifndef ZD_CLIENT_KERNELS_KERNELS_H
@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define ZC_VECTOR_BYTES 16u /* of one load at most, where all addresses are aligned to it */
-/* Elements of one load: of more, a thread's registers could not hold the sums. */
+/* Elements of one load. A thread's registers could not hold the sums of more elements. */
 #define ZC_VECTOR_NUMEL(element_bytes)                                                                       \
 	(ZC_VECTOR_BYTES / (element_bytes) < 8u ? ZC_VECTOR_BYTES / (element_bytes) : 8u)
 #define ZC_THREADS 1024u /* of a block */
@@ -40,9 +40,9 @@ struct zc_cast_args {
  * The order of the squares depends on numel and the inputs' dtype alone. ZC_VECTOR_NUMEL elements are a
  * vector, and as many vectors as a block has threads a chunk. Chunk c is block (c mod ZC_REDUCE_PARTS)'s,
  * vector v of a chunk is thread v's: so there are as many blocks as chunks, or ZC_REDUCE_PARTS if there are
- * more. A thread adds the squares of its elements as they come. Then the upper half is added to the lower
- * until one is left: of the 32 threads of each warp, then of the block's 32 warps; and of the blocks as if
- * each were a thread of one more block.
+ * more. A thread adds the squares of its elements in order. Then the sums are added in pairs, the upper half
+ * to the lower one, until one is left: first of the 32 threads of each warp, then of the block's 32 warps,
+ * then of the blocks, in the same order as the threads of a block.
  */
 struct zc_reduce_args {
 	uint64_t inputs[ZC_REDUCE_MOST_INPUTS]; /* the first ninputs */
@@ -51,12 +51,12 @@ struct zc_reduce_args {
 	uint64_t numel;
 	float prescale, postscale;
 	uint32_t ninputs;
-	uint32_t overwrite; /* else it is added to the target */
+	uint32_t overwrite; /* 0: the sum is added to the target */
 	uint32_t vectors;   /* inputs and target are aligned to ZC_VECTOR_BYTES */
 	uint32_t lane;
 };
 
-/* Of what was stored. */
+/* The statistics of the stored values. */
 struct zc_reduce_result {
 	double sum_squares;
 	uint64_t overflow; /* 1: an element is inf or nan */

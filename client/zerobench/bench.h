@@ -104,31 +104,32 @@ struct zd_team;
 struct zd_member {
 	struct zd_team *team;
 	unsigned index;
-	struct zd_err *err; /* in shared memory; told by the parent when the member fails */
+	struct zd_err *err; /* in shared memory; reported by the parent when the member fails */
 };
 
-/* Zeroed memory that members forked later share with the parent; NULL and SYSTEM in `err` when there is
- * none. */
+/* Allocates zeroed memory, which members that are forked later share with the parent; NULL, and SYSTEM in
+ * `err`, on failure. */
 void *zd_shared_new(size_t bytes, struct zd_err *err);
 void zd_shared_free(void *shared, size_t bytes);
 
 /*
  * Forks `count` members, each of which runs fn(member, arg) and ends; returns when all have. When one fails
- * or dies, or when the program is interrupted, the others are killed at once: nobody waits at a barrier for
- * the dead.
+ * or dies, or when the program is interrupted, the other members are killed at once, so that none waits
+ * at a barrier for a dead one.
  */
 int zd_team_run(unsigned count, int (*fn)(struct zd_member *member, void *arg), void *arg, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* Waits for all members of the team. */
 void zd_member_barrier(const struct zd_member *member);
-/* `status` of a call of libzerod; a failure is put into the member's error with the call's name. */
+/* Returns `status`, the result of a call of libzerod. A failure is stored in the member's error with the
+ * call's name. */
 int zd_member_check(const struct zd_member *member, int status, const zerod_client *client, const char *call)
         __attribute__((warn_unused_result));
 
-/* SIGINT, SIGTERM, SIGHUP and SIGPIPE from now on end the measurement, so that everything is tidied up. */
+/* Makes SIGINT, SIGTERM, SIGHUP and SIGPIPE end the measurement in order, with all resources freed. */
 void zd_bench_catch_signals(void);
-/* In a child, after fork(): it ends when the parent says so. */
+/* Makes a child process, after fork(), end when its parent requests it. */
 void zd_bench_child_signals(void);
 bool zd_bench_interrupted(void);
 
@@ -180,11 +181,11 @@ struct zd_crew;
 
 int zd_crew_new(unsigned nthreads, void (*work)(unsigned thread, void *arg), void *arg, struct zd_crew **crew,
                 struct zd_err *err) __attribute__((warn_unused_result));
-/* Every thread works once; from the first one's start to the last one's end. */
+/* Runs work() once on every thread; *span is from the first start to the last end. */
 void zd_crew_round(struct zd_crew *crew, struct zd_interval *span);
 void zd_crew_free(struct zd_crew *crew);
 
-/* A shared mapping of a memfd, such as the host backend's segments are. */
+/* Makes a shared mapping of a memfd, like the host backend's segments. */
 int zd_map_memfd(uint64_t bytes, void **data, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- Ranks and a baseline in rounds (rounds.c) --------------------------------------------------------- */
@@ -196,15 +197,15 @@ struct zd_bandwidth_row {
 };
 
 struct zd_round_ops {
-	/* A rank that has joined and registered its unit; once before the rounds. */
+	/* Makes a rank that has joined and registered its unit. Called once before the rounds. */
 	int (*begin)(const struct zd_member *member, struct zd_rank *rank);
-	/* One timed round, all ranks at once. */
+	/* Makes a timed round, on all ranks at once. */
 	int (*round)(const struct zd_member *member, struct zd_rank *rank, struct zd_interval *span);
-	/* A round with contents that are compared, element by element. */
+	/* Makes a round whose contents are compared, element by element. */
 	int (*check)(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
 	             uint64_t numel, uint64_t *wrong);
-	/* Makes the argument of work(), which the baseline's threads share, one thread a device. It is never
-	 * freed: the process ends. */
+	/* Makes the argument of work(), which the baseline's threads share, one thread a device. Freed by the
+	 * process's end only. */
 	int (*prepare)(const struct zd_bench *bench, uint64_t numel, void **arg, struct zd_err *err);
 	void (*work)(unsigned thread, void *arg);
 };
@@ -213,25 +214,25 @@ struct zd_round_ops {
 int zd_rounds_run(const struct zd_bench *bench, const struct zd_round_ops *ops, uint64_t numel,
                   struct zd_bandwidth_row *row, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* How many devices the ranks use: the threads of a baseline. */
+/* Returns the number of devices that the ranks use, which is the number of a baseline's threads. */
 uint32_t zd_bench_devices_used(const struct zd_bench *bench);
-/* Elements of a shard, padding included: as zerod_unit_register() says. */
+/* Returns the elements of a shard with padding, like zerod_unit_register(). */
 uint64_t zd_bench_shard_numel(const struct zd_bench *bench, uint64_t numel);
 
 /* ---- Contents (pattern.c) ------------------------------------------------------------------------------ */
 
-/* Elements of any bits: `first` is the index of the first one in the unit. */
+/* Fills elements with any bits: `first` is the index of the first element in the unit. */
 void zd_pattern_fill_bits(void *data, enum zerod_dtype dtype, uint64_t first, uint64_t numel, uint64_t seed);
 uint64_t zd_pattern_count_wrong_bits(const void *data, enum zerod_dtype dtype, uint64_t numel, uint64_t seed);
 
-/* A rank's gradient: numbers between -1 and 1. */
+/* Fills a rank's gradient with numbers between -1 and 1. */
 void zd_pattern_fill_gradient(void *data, enum zerod_dtype dtype, uint64_t numel, uint32_t rank);
-/* Elements of `sum` that are not, bit for bit, the float32 sum of the ranks' gradients in rank order: of
- * those of each daemon, and then of these sums. */
+/* Counts the elements of `sum` that are not, bit for bit, the float32 sum of the ranks' gradients in rank
+ * order: first of the ranks of each daemon, then of these sums. */
 uint64_t zd_pattern_count_wrong_sums(const float *sum, enum zerod_dtype dtype, uint64_t first, uint64_t numel,
                                      uint32_t ranks, uint32_t node_ranks);
 
-/* One element as float32. */
+/* Returns an element as float32. */
 float zd_pattern_load(const void *data, enum zerod_dtype dtype, uint64_t index);
 
 /* ---- Output (report.c) --------------------------------------------------------------------------------- */
@@ -246,11 +247,11 @@ struct zd_latency_row {
 void zd_report_begin(const struct zd_bench *bench);
 void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *row);
 void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row *row);
-/* A single figure with its unit. */
+/* Prints a single figure with its unit. */
 void zd_report_figure(const struct zd_bench *bench, const char *what, double value, const char *unit);
-/* That there is no such figure, and why. */
+/* Prints that there is no such figure, and why. */
 void zd_report_note(const struct zd_bench *bench, const char *what, const char *why);
-/* One of the figures that zerod promises. */
+/* Prints a figure that zerod promises. */
 void zd_report_target(const struct zd_bench *bench, const char *what, double measured, bool at_most,
                       double bound);
 void zd_report_end(const struct zd_bench *bench);
@@ -265,7 +266,7 @@ struct zd_private {
 
 struct zd_private_options {
 	bool cuda;                 /* on GPUs, else on the host backend */
-	uint32_t first_gpu, ngpus; /* 0: on all GPUs there are */
+	uint32_t first_gpu, ngpus; /* 0: on all GPUs */
 	const char *nccl_path;     /* NULL: the daemon's own choice */
 	uint32_t devices;          /* emulated ones */
 	uint64_t arena_bytes;      /* of each device */
@@ -274,7 +275,7 @@ struct zd_private_options {
 /* Starts `zerod` from this program's own folder, else from PATH, and waits until it serves. */
 int zd_private_start(const struct zd_private_options *options, struct zd_private *daemon, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Ends it and removes its folder. A zeroed struct is allowed. */
+/* Ends the daemon and removes its folder. A zeroed struct is allowed. */
 void zd_private_stop(struct zd_private *daemon);
 
 /* ---- Measurements (op_*.c) ----------------------------------------------------------------------------- */
@@ -283,11 +284,11 @@ int zd_bench_gather(struct zd_bench *bench, struct zd_err *err) __attribute__((w
 int zd_bench_reduce(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_bench_rpc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_bench_alloc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
-/* On GPUs (cuda_run.c). */
+/* Measures on GPUs (cuda_run.c). */
 int zd_bench_cuda(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
-/* How many there are, asked without making this process one that uses CUDA. */
+/* Counts the GPUs, without making this process one that uses CUDA. */
 int zd_bench_count_gpus(uint32_t *count, struct zd_err *err) __attribute__((warn_unused_result));
-/* On emulated devices (op_step.c). */
+/* Measures steps on emulated devices (op_step.c). */
 int zd_bench_step(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 /* Uses two daemons of its own. */
 int zd_bench_scale(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));

@@ -114,13 +114,13 @@ struct zd_cuda_run {
 	struct zd_step_samples *steps; /* of steps; NULL in other measurements */
 };
 
-/* One of `count` that meet. */
+/* Waits until `count` threads have called. */
 void zd_spin_barrier_wait(struct zd_spin_barrier *barrier, uint32_t count);
-/* Trainers and the pusher's threads. */
+/* Waits for all trainers and the pusher's threads. */
 void zd_cuda_meet_all(const struct zd_cuda_run *run);
 void zd_cuda_meet_trainers(const struct zd_cuda_run *run);
 uint64_t *zd_cuda_samples(const struct zd_cuda_run *run, enum zd_cuda_way way, uint32_t iteration);
-/* By one of them, when all are there. */
+/* Computes the times of a way from all samples. Called by one process, when all samples are complete. */
 void zd_cuda_time_of(const struct zd_cuda_run *run, enum zd_cuda_way way, struct zd_cuda_time *time);
 
 /* ---- A trainer (cuda_trainer.c) ------------------------------------------------------------------------ */
@@ -153,12 +153,12 @@ int zd_cuda_unit_publish(const struct zd_cuda_trainer *trainer, struct zd_cuda_u
         __attribute__((warn_unused_result));
 int zd_cuda_unit_free(const struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit)
         __attribute__((warn_unused_result));
-/* Waits until the trainer's stream has come here. */
+/* Waits until all work that is in the trainer's stream now has run. */
 int zd_cuda_reach(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
-/* Asks, makes the stream wait, and waits for the stream. */
+/* Gathers the unit, makes the stream wait, and waits for the stream. */
 int zd_cuda_gather(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr *data)
         __attribute__((warn_unused_result));
-/* With the trainer's stream; waits for the answer when `ticket` is NULL. */
+/* Releases the unit behind the trainer's stream; waits for the answer if `ticket` is NULL. */
 int zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
                     zerod_ticket *ticket) __attribute__((warn_unused_result));
 int zd_cuda_check(const struct zd_cuda_trainer *trainer, int status, const char *call)
@@ -166,19 +166,19 @@ int zd_cuda_check(const struct zd_cuda_trainer *trainer, int status, const char 
 
 /* ---- Parts of the measurement -------------------------------------------------------------------------- */
 
-/* One size, from its registration to its end (cuda_gather.c, cuda_reduce.c). */
+/* Measure a size, from its registration to its end (cuda_gather.c, cuda_reduce.c). */
 int zd_cuda_measure_gathers(struct zd_cuda_trainer *trainer, uint64_t numel)
         __attribute__((warn_unused_result));
 int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel) __attribute__((warn_unused_result));
-/* All that was queued for the products is launched before the others are met, so that nothing of it is in the
- * times. */
+/* Launches all products that were queued, so that their launches are not measured, then waits for the other
+ * trainers. */
 int zd_cuda_meet(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 /* Records the times of an iteration, without the pusher's part. */
 void zd_cuda_note(const struct zd_cuda_trainer *trainer, uint32_t iteration,
                   const uint64_t took_ns[ZD_CUDA_CALLS + 1]);
-/* All times of the size are there: it becomes a row. */
+/* Makes a row of the size, when all its times are recorded. */
 void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t wrong);
-/* CPU times, the batch, gathers without pause (cuda_costs.c). */
+/* Measures CPU times, batches, and gathers without pause (cuda_costs.c). */
 int zd_cuda_costs(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 /* Measures the share of the GPU that the kernels of a reduction hold, zerod's and NCCL's, where CUPTI is
  * installed (cuda_reduce.c). */
@@ -187,14 +187,14 @@ int zd_cuda_reduce_profile(struct zd_cuda_trainer *trainer) __attribute__((warn_
 int zd_cuda_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 int zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 
-/* A backward's units, bucket and gradients, of `bytes` in all, beside products of `gemm`, which are queued as
- * it goes on; NULL: none are. The process ends when it fails. */
+/* Makes a backward's units, bucket and gradients, of `bytes` in all. Meanwhile products of `gemm` are queued;
+ * NULL: none. The process ends on a failure. */
 struct zd_cuda_backward;
 int zd_cuda_backward_new(struct zd_cuda_trainer *trainer, uint64_t bytes, struct zd_gemm *gemm,
                          struct zd_cuda_backward **backward) __attribute__((warn_unused_result));
 int zd_cuda_backward_free(struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
 uint64_t zd_cuda_backward_bytes(const struct zd_cuda_backward *backward);
-/* From its beginning to the step that lets the target go. */
+/* Makes the backward, from its beginning to the step that returns the target. */
 int zd_cuda_backward_by_zerod(const struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
 int zd_cuda_backward_by_nccl(const struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
 /* Measures the options' backward, by zerod and by NCCL (cuda_backward.c). */
@@ -212,14 +212,15 @@ int zd_cuda_pusher_main(const struct zd_member *member, const struct zd_cuda_run
 /* First and last elements of slices (cuda_words.c). */
 int zd_cuda_words_new(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 void zd_cuda_words_free(struct zd_cuda_trainer *trainer);
-/* Compares with the pattern of `seed`, and adds what is wrong. */
+/* Compares with the pattern of `seed`, and adds the number of wrong elements to *wrong. */
 int zd_cuda_words_check(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
                         uint64_t seed, uint64_t *wrong) __attribute__((warn_unused_result));
-/* Spoils them, on all slices or on the other ranks' alone; not where the buffer is the shard itself. */
+/* Overwrites these elements, on all slices or on the other ranks' alone; not where the buffer is the shard
+ * itself. */
 int zd_cuda_words_spoil(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
                         uint64_t seed, bool own_too) __attribute__((warn_unused_result));
 
-/* For each size of the options, in elements; the same in all processes. */
+/* Calls fn for each size of the options, in elements; the same in all processes. */
 int zd_cuda_each_size(const struct zd_cuda_run *run, int (*fn)(void *arg, uint64_t numel), void *arg)
         __attribute__((warn_unused_result));
 

@@ -31,17 +31,18 @@ struct zd_gpu {
 	zd_cu_ptr marks_at;
 };
 
-/* `name` is a UUID as the daemon gives it. Errors: NOT_FOUND (lists what this process sees), DEVICE. */
+/* Opens the GPU with the UUID `name`, as the daemon reports it. Errors: NOT_FOUND (with the GPUs that this
+ * process sees), DEVICE. */
 int zd_gpu_open(struct zd_gpu *gpu, const char *name, struct zd_err *err) __attribute__((warn_unused_result));
-/* The GPU with this number. */
+/* Opens the GPU with this number. */
 int zd_gpu_open_ordinal(struct zd_gpu *gpu, int ordinal, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* A zeroed struct is allowed. */
+/* Closes the GPU. A zeroed struct is allowed. */
 void zd_gpu_close(struct zd_gpu *gpu);
-/* The context current for another thread too. */
+/* Makes the context current for another thread. */
 int zd_gpu_enter(const struct zd_gpu *gpu, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* How many there are, and their UUIDs, asked in a child so that the caller may still fork. */
+/* The number of GPUs and their UUIDs, read by a child process so that the caller may still fork. */
 struct zd_gpu_list {
 	uint32_t count;
 	char names[ZD_GPU_MAX][ZD_CUDA_UUID_TEXT];
@@ -49,11 +50,11 @@ struct zd_gpu_list {
 };
 int zd_gpu_list(struct zd_gpu_list *list, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* Another non-blocking stream. */
+/* Creates another non-blocking stream. */
 int zd_gpu_stream(const struct zd_gpu *gpu, bool high_priority, struct CUstream_st **stream,
                   struct zd_err *err) __attribute__((warn_unused_result));
 
-/* `value` is stored in the mark when the stream comes to it. */
+/* Appends a store of `value` into the mark to the stream. */
 int zd_gpu_mark(const struct zd_gpu *gpu, struct CUstream_st *stream, unsigned mark, uint64_t value,
                 struct zd_err *err) __attribute__((warn_unused_result));
 /* Spins until the mark has reached `value`. DEADLINE after 30 s, DEVICE when the stream has failed
@@ -94,15 +95,15 @@ struct zd_library_function {
 	const char *name;
 	size_t offset; /* of the pointer in the caller's table */
 };
-/* UNSUPPORTED names the function that is missing. */
+/* Finds the functions. Errors: UNSUPPORTED, with the name of a missing function. */
 int zd_library_functions(void *library, const char *where, const struct zd_library_function *functions,
                          size_t count, void *table, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- A trainer's load (cuda_gemm.c) -------------------------------------------------------------------- */
 
 /*
- * Products of bf16 matrices by cuBLAS, back to back on a stream of the lowest priority. Whoever measures
- * beside them calls zd_gemm_fill() before each piece of work, so that the GPU has products for the next few
+ * Products of bf16 matrices by cuBLAS, back to back on a stream of the lowest priority. A measurement
+ * calls zd_gemm_fill() before each piece of work, so that the GPU has products for the next few
  * milliseconds: a thread that launches them would contend for the driver's locks with the calls that are
  * measured.
  */
@@ -110,73 +111,74 @@ struct zd_gemm;
 
 int zd_gemm_new(const struct zd_gpu *gpu, uint32_t side, const char *cublas_path, struct zd_gemm **gemm,
                 struct zd_err *err) __attribute__((warn_unused_result));
-/* Waits for what is queued. NULL is allowed. */
+/* Waits for the queued products and frees the object. NULL is allowed. */
 void zd_gemm_free(struct zd_gemm *gemm);
-/* Queues until there is enough; nothing to do for NULL. */
+/* Queues products until there are enough. NULL is allowed. */
 int zd_gemm_fill(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
-/* Half a second of products: what looks at the GPU's load from time to time, as zerod does, has seen them
- * then. NULL is allowed. */
+/* Runs products for half a second, so that programs that sample the GPU's load, as zerod does, have seen the
+ * load. NULL is allowed. */
 int zd_gemm_settle(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
 /* Appends products to another stream of the GPU. */
 int zd_gemm_append(struct zd_gemm *gemm, struct CUstream_st *stream, uint32_t products, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Is a product running. */
+/* Whether a product is running. */
 bool zd_gemm_runs(struct zd_gemm *gemm);
-/* Waits for what is queued. */
+/* Waits for the queued products. */
 int zd_gemm_finish(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
 
 #define ZD_GEMM_RUNS 20
-/* Products of a run. */
+/* Returns the number of products of a run. */
 uint32_t zd_gemm_run_products(const struct zd_gemm *gemm);
-/* Queues ZD_GEMM_RUNS runs of products with an event before and after each, and when all have passed tells
- * what a product of each run took, in ns. */
+/* Queues ZD_GEMM_RUNS runs of products with an event before and after each run. zd_gemm_timed_end() waits for
+ * the events and returns the time of a product of each run, in ns. */
 int zd_gemm_timed_begin(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_gemm_timed_end(struct zd_gemm *gemm, uint64_t product_ns[ZD_GEMM_RUNS], struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* ---- NCCL (cuda_nccl.c) -------------------------------------------------------------------------------- */
 
-/* One rank's. */
+/* A rank's communicator of NCCL. */
 struct zd_nccl_rank;
 
 /* Loads NCCL; NVLink multicast is off unless NCCL_NVLS_ENABLE says otherwise. Errors: those of
  * zd_library_load() and of zd_nccl_load(). */
 int zd_nccl_rank_new(const char *path, struct zd_nccl_rank **rank, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* "2.28.9", and where it was found. */
+/* Returns "2.28.9" and the file that NCCL was loaded from. */
 const char *zd_nccl_rank_version(const struct zd_nccl_rank *rank);
-/* By one rank, for all. */
+/* Makes the unique id. Called by one rank, for all. */
 int zd_nccl_rank_make_id(const struct zd_nccl_rank *rank, struct zd_nccl_id *id, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* All ranks at once; the current context is the rank's GPU. */
+/* Connects the rank. Called by all ranks at once; the current context is that of the rank's GPU. */
 int zd_nccl_rank_join(struct zd_nccl_rank *rank, const struct zd_nccl_id *id, uint32_t nranks, uint32_t index,
                       struct zd_err *err) __attribute__((warn_unused_result));
-/* In place: this rank's slice lies at index * slice_bytes of `buffer`. */
+/* Gathers in place: this rank's slice lies at index * slice_bytes of `buffer`. */
 int zd_nccl_rank_all_gather(const struct zd_nccl_rank *rank, zd_cu_ptr buffer, uint64_t slice_bytes,
                             struct CUstream_st *stream, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Sums of `numel` elements, in place or not. float32, float16 or bfloat16. */
+/* Sums `numel` elements over all ranks, in place or not. float32, float16 or bfloat16. */
 int zd_nccl_rank_all_reduce(const struct zd_nccl_rank *rank, zd_cu_ptr gradients, zd_cu_ptr sum,
                             uint64_t numel, enum zerod_dtype dtype, struct CUstream_st *stream,
                             struct zd_err *err) __attribute__((warn_unused_result));
-/* The same; of all ranks' slices in `gradients`, this rank's `numel` elements into `slice`. */
+/* The same for all ranks' slices in `gradients`; this rank's sums, `numel` elements, are stored in
+ * `slice`. */
 int zd_nccl_rank_reduce_scatter(const struct zd_nccl_rank *rank, zd_cu_ptr gradients, zd_cu_ptr slice,
                                 uint64_t numel, enum zerod_dtype dtype, struct CUstream_st *stream,
                                 struct zd_err *err) __attribute__((warn_unused_result));
-/* NULL is allowed. */
+/* Frees the communicator; NULL is allowed. */
 void zd_nccl_rank_free(struct zd_nccl_rank *rank);
 
-/* ---- What kernels hold of the GPU (cuda_profile.c) ----------------------------------------------------- */
+/* ---- The GPU's share of kernels (cuda_profile.c) ------------------------------------------------------- */
 
-/* From now on all kernels of this process are recorded, by CUPTI, which makes what they do somewhat slower.
- * Errors: NOT_FOUND for no CUPTI, UNSUPPORTED with its words. */
+/* Begins to record all kernels of this process by CUPTI, which makes kernels somewhat slower. Errors:
+ * NOT_FOUND if there is no CUPTI, UNSUPPORTED with its text. */
 int zd_profile_begin(const struct zd_gpu *gpu, struct zd_err *err) __attribute__((warn_unused_result));
-/* Waits for all kernels. Of those since the last call: ns of the whole GPU, which is their time by the share
- * of the multiprocessors that their blocks hold; 0: there was none. Errors: UNSUPPORTED, after which the next
- * call may succeed. */
+/* Waits for all kernels. Returns the GPU time of the kernels since the last call: the sum of each kernel's ns
+ * times the share of the multiprocessors that its blocks hold; 0: there was no kernel. Errors: UNSUPPORTED,
+ * after which the next call may succeed. */
 int zd_profile_take(const struct zd_gpu *gpu, uint64_t *sm_ns, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Only after a beginning that went well. */
+/* Ends the recording. Called only after a successful zd_profile_begin(). */
 void zd_profile_end(void);
 
 #endif

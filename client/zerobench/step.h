@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * step.h - a synthetic training step, and what zerod takes of it.
+ * step.h - a synthetic training step, and the share of its time that zerod takes.
  *
  * A step is a forward and a backward over N units and an update, all on one stream: a unit is gathered before
- * its work and released after it, its gradient is reduced, and the update publishes every shard. Beside it,
- * by turns, are measured the same step without its gathers and releases, and the same work without zerod.
- * Before a measured step the work of a whole step is enqueued, so that the device is behind by as much, as it
- * is behind a framework.
+ * its work and released after it, its gradient is reduced, and the update publishes every shard. Alternately,
+ * the same step without its gathers and releases, and the same work without zerod, are measured. Before each
+ * measured step the work of a whole step is enqueued, so that the CPU is ahead of the device, as under a
+ * framework.
  */
 #ifndef ZD_BENCH_STEP_H
 #define ZD_BENCH_STEP_H
@@ -20,7 +20,7 @@ struct zd_step_work {
 	int (*compute)(void *arg, uint32_t amount);
 	/* Appends the writing of `bytes` of a gradient; `to` NULL: into memory of the work's own. */
 	int (*write)(void *arg, void *to, uint64_t bytes);
-	/* Appends a mark of the device's time. The second waits, and tells what passed between the two. */
+	/* Appends a mark of the device's time. measure() waits, and returns the time between the last two. */
 	int (*mark)(void *arg);
 	int (*measure)(void *arg, uint64_t *ns);
 };
@@ -50,13 +50,13 @@ struct zd_step_samples {
 	uint64_t longest_ns[ZD_BENCH_MAX_RANKS];
 };
 
-/* One rank's steps, all rounds; `stream` is the one that the work is appended to. */
+/* Makes a rank's steps, all rounds; the work is appended to `stream`. */
 int zd_step_rank(const struct zd_member *member, const struct zd_bench *bench, const struct zd_rank *rank,
                  zerod_stream *stream, const struct zd_step_work *work, struct zd_step_samples *samples)
         __attribute__((warn_unused_result));
 /* Prints the figures of all ranks, and the targets. */
 void zd_step_report(struct zd_bench *bench, struct zd_step_samples *samples);
-/* Bytes of a rank's memory in the daemon for its steps. */
+/* Returns the bytes of a rank's memory in the daemon for its steps. */
 uint64_t zd_step_arena_bytes(const struct zd_bench *bench);
 
 #endif

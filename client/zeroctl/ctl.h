@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl.h - what zeroctl's verbs share: the invocation, listings, tables.
+ * ctl.h - the parts that zeroctl's verbs share: the invocation, listings, tables.
  *
- * A reading verb turns each row of the daemon's answer into a JSON object; --json prints the objects, and the
- * table is drawn from the same objects, so that both always say the same.
+ * A reading verb converts each row of the daemon's answer to a JSON object; --json prints the objects, and
+ * the table is printed from the same objects, so that both always agree.
  *
- * Whoever meets a failure says so with zd_ctl_fail() and returns the status that it gives back; callers pass
- * the status on in silence, and main() exits with its positive value.
+ * The function that detects a failure prints it with zd_ctl_fail() and returns the resulting status. Callers
+ * return the status without a further message, and main() exits with its positive value.
  */
 #ifndef ZD_CTL_H
 #define ZD_CTL_H
@@ -21,7 +21,7 @@
 
 #include "proto/zerod.pb-c.h"
 
-#define ZD_CTL_SCHEMA      1     /* of --json; raised when a key changes its meaning or goes */
+#define ZD_CTL_SCHEMA      1     /* of --json; raised when a key changes its meaning or is removed */
 #define ZD_CTL_DEADLINE_MS 10000 /* for each request: a daemon that answers no sooner is in trouble */
 /* Wrong usage of the command line: between the statuses of zerod.h, which reserves it. */
 #define ZD_CTL_USAGE (-2)
@@ -34,7 +34,7 @@
 struct zd_ctl {
 	const char *verb;
 	int nargs;
-	char **args;             /* what follows the verb, without options */
+	char **args;             /* the arguments after the verb, without options */
 	const char *socket_path; /* never NULL */
 	const char *job;         /* "": all */
 	const char *sort;        /* NULL: the daemon's order */
@@ -49,7 +49,7 @@ struct zd_ctl {
 /* Prints "zeroctl: <text>" to stderr and returns `status`. */
 int zd_ctl_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Connects unless that was done. The message for a missing daemon says which socket, and what to do. */
+/* Connects unless that was done. The message for a missing daemon has the socket's path and a remedy. */
 int zd_ctl_connect(struct zd_ctl *ctl) __attribute__((warn_unused_result));
 
 /* Sends the request; `fn` gets the reply when its status is 0. */
@@ -72,7 +72,7 @@ struct zd_ctl_column {
 	const char *title; /* heads the column; NULL ends an array of columns */
 	const char *key;   /* of the row's object; "usage.peak_bytes" reaches into an inner one */
 	enum zd_ctl_format format;
-	char *(*text)(const json_t *row); /* ZD_CTL_CUSTOM: returns malloc'ed text */
+	char *(*text)(const json_t *row); /* ZD_CTL_CUSTOM: returns a text from malloc() */
 };
 
 /* Sorts the array `rows` by the column that `sort` names by title or key, without regard to case; a '-'
@@ -81,19 +81,19 @@ struct zd_ctl_column {
 int zd_ctl_sort(json_t *rows, const struct zd_ctl_column *columns, const char *sort)
         __attribute__((warn_unused_result));
 
-/* A head line and one line a row: numbers to the right, all else to the left. */
+/* Prints a head line and a line for each row, with numbers to the right, all else to the left. */
 void zd_ctl_print_table(FILE *out, const json_t *rows, const struct zd_ctl_column *columns, bool exact_bytes);
-/* One object as "title  value" lines. */
+/* Prints an object as "title  value" lines. */
 void zd_ctl_print_record(FILE *out, const json_t *row, const struct zd_ctl_column *columns, bool exact_bytes);
-/* {"schema": 1, "verb": ..., "rows": rows}; takes over `rows`. */
+/* Prints {"schema": 1, "verb": ..., "rows": rows}. Takes ownership of `rows`. */
 int zd_ctl_print_json(FILE *out, const char *verb, json_t *rows) __attribute__((warn_unused_result));
 
-/* Columns that a UTF-8 text takes on a terminal. */
+/* Returns the number of columns of a UTF-8 text on a terminal. */
 size_t zd_ctl_text_width(const char *text);
 /* "350 us", "4.2 s", "3m07s", "5h12m", "9d03h" */
 #define ZD_CTL_AGE_TEXT 32
 char *zd_ctl_age_text(uint64_t ns, char out[ZD_CTL_AGE_TEXT]);
-/* asprintf() that ends the program when memory does. */
+/* Formats like asprintf(), but ends the program if there is no memory. */
 char *zd_ctl_text(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
 
 /* ---- Listings ------------------------------------------------------------------------------------------ */
@@ -106,29 +106,29 @@ struct zd_ctl_listing {
 	const struct zd_ctl_column *columns;
 };
 
-/* All rows of the listing, page by page, as a new array. */
+/* Fetches all rows of the listing, page by page, as a new array. */
 int zd_ctl_list_fetch(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, json_t **rows)
         __attribute__((warn_unused_result));
-/* Fetches, sorts, prints: all that most reading verbs do. */
+/* Fetches, sorts and prints a listing, as most reading verbs do. */
 int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
         __attribute__((warn_unused_result));
 
-/* A decimal id from 1; INVALID, without a message, for anything else. */
+/* Parses a decimal id from 1. Errors: INVALID, without a message. */
 int zd_ctl_parse_id(const char *text, uint64_t *id) __attribute__((warn_unused_result));
-/* The id that `text` names: a decimal number, or the only row whose `keys` (NULL at the end), joined by '/',
- * read so. */
+/* Finds the id that `text` names: a decimal number, or the only row whose `keys` (NULL at the end), joined by
+ * '/', equal `text`. */
 int zd_ctl_list_find(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,
                      const char *text, uint64_t *id) __attribute__((warn_unused_result));
 
-/* A Usage as an object with a key for each purpose. */
+/* Converts a Usage to an object with a key for each purpose. */
 json_t *zd_ctl_usage(const Zd__Usage *usage);
-/* The strings as an array; NULL when one is not UTF-8. */
+/* Converts the strings to an array; NULL if one of them is not UTF-8. */
 json_t *zd_ctl_strings(char *const *strings, size_t count);
 
 extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, zd_ctl_groups_listing,
         zd_ctl_buffers_listing;
 
-/* The daemon's status as a new object, and how to print it. */
+/* Fetches the daemon's status as a new object, which is printed by these columns. */
 int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row) __attribute__((warn_unused_result));
 extern const struct zd_ctl_column zd_ctl_status_columns[];
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dtype.c - the floating dtypes to float32, float16 and bfloat16 back, bit by bit.
+ * dtype.c - conversions of the floating dtypes to float32, and of float32 to float16 and bfloat16.
  *
- * No hardware conversion is used, so that every machine gives the same bits: reductions are compared bit for
- * bit. Layouts: float32 is 1 sign, 8 exponent, 23 mantissa bits; bfloat16 its upper half; float16 1, 5, 10;
- * float8_e5m2 its upper half; float8_e4m3 1, 4, 3.
+ * No hardware conversion is used, so that every machine computes the same bits: reductions are compared bit
+ * for bit. Layouts: float32 is 1 sign, 8 exponent, 23 mantissa bits; bfloat16 its upper half; float16 1, 5,
+ * 10; float8_e5m2 its upper half; float8_e4m3 1, 4, 3.
  */
 #include "base/dtype.h"
 
@@ -101,7 +101,7 @@ uint16_t zd_f32_to_f16(float value)
 
 float zd_e4m3_to_f32(uint8_t bits)
 {
-	/* As a float16 the pattern is worth 2^-8 of the number, for its exponent's bias is 15 and not 7. */
+	/* As a float16 the pattern has 2^-8 of the value, because the exponent's bias is 15 instead of 7. */
 	uint16_t half = (uint16_t)((bits & 0x80u) << 8 | (bits & 0x7fu) << 7);
 
 	if ((bits & 0x7f) == 0x7f)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype.h - the floating dtypes to float32, the wide ones back, and what each dtype may be used for. */
+/* dtype.h - conversions of the floating dtypes to float32, of the wide ones back, and the uses of each
+ * dtype. */
 #ifndef ZD_BASE_DTYPE_H
 #define ZD_BASE_DTYPE_H
 
@@ -8,10 +9,10 @@
 
 #include <zerod.h>
 
-/* May gradients have it: any floating one. */
+/* Whether gradients may have the dtype: any floating one. */
 bool zd_dtype_reducible(enum zerod_dtype dtype);
-/* May they be reduced into it: float32, float16, bfloat16. A sum in a float8 would be lost in its
- * rounding. */
+/* Whether gradients may be reduced into the dtype: float32, float16, bfloat16. A float8 would lose the sum in
+ * its rounding. */
 bool zd_dtype_holds_sums(enum zerod_dtype dtype);
 
 float zd_bf16_to_f32(uint16_t bits);

@@ -2,8 +2,8 @@
 /*
  * err.c - a status with its text.
  *
- * The text goes to clients, logs and terminals, and may quote what a client sent: zd_text_vformat() makes it
- * harmless.
+ * The text is sent to clients, logs and terminals, and may quote a client's strings: zd_text_vformat()
+ * removes control characters.
  */
 #include "base/err.h"
 
@@ -48,7 +48,7 @@ int zd_err_errno(struct zd_err *err, int errno_value, const char *format, ...)
 	va_start(args, format);
 	zd_text_vformat(text, sizeof(text), format, args);
 	va_end(args);
-	/* A long text gives way to the reason, without which it would say nothing. */
+	/* A long text is cut in favour of the reason. */
 	return zd_err_set(err, ZEROD_E_SYSTEM, "%.*s: %s", (int)(sizeof(text) - strlen(reason) - 3), text,
 	                  reason);
 }

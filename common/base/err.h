@@ -2,9 +2,9 @@
 /*
  * err.h - a status with its text.
  *
- * Functions that can fail return 0 or a negative ZEROD_E_* (zerod.h), and put what was asked, what was found,
- * which name and which rank into a struct zd_err, where they know it. A NULL err is allowed everywhere: the
- * text is dropped.
+ * Functions that can fail return 0 or a negative ZEROD_E_* (zerod.h), and set a text in a struct zd_err: what
+ * was requested and what was found, with names and ranks. A NULL err is allowed everywhere: the text is
+ * dropped.
  */
 #ifndef ZD_BASE_ERR_H
 #define ZD_BASE_ERR_H
@@ -23,16 +23,16 @@ struct zd_err {
 		.status = 0                                                                                  \
 	}
 
-/* Formats the text and returns `status`. The text is cut if too long, always terminated, and always UTF-8
- * without control characters, whatever the arguments hold; they may point into err->text. */
+/* Sets the status and formats the text. The text is cut if too long, always terminated, and always UTF-8
+ * without control characters, for any arguments; these may point into err->text. */
 void zd_err_format(struct zd_err *err, int status, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 static inline int zd_err_status(int status)
 {
 	return status;
 }
-/* A macro, so that callers and analysers see the very status that is returned. Arguments are evaluated
- * once. */
+/* Sets the error and returns `status`. A macro, so that compilers and analysers see the value that is
+ * returned. Arguments are evaluated once. */
 #define zd_err_set(err, status, ...)                                                                         \
 	({                                                                                                   \
 		const int zd_err_set_status = (status);                                                      \
@@ -40,13 +40,13 @@ static inline int zd_err_status(int status)
 		zd_err_status(zd_err_set_status);                                                            \
 	})
 
-/* As zd_err_set, with ZEROD_E_SYSTEM and ": <strerror(errno_value)>" behind the text, which is cut before the
- * reason is. */
+/* Sets ZEROD_E_SYSTEM with the text and ": <strerror(errno_value)>" behind it, and returns the status. A long
+ * text is cut so that the reason fits. */
 int zd_err_errno(struct zd_err *err, int errno_value, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 
-/* Our own mistakes only; what a peer, a file, a device or the user says is never asserted. Stays in release
- * builds. */
+/* Aborts if the condition is false: for errors of zerod itself only. Input from a peer, a file, a device or
+ * the user is never asserted. Also in release builds. */
 #define zd_assert(cond)                                                                                      \
 	do {                                                                                                 \
 		if (!(cond))                                                                                 \

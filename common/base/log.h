@@ -2,8 +2,8 @@
 /*
  * log.h - structured log lines: a text and up to 8 KEY=value fields.
  *
- * The sink is set once, at start: the journal or stderr (daemon/main/log.c). Without one, lines go to stderr.
- * The core does not log: it has no idea of time or of where it runs.
+ * The sink is set once, at the start: the journal or stderr (daemon/main/log.c). Without a sink, lines go to
+ * stderr. The core does not log.
  */
 #ifndef ZD_BASE_LOG_H
 #define ZD_BASE_LOG_H
@@ -35,7 +35,7 @@ struct zd_log_line {
 typedef void (*zd_log_sink)(const struct zd_log_line *line);
 
 void zd_log_set_sink(zd_log_sink sink);
-void zd_log_set_level(enum zd_log_level level); /* lines above it are dropped; default INFO */
+void zd_log_set_level(enum zd_log_level level); /* lines above the level are dropped; default INFO */
 
 void zd_log(enum zd_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void zd_log_with(enum zd_log_level level, const struct zd_log_field *fields, size_t nfields,

@@ -2,9 +2,9 @@
 /*
  * mem.h - the daemon's own small allocations.
  *
- * They never return NULL: when the system cannot give a few hundred bytes, the daemon ends with a message,
- * and systemd starts it again. Device memory is another matter and is always checked. Sizes that a client
- * chose are bounded by proto/limits.h before they come here.
+ * The functions never return NULL: if the system cannot allocate a few hundred bytes, the daemon ends with a
+ * message, and systemd starts it again. Allocations of device memory, in contrast, are always checked. Sizes
+ * that a client has chosen are checked against proto/limits.h first.
  */
 #ifndef ZD_BASE_MEM_H
 #define ZD_BASE_MEM_H
@@ -29,7 +29,8 @@ static inline uint64_t zd_max_u64(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* `align` is a power of two; the caller has bounded `value` (ZD_MAX_BYTES), so that nothing overflows. */
+/* Rounds `value` up to a multiple of `align`, a power of two. The caller has checked `value` (ZD_MAX_BYTES),
+ * so that nothing overflows. */
 static inline uint64_t zd_align_up(uint64_t value, uint64_t align)
 {
 	return (value + align - 1) & ~(align - 1);

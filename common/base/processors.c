@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * processors.c - how many processors this process may keep busy.
+ * processors.c - the number of processors that this process may keep busy.
  *
- * A container is mostly given a share of the processors by a quota, and sees all of them. The quota that
- * binds may be that of any group above the process's own, so that all are looked at. In a container the path
- * of the own group may name what can be seen from the host only: what is there of the way to it is looked at.
+ * A container mostly sees all processors, and has a quota for a share of them. The limiting quota may be that
+ * of any group above the process's own, so all of them are read. In a container, the path of the own group
+ * may exist on the host only: then the existing folders on that path are read.
  */
 #include "base/processors.h"
 
@@ -20,7 +20,7 @@
 
 #define MOST_PROCESSORS (1u << 20)
 
-/* The set is to have room for all processors that the system may have. */
+/* Enlarges the set until it has room for all processors that the system may have. */
 static unsigned by_affinity(void)
 {
 	int rc = -1, count = 0;
@@ -35,7 +35,7 @@ static unsigned by_affinity(void)
 	return count > 0 ? (unsigned)count : 1;
 }
 
-/* The first line that begins so, without its end; `line` is what fits. */
+/* Finds the first line with this beginning; `line` is the line, cut to its size, without the newline. */
 static bool find_line(const char *path, const char *begin, char *line, size_t line_bytes)
 {
 	FILE *file = fopen(path, "re");

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* processors.h - how many processors this process may keep busy. */
+/* processors.h - the number of processors that this process may keep busy. */
 #ifndef ZD_BASE_PROCESSORS_H
 #define ZD_BASE_PROCESSORS_H
 
-/* By its affinity, and by the CPU quotas of its control groups (cgroup v2: cpu.max, a fraction rounded down);
- * at least 1. What cannot be read limits nothing. `root` goes before /proc and /sys: "" but in tests. */
+/* Returns the number that the process's affinity and the CPU quotas of its control groups allow (cgroup v2:
+ * cpu.max, a fraction rounded down); at least 1. A limit that cannot be read is ignored. `root` is a prefix
+ * of /proc and /sys for tests; otherwise "". */
 unsigned zd_processors(const char *root);
 
 #endif

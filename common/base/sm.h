@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sm.h - life cycles as tables: states, allowed moves, and nothing else.
+ * sm.h - life cycles as tables of states and allowed moves.
  *
  * An object keeps its state in a uint8_t; zd_sm_move() is the only writer. A move that the table does not
- * allow is our own mistake and aborts.
+ * allow is an error of zerod itself and aborts.
  */
 #ifndef ZD_BASE_SM_H
 #define ZD_BASE_SM_H

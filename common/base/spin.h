@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * spin.h - how long a thread may poll before it sleeps.
+ * spin.h - decides how long a thread polls before it sleeps.
  *
- * Polling without sleeping saves what a wake-up costs, and burns a core. So a thread spins for a moment after
- * its last event, and in the long run for a share of the time only: what it has not used it saves up, to a
- * bound, for a burst. Time in which something happened is not counted. What it knows to be on its way it
- * spins for in any case, and owes that share for it. Where there are few processors to share, nobody spins,
- * unless $ZEROD_SPIN says otherwise: "auto", "always" or "never". There is no clock here: the caller says
- * what time it is.
+ * Polling without sleeping (spinning) avoids the cost of a wake-up, but occupies a core. So a thread spins
+ * for a moment after its last event, and in the long run for ZD_SPIN_PERCENT of the time only. Unused time is
+ * saved, up to ZD_SPIN_BURST_NS, for a burst. Time in which events happened is not counted. A thread always
+ * spins for an announced event; time beyond its savings is a debt, of at most ZD_SPIN_DEBT_NS. With few
+ * processors no thread spins. $ZEROD_SPIN overrides this rule: "auto", "always" or "never". The caller passes
+ * the time.
  */
 #ifndef ZD_BASE_SPIN_H
 #define ZD_BASE_SPIN_H
@@ -18,37 +18,39 @@
 #define ZD_SPIN_PERCENT  8
 #define ZD_SPIN_BURST_NS INT64_C(100000000)
 #define ZD_SPIN_DEBT_NS  INT64_C(20000000)
-#define ZD_SPIN_AWAIT_NS 100000u /* for what is on its way */
+#define ZD_SPIN_AWAIT_NS 100000u /* for an announced event */
 
 struct zd_spin {
 	uint64_t window_ns; /* after an event; 0: never */
-	int64_t left_ns;    /* saved up, for one burst at most; below zero: owed, to ZD_SPIN_DEBT_NS */
-	uint64_t event_ns, expected_ns, seen_ns; /* expected_ns: when what is on its way should be there */
+	int64_t left_ns;    /* saved, for one burst at most; below zero: owed, up to ZD_SPIN_DEBT_NS */
+	uint64_t event_ns, expected_ns,
+	        seen_ns; /* expected_ns: when the announced event should have happened */
 	bool spinning;
 };
 
 struct zd_err;
 
-/* INVALID when $ZEROD_SPIN is set to anything else; the others below take that for "auto". */
+/* Checks $ZEROD_SPIN. Returns INVALID for any other value, which the functions below treat as "auto". */
 int zd_spin_check(struct zd_err *err) __attribute__((warn_unused_result));
-/* "always": also where what is waited for mostly takes long. */
+/* Whether $ZEROD_SPIN is "always": threads then also spin for events that mostly take long. */
 bool zd_spin_always(void);
 
-/* Never spins when the process may keep fewer processors busy than `processors` (processors.h), but for what
- * $ZEROD_SPIN says. */
+/* Initialises the state. The thread never spins if the process may keep fewer processors busy than
+ * `processors` (processors.h), unless $ZEROD_SPIN is "always". */
 void zd_spin_init(struct zd_spin *spin, uint64_t window_ns, unsigned processors);
-/* Something happened. */
+/* Records an event. */
 static inline void zd_spin_event(struct zd_spin *spin, uint64_t now_ns)
 {
 	spin->event_ns = now_ns;
 }
-/* Something is on its way, and should be there by then. */
+/* Announces an event, which should happen by then. */
 static inline void zd_spin_expect(struct zd_spin *spin, uint64_t until_ns)
 {
 	if (until_ns > spin->expected_ns)
 		spin->expected_ns = until_ns;
 }
-/* May the thread poll again at once? Asked whenever it has nothing to do; `now_ns` never goes back. */
+/* Returns whether the thread may poll again at once. Called whenever the thread has nothing to do; `now_ns`
+ * never decreases. */
 bool zd_spin_may(struct zd_spin *spin, uint64_t now_ns);
 
 #endif

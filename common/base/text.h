@@ -10,28 +10,28 @@
 
 struct zd_err;
 
-/* Well-formed UTF-8 without control characters (below 0x20, 0x7f, and U+0080 to U+009F, which terminals obey
- * too). */
+/* Whether the text is well-formed UTF-8 without control characters (below 0x20, 0x7f, and U+0080 to U+009F,
+ * which terminals obey too). */
 bool zd_utf8_valid(const char *text, size_t bytes);
 
-/* vsnprintf whose result zd_utf8_valid() always accepts: cut between two characters, and with '?' for each
- * byte of what is not valid. `out_bytes` >= 1. */
+/* Formats like vsnprintf(), with a result that zd_utf8_valid() always accepts: cut between two characters,
+ * and with '?' for each invalid byte. `out_bytes` >= 1. */
 void zd_text_vformat(char *out, size_t out_bytes, const char *format, va_list args)
         __attribute__((format(printf, 3, 0)));
 
-/* FNV-1a: the same in every process, on every machine. */
+/* Returns the FNV-1a hash of the text, which is the same in every process, on every machine. */
 uint64_t zd_text_hash(const char *text);
 
-/* A name of 1 to `max_bytes` bytes, valid as above; INVALID otherwise, with `what` ("unit name") and the
- * reason. `text` may be NULL. */
+/* Checks that `text` is a name of 1 to `max_bytes` bytes, valid as above. Errors: INVALID, with `what` ("unit
+ * name") and the reason. `text` may be NULL. */
 int zd_name_check(const char *text, size_t max_bytes, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* "4096", "64K", "1.5G", "2GiB" (powers of 1024) to bytes, a fraction rounded down; INVALID names the
- * text. */
+/* Parses "4096", "64K", "1.5G", "2GiB" (powers of 1024) to bytes; a fraction is rounded down. Errors:
+ * INVALID, with the text. */
 int zd_bytes_parse(const char *text, uint64_t *bytes, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* "1.5 GiB", at most 4 significant digits; exact below 1 KiB ("512 B"). Returns `out`. */
+/* Writes "1.5 GiB", with at most 4 significant digits; exact below 1 KiB ("512 B"). Returns `out`. */
 #define ZD_BYTES_TEXT 24
 char *zd_bytes_text(uint64_t bytes, char out[ZD_BYTES_TEXT]);
 

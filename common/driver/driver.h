@@ -8,8 +8,9 @@
  * tests/unit/driver/test_abi.c compares each with cuda.h where there is one. Handles are pointers to the
  * driver's incomplete structures, so that they are not mixed up.
  *
- * Functions are called through the table, `cuda->memCreate(...)`, and give a CUresult as int. zd_cuda_err()
- * turns it into one of ours with the driver's words. All of them may be called from any thread.
+ * Functions are called through the table, `cuda->memCreate(...)`, and return a CUresult as int. zd_cuda_err()
+ * translates the result into a status of zerod with the driver's text. All functions may be called from any
+ * thread.
  */
 #ifndef ZD_DRIVER_DRIVER_H
 #define ZD_DRIVER_DRIVER_H
@@ -20,7 +21,7 @@
 
 struct zd_err;
 
-/* The interface's version that is asked for, and the oldest driver that has all of it (525). */
+/* The version of the interface that is requested; the oldest driver that has all of it is 525. */
 #define ZD_CUDA_VERSION 12000
 
 /* ---- Types --------------------------------------------------------------------------------------------- */
@@ -61,14 +62,14 @@ struct zd_cu_access {
 	int flags; /* ZD_CU_ACCESS_READWRITE or _NONE, of whole mappings */
 };
 
-/* Of a range of copies in memcpyBatchAsync. */
+/* The attributes of a range of copies in memcpyBatchAsync. */
 struct zd_cu_copy_attributes {
 	int source_order;                          /* ZD_CU_SOURCE_ORDER_STREAM */
 	struct zd_cu_location source, destination; /* hints */
 	unsigned int flags;
 };
 
-/* One operation of streamBatchMemOp. */
+/* An operation of streamBatchMemOp. */
 union zd_cu_mem_op {
 	int operation; /* enum zd_cu_mem_op_kind */
 	struct {
@@ -123,7 +124,7 @@ enum {
 	ZD_CU_EVENT_DISABLE_TIMING = 2,
 	ZD_CU_WAIT_GEQ = 0, /* cyclic: (int64_t)(*address - value) >= 0 */
 	ZD_CU_WRITE_DEFAULT = 0,
-	ZD_CU_CAPTURE_NONE = 0,   /* what streamIsCapturing says */
+	ZD_CU_CAPTURE_NONE = 0,   /* a result of streamIsCapturing */
 	ZD_CU_CAPTURE_GLOBAL = 0, /* modes */
 	ZD_CU_CAPTURE_RELAXED = 2,
 	/* device attributes */
@@ -138,7 +139,7 @@ enum {
 	ZD_CU_COMPUTE_PROHIBITED = 2,
 };
 
-/* The streams that are not one: CU_STREAM_LEGACY is another name of NULL, CU_STREAM_PER_THREAD one stream a
+/* Special handles: CU_STREAM_LEGACY is another name of NULL, CU_STREAM_PER_THREAD is a stream for each
  * thread. */
 #define ZD_CU_STREAM_LEGACY     ((struct CUstream_st *)1)
 #define ZD_CU_STREAM_PER_THREAD ((struct CUstream_st *)2)
@@ -243,7 +244,7 @@ enum {
 	   struct CUstream_st *stream, void **params, void **extra))
 
 /* Functions of newer drivers, from ZD_CUDA_NEWER_VERSION on: NULL where the driver has none. The copies of a
- * batch have no order among themselves, and are in the stream's order as a whole. */
+ * batch have no order among each other; the batch as a whole is in the stream's order. */
 #define ZD_CUDA_NEWER_VERSION 13000
 #define ZD_CUDA_NEWER_FUNCTIONS(F)                                                                           \
 	F(memcpyBatchAsync, cuMemcpyBatchAsync,                                                              \
@@ -266,21 +267,20 @@ struct zd_cuda {
  */
 int zd_cuda_load(const struct zd_cuda **cuda, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* 0 for success. Else sets `err` to "WHAT: NAME (text)" - NO_MEMORY for the driver's out of memory, DEVICE
- * for all others
- * - and returns its status. */
+/* Returns 0 for success. Otherwise sets `err` to "WHAT: NAME (text)" - NO_MEMORY for the driver's out of
+ * memory, DEVICE for all others - and returns its status. */
 int zd_cuda_err(const struct zd_cuda *cuda, int result, struct zd_err *err, const char *what, ...)
         __attribute__((format(printf, 4, 5), warn_unused_result));
 
-/* Makes the context current for this thread unless it is; zd_cuda_leave() undoes that. */
+/* Makes the context current for this thread unless it is current already; zd_cuda_leave() undoes that. */
 int zd_cuda_enter(const struct zd_cuda *cuda, struct CUctx_st *context, bool *pushed)
         __attribute__((warn_unused_result));
 void zd_cuda_leave(const struct zd_cuda *cuda, bool pushed);
 
-/* "GPU-12345678-1234-1234-1234-123456789abc", as nvidia-smi writes it. */
+/* Writes "GPU-12345678-1234-1234-1234-123456789abc", as nvidia-smi does. */
 #define ZD_CUDA_UUID_TEXT 41
 void zd_cuda_uuid_text(const struct zd_cu_uuid *uuid, char text[ZD_CUDA_UUID_TEXT]);
-/* The ordinal of the GPU with that name. NOT_FOUND lists those that this process sees. */
+/* Finds the ordinal of the GPU with that name. Errors: NOT_FOUND, with the GPUs that this process sees. */
 int zd_cuda_find_device(const struct zd_cuda *cuda, const char *uuid_text, int *device, struct zd_err *err)
         __attribute__((warn_unused_result));
 

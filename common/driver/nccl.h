@@ -5,12 +5,13 @@
  * As with the driver (driver.h), nothing here needs NCCL's headers to build: the few types, numbers and
  * functions of its stable binary interface that zerod uses are declared below, and
  * tests/unit/driver/test_nccl.c compares each with nccl.h where there is one. Functions are called through
- * the table, `nccl->allGather(...)`, and give an ncclResult_t as int; addresses of devices are numbers here
- * and pointers there, which is the same to a call. zd_nccl_err() turns a result into one of ours with NCCL's
- * words for it.
+ * the table, `nccl->allGather(...)`, and return an ncclResult_t as int. Device addresses are declared as
+ * numbers here and as pointers in nccl.h, which makes no difference in the calling convention. zd_nccl_err()
+ * translates a result into a status of zerod with NCCL's text.
  *
- * A communicator is used by one thread at a time. One that is nonblocking answers ZD_NCCL_IN_PROGRESS, and
- * takes no other call than commGetAsyncError() and commAbort() until commGetAsyncError() says something else.
+ * A communicator is used by one thread at a time. A call of a nonblocking communicator may return
+ * ZD_NCCL_IN_PROGRESS. Until commGetAsyncError() returns another result, only commGetAsyncError() and
+ * commAbort() may be called then.
  */
 #ifndef ZD_DRIVER_NCCL_H
 #define ZD_DRIVER_NCCL_H
@@ -24,11 +25,11 @@
 struct zd_err;
 
 /*
- * The oldest version that is used, 2.24.3. In those before it, ranks of one process write straight into each
- * other's buffers, also into ones that nobody has registered: a sibling's kernel could still write into the
- * gathered buffer of a rank whose communicator was aborted, when that memory has long been given on. Now what
- * is not registered, as nothing of the daemon's is, comes by way of NCCL's own buffers, and only the kernels
- * of a rank's own communicator write into its memory.
+ * The oldest supported version, 2.24.3. In earlier versions, ranks of one process write directly into each
+ * other's buffers, also into unregistered ones. So the kernel of another rank could still write into the
+ * gathered buffer of a rank whose communicator was aborted, after the memory was reused. Since 2.24.3, data
+ * for unregistered buffers, which all of the daemon's are, passes through NCCL's own buffers, and only the
+ * kernels of a rank's own communicator write into the rank's memory.
  */
 #define ZD_NCCL_OLDEST      22403
 #define ZD_NCCL_OLDEST_TEXT "2.24.3"
@@ -37,7 +38,7 @@ struct zd_err;
 
 struct ncclComm;
 
-/* Passed by value. */
+/* A unique id; passed by value. */
 struct zd_nccl_id {
 	char bytes[128];
 };
@@ -66,8 +67,8 @@ enum zd_nccl_type {
 #define ZD_NCCL_UNDEFINED    INT_MIN /* of a field: NCCL's default */
 
 /*
- * The version whose configuration this is: 2.18.1, the first that has all of it. Newer ones read as many
- * bytes of it as its `size` says, and take their defaults for whatever came after its `version`.
+ * The version of this configuration: 2.18.1, the first that has all of these fields. Newer versions of NCCL
+ * read `size` bytes, and use their defaults for fields that are newer than `version`.
  */
 #define ZD_NCCL_CONFIG_VERSION 21801
 
@@ -91,8 +92,8 @@ struct zd_nccl_config {
 
 /* ---- Functions ----------------------------------------------------------------------------------------- */
 
-/* F(member, NCCL's name, its arguments). Counts are of elements: of one rank's part where the parts of all
- * make a whole. */
+/* F(member, NCCL's name, its arguments). Counts are of elements; where the ranks' parts make a whole, of one
+ * rank's part. */
 #define ZD_NCCL_FUNCTIONS(F)                                                                                 \
 	F(getVersion, ncclGetVersion, (int *version))                                                        \
 	F(getUniqueId, ncclGetUniqueId, (struct zd_nccl_id * id))                                            \
@@ -124,7 +125,7 @@ struct zd_nccl_config {
 	  (zd_cu_ptr receive, size_t count, int type, int peer, struct ncclComm *comm,                       \
 	   struct CUstream_st *stream))
 
-/* The same for those that give a text. */
+/* The same for functions that return a text. */
 #define ZD_NCCL_TEXTS(F)                                                                                     \
 	F(getErrorString, ncclGetErrorString, (int result))                                                  \
 	F(getLastError, ncclGetLastError, (struct ncclComm * comm))
@@ -141,19 +142,19 @@ struct zd_nccl {
 };
 
 /*
- * Loads NCCL from the file `path`, or libnccl.so.2 from where the dynamic linker looks if that is NULL. The
- * first call that succeeds decides for the process, and the library stays loaded; later ones give the same
- * table whatever their path. Threads may call it at the same time. Errors: NOT_FOUND with the linker's words;
- * UNSUPPORTED (a function that is missing, or both versions, in the text); DEVICE with NCCL's words.
+ * Loads NCCL from the file `path`; NULL: libnccl.so.2, as the dynamic linker finds it. The first call that
+ * succeeds decides for the process, and the library stays loaded; later calls return the same table for any
+ * path. Thread-safe. Errors: NOT_FOUND with the linker's text; UNSUPPORTED (with the missing function, or
+ * both versions, in the text); DEVICE with NCCL's text.
  */
 int zd_nccl_load(const char *path, const struct zd_nccl **nccl, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /*
- * 0 for success. Else sets `err` to "WHAT: TEXT", TEXT being NCCL's for that result - PEER_LOST for a remote
- * error, SYSTEM for a system error, DEVICE for all others - and returns its status. NCCL's last error is
- * logged and not in `err`: there is one for the whole process, so that it may be an old one, or of another
- * user's group, with addresses that are none of a client's business.
+ * Returns 0 for success. Otherwise sets `err` to "WHAT: TEXT", with NCCL's text for that result, and returns
+ * its status: PEER_LOST for a remote error, SYSTEM for a system error, DEVICE for all others. NCCL's last
+ * error is logged only: NCCL has one for the whole process, so it may be an old one, or that of another
+ * user's group, with addresses that clients must not see.
  */
 int zd_nccl_err(const struct zd_nccl *nccl, int result, struct zd_err *err, const char *what, ...)
         __attribute__((format(printf, 4, 5), warn_unused_result));

@@ -84,8 +84,8 @@ struct zd_args {
 		} set_frozen;
 		struct {
 			uint64_t unit;
-			uint64_t allocation;         /* with the unit's elements; 0: another rank has them */
-			struct zd_fence_list fences; /* of the streams that write it */
+			uint64_t allocation;         /* has the unit's elements; 0: another rank has them */
+			struct zd_fence_list fences; /* of the streams that write the allocation */
 		} unit_load;
 		struct {
 			uint64_t unit;

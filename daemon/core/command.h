@@ -40,7 +40,7 @@ static inline bool zd_fence_reached(uint64_t counter, uint64_t value)
 
 enum zd_command_kind {
 	ZD_CMD_SEGMENT_CREATE,  /* allocate, zeroed. Result: ok or an error status */
-	ZD_CMD_SEGMENT_DESTROY, /* the engine uses it no more. op 0: no completion */
+	ZD_CMD_SEGMENT_DESTROY, /* frees a segment that is not used any more. op 0: no completion */
 	ZD_CMD_COPY,            /* src -> dst, possibly into another device's segment; then signal */
 	ZD_CMD_FILL,            /* fills dst with one pattern; then signal */
 	ZD_CMD_WATCH,           /* completes when all fences (client page of `session`) have passed */
@@ -50,7 +50,7 @@ enum zd_command_kind {
 	 * them: */
 	ZD_CMD_UNIQUE_IDS, /* makes `ids` ids. Result: their bytes, one after the other */
 	ZD_CMD_COMM_OPEN,  /* completes when all ranks have connected */
-	ZD_CMD_COMM_CLOSE, /* its operations have ended, or are aborted. op 0: no completion */
+	ZD_CMD_COMM_CLOSE, /* after its operations have ended, or with `abort`. op 0: no completion */
 	ZD_CMD_EXCHANGE,   /* blocks between all ranks; then signal */
 	ZD_CMD_AGREE,      /* exchanges a value of each rank. Result: all values, in the order of the ranks */
 };
@@ -107,9 +107,9 @@ struct zd_comm_world {
 	uint32_t first, between;
 };
 
-/* One rank of a communicator, on the command's device. */
+/* A rank of a communicator, on the command's device. */
 struct zd_comm_desc {
-	uint64_t comm;     /* its id in commands; never used again */
+	uint64_t comm;     /* the id in commands; never reused */
 	const char *group; /* for texts */
 	enum zd_comm_role role;
 	uint32_t nranks, rank;
@@ -120,9 +120,9 @@ struct zd_comm_desc {
 /*
  * Every rank sends a block to every other one. Block i goes to rank i, from `send` + i * `send_stride`; the
  * block from rank i is received at `receive` + i * `receive_stride`. A rank's block for itself is not copied,
- * except where all ranks get the same block (send_stride 0) and blocks are received without gaps: this is an
- * all-gather, which writes the own block too. All ranks give the exchanges and agreements of a communicator
- * in one order, with equal bytes.
+ * except where all ranks get the same block (send_stride 0) and blocks are received without gaps: such an
+ * exchange is an all-gather, which writes the rank's own block too. All ranks submit the exchanges and
+ * agreements of a communicator in one order, with equal bytes.
  */
 struct zd_exchange_desc {
 	uint64_t comm;
@@ -133,10 +133,10 @@ struct zd_exchange_desc {
 };
 
 /*
- * A copy, fill, exchange or reduction depends on nothing that is pending when it is given; only a WATCH
- * waits, and a REDUCE with fences. So a device may run commands in any order or at once, except for commands
- * that signal the same timeline: these end, and are completed, in the order in which they were given. A
- * backend need not wait for a REDUCE's fences: it may complete the command at once, with `not_begun`.
+ * A copy, fill, exchange or reduction depends on no command that is pending at its submission; only a WATCH
+ * and a REDUCE with fences wait. So a device may run commands in any order or at once, except for commands
+ * that signal the same timeline: these end, and are completed, in the order of submission. A backend need not
+ * wait for a REDUCE's fences: it may complete the command at once, with `not_begun`.
  */
 struct zd_command {
 	enum zd_command_kind kind;
@@ -175,7 +175,7 @@ struct zd_command {
 		struct zd_comm_desc comm_open;
 		struct {
 			uint64_t comm;
-			bool abort; /* at once: its operations end with ABORTED */
+			bool abort; /* ends the communicator's operations with ABORTED */
 		} comm_close;
 		struct zd_exchange_desc exchange;
 		struct {
@@ -189,7 +189,7 @@ struct zd_command {
 
 #define ZD_FILL_NAN UINT64_MAX /* makes a NaN in every floating-point dtype */
 
-/* A FILL of the CPU's memory: writes the pattern to `bytes` of dst, from `offset` on. */
+/* Makes a FILL of the CPU's memory: writes the pattern to `bytes` bytes of dst, from `offset` on. */
 static inline void zd_fill(uint8_t *dst, uint64_t offset, uint64_t bytes, uint64_t pattern)
 {
 	if (pattern == 0 || pattern == ZD_FILL_NAN)
@@ -201,7 +201,7 @@ static inline void zd_fill(uint8_t *dst, uint64_t offset, uint64_t bytes, uint64
 struct zd_op_result {
 	/* of a REDUCE, over the target's content afterwards: */
 	double sum_squares;
-	bool overflow;  /* it has an inf or nan */
+	bool overflow;  /* the target has an inf or nan */
 	bool not_begun; /* a REDUCE with fences: nothing was done */
 	/* of UNIQUE_IDS and AGREE; the engine reads them during the call only, and does not free them */
 	unsigned char *values;

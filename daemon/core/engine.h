@@ -35,8 +35,8 @@ struct zd_engine_sink {
 	/* Whether the fence on the session's client page has passed. Saves a WATCH; may always return
 	 * false. */
 	bool (*fence_passed)(void *arg, uint64_t session, struct zd_fence fence);
-	/* The engine has ended the session by itself (KILL_SESSION): the driver closes the connection. The
-	 * engine knows the session no more, and its requests get no reply. */
+	/* Called when the engine has ended the session by itself (KILL_SESSION): the driver closes the
+	 * connection. The session's id is not valid any more, and its requests get no reply. */
 	void (*session_killed)(void *arg, uint64_t session, const char *why);
 	/* Asks the session to unmap a segment that it was given; later replies do not name the segment. The
 	 * session answers by SEGMENTS_UNMAPPED. */
@@ -44,16 +44,16 @@ struct zd_engine_sink {
 	/* Called when a transfer into a gathered buffer begins: whether the client copies the rank's own
 	 * slice, of `bytes`, itself. NULL: never. */
 	bool (*client_copies_own)(void *arg, uint32_t device, uint64_t bytes);
-	/* Commands for the device will follow, within microseconds if other ranks are as far: its executor
-	 * may wake up meanwhile. NULL: not needed. */
+	/* Called when commands for the device will follow, possibly within microseconds, so that its executor
+	 * wakes up meanwhile. NULL: not needed. */
 	void (*expect)(void *arg, uint32_t device);
 	/* Whether the session's process waits for the fences of REDUCEs itself. NULL: no process does. */
 	bool (*sums_ahead)(void *arg, uint64_t session);
 	/* Whether the session's process has been asked for sums that have not ended. For texts only. NULL:
 	 * never. */
 	bool (*is_summing)(void *arg, uint64_t session);
-	/* A group that spans daemons has ended by itself, or a session has ended a group; for the log. NULL:
-	 * not needed. */
+	/* Called when a group that spans daemons has ended by itself, or a session has ended a group; for the
+	 * log. NULL: not needed. */
 	void (*group_ended)(void *arg, const char *job, const char *group, const char *why);
 };
 
@@ -74,7 +74,7 @@ struct zd_engine_config {
 	bool strict_by_segment;
 };
 
-/* Never NULL. The configuration is copied. */
+/* Makes an engine, with a copy of the configuration; never NULL. */
 struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const struct zd_engine_sink *sink);
 /* Frees everything without further commands or replies. NULL is allowed. */
 void zd_engine_free(struct zd_engine *engine);
@@ -93,42 +93,42 @@ struct zd_peer {
 
 /* Returns the session's id (never 0, never reused), or 0 and LIMIT. */
 uint64_t zd_engine_session_open(struct zd_engine *engine, const struct zd_peer *peer, struct zd_err *err);
-/* The client has said goodbye: its process uses no memory of the session any more, and will close it. The
- * session does not linger. */
+/* Reports the client's goodbye: its process uses no memory of the session any more, and will close the
+ * session. The session does not linger. */
 void zd_engine_session_goodbye(struct zd_engine *engine, uint64_t session);
-/* The connection has closed or the process has ended. Requests of the session get no reply any more. Unknown
- * ids are ignored. */
+/* Ends a session whose connection has closed or whose process has ended. The session's requests get no reply
+ * any more. Unknown ids are ignored. */
 void zd_engine_session_close(struct zd_engine *engine, uint64_t session);
 
-/* A request with an outstanding id gets an error reply. So does a request that would have to wait beside
- * ZD_MAX_OUTSTANDING others; a release may wait beside ZD_RELEASE_ROOM more. */
+/* Handles a request. A request whose id is outstanding gets an error reply; so does a request that would have
+ * to wait beside ZD_MAX_OUTSTANDING others. A release may wait beside ZD_RELEASE_ROOM more. */
 void zd_engine_request(struct zd_engine *engine, const struct zd_call *call, const struct zd_args *args);
 
-/* `result` may be NULL except for a REDUCE and for a successful UNIQUE_IDS or AGREE. An unknown op fails an
- * assertion. */
+/* Reports the end of a command. `result` may be NULL except for a REDUCE and for a successful UNIQUE_IDS or
+ * AGREE. An unknown op fails an assertion. */
 void zd_engine_op_done(struct zd_engine *engine, uint64_t op, int status, const char *error,
                        const struct zd_op_result *result);
 
-/* The driver accepts no new session or request any more: joins that wait for other ranks end with
- * SHUTDOWN. */
+/* Ends joins that wait for other ranks with SHUTDOWN. Called when the driver accepts no new session or
+ * request any more. */
 void zd_engine_drain(struct zd_engine *engine);
 /* Sets the time, which never decreases, and expires deadlines. */
 void zd_engine_tick(struct zd_engine *engine, uint64_t now_ns);
-/* The earliest deadline, UINT64_MAX if none. */
+/* Returns the earliest deadline; UINT64_MAX if there is none. */
 uint64_t zd_engine_next_deadline(const struct zd_engine *engine);
 
 /* Whether the session may be given the segment's descriptor: the segment belongs to a job and device that the
  * session uses. */
 bool zd_engine_may_map(const struct zd_engine *engine, uint64_t session, uint32_t segment);
-/* The segment's device and size; false when there is none. */
+/* Returns the segment's device and size; false if there is no such segment. */
 bool zd_engine_segment(const struct zd_engine *engine, uint32_t segment, uint32_t *device, uint64_t *bytes);
-/* The driver sends the session the descriptor of a segment that it may map: the session is asked to unmap it
- * before the memory is freed. */
+/* Records that the driver sends the session the descriptor of a segment that the session may map: the session
+ * is asked to unmap the segment before the memory is freed. */
 void zd_engine_segment_given(struct zd_engine *engine, uint64_t session, uint32_t segment);
 
 /* ---- Inspection ---------------------------------------------------------------------------------------- */
 
-/* Calls fn for each row by ascending id until it returns false: that row does not count. Returns the id of
+/* Calls fn for each row by ascending id until fn returns false; that row does not count. Returns the id of
  * the last row that counts, or 0 when the end was reached. */
 uint64_t zd_engine_list(struct zd_engine *engine, const struct zd_list_query *query,
                         bool (*fn)(const struct zd_row *row, void *arg), void *arg);

@@ -39,8 +39,8 @@ struct zd_backend_config {
 	const char *nccl_path;  /* a file; NULL or "": libnccl.so.2, as the dynamic linker finds it */
 	bool check_collectives; /* ranks compare operations before they launch them; the same on all ranks */
 	uint64_t collective_timeout_ns; /* for connecting, each operation, and closing; 0: none */
-	/* An executor thread calls it once for each command that has an op; the callee owns the completion
-	 * from then on. */
+	/* Called by an executor's thread, once for each command that has an op. The callee owns the
+	 * completion. */
 	void (*done)(void *arg, const struct zd_completion *completion);
 	void *done_arg;
 };
@@ -58,7 +58,7 @@ struct zd_backend_ops {
 	void (*close)(struct zd_backend *backend);
 
 	uint32_t (*device_count)(const struct zd_backend *backend);
-	/* Name and usable bytes. */
+	/* Returns the device's name and usable bytes in *info. */
 	void (*device_info)(const struct zd_backend *backend, uint32_t device, struct zd_device_config *info);
 	/* Returns whether the device has failed, and then copies the reason to `why`. NULL: no device ever
 	 * fails. */
@@ -69,21 +69,21 @@ struct zd_backend_ops {
 
 	/* See struct zd_engine_sink; never blocks. NULL: the backend does not need the hint. */
 	void (*expect)(struct zd_backend *backend, uint32_t device);
-	/* Never blocks. SEGMENT_CREATE completes through `done` as well. The backend copies arrays of the
-	 * command. */
+	/* Submits a command; never blocks. SEGMENT_CREATE completes through `done` as well. The backend
+	 * copies arrays of the command. */
 	void (*submit)(struct zd_backend *backend, const struct zd_command *command);
 
-	/* The descriptor of the segment, for clients. The backend owns it; it is valid until the segment is
-	 * destroyed. -1: there is none. */
+	/* Returns the descriptor of the segment, for clients. The backend owns the descriptor, which is valid
+	 * until the segment is destroyed. -1: there is no such segment. */
 	int (*segment_fd)(const struct zd_backend *backend, uint32_t segment);
 
 	/* Makes the session's two fence pages, sealed, and registers them with the executors. The caller owns
 	 * the descriptors. `pid`: the client's process. */
 	int (*session_open)(struct zd_backend *backend, uint64_t session, pid_t pid, int *client_fd,
 	                    int *daemon_fd, struct zd_err *err);
-	/* Watches of the session complete with ABORTED. They complete at once, but for a backend whose
-	 * sessions linger: there, unless `clean_exit`, they complete when the process can no longer use a
-	 * device. The pages are freed with the last command that names them. */
+	/* Closes the session: its watches complete with ABORTED. Watches complete at once, except in a
+	 * backend whose sessions linger: there, unless `clean_exit`, they complete when the process can no
+	 * longer use a device. The pages are freed with the last command that names them. */
 	void (*session_close)(struct zd_backend *backend, uint64_t session, bool clean_exit);
 	/* Reads a counter of the session's client page with acquire order. UINT64_MAX/2 for an unknown
 	 * session or timeline. */
@@ -92,8 +92,8 @@ struct zd_backend_ops {
 
 extern const struct zd_backend_ops zd_backend_host, zd_backend_cuda;
 
-/* The backend that "auto" selects on this machine: cuda where the driver finds a GPU, else host, with the
- * reason in `why`. */
+/* Returns the backend that "auto" selects on this machine: cuda if the driver finds a GPU, else host, with
+ * the reason in `why`. */
 const struct zd_backend_ops *zd_backend_auto(struct zd_err *why);
 
 #endif

@@ -7,8 +7,8 @@
 
 struct zd_err;
 
-/* A sparse, zeroed file of `bytes`, close-on-exec, never executable, and not sealed yet. Errors: NO_MEMORY
- * when the system limits files to a smaller size, SYSTEM. */
+/* Makes a sparse, zeroed file of `bytes`, close-on-exec, never executable, and not sealed yet. Errors:
+ * NO_MEMORY when the system limits files to a smaller size, SYSTEM. */
 int zd_memfd_new(const char *name, uint64_t bytes, int *fd, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Seals the size and the set of seals. `more_seals`: further F_SEAL_* flags. */

@@ -29,11 +29,11 @@ struct zd_fence_page {
 struct zd_backend_session {
 	uint64_t id;
 	atomic_uint references;
-	atomic_bool closed;                /* its watches abort */
-	atomic_bool lingers;               /* its connection has ended: no caller waits for its watches */
+	atomic_bool closed;                /* the session's watches abort */
+	atomic_bool lingers;               /* the connection has ended: no caller waits for the watches */
 	struct zd_fence_page *client_page; /* mapped read-only */
 	struct zd_fence_page *daemon_page;
-	bool aborted[ZD_TIMELINES]; /* the abort is stored, or will be; private to the timeline.s thread */
+	bool aborted[ZD_TIMELINES]; /* the abort is stored, or will be; private to the timeline's thread */
 	void (*release)(struct zd_backend_session *session);
 	LIST_ENTRY(zd_backend_session) in_bucket; /* in the table; used by the loop's thread only */
 };
@@ -46,7 +46,7 @@ int zd_backend_session_init(struct zd_backend_session *session, uint64_t id, boo
                             int *daemon_fd, struct zd_err *err) __attribute__((warn_unused_result));
 /* Unmaps the pages. */
 void zd_backend_session_deinit(struct zd_backend_session *session);
-/* Both are thread-safe; NULL is allowed. */
+/* Add and drop a reference. Thread-safe; NULL is allowed. */
 struct zd_backend_session *zd_backend_session_ref(struct zd_backend_session *session);
 void zd_backend_session_unref(struct zd_backend_session *session);
 
@@ -56,7 +56,7 @@ void zd_backend_session_end(struct zd_backend_session *session);
 /* Reads a counter of the client page with acquire order. */
 uint64_t zd_backend_session_counter(struct zd_backend_session *session, uint32_t timeline);
 /*
- * Both store a counter of the daemon page with release order, and wake its waiters. Only one thread may store
+ * Store a counter of the daemon page with release order, and wake its waiters. Only one thread may store
  * into a timeline. zd_backend_session_signal() leaves an aborted timeline as it is; zd_backend_session_set()
  * overwrites the abort.
  */
@@ -78,13 +78,13 @@ struct zd_backend_sessions {
 void zd_backend_sessions_init(struct zd_backend_sessions *sessions);
 /* Drops the table's references. */
 void zd_backend_sessions_deinit(struct zd_backend_sessions *sessions);
-/* The table then owns the first reference. */
+/* Adds the session, whose first reference the table then owns. */
 void zd_backend_sessions_add(struct zd_backend_sessions *sessions, struct zd_backend_session *session);
-/* NULL if there is none. */
+/* Finds the session; NULL if there is none. */
 struct zd_backend_session *zd_backend_sessions_find(const struct zd_backend_sessions *sessions, uint64_t id);
 /* Removes the session, whose reference the caller then owns. NULL if there is none. */
 struct zd_backend_session *zd_backend_sessions_take(struct zd_backend_sessions *sessions, uint64_t id);
-/* See zd_backend_ops.timeline_read. */
+/* Implements zd_backend_ops.timeline_read. */
 uint64_t zd_backend_sessions_read(const struct zd_backend_sessions *sessions, uint64_t id, uint32_t timeline);
 
 #endif

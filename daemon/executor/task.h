@@ -24,7 +24,7 @@ struct zd_task {
 	} u;
 };
 
-/* `watched`: see zd_watch_init(). */
+/* Initialises the task of a command. `watched`: see zd_watch_init(). */
 void zd_task_init(struct zd_task *task, const struct zd_command *command, struct zd_backend_session *watched);
 void zd_task_deinit(struct zd_task *task);
 

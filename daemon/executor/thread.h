@@ -13,16 +13,16 @@ struct zd_err;
 int zd_thread_start(pthread_t *thread, const char *name, void *(*run)(void *arg), void *arg,
                     struct zd_err *err) __attribute__((warn_unused_result));
 
-/* A condition for zd_cond_sleep(). */
+/* Initialises a condition for zd_cond_sleep(). */
 void zd_cond_init(pthread_cond_t *cond);
 /* Waits until the condition is signalled, the time has passed, or a spurious wake-up. The caller holds the
  * lock. */
 void zd_cond_sleep(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns);
 
-/* The monotonic clock. */
+/* Returns the time of the monotonic clock. */
 uint64_t zd_thread_now_ns(void);
 
-/* To be called between two polls of a busy-polling thread. */
+/* Delays a busy-polling thread for some cycles. Called between two polls. */
 static inline void zd_spin_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

@@ -12,8 +12,8 @@
 
 struct zd_watch {
 	struct zd_backend_session *session; /* NULL: closed already */
-	uint32_t nfences;                   /* the number of those that have not passed yet */
-	bool until_gone;                    /* has no fences; completes when the session ends */
+	uint32_t nfences;                   /* the number of fences that have not passed yet */
+	bool until_gone;                    /* without fences: completes when the session ends */
 	struct zd_fence *fences;
 };
 

@@ -48,7 +48,7 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
                 const struct zd_api_limits *limits, struct zd_err *err) __attribute__((warn_unused_result));
 /* Ends all sessions, stops the backend, and begins to close the handles. */
 void zd_api_close(struct zd_api *api);
-/* To be called when the loop has closed the handles; also after a failed zd_api_open(), or without one. */
+/* Frees the rest, when the loop has closed the handles; also after a failed zd_api_open(), or without one. */
 void zd_api_deinit(struct zd_api *api);
 
 /* Serves a new connection (struct zd_listener's callback; `arg` is the api). Takes ownership of the socket,
@@ -62,9 +62,9 @@ void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits);
 void zd_api_drain(struct zd_api *api, void (*drained)(void *arg), void *arg);
 /* Called by session.c when a session has ended. */
 void zd_api_check_drained(struct zd_api *api);
-/* The number of sessions whose hello was accepted. */
+/* Returns the number of sessions whose hello was accepted. */
 unsigned zd_api_session_count(const struct zd_api *api);
-/* The number of sessions that may be open. An eighth of max_sessions, from 1 to 8, is reserved for
+/* Returns the number of sessions that may be open. An eighth of max_sessions, from 1 to 8, is reserved for
  * administrators, who can end other sessions; none of a max_sessions of 1. */
 uint32_t zd_api_session_room(const struct zd_api_limits *limits, bool admin);
 

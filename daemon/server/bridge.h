@@ -49,7 +49,7 @@ struct zd_bridge {
 	struct zd_backend *backend;
 	struct zd_engine *engine;
 	struct zd_delegates delegates; /* make sums in place of the backend */
-	struct zd_api *api;            /* which the bridge is part of */
+	struct zd_api *api;            /* the api that has the bridge */
 	struct zd_timer timer;
 	uv_async_t wake;
 	struct zd_poll_source poll_source; /* polled for completions while the loop is awake */
@@ -68,9 +68,9 @@ void zd_bridge_close(struct zd_bridge *bridge);
 /* Frees the rest, after the loop has closed the handles. */
 void zd_bridge_deinit(struct zd_bridge *bridge);
 
-/* Passes the current time to the engine, and returns it. To be called before every event for the engine. */
+/* Passes the current time to the engine, and returns that time. Called before every event for the engine. */
 uint64_t zd_bridge_tick(struct zd_bridge *bridge);
-/* To be called after the events. */
+/* Updates the timer for the engine's deadlines. Called after the events. */
 void zd_bridge_settle(struct zd_bridge *bridge);
 
 /* Submits a command of the engine to the backend, or a substitute with the same op. */

@@ -18,14 +18,14 @@ struct zd_conns;
 struct zd_err;
 struct zd_ring;
 
-/* Each of them may close the channel. */
+/* The callbacks of a channel. Each may close the channel. */
 struct zd_channel_ops {
-	/* A packet was received, without descriptors. The bytes are valid during the call. */
+	/* Called when a packet was received, without descriptors. The bytes are valid during the call. */
 	void (*packet)(void *arg, const uint8_t *bytes, size_t nbytes);
-	/* The socket has room again, after zd_channel_send() found none. */
+	/* Called when the socket has room again, after zd_channel_send() found none. */
 	void (*writable)(void *arg);
-	/* The channel cannot be used any more: the client has closed it (DISCONNECTED), or has sent an
-	 * invalid packet. Called once. */
+	/* Called once, when the channel cannot be used any more: the client has closed it (DISCONNECTED), or
+	 * has sent an invalid packet. */
 	void (*broken)(void *arg, const struct zd_err *why);
 };
 
@@ -33,12 +33,12 @@ struct zd_channel_ops {
 int zd_channel_new(struct zd_conns *conns, const struct zd_channel_ops *ops, void *arg,
                    struct zd_channel **channel, int *client_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* From now on packets may also use these rings, which must stay valid until the channel is closed. */
+/* Lets packets also use these rings, which must stay valid until the channel is closed. */
 void zd_channel_use_rings(struct zd_channel *channel, struct zd_ring *works, struct zd_ring *answers);
-/* No callback follows. NULL is allowed. */
+/* Closes the channel: no callback follows. NULL is allowed. */
 void zd_channel_close(struct zd_channel *channel);
 
-/* Returns 0, an error of the socket, or ZD_FRAME_AGAIN: `writable` will then be called. */
+/* Sends a packet. Returns 0, an error of the socket, or ZD_FRAME_AGAIN: `writable` will then be called. */
 int zd_channel_send(struct zd_channel *channel, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
         __attribute__((warn_unused_result));
 

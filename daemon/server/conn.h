@@ -44,10 +44,10 @@ struct zd_conns {
 };
 
 struct zd_conn_ops {
-	/* A packet was received, without descriptors. The bytes are valid during the call. */
+	/* Called when a packet was received, without descriptors. The bytes are valid during the call. */
 	void (*packet)(void *arg, const uint8_t *bytes, size_t nbytes);
-	/* The connection has ended. Called once, from zd_conns_flush(), as the last callback. The conn must
-	 * not be used afterwards. */
+	/* Called once, from zd_conns_flush(), as the last callback, when the connection has ended. The conn
+	 * must not be used afterwards. */
 	void (*ended)(void *arg, const struct zd_err *why);
 };
 
@@ -58,7 +58,7 @@ struct zd_attachment {
 };
 
 void zd_conns_init(struct zd_conns *conns, struct zd_loop *loop);
-/* All connections must have ended. */
+/* Frees the shared state, when all connections have ended. */
 void zd_conns_deinit(struct zd_conns *conns);
 /* Sends the collected replies and ends connections. Every callback of the loop ends with this call. */
 void zd_conns_flush(struct zd_conns *conns);
@@ -71,10 +71,9 @@ void zd_conns_end(struct zd_conns *conns, const struct zd_err *why);
  */
 int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const struct zd_conn_ops *ops,
                 void *arg, struct zd_conn **conn, struct zd_err *err) __attribute__((warn_unused_result));
-/* The client's hello was accepted, so its deadline does not apply any more. */
+/* Records that the client's hello was accepted, so that its deadline does not apply any more. */
 void zd_conn_welcome(struct zd_conn *conn);
-/* From now on requests and replies may also use these rings, which must stay valid until the connection
- * ends. */
+/* Lets requests and replies also use these rings, which must stay valid until the connection ends. */
 void zd_conn_use_rings(struct zd_conn *conn, struct zd_ring *requests, struct zd_ring *replies);
 
 /* Ends the oldest connection without a hello, to make room for a new one of `uid`. Does so only if that

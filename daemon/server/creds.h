@@ -15,10 +15,10 @@ struct zd_creds {
 	int pidfd; /* readable when the process has ended; zd_creds_deinit() closes it */
 };
 
-/* The ids of the process that connected, at the time of connect(). DISCONNECTED if it has ended already,
- * SYSTEM otherwise. */
+/* Returns the ids that the connected process had at the time of connect(). Errors: DISCONNECTED if that
+ * process has ended already, SYSTEM. */
 int zd_creds_get(int sock, struct zd_creds *creds, struct zd_err *err) __attribute__((warn_unused_result));
-/* The user alone; (uid_t)-1 if the kernel does not report it. */
+/* Returns the user alone; (uid_t)-1 if the kernel does not report it. */
 uid_t zd_creds_uid(int sock);
 /* Closes the pidfd. */
 void zd_creds_deinit(struct zd_creds *creds);

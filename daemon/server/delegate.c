@@ -61,7 +61,7 @@ struct zd_delegate_sum {
 struct zd_delegate {
 	struct zd_delegates *delegates;
 	uint64_t session;
-	struct zd_delegate_session above;
+	struct zd_delegate_session owner_session;
 	struct zd_channel *channel;
 	const struct zd_work_page *page;
 	uint64_t free_slots;                /* as bits */
@@ -169,7 +169,7 @@ static int announce(const struct zd_delegate *delegate, const struct zd_reduce_d
 	for (uint32_t i = 0; rc == 0 && i <= desc->ninputs; i++) {
 		const struct zd_location *place = i < desc->ninputs ? &desc->inputs[i] : &desc->target;
 
-		rc = delegate->above.announce(delegate->above.arg, place->segment);
+		rc = delegate->owner_session.announce(delegate->owner_session.arg, place->segment);
 	}
 	return rc;
 }
@@ -181,7 +181,7 @@ bool zd_delegates_submit(struct zd_delegates *delegates, const struct zd_command
 	if (command->kind != ZD_CMD_REDUCE)
 		return false;
 	delegate = find_delegate(delegates, command->u.reduce.session);
-	if (!delegate || !delegate->above.sums || !zd_conn_is_open(delegate->above.conn))
+	if (!delegate || !delegate->owner_session.sums || !zd_conn_is_open(delegate->owner_session.conn))
 		return false;
 	if (announce(delegate, &command->u.reduce))
 		return false; /* the backend needs no descriptors */
@@ -194,7 +194,7 @@ bool zd_delegates_sum_ahead(const struct zd_delegates *delegates, uint64_t sessi
 {
 	const struct zd_delegate *delegate = find_delegate(delegates, session);
 
-	return delegate && delegate->above.ahead;
+	return delegate && delegate->owner_session.ahead;
 }
 
 bool zd_delegates_are_summing(const struct zd_delegates *delegates, uint64_t session)
@@ -323,7 +323,7 @@ static void send_all(struct zd_delegate *delegate)
 	if (rc == 0 && delegate->nretired > delegate->ntold)
 		rc = send_packet(delegate, NULL, 0, &err);
 	if (rc < 0)
-		zd_conn_end(delegate->above.conn, &err);
+		zd_conn_end(delegate->owner_session.conn, &err);
 }
 
 void zd_delegates_flush(void *arg)
@@ -334,7 +334,7 @@ void zd_delegates_flush(void *arg)
 	while ((delegate = TAILQ_FIRST(&delegates->to_send))) {
 		TAILQ_REMOVE(&delegates->to_send, delegate, dirty);
 		delegate->to_send = false;
-		if (zd_conn_is_open(delegate->above.conn))
+		if (zd_conn_is_open(delegate->owner_session.conn))
 			send_all(delegate);
 	}
 }
@@ -442,7 +442,7 @@ static void on_packet(void *arg, const uint8_t *bytes, size_t nbytes)
 {
 	struct zd_delegate *delegate = arg;
 	struct zd_delegates *delegates = delegate->delegates;
-	struct zd_conn *conn = delegate->above.conn;
+	struct zd_conn *conn = delegate->owner_session.conn;
 	Zd__WorkAnswers *answers = zd__work_answers__unpack(&delegates->messages.allocator, nbytes, bytes);
 	struct zd_err err = ZD_ERR_NONE;
 	int rc = 0;
@@ -470,9 +470,9 @@ static void on_broken(void *arg, const struct zd_err *why)
 	struct zd_delegate *delegate = arg;
 
 	if (why->status == ZEROD_E_PROTOCOL || why->status == ZEROD_E_LIMIT)
-		zd_conn_refuse(delegate->above.conn, why);
+		zd_conn_refuse(delegate->owner_session.conn, why);
 	else
-		zd_conn_end(delegate->above.conn, why);
+		zd_conn_end(delegate->owner_session.conn, why);
 }
 
 static const struct zd_channel_ops channel_ops = {
@@ -497,20 +497,23 @@ void zd_delegates_completed(struct zd_delegates *delegates, struct zd_completion
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
 int zd_delegate_open(struct zd_delegates *delegates, uint64_t session,
-                     const struct zd_delegate_session *above, struct zd_delegate **opened, int *channel_fd,
-                     int *page_fd, struct zd_err *err)
+                     const struct zd_delegate_session *owner_session, struct zd_delegate **opened,
+                     int *channel_fd, int *page_fd, struct zd_err *err)
 {
 	struct zd_delegate *delegate = zd_calloc(1, sizeof(*delegate));
 	void *page;
 	int fd, rc;
 
-	*delegate = (struct zd_delegate){
-	        .delegates = delegates, .session = session, .above = *above, .free_slots = UINT64_MAX};
+	*delegate = (struct zd_delegate){.delegates = delegates,
+	                                 .session = session,
+	                                 .owner_session = *owner_session,
+	                                 .free_slots = UINT64_MAX};
 	TAILQ_INIT(&delegate->sums);
 	rc = zd_memfd_map("zerod-results", ZD_WORK_PAGE_BYTES, PROT_READ, 0, &page, &fd, err);
 	if (rc)
 		goto free_delegate;
-	rc = zd_channel_new(above->conns, &channel_ops, delegate, &delegate->channel, channel_fd, err);
+	rc = zd_channel_new(owner_session->conns, &channel_ops, delegate, &delegate->channel, channel_fd,
+	                    err);
 	if (rc)
 		goto unmap;
 	delegate->page = page;

@@ -28,7 +28,7 @@ struct zd_delegate;
 struct zd_delegate_sum;
 struct zd_ring;
 
-/* One per bridge. */
+/* The delegates of a bridge. */
 struct zd_delegates {
 	struct zd_bridge *bridge;
 	struct zd_delegate *all;      /* uthash by session */
@@ -43,7 +43,7 @@ struct zd_delegates {
 struct zd_delegate_session {
 	struct zd_conns *conns;
 	struct zd_conn *conn;
-	bool sums;  /* the client accepts sums; otherwise only notices about segments */
+	bool sums;  /* the client accepts sums; false: only notices about segments */
 	bool ahead; /* the client has ZD_FEATURE_WORK_AHEAD */
 	/* Announces the segment on the connection, unless the client has it. SYSTEM if there is no
 	 * descriptor. */
@@ -52,14 +52,14 @@ struct zd_delegate_session {
 };
 
 void zd_delegates_init(struct zd_delegates *delegates, struct zd_bridge *bridge);
-/* Must be called after the engine was freed. */
+/* Frees the object. Called after the engine was freed. */
 void zd_delegates_deinit(struct zd_delegates *delegates);
 
 /* Makes a session's channel and result page. Both descriptors are for the client; the caller owns them.
  * Errors: SYSTEM, NO_MEMORY. */
 int zd_delegate_open(struct zd_delegates *delegates, uint64_t session,
-                     const struct zd_delegate_session *above, struct zd_delegate **delegate, int *channel_fd,
-                     int *page_fd, struct zd_err *err) __attribute__((warn_unused_result));
+                     const struct zd_delegate_session *owner_session, struct zd_delegate **delegate,
+                     int *channel_fd, int *page_fd, struct zd_err *err) __attribute__((warn_unused_result));
 void zd_delegate_use_rings(struct zd_delegate *delegate, struct zd_ring *to_client, struct zd_ring *answers);
 /* Notifies the client by the channel that the session's connection has a message about a segment to unmap. */
 void zd_delegate_note_retired(struct zd_delegate *delegate);
@@ -70,15 +70,15 @@ void zd_delegate_close(struct zd_delegate *delegate);
 /* Returns whether a delegate has accepted the command. The engine then gets a completion with the command's
  * op. */
 bool zd_delegates_submit(struct zd_delegates *delegates, const struct zd_command *command);
-/* A command of the backend has ended. Fills in the result if it belongs to a sum. */
+/* Reports the end of a command of the backend. Fills in the result if the command belongs to a sum. */
 void zd_delegates_completed(struct zd_delegates *delegates, struct zd_completion *completion);
 /* Sends packets to clients. Must be called after all connections were flushed (struct zd_conns' `flushed`;
  * `arg` is the delegates). */
 void zd_delegates_flush(void *arg);
 
-/* Returns whether the session's client waits for the fences of sums; whether sums of the session are in
- * progress. */
+/* Whether the session's client waits for the fences of sums. */
 bool zd_delegates_sum_ahead(const struct zd_delegates *delegates, uint64_t session);
+/* Whether sums of the session are in progress. */
 bool zd_delegates_are_summing(const struct zd_delegates *delegates, uint64_t session);
 
 #endif

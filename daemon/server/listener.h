@@ -14,11 +14,11 @@ struct zd_loop;
 
 struct zd_listener {
 	uv_poll_t readiness;
-	uv_timer_t pause; /* runs while no connection can be accepted, not even to close it */
+	uv_timer_t pause; /* runs while no connection can be accepted, not even to be closed */
 	int sock;
 	int spare; /* an open descriptor to close when no other is free; -1: closed */
 	uint64_t complained_ns;
-	uint64_t refused; /* the number of connections since that line */
+	uint64_t refused; /* the number of connections that were closed since that line */
 	/* Receives a connected socket, and owns it from then on, also on failure. */
 	int (*accepted)(void *arg, int sock, struct zd_err *err);
 	void *arg;

@@ -45,10 +45,10 @@ int zd_loop_init(struct zd_loop *loop, struct zd_err *err) __attribute__((warn_u
  * an error of the daemon and aborts it. */
 void zd_loop_deinit(struct zd_loop *loop);
 
-/* To be called by owners of event sources that answer within microseconds: the loop then busy-polls for a
- * moment after each event before it sleeps. */
+/* Lets the loop busy-poll for a moment after each event before it sleeps. Called by owners of event sources
+ * that answer within microseconds. */
 void zd_loop_allow_spinning(struct zd_loop *loop);
-/* A handle of the loop has received a request or a completion. */
+/* Records that a handle of the loop has received a request or a completion. */
 static inline void zd_loop_note_event(uv_loop_t *uv)
 {
 	((struct zd_loop *)uv)->active = true; /* `uv` is its first member */
@@ -60,7 +60,8 @@ static inline bool zd_loop_spins(const struct zd_loop *loop)
 	return loop->spin.window_ns > 0;
 }
 
-/* The loop polls the source at least once, and until it sleeps. Does nothing if the loop never busy-polls. */
+/* Adds a source, which the loop polls at least once, and until the loop sleeps. Does nothing if the loop
+ * never busy-polls. */
 void zd_loop_list(struct zd_loop *loop, struct zd_poll_source *source);
 /* Stops polling the source; does nothing if it is not listed. Must be called before the source, or the memory
  * that it reads, is freed. */
@@ -76,7 +77,7 @@ bool zd_loop_run_once(struct zd_loop *loop, bool wait);
 void zd_loop_run(struct zd_loop *loop);
 void zd_loop_stop(struct zd_loop *loop);
 
-/* The monotonic clock, which is also the engine's. */
+/* Returns the time of the monotonic clock, which is also the engine's. */
 uint64_t zd_loop_now_ns(void);
 
 /* Sets SYSTEM with libuv's text for its negative return value. */

@@ -24,9 +24,9 @@ struct zd_packet {
 	uint8_t bytes[];
 };
 
-/* An empty packet with room for ZD_MAX_PACKET_BYTES. */
+/* Makes an empty packet with room for ZD_MAX_PACKET_BYTES. */
 struct zd_packet *zd_packet_new(void);
-/* A copy that uses no more memory than it needs. The descriptors move to the copy. */
+/* Returns a copy that uses no more memory than its content needs. The descriptors move to the copy. */
 struct zd_packet *zd_packet_shrunk(struct zd_packet *packet);
 /* Empties the packet, and closes its descriptors. */
 void zd_packet_clear(struct zd_packet *packet);

@@ -52,10 +52,10 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 int zd_api_session_open_rings(struct zd_api_session *session, int *rings_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* NULL if there is no such session, or it has ended. */
+/* Finds the session; NULL if there is none, or it has ended. */
 struct zd_api_session *zd_api_session_find(struct zd_api *api, uint64_t id);
 
-/* The engine has ended the session. */
+/* Reports that the engine has ended the session. */
 void zd_api_session_killed(struct zd_api *api, uint64_t id, const char *why);
 
 /* Sends an error reply to the request. The connection of a NEW session is ended, too. */

@@ -22,7 +22,7 @@ void zd_timer_init(struct zd_timer *timer, struct zd_loop *loop, const struct zd
 /* Begins to close the handle; the memory may be freed when the loop has run. */
 void zd_timer_close(struct zd_timer *timer);
 
-/* To be called after every event for the engine: cheap unless there is an earlier deadline. */
+/* Updates the timer. Called after every event for the engine; cheap unless there is an earlier deadline. */
 void zd_timer_update(struct zd_timer *timer);
 
 #endif

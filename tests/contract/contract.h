@@ -113,7 +113,7 @@ void contract_check(bool holds, const char *what, int line);
 
 /* A call on a client that returns 0. */
 #define OK(client, call) contract_expect(client, call, ZEROD_OK, NULL, #call, __LINE__)
-/* One that returns this status, with this in its text; NULL: any. */
+/* A call on a client that returns this status, with `text` in its error text; NULL: any text. */
 #define FAILS(client, call, status, text) contract_expect(client, call, status, text, #call, __LINE__)
 #define CHECK(condition)                  contract_check(condition, #condition, __LINE__)
 
@@ -148,7 +148,7 @@ void contract_sync(struct contract_rank *rank, zerod_stream *stream);
 struct contract_gate;
 /* Work that is appended to the stream from now on waits for the gate. */
 struct contract_gate *contract_block(struct contract_rank *rank, zerod_stream *stream);
-/* Has the stream come to the gate: what was in front of it has run. */
+/* Whether the stream has reached the gate: all work in front of the gate has run. */
 bool contract_is_blocked(struct contract_gate *gate);
 void contract_unblock(struct contract_gate *gate);
 
@@ -182,14 +182,14 @@ void contract_write_shard(struct contract_rank *rank, struct contract_unit *unit
 void contract_publish(struct contract_rank *rank, struct contract_unit *unit);
 void contract_publish_all(struct contract *c, struct contract_unit *unit);
 uint64_t contract_padded_bytes(const struct contract_unit *unit);
-/* A gathered buffer that the calling thread has waited for holds one version: the unit's bytes, and zeros
- * behind them. */
+/* Checks that a gathered buffer, which the calling thread has waited for, holds one version: the unit's
+ * bytes, and zeros behind them. */
 void contract_expect_bytes(const struct contract_unit *unit, const void *data, uint64_t version);
-/* Is that so: the padded bytes, read already. */
+/* Whether these padded bytes, which were read from a buffer, hold that version. */
 bool contract_bytes_are(const struct contract_unit *unit, const uint8_t *bytes, uint64_t version);
 
-/* One use under the tag (NULL: default), waited for by the thread. In the test's own thread, where gathers
- * are collectives, the other ranks do the same, and release with the rank. */
+/* Gathers the unit for one use under the tag (NULL: default), and waits in the calling thread. In the test's
+ * own thread, where gathers are collectives, the other ranks do the same, and release with the rank. */
 void *contract_gather(struct contract_rank *rank, struct contract_unit *unit, const char *tag);
 void contract_release(struct contract_rank *rank, struct contract_unit *unit, const char *tag);
 /* The others' part where gathers are collectives, nothing elsewhere: for a rank that calls zerod_gather() and

@@ -15,7 +15,7 @@ struct contract *contract_current(void);
 /* The first. */
 struct zd_daemon;
 struct zd_daemon *contract_daemon(void);
-/* Is this a thread of contract_start()'s. */
+/* Whether the calling thread is one of contract_start()'s. */
 bool contract_in_task(void);
 /* Remembers the daemon's counters, so that those of earlier tests can be subtracted. */
 void contract_count_from_here(struct contract *c);

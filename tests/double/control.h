@@ -12,7 +12,8 @@ struct double_control {
 	/* From now on copies that this device runs have begun and move nothing, until it is another device or
 	 * -1. */
 	void (*hold_copies)(int device);
-	/* Are streams full from now on that have work under way: a store for one waits in the driver. */
+	/* Makes all streams that have work under way full, or not: a store for a full stream waits in the
+	 * driver. */
 	void (*fill_streams)(bool full);
 	/* Of this function, so far. */
 	unsigned long (*calls)(const char *function);

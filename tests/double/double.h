@@ -216,7 +216,7 @@ enum double_op_kind {
 
 struct double_kernel;
 
-/* One end of a copy: CPU memory where `host` is set, else a mapped device address. */
+/* A source or target of a copy: CPU memory where `host` is set, else a mapped device address. */
 struct double_place {
 	zd_cu_ptr at;
 	unsigned char *host;
@@ -224,7 +224,7 @@ struct double_place {
 	const struct CUctx_st *as;      /* whose access counts; NULL: that of the stream's context */
 };
 
-/* One recording of an event. */
+/* A recording of an event. */
 struct double_mark {
 	int refs;
 	bool done;

@@ -32,7 +32,7 @@ struct double_kernel {
 typedef void double_kernel_ended_fn(const int grid[3], uint64_t start_ns, uint64_t end_ns);
 extern _Atomic(double_kernel_ended_fn *) double_kernel_ended;
 
-/* One of the library's kernels, by its name; NULL if it has none of that name. */
+/* Finds the library's kernel of that name; NULL: none. */
 const struct double_kernel *double_library_kernel(const char *name);
 
 #define DOUBLE_KERNEL(name)                                                                                  \

@@ -7,9 +7,9 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* The process that a file's name is about, 0 if it is not about the GPU with that index. */
+/* Returns the process that a file's name names; 0 if the file is not of the GPU with that index. */
 pid_t double_listed_pid(const char *name, int index);
-/* Is the file's lock held? */
+/* Whether the file's lock is held. */
 bool double_listed_is(const char *dir, const char *name);
 
 #endif

@@ -51,8 +51,8 @@ size_t fuzz_script_put(uint8_t *at, size_t room, enum fuzz_what what, unsigned w
 #define FUZZ_PACKET_BYTES 512u
 typedef size_t fuzz_make_fn(unsigned seed, uint8_t bytes[FUZZ_PACKET_BYTES]);
 
-/* One change to the list in `bytes`, which has room for `room`: a record more, less, twice, elsewhere, or
- * other inside. `make` makes what is put into a new FUZZ_REQUESTS. Returns the new size. */
+/* Makes a change to the list in `bytes`, which has room for `room`: adds, removes, repeats, moves or modifies
+ * a record. `make` makes the content of a new FUZZ_REQUESTS. Returns the new size. */
 size_t fuzz_script_mutate(uint8_t *bytes, size_t nbytes, size_t room, unsigned seed, fuzz_make_fn *make);
 
 /* A ClientPacket with one request that makes sense at some time. */

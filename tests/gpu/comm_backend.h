@@ -5,9 +5,9 @@
 
 #include <stdint.h>
 
-/* One rank on each of the process's GPUs, and two communicators over all, one a role: operations of both,
- * which ranks ask for in different orders; all bytes are compared. NCCL has been loaded. EXIT_SUCCESS, or
- * EXIT_FAILURE and what was wrong, on standard output. */
+/* Tests two communicators over all of the process's GPUs, one for each role, with a rank on each GPU. The
+ * ranks submit operations of both in different orders; all bytes are compared. NCCL has been loaded. Returns
+ * EXIT_SUCCESS, or EXIT_FAILURE with the reason on standard output. */
 int comm_through_backend(uint32_t ngpus);
 
 #endif

@@ -39,10 +39,10 @@ zd_cu_ptr checks_on_gpu(const struct checks *checks, uint64_t place);
 /* The image goes to the GPU; it comes back behind all that the GPU's stream has to do. */
 bool checks_upload(struct checks *checks);
 bool checks_download(struct checks *checks);
-/* Are both the same? Says where they are not. */
+/* Whether both images are the same. Reports where they differ. */
 bool checks_compare(struct checks *checks);
 
-/* One line of TAP each. */
+/* The checks print a line of TAP each. */
 typedef bool check_fn(struct checks *checks);
 bool check_reduce_pair(struct checks *checks, enum zerod_dtype input, enum zerod_dtype target);
 bool check_cast_pair(struct checks *checks, enum zerod_dtype from, enum zerod_dtype to);

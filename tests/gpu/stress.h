@@ -81,10 +81,10 @@ uint64_t stress_random(uint64_t *state);
 uint64_t stress_seed(const struct stress *stress, uint32_t unit, uint64_t version);
 /* Does the round update the unit. */
 bool stress_updates(const struct stress *stress, uint64_t round, uint32_t unit);
-/* Is there a commit at its end. */
+/* Whether the round ends with a commit. */
 bool stress_commits(const struct stress *stress, uint64_t round);
 void stress_plan_units(struct stress *stress);
-/* May a rank begin the round. */
+/* Whether a rank may begin the round. */
 bool stress_enter_round(const struct stress *stress, uint64_t round);
 void stress_end_rounds(const struct stress *stress);
 /* Keeps the first failure's words, for the parent. Returns `status`. */

@@ -93,7 +93,7 @@ static inline void hostile_publish(uint32_t rank)
 	hostile_check(rank, zerod_publish(&hostile.unit[rank], 1, NULL, 0, NULL, NULL));
 }
 
-/* One round: every rank writes, every rank gathers what all wrote. */
+/* Makes a round: every rank writes, then every rank gathers the bytes of all ranks. */
 static inline void hostile_witness(void)
 {
 	hostile.round++;

@@ -292,7 +292,7 @@ static inline bool life_is_empty(void)
 	return life_bytes() == 0;
 }
 
-/* Nothing is left, at the latest LIFE_GONE_MS after the kill. */
+/* Checks that nothing is left LIFE_GONE_MS after the kill. */
 static inline void life_expect_gone(int64_t killed_ms)
 {
 	bool empty = life_is_empty();

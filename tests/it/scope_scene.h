@@ -23,7 +23,7 @@
 
 static struct zd_daemon daemon_;
 
-/* One rank of a group of its own. */
+/* The only rank of a group. */
 struct rank {
 	zerod_client *client;
 	zerod_group *group;

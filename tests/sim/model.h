@@ -19,7 +19,7 @@ enum zd_sim_item_kind {
 	ZD_SIM_ITEM_SIGNAL,   /* client page's counter = value */
 };
 
-/* One piece of work on a client's stream. */
+/* A piece of work on a client's stream. */
 struct zd_sim_item {
 	enum zd_sim_item_kind kind;
 	uint8_t group, unit;
@@ -198,7 +198,7 @@ struct zd_sim_actor {
 
 /* ---- The model (oracle.c) ------------------------------------------------------------------------------ */
 
-/* One rank's shard of one unit. */
+/* A rank's shard of a unit. */
 struct zd_sim_shard {
 	bool exists, maybe;   /* maybe: its register ended without a success */
 	bool owed;            /* it was undone, and nothing was copied back yet */

@@ -157,7 +157,7 @@ void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_command *comm
 void zd_sim_residue_check(struct zd_sim_world *world, const struct zd_location *at);
 /* The entry is the rank's to write and to commit. */
 bool zd_sim_entry_held(const struct zd_sim_member *member, const struct zd_sim_entry *entry);
-/* Has the member something of a failed group that it has not given up. */
+/* Whether the member has entries or a target of a failed group that it has not given up. */
 bool zd_sim_abandoned(const struct zd_sim_member *member);
 /* The client uses nothing any more of what its backward or step gave it. */
 void zd_sim_give_up(struct zd_sim_member *member);
@@ -168,7 +168,7 @@ void zd_sim_group_lost(struct zd_sim_world *world, uint32_t group);
 void zd_sim_expose(struct zd_sim_world *world, const struct zd_sim_session *session, uint32_t group,
                    uint32_t unit, const struct zd_sim_lease *lease);
 void zd_sim_poison_check(struct zd_sim_world *world, const struct zd_command *command);
-/* Are there copies for which the fences stand, and which have not been given. */
+/* Whether one of the fences is of a copy that the engine has not submitted yet. */
 bool zd_sim_is_promised(const struct zd_sim_session *session, const struct zd_fence *fences,
                         uint32_t nfences);
 /* A request that is under way ends what the session holds of the unit under the tag, or in the scope. */
@@ -185,22 +185,24 @@ void zd_sim_destroy_check(struct zd_sim_world *world, const struct zd_command *c
 
 /* ---- Places of targets that are lent before the step (loan.c) ------------------------------------------ */
 
-/* Has the rank any. */
+/* Whether places are lent to the rank. */
 bool zd_sim_lends(const struct zd_sim_member *member);
-/* Is it so, and may the rank's next backward end that: its window may have failed. */
+/* Whether places are lent to the rank, and its next backward may end the lending, as its window may have
+ * failed. */
 bool zd_sim_loans_end_with(const struct zd_sim_world *world, const struct zd_sim_session *session,
                            uint32_t group);
-/* Streams, as bits, whose work there no return has named. Whoever asks will name them. */
+/* Returns the streams, as bits, that work on lent places and that no return has named. The caller must name
+ * them. */
 uint32_t zd_sim_accessors(struct zd_sim_member *member);
-/* The engine has taken them back. */
+/* Forgets the lent places of the rank, whose lending the engine has ended. */
 void zd_sim_loans_forget(struct zd_sim_member *member);
-/* Has a rank abandoned the window that begins with that backward. */
+/* Whether a rank has abandoned the window that begins with that backward. */
 bool zd_sim_is_abandoned(const struct zd_sim_group *model, uint64_t first);
-/* May sums that were promised, of the window that begins with that backward, be worth nothing: the fence was
- * freed, or they have failed, and may be stored late. */
+/* Whether promised sums of the window that begins with that backward may be undefined: their fence was freed
+ * by an abort, or they have failed, and may be stored late. */
 bool zd_sim_sums_are_void(const struct zd_sim_world *world, const struct zd_sim_session *session,
                           uint32_t group, uint64_t first);
-/* Has the rank been lent what is there, and may it use that by now. */
+/* Whether the location overlaps a place that is lent to the rank, and that the rank may use by now. */
 bool zd_sim_loan_overlaps(const struct zd_sim_world *world, const struct zd_sim_session *session,
                           uint32_t group, uint32_t unit, const struct zd_location *at);
 /* Fences behind what these streams have to do now; how many. */
@@ -257,7 +259,7 @@ void zd_sim_regroup_wake(struct zd_sim_world *world);
 
 /* actor.c, issue*.c: operations become requests */
 void zd_sim_actor_run(struct zd_sim_world *world, uint32_t actor);
-/* Nothing will happen by itself any more: true if an actor was freed from its wait. */
+/* Frees an actor that waits when no event is left: closes its session. Returns whether there was one. */
 bool zd_sim_actors_unblock(struct zd_sim_world *world);
 void zd_sim_actor_wake(struct zd_sim_world *world, uint32_t actor);
 /* False: the operation makes no sense now and was left out. */
@@ -276,7 +278,7 @@ void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
 uint32_t zd_sim_scopes_swept(const struct zd_sim_member *member);
 uint32_t zd_sim_scopes_ended(const struct zd_sim_member *member, enum zd_request_kind kind, uint32_t place,
                              bool grad);
-/* Has a request been sent that will end the scope. */
+/* Whether a request was sent that will end the scope. */
 bool zd_sim_scope_ending(const struct zd_sim_session *session, uint64_t scope);
 
 /* reply*.c: replies, and what the client does with them */

@@ -42,9 +42,9 @@ struct zd_held *zd_held_new(struct zd_host_task *task, const struct zd_temper *t
                             const struct zd_sim_rng *rng, uint64_t now_ns);
 void zd_held_free(struct zd_held *held);
 
-/* Must they end in the order in which they were given; neither has. */
+/* Whether the two tasks, neither of which has ended, must end in the order of submission. */
 bool zd_held_ordered(const struct zd_held *a, const struct zd_held *b);
-/* May it take its next step, when its time has come. */
+/* Whether the task may take its next step, when its time has come. */
 bool zd_held_may_go(const struct zd_held *held);
 
 /* Takes the next step. True when that was the last one. */

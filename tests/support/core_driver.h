@@ -132,7 +132,7 @@ void core_tick(struct core_driver *core, uint64_t now_ns);
 
 /* A segment that the session was told to unmap and has not; 0: none. */
 uint32_t core_told(const struct core_driver *core, uint64_t session);
-/* It has unmapped all of them, and says so. */
+/* Reports that the session has unmapped all segments that it was told to unmap. */
 void core_unmap(struct core_driver *core, uint64_t session);
 
 /* The bytes at a location. */
@@ -196,7 +196,7 @@ uint64_t core_publish(struct core_driver *core, uint64_t session, uint64_t unit)
 void core_expect_told(struct core_driver *core, uint64_t session, uint64_t group, const char *text);
 uint64_t core_commit(struct core_driver *core, uint64_t session, uint64_t group, uint64_t step);
 uint64_t core_set_persistent(struct core_driver *core, uint64_t session, uint64_t unit, bool persistent);
-/* One use of the newest version under CORE_TAG. */
+/* Gathers the newest version for one use under CORE_TAG. */
 uint64_t core_gather(struct core_driver *core, uint64_t session, uint64_t unit);
 uint64_t core_gather_tag(struct core_driver *core, uint64_t session, uint64_t unit, const char *tag,
                          uint32_t uses);

@@ -75,11 +75,11 @@ void core_nodes_publish(struct core_nodes *nodes, const uint64_t id[CORE_NODES])
 
 void core_net_join(struct core_net *net, struct core_driver *core);
 void core_net_leave(struct core_net *net, struct core_driver *core);
-/* Is it the net's: UNIQUE_IDS, COMM_OPEN, EXCHANGE, AGREE. */
+/* Whether the net executes commands of that kind: UNIQUE_IDS, COMM_OPEN, EXCHANGE, AGREE. */
 bool core_net_has(enum zd_command_kind kind);
 void core_net_give(struct core_net *net, struct core_driver *core, const struct zd_command *command);
 void core_net_close(struct core_net *net, struct core_driver *core, const struct zd_command *command);
-/* May it end. */
+/* Whether the command may end. */
 bool core_net_may_end(const struct core_net *net, const struct core_driver *core,
                       const struct zd_command *command);
 /* Ends it, with the bytes, and returns its status. `status`: the test's own, 0: none. The caller frees

@@ -48,9 +48,9 @@ void raw_close(struct raw_client *raw);
 
 /* ---- Out ----------------------------------------------------------------------------------------------- */
 
-/* One packet; `fds` may be NULL. Fails the test unless the socket takes it. */
+/* Sends a packet; `fds` may be NULL. Fails the test unless the socket accepts the packet. */
 void raw_send_bytes(struct raw_client *raw, const void *bytes, size_t nbytes, const int *fds, unsigned nfds);
-/* The same without an opinion: false when the socket does not take it now. */
+/* Sends a packet. Returns false if the socket does not accept it now. */
 bool raw_try_send(struct raw_client *raw, const void *bytes, size_t nbytes);
 /* A packet with one request, which is given the next id unless it has one. Returns the id. */
 uint64_t raw_send(struct raw_client *raw, Zd__Request *request);

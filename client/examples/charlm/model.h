@@ -48,7 +48,7 @@ struct charlm_model {
 
 void charlm_model_init(uint32_t vocabulary, struct charlm_model *model);
 
-/* The initial value of elements offset .. offset+numel-1 of a unit. Any slice can be made on its own. */
+/* Computes the initial values of elements offset .. offset+numel-1 of a unit. Slices are independent. */
 void charlm_model_initial(const struct charlm_model *model, enum charlm_unit unit, uint64_t seed,
                           size_t offset_numel, size_t numel, float *values);
 
@@ -62,7 +62,7 @@ struct charlm_pass {
 	float *activations[CHARLM_UNITS];
 	float *gradients[CHARLM_UNITS]; /* of the loss by the activations */
 	float *logits;                  /* rows x vocabulary; after charlm_loss() their gradient */
-	float *transposed; /* scratch for one weight; only of what computes activations and their gradients */
+	float *transposed;              /* scratch for one weight; only for activations and their gradients */
 	void *storage;
 };
 
@@ -80,7 +80,7 @@ void charlm_lookup_forward(struct charlm_pass *pass, const float *embedding);
 void charlm_layer_forward(struct charlm_pass *pass, enum charlm_unit unit,
                           const float *params); /* HIDDEN1 .. OUTPUT */
 void charlm_logits_forward(struct charlm_pass *pass, const float *embedding);
-/* The mean cross-entropy over the rows, in nats. The logits become their gradient. */
+/* Returns the mean cross-entropy over the rows, in nats. The logits become their gradient. */
 double charlm_loss(struct charlm_pass *pass);
 
 /* ---- Backward, in this order ------------------------------------------------------------------------------
@@ -93,9 +93,9 @@ void charlm_layer_backward_params(struct charlm_pass *pass, enum charlm_unit uni
                                   float *gradient);                            /* overwrites */
 void charlm_lookup_backward_params(struct charlm_pass *pass, float *gradient); /* adds to the logits' */
 
-/* ---- All of it, for who has all parameters: every unit at its offset_numel ----------------------------- */
+/* ---- The whole pass, with all parameters: every unit at its offset_numel ------------------------------- */
 double charlm_whole_forward(struct charlm_pass *pass, const float *params);
-/* Forward and backward: returns the loss, overwrites `gradient`. */
+/* Makes forward and backward: returns the loss, overwrites `gradient`. */
 double charlm_whole_backward(struct charlm_pass *pass, const float *params, float *gradient);
 
 /* ---- Optimizer --------------------------------------------------------------------------------------------

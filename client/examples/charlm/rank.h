@@ -19,7 +19,7 @@
 #define NO_UNIT      CHARLM_UNITS
 #define MAX_RELEASES 16 /* of one micro-step: 6 in forward, 5 in backward */
 
-/* One call of a function of model.c on a stream. */
+/* A call of a function of model.c on a stream. */
 struct work {
 	struct charlm_pass *pass;
 	enum charlm_unit unit;
@@ -28,7 +28,7 @@ struct work {
 	double loss;
 };
 
-/* One unit's Adam step on a stream. */
+/* A unit's Adam step on a stream. */
 struct update {
 	float *params;
 	const float *target;
@@ -64,22 +64,22 @@ struct rank {
 
 /* All functions return ZEROD_OK, or a negative status after the launcher was told what went wrong. */
 
-/* Tells it: `what` was being done with the unit (or ""). Returns the status for the caller to pass on. */
+/* Reports to the launcher that `what`, with the unit (or ""), has failed. Returns `status`. */
 int charlm_rank_fail(struct rank *r, int status, const char *what, const char *unit);
 const char *charlm_rank_unit_name(const struct rank *r, enum charlm_unit unit);
 
-/* Ready to train: its slices of the initial values are published. */
+/* Makes the rank ready to train: connects, and publishes its slices of the initial values. */
 __attribute__((warn_unused_result)) int charlm_rank_init(struct rank *r);
-/* Also of a half-made rank. */
+/* Frees the rank, also a half-made one. */
 void charlm_rank_deinit(struct rank *r);
 
-/* Live and peak bytes of its device, into the progress. */
+/* Stores the live and peak bytes of the rank's device in the progress. */
 __attribute__((warn_unused_result)) int charlm_rank_read_memory(struct rank *r);
 
 /* Forward and backward over one batch. On a boundary the step may follow. */
 __attribute__((warn_unused_result)) int charlm_rank_micro_step(struct rank *r, bool boundary, double *loss);
 
-/* Waits until both streams have done all that they were given. */
+/* Waits until both streams have run all their work. */
 __attribute__((warn_unused_result)) int charlm_rank_synchronize(struct rank *r);
 
 #endif

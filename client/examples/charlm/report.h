@@ -24,7 +24,7 @@ void charlm_progress_heard(void *arg, const struct charlm_crew *crew, const stru
 /* Leaves the line that is rewritten, so that something else can be printed. */
 void charlm_progress_break(struct charlm_progress *progress);
 
-/* The sum over the workers' gathers, and the largest of their devices' peaks. */
+/* Return the sum of the workers' gathers, and the largest of their devices' peaks. */
 uint64_t charlm_crew_gathers(const struct charlm_crew *crew);
 uint64_t charlm_crew_peak_bytes(const struct charlm_crew *crew);
 
@@ -46,7 +46,7 @@ struct charlm_summary {
 
 #define CHARLM_FULL_BATCH_LIMIT 1e-5
 
-/* Did the comparison, if there was one, go well. */
+/* Whether the comparison, if there was one, has succeeded. */
 bool charlm_summary_good(const struct charlm_summary *summary);
 void charlm_summary_print(const struct charlm_summary *summary, bool json);
 

@@ -25,11 +25,11 @@ struct charlm_plan {
 	uint32_t pause_step; /* in its middle all ranks wait for the launcher; 0: never */
 };
 
-/* The learning rate of step 1, 2, ...: a short warm-up, then a line down. */
+/* Returns the learning rate of step 1, 2, ...: a short warm-up, then a linear decay. */
 float charlm_plan_rate(const struct charlm_plan *plan, uint64_t step);
-/* The first sample of a rank's micro-step among the samples of the step. */
+/* Returns the first sample of a rank's micro-step among the samples of the step. */
 uint64_t charlm_plan_first_sample(const struct charlm_plan *plan, uint32_t micro, uint32_t rank);
-/* Samples of the whole run; each predicts one token. */
+/* Returns the samples of the whole run; each predicts one token. */
 uint64_t charlm_plan_tokens(const struct charlm_plan *plan);
 
 /* The results of a run, in memory shared between the launcher and its workers. */
@@ -67,12 +67,12 @@ struct charlm_message {
 	char text[320]; /* FAILED: why */
 };
 
-/* Returns -1 when the launcher is gone. */
+/* Sends a message to the launcher. Returns -1 if the launcher has ended. */
 __attribute__((warn_unused_result)) int charlm_tell(int channel, const struct charlm_message *message);
-/* Tells PAUSED and waits for the answer; -1 when the launcher is gone. */
+/* Sends PAUSED and waits for the answer. Returns -1 if the launcher has ended. */
 __attribute__((warn_unused_result)) int charlm_pause(int channel);
 
-/* A worker's whole life; the process exits with what it returns. It has told DONE or FAILED. */
+/* Runs a worker, which sends DONE or FAILED. The process exits with the result. */
 typedef int (*charlm_work_fn)(const struct charlm_plan *plan, uint32_t index, struct charlm_outcome *outcome,
                               int channel);
 
@@ -90,16 +90,16 @@ struct charlm_worker {
 struct charlm_crew {
 	struct charlm_worker *workers;
 	uint32_t count;
-	/* After each message of a worker; NULL: nobody listens. */
+	/* Called after each message of a worker; NULL: not needed. */
 	void (*heard)(void *arg, const struct charlm_crew *crew, const struct charlm_worker *worker);
-	/* When all workers are paused. A positive return value ends the run with that status. */
+	/* Called when all workers are paused. A positive return value ends the run with that status. */
 	int (*paused)(void *arg);
 	void *arg;
 };
 
 /*
- * Runs the crew to its end. When one worker fails, why is printed and the others are ended. Returns 0 or the
- * exit status of the first that failed.
+ * Runs the crew to its end. If a worker fails, prints the reason and ends the others. Returns 0 or the exit
+ * status of the first worker that failed.
  */
 __attribute__((warn_unused_result)) int charlm_crew_run(struct charlm_crew *crew);
 
@@ -108,7 +108,7 @@ int charlm_rank(const struct charlm_plan *plan, uint32_t index, struct charlm_ou
 int charlm_reference(const struct charlm_plan *plan, uint32_t index, struct charlm_outcome *outcome,
                      int channel);
 
-/* The plan of the plain full batch: one rank with all the samples. */
+/* Returns the plan of the plain full batch: one rank with all the samples. */
 struct charlm_plan charlm_plan_full_batch(const struct charlm_plan *plan);
 
 /* Compares backpropagation with numerical derivatives and prints a table; 0 when they agree, else 1. */

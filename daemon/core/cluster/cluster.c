@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cluster.c - connects groups that span daemons, and checks that all daemons mean the same group.
+ * cluster.c - connects groups that span daemons, and checks that all daemons describe the same group.
  *
  * When the last rank of this daemon has joined, its ranks' communicators are opened. On each open
  * communicator the ranks exchange greetings, which describe the group. So a group is READY only when the
  * descriptions of all its daemons agree, and each communicator has been used once.
  *
- * A daemon may be in doubt about a commit. If any other has made the commit, all had agreed, and all make it
- * now; if none has, no client was told that it is made, and all return to the step before. So the newest step
- * that any daemon has committed is the group's, and each daemon must have committed it or be in doubt about
- * it. No daemon changes its state before all greetings on all of its communicators have arrived, so all
- * daemons that decide come to the same decision. A daemon that does not decide stays in doubt, and the group
- * makes no commit without it.
+ * A daemon may be in doubt about a commit. If any other daemon has made the commit, all daemons had agreed,
+ * and all make it now. If none has, no client was told of the commit, and all daemons return to the step
+ * before. So the group is at the newest step that any daemon has committed, and each daemon must have
+ * committed that step or be in doubt about it. No daemon changes its state before all greetings on all of its
+ * communicators have arrived, so all daemons that decide come to the same decision. A daemon that does not
+ * decide stays in doubt, and the group makes no commit without it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -128,7 +128,7 @@ static void greeting_of(const struct zd_op_result *result, uint32_t peer, struct
 	greeting->host[ZD_MAX_NAME_BYTES] = '\0'; /* another daemon's, not to be trusted */
 }
 
-/* The last step that any daemon has committed. Each daemon has a rank on every rail. */
+/* Returns the last step that any daemon has committed. Each daemon has a rank on every rail. */
 static uint64_t newest_step(const struct zd_cluster *cluster, const struct zd_op_result *result)
 {
 	uint64_t newest = 0;
@@ -145,7 +145,7 @@ static bool can_be_at(const struct greeting *greeting, uint64_t step)
 	return greeting->committed_step == step || greeting->voted_step == step;
 }
 
-/* MISMATCH unless all ranks of the rail describe the same group. */
+/* Returns MISMATCH unless all ranks of the rail describe the same group. */
 static int greetings_check(const struct zd_engine *e, struct zd_member *member,
                            const struct zd_op_result *result, struct zd_err *err)
 {
@@ -168,8 +168,8 @@ static int greetings_check(const struct zd_engine *e, struct zd_member *member,
 	return 0;
 }
 
-/* All greetings have arrived: sets the same committed step on all daemons. A group is torn only if a daemon
- * at that step is: the step repairs what was torn since an older one. */
+/* Sets the group's committed step, the same on all daemons, when all greetings have arrived. The group is
+ * torn only if a daemon at that step is torn: the step repairs a group that was torn at an older step. */
 static void resolve(struct zd_engine *e, struct zd_group *group, const struct zd_op_result *result)
 {
 	uint64_t newest = newest_step(group->cluster, result);

@@ -31,7 +31,7 @@ void zd_cluster_abort(struct zd_engine *e, struct zd_group *group)
 	e->events->transfers_stop(e, group, NULL);
 }
 
-/* Makes the group ABORTED: it begins no more operations. */
+/* Makes the group ABORTED, so that it begins no further operations. */
 static void cluster_end(struct zd_engine *e, struct zd_group *group, int status, const char *text)
 {
 	bool was_ready = group->state == ZD_GROUP_READY;
@@ -51,7 +51,7 @@ static bool is_up(const struct zd_group *group)
 	return group->state == ZD_GROUP_CONNECTING || group->state == ZD_GROUP_READY;
 }
 
-/* Whether the peer's node is another one than this, and than the nodes of earlier peers. */
+/* Whether the peer's node differs from this node, and from the nodes of all earlier peers. */
 static bool names_node(const struct zd_engine *e, const struct zd_cluster *cluster, uint32_t peer)
 {
 	const char *host = cluster->hosts[peer];
@@ -61,7 +61,7 @@ static bool names_node(const struct zd_engine *e, const struct zd_cluster *clust
 	return host[0] && before == peer && strcmp(host, e->host) != 0;
 }
 
-/* "; its other nodes: b, c": those whose greetings have arrived. */
+/* Writes "; its other nodes: b, c", with the nodes whose greetings have arrived. */
 static void nodes_text(const struct zd_engine *e, const struct zd_cluster *cluster, char *out,
                        size_t out_bytes)
 {

@@ -6,14 +6,14 @@
 #include "core/cluster/cluster.h"
 #include "core/engine/objects.h"
 
-/* Ranks of the group in one daemon. */
+/* Returns the number of the group's ranks in one daemon. */
 static uint32_t local_ranks(const struct zd_args *args)
 {
 	uint32_t local = args->u.group_join.local_world_size;
 	return local ? local : args->u.group_join.world_size;
 }
 
-/* By request, or because each daemon has one rank, so that there is one rail in any case. */
+/* Whether all ranks are on one rail: by request, or because each daemon has one rank. */
 static bool uses_nccl_collectives(const struct zd_args *args)
 {
 	return args->u.group_join.nccl_collectives ||

@@ -14,7 +14,7 @@
 #include "core/cluster/cluster.h"
 #include "core/control/barrier.h"
 #include "core/engine/objects.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/member.h"
 
 static int check_cluster(const struct zd_member *member, struct zd_err *err)
 {

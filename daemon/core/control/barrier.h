@@ -5,7 +5,7 @@
 
 #include "core/engine/objects.h"
 
-/* The invariants of the group's barriers, for zd_engine_check(). */
+/* Asserts the invariants of the group's barriers, for zd_engine_check(). */
 void zd_barrier_check(const struct zd_group *group);
 
 #endif

@@ -15,7 +15,6 @@
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
 #include "core/reduce/reduce.h"
-#include "core/reduce/reduce_internal.h"
 
 #define MAX_HOLDERS 64
 #define MAX_WAITS   8

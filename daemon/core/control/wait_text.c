@@ -64,7 +64,7 @@ static int room_text(const struct zd_request *req, const char *what, char *out)
 	return used;
 }
 
-/* The call that a rank has still to make, for waits that end with one call of that rank. */
+/* Returns the call that a rank has yet to make, for waits that end with one call of that rank. */
 static const char *awaited_call(enum zd_wait_kind kind)
 {
 	switch (kind) {

@@ -12,20 +12,22 @@
 
 #include "core/engine/objects.h"
 
-/* The session drops its objects between these two calls. */
+/* Begins the teardown of a session that ends. The session drops its objects between this call and the
+ * next. */
 void zd_deferred_teardowns_begin(struct zd_engine *e, struct zd_session *session);
 /* Frees the session, at once or when its process has left the devices. */
 void zd_deferred_teardowns_end(struct zd_engine *e, struct zd_session *session);
 
-/* Returns true if `session` is ending and lingers: done() is called with `owner` in an op when the process
- * has left the device, and counts as an operation of the object until then. Otherwise returns false. */
+/* Returns true if `session` is ending and lingers: done() is then called, with `owner` in an op, when the
+ * process has left the device. Until then the hold counts as an operation of the object. Otherwise returns
+ * false. */
 bool zd_deferred_teardown_hold(struct zd_engine *e, struct zd_session *session, struct zd_job *job,
                                struct zd_device *device, zd_op_fn *done, void *owner);
 
 /* Writes "process 4711 to leave device 0" for watch `index` of a CLOSING session; false if there are
  * fewer. */
 bool zd_deferred_teardown_text(const struct zd_session *session, uint32_t index, char out[ZD_WAIT_TEXT]);
-/* The job of its first watch; NULL: none is pending. */
+/* Returns the job of the session's first watch; NULL: none is pending. */
 const struct zd_job *zd_deferred_teardown_job(const struct zd_session *session);
 
 #endif

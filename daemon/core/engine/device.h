@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device.h - devices, what is queued for them, and the accounts of bytes.
+ * device.h - devices with their queues, and the accounts of bytes.
  */
 #ifndef ZD_CORE_ENGINE_DEVICE_H
 #define ZD_CORE_ENGINE_DEVICE_H
@@ -49,7 +49,7 @@ struct zd_owner {
 	UT_hash_handle hh;
 };
 
-/* QUOTA, with the sizes, if `bytes` more would exceed the uid's quota. */
+/* Returns QUOTA, with the sizes, if `bytes` more would exceed the uid's quota. */
 int zd_quota_check(struct zd_engine *e, const struct zd_job *job, uint64_t bytes, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zd_charge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,

@@ -16,7 +16,7 @@ struct zd_events {
 	/* Called by the room engine. */
 	void (*job_freed)(struct zd_engine *e, struct zd_job *job);
 	void (*group_freed)(struct zd_group *group);
-	/* The requests of a dirty device are about to be tried. */
+	/* Called before the requests of a dirty device are tried. */
 	void (*device_settles)(struct zd_engine *e, struct zd_device *device);
 	void (*wait_text)(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT]);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * group.c - jobs, groups and their members: references, lookups, and what a member is told of lost ranks.
+ * group.c - jobs, groups and their members: references, lookups, and errors that name lost ranks.
  *
- * A job is a namespace of one uid: another uid's job of the same name is another job. It lives as long as
- * something refers to it: a group, an allocation, an operation. A group lives while a rank is attached, an
+ * A job is a namespace of one uid: another uid's job of the same name is another job. A job lives as
+ * long as a group, an allocation or an operation refers to it. A group lives while a rank is attached, an
  * operation of it is under way, or its job is durable.
  */
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * objects.h - sessions, jobs, groups and their members, and the engine that has them.
+ * objects.h - sessions, jobs, groups with their members, and the engine.
  *
  * Jobs, groups and units are freed with their last reference.
  */
@@ -34,7 +34,7 @@ struct zd_session {
 	TAILQ_HEAD(, zd_mapping) mappings;       /* segments that its process may have mapped */
 	uint64_t timeline[ZD_SESSION_TIMELINES]; /* last values handed out on the daemon page */
 	struct zd_timelines aborted;             /* timelines that hold ZD_FENCE_ABORTED */
-	/* timelines of failed pieces of reductions: no sum waits for these any more */
+	/* timelines of failed pieces of reductions, for which no sum is submitted early any more */
 	struct zd_timelines failed;
 	/* sums that its process was asked for before their inputs were complete */
 	uint32_t nahead;
@@ -69,10 +69,10 @@ enum zd_group_state {
 	ZD_GROUP_ABORTED
 };
 
-/* A member's part in reductions: reduce_internal.h. */
+/* A member's part in reductions: core/reduce/member.h. */
 struct zd_member_reduce;
 
-/* One rank of a group in this daemon; session NULL: no session is this rank. */
+/* A rank of a group in this daemon; session NULL: no session is this rank. */
 struct zd_member {
 	struct zd_group *group;
 	uint32_t rank; /* local, as everywhere in the core except in zd_world_rank() */
@@ -117,9 +117,9 @@ struct zd_group {
 	uint32_t attached;         /* members with a session */
 	uint32_t refs;             /* attached members, durable job, units' pending work (zd_group_ref) */
 	uint64_t generation;       /* counts the ranks lost since the group was first complete */
-	struct zd_lost lost[ZD_LOST_KEPT]; /* the last of these, each at its generation modulo ZD_LOST_KEPT */
+	struct zd_lost lost[ZD_LOST_KEPT]; /* the last lost ranks, each at its generation % ZD_LOST_KEPT */
 	bool torn;
-	/* all ranks have left for good: its name is free, it lives until its last operation ends */
+	/* all ranks have left: the group's name is free, and the object is kept for its last operation */
 	bool over;
 	bool shadow; /* durable: each shard has a shadow */
 	uint64_t device_mask;
@@ -146,55 +146,56 @@ struct zd_group {
 	UT_hash_handle hh; /* by id */
 };
 
-/* The rank's number in the world, which clients use. */
+/* Returns the rank's number in the world, which clients use. */
 static inline uint32_t zd_world_rank(const struct zd_member *member)
 {
 	return member->group->first_rank + member->rank;
 }
 
-/* The index of the rank's shards in their units. */
+/* Returns the index of the rank's shards in their units. */
 static inline uint32_t zd_shard_index(const struct zd_member *member)
 {
 	const struct zd_group *group = member->group;
 	return group->nshards == group->world_size ? zd_world_rank(member) : member->rank;
 }
 
-/* NULL if there is none, or it is CLOSING. */
+/* Finds the session; NULL if there is none, or it is CLOSING. */
 struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id);
 /* Stores the value into the session's daemon page, by the executor of the timeline's device. */
 void zd_session_signal(struct zd_engine *e, const struct zd_session *session, uint32_t timeline,
                        uint64_t value);
-/* An operation that signals the timeline has failed: aborts the timeline, which frees the streams that wait
- * for it, and marks the session POISONED. */
+/* Aborts a timeline after the failure of an operation that signals it. This frees the streams that wait for
+ * the timeline, and marks the session POISONED. */
 void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t timeline);
 int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name,
                           bool durable); /* finds or makes */
-/* NULL: the uid has none of that name. */
+/* Finds the uid's job of that name; NULL: none. */
 struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name);
 void zd_job_ref(struct zd_job *job);
 void zd_job_unref(struct zd_engine *e, struct zd_job *job);
 /* Finds the session's membership in the group: NOT_FOUND. */
 int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t group, struct zd_member **member,
                    struct zd_err *err) __attribute__((warn_unused_result));
-/* The rank that was lost last: why the group is FAILED. */
+/* Returns the rank that was lost last, which is why the group is FAILED. */
 static inline const struct zd_lost *zd_group_lost(const struct zd_group *group)
 {
 	return &group->lost[group->generation % ZD_LOST_KEPT];
 }
 
-/* 0 when the group is READY; otherwise PEER_LOST, ABORTED or STATE, with the text. */
+/* Returns 0 if the group is READY; otherwise PEER_LOST, ABORTED or STATE, with the text. */
 int zd_group_check(const struct zd_group *group, struct zd_err *err) __attribute__((warn_unused_result));
-/* PEER_LOST, which names the ranks lost since generation `since` of the group. */
+/* Returns PEER_LOST, with the ranks that were lost since generation `since` of the group. */
 int zd_group_tell(const struct zd_group *group, uint64_t since, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Returns the same error once after each loss, unless the member's session has been told. */
+/* Returns PEER_LOST once after each loss that the member's session has not been told of. */
 int zd_member_tell(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
-/* zd_group_check() and zd_member_tell(), for the begin of a request. */
+/* Combines zd_group_check() and zd_member_tell(), for the begin of a request. */
 int zd_member_enter(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
-/* zd_group_check(), and PEER_LOST while the rank has not been reset since its publishes were undone. */
+/* Like zd_group_check(), but also returns PEER_LOST while the rank has not been reset since its publishes
+ * were undone. */
 int zd_member_check(const struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
 void zd_group_ref(struct zd_group *group);
 void zd_group_unref(struct zd_engine *e, struct zd_group *group);
@@ -213,7 +214,7 @@ struct zd_engine {
 	bool strict_by_segment;
 	bool collectives;
 	char host[ZD_MAX_NAME_BYTES + 1];
-	struct zd_session *tearing_down; /* the lingering session that is ending just now; NULL: none */
+	struct zd_session *tearing_down; /* the lingering session that is being torn down; NULL: none */
 	uint32_t nlingering;             /* sessions that are CLOSING */
 	uint64_t now_ns, next_deadline_ns;
 	uint64_t next_id; /* of every object; ascending, never reused */
@@ -223,7 +224,7 @@ struct zd_engine {
 	bool settling;
 	struct zd_account account;
 	uint64_t nrequests, gathers, joined_gathers, fallback_gathers, gathered_bytes_total;
-	struct zd_reply reply;       /* scratch for the request that is being tried */
+	struct zd_reply reply;       /* scratch for the request that is being attempted */
 	struct zd_session *sessions; /* hashes by id */
 	struct zd_job *jobs;
 	struct zd_group *groups;

@@ -29,11 +29,11 @@ struct zd_op {
 /* Sets command->op and hands the command to the sink. `job`: NULL for a command of no job. */
 void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *command, zd_op_fn *done,
                   void *owner, uint64_t aux);
-/* Zeroes the location. */
+/* Submits a FILL that zeroes the location. */
 void zd_op_fill(struct zd_engine *e, struct zd_job *job, uint32_t device, struct zd_location where,
                 zd_op_fn *done, void *owner, uint64_t aux);
 
-/* INVALID or LIMIT for a bad count, timeline or value. */
+/* Checks the fences of a request. Errors: INVALID or LIMIT for an invalid count, timeline or value. */
 int zd_fences_check(const struct zd_fence_list *list, struct zd_err *err) __attribute__((warn_unused_result));
 /*
  * Watches those fences of the session's client page that have not passed. Returns true if an op was started

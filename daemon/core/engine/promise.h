@@ -34,12 +34,12 @@ struct zd_promise {
  * promise, and ends it with one of the two calls below. */
 struct zd_promise *zd_promise_new(struct zd_engine *e, struct zd_session *session,
                                   const struct zd_device *device, enum zd_promise_kind kind);
-/* The promised event has happened: the fence passes when all earlier ones of its kind have. The session's
- * list owns the promise from then on. A void promise is only freed. */
+/* Keeps the promise, when the promised event has happened: the fence passes when all earlier fences of its
+ * kind have passed. The session's list owns the promise from then on. A void promise is only freed. */
 void zd_promise_keep(struct zd_engine *e, struct zd_promise *promise);
-/* The promised event will never happen: aborts the timeline of its kind, which frees the streams that wait
- * for it, and marks the session POISONED. All promises of its kind are void afterwards. A void promise is
- * only freed. */
+/* Breaks the promise, when the promised event will never happen: aborts the timeline of its kind, which frees
+ * the streams that wait for it, and marks the session POISONED. All promises of its kind are void afterwards.
+ * A void promise is only freed. */
 void zd_promise_break(struct zd_engine *e, struct zd_promise *promise);
 /* Makes all promises of the session void, at its end. Their owners end them as before. */
 void zd_promises_void(struct zd_session *session);

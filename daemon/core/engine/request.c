@@ -102,7 +102,7 @@ static void dequeue(struct zd_engine *e, struct zd_request *req)
 	TAILQ_REMOVE(&req->device->queue, req, device_link);
 	if (req->wants_memory) {
 		req->device->memory_waiters--;
-		zd_dirty(e, req->device); /* the next request that waits for memory may go on */
+		zd_dirty(e, req->device); /* the next request that waits for memory may proceed */
 	}
 	/* A session's collective gathers have one order over all devices. */
 	if (zd_request_gathers(req) && req->member->group->cluster)

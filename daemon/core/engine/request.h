@@ -80,17 +80,17 @@ struct zd_request {
 	uint64_t serial; /* the engine's; the row id of a waiting gather in the table of buffers */
 	enum zd_request_kind kind;
 	bool queued;
-	uint64_t told;     /* its member's `told` when it began */
+	uint64_t told;     /* the member's `told` when the request began */
 	bool wants_memory; /* counted in device->memory_waiters */
 	/* ended by its session or deadline while ops were pending; freed with the last one */
 	bool cancelled;
 	bool answered; /* replied to before its end */
-	/* begin() is to be called again with these; owned. NULL: begin() has been done */
+	/* begin() will be called again with these arguments; owned. NULL: begin() has succeeded */
 	struct zd_args *args;
 	uint32_t pending_ops;
 	int failed;            /* status of an op or segment that failed; with failed_text */
 	char *failed_text;     /* owned; NULL: none */
-	uint32_t segment_wait; /* id of the segment it waits for */
+	uint32_t segment_wait; /* id of the segment that the request waits for */
 	uint64_t since_ns, deadline_ns;
 	struct zd_session *session;
 	struct zd_member *member; /* NULL where no group is involved */
@@ -104,7 +104,7 @@ struct zd_request {
 			struct zd_part **parts; /* owned */
 			uint32_t nparts;
 			bool ahead; /* UPDATE_BEGIN: a promise may be made */
-			/* made for it, and kept when no part has readers; NULL: none */
+			/* kept when no part has readers; NULL: none */
 			struct zd_promise *promise;
 		} publish; /* UPDATE_BEGIN, PUBLISH */
 		struct {
@@ -117,7 +117,7 @@ struct zd_request {
 		struct {
 			struct zd_part *part;
 			struct zd_allocation *source; /* the source of the load; NULL: another rank has it */
-			struct zd_load *load;         /* that it takes part in; NULL: not yet, or complete */
+			struct zd_load *load;         /* NULL: not begun, or complete */
 			bool complete;
 		} load; /* UNIT_LOAD */
 		struct {
@@ -163,7 +163,7 @@ struct zd_request {
 			unsigned char *bytes; /* owned */
 		} unique_ids;
 		struct {
-			uint64_t serial; /* it waits for segments with a retire_serial up to this */
+			uint64_t serial; /* the request waits for segments with a retire_serial up to this */
 			uint64_t freed_bytes;
 		} trim;
 		struct {
@@ -172,7 +172,7 @@ struct zd_request {
 			void *entry; /* struct zd_entry */
 			uint64_t serial;
 			uint64_t window; /* BACKWARD_END, STEP_BEGIN, REDUCE_WAIT: its number */
-			/* fills of the places that no sum has written have begun */
+			/* fills of the elements that no sum has written have begun */
 			bool zeroes;
 			bool scalars;               /* STEP_BEGIN: the result is stored for kernels */
 			bool ahead;                 /* the reply may come before the target may be read */
@@ -191,7 +191,7 @@ static inline bool zd_request_gathers(const struct zd_request *req)
 }
 
 /*
- * One row per kind of request. Each function may be NULL.
+ * The functions of a kind of request. Each may be NULL.
  *
  *   begin   checks the arguments and keeps what the request needs of them. Changes nothing if it returns an
  *           error, or ZD_WAIT: then it is called again at the next attempt. It may return ZD_WAIT for kinds
@@ -211,10 +211,10 @@ struct zd_request_type {
 #define REQUEST(KIND, name) extern const struct zd_request_type zd_req_##name;
 #include "core/requests.def"
 
-/* The request ends with this error at its next attempt. The first error counts. */
+/* Makes the request end with this error at its next attempt. The first error counts. */
 void zd_request_fail(struct zd_request *req, int status, const char *text);
-/* Called by attempt(): replies with success and e->reply. The request then runs on, without a deadline; its
- * end has no reply. */
+/* Replies with success and e->reply, from attempt(). The request then stays, without a deadline; its end
+ * sends no reply. */
 void zd_request_answer(struct zd_engine *e, struct zd_request *req);
 /* Op callback for requests: decrements pending_ops, records a failure, frees a cancelled request. The owner
  * is the request; increment pending_ops when submitting. */

@@ -37,8 +37,8 @@ bool zd_part_is_aliased(const struct zd_part *part)
 	       !session->strict && !session->poison;
 }
 
-/* A gather ahead of its version gets a buffer of its own: one of the version before is quarantined until its
- * readers end. */
+/* Returns the part's buffer, or makes one. A gather ahead of its version gets a new buffer: a buffer of the
+ * former version is quarantined until its readers end. */
 static struct zd_buffer *find_or_make(struct zd_engine *e, struct zd_part *part, bool early)
 {
 	if (part->buffer && early)
@@ -82,13 +82,14 @@ int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t versio
 	return 0;
 }
 
-/* A void promise is none: another one of its kind was broken, and a reset has freed the streams. */
+/* A void promise does not count: another promise of its kind was broken, and a reset has freed the
+ * streams. */
 bool zd_alias_is_promised(const struct zd_buffer *buffer)
 {
 	return buffer->promise && buffer->promise->session;
 }
 
-/* The buffer's transfer is over. Returns its promise. */
+/* Ends the buffer's transfer, and returns the buffer's promise. */
 static struct zd_promise *end_transfer(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_promise *promise = buffer->promise;

@@ -35,12 +35,12 @@ struct zd_buffer {
 	uint8_t state;
 	bool prefetched; /* no lease yet: a gather may join it, and other gathers may evict it */
 	bool charged;
-	bool stale;      /* its transfer failed, or a shard in it was dropped or undone: no gather joins it */
+	bool stale;      /* the transfer failed, or a shard in it was dropped or undone: no gather joins it */
 	bool own_left;   /* the transfer leaves the rank's own slice to its client */
 	bool own_copied; /* a reply has told a client to copy it */
-	bool deferred;   /* its transfer begins later than its reply, or has; deferred.h */
+	bool deferred;   /* the transfer begins, or began, after the reply; deferred.h */
 	bool aliased;    /* the buffer is the shard itself, without an extent; alias.c */
-	bool reading;    /* aliased: it counts among the part's readers */
+	bool reading;    /* aliased: the buffer counts among the part's readers */
 	bool fill_due;   /* of a poison session that has had a lease: filled before its memory is reused */
 	bool filling;    /* the fill is under way */
 	struct zd_unit *unit;
@@ -62,20 +62,21 @@ struct zd_buffer {
 	uint32_t leaving_pid; /* the process of that hold; 0: none */
 	uint32_t nfences;     /* daemon-page fences of its transfer */
 	struct zd_fence *fences;
-	struct zd_promise *promise; /* aliased: for the version, until the part is published; NULL: it is */
+	struct zd_promise *promise; /* aliased: that the part gets the version; NULL: the part has it */
 	struct {                    /* of collective gathers: plan_rail_gathers.c */
-		uint64_t ordinal;   /* its transfer is the Nth of the unit on its rank */
+		uint64_t ordinal;   /* N: the transfer is the Nth of the unit on its rank */
 		uint32_t waiting;   /* relays into it that were not run */
 		uint32_t expected;  /* relays out of it that were not run, also of ranks that are behind */
 		uint32_t running;   /* relays out of it */
-		bool exchanged;     /* its exchange is done */
+		bool exchanged;     /* the exchange of the transfer is done */
 		TAILQ_ENTRY(zd_buffer) taker_link, source_link;
 	} relay;
 	TAILQ_HEAD(, zd_lease) leases;
 	TAILQ_ENTRY(zd_buffer) device_link, deferred_link;
 };
 
-/* Operations are under way on its memory: its own, or those of its former buffer. */
+/* Whether operations are under way on the buffer's memory: the buffer's own, or those of its former
+ * buffer. */
 static inline bool zd_buffer_is_in_use(const struct zd_buffer *buffer)
 {
 	return buffer->plan.left > 0 || buffer->watches > 0 || buffer->former || buffer->filling;
@@ -84,11 +85,11 @@ static inline bool zd_buffer_is_in_use(const struct zd_buffer *buffer)
 /* Drops a buffer without leases: its bytes are uncharged at once, its block is freed when the last op has
  * ended. */
 void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer);
-/* Ends all leases and drops it. */
+/* Ends all leases of the buffer and drops the buffer. */
 void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer);
 /* Frees a slot without an occupant. */
 void zd_slot_free(struct zd_engine *e, struct zd_slot *slot);
-/* Writes the tags of its leases: "'plan', 'fallback'". */
+/* Writes the tags of the buffer's leases: "'plan', 'fallback'". */
 void zd_buffer_tags(const struct zd_buffer *buffer, char *out, size_t out_bytes);
 
 extern const struct zd_sm zd_sm_buffer;

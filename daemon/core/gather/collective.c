@@ -118,11 +118,11 @@ static const struct zd_member *find_follower(const struct zd_buffer *buffer)
 	return NULL;
 }
 
-/* A released buffer stays until the other ranks of its device have copied from it, and each of them needs as
- * much memory for its own copy. So a rank allocates no further buffer before the others have theirs. Then no
- * rank has more on the device, released or not, than its program holds at once somewhere; where that fits for
- * all ranks of the device, none of them waits for ever. Counting the memory that is left for the others would
- * not do, since other requests may take it meanwhile. */
+/* A released buffer stays until the other ranks of its device have copied from it, and each of these ranks
+ * needs as much memory for its own buffer. So a rank allocates no further buffer before the other ranks have
+ * theirs. No rank then has more memory on the device than its program holds at once. If the device has room
+ * for that on all ranks, no rank waits for ever. Counting the free memory would not prevent that, since other
+ * requests may allocate it first. */
 int zd_collective_check_followers(struct zd_request *req)
 {
 	const struct zd_buffer *buffer;

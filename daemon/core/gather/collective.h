@@ -14,7 +14,7 @@
 #include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"
 
-/* Of a part. */
+/* The collective gathers of a part. */
 struct zd_collective {
 	uint64_t begun; /* counts the transfers that the rank has begun */
 	/* Buffers that other local ranks have yet to copy from, by the ordinal of their transfer. */
@@ -42,8 +42,8 @@ void zd_collective_free(struct zd_collective *collective);
 
 /* A gather that begins a transfer waits for the session's earlier gathers. Returns 0 or ZD_WAIT. */
 int zd_collective_check_order(struct zd_request *req) __attribute__((warn_unused_result));
-/* It also waits before it takes memory, while other ranks on the device have yet to copy from buffers that
- * the session has released there. Returns 0 or ZD_WAIT. */
+/* The gather also waits before it takes memory, while other ranks on the device have yet to copy from buffers
+ * that the session has released there. Returns 0 or ZD_WAIT. */
 int zd_collective_check_followers(struct zd_request *req) __attribute__((warn_unused_result));
 /* Whether another rank on its device has begun a transfer of the unit that this rank has not begun. */
 bool zd_collective_follows(const struct zd_part *part);
@@ -64,7 +64,7 @@ void zd_collective_start(struct zd_group *group);
  * NULL: all. */
 void zd_relays_stop(struct zd_engine *e, struct zd_group *group, struct zd_member *member);
 
-/* The buffer's relays from that local rank that were not run. */
+/* Returns the number of relays into the buffer, from that local rank, that were not run. */
 uint32_t zd_relays_waiting(const struct zd_buffer *buffer, uint32_t rank);
 
 /* Assert the invariants of a part, a session, a group: collective_check.c */

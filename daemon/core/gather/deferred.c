@@ -18,7 +18,8 @@ bool zd_part_is_publishing_version(const struct zd_part *part, uint64_t version)
 	return part->state == ZD_PART_PUBLISHING && part->version + 1 == version;
 }
 
-/* The oldest, which is likely to be over first. The size is exact: a buffer is charged for its block. */
+/* Finds the oldest buffer, which is likely to be over first. The size must be equal, since a buffer is
+ * charged for its block. */
 struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t bytes)
 {
 	struct zd_buffer *buffer;
@@ -82,7 +83,7 @@ void zd_deferred_inherit(struct zd_engine *e, struct zd_buffer *former)
 	former->heir = NULL;
 	if (session)
 		zd_deferred_try(e, session);
-	zd_buffer_op_over(e, heir); /* if it was given up meanwhile, it waited for the former one alone */
+	zd_buffer_op_over(e, heir); /* an heir that was dropped has waited only for the former buffer */
 }
 
 void zd_deferred_published(struct zd_engine *e, struct zd_part *part)
@@ -193,7 +194,7 @@ static void check_signals(const struct zd_session *session)
 void zd_deferred_check(const struct zd_session *session)
 {
 	const struct zd_buffer *buffer = TAILQ_FIRST(&session->deferred);
-	if (buffer) /* else it would have begun */
+	if (buffer) /* otherwise its transfer would have begun */
 		zd_assert(buffer->former || !LIST_EMPTY(&buffer->awaits));
 	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
 		const struct zd_await *await;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * deferred.h - transfers that begin after their buffer's address was given out.
+ * deferred.h - transfers that begin after the reply with their buffer's address.
  *
  * A gather is answered although its copies cannot begin yet, as long as nothing that they wait for depends on
  * a call that a process has yet to make. They wait for two kinds of events:
@@ -23,7 +23,7 @@
 
 #include "core/gather/buffer.h"
 
-/* A buffer's transfer waits until the part is published. */
+/* A buffer's transfer that waits until the part is published. */
 struct zd_await {
 	struct zd_session *session; /* to which the transfer is promised */
 	struct zd_buffer *buffer;
@@ -40,13 +40,13 @@ bool zd_part_is_publishing_version(const struct zd_part *part, uint64_t version)
 /* The quarantined buffer whose block a new buffer of the request may take over; NULL: none. */
 struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t bytes);
 
-/* The buffer's transfer waits until the part is published. */
+/* Makes the buffer's transfer wait until the part is published. */
 void zd_deferred_await(struct zd_session *session, struct zd_buffer *buffer, struct zd_part *source);
 /* Starts the session's deferred transfers, in order, up to the first one that still has to wait. */
 void zd_deferred_try(struct zd_engine *e, struct zd_session *session);
 /* The former buffer has no operation left and is about to be freed: its heir waits no longer. */
 void zd_deferred_inherit(struct zd_engine *e, struct zd_buffer *former);
-/* The part has the version that was promised. */
+/* Reports that the part has the promised version to the transfers that wait for it. */
 void zd_deferred_published(struct zd_engine *e, struct zd_part *part);
 /* The publish has failed: breaks the promises that depend on it. */
 void zd_deferred_unpublished(struct zd_engine *e, struct zd_part *part);

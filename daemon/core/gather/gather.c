@@ -8,9 +8,9 @@
  * that want room are served in order of arrival; prefetches wait behind all of them, and prefetched buffers
  * are dropped when a gather needs their memory.
  *
- * A gather does not wait for work that ends by itself: a publish whose fences have not passed, or streams of
- * past leases in its slot or in a block of its size. It takes the place at once, and its copies are deferred
- * (deferred.h).
+ * A gather does not wait for work that ends without a further call of any process: a publish whose fences
+ * have not passed, or streams of past leases in its slot or in a block of its size. The gather then inherits
+ * the memory at once, and its copies are deferred (deferred.h).
  */
 #include <stdio.h>
 #include <string.h>
@@ -28,8 +28,8 @@
 
 /* ---- Versions ------------------------------------------------------------------------------------------ */
 
-/* For an update, or because nothing was published yet; what an update that was undone would publish will
- * never come. */
+/* Whether the part's next version is expected: the part is under update, or was never published. An update
+ * that was undone will publish nothing. */
 static bool part_open(const struct zd_part *part)
 {
 	if (zd_shadow_is_owed(part))
@@ -37,7 +37,8 @@ static bool part_open(const struct zd_part *part)
 	return part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part) || zd_part_is_unpublished(part);
 }
 
-/* Nobody will have the part's version: it is being written over, or was never there. */
+/* Whether no gather can get the part's version any more: an update overwrites it, or it was never
+ * published. */
 static bool version_is_lost(const struct zd_part *part)
 {
 	return zd_part_is_written(part) || zd_part_is_unpublished(part);
@@ -48,7 +49,8 @@ static bool part_registered(const struct zd_part *part)
 	return part->state == ZD_PART_IDLE || part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part);
 }
 
-/* The newest version that any rank has or is about to have; at least 1, since nobody publishes 0. */
+/* The newest version that any rank has or is about to have; at least 1, since version 0 is never
+ * published. */
 static uint64_t newest_version(const struct zd_unit *unit)
 {
 	uint64_t newest = 1;
@@ -60,8 +62,8 @@ static uint64_t newest_version(const struct zd_unit *unit)
 	return newest;
 }
 
-/* The version that a gather which names none waits for. In a group that spans daemons all ranks must come to
- * the same one: the last that this rank has published, or is about to. */
+/* Returns the version for a gather that names none. In a group that spans daemons all ranks must choose the
+ * same version: the last that this rank has published, or is about to publish. */
 static uint64_t default_version(const struct zd_part *part)
 {
 	return zd_max_u64(part->version + (part_open(part) ? 1 : 0), 1);
@@ -72,15 +74,15 @@ uint64_t zd_gather_version(const struct zd_part *part)
 	return zd_gathers_are_collective(part->unit->group) ? default_version(part) : 0;
 }
 
-/* May the rank's client copy its own slice into the copy: the shard has that version, and nobody writes
- * it. */
+/* Whether the rank's client may copy its own slice into the buffer: the shard has the buffer's version, and
+ * is not under update. */
 static bool own_readable(const struct zd_buffer *buffer)
 {
 	const struct zd_part *part = buffer->part;
 	return part->version == buffer->version && !zd_part_is_written(part) && !zd_shadow_is_owed(part);
 }
 
-/* Is the copy one that the gather can join? */
+/* Whether the gather can join the buffer. */
 static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *req)
 {
 	uint64_t want = req->u.gather.version;
@@ -93,15 +95,15 @@ static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *
 	return want ? buffer->version == want : buffer->version >= req->u.gather.part->version;
 }
 
-/* An update that is about to begin waits for collective gathers, of which other daemons' ranks have begun
- * theirs. */
+/* Whether the version may still be gathered although an update is about to begin: the update waits for
+ * collective gathers, which ranks of other daemons may have begun. */
 static bool still_given(const struct zd_part *part, uint64_t want)
 {
 	return zd_gathers_are_collective(part->unit->group) && part->state == ZD_PART_UPDATE_WAIT &&
 	       part->version == want && !zd_part_is_unpublished(part);
 }
 
-/* 0 when every shard is idle at `want`. */
+/* Returns 0 if every shard is idle at `want`. */
 static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint64_t want, struct zd_err *err)
 {
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
@@ -136,7 +138,7 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 
 /* ---- Room ---------------------------------------------------------------------------------------------- */
 
-/* Takes back the oldest copy that was prefetched and that nobody asked for since. */
+/* Evicts the oldest prefetched buffer that no gather has joined. Returns false if there is none. */
 static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
 {
 	struct zd_buffer *buffer;
@@ -150,7 +152,7 @@ static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
 	return false;
 }
 
-/* The wait of a gather that wants room; those behind it have to wait as well. */
+/* Makes a gather wait for memory. Later gathers have to wait as well. */
 static int wait_for_room(struct zd_request *req, enum zd_wait_kind kind, uint64_t a, uint64_t b)
 {
 	if (!req->u.gather.prefetch)
@@ -175,7 +177,7 @@ static int budget_check(struct zd_engine *e, struct zd_request *req, uint64_t by
 	return 0;
 }
 
-/* It is there, or a segment is on its way. */
+/* Whether a block was allocated, or a segment is being created or retired for it. */
 static bool place_comes(const struct zd_request *req, int status)
 {
 	return status == 0 ||
@@ -187,8 +189,9 @@ static enum zd_purpose block_purpose(const struct zd_engine *e, const struct zd_
 	return session->strict && e->strict_by_segment ? ZD_PURPOSE_STRICT : ZD_PURPOSE_GATHERS;
 }
 
-/* The pool has no block by itself. Empty segments of others make room, but not while blocks that are large
- * enough will come back and nobody is held up: else gathers and buckets would take turns with them. */
+/* Makes room when the pool has no block: retires empty segments of other purposes and jobs. Does not do so
+ * while blocks that are large enough will be freed, or for a prefetch; otherwise gathers and buckets would
+ * retire each other's segments alternately. */
 static int room_find(struct zd_engine *e, struct zd_request *req, uint64_t bytes, int status)
 {
 	const struct zd_job *job = req->member->group->job;
@@ -206,8 +209,8 @@ static int room_find(struct zd_engine *e, struct zd_request *req, uint64_t bytes
 	return status;
 }
 
-/* Where no block is free, one of the session's that is still in use and that nobody holds: the copies begin
- * when it is not any more. It costs no memory, so it comes before a new segment. */
+/* If no block is free, returns a quarantined buffer of the session: the copies begin when the buffer's
+ * operations have ended. Its block costs no memory, so it is preferred to a new segment. */
 static struct zd_buffer *find_former(const struct zd_engine *e, const struct zd_request *req, uint64_t bytes)
 {
 	struct zd_buffer *former = zd_deferred_find_former(req, bytes);
@@ -217,7 +220,7 @@ static struct zd_buffer *find_former(const struct zd_engine *e, const struct zd_
 	return former;
 }
 
-/* Where a copy that the gather makes is to be. */
+/* Returns the slot for a buffer that the gather makes. */
 static uint32_t gather_slot(const struct zd_request *req)
 {
 	return req->u.gather.no_slot ? ZEROD_NO_SLOT : req->u.gather.part->slot;
@@ -249,7 +252,8 @@ static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t byte
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
-/* The rank's block, unless a larger unit was put into the slot since, and nobody uses the block. */
+/* Finds the rank's slot. Retires a slot whose block is too small for the unit, unless the slot's occupant is
+ * leased or persistent. */
 static struct zd_slot *slot_find(struct zd_engine *e, const struct zd_request *req, uint32_t number)
 {
 	uint64_t bytes = zd_unit_padded_bytes(req->u.gather.part->unit);
@@ -294,8 +298,8 @@ static int slot_place(struct zd_engine *e, struct zd_request *req, uint32_t numb
 	return 0;
 }
 
-/* Makes the slot free for this unit, but for *former, whose work is not over; waits until it is, or says who
- * holds it. */
+/* Removes the slot's occupant, if its leases have ended. Its operations may continue: then it is returned in
+ * *former, or the gather waits. SLOT_CONFLICT names an occupant that has leases. */
 static int slot_vacate(struct zd_engine *e, struct zd_request *req, struct zd_slot *slot,
                        struct zd_buffer **former, struct zd_err *err)
 {
@@ -398,7 +402,7 @@ static void gather_cancel(struct zd_engine *e, struct zd_request *req)
 	gather_end(req);
 }
 
-/* A gather belongs to the generation that its session knew of when it asked. */
+/* Rejects a gather whose session had not been told of the group's last loss when it sent the request. */
 static int generation_check(const struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_group *group = req->member->group;
@@ -421,7 +425,8 @@ static int gather_check(struct zd_request *req, struct zd_err *err)
 	return 0;
 }
 
-/* A rank described the unit differently, which other daemons' ranks do not know. */
+/* Rejects gathers of a unit that a rank has described differently. Ranks of other daemons do not know of
+ * that. */
 static int description_check(const struct zd_unit *unit, struct zd_err *err)
 {
 	return unit->mismatch ? zd_err_set(err, ZEROD_E_MISMATCH, "%s", unit->mismatch) : 0;
@@ -469,8 +474,9 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	return 0;
 }
 
-/* Others were first and want room. But what they wait for may be a copy that is kept for this rank to take
- * from, so one that is to take is not behind them. */
+/* Whether the gather may allocate memory now, although earlier gathers wait for memory. Such a gather may
+ * wait for a buffer that is kept until this rank has copied from it, so a rank that follows is served
+ * first. */
 static bool has_turn(const struct zd_request *req)
 {
 	const struct zd_device *device = req->device;
@@ -479,7 +485,7 @@ static bool has_turn(const struct zd_request *req)
 	return zd_collective_follows(req->u.gather.part);
 }
 
-/* Room for a new copy, and the copy. */
+/* Finds memory for a new buffer, and makes the buffer. */
 static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out,
                         struct zd_err *err)
 {
@@ -517,7 +523,7 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	return 0;
 }
 
-/* A copy in the place of one that is still in use. */
+/* Makes a buffer in the memory of one that is still in use. */
 static struct zd_buffer *replace(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_part *part = buffer->part;
@@ -531,7 +537,7 @@ static struct zd_buffer *replace(struct zd_engine *e, struct zd_buffer *buffer)
 	return copy;
 }
 
-/* The copy that is there has another version than the wanted one. */
+/* Refreshes a buffer that has another version than the wanted one. */
 static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
                           uint64_t version, struct zd_buffer **out)
 {
@@ -552,7 +558,7 @@ static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-/* The copy that is there, or a transfer into one. */
+/* Joins the part's buffer, or begins a transfer into one. */
 static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out,
                                  struct zd_err *err)
 {
@@ -567,7 +573,7 @@ static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, st
 	if (zd_part_is_aliased(part))
 		return zd_alias_gather(e, req, want, out);
 	if (buffer && buffer->prefetched) {
-		zd_buffer_drop(e, buffer); /* nobody saw the former version */
+		zd_buffer_drop(e, buffer); /* no lease was on the former version */
 		buffer = NULL;
 	}
 	if (!buffer)
@@ -620,7 +626,7 @@ static int gather_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 {
 	int status = gather_try(e, req, err);
 	if (status != ZD_WAIT)
-		gather_end(req); /* what it took for as long as it lasts */
+		gather_end(req); /* releases what the request holds while it waits */
 	return status;
 }
 

@@ -5,71 +5,74 @@
 
 #include "core/gather/buffer.h"
 
-/* Is it a tag that a client may name. */
+/* Checks that a client may use the tag. Errors: INVALID. */
 int zd_tag_check(const char *tag, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* Bytes that a gathered buffer (or slot) of so many padded bytes takes: in a strict session, whole pages or
- * segments. */
+/* Returns the bytes that a gathered buffer or slot of this padded size occupies: in a strict session, whole
+ * pages or segments. */
 static inline uint64_t zd_gathered_bytes(const struct zd_session *session, const struct zd_device *device,
                                          uint64_t padded_bytes)
 {
 	return session->strict ? zd_align_up(padded_bytes, device->strict_align_bytes) : padded_bytes;
 }
 
-/* The part's new gathered buffer, charged, INFLIGHT without transfers. `extent` moves to the buffer, or is
- * the part of the slot that the unit needs; NULL: the buffer is aliased. `former` (NULL: none) is the
- * quarantined buffer that is still in use there. */
+/* Makes the part's gathered buffer, charged, INFLIGHT without transfers. `extent` moves to the buffer, or is
+ * the part of the slot that the unit needs; NULL: the buffer is aliased. `former` is the quarantined buffer
+ * that still uses the memory; NULL: none. */
 struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struct zd_slot *slot,
                                 const struct zd_extent *extent, struct zd_buffer *former);
-/* An operation on the buffer is over: frees one that is quarantined and has no other. */
+/* Called when an operation on the buffer is over: frees a quarantined buffer with its last operation. */
 void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer);
 
-/* Is the shard all there is to gather, and may it be given out: alias.c. */
+/* Whether the part's gathered buffer is the shard itself: the shard is the whole unit, and the session may
+ * read it in place (alias.c). */
 bool zd_part_is_aliased(const struct zd_part *part);
-/* Of the request's part, the aliased buffer at `version`, which is the shard's, or is being published; made
- * if there is none. As an attempt. */
+/* Returns in *out the aliased buffer of the request's part, which is made if there is none. `version` is the
+ * shard's, or is being published. 0 or ZD_WAIT. */
 int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out)
         __attribute__((warn_unused_result));
-/* Has the buffer a version that is still being published, and that its session may rely on. */
+/* Whether the buffer's version is still being published, and was promised to its session. */
 bool zd_alias_is_promised(const struct zd_buffer *buffer);
-/* The part has the version that was promised with the buffer; it never will have it. The buffer may be gone
- * then. */
+/* Called when the part has the version that was promised with the buffer, or never will have it. Both may
+ * free the buffer. */
 void zd_alias_published(struct zd_engine *e, struct zd_buffer *buffer);
 void zd_alias_unpublished(struct zd_engine *e, struct zd_buffer *buffer);
-/* A lease begins on the buffer. Does nothing unless it is aliased, nor before its version is published. */
+/* Called when a lease on the buffer begins: adds an aliased buffer to the part's readers. Does nothing before
+ * the buffer's version is published. */
 void zd_alias_read(struct zd_buffer *buffer);
-/* The buffer's last lease or watch may be over. Does nothing unless it is aliased. May free the part. */
+/* Called when a lease or watch of the buffer has ended: removes an aliased buffer from the part's readers
+ * after the last one. May free the part. */
 void zd_alias_read_done(struct zd_engine *e, struct zd_buffer *buffer);
-/* Bytes of the part's gathered buffer: none if it is aliased. */
+/* Returns the bytes of the part's gathered buffer; 0 if the buffer is aliased. */
 uint64_t zd_part_gathered_bytes(const struct zd_part *part);
-/* Its bytes. */
+/* Returns the location of the buffer's bytes. */
 struct zd_location zd_buffer_location(const struct zd_buffer *buffer);
 
-/* The version that a gather which names none is for, as of when it was asked for; 0: the newest there is when
- * its turn comes. */
+/* Returns the version for a gather that names none, as of its request; 0: the newest version at the time of
+ * its attempt. */
 uint64_t zd_gather_version(const struct zd_part *part);
-/* For req->u.gather: joins the part's copy, refreshes it, or finds room for it; the caller takes a lease on
- * it at once. As an attempt: ZD_WAIT, or an error with nothing left behind. */
+/* Finds the buffer for req->u.gather: joins the part's buffer, refreshes it, or makes a new one. The caller
+ * adds a lease at once. Returns 0, ZD_WAIT, or an error with nothing left behind. */
 int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Is the part one that the request, which waits, is to gather still; *version: which of it. */
+/* Whether the waiting request has yet to gather the part; *version: the version that it wants. */
 bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, uint64_t *version);
 
 struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag);
 struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag, uint32_t uses);
-/* One use less. Returns true if that ended the lease; the buffer may be gone then. */
+/* Removes one use of the lease. Returns true if that has ended the lease; the buffer may be freed then. */
 bool zd_lease_release(struct zd_engine *e, struct zd_buffer *buffer, struct zd_lease *lease,
                       const struct zd_fence_list *fences);
-/* Ends it, whatever uses are left; the buffer may be gone then. */
+/* Ends the lease with all its uses. The buffer may be freed. */
 void zd_lease_end(struct zd_engine *e, struct zd_lease *lease);
-/* Fences of a lease that ends are awaited elsewhere: the block is not free before the matching
+/* Adds a watch of the fences of an ended lease: the block is not freed before the matching
  * zd_buffer_unwatch(). */
 void zd_buffer_watch(struct zd_buffer *buffer);
 void zd_buffer_unwatch(struct zd_engine *e, struct zd_buffer *buffer);
 
-/* prefetch.c. Counts in each segment the bytes of prefetched buffers that can be dropped; drops those of one
- * segment. */
+/* Count the bytes of prefetched buffers that can be dropped, in each segment of the device, and drop those of
+ * one segment (prefetch.c). */
 void zd_prefetches_count(struct zd_device *device);
 void zd_prefetches_drop(struct zd_engine *e, struct zd_segment *segment);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * load.c - what one rank has read, on the shards of all ranks.
+ * load.c - loads of units: copies an allocation of one rank into the shards of all ranks.
  *
  * Every rank of the group sends unit_load for a unit under update; exactly one names an allocation of its
  * session with the unit's elements. When all ranks have sent it and the writers of the allocation have
@@ -9,11 +9,11 @@
  *
  * A part is LOADING from its rank's request until the load is over for that rank, so it can be neither
  * published nor unregistered meanwhile. Copies count as `readers` of the shard, which therefore outlives a
- * rank that goes. From the first copy on requests have no deadline: copies end by themselves, and no caller
- * may go on while they write its shard.
+ * rank that leaves. From the first copy on requests have no deadline: the copies always end, and no caller
+ * may continue while they write its shard.
  *
- * The request owns the allocation: it is dropped when the request ends, whatever the answer, and its memory
- * is free when its writers and the copies have ended.
+ * The request owns the allocation, which is dropped when the request ends, with any status. The memory is
+ * freed when the allocation's writers and the copies have ended.
  */
 #include "core/gather/gather.h"
 #include "core/gather/load.h"
@@ -25,9 +25,9 @@
 
 struct zd_load {
 	struct zd_unit *unit;         /* with a reference */
-	uint32_t nrequests;           /* that are in `requests` */
-	struct zd_request **requests; /* by rank; NULL: it has not called, or has gone; owned */
-	bool *called;                 /* by rank: has it taken part, if only until its deadline; owned */
+	uint32_t nrequests;           /* number of requests in `requests` */
+	struct zd_request **requests; /* by rank; NULL: the rank has not called, or has left; owned */
+	bool *called; /* by rank: the rank has called, even if its deadline has passed; owned */
 	struct zd_allocation *source; /* while copying */
 	uint32_t ops;                 /* copies that have not ended */
 	struct zd_err failure;        /* the first one's; status 0: none */
@@ -134,7 +134,7 @@ static void load_end(struct zd_engine *e, struct zd_load *load, int status, cons
 	load_free(e, load);
 }
 
-/* Of all ranks exactly one has data. */
+/* Checks that exactly one of the ranks has data. */
 static int load_find_source(const struct zd_load *load, struct zd_request **found, struct zd_err *err)
 {
 	const struct zd_unit *unit = load->unit;
@@ -256,7 +256,7 @@ static void load_finish(struct zd_engine *e, struct zd_request *req)
 	source_drop(e, req->u.load.source);
 }
 
-/* The others go on waiting for this rank, until their deadlines or the group's failure. */
+/* The other ranks' requests wait for this rank, until their deadlines or the group's failure. */
 static void load_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_load *load = req->u.load.load;
@@ -325,7 +325,7 @@ static uint32_t first_missing(const struct zd_load *load)
 	return rank;
 }
 
-/* The request takes part in the load. Begins the copies when all is there. */
+/* Adds the request to the load, and begins the copies when all ranks have called. */
 static int load_advance(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_load *load = req->u.load.load;

@@ -5,7 +5,7 @@
 
 #include "core/gather/unit.h"
 
-/* For zd_engine_check(). */
+/* Asserts the invariants of the unit's load, for zd_engine_check(). */
 void zd_load_check(const struct zd_unit *unit);
 
 #endif

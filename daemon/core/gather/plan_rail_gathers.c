@@ -3,9 +3,9 @@
  * plan_rail_gathers.c - the planner of gathers over several daemons, and of gathers by exchanges alone.
  *
  * An EXCHANGE on the rank's rail brings the shards of the ranks with its place in the other daemons, straight
- * into the buffer. The shards of this daemon's ranks are copied (plan_copies.c). What the rails of the other
- * local ranks bring is relayed: copied from those ranks' buffers, the Nth transfer of a unit from the Nth
- * (collective.h). Where all ranks are on one rail, its exchange brings everything.
+ * into the buffer. The shards of this daemon's ranks are copied (plan_copies.c). Shards that other local
+ * ranks receive over their rails are relayed: copied from these ranks' buffers, the Nth transfer of a unit
+ * from the Nth (collective.h). Where all ranks are on one rail, its exchange brings everything.
  *
  *   COPY of each local shard      EXCHANGE      RELAY from each other local rank, of each other node's shard
  *
@@ -255,7 +255,7 @@ static uint32_t max_steps(const struct zd_group *group)
 	return exchanges_all(group) ? 1 : local + 1 + (local - 1) * (group->cluster->nranks - 1);
 }
 
-/* One relay for each other local rank and each other node, in the order of nodes. */
+/* Adds a relay for each other local rank and each other node, in the order of nodes. */
 static void add_relays(struct zd_session *session, struct zd_buffer *buffer)
 {
 	const struct zd_group *group = buffer->unit->group;

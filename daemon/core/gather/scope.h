@@ -40,7 +40,7 @@ int zd_scope_new(struct zd_engine *e, struct zd_member *member, bool context, ui
 /* Finds a scope of the session that has not ended: NOT_FOUND. */
 int zd_scope_find(struct zd_engine *e, const struct zd_session *session, uint64_t id, struct zd_scope **out,
                   struct zd_err *err) __attribute__((warn_unused_result));
-/* A reference of a waiting request: keeps the object allocated, not the scope open. */
+/* Add and drop a waiting request's reference, which keeps the object allocated, but not the scope open. */
 void zd_scope_ref(struct zd_scope *scope);
 void zd_scope_unref(struct zd_scope *scope);
 /* Adds the scope's lease on the buffer unless it has one; returns whether it was added. */

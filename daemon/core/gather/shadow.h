@@ -5,14 +5,14 @@
 
 #include "core/gather/unit.h"
 
-/* The bytes of a rank's shard, with its shadow. */
+/* Returns the bytes of a rank's shard with its shadow, if it has one. */
 static inline uint64_t zd_unit_part_bytes(const struct zd_unit *unit)
 {
 	return zd_unit_shard_bytes(unit) * (unit->group->shadow ? 2 : 1);
 }
 
-/* Other daemons may have made the commit that this daemon has voted for. Shards and shadows are kept until
- * the daemons connect again. */
+/* Whether other daemons may have made a commit that this daemon has voted for. Shards and shadows are then
+ * kept until the daemons connect again. */
 static inline bool zd_group_in_doubt(const struct zd_group *group)
 {
 	return group->voted_step != 0 && group->state != ZD_GROUP_READY;
@@ -27,7 +27,7 @@ enum zd_shadow_state {
 	ZD_SHADOW_RESTORING, /* shadow -> shard under way */
 };
 
-/* The shard does not hold the content of its version yet. */
+/* Whether the shard has yet to be restored to the content of its version. */
 static inline bool zd_shadow_is_owed(const struct zd_part *part)
 {
 	return part->shadow == ZD_SHADOW_DUE || part->shadow == ZD_SHADOW_RESTORING;
@@ -36,25 +36,27 @@ static inline bool zd_shadow_is_owed(const struct zd_part *part)
 /* Saves the last commit before the shard is written, unless that has been done. The copy counts as a
  * reader. */
 void zd_shadow_save(struct zd_engine *e, struct zd_part *part);
-/* The shard's content becomes the last commit. Called before part->committed is set. */
+/* Makes the shard's content the last commit. Called before part->committed is set. */
 void zd_shadow_commit(struct zd_part *part);
-/* A rank is lost: undoes everything that the group has written since its last commit, on all ranks. */
+/* Undoes, after the loss of a rank, all that ranks of the group have written since its last commit. */
 void zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group);
-/* The rank's session is reset, so its streams do not write any more: ends its updates that were undone. */
+/* Ends the updates of the rank that were undone. Called when its session is reset, so that its streams do not
+ * write any more. */
 void zd_shadow_accept(struct zd_engine *e, struct zd_member *member);
-/* A part of the rank that is still to be restored; NULL: none. */
+/* Finds a part of the rank that is still to be restored; NULL: none. */
 const struct zd_part *zd_shadow_find_owed(const struct zd_engine *e, const struct zd_member *member);
-/* Restores the shard if that is DUE and it is neither written nor read. Called whenever a writer or reader
- * ends. */
+/* Restores the shard if the restore is DUE and the shard is neither written nor read. Called whenever a
+ * writer or reader ends. */
 void zd_shadow_try(struct zd_engine *e, struct zd_part *part);
-/* The error for an update that was undone: PEER_LOST, or the reason why the group is ABORTED. */
+/* Returns the error for an update that was undone: PEER_LOST, or the reason why the group is ABORTED. */
 int zd_shadow_undone(const struct zd_part *part, struct zd_err *err) __attribute__((warn_unused_result));
-/* For zd_engine_check(). */
+/* Asserts the invariants of the part's shadow, for zd_engine_check(). */
 void zd_shadow_check(const struct zd_engine *e, const struct zd_part *part);
 
 extern const struct zd_sm zd_sm_shadow;
 
-/* The daemons meet, and all are at `step` or in doubt about it: so is the group now, if it was in doubt. */
+/* Resolves a commit in doubt when the daemons connect: all are at `step` or in doubt about it, so the group
+ * is at that step now. */
 void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn);
 
 #endif

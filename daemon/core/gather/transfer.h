@@ -2,9 +2,9 @@
 /*
  * transfer.h - transfers: the plans that fill gathered buffers, and their planners.
  *
- * A transfer fills one buffer with one version of its unit. transfer.c owns it: it has the plan built, starts
- * the plan, and tells the buffer when each step is over. The planner of the group decides which steps there
- * are, and what each of them signals:
+ * A transfer fills one buffer with one version of its unit. transfer.c owns the transfer: it has the plan
+ * built, starts the plan, and updates the buffer when each step is over. The planner of the group decides
+ * which steps the plan has, and which timeline each step signals:
  *
  *   zd_plan_copies         plan_copies.c        a copy of each shard; all of them are in this daemon
  *   zd_plan_rail_gathers   plan_rail_gathers.c  shards of other daemons are exchanged over rails
@@ -19,8 +19,8 @@
 enum zd_transfer_step {
 	ZD_TRANSFER_COPY,     /* a shard of this daemon into the buffer */
 	ZD_TRANSFER_EXCHANGE, /* of the rank's shard with the ranks of its rail */
-	ZD_TRANSFER_RELAY,    /* COPY from another local rank's buffer of what its exchange has brought */
-	ZD_TRANSFER_PUBLISH,  /* no command: the buffer is an aliased shard, which gets the version */
+	ZD_TRANSFER_RELAY, /* COPY of shards that another local rank has received, from that rank's buffer */
+	ZD_TRANSFER_PUBLISH, /* no command: the buffer is an aliased shard, which gets the version */
 	ZD_TRANSFER_NSTEPS
 };
 
@@ -32,12 +32,12 @@ struct zd_gather_planner {
 	 * exactly one step for each local rank, and that step reads that rank's shard: deferred.c ends each
 	 * step's reading of a shard, or its wait for that shard's publish, by the step's `source`. */
 	void (*build)(struct zd_engine *e, struct zd_buffer *buffer);
-	/* The plan has been started. */
+	/* Called when the plan has been started. */
 	void (*started)(struct zd_engine *e, struct zd_buffer *buffer);
-	/* A step has failed. */
+	/* Called when a step has failed. */
 	void (*failed)(struct zd_engine *e, struct zd_buffer *buffer, const struct zd_plan_step *step,
 	               int status, const char *error);
-	/* A step is over, with whatever status. */
+	/* Called when a step is over, with any status. */
 	void (*step_over)(struct zd_engine *e, struct zd_buffer *buffer);
 };
 
@@ -45,8 +45,8 @@ extern const struct zd_gather_planner zd_plan_copies, zd_plan_rail_gathers;
 /* The planner of the group's gathers. */
 const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *group);
 
-/* Fills the buffer with `version`. All shards are idle and have it, and nothing reads or writes the buffer;
- * or the transfer is deferred until that is so. */
+/* Fills the buffer with `version`, which all shards have and are idle, while nothing reads or writes the
+ * buffer. Otherwise the transfer is deferred until both are true. */
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version);
 /* Plans the publish of an aliased buffer: one step, which zd_plan_satisfy() completes. */
 void zd_buffer_plan_publish(struct zd_buffer *buffer);
@@ -54,11 +54,12 @@ void zd_buffer_plan_publish(struct zd_buffer *buffer);
 /* Frees the steps and fences of a transfer that is over, or that will not begin. */
 void zd_transfer_forget(struct zd_buffer *buffer);
 
-/* For planners. Adds a step that depends on `waits` events, and signals the next value of that timeline. */
+/* Adds a step, for planners. The step depends on `step.waits` events, and signals the next value of the
+ * timeline. */
 void zd_transfer_add(struct zd_buffer *buffer, struct zd_plan_step step, uint32_t timeline);
-/* plan_copies.c: adds a copy of each local shard but one that is left to the client. */
+/* Adds a copy of each local shard, except for a shard that is left to the client (plan_copies.c). */
 void zd_transfer_add_copies(struct zd_buffer *buffer);
-/* The device that has the part's shard, and copies it. */
+/* Returns the device that has the part's shard, and copies it. */
 static inline uint32_t zd_part_device(const struct zd_part *part)
 {
 	return part->shard.segment->device->index;

@@ -24,7 +24,8 @@ enum zd_part_state {
 	ZD_PART_DYING,      /* freed when the last reader ends */
 };
 
-/* One rank's part of a unit: its shard and its gathered buffer. There may be 10^5 of them: keep it small. */
+/* A rank's part of a unit: its shard and its gathered buffer. There may be 10^5 parts: keep the struct
+ * small. */
 struct zd_part {
 	struct zd_unit *unit;
 	struct zd_extent shard;   /* followed by its shadow */
@@ -35,7 +36,7 @@ struct zd_part {
 	uint64_t committed; /* version at the last commit */
 	uint32_t rank;
 	uint32_t readers; /* copies that read the shard, its fill, aliased buffers that are read, and holds */
-	uint32_t slot;    /* that it is gathered into; only while it is registered */
+	uint32_t slot;    /* the slot that the part is gathered into; only while it is registered */
 	uint32_t users;   /* waiting requests and reductions that refer to it: prevent an unregister */
 	uint32_t target_accesses; /* by the rank's streams, of its place in the target; lent_target.c */
 	uint8_t state;
@@ -43,13 +44,13 @@ struct zd_part {
 	bool early; /* an update was granted ahead of its readers' end: neither publish nor load proceeds */
 	bool persistent;
 	bool target_lent;         /* the rank's streams may access its place in the target; lent_target.c */
-	bool frozen;              /* as its unit, unless its rank has changed it */
-	struct zd_scope *context; /* the user context that it is in; NULL: none */
+	bool frozen;              /* as the unit's, unless the rank has changed the part's */
+	struct zd_scope *context; /* the user context that the part is in; NULL: none */
 	LIST_HEAD(, zd_await) awaits; /* PUBLISHING: transfers that wait for the new version; deferred.h */
 	struct zd_collective *collective; /* collective.h; NULL where gathers are not collective */
 };
 
-/* Elements of a view, which has been checked. */
+/* Returns the number of elements of a view that has been checked. */
 static inline uint64_t zd_view_numel(const struct zd_view_args *view)
 {
 	uint64_t numel = 1;
@@ -72,13 +73,13 @@ struct zd_unit {
 	uint32_t first_rank;        /* the rank that described it */
 	uint32_t refs;              /* parts not ABSENT, buffers, reductions, registrations */
 	uint32_t registrations;     /* registrations that have not ended */
-	bool is_former;             /* it is in the group's table `former` */
+	bool is_former;             /* the unit is in the group's table `former` */
 	char *mismatch; /* a rank described it differently: both descriptions, until that rank agrees */
 	uint32_t mismatch_rank;
 	uint64_t target_offset_numel;
 	struct zd_load *load;   /* in progress; NULL: none; load.c */
-	bool targeted;          /* it has its place in the flat target */
-	bool laid_out;          /* a part of it has had a shard */
+	bool targeted;          /* the unit has its place in the flat target */
+	bool laid_out;          /* a part of the unit has had a shard */
 	struct zd_part *parts;  /* local_world_size */
 	UT_hash_handle hh;      /* by id */
 	UT_hash_handle hh_name; /* in the group */
@@ -94,13 +95,13 @@ static inline uint64_t zd_unit_padded_bytes(const struct zd_unit *unit)
 	return unit->group->nshards * zd_unit_shard_bytes(unit);
 }
 
-/* The unit's elements in a rank's target. */
+/* Returns the number of the unit's elements in a rank's target. */
 static inline uint64_t zd_unit_target_numel(const struct zd_unit *unit)
 {
 	return unit->shard_numel * (unit->all_reduce ? unit->group->nshards : 1);
 }
 
-/* The rank's shard alone. */
+/* Returns the location of the rank's shard, without the shadow. */
 static inline struct zd_location zd_part_location(const struct zd_part *part)
 {
 	struct zd_location location = zd_extent_location(&part->shard);
@@ -108,33 +109,33 @@ static inline struct zd_location zd_part_location(const struct zd_part *part)
 	return location;
 }
 
-/* The rank has no shard, or one that only transfers under way still use. */
+/* Whether the rank has no shard, or only transfers under way still use the shard. */
 static inline bool zd_part_is_gone(const struct zd_part *part)
 {
 	return part->state == ZD_PART_ABSENT || part->state == ZD_PART_DYING;
 }
 
-/* Its rank has registered the part, or is doing so. A shard that is still read, or kept, is not
- * registered. */
+/* Whether the rank has registered the part, or is registering it. A shard that is only still read, or kept
+ * for a durable job, is not registered. */
 static inline bool zd_part_is_registered(const struct zd_part *part)
 {
 	return !zd_part_is_gone(part) && part->state != ZD_PART_DETACHED;
 }
 
-/* An update of the shard has been granted and not ended. */
+/* Whether an update of the shard was granted and has not ended. */
 static inline bool zd_part_is_written(const struct zd_part *part)
 {
 	return part->state == ZD_PART_UPDATING || part->state == ZD_PART_LOADING ||
 	       part->state == ZD_PART_PUBLISHING;
 }
 
-/* The shard has not been published since its registration. */
+/* Whether the shard has not been published since its registration. */
 static inline bool zd_part_is_unpublished(const struct zd_part *part)
 {
 	return part->version == part->first;
 }
 
-/* Real elements of its shard. */
+/* Returns the number of elements of the shard without padding. */
 uint64_t zd_part_true_numel(const struct zd_part *part);
 static inline struct zd_member *zd_part_member(const struct zd_part *part)
 {
@@ -144,9 +145,9 @@ static inline struct zd_member *zd_part_member(const struct zd_part *part)
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t unit, struct zd_part **part,
                  struct zd_err *err) __attribute__((warn_unused_result));
 void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit);
-/* No rank has registered the unit or is about to: it may be described differently. */
+/* Whether no rank has registered the unit or is about to. The next rank may then describe it differently. */
 bool zd_unit_is_left(const struct zd_unit *unit);
-/* One reader less. After the last one a waiting update proceeds, or a DYING part is freed. */
+/* Removes a reader of the part. After the last reader a waiting update proceeds, or a DYING part is freed. */
 void zd_part_reader_done(struct zd_engine *e, struct zd_part *part);
 /* Frees the member's part of every unit (or makes it DETACHED in a durable job). */
 void zd_parts_detach(struct zd_engine *e, struct zd_member *member);

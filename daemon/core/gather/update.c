@@ -418,7 +418,7 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 	return 0;
 }
 
-/* Are all parts of the unit idle, at one version? */
+/* Checks that all parts of the unit are idle, at one version. */
 static int commit_check_unit(const struct zd_unit *unit, struct zd_err *err)
 {
 	const struct zd_part *first = NULL;

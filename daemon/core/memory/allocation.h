@@ -22,14 +22,14 @@ struct zd_allocation {
 	TAILQ_ENTRY(zd_allocation) session_link, job_link;
 	UT_hash_handle hh;
 };
-/* At the session's end: a durable allocation stays charged, any other is dropped. */
+/* Detaches the allocation at the session's end: a durable allocation stays charged, any other is dropped. */
 void zd_allocation_leave(struct zd_engine *e, struct zd_allocation *allocation);
 /* Uncharges the allocation at once, and frees it when its pending operations have ended. */
 void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation);
 /* Finds an allocation of the session that is zeroed: NOT_FOUND. STATE while a load uses it. */
 int zd_allocation_find(struct zd_engine *e, const struct zd_session *session, uint64_t id,
                        struct zd_allocation **out, struct zd_err *err) __attribute__((warn_unused_result));
-/* An operation counted in `pending` has ended. Frees a dropped allocation after its last one. */
+/* Counts the end of an operation of `pending`. Frees a dropped allocation after its last operation. */
 void zd_allocation_op_end(struct zd_engine *e, struct zd_allocation *allocation);
 
 /* Op callback for the allocation's operations, which `pending` counts. */

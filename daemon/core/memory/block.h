@@ -26,20 +26,21 @@ struct zd_block {
 	bool free;
 };
 
-/* A range of `bytes` bytes (a multiple of ZD_BLOCK_MIN_ALIGN, at most 2^50). Never NULL. */
+/* Makes a range of `bytes` bytes (a multiple of ZD_BLOCK_MIN_ALIGN, at most 2^50). Never NULL. */
 struct zd_block_range *zd_block_range_new(uint64_t bytes);
-/* NULL is allowed. Blocks in use are freed too. */
+/* Frees the range and all its blocks; NULL is allowed. */
 void zd_block_range_free(struct zd_block_range *range);
 
-/* `bytes` >= 1 is rounded up to ZD_BLOCK_MIN_ALIGN; `align` is a power of two, ZD_BLOCK_MIN_ALIGN ..
- * ZD_BLOCK_MAX_ALIGN. NULL only when no free block holds that many bytes at that alignment. */
+/* Allocates a block. `bytes` >= 1 is rounded up to ZD_BLOCK_MIN_ALIGN; `align` is a power of two,
+ * ZD_BLOCK_MIN_ALIGN .. ZD_BLOCK_MAX_ALIGN. NULL only if no free block holds that many bytes at that
+ * alignment. */
 struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, uint64_t align);
-/* `block` is in use in this range, and invalid afterwards. */
+/* Frees a block that is in use in this range. */
 void zd_block_free(struct zd_block_range *range, struct zd_block *block);
 
 uint64_t zd_block_range_bytes(const struct zd_block_range *range);
 uint64_t zd_block_used_bytes(const struct zd_block_range *range);
-/* Exact; takes time linear in one bin. */
+/* Returns the size of the largest free block, in time linear in one bin. */
 uint64_t zd_block_largest_free(const struct zd_block_range *range);
 
 /* Checks that blocks tile the range, that no two free blocks are neighbours, and that bins and sums agree

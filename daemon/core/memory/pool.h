@@ -26,7 +26,7 @@ struct zd_mapping {
 	TAILQ_ENTRY(zd_mapping) segment_link, session_link;
 };
 
-/* One physical allocation of one job for one purpose. */
+/* A physical allocation of one job for one purpose. */
 struct zd_segment {
 	uint32_t id;
 	uint8_t state;
@@ -35,14 +35,14 @@ struct zd_segment {
 	struct zd_job *job;
 	uint64_t bytes;
 	uint64_t prefetched_bytes; /* scratch of retire.c: bytes of prefetched buffers */
-	uint64_t retire_serial;    /* when it began to retire */
+	uint64_t retire_serial;    /* its number in the order in which segments began to retire */
 	struct zd_block_range *range;
 	TAILQ_HEAD(, zd_mapping) mappings;
 	TAILQ_ENTRY(zd_segment) device_link;
 	UT_hash_handle hh;
 };
 
-/* A block of a segment. block NULL: nothing. `bytes` are charged for it. */
+/* A block of a segment, and the bytes that are charged for the block. block NULL: none. */
 struct zd_extent {
 	struct zd_segment *segment;
 	struct zd_block *block;
@@ -50,10 +50,10 @@ struct zd_extent {
 };
 
 /*
- * Allocates a block for `job`. 0 with *extent; ZD_WAIT when a segment is being created or retired, or
- * quarantined blocks may become free; NO_MEMORY when nothing will change by itself; or the error of a segment
- * that could not be created. On ZD_WAIT, sets the reason of `req` (may be NULL). Charges nothing. Retires
- * empty segments to make room, but not for a gather, which does so itself.
+ * Allocates a block for `job`, without a charge. Returns 0 with *extent; ZD_WAIT, with the reason in `req`
+ * (may be NULL), while a segment is being created or retired, or quarantined blocks may become free;
+ * NO_MEMORY when nothing will change by itself; or the error of a segment that could not be created. Retires
+ * empty segments to make room, except for gathers, which call zd_pool_reclaim() themselves.
  */
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                   enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,

@@ -53,7 +53,7 @@ static void destroyed(struct zd_engine *e, struct zd_op *op, int status, const c
                       const struct zd_op_result *result)
 {
 	struct zd_segment *segment = op->owner;
-	(void)status; /* the executor has freed what it could */
+	(void)status; /* the executor has freed all that can be freed */
 	(void)error;
 	(void)result;
 	retired(e, segment);

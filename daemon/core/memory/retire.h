@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * retire.h - retires empty segments, which gives their memory back to the device.
+ * retire.h - retires empty segments, which returns their memory to the device.
  *
  * A segment without a block in use or in quarantine may retire: no block is allocated from it any more, and
  * every session that was given it is asked to unmap it. When all have answered or ended, the device's
@@ -19,15 +19,16 @@
  * `job` needs the memory: segments that no session has mapped are retired first, then its own. A segment with
  * only unused prefetched buffers counts as empty: these are dropped. */
 void zd_pool_reclaim(struct zd_engine *e, const struct zd_job *job, struct zd_device *device, uint64_t bytes);
-/* A retiring segment, if `bytes` will fit on the device when all retiring ones are destroyed; otherwise 0. */
+/* Returns a retiring segment if `bytes` will fit on the device when all retiring segments are destroyed;
+ * otherwise 0. */
 uint32_t zd_retiring_find(const struct zd_device *device, uint64_t bytes);
-/* The segment's job ends: frees the memory at once. Sessions that have it mapped are notified, and not
+/* Frees a segment at the end of its job, at once. Sessions that have the segment mapped are notified, and not
  * awaited. */
 void zd_segment_end(struct zd_engine *e, struct zd_segment *segment);
-/* The session ends: removes its mappings. Where sessions linger, those of retiring segments stay until its
- * process has left the device. */
+/* Removes the mappings of a session that ends. Where sessions linger, mappings of retiring segments stay
+ * until the session's process has left the device. */
 void zd_mappings_leave(struct zd_engine *e, struct zd_session *session);
-/* "session 5 (pid 77) to unmap segment 3". */
+/* Writes "session 5 (pid 77) to unmap segment 3". */
 int zd_retire_text(const struct zd_device *device, uint32_t segment, char *out, size_t out_bytes);
 
 #endif

@@ -52,24 +52,26 @@ struct zd_plan {
 
 /* The owner's side. A callback may stop the plan; only `after` may free it. */
 struct zd_plan_type {
-	/* All that the step depends on is done, or it is `early`: calls zd_plan_submit(), or
+	/* Runs a step when all that the step depends on is done, or early: calls zd_plan_submit(), or
 	 * zd_plan_complete() for a step without a command. */
 	void (*run)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step);
-	/* The command has ended, with whatever status: releases what run() has reserved. */
+	/* Called when the command has ended, with any status: releases the memory that run() has reserved. */
 	void (*ended)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
 	              const struct zd_op_result *result);
-	/* The step is done; the steps that depend on it are run next. An error fails the step. */
+	/* Called when the step is done, before the steps that depend on it are run. An error fails the
+	 * step. */
 	int (*done)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, struct zd_err *err);
-	/* The step has failed. It counts as done afterwards, but no step that depends on it is run. */
+	/* Called when the step has failed. The step counts as done afterwards, but no step that depends on it
+	 * is run. */
 	void (*failed)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
 	               const char *error);
-	/* All steps are done. */
+	/* Called when all steps are done. */
 	void (*over)(struct zd_engine *e, struct zd_plan *plan);
-	/* Last of all at a command's end, also of a stopped plan, and behind zd_plan_fail(). */
+	/* Called last at a command's end, also of a stopped plan, and after zd_plan_fail(). */
 	void (*after)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step);
 };
 
-/* An empty plan with room for so many steps. */
+/* Initialises an empty plan with room for `capacity` steps. */
 void zd_plan_init(struct zd_plan *plan, const struct zd_plan_type *type, struct zd_job *job, void *owner,
                   uint32_t capacity);
 /* Afterwards the plan has no steps. */
@@ -77,19 +79,19 @@ void zd_plan_deinit(struct zd_plan *plan);
 
 /* Adds a step that depends on `waits` events, and returns its number. */
 uint32_t zd_plan_add(struct zd_plan *plan, struct zd_plan_step step);
-/* The `n` steps from `first` on depend on `step`. */
+/* Makes the `n` steps from `first` on depend on `step`. */
 void zd_plan_then(struct zd_plan *plan, uint32_t step, uint32_t first, uint32_t n);
 /* Runs the steps that depend on nothing. */
 void zd_plan_start(struct zd_engine *e, struct zd_plan *plan);
 
-/* An event that the step depends on has happened. */
+/* Reports an event that the step depends on. Runs the step if that was the last one. */
 void zd_plan_satisfy(struct zd_engine *e, struct zd_plan *plan, uint32_t step);
 /* Runs the step before all that it depends on is done: its command waits for fences of the others. */
 void zd_plan_run_early(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step);
 void zd_plan_submit(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step,
                     struct zd_command *command);
 void zd_plan_complete(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step);
-/* A step that was not run never will be: it fails. */
+/* Fails a step that was not run and never will be. */
 void zd_plan_fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
                   const char *error);
 /* By done(): the steps that were not run are not needed. */

@@ -15,8 +15,13 @@
 #include "base/dtype.h"
 #include "core/gather/layout.h"
 #include "core/gather/unit.h"
+#include "core/reduce/bucket.h"
+#include "core/reduce/entry.h"
+#include "core/reduce/member.h"
 #include "core/reduce/reduce.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/reduction.h"
+#include "core/reduce/target.h"
+#include "core/reduce/window.h"
 
 /* ---- Members ------------------------------------------------------------------------------------------- */
 
@@ -522,7 +527,7 @@ static void reset(struct zd_engine *e, struct zd_member_reduce *mr)
 	zd_failure_clear(&mr->past);
 	mr->last_rail_seq = 0;
 	mr->begun_rail_seq = 0;
-	mr->asking = false;
+	mr->holds_rail = false;
 }
 
 void zd_reduce_group_failed(struct zd_engine *e, struct zd_group *group)

@@ -16,8 +16,12 @@
  */
 #include "base/dtype.h"
 #include "core/engine/objects.h"
+#include "core/reduce/bucket.h"
+#include "core/reduce/entry.h"
+#include "core/reduce/member.h"
 #include "core/reduce/reduce.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/storage.h"
+#include "core/reduce/window.h"
 
 #define DEFAULT_SLOT_BYTES (32ull << 20)
 #define DEFAULT_SLOTS      2u
@@ -59,7 +63,7 @@ static void slot_enter(struct zd_bucket_slot *slot, struct zd_entry *entry)
 static void slot_advance(struct zd_engine *e, struct zd_bucket_slot *slot)
 {
 	struct zd_entry *entry;
-	if (slot->advancing) /* a caller's loop goes on with the queue */
+	if (slot->advancing) /* the loop of an outer call continues with the queue */
 		return;
 	slot->advancing = true;
 	while ((entry = TAILQ_FIRST(&slot->queue)) &&

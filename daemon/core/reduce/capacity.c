@@ -11,7 +11,10 @@
 #include <stdio.h>
 
 #include "core/engine/objects.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/bucket.h"
+#include "core/reduce/entry.h"
+#include "core/reduce/member.h"
+#include "core/reduce/reduction.h"
 
 static bool entry_stuck(const struct zd_entry *entry)
 {

@@ -3,8 +3,8 @@
  * early_sum.c - sums that are submitted before their pieces have been copied.
  *
  * When the last piece of a chunk has been submitted, its sum is submitted too, and the owner's GPU waits
- * for the fences of the pieces: no message has to tell the owner's process that they are there. The sum
- * counts when the core knows that the pieces are there as well.
+ * for the fences of the pieces: no message to the owner's process is needed when the copies have ended. The
+ * sum counts when the core knows that the pieces have been copied.
  *
  * Each early sum blocks a stream of the process, and maybe others in the same hardware queue, so a session
  * has few of them. A piece that fails aborts its timeline, which also releases sums that wait for later

@@ -10,7 +10,12 @@
 
 #include "core/engine/promise.h"
 #include "core/gather/unit.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/bucket.h"
+#include "core/reduce/entry.h"
+#include "core/reduce/member.h"
+#include "core/reduce/reduction.h"
+#include "core/reduce/storage.h"
+#include "core/reduce/window.h"
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 

@@ -15,7 +15,10 @@
 
 #include "core/engine/promise.h"
 #include "core/gather/unit.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/bucket.h"
+#include "core/reduce/entry.h"
+#include "core/reduce/storage.h"
+#include "core/reduce/window.h"
 
 /* A range of an entry, in elements. */
 struct range {

@@ -18,6 +18,7 @@
 #include "core/gather/unit.h"
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
+#include "core/reduce/target.h"
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 

@@ -8,8 +8,9 @@
  */
 #include "core/cluster/cluster.h"
 #include "core/gather/unit.h"
+#include "core/reduce/member.h"
 #include "core/reduce/reduce.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/window.h"
 
 static struct zd_slice_norm *find_norm(struct zd_slice_norm *norms, uint64_t unit)
 {

@@ -2,12 +2,11 @@
 /*
  * plan_rail_sums.c - the planners of reductions over rails.
  *
- * Inside a daemon the pieces of its ranks are summed in float32, one block for the owner of the slice in
- * each daemon (zd_plan_rail_sums). The blocks are exchanged over the owner's rail, and each owner adds them
- * up in the order of the daemons. In a hybrid group all daemons have the same slices, so there is one
- * block, and every daemon adds up all of them. Where all ranks are on one rail (zd_plan_exchange), their
- * pieces are exchanged as they are, and added up in the order of the ranks. Two runs get the same bits
- * either way.
+ * Inside a daemon the pieces of its ranks are summed in float32, one block for the owner of the slice in each
+ * daemon (zd_plan_rail_sums). The blocks are exchanged over the owner's rail, and each owner adds them up in
+ * the order of the daemons. In a hybrid group all daemons have the same slices, so there is one block, and
+ * every daemon adds up all of them. Where all ranks are on one rail (zd_plan_exchange), their pieces are
+ * exchanged as they are, and added up in the order of the ranks. Two runs get the same bits either way.
  *
  *   PIECE.. -> SUM of each block -> AWAIT_RAIL_ORDER -+-> AGREE ----+-> TOTAL -> ALL_GATHER -> BROADCAST
  *                                               +-> EXCHANGE -+           (only of all-reduced units)
@@ -32,13 +31,13 @@ static bool has_blocks(const struct zd_slice *slice)
 
 /* ---- Blocks -------------------------------------------------------------------------------------------- */
 
-/* One for each daemon, or one that is the same in all. */
+/* Returns the number of blocks that are sent: one for each daemon, or one that all daemons get. */
 static uint32_t count_blocks(const struct zd_reduction *r)
 {
 	return r->group->cluster->hybrid ? 1 : r->group->cluster->nranks;
 }
 
-/* Bytes that are exchanged with one rank of the rail. */
+/* Returns the bytes that are exchanged with one rank of the rail. */
 static uint64_t block_bytes(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
@@ -46,7 +45,7 @@ static uint64_t block_bytes(const struct zd_slice *slice)
 	       (has_blocks(slice) ? sizeof(float) : zerod_dtype_bytes(r->options.dtype));
 }
 
-/* Is the owner's entry sent as it is. */
+/* Whether the owner's entry is sent from its place, without a copy. */
 static bool sends_entry(const struct zd_slice *slice)
 {
 	return !has_blocks(slice) && slice->reduction->ranks[slice->owner].entry;
@@ -64,7 +63,7 @@ static uint64_t staging_bytes(struct zd_slice *slice)
 	return slice->arrived_offset + r->group->cluster->nranks * bytes;
 }
 
-/* All that the owner sends, by rank of the rail, or to all of them alike. */
+/* Returns the location of the blocks that the owner sends: one for each rank of the rail, or one for all. */
 static struct zd_location sent(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
@@ -98,7 +97,7 @@ bool zd_slice_is_next(const struct zd_slice *slice)
 	       slice->reduction->ranks[slice->owner].rail_seq == owner_of(slice)->begun_rail_seq + 1;
 }
 
-/* The rank's next slice, if this daemon's part of it is there. */
+/* Returns the rank's next slice on the rail if the slice waits for its turn; otherwise NULL. */
 static struct zd_slice *next_in_rail_order(const struct zd_member_reduce *mr)
 {
 	uint32_t rank = mr->member->rank;
@@ -111,16 +110,16 @@ static struct zd_slice *next_in_rail_order(const struct zd_member_reduce *mr)
 	return NULL;
 }
 
-/* A communicator keeps the order of its operations, so the next slice follows as soon as the last
- * operation of the former one has been submitted: at once, but for a slice that has to learn the others'
- * options first, and for an all-reduced unit, whose totals use the rail once more. */
+/* A communicator keeps the order of its operations, so the next slice is opened as soon as the last operation
+ * of the former slice has been submitted. That is at once, except for a slice that needs the other ranks'
+ * options first, and for an all-reduced unit, whose totals use the rail a second time. */
 static void open_next_slices(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	struct zd_slice *slice;
-	mr->asking = false;
-	while (!mr->asking && (slice = next_in_rail_order(mr))) {
+	mr->holds_rail = false;
+	while (!mr->holds_rail && (slice = next_in_rail_order(mr))) {
 		mr->begun_rail_seq++;
-		mr->asking = !zd_slice_contributes(slice) || zd_slice_gathers(slice->reduction);
+		mr->holds_rail = !zd_slice_contributes(slice) || zd_slice_gathers(slice->reduction);
 		zd_dirty(e, mr->member->device); /* the slice behind may have staging memory now */
 		zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_OPEN);
 		for (uint32_t i = 0; i < slice->plan.nsteps; i++) {
@@ -137,14 +136,14 @@ void zd_slice_run_await_rail_order(struct zd_engine *e, struct zd_slice *slice, 
 	struct zd_member_reduce *mr = owner_of(slice);
 	(void)step;
 	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_TURN);
-	if (!mr->asking)
+	if (!mr->holds_rail)
 		open_next_slices(e, mr);
 }
 
-/* The slice's last operation on the rail has been submitted. */
+/* Called when the slice's last operation on the rail has been submitted. */
 static void leave_rail(struct zd_engine *e, struct zd_slice *slice)
 {
-	if (owner_of(slice)->asking)
+	if (owner_of(slice)->holds_rail)
 		open_next_slices(e, owner_of(slice));
 }
 
@@ -243,14 +242,15 @@ void zd_slice_run_total(struct zd_engine *e, struct zd_slice *slice, struct zd_p
 	free(inputs);
 }
 
-/* Elements between what two neighbours of the rail have in a target. */
+/* Returns the number of elements from the slice of one rank of the rail to that of the next one, in a
+ * target. */
 static uint64_t rail_stride(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
 	return has_blocks(slice) ? r->group->local_world_size * r->unit->shard_numel : r->unit->shard_numel;
 }
 
-/* Where what the rail's first rank has begins. */
+/* Returns the first element of the slice of the rail's first rank, in a target. */
 static uint64_t rail_begin(const struct zd_slice *slice)
 {
 	const struct zd_member *member = &slice->reduction->group->members[slice->owner];
@@ -286,7 +286,8 @@ static uint32_t add_step(struct zd_slice *slice, enum zd_slice_step kind, uint32
 	        (struct zd_plan_step){.kind = (uint8_t)kind, .source = ZD_PLAN_NOBODY, .waits = waits});
 }
 
-/* The steps from AWAIT_RAIL_ORDER on. `waits`: events that it depends on. Returns its number. */
+/* Adds the steps from AWAIT_RAIL_ORDER on, which depends on `waits` events. Returns the number of that
+ * step. */
 static uint32_t add_exchange(struct zd_slice *slice, uint32_t waits)
 {
 	const struct zd_reduction *r = slice->reduction;
@@ -349,7 +350,7 @@ static void build_blocks(struct zd_slice *slice)
 		zd_plan_then(&slice->plan, zd_slice_sum_step(slice, i), in_order, 1);
 }
 
-/* This daemon's sum is exchanged. */
+/* The sum of this daemon's ranks is stored for the exchange. */
 static void set_block_output(const struct zd_slice *slice, uint32_t chunk, struct zd_reduce_desc *desc)
 {
 	desc->target_dtype = ZEROD_FLOAT32;

@@ -41,7 +41,7 @@ static void cut(const struct zd_engine *e, struct zd_reduction *r)
 		r->chunk_begin[++r->nchunks] = r->unit->shard_numel;
 }
 
-/* Where the chunk begins in a piece. Blocks for other daemons are as large as a slice each. */
+/* Returns the chunk's first element in a piece. Blocks for other daemons have the size of a slice each. */
 static uint64_t chunk_begin(const struct zd_reduction *r, uint32_t chunk)
 {
 	return r->block_stride ? chunk * r->unit->shard_numel : r->chunk_begin[chunk];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reduce.c - reductions: which ranks contribute to a unit's gradient in one backward, and how that ends.
+ * reduce.c - reductions: the contributions of ranks to a unit's gradient in one backward, and their end.
  *
  * A reduction begins with the first rank that reserves, submits or skips the unit. It runs when all ranks
  * have submitted or skipped, and not before: staging is taken for reductions that can finish, so reductions
- * never wait for each other in a circle. It is over when no operation of it is left; what remains until every
- * rank has ended the backward is a record, by which a second contribution is known as one.
+ * never wait for each other in a circle. It is over when none of its operations is left. A record of the
+ * reduction remains until every rank has ended the backward, so that a second contribution is rejected.
  */
 #include <stdio.h>
 
@@ -63,13 +63,13 @@ static uint32_t ncontributions(const struct zd_reduction *r)
 	return r->nsubmitted + r->nskipped;
 }
 
-/* Does the rank's backward wait for it. */
+/* Whether the rank's backward waits for the reduction. */
 static bool is_open(const struct zd_reduction *r, uint32_t rank)
 {
 	return zd_contribution_made(&r->ranks[rank]) && !r->ranks[rank].settled;
 }
 
-/* The unit and its parts are not needed any more. */
+/* Releases the unit and its parts, which the reduction does not need any more. */
 static void release_unit(struct zd_engine *e, struct zd_reduction *r)
 {
 	struct zd_unit *unit = r->unit;
@@ -100,7 +100,7 @@ static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
 	zd_dirty_group(e, group);
 }
 
-/* Has the rank ended the backward, which is that window's Nth. */
+/* Whether the rank has ended the window's backward of that number. */
 static bool is_past(const struct zd_member_reduce *mr, uint64_t window, uint64_t backward)
 {
 	const struct zd_window *w = mr ? zd_window_find(mr, window) : NULL;
@@ -134,14 +134,14 @@ void zd_reduction_forget(struct zd_group *group, uint64_t window, uint64_t backw
 	}
 }
 
-/* ---- Who takes part ------------------------------------------------------------------------------------ */
+/* ---- Contributions ------------------------------------------------------------------------------------- */
 
 static int failure_text(const struct zd_reduction *r, struct zd_err *err)
 {
 	return zd_err_set(err, r->failure.status, "%s", r->failure.text);
 }
 
-/* A rank that has ended the backward without a contribution: this one would never be reduced. */
+/* Returns MISMATCH if a rank has ended the backward without a contribution: the reduction would never run. */
 static int check_ended(const struct zd_group *group, const struct zd_reduction *r, const struct zd_unit *unit,
                        const struct zd_window *w, struct zd_err *err)
 {
@@ -174,7 +174,7 @@ static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *
 	if (unit->parts[mr->member->rank].frozen)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient",
 		                  unit->name);
-	if (zd_window_is_abandoned(mr->w)) /* nothing is reduced: its target is gone */
+	if (zd_window_is_abandoned(mr->w)) /* nothing is reduced: the target was dropped */
 		return !mr->w->told ? 0
 		                    : zd_err_set(err, ZEROD_E_STATE, "rank %u has abandoned backward %llu",
 		                                 rank, (unsigned long long)mr->number);
@@ -277,7 +277,7 @@ static void run_reduction(struct zd_engine *e, struct zd_reduction *r)
 {
 	uint32_t order = 0;
 	if (r->nsubmitted == 0 && !r->group->cluster) {
-		/* All have skipped: as if it had not been reduced. */
+		/* All ranks have skipped the unit: there is nothing to sum. */
 		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
 		reduction_over(e, r);
 		return;
@@ -309,7 +309,7 @@ static void skip(struct zd_reduction *r, uint32_t rank)
 	count(r, rank);
 }
 
-/* Ranks that skip what they do not reduce, and have ended the backward but for that. */
+/* Skips the reduction for ranks whose backward_end skips the rest and that have not contributed. */
 static void skip_for_others(struct zd_reduction *r)
 {
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
@@ -320,11 +320,11 @@ static void skip_for_others(struct zd_reduction *r)
 	}
 }
 
-/* A rank has submitted or skipped. */
+/* Called when a rank has submitted or skipped. */
 static void contributed(struct zd_engine *e, struct zd_reduction *r)
 {
 	skip_for_others(r);
-	zd_dirty_group(e, r->group); /* what others wait for has changed */
+	zd_dirty_group(e, r->group); /* the texts of other requests' waits have changed */
 	if (ncontributions(r) == r->group->local_world_size)
 		run_reduction(e, r);
 }
@@ -373,12 +373,12 @@ void zd_reduction_drain(struct zd_engine *e, struct zd_reduction *r, uint32_t ra
 	if (c->left > 0 && r->state != ZD_REDUCTION_FAILED)
 		return;
 	zd_entry_end(e, c->entry);
-	c->storage = NULL; /* what is still to come, over a rail, does without it */
+	c->storage = NULL; /* later steps, over a rail, do not read it */
 	zd_reduction_try_settle(e, r, rank);
 }
 
-/* An all-reduce writes to this rank's target from all owners' slices; a rail ends for all of its daemon's
- * ranks. */
+/* Never settles early for an all-reduced unit, since all owners' slices write to this rank's target, nor over
+ * rails, where a reduction ends for all of the daemon's ranks at once. */
 void zd_reduction_try_settle(struct zd_engine *e, struct zd_reduction *r, uint32_t rank)
 {
 	struct zd_contribution *c = &r->ranks[rank];
@@ -472,7 +472,7 @@ void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group)
 	}
 }
 
-/* ---- What it waits for --------------------------------------------------------------------------------- */
+/* ---- Waiting ------------------------------------------------------------------------------------------- */
 
 const struct zd_reduction *zd_reduction_first_open(const struct zd_window *w)
 {
@@ -504,8 +504,8 @@ uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
 	return rank;
 }
 
-/* Over rails other daemons' ranks have to contribute too. Staging may wait for memory in quarantine, behind
- * fences that wait for what is promised because of this answer. */
+/* Over rails, ranks of other daemons have to contribute too. A slice that waits for staging may wait for
+ * memory in quarantine, behind fences that wait for the promise that the caller is about to make. */
 bool zd_reduction_drains(const struct zd_reduction *r)
 {
 	if (r->state == ZD_REDUCTION_FAILED)

@@ -162,7 +162,8 @@ static void check_window(const struct zd_window *w)
 	zd_assert(!w->target || w->stage > 0 || w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED);
 }
 
-/* Its step was promised, and is not taken or not ended; nothing of it waits for a call. */
+/* The step of a closing window was promised, and is not taken or not ended. No part of it waits for a
+ * call. */
 static void check_closing(const struct zd_window *w)
 {
 	zd_assert(!w->mr->member->group->cluster && !w->failure.abandoned);
@@ -199,7 +200,7 @@ static void check_member(const struct zd_member *member)
 		nbuckets++;
 		nentries += HASH_COUNT(bucket->entries);
 		check_bucket(bucket, &placed, &unsubmitted);
-		/* Outside of a backward nothing is held but for abandoned entries. */
+		/* Outside of a backward only abandoned entries have memory. */
 		for (uint32_t i = 0; i < bucket->nslots && idle; i++)
 			zd_assert(!bucket->slots[i].storage || bucket->slots[i].live > 0);
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reduce_text.c - texts that say what a gradient waits for: for zeroctl and for errors.
+ * reduce_text.c - texts about the waits of gradients, for zeroctl and for errors.
  *
  * A text names the rank that has not contributed, or the streams of a rank whose fences have not passed.
  */
@@ -31,8 +31,7 @@ static void producers_text(const struct zd_engine *e, const struct zd_entry *ent
 		               zd_world_rank(member));
 }
 
-/* All pieces of the awaited slice have been copied, and the process of its rank has been asked for the
- * sum. */
+/* Whether the awaited slice waits for a sum that the process of its rank was asked for. */
 static bool is_summing(const struct zd_engine *e, const struct zd_reduction *r)
 {
 	uint32_t rank = zd_reduction_waits_for(r);

@@ -15,6 +15,7 @@
 #include "core/cluster/cluster.h"
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
+#include "core/reduce/target.h"
 
 const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group)
 {
@@ -25,7 +26,8 @@ const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group)
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
-/* The device has failed under this slice: nothing that its owner was to read can be trusted. */
+/* Fails the reduction after a failure of the device. The session of the slice's owner is POISONED, since the
+ * content of its target is undefined. */
 static void slice_failed(struct zd_engine *e, struct zd_slice *slice, const char *what, const char *error)
 {
 	struct zd_reduction *r = slice->reduction;
@@ -47,8 +49,8 @@ static int sum_done(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_
 	return 0;
 }
 
-/* `what`: for the text of a failure on the owner's device; NULL: it is a communicator's, with its own
- * text. */
+/* The functions of each kind of step. `what` is for the text of a failure on the owner's device; NULL: the
+ * communicator has its own text. */
 static const struct {
 	void (*run)(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 	int (*done)(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
@@ -66,8 +68,9 @@ static const struct {
         [ZD_SLICE_ALL_GATHER] = {zd_slice_run_all_gather, NULL, NULL},
 };
 
-/* The memory that a step's command uses: a piece reads its rank's entry and writes the staging memory;
- * what is broadcast lies in targets; any other step may use all that the slice has. */
+/* Adds a use to the memory that a step's command accesses. A piece reads its rank's entry and writes the
+ * staging memory. Broadcasts and all-gathers access targets only. Any other step may access all memory of the
+ * slice. */
 static void use_step_memory(struct zd_slice *slice, struct zd_plan_step *step)
 {
 	struct zd_reduction *r = slice->reduction;
@@ -130,7 +133,7 @@ static void step_ended(struct zd_engine *e, struct zd_plan *plan, struct zd_plan
 	slice->refused |= result && result->not_begun;
 }
 
-/* A step that reads an entry reads it no more. */
+/* Counts the step as done for the entry that it has read. */
 static int step_done(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, struct zd_err *err)
 {
 	struct zd_slice *slice = plan->owner;
@@ -205,7 +208,7 @@ bool zd_slice_awaits_sum(const struct zd_slice *slice)
 
 /* ---- Entries ------------------------------------------------------------------------------------------- */
 
-/* The rank's entry is READY, or its chunk of it is read from there. */
+/* Runs the step that waits for this chunk of the rank's entry, which is READY. */
 static void entry_ready(struct zd_engine *e, struct zd_slice *slice, uint32_t rank, uint32_t chunk)
 {
 	uint32_t step = slice->planner->entry_step(slice, rank, chunk);
@@ -298,7 +301,7 @@ void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r)
 	}
 }
 
-/* The rank's own empty bucket slots make room before a reduction fails for want of it. */
+/* Frees the empty bucket slots of the device's ranks, before a reduction fails for lack of memory. */
 static bool trim_device(struct zd_engine *e, const struct zd_group *group, const struct zd_device *device)
 {
 	bool any = false;
@@ -310,7 +313,8 @@ static bool trim_device(struct zd_engine *e, const struct zd_group *group, const
 	return any;
 }
 
-/* Held by slices that go over the owner's rail behind this one, and come free only then. */
+/* Returns the staging bytes of slices that follow this slice on the owner's rail, and that cannot be freed
+ * before it. */
 static uint64_t held_behind(const struct zd_slice *slice)
 {
 	const struct zd_group *group = slice->reduction->group;
@@ -330,7 +334,7 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 	struct zd_reduction *r = slice->reduction;
 	struct zd_member *owner = &r->group->members[slice->owner];
 	uint64_t bytes = slice->planner->staging_bytes(slice);
-	if (bytes == 0) /* it has waited for its target */
+	if (bytes == 0) /* the slice has waited for its target only */
 		return 0;
 	if (device->staging_bytes > 0 && device->staging_bytes + bytes > device->config.staging_bytes &&
 	    !zd_slice_is_next(slice))
@@ -357,8 +361,8 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 	return held > held_behind(slice) || zd_window_gives_room(zd_member_reduce(owner)) ? ZD_WAIT : status;
 }
 
-/* The first that waits for staging alone is served, or else what a rail waits for. False if nothing has
- * changed. */
+/* Serves the first slice that waits for staging only, or else a slice that is next on its rail. Returns false
+ * if nothing has changed. */
 static bool serve_one(struct zd_engine *e, struct zd_device *device)
 {
 	struct zd_slice *slice;

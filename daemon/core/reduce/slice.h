@@ -14,7 +14,8 @@
 
 #include "core/gather/collective.h"
 #include "core/plan/plan.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/reduction.h"
+#include "core/reduce/storage.h"
 
 enum zd_slice_state {
 	ZD_SLICE_WAITING, /* for staging memory */
@@ -37,12 +38,12 @@ enum zd_slice_step {
 };
 
 struct zd_slice_chunk {
-	uint32_t pushed;         /* inputs of its sum that were submitted, or are the owner's own */
-	uint32_t nfences;        /* of these inputs */
+	uint32_t pushed;         /* inputs of its sum that are READY; copies of these were submitted */
+	uint32_t nfences;        /* fences of the copies of these inputs */
 	struct zd_fence *fences; /* NULL: its sum is not submitted early */
 };
 
-/* One owner's part of a reduction. */
+/* The part of a reduction whose sum one rank, the owner, gets. */
 struct zd_slice {
 	struct zd_reduction *reduction;
 	const struct zd_slice_planner *planner;
@@ -53,13 +54,13 @@ struct zd_slice {
 	bool empty;   /* no rank of any daemon has contributed */
 	uint32_t chunk_steps; /* steps of one chunk: its pieces, its sum, its broadcast */
 	struct zd_slice_chunk *chunks;
-	uint64_t session;                        /* the owner's, where sums may be submitted early; else 0 */
+	uint64_t session;                        /* the owner's, if sums may be submitted early; else 0 */
 	struct zd_fence *fences;                 /* of all chunks */
-	uint64_t partial_offset, arrived_offset; /* in the staging memory: what is sent, what is received */
-	uint32_t segment_wait;                   /* id of the segment that is being created for it */
-	struct zd_storage *staging;              /* NULL: only the owner itself contributes */
-	struct zd_storage *target;               /* once it is OPEN */
-	struct zd_slice *prev, *next;            /* device->staging_queue */
+	uint64_t partial_offset, arrived_offset; /* in the staging memory, of blocks to send and received */
+	uint32_t segment_wait;        /* id of the segment that is created for the staging memory */
+	struct zd_storage *staging;   /* NULL: not needed, as only the owner contributes */
+	struct zd_storage *target;    /* the owner's; set when the slice is opened */
+	struct zd_slice *prev, *next; /* device->staging_queue */
 };
 
 struct zd_slice_planner {
@@ -67,17 +68,19 @@ struct zd_slice_planner {
 	enum zd_slice_step result; /* the kind of the sums whose norms are those of the slice */
 	/* Cuts the slices of the reduction into chunks. */
 	void (*cut)(const struct zd_engine *e, struct zd_reduction *r);
-	/* How many steps of all slices read the entry of a rank that has submitted. */
+	/* Returns how many steps of all slices read the entry of a rank that has submitted. */
 	uint32_t (*entry_reads)(const struct zd_reduction *r);
-	/* Bytes of staging memory; also sets the offsets in it. */
+	/* Returns the bytes of staging memory that the slice needs, and sets the slice's offsets in that
+	 * memory. */
 	uint64_t (*staging_bytes)(struct zd_slice *slice);
 	/* Adds the steps to the slice's plan. */
 	void (*build)(struct zd_slice *slice);
-	/* The step that waits for the rank's entry to be READY, or ZD_PLAN_NOBODY. */
+	/* Returns the step that waits until the rank's entry is READY, or ZD_PLAN_NOBODY. */
 	uint32_t (*entry_step)(const struct zd_slice *slice, uint32_t rank, uint32_t chunk);
-	/* Where ZD_SLICE_SUM stores, and how it scales. */
+	/* Sets the target and the factors of ZD_SLICE_SUM. */
 	void (*set_output)(const struct zd_slice *slice, uint32_t chunk, struct zd_reduce_desc *desc);
-	/* The elements of a target that the broadcasts of this index copy: where they begin. */
+	/* Returns the first element of a target that the broadcasts of this index copy; *numel: their
+	 * number. */
 	uint64_t (*broadcast_begin)(const struct zd_slice *slice, uint32_t index, uint64_t *numel);
 };
 
@@ -85,11 +88,25 @@ extern const struct zd_slice_planner zd_plan_sums, zd_plan_rail_sums, zd_plan_ex
 /* The planner of the group's reductions. */
 const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group);
 
-/* For planners (slice.c). Submits the step's command, on the owner's device unless the command names another
- * one, and reserves the memory that it uses until it has ended. */
+/* Submits the step's command, for planners. The memory that the command uses is kept until the command has
+ * ended. */
 void zd_slice_submit(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
                      struct zd_command *command);
 extern const struct zd_plan_type zd_slice_plan_type;
+extern const struct zd_sm zd_sm_slice;
+
+/* ---- Slices of a reduction (slice.c) ------------------------------------------------------------------- */
+
+/* Makes the slices of a reduction that begins to run. A slice that needs no staging memory is opened at once,
+ * any other is queued for its device. */
+void zd_slices_start(struct zd_engine *e, struct zd_reduction *r);
+/* Stops the slices: their plans run no further step, and their staging memory is dropped. */
+void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r);
+void zd_slices_free(struct zd_reduction *r);
+/* Called when the rank's entry is READY: runs the steps of OPEN slices that wait for the entry. */
+void zd_slices_entry_ready(struct zd_engine *e, struct zd_reduction *r, uint32_t rank);
+/* Whether the slice waits for its sums alone, whose inputs are complete. */
+bool zd_slice_awaits_sum(const struct zd_slice *slice);
 
 /* ---- Steps of plan_sums.c, shared by the planners ------------------------------------------------------ */
 
@@ -97,7 +114,7 @@ static inline bool zd_contribution_is_submitted(const struct zd_contribution *c)
 {
 	return c->state == ZD_CONTRIBUTION_SUBMITTED || c->state == ZD_CONTRIBUTION_READY;
 }
-/* Pieces that are copied into the owner's staging memory. */
+/* Returns the number of pieces that are copied into the owner's staging memory. */
 static inline uint32_t zd_slice_npieces(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
@@ -107,18 +124,23 @@ static inline uint32_t zd_slice_sum_step(const struct zd_slice *slice, uint32_t 
 {
 	return chunk * slice->chunk_steps + zd_slice_npieces(slice);
 }
+/* Returns the bytes of these pieces. */
 uint64_t zd_slice_pieces_bytes(const struct zd_slice *slice);
-/* Adds the steps of each chunk: its pieces, its sum behind them, and `nbroadcast` copies behind that. */
+/* Adds the steps of each chunk: its pieces, its sum behind the pieces, and `nbroadcast` copies behind the
+ * sum. */
 void zd_slice_add_chunks(struct zd_slice *slice, uint32_t nbroadcast);
-/* Adds copies to all other ranks; `index` is the chunk, or the node. Returns the first one's number. */
+/* Adds a copy to each other rank, for the chunk or node `index`. Returns the number of the first step. */
 uint32_t zd_slice_add_broadcast(struct zd_slice *slice, uint32_t index);
+/* Returns the number of the step that reads the rank's part of the chunk: the copy of its piece, or the sum
+ * if the rank is the owner. */
 uint32_t zd_slice_chunk_step(const struct zd_slice *slice, uint32_t rank, uint32_t chunk);
-/* The owner's slice begins there in a target: in all ranks' targets, where the unit is all-reduced. */
+/* Returns the first element of the owner's slice in a target; of an all-reduced unit, in all ranks'
+ * targets. */
 uint64_t zd_slice_target_numel(const struct zd_slice *slice);
-/* Elements of a target. */
+/* Returns the location of `numel` elements of a target. */
 struct zd_location zd_slice_elements(const struct zd_slice *slice, const struct zd_storage *target,
                                      uint64_t begin, uint64_t numel);
-/* The factor of a sum over all ranks. */
+/* Returns the factor of a sum over all ranks. */
 float zd_slice_postscale(const struct zd_reduction *r);
 
 void zd_slice_run_piece(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
@@ -127,33 +149,36 @@ void zd_slice_run_broadcast(struct zd_engine *e, struct zd_slice *slice, struct 
 
 /* ---- Early sums (early_sum.c) -------------------------------------------------------------------------- */
 
-/* Makes room for the fences of the slice's pieces, where its sums may be submitted early. */
+/* Allocates the fences of the slice's pieces if its sums may be submitted early. */
 void zd_early_sums_init(struct zd_engine *e, struct zd_slice *slice);
-/* Submits the sums whose inputs are all submitted. */
+/* Submits the sums of the slice's chunks whose inputs were all submitted, within the session's limit. */
 void zd_early_sums_try(struct zd_engine *e, struct zd_slice *slice);
-/* The piece's command signals a fence, for which the early sum of its chunk waits. */
+/* Makes the piece's command signal a fence, for which the early sum of its chunk waits. */
 void zd_early_sum_sign(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk,
                        struct zd_command *command);
-/* An early sum of the slice has ended. */
+/* Called when an early sum of the slice has ended. */
 void zd_early_sum_ended(struct zd_engine *e, struct zd_slice *slice);
-/* A piece from the device has failed: early sums that wait for its timeline are not valid any more. */
+/* Called when a piece from the device has failed: early sums that wait for that device's timeline are not
+ * valid any more. */
 void zd_early_sums_note_failed(struct zd_engine *e, const struct zd_slice *slice, uint32_t device);
-/* Was the timeline of one of the chunk's pieces aborted, so that its early sum may not have waited. */
+/* Whether the timeline of a piece of the chunk was aborted, so that the chunk's early sum may not have waited
+ * for all pieces. */
 bool zd_early_sum_is_lost(const struct zd_slice *slice, uint32_t chunk);
 
 /* ---- Steps of plan_rail_sums.c ------------------------------------------------------------------------- */
 
 void zd_slice_run_await_rail_order(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_agree(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
+/* Compares the values of an AGREE that has completed, and copies the options to a daemon that has none. */
 int zd_slice_agreed(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
                     struct zd_err *err);
 void zd_slice_run_zero(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_exchange(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_total(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_all_gather(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
-/* Is it the owner's next slice to be exchanged. */
+/* Whether the slice is the owner's next one on the rail. */
 bool zd_slice_is_next(const struct zd_slice *slice);
-/* Do the totals of all daemons go to all ranks. */
+/* Whether every rank gets the totals of all daemons, by an exchange. */
 static inline bool zd_slice_gathers(const struct zd_reduction *r)
 {
 	return r->unit->all_reduce && zd_gathers_are_collective(r->group);
@@ -164,13 +189,13 @@ static inline bool zd_slice_gathers(const struct zd_reduction *r)
 struct zd_reduction_terms {
 	uint64_t unit; /* a hash of its name */
 	uint64_t shard_numel;
-	uint32_t contributes; /* else the options say nothing */
+	uint32_t contributes; /* 0: the options are not set */
 	uint32_t op, dtype, overwrite;
 	float prescale;
 	uint32_t all_reduce;
 	uint64_t target_dtype;
 };
-/* Has the owner, or any rank of its daemon, anything to send. */
+/* Whether the owner, or any rank of its daemon, has anything to send. */
 bool zd_slice_contributes(const struct zd_slice *slice);
 struct zd_reduction_terms zd_reduction_terms_of(const struct zd_slice *slice);
 /* MISMATCH unless all ranks of the rail mean the same. *options: of a contributing rank, of which there are

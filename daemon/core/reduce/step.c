@@ -24,8 +24,12 @@
 #include "core/cluster/cluster.h"
 #include "core/engine/objects.h"
 #include "core/engine/promise.h"
+#include "core/reduce/member.h"
 #include "core/reduce/reduce.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/reduction.h"
+#include "core/reduce/storage.h"
+#include "core/reduce/target.h"
+#include "core/reduce/window.h"
 
 /* ---- Results and promises ------------------------------------------------------------------------------ */
 
@@ -412,7 +416,7 @@ static void fill_result(struct zd_engine *e, const struct zd_step_result *result
 	e->reply.u.step_begin.abandoned_rank = result->failure.rank;
 }
 
-/* Whether the rank's closing window has a step that is still to be taken. */
+/* Whether the rank's closing window has a step that is not taken yet. */
 static bool follows_another(const struct zd_window *w)
 {
 	const struct zd_window *closing = w->mr->closing;
@@ -640,7 +644,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	return 0;
 }
 
-/* Waits while the target is promised, since it is still to be written. Steps end in order. */
+/* Waits while the target is promised, since sums may still write it. Steps end in order. */
 static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_fence_list fences = {req->u.release.nfences, req->u.release.fences};

@@ -5,7 +5,8 @@
  */
 #include "core/engine/deferred_teardown.h"
 #include "core/engine/objects.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/member.h"
+#include "core/reduce/storage.h"
 
 int zd_storage_new(struct zd_engine *e, struct zd_request *req, struct zd_member *member,
                    enum zd_charge charge, uint64_t bytes, struct zd_storage **out, struct zd_err *err)

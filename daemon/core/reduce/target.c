@@ -13,8 +13,11 @@
 #include "base/dtype.h"
 #include "core/engine/promise.h"
 #include "core/gather/unit.h"
+#include "core/reduce/member.h"
 #include "core/reduce/reduce.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/storage.h"
+#include "core/reduce/target.h"
+#include "core/reduce/window.h"
 
 int zd_target_bind(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
 {

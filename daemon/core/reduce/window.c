@@ -2,10 +2,10 @@
 /*
  * window.c - windows: the backwards of a rank from one step to the next, and windows that end without a step.
  *
- * Stage, dtype and number of backwards must be the same on all ranks. A window that fails, fails on all of
- * them: each rank is told by its next call that can return the failure, and closes the window by its step or,
- * once it was told, by its next backward. So a rank may be windows ahead of another, and the failure of a
- * window that it has closed is the other's failure too.
+ * Stage, dtype and number of backwards must be the same on all ranks. A window fails on all ranks at once:
+ * each rank is told by its next call that can return the failure, and closes the window by its step or, once
+ * it was told, by its next backward. So a rank may be windows ahead of another, and the failure of a window
+ * that it has closed is the other's failure too.
  *
  * A step that was promised (step.c) waits for no call. When the rank has called step_end for it as well, the
  * rank begins the next window, while the sums of the former one, which is closing, and its step are under
@@ -18,7 +18,12 @@
  */
 #include "core/cluster/cluster.h"
 #include "core/engine/objects.h"
-#include "core/reduce/reduce_internal.h"
+#include "core/reduce/bucket.h"
+#include "core/reduce/entry.h"
+#include "core/reduce/member.h"
+#include "core/reduce/reduction.h"
+#include "core/reduce/target.h"
+#include "core/reduce/window.h"
 
 void zd_failure_set(struct zd_failure *failure, int status, const char *text)
 {
@@ -54,7 +59,7 @@ struct zd_window *zd_window_new(struct zd_member_reduce *mr, uint64_t number)
 	return w;
 }
 
-/* Does not find a closing window whose step is taken: it has only its target left. */
+/* A closing window whose step is taken is not found: only its target is left. */
 struct zd_window *zd_window_find(const struct zd_member_reduce *mr, uint64_t number)
 {
 	if (mr->w->number == number)

@@ -28,7 +28,7 @@
 struct zd_cuda_inflight_copy {
 	uint64_t progress;         /* the copy has completed when the counter has reached it */
 	uint64_t bytes;            /* 0: the piece copies nothing */
-	bool awaited;              /* it ends a task whose end the CPU has to report */
+	bool awaited;              /* the copy ends a task whose end the CPU has to report */
 	struct zd_cuda_task *ends; /* NULL: more pieces follow */
 };
 
@@ -54,7 +54,7 @@ struct zd_cuda_copy_stream {
 	uint64_t inflight_limit_bytes; /* limit of the bytes in flight; one piece is always allowed */
 	struct CUstream_st *cuda_stream;
 	_Atomic uint64_t *counter; /* pinned; NULL: none */
-	zd_cu_ptr counter_at;      /* its address for the GPU */
+	zd_cu_ptr counter_at;      /* the counter's address for the GPU */
 	uint64_t issued;           /* the last progress value that the stream was asked to store */
 	uint64_t inflight_bytes;
 	uint64_t group_bytes; /* of the group that is not closed */
@@ -68,11 +68,11 @@ struct zd_cuda_copy_stream {
 	struct zd_cuda_inflight_copy ring[ZD_CUDA_INFLIGHT_COPIES];
 };
 
-/* On failure there is nothing to deinit. Errors: NO_MEMORY, DEVICE. */
+/* Creates the stream. On failure there is nothing to deinit. Errors: NO_MEMORY, DEVICE. */
 int zd_cuda_copy_stream_init(struct zd_cuda_copy_stream *stream, struct zd_cuda_devices *devices,
                              uint32_t device, uint64_t inflight_limit_bytes, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Nothing may be in flight. */
+/* Frees the stream, on which nothing may be in flight. */
 void zd_cuda_copy_stream_deinit(struct zd_cuda_copy_stream *stream);
 
 static inline bool zd_cuda_copy_stream_has_room(const struct zd_cuda_copy_stream *stream)

@@ -31,13 +31,13 @@ struct zd_cuda_device {
 	uint64_t granularity_bytes; /* of physical allocations; a power of two */
 	uint32_t multiprocessors;
 	bool rdma;        /* GPUDirect RDMA works with the daemon's kind of allocation */
-	uint64_t reaches; /* bit i: it has access to the memory of device i, or is device i */
+	uint64_t reaches; /* bit i: this device has access to the memory of device i, or is device i */
 
 	_Atomic uint64_t in_ns,
-	        out_ns; /* its links are reserved until then, inward and outward: cuda_link_scheduler.h */
-	_Atomic uint64_t due_bytes,
-	        due_to;   /* its large pushes that are not issued yet: bytes, and target devices as bits */
-	atomic_bool idle; /* the latest known load; zd_cuda_monitor sets it */
+	        out_ns; /* the inward and outward links are reserved until then: cuda_link_scheduler.h */
+	_Atomic uint64_t offered_bytes,
+	        offered_targets; /* of its large pushes that are not issued yet; targets as bits */
+	atomic_bool idle;        /* the latest known load; zd_cuda_monitor sets it */
 	atomic_bool failed;
 	pthread_mutex_t lock; /* protects `failure` */
 	char failure[ZD_FAILURE_TEXT];
@@ -75,8 +75,8 @@ static inline bool zd_cuda_device_failed(const struct zd_cuda_device *device)
 {
 	return atomic_load_explicit(&device->failed, memory_order_acquire);
 }
-/* For a device that has failed: sets `err` to DEVICE with the device's name and the first error's text, and
- * returns DEVICE. */
+/* Returns DEVICE for a device that has failed, and sets `err` to the device's name and the first error's
+ * text. */
 int zd_cuda_device_failure(struct zd_cuda_device *device, struct zd_err *err);
 /* Returns whether the device has failed, and then copies the reason to `why`. */
 bool zd_cuda_device_why(struct zd_cuda_device *device, char why[ZD_FAILURE_TEXT]);
@@ -99,7 +99,7 @@ static inline bool zd_cuda_device_is_busy(const struct zd_cuda_device *device)
 	return !atomic_load_explicit(&device->idle, memory_order_relaxed);
 }
 
-/* The properties of memory on the device, for memCreate. */
+/* Returns the properties of memory on the device, for memCreate. */
 struct zd_cu_allocation zd_cuda_device_allocation(const struct zd_cuda_device *device);
 
 #endif

@@ -63,7 +63,7 @@ void zd_cuda_executor_stop(struct zd_cuda_executor *executor);
 /* Stops the thread and waits for it: no task completes afterwards. */
 void zd_cuda_executor_deinit(struct zd_cuda_executor *executor);
 
-/* The largest slice whose copy within the GPU does not wait for the GPU's kernels. */
+/* Returns the largest slice whose copy within the GPU does not wait for the GPU's kernels. */
 uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor);
 
 /* Submits the task, which the executor then owns: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done.

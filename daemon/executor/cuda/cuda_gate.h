@@ -22,7 +22,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* One per daemon, since the GPUs of a process share these calls. Thread-safe; no function waits. */
+/* The daemon's gate, which all its GPUs share, since these calls affect the whole process. Thread-safe; no
+ * function waits. */
 struct zd_cuda_gate {
 	pthread_mutex_t lock;
 	uint32_t running; /* operations of communicators that were launched and have not ended */
@@ -30,7 +31,7 @@ struct zd_cuda_gate {
 };
 
 void zd_cuda_gate_init(struct zd_cuda_gate *gate);
-/* `running` and `freeing` must be 0. */
+/* Destroys the gate, whose counts must be 0. */
 void zd_cuda_gate_deinit(struct zd_cuda_gate *gate);
 
 /* Called before a launch. False: a thread is freeing memory; the caller retries. */

@@ -4,14 +4,16 @@
 
 #include "base/mem.h"
 
-#define PAUSE_NS      10000u /* on a link, after a piece that ends its task */
-#define GAP_NS        3000u  /* the same, after any other piece */
-#define AHEAD_NS      10000u /* a push is issued that long before its slot: until its bytes move */
-#define GRACE_SHARE   3u     /* wait for the owner of a place: at most a third of a slot */
-#define MOST_GRACE_NS 60000u /* at most, if the owner is known to push there */
-#define LEAST_NS      20000u /* at most, if it is not */
-#define YIELD_NS      60000u /* wait for another GPU with more to push */
-#define STALE_NS      30000u /* that long after its last slot a GPU joins the others' distance */
+#define PAUSE_NS 10000u /* a link is idle that long after a piece that ends its task */
+#define GAP_NS   3000u  /* and that long after any other piece */
+#define AHEAD_NS 10000u /* a push is issued that long before its slot, as its bytes do not move at once */
+/* The grace for the owner of a place, before another GPU uses the place: a slot's length / GRACE_SHARE,
+ * within the limit for an owner that has offered a push to that target, or for any other owner. */
+#define GRACE_SHARE            3u
+#define KNOWN_OWNER_GRACE_NS   60000u
+#define UNKNOWN_OWNER_GRACE_NS 20000u
+#define YIELD_NS               60000u /* the delay in favour of an idle GPU that has more to push */
+#define STALE_NS               30000u /* a GPU without a slot for that long adopts the others' distance */
 
 _Static_assert(ZD_MAX_DEVICES <= 64, "targets are bits");
 
@@ -34,8 +36,8 @@ static uint64_t link_opens_ns(const _Atomic uint64_t *taken_ns)
 	return ns > AHEAD_NS ? ns - AHEAD_NS : 0;
 }
 
-/* Reserves the link for `lasts_ns`. Returns false if another GPU has reserved it meanwhile. `prolongs`: the
- * caller has the current slot, and prolongs it. */
+/* Reserves the link for `lasts_ns`. Returns false if another GPU has reserved the link meanwhile. `prolongs`:
+ * the caller has the current slot, and prolongs that slot. */
 static bool reserve_link(_Atomic uint64_t *taken_ns, uint64_t lasts_ns, uint64_t now_ns, bool prolongs)
 {
 	uint64_t until_ns = load_relaxed(taken_ns), next_ns;
@@ -48,7 +50,7 @@ static bool reserve_link(_Atomic uint64_t *taken_ns, uint64_t lasts_ns, uint64_t
 	return true;
 }
 
-/* ---- Runs: tasks that go on where the one before ends -------------------------------------------------- */
+/* ---- Runs: tasks, each of which continues at the end of the task before -------------------------------- */
 
 static bool moves(const struct zd_cuda_task *task)
 {
@@ -130,9 +132,9 @@ void zd_cuda_link_scheduler_offer(struct zd_cuda_link_scheduler *scheduler, cons
 	uint64_t bytes = moves(task) ? run_bytes(task) : 0;
 	if (bytes <= ZD_CUDA_LINK_SLOT_LEAST_BYTES)
 		return;
-	scheduler->due_bytes += bytes;
-	scheduler->due_to |= 1ull << task->target;
-	scheduler->stays |= goes_on(scheduler, task);
+	scheduler->offered_bytes += bytes;
+	scheduler->offered_targets |= 1ull << task->target;
+	scheduler->continues_last_slot |= goes_on(scheduler, task);
 }
 
 /* Stores only on a change, because other executors read the value often. */
@@ -147,17 +149,19 @@ uint32_t zd_cuda_link_scheduler_begin(struct zd_cuda_link_scheduler *scheduler, 
 	struct zd_cuda_device *own = &scheduler->devices->all[scheduler->self];
 	uint32_t latest = atomic_load_explicit(&scheduler->devices->distance, memory_order_relaxed);
 	scheduler->again_ns = UINT64_MAX;
-	scheduler->joins = scheduler->distance == 0 || load_relaxed(&own->out_ns) + STALE_NS <= now_ns;
-	if (scheduler->joins)
-		scheduler->place = latest > 0 ? latest : 1;
+	scheduler->had_no_recent_slot = scheduler->distance == 0 ||
+	                                load_relaxed(&own->out_ns) + STALE_NS <= now_ns;
+	if (scheduler->had_no_recent_slot)
+		scheduler->first_distance = latest > 0 ? latest : 1;
 	else
-		scheduler->place = scheduler->stays ? scheduler->distance
+		scheduler->first_distance = scheduler->continues_last_slot
+		                                    ? scheduler->distance
 		                                    : next_distance(scheduler, scheduler->distance);
-	store_if_changed(&own->due_bytes, scheduler->due_bytes);
-	store_if_changed(&own->due_to, scheduler->due_to);
-	scheduler->due_bytes = scheduler->due_to = 0;
-	scheduler->stays = false;
-	return scheduler->place;
+	store_if_changed(&own->offered_bytes, scheduler->offered_bytes);
+	store_if_changed(&own->offered_targets, scheduler->offered_targets);
+	scheduler->offered_bytes = scheduler->offered_targets = 0;
+	scheduler->continues_last_slot = false;
+	return scheduler->first_distance;
 }
 
 /* Returns whether the place at `target` belongs to this GPU. A GPU without a recent slot also owns the place
@@ -165,37 +169,38 @@ uint32_t zd_cuda_link_scheduler_begin(struct zd_cuda_link_scheduler *scheduler, 
 static bool is_place(const struct zd_cuda_link_scheduler *scheduler, uint32_t target, uint64_t now_ns)
 {
 	uint32_t distance = distance_to(scheduler, target);
-	if (distance == scheduler->place)
+	if (distance == scheduler->first_distance)
 		return true;
-	return scheduler->joins && distance == next_distance(scheduler, scheduler->place) &&
+	return scheduler->had_no_recent_slot &&
+	       distance == next_distance(scheduler, scheduler->first_distance) &&
 	       load_relaxed(&scheduler->devices->all[target].in_ns) + STALE_NS > now_ns;
 }
 
-/* The time from which this GPU may push to `target` although the place belongs to another one. The owner may
- * be pushing elsewhere for long. */
+/* Returns the time from which this GPU may push to `target` although the place belongs to another GPU, the
+ * owner. An owner that is pushing elsewhere is not waited for beyond the slot's length. */
 static uint64_t other_place_opens_ns(const struct zd_cuda_link_scheduler *scheduler, uint32_t target,
                                      uint64_t lasts_ns, uint64_t free_ns, uint64_t now_ns)
 {
 	uint32_t count = scheduler->devices->count;
 	const struct zd_cuda_device *owner =
-	        &scheduler->devices->all[(target + count - scheduler->place) % count];
-	uint64_t grace_ns = zd_min_u64(lasts_ns / GRACE_SHARE, MOST_GRACE_NS);
+	        &scheduler->devices->all[(target + count - scheduler->first_distance) % count];
+	uint64_t grace_ns = zd_min_u64(lasts_ns / GRACE_SHARE, KNOWN_OWNER_GRACE_NS);
 	uint64_t comes_ns = link_opens_ns(&owner->out_ns);
-	if (load_relaxed(&owner->due_to) >> target & 1 && comes_ns < now_ns + lasts_ns &&
+	if (load_relaxed(&owner->offered_targets) >> target & 1 && comes_ns < now_ns + lasts_ns &&
 	    !zd_cuda_device_failed(owner))
 		return zd_min_u64(zd_max_u64(free_ns, comes_ns) + grace_ns, free_ns + lasts_ns);
-	return free_ns + zd_min_u64(grace_ns, LEAST_NS);
+	return free_ns + zd_min_u64(grace_ns, UNKNOWN_OWNER_GRACE_NS);
 }
 
 /* Returns whether an idle GPU would push to `target`, and has more to push than this one. */
 static bool yields(const struct zd_cuda_link_scheduler *scheduler, uint32_t target, uint64_t now_ns)
 {
-	uint64_t most = load_relaxed(&scheduler->devices->all[scheduler->self].due_bytes) +
+	uint64_t most = load_relaxed(&scheduler->devices->all[scheduler->self].offered_bytes) +
 	                ZD_CUDA_PIECE_BYTES / 2;
 	for (uint32_t i = 0; i < scheduler->devices->count; i++) {
 		const struct zd_cuda_device *other = &scheduler->devices->all[i];
-		if (i != scheduler->self && load_relaxed(&other->due_to) >> target & 1 &&
-		    load_relaxed(&other->due_bytes) > most && link_opens_ns(&other->out_ns) <= now_ns &&
+		if (i != scheduler->self && load_relaxed(&other->offered_targets) >> target & 1 &&
+		    load_relaxed(&other->offered_bytes) > most && link_opens_ns(&other->out_ns) <= now_ns &&
 		    !zd_cuda_device_failed(other))
 			return true;
 	}

@@ -2,11 +2,12 @@
 /*
  * cuda_link_scheduler.h - time slots on the links for large pushes between GPUs.
  *
- * Pushes that meet at one GPU share the link into it. Meanwhile the pushes behind them in their streams wait,
- * and links into other GPUs are idle. So a large push first reserves a link slot on both of its links: out of
- * its own GPU and into the target. A link slot is a span of time, calculated for a link that carries nothing
- * else. So no executor has to see a push end before the next slot begins, and no slot has to be released: the
- * slots of a GPU that fails expire like all others. A slot is for one piece; larger pushes reserve several.
+ * Concurrent pushes into one GPU share the link into that GPU. Meanwhile the pushes behind them in their
+ * streams wait, and links into other GPUs are idle. So a large push first reserves a link slot on both of its
+ * links: out of its own GPU and into the target. A link slot is a span of time, calculated for a link that
+ * carries nothing else. So no executor has to see a push end before the next slot begins, and no slot has to
+ * be released: the slots of a GPU that fails expire like all others. A slot is for one piece; larger pushes
+ * reserve several.
  *
  * When all GPUs push to all, the total time is shortest if all push at the same distance, source to target,
  * and advance to the next distance together. So a GPU keeps its distance until its push is complete, then
@@ -25,37 +26,38 @@
 #include "executor/cuda/cuda_device.h"
 #include "executor/cuda/cuda_task.h"
 
-#define ZD_CUDA_LINK_SLOT_LEAST_BYTES (4ull << 20) /* smaller pushes need no slot: about 10 us of a link */
-#define ZD_CUDA_LINK_BYTES_NS         390u /* the speed of a link; slower links are shared now and then */
-#define ZD_CUDA_PIECE_BYTES           (64ull << 20) /* larger pushes are issued in pieces, each with a slot */
+#define ZD_CUDA_LINK_SLOT_LEAST_BYTES                                                                        \
+	(4ull << 20)               /* pushes up to this size, about 10 us of a link, need no slot */
+#define ZD_CUDA_LINK_BYTES_NS 390u /* the assumed speed; pushes over slower links sometimes overlap */
+#define ZD_CUDA_PIECE_BYTES   (64ull << 20) /* larger pushes are issued in pieces, each with a slot */
 
 struct zd_cuda_link_scheduler {
 	struct zd_cuda_devices *devices;
 	uint32_t self;
-	uint32_t distance;  /* of the last slot; 0: none yet */
-	zd_cu_ptr dst, src; /* where the last slot ended */
-	uint64_t bytes;     /* of the last slot, and those that it prolonged */
-	uint64_t due_bytes; /* bytes of the large pushes that were offered */
-	uint64_t due_to;    /* their targets as bits */
-	bool stays;         /* an offered push continues where the last slot ended */
-	uint32_t place;     /* the distance that is tried first */
-	bool joins;         /* this GPU has had no slot recently */
-	uint64_t again_ns;  /* the earliest time for a push that waits; UINT64_MAX: none waits */
+	uint32_t distance;        /* of the last slot; 0: none yet */
+	zd_cu_ptr dst, src;       /* the ends of the last slot's ranges */
+	uint64_t bytes;           /* of the last slot and of all slots that it prolonged */
+	uint64_t offered_bytes;   /* of the large pushes that were offered in this round */
+	uint64_t offered_targets; /* the devices that these pushes write to, as bits */
+	bool continues_last_slot; /* an offered push continues at the end of the last slot */
+	uint32_t first_distance;  /* the distance that is tried first */
+	bool had_no_recent_slot;  /* this GPU has had no slot for a while: it adopts the others' distance */
+	uint64_t again_ns;        /* the earliest time for a push that waits; UINT64_MAX: none waits */
 };
 
-/* The length of a link slot for a piece that ends its task. */
+/* Returns the length of a link slot for a piece that ends its task. */
 uint64_t zd_cuda_link_slot_ns(uint64_t bytes);
 
 void zd_cuda_link_scheduler_init(struct zd_cuda_link_scheduler *scheduler, struct zd_cuda_devices *devices,
                                  uint32_t self);
 
-/* A round begins with an offer of the first task for each target. */
+/* Offers the first task for a target. A round begins with an offer for each target. */
 void zd_cuda_link_scheduler_offer(struct zd_cuda_link_scheduler *scheduler, const struct zd_cuda_task *task);
-/* Returns the distance to begin with, after all offers. 1 is the next GPU. */
+/* Ends the offers, and returns the distance that is tried first. 1 is the next GPU. */
 uint32_t zd_cuda_link_scheduler_begin(struct zd_cuda_link_scheduler *scheduler, uint64_t now_ns);
 /* Returns whether a piece of the task, the first one for its target, may be issued now. If so, reserves a
- * link slot for that piece. The slot includes tasks behind it that continue at its end, up to the bytes of a
- * piece. */
+ * link slot for that piece. The slot includes the following tasks that continue at the end of the piece, up
+ * to ZD_CUDA_PIECE_BYTES. */
 bool zd_cuda_link_scheduler_reserve(struct zd_cuda_link_scheduler *scheduler, struct zd_cuda_task *task,
                                     uint64_t now_ns);
 

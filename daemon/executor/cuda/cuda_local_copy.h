@@ -19,11 +19,11 @@ struct zd_cuda_local_copy {
 	struct zd_cuda_peer_bounce bounce;
 };
 
-/* The device's context is current, here and below. On failure there is nothing to deinit. Errors: NO_MEMORY,
- * DEVICE. */
+/* Creates the streams. The device's context is current, here and below. On failure there is nothing to
+ * deinit. Errors: NO_MEMORY, DEVICE. */
 int zd_cuda_local_copy_init(struct zd_cuda_local_copy *local, struct zd_cuda_devices *devices,
                             uint32_t device, struct zd_err *err) __attribute__((warn_unused_result));
-/* Nothing may be in progress. */
+/* Frees both streams, on which nothing may be in progress. */
 void zd_cuda_local_copy_deinit(struct zd_cuda_local_copy *local);
 
 /* Returns whether the task may be issued now. */
@@ -32,7 +32,7 @@ bool zd_cuda_local_copy_has_room(const struct zd_cuda_local_copy *local, const s
  * nothing was issued. Copies may be delayed until zd_cuda_local_copy_close(). Errors: NO_MEMORY, DEVICE. */
 int zd_cuda_local_copy_issue(struct zd_cuda_local_copy *local, struct zd_cuda_task *task, bool *whole,
                              struct zd_err *err) __attribute__((warn_unused_result));
-/* Gives a task that moves nothing its place behind the others. There must be room. */
+/* Adds a task that moves nothing but has to keep its place in the order. There must be room. */
 void zd_cuda_local_copy_follow(struct zd_cuda_local_copy *local, struct zd_cuda_task *task);
 void zd_cuda_local_copy_close(struct zd_cuda_local_copy *local);
 

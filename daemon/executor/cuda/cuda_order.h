@@ -28,12 +28,13 @@ struct zd_cuda_order {
 void zd_cuda_order_init(struct zd_cuda_order *order, const struct zd_cuda_devices *devices, uint32_t self);
 
 void zd_cuda_order_add(struct zd_cuda_order *order, struct zd_cuda_task *task);
-/* The queue's first task; NULL: none may be issued now. The task stays in its queue. */
+/* Returns the queue's first task, which stays in the queue; NULL: none may be issued now. */
 struct zd_cuda_task *zd_cuda_order_first(const struct zd_cuda_order *order, uint32_t queue);
-/* Removes the task, its queue's first, which is now in flight. `cpu_stores`: nothing else of its timeline may
- * be issued until it has completed. */
+/* Removes the first task of its queue, which is now in flight. `cpu_stores`: no other task of its timeline
+ * may be issued until this task has completed. */
 void zd_cuda_order_take(struct zd_cuda_order *order, struct zd_cuda_task *task, bool cpu_stores);
-/* The task has completed. Must be called before its timeline is stored or its session is released. */
+/* Records that the task has completed. Must be called before the task's timeline is stored or its session is
+ * released. */
 void zd_cuda_order_completed(struct zd_cuda_order *order, struct zd_cuda_task *task);
 
 /* Returns whether no task waits. */
@@ -41,8 +42,8 @@ static inline bool zd_cuda_order_is_empty(const struct zd_cuda_order *order)
 {
 	return order->filled == 0 && STAILQ_EMPTY(&order->held);
 }
-/* The first task of any queue; NULL: none. While tasks are in flight the order may hold tasks and have empty
- * queues. */
+/* Returns the first task of any queue; NULL: none. While tasks are in flight the order may hold tasks and
+ * have empty queues. */
 struct zd_cuda_task *zd_cuda_order_any(const struct zd_cuda_order *order);
 /* Returns whether tasks for several other devices wait. */
 static inline bool zd_cuda_order_has_several(const struct zd_cuda_order *order)

@@ -36,7 +36,7 @@
 struct zd_cuda_hop {
 	struct zd_cuda_task *task;
 	uint64_t offset, bytes; /* of the task */
-	uint64_t end;           /* the end of its place in the ring; 0: it has none, its bytes are zeros */
+	uint64_t end;           /* the end of the hop's place in the ring; 0: no place, the bytes are zeros */
 	bool last;              /* the task ends with this hop */
 };
 
@@ -54,7 +54,7 @@ struct zd_cuda_peer_bounce {
  * to deinit. Errors: DEVICE. */
 int zd_cuda_peer_bounce_init(struct zd_cuda_peer_bounce *bounce, struct zd_cuda_devices *devices,
                              uint32_t device, struct zd_err *err) __attribute__((warn_unused_result));
-/* Nothing may be in progress. */
+/* Frees the bounce, which may have no hop in progress. */
 void zd_cuda_peer_bounce_deinit(struct zd_cuda_peer_bounce *bounce);
 
 /* Returns whether the other GPU has failed. Then nothing is sent or pushed back any more, and the hops in
@@ -89,7 +89,8 @@ static inline bool zd_cuda_peer_bounce_accepts(const struct zd_cuda_peer_bounce 
  * NO_MEMORY, DEVICE. */
 int zd_cuda_peer_bounce_send(struct zd_cuda_peer_bounce *bounce, struct zd_cuda_task *task, bool *whole,
                              struct zd_err *err) __attribute__((warn_unused_result));
-/* Gives a task that moves nothing its place behind the others. There must be room. */
+/* Adds a hop without bytes, for a task that moves nothing but has to keep its place in the order. There must
+ * be room. */
 void zd_cuda_peer_bounce_follow(struct zd_cuda_peer_bounce *bounce, struct zd_cuda_task *task);
 
 void zd_cuda_peer_bounce_close(struct zd_cuda_peer_bounce *bounce);

@@ -50,14 +50,14 @@ void zd_cuda_segment_free(struct zd_cuda_segment *segment);
 void zd_cuda_segments_init(struct zd_cuda_segments *segments);
 /* Frees the remaining segments. */
 void zd_cuda_segments_deinit(struct zd_cuda_segments *segments);
-/* The table then owns the segment. */
+/* Adds the segment, which the table then owns. */
 void zd_cuda_segments_add(struct zd_cuda_segments *segments, struct zd_cuda_segment *segment);
 /* Removes the segment, which the caller then owns. NULL if there is none. */
 struct zd_cuda_segment *zd_cuda_segments_take(struct zd_cuda_segments *segments, uint32_t id);
-/* -1 if there is none. */
+/* Returns the segment's descriptor; -1 if there is no such segment. */
 int zd_cuda_segments_fd(struct zd_cuda_segments *segments, uint32_t id);
-/* The address of the location's first byte for all GPUs; 0 for an empty location. A location beyond its
- * segment is an error of the core and aborts the daemon. */
+/* Returns the address of the location's first byte for all GPUs; 0 for an empty location. A location beyond
+ * its segment is an error of the core and aborts the daemon. */
 zd_cu_ptr zd_cuda_segments_at(struct zd_cuda_segments *segments, const struct zd_location *location);
 
 #endif

@@ -50,7 +50,7 @@ int zd_cuda_session_new(uint64_t id, pid_t pid, struct zd_cuda_worker *worker,
 /* Unregisters the page and frees the session. Called by a worker, or for a page that was never registered. */
 void zd_cuda_session_free(struct zd_cuda_session *session, const struct zd_cuda *cuda);
 
-/* The address of the counter for the GPU, whose context is current. Called by executors only. */
+/* Returns in *at the counter's address for the GPU, whose context is current. Called by executors only. */
 int zd_cuda_session_counter_at(struct zd_cuda_session *session, struct zd_cuda_device *device,
                                uint32_t timeline, zd_cu_ptr *at, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -28,15 +28,15 @@ struct zd_cuda_task {
 	struct zd_cuda_session *session; /* NULL: no signal, or the session has ended */
 	uint32_t target;                 /* the device that the task writes to, which selects its queue */
 	bool gpu_stores;                 /* the GPU stores the value, once all pieces are issued */
-	bool cpu_stores;                 /* the CPU stores it, and nothing of the timeline is issued before */
+	bool cpu_stores;                 /* the CPU stores the value; the timeline's next task waits for it */
 	struct zd_completion completion;
 	union {
 		struct {
 			zd_cu_ptr dst, src; /* src 0: fill with the pattern */
 			uint64_t pattern;   /* as of a command */
 			uint64_t bytes, issued_bytes;
-			uint64_t seen_ns;        /* when its executor received it */
-			bool has_link_slot;      /* it has reserved its links: cuda_link_scheduler.h */
+			uint64_t seen_ns;        /* when the executor received the task */
+			bool has_link_slot;      /* its links are reserved: cuda_link_scheduler.h */
 		} copy;                          /* COPY, FILL */
 		struct zd_cuda_segment *destroy; /* owned; NULL if its creation failed */
 		struct {
@@ -58,12 +58,13 @@ struct zd_cuda_task {
 
 STAILQ_HEAD(zd_cuda_tasks, zd_cuda_task);
 
-/* The task of a command that is not a communicator's. `signalled` and `watched` are the sessions that the
- * command names; NULL when it names none or the session has ended. The task takes references of its own. */
+/* Makes the task of a command that is not a communicator's. `signalled` and `watched` are the sessions that
+ * the command names; NULL when it names none or the session has ended. The task takes references of its
+ * own. */
 struct zd_cuda_task *zd_cuda_task_new(const struct zd_command *command, struct zd_cuda_segments *segments,
                                       struct zd_backend_session *signalled,
                                       struct zd_backend_session *watched);
-/* Frees all of a task that has not run, but for a segment to be destroyed: that is left to a worker. */
+/* Frees a task that has not run, except for a segment to be destroyed, which a worker frees. */
 void zd_cuda_task_free(struct zd_cuda_task *task);
 
 static inline bool zd_cuda_task_is_collective(const struct zd_cuda_task *task)

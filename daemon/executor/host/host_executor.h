@@ -45,8 +45,7 @@ void zd_host_executor_stop(struct zd_host_executor *executor);
 /* Stops the thread and waits for it: no task completes afterwards. */
 void zd_host_executor_deinit(struct zd_host_executor *executor);
 
-/* The thread's main function; the argument is the executor. Returns after a stop, when all tasks have
- * completed. */
+/* Runs the thread; the argument is the executor. Returns after a stop, when all tasks have completed. */
 void *zd_host_executor_run(void *executor);
 
 /* Submits the task, which the executor then owns. Never blocks: the lock is held for a few instructions

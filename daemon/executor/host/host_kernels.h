@@ -5,8 +5,8 @@
  * For every element, in float32 and in this order, each step rounded:
  *     acc = 0;  for each input in order: acc = acc + input * prescale;  acc = acc * postscale;
  *     unless overwrite: acc = acc + target;  target = acc, rounded to nearest even in the target's dtype
- * A nan is stored as the one quiet nan of its dtype (0x7fc00000, 0x7fc0, 0x7e00), because which payload
- * survives an addition depends on the order of an instruction's operands.
+ * A nan is stored as the one quiet nan of its dtype (0x7fc00000, 0x7fc0, 0x7e00), because the payload of
+ * a sum of nans depends on the order of an instruction's operands.
  *
  * Statistics are of the stored values: the square of element i is added, in double, to partial sum i mod
  * ZD_HOST_REDUCE_SUMS, and the partial sums are added in order. So results are equal bit by bit in every run,
@@ -48,13 +48,13 @@ struct zd_host_reduce {
 };
 
 bool zd_host_isa_supported(enum zd_host_isa isa);
-/* The fastest instruction set of this machine. Cheap after the first call. */
+/* Returns the fastest instruction set of this machine. Cheap after the first call. */
 enum zd_host_isa zd_host_isa_best(void);
 
 /* Reduces the next `numel` elements, or the remaining ones if fewer. `numel` must be a multiple of
  * ZD_HOST_REDUCE_BLOCK_NUMEL. Returns true when all elements are done. */
 bool zd_host_reduce_run(struct zd_host_reduce *reduce, uint64_t numel);
-/* The statistics of all elements that are done. */
+/* Returns the statistics of all elements that are done. */
 struct zd_op_result zd_host_reduce_result(const struct zd_host_reduce *reduce);
 
 #endif

@@ -47,7 +47,7 @@ struct zd_host_segments {
 	struct zd_host_segment_bucket buckets[ZD_HOST_SEGMENT_BUCKETS]; /* by id; ids are consecutive */
 };
 
-/* The machine's memory; 0 when unknown. */
+/* Returns the size of the machine's memory; 0 if unknown. */
 uint64_t zd_host_memory_bytes(void);
 
 /* Makes a zeroed segment, which is in no table yet. Errors: NO_MEMORY with both sizes, SYSTEM. */
@@ -60,14 +60,14 @@ void zd_host_segment_free(struct zd_host_segment *segment);
 void zd_host_segments_init(struct zd_host_segments *segments);
 /* Frees the remaining segments. */
 void zd_host_segments_deinit(struct zd_host_segments *segments);
-/* The table then owns the segment. */
+/* Adds the segment, which the table then owns. */
 void zd_host_segments_add(struct zd_host_segments *segments, struct zd_host_segment *segment);
 /* Removes the segment, which the caller then owns. NULL if there is none. */
 struct zd_host_segment *zd_host_segments_take(struct zd_host_segments *segments, uint32_t id);
-/* -1 if there is none. */
+/* Returns the segment's descriptor; -1 if there is no such segment. */
 int zd_host_segments_fd(struct zd_host_segments *segments, uint32_t id);
-/* The address of the location's first byte; NULL for an empty location. A location beyond its segment is an
- * error of the core and aborts the daemon. */
+/* Returns the address of the location's first byte; NULL for an empty location. A location beyond its segment
+ * is an error of the core and aborts the daemon. */
 void *zd_host_segments_at(struct zd_host_segments *segments, const struct zd_location *location);
 
 #endif

@@ -41,8 +41,8 @@ struct zd_host_task {
 
 STAILQ_HEAD(zd_host_tasks, zd_host_task);
 
-/* `signalled` and `watched` are the sessions that the command names; NULL when it names none or the session
- * has ended. The task takes references of its own. */
+/* Makes the task of a command. `signalled` and `watched` are the sessions that the command names; NULL when
+ * it names none or the session has ended. The task adds references of its own. */
 struct zd_host_task *zd_host_task_new(const struct zd_command *command, struct zd_host_segments *segments,
                                       struct zd_backend_session *signalled,
                                       struct zd_backend_session *watched);

@@ -54,7 +54,8 @@ enum zd_cuda_comm_state {
  */
 #define ZD_CUDA_COMM_QUEUES 2u
 #define ZD_CUDA_COMM_BLOCKS 16u
-/* Both return at least 1. */
+/* Return the blocks of a communicator's kernels, and the number of communicators in a queue. Both at least
+ * 1. */
 uint32_t zd_cuda_comm_blocks(const struct zd_cuda_device *device);
 uint32_t zd_cuda_comm_room(const struct zd_cuda_device *device);
 
@@ -77,8 +78,8 @@ struct zd_cuda_comm_config {
 struct zd_cuda_comm_op;
 STAILQ_HEAD(zd_cuda_comm_ops, zd_cuda_comm_op);
 
-/* How the communicator's thread ends it: after NCCL has finalized with all ranks; the same, but for a second
- * at most; at once. */
+/* How the thread ends the communicator: not yet; after NCCL has finalized with all ranks (LEAVES); the same,
+ * but within a second (PARTS); at once (IS_ABORTED). */
 enum zd_cuda_comm_leaving {
 	ZD_CUDA_COMM_STAYS,
 	ZD_CUDA_COMM_LEAVES,
@@ -106,7 +107,7 @@ struct zd_cuda_comm {
 	struct ncclComm *handle;
 	struct CUstream_st *stream;
 	_Atomic uint64_t *counter;                  /* pinned: the progress of the stream */
-	zd_cu_ptr counter_at;                       /* its address for the GPU */
+	zd_cu_ptr counter_at;                       /* the counter's address for the GPU */
 	struct zd_cuda_comm_description *described; /* the descriptions of all ranks, in checking mode */
 	zd_cu_ptr described_at;
 	unsigned char *values; /* the values of an agreement */
@@ -117,16 +118,17 @@ struct zd_cuda_comm {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool opened, over;
-	bool parted; /* finalized with all ranks: its kernels are over, its memory waits for the gate */
+	bool parted; /* finalized with all ranks: the kernels are over, the memory waits for the gate */
 	enum zd_cuda_comm_leaving leaving;
-	struct zd_err opening, ending; /* the results of making and ending it */
+	struct zd_err opening, ending; /* the results of making and ending the communicator */
 };
 
-/* The new communicator is CONNECTING. Errors: INVALID; EXISTS or MISMATCH when it conflicts with another rank
- * of this daemon; SYSTEM. */
+/* Makes a communicator, which is CONNECTING. Errors: INVALID; EXISTS or MISMATCH when it conflicts with
+ * another rank of this daemon; SYSTEM. */
 int zd_cuda_comm_new(const struct zd_cuda_comm_home *home, const struct zd_cuda_comm_config *config,
                      struct zd_cuda_comm **comm, struct zd_err *err) __attribute__((warn_unused_result));
-/* zd_cuda_comm_is_over() must hold, and its operations must have ended. NULL is allowed. */
+/* Frees a communicator that is over (zd_cuda_comm_is_over()) and whose operations have ended. NULL is
+ * allowed. */
 void zd_cuda_comm_free(struct zd_cuda_comm *comm);
 
 /* Returns whether NCCL has finalized the communicator with all ranks. Only memory is left of it then, which
@@ -134,7 +136,7 @@ void zd_cuda_comm_free(struct zd_cuda_comm *comm);
 bool zd_cuda_comm_has_parted(struct zd_cuda_comm *comm);
 /* Updates the state: to READY, to FAILED (with the reason, or at the deadline), or to ENDED. */
 void zd_cuda_comm_poll(struct zd_cuda_comm *comm, uint64_t now_ns);
-/* Both abort the communicator and record the reason, unless it has failed, was aborted or has ended. The
+/* Abort the communicator and record the reason, unless it has failed, was aborted or has ended. The
  * device's other communicators are not affected. The other ranks are not notified. */
 void zd_cuda_comm_fail(struct zd_cuda_comm *comm, const struct zd_err *why);
 void zd_cuda_comm_abort(struct zd_cuda_comm *comm, const char *why);
@@ -151,12 +153,12 @@ static inline bool zd_cuda_comm_lives(const struct zd_cuda_comm *comm)
 	return comm->state == ZD_CUDA_COMM_CONNECTING || comm->state == ZD_CUDA_COMM_READY;
 }
 
-/* "CONNECTING", ... */
+/* Returns "CONNECTING", ... */
 const char *zd_cuda_comm_state_name(const struct zd_cuda_comm *comm);
 
 /* ---- For READY communicators --------------------------------------------------------------------------- */
 
-/* NCCL's state of the communicator: SUCCESS, IN_PROGRESS while a call is in progress, or an error. */
+/* Returns NCCL's state of the communicator: SUCCESS, IN_PROGRESS while a call is in progress, or an error. */
 int zd_cuda_comm_query(const struct zd_cuda_comm *comm);
 /* Enqueues a store of the next progress value behind the launched work, and returns the value in `*progress`.
  * Errors: NO_MEMORY; DEVICE, and then the device is marked failed. */

@@ -44,13 +44,13 @@ struct zd_cuda_comm_call {
 	const char *what; /* for texts, the same on all ranks, or NULL; cut to ZD_CUDA_COMM_WHAT - 1 bytes */
 };
 
-/* Errors: INVALID, with the invalid argument in the text. */
+/* Checks the call's arguments. Errors: INVALID, with the invalid argument in the text. */
 int zd_cuda_comm_call_check(const struct zd_cuda_comm_call *call, uint32_t nranks, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 #define ZD_CUDA_COMM_TEXT 192
-/* "17th operation all_gather of 1048576 bfloat16 (gather of 'h.3')": `number` counts the operations of the
- * rank. Returns `text`. */
+/* Writes "17th operation all_gather of 1048576 bfloat16 (gather of 'h.3')": `number` counts the operations of
+ * the rank. Returns `text`. */
 const char *zd_cuda_comm_call_text(const struct zd_cuda_comm_call *call, uint64_t number,
                                    char text[ZD_CUDA_COMM_TEXT]);
 

@@ -24,7 +24,8 @@ struct zd_cuda_collective {
 	TAILQ_ENTRY(zd_cuda_collective) under_way;
 };
 
-/* The task of a UNIQUE_IDS, COMM_OPEN, COMM_CLOSE, EXCHANGE or AGREE. `signalled`: see zd_cuda_task_new(). */
+/* Makes the task of a UNIQUE_IDS, COMM_OPEN, COMM_CLOSE, EXCHANGE or AGREE. `signalled`: see
+ * zd_cuda_task_new(). */
 struct zd_cuda_task *zd_cuda_comm_task_new(const struct zd_command *command,
                                            struct zd_cuda_segments *segments,
                                            struct zd_backend_session *signalled);

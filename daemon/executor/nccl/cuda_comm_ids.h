@@ -26,7 +26,7 @@
 #define ZD_CUDA_IDS_MOST         64u
 #define ZD_CUDA_IDS_MOST_OF_USER 16u
 
-/* One request. */
+/* A request for ids. */
 struct zd_cuda_ids {
 	LIST_ENTRY(zd_cuda_ids) link;
 	void *arg; /* the caller's; NULL once the caller has been given the result */
@@ -71,7 +71,7 @@ static inline bool zd_cuda_ids_any(const struct zd_cuda_id_makers *makers)
 	return !LIST_EMPTY(&makers->all);
 }
 
-/* The child process's main function. `argv` begins behind ZD_CUDA_IDS_PROGRAM_ARG: the number of ids, then
+/* Runs the child process. `argv` begins behind ZD_CUDA_IDS_PROGRAM_ARG: the number of ids, then
  * NCCL's file if it is not the default one. Writes the ids to standard output, and runs until standard input
  * ends. Returns an exit status. */
 int zd_cuda_ids_main(int argc, char **argv);

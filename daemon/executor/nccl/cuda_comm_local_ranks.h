@@ -20,7 +20,7 @@
 
 struct zd_err;
 
-/* One rank. The caller owns the memory, and keeps it while the rank is in the table. */
+/* A rank of a communicator. The caller owns the memory, and keeps it while the rank is in the table. */
 struct zd_cuda_comm_rank {
 	LIST_ENTRY(zd_cuda_comm_rank) link;
 	const char *group;
@@ -29,7 +29,7 @@ struct zd_cuda_comm_rank {
 	struct zd_comm_world world;
 };
 
-/* The number by which texts name a rank of the communicator. */
+/* Returns the number by which texts name a rank of the communicator. */
 static inline uint32_t zd_cuda_comm_world_rank(const struct zd_cuda_comm_rank *self, uint32_t rank)
 {
 	return self->world.first + rank * (1 + self->world.between);
@@ -40,11 +40,11 @@ static inline uint32_t zd_cuda_comm_world_rank(const struct zd_cuda_comm_rank *s
 struct zd_cuda_comm_id {
 	LIST_ENTRY(zd_cuda_comm_id) link;
 	struct zd_nccl_id id;
-	bool waited; /* a rank with it waits for room on its GPU */
-	bool used; /* its ranks have connected, or a rank with it was removed: no further rank will use it */
+	bool waited; /* a rank with this id waits for room on its GPU */
+	bool used;   /* the ranks have connected, or one was removed: no other rank will use this id */
 };
 
-/* One per daemon. Thread-safe. */
+/* The daemon's table. Thread-safe. */
 struct zd_cuda_comm_local_ranks {
 	struct zd_cuda_gate gate;
 	pthread_mutex_t lock; /* protects the lists */
@@ -53,11 +53,11 @@ struct zd_cuda_comm_local_ranks {
 };
 
 void zd_cuda_comm_local_ranks_init(struct zd_cuda_comm_local_ranks *local_ranks);
-/* Both lists must be empty. */
+/* Frees the table, whose lists must be empty. */
 void zd_cuda_comm_local_ranks_deinit(struct zd_cuda_comm_local_ranks *local_ranks);
 
-/* Errors: EXISTS when the rank is in the table already, or another rank of the communicator is on the same
- * GPU; MISMATCH when the number of ranks differs. */
+/* Adds the rank. Errors: EXISTS when the rank is in the table already, or another rank of the communicator is
+ * on the same GPU; MISMATCH when the number of ranks differs. */
 int zd_cuda_comm_local_ranks_add(struct zd_cuda_comm_local_ranks *local_ranks, struct zd_cuda_comm_rank *rank,
                                  struct zd_err *err) __attribute__((warn_unused_result));
 void zd_cuda_comm_local_ranks_remove(struct zd_cuda_comm_local_ranks *local_ranks,
@@ -80,18 +80,18 @@ bool zd_cuda_comm_local_ranks_are_used(struct zd_cuda_comm_local_ranks *local_ra
                                        const struct zd_cuda_comm_id *ids, uint32_t count);
 
 #define ZD_CUDA_COMM_RANKS_TEXT 200
-/* "ranks 0 and 2": the communicator's ranks that are in this daemon. Returns `text`. */
+/* Writes the communicator's ranks that are in this daemon: "ranks 0 and 2". Returns `text`. */
 const char *zd_cuda_comm_local_ranks_text(struct zd_cuda_comm_local_ranks *local_ranks,
                                           const struct zd_cuda_comm_rank *rank,
                                           char text[ZD_CUDA_COMM_RANKS_TEXT]);
 
-/* The same for the ranks that are not in this daemon. */
+/* Writes the ranks that are not in this daemon. */
 const char *zd_cuda_comm_local_ranks_absent(struct zd_cuda_comm_local_ranks *local_ranks,
                                             const struct zd_cuda_comm_rank *rank,
                                             char text[ZD_CUDA_COMM_RANKS_TEXT]);
 
-/* "rank 3", "ranks 1 and 3", "ranks 0, 2 and 3": the communicator's ranks for which `is` returns true. A long
- * list ends with the number of further ranks. "" if there is none. Returns `text`. */
+/* Writes the communicator's ranks for which `is` returns true: "rank 3", "ranks 0, 2 and 3". A long list ends
+ * with the number of further ranks. "" if there is none. Returns `text`. */
 const char *zd_cuda_comm_ranks_text(const struct zd_cuda_comm_rank *self,
                                     bool (*is)(const void *arg, uint32_t rank), const void *arg,
                                     char text[ZD_CUDA_COMM_RANKS_TEXT]);

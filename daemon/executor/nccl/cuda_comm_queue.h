@@ -53,7 +53,7 @@ struct zd_cuda_comm_op {
 	uint64_t progress; /* the stream's progress value when the operation has ended */
 };
 
-/* A device has ZD_CUDA_COMM_QUEUES of them. */
+/* A queue of a device, which has ZD_CUDA_COMM_QUEUES queues. */
 struct zd_cuda_comm_queue {
 	struct zd_cuda_comm_home home;
 	uint32_t room; /* the highest number of communicators */
@@ -63,11 +63,11 @@ struct zd_cuda_comm_queue {
 };
 
 void zd_cuda_comm_queue_init(struct zd_cuda_comm_queue *queue, const struct zd_cuda_comm_home *home);
-/* All communicators must have been removed. */
+/* Frees the queue, from which all communicators must have been removed. */
 void zd_cuda_comm_queue_deinit(struct zd_cuda_comm_queue *queue);
 
-/* Returns whether there is no room for another communicator. One that is ending counts until NCCL has
- * finalized it with all ranks, or it is removed: its kernels may still run. */
+/* Returns whether there is no room for another communicator. A communicator that is ending counts until NCCL
+ * has finalized it with all ranks, or it is removed, since its kernels may still run. */
 bool zd_cuda_comm_queue_is_full(const struct zd_cuda_comm_queue *queue);
 /* Adds a communicator on the device; the queue polls it. Errors: those of zd_cuda_comm_new(), and LIMIT if
  * the queue is full. */

@@ -49,10 +49,10 @@ struct zd_cuda_comms {
 	bool stopping;                               /* communicators are freed as soon as they are over */
 };
 
-/* `settings` must outlive `comms`. */
+/* Initialises the object. `settings` must outlive `comms`. */
 void zd_cuda_comms_init(struct zd_cuda_comms *comms, struct zd_cuda_device *device,
                         const struct zd_cuda_comm_settings *settings);
-/* Nothing may be in progress. */
+/* Frees the object. No task may be in progress. */
 void zd_cuda_comms_deinit(struct zd_cuda_comms *comms);
 
 /* Takes ownership of the task and begins it: UNIQUE_IDS, COMM_OPEN, COMM_CLOSE, EXCHANGE, AGREE; SIGNAL. The

@@ -104,7 +104,7 @@ struct nccl_move {
 	char *staged;
 };
 
-/* One kernel's sends and receives. */
+/* The sends and receives of a kernel. */
 struct nccl_work {
 	STAILQ_ENTRY(nccl_work) link;
 	atomic_bool ended;

@@ -84,7 +84,7 @@ static inline bool passed(struct rig *rig, uint32_t rank, const struct zd_reply 
 	return true;
 }
 
-/* They are there, and the streams that wait for them go on. */
+/* Checks that the gathered bytes are those of the version, and that the fences of the reply have passed. */
 static inline const struct zd_reply *expect_bytes(struct rig *rig, uint32_t rank, uint64_t request,
                                                   uint64_t version)
 {

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "core/reduce/reduce_internal.h"
+#include "core/engine/objects.h"
 #include "tests/support/core_reduce.h"
 
 #define ENTRY_BYTES 1024u /* of a unit of 256 elements on two ranks */

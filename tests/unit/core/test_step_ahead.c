@@ -6,7 +6,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "core/reduce/reduce_internal.h"
 #include "tests/support/core_reduce.h"
 
 #define SLOT_BYTES (16 * CORE_KIB)

@@ -154,7 +154,7 @@ static inline void case_check(const struct a_case *one, int status, const char *
 		         one->exit_status, one->says ? " and " : "", one->says ? one->says : "", output);
 }
 
-/* One that runs. */
+/* A case that runs. */
 struct case_running {
 	const struct a_case *one;
 	pid_t pid;

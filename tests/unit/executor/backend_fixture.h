@@ -253,8 +253,8 @@ static inline void close_backend(struct fixture *f)
 	f->backend = NULL;
 }
 
-/* Nothing is under way: each command has ended once. Values have been freed by the tests that asked for
- * them. */
+/* Checks that each command has ended once, and forgets the records. Values have been freed by the tests that
+ * requested them. */
 static inline void forget_records(struct fixture *f)
 {
 	for (uint64_t op = 1; op <= f->last_op; op++) {

@@ -169,7 +169,7 @@ static void test_other_places_wait_for_a_moment(void **state)
 static void test_places_wait_for_those_who_come(void **state)
 {
 	static const struct {
-		uint64_t busy_until_ns, due_to, waits_ns;
+		uint64_t busy_until_ns, offered_targets, waits_ns;
 	} cases[] = {
 	        {BEGIN + 50 * US, 1u << 0, 80 * US},   /* when it opens, and a third of a slot */
 	        {BEGIN + 50 * US, 1u << 1, 21 * US},   /* it wants to go elsewhere */
@@ -181,7 +181,7 @@ static void test_places_wait_for_those_who_come(void **state)
 		struct zd_cuda_task task = copy(0, MIB, MIB, LARGE);
 		f->devices.distance = 1;
 		f->all[3].out_ns = cases[i].busy_until_ns;
-		f->all[3].due_to = cases[i].due_to;
+		f->all[3].offered_targets = cases[i].offered_targets;
 		task.u.copy.seen_ns = BEGIN;
 		assert_false(asks(f, 2, &task, BEGIN + cases[i].waits_ns - 5 * US));
 		assert_true(asks(f, 2, &task, BEGIN + cases[i].waits_ns));
@@ -196,7 +196,7 @@ static void test_places_do_not_wait_for_ever(void **state)
 	struct zd_cuda_task task = copy(0, MIB, MIB, LARGE);
 	(void)state;
 	f->devices.distance = 1;
-	f->all[3].due_to = 1u << 0;
+	f->all[3].offered_targets = 1u << 0;
 	task.u.copy.seen_ns = BEGIN;
 	for (uint64_t waited_ns = 0; waited_ns < LASTS; waited_ns += 10 * US) {
 		f->all[3].out_ns = BEGIN + waited_ns + 50 * US;

@@ -91,7 +91,7 @@ static inline void take_segments(struct peer *peer, const Zd__DaemonPacket *pack
 	}
 }
 
-/* One packet of the connection, if there is one. */
+/* Reads a packet of the connection, if there is one. */
 static inline bool read_connection(struct peer *peer)
 {
 	int fds[ZD_MAX_PACKET_FDS];

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* target.h - a rank's target for the sums of one window (target.c), and its lent places (lent_target.c). */
+#ifndef ZD_CORE_REDUCE_TARGET_H
+#define ZD_CORE_REDUCE_TARGET_H
+
+#include "core/reduce/member.h"
+#include "core/reduce/window.h"
+
+struct zd_slice;
+
+/* Allocates the window's target, for all units that the group has now. Returns what zd_storage_new() returns,
+ * but ZD_WAIT in place of an error while the target of a closing window will be freed. */
+int zd_target_bind(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Drops the window's target and scalars. */
+void zd_target_drop(struct zd_engine *e, struct zd_window *w);
+/* Begins to zero the elements of the target that no sum has written, by operations of the request. Returns
+ * ZD_WAIT, or 0 if there are no such elements. */
+int zd_target_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w)
+        __attribute__((warn_unused_result));
+
+/* Allocates the window's scalars, the result of a step for kernels: two float32, the first one 1 after an
+ * overflow, else 0, and the second one the squared norm. Returns what zd_target_bind() returns. */
+int zd_target_bind_scalars(struct zd_engine *e, struct zd_request *req, struct zd_window *w,
+                           struct zd_err *err) __attribute__((warn_unused_result));
+/* Returns the location of the window's scalars. */
+struct zd_location zd_target_scalars(const struct zd_window *w);
+/* Stores the rank's result in the window's scalars. Keeps the promise when the store has completed, or breaks
+ * the promise if the store fails. */
+void zd_target_store_scalars(struct zd_engine *e, struct zd_window *w, struct zd_promise *promise);
+
+/* ---- Lent places (lent_target.c) ----------------------------------------------------------------------- */
+
+/* Whether a rank's streams, or fills, may still access the elements that the slice's sum is to be stored
+ * in. */
+bool zd_slice_target_is_accessed(const struct zd_slice *slice);
+/* Ends the lending of all places of the window's target: the target is dropped, or the window closes. */
+void zd_target_forget_lent(struct zd_window *w);
+
+#endif

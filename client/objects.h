@@ -28,9 +28,8 @@ struct zc_lease {
 	uint64_t uses_left;
 	struct zc_op_queue tickets; /* oldest first */
 	uint64_t ntickets;
-	struct zc_hold_list
-	        holds;  /* strict: pages that the lease's waits have made accessible, newest first */
-	uint64_t scope; /* of the scope that holds it, until the scope's end; 0: the tag's */
+	struct zc_hold_list holds; /* strict: pages that the lease's waits have opened, newest first */
+	uint64_t scope;            /* of the scope that holds it, until the scope's end; 0: the tag's */
 	LIST_ENTRY(zc_lease) link, scope_link;
 };
 

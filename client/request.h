@@ -49,8 +49,7 @@ struct zc_op;
 
 /* The functions of one call's tickets. NULL functions do nothing. */
 struct zc_ticket_type {
-	const char
-	        *what; /* DETACHED: "release", for error texts; a literal. NULL: failures are not reported */
+	const char *what; /* DETACHED: "release", for error texts; a literal. NULL: reports nothing */
 	/* True: zerod_wait() accepts a stream, which then waits for op->fences and for the fences that
 	 * settle() adds. False: a wait returns when the daemon has answered, and accepts no stream. */
 	bool takes_stream;

@@ -9,14 +9,14 @@ static const struct zc_ticket_type barrier_ticket = {.what = "a barrier"};
 static int post(struct zerod_client *client, Zd__Request *request, zerod_ticket *ticket, struct zd_err *err)
 {
 	struct zc_op *op;
-	int rc = zc_room_take(client, request->body_case, 1, 0, err);
+	int rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
 
 	if (rc)
 		return rc;
 	op = zc_op_new_other(client, &barrier_ticket, NULL, NULL, request->deadline_ms, err);
 	if (!op) {
 		pthread_mutex_lock(&client->lock);
-		zc_room_return(client, 1);
+		zc_outstanding_return(client, 1);
 		pthread_mutex_unlock(&client->lock);
 		return ZEROD_E_SYSTEM;
 	}

@@ -24,7 +24,7 @@ static struct zc_op *make_op(struct zerod_client *client, struct zc_unit *unit, 
 		return op;
 	}
 	pthread_mutex_lock(&client->lock);
-	zc_room_return(client, 1);
+	zc_outstanding_return(client, 1);
 	pthread_mutex_unlock(&client->lock);
 	return NULL;
 }
@@ -32,7 +32,7 @@ static struct zc_op *make_op(struct zerod_client *client, struct zc_unit *unit, 
 int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
                      Zd__Request *request, struct zd_err *err)
 {
-	int rc = zc_room_take(client, request->body_case, 1, 0, err);
+	int rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
 	struct zc_op *op;
 
 	if (rc)
@@ -52,7 +52,7 @@ int zc_post_for_group(zerod_group *group, const struct zc_ticket_type *type, con
 	if (!id)
 		return zd_err_errno(err, ENOMEM, "sending a request about a group");
 	*id = group->id;
-	rc = zc_room_take(client, request->body_case, 1, 0, err);
+	rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
 	op = rc ? NULL : make_op(client, NULL, what, request->deadline_ms, err);
 	if (!op) {
 		free(id);

@@ -237,7 +237,7 @@ static int ask_for_room(struct reserving *reserving)
 		return rc;
 	request.body_case = ZD__REQUEST__BODY_BUCKET_RESERVE;
 	request.deadline_ms = reserving->deadline_ms;
-	rc = zc_room_await(reserving->client, &request, reserving->err);
+	rc = zc_outstanding_await(reserving->client, &request, reserving->err);
 	if (rc)
 		return rc;
 	op = request_new(reserving);
@@ -245,7 +245,7 @@ static int ask_for_room(struct reserving *reserving)
 		post_request(reserving, &request, op);
 	pthread_mutex_lock(&reserving->client->lock);
 	if (!op)
-		zc_room_return(reserving->client, 1);
+		zc_outstanding_return(reserving->client, 1);
 	rc = !op ? ZEROD_E_SYSTEM : await_request(reserving, op);
 	pthread_mutex_unlock(&reserving->client->lock);
 	return rc;
@@ -407,13 +407,13 @@ static int send_request(struct zerod_client *client, const struct zc_sending *se
 	request->deadline_ms = zc_deadline_ms(client, deadline_ms);
 	if (sending->detached)
 		return zc_post_detached(client, sending->unit, sending->word, request, err);
-	rc = zc_room_take(client, request->body_case, 1, 0, err);
+	rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
 	if (rc)
 		return rc;
 	op = zc_op_new_other(client, sending->type, NULL, sending->unit, request->deadline_ms, err);
 	if (!op) {
 		pthread_mutex_lock(&client->lock);
-		zc_room_return(client, 1);
+		zc_outstanding_return(client, 1);
 		pthread_mutex_unlock(&client->lock);
 		return ZEROD_E_SYSTEM;
 	}

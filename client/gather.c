@@ -75,7 +75,7 @@ static int post_gather(struct zerod_client *client, struct zc_op *op,
 static void abandon_gather(struct zerod_client *client, struct zc_op *op)
 {
 	pthread_mutex_lock(&client->lock);
-	zc_room_return(client, 1);
+	zc_outstanding_return(client, 1);
 	if (op)
 		zc_ticket_unref(client, op);
 	pthread_mutex_unlock(&client->lock);
@@ -117,7 +117,7 @@ int zerod_gather_begin(zerod_unit *unit, const struct zerod_gather_options *give
 		return zd_err_set(err, ZEROD_E_INVALID, "ticket is NULL");
 	rc = take_gather_options(given, &options, err);
 	if (!rc)
-		rc = zc_room_take(client, ZD__REQUEST__BODY_GATHER, 1, 0, err);
+		rc = zc_outstanding_reserve(client, ZD__REQUEST__BODY_GATHER, 1, 0, err);
 	return rc ? rc : begin_gather(unit, &options, ticket, err);
 }
 
@@ -135,8 +135,8 @@ int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *given, zer
 	if (rc)
 		return rc;
 	zc_flush(client);
-	rc = zc_room_take(client, ZD__REQUEST__BODY_GATHER, 1,
-	                  zc_deadline_ns(zc_deadline_ms(client, options.deadline_ms)), err);
+	rc = zc_outstanding_reserve(client, ZD__REQUEST__BODY_GATHER, 1,
+	                            zc_deadline_ns(zc_deadline_ms(client, options.deadline_ms)), err);
 	if (!rc)
 		rc = begin_gather(unit, &options, &ticket, err);
 	return rc ? rc : zc_wait_many(client, &ticket, 1, stream, data, err);

@@ -130,7 +130,7 @@ static const struct zc_ticket_type load_ticket = {.what = "the load of"};
 static int post_load(struct load *load, Zd__Request *request, zerod_ticket *ticket)
 {
 	struct zc_op *op;
-	int rc = zc_room_take(load->client, request->body_case, 1, 0, load->err);
+	int rc = zc_outstanding_reserve(load->client, request->body_case, 1, 0, load->err);
 
 	if (rc)
 		return rc;
@@ -138,7 +138,7 @@ static int post_load(struct load *load, Zd__Request *request, zerod_ticket *tick
 	op = zc_op_new_other(load->client, &load_ticket, NULL, load->unit, request->deadline_ms, load->err);
 	if (!op) {
 		pthread_mutex_lock(&load->client->lock);
-		zc_room_return(load->client, 1);
+		zc_outstanding_return(load->client, 1);
 		pthread_mutex_unlock(&load->client->lock);
 		return ZEROD_E_SYSTEM;
 	}

@@ -78,7 +78,7 @@ struct zerod_unit {
 	LIST_ENTRY(zerod_unit) link;
 };
 
-/* A reservation in a bucket, until the caller commits it (entry.c). */
+/* A reservation in a bucket, until the caller submits it (entry.c). */
 struct zc_reserved {
 	struct zc_unit *unit; /* with a reference */
 	enum zerod_dtype dtype;
@@ -92,7 +92,7 @@ struct zc_reserved {
 	LIST_ENTRY(zc_reserved) link;
 };
 
-/* An entry to which several gradients of one unit are added, until the backward's end commits it. */
+/* An entry to which several gradients of one unit are added, until the backward's end submits it. */
 struct zc_accumulation {
 	uint32_t ngradients; /* submitted so far */
 	bool open;           /* a gradient is being added: reserved, and not submitted */
@@ -106,7 +106,7 @@ struct zerod_bucket {
 	uint64_t id;
 	enum zerod_dtype dtype;
 	LIST_HEAD(, zc_reserved) reserved; /* not returned to a caller yet */
-	LIST_HEAD(, zc_reserved) given;    /* not committed yet */
+	LIST_HEAD(, zc_reserved) given;    /* not submitted yet */
 	LIST_ENTRY(zerod_bucket) link;
 };
 
@@ -334,7 +334,7 @@ int zc_accumulation_check(const struct zerod_reduce_options *options, struct zd_
 /* Adds the fences of all accumulations of the group's buckets, whose entries are abandoned. */
 int zc_accumulations_fence(struct zerod_group *group, struct zc_fence_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Commits all accumulations of the group's buckets, detached. */
+/* Submits all accumulations of the group's buckets, detached. */
 int zc_accumulations_submit(struct zerod_group *group, struct zd_err *err)
         __attribute__((warn_unused_result));
 

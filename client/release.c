@@ -36,7 +36,7 @@ static int check_arguments(const struct releasing *releasing, struct zd_err *err
 static void drop_ops(struct releasing *releasing, uint32_t count)
 {
 	pthread_mutex_lock(&releasing->client->lock);
-	zc_room_return(releasing->client, releasing->count);
+	zc_outstanding_return(releasing->client, releasing->count);
 	for (uint32_t i = 0; i < count; i++)
 		zc_ticket_unref(releasing->client, releasing->ops[i]);
 	pthread_mutex_unlock(&releasing->client->lock);
@@ -48,8 +48,8 @@ static int make_ops(struct releasing *releasing, struct zd_err *err)
 
 	if (releasing->waits)
 		zc_flush(releasing->client);
-	rc = zc_room_take(releasing->client, ZD__REQUEST__BODY_RELEASE, releasing->count,
-	                  releasing->waits ? zc_deadline_ns(releasing->deadline_ms) : 0, err);
+	rc = zc_outstanding_reserve(releasing->client, ZD__REQUEST__BODY_RELEASE, releasing->count,
+	                            releasing->waits ? zc_deadline_ns(releasing->deadline_ms) : 0, err);
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < releasing->count; i++) {

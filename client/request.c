@@ -108,10 +108,10 @@ static int pack(const Zd__Request *request, struct packed *packed, struct zd_err
 	return 0;
 }
 
-/* ---- Room ---------------------------------------------------------------------------------------------- */
+/* ---- Outstanding requests ------------------------------------------------------------------------------ */
 
 /* Releases and goodbyes end what other requests wait for: these must always come through. */
-static unsigned room_limit(Zd__Request__BodyCase body)
+static unsigned outstanding_limit(Zd__Request__BodyCase body)
 {
 	bool ends = body == ZD__REQUEST__BODY_RELEASE || body == ZD__REQUEST__BODY_TARGET_RETURN ||
 	            body == ZD__REQUEST__BODY_GOODBYE;
@@ -119,10 +119,10 @@ static unsigned room_limit(Zd__Request__BodyCase body)
 	return ends ? ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM : ZD_MAX_OUTSTANDING;
 }
 
-int zc_room_take(struct zerod_client *client, Zd__Request__BodyCase body, unsigned count,
-                 uint64_t deadline_ns, struct zd_err *err)
+int zc_outstanding_reserve(struct zerod_client *client, Zd__Request__BodyCase body, unsigned count,
+                           uint64_t deadline_ns, struct zd_err *err)
 {
-	unsigned limit = room_limit(body);
+	unsigned limit = outstanding_limit(body);
 	bool in_time = true;
 
 	pthread_mutex_lock(&client->lock);
@@ -145,17 +145,18 @@ int zc_room_take(struct zerod_client *client, Zd__Request__BodyCase body, unsign
 }
 
 /* The thread's collected requests hold room too: they are sent before the thread waits. */
-int zc_room_await(struct zerod_client *client, const Zd__Request *request, struct zd_err *err)
+int zc_outstanding_await(struct zerod_client *client, const Zd__Request *request, struct zd_err *err)
 {
-	int rc = zc_room_take(client, request->body_case, 1, 0, err);
+	int rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
 
 	if (!rc)
 		return 0;
 	zc_flush(client);
-	return zc_room_take(client, request->body_case, 1, zc_deadline_ns(request->deadline_ms), err);
+	return zc_outstanding_reserve(client, request->body_case, 1, zc_deadline_ns(request->deadline_ms),
+	                              err);
 }
 
-void zc_room_return(struct zerod_client *client, unsigned count)
+void zc_outstanding_return(struct zerod_client *client, unsigned count)
 {
 	client->outstanding -= count;
 	zc_wake(client, NULL);
@@ -185,7 +186,7 @@ static void fail_unsent(struct zerod_client *client, const uint64_t *ids, unsign
 
 		if (!op || op->answered)
 			continue;
-		zc_room_return(client, 1);
+		zc_outstanding_return(client, 1);
 		zc_op_fail(client, op, err);
 	}
 }
@@ -348,7 +349,7 @@ int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request,
 	pthread_mutex_lock(&client->lock);
 	if (rc) {
 		if (!op->answered) {
-			zc_room_return(client, 1);
+			zc_outstanding_return(client, 1);
 			zc_op_fail(client, op, err);
 		}
 		if (op->finished)
@@ -375,7 +376,7 @@ static int send_call(struct zerod_client *client, struct zc_op *op, Zd__Request 
 {
 	struct zc_batch *batch = zc_batch_find(client);
 	struct packed packed;
-	int rc = zc_room_await(client, request, err);
+	int rc = zc_outstanding_await(client, request, err);
 
 	if (rc)
 		return rc;
@@ -390,7 +391,7 @@ static int send_call(struct zerod_client *client, struct zc_op *op, Zd__Request 
 		return rc;
 	}
 	pthread_mutex_lock(&client->lock);
-	zc_room_return(client, 1);
+	zc_outstanding_return(client, 1);
 	zc_op_remove(op);
 	pthread_mutex_unlock(&client->lock);
 	return rc;

@@ -157,13 +157,13 @@ uint64_t zc_packets_sent(const struct zerod_client *client);
 int zc_read_last_words(struct zerod_client *client, struct zd_err *err);
 /* Reserves room for `count` requests of this kind. With `deadline_ns` 0 the call does not wait for room, and
  * the error is LIMIT; else DEADLINE. Without the lock. */
-int zc_room_take(struct zerod_client *client, Zd__Request__BodyCase body, unsigned count,
-                 uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
+int zc_outstanding_reserve(struct zerod_client *client, Zd__Request__BodyCase body, unsigned count,
+                           uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
 /* Reserves room for one request whose answer is awaited, and waits for room until the request's deadline. */
-int zc_room_await(struct zerod_client *client, const Zd__Request *request, struct zd_err *err)
+int zc_outstanding_await(struct zerod_client *client, const Zd__Request *request, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Returns the room of `count` requests that will not be sent. With the lock. */
-void zc_room_return(struct zerod_client *client, unsigned count);
+void zc_outstanding_return(struct zerod_client *client, unsigned count);
 /* Sends a packet with the requests `ids`, which have room. On failure fails their ops, and returns their
  * room. */
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,

@@ -59,7 +59,7 @@ int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type
                   Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket, struct zd_err *err)
 {
 	struct zc_op *op;
-	int rc = zc_room_take(client, request->body_case, 1, 0, err);
+	int rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
 
 	if (rc) {
 		free(data);
@@ -70,7 +70,7 @@ int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type
 	if (!op) {
 		free(data);
 		pthread_mutex_lock(&client->lock);
-		zc_room_return(client, 1);
+		zc_outstanding_return(client, 1);
 		pthread_mutex_unlock(&client->lock);
 		return ZEROD_E_SYSTEM;
 	}

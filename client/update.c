@@ -154,7 +154,7 @@ static int post(struct zerod_client *client, const struct zc_ticket_type *type, 
                 Zd__Request *request, zerod_ticket *ticket, struct zd_err *err)
 {
 	struct zc_op *op = NULL;
-	int rc = zc_room_take(client, request->body_case, 1, 0, err);
+	int rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
 	bool took = !rc;
 
 	if (!rc) {
@@ -164,7 +164,7 @@ static int post(struct zerod_client *client, const struct zc_ticket_type *type, 
 	if (rc) {
 		pthread_mutex_lock(&client->lock);
 		if (took)
-			zc_room_return(client, 1);
+			zc_outstanding_return(client, 1);
 		units_free(units);
 		pthread_mutex_unlock(&client->lock);
 		return rc;

@@ -44,7 +44,7 @@ put 644 packaging/sysusers.d/zerod.conf "$root/lib/sysusers.d" zerod.conf
 put 644 packaging/tmpfiles.d/zerod.conf "$root/lib/tmpfiles.d" zerod.conf
 put 644 packaging/zerod.conf "$root/share/doc/zerod" zerod.conf
 for page in docs/*.md; do
-	case ${page##*/} in architecture.md | adding-a-request.md | testing.md) continue ;; esac # of the source
+	case ${page##*/} in architecture.md | adding-a-*.md | testing.md) continue ;; esac # of the source
 	put 644 "$page" "$root/share/doc/zerod" "${page##*/}"
 done
 for page in packaging/man/*.[0-9]; do

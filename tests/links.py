@@ -11,7 +11,8 @@ import os
 import re
 import sys
 
-TRACED = ("docs/architecture.md", "docs/adding-a-request.md", "docs/performance.md", "docs/adr/*.md", "docs/design/*.md")
+TRACED = ("docs/architecture.md", "docs/adding-a-request.md", "docs/adding-a-transport.md", "docs/performance.md",
+          "docs/adr/*.md", "docs/design/*.md")
 LINK = re.compile(r"\]\(([^)\s]+)\)")  # its text may begin on another line
 CODE = re.compile(r"`([^`\n]+)`")
 SUFFIX = re.compile(r"\.(c|h|cu|py|sh|md|map|proto|pml|abi|bash|in|txt)$")

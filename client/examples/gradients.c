@@ -103,7 +103,7 @@ static struct zerod_reduce_options mean(void)
 	return options;
 }
 
-/* Two streams write a half each and nothing orders them; the commit names both, and the sum waits for
+/* Two streams write a half each and nothing orders them; the submit names both, and the sum waits for
  * both. */
 static void reduce_in_place(zerod_bucket *bucket, zerod_unit *unit)
 {

@@ -3,7 +3,7 @@
  * cuda_reduce.c - reductions of one size on GPUs by turns: zerod, NCCL's reduce-scatter or all-reduce of the
  * same gradients, pushes of as many bytes without a sum.
  *
- * A turn of zerod's begins when the gradient lies in its bucket, with the commit, and ends when the backward
+ * A turn of zerod's begins when the gradient lies in its bucket, with the submit, and ends when the backward
  * has: the rank's slice is in its target then. zerod sums in float32, whatever the gradients are; NCCL gives
  * sums of their dtype.
  */

@@ -52,9 +52,9 @@ static void print_head(const struct zd_bench *bench, const struct zd_cuda_run *r
 	if (options->alone)
 		printf("# rank 0 gathers alone; NCCL's gather is always everybody's\n");
 	puts(options->op == ZD_BENCH_REDUCE
-	             ? "# time: median over ranks and iterations, from the commit until the backward has "
+	             ? "# time: median over ranks and iterations, from the submit until the backward has "
 	               "ended; "
-	               "calls: the commit's\n# sums are float32, NCCL's of the gradients' dtype"
+	               "calls: the submit's\n# sums are float32, NCCL's of the gradients' dtype"
 	             : "# time: median over ranks and iterations, from the host's call until the rank's "
 	               "stream "
 	               "runs on; calls: what of it the host's calls take");

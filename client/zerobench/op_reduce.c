@@ -3,7 +3,7 @@
  * op_reduce.c - reductions of one unit's gradient by all ranks, against sums of the same bytes by as many
  * threads.
  *
- * An iteration is one whole backward of each rank: begin, reserve, commit, end. Timed iterations reduce what
+ * An iteration is one whole backward of each rank: begin, reserve, submit, end. Timed iterations reduce what
  * the daemon put there, zeroes: writing a gradient is the trainer's work. With -c another iteration reduces
  * real numbers, and every sum is compared with the float32 sum in rank order, bit for bit. The baseline sums
  * without moving anything first.

@@ -26,7 +26,7 @@ static void on_program_end(int status, void *arg)
 	if (status != ZD_EXIT_CONFIG)
 		return;
 	for (int sock = SD_LISTEN_FDS_START; sock < SD_LISTEN_FDS_START + npassed; sock++)
-		zd_listener_turn_away(sock);
+		zd_listener_reject(sock);
 }
 
 void zd_activation_open(void)

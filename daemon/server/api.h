@@ -37,7 +37,7 @@ struct zd_api {
 	struct zd_arena requests;        /* for the packet that is being handled */
 	struct zd_arena replies;         /* for the reply that is being made */
 	uint64_t started_ns;
-	uint64_t told_full_ns; /* the time of the last log line about max_sessions; 0: none */
+	uint64_t logged_full_ns; /* the time of the last log line about max_sessions; 0: none */
 	bool draining;
 	void (*drained)(void *arg); /* NULL: not requested, or called already */
 	void *drained_arg;

@@ -450,7 +450,8 @@ static void on_packet(void *arg, const uint8_t *bytes, size_t nbytes)
 	(void)zd_bridge_tick(delegates->bridge);
 	if (!answers)
 		rc = zd_err_set(&err, ZEROD_E_PROTOCOL,
-		                "a packet of %zu bytes on the work channel that is no WorkAnswers", nbytes);
+		                "a packet of %zu bytes on the work channel that is not a valid WorkAnswers",
+		                nbytes);
 	for (size_t i = 0; !rc && i < answers->n_done && zd_conn_is_open(conn); i++)
 		rc = take_answer(delegate, answers->done[i], &err);
 	if (rc)

@@ -131,8 +131,8 @@ void zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_
 	uint64_t now_ns;
 
 	if (!packet) {
-		(void)zd_err_set(&err, ZEROD_E_PROTOCOL, "a packet of %zu bytes that is no ClientPacket",
-		                 nbytes);
+		(void)zd_err_set(&err, ZEROD_E_PROTOCOL,
+		                 "a packet of %zu bytes that is not a valid ClientPacket", nbytes);
 		zd_conn_refuse(session->conn, &err);
 	} else if (packet->n_requests > ZD_MAX_BATCH) {
 		(void)zd_err_set(&err, ZEROD_E_LIMIT, "%zu requests in one packet, at most %u are allowed",

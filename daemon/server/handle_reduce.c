@@ -95,17 +95,17 @@ void zd_fill_bucket_reserve(const struct zd_reply *reply, struct zd_answer *answ
 int zd_args_bucket_submit(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
                           struct zd_err *err)
 {
-	const Zd__BucketSubmit *commit = request->bucket_submit;
+	const Zd__BucketSubmit *submit = request->bucket_submit;
 
 	args->kind = ZD_REQ_BUCKET_SUBMIT;
-	args->u.bucket_submit.bucket = commit->bucket;
-	args->u.bucket_submit.entry = commit->entry;
-	args->u.bucket_submit.op = commit->op;
-	args->u.bucket_submit.prescale = commit->prescale;
-	args->u.bucket_submit.overwrite = commit->overwrite;
-	args->u.bucket_submit.nabsent = (uint32_t)commit->n_absent;
-	args->u.bucket_submit.absent = commit->absent;
-	return zd_take_fences(commit->fences, commit->n_fences, arena, &args->u.bucket_submit.fences, err);
+	args->u.bucket_submit.bucket = submit->bucket;
+	args->u.bucket_submit.entry = submit->entry;
+	args->u.bucket_submit.op = submit->op;
+	args->u.bucket_submit.prescale = submit->prescale;
+	args->u.bucket_submit.overwrite = submit->overwrite;
+	args->u.bucket_submit.nabsent = (uint32_t)submit->n_absent;
+	args->u.bucket_submit.absent = submit->absent;
+	return zd_take_fences(submit->fences, submit->n_fences, arena, &args->u.bucket_submit.fences, err);
 }
 
 int zd_args_reduce_skip(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,

@@ -135,7 +135,7 @@ void zd_listener_close(struct zd_listener *listener)
 	uv_close((uv_handle_t *)&listener->pause, NULL);
 }
 
-void zd_listener_turn_away(int sock)
+void zd_listener_reject(int sock)
 {
 	int waiting;
 

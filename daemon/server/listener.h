@@ -29,7 +29,7 @@ int zd_listener_open(struct zd_listener *listener, struct zd_loop *loop, int soc
                      int (*accepted)(void *arg, int sock, struct zd_err *err), void *arg, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Closes the connections that wait at `sock`, for a daemon that will not serve them. */
-void zd_listener_turn_away(int sock);
+void zd_listener_reject(int sock);
 /* Stops accepting and begins to close the handles; the memory may be freed when the loop has run. */
 void zd_listener_close(struct zd_listener *listener);
 

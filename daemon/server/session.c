@@ -31,7 +31,7 @@
 #include "server/dispatch.h"
 #include "server/loop.h"
 
-#define TELL_FULL_NS 1000000000u
+#define LOG_FULL_NS 1000000000u
 
 static const char *const state_names[] = {"NEW", "OPEN", "KILLED", "ENDED"};
 static const uint32_t state_moves[] = {
@@ -61,15 +61,15 @@ static void log_session(const struct zd_api_session *session, enum zd_log_level 
 }
 
 /* Logs at most one line per second. */
-static void tell_full(const struct zd_api_session *session, const char *why)
+static void log_full(const struct zd_api_session *session, const char *why)
 {
 	struct zd_api *api = session->api;
 	uint64_t now_ns = zd_loop_now_ns();
 
-	if (api->told_full_ns && now_ns - api->told_full_ns < TELL_FULL_NS)
+	if (api->logged_full_ns && now_ns - api->logged_full_ns < LOG_FULL_NS)
 		return;
-	api->told_full_ns = now_ns;
-	log_session(session, ZD_LOG_WARNING, "turned away", why);
+	api->logged_full_ns = now_ns;
+	log_session(session, ZD_LOG_WARNING, "rejected", why);
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -113,7 +113,7 @@ static void on_ended(void *arg, const struct zd_err *why)
 
 	/* Disconnects before the hello are logged at debug level: a client can cause thousands of them a
 	 * second. */
-	log_session(session, was_known ? ZD_LOG_INFO : ZD_LOG_DEBUG, was_known ? "ended" : "turned away",
+	log_session(session, was_known ? ZD_LOG_INFO : ZD_LOG_DEBUG, was_known ? "ended" : "rejected",
 	            why->text);
 	if (was_known)
 		leave_engine(session);
@@ -173,7 +173,7 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 		                 "the daemon is full: %u sessions are open, max_sessions is %u%s",
 		                 zd_api_session_count(api), api->limits.max_sessions,
 		                 session->admin ? "" : ", some of which are kept for administrators");
-		tell_full(session, err->text);
+		log_full(session, err->text);
 		return ZEROD_E_LIMIT;
 	}
 	id = zd_engine_session_open(bridge->engine, &peer, err);

@@ -23,7 +23,7 @@ float contract_gradient(uint32_t rank, uint64_t i);
  * comes to it. */
 void contract_write_gradient(struct contract_rank *rank, zerod_stream *stream,
                              const struct zerod_entry *entry, uint64_t first, uint64_t numel, float factor);
-/* Reserve, write all of it, commit: by the calling thread. `options` may be NULL. */
+/* Reserve, write all of it, submit: by the calling thread. `options` may be NULL. */
 void contract_reduce(struct contract_rank *rank, zerod_bucket *bucket, const struct contract_unit *unit,
                      float factor, const struct zerod_reduce_options *options);
 

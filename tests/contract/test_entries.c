@@ -94,7 +94,7 @@ static void test_a_deadline_in_a_reservation(void **state)
 	contract_close(c);
 }
 
-/* The caller's own memory, as the stream reaches it: an entry of another unit's, which is not committed. */
+/* The caller's own memory, as the stream reaches it: an entry of another unit's, which is not submitted. */
 static void test_reduce_from_memory(void **state)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
@@ -135,7 +135,7 @@ static void test_reduce_from_memory(void **state)
 	contract_close(c);
 }
 
-/* A detached commit that is refused: the next call says so, with the unit's name. */
+/* A detached submit that is refused: the next call says so, with the unit's name. */
 static void test_a_detached_commit_is_refused(void **state)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});

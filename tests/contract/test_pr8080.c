@@ -3,7 +3,7 @@
  * test_pr8080.c - a reduction reads a bucket when all of its producers have finished, and not before.
  *
  * Upstream, gradients of one bucket were copied into it by several streams, and the reduction waited for one
- * of them. Here an entry is committed with every stream that wrote it, and its slot is filled again only when
+ * of them. Here an entry is submitted with every stream that wrote it, and its slot is filled again only when
  * it has been reduced.
  */
 #include "contract_reduce.h"
@@ -180,7 +180,7 @@ static void commit_entry(struct contract_rank *rank, zerod_bucket *bucket, const
 	OK(rank->client, zerod_bucket_submit(bucket, entry->id, NULL, 0, NULL, NULL));
 }
 
-/* Two slots of one entry each. The first is committed and waits for rank 1; the second is filled meanwhile
+/* Two slots of one entry each. The first is submitted and waits for rank 1; the second is filled meanwhile
  * without waiting; the third wants the first's place, and gets it when that has been reduced, not before. */
 static void test_next_writer_waits_for_its_slot_and_nothing_else(void **state)
 {
@@ -437,7 +437,7 @@ static void test_entry_twice_in_a_backward_is_a_duplicate(void **state)
 	contract_close(c);
 }
 
-/* A backward ends when everything that was reserved has been committed. */
+/* A backward ends when everything that was reserved has been submitted. */
 static void test_backward_does_not_end_with_open_entries(void **state)
 {
 	struct contract *c = contract_open(NULL);

@@ -25,7 +25,7 @@ static void open_world(struct world *w)
 	}
 }
 
-/* Reserves, has the rank's stream write the gradient, and commits behind it. */
+/* Reserves, has the rank's stream write the gradient, and submits behind it. */
 static void reduce(struct world *w, uint32_t i, float factor)
 {
 	struct contract_rank *rank = &w->c->ranks[i];

@@ -162,7 +162,7 @@ static void end_and_step(struct contract_rank *rank, void *arg)
 	expect_abandoned(rank, arg);
 }
 
-/* Rank 1 raises with a gradient reserved and another one committed; a stream still writes the former. */
+/* Rank 1 raises with a gradient reserved and another one submitted; a stream still writes the former. */
 static void test_one_rank_raises(void **state)
 {
 	contract_needs(CONTRACT_ONE_SIDED);

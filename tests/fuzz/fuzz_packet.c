@@ -279,6 +279,9 @@ static void name_ids(Zd__Request *request)
 	case ZD__REQUEST__BODY_GROUP_BARRIER:
 		name_id(&scene.groups, &request->group_barrier->group);
 		break;
+	case ZD__REQUEST__BODY_GROUP_AGREE:
+		name_id(&scene.groups, &request->group_agree->group);
+		break;
 	case ZD__REQUEST__BODY_UNIT_REGISTER:
 		name_id(&scene.groups, &request->unit_register->group);
 		break;
@@ -314,6 +317,12 @@ static void name_ids(Zd__Request *request)
 	case ZD__REQUEST__BODY_RELEASE:
 		name_id(&scene.units, &request->release->unit);
 		break;
+	case ZD__REQUEST__BODY_FORWARD_BEGIN:
+		name_id(&scene.groups, &request->forward_begin->group);
+		break;
+	case ZD__REQUEST__BODY_CONTEXT_BEGIN:
+		name_units(request->context_begin->units, request->context_begin->n_units);
+		break;
 	case ZD__REQUEST__BODY_BACKWARD_BEGIN:
 		name_id(&scene.groups, &request->backward_begin->group);
 		break;
@@ -334,6 +343,12 @@ static void name_ids(Zd__Request *request)
 	case ZD__REQUEST__BODY_REDUCE_SKIP:
 		name_id(&scene.units, &request->reduce_skip->unit);
 		break;
+	case ZD__REQUEST__BODY_REDUCE_WAIT:
+		name_id(&scene.units, &request->reduce_wait->unit);
+		break;
+	case ZD__REQUEST__BODY_TARGET_RETURN:
+		name_units(request->target_return->units, request->target_return->n_units);
+		break;
 	case ZD__REQUEST__BODY_BACKWARD_END:
 		name_id(&scene.groups, &request->backward_end->group);
 		break;
@@ -345,6 +360,7 @@ static void name_ids(Zd__Request *request)
 		break;
 	case ZD__REQUEST__BODY_STEP_GET:
 		name_id(&scene.groups, &request->step_get->group);
+		name_units(request->step_get->units, request->step_get->n_units);
 		break;
 	case ZD__REQUEST__BODY_STEP_END:
 		name_id(&scene.groups, &request->step_end->group);

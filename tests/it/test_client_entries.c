@@ -278,7 +278,7 @@ static void serve_packet(struct fake_peer *peer, void *arg)
 static void test_a_layers_requests_are_one_packet(void **state)
 {
 	struct script script = {0};
-	struct zerod_reduce_options commit = ZEROD_INIT(commit);
+	struct zerod_reduce_options submit = ZEROD_INIT(submit);
 	struct zerod_release_options release = ZEROD_INIT(release);
 	struct zerod_reserve_options reserve = ZEROD_INIT(reserve);
 	struct zerod_entry entry = ZEROD_INIT(entry);
@@ -291,12 +291,12 @@ static void test_a_layers_requests_are_one_packet(void **state)
 	scene_open(&scene, serve_packet, &script);
 	bucket = make_bucket(&scene);
 	assert_status(scene.client, zerod_host_stream_create(scene.client, &reserve.stream), ZEROD_OK);
-	commit.flags = ZEROD_REDUCE_DETACHED;
+	submit.flags = ZEROD_REDUCE_DETACHED;
 	release.flags = ZEROD_RELEASE_DETACHED;
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, NULL, &data), ZEROD_OK);
 	assert_status(scene.client, zerod_bucket_reserve(bucket, scene.unit, &reserve, &entry), ZEROD_OK);
 	zerod_cork(scene.client);
-	assert_status(scene.client, zerod_bucket_submit(bucket, entry.id, &reserve.stream, 1, &commit, NULL),
+	assert_status(scene.client, zerod_bucket_submit(bucket, entry.id, &reserve.stream, 1, &submit, NULL),
 	              ZEROD_OK);
 	assert_status(scene.client, zerod_release(scene.unit, &reserve.stream, 1, &release, NULL), ZEROD_OK);
 	assert_status(scene.client, zerod_gather_begin(scene.unit, NULL, &ticket), ZEROD_OK);

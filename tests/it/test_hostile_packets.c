@@ -45,7 +45,7 @@ static void test_garbage(void **state)
 	for (size_t i = 0; i < sizeof(packets) / sizeof(packets[0]); i++) {
 		raw_open(&raw, hostile_socket());
 		raw_send_bytes(&raw, packets[i].bytes, packets[i].nbytes, NULL, 0);
-		RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "no ClientPacket");
+		RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "not a valid ClientPacket");
 		raw_close(&raw);
 	}
 }
@@ -75,7 +75,7 @@ static void test_random_bytes(void **state)
 		raw_open(&raw, hostile_socket());
 		raw_send_bytes(&raw, bytes, nbytes, NULL, 0);
 		if (!packet)
-			RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "no ClientPacket");
+			RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "not a valid ClientPacket");
 		else if (packet->n_requests == 0)
 			expect_served();
 		raw_close(&raw);
@@ -104,7 +104,7 @@ static void test_truncated(void **state)
 	for (size_t cut = 1; cut < nbytes; cut++) {
 		raw_open(&raw, hostile_socket());
 		raw_send_bytes(&raw, bytes, cut, NULL, 0);
-		RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "no ClientPacket");
+		RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "not a valid ClientPacket");
 		raw_close(&raw);
 	}
 }
@@ -206,6 +206,7 @@ static void test_unknown_ids(void **state)
 	} cases[] = {
 	        {RAW(GROUP_LEAVE, group_leave, GroupLeave, .group = 987654), "group 987654"},
 	        {RAW(GROUP_BARRIER, group_barrier, GroupBarrier, .group = 987654), "group 987654"},
+	        {RAW(GROUP_AGREE, group_agree, GroupAgree, .group = 987654), "group 987654"},
 	        {RAW(COMMIT, commit, Commit, .group = 987654, .step = 1), "group 987654"},
 	        {RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = 987654, .name = RAW_TEXT("u"),
 	             .dtype = 1, .numel = 1),
@@ -287,7 +288,7 @@ static void test_no_hello(void **state)
 	raw_close(&raw);
 	raw_connect(&raw, hostile_socket());
 	raw_send_bytes(&raw, "\xff", 1, NULL, 0);
-	RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "no ClientPacket");
+	RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "not a valid ClientPacket");
 	raw_close(&raw);
 	raw_connect(&raw, hostile_socket());
 	raw_close(&raw);

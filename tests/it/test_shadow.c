@@ -171,7 +171,7 @@ static void test_a_rank_that_stays(void **state)
 	expect_info(&ranks[0], 1);
 	assert_int_equal(zerod_gather(ranks[1].unit, NULL, NULL, &data), ZEROD_E_PEER_LOST);
 	assert_int_equal(zerod_update_begin(&ranks[1].unit, 1, NULL, NULL), ZEROD_E_PEER_LOST);
-	assert_non_null(strstr(zerod_last_error(ranks[1].client), "rank 1 is set back to step 1"));
+	assert_non_null(strstr(zerod_last_error(ranks[1].client), "rank 1 is restored to step 1"));
 	assert_status(ranks[1].client, zerod_session_reset(ranks[1].client, NULL), ZEROD_OK);
 	for (unsigned i = 0; i < NUMEL / NRANKS; i++) /* at the same address, when the reset has returned */
 		assert_int_equal(((uint8_t *)ranks[1].shard.data)[i], 31);

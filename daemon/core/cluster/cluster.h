@@ -12,8 +12,8 @@
  * operations. The group is then ABORTED with the reason. Ranks join the group again, with new ids, when all
  * of them have left.
  */
-#ifndef ZD_CORE_CLUSTER_H
-#define ZD_CORE_CLUSTER_H
+#ifndef ZD_CORE_CLUSTER_CLUSTER_H
+#define ZD_CORE_CLUSTER_CLUSTER_H
 
 #include "core/engine/objects.h"
 

@@ -21,7 +21,7 @@ static int check_args(const struct zd_args *args, struct zd_err *err)
 {
 	uint32_t op = args->u.group_agree.op, count = args->u.group_agree.count;
 	if (op > ZEROD_AGREE_MIN)
-		return zd_err_set(err, ZEROD_E_INVALID, "there is no agreement %u", op);
+		return zd_err_set(err, ZEROD_E_INVALID, "unknown agreement operation %u", op);
 	if (count == 0)
 		return zd_err_set(err, ZEROD_E_INVALID, "no values to agree on");
 	if (count > ZEROD_MAX_AGREED)

@@ -28,7 +28,7 @@ static int alloc_check(struct zd_engine *e, const struct zd_args *args, struct z
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no device %u; there are %u", args->u.alloc.device,
 		                  e->ndevices);
 	if (bytes == 0 || bytes > ZD_MAX_BYTES)
-		return zd_err_set(err, ZEROD_E_INVALID, "%llu bytes are none of 1 .. %llu",
+		return zd_err_set(err, ZEROD_E_INVALID, "%llu bytes are not in 1 .. %llu",
 		                  (unsigned long long)bytes, ZD_MAX_BYTES);
 	if (align & (align - 1) || align > MAX_ALIGN_BYTES)
 		return zd_err_set(err, ZEROD_E_INVALID, "alignment %llu is no power of two up to %llu",

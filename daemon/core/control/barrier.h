@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* barrier.h - barriers of groups; see barrier.c. */
-#ifndef ZD_CORE_BARRIER_H
-#define ZD_CORE_BARRIER_H
+#ifndef ZD_CORE_CONTROL_BARRIER_H
+#define ZD_CORE_CONTROL_BARRIER_H
 
 #include "core/engine/objects.h"
 

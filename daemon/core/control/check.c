@@ -59,7 +59,7 @@ static void check_aliased(const struct zd_buffer *buffer)
 	zd_assert(!buffer->own_left && buffer->plan.left == (buffer->promise != NULL));
 	zd_assert(part->shard.block && part->readers >= buffer->reading);
 	if (buffer->promise)
-		zd_assert(!buffer->reading && zd_deferred_comes(part, buffer->version));
+		zd_assert(!buffer->reading && zd_part_is_publishing_version(part, buffer->version));
 	else if (!TAILQ_EMPTY(&buffer->leases))
 		zd_assert(buffer->reading && (buffer->version == part->version || buffer->stale));
 	else if (buffer->watches == 0)
@@ -97,8 +97,8 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 		check_aliased(buffer);
 	else
 		check_gathered(e, &buffer->extent, buffer->device, buffer->unit->group->job);
-	if (buffer->plan.type)
-		zd_plan_check(&buffer->plan);
+	zd_assert((buffer->plan.steps != NULL) == (buffer->plan.left > 0)); /* there may be many buffers */
+	zd_plan_check(&buffer->plan);
 	TAILQ_FOREACH (lease, &buffer->leases, link) {
 		zd_assert(lease->uses > 0 && lease->tag[0] && lease->buffer == buffer);
 		zd_assert((lease->tag[0] == ZD_RESERVED_TAG) == (lease->scope != NULL));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* events.c - which functions of higher rooms the events of lower ones call. */
+/* events.c - the functions of higher rooms that lower rooms call, see engine/events.h. */
 #include "core/cluster/cluster.h"
 #include "core/control/control.h"
 #include "core/gather/collective.h"

@@ -184,7 +184,7 @@ static int join_check(struct zd_engine *e, const struct zd_args *args, struct zd
 	if (status != 0)
 		return status;
 	if (world_size == 0 || world_size > ZD_MAX_WORLD)
-		return zd_err_set(err, ZEROD_E_INVALID, "world_size %u is none of 1 .. %u", world_size,
+		return zd_err_set(err, ZEROD_E_INVALID, "world_size %u is not in 1 .. %u", world_size,
 		                  ZD_MAX_WORLD);
 	if (args->u.group_join.rank >= world_size)
 		return zd_err_set(err, ZEROD_E_INVALID, "rank %u of a world of %u", args->u.group_join.rank,

@@ -76,8 +76,11 @@ static const char *awaited_call(enum zd_wait_kind kind)
 		return "agree";
 	case ZD_WAIT_BARRIER:
 		return "reach the barrier";
-	default:
+	case ZD_WAIT_COMMIT:
 		return "commit";
+	default:
+		zd_assert(!"a wait that ends with one call of a rank");
+		return "";
 	}
 }
 
@@ -107,7 +110,7 @@ static int collectives_text(const struct zd_wait *wait, char *out)
 		              : snprintf(out, ZD_WAIT_TEXT, "the group's %llu ranks in other daemons to join",
 		                         a);
 	case ZD_WAIT_OTHERS:
-		return snprintf(out, ZD_WAIT_TEXT, "ranks of other daemons to come so far");
+		return snprintf(out, ZD_WAIT_TEXT, "ranks of other daemons to make the same call");
 	case ZD_WAIT_FOLLOW:
 		return snprintf(out, ZD_WAIT_TEXT, "rank %llu to gather unit '%.64s' as others have", a,
 		                unit);
@@ -223,7 +226,7 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 		break;
 	case ZD_WAIT_RESTORE:
 		used = snprintf(out, ZD_WAIT_TEXT,
-		                "rank %u's shard of unit '%.64s' to be set back to the last commit", rank,
+		                "rank %u's shard of unit '%.64s' to be restored to the last commit", rank,
 		                unit);
 		break;
 	}

@@ -7,8 +7,8 @@
  * memory that the process could still access: every object that the session drops gets one more pending
  * operation, a hold, which ends with the watch of the deferred teardown.
  */
-#ifndef ZD_CORE_DEFERRED_TEARDOWN_H
-#define ZD_CORE_DEFERRED_TEARDOWN_H
+#ifndef ZD_CORE_ENGINE_DEFERRED_TEARDOWN_H
+#define ZD_CORE_ENGINE_DEFERRED_TEARDOWN_H
 
 #include "core/engine/objects.h"
 

@@ -172,8 +172,8 @@ int zd_member_check(const struct zd_member *member, struct zd_err *err)
 		return status;
 	return zd_err_set(
 	        err, ZEROD_E_PEER_LOST,
-	        "rank %u (pid %u) of group '%s' went: rank %u is set back to step %llu; discard what it "
-	        "has computed since, and reset the session",
+	        "rank %u (pid %u) of group '%s' was lost: rank %u is restored to step %llu; discard what "
+	        "it has computed since, and reset the session",
 	        zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name, zd_world_rank(member),
 	        (unsigned long long)group->committed_step);
 }
@@ -189,6 +189,6 @@ int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t id,
 			return 0;
 		}
 	}
-	return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session is no member of a group %llu",
+	return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session is not a member of group %llu",
 	                  (unsigned long long)id);
 }

@@ -38,7 +38,7 @@ struct zd_session {
 	struct zd_timelines failed;
 	/* sums that its process was asked for before their inputs were complete */
 	uint32_t nahead;
-	uint32_t resets;                /* the number of resets; fences handed out before count as passed */
+	uint32_t resets;                /* counts resets; fences handed out before a reset count as passed */
 	struct zd_buffer_list relaying; /* buffers with relays that were not run, in order; collective.h */
 	TAILQ_HEAD(, zd_promise) promises; /* that have not passed, in order; promise.h */
 	struct zd_buffer_list

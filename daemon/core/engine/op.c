@@ -54,7 +54,7 @@ int zd_fences_check(const struct zd_fence_list *list, struct zd_err *err)
 			return zd_err_set(err, ZEROD_E_INVALID, "fence %u: timeline %u; a page has %u", i,
 			                  fence->timeline, ZD_TIMELINES);
 		if (fence->value == 0 || fence->value >= (uint64_t)ZD_FENCE_ABORTED)
-			return zd_err_set(err, ZEROD_E_INVALID, "fence %u: value %llu is none of 1 .. 2^63-2",
+			return zd_err_set(err, ZEROD_E_INVALID, "fence %u: value %llu is not in 1 .. 2^63-2",
 			                  i, (unsigned long long)fence->value);
 	}
 	return 0;

@@ -10,8 +10,8 @@
  * Promises of one kind and device share a timeline, so they pass in the order in which they were made: a
  * promise that is kept early passes with the last one before it.
  */
-#ifndef ZD_CORE_PROMISE_H
-#define ZD_CORE_PROMISE_H
+#ifndef ZD_CORE_ENGINE_PROMISE_H
+#define ZD_CORE_ENGINE_PROMISE_H
 
 #include "core/engine/objects.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* timelines.h - the timelines of a session's daemon page, and sets of them. */
-#ifndef ZD_CORE_TIMELINES_H
-#define ZD_CORE_TIMELINES_H
+#ifndef ZD_CORE_ENGINE_TIMELINES_H
+#define ZD_CORE_ENGINE_TIMELINES_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,9 +18,7 @@ enum {
 	ZD_TIMELINE_PROMISES = 4 * ZD_MAX_DEVICES, /* a block of ZD_MAX_DEVICES for each promise kind */
 	/* Pieces of reductions, into the session's staging memory. */
 	ZD_TIMELINE_STAGED = ZD_AWAITED_TIMELINES,
-	/* Not used. */
-	ZD_TIMELINE_RESULTS = 8 * ZD_MAX_DEVICES,
-	ZD_SESSION_TIMELINES = 9 * ZD_MAX_DEVICES
+	ZD_SESSION_TIMELINES = 8 * ZD_MAX_DEVICES
 };
 
 static inline bool zd_timeline_is_of_exchanges(uint32_t timeline)

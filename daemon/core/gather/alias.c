@@ -53,14 +53,14 @@ static void promise_version(struct zd_engine *e, struct zd_buffer *buffer)
 	buffer->fences = zd_calloc(1, sizeof(*buffer->fences));
 	buffer->fences[0] = buffer->promise->fence;
 	buffer->nfences = 1;
-	zd_buffer_transfer_nothing(buffer);
+	zd_buffer_plan_publish(buffer);
 	zd_deferred_await(session, buffer, buffer->part);
 }
 
 int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out)
 {
 	struct zd_part *part = req->u.gather.part;
-	bool early = zd_deferred_comes(part, version);
+	bool early = zd_part_is_publishing_version(part, version);
 	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) { /* the buffer's promise was broken */
 		int wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, part->buffer->version, 0);
 		req->wait.unit = part->unit;
@@ -95,6 +95,7 @@ static struct zd_promise *end_transfer(struct zd_engine *e, struct zd_buffer *bu
 	struct zd_promise *promise = buffer->promise;
 	buffer->promise = NULL;
 	zd_plan_satisfy(e, &buffer->plan, 0);
+	zd_transfer_forget(buffer);
 	return promise;
 }
 

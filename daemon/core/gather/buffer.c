@@ -111,8 +111,6 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 		zd_pool_free(e, &buffer->extent);
 	}
 	zd_unit_unref(e, buffer->unit);
-	zd_plan_deinit(&buffer->plan);
-	free(buffer->fences);
 	free(buffer);
 }
 

@@ -148,7 +148,7 @@ int zd_collective_check_followers(struct zd_request *req)
 
 /* ---- The beginning ------------------------------------------------------------------------------------- */
 
-static void make_level(const struct zd_unit *unit)
+static void align_counts(const struct zd_unit *unit)
 {
 	uint64_t begun = 0;
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
@@ -163,7 +163,7 @@ void zd_collective_start(struct zd_group *group)
 	if (!zd_gathers_are_collective(group))
 		return;
 	for (unit = group->units; unit; unit = unit->hh_name.next)
-		make_level(unit);
+		align_counts(unit);
 	for (unit = group->former; unit; unit = unit->hh_name.next)
-		make_level(unit);
+		align_counts(unit);
 }

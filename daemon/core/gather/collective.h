@@ -9,8 +9,8 @@
  * by its exchange out of that rank's buffer. The buffer stays until all of them have copied
  * (plan_rail_gathers.c).
  */
-#ifndef ZD_CORE_COLLECTIVE_H
-#define ZD_CORE_COLLECTIVE_H
+#ifndef ZD_CORE_GATHER_COLLECTIVE_H
+#define ZD_CORE_GATHER_COLLECTIVE_H
 
 #include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"

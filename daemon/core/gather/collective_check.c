@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * collective_check.c - the invariants of collective gathers, found again from the objects themselves. For
- * tests and the simulator.
+ * collective_check.c - the invariants of collective gathers, recomputed from the objects. For tests and the
+ * simulator.
  */
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
@@ -25,7 +25,7 @@ static uint32_t count_expected(const struct zd_buffer *source, uint32_t rank)
 	return n;
 }
 
-/* A source is watched for exactly the relays that will be run from it, and those that run. */
+/* A source counts exactly the relays that will be run from it, and is watched until they have ended. */
 static void check_source(const struct zd_part *part, const struct zd_buffer *source)
 {
 	uint32_t expected = 0;

@@ -4,6 +4,7 @@
 #include "core/gather/collective.h"
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
+#include "core/gather/transfer.h"
 
 bool zd_may_defer(const struct zd_request *req)
 {
@@ -12,7 +13,7 @@ bool zd_may_defer(const struct zd_request *req)
 	       !zd_gathers_are_collective(req->member->group);
 }
 
-bool zd_deferred_comes(const struct zd_part *part, uint64_t version)
+bool zd_part_is_publishing_version(const struct zd_part *part, uint64_t version)
 {
 	return part->state == ZD_PART_PUBLISHING && part->version + 1 == version;
 }
@@ -69,7 +70,6 @@ void zd_deferred_try(struct zd_engine *e, struct zd_session *session)
 	struct zd_buffer *buffer;
 	while ((buffer = TAILQ_FIRST(&session->deferred)) && !buffer->former && LIST_EMPTY(&buffer->awaits)) {
 		TAILQ_REMOVE(&session->deferred, buffer, deferred_link);
-		buffer->resets = session->resets;
 		zd_plan_start(e, &buffer->plan);
 	}
 }
@@ -109,6 +109,7 @@ void zd_deferred_published(struct zd_engine *e, struct zd_part *part)
 static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_unit *unit = buffer->unit;
+	zd_assert(buffer->plan.left == buffer->plan.nsteps);
 	buffer->stale = true;
 	for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
 		struct zd_part *source = &unit->parts[buffer->plan.steps[i].source];
@@ -119,7 +120,7 @@ static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 			zd_part_reader_done(e, source);
 	}
 	zd_assert(LIST_EMPTY(&buffer->awaits));
-	zd_plan_clear(&buffer->plan);
+	zd_transfer_forget(buffer);
 	if (buffer->state == ZD_BUFFER_INFLIGHT)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 	zd_buffer_op_over(e, buffer);
@@ -201,7 +202,7 @@ void zd_deferred_check(const struct zd_session *session)
 		zd_assert(buffer->plan.left == buffer->unit->group->local_world_size);
 		LIST_FOREACH (await, &buffer->awaits, buffer_link) {
 			zd_assert(await->session == session && await->buffer == buffer);
-			zd_assert(zd_deferred_comes(await->part, buffer->version));
+			zd_assert(zd_part_is_publishing_version(await->part, buffer->version));
 		}
 	}
 	check_signals(session);

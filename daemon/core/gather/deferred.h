@@ -18,8 +18,8 @@
  *
  * An aliased buffer has no copy to defer: the publish itself is promised, see alias.c.
  */
-#ifndef ZD_CORE_DEFERRED_H
-#define ZD_CORE_DEFERRED_H
+#ifndef ZD_CORE_GATHER_DEFERRED_H
+#define ZD_CORE_GATHER_DEFERRED_H
 
 #include "core/gather/buffer.h"
 
@@ -36,7 +36,7 @@ struct zd_await {
  * make in one order; and for poisoned sessions. */
 bool zd_may_defer(const struct zd_request *req);
 /* The part is being published, and will have that version. */
-bool zd_deferred_comes(const struct zd_part *part, uint64_t version);
+bool zd_part_is_publishing_version(const struct zd_part *part, uint64_t version);
 /* Returns a quarantined buffer whose block a new buffer of the request may inherit; NULL: none. */
 struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t bytes);
 

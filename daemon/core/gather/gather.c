@@ -122,7 +122,7 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 			        : part_open(part)            ? "writes over"
 			                                     : "has",
 			        (unsigned long long)part->version);
-		} else if (zd_deferred_comes(part, want) && zd_may_defer(req)) {
+		} else if (zd_part_is_publishing_version(part, want) && zd_may_defer(req)) {
 			continue; /* its copies will wait */
 		} else if (part->version < want || (part_open(part) && !still_given(part, want))) {
 			wait = zd_wait_for(req, ZD_WAIT_VERSION, rank, part->version,

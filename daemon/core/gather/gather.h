@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gather.h - the interface between gathers (gather.c), their buffers (buffer.c) and aliases (alias.c). */
-#ifndef ZD_CORE_GATHER_H
-#define ZD_CORE_GATHER_H
+#ifndef ZD_CORE_GATHER_GATHER_H
+#define ZD_CORE_GATHER_GATHER_H
 
 #include "core/gather/buffer.h"
 

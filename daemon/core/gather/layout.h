@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layout.h - places of units: slots, and offsets in the flat target. */
-#ifndef ZD_CORE_LAYOUT_H
-#define ZD_CORE_LAYOUT_H
+#ifndef ZD_CORE_GATHER_LAYOUT_H
+#define ZD_CORE_GATHER_LAYOUT_H
 
 #include "core/gather/unit.h"
 

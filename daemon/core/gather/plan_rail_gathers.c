@@ -10,9 +10,11 @@
  *   COPY of each local shard      EXCHANGE      RELAY from each other local rank, of each other node's shard
  *
  * A buffer is a relay source, and stays allocated, from the beginning of its transfer until all local ranks
- * have copied from it. Other ranks wait for a rank that is behind only when they need the memory. The relays
- * of one session out of one device run in the order of their fences. A relay depends on events of other
- * plans, so this file finds the next relays that may run (relays_try()).
+ * have copied from it. So the other ranks do not wait for a rank that is far behind, until they need the
+ * memory of these buffers. The relays of one session out of one device run in the order of their fences,
+ * since they signal one timeline. A relay depends on one event: its source's exchange is done, and the
+ * session's earlier relays out of that device have been run. The event concerns several plans, so that no
+ * plan's steps express it: relays_try() finds the relays that may run.
  */
 #include <stdio.h>
 
@@ -21,11 +23,6 @@
 #include "core/gather/collective.h"
 #include "core/gather/gather.h"
 #include "core/gather/transfer.h"
-
-const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *group)
-{
-	return zd_gathers_are_collective(group) ? &zd_plan_rail_gathers : &zd_plan_copies;
-}
 
 /* Whether the exchange fills the whole buffer, the rank's own shard included. */
 static bool exchanges_all(const struct zd_group *group)
@@ -107,7 +104,7 @@ void zd_transfer_relay_ended(struct zd_engine *e, struct zd_plan_step *step)
 }
 
 static void relay_fail(struct zd_engine *e, struct zd_session *session, struct zd_buffer *buffer,
-                       struct zd_plan_step *step, const char *why)
+                       struct zd_plan_step *step)
 {
 	struct zd_buffer *source = source_find(buffer, step);
 	if (source) {
@@ -115,13 +112,13 @@ static void relay_fail(struct zd_engine *e, struct zd_session *session, struct z
 		source_try_end(e, source);
 	}
 	relay_leaves_queue(session, buffer);
-	zd_plan_fail(e, &buffer->plan, step, ZEROD_E_PEER_LOST, why);
+	zd_plan_fail(e, &buffer->plan, step, ZEROD_E_PEER_LOST, "the group has ended");
 }
 
 /* Fails the buffer's relays that were not run: from `rank` only, unless `rank` is ZD_PLAN_NOBODY. With
  * `keep_sourced`, relays whose source exists are kept, since they can still be run. */
 static void relays_fail(struct zd_engine *e, struct zd_session *session, struct zd_buffer *buffer,
-                        uint32_t rank, bool keep_sourced, const char *why)
+                        uint32_t rank, bool keep_sourced)
 {
 	for (uint32_t i = 0, left = buffer->relay.waiting; left > 0; i++) {
 		struct zd_plan_step *step = &buffer->plan.steps[i];
@@ -131,7 +128,7 @@ static void relays_fail(struct zd_engine *e, struct zd_session *session, struct 
 		if (rank != ZD_PLAN_NOBODY && rank != step->source)
 			continue;
 		if (!keep_sourced || !source_find(buffer, step))
-			relay_fail(e, session, buffer, step, why); /* the last one may free the buffer */
+			relay_fail(e, session, buffer, step); /* the last one may free the buffer */
 	}
 }
 
@@ -160,9 +157,9 @@ static bool relays_run(struct zd_engine *e, struct zd_session *session, struct z
 		if (!is_waiting_relay(step))
 			continue;
 		left--;
-		struct zd_buffer *source = source_find(buffer, step);
 		if (*behind & device)
 			continue;
+		struct zd_buffer *source = source_find(buffer, step);
 		if (!source || !source->relay.exchanged) {
 			*behind |= device;
 			continue;
@@ -232,8 +229,8 @@ void zd_transfer_exchanged(struct zd_engine *e, struct zd_buffer *buffer)
 	relays_try_all(e, buffer->unit->group);
 }
 
-/* The buffer's exchange has failed: so do the relays out of the buffer. Where the group was connected, they
- * have failed already. */
+/* The source's exchange has failed: so do the relays out of the source. They are left only where a rank has
+ * left the group in order, since the failure of a connected group has failed all relays before. */
 static void relays_from_fail(struct zd_engine *e, const struct zd_buffer *source)
 {
 	struct zd_group *group = source->unit->group;
@@ -244,8 +241,7 @@ static void relays_from_fail(struct zd_engine *e, const struct zd_buffer *source
 			continue;
 		TAILQ_FOREACH_SAFE (buffer, &session->relaying, relay.taker_link, next) {
 			if (buffer->unit == source->unit && buffer->relay.ordinal == source->relay.ordinal)
-				relays_fail(e, session, buffer, source->part->rank, false,
-				            "what it was to take did not come");
+				relays_fail(e, session, buffer, source->part->rank, false);
 		}
 	}
 	relays_try_all(e, group);
@@ -286,7 +282,8 @@ static void build(struct zd_engine *e, struct zd_buffer *buffer)
 	struct zd_plan_step exchange = {.kind = ZD_TRANSFER_EXCHANGE, .source = part->rank};
 	buffer->connection = group->cluster->serial;
 	buffer->relay.ordinal = ++part->collective->begun;
-	zd_dirty(e, buffer->device); /* ranks that had gathered the unit before may go on */
+	/* Requests of ranks that began this transfer earlier may wait until this rank has begun it. */
+	zd_dirty(e, buffer->device);
 	if (!exchanges_all(group))
 		zd_transfer_add_copies(buffer);
 	part->readers++;
@@ -324,7 +321,7 @@ static void failed(struct zd_engine *e, struct zd_buffer *buffer, const struct z
 		relays_from_fail(e, buffer);
 }
 
-/* A reset may wait for the last one, in the queue of another group's device. */
+/* A session reset may wait for the last step, in the queue of another group's device. */
 static void step_over(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_member *member = zd_part_member(buffer->part);
@@ -385,7 +382,7 @@ void zd_relays_stop(struct zd_engine *e, struct zd_group *group, struct zd_membe
 		TAILQ_FOREACH_SAFE (buffer, &owner->session->relaying, relay.taker_link, next) {
 			if (buffer->unit->group == group)
 				relays_fail(e, owner->session, buffer, ZD_PLAN_NOBODY,
-				            member && member != owner, "the group has ended");
+				            member && member != owner);
 		}
 	}
 	HASH_ITER (hh_name, group->units, unit, next_unit)

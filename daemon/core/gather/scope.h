@@ -5,8 +5,8 @@
  * A scope belongs to one rank. Each unit gathered in it has one lease there, under a tag that clients cannot
  * use, so that no release ends the lease. All leases of a scope end together, with the scope.
  */
-#ifndef ZD_CORE_SCOPE_H
-#define ZD_CORE_SCOPE_H
+#ifndef ZD_CORE_GATHER_SCOPE_H
+#define ZD_CORE_GATHER_SCOPE_H
 
 #include "core/gather/buffer.h"
 

@@ -80,7 +80,7 @@ static void restore_failed(struct zd_engine *e, struct zd_part *part, int status
 	if (!group->cluster)
 		return;
 	status = zd_err_set(&err, status,
-	                    "group '%.64s': rank %u's shard of unit '%.64s' was not set back: %s",
+	                    "group '%.64s': rank %u's shard of unit '%.64s' was not restored: %s",
 	                    group->name, zd_world_rank(zd_part_member(part)), part->unit->name, error);
 	zd_cluster_fail(e, group, status, err.text);
 }
@@ -205,11 +205,11 @@ int zd_shadow_undone(const struct zd_part *part, struct zd_err *err)
 	const struct zd_group *group = part->unit->group;
 	if (group->state == ZD_GROUP_ABORTED)
 		return zd_group_check(group, err);
-	return zd_err_set(
-	        err, ZEROD_E_PEER_LOST,
-	        "rank %u (pid %u) of group '%s' went during the update: unit '%s' is set back to step %llu",
-	        zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name, part->unit->name,
-	        (unsigned long long)group->committed_step);
+	return zd_err_set(err, ZEROD_E_PEER_LOST,
+	                  "rank %u (pid %u) of group '%s' was lost during the update: unit '%s' is restored "
+	                  "to step %llu",
+	                  zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name,
+	                  part->unit->name, (unsigned long long)group->committed_step);
 }
 
 /* ---- Invariants ---------------------------------------------------------------------------------------- */

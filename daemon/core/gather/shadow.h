@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* shadow.h - shadows: copies of shards as of the last commit, kept while the shards are written. */
-#ifndef ZD_CORE_SHADOW_H
-#define ZD_CORE_SHADOW_H
+#ifndef ZD_CORE_GATHER_SHADOW_H
+#define ZD_CORE_GATHER_SHADOW_H
 
 #include "core/gather/unit.h"
 

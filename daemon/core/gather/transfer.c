@@ -6,6 +6,7 @@
  * queued (deferred.h). After a failed step the buffer is stale, and the streams that wait for it are freed.
  */
 #include "core/gather/buffer.h"
+#include "core/gather/collective.h"
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
 #include "core/gather/transfer.h"
@@ -26,6 +27,11 @@ static const struct {
         [ZD_TRANSFER_RELAY] = {zd_transfer_run_relay, false},
         [ZD_TRANSFER_PUBLISH] = {complete_publish, false},
 };
+
+const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *group)
+{
+	return zd_gathers_are_collective(group) ? &zd_plan_rail_gathers : &zd_plan_copies;
+}
 
 /* ---- The plan's owner ---------------------------------------------------------------------------------- */
 
@@ -67,8 +73,10 @@ static void step_failed(struct zd_engine *e, struct zd_plan *plan, struct zd_pla
 	/* Not the session that has taken its rank's place since. */
 	struct zd_session *session = zd_session_find(e, buffer->session);
 	buffer->stale = true;
-	/* The session's streams may wait even for a released buffer; a reset since then has freed them. */
-	if (session && session->resets == buffer->resets) {
+	/* Its streams wait, though the buffer may be released already. A reset since has freed them, and
+	 * taken the exchange off its timeline. The executor aborts a copy's timeline at any time, and so
+	 * frees the streams of later transfers too. */
+	if (session && (step->kind != ZD_TRANSFER_EXCHANGE || session->resets == buffer->resets)) {
 		if (buffer->deferred)
 			zd_deferred_break(e, session); /* the fences behind this one's, on its timeline */
 		zd_session_abort(e, session, step->signal.timeline);
@@ -93,6 +101,8 @@ static void step_over(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_
 	struct zd_part *source = steps[step->kind].reads_shard ? &buffer->unit->parts[step->source] : NULL;
 	if (planner->step_over)
 		planner->step_over(e, buffer);
+	if (buffer->plan.left == 0)
+		zd_transfer_forget(buffer);
 	zd_buffer_op_over(e, buffer);
 	if (source)
 		zd_part_reader_done(e, source);
@@ -100,6 +110,14 @@ static void step_over(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_
 
 static const struct zd_plan_type plan_type = {step_run,    step_ended, step_done,
                                               step_failed, plan_over,  step_over};
+
+void zd_transfer_forget(struct zd_buffer *buffer)
+{
+	zd_plan_deinit(&buffer->plan);
+	free(buffer->fences);
+	buffer->fences = NULL;
+	buffer->nfences = 0;
+}
 
 /* ---- Transfers ----------------------------------------------------------------------------------------- */
 
@@ -116,7 +134,7 @@ static bool is_early(const struct zd_buffer *buffer)
 	const struct zd_unit *unit = buffer->unit;
 	bool early = buffer->former;
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
-		early |= zd_deferred_comes(&unit->parts[rank], buffer->version);
+		early |= zd_part_is_publishing_version(&unit->parts[rank], buffer->version);
 	return early;
 }
 
@@ -131,9 +149,7 @@ static void set_fences(struct zd_buffer *buffer)
 {
 	const struct zd_session *session = zd_part_member(buffer->part)->session;
 	struct zd_timelines signalled = {{0}};
-	free(buffer->fences);
 	buffer->fences = zd_calloc(buffer->plan.nsteps ? buffer->plan.nsteps : 1, sizeof(*buffer->fences));
-	buffer->nfences = 0;
 	for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
 		uint32_t timeline = buffer->plan.steps[i].signal.timeline;
 		if (zd_timelines_has(&signalled, timeline))
@@ -164,7 +180,6 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	buffer->resets = session->resets;
 	e->gathered_bytes_total += buffer->extent.bytes;
 
-	zd_plan_deinit(&buffer->plan);
 	zd_plan_init(&buffer->plan, &plan_type, group->job, buffer, planner->max_steps(group));
 	planner->build(e, buffer);
 	set_fences(buffer);
@@ -174,13 +189,14 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 		zd_plan_start(e, &buffer->plan);
 	if (planner->started)
 		planner->started(e, buffer);
-	if (buffer->plan.nsteps == 0)
+	if (buffer->plan.nsteps == 0) {
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
+		zd_transfer_forget(buffer);
+	}
 }
 
-void zd_buffer_transfer_nothing(struct zd_buffer *buffer)
+void zd_buffer_plan_publish(struct zd_buffer *buffer)
 {
-	zd_plan_deinit(&buffer->plan);
 	zd_plan_init(&buffer->plan, &plan_type, buffer->unit->group->job, buffer, 1);
 	(void)zd_plan_add(&buffer->plan, (struct zd_plan_step){.kind = ZD_TRANSFER_PUBLISH, .waits = 1});
 }

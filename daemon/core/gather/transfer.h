@@ -11,8 +11,8 @@
  *
  * The fences of a transfer are fixed before the plan starts, so that the reply need not wait for it.
  */
-#ifndef ZD_CORE_TRANSFER_H
-#define ZD_CORE_TRANSFER_H
+#ifndef ZD_CORE_GATHER_TRANSFER_H
+#define ZD_CORE_GATHER_TRANSFER_H
 
 #include "core/gather/buffer.h"
 
@@ -28,7 +28,9 @@ enum zd_transfer_step {
 struct zd_gather_planner {
 	bool leaves_own; /* the rank's own shard may be left to its client */
 	uint32_t (*max_steps)(const struct zd_group *group);
-	/* Adds the steps to the buffer's plan, and reserves what they read. */
+	/* Adds the steps to the buffer's plan, and reserves what they read. A plan that may be deferred has
+	 * exactly one step for each local rank, and that step reads that rank's shard: deferred.c ends each
+	 * step's reading of a shard, or its wait for that shard's publish, by the step's `source`. */
 	void (*build)(struct zd_engine *e, struct zd_buffer *buffer);
 	/* Called when the plan has been started. */
 	void (*started)(struct zd_engine *e, struct zd_buffer *buffer);
@@ -46,8 +48,11 @@ const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *grou
 /* Fills the buffer with `version`, which all shards have and are idle, while nothing reads or writes the
  * buffer. Otherwise the transfer is deferred until both are true. */
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version);
-/* Makes the plan of an aliased buffer: one step, which zd_plan_satisfy() completes. */
-void zd_buffer_transfer_nothing(struct zd_buffer *buffer);
+/* Plans the publish of an aliased buffer: one step, which zd_plan_satisfy() completes. */
+void zd_buffer_plan_publish(struct zd_buffer *buffer);
+
+/* Frees the steps and fences of a transfer that is over, or that will not begin. */
+void zd_transfer_forget(struct zd_buffer *buffer);
 
 /* Adds a step, for planners. The step depends on `step.waits` events, and signals the next value of the
  * timeline. */

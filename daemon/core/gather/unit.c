@@ -104,7 +104,7 @@ static int description_check(const struct zd_args *args, uint32_t nshards, struc
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': unknown dtype %u", name,
 		                  args->u.unit_register.dtype);
 	if (numel == 0 || numel > ZD_MAX_BYTES / itemsize)
-		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': numel %llu is none of 1 .. %llu", name,
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': numel %llu is not in 1 .. %llu", name,
 		                  (unsigned long long)numel, ZD_MAX_BYTES / itemsize);
 	uint64_t padded = nshards * shard_numel(numel, args->u.unit_register.dtype, nshards);
 	if (padded > ZD_MAX_BYTES / itemsize)

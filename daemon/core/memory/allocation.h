@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* allocation.h - plain allocations, for the files of daemon/core that free, load or list them. */
-#ifndef ZD_CORE_ALLOC_H
-#define ZD_CORE_ALLOC_H
+#ifndef ZD_CORE_MEMORY_ALLOCATION_H
+#define ZD_CORE_MEMORY_ALLOCATION_H
 
 #include "core/engine/objects.h"
 #include "core/memory/pool.h"

@@ -6,8 +6,8 @@
  * request that would fail otherwise searches all free blocks of about its size. Bookkeeping is out of band,
  * since the range is device memory. Not thread-safe; one range belongs to one engine.
  */
-#ifndef ZD_CORE_BLOCK_H
-#define ZD_CORE_BLOCK_H
+#ifndef ZD_CORE_MEMORY_BLOCK_H
+#define ZD_CORE_MEMORY_BLOCK_H
 
 #include <stdbool.h>
 #include <stdint.h>

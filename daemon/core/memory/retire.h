@@ -9,8 +9,8 @@
  *
  * Invariant: while a segment's job lives, its memory is freed only when no session has it mapped.
  */
-#ifndef ZD_CORE_RETIRE_H
-#define ZD_CORE_RETIRE_H
+#ifndef ZD_CORE_MEMORY_RETIRE_H
+#define ZD_CORE_MEMORY_RETIRE_H
 
 #include "core/engine/objects.h"
 #include "core/memory/pool.h"

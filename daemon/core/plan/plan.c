@@ -15,7 +15,7 @@ void zd_plan_init(struct zd_plan *plan, const struct zd_plan_type *type, struct 
 void zd_plan_deinit(struct zd_plan *plan)
 {
 	free(plan->steps);
-	plan->steps = NULL;
+	*plan = (struct zd_plan){0};
 }
 
 uint32_t zd_plan_add(struct zd_plan *plan, struct zd_plan_step step)
@@ -47,11 +47,10 @@ void zd_plan_start(struct zd_engine *e, struct zd_plan *plan)
 
 static void count_done(struct zd_engine *e, struct zd_plan *plan)
 {
-	plan->left--;
-	if (!plan->stopped && plan->left == 0 && !plan->over) {
-		plan->over = true;
-		plan->type->over(e, plan);
-	}
+	if (--plan->left > 0 || plan->stopped)
+		return;
+	plan->over = true;
+	plan->type->over(e, plan);
 }
 
 /* The step counts as left during failed(), which may fail other steps: the plan is not over before. */
@@ -136,13 +135,6 @@ void zd_plan_run_early(struct zd_engine *e, struct zd_plan *plan, struct zd_plan
 	zd_assert(step->state == ZD_PLAN_WAITING && step->waits > 0);
 	step->early = true;
 	plan->type->run(e, plan, step);
-}
-
-void zd_plan_clear(struct zd_plan *plan)
-{
-	for (uint32_t i = 0; i < plan->nsteps; i++)
-		zd_assert(plan->steps[i].state == ZD_PLAN_WAITING);
-	plan->nsteps = plan->left = 0;
 }
 
 void zd_plan_skip_rest(struct zd_plan *plan)

@@ -10,8 +10,8 @@
  * A stopped plan runs no further step. Its owner keeps its memory until the commands that were submitted have
  * ended.
  */
-#ifndef ZD_CORE_PLAN_H
-#define ZD_CORE_PLAN_H
+#ifndef ZD_CORE_PLAN_PLAN_H
+#define ZD_CORE_PLAN_PLAN_H
 
 #include "base/err.h"
 #include "core/engine.h"
@@ -31,10 +31,10 @@ struct zd_plan_step {
 	uint8_t kind;            /* the planner's */
 	uint8_t state;           /* enum zd_plan_state */
 	bool early;              /* submitted before all that it depends on was done */
-	uint32_t index, rank;    /* the planner's: which chunk, which destination */
-	uint32_t source;         /* the rank whose shard or entry is read */
-	uint32_t waits;          /* steps and events that it depends on and that are not done */
-	uint32_t then, nthen;    /* the steps that depend on it, one behind the other */
+	uint32_t index, rank;    /* the planner's: which chunk or node, which destination */
+	uint32_t source;         /* the rank whose shard, buffer or entry is read */
+	uint32_t waits;          /* counts the steps and events that the step still waits for */
+	uint32_t then, nthen;    /* the steps that depend on it: `nthen` of them, from number `then` on */
 	void *memory;            /* the planner's: reserved by run() until the command has ended */
 	struct zd_signal signal; /* the planner's: what the command signals */
 	struct zd_op_result result;
@@ -74,6 +74,7 @@ struct zd_plan_type {
 /* Initialises an empty plan with room for `capacity` steps. */
 void zd_plan_init(struct zd_plan *plan, const struct zd_plan_type *type, struct zd_job *job, void *owner,
                   uint32_t capacity);
+/* Afterwards the plan has no steps. */
 void zd_plan_deinit(struct zd_plan *plan);
 
 /* Adds a step that depends on `waits` events, and returns its number. */
@@ -93,8 +94,6 @@ void zd_plan_complete(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_
 /* Fails a step that was not run and never will be. */
 void zd_plan_fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
                   const char *error);
-/* Drops all steps of a plan that was not started. */
-void zd_plan_clear(struct zd_plan *plan);
 /* Called by done() when the steps that were not run are not needed: the plan ends without them. */
 void zd_plan_skip_rest(struct zd_plan *plan);
 

@@ -12,7 +12,7 @@
  * Opening a slot begins a new generation of it. For a reservation with `ahead`, a closed slot is opened
  * before its entries are drained, if draining them needs no further call of any process. The entries of the
  * new generation are queued: when the last entry of the former generation is drained, the slot's memory
- * passes to them and their promises are kept (room.c). Several generations of a slot may be queued.
+ * passes to them and their promises are kept (entry_place.c). Several generations of a slot may be queued.
  */
 #include "base/dtype.h"
 #include "core/engine/objects.h"
@@ -55,7 +55,7 @@ static void slot_enter(struct zd_bucket_slot *slot, struct zd_entry *entry)
 		slot->current++;
 	} else {
 		TAILQ_INSERT_TAIL(&slot->queue, entry, slot_link);
-		entry->room = ZD_ROOM_QUEUED;
+		entry->place = ZD_ENTRY_PLACE_QUEUED;
 	}
 }
 
@@ -81,7 +81,7 @@ void zd_bucket_slot_leave(struct zd_engine *e, struct zd_entry *entry)
 	struct zd_bucket_slot *slot = entry->slot;
 	zd_assert(slot->live > 0);
 	slot->live--;
-	if (entry->room == ZD_ROOM_QUEUED)
+	if (entry->place == ZD_ENTRY_PLACE_QUEUED)
 		TAILQ_REMOVE(&slot->queue, entry, slot_link);
 	else
 		slot->current--;
@@ -151,7 +151,7 @@ static int place_storage(struct zd_engine *e, struct zd_request *req, struct zd_
 	if (status < 0 && zd_window_gives_room(mr))
 		return ZD_WAIT;
 	if (status < 0 && mr->nplaced > 0) {
-		entry->wait = ZD_ENTRY_WAIT_ROOM;
+		entry->wait = ZD_ENTRY_WAIT_MEMORY;
 		return ZD_WAIT;
 	}
 	return status;
@@ -172,7 +172,7 @@ static int place_open(struct zd_engine *e, struct zd_request *req, struct zd_ent
 	}
 	if (!slot->storage) {
 		int status = place_storage(e, req, entry, bucket->slot_bytes, &slot->storage, err);
-		if (status == ZD_WAIT && entry->wait == ZD_ENTRY_WAIT_ROOM && entry->ahead)
+		if (status == ZD_WAIT && entry->wait == ZD_ENTRY_WAIT_MEMORY && entry->ahead)
 			slot = draining_slot(bucket);
 		if (status != 0 && (status != ZD_WAIT || !slot || !slot->storage))
 			return status;

@@ -132,7 +132,7 @@ static bool fail_spoilt(struct zd_engine *e, struct zd_entry *entry)
 
 void zd_entry_try_ready(struct zd_engine *e, struct zd_entry *entry)
 {
-	if (entry->state != ZD_ENTRY_SUBMITTED || entry->watched || entry->room != ZD_ROOM_THERE)
+	if (entry->state != ZD_ENTRY_SUBMITTED || entry->watched || entry->place != ZD_ENTRY_PLACE_THERE)
 		return;
 	if (entry->nabsent > 0) {
 		zd_entry_zero_absent(e, entry);
@@ -289,21 +289,21 @@ static int reserve_place(struct zd_engine *e, struct zd_request *req, struct zd_
 	TAILQ_REMOVE(&bucket->mr->waiting, entry, waiting_link);
 	bucket->mr->nplaced++;
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_FILLING);
-	if (entry->room == ZD_ROOM_NONE)
+	if (entry->place == ZD_ENTRY_PLACE_NONE)
 		zd_entry_prepare(e, entry);
 	return 0;
 }
 
 /* The entry has a place: the stream waits for its memory, by a promise, or the request does. */
-static int reserve_room(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry,
-                        struct zd_err *err)
+static int grant_reservation(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry,
+                             struct zd_err *err)
 {
 	const struct zd_member *member = entry->bucket->mr->member;
-	if (entry->room != ZD_ROOM_THERE && !entry->ahead)
+	if (entry->place != ZD_ENTRY_PLACE_THERE && !entry->ahead)
 		return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
 	if (entry->failure.status != 0)
 		return zd_err_set(err, entry->failure.status, "%s", entry->failure.text);
-	if (entry->room != ZD_ROOM_THERE) {
+	if (entry->place != ZD_ENTRY_PLACE_THERE) {
 		entry->promise = zd_promise_new(e, member->session, member->device, ZD_PROMISE_ENTRIES);
 		e->reply.u.bucket_reserve.fence = entry->promise->fence;
 	}
@@ -342,7 +342,7 @@ static int reserve_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	else if (entry->state == ZD_ENTRY_WAITING)
 		status = reserve_place(e, req, entry, err);
 	if (status == 0)
-		status = reserve_room(e, req, entry, err);
+		status = grant_reservation(e, req, entry, err);
 	if (status == ZD_WAIT)
 		return status;
 	if (status != 0) {

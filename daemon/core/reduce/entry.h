@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * entry.h - one rank's gradient of one unit (entry.c), the place that it is written to (room.c), and circles
- * of reservations that wait for each other (capacity.c).
+ * entry.h - one rank's gradient of one unit (entry.c), the place that it is written to (entry_place.c), and
+ * circles of reservations that wait for each other (capacity.c).
  */
 #ifndef ZD_CORE_REDUCE_ENTRY_H
 #define ZD_CORE_REDUCE_ENTRY_H
@@ -24,25 +24,25 @@ enum zd_entry_state {
 };
 
 /* Whether an entry's place may be written. */
-enum zd_room {
-	ZD_ROOM_NONE,   /* it has no place yet */
-	ZD_ROOM_QUEUED, /* entries of an earlier generation of its slot are read still */
-	ZD_ROOM_ZEROED, /* what its trainer does not write is being zeroed */
-	ZD_ROOM_THERE,
+enum zd_entry_place {
+	ZD_ENTRY_PLACE_NONE,   /* the entry has no place yet */
+	ZD_ENTRY_PLACE_QUEUED, /* entries of an earlier generation of its slot are still read */
+	ZD_ENTRY_PLACE_ZEROED, /* the parts that its trainer does not write are being zeroed */
+	ZD_ENTRY_PLACE_THERE,
 };
 
 /* The event that a WAITING entry needs for its place. */
 enum zd_entry_wait {
-	ZD_ENTRY_WAIT_NONE, /* the executors: a segment, quarantined memory */
-	ZD_ENTRY_WAIT_SLOT, /* a slot of its bucket must be reduced */
-	ZD_ENTRY_WAIT_ROOM, /* memory: anything that this rank has in buckets must be reduced */
+	ZD_ENTRY_WAIT_NONE,   /* the executors: a segment, quarantined memory */
+	ZD_ENTRY_WAIT_SLOT,   /* a slot of its bucket must be reduced */
+	ZD_ENTRY_WAIT_MEMORY, /* memory: anything that this rank has in buckets must be reduced */
 };
 
 struct zd_entry {
 	uint64_t id;
 	uint8_t state;
 	uint8_t wait;              /* enum zd_entry_wait */
-	uint8_t room;              /* enum zd_room */
+	uint8_t place;             /* enum zd_entry_place */
 	bool ahead;                /* a stream, not the request, waits until the place may be written */
 	bool zero_holes;           /* elements that no view of the unit covers are zeroed too */
 	bool watched;              /* SUBMITTED: its fences have not passed */
@@ -57,7 +57,7 @@ struct zd_entry {
 	uint64_t generation;            /* of the slot */
 	struct zd_storage *storage;
 	uint64_t offset, bytes;     /* in the storage; padded to 256 */
-	struct zd_promise *promise; /* that the place may be written, until room is THERE; NULL: none */
+	struct zd_promise *promise; /* that the place may be written, until place is THERE; NULL: none */
 	struct zd_failure failure;  /* of the fills */
 	char *refused;              /* text of a CAPACITY error for the waiting request */
 	struct zd_fence *producers; /* SUBMITTED: fences of the streams that write the entry; NULL: none */
@@ -86,7 +86,8 @@ void zd_entry_free(struct zd_entry *entry);
 /* Writes why the entry is not drained (reduce_text.c). */
 void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char *out, size_t out_bytes);
 
-/* ---- The entry's place (room.c) ------------------------------------------------------------------------ */
+/* ---- The entry's place (entry_place.c)
+ * ------------------------------------------------------------------------ */
 
 /* Called when no earlier entry uses the memory of the place: zeroes what the trainer does not write. */
 void zd_entry_prepare(struct zd_engine *e, struct zd_entry *entry);

@@ -12,7 +12,7 @@
  *                                               +-> EXCHANGE -+           (only of all-reduced units)
  *
  * A rank's slices are exchanged in the order in which the rank submitted or skipped them, which is the same
- * on all ranks of the rail. Before each exchange the ranks compare what they are reducing (rail_meaning.c).
+ * on all ranks of the rail. Before each exchange the ranks compare what they are reducing (rail_terms.c).
  * The exchange does not wait for the result of the comparison, but the sum does. A daemon whose ranks have
  * all skipped the unit copies the options from the result, and then exchanges zeros:
  *
@@ -23,13 +23,6 @@
 
 #include "core/cluster/cluster.h"
 #include "core/reduce/slice.h"
-
-const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group)
-{
-	if (!group->cluster)
-		return &zd_plan_sums;
-	return group->cluster->nccl_collectives ? &zd_plan_exchange : &zd_plan_rail_sums;
-}
 
 static bool has_blocks(const struct zd_slice *slice)
 {
@@ -126,7 +119,7 @@ static void open_next_slices(struct zd_engine *e, struct zd_member_reduce *mr)
 	mr->holds_rail = false;
 	while (!mr->holds_rail && (slice = next_in_rail_order(mr))) {
 		mr->begun_rail_seq++;
-		mr->holds_rail = !zd_meaning_contributes(slice) || zd_slice_gathers(slice->reduction);
+		mr->holds_rail = !zd_slice_contributes(slice) || zd_slice_gathers(slice->reduction);
 		zd_dirty(e, mr->member->device); /* the slice behind may have staging memory now */
 		zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_OPEN);
 		for (uint32_t i = 0; i < slice->plan.nsteps; i++) {
@@ -160,7 +153,7 @@ void zd_slice_run_agree(struct zd_engine *e, struct zd_slice *slice, struct zd_p
 {
 	const struct zd_member *member = &slice->reduction->group->members[slice->owner];
 	struct zd_command command = {.kind = ZD_CMD_AGREE, .device = member->device->index};
-	struct zd_meaning own = zd_meaning_of(slice);
+	struct zd_reduction_terms own = zd_reduction_terms_of(slice);
 	command.u.agree.comm = member->comm[ZD_COMM_REDUCTIONS];
 	command.u.agree.bytes = sizeof(own);
 	command.u.agree.what = "reduction";
@@ -172,10 +165,10 @@ int zd_slice_agreed(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_
                     struct zd_err *err)
 {
 	struct zd_reduction *r = slice->reduction;
-	struct zd_meaning options;
+	struct zd_reduction_terms options;
 	uint32_t n;
-	int status = zd_meanings_check(slice, step->result.values, &options, &n, err);
-	if (status != 0 || zd_meaning_contributes(slice))
+	int status = zd_reduction_terms_check(slice, step->result.values, &options, &n, err);
+	if (status != 0 || zd_slice_contributes(slice))
 		return status;
 	if (n == 0) { /* as if the unit had not been reduced */
 		slice->empty = true;
@@ -299,7 +292,7 @@ static uint32_t add_exchange(struct zd_slice *slice, uint32_t waits)
 {
 	const struct zd_reduction *r = slice->reduction;
 	struct zd_plan *plan = &slice->plan;
-	bool contributes = zd_meaning_contributes(slice);
+	bool contributes = zd_slice_contributes(slice);
 	uint32_t in_order = add_step(slice, ZD_SLICE_AWAIT_RAIL_ORDER, waits);
 	uint32_t agree = add_step(slice, ZD_SLICE_AGREE, 0);
 	uint32_t zero = contributes ? 0 : add_step(slice, ZD_SLICE_ZERO, 0);

@@ -3,8 +3,8 @@
  * reduce.h - the interface of buckets, reductions, targets and steps to the rest of the core. The objects are
  * in the other headers of this folder.
  */
-#ifndef ZD_CORE_REDUCE_H
-#define ZD_CORE_REDUCE_H
+#ifndef ZD_CORE_REDUCE_REDUCE_H
+#define ZD_CORE_REDUCE_REDUCE_H
 
 #include "core/gather/unit.h"
 

@@ -1,98 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * reduce_check.c - the life cycles of gradient reduction as tables, and their invariants for tests and the
- * simulator.
- */
+/* reduce_check.c - invariants of gradient reduction, for tests and the simulator. */
 #include "core/gather/unit.h"
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
-
-#define TO(state) ZD_SM_TO(state)
-
-/* ---- Tables -------------------------------------------------------------------------------------------- */
-
-static const char *const backward_names[] = {"IDLE", "STARTING", "RUNNING", "ENDING"};
-static const uint32_t backward_moves[] = {
-        [ZD_BACKWARD_IDLE] = TO(ZD_BACKWARD_STARTING),
-        [ZD_BACKWARD_STARTING] = TO(ZD_BACKWARD_RUNNING) | TO(ZD_BACKWARD_IDLE),
-        [ZD_BACKWARD_RUNNING] = TO(ZD_BACKWARD_ENDING) | TO(ZD_BACKWARD_IDLE),
-        [ZD_BACKWARD_ENDING] = TO(ZD_BACKWARD_IDLE) | TO(ZD_BACKWARD_RUNNING),
-};
-const struct zd_sm zd_sm_backward = {"backward", ZD_ARRAY_LEN(backward_names), backward_names,
-                                     backward_moves};
-
-static const char *const step_names[] = {"NONE",    "READY", "CALLED",   "ZEROING",
-                                         "WAITING", "TAKEN", "ABANDONED"};
-static const uint32_t step_moves[] = {
-        [ZD_STEP_NONE] = TO(ZD_STEP_READY) | TO(ZD_STEP_CALLED) | TO(ZD_STEP_ABANDONED),
-        [ZD_STEP_READY] = TO(ZD_STEP_ZEROING) | TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
-        /* to ABANDONED: it was promised */
-        [ZD_STEP_CALLED] = TO(ZD_STEP_ZEROING) | TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
-        /* to TAKEN: of an abandoned window, or a failed one whose step was promised */
-        [ZD_STEP_ZEROING] = TO(ZD_STEP_WAITING) | TO(ZD_STEP_TAKEN) | TO(ZD_STEP_READY) | TO(ZD_STEP_NONE) |
-                            TO(ZD_STEP_ABANDONED),
-        [ZD_STEP_WAITING] = TO(ZD_STEP_TAKEN) | TO(ZD_STEP_READY) | TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
-        [ZD_STEP_TAKEN] = TO(ZD_STEP_NONE) | TO(ZD_STEP_ABANDONED),
-        [ZD_STEP_ABANDONED] = TO(ZD_STEP_NONE),
-};
-const struct zd_sm zd_sm_step = {"step", ZD_ARRAY_LEN(step_names), step_names, step_moves};
-
-static const char *const bucket_slot_names[] = {"FREE", "OPEN", "CLOSED"};
-static const uint32_t bucket_slot_moves[] = {
-        [ZD_BUCKET_SLOT_FREE] = TO(ZD_BUCKET_SLOT_OPEN),
-        [ZD_BUCKET_SLOT_OPEN] = TO(ZD_BUCKET_SLOT_CLOSED) | TO(ZD_BUCKET_SLOT_FREE),
-        [ZD_BUCKET_SLOT_CLOSED] = TO(ZD_BUCKET_SLOT_FREE) | TO(ZD_BUCKET_SLOT_OPEN), /* OPEN: ahead */
-};
-const struct zd_sm zd_sm_bucket_slot = {"bucket slot", ZD_ARRAY_LEN(bucket_slot_names), bucket_slot_names,
-                                        bucket_slot_moves};
-
-static const char *const entry_names[] = {"WAITING",   "FILLING", "RESERVED", "ABANDONED",
-                                          "COMMITTED", "READY",   "DRAINED"};
-static const uint32_t entry_moves[] = {
-        [ZD_ENTRY_WAITING] = TO(ZD_ENTRY_FILLING) | TO(ZD_ENTRY_DRAINED),
-        /* to COMMITTED: given up, the fill is awaited */
-        [ZD_ENTRY_FILLING] = TO(ZD_ENTRY_RESERVED) | TO(ZD_ENTRY_SUBMITTED) | TO(ZD_ENTRY_DRAINED),
-        [ZD_ENTRY_RESERVED] = TO(ZD_ENTRY_SUBMITTED) | TO(ZD_ENTRY_ABANDONED),
-        [ZD_ENTRY_ABANDONED] = TO(ZD_ENTRY_DRAINED),
-        [ZD_ENTRY_SUBMITTED] = TO(ZD_ENTRY_READY) | TO(ZD_ENTRY_DRAINED),
-        [ZD_ENTRY_READY] = TO(ZD_ENTRY_DRAINED),
-        [ZD_ENTRY_DRAINED] = 0,
-};
-const struct zd_sm zd_sm_entry = {"entry", ZD_ARRAY_LEN(entry_names), entry_names, entry_moves};
-
-static const char *const reduction_names[] = {"COLLECTING", "RUNNING", "COMPLETE", "FAILED", "DROPPED"};
-#define LOST (TO(ZD_REDUCTION_FAILED) | TO(ZD_REDUCTION_DROPPED))
-static const uint32_t reduction_moves[] = {
-        [ZD_REDUCTION_COLLECTING] = TO(ZD_REDUCTION_RUNNING) | TO(ZD_REDUCTION_COMPLETE) | LOST,
-        [ZD_REDUCTION_RUNNING] = TO(ZD_REDUCTION_COMPLETE) | LOST,
-        [ZD_REDUCTION_COMPLETE] = 0,
-        [ZD_REDUCTION_FAILED] = TO(ZD_REDUCTION_DROPPED),
-        [ZD_REDUCTION_DROPPED] = 0,
-};
-const struct zd_sm zd_sm_reduction = {"reduction", ZD_ARRAY_LEN(reduction_names), reduction_names,
-                                      reduction_moves};
-
-static const char *const contribution_names[] = {"NONE", "RESERVED", "COMMITTED", "READY", "SKIPPED"};
-static const uint32_t contribution_moves[] = {
-        [ZD_CONTRIBUTION_NONE] = TO(ZD_CONTRIBUTION_RESERVED) | TO(ZD_CONTRIBUTION_SKIPPED),
-        [ZD_CONTRIBUTION_RESERVED] = TO(ZD_CONTRIBUTION_SUBMITTED) | TO(ZD_CONTRIBUTION_NONE),
-        [ZD_CONTRIBUTION_SUBMITTED] = TO(ZD_CONTRIBUTION_READY),
-        [ZD_CONTRIBUTION_READY] = 0,
-        [ZD_CONTRIBUTION_SKIPPED] = 0,
-};
-const struct zd_sm zd_sm_contribution = {"contribution", ZD_ARRAY_LEN(contribution_names), contribution_names,
-                                         contribution_moves};
-
-static const char *const slice_names[] = {"WAITING", "OPEN", "TURN", "DONE"};
-static const uint32_t slice_moves[] = {
-        [ZD_SLICE_WAITING] = TO(ZD_SLICE_OPEN),
-        [ZD_SLICE_OPEN] = TO(ZD_SLICE_TURN) | TO(ZD_SLICE_DONE),
-        [ZD_SLICE_TURN] = TO(ZD_SLICE_OPEN),
-        [ZD_SLICE_DONE] = 0,
-};
-const struct zd_sm zd_sm_slice = {"slice", ZD_ARRAY_LEN(slice_names), slice_names, slice_moves};
-
-/* ---- Invariants ---------------------------------------------------------------------------------------- */
 
 static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[ZD_NCHARGES],
                            uint64_t *quarantine)
@@ -117,25 +27,25 @@ static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[
 
 /* An entry whose place may not be written yet has a promise if its trainer was given the place, and is not
  * READY. */
-static void check_room(const struct zd_entry *entry)
+static void check_place(const struct zd_entry *entry)
 {
 	const struct zd_bucket_slot *slot = entry->slot;
 	bool told = entry->state == ZD_ENTRY_RESERVED || (entry->state == ZD_ENTRY_SUBMITTED && entry->ahead);
-	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->room == ZD_ROOM_NONE));
-	zd_assert((entry->room == ZD_ROOM_ZEROED) == (entry->fills > 0));
+	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->place == ZD_ENTRY_PLACE_NONE));
+	zd_assert((entry->place == ZD_ENTRY_PLACE_ZEROED) == (entry->fills > 0));
 	zd_assert(entry->ops == entry->fills + entry->watched);
-	zd_assert(!entry->promise || (entry->room != ZD_ROOM_THERE && entry->ahead));
-	if (entry->room != ZD_ROOM_THERE)
+	zd_assert(!entry->promise || (entry->place != ZD_ENTRY_PLACE_THERE && entry->ahead));
+	if (entry->place != ZD_ENTRY_PLACE_THERE)
 		zd_assert(entry->state != ZD_ENTRY_READY && (!told || entry->promise || entry->absent));
 	if (!slot) {
-		zd_assert(entry->room != ZD_ROOM_QUEUED);
+		zd_assert(entry->place != ZD_ENTRY_PLACE_QUEUED);
 		return;
 	}
 	zd_assert(slot->state != ZD_BUCKET_SLOT_FREE && entry->storage == slot->storage);
 	zd_assert(entry->generation <= slot->opened);
 	if (entry->generation == slot->opened && slot->state == ZD_BUCKET_SLOT_OPEN)
 		zd_assert(entry->offset + entry->bytes <= slot->used_bytes);
-	if (entry->room == ZD_ROOM_QUEUED)
+	if (entry->place == ZD_ENTRY_PLACE_QUEUED)
 		zd_assert(entry->generation > slot->generation);
 	else
 		zd_assert(entry->generation == slot->generation);
@@ -146,7 +56,7 @@ static void check_entry(const struct zd_entry *entry)
 	const struct zd_reduction *r = entry->reduction;
 	zd_assert(entry->part->users > 0 && entry->state != ZD_ENTRY_DRAINED);
 	zd_assert((entry->state == ZD_ENTRY_WAITING) == (entry->storage == NULL));
-	check_room(entry);
+	check_place(entry);
 	if (entry->state == ZD_ENTRY_ABANDONED) {
 		zd_assert(!r && !entry->promise && !entry->w &&
 		          entry->bucket->mr->w->backward == ZD_BACKWARD_IDLE);
@@ -158,7 +68,7 @@ static void check_entry(const struct zd_entry *entry)
 	}
 	if (!r) { /* refused or given up: kept for its operations */
 		zd_assert(entry->state == ZD_ENTRY_SUBMITTED);
-		zd_assert(entry->ops > 0 || entry->room == ZD_ROOM_QUEUED);
+		zd_assert(entry->ops > 0 || entry->place == ZD_ENTRY_PLACE_QUEUED);
 		return;
 	}
 	static const uint8_t contribution_of[] = {
@@ -180,7 +90,7 @@ static void check_slot_queue(const struct zd_bucket_slot *slot)
 	uint32_t queued = 0;
 	TAILQ_FOREACH (entry, &slot->queue, slot_link) {
 		zd_assert(entry->slot == slot && entry->generation >= generation);
-		zd_assert(entry->room == ZD_ROOM_QUEUED);
+		zd_assert(entry->place == ZD_ENTRY_PLACE_QUEUED);
 		generation = entry->generation;
 		queued++;
 	}

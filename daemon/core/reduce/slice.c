@@ -12,9 +12,17 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+#include "core/cluster/cluster.h"
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
 #include "core/reduce/target.h"
+
+const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group)
+{
+	if (!group->cluster)
+		return &zd_plan_sums;
+	return group->cluster->nccl_collectives ? &zd_plan_exchange : &zd_plan_rail_sums;
+}
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 

@@ -9,8 +9,8 @@
  *   zd_plan_rail_sums  plan_rail_sums.c  each daemon sums its ranks' pieces; the daemons' sums are exchanged
  *   zd_plan_exchange   plan_rail_sums.c  ranks exchange their pieces, without copies inside a daemon
  */
-#ifndef ZD_CORE_SLICE_H
-#define ZD_CORE_SLICE_H
+#ifndef ZD_CORE_REDUCE_SLICE_H
+#define ZD_CORE_REDUCE_SLICE_H
 
 #include "core/gather/collective.h"
 #include "core/plan/plan.h"
@@ -184,9 +184,9 @@ static inline bool zd_slice_gathers(const struct zd_reduction *r)
 	return r->unit->all_reduce && zd_gathers_are_collective(r->group);
 }
 
-/* The facts that the ranks of a rail compare before they exchange a slice (rail_meaning.c). Every byte is
+/* The facts that the ranks of a rail compare before they exchange a slice (rail_terms.c). Every byte is
  * set, and means the same in all daemons. */
-struct zd_meaning {
+struct zd_reduction_terms {
 	uint64_t unit; /* a hash of its name */
 	uint64_t shard_numel;
 	uint32_t contributes; /* 0: the options are not set */
@@ -196,11 +196,12 @@ struct zd_meaning {
 	uint64_t target_dtype;
 };
 /* Whether the owner, or a rank of its daemon whose piece it sums, has a gradient to send. */
-bool zd_meaning_contributes(const struct zd_slice *slice);
-struct zd_meaning zd_meaning_of(const struct zd_slice *slice);
+bool zd_slice_contributes(const struct zd_slice *slice);
+struct zd_reduction_terms zd_reduction_terms_of(const struct zd_slice *slice);
 /* MISMATCH unless all ranks of the rail mean the same. *options: of a contributing rank, of which there are
  * *n. */
-int zd_meanings_check(const struct zd_slice *slice, const unsigned char *values, struct zd_meaning *options,
-                      uint32_t *n, struct zd_err *err) __attribute__((warn_unused_result));
+int zd_reduction_terms_check(const struct zd_slice *slice, const unsigned char *values,
+                             struct zd_reduction_terms *options, uint32_t *n, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 #endif

@@ -106,7 +106,7 @@ static void test_arguments(void **state)
 	struct scene s;
 	(void)state;
 	open_scene(&s);
-	core_expect_error(s.core, agree(&s, 0, 3, 1, many), ZEROD_E_INVALID, "no agreement 3");
+	core_expect_error(s.core, agree(&s, 0, 3, 1, many), ZEROD_E_INVALID, "unknown agreement operation 3");
 	core_expect(s.core, agree(&s, 0, 0, 0, many), ZEROD_E_INVALID);
 	core_expect_error(s.core, agree(&s, 0, 0, ZEROD_MAX_AGREED + 1, many), ZEROD_E_LIMIT, "at most 16");
 	(void)agree(&s, 0, 0, 1, many);

@@ -68,7 +68,7 @@ static void test_bad_arguments(void **state)
 	        {"job", "a\nb", 1, 0, 0, ZEROD_E_INVALID, "allocation name"},
 	        {"job", long_name, 1, 0, 0, ZEROD_E_INVALID, "allocation name"},
 	        {"job", NULL, 1, 0, 2, ZEROD_E_NOT_FOUND, "no device 2; there are 2"},
-	        {"job", NULL, 0, 0, 0, ZEROD_E_INVALID, "0 bytes are none of 1 .. 1125899906842624"},
+	        {"job", NULL, 0, 0, 0, ZEROD_E_INVALID, "0 bytes are not in 1 .. 1125899906842624"},
 	        {"job", NULL, ZD_MAX_BYTES + 1, 0, 0, ZEROD_E_INVALID, "1125899906842625 bytes"},
 	        {"job", NULL, UINT64_MAX, 0, 0, ZEROD_E_INVALID, "bytes"},
 	        {"job", NULL, 1, 384, 0, ZEROD_E_INVALID, "alignment 384 is no power of two up to 2097152"},

@@ -202,7 +202,7 @@ static void expect_cluster(const struct core_nodes_config *config)
 	uint64_t first = reach_at(&nodes, 0);
 	core_expect_waits(nodes.node[0].core, first, "rank 1 to reach the barrier");
 	uint64_t second = reach_at(&nodes, 1);
-	core_expect_waits(nodes.node[0].core, first, "ranks of other daemons to come so far");
+	core_expect_waits(nodes.node[0].core, first, "ranks of other daemons to make the same call");
 	uint64_t last = reach_at(&nodes, 3);
 	core_expect_waits(nodes.node[1].core, last, "rank 2 to reach the barrier");
 	core_expect(nodes.node[1].core, reach_at(&nodes, 2), 0);

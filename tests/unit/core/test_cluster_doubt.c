@@ -304,7 +304,7 @@ static void test_set_back_when_processes_are_gone(void **state)
 		request[rank] = core_register(core_of(&rig, rank), session_of(&rig, rank),
 		                              core_nodes_team(&rig.nodes, rank)->group, &unit);
 		if (rank < 2) /* of the others nobody was in doubt */
-			core_expect_waits(core_of(&rig, rank), request[rank], "to be set back");
+			core_expect_waits(core_of(&rig, rank), request[rank], "to be restored");
 	}
 	for (uint32_t rank = 0; rank < 4; rank++)
 		core_gone(core_of(&rig, rank), old[rank]);
@@ -567,7 +567,7 @@ static void test_a_shard_that_is_not_set_back(void **state)
 	send_joins(&rig, &shadowed, request);
 	expect_joined(&rig, request, 1, false);
 	core_expect_error(core_of(&rig, 0), send_commit(&rig, 0, 2), ZEROD_E_DEVICE,
-	                  "was not set back: no copy");
+	                  "was not restored: no copy");
 	all_anew(&rig);
 	send_joins(&rig, &shadowed, request);
 	expect_joined(&rig, request, 1, true);

@@ -72,7 +72,7 @@ static void test_all_commit(void **state)
 	request[0] = send_commit(&rig, 0, 5);
 	core_expect_waits(rig.nodes.node[0].core, request[0], "rank 1 to commit");
 	request[1] = send_commit(&rig, 1, 5);
-	core_expect_waits(rig.nodes.node[0].core, request[0], "ranks of other daemons to come so far");
+	core_expect_waits(rig.nodes.node[0].core, request[0], "ranks of other daemons to make the same call");
 	request[3] = send_commit(&rig, 3, 5);
 	core_expect_waits(rig.nodes.node[1].core, request[3], "rank 2 to commit");
 	expect_committed(&rig, 0);
@@ -204,7 +204,7 @@ static void test_update_waits_for_the_commit(void **state)
 	core_hold(core, ZD_CMD_AGREE);
 	commit_all(&rig, 1, request);
 	uint64_t update = core_update(core, core_nodes_session(&rig.nodes, 0), rig.unit[0]);
-	core_expect_waits(core, update, "ranks of other daemons to come so far");
+	core_expect_waits(core, update, "ranks of other daemons to make the same call");
 	core_unhold(core, ZD_CMD_AGREE);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		core_expect(team_of(&rig, rank)->core, request[rank], 0);
@@ -367,7 +367,7 @@ static void test_step_waits_for_other_daemons(void **state)
 	uint64_t first = core_step(team_of(&rig, 0), 0);
 	core_expect_waits(rig.nodes.node[0].core, first, "rank 1 to begin the step");
 	uint64_t second = core_step(team_of(&rig, 1), 1);
-	core_expect_waits(rig.nodes.node[0].core, first, "ranks of other daemons to come so far");
+	core_expect_waits(rig.nodes.node[0].core, first, "ranks of other daemons to make the same call");
 	(void)core_step(team_of(&rig, 2), 0);
 	(void)core_step(team_of(&rig, 3), 1);
 	core_expect(rig.nodes.node[0].core, first, 0);

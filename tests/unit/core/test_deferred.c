@@ -445,6 +445,131 @@ static void test_poisoned_session_waits(void **state)
 	core_end(rig.core);
 }
 
+/* Rank 0 is in poison mode, or none is. */
+static void start_poisoned(struct rig *rig, bool poison)
+{
+	uint64_t request[NRANKS];
+	*rig = (struct rig){.core = core_new(NULL)};
+	rig->team = (struct core_team){.core = rig->core, .world_size = NRANKS, .nranks = NRANKS};
+	for (uint32_t rank = 0; rank < NRANKS; rank++) {
+		const struct core_join join = {.world_size = NRANKS, .rank = rank, .device = rank};
+		rig->team.session[rank] = poison && rank == 0 ? core_open_poison(rig->core, CORE_ALICE, false)
+		                                              : core_open(rig->core, CORE_ALICE);
+		request[rank] = core_join(rig->core, rig->team.session[rank], &join);
+	}
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		rig->team.group = core_expect(rig->core, request[rank], 0)->u.group_join.group;
+	rig->session = rig->team.session[0];
+}
+
+static const struct zd_reply *gather_second(struct rig *rig, uint64_t unit)
+{
+	return core_expect(rig->core, core_gather_version(rig->core, rig->session, unit, 2), 0);
+}
+
+/* A persistent copy is to be refreshed in memory that streams still read, and the publish fails that the
+ * refresh waits for. The next refresh is promised the same memory once more. With poison the memory is filled
+ * only when the copy ends. */
+static void refresh_after_a_failed_publish(bool poison)
+{
+	struct rig rig;
+	start_poisoned(&rig, poison);
+	uint64_t unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
+	uint32_t fills = core_count(rig.core, ZD_CMD_FILL);
+	core_expect(rig.core, core_set_persistent(rig.core, rig.session, unit, true), 0);
+	struct zd_location at = gather_ok(&rig, unit)->u.gather.buffer;
+	release_after(&rig, unit, 1);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		write_version(&rig, unit, rank);
+	const struct zd_fence fence = {.timeline = 5, .value = 1};
+	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
+	                       .u.publish = {.nunits = 1, .units = &unit, .fences = {1, &fence}}};
+	uint64_t fails = core_send_until(rig.core, rig.session, 100, &args);
+	publish_after(&rig, unit, 1, 1);
+	const struct zd_reply *promised = gather_second(&rig, unit);
+	expect_same(promised->u.gather.buffer, at);
+	core_tick(rig.core, 100);
+	core_expect(rig.core, fails, ZEROD_E_DEADLINE);
+	assert_true(is_aborted(&rig, promised));
+	core_expect(rig.core, core_release(rig.core, rig.session, unit), 0);
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
+
+	publish_after(&rig, unit, 0, 2);
+	const struct zd_reply *again = gather_second(&rig, unit);
+	expect_same(again->u.gather.buffer, at);
+	core_pass(rig.core, rig.session, 5, 2);
+	core_pass(rig.core, rig.team.session[1], 5, 1);
+	assert_false(is_there(&rig, again));
+	pass(&rig, 1);
+	assert_true(is_there(&rig, again));
+	core_team_check(&rig.team, again, 2);
+	assert_int_equal(core_count(rig.core, ZD_CMD_FILL), fills);
+	core_expect(rig.core, core_set_persistent(rig.core, rig.session, unit, false), 0);
+	core_expect(rig.core, core_release(rig.core, rig.session, unit), 0);
+	assert_int_equal(core_count(rig.core, ZD_CMD_FILL), fills + poison);
+	core_end(rig.core);
+}
+
+static void test_refresh_is_promised_again_after_a_failed_publish(void **state)
+{
+	(void)state;
+	refresh_after_a_failed_publish(false);
+	refresh_after_a_failed_publish(true);
+}
+
+/* A copy that began before a reset fails after it. The executor has aborted the timeline, and the streams of
+ * later gathers are freed with it: the session is poisoned again, and the next reset ends the abort. */
+static void test_copy_fails_after_a_reset(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	uint64_t unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
+	core_hold(rig.core, ZD_CMD_COPY);
+	gather_ok(&rig, unit);
+	core_expect(rig.core, core_release(rig.core, rig.session, unit), 0);
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
+	gather_ok(&rig, unit);
+	core_fail_next(rig.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
+	core_run_on(rig.core, ZD_CMD_COPY, 0);
+	core_expect(rig.core, core_release(rig.core, rig.session, unit), 0);
+	core_unhold(rig.core, ZD_CMD_COPY);
+	core_expect(rig.core, core_commit(rig.core, rig.session, rig.team.group, 1), ZEROD_E_POISONED);
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
+	const struct zd_reply *reply = gather_ok(&rig, unit);
+	assert_true(is_there(&rig, reply));
+	core_team_check(&rig.team, reply, 1);
+	core_end(rig.core);
+}
+
+/* A copy that fails breaks the promise of its own heir, which waits for nothing else then and is released
+ * already: both end with it. */
+static void test_failed_copy_ends_its_heir(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, NULL);
+	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
+	gather_ok(&rig, a);
+	release_after(&rig, a, 1);
+	const struct zd_reply *first = gather_ok(&rig, b);
+	core_expect(rig.core, core_release(rig.core, rig.session, b), 0);
+	gather_ok(&rig, a);
+	core_expect(rig.core, core_release(rig.core, rig.session, a), 0);
+	core_hold(rig.core, ZD_CMD_COPY);
+	pass(&rig, 1);
+	assert_int_equal(core_pending(rig.core, ZD_CMD_COPY), NRANKS);
+	core_fail_next(rig.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
+	core_run_one(rig.core, ZD_CMD_COPY);
+	assert_true(is_aborted(&rig, first));
+	core_unhold(rig.core, ZD_CMD_COPY);
+	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), 2 * NRANKS);
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_team_check(&rig.team, gather_ok(&rig, b), 1);
+	core_end(rig.core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -462,6 +587,9 @@ int main(void)
 	        cmocka_unit_test(test_source_dies),
 	        cmocka_unit_test(test_reader_dies),
 	        cmocka_unit_test(test_failed_copy_breaks_what_follows),
+	        cmocka_unit_test(test_failed_copy_ends_its_heir),
+	        cmocka_unit_test(test_copy_fails_after_a_reset),
+	        cmocka_unit_test(test_refresh_is_promised_again_after_a_failed_publish),
 	        cmocka_unit_test(test_poisoned_session_waits),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

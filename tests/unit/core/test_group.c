@@ -86,7 +86,7 @@ static void test_join_arguments(void **state)
 		const char *text;
 	} cases[] = {
 	        {{.world_size = 0}, ZEROD_E_INVALID, "world_size 0"},
-	        {{.world_size = 1025}, ZEROD_E_INVALID, "world_size 1025 is none of 1 .. 1024"},
+	        {{.world_size = 1025}, ZEROD_E_INVALID, "world_size 1025 is not in 1 .. 1024"},
 	        {{.world_size = 2, .rank = 2}, ZEROD_E_INVALID, "rank 2 of a world of 2"},
 	        {{.world_size = 1, .device = 2}, ZEROD_E_NOT_FOUND, "no device 2; there are 2"},
 	        {{.world_size = 1, .job = ""}, ZEROD_E_INVALID, "job name"},
@@ -179,7 +179,7 @@ static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
 	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 1);
 	core_expect_error(
 	        core, core_register(core, session, row.row.id, &(struct core_unit){.name = "w", .numel = 64}),
-	        ZEROD_E_NOT_FOUND, "no member");
+	        ZEROD_E_NOT_FOUND, "not a member of group");
 	core_expect(core, core_simple(core, session, ZD_REQ_GROUP_LEAVE, row.row.id), ZEROD_E_NOT_FOUND);
 	core_expect_waits(core, request, "rank 1 first");
 	core_tick(core, 1000);

@@ -332,6 +332,59 @@ static void test_killed_after_leave(void **state)
 	core_net_end(rig.nodes.net);
 }
 
+/* The exchange fails of a rank that has left in order. What two others were to relay from there had kept
+ * their released buffers, which end with it; what they relay from each other arrives. */
+static void test_exchange_fails_after_leave_for_released_buffers(void **state)
+{
+	struct rig rig;
+	struct zd_fence later = {3, 1};
+	const struct zd_reply *reply[6];
+	(void)state;
+	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.local_world_size = 3});
+	core_nodes_unit(&rig.nodes, "u", 6 * 256, rig.u);
+	core_hold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
+	for (uint32_t rank = 0; rank < 6; rank++)
+		reply[rank] = core_expect(core_of(&rig, rank), gather(&rig, rig.u, rank), 0);
+	for (uint32_t rank = 1; rank < 3; rank++)
+		core_expect(core_of(&rig, rank),
+		            core_release_tag(core_of(&rig, rank), session_of(&rig, rank), rig.u[0], CORE_TAG,
+		                             rank == 1 ? &later : NULL, rank == 1),
+		            0);
+	leave(&rig, 0);
+	core_fail_next(core_of(&rig, 0), ZD_CMD_EXCHANGE, ZEROD_E_DEVICE, "a link is down");
+	core_run_on(core_of(&rig, 0), ZD_CMD_EXCHANGE, 0);
+	assert_int_equal(core_quarantine(core_of(&rig, 0), 0), 0);
+	expect_freed(&rig, 1, RELAYS(0));
+	expect_freed(&rig, 2, RELAYS(0));
+	core_unhold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
+	expect_not_freed(&rig, 1, RELAYS(2));
+	expect_not_freed(&rig, 2, RELAYS(1));
+	assert_int_equal(core_quarantine(core_of(&rig, 0), 1), reply[1]->u.gather.buffer.bytes);
+	assert_int_equal(core_quarantine(core_of(&rig, 0), 2), 0);
+	core_pass(core_of(&rig, 0), session_of(&rig, 1), 3, 1);
+	assert_int_equal(core_quarantine(core_of(&rig, 0), 1), 0);
+	core_net_end(rig.nodes.net);
+}
+
+/* Rank 1 waits for rank 0, which is killed: its relay from there fails, and so frees the buffer and with it
+ * the unit. */
+static void test_unit_is_freed_with_its_last_relay(void **state)
+{
+	struct rig *rig = *state;
+	for (uint32_t rank = 1; rank < 4; rank += 2)
+		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
+	release(rig, rig->u, 1);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(core_of(rig, rank),
+		            core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_UNIT_UNREGISTER,
+		                        rig->u[0]),
+		            0);
+	assert_int_equal(core_quarantine(core_of(rig, 0), 1), UNIT_BYTES);
+	core_close(core_of(rig, 0), session_of(rig, 0));
+	assert_int_equal(core_quarantine(core_of(rig, 0), 1), 0);
+	expect_freed(rig, 1, RELAYS(0));
+}
+
 /* The last that a unit is kept for is what one rank never took. */
 static void test_unit_is_freed_with_its_relay_source(void **state)
 {
@@ -346,6 +399,26 @@ static void test_unit_is_freed_with_its_relay_source(void **state)
 		            0);
 	assert_int_equal(core_quarantine(core_of(rig, 0), 0), UNIT_BYTES);
 	leave(rig, 0);
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
+}
+
+/* A relay fails after the group has ended and the session was reset. The executor has aborted its timeline,
+ * so the session is poisoned once more. */
+static void test_relay_fails_after_a_reset(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t request[4];
+	gather_up_to_relays(rig, request);
+	leave(rig, 0);
+	core_expect(core_of(rig, 1),
+	            core_simple(core_of(rig, 1), session_of(rig, 1), ZD_REQ_SESSION_RESET, 0), 0);
+	core_fail_next(core_of(rig, 0), ZD_CMD_COPY, ZEROD_E_DEVICE, "a link is down");
+	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 0);
+	expect_freed(rig, 1, RELAYS(0));
+	core_expect(core_of(rig, 1),
+	            core_simple(core_of(rig, 1), session_of(rig, 1), ZD_REQ_SESSION_RESET, 0), 0);
+	expect_not_freed(rig, 1, RELAYS(0));
+	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
 	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
 }
 
@@ -407,6 +480,33 @@ static void test_late_end_of_a_former_exchange(void **state)
 	expect_state(&rig, 0, "READY");
 	core_unhold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
 	pass(&rig, rig.u, 1);
+	core_net_end(rig.nodes.net);
+}
+
+/* So does a relay: the next connection does not count it. */
+static void test_late_end_of_a_former_relay(void **state)
+{
+	struct rig rig;
+	uint64_t request[4];
+	(void)state;
+	rig_new(&rig, &durable);
+	commit_all(&rig, 1);
+	gather_up_to_relays(&rig, request);
+	abort_group(&rig, 0);
+	abort_group(&rig, 1);
+	join_again(&rig);
+	core_fail_next(core_of(&rig, 0), ZD_CMD_COPY, ZEROD_E_DEVICE, "a link is down");
+	core_run_on(core_of(&rig, 0), ZD_CMD_COPY, 0);
+	core_run_on(core_of(&rig, 0), ZD_CMD_COPY, 1);
+	expect_state(&rig, 0, "READY");
+	assert_int_equal(core_quarantine(core_of(&rig, 0), 0), 0);
+	assert_int_equal(core_quarantine(core_of(&rig, 0), 1), 0);
+	core_unhold(core_of(&rig, 0), ZD_CMD_COPY);
+	pass(&rig, rig.u, 1);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_expect(core_of(&rig, rank),
+		            core_simple(core_of(&rig, rank), session_of(&rig, rank), ZD_REQ_SESSION_RESET, 0),
+		            0);
 	core_net_end(rig.nodes.net);
 }
 
@@ -507,9 +607,13 @@ int main(void)
 	        cmocka_unit_test(test_reset_over_devices),
 	        cmocka_unit_test(test_reset_behind_a_group_that_was_left),
 	        cmocka_unit_test(test_killed_after_leave),
+	        cmocka_unit_test(test_exchange_fails_after_leave_for_released_buffers),
+	        RIG(test_unit_is_freed_with_its_last_relay),
 	        RIG(test_unit_is_freed_with_its_relay_source),
+	        RIG(test_relay_fails_after_a_reset),
 	        cmocka_unit_test(test_durable_group_joined_again),
 	        cmocka_unit_test(test_late_end_of_a_former_exchange),
+	        cmocka_unit_test(test_late_end_of_a_former_relay),
 	        cmocka_unit_test(test_abandoned),
 	        cmocka_unit_test(test_prefetched_in_an_ended_group),
 	        RIG(test_prefetched_and_copied_on),

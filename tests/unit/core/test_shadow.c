@@ -363,7 +363,8 @@ static void test_aborted_group_is_set_back(void **state)
 /* Somebody takes rank 0's place before rank 1 notices: it is told all the same. */
 static void test_survivor_does_not_go_on_unaware(void **state)
 {
-	static const char text[] = "rank 0 (pid 1001) of group 'world' went: rank 1 is set back to step 1";
+	static const char text[] =
+	        "rank 0 (pid 1001) of group 'world' was lost: rank 1 is restored to step 1";
 	struct shadowed s;
 	(void)state;
 	start(&s, NULL);
@@ -383,9 +384,9 @@ static void test_survivor_does_not_go_on_unaware(void **state)
 	/* The shard that rank 1 writes is set back when its publish says that it has stopped, and others wait
 	 * for that. */
 	uint64_t waiting = gather(&s, 1, 0);
-	core_expect_waits(s.core, waiting, "rank 1's shard of unit 'b' to be set back to the last commit");
+	core_expect_waits(s.core, waiting, "rank 1's shard of unit 'b' to be restored to the last commit");
 	core_expect_error(s.core, publish(&s, 1, 1), ZEROD_E_PEER_LOST,
-	                  "went during the update: unit 'b' is set back to step 1");
+	                  "was lost during the update: unit 'b' is restored to step 1");
 	core_team_check(&s.team, core_expect(s.core, waiting, 0), 1);
 	core_expect_error(s.core, gather(&s, 0, 1), ZEROD_E_PEER_LOST, text);
 	core_expect(s.core, core_release(s.core, s.team.session[0], s.unit[1]), 0);
@@ -407,12 +408,12 @@ static void test_reset_waits_for_the_shards(void **state)
 	close_rank(&s, 0);
 	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 1); /* rank 1 may be writing */
 	uint64_t back = reset(&s, 1);
-	core_expect_waits(s.core, back, "rank 1's shard of unit 'a' to be set back to the last commit");
+	core_expect_waits(s.core, back, "rank 1's shard of unit 'a' to be restored to the last commit");
 	core_expect(s.core, send_join(&s, 0), 0);
 	uint64_t registered = send_register(&s, 0, 0);
-	core_expect_waits(s.core, registered, "rank 0's shard of unit 'a' to be set back");
+	core_expect_waits(s.core, registered, "rank 0's shard of unit 'a' to be restored");
 	uint64_t begun = update(&s, 0, 1);
-	core_expect_waits(s.core, begun, "rank 1's shard of unit 'a' to be set back");
+	core_expect_waits(s.core, begun, "rank 1's shard of unit 'a' to be restored");
 	core_run_on(s.core, ZD_CMD_COPY, 1);
 	core_expect(s.core, back, 0);
 	core_expect(s.core, begun, 0); /* the shadow is whole still: nothing is copied */

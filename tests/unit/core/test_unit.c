@@ -99,7 +99,7 @@ static void test_bad_descriptions(void **state)
 	        {{.name = name128, .numel = 1}, ZEROD_E_INVALID, "unit name"},
 	        {{.name = "a\tb", .numel = 1}, ZEROD_E_INVALID, "unit name"},
 	        {{.name = "w", .numel = 1, .dtype = 12}, ZEROD_E_INVALID, "unknown dtype 12"},
-	        {{.name = "w", .numel = 0}, ZEROD_E_INVALID, "numel 0 is none of 1 .. 281474976710656"},
+	        {{.name = "w", .numel = 0}, ZEROD_E_INVALID, "numel 0 is not in 1 .. 281474976710656"},
 	        {{.name = "w", .numel = HUGE_NUMEL}, ZEROD_E_INVALID, "numel 9223372036854775807"},
 	        {{.name = "w", .numel = (1ull << 48) + 1}, ZEROD_E_INVALID, "numel 281474976710657"},
 	        {{.name = "w", .numel = 1ull << 62, .dtype = ZEROD_INT64}, ZEROD_E_INVALID, "numel"},

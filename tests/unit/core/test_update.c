@@ -236,7 +236,7 @@ static void test_publish_refuses_bad_fences(void **state)
 	core_expect_error(rig->core, publish_fences(rig, 0, &(struct zd_fence){ZD_TIMELINES, 1}, 1),
 	                  ZEROD_E_INVALID, "fence 0: timeline 1024; a page has 1024");
 	core_expect_error(rig->core, publish_fences(rig, 0, &(struct zd_fence){0, 0}, 1), ZEROD_E_INVALID,
-	                  "value 0 is none of");
+	                  "value 0 is not in");
 	core_expect(rig->core, publish_fences(rig, 0, &(struct zd_fence){0, INT64_MAX}, 1), ZEROD_E_INVALID);
 	core_expect(rig->core, core_publish(rig->core, rig->team.session[0], rig->unit), 0);
 }

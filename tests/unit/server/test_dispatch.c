@@ -150,7 +150,7 @@ static void test_garbage(void **state)
 		int sock = scene_session(scene);
 
 		scene_send_bytes(sock, packets[i], strlen(packets[i]));
-		scene_expect_refusal(scene, sock, ZEROD_E_PROTOCOL, "no ClientPacket");
+		scene_expect_refusal(scene, sock, ZEROD_E_PROTOCOL, "not a valid ClientPacket");
 	}
 }
 
@@ -306,13 +306,25 @@ static void test_counts(void **state)
 	(void)close(sock);
 }
 
-/* Every request of the protocol, empty: each has a handler. */
+/* Whether the engine serves the request; the server answers all others itself. */
+static bool is_of_engine(unsigned body)
+{
+	static const bool rows[] = {
+#define REQUEST(KIND, name) [ZD__REQUEST__BODY_##KIND] = true,
+#include "core/requests.def"
+	};
+
+	return body < sizeof(rows) && rows[body];
+}
+
+/* Every request of the protocol, empty: each has a handler; and every request of the engine is one of the
+ * protocol's. */
 static void test_every_request_has_a_handler(void **state)
 {
 	struct scene *scene = *state;
 	const ProtobufCMessageDescriptor *descriptor = &zd__request__descriptor;
 	int sock = scene_session(scene);
-	unsigned bodies = 0;
+	unsigned engine = 0, answered = 0;
 
 	for (unsigned i = 0; i < descriptor->n_fields; i++) {
 		const ProtobufCFieldDescriptor *field = &descriptor->fields[i];
@@ -334,9 +346,11 @@ static void test_every_request_has_a_handler(void **state)
 		assert_null(strstr(delivery.packet->replies[0]->error, "this daemon knows no request"));
 		assert_null(strstr(delivery.packet->replies[0]->error, "without a body"));
 		delivery_free(&delivery);
-		bodies++;
+		engine += is_of_engine(field->id);
+		answered += !is_of_engine(field->id);
 	}
-	assert_int_equal(bodies, 47);
+	assert_int_equal(engine, ZD_NREQUESTS);
+	assert_true(answered > 0);
 	(void)close(sock);
 }
 

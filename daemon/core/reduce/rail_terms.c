@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rail_meaning.c - what the ranks of a rail compare before they exchange a slice.
+ * rail_terms.c - what the ranks of a rail compare before they exchange a slice.
  *
  * All ranks of a rail must reduce the same unit, with the same options where they contribute. A daemon
  * whose ranks have all skipped the unit has no options, and learns those of the others.
@@ -13,20 +13,20 @@
 #include "core/cluster/cluster.h"
 #include "core/reduce/slice.h"
 
-bool zd_meaning_contributes(const struct zd_slice *slice)
+bool zd_slice_contributes(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
 	return slice->planner == &zd_plan_exchange ? r->ranks[slice->owner].entry != NULL : r->nsubmitted > 0;
 }
 
-struct zd_meaning zd_meaning_of(const struct zd_slice *slice)
+struct zd_reduction_terms zd_reduction_terms_of(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
 	const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[slice->owner]);
-	return (struct zd_meaning){
+	return (struct zd_reduction_terms){
 	        .unit = zd_text_hash(r->unit->name),
 	        .shard_numel = r->unit->shard_numel,
-	        .contributes = zd_meaning_contributes(slice),
+	        .contributes = zd_slice_contributes(slice),
 	        .op = r->options.op,
 	        .dtype = r->options.dtype,
 	        .overwrite = r->options.overwrite,
@@ -37,27 +37,28 @@ struct zd_meaning zd_meaning_of(const struct zd_slice *slice)
 }
 
 /* The facts that do not depend on a contribution. An all-gather of totals has the target's element size. */
-static bool units_differ(const struct zd_meaning *a, const struct zd_meaning *b)
+static bool units_differ(const struct zd_reduction_terms *a, const struct zd_reduction_terms *b)
 {
 	return a->unit != b->unit || a->shard_numel != b->shard_numel || a->all_reduce != b->all_reduce ||
 	       a->target_dtype != b->target_dtype;
 }
 
-static bool options_differ(const struct zd_meaning *a, const struct zd_meaning *b)
+static bool options_differ(const struct zd_reduction_terms *a, const struct zd_reduction_terms *b)
 {
 	return a->op != b->op || a->dtype != b->dtype || a->overwrite != b->overwrite ||
 	       a->prescale != b->prescale;
 }
 
 /* Whether the options are valid: a daemon that has no options copies these. */
-static bool options_valid(const struct zd_meaning *meaning)
+static bool options_valid(const struct zd_reduction_terms *terms)
 {
-	return (meaning->op == ZEROD_SUM || meaning->op == ZEROD_MEAN) &&
-	       zd_dtype_reducible(meaning->dtype) && isfinite(meaning->prescale);
+	return (terms->op == ZEROD_SUM || terms->op == ZEROD_MEAN) && zd_dtype_reducible(terms->dtype) &&
+	       isfinite(terms->prescale);
 }
 
-static int meanings_differ(const struct zd_slice *slice, const struct zd_meaning *first, uint32_t first_peer,
-                           const struct zd_meaning *other, uint32_t other_peer, struct zd_err *err)
+static int terms_differ(const struct zd_slice *slice, const struct zd_reduction_terms *first,
+                        uint32_t first_peer, const struct zd_reduction_terms *other, uint32_t other_peer,
+                        struct zd_err *err)
 {
 	const struct zd_reduction *r = slice->reduction;
 	const struct zd_member *member = &r->group->members[slice->owner];
@@ -78,18 +79,18 @@ static int meanings_differ(const struct zd_slice *slice, const struct zd_meaning
 }
 
 /* Compares the values of all ranks. *options: the options of the *n ranks that contribute. */
-int zd_meanings_check(const struct zd_slice *slice, const unsigned char *values, struct zd_meaning *options,
-                      uint32_t *n, struct zd_err *err)
+int zd_reduction_terms_check(const struct zd_slice *slice, const unsigned char *values,
+                             struct zd_reduction_terms *options, uint32_t *n, struct zd_err *err)
 {
 	const struct zd_member *member = &slice->reduction->group->members[slice->owner];
-	struct zd_meaning own = zd_meaning_of(slice);
+	struct zd_reduction_terms own = zd_reduction_terms_of(slice);
 	uint32_t rank = zd_cluster_rank(member), first = rank;
 	*n = 0;
 	for (uint32_t peer = 0; peer < slice->reduction->group->cluster->nranks; peer++) {
-		struct zd_meaning other;
+		struct zd_reduction_terms other;
 		memcpy(&other, values + peer * sizeof(other), sizeof(other));
 		if (units_differ(&own, &other))
-			return meanings_differ(slice, &own, rank, &other, peer, err);
+			return terms_differ(slice, &own, rank, &other, peer, err);
 		if (!other.contributes)
 			continue;
 		if (!options_valid(&other))
@@ -98,7 +99,7 @@ int zd_meanings_check(const struct zd_slice *slice, const unsigned char *values,
 			                  slice->reduction->unit->name, zd_world_rank(member),
 			                  zd_cluster_world_rank(member, peer));
 		if (*n > 0 && options_differ(options, &other))
-			return meanings_differ(slice, options, first, &other, peer, err);
+			return terms_differ(slice, options, first, &other, peer, err);
 		if ((*n)++ > 0)
 			continue;
 		*options = other;

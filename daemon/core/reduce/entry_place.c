@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * room.c - zeroes the parts of an entry's place that the client does not write, and keeps the promise for it.
+ * entry_place.c - zeroes the parts of an entry's place that the client does not write, and keeps the promise
+ * for it.
  *
  * An entry may use its place once no entry of an earlier generation of its slot is left. Then the padding
  * behind the unit's true elements is zeroed, because a neighbour's bytes must not reach a norm; the client
@@ -24,10 +25,10 @@ struct range {
 	uint64_t begin, end;
 };
 
-static void room_there(struct zd_engine *e, struct zd_entry *entry)
+static void place_there(struct zd_engine *e, struct zd_entry *entry)
 {
 	struct zd_promise *promise = entry->promise;
-	entry->room = ZD_ROOM_THERE;
+	entry->place = ZD_ENTRY_PLACE_THERE;
 	entry->promise = NULL;
 	if (promise && entry->failure.status != 0)
 		zd_promise_break(e, promise);
@@ -45,7 +46,7 @@ static void filled(struct zd_engine *e, struct zd_op *op, int status, const char
 	if (status != 0)
 		zd_failure_set(&entry->failure, status, error);
 	if (--entry->fills == 0 && entry->bucket)
-		room_there(e, entry);
+		place_there(e, entry);
 	entry->ops--; /* the op has kept the entry allocated until here */
 	if (entry->bucket)
 		zd_entry_try_ready(e, entry);
@@ -60,7 +61,7 @@ static void zero_padding(struct zd_engine *e, struct zd_entry *entry, struct ran
 	uint64_t begin = range.begin * each, end = zd_min_u64(range.end * each, entry->bytes);
 	if (begin >= end)
 		return;
-	entry->room = ZD_ROOM_ZEROED;
+	entry->place = ZD_ENTRY_PLACE_ZEROED;
 	entry->fills++;
 	entry->ops++;
 	zd_storage_use(entry->storage);
@@ -96,13 +97,13 @@ static void begin_fills(struct zd_entry *entry)
 {
 	entry->ops++; /* keeps the entry allocated while fills end */
 	entry->fills++;
-	entry->room = ZD_ROOM_ZEROED;
+	entry->place = ZD_ENTRY_PLACE_ZEROED;
 }
 
 static void end_fills(struct zd_engine *e, struct zd_entry *entry)
 {
 	if (--entry->fills == 0)
-		room_there(e, entry);
+		place_there(e, entry);
 	entry->ops--;
 	if (entry->bucket)
 		zd_entry_try_ready(e, entry);

@@ -28,9 +28,8 @@ struct zc_lease {
 	uint64_t uses_left;
 	struct zc_op_queue tickets; /* oldest first */
 	uint64_t ntickets;
-	struct zc_hold_list
-	        holds;  /* strict: pages that the lease's waits have made accessible, newest first */
-	uint64_t scope; /* of the scope that holds it, until the scope's end; 0: the tag's */
+	struct zc_hold_list holds; /* strict: pages that the lease's waits have opened, newest first */
+	uint64_t scope;            /* of the scope that holds it, until the scope's end; 0: the tag's */
 	LIST_ENTRY(zc_lease) link, scope_link;
 };
 
@@ -88,8 +87,8 @@ struct zc_reserved {
 	uint64_t entry;
 	struct zc_location location;
 	struct zc_fences fences;
-	struct zc_accumulation *sum; /* NULL: the gradient is one submit (accumulate.c) */
-	uint64_t made;               /* number of the client's requests before it */
+	struct zc_accumulation *sum; /* NULL: the gradient is one commit (accumulate.c) */
+	uint64_t made;               /* the number of the client's earlier requests */
 	LIST_ENTRY(zc_reserved) link;
 };
 

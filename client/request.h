@@ -49,8 +49,7 @@ struct zc_op;
 
 /* The functions of one call's tickets. NULL functions do nothing. */
 struct zc_ticket_type {
-	const char
-	        *what; /* DETACHED: "release", for error texts; a literal. NULL: failures are not reported */
+	const char *what; /* DETACHED: "release", for error texts; a literal. NULL: reports nothing */
 	/* True: zerod_wait() accepts a stream, which then waits for op->fences and for the fences that
 	 * settle() adds. False: a wait returns when the daemon has answered, and accepts no stream. */
 	bool takes_stream;
@@ -156,17 +155,17 @@ uint64_t zc_packets_sent(const struct zerod_client *client);
 /* Reads the last packets of a connection that the daemon has closed, which may have the reason; otherwise
  * `err` is the reason. Returns the status with which the connection broke. Without the lock. */
 int zc_read_last_words(struct zerod_client *client, struct zd_err *err);
-/* Without the lock. Reserves room for `count` requests of this kind. With `deadline_ns` 0 it does not wait
- * for room, and the error is LIMIT; else DEADLINE. */
+/* Reserves room for `count` requests of this kind. With `deadline_ns` 0 the call does not wait for room, and
+ * the error is LIMIT; else DEADLINE. Without the lock. */
 int zc_outstanding_reserve(struct zerod_client *client, Zd__Request__BodyCase body, unsigned count,
                            uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
-/* The same for one request whose answer is awaited, until its deadline. */
+/* Reserves room for one request whose answer is awaited, and waits for room until the request's deadline. */
 int zc_outstanding_await(struct zerod_client *client, const Zd__Request *request, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* With the lock: returns room of `count` requests that will not be sent. */
+/* Returns the room of `count` requests that will not be sent. With the lock. */
 void zc_outstanding_return(struct zerod_client *client, unsigned count);
-/* Sends a packet with the requests `ids`, which have room, or fails their ops, returns their room and says
- * why. */
+/* Sends a packet with the requests `ids`, which have room. On failure fails their ops, and returns their
+ * room. */
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
                 unsigned nids, struct zd_err *err) __attribute__((warn_unused_result));
 /* Sends the request of an op other than a CALL, or puts the request into the thread's batch. The op has room;

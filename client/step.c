@@ -359,8 +359,7 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 	pthread_mutex_lock(&client->lock);
 	note_before(group);
 	pthread_mutex_unlock(&client->lock);
-	if (group->target_bound &&
-	    group->stepped_ahead) /* without a deadline: no call would repeat the request */
+	if (group->target_bound && group->stepped_ahead) /* without a deadline: no call would retry */
 		rc = zc_post_for_group(group, &end_type, NULL, &request, &group->step_ending, err);
 	else
 		rc = zc_call(client, &request, deadline_ms, NULL, NULL);

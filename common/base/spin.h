@@ -23,8 +23,7 @@
 struct zd_spin {
 	uint64_t window_ns; /* after an event; 0: never */
 	int64_t left_ns;    /* saved, for one burst at most; below zero: owed, up to ZD_SPIN_DEBT_NS */
-	uint64_t event_ns, expected_ns,
-	        seen_ns; /* expected_ns: when the announced event should have happened */
+	uint64_t event_ns, expected_ns, seen_ns; /* expected_ns: the time of the announced event */
 	bool spinning;
 };
 

@@ -30,8 +30,7 @@ struct zd_cluster {
 	bool given;       /* a rank has brought the ids; false: this daemon makes them */
 	uint32_t ids_bytes, ids_rank;
 	unsigned char *ids;
-	char (*hosts)[ZD_MAX_NAME_BYTES +
-	              1]; /* by rank of a communicator; "" before the greeting of that rank */
+	char (*hosts)[ZD_MAX_NAME_BYTES + 1]; /* by rank of a communicator; "" before its greeting */
 	struct zd_cluster_round step, commit, barrier;
 };
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * events.h - calls from lower rooms of the core to higher ones: events, and questions.
+ * events.h - calls from lower rooms of the core to higher ones.
  *
- * A room includes and calls only the rooms below it (docs/architecture.md). A function of a higher room is
- * called through this table. control/events.c names the function behind each member.
+ * A room includes and calls the rooms below it (docs/architecture.md). For a call of a higher room
+ * it uses a function of this table, which is filled in control/events.c.
  */
 #ifndef ZD_CORE_ENGINE_EVENTS_H
 #define ZD_CORE_ENGINE_EVENTS_H
@@ -30,7 +30,7 @@ struct zd_events {
 	void (*transfers_stop)(struct zd_engine *e, struct zd_group *group, struct zd_member *member);
 	void (*daemons_met)(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn);
 
-	/* Called by the room gather, which asks whether units may change while gradients are reduced. */
+	/* Called by the room gather: checks whether a unit may change while gradients are being reduced. */
 	int (*check_window_closed)(const struct zd_member *member, const struct zd_unit *unit,
 	                           struct zd_err *err);
 	int (*check_backward_ended)(const struct zd_member *member, struct zd_err *err);

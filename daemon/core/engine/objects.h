@@ -203,7 +203,7 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group);
 /* ---- The engine ---------------------------------------------------------------------------------------- */
 
 struct zd_engine {
-	const struct zd_events *events;             /* calls to higher rooms */
+	const struct zd_events *events;             /* calls from lower rooms to higher ones */
 	const struct zd_request_type *const *types; /* by kind; none is NULL */
 	struct zd_engine_sink sink;
 	struct zd_device *devices;

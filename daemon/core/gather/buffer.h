@@ -53,11 +53,11 @@ struct zd_buffer {
 	struct zd_buffer *heir; /* the buffer that has been promised the memory */
 	LIST_HEAD(, zd_await) awaits;
 	uint64_t version, since_ns;
-	uint64_t connection;  /* the connection of its group that fills it, or has; see cluster.h */
-	uint64_t transfer;    /* the number of the transfer that fills it, or has */
-	uint64_t session;     /* whose timelines the transfer signals */
-	uint32_t resets;      /* the session's number of resets when the transfer began */
-	struct zd_plan plan;  /* its transfer; steps that are left may write its memory, or are promised to */
+	uint64_t connection; /* the connection of the group over which it was filled; see cluster.h */
+	uint64_t transfer;   /* the number of its last transfer */
+	uint64_t session;    /* the session whose timelines the transfer signals; its resets at that time: */
+	uint32_t resets;
+	struct zd_plan plan;  /* the transfer; its remaining steps write the memory, or are promised to */
 	uint32_t watches;     /* watches under way of fences of past leases, and the hold for its process */
 	uint32_t leaving_pid; /* the process of that hold; 0: none */
 	uint32_t nfences;     /* daemon-page fences of its transfer */

@@ -67,7 +67,8 @@ void zd_collective_given_up(struct zd_engine *e, struct zd_request *req)
 
 /* ---- Followers ----------------------------------------------------------------------------------------- */
 
-/* A rank that has not begun its transfer which copies from the source; else local_world_size. */
+/* Returns a rank that has not begun the transfer that copies from the source; local_world_size: there is
+ * none. */
 static uint32_t first_behind(const struct zd_unit *unit, const struct zd_buffer *source)
 {
 	uint32_t rank = 0;
@@ -106,7 +107,7 @@ bool zd_collective_follows(const struct zd_part *part)
 	return false;
 }
 
-/* A rank on the buffer's device that has not begun its transfer of the buffer's ordinal; NULL: none. */
+/* Finds a rank on the buffer's device that has not begun the transfer that filled the buffer. */
 static const struct zd_member *find_follower(const struct zd_buffer *buffer)
 {
 	const struct zd_unit *unit = buffer->unit;

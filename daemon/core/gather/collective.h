@@ -3,10 +3,11 @@
  * collective.h - collective gathers: all ranks of a group over several daemons gather the same units, in the
  * same order, since their transfers exchange shards with each other.
  *
- * The Nth transfer of a unit on one rank exchanges shards with the Nth on all others. So a rank begins the
- * transfers in the order of its gathers, and a rank that cannot begin one ends the group. Inside
- * a daemon, a rank copies what another local rank's exchange has brought from that rank's buffer, which stays
- * until the others have copied from it (plan_rail_gathers.c).
+ * The Nth transfer of a unit on one rank belongs to the Nth transfer of that unit on every other rank. So a
+ * gather that begins a transfer keeps its place among the rank's gathers, and a rank that cannot make a
+ * transfer ends the group. Inside a daemon, local ranks copy the shards that another local rank has received
+ * by its exchange out of that rank's buffer. The buffer stays until all of them have copied
+ * (plan_rail_gathers.c).
  */
 #ifndef ZD_CORE_GATHER_COLLECTIVE_H
 #define ZD_CORE_GATHER_COLLECTIVE_H
@@ -16,8 +17,8 @@
 
 /* The collective gathers of a part. */
 struct zd_collective {
-	uint64_t begun; /* counts the transfers that the rank has begun */
-	/* Buffers that other local ranks have yet to copy from, by the ordinal of their transfer. */
+	uint64_t begun; /* number of transfers that were begun */
+	/* Buffers that other local ranks have yet to copy from, by the ordinals of the buffers' transfers. */
 	TAILQ_HEAD(zd_relay_sources, zd_buffer) sources;
 };
 
@@ -26,8 +27,8 @@ static inline bool zd_gathers_are_collective(const struct zd_group *group)
 	return group->cluster && !group->cluster->hybrid;
 }
 
-/* Whether ranks of other daemons took part in the buffer's transfer, and would not do so again: the buffer is
- * not evicted while the group is connected. */
+/* Whether the buffer was filled by a collective transfer of the present connection. Ranks of other daemons
+ * have made that transfer too and would not repeat it, so the buffer is not evicted. */
 static inline bool zd_buffer_is_shared(const struct zd_buffer *buffer)
 {
 	const struct zd_group *group = buffer->unit->group;
@@ -40,34 +41,34 @@ void zd_collective_free(struct zd_collective *collective);
 
 /* The functions below do nothing in groups whose gathers are not collective. */
 
-/* A gather that begins a transfer waits for the session's earlier gathers. Returns 0 or ZD_WAIT. */
+/* Returns ZD_WAIT while earlier gathers of the session have not begun their transfers. */
 int zd_collective_check_order(struct zd_request *req) __attribute__((warn_unused_result));
-/* The gather also waits before it takes memory, while other ranks on the device have yet to copy from buffers
- * that the session has released there. Returns 0 or ZD_WAIT. */
+/* Returns ZD_WAIT, before the gather allocates memory, while another rank on the device has yet to copy from
+ * a buffer that the session has released. */
 int zd_collective_check_followers(struct zd_request *req) __attribute__((warn_unused_result));
-/* Whether another rank on its device has begun a transfer of the unit that this rank has not begun. */
+/* Whether another rank on the same device has begun a transfer of the unit that this rank has yet to make. */
 bool zd_collective_follows(const struct zd_part *part);
-/* This rank has gathered the part's version: returns a local rank that has not begun its transfer of that
- * version, and will, since all ranks gather the same. Otherwise local_world_size. */
+/* Returns a local rank that has not begun a transfer of the part's version that this rank has made; all ranks
+ * make the same transfers. local_world_size: there is none. */
 uint32_t zd_collective_first_to_follow(const struct zd_part *part);
-/* A request that waited is cancelled. The ranks of other daemons wait for its transfer, and would exchange
- * with the next one instead: the group ends. */
+/* Ends the group because a gather that waited is cancelled: ranks of other daemons wait for the gather, and
+ * would match the rank's next gather with it. */
 void zd_collective_given_up(struct zd_engine *e, struct zd_request *req);
-/* A gather is rejected which ranks of other daemons may have begun: the group ends. */
+/* Ends the group because a gather is rejected that ranks of other daemons may have made. */
 void zd_collective_missed(struct zd_engine *e, struct zd_request *req, int status, const char *why);
 
-/* The group begins, or begins again: from here on the ranks count their transfers from the same number. */
+/* Sets the transfer counts of each unit equal on all local ranks, so that their next transfers match. Called
+ * when the group connects, also again. */
 void zd_collective_start(struct zd_group *group);
 
-/* plan_rail_gathers.c. The group has ended, or `member` leaves it: relays that were not run fail, and streams
- * that wait for them are freed. With `member`, these are the relays of that rank, and those without a source;
- * NULL: all. */
+/* Fails the relays that were not run, after the group has ended, and frees the streams that wait for them
+ * (plan_rail_gathers.c). With `member`: only the relays of that rank, and those that can no longer be run. */
 void zd_relays_stop(struct zd_engine *e, struct zd_group *group, struct zd_member *member);
 
 /* Returns the number of relays into the buffer, from that local rank, that were not run. */
 uint32_t zd_relays_waiting(const struct zd_buffer *buffer, uint32_t rank);
 
-/* Assert the invariants of a part, a session, a group: collective_check.c */
+/* Assert the invariants of a part, a session, a group (collective_check.c). */
 void zd_collective_check(const struct zd_part *part);
 void zd_relays_check(const struct zd_session *session);
 void zd_cluster_check_members(const struct zd_group *group);

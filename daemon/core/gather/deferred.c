@@ -105,7 +105,7 @@ void zd_deferred_published(struct zd_engine *e, struct zd_part *part)
 
 /* ---- Broken promises ----------------------------------------------------------------------------------- */
 
-/* The buffer has left the session's queue: none of its copies will begin. */
+/* Drops the transfer of a buffer that was removed from the session's queue. */
 static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_unit *unit = buffer->unit;
@@ -126,7 +126,7 @@ static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_buffer_op_over(e, buffer);
 }
 
-/* Gives up the whole queue, since later transfers signal the same timelines. Returns these timelines. */
+/* Drops all transfers in the session's queue, since their fences share timelines. Returns these timelines. */
 static struct zd_timelines give_all_up(struct zd_engine *e, struct zd_session *session)
 {
 	struct zd_buffer_list queue = TAILQ_HEAD_INITIALIZER(queue);

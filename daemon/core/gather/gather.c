@@ -2,11 +2,11 @@
 /*
  * gather.c - gathers: a buffer of the wanted version, and a lease on it.
  *
- * A gather joins the rank's copy if it has the wanted version, refreshes a persistent one that has not, and
- * otherwise waits, in this order, for every shard to have one version, for its slot or for room, and starts
- * one copy a shard. Nothing is held while it waits, so a rank that never publishes costs no memory. Gathers
- * that want room are served in order of arrival; prefetches wait behind all of them, and prefetched buffers
- * are dropped when a gather needs their memory.
+ * A gather joins the rank's buffer if the buffer has the wanted version, and refreshes a persistent buffer
+ * that has another version. Otherwise the gather waits, in this order, until every shard has one version,
+ * then for its slot or for memory, and starts one copy a shard. It holds no memory while it waits, so a rank
+ * that never publishes costs no memory. Gathers that need memory are served in order of arrival. Prefetches
+ * come last, and prefetched buffers are evicted for other gathers.
  *
  * A gather does not wait for work that ends without a further call of any process: a publish whose fences
  * have not passed, or streams of past leases in its slot or in a block of its size. The gather then inherits

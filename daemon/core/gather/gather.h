@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gather.h - what gather.c asks of buffer.c. */
+/* gather.h - the interface between gathers (gather.c), their buffers (buffer.c) and aliases (alias.c). */
 #ifndef ZD_CORE_GATHER_GATHER_H
 #define ZD_CORE_GATHER_GATHER_H
 

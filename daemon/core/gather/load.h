@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load.h - unit_load: copies an allocation of one rank into the shards of all; see load.c. */
+/* load.h - unit_load: copies an allocation of one rank into the shards of all ranks; see load.c. */
 #ifndef ZD_CORE_GATHER_LOAD_H
 #define ZD_CORE_GATHER_LOAD_H
 

@@ -9,9 +9,9 @@
  *
  *   COPY of each local shard      EXCHANGE      RELAY from each other local rank, of each other node's shard
  *
- * A buffer is a relay source from the moment its transfer begins until all local ranks have copied from it,
- * and is watched for so long. So the other ranks do not wait for a rank that is far behind, until they need
- * the memory of these buffers. The relays of one session out of one device run in the order of their fences,
+ * A buffer is a relay source, and stays allocated, from the beginning of its transfer until all local ranks
+ * have copied from it. So the other ranks do not wait for a rank that is far behind, until they need the
+ * memory of these buffers. The relays of one session out of one device run in the order of their fences,
  * since they signal one timeline. A relay depends on one event: its source's exchange is done, and the
  * session's earlier relays out of that device have been run. The event concerns several plans, so that no
  * plan's steps express it: relays_try() finds the relays that may run.
@@ -24,7 +24,7 @@
 #include "core/gather/gather.h"
 #include "core/gather/transfer.h"
 
-/* Whether the exchange brings all shards, the rank's own one too. */
+/* Whether the exchange fills the whole buffer, the rank's own shard included. */
 static bool exchanges_all(const struct zd_group *group)
 {
 	return group->cluster->nccl_collectives || group->local_world_size == 1;
@@ -115,8 +115,8 @@ static void relay_fail(struct zd_engine *e, struct zd_session *session, struct z
 	zd_plan_fail(e, &buffer->plan, step, ZEROD_E_PEER_LOST, "the group has ended");
 }
 
-/* The group has ended: fails the buffer's relays that were not run. `rank`: only those from that rank, unless
- * it is ZD_PLAN_NOBODY. `keep_sourced`: not those whose source is there, since they can still be run. */
+/* Fails the buffer's relays that were not run: from `rank` only, unless `rank` is ZD_PLAN_NOBODY. With
+ * `keep_sourced`, relays whose source exists are kept, since they can still be run. */
 static void relays_fail(struct zd_engine *e, struct zd_session *session, struct zd_buffer *buffer,
                         uint32_t rank, bool keep_sourced)
 {

@@ -94,7 +94,7 @@ void zd_plan_complete(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_
 /* Fails a step that was not run and never will be. */
 void zd_plan_fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
                   const char *error);
-/* By done(): the steps that were not run are not needed. */
+/* Called by done() when the steps that were not run are not needed: the plan ends without them. */
 void zd_plan_skip_rest(struct zd_plan *plan);
 
 /* Asserts that the counters agree with the steps. */

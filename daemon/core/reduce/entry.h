@@ -25,9 +25,9 @@ enum zd_entry_state {
 
 /* Whether an entry's place may be written. */
 enum zd_entry_place {
-	ZD_ENTRY_PLACE_NONE,   /* it has no place yet */
-	ZD_ENTRY_PLACE_QUEUED, /* entries of an earlier generation of its slot are read still */
-	ZD_ENTRY_PLACE_ZEROED, /* what its trainer does not write is being zeroed */
+	ZD_ENTRY_PLACE_NONE,   /* the entry has no place yet */
+	ZD_ENTRY_PLACE_QUEUED, /* entries of an earlier generation of its slot are still read */
+	ZD_ENTRY_PLACE_ZEROED, /* the parts that its trainer does not write are being zeroed */
 	ZD_ENTRY_PLACE_THERE,
 };
 
@@ -57,7 +57,7 @@ struct zd_entry {
 	uint64_t generation;            /* of the slot */
 	struct zd_storage *storage;
 	uint64_t offset, bytes;     /* in the storage; padded to 256 */
-	struct zd_promise *promise; /* that the place may be written, until `place` is THERE; NULL: none */
+	struct zd_promise *promise; /* that the place may be written, until place is THERE; NULL: none */
 	struct zd_failure failure;  /* of the fills */
 	char *refused;              /* text of a CAPACITY error for the waiting request */
 	struct zd_fence *producers; /* SUBMITTED: fences of the streams that write the entry; NULL: none */
@@ -86,7 +86,8 @@ void zd_entry_free(struct zd_entry *entry);
 /* Writes why the entry is not drained (reduce_text.c). */
 void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char *out, size_t out_bytes);
 
-/* ---- The place of an entry (entry_place.c) ------------------------------------------------------------ */
+/* ---- The entry's place (entry_place.c)
+ * ------------------------------------------------------------------------ */
 
 /* Called when no earlier entry uses the memory of the place: zeroes what the trainer does not write. */
 void zd_entry_prepare(struct zd_engine *e, struct zd_entry *entry);

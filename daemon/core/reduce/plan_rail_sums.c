@@ -12,9 +12,9 @@
  *                                               +-> EXCHANGE -+           (only of all-reduced units)
  *
  * A rank's slices are exchanged in the order in which the rank submitted or skipped them, which is the same
- * on all ranks of the rail. Before each exchange the ranks compare what they are reducing (rail_terms.c);
- * the exchange does not wait for the answer, but nothing is summed before it. A daemon whose ranks have all
- * skipped the unit learns the options from the answer, and then exchanges zeros:
+ * on all ranks of the rail. Before each exchange the ranks compare what they are reducing (rail_terms.c).
+ * The exchange does not wait for the result of the comparison, but the sum does. A daemon whose ranks have
+ * all skipped the unit copies the options from the result, and then exchanges zeros:
  *
  *   AWAIT_RAIL_ORDER -> AGREE -> ZERO -> EXCHANGE -> TOTAL
  */

@@ -49,7 +49,7 @@ static bool options_differ(const struct zd_reduction_terms *a, const struct zd_r
 	       a->prescale != b->prescale;
 }
 
-/* Could it be a rank's own: those options become this daemon's where it has none. */
+/* Whether the options are valid: a daemon that has no options copies these. */
 static bool options_valid(const struct zd_reduction_terms *terms)
 {
 	return (terms->op == ZEROD_SUM || terms->op == ZEROD_MEAN) && zd_dtype_reducible(terms->dtype) &&
@@ -78,7 +78,7 @@ static int terms_differ(const struct zd_slice *slice, const struct zd_reduction_
 	        other->all_reduce ? ", all-reduced" : "", same ? "" : ", of another unit");
 }
 
-/* Do all on the rail mean the same; `options`: what those who contribute want, of them there are `*n`. */
+/* Compares the values of all ranks. *options: the options of the *n ranks that contribute. */
 int zd_reduction_terms_check(const struct zd_slice *slice, const unsigned char *values,
                              struct zd_reduction_terms *options, uint32_t *n, struct zd_err *err)
 {

@@ -25,8 +25,8 @@ static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[
 	}
 }
 
-/* An entry that has no place yet holds a promise if its trainer was told of the place, and nothing of it is
- * read. */
+/* An entry whose place may not be written yet has a promise if its trainer was given the place, and is not
+ * READY. */
 static void check_place(const struct zd_entry *entry)
 {
 	const struct zd_bucket_slot *slot = entry->slot;

@@ -26,13 +26,13 @@ enum zd_slice_state {
 
 enum zd_slice_step {
 	ZD_SLICE_PIECE,            /* COPY: one rank's chunk into the owner's staging memory */
-	ZD_SLICE_SUM,              /* REDUCE: a chunk, over this daemon's ranks */
-	ZD_SLICE_BROADCAST,        /* COPY: what was summed into another rank's target */
-	ZD_SLICE_AWAIT_RAIL_ORDER, /* no command: done when the slice is the owner's next to be exchanged */
-	ZD_SLICE_AGREE,            /* AGREE: do all ranks of the rail mean the same reduction */
+	ZD_SLICE_SUM,              /* REDUCE of a chunk over this daemon's ranks */
+	ZD_SLICE_BROADCAST,        /* COPY of a sum into another rank's target */
+	ZD_SLICE_AWAIT_RAIL_ORDER, /* no command: done when the slice is the owner's next one on the rail */
+	ZD_SLICE_AGREE,            /* AGREE: all ranks of the rail compare what they reduce */
 	ZD_SLICE_ZERO,             /* FILL: zeros of a daemon whose ranks have all skipped the unit */
 	ZD_SLICE_EXCHANGE,         /* EXCHANGE of the daemons' sums, or of the ranks' pieces */
-	ZD_SLICE_TOTAL,            /* REDUCE: what was exchanged */
+	ZD_SLICE_TOTAL,            /* REDUCE of the blocks that were exchanged */
 	ZD_SLICE_ALL_GATHER,       /* EXCHANGE of the totals */
 	ZD_SLICE_NSTEPS
 };
@@ -85,7 +85,7 @@ struct zd_slice_planner {
 };
 
 extern const struct zd_slice_planner zd_plan_sums, zd_plan_rail_sums, zd_plan_exchange;
-/* The planner of the group's reductions. */
+/* Returns the planner of the group's reductions (plan_rail_sums.c). */
 const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group);
 
 /* Submits the step's command, for planners. The memory that the command uses is kept until the command has
@@ -195,7 +195,7 @@ struct zd_reduction_terms {
 	uint32_t all_reduce;
 	uint64_t target_dtype;
 };
-/* Whether the owner, or any rank of its daemon, has anything to send. */
+/* Whether the owner, or a rank of its daemon whose piece it sums, has a gradient to send. */
 bool zd_slice_contributes(const struct zd_slice *slice);
 struct zd_reduction_terms zd_reduction_terms_of(const struct zd_slice *slice);
 /* MISMATCH unless all ranks of the rail mean the same. *options: of a contributing rank, of which there are

@@ -26,10 +26,9 @@
 #include "executor/cuda/cuda_device.h"
 #include "executor/cuda/cuda_task.h"
 
-#define ZD_CUDA_LINK_SLOT_LEAST_BYTES                                                                        \
-	(4ull << 20)               /* pushes up to this size, about 10 us of a link, need no slot */
-#define ZD_CUDA_LINK_BYTES_NS 390u /* the assumed speed; pushes over slower links sometimes overlap */
-#define ZD_CUDA_PIECE_BYTES   (64ull << 20) /* larger pushes are issued in pieces, each with a slot */
+#define ZD_CUDA_LINK_SLOT_LEAST_BYTES (4ull << 20) /* smaller pushes, of about 10 us, need no slot */
+#define ZD_CUDA_LINK_BYTES_NS         390u /* the assumed speed; pushes over slower links sometimes overlap */
+#define ZD_CUDA_PIECE_BYTES           (64ull << 20) /* larger pushes are issued in pieces, each with a slot */
 
 struct zd_cuda_link_scheduler {
 	struct zd_cuda_devices *devices;

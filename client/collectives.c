@@ -80,8 +80,8 @@ int zc_collectives_check(const struct zerod_client *client, struct zerod_group_o
 		options->local_world_size = options->world_size;
 	if (options->collectives != ZEROD_COLLECTIVES_COPIES &&
 	    options->collectives != ZEROD_COLLECTIVES_NCCL)
-		return zd_err_set(err, ZEROD_E_INVALID, "group '%s': collectives %d is none", options->group,
-		                  (int)options->collectives);
+		return zd_err_set(err, ZEROD_E_INVALID, "group '%s': unknown value %d of collectives",
+		                  options->group, (int)options->collectives);
 	if (options->world_size % options->local_world_size != 0)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "group '%s': world_size %u is no multiple of local_world_size %u",

@@ -25,7 +25,7 @@ struct releasing {
 static int check_arguments(const struct releasing *releasing, struct zd_err *err)
 {
 	if (releasing->count > ZEROD_MAX_TICKETS)
-		return zd_err_set(err, ZEROD_E_LIMIT, "%u units, the limit is %u", releasing->count,
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u units; at most %u", releasing->count,
 		                  ZEROD_MAX_TICKETS);
 	for (uint32_t i = 0; i < releasing->count; i++)
 		if (zc_unit_client(releasing->units[i]) != releasing->client)

@@ -135,7 +135,7 @@ int zc_outstanding_reserve(struct zerod_client *client, Zd__Request__BodyCase bo
 		(void)zd_err_set(err, client->broken_status, "%s", client->broken_text);
 	else if (!in_time)
 		(void)zd_err_set(err, deadline_ns ? ZEROD_E_DEADLINE : ZEROD_E_LIMIT,
-		                 "%u requests are outstanding, the limit is %u", client->outstanding, limit);
+		                 "%u requests are outstanding; at most %u", client->outstanding, limit);
 	else
 		err->status = 0;
 	if (!err->status)

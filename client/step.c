@@ -245,7 +245,7 @@ int zerod_step_norms_get(zerod_group *group, zerod_unit *const *units, uint32_t 
 	if (!rc && (count == 0 || !units || !norms_squared))
 		rc = zd_err_set(norms.err, ZEROD_E_INVALID, "units or norms_squared is NULL, or count is 0");
 	if (!rc && count > ZD_MAX_UNITS_PER_REQUEST)
-		rc = zd_err_set(norms.err, ZEROD_E_LIMIT, "%u units, the limit is %u", count,
+		rc = zd_err_set(norms.err, ZEROD_E_LIMIT, "%u units; at most %u", count,
 		                ZD_MAX_UNITS_PER_REQUEST);
 	for (uint32_t i = 0; i < count && !rc; i++) {
 		if (!units[i] || units[i]->group->client != client)

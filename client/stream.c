@@ -70,7 +70,7 @@ int zc_streams_fence_holding(struct zerod_client *client, zerod_stream *const *s
 	if (nstreams > 0 && !streams)
 		return zd_err_set(err, ZEROD_E_INVALID, "streams is NULL, nstreams is %u", nstreams);
 	if (nstreams > ZD_MAX_FENCES)
-		return zd_err_set(err, ZEROD_E_LIMIT, "%u streams, the limit is %u", nstreams, ZD_MAX_FENCES);
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u streams; at most %u", nstreams, ZD_MAX_FENCES);
 	for (uint32_t i = 0; i < nstreams; i++) {
 		Zd__Fence *fence = &args->fences[args->count];
 		int rc = zc_stream_check(client, streams[i], err);

@@ -130,7 +130,7 @@ static int check_options(const struct zerod_unit_options *options, struct zd_err
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': there is no dtype %d", options->name,
 		                  (int)options->dtype);
 	if (options->nviews > ZD_MAX_VIEWS)
-		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': %u views, the limit is %u", options->name,
+		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': %u views; at most %u", options->name,
 		                  options->nviews, ZD_MAX_VIEWS);
 	if (options->nviews > 0 && !options->views)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': views is NULL, nviews is %u",
@@ -150,9 +150,8 @@ static int take_view(const struct zerod_unit_options *options, uint32_t i, struc
 	if (!view->name)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': view %u has no name", options->name, i);
 	if (view->ndim > ZD_MAX_DIMS)
-		return zd_err_set(err, ZEROD_E_INVALID,
-		                  "unit '%s': view '%s' has %u dimensions, the limit is %u", options->name,
-		                  view->name, view->ndim, ZD_MAX_DIMS);
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': view '%s' has %u dimensions; at most %u",
+		                  options->name, view->name, view->ndim, ZD_MAX_DIMS);
 	return 0;
 }
 

@@ -32,7 +32,7 @@ int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list 
 	if (rc)
 		return rc;
 	if (count > ZD_MAX_UNITS_PER_REQUEST)
-		return zd_err_set(*err, ZEROD_E_LIMIT, "%u units, the limit is %u", count,
+		return zd_err_set(*err, ZEROD_E_LIMIT, "%u units; at most %u", count,
 		                  ZD_MAX_UNITS_PER_REQUEST);
 	list->client = client;
 	list->count = count;

@@ -295,8 +295,7 @@ static int check_arguments(zerod_client *client, const zerod_ticket *tickets, ui
 	if (count > 0 && !tickets)
 		return zd_err_set(err, ZEROD_E_INVALID, "tickets is NULL, count is %u", count);
 	if (count > ZEROD_MAX_TICKETS)
-		return zd_err_set(err, ZEROD_E_LIMIT, "%u tickets, the limit is %u", count,
-		                  ZEROD_MAX_TICKETS);
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u tickets; at most %u", count, ZEROD_MAX_TICKETS);
 	return zc_stream_check(client, stream, err);
 }
 

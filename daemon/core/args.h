@@ -40,8 +40,8 @@ struct zd_args {
 			 * daemons. */
 			bool hybrid;
 			bool nccl_collectives; /* gathers and reductions use NCCL inside the daemon too */
-			/* For groups that use communicators: the bytes of zd_unique_ids(), the same on all
-			 * ranks. NULL: none */
+			/* For groups that use communicators: the bytes of the reply to UNIQUE_IDS, the same
+			 * on all ranks. NULL: none */
 			const unsigned char *ids;
 			uint32_t ids_bytes;
 		} group_join;

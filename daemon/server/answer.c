@@ -77,7 +77,7 @@ int zd_take_fences(Zd__Fence *const *messages, size_t count, struct zd_arena *ar
 			                  ZD_TIMELINES - 1);
 		if (value == 0 || value >= (uint64_t)ZD_FENCE_ABORTED)
 			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "fence %zu: value %" PRIu64 " is not of 1 .. 2^63-2", i, value);
+			                  "fence %zu: value %" PRIu64 " is not in 1 .. 2^63-2", i, value);
 		fences[i] = (struct zd_fence){.timeline = timeline, .value = value};
 	}
 	*list = (struct zd_fence_list){.count = (uint32_t)count, .fences = fences};

@@ -372,7 +372,7 @@ static int take_fence(const Zd__WorkDone *done, struct zd_fence *fence, struct z
 		                  done->fence->timeline, ZD_TIMELINES - 1);
 	if (done->fence->value == 0 || done->fence->value >= (uint64_t)ZD_FENCE_ABORTED)
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
-		                  "the fence of work %" PRIu64 ": value %" PRIu64 " is not of 1 .. 2^63-2",
+		                  "the fence of work %" PRIu64 ": value %" PRIu64 " is not in 1 .. 2^63-2",
 		                  done->id, done->fence->value);
 	*fence = (struct zd_fence){done->fence->timeline, done->fence->value};
 	return 0;

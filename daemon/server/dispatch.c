@@ -135,7 +135,7 @@ void zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_
 		                 "a packet of %zu bytes that is not a valid ClientPacket", nbytes);
 		zd_conn_refuse(session->conn, &err);
 	} else if (packet->n_requests > ZD_MAX_BATCH) {
-		(void)zd_err_set(&err, ZEROD_E_LIMIT, "%zu requests in one packet, at most %u are allowed",
+		(void)zd_err_set(&err, ZEROD_E_LIMIT, "%zu requests in one packet; at most %u",
 		                 packet->n_requests, ZD_MAX_BATCH);
 		zd_conn_refuse(session->conn, &err);
 	} else {

@@ -8,7 +8,7 @@
 static int take_view(const Zd__View *message, struct zd_view_args *view, struct zd_err *err)
 {
 	if (message->n_shape > ZD_MAX_DIMS)
-		return zd_err_set(err, ZEROD_E_LIMIT, "a view with %zu dimensions, at most %u are allowed",
+		return zd_err_set(err, ZEROD_E_LIMIT, "a view with %zu dimensions; at most %u",
 		                  message->n_shape, ZD_MAX_DIMS);
 	view->name = message->name;
 	view->offset_numel = message->offset_numel;

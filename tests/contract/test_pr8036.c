@@ -301,9 +301,9 @@ static void accumulate(struct world *w, uint32_t stage)
 			expect_nothing_held(w);
 			FAILS(w->c->ranks[0].client,
 			      zerod_bucket_reserve(w->buckets[0], w->first.at[0], NULL, &entry),
-			      ZEROD_E_STATE, "stage 1 reduces on the boundary only");
+			      ZEROD_E_STATE, "stage 1 reduces only in the boundary backward");
 			FAILS(w->c->ranks[0].client, zerod_reduce_skip(w->first.at[0], NULL, NULL),
-			      ZEROD_E_STATE, "stage 1 reduces on the boundary only");
+			      ZEROD_E_STATE, "stage 1 reduces only in the boundary backward");
 		} else {
 			assert_int_equal(contract_devices(w->c).target_bytes, flat_target_bytes(w));
 			reduce_all(w, &w->first, stage == 1 ? MICRO_STEPS : 1);

@@ -102,7 +102,7 @@ static void test_bad_options(void **state)
 	REFUSED(&scene, &options, HYBRID_REFUSED);
 	options = cluster_options(&id);
 	options.collectives = (enum zerod_collectives)2;
-	REFUSED(&scene, &options, "group 'world': collectives 2 is none");
+	REFUSED(&scene, &options, "group 'world': unknown value 2 of collectives");
 	id = whole_id(LOCAL - 1);
 	options = cluster_options(&id);
 	REFUSED(&scene, &options,

@@ -256,8 +256,7 @@ static void test_a_waiting_call_holds_nobody_up(void **state)
 	for (unsigned i = 0; i < ZD_MAX_OUTSTANDING; i++)
 		assert_status(scene->client, post(scene), ZEROD_OK);
 	assert_int_equal(post(scene), ZEROD_E_LIMIT);
-	assert_string_equal(zerod_last_error(scene->client),
-	                    "1024 requests are outstanding, the limit is 1024");
+	assert_string_equal(zerod_last_error(scene->client), "1024 requests are outstanding; at most 1024");
 	assert_int_equal(pthread_create(&sender, NULL, send_main, &full), 0);
 	await(scene->client, one_reads);
 	assert_int_equal(post(scene), ZEROD_E_LIMIT);

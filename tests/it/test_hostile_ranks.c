@@ -201,7 +201,7 @@ static void test_backwards_differ(void **state)
 	                          .boundary = true));
 	RAW_EXPECT_ERROR(&other, id, ZEROD_E_MISMATCH, "rank 0 runs", "stage 1", "rank 1 says stage 2");
 	id = raw_send(&other, RAW(BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = group, .stage = 1));
-	RAW_EXPECT_ERROR(&other, id, ZEROD_E_MISMATCH, "backward 1 is no boundary for rank 1");
+	RAW_EXPECT_ERROR(&other, id, ZEROD_E_MISMATCH, "backward 1 is not the boundary of rank 1");
 }
 
 /* A rank that does not do its part is named by whoever waited for it. */

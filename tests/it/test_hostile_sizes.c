@@ -135,7 +135,7 @@ static void test_views(void **state)
 	        {0, {UINT64_MAX, 2}, 2, ZEROD_E_INVALID, "product of its shape overflows"},
 	        {0, {UINT64_MAX}, 1, ZEROD_E_INVALID, "18446744073709551615 elements"},
 	        {0, {1ull << 63}, 1, ZEROD_E_INVALID, "9223372036854775808 elements"},
-	        {0, {1, 1, 1, 1, 1, 1, 1, 1, 1}, 9, ZEROD_E_LIMIT, "9 dimensions, at most 8"},
+	        {0, {1, 1, 1, 1, 1, 1, 1, 1, 1}, 9, ZEROD_E_LIMIT, "9 dimensions; at most 8"},
 	};
 
 	(void)state;

@@ -72,9 +72,10 @@ int zd_cluster_check_group(const struct zd_group *group, const struct zd_args *a
 		                  "group '%s' has %u ranks in each daemon; rank %u says %u", group->name,
 		                  group->local_world_size, rank, local);
 	if ((cluster && cluster->nccl_collectives) != uses_nccl_collectives(args))
-		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' %s; rank %u says it %s", group->name,
-		                  cluster && cluster->nccl_collectives ? "exchanges all" : "uses copies",
-		                  rank, uses_nccl_collectives(args) ? "exchanges all" : "uses copies");
+		return zd_err_set(
+		        err, ZEROD_E_MISMATCH, "group '%s' %s; rank %u says it %s", group->name,
+		        cluster && cluster->nccl_collectives ? "uses NCCL's collectives" : "uses copies",
+		        rank, uses_nccl_collectives(args) ? "uses NCCL's collectives" : "uses copies");
 	if ((cluster && cluster->hybrid) != args->u.group_join.hybrid)
 		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' is %s; rank %u says it is %s",
 		                  group->name, cluster && cluster->hybrid ? "hybrid" : "not hybrid", rank,

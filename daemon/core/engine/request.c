@@ -166,7 +166,7 @@ static void undo(struct zd_engine *e, struct zd_request *req)
 		e->types[req->kind]->cancel(e, req);
 }
 
-/* Calls the type's begin_request(). On ZD_WAIT keeps the arguments, for the next attempt. */
+/* Calls the type's begin(). On ZD_WAIT keeps the arguments for the next attempt. */
 static int begin_request(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                          struct zd_err *err)
 {

@@ -255,7 +255,7 @@ static uint32_t max_steps(const struct zd_group *group)
 	return exchanges_all(group) ? 1 : local + 1 + (local - 1) * (group->cluster->nranks - 1);
 }
 
-/* Adds a relay for each other local rank and each other node, in the order of nodes. */
+/* For each other local rank, adds a relay of each other node's shard, in the order of nodes. */
 static void add_relays(struct zd_session *session, struct zd_buffer *buffer)
 {
 	const struct zd_group *group = buffer->unit->group;

@@ -42,7 +42,7 @@ struct zd_gather_planner {
 };
 
 extern const struct zd_gather_planner zd_plan_copies, zd_plan_rail_gathers;
-/* Returns the planner of the group's gathers (plan_rail_gathers.c). */
+/* Returns the planner of the group's gathers (transfer.c). */
 const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *group);
 
 /* Fills the buffer with `version`, which all shards have and are idle, while nothing reads or writes the

@@ -195,11 +195,12 @@ static int check_boundary(const struct zd_window *other, const struct zd_member_
 	bool agrees = at == 0 ? !boundary || other->count < count : boundary ? at == count : at > count;
 	if (other->stage != 1 || agrees)
 		return 0;
-	return zd_err_set(
-	        err, ZEROD_E_MISMATCH, "backward %llu is %s boundary for rank %u; for rank %u %s %llu is",
-	        (unsigned long long)(before + count), boundary ? "the" : "no", zd_world_rank(mr->member),
-	        zd_world_rank(other->mr->member), at ? "backward" : "none up to",
-	        (unsigned long long)(before + (at ? at : other->count)));
+	return zd_err_set(err, ZEROD_E_MISMATCH,
+	                  "backward %llu is %s boundary of rank %u; rank %u has %s %llu",
+	                  (unsigned long long)(before + count), boundary ? "the" : "not the",
+	                  zd_world_rank(mr->member), zd_world_rank(other->mr->member),
+	                  at ? "its boundary at backward" : "no boundary up to backward",
+	                  (unsigned long long)(before + (at ? at : other->count)));
 }
 
 /* MISMATCH if options or frozen units differ from those of a rank that has begun this window. */

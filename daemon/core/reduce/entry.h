@@ -86,8 +86,7 @@ void zd_entry_free(struct zd_entry *entry);
 /* Writes why the entry is not drained (reduce_text.c). */
 void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char *out, size_t out_bytes);
 
-/* ---- The entry's place (entry_place.c)
- * ------------------------------------------------------------------------ */
+/* ---- The place of an entry (entry_place.c) ---------------------------------------------------------- */
 
 /* Called when no earlier entry uses the memory of the place: zeroes what the trainer does not write. */
 void zd_entry_prepare(struct zd_engine *e, struct zd_entry *entry);

@@ -95,7 +95,7 @@ int zd_reduction_terms_check(const struct zd_slice *slice, const unsigned char *
 			continue;
 		if (!options_valid(&other))
 			return zd_err_set(err, ZEROD_E_MISMATCH,
-			                  "unit '%.64s' of rank %u: rank %u reduces by options that are none",
+			                  "unit '%.64s' of rank %u: rank %u sent invalid reduction options",
 			                  slice->reduction->unit->name, zd_world_rank(member),
 			                  zd_cluster_world_rank(member, peer));
 		if (*n > 0 && options_differ(options, &other))

@@ -169,7 +169,8 @@ static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *
 		                  rank, unit->name);
 	if (mr->w->stage == 1 && !mr->w->boundary)
 		return zd_err_set(err, ZEROD_E_STATE,
-		                  "stage 1 reduces on the boundary only; backward %llu of rank %u is none",
+		                  "stage 1 reduces only in the boundary backward; backward %llu of rank %u "
+		                  "is not the boundary",
 		                  (unsigned long long)mr->number, rank);
 	if (unit->parts[mr->member->rank].frozen)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient",

@@ -85,7 +85,7 @@ struct zd_slice_planner {
 };
 
 extern const struct zd_slice_planner zd_plan_sums, zd_plan_rail_sums, zd_plan_exchange;
-/* Returns the planner of the group's reductions (plan_rail_sums.c). */
+/* Returns the planner of the group's reductions (slice.c). */
 const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group);
 
 /* Submits the step's command, for planners. The memory that the command uses is kept until the command has

@@ -57,7 +57,8 @@ static void accumulate(uint32_t stage)
 				reduce_all(&g, unit, 1.0f);
 			else
 				core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit),
-				                  ZEROD_E_STATE, "stage 1 reduces on the boundary only");
+				                  ZEROD_E_STATE,
+				                  "stage 1 reduces only in the boundary backward");
 			core_reducers_end(&g);
 			assert_int_equal(core_usage(core).bucket_bytes, 0);
 		}
@@ -284,7 +285,7 @@ static void test_boundary_must_agree(void **state)
 	(void)state;
 	core_expect(core, core_backward(&g.team, 0, 1, true), 0);
 	core_expect_error(core, core_backward(&g.team, 1, 1, false), ZEROD_E_MISMATCH,
-	                  "backward 1 is no boundary for rank 1; for rank 0 backward 1 is");
+	                  "backward 1 is not the boundary of rank 1; rank 0 has its boundary at backward 1");
 	core_expect(core, core_backward(&g.team, 1, 1, true), 0);
 	reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
@@ -297,7 +298,7 @@ static void test_boundary_must_agree(void **state)
 	core_expect_error(core, core_step(&g.team, 0), ZEROD_E_STATE, "no boundary backward of rank 0");
 	core_expect(core, core_backward(&g.team, 0, 1, false), 0); /* far ahead: nothing is reduced */
 	core_expect_error(core, core_backward(&g.team, 1, 1, true), ZEROD_E_MISMATCH,
-	                  "backward 2 is the boundary for rank 1; for rank 0 none up to 3 is");
+	                  "backward 2 is the boundary of rank 1; rank 0 has no boundary up to backward 3");
 	core_expect(core, core_backward(&g.team, 1, 1, false), 0);
 	core_expect(core, core_backward_end(&g.team, 1), 0);
 	core_expect(core, core_backward(&g.team, 1, 1, false), 0);

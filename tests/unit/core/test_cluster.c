@@ -183,7 +183,8 @@ static void test_sizes_are_checked(void **state)
 	join = core_nodes_join(&nodes, NULL, 0);
 	join.exchange = true;
 	join.ids_bytes = ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
-	expect_refused(&nodes, &join, ZEROD_E_MISMATCH, "uses copies; rank 0 says it exchanges all");
+	expect_refused(&nodes, &join, ZEROD_E_MISMATCH,
+	               "uses copies; rank 0 says it uses NCCL's collectives");
 	join = core_nodes_join(&nodes, NULL, 2);
 	expect_refused(&nodes, &join, ZEROD_E_MISMATCH, "joins the daemon of ranks 0 to 1");
 	core_net_end(nodes.net);

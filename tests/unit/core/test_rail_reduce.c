@@ -493,7 +493,7 @@ static void expect_refused(const struct core_nodes_config *config, uint32_t offs
 	for (uint32_t rank = 0; rank < rig.world; rank++)
 		take_part(&rig, 0, rank, rank < half ? 0 : ALL);
 	for (uint32_t rank = 0; rank < half; rank++)
-		expect_ended(&rig, rank, ZEROD_E_MISMATCH, "reduces by options that are none");
+		expect_ended(&rig, rank, ZEROD_E_MISMATCH, "sent invalid reduction options");
 	core_net_expire(rig.nodes.net);
 	rig_end(&rig);
 }

@@ -206,7 +206,7 @@ static void test_batch_limit(void **state)
 		delivery_free(&delivery);
 	}
 	scene_send(sock, batch, ZD_MAX_BATCH + 1);
-	scene_expect_refusal(scene, sock, ZEROD_E_LIMIT, "257 requests in one packet, at most 256");
+	scene_expect_refusal(scene, sock, ZEROD_E_LIMIT, "257 requests in one packet; at most 256");
 }
 
 /* ---- Counts and fences, seen before the engine sees them ----------------------------------------------- */
@@ -297,7 +297,7 @@ static void test_counts(void **state)
 	expect_error(scene, sock, &request, ZEROD_E_LIMIT, "257 views in one request, at most 256");
 	unit.n_views = 1;
 	view.n_shape = ZD_MAX_DIMS + 1;
-	expect_error(scene, sock, &request, ZEROD_E_LIMIT, "a view with 9 dimensions, at most 8");
+	expect_error(scene, sock, &request, ZEROD_E_LIMIT, "a view with 9 dimensions; at most 8");
 	unmapped.segments = segments;
 	unmapped.n_segments = ZD_MAX_RETIRED + 1;
 	request.body_case = ZD__REQUEST__BODY_SEGMENTS_UNMAPPED;

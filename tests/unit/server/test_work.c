@@ -296,7 +296,7 @@ static void test_answers_that_cannot_be(void **state)
 	        {.text = "begun without a fence"},
 	        {.has_fence = true, .timeline = ZD_TIMELINES, .value = 1, .text = "timeline 1024"},
 	        {.has_fence = true, .value = 0, .text = "value 0 is not"},
-	        {.has_fence = true, .value = INT64_MAX, .text = "is not of 1 .. 2^63-2"},
+	        {.has_fence = true, .value = INT64_MAX, .text = "is not in 1 .. 2^63-2"},
 	        {.status = 5, .has_fence = true, .value = 1, .text = "the status 5"},
 	};
 

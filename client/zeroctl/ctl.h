@@ -131,6 +131,8 @@ extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, 
 /* The daemon's status as a new object, and how to print it. */
 int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row) __attribute__((warn_unused_result));
 extern const struct zd_ctl_column zd_ctl_status_columns[];
+/* Whether the daemon ends, as soon as its sessions have ended. */
+bool zd_ctl_status_ends(const json_t *row);
 
 /* ---- Verbs --------------------------------------------------------------------------------------------- */
 
@@ -146,6 +148,8 @@ int zd_ctl_buckets(struct zd_ctl *ctl);
 int zd_ctl_alloc(struct zd_ctl *ctl);
 int zd_ctl_watch(struct zd_ctl *ctl);
 int zd_ctl_trim(struct zd_ctl *ctl);
+int zd_ctl_drain(struct zd_ctl *ctl);
+int zd_ctl_undrain(struct zd_ctl *ctl);
 int zd_ctl_kill_session(struct zd_ctl *ctl);
 int zd_ctl_abort_group(struct zd_ctl *ctl);
 int zd_ctl_end_job(struct zd_ctl *ctl);

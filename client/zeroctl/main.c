@@ -79,6 +79,8 @@ static const struct verb {
          OPT_JSON | OPT_BYTES | OPT_SORT | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
         {"trim", zd_ctl_trim, "give empty memory of the daemon's back to the devices",
          OPT_JSON | OPT_BYTES | OPT_DEVICE | OPT_KEEP, NULL},
+        {"drain", zd_ctl_drain, "no job begins and no rank joins any more; running jobs go on", 0, NULL},
+        {"undrain", zd_ctl_undrain, "end a drain: jobs begin and ranks join again", 0, NULL},
         {"kill-session", zd_ctl_kill_session, "end a session; its leases, buckets and allocations go", 0,
          "SESSION"},
         {"abort-group", zd_ctl_abort_group, "abort a group: all that waits in it fails with ABORTED", 0,

@@ -109,9 +109,11 @@ void zd_engine_request(struct zd_engine *engine, const struct zd_call *call, con
 void zd_engine_op_done(struct zd_engine *engine, uint64_t op, int status, const char *error,
                        const struct zd_op_result *result);
 
-/* The driver accepts no new session or request any more: joins that wait for other ranks end with
- * SHUTDOWN. */
+/* While the engine drains, joins, and allocations of jobs that do not exist, end with SHUTDOWN. Joins that
+ * wait for other ranks end so at once, since these ranks cannot join. All other requests are served. */
 void zd_engine_drain(struct zd_engine *engine);
+/* Ends that. */
+void zd_engine_undrain(struct zd_engine *engine);
 /* Sets the time, which never decreases, and expires deadlines. */
 void zd_engine_tick(struct zd_engine *engine, uint64_t now_ns);
 /* The earliest deadline, UINT64_MAX if none. */

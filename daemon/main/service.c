@@ -118,7 +118,8 @@ static void start_draining(struct service *service, const char *signal_name)
 		stop_listening(service);
 	(void)uv_timer_start(&service->drain, on_drain_timeout,
 	                     service->config.drain_timeout_s * UINT64_C(1000), 0);
-	zd_api_drain(&service->api, on_drained, service);
+	zd_api_drain_and_end(&service->api, signal_name, service->config.drain_timeout_s, on_drained,
+	                     service);
 }
 
 /* ---- Reload -------------------------------------------------------------------------------------------- */

@@ -94,13 +94,13 @@ static void leave_engine(struct zd_api_session *session)
 }
 
 /* The rings are the daemon's memory as long as any process has them mapped, but are not counted once the
- * session has ended. So their pages are freed now. A daemon that is draining keeps them, since the client may
+ * session has ended. So their pages are freed now. A daemon that is ending keeps them, since the client may
  * still read its last packets. */
 static void leave_rings(struct zd_api_session *session)
 {
 	if (!session->rings)
 		return;
-	if (!session->api->draining)
+	if (!session->api->ending)
 		(void)madvise(session->rings, ZD_RINGS_BYTES, MADV_REMOVE);
 	(void)munmap(session->rings, ZD_RINGS_BYTES);
 }

@@ -246,6 +246,8 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	int status = join_check(e, args, err);
 	if (status != 0)
 		return status;
+	if (e->draining)
+		return zd_err_set(err, ZEROD_E_SHUTDOWN, "the daemon is draining: no rank joins");
 	bool durable = args->u.group_join.durable;
 	struct zd_job *job = zd_job_find(e, req->session->uid, args->u.group_join.job);
 	struct zd_group *group = job ? group_find(job, args->u.group_join.group) : NULL;

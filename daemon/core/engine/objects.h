@@ -212,6 +212,7 @@ struct zd_engine {
 	bool sessions_linger;
 	bool strict_by_segment;
 	bool collectives;
+	bool draining; /* no rank joins, and no job begins */
 	char host[ZD_MAX_NAME_BYTES + 1];
 	struct zd_session *tearing_down; /* the lingering session that is ending just now; NULL: none */
 	uint32_t nlingering;             /* sessions that are CLOSING */

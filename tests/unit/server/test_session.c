@@ -3,6 +3,7 @@
 #include "api_scene.h"
 
 #include "base/mem.h"
+#include "server/session.h"
 
 #define UNITS 1500
 
@@ -412,6 +413,85 @@ static void test_room_for_administrators(void **state)
 	}
 }
 
+static int send_drain(struct scene *scene, int sock, bool undrain)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Drain drain = ZD__DRAIN__INIT;
+
+	drain.undrain = undrain;
+	request.body_case = ZD__REQUEST__BODY_DRAIN;
+	request.drain = &drain;
+	return scene_status(scene, sock, &request);
+}
+
+static int try_join(struct scene *scene, int sock)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
+
+	group_join.job = (char *)"late";
+	group_join.group = (char *)"world";
+	group_join.world_size = 1;
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &group_join;
+	return scene_status(scene, sock, &request);
+}
+
+static int gather(struct scene *scene, const struct rank *rank)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Gather body = ZD__GATHER__INIT;
+
+	body.unit = rank->unit;
+	body.tag = (char *)"t";
+	request.body_case = ZD__REQUEST__BODY_GATHER;
+	request.gather = &body;
+	return scene_status(scene, rank->sock, &request);
+}
+
+/* The status names who asked for the drain, "" if nobody has, and says whether the daemon ends. */
+static void expect_drained(struct scene *scene, const char *by, bool ends)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
+	struct delivery delivery;
+	const Zd__DaemonStatusReply *reply;
+
+	request.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
+	request.daemon_status = &status;
+	delivery = scene_call(scene, scene->witness, &request);
+	reply = delivery.packet->replies[0]->daemon_status;
+	assert_string_equal(reply->state, *by ? "DRAINING" : "SERVING");
+	assert_int_equal(strncmp(reply->drained_by, by, *by ? strlen(by) : 1), 0);
+	assert_int_equal(reply->ends_in_ns > 0, ends);
+	delivery_free(&delivery);
+}
+
+/* Sessions open during a drain, to look and to end it. */
+static void test_drained_by_a_session(void **state)
+{
+	struct scene *scene = *state;
+	struct zd_api_session *witness = zd_api_session_find(&scene->api,
+	                                                     session_id(scene, scene->witness, "test"));
+	struct rank rank = make_rank(scene);
+	int late;
+
+	witness->admin = false;
+	assert_int_equal(send_drain(scene, scene->witness, false), ZEROD_E_PERMISSION);
+	expect_drained(scene, "", false);
+	witness->admin = true;
+	assert_int_equal(send_drain(scene, scene->witness, false), 0);
+	expect_drained(scene, "session ", false);
+	late = scene_session(scene);
+	assert_int_equal(try_join(scene, late), ZEROD_E_SHUTDOWN);
+	assert_int_equal(gather(scene, &rank), 0);
+	assert_int_equal(send_drain(scene, late, true), 0);
+	expect_drained(scene, "", false);
+	assert_int_equal(try_join(scene, late), 0);
+	(void)close(late);
+	(void)close(rank.sock);
+}
+
 static void count_call(void *arg)
 {
 	(*(int *)arg)++;
@@ -422,18 +502,16 @@ static void test_drain(void **state)
 	struct scene *scene = *state;
 	struct rank rank = make_rank(scene);
 	int late = scene_connect(scene), drained = 0;
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Gather gather = ZD__GATHER__INIT;
 
-	zd_api_drain(&scene->api, count_call, &drained);
+	zd_api_drain_and_end(&scene->api, "SIGTERM", 3600, count_call, &drained);
 	assert_int_equal(scene_hello(scene, late, "late"), ZEROD_E_SHUTDOWN);
 	assert_null(scene_receive(scene, late).packet);
 	(void)close(late);
-	gather.unit = rank.unit;
-	gather.tag = (char *)"t";
-	request.body_case = ZD__REQUEST__BODY_GATHER;
-	request.gather = &gather;
-	assert_int_equal(scene_status(scene, rank.sock, &request), ZEROD_E_SHUTDOWN);
+	expect_drained(scene, "SIGTERM", true);
+	assert_int_equal(send_drain(scene, scene->witness, true), ZEROD_E_STATE);
+	assert_int_equal(send_drain(scene, scene->witness, false), 0);
+	expect_drained(scene, "SIGTERM", true);
+	assert_int_equal(gather(scene, &rank), ZEROD_E_SHUTDOWN);
 	scene_check_witness(scene);
 	(void)close(rank.sock);
 	while (zd_api_session_count(&scene->api) > 1)
@@ -455,7 +533,7 @@ static void test_drain_without_sessions(void **state)
 	while (zd_api_session_count(&scene->api) > 0)
 		(void)zd_loop_run_once(&scene->loop, true);
 	scene->witness = scene_connect(scene);
-	zd_api_drain(&scene->api, count_call, &drained);
+	zd_api_drain_and_end(&scene->api, "SIGTERM", 3600, count_call, &drained);
 	assert_int_equal(drained, 1);
 }
 
@@ -499,6 +577,7 @@ int main(void)
 	        TEST(test_deadline),
 	        TEST(test_max_sessions),
 	        TEST(test_room_for_administrators),
+	        TEST(test_drained_by_a_session),
 	        TEST(test_drain),
 	        TEST(test_drain_without_sessions),
 	        TEST(test_connections_without_hello),

@@ -112,7 +112,7 @@ enum zerod_status {
 	ZEROD_E_DISCONNECTED = -26,  /* the daemon closed the connection, or has ended */
 	ZEROD_E_TORN = -27,          /* a durable group ended inside an update; restore, then commit */
 	ZEROD_E_DEVICE = -28,        /* the device or its driver failed; the text quotes it */
-	ZEROD_E_SHUTDOWN = -29,      /* the daemon is draining */
+	ZEROD_E_SHUTDOWN = -29,      /* the daemon is draining, or has ended in order */
 	ZEROD_E_SYSTEM = -30,        /* a system call failed; the text describes errno */
 	ZEROD_E_FORKED = -31,        /* the client was made before fork() */
 };

@@ -34,12 +34,12 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 	return zd_bridge_open(&api->bridge, loop, config, api, err);
 }
 
-void zd_api_close(struct zd_api *api)
+void zd_api_close(struct zd_api *api, const char *why)
 {
-	struct zd_err why;
+	struct zd_err err;
 
-	(void)zd_err_set(&why, ZEROD_E_SHUTDOWN, "the daemon ends");
-	zd_conns_end(&api->conns, &why);
+	(void)zd_err_set(&err, ZEROD_E_SHUTDOWN, "%s", why);
+	zd_conns_refuse(&api->conns, &err);
 	zd_conns_flush(&api->conns);
 	zd_bridge_close(&api->bridge);
 }

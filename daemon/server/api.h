@@ -51,8 +51,9 @@ struct zd_api {
 /* Opens the backend and makes the engine too. */
 int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge_config *config,
                 const struct zd_api_limits *limits, struct zd_err *err) __attribute__((warn_unused_result));
-/* Ends all sessions, stops the backend, and begins to close the handles. */
-void zd_api_close(struct zd_api *api);
+/* Ends all sessions, stops the backend, and begins to close the handles. Clients get SHUTDOWN with the text
+ * `why`, before any of them learns that its peers have ended. */
+void zd_api_close(struct zd_api *api, const char *why);
 /* To be called when the loop has closed the handles; also after a failed zd_api_open(), or without one. */
 void zd_api_deinit(struct zd_api *api);
 

@@ -71,10 +71,6 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 	struct zd_args args;
 	int rc;
 
-	/* These requests must be accepted while ending: others wait for the memory to be unmapped. */
-	if (api->ending && request->body_case != ZD__REQUEST__BODY_SEGMENTS_UNMAPPED)
-		return zd_err_set(err, ZEROD_E_SHUTDOWN,
-		                  "the daemon is draining and accepts no new requests");
 	memset(&args, 0, sizeof(args)); /* fields that a handler does not set are 0 */
 	rc = route->args(request, &api->requests, &args, err);
 	if (rc)

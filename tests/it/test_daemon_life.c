@@ -217,6 +217,22 @@ static void test_parts_that_limit_nothing(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
+static int join_alone(zerod_client *client)
+{
+	struct zerod_group_options options = ZEROD_INIT(options);
+	zerod_group *group;
+
+	options.job = "alone";
+	options.world_size = 1;
+	return zerod_group_join(client, &options, &group);
+}
+
+static void expect_told(zerod_client *client, const char *text)
+{
+	if (!strstr(zerod_last_error(client), text))
+		fail_msg("expected '%s', found '%s'", text, zerod_last_error(client));
+}
+
 static void test_drain(void **state)
 {
 	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
@@ -228,9 +244,12 @@ static void test_drain(void **state)
 	client = connect_to(&daemon);
 	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
 	assert_int_equal(zd_daemon_wait_notify(&daemon, "STOPPING=1"), 0);
-	assert_int_equal(reset(client), ZEROD_E_SHUTDOWN);
+	assert_int_equal(reset(client), 0); /* running jobs are served */
+	assert_int_equal(join_alone(client), ZEROD_E_SHUTDOWN);
+	expect_told(client, "the daemon is draining");
 	assert_int_equal(try_connect(daemon.socket_path, &late), ZEROD_E_SHUTDOWN);
-	assert_int_equal(ask(client), 0); /* looking is allowed */
+	assert_non_null(strstr(zerod_last_error(NULL), "the daemon is draining"));
+	assert_int_equal(ask(client), 0);
 	expect_end((const char *const[]){"--socket", daemon.socket_path, NULL}, 1, "already running");
 	zerod_close(client);
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
@@ -310,7 +329,8 @@ static void test_told_twice(void **state)
 	assert_int_equal(zd_daemon_wait_notify(&daemon, "EXTEND_TIMEOUT_USEC=3610000000"), 0);
 	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
-	assert_int_equal(ask(client), ZEROD_E_DISCONNECTED);
+	assert_int_equal(ask(client), ZEROD_E_SHUTDOWN);
+	expect_told(client, "the daemon ended: drained by SIGINT, and SIGTERM did not wait for the deadline");
 	zerod_close(client);
 }
 
@@ -323,8 +343,10 @@ static void test_drain_timeout(void **state)
 	(void)state;
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
 	client = connect_to(&daemon);
+	assert_int_equal(join_alone(client), 0);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
-	assert_int_equal(ask(client), ZEROD_E_DISCONNECTED);
+	assert_int_equal(ask(client), ZEROD_E_SHUTDOWN);
+	expect_told(client, "the daemon ended: drained by SIGTERM, deadline of 0 s passed");
 	zerod_close(client);
 }
 

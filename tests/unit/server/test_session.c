@@ -492,6 +492,19 @@ static void test_drained_by_a_session(void **state)
 	(void)close(rank.sock);
 }
 
+static void wait_at_barrier(int sock, uint64_t group)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request *batch[] = {&request};
+	Zd__GroupBarrier barrier = ZD__GROUP_BARRIER__INIT;
+
+	barrier.group = group;
+	request.id = 2000000;
+	request.body_case = ZD__REQUEST__BODY_GROUP_BARRIER;
+	request.group_barrier = &barrier;
+	scene_send(sock, batch, 1);
+}
+
 static void count_call(void *arg)
 {
 	(*(int *)arg)++;
@@ -511,7 +524,8 @@ static void test_drain(void **state)
 	assert_int_equal(send_drain(scene, scene->witness, true), ZEROD_E_STATE);
 	assert_int_equal(send_drain(scene, scene->witness, false), 0);
 	expect_drained(scene, "SIGTERM", true);
-	assert_int_equal(gather(scene, &rank), ZEROD_E_SHUTDOWN);
+	assert_int_equal(gather(scene, &rank), 0);
+	assert_int_equal(try_join(scene, rank.sock), ZEROD_E_SHUTDOWN);
 	scene_check_witness(scene);
 	(void)close(rank.sock);
 	while (zd_api_session_count(&scene->api) > 1)
@@ -522,6 +536,48 @@ static void test_drain(void **state)
 		(void)zd_loop_run_once(&scene->loop, true);
 	assert_int_equal(drained, 1);
 	scene->witness = scene_connect(scene);
+}
+
+/* A rank that waits for another one is told of the daemon's end, not of the other one's. */
+static void test_end_is_told_to_all(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request *batch[] = {&request};
+	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
+	int socks[2] = {scene->witness, sock};
+
+	group_join.job = (char *)"job";
+	group_join.group = (char *)"world";
+	group_join.world_size = 2;
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &group_join;
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		request.id = 1000000;
+		group_join.rank = rank;
+		scene_send(socks[rank], batch, 1);
+	}
+	for (unsigned i = 0; i < 2; i++) {
+		struct delivery joined = scene_receive(scene, socks[i]);
+
+		assert_int_equal(joined.packet->replies[0]->status, 0);
+		if (i == 0)
+			wait_at_barrier(scene->witness, joined.packet->replies[0]->group_join->group);
+		delivery_free(&joined);
+	}
+	scene_check_witness(scene);
+	zd_api_close(&scene->api, "the daemon ended: drained by SIGTERM");
+	for (unsigned i = 0; i < 2; i++) {
+		struct delivery told = scene_receive(scene, socks[i]);
+
+		assert_non_null(told.packet);
+		assert_int_equal(told.packet->replies[0]->id, 0);
+		assert_int_equal(told.packet->replies[0]->status, ZEROD_E_SHUTDOWN);
+		assert_string_equal(told.packet->replies[0]->error, "the daemon ended: drained by SIGTERM");
+		delivery_free(&told);
+	}
+	(void)close(sock);
 }
 
 static void test_drain_without_sessions(void **state)
@@ -579,6 +635,7 @@ int main(void)
 	        TEST(test_room_for_administrators),
 	        TEST(test_drained_by_a_session),
 	        TEST(test_drain),
+	        TEST(test_end_is_told_to_all),
 	        TEST(test_drain_without_sessions),
 	        TEST(test_connections_without_hello),
 	};

@@ -116,7 +116,7 @@ int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
 /* A decimal id from 1; INVALID, without a message, for anything else. */
 int zd_ctl_parse_id(const char *text, uint64_t *id) __attribute__((warn_unused_result));
 /* The id that `text` names: a decimal number, or the only row whose `keys` (NULL at the end), joined by '/',
- * read so. */
+ * read so. Where rows have a uid, it may stand before the keys, with a '/' between. */
 int zd_ctl_list_find(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,
                      const char *text, uint64_t *id) __attribute__((warn_unused_result));
 
@@ -153,5 +153,6 @@ int zd_ctl_undrain(struct zd_ctl *ctl);
 int zd_ctl_kill_session(struct zd_ctl *ctl);
 int zd_ctl_abort_group(struct zd_ctl *ctl);
 int zd_ctl_end_job(struct zd_ctl *ctl);
+int zd_ctl_kill_job(struct zd_ctl *ctl);
 
 #endif

@@ -50,6 +50,16 @@ int zd_args_end_job(const Zd__Request *request, struct zd_arena *arena, struct z
 	return 0;
 }
 
+int zd_args_kill_job(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                     struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_KILL_JOB;
+	args->u.job = request->kill_job->job;
+	return 0;
+}
+
 /* The process's private memory, without segments and fence pages, which are shared. 0 if /proc does not
  * report it. */
 static uint64_t resident_bytes(void)

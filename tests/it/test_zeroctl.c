@@ -547,6 +547,37 @@ static void kill_session_frees_what_it_held(void **state)
 	zerod_close(doomed.client);
 }
 
+static void kill_job_ends_all_of_it(void **state)
+{
+	static const char *const forms[] = {"kill-job %2$lld", "kill-job doomed", "kill-job %1$u/doomed"};
+	(void)state;
+	for (size_t i = 0; i < 3; i++) {
+		struct trainer doomed = {0}, reader = {0};
+		char line[64], by[64];
+		join(&doomed, "doomed", i < 2 ? ZEROD_GROUP_DURABLE : 0);
+		doomed.unit = make_unit(doomed.group, "w", 100, 0);
+		json_t *object = listing("jobs", "jobs");
+		snprintf(line, sizeof(line), forms[i], (unsigned)getuid(),
+		         (long long)integer(row_where(object, "name", "doomed"), "id"));
+		json_decref(object);
+		join(&reader, "reader", 0);
+		run_well(line);
+		assert_int_equal(zerod_update_begin(&doomed.unit, 1, NULL, NULL), ZEROD_E_ABORTED);
+		assert_non_null(
+		        strstr(zerod_last_error(doomed.client), "job 'doomed' was killed by session"));
+		snprintf(by, sizeof(by), ", uid %u)", (unsigned)getuid());
+		assert_non_null(strstr(zerod_last_error(doomed.client), by));
+		assert_int_equal(count_rows("jobs --job doomed", "jobs"), 0);
+		zerod_close(doomed.client);
+		reader.unit = make_unit(reader.group, "w", 100, 0);
+		zerod_close(reader.client);
+	}
+	assert_logged("job 'doomed': group 'world' has ended on this node: its job was killed by session");
+	assert_logged("ended: job 'doomed' was killed by session");
+	expect_status("kill-job doomed", 3, "NOT_FOUND");
+	expect_status("kill-job 4000000000/alpha", 3, "NOT_FOUND");
+}
+
 /* Jobs are called by numbers where a batch system's are. */
 static void a_number_may_be_a_name(void **state)
 {
@@ -612,6 +643,7 @@ int main(void)
 	        cmocka_unit_test(drain_lets_jobs_run_and_none_begin),
 	        cmocka_unit_test(abort_group_by_name),
 	        cmocka_unit_test(kill_session_frees_what_it_held),
+	        cmocka_unit_test(kill_job_ends_all_of_it),
 	        cmocka_unit_test(a_number_may_be_a_name),
 	        cmocka_unit_test(end_job_frees_durable_shards),
 	};

@@ -218,7 +218,7 @@ uint64_t core_context_begin(struct core_driver *core, uint64_t session, const ui
                             uint32_t nunits);
 uint64_t core_alloc(struct core_driver *core, uint64_t session, const char *job, uint32_t device,
                     uint64_t bytes);
-/* A request with one id: leave, unregister, abort_group, kill_session, end_job, reset (0). */
+/* A request with one id: leave, unregister, abort_group, kill_session, end_job, kill_job, reset (0). */
 uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t id);
 
 /* ---- A team: all ranks of one group -------------------------------------------------------------------- */

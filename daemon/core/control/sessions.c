@@ -48,7 +48,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	return session->id;
 }
 
-static void session_end(struct zd_engine *e, struct zd_session *session)
+void zd_session_end(struct zd_engine *e, struct zd_session *session)
 {
 	struct zd_member *member;
 	struct zd_allocation *allocation;
@@ -78,7 +78,7 @@ void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 	struct zd_session *session = zd_session_find(e, id);
 	if (!session)
 		return;
-	session_end(e, session);
+	zd_session_end(e, session);
 	zd_settle(e);
 }
 
@@ -171,7 +171,7 @@ static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	char why[96];
 	(void)snprintf(why, sizeof(why), "ended by session %llu (pid %u, uid %u)",
 	               (unsigned long long)req->session->id, req->session->pid, req->session->uid);
-	session_end(e, victim);
+	zd_session_end(e, victim);
 	e->sink.session_killed(e->sink.arg, args->u.session, why);
 	return 0;
 }

@@ -336,7 +336,7 @@ static void test_every_request_has_a_handler(void **state)
 		delivery_free(&delivery);
 		bodies++;
 	}
-	assert_int_equal(bodies, 48);
+	assert_int_equal(bodies, 49);
 	(void)close(sock);
 }
 

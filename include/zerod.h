@@ -182,7 +182,8 @@ struct zerod_options {
 ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_client **client);
 
 /* Ends the session and frees its memory, except for a durable job's; all handles become invalid. The caller's
- * own work on GPUs that uses the daemon's memory must have ended. NULL is allowed. */
+ * own work on GPUs that uses the daemon's memory must have ended. The daemon logs a rank whose session ends
+ * otherwise as one that died. NULL is allowed. */
 void zerod_close(zerod_client *client);
 
 /* The text of this thread's last failure on `client` (NULL: on none), until its next call; "" if there is

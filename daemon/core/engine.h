@@ -28,6 +28,24 @@ struct zd_err;
 
 /* ---- The engine ---------------------------------------------------------------------------------------- */
 
+/* For the log. A rank is lost when its session ends without a goodbye and without a kill: one notice for each
+ * of its groups. A job begins with its first group, and ends when nothing of it is left; jobs without groups
+ * are not reported. */
+enum zd_notice_kind { ZD_NOTICE_JOB_BEGAN, ZD_NOTICE_JOB_ENDED, ZD_NOTICE_RANK_LOST };
+
+struct zd_notice {
+	enum zd_notice_kind kind;
+	const char *job;
+	uint32_t uid; /* the job's */
+	/* JOB_ENDED */
+	uint64_t began_ns, peak_bytes;
+	/* RANK_LOST */
+	const char *group;
+	uint32_t rank; /* in the world */
+	uint32_t device, pid;
+	uint64_t session;
+};
+
 struct zd_engine_sink {
 	void *arg;
 	void (*command)(void *arg, const struct zd_command *command);
@@ -55,6 +73,8 @@ struct zd_engine_sink {
 	/* A group that spans daemons has ended by itself, or a session has ended a group; for the log. NULL:
 	 * not needed. */
 	void (*group_ended)(void *arg, const char *job, const char *group, const char *why);
+	/* NULL: not needed. */
+	void (*notice)(void *arg, const struct zd_notice *notice);
 };
 
 struct zd_engine_config {

@@ -160,6 +160,7 @@ void zd_api_reply(struct zd_api *api, const struct zd_reply *reply)
 	int rc;
 
 	zd_assert(session && session->state == ZD_API_SESSION_OPEN);
+	session->joined = session->joined || (reply->kind == ZD_REQ_GROUP_JOIN && reply->status == 0);
 	answer.reply.id = reply->request;
 	answer.reply.status = reply->status;
 	answer.reply.error = (char *)reply->error;

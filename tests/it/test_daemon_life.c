@@ -350,6 +350,77 @@ static void test_drain_timeout(void **state)
 	zerod_close(client);
 }
 
+/* ---- What the log says of jobs ------------------------------------------------------------------------- */
+
+/* A rank that does not say goodbye: the other end of a fork. */
+static void die_as_rank(const struct zd_daemon *daemon)
+{
+	pid_t child = fork();
+	int raw;
+
+	if (child == 0) {
+		zerod_client *client = NULL;
+
+		if (try_connect(daemon->socket_path, &client) != 0 || join_alone(client) != 0)
+			_exit(1);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &raw, 0), child);
+	assert_int_equal(raw, 0);
+}
+
+static unsigned count_lines(const struct zd_daemon *daemon, const char *text)
+{
+	char line[1024];
+	unsigned count = 0;
+	FILE *log = fopen(daemon->log_path, "r");
+
+	assert_non_null(log);
+	while (fgets(line, sizeof(line), log))
+		count += strstr(line, text) != NULL;
+	(void)fclose(log);
+	return count;
+}
+
+static void test_log_of_jobs(void **state)
+{
+	struct zd_daemon daemon;
+	zerod_client *client;
+	char text[256];
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	client = connect_to(&daemon);
+	assert_int_equal(ask(client), 0);
+	zerod_close(client); /* never a rank: no line */
+	die_as_rank(&daemon);
+	(void)snprintf(text, sizeof(text),
+	               "uid %u: died without goodbye MESSAGE_ID=4cfa1a09266c48bdb0ca7aa3aa018621 "
+	               "ZEROD_JOB=alone ZEROD_GROUP=world ZEROD_RANK=0 ZEROD_DEVICE=0 ZEROD_PID=",
+	               (unsigned)getuid());
+	assert_int_equal(zd_daemon_wait_log(&daemon, text), 0);
+	assert_int_equal(
+	        zd_daemon_wait_log(&daemon, "warning: job 'alone', group 'world', rank 0, device 0, pid "),
+	        0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "ZEROD_DURATION_NS="), 0);
+	client = connect_to(&daemon);
+	assert_int_equal(join_alone(client), 0);
+	zerod_close(client);
+	client = connect_to(&daemon);
+	assert_int_equal(join_alone(client), 0); /* the daemon's end is no death of it */
+	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
+	assert_int_equal(zd_daemon_wait_notify(&daemon, "STOPPING=1"), 0);
+	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "ended, and with it durable jobs"), 0);
+	assert_int_equal(count_lines(&daemon, "died without goodbye"), 1);
+	assert_int_equal(count_lines(&daemon, "its session was ended"), 0);
+	assert_int_equal(count_lines(&daemon, "info: job 'alone' (uid "), 6); /* three began and ended */
+	assert_int_equal(count_lines(&daemon, "ZEROD_PEAK_BYTES="), 3);
+	assert_int_equal(count_lines(&daemon, "info: session "), 3);
+	assert_int_equal(zd_daemon_finish(&daemon), 0);
+	zerod_close(client);
+}
+
 /* ---- Socket activation --------------------------------------------------------------------------------- */
 
 /* As a service manager starts it: with the listening socket as descriptor 3. */
@@ -509,6 +580,7 @@ int main(void)
 	        cmocka_unit_test(test_drain_ends_joins),
 	        cmocka_unit_test(test_told_twice),
 	        cmocka_unit_test(test_drain_timeout),
+	        cmocka_unit_test(test_log_of_jobs),
 	        cmocka_unit_test(test_activated),
 	        cmocka_unit_test(test_turns_away),
 	};

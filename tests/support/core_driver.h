@@ -69,6 +69,8 @@ void core_gone(struct core_driver *core, uint64_t session);
 bool core_is_open(const struct core_driver *core, uint64_t session);
 /* Why the engine ended the session by itself; "" if it did not. */
 const char *core_killed_why(const struct core_driver *core, uint64_t session);
+/* The nth notice for the log, from 0, in words: "job 1000/lm began"; "" if there were fewer. */
+const char *core_notice(const struct core_driver *core, uint32_t n);
 
 /* ---- Requests and replies ------------------------------------------------------------------------------ */
 

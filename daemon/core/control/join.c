@@ -71,6 +71,7 @@ static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const
 	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
 	HASH_ADD(hh, e->groups, id, sizeof(group->id), group);
 	zd_job_ref(job);
+	zd_job_note_group(e, job);
 	if (job->durable)
 		zd_group_ref(group);
 	return group;

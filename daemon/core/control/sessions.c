@@ -73,11 +73,29 @@ void zd_engine_session_goodbye(struct zd_engine *e, uint64_t id)
 		session->clean_exit = true;
 }
 
+static void report_lost(struct zd_engine *e, const struct zd_session *session)
+{
+	const struct zd_member *member;
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		struct zd_notice notice = {.kind = ZD_NOTICE_RANK_LOST,
+		                           .job = member->group->job->name,
+		                           .uid = member->group->job->owner->uid,
+		                           .group = member->group->name,
+		                           .rank = zd_world_rank(member),
+		                           .device = member->device->index,
+		                           .pid = session->pid,
+		                           .session = session->id};
+		e->sink.notice(e->sink.arg, &notice);
+	}
+}
+
 void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 {
 	struct zd_session *session = zd_session_find(e, id);
 	if (!session)
 		return;
+	if (e->sink.notice && !session->clean_exit)
+		report_lost(e, session);
 	zd_session_end(e, session);
 	zd_settle(e);
 }

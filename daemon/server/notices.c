@@ -45,7 +45,8 @@ static void log_began(const struct zd_notice *notice)
 	add(&fields, "MESSAGE_ID", "%s", ZD_MESSAGE_JOB_BEGAN);
 	add(&fields, "ZEROD_JOB", "%s", notice->job);
 	add(&fields, "ZEROD_UID", "%u", notice->uid);
-	zd_log_with(ZD_LOG_INFO, fields.all, fields.count, "job '%s' (uid %u) began", notice->job, notice->uid);
+	zd_log_with(ZD_LOG_INFO, fields.all, fields.count, "job '%s' (uid %u) began", notice->job,
+	            notice->uid);
 }
 
 static void log_ended(const struct zd_notice *notice)
@@ -60,7 +61,8 @@ static void log_ended(const struct zd_notice *notice)
 	add(&fields, "ZEROD_DURATION_NS", "%" PRIu64, lasted_ns);
 	add(&fields, "ZEROD_PEAK_BYTES", "%" PRIu64, notice->peak_bytes);
 	zd_log_with(ZD_LOG_INFO, fields.all, fields.count, "job '%s' (uid %u) ended after %.1f s, peak %s",
-	            notice->job, notice->uid, (double)lasted_ns / 1e9, zd_bytes_text(notice->peak_bytes, peak));
+	            notice->job, notice->uid, (double)lasted_ns / 1e9,
+	            zd_bytes_text(notice->peak_bytes, peak));
 }
 
 static void log_lost(const struct zd_notice *notice, const struct zd_err *why)

@@ -242,14 +242,14 @@ static void free_client(struct zerod_client *client)
 }
 
 /* A daemon of GPUs keeps a session's memory until the process has ended, unless the client reports that
- * nothing uses the memory any more. */
+ * nothing uses the memory any more. Every daemon warns of ranks that end without a goodbye. */
 static void say_goodbye(struct zerod_client *client)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Goodbye goodbye = ZD__GOODBYE__INIT;
 	int rc;
 
-	if (!client->on_gpus || client->broken_status)
+	if (client->broken_status || (!client->on_gpus && LIST_EMPTY(&client->groups)))
 		return;
 	request.body_case = ZD__REQUEST__BODY_GOODBYE;
 	request.goodbye = &goodbye;

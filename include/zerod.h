@@ -112,7 +112,7 @@ enum zerod_status {
 	ZEROD_E_DISCONNECTED = -26,  /* the daemon closed the connection, or has ended */
 	ZEROD_E_TORN = -27,          /* a durable group ended inside an update; restore, then commit */
 	ZEROD_E_DEVICE = -28,        /* the device or its driver failed; the text quotes it */
-	ZEROD_E_SHUTDOWN = -29,      /* the daemon is draining */
+	ZEROD_E_SHUTDOWN = -29,      /* the daemon is draining, or has ended in order */
 	ZEROD_E_SYSTEM = -30,        /* a system call failed; the text describes errno */
 	ZEROD_E_FORKED = -31,        /* the client was made before fork() */
 };
@@ -182,7 +182,8 @@ struct zerod_options {
 ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_client **client);
 
 /* Ends the session and frees its memory, except for a durable job's; all handles become invalid. The caller's
- * own work on GPUs that uses the daemon's memory must have ended. NULL is allowed. */
+ * own work on GPUs that uses the daemon's memory must have ended. The daemon logs a rank whose session ends
+ * otherwise as one that died. NULL is allowed. */
 void zerod_close(zerod_client *client);
 
 /* The text of this thread's last failure on `client` (NULL: on none), until its next call; "" if there is

@@ -116,7 +116,7 @@ int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
 /* Parses a decimal id from 1. Errors: INVALID, without a message. */
 int zd_ctl_parse_id(const char *text, uint64_t *id) __attribute__((warn_unused_result));
 /* Finds the id that `text` names: a decimal number, or the only row whose `keys` (NULL at the end), joined by
- * '/', equal `text`. */
+ * '/', equal `text`. Where rows have a uid, it may stand before the keys, with a '/' between. */
 int zd_ctl_list_find(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,
                      const char *text, uint64_t *id) __attribute__((warn_unused_result));
 
@@ -131,6 +131,8 @@ extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, 
 /* Fetches the daemon's status as a new object, which is printed by these columns. */
 int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row) __attribute__((warn_unused_result));
 extern const struct zd_ctl_column zd_ctl_status_columns[];
+/* Whether the daemon ends, as soon as its sessions have ended. */
+bool zd_ctl_status_ends(const json_t *row);
 
 /* ---- Verbs --------------------------------------------------------------------------------------------- */
 
@@ -146,8 +148,11 @@ int zd_ctl_buckets(struct zd_ctl *ctl);
 int zd_ctl_alloc(struct zd_ctl *ctl);
 int zd_ctl_watch(struct zd_ctl *ctl);
 int zd_ctl_trim(struct zd_ctl *ctl);
+int zd_ctl_drain(struct zd_ctl *ctl);
+int zd_ctl_undrain(struct zd_ctl *ctl);
 int zd_ctl_kill_session(struct zd_ctl *ctl);
 int zd_ctl_abort_group(struct zd_ctl *ctl);
 int zd_ctl_end_job(struct zd_ctl *ctl);
+int zd_ctl_kill_job(struct zd_ctl *ctl);
 
 #endif

@@ -92,6 +92,17 @@ static bool row_is(const json_t *row, const char *const *keys, const char *text)
 	return *text == '\0';
 }
 
+/* The same behind the row's uid and a '/'. */
+static bool row_of_uid_is(const json_t *row, const char *const *keys, const char *text)
+{
+	const json_t *uid = json_object_get(row, "uid");
+	char prefix[32];
+	if (!uid)
+		return false;
+	int bytes = snprintf(prefix, sizeof(prefix), "%" JSON_INTEGER_FORMAT "/", json_integer_value(uid));
+	return strncmp(text, prefix, (size_t)bytes) == 0 && row_is(row, keys, text + bytes);
+}
+
 /* Nobody can come back to it, and what has its name now is meant. */
 static bool is_over(const json_t *row)
 {
@@ -126,7 +137,7 @@ static struct found find_row(const json_t *rows, const char *const *keys, const 
 		uint64_t id = (uint64_t)json_integer_value(json_object_get(row, "id"));
 		if (id == number) {
 			found.is_id = true;
-		} else if (row_is(row, keys, text) && !is_over(row)) {
+		} else if ((row_is(row, keys, text) || row_of_uid_is(row, keys, text)) && !is_over(row)) {
 			found.named++;
 			found.named_id = id;
 		}
@@ -156,7 +167,8 @@ int zd_ctl_list_find(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, c
 		                   text);
 	/* Two uids may have jobs of one name: an administrator sees both. */
 	if (found.named > 1)
-		return zd_ctl_fail(ZEROD_E_INVALID, "INVALID: %" PRIu64 " are called '%s'; give the id",
+		return zd_ctl_fail(ZEROD_E_INVALID,
+		                   "INVALID: %" PRIu64 " are called '%s'; give the id, or a job as UID/NAME",
 		                   found.named, text);
 	*id = found.is_id ? number : found.named_id;
 	return 0;

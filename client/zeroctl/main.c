@@ -79,11 +79,14 @@ static const struct verb {
          OPT_JSON | OPT_BYTES | OPT_SORT | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
         {"trim", zd_ctl_trim, "give empty memory of the daemon's back to the devices",
          OPT_JSON | OPT_BYTES | OPT_DEVICE | OPT_KEEP, NULL},
+        {"drain", zd_ctl_drain, "no job begins and no rank joins any more; running jobs go on", 0, NULL},
+        {"undrain", zd_ctl_undrain, "end a drain: jobs begin and ranks join again", 0, NULL},
         {"kill-session", zd_ctl_kill_session, "end a session; its leases, buckets and allocations go", 0,
          "SESSION"},
         {"abort-group", zd_ctl_abort_group, "abort a group: all that waits in it fails with ABORTED", 0,
          "GROUP"},
-        {"end-job", zd_ctl_end_job, "end a durable job and free its shards", 0, "JOB"},
+        {"end-job", zd_ctl_end_job, "end a durable job without sessions, and free its shards", 0, "JOB"},
+        {"kill-job", zd_ctl_kill_job, "end all sessions of a job, and a durable job's memory", 0, "JOB"},
 };
 
 static void print_options(FILE *out, unsigned mask)
@@ -127,7 +130,7 @@ static void print_verb_help(const struct verb *verb)
 	if (verb->arg && strcmp(verb->arg, "GROUP") == 0)
 		puts("GROUP is an id of `zeroctl groups`, or JOB/GROUP by their names.");
 	if (verb->arg && strcmp(verb->arg, "JOB") == 0)
-		puts("JOB is an id of `zeroctl jobs`, or a name.");
+		puts("JOB is an id of `zeroctl jobs`, a name, or UID/NAME.");
 	puts("\nOptions");
 	print_options(stdout, OPT_ALWAYS | verb->options);
 }

@@ -3,13 +3,13 @@
  * verb_watch.c - zeroctl watch: status and buffers, drawn again every few seconds until SIGINT or --count.
  *
  * On a terminal each picture covers the last one; elsewhere pictures follow one another. With --json each is
- * one line: an object as of `buffers`, with a "status" besides its rows. It ends when the daemon drains.
+ * one line: an object as of `buffers`, with a "status" besides its rows. It ends when the daemon drains in
+ * order to end.
  */
 #include "ctl.h"
 
 #include <poll.h>
 #include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t stopped;
@@ -77,7 +77,7 @@ static int draw(struct zd_ctl *ctl, bool terminal)
 			putchar('\n');
 	}
 	/* A session that stays would hold up its end. */
-	if (!status && strcmp(json_string_value(json_object_get(status_row, "state")), "DRAINING") == 0)
+	if (!status && zd_ctl_status_ends(status_row))
 		status = zd_ctl_fail(ZEROD_E_SHUTDOWN, "SHUTDOWN: the daemon is draining");
 	json_decref(status_row);
 	json_decref(rows);

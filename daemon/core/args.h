@@ -193,7 +193,7 @@ struct zd_args {
 			struct zd_fence_list fences;
 		} free;
 		uint64_t session; /* KILL_SESSION */
-		uint64_t job;     /* END_JOB */
+		uint64_t job;     /* END_JOB, KILL_JOB */
 		struct {
 			uint32_t device;
 			uint64_t keep_bytes; /* that the device's segments may keep */

@@ -28,6 +28,24 @@ struct zd_err;
 
 /* ---- The engine ---------------------------------------------------------------------------------------- */
 
+/* For the log. A rank is lost when its session ends without a goodbye and without a kill: one notice for each
+ * of its groups. A job begins with its first group, and ends when nothing of it is left; jobs without groups
+ * are not reported. */
+enum zd_notice_kind { ZD_NOTICE_JOB_BEGAN, ZD_NOTICE_JOB_ENDED, ZD_NOTICE_RANK_LOST };
+
+struct zd_notice {
+	enum zd_notice_kind kind;
+	const char *job;
+	uint32_t uid; /* the job's */
+	/* JOB_ENDED */
+	uint64_t began_ns, peak_bytes;
+	/* RANK_LOST */
+	const char *group;
+	uint32_t rank; /* in the world */
+	uint32_t device, pid;
+	uint64_t session;
+};
+
 struct zd_engine_sink {
 	void *arg;
 	void (*command)(void *arg, const struct zd_command *command);
@@ -55,6 +73,8 @@ struct zd_engine_sink {
 	/* Called when a group that spans daemons has ended by itself, or a session has ended a group; for the
 	 * log. NULL: not needed. */
 	void (*group_ended)(void *arg, const char *job, const char *group, const char *why);
+	/* NULL: not needed. */
+	void (*notice)(void *arg, const struct zd_notice *notice);
 };
 
 struct zd_engine_config {
@@ -109,9 +129,11 @@ void zd_engine_request(struct zd_engine *engine, const struct zd_call *call, con
 void zd_engine_op_done(struct zd_engine *engine, uint64_t op, int status, const char *error,
                        const struct zd_op_result *result);
 
-/* Ends joins that wait for other ranks with SHUTDOWN. Called when the driver accepts no new session or
- * request any more. */
+/* While the engine drains, joins, and allocations of jobs that do not exist, end with SHUTDOWN. Joins that
+ * wait for other ranks end so at once, since these ranks cannot join. All other requests are served. */
 void zd_engine_drain(struct zd_engine *engine);
+/* Ends the drain. */
+void zd_engine_undrain(struct zd_engine *engine);
 /* Sets the time, which never decreases, and expires deadlines. */
 void zd_engine_tick(struct zd_engine *engine, uint64_t now_ns);
 /* Returns the earliest deadline; UINT64_MAX if there is none. */

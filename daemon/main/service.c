@@ -3,9 +3,10 @@
  * service.c - the life cycle of the daemon, and its reports to the service manager.
  *
  * STARTING: everything is made. The socket comes first, so that a second daemon fails before it allocates
- * memory. SERVING. DRAINING, after SIGTERM: the daemon waits for sessions to end, and rejects new sessions
- * and requests. Then everything is closed in reverse order. What must hold: at the end no handle, descriptor
- * or file is left but the service manager's socket, whichever step has failed.
+ * memory. SERVING. DRAINING, after SIGTERM: the daemon rejects new sessions and joins, serves running jobs,
+ * and waits for sessions to end, up to a deadline. Then everything is closed in reverse order. What must
+ * hold: at the end no handle, descriptor or file is left but the service manager's socket, whichever step has
+ * failed.
  */
 #include "main/service.h"
 
@@ -13,6 +14,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
@@ -34,9 +36,10 @@
 #include "server/listener.h"
 #include "server/loop.h"
 
-#define NS_PER_S UINT64_C(1000000000)
-#define US_PER_S UINT64_C(1000000)
-#define EXIT_S   10u /* after draining */
+#define NS_PER_S  UINT64_C(1000000000)
+#define US_PER_S  UINT64_C(1000000)
+#define EXIT_S    10u /* after draining */
+#define WHY_BYTES 128u
 
 enum service_state { STARTING, SERVING, DRAINING, ENDED };
 static const char *const state_names[] = {"STARTING", "SERVING", "DRAINING", "ENDED"};
@@ -57,7 +60,9 @@ struct service {
 	struct zd_config config;
 	uint64_t started_ns;
 	uint8_t state;
-	bool activated; /* the service manager owns the socket */
+	bool activated;            /* the service manager owns the socket */
+	const char *drain_signal;  /* DRAINING: its name */
+	char why_ended[WHY_BYTES]; /* told to the sessions that are left */
 	struct zd_loop loop;
 	struct zd_bound bound;
 	struct zd_api api;
@@ -92,6 +97,9 @@ static void on_drain_timeout(uv_timer_t *timer)
 
 	zd_log(ZD_LOG_WARNING, "sessions that did not end within %u s are closed: %u",
 	       service->config.drain_timeout_s, zd_api_session_count(&service->api));
+	(void)snprintf(service->why_ended, sizeof(service->why_ended),
+	               "the daemon ended: drained by %s, deadline of %u s passed", service->drain_signal,
+	               service->config.drain_timeout_s);
 	zd_loop_stop(&service->loop);
 }
 
@@ -110,6 +118,9 @@ static void start_draining(struct service *service, const char *signal_name)
 	unsigned sessions = zd_api_session_count(&service->api);
 
 	zd_sm_move(&service_sm, &service->state, DRAINING);
+	service->drain_signal = signal_name;
+	(void)snprintf(service->why_ended, sizeof(service->why_ended), "the daemon ended: drained by %s",
+	               signal_name);
 	zd_log(ZD_LOG_NOTICE, "%s: draining, open sessions: %u", signal_name, sessions);
 	zd_notify_state(&service->notify,
 	                "STOPPING=1\nEXTEND_TIMEOUT_USEC=%" PRIu64 "\nSTATUS=Draining, open sessions: %u",
@@ -118,7 +129,8 @@ static void start_draining(struct service *service, const char *signal_name)
 		stop_listening(service);
 	(void)uv_timer_start(&service->drain, on_drain_timeout,
 	                     service->config.drain_timeout_s * UINT64_C(1000), 0);
-	zd_api_drain(&service->api, on_drained, service);
+	zd_api_drain_and_end(&service->api, signal_name, service->config.drain_timeout_s, on_drained,
+	                     service);
 }
 
 /* ---- Reload -------------------------------------------------------------------------------------------- */
@@ -248,6 +260,9 @@ static void on_signal(uv_signal_t *handle, int number)
 	} else {
 		zd_log(ZD_LOG_NOTICE, "second signal: ending at once, open sessions: %u",
 		       zd_api_session_count(&service->api));
+		(void)snprintf(service->why_ended, sizeof(service->why_ended),
+		               "the daemon ended: drained by %s, and %s did not wait for the deadline",
+		               service->drain_signal, number == SIGTERM ? "SIGTERM" : "SIGINT");
 		zd_loop_stop(&service->loop);
 	}
 }
@@ -423,14 +438,17 @@ static int serve(struct service *service, struct zd_err *err)
 		service->njobs_lost = count_durable_jobs(service);
 	}
 	stop_listening(service);
-	zd_api_close(&service->api);
+	zd_api_close(&service->api, service->why_ended);
 	return rc;
 }
 
 int zd_service_run(const struct zd_options *options, const struct zd_config *config, uint64_t started_ns)
 {
-	struct service service = {
-	        .options = options, .config = *config, .started_ns = started_ns, .bound = {.sock = -1}};
+	struct service service = {.options = options,
+	                          .config = *config,
+	                          .started_ns = started_ns,
+	                          .bound = {.sock = -1},
+	                          .why_ended = "the daemon ended"};
 	struct zd_err err = ZD_ERR_NONE;
 	int rc;
 

@@ -8,6 +8,7 @@
  */
 #include "server/api.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -15,6 +16,7 @@
 #include "server/loop.h"
 #include "server/session.h"
 
+#define NS_PER_S       UINT64_C(1000000000)
 #define REQUESTS_BYTES 65536u /* unpacked requests of a usual packet; larger ones spill */
 #define REPLIES_BYTES  8192u
 #define GREETING_ROOM  64u /* connections beyond max_sessions that may send a hello */
@@ -32,12 +34,12 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 	return zd_bridge_open(&api->bridge, loop, config, api, err);
 }
 
-void zd_api_close(struct zd_api *api)
+void zd_api_close(struct zd_api *api, const char *why)
 {
-	struct zd_err why;
+	struct zd_err err;
 
-	(void)zd_err_set(&why, ZEROD_E_SHUTDOWN, "the daemon ends");
-	zd_conns_end(&api->conns, &why);
+	(void)zd_err_set(&err, ZEROD_E_SHUTDOWN, "%s", why);
+	zd_conns_refuse(&api->conns, &err);
 	zd_conns_flush(&api->conns);
 	zd_bridge_close(&api->bridge);
 }
@@ -76,13 +78,33 @@ void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits)
 	zd_conns_flush(&api->conns);
 }
 
-void zd_api_drain(struct zd_api *api, void (*drained)(void *arg), void *arg)
+void zd_api_drain(struct zd_api *api, const char *by)
 {
+	if (api->ending)
+		return;
 	api->draining = true;
+	(void)snprintf(api->drained_by, sizeof(api->drained_by), "%s", by);
+	zd_engine_drain(api->bridge.engine);
+}
+
+int zd_api_undrain(struct zd_api *api, struct zd_err *err)
+{
+	if (api->ending)
+		return zd_err_set(err, ZEROD_E_STATE, "the daemon is ending: it was drained by %s",
+		                  api->drained_by);
+	api->draining = false;
+	zd_engine_undrain(api->bridge.engine);
+	return 0;
+}
+
+void zd_api_drain_and_end(struct zd_api *api, const char *by, uint32_t deadline_s, void (*drained)(void *arg),
+                          void *arg)
+{
+	api->ends_ns = zd_bridge_tick(&api->bridge) + deadline_s * NS_PER_S;
+	zd_api_drain(api, by);
+	api->ending = true;
 	api->drained = drained;
 	api->drained_arg = arg;
-	(void)zd_bridge_tick(&api->bridge);
-	zd_engine_drain(api->bridge.engine);
 	zd_bridge_settle(&api->bridge);
 	zd_conns_flush(&api->conns);
 	zd_api_check_drained(api);

@@ -19,6 +19,8 @@ struct zd_api_session;
 struct zd_err;
 struct zd_loop;
 
+#define ZD_DRAINED_BY_TEXT 96
+
 /* The settings that a reload may change. */
 struct zd_api_limits {
 	uint32_t max_sessions;        /* 1 .. ZD_MAX_SESSIONS */
@@ -38,16 +40,20 @@ struct zd_api {
 	struct zd_arena replies;         /* for the reply that is being made */
 	uint64_t started_ns;
 	uint64_t logged_full_ns; /* the time of the last log line about max_sessions; 0: none */
-	bool draining;
-	void (*drained)(void *arg); /* NULL: not requested, or called already */
+	bool draining;           /* no job begins, and no rank joins */
+	bool ending;             /* draining, and the daemon ends at `ends_ns` at the latest */
+	uint64_t ends_ns;
+	char drained_by[ZD_DRAINED_BY_TEXT]; /* who asked for the drain */
+	void (*drained)(void *arg);          /* NULL: not requested, or called already */
 	void *drained_arg;
 };
 
 /* Opens the backend and makes the engine too. */
 int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge_config *config,
                 const struct zd_api_limits *limits, struct zd_err *err) __attribute__((warn_unused_result));
-/* Ends all sessions, stops the backend, and begins to close the handles. */
-void zd_api_close(struct zd_api *api);
+/* Ends all sessions, stops the backend, and begins to close the handles. Clients get SHUTDOWN with the text
+ * `why`, before any of them learns that its peers have ended. */
+void zd_api_close(struct zd_api *api, const char *why);
 /* Frees the rest, when the loop has closed the handles; also after a failed zd_api_open(), or without one. */
 void zd_api_deinit(struct zd_api *api);
 
@@ -57,9 +63,15 @@ int zd_api_accept(void *arg, int sock, struct zd_err *err);
 
 void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits);
 
-/* Rejects new sessions and requests with SHUTDOWN from now on. `drained` is called once, when the last
- * session has ended: at once if there is none. */
-void zd_api_drain(struct zd_api *api, void (*drained)(void *arg), void *arg);
+/* From now on joins, and the first allocations of jobs, end with SHUTDOWN; running jobs are served. `by` says
+ * who asked for it. Does nothing if the daemon is ending. */
+void zd_api_drain(struct zd_api *api, const char *by);
+/* Ends that. STATE: the daemon is ending. */
+int zd_api_undrain(struct zd_api *api, struct zd_err *err) __attribute__((warn_unused_result));
+/* Drains, and rejects new sessions with SHUTDOWN, until the caller closes the api, after `deadline_s` at the
+ * latest. `drained` is called once, when the last session has ended: at once if there is none. */
+void zd_api_drain_and_end(struct zd_api *api, const char *by, uint32_t deadline_s, void (*drained)(void *arg),
+                          void *arg);
 /* Called by session.c when a session has ended. */
 void zd_api_check_drained(struct zd_api *api);
 /* Returns the number of sessions whose hello was accepted. */

@@ -18,6 +18,7 @@
 #include "server/api.h"
 #include "server/dispatch.h"
 #include "server/loop.h"
+#include "server/notices.h"
 #include "server/session.h"
 
 #define FIRST_ROOM 64u
@@ -170,6 +171,13 @@ static void sink_group_ended(void *arg, const char *job, const char *group, cons
 	zd_log(ZD_LOG_WARNING, "job '%s': group '%s' has ended on this node: %s", job, group, why);
 }
 
+static void sink_notice(void *arg, const struct zd_notice *notice)
+{
+	struct zd_bridge *bridge = arg;
+
+	zd_notice_log(bridge->api, notice);
+}
+
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_bridge_config *config)
@@ -199,6 +207,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .sums_ahead = sink_sums_ahead,
 	        .is_summing = sink_is_summing,
 	        .group_ended = sink_group_ended,
+	        .notice = sink_notice,
 	};
 	struct zd_engine *engine;
 

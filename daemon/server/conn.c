@@ -500,12 +500,13 @@ void zd_conns_deinit(struct zd_conns *conns)
 	conns->inbox = NULL;
 }
 
-void zd_conns_end(struct zd_conns *conns, const struct zd_err *why)
+void zd_conns_refuse(struct zd_conns *conns, const struct zd_err *why)
 {
 	struct zd_conn *conn;
 
 	TAILQ_FOREACH (conn, &conns->all, link)
-		zd_conn_end(conn, why);
+		if (conn->state == OPEN)
+			zd_conn_refuse(conn, why);
 }
 
 int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const struct zd_conn_ops *ops,

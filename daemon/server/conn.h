@@ -62,8 +62,8 @@ void zd_conns_init(struct zd_conns *conns, struct zd_loop *loop);
 void zd_conns_deinit(struct zd_conns *conns);
 /* Sends the collected replies and ends connections. Every callback of the loop ends with this call. */
 void zd_conns_flush(struct zd_conns *conns);
-/* Ends all connections. */
-void zd_conns_end(struct zd_conns *conns, const struct zd_err *why);
+/* Ends all connections, each with `why` in a last reply, to no request. */
+void zd_conns_refuse(struct zd_conns *conns, const struct zd_err *why);
 
 /*
  * Takes ownership of a connected socket and the peer's credentials, also on failure. The hello must be

@@ -33,6 +33,7 @@ static const struct route routes[] = {
         [ZD__REQUEST__BODY_GOODBYE] = {"goodbye", .answer = zd_answer_goodbye},
         [ZD__REQUEST__BODY_LIST] = {"list", .answer = zd_answer_list},
         [ZD__REQUEST__BODY_DAEMON_STATUS] = {"daemon_status", .answer = zd_answer_daemon_status},
+        [ZD__REQUEST__BODY_DRAIN] = {"drain", .answer = zd_answer_drain},
 #define REQUEST(KIND, name) [ZD__REQUEST__BODY_##KIND] = {#name, .args = zd_args_##name},
 #include "core/requests.def"
 };
@@ -70,10 +71,6 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 	struct zd_args args;
 	int rc;
 
-	/* These requests must be accepted while draining: others wait for the memory to be unmapped. */
-	if (api->draining && request->body_case != ZD__REQUEST__BODY_SEGMENTS_UNMAPPED)
-		return zd_err_set(err, ZEROD_E_SHUTDOWN,
-		                  "the daemon is draining and accepts no new requests");
 	memset(&args, 0, sizeof(args)); /* fields that a handler does not set are 0 */
 	rc = route->args(request, &api->requests, &args, err);
 	if (rc)
@@ -163,6 +160,7 @@ void zd_api_reply(struct zd_api *api, const struct zd_reply *reply)
 	int rc;
 
 	zd_assert(session && session->state == ZD_API_SESSION_OPEN);
+	session->joined = session->joined || (reply->kind == ZD_REQ_GROUP_JOIN && reply->status == 0);
 	answer.reply.id = reply->request;
 	answer.reply.status = reply->status;
 	answer.reply.error = (char *)reply->error;

@@ -6,10 +6,14 @@
  * group and job.
  */
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/err.h"
+#include "base/log.h"
 #include "server/api.h"
 #include "server/handlers.h"
 #include "server/loop.h"
@@ -46,6 +50,16 @@ int zd_args_end_job(const Zd__Request *request, struct zd_arena *arena, struct z
 	return 0;
 }
 
+int zd_args_kill_job(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                     struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_KILL_JOB;
+	args->u.job = request->kill_job->job;
+	return 0;
+}
+
 /* The process's private memory, without segments and fence pages, which are shared. 0 if /proc does not
  * report it. */
 static uint64_t resident_bytes(void)
@@ -75,6 +89,7 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 	Zd__Usage usage = ZD__USAGE__INIT;
 	Zd__Reply reply = ZD__REPLY__INIT;
 	struct zd_engine_totals totals;
+	uint64_t now_ns = zd_loop_now_ns();
 
 	(void)err;
 	zd_engine_totals(bridge->engine, &totals);
@@ -82,7 +97,7 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 	status.daemon = (char *)ZEROD_VERSION_TEXT;
 	status.backend = (char *)bridge->ops->name;
 	status.pid = (uint32_t)getpid();
-	status.uptime_ns = zd_loop_now_ns() - api->started_ns;
+	status.uptime_ns = now_ns - api->started_ns;
 	status.state = (char *)(api->draining ? "DRAINING" : "SERVING");
 	status.devices = bridge->ops->device_count(bridge->backend);
 	status.sessions = totals.sessions;
@@ -94,9 +109,36 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 	status.gathered_bytes_total = totals.gathered_bytes_total;
 	status.resident_bytes = resident_bytes();
 	status.usage = &usage;
+	if (api->draining)
+		status.drained_by = api->drained_by;
+	if (api->ending) /* 0 would say that it does not end */
+		status.ends_in_ns = api->ends_ns > now_ns ? api->ends_ns - now_ns : 1;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_DAEMON_STATUS;
 	reply.daemon_status = &status;
+	zd_conn_send(session->conn, &reply, NULL, 0);
+	return 0;
+}
+
+int zd_answer_drain(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err)
+{
+	const struct zd_creds *creds = zd_conn_creds(session->conn);
+	Zd__Reply reply = ZD__REPLY__INIT;
+	char by[ZD_DRAINED_BY_TEXT];
+	int rc = 0;
+
+	if (!session->admin)
+		return zd_err_set(err, ZEROD_E_PERMISSION, "only administrators drain the daemon");
+	(void)snprintf(by, sizeof(by), "session %" PRIu64 " (pid %d, uid %u)", session->id, (int)creds->pid,
+	               (unsigned)creds->uid);
+	if (request->drain->undrain)
+		rc = zd_api_undrain(session->api, err);
+	else
+		zd_api_drain(session->api, by);
+	if (rc)
+		return rc;
+	zd_log(ZD_LOG_NOTICE, "%s by %s", request->drain->undrain ? "undrained" : "drained", by);
+	reply.id = request->id;
 	zd_conn_send(session->conn, &reply, NULL, 0);
 	return 0;
 }

@@ -29,6 +29,6 @@ typedef int zd_answer_fn(struct zd_api_session *session, const Zd__Request *requ
 	zd_fill_fn zd_fill_##fill;
 #include "core/requests.def"
 
-zd_answer_fn zd_answer_hello, zd_answer_goodbye, zd_answer_list, zd_answer_daemon_status;
+zd_answer_fn zd_answer_hello, zd_answer_goodbye, zd_answer_list, zd_answer_daemon_status, zd_answer_drain;
 
 #endif

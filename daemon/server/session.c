@@ -94,13 +94,13 @@ static void leave_engine(struct zd_api_session *session)
 }
 
 /* The rings are the daemon's memory as long as any process has them mapped, but are not counted once the
- * session has ended. So their pages are freed now. A daemon that is draining keeps them, since the client may
+ * session has ended. So their pages are freed now. A daemon that is ending keeps them, since the client may
  * still read its last packets. */
 static void leave_rings(struct zd_api_session *session)
 {
 	if (!session->rings)
 		return;
-	if (!session->api->draining)
+	if (!session->api->ending)
 		(void)madvise(session->rings, ZD_RINGS_BYTES, MADV_REMOVE);
 	(void)munmap(session->rings, ZD_RINGS_BYTES);
 }
@@ -110,11 +110,13 @@ static void on_ended(void *arg, const struct zd_err *why)
 	struct zd_api_session *session = arg;
 	struct zd_api *api = session->api;
 	bool was_known = session->state != ZD_API_SESSION_NEW;
+	bool is_news = session->joined || (was_known && why->status != ZEROD_E_DISCONNECTED);
 
-	/* Disconnects before the hello are logged at debug level: a client can cause thousands of them a
-	 * second. */
-	log_session(session, was_known ? ZD_LOG_INFO : ZD_LOG_DEBUG, was_known ? "ended" : "rejected",
+	/* Clients that only ask, and those that disconnect before the hello, are logged at debug level: there
+	 * may be thousands of them a second. */
+	log_session(session, is_news ? ZD_LOG_INFO : ZD_LOG_DEBUG, was_known ? "ended" : "rejected",
 	            why->text);
+	session->why_ended = why;
 	if (was_known)
 		leave_engine(session);
 	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_ENDED);
@@ -188,7 +190,7 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_OPEN);
 	HASH_ADD(hh, api->sessions, id, sizeof(session->id), session);
 	zd_conn_welcome(session->conn);
-	log_session(session, ZD_LOG_INFO, "opened", name);
+	log_session(session, ZD_LOG_DEBUG, "opened", name);
 	return 0;
 }
 

@@ -30,9 +30,11 @@ struct zd_api_session {
 	uint8_t state;
 	uint64_t id; /* 0 while NEW */
 	bool admin;
-	bool clean_exit;              /* the client has said goodbye */
-	struct zd_delegate *delegate; /* NULL: the client accepts no work */
-	struct zd_rings *rings;       /* NULL: all packets use the sockets */
+	bool clean_exit;                /* the client has said goodbye */
+	bool joined;                    /* it has been a rank */
+	const struct zd_err *why_ended; /* while it leaves the engine; else NULL */
+	struct zd_delegate *delegate;   /* NULL: the client accepts no work */
+	struct zd_rings *rings;         /* NULL: all packets use the sockets */
 	/* The segments whose descriptors were sent to the client, in ascending order. */
 	uint32_t *given;
 	size_t ngiven, given_room;

@@ -3,7 +3,7 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc watch trim kill-session abort-group end-job'
+	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc watch trim drain undrain kill-session abort-group end-job kill-job'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
@@ -43,7 +43,7 @@ _zeroctl()
 		status) options+=' --json --bytes' ;;
 		devices) options+=' --json --bytes --sort' ;;
 		trim) options+=' --json --bytes --device --keep' ;;
-		kill-session | abort-group | end-job) ;;
+		drain | undrain | kill-session | abort-group | end-job | kill-job) ;;
 		*) options+=' --json --bytes --job --sort' ;;
 		esac
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
@@ -53,7 +53,7 @@ _zeroctl()
 	'') mapfile -t COMPREPLY < <(compgen -W "$verbs" -- "$cur") ;;
 	kill-session) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 1 sessions)" -- "$cur") ;;
 	abort-group) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 1 groups)" -- "$cur") ;;
-	end-job) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 2 jobs)" -- "$cur") ;;
+	end-job | kill-job) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 2 jobs)" -- "$cur") ;;
 	esac
 }
 

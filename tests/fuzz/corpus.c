@@ -286,7 +286,7 @@ static void client_seeds(const char *folder)
 		ASK(1, LIST, list, List, .table = (Zd__Table)table);
 	ASK(1, KILL_SESSION, kill_session, KillSession, .session = 1);
 	save(folder, "packet", "alloc-list-kill");
-	for (unsigned body = ZD__REQUEST__BODY_HELLO; body <= ZD__REQUEST__BODY_END_JOB; body++)
+	for (unsigned body = ZD__REQUEST__BODY_HELLO; body <= ZD__REQUEST__BODY_DRAIN; body++)
 		add(FUZZ_REQUESTS, 0, bytes, fuzz_request(body, (Zd__Request__BodyCase)body, bytes));
 	save(folder, "packet", "one-of-each");
 }

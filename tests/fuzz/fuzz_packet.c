@@ -536,7 +536,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 	for (unsigned i = 0; i < MAX_RECORDS && fuzz_script_next(&bytes, &nbytes, &record); i++)
 		play(&record);
 	expect_nothing_left();
-	zd_api_close(&scene.api);
+	zd_api_close(&scene.api, "the test ends");
 	zd_loop_deinit(&scene.loop);
 	zd_api_deinit(&scene.api);
 	return 0;

@@ -175,6 +175,8 @@ static union {
 	Zd__KillSession kill_session;
 	Zd__AbortGroup abort_group;
 	Zd__EndJob end_job;
+	Zd__KillJob kill_job;
+	Zd__Drain drain;
 	Zd__SegmentsUnmapped segments_unmapped;
 	Zd__Trim trim;
 } body;
@@ -220,6 +222,12 @@ static void fill_session(Zd__Request__BodyCase kind)
 		break;
 	case ZD__REQUEST__BODY_END_JOB:
 		FILL(end_job, .job = 1 + pick(40));
+		break;
+	case ZD__REQUEST__BODY_KILL_JOB:
+		FILL(kill_job, .job = 1 + pick(40));
+		break;
+	case ZD__REQUEST__BODY_DRAIN:
+		FILL(drain, .undrain = pick(4) > 0);
 		break;
 	case ZD__REQUEST__BODY_SEGMENTS_UNMAPPED:
 		FILL(segments_unmapped, .n_segments = 0);
@@ -395,6 +403,8 @@ static const struct {
         {ZD__REQUEST__BODY_KILL_SESSION, fill_session},
         {ZD__REQUEST__BODY_GOODBYE, fill_session},
         {ZD__REQUEST__BODY_END_JOB, fill_session},
+        {ZD__REQUEST__BODY_KILL_JOB, fill_session},
+        {ZD__REQUEST__BODY_DRAIN, fill_session},
         {ZD__REQUEST__BODY_GROUP_LEAVE, fill_group},
         {ZD__REQUEST__BODY_COMMIT, fill_group},
         {ZD__REQUEST__BODY_BACKWARD_BEGIN, fill_group},

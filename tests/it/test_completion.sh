@@ -32,6 +32,8 @@ source packaging/completion/zeroctl.bash
 report $? 'jobs are offered, but for those that a shell would expand'
 [ "$(offers groups --job tok)" = tokenizer ] && [ "$(offers end-job tr)" = train-7b.v2 ]
 report $? 'a prefix chooses'
+[ "$(offers kill-job tr)" = train-7b.v2 ] && [ "$(offers kill-j)" = kill-job ] && [ "$(offers undr)" = undrain ]
+report $? 'so are the verbs, and the jobs to kill'
 [ "$(offers abort-group '')" = '1 2 3 4' ]
 report $? 'groups are offered by id'
 [ ! -e "$dir/ran" ]

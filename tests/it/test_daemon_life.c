@@ -217,6 +217,22 @@ static void test_parts_that_limit_nothing(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
+static int join_alone(zerod_client *client)
+{
+	struct zerod_group_options options = ZEROD_INIT(options);
+	zerod_group *group;
+
+	options.job = "alone";
+	options.world_size = 1;
+	return zerod_group_join(client, &options, &group);
+}
+
+static void expect_told(zerod_client *client, const char *text)
+{
+	if (!strstr(zerod_last_error(client), text))
+		fail_msg("expected '%s', found '%s'", text, zerod_last_error(client));
+}
+
 static void test_drain(void **state)
 {
 	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
@@ -228,9 +244,12 @@ static void test_drain(void **state)
 	client = connect_to(&daemon);
 	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
 	assert_int_equal(zd_daemon_wait_notify(&daemon, "STOPPING=1"), 0);
-	assert_int_equal(reset(client), ZEROD_E_SHUTDOWN);
+	assert_int_equal(reset(client), 0); /* running jobs are served */
+	assert_int_equal(join_alone(client), ZEROD_E_SHUTDOWN);
+	expect_told(client, "the daemon is draining");
 	assert_int_equal(try_connect(daemon.socket_path, &late), ZEROD_E_SHUTDOWN);
-	assert_int_equal(ask(client), 0); /* looking is allowed */
+	assert_non_null(strstr(zerod_last_error(NULL), "the daemon is draining"));
+	assert_int_equal(ask(client), 0);
 	expect_end((const char *const[]){"--socket", daemon.socket_path, NULL}, 1, "already running");
 	zerod_close(client);
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
@@ -310,7 +329,8 @@ static void test_told_twice(void **state)
 	assert_int_equal(zd_daemon_wait_notify(&daemon, "EXTEND_TIMEOUT_USEC=3610000000"), 0);
 	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
-	assert_int_equal(ask(client), ZEROD_E_DISCONNECTED);
+	assert_int_equal(ask(client), ZEROD_E_SHUTDOWN);
+	expect_told(client, "the daemon ended: drained by SIGINT, and SIGTERM did not wait for the deadline");
 	zerod_close(client);
 }
 
@@ -323,8 +343,81 @@ static void test_drain_timeout(void **state)
 	(void)state;
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
 	client = connect_to(&daemon);
+	assert_int_equal(join_alone(client), 0);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
-	assert_int_equal(ask(client), ZEROD_E_DISCONNECTED);
+	assert_int_equal(ask(client), ZEROD_E_SHUTDOWN);
+	expect_told(client, "the daemon ended: drained by SIGTERM, deadline of 0 s passed");
+	zerod_close(client);
+}
+
+/* ---- What the log says of jobs ------------------------------------------------------------------------- */
+
+/* A rank that does not say goodbye: the other end of a fork. */
+static void die_as_rank(const struct zd_daemon *daemon)
+{
+	pid_t child = fork();
+	int raw;
+
+	if (child == 0) {
+		zerod_client *client = NULL;
+
+		if (try_connect(daemon->socket_path, &client) != 0 || join_alone(client) != 0)
+			_exit(1);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &raw, 0), child);
+	assert_int_equal(raw, 0);
+}
+
+static unsigned count_lines(const struct zd_daemon *daemon, const char *text)
+{
+	char line[1024];
+	unsigned count = 0;
+	FILE *log = fopen(daemon->log_path, "r");
+
+	assert_non_null(log);
+	while (fgets(line, sizeof(line), log))
+		count += strstr(line, text) != NULL;
+	(void)fclose(log);
+	return count;
+}
+
+static void test_log_of_jobs(void **state)
+{
+	struct zd_daemon daemon;
+	zerod_client *client;
+	char text[256];
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	client = connect_to(&daemon);
+	assert_int_equal(ask(client), 0);
+	zerod_close(client); /* never a rank: no line */
+	die_as_rank(&daemon);
+	(void)snprintf(text, sizeof(text),
+	               "uid %u: died without goodbye MESSAGE_ID=4cfa1a09266c48bdb0ca7aa3aa018621 "
+	               "ZEROD_JOB=alone ZEROD_GROUP=world ZEROD_RANK=0 ZEROD_DEVICE=0 ZEROD_PID=",
+	               (unsigned)getuid());
+	assert_int_equal(zd_daemon_wait_log(&daemon, text), 0);
+	assert_int_equal(
+	        zd_daemon_wait_log(&daemon, "warning: job 'alone', group 'world', rank 0, device 0, pid "),
+	        0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "ZEROD_DURATION_NS="), 0);
+	client = connect_to(&daemon);
+	assert_int_equal(join_alone(client), 0);
+	zerod_close(client);
+	client = connect_to(&daemon);
+	assert_int_equal(join_alone(client), 0); /* the daemon's end is no death of it */
+	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
+	assert_int_equal(zd_daemon_wait_notify(&daemon, "STOPPING=1"), 0);
+	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "ended, and with it durable jobs"), 0);
+	assert_int_equal(count_lines(&daemon, "died without goodbye"), 1);
+	assert_int_equal(count_lines(&daemon, "its session was ended"), 0);
+	assert_int_equal(count_lines(&daemon, "info: job 'alone' (uid "), 6); /* three began and ended */
+	assert_int_equal(count_lines(&daemon, "ZEROD_PEAK_BYTES="), 3);
+	assert_int_equal(count_lines(&daemon, "info: session "), 3);
+	assert_int_equal(zd_daemon_finish(&daemon), 0);
 	zerod_close(client);
 }
 
@@ -487,6 +580,7 @@ int main(void)
 	        cmocka_unit_test(test_drain_ends_joins),
 	        cmocka_unit_test(test_told_twice),
 	        cmocka_unit_test(test_drain_timeout),
+	        cmocka_unit_test(test_log_of_jobs),
 	        cmocka_unit_test(test_activated),
 	        cmocka_unit_test(test_turns_away),
 	};

@@ -241,6 +241,7 @@ static void test_unknown_ids(void **state)
 	        {RAW(KILL_SESSION, kill_session, KillSession, .session = 987654), "session 987654"},
 	        {RAW(ABORT_GROUP, abort_group, AbortGroup, .group = 987654), "group 987654"},
 	        {RAW(END_JOB, end_job, EndJob, .job = 987654), "job 987654"},
+	        {RAW(KILL_JOB, kill_job, KillJob, .job = 987654), "job 987654"},
 	};
 
 	(void)state;

@@ -444,6 +444,60 @@ static void assert_logged(const char *text)
 
 /* ---- Administration ------------------------------------------------------------------------------------ */
 
+static void run_well(const char *line)
+{
+	struct program program = zeroctl(line);
+	assert_string_equal(program.err_text, "");
+	assert_int_equal(program.status, 0);
+	program_free(&program);
+}
+
+static void expect_state(const char *state, const char *by, const char *table)
+{
+	json_t *object = listing("status", "status");
+	const json_t *row = json_array_get(json_object_get(object, "rows"), 0);
+	struct program program = zeroctl("status");
+	assert_string_equal(json_string_value(json_object_get(row, "state")), state);
+	assert_non_null(strstr(json_string_value(json_object_get(row, "drained_by")), by));
+	assert_int_equal(integer(row, "ends_in_ns"), 0);
+	assert_non_null(strstr(program.out_text, table));
+	program_free(&program);
+	json_decref(object);
+}
+
+static void drain_lets_jobs_run_and_none_begin(void **state)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	struct zerod_group_options group = ZEROD_INIT(group);
+	struct zerod_release_options release = ZEROD_INIT(release);
+	struct trainer late = {0};
+	char by[64];
+	(void)state;
+	release.tag = "drained";
+	expect_state("SERVING", "", "SERVING\n");
+	run_well("drain");
+	run_well("drain");
+	snprintf(by, sizeof(by), ", uid %u)", (unsigned)getuid());
+	expect_state("DRAINING", by, "DRAINING by session ");
+	assert_logged("drained by session ");
+	options.socket_path = node.socket_path;
+	assert_int_equal(zerod_connect(&options, &late.client), 0);
+	group.job = "late";
+	group.world_size = 1;
+	assert_int_equal(zerod_group_join(late.client, &group, &late.group), ZEROD_E_SHUTDOWN);
+	assert_non_null(strstr(zerod_last_error(late.client), "the daemon is draining: no rank joins"));
+	gather(alpha.unit, "drained", 1);
+	assert_int_equal(zerod_release(alpha.unit, NULL, 0, &release, NULL), 0);
+	struct program program = zeroctl("watch --count 2 --interval 0.05"); /* the daemon does not end */
+	assert_int_equal(program.status, 0);
+	program_free(&program);
+	run_well("undrain");
+	run_well("undrain");
+	expect_state("SERVING", "", "SERVING\n");
+	assert_int_equal(zerod_group_join(late.client, &group, &late.group), 0);
+	zerod_close(late.client);
+}
+
 static void abort_group_by_name(void **state)
 {
 	struct trainer doomed = {0};
@@ -491,6 +545,37 @@ static void kill_session_frees_what_it_held(void **state)
 	assert_int_equal(zerod_release(doomed.unit, NULL, 0, NULL, NULL), ZEROD_E_ABORTED);
 	assert_non_null(strstr(zerod_last_error(doomed.client), "ended by session"));
 	zerod_close(doomed.client);
+}
+
+static void kill_job_ends_all_of_it(void **state)
+{
+	static const char *const forms[] = {"kill-job %2$lld", "kill-job doomed", "kill-job %1$u/doomed"};
+	(void)state;
+	for (size_t i = 0; i < 3; i++) {
+		struct trainer doomed = {0}, reader = {0};
+		char line[64], by[64];
+		join(&doomed, "doomed", i < 2 ? ZEROD_GROUP_DURABLE : 0);
+		doomed.unit = make_unit(doomed.group, "w", 100, 0);
+		json_t *object = listing("jobs", "jobs");
+		snprintf(line, sizeof(line), forms[i], (unsigned)getuid(),
+		         (long long)integer(row_where(object, "name", "doomed"), "id"));
+		json_decref(object);
+		join(&reader, "reader", 0);
+		run_well(line);
+		assert_int_equal(zerod_update_begin(&doomed.unit, 1, NULL, NULL), ZEROD_E_ABORTED);
+		assert_non_null(
+		        strstr(zerod_last_error(doomed.client), "job 'doomed' was killed by session"));
+		snprintf(by, sizeof(by), ", uid %u)", (unsigned)getuid());
+		assert_non_null(strstr(zerod_last_error(doomed.client), by));
+		assert_int_equal(count_rows("jobs --job doomed", "jobs"), 0);
+		zerod_close(doomed.client);
+		reader.unit = make_unit(reader.group, "w", 100, 0);
+		zerod_close(reader.client);
+	}
+	assert_logged("job 'doomed': group 'world' has ended on this node: its job was killed by session");
+	assert_logged("ended: job 'doomed' was killed by session");
+	expect_status("kill-job doomed", 3, "NOT_FOUND");
+	expect_status("kill-job 4000000000/alpha", 3, "NOT_FOUND");
 }
 
 /* Jobs are called by numbers where a batch system's are. */
@@ -555,8 +640,10 @@ int main(void)
 	        cmocka_unit_test(a_missing_daemon_is_explained),
 	        cmocka_unit_test(unknown_things_are_not_found),
 	        cmocka_unit_test(a_full_disk_is_told),
+	        cmocka_unit_test(drain_lets_jobs_run_and_none_begin),
 	        cmocka_unit_test(abort_group_by_name),
 	        cmocka_unit_test(kill_session_frees_what_it_held),
+	        cmocka_unit_test(kill_job_ends_all_of_it),
 	        cmocka_unit_test(a_number_may_be_a_name),
 	        cmocka_unit_test(end_job_frees_durable_shards),
 	};

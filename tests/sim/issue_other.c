@@ -115,7 +115,8 @@ bool zd_sim_issue_other(struct zd_sim_world *world, struct zd_sim_session *sessi
 		args.u.group = some_group(world, op);
 		break;
 	case ZD_SIM_END_JOB:
-		args.kind = ZD_REQ_END_JOB;
+		world->ending_all = zd_sim_percent(&rng, 50);
+		args.kind = world->ending_all ? ZD_REQ_KILL_JOB : ZD_REQ_END_JOB;
 		args.u.job = zd_sim_job_id(world, world->config.groups[op->group].job);
 		break;
 	default:
@@ -127,5 +128,6 @@ bool zd_sim_issue_other(struct zd_sim_world *world, struct zd_sim_session *sessi
 	}
 	zd_sim_send(world, session, &request, &args);
 	world->ending = 0;
+	world->ending_all = false;
 	return true;
 }

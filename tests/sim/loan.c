@@ -212,7 +212,7 @@ static void check_refusal(struct zd_sim_world *world, const struct zd_sim_sessio
 		right = contributed && !any;
 	else if (reply->status == ZEROD_E_STATE)
 		right = !contributed || zd_sim_is_abandoned(model, member->step_first) ||
-		        world->ending == session->id; /* it leaves the group */
+		        zd_sim_may_end(world, session->id); /* it leaves the group */
 	else if (reply->status == ZEROD_E_INVALID)
 		right = unit->frozen;
 	if (!right && !member->lost && !request->noise)

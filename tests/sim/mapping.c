@@ -78,7 +78,7 @@ static void check_session(struct zd_sim_world *world, struct zd_sim_session *ses
                           const struct zd_command *command)
 {
 	const struct zd_sim_mapping *mapping = find(session, command->u.segment.segment);
-	bool ends = session->id == world->ending; /* which we are told only afterwards */
+	bool ends = zd_sim_may_end(world, session->id); /* which we are told only afterwards */
 	bool lives = session->open && !ends;
 	bool lingers = session->lingers || (session->open && ends && world->config.linger);
 

@@ -147,7 +147,7 @@ static void check_owners(struct zd_sim_world *world, const struct zd_location *a
 {
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
-		bool there = (session->open || session->lingers) && session->id != world->ending;
+		bool there = (session->open || session->lingers) && !zd_sim_may_end(world, session->id);
 		const char *what = there ? owned_by_session(world, session, at, copy, by) : NULL;
 		if (what)
 			zd_sim_fail(world, "a command writes %u+%llu, which is in %s of session %llu",
@@ -182,7 +182,7 @@ static void check_streams(struct zd_sim_world *world, const struct zd_location *
 {
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
-		bool there = (session->open || session->lingers) && session->id != world->ending;
+		bool there = (session->open || session->lingers) && !zd_sim_may_end(world, session->id);
 		for (uint32_t s = 0; there && s < ZD_SIM_STREAMS; s++) {
 			const struct zd_sim_stream *stream = &session->streams[s];
 			/* after an abort nothing tells what its waits have been for */
@@ -234,7 +234,7 @@ static void check_restore(struct zd_sim_world *world, uint32_t group, uint32_t u
 		const struct zd_sim_session *session = world->sessions[i];
 		const struct zd_sim_handle *handle = &session->members[group].handles[unit];
 		bool stopped = !handle->updating || (handle->undone && handle->publishing);
-		if (session->open && session->id != world->ending && handle->id && !stopped &&
+		if (session->open && !zd_sim_may_end(world, session->id) && handle->id && !stopped &&
 		    zd_sim_rank(&world->config, session->actor, group) == rank)
 			zd_sim_fail(world, "the shard of %s/%s is set back while rank %u writes it",
 			            config->name, config->units[unit].name, rank);

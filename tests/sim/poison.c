@@ -93,7 +93,7 @@ static void check_copy(struct zd_sim_world *world, const struct zd_command *copy
 
 	for (uint32_t i = 0; i < world->nexposures; i++) {
 		const struct zd_sim_exposure *exposure = &world->exposures[i];
-		if (zd_sim_overlap(&exposure->at, dst) && exposure->session != world->ending &&
+		if (zd_sim_overlap(&exposure->at, dst) && !zd_sim_may_end(world, exposure->session) &&
 		    !world->groups[exposure->group].kept[exposure->unit] && !brings(copy, exposure))
 			zd_sim_fail(world,
 			            "a copy goes to %u+%llu, which session %llu has had and which was not "

@@ -278,6 +278,7 @@ static void replied_other(struct zd_sim_world *world, struct zd_sim_session *ses
 		zd_sim_member_gone(world, session, request->group);
 		break;
 	case ZD_REQ_END_JOB:
+	case ZD_REQ_KILL_JOB:
 		if (request->group < world->config.ngroups)
 			zd_sim_job_gone(world, world->config.groups[request->group].job);
 		break;

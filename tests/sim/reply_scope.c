@@ -74,7 +74,7 @@ static void replied_end(struct zd_sim_world *world, struct zd_sim_session *sessi
 		zd_sim_fail(world, "scope %llu is not found, but it has not ended",
 		            (unsigned long long)request->scope);
 	if ((reply->status == ZEROD_E_STATE || reply->status == ZEROD_E_INVALID) && legal &&
-	    world->ending != session->id)
+	    !zd_sim_may_end(world, session->id))
 		zd_sim_fail(world, "operation %u may end scope %llu and is refused: %s", request->op,
 		            (unsigned long long)request->scope, reply->error);
 	if (reply->status != 0)

@@ -97,6 +97,7 @@ struct zd_sim_world {
 	uint32_t nexposures, exposures_room;
 	uint64_t pending_ops;
 	uint64_t ending;    /* session that the running call may end, or take out of a group; 0: none */
+	bool ending_all;    /* the running call may end any session */
 	uint64_t fallbacks; /* leases that forward scopes have taken */
 	struct {
 		uint64_t session;
@@ -105,6 +106,12 @@ struct zd_sim_world {
 	uint32_t nseen;
 	struct zd_sim_stats stats;
 };
+
+/* Whether the running call may end this session. */
+static inline bool zd_sim_may_end(const struct zd_sim_world *world, uint64_t session)
+{
+	return world->ending_all || world->ending == session;
+}
 
 /* Runs one seed to its end, its own program or a script; returns only when all held. `removed`: as for
  * zd_sim_program_print(). */

@@ -75,6 +75,11 @@ bool core_is_open(const struct core_driver *core, uint64_t session)
 	return core_session(core, session)->open;
 }
 
+const char *core_notice(const struct core_driver *core, uint32_t n)
+{
+	return n < core->nnotices ? core->notices[n] : "";
+}
+
 const char *core_killed_why(const struct core_driver *core, uint64_t session)
 {
 	return core_session(core, session)->killed_why;

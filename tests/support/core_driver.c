@@ -259,6 +259,30 @@ static void sink_session_killed(void *arg, uint64_t id, const char *why)
 	(void)snprintf(session->killed_why, sizeof(session->killed_why), "%s", why);
 }
 
+static void sink_notice(void *arg, const struct zd_notice *notice)
+{
+	struct core_driver *core = arg;
+	if (core->nnotices == CORE_NOTICES)
+		return;
+	char *text = core->notices[core->nnotices++];
+	switch (notice->kind) {
+	case ZD_NOTICE_JOB_BEGAN:
+		(void)snprintf(text, CORE_NOTICE_TEXT, "job %u/%s began", notice->uid, notice->job);
+		break;
+	case ZD_NOTICE_JOB_ENDED:
+		(void)snprintf(text, CORE_NOTICE_TEXT, "job %u/%s ended, since %llu, peak %llu", notice->uid,
+		               notice->job, (unsigned long long)notice->began_ns,
+		               (unsigned long long)notice->peak_bytes);
+		break;
+	case ZD_NOTICE_RANK_LOST:
+		(void)snprintf(text, CORE_NOTICE_TEXT, "job %u/%s group %s rank %u device %u pid %u lost",
+		               notice->uid, notice->job, notice->group, notice->rank, notice->device,
+		               notice->pid);
+		assert_non_null(core_session(core, notice->session));
+		break;
+	}
+}
+
 /* ---- Running commands ---------------------------------------------------------------------------------- */
 
 /* Sums with fences wait elsewhere. */
@@ -604,6 +628,7 @@ struct core_driver *core_new(const struct core_options *options)
 	        .reply = sink_reply,
 	        .fence_passed = sink_fence_passed,
 	        .session_killed = sink_session_killed,
+	        .notice = sink_notice,
 	        .segment_retire = sink_segment_retire,
 	        .expect = sink_expect,
 	        .client_copies_own = options->client_copies_own_slice ? sink_client_copies_own : NULL,

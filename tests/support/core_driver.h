@@ -69,6 +69,8 @@ void core_gone(struct core_driver *core, uint64_t session);
 bool core_is_open(const struct core_driver *core, uint64_t session);
 /* Why the engine ended the session by itself; "" if it did not. */
 const char *core_killed_why(const struct core_driver *core, uint64_t session);
+/* The nth notice for the log, from 0, in words: "job 1000/lm began"; "" if there were fewer. */
+const char *core_notice(const struct core_driver *core, uint32_t n);
 
 /* ---- Requests and replies ------------------------------------------------------------------------------ */
 
@@ -218,7 +220,7 @@ uint64_t core_context_begin(struct core_driver *core, uint64_t session, const ui
                             uint32_t nunits);
 uint64_t core_alloc(struct core_driver *core, uint64_t session, const char *job, uint32_t device,
                     uint64_t bytes);
-/* A request with one id: leave, unregister, abort_group, kill_session, end_job, reset (0). */
+/* A request with one id: leave, unregister, abort_group, kill_session, end_job, kill_job, reset (0). */
 uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t id);
 
 /* ---- A team: all ranks of one group -------------------------------------------------------------------- */

@@ -19,6 +19,9 @@ struct pending { /* a command that is not over */
 	TAILQ_ENTRY(pending) link;
 };
 
+#define CORE_NOTICES     16
+#define CORE_NOTICE_TEXT 160
+
 struct segment {
 	uint32_t id;
 	uint64_t bytes;
@@ -65,6 +68,8 @@ struct core_driver {
 	uint32_t count[KINDS];
 	struct failure failures[KINDS];
 	struct zd_signal last_signal;
+	char notices[CORE_NOTICES][CORE_NOTICE_TEXT]; /* the first ones, in words */
+	uint32_t nnotices;
 	TAILQ_HEAD(, pending) commands; /* in the order in which they were given */
 	TAILQ_HEAD(, segment) segments;
 	TAILQ_HEAD(, session) sessions;

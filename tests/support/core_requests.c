@@ -168,6 +168,7 @@ uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request
 		args.u.session = id;
 		break;
 	case ZD_REQ_END_JOB:
+	case ZD_REQ_KILL_JOB:
 		args.u.job = id;
 		break;
 	default:

@@ -165,8 +165,15 @@ Zd__WorkAnswers *fake_take_answers(struct fake_peer *peer)
 
 void fake_expect_end(struct fake_peer *peer)
 {
+	const Zd__Request *goodbye;
 	uint8_t byte;
 
+	if (!await_readable(peer, peer->sock) || recv(peer->sock, &byte, 1, MSG_PEEK) <= 0)
+		return;
+	goodbye = fake_expect(peer, ZD__REQUEST__BODY_GOODBYE);
+	if (!goodbye)
+		return;
+	fake_ok(peer, goodbye->id);
 	if (await_readable(peer, peer->sock))
 		fake_check(peer, recv(peer->sock, &byte, 1, 0) <= 0);
 }

@@ -68,7 +68,8 @@ bool fake_accept(struct fake_peer *peer);
 /* The next request, whose body must be of this kind; NULL after a failed check. Valid until the next packet
  * is read. */
 const Zd__Request *fake_expect(struct fake_peer *peer, Zd__Request__BodyCase body);
-/* Checks that the client sends nothing more and closes the connection. */
+/* Checks that the client sends nothing more and closes the connection. A goodbye before that, of a client
+ * that is a rank, is answered. */
 void fake_expect_end(struct fake_peer *peer);
 /* Waits until there is something to read, and does not read it. */
 void fake_await_request(struct fake_peer *peer);

@@ -162,9 +162,9 @@ training() {
 	inside zeroctl jobs --json | grep -q '"name"'
 }
 until_true training && inside systemctl stop zerod 2>"$dir/out" && [ "$(property Result)" = success ] && said 'draining, open sessions: 4'
-report $? "a stop lets trainers end"
+report $? "a stop gives trainers their time"
 wait $trainer
-grep -q SHUTDOWN "$dir/charlm" && is zerod socket active && status && is zerod service active
+grep -q 'SHUTDOWN.*the daemon ended: drained by SIGTERM, deadline of 10 s passed' "$dir/charlm" && is zerod socket active && status && is zerod service active
 report $? "they hear why, and the socket stays"
 
 [ $failures -eq 0 ] || inside journalctl --unit zerod.service --unit zerod.socket --no-pager

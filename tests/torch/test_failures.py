@@ -311,30 +311,42 @@ class Ends(unittest.TestCase):
         self.assertRegex(harness.ranks("/nowhere/zerod.sock", 1, body)[0], "/nowhere/zerod.sock")
 
     def test_draining(self) -> None:
-        """the daemon is told to end: ConnectionFailed says so, in a step and from shard()"""
+        """the daemon is told to end: steps go on, ConnectionFailed says why nobody joins and, in a step, that it ended"""
         with support.Daemon() as ending:
             def body(rank: int) -> Any:
                 module = zt.shard(models.MLP())
                 optimizer = models.sgd(module)
-                told = []
-                try:
-                    for step in range(1000):
-                        if step == 3:
-                            os.kill(ending.process.pid, signal.SIGTERM)
+                told: list[str] = []
+
+                def steps(first: int, last: int) -> None:
+                    for step in range(first, last):
                         models.mlp_loss(module, rank, step)
                         optimizer.step()
-                except zerod.ConnectionFailed as failed:
-                    told.append(str(failed))
+
+                steps(0, 3)
+                os.kill(ending.process.pid, signal.SIGTERM)
+                while not told:
+                    try:
+                        zerod.Client(ending.socket).close()
+                    except zerod.ConnectionFailed as failed:
+                        told.append(str(failed))
                 try:
                     zt.shard(models.MLP())
+                except zerod.ConnectionFailed as failed:
+                    told.append(str(failed))
+                steps(3, 6)
+                os.kill(ending.process.pid, signal.SIGTERM)
+                try:
+                    steps(6, 100000)
                 except zerod.ConnectionFailed as failed:
                     told.append(str(failed))
                 return told
 
             (told,) = harness.ranks(ending.socket, 1, body)
-            self.assertEqual(len(told), 2)
-            for text in told:
+            self.assertEqual(len(told), 3)
+            for text in told[:2]:
                 self.assertRegex(text, "SHUTDOWN: .*the daemon is draining")
+            self.assertRegex(told[2], "SHUTDOWN: .*the daemon ended: drained by SIGTERM")
 
     def test_other_version(self) -> None:
         """an older daemon: ConnectionFailed with its version of the protocol and the library's, whoever refuses"""

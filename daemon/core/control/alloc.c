@@ -127,6 +127,8 @@ static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct
 		req->u.alloc.allocation = found;
 		return 0;
 	}
+	if (e->draining && !zd_job_find(e, req->session->uid, args->u.alloc.job))
+		return zd_err_set(err, ZEROD_E_SHUTDOWN, "the daemon is draining: no job begins");
 	struct zd_job *job = zd_job_get(e, req->session->uid, args->u.alloc.job, false);
 	struct zd_allocation *allocation = zd_calloc(1, sizeof(*allocation));
 	zd_job_ref(job);

@@ -17,9 +17,19 @@ extern const struct zd_events zd_control_events;
  * whether every session with leases on the device's gathered buffers waits for memory itself. */
 void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT]);
 
+/* sessions.c */
+/* Ends the session with all that it holds. Its waiting requests get no reply. */
+void zd_session_end(struct zd_engine *e, struct zd_session *session);
+
 /* join.c */
+/* The job of this id, if the session is the owner's or an administrator's; NOT_FOUND. */
+int zd_job_find_for(struct zd_engine *e, const struct zd_session *session, uint64_t id, struct zd_job **job,
+                    struct zd_err *err) __attribute__((warn_unused_result));
 /* Ends a durable job that no session is attached to: frees all its memory. */
 void zd_job_end(struct zd_engine *e, struct zd_job *job);
+/* Tells the sink that the session has ended the group: "it was aborted". */
+void zd_group_tell_end(struct zd_engine *e, const struct zd_group *group, const char *what,
+                       const struct zd_session *by);
 
 /* Frees all objects that the rank has in the group, when its session ends or leaves and its requests were
  * dropped. The group fails unless the rank was alone. */

@@ -71,6 +71,7 @@ static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const
 	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
 	HASH_ADD(hh, e->groups, id, sizeof(group->id), group);
 	zd_job_ref(job);
+	zd_job_note_group(e, job);
 	if (job->durable)
 		zd_group_ref(group);
 	return group;
@@ -246,6 +247,8 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	int status = join_check(e, args, err);
 	if (status != 0)
 		return status;
+	if (e->draining)
+		return zd_err_set(err, ZEROD_E_SHUTDOWN, "the daemon is draining: no rank joins");
 	bool durable = args->u.group_join.durable;
 	struct zd_job *job = zd_job_find(e, req->session->uid, args->u.group_join.job);
 	struct zd_group *group = job ? group_find(job, args->u.group_join.group) : NULL;
@@ -323,8 +326,8 @@ static int leave_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
-static void tell_end(struct zd_engine *e, const struct zd_group *group, const char *what,
-                     const struct zd_session *by)
+void zd_group_tell_end(struct zd_engine *e, const struct zd_group *group, const char *what,
+                       const struct zd_session *by)
 {
 	char why[128];
 	if (!e->sink.group_ended)
@@ -347,7 +350,7 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 		return zd_err_set(err, ZEROD_E_STATE, "all ranks of group '%s' have left already",
 		                  group->name);
 	bool was_ready = group->state == ZD_GROUP_READY;
-	tell_end(e, group, "it was aborted", req->session);
+	zd_group_tell_end(e, group, "it was aborted", req->session);
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_ABORTED);
 	if (was_ready)
 		zd_reduce_group_failed(e, group);
@@ -378,15 +381,26 @@ void zd_job_end(struct zd_engine *e, struct zd_job *job)
 	zd_job_unref(e, job);
 }
 
+int zd_job_find_for(struct zd_engine *e, const struct zd_session *session, uint64_t id, struct zd_job **out,
+                    struct zd_err *err)
+{
+	struct zd_job *job;
+	HASH_FIND(hh, e->jobs, &id, sizeof(id), job);
+	if (!job || (!session->admin && job->owner->uid != session->uid))
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no job %llu", (unsigned long long)id);
+	*out = job;
+	return 0;
+}
+
 static int end_job_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                          struct zd_err *err)
 {
 	struct zd_job *job;
 	struct zd_group *group;
 	const struct zd_allocation *allocation;
-	HASH_FIND(hh, e->jobs, &args->u.job, sizeof(args->u.job), job);
-	if (!job || (!req->session->admin && job->owner->uid != req->session->uid))
-		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no job %llu", (unsigned long long)args->u.job);
+	int status = zd_job_find_for(e, req->session, args->u.job, &job, err);
+	if (status != 0)
+		return status;
 	if (!job->durable)
 		return zd_err_set(err, ZEROD_E_STATE, "job '%s' is not durable: it ends with its sessions",
 		                  job->name);
@@ -403,7 +417,7 @@ static int end_job_begin(struct zd_engine *e, struct zd_request *req, const stru
 			                  allocation->session->pid);
 	}
 	TAILQ_FOREACH (group, &job->groups, job_link)
-		tell_end(e, group, "its job was ended", req->session);
+		zd_group_tell_end(e, group, "its job was ended", req->session);
 	zd_job_end(e, job);
 	return 0;
 }

@@ -48,7 +48,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	return session->id;
 }
 
-static void session_end(struct zd_engine *e, struct zd_session *session)
+void zd_session_end(struct zd_engine *e, struct zd_session *session)
 {
 	struct zd_member *member;
 	struct zd_allocation *allocation;
@@ -73,12 +73,30 @@ void zd_engine_session_goodbye(struct zd_engine *e, uint64_t id)
 		session->clean_exit = true;
 }
 
+static void report_lost(struct zd_engine *e, const struct zd_session *session)
+{
+	const struct zd_member *member;
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		struct zd_notice notice = {.kind = ZD_NOTICE_RANK_LOST,
+		                           .job = member->group->job->name,
+		                           .uid = member->group->job->owner->uid,
+		                           .group = member->group->name,
+		                           .rank = zd_world_rank(member),
+		                           .device = member->device->index,
+		                           .pid = session->pid,
+		                           .session = session->id};
+		e->sink.notice(e->sink.arg, &notice);
+	}
+}
+
 void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 {
 	struct zd_session *session = zd_session_find(e, id);
 	if (!session)
 		return;
-	session_end(e, session);
+	if (e->sink.notice && !session->clean_exit)
+		report_lost(e, session);
+	zd_session_end(e, session);
 	zd_settle(e);
 }
 
@@ -171,7 +189,7 @@ static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	char why[96];
 	(void)snprintf(why, sizeof(why), "ended by session %llu (pid %u, uid %u)",
 	               (unsigned long long)req->session->id, req->session->pid, req->session->uid);
-	session_end(e, victim);
+	zd_session_end(e, victim);
 	e->sink.session_killed(e->sink.arg, args->u.session, why);
 	return 0;
 }

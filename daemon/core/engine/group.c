@@ -54,6 +54,26 @@ struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name, b
 	return job;
 }
 
+static void report_job(struct zd_engine *e, const struct zd_job *job, enum zd_notice_kind kind)
+{
+	struct zd_notice notice = {.kind = kind,
+	                           .job = job->name,
+	                           .uid = job->owner->uid,
+	                           .began_ns = job->began_ns,
+	                           .peak_bytes = job->account.peak};
+	if (e->sink.notice)
+		e->sink.notice(e->sink.arg, &notice);
+}
+
+void zd_job_note_group(struct zd_engine *e, struct zd_job *job)
+{
+	if (job->had_group)
+		return;
+	job->had_group = true;
+	job->began_ns = e->now_ns;
+	report_job(e, job, ZD_NOTICE_JOB_BEGAN);
+}
+
 void zd_job_ref(struct zd_job *job)
 {
 	job->refs++;
@@ -66,6 +86,8 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 		return;
 	zd_assert(TAILQ_EMPTY(&job->groups) && job->account.total == 0);
 	e->events->job_freed(e, job);
+	if (job->had_group)
+		report_job(e, job, ZD_NOTICE_JOB_ENDED);
 	HASH_DEL(e->jobs, job);
 	if (--job->owner->jobs == 0) {
 		HASH_DEL(e->owners, job->owner);

@@ -53,6 +53,8 @@ struct zd_job {
 	struct zd_owner *owner;
 	bool durable;
 	uint32_t refs; /* groups, allocations, ops */
+	bool had_group;
+	uint64_t began_ns; /* when it had its first group */
 	struct zd_account account;
 	TAILQ_HEAD(, zd_group) groups;
 	TAILQ_HEAD(, zd_allocation) allocations; /* durable ones */
@@ -174,6 +176,8 @@ struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name,
                           bool durable); /* finds or makes */
 /* Finds the uid's job of that name; NULL: none. */
 struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name);
+/* The job has a group: notes and reports its begin, if this is the first one. */
+void zd_job_note_group(struct zd_engine *e, struct zd_job *job);
 void zd_job_ref(struct zd_job *job);
 void zd_job_unref(struct zd_engine *e, struct zd_job *job);
 /* Finds the session's membership in the group: NOT_FOUND. */
@@ -213,6 +217,7 @@ struct zd_engine {
 	bool sessions_linger;
 	bool strict_by_segment;
 	bool collectives;
+	bool draining; /* no rank joins, and no job begins */
 	char host[ZD_MAX_NAME_BYTES + 1];
 	struct zd_session *tearing_down; /* the lingering session that is being torn down; NULL: none */
 	uint32_t nlingering;             /* sessions that are CLOSING */

@@ -343,6 +343,7 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 
 void zd_engine_drain(struct zd_engine *e)
 {
+	e->draining = true;
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		struct zd_request *req, *next;
 		TAILQ_FOREACH_SAFE (req, &e->devices[i].queue, device_link, next) {
@@ -352,6 +353,11 @@ void zd_engine_drain(struct zd_engine *e)
 		}
 	}
 	zd_settle(e);
+}
+
+void zd_engine_undrain(struct zd_engine *e)
+{
+	e->draining = false;
 }
 
 uint64_t zd_engine_next_deadline(const struct zd_engine *e)

@@ -129,6 +129,18 @@ static int wait_for_memory(struct zd_request *req, struct zd_device *device, uin
 	return 0;
 }
 
+/* The bytes of the device in segments of other users' jobs, which this user can neither free nor get. */
+static uint64_t held_by_others(const struct zd_device *device, const struct zd_owner *owner)
+{
+	const struct zd_segment *segment;
+	uint64_t bytes = 0;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (segment->job->owner != owner)
+			bytes += segment->bytes;
+	}
+	return bytes;
+}
+
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                   enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
                   struct zd_err *err)
@@ -161,9 +173,10 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	return zd_err_set(
 	        err, ZEROD_E_NO_MEMORY,
 	        "%llu bytes do not fit on device %u: arena %llu bytes, %llu of them in segments, %llu "
-	        "charged",
+	        "charged; jobs of other users hold %llu bytes",
 	        (unsigned long long)bytes, device->index, (unsigned long long)device->config.arena_bytes,
-	        (unsigned long long)device->segment_bytes, (unsigned long long)device->account.total);
+	        (unsigned long long)device->segment_bytes, (unsigned long long)device->account.total,
+	        (unsigned long long)held_by_others(device, job->owner));
 }
 
 bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,

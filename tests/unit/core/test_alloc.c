@@ -205,6 +205,30 @@ static void test_full_arena(void **state)
 	core_end(core);
 }
 
+/* A user learns how much others hold, and not who they are. */
+static void test_others_are_counted(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){
+	        .ndevices = 2, .arena_bytes = 4 * CORE_KIB * 64, .segment_bytes = 64 * CORE_KIB});
+	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
+	uint64_t request;
+	(void)state;
+	core_expect(core, core_alloc(core, alice, "mine", 0, 64 * CORE_KIB), 0);
+	core_expect(core, core_alloc(core, core_open(core, CORE_ALICE), "also mine", 0, 64 * CORE_KIB), 0);
+	request = core_alloc(core, alice, "mine", 0, 192 * CORE_KIB);
+	core_expect_error(core, request, ZEROD_E_NO_MEMORY,
+	                  "131072 charged; jobs of other users hold 0 bytes");
+	core_expect(core, core_alloc(core, bob, "secret", 0, 64 * CORE_KIB), 0);
+	core_expect(core, core_alloc(core, bob, "secret", 1, 64 * CORE_KIB), 0); /* of another device */
+	request = core_alloc(core, alice, "mine", 0, 192 * CORE_KIB);
+	core_expect_error(core, request, ZEROD_E_NO_MEMORY,
+	                  "196608 charged; jobs of other users hold 65536 bytes");
+	assert_null(strstr(core_expect(core, request, ZEROD_E_NO_MEMORY)->error, "secret"));
+	request = core_alloc(core, bob, "secret", 0, 192 * CORE_KIB);
+	core_expect_error(core, request, ZEROD_E_NO_MEMORY, "jobs of other users hold 131072 bytes");
+	core_end(core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -216,6 +240,7 @@ int main(void)
 	        cmocka_unit_test(test_failed_fill_leaves_nothing),
 	        cmocka_unit_test(test_deadline_while_it_is_zeroed),
 	        cmocka_unit_test(test_full_arena),
+	        cmocka_unit_test(test_others_are_counted),
 	};
 	return cmocka_run_group_tests_name("core/alloc", tests, NULL, NULL);
 }

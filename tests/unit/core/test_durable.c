@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -436,6 +437,76 @@ static void test_end_job(void **state)
 	core_end(core);
 }
 
+/* All sessions of the job end, with its memory; those of other jobs, and of other users, do not. */
+static void test_kill_job(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	char text[128];
+	(void)state;
+	start(core, &team);
+	uint64_t job = only_job(core), owner = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
+	uint64_t waiting = core_commit(core, team.session[1], team.group, 2);
+	core_expect(core, core_simple(core, bob, ZD_REQ_KILL_JOB, job), ZEROD_E_NOT_FOUND);
+	core_expect(core, core_simple(core, owner, ZD_REQ_KILL_JOB, job + 1000), ZEROD_E_NOT_FOUND);
+	core_expect_error(core, core_simple(core, team.session[0], ZD_REQ_KILL_JOB, job), ZEROD_E_INVALID,
+	                  "which asks, is one of job 'job'");
+	assert_true(core_is_open(core, team.session[0]) && core_is_open(core, team.session[1]));
+	core_expect(core, core_simple(core, owner, ZD_REQ_KILL_JOB, job), 0);
+	(void)snprintf(text, sizeof(text), "job 'job' was killed by session %llu (pid %u, uid %u)",
+	               (unsigned long long)owner, CORE_ALICE + 1, CORE_ALICE);
+	for (unsigned rank = 0; rank < 2; rank++) {
+		assert_false(core_is_open(core, team.session[rank]));
+		assert_string_equal(core_killed_why(core, team.session[rank]), text);
+	}
+	assert_null(core_reply(core, waiting)); /* not that its peer is gone */
+	assert_true(core_is_open(core, owner) && core_is_open(core, bob));
+	assert_int_equal(core_usage(core).shard_bytes, 0);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_end(core);
+}
+
+/* Ranks that still join, holders of allocations, and a durable job without sessions. */
+static void test_kill_job_of_any_sort(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t admin = core_open_admin(core), joins = core_open(core, CORE_ALICE);
+	uint64_t holds = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
+	struct core_team team;
+	(void)state;
+	core_expect(core, core_alloc(core, holds, "job", 0, 4096), 0);
+	core_expect(core, core_alloc(core, other, "other", 0, 4096), 0);
+	(void)core_join(core, joins, &(struct core_join){.world_size = 2});
+	struct core_row rows[2];
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, rows, 2), 2);
+	core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, rows[0].row.id), 0);
+	assert_false(core_is_open(core, joins) || core_is_open(core, holds));
+	assert_true(core_is_open(core, other));
+	core_close(core, other);
+	start(core, &team);
+	close_all(core, &team);
+	assert_int_equal(core_usage(core).shard_bytes, UNIT_BYTES);
+	core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, only_job(core)), 0);
+	assert_int_equal(core_usage(core).shard_bytes, 0);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_end(core);
+}
+
+/* The processes of the victims may use the memory until they have left the devices. */
+static void test_kill_job_waits_for_processes(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.sessions_linger = true});
+	struct core_team team;
+	(void)state;
+	start(core, &team);
+	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_JOB, only_job(core)), 0);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 1);
+	core_gone(core, team.session[0]);
+	core_gone(core, team.session[1]);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_end(core);
+}
+
 static void test_end_job_is_for_durable_ones(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -535,6 +606,9 @@ int main(void)
 	        cmocka_unit_test(test_shard_that_was_given_back_is_in_no_commit),
 	        cmocka_unit_test(test_shard_that_was_given_back_is_not_torn),
 	        cmocka_unit_test(test_end_job),
+	        cmocka_unit_test(test_kill_job),
+	        cmocka_unit_test(test_kill_job_of_any_sort),
+	        cmocka_unit_test(test_kill_job_waits_for_processes),
 	        cmocka_unit_test(test_end_job_is_for_durable_ones),
 	        cmocka_unit_test(test_end_job_waits_for_what_still_reads),
 	        cmocka_unit_test(test_name_of_an_ended_job_is_free),

@@ -77,6 +77,34 @@ static void test_joins_end_with_the_daemon(void **state)
 	core_end(core);
 }
 
+/* Running jobs go on, also with new allocations, until somebody ends the drain. */
+static void test_drain_lets_nobody_in(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct core_join alone = {.job = "late", .world_size = 1};
+	uint64_t late = core_open(core, CORE_ALICE);
+	(void)state;
+	core_team_new(&team, core, "team", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", 512);
+	zd_engine_drain(core_engine(core));
+	core_expect_error(core, core_join(core, late, &alone), ZEROD_E_SHUTDOWN,
+	                  "the daemon is draining: no rank joins");
+	core_expect_error(core, core_alloc(core, late, "late", 0, 4096), ZEROD_E_SHUTDOWN,
+	                  "the daemon is draining: no job begins");
+	core_expect(core, core_alloc(core, team.session[0], "team", 0, 4096), 0);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	core_expect(core, core_release(core, team.session[0], unit), 0);
+	core_close(core, team.session[1]);
+	alone = (struct core_join){.job = "team", .group = "team", .world_size = 2, .rank = 1};
+	core_expect(core, core_join(core, late, &alone), ZEROD_E_SHUTDOWN);
+	zd_engine_undrain(core_engine(core));
+	alone = (struct core_join){.job = "late", .world_size = 1};
+	core_expect(core, core_join(core, late, &alone), 0);
+	core_expect(core, core_alloc(core, core_open(core, CORE_BOB), "late", 0, 4096), 0);
+	core_end(core);
+}
+
 static void test_join_arguments(void **state)
 {
 	static const char long_name[] = "0123456789012345678901234567890123456789012345678901234567890123";
@@ -573,6 +601,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_join_waits_for_every_rank),
 	        cmocka_unit_test(test_joins_end_with_the_daemon),
+	        cmocka_unit_test(test_drain_lets_nobody_in),
 	        cmocka_unit_test(test_join_arguments),
 	        cmocka_unit_test(test_join_that_differs_names_both),
 	        cmocka_unit_test(test_job_belongs_to_its_uid),

@@ -308,6 +308,63 @@ static void test_kill_session(void **state)
 	core_end(core);
 }
 
+/* ---- Notices for the log ------------------------------------------------------------------------------- */
+
+/* A job begins with its first group, and ends when nothing of it is left. */
+static void test_jobs_begin_and_end(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
+	(void)state;
+	core_tick(core, 5000);
+	core_expect(core, core_join(core, alice, &(struct core_join){.job = "lm", .world_size = 1}), 0);
+	assert_string_equal(core_notice(core, 0), "job 1000/lm began");
+	core_expect(
+	        core,
+	        core_join(core, alice, &(struct core_join){.job = "lm", .group = "second", .world_size = 1}),
+	        0);
+	core_expect(core, core_alloc(core, bob, "lm", 0, 4096), 0); /* a job without a group is no news */
+	core_expect(core, core_alloc(core, alice, "lm", 0, 8192), 0);
+	core_close(core, bob);
+	assert_string_equal(core_notice(core, 1), "");
+	zd_engine_session_goodbye(core_engine(core), alice);
+	core_close(core, alice);
+	assert_string_equal(core_notice(core, 1), "job 1000/lm ended, since 5000, peak 8192");
+	assert_string_equal(core_notice(core, 2), "");
+	core_end(core);
+}
+
+/* One notice for each group of a session that ends without a goodbye, also of a rank that still joins. */
+static void test_lost_ranks_are_named_once(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct core_join second = {.job = "lm", .group = "second", .world_size = 2, .rank = 1, .device = 1};
+	char text[128];
+	(void)state;
+	core_team_new(&team, core, "lm", 2, false);
+	uint64_t waiting = core_commit(core, team.session[0], team.group, 1);
+	(void)core_join(core, team.session[1], &second);
+	core_close(core, core_open(core, CORE_ALICE)); /* of no group */
+	assert_string_equal(core_notice(core, 1), "");
+	core_close(core, team.session[1]);
+	core_expect_error(core, waiting, ZEROD_E_PEER_LOST, "rank 1");
+	(void)snprintf(text, sizeof(text), "job 1000/lm group world rank 1 device 1 pid %u lost",
+	               CORE_ALICE + 1);
+	assert_string_equal(core_notice(core, 1), text);
+	(void)snprintf(text, sizeof(text), "job 1000/lm group second rank 1 device 1 pid %u lost",
+	               CORE_ALICE + 1);
+	assert_string_equal(core_notice(core, 2), text);
+	zd_engine_session_goodbye(core_engine(core), team.session[0]);
+	core_close(core, team.session[0]);
+	assert_string_equal(core_notice(core, 4), "");
+	core_team_new(&team, core, "lm", 2, false); /* whoever kills a session is told of elsewhere */
+	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_SESSION, team.session[0]), 0);
+	assert_string_equal(core_notice(core, 4), "job 1000/lm began");
+	assert_string_equal(core_notice(core, 5), "");
+	core_end(core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -316,6 +373,8 @@ int main(void)
 	        cmocka_unit_test(test_end_in_every_state),
 	        cmocka_unit_test(test_engine_ends_with_all_of_it),
 	        cmocka_unit_test(test_kill_session),
+	        cmocka_unit_test(test_jobs_begin_and_end),
+	        cmocka_unit_test(test_lost_ranks_are_named_once),
 	};
 	return cmocka_run_group_tests_name("core/session", tests, NULL, NULL);
 }

@@ -185,7 +185,7 @@ static inline int scene_teardown(void **state)
 {
 	struct scene *scene = *state;
 
-	zd_api_close(&scene->api);
+	zd_api_close(&scene->api, "the test ends");
 	zd_loop_deinit(&scene->loop);
 	zd_api_deinit(&scene->api);
 	(void)close(scene->witness);

@@ -101,7 +101,7 @@ static int teardown(void **state)
 	struct zd_err why;
 
 	(void)zd_err_set(&why, ZEROD_E_SHUTDOWN, "the test ends");
-	zd_conns_end(&scene->conns, &why);
+	zd_conns_refuse(&scene->conns, &why);
 	zd_conns_flush(&scene->conns);
 	zd_loop_deinit(&scene->loop);
 	zd_conns_deinit(&scene->conns);

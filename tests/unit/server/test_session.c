@@ -3,6 +3,7 @@
 #include "api_scene.h"
 
 #include "base/mem.h"
+#include "server/session.h"
 
 #define UNITS 1500
 
@@ -412,6 +413,98 @@ static void test_room_for_administrators(void **state)
 	}
 }
 
+static int send_drain(struct scene *scene, int sock, bool undrain)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Drain drain = ZD__DRAIN__INIT;
+
+	drain.undrain = undrain;
+	request.body_case = ZD__REQUEST__BODY_DRAIN;
+	request.drain = &drain;
+	return scene_status(scene, sock, &request);
+}
+
+static int try_join(struct scene *scene, int sock)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
+
+	group_join.job = (char *)"late";
+	group_join.group = (char *)"world";
+	group_join.world_size = 1;
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &group_join;
+	return scene_status(scene, sock, &request);
+}
+
+static int gather(struct scene *scene, const struct rank *rank)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Gather body = ZD__GATHER__INIT;
+
+	body.unit = rank->unit;
+	body.tag = (char *)"t";
+	request.body_case = ZD__REQUEST__BODY_GATHER;
+	request.gather = &body;
+	return scene_status(scene, rank->sock, &request);
+}
+
+/* The status names who asked for the drain, "" if nobody has, and says whether the daemon ends. */
+static void expect_drained(struct scene *scene, const char *by, bool ends)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
+	struct delivery delivery;
+	const Zd__DaemonStatusReply *reply;
+
+	request.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
+	request.daemon_status = &status;
+	delivery = scene_call(scene, scene->witness, &request);
+	reply = delivery.packet->replies[0]->daemon_status;
+	assert_string_equal(reply->state, *by ? "DRAINING" : "SERVING");
+	assert_int_equal(strncmp(reply->drained_by, by, *by ? strlen(by) : 1), 0);
+	assert_int_equal(reply->ends_in_ns > 0, ends);
+	delivery_free(&delivery);
+}
+
+/* Sessions open during a drain, to look and to end it. */
+static void test_drained_by_a_session(void **state)
+{
+	struct scene *scene = *state;
+	struct zd_api_session *witness = zd_api_session_find(&scene->api,
+	                                                     session_id(scene, scene->witness, "test"));
+	struct rank rank = make_rank(scene);
+	int late;
+
+	witness->admin = false;
+	assert_int_equal(send_drain(scene, scene->witness, false), ZEROD_E_PERMISSION);
+	expect_drained(scene, "", false);
+	witness->admin = true;
+	assert_int_equal(send_drain(scene, scene->witness, false), 0);
+	expect_drained(scene, "session ", false);
+	late = scene_session(scene);
+	assert_int_equal(try_join(scene, late), ZEROD_E_SHUTDOWN);
+	assert_int_equal(gather(scene, &rank), 0);
+	assert_int_equal(send_drain(scene, late, true), 0);
+	expect_drained(scene, "", false);
+	assert_int_equal(try_join(scene, late), 0);
+	(void)close(late);
+	(void)close(rank.sock);
+}
+
+static void wait_at_barrier(int sock, uint64_t group)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request *batch[] = {&request};
+	Zd__GroupBarrier barrier = ZD__GROUP_BARRIER__INIT;
+
+	barrier.group = group;
+	request.id = 2000000;
+	request.body_case = ZD__REQUEST__BODY_GROUP_BARRIER;
+	request.group_barrier = &barrier;
+	scene_send(sock, batch, 1);
+}
+
 static void count_call(void *arg)
 {
 	(*(int *)arg)++;
@@ -422,18 +515,17 @@ static void test_drain(void **state)
 	struct scene *scene = *state;
 	struct rank rank = make_rank(scene);
 	int late = scene_connect(scene), drained = 0;
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Gather gather = ZD__GATHER__INIT;
 
-	zd_api_drain(&scene->api, count_call, &drained);
+	zd_api_drain_and_end(&scene->api, "SIGTERM", 3600, count_call, &drained);
 	assert_int_equal(scene_hello(scene, late, "late"), ZEROD_E_SHUTDOWN);
 	assert_null(scene_receive(scene, late).packet);
 	(void)close(late);
-	gather.unit = rank.unit;
-	gather.tag = (char *)"t";
-	request.body_case = ZD__REQUEST__BODY_GATHER;
-	request.gather = &gather;
-	assert_int_equal(scene_status(scene, rank.sock, &request), ZEROD_E_SHUTDOWN);
+	expect_drained(scene, "SIGTERM", true);
+	assert_int_equal(send_drain(scene, scene->witness, true), ZEROD_E_STATE);
+	assert_int_equal(send_drain(scene, scene->witness, false), 0);
+	expect_drained(scene, "SIGTERM", true);
+	assert_int_equal(gather(scene, &rank), 0);
+	assert_int_equal(try_join(scene, rank.sock), ZEROD_E_SHUTDOWN);
 	scene_check_witness(scene);
 	(void)close(rank.sock);
 	while (zd_api_session_count(&scene->api) > 1)
@@ -446,6 +538,48 @@ static void test_drain(void **state)
 	scene->witness = scene_connect(scene);
 }
 
+/* A rank that waits for another one is told of the daemon's end, not of the other one's. */
+static void test_end_is_told_to_all(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request *batch[] = {&request};
+	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
+	int socks[2] = {scene->witness, sock};
+
+	group_join.job = (char *)"job";
+	group_join.group = (char *)"world";
+	group_join.world_size = 2;
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &group_join;
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		request.id = 1000000;
+		group_join.rank = rank;
+		scene_send(socks[rank], batch, 1);
+	}
+	for (unsigned i = 0; i < 2; i++) {
+		struct delivery joined = scene_receive(scene, socks[i]);
+
+		assert_int_equal(joined.packet->replies[0]->status, 0);
+		if (i == 0)
+			wait_at_barrier(scene->witness, joined.packet->replies[0]->group_join->group);
+		delivery_free(&joined);
+	}
+	scene_check_witness(scene);
+	zd_api_close(&scene->api, "the daemon ended: drained by SIGTERM");
+	for (unsigned i = 0; i < 2; i++) {
+		struct delivery told = scene_receive(scene, socks[i]);
+
+		assert_non_null(told.packet);
+		assert_int_equal(told.packet->replies[0]->id, 0);
+		assert_int_equal(told.packet->replies[0]->status, ZEROD_E_SHUTDOWN);
+		assert_string_equal(told.packet->replies[0]->error, "the daemon ended: drained by SIGTERM");
+		delivery_free(&told);
+	}
+	(void)close(sock);
+}
+
 static void test_drain_without_sessions(void **state)
 {
 	struct scene *scene = *state;
@@ -455,7 +589,7 @@ static void test_drain_without_sessions(void **state)
 	while (zd_api_session_count(&scene->api) > 0)
 		(void)zd_loop_run_once(&scene->loop, true);
 	scene->witness = scene_connect(scene);
-	zd_api_drain(&scene->api, count_call, &drained);
+	zd_api_drain_and_end(&scene->api, "SIGTERM", 3600, count_call, &drained);
 	assert_int_equal(drained, 1);
 }
 
@@ -499,7 +633,9 @@ int main(void)
 	        TEST(test_deadline),
 	        TEST(test_max_sessions),
 	        TEST(test_room_for_administrators),
+	        TEST(test_drained_by_a_session),
 	        TEST(test_drain),
+	        TEST(test_end_is_told_to_all),
 	        TEST(test_drain_without_sessions),
 	        TEST(test_connections_without_hello),
 	};

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * verb_kill_job.c - zeroctl kill-job: ends all sessions of a job and, of a durable one, its memory.
+ */
+#include "ctl.h"
+
+int zd_ctl_kill_job(struct zd_ctl *ctl)
+{
+	static const char *const keys[] = {"name", NULL};
+	Zd__KillJob body = ZD__KILL_JOB__INIT;
+	Zd__Request request = ZD__REQUEST__INIT;
+	int status = zd_ctl_list_find(ctl, &zd_ctl_jobs_listing, keys, ctl->args[0], &body.job);
+	if (status)
+		return status;
+	request.body_case = ZD__REQUEST__BODY_KILL_JOB;
+	request.kill_job = &body;
+	return zd_ctl_call(ctl, &request, NULL, NULL);
+}

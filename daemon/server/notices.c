@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * notices.c - logs what the engine reports of jobs and lost ranks.
+ *
+ * The engine knows that a session ended without a goodbye; the connection knows why. A process that died is a
+ * warning with a MESSAGE_ID, a connection that the daemon ended for an error is a warning without one, and
+ * the end of the daemon itself is no warning.
+ */
+#include "server/notices.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "server/api.h"
+#include "server/loop.h"
+#include "server/session.h"
+
+struct fields {
+	struct zd_log_field all[ZD_LOG_MAX_FIELDS];
+	size_t count;
+};
+
+__attribute__((format(printf, 3, 4))) static void add(struct fields *fields, const char *key,
+                                                      const char *format, ...)
+{
+	struct zd_log_field *field = &fields->all[fields->count++];
+	va_list args;
+
+	zd_assert(fields->count <= ZD_LOG_MAX_FIELDS);
+	field->key = key;
+	va_start(args, format);
+	(void)vsnprintf(field->value, sizeof(field->value), format, args);
+	va_end(args);
+}
+
+static void log_began(const struct zd_notice *notice)
+{
+	struct fields fields = {.count = 0};
+
+	add(&fields, "MESSAGE_ID", "%s", ZD_MESSAGE_JOB_BEGAN);
+	add(&fields, "ZEROD_JOB", "%s", notice->job);
+	add(&fields, "ZEROD_UID", "%u", notice->uid);
+	zd_log_with(ZD_LOG_INFO, fields.all, fields.count, "job '%s' (uid %u) began", notice->job,
+	            notice->uid);
+}
+
+static void log_ended(const struct zd_notice *notice)
+{
+	uint64_t lasted_ns = zd_loop_now_ns() - notice->began_ns;
+	struct fields fields = {.count = 0};
+	char peak[ZD_BYTES_TEXT];
+
+	add(&fields, "MESSAGE_ID", "%s", ZD_MESSAGE_JOB_ENDED);
+	add(&fields, "ZEROD_JOB", "%s", notice->job);
+	add(&fields, "ZEROD_UID", "%u", notice->uid);
+	add(&fields, "ZEROD_DURATION_NS", "%" PRIu64, lasted_ns);
+	add(&fields, "ZEROD_PEAK_BYTES", "%" PRIu64, notice->peak_bytes);
+	zd_log_with(ZD_LOG_INFO, fields.all, fields.count, "job '%s' (uid %u) ended after %.1f s, peak %s",
+	            notice->job, notice->uid, (double)lasted_ns / 1e9,
+	            zd_bytes_text(notice->peak_bytes, peak));
+}
+
+static void log_lost(const struct zd_notice *notice, const struct zd_err *why)
+{
+	bool died = why->status == ZEROD_E_DISCONNECTED;
+	struct fields fields = {.count = 0};
+
+	if (died)
+		add(&fields, "MESSAGE_ID", "%s", ZD_MESSAGE_RANK_DIED);
+	add(&fields, "ZEROD_JOB", "%s", notice->job);
+	add(&fields, "ZEROD_GROUP", "%s", notice->group);
+	add(&fields, "ZEROD_RANK", "%u", notice->rank);
+	add(&fields, "ZEROD_DEVICE", "%u", notice->device);
+	add(&fields, "ZEROD_PID", "%u", notice->pid);
+	add(&fields, "ZEROD_UID", "%u", notice->uid);
+	add(&fields, "ZEROD_SESSION", "%" PRIu64, notice->session);
+	zd_log_with(ZD_LOG_WARNING, fields.all, fields.count,
+	            "job '%s', group '%s', rank %u, device %u, pid %u, uid %u: %s%s", notice->job,
+	            notice->group, notice->rank, notice->device, notice->pid, notice->uid,
+	            died ? "died without goodbye" : "its session was ended: ", died ? "" : why->text);
+}
+
+void zd_notice_log(struct zd_api *api, const struct zd_notice *notice)
+{
+	const struct zd_api_session *session;
+
+	switch (notice->kind) {
+	case ZD_NOTICE_JOB_BEGAN:
+		log_began(notice);
+		break;
+	case ZD_NOTICE_JOB_ENDED:
+		log_ended(notice);
+		break;
+	case ZD_NOTICE_RANK_LOST:
+		session = zd_api_session_find(api, notice->session);
+		if (session && session->why_ended && session->why_ended->status != ZEROD_E_SHUTDOWN)
+			log_lost(notice, session->why_ended);
+		break;
+	}
+}

@@ -12,14 +12,17 @@ struct zd_creds {
 	uid_t uid;
 	gid_t gid;
 	pid_t pid;
-	int pidfd; /* readable when the process has ended; zd_creds_deinit() closes it */
+	int pidfd; /* readable when the process has ended; -1: pid is 0. zd_creds_deinit() closes it */
 };
 
 /* The ids of the process that connected, at the time of connect(). DISCONNECTED if it has ended already,
- * SYSTEM otherwise. */
+ * SYSTEM otherwise. The kernel reports pid 0 for a process outside the daemon's pid namespace. */
 int zd_creds_get(int sock, struct zd_creds *creds, struct zd_err *err) __attribute__((warn_unused_result));
 /* The user alone; (uid_t)-1 if the kernel does not report it. */
 uid_t zd_creds_uid(int sock);
+/* Returns whether the daemon can serve the process: it must be able to watch the process's end, and to tell
+ * its user from others. PERMISSION with the reason. */
+int zd_creds_check(const struct zd_creds *creds, struct zd_err *err) __attribute__((warn_unused_result));
 /* Closes the pidfd. */
 void zd_creds_deinit(struct zd_creds *creds);
 

@@ -26,7 +26,7 @@
 static int check_hello(const struct zd_api_session *session, const Zd__Hello *hello, char name[NAME_BYTES],
                        struct zd_err *err)
 {
-	int rc = 0;
+	int rc;
 
 	if (session->state != ZD_API_SESSION_NEW)
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "a second hello");
@@ -38,7 +38,8 @@ static int check_hello(const struct zd_api_session *session, const Zd__Hello *he
 	if (session->api->draining)
 		return zd_err_set(err, ZEROD_E_SHUTDOWN,
 		                  "the daemon is draining and accepts no new sessions");
-	if (hello->name[0])
+	rc = zd_creds_check(zd_conn_creds(session->conn), err);
+	if (rc == 0 && hello->name[0])
 		rc = zd_name_check(hello->name, ZD_MAX_NAME_BYTES, "client name", err);
 	if (rc)
 		return rc;

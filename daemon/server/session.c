@@ -179,7 +179,8 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 	id = zd_engine_session_open(bridge->engine, &peer, err);
 	if (id == 0)
 		return ZEROD_E_LIMIT;
-	rc = bridge->ops->session_open(bridge->backend, id, creds->pid, client_page, daemon_page, err);
+	rc = bridge->ops->session_open(bridge->backend, id, creds->pid, creds->pidfd, client_page,
+	                               daemon_page, err);
 	if (rc) {
 		zd_engine_session_close(bridge->engine, id);
 		return rc;

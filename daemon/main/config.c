@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -480,16 +481,42 @@ static int take_key(void *arg, const char *section, const char *key, const char 
 	return file->err.status == 0;
 }
 
+/* A user who may write the file could become an administrator. */
+static int check_owner(const struct file *file, struct zd_err *err)
+{
+	struct stat found;
+
+	if (fstat(fileno(file->stream), &found) < 0)
+		return zd_err_errno(err, errno, "%s: reading its owner", file->path);
+	if (!S_ISREG(found.st_mode))
+		return 0; /* the shell's <(...), or a device: no file that others have prepared */
+	if (found.st_uid != 0 && found.st_uid != geteuid())
+		return zd_err_set(err, ZEROD_E_PERMISSION,
+		                  "%s: expected a file of root or of the daemon's user, uid %u, found one of "
+		                  "uid %u",
+		                  file->path, (unsigned)geteuid(), (unsigned)found.st_uid);
+	if (found.st_mode & 022)
+		return zd_err_set(err, ZEROD_E_PERMISSION,
+		                  "%s: expected a file that its owner alone may write, found mode %04o",
+		                  file->path, (unsigned)found.st_mode & 07777);
+	return 0;
+}
+
 int zd_config_read(struct zd_config *config, const char *path, struct zd_err *err)
 {
 	struct file file = {.path = path, .config = *config, .err = ZD_ERR_NONE};
-	int line;
+	int line, rc;
 
 	file.stream = fopen(path, "re");
 	if (!file.stream && errno == ENOENT)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "%s: no such file", path);
 	if (!file.stream)
 		return zd_err_errno(err, errno, "%s: opening the file", path);
+	rc = check_owner(&file, err);
+	if (rc) {
+		(void)fclose(file.stream);
+		return rc;
+	}
 	line = ini_parse_stream(read_line, &file, take_key, &file);
 	(void)fclose(file.stream);
 	if (file.failure)

@@ -48,7 +48,8 @@ struct zd_config {
 void zd_config_init(struct zd_config *config);
 
 /* Applies the file's settings; on failure nothing is changed. INVALID, with file, line, key and the expected
- * value; NOT_FOUND or SYSTEM when the file cannot be read. */
+ * value; PERMISSION when users other than root and the daemon's may write it; NOT_FOUND or SYSTEM when it
+ * cannot be read. */
 int zd_config_read(struct zd_config *config, const char *path, struct zd_err *err)
         __attribute__((warn_unused_result));
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -57,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 	char path[32];
 	int file = memfd_create("zerod.conf", MFD_CLOEXEC), rc;
 
-	zd_assert(file >= 0 && write(file, bytes, nbytes) == (ssize_t)nbytes);
+	zd_assert(file >= 0 && fchmod(file, 0600) == 0 && write(file, bytes, nbytes) == (ssize_t)nbytes);
 	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
 	zd_config_init(&config);
 	before = config;

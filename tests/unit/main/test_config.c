@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -293,6 +294,42 @@ static void test_no_file(void **state)
 	assert_string_equal(err.text, "/tmp: reading it: Is a directory");
 }
 
+static void expect_unsafe(const char *text)
+{
+	struct zd_config config, before;
+	struct zd_err err;
+	char expected[ZD_ERR_TEXT_BYTES];
+
+	zd_config_init(&config);
+	before = config;
+	assert_int_equal(zd_config_read(&config, path, &err), ZEROD_E_PERMISSION);
+	(void)snprintf(expected, sizeof(expected), "%s: %s", path, text);
+	assert_string_equal(err.text, expected);
+	assert_memory_equal(&config, &before, sizeof(config));
+}
+
+/* A file that other users may write is theirs as much as the daemon's. */
+static void test_unsafe_file(void **state)
+{
+	struct zd_config config;
+	struct zd_err err;
+
+	(void)state;
+	assert_int_equal(read_text("[limits]\nmax_sessions = 4\n", &config, &err), 0);
+	assert_int_equal(chmod(path, 0664), 0);
+	expect_unsafe("expected a file that its owner alone may write, found mode 0664");
+	assert_int_equal(chmod(path, 0602), 0);
+	expect_unsafe("expected a file that its owner alone may write, found mode 0602");
+	assert_int_equal(chmod(path, 0644), 0);
+	assert_int_equal(zd_config_read(&config, path, &err), 0);
+	assert_int_equal(chmod(path, 0600), 0);
+	if (geteuid() != 0)
+		return;
+	assert_int_equal(chown(path, 12345, 12345), 0);
+	expect_unsafe("expected a file of root or of the daemon's user, uid 0, found one of uid 12345");
+	assert_int_equal(chown(path, 0, 0), 0);
+}
+
 static void test_check(void **state)
 {
 	struct zd_config config;
@@ -376,11 +413,17 @@ static void test_command_line_mistakes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_defaults),          cmocka_unit_test(test_every_key),
-	        cmocka_unit_test(test_mistakes),          cmocka_unit_test(test_long_lines),
-	        cmocka_unit_test(test_long_mistakes),     cmocka_unit_test(test_long_path),
-	        cmocka_unit_test(test_no_file),           cmocka_unit_test(test_check),
-	        cmocka_unit_test(test_command_line_wins), cmocka_unit_test(test_command_line_mistakes),
+	        cmocka_unit_test(test_defaults),
+	        cmocka_unit_test(test_every_key),
+	        cmocka_unit_test(test_mistakes),
+	        cmocka_unit_test(test_long_lines),
+	        cmocka_unit_test(test_long_mistakes),
+	        cmocka_unit_test(test_long_path),
+	        cmocka_unit_test(test_no_file),
+	        cmocka_unit_test(test_unsafe_file),
+	        cmocka_unit_test(test_check),
+	        cmocka_unit_test(test_command_line_wins),
+	        cmocka_unit_test(test_command_line_mistakes),
 	};
 
 	return cmocka_run_group_tests(tests, make_file, remove_file);

@@ -83,11 +83,23 @@ void zd_engine_free(struct zd_engine *engine);
 void zd_engine_set_quota(struct zd_engine *engine, uint64_t uid_quota_bytes);
 void zd_engine_set_gather_budget(struct zd_engine *engine, uint32_t device, uint64_t bytes);
 
+/* Limits of one uid, of which administrators' sessions are exempt; 0: none. An engine begins without any. */
+struct zd_uid_limits {
+	uint32_t max_sessions; /* that are open */
+	uint32_t max_jobs;
+	/* A durable job ends when no session has been a rank of its groups, or has held its allocations, for
+	 * this long. Of administrators' jobs, too. */
+	uint64_t durable_ttl_ns;
+};
+/* Ends durable jobs whose time has passed already; what is beyond the other limits stays. */
+void zd_engine_set_uid_limits(struct zd_engine *engine, const struct zd_uid_limits *limits);
+
 struct zd_peer {
 	uint32_t uid, pid;
-	bool admin;  /* root or the configured group: sees all jobs, may kill and abort */
-	bool strict; /* its gathered buffers share no page, or no segment, with other memory */
-	bool poison; /* its gathered buffers are copies, filled with NaN patterns when leases end */
+	bool admin;      /* root or the configured group: sees all jobs, may kill and abort */
+	bool strict;     /* its gathered buffers share no page, or no segment, with other memory */
+	bool poison;     /* its gathered buffers are copies, filled with NaN patterns when leases end */
+	bool no_durable; /* it may not join groups of durable jobs, unless it is an administrator */
 	const char *name;
 };
 
@@ -112,9 +124,9 @@ void zd_engine_op_done(struct zd_engine *engine, uint64_t op, int status, const 
 /* The driver accepts no new session or request any more: joins that wait for other ranks end with
  * SHUTDOWN. */
 void zd_engine_drain(struct zd_engine *engine);
-/* Sets the time, which never decreases, and expires deadlines. */
+/* Sets the time, which never decreases, and expires deadlines and durable jobs. */
 void zd_engine_tick(struct zd_engine *engine, uint64_t now_ns);
-/* The earliest deadline, UINT64_MAX if none. */
+/* The earliest deadline of a request or end of a durable job, UINT64_MAX if none. */
 uint64_t zd_engine_next_deadline(const struct zd_engine *engine);
 
 /* Whether the session may be given the segment's descriptor: the segment belongs to a job and device that the

@@ -13,15 +13,19 @@
 #include <sys/un.h>
 
 #include "base/log.h"
+#include "server/creds.h"
 
 struct zd_err;
 struct zd_backend_ops;
 
-#define ZD_DEFAULT_CONFIG    "/etc/zerod/zerod.conf"
-#define ZD_DEFAULT_DEVICES   1
-#define ZD_DEFAULT_GPUS      "all"
-#define ZD_CONFIG_GPUS_BYTES 2752 /* 64 UUIDs with separators */
-#define ZD_CONFIG_PATH_BYTES 1024
+#define ZD_DEFAULT_CONFIG  "/etc/zerod/zerod.conf"
+#define ZD_DEFAULT_DEVICES 1
+#define ZD_DEFAULT_GPUS    "all"
+/* 32 trainers of 8 ranks; ZD_MAX_SESSIONS leaves others three times as many. */
+#define ZD_DEFAULT_MAX_SESSIONS_PER_UID 256
+#define ZD_DEFAULT_MAX_JOBS_PER_UID     128
+#define ZD_CONFIG_GPUS_BYTES            2752 /* 64 UUIDs with separators */
+#define ZD_CONFIG_PATH_BYTES            1024
 
 struct zd_config {
 	/* [daemon] */
@@ -43,6 +47,9 @@ struct zd_config {
 	/* [limits] */
 	uint64_t uid_quota_bytes; /* 0: none */
 	uint32_t max_sessions;
+	uint32_t max_sessions_per_uid, max_jobs_per_uid; /* 0: none */
+	uint32_t durable_ttl_s;                          /* 0: for ever */
+	struct zd_creds_groups durable_groups;           /* none: all users */
 };
 
 void zd_config_init(struct zd_config *config);

@@ -26,6 +26,8 @@ struct zd_api_limits {
 	uint64_t gather_budget_bytes; /* of each device; 0: the arena */
 	bool has_admin_group;         /* if false, only root and the daemon's own user are administrators */
 	gid_t admin_group;
+	struct zd_uid_limits of_uid;           /* administrators have none */
+	struct zd_creds_groups durable_groups; /* whose members may keep durable jobs; none: all users */
 };
 
 struct zd_api {

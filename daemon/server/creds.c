@@ -148,3 +148,11 @@ bool zd_creds_in_group(int sock, const struct zd_creds *creds, gid_t group)
 #endif
 	return found;
 }
+
+bool zd_creds_in_groups(int sock, const struct zd_creds *creds, const struct zd_creds_groups *groups)
+{
+	for (unsigned i = 0; i < groups->count; i++)
+		if (zd_creds_in_group(sock, creds, groups->gids[i]))
+			return true;
+	return groups->count == 0;
+}

@@ -6,7 +6,15 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#define ZD_CREDS_GROUPS 32u
+
 struct zd_err;
+
+/* Groups of the configuration; none: everybody is meant. */
+struct zd_creds_groups {
+	unsigned count;
+	gid_t gids[ZD_CREDS_GROUPS];
+};
 
 struct zd_creds {
 	uid_t uid;
@@ -29,5 +37,7 @@ void zd_creds_deinit(struct zd_creds *creds);
 /* Returns whether `group` was the connecting process's group, or one of its supplementary groups. False if
  * the kernel does not report these. */
 bool zd_creds_in_group(int sock, const struct zd_creds *creds, gid_t group);
+/* Returns whether one of `groups` was, or there are none. */
+bool zd_creds_in_groups(int sock, const struct zd_creds *creds, const struct zd_creds_groups *groups);
 
 #endif

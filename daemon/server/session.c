@@ -164,6 +164,8 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 	                       .admin = session->admin,
 	                       .strict = hello->strict,
 	                       .poison = hello->poison,
+	                       .no_durable = !zd_creds_in_groups(zd_conn_socket(session->conn), creds,
+	                                                         &api->limits.durable_groups),
 	                       .name = name};
 	uint64_t id;
 	int rc;
@@ -177,8 +179,10 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 		return ZEROD_E_LIMIT;
 	}
 	id = zd_engine_session_open(bridge->engine, &peer, err);
-	if (id == 0)
+	if (id == 0) {
+		tell_full(session, err->text);
 		return ZEROD_E_LIMIT;
+	}
 	rc = bridge->ops->session_open(bridge->backend, id, creds->pid, creds->pidfd, client_page,
 	                               daemon_page, err);
 	if (rc) {

@@ -48,7 +48,9 @@ static bool same(const struct zd_config *a, const struct zd_config *b)
 	       strcmp(a->gpus, b->gpus) == 0 && a->arena_bytes == b->arena_bytes &&
 	       a->gather_budget_bytes == b->gather_budget_bytes && a->staging_bytes == b->staging_bytes &&
 	       a->segment_bytes == b->segment_bytes && a->uid_quota_bytes == b->uid_quota_bytes &&
-	       a->max_sessions == b->max_sessions;
+	       a->max_sessions == b->max_sessions && a->max_sessions_per_uid == b->max_sessions_per_uid &&
+	       a->max_jobs_per_uid == b->max_jobs_per_uid && a->durable_ttl_s == b->durable_ttl_s &&
+	       a->durable_groups.count == b->durable_groups.count;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)

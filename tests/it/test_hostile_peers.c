@@ -8,19 +8,32 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <grp.h>
 #include <sched.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/support/daemon_fixture.h"
 #include "tests/support/raw_client.h"
 
+#define SOME_UID  12345
+#define OTHER_UID 12346
+#define OTHERS    3
+#define NGROUPS   64
+#define RETRY_NS  2000000L
+#define RETRIES   5000 /* 10 s */
+
 static struct zd_daemon peers_daemon;
 static struct raw_client raw = {.sock = -1};
+static struct raw_client others[OTHERS] = {{.sock = -1}, {.sock = -1}, {.sock = -1}};
 
 static int close_all(void **state)
 {
 	(void)state;
 	raw_close(&raw);
+	for (int i = 0; i < OTHERS; i++)
+		raw_close(&others[i]);
 	return zd_daemon_stop(&peers_daemon);
 }
 
@@ -57,10 +70,133 @@ static void test_outside_the_pid_namespace(void **state)
 	raw_connect(&raw, peers_daemon.socket_path);
 }
 
+/* ---- Limits of a user ---------------------------------------------------------------------------------- */
+
+/* Connects as this user and group, of no other group. */
+static void connect_as(struct raw_client *client, uid_t uid, gid_t gid)
+{
+	gid_t groups[NGROUPS];
+	int ngroups = getgroups(NGROUPS, groups);
+
+	assert_true(ngroups >= 0);
+	assert_int_equal(setgroups(0, NULL), 0);
+	assert_int_equal(setegid(gid), 0);
+	assert_int_equal(seteuid(uid), 0);
+	raw_connect(client, peers_daemon.socket_path);
+	assert_int_equal(seteuid(0), 0);
+	assert_int_equal(setegid(0), 0);
+	assert_int_equal(setgroups((size_t)ngroups, groups), 0);
+}
+
+static void start_with(const char *config)
+{
+	const struct zd_daemon_options options = {.config = config};
+
+	assert_int_equal(zd_daemon_start(&options, &peers_daemon), 0);
+	assert_int_equal(chmod(peers_daemon.dir, 0755), 0);
+}
+
+static void start_for_users(const char *config)
+{
+	if (geteuid() != 0)
+		skip();
+	start_with(config);
+}
+
+/* A session that has ended makes room, when the daemon has noticed. */
+static void expect_hello_in_time(uid_t uid)
+{
+	const struct timespec retry = {.tv_nsec = RETRY_NS};
+	const Zd__Reply *reply;
+
+	for (int i = 0; i < RETRIES; i++) {
+		connect_as(&raw, uid, uid);
+		reply = raw_answer(&raw, send_hello(&raw));
+		assert_non_null(reply);
+		if (reply->status == 0)
+			return;
+		raw_close(&raw);
+		(void)nanosleep(&retry, NULL);
+	}
+	fail();
+}
+
+static void test_sessions_per_user(void **state)
+{
+	(void)state;
+	start_for_users("[limits]\nmax_sessions_per_uid = 2\n");
+	for (int i = 0; i < 2; i++) {
+		connect_as(&others[i], SOME_UID, SOME_UID);
+		(void)raw_expect(&others[i], send_hello(&others[i]), 0);
+	}
+	connect_as(&raw, SOME_UID, SOME_UID);
+	RAW_EXPECT_ERROR(&raw, send_hello(&raw), ZEROD_E_LIMIT,
+	                 "uid 12345 has 2 sessions open: max_sessions_per_uid is 2");
+	raw_expect_end(&raw);
+	raw_close(&raw);
+	connect_as(&others[2], OTHER_UID, OTHER_UID);
+	(void)raw_expect(&others[2], send_hello(&others[2]), 0);
+	raw_close(&others[0]);
+	expect_hello_in_time(SOME_UID);
+}
+
+static uint64_t send_join(struct raw_client *client, const char *job, bool durable)
+{
+	return raw_send(client, RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT(job),
+	                            .group = RAW_TEXT("g"), .world_size = 1, .durable = durable));
+}
+
+static void test_jobs_per_user(void **state)
+{
+	(void)state;
+	start_for_users("[limits]\nmax_jobs_per_uid = 2\n");
+	connect_as(&raw, SOME_UID, SOME_UID);
+	(void)raw_expect(&raw, send_hello(&raw), 0);
+	(void)raw_expect(&raw, send_join(&raw, "one", false), 0);
+	(void)raw_expect(&raw, send_join(&raw, "two", false), 0);
+	RAW_EXPECT_ERROR(&raw, send_join(&raw, "three", false), ZEROD_E_LIMIT,
+	                 "uid 12345 has 2 jobs already: max_jobs_per_uid is 2");
+	(void)raw_expect(&raw, raw_send(&raw, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
+}
+
+static void test_durable_jobs_of_groups(void **state)
+{
+	const struct group *group = getgrnam("daemon");
+
+	(void)state;
+	assert_non_null(group);
+	start_for_users("[limits]\ndurable_groups = daemon\n");
+	connect_as(&raw, SOME_UID, SOME_UID);
+	(void)raw_expect(&raw, send_hello(&raw), 0);
+	RAW_EXPECT_ERROR(&raw, send_join(&raw, "kept", true), ZEROD_E_PERMISSION, "uid 12345",
+	                 "durable_groups");
+	(void)raw_expect(&raw, send_join(&raw, "kept", false), 0);
+	connect_as(&others[0], SOME_UID, group->gr_gid);
+	(void)raw_expect(&others[0], send_hello(&others[0]), 0);
+	(void)raw_expect(&others[0], send_join(&others[0], "other", true), 0);
+}
+
+/* The daemon's own timer ends it, with nobody connected. */
+static void test_durable_jobs_expire(void **state)
+{
+	(void)state;
+	start_with("[limits]\ndurable_ttl = 1s\n");
+	raw_open(&raw, peers_daemon.socket_path);
+	(void)raw_expect(&raw, send_join(&raw, "kept", true), 0);
+	raw_close(&raw);
+	assert_int_equal(zd_daemon_wait_log(&peers_daemon, "job 'kept': group 'g' has ended on this node: no "
+	                                                   "session has used its durable job for 1 s"),
+	                 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_teardown(test_outside_the_pid_namespace, close_all),
+	        cmocka_unit_test_teardown(test_sessions_per_user, close_all),
+	        cmocka_unit_test_teardown(test_jobs_per_user, close_all),
+	        cmocka_unit_test_teardown(test_durable_jobs_of_groups, close_all),
+	        cmocka_unit_test_teardown(test_durable_jobs_expire, close_all),
 	};
 
 	return cmocka_run_group_tests_name("hostile peers", tests, NULL, NULL);

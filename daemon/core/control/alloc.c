@@ -127,7 +127,10 @@ static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct
 		req->u.alloc.allocation = found;
 		return 0;
 	}
-	struct zd_job *job = zd_job_get(e, req->session->uid, args->u.alloc.job, false);
+	struct zd_job *job;
+	status = zd_job_get(e, req->session, args->u.alloc.job, false, &job, err);
+	if (status != 0)
+		return status;
 	struct zd_allocation *allocation = zd_calloc(1, sizeof(*allocation));
 	zd_job_ref(job);
 	allocation->id = zd_next_id(e);

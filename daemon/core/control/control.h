@@ -20,6 +20,8 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 /* join.c */
 /* Ends a durable job that no session is attached to: frees all its memory. */
 void zd_job_end(struct zd_engine *e, struct zd_job *job);
+/* Ends the durable jobs that no session has used for durable_ttl_ns, and finds the time of the next. */
+void zd_jobs_expire(struct zd_engine *e);
 
 /* The rank's session ends or leaves, and its requests have been dropped: frees all that it holds in the
  * group; the group fails unless the rank was alone. */

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +72,10 @@ static void test_defaults(void **state)
 	assert_int_equal(config.collective_timeout_s, 600);
 	assert_int_equal(config.uid_quota_bytes, 0);
 	assert_int_equal(config.max_sessions, ZD_MAX_SESSIONS);
+	assert_int_equal(config.max_sessions_per_uid, 256);
+	assert_int_equal(config.max_jobs_per_uid, 128);
+	assert_int_equal(config.durable_ttl_s, 0);
+	assert_int_equal(config.durable_groups.count, 0);
 }
 
 static void test_every_key(void **state)
@@ -102,6 +107,10 @@ static void test_every_key(void **state)
 	                           "timeout_s = 86400\n"
 	                           "[limits]\t; of users\n"
 	                           "uid_quota = 1024T\n"
+	                           "max_sessions_per_uid = 0\n"
+	                           "max_jobs_per_uid = 1000000\n"
+	                           "durable_ttl = 7d\n"
+	                           "durable_groups = root, daemon\n"
 	                           "max_sessions = 1",
 	                           &config, &err),
 	                 0);
@@ -123,6 +132,12 @@ static void test_every_key(void **state)
 	assert_int_equal(config.collective_timeout_s, 86400);
 	assert_int_equal(config.uid_quota_bytes, ZD_MAX_BYTES);
 	assert_int_equal(config.max_sessions, 1);
+	assert_int_equal(config.max_sessions_per_uid, 0);
+	assert_int_equal(config.max_jobs_per_uid, 1000000);
+	assert_int_equal(config.durable_ttl_s, 7 * 86400);
+	assert_int_equal(config.durable_groups.count, 2);
+	assert_int_equal(config.durable_groups.gids[0], 0);
+	assert_int_equal(config.durable_groups.gids[1], getgrnam("daemon")->gr_gid);
 }
 
 /* A wrong configuration, and the message behind the file's name. */
@@ -189,7 +204,21 @@ static const struct mistake {
          ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, admin_group, log_level, "
          "drain_timeout_s"},
         {"[limits]\nsocket = x\n",
-         ":2: [limits] socket: unknown key, expected one of uid_quota, max_sessions"},
+         ":2: [limits] socket: unknown key, expected one of uid_quota, max_sessions, max_sessions_per_uid, "
+         "max_jobs_per_uid, durable_ttl, durable_groups"},
+        {"[limits]\nmax_sessions_per_uid = 1025\n",
+         ":2: [limits] max_sessions_per_uid: expected a number from 0 to 1024, found '1025'"},
+        {"[limits]\nmax_jobs_per_uid = many\n",
+         ":2: [limits] max_jobs_per_uid: expected a number from 0 to 1000000, found 'many'"},
+        {"[limits]\ndurable_ttl = 7w\n",
+         ":2: [limits] durable_ttl: expected a time such as 12h or 7d, at most 3650d, found '7w'"},
+        {"[limits]\ndurable_ttl = h\n",
+         ":2: [limits] durable_ttl: expected a time such as 12h or 7d, at most 3650d, found 'h'"},
+        {"[limits]\ndurable_ttl = 3651d\n",
+         ":2: [limits] durable_ttl: expected a time such as 12h or 7d, at most 3650d, found '3651d'"},
+        {"[limits]\ndurable_groups = root, no-such-group\n",
+         ":2: [limits] durable_groups: expected names of at most 32 groups on this machine, found 'root, "
+         "no-such-group'"},
         {"[deamon]\nsocket = x\n",
          ":1: [deamon]: unknown section, expected [daemon], [devices], [collectives] or [limits]"},
         {"[limits]\n[empty]\n",

@@ -72,7 +72,7 @@ int bind(int sock, __CONST_SOCKADDR_ARG address, socklen_t bytes)
 	return (int)rc;
 }
 
-/* Whatever the umask: at no time may users connect that the mode does not allow. */
+/* With any umask, users whom the mode does not allow can at no time connect. */
 static void test_no_wider_permissions_at_first(void **state)
 {
 	static const mode_t masks[] = {0, 0022, 0077};

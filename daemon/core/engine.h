@@ -96,7 +96,7 @@ void zd_engine_set_uid_limits(struct zd_engine *engine, const struct zd_uid_limi
 
 struct zd_peer {
 	uint32_t uid, pid;
-	bool admin;      /* root or the configured group: sees all jobs, may kill and abort */
+	bool admin;      /* sees all jobs, may kill and abort; has no limits */
 	bool strict;     /* its gathered buffers share no page, or no segment, with other memory */
 	bool poison;     /* its gathered buffers are copies, filled with NaN patterns when leases end */
 	bool no_durable; /* it may not join groups of durable jobs, unless it is an administrator */

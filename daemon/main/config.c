@@ -90,6 +90,21 @@ static int set_socket_mode(struct zd_config *config, const char *text)
 	return 0;
 }
 
+static int read_yes(const char *text, bool *yes)
+{
+	bool is_yes = strcmp(text, "yes") == 0;
+
+	if (!is_yes && strcmp(text, "no") != 0)
+		return -1;
+	*yes = is_yes;
+	return 0;
+}
+
+static int set_root_is_admin(struct zd_config *config, const char *text)
+{
+	return read_yes(text, &config->root_is_admin);
+}
+
 static int set_admin_group(struct zd_config *config, const char *text)
 {
 	struct group *group;
@@ -129,6 +144,11 @@ static int read_groups(const char *text, struct zd_creds_groups *groups)
 	}
 	*groups = found;
 	return 0;
+}
+
+static int set_allow_groups(struct zd_config *config, const char *text)
+{
+	return read_groups(text, &config->allow_groups);
 }
 
 static int set_log_level(struct zd_config *config, const char *text)
@@ -243,12 +263,7 @@ static int set_nccl(struct zd_config *config, const char *text)
 
 static int set_check(struct zd_config *config, const char *text)
 {
-	bool yes = strcmp(text, "yes") == 0;
-
-	if (!yes && strcmp(text, "no") != 0)
-		return -1;
-	config->check_collectives = yes;
-	return 0;
+	return read_yes(text, &config->check_collectives);
 }
 
 static int set_collective_timeout(struct zd_config *config, const char *text)
@@ -319,7 +334,9 @@ static const struct key {
 } keys[] = {
         {"daemon", "socket", set_socket, "a path of 1 to 107 bytes"},
         {"daemon", "socket_mode", set_socket_mode, "permissions in octal such as 0660"},
+        {"daemon", "root_is_admin", set_root_is_admin, "yes or no"},
         {"daemon", "admin_group", set_admin_group, "the name of a group on this machine"},
+        {"daemon", "allow_groups", set_allow_groups, GROUPS_EXPECTED},
         {"daemon", "log_level", set_log_level, "error, warning, notice, info or debug"},
         {"daemon", "drain_timeout_s", set_drain_timeout, "a number of seconds, at most 86400"},
         {"devices", "backend", set_backend, "auto, host or cuda"},
@@ -402,6 +419,7 @@ void zd_config_init(struct zd_config *config)
 	*config = (struct zd_config){
 	        .socket_path = ZD_DEFAULT_SOCKET,
 	        .socket_mode = 0666,
+	        .root_is_admin = true,
 	        .log_level = ZD_LOG_INFO,
 	        .drain_timeout_s = DEFAULT_DRAIN_S,
 	        .device_count = ZD_DEFAULT_DEVICES,

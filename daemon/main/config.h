@@ -31,8 +31,9 @@ struct zd_config {
 	/* [daemon] */
 	char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	mode_t socket_mode;
-	bool has_admin_group;
+	bool root_is_admin, has_admin_group;
 	gid_t admin_group;
+	struct zd_creds_groups allow_groups; /* none: all users */
 	enum zd_log_level log_level;
 	uint32_t drain_timeout_s;
 	/* [devices]; for bytes, 0 is the default of the backend or the engine */

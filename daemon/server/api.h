@@ -24,9 +24,11 @@ struct zd_api_limits {
 	uint32_t max_sessions;        /* 1 .. ZD_MAX_SESSIONS */
 	uint64_t uid_quota_bytes;     /* 0: none */
 	uint64_t gather_budget_bytes; /* of each device; 0: the arena */
+	bool root_is_user;            /* root is no administrator, not even as the daemon's own user */
 	bool has_admin_group;         /* if false, only root and the daemon's own user are administrators */
 	gid_t admin_group;
-	struct zd_uid_limits of_uid;           /* administrators have none */
+	struct zd_creds_groups allow_groups; /* beside administrators, their members are served; none: all */
+	struct zd_uid_limits of_uid;         /* administrators have none */
 	struct zd_creds_groups durable_groups; /* whose members may keep durable jobs; none: all users */
 };
 

@@ -23,6 +23,20 @@
 #define NDESCRIPTORS 5u
 #define NFEATURES    4u
 
+/* Returns whether the daemon serves the client's process and user. */
+static int check_client(const struct zd_api_session *session, struct zd_err *err)
+{
+	const struct zd_creds *creds = zd_conn_creds(session->conn);
+	int rc = zd_creds_check(creds, err);
+
+	if (rc || session->admin ||
+	    zd_creds_in_groups(zd_conn_socket(session->conn), creds, &session->api->limits.allow_groups))
+		return rc;
+	return zd_err_set(err, ZEROD_E_PERMISSION,
+	                  "uid %u may not use this daemon: it is in no group of allow_groups",
+	                  (unsigned)creds->uid);
+}
+
 static int check_hello(const struct zd_api_session *session, const Zd__Hello *hello, char name[NAME_BYTES],
                        struct zd_err *err)
 {
@@ -38,7 +52,7 @@ static int check_hello(const struct zd_api_session *session, const Zd__Hello *he
 	if (session->api->draining)
 		return zd_err_set(err, ZEROD_E_SHUTDOWN,
 		                  "the daemon is draining and accepts no new sessions");
-	rc = zd_creds_check(zd_conn_creds(session->conn), err);
+	rc = check_client(session, err);
 	if (rc == 0 && hello->name[0])
 		rc = zd_name_check(hello->name, ZD_MAX_NAME_BYTES, "client name", err);
 	if (rc)

@@ -131,6 +131,13 @@ static void on_packet(void *arg, const uint8_t *bytes, size_t nbytes)
 
 static const struct zd_conn_ops conn_ops = {.packet = on_packet, .ended = on_ended};
 
+static bool is_admin(int sock, const struct zd_creds *creds, const struct zd_api_limits *limits)
+{
+	if (creds->uid == 0 ? !limits->root_is_user : creds->uid == geteuid())
+		return true;
+	return limits->has_admin_group && zd_creds_in_group(sock, creds, limits->admin_group);
+}
+
 int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err)
 {
 	struct zd_creds creds;
@@ -144,9 +151,7 @@ int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err)
 	session = zd_calloc(1, sizeof(*session));
 	session->api = api;
 	session->state = ZD_API_SESSION_NEW;
-	session->admin = creds.uid == 0 || creds.uid == geteuid() ||
-	                 (api->limits.has_admin_group &&
-	                  zd_creds_in_group(sock, &creds, api->limits.admin_group));
+	session->admin = is_admin(sock, &creds, &api->limits);
 	rc = zd_conn_new(&api->conns, sock, &creds, &conn_ops, session, &session->conn, err);
 	if (rc)
 		free(session);

@@ -50,7 +50,8 @@ static bool same(const struct zd_config *a, const struct zd_config *b)
 	       a->segment_bytes == b->segment_bytes && a->uid_quota_bytes == b->uid_quota_bytes &&
 	       a->max_sessions == b->max_sessions && a->max_sessions_per_uid == b->max_sessions_per_uid &&
 	       a->max_jobs_per_uid == b->max_jobs_per_uid && a->durable_ttl_s == b->durable_ttl_s &&
-	       a->durable_groups.count == b->durable_groups.count;
+	       a->durable_groups.count == b->durable_groups.count && a->root_is_admin == b->root_is_admin &&
+	       a->allow_groups.count == b->allow_groups.count;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)

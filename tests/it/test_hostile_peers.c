@@ -70,7 +70,7 @@ static void test_outside_the_pid_namespace(void **state)
 	raw_connect(&raw, peers_daemon.socket_path);
 }
 
-/* ---- Limits of a user ---------------------------------------------------------------------------------- */
+/* ---- Users ------------------------------------------------------------------------------------------- */
 
 /* Connects as this user and group, of no other group. */
 static void connect_as(struct raw_client *client, uid_t uid, gid_t gid)
@@ -102,6 +102,56 @@ static void start_for_users(const char *config)
 		skip();
 	start_with(config);
 }
+
+static void expect_session(struct raw_client *client, uid_t uid, gid_t gid)
+{
+	connect_as(client, uid, gid);
+	(void)raw_expect(client, send_hello(client), 0);
+}
+
+static gid_t find_group(const char *name)
+{
+	const struct group *group = getgrnam(name);
+
+	assert_non_null(group);
+	return group->gr_gid;
+}
+
+static void test_users_of_groups(void **state)
+{
+	(void)state;
+	start_for_users("[daemon]\nallow_groups = mail, daemon\n");
+	connect_as(&raw, SOME_UID, SOME_UID);
+	RAW_EXPECT_ERROR(&raw, send_hello(&raw), ZEROD_E_PERMISSION,
+	                 "uid 12345 may not use this daemon: it is in no group of allow_groups");
+	raw_expect_end(&raw);
+	expect_session(&others[0], SOME_UID, find_group("daemon"));
+	expect_session(&others[1], SOME_UID, find_group("mail"));
+	/* Administrators need no group. */
+	expect_session(&others[2], 0, 0);
+}
+
+/* Two sessions of root where a user may have one. */
+static void test_root_is_an_administrator(void **state)
+{
+	(void)state;
+	start_for_users("[limits]\nmax_sessions_per_uid = 1\n");
+	expect_session(&others[0], 0, 0);
+	expect_session(&others[1], 0, 0);
+}
+
+static void test_root_is_a_user(void **state)
+{
+	(void)state;
+	start_for_users(
+	        "[daemon]\nroot_is_admin = no\nadmin_group = daemon\n[limits]\nmax_sessions_per_uid = 1\n");
+	expect_session(&others[0], 0, 0);
+	connect_as(&raw, 0, 0);
+	RAW_EXPECT_ERROR(&raw, send_hello(&raw), ZEROD_E_LIMIT, "uid 0 has 1 sessions open");
+	expect_session(&others[1], 0, find_group("daemon"));
+}
+
+/* ---- Limits of a user ---------------------------------------------------------------------------------- */
 
 /* A session that has ended makes room, when the daemon has noticed. */
 static void expect_hello_in_time(uid_t uid)
@@ -161,17 +211,14 @@ static void test_jobs_per_user(void **state)
 
 static void test_durable_jobs_of_groups(void **state)
 {
-	const struct group *group = getgrnam("daemon");
-
 	(void)state;
-	assert_non_null(group);
 	start_for_users("[limits]\ndurable_groups = daemon\n");
 	connect_as(&raw, SOME_UID, SOME_UID);
 	(void)raw_expect(&raw, send_hello(&raw), 0);
 	RAW_EXPECT_ERROR(&raw, send_join(&raw, "kept", true), ZEROD_E_PERMISSION, "uid 12345",
 	                 "durable_groups");
 	(void)raw_expect(&raw, send_join(&raw, "kept", false), 0);
-	connect_as(&others[0], SOME_UID, group->gr_gid);
+	connect_as(&others[0], SOME_UID, find_group("daemon"));
 	(void)raw_expect(&others[0], send_hello(&others[0]), 0);
 	(void)raw_expect(&others[0], send_join(&others[0], "other", true), 0);
 }
@@ -193,6 +240,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_teardown(test_outside_the_pid_namespace, close_all),
+	        cmocka_unit_test_teardown(test_users_of_groups, close_all),
+	        cmocka_unit_test_teardown(test_root_is_an_administrator, close_all),
+	        cmocka_unit_test_teardown(test_root_is_a_user, close_all),
 	        cmocka_unit_test_teardown(test_sessions_per_user, close_all),
 	        cmocka_unit_test_teardown(test_jobs_per_user, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_of_groups, close_all),

@@ -60,7 +60,9 @@ static void test_defaults(void **state)
 	assert_int_equal(read_text("", &config, &err), 0);
 	assert_string_equal(config.socket_path, ZD_DEFAULT_SOCKET);
 	assert_int_equal(config.socket_mode, 0666);
+	assert_true(config.root_is_admin);
 	assert_false(config.has_admin_group);
+	assert_int_equal(config.allow_groups.count, 0);
 	assert_int_equal(config.log_level, ZD_LOG_INFO);
 	assert_int_equal(config.drain_timeout_s, 10);
 	assert_null(config.backend);
@@ -89,7 +91,9 @@ static void test_every_key(void **state)
 	                           "[daemon]\n"
 	                           "socket = /tmp/z.sock ; behind a value\n"
 	                           "\tsocket_mode = 0660\n"
+	                           "root_is_admin = no\n"
 	                           "  admin_group = root\n"
+	                           "allow_groups = daemon root\n"
 	                           "log_level=debug\n"
 	                           "drain_timeout_s = 0\n"
 	                           "\n"
@@ -116,7 +120,10 @@ static void test_every_key(void **state)
 	                 0);
 	assert_string_equal(config.socket_path, "/tmp/z.sock");
 	assert_int_equal(config.socket_mode, 0660);
+	assert_false(config.root_is_admin);
 	assert_true(config.has_admin_group);
+	assert_int_equal(config.allow_groups.count, 2);
+	assert_int_equal(config.allow_groups.gids[1], 0);
 	assert_int_equal(config.admin_group, 0);
 	assert_int_equal(config.log_level, ZD_LOG_DEBUG);
 	assert_int_equal(config.drain_timeout_s, 0);
@@ -196,13 +203,18 @@ static const struct mistake {
          ":2: [daemon] socket_mode: expected permissions in octal such as 0660, found '1777'"},
         {"[daemon]\nadmin_group = no-such-group\n",
          ":2: [daemon] admin_group: expected the name of a group on this machine, found 'no-such-group'"},
+        {"[daemon]\nroot_is_admin = maybe\n",
+         ":2: [daemon] root_is_admin: expected yes or no, found 'maybe'"},
+        {"[daemon]\nallow_groups = no-such-group\n",
+         ":2: [daemon] allow_groups: expected names of at most 32 groups on this machine, found "
+         "'no-such-group'"},
         {"[daemon]\nlog_level = loud\n",
          ":2: [daemon] log_level: expected error, warning, notice, info or debug, found 'loud'"},
         {"[daemon]\ndrain_timeout_s = 86401\n",
          ":2: [daemon] drain_timeout_s: expected a number of seconds, at most 86400, found '86401'"},
         {"[daemon]\n\n# one\nsokcet = x\n",
-         ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, admin_group, log_level, "
-         "drain_timeout_s"},
+         ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, root_is_admin, "
+         "admin_group, allow_groups, log_level, drain_timeout_s"},
         {"[limits]\nsocket = x\n",
          ":2: [limits] socket: unknown key, expected one of uid_quota, max_sessions, max_sessions_per_uid, "
          "max_jobs_per_uid, durable_ttl, durable_groups"},

@@ -86,12 +86,17 @@ void zd_ctl_print_table(FILE *out, const json_t *rows, const struct zd_ctl_colum
 /* One object as "title  value" lines. */
 void zd_ctl_print_record(FILE *out, const json_t *row, const struct zd_ctl_column *columns, bool exact_bytes);
 /* {"schema": 1, "verb": ..., "rows": rows}; takes over `rows`. */
+/* One text of JSON with these flags of jansson, and a newline. Hidden characters are escaped, as JSON
+ * allows. */
+int zd_ctl_print_json_text(FILE *out, const json_t *object, size_t flags) __attribute__((warn_unused_result));
 int zd_ctl_print_json(FILE *out, const char *verb, json_t *rows) __attribute__((warn_unused_result));
 
 /* Columns that a UTF-8 text takes on a terminal. */
 size_t zd_ctl_text_width(const char *text);
 /* "350 us", "4.2 s", "3m07s", "5h12m", "9d03h" */
 #define ZD_CTL_AGE_TEXT 32
+/* Prints a text of lines; other hidden characters are escaped (zd_text_escape()). */
+void zd_ctl_print_shown(FILE *out, const char *text);
 char *zd_ctl_age_text(uint64_t ns, char out[ZD_CTL_AGE_TEXT]);
 /* asprintf() that ends the program when memory does. */
 char *zd_ctl_text(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));

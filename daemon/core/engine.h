@@ -52,9 +52,9 @@ struct zd_engine_sink {
 	/* Whether the session's process has been asked for sums that have not ended. For texts only. NULL:
 	 * never. */
 	bool (*is_summing)(void *arg, uint64_t session);
-	/* A group that spans daemons has ended by itself, or a session has ended a group; for the log. NULL:
-	 * not needed. */
-	void (*group_ended)(void *arg, const char *job, const char *group, const char *why);
+	/* A group of the uid's that spans daemons has ended by itself, a session has ended a group, or its
+	 * durable job has expired; for the log. NULL: not needed. */
+	void (*group_ended)(void *arg, uint32_t uid, const char *job, const char *group, const char *why);
 };
 
 struct zd_engine_config {

@@ -32,9 +32,11 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 	zd_arena_init(&api->requests, REQUESTS_BYTES);
 	zd_arena_init(&api->replies, REPLIES_BYTES);
 	rc = zd_bridge_open(&api->bridge, loop, config, api, err);
-	if (rc == 0)
-		zd_engine_set_uid_limits(api->bridge.engine, &limits->of_uid);
-	return rc;
+	if (rc)
+		return rc;
+	zd_log_limit_init(&api->log_limit, loop, ZD_LOG_LIMIT_WINDOW_MS);
+	zd_engine_set_uid_limits(api->bridge.engine, &limits->of_uid);
+	return 0;
 }
 
 void zd_api_close(struct zd_api *api)
@@ -45,6 +47,7 @@ void zd_api_close(struct zd_api *api)
 	zd_conns_end(&api->conns, &why);
 	zd_conns_flush(&api->conns);
 	zd_bridge_close(&api->bridge);
+	zd_log_limit_close(&api->log_limit);
 }
 
 void zd_api_deinit(struct zd_api *api)

@@ -14,6 +14,7 @@
 #include "proto/frame.h"
 #include "server/bridge.h"
 #include "server/conn.h"
+#include "server/log_limit.h"
 
 struct zd_api_session;
 struct zd_err;
@@ -40,6 +41,7 @@ struct zd_api {
 	struct zd_api_session *recent;   /* the result of the last lookup; NULL: none */
 	struct zd_arena requests;        /* for the packet that is being handled */
 	struct zd_arena replies;         /* for the reply that is being made */
+	struct zd_log_limit log_limit;   /* for all lines that clients cause */
 	uint64_t started_ns;
 	uint64_t told_full_ns; /* the time of the last log line about max_sessions; 0: none */
 	bool draining;

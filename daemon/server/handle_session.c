@@ -72,6 +72,15 @@ static bool has_feature(const Zd__Hello *hello, const char *feature)
 	return false;
 }
 
+/* The session goes on without a part that it could do without. */
+static void warn_without(const struct zd_api_session *session, const char *part, const struct zd_err *why)
+{
+	const struct zd_creds *creds = zd_conn_creds(session->conn);
+
+	if (zd_log_limit_admits(&session->api->log_limit, creds->uid, ZD_LOG_WARNING))
+		zd_log(ZD_LOG_WARNING, "no %s for a session: %s", part, why->text);
+}
+
 /* Without a work channel the backend makes the session's sums, and the client sees segments to unmap in its
  * next call. So a failure to make the channel does not reject the session. */
 static bool open_delegate(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *ends)
@@ -92,7 +101,7 @@ static bool open_delegate(struct zd_api_session *session, const Zd__Hello *hello
 	if (zd_delegate_open(&session->api->bridge.delegates, session->id, &above, &session->delegate,
 	                     &ends[0].fd, &ends[1].fd, &err) == 0)
 		return true;
-	zd_log(ZD_LOG_WARNING, "no work channel for a session: %s", err.text);
+	warn_without(session, "work channel", &err);
 	return false;
 }
 
@@ -105,7 +114,7 @@ static bool open_rings(struct zd_api_session *session, const Zd__Hello *hello, s
 		return false;
 	if (zd_api_session_open_rings(session, &rings->fd, &err) == 0)
 		return true;
-	zd_log(ZD_LOG_WARNING, "no rings for a session: %s", err.text);
+	warn_without(session, "rings", &err);
 	return false;
 }
 

@@ -52,6 +52,8 @@ static void log_session(const struct zd_api_session *session, enum zd_log_level 
 	struct zd_log_field fields[] = {{.key = "ZEROD_SESSION"}, {.key = "ZEROD_PID"}, {.key = "ZEROD_UID"}};
 	char who[32];
 
+	if (!zd_log_limit_admits(&session->api->log_limit, creds->uid, level))
+		return;
 	(void)snprintf(fields[0].value, sizeof(fields[0].value), "%" PRIu64, session->id);
 	(void)snprintf(fields[1].value, sizeof(fields[1].value), "%d", (int)creds->pid);
 	(void)snprintf(fields[2].value, sizeof(fields[2].value), "%u", (unsigned)creds->uid);

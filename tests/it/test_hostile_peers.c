@@ -10,6 +10,8 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <sched.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +23,8 @@
 #define OTHER_UID 12346
 #define OTHERS    3
 #define NGROUPS   64
+#define CROWD     200 /* two lines each */
+#define ROUNDS    4
 #define RETRY_NS  2000000L
 #define RETRIES   5000 /* 10 s */
 
@@ -236,6 +240,56 @@ static void test_durable_jobs_expire(void **state)
 	                 0);
 }
 
+/* ---- The log ------------------------------------------------------------------------------------------- */
+
+static bool log_has(const char *text)
+{
+	FILE *log = fopen(peers_daemon.log_path, "re");
+	char line[4096];
+	bool found = false;
+
+	assert_non_null(log);
+	while (!found && fgets(line, sizeof(line), log))
+		found = strstr(line, text) != NULL;
+	(void)fclose(log);
+	return found;
+}
+
+/* Sessions that come and go by the hundred: the log says how many of their lines it lacks. */
+static void test_lines_of_one_user(void **state)
+{
+	static struct raw_client crowd[CROWD];
+	char text[64];
+
+	(void)state;
+	start_with("");
+	(void)snprintf(text, sizeof(text), "uid %u: ", (unsigned)geteuid());
+	for (int round = 0; round < ROUNDS; round++) {
+		for (int i = 0; i < CROWD; i++)
+			raw_connect(&crowd[i], peers_daemon.socket_path);
+		for (int i = 0; i < CROWD; i++)
+			(void)raw_expect(&crowd[i], send_hello(&crowd[i]), 0);
+		for (int i = 0; i < CROWD; i++)
+			raw_close(&crowd[i]);
+	}
+	assert_int_equal(zd_daemon_wait_log(&peers_daemon, "lines of the log dropped, beyond 500 within"), 0);
+	assert_true(log_has(text));
+}
+
+/* U+2028 is a line to some who read the log, U+202E turns the rest of the line around. */
+static void test_name_of_a_session(void **state)
+{
+	(void)state;
+	start_with("");
+	raw_connect(&raw, peers_daemon.socket_path);
+	(void)raw_expect(&raw,
+	                 raw_send(&raw, RAW(HELLO, hello, Hello, .version_min = 1, .version_max = 1,
+	                                    .name = RAW_TEXT("a\xe2\x80\xa8z\xe2\x80\xae"))),
+	                 0);
+	assert_int_equal(zd_daemon_wait_log(&peers_daemon, "opened: a\\u2028z\\u202e"), 0);
+	assert_false(log_has("\xe2\x80"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -247,6 +301,8 @@ int main(void)
 	        cmocka_unit_test_teardown(test_jobs_per_user, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_of_groups, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_expire, close_all),
+	        cmocka_unit_test_teardown(test_lines_of_one_user, close_all),
+	        cmocka_unit_test_teardown(test_name_of_a_session, close_all),
 	};
 
 	return cmocka_run_group_tests_name("hostile peers", tests, NULL, NULL);

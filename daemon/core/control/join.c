@@ -339,7 +339,7 @@ static void tell_end(struct zd_engine *e, const struct zd_group *group, const ch
 		return;
 	(void)snprintf(why, sizeof(why), "%s by session %llu (pid %u, uid %u)", what,
 	               (unsigned long long)by->id, by->pid, by->uid);
-	e->sink.group_ended(e->sink.arg, group->job->name, group->name, why);
+	e->sink.group_ended(e->sink.arg, group->job->owner->uid, group->job->name, group->name, why);
 }
 
 static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -409,7 +409,7 @@ static void tell_expired(struct zd_engine *e, const struct zd_job *job)
 	               (unsigned long long)(e->uid_limits.durable_ttl_ns / 1000000000u));
 	TAILQ_FOREACH (group, &job->groups, job_link) {
 		if (!group->over && e->sink.group_ended)
-			e->sink.group_ended(e->sink.arg, job->name, group->name, why);
+			e->sink.group_ended(e->sink.arg, job->owner->uid, job->name, group->name, why);
 	}
 }
 

@@ -104,7 +104,7 @@ enum zerod_status {
 	ZEROD_E_NO_MEMORY = -18,     /* can never fit; the text has the sizes */
 	ZEROD_E_QUOTA = -19,         /* beyond the uid's quota */
 	ZEROD_E_LIMIT = -20,         /* beyond a limit of the protocol, see proto/limits.h */
-	ZEROD_E_PERMISSION = -21,    /* not the owner, nor an administrator */
+	ZEROD_E_PERMISSION = -21,    /* not the owner, nor an administrator; or not served by this daemon */
 	ZEROD_E_UNSUPPORTED = -22,   /* the daemon, backend or dtype cannot do this */
 	ZEROD_E_VERSION = -23,       /* protocol versions do not overlap */
 	ZEROD_E_PROTOCOL = -24,      /* an invalid message */

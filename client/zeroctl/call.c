@@ -5,6 +5,7 @@
 #include "ctl.h"
 
 #include <stdarg.h>
+#include <stdlib.h>
 
 #include "client/client.h"
 #include "client/request.h"
@@ -15,7 +16,11 @@ int zd_ctl_fail(int status, const char *format, ...)
 	va_start(args, format);
 	fflush(stdout); /* what was printed before the failure stands before its message */
 	fputs("zeroctl: ", stderr);
-	vfprintf(stderr, format, args);
+	char *text;
+	if (vasprintf(&text, format, args) >= 0) {
+		zd_ctl_print_shown(stderr, text);
+		free(text);
+	}
 	fputc('\n', stderr);
 	va_end(args);
 	return status;

@@ -85,6 +85,9 @@ int zd_ctl_sort(json_t *rows, const struct zd_ctl_column *columns, const char *s
 void zd_ctl_print_table(FILE *out, const json_t *rows, const struct zd_ctl_column *columns, bool exact_bytes);
 /* Prints an object as "title  value" lines. */
 void zd_ctl_print_record(FILE *out, const json_t *row, const struct zd_ctl_column *columns, bool exact_bytes);
+/* Prints one text of JSON with these flags of jansson, and a newline. Hidden characters are escaped, as JSON
+ * allows. */
+int zd_ctl_print_json_text(FILE *out, const json_t *object, size_t flags) __attribute__((warn_unused_result));
 /* Prints {"schema": 1, "verb": ..., "rows": rows}. Takes ownership of `rows`. */
 int zd_ctl_print_json(FILE *out, const char *verb, json_t *rows) __attribute__((warn_unused_result));
 
@@ -92,6 +95,8 @@ int zd_ctl_print_json(FILE *out, const char *verb, json_t *rows) __attribute__((
 size_t zd_ctl_text_width(const char *text);
 /* "350 us", "4.2 s", "3m07s", "5h12m", "9d03h" */
 #define ZD_CTL_AGE_TEXT 32
+/* Prints a text of lines; other hidden characters are escaped (zd_text_escape()). */
+void zd_ctl_print_shown(FILE *out, const char *text);
 char *zd_ctl_age_text(uint64_t ns, char out[ZD_CTL_AGE_TEXT]);
 /* Formats like asprintf(), but ends the program if there is no memory. */
 char *zd_ctl_text(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));

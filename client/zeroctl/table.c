@@ -28,6 +28,41 @@ char *zd_ctl_text(const char *format, ...)
 	return text;
 }
 
+/* The text with its hidden characters escaped. Takes ownership of it, and gives ownership away. */
+static char *shown(char *text)
+{
+	const size_t room = strlen(text) * ZD_TEXT_ESCAPE_GROWTH + 1;
+	char *escaped = zd_calloc(1, room);
+	zd_text_escape(text, escaped, room);
+	free(text);
+	return escaped;
+}
+
+void zd_ctl_print_shown(FILE *out, const char *text)
+{
+	for (;;) {
+		const size_t bytes = strcspn(text, "\n");
+		char *line = shown(zd_ctl_text("%.*s", (int)bytes, text));
+		fputs(line, out);
+		free(line);
+		if (!text[bytes])
+			return;
+		fputc('\n', out);
+		text += bytes + 1;
+	}
+}
+
+int zd_ctl_print_json_text(FILE *out, const json_t *object, size_t flags)
+{
+	char *text = json_dumps(object, flags);
+	if (!text)
+		return zd_ctl_fail(ZEROD_E_SYSTEM, "out of memory");
+	zd_ctl_print_shown(out, text);
+	fputc('\n', out);
+	free(text);
+	return 0;
+}
+
 char *zd_ctl_age_text(uint64_t ns, char out[ZD_CTL_AGE_TEXT])
 {
 	const uint64_t us = ns / 1000, s = ns / 1000000000;
@@ -178,7 +213,7 @@ void zd_ctl_print_table(FILE *out, const json_t *rows, const struct zd_ctl_colum
 	for (size_t c = 0; c < ncolumns; c++) {
 		widths[c] = zd_ctl_text_width(columns[c].title);
 		for (size_t r = 0; r < nrows; r++) {
-			char *cell = cell_text(json_array_get(rows, r), &columns[c], exact_bytes);
+			char *cell = shown(cell_text(json_array_get(rows, r), &columns[c], exact_bytes));
 			widths[c] = zd_max_u64(widths[c], zd_ctl_text_width(cell));
 			cells[r * ncolumns + c] = cell;
 		}
@@ -200,7 +235,7 @@ void zd_ctl_print_record(FILE *out, const json_t *row, const struct zd_ctl_colum
 	for (size_t c = 0; columns[c].title; c++)
 		width = zd_max_u64(width, zd_ctl_text_width(columns[c].title));
 	for (size_t c = 0; columns[c].title; c++) {
-		char *cell = cell_text(row, &columns[c], exact_bytes);
+		char *cell = shown(cell_text(row, &columns[c], exact_bytes));
 		print_cell(out, columns[c].title, width, false, false);
 		fprintf(out, "%s\n", cell);
 		free(cell);
@@ -212,10 +247,9 @@ int zd_ctl_print_json(FILE *out, const char *verb, json_t *rows)
 	json_t *object = json_pack("{s:i,s:s,s:o}", "schema", ZD_CTL_SCHEMA, "verb", verb, "rows", rows);
 	if (!object)
 		return zd_ctl_fail(ZEROD_E_SYSTEM, "out of memory");
-	json_dumpf(object, out, JSON_INDENT(2));
-	fputc('\n', out);
+	int status = zd_ctl_print_json_text(out, object, JSON_INDENT(2));
 	json_decref(object);
-	return 0;
+	return status;
 }
 
 /* ---- Sorting ------------------------------------------------------------------------------------------- */

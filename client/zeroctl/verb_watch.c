@@ -51,10 +51,9 @@ static int print_line(const struct zd_ctl *ctl, json_t *status_row, json_t *rows
 	                         status_row, "rows", rows);
 	if (!line)
 		return zd_ctl_fail(ZEROD_E_SYSTEM, "out of memory");
-	json_dumpf(line, stdout, JSON_COMPACT);
-	putchar('\n');
+	int status = zd_ctl_print_json_text(stdout, line, JSON_COMPACT);
 	json_decref(line);
-	return 0;
+	return status;
 }
 
 static int draw(struct zd_ctl *ctl, bool terminal)

@@ -59,16 +59,22 @@ void zd_log_set_level(enum zd_log_level level)
 	atomic_store(&current_level, level);
 }
 
+bool zd_log_has(enum zd_log_level level)
+{
+	return level <= atomic_load(&current_level);
+}
+
 static void log_line(enum zd_log_level level, const struct zd_log_field *fields, size_t nfields,
                      const char *format, va_list args)
 {
-	char text[LOG_TEXT_BYTES];
+	char raw[LOG_TEXT_BYTES], text[LOG_TEXT_BYTES];
 	struct zd_log_line line = {.level = level, .text = text, .nfields = nfields, .fields = fields};
 
 	zd_assert(nfields <= ZD_LOG_MAX_FIELDS);
-	if (level > atomic_load(&current_level))
+	if (!zd_log_has(level))
 		return;
-	zd_text_vformat(text, sizeof(text), format, args);
+	zd_text_vformat(raw, sizeof(raw), format, args);
+	(void)zd_text_escape(raw, text, sizeof(text));
 	atomic_load (&current_sink)(&line);
 }
 

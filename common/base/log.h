@@ -8,6 +8,7 @@
 #ifndef ZD_BASE_LOG_H
 #define ZD_BASE_LOG_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum zd_log_level { /* syslog's numbers */
@@ -36,7 +37,10 @@ typedef void (*zd_log_sink)(const struct zd_log_line *line);
 
 void zd_log_set_sink(zd_log_sink sink);
 void zd_log_set_level(enum zd_log_level level); /* lines above the level are dropped; default INFO */
+/* Returns whether lines of this level are written. */
+bool zd_log_has(enum zd_log_level level);
 
+/* The text is written as people can read it, in one line: see zd_text_escape(). */
 void zd_log(enum zd_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void zd_log_with(enum zd_log_level level, const struct zd_log_field *fields, size_t nfields,
                  const char *format, ...) __attribute__((format(printf, 4, 5)));

@@ -122,6 +122,71 @@ void zd_text_vformat(char *out, size_t out_bytes, const char *format, va_list ar
 	}
 }
 
+static uint32_t code_point(const unsigned char *character, size_t length)
+{
+	uint32_t code = length == 1 ? character[0] : character[0] & (0x7fu >> length);
+
+	for (size_t i = 1; i < length; i++)
+		code = code << 6 | (character[i] & 0x3fu);
+	return code;
+}
+
+/* Unicode's Default_Ignorable_Code_Point, its bidirectional controls, and separators of lines. */
+static bool is_hidden(uint32_t code)
+{
+	static const struct {
+		uint32_t first, last;
+	} ranges[] = {
+	        {0x0000, 0x001f},   {0x007f, 0x009f},   {0x00ad, 0x00ad},   {0x034f, 0x034f},
+	        {0x061c, 0x061c},   {0x115f, 0x1160},   {0x17b4, 0x17b5},   {0x180b, 0x180f},
+	        {0x200b, 0x200f},   {0x2028, 0x202e},   {0x2060, 0x206f},   {0x3164, 0x3164},
+	        {0xfe00, 0xfe0f},   {0xfeff, 0xfeff},   {0xffa0, 0xffa0},   {0xfff0, 0xfffb},
+	        {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a}, {0xe0000, 0xe0fff},
+	};
+
+	for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++)
+		if (code >= ranges[i].first && code <= ranges[i].last)
+			return true;
+	return false;
+}
+
+/* "\u202e", or a pair of surrogates. */
+static size_t escape_code(uint32_t code, char out[16])
+{
+	if (code < 0x10000)
+		return (size_t)snprintf(out, 16, "\\u%04x", code);
+	code -= 0x10000;
+	return (size_t)snprintf(out, 16, "\\u%04x\\u%04x", 0xd800 | code >> 10, 0xdc00 | (code & 0x3ff));
+}
+
+size_t zd_text_escape(const char *text, char *out, size_t out_bytes)
+{
+	const unsigned char *at = (const unsigned char *)text;
+	size_t left = strlen(text), used = 0;
+
+	while (left > 0) {
+		size_t length = utf8_character(at, left), shown_bytes = length;
+		char escape[16] = "?";
+		const void *shown = at;
+
+		if (length == 0) {
+			length = shown_bytes = 1;
+			shown = escape;
+		} else if (is_hidden(code_point(at, length))) {
+			shown_bytes = escape_code(code_point(at, length), escape);
+			shown = escape;
+		}
+		if (shown_bytes >= out_bytes - used)
+			break;
+		memcpy(out + used, shown, shown_bytes);
+		used += shown_bytes;
+		at += length;
+		left -= length;
+	}
+	out[used] = '\0';
+	return used;
+}
+
 uint64_t zd_text_hash(const char *text)
 {
 	uint64_t hash = 0xcbf29ce484222325ull;

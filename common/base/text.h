@@ -19,6 +19,16 @@ bool zd_utf8_valid(const char *text, size_t bytes);
 void zd_text_vformat(char *out, size_t out_bytes, const char *format, va_list args)
         __attribute__((format(printf, 3, 0)));
 
+/*
+ * Writes the text as it can be shown to people. Control characters become escapes as in JSON ("\u202e"), and
+ * so do characters that are invisible or change the order of others: bidirectional controls, zero-width and
+ * tag characters, line separators. Malformed bytes become '?'. A backslash stays as it is. Cuts between two
+ * characters or escapes. `out_bytes` >= 1; ZD_TEXT_ESCAPE_GROWTH times the text's bytes and 1 are enough.
+ * Returns the length.
+ */
+#define ZD_TEXT_ESCAPE_GROWTH 6u
+size_t zd_text_escape(const char *text, char *out, size_t out_bytes);
+
 /* Returns the FNV-1a hash of the text, which is the same in every process, on every machine. */
 uint64_t zd_text_hash(const char *text);
 

@@ -70,9 +70,9 @@ struct zd_engine_sink {
 	/* Whether the session's process has been asked for sums that have not ended. For texts only. NULL:
 	 * never. */
 	bool (*is_summing)(void *arg, uint64_t session);
-	/* Called when a group that spans daemons has ended by itself, or a session has ended a group; for the
-	 * log. NULL: not needed. */
-	void (*group_ended)(void *arg, const char *job, const char *group, const char *why);
+	/* Called when a group of the uid's that spans daemons has ended by itself, a session has ended a
+	 * group, or its durable job has expired; for the log. NULL: not needed. */
+	void (*group_ended)(void *arg, uint32_t uid, const char *job, const char *group, const char *why);
 	/* NULL: not needed. */
 	void (*notice)(void *arg, const struct zd_notice *notice);
 };
@@ -103,11 +103,23 @@ void zd_engine_free(struct zd_engine *engine);
 void zd_engine_set_quota(struct zd_engine *engine, uint64_t uid_quota_bytes);
 void zd_engine_set_gather_budget(struct zd_engine *engine, uint32_t device, uint64_t bytes);
 
+/* Limits of one uid, of which administrators' sessions are exempt; 0: none. An engine begins without any. */
+struct zd_uid_limits {
+	uint32_t max_sessions; /* that are open */
+	uint32_t max_jobs;
+	/* A durable job ends when no session has been a rank of its groups, or has held its allocations, for
+	 * this long. Of administrators' jobs, too. */
+	uint64_t durable_ttl_ns;
+};
+/* Ends durable jobs whose time has passed already; what is beyond the other limits stays. */
+void zd_engine_set_uid_limits(struct zd_engine *engine, const struct zd_uid_limits *limits);
+
 struct zd_peer {
 	uint32_t uid, pid;
-	bool admin;  /* root or the configured group: sees all jobs, may kill and abort */
-	bool strict; /* its gathered buffers share no page, or no segment, with other memory */
-	bool poison; /* its gathered buffers are copies, filled with NaN patterns when leases end */
+	bool admin;      /* sees all jobs, may kill and abort; has no limits */
+	bool strict;     /* its gathered buffers share no page, or no segment, with other memory */
+	bool poison;     /* its gathered buffers are copies, filled with NaN patterns when leases end */
+	bool no_durable; /* it may not join groups of durable jobs, unless it is an administrator */
 	const char *name;
 };
 
@@ -134,9 +146,9 @@ void zd_engine_op_done(struct zd_engine *engine, uint64_t op, int status, const 
 void zd_engine_drain(struct zd_engine *engine);
 /* Ends the drain. */
 void zd_engine_undrain(struct zd_engine *engine);
-/* Sets the time, which never decreases, and expires deadlines. */
+/* Sets the time, which never decreases, and expires deadlines and durable jobs. */
 void zd_engine_tick(struct zd_engine *engine, uint64_t now_ns);
-/* Returns the earliest deadline; UINT64_MAX if there is none. */
+/* Returns the earliest deadline of a request or end of a durable job; UINT64_MAX if there is none. */
 uint64_t zd_engine_next_deadline(const struct zd_engine *engine);
 
 /* Whether the session may be given the segment's descriptor: the segment belongs to a job and device that the

@@ -78,9 +78,10 @@ struct zd_backend_ops {
 	int (*segment_fd)(const struct zd_backend *backend, uint32_t segment);
 
 	/* Makes the session's two fence pages, sealed, and registers them with the executors. The caller owns
-	 * the descriptors. `pid`: the client's process. */
-	int (*session_open)(struct zd_backend *backend, uint64_t session, pid_t pid, int *client_fd,
-	                    int *daemon_fd, struct zd_err *err);
+	 * the descriptors. `pid`, `pidfd`: the client's process; a backend that keeps the pidfd duplicates
+	 * it. */
+	int (*session_open)(struct zd_backend *backend, uint64_t session, pid_t pid, int pidfd,
+	                    int *client_fd, int *daemon_fd, struct zd_err *err);
 	/* Closes the session: its watches complete with ABORTED. Watches complete at once, except in a
 	 * backend whose sessions linger: there, unless `clean_exit`, they complete when the process can no
 	 * longer use a device. The pages are freed with the last command that names them. */

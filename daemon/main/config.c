@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -28,6 +29,10 @@
 #define DEFAULT_COLLECTIVE_S 600
 #define MAX_COLLECTIVE_S     86400
 #define KEYS_TEXT            160
+#define MAX_JOBS_PER_UID     1000000
+#define DAY_S                86400u
+#define MAX_TTL_DAYS         3650u
+#define GROUP_NAME_BYTES     256
 
 /* ---- Parsing a value: returns 0, or -1 when it is not as `expected` describes -------------------------- */
 
@@ -85,6 +90,21 @@ static int set_socket_mode(struct zd_config *config, const char *text)
 	return 0;
 }
 
+static int read_yes(const char *text, bool *yes)
+{
+	bool is_yes = strcmp(text, "yes") == 0;
+
+	if (!is_yes && strcmp(text, "no") != 0)
+		return -1;
+	*yes = is_yes;
+	return 0;
+}
+
+static int set_root_is_admin(struct zd_config *config, const char *text)
+{
+	return read_yes(text, &config->root_is_admin);
+}
+
 static int set_admin_group(struct zd_config *config, const char *text)
 {
 	struct group *group;
@@ -99,6 +119,36 @@ static int set_admin_group(struct zd_config *config, const char *text)
 	config->has_admin_group = true;
 	config->admin_group = group->gr_gid;
 	return 0;
+}
+
+/* Names of groups, with commas or blanks between them. */
+static int read_groups(const char *text, struct zd_creds_groups *groups)
+{
+	static const char between[] = " ,\t";
+	struct zd_creds_groups found = {.count = 0};
+	char name[GROUP_NAME_BYTES];
+
+	for (text += strspn(text, between); *text; text += strspn(text, between)) {
+		size_t bytes = strcspn(text, between);
+		const struct group *group;
+
+		if (bytes >= sizeof(name) || found.count == ZD_CREDS_GROUPS)
+			return -1;
+		memcpy(name, text, bytes);
+		name[bytes] = '\0';
+		group = getgrnam(name);
+		if (!group)
+			return -1;
+		found.gids[found.count++] = group->gr_gid;
+		text += bytes;
+	}
+	*groups = found;
+	return 0;
+}
+
+static int set_allow_groups(struct zd_config *config, const char *text)
+{
+	return read_groups(text, &config->allow_groups);
 }
 
 static int set_log_level(struct zd_config *config, const char *text)
@@ -213,12 +263,7 @@ static int set_nccl(struct zd_config *config, const char *text)
 
 static int set_check(struct zd_config *config, const char *text)
 {
-	bool yes = strcmp(text, "yes") == 0;
-
-	if (!yes && strcmp(text, "no") != 0)
-		return -1;
-	config->check_collectives = yes;
-	return 0;
+	return read_yes(text, &config->check_collectives);
 }
 
 static int set_collective_timeout(struct zd_config *config, const char *text)
@@ -236,9 +281,51 @@ static int set_max_sessions(struct zd_config *config, const char *text)
 	return read_u32(text, 1, ZD_MAX_SESSIONS, &config->max_sessions);
 }
 
+static int set_max_sessions_per_uid(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 0, ZD_MAX_SESSIONS, &config->max_sessions_per_uid);
+}
+
+static int set_max_jobs_per_uid(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 0, MAX_JOBS_PER_UID, &config->max_jobs_per_uid);
+}
+
+/* "90", "90s", "30m", "12h", "7d". */
+static int set_durable_ttl(struct zd_config *config, const char *text)
+{
+	static const struct {
+		char letter;
+		uint32_t seconds;
+	} units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', DAY_S}};
+	size_t bytes = strlen(text);
+	uint32_t number, unit_s = 1;
+	char digits[16];
+
+	if (bytes == 0 || bytes >= sizeof(digits))
+		return -1;
+	memcpy(digits, text, bytes + 1);
+	for (size_t i = 0; i < ZD_ARRAY_LEN(units); i++) {
+		if (bytes > 1 && text[bytes - 1] == units[i].letter) {
+			unit_s = units[i].seconds;
+			digits[bytes - 1] = '\0';
+		}
+	}
+	if (read_u32(digits, 0, MAX_TTL_DAYS * DAY_S / unit_s, &number) != 0)
+		return -1;
+	config->durable_ttl_s = number * unit_s;
+	return 0;
+}
+
+static int set_durable_groups(struct zd_config *config, const char *text)
+{
+	return read_groups(text, &config->durable_groups);
+}
+
 /* ---- Keys ---------------------------------------------------------------------------------------------- */
 
-#define SIZE_EXPECTED "a size such as 64G, at most 1024T"
+#define GROUPS_EXPECTED "names of at most 32 groups on this machine"
+#define SIZE_EXPECTED   "a size such as 64G, at most 1024T"
 
 static const struct key {
 	const char *section, *name;
@@ -247,7 +334,9 @@ static const struct key {
 } keys[] = {
         {"daemon", "socket", set_socket, "a path of 1 to 107 bytes"},
         {"daemon", "socket_mode", set_socket_mode, "permissions in octal such as 0660"},
+        {"daemon", "root_is_admin", set_root_is_admin, "yes or no"},
         {"daemon", "admin_group", set_admin_group, "the name of a group on this machine"},
+        {"daemon", "allow_groups", set_allow_groups, GROUPS_EXPECTED},
         {"daemon", "log_level", set_log_level, "error, warning, notice, info or debug"},
         {"daemon", "drain_timeout_s", set_drain_timeout, "a number of seconds, at most 86400"},
         {"devices", "backend", set_backend, "auto, host or cuda"},
@@ -262,6 +351,10 @@ static const struct key {
         {"collectives", "timeout_s", set_collective_timeout, "a number of seconds, at most 86400"},
         {"limits", "uid_quota", set_uid_quota, SIZE_EXPECTED},
         {"limits", "max_sessions", set_max_sessions, "a number from 1 to 1024"},
+        {"limits", "max_sessions_per_uid", set_max_sessions_per_uid, "a number from 0 to 1024"},
+        {"limits", "max_jobs_per_uid", set_max_jobs_per_uid, "a number from 0 to 1000000"},
+        {"limits", "durable_ttl", set_durable_ttl, "a time such as 12h or 7d, at most 3650d"},
+        {"limits", "durable_groups", set_durable_groups, GROUPS_EXPECTED},
 };
 
 _Static_assert(sizeof(((struct zd_config *)0)->socket_path) == 108,
@@ -269,6 +362,7 @@ _Static_assert(sizeof(((struct zd_config *)0)->socket_path) == 108,
 _Static_assert(ZD_CONFIG_PATH_BYTES == 1024, "the text of the key nccl names the limit");
 _Static_assert(ZD_MAX_DEVICES == 64, "the text of the key count names the limit");
 _Static_assert(ZD_MAX_SESSIONS == 1024, "the text of the key max_sessions names the limit");
+_Static_assert(ZD_CREDS_GROUPS == 32, "the texts of lists of groups name the limit");
 _Static_assert(ZD_MAX_BYTES == 1024ull << 40, "the text of the sizes names the limit");
 
 static int refuse(const struct key *key, const char *value, struct zd_err *err)
@@ -325,12 +419,15 @@ void zd_config_init(struct zd_config *config)
 	*config = (struct zd_config){
 	        .socket_path = ZD_DEFAULT_SOCKET,
 	        .socket_mode = 0666,
+	        .root_is_admin = true,
 	        .log_level = ZD_LOG_INFO,
 	        .drain_timeout_s = DEFAULT_DRAIN_S,
 	        .device_count = ZD_DEFAULT_DEVICES,
 	        .gpus = ZD_DEFAULT_GPUS,
 	        .collective_timeout_s = DEFAULT_COLLECTIVE_S,
 	        .max_sessions = ZD_MAX_SESSIONS,
+	        .max_sessions_per_uid = ZD_DEFAULT_MAX_SESSIONS_PER_UID,
+	        .max_jobs_per_uid = ZD_DEFAULT_MAX_JOBS_PER_UID,
 	};
 }
 
@@ -480,16 +577,42 @@ static int take_key(void *arg, const char *section, const char *key, const char 
 	return file->err.status == 0;
 }
 
+/* A user who may write the file could become an administrator. */
+static int check_owner(const struct file *file, struct zd_err *err)
+{
+	struct stat found;
+
+	if (fstat(fileno(file->stream), &found) < 0)
+		return zd_err_errno(err, errno, "%s: reading its owner", file->path);
+	if (!S_ISREG(found.st_mode))
+		return 0; /* the shell's <(...), or a device: no file that others have prepared */
+	if (found.st_uid != 0 && found.st_uid != geteuid())
+		return zd_err_set(err, ZEROD_E_PERMISSION,
+		                  "%s: expected a file of root or of the daemon's user, uid %u, found one of "
+		                  "uid %u",
+		                  file->path, (unsigned)geteuid(), (unsigned)found.st_uid);
+	if (found.st_mode & 022)
+		return zd_err_set(err, ZEROD_E_PERMISSION,
+		                  "%s: expected a file that its owner alone may write, found mode %04o",
+		                  file->path, (unsigned)found.st_mode & 07777);
+	return 0;
+}
+
 int zd_config_read(struct zd_config *config, const char *path, struct zd_err *err)
 {
 	struct file file = {.path = path, .config = *config, .err = ZD_ERR_NONE};
-	int line;
+	int line, rc;
 
 	file.stream = fopen(path, "re");
 	if (!file.stream && errno == ENOENT)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "%s: no such file", path);
 	if (!file.stream)
 		return zd_err_errno(err, errno, "%s: opening the file", path);
+	rc = check_owner(&file, err);
+	if (rc) {
+		(void)fclose(file.stream);
+		return rc;
+	}
 	line = ini_parse_stream(read_line, &file, take_key, &file);
 	(void)fclose(file.stream);
 	if (file.failure)

@@ -13,22 +13,27 @@
 #include <sys/un.h>
 
 #include "base/log.h"
+#include "server/creds.h"
 
 struct zd_err;
 struct zd_backend_ops;
 
-#define ZD_DEFAULT_CONFIG    "/etc/zerod/zerod.conf"
-#define ZD_DEFAULT_DEVICES   1
-#define ZD_DEFAULT_GPUS      "all"
-#define ZD_CONFIG_GPUS_BYTES 2752 /* 64 UUIDs with separators */
-#define ZD_CONFIG_PATH_BYTES 1024
+#define ZD_DEFAULT_CONFIG  "/etc/zerod/zerod.conf"
+#define ZD_DEFAULT_DEVICES 1
+#define ZD_DEFAULT_GPUS    "all"
+/* 32 trainers of 8 ranks; ZD_MAX_SESSIONS leaves others three times as many. */
+#define ZD_DEFAULT_MAX_SESSIONS_PER_UID 256
+#define ZD_DEFAULT_MAX_JOBS_PER_UID     128
+#define ZD_CONFIG_GPUS_BYTES            2752 /* 64 UUIDs with separators */
+#define ZD_CONFIG_PATH_BYTES            1024
 
 struct zd_config {
 	/* [daemon] */
 	char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	mode_t socket_mode;
-	bool has_admin_group;
+	bool root_is_admin, has_admin_group;
 	gid_t admin_group;
+	struct zd_creds_groups allow_groups; /* none: all users */
 	enum zd_log_level log_level;
 	uint32_t drain_timeout_s;
 	/* [devices]; for bytes, 0 is the default of the backend or the engine */
@@ -43,12 +48,16 @@ struct zd_config {
 	/* [limits] */
 	uint64_t uid_quota_bytes; /* 0: none */
 	uint32_t max_sessions;
+	uint32_t max_sessions_per_uid, max_jobs_per_uid; /* 0: none */
+	uint32_t durable_ttl_s;                          /* 0: for ever */
+	struct zd_creds_groups durable_groups;           /* none: all users */
 };
 
 void zd_config_init(struct zd_config *config);
 
 /* Applies the file's settings; on failure nothing is changed. INVALID, with file, line, key and the expected
- * value; NOT_FOUND or SYSTEM when the file cannot be read. */
+ * value; PERMISSION when users other than root and the daemon's may write it; NOT_FOUND or SYSTEM when it
+ * cannot be read. */
 int zd_config_read(struct zd_config *config, const char *path, struct zd_err *err)
         __attribute__((warn_unused_result));
 

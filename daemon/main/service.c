@@ -141,8 +141,14 @@ static struct zd_api_limits limits_of(const struct zd_config *config)
 	        .max_sessions = config->max_sessions,
 	        .uid_quota_bytes = config->uid_quota_bytes,
 	        .gather_budget_bytes = config->gather_budget_bytes,
+	        .root_is_user = !config->root_is_admin,
+	        .allow_groups = config->allow_groups,
 	        .has_admin_group = config->has_admin_group,
 	        .admin_group = config->admin_group,
+	        .of_uid = {.max_sessions = config->max_sessions_per_uid,
+	                   .max_jobs = config->max_jobs_per_uid,
+	                   .durable_ttl_ns = config->durable_ttl_s * NS_PER_S},
+	        .durable_groups = config->durable_groups,
 	};
 }
 

@@ -25,13 +25,20 @@
 int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge_config *config,
                 const struct zd_api_limits *limits, struct zd_err *err)
 {
+	int rc;
+
 	*api = (struct zd_api){.limits = *limits, .started_ns = zd_loop_now_ns()};
 	zd_conns_init(&api->conns, loop);
 	api->conns.flushed = zd_delegates_flush;
 	api->conns.flushed_arg = &api->bridge.delegates;
 	zd_arena_init(&api->requests, REQUESTS_BYTES);
 	zd_arena_init(&api->replies, REPLIES_BYTES);
-	return zd_bridge_open(&api->bridge, loop, config, api, err);
+	rc = zd_bridge_open(&api->bridge, loop, config, api, err);
+	if (rc)
+		return rc;
+	zd_log_limit_init(&api->log_limit, loop, ZD_LOG_LIMIT_WINDOW_MS);
+	zd_engine_set_uid_limits(api->bridge.engine, &limits->of_uid);
+	return 0;
 }
 
 void zd_api_close(struct zd_api *api, const char *why)
@@ -42,6 +49,7 @@ void zd_api_close(struct zd_api *api, const char *why)
 	zd_conns_refuse(&api->conns, &err);
 	zd_conns_flush(&api->conns);
 	zd_bridge_close(&api->bridge);
+	zd_log_limit_close(&api->log_limit);
 }
 
 void zd_api_deinit(struct zd_api *api)
@@ -72,6 +80,7 @@ void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits)
 	api->limits = *limits;
 	(void)zd_bridge_tick(bridge);
 	zd_engine_set_quota(bridge->engine, limits->uid_quota_bytes);
+	zd_engine_set_uid_limits(bridge->engine, &limits->of_uid);
 	for (uint32_t i = 0; i < ndevices; i++)
 		zd_engine_set_gather_budget(bridge->engine, i, limits->gather_budget_bytes);
 	zd_bridge_settle(bridge);

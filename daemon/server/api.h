@@ -14,6 +14,7 @@
 #include "proto/frame.h"
 #include "server/bridge.h"
 #include "server/conn.h"
+#include "server/log_limit.h"
 
 struct zd_api_session;
 struct zd_err;
@@ -26,8 +27,12 @@ struct zd_api_limits {
 	uint32_t max_sessions;        /* 1 .. ZD_MAX_SESSIONS */
 	uint64_t uid_quota_bytes;     /* 0: none */
 	uint64_t gather_budget_bytes; /* of each device; 0: the arena */
+	bool root_is_user;            /* root is no administrator, not even as the daemon's own user */
 	bool has_admin_group;         /* if false, only root and the daemon's own user are administrators */
 	gid_t admin_group;
+	struct zd_creds_groups allow_groups; /* beside administrators, their members are served; none: all */
+	struct zd_uid_limits of_uid;         /* administrators have none */
+	struct zd_creds_groups durable_groups; /* whose members may keep durable jobs; none: all users */
 };
 
 struct zd_api {
@@ -38,6 +43,7 @@ struct zd_api {
 	struct zd_api_session *recent;   /* the result of the last lookup; NULL: none */
 	struct zd_arena requests;        /* for the packet that is being handled */
 	struct zd_arena replies;         /* for the reply that is being made */
+	struct zd_log_limit log_limit;   /* for all lines that clients cause */
 	uint64_t started_ns;
 	uint64_t logged_full_ns; /* the time of the last log line about max_sessions; 0: none */
 	bool draining;           /* no job begins, and no rank joins */

@@ -3,14 +3,18 @@
  * bind.c - the daemon's socket in the file system.
  *
  * A connection attempt shows whether a daemon serves an existing socket file. Another daemon could bind
- * between that attempt and bind(), so the folder is locked meanwhile. The lock is on the folder's own
- * descriptor, so no lock file remains. No client can connect before listen(), so permissions are set in time.
+ * between that attempt and bind(), so the socket's name is locked meanwhile: by a lock on a file beside it,
+ * which exists only as long, and which no other user can open. The folder itself, and any file that others
+ * may read, could be locked by them.
+ *
+ * The socket gets its permissions before its name, so that at no time more users can open it.
  */
 #include "server/bind.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -23,37 +27,6 @@
 #define LISTEN_BACKLOG 512
 #define LOCK_WAIT_MS   5000
 #define LOCK_RETRY_MS  10
-
-/* Opens the folder and locks it. Closing the descriptor unlocks it. */
-static int lock_folder(const struct sockaddr_un *address, int *folder_fd, struct zd_err *err)
-{
-	struct sockaddr_un copy = *address; /* dirname() modifies its argument */
-	const char *path = address->sun_path;
-	const char *folder = dirname(copy.sun_path);
-	const struct timespec retry = {.tv_nsec = LOCK_RETRY_MS * 1000000L};
-	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd < 0 && errno == ENOENT)
-		return zd_err_set(err, ZEROD_E_NOT_FOUND, "%s: the folder %s does not exist", path, folder);
-	if (fd < 0)
-		return zd_err_errno(err, errno, "%s: opening the folder %s", path, folder);
-	/* With a limit, because every process that may read the folder can lock it. */
-	for (int waited_ms = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; waited_ms += LOCK_RETRY_MS) {
-		if (errno == EWOULDBLOCK && waited_ms < LOCK_WAIT_MS) {
-			(void)nanosleep(&retry, NULL);
-			continue;
-		}
-		if (errno == EWOULDBLOCK)
-			(void)zd_err_set(err, ZEROD_E_BUSY, "%s: another program keeps the folder %s locked",
-			                 path, folder);
-		else
-			(void)zd_err_errno(err, errno, "%s: locking the folder %s", path, folder);
-		(void)close(fd);
-		return err ? err->status : ZEROD_E_SYSTEM;
-	}
-	*folder_fd = fd;
-	return 0;
-}
 
 /* Reports the process that listens there, after a successful connect(). */
 static int already_running(int sock, const char *path, struct zd_err *err)
@@ -87,6 +60,95 @@ static int probe_stale(const struct sockaddr_un *address, struct zd_err *err)
 	return rc;
 }
 
+/* ---- The lock ------------------------------------------------------------------------------------------ */
+
+struct lock {
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path) + sizeof(".lock")];
+	int fd; /* -1: not held */
+};
+
+static int open_failed(const struct lock *lock, const struct sockaddr_un *address, struct zd_err *err)
+{
+	struct sockaddr_un copy = *address; /* dirname() modifies its argument */
+	int failure = errno;
+
+	if (failure == ENOENT)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "%s: the folder %s does not exist",
+		                  address->sun_path, dirname(copy.sun_path));
+	if (failure == ELOOP)
+		return zd_err_set(err, ZEROD_E_EXISTS,
+		                  "%s: expected a file of the daemon's user alone, found a symbolic link",
+		                  lock->path);
+	/* To a user who may not write there, a running daemon is the better reason. */
+	if (failure == EACCES && probe_stale(address, err) != 0)
+		return err ? err->status : ZEROD_E_EXISTS;
+	return zd_err_errno(err, failure, "%s: opening the lock", lock->path);
+}
+
+/* A file that another user has made, or may open, can be locked by that user at any time. */
+static int check_lock(const struct lock *lock, const struct stat *found, struct zd_err *err)
+{
+	if (S_ISREG(found->st_mode) && found->st_uid == geteuid() && !(found->st_mode & 077))
+		return 0;
+	return zd_err_set(err, ZEROD_E_EXISTS,
+	                  "%s: expected a file of the daemon's user alone, found one of uid %u with mode "
+	                  "%04o: it can be removed while no daemon starts",
+	                  lock->path, (unsigned)found->st_uid, (unsigned)found->st_mode & 07777);
+}
+
+/* Returns 1 if the file is locked and still has its name, 0 if another daemon holds or has removed it, and a
+ * status otherwise. */
+static int try_lock(struct lock *lock, const struct sockaddr_un *address, struct zd_err *err)
+{
+	struct stat opened, named;
+	int fd = open(lock->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+	int rc;
+
+	if (fd < 0)
+		return open_failed(lock, address, err);
+	rc = fstat(fd, &opened) < 0 ? zd_err_errno(err, errno, "%s: reading its owner", lock->path)
+	                            : check_lock(lock, &opened, err);
+	if (rc == 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+		rc = lstat(lock->path, &named) == 0 && named.st_dev == opened.st_dev &&
+		     named.st_ino == opened.st_ino;
+	else if (rc == 0 && errno != EWOULDBLOCK)
+		rc = zd_err_errno(err, errno, "%s: locking it", lock->path);
+	if (rc == 1)
+		lock->fd = fd;
+	else
+		(void)close(fd);
+	return rc;
+}
+
+/* With a limit, since a daemon that holds the lock may be stopped. */
+static int lock_name(struct lock *lock, const struct sockaddr_un *address, struct zd_err *err)
+{
+	const struct timespec retry = {.tv_nsec = LOCK_RETRY_MS * 1000000L};
+	int rc = 0;
+
+	*lock = (struct lock){.fd = -1};
+	(void)snprintf(lock->path, sizeof(lock->path), "%s.lock", address->sun_path);
+	for (int waited_ms = 0; waited_ms <= LOCK_WAIT_MS; waited_ms += LOCK_RETRY_MS) {
+		rc = try_lock(lock, address, err);
+		if (rc != 0)
+			return rc < 0 ? rc : 0;
+		(void)nanosleep(&retry, NULL);
+	}
+	return zd_err_set(err, ZEROD_E_BUSY, "%s: another daemon keeps it locked", lock->path);
+}
+
+/* The file is removed first: a daemon that waits for it finds that it has lost its name. */
+static void unlock_name(struct lock *lock)
+{
+	if (lock->fd < 0)
+		return;
+	(void)unlink(lock->path);
+	(void)close(lock->fd);
+	lock->fd = -1;
+}
+
+/* ---- The socket ---------------------------------------------------------------------------------------- */
+
 /* Removes the socket file of a former daemon; rejects any other file. */
 static int make_way(const struct sockaddr_un *address, struct zd_err *err)
 {
@@ -106,15 +168,24 @@ static int make_way(const struct sockaddr_un *address, struct zd_err *err)
 	return 0;
 }
 
-/* The folder is locked, and the path does not exist. */
+/* The name is locked, and the path does not exist. */
 static int bind_and_listen(struct zd_bound *bound, mode_t mode, struct zd_err *err)
 {
 	const char *path = bound->address.sun_path;
 	struct stat made;
+	mode_t mask;
+	int rc;
 
-	if (bind(bound->sock, (const struct sockaddr *)&bound->address, sizeof(bound->address)) < 0)
+	/* bind() gives the file the mode of the socket itself, less the umask. No other thread makes files
+	 * yet. */
+	if (fchmod(bound->sock, mode) < 0)
+		return zd_err_errno(err, errno, "setting the permissions of a socket");
+	mask = umask(0);
+	rc = bind(bound->sock, (const struct sockaddr *)&bound->address, sizeof(bound->address));
+	(void)umask(mask);
+	if (rc < 0)
 		return zd_err_errno(err, errno, "%s: binding the socket", path);
-	if (chmod(path, mode) < 0 || lstat(path, &made) < 0 || listen(bound->sock, LISTEN_BACKLOG) < 0) {
+	if (lstat(path, &made) < 0 || listen(bound->sock, LISTEN_BACKLOG) < 0) {
 		(void)zd_err_errno(err, errno, "%s: listening", path);
 		(void)unlink(path);
 		return ZEROD_E_SYSTEM;
@@ -127,11 +198,11 @@ static int bind_and_listen(struct zd_bound *bound, mode_t mode, struct zd_err *e
 int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err *err)
 {
 	struct zd_bound b = {.sock = -1};
-	int folder = -1;
+	struct lock lock;
 	int rc = zd_frame_address(path, &b.address, err);
 
 	if (rc == 0)
-		rc = lock_folder(&b.address, &folder, err);
+		rc = lock_name(&lock, &b.address, err);
 	if (rc)
 		return rc;
 	rc = make_way(&b.address, err);
@@ -140,7 +211,7 @@ int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err
 		rc = b.sock < 0 ? zd_err_errno(err, errno, "making a socket")
 		                : bind_and_listen(&b, mode, err);
 	}
-	(void)close(folder);
+	unlock_name(&lock);
 	if (rc == 0)
 		*bound = b;
 	else if (b.sock >= 0)
@@ -151,14 +222,13 @@ int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err
 void zd_bound_unlink(const struct zd_bound *bound)
 {
 	struct stat found;
-	int folder = -1;
+	struct lock lock;
 
-	/* The file is removed even without the lock, which another program may keep: a file left behind is
+	/* The file is removed even without the lock, which a stopped daemon may keep: a file left behind is
 	 * the greater harm. */
-	(void)!lock_folder(&bound->address, &folder, NULL);
+	(void)!lock_name(&lock, &bound->address, NULL);
 	if (lstat(bound->address.sun_path, &found) == 0 && found.st_dev == bound->device &&
 	    found.st_ino == bound->inode)
 		(void)unlink(bound->address.sun_path);
-	if (folder >= 0)
-		(void)close(folder);
+	unlock_name(&lock);
 }

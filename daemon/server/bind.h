@@ -23,8 +23,9 @@ struct zd_bound {
 /*
  * Binds the path and listens there, with these permissions. A socket left by a former daemon is replaced.
  * INVALID: the path is too long or empty. NOT_FOUND: its folder does not exist. EXISTS: a daemon listens
- * there (the text has its pid), or the file is not a socket. BUSY: another program keeps the folder locked.
- * SYSTEM: other errors.
+ * there (the text has its pid), the file is not a socket, or another user's file has the lock's name,
+ * PATH.lock. BUSY: another daemon keeps the lock. SYSTEM: other errors. Sets the process's umask for a
+ * moment.
  */
 int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err *err)
         __attribute__((warn_unused_result));

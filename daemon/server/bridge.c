@@ -165,10 +165,12 @@ static bool sink_is_summing(void *arg, uint64_t session)
 	return zd_delegates_are_summing(&bridge->delegates, session);
 }
 
-static void sink_group_ended(void *arg, const char *job, const char *group, const char *why)
+static void sink_group_ended(void *arg, uint32_t uid, const char *job, const char *group, const char *why)
 {
-	(void)arg;
-	zd_log(ZD_LOG_WARNING, "job '%s': group '%s' has ended on this node: %s", job, group, why);
+	struct zd_bridge *bridge = arg;
+
+	if (zd_log_limit_admits(&bridge->api->log_limit, uid, ZD_LOG_WARNING))
+		zd_log(ZD_LOG_WARNING, "job '%s': group '%s' has ended on this node: %s", job, group, why);
 }
 
 static void sink_notice(void *arg, const struct zd_notice *notice)

@@ -153,7 +153,8 @@ static void finish_conn(struct zd_conn *conn)
 	zd_loop_drop(conns->loop, &conn->poll_source);
 	uv_close((uv_handle_t *)&conn->timer, handle_closed);
 	uv_close((uv_handle_t *)&conn->readiness, handle_closed);
-	uv_close((uv_handle_t *)&conn->death, handle_closed);
+	if (conn->creds.pidfd >= 0)
+		uv_close((uv_handle_t *)&conn->death, handle_closed);
 	conn->ops->ended(conn->arg, &conn->why);
 }
 
@@ -525,7 +526,7 @@ int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const 
 	c->open_handles = 1;
 	rc = uv_poll_init(uv, &c->readiness, sock);
 	c->open_handles += rc == 0;
-	if (rc == 0) {
+	if (rc == 0 && c->creds.pidfd >= 0) {
 		rc = uv_poll_init(uv, &c->death, c->creds.pidfd);
 		c->open_handles += rc == 0;
 	}
@@ -538,8 +539,10 @@ int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const 
 	TAILQ_INSERT_TAIL(&conns->all, c, link);
 	conns->count++;
 	update_poll(c);
-	rc = uv_poll_start(&c->death, UV_READABLE, on_death);
-	zd_assert(rc == 0);
+	if (c->creds.pidfd >= 0) {
+		rc = uv_poll_start(&c->death, UV_READABLE, on_death);
+		zd_assert(rc == 0);
+	}
 	(void)uv_timer_start(&c->timer, on_hello_deadline, HELLO_DEADLINE_MS, 0);
 	*conn = c;
 	return 0;
@@ -578,6 +581,7 @@ bool zd_conns_make_way(struct zd_conns *conns, uid_t uid)
 
 void zd_conn_welcome(struct zd_conn *conn)
 {
+	zd_assert(conn->creds.pidfd >= 0);
 	conn->welcome = true;
 	(void)uv_timer_stop(&conn->timer);
 }

@@ -9,6 +9,8 @@
 #include "server/creds.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -22,7 +24,9 @@
 #define SO_PEERPIDFD 77
 #endif
 
-#define MAX_GROUPS 65536 /* the kernel's NGROUPS_MAX */
+#define MAX_GROUPS  65536 /* the kernel's NGROUPS_MAX */
+#define ALL_UIDS    UINT32_MAX
+#define NOBODYS_UID 65534u /* the kernel's default for overflowuid */
 
 /* Returns the pidfd of the peer, or -1 with errno. */
 static int peer_pidfd(int sock, pid_t pid)
@@ -48,17 +52,59 @@ int zd_creds_get(int sock, struct zd_creds *creds, struct zd_err *err)
 {
 	struct ucred peer;
 	socklen_t bytes = sizeof(peer);
-	int pidfd;
+	int pidfd = -1;
 
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
 		return zd_err_errno(err, errno, "reading the peer's credentials");
-	pidfd = peer_pidfd(sock, peer.pid);
-	if (pidfd < 0 && (errno == ESRCH || errno == EINVAL))
-		return zd_err_set(err, ZEROD_E_DISCONNECTED,
-		                  "the peer, process %d, has ended or is not visible here", (int)peer.pid);
-	if (pidfd < 0)
+	if (peer.pid > 0)
+		pidfd = peer_pidfd(sock, peer.pid);
+	if (peer.pid > 0 && pidfd < 0 && (errno == ESRCH || errno == EINVAL))
+		return zd_err_set(err, ZEROD_E_DISCONNECTED, "the peer, process %d, has ended",
+		                  (int)peer.pid);
+	if (peer.pid > 0 && pidfd < 0)
 		return zd_err_errno(err, errno, "opening process %d", (int)peer.pid);
 	*creds = (struct zd_creds){.uid = peer.uid, .gid = peer.gid, .pid = peer.pid, .pidfd = pidfd};
+	return 0;
+}
+
+/* The uid that the kernel reports for users without a uid in this process's user namespace. */
+static uid_t overflow_uid(void)
+{
+	FILE *file = fopen("/proc/sys/kernel/overflowuid", "re");
+	unsigned uid;
+
+	if (!file || fscanf(file, "%u", &uid) != 1)
+		uid = NOBODYS_UID;
+	if (file)
+		(void)fclose(file);
+	return uid;
+}
+
+/* Returns whether every user has a uid here, as in the initial user namespace: then overflowuid is one user's
+ * own. */
+static bool all_uids_are_mapped(void)
+{
+	FILE *file = fopen("/proc/self/uid_map", "re");
+	uint32_t first, outside, count;
+	bool all = file && fscanf(file, "%" SCNu32 " %" SCNu32 " %" SCNu32, &first, &outside, &count) == 3 &&
+	           first == 0 && count == ALL_UIDS;
+
+	if (file)
+		(void)fclose(file);
+	return all;
+}
+
+int zd_creds_check(const struct zd_creds *creds, struct zd_err *err)
+{
+	if (creds->pid == 0)
+		return zd_err_set(err, ZEROD_E_PERMISSION,
+		                  "the client is outside the daemon's pid namespace (pid 0), so the daemon "
+		                  "cannot watch its end: run both in one pid namespace");
+	if (creds->uid == overflow_uid() && !all_uids_are_mapped())
+		return zd_err_set(err, ZEROD_E_PERMISSION,
+		                  "the client's user has no uid in the daemon's user namespace (uid %u), so "
+		                  "the daemon cannot tell it from others",
+		                  (unsigned)creds->uid);
 	return 0;
 }
 
@@ -101,4 +147,12 @@ bool zd_creds_in_group(int sock, const struct zd_creds *creds, gid_t group)
 	(void)bytes;
 #endif
 	return found;
+}
+
+bool zd_creds_in_groups(int sock, const struct zd_creds *creds, const struct zd_creds_groups *groups)
+{
+	for (unsigned i = 0; i < groups->count; i++)
+		if (zd_creds_in_group(sock, creds, groups->gids[i]))
+			return true;
+	return groups->count == 0;
 }

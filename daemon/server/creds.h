@@ -6,25 +6,39 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#define ZD_CREDS_GROUPS 32u
+
 struct zd_err;
+
+/* Groups of the configuration; none: everybody is meant. */
+struct zd_creds_groups {
+	unsigned count;
+	gid_t gids[ZD_CREDS_GROUPS];
+};
 
 struct zd_creds {
 	uid_t uid;
 	gid_t gid;
 	pid_t pid;
-	int pidfd; /* readable when the process has ended; zd_creds_deinit() closes it */
+	int pidfd; /* readable when the process has ended; -1: pid is 0. zd_creds_deinit() closes it */
 };
 
 /* Returns the ids that the connected process had at the time of connect(). Errors: DISCONNECTED if that
- * process has ended already, SYSTEM. */
+ * process has ended already, SYSTEM. The kernel reports pid 0 for a process outside the daemon's pid
+ * namespace. */
 int zd_creds_get(int sock, struct zd_creds *creds, struct zd_err *err) __attribute__((warn_unused_result));
 /* Returns the user alone; (uid_t)-1 if the kernel does not report it. */
 uid_t zd_creds_uid(int sock);
+/* Returns whether the daemon can serve the process: it must be able to watch the process's end, and to tell
+ * its user from others. PERMISSION with the reason. */
+int zd_creds_check(const struct zd_creds *creds, struct zd_err *err) __attribute__((warn_unused_result));
 /* Closes the pidfd. */
 void zd_creds_deinit(struct zd_creds *creds);
 
 /* Returns whether `group` was the connecting process's group, or one of its supplementary groups. False if
  * the kernel does not report these. */
 bool zd_creds_in_group(int sock, const struct zd_creds *creds, gid_t group);
+/* Returns whether one of `groups` was, or there are none. */
+bool zd_creds_in_groups(int sock, const struct zd_creds *creds, const struct zd_creds_groups *groups);
 
 #endif

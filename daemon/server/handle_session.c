@@ -23,10 +23,24 @@
 #define NDESCRIPTORS 5u
 #define NFEATURES    4u
 
+/* Returns whether the daemon serves the client's process and user. */
+static int check_client(const struct zd_api_session *session, struct zd_err *err)
+{
+	const struct zd_creds *creds = zd_conn_creds(session->conn);
+	int rc = zd_creds_check(creds, err);
+
+	if (rc || session->admin ||
+	    zd_creds_in_groups(zd_conn_socket(session->conn), creds, &session->api->limits.allow_groups))
+		return rc;
+	return zd_err_set(err, ZEROD_E_PERMISSION,
+	                  "uid %u may not use this daemon: it is in no group of allow_groups",
+	                  (unsigned)creds->uid);
+}
+
 static int check_hello(const struct zd_api_session *session, const Zd__Hello *hello, char name[NAME_BYTES],
                        struct zd_err *err)
 {
-	int rc = 0;
+	int rc;
 
 	if (session->state != ZD_API_SESSION_NEW)
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "a second hello");
@@ -38,7 +52,8 @@ static int check_hello(const struct zd_api_session *session, const Zd__Hello *he
 	if (session->api->ending)
 		return zd_err_set(err, ZEROD_E_SHUTDOWN,
 		                  "the daemon is draining and accepts no new sessions");
-	if (hello->name[0])
+	rc = check_client(session, err);
+	if (rc == 0 && hello->name[0])
 		rc = zd_name_check(hello->name, ZD_MAX_NAME_BYTES, "client name", err);
 	if (rc)
 		return rc;
@@ -55,6 +70,15 @@ static bool has_feature(const Zd__Hello *hello, const char *feature)
 		if (strcmp(hello->features[i], feature) == 0)
 			return true;
 	return false;
+}
+
+/* The session goes on without a part that it could do without. */
+static void warn_without(const struct zd_api_session *session, const char *part, const struct zd_err *why)
+{
+	const struct zd_creds *creds = zd_conn_creds(session->conn);
+
+	if (zd_log_limit_admits(&session->api->log_limit, creds->uid, ZD_LOG_WARNING))
+		zd_log(ZD_LOG_WARNING, "no %s for a session: %s", part, why->text);
 }
 
 /* Without a work channel the backend makes the session's sums, and the client sees segments to unmap in its
@@ -77,7 +101,7 @@ static bool open_delegate(struct zd_api_session *session, const Zd__Hello *hello
 	if (zd_delegate_open(&session->api->bridge.delegates, session->id, &above, &session->delegate,
 	                     &ends[0].fd, &ends[1].fd, &err) == 0)
 		return true;
-	zd_log(ZD_LOG_WARNING, "no work channel for a session: %s", err.text);
+	warn_without(session, "work channel", &err);
 	return false;
 }
 
@@ -90,7 +114,7 @@ static bool open_rings(struct zd_api_session *session, const Zd__Hello *hello, s
 		return false;
 	if (zd_api_session_open_rings(session, &rings->fd, &err) == 0)
 		return true;
-	zd_log(ZD_LOG_WARNING, "no rings for a session: %s", err.text);
+	warn_without(session, "rings", &err);
 	return false;
 }
 

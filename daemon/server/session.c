@@ -52,6 +52,8 @@ static void log_session(const struct zd_api_session *session, enum zd_log_level 
 	struct zd_log_field fields[] = {{.key = "ZEROD_SESSION"}, {.key = "ZEROD_PID"}, {.key = "ZEROD_UID"}};
 	char who[32];
 
+	if (!zd_log_limit_admits(&session->api->log_limit, creds->uid, level))
+		return;
 	(void)snprintf(fields[0].value, sizeof(fields[0].value), "%" PRIu64, session->id);
 	(void)snprintf(fields[1].value, sizeof(fields[1].value), "%d", (int)creds->pid);
 	(void)snprintf(fields[2].value, sizeof(fields[2].value), "%u", (unsigned)creds->uid);
@@ -133,6 +135,13 @@ static void on_packet(void *arg, const uint8_t *bytes, size_t nbytes)
 
 static const struct zd_conn_ops conn_ops = {.packet = on_packet, .ended = on_ended};
 
+static bool is_admin(int sock, const struct zd_creds *creds, const struct zd_api_limits *limits)
+{
+	if (creds->uid == 0 ? !limits->root_is_user : creds->uid == geteuid())
+		return true;
+	return limits->has_admin_group && zd_creds_in_group(sock, creds, limits->admin_group);
+}
+
 int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err)
 {
 	struct zd_creds creds;
@@ -146,9 +155,7 @@ int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err)
 	session = zd_calloc(1, sizeof(*session));
 	session->api = api;
 	session->state = ZD_API_SESSION_NEW;
-	session->admin = creds.uid == 0 || creds.uid == geteuid() ||
-	                 (api->limits.has_admin_group &&
-	                  zd_creds_in_group(sock, &creds, api->limits.admin_group));
+	session->admin = is_admin(sock, &creds, &api->limits);
 	rc = zd_conn_new(&api->conns, sock, &creds, &conn_ops, session, &session->conn, err);
 	if (rc)
 		free(session);
@@ -166,6 +173,8 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 	                       .admin = session->admin,
 	                       .strict = hello->strict,
 	                       .poison = hello->poison,
+	                       .no_durable = !zd_creds_in_groups(zd_conn_socket(session->conn), creds,
+	                                                         &api->limits.durable_groups),
 	                       .name = name};
 	uint64_t id;
 	int rc;
@@ -179,9 +188,12 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 		return ZEROD_E_LIMIT;
 	}
 	id = zd_engine_session_open(bridge->engine, &peer, err);
-	if (id == 0)
+	if (id == 0) {
+		log_full(session, err->text);
 		return ZEROD_E_LIMIT;
-	rc = bridge->ops->session_open(bridge->backend, id, creds->pid, client_page, daemon_page, err);
+	}
+	rc = bridge->ops->session_open(bridge->backend, id, creds->pid, creds->pidfd, client_page,
+	                               daemon_page, err);
 	if (rc) {
 		zd_engine_session_close(bridge->engine, id);
 		return rc;

@@ -378,14 +378,15 @@ static int fake_segment_fd(const struct zd_backend *backend, uint32_t segment)
 	return find_segment(backend, segment) ? backend->null : -1;
 }
 
-static int fake_session_open(struct zd_backend *backend, uint64_t session, pid_t pid, int *client_fd,
-                             int *daemon_fd, struct zd_err *err)
+static int fake_session_open(struct zd_backend *backend, uint64_t session, pid_t pid, int pidfd,
+                             int *client_fd, int *daemon_fd, struct zd_err *err)
 {
 	struct page *page;
 	int first = fcntl(backend->null, F_DUPFD_CLOEXEC, 0),
 	    second = fcntl(backend->null, F_DUPFD_CLOEXEC, 0);
 
 	(void)pid;
+	(void)pidfd;
 	if (first < 0 || second < 0)
 		return zd_err_set(err, ZEROD_E_SYSTEM, "no descriptors");
 	page = zd_calloc(1, sizeof(*page));

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -47,7 +48,10 @@ static bool same(const struct zd_config *a, const struct zd_config *b)
 	       strcmp(a->gpus, b->gpus) == 0 && a->arena_bytes == b->arena_bytes &&
 	       a->gather_budget_bytes == b->gather_budget_bytes && a->staging_bytes == b->staging_bytes &&
 	       a->segment_bytes == b->segment_bytes && a->uid_quota_bytes == b->uid_quota_bytes &&
-	       a->max_sessions == b->max_sessions;
+	       a->max_sessions == b->max_sessions && a->max_sessions_per_uid == b->max_sessions_per_uid &&
+	       a->max_jobs_per_uid == b->max_jobs_per_uid && a->durable_ttl_s == b->durable_ttl_s &&
+	       a->durable_groups.count == b->durable_groups.count && a->root_is_admin == b->root_is_admin &&
+	       a->allow_groups.count == b->allow_groups.count;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
@@ -57,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 	char path[32];
 	int file = memfd_create("zerod.conf", MFD_CLOEXEC), rc;
 
-	zd_assert(file >= 0 && write(file, bytes, nbytes) == (ssize_t)nbytes);
+	zd_assert(file >= 0 && fchmod(file, 0600) == 0 && write(file, bytes, nbytes) == (ssize_t)nbytes);
 	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
 	zd_config_init(&config);
 	before = config;

@@ -52,6 +52,7 @@ two_nodes() { # name; the environment is the caller's
 }
 
 if [ "$gpus" -ge 2 ]; then
+	umask 022 # a configuration that others may write is refused
 	printf '[collectives]\ncheck = yes\ntimeout_s = 60\n' >"$dir/conf"
 	start a --config "$dir/conf" --gpus 0
 	start b --config "$dir/conf" --gpus 1

@@ -128,6 +128,7 @@ static void test_refuses_to_start(void **state)
 	memset(longest + 5, 'x', 103);
 	file = fopen(config, "w");
 	assert_non_null(file);
+	assert_int_equal(fchmod(fileno(file), 0644), 0);
 	(void)fputs("[devices]\narena = lots\n", file);
 	(void)fclose(file);
 	expect_end((const char *const[]){"--socket", config, NULL}, 1, "exists and is not a socket");
@@ -139,6 +140,9 @@ static void test_refuses_to_start(void **state)
 	expect_end((const char *const[]){"--socket", path, "--config", config, NULL}, 2,
 	           "zerod.conf:2: [devices] arena: expected a size such as 64G, at most 1024T, found 'lots'");
 	expect_end((const char *const[]){"--check-config", "--config", config, NULL}, 2, "zerod.conf:2:");
+	assert_int_equal(chmod(config, 0666), 0);
+	expect_end((const char *const[]){"--socket", path, "--config", config, NULL}, 2,
+	           "zerod.conf: expected a file that its owner alone may write, found mode 0666");
 	expect_end((const char *const[]){"--config", "/nonexistent/zerod.conf", NULL}, 2, "no such file");
 	expect_end((const char *const[]){"--bogus", NULL}, 2, "unrecognized option");
 	expect_end((const char *const[]){"--devices", "many", NULL}, 2,
@@ -148,13 +152,35 @@ static void test_refuses_to_start(void **state)
 	assert_int_equal(rmdir(folder), 0); /* none of them left a socket */
 }
 
+/* The packaged file as it is installed: the source's may belong to any user. */
+static void install_config(char path[64])
+{
+	char text[OUTPUT_BYTES];
+	FILE *file = fopen("packaging/zerod.conf", "r");
+	size_t bytes;
+	int fd;
+
+	assert_non_null(file);
+	bytes = fread(text, 1, sizeof(text), file);
+	assert_true(bytes > 0 && feof(file));
+	(void)fclose(file);
+	strcpy(path, "/tmp/zerod-conf-XXXXXX");
+	fd = mkstemp(path);
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, bytes), bytes);
+	(void)close(fd);
+}
+
 static void test_says(void **state)
 {
+	char config[64];
+
 	(void)state;
+	install_config(config);
 	expect_end((const char *const[]){"--version", NULL}, 0, "zerod 0.");
 	expect_end((const char *const[]){"--help", NULL}, 0, "--check-config");
-	expect_end((const char *const[]){"--check-config", "--config", "packaging/zerod.conf", NULL}, 0,
-	           "valid");
+	expect_end((const char *const[]){"--check-config", "--config", config, NULL}, 0, "valid");
+	assert_int_equal(unlink(config), 0);
 }
 
 static int write_config(const struct zd_daemon *daemon, const char *text)

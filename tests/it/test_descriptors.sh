@@ -27,6 +27,7 @@ ends() {
 	[ $rc -eq 0 ] && [ ! -e "$socket" ]
 }
 daemon=("$bin/zerod" --foreground --backend host --socket "$socket" --config "$dir/zerod.conf")
+umask 022 # a configuration that others may write is refused
 printf '[daemon]\ndrain_timeout_s = 600\nlog_level = debug\n' >"$dir/zerod.conf"
 
 "${daemon[@]}" 0<&- >"$dir/log" 2>&1 &

@@ -578,6 +578,37 @@ static void kill_job_ends_all_of_it(void **state)
 	expect_status("kill-job 4000000000/alpha", 3, "NOT_FOUND");
 }
 
+#define OVERRIDE "\xe2\x80\xae" /* U+202E: what follows is shown from right to left */
+
+static void expect_shown(struct program program, const char *text)
+{
+	assert_null(strstr(program.out_text, OVERRIDE));
+	assert_null(strstr(program.err_text, OVERRIDE));
+	assert_true(strstr(program.out_text, text) || strstr(program.err_text, text));
+	program_free(&program);
+}
+
+/* Names are bytes to the daemon; on a terminal none may pass for another, or turn a line around. */
+static void hidden_characters_of_names_are_shown(void **state)
+{
+	static const char name[] = "x" OVERRIDE "ahpla", escaped[] = "x\\u202eahpla";
+	struct trainer hidden = {0};
+	(void)state;
+	join(&hidden, name, 0);
+	(void)make_unit(hidden.group, name, 100, 0);
+	static const char *const verbs[] = {"jobs",        "sessions",        "groups",      "units",
+	                                    "jobs --json", "sessions --json", "units --json"};
+	for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
+		expect_shown(zeroctl(verbs[i]), escaped);
+	expect_shown(zeroctl("end-job x" OVERRIDE "ahpla"), escaped);
+	/* Programs read the name itself. */
+	json_t *object = listing("jobs", "jobs");
+	assert_non_null(row_where(object, "name", name));
+	json_decref(object);
+	zerod_close(hidden.client);
+	assert_logged(escaped);
+}
+
 /* Jobs are called by numbers where a batch system's are. */
 static void a_number_may_be_a_name(void **state)
 {
@@ -644,6 +675,7 @@ int main(void)
 	        cmocka_unit_test(abort_group_by_name),
 	        cmocka_unit_test(kill_session_frees_what_it_held),
 	        cmocka_unit_test(kill_job_ends_all_of_it),
+	        cmocka_unit_test(hidden_characters_of_names_are_shown),
 	        cmocka_unit_test(a_number_may_be_a_name),
 	        cmocka_unit_test(end_job_frees_durable_shards),
 	};

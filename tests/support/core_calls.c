@@ -15,7 +15,7 @@
 
 /* ---- Sessions ------------------------------------------------------------------------------------------ */
 
-static uint64_t open_session(struct core_driver *core, const struct zd_peer *peer)
+uint64_t core_open_peer(struct core_driver *core, const struct zd_peer *peer)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	struct session *session = zd_calloc(1, sizeof(*session));
@@ -30,18 +30,18 @@ static uint64_t open_session(struct core_driver *core, const struct zd_peer *pee
 uint64_t core_open(struct core_driver *core, uint32_t uid)
 {
 	const struct zd_peer peer = {.uid = uid, .pid = uid + 1, .poison = core->copies, .name = "trainer"};
-	return open_session(core, &peer);
+	return core_open_peer(core, &peer);
 }
 
 uint64_t core_open_strict(struct core_driver *core, uint32_t uid)
 {
-	return open_session(core,
-	                    &(struct zd_peer){.uid = uid, .pid = uid + 1, .strict = true, .name = "trainer"});
+	return core_open_peer(
+	        core, &(struct zd_peer){.uid = uid, .pid = uid + 1, .strict = true, .name = "trainer"});
 }
 
 uint64_t core_open_poison(struct core_driver *core, uint32_t uid, bool strict)
 {
-	return open_session(
+	return core_open_peer(
 	        core,
 	        &(struct zd_peer){
 	                .uid = uid, .pid = uid + 1, .strict = strict, .poison = true, .name = "trainer"});
@@ -49,7 +49,7 @@ uint64_t core_open_poison(struct core_driver *core, uint32_t uid, bool strict)
 
 uint64_t core_open_admin(struct core_driver *core)
 {
-	return open_session(core, &(struct zd_peer){.uid = 0, .pid = 1, .admin = true, .name = "zeroctl"});
+	return core_open_peer(core, &(struct zd_peer){.uid = 0, .pid = 1, .admin = true, .name = "zeroctl"});
 }
 
 void core_close(struct core_driver *core, uint64_t id)

@@ -58,6 +58,7 @@ struct zd_engine *core_engine(struct core_driver *core);
 
 /* ---- Sessions ------------------------------------------------------------------------------------------ */
 
+uint64_t core_open_peer(struct core_driver *core, const struct zd_peer *peer);
 uint64_t core_open(struct core_driver *core, uint32_t uid);
 uint64_t core_open_admin(struct core_driver *core);
 uint64_t core_open_strict(struct core_driver *core, uint32_t uid);

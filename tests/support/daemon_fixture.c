@@ -90,7 +90,7 @@ static int write_text(const char *path, const char *text)
 {
 	FILE *file = fopen(path, "we");
 
-	if (!file || fputs(text, file) < 0 || fclose(file) != 0)
+	if (!file || fchmod(fileno(file), 0644) < 0 || fputs(text, file) < 0 || fclose(file) != 0)
 		return fail("writing %s: %s", path, strerror(errno));
 	return 0;
 }

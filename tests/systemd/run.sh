@@ -76,7 +76,7 @@ as_nobody() {
 	inside setpriv --reuid=65534 --regid=65534 --clear-groups timeout 120 "$@"
 }
 configure() { # lines
-	mkdir -p "$root/etc/zerod" && printf '%s\n' "$@" >"$root/etc/zerod/zerod.conf"
+	mkdir -p "$root/etc/zerod" && printf '%s\n' "$@" >"$root/etc/zerod/zerod.conf" && chmod 644 "$root/etc/zerod/zerod.conf"
 }
 drop_in() { # lines of [Service]
 	printf '%s\n' '[Service]' "$@" >"$root/etc/systemd/system/zerod.service.d/test.conf"

@@ -40,7 +40,7 @@ static void cluster_end(struct zd_engine *e, struct zd_group *group, int status,
 	group->aborted_status = status;
 	group->aborted_why = zd_strdup(text);
 	if (e->sink.group_ended)
-		e->sink.group_ended(e->sink.arg, group->job->name, group->name, text);
+		e->sink.group_ended(e->sink.arg, group->job->owner->uid, group->job->name, group->name, text);
 	if (was_ready)
 		e->events->group_failed(e, group);
 	zd_dirty_group(e, group);

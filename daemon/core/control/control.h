@@ -30,6 +30,8 @@ void zd_job_end(struct zd_engine *e, struct zd_job *job);
 /* Tells the sink that the session has ended the group: "it was aborted". */
 void zd_group_tell_end(struct zd_engine *e, const struct zd_group *group, const char *what,
                        const struct zd_session *by);
+/* Ends the durable jobs that no session has used for durable_ttl_ns, and finds the time of the next. */
+void zd_jobs_expire(struct zd_engine *e);
 
 /* Frees all objects that the rank has in the group, when its session ends or leaves and its requests were
  * dropped. The group fails unless the rank was alone. */

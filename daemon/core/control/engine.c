@@ -51,7 +51,7 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 	if (config->host)
 		strncpy(e->host, config->host, ZD_MAX_NAME_BYTES);
 	e->strict_by_segment = config->strict_by_segment;
-	e->next_deadline_ns = UINT64_MAX;
+	e->next_deadline_ns = e->next_expiry_ns = UINT64_MAX;
 	e->devices = zd_calloc(config->ndevices, sizeof(*e->devices));
 	for (uint32_t i = 0; i < config->ndevices; i++)
 		device_init(&e->devices[i], i, config);
@@ -111,6 +111,12 @@ void zd_engine_free(struct zd_engine *e)
 void zd_engine_set_quota(struct zd_engine *e, uint64_t uid_quota_bytes)
 {
 	e->quota_bytes = uid_quota_bytes;
+}
+
+void zd_engine_set_uid_limits(struct zd_engine *e, const struct zd_uid_limits *limits)
+{
+	e->uid_limits = *limits;
+	zd_jobs_expire(e);
 }
 
 void zd_engine_set_gather_budget(struct zd_engine *e, uint32_t device, uint64_t bytes)

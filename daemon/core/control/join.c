@@ -124,6 +124,7 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 	if (group->state != ZD_GROUP_FORMING)
 		member->joined_before = true;
 	group->attached--;
+	zd_job_note_left(e, group->job);
 	/* An abort keeps a durable job's shards: the ranks may join again. */
 	if (group->state == ZD_GROUP_ABORTED && group->attached == 0 && group->job->durable)
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
@@ -176,7 +177,8 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
-static int join_check(struct zd_engine *e, const struct zd_args *args, struct zd_err *err)
+static int join_check(struct zd_engine *e, const struct zd_session *session, const struct zd_args *args,
+                      struct zd_err *err)
 {
 	uint32_t world_size = args->u.group_join.world_size;
 	int status = zd_name_check(args->u.group_join.job, ZD_MAX_NAME_BYTES, "job name", err);
@@ -195,6 +197,10 @@ static int join_check(struct zd_engine *e, const struct zd_args *args, struct zd
 		                  args->u.group_join.device, e->ndevices);
 	if (args->u.group_join.shadow && !args->u.group_join.durable)
 		return zd_err_set(err, ZEROD_E_INVALID, "only a durable group keeps shadow shards");
+	if (args->u.group_join.durable && session->no_durable && !session->admin)
+		return zd_err_set(err, ZEROD_E_PERMISSION,
+		                  "uid %u may keep no durable job: it is in no group of durable_groups",
+		                  session->uid);
 	return zd_cluster_check(e, args, err);
 }
 
@@ -244,7 +250,7 @@ static int join_check_device(const struct zd_group *group, const struct zd_args 
 static int join_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                       struct zd_err *err)
 {
-	int status = join_check(e, args, err);
+	int status = join_check(e, req->session, args, err);
 	if (status != 0)
 		return status;
 	if (e->draining)
@@ -263,7 +269,9 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (status != 0)
 		return status;
 	if (!job)
-		job = zd_job_get(e, req->session->uid, args->u.group_join.job, durable);
+		status = zd_job_get(e, req->session, args->u.group_join.job, durable, &job, err);
+	if (status != 0)
+		return status;
 	job->durable = durable;
 	if (!group)
 		group = group_new(e, job, args);
@@ -334,7 +342,7 @@ void zd_group_tell_end(struct zd_engine *e, const struct zd_group *group, const 
 		return;
 	(void)snprintf(why, sizeof(why), "%s by session %llu (pid %u, uid %u)", what,
 	               (unsigned long long)by->id, by->pid, by->uid);
-	e->sink.group_ended(e->sink.arg, group->job->name, group->name, why);
+	e->sink.group_ended(e->sink.arg, group->job->owner->uid, group->job->name, group->name, why);
 }
 
 static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -390,6 +398,51 @@ int zd_job_find_for(struct zd_engine *e, const struct zd_session *session, uint6
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no job %llu", (unsigned long long)id);
 	*out = job;
 	return 0;
+}
+
+static bool job_is_used(const struct zd_job *job)
+{
+	const struct zd_group *group;
+	const struct zd_allocation *allocation;
+	TAILQ_FOREACH (group, &job->groups, job_link) {
+		if (group->attached > 0)
+			return true;
+	}
+	TAILQ_FOREACH (allocation, &job->allocations, job_link) {
+		if (allocation->session)
+			return true;
+	}
+	return false;
+}
+
+static void tell_expired(struct zd_engine *e, const struct zd_job *job)
+{
+	const struct zd_group *group;
+	char why[128];
+	(void)snprintf(why, sizeof(why), "no session has used its durable job for %llu s, durable_ttl",
+	               (unsigned long long)(e->uid_limits.durable_ttl_ns / 1000000000u));
+	TAILQ_FOREACH (group, &job->groups, job_link) {
+		if (!group->over && e->sink.group_ended)
+			e->sink.group_ended(e->sink.arg, job->owner->uid, job->name, group->name, why);
+	}
+}
+
+void zd_jobs_expire(struct zd_engine *e)
+{
+	uint64_t ttl_ns = e->uid_limits.durable_ttl_ns, earliest = UINT64_MAX;
+	struct zd_job *job, *next;
+	HASH_ITER (hh, e->jobs, job, next) {
+		if (ttl_ns == 0 || !job->durable || job_is_used(job))
+			continue;
+		if (job->left_ns + ttl_ns > e->now_ns) {
+			earliest = zd_min_u64(earliest, job->left_ns + ttl_ns);
+			continue;
+		}
+		tell_expired(e, job);
+		zd_job_end(e, job);
+	}
+	e->next_expiry_ns = earliest;
+	zd_settle(e);
 }
 
 static int end_job_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,

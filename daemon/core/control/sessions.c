@@ -19,12 +19,27 @@
 #include "core/memory/retire.h"
 #include "core/reduce/reduce.h"
 
+static int check_session_count(const struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
+{
+	uint32_t max_sessions = e->uid_limits.max_sessions, count = 0;
+	if (peer->admin || max_sessions == 0)
+		return 0;
+	for (const struct zd_session *session = e->sessions; session; session = session->hh.next)
+		count += session->uid == peer->uid && session->state != ZD_SESSION_CLOSING;
+	if (count < max_sessions)
+		return 0;
+	return zd_err_set(err, ZEROD_E_LIMIT, "uid %u has %u sessions open: max_sessions_per_uid is %u",
+	                  peer->uid, count, max_sessions);
+}
+
 uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
 {
 	if (HASH_COUNT(e->sessions) - e->nlingering >= ZD_MAX_SESSIONS) {
 		(void)zd_err_set(err, ZEROD_E_LIMIT, "%u sessions are open already", ZD_MAX_SESSIONS);
 		return 0;
 	}
+	if (check_session_count(e, peer, err) != 0)
+		return 0;
 	struct zd_session *session = zd_calloc(1, sizeof(*session));
 	session->id = zd_next_id(e);
 	session->state = ZD_SESSION_OPEN;
@@ -33,6 +48,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	session->admin = peer->admin;
 	session->strict = peer->strict;
 	session->poison = peer->poison;
+	session->no_durable = peer->no_durable;
 	if (peer->name)
 		strncpy(session->name, peer->name, ZD_MAX_NAME_BYTES);
 	session->opened_ns = e->now_ns;

@@ -15,6 +15,7 @@ struct zd_segment;
 struct zd_events {
 	/* Called by the room engine. */
 	void (*job_freed)(struct zd_engine *e, struct zd_job *job);
+	void (*jobs_expire)(struct zd_engine *e);
 	void (*group_freed)(struct zd_group *group);
 	/* Called before the requests of a dirty device are tried. */
 	void (*device_settles)(struct zd_engine *e, struct zd_device *device);

@@ -37,21 +37,46 @@ struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name)
 	return NULL;
 }
 
-struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name, bool durable)
+static int check_job_count(const struct zd_engine *e, const struct zd_session *session, struct zd_err *err)
 {
-	struct zd_job *job = zd_job_find(e, uid, name);
-	if (job)
-		return job;
+	uint32_t max_jobs = e->uid_limits.max_jobs;
+	struct zd_owner *owner;
+	HASH_FIND(hh, e->owners, &session->uid, sizeof(session->uid), owner);
+	if (session->admin || max_jobs == 0 || !owner || owner->jobs < max_jobs)
+		return 0;
+	return zd_err_set(err, ZEROD_E_LIMIT, "uid %u has %u jobs already: max_jobs_per_uid is %u",
+	                  session->uid, owner->jobs, max_jobs);
+}
+
+int zd_job_get(struct zd_engine *e, const struct zd_session *session, const char *name, bool durable,
+               struct zd_job **out, struct zd_err *err)
+{
+	struct zd_job *job = zd_job_find(e, session->uid, name);
+	if (job) {
+		*out = job;
+		return 0;
+	}
+	int status = check_job_count(e, session, err);
+	if (status != 0)
+		return status;
 	job = zd_calloc(1, sizeof(*job));
 	job->id = zd_next_id(e);
 	job->name = zd_strdup(name);
-	job->owner = owner_get(e, uid);
+	job->owner = owner_get(e, session->uid);
 	job->owner->jobs++;
 	job->durable = durable;
 	TAILQ_INIT(&job->groups);
 	TAILQ_INIT(&job->allocations);
 	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
-	return job;
+	*out = job;
+	return 0;
+}
+
+void zd_job_note_left(struct zd_engine *e, struct zd_job *job)
+{
+	job->left_ns = e->now_ns;
+	if (job->durable && e->uid_limits.durable_ttl_ns)
+		e->next_expiry_ns = zd_min_u64(e->next_expiry_ns, e->now_ns + e->uid_limits.durable_ttl_ns);
 }
 
 static void report_job(struct zd_engine *e, const struct zd_job *job, enum zd_notice_kind kind)

@@ -22,7 +22,7 @@ struct zd_session {
 	uint8_t state;
 	uint32_t uid, pid;
 	bool admin;
-	bool strict, poison;
+	bool strict, poison, no_durable;
 	bool clean_exit; /* the client has said goodbye */
 	char name[ZD_MAX_NAME_BYTES + 1];
 	uint64_t opened_ns, nrequests;
@@ -52,7 +52,8 @@ struct zd_job {
 	char *name;
 	struct zd_owner *owner;
 	bool durable;
-	uint32_t refs; /* groups, allocations, ops */
+	uint64_t left_ns; /* durable: when a session last left one of its groups or allocations */
+	uint32_t refs;    /* groups, allocations, ops */
 	bool had_group;
 	uint64_t began_ns; /* when it had its first group */
 	struct zd_account account;
@@ -172,8 +173,12 @@ void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t 
 int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name,
-                          bool durable); /* finds or makes */
+/* Finds the job of the session's uid, or makes one. Errors: LIMIT, if the uid has too many and the session is
+ * no administrator's. */
+int zd_job_get(struct zd_engine *e, const struct zd_session *session, const char *name, bool durable,
+               struct zd_job **job, struct zd_err *err) __attribute__((warn_unused_result));
+/* Notes the time: a session leaves a group or an allocation of the job. */
+void zd_job_note_left(struct zd_engine *e, struct zd_job *job);
 /* Finds the uid's job of that name; NULL: none. */
 struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name);
 /* The job has a group: notes and reports its begin, if this is the first one. */
@@ -213,6 +218,7 @@ struct zd_engine {
 	struct zd_device *devices;
 	uint32_t ndevices;
 	uint64_t quota_bytes;
+	struct zd_uid_limits uid_limits;
 	uint64_t reduction_cut_bytes; /* 0: the default of slice.c */
 	bool sessions_linger;
 	bool strict_by_segment;
@@ -222,7 +228,8 @@ struct zd_engine {
 	struct zd_session *tearing_down; /* the lingering session that is being torn down; NULL: none */
 	uint32_t nlingering;             /* sessions that are CLOSING */
 	uint64_t now_ns, next_deadline_ns;
-	uint64_t next_id; /* of every object; ascending, never reused */
+	uint64_t next_expiry_ns; /* no durable job's time passes earlier */
+	uint64_t next_id;        /* of every object; ascending, never reused */
 	uint32_t next_segment;
 	uint64_t retire_serial; /* counts segments that began to retire */
 	uint64_t dirty_mask;

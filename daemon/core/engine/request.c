@@ -316,6 +316,8 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 {
 	zd_assert(now_ns >= e->now_ns);
 	e->now_ns = now_ns;
+	if (now_ns >= e->next_expiry_ns)
+		e->events->jobs_expire(e);
 	if (now_ns < e->next_deadline_ns)
 		return;
 	uint64_t earliest = UINT64_MAX;
@@ -362,7 +364,7 @@ void zd_engine_undrain(struct zd_engine *e)
 
 uint64_t zd_engine_next_deadline(const struct zd_engine *e)
 {
-	return e->next_deadline_ns;
+	return zd_min_u64(e->next_deadline_ns, e->next_expiry_ns);
 }
 
 void zd_dirty(struct zd_engine *e, struct zd_device *device)

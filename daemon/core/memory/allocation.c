@@ -49,6 +49,7 @@ static void allocation_detach(struct zd_engine *e, struct zd_allocation *allocat
 	struct zd_session *session = allocation->session;
 	TAILQ_REMOVE(&session->allocations, allocation, session_link);
 	allocation->session = NULL;
+	zd_job_note_left(e, allocation->job);
 	if (allocation->extent.block &&
 	    zd_deferred_teardown_hold(e, session, allocation->job, allocation->device, zd_allocation_op_done,
 	                              allocation))

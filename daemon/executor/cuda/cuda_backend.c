@@ -295,12 +295,12 @@ static int cuda_segment_fd(const struct zd_backend *backend, uint32_t segment)
 
 /* ---- Sessions ------------------------------------------------------------------------------------------ */
 
-static int cuda_session_open(struct zd_backend *backend, uint64_t session, pid_t pid, int *client_fd,
-                             int *daemon_fd, struct zd_err *err)
+static int cuda_session_open(struct zd_backend *backend, uint64_t session, pid_t pid, int pidfd,
+                             int *client_fd, int *daemon_fd, struct zd_err *err)
 {
 	struct zd_cuda_worker *worker = &backend->gpus[backend->next_worker].worker;
 	struct zd_cuda_session *made = NULL;
-	int rc = zd_cuda_session_new(session, pid, worker, &made, client_fd, daemon_fd, err);
+	int rc = zd_cuda_session_new(session, pid, pidfd, worker, &made, client_fd, daemon_fd, err);
 	if (rc)
 		return rc;
 	backend->next_worker = (backend->next_worker + 1) % backend->devices.count;

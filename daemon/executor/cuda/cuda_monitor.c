@@ -26,7 +26,7 @@
 static bool has_exited(const struct zd_cuda_session *session)
 {
 	struct pollfd poll_for = {.fd = session->pidfd, .events = POLLIN};
-	return session->pidfd < 0 || poll(&poll_for, 1, 0) > 0;
+	return poll(&poll_for, 1, 0) > 0 && (poll_for.revents & POLLIN);
 }
 
 /* If a GPU does not list its processes, the end of the process decides. */

@@ -2,9 +2,10 @@
 /* cuda_session.c - a session whose daemon page is written by GPUs. */
 #include "executor/cuda/cuda_session.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -23,18 +24,22 @@ static void release_session(struct zd_backend_session *base)
 		zd_cuda_session_free(session, NULL);
 }
 
-int zd_cuda_session_new(uint64_t id, pid_t pid, struct zd_cuda_worker *worker,
+int zd_cuda_session_new(uint64_t id, pid_t pid, int pidfd, struct zd_cuda_worker *worker,
                         struct zd_cuda_session **session, int *client_fd, int *daemon_fd, struct zd_err *err)
 {
+	int own_pidfd = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
+	if (own_pidfd < 0)
+		return zd_err_errno(err, errno, "copying the pidfd of process %d", (int)pid);
 	struct zd_cuda_session *made = zd_calloc(1, sizeof(*made));
 	int rc = zd_backend_session_init(&made->base, id, true, release_session, client_fd, daemon_fd, err);
 	if (rc) {
+		(void)close(own_pidfd);
 		free(made);
 		return rc;
 	}
 	made->worker = worker;
 	made->pid = pid;
-	made->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	made->pidfd = own_pidfd;
 	pthread_mutex_init(&made->lock, NULL);
 	*session = made;
 	return 0;
@@ -45,8 +50,7 @@ void zd_cuda_session_free(struct zd_cuda_session *session, const struct zd_cuda 
 	if (session->registered)
 		(void)cuda->memHostUnregister(session->base.daemon_page);
 	zd_backend_session_deinit(&session->base);
-	if (session->pidfd >= 0)
-		(void)close(session->pidfd);
+	(void)close(session->pidfd);
 	pthread_mutex_destroy(&session->lock);
 	free(session);
 }

@@ -33,7 +33,7 @@ struct zd_cuda_timeline {
 struct zd_cuda_session {
 	struct zd_backend_session base;
 	pid_t pid;
-	int pidfd;                             /* -1: the process had ended already */
+	int pidfd;                             /* of `pid`; readable when the process has ended */
 	LIST_ENTRY(zd_cuda_session) lingering; /* private to the monitor */
 	struct zd_cuda_worker *worker;         /* unregisters the page */
 	pthread_mutex_t lock;                  /* protects the registration */
@@ -43,8 +43,9 @@ struct zd_cuda_session {
 	struct zd_cuda_timeline timelines[ZD_TIMELINES]; /* each private to the executor of its device */
 };
 
-/* See zd_backend_session_init(). `pid`: the client's process. */
-int zd_cuda_session_new(uint64_t id, pid_t pid, struct zd_cuda_worker *worker,
+/* See zd_backend_session_init(). `pid`, `pidfd`: the client's process; the pidfd is duplicated. A session
+ * without one is an error: the monitor could not tell when its process ends. */
+int zd_cuda_session_new(uint64_t id, pid_t pid, int pidfd, struct zd_cuda_worker *worker,
                         struct zd_cuda_session **session, int *client_fd, int *daemon_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Unregisters the page and frees the session. Called by a worker, or for a page that was never registered. */

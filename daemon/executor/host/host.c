@@ -127,10 +127,11 @@ static void free_session(struct zd_backend_session *session)
 	free(session);
 }
 
-static int host_session_open(struct zd_backend *backend, uint64_t session, pid_t pid, int *client_fd,
-                             int *daemon_fd, struct zd_err *err)
+static int host_session_open(struct zd_backend *backend, uint64_t session, pid_t pid, int pidfd,
+                             int *client_fd, int *daemon_fd, struct zd_err *err)
 {
 	(void)pid;
+	(void)pidfd;
 	struct zd_backend_session *made = zd_calloc(1, sizeof(*made));
 	int rc = zd_backend_session_init(made, session, false, free_session, client_fd, daemon_fd, err);
 	if (rc) {

@@ -273,17 +273,20 @@ static void log_to_sink(void **state)
 	zd_log_set_sink(remember);
 	zd_log(ZD_LOG_NOTICE, "rank %d\njoined", 2);
 	assert_string_equal(logged, "5|rank 2?joined");
+	/* No name can look like another line, or turn the rest of its own around. */
+	zd_log(ZD_LOG_NOTICE, "job '%s'", "a\xe2\x80\xa8\xe2\x80\xae");
+	assert_string_equal(logged, "5|job 'a\\u2028\\u202e'");
 	zd_log_with(ZD_LOG_ERROR, fields, 2, "lost");
 	assert_string_equal(logged, "3|lost|ZEROD_SESSION=7|ZEROD_JOB=demo");
 
 	zd_log(ZD_LOG_DEBUG, "not by default");
-	assert_int_equal(nlogged, 2);
+	assert_int_equal(nlogged, 3);
 	zd_log_set_level(ZD_LOG_DEBUG);
 	zd_log(ZD_LOG_DEBUG, "now");
 	assert_string_equal(logged, "7|now");
 	zd_log_set_level(ZD_LOG_WARNING);
 	zd_log(ZD_LOG_NOTICE, "too quiet");
-	assert_int_equal(nlogged, 3);
+	assert_int_equal(nlogged, 4);
 	zd_log_set_level(ZD_LOG_INFO);
 	zd_log_set_sink(NULL);
 }

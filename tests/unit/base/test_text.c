@@ -306,6 +306,47 @@ static void cuts_keep_characters_whole(void **state)
 	}
 }
 
+static void hidden_characters_are_shown(void **state)
+{
+	static const struct {
+		const char *text, *shown;
+	} cases[] = {
+	        {"", ""},
+	        {"plain \\u202e, gr\xc3\xbc\xc3\x9f, \xe2\x82\xac \xf0\x9f\x98\x80",
+	         "plain \\u202e, gr\xc3\xbc\xc3\x9f, \xe2\x82\xac \xf0\x9f\x98\x80"},
+	        {"a\nb\x1b[2J\x7f", "a\\u000ab\\u001b[2J\\u007f"},
+	        {"\xc2\x9b", "\\u009b"},                     /* CSI of C1 */
+	        {"a\xc2\xadz", "a\\u00adz"},                 /* soft hyphen */
+	        {"\xd8\x9c", "\\u061c"},                     /* Arabic letter mark */
+	        {"\xe2\x80\x8b", "\\u200b"},                 /* zero width space */
+	        {"x\xe2\x80\xaegnp.exe", "x\\u202egnp.exe"}, /* right-to-left override */
+	        {"\xe2\x80\xa8", "\\u2028"},                 /* line separator */
+	        {"\xe2\x81\xa6", "\\u2066"},                 /* left-to-right isolate */
+	        {"\xe3\x85\xa4", "\\u3164"},                 /* Hangul filler */
+	        {"\xef\xbb\xbf", "\\ufeff"},                 /* byte order mark */
+	        {"\xf3\xa0\x81\x81", "\\udb40\\udc41"},      /* tag letter: a pair, as in JSON */
+	        {"a\xff\xe2\x82", "a???"},
+	};
+	char out[128];
+
+	(void)state;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
+		size_t length = zd_text_escape(cases[i].text, out, sizeof(out));
+
+		assert_string_equal(out, cases[i].shown);
+		assert_int_equal(length, strlen(out));
+		assert_true(strlen(out) < strlen(cases[i].text) * ZD_TEXT_ESCAPE_GROWTH + 1);
+		/* An escape is whole, or is not there. */
+		for (size_t room = 1; room < sizeof(out); room++) {
+			length = zd_text_escape(cases[i].text, out, room);
+			assert_true(length < room);
+			assert_memory_equal(out, cases[i].shown, length);
+			assert_true(length == strlen(cases[i].shown) || length + 12 >= room);
+		}
+	}
+	assert_int_equal(zd_text_escape("\xe2\x80\x8b", out, 6), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -317,6 +358,7 @@ int main(void)
 	        cmocka_unit_test(sizes_round_trip),
 	        cmocka_unit_test(formatted_texts_are_valid),
 	        cmocka_unit_test(cuts_keep_characters_whole),
+	        cmocka_unit_test(hidden_characters_are_shown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

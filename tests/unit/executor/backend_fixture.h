@@ -186,12 +186,21 @@ struct client {
 	_Atomic uint64_t *client_page, *daemon_page;
 };
 
+static inline int open_pidfd(pid_t pid)
+{
+	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	assert_true(pidfd >= 0);
+	return pidfd;
+}
+
 static inline struct client open_session(struct fixture *f, uint64_t session)
 {
 	struct client c = {.client_fd = -1};
 	struct zd_err err = ZD_ERR_NONE;
-	assert_int_equal(ops->session_open(f->backend, session, getpid(), &c.client_fd, &c.daemon_fd, &err),
-	                 0);
+	int pidfd = open_pidfd(getpid());
+	assert_int_equal(
+	        ops->session_open(f->backend, session, getpid(), pidfd, &c.client_fd, &c.daemon_fd, &err), 0);
+	(void)close(pidfd);
 	c.client_page = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, c.client_fd, 0);
 	c.daemon_page = mmap(NULL, PAGE_BYTES, PROT_READ, MAP_SHARED, c.daemon_fd, 0);
 	assert_ptr_not_equal(c.client_page, MAP_FAILED);

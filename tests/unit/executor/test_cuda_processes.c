@@ -80,7 +80,10 @@ static struct fixture *open_fixture(void **state)
 static struct client open_for(struct fixture *f, uint64_t session, pid_t pid)
 {
 	struct client c = {.client_fd = -1};
-	assert_int_equal(ops->session_open(f->backend, session, pid, &c.client_fd, &c.daemon_fd, NULL), 0);
+	int pidfd = open_pidfd(pid);
+	assert_int_equal(ops->session_open(f->backend, session, pid, pidfd, &c.client_fd, &c.daemon_fd, NULL),
+	                 0);
+	(void)close(pidfd);
 	(void)close(c.client_fd);
 	(void)close(c.daemon_fd);
 	return c;
@@ -172,6 +175,19 @@ static void test_process_that_nobody_lists(void **state)
 	close_all(state);
 }
 
+/* A process that cannot be watched has not ended: it gets no session. */
+static void test_no_session_without_a_pidfd(void **state)
+{
+	struct fixture *f = open_fixture(state);
+	struct client c;
+	struct zd_err err;
+	assert_int_equal(
+	        ops->session_open(f->backend, SESSION, getpid(), -1, &c.client_fd, &c.daemon_fd, &err),
+	        ZEROD_E_SYSTEM);
+	assert_non_null(strstr(err.text, "pidfd"));
+	close_all(state);
+}
+
 static void test_end_with_sessions_that_linger(void **state)
 {
 	struct fixture *f = open_fixture(state);
@@ -242,6 +258,7 @@ int main(int argc, char **argv)
 	        CASE(test_forked_child_keeps_the_context, env),
 	        CASE(test_session_that_ends_in_order, env),
 	        CASE(test_process_that_nobody_lists),
+	        CASE(test_no_session_without_a_pidfd),
 	        CASE(test_end_with_sessions_that_linger, env),
 	        CASE(test_xids, env),
 	        CASE(test_idle_gpus_copy_their_own_slices, env),

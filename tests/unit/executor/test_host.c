@@ -166,7 +166,7 @@ static void test_no_descriptors_is_an_error(void **state)
 	int client_fd = -5, daemon_fd = -6;
 	struct zd_err err = ZD_ERR_NONE;
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-	int rc = ops->session_open(f->backend, SESSION, getpid(), &client_fd, &daemon_fd, &err);
+	int rc = ops->session_open(f->backend, SESSION, getpid(), -1, &client_fd, &daemon_fd, &err);
 	struct record record = create(f, 0, 1, 4 * KIB);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 	assert_int_equal(rc, ZEROD_E_SYSTEM);

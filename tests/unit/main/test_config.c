@@ -4,9 +4,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -58,7 +60,9 @@ static void test_defaults(void **state)
 	assert_int_equal(read_text("", &config, &err), 0);
 	assert_string_equal(config.socket_path, ZD_DEFAULT_SOCKET);
 	assert_int_equal(config.socket_mode, 0666);
+	assert_true(config.root_is_admin);
 	assert_false(config.has_admin_group);
+	assert_int_equal(config.allow_groups.count, 0);
 	assert_int_equal(config.log_level, ZD_LOG_INFO);
 	assert_int_equal(config.drain_timeout_s, 10);
 	assert_null(config.backend);
@@ -70,6 +74,10 @@ static void test_defaults(void **state)
 	assert_int_equal(config.collective_timeout_s, 600);
 	assert_int_equal(config.uid_quota_bytes, 0);
 	assert_int_equal(config.max_sessions, ZD_MAX_SESSIONS);
+	assert_int_equal(config.max_sessions_per_uid, 256);
+	assert_int_equal(config.max_jobs_per_uid, 128);
+	assert_int_equal(config.durable_ttl_s, 0);
+	assert_int_equal(config.durable_groups.count, 0);
 }
 
 static void test_every_key(void **state)
@@ -83,7 +91,9 @@ static void test_every_key(void **state)
 	                           "[daemon]\n"
 	                           "socket = /tmp/z.sock ; behind a value\n"
 	                           "\tsocket_mode = 0660\n"
+	                           "root_is_admin = no\n"
 	                           "  admin_group = root\n"
+	                           "allow_groups = daemon root\n"
 	                           "log_level=debug\n"
 	                           "drain_timeout_s = 0\n"
 	                           "\n"
@@ -101,12 +111,19 @@ static void test_every_key(void **state)
 	                           "timeout_s = 86400\n"
 	                           "[limits]\t; of users\n"
 	                           "uid_quota = 1024T\n"
+	                           "max_sessions_per_uid = 0\n"
+	                           "max_jobs_per_uid = 1000000\n"
+	                           "durable_ttl = 7d\n"
+	                           "durable_groups = root, daemon\n"
 	                           "max_sessions = 1",
 	                           &config, &err),
 	                 0);
 	assert_string_equal(config.socket_path, "/tmp/z.sock");
 	assert_int_equal(config.socket_mode, 0660);
+	assert_false(config.root_is_admin);
 	assert_true(config.has_admin_group);
+	assert_int_equal(config.allow_groups.count, 2);
+	assert_int_equal(config.allow_groups.gids[1], 0);
 	assert_int_equal(config.admin_group, 0);
 	assert_int_equal(config.log_level, ZD_LOG_DEBUG);
 	assert_int_equal(config.drain_timeout_s, 0);
@@ -122,6 +139,12 @@ static void test_every_key(void **state)
 	assert_int_equal(config.collective_timeout_s, 86400);
 	assert_int_equal(config.uid_quota_bytes, ZD_MAX_BYTES);
 	assert_int_equal(config.max_sessions, 1);
+	assert_int_equal(config.max_sessions_per_uid, 0);
+	assert_int_equal(config.max_jobs_per_uid, 1000000);
+	assert_int_equal(config.durable_ttl_s, 7 * 86400);
+	assert_int_equal(config.durable_groups.count, 2);
+	assert_int_equal(config.durable_groups.gids[0], 0);
+	assert_int_equal(config.durable_groups.gids[1], getgrnam("daemon")->gr_gid);
 }
 
 /* A wrong configuration, and the message behind the file's name. */
@@ -180,15 +203,34 @@ static const struct mistake {
          ":2: [daemon] socket_mode: expected permissions in octal such as 0660, found '1777'"},
         {"[daemon]\nadmin_group = no-such-group\n",
          ":2: [daemon] admin_group: expected the name of a group on this machine, found 'no-such-group'"},
+        {"[daemon]\nroot_is_admin = maybe\n",
+         ":2: [daemon] root_is_admin: expected yes or no, found 'maybe'"},
+        {"[daemon]\nallow_groups = no-such-group\n",
+         ":2: [daemon] allow_groups: expected names of at most 32 groups on this machine, found "
+         "'no-such-group'"},
         {"[daemon]\nlog_level = loud\n",
          ":2: [daemon] log_level: expected error, warning, notice, info or debug, found 'loud'"},
         {"[daemon]\ndrain_timeout_s = 86401\n",
          ":2: [daemon] drain_timeout_s: expected a number of seconds, at most 86400, found '86401'"},
         {"[daemon]\n\n# one\nsokcet = x\n",
-         ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, admin_group, log_level, "
-         "drain_timeout_s"},
+         ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, root_is_admin, "
+         "admin_group, allow_groups, log_level, drain_timeout_s"},
         {"[limits]\nsocket = x\n",
-         ":2: [limits] socket: unknown key, expected one of uid_quota, max_sessions"},
+         ":2: [limits] socket: unknown key, expected one of uid_quota, max_sessions, max_sessions_per_uid, "
+         "max_jobs_per_uid, durable_ttl, durable_groups"},
+        {"[limits]\nmax_sessions_per_uid = 1025\n",
+         ":2: [limits] max_sessions_per_uid: expected a number from 0 to 1024, found '1025'"},
+        {"[limits]\nmax_jobs_per_uid = many\n",
+         ":2: [limits] max_jobs_per_uid: expected a number from 0 to 1000000, found 'many'"},
+        {"[limits]\ndurable_ttl = 7w\n",
+         ":2: [limits] durable_ttl: expected a time such as 12h or 7d, at most 3650d, found '7w'"},
+        {"[limits]\ndurable_ttl = h\n",
+         ":2: [limits] durable_ttl: expected a time such as 12h or 7d, at most 3650d, found 'h'"},
+        {"[limits]\ndurable_ttl = 3651d\n",
+         ":2: [limits] durable_ttl: expected a time such as 12h or 7d, at most 3650d, found '3651d'"},
+        {"[limits]\ndurable_groups = root, no-such-group\n",
+         ":2: [limits] durable_groups: expected names of at most 32 groups on this machine, found 'root, "
+         "no-such-group'"},
         {"[deamon]\nsocket = x\n",
          ":1: [deamon]: unknown section, expected [daemon], [devices], [collectives] or [limits]"},
         {"[limits]\n[empty]\n",
@@ -293,6 +335,42 @@ static void test_no_file(void **state)
 	assert_string_equal(err.text, "/tmp: reading it: Is a directory");
 }
 
+static void expect_unsafe(const char *text)
+{
+	struct zd_config config, before;
+	struct zd_err err;
+	char expected[ZD_ERR_TEXT_BYTES];
+
+	zd_config_init(&config);
+	before = config;
+	assert_int_equal(zd_config_read(&config, path, &err), ZEROD_E_PERMISSION);
+	(void)snprintf(expected, sizeof(expected), "%s: %s", path, text);
+	assert_string_equal(err.text, expected);
+	assert_memory_equal(&config, &before, sizeof(config));
+}
+
+/* A file that other users may write is theirs as much as the daemon's. */
+static void test_unsafe_file(void **state)
+{
+	struct zd_config config;
+	struct zd_err err;
+
+	(void)state;
+	assert_int_equal(read_text("[limits]\nmax_sessions = 4\n", &config, &err), 0);
+	assert_int_equal(chmod(path, 0664), 0);
+	expect_unsafe("expected a file that its owner alone may write, found mode 0664");
+	assert_int_equal(chmod(path, 0602), 0);
+	expect_unsafe("expected a file that its owner alone may write, found mode 0602");
+	assert_int_equal(chmod(path, 0644), 0);
+	assert_int_equal(zd_config_read(&config, path, &err), 0);
+	assert_int_equal(chmod(path, 0600), 0);
+	if (geteuid() != 0)
+		return;
+	assert_int_equal(chown(path, 12345, 12345), 0);
+	expect_unsafe("expected a file of root or of the daemon's user, uid 0, found one of uid 12345");
+	assert_int_equal(chown(path, 0, 0), 0);
+}
+
 static void test_check(void **state)
 {
 	struct zd_config config;
@@ -376,11 +454,17 @@ static void test_command_line_mistakes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_defaults),          cmocka_unit_test(test_every_key),
-	        cmocka_unit_test(test_mistakes),          cmocka_unit_test(test_long_lines),
-	        cmocka_unit_test(test_long_mistakes),     cmocka_unit_test(test_long_path),
-	        cmocka_unit_test(test_no_file),           cmocka_unit_test(test_check),
-	        cmocka_unit_test(test_command_line_wins), cmocka_unit_test(test_command_line_mistakes),
+	        cmocka_unit_test(test_defaults),
+	        cmocka_unit_test(test_every_key),
+	        cmocka_unit_test(test_mistakes),
+	        cmocka_unit_test(test_long_lines),
+	        cmocka_unit_test(test_long_mistakes),
+	        cmocka_unit_test(test_long_path),
+	        cmocka_unit_test(test_no_file),
+	        cmocka_unit_test(test_unsafe_file),
+	        cmocka_unit_test(test_check),
+	        cmocka_unit_test(test_command_line_wins),
+	        cmocka_unit_test(test_command_line_mistakes),
 	};
 
 	return cmocka_run_group_tests(tests, make_file, remove_file);

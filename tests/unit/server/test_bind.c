@@ -5,9 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -19,7 +22,7 @@
 #define RACERS 8
 
 static char dir[32];
-static char path[64];
+static char path[64], lock_path[72];
 
 static int make_folder(void **state)
 {
@@ -28,6 +31,7 @@ static int make_folder(void **state)
 	if (!mkdtemp(dir))
 		return -1;
 	(void)snprintf(path, sizeof(path), "%s/s", dir);
+	(void)snprintf(lock_path, sizeof(lock_path), "%s.lock", path);
 	return 0;
 }
 
@@ -53,6 +57,106 @@ static void test_made_and_removed(void **state)
 	zd_bound_unlink(&bound);
 	assert_int_equal(access(path, F_OK), -1);
 	(void)close(bound.sock);
+}
+
+/* In the place of the C library's: notes the permissions that other users find before the next call. */
+static mode_t mode_at_first;
+
+int bind(int sock, __CONST_SOCKADDR_ARG address, socklen_t bytes)
+{
+	long rc = syscall(SYS_bind, sock, address.__sockaddr__, bytes);
+	struct stat made;
+
+	if (rc == 0 && lstat(address.__sockaddr_un__->sun_path, &made) == 0)
+		mode_at_first = made.st_mode & 07777;
+	return (int)rc;
+}
+
+/* With any umask, users whom the mode does not allow can at no time connect. */
+static void test_no_wider_permissions_at_first(void **state)
+{
+	static const mode_t masks[] = {0, 0022, 0077};
+	mode_t before = umask(0);
+
+	(void)state;
+	for (size_t i = 0; i < 3; i++) {
+		struct zd_bound bound;
+		struct zd_err err;
+		struct stat made;
+
+		(void)umask(masks[i]);
+		assert_int_equal(zd_bind(path, 0660, &bound, &err), 0);
+		assert_int_equal(mode_at_first & ~0660u, 0);
+		assert_int_equal(lstat(path, &made), 0);
+		assert_int_equal(made.st_mode & 07777, 0660);
+		assert_int_equal(umask(masks[i]), masks[i]);
+		zd_bound_unlink(&bound);
+		(void)close(bound.sock);
+	}
+	(void)umask(before);
+}
+
+/* Every user who may read the folder can lock it. */
+static void test_locked_folder(void **state)
+{
+	int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct zd_bound bound;
+	struct zd_err err;
+
+	(void)state;
+	assert_int_equal(flock(folder, LOCK_EX), 0);
+	assert_int_equal(zd_bind(path, 0666, &bound, &err), 0);
+	zd_bound_unlink(&bound);
+	(void)close(bound.sock);
+	(void)close(folder);
+}
+
+/* A daemon that was killed while it held the lock leaves the file. */
+static void test_lock_left_behind(void **state)
+{
+	struct zd_bound bound;
+	struct zd_err err;
+	int file = open(lock_path, O_CREAT | O_WRONLY, 0600);
+
+	(void)state;
+	assert_int_equal(close(file), 0);
+	assert_int_equal(zd_bind(path, 0666, &bound, &err), 0);
+	assert_int_equal(access(lock_path, F_OK), -1);
+	zd_bound_unlink(&bound);
+	(void)close(bound.sock);
+}
+
+static void expect_bad_lock(const char *text)
+{
+	struct zd_bound bound;
+	struct zd_err err;
+
+	assert_int_equal(zd_bind(path, 0666, &bound, &err), ZEROD_E_EXISTS);
+	if (!strstr(err.text, text))
+		fail_msg("expected '%s', found '%s'", text, err.text);
+	assert_int_equal(access(path, F_OK), -1);
+	assert_int_equal(unlink(lock_path), 0);
+}
+
+/* Files that others made, who could keep them locked. */
+static void test_locks_of_others(void **state)
+{
+	int file = open(lock_path, O_CREAT | O_WRONLY, 0600);
+
+	(void)state;
+	assert_int_equal(fchmod(file, 0604), 0);
+	(void)close(file);
+	expect_bad_lock("s.lock: expected a file of the daemon's user alone");
+	assert_int_equal(symlink("/etc/passwd", lock_path), 0);
+	expect_bad_lock("s.lock: expected a file of the daemon's user alone");
+	assert_int_equal(mkfifo(lock_path, 0600), 0);
+	expect_bad_lock("s.lock: expected a file of the daemon's user alone");
+	if (geteuid() != 0)
+		return;
+	file = open(lock_path, O_CREAT | O_WRONLY, 0600);
+	assert_int_equal(fchown(file, 12345, 12345), 0);
+	(void)close(file);
+	expect_bad_lock("s.lock: expected a file of the daemon's user alone");
 }
 
 static void test_refused_while_served(void **state)
@@ -201,6 +305,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_setup_teardown(test_made_and_removed, make_folder, remove_folder),
+	        cmocka_unit_test_setup_teardown(test_no_wider_permissions_at_first, make_folder,
+	                                        remove_folder),
+	        cmocka_unit_test_setup_teardown(test_locked_folder, make_folder, remove_folder),
+	        cmocka_unit_test_setup_teardown(test_lock_left_behind, make_folder, remove_folder),
+	        cmocka_unit_test_setup_teardown(test_locks_of_others, make_folder, remove_folder),
 	        cmocka_unit_test_setup_teardown(test_refused_while_served, make_folder, remove_folder),
 	        cmocka_unit_test_setup_teardown(test_stale_is_replaced, make_folder, remove_folder),
 	        cmocka_unit_test_setup_teardown(test_not_a_socket, make_folder, remove_folder),

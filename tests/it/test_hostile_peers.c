@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_hostile_peers.c - clients that the daemon does not serve, or serves within limits only. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <grp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/support/daemon_fixture.h"
+#include "tests/support/raw_client.h"
+
+#define SOME_UID  12345
+#define OTHER_UID 12346
+#define OTHERS    3
+#define NGROUPS   64
+#define CROWD     200 /* two lines each */
+#define ROUNDS    4
+#define RETRY_NS  2000000L
+#define RETRIES   5000 /* 10 s */
+
+static struct zd_daemon peers_daemon;
+static struct raw_client raw = {.sock = -1};
+static struct raw_client others[OTHERS] = {{.sock = -1}, {.sock = -1}, {.sock = -1}};
+
+static int close_all(void **state)
+{
+	(void)state;
+	raw_close(&raw);
+	for (int i = 0; i < OTHERS; i++)
+		raw_close(&others[i]);
+	return zd_daemon_stop(&peers_daemon);
+}
+
+static uint64_t send_hello(struct raw_client *client)
+{
+	return raw_send(client, RAW(HELLO, hello, Hello, .version_min = 1, .version_max = 1));
+}
+
+/* ---- Processes that cannot be watched ------------------------------------------------------------------ */
+
+/* The kernel reports pid 0 for a process outside the daemon's pid namespace. */
+static void test_outside_the_pid_namespace(void **state)
+{
+	int own = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+	int started;
+
+	(void)state;
+	assert_true(own >= 0);
+	if (unshare(CLONE_NEWPID) != 0) {
+		(void)close(own);
+		skip();
+	}
+	started = zd_daemon_start(NULL, &peers_daemon); /* process 1 of the new namespace */
+	assert_int_equal(setns(own, CLONE_NEWPID), 0);
+	(void)close(own);
+	assert_int_equal(started, 0);
+	for (int i = 0; i < 2; i++) {
+		raw_connect(&raw, peers_daemon.socket_path);
+		RAW_EXPECT_ERROR(&raw, send_hello(&raw), ZEROD_E_PERMISSION, "pid namespace", "pid 0");
+		raw_expect_end(&raw);
+		raw_close(&raw);
+	}
+	/* A connection without a hello ends, too, when its client closes it. */
+	raw_connect(&raw, peers_daemon.socket_path);
+}
+
+/* ---- Users ------------------------------------------------------------------------------------------- */
+
+/* Connects as this user and group, of no other group. */
+static void connect_as(struct raw_client *client, uid_t uid, gid_t gid)
+{
+	gid_t groups[NGROUPS];
+	int ngroups = getgroups(NGROUPS, groups);
+
+	assert_true(ngroups >= 0);
+	assert_int_equal(setgroups(0, NULL), 0);
+	assert_int_equal(setegid(gid), 0);
+	assert_int_equal(seteuid(uid), 0);
+	raw_connect(client, peers_daemon.socket_path);
+	assert_int_equal(seteuid(0), 0);
+	assert_int_equal(setegid(0), 0);
+	assert_int_equal(setgroups((size_t)ngroups, groups), 0);
+}
+
+static void start_with(const char *config)
+{
+	const struct zd_daemon_options options = {.config = config};
+
+	assert_int_equal(zd_daemon_start(&options, &peers_daemon), 0);
+	assert_int_equal(chmod(peers_daemon.dir, 0755), 0);
+}
+
+static void start_for_users(const char *config)
+{
+	if (geteuid() != 0)
+		skip();
+	start_with(config);
+}
+
+static void expect_session(struct raw_client *client, uid_t uid, gid_t gid)
+{
+	connect_as(client, uid, gid);
+	(void)raw_expect(client, send_hello(client), 0);
+}
+
+static gid_t find_group(const char *name)
+{
+	const struct group *group = getgrnam(name);
+
+	assert_non_null(group);
+	return group->gr_gid;
+}
+
+static void test_users_of_groups(void **state)
+{
+	(void)state;
+	start_for_users("[daemon]\nallow_groups = mail, daemon\n");
+	connect_as(&raw, SOME_UID, SOME_UID);
+	RAW_EXPECT_ERROR(&raw, send_hello(&raw), ZEROD_E_PERMISSION,
+	                 "uid 12345 may not use this daemon: it is in no group of allow_groups");
+	raw_expect_end(&raw);
+	expect_session(&others[0], SOME_UID, find_group("daemon"));
+	expect_session(&others[1], SOME_UID, find_group("mail"));
+	/* Administrators need no group. */
+	expect_session(&others[2], 0, 0);
+}
+
+/* Two sessions of root where a user may have one. */
+static void test_root_is_an_administrator(void **state)
+{
+	(void)state;
+	start_for_users("[limits]\nmax_sessions_per_uid = 1\n");
+	expect_session(&others[0], 0, 0);
+	expect_session(&others[1], 0, 0);
+}
+
+static void test_root_is_a_user(void **state)
+{
+	(void)state;
+	start_for_users(
+	        "[daemon]\nroot_is_admin = no\nadmin_group = daemon\n[limits]\nmax_sessions_per_uid = 1\n");
+	expect_session(&others[0], 0, 0);
+	connect_as(&raw, 0, 0);
+	RAW_EXPECT_ERROR(&raw, send_hello(&raw), ZEROD_E_LIMIT, "uid 0 has 1 sessions open");
+	expect_session(&others[1], 0, find_group("daemon"));
+}
+
+/* ---- Limits of a user ---------------------------------------------------------------------------------- */
+
+/* A session that has ended makes room, when the daemon has noticed. */
+static void expect_hello_in_time(uid_t uid)
+{
+	const struct timespec retry = {.tv_nsec = RETRY_NS};
+	const Zd__Reply *reply;
+
+	for (int i = 0; i < RETRIES; i++) {
+		connect_as(&raw, uid, uid);
+		reply = raw_answer(&raw, send_hello(&raw));
+		assert_non_null(reply);
+		if (reply->status == 0)
+			return;
+		raw_close(&raw);
+		(void)nanosleep(&retry, NULL);
+	}
+	fail();
+}
+
+static void test_sessions_per_user(void **state)
+{
+	(void)state;
+	start_for_users("[limits]\nmax_sessions_per_uid = 2\n");
+	for (int i = 0; i < 2; i++) {
+		connect_as(&others[i], SOME_UID, SOME_UID);
+		(void)raw_expect(&others[i], send_hello(&others[i]), 0);
+	}
+	connect_as(&raw, SOME_UID, SOME_UID);
+	RAW_EXPECT_ERROR(&raw, send_hello(&raw), ZEROD_E_LIMIT,
+	                 "uid 12345 has 2 sessions open: max_sessions_per_uid is 2");
+	raw_expect_end(&raw);
+	raw_close(&raw);
+	connect_as(&others[2], OTHER_UID, OTHER_UID);
+	(void)raw_expect(&others[2], send_hello(&others[2]), 0);
+	raw_close(&others[0]);
+	expect_hello_in_time(SOME_UID);
+}
+
+static uint64_t send_join(struct raw_client *client, const char *job, bool durable)
+{
+	return raw_send(client, RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT(job),
+	                            .group = RAW_TEXT("g"), .world_size = 1, .durable = durable));
+}
+
+static void test_jobs_per_user(void **state)
+{
+	(void)state;
+	start_for_users("[limits]\nmax_jobs_per_uid = 2\n");
+	connect_as(&raw, SOME_UID, SOME_UID);
+	(void)raw_expect(&raw, send_hello(&raw), 0);
+	(void)raw_expect(&raw, send_join(&raw, "one", false), 0);
+	(void)raw_expect(&raw, send_join(&raw, "two", false), 0);
+	RAW_EXPECT_ERROR(&raw, send_join(&raw, "three", false), ZEROD_E_LIMIT,
+	                 "uid 12345 has 2 jobs already: max_jobs_per_uid is 2");
+	(void)raw_expect(&raw, raw_send(&raw, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
+}
+
+static void test_durable_jobs_of_groups(void **state)
+{
+	(void)state;
+	start_for_users("[limits]\ndurable_groups = daemon\n");
+	connect_as(&raw, SOME_UID, SOME_UID);
+	(void)raw_expect(&raw, send_hello(&raw), 0);
+	RAW_EXPECT_ERROR(&raw, send_join(&raw, "kept", true), ZEROD_E_PERMISSION, "uid 12345",
+	                 "durable_groups");
+	(void)raw_expect(&raw, send_join(&raw, "kept", false), 0);
+	connect_as(&others[0], SOME_UID, find_group("daemon"));
+	(void)raw_expect(&others[0], send_hello(&others[0]), 0);
+	(void)raw_expect(&others[0], send_join(&others[0], "other", true), 0);
+}
+
+/* The daemon's own timer ends it, with nobody connected. */
+static void test_durable_jobs_expire(void **state)
+{
+	(void)state;
+	start_with("[limits]\ndurable_ttl = 1s\n");
+	raw_open(&raw, peers_daemon.socket_path);
+	(void)raw_expect(&raw, send_join(&raw, "kept", true), 0);
+	raw_close(&raw);
+	assert_int_equal(zd_daemon_wait_log(&peers_daemon, "job 'kept': group 'g' has ended on this node: no "
+	                                                   "session has used its durable job for 1 s"),
+	                 0);
+}
+
+/* ---- The log ------------------------------------------------------------------------------------------- */
+
+static bool log_has(const char *text)
+{
+	FILE *log = fopen(peers_daemon.log_path, "re");
+	char line[4096];
+	bool found = false;
+
+	assert_non_null(log);
+	while (!found && fgets(line, sizeof(line), log))
+		found = strstr(line, text) != NULL;
+	(void)fclose(log);
+	return found;
+}
+
+/* Sessions that come and go by the hundred: the log says how many of their lines it lacks. */
+static void test_lines_of_one_user(void **state)
+{
+	static struct raw_client crowd[CROWD];
+	char text[64];
+
+	(void)state;
+	start_with("");
+	(void)snprintf(text, sizeof(text), "uid %u: ", (unsigned)geteuid());
+	for (int round = 0; round < ROUNDS; round++) {
+		for (int i = 0; i < CROWD; i++)
+			raw_connect(&crowd[i], peers_daemon.socket_path);
+		for (int i = 0; i < CROWD; i++)
+			(void)raw_expect(&crowd[i], send_hello(&crowd[i]), 0);
+		for (int i = 0; i < CROWD; i++)
+			raw_close(&crowd[i]);
+	}
+	assert_int_equal(zd_daemon_wait_log(&peers_daemon, "lines of the log dropped, beyond 500 within"), 0);
+	assert_true(log_has(text));
+}
+
+/* U+2028 is a line to some who read the log, U+202E turns the rest of the line around. */
+static void test_name_of_a_session(void **state)
+{
+	(void)state;
+	start_with("");
+	raw_connect(&raw, peers_daemon.socket_path);
+	(void)raw_expect(&raw,
+	                 raw_send(&raw, RAW(HELLO, hello, Hello, .version_min = 1, .version_max = 1,
+	                                    .name = RAW_TEXT("a\xe2\x80\xa8z\xe2\x80\xae"))),
+	                 0);
+	assert_int_equal(zd_daemon_wait_log(&peers_daemon, "opened: a\\u2028z\\u202e"), 0);
+	assert_false(log_has("\xe2\x80"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_teardown(test_outside_the_pid_namespace, close_all),
+	        cmocka_unit_test_teardown(test_users_of_groups, close_all),
+	        cmocka_unit_test_teardown(test_root_is_an_administrator, close_all),
+	        cmocka_unit_test_teardown(test_root_is_a_user, close_all),
+	        cmocka_unit_test_teardown(test_sessions_per_user, close_all),
+	        cmocka_unit_test_teardown(test_jobs_per_user, close_all),
+	        cmocka_unit_test_teardown(test_durable_jobs_of_groups, close_all),
+	        cmocka_unit_test_teardown(test_durable_jobs_expire, close_all),
+	        cmocka_unit_test_teardown(test_lines_of_one_user, close_all),
+	        cmocka_unit_test_teardown(test_name_of_a_session, close_all),
+	};
+
+	return cmocka_run_group_tests_name("hostile peers", tests, NULL, NULL);
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_uid_limits.c - what one uid may have: sessions, jobs, and durable jobs that no session uses. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "tests/support/core_driver.h"
+
+#define TTL_NS     (10 * UINT64_C(1000000000))
+#define UNIT_BYTES 512u
+
+static void expect_no_session(struct core_driver *core, uint32_t uid, const char *text)
+{
+	const struct zd_peer peer = {.uid = uid, .pid = 7, .name = "trainer"};
+	struct zd_err err = ZD_ERR_NONE;
+
+	assert_int_equal(zd_engine_session_open(core_engine(core), &peer, &err), 0);
+	assert_int_equal(err.status, ZEROD_E_LIMIT);
+	assert_string_equal(err.text, text);
+}
+
+static void set_limits(struct core_driver *core, struct zd_uid_limits limits)
+{
+	zd_engine_set_uid_limits(core_engine(core), &limits);
+}
+
+static uint32_t count_jobs(struct core_driver *core)
+{
+	struct zd_engine_totals totals;
+
+	zd_engine_totals(core_engine(core), &totals);
+	return totals.jobs;
+}
+
+static void test_sessions(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t first, second;
+
+	(void)state;
+	first = core_open(core, CORE_ALICE);
+	second = core_open(core, CORE_ALICE);
+	set_limits(core, (struct zd_uid_limits){.max_sessions = 2});
+	expect_no_session(core, CORE_ALICE, "uid 1000 has 2 sessions open: max_sessions_per_uid is 2");
+	/* Others, and administrators of any number, have theirs. */
+	(void)core_open(core, CORE_BOB);
+	for (int i = 0; i < 3; i++)
+		(void)core_open_admin(core);
+	core_close(core, first);
+	first = core_open(core, CORE_ALICE);
+	/* Less than there are: none is taken away. */
+	set_limits(core, (struct zd_uid_limits){.max_sessions = 1});
+	expect_no_session(core, CORE_ALICE, "uid 1000 has 2 sessions open: max_sessions_per_uid is 1");
+	assert_true(core_is_open(core, first) && core_is_open(core, second));
+	set_limits(core, (struct zd_uid_limits){0});
+	(void)core_open(core, CORE_ALICE);
+	core_close_all(core);
+	core_end(core);
+}
+
+/* A session whose process may still use the devices does not count: it is not open. */
+static void test_lingering_sessions(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.sessions_linger = true});
+	struct core_team team;
+	uint64_t gone;
+
+	(void)state;
+	set_limits(core, (struct zd_uid_limits){.max_sessions = 1});
+	core_team_new(&team, core, "job", 1, false);
+	(void)core_team_unit(&team, "w", UNIT_BYTES);
+	gone = team.session[0];
+	core_close(core, gone);
+	team.session[0] = core_open(core, CORE_ALICE);
+	core_gone(core, gone);
+	core_close_all(core);
+	core_end(core);
+}
+
+static void test_jobs(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_join join = {.job = "third", .world_size = 1};
+	uint64_t alice, bob, admin;
+
+	(void)state;
+	set_limits(core, (struct zd_uid_limits){.max_jobs = 2});
+	alice = core_open(core, CORE_ALICE);
+	bob = core_open(core, CORE_BOB);
+	admin = core_open_admin(core);
+	core_expect(core, core_alloc(core, alice, "first", 0, 256), 0);
+	join.job = "second";
+	core_expect(core, core_join(core, alice, &join), 0);
+	join.job = "third";
+	core_expect_error(core, core_join(core, alice, &join), ZEROD_E_LIMIT,
+	                  "uid 1000 has 2 jobs already: max_jobs_per_uid is 2");
+	core_expect_error(core, core_alloc(core, alice, "third", 0, 256), ZEROD_E_LIMIT,
+	                  "uid 1000 has 2 jobs already: max_jobs_per_uid is 2");
+	core_expect(core, core_alloc(core, alice, "second", 0, 256), 0);
+	core_expect(core, core_join(core, bob, &join), 0);
+	for (int i = 0; i < 3; i++) {
+		static const char *const names[] = {"a", "b", "c"};
+		core_expect(core, core_alloc(core, admin, names[i], 0, 256), 0);
+	}
+	core_close_all(core);
+	assert_int_equal(count_jobs(core), 0);
+	core_end(core);
+}
+
+static void test_durable_jobs_of_some(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_join join = {.world_size = 1, .durable = true};
+	struct zd_peer peer = {.uid = CORE_ALICE, .pid = 7, .no_durable = true, .name = "trainer"};
+	uint64_t session = core_open_peer(core, &peer);
+
+	(void)state;
+	core_expect_error(core, core_join(core, session, &join), ZEROD_E_PERMISSION,
+	                  "uid 1000 may keep no durable job: it is in no group of durable_groups");
+	join.durable = false;
+	core_expect(core, core_join(core, session, &join), 0);
+	peer.admin = true;
+	session = core_open_peer(core, &peer);
+	join.job = "other";
+	join.durable = true;
+	core_expect(core, core_join(core, session, &join), 0);
+	core_close_all(core);
+	core_end(core);
+}
+
+/* A durable job with a shard and an allocation, each of UNIT_BYTES; its session is open. */
+static uint64_t make_durable(struct core_driver *core)
+{
+	struct core_join join = {.world_size = 1, .durable = true};
+	struct zd_args alloc = {.kind = ZD_REQ_ALLOC,
+	                        .u.alloc = {.job = "job", .name = "m", .bytes = 256, .durable = true}};
+	const struct core_unit unit = {.name = "w", .numel = UNIT_BYTES / 4};
+	uint64_t session = core_open(core, CORE_ALICE);
+	uint64_t group = core_expect(core, core_join(core, session, &join), 0)->u.group_join.group;
+
+	core_expect(core, core_register(core, session, group, &unit), 0);
+	core_expect(core, core_send(core, session, &alloc), 0);
+	return session;
+}
+
+static void test_durable_jobs_expire(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t session;
+
+	(void)state;
+	set_limits(core, (struct zd_uid_limits){.durable_ttl_ns = TTL_NS});
+	core_tick(core, TTL_NS);
+	session = make_durable(core);
+	/* As long as a session uses it, it stays. */
+	core_tick(core, 5 * TTL_NS);
+	assert_int_equal(count_jobs(core), 1);
+	core_close(core, session);
+	assert_int_equal(zd_engine_next_deadline(core_engine(core)), 6 * TTL_NS);
+	core_tick(core, 6 * TTL_NS - 1);
+	assert_int_equal(count_jobs(core), 1);
+	/* A session that comes back is a use, and the time begins anew. */
+	session = make_durable(core);
+	core_tick(core, 7 * TTL_NS);
+	assert_int_equal(count_jobs(core), 1);
+	core_close(core, session);
+	assert_int_equal(zd_engine_next_deadline(core_engine(core)), 8 * TTL_NS);
+	core_tick(core, 8 * TTL_NS);
+	assert_int_equal(count_jobs(core), 0);
+	assert_int_equal(core_usage(core).shard_bytes + core_usage(core).allocation_bytes, 0);
+	assert_int_equal(zd_engine_next_deadline(core_engine(core)), UINT64_MAX);
+	core_end(core);
+}
+
+/* An allocation that a session holds keeps the job, also without a rank. */
+static void test_held_allocation_is_a_use(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct zd_args alloc = {.kind = ZD_REQ_ALLOC,
+	                        .u.alloc = {.job = "job", .name = "m", .bytes = 256, .durable = true}};
+	uint64_t session;
+
+	(void)state;
+	set_limits(core, (struct zd_uid_limits){.durable_ttl_ns = TTL_NS});
+	core_close(core, make_durable(core));
+	session = core_open(core, CORE_ALICE);
+	core_expect(core, core_send(core, session, &alloc), 0);
+	core_tick(core, 3 * TTL_NS);
+	assert_int_equal(count_jobs(core), 1);
+	core_close(core, session);
+	core_tick(core, 4 * TTL_NS - 1);
+	assert_int_equal(count_jobs(core), 1);
+	core_tick(core, 4 * TTL_NS);
+	assert_int_equal(count_jobs(core), 0);
+	core_end(core);
+}
+
+/* A reload that sets the limit counts from when the session left, not from the reload. */
+static void test_limit_set_later(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+
+	(void)state;
+	core_close(core, make_durable(core));
+	assert_int_equal(zd_engine_next_deadline(core_engine(core)), UINT64_MAX);
+	core_tick(core, TTL_NS / 2);
+	set_limits(core, (struct zd_uid_limits){.durable_ttl_ns = TTL_NS});
+	assert_int_equal(zd_engine_next_deadline(core_engine(core)), TTL_NS);
+	set_limits(core, (struct zd_uid_limits){0});
+	core_tick(core, 2 * TTL_NS);
+	assert_int_equal(count_jobs(core), 1);
+	set_limits(core, (struct zd_uid_limits){.durable_ttl_ns = TTL_NS});
+	assert_int_equal(count_jobs(core), 0);
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_sessions),
+	        cmocka_unit_test(test_lingering_sessions),
+	        cmocka_unit_test(test_jobs),
+	        cmocka_unit_test(test_durable_jobs_of_some),
+	        cmocka_unit_test(test_durable_jobs_expire),
+	        cmocka_unit_test(test_held_allocation_is_a_use),
+	        cmocka_unit_test(test_limit_set_later),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -53,8 +53,12 @@ void zd_log_limit_init(struct zd_log_limit *limit, struct zd_loop *loop, unsigne
 
 void zd_log_limit_close(struct zd_log_limit *limit)
 {
+	uv_handle_t *window = (uv_handle_t *)&limit->window;
+
+	if (uv_is_closing(window))
+		return;
 	end_window(limit);
-	uv_close((uv_handle_t *)&limit->window, NULL);
+	uv_close(window, NULL);
 }
 
 static struct zd_log_share *share_of(struct zd_log_limit *limit, uid_t uid)

@@ -262,7 +262,7 @@ static void test_lines_of_one_user(void **state)
 	char text[64];
 
 	(void)state;
-	start_with("");
+	start_with("[daemon]\nlog_level = debug\n");
 	(void)snprintf(text, sizeof(text), "uid %u: ", (unsigned)geteuid());
 	for (int round = 0; round < ROUNDS; round++) {
 		for (int i = 0; i < CROWD; i++)
@@ -280,7 +280,7 @@ static void test_lines_of_one_user(void **state)
 static void test_name_of_a_session(void **state)
 {
 	(void)state;
-	start_with("");
+	start_with("[daemon]\nlog_level = debug\n");
 	raw_connect(&raw, peers_daemon.socket_path);
 	(void)raw_expect(&raw,
 	                 raw_send(&raw, RAW(HELLO, hello, Hello, .version_min = 1, .version_max = 1,

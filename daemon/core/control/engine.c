@@ -168,6 +168,7 @@ void zd_engine_totals(const struct zd_engine *e, struct zd_engine_totals *totals
 	        .joined_gathers = e->joined_gathers,
 	        .fallback_gathers = e->fallback_gathers,
 	        .gathered_bytes_total = e->gathered_bytes_total,
+	        .list_visits = e->list_visits,
 	};
 	zd_account_usage(&e->account, &totals->usage);
 }

@@ -70,6 +70,7 @@ static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const
 	TAILQ_INIT(&group->reductions);
 	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
 	HASH_ADD(hh, e->groups, id, sizeof(group->id), group);
+	zd_id_tree_append(&e->listed[ZD_TABLE_GROUPS], &group->listed, group->id);
 	zd_job_ref(job);
 	if (job->durable)
 		zd_group_ref(group);

@@ -19,6 +19,7 @@
 	for ((var) = TAILQ_FIRST(head); (var) && ((next) = TAILQ_NEXT(var, field), 1); (var) = (next))
 #endif
 #include "core/engine.h"
+#include "core/engine/id_tree.h"
 
 struct zd_device;
 struct zd_job;
@@ -78,6 +79,7 @@ struct zd_device {
 	struct zd_account account;
 	struct zd_segment_list segments;
 	struct zd_request_list queue;  /* waiting requests, in order of arrival */
+	uint32_t nqueued;              /* in the queue */
 	struct zd_buffer_list buffers; /* by id, quarantined ones too */
 	uint32_t memory_waiters;       /* demand gathers in the queue that wait for room */
 	bool pass_blocked;             /* during a pass over the queue: an earlier request waits for room */

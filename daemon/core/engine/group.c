@@ -51,6 +51,7 @@ struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name, b
 	TAILQ_INIT(&job->groups);
 	TAILQ_INIT(&job->allocations);
 	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
+	zd_id_tree_append(&e->listed[ZD_TABLE_JOBS], &job->listed, job->id);
 	return job;
 }
 
@@ -67,6 +68,7 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 	zd_assert(TAILQ_EMPTY(&job->groups) && job->account.total == 0);
 	e->events->job_freed(e, job);
 	HASH_DEL(e->jobs, job);
+	zd_id_tree_remove(&e->listed[ZD_TABLE_JOBS], &job->listed);
 	if (--job->owner->jobs == 0) {
 		HASH_DEL(e->owners, job->owner);
 		free(job->owner);
@@ -90,6 +92,7 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	zd_assert(group->attached == 0 && !group->units && !group->former && TAILQ_EMPTY(&group->reductions));
 	zd_assert(TAILQ_EMPTY(&group->slots));
 	HASH_DEL(e->groups, group);
+	zd_id_tree_remove(&e->listed[ZD_TABLE_GROUPS], &group->listed);
 	TAILQ_REMOVE(&group->job->groups, group, job_link);
 	zd_job_unref(e, group->job);
 	e->events->group_freed(group);

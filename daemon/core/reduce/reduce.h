@@ -60,9 +60,4 @@ struct zd_bucket_scratch {
 };
 void zd_bucket_row(struct zd_engine *e, struct zd_bucket *bucket, struct zd_row *row,
                    struct zd_bucket_scratch *scratch);
-/* For the listing: id and group of a bucket; iterate with e->buckets (uthash, next by zd_bucket_next). */
-uint64_t zd_bucket_id(const struct zd_bucket *bucket);
-struct zd_group *zd_bucket_group(const struct zd_bucket *bucket);
-struct zd_bucket *zd_bucket_next(const struct zd_bucket *bucket);
-
 #endif

@@ -31,6 +31,7 @@ struct zd_api_session {
 	uint64_t id; /* 0 while NEW */
 	bool admin;
 	bool clean_exit;              /* the client has said goodbye */
+	uint64_t arrived_ns;          /* when its last packet arrived */
 	struct zd_delegate *delegate; /* NULL: the client accepts no work */
 	struct zd_rings *rings;       /* NULL: all packets use the sockets */
 	/* The segments whose descriptors were sent to the client, in ascending order. */

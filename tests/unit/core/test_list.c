@@ -397,7 +397,7 @@ static uint64_t visits(struct rig *rig)
 	return totals.list_visits;
 }
 
-/* A page visits its own rows and one more, whatever the cursor is: also the id of a row that has been freed. */
+/* A page visits its own rows and one more, also when the row of its cursor has been freed. */
 static void test_page_visits_its_rows_only(void **state)
 {
 	enum { ROWS = 1000 };

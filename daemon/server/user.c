@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * user.c - what all connections of one uid share.
+ *
+ * What must hold: a user is in `with_tasks` if it has tasks and is below the limit of unsent bytes, and only
+ * then. While any user is, the loop does not sleep.
+ */
+#include "server/user.h"
+
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "server/loop.h"
+
+/* A plain request takes from one to ten microseconds, a page of a listing about 50. */
+#define TURN_NS 50000u
+
+struct zd_user {
+	struct zd_users *users;
+	uid_t uid;
+	unsigned refs; /* connections, and a turn under way */
+	uint64_t began_ns;
+	uint64_t iteration, used_ns; /* of the loop, and the user's time in it */
+	uint64_t unsent_bytes;
+	TAILQ_HEAD(, zd_task) tasks;
+	bool listed;
+	TAILQ_ENTRY(zd_user) link; /* in users->with_tasks */
+	UT_hash_handle hh;
+};
+
+/* ---- Users --------------------------------------------------------------------------------------------- */
+
+void zd_users_init(struct zd_users *users, struct zd_loop *loop)
+{
+	*users = (struct zd_users){.loop = loop, .turn_ns = TURN_NS};
+	TAILQ_INIT(&users->with_tasks);
+}
+
+void zd_users_deinit(struct zd_users *users)
+{
+	zd_assert(!users->all && TAILQ_EMPTY(&users->with_tasks));
+}
+
+struct zd_user *zd_user_get(struct zd_users *users, uid_t uid)
+{
+	struct zd_user *user;
+
+	HASH_FIND(hh, users->all, &uid, sizeof(uid), user);
+	if (!user) {
+		user = zd_calloc(1, sizeof(*user));
+		user->users = users;
+		user->uid = uid;
+		TAILQ_INIT(&user->tasks);
+		HASH_ADD(hh, users->all, uid, sizeof(user->uid), user);
+	}
+	user->refs++;
+	return user;
+}
+
+void zd_user_put(struct zd_user *user)
+{
+	if (--user->refs > 0)
+		return;
+	zd_assert(TAILQ_EMPTY(&user->tasks) && user->unsent_bytes == 0);
+	HASH_DEL(user->users->all, user);
+	free(user);
+}
+
+/* ---- Turns --------------------------------------------------------------------------------------------- */
+
+static void run_round(void *arg);
+
+static bool is_below_limit(const struct zd_user *user)
+{
+	uint64_t most_bytes = user->users->most_unsent_bytes;
+
+	return most_bytes == 0 || user->unsent_bytes < most_bytes;
+}
+
+static uint64_t used_ns(const struct zd_user *user)
+{
+	return user->iteration == user->users->loop->iterations ? user->used_ns : 0;
+}
+
+/* To be called after each change of the user's tasks or bytes. */
+static void update_listed(struct zd_user *user)
+{
+	struct zd_users *users = user->users;
+	bool listed = !TAILQ_EMPTY(&user->tasks) && is_below_limit(user);
+
+	if (listed == user->listed)
+		return;
+	user->listed = listed;
+	if (listed)
+		TAILQ_INSERT_TAIL(&users->with_tasks, user, link);
+	else
+		TAILQ_REMOVE(&users->with_tasks, user, link);
+	users->nwith_tasks += listed ? 1 : -1;
+	if (TAILQ_EMPTY(&users->with_tasks))
+		zd_loop_end_rounds(users->loop);
+	else
+		zd_loop_begin_rounds(users->loop, run_round, users);
+}
+
+void zd_user_begin(struct zd_user *user)
+{
+	user->refs++;
+	user->used_ns = used_ns(user);
+	user->iteration = user->users->loop->iterations;
+	user->began_ns = zd_loop_now_ns();
+}
+
+void zd_user_end(struct zd_user *user)
+{
+	user->used_ns += zd_loop_now_ns() - user->began_ns;
+	zd_user_put(user);
+}
+
+bool zd_user_may_go_on(const struct zd_user *user)
+{
+	return is_below_limit(user) &&
+	       user->used_ns + (zd_loop_now_ns() - user->began_ns) < user->users->turn_ns;
+}
+
+bool zd_user_may_begin(const struct zd_user *user)
+{
+	uint64_t used = used_ns(user);
+
+	return TAILQ_EMPTY(&user->tasks) && is_below_limit(user) &&
+	       (used == 0 || used < user->users->turn_ns);
+}
+
+void zd_user_enqueue(struct zd_user *user, struct zd_task *task)
+{
+	zd_assert(!task->queued);
+	task->queued = true;
+	TAILQ_INSERT_TAIL(&user->tasks, task, link);
+	update_listed(user);
+}
+
+void zd_user_dequeue(struct zd_user *user, struct zd_task *task)
+{
+	if (!task->queued)
+		return;
+	task->queued = false;
+	TAILQ_REMOVE(&user->tasks, task, link);
+	update_listed(user);
+}
+
+/* A task that enqueues itself again is behind the user's others. */
+static void run_turn(struct zd_user *user)
+{
+	do {
+		struct zd_task *task = TAILQ_FIRST(&user->tasks);
+
+		zd_user_dequeue(user, task);
+		zd_user_begin(user);
+		task->run(task->arg);
+		zd_user_end(user);
+	} while (user->listed && user->used_ns < user->users->turn_ns);
+}
+
+static void run_round(void *arg)
+{
+	struct zd_users *users = arg;
+	struct zd_user *user;
+
+	for (unsigned left = users->nwith_tasks; left > 0 && (user = TAILQ_FIRST(&users->with_tasks));
+	     left--) {
+		user->refs++;
+		run_turn(user);
+		if (user->listed) { /* behind the others */
+			TAILQ_REMOVE(&users->with_tasks, user, link);
+			TAILQ_INSERT_TAIL(&users->with_tasks, user, link);
+		}
+		zd_user_put(user);
+	}
+}
+
+/* ---- Unsent replies ------------------------------------------------------------------------------------ */
+
+void zd_user_charge(struct zd_user *user, size_t unsent_bytes)
+{
+	user->unsent_bytes += unsent_bytes;
+	update_listed(user);
+}
+
+void zd_user_uncharge(struct zd_user *user, size_t unsent_bytes)
+{
+	zd_assert(unsent_bytes <= user->unsent_bytes);
+	user->unsent_bytes -= unsent_bytes;
+	update_listed(user);
+}
+
+void zd_users_set_limit(struct zd_users *users, uint64_t most_unsent_bytes)
+{
+	users->most_unsent_bytes = most_unsent_bytes;
+	for (struct zd_user *user = users->all; user; user = user->hh.next)
+		update_listed(user);
+}

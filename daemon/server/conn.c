@@ -209,8 +209,8 @@ static void update_poll(struct zd_conn *conn)
 		poll_for(conn, 0);
 	else if (!STAILQ_EMPTY(&conn->backlog))
 		poll_for(conn, UV_WRITABLE);
-	else
-		poll_for(conn, conn->task.queued ? 0 : UV_READABLE);
+	else if (!conn->task.queued)
+		poll_for(conn, UV_READABLE);
 }
 
 /* ---- Sending ------------------------------------------------------------------------------------------- */
@@ -501,7 +501,6 @@ static void serve_or_enqueue(struct zd_conn *conn)
 		return;
 	}
 	zd_user_enqueue(conn->user, &conn->task);
-	update_poll(conn);
 }
 
 static void on_ready(uv_poll_t *handle, int status, int events)
@@ -518,7 +517,9 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 	if (!STAILQ_EMPTY(&conn->backlog)) {
 		send_backlog(conn);
 		zd_conns_flush(conns);
-	} else if (!conn->task.queued) {
+	} else if (conn->task.queued) {
+		poll_for(conn, 0); /* until its turn, which mostly comes before another event */
+	} else {
 		poll_ring(conn);
 		serve_or_enqueue(conn);
 	}

@@ -13,8 +13,9 @@
 #include "base/mem.h"
 #include "server/loop.h"
 
-/* A plain request takes from one to ten microseconds, a page of a listing about 50. */
-#define TURN_NS 50000u
+/* A plain request takes from one to ten microseconds, a page of a listing about 25, an iteration without
+ * events less than one. */
+#define TURN_NS 20000u
 
 struct zd_user {
 	struct zd_users *users;

@@ -20,6 +20,7 @@ struct zd_backend_ops;
 #define ZD_DEFAULT_CONFIG    "/etc/zerod/zerod.conf"
 #define ZD_DEFAULT_DEVICES   1
 #define ZD_DEFAULT_GPUS      "all"
+#define ZD_DEFAULT_UNSENT    (64ull << 20)
 #define ZD_CONFIG_GPUS_BYTES 2752 /* 64 UUIDs with separators */
 #define ZD_CONFIG_PATH_BYTES 1024
 
@@ -41,7 +42,8 @@ struct zd_config {
 	bool check_collectives;
 	uint32_t collective_timeout_s; /* 0: none */
 	/* [limits] */
-	uint64_t uid_quota_bytes; /* 0: none */
+	uint64_t uid_quota_bytes;  /* 0: none */
+	uint64_t uid_unsent_bytes; /* 0: no limit */
 	uint32_t max_sessions;
 };
 

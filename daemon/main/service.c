@@ -128,6 +128,7 @@ static struct zd_api_limits limits_of(const struct zd_config *config)
 	return (struct zd_api_limits){
 	        .max_sessions = config->max_sessions,
 	        .uid_quota_bytes = config->uid_quota_bytes,
+	        .uid_unsent_bytes = config->uid_unsent_bytes,
 	        .gather_budget_bytes = config->gather_budget_bytes,
 	        .has_admin_group = config->has_admin_group,
 	        .admin_group = config->admin_group,

@@ -10,12 +10,15 @@
 #include <stdlib.h>
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "server/loop.h"
 
 /* A plain request takes from one to ten microseconds, a page of a listing about 25, an iteration without
  * events less than one. */
 #define TURN_NS 20000u
+#define TELL_NS 1000000000u
 
 struct zd_user {
 	struct zd_users *users;
@@ -24,6 +27,7 @@ struct zd_user {
 	uint64_t began_ns;
 	uint64_t iteration, used_ns; /* of the loop, and the user's time in it */
 	uint64_t unsent_bytes;
+	uint64_t told_ns; /* the time of the last log line about them; 0: none */
 	TAILQ_HEAD(, zd_task) tasks;
 	bool listed;
 	TAILQ_ENTRY(zd_user) link; /* in users->with_tasks */
@@ -181,9 +185,27 @@ static void run_round(void *arg)
 
 /* ---- Unsent replies ------------------------------------------------------------------------------------ */
 
+/* Logs at most one line per second. */
+static void tell_blocked(struct zd_user *user)
+{
+	uint64_t now_ns = zd_loop_now_ns();
+	char bytes[ZD_BYTES_TEXT];
+
+	if (user->told_ns && now_ns - user->told_ns < TELL_NS)
+		return;
+	user->told_ns = now_ns;
+	zd_log(ZD_LOG_WARNING,
+	       "clients of uid %u have %s of replies to read: none of its requests is handled",
+	       (unsigned)user->uid, zd_bytes_text(user->unsent_bytes, bytes));
+}
+
 void zd_user_charge(struct zd_user *user, size_t unsent_bytes)
 {
+	bool was_below = is_below_limit(user);
+
 	user->unsent_bytes += unsent_bytes;
+	if (was_below && !is_below_limit(user))
+		tell_blocked(user);
 	update_listed(user);
 }
 

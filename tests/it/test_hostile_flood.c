@@ -6,6 +6,8 @@
  * when it goes on, and the order of service does not depend on the clock. The flood's packets hold requests
  * of the engine, which the daemon counts: the other client's reply tells how many of them were handled before
  * it.
+ *
+ * Clients that do not read: the daemon keeps little for them.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -17,6 +19,7 @@
 #define NO_ALLOCATION UINT64_MAX
 #define FLOODS        16u
 #define OTHER_UID     12345u
+#define MOST_RESIDENT (64ull << 20) /* 256 replies of 64 KiB would be 16 MiB a connection */
 
 static struct raw_client flood[FLOODS], other = {.sock = -1};
 static uint8_t packet_bytes[ZD_MAX_PACKET_BYTES];
@@ -45,6 +48,26 @@ static size_t pack_flood(uint64_t first_id)
 	packet.n_requests = ZD_MAX_BATCH;
 	packet.requests = pointers;
 	assert_true(zd__client_packet__get_packed_size(&packet) <= sizeof(packet_bytes));
+	return zd__client_packet__pack(&packet, packet_bytes);
+}
+
+/* Listings with as many rows as there are. */
+static size_t pack_listings(void)
+{
+	static Zd__Request requests[ZD_MAX_BATCH], *pointers[ZD_MAX_BATCH];
+	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
+	Zd__List list = ZD__LIST__INIT;
+
+	list.table = ZD__TABLE__ALLOCATIONS;
+	for (size_t i = 0; i < ZD_MAX_BATCH; i++) {
+		requests[i] = (Zd__Request)ZD__REQUEST__INIT;
+		requests[i].id = i + 1;
+		requests[i].body_case = ZD__REQUEST__BODY_LIST;
+		requests[i].list = &list;
+		pointers[i] = &requests[i];
+	}
+	packet.n_requests = ZD_MAX_BATCH;
+	packet.requests = pointers;
 	return zd__client_packet__pack(&packet, packet_bytes);
 }
 
@@ -133,6 +156,32 @@ static void test_connections_of_one_user(void **state)
 	assert_in_range(overtaken(FLOODS), 0, ZD_MAX_BATCH / 4);
 }
 
+/* Each connection sends as much as its socket takes, and reads nothing. */
+static void test_unread_replies(void **state)
+{
+	uint64_t before, after, id;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	raw_open(&raw, hostile_socket());
+	open_as(&other, OTHER_UID);
+	make_allocations(&raw, 2000);
+	id = raw_send(&other, RAW(DAEMON_STATUS, daemon_status, DaemonStatus));
+	before = raw_expect(&other, id, 0)->daemon_status->resident_bytes;
+	for (size_t i = 0; i < FLOODS; i++) {
+		size_t nbytes = pack_listings();
+
+		raw_open(&flood[i], hostile_socket());
+		while (raw_try_send(&flood[i], packet_bytes, nbytes))
+			continue;
+	}
+	assert_int_equal(zd_daemon_wait_log(&hostile.daemon, "of replies to read"), 0);
+	id = raw_send(&other, RAW(DAEMON_STATUS, daemon_status, DaemonStatus));
+	after = raw_expect(&other, id, 0)->daemon_status->resident_bytes;
+	assert_in_range(after, 0, before + MOST_RESIDENT);
+}
+
 static int after_floods(void **state)
 {
 	for (size_t i = 0; i < FLOODS; i++)
@@ -143,6 +192,9 @@ static int after_floods(void **state)
 
 static int start(void **state)
 {
+	static struct zd_daemon_options options = {.config = "[limits]\nuid_unsent = 4K\n"};
+
+	*state = &options;
 	for (size_t i = 0; i < FLOODS; i++)
 		flood[i].sock = -1;
 	if (hostile_start(state))
@@ -157,6 +209,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        FLOOD_TEST(test_packet_is_interrupted),
 	        FLOOD_TEST(test_connections_of_one_user),
+	        FLOOD_TEST(test_unread_replies),
 	};
 
 	return cmocka_run_group_tests_name("hostile floods", tests, start, hostile_stop);

@@ -69,6 +69,7 @@ static void test_defaults(void **state)
 	assert_false(config.check_collectives);
 	assert_int_equal(config.collective_timeout_s, 600);
 	assert_int_equal(config.uid_quota_bytes, 0);
+	assert_int_equal(config.uid_unsent_bytes, 64 << 20);
 	assert_int_equal(config.max_sessions, ZD_MAX_SESSIONS);
 }
 
@@ -101,6 +102,7 @@ static void test_every_key(void **state)
 	                           "timeout_s = 86400\n"
 	                           "[limits]\t; of users\n"
 	                           "uid_quota = 1024T\n"
+	                           "uid_unsent = 1.5M\n"
 	                           "max_sessions = 1",
 	                           &config, &err),
 	                 0);
@@ -121,6 +123,7 @@ static void test_every_key(void **state)
 	assert_true(config.check_collectives);
 	assert_int_equal(config.collective_timeout_s, 86400);
 	assert_int_equal(config.uid_quota_bytes, ZD_MAX_BYTES);
+	assert_int_equal(config.uid_unsent_bytes, 3 << 19);
 	assert_int_equal(config.max_sessions, 1);
 }
 
@@ -171,6 +174,8 @@ static const struct mistake {
          ":2: [collectives] timeout: unknown key, expected one of nccl, check, timeout_s"},
         {"[limits]\nuid_quota = x\n",
          ":2: [limits] uid_quota: expected a size such as 64G, at most 1024T, found 'x'"},
+        {"[limits]\nuid_unsent = x\n",
+         ":2: [limits] uid_unsent: expected a size such as 64G, at most 1024T, found 'x'"},
         {"[limits]\nmax_sessions = 1025\n",
          ":2: [limits] max_sessions: expected a number from 1 to 1024, found '1025'"},
         {"[daemon]\nsocket =\n", ":2: [daemon] socket: expected a path of 1 to 107 bytes, found ''"},
@@ -188,7 +193,7 @@ static const struct mistake {
          ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, admin_group, log_level, "
          "drain_timeout_s"},
         {"[limits]\nsocket = x\n",
-         ":2: [limits] socket: unknown key, expected one of uid_quota, max_sessions"},
+         ":2: [limits] socket: unknown key, expected one of uid_quota, uid_unsent, max_sessions"},
         {"[deamon]\nsocket = x\n",
          ":1: [deamon]: unknown section, expected [daemon], [devices], [collectives] or [limits]"},
         {"[limits]\n[empty]\n",

@@ -239,6 +239,104 @@ static void test_client_closes_behind_its_packet(void **state)
 	assert_int_equal(scene->api.conns.users.nwith_tasks, 0);
 }
 
+/* ---- Unread replies ------------------------------------------------------------------------------------ */
+
+/* Pages of a listing, which together are more than a socket holds. */
+static void send_listings(struct scene *scene, int sock)
+{
+	static Zd__Request requests[ZD_MAX_BATCH], *batch[ZD_MAX_BATCH];
+	Zd__List list = ZD__LIST__INIT;
+
+	(void)scene;
+	list.table = ZD__TABLE__ALLOCATIONS;
+	for (size_t i = 0; i < ZD_MAX_BATCH; i++) {
+		zd__request__init(&requests[i]);
+		requests[i].id = i + 1;
+		requests[i].body_case = ZD__REQUEST__BODY_LIST;
+		requests[i].list = &list;
+		batch[i] = &requests[i];
+	}
+	scene_send(sock, batch, ZD_MAX_BATCH);
+}
+
+static void make_allocations(struct scene *scene, int sock)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Alloc alloc = ZD__ALLOC__INIT;
+
+	alloc.job = (char *)"job";
+	alloc.name = (char *)"an allocation with a name that makes a page of a listing long";
+	alloc.bytes = 256;
+	request.body_case = ZD__REQUEST__BODY_ALLOC;
+	request.alloc = &alloc;
+	for (int i = 0; i < 64; i++)
+		assert_int_equal(scene_status(scene, sock, &request), 0);
+}
+
+static bool is_answered(struct scene *scene, int sock)
+{
+	send_batch(sock, 1, 1);
+	for (int i = 0; i < 10; i++)
+		turn(scene);
+	return take_replies(scene, sock, 0) == 1;
+}
+
+/* None of the user's connections is served above the limit, others' are. Nothing is lost. */
+static void test_unread_replies_block_their_user(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene), second = scene_session(scene), other = -1;
+	uint64_t last = 0;
+
+	if (geteuid() == 0)
+		other = session_of(scene, OTHER_UID);
+	zd_users_set_limit(&scene->api.conns.users, 1);
+	make_allocations(scene, sock);
+	assert_true(is_answered(scene, second));
+	send_listings(scene, sock);
+	finish(scene);
+	assert_false(is_answered(scene, second));
+	if (other >= 0)
+		assert_true(is_answered(scene, other));
+	while (last < ZD_MAX_BATCH) {
+		turn(scene);
+		last = take_replies(scene, sock, last);
+	}
+	finish(scene);
+	assert_int_equal(take_replies(scene, second, 0), 1);
+	(void)close(sock);
+	(void)close(second);
+	(void)close(other);
+}
+
+static void test_user_goes_on_above_the_limit(void **state)
+{
+	struct scene *scene = *state;
+	struct zd_api_limits limits = default_limits();
+	int sock = scene_session(scene), second = scene_session(scene), third = scene_session(scene);
+
+	make_allocations(scene, sock);
+	limits.uid_unsent_bytes = 1;
+	zd_api_set_limits(&scene->api, &limits);
+	send_listings(scene, sock);
+	finish(scene);
+	assert_false(is_answered(scene, second));
+	/* With a higher limit. */
+	limits.uid_unsent_bytes = 1 << 20;
+	zd_api_set_limits(&scene->api, &limits);
+	finish(scene);
+	assert_int_equal(take_replies(scene, second, 0), 1);
+	/* When the connection has ended. */
+	limits.uid_unsent_bytes = 1;
+	zd_api_set_limits(&scene->api, &limits);
+	assert_false(is_answered(scene, third));
+	(void)close(sock);
+	while (take_replies(scene, third, 0) == 0)
+		turn(scene);
+	(void)close(second);
+	(void)close(third);
+}
+
 int main(void)
 {
 #undef TEST
@@ -251,6 +349,8 @@ int main(void)
 	        TEST(test_rest_is_checked),
 	        TEST(test_rest_of_an_ended_connection),
 	        TEST(test_client_closes_behind_its_packet),
+	        TEST(test_unread_replies_block_their_user),
+	        TEST(test_user_goes_on_above_the_limit),
 	};
 
 	return cmocka_run_group_tests_name("server/user", tests, NULL, NULL);

@@ -370,6 +370,17 @@ static void check_job(const struct zd_job *job)
 		zd_assert(kind == ZD_CHARGE_ALLOCATION || job->account.bytes[kind] == 0);
 }
 
+static void check_jobs(struct zd_engine *e)
+{
+	uint32_t ndurable = 0;
+	for (const struct zd_job *job = e->jobs; job; job = job->hh.next) {
+		zd_assert(zd_job_find(e, job->owner->uid, job->name) == job);
+		ndurable += job->durable;
+		check_job(job);
+	}
+	zd_assert(ndurable == e->ndurable);
+}
+
 void zd_engine_check(struct zd_engine *e)
 {
 	struct found found = {.scope_leases = 0};
@@ -401,8 +412,7 @@ void zd_engine_check(struct zd_engine *e)
 	find_slots(e, &found);
 	for (uint32_t i = 0; i < e->ndevices; i++)
 		check_device(e, &e->devices[i], &found);
-	for (const struct zd_job *job = e->jobs; job; job = job->hh.next)
-		check_job(job);
+	check_jobs(e);
 	check_tables(e);
 	zd_assert(e->dirty_mask == 0);
 	free(found.charged);

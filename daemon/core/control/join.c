@@ -262,7 +262,7 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 		return status;
 	if (!job)
 		job = zd_job_get(e, req->session->uid, args->u.group_join.job, durable);
-	job->durable = durable;
+	zd_job_set_durable(e, job, durable);
 	if (!group)
 		group = group_new(e, job, args);
 	if (group->cluster && group->attached == 0) {
@@ -364,7 +364,7 @@ void zd_job_end(struct zd_engine *e, struct zd_job *job)
 	struct zd_allocation *allocation;
 	zd_assert(job->durable);
 	zd_job_ref(job);
-	job->durable = false;
+	zd_job_set_durable(e, job, false);
 	while ((allocation = TAILQ_FIRST(&job->allocations)))
 		zd_allocation_drop(e, allocation);
 	TAILQ_FOREACH_SAFE (group, &job->groups, job_link, next) {

@@ -45,7 +45,7 @@ struct zd_account {
 /* The account of one uid, against its quota. */
 struct zd_owner {
 	uint32_t uid;
-	uint32_t jobs;
+	struct zd_job *jobs; /* hash by name */
 	struct zd_account account;
 	UT_hash_handle hh;
 };

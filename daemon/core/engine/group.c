@@ -29,12 +29,19 @@ static struct zd_owner *owner_get(struct zd_engine *e, uint32_t uid)
 
 struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name)
 {
-	struct zd_job *job, *next;
-	HASH_ITER (hh, e->jobs, job, next) {
-		if (job->owner->uid == uid && strcmp(job->name, name) == 0)
-			return job;
-	}
-	return NULL;
+	struct zd_owner *owner;
+	struct zd_job *job = NULL;
+	HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
+	if (owner)
+		HASH_FIND(hh_name, owner->jobs, name, strlen(name), job);
+	return job;
+}
+
+void zd_job_set_durable(struct zd_engine *e, struct zd_job *job, bool durable)
+{
+	e->ndurable += durable;
+	e->ndurable -= job->durable;
+	job->durable = durable;
 }
 
 struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name, bool durable)
@@ -46,8 +53,8 @@ struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name, b
 	job->id = zd_next_id(e);
 	job->name = zd_strdup(name);
 	job->owner = owner_get(e, uid);
-	job->owner->jobs++;
-	job->durable = durable;
+	HASH_ADD_KEYPTR(hh_name, job->owner->jobs, job->name, strlen(job->name), job);
+	zd_job_set_durable(e, job, durable);
 	TAILQ_INIT(&job->groups);
 	TAILQ_INIT(&job->allocations);
 	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
@@ -69,7 +76,9 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 	e->events->job_freed(e, job);
 	HASH_DEL(e->jobs, job);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_JOBS], &job->listed);
-	if (--job->owner->jobs == 0) {
+	zd_job_set_durable(e, job, false);
+	HASH_DELETE(hh_name, job->owner->jobs, job);
+	if (!job->owner->jobs) {
 		HASH_DEL(e->owners, job->owner);
 		free(job->owner);
 	}

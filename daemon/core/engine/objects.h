@@ -58,7 +58,8 @@ struct zd_job {
 	TAILQ_HEAD(, zd_group) groups;
 	TAILQ_HEAD(, zd_allocation) allocations; /* durable ones */
 	struct zd_id_node listed;
-	UT_hash_handle hh; /* by id */
+	UT_hash_handle hh;      /* by id */
+	UT_hash_handle hh_name; /* of its owner */
 	TAILQ_ENTRY(zd_job) link;
 };
 
@@ -175,6 +176,7 @@ int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *e
 
 struct zd_job *zd_job_get(struct zd_engine *e, uint32_t uid, const char *name,
                           bool durable); /* finds or makes */
+void zd_job_set_durable(struct zd_engine *e, struct zd_job *job, bool durable);
 /* NULL: the uid has none of that name. */
 struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name);
 void zd_job_ref(struct zd_job *job);
@@ -230,6 +232,7 @@ struct zd_engine {
 	struct zd_reply reply;       /* scratch for the request that is being tried */
 	struct zd_session *sessions; /* hashes by id */
 	struct zd_job *jobs;
+	uint32_t ndurable; /* durable ones */
 	struct zd_group *groups;
 	struct zd_unit *units;
 	struct zd_bucket *buckets;

@@ -249,7 +249,8 @@ static uint64_t check_retiring(const struct zd_segment *segment)
 static void check_device(struct zd_engine *e, struct zd_device *device, struct found *found)
 {
 	uint64_t segment_bytes = 0, block_bytes = 0, retiring_bytes = 0, charged = 0;
-	uint32_t waiters = 0, nqueued = 0, i = device->index;
+	uint32_t waiters = 0, nqueued = 0, nbuffers = 0, i = device->index;
+	const struct zd_buffer *buffer;
 	const struct zd_segment *segment;
 	const struct zd_request *req;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
@@ -276,6 +277,9 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 		nqueued++;
 	}
 	zd_assert(nqueued == device->nqueued);
+	TAILQ_FOREACH (buffer, &device->buffers, device_link)
+		nbuffers++;
+	zd_assert(nbuffers == device->nbuffers);
 	zd_assert(waiters == device->memory_waiters);
 }
 
@@ -295,10 +299,8 @@ static void check_tables(const struct zd_engine *e)
 {
 	uint32_t nqueued = 0, nbuffers = 0;
 	for (uint32_t i = 0; i < e->ndevices; i++) {
-		const struct zd_buffer *buffer;
 		nqueued += e->devices[i].nqueued;
-		TAILQ_FOREACH (buffer, &e->devices[i].buffers, device_link)
-			nbuffers++;
+		nbuffers += e->devices[i].nbuffers;
 	}
 	check_listed(&e->waiting, nqueued);
 	check_listed(&e->listed[ZD_TABLE_BUFFERS], nbuffers);

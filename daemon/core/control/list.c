@@ -189,8 +189,16 @@ static bool row_job(struct listing *l, struct zd_row *row, const struct zd_job *
 	return fn(row, arg);
 }
 
-static bool row_session(const struct listing *l, struct zd_row *row, const struct zd_session *session,
-                        row_fn *fn, void *arg)
+/* zd_wait_text(), which visits all gathered buffers of the device for a request that waits for memory. */
+static void wait_text(struct listing *l, const struct zd_request *req, char out[ZD_WAIT_TEXT])
+{
+	if (req->wants_memory)
+		l->visits += req->device->nbuffers;
+	zd_wait_text(l->e, req, out);
+}
+
+static bool row_session(struct listing *l, struct zd_row *row, const struct zd_session *session, row_fn *fn,
+                        void *arg)
 {
 	char texts[MAX_WAITS][ZD_WAIT_TEXT];
 	const char *waits[MAX_WAITS];
@@ -210,7 +218,7 @@ static bool row_session(const struct listing *l, struct zd_row *row, const struc
 			break;
 		int used = snprintf(texts[n], sizeof(texts[n]), "%s: ", l->e->types[req->kind]->name);
 		char text[ZD_WAIT_TEXT];
-		zd_wait_text(l->e, req, text);
+		wait_text(l, req, text);
 		(void)snprintf(texts[n] + used, sizeof(texts[n]) - (size_t)used, "%.*s",
 		               (int)(sizeof(texts[n]) - (size_t)used - 1), text);
 		waits[n] = texts[n];
@@ -358,7 +366,7 @@ static bool row_buffer(const struct listing *l, struct zd_row *row, const struct
 	return fn(row, arg);
 }
 
-static bool row_waiting(const struct listing *l, struct zd_row *row, const struct zd_request *req, row_fn *fn,
+static bool row_waiting(struct listing *l, struct zd_row *row, const struct zd_request *req, row_fn *fn,
                         void *arg)
 {
 	const struct zd_scope *scope = req->u.gather.scope;
@@ -375,7 +383,7 @@ static bool row_waiting(const struct listing *l, struct zd_row *row, const struc
 	row->u.buffer.prefetched = req->u.gather.prefetch;
 	row->u.buffer.nholders = req->u.gather.prefetch ? 0 : 1; /* a prefetch will hold nothing */
 	row->u.buffer.holders = &holder;
-	zd_wait_text(l->e, req, text);
+	wait_text(l, req, text);
 	row->u.buffer.waits_for = text;
 	return fn(row, arg);
 }

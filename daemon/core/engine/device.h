@@ -81,8 +81,9 @@ struct zd_device {
 	struct zd_request_list queue;  /* waiting requests, in order of arrival */
 	uint32_t nqueued;              /* in the queue */
 	struct zd_buffer_list buffers; /* by id, quarantined ones too */
-	uint32_t memory_waiters;       /* demand gathers in the queue that wait for room */
-	bool pass_blocked;             /* during a pass over the queue: an earlier request waits for room */
+	uint32_t nbuffers;
+	uint32_t memory_waiters; /* demand gathers in the queue that wait for room */
+	bool pass_blocked;       /* during a pass over the queue: an earlier request waits for room */
 	uint64_t gathers, joined_gathers;
 	uint64_t fallback_gathers; /* leases of forward scopes */
 };

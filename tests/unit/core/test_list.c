@@ -461,6 +461,32 @@ static void test_large_rows_end_a_page(void **state)
 	}
 }
 
+/* The text of a wait for memory is made from all gathered buffers of the device. */
+static void test_waits_for_memory_end_a_page(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_list_query query = {.table = ZD_TABLE_BUFFERS, .most_visits = 4};
+	struct page page = {.n = 0};
+	uint64_t units[5];
+	for (int i = 0; i < 5; i++) {
+		char name[] = {(char)('0' + i), '\0'};
+		units[i] = core_team_unit(&rig->team, name, UNIT_BYTES);
+	}
+	zd_engine_set_gather_budget(core_engine(rig->core), 0, 3 * UNIT_BYTES);
+	for (int i = 0; i < 3; i++)
+		core_expect(rig->core, core_gather(rig->core, rig->session, units[i]), 0);
+	for (int i = 3; i < 5; i++)
+		(void)core_gather(rig->core, rig->session, units[i]);
+	query.cursor = zd_engine_list(core_engine(rig->core), &query, take, &page);
+	assert_int_equal(page.n, 3);
+	page.n = 0;
+	query.cursor = zd_engine_list(core_engine(rig->core), &query, take, &page);
+	assert_int_equal(page.n, 1);
+	page.n = 0;
+	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take, &page), 0);
+	assert_int_equal(page.n, 1);
+}
+
 /* Ids are spread over several objects of one table: buffers and gathers that wait for storage. */
 static void test_rows_ascend(void **state)
 {
@@ -498,6 +524,7 @@ int main(void)
 	        TEST(test_page_visits_its_rows_only),
 	        TEST(test_page_of_others_rows_ends),
 	        TEST(test_large_rows_end_a_page),
+	        TEST(test_waits_for_memory_end_a_page),
 	        TEST(test_rows_ascend),
 	};
 	return cmocka_run_group_tests_name("core/list", tests, NULL, NULL);

@@ -67,7 +67,7 @@ void zd_user_put(struct zd_user *user)
 {
 	if (--user->refs > 0)
 		return;
-	zd_assert(TAILQ_EMPTY(&user->tasks) && user->unsent_bytes == 0);
+	zd_assert(TAILQ_EMPTY(&user->tasks) && !user->listed && user->unsent_bytes == 0);
 	HASH_DEL(user->users->all, user);
 	free(user);
 }
@@ -153,17 +153,20 @@ void zd_user_dequeue(struct zd_user *user, struct zd_task *task)
 	update_listed(user);
 }
 
-/* A task that enqueues itself again is behind the user's others. */
-static void run_turn(struct zd_user *user)
+/* Runs the user's first task. A task that enqueues itself again is behind the others. Returns whether the
+ * turn goes on: then the user has tasks, which refer to it. */
+static bool run_task(struct zd_user *user)
 {
-	do {
-		struct zd_task *task = TAILQ_FIRST(&user->tasks);
+	struct zd_task *task = TAILQ_FIRST(&user->tasks);
+	bool goes_on;
 
-		zd_user_dequeue(user, task);
-		zd_user_begin(user);
-		task->run(task->arg);
-		zd_user_end(user);
-	} while (user->listed && user->used_ns < user->users->turn_ns);
+	zd_user_dequeue(user, task);
+	zd_user_begin(user);
+	task->run(task->arg);
+	user->used_ns += zd_loop_now_ns() - user->began_ns;
+	goes_on = user->listed && user->used_ns < user->users->turn_ns;
+	zd_user_put(user);
+	return goes_on;
 }
 
 static void run_round(void *arg)
@@ -173,13 +176,10 @@ static void run_round(void *arg)
 
 	for (unsigned left = users->nwith_tasks; left > 0 && (user = TAILQ_FIRST(&users->with_tasks));
 	     left--) {
-		user->refs++;
-		run_turn(user);
-		if (user->listed) { /* behind the others */
-			TAILQ_REMOVE(&users->with_tasks, user, link);
-			TAILQ_INSERT_TAIL(&users->with_tasks, user, link);
-		}
-		zd_user_put(user);
+		TAILQ_REMOVE(&users->with_tasks, user, link); /* its next turn is behind the others' */
+		TAILQ_INSERT_TAIL(&users->with_tasks, user, link);
+		while (run_task(user))
+			continue;
 	}
 }
 

@@ -8,6 +8,8 @@
  */
 #include "server/loop.h"
 
+#include <poll.h>
+
 #include "base/err.h"
 
 #define SPIN_NS         50000u
@@ -127,6 +129,17 @@ static void on_before_sleep(uv_prepare_t *handle)
 		loop->round(loop->round_arg);
 	if (loop->may_wait && !loop->round && !may_sleep(loop))
 		uv_stop(&loop->uv); /* for this iteration only */
+}
+
+bool zd_loop_has_events(const struct zd_loop *loop)
+{
+	struct pollfd poll_for = {.fd = uv_backend_fd(&loop->uv), .events = POLLIN};
+	const struct zd_poll_source *source;
+
+	TAILQ_FOREACH (source, &loop->poll_sources, link)
+		if (source->has(source->arg))
+			return true;
+	return poll(&poll_for, 1, 0) != 0;
 }
 
 /* ---- Rounds -------------------------------------------------------------------------------------------- */

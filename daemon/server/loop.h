@@ -75,6 +75,9 @@ void zd_loop_drop(struct zd_loop *loop, struct zd_poll_source *source);
 void zd_loop_begin_rounds(struct zd_loop *loop, void (*round)(void *arg), void *arg);
 void zd_loop_end_rounds(struct zd_loop *loop);
 
+/* Whether an event has occurred that the loop has not handled, timers aside. A system call. */
+bool zd_loop_has_events(const struct zd_loop *loop);
+
 /* Announces an event within microseconds, for which the loop busy-polls. Called on the loop's thread. */
 void zd_loop_expect(struct zd_loop *loop);
 

@@ -122,10 +122,20 @@ void zd_user_end(struct zd_user *user)
 	zd_user_put(user);
 }
 
-bool zd_user_may_go_on(const struct zd_user *user)
+bool zd_user_may_go_on(struct zd_user *user)
 {
-	return is_below_limit(user) &&
-	       user->used_ns + (zd_loop_now_ns() - user->began_ns) < user->users->turn_ns;
+	struct zd_users *users = user->users;
+	uint64_t now_ns = zd_loop_now_ns();
+
+	if (!is_below_limit(user))
+		return false;
+	if (user->used_ns + (now_ns - user->began_ns) < users->turn_ns)
+		return true;
+	if (users->turn_ns == 0 || users->nwith_tasks > 0 || zd_loop_has_events(users->loop))
+		return false;
+	user->used_ns = 0;
+	user->began_ns = now_ns;
+	return true;
 }
 
 bool zd_user_may_begin(const struct zd_user *user)

@@ -161,6 +161,31 @@ static void test_users_take_turns(void **state)
 	(void)close(other);
 }
 
+/* An interruption costs time, so a packet is interrupted only for others. */
+static void test_no_interruption_for_nobody(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene), other = scene_session(scene);
+	uint64_t last;
+
+	turn(scene);
+	scene->api.conns.users.turn_ns = 1;
+	send_batch(sock, 1, ZD_MAX_BATCH);
+	turn(scene);
+	assert_int_equal(take_replies(scene, sock, 0), ZD_MAX_BATCH);
+	send_batch(sock, 1, ZD_MAX_BATCH);
+	send_batch(other, 1, 1);
+	turn(scene);
+	last = take_replies(scene, sock, 0);
+	assert_in_range(last, 0, 1);
+	finish(scene);
+	finish(scene);
+	assert_int_equal(take_replies(scene, sock, last), ZD_MAX_BATCH);
+	assert_int_equal(take_replies(scene, other, 0), 1);
+	(void)close(sock);
+	(void)close(other);
+}
+
 /* The rest of a packet is checked as its begin is: a zero byte in a name. */
 static void test_rest_is_checked(void **state)
 {
@@ -346,6 +371,7 @@ int main(void)
 	        TEST(test_order_of_one_client),
 	        TEST(test_connections_take_turns),
 	        TEST(test_users_take_turns),
+	        TEST(test_no_interruption_for_nobody),
 	        TEST(test_rest_is_checked),
 	        TEST(test_rest_of_an_ended_connection),
 	        TEST(test_client_closes_behind_its_packet),

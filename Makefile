@@ -126,6 +126,7 @@ SMALL_EXAMPLES := $(patsubst client/examples/%.c,$(BIN)/%,$(EXAMPLE_SRC))
 EXAMPLES := $(SMALL_EXAMPLES) $(BIN)/charlm
 UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 IT_BIN   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(IT_SRC))
+HOSTILE_BIN := $(filter $(BUILD)/tests/it/test_hostile_%,$(IT_BIN))
 CONTRACT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CONTRACT_SRC))
 SIM_BIN  := $(BUILD)/tests/zdsim
 SIMBACKEND_BIN := $(BUILD)/tests/zerod-sim
@@ -142,7 +143,7 @@ IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
 .PHONY: all help deps demo check check-run check-sanitizers check-asan check-ubsan check-tsan check-valgrind check-sim \
-	check-contract-sim check-faults check-gpu check-mutants fuzz coverage bench tidy format format-check layers links \
+	check-contract-sim check-faults check-gpu check-hostile check-mutants fuzz coverage bench tidy format format-check layers links \
 	ptx ptx-check install uninstall bundle clean tests check-abi abi-baseline
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -391,6 +392,10 @@ check-contract-sim: deps  ## the contract suite on an adversarial backend, with 
 check-faults: deps  ## the contract suite with one call of the driver failing, ROUNDS times (each call and each error once)
 	@$(MAKE) --no-print-directory all $(CONTRACT_BIN) $(DOUBLE_SO)
 	@BUILD=$(BUILD) tests/contract/faults.sh --seed $(or $(FIRST),1) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+check-hostile: deps  ## the daemon against clients that misbehave, while others work: part of `make check`
+	@$(MAKE) --no-print-directory all $(HOSTILE_BIN)
+	@BUILD=$(BUILD) tests/run.sh $(HOSTILE_BIN)
 
 check-mutants: deps  ## break one rule at a time: a test must notice each; JOBS copies at a time
 	@tests/mutants/run.sh

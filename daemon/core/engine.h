@@ -162,14 +162,16 @@ void zd_engine_segment_given(struct zd_engine *engine, uint64_t session, uint32_
 
 /* ---- Inspection ---------------------------------------------------------------------------------------- */
 
-/* Calls fn for each row by ascending id until fn returns false; that row does not count. Returns the id of
- * the last row that counts, or 0 when the end was reached. */
+/* Calls fn for each row by ascending id until fn returns false; that row does not count. Returns the id that
+ * the next page begins behind, or 0 when the end was reached. With query->most_visits a page may end without
+ * a row, and the next one may have some. */
 uint64_t zd_engine_list(struct zd_engine *engine, const struct zd_list_query *query,
                         bool (*fn)(const struct zd_row *row, void *arg), void *arg);
 
 struct zd_engine_totals {
 	uint32_t sessions, jobs, durable_jobs, groups;
 	uint64_t requests, gathers, joined_gathers, fallback_gathers, gathered_bytes_total;
+	uint64_t list_visits; /* of all listings so far; for tests */
 	struct zd_usage usage;
 };
 void zd_engine_totals(const struct zd_engine *engine, struct zd_engine_totals *totals);

@@ -113,6 +113,9 @@ struct zd_list_query {
 	        session;
 	uint64_t cursor; /* rows with a greater id */
 	const char *job; /* NULL or "": all */
+	/* Ends the page after about so many objects, shown or not; what a row is made from counts, too. 0: no
+	 * limit. */
+	uint32_t most_visits;
 };
 
 #endif

@@ -140,6 +140,7 @@ static struct zd_api_limits limits_of(const struct zd_config *config)
 	return (struct zd_api_limits){
 	        .max_sessions = config->max_sessions,
 	        .uid_quota_bytes = config->uid_quota_bytes,
+	        .uid_unsent_bytes = config->uid_unsent_bytes,
 	        .gather_budget_bytes = config->gather_budget_bytes,
 	        .root_is_user = !config->root_is_admin,
 	        .allow_groups = config->allow_groups,

@@ -29,6 +29,7 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 
 	*api = (struct zd_api){.limits = *limits, .started_ns = zd_loop_now_ns()};
 	zd_conns_init(&api->conns, loop);
+	zd_users_set_limit(&api->conns.users, limits->uid_unsent_bytes);
 	api->conns.flushed = zd_delegates_flush;
 	api->conns.flushed_arg = &api->bridge.delegates;
 	zd_arena_init(&api->requests, REQUESTS_BYTES);
@@ -78,6 +79,7 @@ void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits)
 	uint32_t ndevices = bridge->ops->device_count(bridge->backend);
 
 	api->limits = *limits;
+	zd_users_set_limit(&api->conns.users, limits->uid_unsent_bytes);
 	(void)zd_bridge_tick(bridge);
 	zd_engine_set_quota(bridge->engine, limits->uid_quota_bytes);
 	zd_engine_set_uid_limits(bridge->engine, &limits->of_uid);

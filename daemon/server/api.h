@@ -26,6 +26,7 @@ struct zd_loop;
 struct zd_api_limits {
 	uint32_t max_sessions;        /* 1 .. ZD_MAX_SESSIONS */
 	uint64_t uid_quota_bytes;     /* 0: none */
+	uint64_t uid_unsent_bytes;    /* 0: no limit */
 	uint64_t gather_budget_bytes; /* of each device; 0: the arena */
 	bool root_is_user;            /* root is no administrator, not even as the daemon's own user */
 	bool has_admin_group;         /* if false, only root and the daemon's own user are administrators */

@@ -12,7 +12,11 @@
  *
  * - A connection with an open packet, or ENDING, is in the dirty list.
  *
- * - With a backlog no request is read; when the backlog is empty again, the loop polls the ring.
+ * - With a backlog no request is handled; when the backlog is empty again, the loop polls the ring.
+ *
+ * - A packet of which a rest is left has its task queued, or there is a backlog. No other packet is read.
+ *
+ * - The backlog's bytes are charged to the user.
  *
  * - At most ZD_MAX_PACKET_FDS descriptors are unread in the socket, since the kernel limits descriptors in
  * flight for the user as a whole.
@@ -71,6 +75,12 @@ struct zd_conn {
 	unsigned unread_fds; /* sent since the socket was last empty */
 	struct zd_packet *open_packet;
 	STAILQ_HEAD(, zd_packet) backlog;
+	struct zd_user *user;
+	struct zd_task task; /* queued: requests wait for the user's turn */
+	struct {
+		uint8_t *bytes; /* NULL: none */
+		size_t nbytes, done;
+	} rest;            /* of a packet */
 	struct zd_err why; /* set in ENDING */
 };
 
@@ -137,16 +147,31 @@ static void recycle(struct zd_conns *conns, struct zd_packet *packet)
 	conns->nspares++;
 }
 
+/* The bytes of the daemon's memory that an unsent packet uses. */
+static size_t charged_bytes(const struct zd_packet *packet)
+{
+	return sizeof(*packet) + packet->nbytes;
+}
+
+static void drop_first(struct zd_conn *conn)
+{
+	struct zd_packet *packet = STAILQ_FIRST(&conn->backlog);
+
+	STAILQ_REMOVE_HEAD(&conn->backlog, link);
+	zd_user_uncharge(conn->user, charged_bytes(packet));
+	recycle(conn->conns, packet);
+}
+
 static void finish_conn(struct zd_conn *conn)
 {
 	struct zd_conns *conns = conn->conns;
-	struct zd_packet *packet;
 
 	zd_sm_move(&conn_sm, &conn->state, CLOSING);
-	while ((packet = STAILQ_FIRST(&conn->backlog))) {
-		STAILQ_REMOVE_HEAD(&conn->backlog, link);
-		recycle(conns, packet);
-	}
+	while (!STAILQ_EMPTY(&conn->backlog))
+		drop_first(conn);
+	zd_user_dequeue(conn->user, &conn->task);
+	zd_user_put(conn->user);
+	free(conn->rest.bytes);
 	discard_unread(conn);
 	TAILQ_REMOVE(&conns->all, conn, link);
 	conns->count--;
@@ -183,8 +208,10 @@ static void update_poll(struct zd_conn *conn)
 {
 	if (conn->state != OPEN || conn->stalled)
 		poll_for(conn, 0);
-	else
-		poll_for(conn, STAILQ_EMPTY(&conn->backlog) ? UV_READABLE : UV_WRITABLE);
+	else if (!STAILQ_EMPTY(&conn->backlog))
+		poll_for(conn, UV_WRITABLE);
+	else if (!conn->task.queued)
+		poll_for(conn, UV_READABLE);
 }
 
 /* ---- Sending ------------------------------------------------------------------------------------------- */
@@ -235,8 +262,7 @@ static void send_backlog(struct zd_conn *conn)
 		rc = send_packet(conn, packet, &err);
 		if (rc != 0)
 			break;
-		STAILQ_REMOVE_HEAD(&conn->backlog, link);
-		recycle(conn->conns, packet);
+		drop_first(conn);
 	}
 	if (rc == STALLED)
 		stall(conn);
@@ -244,18 +270,22 @@ static void send_backlog(struct zd_conn *conn)
 		conn->stalled = false;
 	if (rc < 0)
 		zd_conn_end(conn, &err);
-	if (STAILQ_EMPTY(&conn->backlog))
+	if (STAILQ_EMPTY(&conn->backlog)) {
 		poll_ring(conn);
+		if (conn->rest.bytes && !conn->task.queued)
+			zd_user_enqueue(conn->user, &conn->task);
+	}
 	update_poll(conn);
 }
 
-/* The length needs no limit. No request is read while there is a backlog, so it contains only replies to
- * outstanding requests, and messages about segments that the client has. */
+/* The length needs no limit. No request is handled while there is a backlog, so it contains one reply,
+ * replies to outstanding requests, and messages about segments that the client has. */
 static void append_backlog(struct zd_conn *conn, struct zd_packet *packet)
 {
 	struct zd_packet *waiting = zd_packet_shrunk(packet);
 
 	STAILQ_INSERT_TAIL(&conn->backlog, waiting, link);
+	zd_user_charge(conn->user, charged_bytes(waiting));
 }
 
 /* Sends the open packet, or appends it to the backlog. */
@@ -385,6 +415,25 @@ static void on_death(uv_poll_t *handle, int status, int events)
 	zd_conns_flush(conn->conns);
 }
 
+/* Keeps what is not done of a packet. */
+static void keep_rest(struct zd_conn *conn, const uint8_t *bytes, size_t nbytes)
+{
+	conn->rest.bytes = zd_calloc(1, nbytes);
+	memcpy(conn->rest.bytes, bytes, nbytes);
+	conn->rest.nbytes = nbytes;
+	conn->rest.done = 0;
+}
+
+static void resume_packet(struct zd_conn *conn)
+{
+	conn->rest.done += conn->ops->packet(conn->arg, conn->rest.bytes + conn->rest.done,
+	                                     conn->rest.nbytes - conn->rest.done, true);
+	if (conn->rest.done < conn->rest.nbytes)
+		return;
+	free(conn->rest.bytes);
+	conn->rest.bytes = NULL;
+}
+
 /* One packet per event, so that a client that sends much does not delay others. */
 static void receive_requests(struct zd_conn *conn)
 {
@@ -402,7 +451,10 @@ static void receive_requests(struct zd_conn *conn)
 		                 nfds);
 		zd_conn_refuse(conn, &err);
 	} else if (rc == 0) {
-		conn->ops->packet(conn->arg, inbox, nbytes);
+		size_t done = conn->ops->packet(conn->arg, inbox, nbytes, false);
+
+		if (done < nbytes)
+			keep_rest(conn, inbox + done, nbytes - done);
 	} else if (rc == ZEROD_E_LIMIT || rc == ZEROD_E_PROTOCOL) {
 		zd_conn_refuse(conn, &err);
 	} else if (rc == ZEROD_E_DISCONNECTED) {
@@ -413,9 +465,49 @@ static void receive_requests(struct zd_conn *conn)
 	}
 }
 
+/* Handles one packet, or a part of it, and sends the replies. The connection may be freed. */
+static void serve(struct zd_conn *conn)
+{
+	struct zd_conns *conns = conn->conns;
+	struct zd_user *user = conn->user;
+
+	zd_user_begin(user);
+	if (conn->rest.bytes)
+		resume_packet(conn);
+	else
+		receive_requests(conn);
+	if (conn->rest.bytes && conn->state == OPEN && STAILQ_EMPTY(&conn->backlog))
+		zd_user_enqueue(user, &conn->task);
+	if (conn->state == OPEN)
+		update_poll(conn);
+	zd_conns_flush(conns);
+	zd_user_end(user);
+}
+
+static void run_task(void *arg)
+{
+	struct zd_conn *conn = arg;
+
+	if (conn->state != OPEN || !STAILQ_EMPTY(&conn->backlog))
+		return; /* with a backlog, what is readable or left of a packet comes after it */
+	poll_ring(conn);
+	serve(conn);
+}
+
+/* A request has arrived. */
+static void serve_or_enqueue(struct zd_conn *conn)
+{
+	if (zd_user_may_begin(conn->user)) {
+		serve(conn);
+		return;
+	}
+	zd_user_enqueue(conn->user, &conn->task);
+}
+
 static void on_ready(uv_poll_t *handle, int status, int events)
 {
 	struct zd_conn *conn = handle->data;
+	struct zd_conns *conns = conn->conns;
 
 	(void)events;
 	zd_loop_note_event(handle->loop);
@@ -423,22 +515,23 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 	 * the client sent before are read first; then reading or sending reports the end. */
 	if (status < 0)
 		conn->polled = 0;
-	if (STAILQ_EMPTY(&conn->backlog)) {
-		poll_ring(conn);
-		receive_requests(conn);
-	} else {
+	if (!STAILQ_EMPTY(&conn->backlog)) {
 		send_backlog(conn);
+		zd_conns_flush(conns);
+	} else if (conn->task.queued) {
+		poll_for(conn, 0); /* until its turn, which mostly comes before another event */
+	} else {
+		poll_ring(conn);
+		serve_or_enqueue(conn);
 	}
-	if (conn->state == OPEN)
-		update_poll(conn);
-	zd_conns_flush(conn->conns);
 }
 
 static bool has_request(const void *arg)
 {
 	const struct zd_conn *conn = arg;
 
-	return conn->state == OPEN && STAILQ_EMPTY(&conn->backlog) && zd_endpoint_is_due(&conn->client);
+	return conn->state == OPEN && STAILQ_EMPTY(&conn->backlog) && !conn->task.queued &&
+	       zd_endpoint_is_due(&conn->client);
 }
 
 static void take_request(void *arg)
@@ -446,10 +539,7 @@ static void take_request(void *arg)
 	struct zd_conn *conn = arg;
 
 	zd_loop_note_event(&conn->conns->loop->uv);
-	receive_requests(conn);
-	if (conn->state == OPEN)
-		update_poll(conn);
-	zd_conns_flush(conn->conns);
+	serve_or_enqueue(conn);
 }
 
 static void flush_dirty(struct zd_conns *conns)
@@ -483,6 +573,7 @@ void zd_conns_flush(struct zd_conns *conns)
 void zd_conns_init(struct zd_conns *conns, struct zd_loop *loop)
 {
 	*conns = (struct zd_conns){.loop = loop, .inbox = zd_calloc(1, ZD_MAX_PACKET_BYTES)};
+	zd_users_init(&conns->users, loop);
 	TAILQ_INIT(&conns->all);
 	TAILQ_INIT(&conns->dirty);
 	STAILQ_INIT(&conns->spares);
@@ -493,6 +584,7 @@ void zd_conns_deinit(struct zd_conns *conns)
 	struct zd_packet *packet;
 
 	zd_assert(TAILQ_EMPTY(&conns->all));
+	zd_users_deinit(&conns->users);
 	while ((packet = STAILQ_FIRST(&conns->spares))) {
 		STAILQ_REMOVE_HEAD(&conns->spares, link);
 		zd_packet_free(packet);
@@ -538,6 +630,8 @@ int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const 
 	}
 	TAILQ_INSERT_TAIL(&conns->all, c, link);
 	conns->count++;
+	c->user = zd_user_get(&conns->users, creds->uid);
+	c->task = (struct zd_task){.run = run_task, .arg = c};
 	update_poll(c);
 	if (c->creds.pidfd >= 0) {
 		rc = uv_poll_start(&c->death, UV_READABLE, on_death);
@@ -608,4 +702,9 @@ int zd_conn_socket(const struct zd_conn *conn)
 bool zd_conn_is_open(const struct zd_conn *conn)
 {
 	return conn->state == OPEN;
+}
+
+bool zd_conn_may_go_on(const struct zd_conn *conn)
+{
+	return STAILQ_EMPTY(&conn->backlog) && zd_user_may_go_on(conn->user);
 }

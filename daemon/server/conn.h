@@ -3,8 +3,8 @@
  * conn.h - a client's connection: received packets, collected replies, and its end.
  *
  * The replies of one event are collected; zd_conns_flush(), at the event's end, sends them in as few packets
- * as possible. While a client does not read its replies, these wait, and the daemon does not read its
- * requests.
+ * as possible. While a client does not read its replies, these wait, and the daemon does not handle its
+ * requests, nor the rest of a packet. The connections of one uid have turns (user.h).
  *
  * No function calls back directly: a connection that fails, or is ended, ends in the next zd_conns_flush().
  * So any code may send replies and end connections, the engine's sink included.
@@ -20,6 +20,7 @@
 #include "proto/limits.h"
 #include "proto/zerod.pb-c.h"
 #include "server/creds.h"
+#include "server/user.h"
 
 struct zd_conn;
 struct zd_err;
@@ -30,6 +31,7 @@ struct zd_ring;
 /* State that all connections share. */
 struct zd_conns {
 	struct zd_loop *loop;
+	struct zd_users users;
 	TAILQ_HEAD(, zd_conn) all;
 	TAILQ_HEAD(, zd_conn) dirty;     /* connections with replies to send, or to be ended */
 	unsigned count;                  /* in `all` */
@@ -44,8 +46,10 @@ struct zd_conns {
 };
 
 struct zd_conn_ops {
-	/* Called when a packet was received, without descriptors. The bytes are valid during the call. */
-	void (*packet)(void *arg, const uint8_t *bytes, size_t nbytes);
+	/* Called when a packet was received, without descriptors, or is `resumed`. The bytes are valid during
+	 * the call. Returns how many of them are done with: fewer than `nbytes` only if zd_conn_may_go_on()
+	 * returned false. The rest is passed later, as often as necessary, before any other packet. */
+	size_t (*packet)(void *arg, const uint8_t *bytes, size_t nbytes, bool resumed);
 	/* Called once, from zd_conns_flush(), as the last callback, when the connection has ended. The conn
 	 * must not be used afterwards. */
 	void (*ended)(void *arg, const struct zd_err *why);
@@ -85,6 +89,8 @@ const struct zd_creds *zd_conn_creds(const struct zd_conn *conn);
 int zd_conn_socket(const struct zd_conn *conn);
 /* Returns false if the connection is to be ended; the caller must then ignore the rest of the packet. */
 bool zd_conn_is_open(const struct zd_conn *conn);
+/* Returns false if the rest of the packet has to wait: its user's turn is over, or replies are unsent. */
+bool zd_conn_may_go_on(const struct zd_conn *conn);
 
 /* Appends a reply, and the descriptors that must arrive no later than it. Takes ownership of the
  * descriptors. */

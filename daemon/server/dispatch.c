@@ -64,7 +64,7 @@ static int unknown_request(const Zd__Request *request, struct zd_err *err)
 }
 
 static int to_engine(struct zd_api_session *session, const Zd__Request *request, const struct route *route,
-                     uint64_t now_ns, struct zd_err *err)
+                     uint64_t arrived_ns, struct zd_err *err)
 {
 	struct zd_api *api = session->api;
 	struct zd_call call = {.session = session->id, .request = request->id};
@@ -76,7 +76,7 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 	if (rc)
 		return rc;
 	if (request->deadline_ms)
-		call.deadline_ns = now_ns + request->deadline_ms * NS_PER_MS;
+		call.deadline_ns = arrived_ns + request->deadline_ms * NS_PER_MS;
 	zd_engine_request(api->bridge.engine, &call, &args);
 	return 0;
 }
@@ -92,7 +92,7 @@ static int check_texts(struct zd_wire packed, const struct route *route, struct 
 }
 
 static void handle(struct zd_api_session *session, const Zd__Request *request, struct zd_wire packed,
-                   uint64_t now_ns)
+                   uint64_t arrived_ns)
 {
 	const struct route *route = find_route(request);
 	struct zd_err err = ZD_ERR_NONE;
@@ -111,40 +111,94 @@ static void handle(struct zd_api_session *session, const Zd__Request *request, s
 	else
 		rc = check_texts(packed, route, &err);
 	if (rc == 0 && route->args)
-		rc = to_engine(session, request, route, now_ns, &err);
+		rc = to_engine(session, request, route, arrived_ns, &err);
 	else if (rc == 0)
 		rc = route->answer(session, request, &err);
 	if (rc)
 		zd_api_session_fail(session, request->id, &err);
 }
 
-void zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_t nbytes)
+/* Checks the packet as a whole. */
+static bool accept_packet(struct zd_api_session *session, const Zd__ClientPacket *packet, size_t nbytes)
 {
-	struct zd_api *api = session->api;
-	Zd__ClientPacket *packet = zd_client_packet_unpack(&api->requests, nbytes, bytes);
-	struct zd_wire wire = zd_wire_of(bytes, nbytes), packed = zd_wire_of(bytes, 0);
-	bool has_zeros = memchr(bytes, '\0', nbytes) != NULL; /* few packets have any */
 	struct zd_err err;
-	uint64_t now_ns;
 
-	if (!packet) {
+	if (packet && packet->n_requests <= ZD_MAX_BATCH)
+		return true;
+	if (!packet)
 		(void)zd_err_set(&err, ZEROD_E_PROTOCOL,
 		                 "a packet of %zu bytes that is not a valid ClientPacket", nbytes);
-		zd_conn_refuse(session->conn, &err);
-	} else if (packet->n_requests > ZD_MAX_BATCH) {
+	else
 		(void)zd_err_set(&err, ZEROD_E_LIMIT, "%zu requests in one packet; at most %u",
 		                 packet->n_requests, ZD_MAX_BATCH);
-		zd_conn_refuse(session->conn, &err);
-	} else {
-		now_ns = zd_bridge_tick(&api->bridge);
-		for (size_t i = 0; i < packet->n_requests && zd_conn_is_open(session->conn); i++) {
-			if (has_zeros)
-				(void)zd_wire_next(&wire, FIELD_REQUESTS, &packed);
-			handle(session, packet->requests[i], packed, now_ns);
-		}
-		zd_bridge_settle(&api->bridge);
+	zd_conn_refuse(session->conn, &err);
+	return false;
+}
+
+/* Handles the requests of a packet, as many as the connection allows, and at least one. Returns the bytes of
+ * these. */
+static size_t handle_packet(struct zd_api_session *session, const Zd__ClientPacket *packet,
+                            const uint8_t *bytes, size_t nbytes, uint64_t arrived_ns)
+{
+	struct zd_wire wire = zd_wire_of(bytes, nbytes), packed = zd_wire_of(bytes, 0);
+	bool has_zeros = memchr(bytes, '\0', nbytes) != NULL; /* few packets have any */
+	size_t done = 0;
+
+	while (done < packet->n_requests && zd_conn_is_open(session->conn)) {
+		if (done > 0 && !zd_conn_may_go_on(session->conn))
+			break;
+		if (has_zeros)
+			(void)zd_wire_next(&wire, FIELD_REQUESTS, &packed);
+		handle(session, packet->requests[done++], packed, arrived_ns);
 	}
-	zd_arena_reset(&api->requests);
+	if (done == packet->n_requests)
+		return nbytes;
+	for (size_t i = 0; !has_zeros && i < done; i++)
+		(void)zd_wire_next(&wire, FIELD_REQUESTS, &packed);
+	return (size_t)(wire.at - bytes);
+}
+
+/* The rest of a packet is unpacked request by request: a turn has few of them. */
+static size_t handle_rest(struct zd_api_session *session, const uint8_t *bytes, size_t nbytes)
+{
+	struct zd_api *api = session->api;
+	struct zd_wire wire = zd_wire_of(bytes, nbytes), packed;
+	size_t done = 0;
+
+	while (done < nbytes && zd_conn_is_open(session->conn) &&
+	       (done == 0 || zd_conn_may_go_on(session->conn))) {
+		Zd__Request *request = NULL;
+
+		if (zd_wire_next(&wire, FIELD_REQUESTS, &packed))
+			request = zd__request__unpack(&api->requests.allocator,
+			                              (size_t)(packed.end - packed.at), packed.at);
+		if (!request) /* unknown fields at the end; the requests were unpacked before */
+			return nbytes;
+		handle(session, request, packed, session->arrived_ns);
+		zd_arena_reset(&api->requests);
+		done = (size_t)(wire.at - bytes);
+	}
+	return done;
+}
+
+size_t zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_t nbytes, bool resumed)
+{
+	struct zd_api *api = session->api;
+	uint64_t now_ns = zd_bridge_tick(&api->bridge);
+	const Zd__ClientPacket *packet;
+	size_t done = nbytes;
+
+	if (resumed) {
+		done = handle_rest(session, bytes, nbytes);
+	} else {
+		session->arrived_ns = now_ns;
+		packet = zd_client_packet_unpack(&api->requests, nbytes, bytes);
+		if (accept_packet(session, packet, nbytes))
+			done = handle_packet(session, packet, bytes, nbytes, now_ns);
+		zd_arena_reset(&api->requests);
+	}
+	zd_bridge_settle(&api->bridge);
+	return done;
 }
 
 /* ---- Replies ------------------------------------------------------------------------------------------- */

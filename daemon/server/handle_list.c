@@ -2,8 +2,9 @@
 /*
  * handle_list.c - tables of the daemon's state, a page at a time.
  *
- * A page has as many rows as fit one packet; the client requests the next page with the cursor. Rows that
- * appear or disappear between two pages may be missing; every other row is listed once.
+ * A page is what the loop may spend on one request: its rows, and the objects that they are chosen and made
+ * from. The client requests the next page with the cursor, also where a page has no row. Rows that appear or
+ * disappear between two pages may be missing; every other row is listed once.
  */
 #include "base/err.h"
 #include "server/answer.h"
@@ -12,7 +13,8 @@
 #include "server/rows.h"
 #include "server/session.h"
 
-#define MAX_ROWS       512u
+#define MAX_ROWS       64u
+#define MOST_VISITS    512u
 #define ENVELOPE_BYTES 128u /* for all of a packet but its rows */
 #define ROW_TAG_BYTES  4u   /* the field number and length of a row */
 
@@ -60,7 +62,8 @@ int zd_answer_list(struct zd_api_session *session, const Zd__Request *request, s
 	struct page page = {.bridge = &api->bridge,
 	                    .arena = &api->replies,
 	                    .left_bytes = ZD_MAX_PACKET_BYTES - ENVELOPE_BYTES};
-	struct zd_list_query query = {.session = session->id, .cursor = list->cursor, .job = list->job};
+	struct zd_list_query query = {
+	        .session = session->id, .cursor = list->cursor, .job = list->job, .most_visits = MOST_VISITS};
 	Zd__ListReply rows = ZD__LIST_REPLY__INIT;
 	Zd__Reply reply = ZD__REPLY__INIT;
 

@@ -19,10 +19,10 @@
 #include "base/log.h"
 #include "server/loop.h"
 
-#define ACCEPTS_PER_EVENT 16
-#define PAUSE_MS          100u
-#define MOST_WAITING      4096u /* at most, at a listening socket, with the kernel's usual settings */
-#define COMPLAIN_NS       1000000000u
+#define ACCEPT_NS    20000u /* the loop's time for connections, in one iteration: 1 or 2 are accepted */
+#define PAUSE_MS     100u
+#define MOST_WAITING 4096u /* at most, at a listening socket, with the kernel's usual settings */
+#define COMPLAIN_NS  1000000000u
 
 static void on_readable(uv_poll_t *handle, int status, int events);
 
@@ -83,6 +83,7 @@ static void refuse_one(struct zd_listener *listener, int errno_value)
 static void on_readable(uv_poll_t *handle, int status, int events)
 {
 	struct zd_listener *listener = handle->data;
+	uint64_t began_ns = zd_loop_now_ns();
 	struct zd_err err;
 
 	(void)events;
@@ -91,7 +92,7 @@ static void on_readable(uv_poll_t *handle, int status, int events)
 		pause_accepting(listener);
 		return;
 	}
-	for (int i = 0; i < ACCEPTS_PER_EVENT; i++) {
+	do {
 		int sock = accept4(listener->sock, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		if (sock >= 0) {
@@ -103,7 +104,7 @@ static void on_readable(uv_poll_t *handle, int status, int events)
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
 			refuse_one(listener, errno);
 		return;
-	}
+	} while (zd_loop_now_ns() - began_ns < ACCEPT_NS);
 }
 
 int zd_listener_open(struct zd_listener *listener, struct zd_loop *loop, int sock,

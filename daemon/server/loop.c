@@ -8,6 +8,8 @@
  */
 #include "server/loop.h"
 
+#include <poll.h>
+
 #include "base/err.h"
 
 #define SPIN_NS         50000u
@@ -28,7 +30,11 @@ int zd_loop_init(struct zd_loop *loop, struct zd_err *err)
 	loop->may_wait = false;
 	(void)uv_prepare_init(&loop->uv, &loop->before_sleep);
 	(void)uv_prepare_start(&loop->before_sleep, on_before_sleep);
-	uv_unref((uv_handle_t *)&loop->before_sleep); /* it must not keep the loop alive */
+	(void)uv_idle_init(&loop->uv, &loop->awake);
+	uv_unref((uv_handle_t *)&loop->before_sleep); /* they must not keep the loop alive */
+	uv_unref((uv_handle_t *)&loop->awake);
+	loop->iterations = 0;
+	loop->round = NULL;
 	return 0;
 }
 
@@ -41,6 +47,7 @@ static void assert_closing(uv_handle_t *handle, void *arg)
 void zd_loop_deinit(struct zd_loop *loop)
 {
 	uv_close((uv_handle_t *)&loop->before_sleep, NULL);
+	uv_close((uv_handle_t *)&loop->awake, NULL);
 	uv_walk(&loop->uv, assert_closing, NULL);
 	while (uv_loop_alive(&loop->uv)) /* a zd_loop_stop() may still be pending */
 		(void)uv_run(&loop->uv, UV_RUN_DEFAULT);
@@ -117,8 +124,42 @@ static void on_before_sleep(uv_prepare_t *handle)
 {
 	struct zd_loop *loop = (struct zd_loop *)handle->loop; /* `uv` is its first member */
 
-	if (loop->may_wait && !may_sleep(loop))
+	loop->iterations++;
+	if (loop->round)
+		loop->round(loop->round_arg);
+	if (loop->may_wait && !loop->round && !may_sleep(loop))
 		uv_stop(&loop->uv); /* for this iteration only */
+}
+
+bool zd_loop_has_events(const struct zd_loop *loop)
+{
+	struct pollfd poll_for = {.fd = uv_backend_fd(&loop->uv), .events = POLLIN};
+	const struct zd_poll_source *source;
+
+	TAILQ_FOREACH (source, &loop->poll_sources, link)
+		if (source->has(source->arg))
+			return true;
+	return poll(&poll_for, 1, 0) != 0;
+}
+
+/* ---- Rounds -------------------------------------------------------------------------------------------- */
+
+static void on_awake(uv_idle_t *handle)
+{
+	(void)handle; /* libuv does not wait for events while it is active */
+}
+
+void zd_loop_begin_rounds(struct zd_loop *loop, void (*round)(void *arg), void *arg)
+{
+	loop->round = round;
+	loop->round_arg = arg;
+	(void)uv_idle_start(&loop->awake, on_awake);
+}
+
+void zd_loop_end_rounds(struct zd_loop *loop)
+{
+	loop->round = NULL;
+	(void)uv_idle_stop(&loop->awake);
 }
 
 /* ---- Running ------------------------------------------------------------------------------------------- */

@@ -35,6 +35,10 @@ struct zd_loop {
 	TAILQ_HEAD(, zd_poll_source) poll_sources;
 	unsigned npoll_sources;
 	uv_prepare_t before_sleep;
+	uv_idle_t awake; /* active: the loop does not sleep */
+	uint64_t iterations;
+	void (*round)(void *arg); /* called in each iteration; NULL: none */
+	void *round_arg;
 	bool may_wait; /* this iteration may sleep if there is no event */
 	bool active;   /* an event has occurred since the last check */
 	bool stopped;
@@ -66,6 +70,14 @@ void zd_loop_list(struct zd_loop *loop, struct zd_poll_source *source);
 /* Stops polling the source; does nothing if it is not listed. Must be called before the source, or the memory
  * that it reads, is freed. */
 void zd_loop_drop(struct zd_loop *loop, struct zd_poll_source *source);
+
+/* From the next iteration on `round` is called once in each, like a callback of the loop, and the loop does
+ * not sleep. There is one round at a time. Both may be called repeatedly, also by the round. */
+void zd_loop_begin_rounds(struct zd_loop *loop, void (*round)(void *arg), void *arg);
+void zd_loop_end_rounds(struct zd_loop *loop);
+
+/* Whether an event has occurred that the loop has not handled, timers aside. A system call. */
+bool zd_loop_has_events(const struct zd_loop *loop);
 
 /* Announces an event within microseconds, for which the loop busy-polls. Called on the loop's thread. */
 void zd_loop_expect(struct zd_loop *loop);

@@ -128,9 +128,9 @@ static void on_ended(void *arg, const struct zd_err *why)
 	zd_api_check_drained(api);
 }
 
-static void on_packet(void *arg, const uint8_t *bytes, size_t nbytes)
+static size_t on_packet(void *arg, const uint8_t *bytes, size_t nbytes, bool resumed)
 {
-	zd_api_dispatch(arg, bytes, nbytes);
+	return zd_api_dispatch(arg, bytes, nbytes, resumed);
 }
 
 static const struct zd_conn_ops conn_ops = {.packet = on_packet, .ended = on_ended};

@@ -339,7 +339,7 @@ static void config_seeds(const char *folder)
 	            "log_level = info\ndrain_timeout_s = 10\n[devices]\nbackend = host\ncount = 4\n"
 	            "arena = 1.5G\ngather_budget = 512M\nstaging = 64MiB\nsegment = 0\n"
 	            "[collectives]\nnccl = /usr/lib/libnccl.so.2\ncheck = yes\ntimeout_s = 60\n"
-	            "[limits]\nuid_quota = 10T\nmax_sessions = 64\n");
+	            "[limits]\nuid_quota = 10T\nuid_unsent = 1M\nmax_sessions = 64\n");
 	config_seed(folder, "comments", "; one\n# two\n[daemon] ; three\n  log_level : debug ; four\n\n");
 	config_seed(folder, "odd",
 	            "\xef\xbb\xbf[limits]\r\nmax_sessions=1\n continued\n[devices\ncount\n=\n[]\n");

@@ -249,7 +249,8 @@ static uint64_t check_retiring(const struct zd_segment *segment)
 static void check_device(struct zd_engine *e, struct zd_device *device, struct found *found)
 {
 	uint64_t segment_bytes = 0, block_bytes = 0, retiring_bytes = 0, charged = 0;
-	uint32_t waiters = 0, i = device->index;
+	uint32_t waiters = 0, nqueued = 0, nbuffers = 0, i = device->index;
+	const struct zd_buffer *buffer;
 	const struct zd_segment *segment;
 	const struct zd_request *req;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
@@ -273,8 +274,42 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 		zd_assert(req->queued && req->device == device && req->wait.kind != ZD_WAIT_NONE);
 		zd_assert(!req->cancelled && zd_session_find(e, req->session->id) == req->session);
 		waiters += req->wants_memory;
+		nqueued++;
 	}
+	zd_assert(nqueued == device->nqueued);
+	TAILQ_FOREACH (buffer, &device->buffers, device_link)
+		nbuffers++;
+	zd_assert(nbuffers == device->nbuffers);
 	zd_assert(waiters == device->memory_waiters);
+}
+
+/* Every object is listed once, by ascending id. */
+static void check_listed(const struct zd_id_tree *tree, uint32_t count)
+{
+	const struct zd_id_node *last = NULL;
+	for (const struct zd_id_node *node = zd_id_tree_after(tree, 0); node; node = zd_id_tree_next(node)) {
+		zd_assert(count > 0 && (!last || node->id > last->id));
+		last = node;
+		count--;
+	}
+	zd_assert(count == 0 && tree->last == last);
+}
+
+static void check_tables(const struct zd_engine *e)
+{
+	uint32_t nqueued = 0, nbuffers = 0;
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		nqueued += e->devices[i].nqueued;
+		nbuffers += e->devices[i].nbuffers;
+	}
+	check_listed(&e->waiting, nqueued);
+	check_listed(&e->listed[ZD_TABLE_BUFFERS], nbuffers);
+	check_listed(&e->listed[ZD_TABLE_JOBS], HASH_COUNT(e->jobs));
+	check_listed(&e->listed[ZD_TABLE_SESSIONS], HASH_COUNT(e->sessions));
+	check_listed(&e->listed[ZD_TABLE_GROUPS], HASH_COUNT(e->groups));
+	check_listed(&e->listed[ZD_TABLE_UNITS], HASH_COUNT(e->units));
+	check_listed(&e->listed[ZD_TABLE_ALLOCATIONS], HASH_COUNT(e->allocations));
+	check_listed(&e->listed[ZD_TABLE_SCOPES], HASH_COUNT(e->scopes));
 }
 
 /* A scope's leases are its rank's, one for each unit, on current buffers. Returns the number of units that
@@ -337,6 +372,17 @@ static void check_job(const struct zd_job *job)
 		zd_assert(kind == ZD_CHARGE_ALLOCATION || job->account.bytes[kind] == 0);
 }
 
+static void check_jobs(struct zd_engine *e)
+{
+	uint32_t ndurable = 0;
+	for (const struct zd_job *job = e->jobs; job; job = job->hh.next) {
+		zd_assert(zd_job_find(e, job->owner->uid, job->name) == job);
+		ndurable += job->durable;
+		check_job(job);
+	}
+	zd_assert(ndurable == e->ndurable);
+}
+
 void zd_engine_check(struct zd_engine *e)
 {
 	struct found found = {.scope_leases = 0};
@@ -368,8 +414,8 @@ void zd_engine_check(struct zd_engine *e)
 	find_slots(e, &found);
 	for (uint32_t i = 0; i < e->ndevices; i++)
 		check_device(e, &e->devices[i], &found);
-	for (const struct zd_job *job = e->jobs; job; job = job->hh.next)
-		check_job(job);
+	check_jobs(e);
+	check_tables(e);
 	zd_assert(e->dirty_mask == 0);
 	free(found.charged);
 	free(found.quarantine);

@@ -161,19 +161,17 @@ bool zd_engine_may_map(const struct zd_engine *e, uint64_t session_id, uint32_t 
 
 void zd_engine_totals(const struct zd_engine *e, struct zd_engine_totals *totals)
 {
-	uint32_t durable_jobs = 0;
-	for (const struct zd_job *job = e->jobs; job; job = job->hh.next)
-		durable_jobs += job->durable;
 	*totals = (struct zd_engine_totals){
 	        .sessions = HASH_COUNT(e->sessions) - e->nlingering,
 	        .jobs = HASH_COUNT(e->jobs),
-	        .durable_jobs = durable_jobs,
+	        .durable_jobs = e->ndurable,
 	        .groups = HASH_COUNT(e->groups),
 	        .requests = e->nrequests,
 	        .gathers = e->gathers,
 	        .joined_gathers = e->joined_gathers,
 	        .fallback_gathers = e->fallback_gathers,
 	        .gathered_bytes_total = e->gathered_bytes_total,
+	        .list_visits = e->list_visits,
 	};
 	zd_account_usage(&e->account, &totals->usage);
 }

@@ -70,6 +70,7 @@ static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const
 	TAILQ_INIT(&group->reductions);
 	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
 	HASH_ADD(hh, e->groups, id, sizeof(group->id), group);
+	zd_id_tree_append(&e->listed[ZD_TABLE_GROUPS], &group->listed, group->id);
 	zd_job_ref(job);
 	zd_job_note_group(e, job);
 	if (job->durable)
@@ -272,7 +273,7 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 		status = zd_job_get(e, req->session, args->u.group_join.job, durable, &job, err);
 	if (status != 0)
 		return status;
-	job->durable = durable;
+	zd_job_set_durable(e, job, durable);
 	if (!group)
 		group = group_new(e, job, args);
 	if (group->cluster && group->attached == 0) {
@@ -374,7 +375,7 @@ void zd_job_end(struct zd_engine *e, struct zd_job *job)
 	struct zd_allocation *allocation;
 	zd_assert(job->durable);
 	zd_job_ref(job);
-	job->durable = false;
+	zd_job_set_durable(e, job, false);
 	while ((allocation = TAILQ_FIRST(&job->allocations)))
 		zd_allocation_drop(e, allocation);
 	TAILQ_FOREACH_SAFE (group, &job->groups, job_link, next) {

@@ -14,12 +14,13 @@
 #include "core/gather/scope.h"
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
+#include "core/reduce/bucket.h"
 #include "core/reduce/reduce.h"
 
 #define MAX_HOLDERS 64
 #define MAX_WAITS   8
 
-/* Objects of one table that the asking session may see, to be sorted. */
+/* An object of the table. */
 struct item {
 	uint64_t id;
 	const void *object;
@@ -30,20 +31,8 @@ struct listing {
 	struct zd_engine *e;
 	const struct zd_list_query *query;
 	const struct zd_session *asker; /* NULL: sees all */
-	struct item *items;
-	size_t nitems, capacity;
+	uint32_t visits;
 };
-
-static void add_row(struct listing *l, uint64_t id, const void *object, const struct zd_request *waiting)
-{
-	if (id <= l->query->cursor)
-		return;
-	if (l->nitems == l->capacity) {
-		l->capacity = l->capacity ? 2 * l->capacity : 64;
-		l->items = zd_realloc(l->items, l->capacity, sizeof(*l->items));
-	}
-	l->items[l->nitems++] = (struct item){id, object, waiting};
-}
 
 static bool sees_uid(const struct listing *l, uint32_t uid)
 {
@@ -56,23 +45,7 @@ static bool sees(const struct listing *l, const struct zd_job *job)
 	return sees_uid(l, job->owner->uid) && (!only || !only[0] || strcmp(only, job->name) == 0);
 }
 
-/* ---- Collecting ---------------------------------------------------------------------------------------- */
-
-static void collect_buffers(struct listing *l)
-{
-	for (uint32_t i = 0; i < l->e->ndevices; i++) {
-		const struct zd_buffer *buffer;
-		const struct zd_request *req;
-		TAILQ_FOREACH (buffer, &l->e->devices[i].buffers, device_link) {
-			if (sees(l, buffer->unit->group->job))
-				add_row(l, buffer->id, buffer, NULL);
-		}
-		TAILQ_FOREACH (req, &l->e->devices[i].queue, device_link) {
-			if (zd_request_gathers(req) && sees(l, req->member->group->job))
-				add_row(l, req->serial, NULL, req);
-		}
-	}
-}
+/* ---- What is listed ------------------------------------------------------------------------------------ */
 
 static const struct zd_job *session_job(const struct zd_session *session)
 {
@@ -83,71 +56,98 @@ static const struct zd_job *session_job(const struct zd_session *session)
 	return zd_deferred_teardown_job(session);
 }
 
-static void collect_sessions(struct listing *l)
+static bool sees_session(const struct listing *l, const struct zd_session *session)
 {
 	const char *only = l->query->job;
-	for (const struct zd_session *session = l->e->sessions; session; session = session->hh.next) {
-		const struct zd_job *job = session_job(session);
-		bool named = !only || !only[0] || (job && strcmp(job->name, only) == 0);
-		if (named && sees_uid(l, session->uid))
-			add_row(l, session->id, session, NULL);
-	}
+	const struct zd_job *job = session_job(session);
+	bool named = !only || !only[0] || (job && strcmp(job->name, only) == 0);
+	return named && sees_uid(l, session->uid);
 }
 
-static void collect_rows(struct listing *l)
+/* Skips allocations without memory, and freed ones whose fences are pending. */
+static bool sees_allocation(const struct listing *l, const struct zd_allocation *a)
 {
-	struct zd_engine *e = l->e;
+	return (a->session || a->durable) && a->extent.block && sees(l, a->job);
+}
+
+static bool sees_waiting(const struct listing *l, const struct zd_request *req)
+{
+	return zd_request_gathers(req) && sees(l, req->member->group->job);
+}
+
+/* Sets the item's object, and returns whether it has a row. */
+static bool find_object(const struct listing *l, const struct zd_id_node *node, struct item *item)
+{
+#define OWNER(type)                                                                                          \
+	(item->object = ZD_CONTAINER_OF(node, struct type, listed), (const struct type *)item->object)
 	switch (l->query->table) {
-	case ZD_TABLE_DEVICES:
-		for (uint32_t i = 0; i < e->ndevices; i++)
-			add_row(l, i + 1, &e->devices[i], NULL);
-		break;
 	case ZD_TABLE_JOBS:
-		for (const struct zd_job *job = e->jobs; job; job = job->hh.next) {
-			if (sees(l, job))
-				add_row(l, job->id, job, NULL);
-		}
-		break;
+		return sees(l, OWNER(zd_job));
 	case ZD_TABLE_SESSIONS:
-		collect_sessions(l);
-		break;
+		return sees_session(l, OWNER(zd_session));
 	case ZD_TABLE_GROUPS:
-		for (const struct zd_group *group = e->groups; group; group = group->hh.next) {
-			if (sees(l, group->job))
-				add_row(l, group->id, group, NULL);
-		}
-		break;
+		return sees(l, OWNER(zd_group)->job);
 	case ZD_TABLE_UNITS:
-		for (const struct zd_unit *unit = e->units; unit; unit = unit->hh.next) {
-			if (sees(l, unit->group->job))
-				add_row(l, unit->id, unit, NULL);
-		}
-		break;
+		return sees(l, OWNER(zd_unit)->group->job);
 	case ZD_TABLE_BUFFERS:
-		collect_buffers(l);
-		break;
+		return sees(l, OWNER(zd_buffer)->unit->group->job);
 	case ZD_TABLE_BUCKETS:
-		for (const struct zd_bucket *bucket = e->buckets; bucket; bucket = zd_bucket_next(bucket)) {
-			if (sees(l, zd_bucket_group(bucket)->job))
-				add_row(l, zd_bucket_id(bucket), bucket, NULL);
-		}
-		break;
+		return sees(l, OWNER(zd_bucket)->mr->member->group->job);
 	case ZD_TABLE_ALLOCATIONS:
-		for (const struct zd_allocation *a = e->allocations; a; a = a->hh.next) {
-			/* skips allocations without memory, and freed ones whose fences are pending */
-			if ((a->session || a->durable) && a->extent.block && sees(l, a->job))
-				add_row(l, a->id, a, NULL);
-		}
-		break;
+		return sees_allocation(l, OWNER(zd_allocation));
 	case ZD_TABLE_SCOPES:
-		for (const struct zd_scope *scope = e->scopes; scope; scope = scope->hh.next) {
-			if (sees(l, scope->member->group->job))
-				add_row(l, scope->id, scope, NULL);
-		}
-		break;
+		return sees(l, OWNER(zd_scope)->member->group->job);
+	case ZD_TABLE_DEVICES:
 	case ZD_NTABLES:
 		break;
 	}
+	return false;
+#undef OWNER
+}
+
+/* Where a listing is. In BUFFERS two trees are merged. */
+struct place {
+	const struct zd_id_node *node, *waiting;
+	uint32_t device;
+};
+
+static void begin_listing(const struct listing *l, struct place *place)
+{
+	const struct zd_list_query *query = l->query;
+	if (query->table == ZD_TABLE_DEVICES)
+		place->device = (uint32_t)zd_min_u64(query->cursor, l->e->ndevices);
+	else if ((unsigned)query->table < ZD_NTABLES)
+		place->node = zd_id_tree_after(&l->e->listed[query->table], query->cursor);
+	if (query->table == ZD_TABLE_BUFFERS)
+		place->waiting = zd_id_tree_after(&l->e->waiting, query->cursor);
+}
+
+static bool is_at_end(const struct listing *l, const struct place *place)
+{
+	bool devices_left = l->query->table == ZD_TABLE_DEVICES && place->device < l->e->ndevices;
+	return !place->node && !place->waiting && !devices_left;
+}
+
+/* Visits the next object, and returns whether it has a row. */
+static bool visit(struct listing *l, struct place *place, struct item *item)
+{
+	const struct zd_id_node *node = place->node, *waiting = place->waiting;
+	l->visits++;
+	*item = (struct item){.id = 0};
+	if (l->query->table == ZD_TABLE_DEVICES) {
+		item->object = &l->e->devices[place->device++];
+		item->id = place->device;
+		return true;
+	}
+	if (waiting && (!node || waiting->id < node->id)) {
+		place->waiting = zd_id_tree_next(waiting);
+		item->id = waiting->id;
+		item->waiting = ZD_CONTAINER_OF(waiting, struct zd_request, listed);
+		return sees_waiting(l, item->waiting);
+	}
+	place->node = zd_id_tree_next(node);
+	item->id = node->id;
+	return find_object(l, node, item);
 }
 
 /* ---- Rows ---------------------------------------------------------------------------------------------- */
@@ -156,7 +156,6 @@ typedef bool row_fn(const struct zd_row *row, void *arg);
 
 static bool row_device(struct zd_row *row, const struct zd_device *device, row_fn *fn, void *arg)
 {
-	const struct zd_request *req;
 	row->name = device->config.name;
 	row->u.device.index = device->index;
 	row->u.device.arena_bytes = device->config.arena_bytes;
@@ -170,13 +169,11 @@ static bool row_device(struct zd_row *row, const struct zd_device *device, row_f
 	row->u.device.gathers = device->gathers;
 	row->u.device.joined_gathers = device->joined_gathers;
 	row->u.device.fallback_gathers = device->fallback_gathers;
-	TAILQ_FOREACH (req, &device->queue, device_link)
-		row->u.device.waiting++;
+	row->u.device.waiting = device->nqueued;
 	return fn(row, arg);
 }
 
-static bool row_job(const struct listing *l, struct zd_row *row, const struct zd_job *job, row_fn *fn,
-                    void *arg)
+static bool row_job(struct listing *l, struct zd_row *row, const struct zd_job *job, row_fn *fn, void *arg)
 {
 	const struct zd_group *group;
 	row->job = job->name;
@@ -185,14 +182,23 @@ static bool row_job(const struct listing *l, struct zd_row *row, const struct zd
 	row->u.job.durable = job->durable;
 	TAILQ_FOREACH (group, &job->groups, job_link)
 		row->u.job.groups++;
+	l->visits += row->u.job.groups + HASH_COUNT(l->e->sessions);
 	for (const struct zd_session *session = l->e->sessions; session; session = session->hh.next)
 		row->u.job.sessions += session_job(session) == job;
 	zd_account_usage(&job->account, &row->u.job.usage);
 	return fn(row, arg);
 }
 
-static bool row_session(const struct listing *l, struct zd_row *row, const struct zd_session *session,
-                        row_fn *fn, void *arg)
+/* zd_wait_text(), which visits all gathered buffers of the device for a request that waits for memory. */
+static void wait_text(struct listing *l, const struct zd_request *req, char out[ZD_WAIT_TEXT])
+{
+	if (req->wants_memory)
+		l->visits += req->device->nbuffers;
+	zd_wait_text(l->e, req, out);
+}
+
+static bool row_session(struct listing *l, struct zd_row *row, const struct zd_session *session, row_fn *fn,
+                        void *arg)
 {
 	char texts[MAX_WAITS][ZD_WAIT_TEXT];
 	const char *waits[MAX_WAITS];
@@ -212,7 +218,7 @@ static bool row_session(const struct listing *l, struct zd_row *row, const struc
 			break;
 		int used = snprintf(texts[n], sizeof(texts[n]), "%s: ", l->e->types[req->kind]->name);
 		char text[ZD_WAIT_TEXT];
-		zd_wait_text(l->e, req, text);
+		wait_text(l, req, text);
 		(void)snprintf(texts[n] + used, sizeof(texts[n]) - (size_t)used, "%.*s",
 		               (int)(sizeof(texts[n]) - (size_t)used - 1), text);
 		waits[n] = texts[n];
@@ -227,7 +233,8 @@ static bool row_session(const struct listing *l, struct zd_row *row, const struc
 	return fn(row, arg);
 }
 
-static bool row_group(struct zd_row *row, const struct zd_group *group, row_fn *fn, void *arg)
+static bool row_group(struct listing *l, struct zd_row *row, const struct zd_group *group, row_fn *fn,
+                      void *arg)
 {
 	struct zd_member_row *members = zd_calloc(group->local_world_size, sizeof(*members));
 	row->job = group->job->name;
@@ -246,6 +253,7 @@ static bool row_group(struct zd_row *row, const struct zd_group *group, row_fn *
 	row->u.group.hybrid = group->cluster && group->cluster->hybrid;
 	row->u.group.why = group->aborted_why ? group->aborted_why : "";
 	row->u.group.nmembers = group->local_world_size;
+	l->visits += group->local_world_size;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member *member = &group->members[rank];
 		members[rank] = (struct zd_member_row){
@@ -271,7 +279,7 @@ static const struct zd_part *first_registered(const struct zd_unit *unit)
 	return NULL;
 }
 
-static bool row_unit(struct zd_row *row, const struct zd_unit *unit, row_fn *fn, void *arg)
+static bool row_unit(struct listing *l, struct zd_row *row, const struct zd_unit *unit, row_fn *fn, void *arg)
 {
 	row->job = unit->group->job->name;
 	row->group = unit->group->name;
@@ -285,6 +293,7 @@ static bool row_unit(struct zd_row *row, const struct zd_unit *unit, row_fn *fn,
 	row->u.unit.slot = first ? first->slot : unit->slot;
 	row->u.unit.frozen = first ? first->frozen : unit->frozen;
 	row->u.unit.version_min = UINT64_MAX;
+	l->visits += unit->group->local_world_size;
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		const struct zd_part *part = &unit->parts[rank];
 		if (part->state == ZD_PART_ABSENT || part->state == ZD_PART_DYING)
@@ -357,7 +366,7 @@ static bool row_buffer(const struct listing *l, struct zd_row *row, const struct
 	return fn(row, arg);
 }
 
-static bool row_waiting(const struct listing *l, struct zd_row *row, const struct zd_request *req, row_fn *fn,
+static bool row_waiting(struct listing *l, struct zd_row *row, const struct zd_request *req, row_fn *fn,
                         void *arg)
 {
 	const struct zd_scope *scope = req->u.gather.scope;
@@ -374,7 +383,7 @@ static bool row_waiting(const struct listing *l, struct zd_row *row, const struc
 	row->u.buffer.prefetched = req->u.gather.prefetch;
 	row->u.buffer.nholders = req->u.gather.prefetch ? 0 : 1; /* a prefetch will hold nothing */
 	row->u.buffer.holders = &holder;
-	zd_wait_text(l->e, req, text);
+	wait_text(l, req, text);
 	row->u.buffer.waits_for = text;
 	return fn(row, arg);
 }
@@ -400,7 +409,7 @@ static bool row_allocation(const struct listing *l, struct zd_row *row, const st
 	return fn(row, arg);
 }
 
-static bool row_scope(const struct listing *l, struct zd_row *row, const struct zd_scope *scope, row_fn *fn,
+static bool row_scope(struct listing *l, struct zd_row *row, const struct zd_scope *scope, row_fn *fn,
                       void *arg)
 {
 	const struct zd_member *member = scope->member;
@@ -416,12 +425,13 @@ static bool row_scope(const struct listing *l, struct zd_row *row, const struct 
 	row->u.scope.parent = scope->parent;
 	row->u.scope.age_ns = l->e->now_ns - scope->since_ns;
 	row->u.scope.units = scope->nleases;
+	l->visits += scope->nleases;
 	TAILQ_FOREACH (lease, &scope->leases, scope_link)
 		row->u.scope.bytes += lease->buffer->extent.bytes;
 	return fn(row, arg);
 }
 
-static bool row(const struct listing *l, const struct item *item, row_fn *fn, void *arg)
+static bool row(struct listing *l, const struct item *item, row_fn *fn, void *arg)
 {
 	struct zd_row r = {
 	        .table = l->query->table, .id = item->id, .job = "", .group = "", .name = "", .state = ""};
@@ -433,9 +443,9 @@ static bool row(const struct listing *l, const struct item *item, row_fn *fn, vo
 	case ZD_TABLE_SESSIONS:
 		return row_session(l, &r, item->object, fn, arg);
 	case ZD_TABLE_GROUPS:
-		return row_group(&r, item->object, fn, arg);
+		return row_group(l, &r, item->object, fn, arg);
 	case ZD_TABLE_UNITS:
-		return row_unit(&r, item->object, fn, arg);
+		return row_unit(l, &r, item->object, fn, arg);
 	case ZD_TABLE_BUFFERS:
 		return item->waiting ? row_waiting(l, &r, item->waiting, fn, arg)
 		                     : row_buffer(l, &r, item->object, fn, arg);
@@ -451,33 +461,28 @@ static bool row(const struct listing *l, const struct item *item, row_fn *fn, vo
 	return false;
 }
 
-static int by_id(const void *a, const void *b)
-{
-	uint64_t x = ((const struct item *)a)->id, y = ((const struct item *)b)->id;
-	return x < y ? -1 : x > y;
-}
-
 uint64_t zd_engine_list(struct zd_engine *e, const struct zd_list_query *query,
                         bool (*fn)(const struct zd_row *row, void *arg), void *arg)
 {
 	struct listing l = {.e = e, .query = query};
+	struct place place = {NULL, NULL, 0};
+	struct item item;
 	uint64_t last = query->cursor;
-	bool end = true;
+	bool more = true;
 	if (query->session) {
 		l.asker = zd_session_find(e, query->session);
 		if (!l.asker) /* the session has ended: it sees nothing; id 0, the daemon, sees all */
 			return 0;
 	}
-	collect_rows(&l);
-	if (l.nitems > 0)
-		qsort(l.items, l.nitems, sizeof(*l.items), by_id);
-	for (size_t i = 0; i < l.nitems; i++) {
-		if (!row(&l, &l.items[i], fn, arg)) {
-			end = false;
+	begin_listing(&l, &place);
+	while (more && !is_at_end(&l, &place)) {
+		if (query->most_visits && l.visits >= query->most_visits)
 			break;
-		}
-		last = l.items[i].id;
+		if (visit(&l, &place, &item))
+			more = row(&l, &item, fn, arg);
+		if (more)
+			last = item.id;
 	}
-	free(l.items);
-	return end ? 0 : last;
+	e->list_visits += l.visits;
+	return more && is_at_end(&l, &place) ? 0 : last;
 }

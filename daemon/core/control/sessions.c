@@ -61,6 +61,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	TAILQ_INIT(&session->promises);
 	TAILQ_INIT(&session->deferred);
 	HASH_ADD(hh, e->sessions, id, sizeof(session->id), session);
+	zd_id_tree_append(&e->listed[ZD_TABLE_SESSIONS], &session->listed, session->id);
 	return session->id;
 }
 

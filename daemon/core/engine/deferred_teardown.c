@@ -64,6 +64,7 @@ bool zd_deferred_teardown_hold(struct zd_engine *e, struct zd_session *session, 
 static void free_session(struct zd_engine *e, struct zd_session *session)
 {
 	HASH_DEL(e->sessions, session);
+	zd_id_tree_remove(&e->listed[ZD_TABLE_SESSIONS], &session->listed);
 	free(session);
 }
 

@@ -19,6 +19,7 @@
 	for ((var) = TAILQ_FIRST(head); (var) && ((next) = TAILQ_NEXT(var, field), 1); (var) = (next))
 #endif
 #include "core/engine.h"
+#include "core/engine/id_tree.h"
 
 struct zd_device;
 struct zd_job;
@@ -44,7 +45,7 @@ struct zd_account {
 /* The account of one uid, against its quota. */
 struct zd_owner {
 	uint32_t uid;
-	uint32_t jobs;
+	struct zd_job *jobs; /* hash by name */
 	struct zd_account account;
 	UT_hash_handle hh;
 };
@@ -78,9 +79,11 @@ struct zd_device {
 	struct zd_account account;
 	struct zd_segment_list segments;
 	struct zd_request_list queue;  /* waiting requests, in order of arrival */
+	uint32_t nqueued;              /* in the queue */
 	struct zd_buffer_list buffers; /* by id, quarantined ones too */
-	uint32_t memory_waiters;       /* demand gathers in the queue that wait for room */
-	bool pass_blocked;             /* during a pass over the queue: an earlier request waits for room */
+	uint32_t nbuffers;
+	uint32_t memory_waiters; /* demand gathers in the queue that wait for room */
+	bool pass_blocked;       /* during a pass over the queue: an earlier request waits for room */
 	uint64_t gathers, joined_gathers;
 	uint64_t fallback_gathers; /* leases of forward scopes */
 };

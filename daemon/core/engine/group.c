@@ -29,23 +29,30 @@ static struct zd_owner *owner_get(struct zd_engine *e, uint32_t uid)
 
 struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name)
 {
-	struct zd_job *job, *next;
-	HASH_ITER (hh, e->jobs, job, next) {
-		if (job->owner->uid == uid && strcmp(job->name, name) == 0)
-			return job;
-	}
-	return NULL;
+	struct zd_owner *owner;
+	struct zd_job *job = NULL;
+	HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
+	if (owner)
+		HASH_FIND(hh_name, owner->jobs, name, strlen(name), job);
+	return job;
+}
+
+void zd_job_set_durable(struct zd_engine *e, struct zd_job *job, bool durable)
+{
+	e->ndurable += durable;
+	e->ndurable -= job->durable;
+	job->durable = durable;
 }
 
 static int check_job_count(const struct zd_engine *e, const struct zd_session *session, struct zd_err *err)
 {
 	uint32_t max_jobs = e->uid_limits.max_jobs;
-	struct zd_owner *owner;
+	const struct zd_owner *owner;
 	HASH_FIND(hh, e->owners, &session->uid, sizeof(session->uid), owner);
-	if (session->admin || max_jobs == 0 || !owner || owner->jobs < max_jobs)
+	if (session->admin || max_jobs == 0 || !owner || HASH_CNT(hh_name, owner->jobs) < max_jobs)
 		return 0;
 	return zd_err_set(err, ZEROD_E_LIMIT, "uid %u has %u jobs already: max_jobs_per_uid is %u",
-	                  session->uid, owner->jobs, max_jobs);
+	                  session->uid, HASH_CNT(hh_name, owner->jobs), max_jobs);
 }
 
 int zd_job_get(struct zd_engine *e, const struct zd_session *session, const char *name, bool durable,
@@ -63,11 +70,12 @@ int zd_job_get(struct zd_engine *e, const struct zd_session *session, const char
 	job->id = zd_next_id(e);
 	job->name = zd_strdup(name);
 	job->owner = owner_get(e, session->uid);
-	job->owner->jobs++;
-	job->durable = durable;
+	HASH_ADD_KEYPTR(hh_name, job->owner->jobs, job->name, strlen(job->name), job);
+	zd_job_set_durable(e, job, durable);
 	TAILQ_INIT(&job->groups);
 	TAILQ_INIT(&job->allocations);
 	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
+	zd_id_tree_append(&e->listed[ZD_TABLE_JOBS], &job->listed, job->id);
 	*out = job;
 	return 0;
 }
@@ -114,7 +122,10 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 	if (job->had_group)
 		report_job(e, job, ZD_NOTICE_JOB_ENDED);
 	HASH_DEL(e->jobs, job);
-	if (--job->owner->jobs == 0) {
+	zd_id_tree_remove(&e->listed[ZD_TABLE_JOBS], &job->listed);
+	zd_job_set_durable(e, job, false);
+	HASH_DELETE(hh_name, job->owner->jobs, job);
+	if (!job->owner->jobs) {
 		HASH_DEL(e->owners, job->owner);
 		free(job->owner);
 	}
@@ -137,6 +148,7 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	zd_assert(group->attached == 0 && !group->units && !group->former && TAILQ_EMPTY(&group->reductions));
 	zd_assert(TAILQ_EMPTY(&group->slots));
 	HASH_DEL(e->groups, group);
+	zd_id_tree_remove(&e->listed[ZD_TABLE_GROUPS], &group->listed);
 	TAILQ_REMOVE(&group->job->groups, group, job_link);
 	zd_job_unref(e, group->job);
 	e->events->group_freed(group);

@@ -44,6 +44,7 @@ struct zd_session {
 	struct zd_buffer_list
 	        deferred; /* buffers whose transfers are promised and have not begun, in order; deferred.h */
 	TAILQ_HEAD(, zd_deferred_teardown) deferred_teardowns; /* CLOSING: watches of its process */
+	struct zd_id_node listed;
 	UT_hash_handle hh;
 };
 
@@ -59,7 +60,9 @@ struct zd_job {
 	struct zd_account account;
 	TAILQ_HEAD(, zd_group) groups;
 	TAILQ_HEAD(, zd_allocation) allocations; /* durable ones */
-	UT_hash_handle hh;                       /* by id */
+	struct zd_id_node listed;
+	UT_hash_handle hh;      /* by id */
+	UT_hash_handle hh_name; /* of its owner */
 	TAILQ_ENTRY(zd_job) link;
 };
 
@@ -146,6 +149,7 @@ struct zd_group {
 	struct zd_slice_norm *step_norms;      /* hash by unit, of the last step; norms.c */
 	uint64_t reduce_serial;                /* counts failures of the group, for requests of reductions */
 	TAILQ_ENTRY(zd_group) job_link;
+	struct zd_id_node listed;
 	UT_hash_handle hh; /* by id */
 };
 
@@ -179,6 +183,7 @@ int zd_job_get(struct zd_engine *e, const struct zd_session *session, const char
                struct zd_job **job, struct zd_err *err) __attribute__((warn_unused_result));
 /* Notes the time: a session leaves a group or an allocation of the job. */
 void zd_job_note_left(struct zd_engine *e, struct zd_job *job);
+void zd_job_set_durable(struct zd_engine *e, struct zd_job *job, bool durable);
 /* Finds the uid's job of that name; NULL: none. */
 struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name);
 /* The job has a group: notes and reports its begin, if this is the first one. */
@@ -236,15 +241,20 @@ struct zd_engine {
 	bool settling;
 	struct zd_account account;
 	uint64_t nrequests, gathers, joined_gathers, fallback_gathers, gathered_bytes_total;
+	uint64_t list_visits;        /* see struct zd_engine_totals */
 	struct zd_reply reply;       /* scratch for the request that is being attempted */
 	struct zd_session *sessions; /* hashes by id */
 	struct zd_job *jobs;
+	uint32_t ndurable; /* durable ones */
 	struct zd_group *groups;
 	struct zd_unit *units;
 	struct zd_bucket *buckets;
 	struct zd_segment *segments;
 	struct zd_allocation *allocations;
 	struct zd_scope *scopes;
+	/* For listings: all objects of a table by id, by their `listed`; DEVICES is empty. Requests in the
+	 * devices' queues by serial number. */
+	struct zd_id_tree listed[ZD_NTABLES], waiting;
 	uint64_t ended[ZD_MAX_SCOPES]; /* scratch: ids of the scopes that ended with a request */
 	uint64_t steps[ZD_MAX_STEPS];  /* scratch: ids of groups in whose step a session is */
 	struct zd_op *ops;

@@ -87,6 +87,8 @@ static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 	TAILQ_INSERT_TAIL(&session->requests, req, session_link);
 	session->outstanding += counts(req);
 	TAILQ_INSERT_TAIL(&req->device->queue, req, device_link);
+	req->device->nqueued++;
+	zd_id_tree_append(&e->waiting, &req->listed, req->serial);
 	if (req->wants_memory)
 		req->device->memory_waiters++;
 	if (req->deadline_ns)
@@ -100,6 +102,8 @@ static void dequeue(struct zd_engine *e, struct zd_request *req)
 	TAILQ_REMOVE(&session->requests, req, session_link);
 	session->outstanding -= counts(req);
 	TAILQ_REMOVE(&req->device->queue, req, device_link);
+	req->device->nqueued--;
+	zd_id_tree_remove(&e->waiting, &req->listed);
 	if (req->wants_memory) {
 		req->device->memory_waiters--;
 		zd_dirty(e, req->device); /* the next request that waits for memory may proceed */

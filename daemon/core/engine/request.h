@@ -98,6 +98,7 @@ struct zd_request {
 	struct zd_device *device;
 	struct zd_wait wait;
 	TAILQ_ENTRY(zd_request) session_link, device_link;
+	struct zd_id_node listed; /* in the device's queue */
 	UT_hash_handle hh;
 	union {
 		struct {

@@ -86,6 +86,8 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 	if (former)
 		take_over(buffer, former);
 	TAILQ_INSERT_TAIL(&buffer->device->buffers, buffer, device_link);
+	buffer->device->nbuffers++;
+	zd_id_tree_append(&e->listed[ZD_TABLE_BUFFERS], &buffer->listed, buffer->id);
 	part->buffer = buffer;
 	part->unit->refs++;
 	buffer_charge(e, buffer);
@@ -100,6 +102,8 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_dirty(e, buffer->device);
 	zd_alias_read_done(e, buffer);
 	TAILQ_REMOVE(&buffer->device->buffers, buffer, device_link);
+	buffer->device->nbuffers--;
+	zd_id_tree_remove(&e->listed[ZD_TABLE_BUFFERS], &buffer->listed);
 	if (buffer->heir) {
 		zd_deferred_inherit(e, buffer);
 	} else if (slot) {

@@ -73,6 +73,7 @@ struct zd_buffer {
 	} relay;
 	TAILQ_HEAD(, zd_lease) leases;
 	TAILQ_ENTRY(zd_buffer) device_link, deferred_link;
+	struct zd_id_node listed;
 };
 
 /* Whether operations are under way on the buffer's memory: the buffer's own, or those of its former

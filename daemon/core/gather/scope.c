@@ -54,6 +54,7 @@ int zd_scope_new(struct zd_engine *e, struct zd_member *member, bool context, ui
 	TAILQ_INSERT_TAIL(&member->scopes, scope, member_link);
 	member->nscopes++;
 	HASH_ADD(hh, e->scopes, id, sizeof(scope->id), scope);
+	zd_id_tree_append(&e->listed[ZD_TABLE_SCOPES], &scope->listed, scope->id);
 	*out = scope;
 	return 0;
 }
@@ -133,6 +134,7 @@ static void scope_end(struct zd_engine *e, struct zd_scope *scope, struct scope_
 	TAILQ_REMOVE(&scope->member->scopes, scope, member_link);
 	scope->member->nscopes--;
 	HASH_DEL(e->scopes, scope);
+	zd_id_tree_remove(&e->listed[ZD_TABLE_SCOPES], &scope->listed);
 	zd_scope_unref(scope);
 }
 

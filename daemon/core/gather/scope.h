@@ -30,6 +30,7 @@ struct zd_scope {
 	char tag[ZD_MAX_TAG_BYTES + 1]; /* "@scope 12", "@claim 12", "@context 12" */
 	TAILQ_HEAD(, zd_lease) leases;
 	TAILQ_ENTRY(zd_scope) member_link; /* by id: a parent precedes the scopes nested in it */
+	struct zd_id_node listed;
 	UT_hash_handle hh;
 };
 

@@ -230,6 +230,7 @@ static int unit_new(struct zd_engine *e, struct zd_member *member, const struct 
 	}
 	unit->id = zd_next_id(e);
 	HASH_ADD(hh, e->units, id, sizeof(unit->id), unit);
+	zd_id_tree_append(&e->listed[ZD_TABLE_UNITS], &unit->listed, unit->id);
 	HASH_ADD_KEYPTR(hh_name, group->units, unit->name, strlen(unit->name), unit);
 	zd_group_ref(group);
 	*out = unit;
@@ -269,6 +270,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	if (--unit->refs > 0)
 		return;
 	HASH_DEL(e->units, unit);
+	zd_id_tree_remove(&e->listed[ZD_TABLE_UNITS], &unit->listed);
 	if (unit->is_former) {
 		HASH_DELETE(hh_name, group->former, unit);
 		zd_dirty_group(e, group); /* a registration of the same name may wait for this */

@@ -77,10 +77,11 @@ struct zd_unit {
 	char *mismatch; /* a rank described it differently: both descriptions, until that rank agrees */
 	uint32_t mismatch_rank;
 	uint64_t target_offset_numel;
-	struct zd_load *load;   /* in progress; NULL: none; load.c */
-	bool targeted;          /* the unit has its place in the flat target */
-	bool laid_out;          /* a part of the unit has had a shard */
-	struct zd_part *parts;  /* local_world_size */
+	struct zd_load *load;  /* in progress; NULL: none; load.c */
+	bool targeted;         /* the unit has its place in the flat target */
+	bool laid_out;         /* a part of the unit has had a shard */
+	struct zd_part *parts; /* local_world_size */
+	struct zd_id_node listed;
 	UT_hash_handle hh;      /* by id */
 	UT_hash_handle hh_name; /* in the group */
 };

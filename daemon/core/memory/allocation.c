@@ -11,6 +11,7 @@ static void allocation_free(struct zd_engine *e, struct zd_allocation *allocatio
 		allocation->device->quarantine_bytes -= allocation->extent.bytes;
 	zd_pool_free(e, &allocation->extent);
 	HASH_DEL(e->allocations, allocation);
+	zd_id_tree_remove(&e->listed[ZD_TABLE_ALLOCATIONS], &allocation->listed);
 	zd_job_unref(e, allocation->job);
 	free(allocation);
 }

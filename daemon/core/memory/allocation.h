@@ -20,6 +20,7 @@ struct zd_allocation {
 	bool durable;              /* belongs to the job until it is freed */
 	struct zd_request *loader; /* the UNIT_LOAD that reads and then frees it; NULL: none */
 	TAILQ_ENTRY(zd_allocation) session_link, job_link;
+	struct zd_id_node listed;
 	UT_hash_handle hh;
 };
 /* Detaches the allocation at the session's end: a durable allocation stays charged, any other is dropped. */

@@ -251,6 +251,7 @@ void zd_bucket_free(struct zd_engine *e, struct zd_bucket *bucket)
 	for (uint32_t i = 0; i < bucket->nslots; i++)
 		zd_storage_drop(e, bucket->slots[i].storage);
 	HASH_DEL(e->buckets, bucket);
+	zd_id_tree_remove(&e->listed[ZD_TABLE_BUCKETS], &bucket->listed);
 	TAILQ_REMOVE(&bucket->mr->buckets, bucket, link);
 	bucket->mr->nbuckets--;
 	free(bucket);
@@ -299,6 +300,7 @@ static int create_begin(struct zd_engine *e, struct zd_request *req, const struc
 	for (uint32_t i = 0; i < bucket->nslots; i++)
 		TAILQ_INIT(&bucket->slots[i].queue);
 	HASH_ADD(hh, e->buckets, id, sizeof(bucket->id), bucket);
+	zd_id_tree_append(&e->listed[ZD_TABLE_BUCKETS], &bucket->listed, bucket->id);
 	TAILQ_INSERT_TAIL(&mr->buckets, bucket, link);
 	mr->nbuckets++;
 	req->u.reduce.bucket = bucket;
@@ -332,21 +334,6 @@ static int destroy_begin(struct zd_engine *e, struct zd_request *req, const stru
 }
 
 /* ---- Listing ------------------------------------------------------------------------------------------- */
-
-uint64_t zd_bucket_id(const struct zd_bucket *bucket)
-{
-	return bucket->id;
-}
-
-struct zd_group *zd_bucket_group(const struct zd_bucket *bucket)
-{
-	return bucket->mr->member->group;
-}
-
-struct zd_bucket *zd_bucket_next(const struct zd_bucket *bucket)
-{
-	return bucket->hh.next;
-}
 
 void zd_bucket_row(struct zd_engine *e, struct zd_bucket *bucket, struct zd_row *row,
                    struct zd_bucket_scratch *scratch)

@@ -35,6 +35,7 @@ struct zd_bucket {
 	struct zd_bucket_slot slots[ZD_MAX_BUCKET_SLOTS];
 	struct zd_entry *entries; /* hash by id, in order of reservation */
 	TAILQ_ENTRY(zd_bucket) link;
+	struct zd_id_node listed;
 	UT_hash_handle hh;
 };
 

@@ -63,9 +63,4 @@ struct zd_bucket_scratch {
 /* Fills in row->u.bucket for a bucket of a listing, with its texts in the scratch. */
 void zd_bucket_row(struct zd_engine *e, struct zd_bucket *bucket, struct zd_row *row,
                    struct zd_bucket_scratch *scratch);
-/* Return a bucket's id, group and successor, for listings, which begin with e->buckets. */
-uint64_t zd_bucket_id(const struct zd_bucket *bucket);
-struct zd_group *zd_bucket_group(const struct zd_bucket *bucket);
-struct zd_bucket *zd_bucket_next(const struct zd_bucket *bucket);
-
 #endif

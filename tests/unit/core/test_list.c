@@ -390,6 +390,103 @@ static void test_pages(void **state)
 	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take, &page), 0);
 }
 
+static uint64_t visits(struct rig *rig)
+{
+	struct zd_engine_totals totals;
+	zd_engine_totals(core_engine(rig->core), &totals);
+	return totals.list_visits;
+}
+
+/* A page visits its own rows and one more, also when the row of its cursor has been freed. */
+static void test_page_visits_its_rows_only(void **state)
+{
+	enum { ROWS = 1000 };
+	static uint64_t ids[ROWS];
+	struct rig *rig = *state;
+	struct zd_list_query query = {.table = ZD_TABLE_ALLOCATIONS};
+	for (int i = 0; i < ROWS; i++)
+		ids[i] = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0)
+		                 ->u.alloc.allocation;
+	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = ids[ROWS / 2]}};
+	core_call(rig->core, rig->session, &args, 0);
+	for (int i = 0; i < ROWS; i += 50) {
+		struct page page = {.n = 0};
+		uint64_t before = visits(rig);
+		query.cursor = ids[i];
+		assert_true(zd_engine_list(core_engine(rig->core), &query, take, &page) == page.ids[2]);
+		assert_int_equal(page.n, 3);
+		assert_int_equal(page.ids[0], ids[i + 1 == ROWS / 2 ? i + 2 : i + 1]);
+		assert_in_range(visits(rig) - before, 3, 4);
+	}
+}
+
+/* Rows that the session does not see cost visits, too: such a page may have no rows. */
+static void test_page_of_others_rows_ends(void **state)
+{
+	enum { ROWS = 100, MOST = 16 };
+	struct rig *rig = *state;
+	struct zd_list_query query = {.table = ZD_TABLE_ALLOCATIONS, .most_visits = MOST};
+	uint32_t pages = 0, rows = 0;
+	for (int i = 0; i < ROWS; i++)
+		core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0);
+	bob_starts(rig);
+	query.session = rig->bobs.session[0];
+	do {
+		struct page page = {.n = 0};
+		uint64_t before = visits(rig);
+		query.cursor = zd_engine_list(core_engine(rig->core), &query, take, &page);
+		assert_in_range(visits(rig) - before, 1, MOST);
+		rows += page.n;
+		pages++;
+	} while (query.cursor);
+	assert_int_equal(rows, 1);
+	assert_int_equal(pages, (ROWS + 1 + MOST - 1) / MOST);
+}
+
+/* A row of a unit is made from all of its parts, a row of a job from all sessions. */
+static void test_large_rows_end_a_page(void **state)
+{
+	static const enum zd_table tables[] = {ZD_TABLE_UNITS, ZD_TABLE_JOBS, ZD_TABLE_GROUPS};
+	struct rig *rig = *state;
+	(void)core_team_unit(&rig->team, "v", UNIT_BYTES);
+	bob_starts(rig);
+	for (size_t i = 0; i < ZD_ARRAY_LEN(tables); i++) {
+		struct zd_list_query query = {.table = tables[i], .most_visits = 2};
+		struct page page = {.n = 0};
+		uint64_t before = visits(rig);
+		query.cursor = zd_engine_list(core_engine(rig->core), &query, take, &page);
+		assert_true(query.cursor == page.ids[0]);
+		assert_int_equal(page.n, 1);
+		assert_in_range(visits(rig) - before, 3, 5);
+	}
+}
+
+/* The text of a wait for memory is made from all gathered buffers of the device. */
+static void test_waits_for_memory_end_a_page(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_list_query query = {.table = ZD_TABLE_BUFFERS, .most_visits = 4};
+	struct page page = {.n = 0};
+	uint64_t units[5];
+	for (int i = 0; i < 5; i++) {
+		char name[] = {(char)('0' + i), '\0'};
+		units[i] = core_team_unit(&rig->team, name, UNIT_BYTES);
+	}
+	zd_engine_set_gather_budget(core_engine(rig->core), 0, 3 * UNIT_BYTES);
+	for (int i = 0; i < 3; i++)
+		core_expect(rig->core, core_gather(rig->core, rig->session, units[i]), 0);
+	for (int i = 3; i < 5; i++)
+		(void)core_gather(rig->core, rig->session, units[i]);
+	query.cursor = zd_engine_list(core_engine(rig->core), &query, take, &page);
+	assert_int_equal(page.n, 3);
+	page.n = 0;
+	query.cursor = zd_engine_list(core_engine(rig->core), &query, take, &page);
+	assert_int_equal(page.n, 1);
+	page.n = 0;
+	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take, &page), 0);
+	assert_int_equal(page.n, 1);
+}
+
 /* Ids are spread over several objects of one table: buffers and gathers that wait for storage. */
 static void test_rows_ascend(void **state)
 {
@@ -424,6 +521,10 @@ int main(void)
 	        TEST(test_rows_are_seen_by_their_uid),
 	        TEST(test_rows_of_one_job),
 	        TEST(test_pages),
+	        TEST(test_page_visits_its_rows_only),
+	        TEST(test_page_of_others_rows_ends),
+	        TEST(test_large_rows_end_a_page),
+	        TEST(test_waits_for_memory_end_a_page),
 	        TEST(test_rows_ascend),
 	};
 	return cmocka_run_group_tests_name("core/list", tests, NULL, NULL);

@@ -73,6 +73,7 @@ static void test_defaults(void **state)
 	assert_false(config.check_collectives);
 	assert_int_equal(config.collective_timeout_s, 600);
 	assert_int_equal(config.uid_quota_bytes, 0);
+	assert_int_equal(config.uid_unsent_bytes, 64 << 20);
 	assert_int_equal(config.max_sessions, ZD_MAX_SESSIONS);
 	assert_int_equal(config.max_sessions_per_uid, 256);
 	assert_int_equal(config.max_jobs_per_uid, 128);
@@ -111,6 +112,7 @@ static void test_every_key(void **state)
 	                           "timeout_s = 86400\n"
 	                           "[limits]\t; of users\n"
 	                           "uid_quota = 1024T\n"
+	                           "uid_unsent = 1.5M\n"
 	                           "max_sessions_per_uid = 0\n"
 	                           "max_jobs_per_uid = 1000000\n"
 	                           "durable_ttl = 7d\n"
@@ -138,6 +140,7 @@ static void test_every_key(void **state)
 	assert_true(config.check_collectives);
 	assert_int_equal(config.collective_timeout_s, 86400);
 	assert_int_equal(config.uid_quota_bytes, ZD_MAX_BYTES);
+	assert_int_equal(config.uid_unsent_bytes, 3 << 19);
 	assert_int_equal(config.max_sessions, 1);
 	assert_int_equal(config.max_sessions_per_uid, 0);
 	assert_int_equal(config.max_jobs_per_uid, 1000000);
@@ -194,6 +197,8 @@ static const struct mistake {
          ":2: [collectives] timeout: unknown key, expected one of nccl, check, timeout_s"},
         {"[limits]\nuid_quota = x\n",
          ":2: [limits] uid_quota: expected a size such as 64G, at most 1024T, found 'x'"},
+        {"[limits]\nuid_unsent = x\n",
+         ":2: [limits] uid_unsent: expected a size such as 64G, at most 1024T, found 'x'"},
         {"[limits]\nmax_sessions = 1025\n",
          ":2: [limits] max_sessions: expected a number from 1 to 1024, found '1025'"},
         {"[daemon]\nsocket =\n", ":2: [daemon] socket: expected a path of 1 to 107 bytes, found ''"},
@@ -215,9 +220,9 @@ static const struct mistake {
         {"[daemon]\n\n# one\nsokcet = x\n",
          ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, root_is_admin, "
          "admin_group, allow_groups, log_level, drain_timeout_s"},
-        {"[limits]\nsocket = x\n",
-         ":2: [limits] socket: unknown key, expected one of uid_quota, max_sessions, max_sessions_per_uid, "
-         "max_jobs_per_uid, durable_ttl, durable_groups"},
+        {"[limits]\nsocket = x\n", ":2: [limits] socket: unknown key, expected one of uid_quota, uid_unsent, "
+                                   "max_sessions, max_sessions_per_uid, "
+                                   "max_jobs_per_uid, durable_ttl, durable_groups"},
         {"[limits]\nmax_sessions_per_uid = 1025\n",
          ":2: [limits] max_sessions_per_uid: expected a number from 0 to 1024, found '1025'"},
         {"[limits]\nmax_jobs_per_uid = many\n",

@@ -35,13 +35,15 @@ struct scene {
 	uint8_t received[ZD_MAX_PACKET_BYTES];
 };
 
-static void on_packet(void *arg, const uint8_t *bytes, size_t nbytes)
+static size_t on_packet(void *arg, const uint8_t *bytes, size_t nbytes, bool resumed)
 {
 	struct scene *scene = arg;
 
 	(void)bytes;
+	assert_false(resumed);
 	scene->packets++;
 	scene->last_bytes = nbytes;
+	return nbytes;
 }
 
 static void on_ended(void *arg, const struct zd_err *why)

@@ -103,9 +103,10 @@ static bool closed_by_peer(int sock)
 	return recv(sock, &byte, 1, MSG_DONTWAIT) == 0;
 }
 
+/* An iteration accepts at least one connection. */
 static void pump(struct scene *scene)
 {
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 4 + CLIENTS; i++)
 		(void)uv_run(&scene->loop.uv, UV_RUN_NOWAIT);
 }
 

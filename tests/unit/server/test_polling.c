@@ -55,10 +55,12 @@ static void keep(struct scene *scene, const uint8_t *bytes, size_t nbytes)
 	scene->last[nbytes] = '\0';
 }
 
-static void on_request(void *arg, const uint8_t *bytes, size_t nbytes)
+static size_t on_request(void *arg, const uint8_t *bytes, size_t nbytes, bool resumed)
 {
+	assert_false(resumed);
 	keep(arg, bytes, nbytes);
 	((struct scene *)arg)->nrequests++;
+	return nbytes;
 }
 
 static void on_ended(void *arg, const struct zd_err *why)

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * id_tree.c - objects by ascending id: a treap.
+ *
+ * What must hold: a node's id is greater than those to its left and smaller than those to its right, and its
+ * priority is not below its children's. So the shape depends on the ids alone, and not on their order of
+ * removal.
+ */
+#include <stddef.h>
+
+#include "base/err.h"
+#include "core/engine/id_tree.h"
+
+/* The finalizer of MurmurHash3: ids that follow each other, or are a constant apart, get priorities without
+ * an order. */
+static uint64_t priority(const struct zd_id_node *node)
+{
+	uint64_t x = node->id;
+	x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdull;
+	x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53ull;
+	return x ^ (x >> 33);
+}
+
+/* The pointer that leads to the node. */
+static struct zd_id_node **link_of(struct zd_id_tree *tree, const struct zd_id_node *node)
+{
+	struct zd_id_node *parent = node->parent;
+	if (!parent)
+		return &tree->root;
+	return parent->left == node ? &parent->left : &parent->right;
+}
+
+static void attach(struct zd_id_node **link, struct zd_id_node *parent, struct zd_id_node *node)
+{
+	*link = node;
+	if (node)
+		node->parent = parent;
+}
+
+void zd_id_tree_append(struct zd_id_tree *tree, struct zd_id_node *node, uint64_t id)
+{
+	struct zd_id_node *above = tree->last, *below = NULL;
+	zd_assert(!above || id > above->id);
+	node->id = id;
+	node->right = NULL;
+	/* The last nodes of all right branches, from below: the new node is put above those of a lower
+	 * priority. */
+	while (above && priority(above) < priority(node)) {
+		below = above;
+		above = above->parent;
+	}
+	attach(&node->left, node, below);
+	attach(above ? &above->right : &tree->root, above, node);
+	node->parent = above;
+	tree->last = node;
+}
+
+static struct zd_id_node *rightmost(struct zd_id_node *node)
+{
+	while (node->right)
+		node = node->right;
+	return node;
+}
+
+void zd_id_tree_remove(struct zd_id_tree *tree, struct zd_id_node *node)
+{
+	struct zd_id_node **link = link_of(tree, node), *parent = node->parent;
+	struct zd_id_node *left = node->left, *right = node->right;
+	if (tree->last == node)
+		tree->last = left ? rightmost(left) : parent;
+	while (left && right) { /* merges the branches into the node's place */
+		if (priority(left) > priority(right)) {
+			attach(link, parent, left);
+			parent = left;
+			link = &left->right;
+			left = left->right;
+		} else {
+			attach(link, parent, right);
+			parent = right;
+			link = &right->left;
+			right = right->left;
+		}
+	}
+	attach(link, parent, left ? left : right);
+}
+
+struct zd_id_node *zd_id_tree_after(const struct zd_id_tree *tree, uint64_t id)
+{
+	struct zd_id_node *node = tree->root, *found = NULL;
+	while (node) {
+		if (node->id > id) {
+			found = node;
+			node = node->left;
+		} else {
+			node = node->right;
+		}
+	}
+	return found;
+}
+
+struct zd_id_node *zd_id_tree_next(const struct zd_id_node *node)
+{
+	if (node->right) {
+		node = node->right;
+		while (node->left)
+			node = node->left;
+		return (struct zd_id_node *)node;
+	}
+	while (node->parent && node->parent->right == node)
+		node = node->parent;
+	return node->parent;
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * user.c - what all connections of one uid share.
+ *
+ * What must hold: a user is in `with_tasks` if it has tasks and is below the limit of unsent bytes, and only
+ * then. While any user is, the loop does not sleep.
+ */
+#include "server/user.h"
+
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "server/loop.h"
+
+/* A plain request takes from one to ten microseconds, a page of a listing about 25, an iteration without
+ * events less than one. */
+#define TURN_NS 20000u
+#define TELL_NS 1000000000u
+
+struct zd_user {
+	struct zd_users *users;
+	uid_t uid;
+	unsigned refs; /* connections, and a turn under way */
+	uint64_t began_ns;
+	uint64_t iteration, used_ns; /* of the loop, and the user's time in it */
+	uint64_t unsent_bytes;
+	uint64_t told_ns; /* the time of the last log line about them; 0: none */
+	TAILQ_HEAD(, zd_task) tasks;
+	bool listed;
+	TAILQ_ENTRY(zd_user) link; /* in users->with_tasks */
+	UT_hash_handle hh;
+};
+
+/* ---- Users --------------------------------------------------------------------------------------------- */
+
+void zd_users_init(struct zd_users *users, struct zd_loop *loop)
+{
+	*users = (struct zd_users){.loop = loop, .turn_ns = TURN_NS};
+	TAILQ_INIT(&users->with_tasks);
+}
+
+void zd_users_deinit(struct zd_users *users)
+{
+	zd_assert(!users->all && TAILQ_EMPTY(&users->with_tasks));
+}
+
+struct zd_user *zd_user_get(struct zd_users *users, uid_t uid)
+{
+	struct zd_user *user;
+
+	HASH_FIND(hh, users->all, &uid, sizeof(uid), user);
+	if (!user) {
+		user = zd_calloc(1, sizeof(*user));
+		user->users = users;
+		user->uid = uid;
+		TAILQ_INIT(&user->tasks);
+		HASH_ADD(hh, users->all, uid, sizeof(user->uid), user);
+	}
+	user->refs++;
+	return user;
+}
+
+void zd_user_put(struct zd_user *user)
+{
+	if (--user->refs > 0)
+		return;
+	zd_assert(TAILQ_EMPTY(&user->tasks) && !user->listed && user->unsent_bytes == 0);
+	HASH_DEL(user->users->all, user);
+	free(user);
+}
+
+/* ---- Turns --------------------------------------------------------------------------------------------- */
+
+static void run_round(void *arg);
+
+static bool is_below_limit(const struct zd_user *user)
+{
+	uint64_t most_bytes = user->users->most_unsent_bytes;
+
+	return most_bytes == 0 || user->unsent_bytes < most_bytes;
+}
+
+static uint64_t used_ns(const struct zd_user *user)
+{
+	return user->iteration == user->users->loop->iterations ? user->used_ns : 0;
+}
+
+/* To be called after each change of the user's tasks or bytes. */
+static void update_listed(struct zd_user *user)
+{
+	struct zd_users *users = user->users;
+	bool listed = !TAILQ_EMPTY(&user->tasks) && is_below_limit(user);
+
+	if (listed == user->listed)
+		return;
+	user->listed = listed;
+	if (listed)
+		TAILQ_INSERT_TAIL(&users->with_tasks, user, link);
+	else
+		TAILQ_REMOVE(&users->with_tasks, user, link);
+	users->nwith_tasks += listed ? 1 : -1;
+	if (TAILQ_EMPTY(&users->with_tasks))
+		zd_loop_end_rounds(users->loop);
+	else
+		zd_loop_begin_rounds(users->loop, run_round, users);
+}
+
+void zd_user_begin(struct zd_user *user)
+{
+	user->refs++;
+	user->used_ns = used_ns(user);
+	user->iteration = user->users->loop->iterations;
+	user->began_ns = zd_loop_now_ns();
+}
+
+void zd_user_end(struct zd_user *user)
+{
+	user->used_ns += zd_loop_now_ns() - user->began_ns;
+	zd_user_put(user);
+}
+
+bool zd_user_may_go_on(struct zd_user *user)
+{
+	struct zd_users *users = user->users;
+	uint64_t now_ns = zd_loop_now_ns();
+
+	if (!is_below_limit(user))
+		return false;
+	if (user->used_ns + (now_ns - user->began_ns) < users->turn_ns)
+		return true;
+	if (users->turn_ns == 0 || users->nwith_tasks > 0 || zd_loop_has_events(users->loop))
+		return false;
+	user->used_ns = 0;
+	user->began_ns = now_ns;
+	return true;
+}
+
+bool zd_user_may_begin(const struct zd_user *user)
+{
+	uint64_t used = used_ns(user);
+
+	return TAILQ_EMPTY(&user->tasks) && is_below_limit(user) &&
+	       (used == 0 || used < user->users->turn_ns);
+}
+
+void zd_user_enqueue(struct zd_user *user, struct zd_task *task)
+{
+	zd_assert(!task->queued);
+	task->queued = true;
+	TAILQ_INSERT_TAIL(&user->tasks, task, link);
+	update_listed(user);
+}
+
+void zd_user_dequeue(struct zd_user *user, struct zd_task *task)
+{
+	if (!task->queued)
+		return;
+	task->queued = false;
+	TAILQ_REMOVE(&user->tasks, task, link);
+	update_listed(user);
+}
+
+/* Runs the user's first task. A task that enqueues itself again is behind the others. Returns whether the
+ * turn goes on: then the user has tasks, which refer to it. */
+static bool run_task(struct zd_user *user)
+{
+	struct zd_task *task = TAILQ_FIRST(&user->tasks);
+	bool goes_on;
+
+	zd_user_dequeue(user, task);
+	zd_user_begin(user);
+	task->run(task->arg);
+	user->used_ns += zd_loop_now_ns() - user->began_ns;
+	goes_on = user->listed && user->used_ns < user->users->turn_ns;
+	zd_user_put(user);
+	return goes_on;
+}
+
+static void run_round(void *arg)
+{
+	struct zd_users *users = arg;
+	struct zd_user *user;
+
+	for (unsigned left = users->nwith_tasks; left > 0 && (user = TAILQ_FIRST(&users->with_tasks));
+	     left--) {
+		TAILQ_REMOVE(&users->with_tasks, user, link); /* its next turn is behind the others' */
+		TAILQ_INSERT_TAIL(&users->with_tasks, user, link);
+		while (run_task(user))
+			continue;
+	}
+}
+
+/* ---- Unsent replies ------------------------------------------------------------------------------------ */
+
+/* Logs at most one line per second. */
+static void tell_blocked(struct zd_user *user)
+{
+	uint64_t now_ns = zd_loop_now_ns();
+	char bytes[ZD_BYTES_TEXT];
+
+	if (user->told_ns && now_ns - user->told_ns < TELL_NS)
+		return;
+	user->told_ns = now_ns;
+	zd_log(ZD_LOG_WARNING,
+	       "clients of uid %u have %s of replies to read: none of its requests is handled",
+	       (unsigned)user->uid, zd_bytes_text(user->unsent_bytes, bytes));
+}
+
+void zd_user_charge(struct zd_user *user, size_t unsent_bytes)
+{
+	bool was_below = is_below_limit(user);
+
+	user->unsent_bytes += unsent_bytes;
+	if (was_below && !is_below_limit(user))
+		tell_blocked(user);
+	update_listed(user);
+}
+
+void zd_user_uncharge(struct zd_user *user, size_t unsent_bytes)
+{
+	zd_assert(unsent_bytes <= user->unsent_bytes);
+	user->unsent_bytes -= unsent_bytes;
+	update_listed(user);
+}
+
+void zd_users_set_limit(struct zd_users *users, uint64_t most_unsent_bytes)
+{
+	users->most_unsent_bytes = most_unsent_bytes;
+	for (struct zd_user *user = users->all; user; user = user->hh.next)
+		update_listed(user);
+}

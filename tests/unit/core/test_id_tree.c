@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_id_tree.c - objects by ascending id: order, begin behind any id, and height. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "core/engine/id_tree.h"
+
+#define NODES       20000u
+#define MOST_HEIGHT 60u /* 2.1 times that of a balanced tree is usual, four times is never seen */
+
+struct scene {
+	struct zd_id_tree tree;
+	struct zd_id_node nodes[NODES + 1]; /* by id; 0 is not used */
+	bool there[NODES + 1];
+};
+
+static int setup(void **state)
+{
+	struct scene *scene = zd_calloc(1, sizeof(*scene));
+	for (uint64_t id = 1; id <= NODES; id++) {
+		zd_id_tree_append(&scene->tree, &scene->nodes[id], id);
+		scene->there[id] = true;
+	}
+	*state = scene;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	free(*state);
+	return 0;
+}
+
+static void drop(struct scene *scene, uint64_t id)
+{
+	zd_id_tree_remove(&scene->tree, &scene->nodes[id]);
+	memset(&scene->nodes[id], 0xA5, sizeof(scene->nodes[id])); /* as freed memory */
+	scene->there[id] = false;
+}
+
+static unsigned depth(const struct zd_id_node *node)
+{
+	unsigned count = 0;
+	for (; node; node = node->parent)
+		count++;
+	return count;
+}
+
+/* Every id, there or not, is one that a page may begin behind. */
+static void check(const struct scene *scene)
+{
+	const struct zd_id_node *behind = NULL;
+	for (uint64_t id = NODES + 1; id-- > 0;) {
+		assert_ptr_equal(zd_id_tree_after(&scene->tree, id), behind);
+		if (!scene->there[id])
+			continue;
+		assert_ptr_equal(zd_id_tree_next(&scene->nodes[id]), behind);
+		assert_true(depth(&scene->nodes[id]) <= MOST_HEIGHT);
+		behind = &scene->nodes[id];
+	}
+	assert_null(zd_id_tree_after(&scene->tree, UINT64_MAX));
+}
+
+static void test_ascending(void **state)
+{
+	check(*state);
+}
+
+static void test_strides(void **state)
+{
+	struct scene *scene = *state;
+	static const uint64_t strides[] = {2, 3, 8, 13, 55};
+	for (size_t i = 0; i < ZD_ARRAY_LEN(strides); i++) {
+		for (uint64_t id = 1; id <= NODES; id++) {
+			if (scene->there[id] && id % strides[i] != 0)
+				drop(scene, id);
+		}
+		check(scene);
+	}
+}
+
+static void test_first_and_last_leave(void **state)
+{
+	struct scene *scene = *state;
+	for (uint64_t id = 1; id <= NODES / 3; id++)
+		drop(scene, id);
+	check(scene);
+	for (uint64_t id = NODES; id > 2 * NODES / 3; id--)
+		drop(scene, id);
+	check(scene);
+	for (uint64_t id = NODES / 3 + 1; id <= 2 * NODES / 3; id++)
+		drop(scene, id);
+	assert_null(scene->tree.root);
+	assert_null(scene->tree.last);
+	check(scene);
+}
+
+/* Ids leave and greater ones come, as those of gathered buffers do. */
+static void test_random(void **state)
+{
+	struct scene *scene = *state;
+	uint64_t seed = 1;
+	for (uint64_t id = 1; id <= NODES; id++)
+		drop(scene, id);
+	for (uint64_t id = 1; id <= NODES; id++) {
+		seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+		uint64_t other = 1 + (seed >> 33) % id;
+		zd_id_tree_append(&scene->tree, &scene->nodes[id], id);
+		scene->there[id] = true;
+		if (scene->there[other])
+			drop(scene, other);
+	}
+	check(scene);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_setup_teardown(test_ascending, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_strides, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_first_and_last_leave, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_random, setup, teardown),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_user.c - turns of users, with turns of one request each; and users whose replies are not read.
+ *
+ * A user is a uid, and socket pairs have that of the process. So tests of several users change it, and need
+ * root.
+ */
+#include "api_scene.h"
+
+#define OTHER_UID     12345u
+#define NO_ALLOCATION UINT64_MAX
+
+static int setup(void **state)
+{
+	int rc = scene_setup(state);
+	struct scene *scene = *state;
+
+	scene->api.conns.users.turn_ns = 0;
+	return rc;
+}
+
+static int session_of(struct scene *scene, uid_t uid)
+{
+	int sock;
+
+	assert_int_equal(seteuid(uid), 0);
+	sock = scene_session(scene);
+	assert_int_equal(seteuid(0), 0);
+	return sock;
+}
+
+/* A packet of `count` requests, each with an answer at once; ids from `first` on. */
+static void send_batch(int sock, uint64_t first, size_t count)
+{
+	Zd__Request requests[ZD_MAX_BATCH], *batch[ZD_MAX_BATCH];
+	Zd__Free body = ZD__FREE__INIT;
+
+	body.allocation = NO_ALLOCATION;
+	for (size_t i = 0; i < count; i++) {
+		zd__request__init(&requests[i]);
+		requests[i].id = first + i;
+		requests[i].body_case = ZD__REQUEST__BODY_FREE;
+		requests[i].free = &body;
+		batch[i] = &requests[i];
+	}
+	scene_send(sock, batch, count);
+}
+
+/* Takes what has arrived. Returns the id of the last reply, or `last`; fails unless they ascend by one. */
+static uint64_t take_replies(struct scene *scene, int sock, uint64_t last)
+{
+	Zd__DaemonPacket *packet;
+	int fds[ZD_MAX_PACKET_FDS];
+	unsigned nfds;
+	size_t nbytes;
+
+	while (zd_frame_recv(sock, scene->received, sizeof(scene->received), &nbytes, fds, &nfds, NULL) ==
+	       0) {
+		packet = zd__daemon_packet__unpack(NULL, nbytes, scene->received);
+		assert_non_null(packet);
+		for (size_t i = 0; i < packet->n_replies; i++)
+			assert_int_equal(packet->replies[i]->id, ++last);
+		zd__daemon_packet__free_unpacked(packet, NULL);
+	}
+	return last;
+}
+
+static void turn(struct scene *scene)
+{
+	(void)zd_loop_run_once(&scene->loop, false);
+}
+
+/* Runs the loop until no request waits for a turn. */
+static void finish(struct scene *scene)
+{
+	do
+		turn(scene);
+	while (scene->api.conns.users.nwith_tasks > 0);
+}
+
+static void test_one_request_a_turn(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene);
+	uint64_t last = 0;
+
+	send_batch(sock, 1, ZD_MAX_BATCH);
+	for (uint64_t i = 1; i <= ZD_MAX_BATCH; i++) {
+		turn(scene);
+		last = take_replies(scene, sock, last);
+		assert_int_equal(last, i);
+	}
+	assert_int_equal(scene->api.conns.users.nwith_tasks, 0);
+	(void)close(sock);
+}
+
+/* Further packets of a client are handled behind the rest of its first one. */
+static void test_order_of_one_client(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene);
+
+	send_batch(sock, 1, 20);
+	turn(scene);
+	send_batch(sock, 21, 1);
+	send_batch(sock, 22, 20);
+	finish(scene);
+	finish(scene);
+	assert_int_equal(take_replies(scene, sock, 0), 41);
+	(void)close(sock);
+}
+
+static void test_connections_take_turns(void **state)
+{
+	struct scene *scene = *state;
+	int socks[3];
+	uint64_t last[3] = {0, 0, 0};
+
+	for (int i = 0; i < 3; i++)
+		socks[i] = scene_session(scene);
+	for (int i = 0; i < 3; i++)
+		send_batch(socks[i], 1, 30);
+	for (int left = 90; left > 0; left--) {
+		turn(scene);
+		for (int i = 0; i < 3; i++) {
+			last[i] = take_replies(scene, socks[i], last[i]);
+			assert_true(last[i] <= last[0] + 2 && last[0] <= last[i] + 2);
+		}
+	}
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(last[i], 30);
+		(void)close(socks[i]);
+	}
+}
+
+/* Ten connections of one user have one request handled for each request of the other user's connection. */
+static void test_users_take_turns(void **state)
+{
+	struct scene *scene = *state;
+	int floods[10], other;
+	uint64_t last[10] = {0}, total = 0, done = 0;
+
+	if (geteuid() != 0)
+		skip();
+	for (int i = 0; i < 10; i++)
+		floods[i] = scene_session(scene);
+	other = session_of(scene, OTHER_UID);
+	for (int i = 0; i < 10; i++)
+		send_batch(floods[i], 1, ZD_MAX_BATCH);
+	send_batch(other, 1, 50);
+	for (int turns = 0; done < 50; turns++) {
+		turn(scene);
+		done = take_replies(scene, other, done);
+		total = 0;
+		for (int i = 0; i < 10; i++)
+			total += last[i] = take_replies(scene, floods[i], last[i]);
+		assert_true(total <= done + 1 && done <= total + 1);
+	}
+	for (int i = 0; i < 10; i++)
+		(void)close(floods[i]);
+	(void)close(other);
+}
+
+/* An interruption costs time, so a packet is interrupted only for others. */
+static void test_no_interruption_for_nobody(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene), other = scene_session(scene);
+	uint64_t last;
+
+	turn(scene);
+	scene->api.conns.users.turn_ns = 1;
+	send_batch(sock, 1, ZD_MAX_BATCH);
+	turn(scene);
+	assert_int_equal(take_replies(scene, sock, 0), ZD_MAX_BATCH);
+	send_batch(sock, 1, ZD_MAX_BATCH);
+	send_batch(other, 1, 1);
+	turn(scene);
+	last = take_replies(scene, sock, 0);
+	assert_in_range(last, 0, 1);
+	finish(scene);
+	finish(scene);
+	assert_int_equal(take_replies(scene, sock, last), ZD_MAX_BATCH);
+	assert_int_equal(take_replies(scene, other, 0), 1);
+	(void)close(sock);
+	(void)close(other);
+}
+
+/* The rest of a packet is checked as its begin is: a zero byte in a name. */
+static void test_rest_is_checked(void **state)
+{
+	static const char text[] = "jobXname";
+	struct scene *scene = *state;
+	int sock = scene_session(scene);
+	Zd__Request first = ZD__REQUEST__INIT, second = ZD__REQUEST__INIT, *batch[] = {&first, &second};
+	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
+	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
+	Zd__Alloc alloc = ZD__ALLOC__INIT;
+	struct delivery delivery;
+	uint8_t bytes[256], *name;
+	size_t nbytes;
+
+	first.id = 1;
+	first.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
+	first.daemon_status = &status;
+	second.id = 2;
+	second.body_case = ZD__REQUEST__BODY_ALLOC;
+	second.alloc = &alloc;
+	alloc.job = (char *)text;
+	packet.requests = batch;
+	packet.n_requests = 2;
+	nbytes = zd__client_packet__pack(&packet, bytes);
+	name = memmem(bytes, nbytes, text, strlen(text));
+	assert_non_null(name);
+	name[3] = '\0';
+	scene_send_bytes(sock, bytes, nbytes);
+	delivery = scene_receive(scene, sock);
+	assert_int_equal(delivery.packet->replies[0]->id, 1);
+	delivery_free(&delivery);
+	delivery = scene_receive(scene, sock);
+	assert_int_equal(delivery.packet->replies[0]->id, 2);
+	assert_int_equal(delivery.packet->replies[0]->status, ZEROD_E_INVALID);
+	assert_non_null(strstr(delivery.packet->replies[0]->error, "a zero byte"));
+	delivery_free(&delivery);
+	(void)close(sock);
+}
+
+/* A request with the id 0 ends the connection; what follows it in the packet is dropped. */
+static void test_rest_of_an_ended_connection(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene);
+	Zd__Request requests[3] = {ZD__REQUEST__INIT, ZD__REQUEST__INIT, ZD__REQUEST__INIT}, *batch[3];
+	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
+	struct delivery delivery;
+
+	for (int i = 0; i < 3; i++) {
+		requests[i].id = i == 1 ? 0 : 7;
+		requests[i].body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
+		requests[i].daemon_status = &status;
+		batch[i] = &requests[i];
+	}
+	scene_send(sock, batch, 3);
+	delivery = scene_receive(scene, sock);
+	assert_int_equal(delivery.packet->replies[0]->id, 7);
+	delivery_free(&delivery);
+	scene_expect_refusal(scene, sock, ZEROD_E_PROTOCOL, "a request with the id 0");
+}
+
+/* The rest of its packet may be dropped, since no reply can be sent. Nothing of it is left behind. */
+static void test_client_closes_behind_its_packet(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene);
+	struct zd_engine_totals before, after;
+
+	zd_engine_totals(scene->api.bridge.engine, &before);
+	send_batch(sock, 1, 40);
+	(void)close(sock);
+	while (zd_api_session_count(&scene->api) > 1)
+		turn(scene);
+	zd_engine_totals(scene->api.bridge.engine, &after);
+	assert_in_range(after.requests - before.requests, 1, 40);
+	assert_int_equal(scene->api.conns.users.nwith_tasks, 0);
+}
+
+/* ---- Unread replies ------------------------------------------------------------------------------------ */
+
+/* Pages of a listing, which together are more than a socket holds. */
+static void send_listings(struct scene *scene, int sock)
+{
+	static Zd__Request requests[ZD_MAX_BATCH], *batch[ZD_MAX_BATCH];
+	Zd__List list = ZD__LIST__INIT;
+
+	(void)scene;
+	list.table = ZD__TABLE__ALLOCATIONS;
+	for (size_t i = 0; i < ZD_MAX_BATCH; i++) {
+		zd__request__init(&requests[i]);
+		requests[i].id = i + 1;
+		requests[i].body_case = ZD__REQUEST__BODY_LIST;
+		requests[i].list = &list;
+		batch[i] = &requests[i];
+	}
+	scene_send(sock, batch, ZD_MAX_BATCH);
+}
+
+static void make_allocations(struct scene *scene, int sock)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Alloc alloc = ZD__ALLOC__INIT;
+
+	alloc.job = (char *)"job";
+	alloc.name = (char *)"an allocation with a name that makes a page of a listing long";
+	alloc.bytes = 256;
+	request.body_case = ZD__REQUEST__BODY_ALLOC;
+	request.alloc = &alloc;
+	for (int i = 0; i < 64; i++)
+		assert_int_equal(scene_status(scene, sock, &request), 0);
+}
+
+static bool is_answered(struct scene *scene, int sock)
+{
+	send_batch(sock, 1, 1);
+	for (int i = 0; i < 10; i++)
+		turn(scene);
+	return take_replies(scene, sock, 0) == 1;
+}
+
+/* None of the user's connections is served above the limit, others' are. Nothing is lost. */
+static void test_unread_replies_block_their_user(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene), second = scene_session(scene), other = -1;
+	uint64_t last = 0;
+
+	if (geteuid() == 0)
+		other = session_of(scene, OTHER_UID);
+	zd_users_set_limit(&scene->api.conns.users, 1);
+	make_allocations(scene, sock);
+	assert_true(is_answered(scene, second));
+	send_listings(scene, sock);
+	finish(scene);
+	assert_false(is_answered(scene, second));
+	if (other >= 0)
+		assert_true(is_answered(scene, other));
+	while (last < ZD_MAX_BATCH) {
+		turn(scene);
+		last = take_replies(scene, sock, last);
+	}
+	finish(scene);
+	assert_int_equal(take_replies(scene, second, 0), 1);
+	(void)close(sock);
+	(void)close(second);
+	(void)close(other);
+}
+
+static void test_user_goes_on_above_the_limit(void **state)
+{
+	struct scene *scene = *state;
+	struct zd_api_limits limits = default_limits();
+	int sock = scene_session(scene), second = scene_session(scene), third = scene_session(scene);
+
+	make_allocations(scene, sock);
+	limits.uid_unsent_bytes = 1;
+	zd_api_set_limits(&scene->api, &limits);
+	send_listings(scene, sock);
+	finish(scene);
+	assert_false(is_answered(scene, second));
+	/* With a higher limit. */
+	limits.uid_unsent_bytes = 1 << 20;
+	zd_api_set_limits(&scene->api, &limits);
+	finish(scene);
+	assert_int_equal(take_replies(scene, second, 0), 1);
+	/* When the connection has ended. */
+	limits.uid_unsent_bytes = 1;
+	zd_api_set_limits(&scene->api, &limits);
+	assert_false(is_answered(scene, third));
+	(void)close(sock);
+	while (take_replies(scene, third, 0) == 0)
+		turn(scene);
+	(void)close(second);
+	(void)close(third);
+}
+
+int main(void)
+{
+#undef TEST
+#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, scene_teardown)
+	const struct CMUnitTest tests[] = {
+	        TEST(test_one_request_a_turn),
+	        TEST(test_order_of_one_client),
+	        TEST(test_connections_take_turns),
+	        TEST(test_users_take_turns),
+	        TEST(test_no_interruption_for_nobody),
+	        TEST(test_rest_is_checked),
+	        TEST(test_rest_of_an_ended_connection),
+	        TEST(test_client_closes_behind_its_packet),
+	        TEST(test_unread_replies_block_their_user),
+	        TEST(test_user_goes_on_above_the_limit),
+	};
+
+	return cmocka_run_group_tests_name("server/user", tests, NULL, NULL);
+}

@@ -2,7 +2,7 @@
 /*
  * user.c - what all connections of one uid share.
  *
- * What must hold: a user is in `with_tasks` if it has tasks and is below the limit of unsent bytes, and only
+ * Invariant: a user is in `with_tasks` if it has tasks and is below the limit of unsent bytes, and only
  * then. While any user is, the loop does not sleep.
  */
 #include "server/user.h"

@@ -2,7 +2,7 @@
 /*
  * id_tree.c - objects by ascending id: a treap.
  *
- * What must hold: a node's id is greater than those to its left and smaller than those to its right, and its
+ * Invariant: a node's id is greater than those to its left and smaller than those to its right, and its
  * priority is not below its children's. So the shape depends on the ids alone, and not on their order of
  * removal.
  */

@@ -27,14 +27,15 @@ struct zd_log_share {
 
 static void end_window(struct zd_log_limit *limit)
 {
-	struct zd_log_share *share, *next;
+	struct zd_log_share *share = limit->shares, *next;
 
-	HASH_ITER (hh, limit->shares, share, next) {
+	HASH_CLEAR(hh, limit->shares);
+	for (; share; share = next) {
+		next = share->hh.next;
 		if (share->ndropped > 0)
 			zd_log(ZD_LOG_WARNING,
 			       "uid %u: %" PRIu64 " lines of the log dropped, beyond %u within %u ms",
 			       (unsigned)share->uid, share->ndropped, ZD_LOG_LIMIT_LINES, limit->window_ms);
-		HASH_DEL(limit->shares, share);
 		free(share);
 	}
 }

@@ -73,6 +73,12 @@ struct zd_engine_sink {
 	/* Called when a group of the uid's that spans daemons has ended by itself, a session has ended a
 	 * group, or its durable job has expired; for the log. NULL: not needed. */
 	void (*group_ended)(void *arg, uint32_t uid, const char *job, const char *group, const char *why);
+	/* The restore needs a segment of the daemon before: the executor takes its memory, as it is. An error ends
+	 * the restore. NULL only if nothing is restored. */
+	int (*segment_restore)(void *arg, uint32_t device, uint32_t segment, uint64_t bytes,
+	                       struct zd_err *err);
+	/* The segment must outlive the daemon from now on, or no longer. NULL: not needed. */
+	void (*segment_kept)(void *arg, uint32_t segment, bool kept);
 	/* NULL: not needed. */
 	void (*notice)(void *arg, const struct zd_notice *notice);
 };
@@ -99,6 +105,23 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 /* Frees everything without further commands or replies. NULL is allowed. */
 void zd_engine_free(struct zd_engine *engine);
 
+/* ---- The journal --------------------------------------------------------------------------------------- */
+
+/* From now on the engine records durable jobs (engine/journal.h). Clears the journal, and records all of
+ * them. */
+void zd_engine_journal_all(struct zd_engine *engine);
+/* Returns the records made since the last call, in *bytes until the next call of the engine; 0: none. */
+size_t zd_engine_journal_take(struct zd_engine *engine, const uint8_t **bytes);
+/*
+ * Restores the durable jobs of a journal into an engine that was just made. Sessions of the former daemon have
+ * ended: their groups are as after the loss of these ranks, and memory that a process may still use is kept
+ * until the WATCH of that session completes. INVALID, with what is wrong: the engine can only be freed then.
+ */
+int zd_engine_restore(struct zd_engine *engine, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Returns the process of a session whose end is awaited; false: no such session. */
+bool zd_engine_former(const struct zd_engine *engine, uint64_t session, uint32_t *pid, uint64_t *started);
+
 /* Limits that a reload may change. */
 void zd_engine_set_quota(struct zd_engine *engine, uint64_t uid_quota_bytes);
 void zd_engine_set_gather_budget(struct zd_engine *engine, uint32_t device, uint64_t bytes);
@@ -116,10 +139,11 @@ void zd_engine_set_uid_limits(struct zd_engine *engine, const struct zd_uid_limi
 
 struct zd_peer {
 	uint32_t uid, pid;
-	bool admin;      /* sees all jobs, may kill and abort; has no limits */
-	bool strict;     /* its gathered buffers share no page, or no segment, with other memory */
-	bool poison;     /* its gathered buffers are copies, filled with NaN patterns when leases end */
-	bool no_durable; /* it may not join groups of durable jobs, unless it is an administrator */
+	uint64_t started; /* tells the process from a later one of the same pid; the driver's choice */
+	bool admin;       /* sees all jobs, may kill and abort; has no limits */
+	bool strict;      /* its gathered buffers share no page, or no segment, with other memory */
+	bool poison;      /* its gathered buffers are copies, filled with NaN patterns when leases end */
+	bool no_durable;  /* it may not join groups of durable jobs, unless it is an administrator */
 	const char *name;
 };
 

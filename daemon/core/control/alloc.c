@@ -123,6 +123,7 @@ static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (found) {
 		found->session = req->session;
 		TAILQ_INSERT_TAIL(&req->session->allocations, found, session_link);
+		zd_journal_allocation(found);
 		req->device = found->device;
 		req->u.alloc.allocation = found;
 		return 0;

@@ -7,6 +7,7 @@
 #define ZD_CORE_CONTROL_CONTROL_H
 
 #include "core/engine/events.h"
+#include "core/engine/journal.h"
 
 /* requests.c */
 extern const struct zd_request_type *const zd_request_types[ZD_NREQUESTS];
@@ -21,12 +22,20 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 /* Ends the session with all that it holds. Its waiting requests get no reply. */
 void zd_session_end(struct zd_engine *e, struct zd_session *session);
 
+/* Makes a session of the daemon before, which has ended. Between this call and zd_deferred_teardowns_end() its
+ * memory is given to it (zd_part_hold()). */
+struct zd_session *zd_session_new_former(struct zd_engine *e, const struct zd_record_session *record);
+
 /* join.c */
 /* The job of this id, if the session is the owner's or an administrator's; NOT_FOUND. */
 int zd_job_find_for(struct zd_engine *e, const struct zd_session *session, uint64_t id, struct zd_job **job,
                     struct zd_err *err) __attribute__((warn_unused_result));
 /* Ends a durable job that no session is attached to: frees all its memory. */
 void zd_job_end(struct zd_engine *e, struct zd_job *job);
+/* Makes a group of the job, as its first rank describes it. */
+struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const struct zd_args *args);
+/* Records the group's description, if its job has a journal. */
+void zd_journal_group(const struct zd_group *group);
 /* Tells the sink that the session has ended the group: "it was aborted". */
 void zd_group_tell_end(struct zd_engine *e, const struct zd_group *group, const char *what,
                        const struct zd_session *by);

@@ -89,6 +89,10 @@ void zd_engine_free(struct zd_engine *e)
 	e->sink.command = sink_nothing;
 	e->sink.reply = sink_no_reply;
 	e->sink.segment_retire = sink_no_retire;
+	e->sink.segment_kept = NULL; /* the next daemon restores what this one leaves */
+	for (job = e->jobs; job; job = job->hh.next)
+		job->journal = NULL;
+	e->journal.on = false;
 	HASH_ITER (hh, e->sessions, session, next_session) {
 		zd_engine_session_close(e, session->id);
 	}
@@ -103,6 +107,7 @@ void zd_engine_free(struct zd_engine *e)
 		}
 	}
 	zd_assert(!e->groups && !e->jobs && !e->segments && !e->allocations && !e->scopes);
+	free(e->journal.bytes);
 	free(e->spare_request);
 	free(e->devices);
 	free(e);

@@ -42,7 +42,23 @@ static bool job_is_left(const struct zd_job *job)
 	return true;
 }
 
-static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const struct zd_args *args)
+void zd_journal_group(const struct zd_group *group)
+{
+	struct zd_record_group *record;
+	if (!group->job->journal)
+		return;
+	record = zd_journal_add(group->job->journal, ZD_RECORD_GROUP, group->id, 0, sizeof(*record));
+	record->job = group->job->id;
+	record->world_size = group->world_size;
+	record->local_world_size = group->local_world_size;
+	record->first_rank = group->first_rank;
+	record->hybrid = group->cluster && group->cluster->hybrid;
+	record->nccl_collectives = group->cluster && group->cluster->nccl_collectives;
+	record->shadow = group->shadow;
+	(void)snprintf(record->name, sizeof(record->name), "%s", group->name);
+}
+
+struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const struct zd_args *args)
 {
 	uint32_t local_world_size = args->u.group_join.local_world_size;
 	if (local_world_size == 0)
@@ -75,6 +91,8 @@ static struct zd_group *group_new(struct zd_engine *e, struct zd_job *job, const
 	zd_job_note_group(e, job);
 	if (job->durable)
 		zd_group_ref(group);
+	zd_journal_group(group);
+	zd_journal_group_state(group);
 	return group;
 }
 
@@ -93,6 +111,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	group->device_mask |= 1ull << device->index;
 	group->attached++;
 	zd_group_ref(group);
+	zd_journal_member(member);
 	zd_dirty_group(e, group); /* the other joins wait for one rank less, or for none */
 	if (group->attached < group->local_world_size)
 		return;
@@ -124,6 +143,7 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 	member->joining = false;
 	if (group->state != ZD_GROUP_FORMING)
 		member->joined_before = true;
+	zd_journal_member(member);
 	group->attached--;
 	zd_job_note_left(e, group->job);
 	/* An abort keeps a durable job's shards: the ranks may join again. */
@@ -155,6 +175,7 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 	struct zd_group *group = member->group;
 	if (member_tears(member))
 		group->torn = true;
+	zd_journal_group_state(group);
 	if (group->shadow && !group->voted_step) /* otherwise the next join decides */
 		zd_shadow_roll_back(e, group);
 	if (group->cluster)
@@ -273,9 +294,13 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 		status = zd_job_get(e, req->session, args->u.group_join.job, durable, &job, err);
 	if (status != 0)
 		return status;
+	if (durable && !job->durable) {
+		zd_job_set_durable(e, job, true);
+		zd_pool_journal_job(e, job);
+	}
 	zd_job_set_durable(e, job, durable);
 	if (!group)
-		group = group_new(e, job, args);
+		group = zd_group_new(e, job, args);
 	if (group->cluster && group->attached == 0) {
 		free(group->aborted_why); /* of the group's previous end */
 		group->aborted_why = NULL;

@@ -32,19 +32,14 @@ static int check_session_count(const struct zd_engine *e, const struct zd_peer *
 	                  peer->uid, count, max_sessions);
 }
 
-uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
+static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer *peer)
 {
-	if (HASH_COUNT(e->sessions) - e->nlingering >= ZD_MAX_SESSIONS) {
-		(void)zd_err_set(err, ZEROD_E_LIMIT, "%u sessions are open already", ZD_MAX_SESSIONS);
-		return 0;
-	}
-	if (check_session_count(e, peer, err) != 0)
-		return 0;
 	struct zd_session *session = zd_calloc(1, sizeof(*session));
 	session->id = zd_next_id(e);
 	session->state = ZD_SESSION_OPEN;
 	session->uid = peer->uid;
 	session->pid = peer->pid;
+	session->started = peer->started;
 	session->admin = peer->admin;
 	session->strict = peer->strict;
 	session->poison = peer->poison;
@@ -62,7 +57,18 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	TAILQ_INIT(&session->deferred);
 	HASH_ADD(hh, e->sessions, id, sizeof(session->id), session);
 	zd_id_tree_append(&e->listed[ZD_TABLE_SESSIONS], &session->listed, session->id);
-	return session->id;
+	return session;
+}
+
+uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
+{
+	if (HASH_COUNT(e->sessions) - e->nlingering >= ZD_MAX_SESSIONS) {
+		(void)zd_err_set(err, ZEROD_E_LIMIT, "%u sessions are open already", ZD_MAX_SESSIONS);
+		return 0;
+	}
+	if (check_session_count(e, peer, err) != 0)
+		return 0;
+	return session_new(e, peer)->id;
 }
 
 void zd_session_end(struct zd_engine *e, struct zd_session *session)
@@ -81,6 +87,29 @@ void zd_session_end(struct zd_engine *e, struct zd_session *session)
 	while ((allocation = TAILQ_FIRST(&session->allocations)))
 		zd_allocation_leave(e, allocation);
 	zd_deferred_teardowns_end(e, session);
+}
+
+struct zd_session *zd_session_new_former(struct zd_engine *e, const struct zd_record_session *record)
+{
+	struct zd_peer peer = {.uid = record->uid, .pid = record->pid, .started = record->started};
+	struct zd_session *session;
+	e->next_id = record->id - 1;
+	session = session_new(e, &peer);
+	session->former = true;
+	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
+	zd_deferred_teardowns_begin(e, session);
+	return session;
+}
+
+bool zd_engine_former(const struct zd_engine *e, uint64_t id, uint32_t *pid, uint64_t *started)
+{
+	const struct zd_session *session;
+	HASH_FIND(hh, e->sessions, &id, sizeof(id), session);
+	if (!session || !session->former)
+		return false;
+	*pid = session->pid;
+	*started = session->started;
+	return true;
 }
 
 void zd_engine_session_goodbye(struct zd_engine *e, uint64_t id)

@@ -27,7 +27,7 @@ struct zd_deferred_teardown {
 void zd_deferred_teardowns_begin(struct zd_engine *e, struct zd_session *session)
 {
 	zd_assert(!e->tearing_down);
-	if (e->sessions_linger && !session->clean_exit)
+	if ((e->sessions_linger || session->former) && !session->clean_exit)
 		e->tearing_down = session;
 }
 

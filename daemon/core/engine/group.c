@@ -42,6 +42,13 @@ void zd_job_set_durable(struct zd_engine *e, struct zd_job *job, bool durable)
 	e->ndurable += durable;
 	e->ndurable -= job->durable;
 	job->durable = durable;
+	if (durable && !job->journal && e->journal.on) {
+		job->journal = &e->journal;
+		zd_journal_job(job);
+	} else if (!durable && job->journal) {
+		zd_journal_gone(job->journal, ZD_RECORD_JOB, job->id, 0);
+		job->journal = NULL;
+	}
 }
 
 static int check_job_count(const struct zd_engine *e, const struct zd_session *session, struct zd_err *err)
@@ -55,6 +62,21 @@ static int check_job_count(const struct zd_engine *e, const struct zd_session *s
 	                  session->uid, HASH_CNT(hh_name, owner->jobs), max_jobs);
 }
 
+struct zd_job *zd_job_new(struct zd_engine *e, uint32_t uid, const char *name, bool durable)
+{
+	struct zd_job *job = zd_calloc(1, sizeof(*job));
+	job->id = zd_next_id(e);
+	job->name = zd_strdup(name);
+	job->owner = owner_get(e, uid);
+	HASH_ADD_KEYPTR(hh_name, job->owner->jobs, job->name, strlen(job->name), job);
+	zd_job_set_durable(e, job, durable);
+	TAILQ_INIT(&job->groups);
+	TAILQ_INIT(&job->allocations);
+	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
+	zd_id_tree_append(&e->listed[ZD_TABLE_JOBS], &job->listed, job->id);
+	return job;
+}
+
 int zd_job_get(struct zd_engine *e, const struct zd_session *session, const char *name, bool durable,
                struct zd_job **out, struct zd_err *err)
 {
@@ -66,17 +88,7 @@ int zd_job_get(struct zd_engine *e, const struct zd_session *session, const char
 	int status = check_job_count(e, session, err);
 	if (status != 0)
 		return status;
-	job = zd_calloc(1, sizeof(*job));
-	job->id = zd_next_id(e);
-	job->name = zd_strdup(name);
-	job->owner = owner_get(e, session->uid);
-	HASH_ADD_KEYPTR(hh_name, job->owner->jobs, job->name, strlen(job->name), job);
-	zd_job_set_durable(e, job, durable);
-	TAILQ_INIT(&job->groups);
-	TAILQ_INIT(&job->allocations);
-	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
-	zd_id_tree_append(&e->listed[ZD_TABLE_JOBS], &job->listed, job->id);
-	*out = job;
+	*out = zd_job_new(e, session->uid, name, durable);
 	return 0;
 }
 
@@ -104,6 +116,7 @@ void zd_job_note_group(struct zd_engine *e, struct zd_job *job)
 		return;
 	job->had_group = true;
 	job->began_ns = e->now_ns;
+	zd_journal_job(job);
 	report_job(e, job, ZD_NOTICE_JOB_BEGAN);
 }
 

@@ -8,6 +8,7 @@
 #define ZD_CORE_ENGINE_OBJECTS_H
 
 #include "base/sm.h"
+#include "core/engine/journal.h"
 #include "core/engine/request.h"
 #include "core/engine/timelines.h"
 
@@ -21,9 +22,11 @@ struct zd_session {
 	uint64_t id;
 	uint8_t state;
 	uint32_t uid, pid;
+	uint64_t started; /* see struct zd_peer */
 	bool admin;
 	bool strict, poison, no_durable;
 	bool clean_exit; /* the client has said goodbye */
+	bool former;     /* of a daemon before this one: its end waits for its process */
 	char name[ZD_MAX_NAME_BYTES + 1];
 	uint64_t opened_ns, nrequests;
 	uint32_t outstanding;
@@ -53,8 +56,9 @@ struct zd_job {
 	char *name;
 	struct zd_owner *owner;
 	bool durable;
-	uint64_t left_ns; /* durable: when a session last left one of its groups or allocations */
-	uint32_t refs;    /* groups, allocations, ops */
+	struct zd_journal *journal; /* where its changes are recorded; NULL: nowhere */
+	uint64_t left_ns;           /* durable: when a session last left one of its groups or allocations */
+	uint32_t refs;              /* groups, allocations, ops */
 	bool had_group;
 	uint64_t began_ns; /* when it had its first group */
 	struct zd_account account;
@@ -183,7 +187,10 @@ int zd_job_get(struct zd_engine *e, const struct zd_session *session, const char
                struct zd_job **job, struct zd_err *err) __attribute__((warn_unused_result));
 /* Notes the time: a session leaves a group or an allocation of the job. */
 void zd_job_note_left(struct zd_engine *e, struct zd_job *job);
+/* A durable job is recorded in the engine's journal, if that is on. */
 void zd_job_set_durable(struct zd_engine *e, struct zd_job *job, bool durable);
+/* Makes a job of a uid that has none of that name. */
+struct zd_job *zd_job_new(struct zd_engine *e, uint32_t uid, const char *name, bool durable);
 /* Finds the uid's job of that name; NULL: none. */
 struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name);
 /* The job has a group: notes and reports its begin, if this is the first one. */
@@ -257,6 +264,7 @@ struct zd_engine {
 	struct zd_id_tree listed[ZD_NTABLES], waiting;
 	uint64_t ended[ZD_MAX_SCOPES]; /* scratch: ids of the scopes that ended with a request */
 	uint64_t steps[ZD_MAX_STEPS];  /* scratch: ids of groups in whose step a session is */
+	struct zd_journal journal;
 	struct zd_op *ops;
 	struct zd_owner *owners;          /* hash by uid */
 	struct zd_request *spare_request; /* memory of an ended request; NULL: none */

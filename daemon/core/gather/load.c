@@ -107,10 +107,10 @@ static void load_free(struct zd_engine *e, struct zd_load *load)
 /* The part is its rank's to write again; or to be set back, when the rank has reset its session meanwhile. */
 static void part_leave(struct zd_engine *e, struct zd_part *part)
 {
-	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_UPDATING);
+	zd_part_move(part, ZD_PART_UPDATING);
 	if (!zd_shadow_is_owed(part) || zd_part_member(part)->set_back)
 		return;
-	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
+	zd_part_move(part, ZD_PART_IDLE);
 	zd_shadow_try(e, part);
 }
 
@@ -296,7 +296,7 @@ static int load_join(struct zd_engine *e, struct zd_request *req, struct zd_err 
 	}
 	if (!unit->load)
 		load_new(unit);
-	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_LOADING);
+	zd_part_move(part, ZD_PART_LOADING);
 	unit->load->requests[part->rank] = req;
 	unit->load->called[part->rank] = true;
 	unit->load->nrequests++;

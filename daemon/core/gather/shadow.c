@@ -28,6 +28,12 @@
 #include "core/gather/deferred.h"
 #include "core/gather/shadow.h"
 
+static void shadow_move(struct zd_part *part, enum zd_shadow_state to)
+{
+	zd_sm_move(&zd_sm_shadow, &part->shadow, to);
+	zd_journal_part(part);
+}
+
 /* ---- Copies -------------------------------------------------------------------------------------------- */
 
 static void copy(struct zd_engine *e, struct zd_part *part, bool to_shadow, zd_op_fn *done)
@@ -49,7 +55,7 @@ static void save_done(struct zd_engine *e, struct zd_op *op, int status, const c
 	struct zd_part *part = op->owner;
 	struct zd_request *req;
 	(void)result;
-	zd_sm_move(&zd_sm_shadow, &part->shadow, status == 0 ? ZD_SHADOW_SAVED : ZD_SHADOW_FREE);
+	shadow_move(part, status == 0 ? ZD_SHADOW_SAVED : ZD_SHADOW_FREE);
 	TAILQ_FOREACH (req, &part->shard.segment->device->queue, device_link) {
 		if (status == 0 || req->kind != ZD_REQ_UPDATE_BEGIN)
 			continue;
@@ -66,7 +72,7 @@ void zd_shadow_save(struct zd_engine *e, struct zd_part *part)
 	if (part->shadow != ZD_SHADOW_FREE)
 		return;
 	zd_assert(part->version == part->committed && part->state == ZD_PART_UPDATE_WAIT);
-	zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_SAVING);
+	shadow_move(part, ZD_SHADOW_SAVING);
 	copy(e, part, true, save_done);
 }
 
@@ -77,6 +83,7 @@ static void restore_failed(struct zd_engine *e, struct zd_part *part, int status
 	struct zd_group *group = part->unit->group;
 	struct zd_err err = ZD_ERR_NONE;
 	group->torn = true;
+	zd_journal_group_state(group);
 	if (!group->cluster)
 		return;
 	status = zd_err_set(&err, status,
@@ -93,7 +100,7 @@ static void restore_done(struct zd_engine *e, struct zd_op *op, int status, cons
 	(void)result;
 	if (status != 0)
 		restore_failed(e, part, status, error);
-	zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_SAVED);
+	shadow_move(part, ZD_SHADOW_SAVED);
 	for (uint32_t i = 0; i < e->ndevices; i++)
 		zd_dirty(e, &e->devices[i]); /* a reset waits for all groups of its session */
 	zd_part_reader_done(e, part);
@@ -119,7 +126,7 @@ void zd_shadow_try(struct zd_engine *e, struct zd_part *part)
 	if (part->shadow != ZD_SHADOW_DUE || part->state == ZD_PART_DYING || zd_part_is_written(part) ||
 	    part->readers > 0 || is_read_by_client(e, part))
 		return;
-	zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_RESTORING);
+	shadow_move(part, ZD_SHADOW_RESTORING);
 	copy(e, part, false, restore_done);
 }
 
@@ -128,6 +135,7 @@ void zd_shadow_try(struct zd_engine *e, struct zd_part *part)
 void zd_shadow_commit(struct zd_part *part)
 {
 	/* A shard that was not published since the last commit still holds it, and so does its shadow. */
+	/* The commit is one record, for all parts. */
 	if (part->shadow == ZD_SHADOW_SAVED && part->version != part->committed)
 		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_FREE);
 }
@@ -150,9 +158,10 @@ static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 		if (part->shadow != ZD_SHADOW_SAVED || part->state == ZD_PART_DYING ||
 		    (part->version == part->committed && !zd_part_is_written(part)))
 			continue;
-		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_DUE);
+		shadow_move(part, ZD_SHADOW_DUE);
 		zd_deferred_unpublished(e, part);
 		part->version = part->committed;
+		zd_journal_part(part);
 		/* a session that has joined as this rank since has published nothing */
 		if (part->state != ZD_PART_DETACHED)
 			zd_part_member(part)->set_back = true;
@@ -184,7 +193,7 @@ void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)
 		struct zd_part *part = &unit->parts[member->rank];
 		if (part->shadow != ZD_SHADOW_DUE || part->state != ZD_PART_UPDATING)
 			continue;
-		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
+		zd_part_move(part, ZD_PART_IDLE);
 		zd_shadow_try(e, part);
 	}
 }

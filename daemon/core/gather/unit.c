@@ -182,6 +182,67 @@ static int mismatch(struct zd_unit *unit, const struct zd_member *member, const 
 	                  zd_world_rank(member), says);
 }
 
+/* ---- The journal --------------------------------------------------------------------------------------- */
+
+void zd_journal_unit(const struct zd_unit *unit)
+{
+	struct zd_record_unit *record;
+	if (!unit->group->job->journal || unit->is_former)
+		return;
+	record = zd_journal_add(unit->group->job->journal, ZD_RECORD_UNIT, unit->id, 0,
+	                        sizeof(*record) + unit->nviews * sizeof(record->views[0]));
+	record->group = unit->group->id;
+	record->numel = unit->numel;
+	record->dtype = unit->dtype;
+	record->slot = unit->slot;
+	record->first_rank = unit->first_rank;
+	record->frozen = unit->frozen;
+	record->all_reduce = unit->all_reduce;
+	record->nviews = unit->nviews;
+	(void)snprintf(record->name, sizeof(record->name), "%s", unit->name);
+	for (uint32_t i = 0; i < unit->nviews; i++) {
+		const struct zd_view_args *view = &unit->views[i];
+		record->views[i].offset_numel = view->offset_numel;
+		record->views[i].ndim = view->ndim;
+		memcpy(record->views[i].shape, view->shape, view->ndim * sizeof(view->shape[0]));
+		(void)snprintf(record->views[i].name, sizeof(record->views[i].name), "%s", view->name);
+	}
+}
+
+static void journal_unit_gone(const struct zd_unit *unit)
+{
+	if (unit->group->job->journal)
+		zd_journal_gone(unit->group->job->journal, ZD_RECORD_UNIT, unit->id, 0);
+}
+
+void zd_journal_part(const struct zd_part *part)
+{
+	struct zd_journal *journal = part->unit->group->job->journal;
+	struct zd_record_part *record;
+	if (!journal)
+		return;
+	if (zd_part_is_gone(part) || part->state == ZD_PART_FILLING) {
+		zd_journal_gone(journal, ZD_RECORD_PART, part->unit->id, part->rank);
+		return;
+	}
+	record = zd_journal_add(journal, ZD_RECORD_PART, part->unit->id, part->rank, sizeof(*record));
+	record->group = part->unit->group->id;
+	record->version = part->version;
+	record->first = part->first;
+	record->committed = part->committed;
+	record->shard = zd_journal_extent(&part->shard);
+	record->written = zd_part_is_written(part);
+	record->shadow = part->shadow;
+}
+
+void zd_part_move(struct zd_part *part, enum zd_part_state to)
+{
+	zd_sm_move(&zd_sm_part, &part->state, to);
+	/* A rank that waits to write has changed nothing yet. */
+	if (to != ZD_PART_UPDATE_WAIT)
+		zd_journal_part(part);
+}
+
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
 static void unit_free(struct zd_unit *unit)
@@ -197,10 +258,9 @@ static void unit_free(struct zd_unit *unit)
 	free(unit);
 }
 
-static int unit_new(struct zd_engine *e, struct zd_member *member, const struct zd_args *args,
-                    struct zd_unit **out, struct zd_err *err)
+int zd_unit_new(struct zd_engine *e, struct zd_group *group, uint32_t first_rank, const struct zd_args *args,
+                struct zd_unit **out, struct zd_err *err)
 {
-	struct zd_group *group = member->group;
 	if (HASH_CNT(hh_name, group->units) >= ZD_MAX_UNITS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "group '%s' has %u units already", group->name,
 		                  ZD_MAX_UNITS);
@@ -213,7 +273,7 @@ static int unit_new(struct zd_engine *e, struct zd_member *member, const struct 
 	unit->slot = args->u.unit_register.slot;
 	unit->frozen = args->u.unit_register.frozen;
 	unit->all_reduce = args->u.unit_register.all_reduce;
-	unit->first_rank = member->rank;
+	unit->first_rank = first_rank;
 	unit->nviews = args->u.unit_register.nviews;
 	unit->views = zd_calloc(unit->nviews ? unit->nviews : 1, sizeof(*unit->views));
 	for (uint32_t i = 0; i < unit->nviews; i++) {
@@ -233,6 +293,7 @@ static int unit_new(struct zd_engine *e, struct zd_member *member, const struct 
 	zd_id_tree_append(&e->listed[ZD_TABLE_UNITS], &unit->listed, unit->id);
 	HASH_ADD_KEYPTR(hh_name, group->units, unit->name, strlen(unit->name), unit);
 	zd_group_ref(group);
+	zd_journal_unit(unit);
 	*out = unit;
 	return 0;
 }
@@ -254,6 +315,7 @@ static void unit_make_former(struct zd_unit *unit)
 	HASH_DELETE(hh_name, group->units, unit);
 	HASH_ADD_KEYPTR(hh_name, group->former, unit->name, strlen(unit->name), unit);
 	unit->is_former = true;
+	journal_unit_gone(unit);
 }
 
 static bool unit_has_former(const struct zd_unit *unit)
@@ -276,6 +338,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 		zd_dirty_group(e, group); /* a registration of the same name may wait for this */
 	} else {
 		HASH_DELETE(hh_name, group->units, unit);
+		journal_unit_gone(unit);
 	}
 	zd_layout_give_back(unit);
 	if (!group->units && !group->former)
@@ -289,7 +352,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 static void part_absent(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_member *member = zd_part_member(part);
-	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_ABSENT);
+	zd_part_move(part, ZD_PART_ABSENT);
 	zd_pool_free(e, &part->shard);
 	part->version = 0;
 	part->first = 0;
@@ -319,7 +382,7 @@ static void part_drop(struct zd_engine *e, struct zd_part *part)
 		return;
 	}
 	device->quarantine_bytes += part->shard.bytes;
-	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_DYING);
+	zd_part_move(part, ZD_PART_DYING);
 }
 
 void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
@@ -348,6 +411,13 @@ static void end_part_hold(struct zd_engine *e, struct zd_op *op, int status, con
 	zd_part_reader_done(e, op->owner);
 }
 
+void zd_part_hold(struct zd_engine *e, struct zd_session *session, struct zd_part *part)
+{
+	if (zd_deferred_teardown_hold(e, session, part->unit->group->job, part->shard.segment->device,
+	                              end_part_hold, part))
+		part->readers++;
+}
+
 static void part_detach(struct zd_engine *e, struct zd_part *part)
 {
 	const struct zd_member *member = zd_part_member(part);
@@ -355,13 +425,12 @@ static void part_detach(struct zd_engine *e, struct zd_part *part)
 		return;
 	if (part->buffer)
 		zd_buffer_revoke(e, part->buffer);
-	if (part->shard.block && zd_deferred_teardown_hold(e, member->session, member->group->job,
-	                                                   part->shard.segment->device, end_part_hold, part))
-		part->readers++;
+	if (part->shard.block)
+		zd_part_hold(e, member->session, part);
 	/* A shard whose fill has not ended holds no bytes to keep. */
 	if (part->unit->group->job->durable && part->state != ZD_PART_FILLING) {
 		if (part->state != ZD_PART_DETACHED)
-			zd_sm_move(&zd_sm_part, &part->state, ZD_PART_DETACHED);
+			zd_part_move(part, ZD_PART_DETACHED);
 		zd_layout_leave(e, part);
 		zd_shadow_try(e, part); /* its writer has ended */
 		return;
@@ -429,7 +498,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 		return status;
 	}
 	if (!unit)
-		status = unit_new(e, member, args, &unit, err);
+		status = zd_unit_new(e, member->group, member->rank, args, &unit, err);
 	if (status != 0)
 		return status;
 	if (unit->mismatch && unit->mismatch_rank == member->rank) {
@@ -452,7 +521,7 @@ static void register_filled(struct zd_engine *e, struct zd_op *op, int status, c
 	struct zd_part *part = op->owner;
 	(void)result;
 	if (part->state == ZD_PART_FILLING && status == 0) {
-		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
+		zd_part_move(part, ZD_PART_IDLE);
 	} else if (part->state == ZD_PART_FILLING) {
 		struct zd_request *req;
 		TAILQ_FOREACH (req, &zd_part_member(part)->device->queue, device_link) {
@@ -482,7 +551,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 	if (status != 0)
 		return status;
 	zd_layout_enter(part);
-	zd_sm_move(&zd_sm_part, &part->state, ZD_PART_FILLING);
+	zd_part_move(part, ZD_PART_FILLING);
 	part->unit->refs++;
 	part->persistent = req->u.reg.persistent;
 	part->version = first_version(part->unit, req->member);
@@ -531,7 +600,7 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 		if (status == ZD_WAIT)
 			return status;
 	} else if (part->state == ZD_PART_DETACHED && (status = zd_layout_check(unit, err)) == 0) {
-		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
+		zd_part_move(part, ZD_PART_IDLE);
 		zd_layout_enter(part);
 		part->persistent = req->u.reg.persistent; /* its buffer was dropped with the former session */
 	}

@@ -146,6 +146,16 @@ static inline struct zd_member *zd_part_member(const struct zd_part *part)
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t unit, struct zd_part **part,
                  struct zd_err *err) __attribute__((warn_unused_result));
 void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit);
+/* Makes a unit as UNIT_REGISTER's arguments describe it; `first_rank` has given them. LIMIT. */
+int zd_unit_new(struct zd_engine *e, struct zd_group *group, uint32_t first_rank, const struct zd_args *args,
+                struct zd_unit **unit, struct zd_err *err) __attribute__((warn_unused_result));
+/* Each records the object's state if its job has a journal. A part without bytes to keep is GONE. */
+void zd_journal_unit(const struct zd_unit *unit);
+void zd_journal_part(const struct zd_part *part);
+/* Makes the part's next state, and records it. */
+void zd_part_move(struct zd_part *part, enum zd_part_state to);
+/* Keeps the shard until the process of a session that ends has left the device. */
+void zd_part_hold(struct zd_engine *e, struct zd_session *session, struct zd_part *part);
 /* Whether no rank has registered the unit or is about to. The next rank may then describe it differently. */
 bool zd_unit_is_left(const struct zd_unit *unit);
 /* Removes a reader of the part. After the last reader a waiting update proceeds, or a DYING part is freed. */

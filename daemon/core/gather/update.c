@@ -36,10 +36,10 @@
 
 /* ---- update_begin -------------------------------------------------------------------------------------- */
 
-static void parts_move(struct zd_request *req, unsigned state)
+static void parts_move(struct zd_request *req, enum zd_part_state state)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
-		zd_sm_move(&zd_sm_part, &req->u.publish.parts[i]->state, state);
+		zd_part_move(req->u.publish.parts[i], state);
 }
 
 static bool is_update_taken(const struct zd_request *req, const struct zd_part *part)
@@ -52,8 +52,8 @@ static bool is_update_taken(const struct zd_request *req, const struct zd_part *
 }
 
 /* Finds all parts and moves each from state `from` to `to`; on an error all are as before. */
-static int parts_take(struct zd_engine *e, struct zd_request *req, const struct zd_args *args, unsigned from,
-                      unsigned to, struct zd_err *err)
+static int parts_take(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                      enum zd_part_state from, enum zd_part_state to, struct zd_err *err)
 {
 	uint32_t nunits = args->u.publish.nunits;
 	if (nunits == 0 || nunits > ZD_MAX_UNITS_PER_REQUEST)
@@ -88,7 +88,7 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 			                    e->types[req->kind]->name,
 			                    zd_sm_name(&zd_sm_part, (uint8_t)from));
 		} else {
-			zd_sm_move(&zd_sm_part, &part->state, to);
+			zd_part_move(part, to);
 			req->u.publish.parts[req->u.publish.nparts++] = part;
 		}
 	}
@@ -327,8 +327,7 @@ static int publish_check_undone(struct zd_engine *e, struct zd_request *req, str
 		publish_fails(e, req);
 	for (uint32_t i = 0; i < req->u.publish.nparts && status != 0; i++) {
 		struct zd_part *part = req->u.publish.parts[i];
-		zd_sm_move(&zd_sm_part, &part->state,
-		           zd_shadow_is_owed(part) ? ZD_PART_IDLE : ZD_PART_UPDATING);
+		zd_part_move(part, zd_shadow_is_owed(part) ? ZD_PART_IDLE : ZD_PART_UPDATING);
 		zd_shadow_try(e, part);
 	}
 	return status;
@@ -361,8 +360,8 @@ static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct z
 		return status;
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
 		struct zd_part *part = req->u.publish.parts[i];
-		zd_sm_move(&zd_sm_part, &part->state, ZD_PART_IDLE);
 		part->version++;
+		zd_part_move(part, ZD_PART_IDLE);
 		/* A persistent buffer is out of date now, and refreshed by its next gather; any other has no
 		 * reason to stay. */
 		if (part->buffer && TAILQ_EMPTY(&part->buffer->leases) && !part->persistent &&
@@ -465,6 +464,7 @@ static void commit_make(struct zd_group *group, uint64_t step)
 	}
 	group->committed_step = step;
 	group->torn = false;
+	zd_journal_commit(group);
 }
 
 /* Ends the commit requests of all ranks: the commit is made or, with a status, rejected. */
@@ -474,6 +474,7 @@ static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_
 	if (status == 0)
 		commit_make(group, step);
 	group->voted_step = 0;
+	zd_journal_group_state(group);
 	group->commit_status = status;
 	(void)snprintf(group->commit_text, sizeof(group->commit_text), "%.191s", text);
 	group->commit_serial++;
@@ -559,6 +560,7 @@ static void vote(struct zd_engine *e, struct zd_group *group)
 	                   .versions = versions_hash(group)};
 	if (own.status == 0)
 		group->voted_step = own.step;
+	zd_journal_group_state(group);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		zd_cluster_ask(e, &group->members[rank], &group->cluster->commit, "commit", &own, sizeof(own),
 		               voted);
@@ -574,6 +576,7 @@ void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t ste
 	else if (voted_step != 0 && group->shadow)
 		zd_shadow_roll_back(e, group);
 	group->torn |= torn;
+	zd_journal_group_state(group);
 }
 
 static void commit_cancel(struct zd_engine *e, struct zd_request *req)

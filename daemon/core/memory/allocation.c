@@ -1,8 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* allocation.c - plain allocations: their life until the last operation has ended. */
+#include <stdio.h>
+
 #include "core/engine/deferred_teardown.h"
 #include "core/engine/objects.h"
 #include "core/memory/allocation.h"
+
+void zd_journal_allocation(const struct zd_allocation *allocation)
+{
+	struct zd_record_allocation *record;
+	if (!allocation->job->journal || !allocation->durable || allocation->filling ||
+	    !allocation->extent.block)
+		return;
+	record = zd_journal_add(allocation->job->journal, ZD_RECORD_ALLOCATION, allocation->id, 0,
+	                        sizeof(*record));
+	record->job = allocation->job->id;
+	record->session = zd_journal_session(allocation->session);
+	record->extent = zd_journal_extent(&allocation->extent);
+	record->device = allocation->device->index;
+	(void)snprintf(record->name, sizeof(record->name), "%s", allocation->name);
+}
 
 /* No operation on the allocation is pending. */
 static void allocation_free(struct zd_engine *e, struct zd_allocation *allocation)
@@ -21,7 +38,10 @@ void zd_allocation_op_end(struct zd_engine *e, struct zd_allocation *allocation)
 	zd_assert(allocation->pending > 0);
 	allocation->pending--;
 	/* a session's allocation has no other operation before its fill has ended */
-	allocation->filling = false;
+	if (allocation->filling) {
+		allocation->filling = false;
+		zd_journal_allocation(allocation);
+	}
 	zd_dirty(e, allocation->device);
 	if (!allocation->session && allocation->pending == 0 && !allocation->durable)
 		allocation_free(e, allocation);
@@ -44,6 +64,13 @@ void zd_allocation_op_done(struct zd_engine *e, struct zd_op *op, int status, co
 	}
 }
 
+void zd_allocation_hold(struct zd_engine *e, struct zd_session *session, struct zd_allocation *allocation)
+{
+	if (zd_deferred_teardown_hold(e, session, allocation->job, allocation->device, zd_allocation_op_done,
+	                              allocation))
+		allocation->pending++;
+}
+
 /* Detaches the allocation from its session. */
 static void allocation_detach(struct zd_engine *e, struct zd_allocation *allocation)
 {
@@ -51,10 +78,9 @@ static void allocation_detach(struct zd_engine *e, struct zd_allocation *allocat
 	TAILQ_REMOVE(&session->allocations, allocation, session_link);
 	allocation->session = NULL;
 	zd_job_note_left(e, allocation->job);
-	if (allocation->extent.block &&
-	    zd_deferred_teardown_hold(e, session, allocation->job, allocation->device, zd_allocation_op_done,
-	                              allocation))
-		allocation->pending++;
+	zd_journal_allocation(allocation);
+	if (allocation->extent.block)
+		zd_allocation_hold(e, session, allocation);
 }
 
 void zd_allocation_leave(struct zd_engine *e, struct zd_allocation *allocation)
@@ -70,6 +96,8 @@ void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation)
 {
 	if (allocation->session)
 		allocation_detach(e, allocation);
+	if (allocation->durable && allocation->job->journal)
+		zd_journal_gone(allocation->job->journal, ZD_RECORD_ALLOCATION, allocation->id, 0);
 	if (allocation->durable)
 		TAILQ_REMOVE(&allocation->job->allocations, allocation, job_link);
 	allocation->durable = false;

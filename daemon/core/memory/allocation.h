@@ -30,6 +30,10 @@ void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation);
 /* Finds an allocation of the session that is zeroed: NOT_FOUND. STATE while a load uses it. */
 int zd_allocation_find(struct zd_engine *e, const struct zd_session *session, uint64_t id,
                        struct zd_allocation **out, struct zd_err *err) __attribute__((warn_unused_result));
+/* Records a durable allocation that is zeroed, if its job has a journal. */
+void zd_journal_allocation(const struct zd_allocation *allocation);
+/* Keeps the allocation until the process of a session that ends has left the device. */
+void zd_allocation_hold(struct zd_engine *e, struct zd_session *session, struct zd_allocation *allocation);
 /* Counts the end of an operation of `pending`. Frees a dropped allocation after its last operation. */
 void zd_allocation_op_end(struct zd_engine *e, struct zd_allocation *allocation);
 

@@ -239,11 +239,27 @@ static uint64_t place_of(const struct zd_block_range *range, const struct zd_blo
 	return zd_align_up(block->offset, request->align);
 }
 
+/* Cuts `bytes` at `gap` out of a free block that has them. */
+static struct zd_block *carve(struct zd_block_range *range, struct zd_block *block, uint64_t gap,
+                              uint64_t bytes)
+{
+	bin_remove(range, block);
+	if (gap > 0) {
+		struct zd_block *lead = block;
+
+		block = split(range, lead, gap);
+		bin_insert(range, lead);
+	}
+	if (block->bytes > bytes)
+		bin_insert(range, split(range, block, bytes));
+	range->used_bytes += block->bytes;
+	return block;
+}
+
 struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, uint64_t align)
 {
 	struct request request;
 	struct zd_block *block;
-	uint64_t gap;
 
 	zd_assert(bytes > 0);
 	zd_assert(align >= ZD_BLOCK_MIN_ALIGN && align <= ZD_BLOCK_MAX_ALIGN && (align & (align - 1)) == 0);
@@ -257,18 +273,21 @@ struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, ui
 	block = find_block(range, &request);
 	if (!block)
 		return NULL;
-	bin_remove(range, block);
-	gap = place_of(range, block, &request) - block->offset;
-	if (gap > 0) {
-		struct zd_block *lead = block;
+	return carve(range, block, place_of(range, block, &request) - block->offset, request.bytes);
+}
 
-		block = split(range, lead, gap);
-		bin_insert(range, lead);
-	}
-	if (block->bytes > request.bytes)
-		bin_insert(range, split(range, block, request.bytes));
-	range->used_bytes += block->bytes;
-	return block;
+struct zd_block *zd_block_take(struct zd_block_range *range, struct zd_block *after, uint64_t offset,
+                               uint64_t bytes)
+{
+	struct zd_block *block = after ? after->after : range->first;
+
+	if (bytes == 0 || (offset | bytes) % ZD_BLOCK_MIN_ALIGN != 0 || bytes > range->bytes)
+		return NULL;
+	while (block && block->offset + block->bytes <= offset)
+		block = block->after;
+	if (!block || !block->free || block->offset > offset || block->offset + block->bytes - offset < bytes)
+		return NULL;
+	return carve(range, block, offset - block->offset, bytes);
 }
 
 /* Adds the neighbour behind `block`, which is in no bin, to it. */

@@ -49,6 +49,10 @@ static struct zd_segment *find_creating(struct zd_device *device, const struct z
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 {
 	zd_assert(TAILQ_EMPTY(&segment->mappings));
+	if (segment->recorded && segment->job->journal)
+		zd_journal_gone(segment->job->journal, ZD_RECORD_SEGMENT, segment->id, 0);
+	if (segment->recorded && e->sink.segment_kept)
+		e->sink.segment_kept(e->sink.arg, segment->id, false);
 	HASH_DEL(e->segments, segment);
 	TAILQ_REMOVE(&segment->device->segments, segment, device_link);
 	segment->device->segment_bytes -= segment->bytes;
@@ -67,6 +71,39 @@ static void segment_failed(struct zd_segment *segment, int status, const char *e
 	}
 }
 
+/* Only what commits cover outlives the daemon: gathered buffers and gradients are made again. */
+static void journal_segment(struct zd_engine *e, struct zd_segment *segment)
+{
+	struct zd_record_segment *record;
+	if (!segment->job->journal || segment->state != ZD_SEGMENT_READY ||
+	    (segment->purpose != ZD_PURPOSE_SHARDS && segment->purpose != ZD_PURPOSE_ALLOCATIONS))
+		return;
+	if (!segment->recorded && e->sink.segment_kept)
+		e->sink.segment_kept(e->sink.arg, segment->id, true);
+	segment->recorded = true;
+	record = zd_journal_add(segment->job->journal, ZD_RECORD_SEGMENT, segment->id, 0, sizeof(*record));
+	record->job = segment->job->id;
+	record->bytes = segment->bytes;
+	record->device = segment->device->index;
+	record->purpose = segment->purpose;
+}
+
+void zd_pool_journal_job(struct zd_engine *e, const struct zd_job *job)
+{
+	struct zd_segment *segment;
+	for (segment = e->segments; segment; segment = segment->hh.next) {
+		if (segment->job == job)
+			journal_segment(e, segment);
+	}
+}
+
+struct zd_record_extent zd_journal_extent(const struct zd_extent *extent)
+{
+	struct zd_location location = zd_extent_location(extent);
+	return (struct zd_record_extent){
+	        .segment = location.segment, .offset = location.offset, .bytes = location.bytes};
+}
+
 static void segment_created(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                             const struct zd_op_result *result)
 {
@@ -75,17 +112,18 @@ static void segment_created(struct zd_engine *e, struct zd_op *op, int status, c
 	zd_dirty(e, segment->device);
 	if (status == 0) {
 		zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
+		journal_segment(e, segment);
 		return;
 	}
 	segment_failed(segment, status, error);
 	zd_segment_free(e, segment);
 }
 
-static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, struct zd_device *device,
-                                      enum zd_purpose purpose, uint64_t bytes)
+static struct zd_segment *segment_add(struct zd_engine *e, struct zd_job *job, uint32_t id,
+                                      struct zd_device *device, enum zd_purpose purpose, uint64_t bytes)
 {
 	struct zd_segment *segment = zd_calloc(1, sizeof(*segment));
-	segment->id = ++e->next_segment;
+	segment->id = id;
 	segment->state = ZD_SEGMENT_CREATING;
 	segment->purpose = purpose;
 	segment->device = device;
@@ -96,6 +134,22 @@ static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, s
 	HASH_ADD(hh, e->segments, id, sizeof(segment->id), segment);
 	TAILQ_INSERT_TAIL(&device->segments, segment, device_link);
 	device->segment_bytes += bytes;
+	return segment;
+}
+
+struct zd_segment *zd_segment_restore(struct zd_engine *e, struct zd_job *job, uint32_t id,
+                                      struct zd_device *device, enum zd_purpose purpose, uint64_t bytes)
+{
+	struct zd_segment *segment = segment_add(e, job, id, device, purpose, bytes);
+	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
+	segment->recorded = true; /* the journal and the sink have it from the daemon before */
+	return segment;
+}
+
+static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, struct zd_device *device,
+                                      enum zd_purpose purpose, uint64_t bytes)
+{
+	struct zd_segment *segment = segment_add(e, job, ++e->next_segment, device, purpose, bytes);
 	struct zd_command command = {.kind = ZD_CMD_SEGMENT_CREATE, .device = device->index};
 	command.u.segment.segment = segment->id;
 	command.u.segment.bytes = bytes;

@@ -34,6 +34,7 @@ struct zd_segment {
 	struct zd_device *device;
 	struct zd_job *job;
 	uint64_t bytes;
+	bool recorded;             /* the journal has it, and the sink keeps its descriptor */
 	uint64_t prefetched_bytes; /* scratch of retire.c: bytes of prefetched buffers */
 	uint64_t retire_serial;    /* its number in the order in which segments began to retire */
 	struct zd_block_range *range;
@@ -69,6 +70,12 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
 /* Frees the block at once: nothing may use it any more. Marks the device dirty. Clears *extent. */
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent);
 struct zd_location zd_extent_location(const struct zd_extent *extent);
+/* Makes a segment that the device's executor has already: it is READY, and its range free. */
+struct zd_segment *zd_segment_restore(struct zd_engine *e, struct zd_job *job, uint32_t id,
+                                      struct zd_device *device, enum zd_purpose purpose, uint64_t bytes);
+/* Records the job's segments that hold shards and allocations, if the job has a journal. */
+void zd_pool_journal_job(struct zd_engine *e, const struct zd_job *job);
+struct zd_record_extent zd_journal_extent(const struct zd_extent *extent);
 /* Destroys the job's segments; every block must be free. */
 void zd_pool_job_end(struct zd_engine *e, struct zd_job *job);
 

@@ -5,7 +5,7 @@
  * The engine is a deterministic state machine. It opens no file, starts no thread, reads no clock and logs
  * nothing. Its driver (daemon/server, or the simulator) calls the functions below from one thread, one at a
  * time, and executes the commands that it hands to the sink. The sink must not call back into the engine,
- * except for zd_engine_may_map(), zd_engine_segment() and zd_engine_segment_given().
+ * except for zd_engine_may_map(), zd_engine_segment(), zd_engine_segment_given() and zd_engine_former().
  *
  *   requests  zd_engine_request()      each gets exactly one reply, at once or later
  *   commands  sink->command()          each with an op id is completed exactly once by zd_engine_op_done()
@@ -106,6 +106,9 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 void zd_engine_free(struct zd_engine *engine);
 
 /* ---- The journal --------------------------------------------------------------------------------------- */
+
+/* Of the records' format. */
+#define ZD_JOURNAL_VERSION 1u
 
 /* From now on the engine records durable jobs (engine/journal.h). Clears the journal, and records all of
  * them. */

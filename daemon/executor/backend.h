@@ -77,6 +77,12 @@ struct zd_backend_ops {
 	 * until the segment is destroyed. -1: there is no such segment. */
 	int (*segment_fd)(const struct zd_backend *backend, uint32_t segment);
 
+	/* Takes over a segment of a daemon that has ended, with its bytes: `fd` is what segment_fd() returned
+	 * there. Takes ownership of `fd`, also on failure. Called before any command; may block. NULL: not
+	 * possible. */
+	int (*segment_import)(struct zd_backend *backend, uint32_t device, uint32_t segment, uint64_t bytes,
+	                      int fd, struct zd_err *err);
+
 	/* Makes the session's two fence pages, sealed, and registers them with the executors. The caller owns
 	 * the descriptors. `pid`, `pidfd`: the client's process; a backend that keeps the pidfd duplicates
 	 * it. */

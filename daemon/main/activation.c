@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -12,12 +14,16 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "main/config.h"
 #include "main/service.h"
 #include "server/bind.h"
 #include "server/listener.h"
+#include "server/store.h"
 
-static int npassed;
+static int npassed; /* sockets */
+static struct zd_stored *stored;
+static size_t nstored;
 
 /* After any other exit the manager starts the daemon again, which then serves the waiting connections. */
 static void on_program_end(int status, void *arg)
@@ -29,9 +35,45 @@ static void on_program_end(int status, void *arg)
 		zd_listener_reject(sock);
 }
 
+static bool is_stored(const char *name)
+{
+	return strcmp(name, "registry") == 0 || strncmp(name, "segment-", strlen("segment-")) == 0;
+}
+
+/* The manager passes its sockets first. */
+static void sort_descriptors(char **names, int count)
+{
+	for (int i = 0; i < count; i++) {
+		if (!is_stored(names[i])) {
+			npassed++;
+			continue;
+		}
+		stored = zd_realloc(stored, nstored + 1, sizeof(*stored));
+		(void)snprintf(stored[nstored].name, sizeof(stored[nstored].name), "%s", names[i]);
+		stored[nstored++].fd = SD_LISTEN_FDS_START + i;
+	}
+}
+
+size_t zd_activation_take_stored(struct zd_stored **found)
+{
+	size_t count = nstored;
+
+	*found = stored;
+	stored = NULL;
+	nstored = 0;
+	return count;
+}
+
 void zd_activation_open(void)
 {
-	npassed = sd_listen_fds(1);
+	char **names = NULL;
+	int count = sd_listen_fds_with_names(1, &names);
+
+	if (count > 0)
+		sort_descriptors(names, count);
+	for (int i = 0; i < count; i++)
+		free(names[i]);
+	free(names);
 	for (int sock = SD_LISTEN_FDS_START; sock < SD_LISTEN_FDS_START + npassed; sock++)
 		(void)fcntl(sock, F_SETFL, O_NONBLOCK);
 	(void)on_exit(on_program_end, NULL);

@@ -5,9 +5,12 @@
 #ifndef ZD_MAIN_ACTIVATION_H
 #define ZD_MAIN_ACTIVATION_H
 
+#include <stddef.h>
+
 struct zd_bound;
 struct zd_config;
 struct zd_err;
+struct zd_stored;
 
 /*
  * Reads the passed descriptors. Must be called before the program can exit. If it exits with ZD_EXIT_CONFIG,
@@ -21,5 +24,9 @@ void zd_activation_open(void);
  * Logs where the socket differs from `config`. INVALID: the descriptors are not one listening Unix socket. */
 int zd_activation_adopt(const struct zd_config *config, struct zd_bound *bound, struct zd_err *err)
         __attribute__((warn_unused_result));
+
+/* Moves the descriptors of the manager's descriptor store to *found, an array that the caller frees; returns how
+ * many. */
+size_t zd_activation_take_stored(struct zd_stored **found);
 
 #endif

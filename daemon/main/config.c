@@ -171,6 +171,22 @@ static int set_log_level(struct zd_config *config, const char *text)
 	return -1;
 }
 
+static int set_keep_state(struct zd_config *config, const char *text)
+{
+	static const char *const names[] = {[ZD_KEEP_AUTO] = "auto",
+	                                    [ZD_KEEP_NONE] = "none",
+	                                    [ZD_KEEP_SYSTEMD] = "systemd",
+	                                    [ZD_KEEP_HOLDER] = "holder"};
+
+	for (size_t i = 0; i < ZD_ARRAY_LEN(names); i++) {
+		if (strcmp(text, names[i]) != 0)
+			continue;
+		config->keep_state = (enum zd_keep_state)i;
+		return 0;
+	}
+	return -1;
+}
+
 static int set_drain_timeout(struct zd_config *config, const char *text)
 {
 	return read_u32(text, 0, MAX_DRAIN_S, &config->drain_timeout_s);
@@ -343,6 +359,7 @@ static const struct key {
         {"daemon", "admin_group", set_admin_group, "the name of a group on this machine"},
         {"daemon", "allow_groups", set_allow_groups, GROUPS_EXPECTED},
         {"daemon", "log_level", set_log_level, "error, warning, notice, info or debug"},
+        {"daemon", "keep_state", set_keep_state, "auto, none, systemd or holder"},
         {"daemon", "drain_timeout_s", set_drain_timeout, "a number of seconds, at most 86400"},
         {"devices", "backend", set_backend, "auto, host or cuda"},
         {"devices", "count", set_count, "a number from 1 to 64"},

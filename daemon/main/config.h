@@ -28,6 +28,10 @@ struct zd_backend_ops;
 #define ZD_CONFIG_GPUS_BYTES            2752 /* 64 UUIDs with separators */
 #define ZD_CONFIG_PATH_BYTES            1024
 
+/* Where durable jobs are kept over the end of the daemon; AUTO: at the service manager, if it has a descriptor
+ * store for this service. */
+enum zd_keep_state { ZD_KEEP_AUTO, ZD_KEEP_NONE, ZD_KEEP_SYSTEMD, ZD_KEEP_HOLDER };
+
 struct zd_config {
 	/* [daemon] */
 	char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
@@ -37,6 +41,7 @@ struct zd_config {
 	struct zd_creds_groups allow_groups; /* none: all users */
 	enum zd_log_level log_level;
 	uint32_t drain_timeout_s;
+	enum zd_keep_state keep_state;
 	/* [devices]; for bytes, 0 is the default of the backend or the engine */
 	const struct zd_backend_ops *backend; /* NULL: auto */
 	uint32_t device_count;                /* host */

@@ -10,6 +10,7 @@
 #include "executor/nccl/cuda_comm_ids.h"
 #include "main/activation.h"
 #include "main/config.h"
+#include "main/holder.h"
 #include "main/log.h"
 #include "main/options.h"
 #include "main/service.h"
@@ -25,6 +26,8 @@ int main(int argc, char **argv)
 	zd_std_fds_fill();
 	if (argc > 1 && strcmp(argv[1], ZD_CUDA_IDS_PROGRAM_ARG) == 0)
 		return zd_cuda_ids_main(argc - 2, argv + 2);
+	if (argc > 1 && strcmp(argv[1], ZD_HOLDER_PROGRAM_ARG) == 0)
+		return zd_holder_main(argc - 2, argv + 2);
 	zd_activation_open();
 	zd_options_parse(argc, argv, &options);
 	if (zd_spin_check(&err) != 0 || zd_options_load(&options, &config, &err) != 0) {

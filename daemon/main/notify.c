@@ -8,6 +8,7 @@
 #include "main/notify.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,8 @@
 #include "base/log.h"
 #include "server/loop.h"
 
-#define RETRY_MS 100u
+#define RETRY_MS   100u
+#define FD_WAIT_MS 1000
 
 /* Returns 0, or -1 with errno. */
 static int send_now(const struct zd_notify *notify, const char *text, size_t nbytes)
@@ -100,6 +102,38 @@ void zd_notify_state(struct zd_notify *notify, const char *format, ...)
 	at[bytes] = '\n';
 	notify->npending += (size_t)bytes + 1;
 	send_pending(notify);
+}
+
+int zd_notify_fd(struct zd_notify *notify, const char *state, int fd)
+{
+	struct iovec part = {.iov_base = (char *)state, .iov_len = strlen(state)};
+	union {
+		char bytes[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control = {{0}};
+	struct msghdr header = {.msg_name = &notify->address,
+	                        .msg_namelen = notify->address_bytes,
+	                        .msg_iov = &part,
+	                        .msg_iovlen = 1};
+	struct pollfd writable = {.fd = notify->sock, .events = POLLOUT};
+
+	if (notify->sock < 0) {
+		errno = ENOTCONN;
+		return -1;
+	}
+	if (fd >= 0) {
+		struct cmsghdr *rights;
+
+		header.msg_control = control.bytes;
+		header.msg_controllen = sizeof(control.bytes);
+		rights = CMSG_FIRSTHDR(&header);
+		rights->cmsg_level = SOL_SOCKET;
+		rights->cmsg_type = SCM_RIGHTS;
+		rights->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
+	}
+	(void)poll(&writable, 1, FD_WAIT_MS);
+	return sendmsg(notify->sock, &header, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -1 : 0;
 }
 
 void zd_notify_alive(struct zd_notify *notify)

@@ -20,6 +20,8 @@ enum option_key {
 	OPT_FOREGROUND = 'f',
 	OPT_CHECK_CONFIG = 256, /* this and the following have no short form */
 	OPT_NCCL,
+	OPT_KEEP_STATE,
+	OPT_DISCARD_STATE,
 };
 
 static const struct argp_option argp_options[] = {
@@ -32,6 +34,10 @@ static const struct argp_option argp_options[] = {
         {"gpus", OPT_GPUS, "LIST", 0, "Which GPUs, by UUID or number (default: all)", 0},
         {"arena", OPT_ARENA, "SIZE", 0, "Memory of each device, such as 64G", 0},
         {"nccl", OPT_NCCL, "FILE", 0, "NCCL's library, for groups that span daemons (default: libnccl.so.2)",
+         0},
+        {"keep-state", OPT_KEEP_STATE, "WHERE", 0,
+         "Where durable jobs outlive the daemon: systemd, holder (a process of its own), none, or auto", 0},
+        {"discard-state", OPT_DISCARD_STATE, NULL, 0, "Begin without the durable jobs of the daemon before",
          0},
         {"foreground", OPT_FOREGROUND, NULL, 0, "Log to stderr, even where stderr is the journal's", 0},
         {NULL, 0, NULL, 0, NULL, 0},
@@ -77,6 +83,12 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		return 0;
 	case OPT_NCCL:
 		options->nccl = text;
+		return 0;
+	case OPT_KEEP_STATE:
+		options->keep_state = text;
+		return 0;
+	case OPT_DISCARD_STATE:
+		options->discard_state = true;
 		return 0;
 	case OPT_FOREGROUND:
 		options->foreground = true;
@@ -127,6 +139,7 @@ int zd_options_load(const struct zd_options *options, struct zd_config *config, 
 	        {"--gpus", "devices", "gpus", options->gpus},
 	        {"--arena", "devices", "arena", options->arena},
 	        {"--nccl", "collectives", "nccl", options->nccl},
+	        {"--keep-state", "daemon", "keep_state", options->keep_state},
 	};
 	struct zd_config loaded;
 	struct zd_err why;

@@ -12,7 +12,8 @@ struct zd_err;
 struct zd_options {
 	const char *config_path;
 	const char *socket, *backend, *devices, *gpus, *arena, *nccl;
-	bool check_config, foreground;
+	const char *keep_state;
+	bool check_config, foreground, discard_state;
 };
 
 /* Exits after --help and --version, and with status 2 after an invalid command line. */

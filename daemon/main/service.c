@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
@@ -29,12 +30,14 @@
 #include "executor/backend.h"
 #include "main/activation.h"
 #include "main/config.h"
+#include "main/holder.h"
 #include "main/notify.h"
 #include "main/options.h"
 #include "server/api.h"
 #include "server/bind.h"
 #include "server/listener.h"
 #include "server/loop.h"
+#include "server/store.h"
 
 #define NS_PER_S  UINT64_C(1000000000)
 #define US_PER_S  UINT64_C(1000000)
@@ -68,10 +71,13 @@ struct service {
 	struct zd_api api;
 	struct zd_listener listener;
 	bool listening;
-	uint32_t njobs_lost; /* durable jobs, at the end */
+	uint32_t njobs_left; /* durable jobs, at the end */
+	bool kept;           /* these are kept for the next daemon */
 	uv_signal_t signals[NSIGNALS];
 	uv_timer_t drain, watchdog;
 	struct zd_notify notify;
+	struct zd_store manager; /* the service manager's */
+	struct zd_holder holder;
 	/* A reload runs beside the loop, because it reads files and groups, which may block. */
 	struct {
 		uv_work_t work;
@@ -382,6 +388,74 @@ static void tell_unused(const struct zd_config *config, const struct zd_backend_
 		zd_log(ZD_LOG_NOTICE, "nccl = %s is not used: the devices are emulated", config->nccl_path);
 }
 
+/* ---- State that outlives the daemon -------------------------------------------------------------------- */
+
+static int put_at_manager(void *arg, const char *name, int fd, struct zd_err *err)
+{
+	struct service *service = arg;
+	char state[64];
+
+	(void)snprintf(state, sizeof(state), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
+	if (zd_notify_fd(&service->notify, state, fd) < 0)
+		return zd_err_errno(err, errno, "giving %s to the service manager", name);
+	return 0;
+}
+
+static void remove_at_manager(void *arg, const char *name)
+{
+	struct service *service = arg;
+	char state[64];
+
+	(void)snprintf(state, sizeof(state), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+	if (zd_notify_fd(&service->notify, state, -1) < 0)
+		zd_log(ZD_LOG_WARNING, "removing %s from the service manager: %s", name, strerror(errno));
+}
+
+static void discard(struct zd_store *store)
+{
+	for (size_t i = 0; i < store->nfound; i++) {
+		(void)close(store->found[i].fd);
+		store->found[i].fd = -1;
+		store->remove(store->arg, store->found[i].name);
+	}
+}
+
+/* *store is NULL if nothing is kept. */
+static int open_store(struct service *service, struct zd_store **store, struct zd_err *err)
+{
+	enum zd_keep_state where = service->config.keep_state;
+	int rc;
+
+	*store = NULL;
+	service->manager =
+	        (struct zd_store){.arg = service, .put = put_at_manager, .remove = remove_at_manager};
+	service->manager.nfound = zd_activation_take_stored(&service->manager.found);
+	/* What was passed must be restored, whatever the environment says. */
+	if (where == ZD_KEEP_AUTO)
+		where = getenv("FDSTORE") || service->manager.nfound > 0 ? ZD_KEEP_SYSTEMD : ZD_KEEP_NONE;
+	if (where == ZD_KEEP_SYSTEMD) {
+		*store = &service->manager;
+	} else if (where == ZD_KEEP_HOLDER) {
+		rc = zd_holder_open(&service->holder, service->bound.address.sun_path, err);
+		if (rc)
+			return rc;
+		*store = &service->holder.store;
+	}
+	if (*store && service->options->discard_state)
+		discard(*store);
+	return 0;
+}
+
+static void close_store(struct service *service)
+{
+	for (size_t i = 0; i < service->manager.nfound; i++) {
+		if (service->manager.found[i].fd >= 0)
+			(void)close(service->manager.found[i].fd);
+	}
+	free(service->manager.found);
+	zd_holder_close(&service->holder);
+}
+
 static int open_api(struct service *service, struct zd_err *err)
 {
 	const struct zd_config *config = &service->config;
@@ -401,6 +475,11 @@ static int open_api(struct service *service, struct zd_err *err)
 	        .collective_timeout_ns = config->collective_timeout_s * NS_PER_S,
 	};
 
+	int rc = open_store(service, &bridge.store, err);
+
+	if (rc)
+		return rc;
+	service->kept = bridge.store != NULL;
 	tell_unused(config, backend);
 	return zd_api_open(&service->api, &service->loop, &bridge, &limits, err);
 }
@@ -442,7 +521,7 @@ static int serve(struct service *service, struct zd_err *err)
 		log_ready(service);
 		notify_serving(service);
 		zd_loop_run(&service->loop);
-		service->njobs_lost = count_durable_jobs(service);
+		service->njobs_left = count_durable_jobs(service);
 	}
 	stop_listening(service);
 	zd_api_close(&service->api, service->why_ended);
@@ -455,6 +534,7 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 	                          .config = *config,
 	                          .started_ns = started_ns,
 	                          .bound = {.sock = -1},
+	                          .holder = {.sock = -1},
 	                          .why_ended = "the daemon ended"};
 	struct zd_err err = ZD_ERR_NONE;
 	int rc;
@@ -473,12 +553,16 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 		zd_loop_deinit(&service.loop);
 	}
 	zd_api_deinit(&service.api);
+	close_store(&service);
 	close_socket(&service);
 	zd_sm_move(&service_sm, &service.state, ENDED);
 	if (rc)
 		zd_log(ZD_LOG_ERROR, "%s", err.text);
 	else
-		zd_log(ZD_LOG_NOTICE, "ended, and with it durable jobs: %u", service.njobs_lost);
+		zd_log(ZD_LOG_NOTICE,
+		       service.kept ? "ended; durable jobs kept for the next daemon: %u"
+		                    : "ended, and with it durable jobs: %u",
+		       service.njobs_left);
 	if (rc == 0)
 		return ZD_EXIT_OK;
 	/* These errors persist: a restart with the same settings would fail again. */

@@ -32,6 +32,8 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 	zd_users_set_limit(&api->conns.users, limits->uid_unsent_bytes);
 	api->conns.flushed = zd_delegates_flush;
 	api->conns.flushed_arg = &api->bridge.delegates;
+	api->conns.store = zd_keeper_write;
+	api->conns.store_arg = &api->bridge.keeper;
 	zd_arena_init(&api->requests, REQUESTS_BYTES);
 	zd_arena_init(&api->replies, REPLIES_BYTES);
 	rc = zd_bridge_open(&api->bridge, loop, config, api, err);
@@ -47,6 +49,8 @@ void zd_api_close(struct zd_api *api, const char *why)
 	struct zd_err err;
 
 	(void)zd_err_set(&err, ZEROD_E_SHUTDOWN, "%s", why);
+	/* The next daemon finds the sessions as they are: their processes may go on writing for a while. */
+	zd_keeper_close(&api->bridge.keeper);
 	zd_conns_refuse(&api->conns, &err);
 	zd_conns_flush(&api->conns);
 	zd_bridge_close(&api->bridge);

@@ -45,6 +45,11 @@ static void on_done(void *arg, const struct zd_completion *completion)
 		(void)uv_async_send(&bridge->wake);
 }
 
+void zd_bridge_complete(struct zd_bridge *bridge, const struct zd_completion *completion)
+{
+	on_done(bridge, completion);
+}
+
 static void take_arrived(void *arg)
 {
 	struct zd_bridge *bridge = arg;
@@ -105,7 +110,7 @@ static void sink_command(void *arg, const struct zd_command *command)
 {
 	struct zd_bridge *bridge = arg;
 
-	if (!zd_delegates_submit(&bridge->delegates, command))
+	if (!zd_keeper_submit(&bridge->keeper, command) && !zd_delegates_submit(&bridge->delegates, command))
 		zd_bridge_submit(bridge, command);
 }
 
@@ -173,6 +178,21 @@ static void sink_group_ended(void *arg, uint32_t uid, const char *job, const cha
 		zd_log(ZD_LOG_WARNING, "job '%s': group '%s' has ended on this node: %s", job, group, why);
 }
 
+static int sink_segment_restore(void *arg, uint32_t device, uint32_t segment, uint64_t bytes,
+                                struct zd_err *err)
+{
+	struct zd_bridge *bridge = arg;
+
+	return zd_keeper_restore_segment(&bridge->keeper, device, segment, bytes, err);
+}
+
+static void sink_segment_kept(void *arg, uint32_t segment, bool kept)
+{
+	struct zd_bridge *bridge = arg;
+
+	zd_keeper_keep_segment(&bridge->keeper, segment, kept);
+}
+
 static void sink_notice(void *arg, const struct zd_notice *notice)
 {
 	struct zd_bridge *bridge = arg;
@@ -209,6 +229,8 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .sums_ahead = sink_sums_ahead,
 	        .is_summing = sink_is_summing,
 	        .group_ended = sink_group_ended,
+	        .segment_restore = sink_segment_restore,
+	        .segment_kept = sink_segment_kept,
 	        .notice = sink_notice,
 	};
 	struct zd_engine *engine;
@@ -258,7 +280,10 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 	if (bridge->ops->is_prompt || zd_spin_always())
 		zd_loop_allow_spinning(loop);
 	zd_timer_init(&bridge->timer, loop, bridge->engine, on_deadline, bridge);
-	return 0;
+	rc = zd_keeper_open(&bridge->keeper, bridge, config->store, err);
+	if (rc)
+		zd_bridge_close(bridge);
+	return rc;
 }
 
 void zd_bridge_close(struct zd_bridge *bridge)
@@ -266,6 +291,7 @@ void zd_bridge_close(struct zd_bridge *bridge)
 	if (!bridge->backend)
 		return;
 	zd_loop_drop(loop_of(bridge), &bridge->poll_source);
+	zd_keeper_close(&bridge->keeper);
 	bridge->ops->close(bridge->backend);
 	bridge->backend = NULL;
 	zd_engine_free(bridge->engine);

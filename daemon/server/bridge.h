@@ -20,6 +20,7 @@
 #include "core/engine.h"
 #include "server/loop.h"
 #include "server/delegate.h"
+#include "server/keeper.h"
 #include "server/timer.h"
 
 struct zd_api;
@@ -37,6 +38,7 @@ struct zd_bridge_config {
 	const char *nccl_path;
 	bool check_collectives;
 	uint64_t collective_timeout_ns;
+	struct zd_store *store; /* keeps durable jobs; NULL: they end with the daemon */
 };
 
 struct zd_completions {
@@ -49,7 +51,8 @@ struct zd_bridge {
 	struct zd_backend *backend;
 	struct zd_engine *engine;
 	struct zd_delegates delegates; /* make sums in place of the backend */
-	struct zd_api *api;            /* the api that has the bridge */
+	struct zd_keeper keeper;
+	struct zd_api *api; /* the api that has the bridge */
 	struct zd_timer timer;
 	uv_async_t wake;
 	struct zd_poll_source poll_source; /* polled for completions while the loop is awake */
@@ -73,6 +76,8 @@ uint64_t zd_bridge_tick(struct zd_bridge *bridge);
 /* Updates the timer for the engine's deadlines. Called after the events. */
 void zd_bridge_settle(struct zd_bridge *bridge);
 
+/* Reports a completion as an executor does. Thread-safe. */
+void zd_bridge_complete(struct zd_bridge *bridge, const struct zd_completion *completion);
 /* Submits a command of the engine to the backend, or a substitute with the same op. */
 void zd_bridge_submit(struct zd_bridge *bridge, const struct zd_command *command);
 

@@ -295,6 +295,8 @@ static void send_open_packet(struct zd_conn *conn)
 	struct zd_err err = ZD_ERR_NONE;
 	int rc = ZD_FRAME_AGAIN;
 
+	if (conn->conns->store)
+		conn->conns->store(conn->conns->store_arg);
 	conn->open_packet = NULL;
 	if (STAILQ_EMPTY(&conn->backlog))
 		rc = send_packet(conn, packet, &err);
@@ -562,6 +564,8 @@ void zd_conns_flush(struct zd_conns *conns)
 	conns->flushing = true;
 	do {
 		flush_dirty(conns);
+		if (conns->store) /* events without replies change things, too */
+			conns->store(conns->store_arg);
 		if (conns->flushed)
 			conns->flushed(conns->flushed_arg);
 	} while (!TAILQ_EMPTY(&conns->dirty));

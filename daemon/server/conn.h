@@ -39,6 +39,9 @@ struct zd_conns {
 	STAILQ_HEAD(, zd_packet) spares; /* sent packets, for reuse */
 	unsigned nspares;
 	bool flushing;
+	/* Called before replies are sent, to store what they tell. NULL: none. */
+	void (*store)(void *arg);
+	void *store_arg;
 	/* Called when all collected replies have been sent, to send messages that must not overtake them.
 	 * NULL: none. */
 	void (*flushed)(void *arg);

@@ -154,6 +154,8 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 		count += 2;
 	if (open_rings(session, request->hello, &attachments[count]))
 		count++;
+	zd_keeper_process_done(&session->api->bridge.keeper, zd_conn_creds(session->conn)->pid,
+	                       request->hello->former_sessions, request->hello->n_former_sessions);
 	hello.version = ZD_PROTOCOL_VERSION;
 	hello.session = session->id;
 	hello.daemon = (char *)ZEROD_VERSION_TEXT;

@@ -47,9 +47,9 @@ struct restore {
 	uint64_t last_id;
 };
 
-static const char *const type_names[ZD_NRECORDS] = {
-        "",        "device", "job",  "group",      "group state", "member", "commit",
-        "segment", "unit",   "part", "allocation", "end"};
+static const char *const type_names[ZD_NRECORDS] = {"",           "device", "job",     "group", "group state",
+                                                    "member",     "commit", "segment", "unit",  "part",
+                                                    "allocation", "end"};
 
 static const size_t type_bytes[ZD_NRECORDS] = {
         [ZD_RECORD_DEVICE] = sizeof(struct zd_record_device),
@@ -559,10 +559,10 @@ static int restore_all(struct restore *restore, struct zd_err *err)
 		enum zd_record_type type;
 		restore_fn *restore;
 	} order[] = {
-	        {ZD_RECORD_DEVICE, restore_device}, {ZD_RECORD_JOB, restore_job},
-	        {ZD_RECORD_GROUP, restore_group},   {ZD_RECORD_MEMBER, restore_member},
+	        {ZD_RECORD_DEVICE, restore_device},   {ZD_RECORD_JOB, restore_job},
+	        {ZD_RECORD_GROUP, restore_group},     {ZD_RECORD_MEMBER, restore_member},
 	        {ZD_RECORD_SEGMENT, restore_segment}, {ZD_RECORD_UNIT, restore_unit},
-	        {ZD_RECORD_PART, restore_part},     {ZD_RECORD_ALLOCATION, restore_allocation},
+	        {ZD_RECORD_PART, restore_part},       {ZD_RECORD_ALLOCATION, restore_allocation},
 	};
 	int status = 0;
 	for (size_t step = 0; step < ZD_ARRAY_LEN(order); step++) {

@@ -30,9 +30,8 @@ struct zd_journal {
 	size_t used, room;
 };
 
-/* These numbers and the structs below are the format: a change needs another ZD_JOURNAL_VERSION. */
-#define ZD_JOURNAL_VERSION 1u
-
+/* These numbers and the structs below are the format: a change needs another ZD_JOURNAL_VERSION
+ * (core/engine.h). */
 enum zd_record_type {
 	ZD_RECORD_DEVICE = 1,
 	ZD_RECORD_JOB,

@@ -287,6 +287,17 @@ static void cuda_submit(struct zd_backend *backend, const struct zd_command *com
 	}
 }
 
+static int cuda_segment_import(struct zd_backend *backend, uint32_t device, uint32_t id, uint64_t bytes,
+                               int fd, struct zd_err *err)
+{
+	struct zd_cuda_segment *segment;
+	int rc = zd_cuda_segment_import(&backend->devices, device, id, bytes, fd, &segment, err);
+
+	if (rc == 0)
+		zd_cuda_segments_add(&backend->segments, segment);
+	return rc;
+}
+
 static int cuda_segment_fd(const struct zd_backend *backend, uint32_t segment)
 {
 	/* The cast drops const for the table's lock; the table does not change. */
@@ -338,6 +349,7 @@ const struct zd_backend_ops zd_backend_cuda = {
         .expect = cuda_expect,
         .submit = cuda_submit,
         .segment_fd = cuda_segment_fd,
+        .segment_import = cuda_segment_import,
         .session_open = cuda_session_open,
         .session_close = cuda_session_close,
         .timeline_read = cuda_timeline_read,

@@ -120,6 +120,41 @@ int zd_cuda_segment_new(const struct zd_cuda_devices *devices, uint32_t index, u
 	return 0;
 }
 
+static int import(struct zd_cuda_segment *segment, struct zd_err *err)
+{
+	const struct zd_cuda *cuda = segment->device->cuda;
+	void *handle = (void *)(intptr_t)segment->fd;
+	int result = cuda->memImportFromShareableHandle(&segment->memory, handle, ZD_CU_HANDLE_POSIX_FD);
+	if (result)
+		segment->memory = 0;
+	return zd_cuda_err(cuda, result, err, "importing a segment");
+}
+
+int zd_cuda_segment_import(const struct zd_cuda_devices *devices, uint32_t index, uint32_t id, uint64_t bytes,
+                           int fd, struct zd_cuda_segment **segment, struct zd_err *err)
+{
+	struct zd_cuda_segment *made = zd_calloc(1, sizeof(*made));
+	bool pushed;
+	int rc;
+	made->id = id;
+	made->device = &devices->all[index];
+	made->bytes = zd_align_up(bytes, made->device->granularity_bytes);
+	made->fd = fd;
+	pushed = zd_cuda_device_push(made->device);
+	rc = import(made, err);
+	if (!rc)
+		rc = map(made, err);
+	if (!rc)
+		rc = allow(made, devices, err);
+	zd_cuda_leave(made->device->cuda, pushed);
+	if (rc) {
+		zd_cuda_segment_free(made);
+		return rc;
+	}
+	*segment = made;
+	return 0;
+}
+
 void zd_cuda_segment_free(struct zd_cuda_segment *segment)
 {
 	if (!segment)

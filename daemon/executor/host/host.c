@@ -115,6 +115,18 @@ static void host_submit(struct zd_backend *backend, const struct zd_command *com
 	                        zd_host_task_new(command, &backend->segments, signalled, watched));
 }
 
+static int host_segment_import(struct zd_backend *backend, uint32_t device, uint32_t id, uint64_t bytes,
+                               int fd, struct zd_err *err)
+{
+	struct zd_host_segment *segment;
+	int rc = zd_host_segment_import(id, bytes, fd, &segment, err);
+
+	(void)device;
+	if (rc == 0)
+		zd_host_segments_add(&backend->segments, segment);
+	return rc;
+}
+
 static int host_segment_fd(const struct zd_backend *backend, uint32_t segment)
 {
 	/* The cast drops const for the table's lock; the table does not change. */
@@ -161,6 +173,7 @@ const struct zd_backend_ops zd_backend_host = {
         .device_info = host_device_info,
         .submit = host_submit,
         .segment_fd = host_segment_fd,
+        .segment_import = host_segment_import,
         .session_open = host_session_open,
         .session_close = host_session_close,
         .timeline_read = host_timeline_read,

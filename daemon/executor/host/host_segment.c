@@ -7,11 +7,13 @@
  * (vm.overcommit_memory = 2) the kernel sends SIGBUS for a page that it cannot account for, so there all
  * pages are allocated at once.
  */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "executor/memfd.h"
@@ -97,6 +99,26 @@ int zd_host_segment_new(uint32_t id, uint64_t bytes, struct zd_host_segment **se
 		rc = zd_memfd_reserve(made->fd, bytes, err);
 	if (!rc)
 		rc = zd_memfd_seal(made->fd, 0, err);
+	if (!rc)
+		rc = map_segment(made, err);
+	if (rc) {
+		zd_host_segment_free(made);
+		return rc;
+	}
+	*segment = made;
+	return 0;
+}
+
+int zd_host_segment_import(uint32_t id, uint64_t bytes, int fd, struct zd_host_segment **segment,
+                           struct zd_err *err)
+{
+	struct zd_host_segment *made = zd_calloc(1, sizeof(*made));
+	struct stat found;
+	int seals = fcntl(fd, F_GET_SEALS), rc = 0;
+	*made = (struct zd_host_segment){.id = id, .bytes = bytes, .fd = fd};
+	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &found) < 0 || (uint64_t)found.st_size < bytes)
+		rc = zd_err_set(err, ZEROD_E_INVALID,
+		                "segment %" PRIu32 " has not the %" PRIu64 " bytes that it had", id, bytes);
 	if (!rc)
 		rc = map_segment(made, err);
 	if (rc) {

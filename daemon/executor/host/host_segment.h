@@ -53,6 +53,10 @@ uint64_t zd_host_memory_bytes(void);
 /* Makes a zeroed segment, which is in no table yet. Errors: NO_MEMORY with both sizes, SYSTEM. */
 int zd_host_segment_new(uint32_t id, uint64_t bytes, struct zd_host_segment **segment, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Makes the segment of its descriptor, which the segment then owns, also on failure. INVALID: the file is not
+ * of that size, or not sealed. */
+int zd_host_segment_import(uint32_t id, uint64_t bytes, int fd, struct zd_host_segment **segment,
+                           struct zd_err *err) __attribute__((warn_unused_result));
 /* Unmaps the segment. The kernel frees the memory when the last client has unmapped it too. NULL is
  * allowed. */
 void zd_host_segment_free(struct zd_host_segment *segment);

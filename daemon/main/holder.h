@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * holder.h - a process that holds descriptors of durable jobs while no daemon runs, where no service manager does
+ * it.
+ *
+ * The daemon starts it as a child, `zerod --hold`, at the first descriptor. It listens at the daemon's socket path
+ * with ".state" behind it, serves one daemon at a time, and ends when it has neither a daemon nor a descriptor.
+ */
+#ifndef ZD_MAIN_HOLDER_H
+#define ZD_MAIN_HOLDER_H
+
+#include "server/store.h"
+
+struct zd_err;
+
+#define ZD_HOLDER_PROGRAM_ARG "--hold"
+
+struct zd_holder {
+	struct zd_store store;
+	char path[128];
+	int sock; /* -1: closed */
+};
+
+/* Connects to the holder of a daemon with this socket, or starts one, and receives what it holds. Errors: SYSTEM,
+ * LIMIT: the path is too long. */
+int zd_holder_open(struct zd_holder *holder, const char *socket_path, struct zd_err *err)
+        __attribute__((warn_unused_result));
+void zd_holder_close(struct zd_holder *holder);
+
+/* The holder's program; argument 1 is the number of its listening descriptor. Returns its exit status. */
+int zd_holder_main(int argc, char **argv);
+
+#endif

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* keeper.c - keeps durable jobs over the end of the daemon. */
+#include "server/keeper.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "core/engine.h"
+#include "server/bridge.h"
+
+#define REGISTRY "registry"
+
+/* ---- Processes of the former daemon's sessions --------------------------------------------------------- */
+
+struct zd_former {
+	struct zd_keeper *keeper;
+	uint64_t op, session;
+	pid_t pid;
+	int pidfd;
+	uv_poll_t poll;
+	LIST_ENTRY(zd_former) link;
+};
+
+uint64_t zd_process_started(pid_t pid)
+{
+	char path[32], line[1024];
+	const char *at;
+	uint64_t started = 0;
+	FILE *file;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	file = fopen(path, "re");
+	if (!file)
+		return 0;
+	/* proc(5): the second field, in parentheses, may hold anything; `starttime` is the 22nd. */
+	at = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
+	for (unsigned field = 2; at && field < 22; field++)
+		at = strchr(at + 1, ' ');
+	if (at)
+		(void)sscanf(at, " %" SCNu64, &started);
+	(void)fclose(file);
+	return started;
+}
+
+static void complete(struct zd_keeper *keeper, uint64_t op)
+{
+	struct zd_completion completion = {.op = op};
+
+	zd_bridge_complete(keeper->bridge, &completion);
+}
+
+static void on_poll_closed(uv_handle_t *handle)
+{
+	struct zd_former *former = handle->data;
+
+	(void)close(former->pidfd);
+	free(former);
+}
+
+static void former_end(struct zd_former *former)
+{
+	LIST_REMOVE(former, link);
+	uv_close((uv_handle_t *)&former->poll, on_poll_closed);
+}
+
+static void on_process_ended(uv_poll_t *poll, int status, int events)
+{
+	struct zd_former *former = poll->data;
+
+	(void)status;
+	(void)events;
+	complete(former->keeper, former->op);
+	former_end(former);
+}
+
+/* Returns -1 if the process has ended: its number may be another's by now. */
+static int open_process(pid_t pid, uint64_t started)
+{
+	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+
+	if (pidfd >= 0 && zd_process_started(pid) == started)
+		return pidfd;
+	if (pidfd >= 0)
+		(void)close(pidfd);
+	return -1;
+}
+
+bool zd_keeper_submit(struct zd_keeper *keeper, const struct zd_command *command)
+{
+	struct zd_former *former;
+	uint32_t pid;
+	uint64_t started;
+	int pidfd;
+
+	if (command->kind != ZD_CMD_WATCH || !command->u.watch.until_gone ||
+	    !zd_engine_former(keeper->bridge->engine, command->u.watch.session, &pid, &started))
+		return false;
+	pidfd = open_process((pid_t)pid, started);
+	if (pidfd < 0) {
+		complete(keeper, command->op);
+		return true;
+	}
+	former = zd_calloc(1, sizeof(*former));
+	*former = (struct zd_former){.keeper = keeper,
+	                             .op = command->op,
+	                             .session = command->u.watch.session,
+	                             .pid = (pid_t)pid,
+	                             .pidfd = pidfd};
+	former->poll.data = former;
+	LIST_INSERT_HEAD(&keeper->formers, former, link);
+	if (uv_poll_init(keeper->bridge->wake.loop, &former->poll, pidfd) != 0 ||
+	    uv_poll_start(&former->poll, UV_READABLE, on_process_ended) != 0)
+		zd_log(ZD_LOG_ERROR, "the end of process %u cannot be watched: memory of its session stays", pid);
+	return true;
+}
+
+void zd_keeper_process_done(struct zd_keeper *keeper, pid_t pid, const uint64_t *sessions, size_t nsessions)
+{
+	struct zd_former *former, *next;
+
+	for (former = LIST_FIRST(&keeper->formers); former; former = next) {
+		bool is_named = false;
+
+		next = LIST_NEXT(former, link);
+		for (size_t i = 0; i < nsessions; i++)
+			is_named = is_named || sessions[i] == former->session;
+		if (!is_named || former->pid != pid)
+			continue;
+		complete(keeper, former->op);
+		former_end(former);
+	}
+}
+
+/* ---- Writing ------------------------------------------------------------------------------------------- */
+
+static void segment_name(uint32_t segment, char name[ZD_STORE_NAME_BYTES])
+{
+	(void)snprintf(name, ZD_STORE_NAME_BYTES, "segment-%" PRIu32, segment);
+}
+
+/* The daemon serves on. What the store has would be half of the state, and is removed. */
+static void give_up(struct zd_keeper *keeper, const struct zd_err *why)
+{
+	zd_log(ZD_LOG_ERROR, "durable jobs will not outlive this daemon: %s", why->text);
+	keeper->store->remove(keeper->store->arg, REGISTRY);
+	keeper->store = NULL;
+}
+
+void zd_keeper_keep_segment(struct zd_keeper *keeper, uint32_t segment, bool kept)
+{
+	const struct zd_bridge *bridge = keeper->bridge;
+	char name[ZD_STORE_NAME_BYTES];
+	struct zd_err err;
+
+	if (!keeper->store)
+		return;
+	if (!kept) {
+		if (keeper->ndropped == keeper->dropped_room) {
+			keeper->dropped_room = keeper->dropped_room ? 2 * keeper->dropped_room : 16;
+			keeper->dropped =
+			        zd_realloc(keeper->dropped, keeper->dropped_room, sizeof(*keeper->dropped));
+		}
+		keeper->dropped[keeper->ndropped++] = segment;
+		return;
+	}
+	segment_name(segment, name);
+	if (keeper->store->put(keeper->store->arg, name, bridge->ops->segment_fd(bridge->backend, segment),
+	                       &err) != 0)
+		give_up(keeper, &err);
+}
+
+static int write_all(struct zd_keeper *keeper, struct zd_err *err)
+{
+	const uint8_t *bytes;
+	size_t nbytes;
+
+	zd_engine_journal_all(keeper->bridge->engine);
+	nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
+	return zd_registry_replace(&keeper->registry, bytes, nbytes, err);
+}
+
+void zd_keeper_write(void *arg)
+{
+	struct zd_keeper *keeper = arg;
+	char name[ZD_STORE_NAME_BYTES];
+	const uint8_t *bytes;
+	struct zd_err err;
+	size_t nbytes;
+
+	if (!keeper->store)
+		return;
+	nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
+	if (nbytes == 0)
+		return;
+	if (!zd_registry_is_full(&keeper->registry, nbytes))
+		zd_registry_append(&keeper->registry, bytes, nbytes);
+	else if (write_all(keeper, &err) != 0)
+		give_up(keeper, &err);
+	for (size_t i = 0; i < keeper->ndropped && keeper->store; i++) {
+		segment_name(keeper->dropped[i], name);
+		keeper->store->remove(keeper->store->arg, name);
+	}
+	keeper->ndropped = 0;
+}
+
+/* ---- Restoring ----------------------------------------------------------------------------------------- */
+
+/* Returns a descriptor of the former daemon, which the caller then owns; -1: there is none. */
+static int take_found(struct zd_store *store, const char *name)
+{
+	for (size_t i = 0; i < store->nfound; i++) {
+		int fd = store->found[i].fd;
+
+		if (fd < 0 || strcmp(store->found[i].name, name) != 0)
+			continue;
+		store->found[i].fd = -1;
+		return fd;
+	}
+	return -1;
+}
+
+int zd_keeper_restore_segment(struct zd_keeper *keeper, uint32_t device, uint32_t segment, uint64_t bytes,
+                              struct zd_err *err)
+{
+	const struct zd_bridge *bridge = keeper->bridge;
+	char name[ZD_STORE_NAME_BYTES];
+	int fd;
+
+	segment_name(segment, name);
+	fd = take_found(keeper->store, name);
+	if (fd < 0)
+		return zd_err_set(err, ZEROD_E_INVALID, "the store has no descriptor of segment %" PRIu32,
+		                  segment);
+	if (!bridge->ops->segment_import) {
+		(void)close(fd);
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "backend %s restores no segments",
+		                  bridge->ops->name);
+	}
+	return bridge->ops->segment_import(bridge->backend, device, segment, bytes, fd, err);
+}
+
+/* What is left belongs to nothing that was restored. */
+static void drop_rest(struct zd_store *store)
+{
+	for (size_t i = 0; i < store->nfound; i++) {
+		if (store->found[i].fd < 0)
+			continue;
+		(void)close(store->found[i].fd);
+		store->found[i].fd = -1;
+		store->remove(store->arg, store->found[i].name);
+	}
+}
+
+static int restore(struct zd_keeper *keeper, int fd, struct zd_err *err)
+{
+	struct zd_engine_totals totals;
+	uint8_t *records;
+	size_t nbytes;
+	int rc = zd_registry_open(&keeper->registry, fd, err);
+
+	if (rc)
+		return rc;
+	records = zd_registry_read(&keeper->registry, &nbytes);
+	rc = zd_engine_restore(keeper->bridge->engine, records, nbytes, err);
+	free(records);
+	if (rc)
+		return rc;
+	zd_engine_totals(keeper->bridge->engine, &totals);
+	zd_log(ZD_LOG_NOTICE, "restored durable jobs of the daemon before: %u", totals.durable_jobs);
+	return 0;
+}
+
+static int begin(struct zd_keeper *keeper, struct zd_err *err)
+{
+	int rc = zd_registry_new(&keeper->registry, err);
+
+	if (rc)
+		return rc;
+	return keeper->store->put(keeper->store->arg, REGISTRY, keeper->registry.fd, err);
+}
+
+int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd_store *store,
+                   struct zd_err *err)
+{
+	struct zd_err why;
+	int fd, rc;
+
+	*keeper = (struct zd_keeper){.bridge = bridge, .store = store, .registry = {.fd = -1}};
+	LIST_INIT(&keeper->formers);
+	if (!store)
+		return 0;
+	(void)zd_bridge_tick(bridge);
+	fd = take_found(store, REGISTRY);
+	rc = fd < 0 ? begin(keeper, err) : restore(keeper, fd, &why);
+	if (fd >= 0 && rc)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "the state of the daemon before cannot be restored: %s (zerod "
+		                  "--discard-state begins without it)",
+		                  why.text);
+	if (rc == 0)
+		rc = write_all(keeper, err);
+	if (rc == 0)
+		drop_rest(store);
+	return rc;
+}
+
+void zd_keeper_close(struct zd_keeper *keeper)
+{
+	struct zd_former *former;
+	struct zd_engine_totals totals;
+
+	while ((former = LIST_FIRST(&keeper->formers)))
+		former_end(former);
+	if (keeper->store && keeper->registry.fd >= 0) {
+		zd_engine_totals(keeper->bridge->engine, &totals);
+		if (totals.durable_jobs == 0)
+			keeper->store->remove(keeper->store->arg, REGISTRY);
+	}
+	keeper->store = NULL;
+	zd_registry_close(&keeper->registry);
+	free(keeper->dropped);
+	keeper->dropped = NULL;
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* registry.c - a memory file with the engine's journal. */
+#include "server/registry.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "core/engine.h"
+#include "executor/memfd.h"
+
+#define MAGIC        UINT64_C(0x79727473676572FF) /* "\xffregstry" */
+#define HEADER_BYTES 4096u
+#define HALF_BYTES   (UINT64_C(1) << 30) /* sparse: only what is written takes memory */
+#define FILE_BYTES   (HEADER_BYTES + 2 * HALF_BYTES)
+/* A half is written anew when it is larger than this and than twice its first packet. */
+#define ROOM_BYTES (UINT64_C(16) << 20)
+
+struct zd_registry_header {
+	uint64_t magic;
+	uint32_t version; /* ZD_JOURNAL_VERSION */
+	uint32_t check;   /* of the two before */
+	/* The bytes in use of half 0, or of half 1 with the lowest bit set; packets are multiples of 8. One word,
+	 * so that a kill leaves the old or the new value. */
+	_Atomic uint64_t used;
+};
+
+struct packet {
+	uint64_t bytes; /* of the records */
+	uint64_t hash;
+};
+
+/* Any change of one word changes the result: each round is a bijection in the word and in the hash. */
+static uint64_t hash_of(const uint8_t *bytes, size_t nbytes)
+{
+	uint64_t hash = nbytes + 1, word;
+
+	for (size_t at = 0; at < nbytes; at += sizeof(word)) {
+		memcpy(&word, bytes + at, sizeof(word));
+		hash = (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15);
+		hash ^= hash >> 32;
+	}
+	return hash;
+}
+
+static uint32_t header_check(const struct zd_registry_header *header)
+{
+	return (uint32_t)(header->magic >> 32) ^ ~header->version;
+}
+
+static uint8_t *half_of(const struct zd_registry *registry, uint64_t used)
+{
+	return registry->halves + (used & 1) * HALF_BYTES;
+}
+
+static int map(struct zd_registry *registry, struct zd_err *err)
+{
+	uint8_t *base = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+	                     registry->fd, 0);
+
+	if (base == MAP_FAILED)
+		return zd_err_errno(err, errno, "mapping the registry");
+	(void)madvise(base, FILE_BYTES, MADV_DONTDUMP);
+	registry->header = (struct zd_registry_header *)(void *)base;
+	registry->halves = base + HEADER_BYTES;
+	return 0;
+}
+
+int zd_registry_new(struct zd_registry *registry, struct zd_err *err)
+{
+	int rc;
+
+	*registry = (struct zd_registry){.fd = -1};
+	rc = zd_memfd_new("zerod-registry", FILE_BYTES, &registry->fd, err);
+	if (rc == 0)
+		rc = zd_memfd_seal(registry->fd, 0, err);
+	if (rc == 0)
+		rc = map(registry, err);
+	if (rc) {
+		zd_registry_close(registry);
+		return rc;
+	}
+	registry->header->magic = MAGIC;
+	registry->header->version = ZD_JOURNAL_VERSION;
+	registry->header->check = header_check(registry->header);
+	return 0;
+}
+
+void zd_registry_close(struct zd_registry *registry)
+{
+	if (registry->header)
+		(void)munmap(registry->header, FILE_BYTES);
+	if (registry->fd >= 0)
+		(void)close(registry->fd);
+	*registry = (struct zd_registry){.fd = -1};
+}
+
+/* ---- Reading ------------------------------------------------------------------------------------------- */
+
+static int check_packets(const struct zd_registry *registry, struct zd_err *err)
+{
+	uint64_t used = atomic_load(&registry->header->used), end = used & ~UINT64_C(7);
+	const uint8_t *half = half_of(registry, used);
+	struct packet packet;
+
+	if (end > HALF_BYTES)
+		return zd_err_set(err, ZEROD_E_INVALID, "the registry is damaged: it is longer than its file");
+	for (uint64_t at = 0; at < end; at += sizeof(packet) + packet.bytes) {
+		if (end - at < sizeof(packet))
+			return zd_err_set(err, ZEROD_E_INVALID, "the registry ends inside a packet");
+		memcpy(&packet, half + at, sizeof(packet));
+		if (packet.bytes % 8 != 0 || packet.bytes > end - at - sizeof(packet))
+			return zd_err_set(err, ZEROD_E_INVALID,
+			                  "the registry is damaged: the size of the packet at %llu is wrong",
+			                  (unsigned long long)at);
+		if (hash_of(half + at + sizeof(packet), packet.bytes) != packet.hash)
+			return zd_err_set(err, ZEROD_E_INVALID,
+			                  "the registry is damaged: the bytes of the packet at %llu are wrong",
+			                  (unsigned long long)at);
+	}
+	return 0;
+}
+
+static int check(const struct zd_registry *registry, struct zd_err *err)
+{
+	const struct zd_registry_header *header = registry->header;
+
+	if (header->magic != MAGIC || header->check != header_check(header))
+		return zd_err_set(err, ZEROD_E_INVALID, "the registry is damaged: its header is wrong");
+	if (header->version != ZD_JOURNAL_VERSION)
+		return zd_err_set(err, ZEROD_E_INVALID, "the registry has version %u; this daemon reads %u",
+		                  header->version, ZD_JOURNAL_VERSION);
+	return check_packets(registry, err);
+}
+
+int zd_registry_open(struct zd_registry *registry, int fd, struct zd_err *err)
+{
+	struct stat found;
+	int rc = 0;
+
+	*registry = (struct zd_registry){.fd = fd};
+	if (fstat(fd, &found) < 0)
+		rc = zd_err_errno(err, errno, "the registry");
+	else if ((uint64_t)found.st_size != FILE_BYTES)
+		rc = zd_err_set(err, ZEROD_E_INVALID, "the registry has %lld bytes, not %llu: it is cut",
+		                (long long)found.st_size, (unsigned long long)FILE_BYTES);
+	if (rc == 0)
+		rc = map(registry, err);
+	if (rc == 0)
+		rc = check(registry, err);
+	if (rc)
+		zd_registry_close(registry);
+	return rc;
+}
+
+uint8_t *zd_registry_read(const struct zd_registry *registry, size_t *nbytes)
+{
+	uint64_t used = atomic_load(&registry->header->used), end = used & ~UINT64_C(7);
+	const uint8_t *half = half_of(registry, used);
+	uint8_t *records = zd_calloc(1, end + 1);
+	struct packet packet;
+
+	*nbytes = 0;
+	for (uint64_t at = 0; at < end; at += sizeof(packet) + packet.bytes) {
+		memcpy(&packet, half + at, sizeof(packet));
+		memcpy(records + *nbytes, half + at + sizeof(packet), packet.bytes);
+		*nbytes += packet.bytes;
+	}
+	return records;
+}
+
+/* ---- Writing ------------------------------------------------------------------------------------------- */
+
+static void write_packet(uint8_t *at, const uint8_t *bytes, size_t nbytes)
+{
+	struct packet packet = {.bytes = nbytes, .hash = hash_of(bytes, nbytes)};
+
+	memcpy(at, &packet, sizeof(packet));
+	memcpy(at + sizeof(packet), bytes, nbytes);
+}
+
+bool zd_registry_is_full(const struct zd_registry *registry, size_t nbytes)
+{
+	uint64_t used = atomic_load(&registry->header->used) & ~UINT64_C(7);
+
+	return used == 0 || used + sizeof(struct packet) + nbytes > registry->full_bytes;
+}
+
+void zd_registry_append(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes)
+{
+	uint64_t used = atomic_load(&registry->header->used);
+
+	zd_assert(nbytes % 8 == 0 && !zd_registry_is_full(registry, nbytes));
+	write_packet(half_of(registry, used) + (used & ~UINT64_C(7)), bytes, nbytes);
+	atomic_store(&registry->header->used, used + sizeof(struct packet) + nbytes);
+}
+
+int zd_registry_replace(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
+{
+	uint64_t used = atomic_load(&registry->header->used), other = ~used & 1;
+	uint64_t needed = sizeof(struct packet) + nbytes;
+
+	zd_assert(nbytes % 8 == 0);
+	if (needed > HALF_BYTES / 2)
+		return zd_err_set(err, ZEROD_E_LIMIT, "%zu bytes of state do not fit the registry, %llu bytes",
+		                  nbytes, (unsigned long long)HALF_BYTES / 2);
+	write_packet(registry->halves + other * HALF_BYTES, bytes, nbytes);
+	atomic_store(&registry->header->used, needed | other);
+	registry->full_bytes = zd_min_u64(HALF_BYTES, 2 * needed + ROOM_BYTES);
+	/* The memory of the former half. */
+	(void)fallocate(registry->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+	                (off_t)(HEADER_BYTES + (used & 1) * HALF_BYTES), (off_t)HALF_BYTES);
+	return 0;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * registry.h - a memory file with the engine's journal, which outlives the daemon.
+ *
+ * The file has a header and two halves, one of which is in use. A half has packets, one for the records of each
+ * event, after a first packet with all records. A packet counts when the header's `used` includes it, which is
+ * stored behind its bytes: after a kill the file has all of a packet or nothing of it. When a half is full, all
+ * records go into the other one, which is then in use.
+ */
+#ifndef ZD_SERVER_REGISTRY_H
+#define ZD_SERVER_REGISTRY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct zd_err;
+struct zd_registry_header;
+
+struct zd_registry {
+	int fd; /* -1: closed */
+	struct zd_registry_header *header;
+	uint8_t *halves;
+	uint64_t full_bytes; /* the half in use is written anew beyond this */
+};
+
+/* Makes an empty registry. Errors: NO_MEMORY, SYSTEM. */
+int zd_registry_new(struct zd_registry *registry, struct zd_err *err) __attribute__((warn_unused_result));
+/* Opens another daemon's, and takes ownership of `fd`, also on failure. INVALID, with what is wrong: it is
+ * damaged, cut, or of another version. */
+int zd_registry_open(struct zd_registry *registry, int fd, struct zd_err *err)
+        __attribute__((warn_unused_result));
+void zd_registry_close(struct zd_registry *registry);
+
+/* Returns the records of all packets, one behind the other; the caller frees them. */
+uint8_t *zd_registry_read(const struct zd_registry *registry, size_t *nbytes);
+
+/* Whether it is time for zd_registry_replace() in place of an append of `nbytes`. */
+bool zd_registry_is_full(const struct zd_registry *registry, size_t nbytes);
+/* Appends the records of an event. */
+void zd_registry_append(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes);
+/* Replaces all records at once. Errors: LIMIT: they do not fit. */
+int zd_registry_replace(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+#endif

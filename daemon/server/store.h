@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store.h - where descriptors outlive the daemon: at the service manager, or at a process that holds them.
+ *
+ * A descriptor has a name: "registry", or "segment-7".
+ */
+#ifndef ZD_SERVER_STORE_H
+#define ZD_SERVER_STORE_H
+
+#include <stddef.h>
+
+struct zd_err;
+
+#define ZD_STORE_NAME_BYTES 32u
+
+struct zd_stored {
+	char name[ZD_STORE_NAME_BYTES];
+	int fd; /* -1: it was taken */
+};
+
+struct zd_store {
+	/* The descriptors of the daemon before, which this one owns. They stay in the store, too. */
+	struct zd_stored *found;
+	size_t nfound;
+	void *arg;
+	/* Puts a copy of the descriptor into the store. When it has returned, the end of the daemon cannot lose
+	 * it. */
+	int (*put)(void *arg, const char *name, int fd, struct zd_err *err);
+	void (*remove)(void *arg, const char *name);
+};
+
+#endif

@@ -21,6 +21,7 @@
 
 #include "base/text.h"
 #include "client/cuda.h"
+#include "client/former.h"
 #include "client/offloaded_sum.h"
 #include "client/options.h"
 #include "client/request.h"
@@ -257,6 +258,15 @@ static void say_goodbye(struct zerod_client *client)
 	(void)rc; /* the session ends in either case */
 }
 
+/* Nothing of the process uses the session's memory any more. */
+static void leave(struct zerod_client *client)
+{
+	if (client->broken_status && client->session)
+		zc_former_add(client->daemon, client->session);
+	else
+		say_goodbye(client);
+}
+
 void zerod_close(zerod_client *client)
 {
 	zerod_stream *stream;
@@ -274,7 +284,7 @@ void zerod_close(zerod_client *client)
 	if (is_forked(client))
 		zc_cuda_forget(client);
 	else if (zc_cuda_close(client))
-		say_goodbye(client);
+		leave(client);
 	if (!is_forked(client))
 		zc_worker_stop(client); /* on GPUs it has ended with them */
 	client->strict = false;         /* the mappings go as a whole */
@@ -321,6 +331,7 @@ static int take_hello(const Zd__Reply *reply, void *arg)
 		return zd_err_set(greeting->err, ZEROD_E_UNSUPPORTED,
 		                  "the daemon does not fill released buffers, which poison (the option, or "
 		                  "$ZEROD_POISON) needs");
+	client->session = hello->session;
 	client->ntimelines = hello->timelines;
 	client->collectives = has_feature(hello, ZD_FEATURE_COLLECTIVES);
 	return 0;
@@ -331,6 +342,7 @@ static int greet(struct zerod_client *client, const char *name)
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Hello hello = ZD__HELLO__INIT;
 	struct greeting greeting = {.client = client, .err = zc_err(client)};
+	uint64_t former[ZC_MAX_FORMER];
 	char *features[] = {(char *)ZD_FEATURE_WORK, (char *)ZD_FEATURE_WORK_AHEAD, (char *)ZD_FEATURE_RINGS};
 
 	hello.version_min = ZD_PROTOCOL_VERSION;
@@ -340,6 +352,8 @@ static int greet(struct zerod_client *client, const char *name)
 	hello.poison = client->poison_mode;
 	hello.n_features = sizeof(features) / sizeof(features[0]);
 	hello.features = features;
+	hello.n_former_sessions = zc_former_list(client->daemon, former);
+	hello.former_sessions = former;
 	request.body_case = ZD__REQUEST__BODY_HELLO;
 	request.hello = &hello;
 	return zc_call(client, &request, 0, take_hello, &greeting);
@@ -429,6 +443,7 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 	made = new_client(options.deadline_ms ? options.deadline_ms : DEFAULT_DEADLINE_MS);
 	if (!made)
 		return zd_err_errno(err, ENOMEM, "connecting");
+	made->daemon = zd_text_hash(choose_path(&options));
 	made->strict = options.strict != 0;
 	made->poison_mode = options.poison != 0 || poison_text()[0] == '1';
 	rc = open_socket(choose_path(&options), zc_deadline_ns(zc_deadline_ms(made, 0)), &made->endpoint.sock,

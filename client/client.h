@@ -78,6 +78,8 @@ struct zerod_client {
 	bool poison_mode; /* the daemon fills released buffers with NaN patterns; see `poisoned` for aborts */
 	bool on_gpus;     /* devices are GPUs: see client/cuda.h */
 	bool collectives; /* the daemon has communicators */
+	uint64_t session; /* 0: none */
+	uint64_t daemon;  /* a hash of its socket's path */
 	uint32_t ntimelines;
 	uint64_t *client_page; /* the library writes, the daemon reads */
 	uint64_t *daemon_page; /* the daemon writes; on GPUs the library may, after its end */

@@ -119,7 +119,8 @@ bool zd_keeper_submit(struct zd_keeper *keeper, const struct zd_command *command
 	LIST_INSERT_HEAD(&keeper->formers, former, link);
 	if (uv_poll_init(keeper->bridge->wake.loop, &former->poll, pidfd) != 0 ||
 	    uv_poll_start(&former->poll, UV_READABLE, on_process_ended) != 0)
-		zd_log(ZD_LOG_ERROR, "the end of process %u cannot be watched: memory of its session stays", pid);
+		zd_log(ZD_LOG_ERROR, "the end of process %u cannot be watched: memory of its session stays",
+		       pid);
 	return true;
 }
 
@@ -166,8 +167,8 @@ void zd_keeper_keep_segment(struct zd_keeper *keeper, uint32_t segment, bool kep
 	if (!kept) {
 		if (keeper->ndropped == keeper->dropped_room) {
 			keeper->dropped_room = keeper->dropped_room ? 2 * keeper->dropped_room : 16;
-			keeper->dropped =
-			        zd_realloc(keeper->dropped, keeper->dropped_room, sizeof(*keeper->dropped));
+			keeper->dropped = zd_realloc(keeper->dropped, keeper->dropped_room,
+			                             sizeof(*keeper->dropped));
 		}
 		keeper->dropped[keeper->ndropped++] = segment;
 		return;

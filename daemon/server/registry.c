@@ -111,7 +111,8 @@ static int check_packets(const struct zd_registry *registry, struct zd_err *err)
 	struct packet packet;
 
 	if (end > HALF_BYTES)
-		return zd_err_set(err, ZEROD_E_INVALID, "the registry is damaged: it is longer than its file");
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "the registry is damaged: it is longer than its file");
 	for (uint64_t at = 0; at < end; at += sizeof(packet) + packet.bytes) {
 		if (end - at < sizeof(packet))
 			return zd_err_set(err, ZEROD_E_INVALID, "the registry ends inside a packet");
@@ -121,9 +122,10 @@ static int check_packets(const struct zd_registry *registry, struct zd_err *err)
 			                  "the registry is damaged: the size of the packet at %llu is wrong",
 			                  (unsigned long long)at);
 		if (hash_of(half + at + sizeof(packet), packet.bytes) != packet.hash)
-			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "the registry is damaged: the bytes of the packet at %llu are wrong",
-			                  (unsigned long long)at);
+			return zd_err_set(
+			        err, ZEROD_E_INVALID,
+			        "the registry is damaged: the bytes of the packet at %llu are wrong",
+			        (unsigned long long)at);
 	}
 	return 0;
 }
@@ -209,8 +211,9 @@ int zd_registry_replace(struct zd_registry *registry, const uint8_t *bytes, size
 
 	zd_assert(nbytes % 8 == 0);
 	if (needed > HALF_BYTES / 2)
-		return zd_err_set(err, ZEROD_E_LIMIT, "%zu bytes of state do not fit the registry, %llu bytes",
-		                  nbytes, (unsigned long long)HALF_BYTES / 2);
+		return zd_err_set(err, ZEROD_E_LIMIT,
+		                  "%zu bytes of state do not fit the registry, %llu bytes", nbytes,
+		                  (unsigned long long)HALF_BYTES / 2);
 	write_packet(registry->halves + other * HALF_BYTES, bytes, nbytes);
 	atomic_store(&registry->header->used, needed | other);
 	registry->full_bytes = zd_min_u64(HALF_BYTES, 2 * needed + ROOM_BYTES);

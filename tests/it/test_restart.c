@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_restart.c - durable jobs outlive a daemon that is killed, with --keep-state holder: what the next daemon's
+ * clients find.
+ */
+#include "tests/it/client_scene.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/daemon_fixture.h"
+#include "tests/support/options.h"
+
+#define NUMEL      4096u
+#define COMMITTED  0x11
+#define UNDONE     0xEE
+#define ALLOCATED  0x22
+#define DEADLINE   20000u
+#define SHORT_WAIT 300u
+
+static const char *const keep[] = {"--keep-state", "holder", NULL};
+static const struct zd_daemon_options options_ = {.args = keep};
+
+struct trainer {
+	zerod_client *client;
+	zerod_group *group;
+	zerod_unit *unit;
+	struct zerod_shard shard;
+	zerod_allocation *allocation;
+	uint8_t *bytes;
+};
+
+static int join(const struct zd_daemon *daemon, struct trainer *trainer)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	struct zerod_group_options group = ZEROD_INIT(group);
+
+	options.socket_path = daemon->socket_path;
+	options.deadline_ms = DEADLINE;
+	group.job = "lm";
+	group.world_size = 1;
+	group.flags = ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW;
+	int rc = zerod_connect(&options, &trainer->client);
+	return rc ? rc : zerod_group_join(trainer->client, &group, &trainer->group);
+}
+
+static int take_unit(struct trainer *trainer, unsigned deadline_ms)
+{
+	struct zerod_unit_options unit = ZEROD_INIT(unit);
+
+	unit.name = "w";
+	unit.dtype = ZEROD_UINT8;
+	unit.numel = NUMEL;
+	unit.deadline_ms = deadline_ms;
+	int rc = zerod_unit_register(trainer->group, &unit, &trainer->unit);
+	return rc ? rc : zerod_shard_get(trainer->unit, SIZED(&trainer->shard));
+}
+
+static int take_allocation(struct trainer *trainer)
+{
+	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
+
+	alloc.job = "lm";
+	alloc.name = "moments";
+	alloc.bytes = NUMEL;
+	alloc.flags = ZEROD_ALLOC_DURABLE;
+	int rc = zerod_alloc(trainer->client, &alloc, &trainer->allocation, (void **)&trainer->bytes);
+	return rc;
+}
+
+static void write_shard(struct trainer *trainer, uint8_t value)
+{
+	assert_int_equal(zerod_update_begin(&trainer->unit, 1, NULL, NULL), 0);
+	memset(trainer->shard.data, value, NUMEL);
+}
+
+/* Step 1 is committed, and an update of step 2 has begun. */
+static void train(const struct zd_daemon *daemon, struct trainer *trainer)
+{
+	assert_int_equal(join(daemon, trainer), 0);
+	assert_int_equal(take_unit(trainer, 0), 0);
+	assert_int_equal(take_allocation(trainer), 0);
+	memset(trainer->bytes, ALLOCATED, NUMEL);
+	write_shard(trainer, COMMITTED);
+	assert_int_equal(zerod_publish(&trainer->unit, 1, NULL, 0, NULL, NULL), 0);
+	assert_int_equal(zerod_commit(trainer->group, 1, NULL), 0);
+	write_shard(trainer, UNDONE);
+}
+
+static void expect_step_1(struct trainer *trainer)
+{
+	struct zerod_group_info info = ZEROD_INIT(info);
+
+	assert_int_equal(zerod_group_get(trainer->group, &info), 0);
+	assert_int_equal(info.committed_step, 1);
+	assert_false(info.torn);
+	assert_int_equal(trainer->shard.version, 1);
+	for (unsigned i = 0; i < NUMEL; i++)
+		assert_int_equal(((uint8_t *)trainer->shard.data)[i], COMMITTED);
+}
+
+static void kill_and_restart(struct zd_daemon *daemon)
+{
+	assert_int_equal(zd_daemon_kill(daemon), 0);
+	assert_int_equal(zd_daemon_restart(&options_, daemon), 0);
+}
+
+/* Ends the job, so that the process that holds state ends, too. */
+static void end_job(const struct zd_daemon *daemon)
+{
+	char command[256];
+
+	(void)snprintf(command, sizeof(command), "%s/bin/zeroctl --socket %s end-job lm",
+	               getenv("BUILD") ? getenv("BUILD") : "build", daemon->socket_path);
+	assert_int_equal(system(command), 0);
+}
+
+static void test_trainer_and_daemon_die(void **state)
+{
+	struct zd_daemon daemon;
+	struct trainer trainer;
+	pid_t child;
+	int status;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
+	child = fork();
+	if (child == 0) {
+		train(&daemon, &trainer);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	kill_and_restart(&daemon);
+	assert_int_equal(join(&daemon, &trainer), 0);
+	assert_int_equal(take_unit(&trainer, 0), 0);
+	expect_step_1(&trainer);
+	assert_int_equal(take_allocation(&trainer), 0);
+	for (unsigned i = 0; i < NUMEL; i++)
+		assert_int_equal(trainer.bytes[i], ALLOCATED);
+	zerod_close(trainer.client);
+	end_job(&daemon);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+static void test_trainer_connects_again(void **state)
+{
+	struct zd_daemon daemon;
+	struct trainer trainer, again;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
+	train(&daemon, &trainer);
+	for (int i = 0; i < 3; i++) {
+		kill_and_restart(&daemon);
+		assert_int_equal(zerod_publish(&trainer.unit, 1, NULL, 0, NULL, NULL), ZEROD_E_DISCONNECTED);
+		zerod_close(trainer.client);
+		assert_int_equal(join(&daemon, &again), 0);
+		assert_int_equal(take_unit(&again, 0), 0);
+		expect_step_1(&again);
+		write_shard(&again, UNDONE);
+		trainer = again;
+	}
+	zerod_close(trainer.client);
+	end_job(&daemon);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+/* Another process may still write what it was updating. */
+static void test_a_living_trainer_is_awaited(void **state)
+{
+	struct zd_daemon daemon;
+	struct trainer trainer;
+	int ready[2];
+	pid_t child;
+	char byte;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
+	assert_int_equal(pipe(ready), 0);
+	child = fork();
+	if (child == 0) {
+		train(&daemon, &trainer);
+		(void)!write(ready[1], "", 1);
+		for (;;)
+			(void)pause();
+	}
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	kill_and_restart(&daemon);
+	assert_int_equal(join(&daemon, &trainer), 0);
+	assert_int_equal(take_unit(&trainer, SHORT_WAIT), ZEROD_E_DEADLINE);
+	assert_int_equal(kill(child, SIGKILL), 0);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	assert_int_equal(take_unit(&trainer, 0), 0);
+	expect_step_1(&trainer);
+	zerod_close(trainer.client);
+	end_job(&daemon);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+	(void)close(ready[0]);
+	(void)close(ready[1]);
+}
+
+/* A job that is not durable ends with the daemon. */
+static void test_other_jobs_end(void **state)
+{
+	struct zd_daemon daemon;
+	struct trainer trainer;
+	struct zerod_options options = ZEROD_INIT(options);
+	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
+	options.socket_path = daemon.socket_path;
+	assert_int_equal(zerod_connect(&options, &trainer.client), 0);
+	alloc.job = "lm";
+	alloc.bytes = NUMEL;
+	assert_int_equal(zerod_alloc(trainer.client, &alloc, &trainer.allocation, (void **)&trainer.bytes), 0);
+	kill_and_restart(&daemon);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "restored durable jobs of the daemon before: 0"), 0);
+	zerod_close(trainer.client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+/* An order to end keeps durable jobs as well. */
+static void test_a_stopped_daemon(void **state)
+{
+	struct zd_daemon daemon;
+	struct trainer trainer;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
+	train(&daemon, &trainer);
+	zerod_close(trainer.client);
+	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "durable jobs kept for the next daemon: 1"), 0);
+	assert_int_equal(zd_daemon_kill(&daemon), 0);
+	assert_int_equal(zd_daemon_restart(&options_, &daemon), 0);
+	assert_int_equal(join(&daemon, &trainer), 0);
+	assert_int_equal(take_unit(&trainer, 0), 0);
+	expect_step_1(&trainer);
+	zerod_close(trainer.client);
+	end_job(&daemon);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_trainer_and_daemon_die),
+	        cmocka_unit_test(test_trainer_connects_again),
+	        cmocka_unit_test(test_a_living_trainer_is_awaited),
+	        cmocka_unit_test(test_other_jobs_end),
+	        cmocka_unit_test(test_a_stopped_daemon),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -430,7 +430,7 @@ static int open_store(struct service *service, struct zd_store **store, struct z
 	service->manager =
 	        (struct zd_store){.arg = service, .put = put_at_manager, .remove = remove_at_manager};
 	service->manager.nfound = zd_activation_take_stored(&service->manager.found);
-	/* What was passed must be restored, whatever the environment says. */
+	/* Descriptors that were passed must be restored, whatever the environment says. */
 	if (where == ZD_KEEP_AUTO)
 		where = getenv("FDSTORE") || service->manager.nfound > 0 ? ZD_KEEP_SYSTEMD : ZD_KEEP_NONE;
 	if (where == ZD_KEEP_SYSTEMD) {

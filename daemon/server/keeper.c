@@ -249,7 +249,7 @@ int zd_keeper_restore_segment(struct zd_keeper *keeper, uint32_t device, uint32_
 	return bridge->ops->segment_import(bridge->backend, device, segment, bytes, fd, err);
 }
 
-/* What is left belongs to nothing that was restored. */
+/* The other descriptors belong to nothing that was restored. */
 static void drop_rest(struct zd_store *store)
 {
 	for (size_t i = 0; i < store->nfound; i++) {

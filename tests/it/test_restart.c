@@ -219,7 +219,8 @@ static void test_other_jobs_end(void **state)
 	assert_int_equal(zerod_connect(&options, &trainer.client), 0);
 	alloc.job = "lm";
 	alloc.bytes = NUMEL;
-	assert_int_equal(zerod_alloc(trainer.client, &alloc, &trainer.allocation, (void **)&trainer.bytes), 0);
+	assert_int_equal(zerod_alloc(trainer.client, &alloc, &trainer.allocation, (void **)&trainer.bytes),
+	                 0);
 	kill_and_restart(&daemon);
 	assert_int_equal(zd_daemon_wait_log(&daemon, "restored durable jobs of the daemon before: 0"), 0);
 	zerod_close(trainer.client);

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_registry.c - the file of the journal: what another daemon reads, and what it refuses. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "server/registry.h"
+
+#define HEADER_BYTES 4096
+#define HALF         (HEADER_BYTES + (1L << 30)) /* where the first packet is: in the second half */
+#define RECORDS      64                          /* bytes */
+
+static uint8_t records[3][RECORDS];
+
+static void fill_records(void)
+{
+	for (unsigned i = 0; i < 3; i++)
+		memset(records[i], (int)i + 1, RECORDS);
+}
+
+/* The file outlives the registry by its descriptor. */
+static int leave(struct zd_registry *registry)
+{
+	int fd = dup(registry->fd);
+
+	zd_registry_close(registry);
+	return fd;
+}
+
+static int new_file(void)
+{
+	struct zd_registry registry;
+	struct zd_err err;
+
+	fill_records();
+	assert_int_equal(zd_registry_new(&registry, &err), 0);
+	assert_true(zd_registry_is_full(&registry, RECORDS)); /* nothing can be appended to nothing */
+	assert_int_equal(zd_registry_replace(&registry, records[0], RECORDS, &err), 0);
+	assert_false(zd_registry_is_full(&registry, RECORDS));
+	zd_registry_append(&registry, records[1], RECORDS);
+	return leave(&registry);
+}
+
+static void expect(int fd, const uint8_t *const *wanted, unsigned count)
+{
+	struct zd_registry registry;
+	struct zd_err err;
+	uint8_t *read;
+	size_t nbytes;
+
+	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
+	read = zd_registry_read(&registry, &nbytes);
+	assert_int_equal(nbytes, count * RECORDS);
+	for (unsigned i = 0; i < count; i++)
+		assert_memory_equal(read + (size_t)i * RECORDS, wanted[i], RECORDS);
+	free(read);
+	zd_registry_close(&registry);
+}
+
+static void expect_refused(int fd, const char *why)
+{
+	struct zd_registry registry;
+	struct zd_err err;
+
+	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), ZEROD_E_INVALID);
+	if (!strstr(err.text, why))
+		fail_msg("expected '%s' in '%s'", why, err.text);
+	assert_int_equal(registry.fd, -1);
+}
+
+static void test_reads_what_was_written(void **state)
+{
+	int fd = new_file();
+	struct zd_registry registry;
+	struct zd_err err;
+
+	(void)state;
+	expect(fd, (const uint8_t *const[]){records[0], records[1]}, 2);
+	/* Another daemon goes on with it, in the other half and then in the first one again. */
+	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
+	assert_true(zd_registry_is_full(&registry, RECORDS));
+	assert_int_equal(zd_registry_replace(&registry, records[2], RECORDS, &err), 0);
+	expect(fd, (const uint8_t *const[]){records[2]}, 1);
+	zd_registry_append(&registry, records[0], RECORDS);
+	assert_int_equal(zd_registry_replace(&registry, records[1], RECORDS, &err), 0);
+	zd_registry_close(&registry);
+	expect(fd, (const uint8_t *const[]){records[1]}, 1);
+	(void)close(fd);
+}
+
+/* A daemon that was killed inside an append has left bytes behind the last packet. */
+static void test_ignores_half_a_packet(void **state)
+{
+	int fd = new_file();
+	uint64_t garbage = 7;
+
+	(void)state;
+	assert_int_equal(pwrite(fd, &garbage, sizeof(garbage), HALF + 2L * (RECORDS + 16)), 8);
+	expect(fd, (const uint8_t *const[]){records[0], records[1]}, 2);
+	(void)close(fd);
+}
+
+/* Every byte of the header's first words and of both packets matters. */
+static void test_refuses_any_changed_byte(void **state)
+{
+	int fd = new_file();
+	off_t end = HALF + 2 * (RECORDS + 16);
+	uint8_t byte, changed;
+
+	(void)state;
+	for (off_t at = 0; at < end; at = at == 15 ? HALF : at + 1) {
+		struct zd_registry registry;
+		struct zd_err err;
+
+		assert_int_equal(pread(fd, &byte, 1, at), 1);
+		changed = byte ^ 0x40;
+		assert_int_equal(pwrite(fd, &changed, 1, at), 1);
+		assert_int_equal(zd_registry_open(&registry, dup(fd), &err), ZEROD_E_INVALID);
+		assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+	}
+	expect(fd, (const uint8_t *const[]){records[0], records[1]}, 2);
+	(void)close(fd);
+}
+
+static void test_refuses_a_newer_version(void **state)
+{
+	int fd = new_file();
+	uint32_t version = 2, check;
+
+	(void)state;
+	assert_int_equal(pread(fd, &check, sizeof(check), 12), 4);
+	check ^= ~1u ^ ~version;
+	assert_int_equal(pwrite(fd, &version, sizeof(version), 8), 4);
+	assert_int_equal(pwrite(fd, &check, sizeof(check), 12), 4);
+	expect_refused(fd, "has version 2; this daemon reads 1");
+	(void)close(fd);
+}
+
+static void test_refuses_a_cut_file(void **state)
+{
+	int fd = memfd_create("cut", MFD_CLOEXEC);
+	uint64_t used = UINT64_C(1) << 40;
+
+	(void)state;
+	assert_int_equal(ftruncate(fd, HEADER_BYTES), 0);
+	expect_refused(fd, "it is cut");
+	(void)close(fd);
+	fd = new_file();
+	assert_int_equal(pwrite(fd, &used, sizeof(used), 16), 8);
+	expect_refused(fd, "longer than its file");
+	used = (RECORDS + 16 + 8) | 1;
+	assert_int_equal(pwrite(fd, &used, sizeof(used), 16), 8);
+	expect_refused(fd, "ends inside a packet");
+	(void)close(fd);
+}
+
+/* Appends are for what is small beside the first packet. */
+static void test_is_full_some_day(void **state)
+{
+	struct zd_registry registry;
+	struct zd_err err;
+	unsigned count = 0;
+
+	(void)state;
+	fill_records();
+	assert_int_equal(zd_registry_new(&registry, &err), 0);
+	assert_int_equal(zd_registry_replace(&registry, records[0], RECORDS, &err), 0);
+	for (; !zd_registry_is_full(&registry, RECORDS); count++)
+		zd_registry_append(&registry, records[1], RECORDS);
+	assert_in_range(count, 1000, 1000000);
+	zd_registry_close(&registry);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_reads_what_was_written),   cmocka_unit_test(test_ignores_half_a_packet),
+	        cmocka_unit_test(test_refuses_any_changed_byte), cmocka_unit_test(test_refuses_a_newer_version),
+	        cmocka_unit_test(test_refuses_a_cut_file),       cmocka_unit_test(test_is_full_some_day),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -140,7 +140,7 @@ static void serve_daemon(int sock, struct zd_stored **held, size_t *nheld)
 	}
 }
 
-/* Whoever reads what the daemon writes is not to wait for this process, too. */
+/* A reader of the daemon's output must not wait for this process as well. */
 static void leave_terminal(void)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -303,7 +303,7 @@ int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd
 	fd = take_found(store, REGISTRY);
 	rc = fd < 0 ? begin(keeper, err) : restore(keeper, fd, &why);
 	if (fd >= 0 && rc)
-		return zd_err_set(err, ZEROD_E_INVALID,
+		return zd_err_set(err, ZEROD_E_STATE,
 		                  "the state of the daemon before cannot be restored: %s (zerod "
 		                  "--discard-state begins without it)",
 		                  why.text);

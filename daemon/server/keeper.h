@@ -31,7 +31,7 @@ struct zd_keeper {
 	LIST_HEAD(, zd_former) formers; /* processes that are awaited */
 };
 
-/* Restores what is in the store, and records from now on. Without a store it does nothing. INVALID, with the
+/* Restores what is in the store, and records from now on. Without a store it does nothing. STATE, with the
  * reason: what is in the store cannot be restored as a whole. */
 int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd_store *store,
                    struct zd_err *err) __attribute__((warn_unused_result));

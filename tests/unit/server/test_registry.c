@@ -182,9 +182,12 @@ static void test_is_full_some_day(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_reads_what_was_written),   cmocka_unit_test(test_ignores_half_a_packet),
-	        cmocka_unit_test(test_refuses_any_changed_byte), cmocka_unit_test(test_refuses_a_newer_version),
-	        cmocka_unit_test(test_refuses_a_cut_file),       cmocka_unit_test(test_is_full_some_day),
+	        cmocka_unit_test(test_reads_what_was_written),
+	        cmocka_unit_test(test_ignores_half_a_packet),
+	        cmocka_unit_test(test_refuses_any_changed_byte),
+	        cmocka_unit_test(test_refuses_a_newer_version),
+	        cmocka_unit_test(test_refuses_a_cut_file),
+	        cmocka_unit_test(test_is_full_some_day),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

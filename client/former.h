@@ -2,8 +2,8 @@
 /*
  * former.h - the sessions of this process whose daemon has ended, and which were closed since.
  *
- * A daemon that restores durable jobs keeps the memory of such a session until its process has ended, or says that
- * nothing uses the memory any more. The next hello at the same socket says so.
+ * A daemon that restores durable jobs keeps the memory of such a session until its process has ended, or says
+ * that nothing uses the memory any more. The next hello at the same socket says so.
  */
 #ifndef ZC_FORMER_H
 #define ZC_FORMER_H

@@ -25,8 +25,8 @@ void zd_activation_open(void);
 int zd_activation_adopt(const struct zd_config *config, struct zd_bound *bound, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Moves the descriptors of the manager's descriptor store to *found, an array that the caller frees; returns how
- * many. */
+/* Moves the descriptors of the manager's descriptor store to *found, an array that the caller frees; returns
+ * how many. */
 size_t zd_activation_take_stored(struct zd_stored **found);
 
 #endif

@@ -28,8 +28,8 @@ struct zd_backend_ops;
 #define ZD_CONFIG_GPUS_BYTES            2752 /* 64 UUIDs with separators */
 #define ZD_CONFIG_PATH_BYTES            1024
 
-/* Where durable jobs are kept over the end of the daemon; AUTO: at the service manager, if it has a descriptor
- * store for this service. */
+/* Where durable jobs are kept over the end of the daemon; AUTO: at the service manager, if it has a
+ * descriptor store for this service. */
 enum zd_keep_state { ZD_KEEP_AUTO, ZD_KEEP_NONE, ZD_KEEP_SYSTEMD, ZD_KEEP_HOLDER };
 
 struct zd_config {

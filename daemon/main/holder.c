@@ -19,9 +19,11 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-/* To the holder: PUT with a descriptor, REMOVE. From it, after a connection: HELD with a descriptor for each that
- * it holds, then END. */
+/* To the holder: PUT with a descriptor, REMOVE. From it, after a connection: HELD with a descriptor for each
+ * that it holds, then END. */
 enum { PUT, REMOVE, HELD, END };
+
+#define END_WAIT_MS 1000
 
 struct message {
 	uint32_t kind;
@@ -54,7 +56,8 @@ static int send_message(int sock, uint32_t kind, const char *name, int fd)
 	return sendmsg(sock, &header, MSG_NOSIGNAL) == (ssize_t)sizeof(message) ? 0 : -1;
 }
 
-/* Returns 0; *fd is -1 without a descriptor. -1: the connection has ended, or the message is none of these. */
+/* Returns 0; *fd is -1 without a descriptor. -1: the connection has ended, or the message is none of
+ * these. */
 static int receive_message(int sock, struct message *message, int *fd)
 {
 	struct iovec part = {.iov_base = message, .iov_len = sizeof(*message)};
@@ -179,10 +182,11 @@ int zd_holder_main(int argc, char **argv)
 			break;
 		if (sock >= 0 && is_own_user(sock))
 			serve_daemon(sock, &held, &nheld);
+		if (nheld == 0)
+			remove_path(listening);
 		if (sock >= 0)
-			(void)close(sock);
+			(void)close(sock); /* a daemon that ends waits for this */
 	} while (nheld > 0);
-	remove_path(listening);
 	free(held);
 	return 0;
 }
@@ -281,6 +285,15 @@ int zd_holder_open(struct zd_holder *holder, const char *socket_path, struct zd_
 	return rc ? rc : receive_held(holder, err);
 }
 
+/* A holder that has nothing left to hold removes its socket from the file system. */
+static void wait_for_end(int sock)
+{
+	struct pollfd ended = {.fd = sock, .events = POLLIN};
+
+	(void)shutdown(sock, SHUT_WR);
+	(void)poll(&ended, 1, END_WAIT_MS);
+}
+
 void zd_holder_close(struct zd_holder *holder)
 {
 	for (size_t i = 0; i < holder->store.nfound; i++) {
@@ -288,7 +301,9 @@ void zd_holder_close(struct zd_holder *holder)
 			(void)close(holder->store.found[i].fd);
 	}
 	free(holder->store.found);
-	if (holder->sock >= 0)
+	if (holder->sock >= 0) {
+		wait_for_end(holder->sock);
 		(void)close(holder->sock);
+	}
 	*holder = (struct zd_holder){.sock = -1};
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * holder.h - a process that holds descriptors of durable jobs while no daemon runs, where no service manager does
- * it.
+ * holder.h - a process that holds descriptors of durable jobs while no daemon runs, where no service manager
+ * does it.
  *
- * The daemon starts it as a child, `zerod --hold`, at the first descriptor. It listens at the daemon's socket path
- * with ".state" behind it, serves one daemon at a time, and ends when it has neither a daemon nor a descriptor.
+ * The daemon starts it as a child, `zerod --hold`, at the first descriptor. It listens at the daemon's socket
+ * path with ".state" behind it, serves one daemon at a time, and ends when it has neither a daemon nor a
+ * descriptor.
  */
 #ifndef ZD_MAIN_HOLDER_H
 #define ZD_MAIN_HOLDER_H
@@ -21,8 +22,8 @@ struct zd_holder {
 	int sock; /* -1: closed */
 };
 
-/* Connects to the holder of a daemon with this socket, or starts one, and receives what it holds. Errors: SYSTEM,
- * LIMIT: the path is too long. */
+/* Connects to the holder of a daemon with this socket, or starts one, and receives what it holds. Errors:
+ * SYSTEM, LIMIT: the path is too long. */
 int zd_holder_open(struct zd_holder *holder, const char *socket_path, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zd_holder_close(struct zd_holder *holder);

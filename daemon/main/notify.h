@@ -32,8 +32,8 @@ void zd_notify_close(struct zd_notify *notify);
 
 /* Sends a state such as "READY=1", or several lines; retries until it is sent. */
 void zd_notify_state(struct zd_notify *notify, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Sends the state with a copy of the descriptor (-1: none), and waits up to a second for the manager to read. Returns 0,
- * or -1 with errno; ENOTCONN: there is no service manager. */
+/* Sends the state with a copy of the descriptor (-1: none), and waits up to a second for the manager to read.
+ * Returns 0, or -1 with errno; ENOTCONN: there is no service manager. */
 int zd_notify_fd(struct zd_notify *notify, const char *state, int fd) __attribute__((warn_unused_result));
 /* Sends WATCHDOG=1; dropped if it cannot be sent. */
 void zd_notify_alive(struct zd_notify *notify);

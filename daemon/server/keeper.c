@@ -19,6 +19,11 @@
 
 #define REGISTRY "registry"
 
+struct zd_kept_segment {
+	uint32_t id;
+	bool dropped; /* leaves the store with the next write */
+};
+
 /* ---- Processes of the former daemon's sessions --------------------------------------------------------- */
 
 struct zd_former {
@@ -156,6 +161,23 @@ static void give_up(struct zd_keeper *keeper, const struct zd_err *why)
 	keeper->store = NULL;
 }
 
+static void remove_segment(struct zd_keeper *keeper, uint32_t segment)
+{
+	char name[ZD_STORE_NAME_BYTES];
+
+	segment_name(segment, name);
+	keeper->store->remove(keeper->store->arg, name);
+}
+
+static void add_kept(struct zd_keeper *keeper, uint32_t segment)
+{
+	if (keeper->nkept == keeper->kept_room) {
+		keeper->kept_room = keeper->kept_room ? 2 * keeper->kept_room : 16;
+		keeper->kept = zd_realloc(keeper->kept, keeper->kept_room, sizeof(*keeper->kept));
+	}
+	keeper->kept[keeper->nkept++] = (struct zd_kept_segment){.id = segment};
+}
+
 void zd_keeper_keep_segment(struct zd_keeper *keeper, uint32_t segment, bool kept)
 {
 	const struct zd_bridge *bridge = keeper->bridge;
@@ -164,19 +186,32 @@ void zd_keeper_keep_segment(struct zd_keeper *keeper, uint32_t segment, bool kep
 
 	if (!keeper->store)
 		return;
-	if (!kept) {
-		if (keeper->ndropped == keeper->dropped_room) {
-			keeper->dropped_room = keeper->dropped_room ? 2 * keeper->dropped_room : 16;
-			keeper->dropped = zd_realloc(keeper->dropped, keeper->dropped_room,
-			                             sizeof(*keeper->dropped));
-		}
-		keeper->dropped[keeper->ndropped++] = segment;
-		return;
+	for (size_t i = 0; i < keeper->nkept && !kept; i++) {
+		if (keeper->kept[i].id == segment)
+			keeper->kept[i].dropped = keeper->has_dropped = true;
 	}
+	if (!kept)
+		return;
 	segment_name(segment, name);
+	add_kept(keeper, segment);
 	if (keeper->store->put(keeper->store->arg, name, bridge->ops->segment_fd(bridge->backend, segment),
 	                       &err) != 0)
 		give_up(keeper, &err);
+}
+
+/* The registry does not have them any more. */
+static void remove_dropped(struct zd_keeper *keeper)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < keeper->nkept; i++) {
+		if (keeper->kept[i].dropped)
+			remove_segment(keeper, keeper->kept[i].id);
+		else
+			keeper->kept[left++] = keeper->kept[i];
+	}
+	keeper->nkept = left;
+	keeper->has_dropped = false;
 }
 
 static int write_all(struct zd_keeper *keeper, struct zd_err *err)
@@ -192,7 +227,6 @@ static int write_all(struct zd_keeper *keeper, struct zd_err *err)
 void zd_keeper_write(void *arg)
 {
 	struct zd_keeper *keeper = arg;
-	char name[ZD_STORE_NAME_BYTES];
 	const uint8_t *bytes;
 	struct zd_err err;
 	size_t nbytes;
@@ -200,17 +234,12 @@ void zd_keeper_write(void *arg)
 	if (!keeper->store)
 		return;
 	nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
-	if (nbytes == 0)
-		return;
-	if (!zd_registry_is_full(&keeper->registry, nbytes))
+	if (nbytes > 0 && !zd_registry_is_full(&keeper->registry, nbytes))
 		zd_registry_append(&keeper->registry, bytes, nbytes);
-	else if (write_all(keeper, &err) != 0)
+	else if (nbytes > 0 && write_all(keeper, &err) != 0)
 		give_up(keeper, &err);
-	for (size_t i = 0; i < keeper->ndropped && keeper->store; i++) {
-		segment_name(keeper->dropped[i], name);
-		keeper->store->remove(keeper->store->arg, name);
-	}
-	keeper->ndropped = 0;
+	if (keeper->store && keeper->has_dropped)
+		remove_dropped(keeper);
 }
 
 /* ---- Restoring ----------------------------------------------------------------------------------------- */
@@ -246,6 +275,7 @@ int zd_keeper_restore_segment(struct zd_keeper *keeper, uint32_t device, uint32_
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "backend %s restores no segments",
 		                  bridge->ops->name);
 	}
+	add_kept(keeper, segment);
 	return bridge->ops->segment_import(bridge->backend, device, segment, bytes, fd, err);
 }
 
@@ -314,6 +344,13 @@ int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd
 	return rc;
 }
 
+static void remove_all(struct zd_keeper *keeper)
+{
+	keeper->store->remove(keeper->store->arg, REGISTRY);
+	for (size_t i = 0; i < keeper->nkept; i++)
+		remove_segment(keeper, keeper->kept[i].id);
+}
+
 void zd_keeper_close(struct zd_keeper *keeper)
 {
 	struct zd_former *former;
@@ -324,10 +361,11 @@ void zd_keeper_close(struct zd_keeper *keeper)
 	if (keeper->store && keeper->registry.fd >= 0) {
 		zd_engine_totals(keeper->bridge->engine, &totals);
 		if (totals.durable_jobs == 0)
-			keeper->store->remove(keeper->store->arg, REGISTRY);
+			remove_all(keeper);
 	}
 	keeper->store = NULL;
 	zd_registry_close(&keeper->registry);
-	free(keeper->dropped);
-	keeper->dropped = NULL;
+	free(keeper->kept);
+	keeper->kept = NULL;
+	keeper->nkept = keeper->kept_room = 0;
 }

@@ -21,13 +21,15 @@ struct zd_bridge;
 struct zd_command;
 struct zd_err;
 struct zd_former;
+struct zd_kept_segment;
 
 struct zd_keeper {
 	struct zd_bridge *bridge;
 	struct zd_store *store; /* NULL: nothing is kept */
 	struct zd_registry registry;
-	uint32_t *dropped; /* segments that leave the store with the next write */
-	size_t ndropped, dropped_room;
+	struct zd_kept_segment *kept; /* the store's segments */
+	size_t nkept, kept_room;
+	bool has_dropped;
 	LIST_HEAD(, zd_former) formers; /* processes that are awaited */
 };
 

@@ -27,8 +27,8 @@ struct zd_registry_header {
 	uint64_t magic;
 	uint32_t version; /* ZD_JOURNAL_VERSION */
 	uint32_t check;   /* of the two before */
-	/* The bytes in use of half 0, or of half 1 with the lowest bit set; packets are multiples of 8. One word,
-	 * so that a kill leaves the old or the new value. */
+	/* The bytes in use of half 0, or of half 1 with the lowest bit set; packets are multiples of 8. One
+	 * word, so that a kill leaves the old or the new value. */
 	_Atomic uint64_t used;
 };
 

@@ -2,10 +2,10 @@
 /*
  * registry.h - a memory file with the engine's journal, which outlives the daemon.
  *
- * The file has a header and two halves, one of which is in use. A half has packets, one for the records of each
- * event, after a first packet with all records. A packet counts when the header's `used` includes it, which is
- * stored behind its bytes: after a kill the file has all of a packet or nothing of it. When a half is full, all
- * records go into the other one, which is then in use.
+ * The file has a header and two halves, one of which is in use. A half has packets, one for the records of
+ * each event, after a first packet with all records. A packet counts when the header's `used` includes it,
+ * which is stored behind its bytes: after a kill the file has all of a packet or nothing of it. When a half
+ * is full, all records go into the other one, which is then in use.
  */
 #ifndef ZD_SERVER_REGISTRY_H
 #define ZD_SERVER_REGISTRY_H

@@ -23,8 +23,7 @@ struct zd_store {
 	struct zd_stored *found;
 	size_t nfound;
 	void *arg;
-	/* Puts a copy of the descriptor into the store. When it has returned, the end of the daemon cannot lose
-	 * it. */
+	/* Puts a copy of the descriptor into the store. From then on the end of the daemon cannot lose it. */
 	int (*put)(void *arg, const char *name, int fd, struct zd_err *err);
 	void (*remove)(void *arg, const char *name);
 };

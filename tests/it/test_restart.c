@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_restart.c - durable jobs outlive a daemon that is killed, with --keep-state holder: what the next daemon's
- * clients find.
+ * test_restart.c - durable jobs outlive a daemon that is killed, with --keep-state holder: what clients of
+ * the next daemon find.
  */
 #include "tests/it/client_scene.h"
 

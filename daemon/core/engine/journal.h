@@ -2,9 +2,9 @@
 /*
  * journal.h - the records from which another daemon restores durable jobs.
  *
- * The engine appends a record for each change of a durable job that must outlive the daemon. The driver stores
- * the records of each event before it sends the event's replies, all of them or none. So what a client was told
- * is in the journal.
+ * The engine appends a record for each change of a durable job that must outlive the daemon. The driver
+ * stores the records of each event before it sends the event's replies, all of them or none. So what a client
+ * was told is in the journal.
  *
  * A record replaces the former one of the same type and object, and GONE deletes one. A journal begins with
  * the records of all that exists: zd_engine_journal_all(). The restore is in control/restore.c.

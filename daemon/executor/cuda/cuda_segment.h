@@ -43,8 +43,8 @@ struct zd_cuda_segments {
 int zd_cuda_segment_new(const struct zd_cuda_devices *devices, uint32_t index, uint32_t id, uint64_t bytes,
                         struct CUstream_st *stream, struct zd_cuda_segment **segment, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Makes the segment of another process's memory, from its exported descriptor, which the segment then owns, also on
- * failure. */
+/* Makes the segment of another process's memory, from its exported descriptor, which the segment then owns,
+ * also on failure. */
 int zd_cuda_segment_import(const struct zd_cuda_devices *devices, uint32_t index, uint32_t id, uint64_t bytes,
                            int fd, struct zd_cuda_segment **segment, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -219,7 +219,7 @@ static const struct mistake {
          ":2: [daemon] drain_timeout_s: expected a number of seconds, at most 86400, found '86401'"},
         {"[daemon]\n\n# one\nsokcet = x\n",
          ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, root_is_admin, "
-         "admin_group, allow_groups, log_level, drain_timeout_s"},
+         "admin_group, allow_groups, log_level, keep_state, drain_timeout_s"},
         {"[limits]\nsocket = x\n", ":2: [limits] socket: unknown key, expected one of uid_quota, uid_unsent, "
                                    "max_sessions, max_sessions_per_uid, "
                                    "max_jobs_per_uid, durable_ttl, durable_groups"},

@@ -4,9 +4,11 @@
  * an update; over the driver's double.
  *
  * A trainer is this program with a socket for its argument: TRAIN commits step 1 and waits inside the update
- * of step 2, VERIFY expects step 1.
+ * of step 2, VERIFY expects step 1. For runs by hand on real GPUs two more arguments say how many units there
+ * are, and the bytes of each.
  */
 #include "tests/it/cuda_scene.h"
+#include "tests/it/program.h"
 
 #include <limits.h>
 #include <signal.h>
@@ -16,69 +18,102 @@
 #include "tests/support/daemon_fixture.h"
 
 #define TRAIN     "train"
-#define VERIFY     "verify"
-#define NUMEL     (1u << 20)
+#define VERIFY    "verify"
+#define MAX_UNITS 64
 #define COMMITTED 0x11
 #define UNDONE    0xEE
+
+static unsigned nunits = 2;
+static uint64_t numel = 1u << 20; /* of each */
 
 struct trainer {
 	zerod_client *client;
 	zerod_group *group;
-	zerod_unit *unit;
-	struct zerod_shard shard;
+	zerod_unit *units[MAX_UNITS];
+	struct zerod_shard shards[MAX_UNITS];
 	struct CUstream_st *stream;
 };
+
+static int take_unit(struct trainer *trainer, unsigned i)
+{
+	struct zerod_unit_options weights = ZEROD_INIT(weights);
+	char name[16];
+
+	(void)snprintf(name, sizeof(name), "w%u", i);
+	trainer->shards[i] = (struct zerod_shard)ZEROD_INIT(trainer->shards[i]);
+	weights.name = name, weights.dtype = ZEROD_UINT8, weights.numel = numel;
+	return zerod_unit_register(trainer->group, &weights, &trainer->units[i]) ||
+	       zerod_shard_get(trainer->units[i], &trainer->shards[i]);
+}
 
 static int join(const char *socket_path, struct trainer *trainer)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	struct zerod_group_options join = ZEROD_INIT(join);
-	struct zerod_unit_options weights = ZEROD_INIT(weights);
+	int rc;
 
 	trainer->stream = scene_stream(0);
-	trainer->shard = (struct zerod_shard)ZEROD_INIT(trainer->shard);
 	options.socket_path = socket_path;
 	join.job = "lm", join.world_size = 1, join.flags = ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW;
-	weights.name = "w", weights.dtype = ZEROD_UINT8, weights.numel = NUMEL;
-	return zerod_connect(&options, &trainer->client) ||
-	       zerod_group_join(trainer->client, &join, &trainer->group) ||
-	       zerod_unit_register(trainer->group, &weights, &trainer->unit) ||
-	       zerod_shard_get(trainer->unit, &trainer->shard);
+	rc = zerod_connect(&options, &trainer->client) ||
+	     zerod_group_join(trainer->client, &join, &trainer->group);
+	for (unsigned i = 0; i < nunits && rc == 0; i++)
+		rc = take_unit(trainer, i);
+	return rc;
 }
 
-static int write_shard(struct trainer *trainer, uint8_t value)
+static int write_shards(struct trainer *trainer, uint8_t value)
 {
-	return zerod_update_begin(&trainer->unit, 1, NULL, NULL) ||
-	       scene_driver()->memsetD8Async((zd_cu_ptr)trainer->shard.data, value, NUMEL, trainer->stream) ||
-	       scene_driver()->streamSynchronize(trainer->stream);
+	int rc = zerod_update_begin(trainer->units, nunits, NULL, NULL);
+
+	for (unsigned i = 0; i < nunits && rc == 0; i++)
+		rc = scene_driver()->memsetD8Async((zd_cu_ptr)trainer->shards[i].data, value + i, numel,
+		                                   trainer->stream);
+	return rc ? rc : scene_driver()->streamSynchronize(trainer->stream);
 }
 
 static int train(const char *socket_path)
 {
 	struct trainer trainer;
 
-	if (join(socket_path, &trainer) || write_shard(&trainer, COMMITTED) ||
-	    zerod_publish(&trainer.unit, 1, NULL, 0, NULL, NULL) || zerod_commit(trainer.group, 1, NULL) ||
-	    write_shard(&trainer, UNDONE) || write(STDOUT_FILENO, "", 1) != 1)
+	if (join(socket_path, &trainer) || write_shards(&trainer, COMMITTED) ||
+	    zerod_publish(trainer.units, nunits, NULL, 0, NULL, NULL) ||
+	    zerod_commit(trainer.group, 1, NULL) || write_shards(&trainer, UNDONE) ||
+	    write(STDOUT_FILENO, "", 1) != 1)
 		return 1;
 	for (;;)
 		(void)pause();
 }
 
+static int check_bytes(struct trainer *trainer, unsigned unit)
+{
+	uint8_t *found = zd_calloc(1, numel);
+	int rc = scene_driver()->memcpyDtoHAsync(found, (zd_cu_ptr)trainer->shards[unit].data, numel,
+	                                         trainer->stream);
+
+	if (rc == 0)
+		rc = scene_driver()->streamSynchronize(trainer->stream);
+	if (rc == 0) /* all bytes are equal */
+		rc = found[0] != COMMITTED + unit || memcmp(found, found + 1, numel - 1) != 0;
+	free(found);
+	return rc;
+}
+
 static int verify(const char *socket_path)
 {
-	static uint8_t found[NUMEL];
 	struct trainer trainer;
 	struct zerod_group_info info = ZEROD_INIT(info);
+	long began_ms = program_now_ms(), joined_ms;
 
-	if (join(socket_path, &trainer) || zerod_group_get(trainer.group, &info) ||
-	    scene_driver()->memcpyDtoHAsync(found, (zd_cu_ptr)trainer.shard.data, NUMEL, trainer.stream) ||
-	    scene_driver()->streamSynchronize(trainer.stream))
+	if (join(socket_path, &trainer) || zerod_group_get(trainer.group, &info))
 		return 1;
-	for (unsigned i = 0; i < NUMEL; i++) {
-		if (found[i] != COMMITTED)
+	joined_ms = program_now_ms();
+	for (unsigned i = 0; i < nunits; i++) {
+		if (check_bytes(&trainer, i))
 			return 2;
 	}
+	printf("%u shards of %llu bytes are those of step %llu; attached within %ld ms\n", nunits,
+	       (unsigned long long)numel, (unsigned long long)info.committed_step, joined_ms - began_ms);
 	return info.committed_step == 1 && !info.torn ? 0 : 3;
 }
 
@@ -133,9 +168,13 @@ int main(int argc, char **argv)
 	struct a_case cases[] = {CASE(test_both_are_killed, env)};
 	int failed;
 
-	if (argc == 2 && strcmp(argv[0], TRAIN) == 0)
+	if (argc == 4) {
+		nunits = (unsigned)atoi(argv[2]);
+		numel = strtoull(argv[3], NULL, 10);
+	}
+	if (argc >= 2 && strcmp(argv[0], TRAIN) == 0)
 		return train(argv[1]);
-	if (argc == 2 && strcmp(argv[0], VERIFY) == 0)
+	if (argc >= 2 && strcmp(argv[0], VERIFY) == 0)
 		return verify(argv[1]);
 	if (argc == 1 && !mkdtemp(dir))
 		return 1;

@@ -77,8 +77,10 @@ static int bad(const struct zd_record *record, const char *what, struct zd_err *
 
 static struct kept *find(struct restore *restore, enum zd_record_type type, uint64_t id, uint32_t index)
 {
-	struct key key = {type, id, index};
+	struct key key;
 	struct kept *kept;
+	memset(&key, 0, sizeof(key));
+	key.type = type, key.id = id, key.index = index;
 	HASH_FIND(hh, restore->all, &key, sizeof(key), kept);
 	return kept;
 }
@@ -434,14 +436,11 @@ static int by_place(const void *a, const void *b)
 }
 
 /* Takes the block of a part or an allocation. `last`: of the one before. */
-static int place(struct restore *restore, const struct kept *kept, struct zd_extent *last, struct zd_err *err)
+static int place(struct restore *restore, const struct kept *kept, struct zd_job *job,
+                 struct zd_extent *extent, struct zd_extent *last, struct zd_err *err)
 {
 	const struct zd_record_extent *record = extent_of(kept);
 	struct zd_segment *segment = find_made(restore, ZD_RECORD_SEGMENT, record->segment);
-	struct zd_part *part = kept->key.type == ZD_RECORD_PART ? kept->made : NULL;
-	struct zd_allocation *allocation = part ? NULL : kept->made;
-	struct zd_job *job = part ? part->unit->group->job : allocation->job;
-	struct zd_extent *extent = part ? &part->shard : &allocation->extent;
 	struct zd_block *block = NULL;
 	if (segment && segment->job == job)
 		block = zd_block_take(segment->range, last->segment == segment ? last->block : NULL,
@@ -449,15 +448,26 @@ static int place(struct restore *restore, const struct kept *kept, struct zd_ext
 	if (!block)
 		return bad(kept->record, "its memory is not there, or is another's too", err);
 	*extent = *last = (struct zd_extent){segment, block, block->bytes};
-	zd_charge(restore->e, job, segment->device, part ? ZD_CHARGE_SHARD : ZD_CHARGE_ALLOCATION,
-	          extent->bytes);
+	zd_charge(restore->e, job, segment->device,
+	          kept->key.type == ZD_RECORD_PART ? ZD_CHARGE_SHARD : ZD_CHARGE_ALLOCATION, extent->bytes);
 	return 0;
+}
+
+static int place_made(struct restore *restore, const struct kept *kept, struct zd_extent *last,
+                      struct zd_err *err)
+{
+	if (kept->key.type == ZD_RECORD_PART) {
+		struct zd_part *part = kept->made;
+		return place(restore, kept, part->unit->group->job, &part->shard, last, err);
+	}
+	struct zd_allocation *allocation = kept->made;
+	return place(restore, kept, allocation->job, &allocation->extent, last, err);
 }
 
 static int place_all(struct restore *restore, struct zd_err *err)
 {
 	static const enum zd_record_type types[] = {ZD_RECORD_PART, ZD_RECORD_ALLOCATION};
-	struct kept **placed = zd_calloc(HASH_COUNT(restore->all) + 1, sizeof(*placed));
+	struct kept **placed = zd_calloc(HASH_COUNT(restore->all) + 1, sizeof(struct kept *));
 	struct zd_extent last = {0};
 	size_t nplaced = 0;
 	int status = 0;
@@ -467,9 +477,9 @@ static int place_all(struct restore *restore, struct zd_err *err)
 				placed[nplaced++] = restore->sorted[types[t]][i];
 		}
 	}
-	qsort(placed, nplaced, sizeof(*placed), by_place);
+	qsort(placed, nplaced, sizeof(struct kept *), by_place);
 	for (size_t i = 0; i < nplaced && status == 0; i++)
-		status = place(restore, placed[i], &last, err);
+		status = place_made(restore, placed[i], &last, err);
 	free(placed);
 	return status;
 }

@@ -54,9 +54,9 @@
  *     with a ticket, if the one after it has ended too), zerod_unit_unregister and zerod_group_leave (on
  *     GPUs, by streams that copy from the shard), zerod_trim (by processes that map the memory),
  *     zerod_session_reset (by copies into the rank's shards).
- *   - The result depends on other work: zerod_connect (the hello), zerod_unique_id (NCCL examines the
- *     network), zerod_publish [t] (`streams`), zerod_publish_from [t] (so, and without a stream the
- *     conversion), zerod_backward_end [t] (the reductions), zerod_step_get and zerod_step_norms_get (the
+ *   - The result depends on other work: zerod_connect (the hello), zerod_group_unique_id (NCCL
+ *     examines the network), zerod_publish [t] (`streams`), zerod_publish_from [t] (so, and without a stream
+ *     the conversion), zerod_backward_end [t] (the reductions), zerod_step_get and zerod_step_norms_get (the
  *     sums), zerod_reduce_wait (the other ranks' gradients; without a stream the sum).
  *   - zerod_stream_synchronize(), zerod_stream_destroy() and zerod_close() wait for the caller's own streams,
  *     and take no deadline, as cudaStreamSynchronize() takes none.
@@ -245,7 +245,7 @@ enum zerod_collectives {
 
 /* Opaque bytes by which the ranks of a group that spans daemons find each other. The job's launcher
  * distributes them from the rank that made them to all others. */
-#define ZEROD_UNIQUE_ID_BYTES 4096
+#define ZEROD_UNIQUE_ID_BYTES 4288
 struct zerod_unique_id {
 	unsigned char bytes[ZEROD_UNIQUE_ID_BYTES];
 };
@@ -267,11 +267,11 @@ struct zerod_group_options {
 	uint32_t reserved;
 };
 
-/* Makes the id of one group that spans daemons, with `local_world_size` ranks (1..ZEROD_MAX_LOCAL_RANKS) in
- * each. One rank calls it, and all ranks join with it, once. This daemon must run until all have joined.
- * Errors: UNSUPPORTED (emulated devices), NOT_FOUND (no NCCL), LIMIT (too many unused ids), DEVICE. */
-ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_size,
-                                   const struct zerod_wait_options *options, struct zerod_unique_id *id);
+/* Makes the id of this group, which spans daemons. One rank calls it, and all ranks join the group with it,
+ * once, as the same user, within id_ttl (zerod.conf(5); 1 h). This daemon must run until they have. Errors:
+ * UNSUPPORTED (emulated devices), NOT_FOUND (no NCCL), LIMIT (too many unused ids), DEVICE. */
+ZEROD_MUST_USE int zerod_group_unique_id(zerod_client *client, const struct zerod_group_options *group,
+                                         const struct zerod_wait_options *wait, struct zerod_unique_id *id);
 
 /* Joins as one rank; returns when every rank has joined. When a rank ends, each other rank's next call about
  * the group returns PEER_LOST with its name, once; a process that joins as the same rank replaces it
@@ -283,7 +283,8 @@ ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_si
  * Errors: INVALID (options that contradict each other), NOT_FOUND (the device, or this process does not see
  * it; the text lists the visible ones), EXISTS (the rank; names the pid), MISMATCH (ranks differ in options;
  * names both), DEADLINE (names the missing ranks), LIMIT, ABORTED, PEER_LOST (ranks of other daemons did not
- * join), UNSUPPORTED (no communicators, a MIG instance, an old driver), DEVICE. */
+ * join), PERMISSION (unique_id: its key, user or age), UNSUPPORTED (no communicators, a MIG instance, an old
+ * driver), DEVICE. */
 ZEROD_MUST_USE int zerod_group_join(zerod_client *client, const struct zerod_group_options *options,
                                     zerod_group **group);
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/std_fds.h"
@@ -463,6 +464,8 @@ static int measure_private(struct zd_bench *bench, struct zd_err *err)
 	        .cuda = bench->on_gpus, .devices = bench->devices, .arena_bytes = arena_bytes(bench)};
 	struct zd_private daemons[ZD_BENCH_MAX_NODES] = {0};
 	int status = 0;
+	if (getentropy(options.key, sizeof(options.key)))
+		return zd_err_errno(err, errno, "random bytes for a key");
 	if (nccl_path && strcmp(nccl_path, "none") != 0)
 		options.nccl_path = nccl_path;
 	if (nodes > 1)

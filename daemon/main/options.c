@@ -20,6 +20,7 @@ enum option_key {
 	OPT_FOREGROUND = 'f',
 	OPT_CHECK_CONFIG = 256, /* this and the following have no short form */
 	OPT_NCCL,
+	OPT_KEY_FILE,
 };
 
 static const struct argp_option argp_options[] = {
@@ -33,6 +34,8 @@ static const struct argp_option argp_options[] = {
         {"arena", OPT_ARENA, "SIZE", 0, "Memory of each device, such as 64G", 0},
         {"nccl", OPT_NCCL, "FILE", 0, "NCCL's library, for groups that span daemons (default: libnccl.so.2)",
          0},
+        {"key-file", OPT_KEY_FILE, "FILE", 0,
+         "Key that the daemons of groups over several nodes share (default: none)", 0},
         {"foreground", OPT_FOREGROUND, NULL, 0, "Log to stderr, even where stderr is the journal's", 0},
         {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -77,6 +80,9 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		return 0;
 	case OPT_NCCL:
 		options->nccl = text;
+		return 0;
+	case OPT_KEY_FILE:
+		options->key_file = text;
 		return 0;
 	case OPT_FOREGROUND:
 		options->foreground = true;
@@ -127,6 +133,7 @@ int zd_options_load(const struct zd_options *options, struct zd_config *config, 
 	        {"--gpus", "devices", "gpus", options->gpus},
 	        {"--arena", "devices", "arena", options->arena},
 	        {"--nccl", "collectives", "nccl", options->nccl},
+	        {"--key-file", "collectives", "key_file", options->key_file},
 	};
 	struct zd_config loaded;
 	struct zd_err why;
@@ -144,6 +151,8 @@ int zd_options_load(const struct zd_options *options, struct zd_config *config, 
 			return zd_err_set(err, rc, "%s: %s", given[i].option, why.text);
 	}
 	rc = zd_config_check(&loaded, err);
+	if (!rc && loaded.key_path[0])
+		rc = zd_id_key_read(loaded.key_path, &loaded.id_key, err);
 	if (rc)
 		return rc;
 	*config = loaded;

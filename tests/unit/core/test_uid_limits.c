@@ -130,7 +130,7 @@ static void test_same_names(void **state)
 {
 	struct core_driver *core =
 	        core_new(&(struct core_options){.arena_bytes = 64 << 20, .segment_bytes = 65536});
-	struct core_row *rows = calloc(2 * SAME_NAMES, sizeof(*rows));
+	struct core_row *rows = calloc(2ul * SAME_NAMES, sizeof(*rows));
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	uint32_t of_alice = 0;
 

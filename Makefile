@@ -34,11 +34,12 @@ OPT := -O0
 endif
 WERROR ?= -Werror
 
-PKGS      := libuv libprotobuf-c libsystemd inih jansson
+PKGS      := libuv libprotobuf-c libsystemd libgcrypt inih jansson
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 UV_LIBS   := $(shell pkg-config --libs libuv 2>/dev/null)
 PB_LIBS   := $(shell pkg-config --libs libprotobuf-c 2>/dev/null)
 SD_LIBS   := $(shell pkg-config --libs libsystemd 2>/dev/null)
+GC_LIBS   := $(shell pkg-config --libs libgcrypt 2>/dev/null)
 INI_LIBS  := $(shell pkg-config --libs inih 2>/dev/null)
 JSON_LIBS := $(shell pkg-config --libs jansson 2>/dev/null)
 TEST_LIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
@@ -47,7 +48,7 @@ ifeq ($(origin NVCC),undefined)
 NVCC := $(firstword $(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
 endif
 FATBIN_GPUS := $(if $(NVCC),$(filter sm_80 sm_90 sm_100,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
-# For `make bundle`: static where Debian ships archives; what is left (libsystemd, cmocka) is copied beside.
+# For `make bundle`: static where Debian ships archives; what is left (libsystemd, libgcrypt, cmocka) is copied beside.
 ifeq ($(BUNDLE),1)
 UV_LIBS   := -l:libuv_a.a -ldl
 PB_LIBS   := -l:libprotobuf-c.a
@@ -118,7 +119,7 @@ A_SUPPORT := $(LIB)/libzd_test.a
 SO_CLIENT := $(LIB)/libzerod.so.0
 
 DAEMON_STACK := $(A_MAIN) $(A_SERVER) $(A_EXECUTOR) $(A_CORE) $(A_PROTO) $(A_DRIVER) $(A_BASE)
-DAEMON_LIBS  := $(UV_LIBS) $(PB_LIBS) $(SD_LIBS) $(INI_LIBS)
+DAEMON_LIBS  := $(UV_LIBS) $(PB_LIBS) $(SD_LIBS) $(GC_LIBS) $(INI_LIBS)
 
 BIN := $(BUILD)/bin
 PROGRAMS := $(BIN)/zerod $(BIN)/zeroctl $(BIN)/zerobench
@@ -248,6 +249,9 @@ $(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) 
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
 $(CONTRACT_BIN) $(LIFETIMES_BIN) $(filter $(BUILD)/tests/it/test_cuda_%,$(IT_BIN)): $(call obj,$(CONTRACT_LIB_SRC))
+# It forges unique ids.
+$(BUILD)/tests/it/test_cuda_unique_id: $(call obj,$(addprefix daemon/server/,id_stamp.c id_key.c mac.c))
+$(BUILD)/tests/it/test_cuda_unique_id: LDLIBS += $(GC_LIBS)
 $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)

@@ -3,8 +3,9 @@
  * collectives.c - groups that span daemons, or use NCCL for all collectives: checks of their options, and the
  * ids by which their ranks connect.
  *
- * A struct zerod_unique_id holds the ids of as many communicators as the group needs, followed by zeros; no
- * id is all zeros. If there are too few ids, they were made for a group with fewer local ranks.
+ * A struct zerod_unique_id holds the daemon's stamp, then the ids of as many communicators as the group
+ * needs, then zeros; no id is all zeros. If there are fewer or more ids, they were made for a group with
+ * other local ranks. The stamp authenticates all of them, so they are sent as they came.
  */
 #include "client/client.h"
 #include "client/options.h"
@@ -14,7 +15,7 @@
 
 #define MAX_LOCAL_RANKS ((uint32_t)ZEROD_MAX_LOCAL_RANKS)
 
-_Static_assert(ZEROD_UNIQUE_ID_BYTES == ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES,
+_Static_assert(ZEROD_UNIQUE_ID_BYTES == ZD_ID_STAMP_BYTES + ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES,
                "a unique id has room for the ids of all communicators");
 _Static_assert(ZEROD_MAX_LOCAL_RANKS == ZD_MAX_UNIQUE_IDS / ZD_UNIQUE_IDS_PER_RANK,
                "the ids of all local ranks fit");
@@ -41,11 +42,16 @@ static uint32_t ids_needed(const struct zerod_group_options *options)
 	return spans(options) ? rails * ZD_UNIQUE_IDS_PER_RANK : 0;
 }
 
+static size_t id_bytes(uint32_t nids)
+{
+	return ZD_ID_STAMP_BYTES + (size_t)nids * ZD_UNIQUE_ID_BYTES;
+}
+
 static bool has_id(const struct zerod_unique_id *id, uint32_t index)
 {
 	static const unsigned char none[ZD_UNIQUE_ID_BYTES];
 
-	return memcmp(id->bytes + (size_t)index * ZD_UNIQUE_ID_BYTES, none, sizeof(none)) != 0;
+	return index < ZD_MAX_UNIQUE_IDS && memcmp(id->bytes + id_bytes(index), none, sizeof(none)) != 0;
 }
 
 static int check_unique_id(const struct zerod_group_options *options, struct zd_err *err)
@@ -62,7 +68,7 @@ static int check_unique_id(const struct zerod_group_options *options, struct zd_
 	if (!options->unique_id)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "group '%s': unique_id is NULL, and %u of %u ranks are in other daemons: "
-		                  "zerod_unique_id() makes one",
+		                  "zerod_group_unique_id() makes one",
 		                  options->group, options->world_size - options->local_world_size,
 		                  options->world_size);
 	if (!has_id(options->unique_id, needed - 1))
@@ -70,11 +76,16 @@ static int check_unique_id(const struct zerod_group_options *options, struct zd_
 		                  "group '%s': unique_id was made for fewer than %u local ranks, or did not "
 		                  "arrive whole",
 		                  options->group, needed / ZD_UNIQUE_IDS_PER_RANK);
+	if (has_id(options->unique_id, needed))
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "group '%s': unique_id was made for more than %u local ranks, or for other "
+		                  "collectives",
+		                  options->group, needed / ZD_UNIQUE_IDS_PER_RANK);
 	return 0;
 }
 
-int zc_collectives_check(const struct zerod_client *client, struct zerod_group_options *options,
-                         struct zd_err *err)
+static int check_sizes(const struct zerod_client *client, struct zerod_group_options *options,
+                       struct zd_err *err)
 {
 	if (options->local_world_size == 0)
 		options->local_world_size = options->world_size;
@@ -98,12 +109,17 @@ int zc_collectives_check(const struct zerod_client *client, struct zerod_group_o
 		                  "ZEROD_COLLECTIVES_COPIES",
 		                  options->group);
 	if (spans(options) || options->collectives == ZEROD_COLLECTIVES_NCCL) {
-		int rc = check_daemon(client, err);
-
-		if (rc)
-			return rc;
+		return check_daemon(client, err);
 	}
-	return check_unique_id(options, err);
+	return 0;
+}
+
+int zc_collectives_check(const struct zerod_client *client, struct zerod_group_options *options,
+                         struct zd_err *err)
+{
+	int rc = check_sizes(client, options, err);
+
+	return rc ? rc : check_unique_id(options, err);
 }
 
 void zc_collectives_pack(const struct zerod_group_options *options, Zd__GroupJoin *join)
@@ -112,8 +128,10 @@ void zc_collectives_pack(const struct zerod_group_options *options, Zd__GroupJoi
 	join->hybrid = (options->flags & ZEROD_GROUP_HYBRID) != 0;
 	join->collectives = options->collectives == ZEROD_COLLECTIVES_NCCL ? ZD__COLLECTIVES__NCCL
 	                                                                   : ZD__COLLECTIVES__COPIES;
-	join->unique_ids.len = (size_t)ids_needed(options) * ZD_UNIQUE_ID_BYTES;
-	join->unique_ids.data = join->unique_ids.len > 0 ? (uint8_t *)options->unique_id->bytes : NULL;
+	if (!spans(options))
+		return;
+	join->unique_ids.len = id_bytes(ids_needed(options));
+	join->unique_ids.data = (uint8_t *)options->unique_id->bytes;
 }
 
 void zc_collectives_place(const struct zerod_group_options *options, struct zerod_group *group)
@@ -147,33 +165,81 @@ static int take_ids(const Zd__Reply *reply, void *arg)
 	return 0;
 }
 
+/* Copies and checks the options of the group that the id is for. */
+static int take_group(const struct zerod_client *client, const struct zerod_group_options *given,
+                      struct zerod_group_options *options, struct zd_err *err)
+{
+	int rc;
+
+	if (!given)
+		return zd_err_set(err, ZEROD_E_INVALID, "group is NULL");
+	rc = zc_group_options(given, options, err);
+	if (!rc)
+		rc = check_sizes(client, options, err);
+	if (!rc && !spans(options))
+		rc = zd_err_set(err, ZEROD_E_INVALID,
+		                "group '%s': all %u ranks are in this daemon: it has no unique id",
+		                options->group, options->world_size);
+	return rc;
+}
+
+static int make_id(zerod_client *client, Zd__UniqueIds *unique_ids, uint32_t deadline_ms,
+                   struct zerod_unique_id *id, struct zd_err *err)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	struct making making = {.err = err, .expected_bytes = id_bytes(unique_ids->count)};
+	int rc;
+
+	request.body_case = ZD__REQUEST__BODY_UNIQUE_IDS;
+	request.unique_ids = unique_ids;
+	rc = zc_call(client, &request, deadline_ms, take_ids, &making);
+	if (rc == 0)
+		*id = making.id;
+	return rc;
+}
+
+int zerod_group_unique_id(zerod_client *client, const struct zerod_group_options *given,
+                          const struct zerod_wait_options *wait, struct zerod_unique_id *id)
+{
+	uint32_t deadline_ms;
+	Zd__UniqueIds unique_ids = ZD__UNIQUE_IDS__INIT;
+	struct zerod_group_options group;
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
+
+	if (!rc)
+		rc = zc_wait_options(wait, &deadline_ms, err);
+	if (!rc && !id)
+		rc = zd_err_set(err, ZEROD_E_INVALID, "id is NULL");
+	if (!rc)
+		rc = take_group(client, given, &group, err);
+	if (rc)
+		return rc;
+	unique_ids.count = ids_needed(&group);
+	unique_ids.job = (char *)group.job;
+	unique_ids.group = (char *)group.group;
+	return make_id(client, &unique_ids, deadline_ms, id, err);
+}
+
 int zerod_unique_id(zerod_client *client, uint32_t local_world_size, const struct zerod_wait_options *options,
                     struct zerod_unique_id *id)
 {
 	uint32_t deadline_ms;
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UniqueIds unique_ids = ZD__UNIQUE_IDS__INIT;
-	struct making making = {.expected_bytes = 0};
-	int rc = zc_enter(client, &making.err);
+	struct zd_err *err;
+	int rc = zc_enter(client, &err);
 
 	if (!rc)
-		rc = zc_wait_options(options, &deadline_ms, making.err);
+		rc = zc_wait_options(options, &deadline_ms, err);
 	if (!rc && !id)
-		rc = zd_err_set(making.err, ZEROD_E_INVALID, "id is NULL");
+		rc = zd_err_set(err, ZEROD_E_INVALID, "id is NULL");
 	if (!rc && (local_world_size == 0 || local_world_size > MAX_LOCAL_RANKS))
-		rc = zd_err_set(making.err, ZEROD_E_INVALID, "local_world_size %u, expected 1 to %u",
+		rc = zd_err_set(err, ZEROD_E_INVALID, "local_world_size %u, expected 1 to %u",
 		                local_world_size, MAX_LOCAL_RANKS);
 	if (!rc)
-		rc = check_daemon(client, making.err);
+		rc = check_daemon(client, err);
 	if (rc)
 		return rc;
 	unique_ids.count = local_world_size * ZD_UNIQUE_IDS_PER_RANK;
-	making.expected_bytes = (size_t)unique_ids.count * ZD_UNIQUE_ID_BYTES;
-	request.body_case = ZD__REQUEST__BODY_UNIQUE_IDS;
-	request.unique_ids = &unique_ids;
-	rc = zc_call(client, &request, deadline_ms, take_ids, &making);
-	if (rc)
-		return rc;
-	*id = making.id;
-	return 0;
+	return make_id(client, &unique_ids, deadline_ms, id, err);
 }

@@ -41,8 +41,8 @@ void zc_group_free(struct zerod_group *group)
 	free(group);
 }
 
-static int take_options(const struct zerod_group_options *given, struct zerod_group_options *options,
-                        struct zd_err *err)
+int zc_group_options(const struct zerod_group_options *given, struct zerod_group_options *options,
+                     struct zd_err *err)
 {
 	int rc = zc_options(options, sizeof(*options), given, "zerod_group_options", err);
 
@@ -118,7 +118,7 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 	if (!rc && (!given || !group))
 		rc = zd_err_set(joining.err, ZEROD_E_INVALID, "options or group is NULL");
 	if (!rc)
-		rc = take_options(given, &options, joining.err);
+		rc = zc_group_options(given, &options, joining.err);
 	if (!rc)
 		rc = zc_collectives_check(client, &options, joining.err);
 	if (!rc)

@@ -154,6 +154,10 @@ struct zerod_client *zc_group_client(const struct zerod_group *group);
 /* Finds the group; NULL if the rank has left. With the lock. */
 struct zerod_group *zc_group_find(const struct zerod_client *client, uint64_t id);
 
+/* Copies the options, with defaults, and checks all but those that collectives.c checks. */
+int zc_group_options(const struct zerod_group_options *given, struct zerod_group_options *options,
+                     struct zd_err *err) __attribute__((warn_unused_result));
+
 /* ---- collectives.c ------------------------------------------------------------------------------------- */
 
 /* Checks the options about daemons and collectives, after all others; a local_world_size of 0 becomes the

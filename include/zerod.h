@@ -45,8 +45,7 @@
  *   - The call returns an address, so there must be memory: zerod_unit_register and zerod_alloc (zeroed; a
  *     former unit of the name ends first), zerod_unit_load by the rank with the data, zerod_wait and
  *     zerod_gather (see zerod_gather_begin(); without a stream, for the bytes as well), zerod_context_begin,
- *     zerod_backward_begin, zerod_bucket_reserve and zerod_reduce (room in the bucket; with a stream only
- *     calls of other ranks).
+ *     zerod_backward_begin, zerod_bucket_reserve and zerod_reduce (room; with a stream: others').
  *   - The objects of the call are in use: zerod_update_begin [t] (by gathers that read the shards; with a
  *     ticket too, by earlier publishes without an answer), zerod_release [t] (by its gather, without an
  *     answer), zerod_forward_end, zerod_claim_end and zerod_context_end (by gathers in the scope),
@@ -54,12 +53,12 @@
  *     with a ticket, if the one after it has ended too), zerod_unit_unregister and zerod_group_leave (on
  *     GPUs, by streams that copy from the shard), zerod_trim (by processes that map the memory),
  *     zerod_session_reset (by copies into the rank's shards).
- *   - The result depends on other work: zerod_connect (the hello), zerod_unique_id (NCCL examines the
- *     network), zerod_publish [t] (`streams`), zerod_publish_from [t] (so, and without a stream the
- *     conversion), zerod_backward_end [t] (the reductions), zerod_step_get and zerod_step_norms_get (the
- *     sums), zerod_reduce_wait (the other ranks' gradients; without a stream the sum).
- *   - zerod_stream_synchronize(), zerod_stream_destroy() and zerod_close() wait for the caller's own streams,
- *     and take no deadline, as cudaStreamSynchronize() takes none.
+ *   - The result depends on other work: zerod_connect, zerod_group_unique_id and zerod_unique_id (by NCCL),
+ *     zerod_publish [t] (`streams`), zerod_publish_from [t] (so, without a stream the conversion),
+ *     zerod_backward_end [t] (reductions), zerod_step_get and zerod_step_norms_get (sums), zerod_reduce_wait
+ *     (the other ranks' gradients; without a stream the sum).
+ *   - zerod_stream_synchronize(), zerod_stream_destroy() and zerod_close() wait for the caller's own streams
+ *     without a deadline, as cudaStreamSynchronize().
  */
 #ifndef ZEROD_H
 #define ZEROD_H
@@ -243,9 +242,8 @@ enum zerod_collectives {
 	ZEROD_COLLECTIVES_NCCL = 1,   /* collectives of NCCL, under the contract of docs/several-nodes.md */
 };
 
-/* Opaque bytes by which the ranks of a group that spans daemons find each other. The job's launcher
- * distributes them from the rank that made them to all others. */
-#define ZEROD_UNIQUE_ID_BYTES 4096
+/* Opaque bytes by which ranks in several daemons find each other. The launcher gives them to all ranks. */
+#define ZEROD_UNIQUE_ID_BYTES 4288
 struct zerod_unique_id {
 	unsigned char bytes[ZEROD_UNIQUE_ID_BYTES];
 };
@@ -267,9 +265,11 @@ struct zerod_group_options {
 	uint32_t reserved;
 };
 
-/* Makes the id of one group that spans daemons, with `local_world_size` ranks (1..ZEROD_MAX_LOCAL_RANKS) in
- * each. One rank calls it, and all ranks join with it, once. This daemon must run until all have joined.
- * Errors: UNSUPPORTED (emulated devices), NOT_FOUND (no NCCL), LIMIT (too many unused ids), DEVICE. */
+/* Makes the id of this group over daemons. One rank calls it; all join with it, once, as this user, within
+ * id_ttl, while this daemon runs. Errors: UNSUPPORTED (host), NOT_FOUND (no NCCL), LIMIT, DEVICE. */
+ZEROD_MUST_USE int zerod_group_unique_id(zerod_client *client, const struct zerod_group_options *group,
+                                         const struct zerod_wait_options *wait, struct zerod_unique_id *id);
+/* The same for any group of the user; local_world_size 1..ZEROD_MAX_LOCAL_RANKS. */
 ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_size,
                                    const struct zerod_wait_options *options, struct zerod_unique_id *id);
 
@@ -283,7 +283,8 @@ ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_si
  * Errors: INVALID (options that contradict each other), NOT_FOUND (the device, or this process does not see
  * it; the text lists the visible ones), EXISTS (the rank; names the pid), MISMATCH (ranks differ in options;
  * names both), DEADLINE (names the missing ranks), LIMIT, ABORTED, PEER_LOST (ranks of other daemons did not
- * join), UNSUPPORTED (no communicators, a MIG instance, an old driver), DEVICE. */
+ * join), PERMISSION (unique_id: its key, user or age), UNSUPPORTED (no communicators, a MIG instance, an old
+ * driver), DEVICE. */
 ZEROD_MUST_USE int zerod_group_join(zerod_client *client, const struct zerod_group_options *options,
                                     zerod_group **group);
 

@@ -35,7 +35,8 @@
 
 #define ZD_MAX_UNIQUE_IDS      32u /* communicators of a group in one daemon */
 #define ZD_UNIQUE_ID_BYTES     128u
-#define ZD_UNIQUE_IDS_PER_RANK 2u /* for gathers, for reductions */
+#define ZD_UNIQUE_IDS_PER_RANK 2u   /* for gathers, for reductions */
+#define ZD_ID_STAMP_BYTES      192u /* in front of the ids: authenticates them between daemons */
 
 #define ZD_TIMELINES        1024u /* 64-bit counters of a session's fence page, which has 8 KiB */
 #define ZD_FENCE_PAGE_BYTES (ZD_TIMELINES * 8ul)

@@ -14,8 +14,10 @@
  * Without RANK it starts a whole job itself, on one host: LOCAL_WORLD_SIZE ranks (1) for each daemon that it
  * is told of.
  *
- *     zerod --backend cuda --gpus 0 --socket /tmp/a.sock & zerod --backend cuda --gpus 1 --socket /tmp/b.sock
- *     & two_nodes /tmp/a.sock /tmp/b.sock
+ *     (umask 077; head -c 32 /dev/urandom >/tmp/key)
+ *     zerod --backend cuda --key-file /tmp/key --gpus 0 --socket /tmp/a.sock &
+ *     zerod --backend cuda --key-file /tmp/key --gpus 1 --socket /tmp/b.sock &
+ *     two_nodes /tmp/a.sock /tmp/b.sock
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -121,8 +123,7 @@ static void join(struct trainer *t, const char *job)
 			exit(EXIT_FAILURE);
 		}
 		if (t->rank == 0) {
-			check(t->client, zerod_unique_id(t->client, place.local_world_size, NULL, &id),
-			      "unique_id");
+			check(t->client, zerod_group_unique_id(t->client, &place, NULL, &id), "unique_id");
 			leave_id(path, &id);
 		} else {
 			find_id(path, &id);

@@ -155,6 +155,10 @@ struct zd_rank_options {
 /* zd_rank_connect() is the first part of zd_rank_init(), zd_rank_join() the rest. */
 int zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,
                     const struct zd_rank_options *options) __attribute__((warn_unused_result));
+/* Makes the id of the group that the options describe, on a connected rank. */
+int zd_rank_make_id(const struct zd_rank *rank, const struct zd_member *member,
+                    const struct zd_rank_options *options, struct zerod_unique_id *id)
+        __attribute__((warn_unused_result));
 int zd_rank_join(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
         __attribute__((warn_unused_result));
 
@@ -258,6 +262,8 @@ void zd_report_end(const struct zd_bench *bench);
 
 /* ---- A daemon of our own (private.c) ------------------------------------------------------------------- */
 
+#define ZD_PRIVATE_KEY_BYTES 32u
+
 struct zd_private {
 	pid_t pid; /* 0: none */
 	char dir[64];
@@ -265,11 +271,12 @@ struct zd_private {
 };
 
 struct zd_private_options {
-	bool cuda;                 /* on GPUs, else on the host backend */
-	uint32_t first_gpu, ngpus; /* 0: on all GPUs */
-	const char *nccl_path;     /* NULL: the daemon's own choice */
-	uint32_t devices;          /* emulated ones */
-	uint64_t arena_bytes;      /* of each device */
+	bool cuda;                         /* on GPUs, else on the host backend */
+	uint32_t first_gpu, ngpus;         /* 0: on all GPUs */
+	const char *nccl_path;             /* NULL: the daemon's own choice */
+	uint32_t devices;                  /* emulated ones */
+	uint64_t arena_bytes;              /* of each device */
+	uint8_t key[ZD_PRIVATE_KEY_BYTES]; /* that daemons share whose ranks form one group */
 };
 
 /* Starts `zerod` from this program's own folder, else from PATH, and waits until it serves. */

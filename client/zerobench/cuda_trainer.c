@@ -145,10 +145,7 @@ static int join_group(struct zd_cuda_trainer *trainer)
 	};
 	int status = zd_rank_connect(&trainer->rank, member, &rank);
 	if (!status && rank.unique_id && member->index == 0)
-		status = zd_cuda_check(
-		        trainer,
-		        zerod_unique_id(trainer->rank.client, run->node_ranks, NULL, &shared->unique_id),
-		        "zerod_unique_id");
+		status = zd_rank_make_id(&trainer->rank, member, &rank, &shared->unique_id);
 	if (status)
 		return status;
 	zd_cuda_meet_trainers(run);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/std_fds.h"
@@ -463,6 +464,8 @@ static int measure_private(struct zd_bench *bench, struct zd_err *err)
 	        .cuda = bench->on_gpus, .devices = bench->devices, .arena_bytes = arena_bytes(bench)};
 	struct zd_private daemons[ZD_BENCH_MAX_NODES] = {0};
 	int status = 0;
+	if (getentropy(options.key, sizeof(options.key)))
+		return zd_err_errno(err, errno, "random bytes for a key");
 	if (nccl_path && strcmp(nccl_path, "none") != 0)
 		options.nccl_path = nccl_path;
 	if (nodes > 1)
@@ -530,6 +533,14 @@ static int run_bench(struct zd_bench *bench, struct zd_err *err)
 	return 0;
 }
 
+/* The daemon's texts have names in them that others have chosen. */
+static void print_error(const char *text)
+{
+	char escaped[ZD_ERR_TEXT_BYTES * ZD_TEXT_ESCAPE_GROWTH + 1];
+	zd_text_escape(text, escaped, sizeof(escaped));
+	fprintf(stderr, "zerobench: %s\n", escaped);
+}
+
 int main(int argc, char **argv)
 {
 	struct zd_bench bench = {.options = {.factor = 4,
@@ -551,7 +562,7 @@ int main(int argc, char **argv)
 	json_decref(bench.results);
 	json_decref(bench.targets);
 	if (status)
-		fprintf(stderr, "zerobench: %s\n", err.text);
+		print_error(err.text);
 	else if (fflush(stdout)) {
 		fprintf(stderr, "zerobench: cannot write the output: %s\n", strerror(errno));
 		status = ZEROD_E_SYSTEM;

@@ -43,13 +43,35 @@ static void list_gpus(const struct zd_private_options *options, char *text, size
 		                           options->first_gpu + i);
 }
 
+static void key_file(const struct zd_private *daemon, char *path, size_t path_bytes)
+{
+	snprintf(path, path_bytes, "%s/key", daemon->dir);
+}
+
+static int write_key(const struct zd_private_options *options, const struct zd_private *daemon,
+                     struct zd_err *err)
+{
+	char path[96];
+	key_file(daemon, path, sizeof(path));
+	int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	ssize_t written = file < 0 ? -1 : write(file, options->key, sizeof(options->key));
+	int failure = written < 0 ? errno : EIO;
+	if (file >= 0)
+		close(file);
+	if (written != (ssize_t)sizeof(options->key))
+		return zd_err_errno(err, failure, "cannot write %s", path);
+	return 0;
+}
+
 _Noreturn static void exec_daemon(const struct zd_private_options *options, const struct zd_private *daemon)
 {
 	char folder[4000], beside[4096], log_path[96], devices[16], gpus[8 * ZD_BENCH_MAX_RANKS], arena[24];
+	char key_path[96];
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	own_folder(folder, sizeof(folder));
 	snprintf(beside, sizeof(beside), "%s/zerod", folder);
 	snprintf(log_path, sizeof(log_path), "%s/zerod.log", daemon->dir);
+	key_file(daemon, key_path, sizeof(key_path));
 	snprintf(devices, sizeof(devices), "%u", options->devices);
 	list_gpus(options, gpus, sizeof(gpus));
 	snprintf(arena, sizeof(arena), "%llu", (unsigned long long)options->arena_bytes);
@@ -69,6 +91,8 @@ _Noreturn static void exec_daemon(const struct zd_private_options *options, cons
 	                            options->cuda ? "cuda" : "host",
 	                            options->cuda ? "--gpus" : "--devices",
 	                            options->cuda ? gpus : devices,
+	                            "--key-file",
+	                            key_path,
 	                            options->nccl_path ? "--nccl" : NULL,
 	                            options->nccl_path,
 	                            NULL};
@@ -145,12 +169,13 @@ int zd_private_start(const struct zd_private_options *options, struct zd_private
 		return zd_err_errno(err, failure, "cannot make a folder in %s", base);
 	}
 	snprintf(daemon->socket_path, sizeof(daemon->socket_path), "%s/zerod.sock", daemon->dir);
+	int status = write_key(options, daemon, err);
 	fflush(NULL);
-	daemon->pid = fork();
-	if (daemon->pid == 0)
+	if (!status)
+		daemon->pid = fork();
+	if (!status && daemon->pid == 0)
 		exec_daemon(options, daemon);
-	int status = 0;
-	if (daemon->pid < 0) {
+	if (!status && daemon->pid < 0) {
 		status = zd_err_errno(err, errno, "cannot fork a daemon");
 		daemon->pid = 0;
 	}

@@ -22,12 +22,12 @@ int zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,
 	return zd_member_check(member, zerod_connect(&connect, &rank->client), NULL, "zerod_connect");
 }
 
-static int join_group(struct zd_rank *rank, const struct zd_member *member,
-                      const struct zd_rank_options *options)
+#define JOB_TEXT 64
+
+/* The job's name has the parent's pid: all members of a team share it. */
+static struct zerod_group_options group_options(const struct zd_rank_options *options, char job[JOB_TEXT])
 {
-	char job[64];
-	/* The parent's pid: all members of a team share it. */
-	snprintf(job, sizeof(job), "zerobench-%d", (int)getppid());
+	snprintf(job, JOB_TEXT, "zerobench-%d", (int)getppid());
 	struct zerod_group_options group = ZEROD_INIT(group);
 	group.job = job;
 	group.world_size = options->world_size;
@@ -36,6 +36,23 @@ static int join_group(struct zd_rank *rank, const struct zd_member *member,
 	group.local_world_size = options->local_world_size;
 	group.collectives = options->collectives;
 	group.unique_id = options->unique_id;
+	return group;
+}
+
+int zd_rank_make_id(const struct zd_rank *rank, const struct zd_member *member,
+                    const struct zd_rank_options *options, struct zerod_unique_id *id)
+{
+	char job[JOB_TEXT];
+	const struct zerod_group_options group = group_options(options, job);
+	return zd_member_check(member, zerod_group_unique_id(rank->client, &group, NULL, id), rank->client,
+	                       "zerod_group_unique_id");
+}
+
+static int join_group(struct zd_rank *rank, const struct zd_member *member,
+                      const struct zd_rank_options *options)
+{
+	char job[JOB_TEXT];
+	const struct zerod_group_options group = group_options(options, job);
 	return zd_member_check(member, zerod_group_join(rank->client, &group, &rank->group), rank->client,
 	                       "zerod_group_join");
 }

@@ -41,12 +41,15 @@ struct zd_args {
 			bool hybrid;
 			bool nccl_collectives; /* gathers and reductions use NCCL inside the daemon too */
 			/* For groups that use communicators: the bytes of the reply to UNIQUE_IDS, the same
-			 * on all ranks. NULL: none */
+			 * on all ranks. The driver has checked that a daemon has made them. NULL: none */
 			const unsigned char *ids;
 			uint32_t ids_bytes;
 		} group_join;
-		uint32_t unique_ids; /* UNIQUE_IDS: how many */
-		uint64_t group;      /* GROUP_LEAVE, GROUP_BARRIER, ABORT_GROUP */
+		struct {
+			uint32_t count;
+			const char *job, *group; /* that the ids are for; repeated in the reply */
+		} unique_ids;
+		uint64_t group; /* GROUP_LEAVE, GROUP_BARRIER, ABORT_GROUP */
 		struct {
 			uint64_t group;
 			const char *name;
@@ -229,6 +232,7 @@ struct zd_reply {
 		struct {
 			const unsigned char *bytes;
 			uint32_t nbytes;
+			const char *job, *group;
 		} unique_ids;
 		struct {
 			uint64_t unit;

@@ -32,6 +32,8 @@
 #define MAX_JOBS_PER_UID     1000000
 #define DAY_S                86400u
 #define MAX_TTL_DAYS         3650u
+#define DEFAULT_ID_TTL_S     3600u
+#define MAX_ID_TTL_DAYS      30u
 #define GROUP_NAME_BYTES     256
 
 /* ---- Parsing a value: returns 0, or -1 when it is not as `expected` describes -------------------------- */
@@ -267,14 +269,19 @@ static int set_segment(struct zd_config *config, const char *text)
 	return read_bytes(text, &config->segment_bytes);
 }
 
-static int set_nccl(struct zd_config *config, const char *text)
+static int read_path(const char *text, char path[ZD_CONFIG_PATH_BYTES])
 {
 	size_t bytes = strlen(text);
 
-	if (bytes >= sizeof(config->nccl_path))
+	if (bytes >= ZD_CONFIG_PATH_BYTES)
 		return -1;
-	memcpy(config->nccl_path, text, bytes + 1);
+	memcpy(path, text, bytes + 1);
 	return 0;
+}
+
+static int set_nccl(struct zd_config *config, const char *text)
+{
+	return read_path(text, config->nccl_path);
 }
 
 static int set_check(struct zd_config *config, const char *text)
@@ -313,7 +320,7 @@ static int set_max_jobs_per_uid(struct zd_config *config, const char *text)
 }
 
 /* "90", "90s", "30m", "12h", "7d". */
-static int set_durable_ttl(struct zd_config *config, const char *text)
+static int read_time(const char *text, uint32_t least_s, uint32_t most_s, uint32_t *seconds)
 {
 	static const struct {
 		char letter;
@@ -332,10 +339,25 @@ static int set_durable_ttl(struct zd_config *config, const char *text)
 			digits[bytes - 1] = '\0';
 		}
 	}
-	if (read_u32(digits, 0, MAX_TTL_DAYS * DAY_S / unit_s, &number) != 0)
+	if (read_u32(digits, least_s, most_s / unit_s, &number) != 0)
 		return -1;
-	config->durable_ttl_s = number * unit_s;
+	*seconds = number * unit_s;
 	return 0;
+}
+
+static int set_key_file(struct zd_config *config, const char *text)
+{
+	return read_path(text, config->key_path);
+}
+
+static int set_id_ttl(struct zd_config *config, const char *text)
+{
+	return read_time(text, 1, MAX_ID_TTL_DAYS * DAY_S, &config->id_ttl_s);
+}
+
+static int set_durable_ttl(struct zd_config *config, const char *text)
+{
+	return read_time(text, 0, MAX_TTL_DAYS * DAY_S, &config->durable_ttl_s);
 }
 
 static int set_durable_groups(struct zd_config *config, const char *text)
@@ -371,6 +393,8 @@ static const struct key {
         {"collectives", "nccl", set_nccl, "a path of at most 1023 bytes"},
         {"collectives", "check", set_check, "yes or no"},
         {"collectives", "timeout_s", set_collective_timeout, "a number of seconds, at most 86400"},
+        {"collectives", "key_file", set_key_file, "a path of at most 1023 bytes"},
+        {"collectives", "id_ttl", set_id_ttl, "a time such as 30m or 1h, from 1s to 30d"},
         {"limits", "uid_quota", set_uid_quota, SIZE_EXPECTED},
         {"limits", "uid_unsent", set_uid_unsent, SIZE_EXPECTED},
         {"limits", "max_sessions", set_max_sessions, "a number from 1 to 1024"},
@@ -382,7 +406,7 @@ static const struct key {
 
 _Static_assert(sizeof(((struct zd_config *)0)->socket_path) == 108,
                "the text of the key socket names the limit");
-_Static_assert(ZD_CONFIG_PATH_BYTES == 1024, "the text of the key nccl names the limit");
+_Static_assert(ZD_CONFIG_PATH_BYTES == 1024, "the texts of nccl and key_file name the limit");
 _Static_assert(ZD_MAX_DEVICES == 64, "the text of the key count names the limit");
 _Static_assert(ZD_MAX_SESSIONS == 1024, "the text of the key max_sessions names the limit");
 _Static_assert(ZD_CREDS_GROUPS == 32, "the texts of lists of groups name the limit");
@@ -448,6 +472,7 @@ void zd_config_init(struct zd_config *config)
 	        .device_count = ZD_DEFAULT_DEVICES,
 	        .gpus = ZD_DEFAULT_GPUS,
 	        .collective_timeout_s = DEFAULT_COLLECTIVE_S,
+	        .id_ttl_s = DEFAULT_ID_TTL_S,
 	        .uid_unsent_bytes = ZD_DEFAULT_UNSENT,
 	        .max_sessions = ZD_MAX_SESSIONS,
 	        .max_sessions_per_uid = ZD_DEFAULT_MAX_SESSIONS_PER_UID,

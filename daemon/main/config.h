@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "server/creds.h"
+#include "server/id_key.h"
 
 struct zd_err;
 struct zd_backend_ops;
@@ -50,7 +51,10 @@ struct zd_config {
 	/* [collectives] */
 	char nccl_path[ZD_CONFIG_PATH_BYTES]; /* "": as the dynamic linker finds it */
 	bool check_collectives;
-	uint32_t collective_timeout_s; /* 0: none */
+	uint32_t collective_timeout_s;       /* 0: none */
+	char key_path[ZD_CONFIG_PATH_BYTES]; /* "": a key of this daemon alone */
+	struct zd_id_key id_key;             /* read from there by zd_options_load() */
+	uint32_t id_ttl_s;
 	/* [limits] */
 	uint64_t uid_quota_bytes;  /* 0: none */
 	uint64_t uid_unsent_bytes; /* 0: no limit */

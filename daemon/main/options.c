@@ -22,6 +22,7 @@ enum option_key {
 	OPT_NCCL,
 	OPT_KEEP_STATE,
 	OPT_DISCARD_STATE,
+	OPT_KEY_FILE,
 };
 
 static const struct argp_option argp_options[] = {
@@ -39,6 +40,8 @@ static const struct argp_option argp_options[] = {
          "Where durable jobs outlive the daemon: systemd, holder (a process of its own), none, or auto", 0},
         {"discard-state", OPT_DISCARD_STATE, NULL, 0, "Begin without the durable jobs of the daemon before",
          0},
+        {"key-file", OPT_KEY_FILE, "FILE", 0,
+         "Key that the daemons of groups over several nodes share (default: none)", 0},
         {"foreground", OPT_FOREGROUND, NULL, 0, "Log to stderr, even where stderr is the journal's", 0},
         {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -90,6 +93,9 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 	case OPT_DISCARD_STATE:
 		options->discard_state = true;
 		return 0;
+	case OPT_KEY_FILE:
+		options->key_file = text;
+		return 0;
 	case OPT_FOREGROUND:
 		options->foreground = true;
 		return 0;
@@ -140,6 +146,7 @@ int zd_options_load(const struct zd_options *options, struct zd_config *config, 
 	        {"--arena", "devices", "arena", options->arena},
 	        {"--nccl", "collectives", "nccl", options->nccl},
 	        {"--keep-state", "daemon", "keep_state", options->keep_state},
+	        {"--key-file", "collectives", "key_file", options->key_file},
 	};
 	struct zd_config loaded;
 	struct zd_err why;
@@ -157,6 +164,8 @@ int zd_options_load(const struct zd_options *options, struct zd_config *config, 
 			return zd_err_set(err, rc, "%s: %s", given[i].option, why.text);
 	}
 	rc = zd_config_check(&loaded, err);
+	if (!rc && loaded.key_path[0])
+		rc = zd_id_key_read(loaded.key_path, &loaded.id_key, err);
 	if (rc)
 		return rc;
 	*config = loaded;

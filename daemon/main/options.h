@@ -11,7 +11,7 @@ struct zd_err;
 /* Option values as text; NULL: not given. */
 struct zd_options {
 	const char *config_path;
-	const char *socket, *backend, *devices, *gpus, *arena, *nccl;
+	const char *socket, *backend, *devices, *gpus, *arena, *nccl, *key_file;
 	const char *keep_state;
 	bool check_config, foreground, discard_state;
 };
@@ -19,8 +19,8 @@ struct zd_options {
 /* Exits after --help and --version, and with status 2 after an invalid command line. */
 void zd_options_parse(int argc, char **argv, struct zd_options *options);
 
-/* Applies defaults, then the file (the default one only if it exists), then the command line. Called at the
- * start and at each reload. */
+/* Applies defaults, then the file (the default one only if it exists), then the command line; and reads the
+ * key file. Called at the start and at each reload. */
 int zd_options_load(const struct zd_options *options, struct zd_config *config, struct zd_err *err)
         __attribute__((warn_unused_result));
 

@@ -10,6 +10,7 @@
  */
 #include "main/service.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -156,6 +157,7 @@ static struct zd_api_limits limits_of(const struct zd_config *config)
 	                   .max_jobs = config->max_jobs_per_uid,
 	                   .durable_ttl_ns = config->durable_ttl_s * NS_PER_S},
 	        .durable_groups = config->durable_groups,
+	        .id_ttl_s = config->id_ttl_s,
 	};
 }
 
@@ -168,7 +170,7 @@ static bool needs_restart(const struct zd_config *old, const struct zd_config *n
 	       old->staging_bytes != new->staging_bytes || old->segment_bytes != new->segment_bytes ||
 	       strcmp(old->nccl_path, new->nccl_path) != 0 ||
 	       old->check_collectives != new->check_collectives ||
-	       old->collective_timeout_s != new->collective_timeout_s;
+	       old->collective_timeout_s != new->collective_timeout_s || old->keep_state != new->keep_state;
 }
 
 static uint32_t device_count(const struct service *service)
@@ -205,14 +207,33 @@ static void warn_of_parts(const struct service *service, uint64_t gather_budget_
 	}
 }
 
+/* The api has made a key of its own, which stays while no file is named. */
+static void use_key(struct service *service, const struct zd_config *config)
+{
+	struct zd_id_key key = config->id_key;
+	struct zd_err err = ZD_ERR_NONE;
+	uint64_t name;
+
+	if (!key.shared && !service->api.id_key.shared)
+		return;
+	if (!key.shared && zd_id_key_make(&key, &err) != 0) {
+		zd_log(ZD_LOG_ERROR, "%s; the former key stays", err.text);
+		return;
+	}
+	zd_api_set_id_key(&service->api, &key);
+	memcpy(&name, key.name, sizeof(name));
+	zd_log(ZD_LOG_INFO, "unique ids have the key %016" PRIx64 " from %s", be64toh(name),
+	       key.shared ? config->key_path : "this node alone");
+}
+
 static void apply(struct service *service, const struct zd_config *config)
 {
 	struct zd_api_limits limits = limits_of(config);
 
 	if (needs_restart(&service->config, config))
-		zd_log(ZD_LOG_WARNING, "reload: the socket, [collectives] and [devices], but for "
-		                       "gather_budget, change at the "
-		                       "next start only");
+		zd_log(ZD_LOG_WARNING, "reload: the socket, keep_state, [collectives] and [devices], but for "
+		                       "gather_budget, key_file and id_ttl, change at the next start only");
+	use_key(service, config);
 	zd_api_set_limits(&service->api, &limits);
 	warn_of_parts(service, config->gather_budget_bytes);
 	zd_log_set_level(config->log_level);
@@ -481,7 +502,10 @@ static int open_api(struct service *service, struct zd_err *err)
 		return rc;
 	service->kept = bridge.store != NULL;
 	tell_unused(config, backend);
-	return zd_api_open(&service->api, &service->loop, &bridge, &limits, err);
+	rc = zd_api_open(&service->api, &service->loop, &bridge, &limits, err);
+	if (!rc)
+		use_key(service, config);
+	return rc;
 }
 
 static void log_ready(const struct service *service)

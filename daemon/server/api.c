@@ -36,12 +36,19 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 	api->conns.store_arg = &api->bridge.keeper;
 	zd_arena_init(&api->requests, REQUESTS_BYTES);
 	zd_arena_init(&api->replies, REPLIES_BYTES);
-	rc = zd_bridge_open(&api->bridge, loop, config, api, err);
+	rc = zd_id_key_make(&api->id_key, err);
+	if (!rc)
+		rc = zd_bridge_open(&api->bridge, loop, config, api, err);
 	if (rc)
 		return rc;
 	zd_log_limit_init(&api->log_limit, loop, ZD_LOG_LIMIT_WINDOW_MS);
 	zd_engine_set_uid_limits(api->bridge.engine, &limits->of_uid);
 	return 0;
+}
+
+void zd_api_set_id_key(struct zd_api *api, const struct zd_id_key *key)
+{
+	api->id_key = *key;
 }
 
 void zd_api_close(struct zd_api *api, const char *why)

@@ -14,6 +14,7 @@
 #include "proto/frame.h"
 #include "server/bridge.h"
 #include "server/conn.h"
+#include "server/id_key.h"
 #include "server/log_limit.h"
 
 struct zd_api_session;
@@ -34,12 +35,14 @@ struct zd_api_limits {
 	struct zd_creds_groups allow_groups; /* beside administrators, their members are served; none: all */
 	struct zd_uid_limits of_uid;         /* administrators have none */
 	struct zd_creds_groups durable_groups; /* whose members may keep durable jobs; none: all users */
+	uint32_t id_ttl_s;                     /* unique ids are accepted for so long */
 };
 
 struct zd_api {
 	struct zd_conns conns;
 	struct zd_bridge bridge;
 	struct zd_api_limits limits;
+	struct zd_id_key id_key;         /* authenticates unique ids */
 	struct zd_api_session *sessions; /* uthash by id: sessions whose hello was accepted */
 	struct zd_api_session *recent;   /* the result of the last lookup; NULL: none */
 	struct zd_arena requests;        /* for the packet that is being handled */
@@ -55,9 +58,11 @@ struct zd_api {
 	void *drained_arg;
 };
 
-/* Opens the backend and makes the engine too. */
+/* Opens the backend and makes the engine too. Makes a key for unique ids, which no other daemon has. */
 int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge_config *config,
                 const struct zd_api_limits *limits, struct zd_err *err) __attribute__((warn_unused_result));
+/* Replaces that key. Ids that were made with another one are not accepted any more. */
+void zd_api_set_id_key(struct zd_api *api, const struct zd_id_key *key);
 /* Ends all sessions, stops the backend, and begins to close the handles. Clients get SHUTDOWN with the text
  * `why`, before any of them learns that its peers have ended. */
 void zd_api_close(struct zd_api *api, const char *why);

@@ -73,6 +73,8 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 
 	memset(&args, 0, sizeof(args)); /* fields that a handler does not set are 0 */
 	rc = route->args(request, &api->requests, &args, err);
+	if (!rc && args.kind == ZD_REQ_GROUP_JOIN)
+		rc = zd_check_ids(session, &args, err);
 	if (rc)
 		return rc;
 	if (request->deadline_ms)
@@ -206,7 +208,7 @@ size_t zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, siz
 void zd_api_reply(struct zd_api *api, const struct zd_reply *reply)
 {
 	struct zd_api_session *session = zd_api_session_find(api, reply->session);
-	struct zd_answer answer = {.reply = ZD__REPLY__INIT, .arena = &api->replies};
+	struct zd_answer answer = {.reply = ZD__REPLY__INIT, .session = session, .arena = &api->replies};
 	Zd__Segment announced[ZD_ANSWER_SEGMENTS];
 	struct zd_attachment attachments[ZD_ANSWER_SEGMENTS];
 	unsigned nattachments = 0;

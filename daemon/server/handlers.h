@@ -6,7 +6,8 @@
  * engine's arguments. Checks the values that would be unsafe to pass on (counts of repeated fields, fences);
  * the engine checks the rest.
  *
- * zd_fill_*: fills the body of the engine's reply, if it has one and the status is 0.
+ * zd_fill_*: fills the body of the engine's reply, if it has one and the status is 0. May make the reply an
+ * error.
  *
  * zd_answer_*: a request that the api handles without the engine. Sends the reply, unless it returns an
  * error.
@@ -28,6 +29,12 @@ typedef int zd_answer_fn(struct zd_api_session *session, const Zd__Request *requ
 	zd_args_fn zd_args_##name;                                                                           \
 	zd_fill_fn zd_fill_##fill;
 #include "core/requests.def"
+
+/* Checks the unique ids of a GROUP_JOIN, if it has any: a daemon has made them, for the session's user and
+ * this group, not too long ago. Leaves in `args` the ids without their stamp. Errors: see
+ * zd_id_stamp_check(). */
+int zd_check_ids(const struct zd_api_session *session, struct zd_args *args, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 zd_answer_fn zd_answer_hello, zd_answer_goodbye, zd_answer_list, zd_answer_daemon_status, zd_answer_drain;
 

@@ -21,6 +21,7 @@
 
 #define DEADLINE_MS 20000 /* sanitizers and a busy machine included */
 #define RETRY_NS    500000L
+#define JOB         "contract"
 
 #define DEFAULT_ARENA "64M"
 
@@ -209,7 +210,7 @@ static void join_group(struct contract_rank *rank, void *arg)
 	struct zerod_group_options options = ZEROD_INIT(options);
 
 	(void)arg;
-	options.job = "contract";
+	options.job = JOB;
 	options.flags = scene.flags;
 	contract_join_options(rank, &scene.id, &options);
 	OK(rank->client, zerod_group_join(rank->client, &options, &rank->group));
@@ -320,9 +321,13 @@ static void connect_ranks(struct contract *c)
 		rank->number = i;
 		rank->client = connect_rank(rank, "rank");
 	}
-	if (c->daemons > 1)
-		OK(c->ranks[0].client,
-		   zerod_unique_id(c->ranks[0].client, c->world_size / c->daemons, NULL, &scene.id));
+	if (c->daemons > 1) {
+		struct zerod_group_options group = ZEROD_INIT(group);
+
+		group.job = JOB;
+		contract_join_options(&c->ranks[0], NULL, &group);
+		OK(c->ranks[0].client, zerod_group_unique_id(c->ranks[0].client, &group, NULL, &scene.id));
+	}
 }
 
 struct contract *contract_open(const struct contract_options *given)

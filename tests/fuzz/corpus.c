@@ -218,11 +218,12 @@ static void trim(void)
 /* A group of one rank that leaves all to NCCL, and one whose other rank is in another daemon. */
 static void collectives(void)
 {
-	uint8_t ids[2 * ZD_UNIQUE_ID_BYTES];
+	uint8_t ids[ZD_ID_STAMP_BYTES + 2 * ZD_UNIQUE_ID_BYTES];
 	uint64_t unit = 1;
 
 	memset(ids, 1, sizeof(ids));
-	ASK(1, UNIQUE_IDS, unique_ids, UniqueIds, .count = 2);
+	fuzz_stamp("b", "world", 2, ids);
+	ASK(1, UNIQUE_IDS, unique_ids, UniqueIds, .count = 2, .job = (char *)"b", .group = (char *)"world");
 	ASK(0, GROUP_JOIN, group_join, GroupJoin, .job = (char *)"a", .group = (char *)"world",
 	    .world_size = 1, .collectives = ZD__COLLECTIVES__NCCL);
 	ASK(1, GROUP_JOIN, group_join, GroupJoin, .job = (char *)"b", .group = (char *)"world",

@@ -25,6 +25,7 @@ static void check_bounds(const struct zd_config *config)
 	zd_assert(config->arena_bytes <= ZD_MAX_BYTES && config->gather_budget_bytes <= ZD_MAX_BYTES);
 	zd_assert(config->staging_bytes <= ZD_MAX_BYTES && config->segment_bytes <= ZD_MAX_BYTES);
 	zd_assert(config->uid_quota_bytes <= ZD_MAX_BYTES && config->uid_unsent_bytes <= ZD_MAX_BYTES);
+	zd_assert(memchr(config->key_path, '\0', sizeof(config->key_path)) && config->id_ttl_s >= 1);
 	zd_assert(config->gpus[0] && memchr(config->gpus, 0, sizeof(config->gpus)));
 }
 
@@ -52,7 +53,8 @@ static bool same(const struct zd_config *a, const struct zd_config *b)
 	       a->max_sessions_per_uid == b->max_sessions_per_uid &&
 	       a->max_jobs_per_uid == b->max_jobs_per_uid && a->durable_ttl_s == b->durable_ttl_s &&
 	       a->durable_groups.count == b->durable_groups.count && a->root_is_admin == b->root_is_admin &&
-	       a->allow_groups.count == b->allow_groups.count;
+	       a->allow_groups.count == b->allow_groups.count && strcmp(a->key_path, b->key_path) == 0 &&
+	       a->id_ttl_s == b->id_ttl_s;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)

@@ -519,8 +519,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 	                                        .ndevices = DEVICES,
 	                                        .arena_bytes = ARENA_BYTES,
 	                                        .gather_budget_bytes = ARENA_BYTES / 8};
-	const struct zd_api_limits limits = {.max_sessions = FUZZ_CLIENTS + 1,
-	                                     .uid_quota_bytes = ARENA_BYTES};
+	const struct zd_api_limits limits = {
+	        .max_sessions = FUZZ_CLIENTS + 1, .uid_quota_bytes = ARENA_BYTES, .id_ttl_s = UINT32_MAX};
 	struct fuzz_record record;
 	struct zd_err err;
 	int rc;
@@ -533,6 +533,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 	zd_assert(rc == 0);
 	rc = zd_api_open(&scene.api, &scene.loop, &config, &limits, &err);
 	zd_assert(rc == 0);
+	zd_api_set_id_key(&scene.api, &fuzz_id_key);
 	scene.api.conns.users.turn_ns = 0; /* each packet is interrupted after each request, on any machine */
 	for (unsigned i = 0; i < MAX_RECORDS && fuzz_script_next(&bytes, &nbytes, &record); i++)
 		play(&record);

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* requests.c - requests that make sense at some time: small ids, few names, sizes from tiny to absurd. */
 #include <string.h>
+#include <unistd.h>
 
+#include "base/err.h"
 #include "proto/limits.h"
+#include "server/id_stamp.h"
 #include "tests/fuzz/script.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
@@ -119,12 +122,25 @@ static size_t pick_values(double **out)
 	return pick(4) ? 1 + pick(3) : pick(COUNT(values) + 1);
 }
 
-/* Of two ranks, and sometimes cut off. */
-static void pick_ids(ProtobufCBinaryData *ids)
+const struct zd_id_key fuzz_id_key = {.shared = true};
+
+void fuzz_stamp(const char *job, const char *group, uint32_t nids, uint8_t *ids)
 {
-	static uint8_t bytes[2 * ZD_UNIQUE_ID_BYTES];
+	const struct zd_id_facts facts = {.uid = geteuid(), .job = job, .group = group};
+
+	zd_assert(zd_id_stamp_write(&fuzz_id_key, &facts, ids + ZD_ID_STAMP_BYTES, nids, ids, NULL) == 0);
+}
+
+/* Of two ranks; sometimes another group's, made up, or cut off. */
+static void pick_ids(const Zd__GroupJoin *join, ProtobufCBinaryData *ids)
+{
+	static uint8_t bytes[ZD_ID_STAMP_BYTES + 2 * ZD_UNIQUE_ID_BYTES];
+	bool other = pick(8) == 0 || strlen(join->job) > ZD_MAX_NAME_BYTES ||
+	             strlen(join->group) > ZD_MAX_NAME_BYTES;
 
 	memset(bytes, 1 + (int)pick(2), sizeof(bytes));
+	if (pick(8))
+		fuzz_stamp(other ? "other" : join->job, other ? "other" : join->group, 2, bytes);
 	ids->data = bytes;
 	ids->len = sizeof(bytes) - (pick(4) ? 0 : pick(sizeof(bytes)));
 }
@@ -200,10 +216,11 @@ static void fill_session(Zd__Request__BodyCase kind)
 		     .rank = pick(3), .device = pick(2), .durable = pick(8) == 0,
 		     .local_world_size = pick(4) ? 0 : pick(3), .collectives = pick(8) ? 0 : pick(3));
 		if (pick(4) == 0)
-			pick_ids(&body.group_join.unique_ids);
+			pick_ids(&body.group_join, &body.group_join.unique_ids);
 		break;
 	case ZD__REQUEST__BODY_UNIQUE_IDS:
-		FILL(unique_ids, .count = pick(4) ? 1 + pick(4) : pick(40));
+		FILL(unique_ids, .count = pick(4) ? 1 + pick(4) : pick(40), .job = pick_name(),
+		     .group = pick_name());
 		break;
 	case ZD__REQUEST__BODY_ALLOC:
 		FILL(alloc, .job = pick_name(), .name = pick_name(), .device = pick(2), .bytes = pick_size(),

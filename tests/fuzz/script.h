@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "proto/zerod.pb-c.h"
+#include "server/id_key.h"
 
 /* libFuzzer's. */
 size_t LLVMFuzzerMutate(uint8_t *bytes, size_t nbytes, size_t room);
@@ -48,7 +49,7 @@ size_t fuzz_script_put(uint8_t *at, size_t room, enum fuzz_what what, unsigned w
                        size_t nbytes);
 
 /* Makes a packet out of a number; returns its size. */
-#define FUZZ_PACKET_BYTES 512u
+#define FUZZ_PACKET_BYTES 1024u
 typedef size_t fuzz_make_fn(unsigned seed, uint8_t bytes[FUZZ_PACKET_BYTES]);
 
 /* Makes a change to the list in `bytes`, which has room for `room`: adds, removes, repeats, moves or modifies
@@ -63,5 +64,10 @@ size_t fuzz_request(unsigned seed, Zd__Request__BodyCase body, uint8_t bytes[FUZ
 fuzz_make_fn fuzz_make_reply;
 /* The same of one kind. */
 size_t fuzz_reply(unsigned seed, Zd__Reply__BodyCase body, uint8_t bytes[FUZZ_PACKET_BYTES]);
+
+/* The key of unique ids, the same in the fuzzer and in its corpus. */
+extern const struct zd_id_key fuzz_id_key;
+/* Writes a stamp before the ids, as a daemon with that key makes it for this user, at time 0. */
+void fuzz_stamp(const char *job, const char *group, uint32_t nids, uint8_t *ids);
 
 #endif

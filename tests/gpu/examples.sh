@@ -22,7 +22,8 @@ zeroctl() { # daemon, what
 start() { # daemon, options
 	local name=$1 deadline=$((SECONDS + 60))
 	shift
-	NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 "$BUILD/bin/zerod" --foreground --backend cuda --arena 1G --socket "$dir/$name.sock" "$@" \
+	NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 "$BUILD/bin/zerod" --foreground --backend cuda --arena 1G --key-file "$dir/key" \
+		--socket "$dir/$name.sock" "$@" \
 		>"$dir/$name.log" 2>&1 &
 	daemons="$daemons $!"
 	until zeroctl "$name" status >/dev/null 2>&1 || [ $SECONDS -ge $deadline ]; do sleep 0.02; done
@@ -38,6 +39,7 @@ result() { # status, name
 	fi
 }
 
+(umask 077 && head -c 32 /dev/urandom >"$dir/key")
 start all
 gpus=$(zeroctl all devices | grep -c GPU-)
 timeout 120 "$BUILD/bin/gpu_gather" "$dir/all.sock" >"$dir/out" 2>&1 &&

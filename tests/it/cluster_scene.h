@@ -157,7 +157,7 @@ static inline void rank_connect(struct rank *rank)
 	TRY(rank, scene_driver()->streamCreateWithPriority(&rank->handle, ZD_CU_STREAM_NON_BLOCKING, 0));
 }
 
-static inline void rank_join_with(struct rank *rank, uint32_t flags)
+static inline struct zerod_group_options rank_options(const struct rank *rank)
 {
 	struct zerod_group_options options = ZEROD_INIT(options);
 
@@ -166,8 +166,15 @@ static inline void rank_join_with(struct rank *rank, uint32_t flags)
 	options.local_world_size = LOCAL;
 	options.rank = rank->number;
 	options.device = rank->number % LOCAL;
-	options.flags = flags;
 	options.collectives = rank->world->collectives;
+	return options;
+}
+
+static inline void rank_join_with(struct rank *rank, uint32_t flags)
+{
+	struct zerod_group_options options = rank_options(rank);
+
+	options.flags = flags;
 	options.unique_id = &rank->world->id;
 	TRY(rank, zerod_group_join(rank->client, &options, &rank->group));
 	if (!rank->stream)
@@ -228,7 +235,9 @@ static inline int world_start_daemon(struct world *world, uint32_t d, const char
 
 static inline void world_new_id(struct world *world)
 {
-	if (zerod_unique_id(world->ranks[0].client, LOCAL, NULL, &world->id))
+	const struct zerod_group_options options = rank_options(&world->ranks[0]);
+
+	if (zerod_group_unique_id(world->ranks[0].client, &options, NULL, &world->id))
 		fail_msg("%s", zerod_last_error(world->ranks[0].client));
 }
 

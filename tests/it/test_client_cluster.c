@@ -18,11 +18,17 @@ static unsigned char id_byte(size_t i)
 	return (unsigned char)(1 + i % 251);
 }
 
+/* With the stamp. */
+static size_t bytes_of(uint32_t nids)
+{
+	return ZD_ID_STAMP_BYTES + (size_t)nids * ZD_UNIQUE_ID_BYTES;
+}
+
 static struct zerod_unique_id whole_id(uint32_t local_world_size)
 {
 	struct zerod_unique_id id = {{0}};
 
-	for (size_t i = 0; i < (size_t)local_world_size * ZD_UNIQUE_IDS_PER_RANK * ZD_UNIQUE_ID_BYTES; i++)
+	for (size_t i = 0; i < bytes_of(local_world_size * ZD_UNIQUE_IDS_PER_RANK); i++)
 		id.bytes[i] = id_byte(i);
 	return id;
 }
@@ -80,8 +86,8 @@ static void test_bad_options(void **state)
 	        "one");
 	options = cluster_options(NULL);
 	REFUSED(&scene, &options,
-	        "group 'world': unique_id is NULL, and 2 of 4 ranks are in other daemons: zerod_unique_id() "
-	        "makes one");
+	        "group 'world': unique_id is NULL, and 2 of 4 ranks are in other daemons: "
+	        "zerod_group_unique_id() makes one");
 	options = cluster_options(&id);
 	options.local_world_size = WORLD;
 	REFUSED(&scene, &options,
@@ -107,6 +113,9 @@ static void test_bad_options(void **state)
 	options = cluster_options(&id);
 	REFUSED(&scene, &options,
 	        "group 'world': unique_id was made for fewer than 2 local ranks, or did not arrive whole");
+	id = whole_id(LOCAL + 1);
+	REFUSED(&scene, &options,
+	        "group 'world': unique_id was made for more than 2 local ranks, or for other collectives");
 	scene_close(&scene);
 }
 
@@ -124,7 +133,8 @@ static void test_daemon_without_communicators(void **state)
 	options.unique_id = NULL;
 	options.collectives = ZEROD_COLLECTIVES_NCCL;
 	assert_int_equal(zerod_group_join(scene.client, &options, &group), ZEROD_E_UNSUPPORTED);
-	assert_int_equal(zerod_unique_id(scene.client, LOCAL, NULL, &id), ZEROD_E_UNSUPPORTED);
+	options = cluster_options(NULL);
+	assert_int_equal(zerod_group_unique_id(scene.client, &options, NULL, &id), ZEROD_E_UNSUPPORTED);
 	assert_non_null(strstr(zerod_last_error(scene.client), "no communicators"));
 	assert_memory_equal(&id, &before, sizeof(id));
 	scene_close(&scene);
@@ -152,7 +162,8 @@ static void check_join(struct fake_peer *peer, void *arg)
 	fake_check(peer, request->group_join->local_world_size == expected->local_world_size);
 	fake_check(peer, request->group_join->collectives == expected->collectives);
 	fake_check(peer, request->group_join->hybrid == expected->hybrid);
-	fake_check(peer, request->group_join->unique_ids.len == (size_t)expected->ids * ZD_UNIQUE_ID_BYTES);
+	fake_check(peer,
+	           request->group_join->unique_ids.len == (expected->ids > 0 ? bytes_of(expected->ids) : 0));
 	for (size_t i = 0; i < request->group_join->unique_ids.len; i++)
 		fake_check(peer, request->group_join->unique_ids.data[i] == id_byte(i));
 	fake_error(peer, request->id, ZEROD_E_ABORTED, "seen");
@@ -171,7 +182,7 @@ static void expect_sent(const struct zerod_group_options *options, struct expect
 
 static void test_join(void **state)
 {
-	struct zerod_unique_id id = whole_id(ZEROD_MAX_LOCAL_RANKS);
+	struct zerod_unique_id id = whole_id(LOCAL);
 	struct zerod_group_options options = cluster_options(&id);
 
 	(void)state;
@@ -180,8 +191,10 @@ static void test_join(void **state)
 	expect_sent(&options, (struct expected_join){LOCAL, ZD__COLLECTIVES__COPIES, 2 * LOCAL, true});
 	options.flags = 0;
 	options.collectives = ZEROD_COLLECTIVES_NCCL;
+	id = whole_id(1);
 	expect_sent(&options, (struct expected_join){LOCAL, ZD__COLLECTIVES__NCCL, 2, false});
 	options.collectives = ZEROD_COLLECTIVES_COPIES;
+	id = whole_id(ZEROD_MAX_LOCAL_RANKS);
 	options.world_size = 2 * ZEROD_MAX_LOCAL_RANKS;
 	options.local_world_size = ZEROD_MAX_LOCAL_RANKS;
 	expect_sent(&options, (struct expected_join){ZEROD_MAX_LOCAL_RANKS, ZD__COLLECTIVES__COPIES,
@@ -226,10 +239,12 @@ static void answer_ids(struct fake_peer *peer, void *arg)
 	if (!request)
 		return;
 	fake_check(peer, request->unique_ids->count == LOCAL * ZD_UNIQUE_IDS_PER_RANK);
+	fake_check(peer, strcmp(request->unique_ids->job, "job") == 0);
+	fake_check(peer, strcmp(request->unique_ids->group, "world") == 0);
 	for (size_t i = 0; i < sizeof(bytes); i++)
 		bytes[i] = id_byte(i);
 	ids.ids.data = bytes;
-	ids.ids.len = (size_t)(LOCAL * ZD_UNIQUE_IDS_PER_RANK * ZD_UNIQUE_ID_BYTES + *(const int *)arg);
+	ids.ids.len = bytes_of(LOCAL * ZD_UNIQUE_IDS_PER_RANK) + (size_t) * (const int *)arg;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_UNIQUE_IDS;
 	reply.unique_ids = &ids;
@@ -237,27 +252,45 @@ static void answer_ids(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
+#define NO_ID(scene, options, id, text)                                                                      \
+	do {                                                                                                 \
+		assert_status((scene)->client, zerod_group_unique_id((scene)->client, options, NULL, id),    \
+		              ZEROD_E_INVALID);                                                              \
+		assert_string_equal(zerod_last_error((scene)->client), text);                                \
+	} while (0)
+
 static void test_unique_id(void **state)
 {
 	struct zerod_unique_id id, expected = whole_id(LOCAL);
+	struct zerod_group_options options = cluster_options(NULL);
 	struct scene scene = {0};
 
 	(void)state;
 	scene_connect(&scene, answer_ids, &(int){0}, 20000);
-	assert_int_equal(zerod_unique_id(scene.client, 0, NULL, &id), ZEROD_E_INVALID);
-	assert_int_equal(zerod_unique_id(scene.client, ZEROD_MAX_LOCAL_RANKS + 1, NULL, &id),
-	                 ZEROD_E_INVALID);
-	assert_string_equal(zerod_last_error(scene.client), "local_world_size 17, expected 1 to 16");
-	assert_int_equal(zerod_unique_id(scene.client, LOCAL, NULL, NULL), ZEROD_E_INVALID);
+	NO_ID(&scene, NULL, &id, "group is NULL");
+	NO_ID(&scene, &options, NULL, "id is NULL");
+	options.local_world_size = 0;
+	NO_ID(&scene, &options, &id, "group 'world': all 4 ranks are in this daemon: it has no unique id");
+	options.local_world_size = ZEROD_MAX_LOCAL_RANKS + 1;
+	options.world_size = 2 * options.local_world_size;
+	NO_ID(&scene, &options, &id,
+	      "group 'world': local_world_size 17, at most 16 ranks of a group that spans daemons are in "
+	      "one");
+	options = cluster_options(NULL);
+	options.job = "";
+	NO_ID(&scene, &options, &id, "job is empty");
+	options = cluster_options(NULL);
 	memset(&id, 0xff, sizeof(id));
-	assert_status(scene.client, zerod_unique_id(scene.client, LOCAL, NULL, &id), ZEROD_OK);
+	assert_status(scene.client, zerod_group_unique_id(scene.client, &options, NULL, &id), ZEROD_OK);
 	assert_memory_equal(&id, &expected, sizeof(id));
 	scene_close(&scene);
 }
 
 static void test_ids_of_another_size(void **state)
 {
-	static const int more[] = {-1, 1, -(int)(LOCAL * ZD_UNIQUE_IDS_PER_RANK * ZD_UNIQUE_ID_BYTES)};
+	static const int more[] = {-1, 1, -(int)(LOCAL * ZD_UNIQUE_IDS_PER_RANK * ZD_UNIQUE_ID_BYTES),
+	                           -(int)ZD_ID_STAMP_BYTES};
+	const struct zerod_group_options options = cluster_options(NULL);
 	struct zerod_unique_id id = {{0}}, before = id;
 
 	(void)state;
@@ -265,7 +298,7 @@ static void test_ids_of_another_size(void **state)
 		struct scene scene = {0};
 
 		scene_connect(&scene, answer_ids, (void *)&more[i], 20000);
-		assert_int_equal(zerod_unique_id(scene.client, LOCAL, NULL, &id), ZEROD_E_PROTOCOL);
+		assert_int_equal(zerod_group_unique_id(scene.client, &options, NULL, &id), ZEROD_E_PROTOCOL);
 		assert_memory_equal(&id, &before, sizeof(id));
 		scene_close(&scene);
 	}

@@ -49,9 +49,13 @@ static int unregister(const struct scene *scene, const struct zerod_wait_options
 
 static int make_id(const struct scene *scene, const struct zerod_wait_options *options)
 {
+	struct zerod_group_options group = ZEROD_INIT(group);
 	struct zerod_unique_id id;
 
-	return zerod_unique_id(scene->client, 1, options, &id);
+	group.job = "job";
+	group.world_size = 2;
+	group.local_world_size = 1;
+	return zerod_group_unique_id(scene->client, &group, options, &id);
 }
 
 /* The group still exists after a deadline, and after nothing else. */

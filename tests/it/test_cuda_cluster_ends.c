@@ -69,15 +69,29 @@ static int rank_open(struct rank *rank, const char *socket_path)
 	       zerod_cuda_stream_wrap(rank->client, stream, &rank->stream);
 }
 
+static struct zerod_group_options group_of(const struct rank *rank, const struct order *order)
+{
+	struct zerod_group_options group = ZEROD_INIT(group);
+
+	group.job = "job", group.rank = rank->number, group.device = rank->number % LOCAL;
+	group.world_size = order->world_size, group.local_world_size = LOCAL;
+	return group;
+}
+
+static int rank_make_id(const struct rank *rank, const struct order *order, struct zerod_unique_id *id)
+{
+	const struct zerod_group_options group = group_of(rank, order);
+
+	return zerod_group_unique_id(rank->client, &group, NULL, id);
+}
+
 /* Joined, with a unit in its first version, all zero. */
 static int rank_join(struct rank *rank, const struct order *order)
 {
-	struct zerod_group_options join = ZEROD_INIT(join);
+	struct zerod_group_options join = group_of(rank, order);
 	struct zerod_unit_options unit = ZEROD_INIT(unit);
 	struct zerod_bucket_options bucket = ZEROD_INIT(bucket);
 
-	join.job = "job", join.rank = rank->number, join.device = rank->number % LOCAL;
-	join.world_size = order->world_size, join.local_world_size = LOCAL;
 	join.unique_id = &order->id, join.deadline_ms = order->deadline_ms;
 	unit.name = "w", unit.dtype = order->dtype, unit.numel = NUMEL;
 	bucket.dtype = ZEROD_FLOAT32;
@@ -128,7 +142,7 @@ static int rank_obey(struct rank *rank, const struct order *order, struct answer
 {
 	switch (order->what) {
 	case MAKE_ID:
-		return zerod_unique_id(rank->client, LOCAL, NULL, &answer->id);
+		return rank_make_id(rank, order, &answer->id);
 	case JOIN:
 		return rank_join(rank, order);
 	case PLACE_GATHER:
@@ -284,7 +298,7 @@ static void expect(struct world *world, uint32_t ranks, int status, const char *
 
 static void order_ok(struct world *world, uint32_t ranks, enum what what)
 {
-	give(world, ranks, &(struct order){.what = what});
+	give(world, ranks, &(struct order){.what = what, .world_size = WORLD});
 	expect(world, ranks, ZEROD_OK, "");
 }
 

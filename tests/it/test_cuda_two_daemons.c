@@ -128,6 +128,7 @@ static void train(const char *collectives, enum zerod_collectives how, uint32_t 
 
 	world->collectives = how;
 	world->flags = flags;
+	world_new_id(world);
 	world_form(world);
 	for (step = 1; step <= STEPS; step++) {
 		all_do(world, rank_publish);

@@ -106,6 +106,14 @@ class Errors(unittest.TestCase):
                 self.assertIsNot(type(made), zerod.ZerodError)
                 self.assertEqual(pickle.loads(pickle.dumps(made)).args, made.args)
 
+    def test_hidden_characters(self) -> None:
+        """what is invisible, or turns the text round, is escaped where an exception is shown, and not in its text"""
+        name = "a\u202eb\u200b\x1b[2J\U000e0041\u00e9\u6f22\U0001f600"
+        made = zerod.errors.error(zerod.Status.NOT_FOUND, f"no job '{name}'")
+        self.assertEqual(str(made), "NOT_FOUND: no job 'a\\u202eb\\u200b\\u001b[2J\\udb40\\udc41\u00e9\u6f22\U0001f600'")
+        self.assertEqual(made.text, f"no job '{name}'")
+        self.assertIn("\\u202e", repr(made))
+
     def test_library(self) -> None:
         """a library that cannot be loaded: ImportError with its path"""
         run = subprocess.run([sys.executable, "-c", "import zerod"], capture_output=True, text=True,

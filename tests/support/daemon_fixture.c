@@ -86,11 +86,11 @@ static const char *program(const char *name, char path[CHUNK_BYTES])
 
 /* ---- The folder ---------------------------------------------------------------------------------------- */
 
-static int write_text(const char *path, const char *text)
+static int write_text(const char *path, const char *text, mode_t mode)
 {
 	FILE *file = fopen(path, "we");
 
-	if (!file || fchmod(fileno(file), 0644) < 0 || fputs(text, file) < 0 || fclose(file) != 0)
+	if (!file || fchmod(fileno(file), mode) < 0 || fputs(text, file) < 0 || fclose(file) != 0)
 		return fail("writing %s: %s", path, strerror(errno));
 	return 0;
 }
@@ -103,7 +103,8 @@ static int make_folder(struct zd_daemon *daemon)
 	(void)snprintf(daemon->socket_path, sizeof(daemon->socket_path), "%s/zerod.sock", daemon->dir);
 	(void)snprintf(daemon->config_path, sizeof(daemon->config_path), "%s/zerod.conf", daemon->dir);
 	(void)snprintf(daemon->log_path, sizeof(daemon->log_path), "%s/log", daemon->dir);
-	return 0;
+	(void)snprintf(daemon->key_path, sizeof(daemon->key_path), "%s/key", daemon->dir);
+	return write_text(daemon->key_path, "the key of all daemons of the tests\n", 0600);
 }
 
 static void notify_address(const struct zd_daemon *daemon, struct sockaddr_un *address)
@@ -134,6 +135,7 @@ static int remove_folder(struct zd_daemon *daemon)
 	notify_address(daemon, &address);
 	(void)unlink(address.sun_path);
 	(void)unlink(daemon->config_path);
+	(void)unlink(daemon->key_path);
 	(void)unlink(daemon->log_path);
 	rc = rmdir(daemon->dir);
 	if (rc == 0)
@@ -171,12 +173,13 @@ _Noreturn static void run_daemon(const struct zd_daemon *daemon, const char *nam
 static int spawn(const struct zd_daemon_options *options, struct zd_daemon *daemon)
 {
 	char devices[16];
-	const char *argv[MAX_ARGS] = {"zerod",     "--foreground",
-	                              "--backend", "host",
-	                              "--socket",  daemon->socket_path,
-	                              "--arena",   options->arena ? options->arena : "64M",
-	                              "--devices", devices};
-	size_t argc = 10;
+	const char *argv[MAX_ARGS] = {"zerod",      "--foreground",
+	                              "--backend",  "host",
+	                              "--socket",   daemon->socket_path,
+	                              "--arena",    options->arena ? options->arena : "64M",
+	                              "--devices",  devices,
+	                              "--key-file", daemon->key_path};
+	size_t argc = 12;
 
 	(void)snprintf(devices, sizeof(devices), "%u", options->devices ? options->devices : 2);
 	if (access(daemon->config_path, F_OK) == 0) {
@@ -311,7 +314,7 @@ int zd_daemon_restart(const struct zd_daemon_options *options, struct zd_daemon 
 		options = &defaults;
 	if (daemon->notify >= 0)
 		(void)close(daemon->notify);
-	if (options->config && write_text(daemon->config_path, options->config) != 0)
+	if (options->config && write_text(daemon->config_path, options->config, 0644) != 0)
 		return -1;
 	if (open_notify(daemon) != 0 || spawn(options, daemon) != 0)
 		return -1;

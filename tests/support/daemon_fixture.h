@@ -35,6 +35,7 @@ struct zd_daemon {
 	char socket_path[96];
 	char config_path[96]; /* written when options.config is given; may be rewritten for a reload */
 	char log_path[96];
+	char key_path[96]; /* its key_file, with the same content for all daemons */
 };
 
 /* Each returns 0, or -1 after saying on stderr what was expected and what was found. `options` may be

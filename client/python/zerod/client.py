@@ -239,9 +239,17 @@ class Client:
         return Allocation(self, handle.value or 0, data.value or 0, nbytes)
 
     def unique_id(self, local_world_size: int, deadline_ms: int = 0) -> bytes:
-        """For a group that spans daemons: one rank makes it, all ranks give it to join()."""
+        """For any group of this user that spans daemons: one rank makes it, all ranks give it to join()."""
         made = s.UniqueId()
         self.check(calls.unique_id(self.handle, local_world_size, wait_options(deadline_ms), byref(made)))
+        return bytes(made)
+
+    def group_unique_id(self, job: str, world_size: int, local_world_size: int, deadline_ms: int = 0,
+                        **options: Any) -> bytes:
+        """The same for this group alone: all ranks give it to join(), with the same options."""
+        group = s.GroupOptions(job=job, world_size=world_size, local_world_size=local_world_size, **options)
+        made = s.UniqueId()
+        self.check(calls.group_unique_id(self.handle, byref(group), wait_options(deadline_ms), byref(made)))
         return bytes(made)
 
     def join(self, job: str, world_size: int = 1, rank: int = 0, device: int = 0, unique_id: Optional[bytes] = None,

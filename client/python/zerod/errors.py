@@ -2,18 +2,33 @@
 """One exception class for each family of statuses. Every one is a ZerodError with the library's text."""
 from __future__ import annotations
 
+import json
+import re
+
 from .structs import Status
 
 
+# Control characters, and those that are invisible or change the order of others: as zd_text_escape().
+_HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+                     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
+                     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]")
+
+
+def shown(text: str) -> str:
+    """The text as it can be shown to people: names of jobs and groups in it may be another's."""
+    return _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1] if ord(found[0]) > 0x9f else f"\\u{ord(found[0]):04x}", text)
+
+
 class ZerodError(Exception):
-    """A call failed. `status` is the number of zerod.h, `name` its name, `text` the library's explanation."""
+    """A call failed. `status` is the number of zerod.h, `name` its name, `text` the library's explanation. As a string
+    the text is escaped, for names in it that hold hidden characters."""
 
     def __init__(self, status: int, text: str) -> None:
         try:
             self.name = Status(status).name
         except ValueError:
             self.name = "UNKNOWN"
-        super().__init__(f"{self.name}: {text}" if text else self.name)
+        super().__init__(f"{self.name}: {shown(text)}" if text else self.name)
         self.status = status
         self.text = text
 

@@ -45,6 +45,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "host_stream_launch": (c_int, [c_void_p, c_void_p, c_void_p]),
     "cuda_stream_wrap": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
     "unique_id": (c_int, [c_void_p, c_uint32, _WAIT, POINTER(s.UniqueId)]),
+    "group_unique_id": (c_int, [c_void_p, POINTER(s.GroupOptions), _WAIT, POINTER(s.UniqueId)]),
     "group_join": (c_int, [c_void_p, POINTER(s.GroupOptions), POINTER(c_void_p)]),
     "group_get": (c_int, [c_void_p, POINTER(s.GroupInfo)]),
     "group_barrier": (c_int, [c_void_p, _WAIT, _TICKET]),

@@ -2,10 +2,12 @@
 /*
  * unique_ids.c - ids of future communicators, which the job's launcher passes to all ranks of a group.
  *
- * The ranks first connect to the daemon that made the ids: it must live until the group is joined.
+ * The ranks first connect to the daemon that made the ids: it must live until the group is joined. The driver
+ * authenticates the ids for the job and the group that the request names.
  */
 #include <string.h>
 
+#include "base/text.h"
 #include "core/engine/objects.h"
 
 static void ids_made(struct zd_engine *e, struct zd_op *op, int status, const char *error,
@@ -23,17 +25,26 @@ static void ids_made(struct zd_engine *e, struct zd_op *op, int status, const ch
 static int ids_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                      struct zd_err *err)
 {
-	uint32_t count = args->u.unique_ids;
+	uint32_t count = args->u.unique_ids.count;
+	int status;
 	if (!e->collectives)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "this daemon's backend has no communicators");
 	if (count == 0 || count > ZD_MAX_UNIQUE_IDS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u unique ids in one request; 1 to %u", count,
 		                  ZD_MAX_UNIQUE_IDS);
+	bool for_any = args->u.unique_ids.job[0] == '\0' && args->u.unique_ids.group[0] == '\0';
+	status = for_any ? 0 : zd_name_check(args->u.unique_ids.job, ZD_MAX_NAME_BYTES, "job name", err);
+	if (status == 0 && !for_any)
+		status = zd_name_check(args->u.unique_ids.group, ZD_MAX_NAME_BYTES, "group name", err);
+	if (status)
+		return status;
 	struct zd_command command = {.kind = ZD_CMD_UNIQUE_IDS};
 	command.u.ids.count = count;
 	command.u.ids.uid = req->session->uid;
 	req->device = &e->devices[0];
 	req->u.unique_ids.count = count;
+	req->u.unique_ids.job = zd_strdup(args->u.unique_ids.job);
+	req->u.unique_ids.group = zd_strdup(args->u.unique_ids.group);
 	req->u.unique_ids.bytes = zd_calloc(count, ZD_UNIQUE_ID_BYTES);
 	req->pending_ops++;
 	zd_op_submit(e, NULL, &command, ids_made, req, 0);
@@ -47,6 +58,8 @@ static int ids_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 		return zd_wait_for(req, ZD_WAIT_UNIQUE_IDS, 0, 0, 0);
 	e->reply.u.unique_ids.bytes = req->u.unique_ids.bytes;
 	e->reply.u.unique_ids.nbytes = req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
+	e->reply.u.unique_ids.job = req->u.unique_ids.job;
+	e->reply.u.unique_ids.group = req->u.unique_ids.group;
 	return 0;
 }
 

@@ -58,6 +58,8 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 		break;
 	case ZD_REQ_UNIQUE_IDS:
 		free(req->u.unique_ids.bytes);
+		free(req->u.unique_ids.job);
+		free(req->u.unique_ids.group);
 		break;
 	default:
 		break;

@@ -161,7 +161,9 @@ struct zd_request {
 		} barrier;
 		struct {
 			uint32_t count;
-			unsigned char *bytes; /* owned */
+			/* owned */
+			unsigned char *bytes;
+			char *job, *group;
 		} unique_ids;
 		struct {
 			uint64_t serial; /* the request waits for segments with a retire_serial up to this */

@@ -196,7 +196,7 @@ static void test_backend_without_communicators(void **state)
 	unsigned char ids[ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES] = {1};
 	struct core_join join = {
 	        .world_size = 2, .local_world_size = 1, .ids = ids, .ids_bytes = sizeof(ids)};
-	struct zd_args args = {.kind = ZD_REQ_UNIQUE_IDS, .u.unique_ids = 1};
+	struct zd_args args = {.kind = ZD_REQ_UNIQUE_IDS, .u.unique_ids = {1, "job", "group"}};
 	uint64_t session = core_open(core, CORE_ALICE);
 	(void)state;
 	core_expect_error(core, core_join(core, session, &join), ZEROD_E_UNSUPPORTED,

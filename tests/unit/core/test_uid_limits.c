@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -108,6 +110,54 @@ static void test_jobs(void **state)
 	}
 	core_close_all(core);
 	assert_int_equal(count_jobs(core), 0);
+	core_end(core);
+}
+
+#define SAME_NAMES 300u
+
+static void alloc_in_all(struct core_driver *core, uint64_t session, uint64_t bytes)
+{
+	for (uint32_t i = 0; i < SAME_NAMES; i++) {
+		char name[16];
+
+		(void)snprintf(name, sizeof(name), "job-%u", i);
+		core_expect(core, core_alloc(core, session, name, 0, bytes), 0);
+	}
+}
+
+/* Jobs are found by name among those of their own user: of many, and of two users with the same names. */
+static void test_same_names(void **state)
+{
+	struct core_driver *core =
+	        core_new(&(struct core_options){.arena_bytes = 64 << 20, .segment_bytes = 65536});
+	struct core_row *rows = calloc(2ul * SAME_NAMES, sizeof(*rows));
+	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
+	uint32_t of_alice = 0;
+
+	(void)state;
+	assert_non_null(rows);
+	alloc_in_all(core, alice, UNIT_BYTES);
+	alloc_in_all(core, bob, UNIT_BYTES);
+	alloc_in_all(core, alice, 2 * UNIT_BYTES);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, rows, 2 * SAME_NAMES), 2 * SAME_NAMES);
+	for (uint32_t i = 0; i < 2 * SAME_NAMES; i++) {
+		bool is_alice = rows[i].row.u.job.uid == CORE_ALICE;
+
+		of_alice += is_alice;
+		assert_int_equal(rows[i].row.u.job.usage.allocation_bytes,
+		                 is_alice ? 3 * UNIT_BYTES : UNIT_BYTES);
+		for (uint32_t k = 0; k < i; k++)
+			assert_false(strcmp(rows[i].job, rows[k].job) == 0 &&
+			             rows[i].row.u.job.uid == rows[k].row.u.job.uid);
+	}
+	assert_int_equal(of_alice, SAME_NAMES);
+	core_close(core, bob);
+	assert_int_equal(count_jobs(core), SAME_NAMES);
+	alloc_in_all(core, alice, UNIT_BYTES);
+	assert_int_equal(count_jobs(core), SAME_NAMES);
+	core_close_all(core);
+	assert_int_equal(count_jobs(core), 0);
+	free(rows);
 	core_end(core);
 }
 
@@ -224,6 +274,7 @@ int main(void)
 	        cmocka_unit_test(test_sessions),
 	        cmocka_unit_test(test_lingering_sessions),
 	        cmocka_unit_test(test_jobs),
+	        cmocka_unit_test(test_same_names),
 	        cmocka_unit_test(test_durable_jobs_of_some),
 	        cmocka_unit_test(test_durable_jobs_expire),
 	        cmocka_unit_test(test_held_allocation_is_a_use),

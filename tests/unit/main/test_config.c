@@ -72,6 +72,8 @@ static void test_defaults(void **state)
 	assert_string_equal(config.nccl_path, "");
 	assert_false(config.check_collectives);
 	assert_int_equal(config.collective_timeout_s, 600);
+	assert_string_equal(config.key_path, "");
+	assert_int_equal(config.id_ttl_s, 3600);
 	assert_int_equal(config.uid_quota_bytes, 0);
 	assert_int_equal(config.uid_unsent_bytes, 64 << 20);
 	assert_int_equal(config.max_sessions, ZD_MAX_SESSIONS);
@@ -110,6 +112,8 @@ static void test_every_key(void **state)
 	                           "nccl = /opt/nccl/lib/libnccl.so.2\n"
 	                           "check = yes\n"
 	                           "timeout_s = 86400\n"
+	                           "key_file = /etc/zerod/collectives.key\n"
+	                           "id_ttl = 30d\n"
 	                           "[limits]\t; of users\n"
 	                           "uid_quota = 1024T\n"
 	                           "uid_unsent = 1.5M\n"
@@ -139,6 +143,8 @@ static void test_every_key(void **state)
 	assert_string_equal(config.nccl_path, "/opt/nccl/lib/libnccl.so.2");
 	assert_true(config.check_collectives);
 	assert_int_equal(config.collective_timeout_s, 86400);
+	assert_string_equal(config.key_path, "/etc/zerod/collectives.key");
+	assert_int_equal(config.id_ttl_s, 30 * 86400);
 	assert_int_equal(config.uid_quota_bytes, ZD_MAX_BYTES);
 	assert_int_equal(config.uid_unsent_bytes, 3 << 19);
 	assert_int_equal(config.max_sessions, 1);
@@ -194,7 +200,12 @@ static const struct mistake {
         {"[collectives]\ntimeout_s = 86401\n",
          ":2: [collectives] timeout_s: expected a number of seconds, at most 86400, found '86401'"},
         {"[collectives]\ntimeout = 1\n",
-         ":2: [collectives] timeout: unknown key, expected one of nccl, check, timeout_s"},
+         ":2: [collectives] timeout: unknown key, expected one of nccl, check, timeout_s, key_file, "
+         "id_ttl"},
+        {"[collectives]\nid_ttl = 0\n",
+         ":2: [collectives] id_ttl: expected a time such as 30m or 1h, from 1s to 30d, found '0'"},
+        {"[collectives]\nid_ttl = 31d\n",
+         ":2: [collectives] id_ttl: expected a time such as 30m or 1h, from 1s to 30d, found '31d'"},
         {"[limits]\nuid_quota = x\n",
          ":2: [limits] uid_quota: expected a size such as 64G, at most 1024T, found 'x'"},
         {"[limits]\nuid_unsent = x\n",
@@ -397,6 +408,35 @@ static void test_check(void **state)
 	assert_string_equal(err.text, "[devices] staging: expected at most the arena's 1 GiB, found 3 GiB");
 }
 
+/* Reading the file does not read the key; loading does. */
+static void test_key_file(void **state)
+{
+	struct zd_options options = {.config_path = path};
+	char key_path[sizeof(path) + 8], text[2 * sizeof(key_path)];
+	struct zd_config config;
+	struct zd_err err;
+	FILE *file;
+
+	(void)state;
+	(void)snprintf(key_path, sizeof(key_path), "%s.key", path);
+	(void)snprintf(text, sizeof(text), "[collectives]\nkey_file = %s\n", key_path);
+	write_file(text);
+	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_NOT_FOUND);
+	assert_non_null(strstr(err.text, "key_file "));
+	options.key_file = ""; /* the command line wins */
+	assert_int_equal(zd_options_load(&options, &config, &err), 0);
+	assert_false(config.id_key.shared);
+	options.key_file = NULL;
+	file = fopen(key_path, "we");
+	assert_true(file && fchmod(fileno(file), 0600) == 0 && fwrite(text, 32, 1, file) == 1);
+	assert_int_equal(fclose(file), 0);
+	assert_int_equal(zd_options_load(&options, &config, &err), 0);
+	assert_true(config.id_key.shared);
+	assert_int_equal(chmod(key_path, 0640), 0);
+	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_PERMISSION);
+	(void)unlink(key_path);
+}
+
 static void test_command_line_wins(void **state)
 {
 	struct zd_options options = {.config_path = path,
@@ -459,17 +499,12 @@ static void test_command_line_mistakes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_defaults),
-	        cmocka_unit_test(test_every_key),
-	        cmocka_unit_test(test_mistakes),
-	        cmocka_unit_test(test_long_lines),
-	        cmocka_unit_test(test_long_mistakes),
-	        cmocka_unit_test(test_long_path),
-	        cmocka_unit_test(test_no_file),
-	        cmocka_unit_test(test_unsafe_file),
-	        cmocka_unit_test(test_check),
-	        cmocka_unit_test(test_command_line_wins),
-	        cmocka_unit_test(test_command_line_mistakes),
+	        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_every_key),
+	        cmocka_unit_test(test_mistakes),      cmocka_unit_test(test_long_lines),
+	        cmocka_unit_test(test_long_mistakes), cmocka_unit_test(test_long_path),
+	        cmocka_unit_test(test_no_file),       cmocka_unit_test(test_unsafe_file),
+	        cmocka_unit_test(test_check),         cmocka_unit_test(test_command_line_wins),
+	        cmocka_unit_test(test_key_file),      cmocka_unit_test(test_command_line_mistakes),
 	};
 
 	return cmocka_run_group_tests(tests, make_file, remove_file);

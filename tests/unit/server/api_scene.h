@@ -38,7 +38,7 @@ struct delivery {
 
 static inline struct zd_api_limits default_limits(void)
 {
-	return (struct zd_api_limits){.max_sessions = ZD_MAX_SESSIONS};
+	return (struct zd_api_limits){.max_sessions = ZD_MAX_SESSIONS, .id_ttl_s = 3600};
 }
 
 static inline int scene_connect(struct scene *scene)

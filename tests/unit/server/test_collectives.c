@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_collectives.c - unique ids, and the part of a join that is about daemons and collectives. The backend
- * is the host's, but that it has communicators, as far as their ids.
+ * test_collectives.c - unique ids and their stamps, and the part of a join that is about daemons and
+ * collectives. The backend is the host's, but that it has communicators, as far as their ids.
  */
 #include "api_scene.h"
 
 #include "base/mem.h"
 #include "server/handlers.h"
+#include "server/id_stamp.h"
 
 static struct zd_backend_ops with_ids; /* the host's, but for open() and submit() */
 static struct zd_backend_config opened;
@@ -100,6 +101,8 @@ static void test_unique_ids(void **state)
 
 	request.body_case = ZD__REQUEST__BODY_UNIQUE_IDS;
 	request.unique_ids = &unique_ids;
+	unique_ids.job = (char *)"job";
+	unique_ids.group = (char *)"world";
 	for (size_t i = 0; i < ZD_ARRAY_LEN(counts); i++) {
 		struct delivery delivery;
 		const ProtobufCBinaryData *ids;
@@ -109,16 +112,154 @@ static void test_unique_ids(void **state)
 		assert_int_equal(delivery.packet->replies[0]->status, 0);
 		assert_int_equal(delivery.packet->replies[0]->body_case, ZD__REPLY__BODY_UNIQUE_IDS);
 		ids = &delivery.packet->replies[0]->unique_ids->ids;
-		assert_int_equal(ids->len, counts[i] * ZD_UNIQUE_ID_BYTES);
-		for (uint32_t b = 0; b < ids->len; b++)
-			assert_int_equal(ids->data[b], id_byte(b));
+		assert_int_equal(ids->len, ZD_ID_STAMP_BYTES + counts[i] * ZD_UNIQUE_ID_BYTES);
+		for (uint32_t b = 0; b < counts[i] * ZD_UNIQUE_ID_BYTES; b++)
+			assert_int_equal(ids->data[ZD_ID_STAMP_BYTES + b], id_byte(b));
 		delivery_free(&delivery);
 	}
 	unique_ids.count = 0;
 	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_LIMIT);
 	unique_ids.count = ZD_MAX_UNIQUE_IDS + 1;
 	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_LIMIT);
+	unique_ids.count = 1;
+	unique_ids.group = (char *)"";
+	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_INVALID);
+	unique_ids.job = unique_ids.group;
+	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_INVALID);
 	(void)close(sock);
+}
+
+/* ---- Stamps -------------------------------------------------------------------------------------------- */
+
+#define NIDS      2u
+#define IDS_BYTES (ZD_ID_STAMP_BYTES + NIDS * ZD_UNIQUE_ID_BYTES)
+
+static uint64_t now_s(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec;
+}
+
+/* Ids that this api has made `age_s` seconds ago. */
+static void make_ids(const struct scene *scene, uint32_t uid, int64_t age_s, uint8_t ids[IDS_BYTES])
+{
+	const struct zd_id_facts facts = {
+	        .uid = uid, .job = "job", .group = "world", .now_s = now_s() - (uint64_t)age_s};
+
+	memset(ids, 7, IDS_BYTES);
+	assert_int_equal(
+	        zd_id_stamp_write(&scene->api.id_key, &facts, ids + ZD_ID_STAMP_BYTES, NIDS, ids, NULL), 0);
+}
+
+/* Joins as one rank of two, of a group with NCCL's collectives. `error`: the expected one. */
+static void expect_join(struct scene *scene, const char *job, const char *group, uint8_t *ids, size_t nbytes,
+                        int status, const char *error)
+{
+	int sock = scene_session(scene);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupJoin join = ZD__GROUP_JOIN__INIT;
+	struct delivery delivery;
+
+	join.job = (char *)job;
+	join.group = (char *)group;
+	join.world_size = 2;
+	join.local_world_size = 1;
+	join.rank = 2; /* the engine, if it is asked, answers at once */
+	join.unique_ids.data = ids;
+	join.unique_ids.len = nbytes;
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &join;
+	delivery = scene_call(scene, sock, &request);
+	if (delivery.packet->replies[0]->status != status ||
+	    !strstr(delivery.packet->replies[0]->error, error))
+		fail_msg("%d: %s", delivery.packet->replies[0]->status, delivery.packet->replies[0]->error);
+	delivery_free(&delivery);
+	(void)close(sock);
+}
+
+#define FROM_ENGINE "rank 2 of a world of 2"
+
+static void test_stamped_ids(void **state)
+{
+	struct scene *scene = *state;
+	uint8_t ids[IDS_BYTES];
+
+	make_ids(scene, geteuid(), 0, ids);
+	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_INVALID, FROM_ENGINE);
+	expect_join(scene, "jobs", "world", ids, sizeof(ids), ZEROD_E_INVALID,
+	            "group 'world': the unique id was made for job 'job', not for 'jobs'");
+	expect_join(scene, "job", "experts", ids, sizeof(ids), ZEROD_E_INVALID,
+	            "group 'experts': the unique id was made for group 'world', not for 'experts'");
+	make_ids(scene, geteuid() + 1, 0, ids);
+	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_PERMISSION, "made for another user");
+	make_ids(scene, geteuid(), 3590, ids);
+	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_INVALID, FROM_ENGINE);
+	make_ids(scene, geteuid(), 3700, ids);
+	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_PERMISSION,
+	            "the unique id has expired: it was made 370");
+	make_ids(scene, geteuid(), -50, ids);
+	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_INVALID, FROM_ENGINE);
+	make_ids(scene, geteuid(), -3600, ids);
+	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_PERMISSION,
+	            "the clocks of the nodes differ");
+}
+
+static void test_ids_of_other_keys(void **state)
+{
+	struct scene *scene = *state;
+	const struct zd_id_key own = scene->api.id_key;
+	struct zd_id_key other;
+	uint8_t ids[IDS_BYTES];
+
+	assert_false(own.shared);
+	assert_int_equal(zd_id_key_make(&other, NULL), 0);
+	zd_api_set_id_key(&scene->api, &other);
+	make_ids(scene, geteuid(), 0, ids);
+	zd_api_set_id_key(&scene->api, &own);
+	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_PERMISSION,
+	            "this daemon has no key_file and accepts its own only: set key_file under [collectives]");
+	scene->api.id_key.shared = true;
+	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_PERMISSION,
+	            "the unique id was made by a daemon without a key_file: set key_file");
+	other.shared = true;
+	zd_api_set_id_key(&scene->api, &other);
+	make_ids(scene, geteuid(), 0, ids);
+	zd_api_set_id_key(&scene->api, &own);
+	scene->api.id_key.shared = true;
+	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_PERMISSION,
+	            "the unique id was made with another key than this daemon's");
+}
+
+/* Every byte counts: of the stamp and of the ids, and how many there are. */
+static void test_changed_ids(void **state)
+{
+	struct scene *scene = *state;
+	const struct zd_id_facts facts = {.uid = geteuid(), .job = "job", .group = "world", .now_s = now_s()};
+	uint8_t ids[IDS_BYTES], made_up[IDS_BYTES] = {0};
+
+	make_ids(scene, geteuid(), 0, ids);
+	for (size_t i = 0; i < sizeof(ids); i++) {
+		int rc;
+
+		ids[i] ^= 0x10;
+		rc = zd_id_stamp_check(&scene->api.id_key, &facts, 3600, ids, sizeof(ids), NULL);
+		assert_int_equal(rc, i < 8 ? ZEROD_E_INVALID : ZEROD_E_PERMISSION);
+		ids[i] ^= 0x10;
+	}
+	ids[ZD_ID_STAMP_BYTES] ^= 1;
+	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_PERMISSION,
+	            "was made by no daemon, or was changed since");
+	ids[ZD_ID_STAMP_BYTES] ^= 1;
+	expect_join(scene, "job", "world", ids, sizeof(ids) - ZD_UNIQUE_ID_BYTES, ZEROD_E_INVALID,
+	            "320 bytes that are no unique id of a daemon");
+	expect_join(scene, "job", "world", ids, 1, ZEROD_E_INVALID, "1 bytes that are no unique id");
+	expect_join(scene, "job", "world", ids + ZD_ID_STAMP_BYTES, 2 * ZD_UNIQUE_ID_BYTES, ZEROD_E_INVALID,
+	            "256 bytes that are no unique id");
+	expect_join(scene, "job", "world", made_up, sizeof(made_up), ZEROD_E_INVALID,
+	            "448 bytes that are no");
+	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_INVALID, FROM_ENGINE);
 }
 
 /* Translates a client's GroupJoin into the engine's arguments. */
@@ -134,7 +275,7 @@ static int translate(Zd__GroupJoin *join, struct zd_args *args, struct zd_err *e
 
 static void test_join(void **state)
 {
-	uint8_t ids[(ZD_MAX_UNIQUE_IDS + 1) * ZD_UNIQUE_ID_BYTES] = {0};
+	uint8_t ids[ZD_ID_STAMP_BYTES + ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES + 1] = {0};
 	Zd__GroupJoin join = ZD__GROUP_JOIN__INIT;
 	struct zd_args args;
 	struct zd_err err;
@@ -149,19 +290,16 @@ static void test_join(void **state)
 	join.hybrid = true;
 	join.collectives = ZD__COLLECTIVES__NCCL;
 	join.unique_ids.data = ids;
-	join.unique_ids.len = (size_t)ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES;
+	join.unique_ids.len = sizeof(ids) - 1;
 	assert_int_equal(translate(&join, &args, &err), 0);
 	assert_int_equal(args.u.group_join.local_world_size, 4);
 	assert_true(args.u.group_join.hybrid);
 	assert_true(args.u.group_join.nccl_collectives);
 	assert_ptr_equal(args.u.group_join.ids, ids);
-	assert_int_equal(args.u.group_join.ids_bytes, sizeof(ids) - ZD_UNIQUE_ID_BYTES);
-	join.unique_ids.len--;
-	assert_int_equal(translate(&join, &args, &err), ZEROD_E_INVALID);
-	assert_string_equal(err.text, "unique ids of 4095 bytes together, expected a multiple of 128");
+	assert_int_equal(args.u.group_join.ids_bytes, sizeof(ids) - 1);
 	join.unique_ids.len = sizeof(ids);
 	assert_int_equal(translate(&join, &args, &err), ZEROD_E_LIMIT);
-	assert_string_equal(err.text, "33 unique ids in one request, at most 32 are allowed");
+	assert_string_equal(err.text, "unique ids of 4289 bytes, at most 4288 are allowed");
 	join.unique_ids.len = 0;
 	join.collectives = 2;
 	assert_int_equal(translate(&join, &args, &err), ZEROD_E_INVALID);
@@ -173,7 +311,7 @@ static void test_zeros_in_ids(void **state)
 {
 	struct scene *scene = *state;
 	int sock = scene_session(scene);
-	uint8_t ids[ZD_UNIQUE_ID_BYTES + 1] = {0};
+	uint8_t ids[129] = {0};
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__GroupJoin join = ZD__GROUP_JOIN__INIT;
 	struct delivery delivery;
@@ -186,8 +324,9 @@ static void test_zeros_in_ids(void **state)
 	request.group_join = &join;
 	delivery = scene_call(scene, sock, &request);
 	assert_int_equal(delivery.packet->replies[0]->status, ZEROD_E_INVALID);
-	assert_string_equal(delivery.packet->replies[0]->error,
-	                    "unique ids of 129 bytes together, expected a multiple of 128");
+	assert_string_equal(
+	        delivery.packet->replies[0]->error,
+	        "group 'a': 129 bytes that are no unique id of a daemon, or did not arrive whole");
 	delivery_free(&delivery);
 	(void)close(sock);
 }
@@ -197,9 +336,10 @@ static void test_zeros_in_ids(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        COLLECTIVES_TEST(test_backend_is_told), COLLECTIVES_TEST(test_hello_says_so),
-	        COLLECTIVES_TEST(test_unique_ids),      cmocka_unit_test(test_join),
-	        COLLECTIVES_TEST(test_zeros_in_ids),
+	        COLLECTIVES_TEST(test_backend_is_told),   COLLECTIVES_TEST(test_hello_says_so),
+	        COLLECTIVES_TEST(test_unique_ids),        cmocka_unit_test(test_join),
+	        COLLECTIVES_TEST(test_zeros_in_ids),      COLLECTIVES_TEST(test_stamped_ids),
+	        COLLECTIVES_TEST(test_ids_of_other_keys), COLLECTIVES_TEST(test_changed_ids),
 	};
 
 	(void)alarm(60);

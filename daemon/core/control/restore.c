@@ -21,7 +21,8 @@
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
 
-/* Ids that the former daemon may have given to objects that the journal does not have. */
+/* Ids that the former daemon may have given since its journal began to objects that the journal does not
+ * have. */
 #define IDS_SKIPPED (UINT64_C(1) << 32)
 
 struct key {
@@ -47,9 +48,9 @@ struct restore {
 	uint64_t last_id;
 };
 
-static const char *const type_names[ZD_NRECORDS] = {
-        "",        "device", "job",  "group",      "group state", "member", "commit",
-        "segment", "unit",   "part", "allocation", "end"};
+static const char *const type_names[ZD_NRECORDS] = {"",           "device", "job",     "group", "group state",
+                                                    "member",     "commit", "segment", "unit",  "part",
+                                                    "allocation", "end",    "ids"};
 
 static const size_t type_bytes[ZD_NRECORDS] = {
         [ZD_RECORD_DEVICE] = sizeof(struct zd_record_device),
@@ -63,6 +64,7 @@ static const size_t type_bytes[ZD_NRECORDS] = {
         [ZD_RECORD_PART] = sizeof(struct zd_record_part),
         [ZD_RECORD_ALLOCATION] = sizeof(struct zd_record_allocation),
         [ZD_RECORD_GONE] = sizeof(struct zd_record),
+        [ZD_RECORD_IDS] = sizeof(struct zd_record_ids),
 };
 
 static int bad(const struct zd_record *record, const char *what, struct zd_err *err)
@@ -188,6 +190,13 @@ static void use_id(struct restore *restore, uint64_t id)
 	restore->last_id = zd_max_u64(restore->last_id, id);
 }
 
+static int restore_ids(struct restore *restore, struct kept *kept, struct zd_err *err)
+{
+	(void)err;
+	restore->last_id = zd_max_u64(restore->last_id, ((struct zd_record_ids *)(void *)kept->record)->last);
+	return 0;
+}
+
 static int restore_device(struct restore *restore, struct kept *kept, struct zd_err *err)
 {
 	const struct zd_record_device *record = (void *)kept->record;
@@ -253,6 +262,7 @@ static void note_session(struct restore *restore, const struct zd_record_session
 		return;
 	restore->sessions = zd_realloc(restore->sessions, restore->nsessions + 1, sizeof(*restore->sessions));
 	restore->sessions[restore->nsessions++] = *session;
+	restore->last_id = zd_max_u64(restore->last_id, session->id);
 }
 
 static int restore_member(struct restore *restore, struct kept *kept, struct zd_err *err)
@@ -503,19 +513,22 @@ static int by_session(const void *a, const void *b)
 	return (left->id > right->id) - (left->id < right->id);
 }
 
+/* Sessions have their former ids, and what follows them new ones. */
 static void hold_all(struct restore *restore)
 {
+	uint64_t next_id = restore->last_id + IDS_SKIPPED;
 	qsort(restore->sessions, restore->nsessions, sizeof(*restore->sessions), by_session);
 	for (size_t i = 0; i < restore->nsessions; i++) {
 		struct zd_session *session;
 		if (i > 0 && restore->sessions[i].id == restore->sessions[i - 1].id)
 			continue;
-		restore->last_id = zd_max_u64(restore->last_id, restore->sessions[i].id);
 		session = zd_session_new_former(restore->e, &restore->sessions[i]);
 		hold(restore, session);
-		restore->e->next_id = restore->last_id + IDS_SKIPPED; /* for the watches */
-		zd_deferred_teardowns_end(restore->e, session);
+		restore->e->next_id = next_id;
+		zd_deferred_teardowns_end(restore->e, session); /* which submits the watches */
+		next_id = restore->e->next_id;
 	}
+	restore->e->next_id = next_id;
 }
 
 static bool is_torn(const struct zd_group *group)
@@ -559,10 +572,15 @@ static int restore_all(struct restore *restore, struct zd_err *err)
 		enum zd_record_type type;
 		restore_fn *restore;
 	} order[] = {
-	        {ZD_RECORD_DEVICE, restore_device}, {ZD_RECORD_JOB, restore_job},
-	        {ZD_RECORD_GROUP, restore_group},   {ZD_RECORD_MEMBER, restore_member},
-	        {ZD_RECORD_SEGMENT, restore_segment}, {ZD_RECORD_UNIT, restore_unit},
-	        {ZD_RECORD_PART, restore_part},     {ZD_RECORD_ALLOCATION, restore_allocation},
+	        {ZD_RECORD_IDS, restore_ids},
+	        {ZD_RECORD_DEVICE, restore_device},
+	        {ZD_RECORD_JOB, restore_job},
+	        {ZD_RECORD_GROUP, restore_group},
+	        {ZD_RECORD_MEMBER, restore_member},
+	        {ZD_RECORD_SEGMENT, restore_segment},
+	        {ZD_RECORD_UNIT, restore_unit},
+	        {ZD_RECORD_PART, restore_part},
+	        {ZD_RECORD_ALLOCATION, restore_allocation},
 	};
 	int status = 0;
 	for (size_t step = 0; step < ZD_ARRAY_LEN(order); step++) {
@@ -602,7 +620,6 @@ int zd_engine_restore(struct zd_engine *e, const uint8_t *bytes, size_t nbytes, 
 		status = restore_all(&restore, err);
 	if (status == 0)
 		hold_all(&restore);
-	e->next_id = restore.last_id + IDS_SKIPPED;
 	for (group = e->groups; group && status == 0; group = group->hh.next)
 		lose_ranks(e, group);
 	restore_free(&restore);
@@ -637,6 +654,7 @@ void zd_engine_journal_all(struct zd_engine *e)
 	const struct zd_allocation *allocation;
 	e->journal.used = 0;
 	e->journal.on = true;
+	zd_journal_ids(e);
 	for (uint32_t i = 0; i < e->ndevices; i++)
 		zd_journal_device(e, i);
 	for (job = e->jobs; job; job = job->hh.next) {

@@ -45,6 +45,7 @@ enum zd_record_type {
 	ZD_RECORD_PART,
 	ZD_RECORD_ALLOCATION,
 	ZD_RECORD_GONE,
+	ZD_RECORD_IDS,
 	ZD_NRECORDS
 };
 
@@ -56,6 +57,12 @@ struct zd_record {
 	uint32_t bytes;
 	uint64_t id;
 	uint32_t index, pad;
+};
+
+/* Ids up to `last` were given when the journal began. */
+struct zd_record_ids {
+	struct zd_record record;
+	uint64_t last;
 };
 
 struct zd_record_device {
@@ -150,6 +157,7 @@ void *zd_journal_add(struct zd_journal *journal, enum zd_record_type type, uint6
                      size_t bytes);
 void zd_journal_gone(struct zd_journal *journal, enum zd_record_type type, uint64_t id, uint32_t index);
 
+void zd_journal_ids(struct zd_engine *e);
 /* Each records the object's state if its job has a journal. */
 void zd_journal_device(struct zd_engine *e, uint32_t index);
 void zd_journal_job(const struct zd_job *job);

@@ -39,7 +39,7 @@ struct kept {
 
 struct restore {
 	struct zd_engine *e;
-	uint8_t *bytes; /* a copy, since commits change records */
+	uint8_t *bytes; /* a copy, in which names are terminated */
 	struct kept *all;
 	struct kept **sorted[ZD_NRECORDS]; /* by id and index; nsorted of each */
 	size_t nsorted[ZD_NRECORDS];
@@ -110,25 +110,6 @@ static void keep(struct restore *restore, struct zd_record *record)
 	kept->record = record;
 }
 
-/* As commit_make() of update.c does it. */
-static void commit(struct restore *restore, const struct zd_record_commit *record)
-{
-	struct kept *kept = find(restore, ZD_RECORD_GROUP_STATE, record->record.id, 0);
-	struct zd_record_group_state *state = kept ? (void *)kept->record : NULL;
-	if (state) {
-		state->committed_step = record->step;
-		state->torn = false;
-	}
-	for (kept = restore->all; kept; kept = kept->hh.next) {
-		struct zd_record_part *part = (void *)kept->record;
-		if (kept->key.type != ZD_RECORD_PART || part->group != record->record.id)
-			continue;
-		if (part->shadow == ZD_SHADOW_SAVED && part->version != part->committed)
-			part->shadow = ZD_SHADOW_FREE;
-		part->committed = part->version;
-	}
-}
-
 static int take_record(struct restore *restore, struct zd_record *record, size_t left, struct zd_err *err)
 {
 	size_t wanted = record->type < ZD_NRECORDS ? type_bytes[record->type] : 0;
@@ -141,8 +122,6 @@ static int take_record(struct restore *restore, struct zd_record *record, size_t
 		return bad(record, "its size is wrong", err);
 	if (record->type == ZD_RECORD_GONE)
 		forget(restore, record->gone, record->id, record->index);
-	else if (record->type == ZD_RECORD_COMMIT)
-		commit(restore, (void *)record);
 	else
 		keep(restore, record);
 	return 0;
@@ -227,6 +206,24 @@ static int restore_job(struct restore *restore, struct kept *kept, struct zd_err
 	return 0;
 }
 
+/* The group's last commit, if it was made after the record; NULL otherwise. Earlier commits do not matter: a
+ * part without a later record has not changed between them and the last one. */
+static const struct zd_record_commit *commit_after(struct restore *restore, uint64_t group,
+                                                   const struct zd_record *record)
+{
+	const struct kept *commit = find(restore, ZD_RECORD_COMMIT, group, 0);
+	return commit && commit->record > record ? (void *)commit->record : NULL;
+}
+
+static void restore_group_state(struct restore *restore, struct zd_group *group, const struct kept *kept)
+{
+	const struct zd_record_group_state *record = (void *)kept->record;
+	const struct zd_record_commit *commit = commit_after(restore, group->id, kept->record);
+	group->committed_step = commit ? commit->step : record->committed_step;
+	group->voted_step = record->voted_step;
+	group->torn = record->torn && !commit;
+}
+
 static int restore_group(struct restore *restore, struct kept *kept, struct zd_err *err)
 {
 	struct zd_record_group *record = (void *)kept->record;
@@ -250,9 +247,7 @@ static int restore_group(struct restore *restore, struct kept *kept, struct zd_e
 	args.u.group_join.nccl_collectives = record->nccl_collectives;
 	use_id(restore, record->record.id);
 	kept->made = group = zd_group_new(restore->e, job, &args);
-	group->committed_step = ((struct zd_record_group_state *)(void *)state->record)->committed_step;
-	group->voted_step = ((struct zd_record_group_state *)(void *)state->record)->voted_step;
-	group->torn = ((struct zd_record_group_state *)(void *)state->record)->torn;
+	restore_group_state(restore, group, state);
 	return 0;
 }
 
@@ -367,6 +362,14 @@ static int restore_unit(struct restore *restore, struct kept *kept, struct zd_er
 	return status;
 }
 
+/* As commit_make() of update.c does it. */
+static void commit_part(struct zd_part *part)
+{
+	if (part->shadow == ZD_SHADOW_SAVED && part->version != part->committed)
+		part->shadow = ZD_SHADOW_FREE;
+	part->committed = part->version;
+}
+
 static int restore_part(struct restore *restore, struct kept *kept, struct zd_err *err)
 {
 	const struct zd_record_part *record = (void *)kept->record;
@@ -391,6 +394,8 @@ static int restore_part(struct restore *restore, struct kept *kept, struct zd_er
 		part->shadow = ZD_SHADOW_FREE;
 	if (part->shadow == ZD_SHADOW_RESTORING)
 		part->shadow = ZD_SHADOW_DUE;
+	if (commit_after(restore, unit->group->id, kept->record))
+		commit_part(part);
 	unit->refs++;
 	kept->made = part;
 	return 0;

@@ -32,7 +32,7 @@ struct key {
 /* The last record of an object. */
 struct kept {
 	struct key key;
-	struct zd_record *record;
+	struct zd_record *record, *first; /* first: since it was made */
 	void *made; /* the object; NULL: not yet, or its parent does not exist any more */
 	UT_hash_handle hh;
 };
@@ -90,6 +90,14 @@ static void *find_made(struct restore *restore, enum zd_record_type type, uint64
 	return kept ? kept->made : NULL;
 }
 
+/* The job of an object. NULL: it has ended, although a later job may have its id: a job that waits for processes
+ * to leave begins anew when ranks join under its name. */
+static struct zd_job *find_job(struct restore *restore, const struct kept *kept, uint64_t id)
+{
+	const struct kept *job = find(restore, ZD_RECORD_JOB, id, 0);
+	return job && job->first < kept->record ? job->made : NULL;
+}
+
 static void forget(struct restore *restore, enum zd_record_type type, uint64_t id, uint32_t index)
 {
 	struct kept *kept = find(restore, type, id, index);
@@ -105,6 +113,7 @@ static void keep(struct restore *restore, struct zd_record *record)
 	if (!kept) {
 		kept = zd_calloc(1, sizeof(*kept));
 		kept->key = (struct key){record->type, record->id, record->index};
+		kept->first = record;
 		HASH_ADD(hh, restore->all, key, sizeof(kept->key), kept);
 	}
 	kept->record = record;
@@ -227,7 +236,7 @@ static void restore_group_state(struct restore *restore, struct zd_group *group,
 static int restore_group(struct restore *restore, struct kept *kept, struct zd_err *err)
 {
 	struct zd_record_group *record = (void *)kept->record;
-	struct zd_job *job = find_made(restore, ZD_RECORD_JOB, record->job);
+	struct zd_job *job = find_job(restore, kept, record->job);
 	const struct kept *state = find(restore, ZD_RECORD_GROUP_STATE, record->record.id, 0);
 	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN};
 	struct zd_group *group;
@@ -286,7 +295,7 @@ static int restore_member(struct restore *restore, struct kept *kept, struct zd_
 static int restore_segment(struct restore *restore, struct kept *kept, struct zd_err *err)
 {
 	const struct zd_record_segment *record = (void *)kept->record;
-	struct zd_job *job = find_made(restore, ZD_RECORD_JOB, record->job);
+	struct zd_job *job = find_job(restore, kept, record->job);
 	struct zd_engine *e = restore->e;
 	struct zd_device *device;
 	int status;
@@ -404,7 +413,7 @@ static int restore_part(struct restore *restore, struct kept *kept, struct zd_er
 static int restore_allocation(struct restore *restore, struct kept *kept, struct zd_err *err)
 {
 	struct zd_record_allocation *record = (void *)kept->record;
-	struct zd_job *job = find_made(restore, ZD_RECORD_JOB, record->job);
+	struct zd_job *job = find_job(restore, kept, record->job);
 	struct zd_engine *e = restore->e;
 	struct zd_allocation *allocation;
 	if (!job)

@@ -102,6 +102,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
                           struct zd_device *device)
 {
 	struct zd_group *group = member->group;
+	bool was_forming = group->state == ZD_GROUP_FORMING;
 	member->session = session;
 	member->device = device;
 	member->committing = false;
@@ -122,6 +123,8 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 		zd_cluster_connect(e, group);
 	else
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
+	for (uint32_t rank = 0; rank < group->local_world_size && was_forming; rank++)
+		zd_journal_member(&group->members[rank]);
 }
 
 /* Records the loss of this member. */

@@ -280,10 +280,10 @@ static int restore_member(struct restore *restore, struct kept *kept, struct zd_
 		return bad(&record->record, "it has no such rank or device", err);
 	member = &group->members[record->record.index];
 	member->device = &restore->e->devices[record->device];
-	member->joined_before = record->joined_before || record->session.id != 0;
+	member->joined_before = record->joined_before;
 	if (member->joined_before)
 		group->state = ZD_GROUP_FAILED; /* until all ranks have joined again */
-	if (record->session.id != 0) {
+	if (member->joined_before && record->session.id != 0) {
 		group->generation++;
 		group->lost[group->generation % ZD_LOST_KEPT] =
 		        (struct zd_lost){.rank = zd_world_rank(member), .pid = record->session.pid};

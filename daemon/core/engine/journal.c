@@ -86,7 +86,8 @@ void zd_journal_member(const struct zd_member *member)
 	                        member->rank, sizeof(*record));
 	record->session = zd_journal_session(member->session);
 	record->device = member->device->index;
-	record->joined_before = member->joined_before;
+	record->joined_before = member->joined_before ||
+	                        (member->session && member->group->state != ZD_GROUP_FORMING);
 }
 
 void zd_journal_commit(const struct zd_group *group)

@@ -105,7 +105,7 @@ struct zd_record_session {
 struct zd_record_member {
 	struct zd_record record;
 	struct zd_record_session session;
-	uint32_t device, joined_before;
+	uint32_t device, joined_before; /* joined_before: the rank's shards are on this device */
 };
 
 struct zd_record_segment {

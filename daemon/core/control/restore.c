@@ -50,7 +50,7 @@ struct restore {
 
 static const char *const type_names[ZD_NRECORDS] = {"",           "device", "job",     "group", "group state",
                                                     "member",     "commit", "segment", "unit",  "part",
-                                                    "allocation", "end",    "ids"};
+                                                    "allocation", "end",    "ids",     "holds"};
 
 static const size_t type_bytes[ZD_NRECORDS] = {
         [ZD_RECORD_DEVICE] = sizeof(struct zd_record_device),
@@ -65,6 +65,7 @@ static const size_t type_bytes[ZD_NRECORDS] = {
         [ZD_RECORD_ALLOCATION] = sizeof(struct zd_record_allocation),
         [ZD_RECORD_GONE] = sizeof(struct zd_record),
         [ZD_RECORD_IDS] = sizeof(struct zd_record_ids),
+        [ZD_RECORD_HOLDS] = sizeof(struct zd_record_holds), /* and the holds */
 };
 
 static int bad(const struct zd_record *record, const char *what, struct zd_err *err)
@@ -123,10 +124,13 @@ static int take_record(struct restore *restore, struct zd_record *record, size_t
 {
 	size_t wanted = record->type < ZD_NRECORDS ? type_bytes[record->type] : 0;
 	const struct zd_record_unit *unit = (void *)record;
+	const struct zd_record_holds *holds = (void *)record;
 	if (wanted == 0)
 		return bad(record, "its type is unknown", err);
 	if (record->type == ZD_RECORD_UNIT && left >= wanted)
 		wanted += unit->nviews <= ZD_MAX_VIEWS ? unit->nviews * sizeof(unit->views[0]) : left;
+	if (record->type == ZD_RECORD_HOLDS && left >= wanted)
+		wanted += holds->nholds * sizeof(holds->holds[0]);
 	if (record->bytes != wanted || wanted > left)
 		return bad(record, "its size is wrong", err);
 	if (record->type == ZD_RECORD_GONE)
@@ -289,6 +293,13 @@ static int restore_member(struct restore *restore, struct kept *kept, struct zd_
 		        (struct zd_lost){.rank = zd_world_rank(member), .pid = record->session.pid};
 	}
 	note_session(restore, &record->session);
+	return 0;
+}
+
+static int restore_holds(struct restore *restore, struct kept *kept, struct zd_err *err)
+{
+	(void)err;
+	note_session(restore, &((struct zd_record_holds *)(void *)kept->record)->session);
 	return 0;
 }
 
@@ -499,9 +510,30 @@ static int place_all(struct restore *restore, struct zd_err *err)
 
 /* ---- Lost ranks ---------------------------------------------------------------------------------------- */
 
+/* Gives the session what it held when it ended, before the daemon. */
+static void hold_recorded(struct restore *restore, struct zd_session *session,
+                          const struct zd_record_holds *record)
+{
+	for (uint32_t i = 0; i < record->nholds; i++) {
+		const struct zd_record_hold *object = &record->holds[i];
+		const struct kept *kept = find(restore, object->type, object->id, object->index);
+		if (!kept || !kept->made)
+			continue;
+		if (object->type == ZD_RECORD_PART)
+			zd_part_hold(restore->e, session, kept->made);
+		else if (object->type == ZD_RECORD_ALLOCATION)
+			zd_allocation_hold(restore->e, session, kept->made);
+	}
+}
+
 /* Gives the session what it held. */
 static void hold(struct restore *restore, struct zd_session *session)
 {
+	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_HOLDS]; i++) {
+		const struct zd_record_holds *record = (void *)restore->sorted[ZD_RECORD_HOLDS][i]->record;
+		if (record->session.id == session->id)
+			hold_recorded(restore, session, record);
+	}
 	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_MEMBER]; i++) {
 		const struct kept *kept = restore->sorted[ZD_RECORD_MEMBER][i];
 		const struct zd_record_member *record = (void *)kept->record;
@@ -595,6 +627,7 @@ static int restore_all(struct restore *restore, struct zd_err *err)
 	        {ZD_RECORD_UNIT, restore_unit},
 	        {ZD_RECORD_PART, restore_part},
 	        {ZD_RECORD_ALLOCATION, restore_allocation},
+	        {ZD_RECORD_HOLDS, restore_holds},
 	};
 	int status = 0;
 	for (size_t step = 0; step < ZD_ARRAY_LEN(order); step++) {
@@ -665,6 +698,7 @@ void zd_engine_journal_all(struct zd_engine *e)
 {
 	struct zd_job *job;
 	const struct zd_group *group;
+	const struct zd_session *session;
 	const struct zd_allocation *allocation;
 	e->journal.used = 0;
 	e->journal.on = true;
@@ -682,6 +716,8 @@ void zd_engine_journal_all(struct zd_engine *e)
 		TAILQ_FOREACH (allocation, &job->allocations, job_link)
 			zd_journal_allocation(allocation);
 	}
+	for (session = e->sessions; session; session = session->hh.next)
+		zd_deferred_teardowns_journal(session);
 }
 
 size_t zd_engine_journal_take(struct zd_engine *e, const uint8_t **bytes)

@@ -46,11 +46,12 @@ enum zd_record_type {
 	ZD_RECORD_ALLOCATION,
 	ZD_RECORD_GONE,
 	ZD_RECORD_IDS,
+	ZD_RECORD_HOLDS,
 	ZD_NRECORDS
 };
 
 /* `id` and `index` name the object: of a device its index, of a segment its number, of a member the group and
- * the local rank, of a part the unit and the local rank. `bytes` counts the whole record, a multiple of 8. */
+ * the local rank, of a part the unit and the local rank, of holds the session and a number. `bytes` counts the whole record, a multiple of 8. */
 struct zd_record {
 	uint16_t type;
 	uint16_t gone; /* GONE: the type of what is gone */
@@ -150,6 +151,20 @@ struct zd_record_allocation {
 	struct zd_record_extent extent;
 	uint32_t device, pad;
 	char name[ZD_MAX_NAME_BYTES + 1];
+};
+
+/* A part or an allocation. */
+struct zd_record_hold {
+	uint64_t id;
+	uint32_t type, index; /* type 0: of no object that is recorded */
+};
+
+/* What the process of a session that has ended may still use. */
+struct zd_record_holds {
+	struct zd_record record;
+	struct zd_record_session session;
+	uint32_t nholds, pad;
+	struct zd_record_hold holds[];
 };
 
 /* Appends a zeroed record of `bytes` bytes, rounded up to a multiple of 8; valid until the next call. */

@@ -413,8 +413,9 @@ static void end_part_hold(struct zd_engine *e, struct zd_op *op, int status, con
 
 void zd_part_hold(struct zd_engine *e, struct zd_session *session, struct zd_part *part)
 {
-	if (zd_deferred_teardown_hold(e, session, part->unit->group->job, part->shard.segment->device,
-	                              end_part_hold, part))
+	struct zd_record_hold object = {part->unit->id, ZD_RECORD_PART, part->rank};
+	if (zd_deferred_teardown_hold_recorded(e, session, part->unit->group->job,
+	                                       part->shard.segment->device, end_part_hold, part, object))
 		part->readers++;
 }
 

@@ -113,7 +113,7 @@ void zd_engine_journal_all(struct zd_engine *engine);
 /* Returns the records made since the last call, in *bytes until the next call of the engine; 0: none. */
 size_t zd_engine_journal_take(struct zd_engine *engine, const uint8_t **bytes);
 /*
- * Restores the durable jobs of a journal into an engine that was just made. Sessions of the former daemon have
+ * Restores the durable jobs of a journal into an engine that was just made, and whose time is set. Sessions of the former daemon have
  * ended: their groups are as after the loss of these ranks, and memory that a process may still use is kept
  * until the WATCH of that session completes. INVALID, with what is wrong: the engine can only be freed then.
  */

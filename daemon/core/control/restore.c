@@ -120,6 +120,19 @@ static void keep(struct restore *restore, struct zd_record *record)
 	kept->record = record;
 }
 
+static bool has_index(uint16_t type)
+{
+	return type == ZD_RECORD_MEMBER || type == ZD_RECORD_PART || type == ZD_RECORD_HOLDS ||
+	       type == ZD_RECORD_GONE;
+}
+
+static bool may_be_id(const struct zd_record *record)
+{
+	if (record->type == ZD_RECORD_DEVICE || record->type == ZD_RECORD_IDS)
+		return record->index == 0;
+	return record->id > 0 && record->id < INT64_MAX && (record->index == 0 || has_index(record->type));
+}
+
 static int take_record(struct restore *restore, struct zd_record *record, size_t left, struct zd_err *err)
 {
 	size_t wanted = record->type < ZD_NRECORDS ? type_bytes[record->type] : 0;
@@ -133,6 +146,8 @@ static int take_record(struct restore *restore, struct zd_record *record, size_t
 		wanted += holds->nholds * sizeof(holds->holds[0]);
 	if (record->bytes != wanted || wanted > left)
 		return bad(record, "its size is wrong", err);
+	if (!may_be_id(record))
+		return bad(record, "it has no such id", err);
 	if (record->type == ZD_RECORD_GONE)
 		forget(restore, record->gone, record->id, record->index);
 	else
@@ -214,7 +229,7 @@ static int restore_job(struct restore *restore, struct kept *kept, struct zd_err
 	job = zd_job_new(restore->e, record->uid, record->name, true);
 	job->had_group = record->had_group;
 	job->began_ns = record->began_ns;
-	job->left_ns = restore->e->now_ns;
+	zd_job_note_left(restore->e, job);
 	kept->made = job;
 	return 0;
 }
@@ -251,6 +266,8 @@ static int restore_group(struct restore *restore, struct kept *kept, struct zd_e
 	    record->world_size % record->local_world_size != 0 || record->first_rank >= record->world_size ||
 	    !state)
 		return bad(&record->record, "its sizes are wrong", err);
+	if (zd_group_find(job, record->name))
+		return bad(&record->record, "another one has its name", err);
 	args.u.group_join.group = record->name;
 	args.u.group_join.world_size = record->world_size;
 	args.u.group_join.local_world_size = record->local_world_size;
@@ -347,14 +364,14 @@ static int restore_unit(struct restore *restore, struct kept *kept, struct zd_er
 	struct zd_record_unit *record = (void *)kept->record;
 	struct zd_group *group = find_made(restore, ZD_RECORD_GROUP, record->group);
 	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
+	struct zd_err wrong = ZD_ERR_NONE;
 	struct zd_view_args *views;
 	struct zd_unit *unit = NULL;
 	int status;
 	if (!group || !unit_has_parts(restore, record, group))
 		return 0;
-	if (record->numel == 0 || record->numel > ZD_MAX_BYTES || zerod_dtype_bytes(record->dtype) == 0 ||
-	    record->first_rank >= group->local_world_size)
-		return bad(&record->record, "its description is wrong", err);
+	if (record->first_rank >= group->local_world_size)
+		return bad(&record->record, "it has no such rank", err);
 	record->name[sizeof(record->name) - 1] = '\0';
 	views = zd_calloc(record->nviews + 1, sizeof(*views));
 	for (uint32_t i = 0; i < record->nviews; i++) {
@@ -363,7 +380,7 @@ static int restore_unit(struct restore *restore, struct kept *kept, struct zd_er
 		views[i] = (struct zd_view_args){
 		        .name = from->name,
 		        .offset_numel = from->offset_numel,
-		        .ndim = (uint32_t)zd_min_u64(from->ndim, ZD_MAX_DIMS),
+		        .ndim = from->ndim,
 		};
 		memcpy(views[i].shape, from->shape, sizeof(from->shape));
 	}
@@ -375,11 +392,20 @@ static int restore_unit(struct restore *restore, struct kept *kept, struct zd_er
 	args.u.unit_register.slot = record->slot;
 	args.u.unit_register.frozen = record->frozen;
 	args.u.unit_register.all_reduce = record->all_reduce;
+	HASH_FIND(hh_name, group->units, record->name, strlen(record->name), unit);
+	status = zd_unit_check_description(&args, group->nshards, &wrong);
 	use_id(restore, record->record.id);
-	status = zd_unit_new(restore->e, group, record->first_rank, &args, &unit, err);
+	if (unit)
+		status = bad(&record->record, "another one has its name", err);
+	else if (status != 0)
+		status = bad(&record->record, wrong.text, err);
+	else
+		status = zd_unit_new(restore->e, group, record->first_rank, &args, &unit, err);
 	free(views);
+	if (status != 0)
+		return status;
 	kept->made = unit;
-	return status;
+	return 0;
 }
 
 /* As commit_make() of update.c does it. */
@@ -475,9 +501,11 @@ static int place(struct restore *restore, const struct kept *kept, struct zd_ext
 	struct zd_part *part = kept->key.type == ZD_RECORD_PART ? kept->made : NULL;
 	struct zd_allocation *allocation = part ? NULL : kept->made;
 	struct zd_job *job = part ? part->unit->group->job : allocation->job;
+	const struct zd_device *device = part ? zd_part_member(part)->device : allocation->device;
+	enum zd_purpose purpose = part ? ZD_PURPOSE_SHARDS : ZD_PURPOSE_ALLOCATIONS;
 	struct zd_extent *extent = part ? &part->shard : &allocation->extent;
 	struct zd_block *block = NULL;
-	if (segment && segment->job == job)
+	if (segment && segment->job == job && segment->device == device && segment->purpose == purpose)
 		block = zd_block_take(segment->range, last->segment == segment ? last->block : NULL,
 		                      record->offset, record->bytes);
 	if (!block)
@@ -634,9 +662,35 @@ static int restore_all(struct restore *restore, struct zd_err *err)
 		for (size_t i = 0; i < restore->nsorted[order[step].type] && status == 0; i++)
 			status = order[step].restore(restore, restore->sorted[order[step].type][i], err);
 	}
+	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_JOB] && status == 0; i++) {
+		const struct kept *kept = restore->sorted[ZD_RECORD_JOB][i];
+		if (((struct zd_job *)kept->made)->refs == 0)
+			status = bad(kept->record, "it has no group", err);
+	}
 	if (status == 0)
 		status = place_all(restore, err);
 	return status;
+}
+
+/* After a failure: removes objects whose memory was not found, which cannot be freed as others are. */
+static void drop_unplaced(struct restore *restore)
+{
+	struct zd_engine *e = restore->e;
+	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_UNIT]; i++) {
+		struct zd_unit *unit = restore->sorted[ZD_RECORD_UNIT][i]->made;
+		if (!unit)
+			continue;
+		unit->refs++; /* a unit without parts has none */
+		for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+			struct zd_part *part = &unit->parts[rank];
+			if (part->state == ZD_PART_ABSENT || part->shard.block)
+				continue;
+			part->state = ZD_PART_ABSENT;
+			part->shadow = ZD_SHADOW_NONE;
+			unit->refs--;
+		}
+		zd_unit_unref(e, unit);
+	}
 }
 
 static void restore_free(struct restore *restore)
@@ -667,6 +721,8 @@ int zd_engine_restore(struct zd_engine *e, const uint8_t *bytes, size_t nbytes, 
 		status = restore_all(&restore, err);
 	if (status == 0)
 		hold_all(&restore);
+	else
+		drop_unplaced(&restore);
 	for (group = e->groups; group && status == 0; group = group->hh.next)
 		lose_ranks(e, group);
 	restore_free(&restore);

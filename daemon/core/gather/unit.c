@@ -92,7 +92,7 @@ static uint64_t shard_numel(uint64_t numel, enum zerod_dtype dtype, uint32_t nsh
 	return zd_align_up((numel + nshards - 1) / nshards, ZD_SHARD_ALIGN_BYTES / zerod_dtype_bytes(dtype));
 }
 
-static int description_check(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
+int zd_unit_check_description(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
 {
 	const char *name = args->u.unit_register.name;
 	uint64_t numel = args->u.unit_register.numel;
@@ -478,7 +478,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	struct zd_unit *unit = NULL;
 	int status = zd_member_find(e, req->session, args->u.unit_register.group, &member, err);
 	if (status == 0)
-		status = description_check(args, member->group->nshards, err);
+		status = zd_unit_check_description(args, member->group->nshards, err);
 	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
 		status = zd_group_check(member->group, err);
 	if (status != 0)

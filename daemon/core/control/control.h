@@ -22,8 +22,8 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 /* Ends the session with all that it holds. Its waiting requests get no reply. */
 void zd_session_end(struct zd_engine *e, struct zd_session *session);
 
-/* Makes a session of the daemon before, which has ended. Between this call and zd_deferred_teardowns_end() its
- * memory is given to it (zd_part_hold()). */
+/* Makes a session of the daemon before, which has ended. Between this call and zd_deferred_teardowns_end()
+ * its memory is given to it (zd_part_hold()). */
 struct zd_session *zd_session_new_former(struct zd_engine *e, const struct zd_record_session *record);
 
 /* join.c */

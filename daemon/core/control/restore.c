@@ -5,10 +5,11 @@
  * The journal is read into a table of the last record of each object. The objects are then made in the order
  * of their ids, as they were first made. Whatever does not fit ends the restore as a whole.
  *
- * Ranks that were attached are lost ranks of their groups, as if all of them had died at once: a group without
- * shadows that was inside an update is torn, one with shadows is rolled back to its last commit. But their
- * processes may be alive, and kernels of them may still write. So each of their sessions becomes a CLOSING one,
- * which holds the rank's shards and allocations until its process has left (deferred_teardown.c).
+ * Ranks that were attached are lost ranks of their groups, as if all of them had died at once: a group
+ * without shadows that was inside an update is torn, one with shadows is rolled back to its last commit. But
+ * their processes may be alive, and kernels of them may still write. So each of their sessions becomes a
+ * CLOSING one, which holds the rank's shards and allocations until its process has left
+ * (deferred_teardown.c). Sessions that were CLOSING are so again.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,8 +92,8 @@ static void *find_made(struct restore *restore, enum zd_record_type type, uint64
 	return kept ? kept->made : NULL;
 }
 
-/* The job of an object. NULL: it has ended, although a later job may have its id: a job that waits for processes
- * to leave begins anew when ranks join under its name. */
+/* The job of an object. NULL: it has ended, although a later job may have its id: a job that waits for
+ * processes to leave begins anew when ranks join under its name. */
 static struct zd_job *find_job(struct restore *restore, const struct kept *kept, uint64_t id)
 {
 	const struct kept *job = find(restore, ZD_RECORD_JOB, id, 0);

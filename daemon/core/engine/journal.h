@@ -2,9 +2,9 @@
 /*
  * journal.h - the records from which another daemon restores durable jobs.
  *
- * The engine appends a record for each change of a durable job that must outlive the daemon. The driver stores
- * the records of each event before it sends the event's replies, all of them or none. So what a client was told
- * is in the journal.
+ * The engine appends a record for each change of a durable job that must outlive the daemon. The driver
+ * stores the records of each event before it sends the event's replies, all of them or none. So what a client
+ * was told is in the journal.
  *
  * A record replaces the former one of the same type and object, and GONE deletes one. A journal begins with
  * the records of all that exists: zd_engine_journal_all(). The restore is in control/restore.c.
@@ -51,7 +51,8 @@ enum zd_record_type {
 };
 
 /* `id` and `index` name the object: of a device its index, of a segment its number, of a member the group and
- * the local rank, of a part the unit and the local rank, of holds the session and a number. `bytes` counts the whole record, a multiple of 8. */
+ * the local rank, of a part the unit and the local rank, of holds the session and a number. `bytes` counts
+ * the whole record, a multiple of 8. */
 struct zd_record {
 	uint16_t type;
 	uint16_t gone; /* GONE: the type of what is gone */
@@ -159,7 +160,7 @@ struct zd_record_hold {
 	uint32_t type, index; /* type 0: of no object that is recorded */
 };
 
-/* What the process of a session that has ended may still use. */
+/* Objects that the process of a CLOSING session may still use. */
 struct zd_record_holds {
 	struct zd_record record;
 	struct zd_record_session session;

@@ -360,6 +360,19 @@ static bool unit_has_parts(struct restore *restore, const struct zd_record_unit 
 	return false;
 }
 
+/* The unit's place stays where data of its ranks is laid out by it. */
+static int restore_target(const struct zd_record_unit *record, struct zd_unit *unit, struct zd_err *err)
+{
+	uint64_t numel = zd_unit_target_numel(unit);
+	if (numel > INT64_MAX || record->target_offset_numel > INT64_MAX - numel)
+		return bad(&record->record, "it has no such place in the target", err);
+	unit->targeted = true;
+	unit->target_offset_numel = record->target_offset_numel;
+	unit->group->target_numel = zd_max_u64(unit->group->target_numel,
+	                                       record->target_offset_numel + numel);
+	return 0;
+}
+
 static int restore_unit(struct restore *restore, struct kept *kept, struct zd_err *err)
 {
 	struct zd_record_unit *record = (void *)kept->record;
@@ -406,7 +419,8 @@ static int restore_unit(struct restore *restore, struct kept *kept, struct zd_er
 	if (status != 0)
 		return status;
 	kept->made = unit;
-	return 0;
+	unit->laid_out = true;
+	return record->targeted ? restore_target(record, unit, err) : 0;
 }
 
 /* As commit_make() of update.c does it. */

@@ -198,6 +198,8 @@ void zd_journal_unit(const struct zd_unit *unit)
 	record->first_rank = unit->first_rank;
 	record->frozen = unit->frozen;
 	record->all_reduce = unit->all_reduce;
+	record->targeted = unit->targeted;
+	record->target_offset_numel = unit->target_offset_numel;
 	record->nviews = unit->nviews;
 	(void)snprintf(record->name, sizeof(record->name), "%s", unit->name);
 	for (uint32_t i = 0; i < unit->nviews; i++) {

@@ -253,6 +253,29 @@ static void test_an_unregistered_unit_stays_away(void **state)
 }
 
 /* Left by all ranks and described anew: the former unit's name is the new one's. */
+/* Optimizer states in durable allocations are laid out as the target is. */
+static void test_a_unit_keeps_its_place_in_the_target(void **state)
+{
+	struct durable d;
+	(void)state;
+	start(&d, false);
+	uint64_t odd = core_team_register(&d.team, &odd_unit);
+	uint64_t request = core_register(d.core, d.team.session[0], d.team.group, &odd_unit);
+	uint64_t place = core_expect(d.core, request, 0)->u.unit_register.target_offset_numel;
+	for (uint32_t rank = 0; rank < 2; rank++) /* leaves a hole before the unit */
+		core_expect(d.core,
+		            core_simple(d.core, d.team.session[rank], ZD_REQ_UNIT_UNREGISTER, d.unit[1]), 0);
+	core_restart(d.core);
+	join_all(&d, 1, false);
+	request = core_register(d.core, d.team.session[0], d.team.group, &odd_unit);
+	const struct zd_reply *reply = core_expect(d.core, request, 0);
+	assert_true(reply->u.unit_register.unit == odd);
+	assert_int_equal(reply->u.unit_register.target_offset_numel, place);
+	request = send_register(&d, 1, 0); /* behind it */
+	assert_true(core_expect(d.core, request, 0)->u.unit_register.target_offset_numel > place);
+	core_end(d.core);
+}
+
 static void test_a_unit_that_was_described_anew(void **state)
 {
 	struct durable d;
@@ -470,6 +493,7 @@ int main(void)
 	        cmocka_unit_test(test_a_unit_that_is_being_filled_is_not_there),
 	        cmocka_unit_test(test_a_unit_of_some_ranks),
 	        cmocka_unit_test(test_an_unregistered_unit_stays_away),
+	        cmocka_unit_test(test_a_unit_keeps_its_place_in_the_target),
 	        cmocka_unit_test(test_a_unit_that_was_described_anew),
 	        cmocka_unit_test(test_without_jobs_nothing_is_restored),
 	        cmocka_unit_test(test_an_ended_job_is_not_restored),

@@ -77,7 +77,9 @@ struct zd_engine_sink {
 	 * ends the restore. NULL only if nothing is restored. */
 	int (*segment_restore)(void *arg, uint32_t device, uint32_t segment, uint64_t bytes,
 	                       struct zd_err *err);
-	/* The segment must outlive the daemon from now on, or no longer. NULL: not needed. */
+	/* The segment must outlive the daemon from now on: the driver keeps its memory before it stores the
+	 * records of this call; or no longer: it lets go of the memory after it has stored them, and before
+	 * the next call. Otherwise the journal names segments that are not there. NULL: not needed. */
 	void (*segment_kept)(void *arg, uint32_t segment, bool kept);
 	/* NULL: not needed. */
 	void (*notice)(void *arg, const struct zd_notice *notice);

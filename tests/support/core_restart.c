@@ -31,9 +31,8 @@ void core_journal_store(struct core_driver *core)
 static void sink_segment_kept(void *arg, uint32_t id, bool kept)
 {
 	struct segment *segment = core_segment(arg, id);
-	assert_true(segment || !kept); /* a segment that the executor has destroyed is not kept any more */
-	if (segment)
-		segment->kept = kept;
+	assert_true(segment && segment->kept != kept);
+	segment->kept = kept;
 }
 
 static int sink_segment_restore(void *arg, uint32_t device, uint32_t id, uint64_t bytes, struct zd_err *err)

@@ -77,7 +77,9 @@ struct zd_engine_sink {
 	 * ends the restore. NULL only if nothing is restored. */
 	int (*segment_restore)(void *arg, uint32_t device, uint32_t segment, uint64_t bytes,
 	                       struct zd_err *err);
-	/* The segment must outlive the daemon from now on, or no longer. NULL: not needed. */
+	/* The segment must outlive the daemon from now on: the driver keeps its memory before it stores the
+	 * records of this call; or no longer: it lets go of the memory after it has stored them, and before
+	 * the next call. Otherwise the journal names segments that are not there. NULL: not needed. */
 	void (*segment_kept)(void *arg, uint32_t segment, bool kept);
 	/* NULL: not needed. */
 	void (*notice)(void *arg, const struct zd_notice *notice);
@@ -116,10 +118,10 @@ void zd_engine_journal_all(struct zd_engine *engine);
 /* Returns the records made since the last call, in *bytes until the next call of the engine; 0: none. */
 size_t zd_engine_journal_take(struct zd_engine *engine, const uint8_t **bytes);
 /*
- * Restores the durable jobs of a journal into an engine that was just made. Sessions of the former daemon
- * have ended: their groups are as after the loss of these ranks, and memory that a process may still use is
- * kept until the WATCH of that session completes. INVALID, with what is wrong: the engine can only be freed
- * then.
+ * Restores the durable jobs of a journal into an engine that was just made, and whose time is set. Sessions
+ * of the former daemon have ended: their groups are as after the loss of these ranks, and memory that a
+ * process may still use is kept until the WATCH of that session completes. INVALID, with what is wrong: the
+ * engine can only be freed then.
  */
 int zd_engine_restore(struct zd_engine *engine, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
         __attribute__((warn_unused_result));

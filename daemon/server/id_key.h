@@ -19,7 +19,7 @@ struct zd_id_key {
 	uint8_t secret[ZD_MAC_BYTES];
 	/* Tells keys apart, and says nothing about the secret. */
 	uint8_t name[ZD_ID_KEY_NAME_BYTES];
-	bool shared; /* read from the configured file; false: only daemons of this user on this node have it */
+	bool shared; /* read from the configured file; false: only this node has it */
 };
 
 /* Derives the key from the file's bytes. Errors: NOT_FOUND; PERMISSION if the file belongs to another user

@@ -23,6 +23,7 @@ uint64_t core_open_peer(struct core_driver *core, const struct zd_peer *peer)
 	assert_int_not_equal(session->id, 0);
 	session->open = true;
 	TAILQ_INSERT_TAIL(&core->sessions, session, link);
+	core_journal_store(core);
 	zd_engine_check(core->engine);
 	return session->id;
 }

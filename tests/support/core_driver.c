@@ -30,7 +30,7 @@ struct session *core_session(const struct core_driver *core, uint64_t id)
 	return session;
 }
 
-static struct segment *segment_find(const struct core_driver *core, uint32_t id)
+struct segment *core_segment(const struct core_driver *core, uint32_t id)
 {
 	struct segment *segment;
 	TAILQ_FOREACH (segment, &core->segments, link) {
@@ -52,7 +52,7 @@ struct call *core_find_call(const struct core_driver *core, uint64_t request)
 
 uint8_t *core_bytes(struct core_driver *core, struct zd_location where)
 {
-	const struct segment *segment = segment_find(core, where.segment);
+	const struct segment *segment = core_segment(core, where.segment);
 	assert_non_null(segment);
 	assert_true(where.offset <= segment->bytes && where.bytes <= segment->bytes - where.offset);
 	assert_non_null(segment->data);
@@ -61,7 +61,7 @@ uint8_t *core_bytes(struct core_driver *core, struct zd_location where)
 
 bool core_segment_exists(const struct core_driver *core, uint32_t segment)
 {
-	return segment_find(core, segment) != NULL;
+	return core_segment(core, segment) != NULL;
 }
 
 /* ---- The sink ------------------------------------------------------------------------------------------ */
@@ -85,7 +85,7 @@ static bool uses_segment(const struct zd_command *command, uint32_t segment)
 
 static void destroy_segment(struct core_driver *core, uint32_t id)
 {
-	struct segment *segment = segment_find(core, id);
+	struct segment *segment = core_segment(core, id);
 	const struct pending *p;
 	assert_non_null(segment);
 	TAILQ_FOREACH (p, &core->commands, link)
@@ -196,7 +196,7 @@ static void sink_segment_retire(void *arg, uint64_t id, uint32_t segment)
 {
 	struct session *session = core_session(arg, id);
 	assert_true(session && session->open && session->ntold < CORE_SEGMENTS);
-	assert_non_null(segment_find(arg, segment));
+	assert_non_null(core_segment(arg, segment));
 	for (uint32_t i = 0; i < session->ntold; i++)
 		assert_int_not_equal(session->told[i], segment);
 	session->told[session->ntold++] = segment;
@@ -262,7 +262,7 @@ static void sink_session_killed(void *arg, uint64_t id, const char *why)
 static void sink_notice(void *arg, const struct zd_notice *notice)
 {
 	struct core_driver *core = arg;
-	if (core->nnotices == CORE_NOTICES)
+	if (core->nnotices == CORE_NOTICES || core->abandoned)
 		return;
 	char *text = core->notices[core->nnotices++];
 	switch (notice->kind) {
@@ -411,6 +411,7 @@ static void complete(struct core_driver *core, struct pending *p)
 	TAILQ_REMOVE(&core->commands, p, link);
 	free(p);
 	zd_engine_op_done(core->engine, op, status, error, &result);
+	core_journal_store(core);
 	free(result.values);
 	zd_engine_check(core->engine);
 }
@@ -436,6 +437,7 @@ bool core_run_all(struct core_driver *core)
 
 void core_settle(struct core_driver *core)
 {
+	core_journal_store(core);
 	zd_engine_check(core->engine);
 	(void)core_run_all(core);
 	if (core->net)
@@ -559,6 +561,7 @@ void core_unmap(struct core_driver *core, uint64_t id)
 
 void core_tick(struct core_driver *core, uint64_t now_ns)
 {
+	core->now_ns = now_ns;
 	zd_engine_tick(core->engine, now_ns);
 	core_settle(core);
 }
@@ -601,12 +604,11 @@ struct core_driver *core_new(const struct core_options *options)
 {
 	static const struct core_options defaults;
 	struct core_driver *core = zd_calloc(1, sizeof(*core));
-	struct zd_device_config devices[ZD_MAX_DEVICES] = {0};
 	if (!options)
 		options = &defaults;
-	struct zd_engine_config config = {
+	core->config = (struct zd_engine_config){
 	        .ndevices = options->ndevices ? options->ndevices : 2,
-	        .devices = devices,
+	        .devices = core->devices,
 	        .segment_bytes = options->segment_bytes,
 	        .uid_quota_bytes = options->uid_quota_bytes,
 	        .reduction_cut_bytes = options->reduction_cut_bytes,
@@ -615,14 +617,15 @@ struct core_driver *core_new(const struct core_options *options)
 	        .collectives = options->net != NULL,
 	        .host = options->host,
 	};
-	for (uint32_t i = 0; i < config.ndevices; i++) {
-		(void)snprintf(devices[i].name, sizeof(devices[i].name), "device%u", i);
-		devices[i].arena_bytes = options->arena_bytes ? options->arena_bytes : 4 * CORE_MIB;
-		devices[i].segment_align_bytes = options->segment_align_bytes;
-		devices[i].gather_budget_bytes = options->gather_budget_bytes;
-		devices[i].staging_bytes = options->staging_bytes;
+	for (uint32_t i = 0; i < core->config.ndevices; i++) {
+		struct zd_device_config *device = &core->devices[i];
+		(void)snprintf(device->name, sizeof(device->name), "device%u", i);
+		device->arena_bytes = options->arena_bytes ? options->arena_bytes : 4 * CORE_MIB;
+		device->segment_align_bytes = options->segment_align_bytes;
+		device->gather_budget_bytes = options->gather_budget_bytes;
+		device->staging_bytes = options->staging_bytes;
 	}
-	struct zd_engine_sink sink = {
+	core->sink = (struct zd_engine_sink){
 	        .arg = core,
 	        .command = sink_command,
 	        .reply = sink_reply,
@@ -645,7 +648,8 @@ struct core_driver *core_new(const struct core_options *options)
 	TAILQ_INIT(&core->calls);
 	if (core->net)
 		core_net_join(core->net, core);
-	core->engine = zd_engine_new(&config, &sink);
+	core_restart_sink(&core->sink);
+	core->engine = zd_engine_new(&core->config, &core->sink);
 	return core;
 }
 
@@ -709,6 +713,7 @@ static void driver_free(struct core_driver *core)
 		TAILQ_REMOVE(&core->calls, call, link);
 		free(call);
 	}
+	free(core->journal);
 	free(core);
 }
 

@@ -45,6 +45,7 @@ struct core_options {
 
 struct core_driver;
 struct core_net;
+struct zd_err;
 
 /* `options` may be NULL. */
 struct core_driver *core_new(const struct core_options *options);
@@ -55,6 +56,30 @@ void core_close_all(struct core_driver *core);
 /* Frees the engine as it is, with whatever is under way, and expects no word from it. */
 void core_abandon(struct core_driver *core);
 struct zd_engine *core_engine(struct core_driver *core);
+
+/* ---- Restarts (core_restart.c) ------------------------------------------------------------------------- */
+
+/* The engine records durable jobs from here on, and the driver stores the records after every call. */
+void core_journal(struct core_driver *core);
+/* The records stored so far. */
+const uint8_t *core_journal_bytes(const struct core_driver *core, size_t *nbytes);
+/* Ends the engine as SIGKILL does: its commands, those held too, never end. Another engine is restored from
+ * the journal, over the segments that were kept. No session is open; their processes live on if sessions
+ * linger. */
+void core_restart(struct core_driver *core);
+
+/* A throw-away engine. */
+struct core_trial {
+	const uint8_t *bytes; /* the journal */
+	size_t nbytes;
+	uint32_t ndevices;       /* 0: as the driver's engine has */
+	uint64_t arena_bytes;    /* the same */
+	const char *device_name; /* of device 0; NULL: as it is */
+	bool damaged;            /* what is restored may break invariants */
+};
+/* Restores it, checks its invariants, and frees it. Returns the restore's status. The driver's engine is not
+ * touched. */
+int core_try_restore(struct core_driver *core, const struct core_trial *trial, struct zd_err *err);
 
 /* ---- Sessions ------------------------------------------------------------------------------------------ */
 

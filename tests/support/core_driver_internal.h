@@ -26,6 +26,8 @@ struct segment {
 	uint32_t id;
 	uint64_t bytes;
 	uint8_t *data; /* NULL without bytes */
+	bool kept;     /* outlives its engine */
+	bool restored; /* the engine has asked for it */
 	TAILQ_ENTRY(segment) link;
 };
 
@@ -59,6 +61,12 @@ struct failure {
 
 struct core_driver {
 	struct zd_engine *engine;
+	struct zd_engine_config config; /* from which the next engine is made */
+	struct zd_device_config devices[ZD_MAX_DEVICES];
+	struct zd_engine_sink sink;
+	uint8_t *journal; /* what the engine has recorded so far; NULL: it records nothing */
+	size_t journal_bytes;
+	uint64_t now_ns;
 	struct core_net *net;
 	bool copies, no_bytes, abandoned, sessions_linger, sessions_map, devices_copy_own, unordered,
 	        refuses_sums;
@@ -81,5 +89,11 @@ struct session *core_session(const struct core_driver *core, uint64_t id);
 struct call *core_find_call(const struct core_driver *core, uint64_t request);
 /* After every call into the engine: whatever may run does. */
 void core_settle(struct core_driver *core);
+/* After every call into the engine: stores its records. */
+void core_journal_store(struct core_driver *core);
+/* Adds the functions that restarts need. */
+void core_restart_sink(struct zd_engine_sink *sink);
+/* NULL: there is none. */
+struct segment *core_segment(const struct core_driver *core, uint32_t id);
 
 #endif

@@ -32,6 +32,9 @@ int zd_job_find_for(struct zd_engine *e, const struct zd_session *session, uint6
                     struct zd_err *err) __attribute__((warn_unused_result));
 /* Ends a durable job that no session is attached to: frees all its memory. */
 void zd_job_end(struct zd_engine *e, struct zd_job *job);
+/* Finds the job's group of that name; NULL: none. Skips groups that are over: a join under their name makes a
+ * new group, of any world size. */
+struct zd_group *zd_group_find(const struct zd_job *job, const char *name);
 /* Makes a group of the job, as its first rank describes it. */
 struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const struct zd_args *args);
 /* Records the group's description, if its job has a journal. */

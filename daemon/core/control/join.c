@@ -20,8 +20,7 @@
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
-/* Skips groups that are over: a join under their name makes a new group, of any world size. */
-static struct zd_group *group_find(struct zd_job *job, const char *name)
+struct zd_group *zd_group_find(const struct zd_job *job, const char *name)
 {
 	struct zd_group *group;
 	TAILQ_FOREACH (group, &job->groups, job_link) {
@@ -102,6 +101,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
                           struct zd_device *device)
 {
 	struct zd_group *group = member->group;
+	bool was_forming = group->state == ZD_GROUP_FORMING;
 	member->session = session;
 	member->device = device;
 	member->committing = false;
@@ -122,6 +122,8 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 		zd_cluster_connect(e, group);
 	else
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
+	for (uint32_t rank = 0; rank < group->local_world_size && was_forming; rank++)
+		zd_journal_member(&group->members[rank]);
 }
 
 /* Records the loss of this member. */
@@ -279,7 +281,7 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 		return zd_err_set(err, ZEROD_E_SHUTDOWN, "the daemon is draining: no rank joins");
 	bool durable = args->u.group_join.durable;
 	struct zd_job *job = zd_job_find(e, req->session->uid, args->u.group_join.job);
-	struct zd_group *group = job ? group_find(job, args->u.group_join.group) : NULL;
+	struct zd_group *group = job ? zd_group_find(job, args->u.group_join.group) : NULL;
 	if (job && job->durable != durable && !job_is_left(job))
 		return zd_err_set(err, ZEROD_E_MISMATCH, "job '%s' is %s; rank %u says %s", job->name,
 		                  job->durable ? "durable" : "not durable", args->u.group_join.rank,

@@ -9,7 +9,7 @@
  * without shadows that was inside an update is torn, one with shadows is rolled back to its last commit. But
  * their processes may be alive, and kernels of them may still write. So each of their sessions becomes a
  * CLOSING one, which holds the rank's shards and allocations until its process has left
- * (deferred_teardown.c).
+ * (deferred_teardown.c). Sessions that were CLOSING are so again.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,8 @@
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
 
-/* Ids that the former daemon may have given to objects that the journal does not have. */
+/* Ids that the former daemon may have given since its journal began to objects that the journal does not
+ * have. */
 #define IDS_SKIPPED (UINT64_C(1) << 32)
 
 struct key {
@@ -32,14 +33,14 @@ struct key {
 /* The last record of an object. */
 struct kept {
 	struct key key;
-	struct zd_record *record;
+	struct zd_record *record, *first; /* first: since it was made */
 	void *made; /* the object; NULL: not yet, or its parent does not exist any more */
 	UT_hash_handle hh;
 };
 
 struct restore {
 	struct zd_engine *e;
-	uint8_t *bytes; /* a copy, since commits change records */
+	uint8_t *bytes; /* a copy, in which names are terminated */
 	struct kept *all;
 	struct kept **sorted[ZD_NRECORDS]; /* by id and index; nsorted of each */
 	size_t nsorted[ZD_NRECORDS];
@@ -50,7 +51,7 @@ struct restore {
 
 static const char *const type_names[ZD_NRECORDS] = {"",           "device", "job",     "group", "group state",
                                                     "member",     "commit", "segment", "unit",  "part",
-                                                    "allocation", "end"};
+                                                    "allocation", "end",    "ids",     "holds"};
 
 static const size_t type_bytes[ZD_NRECORDS] = {
         [ZD_RECORD_DEVICE] = sizeof(struct zd_record_device),
@@ -64,6 +65,8 @@ static const size_t type_bytes[ZD_NRECORDS] = {
         [ZD_RECORD_PART] = sizeof(struct zd_record_part),
         [ZD_RECORD_ALLOCATION] = sizeof(struct zd_record_allocation),
         [ZD_RECORD_GONE] = sizeof(struct zd_record),
+        [ZD_RECORD_IDS] = sizeof(struct zd_record_ids),
+        [ZD_RECORD_HOLDS] = sizeof(struct zd_record_holds), /* and the holds */
 };
 
 static int bad(const struct zd_record *record, const char *what, struct zd_err *err)
@@ -91,6 +94,14 @@ static void *find_made(struct restore *restore, enum zd_record_type type, uint64
 	return kept ? kept->made : NULL;
 }
 
+/* The job of an object. NULL: it has ended, although a later job may have its id: a job that waits for
+ * processes to leave begins anew when ranks join under its name. */
+static struct zd_job *find_job(struct restore *restore, const struct kept *kept, uint64_t id)
+{
+	const struct kept *job = find(restore, ZD_RECORD_JOB, id, 0);
+	return job && job->first < kept->record ? job->made : NULL;
+}
+
 static void forget(struct restore *restore, enum zd_record_type type, uint64_t id, uint32_t index)
 {
 	struct kept *kept = find(restore, type, id, index);
@@ -106,44 +117,42 @@ static void keep(struct restore *restore, struct zd_record *record)
 	if (!kept) {
 		kept = zd_calloc(1, sizeof(*kept));
 		kept->key = (struct key){record->type, record->id, record->index};
+		kept->first = record;
 		HASH_ADD(hh, restore->all, key, sizeof(kept->key), kept);
 	}
 	kept->record = record;
 }
 
-/* As commit_make() of update.c does it. */
-static void commit(struct restore *restore, const struct zd_record_commit *record)
+static bool has_index(uint16_t type)
 {
-	struct kept *kept = find(restore, ZD_RECORD_GROUP_STATE, record->record.id, 0);
-	struct zd_record_group_state *state = kept ? (void *)kept->record : NULL;
-	if (state) {
-		state->committed_step = record->step;
-		state->torn = false;
-	}
-	for (kept = restore->all; kept; kept = kept->hh.next) {
-		struct zd_record_part *part = (void *)kept->record;
-		if (kept->key.type != ZD_RECORD_PART || part->group != record->record.id)
-			continue;
-		if (part->shadow == ZD_SHADOW_SAVED && part->version != part->committed)
-			part->shadow = ZD_SHADOW_FREE;
-		part->committed = part->version;
-	}
+	return type == ZD_RECORD_MEMBER || type == ZD_RECORD_PART || type == ZD_RECORD_HOLDS ||
+	       type == ZD_RECORD_GONE;
+}
+
+static bool may_be_id(const struct zd_record *record)
+{
+	if (record->type == ZD_RECORD_DEVICE || record->type == ZD_RECORD_IDS)
+		return record->index == 0;
+	return record->id > 0 && record->id < INT64_MAX && (record->index == 0 || has_index(record->type));
 }
 
 static int take_record(struct restore *restore, struct zd_record *record, size_t left, struct zd_err *err)
 {
 	size_t wanted = record->type < ZD_NRECORDS ? type_bytes[record->type] : 0;
 	const struct zd_record_unit *unit = (void *)record;
+	const struct zd_record_holds *holds = (void *)record;
 	if (wanted == 0)
 		return bad(record, "its type is unknown", err);
 	if (record->type == ZD_RECORD_UNIT && left >= wanted)
 		wanted += unit->nviews <= ZD_MAX_VIEWS ? unit->nviews * sizeof(unit->views[0]) : left;
+	if (record->type == ZD_RECORD_HOLDS && left >= wanted)
+		wanted += holds->nholds * sizeof(holds->holds[0]);
 	if (record->bytes != wanted || wanted > left)
 		return bad(record, "its size is wrong", err);
+	if (!may_be_id(record))
+		return bad(record, "it has no such id", err);
 	if (record->type == ZD_RECORD_GONE)
 		forget(restore, record->gone, record->id, record->index);
-	else if (record->type == ZD_RECORD_COMMIT)
-		commit(restore, (void *)record);
 	else
 		keep(restore, record);
 	return 0;
@@ -191,6 +200,13 @@ static void use_id(struct restore *restore, uint64_t id)
 	restore->last_id = zd_max_u64(restore->last_id, id);
 }
 
+static int restore_ids(struct restore *restore, struct kept *kept, struct zd_err *err)
+{
+	(void)err;
+	restore->last_id = zd_max_u64(restore->last_id, ((struct zd_record_ids *)(void *)kept->record)->last);
+	return 0;
+}
+
 static int restore_device(struct restore *restore, struct kept *kept, struct zd_err *err)
 {
 	const struct zd_record_device *record = (void *)kept->record;
@@ -216,15 +232,33 @@ static int restore_job(struct restore *restore, struct kept *kept, struct zd_err
 	job = zd_job_new(restore->e, record->uid, record->name, true);
 	job->had_group = record->had_group;
 	job->began_ns = record->began_ns;
-	job->left_ns = restore->e->now_ns;
+	zd_job_note_left(restore->e, job);
 	kept->made = job;
 	return 0;
+}
+
+/* The group's last commit, if it was made after the record; NULL otherwise. Earlier commits do not matter: a
+ * part without a later record has not changed between them and the last one. */
+static const struct zd_record_commit *commit_after(struct restore *restore, uint64_t group,
+                                                   const struct zd_record *record)
+{
+	const struct kept *commit = find(restore, ZD_RECORD_COMMIT, group, 0);
+	return commit && commit->record > record ? (void *)commit->record : NULL;
+}
+
+static void restore_group_state(struct restore *restore, struct zd_group *group, const struct kept *kept)
+{
+	const struct zd_record_group_state *record = (void *)kept->record;
+	const struct zd_record_commit *commit = commit_after(restore, group->id, kept->record);
+	group->committed_step = commit ? commit->step : record->committed_step;
+	group->voted_step = record->voted_step;
+	group->torn = record->torn && !commit;
 }
 
 static int restore_group(struct restore *restore, struct kept *kept, struct zd_err *err)
 {
 	struct zd_record_group *record = (void *)kept->record;
-	struct zd_job *job = find_made(restore, ZD_RECORD_JOB, record->job);
+	struct zd_job *job = find_job(restore, kept, record->job);
 	const struct kept *state = find(restore, ZD_RECORD_GROUP_STATE, record->record.id, 0);
 	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN};
 	struct zd_group *group;
@@ -235,6 +269,8 @@ static int restore_group(struct restore *restore, struct kept *kept, struct zd_e
 	    record->world_size % record->local_world_size != 0 || record->first_rank >= record->world_size ||
 	    !state)
 		return bad(&record->record, "its sizes are wrong", err);
+	if (zd_group_find(job, record->name))
+		return bad(&record->record, "another one has its name", err);
 	args.u.group_join.group = record->name;
 	args.u.group_join.world_size = record->world_size;
 	args.u.group_join.local_world_size = record->local_world_size;
@@ -244,9 +280,7 @@ static int restore_group(struct restore *restore, struct kept *kept, struct zd_e
 	args.u.group_join.nccl_collectives = record->nccl_collectives;
 	use_id(restore, record->record.id);
 	kept->made = group = zd_group_new(restore->e, job, &args);
-	group->committed_step = ((struct zd_record_group_state *)(void *)state->record)->committed_step;
-	group->voted_step = ((struct zd_record_group_state *)(void *)state->record)->voted_step;
-	group->torn = ((struct zd_record_group_state *)(void *)state->record)->torn;
+	restore_group_state(restore, group, state);
 	return 0;
 }
 
@@ -256,6 +290,7 @@ static void note_session(struct restore *restore, const struct zd_record_session
 		return;
 	restore->sessions = zd_realloc(restore->sessions, restore->nsessions + 1, sizeof(*restore->sessions));
 	restore->sessions[restore->nsessions++] = *session;
+	restore->last_id = zd_max_u64(restore->last_id, session->id);
 }
 
 static int restore_member(struct restore *restore, struct kept *kept, struct zd_err *err)
@@ -269,10 +304,10 @@ static int restore_member(struct restore *restore, struct kept *kept, struct zd_
 		return bad(&record->record, "it has no such rank or device", err);
 	member = &group->members[record->record.index];
 	member->device = &restore->e->devices[record->device];
-	member->joined_before = record->joined_before || record->session.id != 0;
+	member->joined_before = record->joined_before;
 	if (member->joined_before)
 		group->state = ZD_GROUP_FAILED; /* until all ranks have joined again */
-	if (record->session.id != 0) {
+	if (member->joined_before && record->session.id != 0) {
 		group->generation++;
 		group->lost[group->generation % ZD_LOST_KEPT] =
 		        (struct zd_lost){.rank = zd_world_rank(member), .pid = record->session.pid};
@@ -281,10 +316,17 @@ static int restore_member(struct restore *restore, struct kept *kept, struct zd_
 	return 0;
 }
 
+static int restore_holds(struct restore *restore, struct kept *kept, struct zd_err *err)
+{
+	(void)err;
+	note_session(restore, &((struct zd_record_holds *)(void *)kept->record)->session);
+	return 0;
+}
+
 static int restore_segment(struct restore *restore, struct kept *kept, struct zd_err *err)
 {
 	const struct zd_record_segment *record = (void *)kept->record;
-	struct zd_job *job = find_made(restore, ZD_RECORD_JOB, record->job);
+	struct zd_job *job = find_job(restore, kept, record->job);
 	struct zd_engine *e = restore->e;
 	struct zd_device *device;
 	int status;
@@ -320,19 +362,32 @@ static bool unit_has_parts(struct restore *restore, const struct zd_record_unit 
 	return false;
 }
 
+/* The unit's place stays where data of its ranks is laid out by it. */
+static int restore_target(const struct zd_record_unit *record, struct zd_unit *unit, struct zd_err *err)
+{
+	uint64_t numel = zd_unit_target_numel(unit);
+	if (numel > INT64_MAX || record->target_offset_numel > INT64_MAX - numel)
+		return bad(&record->record, "it has no such place in the target", err);
+	unit->targeted = true;
+	unit->target_offset_numel = record->target_offset_numel;
+	unit->group->target_numel = zd_max_u64(unit->group->target_numel,
+	                                       record->target_offset_numel + numel);
+	return 0;
+}
+
 static int restore_unit(struct restore *restore, struct kept *kept, struct zd_err *err)
 {
 	struct zd_record_unit *record = (void *)kept->record;
 	struct zd_group *group = find_made(restore, ZD_RECORD_GROUP, record->group);
 	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
+	struct zd_err wrong = ZD_ERR_NONE;
 	struct zd_view_args *views;
 	struct zd_unit *unit = NULL;
 	int status;
 	if (!group || !unit_has_parts(restore, record, group))
 		return 0;
-	if (record->numel == 0 || record->numel > ZD_MAX_BYTES || zerod_dtype_bytes(record->dtype) == 0 ||
-	    record->first_rank >= group->local_world_size)
-		return bad(&record->record, "its description is wrong", err);
+	if (record->first_rank >= group->local_world_size)
+		return bad(&record->record, "it has no such rank", err);
 	record->name[sizeof(record->name) - 1] = '\0';
 	views = zd_calloc(record->nviews + 1, sizeof(*views));
 	for (uint32_t i = 0; i < record->nviews; i++) {
@@ -341,7 +396,7 @@ static int restore_unit(struct restore *restore, struct kept *kept, struct zd_er
 		views[i] = (struct zd_view_args){
 		        .name = from->name,
 		        .offset_numel = from->offset_numel,
-		        .ndim = (uint32_t)zd_min_u64(from->ndim, ZD_MAX_DIMS),
+		        .ndim = from->ndim,
 		};
 		memcpy(views[i].shape, from->shape, sizeof(from->shape));
 	}
@@ -353,11 +408,29 @@ static int restore_unit(struct restore *restore, struct kept *kept, struct zd_er
 	args.u.unit_register.slot = record->slot;
 	args.u.unit_register.frozen = record->frozen;
 	args.u.unit_register.all_reduce = record->all_reduce;
+	HASH_FIND(hh_name, group->units, record->name, strlen(record->name), unit);
+	status = zd_unit_check_description(&args, group->nshards, &wrong);
 	use_id(restore, record->record.id);
-	status = zd_unit_new(restore->e, group, record->first_rank, &args, &unit, err);
+	if (unit)
+		status = bad(&record->record, "another one has its name", err);
+	else if (status != 0)
+		status = bad(&record->record, wrong.text, err);
+	else
+		status = zd_unit_new(restore->e, group, record->first_rank, &args, &unit, err);
 	free(views);
+	if (status != 0)
+		return status;
 	kept->made = unit;
-	return status;
+	unit->laid_out = true;
+	return record->targeted ? restore_target(record, unit, err) : 0;
+}
+
+/* As commit_make() of update.c does it. */
+static void commit_part(struct zd_part *part)
+{
+	if (part->shadow == ZD_SHADOW_SAVED && part->version != part->committed)
+		part->shadow = ZD_SHADOW_FREE;
+	part->committed = part->version;
 }
 
 static int restore_part(struct restore *restore, struct kept *kept, struct zd_err *err)
@@ -384,6 +457,8 @@ static int restore_part(struct restore *restore, struct kept *kept, struct zd_er
 		part->shadow = ZD_SHADOW_FREE;
 	if (part->shadow == ZD_SHADOW_RESTORING)
 		part->shadow = ZD_SHADOW_DUE;
+	if (commit_after(restore, unit->group->id, kept->record))
+		commit_part(part);
 	unit->refs++;
 	kept->made = part;
 	return 0;
@@ -392,7 +467,7 @@ static int restore_part(struct restore *restore, struct kept *kept, struct zd_er
 static int restore_allocation(struct restore *restore, struct kept *kept, struct zd_err *err)
 {
 	struct zd_record_allocation *record = (void *)kept->record;
-	struct zd_job *job = find_made(restore, ZD_RECORD_JOB, record->job);
+	struct zd_job *job = find_job(restore, kept, record->job);
 	struct zd_engine *e = restore->e;
 	struct zd_allocation *allocation;
 	if (!job)
@@ -437,19 +512,22 @@ static int by_place(const void *a, const void *b)
 
 /* Takes the block of a part or an allocation. `last`: of the one before. */
 static int place(struct restore *restore, const struct kept *kept, struct zd_job *job,
-                 struct zd_extent *extent, struct zd_extent *last, struct zd_err *err)
+                 const struct zd_device *device, struct zd_extent *extent, struct zd_extent *last,
+                 struct zd_err *err)
 {
 	const struct zd_record_extent *record = extent_of(kept);
 	struct zd_segment *segment = find_made(restore, ZD_RECORD_SEGMENT, record->segment);
+	bool is_part = kept->key.type == ZD_RECORD_PART;
+	enum zd_purpose purpose = is_part ? ZD_PURPOSE_SHARDS : ZD_PURPOSE_ALLOCATIONS;
 	struct zd_block *block = NULL;
-	if (segment && segment->job == job)
+	if (segment && segment->job == job && segment->device == device && segment->purpose == purpose)
 		block = zd_block_take(segment->range, last->segment == segment ? last->block : NULL,
 		                      record->offset, record->bytes);
 	if (!block)
 		return bad(kept->record, "its memory is not there, or is another's too", err);
 	*extent = *last = (struct zd_extent){segment, block, block->bytes};
-	zd_charge(restore->e, job, segment->device,
-	          kept->key.type == ZD_RECORD_PART ? ZD_CHARGE_SHARD : ZD_CHARGE_ALLOCATION, extent->bytes);
+	zd_charge(restore->e, job, segment->device, is_part ? ZD_CHARGE_SHARD : ZD_CHARGE_ALLOCATION,
+	          extent->bytes);
 	return 0;
 }
 
@@ -458,10 +536,11 @@ static int place_made(struct restore *restore, const struct kept *kept, struct z
 {
 	if (kept->key.type == ZD_RECORD_PART) {
 		struct zd_part *part = kept->made;
-		return place(restore, kept, part->unit->group->job, &part->shard, last, err);
+		return place(restore, kept, part->unit->group->job, zd_part_member(part)->device,
+		             &part->shard, last, err);
 	}
 	struct zd_allocation *allocation = kept->made;
-	return place(restore, kept, allocation->job, &allocation->extent, last, err);
+	return place(restore, kept, allocation->job, allocation->device, &allocation->extent, last, err);
 }
 
 static int place_all(struct restore *restore, struct zd_err *err)
@@ -486,9 +565,30 @@ static int place_all(struct restore *restore, struct zd_err *err)
 
 /* ---- Lost ranks ---------------------------------------------------------------------------------------- */
 
+/* Gives the session what it held when it ended, before the daemon. */
+static void hold_recorded(struct restore *restore, struct zd_session *session,
+                          const struct zd_record_holds *record)
+{
+	for (uint32_t i = 0; i < record->nholds; i++) {
+		const struct zd_record_hold *object = &record->holds[i];
+		const struct kept *kept = find(restore, object->type, object->id, object->index);
+		if (!kept || !kept->made)
+			continue;
+		if (object->type == ZD_RECORD_PART)
+			zd_part_hold(restore->e, session, kept->made);
+		else if (object->type == ZD_RECORD_ALLOCATION)
+			zd_allocation_hold(restore->e, session, kept->made);
+	}
+}
+
 /* Gives the session what it held. */
 static void hold(struct restore *restore, struct zd_session *session)
 {
+	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_HOLDS]; i++) {
+		const struct zd_record_holds *record = (void *)restore->sorted[ZD_RECORD_HOLDS][i]->record;
+		if (record->session.id == session->id)
+			hold_recorded(restore, session, record);
+	}
 	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_MEMBER]; i++) {
 		const struct kept *kept = restore->sorted[ZD_RECORD_MEMBER][i];
 		const struct zd_record_member *record = (void *)kept->record;
@@ -514,19 +614,22 @@ static int by_session(const void *a, const void *b)
 	return (left->id > right->id) - (left->id < right->id);
 }
 
+/* Sessions have their former ids, and what follows them new ones. */
 static void hold_all(struct restore *restore)
 {
+	uint64_t next_id = restore->last_id + IDS_SKIPPED;
 	qsort(restore->sessions, restore->nsessions, sizeof(*restore->sessions), by_session);
 	for (size_t i = 0; i < restore->nsessions; i++) {
 		struct zd_session *session;
 		if (i > 0 && restore->sessions[i].id == restore->sessions[i - 1].id)
 			continue;
-		restore->last_id = zd_max_u64(restore->last_id, restore->sessions[i].id);
 		session = zd_session_new_former(restore->e, &restore->sessions[i]);
 		hold(restore, session);
-		restore->e->next_id = restore->last_id + IDS_SKIPPED; /* for the watches */
-		zd_deferred_teardowns_end(restore->e, session);
+		restore->e->next_id = next_id;
+		zd_deferred_teardowns_end(restore->e, session); /* which submits the watches */
+		next_id = restore->e->next_id;
 	}
+	restore->e->next_id = next_id;
 }
 
 static bool is_torn(const struct zd_group *group)
@@ -570,19 +673,51 @@ static int restore_all(struct restore *restore, struct zd_err *err)
 		enum zd_record_type type;
 		restore_fn *restore;
 	} order[] = {
-	        {ZD_RECORD_DEVICE, restore_device},   {ZD_RECORD_JOB, restore_job},
-	        {ZD_RECORD_GROUP, restore_group},     {ZD_RECORD_MEMBER, restore_member},
-	        {ZD_RECORD_SEGMENT, restore_segment}, {ZD_RECORD_UNIT, restore_unit},
-	        {ZD_RECORD_PART, restore_part},       {ZD_RECORD_ALLOCATION, restore_allocation},
+	        {ZD_RECORD_IDS, restore_ids},
+	        {ZD_RECORD_DEVICE, restore_device},
+	        {ZD_RECORD_JOB, restore_job},
+	        {ZD_RECORD_GROUP, restore_group},
+	        {ZD_RECORD_MEMBER, restore_member},
+	        {ZD_RECORD_SEGMENT, restore_segment},
+	        {ZD_RECORD_UNIT, restore_unit},
+	        {ZD_RECORD_PART, restore_part},
+	        {ZD_RECORD_ALLOCATION, restore_allocation},
+	        {ZD_RECORD_HOLDS, restore_holds},
 	};
 	int status = 0;
 	for (size_t step = 0; step < ZD_ARRAY_LEN(order); step++) {
 		for (size_t i = 0; i < restore->nsorted[order[step].type] && status == 0; i++)
 			status = order[step].restore(restore, restore->sorted[order[step].type][i], err);
 	}
+	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_JOB] && status == 0; i++) {
+		const struct kept *kept = restore->sorted[ZD_RECORD_JOB][i];
+		if (((struct zd_job *)kept->made)->refs == 0)
+			status = bad(kept->record, "it has no group", err);
+	}
 	if (status == 0)
 		status = place_all(restore, err);
 	return status;
+}
+
+/* After a failure: removes objects whose memory was not found, which cannot be freed as others are. */
+static void drop_unplaced(struct restore *restore)
+{
+	struct zd_engine *e = restore->e;
+	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_UNIT]; i++) {
+		struct zd_unit *unit = restore->sorted[ZD_RECORD_UNIT][i]->made;
+		if (!unit)
+			continue;
+		unit->refs++; /* a unit without parts has none */
+		for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+			struct zd_part *part = &unit->parts[rank];
+			if (part->state == ZD_PART_ABSENT || part->shard.block)
+				continue;
+			part->state = ZD_PART_ABSENT;
+			part->shadow = ZD_SHADOW_NONE;
+			unit->refs--;
+		}
+		zd_unit_unref(e, unit);
+	}
 }
 
 static void restore_free(struct restore *restore)
@@ -613,60 +748,10 @@ int zd_engine_restore(struct zd_engine *e, const uint8_t *bytes, size_t nbytes, 
 		status = restore_all(&restore, err);
 	if (status == 0)
 		hold_all(&restore);
-	e->next_id = restore.last_id + IDS_SKIPPED;
+	else
+		drop_unplaced(&restore);
 	for (group = e->groups; group && status == 0; group = group->hh.next)
 		lose_ranks(e, group);
 	restore_free(&restore);
 	return status;
-}
-
-/* ---- Recording ----------------------------------------------------------------------------------------- */
-
-static void journal_group(const struct zd_group *group)
-{
-	if (group->over)
-		return;
-	zd_journal_group(group);
-	zd_journal_group_state(group);
-	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		if (group->members[rank].device)
-			zd_journal_member(&group->members[rank]);
-	}
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
-		zd_journal_unit(unit);
-		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-			if (!zd_part_is_gone(&unit->parts[rank]))
-				zd_journal_part(&unit->parts[rank]);
-		}
-	}
-}
-
-void zd_engine_journal_all(struct zd_engine *e)
-{
-	struct zd_job *job;
-	const struct zd_group *group;
-	const struct zd_allocation *allocation;
-	e->journal.used = 0;
-	e->journal.on = true;
-	for (uint32_t i = 0; i < e->ndevices; i++)
-		zd_journal_device(e, i);
-	for (job = e->jobs; job; job = job->hh.next) {
-		if (!job->durable)
-			continue;
-		job->journal = &e->journal;
-		zd_journal_job(job);
-		zd_pool_journal_job(e, job);
-		TAILQ_FOREACH (group, &job->groups, job_link)
-			journal_group(group);
-		TAILQ_FOREACH (allocation, &job->allocations, job_link)
-			zd_journal_allocation(allocation);
-	}
-}
-
-size_t zd_engine_journal_take(struct zd_engine *e, const uint8_t **bytes)
-{
-	size_t used = e->journal.used;
-	*bytes = e->journal.bytes;
-	e->journal.used = 0;
-	return used;
 }

@@ -13,6 +13,7 @@
 struct hold {
 	zd_op_fn *done;
 	void *owner;
+	struct zd_record_hold object;
 };
 
 struct zd_deferred_teardown {
@@ -21,6 +22,7 @@ struct zd_deferred_teardown {
 	struct zd_device *device;
 	struct hold *holds;
 	uint32_t nholds, room;
+	uint32_t index; /* of its record */
 	TAILQ_ENTRY(zd_deferred_teardown) link;
 };
 
@@ -35,20 +37,24 @@ static struct zd_deferred_teardown *get_teardown(struct zd_session *session, str
                                                  struct zd_device *device)
 {
 	struct zd_deferred_teardown *teardown;
+	uint32_t index = 0;
 	TAILQ_FOREACH (teardown, &session->deferred_teardowns, link) {
 		if (teardown->job == job && teardown->device == device)
 			return teardown;
+		index++;
 	}
 	teardown = zd_calloc(1, sizeof(*teardown));
 	teardown->session = session;
 	teardown->job = job;
 	teardown->device = device;
+	teardown->index = index;
 	TAILQ_INSERT_TAIL(&session->deferred_teardowns, teardown, link);
 	return teardown;
 }
 
-bool zd_deferred_teardown_hold(struct zd_engine *e, struct zd_session *session, struct zd_job *job,
-                               struct zd_device *device, zd_op_fn *done, void *owner)
+bool zd_deferred_teardown_hold_recorded(struct zd_engine *e, struct zd_session *session, struct zd_job *job,
+                                        struct zd_device *device, zd_op_fn *done, void *owner,
+                                        struct zd_record_hold object)
 {
 	if (!session || e->tearing_down != session)
 		return false;
@@ -57,8 +63,39 @@ bool zd_deferred_teardown_hold(struct zd_engine *e, struct zd_session *session, 
 		teardown->room = teardown->room ? 2 * teardown->room : 16;
 		teardown->holds = zd_realloc(teardown->holds, teardown->room, sizeof(*teardown->holds));
 	}
-	teardown->holds[teardown->nholds++] = (struct hold){done, owner};
+	teardown->holds[teardown->nholds++] = (struct hold){done, owner, object};
 	return true;
+}
+
+bool zd_deferred_teardown_hold(struct zd_engine *e, struct zd_session *session, struct zd_job *job,
+                               struct zd_device *device, zd_op_fn *done, void *owner)
+{
+	return zd_deferred_teardown_hold_recorded(e, session, job, device, done, owner,
+	                                          (struct zd_record_hold){0});
+}
+
+static void journal(const struct zd_deferred_teardown *teardown)
+{
+	struct zd_record_holds *record;
+	uint32_t nholds = 0;
+	for (uint32_t i = 0; i < teardown->nholds; i++)
+		nholds += teardown->holds[i].object.type != 0;
+	if (!teardown->job->journal || nholds == 0)
+		return;
+	record = zd_journal_add(teardown->job->journal, ZD_RECORD_HOLDS, teardown->session->id,
+	                        teardown->index, sizeof(*record) + nholds * sizeof(record->holds[0]));
+	record->session = zd_journal_session(teardown->session);
+	for (uint32_t i = 0; i < teardown->nholds; i++) {
+		if (teardown->holds[i].object.type != 0)
+			record->holds[record->nholds++] = teardown->holds[i].object;
+	}
+}
+
+void zd_deferred_teardowns_journal(const struct zd_session *session)
+{
+	const struct zd_deferred_teardown *teardown;
+	TAILQ_FOREACH (teardown, &session->deferred_teardowns, link)
+		journal(teardown);
 }
 
 static void free_session(struct zd_engine *e, struct zd_session *session)
@@ -78,6 +115,8 @@ static void process_left(struct zd_engine *e, struct zd_op *op, int status, cons
 	(void)error;
 	(void)result;
 	TAILQ_REMOVE(&session->deferred_teardowns, teardown, link);
+	if (teardown->job->journal)
+		zd_journal_gone(teardown->job->journal, ZD_RECORD_HOLDS, session->id, teardown->index);
 	for (uint32_t i = 0; i < teardown->nholds; i++) {
 		struct zd_op hold = {.id = op->id, .job = teardown->job, .owner = teardown->holds[i].owner};
 		teardown->holds[i].done(e, &hold, ZEROD_E_ABORTED, "the session has ended", NULL);
@@ -99,6 +138,7 @@ void zd_deferred_teardowns_end(struct zd_engine *e, struct zd_session *session)
 		return;
 	}
 	e->nlingering++;
+	zd_deferred_teardowns_journal(session);
 	TAILQ_FOREACH (teardown, &session->deferred_teardowns, link) {
 		struct zd_command command = {.kind = ZD_CMD_WATCH, .device = teardown->device->index};
 		command.u.watch.session = session->id;

@@ -23,6 +23,12 @@ void zd_deferred_teardowns_end(struct zd_engine *e, struct zd_session *session);
  * false. */
 bool zd_deferred_teardown_hold(struct zd_engine *e, struct zd_session *session, struct zd_job *job,
                                struct zd_device *device, zd_op_fn *done, void *owner);
+/* The same, of an object that the journal names: a daemon that is restored holds it, too. */
+bool zd_deferred_teardown_hold_recorded(struct zd_engine *e, struct zd_session *session, struct zd_job *job,
+                                        struct zd_device *device, zd_op_fn *done, void *owner,
+                                        struct zd_record_hold object);
+/* Records the holds of a CLOSING session in the journals of their jobs. */
+void zd_deferred_teardowns_journal(const struct zd_session *session);
 
 /* Writes "process 4711 to leave device 0" for watch `index` of a CLOSING session; false if there are
  * fewer. */

@@ -44,17 +44,26 @@ enum zd_record_type {
 	ZD_RECORD_PART,
 	ZD_RECORD_ALLOCATION,
 	ZD_RECORD_GONE,
+	ZD_RECORD_IDS,
+	ZD_RECORD_HOLDS,
 	ZD_NRECORDS
 };
 
 /* `id` and `index` name the object: of a device its index, of a segment its number, of a member the group and
- * the local rank, of a part the unit and the local rank. `bytes` counts the whole record, a multiple of 8. */
+ * the local rank, of a part the unit and the local rank, of holds the session and a number. `bytes` counts
+ * the whole record, a multiple of 8. */
 struct zd_record {
 	uint16_t type;
 	uint16_t gone; /* GONE: the type of what is gone */
 	uint32_t bytes;
 	uint64_t id;
 	uint32_t index, pad;
+};
+
+/* Ids up to `last` were given when the journal began. */
+struct zd_record_ids {
+	struct zd_record record;
+	uint64_t last;
 };
 
 struct zd_record_device {
@@ -97,7 +106,7 @@ struct zd_record_session {
 struct zd_record_member {
 	struct zd_record record;
 	struct zd_record_session session;
-	uint32_t device, joined_before;
+	uint32_t device, joined_before; /* joined_before: the rank's shards are on this device */
 };
 
 struct zd_record_segment {
@@ -114,9 +123,11 @@ struct zd_record_view {
 
 struct zd_record_unit {
 	struct zd_record record;
-	uint64_t group, numel;
+	uint64_t group, numel, target_offset_numel;
 	uint32_t dtype, slot, first_rank, nviews;
-	uint8_t frozen, all_reduce, pad[6];
+	uint8_t frozen, all_reduce;
+	uint8_t targeted; /* the unit has its place in the flat target */
+	uint8_t pad[5];
 	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
 	struct zd_record_view views[];
 };
@@ -144,11 +155,26 @@ struct zd_record_allocation {
 	char name[ZD_MAX_NAME_BYTES + 1];
 };
 
+/* A part or an allocation. */
+struct zd_record_hold {
+	uint64_t id;
+	uint32_t type, index; /* type 0: of no object that is recorded */
+};
+
+/* Objects that the process of a CLOSING session may still use. */
+struct zd_record_holds {
+	struct zd_record record;
+	struct zd_record_session session;
+	uint32_t nholds, pad;
+	struct zd_record_hold holds[];
+};
+
 /* Appends a zeroed record of `bytes` bytes, rounded up to a multiple of 8; valid until the next call. */
 void *zd_journal_add(struct zd_journal *journal, enum zd_record_type type, uint64_t id, uint32_t index,
                      size_t bytes);
 void zd_journal_gone(struct zd_journal *journal, enum zd_record_type type, uint64_t id, uint32_t index);
 
+void zd_journal_ids(struct zd_engine *e);
 /* Each records the object's state if its job has a journal. */
 void zd_journal_device(struct zd_engine *e, uint32_t index);
 void zd_journal_job(const struct zd_job *job);

@@ -104,6 +104,7 @@ static void target_take(struct zd_unit *unit)
 	unit->targeted = true;
 	unit->target_offset_numel = group->target_numel;
 	group->target_numel += zd_unit_target_numel(unit);
+	zd_journal_unit(unit);
 }
 
 void zd_layout_give_back(struct zd_unit *unit)
@@ -261,6 +262,7 @@ static int set_frozen_begin(struct zd_engine *e, struct zd_request *req, const s
 		target_take(part->unit);
 	else if (is_frozen_everywhere(e, part->unit))
 		zd_layout_give_back(part->unit);
+	zd_journal_unit(part->unit);
 	req->u.reg.part = part;
 	return 0;
 }

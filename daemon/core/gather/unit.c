@@ -92,7 +92,7 @@ static uint64_t shard_numel(uint64_t numel, enum zerod_dtype dtype, uint32_t nsh
 	return zd_align_up((numel + nshards - 1) / nshards, ZD_SHARD_ALIGN_BYTES / zerod_dtype_bytes(dtype));
 }
 
-static int description_check(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
+int zd_unit_check_description(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
 {
 	const char *name = args->u.unit_register.name;
 	uint64_t numel = args->u.unit_register.numel;
@@ -198,6 +198,8 @@ void zd_journal_unit(const struct zd_unit *unit)
 	record->first_rank = unit->first_rank;
 	record->frozen = unit->frozen;
 	record->all_reduce = unit->all_reduce;
+	record->targeted = unit->targeted;
+	record->target_offset_numel = unit->target_offset_numel;
 	record->nviews = unit->nviews;
 	(void)snprintf(record->name, sizeof(record->name), "%s", unit->name);
 	for (uint32_t i = 0; i < unit->nviews; i++) {
@@ -413,8 +415,9 @@ static void end_part_hold(struct zd_engine *e, struct zd_op *op, int status, con
 
 void zd_part_hold(struct zd_engine *e, struct zd_session *session, struct zd_part *part)
 {
-	if (zd_deferred_teardown_hold(e, session, part->unit->group->job, part->shard.segment->device,
-	                              end_part_hold, part))
+	struct zd_record_hold object = {part->unit->id, ZD_RECORD_PART, part->rank};
+	if (zd_deferred_teardown_hold_recorded(e, session, part->unit->group->job,
+	                                       part->shard.segment->device, end_part_hold, part, object))
 		part->readers++;
 }
 
@@ -477,7 +480,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	struct zd_unit *unit = NULL;
 	int status = zd_member_find(e, req->session, args->u.unit_register.group, &member, err);
 	if (status == 0)
-		status = description_check(args, member->group->nshards, err);
+		status = zd_unit_check_description(args, member->group->nshards, err);
 	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
 		status = zd_group_check(member->group, err);
 	if (status != 0)

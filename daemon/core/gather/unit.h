@@ -146,6 +146,9 @@ static inline struct zd_member *zd_part_member(const struct zd_part *part)
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t unit, struct zd_part **part,
                  struct zd_err *err) __attribute__((warn_unused_result));
 void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit);
+/* Checks UNIT_REGISTER's description of a unit of so many shards: INVALID, LIMIT. */
+int zd_unit_check_description(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Makes a unit as UNIT_REGISTER's arguments describe it; `first_rank` has given them. LIMIT. */
 int zd_unit_new(struct zd_engine *e, struct zd_group *group, uint32_t first_rank, const struct zd_args *args,
                 struct zd_unit **unit, struct zd_err *err) __attribute__((warn_unused_result));

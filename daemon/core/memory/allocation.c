@@ -66,8 +66,9 @@ void zd_allocation_op_done(struct zd_engine *e, struct zd_op *op, int status, co
 
 void zd_allocation_hold(struct zd_engine *e, struct zd_session *session, struct zd_allocation *allocation)
 {
-	if (zd_deferred_teardown_hold(e, session, allocation->job, allocation->device, zd_allocation_op_done,
-	                              allocation))
+	struct zd_record_hold object = {allocation->id, ZD_RECORD_ALLOCATION, 0};
+	if (zd_deferred_teardown_hold_recorded(e, session, allocation->job, allocation->device,
+	                                       zd_allocation_op_done, allocation, object))
 		allocation->pending++;
 }
 

@@ -36,7 +36,7 @@ void zd_block_range_free(struct zd_block_range *range);
  * alignment. */
 struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, uint64_t align);
 /* Takes the free bytes at `offset`. `after`: the block that was taken last, if this one lies behind it; else
- * NULL. NULL: these bytes are not all free, or beyond the range. Both numbers are multiples of
+ * NULL. Returns NULL if these bytes are not all free, are beyond the range, or are no multiples of
  * ZD_BLOCK_MIN_ALIGN. */
 struct zd_block *zd_block_take(struct zd_block_range *range, struct zd_block *after, uint64_t offset,
                                uint64_t bytes);

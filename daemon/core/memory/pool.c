@@ -46,13 +46,21 @@ static struct zd_segment *find_creating(struct zd_device *device, const struct z
 	return NULL;
 }
 
+void zd_segment_forget(struct zd_engine *e, struct zd_segment *segment)
+{
+	if (!segment->recorded)
+		return;
+	segment->recorded = false;
+	if (segment->job->journal)
+		zd_journal_gone(segment->job->journal, ZD_RECORD_SEGMENT, segment->id, 0);
+	if (e->sink.segment_kept)
+		e->sink.segment_kept(e->sink.arg, segment->id, false);
+}
+
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 {
 	zd_assert(TAILQ_EMPTY(&segment->mappings));
-	if (segment->recorded && segment->job->journal)
-		zd_journal_gone(segment->job->journal, ZD_RECORD_SEGMENT, segment->id, 0);
-	if (segment->recorded && e->sink.segment_kept)
-		e->sink.segment_kept(e->sink.arg, segment->id, false);
+	zd_segment_forget(e, segment);
 	HASH_DEL(e->segments, segment);
 	TAILQ_REMOVE(&segment->device->segments, segment, device_link);
 	segment->device->segment_bytes -= segment->bytes;

@@ -67,6 +67,8 @@ bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job,
                        uint64_t bytes);
 /* Frees the segment's bookkeeping: its memory is the executor's to free, or was never allocated. */
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
+/* The segment does not outlive the daemon any more: its executor is about to free the memory. */
+void zd_segment_forget(struct zd_engine *e, struct zd_segment *segment);
 /* Frees the block at once: nothing may use it any more. Marks the device dirty. Clears *extent. */
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent);
 struct zd_location zd_extent_location(const struct zd_extent *extent);

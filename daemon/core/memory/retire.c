@@ -76,6 +76,7 @@ static void destroy_if_unmapped(struct zd_engine *e, struct zd_segment *segment)
 		return;
 	struct zd_command command = destruction(segment);
 	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_DESTROYING);
+	zd_segment_forget(e, segment);
 	zd_op_submit(e, segment->job, &command, destroyed, segment, 0);
 }
 
@@ -163,6 +164,7 @@ void zd_segment_end(struct zd_engine *e, struct zd_segment *segment)
 		retired(e, segment);
 	while ((mapping = TAILQ_FIRST(&segment->mappings)))
 		mapping_free(mapping);
+	zd_segment_forget(e, segment);
 	e->sink.command(e->sink.arg, &command);
 	zd_dirty(e, segment->device);
 	zd_segment_free(e, segment);

@@ -140,11 +140,11 @@ static void test_made(void **state)
 	struct zd_id_key a, b;
 
 	(void)state;
-	char folder[] = "/tmp/zerod-id-key-XXXXXX", file[64];
+	char runtime[] = "/tmp/zerod-id-key-XXXXXX", file[64];
 
-	assert_non_null(mkdtemp(folder));
-	assert_int_equal(setenv("XDG_RUNTIME_DIR", folder, 1), 0);
-	(void)snprintf(file, sizeof(file), "%s/zerod-ids-%u.key", folder, (unsigned)geteuid());
+	assert_non_null(mkdtemp(runtime));
+	assert_int_equal(setenv("XDG_RUNTIME_DIR", runtime, 1), 0);
+	(void)snprintf(file, sizeof(file), "%s/zerod-ids-%u.key", runtime, (unsigned)geteuid());
 	assert_int_equal(zd_id_key_make(&a, NULL), 0);
 	assert_int_equal(zd_id_key_make(&b, NULL), 0); /* another daemon of this user */
 	assert_false(a.shared);
@@ -154,7 +154,7 @@ static void test_made(void **state)
 	assert_memory_not_equal(a.secret, b.secret, sizeof(a.secret));
 	assert_memory_not_equal(a.name, b.name, sizeof(a.name));
 	assert_int_equal(unlink(file), 0);
-	assert_int_equal(rmdir(folder), 0);
+	assert_int_equal(rmdir(runtime), 0);
 	assert_int_equal(unsetenv("XDG_RUNTIME_DIR"), 0);
 }
 

@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Restored engines: what of durable jobs outlives a daemon that was killed, and what of it is not used again.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "tests/support/core_durable.h"
+
+/* ---- What survives ------------------------------------------------------------------------------------- */
+
+static const struct zd_view_args views[] = {{.name = "w", .ndim = 2, .shape = {4, 8}},
+                                            {.name = "bias", .offset_numel = 32, .ndim = 1, .shape = {5}}};
+static const struct core_unit odd_unit = {.name = "odd",
+                                          .dtype = ZEROD_BFLOAT16,
+                                          .numel = 37,
+                                          .nviews = 2,
+                                          .views = views,
+                                          .slot = 3,
+                                          .all_reduce = true};
+static const struct core_unit frozen_unit = {
+        .name = "frozen", .dtype = ZEROD_FLOAT16, .numel = 300, .frozen = true};
+
+#define ROWS 8
+
+/* Rows of the durable job in the tables whose objects survive. */
+struct rows {
+	uint32_t n[ZD_NTABLES];
+	struct core_row rows[ZD_NTABLES][ROWS];
+};
+
+static const enum zd_table surviving[] = {ZD_TABLE_JOBS, ZD_TABLE_GROUPS, ZD_TABLE_UNITS,
+                                          ZD_TABLE_ALLOCATIONS};
+
+/* Blanks what is of sessions, and of an age. */
+static void list(struct core_driver *core, const char *job, struct rows *rows)
+{
+	memset(rows, 0, sizeof(*rows));
+	for (size_t t = 0; t < ZD_ARRAY_LEN(surviving); t++) {
+		enum zd_table table = surviving[t];
+		rows->n[table] = core_rows_for(core, 0, table, job, rows->rows[table], ROWS);
+		assert_true(rows->n[table] <= ROWS);
+		for (uint32_t i = 0; i < rows->n[table]; i++) {
+			struct core_row *row = &rows->rows[table][i];
+			memset(row->state, 0, sizeof(row->state));
+			if (table == ZD_TABLE_JOBS) {
+				row->row.u.job.sessions = 0;
+				struct zd_usage *usage = &row->row.u.job.usage;
+				usage->gathered_bytes = 0;
+				usage->peak_bytes = usage->peak_gathered_bytes = 0;
+			}
+			if (table == ZD_TABLE_UNITS)
+				row->row.u.unit.registered = row->row.u.unit.gathered = 0;
+			if (table == ZD_TABLE_ALLOCATIONS)
+				row->row.u.allocation.session = row->row.u.allocation.age_ns = 0;
+			for (uint32_t m = 0; m < CORE_ROW_ITEMS; m++)
+				row->members[m].session = row->members[m].pid = 0;
+		}
+	}
+}
+
+static void expect_same_rows(struct core_driver *core, const char *job, const struct rows *before)
+{
+	struct rows after;
+	list(core, job, &after);
+	for (size_t t = 0; t < ZD_ARRAY_LEN(surviving); t++) {
+		enum zd_table table = surviving[t];
+		assert_int_equal(before->n[table], after.n[table]);
+		for (uint32_t i = 0; i < after.n[table]; i++)
+			assert_memory_equal(&before->rows[table][i], &after.rows[table][i],
+			                    sizeof(struct core_row));
+	}
+}
+
+static void test_a_durable_job_survives(void **state)
+{
+	struct durable d;
+	struct core_team other;
+	struct rows before;
+	struct zd_args alloc;
+	(void)state;
+	start(&d, false);
+	struct core_join second = {.group = "second", .world_size = 1, .device = 1, .durable = true};
+	uint64_t lone = core_open(d.core, CORE_ALICE);
+	uint64_t second_group = core_expect(d.core, core_join(d.core, lone, &second), 0)->u.group_join.group;
+	core_expect(d.core, core_register(d.core, lone, second_group, &frozen_unit), 0);
+	uint64_t odd = core_team_register(&d.team, &odd_unit);
+	const struct zd_reply *reply = core_expect(d.core, keep(&d, lone, "adam"), 0);
+	uint64_t kept = reply->u.alloc.allocation;
+	struct zd_location at = reply->u.alloc.location;
+	memset(core_bytes(d.core, at), 0x5a, at.bytes);
+	core_team_new(&other, d.core, "passing", 2, false);
+	(void)core_team_unit(&other, "w", UNIT_BYTES);
+	core_expect(d.core, core_alloc(d.core, lone, "job", 0, STATE_BYTES), 0);
+	core_close(d.core, other.session[1]);
+	list(d.core, "job", &before);
+	before.n[ZD_TABLE_ALLOCATIONS]--; /* the one without a name is not durable */
+	struct zd_usage usage = before.rows[ZD_TABLE_JOBS][0].row.u.job.usage;
+	usage.allocation_bytes = at.bytes;
+	before.rows[ZD_TABLE_JOBS][0].row.u.job.usage = usage;
+
+	core_restart(d.core);
+	expect_same_rows(d.core, "job", &before);
+	assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 1);
+	assert_int_equal(core_rows(d.core, ZD_TABLE_SESSIONS, NULL, 0), 0);
+	assert_int_equal(core_rows(d.core, ZD_TABLE_BUFFERS, NULL, 0), 0);
+	assert_true(core_usage(d.core).shard_bytes == usage.shard_bytes);
+	assert_true(core_usage(d.core).allocation_bytes == at.bytes);
+	assert_true(core_usage(d.core).gathered_bytes == 0);
+	expect_group(&d, "PARKED", 1, false);
+
+	come_back(&d, 1, false);
+	assert_true(core_team_register(&d.team, &odd_unit) == odd);
+	expect_commit(&d, 1);
+	lone = core_open(d.core, CORE_ALICE);
+	reply = core_expect(d.core, core_join(d.core, lone, &second), 0);
+	assert_true(reply->u.group_join.group == second_group);
+	core_expect(d.core, core_register(d.core, lone, second_group, &frozen_unit), 0);
+	reply = core_expect(d.core, keep(&d, lone, "adam"), 0);
+	assert_true(reply->u.alloc.allocation == kept);
+	expect_location(reply->u.alloc.location, at);
+	for (uint32_t i = 0; i < at.bytes; i++)
+		assert_int_equal(core_bytes(d.core, at)[i], 0x5a);
+	alloc = (struct zd_args){.kind = ZD_REQ_FREE, .u.free = {.allocation = kept}};
+	core_expect(d.core, core_send(d.core, lone, &alloc), 0);
+	core_end(d.core);
+}
+
+/* The description is the old one: another is rejected as if the daemon had lived on. */
+static void test_a_restored_unit_has_its_description(void **state)
+{
+	struct durable d;
+	struct core_unit wrong = odd_unit;
+	struct zd_view_args other_views[] = {views[0], views[1]};
+	(void)state;
+	start(&d, false);
+	(void)core_team_register(&d.team, &odd_unit);
+	core_restart(d.core);
+	join_all(&d, 1, false);
+	core_expect(d.core, core_register(d.core, d.team.session[0], d.team.group, &odd_unit), 0);
+	other_views[1].shape[0] = 4;
+	wrong.views = other_views;
+	core_expect_error(d.core, core_register(d.core, d.team.session[1], d.team.group, &wrong),
+	                  ZEROD_E_MISMATCH, "bias[5]@32; rank 1 says");
+	core_end(d.core);
+}
+
+static uint64_t newest_id(struct core_driver *core)
+{
+	struct core_row rows[ROWS];
+	uint64_t newest = 0;
+	for (enum zd_table table = ZD_TABLE_JOBS; table < ZD_NTABLES; table++) {
+		uint32_t n = core_rows(core, table, rows, ROWS);
+		for (uint32_t i = 0; i < n && i < ROWS; i++)
+			newest = zd_max_u64(newest, rows[i].row.id);
+	}
+	return newest;
+}
+
+static void test_ids_are_not_used_again(void **state)
+{
+	struct durable d;
+	struct core_team passing;
+	(void)state;
+	start(&d, false);
+	for (uint32_t restarts = 0; restarts < 3; restarts++) {
+		core_team_new(&passing, d.core, "passing", 2, false);
+		(void)core_team_unit(&passing, "w", UNIT_BYTES);
+		uint64_t newest = newest_id(d.core);
+		core_restart(d.core);
+		assert_true(core_open(d.core, CORE_ALICE) > newest);
+	}
+	core_end(d.core);
+}
+
+/* Not even where no durable object holds the newest ids, or any. */
+static void test_ids_of_a_journal_without_jobs_are_not_used_again(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	uint64_t before;
+	(void)state;
+	core_journal(core);
+	before = core_open(core, CORE_ALICE);
+	for (uint32_t restarts = 0; restarts < 3; restarts++) {
+		core_restart(core);
+		uint64_t session = core_open(core, CORE_ALICE);
+		assert_true(session > before);
+		before = session;
+	}
+	core_end(core);
+}
+
+static void test_a_unit_that_is_being_filled_is_not_there(void **state)
+{
+	struct durable d;
+	struct rows before;
+	(void)state;
+	start(&d, false);
+	list(d.core, "job", &before);
+	core_hold(d.core, ZD_CMD_FILL);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		(void)core_register(d.core, d.team.session[rank], d.team.group, &odd_unit);
+	(void)keep(&d, d.team.session[0], "adam");
+	core_restart(d.core);
+	core_unhold(d.core, ZD_CMD_FILL);
+	expect_same_rows(d.core, "job", &before);
+	come_back(&d, 1, false);
+	(void)core_team_register(&d.team, &odd_unit);
+	expect_commit(&d, 1);
+	core_end(d.core);
+}
+
+/* One of two ranks has its shard: the other has only asked. */
+static void test_a_unit_of_some_ranks(void **state)
+{
+	struct durable d;
+	struct core_row row;
+	(void)state;
+	start(&d, false);
+	uint64_t request = core_register(d.core, d.team.session[1], d.team.group, &odd_unit);
+	uint64_t odd = core_expect(d.core, request, 0)->u.unit_register.unit;
+	core_hold(d.core, ZD_CMD_FILL);
+	(void)core_register(d.core, d.team.session[0], d.team.group, &odd_unit);
+	core_restart(d.core);
+	core_unhold(d.core, ZD_CMD_FILL);
+	core_row(d.core, ZD_TABLE_UNITS, odd, &row);
+	come_back(&d, 1, false);
+	assert_true(core_team_register(&d.team, &odd_unit) == odd);
+	expect_commit(&d, 1);
+	core_end(d.core);
+}
+
+static void test_an_unregistered_unit_stays_away(void **state)
+{
+	struct durable d;
+	struct rows before;
+	(void)state;
+	start(&d, false);
+	list(d.core, "job", &before);
+	uint64_t odd = core_team_register(&d.team, &odd_unit);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(d.core, core_simple(d.core, d.team.session[rank], ZD_REQ_UNIT_UNREGISTER, odd),
+		            0);
+	core_restart(d.core);
+	expect_same_rows(d.core, "job", &before);
+	come_back(&d, 1, false);
+	core_end(d.core);
+}
+
+/* Left by all ranks and described anew: the former unit's name is the new one's. */
+/* Optimizer states in durable allocations are laid out as the target is. */
+static void test_a_unit_keeps_its_place_in_the_target(void **state)
+{
+	struct durable d;
+	(void)state;
+	start(&d, false);
+	uint64_t odd = core_team_register(&d.team, &odd_unit);
+	uint64_t request = core_register(d.core, d.team.session[0], d.team.group, &odd_unit);
+	uint64_t place = core_expect(d.core, request, 0)->u.unit_register.target_offset_numel;
+	for (uint32_t rank = 0; rank < 2; rank++) /* leaves a hole before the unit */
+		core_expect(d.core,
+		            core_simple(d.core, d.team.session[rank], ZD_REQ_UNIT_UNREGISTER, d.unit[1]), 0);
+	core_restart(d.core);
+	join_all(&d, 1, false);
+	request = core_register(d.core, d.team.session[0], d.team.group, &odd_unit);
+	const struct zd_reply *reply = core_expect(d.core, request, 0);
+	assert_true(reply->u.unit_register.unit == odd);
+	assert_int_equal(reply->u.unit_register.target_offset_numel, place);
+	request = send_register(&d, 1, 0); /* behind it */
+	assert_true(core_expect(d.core, request, 0)->u.unit_register.target_offset_numel > place);
+	core_end(d.core);
+}
+
+static void test_a_unit_that_was_described_anew(void **state)
+{
+	struct durable d;
+	struct core_unit unit = {.name = "new", .numel = UNIT_BYTES / 4};
+	struct core_row row;
+	(void)state;
+	start(&d, false);
+	core_hold(d.core, ZD_CMD_FILL);
+	(void)core_register(d.core, d.team.session[0], d.team.group, &unit);
+	core_close(d.core, d.team.session[0]);
+	unit.numel *= 2;
+	uint64_t again = core_register(d.core, d.team.session[1], d.team.group, &unit);
+	core_unhold(d.core, ZD_CMD_FILL);
+	uint64_t id = core_expect(d.core, again, 0)->u.unit_register.unit;
+	core_restart(d.core);
+	core_row(d.core, ZD_TABLE_UNITS, id, &row);
+	assert_int_equal(row.row.u.unit.numel, unit.numel);
+	core_end(d.core);
+}
+
+static void test_without_jobs_nothing_is_restored(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	(void)state;
+	core_journal(core);
+	core_team_new(&team, core, "job", 2, false);
+	(void)core_team_unit(&team, "w", UNIT_BYTES);
+	core_restart(core);
+	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	core_end(core);
+}
+
+/* ---- Ended jobs ---------------------------------------------------------------------------------------- */
+
+static void end_job(struct durable *d)
+{
+	struct core_row row;
+	uint64_t admin = core_open_admin(d->core);
+	assert_int_equal(core_rows(d->core, ZD_TABLE_JOBS, &row, 1), 1);
+	core_expect(d->core, core_simple(d->core, admin, ZD_REQ_END_JOB, row.row.id), 0);
+	core_close(d->core, admin);
+}
+
+static void test_an_ended_job_is_not_restored(void **state)
+{
+	(void)state;
+	for (uint32_t linger = 0; linger < 2; linger++) {
+		struct durable d;
+		struct core_options options = {.sessions_linger = linger};
+		start_with(&d, false, &options);
+		core_expect(d.core, keep(&d, d.team.session[0], "adam"), 0);
+		close_ranks(&d);
+		end_job(&d);
+		core_restart(d.core);
+		assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 0);
+		assert_false(core_segment_exists(d.core, d.shard[0][0].segment));
+		assert_int_equal(core_pending(d.core, ZD_CMD_WATCH), 0);
+		core_end(d.core);
+	}
+}
+
+/* The old job's memory waits for its processes while ranks begin a new job of its name. */
+static void test_a_job_that_follows_an_ended_one_of_its_name(void **state)
+{
+	struct durable d;
+	struct core_row row;
+	(void)state;
+	start_lingering(&d, false);
+	core_expect(d.core, keep(&d, d.team.session[0], "adam"), 0);
+	close_ranks(&d);
+	end_job(&d);
+	uint64_t old_group = d.team.group;
+	d.team.group = 0;
+	join_all(&d, 0, false);
+	assert_true(d.team.group != old_group);
+	uint64_t odd = core_team_register(&d.team, &odd_unit);
+	core_restart(d.core);
+	assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 1);
+	assert_int_equal(core_rows(d.core, ZD_TABLE_ALLOCATIONS, NULL, 0), 0);
+	assert_int_equal(core_rows(d.core, ZD_TABLE_GROUPS, &row, 1), 1);
+	assert_true(row.row.id == d.team.group);
+	assert_int_equal(core_rows(d.core, ZD_TABLE_UNITS, &row, 1), 1);
+	assert_true(row.row.id == odd);
+	core_end(d.core);
+}
+
+/* ---- Torn groups --------------------------------------------------------------------------------------- */
+
+static void test_a_group_without_shadows_inside_an_update_is_torn(void **state)
+{
+	struct durable d;
+	(void)state;
+	for (uint32_t published = 0; published < 2; published++) {
+		start(&d, false);
+		core_expect(d.core, update(&d, 0, 0), 0);
+		if (published)
+			core_expect(d.core, core_publish(d.core, d.team.session[0], d.unit[0]), 0);
+		core_restart(d.core);
+		expect_group(&d, "PARKED", 1, true);
+		come_back(&d, 1, true);
+		/* torn until the next commit */
+		core_restart(d.core);
+		join_all(&d, 1, true);
+		core_end(d.core);
+	}
+}
+
+static void test_a_commit_mends_a_torn_group(void **state)
+{
+	struct durable d;
+	(void)state;
+	start(&d, false);
+	core_expect(d.core, update(&d, 0, 0), 0);
+	core_restart(d.core);
+	come_back(&d, 1, true);
+	for (uint32_t unit = 0; unit < NUNITS; unit++)
+		core_team_publish(&d.team, d.unit[unit]);
+	commit(&d, 2);
+	core_restart(d.core);
+	expect_group(&d, "PARKED", 2, false);
+	come_back(&d, 2, false);
+	expect_commit(&d, 2);
+	core_end(d.core);
+}
+
+static void test_a_group_outside_updates_is_not_torn(void **state)
+{
+	struct durable d;
+	(void)state;
+	start(&d, false);
+	/* an update that waits for a reader has changed nothing */
+	core_hold(d.core, ZD_CMD_COPY);
+	(void)core_gather(d.core, d.team.session[1], d.unit[0]);
+	core_expect_waits(d.core, update(&d, 0, 0), "");
+	core_restart(d.core);
+	core_unhold(d.core, ZD_CMD_COPY);
+	expect_group(&d, "PARKED", 1, false);
+	come_back(&d, 1, false);
+	expect_commit(&d, 1);
+	core_end(d.core);
+}
+
+/* ---- Limits -------------------------------------------------------------------------------------------- */
+
+static void test_quotas_count_restored_bytes(void **state)
+{
+	struct core_options options = {.uid_quota_bytes = 2 * NUNITS * UNIT_BYTES};
+	struct durable d;
+	(void)state;
+	start_with(&d, false, &options);
+	core_restart(d.core);
+	uint64_t session = core_open(d.core, CORE_ALICE);
+	core_expect(d.core, core_alloc(d.core, session, "scratch", 0, NUNITS * UNIT_BYTES + 256),
+	            ZEROD_E_QUOTA);
+	core_expect(d.core, core_alloc(d.core, session, "scratch", 0, NUNITS * UNIT_BYTES), 0);
+	core_end(d.core);
+}
+
+#define SECOND 1000000000ull
+
+/* A restored job has as long as one that was left at the restart. */
+static void test_restored_jobs_expire(void **state)
+{
+	const struct zd_uid_limits limits = {.durable_ttl_ns = 10 * SECOND};
+	for (uint32_t before = 0; before < 2; before++) {
+		struct durable d;
+		(void)state;
+		start(&d, false);
+		core_tick(d.core, 100 * SECOND);
+		core_restart(d.core);
+		zd_engine_set_uid_limits(core_engine(d.core), &limits);
+		assert_true(zd_engine_next_deadline(core_engine(d.core)) == 110 * SECOND);
+		core_tick(d.core, 109 * SECOND);
+		assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 1);
+		core_tick(d.core, 110 * SECOND);
+		assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 0);
+		core_restart(d.core);
+		assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 0);
+		core_end(d.core);
+	}
+}
+
+/* A rank of a group that was never complete has no shards: it may join on any device. */
+static void test_a_group_that_was_not_complete(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_join join = {.world_size = 2, .rank = 1, .device = 1, .durable = true};
+	(void)state;
+	core_journal(core);
+	(void)core_join(core, core_open(core, CORE_ALICE), &join);
+	core_restart(core);
+	uint64_t request[2];
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		join.rank = rank;
+		join.device = 0;
+		request[rank] = core_join(core, core_open(core, CORE_ALICE), &join);
+	}
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(core, request[rank], 0);
+	core_restart(core); /* complete now */
+	join.device = 1;
+	core_expect_error(core, core_join(core, core_open(core, CORE_ALICE), &join), ZEROD_E_MISMATCH,
+	                  "are on device 0; it joins on device 1");
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_a_durable_job_survives),
+	        cmocka_unit_test(test_a_restored_unit_has_its_description),
+	        cmocka_unit_test(test_ids_are_not_used_again),
+	        cmocka_unit_test(test_ids_of_a_journal_without_jobs_are_not_used_again),
+	        cmocka_unit_test(test_a_unit_that_is_being_filled_is_not_there),
+	        cmocka_unit_test(test_a_unit_of_some_ranks),
+	        cmocka_unit_test(test_an_unregistered_unit_stays_away),
+	        cmocka_unit_test(test_a_unit_keeps_its_place_in_the_target),
+	        cmocka_unit_test(test_a_unit_that_was_described_anew),
+	        cmocka_unit_test(test_without_jobs_nothing_is_restored),
+	        cmocka_unit_test(test_an_ended_job_is_not_restored),
+	        cmocka_unit_test(test_a_job_that_follows_an_ended_one_of_its_name),
+	        cmocka_unit_test(test_a_group_without_shadows_inside_an_update_is_torn),
+	        cmocka_unit_test(test_a_commit_mends_a_torn_group),
+	        cmocka_unit_test(test_a_group_outside_updates_is_not_torn),
+	        cmocka_unit_test(test_quotas_count_restored_bytes),
+	        cmocka_unit_test(test_restored_jobs_expire),
+	        cmocka_unit_test(test_a_group_that_was_not_complete),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

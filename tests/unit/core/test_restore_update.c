@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Restored engines: ranks that were inside an update, and processes that may still write.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "tests/support/core_durable.h"
+
+/* ---- Shadows ------------------------------------------------------------------------------------------- */
+
+static const struct zd_fence slow = {7, 1}; /* a client's stream that has not come so far */
+
+enum point {
+	BEFORE,
+	SAVING,   /* the last commit is being saved */
+	SAVED,    /* saved, and not granted: another unit of the same request is being saved */
+	UPDATING, /* half written */
+	PUBLISHING,
+	PUBLISHED_BY_ONE,
+	PUBLISHED_BY_ALL,
+	UPDATED_AGAIN, /* in the same step */
+	COMMITTING,    /* one rank of two */
+	COMMITTED,
+	COMMITTED_AND_UPDATING,
+	DUE,       /* rank 0 has ended, and rank 1 still writes */
+	RESTORING, /* rank 0 has ended, and the copies back are under way */
+	RESTORED,
+	NPOINTS
+};
+
+static void both_units_published(struct durable *d)
+{
+	both_publish(d, 0);
+	both_publish(d, 1);
+}
+
+static void go_to_commit(struct durable *d, enum point point)
+{
+	if (point == COMMITTING) {
+		both_units_published(d);
+		core_expect_waits(d->core, core_commit(d->core, d->team.session[0], d->team.group, 2),
+		                  "rank 1 to commit");
+		return;
+	}
+	core_team_publish(&d->team, d->unit[0]);
+	core_team_publish(&d->team, d->unit[1]);
+	commit(d, 2);
+	if (point == COMMITTED_AND_UPDATING)
+		both_publish(d, 0);
+}
+
+static void go_to_loss(struct durable *d, enum point point)
+{
+	both_units_published(d);
+	if (point == DUE) {
+		core_expect(d->core, update(d, 0, 1), 0);
+		write_undone(d, 0, 1);
+	}
+	if (point != RESTORED)
+		core_hold(d->core, ZD_CMD_COPY);
+	core_close(d->core, d->team.session[0]);
+	if (point == RESTORING) /* half of the copies */
+		core_run_on(d->core, ZD_CMD_COPY, 0);
+}
+
+static void go_to(struct durable *d, enum point point)
+{
+	struct zd_args both = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 2, .units = d->unit}};
+	struct zd_args behind = {.kind = ZD_REQ_PUBLISH,
+	                         .u.publish = {.nunits = 1, .units = &d->unit[0], .fences = {1, &slow}}};
+	switch (point) {
+	case SAVING:
+		core_hold(d->core, ZD_CMD_COPY);
+		core_expect_waits(d->core, update(d, 0, 0), "to be saved");
+		break;
+	case SAVED:
+		core_hold(d->core, ZD_CMD_COPY);
+		core_expect_waits(d->core, core_send(d->core, d->team.session[0], &both), "to be saved");
+		core_run_one(d->core, ZD_CMD_COPY);
+		break;
+	case UPDATING:
+		core_expect(d->core, update(d, 0, 0), 0);
+		memset(core_bytes(d->core, d->shard[0][0]), UNDONE, SHARD_BYTES / 2);
+		break;
+	case PUBLISHING:
+		core_expect(d->core, update(d, 0, 0), 0);
+		write_undone(d, 0, 0);
+		core_expect_waits(d->core, core_send(d->core, d->team.session[0], &behind), "own streams");
+		break;
+	case PUBLISHED_BY_ONE:
+		publish_undone(d, 0, 0);
+		break;
+	case PUBLISHED_BY_ALL:
+		both_units_published(d);
+		break;
+	case UPDATED_AGAIN:
+		both_units_published(d);
+		publish_undone(d, 0, 0);
+		core_expect(d->core, update(d, 1, 0), 0);
+		break;
+	case COMMITTING:
+	case COMMITTED:
+	case COMMITTED_AND_UPDATING:
+		go_to_commit(d, point);
+		break;
+	case DUE:
+	case RESTORING:
+	case RESTORED:
+		go_to_loss(d, point);
+		break;
+	default:
+		break;
+	}
+}
+
+static uint64_t version_at(enum point point)
+{
+	return point == COMMITTED || point == COMMITTED_AND_UPDATING ? 2 : 1;
+}
+
+static void test_shadows_restore_the_last_commit_from_every_point(void **state)
+{
+	(void)state;
+	for (enum point point = BEFORE; point < NPOINTS; point++) {
+		for (uint32_t restarts = 1; restarts <= 2; restarts++) {
+			struct durable d;
+			uint64_t version = version_at(point);
+			start(&d, true);
+			go_to(&d, point);
+			/* the second restart is in the middle of the first one's copies */
+			core_hold(d.core, ZD_CMD_COPY);
+			for (uint32_t i = 0; i < restarts; i++) {
+				core_restart(d.core);
+				expect_group(&d, "PARKED", version, false);
+				if (core_pending(d.core, ZD_CMD_COPY) > 0)
+					core_run_one(d.core, ZD_CMD_COPY);
+			}
+			core_unhold(d.core, ZD_CMD_COPY);
+			come_back(&d, version, false);
+			expect_commit(&d, version);
+			core_restart(d.core);
+			come_back(&d, version + 1, false);
+			expect_commit(&d, version + 1);
+			core_end(d.core);
+		}
+	}
+}
+
+/* ---- Former sessions ----------------------------------------------------------------------------------- */
+
+static void leave(struct durable *d, const uint64_t session[2])
+{
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_gone(d->core, session[rank]);
+}
+
+/* Their processes may be alive, and kernels of them may still write. */
+static void test_memory_waits_for_former_processes(void **state)
+{
+	(void)state;
+	for (enum point point = BEFORE; point < NPOINTS; point++) {
+		for (uint32_t restarts = 1; restarts <= 2; restarts++) {
+			struct durable d;
+			uint64_t former[2], version = version_at(point);
+			start_lingering(&d, true);
+			go_to(&d, point);
+			memcpy(former, d.team.session, sizeof(former));
+			core_unhold(d.core, ZD_CMD_COPY);
+			for (uint32_t i = 0; i < restarts; i++) {
+				uint32_t ncopies = core_count(d.core, ZD_CMD_COPY);
+				core_restart(d.core);
+				assert_int_equal(core_count(d.core, ZD_CMD_COPY), ncopies);
+				assert_true(core_pending(d.core, ZD_CMD_WATCH) >= 2);
+			}
+			if (point == UPDATING)
+				write_undone(&d, 0, 0); /* the process has not ended */
+			uint32_t nsessions = core_rows(d.core, ZD_TABLE_SESSIONS, NULL, 0);
+			assert_int_equal(nsessions, 2);
+			leave(&d, former);
+			assert_int_equal(core_rows(d.core, ZD_TABLE_SESSIONS, NULL, 0), 0);
+			come_back(&d, version, false);
+			expect_commit(&d, version);
+			for (uint32_t rank = 0; rank < 2; rank++)
+				former[rank] = d.team.session[rank];
+			core_end(d.core);
+		}
+	}
+}
+
+/* A rank has ended before the daemon, and its process has not left. */
+static void test_a_process_that_lingers_over_the_restart(void **state)
+{
+	struct durable d;
+	uint32_t ncopies;
+	(void)state;
+	for (uint32_t restarts = 1; restarts <= 3; restarts++) {
+		start_lingering(&d, true);
+		core_expect(d.core, update(&d, 0, 0), 0);
+		uint64_t former[2] = {d.team.session[0], d.team.session[1]};
+		core_close(d.core, former[0]);
+		core_close(d.core, former[1]);
+		core_gone(d.core, former[1]);
+		ncopies = core_count(d.core, ZD_CMD_COPY);
+		for (uint32_t i = 0; i < restarts; i++)
+			core_restart(d.core);
+		write_undone(&d, 0, 0);
+		join_all(&d, 1, false);
+		uint64_t again = send_register(&d, 0, 0);
+		core_expect_waits(d.core, again, "");
+		assert_int_equal(core_count(d.core, ZD_CMD_COPY), ncopies);
+		register_again(&d, 0, 1);
+		core_gone(d.core, former[0]);
+		core_expect(d.core, again, 0);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			register_again(&d, 1, rank);
+		expect_commit(&d, 1);
+		core_end(d.core);
+	}
+}
+
+/* After its process has left, no later daemon waits for it. */
+static void test_a_process_that_has_left_is_forgotten(void **state)
+{
+	struct durable d;
+	(void)state;
+	start_lingering(&d, true);
+	core_expect(d.core, keep(&d, d.team.session[0], "adam"), 0);
+	close_ranks(&d);
+	leave(&d, d.team.session);
+	core_restart(d.core);
+	assert_int_equal(core_pending(d.core, ZD_CMD_WATCH), 0);
+	come_back(&d, 1, false);
+	uint64_t former[2] = {d.team.session[0], d.team.session[1]};
+	core_restart(d.core);
+	leave(&d, former);
+	core_restart(d.core);
+	assert_int_equal(core_pending(d.core, ZD_CMD_WATCH), 0);
+	come_back(&d, 1, false);
+	expect_commit(&d, 1);
+	core_end(d.core);
+}
+
+static void test_an_allocation_waits_for_its_former_process(void **state)
+{
+	struct durable d;
+	(void)state;
+	for (uint32_t closed = 0; closed < 2; closed++) {
+		start_lingering(&d, false);
+		uint64_t owner = core_open(d.core, CORE_ALICE);
+		core_expect(d.core, keep(&d, owner, "adam"), 0);
+		if (closed)
+			core_close(d.core, owner);
+		core_restart(d.core);
+		core_restart(d.core);
+		uint64_t session = core_open(d.core, CORE_ALICE), again = keep(&d, session, "adam");
+		core_expect_waits(d.core, again, "");
+		core_gone(d.core, owner);
+		core_expect(d.core, again, 0);
+		core_end(d.core);
+	}
+}
+
+static void test_former_sessions_are_listed(void **state)
+{
+	struct durable d;
+	struct core_row rows[2];
+	uint32_t pid;
+	uint64_t started;
+	(void)state;
+	start_lingering(&d, false);
+	struct zd_peer peer = {.uid = CORE_ALICE, .pid = 77, .started = 123, .name = "late"};
+	uint64_t owner = core_open_peer(d.core, &peer);
+	core_expect(d.core, keep(&d, owner, "adam"), 0);
+	close_ranks(&d);
+	leave(&d, d.team.session);
+	assert_false(zd_engine_former(core_engine(d.core), owner, &pid, &started));
+	core_restart(d.core);
+	assert_int_equal(core_rows(d.core, ZD_TABLE_SESSIONS, rows, 2), 1);
+	assert_true(rows[0].row.id == owner);
+	assert_string_equal(rows[0].state, "CLOSING");
+	assert_non_null(strstr(rows[0].waits[0], "process 77 to leave device 1"));
+	assert_true(zd_engine_former(core_engine(d.core), owner, &pid, &started));
+	assert_int_equal(pid, 77);
+	assert_int_equal(started, 123);
+	core_gone(d.core, owner);
+	assert_false(zd_engine_former(core_engine(d.core), owner, &pid, &started));
+	core_end(d.core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_shadows_restore_the_last_commit_from_every_point),
+	        cmocka_unit_test(test_memory_waits_for_former_processes),
+	        cmocka_unit_test(test_a_process_that_lingers_over_the_restart),
+	        cmocka_unit_test(test_a_process_that_has_left_is_forgotten),
+	        cmocka_unit_test(test_an_allocation_waits_for_its_former_process),
+	        cmocka_unit_test(test_former_sessions_are_listed),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

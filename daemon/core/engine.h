@@ -120,6 +120,8 @@ struct zd_peer {
 	bool strict;     /* its gathered buffers share no page, or no segment, with other memory */
 	bool poison;     /* its gathered buffers are copies, filled with NaN patterns when leases end */
 	bool no_durable; /* it may not join groups of durable jobs, unless it is an administrator */
+	/* bit for each device that it may neither join on nor allocate on, unless it is an administrator */
+	uint64_t denied_devices;
 	const char *name;
 };
 

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "server/creds.h"
+#include "server/grants.h"
 
 struct zd_err;
 struct zd_backend_ops;
@@ -27,6 +28,22 @@ struct zd_backend_ops;
 #define ZD_DEFAULT_MAX_JOBS_PER_UID     128
 #define ZD_CONFIG_GPUS_BYTES            2752 /* 64 UUIDs with separators */
 #define ZD_CONFIG_PATH_BYTES            1024
+
+#define ZD_CONFIG_SOCKETS     32u
+#define ZD_CONFIG_SOCKET_NAME 33 /* with the terminating zero */
+
+/* [socket NAME] */
+struct zd_config_socket {
+	char name[ZD_CONFIG_SOCKET_NAME];
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	mode_t mode;
+	uid_t owner; /* (uid_t)-1: the daemon's */
+	gid_t group; /* (gid_t)-1: the daemon's */
+	bool has_tenant;
+	uid_t tenant_uid;
+	bool has_devices;
+	uint64_t devices; /* a bit for each */
+};
 
 struct zd_config {
 	/* [daemon] */
@@ -53,6 +70,9 @@ struct zd_config {
 	uint32_t max_sessions_per_uid, max_jobs_per_uid; /* 0: none */
 	uint32_t durable_ttl_s;                          /* 0: for ever */
 	struct zd_creds_groups durable_groups;           /* none: all users */
+	unsigned nsockets;
+	struct zd_config_socket sockets[ZD_CONFIG_SOCKETS];
+	struct zd_grants grants;
 };
 
 void zd_config_init(struct zd_config *config);

@@ -27,13 +27,11 @@
 #include "base/sm.h"
 #include "base/text.h"
 #include "executor/backend.h"
-#include "main/activation.h"
 #include "main/config.h"
 #include "main/notify.h"
 #include "main/options.h"
+#include "main/sockets.h"
 #include "server/api.h"
-#include "server/bind.h"
-#include "server/listener.h"
 #include "server/loop.h"
 
 #define NS_PER_S  UINT64_C(1000000000)
@@ -60,14 +58,11 @@ struct service {
 	struct zd_config config;
 	uint64_t started_ns;
 	uint8_t state;
-	bool activated;            /* the service manager owns the socket */
 	const char *drain_signal;  /* DRAINING: its name */
 	char why_ended[WHY_BYTES]; /* told to the sessions that are left */
 	struct zd_loop loop;
-	struct zd_bound bound;
+	struct zd_sockets sockets;
 	struct zd_api api;
-	struct zd_listener listener;
-	bool listening;
 	uint32_t njobs_lost; /* durable jobs, at the end */
 	uv_signal_t signals[NSIGNALS];
 	uv_timer_t drain, watchdog;
@@ -103,16 +98,7 @@ static void on_drain_timeout(uv_timer_t *timer)
 	zd_loop_stop(&service->loop);
 }
 
-static void stop_listening(struct service *service)
-{
-	if (!service->listening)
-		return;
-	service->listening = false;
-	zd_listener_close(&service->listener);
-}
-
-/* The daemon's own socket stays served, so that new clients get SHUTDOWN. Connections that wait at the
- * service manager's socket are left to the next daemon. */
+/* The sockets stay served: administrators may ask what is still running, and others get SHUTDOWN. */
 static void start_draining(struct service *service, const char *signal_name)
 {
 	unsigned sessions = zd_api_session_count(&service->api);
@@ -125,8 +111,6 @@ static void start_draining(struct service *service, const char *signal_name)
 	zd_notify_state(&service->notify,
 	                "STOPPING=1\nEXTEND_TIMEOUT_USEC=%" PRIu64 "\nSTATUS=Draining, open sessions: %u",
 	                (service->config.drain_timeout_s + EXIT_S) * US_PER_S, sessions);
-	if (service->activated)
-		stop_listening(service);
 	(void)uv_timer_start(&service->drain, on_drain_timeout,
 	                     service->config.drain_timeout_s * UINT64_C(1000), 0);
 	zd_api_drain_and_end(&service->api, signal_name, service->config.drain_timeout_s, on_drained,
@@ -150,17 +134,33 @@ static struct zd_api_limits limits_of(const struct zd_config *config)
 	                   .max_jobs = config->max_jobs_per_uid,
 	                   .durable_ttl_ns = config->durable_ttl_s * NS_PER_S},
 	        .durable_groups = config->durable_groups,
+	        .grants = config->grants,
 	};
+}
+
+static bool same_sockets(const struct zd_config *old, const struct zd_config *new)
+{
+	bool same = old->nsockets == new->nsockets;
+
+	for (unsigned i = 0; same && i < old->nsockets; i++) {
+		const struct zd_config_socket *a = &old->sockets[i], *b = &new->sockets[i];
+
+		same = strcmp(a->name, b->name) == 0 && strcmp(a->path, b->path) == 0 && a->mode == b->mode &&
+		       a->owner == b->owner && a->group == b->group && a->has_tenant == b->has_tenant &&
+		       a->tenant_uid == b->tenant_uid && a->has_devices == b->has_devices &&
+		       a->devices == b->devices;
+	}
+	return same;
 }
 
 /* Compares the settings that are read at the start only. */
 static bool needs_restart(const struct zd_config *old, const struct zd_config *new)
 {
-	return strcmp(old->socket_path, new->socket_path) != 0 || old->socket_mode != new->socket_mode ||
-	       old->backend != new->backend || old->device_count != new->device_count ||
-	       strcmp(old->gpus, new->gpus) != 0 || old->arena_bytes != new->arena_bytes ||
-	       old->staging_bytes != new->staging_bytes || old->segment_bytes != new->segment_bytes ||
-	       strcmp(old->nccl_path, new->nccl_path) != 0 ||
+	return !same_sockets(old, new) || strcmp(old->socket_path, new->socket_path) != 0 ||
+	       old->socket_mode != new->socket_mode || old->backend != new->backend ||
+	       old->device_count != new->device_count || strcmp(old->gpus, new->gpus) != 0 ||
+	       old->arena_bytes != new->arena_bytes || old->staging_bytes != new->staging_bytes ||
+	       old->segment_bytes != new->segment_bytes || strcmp(old->nccl_path, new->nccl_path) != 0 ||
 	       old->check_collectives != new->check_collectives ||
 	       old->collective_timeout_s != new->collective_timeout_s;
 }
@@ -173,7 +173,7 @@ static uint32_t device_count(const struct service *service)
 static void notify_serving(struct service *service)
 {
 	zd_notify_state(&service->notify, "READY=1\nSTATUS=Serving %u device%s at %s", device_count(service),
-	                device_count(service) == 1 ? "" : "s", service->bound.address.sun_path);
+	                device_count(service) == 1 ? "" : "s", zd_sockets_path(&service->sockets));
 }
 
 static void warn_of_part(uint32_t index, const struct zd_device_config *device, const char *key,
@@ -204,7 +204,7 @@ static void apply(struct service *service, const struct zd_config *config)
 	struct zd_api_limits limits = limits_of(config);
 
 	if (needs_restart(&service->config, config))
-		zd_log(ZD_LOG_WARNING, "reload: the socket, [collectives] and [devices], but for "
+		zd_log(ZD_LOG_WARNING, "reload: the sockets, [collectives] and [devices], but for "
 		                       "gather_budget, change at the "
 		                       "next start only");
 	zd_api_set_limits(&service->api, &limits);
@@ -331,26 +331,6 @@ static void close_handles(struct service *service)
 	zd_notify_close(&service->notify);
 }
 
-static int open_socket(struct service *service, struct zd_err *err)
-{
-	int rc = zd_activation_adopt(&service->config, &service->bound, err);
-
-	if (rc)
-		return rc;
-	service->activated = service->bound.sock >= 0;
-	if (service->activated)
-		return 0;
-	return zd_bind(service->config.socket_path, service->config.socket_mode, &service->bound, err);
-}
-
-static void close_socket(struct service *service)
-{
-	if (service->bound.sock < 0 || service->activated)
-		return;
-	zd_bound_unlink(&service->bound);
-	(void)close(service->bound.sock);
-}
-
 static const struct zd_backend_ops *choose_backend(const struct zd_config *config)
 {
 	const struct zd_backend_ops *chosen;
@@ -415,7 +395,7 @@ static void log_ready(const struct service *service)
 	zd_log(ZD_LOG_NOTICE, "zerod %s serves %u %s device%s of %s at %s, ready after %.1f ms",
 	       ZEROD_VERSION_TEXT, device_count(service), bridge->ops->name,
 	       device_count(service) == 1 ? "" : "s", zd_bytes_text(device.arena_bytes, arena),
-	       service->bound.address.sun_path, (double)(zd_loop_now_ns() - service->started_ns) / 1e6);
+	       zd_sockets_path(&service->sockets), (double)(zd_loop_now_ns() - service->started_ns) / 1e6);
 }
 
 static uint32_t count_durable_jobs(const struct service *service)
@@ -433,10 +413,8 @@ static int serve(struct service *service, struct zd_err *err)
 
 	if (rc)
 		return rc;
-	rc = zd_listener_open(&service->listener, &service->loop, service->bound.sock, zd_api_accept,
-	                      &service->api, err);
+	rc = zd_sockets_listen(&service->sockets, &service->loop, &service->api, err);
 	if (rc == 0) {
-		service->listening = true;
 		zd_sm_move(&service_sm, &service->state, SERVING);
 		warn_of_parts(service, service->config.gather_budget_bytes);
 		log_ready(service);
@@ -444,7 +422,7 @@ static int serve(struct service *service, struct zd_err *err)
 		zd_loop_run(&service->loop);
 		service->njobs_lost = count_durable_jobs(service);
 	}
-	stop_listening(service);
+	zd_sockets_stop(&service->sockets);
 	zd_api_close(&service->api, service->why_ended);
 	return rc;
 }
@@ -454,7 +432,6 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 	struct service service = {.options = options,
 	                          .config = *config,
 	                          .started_ns = started_ns,
-	                          .bound = {.sock = -1},
 	                          .why_ended = "the daemon ended"};
 	struct zd_err err = ZD_ERR_NONE;
 	int rc;
@@ -466,14 +443,14 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 	if (rc == 0) {
 		rc = open_handles(&service, &err);
 		if (rc == 0)
-			rc = open_socket(&service, &err);
+			rc = zd_sockets_open(&service.sockets, &service.config, &err);
 		if (rc == 0)
 			rc = serve(&service, &err);
 		close_handles(&service);
 		zd_loop_deinit(&service.loop);
 	}
 	zd_api_deinit(&service.api);
-	close_socket(&service);
+	zd_sockets_close(&service.sockets);
 	zd_sm_move(&service_sm, &service.state, ENDED);
 	if (rc)
 		zd_log(ZD_LOG_ERROR, "%s", err.text);

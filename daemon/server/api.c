@@ -61,16 +61,28 @@ void zd_api_deinit(struct zd_api *api)
 	zd_arena_deinit(&api->replies);
 }
 
-int zd_api_accept(void *arg, int sock, struct zd_err *err)
+static int accept_of(struct zd_api *api, const struct zd_api_socket *at, int sock, struct zd_err *err)
 {
-	struct zd_api *api = arg;
 	bool full = api->conns.count >= api->limits.max_sessions + GREETING_ROOM;
+	uid_t uid = at && at->has_tenant ? at->tenant_uid : zd_creds_uid(sock);
 
-	if (full && !zd_conns_make_way(&api->conns, zd_creds_uid(sock))) {
+	if (full && !zd_conns_make_way(&api->conns, uid)) {
 		(void)close(sock);
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u connections are open", api->conns.count);
 	}
-	return zd_api_session_new(api, sock, err);
+	return zd_api_session_new(api, at, sock, err);
+}
+
+int zd_api_accept(void *arg, int sock, struct zd_err *err)
+{
+	return accept_of(arg, NULL, sock, err);
+}
+
+int zd_api_accept_at(void *arg, int sock, struct zd_err *err)
+{
+	const struct zd_api_socket *at = arg;
+
+	return accept_of(at->api, at, sock, err);
 }
 
 void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits)

@@ -14,6 +14,7 @@
 #include "proto/frame.h"
 #include "server/bridge.h"
 #include "server/conn.h"
+#include "server/grants.h"
 #include "server/log_limit.h"
 
 struct zd_api_session;
@@ -21,6 +22,16 @@ struct zd_err;
 struct zd_loop;
 
 #define ZD_DRAINED_BY_TEXT 96
+
+/* A listening socket beside the daemon's own. Its sessions are no administrators'. */
+struct zd_api_socket {
+	struct zd_api *api;
+	const char *name;
+	bool has_tenant;  /* all its peers count as one user */
+	uid_t tenant_uid; /* that user */
+	bool has_devices; /* its sessions may use `devices`, and no grants apply to them */
+	uint64_t devices; /* a bit for each */
+};
 
 /* The settings that a reload may change. */
 struct zd_api_limits {
@@ -34,6 +45,7 @@ struct zd_api_limits {
 	struct zd_creds_groups allow_groups; /* beside administrators, their members are served; none: all */
 	struct zd_uid_limits of_uid;         /* administrators have none */
 	struct zd_creds_groups durable_groups; /* whose members may keep durable jobs; none: all users */
+	struct zd_grants grants;               /* administrators may use all devices */
 };
 
 struct zd_api {
@@ -67,6 +79,8 @@ void zd_api_deinit(struct zd_api *api);
 /* Serves a new connection (struct zd_listener's callback; `arg` is the api). Takes ownership of the socket,
  * also on failure. */
 int zd_api_accept(void *arg, int sock, struct zd_err *err);
+/* The same of a further socket; `arg` is a struct zd_api_socket, which must outlive the api's sessions. */
+int zd_api_accept_at(void *arg, int sock, struct zd_err *err);
 
 void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits);
 

@@ -29,7 +29,7 @@ static int check_client(const struct zd_api_session *session, struct zd_err *err
 	const struct zd_creds *creds = zd_conn_creds(session->conn);
 	int rc = zd_creds_check(creds, err);
 
-	if (rc || session->admin ||
+	if (rc || session->admin || creds->tenant || /* the socket's permissions choose tenants */
 	    zd_creds_in_groups(zd_conn_socket(session->conn), creds, &session->api->limits.allow_groups))
 		return rc;
 	return zd_err_set(err, ZEROD_E_PERMISSION,

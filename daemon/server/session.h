@@ -13,6 +13,7 @@
 #include "server/conn.h"
 
 struct zd_api;
+struct zd_api_socket;
 struct zd_err;
 struct zd_rings;
 struct zd_delegate;
@@ -26,6 +27,7 @@ enum zd_api_session_state {
 
 struct zd_api_session {
 	struct zd_api *api;
+	const struct zd_api_socket *at; /* where it has connected; NULL: the daemon's own socket */
 	struct zd_conn *conn;
 	uint8_t state;
 	uint64_t id; /* 0 while NEW */
@@ -42,7 +44,8 @@ struct zd_api_session {
 	UT_hash_handle hh;
 };
 
-int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err) __attribute__((warn_unused_result));
+int zd_api_session_new(struct zd_api *api, const struct zd_api_socket *at, int sock, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 /* Registers a NEW session with engine and backend, under `name` and with the modes of its hello. The caller
  * owns the descriptors of the pages. Errors: LIMIT, SYSTEM, NO_MEMORY; the session stays NEW then. */

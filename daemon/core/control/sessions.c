@@ -49,6 +49,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	session->strict = peer->strict;
 	session->poison = peer->poison;
 	session->no_durable = peer->no_durable;
+	session->denied_devices = peer->admin ? 0 : peer->denied_devices;
 	if (peer->name)
 		strncpy(session->name, peer->name, ZD_MAX_NAME_BYTES);
 	session->opened_ns = e->now_ns;

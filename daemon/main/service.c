@@ -199,6 +199,20 @@ static void warn_of_parts(const struct service *service, uint64_t gather_budget_
 	}
 }
 
+/* A grant by cgroup applies to nobody whose process the daemon does not see. */
+static void warn_of_hidden_processes(const struct zd_config *config)
+{
+	bool by_cgroup = false;
+
+	for (unsigned i = 0; i < config->grants.count; i++)
+		by_cgroup |= config->grants.all[i].kind == ZD_GRANT_CGROUP;
+	if (by_cgroup && access("/proc/1/cgroup", R_OK) < 0)
+		zd_log(ZD_LOG_WARNING,
+		       "[grants] cgroup: %s: other users' processes have no grant (the unit's "
+		       "ProtectProc=, or hidepid of /proc)",
+		       strerror(errno));
+}
+
 static void apply(struct service *service, const struct zd_config *config)
 {
 	struct zd_api_limits limits = limits_of(config);
@@ -209,6 +223,7 @@ static void apply(struct service *service, const struct zd_config *config)
 		                       "next start only");
 	zd_api_set_limits(&service->api, &limits);
 	warn_of_parts(service, config->gather_budget_bytes);
+	warn_of_hidden_processes(config);
 	zd_log_set_level(config->log_level);
 	service->config.drain_timeout_s = config->drain_timeout_s;
 	zd_log(ZD_LOG_NOTICE, "reloaded the limits");
@@ -417,6 +432,7 @@ static int serve(struct service *service, struct zd_err *err)
 	if (rc == 0) {
 		zd_sm_move(&service_sm, &service->state, SERVING);
 		warn_of_parts(service, service->config.gather_budget_bytes);
+		warn_of_hidden_processes(&service->config);
 		log_ready(service);
 		notify_serving(service);
 		zd_loop_run(&service->loop);

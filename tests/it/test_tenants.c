@@ -15,12 +15,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include <zerod.h>
 
 #include "tests/support/daemon_fixture.h"
 #include "tests/support/raw_client.h"
 
 #define TENANT_UID 12345u
 #define OTHER_UID  12346u
+#define NRANKS     3
+#define NUMEL      300u
+#define CANNOT     77
 #define PEER_PIDFD 77 /* SO_PEERPIDFD */
 
 static struct zd_daemon daemon_of_tenants;
@@ -260,6 +264,83 @@ static void test_end_of_a_process_without_a_pid(void **state)
 		raw_forget(&other);
 }
 
+static bool own_rank(uint32_t rank)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	struct zerod_group_options place = ZEROD_INIT(place);
+	struct zerod_unit_options weights = ZEROD_INIT(weights);
+	struct zerod_shard shard = ZEROD_INIT(shard);
+	zerod_client *client = NULL;
+	zerod_group *group;
+	zerod_unit *unit;
+	void *whole;
+	bool right = true;
+
+	options.socket_path = tenant_path;
+	place.job = "containers";
+	place.world_size = NRANKS;
+	place.rank = place.device = rank;
+	weights.name = "weights";
+	weights.dtype = ZEROD_FLOAT32;
+	weights.numel = NUMEL;
+	if (zerod_connect(&options, &client) != 0 || zerod_group_join(client, &place, &group) != 0 ||
+	    zerod_unit_register(group, &weights, &unit) != 0 || zerod_shard_get(unit, &shard) != 0 ||
+	    zerod_update_begin(&unit, 1, NULL, NULL) != 0)
+		return false;
+	for (uint64_t i = 0; i < shard.true_numel; i++)
+		((float *)shard.data)[i] = (float)(shard.offset_numel + i);
+	if (zerod_publish(&unit, 1, NULL, 0, NULL, NULL) != 0 || zerod_gather(unit, NULL, NULL, &whole) != 0)
+		return false;
+	for (uint64_t i = 0; i < NUMEL; i++)
+		right &= ((const float *)whole)[i] == (float)i;
+	/* No rank takes its shard away before the others have come to the commit. */
+	right &= zerod_release(unit, NULL, 0, NULL, NULL) == 0 && zerod_commit(group, 1, NULL) == 0;
+	zerod_close(client);
+	return right;
+}
+
+/* Runs a rank in namespaces of its own; exits with 0, 1, or CANNOT. */
+_Noreturn static void run_container(uint32_t rank)
+{
+	int wait_status;
+	pid_t child;
+
+	if (unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNS | CLONE_NEWNET |
+	            CLONE_NEWUTS) != 0)
+		_exit(CANNOT);
+	child = fork();
+	if (child == 0)
+		_exit(own_rank(rank) ? 0 : 1);
+	if (child < 0 || waitpid(child, &wait_status, 0) != child || !WIFEXITED(wait_status))
+		_exit(1);
+	_exit(WEXITSTATUS(wait_status));
+}
+
+/* Descriptors, fences in shared memory and futexes need no namespace in common. */
+static void test_ranks_in_containers_of_their_own(void **state)
+{
+	pid_t children[NRANKS];
+	bool cannot = false;
+
+	(void)state;
+	start("");
+	for (uint32_t rank = 0; rank < NRANKS; rank++) {
+		children[rank] = fork();
+		if (children[rank] == 0)
+			run_container(rank);
+	}
+	for (uint32_t rank = 0; rank < NRANKS; rank++) {
+		int wait_status;
+
+		assert_int_equal(waitpid(children[rank], &wait_status, 0), children[rank]);
+		assert_true(WIFEXITED(wait_status));
+		cannot |= WEXITSTATUS(wait_status) == CANNOT;
+		assert_true(cannot || WEXITSTATUS(wait_status) == 0);
+	}
+	if (cannot)
+		skip();
+}
+
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
 static void expect_denied(struct raw_client *client, uint32_t device)
@@ -336,6 +417,7 @@ int main(void)
 	        TEST(test_path_in_use),
 	        TEST(test_outside_the_pid_namespace),
 	        TEST(test_end_of_a_process_without_a_pid),
+	        TEST(test_ranks_in_containers_of_their_own),
 	        TEST(test_devices_of_a_socket),
 	        TEST(test_devices_of_users),
 	        TEST(test_reload),

@@ -71,15 +71,15 @@ struct zerod_client {
 	/* Set by zerod_connect(), then fixed. */
 	struct zd_endpoint endpoint; /* the holder of send_lock sends, the `reading` thread receives */
 	struct zd_rings *rings;      /* of this endpoint and the worker's; NULL: none */
-	uint64_t serial; /* identifies this client for ever: threads keep their error texts under it */
+	uint64_t serial;  /* identifies this client for ever: threads keep their error texts under it */
+	uint64_t session; /* 0: none */
+	uint64_t daemon;  /* a hash of its socket's path */
 	unsigned fork_generation;
 	uint32_t deadline_ms;
 	bool strict;
 	bool poison_mode; /* the daemon fills released buffers with NaN patterns; see `poisoned` for aborts */
 	bool on_gpus;     /* devices are GPUs: see client/cuda.h */
 	bool collectives; /* the daemon has communicators */
-	uint64_t session; /* 0: none */
-	uint64_t daemon;  /* a hash of its socket's path */
 	uint32_t ntimelines;
 	uint64_t *client_page; /* the library writes, the daemon reads */
 	uint64_t *daemon_page; /* the daemon writes; on GPUs the library may, after its end */

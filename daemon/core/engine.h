@@ -126,7 +126,8 @@ size_t zd_engine_journal_take(struct zd_engine *engine, const uint8_t **bytes);
 int zd_engine_restore(struct zd_engine *engine, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Returns the process of a session whose end is awaited; false: no such session. */
-bool zd_engine_former(const struct zd_engine *engine, uint64_t session, uint32_t *pid, uint64_t *started);
+bool zd_engine_former(const struct zd_engine *engine, uint64_t session, uint32_t *uid, uint32_t *pid,
+                      uint64_t *started);
 
 /* Limits that a reload may change. */
 void zd_engine_set_quota(struct zd_engine *engine, uint64_t uid_quota_bytes);
@@ -150,6 +151,8 @@ struct zd_peer {
 	bool strict;      /* its gathered buffers share no page, or no segment, with other memory */
 	bool poison;      /* its gathered buffers are copies, filled with NaN patterns when leases end */
 	bool no_durable;  /* it may not join groups of durable jobs, unless it is an administrator */
+	/* bit for each device that it may neither join on nor allocate on, unless it is an administrator */
+	uint64_t denied_devices;
 	const char *name;
 };
 

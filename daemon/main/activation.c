@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* activation.c - a socket on which the service manager listens for the daemon. */
+/* activation.c - sockets on which the service manager listens for the daemon. */
 #include "main/activation.h"
 
 #include <errno.h>
@@ -17,7 +17,6 @@
 #include "base/mem.h"
 #include "main/config.h"
 #include "main/service.h"
-#include "server/bind.h"
 #include "server/listener.h"
 #include "server/store.h"
 
@@ -94,23 +93,50 @@ static void warn_of_other_socket(const struct zd_config *config, const struct so
 		       found.st_mode & 0777, config->socket_mode);
 }
 
-int zd_activation_adopt(const struct zd_config *config, struct zd_bound *bound, struct zd_err *err)
+/* Returns the index in `bounds` of the socket with this path; -1: there is none. */
+static int find_index(const struct zd_config *config, const char *path)
 {
-	int sock = SD_LISTEN_FDS_START;
-	socklen_t bytes = sizeof(bound->address) - 1; /* leaves a terminating zero */
-
-	*bound = (struct zd_bound){.sock = -1};
-	if (npassed <= 0)
+	if (strcmp(config->socket_path, path) == 0 || (config->nsockets == 0 && npassed == 1))
 		return 0;
-	if (npassed != 1 || sd_is_socket_unix(sock, SOCK_SEQPACKET, 1, NULL, 0) <= 0)
+	for (unsigned i = 0; i < config->nsockets; i++)
+		if (strcmp(config->sockets[i].path, path) == 0)
+			return (int)i + 1;
+	return -1;
+}
+
+static int adopt_one(const struct zd_config *config, int sock, struct zd_bound bounds[], struct zd_err *err)
+{
+	struct zd_bound bound = {.sock = sock};
+	socklen_t bytes = sizeof(bound.address) - 1; /* leaves a terminating zero */
+	int index;
+
+	if (sd_is_socket_unix(sock, SOCK_SEQPACKET, 1, NULL, 0) <= 0)
 		return zd_err_set(
 		        err, ZEROD_E_INVALID,
-		        "the service manager passed %d descriptors: expected one listening Unix socket of "
+		        "the service manager passed %d descriptors: expected listening Unix sockets of "
 		        "ListenSequentialPacket=",
 		        npassed);
-	if (getsockname(sock, (struct sockaddr *)&bound->address, &bytes) < 0)
+	if (getsockname(sock, (struct sockaddr *)&bound.address, &bytes) < 0)
 		return zd_err_errno(err, errno, "the service manager's socket");
-	bound->sock = sock;
-	warn_of_other_socket(config, &bound->address);
+	index = find_index(config, bound.address.sun_path);
+	if (index < 0 || bounds[index].sock >= 0)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "the service manager passed a socket at %s: expected the path of [daemon] "
+		                  "socket, %s, or of a section [socket NAME], once each",
+		                  bound.address.sun_path, config->socket_path);
+	bounds[index] = bound;
+	if (index == 0)
+		warn_of_other_socket(config, &bound.address);
 	return 0;
+}
+
+int zd_activation_adopt(const struct zd_config *config, struct zd_bound bounds[], struct zd_err *err)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < 1 + config->nsockets; i++)
+		bounds[i] = (struct zd_bound){.sock = -1};
+	for (int i = 0; rc == 0 && i < npassed; i++)
+		rc = adopt_one(config, SD_LISTEN_FDS_START + i, bounds, err);
+	return rc;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * activation.h - a socket on which the service manager listens for the daemon: sd_listen_fds(3).
+ * activation.h - sockets on which the service manager listens for the daemon: sd_listen_fds(3).
  */
 #ifndef ZD_MAIN_ACTIVATION_H
 #define ZD_MAIN_ACTIVATION_H
 
 #include <stddef.h>
 
-struct zd_bound;
+#include "server/bind.h"
+
 struct zd_config;
 struct zd_err;
 struct zd_stored;
@@ -20,9 +21,14 @@ struct zd_stored;
  */
 void zd_activation_open(void);
 
-/* Returns the passed socket, which stays open until the program ends; bound->sock is -1 if none was passed.
- * Logs where the socket differs from `config`. INVALID: the descriptors are not one listening Unix socket. */
-int zd_activation_adopt(const struct zd_config *config, struct zd_bound *bound, struct zd_err *err)
+/*
+ * Fills in the passed sockets, which stay open until the program ends: the daemon's own in bounds[0], that
+ * of config->sockets[i] in bounds[1 + i]. `sock` is -1 where none was passed. A socket is recognized by its
+ * path; a single one of another path is the daemon's own where `config` has no other sockets. Logs where the
+ * daemon's own differs from `config`. INVALID: a descriptor is no listening Unix socket, or `config` has no
+ * such path.
+ */
+int zd_activation_adopt(const struct zd_config *config, struct zd_bound bounds[], struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* Moves the descriptors of the manager's descriptor store to *found, an array that the caller frees; returns

@@ -20,6 +20,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "executor/backend.h"
+#include "main/config_sections.h"
 #include "proto/limits.h"
 
 #define DEFAULT_DRAIN_S 10
@@ -429,8 +430,12 @@ static int check_section(const char *section, struct zd_err *err)
 	for (size_t i = 0; i < ZD_ARRAY_LEN(keys); i++)
 		if (strcmp(keys[i].section, section) == 0)
 			return 0;
-	return zd_err_set(err, ZEROD_E_INVALID,
-	                  "unknown section, expected [daemon], [devices], [collectives] or [limits]");
+	if (strcmp(section, ZD_GRANTS_SECTION) == 0 || zd_config_is_socket(section))
+		return 0;
+	return zd_err_set(
+	        err, ZEROD_E_INVALID,
+	        "unknown section, expected [daemon], [devices], [collectives], [limits], [grants] or "
+	        "[socket NAME]");
 }
 
 static int unknown_key(const char *section, struct zd_err *err)
@@ -458,6 +463,10 @@ int zd_config_set(struct zd_config *config, const char *section, const char *key
 			return 0;
 		return refuse(&keys[i], value, err);
 	}
+	if (strcmp(section, ZD_GRANTS_SECTION) == 0)
+		return zd_config_add_grant(config, key, value, err);
+	if (zd_config_is_socket(section))
+		return zd_config_set_socket(config, section, key, value, err);
 	return unknown_key(section, err);
 }
 
@@ -496,6 +505,8 @@ int zd_config_check(const struct zd_config *config, struct zd_err *err)
 
 	if (rc == 0)
 		rc = check_part("staging", config->staging_bytes, config->arena_bytes, err);
+	if (rc == 0)
+		rc = zd_config_check_sockets(config, err);
 	return rc;
 }
 
@@ -563,7 +574,7 @@ static const char *trim(char *value)
  * value from `file`. */
 static void split(struct file *file, char *text, char *line, size_t room_bytes)
 {
-	size_t key_bytes = strcspn(text, "=");
+	size_t key_bytes = strcspn(text, "=:");
 
 	if (is_blank_or_comment(text)) {
 		(void)snprintf(line, room_bytes, "\n");

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "server/creds.h"
 #include "server/id_key.h"
+#include "server/grants.h"
 
 struct zd_err;
 struct zd_backend_ops;
@@ -32,6 +33,21 @@ struct zd_backend_ops;
 /* Where durable jobs are kept over the end of the daemon; AUTO: at the service manager, if it has a
  * descriptor store for this service. */
 enum zd_keep_state { ZD_KEEP_AUTO, ZD_KEEP_NONE, ZD_KEEP_SYSTEMD, ZD_KEEP_HOLDER };
+#define ZD_CONFIG_SOCKETS     32u
+#define ZD_CONFIG_SOCKET_NAME 33 /* with the terminating zero */
+
+/* [socket NAME] */
+struct zd_config_socket {
+	char name[ZD_CONFIG_SOCKET_NAME];
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	mode_t mode;
+	uid_t owner; /* (uid_t)-1: the daemon's */
+	gid_t group; /* (gid_t)-1: the daemon's */
+	bool has_tenant;
+	uid_t tenant_uid;
+	bool has_devices;
+	uint64_t devices; /* a bit for each */
+};
 
 struct zd_config {
 	/* [daemon] */
@@ -62,6 +78,9 @@ struct zd_config {
 	uint32_t max_sessions_per_uid, max_jobs_per_uid; /* 0: none */
 	uint32_t durable_ttl_s;                          /* 0: for ever */
 	struct zd_creds_groups durable_groups;           /* none: all users */
+	unsigned nsockets;
+	struct zd_config_socket sockets[ZD_CONFIG_SOCKETS];
+	struct zd_grants grants;
 };
 
 void zd_config_init(struct zd_config *config);

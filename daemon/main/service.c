@@ -16,7 +16,6 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
@@ -29,21 +28,20 @@
 #include "base/sm.h"
 #include "base/text.h"
 #include "executor/backend.h"
-#include "main/activation.h"
 #include "main/config.h"
-#include "main/holder.h"
 #include "main/notify.h"
 #include "main/options.h"
+#include "main/sockets.h"
+#include "main/state.h"
 #include "server/api.h"
-#include "server/bind.h"
-#include "server/listener.h"
 #include "server/loop.h"
-#include "server/store.h"
 
-#define NS_PER_S  UINT64_C(1000000000)
-#define US_PER_S  UINT64_C(1000000)
-#define EXIT_S    10u /* after draining */
-#define WHY_BYTES 128u
+#define NS_PER_S     UINT64_C(1000000000)
+#define US_PER_S     UINT64_C(1000000)
+#define EXIT_S       10u /* after draining */
+#define WHY_BYTES    128u
+#define STATUS_BYTES 64u
+#define STATUS_MS    1000u /* between two reports of a drain */
 
 enum service_state { STARTING, SERVING, DRAINING, ENDED };
 static const char *const state_names[] = {"STARTING", "SERVING", "DRAINING", "ENDED"};
@@ -64,21 +62,18 @@ struct service {
 	struct zd_config config;
 	uint64_t started_ns;
 	uint8_t state;
-	bool activated;            /* the service manager owns the socket */
 	const char *drain_signal;  /* DRAINING: its name */
 	char why_ended[WHY_BYTES]; /* told to the sessions that are left */
 	struct zd_loop loop;
-	struct zd_bound bound;
+	struct zd_sockets sockets;
 	struct zd_api api;
-	struct zd_listener listener;
-	bool listening;
 	uint32_t njobs_left; /* durable jobs, at the end */
 	bool kept;           /* these are kept for the next daemon */
 	uv_signal_t signals[NSIGNALS];
-	uv_timer_t drain, watchdog;
+	uv_timer_t drain, watchdog, status;
+	unsigned told_left; /* while draining: the sessions left that the status names */
 	struct zd_notify notify;
-	struct zd_store manager; /* the service manager's */
-	struct zd_holder holder;
+	struct zd_state state_kept;
 	/* A reload runs beside the loop, because it reads files and groups, which may block. */
 	struct {
 		uv_work_t work;
@@ -88,6 +83,56 @@ struct service {
 		struct zd_err err;
 	} reload;
 };
+
+/* ---- Status -------------------------------------------------------------------------------------------- */
+
+static uint32_t device_count(const struct service *service)
+{
+	return service->api.bridge.ops->device_count(service->api.bridge.backend);
+}
+
+static const char *drain_text(struct service *service, unsigned nleft, char text[STATUS_BYTES])
+{
+	service->told_left = nleft;
+	(void)snprintf(text, STATUS_BYTES, "draining: %u session%s left", nleft, nleft == 1 ? "" : "s");
+	return text;
+}
+
+/* Once a second: any number of sessions may end in one, and the manager need not read of each. */
+static void on_status(uv_timer_t *timer)
+{
+	struct service *service = timer->data;
+	unsigned nleft = zd_api_sessions_left(&service->api);
+	char left[STATUS_BYTES];
+
+	if (nleft != service->told_left)
+		zd_notify_state(&service->notify, "STATUS=%s", drain_text(service, nleft, left));
+}
+
+static void notify_serving(struct service *service)
+{
+	unsigned nleft = zd_api_sessions_left(&service->api);
+	char left[STATUS_BYTES];
+
+	if (service->api.draining)
+		zd_notify_state(&service->notify, "READY=1\nSTATUS=%s", drain_text(service, nleft, left));
+	else
+		zd_notify_state(&service->notify, "READY=1\nSTATUS=Serving %u device%s at %s",
+		                device_count(service), device_count(service) == 1 ? "" : "s",
+		                zd_sockets_path(&service->sockets));
+}
+
+static void on_drain_changed(void *arg)
+{
+	struct service *service = arg;
+
+	if (service->api.draining)
+		(void)uv_timer_start(&service->status, on_status, STATUS_MS, STATUS_MS);
+	else
+		(void)uv_timer_stop(&service->status);
+	if (service->state == SERVING)
+		notify_serving(service);
+}
 
 /* ---- Ending -------------------------------------------------------------------------------------------- */
 
@@ -110,30 +155,20 @@ static void on_drain_timeout(uv_timer_t *timer)
 	zd_loop_stop(&service->loop);
 }
 
-static void stop_listening(struct service *service)
-{
-	if (!service->listening)
-		return;
-	service->listening = false;
-	zd_listener_close(&service->listener);
-}
-
-/* The daemon's own socket stays served, so that new clients get SHUTDOWN. Connections that wait at the
- * service manager's socket are left to the next daemon. */
+/* The sockets stay served: administrators may ask what is still running, and others get SHUTDOWN. */
 static void start_draining(struct service *service, const char *signal_name)
 {
 	unsigned sessions = zd_api_session_count(&service->api);
+	char left[STATUS_BYTES];
 
 	zd_sm_move(&service_sm, &service->state, DRAINING);
 	service->drain_signal = signal_name;
 	(void)snprintf(service->why_ended, sizeof(service->why_ended), "the daemon ended: drained by %s",
 	               signal_name);
 	zd_log(ZD_LOG_NOTICE, "%s: draining, open sessions: %u", signal_name, sessions);
-	zd_notify_state(&service->notify,
-	                "STOPPING=1\nEXTEND_TIMEOUT_USEC=%" PRIu64 "\nSTATUS=Draining, open sessions: %u",
-	                (service->config.drain_timeout_s + EXIT_S) * US_PER_S, sessions);
-	if (service->activated)
-		stop_listening(service);
+	zd_notify_state(&service->notify, "STOPPING=1\nEXTEND_TIMEOUT_USEC=%" PRIu64 "\nSTATUS=%s",
+	                (service->config.drain_timeout_s + EXIT_S) * US_PER_S,
+	                drain_text(service, sessions, left));
 	(void)uv_timer_start(&service->drain, on_drain_timeout,
 	                     service->config.drain_timeout_s * UINT64_C(1000), 0);
 	zd_api_drain_and_end(&service->api, signal_name, service->config.drain_timeout_s, on_drained,
@@ -158,30 +193,35 @@ static struct zd_api_limits limits_of(const struct zd_config *config)
 	                   .durable_ttl_ns = config->durable_ttl_s * NS_PER_S},
 	        .durable_groups = config->durable_groups,
 	        .id_ttl_s = config->id_ttl_s,
+	        .grants = config->grants,
 	};
+}
+
+static bool same_sockets(const struct zd_config *old, const struct zd_config *new)
+{
+	bool same = old->nsockets == new->nsockets;
+
+	for (unsigned i = 0; same && i < old->nsockets; i++) {
+		const struct zd_config_socket *a = &old->sockets[i], *b = &new->sockets[i];
+
+		same = strcmp(a->name, b->name) == 0 && strcmp(a->path, b->path) == 0 && a->mode == b->mode &&
+		       a->owner == b->owner && a->group == b->group && a->has_tenant == b->has_tenant &&
+		       a->tenant_uid == b->tenant_uid && a->has_devices == b->has_devices &&
+		       a->devices == b->devices;
+	}
+	return same;
 }
 
 /* Compares the settings that are read at the start only. */
 static bool needs_restart(const struct zd_config *old, const struct zd_config *new)
 {
-	return strcmp(old->socket_path, new->socket_path) != 0 || old->socket_mode != new->socket_mode ||
-	       old->backend != new->backend || old->device_count != new->device_count ||
-	       strcmp(old->gpus, new->gpus) != 0 || old->arena_bytes != new->arena_bytes ||
-	       old->staging_bytes != new->staging_bytes || old->segment_bytes != new->segment_bytes ||
-	       strcmp(old->nccl_path, new->nccl_path) != 0 ||
+	return !same_sockets(old, new) || strcmp(old->socket_path, new->socket_path) != 0 ||
+	       old->socket_mode != new->socket_mode || old->backend != new->backend ||
+	       old->device_count != new->device_count || strcmp(old->gpus, new->gpus) != 0 ||
+	       old->arena_bytes != new->arena_bytes || old->staging_bytes != new->staging_bytes ||
+	       old->segment_bytes != new->segment_bytes || strcmp(old->nccl_path, new->nccl_path) != 0 ||
 	       old->check_collectives != new->check_collectives ||
 	       old->collective_timeout_s != new->collective_timeout_s || old->keep_state != new->keep_state;
-}
-
-static uint32_t device_count(const struct service *service)
-{
-	return service->api.bridge.ops->device_count(service->api.bridge.backend);
-}
-
-static void notify_serving(struct service *service)
-{
-	zd_notify_state(&service->notify, "READY=1\nSTATUS=Serving %u device%s at %s", device_count(service),
-	                device_count(service) == 1 ? "" : "s", service->bound.address.sun_path);
 }
 
 static void warn_of_part(uint32_t index, const struct zd_device_config *device, const char *key,
@@ -226,16 +266,32 @@ static void use_key(struct service *service, const struct zd_config *config)
 	       key.shared ? config->key_path : "this node alone");
 }
 
+/* A grant by cgroup applies to nobody whose process the daemon does not see. */
+static void warn_of_hidden_processes(const struct zd_config *config)
+{
+	bool by_cgroup = false;
+
+	for (unsigned i = 0; i < config->grants.count; i++)
+		by_cgroup |= config->grants.all[i].kind == ZD_GRANT_CGROUP;
+	if (by_cgroup && access("/proc/1/cgroup", R_OK) < 0)
+		zd_log(ZD_LOG_WARNING,
+		       "[grants] cgroup: %s: other users' processes have no grant (the unit's "
+		       "ProtectProc=, or hidepid of /proc)",
+		       strerror(errno));
+}
+
 static void apply(struct service *service, const struct zd_config *config)
 {
 	struct zd_api_limits limits = limits_of(config);
 
 	if (needs_restart(&service->config, config))
-		zd_log(ZD_LOG_WARNING, "reload: the socket, keep_state, [collectives] and [devices], but for "
-		                       "gather_budget, key_file and id_ttl, change at the next start only");
+		zd_log(ZD_LOG_WARNING,
+		       "reload: the sockets, keep_state, [collectives] and [devices], but for "
+		       "gather_budget, key_file and id_ttl, change at the next start only");
 	use_key(service, config);
 	zd_api_set_limits(&service->api, &limits);
 	warn_of_parts(service, config->gather_budget_bytes);
+	warn_of_hidden_processes(config);
 	zd_log_set_level(config->log_level);
 	service->config.drain_timeout_s = config->drain_timeout_s;
 	zd_log(ZD_LOG_NOTICE, "reloaded the limits");
@@ -332,7 +388,8 @@ static int open_handles(struct service *service, struct zd_err *err)
 
 	(void)uv_timer_init(&service->loop.uv, &service->drain);
 	(void)uv_timer_init(&service->loop.uv, &service->watchdog);
-	service->drain.data = service->watchdog.data = service;
+	(void)uv_timer_init(&service->loop.uv, &service->status);
+	service->drain.data = service->watchdog.data = service->status.data = service;
 	zd_notify_open(&service->notify, &service->loop);
 	for (size_t i = 0; i < NSIGNALS; i++) {
 		int uv_rc = uv_signal_init(&service->loop.uv, &service->signals[i]);
@@ -355,27 +412,8 @@ static void close_handles(struct service *service)
 		uv_close((uv_handle_t *)&service->signals[i], NULL);
 	uv_close((uv_handle_t *)&service->drain, NULL);
 	uv_close((uv_handle_t *)&service->watchdog, NULL);
+	uv_close((uv_handle_t *)&service->status, NULL);
 	zd_notify_close(&service->notify);
-}
-
-static int open_socket(struct service *service, struct zd_err *err)
-{
-	int rc = zd_activation_adopt(&service->config, &service->bound, err);
-
-	if (rc)
-		return rc;
-	service->activated = service->bound.sock >= 0;
-	if (service->activated)
-		return 0;
-	return zd_bind(service->config.socket_path, service->config.socket_mode, &service->bound, err);
-}
-
-static void close_socket(struct service *service)
-{
-	if (service->bound.sock < 0 || service->activated)
-		return;
-	zd_bound_unlink(&service->bound);
-	(void)close(service->bound.sock);
 }
 
 static const struct zd_backend_ops *choose_backend(const struct zd_config *config)
@@ -409,74 +447,6 @@ static void tell_unused(const struct zd_config *config, const struct zd_backend_
 		zd_log(ZD_LOG_NOTICE, "nccl = %s is not used: the devices are emulated", config->nccl_path);
 }
 
-/* ---- State that outlives the daemon -------------------------------------------------------------------- */
-
-static int put_at_manager(void *arg, const char *name, int fd, struct zd_err *err)
-{
-	struct service *service = arg;
-	char state[64];
-
-	(void)snprintf(state, sizeof(state), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
-	if (zd_notify_fd(&service->notify, state, fd) < 0)
-		return zd_err_errno(err, errno, "giving %s to the service manager", name);
-	return 0;
-}
-
-static void remove_at_manager(void *arg, const char *name)
-{
-	struct service *service = arg;
-	char state[64];
-
-	(void)snprintf(state, sizeof(state), "FDSTOREREMOVE=1\nFDNAME=%s", name);
-	if (zd_notify_fd(&service->notify, state, -1) < 0)
-		zd_log(ZD_LOG_WARNING, "removing %s from the service manager: %s", name, strerror(errno));
-}
-
-static void discard(struct zd_store *store)
-{
-	for (size_t i = 0; i < store->nfound; i++) {
-		(void)close(store->found[i].fd);
-		store->found[i].fd = -1;
-		store->remove(store->arg, store->found[i].name);
-	}
-}
-
-/* *store is NULL if nothing is kept. */
-static int open_store(struct service *service, struct zd_store **store, struct zd_err *err)
-{
-	enum zd_keep_state where = service->config.keep_state;
-	int rc;
-
-	*store = NULL;
-	service->manager =
-	        (struct zd_store){.arg = service, .put = put_at_manager, .remove = remove_at_manager};
-	service->manager.nfound = zd_activation_take_stored(&service->manager.found);
-	/* Descriptors that were passed must be restored, whatever the environment says. */
-	if (where == ZD_KEEP_AUTO)
-		where = getenv("FDSTORE") || service->manager.nfound > 0 ? ZD_KEEP_SYSTEMD : ZD_KEEP_NONE;
-	if (where == ZD_KEEP_SYSTEMD) {
-		*store = &service->manager;
-	} else if (where == ZD_KEEP_HOLDER) {
-		rc = zd_holder_open(&service->holder, service->bound.address.sun_path, err);
-		if (rc)
-			return rc;
-		*store = &service->holder.store;
-	}
-	if (*store && service->options->discard_state)
-		discard(*store);
-	return 0;
-}
-
-static void close_store(struct service *service)
-{
-	for (size_t i = 0; i < service->manager.nfound; i++) {
-		if (service->manager.found[i].fd >= 0)
-			(void)close(service->manager.found[i].fd);
-	}
-	free(service->manager.found);
-	zd_holder_close(&service->holder);
-}
-
 static int open_api(struct service *service, struct zd_err *err)
 {
 	const struct zd_config *config = &service->config;
@@ -496,7 +466,8 @@ static int open_api(struct service *service, struct zd_err *err)
 	        .collective_timeout_ns = config->collective_timeout_s * NS_PER_S,
 	};
 
-	int rc = open_store(service, &bridge.store, err);
+	int rc = zd_state_open(&service->state_kept, config->keep_state, service->options->discard_state,
+	                       zd_sockets_path(&service->sockets), &service->notify, &bridge.store, err);
 
 	if (rc)
 		return rc;
@@ -518,7 +489,7 @@ static void log_ready(const struct service *service)
 	zd_log(ZD_LOG_NOTICE, "zerod %s serves %u %s device%s of %s at %s, ready after %.1f ms",
 	       ZEROD_VERSION_TEXT, device_count(service), bridge->ops->name,
 	       device_count(service) == 1 ? "" : "s", zd_bytes_text(device.arena_bytes, arena),
-	       service->bound.address.sun_path, (double)(zd_loop_now_ns() - service->started_ns) / 1e6);
+	       zd_sockets_path(&service->sockets), (double)(zd_loop_now_ns() - service->started_ns) / 1e6);
 }
 
 static uint32_t count_durable_jobs(const struct service *service)
@@ -536,18 +507,19 @@ static int serve(struct service *service, struct zd_err *err)
 
 	if (rc)
 		return rc;
-	rc = zd_listener_open(&service->listener, &service->loop, service->bound.sock, zd_api_accept,
-	                      &service->api, err);
+	service->api.drain_changed = on_drain_changed;
+	service->api.drain_changed_arg = service;
+	rc = zd_sockets_listen(&service->sockets, &service->loop, &service->api, err);
 	if (rc == 0) {
-		service->listening = true;
 		zd_sm_move(&service_sm, &service->state, SERVING);
 		warn_of_parts(service, service->config.gather_budget_bytes);
+		warn_of_hidden_processes(&service->config);
 		log_ready(service);
 		notify_serving(service);
 		zd_loop_run(&service->loop);
 		service->njobs_left = count_durable_jobs(service);
 	}
-	stop_listening(service);
+	zd_sockets_stop(&service->sockets);
 	zd_api_close(&service->api, service->why_ended);
 	return rc;
 }
@@ -557,8 +529,7 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 	struct service service = {.options = options,
 	                          .config = *config,
 	                          .started_ns = started_ns,
-	                          .bound = {.sock = -1},
-	                          .holder = {.sock = -1},
+	                          .state_kept = {.holder = {.sock = -1}},
 	                          .why_ended = "the daemon ended"};
 	struct zd_err err = ZD_ERR_NONE;
 	int rc;
@@ -570,15 +541,15 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 	if (rc == 0) {
 		rc = open_handles(&service, &err);
 		if (rc == 0)
-			rc = open_socket(&service, &err);
+			rc = zd_sockets_open(&service.sockets, &service.config, &err);
 		if (rc == 0)
 			rc = serve(&service, &err);
 		close_handles(&service);
 		zd_loop_deinit(&service.loop);
 	}
 	zd_api_deinit(&service.api);
-	close_store(&service);
-	close_socket(&service);
+	zd_state_close(&service.state_kept);
+	zd_sockets_close(&service.sockets);
 	zd_sm_move(&service_sm, &service.state, ENDED);
 	if (rc)
 		zd_log(ZD_LOG_ERROR, "%s", err.text);

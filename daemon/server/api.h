@@ -15,6 +15,7 @@
 #include "server/bridge.h"
 #include "server/conn.h"
 #include "server/id_key.h"
+#include "server/grants.h"
 #include "server/log_limit.h"
 
 struct zd_api_session;
@@ -22,6 +23,16 @@ struct zd_err;
 struct zd_loop;
 
 #define ZD_DRAINED_BY_TEXT 96
+
+/* A listening socket beside the daemon's own. Its sessions are no administrators'. */
+struct zd_api_socket {
+	struct zd_api *api;
+	const char *name;
+	bool has_tenant;  /* all its peers count as one user */
+	uid_t tenant_uid; /* that user */
+	bool has_devices; /* its sessions may use `devices`, and no grants apply to them */
+	uint64_t devices; /* a bit for each */
+};
 
 /* The settings that a reload may change. */
 struct zd_api_limits {
@@ -36,6 +47,7 @@ struct zd_api_limits {
 	struct zd_uid_limits of_uid;         /* administrators have none */
 	struct zd_creds_groups durable_groups; /* whose members may keep durable jobs; none: all users */
 	uint32_t id_ttl_s;                     /* unique ids are accepted for so long */
+	struct zd_grants grants;               /* administrators may use all devices */
 };
 
 struct zd_api {
@@ -54,7 +66,10 @@ struct zd_api {
 	bool ending;             /* draining, and the daemon ends at `ends_ns` at the latest */
 	uint64_t ends_ns;
 	char drained_by[ZD_DRAINED_BY_TEXT]; /* who asked for the drain */
-	void (*drained)(void *arg);          /* NULL: not requested, or called already */
+	uint32_t nvisitors;                  /* sessions that were opened while it drained */
+	void (*drain_changed)(void *arg);    /* a session has begun or ended a drain. NULL: not needed */
+	void *drain_changed_arg;
+	void (*drained)(void *arg); /* NULL: not requested, or called already */
 	void *drained_arg;
 };
 
@@ -72,6 +87,8 @@ void zd_api_deinit(struct zd_api *api);
 /* Serves a new connection (struct zd_listener's callback; `arg` is the api). Takes ownership of the socket,
  * also on failure. */
 int zd_api_accept(void *arg, int sock, struct zd_err *err);
+/* The same of a further socket; `arg` is a struct zd_api_socket, which must outlive the api's sessions. */
+int zd_api_accept_at(void *arg, int sock, struct zd_err *err);
 
 void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits);
 
@@ -80,14 +97,17 @@ void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits);
 void zd_api_drain(struct zd_api *api, const char *by);
 /* Ends that. STATE: the daemon is ending. */
 int zd_api_undrain(struct zd_api *api, struct zd_err *err) __attribute__((warn_unused_result));
-/* Drains, and rejects new sessions with SHUTDOWN, until the caller closes the api, after `deadline_s` at the
- * latest. `drained` is called once, when the last session has ended: at once if there is none. */
+/* Drains, and rejects new sessions but administrators' with SHUTDOWN, until the caller closes the api, after
+ * `deadline_s` at the latest. `drained` is called once, when the last session has ended that was open before:
+ * at once if there is none. */
 void zd_api_drain_and_end(struct zd_api *api, const char *by, uint32_t deadline_s, void (*drained)(void *arg),
                           void *arg);
 /* Called by session.c when a session has ended. */
 void zd_api_check_drained(struct zd_api *api);
 /* Returns the number of sessions whose hello was accepted. */
 unsigned zd_api_session_count(const struct zd_api *api);
+/* Returns how many of them were open before the drain. */
+unsigned zd_api_sessions_left(const struct zd_api *api);
 /* Returns the number of sessions that may be open. An eighth of max_sessions, from 1 to 8, is reserved for
  * administrators, who can end other sessions; none of a max_sessions of 1. */
 uint32_t zd_api_session_room(const struct zd_api_limits *limits, bool admin);

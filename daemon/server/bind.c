@@ -7,7 +7,8 @@
  * which exists only as long, and which no other user can open. The folder itself, and any file that others
  * may read, could be locked by them.
  *
- * The socket gets its permissions before its name, so that at no time more users can open it.
+ * The socket gets its permissions before its name, and its owner before it listens, so that at no time more
+ * users can connect.
  */
 #include "server/bind.h"
 
@@ -168,8 +169,27 @@ static int make_way(const struct sockaddr_un *address, struct zd_err *err)
 	return 0;
 }
 
+/* Refuses any file but a socket, which another user may have put there meanwhile. */
+static int set_owner(const char *path, uid_t owner, gid_t group, struct zd_err *err)
+{
+	struct stat found;
+	int fd, rc = 0;
+
+	if (owner == (uid_t)-1 && group == (gid_t)-1)
+		return 0;
+	fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return zd_err_errno(err, errno, "%s: opening the socket's file", path);
+	if (fstat(fd, &found) < 0 || !S_ISSOCK(found.st_mode))
+		rc = zd_err_set(err, ZEROD_E_EXISTS, "%s: is not a socket any more", path);
+	else if (fchownat(fd, "", owner, group, AT_EMPTY_PATH) < 0)
+		rc = zd_err_errno(err, errno, "%s: changing the owner", path);
+	(void)close(fd);
+	return rc;
+}
+
 /* The name is locked, and the path does not exist. */
-static int bind_and_listen(struct zd_bound *bound, mode_t mode, struct zd_err *err)
+static int bind_and_listen(struct zd_bound *bound, mode_t mode, uid_t owner, gid_t group, struct zd_err *err)
 {
 	const char *path = bound->address.sun_path;
 	struct stat made;
@@ -185,17 +205,20 @@ static int bind_and_listen(struct zd_bound *bound, mode_t mode, struct zd_err *e
 	(void)umask(mask);
 	if (rc < 0)
 		return zd_err_errno(err, errno, "%s: binding the socket", path);
-	if (lstat(path, &made) < 0 || listen(bound->sock, LISTEN_BACKLOG) < 0) {
-		(void)zd_err_errno(err, errno, "%s: listening", path);
+	rc = set_owner(path, owner, group, err);
+	if (rc == 0 && (lstat(path, &made) < 0 || listen(bound->sock, LISTEN_BACKLOG) < 0))
+		rc = zd_err_errno(err, errno, "%s: listening", path);
+	if (rc) {
 		(void)unlink(path);
-		return ZEROD_E_SYSTEM;
+		return rc;
 	}
 	bound->device = made.st_dev;
 	bound->inode = made.st_ino;
 	return 0;
 }
 
-int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err *err)
+int zd_bind_for(const char *path, mode_t mode, uid_t owner, gid_t group, struct zd_bound *bound,
+                struct zd_err *err)
 {
 	struct zd_bound b = {.sock = -1};
 	struct lock lock;
@@ -209,7 +232,7 @@ int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err
 	if (rc == 0) {
 		b.sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 		rc = b.sock < 0 ? zd_err_errno(err, errno, "making a socket")
-		                : bind_and_listen(&b, mode, err);
+		                : bind_and_listen(&b, mode, owner, group, err);
 	}
 	unlock_name(&lock);
 	if (rc == 0)
@@ -217,6 +240,11 @@ int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err
 	else if (b.sock >= 0)
 		(void)close(b.sock);
 	return rc;
+}
+
+int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err *err)
+{
+	return zd_bind_for(path, mode, (uid_t)-1, (gid_t)-1, bound, err);
 }
 
 void zd_bound_unlink(const struct zd_bound *bound)

@@ -29,6 +29,10 @@ struct zd_bound {
  */
 int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* The same, for a file of this owner and group; (uid_t)-1 and (gid_t)-1 are the daemon's. SYSTEM: the daemon
+ * may not give the file to them. */
+int zd_bind_for(const char *path, mode_t mode, uid_t owner, gid_t group, struct zd_bound *bound,
+                struct zd_err *err) __attribute__((warn_unused_result));
 /* Removes the socket file if it is still the one that zd_bind() made. The caller closes the socket. */
 void zd_bound_unlink(const struct zd_bound *bound);
 

@@ -42,6 +42,8 @@ static int peer_pidfd(int sock, pid_t pid)
 #else
 	(void)sock;
 #endif
+	if (pid <= 0)
+		return -1;
 	/* On an older kernel the pid is looked up. If the peer has ended since connect() and its pid was
 	 * reused, the pidfd refers to another process; the session then ends with the socket's end of
 	 * stream. */
@@ -52,12 +54,11 @@ int zd_creds_get(int sock, struct zd_creds *creds, struct zd_err *err)
 {
 	struct ucred peer;
 	socklen_t bytes = sizeof(peer);
-	int pidfd = -1;
+	int pidfd;
 
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
 		return zd_err_errno(err, errno, "reading the peer's credentials");
-	if (peer.pid > 0)
-		pidfd = peer_pidfd(sock, peer.pid);
+	pidfd = peer_pidfd(sock, peer.pid);
 	if (peer.pid > 0 && pidfd < 0 && (errno == ESRCH || errno == EINVAL))
 		return zd_err_set(err, ZEROD_E_DISCONNECTED, "the peer, process %d, has ended",
 		                  (int)peer.pid);
@@ -94,18 +95,41 @@ static bool all_uids_are_mapped(void)
 	return all;
 }
 
-int zd_creds_check(const struct zd_creds *creds, struct zd_err *err)
+/* A session's memory is reused when its process has ended. Without a pidfd, the end of the connection alone
+ * would say so, and the process's kernels may run on behind it. */
+static int check_process(const struct zd_creds *creds, struct zd_err *err)
 {
-	if (creds->pid == 0)
+	if (creds->pidfd < 0)
 		return zd_err_set(err, ZEROD_E_PERMISSION,
 		                  "the client is outside the daemon's pid namespace (pid 0), so the daemon "
-		                  "cannot watch its end: run both in one pid namespace");
+		                  "cannot watch its end: run both in one pid namespace, or with Linux 6.5");
+	if (creds->pid == 0 && !creds->tenant)
+		return zd_err_set(
+		        err, ZEROD_E_PERMISSION,
+		        "the client is outside the daemon's pid namespace (pid 0), so the daemon "
+		        "cannot watch its end by number: run both in one pid namespace, or give the "
+		        "client a tenant's socket ([socket NAME] of zerod.conf)");
+	return 0;
+}
+
+int zd_creds_check(const struct zd_creds *creds, struct zd_err *err)
+{
+	int rc = check_process(creds, err);
+
+	if (rc || creds->tenant)
+		return rc;
 	if (creds->uid == overflow_uid() && !all_uids_are_mapped())
 		return zd_err_set(err, ZEROD_E_PERMISSION,
 		                  "the client's user has no uid in the daemon's user namespace (uid %u), so "
 		                  "the daemon cannot tell it from others",
 		                  (unsigned)creds->uid);
 	return 0;
+}
+
+void zd_creds_set_tenant(struct zd_creds *creds, uid_t uid)
+{
+	creds->uid = uid;
+	creds->tenant = true;
 }
 
 uid_t zd_creds_uid(int sock)
@@ -129,8 +153,8 @@ bool zd_creds_in_group(int sock, const struct zd_creds *creds, gid_t group)
 	socklen_t bytes = 0;
 	bool found = creds->gid == group;
 
-	if (found)
-		return true;
+	if (found || creds->tenant)
+		return found && !creds->tenant;
 #ifdef SO_PEERGROUPS
 	/* Without a buffer the kernel returns the needed size. */
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERGROUPS, NULL, &bytes) == 0 || errno != ERANGE ||

@@ -20,17 +20,21 @@ struct zd_creds {
 	uid_t uid;
 	gid_t gid;
 	pid_t pid;
-	int pidfd; /* readable when the process has ended; -1: pid is 0. zd_creds_deinit() closes it */
+	int pidfd;   /* readable when the process has ended; -1: none could be opened, and pid is 0.
+	            * zd_creds_deinit() closes it */
+	bool tenant; /* `uid` is that of the socket, for all peers; they are in no group */
 };
 
 /* Returns the ids that the connected process had at the time of connect(). Errors: DISCONNECTED if that
  * process has ended already, SYSTEM. The kernel reports pid 0 for a process outside the daemon's pid
- * namespace. */
+ * namespace, and gives the pidfd of it from Linux 6.5 on. */
 int zd_creds_get(int sock, struct zd_creds *creds, struct zd_err *err) __attribute__((warn_unused_result));
+/* Lets the process count as `uid`, whoever it is. */
+void zd_creds_set_tenant(struct zd_creds *creds, uid_t uid);
 /* Returns the user alone; (uid_t)-1 if the kernel does not report it. */
 uid_t zd_creds_uid(int sock);
 /* Returns whether the daemon can serve the process: it must be able to watch the process's end, and to tell
- * its user from others. PERMISSION with the reason. */
+ * its user from others, unless the process is a tenant. PERMISSION with the reason. */
 int zd_creds_check(const struct zd_creds *creds, struct zd_err *err) __attribute__((warn_unused_result));
 /* Closes the pidfd. */
 void zd_creds_deinit(struct zd_creds *creds);

@@ -26,12 +26,12 @@ struct page {
 };
 
 /* Adds the backend's state of the device: the engine knows only its own commands' failures. */
-static void add_state(const struct page *page, Zd__DeviceRow *device)
+static void add_state(const struct page *page, bool denied, Zd__DeviceRow *device)
 {
 	char why[ZD_FAILURE_TEXT];
 	bool failed = zd_bridge_device_failure(page->bridge, device->index, why);
 
-	device->state = zd_answer_text(page->arena, failed ? "failed" : "ok");
+	device->state = zd_answer_text(page->arena, failed ? "failed" : denied ? "denied" : "ok");
 	if (failed)
 		device->failure = zd_answer_text(page->arena, why);
 }
@@ -46,7 +46,7 @@ static bool take_row(const struct zd_row *row, void *arg)
 		return false;
 	message = zd_rows_message(row, page->arena);
 	if (message->row_case == ZD__ROW__ROW_DEVICE)
-		add_state(page, message->device);
+		add_state(page, row->u.device.denied, message->device);
 	bytes = zd__row__get_packed_size(message) + ROW_TAG_BYTES;
 	if (bytes > page->left_bytes)
 		return false;

@@ -29,7 +29,7 @@ static int check_client(const struct zd_api_session *session, struct zd_err *err
 	const struct zd_creds *creds = zd_conn_creds(session->conn);
 	int rc = zd_creds_check(creds, err);
 
-	if (rc || session->admin ||
+	if (rc || session->admin || creds->tenant || /* the socket's permissions choose tenants */
 	    zd_creds_in_groups(zd_conn_socket(session->conn), creds, &session->api->limits.allow_groups))
 		return rc;
 	return zd_err_set(err, ZEROD_E_PERMISSION,
@@ -49,7 +49,7 @@ static int check_hello(const struct zd_api_session *session, const Zd__Hello *he
 		                  "the client speaks protocol versions %u to %u, the daemon %u to %u",
 		                  hello->version_min, hello->version_max, ZD_PROTOCOL_VERSION,
 		                  ZD_PROTOCOL_VERSION);
-	if (session->api->ending)
+	if (session->api->ending && !session->admin)
 		return zd_err_set(err, ZEROD_E_SHUTDOWN,
 		                  "the daemon is draining and accepts no new sessions");
 	rc = check_client(session, err);
@@ -154,7 +154,7 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 		count += 2;
 	if (open_rings(session, request->hello, &attachments[count]))
 		count++;
-	zd_keeper_process_done(&session->api->bridge.keeper, zd_conn_creds(session->conn)->pid,
+	zd_keeper_process_done(&session->api->bridge.keeper, zd_conn_creds(session->conn),
 	                       request->hello->former_sessions, request->hello->n_former_sessions);
 	hello.version = ZD_PROTOCOL_VERSION;
 	hello.session = session->id;

@@ -16,6 +16,7 @@
 #include "base/mem.h"
 #include "core/engine.h"
 #include "server/bridge.h"
+#include "server/creds.h"
 
 #define REGISTRY "registry"
 
@@ -29,8 +30,9 @@ struct zd_kept_segment {
 struct zd_former {
 	struct zd_keeper *keeper;
 	uint64_t op, session;
+	uid_t uid;
 	pid_t pid;
-	int pidfd;
+	int pidfd; /* -1: its end cannot be watched */
 	uv_poll_t poll;
 	LIST_ENTRY(zd_former) link;
 };
@@ -74,7 +76,10 @@ static void on_poll_closed(uv_handle_t *handle)
 static void former_end(struct zd_former *former)
 {
 	LIST_REMOVE(former, link);
-	uv_close((uv_handle_t *)&former->poll, on_poll_closed);
+	if (former->pidfd >= 0)
+		uv_close((uv_handle_t *)&former->poll, on_poll_closed);
+	else
+		free(former);
 }
 
 static void on_process_ended(uv_poll_t *poll, int status, int events)
@@ -102,15 +107,16 @@ static int open_process(pid_t pid, uint64_t started)
 bool zd_keeper_submit(struct zd_keeper *keeper, const struct zd_command *command)
 {
 	struct zd_former *former;
-	uint32_t pid;
+	uint32_t uid, pid;
 	uint64_t started;
 	int pidfd;
 
 	if (command->kind != ZD_CMD_WATCH || !command->u.watch.until_gone ||
-	    !zd_engine_former(keeper->bridge->engine, command->u.watch.session, &pid, &started))
+	    !zd_engine_former(keeper->bridge->engine, command->u.watch.session, &uid, &pid, &started))
 		return false;
-	pidfd = open_process((pid_t)pid, started);
-	if (pidfd < 0) {
+	/* A process that the daemon before could not see (pid 0) can only say itself that it is done. */
+	pidfd = pid == 0 ? -1 : open_process((pid_t)pid, started);
+	if (pid != 0 && pidfd < 0) {
 		complete(keeper, command->op);
 		return true;
 	}
@@ -118,18 +124,23 @@ bool zd_keeper_submit(struct zd_keeper *keeper, const struct zd_command *command
 	*former = (struct zd_former){.keeper = keeper,
 	                             .op = command->op,
 	                             .session = command->u.watch.session,
+	                             .uid = (uid_t)uid,
 	                             .pid = (pid_t)pid,
 	                             .pidfd = pidfd};
 	former->poll.data = former;
 	LIST_INSERT_HEAD(&keeper->formers, former, link);
-	if (uv_poll_init(keeper->bridge->wake.loop, &former->poll, pidfd) != 0 ||
-	    uv_poll_start(&former->poll, UV_READABLE, on_process_ended) != 0)
+	if (pidfd >= 0 && uv_poll_init(keeper->bridge->wake.loop, &former->poll, pidfd) != 0) {
+		(void)close(pidfd);
+		former->pidfd = -1;
+	}
+	if (former->pidfd < 0 || uv_poll_start(&former->poll, UV_READABLE, on_process_ended) != 0)
 		zd_log(ZD_LOG_ERROR, "the end of process %u cannot be watched: memory of its session stays",
 		       pid);
 	return true;
 }
 
-void zd_keeper_process_done(struct zd_keeper *keeper, pid_t pid, const uint64_t *sessions, size_t nsessions)
+void zd_keeper_process_done(struct zd_keeper *keeper, const struct zd_creds *creds, const uint64_t *sessions,
+                            size_t nsessions)
 {
 	struct zd_former *former, *next;
 
@@ -139,7 +150,7 @@ void zd_keeper_process_done(struct zd_keeper *keeper, pid_t pid, const uint64_t 
 		next = LIST_NEXT(former, link);
 		for (size_t i = 0; i < nsessions; i++)
 			is_named = is_named || sessions[i] == former->session;
-		if (!is_named || former->pid != pid)
+		if (!is_named || former->uid != creds->uid || former->pid != creds->pid)
 			continue;
 		complete(keeper, former->op);
 		former_end(former);

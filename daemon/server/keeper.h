@@ -19,6 +19,7 @@
 
 struct zd_bridge;
 struct zd_command;
+struct zd_creds;
 struct zd_err;
 struct zd_former;
 struct zd_kept_segment;
@@ -52,7 +53,8 @@ void zd_keeper_keep_segment(struct zd_keeper *keeper, uint32_t segment, bool kep
 bool zd_keeper_submit(struct zd_keeper *keeper, const struct zd_command *command);
 /* The process of these former sessions says that it uses nothing of theirs any more. Ignores other ids, and
  * those of other processes. */
-void zd_keeper_process_done(struct zd_keeper *keeper, pid_t pid, const uint64_t *sessions, size_t nsessions);
+void zd_keeper_process_done(struct zd_keeper *keeper, const struct zd_creds *creds, const uint64_t *sessions,
+                            size_t nsessions);
 
 /* Returns the time at which the process was started, in clock ticks since the boot; 0: there is no such
  * process. */

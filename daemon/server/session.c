@@ -91,6 +91,7 @@ static void leave_engine(struct zd_api_session *session)
 	api->bridge.ops->session_close(api->bridge.backend, session->id, session->clean_exit);
 	zd_bridge_settle(&api->bridge);
 	HASH_DEL(api->sessions, session);
+	api->nvisitors -= session->visits;
 	if (api->recent == session)
 		api->recent = NULL;
 }
@@ -142,7 +143,7 @@ static bool is_admin(int sock, const struct zd_creds *creds, const struct zd_api
 	return limits->has_admin_group && zd_creds_in_group(sock, creds, limits->admin_group);
 }
 
-int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err)
+int zd_api_session_new(struct zd_api *api, const struct zd_api_socket *at, int sock, struct zd_err *err)
 {
 	struct zd_creds creds;
 	struct zd_api_session *session;
@@ -153,13 +154,24 @@ int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err)
 		return rc;
 	}
 	session = zd_calloc(1, sizeof(*session));
+	if (at && at->has_tenant)
+		zd_creds_set_tenant(&creds, at->tenant_uid);
 	session->api = api;
+	session->at = at;
 	session->state = ZD_API_SESSION_NEW;
-	session->admin = is_admin(sock, &creds, &api->limits);
+	session->admin = !at && is_admin(sock, &creds, &api->limits);
 	rc = zd_conn_new(&api->conns, sock, &creds, &conn_ops, session, &session->conn, err);
 	if (rc)
 		free(session);
 	return rc;
+}
+
+static uint64_t devices_of(const struct zd_api_session *session)
+{
+	if (session->at && session->at->has_devices)
+		return session->at->devices;
+	return zd_grants_devices(&session->api->limits.grants, zd_conn_socket(session->conn),
+	                         zd_conn_creds(session->conn));
 }
 
 int zd_api_session_admit(struct zd_api_session *session, const char *name, const Zd__Hello *hello,
@@ -176,6 +188,7 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 	                       .poison = hello->poison,
 	                       .no_durable = !zd_creds_in_groups(zd_conn_socket(session->conn), creds,
 	                                                         &api->limits.durable_groups),
+	                       .denied_devices = session->admin ? 0 : ~devices_of(session),
 	                       .name = name};
 	uint64_t id;
 	int rc;
@@ -202,6 +215,8 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 	session->id = id;
 	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_OPEN);
 	HASH_ADD(hh, api->sessions, id, sizeof(session->id), session);
+	session->visits = api->draining;
+	api->nvisitors += session->visits;
 	zd_conn_welcome(session->conn);
 	log_session(session, ZD_LOG_DEBUG, "opened", name);
 	return 0;

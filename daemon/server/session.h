@@ -13,6 +13,7 @@
 #include "server/conn.h"
 
 struct zd_api;
+struct zd_api_socket;
 struct zd_err;
 struct zd_rings;
 struct zd_delegate;
@@ -26,13 +27,15 @@ enum zd_api_session_state {
 
 struct zd_api_session {
 	struct zd_api *api;
+	const struct zd_api_socket *at; /* where it has connected; NULL: the daemon's own socket */
 	struct zd_conn *conn;
 	uint8_t state;
 	uint64_t id; /* 0 while NEW */
 	bool admin;
-	bool clean_exit;                /* the client has said goodbye */
-	bool joined;                    /* it has been a rank */
-	uint64_t arrived_ns;            /* when its last packet arrived */
+	bool clean_exit;     /* the client has said goodbye */
+	bool joined;         /* it has been a rank */
+	bool visits;         /* it was opened while the daemon drained, which does not wait for it */
+	uint64_t arrived_ns; /* when its last packet arrived */
 	const struct zd_err *why_ended; /* while it leaves the engine; else NULL */
 	struct zd_delegate *delegate;   /* NULL: the client accepts no work */
 	struct zd_rings *rings;         /* NULL: all packets use the sockets */
@@ -42,7 +45,8 @@ struct zd_api_session {
 	UT_hash_handle hh;
 };
 
-int zd_api_session_new(struct zd_api *api, int sock, struct zd_err *err) __attribute__((warn_unused_result));
+int zd_api_session_new(struct zd_api *api, const struct zd_api_socket *at, int sock, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 /* Registers a NEW session with engine and backend, under `name` and with the modes of its hello. The caller
  * owns the descriptors of the pages. Errors: LIMIT, SYSTEM, NO_MEMORY; the session stays NEW then. */

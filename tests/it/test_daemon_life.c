@@ -25,6 +25,8 @@
 #include "proto/limits.h"
 
 #define OUTPUT_BYTES 8192
+#define MOST_SOCKETS 2
+#define SOME_UID     12345
 
 static int try_connect(const char *socket_path, zerod_client **client)
 {
@@ -259,11 +261,24 @@ static void expect_told(zerod_client *client, const char *text)
 		fail_msg("expected '%s', found '%s'", text, zerod_last_error(client));
 }
 
+/* The status of a connection of another user; it is closed. */
+static int connect_as(uid_t uid, const struct zd_daemon *daemon)
+{
+	zerod_client *client = NULL;
+	int status;
+
+	assert_int_equal(seteuid(uid), 0);
+	status = try_connect(daemon->socket_path, &client);
+	assert_int_equal(seteuid(0), 0);
+	zerod_close(client);
+	return status;
+}
+
 static void test_drain(void **state)
 {
 	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
 	struct zd_daemon daemon;
-	zerod_client *client, *late = NULL;
+	zerod_client *client;
 
 	(void)state;
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
@@ -273,30 +288,15 @@ static void test_drain(void **state)
 	assert_int_equal(reset(client), 0); /* running jobs are served */
 	assert_int_equal(join_alone(client), ZEROD_E_SHUTDOWN);
 	expect_told(client, "the daemon is draining");
-	assert_int_equal(try_connect(daemon.socket_path, &late), ZEROD_E_SHUTDOWN);
-	assert_non_null(strstr(zerod_last_error(NULL), "the daemon is draining"));
+	if (geteuid() == 0) {
+		assert_int_equal(chmod(daemon.dir, 0755), 0);
+		assert_int_equal(connect_as(SOME_UID, &daemon), ZEROD_E_SHUTDOWN);
+		assert_non_null(strstr(zerod_last_error(NULL), "the daemon is draining"));
+	}
 	assert_int_equal(ask(client), 0);
 	expect_end((const char *const[]){"--socket", daemon.socket_path, NULL}, 1, "already running");
 	zerod_close(client);
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
-}
-
-struct joining {
-	zerod_client *client;
-	int status;
-};
-
-static void *join_main(void *arg)
-{
-	struct zerod_group_options options = ZEROD_INIT(options);
-	struct joining *joining = arg;
-	zerod_group *group;
-
-	options.job = "half";
-	options.world_size = 2;
-	options.deadline_ms = ZEROD_NO_DEADLINE;
-	joining->status = zerod_group_join(joining->client, &options, &group);
-	return NULL;
 }
 
 static int count_rows(const Zd__Reply *reply, void *arg)
@@ -316,6 +316,88 @@ static size_t count_groups(zerod_client *client)
 	request.list = &list;
 	assert_int_equal(zc_call(client, &request, 0, count_rows, &count), 0);
 	return count;
+}
+
+/* Administrators see what is still running. The daemon does not wait for them. */
+static void test_drain_and_administrators(void **state)
+{
+	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
+	struct zd_daemon daemon;
+	zerod_client *client, *admin;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
+	client = connect_to(&daemon);
+	assert_int_equal(join_alone(client), 0);
+	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
+	assert_int_equal(zd_daemon_wait_notify(&daemon, "STATUS=draining: 1 session left"), 0);
+	admin = connect_to(&daemon);
+	assert_int_equal(count_groups(admin), 1);
+	assert_int_equal(join_alone(admin), ZEROD_E_SHUTDOWN);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_finish(&daemon), 0);
+	assert_int_equal(ask(admin), ZEROD_E_SHUTDOWN);
+	expect_told(admin, "the daemon ended: drained by SIGTERM");
+	zerod_close(admin);
+}
+
+static int drain(zerod_client *client, bool undrain)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Drain drain = ZD__DRAIN__INIT;
+
+	drain.undrain = undrain;
+	request.body_case = ZD__REQUEST__BODY_DRAIN;
+	request.drain = &drain;
+	return zc_call(client, &request, 0, NULL, NULL);
+}
+
+/* The service manager shows how many sessions are left. */
+static void test_status_of_a_drain(void **state)
+{
+	struct zd_daemon daemon;
+	zerod_client *admin, *clients[2], *late;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	admin = connect_to(&daemon);
+	clients[0] = connect_to(&daemon);
+	clients[1] = connect_to(&daemon);
+	assert_int_equal(drain(admin, false), 0);
+	assert_int_equal(zd_daemon_wait_notify(&daemon, "STATUS=draining: 3 sessions left"), 0);
+	late = connect_to(&daemon);
+	zerod_close(clients[0]);
+	assert_int_equal(zd_daemon_wait_notify(&daemon, "STATUS=draining: 2 sessions left"), 0);
+	assert_int_equal(kill(daemon.pid, SIGHUP), 0);
+	assert_int_equal(zd_daemon_wait_notify(&daemon, "STATUS=draining: 2 sessions left"), 0);
+	zerod_close(clients[1]);
+	assert_int_equal(zd_daemon_wait_notify(&daemon, "STATUS=draining: 1 session left"), 0);
+	assert_int_equal(drain(admin, true), 0);
+	assert_int_equal(zd_daemon_wait_notify(&daemon, "READY=1"), 0);
+	/* The late session counts now: a drain that comes later waits for it. */
+	assert_int_equal(drain(admin, false), 0);
+	assert_int_equal(zd_daemon_wait_notify(&daemon, "STATUS=draining: 2 sessions left"), 0);
+	zerod_close(late);
+	zerod_close(admin);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+struct joining {
+	zerod_client *client;
+	int status;
+};
+
+static void *join_main(void *arg)
+{
+	struct zerod_group_options options = ZEROD_INIT(options);
+	struct joining *joining = arg;
+	zerod_group *group;
+
+	options.job = "half";
+	options.world_size = 2;
+	options.deadline_ms = ZEROD_NO_DEADLINE;
+	joining->status = zerod_group_join(joining->client, &options, &group);
+	return NULL;
 }
 
 /* The rank that it waits for cannot come any more. */
@@ -449,27 +531,38 @@ static void test_log_of_jobs(void **state)
 
 /* ---- Socket activation --------------------------------------------------------------------------------- */
 
-/* As a service manager starts it: with the listening socket as descriptor 3. */
-static pid_t start_activated(int sock, const char *log_path, const char *arena)
+/* As a service manager starts it: with the listening sockets as descriptors from 3 on. */
+static pid_t start_with_sockets(const int *socks, int nsocks, const char *log_path, const char *arena,
+                                const char *config)
 {
 	const char *build = getenv("BUILD");
-	char program[256], pid[16];
+	char program[256], number[16];
 	pid_t child;
 
 	(void)snprintf(program, sizeof(program), "%s/bin/zerod", build ? build : "build");
 	child = fork();
 	if (child == 0) {
-		(void)snprintf(pid, sizeof(pid), "%d", (int)getpid());
-		(void)setenv("LISTEN_PID", pid, 1);
-		(void)setenv("LISTEN_FDS", "1", 1);
-		if (sock != 3)
-			(void)dup2(sock, 3);
-		(void)fcntl(3, F_SETFD, 0);
-		(void)dup2(open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
-		(void)execl(program, "zerod", "--arena", arena, (char *)NULL);
+		int copies[MOST_SOCKETS];
+
+		(void)snprintf(number, sizeof(number), "%d", (int)getpid());
+		(void)setenv("LISTEN_PID", number, 1);
+		(void)snprintf(number, sizeof(number), "%d", nsocks);
+		(void)setenv("LISTEN_FDS", number, 1);
+		for (int i = 0; i < nsocks; i++)
+			copies[i] = fcntl(socks[i], F_DUPFD_CLOEXEC, 3 + MOST_SOCKETS);
+		for (int i = 0; i < nsocks; i++)
+			(void)dup2(copies[i], 3 + i);
+		(void)dup2(open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), STDERR_FILENO);
+		(void)execl(program, "zerod", "--arena", arena, config ? "--config" : NULL, config,
+		            (char *)NULL);
 		_exit(127);
 	}
 	return child;
+}
+
+static pid_t start_activated(int sock, const char *log_path, const char *arena)
+{
+	return start_with_sockets(&sock, 1, log_path, arena, NULL);
 }
 
 static int listen_at(const char *path, int type)
@@ -548,6 +641,76 @@ static void test_activated(void **state)
 	assert_int_equal(rmdir(folder), 0);
 }
 
+static unsigned count_devices(zerod_client *client)
+{
+	struct zerod_device_info info = ZEROD_INIT(info);
+	unsigned count = 0;
+
+	while (zerod_device_get(client, count, &info) == 0)
+		count++;
+	return count;
+}
+
+/* Sockets are recognized by their paths, in whatever order they are passed. */
+static void test_activated_sockets(void **state)
+{
+	char folder[] = "/tmp/zerod-life-XXXXXX", paths[3][64], log_path[64], config[64], log[4096];
+	zerod_client *client = NULL;
+	int socks[MOST_SOCKETS];
+	struct stat before, after;
+	pid_t child;
+	FILE *file;
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	for (int i = 0; i < 3; i++)
+		(void)snprintf(paths[i], sizeof(paths[i]), "%s/s%d", folder, i);
+	(void)snprintf(log_path, sizeof(log_path), "%s/log", folder);
+	(void)snprintf(config, sizeof(config), "%s/zerod.conf", folder);
+	file = fopen(config, "w");
+	assert_non_null(file);
+	assert_int_equal(fchmod(fileno(file), 0644), 0);
+	(void)fprintf(file, "[daemon]\nsocket = %s\n[devices]\ncount = 2\n", paths[0]);
+	(void)fprintf(file, "[socket a]\npath = %s\nuid = 12345\n", paths[1]);
+	(void)fprintf(file, "[socket b]\npath = %s\nuid = 12346\nmode = 0600\n", paths[2]);
+	(void)fclose(file);
+	socks[0] = listen_at(paths[1], SOCK_SEQPACKET);
+	socks[1] = listen_at(paths[0], SOCK_SEQPACKET);
+	assert_int_equal(stat(paths[1], &before), 0);
+	child = start_with_sockets(socks, 2, log_path, "16M", config);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(try_connect(paths[i], &client), 0);
+		assert_int_equal(count_devices(client), 2);
+		zerod_close(client);
+	}
+	/* This one the daemon has bound, and takes away. */
+	assert_int_equal(try_connect(paths[2], &client), 0);
+	zerod_close(client);
+	assert_int_equal(kill(child, SIGTERM), 0);
+	assert_int_equal(wait_status(child), 0);
+	assert_int_equal(stat(paths[1], &after), 0);
+	assert_true(before.st_ino == after.st_ino);
+	assert_int_not_equal(access(paths[2], F_OK), 0);
+	(void)close(socks[1]);
+	(void)unlink(paths[2]);
+	socks[1] = listen_at(paths[2], SOCK_SEQPACKET);
+	(void)unlink(paths[0]);
+	file = fopen(config, "w");
+	assert_non_null(file);
+	(void)fprintf(file, "[socket a]\npath = %s\nuid = 12345\n", paths[1]);
+	(void)fclose(file);
+	assert_int_equal(wait_status(start_with_sockets(socks, 2, log_path, "16M", config)), 2);
+	read_file(log_path, log, sizeof(log));
+	assert_non_null(strstr(log, "s2: expected the path of [daemon] socket"));
+	(void)close(socks[0]);
+	(void)close(socks[1]);
+	for (int i = 1; i < 3; i++)
+		(void)unlink(paths[i]);
+	(void)unlink(config);
+	(void)unlink(log_path);
+	assert_int_equal(rmdir(folder), 0);
+}
+
 struct connecting {
 	const char *path;
 	int status;
@@ -603,11 +766,14 @@ int main(void)
 	        cmocka_unit_test(test_reload),
 	        cmocka_unit_test(test_parts_that_limit_nothing),
 	        cmocka_unit_test(test_drain),
+	        cmocka_unit_test(test_drain_and_administrators),
+	        cmocka_unit_test(test_status_of_a_drain),
 	        cmocka_unit_test(test_drain_ends_joins),
 	        cmocka_unit_test(test_told_twice),
 	        cmocka_unit_test(test_drain_timeout),
 	        cmocka_unit_test(test_log_of_jobs),
 	        cmocka_unit_test(test_activated),
+	        cmocka_unit_test(test_activated_sockets),
 	        cmocka_unit_test(test_turns_away),
 	};
 

@@ -130,7 +130,9 @@ drop_in WatchdogSec=1
 inside systemctl restart zerod && inside kill -STOP "$(property MainPID)" && until_true restarts 1 && status
 report $? "a daemon that stands still is ended, and comes again"
 
-# More lines than its queue takes.
+# More lines than its queue takes: those of sessions that are never a rank are at level debug.
+configure '[daemon]' 'log_level = debug' '[devices]' 'backend = host' 'count = 2' 'arena = 64M'
+inside systemctl reload zerod
 pid=$(property MainPID)
 journal=$(inside systemctl show --property MainPID --value systemd-journald)
 inside kill -STOP "$journal" && inside sh -c 'for i in $(seq 600); do zeroctl status >/dev/null || exit 1; done' &&
@@ -142,6 +144,20 @@ lines_lost() {
 }
 until_true lines_lost
 report $? "what it has missed is told"
+
+# The recipe of docs/containers.md.
+printf '%s\n' '[Socket]' 'ListenSequentialPacket=/run/zerod-tenants/a/zerod.sock' 'SocketMode=0666' Service=zerod.service \
+	>"$root/etc/systemd/system/zerod-a.socket"
+configure '[devices]' 'backend = host' 'count = 2' 'arena = 64M' '[socket a]' 'path = /run/zerod-tenants/a/zerod.sock' 'uid = 12345'
+inside systemctl daemon-reload
+inside systemctl stop zerod.service zerod.socket 2>"$dir/out"
+inside systemctl start zerod.socket zerod-a.socket && is zerod service inactive &&
+	[ "$(as_nobody /opt/zerod/hello_gather /run/zerod-tenants/a/zerod.sock | grep -c 'sees 0 to 127$')" -eq 2 ] && said '(uid 12345) began' &&
+	is zerod service active && status && inside systemctl restart zerod.service &&
+	inside zeroctl --socket /run/zerod-tenants/a/zerod.sock sessions --json | grep -q '"uid": 12345'
+report $? "a tenant's socket unit starts the service, whose path names the tenant"
+inside systemctl stop zerod.service zerod-a.socket 2>"$dir/out"
+rm "$root/etc/systemd/system/zerod-a.socket"
 
 drop_in Environment=LD_LIBRARY_PATH=/opt/zerod/late
 configure '[devices]' 'backend = cuda' 'arena = 64M'

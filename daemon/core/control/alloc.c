@@ -15,7 +15,8 @@
 
 #define MAX_ALIGN_BYTES ((uint64_t)ZD_BLOCK_MAX_ALIGN)
 
-static int alloc_check(struct zd_engine *e, const struct zd_args *args, struct zd_err *err)
+static int alloc_check(const struct zd_engine *e, const struct zd_session *session,
+                       const struct zd_args *args, struct zd_err *err)
 {
 	uint64_t align = args->u.alloc.alignment;
 	uint64_t bytes = args->u.alloc.bytes;
@@ -24,9 +25,9 @@ static int alloc_check(struct zd_engine *e, const struct zd_args *args, struct z
 		status = zd_name_check(args->u.alloc.name, ZD_MAX_NAME_BYTES, "allocation name", err);
 	if (status != 0)
 		return status;
-	if (args->u.alloc.device >= e->ndevices)
-		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no device %u; there are %u", args->u.alloc.device,
-		                  e->ndevices);
+	status = zd_session_check_device(e, session, args->u.alloc.device, err);
+	if (status != 0)
+		return status;
 	if (bytes == 0 || bytes > ZD_MAX_BYTES)
 		return zd_err_set(err, ZEROD_E_INVALID, "%llu bytes are not in 1 .. %llu",
 		                  (unsigned long long)bytes, ZD_MAX_BYTES);
@@ -115,7 +116,7 @@ static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct
 	struct zd_args resolved = *given, *args = &resolved;
 	int status = args->u.alloc.unit ? take_unit(e, req->session, args, err) : 0;
 	if (status == 0)
-		status = alloc_check(e, args, err);
+		status = alloc_check(e, req->session, args, err);
 	if (status == 0)
 		status = durable_find(e, req->session, args, &found, err);
 	if (status != 0)

@@ -216,9 +216,9 @@ static int join_check(struct zd_engine *e, const struct zd_session *session, con
 	if (args->u.group_join.rank >= world_size)
 		return zd_err_set(err, ZEROD_E_INVALID, "rank %u of a world of %u", args->u.group_join.rank,
 		                  world_size);
-	if (args->u.group_join.device >= e->ndevices)
-		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no device %u; there are %u",
-		                  args->u.group_join.device, e->ndevices);
+	status = zd_session_check_device(e, session, args->u.group_join.device, err);
+	if (status != 0)
+		return status;
 	if (args->u.group_join.shadow && !args->u.group_join.durable)
 		return zd_err_set(err, ZEROD_E_INVALID, "only a durable group keeps shadow shards");
 	if (args->u.group_join.durable && session->no_durable && !session->admin)

@@ -154,7 +154,8 @@ static bool visit(struct listing *l, struct place *place, struct item *item)
 
 typedef bool row_fn(const struct zd_row *row, void *arg);
 
-static bool row_device(struct zd_row *row, const struct zd_device *device, row_fn *fn, void *arg)
+static bool row_device(const struct listing *l, struct zd_row *row, const struct zd_device *device,
+                       row_fn *fn, void *arg)
 {
 	row->name = device->config.name;
 	row->u.device.index = device->index;
@@ -170,6 +171,7 @@ static bool row_device(struct zd_row *row, const struct zd_device *device, row_f
 	row->u.device.joined_gathers = device->joined_gathers;
 	row->u.device.fallback_gathers = device->fallback_gathers;
 	row->u.device.waiting = device->nqueued;
+	row->u.device.denied = l->asker && !zd_session_may_use(l->asker, device->index);
 	return fn(row, arg);
 }
 
@@ -437,7 +439,7 @@ static bool row(struct listing *l, const struct item *item, row_fn *fn, void *ar
 	        .table = l->query->table, .id = item->id, .job = "", .group = "", .name = "", .state = ""};
 	switch (l->query->table) {
 	case ZD_TABLE_DEVICES:
-		return row_device(&r, item->object, fn, arg);
+		return row_device(l, &r, item->object, fn, arg);
 	case ZD_TABLE_JOBS:
 		return row_job(l, &r, item->object, fn, arg);
 	case ZD_TABLE_SESSIONS:

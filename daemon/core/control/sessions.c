@@ -44,6 +44,7 @@ static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer 
 	session->strict = peer->strict;
 	session->poison = peer->poison;
 	session->no_durable = peer->no_durable;
+	session->denied_devices = peer->admin ? 0 : peer->denied_devices;
 	if (peer->name)
 		strncpy(session->name, peer->name, ZD_MAX_NAME_BYTES);
 	session->opened_ns = e->now_ns;
@@ -101,12 +102,13 @@ struct zd_session *zd_session_new_former(struct zd_engine *e, const struct zd_re
 	return session;
 }
 
-bool zd_engine_former(const struct zd_engine *e, uint64_t id, uint32_t *pid, uint64_t *started)
+bool zd_engine_former(const struct zd_engine *e, uint64_t id, uint32_t *uid, uint32_t *pid, uint64_t *started)
 {
 	const struct zd_session *session;
 	HASH_FIND(hh, e->sessions, &id, sizeof(id), session);
 	if (!session || !session->former)
 		return false;
+	*uid = session->uid;
 	*pid = session->pid;
 	*started = session->started;
 	return true;

@@ -25,8 +25,9 @@ struct zd_session {
 	uint64_t started; /* see struct zd_peer */
 	bool admin;
 	bool strict, poison, no_durable;
-	bool clean_exit; /* the client has said goodbye */
-	bool former;     /* of a daemon before this one: its end waits for its process */
+	uint64_t denied_devices; /* bits of devices that it may not use; an administrator has none */
+	bool clean_exit;         /* the client has said goodbye */
+	bool former;             /* of a daemon before this one: its end waits for its process */
 	char name[ZD_MAX_NAME_BYTES + 1];
 	uint64_t opened_ns, nrequests;
 	uint32_t outstanding;
@@ -180,6 +181,10 @@ void zd_session_signal(struct zd_engine *e, const struct zd_session *session, ui
 void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t timeline);
 int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *err)
         __attribute__((warn_unused_result));
+bool zd_session_may_use(const struct zd_session *session, uint32_t device);
+/* NOT_FOUND: there is no such device. PERMISSION: the session may not use it. */
+int zd_session_check_device(const struct zd_engine *e, const struct zd_session *session, uint32_t device,
+                            struct zd_err *err) __attribute__((warn_unused_result));
 
 /* Finds the job of the session's uid, or makes one. Errors: LIMIT, if the uid has too many and the session is
  * no administrator's. */

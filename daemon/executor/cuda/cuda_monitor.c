@@ -29,10 +29,10 @@ static bool has_exited(const struct zd_cuda_session *session)
 	return poll(&poll_for, 1, 0) > 0 && (poll_for.revents & POLLIN);
 }
 
-/* If a GPU does not list its processes, the end of the process decides. */
+/* If a GPU does not list its processes, or the process has no number here, the end of the process decides. */
 static bool is_gone(const struct zd_cuda_monitor *monitor, const struct zd_cuda_session *session)
 {
-	bool known = monitor->lists_processes;
+	bool known = monitor->lists_processes && session->pid > 0;
 	for (uint32_t i = 0; known && i < monitor->devices->count; i++) {
 		int listed = zd_nvml_lists(monitor->nvml, monitor->devices->all[i].name, session->pid, NULL);
 		if (listed > 0)

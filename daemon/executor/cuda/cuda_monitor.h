@@ -4,8 +4,8 @@
  *
  * A process that was killed may still have kernels running. Its pidfd reports its end, but a forked child can
  * keep its context alive. Until the driver has freed that context, which NVML shows, the process's memory
- * must not be reused. Without NVML, or where NVML counts processes in another way (in some containers), the
- * pidfd decides.
+ * must not be reused. Without NVML, or where NVML counts processes in another way (in some containers), or
+ * for a process outside the daemon's pid namespace, the pidfd decides.
  *
  * Xids are logged; those after which a GPU is unusable mark it failed.
  *

@@ -270,7 +270,7 @@ static void test_former_sessions_are_listed(void **state)
 {
 	struct durable d;
 	struct core_row rows[2];
-	uint32_t pid;
+	uint32_t uid, pid;
 	uint64_t started;
 	(void)state;
 	start_lingering(&d, false);
@@ -279,17 +279,18 @@ static void test_former_sessions_are_listed(void **state)
 	core_expect(d.core, keep(&d, owner, "adam"), 0);
 	close_ranks(&d);
 	leave(&d, d.team.session);
-	assert_false(zd_engine_former(core_engine(d.core), owner, &pid, &started));
+	assert_false(zd_engine_former(core_engine(d.core), owner, &uid, &pid, &started));
 	core_restart(d.core);
 	assert_int_equal(core_rows(d.core, ZD_TABLE_SESSIONS, rows, 2), 1);
 	assert_true(rows[0].row.id == owner);
 	assert_string_equal(rows[0].state, "CLOSING");
 	assert_non_null(strstr(rows[0].waits[0], "process 77 to leave device 1"));
-	assert_true(zd_engine_former(core_engine(d.core), owner, &pid, &started));
+	assert_true(zd_engine_former(core_engine(d.core), owner, &uid, &pid, &started));
+	assert_int_equal(uid, CORE_ALICE);
 	assert_int_equal(pid, 77);
 	assert_int_equal(started, 123);
 	core_gone(d.core, owner);
-	assert_false(zd_engine_former(core_engine(d.core), owner, &pid, &started));
+	assert_false(zd_engine_former(core_engine(d.core), owner, &uid, &pid, &started));
 	core_end(d.core);
 }
 

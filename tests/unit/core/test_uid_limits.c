@@ -83,6 +83,34 @@ static void test_lingering_sessions(void **state)
 	core_end(core);
 }
 
+/* A session joins and allocates on its devices only; an administrator on all. */
+static void test_denied_devices(void **state)
+{
+	static const char text[] =
+	        "device 1 (device1) is not granted to session 1 (uid 1000), whose devices are: 0,2";
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
+	struct zd_peer peer = {.uid = CORE_ALICE, .denied_devices = 2 | 8};
+	struct core_join join = {.job = "job", .world_size = 1, .device = 1};
+	uint64_t session = core_open_peer(core, &peer);
+
+	(void)state;
+	core_expect_error(core, core_alloc(core, session, "job", 1, 256), ZEROD_E_PERMISSION, text);
+	core_expect_error(core, core_join(core, session, &join), ZEROD_E_PERMISSION, text);
+	core_expect_error(core, core_alloc(core, session, "job", 4, 256), ZEROD_E_NOT_FOUND, "no device 4");
+	core_expect(core, core_alloc(core, session, "job", 2, 256), 0);
+	join.device = 0;
+	core_expect(core, core_join(core, session, &join), 0);
+	peer.denied_devices = UINT64_MAX;
+	session = core_open_peer(core, &peer);
+	core_expect_error(core, core_alloc(core, session, "job", 0, 256), ZEROD_E_PERMISSION,
+	                  "whose devices are: none");
+	peer.admin = true;
+	session = core_open_peer(core, &peer);
+	core_expect(core, core_alloc(core, session, "job", 1, 256), 0);
+	core_close_all(core);
+	core_end(core);
+}
+
 static void test_jobs(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -273,6 +301,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_sessions),
 	        cmocka_unit_test(test_lingering_sessions),
+	        cmocka_unit_test(test_denied_devices),
 	        cmocka_unit_test(test_jobs),
 	        cmocka_unit_test(test_same_names),
 	        cmocka_unit_test(test_durable_jobs_of_some),

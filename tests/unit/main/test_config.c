@@ -19,6 +19,12 @@
 #include "main/options.h"
 #include "proto/limits.h"
 
+#define UNKNOWN                                                                                              \
+	"unknown section, expected [daemon], [devices], [collectives], [limits], [grants] or [socket NAME]"
+#define NO_GRANT                                                                                             \
+	"expected everyone = DEVICES, user:NAME = DEVICES, group:NAME = DEVICES or cgroup:/PATH = DEVICES, " \
+	"with names of this machine, and DEVICES all, none, or device numbers such as 0,1, found "
+
 static char path[] = "/tmp/zerod-config-XXXXXX";
 
 static int make_file(void **state)
@@ -81,6 +87,90 @@ static void test_defaults(void **state)
 	assert_int_equal(config.max_jobs_per_uid, 128);
 	assert_int_equal(config.durable_ttl_s, 0);
 	assert_int_equal(config.durable_groups.count, 0);
+}
+
+/* The sections whose names or keys are the administrator's. */
+static void test_sockets_and_grants(void **state)
+{
+	struct zd_config config;
+	struct zd_err err;
+
+	(void)state;
+	assert_int_equal(read_text("[socket lab-a]\n"
+	                           "path = /run/zerod/a/zerod.sock\n"
+	                           "mode = 0666\n"
+	                           "owner = 7\n"
+	                           "group = root\n"
+	                           "uid = 1234\n"
+	                           "[socket b]\n"
+	                           "path = /run/zerod/b/zerod.sock\n"
+	                           "tenant = root\n"
+	                           "devices = 0, 63\n"
+	                           "[grants]\n"
+	                           "user:root = 0,1\n"
+	                           "group : root = 2 ; behind a value\n"
+	                           "cgroup:/system.slice/slurmstepd.scope/job_42 = all\n"
+	                           "user:1234=none\n"
+	                           "everyone = 3\n",
+	                           &config, &err),
+	                 0);
+	assert_int_equal(zd_config_check(&config, &err), 0);
+	assert_int_equal(config.nsockets, 2);
+	assert_string_equal(config.sockets[0].name, "lab-a");
+	assert_string_equal(config.sockets[0].path, "/run/zerod/a/zerod.sock");
+	assert_int_equal(config.sockets[0].mode, 0666);
+	assert_int_equal(config.sockets[0].owner, 7);
+	assert_int_equal(config.sockets[0].group, 0);
+	assert_true(config.sockets[0].has_tenant && !config.sockets[0].has_devices);
+	assert_int_equal(config.sockets[0].tenant_uid, 1234);
+	assert_int_equal(config.sockets[1].mode, 0600);
+	assert_int_equal(config.sockets[1].owner, (uid_t)-1);
+	assert_true(config.sockets[1].has_tenant && config.sockets[1].has_devices);
+	assert_int_equal(config.sockets[1].tenant_uid, 0);
+	assert_true(config.sockets[1].devices == (1 | UINT64_C(1) << 63));
+	assert_int_equal(config.grants.count, 5);
+	assert_int_equal(config.grants.all[0].kind, ZD_GRANT_USER);
+	assert_int_equal(config.grants.all[0].devices, 3);
+	assert_int_equal(config.grants.all[1].kind, ZD_GRANT_GROUP);
+	assert_int_equal(config.grants.all[1].devices, 4);
+	assert_int_equal(config.grants.all[2].kind, ZD_GRANT_CGROUP);
+	assert_string_equal(config.grants.all[2].cgroup, "/system.slice/slurmstepd.scope/job_42");
+	assert_true(config.grants.all[2].devices == ZD_ALL_DEVICES);
+	assert_int_equal(config.grants.all[3].uid, 1234);
+	assert_int_equal(config.grants.all[3].devices, 0);
+	assert_int_equal(config.grants.all[4].kind, ZD_GRANT_EVERYONE);
+}
+
+/* A line that is longer than the parser's is split at the same place. */
+static void test_long_grant(void **state)
+{
+	char text[512], cgroup[240] = "/";
+	struct zd_config config;
+	struct zd_err err;
+
+	(void)state;
+	memset(cgroup + 1, 'x', sizeof(cgroup) - 2);
+	cgroup[sizeof(cgroup) - 1] = '\0';
+	(void)snprintf(text, sizeof(text), "[grants]\ncgroup:%s = 5\n", cgroup);
+	assert_int_equal(read_text(text, &config, &err), 0);
+	assert_string_equal(config.grants.all[0].cgroup, cgroup);
+	assert_int_equal(config.grants.all[0].devices, 1 << 5);
+}
+
+static void test_paths_of_sockets(void **state)
+{
+	struct zd_config config;
+	struct zd_err err;
+
+	(void)state;
+	assert_int_equal(read_text("[socket a]\nmode = 0666\n", &config, &err), 0);
+	assert_int_equal(zd_config_check(&config, &err), ZEROD_E_INVALID);
+	assert_string_equal(err.text, "[socket a] path: expected a path, found none");
+	assert_int_equal(read_text("[socket a]\npath = /x\n[socket b]\npath = /x\n", &config, &err), 0);
+	assert_int_equal(zd_config_check(&config, &err), ZEROD_E_INVALID);
+	assert_non_null(strstr(err.text, "[socket b] path: expected a path of its own"));
+	assert_int_equal(read_text("[daemon]\nsocket = /y\n[socket a]\npath = /y\n", &config, &err), 0);
+	assert_int_equal(zd_config_check(&config, &err), ZEROD_E_INVALID);
 }
 
 static void test_every_key(void **state)
@@ -247,10 +337,29 @@ static const struct mistake {
         {"[limits]\ndurable_groups = root, no-such-group\n",
          ":2: [limits] durable_groups: expected names of at most 32 groups on this machine, found 'root, "
          "no-such-group'"},
-        {"[deamon]\nsocket = x\n",
-         ":1: [deamon]: unknown section, expected [daemon], [devices], [collectives] or [limits]"},
-        {"[limits]\n[empty]\n",
-         ":2: [empty]: unknown section, expected [daemon], [devices], [collectives] or [limits]"},
+        {"[deamon]\nsocket = x\n", ":1: [deamon]: " UNKNOWN},
+        {"[limits]\n[empty]\n", ":2: [empty]: " UNKNOWN},
+        {"[socket]\npath = x\n", ":1: [socket]: " UNKNOWN},
+        {"[socket a b]\npath = x\n", ":1: [socket a b]: " UNKNOWN},
+        {"[socket a]\nmode = 8\n",
+         ":2: [socket a] mode: expected permissions in octal such as 0660, found '8'"},
+        {"[socket a]\npath =\n", ":2: [socket a] path: expected a path of 1 to 107 bytes, found ''"},
+        {"[socket a]\nuid = root\n", ":2: [socket a] uid: expected the number of a user, found 'root'"},
+        {"[socket a]\nuid = 4294967295\n",
+         ":2: [socket a] uid: expected the number of a user, found '4294967295'"},
+        {"[socket a]\ntenant = no-such-user\n",
+         ":2: [socket a] tenant: expected the name of a user on this machine, found 'no-such-user'"},
+        {"[socket a]\ndevices = 0-3\n",
+         ":2: [socket a] devices: expected all, none, or device numbers such as 0,1, found '0-3'"},
+        {"[socket a]\ndevices = 64\n",
+         ":2: [socket a] devices: expected all, none, or device numbers such as 0,1, found '64'"},
+        {"[socket a]\nsocket = x\n", ":2: [socket a] socket: unknown key, expected one of path, mode, owner, "
+                                     "group, uid, tenant, devices"},
+        {"[grants]\nuser:no-such-user = 0\n", ":2: [grants] user: " NO_GRANT "'no-such-user = 0'"},
+        {"[grants]\nuser:root\n", ":2: [grants] user: " NO_GRANT "'root'"},
+        {"[grants]\ncgroup:relative = 0\n", ":2: [grants] cgroup: " NO_GRANT "'relative = 0'"},
+        {"[grants]\nuser:root = 0, x\n", ":2: [grants] user: " NO_GRANT "'root = 0, x'"},
+        {"[grants]\nnobody = 0\n", ":2: [grants] nobody: " NO_GRANT "'0'"},
         {"[limits] max_sessions = 4\n", ":1: [limits]: expected nothing behind it, or a comment"},
         {"# one\n[limits]]\n", ":2: [limits]: expected nothing behind it, or a comment"},
         {"socket = x\n", ":1: socket: expected a section such as [daemon] before it"},
@@ -499,12 +608,21 @@ static void test_command_line_mistakes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_every_key),
-	        cmocka_unit_test(test_mistakes),      cmocka_unit_test(test_long_lines),
-	        cmocka_unit_test(test_long_mistakes), cmocka_unit_test(test_long_path),
-	        cmocka_unit_test(test_no_file),       cmocka_unit_test(test_unsafe_file),
-	        cmocka_unit_test(test_check),         cmocka_unit_test(test_command_line_wins),
-	        cmocka_unit_test(test_key_file),      cmocka_unit_test(test_command_line_mistakes),
+	        cmocka_unit_test(test_defaults),
+	        cmocka_unit_test(test_sockets_and_grants),
+	        cmocka_unit_test(test_long_grant),
+	        cmocka_unit_test(test_paths_of_sockets),
+	        cmocka_unit_test(test_every_key),
+	        cmocka_unit_test(test_mistakes),
+	        cmocka_unit_test(test_long_lines),
+	        cmocka_unit_test(test_long_mistakes),
+	        cmocka_unit_test(test_long_path),
+	        cmocka_unit_test(test_no_file),
+	        cmocka_unit_test(test_unsafe_file),
+	        cmocka_unit_test(test_check),
+	        cmocka_unit_test(test_command_line_wins),
+	        cmocka_unit_test(test_key_file),
+	        cmocka_unit_test(test_command_line_mistakes),
 	};
 
 	return cmocka_run_group_tests(tests, make_file, remove_file);

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* state.c - where the state of durable jobs is kept. */
+#include "main/state.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "main/activation.h"
+#include "main/notify.h"
+
+static int put_at_manager(void *arg, const char *name, int fd, struct zd_err *err)
+{
+	struct zd_state *state = arg;
+	char text[64];
+
+	(void)snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
+	if (zd_notify_fd(state->notify, text, fd) < 0)
+		return zd_err_errno(err, errno, "giving %s to the service manager", name);
+	return 0;
+}
+
+static void remove_at_manager(void *arg, const char *name)
+{
+	struct zd_state *state = arg;
+	char text[64];
+
+	(void)snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+	if (zd_notify_fd(state->notify, text, -1) < 0)
+		zd_log(ZD_LOG_WARNING, "removing %s from the service manager: %s", name, strerror(errno));
+}
+
+static void discard_found(struct zd_store *store)
+{
+	for (size_t i = 0; i < store->nfound; i++) {
+		(void)close(store->found[i].fd);
+		store->found[i].fd = -1;
+		store->remove(store->arg, store->found[i].name);
+	}
+}
+
+int zd_state_open(struct zd_state *state, enum zd_keep_state where, bool discard, const char *socket_path,
+                  struct zd_notify *notify, struct zd_store **store, struct zd_err *err)
+{
+	int rc = 0;
+
+	*state = (struct zd_state){.notify = notify, .holder = {.sock = -1}};
+	*store = NULL;
+	state->manager = (struct zd_store){.arg = state, .put = put_at_manager, .remove = remove_at_manager};
+	state->manager.nfound = zd_activation_take_stored(&state->manager.found);
+	/* Descriptors that were passed must be restored, whatever the environment says. */
+	if (where == ZD_KEEP_AUTO)
+		where = getenv("FDSTORE") || state->manager.nfound > 0 ? ZD_KEEP_SYSTEMD : ZD_KEEP_NONE;
+	if (where == ZD_KEEP_SYSTEMD)
+		*store = &state->manager;
+	if (where == ZD_KEEP_HOLDER)
+		rc = zd_holder_open(&state->holder, socket_path, err);
+	if (where == ZD_KEEP_HOLDER && rc == 0)
+		*store = &state->holder.store;
+	if (*store && discard)
+		discard_found(*store);
+	return rc;
+}
+
+void zd_state_close(struct zd_state *state)
+{
+	for (size_t i = 0; i < state->manager.nfound; i++) {
+		if (state->manager.found[i].fd >= 0)
+			(void)close(state->manager.found[i].fd);
+	}
+	free(state->manager.found);
+	zd_holder_close(&state->holder);
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* state.h - where the state of durable jobs is kept, as the configuration's keep_state says. */
+#ifndef ZD_MAIN_STATE_H
+#define ZD_MAIN_STATE_H
+
+#include <stdbool.h>
+
+#include "main/config.h"
+#include "main/holder.h"
+#include "server/store.h"
+
+struct zd_err;
+struct zd_notify;
+
+struct zd_state {
+	struct zd_notify *notify;
+	struct zd_store manager; /* the service manager's descriptor store */
+	struct zd_holder holder;
+};
+
+/* Opens the store, with what the daemon before has left; with `discard` without it. *store is NULL if nothing is
+ * kept. */
+int zd_state_open(struct zd_state *state, enum zd_keep_state where, bool discard, const char *socket_path,
+                  struct zd_notify *notify, struct zd_store **store, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Closes descriptors of the former daemon that were not taken, and the connection to the holder. */
+void zd_state_close(struct zd_state *state);
+
+#endif

@@ -47,7 +47,7 @@ root=$dir/files/root
 rm -rf "$root"/etc/systemd/system/* "$root/etc/fstab" "$root/etc/zerod" && : >"$root/etc/machine-id"
 make -s install DESTDIR="$root" PREFIX=/usr BUILD="$BUILD" >"$dir/installed" && systemd-sysusers --root="$root" 2>"$dir/users" || exit 2
 mkdir -p "$root/opt/zerod/late" "$root/etc/systemd/system/zerod.service.d"
-install -m 755 "$BUILD"/bin/{hello_gather,gpu_gather,charlm} "$root/opt/zerod" && install -m 755 "$BUILD"/tests/double/*.so* "$root/opt/zerod" || exit 2
+install -m 755 "$BUILD"/bin/{hello_gather,gpu_gather,charlm,commits} "$root/opt/zerod" && install -m 755 "$BUILD"/tests/double/*.so* "$root/opt/zerod" || exit 2
 setsid systemd-nspawn -q -D "$root" --register=no --keep-unit -M zerod-test --private-network --console=pipe /lib/systemd/systemd --unit=basic.target \
 	>"$dir/console" 2>&1 </dev/null &
 container=$!
@@ -125,6 +125,18 @@ report $? "with the file mended, the next client starts the service"
 
 inside kill -KILL "$(property MainPID)" && status && restarts 1
 report $? "a daemon that is killed comes again, and who comes meanwhile is served"
+
+# It leaves a durable job.
+as_nobody /opt/zerod/commits >"$dir/commits"
+keeps_job() {
+	status && inside zeroctl jobs | grep -q 'commits-.* 65534 *yes'
+}
+keeps_job && inside kill -KILL "$(property MainPID)" && until_true restarts 2 && keeps_job && said 'restored durable jobs of the daemon before: 1'
+report $? "a durable job outlives a daemon that is killed"
+inside systemctl restart zerod && keeps_job && [ "$(property NFileDescriptorStore)" -eq 2 ]
+report $? "and a restart"
+inside systemctl stop zerod && ! keeps_job && is zerod service active
+report $? "but not a stop"
 
 drop_in WatchdogSec=1
 inside systemctl restart zerod && inside kill -STOP "$(property MainPID)" && until_true restarts 1 && status

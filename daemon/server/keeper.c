@@ -364,11 +364,13 @@ static void remove_all(struct zd_keeper *keeper)
 
 void zd_keeper_close(struct zd_keeper *keeper)
 {
-	struct zd_former *former;
+	struct zd_former *former, *next;
 	struct zd_engine_totals totals;
 
-	while ((former = LIST_FIRST(&keeper->formers)))
+	for (former = LIST_FIRST(&keeper->formers); former; former = next) {
+		next = LIST_NEXT(former, link);
 		former_end(former);
+	}
 	if (keeper->store && keeper->registry.fd >= 0) {
 		zd_engine_totals(keeper->bridge->engine, &totals);
 		if (totals.durable_jobs == 0)

@@ -110,6 +110,7 @@ struct zd_uid_limits {
 	/* A durable job ends when no session has been a rank of its groups, or has held its allocations, for
 	 * this long. Of administrators' jobs, too. */
 	uint64_t durable_ttl_ns;
+	uint64_t metadata_bytes; /* of the daemon's own memory, for sessions, units, requests and so on */
 };
 /* Ends durable jobs whose time has passed already; what is beyond the other limits stays. */
 void zd_engine_set_uid_limits(struct zd_engine *engine, const struct zd_uid_limits *limits);
@@ -178,9 +179,9 @@ void zd_engine_totals(const struct zd_engine *engine, struct zd_engine_totals *t
 
 /*
  * Aborts (zd_assert) when an invariant does not hold: no block is owned twice; blocks + free + quarantine =
- * arena; accounted bytes = bytes of the objects; every waiting request has a reason; a job without sessions
- * that is not durable holds nothing; states agree with their data. Linear in the number of objects; for tests
- * and the simulator.
+ * arena; accounted bytes and metadata = those of the objects; every waiting request has a reason; a job
+ * without sessions that is not durable holds nothing; states agree with their data. Linear in the number of
+ * objects; for tests and the simulator.
  */
 void zd_engine_check(struct zd_engine *engine);
 

@@ -148,7 +148,8 @@ static struct zd_api_limits limits_of(const struct zd_config *config)
 	        .admin_group = config->admin_group,
 	        .of_uid = {.max_sessions = config->max_sessions_per_uid,
 	                   .max_jobs = config->max_jobs_per_uid,
-	                   .durable_ttl_ns = config->durable_ttl_s * NS_PER_S},
+	                   .durable_ttl_ns = config->durable_ttl_s * NS_PER_S,
+	                   .metadata_bytes = config->uid_metadata_bytes},
 	        .durable_groups = config->durable_groups,
 	};
 }

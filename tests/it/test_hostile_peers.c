@@ -213,6 +213,42 @@ static void test_jobs_per_user(void **state)
 	(void)raw_expect(&raw, raw_send(&raw, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
 }
 
+/* Units of one element, each with as many views as it may have. */
+static void test_metadata_per_user(void **state)
+{
+	static char names[ZD_MAX_VIEWS][8];
+	static Zd__View views[ZD_MAX_VIEWS], *view_pointers[ZD_MAX_VIEWS];
+	const Zd__Reply *reply;
+	uint64_t group;
+	uint32_t n = 0;
+	char name[16];
+
+	(void)state;
+	for (uint32_t i = 0; i < ZD_MAX_VIEWS; i++) {
+		(void)snprintf(names[i], sizeof(names[i]), "v%u", i);
+		views[i] = (Zd__View)ZD__VIEW__INIT;
+		views[i].name = names[i];
+		view_pointers[i] = &views[i];
+	}
+	start_for_users("[limits]\nuid_metadata = 1M\n");
+	connect_as(&raw, SOME_UID, SOME_UID);
+	(void)raw_expect(&raw, send_hello(&raw), 0);
+	group = raw_expect(&raw, send_join(&raw, "one", false), 0)->group_join->group;
+	do {
+		(void)snprintf(name, sizeof(name), "unit %u", n++);
+		reply = raw_answer(&raw,
+		                   raw_send(&raw, RAW(UNIT_REGISTER, unit_register, UnitRegister,
+		                                      .group = group, .name = name, .dtype = ZEROD_FLOAT32,
+		                                      .numel = 1, .slot = ZEROD_NO_SLOT,
+		                                      .n_views = ZD_MAX_VIEWS, .views = view_pointers)));
+	} while (reply && reply->status == 0 && n < 1000);
+	assert_non_null(reply);
+	assert_int_equal(reply->status, ZEROD_E_LIMIT);
+	assert_non_null(strstr(reply->error, "uid_metadata is 1048576"));
+	assert_in_range(n, 10, 60);
+	(void)raw_expect(&raw, raw_send(&raw, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
+}
+
 static void test_durable_jobs_of_groups(void **state)
 {
 	(void)state;
@@ -299,6 +335,7 @@ int main(void)
 	        cmocka_unit_test_teardown(test_root_is_a_user, close_all),
 	        cmocka_unit_test_teardown(test_sessions_per_user, close_all),
 	        cmocka_unit_test_teardown(test_jobs_per_user, close_all),
+	        cmocka_unit_test_teardown(test_metadata_per_user, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_of_groups, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_expire, close_all),
 	        cmocka_unit_test_teardown(test_lines_of_one_user, close_all),

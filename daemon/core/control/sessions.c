@@ -41,11 +41,19 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	if (check_session_count(e, peer, err) != 0)
 		return 0;
 	struct zd_session *session = zd_calloc(1, sizeof(*session));
+	session->uid = peer->uid;
+	session->admin = peer->admin;
+	session->owner = zd_owner_get(e, peer->uid);
+	if (zd_metadata_check(e, session, "session", peer->name ? peer->name : "", ZD_SESSION_METADATA_BYTES,
+	                      err) != 0) {
+		zd_owner_put(e, session->owner);
+		free(session);
+		return 0;
+	}
+	zd_metadata_charge(session->owner, ZD_SESSION_METADATA_BYTES);
 	session->id = zd_next_id(e);
 	session->state = ZD_SESSION_OPEN;
-	session->uid = peer->uid;
 	session->pid = peer->pid;
-	session->admin = peer->admin;
 	session->strict = peer->strict;
 	session->poison = peer->poison;
 	session->no_durable = peer->no_durable;

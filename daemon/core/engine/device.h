@@ -23,6 +23,7 @@
 
 struct zd_device;
 struct zd_job;
+struct zd_session;
 struct zd_slice;
 
 /* ---- Accounts (account.c) ------------------------------------------------------------------------------ */
@@ -42,13 +43,21 @@ struct zd_account {
 	uint64_t total, peak, peak_gathered;
 };
 
-/* The account of one uid, against its quota. */
+/* The account of one uid, against its limits. */
 struct zd_owner {
 	uint32_t uid;
+	uint32_t refs;       /* jobs and sessions */
 	struct zd_job *jobs; /* hash by name */
 	struct zd_account account;
+	uint64_t metadata_bytes; /* of the daemon's own memory */
+	uint64_t found_bytes;    /* scratch of zd_engine_check() */
 	UT_hash_handle hh;
 };
+
+/* Returns the uid's account with one more reference; makes it if there is none. */
+struct zd_owner *zd_owner_get(struct zd_engine *e, uint32_t uid);
+/* Drops a reference. Frees the account with the last one: nothing is charged to it then. */
+void zd_owner_put(struct zd_engine *e, struct zd_owner *owner);
 
 /* Returns QUOTA, with the sizes, if `bytes` more would exceed the uid's quota. */
 int zd_quota_check(struct zd_engine *e, const struct zd_job *job, uint64_t bytes, struct zd_err *err)
@@ -58,6 +67,22 @@ void zd_charge(struct zd_engine *e, struct zd_job *job, struct zd_device *device
 void zd_uncharge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,
                  uint64_t bytes);
 void zd_account_usage(const struct zd_account *account, struct zd_usage *usage);
+
+/*
+ * The daemon's own memory that a uid's objects take: sizes of structures and texts, without the C library's
+ * overhead. Each object is charged where it is made, and uncharged where it is freed. Objects that last have
+ * seven eighths of the limit, so that a job that runs has room for its requests, leases and watches.
+ */
+void zd_metadata_charge(struct zd_owner *owner, uint64_t bytes);
+void zd_metadata_uncharge(struct zd_owner *owner, uint64_t bytes);
+/* Returns LIMIT, with the sizes, if the session's uid may not hold `bytes` more for an object that lasts. The
+ * text names the object: "unit" and "layers.0". */
+int zd_metadata_check(const struct zd_engine *e, const struct zd_session *session, const char *kind,
+                      const char *name, uint64_t bytes, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* The same for requests that wait, and for what they leave behind until they are undone. */
+int zd_metadata_check_work(const struct zd_engine *e, const struct zd_session *session, const char *kind,
+                           uint64_t bytes, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 

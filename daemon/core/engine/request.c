@@ -78,11 +78,48 @@ static bool counts(const struct zd_request *req)
 	return !req->answered || req->kind == ZD_REQ_SET_PERSISTENT;
 }
 
+/* Everything that request_free() frees, but for the text of a failure. */
+static uint32_t request_metadata_bytes(const struct zd_request *req)
+{
+	size_t bytes = sizeof(*req) + (req->args ? sizeof(*req->args) : 0);
+	switch (req->kind) {
+	case ZD_REQ_UPDATE_BEGIN:
+	case ZD_REQ_PUBLISH:
+		bytes += req->u.publish.nparts * sizeof(struct zd_part *);
+		break;
+	case ZD_REQ_RELEASE:
+	case ZD_REQ_STEP_END:
+		bytes += req->u.release.nfences * sizeof(struct zd_fence);
+		break;
+	case ZD_REQ_FORWARD_BEGIN:
+	case ZD_REQ_FORWARD_END:
+	case ZD_REQ_CLAIM_END:
+	case ZD_REQ_SCOPE_ABANDON:
+	case ZD_REQ_CONTEXT_END:
+		bytes += req->u.scope.nfences * sizeof(struct zd_fence);
+		break;
+	case ZD_REQ_CONTEXT_BEGIN:
+		bytes += req->u.gather.nparts * (sizeof(struct zd_part *) + sizeof(uint64_t));
+		break;
+	case ZD_REQ_STEP_GET:
+		bytes += req->u.reduce.nunits * (sizeof(uint64_t) + sizeof(double));
+		break;
+	case ZD_REQ_UNIQUE_IDS:
+		bytes += (size_t)req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
+		break;
+	default:
+		break;
+	}
+	return (uint32_t)bytes;
+}
+
 static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_session *session = req->session;
 	zd_assert(req->device && req->wait.kind != ZD_WAIT_NONE);
 	req->queued = true;
+	req->metadata_bytes = request_metadata_bytes(req);
+	zd_metadata_charge(session->owner, req->metadata_bytes);
 	HASH_ADD(hh, session->waiting, id, sizeof(req->id), req);
 	TAILQ_INSERT_TAIL(&session->requests, req, session_link);
 	session->outstanding += counts(req);
@@ -98,6 +135,7 @@ static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 static void dequeue(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_session *session = req->session;
+	zd_metadata_uncharge(session->owner, req->metadata_bytes);
 	HASH_DEL(session->waiting, req);
 	TAILQ_REMOVE(&session->requests, req, session_link);
 	session->outstanding -= counts(req);
@@ -210,6 +248,16 @@ static uint32_t outstanding_limit(const struct zd_request *req)
 	return req->kind == ZD_REQ_RELEASE ? ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM : ZD_MAX_OUTSTANDING;
 }
 
+/* Whether one more request of the session may wait. */
+static int check_may_wait(const struct zd_engine *e, const struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_session *session = req->session;
+	if (session->outstanding >= outstanding_limit(req))
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u requests are outstanding already",
+		                  session->outstanding);
+	return zd_metadata_check_work(e, session, "a request that waits", request_metadata_bytes(req), err);
+}
+
 void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const struct zd_args *args)
 {
 	struct zd_session *session = zd_session_find(e, call->session);
@@ -238,10 +286,10 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 		req->told = req->member ? req->member->told : 0;
 		if (status == 0)
 			status = attempt(e, req, &err);
-		if (status == ZD_WAIT && !req->answered && session->outstanding >= outstanding_limit(req)) {
+		int refused = status == ZD_WAIT && !req->answered ? check_may_wait(e, req, &err) : 0;
+		if (refused != 0) {
 			undo(e, req);
-			status = zd_err_set(&err, ZEROD_E_LIMIT, "%u requests are outstanding already",
-			                    session->outstanding);
+			status = refused;
 			if (req->pending_ops > 0) { /* freed with its last op */
 				reply_error(e, call->session, call->request, args->kind, status, err.text);
 				req->cancelled = true;

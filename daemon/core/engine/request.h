@@ -88,9 +88,10 @@ struct zd_request {
 	/* begin() will be called again with these arguments; owned. NULL: begin() has succeeded */
 	struct zd_args *args;
 	uint32_t pending_ops;
-	int failed;            /* status of an op or segment that failed; with failed_text */
-	char *failed_text;     /* owned; NULL: none */
-	uint32_t segment_wait; /* id of the segment that the request waits for */
+	int failed;              /* status of an op or segment that failed; with failed_text */
+	char *failed_text;       /* owned; NULL: none */
+	uint32_t segment_wait;   /* id of the segment that the request waits for */
+	uint32_t metadata_bytes; /* charged while it waits */
 	uint64_t since_ns, deadline_ns;
 	struct zd_session *session;
 	struct zd_member *member; /* NULL where no group is involved */

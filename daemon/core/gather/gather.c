@@ -589,6 +589,9 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 		return status;
 	struct zd_buffer *buffer = part->buffer;
 	status = description_check(part->unit, err);
+	if (status == 0 && !req->queued)
+		status = zd_metadata_check_work(e, req->session, "a gather",
+		                                sizeof(struct zd_buffer) + sizeof(struct zd_lease), err);
 	if (status == 0 && buffer && buffer_has(buffer, req)) {
 		req->device->joined_gathers++;
 		e->joined_gathers++;

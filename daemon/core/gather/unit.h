@@ -69,6 +69,7 @@ struct zd_unit {
 	bool frozen;
 	bool all_reduce; /* its place in a target is the whole unit, on every rank */
 	uint32_t nviews;
+	uint32_t metadata_bytes;
 	struct zd_view_args *views; /* names owned; within the unit's elements */
 	uint32_t first_rank;        /* the rank that described it */
 	uint32_t refs;              /* parts not ABSENT, buffers, reductions, registrations */

@@ -46,12 +46,18 @@ static struct zd_segment *find_creating(struct zd_device *device, const struct z
 	return NULL;
 }
 
+uint64_t zd_segment_metadata_bytes(const struct zd_segment *segment)
+{
+	return sizeof(*segment) + zd_block_range_metadata_bytes(segment->range);
+}
+
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 {
 	zd_assert(TAILQ_EMPTY(&segment->mappings));
 	HASH_DEL(e->segments, segment);
 	TAILQ_REMOVE(&segment->device->segments, segment, device_link);
 	segment->device->segment_bytes -= segment->bytes;
+	zd_metadata_uncharge(segment->job->owner, zd_segment_metadata_bytes(segment));
 	zd_block_range_free(segment->range);
 	free(segment);
 }
@@ -96,6 +102,7 @@ static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, s
 	HASH_ADD(hh, e->segments, id, sizeof(segment->id), segment);
 	TAILQ_INSERT_TAIL(&device->segments, segment, device_link);
 	device->segment_bytes += bytes;
+	zd_metadata_charge(job->owner, zd_segment_metadata_bytes(segment));
 	struct zd_command command = {.kind = ZD_CMD_SEGMENT_CREATE, .device = device->index};
 	command.u.segment.segment = segment->id;
 	command.u.segment.bytes = bytes;

@@ -64,6 +64,8 @@ bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum 
 /* Whether a segment, or room for a new one, could ever hold the bytes for this job and purpose. */
 bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
                        uint64_t bytes);
+/* Returns the size of the segment's bookkeeping, without the headers of blocks. */
+uint64_t zd_segment_metadata_bytes(const struct zd_segment *segment);
 /* Frees the segment's bookkeeping: its memory is the executor's to free, or was never allocated. */
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
 /* Frees the block at once: nothing may use it any more. Marks the device dirty. Clears *extent. */

@@ -99,6 +99,7 @@ void zd_engine_segment_given(struct zd_engine *e, uint64_t session_id, uint32_t 
 	if (mapping_find(segment, session))
 		return;
 	struct zd_mapping *mapping = zd_calloc(1, sizeof(*mapping));
+	zd_metadata_charge(session->owner, sizeof(*mapping));
 	mapping->segment = segment;
 	mapping->session = session;
 	TAILQ_INSERT_TAIL(&segment->mappings, mapping, segment_link);
@@ -109,6 +110,7 @@ static void mapping_free(struct zd_mapping *mapping)
 {
 	TAILQ_REMOVE(&mapping->segment->mappings, mapping, segment_link);
 	TAILQ_REMOVE(&mapping->session->mappings, mapping, session_link);
+	zd_metadata_uncharge(mapping->session->owner, sizeof(*mapping));
 	free(mapping);
 }
 

@@ -242,11 +242,36 @@ static void test_metadata_per_user(void **state)
 		                                      .numel = 1, .slot = ZEROD_NO_SLOT,
 		                                      .n_views = ZD_MAX_VIEWS, .views = view_pointers)));
 	} while (reply && reply->status == 0 && n < 1000);
-	assert_non_null(reply);
-	assert_int_equal(reply->status, ZEROD_E_LIMIT);
-	assert_non_null(strstr(reply->error, "uid_metadata is 1048576"));
+	assert_int_equal(reply ? reply->status : 0, ZEROD_E_LIMIT);
+	assert_non_null(reply ? strstr(reply->error, "uid_metadata is 1048576") : NULL);
 	assert_in_range(n, 10, 60);
 	(void)raw_expect(&raw, raw_send(&raw, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
+}
+
+static uint64_t send_alloc(struct raw_client *client, const char *job, uint64_t bytes)
+{
+	return raw_send(client, RAW(ALLOC, alloc, Alloc, .job = RAW_TEXT(job), .name = RAW_TEXT("a"),
+	                            .bytes = bytes));
+}
+
+/* Many jobs of one byte do not take the arena of 64 MiB: each has a segment, which counts. */
+static void test_quota_counts_segments(void **state)
+{
+	const Zd__Reply *reply;
+	uint32_t n = 0;
+	char job[16];
+
+	(void)state;
+	start_for_users("[limits]\nuid_quota = 16M\n");
+	expect_session(&raw, SOME_UID, SOME_UID);
+	do {
+		(void)snprintf(job, sizeof(job), "job %u", n++);
+		reply = raw_answer(&raw, send_alloc(&raw, job, 1));
+	} while (reply && reply->status == 0 && n < 128);
+	assert_int_equal(reply ? reply->status : 0, ZEROD_E_QUOTA);
+	assert_non_null(reply ? strstr(reply->error, "uid 12345 has segments of ") : NULL);
+	expect_session(&others[0], SOME_UID + 1, SOME_UID);
+	(void)raw_expect(&others[0], send_alloc(&others[0], "large", 15 << 20), 0);
 }
 
 static void test_durable_jobs_of_groups(void **state)
@@ -336,6 +361,7 @@ int main(void)
 	        cmocka_unit_test_teardown(test_sessions_per_user, close_all),
 	        cmocka_unit_test_teardown(test_jobs_per_user, close_all),
 	        cmocka_unit_test_teardown(test_metadata_per_user, close_all),
+	        cmocka_unit_test_teardown(test_quota_counts_segments, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_of_groups, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_expire, close_all),
 	        cmocka_unit_test_teardown(test_lines_of_one_user, close_all),

@@ -433,11 +433,28 @@ static void find_of_device(const struct zd_device *device)
 	}
 }
 
+/* Each uid's segments, whatever their state. */
+static void check_owned_segments(const struct zd_engine *e)
+{
+	for (const struct zd_owner *owner = e->owners; owner; owner = owner->hh.next) {
+		uint64_t bytes = 0, retiring_bytes = 0;
+		for (const struct zd_segment *segment = e->segments; segment; segment = segment->hh.next) {
+			if (segment->job->owner != owner)
+				continue;
+			bytes += segment->bytes;
+			retiring_bytes += segment->state >= ZD_SEGMENT_RETIRING ? segment->bytes : 0;
+		}
+		zd_assert(bytes == owner->segment_bytes && retiring_bytes == owner->retiring_bytes);
+		zd_assert(owner->account.total <= bytes);
+	}
+}
+
 /* Each uid's metadata is the sum of what its objects hold; each account is of a job or session. */
 static void check_owners(struct zd_engine *e)
 {
 	uint32_t refs = 0;
 	struct zd_owner *owner;
+	check_owned_segments(e);
 	for (owner = e->owners; owner; owner = owner->hh.next)
 		owner->found_bytes = 0;
 	find_of_sessions(e);

@@ -28,7 +28,8 @@ void zd_owner_put(struct zd_engine *e, struct zd_owner *owner)
 	zd_assert(owner->refs > 0);
 	if (--owner->refs > 0)
 		return;
-	zd_assert(!owner->jobs && owner->account.total == 0 && owner->metadata_bytes == 0);
+	zd_assert(!owner->jobs && owner->account.total == 0 && owner->segment_bytes == 0);
+	zd_assert(owner->retiring_bytes == 0 && owner->metadata_bytes == 0);
 	HASH_DEL(e->owners, owner);
 	free(owner);
 }

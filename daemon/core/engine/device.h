@@ -49,6 +49,8 @@ struct zd_owner {
 	uint32_t refs;       /* jobs and sessions */
 	struct zd_job *jobs; /* hash by name */
 	struct zd_account account;
+	uint64_t segment_bytes;  /* of all its jobs' segments on all devices, until they are destroyed */
+	uint64_t retiring_bytes; /* of these, in segments that are RETIRING or DESTROYING */
 	uint64_t metadata_bytes; /* of the daemon's own memory */
 	uint64_t found_bytes;    /* scratch of zd_engine_check() */
 	UT_hash_handle hh;
@@ -59,7 +61,8 @@ struct zd_owner *zd_owner_get(struct zd_engine *e, uint32_t uid);
 /* Drops a reference. Frees the account with the last one: nothing is charged to it then. */
 void zd_owner_put(struct zd_engine *e, struct zd_owner *owner);
 
-/* Returns QUOTA, with the sizes, if `bytes` more would exceed the uid's quota. */
+/* Returns QUOTA, with the sizes, if `bytes` more charged bytes would exceed the uid's quota. The segments that
+ * the bytes are in are limited by zd_pool_alloc(). */
 int zd_quota_check(struct zd_engine *e, const struct zd_job *job, uint64_t bytes, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zd_charge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,

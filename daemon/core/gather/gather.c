@@ -196,14 +196,14 @@ static int room_find(struct zd_engine *e, struct zd_request *req, uint64_t bytes
 {
 	const struct zd_job *job = req->member->group->job;
 	struct zd_device *device = req->device;
-	bool could_fit = zd_pool_could_fit(device, job, block_purpose(e, req->session), bytes);
+	bool could_fit = zd_pool_could_fit(e, device, job, block_purpose(e, req->session), bytes);
 	if (!could_fit || (status != ZD_WAIT && !req->u.gather.prefetch)) {
 		zd_pool_reclaim(e, job, device, bytes);
-		uint32_t retiring = zd_retiring_find(device, bytes);
+		uint32_t retiring = zd_retiring_find(e, job->owner, device, bytes);
 		if (retiring)
 			return zd_wait_for(req, ZD_WAIT_RETIRE, 0, retiring, 0);
 	}
-	if (status == ZEROD_E_NO_MEMORY && could_fit)
+	if ((status == ZEROD_E_NO_MEMORY || status == ZEROD_E_QUOTA) && could_fit)
 		return zd_wait_for(req, ZD_WAIT_MEMORY, 0, bytes,
 		                   device->config.arena_bytes - device->segment_bytes);
 	return status;

@@ -15,13 +15,15 @@
 #include "core/engine/objects.h"
 #include "core/memory/pool.h"
 
-/* Retires empty segments of any job until `bytes` more fit on the device; none if all of them are not enough.
- * `job` needs the memory: segments that no session has mapped are retired first, then its own. A segment with
- * only unused prefetched buffers counts as empty: these are dropped. */
+/* Retires empty segments until `bytes` more fit on the device, and in the quota of the job's uid; none if all
+ * of them are not enough. For the device they are of any job, for the quota of the uid on any device. `job`
+ * needs the memory: segments that no session has mapped are retired first, then its own. A segment with only
+ * unused prefetched buffers counts as empty: these are dropped. */
 void zd_pool_reclaim(struct zd_engine *e, const struct zd_job *job, struct zd_device *device, uint64_t bytes);
-/* Returns a retiring segment if `bytes` will fit on the device when all retiring segments are destroyed;
- * otherwise 0. */
-uint32_t zd_retiring_find(const struct zd_device *device, uint64_t bytes);
+/* Returns a retiring segment if `bytes` will fit on the device and in the owner's quota when all retiring
+ * segments are destroyed; otherwise 0. */
+uint32_t zd_retiring_find(const struct zd_engine *e, const struct zd_owner *owner,
+                          const struct zd_device *device, uint64_t bytes);
 /* Frees a segment at the end of its job, at once. Sessions that have the segment mapped are notified, and not
  * awaited. */
 void zd_segment_end(struct zd_engine *e, struct zd_segment *segment);
@@ -29,6 +31,6 @@ void zd_segment_end(struct zd_engine *e, struct zd_segment *segment);
  * until the session's process has left the device. */
 void zd_mappings_leave(struct zd_engine *e, struct zd_session *session);
 /* Writes "session 5 (pid 77) to unmap segment 3". */
-int zd_retire_text(const struct zd_device *device, uint32_t segment, char *out, size_t out_bytes);
+int zd_retire_text(const struct zd_engine *e, uint32_t segment, char *out, size_t out_bytes);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_metadata.c - what one uid may have of the daemon's own memory. That each account is the sum of what the
- * uid's objects hold is an invariant, which the driver checks after every call. */
+/*
+ * test_metadata.c - what one uid may have of the daemon's own memory. The driver checks after every call that
+ * each account is the sum of what the uid's objects hold.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,8 +86,10 @@ static void test_objects(void **state)
 	/* Less than 300 bytes are left: no room for any of these. */
 	expect_limit(core, core_register(core, team.session[0], team.group, &unit), "unit 'more' needs ",
 	             "an eighth of it for requests");
-	expect_limit(core, core_join(core, team.session[0], &join), "group 'other' needs ", "uid 1000 holds ");
-	expect_limit(core, core_alloc(core, team.session[0], "a", 0, 256), "allocation 'scratch' needs ", "uid 1000");
+	expect_limit(core, core_join(core, team.session[0], &join), "group 'other' needs ",
+	             "uid 1000 holds ");
+	expect_limit(core, core_alloc(core, team.session[0], "a", 0, 256), "allocation 'scratch' needs ",
+	             "uid 1000");
 	bucket.u.bucket_create.group = team.group;
 	bucket.u.bucket_create.dtype = ZEROD_FLOAT32;
 	expect_limit(core, core_send(core, team.session[0], &bucket), "bucket '0' needs ", "uid 1000");
@@ -178,7 +182,8 @@ static void test_real_job(void **state)
 
 	(void)state;
 	for (int i = 0; i < 10; i++) {
-		(void)snprintf(names[i], sizeof(names[i]), "model.layers.47.mlp.experts.112.proj_%d.weight", i);
+		(void)snprintf(names[i], sizeof(names[i]), "model.layers.47.mlp.experts.112.proj_%d.weight",
+		               i);
 		views[i].name = names[i];
 	}
 	for (join.rank = 0; join.rank < join.world_size; join.rank++) {

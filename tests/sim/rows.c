@@ -117,7 +117,7 @@ static bool job_row(const struct zd_row *row, void *arg)
 	return true;
 }
 
-/* What the segments of one uid may occupy: the quota and 16 granules of each device. */
+/* The bytes that the segments of one uid may occupy: the quota and 16 granules of each device. */
 static uint64_t most_segment_bytes(const struct zd_sim_world *world)
 {
 	uint64_t most = world->quota_bytes;

@@ -283,6 +283,10 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 		nbuffers++;
 	zd_assert(nbuffers == device->nbuffers);
 	zd_assert(waiters == device->memory_waiters);
+	for (const struct zd_owner *owner = e->owners; owner; owner = owner->hh.next)
+		waiters -= owner->queues[i].waiters;
+	zd_assert(waiters == 0);
+	zd_assert(!device->favoured || device->favoured->wants_memory);
 }
 
 /* Every object is listed once, by ascending id. */

@@ -17,6 +17,7 @@ struct zd_owner *zd_owner_get(struct zd_engine *e, uint32_t uid)
 	if (!owner) {
 		owner = zd_calloc(1, sizeof(*owner));
 		owner->uid = uid;
+		owner->queues = zd_calloc(e->ndevices, sizeof(*owner->queues));
 		HASH_ADD(hh, e->owners, uid, sizeof(owner->uid), owner);
 	}
 	owner->refs++;
@@ -31,6 +32,7 @@ void zd_owner_put(struct zd_engine *e, struct zd_owner *owner)
 	zd_assert(!owner->jobs && owner->account.total == 0 && owner->segment_bytes == 0);
 	zd_assert(owner->retiring_bytes == 0 && owner->metadata_bytes == 0);
 	HASH_DEL(e->owners, owner);
+	free(owner->queues);
 	free(owner);
 }
 

@@ -3,11 +3,12 @@
  * request.c - requests: each is begun, tried, tried again while it waits, and replied to exactly once.
  *
  * A request that completes at once never enters a list. One that waits is in its session's hash (for the
- * limit and for duplicate ids) and in its device's queue, whose order is the order of service.
+ * limit and for duplicate ids) and in its device's queue, whose order is the order of service within a uid.
  */
 #include <string.h>
 
 #include "core/engine/events.h"
+#include "core/engine/memory_queue.h"
 #include "core/engine/objects.h"
 #include "core/engine/request.h"
 
@@ -126,8 +127,7 @@ static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 	TAILQ_INSERT_TAIL(&req->device->queue, req, device_link);
 	req->device->nqueued++;
 	zd_id_tree_append(&e->waiting, &req->listed, req->serial);
-	if (req->wants_memory)
-		req->device->memory_waiters++;
+	zd_memory_enqueue(e, req);
 	if (req->deadline_ns)
 		e->next_deadline_ns = zd_min_u64(e->next_deadline_ns, req->deadline_ns);
 }
@@ -142,10 +142,7 @@ static void dequeue(struct zd_engine *e, struct zd_request *req)
 	TAILQ_REMOVE(&req->device->queue, req, device_link);
 	req->device->nqueued--;
 	zd_id_tree_remove(&e->waiting, &req->listed);
-	if (req->wants_memory) {
-		req->device->memory_waiters--;
-		zd_dirty(e, req->device); /* the next request that waits for memory may proceed */
-	}
+	zd_memory_dequeue(e, req);
 	/* A session's collective gathers have one order over all devices. */
 	if (zd_request_gathers(req) && req->member->group->cluster)
 		zd_dirty_session(e, session);
@@ -190,18 +187,6 @@ static void finish_request(struct zd_engine *e, struct zd_request *req, int stat
 	request_free(e, req);
 }
 
-/* Counts the request in memory_waiters while it waits for memory. */
-static void note_memory_wait(struct zd_request *req)
-{
-	bool wants = req->wait.kind == ZD_WAIT_MEMORY || req->wait.kind == ZD_WAIT_BUDGET ||
-	             req->wait.kind == ZD_WAIT_TURN || req->wait.kind == ZD_WAIT_SEGMENT ||
-	             req->wait.kind == ZD_WAIT_RETIRE;
-	wants = wants && zd_request_gathers(req) && !req->u.gather.prefetch;
-	if (req->queued && wants != req->wants_memory)
-		req->device->memory_waiters += wants ? 1 : (uint32_t)-1;
-	req->wants_memory = wants;
-}
-
 static void undo(struct zd_engine *e, struct zd_request *req)
 {
 	if (e->types[req->kind]->cancel && !req->args)
@@ -238,7 +223,7 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 	if (status == 0 && type->attempt)
 		status = type->attempt(e, req, err);
 	if (status == ZD_WAIT)
-		note_memory_wait(req);
+		zd_memory_note_wait(e, req);
 	return status;
 }
 
@@ -375,6 +360,7 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 	uint64_t earliest = UINT64_MAX;
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		struct zd_request *req, *next;
+		earliest = zd_min_u64(earliest, zd_memory_tick(e, &e->devices[i]));
 		TAILQ_FOREACH_SAFE (req, &e->devices[i].queue, device_link, next) {
 			if (req->deadline_ns == 0)
 				continue;
@@ -442,13 +428,18 @@ void zd_dirty_group(struct zd_engine *e, struct zd_group *group)
 	}
 }
 
-static void settle_device(struct zd_engine *e, struct zd_device *device)
+/* Tries the owner's waiting requests, in order; with NULL those of all owners whose turn was not in this
+ * pass. */
+static void walk_queue(struct zd_engine *e, struct zd_device *device, struct zd_owner *owner)
 {
 	struct zd_request *req, *next;
-	e->events->device_settles(e, device);
-	device->pass_blocked = false;
+	if (owner)
+		owner->queues[device->index].walked_pass = device->pass;
 	TAILQ_FOREACH_SAFE (req, &device->queue, device_link, next) {
+		const struct zd_owner *of = req->session->owner;
 		struct zd_err err = ZD_ERR_NONE;
+		if (owner ? of != owner : of->queues[device->index].walked_pass == device->pass)
+			continue;
 		if (req->pending_ops > 0)
 			continue;
 		int status = attempt(e, req, &err);
@@ -457,6 +448,16 @@ static void settle_device(struct zd_engine *e, struct zd_device *device)
 		dequeue(e, req);
 		finish_request(e, req, status, err.text);
 	}
+}
+
+static void settle_device(struct zd_engine *e, struct zd_device *device)
+{
+	struct zd_owner *owner;
+	e->events->device_settles(e, device);
+	zd_memory_begin_pass(e, device);
+	while ((owner = zd_memory_next_owner(e, device)))
+		walk_queue(e, device, owner);
+	walk_queue(e, device, NULL);
 }
 
 void zd_settle(struct zd_engine *e)

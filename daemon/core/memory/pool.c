@@ -120,8 +120,8 @@ static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, s
 
 /* ---- Quotas -------------------------------------------------------------------------------------------- */
 
-/* What is not in use in a segment, quarantined memory, and segments whose sessions do not unmap them count
- * against the uid's quota, since all of it is in segments. */
+/* The rest of a segment beside its blocks, quarantined memory, and segments whose sessions do not unmap them
+ * count against the uid's quota, since all of it is in segments. */
 uint64_t zd_pool_quota_left(const struct zd_engine *e, const struct zd_owner *owner)
 {
 	uint64_t most = e->quota_bytes;
@@ -168,7 +168,7 @@ static uint64_t segment_size(const struct zd_engine *e, const struct zd_device *
 	return purpose == ZD_PURPOSE_STRICT || need >= usual ? need : usual / need * need;
 }
 
-/* What a request for `bytes` finds. */
+/* The room that there is for a request. */
 struct room {
 	uint64_t bytes, need; /* asked for, and the size of a segment for them */
 	uint64_t left;        /* of the device's arena */

@@ -58,9 +58,9 @@ struct zd_extent {
 /*
  * Allocates a block for `job`, without a charge. Returns 0 with *extent; ZD_WAIT, with the reason in `req`
  * (may be NULL), while a segment is being created or retired, or quarantined blocks may become free; when
- * nothing will change by itself, NO_MEMORY, or QUOTA for a new segment that the uid may not have; or the error
- * of a segment that could not be created. Retires empty segments to make room, except for gathers, which call
- * zd_pool_reclaim() themselves.
+ * nothing will change by itself, NO_MEMORY, or QUOTA for a new segment that the uid may not have; or the
+ * error of a segment that could not be created. Retires empty segments to make room, except for gathers,
+ * which call zd_pool_reclaim() themselves.
  */
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                   enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,

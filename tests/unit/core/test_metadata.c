@@ -24,7 +24,7 @@ static void set_limit(struct core_driver *core, uint64_t bytes)
 	zd_engine_set_uid_limits(core_engine(core), &limits);
 }
 
-/* What the owner of the only job holds. */
+/* The metadata of the only job's owner. */
 static uint64_t held(struct core_driver *core)
 {
 	struct core_row row[1];
@@ -97,7 +97,7 @@ static void test_objects(void **state)
 	/* The job that runs has an eighth for its work. */
 	core_expect(core, core_gather(core, team.session[0], w), 0);
 	core_expect(core, core_release(core, team.session[0], w), 0);
-	/* What is freed may be used again. */
+	/* Metadata that is freed may be used again. */
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_UNIT_UNREGISTER, w), 0);
 	assert_true(held(core) < before);
 	core_expect(core, core_alloc(core, team.session[0], "job", 0, 256), 0);

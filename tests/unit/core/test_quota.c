@@ -72,7 +72,7 @@ static void test_small_jobs_pay(void **state)
 	core_end(core);
 }
 
-/* What stays of a segment whose other blocks were freed is not free for the uid's other jobs. */
+/* A segment with one small block left is not free for the uid's other jobs. */
 static void test_fragments_pay(void **state)
 {
 	struct core_driver *core = new_core(1, 1024 * CORE_KIB);

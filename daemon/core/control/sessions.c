@@ -125,6 +125,36 @@ void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 	zd_settle(e);
 }
 
+static void end_late(struct zd_engine *e, struct zd_session *session, uint32_t device)
+{
+	const struct zd_notice notice = {.kind = ZD_NOTICE_UNMAP_LATE,
+	                                 .job = "",
+	                                 .uid = session->uid,
+	                                 .device = device,
+	                                 .pid = session->pid,
+	                                 .session = session->id};
+	uint64_t id = session->id;
+	char why[128];
+	(void)snprintf(
+	        why, sizeof(why),
+	        "the process has not unmapped unused memory of device %u for %llu s, which others want",
+	        device, ZD_UNMAP_NS / 1000000000u);
+	if (e->sink.notice)
+		e->sink.notice(e->sink.arg, &notice);
+	zd_session_end(e, session);
+	e->sink.session_killed(e->sink.arg, id, why);
+}
+
+uint64_t zd_unmaps_expire(struct zd_engine *e)
+{
+	struct zd_session *session;
+	uint64_t next_ns = UINT64_MAX;
+	uint32_t device;
+	while ((session = zd_retire_find_late(e, &device, &next_ns)))
+		end_late(e, session, device);
+	return next_ns;
+}
+
 static int reset_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                        struct zd_err *err)
 {

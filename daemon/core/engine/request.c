@@ -357,7 +357,7 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 		e->events->jobs_expire(e);
 	if (now_ns < e->next_deadline_ns)
 		return;
-	uint64_t earliest = UINT64_MAX;
+	uint64_t earliest = e->events->unmaps_expire(e);
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		struct zd_request *req, *next;
 		earliest = zd_min_u64(earliest, zd_memory_tick(e, &e->devices[i]));

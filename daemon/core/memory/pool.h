@@ -36,6 +36,7 @@ struct zd_segment {
 	uint64_t bytes;
 	uint64_t prefetched_bytes; /* scratch of retire.c: bytes of prefetched buffers */
 	uint64_t retire_serial;    /* its number in the order in which segments began to retire */
+	uint64_t unmap_until_ns;   /* RETIRING: sessions that have it mapped until then are ended */
 	struct zd_block_range *range;
 	TAILQ_HEAD(, zd_mapping) mappings;
 	TAILQ_ENTRY(zd_segment) device_link;

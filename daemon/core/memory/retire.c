@@ -243,8 +243,37 @@ static void retire(struct zd_engine *e, struct zd_segment *segment)
 	segment->retire_serial = ++e->retire_serial;
 	segment->device->retiring_bytes += segment->bytes;
 	segment->job->owner->retiring_bytes += segment->bytes;
+	segment->unmap_until_ns = e->now_ns + ZD_UNMAP_NS;
+	if (!TAILQ_EMPTY(&segment->mappings))
+		e->next_deadline_ns = zd_min_u64(e->next_deadline_ns, segment->unmap_until_ns);
 	tell_sessions(e, segment);
 	destroy_if_unmapped(e, segment);
+}
+
+/* Returns a session that has the segment mapped and is not CLOSING, or NULL. */
+static struct zd_session *find_mapping_session(const struct zd_segment *segment)
+{
+	const struct zd_mapping *mapping;
+	TAILQ_FOREACH (mapping, &segment->mappings, segment_link) {
+		if (mapping->session->state != ZD_SESSION_CLOSING)
+			return mapping->session;
+	}
+	return NULL;
+}
+
+struct zd_session *zd_retire_find_late(const struct zd_engine *e, uint32_t *device, uint64_t *next_ns)
+{
+	for (const struct zd_segment *segment = e->segments; segment; segment = segment->hh.next) {
+		struct zd_session *session;
+		if (segment->state != ZD_SEGMENT_RETIRING || !(session = find_mapping_session(segment)))
+			continue;
+		if (segment->unmap_until_ns <= e->now_ns) {
+			*device = segment->device->index;
+			return session;
+		}
+		*next_ns = zd_min_u64(*next_ns, segment->unmap_until_ns);
+	}
+	return NULL;
 }
 
 /* ---- Reclaim ------------------------------------------------------------------------------------------- */

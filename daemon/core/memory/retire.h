@@ -4,8 +4,8 @@
  *
  * A segment without a block in use or in quarantine may retire: no block is allocated from it any more, and
  * every session that was given it is asked to unmap it. When all have answered or ended, the device's
- * executor frees the memory. Segments retire for a trim request, and when another purpose, job or size needs
- * memory and there is none.
+ * executor frees the memory. A session that does not answer for ZD_UNMAP_NS is ended. Segments retire for a
+ * trim request, and when another purpose, job or size needs memory and there is none.
  *
  * Invariant: while a segment's job lives, its memory is freed only when no session has it mapped.
  */
@@ -14,6 +14,8 @@
 
 #include "core/engine/objects.h"
 #include "core/memory/pool.h"
+
+#define ZD_UNMAP_NS 30000000000ull
 
 /* Retires empty segments until `bytes` more fit on the device, and in the quota of the job's uid; none if all
  * of them are not enough. For the device they are of any job, for the quota of the uid on any device. `job`
@@ -30,6 +32,9 @@ void zd_segment_end(struct zd_engine *e, struct zd_segment *segment);
 /* Removes the mappings of a session that ends. Where sessions linger, mappings of retiring segments stay
  * until the session's process has left the device. */
 void zd_mappings_leave(struct zd_engine *e, struct zd_session *session);
+/* Returns a session that has not unmapped a retiring segment in time, and the segment's device; NULL: none.
+ * Lowers *next_ns to the time at which the next one will be late. */
+struct zd_session *zd_retire_find_late(const struct zd_engine *e, uint32_t *device, uint64_t *next_ns);
 /* Writes "session 5 (pid 77) to unmap segment 3". */
 int zd_retire_text(const struct zd_engine *e, uint32_t segment, char *out, size_t out_bytes);
 

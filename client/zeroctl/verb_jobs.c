@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_jobs.c - zeroctl jobs: whose they are, and the bytes that each is charged.
+ * verb_jobs.c - zeroctl jobs: whose they are, the bytes that each is charged, and how much of the daemon's
+ * own memory all jobs and sessions of its user take.
  */
 #include "ctl.h"
 
@@ -18,15 +19,17 @@ static const struct zd_ctl_column columns[] = {
         {"TARGETS", "usage.target_bytes", ZD_CTL_BYTES, NULL},
         {"ALLOC", "usage.allocation_bytes", ZD_CTL_BYTES, NULL},
         {"PEAK", "usage.peak_bytes", ZD_CTL_BYTES, NULL},
+        {"METADATA", "uid_metadata_bytes", ZD_CTL_BYTES, NULL},
         {NULL, NULL, ZD_CTL_TEXT, NULL},
 };
 
 static json_t *job_row(const Zd__Row *row)
 {
 	const Zd__JobRow *j = row->job;
-	return json_pack("{s:I,s:s,s:I,s:b,s:I,s:I,s:o}", "id", ZD_CTL_INT(j->id), "name", j->name, "uid",
+	return json_pack("{s:I,s:s,s:I,s:b,s:I,s:I,s:o,s:I}", "id", ZD_CTL_INT(j->id), "name", j->name, "uid",
 	                 ZD_CTL_INT(j->uid), "durable", (int)j->durable, "sessions", ZD_CTL_INT(j->sessions),
-	                 "groups", ZD_CTL_INT(j->groups), "usage", zd_ctl_usage(j->usage));
+	                 "groups", ZD_CTL_INT(j->groups), "usage", zd_ctl_usage(j->usage),
+	                 "uid_metadata_bytes", ZD_CTL_INT(j->uid_metadata_bytes));
 }
 
 const struct zd_ctl_listing zd_ctl_jobs_listing = {

@@ -31,7 +31,12 @@ struct zd_err;
 /* For the log. A rank is lost when its session ends without a goodbye and without a kill: one notice for each
  * of its groups. A job begins with its first group, and ends when nothing of it is left; jobs without groups
  * are not reported. */
-enum zd_notice_kind { ZD_NOTICE_JOB_BEGAN, ZD_NOTICE_JOB_ENDED, ZD_NOTICE_RANK_LOST };
+enum zd_notice_kind {
+	ZD_NOTICE_JOB_BEGAN,
+	ZD_NOTICE_JOB_ENDED,
+	ZD_NOTICE_RANK_LOST,
+	ZD_NOTICE_UNMAP_LATE, /* the session is about to be ended, since it has not unmapped a segment */
+};
 
 struct zd_notice {
 	enum zd_notice_kind kind;
@@ -42,6 +47,7 @@ struct zd_notice {
 	/* RANK_LOST */
 	const char *group;
 	uint32_t rank; /* in the world */
+	/* RANK_LOST, UNMAP_LATE */
 	uint32_t device, pid;
 	uint64_t session;
 };
@@ -53,8 +59,9 @@ struct zd_engine_sink {
 	/* Whether the fence on the session's client page has passed. Saves a WATCH; may always return
 	 * false. */
 	bool (*fence_passed)(void *arg, uint64_t session, struct zd_fence fence);
-	/* Called when the engine has ended the session by itself (KILL_SESSION): the driver closes the
-	 * connection. The session's id is not valid any more, and its requests get no reply. */
+	/* Called when the engine has ended the session by itself (KILL_SESSION, or zd_engine_tick() for one
+	 * that does not unmap a segment): the driver closes the connection. The session's id is not valid any
+	 * more, and its requests get no reply. */
 	void (*session_killed)(void *arg, uint64_t session, const char *why);
 	/* Asks the session to unmap a segment that it was given; later replies do not name the segment. The
 	 * session answers by SEGMENTS_UNMAPPED. */
@@ -140,6 +147,7 @@ struct zd_uid_limits {
 	/* A durable job ends when no session has been a rank of its groups, or has held its allocations, for
 	 * this long. Of administrators' jobs, too. */
 	uint64_t durable_ttl_ns;
+	uint64_t metadata_bytes; /* of the daemon's own memory, for sessions, units, requests and so on */
 };
 /* Ends durable jobs whose time has passed already; what is beyond the other limits stays. */
 void zd_engine_set_uid_limits(struct zd_engine *engine, const struct zd_uid_limits *limits);
@@ -179,7 +187,8 @@ void zd_engine_op_done(struct zd_engine *engine, uint64_t op, int status, const 
 void zd_engine_drain(struct zd_engine *engine);
 /* Ends the drain. */
 void zd_engine_undrain(struct zd_engine *engine);
-/* Sets the time, which never decreases, and expires deadlines and durable jobs. */
+/* Sets the time, which never decreases, and expires deadlines, durable jobs, and sessions that do not unmap
+ * segments. */
 void zd_engine_tick(struct zd_engine *engine, uint64_t now_ns);
 /* Returns the earliest deadline of a request or end of a durable job; UINT64_MAX if there is none. */
 uint64_t zd_engine_next_deadline(const struct zd_engine *engine);
@@ -211,9 +220,9 @@ void zd_engine_totals(const struct zd_engine *engine, struct zd_engine_totals *t
 
 /*
  * Aborts (zd_assert) when an invariant does not hold: no block is owned twice; blocks + free + quarantine =
- * arena; accounted bytes = bytes of the objects; every waiting request has a reason; a job without sessions
- * that is not durable holds nothing; states agree with their data. Linear in the number of objects; for tests
- * and the simulator.
+ * arena; accounted bytes and metadata = those of the objects; every waiting request has a reason; a job
+ * without sessions that is not durable holds nothing; states agree with their data. Linear in the number of
+ * objects; for tests and the simulator.
  */
 void zd_engine_check(struct zd_engine *engine);
 

@@ -58,6 +58,7 @@ struct zd_row {
 			uint32_t uid, sessions, groups;
 			bool durable;
 			struct zd_usage usage;
+			uint64_t uid_metadata_bytes; /* of all that the uid has */
 		} job;
 		struct {
 			uint32_t uid, pid, outstanding, nwaits;

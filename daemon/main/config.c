@@ -305,6 +305,11 @@ static int set_uid_unsent(struct zd_config *config, const char *text)
 	return read_bytes(text, &config->uid_unsent_bytes);
 }
 
+static int set_uid_metadata(struct zd_config *config, const char *text)
+{
+	return read_bytes(text, &config->uid_metadata_bytes);
+}
+
 static int set_max_sessions(struct zd_config *config, const char *text)
 {
 	return read_u32(text, 1, ZD_MAX_SESSIONS, &config->max_sessions);
@@ -398,6 +403,7 @@ static const struct key {
         {"collectives", "id_ttl", set_id_ttl, "a time such as 30m or 1h, from 1s to 30d"},
         {"limits", "uid_quota", set_uid_quota, SIZE_EXPECTED},
         {"limits", "uid_unsent", set_uid_unsent, SIZE_EXPECTED},
+        {"limits", "uid_metadata", set_uid_metadata, SIZE_EXPECTED},
         {"limits", "max_sessions", set_max_sessions, "a number from 1 to 1024"},
         {"limits", "max_sessions_per_uid", set_max_sessions_per_uid, "a number from 0 to 1024"},
         {"limits", "max_jobs_per_uid", set_max_jobs_per_uid, "a number from 0 to 1000000"},
@@ -483,6 +489,7 @@ void zd_config_init(struct zd_config *config)
 	        .collective_timeout_s = DEFAULT_COLLECTIVE_S,
 	        .id_ttl_s = DEFAULT_ID_TTL_S,
 	        .uid_unsent_bytes = ZD_DEFAULT_UNSENT,
+	        .uid_metadata_bytes = ZD_DEFAULT_METADATA,
 	        .max_sessions = ZD_MAX_SESSIONS,
 	        .max_sessions_per_uid = ZD_DEFAULT_MAX_SESSIONS_PER_UID,
 	        .max_jobs_per_uid = ZD_DEFAULT_MAX_JOBS_PER_UID,

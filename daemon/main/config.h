@@ -24,6 +24,8 @@ struct zd_backend_ops;
 #define ZD_DEFAULT_DEVICES 1
 #define ZD_DEFAULT_GPUS    "all"
 #define ZD_DEFAULT_UNSENT  (64ull << 20)
+/* A job of 64 ranks with 10,000 units of 10 views takes 190 MiB: see docs/design/memory.md. */
+#define ZD_DEFAULT_METADATA (256ull << 20)
 /* 32 trainers of 8 ranks; ZD_MAX_SESSIONS leaves others three times as many. */
 #define ZD_DEFAULT_MAX_SESSIONS_PER_UID 256
 #define ZD_DEFAULT_MAX_JOBS_PER_UID     128
@@ -72,8 +74,9 @@ struct zd_config {
 	struct zd_id_key id_key;             /* read from there by zd_options_load() */
 	uint32_t id_ttl_s;
 	/* [limits] */
-	uint64_t uid_quota_bytes;  /* 0: none */
-	uint64_t uid_unsent_bytes; /* 0: no limit */
+	uint64_t uid_quota_bytes;    /* 0: none */
+	uint64_t uid_unsent_bytes;   /* 0: no limit */
+	uint64_t uid_metadata_bytes; /* 0: no limit */
 	uint32_t max_sessions;
 	uint32_t max_sessions_per_uid, max_jobs_per_uid; /* 0: none */
 	uint32_t durable_ttl_s;                          /* 0: for ever */

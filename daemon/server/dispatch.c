@@ -190,6 +190,10 @@ size_t zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, siz
 	const Zd__ClientPacket *packet;
 	size_t done = nbytes;
 
+	if (session->state == ZD_API_SESSION_KILLED) { /* by the tick */
+		zd_bridge_settle(&api->bridge);
+		return nbytes;
+	}
 	if (resumed) {
 		done = handle_rest(session, bytes, nbytes);
 	} else {

@@ -85,6 +85,21 @@ static void log_lost(const struct zd_notice *notice, const struct zd_err *why)
 	            died ? "died without goodbye" : "its session was ended: ", died ? "" : why->text);
 }
 
+static void log_late(const struct zd_notice *notice)
+{
+	struct fields fields = {.count = 0};
+
+	add(&fields, "ZEROD_DEVICE", "%u", notice->device);
+	add(&fields, "ZEROD_PID", "%u", notice->pid);
+	add(&fields, "ZEROD_UID", "%u", notice->uid);
+	add(&fields, "ZEROD_SESSION", "%" PRIu64, notice->session);
+	zd_log_with(ZD_LOG_WARNING, fields.all, fields.count,
+	            "session %" PRIu64
+	            " (pid %u, uid %u) has not unmapped unused memory of device %u in time: "
+	            "disconnected",
+	            notice->session, notice->pid, notice->uid, notice->device);
+}
+
 void zd_notice_log(struct zd_api *api, const struct zd_notice *notice)
 {
 	const struct zd_api_session *session;
@@ -95,6 +110,9 @@ void zd_notice_log(struct zd_api *api, const struct zd_notice *notice)
 		break;
 	case ZD_NOTICE_JOB_ENDED:
 		log_ended(notice);
+		break;
+	case ZD_NOTICE_UNMAP_LATE:
+		log_late(notice);
 		break;
 	case ZD_NOTICE_RANK_LOST:
 		session = zd_api_session_find(api, notice->session);

@@ -88,6 +88,7 @@ static void fill_job(const struct zd_row *row, struct zd_arena *arena, Zd__Row *
 	job->sessions = row->u.job.sessions;
 	job->groups = row->u.job.groups;
 	job->usage = usage_in(arena, &row->u.job.usage);
+	job->uid_metadata_bytes = row->u.job.uid_metadata_bytes;
 	message->row_case = ZD__ROW__ROW_JOB;
 	message->job = job;
 }

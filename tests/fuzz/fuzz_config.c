@@ -26,6 +26,7 @@ static void check_bounds(const struct zd_config *config)
 	zd_assert(config->staging_bytes <= ZD_MAX_BYTES && config->segment_bytes <= ZD_MAX_BYTES);
 	zd_assert(config->uid_quota_bytes <= ZD_MAX_BYTES && config->uid_unsent_bytes <= ZD_MAX_BYTES);
 	zd_assert(memchr(config->key_path, '\0', sizeof(config->key_path)) && config->id_ttl_s >= 1);
+	zd_assert(config->uid_metadata_bytes <= ZD_MAX_BYTES);
 	zd_assert(config->gpus[0] && memchr(config->gpus, 0, sizeof(config->gpus)));
 }
 
@@ -49,8 +50,8 @@ static bool same(const struct zd_config *a, const struct zd_config *b)
 	       strcmp(a->gpus, b->gpus) == 0 && a->arena_bytes == b->arena_bytes &&
 	       a->gather_budget_bytes == b->gather_budget_bytes && a->staging_bytes == b->staging_bytes &&
 	       a->segment_bytes == b->segment_bytes && a->uid_quota_bytes == b->uid_quota_bytes &&
-	       a->uid_unsent_bytes == b->uid_unsent_bytes && a->max_sessions == b->max_sessions &&
-	       a->max_sessions_per_uid == b->max_sessions_per_uid &&
+	       a->uid_unsent_bytes == b->uid_unsent_bytes && a->uid_metadata_bytes == b->uid_metadata_bytes &&
+	       a->max_sessions == b->max_sessions && a->max_sessions_per_uid == b->max_sessions_per_uid &&
 	       a->max_jobs_per_uid == b->max_jobs_per_uid && a->durable_ttl_s == b->durable_ttl_s &&
 	       a->durable_groups.count == b->durable_groups.count && a->root_is_admin == b->root_is_admin &&
 	       a->allow_groups.count == b->allow_groups.count && strcmp(a->key_path, b->key_path) == 0 &&

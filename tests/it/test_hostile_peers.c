@@ -213,6 +213,67 @@ static void test_jobs_per_user(void **state)
 	(void)raw_expect(&raw, raw_send(&raw, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
 }
 
+/* Units of one element, each with as many views as it may have. */
+static void test_metadata_per_user(void **state)
+{
+	static char names[ZD_MAX_VIEWS][8];
+	static Zd__View views[ZD_MAX_VIEWS], *view_pointers[ZD_MAX_VIEWS];
+	const Zd__Reply *reply;
+	uint64_t group;
+	uint32_t n = 0;
+	char name[16];
+
+	(void)state;
+	for (uint32_t i = 0; i < ZD_MAX_VIEWS; i++) {
+		(void)snprintf(names[i], sizeof(names[i]), "v%u", i);
+		views[i] = (Zd__View)ZD__VIEW__INIT;
+		views[i].name = names[i];
+		view_pointers[i] = &views[i];
+	}
+	start_for_users("[limits]\nuid_metadata = 1M\n");
+	connect_as(&raw, SOME_UID, SOME_UID);
+	(void)raw_expect(&raw, send_hello(&raw), 0);
+	group = raw_expect(&raw, send_join(&raw, "one", false), 0)->group_join->group;
+	do {
+		(void)snprintf(name, sizeof(name), "unit %u", n++);
+		reply = raw_answer(&raw,
+		                   raw_send(&raw, RAW(UNIT_REGISTER, unit_register, UnitRegister,
+		                                      .group = group, .name = name, .dtype = ZEROD_FLOAT32,
+		                                      .numel = 1, .slot = ZEROD_NO_SLOT,
+		                                      .n_views = ZD_MAX_VIEWS, .views = view_pointers)));
+	} while (reply && reply->status == 0 && n < 1000);
+	assert_int_equal(reply ? reply->status : 0, ZEROD_E_LIMIT);
+	assert_non_null(reply ? strstr(reply->error, "uid_metadata is 1048576") : NULL);
+	assert_in_range(n, 10, 60);
+	(void)raw_expect(&raw, raw_send(&raw, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
+}
+
+static uint64_t send_alloc(struct raw_client *client, const char *job, uint64_t bytes)
+{
+	return raw_send(client, RAW(ALLOC, alloc, Alloc, .job = RAW_TEXT(job), .name = RAW_TEXT("a"),
+	                            .bytes = bytes));
+}
+
+/* Many jobs of one byte do not take the arena of 64 MiB: each has a segment, which counts. */
+static void test_quota_counts_segments(void **state)
+{
+	const Zd__Reply *reply;
+	uint32_t n = 0;
+	char job[16];
+
+	(void)state;
+	start_for_users("[limits]\nuid_quota = 16M\n");
+	expect_session(&raw, SOME_UID, SOME_UID);
+	do {
+		(void)snprintf(job, sizeof(job), "job %u", n++);
+		reply = raw_answer(&raw, send_alloc(&raw, job, 1));
+	} while (reply && reply->status == 0 && n < 128);
+	assert_int_equal(reply ? reply->status : 0, ZEROD_E_QUOTA);
+	assert_non_null(reply ? strstr(reply->error, "uid 12345 has segments of ") : NULL);
+	expect_session(&others[0], SOME_UID + 1, SOME_UID);
+	(void)raw_expect(&others[0], send_alloc(&others[0], "large", 15 << 20), 0);
+}
+
 static void test_durable_jobs_of_groups(void **state)
 {
 	(void)state;
@@ -299,6 +360,8 @@ int main(void)
 	        cmocka_unit_test_teardown(test_root_is_a_user, close_all),
 	        cmocka_unit_test_teardown(test_sessions_per_user, close_all),
 	        cmocka_unit_test_teardown(test_jobs_per_user, close_all),
+	        cmocka_unit_test_teardown(test_metadata_per_user, close_all),
+	        cmocka_unit_test_teardown(test_quota_counts_segments, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_of_groups, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_expire, close_all),
 	        cmocka_unit_test_teardown(test_lines_of_one_user, close_all),

@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "base/mem.h"
 #include "sim.h"
 
 struct tally {
@@ -16,6 +17,7 @@ struct tally {
 	uint32_t reserved[4];                             /* entries of buckets' rows */
 	struct zd_usage devices[4], device_sum, job_sum;
 	uint64_t uid_bytes[4]; /* uids 0, 1000, 1001, 2000 */
+	uint64_t uid_segment_bytes[4];
 	uint32_t sessions, holders;
 	bool quiet; /* nothing is under way: everything waits for a reason */
 };
@@ -107,7 +109,22 @@ static bool job_row(const struct zd_row *row, void *arg)
 
 	usage_add(&tally->job_sum, &row->u.job.usage);
 	tally->uid_bytes[uid_index(row->u.job.uid)] += usage_bytes(&row->u.job.usage);
+	for (uint32_t i = 0; i < tally->world->nsegments; i++) {
+		if (tally->world->segments[i].job == row->id)
+			tally->uid_segment_bytes[uid_index(row->u.job.uid)] +=
+			        tally->world->segments[i].bytes;
+	}
 	return true;
+}
+
+/* The bytes that the segments of one uid may occupy: the quota and 16 granules of each device. */
+static uint64_t most_segment_bytes(const struct zd_sim_world *world)
+{
+	uint64_t most = world->quota_bytes;
+
+	for (uint32_t d = 0; d < world->config.ndevices; d++)
+		most += 16 * zd_max_u64(world->config.devices[d].segment_align_bytes, 4096);
+	return most;
 }
 
 static void check_sums(struct tally *tally)
@@ -125,6 +142,10 @@ static void check_sums(struct tally *tally)
 		if (tally->uid_bytes[i] > world->quota_bytes)
 			zd_sim_fail(world, "a uid is charged %llu bytes, its quota is %llu",
 			            (unsigned long long)tally->uid_bytes[i],
+			            (unsigned long long)world->quota_bytes);
+		if (tally->uid_segment_bytes[i] > most_segment_bytes(world))
+			zd_sim_fail(world, "a uid's segments have %llu bytes, its quota is %llu",
+			            (unsigned long long)tally->uid_segment_bytes[i],
 			            (unsigned long long)world->quota_bytes);
 	}
 }

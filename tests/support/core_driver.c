@@ -274,6 +274,10 @@ static void sink_notice(void *arg, const struct zd_notice *notice)
 		               notice->job, (unsigned long long)notice->began_ns,
 		               (unsigned long long)notice->peak_bytes);
 		break;
+	case ZD_NOTICE_UNMAP_LATE:
+		(void)snprintf(text, CORE_NOTICE_TEXT, "pid %u uid %u device %u late", notice->pid,
+		               notice->uid, notice->device);
+		break;
 	case ZD_NOTICE_RANK_LOST:
 		(void)snprintf(text, CORE_NOTICE_TEXT, "job %u/%s group %s rank %u device %u pid %u lost",
 		               notice->uid, notice->job, notice->group, notice->rank, notice->device,

@@ -44,6 +44,8 @@ int zd_cluster_check_group(const struct zd_group *group, const struct zd_args *a
 struct zd_cluster *zd_cluster_new(const struct zd_args *args);
 /* Copies the ids of the first rank that joins, if that rank has brought any. */
 void zd_cluster_take_ids(struct zd_cluster *cluster, const struct zd_args *args);
+/* Returns the bytes that zd_cluster_new() allocates for these arguments. */
+size_t zd_cluster_metadata_bytes(const struct zd_args *args);
 /* Frees the cluster; NULL is allowed. */
 void zd_cluster_free(struct zd_cluster *cluster);
 

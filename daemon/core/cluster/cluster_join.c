@@ -105,6 +105,24 @@ int zd_cluster_check(const struct zd_engine *e, const struct zd_args *args, stru
 	return status;
 }
 
+static uint32_t cluster_nranks(const struct zd_args *args)
+{
+	return args->u.group_join.world_size / (uses_nccl_collectives(args) ? 1 : local_ranks(args));
+}
+
+static uint32_t cluster_ids_bytes(const struct zd_args *args)
+{
+	return rails(args) * ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
+}
+
+size_t zd_cluster_metadata_bytes(const struct zd_args *args)
+{
+	const struct zd_cluster *cluster;
+	if (!spans(args))
+		return 0;
+	return sizeof(*cluster) + cluster_ids_bytes(args) + cluster_nranks(args) * sizeof(*cluster->hosts);
+}
+
 struct zd_cluster *zd_cluster_new(const struct zd_args *args)
 {
 	if (!spans(args))
@@ -112,8 +130,8 @@ struct zd_cluster *zd_cluster_new(const struct zd_args *args)
 	struct zd_cluster *cluster = zd_calloc(1, sizeof(*cluster));
 	cluster->nccl_collectives = uses_nccl_collectives(args);
 	cluster->hybrid = args->u.group_join.hybrid;
-	cluster->nranks = args->u.group_join.world_size / (cluster->nccl_collectives ? 1 : local_ranks(args));
-	cluster->ids_bytes = rails(args) * ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
+	cluster->nranks = cluster_nranks(args);
+	cluster->ids_bytes = cluster_ids_bytes(args);
 	cluster->ids = zd_calloc(1, cluster->ids_bytes);
 	cluster->hosts = zd_calloc(cluster->nranks, sizeof(*cluster->hosts));
 	return cluster;

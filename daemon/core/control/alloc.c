@@ -132,10 +132,15 @@ static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (e->draining && !zd_job_find(e, req->session->uid, args->u.alloc.job))
 		return zd_err_set(err, ZEROD_E_SHUTDOWN, "the daemon is draining: no job begins");
 	struct zd_job *job;
-	status = zd_job_get(e, req->session, args->u.alloc.job, false, &job, err);
+	status = zd_metadata_check(e, req->session, "allocation",
+	                           args->u.alloc.name ? args->u.alloc.name : "", ZD_ALLOCATION_METADATA_BYTES,
+	                           err);
+	if (status == 0)
+		status = zd_job_get(e, req->session, args->u.alloc.job, false, &job, err);
 	if (status != 0)
 		return status;
 	struct zd_allocation *allocation = zd_calloc(1, sizeof(*allocation));
+	zd_metadata_charge(job->owner, ZD_ALLOCATION_METADATA_BYTES);
 	zd_job_ref(job);
 	allocation->id = zd_next_id(e);
 	(void)snprintf(allocation->name, sizeof(allocation->name), "%s",

@@ -14,6 +14,8 @@
 #include "core/gather/scope.h"
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
+#include "core/reduce/bucket.h"
+#include "core/reduce/member.h"
 #include "core/reduce/reduce.h"
 
 /* Sums over the objects, by device. */
@@ -281,6 +283,10 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 		nbuffers++;
 	zd_assert(nbuffers == device->nbuffers);
 	zd_assert(waiters == device->memory_waiters);
+	for (const struct zd_owner *owner = e->owners; owner; owner = owner->hh.next)
+		waiters -= owner->queues[i].waiters;
+	zd_assert(waiters == 0);
+	zd_assert(!device->favoured || device->favoured->wants_memory);
 }
 
 /* Every object is listed once, by ascending id. */
@@ -383,6 +389,97 @@ static void check_jobs(struct zd_engine *e)
 	zd_assert(ndurable == e->ndurable);
 }
 
+/* ---- Metadata ------------------------------------------------------------------------------------------ */
+
+static void find(const struct zd_job *job, uint64_t bytes)
+{
+	job->owner->found_bytes += bytes;
+}
+
+static void find_of_sessions(const struct zd_engine *e)
+{
+	const struct zd_request *req;
+	for (const struct zd_session *session = e->sessions; session; session = session->hh.next) {
+		zd_assert(session->owner->uid == session->uid);
+		session->owner->found_bytes += ZD_SESSION_METADATA_BYTES;
+		TAILQ_FOREACH (req, &session->requests, session_link)
+			session->owner->found_bytes += req->metadata_bytes;
+	}
+}
+
+static void find_of_groups(const struct zd_engine *e)
+{
+	for (const struct zd_group *group = e->groups; group; group = group->hh.next)
+		find(group->job, group->metadata_bytes);
+	for (const struct zd_unit *unit = e->units; unit; unit = unit->hh.next)
+		find(unit->group->job, unit->metadata_bytes);
+	for (const struct zd_bucket *bucket = e->buckets; bucket; bucket = bucket->hh.next)
+		find(bucket->mr->member->group->job, sizeof(*bucket));
+	for (const struct zd_scope *scope = e->scopes; scope; scope = scope->hh.next)
+		find(scope->member->group->job, sizeof(*scope));
+}
+
+static void find_of_device(const struct zd_device *device)
+{
+	const struct zd_segment *segment;
+	const struct zd_mapping *mapping;
+	const struct zd_buffer *buffer;
+	const struct zd_lease *lease;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		find(segment->job, zd_segment_metadata_bytes(segment));
+		TAILQ_FOREACH (mapping, &segment->mappings, segment_link)
+			mapping->session->owner->found_bytes += sizeof(*mapping);
+	}
+	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
+		find(buffer->unit->group->job, sizeof(*buffer));
+		TAILQ_FOREACH (lease, &buffer->leases, link)
+			find(buffer->unit->group->job, sizeof(*lease));
+	}
+}
+
+/* Each uid's segments, whatever their state. */
+static void check_owned_segments(const struct zd_engine *e)
+{
+	for (const struct zd_owner *owner = e->owners; owner; owner = owner->hh.next) {
+		uint64_t bytes = 0, retiring_bytes = 0;
+		for (const struct zd_segment *segment = e->segments; segment; segment = segment->hh.next) {
+			if (segment->job->owner != owner)
+				continue;
+			bytes += segment->bytes;
+			retiring_bytes += segment->state >= ZD_SEGMENT_RETIRING ? segment->bytes : 0;
+		}
+		zd_assert(bytes == owner->segment_bytes && retiring_bytes == owner->retiring_bytes);
+		zd_assert(owner->account.total <= bytes);
+	}
+}
+
+/* Each uid's metadata is the sum of what its objects hold; each account is of a job or session. */
+static void check_owners(struct zd_engine *e)
+{
+	uint32_t refs = 0;
+	struct zd_owner *owner;
+	check_owned_segments(e);
+	for (owner = e->owners; owner; owner = owner->hh.next)
+		owner->found_bytes = 0;
+	find_of_sessions(e);
+	for (const struct zd_job *job = e->jobs; job; job = job->hh.next)
+		find(job, job->metadata_bytes);
+	find_of_groups(e);
+	for (const struct zd_allocation *a = e->allocations; a; a = a->hh.next)
+		find(a->job, ZD_ALLOCATION_METADATA_BYTES);
+	for (const struct zd_op *op = e->ops; op; op = op->hh.next) {
+		if (op->job)
+			find(op->job, op->metadata_bytes);
+	}
+	for (uint32_t i = 0; i < e->ndevices; i++)
+		find_of_device(&e->devices[i]);
+	for (owner = e->owners; owner; owner = owner->hh.next) {
+		zd_assert(owner->found_bytes == owner->metadata_bytes);
+		refs += owner->refs;
+	}
+	zd_assert(refs == HASH_COUNT(e->jobs) + HASH_COUNT(e->sessions));
+}
+
 void zd_engine_check(struct zd_engine *e)
 {
 	struct found found = {.scope_leases = 0};
@@ -415,6 +512,7 @@ void zd_engine_check(struct zd_engine *e)
 	for (uint32_t i = 0; i < e->ndevices; i++)
 		check_device(e, &e->devices[i], &found);
 	check_jobs(e);
+	check_owners(e);
 	check_tables(e);
 	zd_assert(e->dirty_mask == 0);
 	free(found.charged);

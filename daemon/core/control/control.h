@@ -44,6 +44,9 @@ void zd_group_tell_end(struct zd_engine *e, const struct zd_group *group, const 
                        const struct zd_session *by);
 /* Ends the durable jobs that no session has used for durable_ttl_ns, and finds the time of the next. */
 void zd_jobs_expire(struct zd_engine *e);
+/* Ends sessions that have not unmapped a retiring segment in time, with a notice. Returns when the next one
+ * will be late; UINT64_MAX: none. */
+uint64_t zd_unmaps_expire(struct zd_engine *e);
 
 /* Frees all objects that the rank has in the group, when its session ends or leaves and its requests were
  * dropped. The group fails unless the rank was alone. */

@@ -16,6 +16,7 @@
 #include "core/gather/scope.h"
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
+#include "core/reduce/member.h"
 #include "core/reduce/reduce.h"
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
@@ -57,12 +58,27 @@ void zd_journal_group(const struct zd_group *group)
 	(void)snprintf(record->name, sizeof(record->name), "%s", group->name);
 }
 
-struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const struct zd_args *args)
+static uint32_t ranks_here(const struct zd_args *args)
 {
 	uint32_t local_world_size = args->u.group_join.local_world_size;
-	if (local_world_size == 0)
-		local_world_size = args->u.group_join.world_size;
+	return local_world_size ? local_world_size : args->u.group_join.world_size;
+}
+
+/* The metadata of a group, with what its ranks have as soon as they reduce gradients. */
+static uint32_t group_metadata_bytes(const struct zd_args *args)
+{
+	size_t rank_bytes = sizeof(struct zd_member) + sizeof(struct zd_member_reduce) +
+	                    2 * sizeof(struct zd_window);
+	return (uint32_t)(sizeof(struct zd_group) + strlen(args->u.group_join.group) + 1 +
+	                  ranks_here(args) * rank_bytes + zd_cluster_metadata_bytes(args));
+}
+
+struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const struct zd_args *args)
+{
+	uint32_t local_world_size = ranks_here(args);
 	struct zd_group *group = zd_calloc(1, sizeof(*group));
+	group->metadata_bytes = group_metadata_bytes(args);
+	zd_metadata_charge(job->owner, group->metadata_bytes);
 	group->id = zd_next_id(e);
 	group->name = zd_strdup(args->u.group_join.group);
 	group->shadow = args->u.group_join.shadow;
@@ -290,6 +306,9 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 		status = join_check_group(group, req->session, args, err);
 	if (group && status == 0)
 		status = join_check_device(group, args, err);
+	if (!group && status == 0)
+		status = zd_metadata_check(e, req->session, "group", args->u.group_join.group,
+		                           group_metadata_bytes(args), err);
 	if (status != 0)
 		return status;
 	if (!job)

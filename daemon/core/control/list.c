@@ -188,6 +188,7 @@ static bool row_job(struct listing *l, struct zd_row *row, const struct zd_job *
 	for (const struct zd_session *session = l->e->sessions; session; session = session->hh.next)
 		row->u.job.sessions += session_job(session) == job;
 	zd_account_usage(&job->account, &row->u.job.usage);
+	row->u.job.uid_metadata_bytes = job->owner->metadata_bytes;
 	return fn(row, arg);
 }
 

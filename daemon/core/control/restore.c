@@ -416,7 +416,7 @@ static int restore_unit(struct restore *restore, struct kept *kept, struct zd_er
 	else if (status != 0)
 		status = bad(&record->record, wrong.text, err);
 	else
-		status = zd_unit_new(restore->e, group, record->first_rank, &args, &unit, err);
+		status = zd_unit_new(restore->e, NULL, group, record->first_rank, &args, &unit, err);
 	free(views);
 	if (status != 0)
 		return status;
@@ -478,6 +478,7 @@ static int restore_allocation(struct restore *restore, struct kept *kept, struct
 	use_id(restore, record->record.id);
 	allocation = zd_calloc(1, sizeof(*allocation));
 	zd_job_ref(job);
+	zd_metadata_charge(job->owner, ZD_ALLOCATION_METADATA_BYTES);
 	allocation->id = zd_next_id(e);
 	memcpy(allocation->name, record->name, sizeof(allocation->name));
 	allocation->job = job;

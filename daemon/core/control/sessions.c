@@ -35,12 +35,14 @@ static int check_session_count(const struct zd_engine *e, const struct zd_peer *
 static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer *peer)
 {
 	struct zd_session *session = zd_calloc(1, sizeof(*session));
+	session->uid = peer->uid;
+	session->admin = peer->admin;
+	session->owner = zd_owner_get(e, peer->uid);
+	zd_metadata_charge(session->owner, ZD_SESSION_METADATA_BYTES);
 	session->id = zd_next_id(e);
 	session->state = ZD_SESSION_OPEN;
-	session->uid = peer->uid;
 	session->pid = peer->pid;
 	session->started = peer->started;
-	session->admin = peer->admin;
 	session->strict = peer->strict;
 	session->poison = peer->poison;
 	session->no_durable = peer->no_durable;
@@ -63,13 +65,20 @@ static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer 
 
 uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
 {
+	uint64_t id = 0;
 	if (HASH_COUNT(e->sessions) - e->nlingering >= ZD_MAX_SESSIONS) {
 		(void)zd_err_set(err, ZEROD_E_LIMIT, "%u sessions are open already", ZD_MAX_SESSIONS);
 		return 0;
 	}
 	if (check_session_count(e, peer, err) != 0)
 		return 0;
-	return session_new(e, peer)->id;
+	struct zd_session asks = {
+	        .uid = peer->uid, .admin = peer->admin, .owner = zd_owner_get(e, peer->uid)};
+	if (zd_metadata_check(e, &asks, "session", peer->name ? peer->name : "", ZD_SESSION_METADATA_BYTES,
+	                      err) == 0)
+		id = session_new(e, peer)->id;
+	zd_owner_put(e, asks.owner);
+	return id;
 }
 
 void zd_session_end(struct zd_engine *e, struct zd_session *session)
@@ -146,6 +155,36 @@ void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 		report_lost(e, session);
 	zd_session_end(e, session);
 	zd_settle(e);
+}
+
+static void end_late(struct zd_engine *e, struct zd_session *session, uint32_t device)
+{
+	const struct zd_notice notice = {.kind = ZD_NOTICE_UNMAP_LATE,
+	                                 .job = "",
+	                                 .uid = session->uid,
+	                                 .device = device,
+	                                 .pid = session->pid,
+	                                 .session = session->id};
+	uint64_t id = session->id;
+	char why[128];
+	(void)snprintf(
+	        why, sizeof(why),
+	        "the process has not unmapped unused memory of device %u for %llu s, which others want",
+	        device, ZD_UNMAP_NS / 1000000000u);
+	if (e->sink.notice)
+		e->sink.notice(e->sink.arg, &notice);
+	zd_session_end(e, session);
+	e->sink.session_killed(e->sink.arg, id, why);
+}
+
+uint64_t zd_unmaps_expire(struct zd_engine *e)
+{
+	struct zd_session *session;
+	uint64_t next_ns = UINT64_MAX;
+	uint32_t device;
+	while ((session = zd_retire_find_late(e, &device, &next_ns)))
+		end_late(e, session, device);
+	return next_ns;
 }
 
 static int reset_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,

@@ -140,7 +140,7 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 		                req->device->index);
 		break;
 	case ZD_WAIT_RETIRE:
-		used = zd_retire_text(req->device, (uint32_t)a, out, ZD_WAIT_TEXT);
+		used = zd_retire_text(e, (uint32_t)a, out, ZD_WAIT_TEXT);
 		break;
 	case ZD_WAIT_FILL:
 		used = snprintf(out, ZD_WAIT_TEXT, "memory to be zeroed");

@@ -23,6 +23,7 @@
 
 struct zd_device;
 struct zd_job;
+struct zd_session;
 struct zd_slice;
 
 /* ---- Accounts (account.c) ------------------------------------------------------------------------------ */
@@ -42,15 +43,36 @@ struct zd_account {
 	uint64_t total, peak, peak_gathered;
 };
 
-/* The account of one uid, against its quota. */
+/* A uid's requests that wait for memory of one device; memory_queue.c. */
+struct zd_owner_queue {
+	uint32_t waiters;      /* demand gathers that wait for memory */
+	uint64_t blocked_pass; /* the pass in which none of its gathers gets memory any more */
+	uint64_t walked_pass;  /* the pass in which its requests were tried in its turn */
+	uint64_t last_grant;   /* the device's `grants` when a gather last got memory */
+	uint64_t staging_pass; /* scratch of slice.c */
+};
+
+/* The account of one uid, against its limits. */
 struct zd_owner {
 	uint32_t uid;
-	struct zd_job *jobs; /* hash by name */
+	uint32_t refs;                 /* jobs and sessions */
+	struct zd_job *jobs;           /* hash by name */
+	struct zd_owner_queue *queues; /* by device */
 	struct zd_account account;
+	uint64_t segment_bytes;  /* of all its jobs' segments on all devices, until they are destroyed */
+	uint64_t retiring_bytes; /* of these, in segments that are RETIRING or DESTROYING */
+	uint64_t metadata_bytes; /* of the daemon's own memory */
+	uint64_t found_bytes;    /* scratch of zd_engine_check() */
 	UT_hash_handle hh;
 };
 
-/* Returns QUOTA, with the sizes, if `bytes` more would exceed the uid's quota. */
+/* Returns the uid's account with one more reference; makes it if there is none. */
+struct zd_owner *zd_owner_get(struct zd_engine *e, uint32_t uid);
+/* Drops a reference. Frees the account with the last one: nothing is charged to it then. */
+void zd_owner_put(struct zd_engine *e, struct zd_owner *owner);
+
+/* Returns QUOTA, with the sizes, if `bytes` more charged bytes would exceed the uid's quota. zd_pool_alloc()
+ * limits the segments that the bytes are in. */
 int zd_quota_check(struct zd_engine *e, const struct zd_job *job, uint64_t bytes, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zd_charge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,
@@ -58,6 +80,22 @@ void zd_charge(struct zd_engine *e, struct zd_job *job, struct zd_device *device
 void zd_uncharge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,
                  uint64_t bytes);
 void zd_account_usage(const struct zd_account *account, struct zd_usage *usage);
+
+/*
+ * The daemon's own memory that a uid's objects take: sizes of structures and texts, without the C library's
+ * overhead. Each object is charged where it is made, and uncharged where it is freed. Objects that last have
+ * seven eighths of the limit, so that a job that runs has room for its requests, leases and watches.
+ */
+void zd_metadata_charge(struct zd_owner *owner, uint64_t bytes);
+void zd_metadata_uncharge(struct zd_owner *owner, uint64_t bytes);
+/* Returns LIMIT, with the sizes, if the session's uid may not hold `bytes` more for an object that lasts. The
+ * text names the object: "unit" and "layers.0". */
+int zd_metadata_check(const struct zd_engine *e, const struct zd_session *session, const char *kind,
+                      const char *name, uint64_t bytes, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* The same for requests that wait, and for what they leave behind until they are undone. */
+int zd_metadata_check_work(const struct zd_engine *e, const struct zd_session *session, const char *kind,
+                           uint64_t bytes, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
@@ -82,8 +120,15 @@ struct zd_device {
 	uint32_t nqueued;              /* in the queue */
 	struct zd_buffer_list buffers; /* by id, quarantined ones too */
 	uint32_t nbuffers;
-	uint32_t memory_waiters; /* demand gathers in the queue that wait for room */
-	bool pass_blocked;       /* during a pass over the queue: an earlier request waits for room */
+	uint32_t memory_waiters; /* demand gathers in the queue that wait for memory */
+	uint64_t pass;           /* counts passes over the queue */
+	bool pass_blocked;       /* in this pass an earlier request waits for memory: no prefetch gets any */
+	uint64_t grants;         /* counts gathers that got memory */
+	/* the request that got memory in this pass, and may get more; NULL: none */
+	const struct zd_request *granted;
+	struct zd_request *favoured; /* until then no gather of another uid gets memory; NULL: none */
+	uint64_t favoured_until_ns;
+	uint64_t staging_pass; /* counts walks over the staging queue */
 	uint64_t gathers, joined_gathers;
 	uint64_t fallback_gathers; /* leases of forward scopes */
 };

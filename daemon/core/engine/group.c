@@ -15,18 +15,6 @@
 
 /* ---- Jobs ---------------------------------------------------------------------------------------------- */
 
-static struct zd_owner *owner_get(struct zd_engine *e, uint32_t uid)
-{
-	struct zd_owner *owner;
-	HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
-	if (!owner) {
-		owner = zd_calloc(1, sizeof(*owner));
-		owner->uid = uid;
-		HASH_ADD(hh, e->owners, uid, sizeof(owner->uid), owner);
-	}
-	return owner;
-}
-
 struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name)
 {
 	struct zd_owner *owner;
@@ -53,13 +41,16 @@ void zd_job_set_durable(struct zd_engine *e, struct zd_job *job, bool durable)
 
 static int check_job_count(const struct zd_engine *e, const struct zd_session *session, struct zd_err *err)
 {
-	uint32_t max_jobs = e->uid_limits.max_jobs;
-	const struct zd_owner *owner;
-	HASH_FIND(hh, e->owners, &session->uid, sizeof(session->uid), owner);
-	if (session->admin || max_jobs == 0 || !owner || HASH_CNT(hh_name, owner->jobs) < max_jobs)
+	uint32_t max_jobs = e->uid_limits.max_jobs, njobs = HASH_CNT(hh_name, session->owner->jobs);
+	if (session->admin || max_jobs == 0 || njobs < max_jobs)
 		return 0;
 	return zd_err_set(err, ZEROD_E_LIMIT, "uid %u has %u jobs already: max_jobs_per_uid is %u",
-	                  session->uid, HASH_CNT(hh_name, owner->jobs), max_jobs);
+	                  session->uid, njobs, max_jobs);
+}
+
+static uint32_t job_metadata_bytes(const char *name)
+{
+	return (uint32_t)(sizeof(struct zd_job) + strlen(name) + 1);
 }
 
 struct zd_job *zd_job_new(struct zd_engine *e, uint32_t uid, const char *name, bool durable)
@@ -67,7 +58,9 @@ struct zd_job *zd_job_new(struct zd_engine *e, uint32_t uid, const char *name, b
 	struct zd_job *job = zd_calloc(1, sizeof(*job));
 	job->id = zd_next_id(e);
 	job->name = zd_strdup(name);
-	job->owner = owner_get(e, uid);
+	job->owner = zd_owner_get(e, uid);
+	job->metadata_bytes = job_metadata_bytes(name);
+	zd_metadata_charge(job->owner, job->metadata_bytes);
 	HASH_ADD_KEYPTR(hh_name, job->owner->jobs, job->name, strlen(job->name), job);
 	zd_job_set_durable(e, job, durable);
 	TAILQ_INIT(&job->groups);
@@ -86,6 +79,8 @@ int zd_job_get(struct zd_engine *e, const struct zd_session *session, const char
 		return 0;
 	}
 	int status = check_job_count(e, session, err);
+	if (status == 0)
+		status = zd_metadata_check(e, session, "job", name, job_metadata_bytes(name), err);
 	if (status != 0)
 		return status;
 	*out = zd_job_new(e, session->uid, name, durable);
@@ -138,10 +133,8 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 	zd_id_tree_remove(&e->listed[ZD_TABLE_JOBS], &job->listed);
 	zd_job_set_durable(e, job, false);
 	HASH_DELETE(hh_name, job->owner->jobs, job);
-	if (!job->owner->jobs) {
-		HASH_DEL(e->owners, job->owner);
-		free(job->owner);
-	}
+	zd_metadata_uncharge(job->owner, job->metadata_bytes);
+	zd_owner_put(e, job->owner);
 	free(job->name);
 	free(job);
 }
@@ -163,6 +156,7 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	HASH_DEL(e->groups, group);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_GROUPS], &group->listed);
 	TAILQ_REMOVE(&group->job->groups, group, job_link);
+	zd_metadata_uncharge(group->job->owner, group->metadata_bytes);
 	zd_job_unref(e, group->job);
 	e->events->group_freed(group);
 	free(group->members);

@@ -18,11 +18,16 @@ struct zd_cluster;
 
 enum zd_session_state { ZD_SESSION_OPEN, ZD_SESSION_POISONED, ZD_SESSION_CLOSING };
 
+/* The metadata of a session: the object, and the pages that the server shares with its client. */
+#define ZD_SESSION_METADATA_BYTES                                                                            \
+	(sizeof(struct zd_session) + 2 * ZD_FENCE_PAGE_BYTES + ZD_WORK_PAGE_BYTES + ZD_RINGS_BYTES)
+
 struct zd_session {
 	uint64_t id;
 	uint8_t state;
 	uint32_t uid, pid;
 	uint64_t started; /* see struct zd_peer */
+	struct zd_owner *owner;
 	bool admin;
 	bool strict, poison, no_durable;
 	uint64_t denied_devices; /* bits of devices that it may not use; an administrator has none */
@@ -63,6 +68,7 @@ struct zd_job {
 	bool had_group;
 	uint64_t began_ns; /* when it had its first group */
 	struct zd_account account;
+	uint32_t metadata_bytes;
 	TAILQ_HEAD(, zd_group) groups;
 	TAILQ_HEAD(, zd_allocation) allocations; /* durable ones */
 	struct zd_id_node listed;
@@ -121,6 +127,7 @@ struct zd_group {
 	char *name;
 	struct zd_job *job;
 	uint8_t state;
+	uint32_t metadata_bytes;
 	uint32_t world_size;       /* in all daemons */
 	uint32_t nshards;          /* number of shards of a unit: one for each rank, or for each local rank */
 	uint32_t local_world_size; /* ranks in this daemon, `members` */

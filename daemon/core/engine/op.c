@@ -9,14 +9,17 @@ void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *co
                   void *owner, uint64_t aux)
 {
 	struct zd_op *op = zd_calloc(1, sizeof(*op));
+	op->metadata_bytes = command->kind == ZD_CMD_WATCH && job ? ZD_WATCH_METADATA_BYTES : 0;
 	op->id = zd_next_id(e);
 	op->done = done;
 	op->job = job;
 	op->owner = owner;
 	op->aux = aux;
 	HASH_ADD(hh, e->ops, id, sizeof(op->id), op);
-	if (job)
+	if (job) {
 		zd_job_ref(job);
+		zd_metadata_charge(job->owner, op->metadata_bytes);
+	}
 	command->op = op->id;
 	e->sink.command(e->sink.arg, command);
 }
@@ -37,8 +40,10 @@ void zd_engine_op_done(struct zd_engine *e, uint64_t id, int status, const char 
 	zd_assert(op != NULL);
 	HASH_DEL(e->ops, op);
 	op->done(e, op, status, error ? error : "", result);
-	if (op->job)
+	if (op->job) {
+		zd_metadata_uncharge(op->job->owner, op->metadata_bytes);
 		zd_job_unref(e, op->job);
+	}
 	free(op);
 	zd_settle(e);
 }

@@ -22,9 +22,14 @@ struct zd_op {
 	zd_op_fn *done;
 	struct zd_job *job; /* NULL: none */
 	void *owner;        /* done()'s own */
+	uint32_t metadata_bytes;
 	uint64_t aux;
 	UT_hash_handle hh;
 };
+
+/* The metadata of a WATCH, in core and executor. Its fences may never pass, and so it is charged. All other
+ * operations end by themselves. */
+#define ZD_WATCH_METADATA_BYTES 1024u
 
 /* Sets command->op and hands the command to the sink. `job`: NULL for a command of no job. */
 void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *command, zd_op_fn *done,

@@ -3,11 +3,12 @@
  * request.c - requests: each is begun, tried, tried again while it waits, and replied to exactly once.
  *
  * A request that completes at once never enters a list. One that waits is in its session's hash (for the
- * limit and for duplicate ids) and in its device's queue, whose order is the order of service.
+ * limit and for duplicate ids) and in its device's queue, whose order is the order of service within a uid.
  */
 #include <string.h>
 
 #include "core/engine/events.h"
+#include "core/engine/memory_queue.h"
 #include "core/engine/objects.h"
 #include "core/engine/request.h"
 
@@ -80,19 +81,55 @@ static bool counts(const struct zd_request *req)
 	return !req->answered || req->kind == ZD_REQ_SET_PERSISTENT;
 }
 
+/* Everything that request_free() frees, but for the text of a failure. */
+static uint32_t request_metadata_bytes(const struct zd_request *req)
+{
+	size_t bytes = sizeof(*req) + (req->args ? sizeof(*req->args) : 0);
+	switch (req->kind) {
+	case ZD_REQ_UPDATE_BEGIN:
+	case ZD_REQ_PUBLISH:
+		bytes += req->u.publish.nparts * sizeof(struct zd_part *);
+		break;
+	case ZD_REQ_RELEASE:
+	case ZD_REQ_STEP_END:
+		bytes += req->u.release.nfences * sizeof(struct zd_fence);
+		break;
+	case ZD_REQ_FORWARD_BEGIN:
+	case ZD_REQ_FORWARD_END:
+	case ZD_REQ_CLAIM_END:
+	case ZD_REQ_SCOPE_ABANDON:
+	case ZD_REQ_CONTEXT_END:
+		bytes += req->u.scope.nfences * sizeof(struct zd_fence);
+		break;
+	case ZD_REQ_CONTEXT_BEGIN:
+		bytes += req->u.gather.nparts * (sizeof(struct zd_part *) + sizeof(uint64_t));
+		break;
+	case ZD_REQ_STEP_GET:
+		bytes += req->u.reduce.nunits * (sizeof(uint64_t) + sizeof(double));
+		break;
+	case ZD_REQ_UNIQUE_IDS:
+		bytes += (size_t)req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
+		break;
+	default:
+		break;
+	}
+	return (uint32_t)bytes;
+}
+
 static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_session *session = req->session;
 	zd_assert(req->device && req->wait.kind != ZD_WAIT_NONE);
 	req->queued = true;
+	req->metadata_bytes = request_metadata_bytes(req);
+	zd_metadata_charge(session->owner, req->metadata_bytes);
 	HASH_ADD(hh, session->waiting, id, sizeof(req->id), req);
 	TAILQ_INSERT_TAIL(&session->requests, req, session_link);
 	session->outstanding += counts(req);
 	TAILQ_INSERT_TAIL(&req->device->queue, req, device_link);
 	req->device->nqueued++;
 	zd_id_tree_append(&e->waiting, &req->listed, req->serial);
-	if (req->wants_memory)
-		req->device->memory_waiters++;
+	zd_memory_enqueue(e, req);
 	if (req->deadline_ns)
 		e->next_deadline_ns = zd_min_u64(e->next_deadline_ns, req->deadline_ns);
 }
@@ -100,16 +137,14 @@ static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 static void dequeue(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_session *session = req->session;
+	zd_metadata_uncharge(session->owner, req->metadata_bytes);
 	HASH_DEL(session->waiting, req);
 	TAILQ_REMOVE(&session->requests, req, session_link);
 	session->outstanding -= counts(req);
 	TAILQ_REMOVE(&req->device->queue, req, device_link);
 	req->device->nqueued--;
 	zd_id_tree_remove(&e->waiting, &req->listed);
-	if (req->wants_memory) {
-		req->device->memory_waiters--;
-		zd_dirty(e, req->device); /* the next request that waits for memory may proceed */
-	}
+	zd_memory_dequeue(e, req);
 	/* A session's collective gathers have one order over all devices. */
 	if (zd_request_gathers(req) && req->member->group->cluster)
 		zd_dirty_session(e, session);
@@ -154,18 +189,6 @@ static void finish_request(struct zd_engine *e, struct zd_request *req, int stat
 	request_free(e, req);
 }
 
-/* Counts the request in memory_waiters while it waits for memory. */
-static void note_memory_wait(struct zd_request *req)
-{
-	bool wants = req->wait.kind == ZD_WAIT_MEMORY || req->wait.kind == ZD_WAIT_BUDGET ||
-	             req->wait.kind == ZD_WAIT_TURN || req->wait.kind == ZD_WAIT_SEGMENT ||
-	             req->wait.kind == ZD_WAIT_RETIRE;
-	wants = wants && zd_request_gathers(req) && !req->u.gather.prefetch;
-	if (req->queued && wants != req->wants_memory)
-		req->device->memory_waiters += wants ? 1 : (uint32_t)-1;
-	req->wants_memory = wants;
-}
-
 static void undo(struct zd_engine *e, struct zd_request *req)
 {
 	if (e->types[req->kind]->cancel && !req->args)
@@ -202,7 +225,7 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 	if (status == 0 && type->attempt)
 		status = type->attempt(e, req, err);
 	if (status == ZD_WAIT)
-		note_memory_wait(req);
+		zd_memory_note_wait(e, req);
 	return status;
 }
 
@@ -210,6 +233,16 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 static uint32_t outstanding_limit(const struct zd_request *req)
 {
 	return req->kind == ZD_REQ_RELEASE ? ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM : ZD_MAX_OUTSTANDING;
+}
+
+/* Whether one more request of the session may wait. */
+static int check_may_wait(const struct zd_engine *e, const struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_session *session = req->session;
+	if (session->outstanding >= outstanding_limit(req))
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u requests are outstanding already",
+		                  session->outstanding);
+	return zd_metadata_check_work(e, session, "a request that waits", request_metadata_bytes(req), err);
 }
 
 void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const struct zd_args *args)
@@ -240,10 +273,10 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 		req->told = req->member ? req->member->told : 0;
 		if (status == 0)
 			status = attempt(e, req, &err);
-		if (status == ZD_WAIT && !req->answered && session->outstanding >= outstanding_limit(req)) {
+		int refused = status == ZD_WAIT && !req->answered ? check_may_wait(e, req, &err) : 0;
+		if (refused != 0) {
 			undo(e, req);
-			status = zd_err_set(&err, ZEROD_E_LIMIT, "%u requests are outstanding already",
-			                    session->outstanding);
+			status = refused;
 			if (req->pending_ops > 0) { /* freed with its last op */
 				reply_error(e, call->session, call->request, args->kind, status, err.text);
 				req->cancelled = true;
@@ -326,9 +359,10 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 		e->events->jobs_expire(e);
 	if (now_ns < e->next_deadline_ns)
 		return;
-	uint64_t earliest = UINT64_MAX;
+	uint64_t earliest = e->events->unmaps_expire(e);
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		struct zd_request *req, *next;
+		earliest = zd_min_u64(earliest, zd_memory_tick(e, &e->devices[i]));
 		TAILQ_FOREACH_SAFE (req, &e->devices[i].queue, device_link, next) {
 			if (req->deadline_ns == 0)
 				continue;
@@ -396,13 +430,18 @@ void zd_dirty_group(struct zd_engine *e, struct zd_group *group)
 	}
 }
 
-static void settle_device(struct zd_engine *e, struct zd_device *device)
+/* Tries the owner's waiting requests, in order; with NULL those of all owners whose turn was not in this
+ * pass. */
+static void walk_queue(struct zd_engine *e, struct zd_device *device, struct zd_owner *owner)
 {
 	struct zd_request *req, *next;
-	e->events->device_settles(e, device);
-	device->pass_blocked = false;
+	if (owner)
+		owner->queues[device->index].walked_pass = device->pass;
 	TAILQ_FOREACH_SAFE (req, &device->queue, device_link, next) {
+		const struct zd_owner *of = req->session->owner;
 		struct zd_err err = ZD_ERR_NONE;
+		if (owner ? of != owner : of->queues[device->index].walked_pass == device->pass)
+			continue;
 		if (req->pending_ops > 0)
 			continue;
 		int status = attempt(e, req, &err);
@@ -411,6 +450,16 @@ static void settle_device(struct zd_engine *e, struct zd_device *device)
 		dequeue(e, req);
 		finish_request(e, req, status, err.text);
 	}
+}
+
+static void settle_device(struct zd_engine *e, struct zd_device *device)
+{
+	struct zd_owner *owner;
+	e->events->device_settles(e, device);
+	zd_memory_begin_pass(e, device);
+	while ((owner = zd_memory_next_owner(e, device)))
+		walk_queue(e, device, owner);
+	walk_queue(e, device, NULL);
 }
 
 void zd_settle(struct zd_engine *e)

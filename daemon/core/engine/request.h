@@ -80,17 +80,20 @@ struct zd_request {
 	uint64_t serial; /* the engine's; the row id of a waiting gather in the table of buffers */
 	enum zd_request_kind kind;
 	bool queued;
-	uint64_t told;     /* the member's `told` when the request began */
-	bool wants_memory; /* counted in device->memory_waiters */
+	uint64_t told;            /* the member's `told` when the request began */
+	bool wants_memory;        /* a waiter of its uid's queue of the device */
+	uint8_t favours;          /* how often others had to wait for it in vain; memory_queue.c */
+	uint64_t wants_memory_ns; /* since then, or since others last had to wait */
 	/* ended by its session or deadline while ops were pending; freed with the last one */
 	bool cancelled;
 	bool answered; /* replied to before its end */
 	/* begin() will be called again with these arguments; owned. NULL: begin() has succeeded */
 	struct zd_args *args;
 	uint32_t pending_ops;
-	int failed;            /* status of an op or segment that failed; with failed_text */
-	char *failed_text;     /* owned; NULL: none */
-	uint32_t segment_wait; /* id of the segment that the request waits for */
+	int failed;              /* status of an op or segment that failed; with failed_text */
+	char *failed_text;       /* owned; NULL: none */
+	uint32_t segment_wait;   /* id of the segment that the request waits for */
+	uint32_t metadata_bytes; /* charged while it waits */
 	uint64_t since_ns, deadline_ns;
 	struct zd_session *session;
 	struct zd_member *member; /* NULL where no group is involved */

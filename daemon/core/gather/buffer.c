@@ -69,6 +69,7 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 {
 	struct zd_buffer *buffer = zd_calloc(1, sizeof(*buffer));
 	zd_assert(!part->buffer);
+	zd_metadata_charge(part->unit->group->job->owner, sizeof(*buffer));
 	buffer->id = zd_next_id(e);
 	buffer->state = ZD_BUFFER_INFLIGHT;
 	buffer->unit = part->unit;
@@ -114,6 +115,7 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 		buffer->device->quarantine_bytes -= buffer->extent.bytes;
 		zd_pool_free(e, &buffer->extent);
 	}
+	zd_metadata_uncharge(buffer->unit->group->job->owner, sizeof(*buffer));
 	zd_unit_unref(e, buffer->unit);
 	free(buffer);
 }
@@ -201,6 +203,7 @@ static void lease_free(struct zd_buffer *buffer, struct zd_lease *lease)
 		if (scope->context)
 			buffer->part->context = NULL;
 	}
+	zd_metadata_uncharge(buffer->unit->group->job->owner, sizeof(*lease));
 	free(lease);
 }
 
@@ -229,6 +232,7 @@ struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, con
 	struct zd_lease *lease = zd_lease_find(buffer, tag);
 	if (!lease) {
 		lease = zd_calloc(1, sizeof(*lease));
+		zd_metadata_charge(buffer->unit->group->job->owner, sizeof(*lease));
 		memcpy(lease->tag, tag, strlen(tag) + 1); /* its length was checked with the request */
 		lease->since_ns = e->now_ns;
 		lease->buffer = buffer;

@@ -5,7 +5,7 @@
  * A gather joins the rank's buffer if the buffer has the wanted version, and refreshes a persistent buffer
  * that has another version. Otherwise the gather waits, in this order, until every shard has one version,
  * then for its slot or for memory, and starts one copy a shard. It holds no memory while it waits, so a rank
- * that never publishes costs no memory. Gathers that need memory are served in order of arrival. Prefetches
+ * that never publishes costs no memory. memory_queue.h has the order in which gathers get memory. Prefetches
  * come last, and prefetched buffers are evicted for other gathers.
  *
  * A gather does not wait for work that ends without a further call of any process: a publish whose fences
@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "core/engine/memory_queue.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
 #include "core/gather/deferred.h"
@@ -152,11 +153,11 @@ static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
 	return false;
 }
 
-/* Makes a gather wait for memory. Later gathers have to wait as well. */
+/* Makes a gather wait for memory. Later gathers of its uid have to wait as well. */
 static int wait_for_room(struct zd_request *req, enum zd_wait_kind kind, uint64_t a, uint64_t b)
 {
 	if (!req->u.gather.prefetch)
-		req->device->pass_blocked = true;
+		zd_memory_block(req);
 	return zd_wait_for(req, kind, 0, a, b);
 }
 
@@ -196,14 +197,14 @@ static int room_find(struct zd_engine *e, struct zd_request *req, uint64_t bytes
 {
 	const struct zd_job *job = req->member->group->job;
 	struct zd_device *device = req->device;
-	bool could_fit = zd_pool_could_fit(device, job, block_purpose(e, req->session), bytes);
+	bool could_fit = zd_pool_could_fit(e, device, job, block_purpose(e, req->session), bytes);
 	if (!could_fit || (status != ZD_WAIT && !req->u.gather.prefetch)) {
 		zd_pool_reclaim(e, job, device, bytes);
-		uint32_t retiring = zd_retiring_find(device, bytes);
+		uint32_t retiring = zd_retiring_find(e, job->owner, device, bytes);
 		if (retiring)
 			return zd_wait_for(req, ZD_WAIT_RETIRE, 0, retiring, 0);
 	}
-	if (status == ZEROD_E_NO_MEMORY && could_fit)
+	if ((status == ZEROD_E_NO_MEMORY || status == ZEROD_E_QUOTA) && could_fit)
 		return zd_wait_for(req, ZD_WAIT_MEMORY, 0, bytes,
 		                   device->config.arena_bytes - device->segment_bytes);
 	return status;
@@ -474,15 +475,11 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	return 0;
 }
 
-/* Whether the gather may allocate memory now, although earlier gathers wait for memory. Such a gather may
- * wait for a buffer that is kept until this rank has copied from it, so a rank that follows is served
- * first. */
-static bool has_turn(const struct zd_request *req)
+/* Whether the gather may allocate memory now. An earlier gather that waits for memory may wait for a buffer
+ * that is kept until this rank has copied from it, so a rank that follows is served first. */
+static bool has_turn(const struct zd_engine *e, const struct zd_request *req)
 {
-	const struct zd_device *device = req->device;
-	if (!device->pass_blocked && (req->queued || device->memory_waiters == 0))
-		return true;
-	return zd_collective_follows(req->u.gather.part);
+	return zd_memory_has_turn(e, req) || zd_collective_follows(req->u.gather.part);
 }
 
 /* Finds memory for a new buffer, and makes the buffer. */
@@ -498,7 +495,7 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	int status = zd_collective_check_followers(req);
 	if (status != 0)
 		return status;
-	if (!has_turn(req))
+	if (!has_turn(e, req))
 		return wait_for_room(req, ZD_WAIT_TURN, 0, 0);
 	status = zd_quota_check(e, req->member->group->job, bytes, err);
 	if (status == 0 && gather_slot(req) != ZEROD_NO_SLOT) {
@@ -519,6 +516,7 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	struct zd_buffer *buffer = zd_buffer_new(e, part, slot, &extent, former);
 	buffer->prefetched = req->u.gather.prefetch;
 	zd_buffer_transfer(e, buffer, version);
+	zd_memory_note_grant(e, req);
 	*out = buffer;
 	return 0;
 }
@@ -589,6 +587,9 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 		return status;
 	struct zd_buffer *buffer = part->buffer;
 	status = description_check(part->unit, err);
+	if (status == 0 && !req->queued)
+		status = zd_metadata_check_work(e, req->session, "a gather",
+		                                sizeof(struct zd_buffer) + sizeof(struct zd_lease), err);
 	if (status == 0 && buffer && buffer_has(buffer, req)) {
 		req->device->joined_gathers++;
 		e->joined_gathers++;

@@ -8,6 +8,29 @@
 #include "core/gather/collective.h"
 #include "core/gather/gather.h"
 
+/* Where gathers are collective, ranks of other daemons have released the unit and will gather it again where
+ * this rank would join its old buffer. So the group ends. */
+static void give_up(struct zd_engine *e, const struct zd_part *part)
+{
+	struct zd_member *member = zd_part_member(part);
+	char what[128];
+	if (!zd_gathers_are_collective(member->group))
+		return;
+	(void)snprintf(what, sizeof(what), "its release of unit '%.64s'", part->unit->name);
+	zd_cluster_give_up(e, member, what);
+}
+
+/* Fences that do not pass keep a watch for each release. */
+static int check_watch(struct zd_engine *e, const struct zd_request *req, const struct zd_part *part,
+                       struct zd_err *err)
+{
+	int status = zd_metadata_check_work(e, req->session, "a release with fences", ZD_WATCH_METADATA_BYTES,
+	                                    err);
+	if (status != 0)
+		give_up(e, part);
+	return status;
+}
+
 static int release_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                          struct zd_err *err)
 {
@@ -18,6 +41,8 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, const stru
 		status = zd_tag_check(args->u.release.tag, err);
 	if (status == 0)
 		status = zd_fences_check(fences, err);
+	if (status == 0 && fences->count > 0)
+		status = check_watch(e, req, part, err);
 	if (status != 0)
 		return status;
 	req->member = zd_part_member(part);
@@ -33,17 +58,10 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, const stru
 	return 0;
 }
 
-/* Where gathers are collective, ranks of other daemons have released the unit and will gather it again where
- * this rank would join its old buffer. So the group ends. */
 static void release_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	const struct zd_part *part = req->u.release.part;
-	char what[128];
 	req->u.release.part->users--;
-	if (!zd_gathers_are_collective(req->member->group))
-		return;
-	(void)snprintf(what, sizeof(what), "its release of unit '%.64s'", part->unit->name);
-	zd_cluster_give_up(e, req->member, what);
+	give_up(e, req->u.release.part);
 }
 
 /* A client may send a release before its gather is answered: while the gather waits, so does the release. */

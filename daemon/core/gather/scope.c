@@ -42,7 +42,12 @@ int zd_scope_new(struct zd_engine *e, struct zd_member *member, bool context, ui
 		return zd_err_set(err, ZEROD_E_LIMIT,
 		                  "rank %u has %u scopes, claims and contexts that have not ended",
 		                  zd_world_rank(member), member->nscopes);
+	int status = zd_metadata_check_work(e, member->session, context ? "a context" : "a scope",
+	                                    sizeof(struct zd_scope), err);
+	if (status != 0)
+		return status;
 	struct zd_scope *scope = zd_calloc(1, sizeof(*scope));
+	zd_metadata_charge(member->group->job->owner, sizeof(*scope));
 	scope->id = zd_next_id(e);
 	scope->state = context ? ZD_SCOPE_GATHERING : ZD_SCOPE_OPEN;
 	scope->context = context;
@@ -134,6 +139,7 @@ static void scope_end(struct zd_engine *e, struct zd_scope *scope, struct scope_
 	TAILQ_REMOVE(&scope->member->scopes, scope, member_link);
 	scope->member->nscopes--;
 	HASH_DEL(e->scopes, scope);
+	zd_metadata_uncharge(scope->member->group->job->owner, sizeof(*scope));
 	zd_id_tree_remove(&e->listed[ZD_TABLE_SCOPES], &scope->listed);
 	zd_scope_unref(scope);
 }

@@ -21,6 +21,8 @@
 #include "core/gather/shadow.h"
 #include "core/gather/unit.h"
 
+#define PART_NORM_BYTES 96u /* of the record of one part in reduce/norms.c */
+
 uint64_t zd_part_true_numel(const struct zd_part *part)
 {
 	const struct zd_unit *unit = part->unit;
@@ -247,8 +249,22 @@ void zd_part_move(struct zd_part *part, enum zd_part_state to)
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
+/* The metadata of a unit, with what each part has as soon as it has a shard and its gradients are reduced. */
+static uint32_t unit_metadata_bytes(const struct zd_group *group, const struct zd_args *args)
+{
+	const struct zd_view_args *views = args->u.unit_register.views;
+	size_t part_bytes = sizeof(struct zd_part) + sizeof(struct zd_block) + PART_NORM_BYTES;
+	size_t bytes = sizeof(struct zd_unit) + strlen(args->u.unit_register.name) + 1;
+	if (zd_gathers_are_collective(group))
+		part_bytes += sizeof(struct zd_collective);
+	for (uint32_t i = 0; i < args->u.unit_register.nviews; i++)
+		bytes += sizeof(*views) + strlen(views[i].name) + 1;
+	return (uint32_t)(bytes + group->local_world_size * part_bytes);
+}
+
 static void unit_free(struct zd_unit *unit)
 {
+	zd_metadata_uncharge(unit->group->job->owner, unit->metadata_bytes);
 	for (uint32_t i = 0; i < unit->nviews; i++)
 		free((char *)unit->views[i].name);
 	free(unit->views);
@@ -260,13 +276,21 @@ static void unit_free(struct zd_unit *unit)
 	free(unit);
 }
 
-int zd_unit_new(struct zd_engine *e, struct zd_group *group, uint32_t first_rank, const struct zd_args *args,
-                struct zd_unit **out, struct zd_err *err)
+int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd_group *group,
+                uint32_t first_rank, const struct zd_args *args, struct zd_unit **out, struct zd_err *err)
 {
 	if (HASH_CNT(hh_name, group->units) >= ZD_MAX_UNITS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "group '%s' has %u units already", group->name,
 		                  ZD_MAX_UNITS);
+	uint32_t metadata_bytes = unit_metadata_bytes(group, args);
+	int status = session ? zd_metadata_check(e, session, "unit", args->u.unit_register.name,
+	                                         metadata_bytes, err)
+	                     : 0;
+	if (status != 0)
+		return status;
 	struct zd_unit *unit = zd_calloc(1, sizeof(*unit));
+	unit->metadata_bytes = metadata_bytes;
+	zd_metadata_charge(group->job->owner, metadata_bytes);
 	unit->name = zd_strdup(args->u.unit_register.name);
 	unit->group = group;
 	unit->dtype = args->u.unit_register.dtype;
@@ -501,7 +525,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 		return status;
 	}
 	if (!unit)
-		status = zd_unit_new(e, member->group, member->rank, args, &unit, err);
+		status = zd_unit_new(e, req->session, member->group, member->rank, args, &unit, err);
 	if (status != 0)
 		return status;
 	if (unit->mismatch && unit->mismatch_rank == member->rank) {

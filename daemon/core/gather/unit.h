@@ -69,6 +69,7 @@ struct zd_unit {
 	bool frozen;
 	bool all_reduce; /* its place in a target is the whole unit, on every rank */
 	uint32_t nviews;
+	uint32_t metadata_bytes;
 	struct zd_view_args *views; /* names owned; within the unit's elements */
 	uint32_t first_rank;        /* the rank that described it */
 	uint32_t refs;              /* parts not ABSENT, buffers, reductions, registrations */
@@ -149,9 +150,11 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit);
 /* Checks UNIT_REGISTER's description of a unit of so many shards: INVALID, LIMIT. */
 int zd_unit_check_description(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Makes a unit as UNIT_REGISTER's arguments describe it; `first_rank` has given them. LIMIT. */
-int zd_unit_new(struct zd_engine *e, struct zd_group *group, uint32_t first_rank, const struct zd_args *args,
-                struct zd_unit **unit, struct zd_err *err) __attribute__((warn_unused_result));
+/* Makes a unit as UNIT_REGISTER's arguments describe it; `first_rank` has given them. `session` asks for it;
+ * NULL: a restore does. LIMIT. */
+int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd_group *group,
+                uint32_t first_rank, const struct zd_args *args, struct zd_unit **unit, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Each records the object's state if its job has a journal. A part without bytes to keep is GONE. */
 void zd_journal_unit(const struct zd_unit *unit);
 void zd_journal_part(const struct zd_part *part);

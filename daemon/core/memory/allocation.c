@@ -29,6 +29,7 @@ static void allocation_free(struct zd_engine *e, struct zd_allocation *allocatio
 	zd_pool_free(e, &allocation->extent);
 	HASH_DEL(e->allocations, allocation);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_ALLOCATIONS], &allocation->listed);
+	zd_metadata_uncharge(allocation->job->owner, ZD_ALLOCATION_METADATA_BYTES);
 	zd_job_unref(e, allocation->job);
 	free(allocation);
 }

@@ -23,6 +23,9 @@ struct zd_allocation {
 	struct zd_id_node listed;
 	UT_hash_handle hh;
 };
+/* The metadata of an allocation. */
+#define ZD_ALLOCATION_METADATA_BYTES (sizeof(struct zd_allocation) + sizeof(struct zd_block))
+
 /* Detaches the allocation at the session's end: a durable allocation stays charged, any other is dropped. */
 void zd_allocation_leave(struct zd_engine *e, struct zd_allocation *allocation);
 /* Uncharges the allocation at once, and frees it when its pending operations have ended. */

@@ -336,6 +336,11 @@ struct zd_block_range *zd_block_range_new(uint64_t bytes)
 	return range;
 }
 
+uint64_t zd_block_range_metadata_bytes(const struct zd_block_range *range)
+{
+	return sizeof(*range) + range->nrows * sizeof(range->rows[0]) + sizeof(struct header_chunk);
+}
+
 void zd_block_range_free(struct zd_block_range *range)
 {
 	if (!range)

@@ -43,6 +43,8 @@ struct zd_block *zd_block_take(struct zd_block_range *range, struct zd_block *af
 /* Frees a block that is in use in this range. */
 void zd_block_free(struct zd_block_range *range, struct zd_block *block);
 
+/* Returns the size of the range's own tables, which does not depend on its blocks. */
+uint64_t zd_block_range_metadata_bytes(const struct zd_block_range *range);
 uint64_t zd_block_range_bytes(const struct zd_block_range *range);
 uint64_t zd_block_used_bytes(const struct zd_block_range *range);
 /* Returns the size of the largest free block, in time linear in one bin. */

@@ -12,6 +12,8 @@
 #include "core/memory/pool.h"
 #include "core/memory/retire.h"
 
+#define SEGMENTS_PER_QUOTA 16u /* on each device */
+
 /* Whether such a block may be allocated from the segment. A strict session's buffer fills its segment. */
 static bool is_for(const struct zd_segment *segment, const struct zd_job *job, enum zd_purpose purpose,
                    uint64_t bytes)
@@ -57,6 +59,11 @@ void zd_segment_forget(struct zd_engine *e, struct zd_segment *segment)
 		e->sink.segment_kept(e->sink.arg, segment->id, false);
 }
 
+uint64_t zd_segment_metadata_bytes(const struct zd_segment *segment)
+{
+	return sizeof(*segment) + zd_block_range_metadata_bytes(segment->range);
+}
+
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 {
 	zd_assert(TAILQ_EMPTY(&segment->mappings));
@@ -64,6 +71,10 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 	HASH_DEL(e->segments, segment);
 	TAILQ_REMOVE(&segment->device->segments, segment, device_link);
 	segment->device->segment_bytes -= segment->bytes;
+	segment->job->owner->segment_bytes -= segment->bytes;
+	for (uint32_t i = 0; i < e->ndevices && e->quota_bytes; i++)
+		zd_dirty(e, &e->devices[i]); /* the uid may have a segment on any of them now */
+	zd_metadata_uncharge(segment->job->owner, zd_segment_metadata_bytes(segment));
 	zd_block_range_free(segment->range);
 	free(segment);
 }
@@ -142,6 +153,8 @@ static struct zd_segment *segment_add(struct zd_engine *e, struct zd_job *job, u
 	HASH_ADD(hh, e->segments, id, sizeof(segment->id), segment);
 	TAILQ_INSERT_TAIL(&device->segments, segment, device_link);
 	device->segment_bytes += bytes;
+	job->owner->segment_bytes += bytes;
+	zd_metadata_charge(job->owner, zd_segment_metadata_bytes(segment));
 	return segment;
 }
 
@@ -167,28 +180,75 @@ static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, s
 	return segment;
 }
 
+/* ---- Quotas -------------------------------------------------------------------------------------------- */
+
+/* The rest of a segment beside its blocks, quarantined memory, and segments whose sessions do not unmap them
+ * count against the uid's quota, since all of it is in segments. */
+uint64_t zd_pool_quota_left(const struct zd_engine *e, const struct zd_owner *owner)
+{
+	uint64_t most = e->quota_bytes;
+	if (e->quota_bytes == 0)
+		return UINT64_MAX;
+	for (uint32_t i = 0; i < e->ndevices; i++)
+		most += ZD_QUOTA_SLACK * e->devices[i].config.segment_align_bytes;
+	return owner->segment_bytes < most ? most - owner->segment_bytes : 0;
+}
+
+/* Whether blocks of the uid's segments are in use and not charged: they will be free, unless they are idle
+ * slots. */
+static bool has_quarantine(const struct zd_engine *e, const struct zd_owner *owner)
+{
+	const struct zd_segment *segment;
+	uint64_t used = 0;
+	for (segment = e->segments; segment; segment = segment->hh.next)
+		used += segment->job->owner == owner ? zd_block_used_bytes(segment->range) : 0;
+	return used > owner->account.total;
+}
+
+/* The usual size of a segment of the uid. Its quota has room for 16 of them on each device, so that one
+ * purpose of one job cannot occupy all of it. */
+static uint64_t usual_size(const struct zd_engine *e, const struct zd_device *device)
+{
+	uint64_t share = e->quota_bytes / (SEGMENTS_PER_QUOTA * e->ndevices);
+	if (e->quota_bytes == 0)
+		return device->segment_default_bytes;
+	share = zd_align_up(zd_max_u64(share, 1), device->config.segment_align_bytes);
+	return zd_min_u64(device->segment_default_bytes, share);
+}
+
+/* ---- Allocation ---------------------------------------------------------------------------------------- */
+
 /*
  * The size of a new segment: the largest multiple of its first block up to the usual size; a larger block's
  * own size. Blocks of a model often have one size, and a rest behind the last one would stay unused.
  */
-static uint64_t segment_size(const struct zd_device *device, enum zd_purpose purpose, uint64_t need,
-                             uint64_t left)
+static uint64_t segment_size(const struct zd_engine *e, const struct zd_device *device,
+                             enum zd_purpose purpose, uint64_t need, uint64_t left)
 {
-	uint64_t usual = zd_min_u64(device->segment_default_bytes, left);
+	uint64_t usual = zd_min_u64(usual_size(e, device), left);
 
 	return purpose == ZD_PURPOSE_STRICT || need >= usual ? need : usual / need * need;
 }
 
+/* The room that there is for a request. */
+struct room {
+	uint64_t bytes, need; /* asked for, and the size of a segment for them */
+	uint64_t left;        /* of the device's arena */
+	uint64_t quota_left;  /* of the uid */
+};
+
 /* ZD_WAIT if memory will be freed without a further call: by segments that retire, or blocks in
  * quarantine. */
-static int wait_for_memory(struct zd_request *req, struct zd_device *device, uint64_t bytes, uint64_t left)
+static int wait_for_memory(const struct zd_engine *e, struct zd_request *req, const struct zd_owner *owner,
+                           struct zd_device *device, const struct room *room)
 {
-	uint32_t retiring = zd_retiring_find(device, bytes);
+	uint32_t retiring = zd_retiring_find(e, owner, device, room->bytes);
 	if (retiring)
 		return req ? zd_wait_for(req, ZD_WAIT_RETIRE, 0, retiring, 0) : ZD_WAIT;
-	if (device->quarantine_bytes > 0 && bytes <= device->config.arena_bytes)
-		return req ? zd_wait_for(req, ZD_WAIT_MEMORY, 0, bytes, left) : ZD_WAIT;
-	return 0;
+	if (device->quarantine_bytes == 0 || room->bytes > device->config.arena_bytes ||
+	    (room->need > room->quota_left && !has_quarantine(e, owner)))
+		return 0;
+	return req ? zd_wait_for(req, ZD_WAIT_MEMORY, 0, room->bytes, room->left) : ZD_WAIT;
 }
 
 /* The bytes of the device in segments of other users' jobs, which this user can neither free nor get. */
@@ -201,6 +261,25 @@ static uint64_t held_by_others(const struct zd_device *device, const struct zd_o
 			bytes += segment->bytes;
 	}
 	return bytes;
+}
+
+static int no_room(const struct zd_engine *e, const struct zd_owner *owner, const struct zd_device *device,
+                   const struct room *room, struct zd_err *err)
+{
+	if (room->need <= room->left && room->need > room->quota_left)
+		return zd_err_set(err, ZEROD_E_QUOTA,
+		                  "uid %u has segments of %llu bytes, %llu of them charged, and needs one of "
+		                  "%llu bytes more on device %u; its quota is %llu",
+		                  owner->uid, (unsigned long long)owner->segment_bytes,
+		                  (unsigned long long)owner->account.total, (unsigned long long)room->need,
+		                  device->index, (unsigned long long)e->quota_bytes);
+	return zd_err_set(
+	        err, ZEROD_E_NO_MEMORY,
+	        "%llu bytes do not fit on device %u: arena %llu bytes, %llu of them in segments, %llu "
+	        "charged; jobs of other users hold %llu bytes",
+	        (unsigned long long)room->bytes, device->index,
+	        (unsigned long long)device->config.arena_bytes, (unsigned long long)device->segment_bytes,
+	        (unsigned long long)device->account.total, (unsigned long long)held_by_others(device, owner));
 }
 
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
@@ -216,12 +295,16 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 		*extent = (struct zd_extent){segment, block, block->bytes};
 		return 0;
 	}
-	uint64_t left = device->config.arena_bytes - device->segment_bytes;
 	/* A segment's start has every alignment. */
-	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes);
-	segment = find_creating(device, job, purpose, need);
-	if (!segment && need <= left)
-		segment = segment_new(e, job, device, purpose, segment_size(device, purpose, need, left));
+	struct room room = {.bytes = bytes,
+	                    .need = zd_align_up(bytes, device->config.segment_align_bytes),
+	                    .left = device->config.arena_bytes - device->segment_bytes,
+	                    .quota_left = zd_pool_quota_left(e, job->owner)};
+	uint64_t most = zd_min_u64(room.left, room.quota_left);
+	segment = find_creating(device, job, purpose, room.need);
+	if (!segment && room.need <= most)
+		segment = segment_new(e, job, device, purpose,
+		                      segment_size(e, device, purpose, room.need, most));
 	if (segment) {
 		if (req)
 			req->segment_wait = segment->id;
@@ -229,16 +312,8 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	}
 	if (!req || !zd_request_gathers(req))
 		zd_pool_reclaim(e, job, device, bytes);
-	int wait = wait_for_memory(req, device, bytes, left);
-	if (wait)
-		return wait;
-	return zd_err_set(
-	        err, ZEROD_E_NO_MEMORY,
-	        "%llu bytes do not fit on device %u: arena %llu bytes, %llu of them in segments, %llu "
-	        "charged; jobs of other users hold %llu bytes",
-	        (unsigned long long)bytes, device->index, (unsigned long long)device->config.arena_bytes,
-	        (unsigned long long)device->segment_bytes, (unsigned long long)device->account.total,
-	        (unsigned long long)held_by_others(device, job->owner));
+	int wait = wait_for_memory(e, req, job->owner, device, &room);
+	return wait ? wait : no_room(e, job->owner, device, &room, err);
 }
 
 bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
@@ -255,11 +330,12 @@ bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum 
 
 /* The job's segments of strict sessions count as room: each is empty, and may retire, once its one buffer is
  * freed. */
-bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
-                       uint64_t bytes)
+bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
+                       enum zd_purpose purpose, uint64_t bytes)
 {
 	const struct zd_segment *segment;
-	uint64_t room = device->config.arena_bytes - device->segment_bytes;
+	uint64_t room = zd_min_u64(device->config.arena_bytes - device->segment_bytes,
+	                           zd_pool_quota_left(e, job->owner));
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
 		if (segment->state > ZD_SEGMENT_READY)
 			continue;

@@ -37,6 +37,7 @@ struct zd_segment {
 	bool recorded;             /* the journal has it, and the sink keeps its descriptor */
 	uint64_t prefetched_bytes; /* scratch of retire.c: bytes of prefetched buffers */
 	uint64_t retire_serial;    /* its number in the order in which segments began to retire */
+	uint64_t unmap_until_ns;   /* RETIRING: sessions that have it mapped until then are ended */
 	struct zd_block_range *range;
 	TAILQ_HEAD(, zd_mapping) mappings;
 	TAILQ_ENTRY(zd_segment) device_link;
@@ -51,10 +52,17 @@ struct zd_extent {
 };
 
 /*
+ * The granules of each device that a uid's segments may occupy beyond its quota. A quota of a few bytes can
+ * then be used in full, although a segment is a granule or more.
+ */
+#define ZD_QUOTA_SLACK 16u
+
+/*
  * Allocates a block for `job`, without a charge. Returns 0 with *extent; ZD_WAIT, with the reason in `req`
- * (may be NULL), while a segment is being created or retired, or quarantined blocks may become free;
- * NO_MEMORY when nothing will change by itself; or the error of a segment that could not be created. Retires
- * empty segments to make room, except for gathers, which call zd_pool_reclaim() themselves.
+ * (may be NULL), while a segment is being created or retired, or quarantined blocks may become free; when
+ * nothing will change by itself, NO_MEMORY, or QUOTA for a new segment that the uid may not have; or the
+ * error of a segment that could not be created. Retires empty segments to make room, except for gathers,
+ * which call zd_pool_reclaim() themselves.
  */
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                   enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
@@ -62,9 +70,13 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 /* Whether a free block of the job and purpose has the bytes now. */
 bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
                  uint64_t bytes);
+/* Returns the bytes that the uid's segments may still occupy, on all devices. */
+uint64_t zd_pool_quota_left(const struct zd_engine *e, const struct zd_owner *owner);
 /* Whether a segment, or room for a new one, could ever hold the bytes for this job and purpose. */
-bool zd_pool_could_fit(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
-                       uint64_t bytes);
+bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
+                       enum zd_purpose purpose, uint64_t bytes);
+/* Returns the size of the segment's bookkeeping, without the headers of blocks. */
+uint64_t zd_segment_metadata_bytes(const struct zd_segment *segment);
 /* Frees the segment's bookkeeping: its memory is the executor's to free, or was never allocated. */
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
 /* The segment does not outlive the daemon any more: its executor is about to free the memory. */

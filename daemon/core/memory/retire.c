@@ -46,6 +46,7 @@ static void retired(struct zd_engine *e, struct zd_segment *segment)
 			req->u.trim.freed_bytes += segment->bytes;
 	}
 	device->retiring_bytes -= segment->bytes;
+	segment->job->owner->retiring_bytes -= segment->bytes;
 	zd_dirty(e, device);
 }
 
@@ -100,6 +101,7 @@ void zd_engine_segment_given(struct zd_engine *e, uint64_t session_id, uint32_t 
 	if (mapping_find(segment, session))
 		return;
 	struct zd_mapping *mapping = zd_calloc(1, sizeof(*mapping));
+	zd_metadata_charge(session->owner, sizeof(*mapping));
 	mapping->segment = segment;
 	mapping->session = session;
 	TAILQ_INSERT_TAIL(&segment->mappings, mapping, segment_link);
@@ -110,6 +112,7 @@ static void mapping_free(struct zd_mapping *mapping)
 {
 	TAILQ_REMOVE(&mapping->segment->mappings, mapping, segment_link);
 	TAILQ_REMOVE(&mapping->session->mappings, mapping, session_link);
+	zd_metadata_uncharge(mapping->session->owner, sizeof(*mapping));
 	free(mapping);
 }
 
@@ -170,17 +173,16 @@ void zd_segment_end(struct zd_engine *e, struct zd_segment *segment)
 	zd_segment_free(e, segment);
 }
 
-int zd_retire_text(const struct zd_device *device, uint32_t id, char *out, size_t out_bytes)
+int zd_retire_text(const struct zd_engine *e, uint32_t id, char *out, size_t out_bytes)
 {
 	const struct zd_segment *segment;
-	const struct zd_mapping *mapping = NULL;
-	TAILQ_FOREACH (segment, &device->segments, device_link) {
-		if (segment->id == id)
-			mapping = TAILQ_FIRST(&segment->mappings);
-	}
+	HASH_FIND(hh, e->segments, &id, sizeof(id), segment);
+	const struct zd_mapping *mapping = segment ? TAILQ_FIRST(&segment->mappings) : NULL;
+	if (!segment)
+		return snprintf(out, out_bytes, "segment %u to be given back", id);
 	if (!mapping)
 		return snprintf(out, out_bytes, "segment %u to be given back to device %u", id,
-		                device->index);
+		                segment->device->index);
 	return snprintf(out, out_bytes, "session %llu (pid %u) to unmap segment %u",
 	                (unsigned long long)mapping->session->id, mapping->session->pid, id);
 }
@@ -221,13 +223,13 @@ static bool goes_before(const struct zd_segment *a, const struct zd_segment *b, 
 	return a->bytes > b->bytes;
 }
 
-/* The next segment to retire; with `session`, among those that its trims concern. NULL: none. */
+/* The next segment to retire; with `owner`, among those of its jobs. NULL: none. */
 static struct zd_segment *choose(const struct zd_engine *e, const struct zd_device *device,
-                                 const struct zd_session *session, const struct zd_job *job)
+                                 const struct zd_owner *owner, const struct zd_job *job)
 {
 	struct zd_segment *segment, *best = NULL;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
-		if (!is_empty(e, segment) || (session && !trim_concerns(session, segment)))
+		if (!is_empty(e, segment) || (owner && segment->job->owner != owner))
 			continue;
 		if (!best || goes_before(segment, best, job))
 			best = segment;
@@ -242,8 +244,38 @@ static void retire(struct zd_engine *e, struct zd_segment *segment)
 	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_RETIRING);
 	segment->retire_serial = ++e->retire_serial;
 	segment->device->retiring_bytes += segment->bytes;
+	segment->job->owner->retiring_bytes += segment->bytes;
+	segment->unmap_until_ns = e->now_ns + ZD_UNMAP_NS;
+	if (!TAILQ_EMPTY(&segment->mappings))
+		e->next_deadline_ns = zd_min_u64(e->next_deadline_ns, segment->unmap_until_ns);
 	tell_sessions(e, segment);
 	destroy_if_unmapped(e, segment);
+}
+
+/* Returns a session that has the segment mapped and is not CLOSING, or NULL. */
+static struct zd_session *find_mapping_session(const struct zd_segment *segment)
+{
+	const struct zd_mapping *mapping;
+	TAILQ_FOREACH (mapping, &segment->mappings, segment_link) {
+		if (mapping->session->state != ZD_SESSION_CLOSING)
+			return mapping->session;
+	}
+	return NULL;
+}
+
+struct zd_session *zd_retire_find_late(const struct zd_engine *e, uint32_t *device, uint64_t *next_ns)
+{
+	for (const struct zd_segment *segment = e->segments; segment; segment = segment->hh.next) {
+		struct zd_session *session;
+		if (segment->state != ZD_SEGMENT_RETIRING || !(session = find_mapping_session(segment)))
+			continue;
+		if (segment->unmap_until_ns <= e->now_ns) {
+			*device = segment->device->index;
+			return session;
+		}
+		*next_ns = zd_min_u64(*next_ns, segment->unmap_until_ns);
+	}
+	return NULL;
 }
 
 /* ---- Reclaim ------------------------------------------------------------------------------------------- */
@@ -254,33 +286,80 @@ static uint64_t room_bytes(const struct zd_device *device)
 	return device->config.arena_bytes - device->segment_bytes + device->retiring_bytes;
 }
 
-void zd_pool_reclaim(struct zd_engine *e, const struct zd_job *job, struct zd_device *device, uint64_t bytes)
+/* The same of the uid's quota. */
+static uint64_t quota_room_bytes(const struct zd_engine *e, const struct zd_owner *owner)
 {
-	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes), room = room_bytes(device);
-	struct zd_segment *segment;
-	if (need <= room || need > device->config.arena_bytes)
-		return;
+	uint64_t left = zd_pool_quota_left(e, owner);
+	return left == UINT64_MAX ? left : left + owner->retiring_bytes;
+}
+
+/* The bytes of the empty segments on the device; with `owner`, of those of its jobs. */
+static uint64_t empty_bytes(struct zd_engine *e, struct zd_device *device, const struct zd_owner *owner)
+{
+	const struct zd_segment *segment;
+	uint64_t bytes = 0;
 	e->events->count_prefetched(device);
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
-		if (is_empty(e, segment))
-			room += segment->bytes;
+		if (is_empty(e, segment) && (!owner || segment->job->owner == owner))
+			bytes += segment->bytes;
 	}
+	return bytes;
+}
+
+/* Retires empty segments of the job's uid until a segment fits in its quota: first those of the device, where
+ * they make room as well. Returns false if all of them are not enough. */
+static bool reclaim_quota(struct zd_engine *e, const struct zd_job *job, struct zd_device *device,
+                          uint64_t need)
+{
+	uint64_t room = quota_room_bytes(e, job->owner);
+	struct zd_segment *segment;
+	if (need <= room)
+		return true;
+	for (uint32_t i = 0; i < e->ndevices; i++)
+		room += empty_bytes(e, &e->devices[i], job->owner);
 	if (need > room)
+		return false;
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		struct zd_device *from = &e->devices[(device->index + i) % e->ndevices];
+		while (need > quota_room_bytes(e, job->owner) && (segment = choose(e, from, job->owner, job)))
+			retire(e, segment);
+	}
+	return true;
+}
+
+void zd_pool_reclaim(struct zd_engine *e, const struct zd_job *job, struct zd_device *device, uint64_t bytes)
+{
+	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes);
+	struct zd_segment *segment;
+	if (need > device->config.arena_bytes || !reclaim_quota(e, job, device, need))
+		return;
+	if (need <= room_bytes(device) || need > room_bytes(device) + empty_bytes(e, device, NULL))
 		return;
 	while (need > room_bytes(device) && (segment = choose(e, device, NULL, job)))
 		retire(e, segment);
 }
 
-uint32_t zd_retiring_find(const struct zd_device *device, uint64_t bytes)
+static uint32_t find_retiring(const struct zd_device *device)
 {
 	const struct zd_segment *segment;
-	if (zd_align_up(bytes, device->config.segment_align_bytes) > room_bytes(device))
-		return 0;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
 		if (is_retiring(segment))
 			return segment->id;
 	}
 	return 0;
+}
+
+uint32_t zd_retiring_find(const struct zd_engine *e, const struct zd_owner *owner,
+                          const struct zd_device *device, uint64_t bytes)
+{
+	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes);
+	uint32_t found = 0;
+	if (need > room_bytes(device) || need > quota_room_bytes(e, owner))
+		return 0;
+	found = find_retiring(device);
+	for (uint32_t i = 0; i < e->ndevices && !found && owner->retiring_bytes > 0; i++)
+		found = find_retiring(&e->devices[i]);
+	return found;
 }
 
 /* ---- trim ---------------------------------------------------------------------------------------------- */
@@ -295,7 +374,7 @@ static int trim_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	struct zd_device *device = req->device = &e->devices[index];
 	e->events->count_prefetched(device);
 	while (device->segment_bytes - device->retiring_bytes > args->u.trim.keep_bytes &&
-	       (segment = choose(e, device, req->session, NULL)))
+	       (segment = choose(e, device, req->session->admin ? NULL : req->session->owner, NULL)))
 		retire(e, segment);
 	req->u.trim.serial = e->retire_serial;
 	return 0;

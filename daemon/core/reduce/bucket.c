@@ -14,6 +14,8 @@
  * new generation are queued: when the last entry of the former generation is drained, the slot's memory
  * passes to them and their promises are kept (entry_place.c). Several generations of a slot may be queued.
  */
+#include <stdio.h>
+
 #include "base/dtype.h"
 #include "core/engine/objects.h"
 #include "core/reduce/bucket.h"
@@ -254,6 +256,7 @@ void zd_bucket_free(struct zd_engine *e, struct zd_bucket *bucket)
 	zd_id_tree_remove(&e->listed[ZD_TABLE_BUCKETS], &bucket->listed);
 	TAILQ_REMOVE(&bucket->mr->buckets, bucket, link);
 	bucket->mr->nbuckets--;
+	zd_metadata_uncharge(bucket->mr->member->group->job->owner, sizeof(*bucket));
 	free(bucket);
 }
 
@@ -290,7 +293,13 @@ static int create_begin(struct zd_engine *e, struct zd_request *req, const struc
 	if (mr->nbuckets == ZD_MAX_BUCKETS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "rank %u has %u buckets already", zd_world_rank(member),
 		                  ZD_MAX_BUCKETS);
+	char name[16];
+	(void)snprintf(name, sizeof(name), "%u", mr->nbuckets);
+	status = zd_metadata_check(e, req->session, "bucket", name, sizeof(struct zd_bucket), err);
+	if (status != 0)
+		return status;
 	struct zd_bucket *bucket = zd_calloc(1, sizeof(*bucket));
+	zd_metadata_charge(req->session->owner, sizeof(*bucket));
 	uint64_t slot_bytes = args->u.bucket_create.slot_bytes;
 	bucket->id = zd_next_id(e);
 	bucket->mr = mr;

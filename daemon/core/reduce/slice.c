@@ -24,6 +24,9 @@ const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group)
 	return group->cluster->nccl_collectives ? &zd_plan_exchange : &zd_plan_rail_sums;
 }
 
+/* So often slices of other uids may overtake one for which the staging memory has no room. */
+#define MOST_OVERTAKEN 16u
+
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
 /* Fails the reduction after a failure of the device. The session of the slice's owner is POISONED, since the
@@ -328,6 +331,14 @@ static uint64_t held_behind(const struct zd_slice *slice)
 	return bytes;
 }
 
+/* Whether the device's staging memory has no room for the slice beside others'. */
+static bool exceeds_staging(const struct zd_device *device, struct zd_slice *slice)
+{
+	uint64_t bytes = slice->planner->staging_bytes(slice);
+	return device->staging_bytes > 0 && device->staging_bytes + bytes > device->config.staging_bytes &&
+	       !zd_slice_is_next(slice);
+}
+
 static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd_slice *slice,
                         struct zd_err *err)
 {
@@ -336,8 +347,7 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 	uint64_t bytes = slice->planner->staging_bytes(slice);
 	if (bytes == 0) /* the slice has waited for its target only */
 		return 0;
-	if (device->staging_bytes > 0 && device->staging_bytes + bytes > device->config.staging_bytes &&
-	    !zd_slice_is_next(slice))
+	if (exceeds_staging(device, slice))
 		return ZD_WAIT;
 	struct zd_segment *segment = NULL;
 	if (slice->segment_wait)
@@ -361,21 +371,45 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 	return held > held_behind(slice) || zd_window_gives_room(zd_member_reduce(owner)) ? ZD_WAIT : status;
 }
 
-/* Serves the first slice that waits for staging only, or else a slice that is next on its rail. Returns false
+static struct zd_owner *uid_of(const struct zd_slice *slice)
+{
+	return slice->reduction->group->job->owner;
+}
+
+/* Whether this is the uid's first slice in this walk over the staging queue. */
+static bool is_first_of_uid(struct zd_device *device, const struct zd_slice *slice)
+{
+	struct zd_owner_queue *queue = &uid_of(slice)->queues[device->index];
+	bool first = queue->staging_pass != device->staging_pass;
+	queue->staging_pass = device->staging_pass;
+	return first;
+}
+
+static void slice_leave_queue(struct zd_device *device, struct zd_slice *slice)
+{
+	struct zd_slice *before;
+	for (before = device->staging_queue; before != slice; before = before->next)
+		before->overtaken += uid_of(before) != uid_of(slice);
+	DL_DELETE(device->staging_queue, slice);
+}
+
+/* Serves a uid's first slice that waits for staging only, or else a slice that is next on its rail. A slice
+ * that others have overtaken often enough is waited for: staging memory becomes free by itself. Returns false
  * if nothing has changed. */
 static bool serve_one(struct zd_engine *e, struct zd_device *device)
 {
 	struct zd_slice *slice;
-	bool first = true;
+	bool held_up = false;
+	device->staging_pass++;
 	DL_FOREACH(device->staging_queue, slice)
 	{
 		struct zd_err err = ZD_ERR_NONE;
 		if (zd_slice_target_is_accessed(slice))
 			continue;
-		bool served = first || zd_slice_is_next(slice);
-		first = false;
-		if (!served)
+		bool served = is_first_of_uid(device, slice) && !held_up;
+		if (!served && !zd_slice_is_next(slice))
 			continue;
+		held_up |= slice->overtaken >= MOST_OVERTAKEN && exceeds_staging(device, slice);
 		int status = take_staging(e, device, slice, &err);
 		if (status == ZD_WAIT)
 			continue;
@@ -383,7 +417,7 @@ static bool serve_one(struct zd_engine *e, struct zd_device *device)
 			zd_reduction_fail(e, slice->reduction, status, err.text);
 			return true;
 		}
-		DL_DELETE(device->staging_queue, slice);
+		slice_leave_queue(device, slice);
 		slice_open(e, slice);
 		zd_dirty_group(e, slice->reduction->group); /* its entries may be promised to others now */
 		return true;

@@ -61,6 +61,7 @@ struct zd_slice {
 	struct zd_storage *staging;   /* NULL: not needed, as only the owner contributes */
 	struct zd_storage *target;    /* the owner's; set when the slice is opened */
 	struct zd_slice *prev, *next; /* device->staging_queue */
+	uint32_t overtaken;           /* by slices of other uids, while it waited */
 };
 
 struct zd_slice_planner {

@@ -50,6 +50,7 @@ static void list(struct core_driver *core, const char *job, struct rows *rows)
 			memset(row->state, 0, sizeof(row->state));
 			if (table == ZD_TABLE_JOBS) {
 				row->row.u.job.sessions = 0;
+				row->row.u.job.uid_metadata_bytes = 0; /* of sessions, too */
 				struct zd_usage *usage = &row->row.u.job.usage;
 				usage->gathered_bytes = 0;
 				usage->peak_bytes = usage->peak_gathered_bytes = 0;

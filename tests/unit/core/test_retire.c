@@ -369,6 +369,60 @@ static void test_trim_names_who_does_not_unmap(void **state)
 	core_end(rig.core);
 }
 
+#define UNMAP_NS (30 * UINT64_C(1000000000))
+
+/* A session that does not answer is ended, and another one gets the memory. */
+static void test_session_that_does_not_unmap(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, 2);
+	uint64_t bob = core_open(rig.core, CORE_BOB), stopped = core_open(rig.core, CORE_ALICE);
+	uint64_t kept = core_alloc(rig.core, stopped, "job", 0, SEGMENT);
+	struct zd_args args = {.kind = ZD_REQ_FREE};
+	args.u.free.allocation = core_expect(rig.core, kept, 0)->u.alloc.allocation;
+	core_call(rig.core, stopped, &args, 0);
+	core_tick(rig.core, 1000);
+	uint64_t wait = core_alloc(rig.core, bob, "job", 0, 2 * SEGMENT);
+	core_expect_waits(rig.core, wait, " to unmap segment ");
+	assert_int_equal(zd_engine_next_deadline(core_engine(rig.core)), UNMAP_NS + 1000);
+	core_tick(rig.core, UNMAP_NS + 999);
+	assert_true(core_is_open(rig.core, stopped));
+	core_tick(rig.core, UNMAP_NS + 1000);
+	assert_false(core_is_open(rig.core, stopped));
+	assert_string_equal(core_killed_why(rig.core, stopped),
+	                    "the process has not unmapped unused memory of "
+	                    "device 0 for 30 s, which others want");
+	assert_true(core_is_open(rig.core, rig.session) && core_is_open(rig.core, rig.other));
+	core_expect(rig.core, wait, 0);
+	assert_int_equal(zd_engine_next_deadline(core_engine(rig.core)), UINT64_MAX);
+	core_end(rig.core);
+}
+
+/* The memory of a process that may still use the device is kept until the process has left. */
+static void test_late_process_lingers(void **state)
+{
+	const struct core_options options = {
+	        .ndevices = 1, .arena_bytes = 2 * SEGMENT, .sessions_map = true, .sessions_linger = true};
+	struct rig rig = {.core = core_new(&options)};
+	(void)state;
+	rig.other = core_open(rig.core, CORE_ALICE);
+	core_expect(rig.core, core_alloc(rig.core, core_open(rig.core, CORE_ALICE), "alloc", 0, CORE_KIB), 0);
+	uint64_t mate = core_open(rig.core, CORE_BOB);
+	free_behind(&rig, core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.allocation, NULL);
+	uint64_t request = core_alloc(rig.core, mate, "theirs", 0, SEGMENT);
+	uint32_t segment = core_told(rig.core, rig.other);
+	core_tick(rig.core, UNMAP_NS);
+	assert_false(core_is_open(rig.core, rig.other));
+	assert_string_not_equal(core_notice(rig.core, 0), "");
+	expect_waits_for(&rig, request, rig.other, segment);
+	core_tick(rig.core, 3 * UNMAP_NS);
+	assert_true(core_segment_exists(rig.core, segment));
+	core_gone(rig.core, rig.other);
+	core_expect(rig.core, request, 0);
+	core_end(rig.core);
+}
+
 static void test_trim_drops_prefetches_and_no_slots(void **state)
 {
 	struct rig rig;
@@ -421,6 +475,8 @@ int main(void)
 	        cmocka_unit_test(test_trim_gives_back_what_is_empty),
 	        cmocka_unit_test(test_trim_is_for_ones_own_jobs),
 	        cmocka_unit_test(test_trim_names_who_does_not_unmap),
+	        cmocka_unit_test(test_session_that_does_not_unmap),
+	        cmocka_unit_test(test_late_process_lingers),
 	        cmocka_unit_test(test_trim_drops_prefetches_and_no_slots),
 	        cmocka_unit_test(test_trim_waits_for_no_transfer),
 	};

@@ -82,6 +82,7 @@ static void test_defaults(void **state)
 	assert_int_equal(config.id_ttl_s, 3600);
 	assert_int_equal(config.uid_quota_bytes, 0);
 	assert_int_equal(config.uid_unsent_bytes, 64 << 20);
+	assert_int_equal(config.uid_metadata_bytes, 256 << 20);
 	assert_int_equal(config.max_sessions, ZD_MAX_SESSIONS);
 	assert_int_equal(config.max_sessions_per_uid, 256);
 	assert_int_equal(config.max_jobs_per_uid, 128);
@@ -207,6 +208,7 @@ static void test_every_key(void **state)
 	                           "[limits]\t; of users\n"
 	                           "uid_quota = 1024T\n"
 	                           "uid_unsent = 1.5M\n"
+	                           "uid_metadata = 1G\n"
 	                           "max_sessions_per_uid = 0\n"
 	                           "max_jobs_per_uid = 1000000\n"
 	                           "durable_ttl = 7d\n"
@@ -237,6 +239,7 @@ static void test_every_key(void **state)
 	assert_int_equal(config.id_ttl_s, 30 * 86400);
 	assert_int_equal(config.uid_quota_bytes, ZD_MAX_BYTES);
 	assert_int_equal(config.uid_unsent_bytes, 3 << 19);
+	assert_int_equal(config.uid_metadata_bytes, 1 << 30);
 	assert_int_equal(config.max_sessions, 1);
 	assert_int_equal(config.max_sessions_per_uid, 0);
 	assert_int_equal(config.max_jobs_per_uid, 1000000);
@@ -322,7 +325,7 @@ static const struct mistake {
          ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, root_is_admin, "
          "admin_group, allow_groups, log_level, keep_state, drain_timeout_s"},
         {"[limits]\nsocket = x\n", ":2: [limits] socket: unknown key, expected one of uid_quota, uid_unsent, "
-                                   "max_sessions, max_sessions_per_uid, "
+                                   "uid_metadata, max_sessions, max_sessions_per_uid, "
                                    "max_jobs_per_uid, durable_ttl, durable_groups"},
         {"[limits]\nmax_sessions_per_uid = 1025\n",
          ":2: [limits] max_sessions_per_uid: expected a number from 0 to 1024, found '1025'"},

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * memory_queue.c - the order in which gathers that wait for memory of a device get it.
+ *
+ * First come, first served within a uid: while a gather waits for memory, later gathers of its uid wait as
+ * well. Gathers of other uids do not wait for it. Where gathers of several uids wait, each uid has one gather
+ * served in a pass over the queue, beginning with the uid that was served the longest ago.
+ *
+ * A large gather could wait for ever beside other uids' small ones. So one that has waited for PATIENCE_NS is
+ * favoured for FAVOUR_NS: gathers of other uids get no memory meanwhile, and what they release is left to it.
+ * If that was in vain, the gather waits twice as long for the next time, and gathers of other uids that wait
+ * as long may be favoured first.
+ */
+#include "core/engine/memory_queue.h"
+
+#define PATIENCE_NS    1000000000ull
+#define FAVOUR_NS      100000000ull
+#define MOST_DOUBLINGS 6u
+
+static struct zd_owner_queue *queue_of(const struct zd_request *req)
+{
+	return &req->session->owner->queues[req->device->index];
+}
+
+/* Whether gathers of other uids wait for memory of the device as well. */
+static bool others_wait(const struct zd_request *req)
+{
+	return req->device->memory_waiters > queue_of(req)->waiters;
+}
+
+bool zd_memory_has_turn(const struct zd_engine *e, const struct zd_request *req)
+{
+	const struct zd_device *device = req->device;
+	const struct zd_owner_queue *queue = queue_of(req);
+	if (device->granted == req)
+		return true;
+	if (device->favoured && device->favoured->session->owner != req->session->owner &&
+	    e->now_ns < device->favoured_until_ns)
+		return false;
+	if (req->u.gather.prefetch)
+		return !device->pass_blocked && (req->queued || device->memory_waiters == 0);
+	return req->queued ? queue->blocked_pass != device->pass : queue->waiters == 0;
+}
+
+void zd_memory_block(struct zd_request *req)
+{
+	queue_of(req)->blocked_pass = req->device->pass;
+	req->device->pass_blocked = true;
+	if (req->device->granted == req)
+		req->device->granted = NULL;
+}
+
+void zd_memory_note_grant(struct zd_engine *e, const struct zd_request *req)
+{
+	struct zd_owner_queue *queue = queue_of(req);
+	queue->last_grant = ++req->device->grants;
+	if (!req->queued || !others_wait(req))
+		return;
+	queue->blocked_pass = req->device->pass;
+	req->device->granted = req;
+	zd_dirty(e, req->device); /* the uid's other gathers have their turn in the next pass */
+}
+
+/* ---- Waiters ------------------------------------------------------------------------------------------- */
+
+void zd_memory_enqueue(struct zd_engine *e, struct zd_request *req)
+{
+	(void)e;
+	if (!req->wants_memory)
+		return;
+	req->device->memory_waiters++;
+	queue_of(req)->waiters++;
+}
+
+void zd_memory_dequeue(struct zd_engine *e, struct zd_request *req)
+{
+	if (req->device->granted == req)
+		req->device->granted = NULL;
+	if (!req->wants_memory)
+		return;
+	req->device->memory_waiters--;
+	queue_of(req)->waiters--;
+	if (req->device->favoured == req)
+		req->device->favoured = NULL;
+	zd_dirty(e, req->device); /* the next request that waits for memory may proceed */
+}
+
+void zd_memory_note_wait(struct zd_engine *e, struct zd_request *req)
+{
+	bool wants = req->wait.kind == ZD_WAIT_MEMORY || req->wait.kind == ZD_WAIT_BUDGET ||
+	             req->wait.kind == ZD_WAIT_TURN || req->wait.kind == ZD_WAIT_SEGMENT ||
+	             req->wait.kind == ZD_WAIT_RETIRE;
+	wants = wants && zd_request_gathers(req) && !req->u.gather.prefetch;
+	if (wants == req->wants_memory)
+		return;
+	if (req->queued && !wants)
+		zd_memory_dequeue(e, req);
+	req->wants_memory = wants;
+	req->wants_memory_ns = e->now_ns;
+	if (req->queued && wants)
+		zd_memory_enqueue(e, req);
+}
+
+/* ---- Passes -------------------------------------------------------------------------------------------- */
+
+static uint64_t patience_ns(const struct zd_request *req)
+{
+	return PATIENCE_NS << zd_min_u64(req->favours, MOST_DOUBLINGS);
+}
+
+/* The favoured request has not got its memory in time. */
+static void end_favour(struct zd_engine *e, struct zd_device *device)
+{
+	device->favoured->wants_memory_ns = e->now_ns;
+	if (device->favoured->favours < MOST_DOUBLINGS)
+		device->favoured->favours++;
+	device->favoured = NULL;
+}
+
+/* Favours the request that has waited the longest, if it has waited long enough. */
+static void begin_favour(struct zd_engine *e, struct zd_device *device)
+{
+	struct zd_request *req, *longest = NULL;
+	TAILQ_FOREACH (req, &device->queue, device_link) {
+		if (req->wants_memory && e->now_ns - req->wants_memory_ns >= patience_ns(req) &&
+		    (!longest || req->wants_memory_ns < longest->wants_memory_ns))
+			longest = req;
+	}
+	if (!longest)
+		return;
+	device->favoured = longest;
+	device->favoured_until_ns = e->now_ns + FAVOUR_NS;
+	e->next_deadline_ns = zd_min_u64(e->next_deadline_ns, device->favoured_until_ns);
+}
+
+void zd_memory_begin_pass(struct zd_engine *e, struct zd_device *device)
+{
+	device->pass++;
+	device->pass_blocked = false;
+	device->granted = NULL;
+	if (device->favoured && e->now_ns >= device->favoured_until_ns)
+		end_favour(e, device);
+	if (!device->favoured && device->memory_waiters > 0 && HASH_COUNT(e->owners) > 1)
+		begin_favour(e, device);
+}
+
+struct zd_owner *zd_memory_next_owner(const struct zd_engine *e, const struct zd_device *device)
+{
+	struct zd_owner *next = NULL;
+	for (struct zd_owner *owner = e->owners; owner; owner = owner->hh.next) {
+		const struct zd_owner_queue *queue = &owner->queues[device->index];
+		if (queue->waiters == device->memory_waiters)
+			return NULL; /* no other uid waits */
+		if (queue->waiters == 0 || queue->walked_pass == device->pass)
+			continue;
+		if (!next || queue->last_grant < next->queues[device->index].last_grant)
+			next = owner;
+	}
+	return next;
+}
+
+uint64_t zd_memory_tick(struct zd_engine *e, struct zd_device *device)
+{
+	if (!device->favoured)
+		return UINT64_MAX;
+	if (e->now_ns < device->favoured_until_ns)
+		return device->favoured_until_ns;
+	zd_dirty(e, device);
+	return UINT64_MAX;
+}

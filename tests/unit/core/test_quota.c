@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_quota.c - a uid's quota counts what its segments occupy: the rest of a segment beside a small block,
+ * blocks in quarantine, and segments that sessions have not unmapped.
+ *
+ * Granules are 4 KiB here. A quota of 64 KiB has 16 of them more on the one device: 128 KiB of segments.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "tests/support/core_driver.h"
+
+#define QUOTA (64 * CORE_KIB)
+#define MOST  (QUOTA + 64 * CORE_KIB) /* that the segments of a uid occupy */
+
+static struct core_driver *new_core(uint32_t ndevices, uint64_t quota_bytes)
+{
+	return core_new(&(struct core_options){.ndevices = ndevices,
+	                                       .arena_bytes = 4 * CORE_MIB,
+	                                       .uid_quota_bytes = quota_bytes,
+	                                       .sessions_map = true});
+}
+
+static uint64_t segment_bytes(struct core_driver *core)
+{
+	struct core_row rows[2];
+	uint64_t sum = 0;
+	uint32_t n = core_rows(core, ZD_TABLE_DEVICES, rows, 2);
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += rows[i].row.u.device.segment_bytes;
+	return sum;
+}
+
+static void free_behind(struct core_driver *core, uint64_t session, uint64_t request,
+                        const struct zd_fence *fence)
+{
+	struct zd_args args = {.kind = ZD_REQ_FREE};
+
+	args.u.free.allocation = core_expect(core, request, 0)->u.alloc.allocation;
+	args.u.free.fences = (struct zd_fence_list){.count = fence ? 1 : 0, .fences = fence};
+	core_call(core, session, &args, 0);
+}
+
+/* Each job of a few bytes has a segment of its own. */
+static void test_small_jobs_pay(void **state)
+{
+	struct core_driver *core = new_core(1, 256 * CORE_KIB);
+	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB), request;
+	char job[16];
+	uint32_t n = 0;
+
+	(void)state;
+	do {
+		(void)snprintf(job, sizeof(job), "job %u", n++);
+		request = core_alloc(core, alice, job, 0, 1);
+	} while (core_reply(core, request)->status == 0 && n < 1000);
+	/* segments of a sixteenth of the quota each, and four in the 16 granules beyond it */
+	assert_int_equal(n, 21);
+	core_expect_error(
+	        core, request, ZEROD_E_QUOTA,
+	        "uid 1000 has segments of 327680 bytes, 5120 of them charged, and needs one of 4096 "
+	        "bytes more on device 0; its quota is 262144");
+	/* There is room in the segments of the jobs that have one. */
+	core_expect(core, core_alloc(core, alice, "job 3", 0, 8 * CORE_KIB), 0);
+	core_expect(core, core_alloc(core, bob, "job", 0, 256 * CORE_KIB), 0);
+	core_close_all(core);
+	core_end(core);
+}
+
+/* A segment with one small block left is not free for the uid's other jobs. */
+static void test_fragments_pay(void **state)
+{
+	struct core_driver *core = new_core(1, 1024 * CORE_KIB);
+	uint64_t alice = core_open(core, CORE_ALICE), large, small, got = 0;
+
+	(void)state;
+	for (uint32_t n = 0; n < 40; n++) {
+		char job[16];
+		(void)snprintf(job, sizeof(job), "job %u", n);
+		small = core_alloc(core, alice, job, 0, 32 * CORE_KIB);
+		if (core_reply(core, small)->status != 0)
+			break;
+		large = core_alloc(core, alice, job, 0, 32 * CORE_KIB);
+		if (core_reply(core, large)->status == 0)
+			free_behind(core, alice, large, NULL);
+		got++;
+	}
+	assert_in_range(got, 16, 17);
+	assert_true(segment_bytes(core) <= 1024 * CORE_KIB + 64 * CORE_KIB);
+	core_close_all(core);
+	core_end(core);
+}
+
+static void test_quarantine_counts(void **state)
+{
+	struct core_driver *core = new_core(1, QUOTA);
+	const struct zd_fence fence = {.timeline = 900, .value = 1};
+	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB), third;
+
+	(void)state;
+	core_expect(core, core_alloc(core, alice, "job", 0, 1), 0); /* the job stays */
+	free_behind(core, alice, core_alloc(core, alice, "job", 0, 60 * CORE_KIB), &fence);
+	free_behind(core, alice, core_alloc(core, alice, "job", 0, 60 * CORE_KIB), &fence);
+	assert_int_equal(core_usage(core).allocation_bytes, 256);
+	third = core_alloc(core, alice, "job", 0, 60 * CORE_KIB);
+	core_expect_waits(core, third, "alloc: 61440 bytes of device 0's arena");
+	core_expect(core, core_alloc(core, bob, "job", 0, QUOTA), 0);
+	core_pass(core, alice, fence.timeline, fence.value);
+	core_expect(core, third, 0);
+	core_close_all(core);
+	core_end(core);
+}
+
+/* Alice's segments are as many as they may be; each holds a few bytes. */
+static void fill_quota(struct core_driver *core, uint64_t session)
+{
+	uint64_t request;
+	char job[16];
+	uint32_t n = 0;
+
+	do {
+		(void)snprintf(job, sizeof(job), "small %u", n++);
+		request = core_alloc(core, session, job, 0, 1);
+	} while (core_reply(core, request)->status == 0 && n < 1000);
+	core_expect(core, request, ZEROD_E_QUOTA);
+}
+
+/* Another user's quarantine is no reason to wait. */
+static void test_nothing_comes(void **state)
+{
+	struct core_driver *core = new_core(1, QUOTA);
+	const struct zd_fence fence = {.timeline = 900, .value = 1};
+	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
+
+	(void)state;
+	core_expect(core, core_alloc(core, bob, "job", 0, 1), 0);
+	free_behind(core, bob, core_alloc(core, bob, "job", 0, CORE_KIB), &fence);
+	fill_quota(core, alice);
+	assert_int_equal(core_quarantine(core, 0), CORE_KIB);
+	assert_int_equal(segment_bytes(core), MOST + 4 * CORE_KIB);
+	core_pass(core, bob, fence.timeline, fence.value);
+	core_close_all(core);
+	core_end(core);
+}
+
+/* The uid's own empty segments are given back before it is refused one, on any device; nobody else's are. */
+static void test_empty_segments_are_given_back(void **state)
+{
+	struct core_driver *core = new_core(2, 2 * QUOTA);
+	const struct zd_fence fence = {.timeline = 900, .value = 1};
+	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB), request;
+	uint32_t created;
+
+	(void)state;
+	core_expect(core, core_alloc(core, bob, "job", 1, 1), 0);
+	free_behind(core, bob, core_alloc(core, bob, "job", 1, 100 * CORE_KIB), NULL);
+	core_expect(core, core_alloc(core, alice, "job", 1, 1), 0);
+	free_behind(core, alice, core_alloc(core, alice, "job", 1, 100 * CORE_KIB), &fence);
+	free_behind(core, alice, core_alloc(core, alice, "job", 1, 100 * CORE_KIB), &fence);
+	core_pass(core, alice, fence.timeline, fence.value);
+	/* 204 of 256 KiB on device 1 */
+	request = core_alloc(core, alice, "job", 0, 124 * CORE_KIB);
+	core_expect_waits(core, request, " to unmap segment ");
+	core_unmap(core, alice);
+	core_expect(core, request, 0);
+	created = core_count(core, ZD_CMD_SEGMENT_CREATE);
+	core_expect(core, core_alloc(core, bob, "job", 1, 100 * CORE_KIB), 0);
+	assert_int_equal(core_count(core, ZD_CMD_SEGMENT_CREATE), created);
+	core_close_all(core);
+	core_end(core);
+}
+
+/* A segment that a session does not unmap counts until it does. */
+static void test_retiring_counts(void **state)
+{
+	struct core_driver *core = new_core(1, QUOTA);
+	uint64_t alice = core_open(core, CORE_ALICE), large, other;
+
+	(void)state;
+	core_expect(core, core_alloc(core, alice, "job", 0, 1), 0);
+	free_behind(core, alice, core_alloc(core, alice, "job", 0, 40 * CORE_KIB), NULL);
+	free_behind(core, alice, core_alloc(core, alice, "job", 0, 60 * CORE_KIB), NULL);
+	large = core_alloc(core, alice, "job", 0, 64 * CORE_KIB - 256);
+	core_expect_waits(core, large, " to unmap segment ");
+	other = core_alloc(core, alice, "other", 0, 45 * CORE_KIB);
+	core_expect_waits(core, other, " to unmap segment ");
+	assert_true(segment_bytes(core) <= MOST);
+	core_unmap(core, alice);
+	core_expect(core, large, 0);
+	core_expect(core, other, ZEROD_E_QUOTA);
+	assert_true(segment_bytes(core) <= MOST);
+	core_close_all(core);
+	core_end(core);
+}
+
+/* A gather waits while its own job will free what it needs, and fails where no release would help. */
+static void test_gathers(void **state)
+{
+	struct core_driver *core =
+	        core_new(&(struct core_options){.ndevices = 1, .uid_quota_bytes = 2 * QUOTA, .copies = true});
+	struct core_team team;
+	uint64_t a, b, c, wait;
+
+	(void)state;
+	core_team_new(&team, core, "job", 1, false);
+	a = core_team_unit(&team, "a", 16 * CORE_KIB);
+	b = core_team_unit(&team, "b", 8 * CORE_KIB);
+	c = core_team_unit(&team, "c", 32 * CORE_KIB);
+	core_expect(core, core_gather(core, team.session[0], a), 0);
+	fill_quota(core, team.session[0]);
+	wait = core_gather(core, team.session[0], b);
+	core_expect_waits(core, wait, "8192 bytes of device 0's arena");
+	core_expect(core, core_release(core, team.session[0], a), 0);
+	core_expect(core, wait, 0);
+	core_expect_error(core, core_gather(core, team.session[0], c), ZEROD_E_QUOTA,
+	                  "and needs one of 32768 bytes more on device 0; its quota is 131072");
+	core_close_all(core);
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_small_jobs_pay),
+	        cmocka_unit_test(test_fragments_pay),
+	        cmocka_unit_test(test_quarantine_counts),
+	        cmocka_unit_test(test_nothing_comes),
+	        cmocka_unit_test(test_empty_segments_are_given_back),
+	        cmocka_unit_test(test_retiring_counts),
+	        cmocka_unit_test(test_gathers),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -374,7 +374,7 @@ static void many_blocks(void **state)
 	zd_block_range_free(range);
 }
 
-/* ---- Blocks at given places ----------------------------------------------------------------------------- */
+/* ---- Blocks at given places ---------------------------------------------------------------------------- */
 
 #define PLACES 512
 
@@ -450,8 +450,8 @@ static void ranges_are_built_again(void **state)
 			if (block->free)
 				continue;
 			last = zd_block_take(again, seed % 2 ? last : NULL, block->offset, block->bytes);
-			assert_true(last && !last->free);
-			assert_true(last->offset == block->offset && last->bytes == block->bytes);
+			assert_true(last && !last->free && last->offset == block->offset &&
+			            last->bytes == block->bytes);
 			zd_block_range_check(again);
 			assert_taken(again, block);
 			taken[ntaken++] = last;

@@ -128,7 +128,7 @@ static inline uint64_t send_commit(struct rig *rig, uint32_t rank, uint64_t step
 
 static inline void commit_all(struct rig *rig, uint64_t step)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	for (uint32_t rank = 0; rank < world(rig); rank++)
 		request[rank] = send_commit(rig, rank, step);
 	for (uint32_t rank = 0; rank < world(rig); rank++)

@@ -102,7 +102,7 @@ static void expect_doubt(struct rig *rig, uint32_t node, uint64_t committed, uin
 static void expect_at(struct rig *rig, const struct core_nodes_config *config, uint64_t step,
                       uint64_t version)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	all_anew(rig);
 	send_joins(rig, config, request);
 	expect_joined(rig, request, step, false);
@@ -132,7 +132,7 @@ static void send_commits(struct rig *rig, uint64_t step, uint64_t request[CORE_T
  * rank. */
 static void end_half_committed(struct rig *rig)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	uint32_t last = rig->nodes.nnodes - 1;
 	core_nodes_publish(&rig->nodes, rig->u);
 	for (uint32_t node = 0; node < last; node++)
@@ -166,7 +166,7 @@ static void end_half_voted(struct rig *rig)
 /* All have voted, and nobody has heard of the others. */
 static void end_all_in_doubt(struct rig *rig)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	core_nodes_publish(&rig->nodes, rig->u);
 	for (uint32_t node = 0; node < rig->nodes.nnodes; node++)
 		hold(rig, node, true);
@@ -248,7 +248,7 @@ static void test_without_shadows_it_is_torn(void **state)
 	(void)state;
 	for (int all = 0; all < 2; all++) {
 		struct rig rig;
-		uint64_t request[CORE_TEAM];
+		uint64_t request[CORE_TEAM] = {0};
 		start(&rig, &bare);
 		if (all)
 			end_all_in_doubt(&rig);
@@ -271,7 +271,7 @@ static void test_without_shadows_it_is_torn(void **state)
 static void test_torn_behind_a_doubt(void **state)
 {
 	struct rig rig;
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	(void)state;
 	start(&rig, &bare);
 	end_half_committed(&rig);
@@ -286,7 +286,7 @@ static void test_torn_behind_a_doubt(void **state)
 static void test_not_durable(void **state)
 {
 	struct rig rig;
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	(void)state;
 	start(&rig, NULL);
 	end_half_committed(&rig);
@@ -348,7 +348,7 @@ static void test_set_back_when_processes_are_gone(void **state)
 /* All join, but node 0 loses a rank when the others have met already. */
 static void end_half_joined(struct rig *rig, uint64_t step)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	all_anew(rig);
 	hold(rig, 0, true);
 	send_joins(rig, &shadowed, request);
@@ -424,7 +424,7 @@ static void test_doubt_and_a_lost_job(void **state)
 {
 	struct rig rig;
 	struct core_row job;
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	(void)state;
 	start(&rig, &three);
 	end_half_committed(&rig);
@@ -509,7 +509,7 @@ static bool run(struct chance *c, const uint64_t request[CORE_TEAM], uint32_t pa
 /* Some may be in the group though others are not any more: what these were told holds. */
 static bool live_joins(struct chance *c)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	send_joins(&c->rig, &c->config, request);
 	bool whole = run(c, request, 60);
 	for (uint32_t rank = 0; rank < world(&c->rig); rank++) {
@@ -533,7 +533,7 @@ static bool live_joins(struct chance *c)
 
 static bool live_commit(struct chance *c)
 {
-	uint64_t request[CORE_TEAM], *units[2] = {c->rig.u, c->rig.v};
+	uint64_t request[CORE_TEAM] = {0}, *units[2] = {c->rig.u, c->rig.v};
 	memcpy(c->tried_version, c->version, sizeof(c->version));
 	for (uint32_t i = 0; i < 2; i++) {
 		if (pick(c, 3) == 0)
@@ -616,7 +616,7 @@ static void test_restarts_at_random(void **state)
 static void test_a_shard_that_is_not_set_back(void **state)
 {
 	struct rig rig;
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	(void)state;
 	start(&rig, &shadowed);
 	end_half_voted(&rig);

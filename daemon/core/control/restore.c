@@ -82,6 +82,7 @@ static struct kept *find(struct restore *restore, enum zd_record_type type, uint
 {
 	struct key key = {type, id, index};
 	struct kept *kept;
+	/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): hashed byte by byte */
 	HASH_FIND(hh, restore->all, &key, sizeof(key), kept);
 	return kept;
 }
@@ -518,6 +519,7 @@ static int place(struct restore *restore, const struct kept *kept, struct zd_ext
 	struct zd_segment *segment = find_made(restore, ZD_RECORD_SEGMENT, record->segment);
 	struct zd_part *part = kept->key.type == ZD_RECORD_PART ? kept->made : NULL;
 	struct zd_allocation *allocation = part ? NULL : kept->made;
+	zd_assert(kept->made != NULL);
 	struct zd_job *job = part ? part->unit->group->job : allocation->job;
 	const struct zd_device *device = part ? zd_part_member(part)->device : allocation->device;
 	enum zd_purpose purpose = part ? ZD_PURPOSE_SHARDS : ZD_PURPOSE_ALLOCATIONS;
@@ -537,7 +539,7 @@ static int place(struct restore *restore, const struct kept *kept, struct zd_ext
 static int place_all(struct restore *restore, struct zd_err *err)
 {
 	static const enum zd_record_type types[] = {ZD_RECORD_PART, ZD_RECORD_ALLOCATION};
-	struct kept **placed = zd_calloc(HASH_COUNT(restore->all) + 1, sizeof(*placed));
+	struct kept **placed = zd_calloc(HASH_COUNT(restore->all) + 1, sizeof(struct kept *));
 	struct zd_extent last = {0};
 	size_t nplaced = 0;
 	int status = 0;
@@ -547,7 +549,7 @@ static int place_all(struct restore *restore, struct zd_err *err)
 				placed[nplaced++] = restore->sorted[types[t]][i];
 		}
 	}
-	qsort(placed, nplaced, sizeof(*placed), by_place);
+	qsort(placed, nplaced, sizeof(struct kept *), by_place);
 	for (size_t i = 0; i < nplaced && status == 0; i++)
 		status = place(restore, placed[i], &last, err);
 	free(placed);

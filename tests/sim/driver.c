@@ -187,6 +187,7 @@ void zd_sim_called(struct zd_sim_world *world)
 	if (zd_engine_next_deadline(world->engine) <= world->now_ns)
 		zd_sim_fail(world, "a deadline passed at %llu and its request still waits",
 		            (unsigned long long)zd_engine_next_deadline(world->engine));
+	zd_sim_restore_check(world);
 	if (++world->calls % ROWS_EVERY == 0)
 		zd_sim_rows_check(world);
 }
@@ -245,7 +246,7 @@ static bool sums_ahead(void *arg, uint64_t session)
 static void start(struct zd_sim_world *world)
 {
 	struct zd_sim_config *config = &world->config;
-	struct zd_engine_config engine = {
+	world->engine_config = (struct zd_engine_config){
 	        .ndevices = config->ndevices,
 	        .devices = config->devices,
 	        .segment_bytes = config->segment_bytes,
@@ -261,11 +262,12 @@ static void start(struct zd_sim_world *world)
 	        .fence_passed = fence_passed,
 	        .session_killed = zd_sim_session_killed,
 	        .segment_retire = zd_sim_segment_retire,
+	        .segment_kept = zd_sim_segment_kept,
 	        .client_copies_own = config->client_copies ? client_copies_own : NULL,
 	        .sums_ahead = config->sums_ahead ? sums_ahead : NULL,
 	};
 
-	world->engine = zd_engine_new(&engine, &sink);
+	world->engine = zd_engine_new(&world->engine_config, &sink);
 	world->quota_bytes = config->quota_bytes;
 	for (uint32_t d = 0; d < config->ndevices; d++)
 		world->budget_bytes[d] = config->devices[d].gather_budget_bytes
@@ -334,6 +336,7 @@ static void finish(struct zd_sim_world *world)
 		for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
 			free(world->groups[g].expected[u]);
 	}
+	free(world->journal);
 	free(world->sessions);
 	free(world->segments);
 	free(world->watches);
@@ -373,5 +376,6 @@ void zd_sim_run(uint64_t seed, const struct zd_sim_script *script, bool verbose,
 	stats->gathers_checked += world->stats.gathers_checked;
 	stats->reductions_checked += world->stats.reductions_checked;
 	stats->loans_checked += world->stats.loans_checked;
+	stats->restores += world->stats.restores;
 	finish(world);
 }

@@ -64,10 +64,11 @@ struct zd_sim_segment {
 	uint32_t id, device;
 	uint64_t bytes, job;
 	uint8_t *data; /* NULL: not there yet, or gone */
+	bool kept;     /* for a restored engine */
 };
 
 struct zd_sim_stats {
-	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked;
+	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked, restores;
 };
 
 struct zd_sim_world {
@@ -77,6 +78,9 @@ struct zd_sim_world {
 	bool verbose;
 	uint32_t calls;
 	struct zd_engine *engine;
+	struct zd_engine_config engine_config;
+	uint8_t *journal; /* what the engine has recorded; NULL: it has not begun */
+	size_t journal_bytes;
 	uint64_t now_ns, next_order;
 	struct zd_sim_rng rng;
 	struct zd_sim_event *events; /* a heap */
@@ -341,6 +345,11 @@ uint64_t zd_sim_durable_job(struct zd_sim_world *world);          /* any; 0: the
 /* The actor has come to the barrier: true when all have. */
 bool zd_sim_barrier(struct zd_sim_world *world, uint32_t actor, const struct zd_sim_op *op);
 void zd_sim_expect(struct zd_sim_world *world, const struct zd_sim_op *op);
+
+/* restore.c: engines restored from the journal */
+void zd_sim_segment_kept(void *world, uint32_t segment, bool kept);
+/* After every call into the engine. */
+void zd_sim_restore_check(struct zd_sim_world *world);
 
 /* shrink.c */
 /* Prints the seed's configuration and the smallest program found within `seconds` that fails in the same

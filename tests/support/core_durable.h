@@ -14,7 +14,7 @@
 
 #include "core_driver.h"
 
-#define UNIT_BYTES  1024u /* of two ranks' shards */
+#define UNIT_BYTES  1024ull /* of two ranks' shards */
 #define SHARD_BYTES (UNIT_BYTES / 2)
 #define STATE_BYTES 1000u /* of an allocation; no multiple of a block */
 #define UNDONE      0xEE  /* what is never committed */

@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "core_driver_internal.h"
+#include "core_net.h"
 
 void core_journal_store(struct core_driver *core)
 {
@@ -72,6 +73,8 @@ static void drop_engine(struct core_driver *core)
 	struct session *session;
 	struct segment *segment;
 	struct pending *p;
+	if (core->net)
+		core_net_leave(core->net, core);
 	core->abandoned = true;
 	zd_engine_free(core->engine);
 	core->abandoned = false;
@@ -105,8 +108,10 @@ static void drop_segments(struct core_driver *core)
 void core_restart(struct core_driver *core)
 {
 	struct zd_err err = ZD_ERR_NONE;
-	assert_true(core->journal && !core->net);
+	assert_non_null(core->journal);
 	drop_engine(core);
+	if (core->net)
+		core_net_join(core->net, core);
 	core->engine = zd_engine_new(&core->config, &core->sink);
 	zd_engine_tick(core->engine, core->now_ns);
 	if (zd_engine_restore(core->engine, core->journal, core->journal_bytes, &err) != 0)

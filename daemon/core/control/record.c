@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record.c - the records of everything that restore.c restores. */
+/* record.c - begins the journal with the records of all durable jobs, and hands it to the driver. */
 #include "core/control/control.h"
 #include "core/engine/deferred_teardown.h"
 #include "core/gather/unit.h"

@@ -183,8 +183,11 @@ static int by_key(const void *a, const void *b)
 static void sort_records(struct restore *restore)
 {
 	struct kept *kept;
+	size_t count[ZD_NRECORDS] = {0};
+	for (kept = restore->all; kept; kept = kept->hh.next)
+		count[kept->key.type]++;
 	for (size_t type = 0; type < ZD_NRECORDS; type++)
-		restore->sorted[type] = zd_calloc(HASH_COUNT(restore->all) + 1, sizeof(struct kept *));
+		restore->sorted[type] = zd_calloc(count[type] + 1, sizeof(struct kept *));
 	for (kept = restore->all; kept; kept = kept->hh.next)
 		restore->sorted[kept->key.type][restore->nsorted[kept->key.type]++] = kept;
 	for (size_t type = 0; type < ZD_NRECORDS; type++)

@@ -103,7 +103,7 @@ static inline void release(struct rig *rig, const uint64_t unit[CORE_NODES], uin
 /* All ranks gather, have the bytes, and release. */
 static inline void pass(struct rig *rig, const uint64_t unit[CORE_NODES], uint64_t version)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	for (uint32_t rank = 0; rank < world(rig); rank++)
 		request[rank] = gather(rig, unit, rank);
 	for (uint32_t rank = 0; rank < world(rig); rank++)
@@ -128,7 +128,7 @@ static inline uint64_t send_commit(struct rig *rig, uint32_t rank, uint64_t step
 
 static inline void commit_all(struct rig *rig, uint64_t step)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	for (uint32_t rank = 0; rank < world(rig); rank++)
 		request[rank] = send_commit(rig, rank, step);
 	for (uint32_t rank = 0; rank < world(rig); rank++)

@@ -374,6 +374,121 @@ static void many_blocks(void **state)
 	zd_block_range_free(range);
 }
 
+/* ---- Blocks at given places ---------------------------------------------------------------------------- */
+
+#define PLACES 512
+
+struct places {
+	struct zd_block blocks[PLACES]; /* copies */
+	unsigned count;
+};
+
+static void note_place(const struct zd_block *block, void *arg)
+{
+	struct places *places = arg;
+
+	assert_true(places->count < PLACES);
+	places->blocks[places->count++] = *block;
+}
+
+static void assert_same_places(const struct zd_block_range *range, const struct places *expected)
+{
+	struct places found = {.count = 0};
+
+	zd_block_range_walk(range, note_place, &found);
+	assert_int_equal(found.count, expected->count);
+	for (unsigned i = 0; i < found.count; i++) {
+		assert_true(found.blocks[i].offset == expected->blocks[i].offset);
+		assert_true(found.blocks[i].bytes == expected->blocks[i].bytes);
+		assert_int_equal(found.blocks[i].free, expected->blocks[i].free);
+	}
+}
+
+/* A range after some random allocations and releases. */
+static struct zd_block_range *random_range(uint64_t bytes, uint64_t seed)
+{
+	struct zd_block_range *range = zd_block_range_new(bytes);
+	struct zd_block *live[PLACES / 4] = {NULL};
+
+	for (unsigned step = 0; step < 4 * ZD_ARRAY_LEN(live); step++) {
+		unsigned i = (unsigned)(random_next(&seed) % ZD_ARRAY_LEN(live));
+
+		if (live[i])
+			zd_block_free(range, live[i]);
+		live[i] = live[i] ? NULL
+		                  : zd_block_alloc(range, 1 + random_next(&seed) % (bytes / 32),
+		                                   GRANULE << random_next(&seed) % 4);
+	}
+	return range;
+}
+
+/* Bytes that are in use already, in whole or in part, are not taken. */
+static void assert_taken(struct zd_block_range *range, const struct zd_block *block)
+{
+	assert_null(zd_block_take(range, NULL, block->offset, block->bytes));
+	assert_null(zd_block_take(range, NULL, block->offset + block->bytes - GRANULE, GRANULE));
+	if (block->offset > 0)
+		assert_null(zd_block_take(range, NULL, block->offset - GRANULE, 2 * GRANULE));
+	assert_null(zd_block_take(range, NULL, block->offset, zd_block_range_bytes(range)));
+}
+
+static void ranges_are_built_again(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 60; seed++) {
+		const uint64_t bytes = 256 * GRANULE << seed % 4;
+		struct zd_block_range *range = random_range(bytes, seed), *again = zd_block_range_new(bytes);
+		struct zd_block *taken[PLACES], *last = NULL;
+		struct places places = {.count = 0};
+		unsigned ntaken = 0;
+
+		zd_block_range_walk(range, note_place, &places);
+		for (unsigned i = 0; i < places.count; i++) {
+			/* by address, or, for every other seed, from the middle on and then from the start */
+			const struct zd_block *block =
+			        &places.blocks[seed % 2 ? i : (i + places.count / 2) % places.count];
+			if (block->free)
+				continue;
+			last = zd_block_take(again, seed % 2 ? last : NULL, block->offset, block->bytes);
+			assert_true(last && !last->free && last->offset == block->offset &&
+			            last->bytes == block->bytes);
+			zd_block_range_check(again);
+			assert_taken(again, block);
+			taken[ntaken++] = last;
+		}
+		assert_true(ntaken > 8 && ntaken < places.count);
+		assert_same_places(again, &places);
+		assert_int_equal(zd_block_used_bytes(again), zd_block_used_bytes(range));
+		assert_int_equal(zd_block_largest_free(again), zd_block_largest_free(range));
+		while (ntaken > 0)
+			zd_block_free(again, taken[--ntaken]);
+		assert_one_free_block(again);
+		zd_block_range_free(range);
+		zd_block_range_free(again);
+	}
+}
+
+static void places_that_are_none(void **state)
+{
+	struct zd_block_range *range = zd_block_range_new(16 * GRANULE);
+	(void)state;
+	assert_null(zd_block_take(range, NULL, 0, 0));
+	assert_null(zd_block_take(range, NULL, 1, GRANULE));
+	assert_null(zd_block_take(range, NULL, 0, GRANULE + 1));
+	assert_null(zd_block_take(range, NULL, 0, 17 * GRANULE));
+	assert_null(zd_block_take(range, NULL, GRANULE, 16 * GRANULE));
+	assert_null(zd_block_take(range, NULL, 16 * GRANULE, GRANULE));
+	assert_null(zd_block_take(range, NULL, UINT64_MAX - GRANULE + 1, GRANULE));
+	assert_null(zd_block_take(range, NULL, GRANULE, UINT64_MAX - GRANULE + 1));
+	assert_one_free_block(range);
+	struct zd_block *all = zd_block_take(range, NULL, 0, 16 * GRANULE);
+	assert_non_null(all);
+	assert_null(zd_block_take(range, all, 0, GRANULE));
+	zd_block_free(range, all);
+	assert_one_free_block(range);
+	zd_block_range_free(range);
+}
+
 static bool same_offset_again(uint64_t seed, uint64_t *offsets, unsigned count, bool compare)
 {
 	struct zd_block_range *range = zd_block_range_new(64 * MIB);
@@ -444,6 +559,8 @@ int main(void)
 	        cmocka_unit_test(tightest_hole_is_taken),
 	        cmocka_unit_test(small_blocks_keep_out_of_the_way),
 	        cmocka_unit_test(many_blocks),
+	        cmocka_unit_test(ranges_are_built_again),
+	        cmocka_unit_test(places_that_are_none),
 	        cmocka_unit_test(deterministic),
 	        cmocka_unit_test(releasing_twice_aborts),
 	};

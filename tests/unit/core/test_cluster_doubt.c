@@ -49,6 +49,12 @@ static void hold(struct rig *rig, uint32_t node, bool held)
 		core_unhold(rig->nodes.node[node].core, ZD_CMD_AGREE);
 }
 
+static void journal_all(struct rig *rig)
+{
+	for (uint32_t node = 0; node < rig->nodes.nnodes; node++)
+		core_journal(rig->nodes.node[node].core);
+}
+
 static void kill_rank(struct rig *rig, uint32_t rank)
 {
 	core_close(core_of(rig, rank), session_of(rig, rank));
@@ -96,7 +102,7 @@ static void expect_doubt(struct rig *rig, uint32_t node, uint64_t committed, uin
 static void expect_at(struct rig *rig, const struct core_nodes_config *config, uint64_t step,
                       uint64_t version)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	all_anew(rig);
 	send_joins(rig, config, request);
 	expect_joined(rig, request, step, false);
@@ -126,7 +132,7 @@ static void send_commits(struct rig *rig, uint64_t step, uint64_t request[CORE_T
  * rank. */
 static void end_half_committed(struct rig *rig)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	uint32_t last = rig->nodes.nnodes - 1;
 	core_nodes_publish(&rig->nodes, rig->u);
 	for (uint32_t node = 0; node < last; node++)
@@ -160,7 +166,7 @@ static void end_half_voted(struct rig *rig)
 /* All have voted, and nobody has heard of the others. */
 static void end_all_in_doubt(struct rig *rig)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	core_nodes_publish(&rig->nodes, rig->u);
 	for (uint32_t node = 0; node < rig->nodes.nnodes; node++)
 		hold(rig, node, true);
@@ -184,6 +190,29 @@ static void test_kill_inside_a_commit(void **state)
 		end_half_committed(&rig);
 		expect_at(&rig, configs[i], 2, 2);
 		core_net_end(rig.nodes.net);
+	}
+}
+
+/* Of each daemon that has not heard of the commit, or of the one that has, and knows of it by its journal. */
+static void test_restarts_after_a_commit(void **state)
+{
+	static const struct core_nodes_config *const configs[] = {&shadowed, &bare, &hybrid, &exchanged,
+	                                                          &three};
+	(void)state;
+	for (size_t i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
+		for (uint32_t which = 0; which < 2; which++) {
+			struct rig rig;
+			start(&rig, configs[i]);
+			journal_all(&rig);
+			end_half_committed(&rig);
+			for (uint32_t node = 0; node < rig.nodes.nnodes; node++) {
+				if ((node + 1 == rig.nodes.nnodes) == (which == 1))
+					core_restart(rig.nodes.node[node].core);
+			}
+			expect_doubt(&rig, 0, 1, 2);
+			expect_at(&rig, configs[i], 2, 2);
+			core_net_end(rig.nodes.net);
+		}
 	}
 }
 
@@ -219,7 +248,7 @@ static void test_without_shadows_it_is_torn(void **state)
 	(void)state;
 	for (int all = 0; all < 2; all++) {
 		struct rig rig;
-		uint64_t request[CORE_TEAM];
+		uint64_t request[CORE_TEAM] = {0};
 		start(&rig, &bare);
 		if (all)
 			end_all_in_doubt(&rig);
@@ -242,7 +271,7 @@ static void test_without_shadows_it_is_torn(void **state)
 static void test_torn_behind_a_doubt(void **state)
 {
 	struct rig rig;
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	(void)state;
 	start(&rig, &bare);
 	end_half_committed(&rig);
@@ -257,7 +286,7 @@ static void test_torn_behind_a_doubt(void **state)
 static void test_not_durable(void **state)
 {
 	struct rig rig;
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	(void)state;
 	start(&rig, NULL);
 	end_half_committed(&rig);
@@ -319,7 +348,7 @@ static void test_set_back_when_processes_are_gone(void **state)
 /* All join, but node 0 loses a rank when the others have met already. */
 static void end_half_joined(struct rig *rig, uint64_t step)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	all_anew(rig);
 	hold(rig, 0, true);
 	send_joins(rig, &shadowed, request);
@@ -395,7 +424,7 @@ static void test_doubt_and_a_lost_job(void **state)
 {
 	struct rig rig;
 	struct core_row job;
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	(void)state;
 	start(&rig, &three);
 	end_half_committed(&rig);
@@ -420,6 +449,7 @@ static void test_doubt_and_a_lost_job(void **state)
 struct chance {
 	struct rig rig;
 	struct core_nodes_config config;
+	bool restarts; /* daemons are killed, too */
 	uint64_t random;
 	uint64_t step, version[2]; /* that all have committed, of both units */
 	uint64_t tried,
@@ -450,13 +480,22 @@ static void hold_all(struct chance *c, bool held)
 	}
 }
 
-/* Commands end in any order until all have their replies; false: a rank was killed first. */
+static void kill_any(struct chance *c)
+{
+	uint32_t rank = pick(c, world(&c->rig));
+	if (c->restarts && pick(c, 2) == 0)
+		core_restart(core_of(&c->rig, rank));
+	else
+		kill_rank(&c->rig, rank);
+}
+
+/* Commands end in any order until all have their replies; false: a rank or a daemon was killed first. */
 static bool run(struct chance *c, const uint64_t request[CORE_TEAM], uint32_t patience)
 {
 	uint32_t n = world(&c->rig), replied = 0;
 	while (replied < n) {
 		if (pick(c, patience) == 0) {
-			kill_rank(&c->rig, pick(c, n));
+			kill_any(c);
 			return false;
 		}
 		(void)core_run_nth(c->rig.nodes.node[pick(c, c->rig.nodes.nnodes)].core, pick(c, 4));
@@ -470,7 +509,7 @@ static bool run(struct chance *c, const uint64_t request[CORE_TEAM], uint32_t pa
 /* Some may be in the group though others are not any more: what these were told holds. */
 static bool live_joins(struct chance *c)
 {
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	send_joins(&c->rig, &c->config, request);
 	bool whole = run(c, request, 60);
 	for (uint32_t rank = 0; rank < world(&c->rig); rank++) {
@@ -494,7 +533,7 @@ static bool live_joins(struct chance *c)
 
 static bool live_commit(struct chance *c)
 {
-	uint64_t request[CORE_TEAM], *units[2] = {c->rig.u, c->rig.v};
+	uint64_t request[CORE_TEAM] = {0}, *units[2] = {c->rig.u, c->rig.v};
 	memcpy(c->tried_version, c->version, sizeof(c->version));
 	for (uint32_t i = 0; i < 2; i++) {
 		if (pick(c, 3) == 0)
@@ -536,15 +575,22 @@ static void live(struct chance *c)
 	}
 }
 
-static void test_at_random(void **state)
+static void run_at_random(bool restarts)
 {
-	(void)state;
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-		struct chance c = {.random = seed, .config = shadowed, .step = 1, .version = {1, 1}};
+		struct chance c = {.random = seed,
+		                   .config = shadowed,
+		                   .restarts = restarts,
+		                   .step = 1,
+		                   .version = {1, 1}};
 		c.config.nnodes = 2 + pick(&c, 2);
 		c.config.exchange = pick(&c, 4) == 0;
 		start(&c.rig, &c.config);
+		if (restarts)
+			journal_all(&c.rig);
 		for (uint32_t i = 0; i < LIVES; i++) {
+			if (restarts && pick(&c, 3) == 0)
+				core_restart(c.rig.nodes.node[pick(&c, c.rig.nodes.nnodes)].core);
 			all_anew(&c.rig);
 			hold_all(&c, true);
 			live(&c);
@@ -553,12 +599,24 @@ static void test_at_random(void **state)
 	}
 }
 
+static void test_at_random(void **state)
+{
+	(void)state;
+	run_at_random(false);
+}
+
+static void test_restarts_at_random(void **state)
+{
+	(void)state;
+	run_at_random(true);
+}
+
 /* A shard that cannot be set back after the greetings is known here alone: the group ends, and is torn for
  * all when they are back. */
 static void test_a_shard_that_is_not_set_back(void **state)
 {
 	struct rig rig;
-	uint64_t request[CORE_TEAM];
+	uint64_t request[CORE_TEAM] = {0};
 	(void)state;
 	start(&rig, &shadowed);
 	end_half_voted(&rig);
@@ -590,6 +648,8 @@ int main(void)
 	        cmocka_unit_test(test_joins_in_vain),
 	        cmocka_unit_test(test_doubt_and_a_lost_job),
 	        cmocka_unit_test(test_at_random),
+	        cmocka_unit_test(test_restarts_at_random),
+	        cmocka_unit_test(test_restarts_after_a_commit),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

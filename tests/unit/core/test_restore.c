@@ -424,15 +424,15 @@ static void test_a_group_outside_updates_is_not_torn(void **state)
 
 static void test_quotas_count_restored_bytes(void **state)
 {
-	struct core_options options = {.uid_quota_bytes = 2 * NUNITS * UNIT_BYTES};
+	struct core_options options = {.uid_quota_bytes = 2 * UNIT_BYTES * NUNITS};
 	struct durable d;
 	(void)state;
 	start_with(&d, false, &options);
 	core_restart(d.core);
 	uint64_t session = core_open(d.core, CORE_ALICE);
-	core_expect(d.core, core_alloc(d.core, session, "scratch", 0, NUNITS * UNIT_BYTES + 256),
+	core_expect(d.core, core_alloc(d.core, session, "scratch", 0, UNIT_BYTES * NUNITS + 256),
 	            ZEROD_E_QUOTA);
-	core_expect(d.core, core_alloc(d.core, session, "scratch", 0, NUNITS * UNIT_BYTES), 0);
+	core_expect(d.core, core_alloc(d.core, session, "scratch", 0, UNIT_BYTES * NUNITS), 0);
 	core_end(d.core);
 }
 

@@ -63,7 +63,7 @@ static void teardown(struct journaled *j)
 /* The nth record of the type from the journal's end. */
 static void *find_nth(const struct journaled *j, enum zd_record_type type, uint32_t n)
 {
-	struct zd_record *found[1024];
+	struct zd_record *found[1024] = {NULL};
 	uint32_t nfound = 0;
 	for (size_t at = 0; at < j->nbytes;) {
 		struct zd_record *record = (void *)(j->bytes + at);

@@ -103,7 +103,7 @@ enum zerod_status {
 	ZEROD_E_NO_MEMORY = -18,     /* can never fit; the text has the sizes */
 	ZEROD_E_QUOTA = -19,         /* beyond the uid's quota */
 	ZEROD_E_LIMIT = -20,         /* beyond a limit of the protocol, see proto/limits.h */
-	ZEROD_E_PERMISSION = -21,    /* not the owner, nor an administrator; or not served by this daemon */
+	ZEROD_E_PERMISSION = -21,    /* not the owner, nor an administrator; not served; no grant */
 	ZEROD_E_UNSUPPORTED = -22,   /* the daemon, backend or dtype cannot do this */
 	ZEROD_E_VERSION = -23,       /* protocol versions do not overlap */
 	ZEROD_E_PROTOCOL = -24,      /* an invalid message */
@@ -282,9 +282,9 @@ ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_si
  *
  * Errors: INVALID (options that contradict each other), NOT_FOUND (the device, or this process does not see
  * it; the text lists the visible ones), EXISTS (the rank; names the pid), MISMATCH (ranks differ in options;
- * names both), DEADLINE (names the missing ranks), LIMIT, ABORTED, PEER_LOST (ranks of other daemons did not
- * join), PERMISSION (unique_id: its key, user or age), UNSUPPORTED (no communicators, a MIG instance, an old
- * driver), DEVICE. */
+ * names both), DEADLINE (names the missing ranks), LIMIT, PERMISSION (the device is not granted; no durable
+ * jobs for the user; unique_id: its key, user or age), ABORTED, PEER_LOST (ranks of other daemons did not
+ * join), UNSUPPORTED (no communicators, a MIG instance, an old driver), DEVICE. */
 ZEROD_MUST_USE int zerod_group_join(zerod_client *client, const struct zerod_group_options *options,
                                     zerod_group **group);
 
@@ -784,8 +784,9 @@ struct zerod_alloc_options {
 
 /* Allocates zeroed memory, until the session ends. With DURABLE until zerod_free() or `zeroctl end-job`: a
  * later session that requests the same job, name and device gets it with its content (docs/durable.md).
- * Errors: NOT_FOUND (device), NO_MEMORY, QUOTA; DURABLE: INVALID (no name), STATE (no such durable job),
- * EXISTS (a session uses it; names the pid), MISMATCH (another size or alignment; names both). */
+ * Errors: NOT_FOUND (device), PERMISSION (it is not granted to the session), NO_MEMORY, QUOTA; DURABLE:
+ * INVALID (no name), STATE (no such durable job), EXISTS (a session uses it; names the pid), MISMATCH
+ * (another size or alignment; names both). */
 ZEROD_MUST_USE int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *options,
                                zerod_allocation **allocation, void **data);
 /* Frees behind the work now in `streams`. The handle becomes invalid unless an error is returned. */

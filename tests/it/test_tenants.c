@@ -127,6 +127,27 @@ static void test_counts_as_the_tenant(void **state)
 	        ZEROD_E_NOT_FOUND, "no session");
 }
 
+/* Root's sessions neither as the tenant root nor as root itself. */
+static void test_is_no_administrator(void **state)
+{
+	static const char *const more[] = {"uid = 0\n", ""};
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		char config[256];
+		const struct zd_daemon_options options = {.config = config};
+
+		(void)snprintf(config, sizeof(config), "[socket tenant]\npath = %s\n%s", tenant_path,
+		               more[i]);
+		assert_int_equal(zd_daemon_start(&options, &daemon_of_tenants), 0);
+		raw_open(&raw, tenant_path);
+		RAW_EXPECT_ERROR(&raw, raw_send(&raw, RAW(DRAIN, drain, Drain)), ZEROD_E_PERMISSION,
+		                 "administrators");
+		raw_close(&raw);
+		assert_int_equal(zd_daemon_stop(&daemon_of_tenants), 0);
+	}
+}
+
 /* A tenant's sessions at its socket and at the daemon's own are one user's. */
 static void test_one_user_at_two_sockets(void **state)
 {
@@ -411,6 +432,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(test_counts_as_the_tenant),
+	        TEST(test_is_no_administrator),
 	        TEST(test_one_user_at_two_sockets),
 	        TEST(test_groups),
 	        TEST(test_file),

@@ -12,7 +12,7 @@
 #include "core/memory/pool.h"
 #include "core/memory/retire.h"
 
-#define SEGMENTS_PER_QUOTA 16u /* on each device */
+#define SEGMENTS_PER_QUOTA 16ull /* on each device */
 
 /* Whether such a block may be allocated from the segment. A strict session's buffer fills its segment. */
 static bool is_for(const struct zd_segment *segment, const struct zd_job *job, enum zd_purpose purpose,

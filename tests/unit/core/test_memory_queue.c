@@ -12,7 +12,7 @@
 
 #include "tests/support/core_reduce.h"
 
-#define SMALL    1024u
+#define SMALL    1024ull
 #define MS       UINT64_C(1000000)
 #define PATIENCE (1000 * MS)
 #define FAVOUR   (100 * MS)

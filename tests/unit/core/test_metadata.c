@@ -60,7 +60,7 @@ static void test_sessions(void **state)
 	for (int i = 0; i < 3; i++)
 		(void)core_open_admin(core);
 	core_close(core, first);
-	first = core_open(core, CORE_ALICE);
+	(void)core_open(core, CORE_ALICE);
 	set_limit(core, 0);
 	(void)core_open(core, CORE_ALICE);
 	core_close_all(core);

@@ -282,9 +282,8 @@ ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_si
  *
  * Errors: INVALID (options that contradict each other), NOT_FOUND (the device, or this process does not see
  * it; the text lists the visible ones), EXISTS (the rank; names the pid), MISMATCH (ranks differ in options;
- * names both), DEADLINE (names the missing ranks), LIMIT, PERMISSION (the device is not granted; no durable
- * jobs for the user; unique_id: its key, user or age), ABORTED, PEER_LOST (ranks of other daemons did not
- * join), UNSUPPORTED (no communicators, a MIG instance, an old driver), DEVICE. */
+ * names both), DEADLINE (names the missing ranks), LIMIT, PERMISSION (device not granted; no durable jobs;
+ * unique_id), ABORTED, PEER_LOST (other daemons' ranks), UNSUPPORTED (MIG, old driver), DEVICE. */
 ZEROD_MUST_USE int zerod_group_join(zerod_client *client, const struct zerod_group_options *options,
                                     zerod_group **group);
 

@@ -18,8 +18,8 @@ struct zd_state {
 	struct zd_holder holder;
 };
 
-/* Opens the store, with what the daemon before has left; with `discard` without it. *store is NULL if nothing is
- * kept. */
+/* Opens the store, with what the daemon before has left; with `discard` without it. *store is NULL if nothing
+ * is kept. */
 int zd_state_open(struct zd_state *state, enum zd_keep_state where, bool discard, const char *socket_path,
                   struct zd_notify *notify, struct zd_store **store, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -110,6 +110,9 @@ static void sink_command(void *arg, const struct zd_command *command)
 {
 	struct zd_bridge *bridge = arg;
 
+	/* Other daemons act on a vote: the next daemon must know of it. */
+	if (command->kind == ZD_CMD_AGREE)
+		zd_keeper_write(&bridge->keeper);
 	if (!zd_keeper_submit(&bridge->keeper, command) && !zd_delegates_submit(&bridge->delegates, command))
 		zd_bridge_submit(bridge, command);
 }

@@ -139,8 +139,7 @@ class Durable:
             raise self._error(s.Status.TORN, f"the shards of step {info.committed_step} are lost")
         self.step = int(info.committed_step)
         self.adopts = self.step > 0
-        self.masters: list[zerod.Unit] = []  # all of them, and those of trainable units
-        self.trained_masters: list[zerod.Unit] = []
+        self.model: "Optional[Model]" = None
         self.slabs: list[Slab] = []
         self.entries: dict[tuple[str, str], Entry] = {}
         self.unclaimed: set[tuple[str, str]] = set()  # no optimizer has got these yet
@@ -161,7 +160,7 @@ class Durable:
         return made, tensor_at(made.address, nbytes, torch.uint8, self.environment.client.dlpack_device)
 
     def _synchronize(self) -> None:
-        """What was written is in memory: this process may be killed."""
+        """Waits until the device has written the record: this process may be killed afterwards."""
         stream = self.environment.stream()
         if stream is not None:
             stream.synchronize()
@@ -202,11 +201,7 @@ class Durable:
     def attach(self, model: "Model") -> None:
         """Called when the model's units are registered: finds the slabs of the last commit."""
         self.parameters = {member.name: member.parameter for unit in model.units for member in unit.members}
-        for unit in model.units:
-            if unit.master_unit is not None:
-                self.masters.append(unit.master_unit)
-                if unit.trainable:
-                    self.trained_masters.append(unit.master_unit)
+        self.model = model
         for index, nbytes in enumerate(self.record[_FIRST_SLAB:].tolist()):
             if nbytes:
                 self._attach_slab(index, nbytes)
@@ -224,7 +219,7 @@ class Durable:
     def _attach_slab(self, index: int, nbytes: int) -> None:
         unit, memory = self._register(index, nbytes)
         length = int(memory[:8].view(torch.int64))
-        if not (self.adopts and length):  # it was registered after the last commit
+        if not length:  # it was registered after the last commit
             unit.unregister()
             self._note(_FIRST_SLAB + index, 0)
             return
@@ -250,8 +245,10 @@ class Durable:
         self.slabs.append(Slab(unit, values, entries))
 
     def _units(self, all_masters: bool) -> list[list[zerod.Unit]]:
-        """What an update covers beside the weights' units, in the portions of one request."""
-        units = (self.masters if all_masters else self.trained_masters) + [slab.unit for slab in self.slabs]
+        """The units of an update beside the weights' units, in the portions of one request."""
+        assert self.model is not None
+        units = [unit.master_unit for unit in (self.model.units if all_masters else self.model.trainable) if unit.master_unit]
+        units += [slab.unit for slab in self.slabs]
         return [units[first:first + _MOST_UNITS] for first in range(0, len(units), _MOST_UNITS)]
 
     def begin_update(self, all_masters: bool = False) -> None:

@@ -58,6 +58,15 @@ class Examples(unittest.TestCase):
         self.assertEqual(after[1], before[1])
         self.assertIn("step 30, after", second)
 
+    def test_durable(self) -> None:
+        """durable.py ends with the bits of a run without kills"""
+        environment = {**os.environ, "ZEROD_SOCKET": daemon.socket, "PYTHONPATH": str(support.ROOT / "client" / "python")}
+        done = subprocess.run([sys.executable, str(EXAMPLES / "durable.py"), "--steps", "12", "--kills", "2"],
+                              env=environment, capture_output=True, text=True, timeout=250)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("equal, bit by bit", done.stdout)
+        self.assertEqual(done.stdout.count("SIGKILL"), 2)
+
 
 if __name__ == "__main__":
     support.main()

@@ -11,7 +11,7 @@ from torch import nn
 
 from zerod import structs as s
 
-from . import clip, optimizer, state, whole
+from . import clip, durable as durables, optimizer, state, whole
 from . import summary as summaries
 from .environment import DTYPES, environment, job_name, members, rows
 from .layout import Policy, check_devices, check_same, plan
@@ -22,7 +22,7 @@ from .replicas import Replicas
 def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
           reduce_dtype: Optional[torch.dtype] = None, persist_below: int = 0, prefetch: int = 1, slots: bool = False,
           stage: int = 3, op: str = "mean", process_group: Any = None, job: Optional[str] = None,
-          name: Optional[str] = None, deadline_ms: int = 0) -> nn.Module:
+          name: Optional[str] = None, deadline_ms: int = 0, durable: Optional[str] = None) -> nn.Module:
     """Shards the module's parameters over all ranks, in place, and returns it. Every rank calls it.
 
     policy: which modules are gathered as a whole: classes, names, modules, or a function of (name, module). None:
@@ -32,7 +32,9 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     forward and backward; 1 keeps them from step to step, and takes one backward a step outside of no_sync(). op:
     "mean" or "sum" over ranks. process_group: of torch.distributed, or a DeviceMesh of one dimension: the ranks of this
     one shard the module, instead of all; its backend is not used. Of a DeviceMesh of two dimensions the second shards
-    and the first replicates, as in fully_shard(): torch.distributed sums over the first.
+    and the first replicates, as in fully_shard(): torch.distributed sums over the first. durable: the name of a job whose
+    weights and optimizer's state stay in the daemon when all ranks end, as of the last step() of all ranks;
+    committed_step() says which. Then shard() finds them there, and the module's own values do not count.
 
     All ranks get the weights of rank 0. Mismatch where ranks have different models; ConnectionFailed without a
     daemon; OutOfMemory with the sizes.
@@ -48,15 +50,23 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     for dtype in {unit.dtype for block in plans for unit in block.units}:
         if dtype not in DTYPES:
             raise ValueError(f"parameters of {dtype} cannot be sharded")
+    if durable is not None:
+        durables.refuse(env, durable, name or "model", process_group, job)
     mesh = rows(process_group)
     rank, world, ranks = members(process_group)
-    group = env.client.join(job=job or job_name(), group=(name or f"model{env.models}") + ranks, world_size=world,
-                            rank=rank, deadline_ms=deadline_ms, **env.place(rank))
-    env.models += 1
+    if durable is None:
+        group = env.client.join(job=job or job_name(), group=(name or f"model{env.models}") + ranks, world_size=world,
+                                rank=rank, deadline_ms=deadline_ms, **env.place(rank))
+        env.models += 1
+    else:
+        group = durables.join(env, durable, name or "model", rank, world, deadline_ms)
     replicas = None if mesh is None else Replicas(mesh, deadline_ms)
     check_same(group, plans, replicas)
+    kept = None if durable is None else durables.Durable(env, durable, name or "model", group)
+    if kept is not None:
+        kept.check_same(plans)
     optimizer.register()
-    model = Model(module, plans, env, group, settings, replicas)
+    model = Model(module, plans, env, group, settings, replicas, kept)
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
     for block in model.blocks:
@@ -153,6 +163,16 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
     if optimizer is not None:
         state.load_optimizer_state(model, optimizer, asked["optimizer"])
     return asked.get("extra", {})
+
+
+def committed_step(module: nn.Module) -> int:
+    """The last step() that the daemon keeps, of a module that was sharded with durable=; 0: none, or not durable.
+
+    Steps are counted from the job's beginning: a restarted program goes on with the one behind it.
+    """
+    model = model_of(module)
+    model.settle()
+    return 0 if model.durable is None else model.durable.step
 
 
 def summary(module: nn.Module) -> summaries.Summary:

@@ -52,6 +52,7 @@ class Environment:
         self.host = self.client.is_host
         self.device = torch.device("cpu")
         self.models = 0
+        self.durables: set[tuple[str, str]] = set()  # (job, group) of those that were joined
         self._streams: dict[int, zerod.Stream] = {}
         if not self.host:
             if not torch.cuda.is_available():

@@ -31,6 +31,7 @@ import zerod
 from zerod import structs as s
 
 from . import hooks
+from .durable import Durable
 from .environment import Environment
 from .layout import BlockPlan
 from .pace import Pace
@@ -74,7 +75,7 @@ class Model(Steps):
     """The state that shard() attaches to a module."""
 
     def __init__(self, module: nn.Module, plans: list[BlockPlan], environment: Environment, group: zerod.Group,
-                 settings: Settings, replicas: Optional[Replicas] = None) -> None:
+                 settings: Settings, replicas: Optional[Replicas] = None, durable: Optional[Durable] = None) -> None:
         self.module = weakref.ref(module)
         self.environment = environment
         self.client = environment.client
@@ -82,6 +83,7 @@ class Model(Steps):
         self.group = group
         self.rank, self.world = group.rank, group.world_size
         self.replicas = replicas
+        self.durable = durable
         self.settings = settings
         self.device_index = environment.device_index(self.rank)
         self.prefetch = settings.prefetch if self.world > 1 else 0
@@ -124,7 +126,9 @@ class Model(Steps):
                 numel = sum(member.numel for member in unit_plan.members)
                 small = numel < self.settings.persist_below or self.settings.stage == 1
                 unit = FlatUnit(block, unit_plan, len(block.units), s.UnitFlags.PERSISTENT if small else 0)
-                unit.fill([member.parameter for member in unit_plan.members], loads)
+                unit.make_master()
+                if self.durable is None or not self.durable.adopts:
+                    unit.fill([member.parameter for member in unit_plan.members], loads)
                 block.units.append(unit)
                 self.units.append(unit)
             block.finish()
@@ -132,6 +136,8 @@ class Model(Steps):
         paced = self.world > 1 and not self.environment.host
         self.pace = Pace(max(block.nbytes for block in self.blocks)) if paced else None
         self._init_gradients()
+        if self.durable is not None:
+            self.durable.attach(self)
 
     def group_loads(self) -> bool:
         """Whether rank 0's weights are to be given to other ranks."""
@@ -148,6 +154,10 @@ class Model(Steps):
         self.own_slots += 1
         slot = turns * most + self.own_slots
         return slot if slot <= 4096 else s.NO_SLOT
+
+    def passing_group(self) -> zerod.Group:
+        """Where units are registered that last for a call."""
+        return self.group if self.durable is None else self.durable.passing_group()
 
     def passing_name(self, unit: FlatUnit) -> str:
         """For a unit that lasts for a call: a new name each time, since ranks unregister at different moments."""

@@ -40,6 +40,8 @@ def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     if (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None:
         raise NotImplementedError("zerod.torch: optimizer.step(closure) is not supported; call backward() before step()")
     for model, parameters in found.items():
+        if model.durable is not None:
+            model.durable.take(optimizer, parameters)
         _check_state(optimizer, parameters)
         model.before_step(parameters)
 

@@ -7,6 +7,7 @@ true shape, so that a checkpoint is read by any number of ranks, and by programs
 from __future__ import annotations
 
 import importlib.util
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -121,6 +122,8 @@ def sharded_state(model: Model, module: nn.Module) -> dict[str, Any]:
 
 def make_state(model: Model, optimizer: torch.optim.Optimizer) -> None:
     """Has the optimizer make its state, by a step of rate zero; for an optimizer that a checkpoint is read into."""
+    if model.durable is not None:
+        model.durable.take(optimizer, _parameters(optimizer))
     if optimizer.state:
         return
     rates = []
@@ -157,6 +160,8 @@ def optimizer_state(model: Model, optimizer: torch.optim.Optimizer, full: bool) 
     Tensors of a parameter's size are FlatShards, or with full whole tensors, for which every rank takes part.
     """
     state: dict[str, Any] = {}
+    if model.durable is not None:
+        model.durable.take(optimizer, _parameters(optimizer))
     for parameter in _parameters(optimizer):
         kept = state[_name(parameter)] = {}
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -196,6 +201,11 @@ def planner() -> Any:
 def load_optimizer_state(model: Model, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Takes what optimizer_state() gave, whole tensors or FlatShards (whose values are in place already)."""
     make_state(model, optimizer)
+    with nullcontext() if model.durable is None else loading(model):  # its state is in units
+        _copy_state(optimizer, state)
+
+
+def _copy_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     for parameter in _parameters(optimizer):
         unit, index = parameter._zerod
         member = unit.members[index]

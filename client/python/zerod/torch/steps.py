@@ -20,6 +20,7 @@ from torch import nn
 import zerod
 from zerod import structs as s
 
+from .durable import Durable
 from .environment import DTYPES
 from .parameter import ShardedGradient, ShardedParameter
 from .replicas import Replicas
@@ -71,6 +72,7 @@ class Steps:
     rank: int
     world: int
     replicas: Optional[Replicas]
+    durable: Optional[Durable]
 
     def _init_steps(self) -> None:
         self.reducing = False  # between backward_begin and backward_end
@@ -393,6 +395,8 @@ class Steps:
             self.release_kept()
             ticket = self.group.update_begin_ticket([unit.unit for unit in self.trainable])
             self.client.complete(ticket, self.environment.stream())
+            if self.durable is not None:
+                self.durable.begin_update()
             self.updating = True
 
     def after_step(self: "Model", parameters: list[nn.Parameter]) -> None:
@@ -420,6 +424,9 @@ class Steps:
                     self.raised = True
         fails = self.raised or not self.updating
         torn = self._agree_on_update(fails)
+        commits = self.durable is not None and torn is None and (self.updating or self.skips)
+        if commits and self.updating:
+            self.durable.store()
         self.step_open = self.raised = self.skips = False
         self.stepped.clear()
         stream = self.environment.stream()
@@ -428,6 +435,8 @@ class Steps:
             self._publish(stream)
         self.group.step_end(stream)
         self._clear_gradients()
+        if commits:
+            self.durable.commit()
         if torn is not None and not fails:
             raise StepTorn(torn)
 
@@ -440,10 +449,14 @@ class Steps:
             return None
         number = self.rank if self.replicas is None else self.replicas.members[self.rank]
         values = [int(self.updating), number if fails else -1]
+        if self.durable is not None:
+            values.append(self.durable.wanted_bytes())
         if self.world > 1:
             values = [int(value) for value in self.group.agree(zerod.AgreeOp.MAX, values)]
         if self.replicas is not None:
             values = self.replicas.exchange(values)
+        if self.durable is not None:
+            self.durable.agreed_bytes = values.pop()
         begun, failed = values
         if not begun or failed < 0:
             return None
@@ -460,7 +473,9 @@ class Steps:
             if unit.master is not None:
                 by_dtype.setdefault(unit.source_dtype, []).append(unit)
         if equal:
-            self.group.publish([unit.unit for unit in equal], stream, ticket=True)
+            self.group.publish([unit.unit for unit in equal], stream, ticket=self.durable is None)
         for dtype, units in by_dtype.items():
             self.group.publish_from([(unit.unit, unit.master.data_ptr()) for unit in units], DTYPES[dtype], stream,
-                                    ticket=True)
+                                    ticket=self.durable is None)
+        if self.durable is not None:
+            self.durable.publish()

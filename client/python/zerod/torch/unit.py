@@ -65,6 +65,7 @@ class FlatUnit:
         self.shard = self.unit.shard()
         self.device = model.client.dlpack_device
         self.master: Optional[torch.Tensor] = None
+        self.master_unit: Optional[zerod.Unit] = None  # of a durable job: the masters' memory
         self.slice = tensor_at(self.shard.data or 0, self.shard.true_numel, self.dtype, self.device)
         self.address = 0
         self.version = 0
@@ -137,6 +138,23 @@ class FlatUnit:
         last = min(max(member.offset + member.numel, begin), end)
         return first - begin, max(first, last) - begin
 
+    def make_master(self) -> None:
+        """Room for the masters, where these have another dtype: torch's, or a unit of a durable job."""
+        model = self.block.model
+        if self.dtype == self.source_dtype:
+            return
+        if model.durable is None:
+            self.master = torch.empty(self.shard.true_numel, dtype=self.source_dtype, device=model.device)
+            return
+        self.master_unit = model.environment.with_room(model.group.register, f"{self.name[-119:]}:master",
+                                                       DTYPES[self.source_dtype], self.shard.padded_numel,
+                                                       flags=s.UnitFlags.FROZEN)
+        shard = self.master_unit.shard()
+        if shard.shard_numel != self.shard.shard_numel:
+            raise zerod.errors.error(s.Status.UNSUPPORTED, f"unit {self.name!r}: a durable job has no masters of "
+                                     f"{str(self.source_dtype)[6:]} for {str(self.dtype)[6:]}")
+        self.master = tensor_at(shard.data or 0, self.shard.true_numel, self.source_dtype, self.device)
+
     # ---- Content ----
 
     def fill(self, parameters: list[torch.Tensor], loads: bool) -> None:
@@ -151,8 +169,6 @@ class FlatUnit:
         if self.dtype == self.source_dtype:
             self._load(self.unit, whole, self.slice, loads)
         else:
-            if self.master is None:
-                self.master = torch.empty(self.shard.true_numel, dtype=self.source_dtype, device=model.device)
             self._load_master(whole, loads)
         if model.replicas is not None:
             model.replicas.broadcast([self.own])
@@ -180,8 +196,8 @@ class FlatUnit:
     def _load_master(self, whole: Optional[torch.Tensor], loads: bool) -> None:
         """The slices of the source dtype come by a unit of that dtype, which lasts for this call."""
         assert self.master is not None
-        if not loads:
-            return self._load(self.unit, whole, self.master, loads)
+        if not loads or self.master_unit is not None:
+            return self._load(self.master_unit or self.unit, whole, self.master, loads)
         group = self.block.model.group
         unit = self.block.model.environment.with_room(group.register, self.block.model.passing_name(self),
                                                       DTYPES[self.source_dtype], self.shard.padded_numel,
@@ -203,7 +219,7 @@ class FlatUnit:
 
     def begin_update(self) -> None:
         self.block.model.release_kept()
-        self.block.model.group.update_begin([self.unit])
+        self.block.model.group.update_begin([self.unit] if self.master_unit is None else [self.unit, self.master_unit])
 
     def publish(self) -> None:
         """Ends an update: what the optimizer's slices hold becomes the next version."""
@@ -213,6 +229,8 @@ class FlatUnit:
             model.group.publish([self.unit], stream)
         else:
             model.group.publish_from([(self.unit, self.master.data_ptr())], DTYPES[self.source_dtype], stream)
+        if self.master_unit is not None:
+            model.group.publish([self.master_unit], stream)
         self.next_version()
 
     def next_version(self) -> None:

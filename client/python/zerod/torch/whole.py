@@ -28,18 +28,19 @@ def assemble(unit: "FlatUnit", part: torch.Tensor) -> torch.Tensor:
     model = unit.block.model
     stream = model.environment.stream()
     with_room = model.environment.with_room
-    made = with_room(model.group.register, model.passing_name(unit), DTYPES[part.dtype], unit.shard.padded_numel,
+    group = model.passing_group()
+    made = with_room(group.register, model.passing_name(unit), DTYPES[part.dtype], unit.shard.padded_numel,
                      flags=s.UnitFlags.FROZEN)
     try:
         shard = made.shard()
-        model.group.update_begin([made])
+        group.update_begin([made])
         if part.numel():
             tensor_at(shard.data, part.numel(), part.dtype, unit.device).copy_(part)
-        model.group.publish([made], stream)
+        group.publish([made], stream)
         address = with_room(made.gather, stream)
         whole = tensor_at(address, unit.numel, part.dtype, unit.device).clone()
         made.release(stream, None)
-        model.group.barrier()  # the unit goes when nobody reads it any more
+        group.barrier()  # the unit goes when nobody reads it any more
     finally:
         made.unregister()
     return whole
@@ -48,13 +49,14 @@ def assemble(unit: "FlatUnit", part: torch.Tensor) -> torch.Tensor:
 def read(unit: "FlatUnit") -> torch.Tensor:
     """The unit's parameters in their own type, flat, in memory of torch's."""
     unit.block.model.settle()
-    if unit.master is not None:
+    if unit.master is not None and unit.master_unit is None:
         return assemble(unit, unit.master)
     environment = unit.block.model.environment
     stream = environment.stream()
-    address = environment.with_room(unit.unit.gather, stream)
-    whole = unit.flat(address).clone()
-    unit.unit.release(stream, None)
+    source = unit.master_unit or unit.unit
+    address = environment.with_room(source.gather, stream)
+    whole = tensor_at(address, unit.numel, unit.source_dtype, unit.device).clone()
+    source.release(stream, None)
     return whole
 
 
@@ -93,6 +95,8 @@ def begin_loading(model: "Model") -> None:
         model.release_kept()
         model.group.barrier()
         model.group.update_begin([unit.unit for unit in model.units])
+        if model.durable is not None:
+            model.durable.begin_update(all_masters=True)
 
 
 def end_loading(model: "Model") -> None:
@@ -100,6 +104,8 @@ def end_loading(model: "Model") -> None:
     if model.load_depth == 0:
         for unit in model.units:
             unit.publish()
+        if model.durable is not None:
+            model.durable.publish_slabs()
 
 
 @contextmanager

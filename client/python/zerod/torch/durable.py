@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Durable jobs: weights, masters and the optimizer's state stay in the daemon when all ranks end.
+
+The group has shadow shards, so that the end of a rank sets all units back to the last commit (docs/durable.md).
+Everything that a step writes is therefore a unit: the weights' shards, the float32 masters, and the *slabs*, units of
+bytes that hold the optimizer's state. Nobody gathers a slab. Memory of zerod_alloc() would stay as well, but has no
+shadow: a rank that ends inside of a step would leave half-written moments beside weights of the step before.
+
+A slab begins with a description of what is in it, since a restarted trainer cannot know what state the optimizer has:
+that depends on its class, its options, and the parameters that have had a gradient. One slab is made at the end of the
+first step, and another one whenever parameters get state later.
+
+The *record* is what must be known before any unit is registered: the model's description, and the sizes of the slabs
+that this rank has ever registered. It is a durable allocation, which a rollback does not change: a slab that no commit
+covers comes back as zeros, and is unregistered, since units of which no rank has a handle would prevent commits.
+"""
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Iterable, Optional
+
+import torch
+from torch import nn
+
+import zerod
+from zerod import structs as s
+
+from .environment import Environment, job_name
+from .layout import BlockPlan
+from .tensors import tensor_at
+
+if TYPE_CHECKING:
+    from .model import Model
+
+JOIN_DEADLINE_MS = 60000
+FORMAT = 1
+_ALIGN = 256
+_RECORD_NUMEL = 512  # of int64: format, bytes of the description, whether it is complete, and the slabs' bytes
+_FIRST_SLAB = 3
+_MOST_UNITS = 1024  # of one update
+_HEAD_BYTES = _ALIGN  # of a slab: the number of bytes of its description
+_NUMBERS = {"int": int, "float": float, "bool": bool}
+
+
+def refuse(environment: Environment, durable: str, name: str, process_group: Any, job: Optional[str]) -> None:
+    """ValueError for arguments of shard() that a durable job cannot have."""
+    if not durable:
+        raise ValueError('durable is "": it is the name of the job')
+    if job is not None:
+        raise ValueError(f"job={job!r} and durable={durable!r} both name the job")
+    if process_group is not None:
+        raise ValueError("durable works over all ranks: process groups and meshes are not supported with it")
+    if (durable, name) in environment.durables:
+        raise ValueError(f"this process has sharded a module as {name!r} of durable job {durable!r} already: "
+                         "another module needs another name=")
+
+
+def join(environment: Environment, job: str, name: str, rank: int, world: int, deadline_ms: int) -> zerod.Group:
+    """Joins the job's group, and waits until no rank of the former run is in it.
+
+    The daemon may learn of the end of a process later than its launcher. Until then its rank is taken.
+    """
+    deadline = time.monotonic() + (deadline_ms or JOIN_DEADLINE_MS) / 1000
+    while True:
+        try:
+            group = environment.client.join(job=job, group=name, world_size=world, rank=rank, deadline_ms=deadline_ms,
+                                            flags=s.GroupFlags.DURABLE | s.GroupFlags.SHADOW,
+                                            **environment.place(rank))
+            environment.durables.add((job, name))
+            break
+        except zerod.AlreadyExists:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        except zerod.Mismatch as mismatch:
+            raise zerod.errors.error(mismatch.status, f"{mismatch.text}; durable job {job!r} goes on as it was begun: with "
+                                     f"as many ranks, on the same devices. To begin anew: zeroctl end-job {job}") from None
+    while True:
+        try:
+            group.barrier(deadline_ms)
+            return group
+        except zerod.PeerLost:  # of the former run; its successor joins this same group
+            if time.monotonic() > deadline:
+                raise
+
+
+def _describe(plans: list[BlockPlan]) -> list[list[str]]:
+    """[parameter, what a unit has of it] for each parameter."""
+    return [[member.name, f"{list(member.shape)} of {str(unit.source_dtype)[6:]}, gathered as {str(unit.dtype)[6:]}, "
+             f"{'' if unit.trainable else 'frozen, '}at {member.offset} of unit {unit.name!r}"]
+            for block in plans for unit in block.units for member in unit.members]
+
+
+@dataclass(eq=False)
+class Entry:
+    """One value of optimizer.state: `key` of a parameter. It is in a slab."""
+
+    parameter: str
+    key: str
+    kind: str  # tensor; scalar: a tensor without dimensions; or the name of a type of numbers
+    dtype: str
+    shape: list[int]
+    offset: int  # bytes, of a tensor, from the slab's data
+    beside: bool  # the tensor is on the model's device
+    tensor: Optional[torch.Tensor] = None  # the slab's memory
+
+    def described(self) -> list[Any]:
+        return [self.parameter, self.key, self.kind, self.dtype, self.shape, self.offset, self.beside]
+
+
+@dataclass(eq=False)
+class Slab:
+    """See the file's beginning. `values` has two rows: which entries there are, and the scalars' values."""
+
+    unit: zerod.Unit
+    values: torch.Tensor
+    entries: list[Entry] = field(default_factory=list)
+
+
+def _align(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN
+
+
+def _bytes(text: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+class Durable:
+    """Of one model: what stays in the daemon. `step` is the last committed one."""
+
+    def __init__(self, environment: Environment, job: str, name: str, group: zerod.Group) -> None:
+        self.environment = environment
+        self.job, self.name, self.group = job, name, group
+        self.device = environment.device_index(group.rank)
+        info = group.info()
+        if info.torn:
+            raise self._error(s.Status.TORN, f"the shards of step {info.committed_step} are lost")
+        self.step = int(info.committed_step)
+        self.adopts = self.step > 0
+        self.model: "Optional[Model]" = None
+        self.slabs: list[Slab] = []
+        self.entries: dict[tuple[str, str], Entry] = {}
+        self.unclaimed: set[tuple[str, str]] = set()  # no optimizer has got these yet
+        self.owners: dict[str, torch.optim.Optimizer] = {}
+        self.parameters: dict[str, nn.Parameter] = {}
+        self.agreed_bytes = 0  # of the slab that this step makes
+        self._passing: Optional[zerod.Group] = None
+        self._planned: tuple[bytes, list[Entry]] = (b"", [])
+
+    def _error(self, status: s.Status, text: str) -> zerod.ZerodError:
+        return zerod.errors.error(status, f"durable job {self.job!r}: {text}")
+
+    # ---- The record ----
+
+    def _allocate(self, what: str, nbytes: int) -> "tuple[zerod.client.Allocation, torch.Tensor]":
+        made = self.environment.with_room(self.environment.client.alloc, self.job, nbytes, self.device,
+                                          f"{self.name}.{self.group.rank}.{what}", flags=s.AllocFlags.DURABLE)
+        return made, tensor_at(made.address, nbytes, torch.uint8, self.environment.client.dlpack_device)
+
+    def _synchronize(self) -> None:
+        """Waits until the device has written the record: this process may be killed afterwards."""
+        stream = self.environment.stream()
+        if stream is not None:
+            stream.synchronize()
+
+    def _note(self, index: int, value: int) -> None:
+        self.record[index] = value
+        self._synchronize()
+
+    def check_same(self, plans: list[BlockPlan]) -> None:
+        """Mismatch where the job holds another model: names the first parameter that differs."""
+        here = _describe(plans)
+        self.record = self._allocate("record", 8 * _RECORD_NUMEL)[1].view(torch.int64)
+        version, nbytes, complete = self.record[:_FIRST_SLAB].tolist()
+        if version not in (0, FORMAT):
+            raise self._error(s.Status.MISMATCH, f"another version of zerod.torch has made it: format {version}, this "
+                              f"version has {FORMAT}")
+        if complete:
+            self._compare(json.loads(bytes(self._allocate("model", nbytes)[1].tolist())), here)
+            return
+        if nbytes:  # the process that wrote it was killed
+            self._allocate("model", nbytes)[0].free(self.environment.stream())
+        text = json.dumps(here).encode()
+        self._note(0, FORMAT)
+        self._note(1, len(text))
+        self._allocate("model", len(text))[1].copy_(_bytes(text))
+        self._note(2, 1)
+
+    def _compare(self, there: list[list[str]], here: list[list[str]]) -> None:
+        if there == here:
+            return
+        index = next((i for i, (a, b) in enumerate(zip(there, here)) if a != b), min(len(there), len(here)))
+        shown = [" ".join(lines[index]) if index < len(lines) else "nothing" for lines in (there, here)]
+        raise self._error(s.Status.MISMATCH, f"it holds a different model: its parameter {index} is {shown[0]}; this model "
+                          f"has {shown[1]}. To begin anew: zeroctl end-job {self.job}")
+
+    # ---- Units ----
+
+    def attach(self, model: "Model") -> None:
+        """Called when the model's units are registered: finds the slabs of the last commit."""
+        self.parameters = {member.name: member.parameter for unit in model.units for member in unit.members}
+        self.model = model
+        for index, nbytes in enumerate(self.record[_FIRST_SLAB:].tolist()):
+            if nbytes:
+                self._attach_slab(index, nbytes)
+        self.unclaimed = set(self.entries)
+        most = int(self.group.agree(zerod.AgreeOp.MAX, [len(self.slabs)])[0])
+        if most != len(self.slabs):
+            raise self._error(s.Status.MISMATCH, f"rank {self.group.rank} has {len(self.slabs)} units of the optimizer's "
+                              f"state, another rank has {most}")
+
+    def _register(self, index: int, nbytes: int) -> tuple[zerod.Unit, torch.Tensor]:
+        unit = self.environment.with_room(self.group.register, f"(state {index})", zerod.DType.UINT8,
+                                          self.group.world_size * nbytes, flags=s.UnitFlags.FROZEN)
+        return unit, tensor_at(unit.shard().data or 0, nbytes, torch.uint8, self.environment.client.dlpack_device)
+
+    def _attach_slab(self, index: int, nbytes: int) -> None:
+        unit, memory = self._register(index, nbytes)
+        length = int(memory[:8].view(torch.int64))
+        if not length:  # it was registered after the last commit
+            unit.unregister()
+            self._note(_FIRST_SLAB + index, 0)
+            return
+        text = bytes(memory[_HEAD_BYTES:_HEAD_BYTES + length].tolist())
+        self._add(unit, memory, length, [Entry(*values) for values in json.loads(text)])
+        slab = self.slabs[-1]
+        for entry, present in zip(slab.entries, slab.values[0].tolist()):
+            if not present:
+                del self.entries[entry.parameter, entry.key]
+
+    def _add(self, unit: zerod.Unit, memory: torch.Tensor, length: int, entries: list[Entry]) -> None:
+        begin = _HEAD_BYTES + _align(length)
+        nbytes = 16 * len(entries)
+        values = memory[begin:begin + nbytes].view(torch.float64).view(2, len(entries))
+        begin += _align(nbytes)
+        for entry in entries:
+            if entry.kind == "tensor":
+                dtype = getattr(torch, entry.dtype)
+                first = begin + entry.offset
+                last = first + torch.Size(entry.shape).numel() * dtype.itemsize
+                entry.tensor = memory[first:last].view(dtype).view(entry.shape)
+            self.entries[entry.parameter, entry.key] = entry
+        self.slabs.append(Slab(unit, values, entries))
+
+    def _units(self, all_masters: bool) -> list[list[zerod.Unit]]:
+        """The units of an update beside the weights' units, in the portions of one request."""
+        assert self.model is not None
+        units = [unit.master_unit for unit in (self.model.units if all_masters else self.model.trainable) if unit.master_unit]
+        units += [slab.unit for slab in self.slabs]
+        return [units[first:first + _MOST_UNITS] for first in range(0, len(units), _MOST_UNITS)]
+
+    def begin_update(self, all_masters: bool = False) -> None:
+        for units in self._units(all_masters):
+            self.environment.client.complete(self.group.update_begin_ticket(units), self.environment.stream())
+
+    def publish(self) -> None:
+        """Waits for the device: a commit takes no unit that is being published."""
+        for units in self._units(all_masters=False):
+            self.group.publish(units, self.environment.stream())
+
+    def publish_slabs(self) -> None:
+        if self.slabs:
+            self.group.publish([slab.unit for slab in self.slabs], self.environment.stream())
+
+    def commit(self) -> None:
+        self.group.commit(self.step + 1)
+        self.step += 1
+
+    def passing_group(self) -> zerod.Group:
+        """For units that last for a call: in the durable group, a killed rank would leave them behind. Collective."""
+        if self._passing is None:
+            self._passing = self.environment.client.join(
+                job=f"{job_name()[:55]}.passing", group=self.name, world_size=self.group.world_size, rank=self.group.rank,
+                **self.environment.place(self.group.rank))
+        return self._passing
+
+    # ---- The optimizer's state ----
+
+    def take(self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+        """The optimizer steps these parameters. It gets their state of the last commit, unless one has got it already."""
+        for parameter in parameters:
+            unit, index = parameter._zerod  # type: ignore[attr-defined]
+            self.owners[unit.members[index].name] = optimizer
+        if not self.unclaimed:
+            return
+        for name, key in [each for each in self.entries if each in self.unclaimed and each[0] in self.owners]:
+            self.unclaimed.discard((name, key))
+            self.owners[name].state[self.parameters[name]][key] = self._value(self.entries[name, key])
+
+    def _value(self, entry: Entry) -> Any:
+        if entry.kind == "tensor":
+            assert entry.tensor is not None
+            return entry.tensor if entry.beside else entry.tensor.to("cpu", copy=True)
+        value = self._number(entry)
+        if entry.kind == "scalar":
+            device = self.environment.device if entry.beside else "cpu"
+            return torch.tensor(value, dtype=getattr(torch, entry.dtype), device=device)
+        return _NUMBERS[entry.kind](value)
+
+    def _number(self, entry: Entry) -> float:
+        slab = next(slab for slab in self.slabs if entry in slab.entries)
+        return float(slab.values[1, slab.entries.index(entry)])
+
+    def _state(self) -> Iterable[tuple[str, str, Any]]:
+        """(parameter, key, value) of the state that the optimizers have now."""
+        for name, optimizer in self.owners.items():
+            for key, value in list(optimizer.state.get(self.parameters[name], {}).items()):
+                if value is not None:
+                    yield name, key, value
+
+    def wanted_bytes(self) -> int:
+        """Of a slab for the state that is in none yet; 0: there is no such state."""
+        found: list[Entry] = []
+        nbytes = 0
+        for name, key, value in self._state():
+            if (name, key) in self.entries:
+                continue
+            entry = self._entry(name, key, value)
+            entry.offset = nbytes
+            if entry.kind == "tensor":
+                nbytes += _align(value.numel() * value.element_size())
+            found.append(entry)
+        text = json.dumps([entry.described() for entry in found]).encode()
+        self._planned = text, found
+        return _HEAD_BYTES + _align(len(text)) + _align(16 * len(found)) + nbytes if found else 0
+
+    def _entry(self, name: str, key: str, value: Any) -> Entry:
+        kind = type(value).__name__
+        if isinstance(value, torch.Tensor):
+            if value.layout == torch.strided and not value.is_complex():
+                return Entry(name, key, "tensor" if value.dim() else "scalar", str(value.dtype)[6:], list(value.shape), 0,
+                             value.device == self.environment.device)
+            kind = f"{value.layout} tensor of {value.dtype}"
+        elif kind in _NUMBERS:
+            return Entry(name, key, kind, "", [], 0, False)
+        raise self._error(s.Status.UNSUPPORTED, f"the optimizer's {key} of {name} is a {kind}: dense real tensors and "
+                          "numbers can be committed")
+
+    def store(self) -> None:
+        """Puts the optimizer's state into the slabs, inside of an update. Tensors over a slab are there already."""
+        if self.agreed_bytes:
+            self._make_slab()
+        values = [[[0.0] * len(slab.entries), [0.0] * len(slab.entries)] for slab in self.slabs]
+        places = {id(entry): (rows, i) for rows, slab in zip(values, self.slabs) for i, entry in enumerate(slab.entries)}
+        for name, key in self.unclaimed:  # as the last commit has it
+            (present, numbers), i = places[id(self.entries[name, key])]
+            present[i], numbers[i] = 1.0, self._number(self.entries[name, key])
+        for name, key, value in self._state():
+            entry = self.entries[name, key]
+            (present, numbers), i = places[id(entry)]
+            present[i] = 1.0
+            if entry.kind == "tensor":
+                self._store_tensor(entry, value)
+            else:
+                numbers[i] = float(value)
+        for rows, slab in zip(values, self.slabs):
+            slab.values.copy_(torch.tensor(rows, dtype=torch.float64))
+
+    def _store_tensor(self, entry: Entry, value: Any) -> None:
+        if value is entry.tensor:
+            return
+        assert entry.tensor is not None
+        if list(value.shape) != entry.shape or str(value.dtype)[6:] != entry.dtype:
+            raise self._error(s.Status.MISMATCH, f"the optimizer's {entry.key} of {entry.parameter} is {list(value.shape)} of "
+                              f"{str(value.dtype)[6:]} now, it was {entry.shape} of {entry.dtype}")
+        with torch.no_grad():
+            entry.tensor.copy_(value)
+        if entry.beside:
+            self.owners[entry.parameter].state[self.parameters[entry.parameter]][entry.key] = entry.tensor
+
+    def _make_slab(self) -> None:
+        nbytes, self.agreed_bytes = _align(self.agreed_bytes), 0
+        text, entries = self._planned
+        index = len(self.slabs)
+        if _FIRST_SLAB + index >= _RECORD_NUMEL:
+            raise self._error(s.Status.LIMIT, f"parameters have got their first state in {index} different steps, and no "
+                              "more are possible")
+        self._note(_FIRST_SLAB + index, nbytes)
+        unit, memory = self._register(index, nbytes)
+        self.group.update_begin([unit])
+        memory[_HEAD_BYTES:_HEAD_BYTES + len(text)].copy_(_bytes(text))
+        memory[:8].view(torch.int64).fill_(len(text))
+        self._add(unit, memory, len(text), entries)

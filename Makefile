@@ -401,6 +401,10 @@ check-hostile: deps  ## the daemon against clients that misbehave, while others 
 	@$(MAKE) --no-print-directory all $(HOSTILE_BIN)
 	@BUILD=$(BUILD) tests/run.sh $(HOSTILE_BIN)
 
+check-chaos: deps  ## KILLS (10000) kills and stops of trainers and the daemon at random moments, with SEED (1)
+	@$(MAKE) --no-print-directory all $(BUILD)/tests/it/test_chaos
+	@KILLS=$(or $(KILLS),10000) SEED=$(or $(SEED),1) BUILD=$(BUILD) $(BUILD)/tests/it/test_chaos
+
 check-mutants: deps  ## break one rule at a time: a test must notice each; JOBS copies at a time
 	@tests/mutants/run.sh
 

@@ -261,10 +261,10 @@ static void say_goodbye(struct zerod_client *client)
 /* Nothing of the process uses the session's memory any more. */
 static void leave(struct zerod_client *client)
 {
-	if (client->broken_status && client->session)
+	say_goodbye(client);
+	/* The daemon may have ended, or end before it sees the connection closed. */
+	if (client->session)
 		zc_former_add(client->daemon, client->session);
-	else
-		say_goodbye(client);
 }
 
 void zerod_close(zerod_client *client)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* former.c - the sessions of this process whose daemon has ended. */
+/* former.c - the sessions that this process has closed. */
 #include "client/former.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * former.h - the sessions of this process whose daemon has ended, and which were closed since.
+ * former.h - the sessions that this process has closed, whose daemon may have ended before it saw that.
  *
  * A daemon that restores durable jobs keeps the memory of such a session until its process has ended, or says
  * that nothing uses the memory any more. The next hello at the same socket says so.

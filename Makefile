@@ -144,7 +144,7 @@ IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
 .PHONY: all help deps demo check check-run check-sanitizers check-asan check-ubsan check-tsan check-valgrind check-sim \
-	check-contract-sim check-faults check-gpu check-hostile check-mutants fuzz coverage bench tidy format format-check layers links \
+	check-contract-sim check-faults check-gpu check-hostile check-chaos check-mutants fuzz coverage bench tidy format format-check layers links \
 	ptx ptx-check install uninstall bundle clean tests check-abi abi-baseline
 .DELETE_ON_ERROR:
 .SECONDARY:

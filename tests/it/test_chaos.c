@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,7 +36,7 @@
 static const char *const keep[] = {"--keep-state", "holder", NULL};
 static const struct zd_daemon_options options_ = {.args = keep, .devices = 2};
 
-/* What all processes share. */
+/* The memory that all processes share. */
 static struct shared {
 	atomic_ulong steps[NTRAINERS]; /* that a trainer has committed or found */
 	atomic_bool ends;              /* trainers end at their next step */
@@ -161,6 +162,7 @@ static int train(const char *socket_path, struct trainer *trainer, atomic_ulong 
 
 static _Noreturn void trainer_main(const char *socket_path, unsigned index)
 {
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	while (!atomic_load(&shared->ends)) {
 		struct trainer trainer = {.job = index / NRANKS, .rank = index % NRANKS};
 		int rc = train(socket_path, &trainer, &shared->steps[index]);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -123,7 +124,9 @@ int zd_cuda_segment_new(const struct zd_cuda_devices *devices, uint32_t index, u
 static int import(struct zd_cuda_segment *segment, struct zd_err *err)
 {
 	const struct zd_cuda *cuda = segment->device->cuda;
-	void *handle = (void *)(intptr_t)segment->fd;
+	void *handle = NULL;
+	intptr_t fd = segment->fd;
+	memcpy(&handle, &fd, sizeof(handle)); /* the driver takes a descriptor for a pointer */
 	int result = cuda->memImportFromShareableHandle(&segment->memory, handle, ZD_CU_HANDLE_POSIX_FD);
 	if (result)
 		segment->memory = 0;

@@ -5,7 +5,8 @@
  * The engine is a deterministic state machine. It opens no file, starts no thread, reads no clock and logs
  * nothing. Its driver (daemon/server, or the simulator) calls the functions below from one thread, one at a
  * time, and executes the commands that it hands to the sink. The sink must not call back into the engine,
- * except for zd_engine_may_map(), zd_engine_segment(), zd_engine_segment_given() and zd_engine_former().
+ * except for zd_engine_may_map(), zd_engine_segment(), zd_engine_segment_given() and zd_engine_former(); in a
+ * command AGREE also zd_engine_journal_take() and zd_engine_journal_all().
  *
  *   requests  zd_engine_request()      each gets exactly one reply, at once or later
  *   commands  sink->command()          each with an op id is completed exactly once by zd_engine_op_done()

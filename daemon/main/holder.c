@@ -12,77 +12,75 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "proto/frame.h"
 
 /* To the holder: PUT with a descriptor, REMOVE. From it, after a connection: HELD with a descriptor for each
  * that it holds, then END. */
 enum { PUT, REMOVE, HELD, END };
 
-#define END_WAIT_MS 1000
+#define WAIT_MS 5000
 
 struct message {
 	uint32_t kind;
 	char name[ZD_STORE_NAME_BYTES];
 };
 
-/* Returns 0, or -1 with errno. */
-static int send_message(int sock, uint32_t kind, const char *name, int fd)
+/* Waits up to WAIT_MS for the other side to read. */
+static int send_message(int sock, uint32_t kind, const char *name, int fd, struct zd_err *err)
 {
 	struct message message = {.kind = kind};
-	struct iovec part = {.iov_base = &message, .iov_len = sizeof(message)};
-	union {
-		char bytes[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control = {{0}};
-	struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+	struct pollfd writable = {.fd = sock, .events = POLLOUT};
+	int rc;
 
 	(void)snprintf(message.name, sizeof(message.name), "%s", name);
-	if (fd >= 0) {
-		struct cmsghdr *rights;
-
-		header.msg_control = control.bytes;
-		header.msg_controllen = sizeof(control.bytes);
-		rights = CMSG_FIRSTHDR(&header);
-		rights->cmsg_level = SOL_SOCKET;
-		rights->cmsg_type = SCM_RIGHTS;
-		rights->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
-	}
-	return sendmsg(sock, &header, MSG_NOSIGNAL) == (ssize_t)sizeof(message) ? 0 : -1;
+	(void)poll(&writable, 1, WAIT_MS);
+	rc = zd_frame_send(sock, &message, sizeof(message), &fd, fd >= 0, err);
+	return rc == ZD_FRAME_AGAIN ? zd_err_set(err, ZEROD_E_DEADLINE, "the other side does not read") : rc;
 }
 
-/* Returns 0; *fd is -1 without a descriptor. -1: the connection has ended, or the message is none of
- * these. */
-static int receive_message(int sock, struct message *message, int *fd)
+/* *fd is -1 without a descriptor. */
+static int receive_message(int sock, struct message *message, int *fd, struct zd_err *err)
 {
-	struct iovec part = {.iov_base = message, .iov_len = sizeof(*message)};
-	union {
-		char bytes[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	struct msghdr header = {.msg_iov = &part,
-	                        .msg_iovlen = 1,
-	                        .msg_control = control.bytes,
-	                        .msg_controllen = sizeof(control.bytes)};
-	const struct cmsghdr *rights;
-	ssize_t nbytes = recvmsg(sock, &header, MSG_CMSG_CLOEXEC);
+	static uint8_t packet[ZD_MAX_PACKET_BYTES];
+	int fds[ZD_MAX_PACKET_FDS], rc;
+	unsigned nfds = 0;
+	size_t nbytes = 0;
 
+	do
+		rc = zd_frame_recv_wait(sock, packet, sizeof(packet), &nbytes, fds, &nfds, err);
+	while (rc == ZD_FRAME_AGAIN && errno == EINTR);
 	*fd = -1;
-	rights = nbytes > 0 ? CMSG_FIRSTHDR(&header) : NULL;
-	if (rights && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS)
-		memcpy(fd, CMSG_DATA(rights), sizeof(*fd));
-	if (nbytes != (ssize_t)sizeof(*message)) {
+	if (rc == ZD_FRAME_AGAIN)
+		return zd_err_set(err, ZEROD_E_DEADLINE, "the other side does not answer");
+	if (rc)
+		return rc;
+	for (unsigned i = 1; i < nfds; i++)
+		(void)close(fds[i]);
+	if (nfds > 0)
+		*fd = fds[0];
+	if (nbytes != sizeof(*message)) {
 		if (*fd >= 0)
 			(void)close(*fd);
-		return -1;
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "a message of %zu bytes", nbytes);
 	}
+	memcpy(message, packet, sizeof(*message));
 	message->name[sizeof(message->name) - 1] = '\0';
 	return 0;
+}
+
+static bool is_own_user(int sock)
+{
+	struct ucred peer;
+	socklen_t bytes = sizeof(peer);
+
+	return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
 }
 
 /* Replaces a descriptor of the same name. */
@@ -117,14 +115,6 @@ static void take_out(struct zd_stored *list, size_t *count, const char *name)
 	}
 }
 
-static bool is_own_user(int sock)
-{
-	struct ucred peer;
-	socklen_t bytes = sizeof(peer);
-
-	return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
-}
-
 /* Serves a daemon until it has ended. */
 static void serve_daemon(int sock, struct zd_stored **held, size_t *nheld)
 {
@@ -132,10 +122,10 @@ static void serve_daemon(int sock, struct zd_stored **held, size_t *nheld)
 	int fd, rc = 0;
 
 	for (size_t i = 0; i < *nheld && rc == 0; i++)
-		rc = send_message(sock, HELD, (*held)[i].name, (*held)[i].fd);
+		rc = send_message(sock, HELD, (*held)[i].name, (*held)[i].fd, NULL);
 	if (rc == 0)
-		rc = send_message(sock, END, "", -1);
-	while (rc == 0 && receive_message(sock, &message, &fd) == 0) {
+		rc = send_message(sock, END, "", -1, NULL);
+	while (rc == 0 && receive_message(sock, &message, &fd, NULL) == 0) {
 		if (message.kind == PUT && fd >= 0)
 			add(held, nheld, message.name, fd);
 		else if (message.kind == REMOVE)
@@ -196,17 +186,18 @@ int zd_holder_main(int argc, char **argv)
 static int put(void *arg, const char *name, int fd, struct zd_err *err)
 {
 	struct zd_holder *holder = arg;
+	struct zd_err why;
+	int rc = send_message(holder->sock, PUT, name, fd, &why);
 
-	if (send_message(holder->sock, PUT, name, fd) < 0)
-		return zd_err_errno(err, errno, "giving %s to the process at %s", name, holder->path);
-	return 0;
+	return rc ? zd_err_set(err, rc, "giving %s to the process at %s: %s", name, holder->path, why.text)
+	          : 0;
 }
 
 static void take_away(void *arg, const char *name)
 {
 	struct zd_holder *holder = arg;
 
-	(void)send_message(holder->sock, REMOVE, name, -1);
+	(void)send_message(holder->sock, REMOVE, name, -1, NULL);
 }
 
 static int listen_at(const struct sockaddr_un *address)
@@ -248,12 +239,19 @@ static int start(const struct sockaddr_un *address, struct zd_err *err)
 
 static int receive_held(struct zd_holder *holder, struct zd_err *err)
 {
+	const struct timeval limit = {.tv_sec = WAIT_MS / 1000};
 	struct message message;
-	int fd;
+	struct zd_err why;
+	int fd, rc;
 
+	/* Whoever else listens there would give this daemon what it likes, and get users' memory. */
+	if (!is_own_user(holder->sock))
+		return zd_err_set(err, ZEROD_E_PERMISSION, "%s is the socket of another user", holder->path);
+	(void)setsockopt(holder->sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	for (;;) {
-		if (receive_message(holder->sock, &message, &fd) < 0)
-			return zd_err_set(err, ZEROD_E_SYSTEM, "the process at %s has ended", holder->path);
+		rc = receive_message(holder->sock, &message, &fd, &why);
+		if (rc)
+			return zd_err_set(err, rc, "the process at %s: %s", holder->path, why.text);
 		if (message.kind == END)
 			return 0;
 		if (fd >= 0)
@@ -291,7 +289,7 @@ static void wait_for_end(int sock)
 	struct pollfd ended = {.fd = sock, .events = POLLIN};
 
 	(void)shutdown(sock, SHUT_WR);
-	(void)poll(&ended, 1, END_WAIT_MS);
+	(void)poll(&ended, 1, WAIT_MS);
 }
 
 void zd_holder_close(struct zd_holder *holder)

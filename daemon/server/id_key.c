@@ -92,10 +92,11 @@ static int read_key(int fd, const char *path, struct zd_id_key *key, struct zd_e
 	return rc;
 }
 
-int zd_id_key_read(const char *path, struct zd_id_key *key, struct zd_err *err)
+static int read_file(const char *path, int more_flags, struct zd_id_key *key, struct zd_err *err)
 {
 	struct zd_id_key made = {.shared = true};
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO would block */
+	/* A FIFO would block. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | more_flags);
 	int rc;
 
 	if (fd < 0 && errno == ENOENT)
@@ -110,6 +111,11 @@ int zd_id_key_read(const char *path, struct zd_id_key *key, struct zd_err *err)
 		*key = made;
 	explicit_bzero(&made, sizeof(made));
 	return rc;
+}
+
+int zd_id_key_read(const char *path, struct zd_id_key *key, struct zd_err *err)
+{
+	return read_file(path, 0, key, err);
 }
 
 static int make_alone(struct zd_id_key *key, struct zd_err *err)
@@ -160,10 +166,11 @@ int zd_id_key_make(struct zd_id_key *key, struct zd_err *err)
 	if (snprintf(path, sizeof(path), "%s/zerod-ids-%u.key", folder && folder[0] == '/' ? folder : "/tmp",
 	             (unsigned)geteuid()) >= (int)sizeof(path))
 		return make_alone(key, err);
-	rc = zd_id_key_read(path, key, &why);
+	/* In /tmp others may make a link, to a file of root's that they know the bytes of. */
+	rc = read_file(path, O_NOFOLLOW, key, &why);
 	if (rc == ZEROD_E_NOT_FOUND) {
 		make_file(path);
-		rc = zd_id_key_read(path, key, &why);
+		rc = read_file(path, O_NOFOLLOW, key, &why);
 	}
 	key->shared = false;
 	return rc ? make_alone(key, err) : 0;

@@ -164,20 +164,27 @@ static void segment_name(uint32_t segment, char name[ZD_STORE_NAME_BYTES])
 	(void)snprintf(name, ZD_STORE_NAME_BYTES, "segment-%" PRIu32, segment);
 }
 
-/* The daemon serves on. What the store has would be half of the state, and is removed. */
-static void give_up(struct zd_keeper *keeper, const struct zd_err *why)
-{
-	zd_log(ZD_LOG_ERROR, "durable jobs will not outlive this daemon: %s", why->text);
-	keeper->store->remove(keeper->store->arg, REGISTRY);
-	keeper->store = NULL;
-}
-
 static void remove_segment(struct zd_keeper *keeper, uint32_t segment)
 {
 	char name[ZD_STORE_NAME_BYTES];
 
 	segment_name(segment, name);
 	keeper->store->remove(keeper->store->arg, name);
+}
+
+static void remove_all(struct zd_keeper *keeper)
+{
+	keeper->store->remove(keeper->store->arg, REGISTRY);
+	for (size_t i = 0; i < keeper->nkept; i++)
+		remove_segment(keeper, keeper->kept[i].id);
+}
+
+/* The daemon serves on. What the store has would be half of the state, and is removed. */
+static void give_up(struct zd_keeper *keeper, const struct zd_err *why)
+{
+	zd_log(ZD_LOG_ERROR, "durable jobs will not outlive this daemon: %s", why->text);
+	remove_all(keeper);
+	keeper->store = NULL;
 }
 
 static void add_kept(struct zd_keeper *keeper, uint32_t segment)
@@ -242,9 +249,11 @@ void zd_keeper_write(void *arg)
 	struct zd_err err;
 	size_t nbytes;
 
-	if (!keeper->store)
+	if (!keeper->bridge || !keeper->bridge->engine)
 		return;
 	nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
+	if (!keeper->store) /* any more: the engine goes on recording */
+		return;
 	if (nbytes > 0 && !zd_registry_is_full(&keeper->registry, nbytes))
 		zd_registry_append(&keeper->registry, bytes, nbytes);
 	else if (nbytes > 0 && write_all(keeper, &err) != 0)
@@ -353,13 +362,6 @@ int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd
 	if (rc == 0)
 		drop_rest(store);
 	return rc;
-}
-
-static void remove_all(struct zd_keeper *keeper)
-{
-	keeper->store->remove(keeper->store->arg, REGISTRY);
-	for (size_t i = 0; i < keeper->nkept; i++)
-		remove_segment(keeper, keeper->kept[i].id);
 }
 
 void zd_keeper_close(struct zd_keeper *keeper)

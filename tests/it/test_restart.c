@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -249,6 +251,96 @@ static void test_a_stopped_daemon(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
+/* ---- The process that holds state ---------------------------------------------------------------------- */
+
+static int listen_at(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+	(void)snprintf(address.sun_path, sizeof(address.sun_path), "%.107s", path);
+	if (bind(sock, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(sock, 1) < 0)
+		return -1;
+	return sock;
+}
+
+/* Holds nothing, and ends with the first descriptor that it is given. */
+static _Noreturn void end_early(int listening)
+{
+	const struct {
+		uint32_t kind;
+		char name[32];
+	} end = {.kind = 3};
+	char packet[64];
+	int sock = accept(listening, NULL, NULL);
+
+	_exit(send(sock, &end, sizeof(end), 0) == sizeof(end) && recv(sock, packet, sizeof(packet), 0) > 0
+	              ? 0
+	              : 1);
+}
+
+/* The daemon serves on, and says what it cannot do any more. */
+static void test_the_holder_ends(void **state)
+{
+	struct zd_daemon daemon;
+	struct trainer trainer;
+	char path[128];
+	int listening, status;
+	pid_t holder;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	assert_int_equal(zd_daemon_kill(&daemon), 0);
+	(void)snprintf(path, sizeof(path), "%s.state", daemon.socket_path);
+	listening = listen_at(path);
+	assert_true(listening >= 0);
+	holder = fork();
+	if (holder == 0)
+		end_early(listening);
+	assert_int_equal(zd_daemon_restart(&options_, &daemon), 0);
+	assert_int_equal(waitpid(holder, &status, 0), holder);
+	assert_int_equal(status, 0);
+	(void)close(listening);
+	train(&daemon, &trainer);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "durable jobs will not outlive this daemon"), 0);
+	zerod_close(trainer.client);
+	end_job(&daemon);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+/* It would get the memory of all users. */
+static void test_a_holder_of_another_user(void **state)
+{
+	char dir[] = "/tmp/zerod-holder-XXXXXX", socket_path[64], path[64], output[4096];
+	const char *const args[] = {"--backend",    "host",   "--devices",    "1", "--socket", socket_path,
+	                            "--keep-state", "holder", "--foreground", NULL};
+	int status;
+	pid_t holder;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(chmod(dir, 0777), 0);
+	(void)snprintf(socket_path, sizeof(socket_path), "%s/s", dir);
+	(void)snprintf(path, sizeof(path), "%s/s.state", dir);
+	holder = fork();
+	if (holder == 0)
+		_exit(setuid(65534) == 0 && listen_at(path) >= 0 ? pause() : 1);
+	while (access(path, F_OK) != 0)
+		assert_int_equal(waitpid(holder, &status, WNOHANG), 0);
+	assert_int_equal(zd_daemon_run(args, &status, output, sizeof(output)), 0);
+	assert_int_equal(status, 1);
+	assert_non_null(strstr(output, "s.state is the socket of another user"));
+	assert_int_equal(kill(holder, SIGKILL), 0);
+	assert_int_equal(waitpid(holder, NULL, 0), holder);
+	assert_int_equal(unlink(path), 0);
+	(void)snprintf(path, sizeof(path), "%s/s.lock", dir);
+	(void)unlink(path);
+	assert_int_equal(rmdir(dir), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -257,6 +349,8 @@ int main(void)
 	        cmocka_unit_test(test_a_living_trainer_is_awaited),
 	        cmocka_unit_test(test_other_jobs_end),
 	        cmocka_unit_test(test_a_stopped_daemon),
+	        cmocka_unit_test(test_the_holder_ends),
+	        cmocka_unit_test(test_a_holder_of_another_user),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -140,7 +140,8 @@ static void test_made(void **state)
 	struct zd_id_key a, b;
 
 	(void)state;
-	char runtime[] = "/tmp/zerod-id-key-XXXXXX", file[64];
+	char runtime[] = "/tmp/zerod-id-key-XXXXXX", file[64], other[64];
+	int fd;
 
 	assert_non_null(mkdtemp(runtime));
 	assert_int_equal(setenv("XDG_RUNTIME_DIR", runtime, 1), 0);
@@ -154,6 +155,16 @@ static void test_made(void **state)
 	assert_memory_not_equal(a.secret, b.secret, sizeof(a.secret));
 	assert_memory_not_equal(a.name, b.name, sizeof(a.name));
 	assert_int_equal(unlink(file), 0);
+	(void)snprintf(other, sizeof(other), "%s/other", runtime); /* a key file, as others know it */
+	fd = open(other, O_WRONLY | O_CREAT | O_EXCL, 0600);
+	assert_int_equal(write(fd, a.secret, sizeof(a.secret)), sizeof(a.secret));
+	assert_int_equal(close(fd), 0);
+	assert_int_equal(symlink(other, file), 0);
+	assert_int_equal(zd_id_key_read(other, &a, NULL), 0);
+	assert_int_equal(zd_id_key_make(&b, NULL), 0);
+	assert_memory_not_equal(a.secret, b.secret, sizeof(a.secret));
+	assert_int_equal(unlink(file), 0);
+	assert_int_equal(unlink(other), 0);
 	assert_int_equal(rmdir(runtime), 0);
 	assert_int_equal(unsetenv("XDG_RUNTIME_DIR"), 0);
 }

@@ -244,7 +244,8 @@ static int receive_held(struct zd_holder *holder, struct zd_err *err)
 	struct zd_err why;
 	int fd, rc;
 
-	/* Whoever else listens there would give this daemon what it likes, and get users' memory. */
+	/* Another user's process that listens there would choose what this daemon restores, and get users'
+	 * memory. */
 	if (!is_own_user(holder->sock))
 		return zd_err_set(err, ZEROD_E_PERMISSION, "%s is the socket of another user", holder->path);
 	(void)setsockopt(holder->sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));

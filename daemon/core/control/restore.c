@@ -622,7 +622,8 @@ static int by_session(const void *a, const void *b)
 static void hold_all(struct restore *restore)
 {
 	uint64_t next_id = restore->last_id + IDS_SKIPPED;
-	qsort(restore->sessions, restore->nsessions, sizeof(*restore->sessions), by_session);
+	if (restore->nsessions > 0)
+		qsort(restore->sessions, restore->nsessions, sizeof(*restore->sessions), by_session);
 	for (size_t i = 0; i < restore->nsessions; i++) {
 		struct zd_session *session;
 		if (i > 0 && restore->sessions[i].id == restore->sessions[i - 1].id)

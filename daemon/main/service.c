@@ -36,12 +36,10 @@
 #include "server/api.h"
 #include "server/loop.h"
 
-#define NS_PER_S     UINT64_C(1000000000)
-#define US_PER_S     UINT64_C(1000000)
-#define EXIT_S       10u /* after draining */
-#define WHY_BYTES    128u
-#define STATUS_BYTES 64u
-#define STATUS_MS    1000u /* between two reports of a drain */
+#define NS_PER_S  UINT64_C(1000000000)
+#define US_PER_S  UINT64_C(1000000)
+#define EXIT_S    10u /* after draining */
+#define WHY_BYTES 128u
 
 enum service_state { STARTING, SERVING, DRAINING, ENDED };
 static const char *const state_names[] = {"STARTING", "SERVING", "DRAINING", "ENDED"};
@@ -70,8 +68,7 @@ struct service {
 	uint32_t njobs_left; /* durable jobs, at the end */
 	bool kept;           /* these are kept for the next daemon */
 	uv_signal_t signals[NSIGNALS];
-	uv_timer_t drain, watchdog, status;
-	unsigned told_left; /* while draining: the sessions left that the status names */
+	uv_timer_t drain, watchdog;
 	struct zd_notify notify;
 	struct zd_state state_kept;
 	/* A reload runs beside the loop, because it reads files and groups, which may block. */
@@ -83,56 +80,6 @@ struct service {
 		struct zd_err err;
 	} reload;
 };
-
-/* ---- Status -------------------------------------------------------------------------------------------- */
-
-static uint32_t device_count(const struct service *service)
-{
-	return service->api.bridge.ops->device_count(service->api.bridge.backend);
-}
-
-static const char *drain_text(struct service *service, unsigned nleft, char text[STATUS_BYTES])
-{
-	service->told_left = nleft;
-	(void)snprintf(text, STATUS_BYTES, "draining: %u session%s left", nleft, nleft == 1 ? "" : "s");
-	return text;
-}
-
-/* Once a second: any number of sessions may end in one, and the manager need not read of each. */
-static void on_status(uv_timer_t *timer)
-{
-	struct service *service = timer->data;
-	unsigned nleft = zd_api_sessions_left(&service->api);
-	char left[STATUS_BYTES];
-
-	if (nleft != service->told_left)
-		zd_notify_state(&service->notify, "STATUS=%s", drain_text(service, nleft, left));
-}
-
-static void notify_serving(struct service *service)
-{
-	unsigned nleft = zd_api_sessions_left(&service->api);
-	char left[STATUS_BYTES];
-
-	if (service->api.draining)
-		zd_notify_state(&service->notify, "READY=1\nSTATUS=%s", drain_text(service, nleft, left));
-	else
-		zd_notify_state(&service->notify, "READY=1\nSTATUS=Serving %u device%s at %s",
-		                device_count(service), device_count(service) == 1 ? "" : "s",
-		                zd_sockets_path(&service->sockets));
-}
-
-static void on_drain_changed(void *arg)
-{
-	struct service *service = arg;
-
-	if (service->api.draining)
-		(void)uv_timer_start(&service->status, on_status, STATUS_MS, STATUS_MS);
-	else
-		(void)uv_timer_stop(&service->status);
-	if (service->state == SERVING)
-		notify_serving(service);
-}
 
 /* ---- Ending -------------------------------------------------------------------------------------------- */
 
@@ -159,16 +106,15 @@ static void on_drain_timeout(uv_timer_t *timer)
 static void start_draining(struct service *service, const char *signal_name)
 {
 	unsigned sessions = zd_api_session_count(&service->api);
-	char left[STATUS_BYTES];
 
 	zd_sm_move(&service_sm, &service->state, DRAINING);
 	service->drain_signal = signal_name;
 	(void)snprintf(service->why_ended, sizeof(service->why_ended), "the daemon ended: drained by %s",
 	               signal_name);
 	zd_log(ZD_LOG_NOTICE, "%s: draining, open sessions: %u", signal_name, sessions);
-	zd_notify_state(&service->notify, "STOPPING=1\nEXTEND_TIMEOUT_USEC=%" PRIu64 "\nSTATUS=%s",
-	                (service->config.drain_timeout_s + EXIT_S) * US_PER_S,
-	                drain_text(service, sessions, left));
+	zd_notify_state(&service->notify,
+	                "STOPPING=1\nEXTEND_TIMEOUT_USEC=%" PRIu64 "\nSTATUS=Draining, open sessions: %u",
+	                (service->config.drain_timeout_s + EXIT_S) * US_PER_S, sessions);
 	(void)uv_timer_start(&service->drain, on_drain_timeout,
 	                     service->config.drain_timeout_s * UINT64_C(1000), 0);
 	zd_api_drain_and_end(&service->api, signal_name, service->config.drain_timeout_s, on_drained,
@@ -223,6 +169,17 @@ static bool needs_restart(const struct zd_config *old, const struct zd_config *n
 	       old->segment_bytes != new->segment_bytes || strcmp(old->nccl_path, new->nccl_path) != 0 ||
 	       old->check_collectives != new->check_collectives ||
 	       old->collective_timeout_s != new->collective_timeout_s || old->keep_state != new->keep_state;
+}
+
+static uint32_t device_count(const struct service *service)
+{
+	return service->api.bridge.ops->device_count(service->api.bridge.backend);
+}
+
+static void notify_serving(struct service *service)
+{
+	zd_notify_state(&service->notify, "READY=1\nSTATUS=Serving %u device%s at %s", device_count(service),
+	                device_count(service) == 1 ? "" : "s", zd_sockets_path(&service->sockets));
 }
 
 static void warn_of_part(uint32_t index, const struct zd_device_config *device, const char *key,
@@ -389,8 +346,7 @@ static int open_handles(struct service *service, struct zd_err *err)
 
 	(void)uv_timer_init(&service->loop.uv, &service->drain);
 	(void)uv_timer_init(&service->loop.uv, &service->watchdog);
-	(void)uv_timer_init(&service->loop.uv, &service->status);
-	service->drain.data = service->watchdog.data = service->status.data = service;
+	service->drain.data = service->watchdog.data = service;
 	zd_notify_open(&service->notify, &service->loop);
 	for (size_t i = 0; i < NSIGNALS; i++) {
 		int uv_rc = uv_signal_init(&service->loop.uv, &service->signals[i]);
@@ -413,7 +369,6 @@ static void close_handles(struct service *service)
 		uv_close((uv_handle_t *)&service->signals[i], NULL);
 	uv_close((uv_handle_t *)&service->drain, NULL);
 	uv_close((uv_handle_t *)&service->watchdog, NULL);
-	uv_close((uv_handle_t *)&service->status, NULL);
 	zd_notify_close(&service->notify);
 }
 
@@ -508,8 +463,6 @@ static int serve(struct service *service, struct zd_err *err)
 
 	if (rc)
 		return rc;
-	service->api.drain_changed = on_drain_changed;
-	service->api.drain_changed_arg = service;
 	rc = zd_sockets_listen(&service->sockets, &service->loop, &service->api, err);
 	if (rc == 0) {
 		zd_sm_move(&service_sm, &service->state, SERVING);

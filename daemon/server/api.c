@@ -112,20 +112,6 @@ void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits)
 	zd_conns_flush(&api->conns);
 }
 
-/* All sessions that are open now count as opened before the drain. */
-static void forget_visits(struct zd_api *api)
-{
-	for (struct zd_api_session *session = api->sessions; session; session = session->hh.next)
-		session->visits = false;
-	api->nvisitors = 0;
-}
-
-static void tell_drain(const struct zd_api *api)
-{
-	if (api->drain_changed)
-		api->drain_changed(api->drain_changed_arg);
-}
-
 void zd_api_drain(struct zd_api *api, const char *by)
 {
 	if (api->ending)
@@ -133,7 +119,6 @@ void zd_api_drain(struct zd_api *api, const char *by)
 	api->draining = true;
 	(void)snprintf(api->drained_by, sizeof(api->drained_by), "%s", by);
 	zd_engine_drain(api->bridge.engine);
-	tell_drain(api);
 }
 
 int zd_api_undrain(struct zd_api *api, struct zd_err *err)
@@ -142,9 +127,7 @@ int zd_api_undrain(struct zd_api *api, struct zd_err *err)
 		return zd_err_set(err, ZEROD_E_STATE, "the daemon is ending: it was drained by %s",
 		                  api->drained_by);
 	api->draining = false;
-	forget_visits(api);
 	zd_engine_undrain(api->bridge.engine);
-	tell_drain(api);
 	return 0;
 }
 
@@ -152,7 +135,6 @@ void zd_api_drain_and_end(struct zd_api *api, const char *by, uint32_t deadline_
                           void *arg)
 {
 	api->ends_ns = zd_bridge_tick(&api->bridge) + deadline_s * NS_PER_S;
-	forget_visits(api);
 	zd_api_drain(api, by);
 	api->ending = true;
 	api->drained = drained;
@@ -166,7 +148,7 @@ void zd_api_check_drained(struct zd_api *api)
 {
 	void (*drained)(void *arg) = api->drained;
 
-	if (!drained || zd_api_sessions_left(api) > 0)
+	if (!drained || zd_api_session_count(api) > 0)
 		return;
 	api->drained = NULL;
 	drained(api->drained_arg);
@@ -183,9 +165,4 @@ uint32_t zd_api_session_room(const struct zd_api_limits *limits, bool admin)
 unsigned zd_api_session_count(const struct zd_api *api)
 {
 	return HASH_COUNT(api->sessions);
-}
-
-unsigned zd_api_sessions_left(const struct zd_api *api)
-{
-	return HASH_COUNT(api->sessions) - api->nvisitors;
 }

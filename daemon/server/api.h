@@ -66,10 +66,7 @@ struct zd_api {
 	bool ending;             /* draining, and the daemon ends at `ends_ns` at the latest */
 	uint64_t ends_ns;
 	char drained_by[ZD_DRAINED_BY_TEXT]; /* who asked for the drain */
-	uint32_t nvisitors;                  /* sessions that were opened while it drained */
-	void (*drain_changed)(void *arg);    /* a session has begun or ended a drain. NULL: not needed */
-	void *drain_changed_arg;
-	void (*drained)(void *arg); /* NULL: not requested, or called already */
+	void (*drained)(void *arg);          /* NULL: not requested, or called already */
 	void *drained_arg;
 };
 
@@ -97,17 +94,14 @@ void zd_api_set_limits(struct zd_api *api, const struct zd_api_limits *limits);
 void zd_api_drain(struct zd_api *api, const char *by);
 /* Ends that. STATE: the daemon is ending. */
 int zd_api_undrain(struct zd_api *api, struct zd_err *err) __attribute__((warn_unused_result));
-/* Drains, and rejects new sessions but administrators' with SHUTDOWN, until the caller closes the api, after
- * `deadline_s` at the latest. `drained` is called once, when the last session has ended that was open before:
- * at once if there is none. */
+/* Drains, and rejects new sessions with SHUTDOWN, until the caller closes the api, after `deadline_s` at the
+ * latest. `drained` is called once, when the last session has ended: at once if there is none. */
 void zd_api_drain_and_end(struct zd_api *api, const char *by, uint32_t deadline_s, void (*drained)(void *arg),
                           void *arg);
 /* Called by session.c when a session has ended. */
 void zd_api_check_drained(struct zd_api *api);
 /* Returns the number of sessions whose hello was accepted. */
 unsigned zd_api_session_count(const struct zd_api *api);
-/* Returns how many of them were open before the drain. */
-unsigned zd_api_sessions_left(const struct zd_api *api);
 /* Returns the number of sessions that may be open. An eighth of max_sessions, from 1 to 8, is reserved for
  * administrators, who can end other sessions; none of a max_sessions of 1. */
 uint32_t zd_api_session_room(const struct zd_api_limits *limits, bool admin);

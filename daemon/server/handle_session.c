@@ -49,7 +49,7 @@ static int check_hello(const struct zd_api_session *session, const Zd__Hello *he
 		                  "the client speaks protocol versions %u to %u, the daemon %u to %u",
 		                  hello->version_min, hello->version_max, ZD_PROTOCOL_VERSION,
 		                  ZD_PROTOCOL_VERSION);
-	if (session->api->ending && !session->admin)
+	if (session->api->ending)
 		return zd_err_set(err, ZEROD_E_SHUTDOWN,
 		                  "the daemon is draining and accepts no new sessions");
 	rc = check_client(session, err);

@@ -91,7 +91,6 @@ static void leave_engine(struct zd_api_session *session)
 	api->bridge.ops->session_close(api->bridge.backend, session->id, session->clean_exit);
 	zd_bridge_settle(&api->bridge);
 	HASH_DEL(api->sessions, session);
-	api->nvisitors -= session->visits;
 	if (api->recent == session)
 		api->recent = NULL;
 }
@@ -215,8 +214,6 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 	session->id = id;
 	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_OPEN);
 	HASH_ADD(hh, api->sessions, id, sizeof(session->id), session);
-	session->visits = api->draining;
-	api->nvisitors += session->visits;
 	zd_conn_welcome(session->conn);
 	log_session(session, ZD_LOG_DEBUG, "opened", name);
 	return 0;

@@ -32,10 +32,9 @@ struct zd_api_session {
 	uint8_t state;
 	uint64_t id; /* 0 while NEW */
 	bool admin;
-	bool clean_exit;     /* the client has said goodbye */
-	bool joined;         /* it has been a rank */
-	bool visits;         /* it was opened while the daemon drained, which does not wait for it */
-	uint64_t arrived_ns; /* when its last packet arrived */
+	bool clean_exit;                /* the client has said goodbye */
+	bool joined;                    /* it has been a rank */
+	uint64_t arrived_ns;            /* when its last packet arrived */
 	const struct zd_err *why_ended; /* while it leaves the engine; else NULL */
 	struct zd_delegate *delegate;   /* NULL: the client accepts no work */
 	struct zd_rings *rings;         /* NULL: all packets use the sockets */

@@ -26,7 +26,6 @@
 
 #define OUTPUT_BYTES 8192
 #define MOST_SOCKETS 2
-#define SOME_UID     12345
 
 static int try_connect(const char *socket_path, zerod_client **client)
 {
@@ -261,24 +260,11 @@ static void expect_told(zerod_client *client, const char *text)
 		fail_msg("expected '%s', found '%s'", text, zerod_last_error(client));
 }
 
-/* The status of a connection of another user; it is closed. */
-static int connect_as(uid_t uid, const struct zd_daemon *daemon)
-{
-	zerod_client *client = NULL;
-	int status;
-
-	assert_int_equal(seteuid(uid), 0);
-	status = try_connect(daemon->socket_path, &client);
-	assert_int_equal(seteuid(0), 0);
-	zerod_close(client);
-	return status;
-}
-
 static void test_drain(void **state)
 {
 	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
 	struct zd_daemon daemon;
-	zerod_client *client;
+	zerod_client *client, *late = NULL;
 
 	(void)state;
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
@@ -288,15 +274,30 @@ static void test_drain(void **state)
 	assert_int_equal(reset(client), 0); /* running jobs are served */
 	assert_int_equal(join_alone(client), ZEROD_E_SHUTDOWN);
 	expect_told(client, "the daemon is draining");
-	if (geteuid() == 0) {
-		assert_int_equal(chmod(daemon.dir, 0755), 0);
-		assert_int_equal(connect_as(SOME_UID, &daemon), ZEROD_E_SHUTDOWN);
-		assert_non_null(strstr(zerod_last_error(NULL), "the daemon is draining"));
-	}
+	assert_int_equal(try_connect(daemon.socket_path, &late), ZEROD_E_SHUTDOWN);
+	assert_non_null(strstr(zerod_last_error(NULL), "the daemon is draining"));
 	assert_int_equal(ask(client), 0);
 	expect_end((const char *const[]){"--socket", daemon.socket_path, NULL}, 1, "already running");
 	zerod_close(client);
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
+}
+
+struct joining {
+	zerod_client *client;
+	int status;
+};
+
+static void *join_main(void *arg)
+{
+	struct zerod_group_options options = ZEROD_INIT(options);
+	struct joining *joining = arg;
+	zerod_group *group;
+
+	options.job = "half";
+	options.world_size = 2;
+	options.deadline_ms = ZEROD_NO_DEADLINE;
+	joining->status = zerod_group_join(joining->client, &options, &group);
+	return NULL;
 }
 
 static int count_rows(const Zd__Reply *reply, void *arg)
@@ -316,88 +317,6 @@ static size_t count_groups(zerod_client *client)
 	request.list = &list;
 	assert_int_equal(zc_call(client, &request, 0, count_rows, &count), 0);
 	return count;
-}
-
-/* Administrators see what is still running. The daemon does not wait for them. */
-static void test_drain_and_administrators(void **state)
-{
-	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
-	struct zd_daemon daemon;
-	zerod_client *client, *admin;
-
-	(void)state;
-	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
-	client = connect_to(&daemon);
-	assert_int_equal(join_alone(client), 0);
-	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
-	assert_int_equal(zd_daemon_wait_notify(&daemon, "STATUS=draining: 1 session left"), 0);
-	admin = connect_to(&daemon);
-	assert_int_equal(count_groups(admin), 1);
-	assert_int_equal(join_alone(admin), ZEROD_E_SHUTDOWN);
-	zerod_close(client);
-	assert_int_equal(zd_daemon_finish(&daemon), 0);
-	assert_int_equal(ask(admin), ZEROD_E_SHUTDOWN);
-	expect_told(admin, "the daemon ended: drained by SIGTERM");
-	zerod_close(admin);
-}
-
-static int drain(zerod_client *client, bool undrain)
-{
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Drain drain = ZD__DRAIN__INIT;
-
-	drain.undrain = undrain;
-	request.body_case = ZD__REQUEST__BODY_DRAIN;
-	request.drain = &drain;
-	return zc_call(client, &request, 0, NULL, NULL);
-}
-
-/* The service manager shows how many sessions are left. */
-static void test_status_of_a_drain(void **state)
-{
-	struct zd_daemon daemon;
-	zerod_client *admin, *clients[2], *late;
-
-	(void)state;
-	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
-	admin = connect_to(&daemon);
-	clients[0] = connect_to(&daemon);
-	clients[1] = connect_to(&daemon);
-	assert_int_equal(drain(admin, false), 0);
-	assert_int_equal(zd_daemon_wait_notify(&daemon, "STATUS=draining: 3 sessions left"), 0);
-	late = connect_to(&daemon);
-	zerod_close(clients[0]);
-	assert_int_equal(zd_daemon_wait_notify(&daemon, "STATUS=draining: 2 sessions left"), 0);
-	assert_int_equal(kill(daemon.pid, SIGHUP), 0);
-	assert_int_equal(zd_daemon_wait_notify(&daemon, "STATUS=draining: 2 sessions left"), 0);
-	zerod_close(clients[1]);
-	assert_int_equal(zd_daemon_wait_notify(&daemon, "STATUS=draining: 1 session left"), 0);
-	assert_int_equal(drain(admin, true), 0);
-	assert_int_equal(zd_daemon_wait_notify(&daemon, "READY=1"), 0);
-	/* The late session counts now: a drain that comes later waits for it. */
-	assert_int_equal(drain(admin, false), 0);
-	assert_int_equal(zd_daemon_wait_notify(&daemon, "STATUS=draining: 2 sessions left"), 0);
-	zerod_close(late);
-	zerod_close(admin);
-	assert_int_equal(zd_daemon_stop(&daemon), 0);
-}
-
-struct joining {
-	zerod_client *client;
-	int status;
-};
-
-static void *join_main(void *arg)
-{
-	struct zerod_group_options options = ZEROD_INIT(options);
-	struct joining *joining = arg;
-	zerod_group *group;
-
-	options.job = "half";
-	options.world_size = 2;
-	options.deadline_ms = ZEROD_NO_DEADLINE;
-	joining->status = zerod_group_join(joining->client, &options, &group);
-	return NULL;
 }
 
 /* The rank that it waits for cannot come any more. */
@@ -766,8 +685,6 @@ int main(void)
 	        cmocka_unit_test(test_reload),
 	        cmocka_unit_test(test_parts_that_limit_nothing),
 	        cmocka_unit_test(test_drain),
-	        cmocka_unit_test(test_drain_and_administrators),
-	        cmocka_unit_test(test_status_of_a_drain),
 	        cmocka_unit_test(test_drain_ends_joins),
 	        cmocka_unit_test(test_told_twice),
 	        cmocka_unit_test(test_drain_timeout),

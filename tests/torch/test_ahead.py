@@ -40,7 +40,7 @@ WITHOUT_TICKET = frozenset("group_barrier unit_load step_begin update_begin rele
 ALWAYS = frozenset("""
     group_join group_agree commit unit_register alloc wait gather context_begin backward_begin bucket_reserve reduce
     forward_end claim_end context_end backward_abandon unit_unregister group_leave trim session_reset connect
-    group_unique_id step_get step_norms_get reduce_wait stream_synchronize stream_destroy close
+    group_unique_id unique_id step_get step_norms_get reduce_wait stream_synchronize stream_destroy close
 """.split())
 _DETACHED = int(s.ReleaseFlags.DETACHED)
 _DETACHABLE = (s.ReleaseOptions, s.ReduceOptions, s.SkipOptions)

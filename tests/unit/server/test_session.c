@@ -513,18 +513,13 @@ static void count_call(void *arg)
 static void test_drain(void **state)
 {
 	struct scene *scene = *state;
-	struct zd_api_socket users = {.api = &scene->api, .name = "users"}; /* of no administrators */
 	struct rank rank = make_rank(scene);
-	int late[2], admin, drained = 0;
+	int late = scene_connect(scene), drained = 0;
 
-	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, late), 0);
-	assert_int_equal(zd_api_accept_at(&users, late[1], NULL), 0);
 	zd_api_drain_and_end(&scene->api, "SIGTERM", 3600, count_call, &drained);
-	assert_int_equal(scene_hello(scene, late[0], "late"), ZEROD_E_SHUTDOWN);
-	assert_null(scene_receive(scene, late[0]).packet);
-	(void)close(late[0]);
-	admin = scene_session(scene);
-	assert_int_equal(try_join(scene, admin), ZEROD_E_SHUTDOWN);
+	assert_int_equal(scene_hello(scene, late, "late"), ZEROD_E_SHUTDOWN);
+	assert_null(scene_receive(scene, late).packet);
+	(void)close(late);
 	expect_drained(scene, "SIGTERM", true);
 	assert_int_equal(send_drain(scene, scene->witness, true), ZEROD_E_STATE);
 	assert_int_equal(send_drain(scene, scene->witness, false), 0);
@@ -533,15 +528,13 @@ static void test_drain(void **state)
 	assert_int_equal(try_join(scene, rank.sock), ZEROD_E_SHUTDOWN);
 	scene_check_witness(scene);
 	(void)close(rank.sock);
-	while (zd_api_sessions_left(&scene->api) > 1)
+	while (zd_api_session_count(&scene->api) > 1)
 		(void)zd_loop_run_once(&scene->loop, true);
 	assert_int_equal(drained, 0);
 	(void)close(scene->witness);
-	while (zd_api_sessions_left(&scene->api) > 0)
+	while (zd_api_session_count(&scene->api) > 0)
 		(void)zd_loop_run_once(&scene->loop, true);
-	assert_int_equal(drained, 1); /* the administrator's session is no reason to wait */
-	assert_int_equal(zd_api_session_count(&scene->api), 1);
-	(void)close(admin);
+	assert_int_equal(drained, 1);
 	scene->witness = scene_connect(scene);
 }
 

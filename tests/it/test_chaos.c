@@ -6,7 +6,7 @@
  * Four durable jobs with shadows have two ranks each, one process a rank. A rank fills its shard with a
  * pattern of the step, publishes and commits, and checks what it finds whenever it joins. $KILLS is the
  * number of kills and stops (100), $SEED the seed (1): `make check-chaos`. The moments are random sleeps;
- * nothing depends on them.
+ * nothing depends on them. With $ZEROD_TEST_BACKEND=cuda the shards are on two GPUs.
  */
 #include "tests/it/client_scene.h"
 
@@ -21,6 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/err.h"
+#include "driver/driver.h"
 #include "tests/support/daemon_fixture.h"
 #include "tests/support/options.h"
 
@@ -33,8 +35,9 @@
 #define STUCK_S     90 /* a trainer without progress for so long is stuck */
 #define PAUSE_US    4000u
 
-static const char *const keep[] = {"--keep-state", "holder", NULL};
-static const struct zd_daemon_options options_ = {.args = keep, .devices = 2};
+static const char *const on_host[] = {"--keep-state", "holder", NULL};
+static const char *const on_gpus[] = {"--keep-state", "holder", "--backend", "cuda", NULL};
+static struct zd_daemon_options options_ = {.args = on_host, .devices = 2};
 
 /* The memory that all processes share. */
 static struct shared {
@@ -50,6 +53,7 @@ struct trainer {
 	zerod_group *group;
 	zerod_unit *units[NUNITS];
 	struct zerod_shard shards[NUNITS];
+	const struct zd_cuda *driver; /* NULL: shards are in host memory */
 };
 
 static uint64_t random_;
@@ -80,6 +84,49 @@ static _Noreturn void wrong(const struct trainer *trainer, const char *what, uin
 	               trainer->rank, (unsigned long long)step, what);
 	atomic_store(&shared->wrong, true);
 	_exit(1);
+}
+
+static void expect_driver(const struct trainer *trainer, int rc)
+{
+	if (rc != 0)
+		wrong(trainer, "the driver failed", (uint64_t)rc);
+}
+
+static void open_device(struct trainer *trainer)
+{
+	struct CUctx_st *context = NULL;
+	struct zd_err err;
+
+	if (options_.args != on_gpus)
+		return;
+	if (zd_cuda_load(&trainer->driver, &err))
+		wrong(trainer, "there is no driver", 0);
+	expect_driver(trainer, trainer->driver->devicePrimaryCtxRetain(&context, (int)trainer->rank));
+	expect_driver(trainer, trainer->driver->ctxSetCurrent(context));
+}
+
+static void fill_shard(const struct trainer *trainer, unsigned unit, uint8_t value)
+{
+	void *shard = trainer->shards[unit].data;
+
+	if (!trainer->driver) {
+		memset(shard, value, SHARD_BYTES);
+		return;
+	}
+	expect_driver(trainer, trainer->driver->memsetD8Async((zd_cu_ptr)shard, value, SHARD_BYTES, NULL));
+	expect_driver(trainer, trainer->driver->streamSynchronize(NULL));
+}
+
+static void read_shard(const struct trainer *trainer, unsigned unit, uint8_t bytes[SHARD_BYTES])
+{
+	const void *shard = trainer->shards[unit].data;
+
+	if (!trainer->driver) {
+		memcpy(bytes, shard, SHARD_BYTES);
+		return;
+	}
+	expect_driver(trainer, trainer->driver->memcpyDtoHAsync(bytes, (zd_cu_ptr)shard, SHARD_BYTES, NULL));
+	expect_driver(trainer, trainer->driver->streamSynchronize(NULL));
 }
 
 static int take_unit(struct trainer *trainer, unsigned i)
@@ -120,8 +167,9 @@ static int join(const char *socket_path, struct trainer *trainer)
 static void check_bytes(const struct trainer *trainer, uint64_t step)
 {
 	for (unsigned i = 0; i < NUNITS; i++) {
-		const uint8_t *bytes = trainer->shards[i].data, wanted = pattern(trainer, i, step);
+		uint8_t bytes[SHARD_BYTES], wanted = pattern(trainer, i, step);
 
+		read_shard(trainer, i, bytes);
 		if (bytes[0] != wanted || memcmp(bytes, bytes + 1, SHARD_BYTES - 1) != 0)
 			wrong(trainer, "a shard has other bytes than the committed step", step);
 	}
@@ -132,7 +180,7 @@ static int train_step(struct trainer *trainer, uint64_t step)
 	int rc = zerod_update_begin(trainer->units, NUNITS, NULL, NULL);
 
 	for (unsigned i = 0; i < NUNITS && rc == 0; i++)
-		memset(trainer->shards[i].data, pattern(trainer, i, step), SHARD_BYTES);
+		fill_shard(trainer, i, pattern(trainer, i, step));
 	if (rc == 0)
 		rc = zerod_publish(trainer->units, NUNITS, NULL, 0, NULL, NULL);
 	return rc ? rc : zerod_commit(trainer->group, step, NULL);
@@ -165,8 +213,10 @@ static _Noreturn void trainer_main(const char *socket_path, unsigned index)
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	while (!atomic_load(&shared->ends)) {
 		struct trainer trainer = {.job = index / NRANKS, .rank = index % NRANKS};
-		int rc = train(socket_path, &trainer, &shared->steps[index]);
+		int rc;
 
+		open_device(&trainer);
+		rc = train(socket_path, &trainer, &shared->steps[index]);
 		if (rc == ZEROD_E_DEADLINE)
 			wrong(&trainer, zerod_last_error(trainer.client), atomic_load(&shared->steps[index]));
 		zerod_close(trainer.client);
@@ -242,6 +292,8 @@ static void test_chaos(void **state)
 	char job[8];
 
 	(void)state;
+	if (getenv("ZEROD_TEST_BACKEND") && strcmp(getenv("ZEROD_TEST_BACKEND"), "cuda") == 0)
+		options_ = (struct zd_daemon_options){.args = on_gpus};
 	random_ = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : 1;
 	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
 	for (unsigned i = 0; i < NTRAINERS; i++)

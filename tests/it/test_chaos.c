@@ -302,8 +302,8 @@ static void test_chaos(void **state)
 		kill_one(&daemon);
 		if (i % 50 == 0)
 			expect_progress();
-		if (i % 1000 == 0)
-			print_message("%u kills and stops\n", i);
+		if (i % (kills / 10 + 1) == 0)
+			print_message("%u of %u kills and stops\n", i, kills);
 	}
 	expect_progress();
 	atomic_store(&shared->ends, true);

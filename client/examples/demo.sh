@@ -4,7 +4,7 @@
 #
 #     client/examples/demo.sh [BUILD] [more arguments for charlm]
 #
-# TEXT=FILE trains on that file. Everything lives in one temporary folder, which goes with the daemon at the end,
+# TEXT=FILE trains on that file, SVG=FILE draws the run into that file. Everything else lives in one temporary folder, which goes with the daemon at the end,
 # whatever the end is. Exits with charlm's status.
 set -eu
 
@@ -66,6 +66,7 @@ echo "zerod runs on $socket: 4 devices of the host backend, 256 MiB each."
 
 arguments=(--socket "$socket" --ranks 4 --compare --zeroctl "$build/bin/zeroctl")
 [ -n "${TEXT:-}" ] && arguments+=(--text "$TEXT")
+[ -n "${SVG:-}" ] && arguments+=(--svg "$SVG")
 # In the background, so that a signal to this script ends it at once and not after the training.
 "$build/bin/charlm" "${arguments[@]}" "$@" &
 worker=$!

@@ -69,6 +69,26 @@ printf x >"$dir/one byte"
 [ $? -eq 2 ] && grep -q 'one byte: too short to train on, 1 of at least' "$dir/out"
 report $? "a text that is too short is named"
 
+"$bin/charlm" --socket "$dir/nothing.sock" --steps 1 --svg "$dir/no folder/a.svg" >"$dir/out" 2>&1
+[ $? -eq 2 ] && grep -q 'no folder/a.svg: No such file' "$dir/out"
+report $? "a picture that cannot be written is named before the training"
+
+# Ranks 0 and 2 share a device: it has the shards of both.
+"$bin/charlm" --socket "$socket" --ranks 3 --steps 3 --batch 2 --svg "$dir/a.svg" >"$dir/out" 2>&1
+status=$?
+cat "$dir/out"
+[ $status -eq 0 ] && python3 - "$dir/a.svg" <<'EOF'
+import sys, xml.etree.ElementTree as tree
+curves = [node.get("points").split() for node in tree.parse(sys.argv[1]).iter("{http://www.w3.org/2000/svg}polyline")]
+sys.exit([len(points) for points in curves] != [3, 3])
+EOF
+report $? "the picture has a point of loss and of memory for each step"
+grep -q 'writes before  *[^ ]' "$dir/out" && grep -q 'writes after  *[^ ]' "$dir/out"
+report $? "the model writes text before and after"
+shards() { sed -n "s/.*rank $1 .*\[\(P*\)A.*/\1/p" "$dir/out"; }
+[ "$(shards 0)" = PPPPPPP ] && [ "$(shards 1)" = PPP ] && [ "$(shards 2)" = PPPPPPP ]
+report $? "a bar for each rank's device has all shards of the device"
+
 # One byte, over and over, is learnt before the first step: losses are 0.
 printf '%500s' '' >"$dir/blanks"
 "$bin/charlm" --socket "$socket" --steps 2 --batch 2 --compare --text "$dir/blanks" >"$dir/out" 2>&1
@@ -98,7 +118,7 @@ mkdir "$TMPDIR"
 client/examples/demo.sh "$BUILD" --steps 4 --batch 4 >"$dir/out" 2>&1
 status=$?
 cat "$dir/out"
-[ $status -eq 0 ] && grep -q 'bit for bit: yes' "$dir/out" && [ -z "$(ls -A "$TMPDIR")" ]
+[ $status -eq 0 ] && grep -q 'equal to unsharded  *yes, bit for bit' "$dir/out" && [ -z "$(ls -A "$TMPDIR")" ]
 report $? "the demo's script runs and leaves nothing behind"
 
 long=$dir/$(printf '%0100d' 0) # too long for a socket's path

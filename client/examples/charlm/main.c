@@ -12,6 +12,8 @@
  *   check.c      backpropagation against numerical derivatives
  *   crew.c       the processes
  *   report.c     progress and summary
+ *   sample.c     text that the model writes
+ *   svg.c        a picture of the run
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -27,6 +29,8 @@
 #include "options.h"
 #include "report.h"
 #include "run.h"
+#include "sample.h"
+#include "svg.h"
 
 struct program {
 	struct charlm_options options;
@@ -36,6 +40,7 @@ struct program {
 	struct charlm_outcome outcome, ordered, full; /* of the run, and of the two references */
 	struct charlm_progress progress;
 	struct charlm_summary summary;
+	FILE *svg; /* NULL: none */
 };
 
 /* Shows the daemon's live buffers, while all ranks stand still in the middle of a step. */
@@ -77,6 +82,23 @@ static void heard(void *arg, const struct charlm_crew *crew, const struct charlm
 	charlm_progress_heard(&p->progress, crew, worker);
 }
 
+/* Stores for each rank what its device has held, for itself and for ranks beside it. */
+static int read_memory(struct program *p, const struct charlm_crew *crew)
+{
+	struct charlm_device_memory *memory = calloc(crew->count, sizeof(*memory));
+	if (memory == NULL)
+		return -ZEROD_E_SYSTEM;
+	for (uint32_t i = 0; i < crew->count; i++) {
+		const struct charlm_message *last = &crew->workers[i].last;
+		memory[i].peak_bytes = last->peak_bytes;
+		for (uint32_t k = 0; k < crew->count; k++)
+			if (crew->workers[k].last.device == last->device)
+				memory[i].shard_bytes += crew->workers[k].last.shard_bytes;
+	}
+	p->summary.memory = memory;
+	return 0;
+}
+
 /* Runs the workers and takes down what the summary wants of a sharded or single run. */
 static int run_crew(struct program *p, struct charlm_worker *workers, uint32_t count, const char *title)
 {
@@ -99,7 +121,7 @@ static int run_crew(struct program *p, struct charlm_worker *workers, uint32_t c
 	p->summary.skipped = workers[0].last.skipped;
 	p->summary.gathers = charlm_crew_gathers(&crew);
 	p->summary.peak_bytes = charlm_crew_peak_bytes(&crew);
-	return 0;
+	return p->summary.sharded ? read_memory(p, &crew) : 0;
 }
 
 static int run_sharded(struct program *p)
@@ -156,6 +178,28 @@ static void compare(struct program *p)
 	}
 }
 
+static int write_samples(struct program *p)
+{
+	if (charlm_sample_untrained(&p->plan, p->summary.before, sizeof(p->summary.before)) != 0 ||
+	    charlm_sample(&p->plan, p->outcome.params, p->summary.after, sizeof(p->summary.after)) != 0) {
+		fprintf(stderr, "charlm: no memory for a sample of text\n");
+		return -ZEROD_E_SYSTEM;
+	}
+	return 0;
+}
+
+static int draw(struct program *p)
+{
+	const struct charlm_svg_memory memory = {
+	        .unsharded_mib = (double)charlm_unsharded_bytes(&p->model) / (1 << 20),
+	        .peak_mib = (double)p->summary.peak_bytes / (1 << 20),
+	};
+	if (charlm_svg_write(p->svg, &p->outcome, &memory) == 0)
+		return 0;
+	fprintf(stderr, "charlm: %s: %s\n", p->options.svg, strerror(errno));
+	return EXIT_FAILURE;
+}
+
 static int run(struct program *p)
 {
 	int status;
@@ -176,8 +220,13 @@ static int run(struct program *p)
 	p->summary.text = &p->text;
 	p->summary.first_loss = charlm_outcome_loss(&p->outcome, 1);
 	p->summary.last_loss = charlm_outcome_loss(&p->outcome, p->plan.steps);
+	status = write_samples(p);
+	if (status != 0)
+		return status;
 	charlm_summary_print(&p->summary, p->options.json);
-	return charlm_summary_good(&p->summary) ? 0 : EXIT_FAILURE;
+	if (p->svg != NULL)
+		status = draw(p);
+	return charlm_summary_good(&p->summary) ? status : EXIT_FAILURE;
 }
 
 /* Everything before the first fork, so that all processes share it. */
@@ -190,6 +239,11 @@ static int prepare(struct program *p)
 	if (p->text.count <= p->model.context) {
 		fprintf(stderr, "charlm: %s: too short to train on, %zu of at least %u bytes\n",
 		        o->nfiles == 1 ? o->files[0] : "the text", p->text.count, p->model.context + 1);
+		return 2;
+	}
+	if (o->svg != NULL &&
+	    (p->svg = fopen(o->svg, "w")) == NULL) { /* before the training, not behind it */
+		fprintf(stderr, "charlm: %s: %s\n", o->svg, strerror(errno));
 		return 2;
 	}
 	p->plan = (struct charlm_plan){
@@ -228,5 +282,8 @@ int main(int argc, char **argv)
 	charlm_outcome_deinit(&p.ordered);
 	charlm_outcome_deinit(&p.full);
 	charlm_text_free(&p.text);
+	free(p.summary.memory);
+	if (p.svg != NULL)
+		(void)fclose(p.svg);
 	return status;
 }

@@ -29,6 +29,7 @@ enum key {
 	KEY_REFERENCE,
 	KEY_FULL_BATCH,
 	KEY_CHECK,
+	KEY_SVG,
 	KEY_JSON,
 };
 
@@ -50,6 +51,7 @@ static const struct argp_option table[] = {
         {"check-gradients", KEY_CHECK, NULL, 0, "Compare backpropagation with numerical derivatives", 2},
         {"zeroctl", KEY_ZEROCTL, "PROGRAM", 0,
          "Halfway, in the middle of a step, show PROGRAM's list of buffers", 3},
+        {"svg", KEY_SVG, "FILE", 0, "Draw the loss and the memory of each step into FILE", 3},
         {"json", KEY_JSON, NULL, 0, "No progress; the summary as one JSON object", 3},
         {0},
 };
@@ -141,6 +143,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case KEY_FULL_BATCH:
 		parsing->full_batch = true;
+		return 0;
+	case KEY_SVG:
+		options->svg = arg;
 		return 0;
 	case KEY_JSON:
 		options->json = true;

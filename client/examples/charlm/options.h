@@ -24,6 +24,7 @@ struct charlm_options {
 	float rate;
 	const char *socket;  /* NULL: libzerod's default */
 	const char *zeroctl; /* NULL: no snapshot */
+	const char *svg;     /* NULL: no picture */
 	uint32_t nfiles;     /* 0: the default text */
 	const char *files[CHARLM_MAX_FILES];
 };

@@ -44,7 +44,8 @@ int charlm_outcome_init(const struct charlm_plan *plan, struct charlm_outcome *o
 	        .numel = plan->model->numel,
 	};
 	size_t nlosses = (size_t)made.steps * made.losses_per_step;
-	made.mapping_bytes = nlosses * sizeof(double) + made.numel * sizeof(float);
+	made.mapping_bytes = nlosses * sizeof(double) + made.steps * sizeof(uint64_t) +
+	                     made.numel * sizeof(float);
 	made.mapping = mmap(NULL, made.mapping_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
 	                    0);
 	if (made.mapping == MAP_FAILED) {
@@ -53,7 +54,8 @@ int charlm_outcome_init(const struct charlm_plan *plan, struct charlm_outcome *o
 		return -1;
 	}
 	made.losses = made.mapping;
-	made.params = (float *)(made.losses + nlosses);
+	made.live_bytes = (uint64_t *)(made.losses + nlosses);
+	made.params = (float *)(made.live_bytes + made.steps);
 	*outcome = made;
 	return 0;
 }

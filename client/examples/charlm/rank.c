@@ -87,6 +87,8 @@ static int train_step(struct rank *r, uint32_t step)
 		if (rc != ZEROD_OK)
 			return rc;
 	}
+	if (r->index == 0)
+		r->outcome->live_bytes[step - 1] = r->progress.live_bytes;
 	return update(r);
 }
 

@@ -52,6 +52,7 @@ static int join(struct rank *r)
 	if (ndevices == 0)
 		return charlm_rank_fail(r, ZEROD_E_NOT_FOUND, "looking for devices", "");
 	r->device = r->index % ndevices;
+	r->progress.device = r->device;
 
 	struct zerod_group_options group = ZEROD_INIT(group);
 	group.job = r->plan->job;
@@ -89,6 +90,7 @@ static int register_unit(struct rank *r, enum charlm_unit unit)
 		rc = zerod_shard_get(r->units[unit], &r->shards[unit]);
 	if (rc != ZEROD_OK)
 		return charlm_rank_fail(r, rc, "registering", layer->name);
+	r->progress.shard_bytes += r->shards[unit].shard_numel * sizeof(float);
 
 	char name[32];
 	(void)snprintf(name, sizeof(name), "adam.%s.%u", layer->name, r->index);

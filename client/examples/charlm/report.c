@@ -8,15 +8,17 @@
 #include "report.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
-#define REDRAW_NS 100000000u
-#define BAR       16
-#define INDENT    9 /* of the second line: what the title takes */
+#define REDRAW_NS  100000000u
+#define BAR        16
+#define MEMORY_BAR 40
+#define INDENT     9 /* of the second line: what the title takes */
 
 static uint64_t now_ns(void)
 {
@@ -194,13 +196,41 @@ static void print_comparison(const struct charlm_summary *s)
 {
 	const struct charlm_plan *plan = s->plan;
 	bool same = s->same_losses && s->same_params;
-	printf("  same sums, unsharded   bit for bit: %s (%" PRIu64 " losses%s, %zu parameters%s)\n",
+	printf("  equal to unsharded     %s, bit for bit (%" PRIu64 " losses%s, %zu parameters%s)\n",
 	       same ? "yes" : "NO", (uint64_t)plan->steps * plan->ranks * plan->accum,
 	       s->same_losses ? "" : " DIFFER", plan->model->numel, s->same_params ? "" : " DIFFER");
-	printf("  plain full batch       losses differ by at most %.1e, %s %.0e of them\n",
+	printf("  in another sum order   losses differ by at most %.1e, %s %.0e of them\n",
 	       s->full_batch_difference,
 	       s->full_batch_difference <= CHARLM_FULL_BATCH_LIMIT ? "within" : "BEYOND",
 	       CHARLM_FULL_BATCH_LIMIT);
+}
+
+/* Appends a part of a bar, up to the character at which `bytes` of `all` end. */
+static void fill_bar(char bar[MEMORY_BAR + 1], char letter, uint64_t bytes, uint64_t all)
+{
+	size_t end = (size_t)((double)bytes * MEMORY_BAR / (double)all + 0.5);
+	for (size_t at = strlen(bar); at < end && at < MEMORY_BAR; at++) {
+		bar[at] = letter;
+		bar[at + 1] = '\0';
+	}
+}
+
+static void print_memory(const struct charlm_summary *s)
+{
+	uint64_t unsharded = charlm_unsharded_bytes(s->plan->model);
+	printf("\n  memory at its peak     of %.2f MiB that an unsharded process needs\n", mib(unsharded));
+	for (uint32_t i = 0; i < s->plan->ranks; i++) {
+		const struct charlm_device_memory *memory = &s->memory[i];
+		char bar[MEMORY_BAR + 1] = "";
+		fill_bar(bar, 'P', memory->shard_bytes, unsharded);
+		fill_bar(bar, 'A', 3 * memory->shard_bytes, unsharded);
+		fill_bar(bar, '+', memory->peak_bytes, unsharded);
+		printf("  device of rank %-6u  [%-*s] %.2f MiB, %.0f %%\n", i, MEMORY_BAR, bar,
+		       mib(memory->peak_bytes), 100.0 * (double)memory->peak_bytes / (double)unsharded);
+	}
+	printf("  P: own shard of the parameters, A: of Adam's moments, +: gathered layers and gradients, "
+	       "for a "
+	       "moment\n");
 }
 
 void charlm_summary_print(const struct charlm_summary *s, bool json)
@@ -210,13 +240,15 @@ void charlm_summary_print(const struct charlm_summary *s, bool json)
 		return;
 	}
 	const struct charlm_plan *plan = s->plan;
-	uint64_t unsharded = charlm_unsharded_bytes(plan->model);
 	printf("\n  text                   %zu bytes, %u of them distinct, from %u files\n", s->text->count,
 	       s->text->vocabulary, s->text->nfiles);
-	printf("  model                  %zu parameters in %d units\n", plan->model->numel, CHARLM_UNITS);
+	printf("  model                  %zu parameters in %d layers\n", plan->model->numel, CHARLM_UNITS);
 	printf("  run                    %s: %u ranks, %u steps of %u x %u x %u samples\n", s->mode,
 	       plan->ranks, plan->steps, plan->ranks, plan->accum, plan->batch);
-	printf("  loss                   %.4f -> %.4f nats a byte\n", s->first_loss, s->last_loss);
+	printf("  loss                   %.4f -> %.4f (of %.4f by guessing)\n", s->first_loss, s->last_loss,
+	       log(s->text->vocabulary));
+	printf("  writes before          %s\n", s->before);
+	printf("  writes after           %s\n", s->after);
 	if (s->compared)
 		print_comparison(s);
 	if (s->skipped > 0)
@@ -225,8 +257,5 @@ void charlm_summary_print(const struct charlm_summary *s, bool json)
 	if (!s->sharded)
 		return;
 	printf("  gathers                %" PRIu64 "\n", s->gathers);
-	printf("  unsharded process      %.2f MiB of parameters, gradients, Adam's moments\n",
-	       mib(unsharded));
-	printf("  peak of a device       %.2f MiB, %.0f %% of it\n", mib(s->peak_bytes),
-	       100.0 * (double)s->peak_bytes / (double)unsharded);
+	print_memory(s);
 }

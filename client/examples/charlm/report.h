@@ -31,6 +31,14 @@ uint64_t charlm_crew_peak_bytes(const struct charlm_crew *crew);
 /* Bytes that one process without sharding needs for parameters, gradients and Adam's two moments. */
 uint64_t charlm_unsharded_bytes(const struct charlm_model *model);
 
+/* Of a rank's device, which other ranks may share. */
+struct charlm_device_memory {
+	uint64_t peak_bytes;
+	uint64_t shard_bytes; /* of the parameters of all its ranks */
+};
+
+#define CHARLM_SAMPLE_BYTES 73 /* with the zero byte */
+
 struct charlm_summary {
 	const struct charlm_plan *plan;
 	const struct charlm_text *text;
@@ -38,7 +46,9 @@ struct charlm_summary {
 	double first_loss, last_loss, seconds;
 	uint32_t skipped;
 	bool sharded;
-	uint64_t gathers, peak_bytes; /* when sharded */
+	uint64_t gathers, peak_bytes;        /* when sharded */
+	struct charlm_device_memory *memory; /* of each rank; when sharded. Owned: free() */
+	char before[CHARLM_SAMPLE_BYTES], after[CHARLM_SAMPLE_BYTES]; /* text by the model */
 	bool compared;
 	bool same_losses, same_params; /* bit for bit; when compared */
 	double full_batch_difference;  /* the largest, relative to the loss or to one nat; when compared */

@@ -36,6 +36,7 @@ uint64_t charlm_plan_tokens(const struct charlm_plan *plan);
 struct charlm_outcome {
 	uint32_t steps, losses_per_step; /* one loss per micro-step and rank */
 	double *losses;                  /* steps x losses_per_step */
+	uint64_t *live_bytes;            /* steps; on rank 0's device, in the middle of the step */
 	float *params;                   /* all units, one after the other */
 	size_t numel;
 	void *mapping;
@@ -63,6 +64,8 @@ struct charlm_message {
 	uint64_t gathers;    /* all these count from the run's start */
 	uint64_t live_bytes; /* on the worker's device, in the middle of the step */
 	uint64_t peak_bytes;
+	uint64_t shard_bytes; /* of the worker's parameters */
+	uint32_t device;
 	int status;     /* FAILED: a positive exit status */
 	char text[320]; /* FAILED: why */
 };

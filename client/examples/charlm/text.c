@@ -124,8 +124,10 @@ static void number_bytes(struct charlm_text *text)
 	for (size_t i = 0; i < text->count; i++)
 		present[text->tokens[i]] = true;
 	for (size_t byte = 0; byte < 256; byte++)
-		if (present[byte])
-			number[byte] = (uint8_t)text->vocabulary++;
+		if (present[byte]) {
+			number[byte] = (uint8_t)text->vocabulary;
+			text->bytes[text->vocabulary++] = (uint8_t)byte;
+		}
 	for (size_t i = 0; i < text->count; i++)
 		text->tokens[i] = number[text->tokens[i]];
 }

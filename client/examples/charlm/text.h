@@ -10,6 +10,7 @@ struct charlm_text {
 	uint8_t *tokens; /* `count` numbers below `vocabulary`, one a byte of text */
 	size_t count;
 	uint32_t vocabulary; /* distinct bytes in the text */
+	uint8_t bytes[256];  /* the byte of each number */
 	uint32_t nfiles;
 };
 

@@ -21,7 +21,7 @@
 
 #include "base/err.h"
 
-#define ZD_BENCH_SCHEMA    1
+#define ZD_BENCH_SCHEMA    2
 #define ZD_BENCH_MAX_RANKS 64
 #define ZD_BENCH_MAX_NODES 8
 
@@ -41,10 +41,13 @@ struct zd_bench_options {
 	enum zd_bench_op op;
 	uint64_t min_bytes, max_bytes; /* of a unit */
 	uint32_t factor;               /* from one size to the next */
+	uint64_t step_bytes;           /* added instead; 0: the factor */
 	uint32_t iters, warmup;
 	uint32_t ranks, units;
 	enum zerod_dtype dtype;
-	bool check, json, start;
+	bool check, start;
+	bool json, csv;          /* results are printed at the end, as this; else as lines */
+	bool strict;             /* a missed target is an error */
 	unsigned particular;     /* which of those options that only some operations take were given */
 	const char *socket_path; /* NULL: a private daemon */
 	/* On GPUs: */
@@ -57,6 +60,7 @@ struct zd_bench_options {
 	uint32_t load_side;      /* of the matrices that the trainers multiply meanwhile; 0: none */
 	uint64_t backward_bytes; /* of gradients, of a whole backward; 0: none is measured */
 	const char *nccl_path, *cublas_path; /* NULL: searched for */
+	bool copy_engines;                   /* NCCL gathers with them */
 };
 
 struct zd_bench {
@@ -66,9 +70,11 @@ struct zd_bench {
 	const char *socket_paths[ZD_BENCH_MAX_NODES];
 	char daemon[96]; /* "zerod 0.1.0 on host devices" */
 	uint32_t devices;
-	bool on_gpus;   /* the daemon's devices are */
-	bool one_cpu;   /* all processes are bound to one */
-	uint64_t wrong; /* elements, in all results */
+	bool on_gpus;     /* the daemon's devices are */
+	bool one_cpu;     /* all processes are bound to one */
+	uint64_t wrong;   /* elements, in all results */
+	double busbw_sum; /* of the rows with a bandwidth, GB/s */
+	unsigned nbusbw;
 	json_t *results, *targets;
 };
 
@@ -248,7 +254,11 @@ struct zd_latency_row {
 	struct zd_stats time, baseline;
 };
 
+/* Whether results are printed at the end, all at once. */
+bool zd_report_is_collected(const struct zd_bench *bench);
 void zd_report_begin(const struct zd_bench *bench);
+/* Prints an array of objects as comma-separated values (csv.c): a line of names, then a line for each object. */
+void zd_csv_print(const json_t *objects, FILE *file);
 void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *row);
 void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row *row);
 /* Prints a single figure with its unit. */
@@ -256,8 +266,12 @@ void zd_report_figure(const struct zd_bench *bench, const char *what, double val
 /* Prints that there is no such figure, and why. */
 void zd_report_note(const struct zd_bench *bench, const char *what, const char *why);
 /* Prints a figure that zerod promises. */
+/* Adds a row's to the average. */
+void zd_report_busbw(struct zd_bench *bench, double gb_s);
 void zd_report_target(const struct zd_bench *bench, const char *what, double measured, bool at_most,
                       double bound);
+/* Returns whether a target was missed. */
+bool zd_report_missed(const struct zd_bench *bench);
 void zd_report_end(const struct zd_bench *bench);
 
 /* ---- A daemon of our own (private.c) ------------------------------------------------------------------- */
@@ -300,6 +314,7 @@ int zd_bench_step(struct zd_bench *bench, struct zd_err *err) __attribute__((war
 /* Uses two daemons of its own. */
 int zd_bench_scale(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 
+uint64_t zd_bench_next_bytes(const struct zd_bench_options *options, uint64_t bytes);
 /* Calls `fn` for each size of the options, in elements. */
 int zd_bench_sizes(struct zd_bench *bench,
                    int (*fn)(struct zd_bench *bench, uint64_t numel, struct zd_err *err), struct zd_err *err)

@@ -114,6 +114,22 @@ static int nccl_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit 
 	return status;
 }
 
+/* Where NCCL gathers: with all but the rank's own slice spoilt. */
+static int prepare_nccl(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
+                        zd_cu_ptr nccl_data)
+{
+	const struct zd_cuda *cuda = trainer->gpu.cuda;
+	const uint64_t slice_bytes = unit->shard.shard_numel * zerod_dtype_bytes(unit->shard.dtype);
+	const uint64_t offset_bytes = trainer->member->index * slice_bytes;
+	int status = 0;
+	if (nccl_data != data)
+		status = zd_cuda_err(cuda,
+		                     cuda->memcpyAsync(nccl_data + offset_bytes, data + offset_bytes,
+		                                       slice_bytes, trainer->gpu.stream),
+		                     trainer->member->err, "copying the own slice");
+	return status ? status : zd_cuda_words_spoil(trainer, unit, nccl_data, 1, false);
+}
+
 /* Own slices are NCCL's input, and stay as they are until it has run. */
 static int iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
                    uint64_t took_ns[ZD_CUDA_CALLS + 1], uint64_t *wrong)
@@ -124,12 +140,13 @@ static int iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *u
 		status = zd_cuda_words_check(trainer, unit, data, 1, wrong);
 	if (trainer->run->bench->options.nodes > 1)
 		zd_cuda_meet_trainers(trainer->run); /* others of the daemon take from what came here */
+	const zd_cu_ptr nccl_data = trainer->nccl && !status ? zd_nccl_rank_place(trainer->nccl, data) : data;
 	if (!status && trainer->nccl)
-		status = zd_cuda_words_spoil(trainer, unit, data, 1, false);
+		status = prepare_nccl(trainer, unit, data, nccl_data);
 	if (!status)
-		status = nccl_turn(trainer, unit, data, &took_ns[ZD_CUDA_NCCL]);
+		status = nccl_turn(trainer, unit, nccl_data, &took_ns[ZD_CUDA_NCCL]);
 	if (!status && trainer->nccl)
-		status = zd_cuda_words_check(trainer, unit, data, 1, wrong);
+		status = zd_cuda_words_check(trainer, unit, nccl_data, 1, wrong);
 	if (!status)
 		status = zd_cuda_words_spoil(trainer, unit, data, 1, true);
 	if (!status)

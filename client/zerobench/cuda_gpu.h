@@ -140,9 +140,10 @@ int zd_gemm_timed_end(struct zd_gemm *gemm, uint64_t product_ns[ZD_GEMM_RUNS], s
 /* A rank's communicator of NCCL. */
 struct zd_nccl_rank;
 
-/* Loads NCCL; NVLink multicast is off unless NCCL_NVLS_ENABLE says otherwise. Errors: those of
- * zd_library_load() and of zd_nccl_load(). */
-int zd_nccl_rank_new(const char *path, struct zd_nccl_rank **rank, struct zd_err *err)
+/* Loads NCCL; NVLink multicast is off unless NCCL_NVLS_ENABLE says otherwise. `copy_engines`: gathers use no SM.
+ * Errors: those of zd_library_load() and of zd_nccl_load(), and UNSUPPORTED for a version without copy
+ * engines. */
+int zd_nccl_rank_new(const char *path, bool copy_engines, struct zd_nccl_rank **rank, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Returns "2.28.9" and the file that NCCL was loaded from. */
 const char *zd_nccl_rank_version(const struct zd_nccl_rank *rank);
@@ -152,6 +153,13 @@ int zd_nccl_rank_make_id(const struct zd_nccl_rank *rank, struct zd_nccl_id *id,
 /* Connects the rank. Called by all ranks at once; the current context is that of the rank's GPU. */
 int zd_nccl_rank_join(struct zd_nccl_rank *rank, const struct zd_nccl_id *id, uint32_t nranks, uint32_t index,
                       struct zd_err *err) __attribute__((warn_unused_result));
+
+/* With copy engines, makes memory of so many bytes in which all ranks gather; else nothing. All ranks call
+ * it, with the same number. */
+int zd_nccl_rank_make_window(struct zd_nccl_rank *rank, uint64_t bytes, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Returns where NCCL gathers what is in `buffer`: there, or in its window. */
+zd_cu_ptr zd_nccl_rank_place(const struct zd_nccl_rank *rank, zd_cu_ptr buffer);
 /* Gathers in place: this rank's slice lies at index * slice_bytes of `buffer`. */
 int zd_nccl_rank_all_gather(const struct zd_nccl_rank *rank, zd_cu_ptr buffer, uint64_t slice_bytes,
                             struct CUstream_st *stream, struct zd_err *err)

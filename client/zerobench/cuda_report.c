@@ -58,12 +58,12 @@ static void print_head(const struct zd_bench *bench, const struct zd_cuda_run *r
 	             : "# time: median over ranks and iterations, from the host's call until the rank's "
 	               "stream "
 	               "runs on; calls: what of it the host's calls take");
-	puts("# slow: median of the slowest rank; ratio: NCCL's time / zerod's; floor: zerod's time / that "
+	puts("# slow: median of the slowest rank; speedup: NCCL's time / zerod's; floor: zerod's time / that "
 	     "of "
 	     "pushes without it\n#");
 	puts("#         size      type |     zerod   algbw   busbw    calls     slow      min      p99      "
 	     "max |"
-	     "      nccl   busbw     slow      min      p99      max |    pushes   busbw |   ratio   floor  "
+	     "      nccl   busbw     slow      min      p99      max |    pushes   busbw | speedup   floor  "
 	     "#wrong");
 	puts("#          (B)           |      (us)  (GB/s)  (GB/s)     (us)     (us)     (us)     (us)     "
 	     "(us) |"
@@ -123,6 +123,10 @@ static json_t *row_json(const struct zd_bench *bench, const struct zd_cuda_run *
 		snprintf(key, sizeof(key), "%s_ns", ways[way]);
 		json_object_set_new(made, key, time_json(run, row, way));
 	}
+	if (has(run, ZD_CUDA_NCCL))
+		json_object_set_new(made, "speedup",
+		                    json_real(ratio(row->ways[ZD_CUDA_NCCL].each.p50,
+		                                    row->ways[ZD_CUDA_ZEROD].each.p50)));
 	return made;
 }
 
@@ -334,12 +338,13 @@ static void report_sm_time(struct zd_bench *bench, const struct zd_cuda_run *run
 void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run)
 {
 	const struct zd_cuda_shared *shared = run->shared;
-	if (!bench->options.json)
+	if (!zd_report_is_collected(bench))
 		print_head(bench, run);
 	for (uint32_t i = 0; i < shared->nrows; i++) {
 		const struct zd_cuda_row *row = &shared->rows[i];
 		bench->wrong += row->wrong;
-		if (bench->options.json)
+		zd_report_busbw(bench, busbw(run, row->bytes, row->ways[ZD_CUDA_ZEROD].each.p50));
+		if (zd_report_is_collected(bench))
 			json_array_append_new(bench->results, row_json(bench, run, row));
 		else
 			print_row(bench, run, row);

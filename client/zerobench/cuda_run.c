@@ -19,7 +19,7 @@ int zd_cuda_each_size(const struct zd_cuda_run *run, int (*fn)(void *arg, uint64
 	const uint64_t bytes_each = zerod_dtype_bytes(options->dtype);
 	int status = 0;
 	for (uint64_t bytes = options->min_bytes; bytes <= options->max_bytes && !status;
-	     bytes *= options->factor)
+	     bytes = zd_bench_next_bytes(options, bytes))
 		status = fn(arg, zd_max_u64(bytes / bytes_each, 1));
 	return status;
 }

@@ -38,7 +38,7 @@ static int gather_by_nccl(const struct beside *beside)
 {
 	struct zd_cuda_trainer *trainer = beside->trainer;
 	const struct zerod_shard *shard = &beside->unit.shard;
-	int status = zd_nccl_rank_all_gather(trainer->nccl, beside->held,
+	int status = zd_nccl_rank_all_gather(trainer->nccl, zd_nccl_rank_place(trainer->nccl, beside->held),
 	                                     shard->shard_numel * zerod_dtype_bytes(shard->dtype),
 	                                     trainer->gpu.stream, trainer->member->err);
 	return status ? status : zd_cuda_reach(trainer);

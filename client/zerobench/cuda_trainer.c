@@ -12,6 +12,8 @@
 
 #include "base/mem.h"
 
+#define SLICE_PADDING_BYTES (64u << 10) /* more than the daemon's, of one slice */
+
 int zd_cuda_check(const struct zd_cuda_trainer *trainer, int status, const char *call)
 {
 	return zd_member_check(trainer->member, status, trainer->rank.client, call);
@@ -93,6 +95,12 @@ int zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_
 
 /* ---- Beginning and end --------------------------------------------------------------------------------- */
 
+/* With the padding of its slices. */
+static uint64_t largest_unit_bytes(const struct zd_cuda_run *run)
+{
+	return run->bench->options.max_bytes + run->ranks * SLICE_PADDING_BYTES;
+}
+
 /* NCCL takes one rank a GPU. That there is none is no failure, unless it was named. */
 static int join_nccl(struct zd_cuda_trainer *trainer)
 {
@@ -108,8 +116,8 @@ static int join_nccl(struct zd_cuda_trainer *trainer)
 		         unwanted ? "not wanted" : "it takes two ranks or more, on a GPU each");
 		return 0;
 	}
-	if (zd_nccl_rank_new(path, &trainer->nccl, &err)) {
-		if (path)
+	if (zd_nccl_rank_new(path, run->bench->options.copy_engines, &trainer->nccl, &err)) {
+		if (path || run->bench->options.copy_engines)
 			return zd_err_set(member->err, err.status, "%s", err.text);
 		snprintf(shared->nccl_text, sizeof(shared->nccl_text), "no NCCL: %s", err.text);
 		return 0;
@@ -123,7 +131,9 @@ static int join_nccl(struct zd_cuda_trainer *trainer)
 	if (status)
 		return status;
 	zd_cuda_meet_trainers(run);
-	return zd_nccl_rank_join(trainer->nccl, &shared->nccl_id, run->ranks, member->index, member->err);
+	status = zd_nccl_rank_join(trainer->nccl, &shared->nccl_id, run->ranks, member->index, member->err);
+	return status ? status
+	              : zd_nccl_rank_make_window(trainer->nccl, largest_unit_bytes(run), member->err);
 }
 
 /* The ids of a group over several daemons are made by the first rank's. */

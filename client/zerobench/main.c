@@ -52,6 +52,9 @@ static const struct {
 
 enum {
 	KEY_JSON = 256,
+	KEY_CSV,
+	KEY_STRICT,
+	KEY_PEER,
 	KEY_SOCKET,
 	KEY_START,
 	KEY_UNITS,
@@ -65,6 +68,7 @@ enum {
 	KEY_COLLECTIVES,
 };
 
+#define STRICT_EXIT 100 /* no status of zerod */
 #define SCALE_UNITS 10000u
 #define STEP_UNITS  16u
 #define STEP_SIDE   4096u /* of the matrices whose products are a step's work on GPUs */
@@ -78,9 +82,13 @@ static const struct {
 	int key;
 	unsigned ops; /* a bit for each that takes it */
 } particular[] = {
-        {"minbytes", 'b', HAS_SIZES},           {"maxbytes", 'e', HAS_SIZES | STEPS},
-        {"stepfactor", 'f', HAS_SIZES},         {"check", 'c', MOVES_BYTES},
-        {"datatype", 'd', MOVES_BYTES | STEPS}, {"units", KEY_UNITS, 1u << ZD_BENCH_SCALE | STEPS},
+        {"minbytes", 'b', HAS_SIZES},
+        {"maxbytes", 'e', HAS_SIZES | STEPS},
+        {"stepfactor", 'f', HAS_SIZES},
+        {"check", 'c', MOVES_BYTES},
+        {"stepbytes", 'i', HAS_SIZES},
+        {"datatype", 'd', MOVES_BYTES | STEPS},
+        {"units", KEY_UNITS, 1u << ZD_BENCH_SCALE | STEPS},
 };
 
 static const struct argp_option argp_options[] = {
@@ -92,15 +100,19 @@ static const struct argp_option argp_options[] = {
         {"maxbytes", 'e', "SIZE", 0,
          "largest unit (default: 64M; alloc: 16M; GPUs: 1G; step: its units, 64M, host devices: 1M)", 0},
         {"stepfactor", 'f', "FACTOR", 0, "from one size to the next (default: 4)", 0},
+        {"stepbytes", 'i', "SIZE", 0, "added from one size to the next, instead of a factor", 0},
         {"iters", 'n', "N", 0,
          "timed iterations (default: 20; GPUs: 100; alloc: 1000; rpc, scale: 20000; step: 10)", 0},
         {"warmup_iters", 'w', "N", 0, "iterations before them (default: 5; alloc: 20; rpc: 1000)", 0},
         {"check", 'c', "0|1", 0, "compare all bytes, in an iteration of its own (default: 1)", 0},
         {"ranks", 'r', "N", 0, "processes, one a rank (default: 4; GPUs: one each; scale: 16)", 0},
+        {"ngpus", 'g', NULL, OPTION_ALIAS, NULL, 0},
         {"datatype", 'd', "TYPE", 0, "float, bfloat16 or half (default: float)", 0},
         {"units", KEY_UNITS, "N", 0,
          "units of the large daemon, for scale (default: 10000), or of a step (16)", 0},
         {"json", KEY_JSON, NULL, 0, "one JSON object, with machine, date and versions", 0},
+        {"csv", KEY_CSV, NULL, 0, "results as comma-separated values", 0},
+        {"strict", KEY_STRICT, NULL, 0, "end with 100 if a target was missed", 0},
         {"socket", KEY_SOCKET, "PATH", 0, "measure the daemon on this socket (default: $ZEROD_SOCKET)", 0},
         {"start", KEY_START, NULL, 0, "measure a private daemon: the default without a socket", 0},
         {"backend", KEY_BACKEND, "NAME", 0, "of a private daemon: host or cuda (default: host)", 0},
@@ -114,6 +126,10 @@ static const struct argp_option argp_options[] = {
          "on GPUs: reduce so many bytes of gradients, too, in buckets of up to 64 MiB", 0},
         {"nccl", KEY_NCCL, "PATH", 0,
          "on GPUs: libnccl.so.2 to compare with, or none (default: searched for)", 0},
+        {"peer", KEY_PEER, "NAME", 0,
+         "on GPUs: nccl, or nccl-ce, whose gathers use copy engines and no SM (NCCL 2.28), or none "
+         "(default: nccl)",
+         0},
         {"cublas", KEY_CUBLAS, "PATH", 0, "on GPUs: libcublas.so for --load (default: searched for)", 0},
         {0},
 };
@@ -124,7 +140,9 @@ static const char doc[] =
         "sizes; "
         "alloc, rpc and scale have no contents to check. Figures that zerod promises end the output, in "
         "lines that "
-        "begin with \"# target:\". The exit code is 0, 2 for wrong usage, 28 when elements are wrong, or the "
+        "begin with \"# target:\". The exit code is 0, 1 if a target was missed and --strict was given, 2 "
+        "for "
+        "wrong usage, 28 when elements are wrong, or the "
         "number of "
         "zerod's status.";
 
@@ -185,6 +203,15 @@ static uint32_t parse_load(struct argp_state *state, const char *text)
 	return parse_count(state, "load", text + 5, 64, 32768);
 }
 
+static void parse_peer(struct argp_state *state, const char *text, struct zd_bench_options *o)
+{
+	o->copy_engines = strcmp(text, "nccl-ce") == 0;
+	if (strcmp(text, "none") == 0)
+		o->nccl_path = "none";
+	else if (!o->copy_engines && strcmp(text, "nccl") != 0)
+		argp_error(state, "--peer: expected nccl, nccl-ce or none, found '%s'", text);
+}
+
 static bool parse_backend(struct argp_state *state, const char *text)
 {
 	if (strcmp(text, "host") != 0 && strcmp(text, "cuda") != 0)
@@ -225,6 +252,14 @@ static void complete_options(struct argp_state *state, struct zd_bench_options *
 		argp_error(state, "--nodes wants private daemons on GPUs: it goes with --backend=cuda");
 	if (o->alone && (o->nodes > 1 || o->collectives == ZEROD_COLLECTIVES_NCCL))
 		argp_error(state, "a rank that leaves something to NCCL cannot gather alone");
+	if (o->json && o->csv)
+		argp_error(state, "--json and --csv: give one of them");
+	if (o->step_bytes && o->factor)
+		argp_error(state, "--stepbytes and --stepfactor: give one of them");
+	if (o->copy_engines && (o->op != ZD_BENCH_GATHER || o->nodes > 1))
+		argp_error(state,
+		           "--peer=nccl-ce gathers within a node: it takes no --nodes and no other --op");
+	o->factor = o->factor ? o->factor : 4;
 	const char *socket_path = getenv("ZEROD_SOCKET");
 	if (!o->socket_path && !o->start && !o->backend_given && o->op != ZD_BENCH_SCALE && socket_path &&
 	    *socket_path)
@@ -250,6 +285,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	case 'f':
 		o->factor = parse_count(state, "stepfactor", arg, 2, 1u << 20);
 		return 0;
+	case 'i':
+		o->step_bytes = parse_bytes(state, "stepbytes", arg);
+		return 0;
 	case 'n':
 		o->iters = parse_count(state, "iters", arg, 1, 10000000);
 		return 0;
@@ -260,6 +298,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		o->check = parse_count(state, "check", arg, 0, 1);
 		return 0;
 	case 'r':
+	case 'g':
 		o->ranks = parse_count(state, "ranks", arg, 1, ZD_BENCH_MAX_RANKS);
 		return 0;
 	case 'd':
@@ -270,6 +309,15 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		return 0;
 	case KEY_JSON:
 		o->json = true;
+		return 0;
+	case KEY_CSV:
+		o->csv = true;
+		return 0;
+	case KEY_STRICT:
+		o->strict = true;
+		return 0;
+	case KEY_PEER:
+		parse_peer(state, arg, o);
 		return 0;
 	case KEY_SOCKET:
 		o->socket_path = arg;
@@ -313,12 +361,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
+uint64_t zd_bench_next_bytes(const struct zd_bench_options *options, uint64_t bytes)
+{
+	return options->step_bytes ? bytes + options->step_bytes : bytes * options->factor;
+}
+
 int zd_bench_sizes(struct zd_bench *bench,
                    int (*fn)(struct zd_bench *bench, uint64_t numel, struct zd_err *err), struct zd_err *err)
 {
 	const uint64_t bytes_each = zerod_dtype_bytes(bench->options.dtype);
 	for (uint64_t bytes = bench->options.min_bytes; bytes <= bench->options.max_bytes;
-	     bytes *= bench->options.factor) {
+	     bytes = zd_bench_next_bytes(&bench->options, bytes)) {
 		int status = fn(bench, zd_max_u64(bytes / bytes_each, 1), err);
 		if (status)
 			return status;
@@ -365,12 +418,13 @@ static int check_backend(const struct zd_bench *bench, struct zd_err *err)
 	if (bench->on_gpus && o->op == ZD_BENCH_ALLOC)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "%s is measured on host devices only",
 		                  bench->op_name);
-	if (!is_on_gpus(bench) && (o->load_side || o->alone || o->nccl_path || o->cublas_path ||
-	                           o->nodes > 1 || o->collectives != ZEROD_COLLECTIVES_COPIES))
-		return zd_err_set(
-		        err, ZEROD_E_UNSUPPORTED,
-		        "--load, --alone, --nodes, --collectives, --nccl and --cublas are for gathers and "
-		        "reductions on GPUs");
+	if (!is_on_gpus(bench) &&
+	    (o->load_side || o->alone || o->nccl_path || o->copy_engines || o->cublas_path || o->nodes > 1 ||
+	     o->collectives != ZEROD_COLLECTIVES_COPIES))
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "--load, --alone, --nodes, --collectives, --nccl, --peer and --cublas are "
+		                  "for gathers and "
+		                  "reductions on GPUs");
 	if (!is_on_gpus(bench) && o->all_reduce)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "all_reduce is measured on GPUs only");
 	if (o->alone && o->op == ZD_BENCH_REDUCE)
@@ -543,11 +597,8 @@ static void print_error(const char *text)
 
 int main(int argc, char **argv)
 {
-	struct zd_bench bench = {.options = {.factor = 4,
-	                                     .warmup = UINT32_MAX,
-	                                     .nodes = 1,
-	                                     .dtype = ZEROD_FLOAT32,
-	                                     .check = true}};
+	struct zd_bench bench = {
+	        .options = {.warmup = UINT32_MAX, .nodes = 1, .dtype = ZEROD_FLOAT32, .check = true}};
 	const struct argp argp = {.options = argp_options, .parser = parse_option, .doc = doc};
 	struct zd_err err = ZD_ERR_NONE;
 	zd_std_fds_fill();
@@ -559,6 +610,7 @@ int main(int argc, char **argv)
 	bench.targets = json_array();
 	zd_bench_catch_signals();
 	int status = run_bench(&bench, &err);
+	const bool missed = zd_report_missed(&bench);
 	json_decref(bench.results);
 	json_decref(bench.targets);
 	if (status)
@@ -570,5 +622,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "zerobench: cannot write the output\n");
 		status = ZEROD_E_SYSTEM;
 	}
-	return -status;
+	if (status)
+		return -status;
+	return bench.options.strict && missed ? STRICT_EXIT : 0;
 }

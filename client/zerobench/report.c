@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * report.c - results as lines in nccl-tests' layout, or as one JSON object at the end.
+ * report.c - results as lines in nccl-tests' layout, or at the end as one JSON object, or as comma-separated
+ * values (csv.c). A speedup is the baseline's time / zerod's, everywhere.
  *
  * Every line that is no result begins with '#'; one for each promised figure begins with "# target:".
  */
@@ -58,11 +59,16 @@ static const char *plural(uint32_t count)
 	return count == 1 ? "" : "s";
 }
 
+bool zd_report_is_collected(const struct zd_bench *bench)
+{
+	return bench->options.json || bench->options.csv;
+}
+
 void zd_report_begin(const struct zd_bench *bench)
 {
 	const struct zd_bench_options *options = &bench->options;
 	char date[32];
-	if (options->json)
+	if (zd_report_is_collected(bench))
 		return;
 	date_text(date, sizeof(date));
 	json_t *machine = machine_json();
@@ -87,18 +93,18 @@ void zd_report_begin(const struct zd_bench *bench)
 		       "before it\n",
 		       options->units);
 	else if (is_bandwidth(bench))
-		puts("# time: median from the first rank's start to the last one's end; ratio: baseline's "
-		     "time / time\n#\n"
+		puts("# time: median from the first rank's start to the last one's end; speedup: "
+		     "baseline's time / time\n#\n"
 		     "#         size        count      type |      time   algbw   busbw  #wrong |"
-		     "       min       max       p99 |  baseline   busbw   ratio\n"
+		     "       min       max       p99 |  baseline   busbw speedup\n"
 		     "#          (B)   (elements)           |      (us)  (GB/s)  (GB/s)         |"
 		     "      (us)      (us)      (us) |      (us)  (GB/s)");
 	else
-		puts("# ratios: time / baseline's time\n#\n"
+		puts("# speedup: baseline's time / time\n#\n"
 		     "# request                        size |      p50       min       max       p99 |"
-		     " baseline           p50       p99 |  p50 ratio  p99 ratio\n"
+		     " baseline           p50       p99 |   p50          p99\n"
 		     "#                                 (B) |     (us)      (us)      (us)      (us) |"
-		     "                   (us)      (us) |");
+		     "                   (us)      (us) | speedup    speedup");
 	fflush(stdout);
 }
 
@@ -123,8 +129,9 @@ void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *
 	const double factor = (double)(options->ranks - 1) / options->ranks;
 	const double algbw = (double)row->bytes / (double)row->time.p50;
 	const double baseline_busbw = (double)row->bytes / (double)row->baseline.p50 * factor;
-	const double ratio = (double)row->baseline.p50 / (double)row->time.p50;
-	if (options->json) {
+	const double speedup = (double)row->baseline.p50 / (double)row->time.p50;
+	zd_report_busbw(bench, algbw * factor);
+	if (zd_report_is_collected(bench)) {
 		json_t *wrong = options->check ? json_integer((json_int_t)row->wrong) : json_null();
 		json_array_append_new(bench->results,
 		                      json_pack("{s:I,s:I,s:s,s:o,s:f,s:f,s:o,s:o,s:f,s:f}", "bytes",
@@ -132,7 +139,7 @@ void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *
 		                                "dtype", dtype, "time_ns", stats_json(&row->time),
 		                                "algbw_gb_s", algbw, "busbw_gb_s", algbw * factor, "wrong",
 		                                wrong, "baseline_ns", stats_json(&row->baseline),
-		                                "baseline_busbw_gb_s", baseline_busbw, "ratio", ratio));
+		                                "baseline_busbw_gb_s", baseline_busbw, "speedup", speedup));
 		return;
 	}
 	char wrong[24] = "N/A";
@@ -141,21 +148,21 @@ void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *
 	printf("%14llu %12llu %9s | %9.1f %7.2f %7.2f %7s | %9.1f %9.1f %9.1f | %9.1f %7.2f %7.2f\n",
 	       (unsigned long long)row->bytes, (unsigned long long)row->count, dtype, us(row->time.p50),
 	       algbw, algbw * factor, wrong, us(row->time.min), us(row->time.max), us(row->time.p99),
-	       us(row->baseline.p50), baseline_busbw, ratio);
+	       us(row->baseline.p50), baseline_busbw, speedup);
 	fflush(stdout);
 }
 
 void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row *row)
 {
-	const double p50_ratio = (double)row->time.p50 / (double)row->baseline.p50;
-	const double p99_ratio = (double)row->time.p99 / (double)row->baseline.p99;
-	if (bench->options.json) {
+	const double p50_speedup = (double)row->baseline.p50 / (double)row->time.p50;
+	const double p99_speedup = (double)row->baseline.p99 / (double)row->time.p99;
+	if (zd_report_is_collected(bench)) {
 		json_array_append_new(bench->results,
 		                      json_pack("{s:s,s:I,s:o,s:s,s:o,s:f,s:f}", "what", row->what, "bytes",
 		                                (json_int_t)row->bytes, "time_ns", stats_json(&row->time),
 		                                "baseline", row->baseline_what, "baseline_ns",
-		                                stats_json(&row->baseline), "p50_ratio", p50_ratio,
-		                                "p99_ratio", p99_ratio));
+		                                stats_json(&row->baseline), "p50_speedup", p50_speedup,
+		                                "p99_speedup", p99_speedup));
 		return;
 	}
 	char bytes[24] = "-";
@@ -163,13 +170,13 @@ void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row
 		snprintf(bytes, sizeof(bytes), "%llu", (unsigned long long)row->bytes);
 	printf("  %-22s %12s | %8.2f %9.2f %9.2f %9.2f | %-10s %9.2f %9.2f | %10.2f %10.2f\n", row->what,
 	       bytes, us(row->time.p50), us(row->time.min), us(row->time.max), us(row->time.p99),
-	       row->baseline_what, us(row->baseline.p50), us(row->baseline.p99), p50_ratio, p99_ratio);
+	       row->baseline_what, us(row->baseline.p50), us(row->baseline.p99), p50_speedup, p99_speedup);
 	fflush(stdout);
 }
 
 void zd_report_figure(const struct zd_bench *bench, const char *what, double value, const char *unit)
 {
-	if (bench->options.json)
+	if (zd_report_is_collected(bench))
 		json_array_append_new(bench->results,
 		                      json_pack("{s:s,s:f,s:s}", "what", what, "value", value, "unit", unit));
 	else if (*unit)
@@ -180,10 +187,16 @@ void zd_report_figure(const struct zd_bench *bench, const char *what, double val
 
 void zd_report_note(const struct zd_bench *bench, const char *what, const char *why)
 {
-	if (bench->options.json)
+	if (zd_report_is_collected(bench))
 		json_array_append_new(bench->results, json_pack("{s:s,s:s}", "what", what, "why", why));
 	else
 		printf("# %s: %s\n", what, why);
+}
+
+void zd_report_busbw(struct zd_bench *bench, double gb_s)
+{
+	bench->busbw_sum += gb_s;
+	bench->nbusbw++;
 }
 
 void zd_report_target(const struct zd_bench *bench, const char *what, double measured, bool at_most,
@@ -196,10 +209,29 @@ void zd_report_target(const struct zd_bench *bench, const char *what, double mea
 	                                (int)met));
 }
 
+bool zd_report_missed(const struct zd_bench *bench)
+{
+	size_t index;
+	json_t *target;
+	json_array_foreach(bench->targets, index, target)
+	{
+		if (!json_is_true(json_object_get(target, "met")))
+			return true;
+	}
+	return false;
+}
+
 void zd_report_end(const struct zd_bench *bench)
 {
 	const struct zd_bench_options *options = &bench->options;
+	const double average_busbw = bench->nbusbw ? bench->busbw_sum / bench->nbusbw : 0;
+	if (options->csv) {
+		zd_csv_print(bench->results, stdout);
+		return;
+	}
 	if (!options->json) {
+		if (bench->nbusbw)
+			printf("# Avg bus bandwidth    : %g\n", average_busbw); /* as nccl-tests have it */
 		size_t index;
 		json_t *target;
 		json_array_foreach(bench->targets, index, target)
@@ -219,12 +251,15 @@ void zd_report_end(const struct zd_bench *bench)
 	        "{s:i,s:s,s:s,s:s,s:s,s:s,s:o,s:o,s:O,s:O}", "schema", ZD_BENCH_SCHEMA, "program",
 	        "zerobench", "version", ZEROD_VERSION_TEXT, "daemon", bench->daemon, "op", bench->op_name,
 	        "date", date, "machine", machine_json(), "options",
-	        json_pack("{s:I,s:I,s:I,s:I,s:s,s:b,s:b,s:b,s:I}", "ranks", (json_int_t)options->ranks,
+	        json_pack("{s:I,s:I,s:I,s:I,s:s,s:b,s:b,s:b,s:I,s:s}", "ranks", (json_int_t)options->ranks,
 	                  "devices", (json_int_t)bench->devices, "iters", (json_int_t)options->iters,
 	                  "warmup", (json_int_t)options->warmup, "dtype", zerod_dtype_name(options->dtype),
 	                  "one_cpu", (int)bench->one_cpu, "on_gpus", (int)bench->on_gpus, "alone",
-	                  (int)options->alone, "load_side", (json_int_t)options->load_side),
+	                  (int)options->alone, "load_side", (json_int_t)options->load_side, "peer",
+	                  options->copy_engines ? "nccl-ce" : "nccl"),
 	        "results", bench->results, "targets", bench->targets);
+	json_object_set_new(report, "average_busbw_gb_s",
+	                    bench->nbusbw ? json_real(average_busbw) : json_null());
 	json_dumpf(report, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 	putchar('\n');
 	json_decref(report);

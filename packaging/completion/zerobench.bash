@@ -9,18 +9,19 @@ _zerobench()
 	-c | --check) words='0 1' ;;
 	--backend) words='host cuda' ;;
 	--collectives) words='copies nccl' ;;
+	--peer) words='nccl nccl-ce none' ;;
 	--nodes) words='2 4 8' ;;
 	--load) words='gemm:2048 gemm:4096 gemm:8192' ;;
 	--socket | --nccl | --cublas)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return
 		;;
-	-b | -e | -f | -n | -w | -r | --minbytes | --maxbytes | --stepfactor | --iters | --warmup_iters | --ranks | --units)
+	-b | -e | -f | -i | -n | -w | -r | -g | --minbytes | --maxbytes | --stepfactor | --stepbytes | --ngpus | --iters | --warmup_iters | --ranks | --units)
 		return
 		;;
 	*)
-		words='--op --minbytes --maxbytes --stepfactor --iters --warmup_iters --check --ranks --datatype'
-		words+=' --units --json --socket --start --backend --load --alone --backward --nodes --collectives --nccl --cublas --help --version'
+		words='--op --minbytes --maxbytes --stepfactor --stepbytes --iters --warmup_iters --check --ranks --datatype'
+		words+=' --units --json --csv --strict --socket --start --backend --load --alone --backward --nodes --collectives --peer --nccl --cublas --help --version'
 		;;
 	esac
 	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")

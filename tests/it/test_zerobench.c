@@ -50,7 +50,7 @@ static json_t *run_json(const char *const *args)
 	json_error_t error;
 	json_t *report = json_loads(program.out_text, 0, &error);
 	assert_non_null(report);
-	assert_int_equal(json_integer_value(json_object_get(report, "schema")), 1);
+	assert_int_equal(json_integer_value(json_object_get(report, "schema")), 2);
 	assert_string_equal(json_string_value(json_object_get(report, "op")), args[2]);
 	assert_non_null(json_string_value(json_object_get(json_object_get(report, "machine"), "kernel")));
 	program_free(&program);
@@ -162,6 +162,52 @@ static void wrong_usage_is_named(void **state)
 	program_free(&program);
 }
 
+/* The first line has the columns' names, the others as many fields. */
+static void results_as_comma_separated_values(void **state)
+{
+	(void)state;
+	const char *const args[] = {"zerobench", "-b", "4K", "-e", "12K", "-i",    "4K", "-n",
+	                            "1",         "-w", "0",  "-g", "2",   "--csv", NULL};
+	struct program program;
+	unsigned nlines = 0, ncommas = 0;
+	program_start(&program, args, NULL);
+	program_wait(&program);
+	assert_int_equal(program.status, 0);
+	assert_int_equal(strncmp(program.out_text, "\"bytes\",\"count\",\"dtype\",\"time_ns.min\"", 37), 0);
+	for (char *line = program.out_text, *end; (end = strchr(line, '\n')); line = end + 1, nlines++) {
+		unsigned found = 0;
+		for (const char *at = line; at < end; at++)
+			found += *at == ',';
+		ncommas = nlines == 0 ? found : ncommas;
+		assert_int_equal(found, ncommas);
+	}
+	assert_int_equal(nlines, 4); /* of 4, 8 and 12 KiB */
+	program_free(&program);
+	assert_nothing_left();
+}
+
+/* The exit status says whether a target was missed, whichever it is on this machine. */
+static void strict_tells_of_missed_targets(void **state)
+{
+	(void)state;
+	const char *const args[] = {"zerobench", "--op", "rpc",    "-n",       "50",
+	                            "-w",        "0",    "--json", "--strict", NULL};
+	struct program program;
+	json_error_t error;
+	json_t *report, *target;
+	size_t index;
+	bool missed = false;
+	program_start(&program, args, NULL);
+	program_wait(&program);
+	report = json_loads(program.out_text, 0, &error);
+	assert_non_null(report);
+	json_array_foreach(json_object_get(report, "targets"), index, target)
+	        missed = missed || json_is_false(json_object_get(target, "met"));
+	assert_int_equal(program.status, missed ? 100 : 0);
+	json_decref(report);
+	program_free(&program);
+}
+
 /* Wherever the operation is named. */
 static void options_without_effect_are_refused(void **state)
 {
@@ -175,6 +221,10 @@ static void options_without_effect_are_refused(void **state)
 	        {{"--check", "0", "--op", "alloc"}, "alloc takes no --check"},
 	        {{"--op", "alloc", "-d", "half"}, "alloc takes no --datatype"},
 	        {{"--units", "7", "--op", "reduce"}, "reduce takes no --units"},
+	        {{"--json", "--csv", "-r", "2"}, "--json and --csv"},
+	        {{"-i", "1M", "-f", "2"}, "--stepbytes and --stepfactor"},
+	        {{"--peer", "nccl-ce", "--op", "reduce"}, "--peer=nccl-ce gathers within a node"},
+	        {{"--peer", "gossip", "-r", "2"}, "expected nccl, nccl-ce or none"},
 	        {{"--units", "7", "--op", "all_reduce"}, "all_reduce takes no --units"},
 	};
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -286,6 +336,8 @@ int main(void)
 	        cmocka_unit_test(scale_is_measured),
 	        cmocka_unit_test(the_table_has_nccl_tests_columns),
 	        cmocka_unit_test(wrong_usage_is_named),
+	        cmocka_unit_test(results_as_comma_separated_values),
+	        cmocka_unit_test(strict_tells_of_missed_targets),
 	        cmocka_unit_test(options_without_effect_are_refused),
 	        cmocka_unit_test(a_backend_is_a_private_daemons),
 	        cmocka_unit_test(a_failing_rank_ends_the_run),

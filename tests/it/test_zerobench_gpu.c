@@ -362,6 +362,8 @@ static void what_cannot_be_is_named(void **state)
 	const char *const emulated[] = {"--backend", "host", "--nodes", "2", NULL};
 	const char *const together[] = {"--alone", "--collectives", "nccl", NULL};
 	const char *const collectives[] = {"--collectives", "pigeons", NULL};
+	const char *const engines[] = {"-r", "2", "-e", "64K", "--peer", "nccl-ce", NULL};
+	const char *const engines_on_host[] = {"--backend", "host", "--peer", "nccl-ce", NULL};
 	const char *const many[] = {"--op", "reduce", "-r", "2", "-e", "64K", "--backward", "1T", NULL};
 
 	(void)state;
@@ -381,6 +383,11 @@ static void what_cannot_be_is_named(void **state)
 	expect_failure(emulated, 2, "--nodes wants private daemons on GPUs");
 	expect_failure(together, 2, "cannot gather alone");
 	expect_failure(collectives, 2, "pigeons");
+	expect_failure(engines, 22, "has no ncclMemAlloc");
+	setenv("ZD_DOUBLE_NCCL_VERSION", "22703", 1);
+	expect_failure(engines, 22, "for copy engines 2.28 or newer is needed");
+	unsetenv("ZD_DOUBLE_NCCL_VERSION");
+	expect_failure(engines_on_host, 22, "--peer");
 }
 
 static void no_gpu_is_named(void **state)

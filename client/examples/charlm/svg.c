@@ -35,17 +35,18 @@ static void print_panel(const struct panel *panel, const char *title, const char
 {
 	(void)fprintf(panel->file, "<text x=\"%d\" y=\"%.0f\" font-weight=\"bold\">%s</text>\n", GAP,
 	              panel->top - 8, title);
-	(void)fprintf(panel->file,
-	              "<rect x=\"%d\" y=\"%.0f\" width=\"%d\" height=\"%d\" fill=\"none\" stroke=\"#888\"/>\n", GAP,
-	              panel->top, WIDTH - 2 * GAP, PANEL);
+	(void)fprintf(
+	        panel->file,
+	        "<rect x=\"%d\" y=\"%.0f\" width=\"%d\" height=\"%d\" fill=\"none\" stroke=\"#888\"/>\n", GAP,
+	        panel->top, WIDTH - 2 * GAP, PANEL);
 	(void)fprintf(panel->file, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">%.2f</text>\n", GAP - 4,
 	              panel->top + 12, panel->highest);
 	(void)fprintf(panel->file, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">0</text>\n", GAP - 4,
 	              panel->top + PANEL);
 	(void)fprintf(panel->file, "<text x=\"%d\" y=\"%.0f\">step 1</text>\n", GAP, panel->top + PANEL + 16);
 	(void)fprintf(panel->file,
-	              "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">step %" PRIu32 ", %s</text>\n", WIDTH - GAP,
-	              panel->top + PANEL + 16, panel->steps, unit);
+	              "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">step %" PRIu32 ", %s</text>\n",
+	              WIDTH - GAP, panel->top + PANEL + 16, panel->steps, unit);
 }
 
 static void print_level(const struct panel *panel, double value, const char *color, const char *text)
@@ -97,7 +98,8 @@ int charlm_svg_write(FILE *file, const struct charlm_outcome *outcome, const str
 	                      .highest = 1.1 * fmax(memory->unsharded_mib, memory->peak_mib)};
 
 	(void)fprintf(file,
-	              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" "
+	              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+	              "font-family=\"sans-serif\" "
 	              "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
 	              WIDTH, memory->peak_mib > 0 ? 2 * PANEL + 3 * GAP : PANEL + 2 * GAP);
 	print_panel(&loss, "Loss", "nats a byte");

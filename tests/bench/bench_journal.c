@@ -144,7 +144,8 @@ static void begin(struct scene *scene)
 		unit.name = name;
 		unit.dtype = ZEROD_FLOAT32;
 		unit.numel = NUMEL;
-		check(scene, zerod_unit_register(scene->group, &unit, &scene->units[i]), "zerod_unit_register");
+		check(scene, zerod_unit_register(scene->group, &unit, &scene->units[i]),
+		      "zerod_unit_register");
 	}
 	update_all(scene);
 }

@@ -162,7 +162,8 @@ static void add_objects(struct zd_journal_objects *objects, const uint8_t *bytes
 	}
 }
 
-int zd_journal_table_init(struct zd_journal_table *table, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
+int zd_journal_table_init(struct zd_journal_table *table, const uint8_t *bytes, size_t nbytes,
+                          struct zd_err *err)
 {
 	struct entry *entries[ZD_NRECORDS];
 	size_t count[ZD_NRECORDS] = {0}, used[ZD_NRECORDS] = {0};

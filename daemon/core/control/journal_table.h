@@ -30,8 +30,8 @@ struct zd_journal_table {
 
 /* Checks the form of all records, and makes the table. The table points to `bytes`, which are aligned as a
  * record is. INVALID, with what is wrong. */
-int zd_journal_table_init(struct zd_journal_table *table, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
-        __attribute__((warn_unused_result));
+int zd_journal_table_init(struct zd_journal_table *table, const uint8_t *bytes, size_t nbytes,
+                          struct zd_err *err) __attribute__((warn_unused_result));
 void zd_journal_table_deinit(struct zd_journal_table *table);
 
 /* NULL: there is none. Types that do not exist are allowed. */

@@ -4,11 +4,11 @@
  *
  *     bench_journal [BLOCKS [CALLS [SCENE KIND]]]
  *
- * One rank makes the same calls in three scenes, which take turns block by block: a job that is not durable in a
- * daemon that keeps no state, such a job in a daemon with --keep-state holder, and a durable job in that daemon's
- * like. Printed are the medians, over all blocks, of the time of a call and of the CPU time that the daemon takes for
- * it, with the smallest and largest block, and their ratio to the first scene. With SCENE
- * and KIND, numbers from 0, only these run, so that callgrind counts the instructions of one daemon.
+ * One rank makes the same calls in three scenes, which take turns block by block: a job that is not durable
+ * in a daemon that keeps no state, the same job in a daemon with --keep-state holder, and a durable job in
+ * such a daemon. The program prints the time of a call and the daemon's CPU time for it, as medians over all
+ * blocks, with the least and the most, and the ratio to the first scene. With SCENE and KIND, numbers from 0,
+ * only these run, so that callgrind counts the instructions of one daemon.
  */
 #include <setjmp.h>
 #include <stdarg.h>

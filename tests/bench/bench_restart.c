@@ -5,9 +5,9 @@
  *     bench_restart [UNITS [RANKS]]
  *
  * RANKS (64) processes form a durable group in a private daemon with --keep-state holder, and register UNITS
- * (10,000) units each. The daemon is killed and started again. The times of the phases are printed: until the
- * daemon reports that it serves, until a client has a reply, until all ranks have joined again, and until all
- * have registered all units again.
+ * (10,000) units each. The daemon is killed and started again. The program prints the times of the phases:
+ * until the daemon reports that it serves, until a client has a reply, until all ranks have joined again, and
+ * until they have registered all units again. On a busy machine the daemon's CPU time is the better figure.
  */
 #include <setjmp.h>
 #include <stdarg.h>

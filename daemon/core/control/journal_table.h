@@ -2,7 +2,7 @@
 /*
  * journal_table.h - the last record of each object in a journal, for the restore.
  *
- * A daemon has hundreds of thousands of parts, more than the processor's caches hold. So the objects are sorted
+ * The records of hundreds of thousands of parts do not fit the processor's caches. So the objects are sorted
  * arrays, made in a few passes over the journal: a hash table would miss the caches at each record.
  */
 #ifndef ZD_CORE_CONTROL_JOURNAL_TABLE_H

@@ -277,13 +277,12 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	args.u.unit_register.all_reduce = record->all_reduce;
 	HASH_FIND(hh_name, group->units, record->name, strlen(record->name), unit);
 	status = zd_unit_check_description(&args, group->nshards, &wrong);
+	if (unit || status != 0) {
+		free(views);
+		return zd_journal_bad(&record->record, unit ? "another one has its name" : wrong.text, err);
+	}
 	use_id(restore, record->record.id);
-	if (unit)
-		status = zd_journal_bad(&record->record, "another one has its name", err);
-	else if (status != 0)
-		status = zd_journal_bad(&record->record, wrong.text, err);
-	else
-		status = zd_unit_new(restore->e, NULL, group, record->first_rank, &args, &unit, err);
+	status = zd_unit_new(restore->e, NULL, group, record->first_rank, &args, &unit, err);
 	free(views);
 	if (status != 0)
 		return status;
@@ -437,7 +436,7 @@ static int place_all(struct restore *restore, struct zd_err *err)
 {
 	static const enum zd_record_type types[] = {ZD_RECORD_PART, ZD_RECORD_ALLOCATION};
 	size_t room = restore->table.of[ZD_RECORD_PART].count + restore->table.of[ZD_RECORD_ALLOCATION].count;
-	const struct zd_journal_object **objects = zd_calloc(room + 1, sizeof(*objects));
+	const struct zd_journal_object **objects = zd_calloc(room + 1, sizeof(struct zd_journal_object *));
 	struct place *places = zd_calloc(room + 1, sizeof(*places));
 	struct zd_block **blocks = zd_calloc(room + 1, sizeof(struct zd_block *));
 	uint32_t nplaces = 0;

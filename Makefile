@@ -100,7 +100,8 @@ GPU_STRICT_SRC := $(addprefix tests/gpu/,strict.c stress_kernels.c kernels_doubl
 GPU_COMM_SRC := $(addprefix tests/gpu/,comm.c comm_backend.c) $(addprefix client/zerobench/,cuda_gpu.c cuda_library.c team.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
 LIFETIMES_SRC := tests/bench/bench_lifetimes.c
-BENCH_UNIT_SRC := $(filter-out $(LIFETIMES_SRC),$(wildcard tests/bench/bench_*.c))
+STATE_BENCH_SRC := $(addprefix tests/bench/bench_,journal.c restart.c)
+BENCH_UNIT_SRC := $(filter-out $(LIFETIMES_SRC) $(STATE_BENCH_SRC),$(wildcard tests/bench/bench_*.c))
 
 PB_C := $(BUILD)/gen/proto/zerod.pb-c.c
 PB_H := $(BUILD)/gen/proto/zerod.pb-c.h
@@ -137,6 +138,7 @@ GPU_KERNELS_BIN := $(BUILD)/tests/gpu/kernels
 GPU_COMM_BIN := $(BUILD)/tests/gpu/comm
 BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
 LIFETIMES_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(LIFETIMES_SRC))
+STATE_BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(STATE_BENCH_SRC))
 DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 libcublas.so.13 libcupti.so.13 libnccl.so.2)
 SEVERAL_SO := $(BUILD)/tests/several/libcuda.so.1
 SEVERAL_DRIVER_SO := $(BUILD)/tests/several/libcuda-driver.so.1
@@ -252,7 +254,7 @@ $(CONTRACT_BIN) $(LIFETIMES_BIN) $(filter $(BUILD)/tests/it/test_cuda_%,$(IT_BIN
 # It forges unique ids.
 $(BUILD)/tests/it/test_cuda_unique_id: $(call obj,$(addprefix daemon/server/,id_stamp.c id_key.c mac.c))
 $(BUILD)/tests/it/test_cuda_unique_id: LDLIBS += $(GC_LIBS)
-$(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
+$(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
@@ -313,7 +315,7 @@ $(DOUBLE_SO) $(SEVERAL_SO):
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^
 
-tests: all $(DOUBLE_SO) $(SEVERAL_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
+tests: all $(DOUBLE_SO) $(SEVERAL_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
 	$(GPU_COMM_BIN) $(SIMBACKEND_BIN) $(if $(SIM_SRC),$(SIM_BIN))
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
@@ -448,7 +450,7 @@ coverage: deps  ## line coverage of daemon/core
 	@BUILD=build/coverage tests/coverage.sh
 
 bench: deps  ## zerobench's figures and their baselines, in one run
-	@$(MAKE) --no-print-directory all $(BENCH_BIN) $(LIFETIMES_BIN)
+	@$(MAKE) --no-print-directory all $(BENCH_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN)
 	@BUILD=$(BUILD) tests/bench/run.sh
 
 fuzz: deps  ## libFuzzer on the protocol's decoder and dispatcher (clang); SECONDS each

@@ -257,7 +257,7 @@ struct zd_latency_row {
 /* Whether results are printed at the end, all at once. */
 bool zd_report_is_collected(const struct zd_bench *bench);
 void zd_report_begin(const struct zd_bench *bench);
-/* Prints an array of objects as comma-separated values (csv.c): a line of names, then a line for each object. */
+/* Prints an array of objects as comma-separated values: names, then a line for each object (csv.c). */
 void zd_csv_print(const json_t *objects, FILE *file);
 void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *row);
 void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row *row);

@@ -140,8 +140,8 @@ int zd_gemm_timed_end(struct zd_gemm *gemm, uint64_t product_ns[ZD_GEMM_RUNS], s
 /* A rank's communicator of NCCL. */
 struct zd_nccl_rank;
 
-/* Loads NCCL; NVLink multicast is off unless NCCL_NVLS_ENABLE says otherwise. `copy_engines`: gathers use no SM.
- * Errors: those of zd_library_load() and of zd_nccl_load(), and UNSUPPORTED for a version without copy
+/* Loads NCCL; NVLink multicast is off unless NCCL_NVLS_ENABLE says otherwise. `copy_engines`: gathers use no
+ * SM. Errors: those of zd_library_load() and of zd_nccl_load(), and UNSUPPORTED for a version without copy
  * engines. */
 int zd_nccl_rank_new(const char *path, bool copy_engines, struct zd_nccl_rank **rank, struct zd_err *err)
         __attribute__((warn_unused_result));

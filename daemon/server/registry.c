@@ -217,8 +217,10 @@ int zd_registry_replace(struct zd_registry *registry, const uint8_t *bytes, size
 	write_packet(registry->halves + other * HALF_BYTES, bytes, nbytes);
 	atomic_store(&registry->header->used, needed | other);
 	registry->full_bytes = zd_min_u64(HALF_BYTES, 2 * needed + ROOM_BYTES);
-	/* The memory of the former half. */
+	/* Frees the memory of the former half, but for the beginning, which the next replacement writes
+	 * without page faults. */
 	(void)fallocate(registry->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-	                (off_t)(HEADER_BYTES + (used & 1) * HALF_BYTES), (off_t)HALF_BYTES);
+	                (off_t)(HEADER_BYTES + (used & 1) * HALF_BYTES + ROOM_BYTES),
+	                (off_t)(HALF_BYTES - ROOM_BYTES));
 	return 0;
 }

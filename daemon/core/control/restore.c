@@ -2,7 +2,7 @@
 /*
  * restore.c - restores durable jobs from the journal of a daemon that has ended, however it has ended.
  *
- * The journal is read into a table of the last record of each object. The objects are then made in the order
+ * journal_table.c finds the last record of each object. The objects are then made in the order
  * of their ids, as they were first made. Whatever does not fit ends the restore as a whole.
  *
  * Ranks that were attached are lost ranks of their groups, as if all of them had died at once: a group
@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "core/cluster/cluster.h"
 #include "core/control/control.h"
+#include "core/control/journal_table.h"
 #include "core/engine/deferred_teardown.h"
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
@@ -26,172 +27,33 @@
  * have. */
 #define IDS_SKIPPED (UINT64_C(1) << 32)
 
-struct key {
-	uint64_t type, id, index;
-};
-
-/* The last record of an object. */
-struct kept {
-	struct key key;
-	struct zd_record *record, *first; /* first: since it was made */
-	void *made; /* the object; NULL: not yet, or its parent does not exist any more */
-	UT_hash_handle hh;
-};
-
 struct restore {
 	struct zd_engine *e;
-	uint8_t *bytes; /* a copy, in which names are terminated */
-	struct kept *all;
-	struct kept **sorted[ZD_NRECORDS]; /* by id and index; nsorted of each */
-	size_t nsorted[ZD_NRECORDS];
+	struct zd_journal_table table;
 	struct zd_record_session *sessions; /* of the former daemon, by id */
-	size_t nsessions;
+	size_t nsessions, sessions_room;
 	uint64_t last_id;
 };
 
-static const char *const type_names[ZD_NRECORDS] = {"",           "device", "job",     "group", "group state",
-                                                    "member",     "commit", "segment", "unit",  "part",
-                                                    "allocation", "end",    "ids",     "holds"};
+/* ---- Objects of the journal ---------------------------------------------------------------------------- */
 
-static const size_t type_bytes[ZD_NRECORDS] = {
-        [ZD_RECORD_DEVICE] = sizeof(struct zd_record_device),
-        [ZD_RECORD_JOB] = sizeof(struct zd_record_job),
-        [ZD_RECORD_GROUP] = sizeof(struct zd_record_group),
-        [ZD_RECORD_GROUP_STATE] = sizeof(struct zd_record_group_state),
-        [ZD_RECORD_MEMBER] = sizeof(struct zd_record_member),
-        [ZD_RECORD_COMMIT] = sizeof(struct zd_record_commit),
-        [ZD_RECORD_SEGMENT] = sizeof(struct zd_record_segment),
-        [ZD_RECORD_UNIT] = sizeof(struct zd_record_unit), /* and its views */
-        [ZD_RECORD_PART] = sizeof(struct zd_record_part),
-        [ZD_RECORD_ALLOCATION] = sizeof(struct zd_record_allocation),
-        [ZD_RECORD_GONE] = sizeof(struct zd_record),
-        [ZD_RECORD_IDS] = sizeof(struct zd_record_ids),
-        [ZD_RECORD_HOLDS] = sizeof(struct zd_record_holds), /* and the holds */
-};
-
-static int bad(const struct zd_record *record, const char *what, struct zd_err *err)
+static struct zd_journal_object *find(struct restore *restore, uint32_t type, uint64_t id, uint32_t index)
 {
-	return zd_err_set(err, ZEROD_E_INVALID, "the journal's %s %llu.%u: %s",
-	                  record->type < ZD_NRECORDS ? type_names[record->type] : "record",
-	                  (unsigned long long)record->id, record->index, what);
-}
-
-/* ---- The table ----------------------------------------------------------------------------------------- */
-
-static struct kept *find(struct restore *restore, enum zd_record_type type, uint64_t id, uint32_t index)
-{
-	struct key key;
-	struct kept *kept;
-	memset(&key, 0, sizeof(key));
-	key.type = type, key.id = id, key.index = index;
-	HASH_FIND(hh, restore->all, &key, sizeof(key), kept);
-	return kept;
+	return zd_journal_table_find(&restore->table, type, id, index);
 }
 
 static void *find_made(struct restore *restore, enum zd_record_type type, uint64_t id)
 {
-	const struct kept *kept = find(restore, type, id, 0);
+	const struct zd_journal_object *kept = find(restore, type, id, 0);
 	return kept ? kept->made : NULL;
 }
 
 /* The job of an object. NULL: it has ended, although a later job may have its id: a job that waits for
  * processes to leave begins anew when ranks join under its name. */
-static struct zd_job *find_job(struct restore *restore, const struct kept *kept, uint64_t id)
+static struct zd_job *find_job(struct restore *restore, const struct zd_journal_object *kept, uint64_t id)
 {
-	const struct kept *job = find(restore, ZD_RECORD_JOB, id, 0);
+	const struct zd_journal_object *job = find(restore, ZD_RECORD_JOB, id, 0);
 	return job && job->first < kept->record ? job->made : NULL;
-}
-
-static void forget(struct restore *restore, enum zd_record_type type, uint64_t id, uint32_t index)
-{
-	struct kept *kept = find(restore, type, id, index);
-	if (!kept)
-		return;
-	HASH_DEL(restore->all, kept);
-	free(kept);
-}
-
-static void keep(struct restore *restore, struct zd_record *record)
-{
-	struct kept *kept = find(restore, record->type, record->id, record->index);
-	if (!kept) {
-		kept = zd_calloc(1, sizeof(*kept));
-		kept->key = (struct key){record->type, record->id, record->index};
-		kept->first = record;
-		HASH_ADD(hh, restore->all, key, sizeof(kept->key), kept);
-	}
-	kept->record = record;
-}
-
-static bool has_index(uint16_t type)
-{
-	return type == ZD_RECORD_MEMBER || type == ZD_RECORD_PART || type == ZD_RECORD_HOLDS ||
-	       type == ZD_RECORD_GONE;
-}
-
-static bool may_be_id(const struct zd_record *record)
-{
-	if (record->type == ZD_RECORD_DEVICE || record->type == ZD_RECORD_IDS)
-		return record->index == 0;
-	return record->id > 0 && record->id < INT64_MAX && (record->index == 0 || has_index(record->type));
-}
-
-static int take_record(struct restore *restore, struct zd_record *record, size_t left, struct zd_err *err)
-{
-	size_t wanted = record->type < ZD_NRECORDS ? type_bytes[record->type] : 0;
-	const struct zd_record_unit *unit = (void *)record;
-	const struct zd_record_holds *holds = (void *)record;
-	if (wanted == 0)
-		return bad(record, "its type is unknown", err);
-	if (record->type == ZD_RECORD_UNIT && left >= wanted)
-		wanted += unit->nviews <= ZD_MAX_VIEWS ? unit->nviews * sizeof(unit->views[0]) : left;
-	if (record->type == ZD_RECORD_HOLDS && left >= wanted)
-		wanted += holds->nholds * sizeof(holds->holds[0]);
-	if (record->bytes != wanted || wanted > left)
-		return bad(record, "its size is wrong", err);
-	if (!may_be_id(record))
-		return bad(record, "it has no such id", err);
-	if (record->type == ZD_RECORD_GONE)
-		forget(restore, record->gone, record->id, record->index);
-	else
-		keep(restore, record);
-	return 0;
-}
-
-static int read_records(struct restore *restore, size_t nbytes, struct zd_err *err)
-{
-	size_t at = 0;
-	int status = 0;
-	while (at < nbytes && status == 0) {
-		struct zd_record *record = (struct zd_record *)(void *)(restore->bytes + at);
-		if (nbytes - at < sizeof(*record))
-			return zd_err_set(err, ZEROD_E_INVALID, "the journal ends inside a record");
-		status = take_record(restore, record, nbytes - at, err);
-		at += record->bytes;
-	}
-	return status;
-}
-
-static int by_key(const void *a, const void *b)
-{
-	const struct key *left = &(*(struct kept *const *)a)->key, *right = &(*(struct kept *const *)b)->key;
-	if (left->id != right->id)
-		return left->id < right->id ? -1 : 1;
-	return (left->index > right->index) - (left->index < right->index);
-}
-
-static void sort_records(struct restore *restore)
-{
-	struct kept *kept;
-	size_t count[ZD_NRECORDS] = {0};
-	for (kept = restore->all; kept; kept = kept->hh.next)
-		count[kept->key.type]++;
-	for (size_t type = 0; type < ZD_NRECORDS; type++)
-		restore->sorted[type] = zd_calloc(count[type] + 1, sizeof(struct kept *));
-	for (kept = restore->all; kept; kept = kept->hh.next)
-		restore->sorted[kept->key.type][restore->nsorted[kept->key.type]++] = kept;
-	for (size_t type = 0; type < ZD_NRECORDS; type++)
-		qsort(restore->sorted[type], restore->nsorted[type], sizeof(struct kept *), by_key);
 }
 
 /* ---- Objects ------------------------------------------------------------------------------------------- */
@@ -203,16 +65,17 @@ static void use_id(struct restore *restore, uint64_t id)
 	restore->last_id = zd_max_u64(restore->last_id, id);
 }
 
-static int restore_ids(struct restore *restore, struct kept *kept, struct zd_err *err)
+static int restore_ids(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
 	(void)err;
-	restore->last_id = zd_max_u64(restore->last_id, ((struct zd_record_ids *)(void *)kept->record)->last);
+	restore->last_id = zd_max_u64(restore->last_id,
+	                              ((const struct zd_record_ids *)(const void *)kept->record)->last);
 	return 0;
 }
 
-static int restore_device(struct restore *restore, struct kept *kept, struct zd_err *err)
+static int restore_device(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
-	const struct zd_record_device *record = (void *)kept->record;
+	const struct zd_record_device *record = (const void *)kept->record;
 	const struct zd_engine *e = restore->e;
 	char what[192];
 	if (record->record.id < e->ndevices &&
@@ -221,16 +84,15 @@ static int restore_device(struct restore *restore, struct kept *kept, struct zd_
 	(void)snprintf(what, sizeof(what), "it was %.63s and is %.63s", record->name,
 	               record->record.id < e->ndevices ? e->devices[record->record.id].config.name
 	                                               : "not there");
-	return bad(&record->record, what, err);
+	return zd_journal_bad(&record->record, what, err);
 }
 
-static int restore_job(struct restore *restore, struct kept *kept, struct zd_err *err)
+static int restore_job(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
-	struct zd_record_job *record = (void *)kept->record;
+	const struct zd_record_job *record = (const void *)kept->record;
 	struct zd_job *job;
-	record->name[sizeof(record->name) - 1] = '\0';
 	if (zd_job_find(restore->e, record->uid, record->name))
-		return bad(&record->record, "another one has its name", err);
+		return zd_journal_bad(&record->record, "another one has its name", err);
 	use_id(restore, record->record.id);
 	job = zd_job_new(restore->e, record->uid, record->name, true);
 	job->had_group = record->had_group;
@@ -245,35 +107,35 @@ static int restore_job(struct restore *restore, struct kept *kept, struct zd_err
 static const struct zd_record_commit *commit_after(struct restore *restore, uint64_t group,
                                                    const struct zd_record *record)
 {
-	const struct kept *commit = find(restore, ZD_RECORD_COMMIT, group, 0);
-	return commit && commit->record > record ? (void *)commit->record : NULL;
+	const struct zd_journal_object *commit = find(restore, ZD_RECORD_COMMIT, group, 0);
+	return commit && commit->record > record ? (const void *)commit->record : NULL;
 }
 
-static void restore_group_state(struct restore *restore, struct zd_group *group, const struct kept *kept)
+static void restore_group_state(struct restore *restore, struct zd_group *group,
+                                const struct zd_journal_object *kept)
 {
-	const struct zd_record_group_state *record = (void *)kept->record;
+	const struct zd_record_group_state *record = (const void *)kept->record;
 	const struct zd_record_commit *commit = commit_after(restore, group->id, kept->record);
 	group->committed_step = commit ? commit->step : record->committed_step;
 	group->voted_step = record->voted_step;
 	group->torn = record->torn && !commit;
 }
 
-static int restore_group(struct restore *restore, struct kept *kept, struct zd_err *err)
+static int restore_group(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
-	struct zd_record_group *record = (void *)kept->record;
+	const struct zd_record_group *record = (const void *)kept->record;
 	struct zd_job *job = find_job(restore, kept, record->job);
-	const struct kept *state = find(restore, ZD_RECORD_GROUP_STATE, record->record.id, 0);
+	const struct zd_journal_object *state = find(restore, ZD_RECORD_GROUP_STATE, record->record.id, 0);
 	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN};
 	struct zd_group *group;
-	record->name[sizeof(record->name) - 1] = '\0';
 	if (!job)
 		return 0;
 	if (record->world_size == 0 || record->world_size > ZD_MAX_WORLD || record->local_world_size == 0 ||
 	    record->world_size % record->local_world_size != 0 || record->first_rank >= record->world_size ||
 	    !state)
-		return bad(&record->record, "its sizes are wrong", err);
+		return zd_journal_bad(&record->record, "its sizes are wrong", err);
 	if (zd_group_find(job, record->name))
-		return bad(&record->record, "another one has its name", err);
+		return zd_journal_bad(&record->record, "another one has its name", err);
 	args.u.group_join.group = record->name;
 	args.u.group_join.world_size = record->world_size;
 	args.u.group_join.local_world_size = record->local_world_size;
@@ -291,20 +153,24 @@ static void note_session(struct restore *restore, const struct zd_record_session
 {
 	if (session->id == 0)
 		return;
-	restore->sessions = zd_realloc(restore->sessions, restore->nsessions + 1, sizeof(*restore->sessions));
+	if (restore->nsessions == restore->sessions_room) {
+		restore->sessions_room = restore->sessions_room ? 2 * restore->sessions_room : 64;
+		restore->sessions = zd_realloc(restore->sessions, restore->sessions_room,
+		                               sizeof(*restore->sessions));
+	}
 	restore->sessions[restore->nsessions++] = *session;
 	restore->last_id = zd_max_u64(restore->last_id, session->id);
 }
 
-static int restore_member(struct restore *restore, struct kept *kept, struct zd_err *err)
+static int restore_member(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
-	const struct zd_record_member *record = (void *)kept->record;
+	const struct zd_record_member *record = (const void *)kept->record;
 	struct zd_group *group = find_made(restore, ZD_RECORD_GROUP, record->record.id);
 	struct zd_member *member;
 	if (!group)
 		return 0;
 	if (record->record.index >= group->local_world_size || record->device >= restore->e->ndevices)
-		return bad(&record->record, "it has no such rank or device", err);
+		return zd_journal_bad(&record->record, "it has no such rank or device", err);
 	member = &group->members[record->record.index];
 	member->device = &restore->e->devices[record->device];
 	member->joined_before = record->joined_before;
@@ -319,16 +185,16 @@ static int restore_member(struct restore *restore, struct kept *kept, struct zd_
 	return 0;
 }
 
-static int restore_holds(struct restore *restore, struct kept *kept, struct zd_err *err)
+static int restore_holds(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
 	(void)err;
-	note_session(restore, &((struct zd_record_holds *)(void *)kept->record)->session);
+	note_session(restore, &((const struct zd_record_holds *)(const void *)kept->record)->session);
 	return 0;
 }
 
-static int restore_segment(struct restore *restore, struct kept *kept, struct zd_err *err)
+static int restore_segment(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
-	const struct zd_record_segment *record = (void *)kept->record;
+	const struct zd_record_segment *record = (const void *)kept->record;
 	struct zd_job *job = find_job(restore, kept, record->job);
 	struct zd_engine *e = restore->e;
 	struct zd_device *device;
@@ -337,10 +203,10 @@ static int restore_segment(struct restore *restore, struct kept *kept, struct zd
 		return 0;
 	if (record->device >= e->ndevices || record->purpose >= ZD_NPURPOSES || record->record.id == 0 ||
 	    record->record.id > UINT32_MAX || record->bytes == 0 || record->bytes > ZD_MAX_BYTES)
-		return bad(&record->record, "its size, device or purpose is wrong", err);
+		return zd_journal_bad(&record->record, "its size, device or purpose is wrong", err);
 	device = &e->devices[record->device];
 	if (record->bytes % device->config.segment_align_bytes != 0)
-		return bad(&record->record, "its size is no multiple of the device's", err);
+		return zd_journal_bad(&record->record, "its size is no multiple of the device's", err);
 	if (record->bytes > device->config.arena_bytes - device->segment_bytes)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "the durable segments of device %u are larger than its arena, %llu bytes",
@@ -370,7 +236,7 @@ static int restore_target(const struct zd_record_unit *record, struct zd_unit *u
 {
 	uint64_t numel = zd_unit_target_numel(unit);
 	if (numel > INT64_MAX || record->target_offset_numel > INT64_MAX - numel)
-		return bad(&record->record, "it has no such place in the target", err);
+		return zd_journal_bad(&record->record, "it has no such place in the target", err);
 	unit->targeted = true;
 	unit->target_offset_numel = record->target_offset_numel;
 	unit->group->target_numel = zd_max_u64(unit->group->target_numel,
@@ -378,9 +244,9 @@ static int restore_target(const struct zd_record_unit *record, struct zd_unit *u
 	return 0;
 }
 
-static int restore_unit(struct restore *restore, struct kept *kept, struct zd_err *err)
+static int restore_unit(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
-	struct zd_record_unit *record = (void *)kept->record;
+	const struct zd_record_unit *record = (const void *)kept->record;
 	struct zd_group *group = find_made(restore, ZD_RECORD_GROUP, record->group);
 	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
 	struct zd_err wrong = ZD_ERR_NONE;
@@ -390,12 +256,10 @@ static int restore_unit(struct restore *restore, struct kept *kept, struct zd_er
 	if (!group || !unit_has_parts(restore, record, group))
 		return 0;
 	if (record->first_rank >= group->local_world_size)
-		return bad(&record->record, "it has no such rank", err);
-	record->name[sizeof(record->name) - 1] = '\0';
+		return zd_journal_bad(&record->record, "it has no such rank", err);
 	views = zd_calloc(record->nviews + 1, sizeof(*views));
 	for (uint32_t i = 0; i < record->nviews; i++) {
-		struct zd_record_view *from = &record->views[i];
-		from->name[sizeof(from->name) - 1] = '\0';
+		const struct zd_record_view *from = &record->views[i];
 		views[i] = (struct zd_view_args){
 		        .name = from->name,
 		        .offset_numel = from->offset_numel,
@@ -413,13 +277,12 @@ static int restore_unit(struct restore *restore, struct kept *kept, struct zd_er
 	args.u.unit_register.all_reduce = record->all_reduce;
 	HASH_FIND(hh_name, group->units, record->name, strlen(record->name), unit);
 	status = zd_unit_check_description(&args, group->nshards, &wrong);
+	if (unit || status != 0) {
+		free(views);
+		return zd_journal_bad(&record->record, unit ? "another one has its name" : wrong.text, err);
+	}
 	use_id(restore, record->record.id);
-	if (unit)
-		status = bad(&record->record, "another one has its name", err);
-	else if (status != 0)
-		status = bad(&record->record, wrong.text, err);
-	else
-		status = zd_unit_new(restore->e, NULL, group, record->first_rank, &args, &unit, err);
+	status = zd_unit_new(restore->e, NULL, group, record->first_rank, &args, &unit, err);
 	free(views);
 	if (status != 0)
 		return status;
@@ -436,9 +299,9 @@ static void commit_part(struct zd_part *part)
 	part->committed = part->version;
 }
 
-static int restore_part(struct restore *restore, struct kept *kept, struct zd_err *err)
+static int restore_part(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
-	const struct zd_record_part *record = (void *)kept->record;
+	const struct zd_record_part *record = (const void *)kept->record;
 	struct zd_unit *unit = find_made(restore, ZD_RECORD_UNIT, record->record.id);
 	struct zd_part *part;
 	if (!unit)
@@ -447,7 +310,7 @@ static int restore_part(struct restore *restore, struct kept *kept, struct zd_er
 	    !unit->group->members[record->record.index].device ||
 	    record->shard.bytes != zd_align_up(zd_unit_part_bytes(unit), ZD_BLOCK_MIN_ALIGN) ||
 	    record->shadow > ZD_SHADOW_RESTORING || (record->shadow != ZD_SHADOW_NONE) != unit->group->shadow)
-		return bad(&record->record, "it does not fit its unit", err);
+		return zd_journal_bad(&record->record, "it does not fit its unit", err);
 	part = &unit->parts[record->record.index];
 	part->state = ZD_PART_DETACHED;
 	if (record->written)
@@ -467,17 +330,16 @@ static int restore_part(struct restore *restore, struct kept *kept, struct zd_er
 	return 0;
 }
 
-static int restore_allocation(struct restore *restore, struct kept *kept, struct zd_err *err)
+static int restore_allocation(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
-	struct zd_record_allocation *record = (void *)kept->record;
+	const struct zd_record_allocation *record = (const void *)kept->record;
 	struct zd_job *job = find_job(restore, kept, record->job);
 	struct zd_engine *e = restore->e;
 	struct zd_allocation *allocation;
 	if (!job)
 		return 0;
 	if (record->device >= e->ndevices)
-		return bad(&record->record, "it has no such device", err);
-	record->name[sizeof(record->name) - 1] = '\0';
+		return zd_journal_bad(&record->record, "it has no such device", err);
 	use_id(restore, record->record.id);
 	allocation = zd_calloc(1, sizeof(*allocation));
 	zd_job_ref(job);
@@ -498,72 +360,109 @@ static int restore_allocation(struct restore *restore, struct kept *kept, struct
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
-static const struct zd_record_extent *extent_of(const struct kept *kept)
+static const struct zd_record_extent *extent_of(const struct zd_journal_object *kept)
 {
-	if (kept->key.type == ZD_RECORD_PART)
-		return &((struct zd_record_part *)(void *)kept->record)->shard;
-	return &((struct zd_record_allocation *)(void *)kept->record)->extent;
+	if (kept->record->type == ZD_RECORD_PART)
+		return &((const struct zd_record_part *)(const void *)kept->record)->shard;
+	return &((const struct zd_record_allocation *)(const void *)kept->record)->extent;
 }
+
+/* The memory of an object; `index` counts these in the order of their ids. */
+struct place {
+	uint64_t offset, bytes;
+	uint32_t segment, index;
+};
 
 static int by_place(const void *a, const void *b)
 {
-	const struct zd_record_extent *left = extent_of(*(struct kept *const *)a);
-	const struct zd_record_extent *right = extent_of(*(struct kept *const *)b);
+	const struct place *left = a, *right = b;
 	if (left->segment != right->segment)
 		return left->segment < right->segment ? -1 : 1;
 	return (left->offset > right->offset) - (left->offset < right->offset);
 }
 
-/* Takes the block of a part or an allocation. `last`: of the one before. */
-static int place(struct restore *restore, const struct kept *kept, struct zd_job *job,
-                 const struct zd_device *device, struct zd_extent *extent, struct zd_extent *last,
+/* Takes the blocks in the order of their addresses, without a look at the objects, which have another order:
+ * each would miss the caches. A block is NULL if it is not there, or is another's too. */
+static void take_blocks(struct restore *restore, struct place *places, size_t nplaces,
+                        struct zd_block **blocks)
+{
+	const struct zd_segment *segment = NULL;
+	struct zd_block *last = NULL;
+	qsort(places, nplaces, sizeof(*places), by_place);
+	for (size_t i = 0; i < nplaces; i++) {
+		const struct place *place = &places[i];
+		struct zd_block *block = NULL;
+		if (i == 0 || place->segment != places[i - 1].segment) {
+			segment = find_made(restore, ZD_RECORD_SEGMENT, place->segment);
+			last = NULL;
+		}
+		if (segment)
+			block = zd_block_take(segment->range, last, place->offset, place->bytes);
+		if (block)
+			last = block;
+		blocks[place->index] = block;
+	}
+}
+
+/* Gives the object its block. */
+static int place(struct restore *restore, const struct zd_journal_object *kept, struct zd_block *block,
                  struct zd_err *err)
 {
-	const struct zd_record_extent *record = extent_of(kept);
-	struct zd_segment *segment = find_made(restore, ZD_RECORD_SEGMENT, record->segment);
-	bool is_part = kept->key.type == ZD_RECORD_PART;
+	const struct zd_record_extent *extent = extent_of(kept);
+	struct zd_segment *segment = find_made(restore, ZD_RECORD_SEGMENT, extent->segment);
+	bool is_part = kept->record->type == ZD_RECORD_PART;
 	enum zd_purpose purpose = is_part ? ZD_PURPOSE_SHARDS : ZD_PURPOSE_ALLOCATIONS;
-	struct zd_block *block = NULL;
-	if (segment && segment->job == job && segment->device == device && segment->purpose == purpose)
-		block = zd_block_take(segment->range, last->segment == segment ? last->block : NULL,
-		                      record->offset, record->bytes);
-	if (!block)
-		return bad(kept->record, "its memory is not there, or is another's too", err);
-	*extent = *last = (struct zd_extent){segment, block, block->bytes};
+	struct zd_part *part = is_part ? kept->made : NULL;
+	struct zd_allocation *allocation = is_part ? NULL : kept->made;
+	struct zd_job *job = is_part ? part->unit->group->job : allocation->job;
+	const struct zd_device *device = is_part ? zd_part_member(part)->device : allocation->device;
+	if (!block || segment->job != job || segment->device != device || segment->purpose != purpose)
+		return zd_journal_bad(kept->record, "its memory is not there, or is another's too", err);
+	/* A block has the bytes that were asked for. */
+	*(is_part ? &part->shard : &allocation->extent) = (struct zd_extent){segment, block, extent->bytes};
 	zd_charge(restore->e, job, segment->device, is_part ? ZD_CHARGE_SHARD : ZD_CHARGE_ALLOCATION,
 	          extent->bytes);
 	return 0;
 }
 
-static int place_made(struct restore *restore, const struct kept *kept, struct zd_extent *last,
-                      struct zd_err *err)
+/* After a failure. */
+static void drop_block(struct restore *restore, const struct zd_record_extent *extent, struct zd_block *block)
 {
-	if (kept->key.type == ZD_RECORD_PART) {
-		struct zd_part *part = kept->made;
-		return place(restore, kept, part->unit->group->job, zd_part_member(part)->device,
-		             &part->shard, last, err);
-	}
-	struct zd_allocation *allocation = kept->made;
-	return place(restore, kept, allocation->job, allocation->device, &allocation->extent, last, err);
+	const struct zd_segment *segment = find_made(restore, ZD_RECORD_SEGMENT, extent->segment);
+	zd_block_free(segment->range, block);
 }
 
 static int place_all(struct restore *restore, struct zd_err *err)
 {
 	static const enum zd_record_type types[] = {ZD_RECORD_PART, ZD_RECORD_ALLOCATION};
-	struct kept **placed = zd_calloc(HASH_COUNT(restore->all) + 1, sizeof(struct kept *));
-	struct zd_extent last = {0};
-	size_t nplaced = 0;
+	size_t room = restore->table.of[ZD_RECORD_PART].count + restore->table.of[ZD_RECORD_ALLOCATION].count;
+	const struct zd_journal_object **objects = zd_calloc(room + 1, sizeof(struct zd_journal_object *));
+	struct place *places = zd_calloc(room + 1, sizeof(*places));
+	struct zd_block **blocks = zd_calloc(room + 1, sizeof(struct zd_block *));
+	uint32_t nplaces = 0;
 	int status = 0;
 	for (size_t t = 0; t < ZD_ARRAY_LEN(types); t++) {
-		for (size_t i = 0; i < restore->nsorted[types[t]]; i++) {
-			if (restore->sorted[types[t]][i]->made)
-				placed[nplaced++] = restore->sorted[types[t]][i];
+		for (size_t i = 0; i < restore->table.of[types[t]].count; i++) {
+			const struct zd_journal_object *kept = &restore->table.of[types[t]].at[i];
+			const struct zd_record_extent *extent = extent_of(kept);
+			if (!kept->made)
+				continue;
+			objects[nplaces] = kept;
+			places[nplaces] = (struct place){extent->offset, extent->bytes, extent->segment,
+			                                 nplaces};
+			nplaces++;
 		}
 	}
-	qsort(placed, nplaced, sizeof(struct kept *), by_place);
-	for (size_t i = 0; i < nplaced && status == 0; i++)
-		status = place_made(restore, placed[i], &last, err);
-	free(placed);
+	take_blocks(restore, places, nplaces, blocks);
+	for (uint32_t i = 0; i < nplaces; i++) {
+		if (status == 0)
+			status = place(restore, objects[i], blocks[i], err);
+		if (status != 0 && blocks[i])
+			drop_block(restore, extent_of(objects[i]), blocks[i]);
+	}
+	free(objects);
+	free(places);
+	free(blocks);
 	return status;
 }
 
@@ -575,7 +474,7 @@ static void hold_recorded(struct restore *restore, struct zd_session *session,
 {
 	for (uint32_t i = 0; i < record->nholds; i++) {
 		const struct zd_record_hold *object = &record->holds[i];
-		const struct kept *kept = find(restore, object->type, object->id, object->index);
+		const struct zd_journal_object *kept = find(restore, object->type, object->id, object->index);
 		if (!kept || !kept->made)
 			continue;
 		if (object->type == ZD_RECORD_PART)
@@ -588,14 +487,15 @@ static void hold_recorded(struct restore *restore, struct zd_session *session,
 /* Gives the session what it held. */
 static void hold(struct restore *restore, struct zd_session *session)
 {
-	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_HOLDS]; i++) {
-		const struct zd_record_holds *record = (void *)restore->sorted[ZD_RECORD_HOLDS][i]->record;
+	for (size_t i = 0; i < restore->table.of[ZD_RECORD_HOLDS].count; i++) {
+		const struct zd_record_holds *record =
+		        (const void *)restore->table.of[ZD_RECORD_HOLDS].at[i].record;
 		if (record->session.id == session->id)
 			hold_recorded(restore, session, record);
 	}
-	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_MEMBER]; i++) {
-		const struct kept *kept = restore->sorted[ZD_RECORD_MEMBER][i];
-		const struct zd_record_member *record = (void *)kept->record;
+	for (size_t i = 0; i < restore->table.of[ZD_RECORD_MEMBER].count; i++) {
+		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_MEMBER].at[i];
+		const struct zd_record_member *record = (const void *)kept->record;
 		const struct zd_group *group = find_made(restore, ZD_RECORD_GROUP, record->record.id);
 		if (!group || record->session.id != session->id)
 			continue;
@@ -604,10 +504,11 @@ static void hold(struct restore *restore, struct zd_session *session)
 				zd_part_hold(restore->e, session, &unit->parts[record->record.index]);
 		}
 	}
-	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_ALLOCATION]; i++) {
-		const struct kept *kept = restore->sorted[ZD_RECORD_ALLOCATION][i];
+	for (size_t i = 0; i < restore->table.of[ZD_RECORD_ALLOCATION].count; i++) {
+		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_ALLOCATION].at[i];
 		if (kept->made &&
-		    ((struct zd_record_allocation *)(void *)kept->record)->session.id == session->id)
+		    ((const struct zd_record_allocation *)(const void *)kept->record)->session.id ==
+		            session->id)
 			zd_allocation_hold(restore->e, session, kept->made);
 	}
 }
@@ -669,7 +570,7 @@ static void lose_ranks(struct zd_engine *e, struct zd_group *group)
 
 /* ---- All ----------------------------------------------------------------------------------------------- */
 
-typedef int restore_fn(struct restore *restore, struct kept *kept, struct zd_err *err);
+typedef int restore_fn(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err);
 
 static int restore_all(struct restore *restore, struct zd_err *err)
 {
@@ -691,13 +592,14 @@ static int restore_all(struct restore *restore, struct zd_err *err)
 	};
 	int status = 0;
 	for (size_t step = 0; step < ZD_ARRAY_LEN(order); step++) {
-		for (size_t i = 0; i < restore->nsorted[order[step].type] && status == 0; i++)
-			status = order[step].restore(restore, restore->sorted[order[step].type][i], err);
+		for (size_t i = 0; i < restore->table.of[order[step].type].count && status == 0; i++)
+			status = order[step].restore(restore, &restore->table.of[order[step].type].at[i],
+			                             err);
 	}
-	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_JOB] && status == 0; i++) {
-		const struct kept *kept = restore->sorted[ZD_RECORD_JOB][i];
+	for (size_t i = 0; i < restore->table.of[ZD_RECORD_JOB].count && status == 0; i++) {
+		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_JOB].at[i];
 		if (((struct zd_job *)kept->made)->refs == 0)
-			status = bad(kept->record, "it has no group", err);
+			status = zd_journal_bad(kept->record, "it has no group", err);
 	}
 	if (status == 0)
 		status = place_all(restore, err);
@@ -708,8 +610,8 @@ static int restore_all(struct restore *restore, struct zd_err *err)
 static void drop_unplaced(struct restore *restore)
 {
 	struct zd_engine *e = restore->e;
-	for (size_t i = 0; i < restore->nsorted[ZD_RECORD_UNIT]; i++) {
-		struct zd_unit *unit = restore->sorted[ZD_RECORD_UNIT][i]->made;
+	for (size_t i = 0; i < restore->table.of[ZD_RECORD_UNIT].count; i++) {
+		struct zd_unit *unit = restore->table.of[ZD_RECORD_UNIT].at[i].made;
 		if (!unit)
 			continue;
 		unit->refs++; /* a unit without parts has none */
@@ -725,30 +627,13 @@ static void drop_unplaced(struct restore *restore)
 	}
 }
 
-static void restore_free(struct restore *restore)
-{
-	struct kept *kept, *next;
-	for (size_t type = 0; type < ZD_NRECORDS; type++)
-		free(restore->sorted[type]);
-	kept = restore->all;
-	HASH_CLEAR(hh, restore->all);
-	for (; kept; kept = next) {
-		next = kept->hh.next;
-		free(kept);
-	}
-	free(restore->sessions);
-	free(restore->bytes);
-}
-
 int zd_engine_restore(struct zd_engine *e, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
 {
-	struct restore restore = {.e = e, .bytes = zd_calloc(1, nbytes + 1)};
+	struct restore restore = {.e = e};
 	struct zd_group *group;
 	int status;
 	zd_assert(!e->jobs && !e->sessions);
-	memcpy(restore.bytes, bytes, nbytes);
-	status = read_records(&restore, nbytes, err);
-	sort_records(&restore);
+	status = zd_journal_table_init(&restore.table, bytes, nbytes, err);
 	if (status == 0)
 		status = restore_all(&restore, err);
 	if (status == 0)
@@ -757,6 +642,7 @@ int zd_engine_restore(struct zd_engine *e, const uint8_t *bytes, size_t nbytes, 
 		drop_unplaced(&restore);
 	for (group = e->groups; group && status == 0; group = group->hh.next)
 		lose_ranks(e, group);
-	restore_free(&restore);
+	zd_journal_table_deinit(&restore.table);
+	free(restore.sessions);
 	return status;
 }

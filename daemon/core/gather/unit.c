@@ -219,13 +219,23 @@ static void journal_unit_gone(const struct zd_unit *unit)
 		zd_journal_gone(unit->group->job->journal, ZD_RECORD_UNIT, unit->id, 0);
 }
 
+/* Whether the part is recorded, and recorded as written. */
+enum recorded { NOT_RECORDED, RECORDED, RECORDED_WRITTEN };
+
+static enum recorded recorded_as(const struct zd_part *part)
+{
+	if (zd_part_is_gone(part) || part->state == ZD_PART_FILLING)
+		return NOT_RECORDED;
+	return zd_part_is_written(part) ? RECORDED_WRITTEN : RECORDED;
+}
+
 void zd_journal_part(const struct zd_part *part)
 {
 	struct zd_journal *journal = part->unit->group->job->journal;
 	struct zd_record_part *record;
 	if (!journal)
 		return;
-	if (zd_part_is_gone(part) || part->state == ZD_PART_FILLING) {
+	if (recorded_as(part) == NOT_RECORDED) {
 		zd_journal_gone(journal, ZD_RECORD_PART, part->unit->id, part->rank);
 		return;
 	}
@@ -241,9 +251,10 @@ void zd_journal_part(const struct zd_part *part)
 
 void zd_part_move(struct zd_part *part, enum zd_part_state to)
 {
+	enum recorded before = recorded_as(part);
 	zd_sm_move(&zd_sm_part, &part->state, to);
-	/* A rank that waits to write has changed nothing yet. */
-	if (to != ZD_PART_UPDATE_WAIT)
+	/* Other states have the same record: a rank that waits to write, say, has changed nothing yet. */
+	if (recorded_as(part) != before)
 		zd_journal_part(part);
 }
 

@@ -133,6 +133,19 @@ static void test_records_of_wrong_types_and_sizes(void **state)
 }
 
 /* A journal that ends at any byte is refused, or ends between two records. */
+#define FILL(name) memset(name, 'x', sizeof(name))
+
+static void test_names_without_an_end(void **state)
+{
+	static const char no_end[] = "a name of it has no end";
+	(void)state;
+	DAMAGED(FILL(RECORD(job, JOB)->name), no_end);
+	DAMAGED(FILL(RECORD(group, GROUP)->name), no_end);
+	DAMAGED(FILL(RECORD(unit, UNIT)->name), no_end);
+	DAMAGED(FILL(RECORD(unit, UNIT)->views[0].name), no_end);
+	DAMAGED(FILL(RECORD(allocation, ALLOCATION)->name), no_end);
+}
+
 static void test_a_cut_journal(void **state)
 {
 	struct journaled j;
@@ -258,6 +271,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_records_of_wrong_types_and_sizes),
+	        cmocka_unit_test(test_names_without_an_end),
 	        cmocka_unit_test(test_a_cut_journal),
 	        cmocka_unit_test(test_other_devices),
 	        cmocka_unit_test(test_jobs_groups_and_ranks_that_do_not_fit),

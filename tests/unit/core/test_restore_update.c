@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "core/engine/journal.h"
 #include "tests/support/core_durable.h"
 
 /* ---- Shadows ------------------------------------------------------------------------------------------- */
@@ -294,6 +295,42 @@ static void test_former_sessions_are_listed(void **state)
 	core_end(d.core);
 }
 
+/* ---- How much is recorded ------------------------------------------------------------------------------ */
+
+/* Counts the records of parts behind the first *nbytes of the journal, and moves *nbytes to its end. */
+static uint32_t count_new(const struct durable *d, size_t *nbytes)
+{
+	size_t end;
+	const uint8_t *bytes = core_journal_bytes(d->core, &end);
+	uint32_t count = 0;
+	while (*nbytes < end) {
+		const struct zd_record *record = (const void *)(bytes + *nbytes);
+		count += record->type == ZD_RECORD_PART;
+		*nbytes += record->bytes;
+	}
+	return count;
+}
+
+/* Requests that leave a part's record as it is append none. */
+static void test_parts_are_recorded_when_their_records_change(void **state)
+{
+	struct durable d;
+	size_t at = 0;
+	(void)state;
+	start(&d, false);
+	(void)count_new(&d, &at);
+	publish_undone(&d, 0, 0);
+	assert_int_equal(count_new(&d, &at), 2); /* while it is written, and published */
+	core_restart(d.core);
+	at = 0; /* the journal begins anew */
+	assert_int_equal(count_new(&d, &at), NUNITS * 2);
+	join_all(&d, 1, true);
+	for (uint32_t unit = 0; unit < NUNITS; unit++)
+		core_expect(d.core, send_register(&d, unit, 0), 0);
+	assert_int_equal(count_new(&d, &at), 0);
+	core_end(d.core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -303,6 +340,7 @@ int main(void)
 	        cmocka_unit_test(test_a_process_that_has_left_is_forgotten),
 	        cmocka_unit_test(test_an_allocation_waits_for_its_former_process),
 	        cmocka_unit_test(test_former_sessions_are_listed),
+	        cmocka_unit_test(test_parts_are_recorded_when_their_records_change),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sample.c - text that the model writes: each byte is drawn from what the model predicts behind the last ones. */
+/* sample.c - text that the model writes, byte by byte, each drawn from what the model predicts. */
 #include "sample.h"
 
 #include <math.h>

@@ -708,7 +708,7 @@ bool zd_conn_is_open(const struct zd_conn *conn)
 	return conn->state == OPEN;
 }
 
-bool zd_conn_may_go_on(const struct zd_conn *conn)
+bool zd_conn_may_go_on(const struct zd_conn *conn, unsigned cost)
 {
-	return STAILQ_EMPTY(&conn->backlog) && zd_user_may_go_on(conn->user);
+	return STAILQ_EMPTY(&conn->backlog) && zd_user_may_go_on(conn->user, cost);
 }

@@ -92,8 +92,9 @@ const struct zd_creds *zd_conn_creds(const struct zd_conn *conn);
 int zd_conn_socket(const struct zd_conn *conn);
 /* Returns false if the connection is to be ended; the caller must then ignore the rest of the packet. */
 bool zd_conn_is_open(const struct zd_conn *conn);
-/* Returns false if the rest of the packet has to wait: its user's turn is over, or replies are unsent. */
-bool zd_conn_may_go_on(const struct zd_conn *conn);
+/* Called after a request of this cost (user.h). Returns false if the rest of the packet has to wait: its
+ * user's turn is over, or replies are unsent. */
+bool zd_conn_may_go_on(const struct zd_conn *conn, unsigned cost);
 
 /* Appends a reply, and the descriptors that must arrive no later than it. Takes ownership of the
  * descriptors. */

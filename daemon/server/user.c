@@ -18,6 +18,8 @@
 /* A plain request takes from one to ten microseconds, a page of a listing about 25, an iteration without
  * events less than one. */
 #define TURN_NS 20000u
+/* Plain requests between two looks at the clock, which costs a twentieth of such a request. */
+#define CLOCK_COST ZD_USER_LONG_REQUEST
 #define TELL_NS 1000000000u
 
 struct zd_user {
@@ -26,6 +28,7 @@ struct zd_user {
 	unsigned refs; /* connections, and a turn under way */
 	uint64_t began_ns;
 	uint64_t iteration, used_ns; /* of the loop, and the user's time in it */
+	unsigned unclocked_cost;     /* of the requests since the clock was read */
 	uint64_t unsent_bytes;
 	uint64_t told_ns; /* the time of the last log line about them; 0: none */
 	TAILQ_HEAD(, zd_task) tasks;
@@ -113,6 +116,7 @@ void zd_user_begin(struct zd_user *user)
 	user->refs++;
 	user->used_ns = used_ns(user);
 	user->iteration = user->users->loop->iterations;
+	user->unclocked_cost = 0;
 	user->began_ns = zd_loop_now_ns();
 }
 
@@ -122,13 +126,18 @@ void zd_user_end(struct zd_user *user)
 	zd_user_put(user);
 }
 
-bool zd_user_may_go_on(struct zd_user *user)
+bool zd_user_may_go_on(struct zd_user *user, unsigned cost)
 {
 	struct zd_users *users = user->users;
-	uint64_t now_ns = zd_loop_now_ns();
+	uint64_t now_ns;
 
 	if (!is_below_limit(user))
 		return false;
+	user->unclocked_cost += cost;
+	if (user->unclocked_cost < CLOCK_COST && users->turn_ns > 0)
+		return true;
+	user->unclocked_cost = 0;
+	now_ns = zd_loop_now_ns();
 	if (user->used_ns + (now_ns - user->began_ns) < users->turn_ns)
 		return true;
 	if (users->turn_ns == 0 || users->nwith_tasks > 0 || zd_loop_has_events(users->loop))

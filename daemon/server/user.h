@@ -53,9 +53,11 @@ void zd_user_put(struct zd_user *user);
 /* Measures the time of a user's requests, from begin to end. The user may be put in between. */
 void zd_user_begin(struct zd_user *user);
 void zd_user_end(struct zd_user *user);
-/* Between begin and end: whether the user's next request may be handled at once. Where nobody waits, a new
- * turn begins at the end of one. */
-bool zd_user_may_go_on(struct zd_user *user);
+#define ZD_USER_LONG_REQUEST 4u /* the cost of a request that may take much of a turn */
+/* Between begin and end, after a request: whether the user's next one may be handled at once. `cost` is 1 for
+ * a plain request; the turn's time is measured after each cost of 4. Where nobody waits, a new turn begins at
+ * the end of one. */
+bool zd_user_may_go_on(struct zd_user *user, unsigned cost);
 /* Whether a request that has just arrived may be handled at once: no other of the user waits for a turn. */
 bool zd_user_may_begin(const struct zd_user *user);
 

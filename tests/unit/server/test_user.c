@@ -6,6 +6,7 @@
  * root.
  */
 #include "api_scene.h"
+#include "base/mem.h"
 
 #define OTHER_UID     12345u
 #define NO_ALLOCATION UINT64_MAX
@@ -177,13 +178,60 @@ static void test_no_interruption_for_nobody(void **state)
 	send_batch(other, 1, 1);
 	turn(scene);
 	last = take_replies(scene, sock, 0);
-	assert_in_range(last, 0, 1);
+	assert_in_range(last, 0, ZD_USER_LONG_REQUEST);
 	finish(scene);
 	finish(scene);
 	assert_int_equal(take_replies(scene, sock, last), ZD_MAX_BATCH);
 	assert_int_equal(take_replies(scene, other, 0), 1);
 	(void)close(sock);
 	(void)close(other);
+}
+
+static uint64_t handled_in_a_turn(struct scene *scene, Zd__Request *request)
+{
+	Zd__Request requests[ZD_MAX_BATCH], *batch[ZD_MAX_BATCH];
+	int sock = scene_session(scene), second = scene_session(scene);
+	uint64_t last;
+
+	turn(scene);
+	scene->api.conns.users.turn_ns = 1;
+	for (size_t i = 0; i < ZD_MAX_BATCH; i++) {
+		requests[i] = *request;
+		requests[i].id = i + 1;
+		batch[i] = &requests[i];
+	}
+	scene_send(sock, batch, 4 * ZD_USER_LONG_REQUEST);
+	send_batch(second, 1, 1);
+	turn(scene); /* begins one packet, and leaves both to the user's tasks */
+	last = take_replies(scene, sock, 0);
+	finish(scene);
+	assert_int_equal(take_replies(scene, sock, last), 4 * ZD_USER_LONG_REQUEST);
+	(void)close(sock);
+	(void)close(second);
+	return last;
+}
+
+/* The clock is read after some plain requests, or after each one that may be long. */
+static void test_cost_of_requests(void **state)
+{
+	struct scene *scene = *state;
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Free plain = ZD__FREE__INIT;
+	Zd__List list = ZD__LIST__INIT;
+	Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
+	uint64_t units[ZD_MAX_UNITS_PER_REQUEST / 8] = {0};
+
+	request.body_case = ZD__REQUEST__BODY_FREE;
+	request.free = &plain;
+	assert_int_equal(handled_in_a_turn(scene, &request), ZD_USER_LONG_REQUEST);
+	request.body_case = ZD__REQUEST__BODY_LIST;
+	request.list = &list;
+	assert_int_equal(handled_in_a_turn(scene, &request), 1);
+	request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
+	request.update_begin = &update;
+	update.n_units = ZD_ARRAY_LEN(units);
+	update.units = units;
+	assert_int_equal(handled_in_a_turn(scene, &request), 1);
 }
 
 /* The rest of a packet is checked as its begin is: a zero byte in a name. */
@@ -372,6 +420,7 @@ int main(void)
 	        TEST(test_connections_take_turns),
 	        TEST(test_users_take_turns),
 	        TEST(test_no_interruption_for_nobody),
+	        TEST(test_cost_of_requests),
 	        TEST(test_rest_is_checked),
 	        TEST(test_rest_of_an_ended_connection),
 	        TEST(test_client_closes_behind_its_packet),

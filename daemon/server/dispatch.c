@@ -128,7 +128,12 @@ static bool accept_packet(struct zd_api_session *session, const Zd__ClientPacket
 
 	if (packet && packet->n_requests <= ZD_MAX_BATCH)
 		return true;
-	if (!packet)
+	if (!packet && session->api->requests.exceeded)
+		(void)zd_err_set(&err, ZEROD_E_LIMIT,
+		                 "a packet of %zu bytes that needs more than %zu bytes when unpacked: send "
+		                 "its requests in several packets",
+		                 nbytes, session->api->requests.most_bytes);
+	else if (!packet)
 		(void)zd_err_set(&err, ZEROD_E_PROTOCOL,
 		                 "a packet of %zu bytes that is not a valid ClientPacket", nbytes);
 	else

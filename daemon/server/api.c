@@ -8,6 +8,7 @@
  */
 #include "server/api.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -28,7 +29,11 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 {
 	int rc;
 
-	*api = (struct zd_api){.limits = *limits, .started_ns = zd_loop_now_ns()};
+	*api = (struct zd_api){.limits = *limits,
+	                       .started_ns = zd_loop_now_ns(),
+	                       .opened = true,
+	                       .statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC),
+	                       .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};
 	zd_conns_init(&api->conns, loop);
 	zd_users_set_limit(&api->conns.users, limits->uid_unsent_bytes);
 	api->conns.flushed = zd_delegates_flush;
@@ -72,6 +77,8 @@ void zd_api_deinit(struct zd_api *api)
 	zd_bridge_deinit(&api->bridge);
 	zd_arena_deinit(&api->requests);
 	zd_arena_deinit(&api->replies);
+	if (api->opened && api->statm >= 0)
+		(void)close(api->statm);
 }
 
 static int accept_of(struct zd_api *api, const struct zd_api_socket *at, int sock, struct zd_err *err)

@@ -85,12 +85,16 @@ static int accept_of(struct zd_api *api, const struct zd_api_socket *at, int soc
 {
 	bool full = api->conns.count >= api->limits.max_sessions + GREETING_ROOM;
 	uid_t uid = at && at->has_tenant ? at->tenant_uid : zd_creds_uid(sock);
+	uint64_t began_ns = zd_loop_now_ns();
+	int rc;
 
 	if (full && !zd_conns_make_way(&api->conns, uid)) {
 		(void)close(sock);
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u connections are open", api->conns.count);
 	}
-	return zd_api_session_new(api, at, sock, err);
+	rc = zd_api_session_new(api, at, sock, err);
+	zd_users_add_time(&api->conns.users, uid, began_ns);
+	return rc;
 }
 
 int zd_api_accept(void *arg, int sock, struct zd_err *err)

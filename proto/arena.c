@@ -51,8 +51,9 @@ static void *arena_take_limited(void *data, size_t bytes)
 {
 	struct zd_arena *arena = data;
 
-	if (arena->most_bytes > 0 && bytes > arena->most_bytes - zd_min_u64(arena->most_bytes,
-	    arena->used_bytes + arena->spilled_bytes)) {
+	if (arena->most_bytes > 0 &&
+	    bytes > arena->most_bytes -
+	                    zd_min_u64(arena->most_bytes, arena->used_bytes + arena->spilled_bytes)) {
 		arena->exceeded = true;
 		return NULL;
 	}

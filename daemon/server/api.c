@@ -18,7 +18,7 @@
 #include "server/session.h"
 
 #define NS_PER_S       UINT64_C(1000000000)
-#define REQUESTS_BYTES 65536u /* unpacked requests of a usual packet; larger ones spill */
+#define REQUESTS_BYTES 65536u     /* unpacked requests of a usual packet; larger ones spill */
 #define UNPACKED_BYTES (1u << 20) /* the most that a packet may need; takes about half a millisecond */
 #define REPLIES_BYTES  8192u
 #define GREETING_ROOM  64u /* connections beyond max_sessions that may send a hello */

@@ -41,8 +41,8 @@ static void update_poll(struct zd_channel *channel)
 
 	if (channel->over)
 		return;
-	rc = events ? uv_poll_start(&channel->readiness, events, on_ready) :
-	              uv_poll_stop(&channel->readiness);
+	rc = events ? uv_poll_start(&channel->readiness, events, on_ready)
+	            : uv_poll_stop(&channel->readiness);
 	zd_assert(rc == 0); /* fails only for handles that are closing */
 }
 

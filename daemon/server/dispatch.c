@@ -19,7 +19,7 @@
 #include "server/wire.h"
 
 #define NS_PER_MS      1000000ull
-#define FIELD_REQUESTS 1u /* the field of ClientPacket */
+#define FIELD_REQUESTS 1u  /* the field of ClientPacket */
 #define SHORT_BYTES    64u /* of a request about few objects */
 
 /* The engine handles a request with `args`; a request with `answer` is handled here. */

@@ -20,7 +20,7 @@
 #define TURN_NS 20000u
 /* Plain requests between two looks at the clock, which costs a twentieth of such a request. */
 #define CLOCK_COST ZD_USER_LONG_REQUEST
-#define TELL_NS 1000000000u
+#define TELL_NS    1000000000u
 
 struct zd_user {
 	struct zd_users *users;
@@ -72,7 +72,8 @@ void zd_user_put(struct zd_user *user)
 {
 	if (--user->refs > 0)
 		return;
-	zd_assert(TAILQ_EMPTY(&user->tasks) && TAILQ_EMPTY(&user->ends) && !user->listed && user->unsent_bytes == 0);
+	zd_assert(TAILQ_EMPTY(&user->tasks) && TAILQ_EMPTY(&user->ends) && !user->listed &&
+	          user->unsent_bytes == 0);
 	HASH_DEL(user->users->all, user);
 	free(user);
 }

@@ -399,17 +399,12 @@ static void costs_of_units(unsigned count)
 	int sock = scene_session(scene);
 	uint64_t group = join(sock, "large");
 	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__StepBegin step = ZD__STEP_BEGIN__INIT;
 	Zd__Commit commit = ZD__COMMIT__INIT;
 	char what[64];
 
 	(void)snprintf(what, sizeof(what), "unit_register, slowest of %u", count);
 	print_cost(what, register_units(sock, group, count));
-	step.group = commit.group = group;
-	request.body_case = ZD__REQUEST__BODY_STEP_BEGIN;
-	request.step_begin = &step;
-	(void)snprintf(what, sizeof(what), "step_begin, %u units", count);
-	print_cost(what, cost_of(sock, &request));
+	commit.group = group;
 	commit.step = 1;
 	request.body_case = ZD__REQUEST__BODY_COMMIT;
 	request.commit = &commit;
@@ -462,6 +457,57 @@ static void costs_of_leases(void)
 		assert_int_equal(scene_status(scene, sock, &request), 0);
 	}
 	cost_of_end("end of a session, 10000 leases", sock);
+}
+
+/* Joins that wait for a second rank. */
+static void send_joins(int sock, unsigned session, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		Zd__Request request = ZD__REQUEST__INIT, *requests[] = {&request};
+		Zd__GroupJoin body = ZD__GROUP_JOIN__INIT;
+		char group[32];
+
+		(void)snprintf(group, sizeof(group), "g%u-%u", session, i);
+		body.job = (char *)"waiting";
+		body.group = group;
+		body.world_size = 2;
+		request.id = ++scene->last_id;
+		request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+		request.group_join = &body;
+		scene_send(sock, requests, 1);
+		for (unsigned turns = 0; turns < 2; turns++)
+			(void)zd_loop_run_once(&scene->loop, false);
+	}
+}
+
+/* Requests that wait in the queue of a device, and another user's event there. */
+static void costs_of_waiting(void)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Alloc alloc = ZD__ALLOC__INIT;
+	unsigned count = 500, before;
+	char what[64];
+
+	for (unsigned i = 0; i < FLOODS; i++) { /* the flood of empty messages has closed these */
+		(void)close(flood[i]);
+		flood[i] = scene_session(scene);
+		send_joins(flood[i], i, count);
+	}
+	alloc.job = (char *)"other";
+	alloc.bytes = 256;
+	request.body_case = ZD__REQUEST__BODY_ALLOC;
+	request.alloc = &alloc;
+	(void)cost_of(other, &request); /* makes the job's segment */
+	(void)snprintf(what, sizeof(what), "alloc beside %u requests that wait", count * FLOODS);
+	longest_ns = 0;
+	print_cost(what, cost_of(other, &request));
+	before = zd_api_session_count(&scene->api);
+	for (unsigned i = 0; i < FLOODS; i++)
+		(void)close(flood[i]);
+	while (zd_api_session_count(&scene->api) > before - FLOODS)
+		(void)turn();
+	(void)snprintf(what, sizeof(what), "end of a session, %u requests that wait", count);
+	print_cost(what, longest_ns);
 }
 
 /* ---- Set-up -------------------------------------------------------------------------------------------- */
@@ -547,5 +593,6 @@ int main(void)
 	costs_of_units(ZD_MAX_UNITS - 1);
 	costs_of_allocations();
 	costs_of_leases();
+	costs_of_waiting();
 	return 0;
 }

@@ -131,10 +131,8 @@ static void the_largest_blow_up(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(pieces_are_apart_and_zeroed),
-	        cmocka_unit_test(absurd_sizes_are_refused),
-	        cmocka_unit_test(unpacking_is_limited),
-	        cmocka_unit_test(a_message_unpacks_into_it),
+	        cmocka_unit_test(pieces_are_apart_and_zeroed), cmocka_unit_test(absurd_sizes_are_refused),
+	        cmocka_unit_test(unpacking_is_limited),        cmocka_unit_test(a_message_unpacks_into_it),
 	        cmocka_unit_test(the_largest_blow_up),
 	};
 

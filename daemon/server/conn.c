@@ -3,8 +3,8 @@
  * conn.c - a client's connection.
  *
  * It owns its socket, the peer's pidfd, and the packets that are not sent yet. A connection is OPEN; then
- * ENDING, until the next flush sends what it can and, in the user's turn, notifies the owner; then CLOSING, until libuv has closed
- * its handles.
+ * ENDING, until the next flush sends what it can and, in the user's turn, notifies the owner; then CLOSING,
+ * until libuv has closed its handles.
  *
  * What must hold:
  *

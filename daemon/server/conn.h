@@ -6,8 +6,8 @@
  * as possible. While a client does not read its replies, these wait, and the daemon does not handle its
  * requests, nor the rest of a packet. The connections of one uid have turns (user.h).
  *
- * No function calls back directly: a connection that fails, or is ended, ends in the next zd_conns_flush(), or
- * in a later turn of its user.
+ * No function calls back directly: a connection that fails, or is ended, ends in the next zd_conns_flush(),
+ * or in a later turn of its user.
  * So any code may send replies and end connections, the engine's sink included.
  */
 #ifndef ZD_SERVER_CONN_H
@@ -69,7 +69,8 @@ struct zd_attachment {
 void zd_conns_init(struct zd_conns *conns, struct zd_loop *loop);
 /* Frees the shared state, when all connections have ended. */
 void zd_conns_deinit(struct zd_conns *conns);
-/* Sends the collected replies and ends connections, as far as their users' turns have time left. Every callback of the loop ends with this call. */
+/* Sends the collected replies and ends connections, as far as their users' turns have time left. Every
+ * callback of the loop ends with this call. */
 void zd_conns_flush(struct zd_conns *conns);
 /* Ends all connections, each with `why` in a last reply, to no request. */
 void zd_conns_refuse(struct zd_conns *conns, const struct zd_err *why);

@@ -2,8 +2,8 @@
 /*
  * user.c - what all connections of one uid share.
  *
- * Invariant: a user is in `with_tasks` if connections of it are to end, or it has tasks and is below the limit
- * of unsent bytes, and only then. While any user is, the loop does not sleep.
+ * Invariant: a user is in `with_tasks` if connections of it are to end, or it has tasks and is below the
+ * limit of unsent bytes, and only then. While any user is, the loop does not sleep.
  */
 #include "server/user.h"
 

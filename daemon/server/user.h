@@ -3,13 +3,14 @@
  * user.h - what all connections of one uid share: a part of the loop's time, and bytes of unsent replies.
  *
  * In one iteration of the loop a user's accepted connections, requests, answers on work channels, and ends of
- * connections may use the loop for `turn_ns`. The one that exceeds it is completed; what follows it is put into
+ * connections may use the loop for `turn_ns`. The one that exceeds it is completed; later ones are put into
  * the user's queue of tasks. Ends of connections come before all requests that wait: what an ended session
  * holds is free before the same process asks for it again. Each iteration begins with a round:
  * every user with tasks has one turn. So a user waits for at most one turn of each other user, however many
  * connections and requests these have.
  *
- * While a user's unsent replies exceed `most_unsent_bytes`, none of its requests is handled, but its connections end.
+ * While a user's unsent replies exceed `most_unsent_bytes`, none of its requests is handled, but its
+ * connections end.
  */
 #ifndef ZD_SERVER_USER_H
 #define ZD_SERVER_USER_H
@@ -24,7 +25,8 @@
 struct zd_loop;
 struct zd_user;
 
-/* Requests of one connection, answers of a work channel, or a connection's end, waiting for their user's turn. Zeroed, with `run` and `arg`: not queued. */
+/* Requests of one connection, answers of a work channel, or a connection's end, waiting for their user's
+ * turn. Zeroed, with `run` and `arg`: not queued. */
 struct zd_task {
 	TAILQ_ENTRY(zd_task) link;
 	bool queued, is_end;

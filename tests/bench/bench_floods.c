@@ -126,9 +126,11 @@ static uint64_t time_of_other(void)
 
 static void report(const char *name, uint64_t *took_ns, unsigned count)
 {
+	unsigned median = count / 2, near_last = count - 1 - count / 100;
+
 	qsort(took_ns, count, sizeof(*took_ns), by_value);
-	printf("%-28s %8.1f %8.1f %8.1f %10.1f\n", name, (double)took_ns[count / 2] / 1e3,
-	       (double)took_ns[count - 1 - count / 100] / 1e3, (double)took_ns[count - 1] / 1e3,
+	printf("%-28s %8.1f %8.1f %8.1f %10.1f\n", name, (double)took_ns[median] / 1e3,
+	       (double)took_ns[near_last] / 1e3, (double)took_ns[count - 1] / 1e3,
 	       (double)longest_ns / 1e3);
 	(void)fflush(stdout);
 }

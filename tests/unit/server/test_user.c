@@ -201,7 +201,7 @@ static uint64_t handled_in_a_turn(struct scene *scene, Zd__Request *request)
 		requests[i].id = i + 1;
 		batch[i] = &requests[i];
 	}
-	scene_send(sock, batch, 4 * ZD_USER_LONG_REQUEST);
+	scene_send(sock, batch, 4ull * ZD_USER_LONG_REQUEST);
 	send_batch(second, 1, 1);
 	turn(scene); /* begins one packet, and leaves both to the user's tasks */
 	last = take_replies(scene, sock, 0);

@@ -130,8 +130,7 @@ static void report(const char *name, uint64_t *took_ns, unsigned count)
 
 	qsort(took_ns, count, sizeof(*took_ns), by_value);
 	printf("%-28s %8.1f %8.1f %8.1f %10.1f\n", name, (double)took_ns[median] / 1e3,
-	       (double)took_ns[near_last] / 1e3, (double)took_ns[count - 1] / 1e3,
-	       (double)longest_ns / 1e3);
+	       (double)took_ns[near_last] / 1e3, (double)took_ns[count - 1] / 1e3, (double)longest_ns / 1e3);
 	(void)fflush(stdout);
 }
 

@@ -10,6 +10,7 @@
 #ifndef ZD_PROTO_FRAME_H
 #define ZD_PROTO_FRAME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <protobuf-c/protobuf-c.h>
@@ -49,8 +50,10 @@ struct zd_arena {
 	/* Pass &arena->allocator to xxx__unpack(); never call xxx__free_unpacked(). */
 	ProtobufCAllocator allocator;
 	uint8_t *block;
-	size_t block_bytes, used_bytes;
+	size_t block_bytes, used_bytes, spilled_bytes;
 	struct zd_arena_spill *spill;
+	size_t most_bytes; /* for unpacking, until a reset; 0: no limit */
+	bool exceeded;     /* unpacking has failed at that limit since the last reset */
 };
 void zd_arena_init(struct zd_arena *arena, size_t block_bytes);
 void zd_arena_reset(struct zd_arena *arena);

@@ -8,6 +8,7 @@
  */
 #include "server/api.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -17,7 +18,8 @@
 #include "server/session.h"
 
 #define NS_PER_S       UINT64_C(1000000000)
-#define REQUESTS_BYTES 65536u /* unpacked requests of a usual packet; larger ones spill */
+#define REQUESTS_BYTES 65536u     /* unpacked requests of a usual packet; larger ones spill */
+#define UNPACKED_BYTES (1u << 20) /* the most that a packet may need; takes about half a millisecond */
 #define REPLIES_BYTES  8192u
 #define GREETING_ROOM  64u /* connections beyond max_sessions that may send a hello */
 #define MOST_KEPT      8u  /* the most sessions reserved for administrators */
@@ -27,7 +29,11 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 {
 	int rc;
 
-	*api = (struct zd_api){.limits = *limits, .started_ns = zd_loop_now_ns()};
+	*api = (struct zd_api){.limits = *limits,
+	                       .started_ns = zd_loop_now_ns(),
+	                       .opened = true,
+	                       .statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC),
+	                       .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};
 	zd_conns_init(&api->conns, loop);
 	zd_users_set_limit(&api->conns.users, limits->uid_unsent_bytes);
 	api->conns.flushed = zd_delegates_flush;
@@ -35,6 +41,7 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 	api->conns.store = zd_keeper_write;
 	api->conns.store_arg = &api->bridge.keeper;
 	zd_arena_init(&api->requests, REQUESTS_BYTES);
+	api->requests.most_bytes = UNPACKED_BYTES;
 	zd_arena_init(&api->replies, REPLIES_BYTES);
 	rc = zd_id_key_make(&api->id_key, err);
 	if (!rc)
@@ -70,18 +77,24 @@ void zd_api_deinit(struct zd_api *api)
 	zd_bridge_deinit(&api->bridge);
 	zd_arena_deinit(&api->requests);
 	zd_arena_deinit(&api->replies);
+	if (api->opened && api->statm >= 0)
+		(void)close(api->statm);
 }
 
 static int accept_of(struct zd_api *api, const struct zd_api_socket *at, int sock, struct zd_err *err)
 {
 	bool full = api->conns.count >= api->limits.max_sessions + GREETING_ROOM;
 	uid_t uid = at && at->has_tenant ? at->tenant_uid : zd_creds_uid(sock);
+	uint64_t began_ns = zd_loop_now_ns();
+	int rc;
 
 	if (full && !zd_conns_make_way(&api->conns, uid)) {
 		(void)close(sock);
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u connections are open", api->conns.count);
 	}
-	return zd_api_session_new(api, at, sock, err);
+	rc = zd_api_session_new(api, at, sock, err);
+	zd_users_add_time(&api->conns.users, uid, began_ns);
+	return rc;
 }
 
 int zd_api_accept(void *arg, int sock, struct zd_err *err)

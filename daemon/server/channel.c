@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* channel.c - the daemon's end of a session's work channel. */
+/*
+ * channel.c - the daemon's end of a session's work channel.
+ *
+ * Answers are handled in turns of the session's user, as its requests are.
+ */
 #include "server/channel.h"
 
 #include <errno.h>
@@ -21,16 +25,24 @@ struct zd_channel {
 	void *arg;
 	struct zd_endpoint client;
 	struct zd_poll_source poll_source; /* polled for answers in the ring */
-	bool broken;
+	struct zd_user *user;
+	struct zd_task task; /* queued: answers wait for the user's turn */
+	bool over;           /* broken or closed */
+	bool full;           /* the socket had no room */
 	uv_poll_t readiness;
 };
 
 static void on_ready(uv_poll_t *handle, int status, int events);
 
-static void poll_for(struct zd_channel *channel, int events)
+static void update_poll(struct zd_channel *channel)
 {
-	int rc = uv_poll_start(&channel->readiness, events, on_ready);
+	int events = (channel->task.queued ? 0 : UV_READABLE) | (channel->full ? UV_WRITABLE : 0);
+	int rc;
 
+	if (channel->over)
+		return;
+	rc = events ? uv_poll_start(&channel->readiness, events, on_ready)
+	            : uv_poll_stop(&channel->readiness);
 	zd_assert(rc == 0); /* fails only for handles that are closing */
 }
 
@@ -42,9 +54,9 @@ static void poll_ring(struct zd_channel *channel)
 
 static void break_off(struct zd_channel *channel, const struct zd_err *why)
 {
-	if (channel->broken)
+	if (channel->over)
 		return;
-	channel->broken = true;
+	channel->over = true;
 	zd_loop_drop(channel->conns->loop, &channel->poll_source);
 	(void)uv_poll_stop(&channel->readiness);
 	channel->ops->broken(channel->arg, why);
@@ -73,6 +85,34 @@ static void receive_answers(struct zd_channel *channel)
 		break_off(channel, &err);
 }
 
+static void run_task(void *arg)
+{
+	struct zd_channel *channel = arg;
+	struct zd_conns *conns = channel->conns;
+
+	if (channel->over)
+		return;
+	poll_ring(channel);
+	receive_answers(channel);
+	update_poll(channel);
+	zd_conns_flush(conns);
+}
+
+/* An answer has arrived. */
+static void receive_or_enqueue(struct zd_channel *channel)
+{
+	struct zd_user *user = channel->user;
+
+	if (!zd_user_may_begin(user)) {
+		zd_user_enqueue(user, &channel->task);
+		update_poll(channel);
+		return;
+	}
+	zd_user_begin(user);
+	run_task(channel);
+	zd_user_end(user);
+}
+
 static void on_ready(uv_poll_t *handle, int status, int events)
 {
 	struct zd_channel *channel = handle->data;
@@ -82,35 +122,35 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 	/* The client has closed its end without reading all packets, and libuv polls no more. Packets that
 	 * the client sent before are read first. */
 	if (status < 0)
-		poll_for(channel, UV_READABLE);
+		channel->full = false;
 	if (events & UV_WRITABLE) { /* readable data stays readable, and is handled by the next event */
-		poll_for(channel, UV_READABLE);
+		channel->full = false;
+		update_poll(channel);
 		channel->ops->writable(channel->arg);
+		zd_conns_flush(conns);
+	} else if (!channel->task.queued) {
+		receive_or_enqueue(channel);
 	} else {
-		poll_ring(channel);
-		receive_answers(channel);
+		update_poll(channel);
 	}
-	zd_conns_flush(conns);
 }
 
 static bool has_answer(const void *arg)
 {
 	const struct zd_channel *channel = arg;
 
-	return zd_endpoint_is_due(&channel->client);
+	return !channel->task.queued && zd_endpoint_is_due(&channel->client);
 }
 
 static void take_answer(void *arg)
 {
 	struct zd_channel *channel = arg;
-	struct zd_conns *conns = channel->conns;
 
-	zd_loop_note_event(&conns->loop->uv);
-	receive_answers(channel);
-	zd_conns_flush(conns);
+	zd_loop_note_event(&channel->conns->loop->uv);
+	receive_or_enqueue(channel);
 }
 
-int zd_channel_new(struct zd_conns *conns, const struct zd_channel_ops *ops, void *arg,
+int zd_channel_new(struct zd_conns *conns, uid_t uid, const struct zd_channel_ops *ops, void *arg,
                    struct zd_channel **channel, int *client_fd, struct zd_err *err)
 {
 	struct zd_channel *made;
@@ -128,7 +168,9 @@ int zd_channel_new(struct zd_conns *conns, const struct zd_channel_ops *ops, voi
 		return zd_loop_error(err, rc, "watching a work channel");
 	}
 	made->readiness.data = made;
-	poll_for(made, UV_READABLE);
+	made->user = zd_user_get(&conns->users, uid);
+	made->task = (struct zd_task){.run = run_task, .arg = made};
+	update_poll(made);
 	*channel = made;
 	*client_fd = pair[1];
 	return 0;
@@ -154,7 +196,10 @@ void zd_channel_close(struct zd_channel *channel)
 {
 	if (!channel)
 		return;
+	channel->over = true;
 	zd_loop_drop(channel->conns->loop, &channel->poll_source);
+	zd_user_dequeue(channel->user, &channel->task);
+	zd_user_put(channel->user);
 	(void)shutdown(channel->client.sock, SHUT_RDWR);
 	uv_close((uv_handle_t *)&channel->readiness, handle_closed);
 }
@@ -163,7 +208,9 @@ int zd_channel_send(struct zd_channel *channel, const uint8_t *bytes, size_t nby
 {
 	int rc = zd_endpoint_send(&channel->client, bytes, nbytes, NULL, 0, err);
 
-	if (rc == ZD_FRAME_AGAIN && !channel->broken)
-		poll_for(channel, UV_READABLE | UV_WRITABLE);
+	if (rc == ZD_FRAME_AGAIN) {
+		channel->full = true;
+		update_poll(channel);
+	}
 	return rc;
 }

@@ -12,6 +12,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct zd_channel;
 struct zd_conns;
@@ -29,8 +30,9 @@ struct zd_channel_ops {
 	void (*broken)(void *arg, const struct zd_err *why);
 };
 
-/* Makes both ends. The caller owns the client's end. Errors: SYSTEM. */
-int zd_channel_new(struct zd_conns *conns, const struct zd_channel_ops *ops, void *arg,
+/* Makes both ends, for a session of this uid, in whose turns answers are handled. The caller owns the
+ * client's end. Errors: SYSTEM. */
+int zd_channel_new(struct zd_conns *conns, uid_t uid, const struct zd_channel_ops *ops, void *arg,
                    struct zd_channel **channel, int *client_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Lets packets also use these rings, which must stay valid until the channel is closed. */

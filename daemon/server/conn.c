@@ -3,18 +3,20 @@
  * conn.c - a client's connection.
  *
  * It owns its socket, the peer's pidfd, and the packets that are not sent yet. A connection is OPEN; then
- * ENDING, until the next flush sends what it can and notifies the owner; then CLOSING, until libuv has closed
- * its handles.
+ * ENDING, until the next flush sends what it can and, in the user's turn, notifies the owner; then CLOSING,
+ * until libuv has closed its handles.
  *
  * What must hold:
  *
  * - `open_packet` is younger than all of `backlog`.
  *
- * - A connection with an open packet, or ENDING, is in the dirty list.
+ * - A connection with an open packet is in the dirty list.
  *
  * - With a backlog no request is handled; when the backlog is empty again, the loop polls the ring.
  *
  * - A packet of which a rest is left has its task queued, or there is a backlog. No other packet is read.
+ *
+ * - An ENDING connection is in the dirty list, or its task is queued as an end.
  *
  * - The backlog's bytes are charged to the user.
  *
@@ -76,7 +78,7 @@ struct zd_conn {
 	struct zd_packet *open_packet;
 	STAILQ_HEAD(, zd_packet) backlog;
 	struct zd_user *user;
-	struct zd_task task; /* queued: requests wait for the user's turn */
+	struct zd_task task; /* queued: requests, or the end, wait for the user's turn */
 	struct {
 		uint8_t *bytes; /* NULL: none */
 		size_t nbytes, done;
@@ -165,12 +167,13 @@ static void drop_first(struct zd_conn *conn)
 static void finish_conn(struct zd_conn *conn)
 {
 	struct zd_conns *conns = conn->conns;
+	struct zd_user *user = conn->user;
 
+	zd_user_begin(user);
 	zd_sm_move(&conn_sm, &conn->state, CLOSING);
 	while (!STAILQ_EMPTY(&conn->backlog))
 		drop_first(conn);
-	zd_user_dequeue(conn->user, &conn->task);
-	zd_user_put(conn->user);
+	zd_user_dequeue(user, &conn->task);
 	free(conn->rest.bytes);
 	discard_unread(conn);
 	TAILQ_REMOVE(&conns->all, conn, link);
@@ -181,6 +184,8 @@ static void finish_conn(struct zd_conn *conn)
 	if (conn->creds.pidfd >= 0)
 		uv_close((uv_handle_t *)&conn->death, handle_closed);
 	conn->ops->ended(conn->arg, &conn->why);
+	zd_user_put(user);
+	zd_user_end(user);
 }
 
 /* ---- Events to poll and to wait for -------------------------------------------------------------------- */
@@ -270,7 +275,7 @@ static void send_backlog(struct zd_conn *conn)
 		conn->stalled = false;
 	if (rc < 0)
 		zd_conn_end(conn, &err);
-	if (STAILQ_EMPTY(&conn->backlog)) {
+	if (STAILQ_EMPTY(&conn->backlog) && conn->state == OPEN) {
 		poll_ring(conn);
 		if (conn->rest.bytes && !conn->task.queued)
 			zd_user_enqueue(conn->user, &conn->task);
@@ -399,6 +404,8 @@ static void on_hello_deadline(uv_timer_t *timer)
 	struct zd_conn *conn = timer->data;
 	struct zd_err err;
 
+	if (conn->state != OPEN)
+		return;
 	(void)zd_err_set(&err, ZEROD_E_DEADLINE, "no hello within %u seconds", HELLO_DEADLINE_MS / 1000);
 	zd_conn_refuse(conn, &err);
 	zd_conns_flush(conn->conns);
@@ -489,7 +496,18 @@ static void serve(struct zd_conn *conn)
 static void run_task(void *arg)
 {
 	struct zd_conn *conn = arg;
+	struct zd_conns *conns = conn->conns;
 
+	if (conn->state == ENDING) {
+		if (conn->open_packet)
+			send_open_packet(conn);
+		if (conn->dirty)
+			TAILQ_REMOVE(&conns->dirty, conn, dirty_link);
+		conn->dirty = false;
+		finish_conn(conn);
+		zd_conns_flush(conns);
+		return;
+	}
 	if (conn->state != OPEN || !STAILQ_EMPTY(&conn->backlog))
 		return; /* with a backlog, what is readable or left of a packet comes after it */
 	poll_ring(conn);
@@ -544,6 +562,23 @@ static void take_request(void *arg)
 	serve_or_enqueue(conn);
 }
 
+/* A user whose connections end one after another does not delay others: the ends are tasks. */
+static void end_in_turn(struct zd_conn *conn)
+{
+	bool waits = conn->task.queued && conn->task.is_end;
+
+	if (conn->conns->ends_at_once || (!waits && zd_user_may_end(conn->user))) {
+		finish_conn(conn);
+		return;
+	}
+	if (waits)
+		return;
+	zd_user_dequeue(conn->user, &conn->task);
+	(void)uv_timer_stop(&conn->timer);
+	update_poll(conn);
+	zd_user_enqueue_end(conn->user, &conn->task);
+}
+
 static void flush_dirty(struct zd_conns *conns)
 {
 	struct zd_conn *conn;
@@ -554,7 +589,7 @@ static void flush_dirty(struct zd_conns *conns)
 		TAILQ_REMOVE(&conns->dirty, conn, dirty_link);
 		conn->dirty = false;
 		if (conn->state == ENDING)
-			finish_conn(conn);
+			end_in_turn(conn);
 	}
 }
 
@@ -601,9 +636,13 @@ void zd_conns_refuse(struct zd_conns *conns, const struct zd_err *why)
 {
 	struct zd_conn *conn;
 
-	TAILQ_FOREACH (conn, &conns->all, link)
+	conns->ends_at_once = true;
+	TAILQ_FOREACH (conn, &conns->all, link) {
 		if (conn->state == OPEN)
 			zd_conn_refuse(conn, why);
+		else
+			mark_dirty(conn);
+	}
 }
 
 int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const struct zd_conn_ops *ops,
@@ -673,7 +712,9 @@ bool zd_conns_make_way(struct zd_conns *conns, uid_t uid)
 	(void)zd_err_set(&err, ZEROD_E_LIMIT, "%u connections are open, and this one has not said hello",
 	                 conns->count);
 	zd_conn_refuse(oldest, &err);
+	conns->ends_at_once = true; /* the new connection takes its place */
 	zd_conns_flush(conns);
+	conns->ends_at_once = false;
 	return true;
 }
 
@@ -708,7 +749,7 @@ bool zd_conn_is_open(const struct zd_conn *conn)
 	return conn->state == OPEN;
 }
 
-bool zd_conn_may_go_on(const struct zd_conn *conn)
+bool zd_conn_may_go_on(const struct zd_conn *conn, unsigned cost)
 {
-	return STAILQ_EMPTY(&conn->backlog) && zd_user_may_go_on(conn->user);
+	return STAILQ_EMPTY(&conn->backlog) && zd_user_may_go_on(conn->user, cost);
 }

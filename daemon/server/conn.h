@@ -6,7 +6,8 @@
  * as possible. While a client does not read its replies, these wait, and the daemon does not handle its
  * requests, nor the rest of a packet. The connections of one uid have turns (user.h).
  *
- * No function calls back directly: a connection that fails, or is ended, ends in the next zd_conns_flush().
+ * No function calls back directly: a connection that fails, or is ended, ends in the next zd_conns_flush(),
+ * or in a later turn of its user.
  * So any code may send replies and end connections, the engine's sink included.
  */
 #ifndef ZD_SERVER_CONN_H
@@ -39,6 +40,7 @@ struct zd_conns {
 	STAILQ_HEAD(, zd_packet) spares; /* sent packets, for reuse */
 	unsigned nspares;
 	bool flushing;
+	bool ends_at_once; /* connections do not wait for their users' turns to end */
 	/* Called before replies are sent, to store what they tell. NULL: none. */
 	void (*store)(void *arg);
 	void *store_arg;
@@ -53,8 +55,8 @@ struct zd_conn_ops {
 	 * the call. Returns how many of them are done with: fewer than `nbytes` only if zd_conn_may_go_on()
 	 * returned false. The rest is passed later, as often as necessary, before any other packet. */
 	size_t (*packet)(void *arg, const uint8_t *bytes, size_t nbytes, bool resumed);
-	/* Called once, from zd_conns_flush(), as the last callback, when the connection has ended. The conn
-	 * must not be used afterwards. */
+	/* Called once, from zd_conns_flush() or in the user's turn, as the last callback, when the connection
+	 * has ended. The conn must not be used afterwards. */
 	void (*ended)(void *arg, const struct zd_err *why);
 };
 
@@ -67,7 +69,8 @@ struct zd_attachment {
 void zd_conns_init(struct zd_conns *conns, struct zd_loop *loop);
 /* Frees the shared state, when all connections have ended. */
 void zd_conns_deinit(struct zd_conns *conns);
-/* Sends the collected replies and ends connections. Every callback of the loop ends with this call. */
+/* Sends the collected replies and ends connections, as far as their users' turns have time left. Every
+ * callback of the loop ends with this call. */
 void zd_conns_flush(struct zd_conns *conns);
 /* Ends all connections, each with `why` in a last reply, to no request. */
 void zd_conns_refuse(struct zd_conns *conns, const struct zd_err *why);
@@ -92,8 +95,9 @@ const struct zd_creds *zd_conn_creds(const struct zd_conn *conn);
 int zd_conn_socket(const struct zd_conn *conn);
 /* Returns false if the connection is to be ended; the caller must then ignore the rest of the packet. */
 bool zd_conn_is_open(const struct zd_conn *conn);
-/* Returns false if the rest of the packet has to wait: its user's turn is over, or replies are unsent. */
-bool zd_conn_may_go_on(const struct zd_conn *conn);
+/* Called after a request of this cost (user.h). Returns false if the rest of the packet has to wait: its
+ * user's turn is over, or replies are unsent. */
+bool zd_conn_may_go_on(const struct zd_conn *conn, unsigned cost);
 
 /* Appends a reply, and the descriptors that must arrive no later than it. Takes ownership of the
  * descriptors. */

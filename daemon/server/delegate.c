@@ -512,8 +512,8 @@ int zd_delegate_open(struct zd_delegates *delegates, uint64_t session,
 	rc = zd_memfd_map("zerod-results", ZD_WORK_PAGE_BYTES, PROT_READ, 0, &page, &fd, err);
 	if (rc)
 		goto free_delegate;
-	rc = zd_channel_new(owner_session->conns, &channel_ops, delegate, &delegate->channel, channel_fd,
-	                    err);
+	rc = zd_channel_new(owner_session->conns, zd_conn_creds(owner_session->conn)->uid, &channel_ops,
+	                    delegate, &delegate->channel, channel_fd, err);
 	if (rc)
 		goto unmap;
 	delegate->page = page;

@@ -19,7 +19,8 @@
 #include "server/wire.h"
 
 #define NS_PER_MS      1000000ull
-#define FIELD_REQUESTS 1u /* the field of ClientPacket */
+#define FIELD_REQUESTS 1u  /* the field of ClientPacket */
+#define SHORT_BYTES    64u /* of a request about few objects */
 
 /* The engine handles a request with `args`; a request with `answer` is handled here. */
 struct route {
@@ -127,7 +128,12 @@ static bool accept_packet(struct zd_api_session *session, const Zd__ClientPacket
 
 	if (packet && packet->n_requests <= ZD_MAX_BATCH)
 		return true;
-	if (!packet)
+	if (!packet && session->api->requests.exceeded)
+		(void)zd_err_set(&err, ZEROD_E_LIMIT,
+		                 "a packet of %zu bytes that needs more than %zu bytes when unpacked: send "
+		                 "its requests in several packets",
+		                 nbytes, session->api->requests.most_bytes);
+	else if (!packet)
 		(void)zd_err_set(&err, ZEROD_E_PROTOCOL,
 		                 "a packet of %zu bytes that is not a valid ClientPacket", nbytes);
 	else
@@ -137,6 +143,15 @@ static bool accept_packet(struct zd_api_session *session, const Zd__ClientPacket
 	return false;
 }
 
+/* The cost of a request, for its user's turn: of one with lists in its bytes, and of one that is answered
+ * here, as listings are, the time may be long. */
+static unsigned cost_of(const Zd__Request *request, size_t nbytes)
+{
+	const struct route *route = find_route(request);
+
+	return nbytes > SHORT_BYTES || (route && route->answer) ? ZD_USER_LONG_REQUEST : 1;
+}
+
 /* Handles the requests of a packet, as many as the connection allows, and at least one. Returns the bytes of
  * these. */
 static size_t handle_packet(struct zd_api_session *session, const Zd__ClientPacket *packet,
@@ -144,10 +159,11 @@ static size_t handle_packet(struct zd_api_session *session, const Zd__ClientPack
 {
 	struct zd_wire wire = zd_wire_of(bytes, nbytes), packed = zd_wire_of(bytes, 0);
 	bool has_zeros = memchr(bytes, '\0', nbytes) != NULL; /* few packets have any */
-	size_t done = 0;
+	size_t done = 0, usual_bytes = nbytes / zd_max_u64(packet->n_requests, 1);
 
 	while (done < packet->n_requests && zd_conn_is_open(session->conn)) {
-		if (done > 0 && !zd_conn_may_go_on(session->conn))
+		if (done > 0 &&
+		    !zd_conn_may_go_on(session->conn, cost_of(packet->requests[done - 1], usual_bytes)))
 			break;
 		if (has_zeros)
 			(void)zd_wire_next(&wire, FIELD_REQUESTS, &packed);
@@ -165,10 +181,11 @@ static size_t handle_rest(struct zd_api_session *session, const uint8_t *bytes, 
 {
 	struct zd_api *api = session->api;
 	struct zd_wire wire = zd_wire_of(bytes, nbytes), packed;
+	unsigned cost = 0;
 	size_t done = 0;
 
 	while (done < nbytes && zd_conn_is_open(session->conn) &&
-	       (done == 0 || zd_conn_may_go_on(session->conn))) {
+	       (done == 0 || zd_conn_may_go_on(session->conn, cost))) {
 		Zd__Request *request = NULL;
 
 		if (zd_wire_next(&wire, FIELD_REQUESTS, &packed))
@@ -177,6 +194,7 @@ static size_t handle_rest(struct zd_api_session *session, const uint8_t *bytes, 
 		if (!request) /* unknown fields at the end; the requests were unpacked before */
 			return nbytes;
 		handle(session, request, packed, session->arrived_ns);
+		cost = cost_of(request, (size_t)(packed.end - packed.at));
 		zd_arena_reset(&api->requests);
 		done = (size_t)(wire.at - bytes);
 	}

@@ -5,10 +5,8 @@
  * The engine decides whether a session may make such a request, because it knows the owner of each session,
  * group and job.
  */
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -61,24 +59,20 @@ int zd_args_kill_job(const Zd__Request *request, struct zd_arena *arena, struct 
 }
 
 /* The process's private memory, without segments and fence pages, which are shared. 0 if /proc does not
- * report it. */
-static uint64_t resident_bytes(void)
+ * report it. The file is kept open, and is the short one: daemon_status is a cheap request. */
+static uint64_t resident_bytes(const struct zd_api *api)
 {
-	static const char key[] = "\nRssAnon:";
-	char text[4096];
-	const char *found = NULL;
-	ssize_t nbytes;
-	int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+	uint64_t resident_pages, shared_pages;
+	char text[128];
+	ssize_t nbytes = api->statm < 0 ? -1 : pread(api->statm, text, sizeof(text) - 1, 0);
 
-	if (fd < 0)
+	if (nbytes <= 0)
 		return 0;
-	nbytes = read(fd, text, sizeof(text) - 1);
-	(void)close(fd);
-	if (nbytes > 0) {
-		text[nbytes] = '\0';
-		found = strstr(text, key);
-	}
-	return found ? strtoull(found + sizeof(key) - 1, NULL, 10) * 1024 : 0;
+	text[nbytes] = '\0';
+	if (sscanf(text, "%*u %" SCNu64 " %" SCNu64, &resident_pages, &shared_pages) != 2 ||
+	    shared_pages > resident_pages)
+		return 0;
+	return (resident_pages - shared_pages) * api->page_bytes;
 }
 
 int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err)
@@ -107,7 +101,7 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 	status.gathers = totals.gathers;
 	status.fallback_gathers = totals.fallback_gathers;
 	status.gathered_bytes_total = totals.gathered_bytes_total;
-	status.resident_bytes = resident_bytes();
+	status.resident_bytes = resident_bytes(api);
 	status.usage = &usage;
 	if (api->draining)
 		status.drained_by = api->drained_by;

@@ -2,8 +2,8 @@
 /*
  * user.c - what all connections of one uid share.
  *
- * Invariant: a user is in `with_tasks` if it has tasks and is below the limit of unsent bytes, and only
- * then. While any user is, the loop does not sleep.
+ * Invariant: a user is in `with_tasks` if connections of it are to end, or it has tasks and is below the
+ * limit of unsent bytes, and only then. While any user is, the loop does not sleep.
  */
 #include "server/user.h"
 
@@ -18,17 +18,21 @@
 /* A plain request takes from one to ten microseconds, a page of a listing about 25, an iteration without
  * events less than one. */
 #define TURN_NS 20000u
-#define TELL_NS 1000000000u
+/* Plain requests between two looks at the clock, which costs a twentieth of such a request. */
+#define CLOCK_COST ZD_USER_LONG_REQUEST
+#define TELL_NS    1000000000u
 
 struct zd_user {
 	struct zd_users *users;
 	uid_t uid;
-	unsigned refs; /* connections, and a turn under way */
+	unsigned refs;    /* connections, work channels, and a turn under way */
+	unsigned nesting; /* of begin and end */
 	uint64_t began_ns;
 	uint64_t iteration, used_ns; /* of the loop, and the user's time in it */
+	unsigned unclocked_cost;     /* of the requests since the clock was read */
 	uint64_t unsent_bytes;
 	uint64_t told_ns; /* the time of the last log line about them; 0: none */
-	TAILQ_HEAD(, zd_task) tasks;
+	TAILQ_HEAD(, zd_task) tasks, ends;
 	bool listed;
 	TAILQ_ENTRY(zd_user) link; /* in users->with_tasks */
 	UT_hash_handle hh;
@@ -57,6 +61,7 @@ struct zd_user *zd_user_get(struct zd_users *users, uid_t uid)
 		user->users = users;
 		user->uid = uid;
 		TAILQ_INIT(&user->tasks);
+		TAILQ_INIT(&user->ends);
 		HASH_ADD(hh, users->all, uid, sizeof(user->uid), user);
 	}
 	user->refs++;
@@ -67,7 +72,8 @@ void zd_user_put(struct zd_user *user)
 {
 	if (--user->refs > 0)
 		return;
-	zd_assert(TAILQ_EMPTY(&user->tasks) && !user->listed && user->unsent_bytes == 0);
+	zd_assert(TAILQ_EMPTY(&user->tasks) && TAILQ_EMPTY(&user->ends) && !user->listed &&
+	          user->unsent_bytes == 0);
 	HASH_DEL(user->users->all, user);
 	free(user);
 }
@@ -83,16 +89,25 @@ static bool is_below_limit(const struct zd_user *user)
 	return most_bytes == 0 || user->unsent_bytes < most_bytes;
 }
 
+/* The user's time in this iteration, up to the last zd_user_end(). */
 static uint64_t used_ns(const struct zd_user *user)
 {
 	return user->iteration == user->users->loop->iterations ? user->used_ns : 0;
+}
+
+/* The task to run next; NULL: none may run. */
+static struct zd_task *next_task(const struct zd_user *user)
+{
+	if (!TAILQ_EMPTY(&user->ends))
+		return TAILQ_FIRST(&user->ends);
+	return is_below_limit(user) ? TAILQ_FIRST(&user->tasks) : NULL;
 }
 
 /* To be called after each change of the user's tasks or bytes. */
 static void update_listed(struct zd_user *user)
 {
 	struct zd_users *users = user->users;
-	bool listed = !TAILQ_EMPTY(&user->tasks) && is_below_limit(user);
+	bool listed = next_task(user) != NULL;
 
 	if (listed == user->listed)
 		return;
@@ -111,24 +126,50 @@ static void update_listed(struct zd_user *user)
 void zd_user_begin(struct zd_user *user)
 {
 	user->refs++;
+	if (user->nesting++ > 0)
+		return;
 	user->used_ns = used_ns(user);
 	user->iteration = user->users->loop->iterations;
+	user->unclocked_cost = 0;
 	user->began_ns = zd_loop_now_ns();
+}
+
+static void stop_measuring(struct zd_user *user)
+{
+	zd_assert(user->nesting > 0);
+	if (--user->nesting == 0)
+		user->used_ns += zd_loop_now_ns() - user->began_ns;
 }
 
 void zd_user_end(struct zd_user *user)
 {
-	user->used_ns += zd_loop_now_ns() - user->began_ns;
+	stop_measuring(user);
 	zd_user_put(user);
 }
 
-bool zd_user_may_go_on(struct zd_user *user)
+void zd_users_add_time(struct zd_users *users, uid_t uid, uint64_t began_ns)
+{
+	struct zd_user *user;
+
+	HASH_FIND(hh, users->all, &uid, sizeof(uid), user);
+	if (!user || user->nesting > 0)
+		return;
+	user->used_ns = used_ns(user) + zd_loop_now_ns() - began_ns;
+	user->iteration = users->loop->iterations;
+}
+
+bool zd_user_may_go_on(struct zd_user *user, unsigned cost)
 {
 	struct zd_users *users = user->users;
-	uint64_t now_ns = zd_loop_now_ns();
+	uint64_t now_ns;
 
 	if (!is_below_limit(user))
 		return false;
+	user->unclocked_cost += cost;
+	if (user->unclocked_cost < CLOCK_COST && users->turn_ns > 0)
+		return true;
+	user->unclocked_cost = 0;
+	now_ns = zd_loop_now_ns();
 	if (user->used_ns + (now_ns - user->began_ns) < users->turn_ns)
 		return true;
 	if (users->turn_ns == 0 || users->nwith_tasks > 0 || zd_loop_has_events(users->loop))
@@ -142,15 +183,33 @@ bool zd_user_may_begin(const struct zd_user *user)
 {
 	uint64_t used = used_ns(user);
 
-	return TAILQ_EMPTY(&user->tasks) && is_below_limit(user) &&
+	return TAILQ_EMPTY(&user->tasks) && TAILQ_EMPTY(&user->ends) && is_below_limit(user) &&
 	       (used == 0 || used < user->users->turn_ns);
+}
+
+bool zd_user_may_end(const struct zd_user *user)
+{
+	uint64_t used = used_ns(user);
+
+	if (user->nesting > 0)
+		used += zd_loop_now_ns() - user->began_ns;
+	return TAILQ_EMPTY(&user->ends) && (used == 0 || used < user->users->turn_ns);
 }
 
 void zd_user_enqueue(struct zd_user *user, struct zd_task *task)
 {
 	zd_assert(!task->queued);
 	task->queued = true;
+	task->is_end = false;
 	TAILQ_INSERT_TAIL(&user->tasks, task, link);
+	update_listed(user);
+}
+
+void zd_user_enqueue_end(struct zd_user *user, struct zd_task *task)
+{
+	zd_assert(!task->queued);
+	task->queued = task->is_end = true;
+	TAILQ_INSERT_TAIL(&user->ends, task, link);
 	update_listed(user);
 }
 
@@ -159,21 +218,24 @@ void zd_user_dequeue(struct zd_user *user, struct zd_task *task)
 	if (!task->queued)
 		return;
 	task->queued = false;
-	TAILQ_REMOVE(&user->tasks, task, link);
+	if (task->is_end)
+		TAILQ_REMOVE(&user->ends, task, link);
+	else
+		TAILQ_REMOVE(&user->tasks, task, link);
 	update_listed(user);
 }
 
-/* Runs the user's first task. A task that enqueues itself again is behind the others. Returns whether the
+/* Runs the user's next task. A task that enqueues itself again is behind the others. Returns whether the
  * turn goes on: then the user has tasks, which refer to it. */
 static bool run_task(struct zd_user *user)
 {
-	struct zd_task *task = TAILQ_FIRST(&user->tasks);
+	struct zd_task *task = next_task(user);
 	bool goes_on;
 
 	zd_user_dequeue(user, task);
 	zd_user_begin(user);
 	task->run(task->arg);
-	user->used_ns += zd_loop_now_ns() - user->began_ns;
+	stop_measuring(user);
 	goes_on = user->listed && user->used_ns < user->users->turn_ns;
 	zd_user_put(user);
 	return goes_on;

@@ -2,12 +2,15 @@
 /*
  * user.h - what all connections of one uid share: a part of the loop's time, and bytes of unsent replies.
  *
- * In one iteration of the loop a user's requests may use the loop for `turn_ns`. The request that exceeds it
- * is completed; what follows it is put into the user's queue of tasks. Each iteration begins with a round:
+ * In one iteration of the loop a user's accepted connections, requests, answers on work channels, and ends of
+ * connections may use the loop for `turn_ns`. The one that exceeds it is completed; later ones are put into
+ * the user's queue of tasks. Ends of connections come before all requests that wait: what an ended session
+ * holds is free before the same process asks for it again. Each iteration begins with a round:
  * every user with tasks has one turn. So a user waits for at most one turn of each other user, however many
  * connections and requests these have.
  *
- * While a user's unsent replies exceed `most_unsent_bytes`, none of its requests is handled.
+ * While a user's unsent replies exceed `most_unsent_bytes`, none of its requests is handled, but its
+ * connections end.
  */
 #ifndef ZD_SERVER_USER_H
 #define ZD_SERVER_USER_H
@@ -22,10 +25,11 @@
 struct zd_loop;
 struct zd_user;
 
-/* Requests of one connection that wait for their user's turn. Zeroed, with `run` and `arg`: not queued. */
+/* Requests of one connection, answers of a work channel, or a connection's end, waiting for their user's
+ * turn. Zeroed, with `run` and `arg`: not queued. */
 struct zd_task {
 	TAILQ_ENTRY(zd_task) link;
-	bool queued;
+	bool queued, is_end;
 	/* Handles one packet, or a part of it. It may enqueue the task again, and free any user. */
 	void (*run)(void *arg);
 	void *arg;
@@ -50,16 +54,25 @@ void zd_users_set_limit(struct zd_users *users, uint64_t most_unsent_bytes);
 struct zd_user *zd_user_get(struct zd_users *users, uid_t uid);
 void zd_user_put(struct zd_user *user);
 
-/* Measures the time of a user's requests, from begin to end. The user may be put in between. */
+/* Measures the time of a user's requests, from begin to end. The user may be put in between. Pairs nest. */
 void zd_user_begin(struct zd_user *user);
 void zd_user_end(struct zd_user *user);
-/* Between begin and end: whether the user's next request may be handled at once. Where nobody waits, a new
- * turn begins at the end of one. */
-bool zd_user_may_go_on(struct zd_user *user);
+#define ZD_USER_LONG_REQUEST 4u /* the cost of a request that may take much of a turn */
+/* Between begin and end, after a request: whether the user's next one may be handled at once. `cost` is 1 for
+ * a plain request; the turn's time is measured after each cost of 4. Where nobody waits, a new turn begins at
+ * the end of one. */
+bool zd_user_may_go_on(struct zd_user *user, unsigned cost);
 /* Whether a request that has just arrived may be handled at once: no other of the user waits for a turn. */
 bool zd_user_may_begin(const struct zd_user *user);
 
+/* Whether a connection of the user may end at once: its turn has time left, and no other end waits. */
+bool zd_user_may_end(const struct zd_user *user);
+/* Adds the time since `began_ns` to the turn of the uid's user, if it has connections. */
+void zd_users_add_time(struct zd_users *users, uid_t uid, uint64_t began_ns);
+
 void zd_user_enqueue(struct zd_user *user, struct zd_task *task);
+/* The task is a connection's end. */
+void zd_user_enqueue_end(struct zd_user *user, struct zd_task *task);
 /* Harmless when it is not queued. */
 void zd_user_dequeue(struct zd_user *user, struct zd_task *task);
 

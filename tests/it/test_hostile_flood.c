@@ -24,9 +24,12 @@
 static struct raw_client flood[FLOODS], other = {.sock = -1};
 static uint8_t packet_bytes[ZD_MAX_PACKET_BYTES];
 
-/* Listings that find no row of the job, each with a request that is counted. */
+static Zd__Request__BodyCase flood_body;
+
+/* Requests of `flood_body`, each with one that is counted. Listings find no row of the job. */
 static size_t pack_flood(uint64_t first_id)
 {
+	static const Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
 	static Zd__Request requests[ZD_MAX_BATCH], *pointers[ZD_MAX_BATCH];
 	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
 	Zd__List list = ZD__LIST__INIT;
@@ -38,11 +41,13 @@ static size_t pack_flood(uint64_t first_id)
 	for (size_t i = 0; i < ZD_MAX_BATCH; i++) {
 		requests[i] = (Zd__Request)ZD__REQUEST__INIT;
 		requests[i].id = first_id + i;
-		requests[i].body_case = i % 2 ? ZD__REQUEST__BODY_FREE : ZD__REQUEST__BODY_LIST;
-		if (i % 2)
+		requests[i].body_case = i % 2 ? ZD__REQUEST__BODY_FREE : flood_body;
+		if (requests[i].body_case == ZD__REQUEST__BODY_FREE)
 			requests[i].free = &counted;
-		else
+		else if (flood_body == ZD__REQUEST__BODY_LIST)
 			requests[i].list = &list;
+		else
+			requests[i].daemon_status = (Zd__DaemonStatus *)&status;
 		pointers[i] = &requests[i];
 	}
 	packet.n_requests = ZD_MAX_BATCH;
@@ -139,6 +144,7 @@ static void test_packet_is_interrupted(void **state)
 	raw_open(&flood[0], hostile_socket());
 	raw_open(&other, hostile_socket());
 	make_allocations(&raw, 2000);
+	flood_body = ZD__REQUEST__BODY_LIST;
 	assert_in_range(overtaken(1), 0, ZD_MAX_BATCH / 4);
 }
 
@@ -148,12 +154,17 @@ static void test_connections_of_one_user(void **state)
 	(void)state;
 	if (geteuid() != 0)
 		skip(); /* needs a second user */
+	flood_body = ZD__REQUEST__BODY_LIST;
 	raw_open(&raw, hostile_socket());
 	for (size_t i = 0; i < FLOODS; i++)
 		raw_open(&flood[i], hostile_socket());
 	open_as(&other, OTHER_UID);
 	make_allocations(&raw, 2000);
 	assert_in_range(overtaken(FLOODS), 0, ZD_MAX_BATCH / 4);
+	flood_body = ZD__REQUEST__BODY_DAEMON_STATUS;
+	assert_in_range(overtaken(FLOODS), 0, ZD_MAX_BATCH / 2);
+	flood_body = ZD__REQUEST__BODY_FREE; /* all of them are counted */
+	assert_in_range(overtaken(FLOODS), 0, ZD_MAX_BATCH);
 }
 
 /* Each connection sends as much as its socket takes, and reads nothing. */

@@ -55,7 +55,7 @@ static void open_scene(struct scene *scene)
 	*scene = (struct scene){.client = -1};
 	assert_int_equal(zd_loop_init(&scene->loop, NULL), 0);
 	zd_conns_init(&scene->conns, &scene->loop);
-	assert_int_equal(zd_channel_new(&scene->conns, &ops, scene, &scene->channel, &scene->client, NULL),
+	assert_int_equal(zd_channel_new(&scene->conns, 0, &ops, scene, &scene->channel, &scene->client, NULL),
 	                 0);
 }
 
@@ -203,6 +203,40 @@ static void test_descriptors_break_it(void **state)
 	close_scene(&scene);
 }
 
+static void run_nothing(void *arg)
+{
+	(void)arg;
+}
+
+/* The user's request, in the same iteration, has used up the turn. */
+static void test_answers_have_turns(void **state)
+{
+	struct scene scene;
+	struct zd_task request = {.run = run_nothing};
+	struct zd_user *user;
+	uv_async_t alive; /* as the daemon's loop always is */
+
+	(void)state;
+	open_scene(&scene);
+	assert_int_equal(uv_async_init(&scene.loop.uv, &alive, NULL), 0);
+	scene.conns.users.turn_ns = 0;
+	user = zd_user_get(&scene.conns.users, 0);
+	zd_user_enqueue(user, &request);
+	client_says(&scene, "one");
+	run_loop(&scene);
+	assert_false(request.queued);
+	assert_int_equal(scene.npackets, 0);
+	run_loop(&scene);
+	assert_int_equal(scene.npackets, 1);
+	zd_user_enqueue(user, &request);
+	client_says(&scene, "never handled");
+	run_loop(&scene);
+	zd_user_put(user);
+	uv_close((uv_handle_t *)&alive, NULL);
+	close_scene(&scene); /* with a task that is queued */
+	assert_int_equal(scene.npackets, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -211,6 +245,7 @@ int main(void)
 	        cmocka_unit_test(test_its_end_is_told_once),
 	        cmocka_unit_test(test_end_of_a_client_that_has_not_read),
 	        cmocka_unit_test(test_descriptors_break_it),
+	        cmocka_unit_test(test_answers_have_turns),
 	};
 
 	return cmocka_run_group_tests_name("channel", tests, NULL, NULL);

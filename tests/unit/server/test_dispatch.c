@@ -2,6 +2,7 @@
 /* test_dispatch.c - what comes in wrong, and what becomes of it: always an answer, never another session's
  * trouble. */
 #include "api_scene.h"
+#include "base/mem.h"
 
 /* The hello's parts as the test wants them, and what must come back before the end. */
 static void expect_hello_refused(struct scene *scene, uint32_t least, uint32_t most, const char *name,
@@ -220,6 +221,26 @@ static void expect_error(struct scene *scene, int sock, Zd__Request *request, in
 	delivery_free(&delivery);
 }
 
+/* A packet within all limits, whose messages need thirty times its bytes. */
+static void test_unpacked_limit(void **state)
+{
+	static Zd__Fence fence = ZD__FENCE__INIT, *fences[32000];
+	struct scene *scene = *state;
+	int sock = scene_session(scene);
+	Zd__Request request = ZD__REQUEST__INIT, *requests[] = {&request};
+	Zd__Publish publish = ZD__PUBLISH__INIT;
+
+	for (size_t i = 0; i < ZD_ARRAY_LEN(fences); i++)
+		fences[i] = &fence;
+	publish.n_fences = ZD_ARRAY_LEN(fences);
+	publish.fences = fences;
+	request.id = 1;
+	request.body_case = ZD__REQUEST__BODY_PUBLISH;
+	request.publish = &publish;
+	scene_send(sock, requests, 1);
+	scene_expect_refusal(scene, sock, ZEROD_E_LIMIT, "more than 1048576 bytes when unpacked");
+}
+
 static void test_fences(void **state)
 {
 	struct scene *scene = *state;
@@ -418,6 +439,7 @@ int main(void)
 	        TEST(test_unknown_field),
 	        TEST(test_unknown_request),
 	        TEST(test_batch_limit),
+	        TEST(test_unpacked_limit),
 	        TEST(test_fences),
 	        TEST(test_counts),
 	        TEST(test_every_request_has_a_handler),

@@ -117,7 +117,7 @@ static void open_conn(struct scene *scene)
 	assert_int_equal(zd_conn_new(&scene->conns, pair[1], &creds, &conn_ops, scene, &scene->conn, NULL),
 	                 0);
 	zd_conn_welcome(scene->conn);
-	assert_int_equal(zd_channel_new(&scene->conns, &channel_ops, scene, &scene->channel,
+	assert_int_equal(zd_channel_new(&scene->conns, geteuid(), &channel_ops, scene, &scene->channel,
 	                                &scene->worker.sock, NULL),
 	                 0);
 }

@@ -6,6 +6,8 @@
  * root.
  */
 #include "api_scene.h"
+#include "base/mem.h"
+#include "server/session.h"
 
 #define OTHER_UID     12345u
 #define NO_ALLOCATION UINT64_MAX
@@ -177,13 +179,60 @@ static void test_no_interruption_for_nobody(void **state)
 	send_batch(other, 1, 1);
 	turn(scene);
 	last = take_replies(scene, sock, 0);
-	assert_in_range(last, 0, 1);
+	assert_in_range(last, 0, ZD_USER_LONG_REQUEST);
 	finish(scene);
 	finish(scene);
 	assert_int_equal(take_replies(scene, sock, last), ZD_MAX_BATCH);
 	assert_int_equal(take_replies(scene, other, 0), 1);
 	(void)close(sock);
 	(void)close(other);
+}
+
+static uint64_t handled_in_a_turn(struct scene *scene, Zd__Request *request)
+{
+	Zd__Request requests[ZD_MAX_BATCH], *batch[ZD_MAX_BATCH];
+	int sock = scene_session(scene), second = scene_session(scene);
+	uint64_t last;
+
+	turn(scene);
+	scene->api.conns.users.turn_ns = 1;
+	for (size_t i = 0; i < ZD_MAX_BATCH; i++) {
+		requests[i] = *request;
+		requests[i].id = i + 1;
+		batch[i] = &requests[i];
+	}
+	scene_send(sock, batch, 4ull * ZD_USER_LONG_REQUEST);
+	send_batch(second, 1, 1);
+	turn(scene); /* begins one packet, and leaves both to the user's tasks */
+	last = take_replies(scene, sock, 0);
+	finish(scene);
+	assert_int_equal(take_replies(scene, sock, last), 4 * ZD_USER_LONG_REQUEST);
+	(void)close(sock);
+	(void)close(second);
+	return last;
+}
+
+/* The clock is read after some plain requests, or after each one that may be long. */
+static void test_cost_of_requests(void **state)
+{
+	struct scene *scene = *state;
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Free plain = ZD__FREE__INIT;
+	Zd__List list = ZD__LIST__INIT;
+	Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
+	uint64_t units[ZD_MAX_UNITS_PER_REQUEST / 8] = {0};
+
+	request.body_case = ZD__REQUEST__BODY_FREE;
+	request.free = &plain;
+	assert_int_equal(handled_in_a_turn(scene, &request), ZD_USER_LONG_REQUEST);
+	request.body_case = ZD__REQUEST__BODY_LIST;
+	request.list = &list;
+	assert_int_equal(handled_in_a_turn(scene, &request), 1);
+	request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
+	request.update_begin = &update;
+	update.n_units = ZD_ARRAY_LEN(units);
+	update.units = units;
+	assert_int_equal(handled_in_a_turn(scene, &request), 1);
 }
 
 /* The rest of a packet is checked as its begin is: a zero byte in a name. */
@@ -262,6 +311,91 @@ static void test_client_closes_behind_its_packet(void **state)
 	zd_engine_totals(scene->api.bridge.engine, &after);
 	assert_in_range(after.requests - before.requests, 1, 40);
 	assert_int_equal(scene->api.conns.users.nwith_tasks, 0);
+}
+
+/* Ends are tasks of the turn, so other users' requests are handled in between. */
+static void test_ends_take_turns(void **state)
+{
+	struct scene *scene = *state;
+	int ending[20], other;
+	unsigned before, left;
+
+	if (geteuid() != 0)
+		skip();
+	other = session_of(scene, OTHER_UID);
+	for (int i = 0; i < 20; i++)
+		ending[i] = scene_session(scene);
+	before = left = zd_api_session_count(&scene->api);
+	turn(scene);
+	for (int i = 0; i < 20; i++)
+		(void)close(ending[i]);
+	while (left > before - 20) {
+		send_batch(other, 1, 1);
+		turn(scene);
+		assert_int_equal(take_replies(scene, other, 0), 1);
+		assert_in_range(left - zd_api_session_count(&scene->api), 0, 2);
+		left = zd_api_session_count(&scene->api);
+	}
+	finish(scene);
+	(void)close(other);
+}
+
+static uint64_t newest_session(const struct scene *scene)
+{
+	const struct zd_api_session *session;
+	uint64_t newest = 0;
+
+	for (session = scene->api.sessions; session; session = session->hh.next)
+		newest = zd_max_u64(newest, session->id);
+	return newest;
+}
+
+/* One event ends several connections: each has a turn. */
+static void test_ends_of_one_event(void **state)
+{
+	struct scene *scene = *state;
+	Zd__Request requests[ZD_USER_LONG_REQUEST], *batch[ZD_USER_LONG_REQUEST];
+	Zd__KillSession kills[ZD_USER_LONG_REQUEST];
+	int admin = scene_session(scene), ending[ZD_USER_LONG_REQUEST];
+	unsigned before, i;
+
+	for (i = 0; i < ZD_USER_LONG_REQUEST; i++) {
+		ending[i] = scene_session(scene);
+		zd__request__init(&requests[i]);
+		zd__kill_session__init(&kills[i]);
+		kills[i].session = newest_session(scene);
+		requests[i].id = i + 1;
+		requests[i].body_case = ZD__REQUEST__BODY_KILL_SESSION;
+		requests[i].kill_session = &kills[i];
+		batch[i] = &requests[i];
+	}
+	before = zd_api_session_count(&scene->api);
+	turn(scene);
+	scene->api.conns.users.turn_ns = 1;
+	scene_send(admin, batch, ZD_USER_LONG_REQUEST);
+	for (i = 0; i <= ZD_USER_LONG_REQUEST; i++) {
+		turn(scene);
+		assert_int_equal(zd_api_session_count(&scene->api), before - i);
+	}
+	assert_int_equal(take_replies(scene, admin, 0), ZD_USER_LONG_REQUEST);
+	for (i = 0; i < ZD_USER_LONG_REQUEST; i++)
+		(void)close(ending[i]);
+	(void)close(admin);
+}
+
+/* The daemon closes before the ends' turns. */
+static void test_close_before_ends(void **state)
+{
+	struct scene *scene = *state;
+	int ending[20];
+
+	for (int i = 0; i < 20; i++)
+		ending[i] = scene_session(scene);
+	turn(scene);
+	for (int i = 0; i < 20; i++)
+		(void)close(ending[i]);
+	turn(scene);
+	assert_in_range(zd_api_session_count(&scene->api), 2, 21);
 }
 
 /* ---- Unread replies ------------------------------------------------------------------------------------ */
@@ -372,9 +506,13 @@ int main(void)
 	        TEST(test_connections_take_turns),
 	        TEST(test_users_take_turns),
 	        TEST(test_no_interruption_for_nobody),
+	        TEST(test_cost_of_requests),
 	        TEST(test_rest_is_checked),
 	        TEST(test_rest_of_an_ended_connection),
 	        TEST(test_client_closes_behind_its_packet),
+	        TEST(test_ends_take_turns),
+	        TEST(test_ends_of_one_event),
+	        TEST(test_close_before_ends),
 	        TEST(test_unread_replies_block_their_user),
 	        TEST(test_user_goes_on_above_the_limit),
 	};

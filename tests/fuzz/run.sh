@@ -46,7 +46,8 @@ link() { # target, source files..., archives
 
 build() {
 	case $1 in
-	packet) link packet tests/fuzz/script.c tests/fuzz/requests.c tests/fuzz/fake_backend.c $daemon ;;
+	packet) link packet tests/fuzz/clients.c tests/fuzz/script.c tests/fuzz/requests.c tests/fuzz/fake_backend.c $daemon ;;
+	sessions) link sessions tests/fuzz/model.c tests/fuzz/clients.c tests/fuzz/script.c tests/fuzz/requests.c tests/fuzz/fake_backend.c $daemon ;;
 	config) link config $daemon ;;
 	client_packet) link client_packet tests/fuzz/script.c tests/fuzz/replies.c "$lib/libzerod.a" ;;
 	unpack) link unpack $daemon ;;

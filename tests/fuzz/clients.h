@@ -2,8 +2,7 @@
 /*
  * clients.h - clients of the real connections, dispatcher and engine, over fake devices, in one thread.
  *
- * Every reply must be a packet that answers an open request of its client. The client's end of the work channel is
- * read as well.
+ * Every reply must answer an open request of its client. The client's end of the work channel is read, too.
  */
 #ifndef ZD_TESTS_FUZZ_CLIENTS_H
 #define ZD_TESTS_FUZZ_CLIENTS_H

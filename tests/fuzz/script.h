@@ -106,6 +106,9 @@ union fuzz_body {
 	Zd__Trim trim;
 };
 
+/* Numbers that choose a request of fuzz_sessions.c. */
+#define FUZZ_PICKS_BYTES 12u
+fuzz_make_fn fuzz_make_picks;
 /* A ClientPacket with one request that makes sense at some time. */
 fuzz_make_fn fuzz_make_request;
 /* The same of one kind. */

@@ -292,6 +292,21 @@ static void client_seeds(const char *folder)
 	save(folder, "packet", "one-of-each");
 }
 
+/* Sessions that get far. */
+static void session_seeds(const char *folder)
+{
+	uint8_t bytes[FUZZ_PACKET_BYTES];
+	char name[32];
+
+	for (unsigned seed = 0; seed < 8; seed++) {
+		for (unsigned i = 0; i < 200; i++)
+			add(FUZZ_REQUESTS, i % (4 + seed % 2), bytes,
+			    fuzz_make_picks(1000 * seed + i * 7919, bytes));
+		(void)snprintf(name, sizeof(name), "random-%u", seed);
+		save(folder, "sessions", name);
+	}
+}
+
 /* ---- Daemons ------------------------------------------------------------------------------------------- */
 
 /* In the order in which fuzz_client_packet.c asks. */
@@ -370,6 +385,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	client_seeds(argv[1]);
+	session_seeds(argv[1]);
 	daemon_seeds(argv[1]);
 	config_seeds(argv[1]);
 	unpack_seeds(argv[1]);

@@ -17,32 +17,18 @@
 #include "base/log.h"
 #include "server/api.h"
 #include "server/loop.h"
+#include "tests/fuzz/clients.h"
 #include "tests/fuzz/fake_backend.h"
 #include "tests/fuzz/script.h"
 
-#define DEVICES     2u
-#define ARENA_BYTES (8u << 20)
-#define MAX_OPEN    4096u /* requests of one connection whose replies are counted */
+#define CLIENTS     3u
 #define MAX_RECORDS 256u
-#define MAX_WORKS   64u
 #define AHEAD       1u /* the client that makes sums itself, ahead as well */
 #define WORKER      2u /* and one that makes them when their inputs are there */
 #define NAMED_IDS   8u /* ids up to that stand for the n-th unit, or group, that replies told of */
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes);
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t nbytes, size_t room, unsigned seed);
-
-struct client {
-	int sock; /* -1: closed */
-	bool deaf;
-	uint64_t session; /* 0: has not said hello */
-	uint64_t last_id;
-	uint16_t open[MAX_OPEN]; /* requests without a reply, by id: the same one may be used twice */
-	int channel;             /* -1: none */
-	bool ahead;              /* sums may have fences */
-	uint64_t works[MAX_WORKS];
-	size_t nworks; /* of them: not answered yet */
-};
 
 /* Ids from replies, in order; requests name them by their index. */
 struct learned {
@@ -51,9 +37,6 @@ struct learned {
 };
 
 static struct {
-	struct zd_loop loop;
-	struct zd_api api;
-	struct client clients[FUZZ_CLIENTS];
 	struct learned groups, units, buckets, entries, allocations;
 } scene;
 
@@ -68,27 +51,10 @@ static void learn(struct learned *learned, uint64_t id)
 		learned->ids[learned->count++] = id;
 }
 
-static bool has_feature(const Zd__HelloReply *hello, const char *feature)
+static void take_reply(struct fuzz_client *client, const Zd__Reply *reply)
 {
-	for (size_t i = 0; i < hello->n_features; i++)
-		if (strcmp(hello->features[i], feature) == 0)
-			return true;
-	return false;
-}
-
-static void take_reply(struct client *client, const Zd__Reply *reply)
-{
-	if (reply->id > 0 && reply->id < MAX_OPEN) {
-		zd_assert(client->open[reply->id] > 0);
-		client->open[reply->id]--;
-	}
-	zd_assert((reply->status == 0) == (reply->error[0] == '\0'));
-	zd_assert(reply->status <= 0 && strcmp(zerod_status_name(reply->status), "UNKNOWN") != 0);
+	(void)client;
 	switch (reply->body_case) {
-	case ZD__REPLY__BODY_HELLO:
-		client->session = reply->hello->session;
-		client->ahead = has_feature(reply->hello, ZD_FEATURE_WORK_AHEAD);
-		break;
 	case ZD__REPLY__BODY_GROUP_JOIN:
 		learn(&scene.groups, reply->group_join->group);
 		break;
@@ -121,138 +87,17 @@ static void learn_groups(void)
 {
 	const struct zd_list_query query = {.table = ZD_TABLE_GROUPS};
 
-	(void)zd_engine_list(scene.api.bridge.engine, &query, learn_group, NULL);
+	(void)zd_engine_list(fuzz_scene.api.bridge.engine, &query, learn_group, NULL);
 }
 
-/* ---- Clients ------------------------------------------------------------------------------------------- */
-
-static void turn_loop(void)
+static void say_hello(struct fuzz_client *client)
 {
-	/* Once for what is readable, once for what that has woken; then for what waits for a turn. */
-	for (int i = 0; i < 2 || scene.api.conns.users.nwith_tasks > 0; i++)
-		(void)zd_loop_run_once(&scene.loop, false);
-}
+	static char *features[] = {(char *)ZD_FEATURE_WORK, (char *)ZD_FEATURE_WORK_AHEAD};
+	Zd__Hello hello = ZD__HELLO__INIT;
 
-static void drop_client(struct client *client)
-{
-	if (client->sock >= 0)
-		(void)close(client->sock);
-	if (client->channel >= 0)
-		(void)close(client->channel);
-	memset(client, 0, sizeof(*client));
-	client->sock = client->channel = -1;
-}
-
-/* Of the descriptors with the reply to the hello the third is the channel. */
-static void take_fds(struct client *client, const Zd__DaemonPacket *packet, const int *fds, unsigned nfds)
-{
-	bool hello = packet->n_replies > 0 && packet->replies[0]->body_case == ZD__REPLY__BODY_HELLO;
-
-	for (unsigned i = 0; i < nfds; i++) {
-		if (hello && nfds - packet->n_segments == 4 && i == 2)
-			client->channel = fds[i];
-		else
-			(void)close(fds[i]);
-	}
-}
-
-static void read_works(struct client *client)
-{
-	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
-	int fds[ZD_MAX_PACKET_FDS];
-	unsigned nfds;
-	size_t nbytes;
-
-	while (client->channel >= 0 && !client->deaf &&
-	       zd_frame_recv(client->channel, bytes, sizeof(bytes), &nbytes, fds, &nfds, NULL) == 0) {
-		Zd__WorkPacket *packet = zd__work_packet__unpack(NULL, nbytes, bytes);
-
-		zd_assert(packet && nfds == 0);
-		for (size_t i = 0; i < packet->n_works; i++) {
-			zd_assert(packet->works[i]->sum && client->nworks < MAX_WORKS);
-			zd_assert(client->ahead || packet->works[i]->sum->n_fence_values == 0);
-			zd_assert(packet->works[i]->sum->n_fence_values ==
-			          packet->works[i]->sum->n_fence_timelines);
-			zd_assert(packet->works[i]->sum->n_input_offsets ==
-			          packet->works[i]->sum->n_input_segments);
-			client->works[client->nworks++] = packet->works[i]->id;
-		}
-		zd__work_packet__free_unpacked(packet, NULL);
-	}
-}
-
-static void read_replies(struct client *client)
-{
-	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
-	int fds[ZD_MAX_PACKET_FDS], rc = 0;
-	unsigned nfds;
-	size_t nbytes;
-
-	while (client->sock >= 0 && !client->deaf && rc == 0) {
-		Zd__DaemonPacket *packet;
-
-		rc = zd_frame_recv(client->sock, bytes, sizeof(bytes), &nbytes, fds, &nfds, NULL);
-		if (rc < 0) {
-			zd_assert(rc == ZEROD_E_DISCONNECTED);
-			drop_client(client);
-		}
-		if (rc != 0)
-			return;
-		packet = zd__daemon_packet__unpack(NULL, nbytes, bytes);
-		zd_assert(packet);
-		take_fds(client, packet, fds, nfds);
-		for (size_t i = 0; i < packet->n_replies; i++)
-			take_reply(client, packet->replies[i]);
-		zd__daemon_packet__free_unpacked(packet, NULL);
-	}
-}
-
-static void read_all(void)
-{
-	for (unsigned i = 0; i < FUZZ_CLIENTS; i++) {
-		read_replies(&scene.clients[i]);
-		read_works(&scene.clients[i]);
-	}
-}
-
-static void send_bytes(struct client *client, const void *bytes, size_t nbytes)
-{
-	/* A full socket is the client's own fault: the packet is lost, and with it what it asked. */
-	(void)!send(client->sock, bytes, nbytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
-static void connect_client(struct client *client)
-{
-	int pair[2];
-	struct zd_err err;
-	int rc = socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair);
-
-	zd_assert(rc == 0);
-	drop_client(client);
-	client->sock = pair[0];
-	rc = zd_api_accept(&scene.api, pair[1], &err);
-	zd_assert(rc == 0);
-}
-
-static void say_hello(struct client *client)
-{
-	static const uint8_t hello[] = {0x0a, 0x08, 0x08, 0x01, 0x52, 0x04, 0x08, 0x01, 0x10, 0x01};
-	static const uint8_t worker_hello[] = {0x0a, 0x0e, 0x08, 0x01, 0x52, 0x0a, 0x08, 0x01,
-	                                       0x10, 0x01, 0x22, 0x04, 'w',  'o',  'r',  'k'};
-	static const uint8_t ahead_hello[] = {0x0a, 0x1a, 0x08, 0x01, 0x52, 0x16, 0x08, 0x01, 0x10, 0x01,
-	                                      0x22, 0x04, 'w',  'o',  'r',  'k',  0x22, 0x0a, 'w',  'o',
-	                                      'r',  'k',  '_',  'a',  'h',  'e',  'a',  'd'};
-
-	client->last_id = 1;
-	client->open[1]++;
-	if (client == &scene.clients[WORKER])
-		send_bytes(client, worker_hello, sizeof(worker_hello));
-	else if (client == &scene.clients[AHEAD])
-		send_bytes(client, ahead_hello, sizeof(ahead_hello));
-	else
-		send_bytes(client, hello, sizeof(hello));
-	turn_loop();
-	read_replies(client);
+	hello.features = features;
+	hello.n_features = client == &fuzz_scene.clients[AHEAD] ? 2 : client == &fuzz_scene.clients[WORKER];
+	fuzz_say_hello(client, &hello);
 }
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
@@ -377,81 +222,52 @@ static void name_ids(Zd__Request *request)
 }
 
 /* Fresh ids, but for 0 and 1, which are wrong and taken; and whatever is open is noted. */
-static void number_requests(struct client *client, Zd__ClientPacket *packet)
+static void number_requests(struct fuzz_client *client, Zd__ClientPacket *packet)
 {
 	for (size_t i = 0; i < packet->n_requests; i++) {
 		Zd__Request *request = packet->requests[i];
 
 		if (request->id > 1)
 			request->id = ++client->last_id;
-		if (request->id < MAX_OPEN)
+		if (request->id < FUZZ_MAX_OPEN)
 			client->open[request->id]++;
 		name_ids(request);
 	}
 }
 
-static void send_requests(struct client *client, const uint8_t *bytes, size_t nbytes)
+static void send_requests(struct fuzz_client *client, const uint8_t *bytes, size_t nbytes)
 {
 	static uint8_t packed[2 * ZD_MAX_PACKET_BYTES];
 	Zd__ClientPacket *packet = zd__client_packet__unpack(NULL, nbytes, bytes);
 
 	if (!packet || packet->n_requests > ZD_MAX_BATCH) {
-		send_bytes(client, bytes, nbytes);
+		fuzz_send_bytes(client, bytes, nbytes);
 	} else {
 		number_requests(client, packet);
 		if (zd__client_packet__get_packed_size(packet) <= sizeof(packed))
-			send_bytes(client, packed, zd__client_packet__pack(packet, packed));
+			fuzz_send_bytes(client, packed, zd__client_packet__pack(packet, packed));
 	}
 	if (packet)
 		zd__client_packet__free_unpacked(packet, NULL);
 }
 
 /* The bytes may hold requests with any id, so a reply to any id is allowed from now on. */
-static void send_raw(struct client *client, const uint8_t *bytes, size_t nbytes)
+static void send_raw(struct fuzz_client *client, const uint8_t *bytes, size_t nbytes)
 {
 	memset(client->open, INT8_MAX, sizeof(client->open)); /* more than can come */
-	send_bytes(client, bytes, nbytes);
-}
-
-/* ---- Answers ------------------------------------------------------------------------------------------- */
-
-enum answer { BEGUN, CANNOT, FAILED, WRONG, ANSWERS };
-
-/* To the oldest work; a wrong one is to none, or says what cannot be. */
-static void send_answer(struct client *client, enum answer answer, uint64_t value)
-{
-	Zd__WorkAnswers answers = ZD__WORK_ANSWERS__INIT;
-	Zd__WorkDone done = ZD__WORK_DONE__INIT, *all = &done;
-	Zd__Fence fence = ZD__FENCE__INIT;
-	uint8_t bytes[64];
-
-	done.id = client->nworks > 0 ? client->works[0] : value;
-	fence.value = value;
-	done.fence = &fence;
-	if (answer == CANNOT || answer == FAILED)
-		done.status = ZEROD_E_DEVICE;
-	done.launched = answer == FAILED;
-	if (answer == WRONG)
-		fence.timeline = UINT32_MAX;
-	answers.n_done = 1;
-	answers.done = &all;
-	zd_assert(zd__work_answers__get_packed_size(&answers) <= sizeof(bytes));
-	(void)!send(client->channel, bytes, zd__work_answers__pack(&answers, bytes),
-	            MSG_DONTWAIT | MSG_NOSIGNAL);
-	if (client->nworks > 0)
-		memmove(client->works, client->works + 1, --client->nworks * sizeof(client->works[0]));
+	fuzz_send_bytes(client, bytes, nbytes);
 }
 
 /* ---- Records ------------------------------------------------------------------------------------------- */
 
 static void play(const struct fuzz_record *record)
 {
-	struct client *client = &scene.clients[record->who];
+	struct fuzz_client *client = &fuzz_scene.clients[record->who % CLIENTS];
 
 	switch (record->what) {
 	case FUZZ_REQUESTS:
 		if (client->sock < 0) {
-			connect_client(client);
+			fuzz_connect(client, NULL);
 			say_hello(client);
 		}
 		if (client->sock >= 0)
@@ -459,11 +275,11 @@ static void play(const struct fuzz_record *record)
 		break;
 	case FUZZ_BYTES:
 		if (client->sock < 0)
-			connect_client(client);
+			fuzz_connect(client, NULL);
 		send_raw(client, record->bytes, record->nbytes);
 		break;
 	case FUZZ_CLOSE:
-		drop_client(client);
+		fuzz_drop_client(client);
 		break;
 	case FUZZ_RUN:
 		(void)fuzz_backend_run(record->nbytes > 0 ? record->bytes[0] : UINT8_MAX);
@@ -479,68 +295,33 @@ static void play(const struct fuzz_record *record)
 		break;
 	case FUZZ_ANSWER:
 		if (client->channel >= 0 && record->nbytes >= 2)
-			send_answer(client, record->bytes[0] % ANSWERS, record->bytes[1]);
+			fuzz_send_answer(client, record->bytes[0] % FUZZ_ANSWERS, record->bytes[1]);
 		break;
 	default:
 		client->deaf = !client->deaf;
 		break;
 	}
-	turn_loop();
-	read_all();
+	fuzz_turn_loop();
+	fuzz_read_all();
 	learn_groups();
-	zd_engine_check(scene.api.bridge.engine);
-}
-
-/* All clients go, all commands end: then durable jobs alone may be there. */
-static void expect_nothing_left(void)
-{
-	struct zd_engine_totals totals;
-
-	for (unsigned i = 0; i < FUZZ_CLIENTS; i++)
-		drop_client(&scene.clients[i]);
-	do
-		turn_loop();
-	while (zd_api_session_count(&scene.api) > 0 || fuzz_backend_run(UINT32_MAX) > 0);
-	turn_loop();
-	zd_engine_check(scene.api.bridge.engine);
-	zd_engine_totals(scene.api.bridge.engine, &totals);
-	zd_assert(totals.sessions == 0);
-	zd_assert(totals.usage.gathered_bytes == 0 && totals.usage.bucket_bytes == 0 &&
-	          totals.usage.staging_bytes == 0 && totals.usage.target_bytes == 0 &&
-	          totals.usage.allocation_bytes == 0);
-	zd_assert(totals.jobs > 0 || totals.usage.shard_bytes == 0);
+	zd_engine_check(fuzz_scene.api.bridge.engine);
 }
 
 /* ---- libFuzzer ----------------------------------------------------------------------------------------- */
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 {
-	const struct zd_bridge_config config = {.backend = &fuzz_backend,
-	                                        .ndevices = DEVICES,
-	                                        .arena_bytes = ARENA_BYTES,
-	                                        .gather_budget_bytes = ARENA_BYTES / 8};
-	const struct zd_api_limits limits = {
-	        .max_sessions = FUZZ_CLIENTS + 1, .uid_quota_bytes = ARENA_BYTES, .id_ttl_s = UINT32_MAX};
 	struct fuzz_record record;
-	struct zd_err err;
-	int rc;
 
-	zd_log_set_level(ZD_LOG_ERROR);
 	memset(&scene, 0, sizeof(scene));
-	for (unsigned i = 0; i < FUZZ_CLIENTS; i++)
-		scene.clients[i].sock = scene.clients[i].channel = -1;
-	rc = zd_loop_init(&scene.loop, &err);
-	zd_assert(rc == 0);
-	rc = zd_api_open(&scene.api, &scene.loop, &config, &limits, &err);
-	zd_assert(rc == 0);
-	zd_api_set_id_key(&scene.api, &fuzz_id_key);
-	scene.api.conns.users.turn_ns = 0; /* each packet is interrupted after each request, on any machine */
+	fuzz_scene_open(FUZZ_ARENA_BYTES, CLIENTS);
+	fuzz_scene.reply = take_reply;
+	/* Each packet is interrupted after each request, on any machine. */
+	fuzz_scene.api.conns.users.turn_ns = 0;
 	for (unsigned i = 0; i < MAX_RECORDS && fuzz_script_next(&bytes, &nbytes, &record); i++)
 		play(&record);
-	expect_nothing_left();
-	zd_api_close(&scene.api, "the test ends");
-	zd_loop_deinit(&scene.loop);
-	zd_api_deinit(&scene.api);
+	fuzz_scene_end_sessions();
+	fuzz_scene_close();
 	return 0;
 }
 

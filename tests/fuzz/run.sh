@@ -3,7 +3,7 @@
 # Builds the fuzzers with clang, libFuzzer and the address and undefined-behaviour sanitizers, and runs each for SECONDS
 # (default 30) from the seeds in tests/fuzz/corpus and from what earlier runs have found. An input that fails is kept in
 # $BUILD/found; run the fuzzer with that file as its argument to see it again.
-#   tests/fuzz/run.sh [TARGET...]    packet, config, client_packet, unpack; by default all of them
+#   tests/fuzz/run.sh [TARGET...]    packet, sessions, config, client_packet, unpack; by default all of them
 #   tests/fuzz/run.sh corpus         writes the seeds anew
 set -eu
 runtime=${SECONDS:-30} # nothing special in a POSIX shell; 0 where sh is bash and nobody gave it
@@ -46,7 +46,9 @@ link() { # target, source files..., archives
 
 build() {
 	case $1 in
-	packet) link packet tests/fuzz/script.c tests/fuzz/requests.c tests/fuzz/fake_backend.c $daemon ;;
+	packet) link packet tests/fuzz/clients.c tests/fuzz/script.c tests/fuzz/requests.c tests/fuzz/fake_backend.c $daemon ;;
+	sessions) link sessions tests/fuzz/ask.c tests/fuzz/ask_group.c tests/fuzz/ask_reduce.c tests/fuzz/model.c \
+		tests/fuzz/session_checks.c tests/fuzz/clients.c tests/fuzz/script.c tests/fuzz/requests.c tests/fuzz/fake_backend.c $daemon ;;
 	config) link config $daemon ;;
 	client_packet) link client_packet tests/fuzz/script.c tests/fuzz/replies.c "$lib/libzerod.a" ;;
 	unpack) link unpack $daemon ;;
@@ -55,14 +57,14 @@ build() {
 }
 
 if [ "${1:-}" = corpus ]; then
-	mkdir -p tests/fuzz/corpus/packet tests/fuzz/corpus/config tests/fuzz/corpus/client_packet tests/fuzz/corpus/unpack
+	mkdir -p tests/fuzz/corpus/packet tests/fuzz/corpus/sessions tests/fuzz/corpus/config tests/fuzz/corpus/client_packet tests/fuzz/corpus/unpack
 	# shellcheck disable=SC2086
 	"$CLANG" $flags $common tests/fuzz/corpus.c tests/fuzz/script.c tests/fuzz/requests.c tests/fuzz/replies.c $daemon \
 		$libs -o "$BUILD/corpus"
 	exec "$BUILD/corpus" tests/fuzz/corpus
 fi
 
-[ $# -gt 0 ] || set -- packet config client_packet unpack
+[ $# -gt 0 ] || set -- packet sessions config client_packet unpack
 found=$BUILD/found
 mkdir -p "$found"
 for target; do
@@ -78,4 +80,10 @@ for target; do
 	fi
 	runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
 	echo "fuzz: $target $runs runs, no crash"
+	if [ "$target" = sessions ]; then
+		sed -n 's/^sessions: /fuzz: sessions: /p' "$log"
+		# A generator whose requests fail reaches little. A few requests may all be those that fail on purpose.
+		awk '$1 == "sessions:" && $2 >= 1000 && $4 * 2 < $2 { exit 1 }' "$log" ||
+			{ echo "fuzz: less than half of the requests succeeded, log $log"; exit 1; }
+	fi
 done

@@ -137,6 +137,19 @@ static void change(struct list *list, uint32_t *random, fuzz_make_fn *make)
 	}
 }
 
+/* Each byte is a hash of its own: neighbours in the sequence of a linear generator depend on each other. */
+size_t fuzz_make_picks(unsigned seed, uint8_t bytes[FUZZ_PACKET_BYTES])
+{
+	for (unsigned i = 0; i < FUZZ_PICKS_BYTES; i++) {
+		uint32_t hash = (seed * FUZZ_PICKS_BYTES + i + 1) * 0x9e3779b9u;
+
+		hash = (hash ^ hash >> 16) * 0x85ebca6bu;
+		hash = (hash ^ hash >> 13) * 0xc2b2ae35u;
+		bytes[i] = (uint8_t)(hash ^ hash >> 16);
+	}
+	return FUZZ_PICKS_BYTES;
+}
+
 size_t fuzz_script_mutate(uint8_t *bytes, size_t nbytes, size_t room, unsigned seed, fuzz_make_fn *make)
 {
 	static uint8_t copy[SCRATCH];

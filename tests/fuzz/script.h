@@ -21,7 +21,7 @@
 size_t LLVMFuzzerMutate(uint8_t *bytes, size_t nbytes, size_t room);
 
 #define FUZZ_HEADER_BYTES 4u
-#define FUZZ_CLIENTS      3u
+#define FUZZ_CLIENTS      5u /* at most; a target may have fewer */
 
 enum fuzz_what {
 	FUZZ_REQUESTS, /* a packet whose ids are made to fit; each fuzzer says how */
@@ -56,6 +56,59 @@ typedef size_t fuzz_make_fn(unsigned seed, uint8_t bytes[FUZZ_PACKET_BYTES]);
  * a record. `make` makes the content of a new FUZZ_REQUESTS. Returns the new size. */
 size_t fuzz_script_mutate(uint8_t *bytes, size_t nbytes, size_t room, unsigned seed, fuzz_make_fn *make);
 
+/* The body of any request. */
+union fuzz_body {
+	Zd__Hello hello;
+	Zd__SessionReset session_reset;
+	Zd__GroupJoin group_join;
+	Zd__GroupLeave group_leave;
+	Zd__GroupBarrier group_barrier;
+	Zd__UniqueIds unique_ids;
+	Zd__UnitRegister unit_register;
+	Zd__UnitUnregister unit_unregister;
+	Zd__UpdateBegin update_begin;
+	Zd__Publish publish;
+	Zd__Commit commit;
+	Zd__SetPersistent set_persistent;
+	Zd__SetSlot set_slot;
+	Zd__SetFrozen set_frozen;
+	Zd__UnitLoad unit_load;
+	Zd__Gather gather;
+	Zd__Release release;
+	Zd__ForwardBegin forward_begin;
+	Zd__ForwardEnd forward_end;
+	Zd__ScopeEnd scope_end; /* of claims, abandoned scopes and contexts */
+	Zd__ContextBegin context_begin;
+	Zd__BackwardBegin backward_begin;
+	Zd__BucketCreate bucket_create;
+	Zd__BucketDestroy bucket_destroy;
+	Zd__BucketReserve bucket_reserve;
+	Zd__BucketSubmit bucket_submit;
+	Zd__ReduceSkip reduce_skip;
+	Zd__ReduceWait reduce_wait;
+	Zd__TargetReturn target_return;
+	Zd__BackwardEnd backward_end;
+	Zd__GroupAgree group_agree;
+	Zd__BackwardAbandon backward_abandon;
+	Zd__StepBegin step_begin;
+	Zd__StepEnd step_end;
+	Zd__StepGet step_get;
+	Zd__Alloc alloc;
+	Zd__Free free;
+	Zd__List list;
+	Zd__DaemonStatus daemon_status;
+	Zd__KillSession kill_session;
+	Zd__AbortGroup abort_group;
+	Zd__EndJob end_job;
+	Zd__KillJob kill_job;
+	Zd__Drain drain;
+	Zd__SegmentsUnmapped segments_unmapped;
+	Zd__Trim trim;
+};
+
+/* Numbers that choose a request of fuzz_sessions.c. */
+#define FUZZ_PICKS_BYTES 12u
+fuzz_make_fn fuzz_make_picks;
 /* A ClientPacket with one request that makes sense at some time. */
 fuzz_make_fn fuzz_make_request;
 /* The same of one kind. */

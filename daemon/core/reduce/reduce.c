@@ -141,6 +141,17 @@ static int failure_text(const struct zd_reduction *r, struct zd_err *err)
 	return zd_err_set(err, r->failure.status, "%s", r->failure.text);
 }
 
+static bool has_place(const struct zd_window *w, const struct zd_unit *unit)
+{
+	return unit->target_offset_numel + zd_unit_target_numel(unit) <= w->target_numel;
+}
+
+/* A rank whose target was bound before the unit was registered cannot skip it: the sum has no place there. */
+static bool skips(const struct zd_window *w, const struct zd_unit *unit)
+{
+	return w && w->skips_rest && (zd_window_is_abandoned(w) || has_place(w, unit));
+}
+
 /* Returns MISMATCH if a rank has ended the backward without a contribution: the reduction would never run. */
 static int check_ended(const struct zd_group *group, const struct zd_reduction *r, const struct zd_unit *unit,
                        const struct zd_window *w, struct zd_err *err)
@@ -148,7 +159,7 @@ static int check_ended(const struct zd_group *group, const struct zd_reduction *
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
 		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
-		if (!zd_backward_ended(&group->members[rank], w) || (other && other->skips_rest) ||
+		if (!zd_backward_ended(&group->members[rank], w) || skips(other, unit) ||
 		    (r && zd_contribution_made(&r->ranks[rank])))
 			continue;
 		return zd_err_set(
@@ -179,7 +190,7 @@ static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *
 		return !mr->w->told ? 0
 		                    : zd_err_set(err, ZEROD_E_STATE, "rank %u has abandoned backward %llu",
 		                                 rank, (unsigned long long)mr->number);
-	if (unit->target_offset_numel + zd_unit_target_numel(unit) > mr->w->target_numel)
+	if (!has_place(mr->w, unit))
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "unit '%s' was registered after the target of backward %llu was bound",
 		                  unit->name, (unsigned long long)mr->w->target_number);
@@ -315,7 +326,7 @@ static void skip_for_others(struct zd_reduction *r)
 {
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
 		const struct zd_window *w = zd_reduction_window(r, rank);
-		if (w && w->skips_rest && zd_reduction_is_of(r, w) &&
+		if (skips(w, r->unit) && zd_reduction_is_of(r, w) &&
 		    r->ranks[rank].state == ZD_CONTRIBUTION_NONE)
 			skip(r, rank);
 	}

@@ -351,6 +351,23 @@ static void test_skip_rest_beside_a_reservation(void **state)
 	core_end(s.core);
 }
 
+/* The sum of a unit that is registered behind the bound target has no place there: it cannot be skipped. */
+static void test_skip_rest_without_a_place(void **state)
+{
+	struct scene s;
+	uint64_t late;
+	(void)state;
+	open_scene(&s);
+	core_expect(s.core, core_backward(&s.g.team, 2, 3, false), 0);
+	late = core_reducers_unit(&s.g, "late", NUMEL);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(s.core, core_backward(&s.g.team, rank, 3, false), 0);
+	(void)end_skipping(&s, 2);
+	core_expect_error(s.core, core_reserve(&s.g.team, 0, s.g.bucket[0], late), ZEROD_E_MISMATCH,
+	                  "rank 2 ended backward 1 without a gradient or skip for unit 'late'");
+	core_end(s.core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -366,6 +383,7 @@ int main(void)
 	        cmocka_unit_test(test_skip_rest),
 	        cmocka_unit_test(test_all_skip_the_rest),
 	        cmocka_unit_test(test_skip_rest_beside_a_reservation),
+	        cmocka_unit_test(test_skip_rest_without_a_place),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -369,7 +369,7 @@ static int connect_again(struct zerod_client *client, struct zd_err *err)
 {
 	const struct timespec pause = {.tv_nsec = RETRY_NS};
 	uint64_t deadline_ns = zc_until_ns(client->reconnect_ms == ZEROD_NO_DEADLINE ? 0
-	                                                                            : client->reconnect_ms);
+	                                                                             : client->reconnect_ms);
 	int rc;
 
 	for (;;) {
@@ -384,8 +384,8 @@ static int connect_again(struct zerod_client *client, struct zd_err *err)
 	if (rc != ZEROD_E_CONNECT && rc != ZEROD_E_RESTARTED)
 		return rc;
 	return zd_err_set(err, ZEROD_E_CONNECT,
-	                  "%s; reconnect_ms, %u ms, have passed; zerod_group_get() may be called again", err->text,
-	                  client->reconnect_ms);
+	                  "%s; reconnect_ms, %u ms, have passed; zerod_group_get() may be called again",
+	                  err->text, client->reconnect_ms);
 }
 
 static int reconnect(struct zerod_client *client, struct zd_err *err)

@@ -390,7 +390,9 @@ static void test_handles(void **state)
 	assert_int_equal(zerod_forward_begin(ranks[0].group, (zerod_scope){0}, NULL, 0, &scope), 0);
 	assert_int_equal(zerod_gather_begin(ranks[0].unit, NULL, &gathered), 0);
 	assert_int_equal(zerod_wait(ranks[0].client, gathered, ranks[0].stream, &data), 0);
-	assert_int_equal(zerod_gather_begin(ranks[0].unit, OPTIONS_OF(zerod_gather_options, .tag = "second"), &released), 0);
+	assert_int_equal(zerod_gather_begin(ranks[0].unit, OPTIONS_OF(zerod_gather_options, .tag = "second"),
+	                                    &released),
+	                 0);
 	bucket.dtype = ZEROD_FLOAT32;
 	assert_int_equal(zerod_bucket_create(ranks[0].group, &bucket, &ranks[0].bucket), 0);
 	extra.name = "w";

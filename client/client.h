@@ -2,8 +2,9 @@
 /*
  * client.h - the client: a connection to a daemon, and the library's state of it.
  *
- * Locks, in the order in which they nest: a client's send_lock, its copy_lock, its cuda_lock, its lock, a
- * stream's lock, the client's page_lock. The library holds none of them while a function of the caller runs.
+ * Locks, in the order in which they nest: a client's reconnect_lock, its send_lock, its copy_lock, its
+ * cuda_lock, its lock, a stream's lock, the client's page_lock. The library holds none of them while a
+ * function of the caller runs.
  *
  * Devices are either emulated, and the CPU can access their memory, or GPUs, whose memory it cannot access:
  * addresses of the daemon's memory are then the GPU's, and the library must not dereference them.

@@ -25,8 +25,8 @@ struct zc_fence_args;
  */
 int zc_cuda_join(struct zerod_client *client, uint32_t device, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Keeps the primary contexts of the open GPUs, and with them the caller's streams, over zc_cuda_close(), until
- * zc_cuda_contexts_free(). Without a lock. */
+/* Keeps the primary contexts of the open GPUs, and with them the caller's streams, over zc_cuda_close() and
+ * until zc_cuda_contexts_free(). Without a lock. */
 int zc_cuda_contexts_keep(struct zerod_client *client, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zc_cuda_contexts_free(struct zerod_client *client);

@@ -2,13 +2,14 @@
 /*
  * reconnect.c - a client goes on with the next daemon at its socket, after its own has ended.
  *
- * The caller's handles of the client, its streams, groups, units and buckets stay valid; all else that it has of
- * the former connection has ended. When the connection is lost, every call returns RESTARTED. zerod_group_get()
- * then leaves the former session, connects, and joins its group with the requests of the former join: the caller
- * must look at the step from which it goes on. Other groups of the client still return RESTARTED, until their
- * own zerod_group_get(). Invariants:
- *   - the connection is replaced while no other thread is inside of the client, so that no call begins with one
- *     connection and ends with another. Host streams are empty then, and GPUs' streams synchronized;
+ * The caller's handles of the client, its streams, groups, units and buckets stay valid; all else that it has
+ * of the former connection has ended. When the connection is lost, every call returns RESTARTED.
+ * zerod_group_get() then leaves the former session, connects, and repeats the requests by which the group was
+ * joined, its units registered and its buckets created. The caller asks, because it must know the step from
+ * which it goes on. Other groups of the client still return RESTARTED, until their own zerod_group_get().
+ * Invariants:
+ *   - the connection is replaced while no other thread is inside of the client, so that no call begins with
+ *     one connection and ends with another. Host streams are empty then, and GPUs' streams synchronized;
  *   - the next hello names the former session only when nothing of this process uses its memory any more;
  *   - handles of a group that is not joined have id 0, and no request is sent for them.
  */
@@ -277,7 +278,7 @@ static void free_connection(struct zerod_client *client)
 	client->worker = (struct zc_worker){.endpoint.sock = -1, .expected = -1};
 }
 
-/* Streams keep their timelines, and their next values. With everything in them done, all have been written. */
+/* Streams keep their timelines, and go on with the next values. All former values have been written. */
 static void save_timelines(struct zerod_client *client)
 {
 	if (!client->client_page)

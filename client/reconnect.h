@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reconnect.h - a client that outlives its daemon: threads inside the client, requests that are repeated to the
- * next daemon, and ids that are valid for one connection.
+ * reconnect.h - a client that outlives its daemon: threads inside the client, requests that are repeated
+ * to the next daemon, and ids that are valid for one connection.
  */
 #ifndef ZC_RECONNECT_H
 #define ZC_RECONNECT_H

@@ -295,8 +295,8 @@ struct zerod_group_info {
 	uint32_t reserved;
 };
 /* The state at this rank's join, updated by its own commits since. With reconnect_ms, after the daemon's end:
- * connects again, joins a durable group of one daemon again as its last commit has it, and registers its units
- * (docs/restarts.md). No other thread or stream may use the daemon's memory. Errors: CONNECT (no daemon within
+ * connects again, joins a durable group of one daemon again as of its last commit, and registers its units
+ * (docs/restarts.md). No other thread or stream may use the daemon's memory. Errors: CONNECT (no daemon in
  * reconnect_ms), RESTARTED (again; of other groups, for ever), those of connect, join and register. */
 ZEROD_MUST_USE int zerod_group_get(zerod_group *group, struct zerod_group_info *info);
 
@@ -619,7 +619,7 @@ struct zerod_entry {
  * former entry, and in groups that span daemons. ACCUMULATE is given with every reservation of a unit that
  * may get several gradients in one backward (docs/gradients.md, "Accumulation"). After an error the call may
  * be repeated, and returns the entry that was reserved.
- * Errors: STATE (no backward is open; stage 1 off a boundary; the last accumulated gradient is not submitted),
+ * Errors: STATE (no backward is open; stage 1 off a boundary; an accumulated gradient is not submitted),
  * DUPLICATE (the unit is reserved or submitted), CAPACITY (names ranks and units), NO_MEMORY, DEVICE. */
 ZEROD_MUST_USE int zerod_bucket_reserve(zerod_bucket *bucket, zerod_unit *unit,
                                         const struct zerod_reserve_options *options,
@@ -667,7 +667,7 @@ struct zerod_skip_options {
 	uint32_t deadline_ms;
 };
 
-/* This rank contributes zeros for the unit. Errors: STATE (no backward; stage 1 off a boundary), DUPLICATE. */
+/* This rank contributes zeros for the unit. Errors: STATE (no backward, stage 1 off a boundary), DUPLICATE */
 ZEROD_MUST_USE int zerod_reduce_skip(zerod_unit *unit, const struct zerod_skip_options *options,
                                      zerod_ticket *ticket);
 

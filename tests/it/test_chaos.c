@@ -4,10 +4,10 @@
  * a committed step is wrong, no request is stuck, and nothing is left at the end.
  *
  * Four durable jobs with shadows have two ranks each, one process a rank. A rank fills its shard with a
- * pattern of the step, publishes and commits, and checks what it finds whenever it joins. After the daemon's end
- * the first rank of a job goes on with its handles; the second one closes its client. $KILLS is the number of
- * kills and stops (100), $SEED the seed (1): `make check-chaos`. The moments are random sleeps; nothing depends
- * on them.
+ * pattern of the step, publishes and commits, and checks what it finds whenever it joins. After the
+ * daemon's end the first rank of a job goes on with its handles; the second one closes its client. $KILLS is
+ * the number of kills and stops (100), $SEED the seed (1): `make check-chaos`. The moments are random sleeps;
+ * nothing depends on them.
  */
 #include "tests/it/client_scene.h"
 

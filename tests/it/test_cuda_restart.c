@@ -5,7 +5,8 @@
  *
  * A trainer is this program with a socket for its argument: TRAIN commits step 1 and waits inside the update
  * of step 2, VERIFY expects step 1, GO_ON does both with one client, and makes two more
- * steps. For runs by hand on real GPUs two more arguments say how many units there are, and the bytes of each.
+ * steps. For runs by hand on real GPUs two more arguments say how many units there are, and the bytes of
+ * each.
  */
 #include "tests/it/cuda_scene.h"
 #include "tests/it/program.h"

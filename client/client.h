@@ -73,13 +73,14 @@ struct zerod_client {
 	/* Set by zerod_connect(), then fixed; some anew by each reconnection, with no thread inside. */
 	struct zd_endpoint endpoint; /* the holder of send_lock sends, the `reading` thread receives */
 	struct zd_rings *rings;      /* of this endpoint and the worker's; NULL: none */
-	uint64_t serial;       /* identifies this client for ever: threads keep their error texts under it */
-	uint64_t session;      /* 0: none */
-	uint64_t daemon;       /* a hash of its socket's path */
-	uint32_t reconnect_ms; /* 0: the client ends with its daemon */
+	uint64_t serial;  /* identifies this client for ever: threads keep their error texts under it */
+	uint64_t session; /* 0: none */
+	uint64_t daemon;  /* a hash of its socket's path */
 	char *socket_path, *name; /* owned; NULL in a client that never reconnects */
 	unsigned fork_generation;
 	uint32_t deadline_ms;
+	uint32_t reconnect_ms; /* 0: the client ends with its daemon */
+	unsigned generation;   /* the number of reconnections */
 	bool strict;
 	bool poison_mode; /* the daemon fills released buffers with NaN patterns; see `poisoned` for aborts */
 	bool on_gpus;     /* devices are GPUs: see client/cuda.h */
@@ -93,15 +94,12 @@ struct zerod_client {
 
 	/* Reconnection: see reconnect.c. */
 	pthread_mutex_t reconnect_lock; /* one thread connects again; locked before all others */
-	unsigned generation;            /* the number of reconnections */
 	uint64_t former_tickets;        /* the last one of former connections */
 	uint64_t timeline_written[ZEROD_MAX_STREAMS];
 	int contexts[ZD_MAX_DEVICES]; /* the driver's numbers of GPUs whose contexts outlive connections */
 	unsigned ncontexts;
 	atomic_uint ninside; /* threads in a call */
-	atomic_bool closed;  /* no further thread may begin a call */
-	pthread_cond_t
-	        reopened; /* with the lock: one of these two has changed, or a group was joined again */
+	pthread_cond_t reopened; /* with the lock: `ninside` or `closed` has changed, or a join has ended */
 
 	pthread_mutex_t send_lock; /* the order of packets on the socket */
 
@@ -109,6 +107,7 @@ struct zerod_client {
 	atomic_bool poisoned;         /* a wait was freed by an abort */
 	atomic_bool lost; /* the connection has ended; broken_status says so when it was read to its end */
 	atomic_bool detached_failed; /* detached.nfailures > 0 */
+	atomic_bool closed;          /* no further thread may begin a call */
 	atomic_uint ncorked;         /* threads with a batch; 0 spares a search */
 	atomic_int broken_status;    /* 0, or the status with which the connection broke; see broken_text */
 	char broken_text[ZD_ERR_TEXT_BYTES];

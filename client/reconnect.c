@@ -258,7 +258,7 @@ static void forget_objects(struct zerod_client *client)
 	pthread_mutex_unlock(&client->lock);
 }
 
-/* What a connection has brought. Nothing uses it any more. */
+/* Frees the memory and descriptors of the connection. Nothing uses them any more. */
 static void free_connection(struct zerod_client *client)
 {
 	pthread_mutex_lock(&client->lock);
@@ -432,7 +432,7 @@ static int restore_units(struct zerod_group *group, struct zd_err *err)
 
 	LIST_FOREACH (unit, &group->units, link)
 		count++;
-	units = calloc(count + 1, sizeof(*units));
+	units = calloc(count + 1, sizeof(struct zerod_unit *));
 	if (!units)
 		return zd_err_errno(err, ENOMEM, "registering %zu units again", count);
 	i = count;

@@ -368,7 +368,7 @@ static void add_one(void *arg)
 	++*(int *)arg;
 }
 
-/* What ends with a connection ends without a crash; streams and buckets go on. */
+/* Tickets, scopes and allocations end with their connection; streams and buckets go on. */
 static void test_handles(void **state)
 {
 	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);

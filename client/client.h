@@ -98,7 +98,7 @@ struct zerod_client {
 	uint64_t timeline_written[ZEROD_MAX_STREAMS];
 	int contexts[ZD_MAX_DEVICES]; /* the driver's numbers of GPUs whose contexts outlive connections */
 	unsigned ncontexts;
-	atomic_uint ninside; /* threads in a call */
+	atomic_uint ninside;     /* threads in a call */
 	pthread_cond_t reopened; /* with the lock: `ninside` or `closed` has changed, or a join has ended */
 
 	pthread_mutex_t send_lock; /* the order of packets on the socket */

@@ -40,7 +40,7 @@
  *   following calls may wait longer. Each takes a deadline in its options (0: the client's default;
  *   ZEROD_NO_DEADLINE: none) and returns DEADLINE after it, with a text that names the reason for the wait.
  *   [t]: not with a ticket, and not if it is detached.
- *   - Every rank must make the call, because the ranks compare values or agree: zerod_group_join,
+ *   - All ranks must make the call, to compare or agree: zerod_group_join, zerod_group_get (joining again),
  *     zerod_group_barrier [t], zerod_group_agree, zerod_unit_load [t], zerod_commit, zerod_step_begin [t].
  *   - The call returns an address, so there must be memory: zerod_unit_register and zerod_alloc (zeroed; a
  *     former unit of the name ends first), zerod_unit_load by the rank with the data, zerod_wait and

@@ -425,6 +425,38 @@ static void test_handles(void **state)
 	go_on_and_end();
 }
 
+/* Each group is asked for by itself; the connection is made once. */
+static void test_two_groups(void **state)
+{
+	struct zerod_group_options options = ZEROD_INIT(options);
+	struct zerod_group_info info = ZEROD_INIT(info);
+	struct rank rank = {0};
+	zerod_group *other;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&keeps, &daemon_), 0);
+	assert_int_equal(open_client(&rank, RECONNECT_MS), 0);
+	options.job = "lm";
+	options.world_size = 1;
+	options.flags = ZEROD_GROUP_DURABLE;
+	assert_int_equal(zerod_group_join(rank.client, &options, &rank.group), 0);
+	options.group = "other";
+	assert_int_equal(zerod_group_join(rank.client, &options, &other), 0);
+	assert_int_equal(zerod_commit(rank.group, 1, NULL), 0);
+	assert_int_equal(zerod_commit(other, 2, NULL), 0);
+	restart(&keeps);
+	assert_int_equal(zerod_group_get(rank.group, &info), 0);
+	assert_int_equal(info.committed_step, 1);
+	assert_int_equal(zerod_commit(rank.group, 2, NULL), 0);
+	assert_int_equal(zerod_commit(other, 3, NULL), ZEROD_E_RESTARTED);
+	assert_int_equal(zerod_group_get(other, &info), 0);
+	assert_int_equal(info.committed_step, 2);
+	assert_int_equal(zerod_commit(other, 3, NULL), 0);
+	zerod_close(rank.client);
+	run("end-job lm");
+	assert_int_equal(zd_daemon_stop(&daemon_), 0);
+}
+
 /* ---- What is not restored ------------------------------------------------------------------------------ */
 
 /* The group of a job that is not durable has ended; the client has not. */
@@ -575,6 +607,7 @@ int main(void)
 	        cmocka_unit_test(test_two_threads),
 	        cmocka_unit_test(test_both_threads_restore),
 	        cmocka_unit_test(test_handles),
+	        cmocka_unit_test(test_two_groups),
 	        cmocka_unit_test(test_other_jobs),
 	        cmocka_unit_test(test_a_daemon_without_state),
 	        cmocka_unit_test(test_no_daemon_comes),

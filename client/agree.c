@@ -34,7 +34,8 @@ int zerod_group_agree(zerod_group *group, enum zerod_agree_op op, double *values
 	Zd__GroupAgree agree = ZD__GROUP_AGREE__INIT;
 	struct agreeing agreeing = {.values = values, .count = count};
 	uint32_t deadline_ms = 0;
-	int rc = zc_enter(client, &agreeing.err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &agreeing.err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, agreeing.err);

@@ -119,6 +119,7 @@ int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *given, z
 	struct zerod_alloc_options options;
 	struct zc_location location;
 	struct zd_err *err;
+	ZC_INSIDE(client);
 	int rc = zc_enter(client, &err);
 
 	if (!rc && (!given || !allocation || !data))
@@ -151,8 +152,11 @@ int zerod_free(zerod_allocation *allocation, zerod_stream *const *streams, uint3
 	Zd__Free release = ZD__FREE__INIT;
 	struct zc_fence_args fences;
 	struct zd_err *err;
+	ZC_INSIDE(client);
 	int rc = zc_enter_quietly(client, &err);
 
+	if (!rc && allocation->id == 0)
+		rc = zd_err_set(err, ZEROD_E_RESTARTED, "the allocation ended with the daemon before");
 	if (!rc)
 		rc = zc_streams_fence(client, streams, nstreams, &fences, err);
 	if (rc)

@@ -33,7 +33,8 @@ int zerod_group_barrier(zerod_group *group, const struct zerod_wait_options *opt
 	Zd__GroupBarrier barrier = ZD__GROUP_BARRIER__INIT;
 	uint32_t deadline_ms;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, err);

@@ -50,7 +50,7 @@ static void watch_forks(void)
 	(void)pthread_atfork(NULL, NULL, count_fork);
 }
 
-static bool is_forked(const struct zerod_client *client)
+bool zc_is_forked(const struct zerod_client *client)
 {
 	return client->fork_generation != atomic_load_explicit(&fork_generation, memory_order_relaxed);
 }
@@ -62,7 +62,7 @@ int zc_enter_quietly(const struct zerod_client *client, struct zd_err **err)
 	*err = zc_err(client);
 	if (!client)
 		return zd_err_set(*err, ZEROD_E_INVALID, "the handle is NULL");
-	if (is_forked(client))
+	if (zc_is_forked(client))
 		return zd_err_set(*err, ZEROD_E_FORKED, "the client was made before fork()");
 	broken_status = client->broken_status;
 	return broken_status ? zd_err_set(*err, broken_status, "%s", client->broken_text) : 0;
@@ -79,7 +79,9 @@ int zc_say_lost(const struct zerod_client *client, struct zd_err *err)
 {
 	if (client->broken_status)
 		return zd_err_set(err, client->broken_status, "%s", client->broken_text);
-	return zd_err_set(err, ZEROD_E_DISCONNECTED, "the daemon closed the connection");
+	(void)zd_err_set(err, ZEROD_E_DISCONNECTED, "the daemon closed the connection");
+	zc_loss_explain(client, err);
+	return err->status;
 }
 
 int zc_check_poison(struct zerod_client *client, struct zd_err *err)
@@ -139,7 +141,7 @@ static int let_block(int sock, struct zd_err *err)
 	return 0;
 }
 
-static int open_socket(const char *path, uint64_t deadline_ns, int *sock, struct zd_err *err)
+int zc_socket_open(const char *path, uint64_t deadline_ns, int *sock, struct zd_err *err)
 {
 	const struct timespec retry = {.tv_nsec = CONNECT_RETRY_NS};
 	struct sockaddr_un addr;
@@ -182,12 +184,14 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 	client->serial = atomic_fetch_add(&serials, 1) + 1;
 	client->fork_generation = fork_generation;
 	client->deadline_ms = deadline_ms;
+	pthread_mutex_init(&client->reconnect_lock, NULL);
 	pthread_mutex_init(&client->send_lock, NULL);
 	pthread_mutex_init(&client->copy_lock, NULL);
 	pthread_mutex_init(&client->cuda_lock, NULL);
 	pthread_mutex_init(&client->page_lock, NULL);
 	pthread_mutex_init(&client->lock, NULL);
 	pthread_cond_init(&client->named, NULL);
+	pthread_cond_init(&client->reopened, NULL);
 	zd_spin_init(&client->spin, ZC_SPIN_NS, ZC_SPIN_PROCESSORS);
 	TAILQ_INIT(&client->finished);
 	TAILQ_INIT(&client->waiters);
@@ -223,22 +227,26 @@ static void free_client(struct zerod_client *client)
 {
 	free_objects(client);
 	if (client->endpoint.sock >= 0 &&
-	    !is_forked(client)) /* children may have the socket, too: the session ends all the same */
+	    !zc_is_forked(client)) /* children may have the socket, too: the session ends all the same */
 		(void)shutdown(client->endpoint.sock, SHUT_RDWR);
 	if (client->endpoint.sock >= 0)
 		(void)close(client->endpoint.sock);
 	zc_worker_deinit(client);
 	if (client->rings)
 		(void)munmap(client->rings, ZD_RINGS_BYTES);
-	if (!is_forked(client)) { /* in a child, a lock may be held by a thread that is not there */
+	if (!zc_is_forked(client)) { /* in a child, a lock may be held by a thread that is not there */
+		pthread_mutex_destroy(&client->reconnect_lock);
 		pthread_mutex_destroy(&client->send_lock);
 		pthread_mutex_destroy(&client->copy_lock);
 		pthread_mutex_destroy(&client->cuda_lock);
 		pthread_mutex_destroy(&client->page_lock);
 		pthread_mutex_destroy(&client->lock);
 		pthread_cond_destroy(&client->named);
+		pthread_cond_destroy(&client->reopened);
 	}
 	free(client->receive_buffer);
+	free(client->socket_path);
+	free(client->name);
 	free(client);
 }
 
@@ -273,19 +281,21 @@ void zerod_close(zerod_client *client)
 
 	if (!client)
 		return;
-	if (is_forked(client))
+	if (zc_is_forked(client))
 		client->strict = false; /* a child's views stay as they were at the fork */
 	while ((stream = LIST_FIRST(&client->streams))) {
-		if (is_forked(client))
+		if (zc_is_forked(client))
 			zc_stream_forget(stream);
 		else
 			zerod_stream_destroy(stream);
 	}
-	if (is_forked(client))
+	if (zc_is_forked(client))
 		zc_cuda_forget(client);
 	else if (zc_cuda_close(client))
 		leave(client);
-	if (!is_forked(client))
+	if (!zc_is_forked(client))
+		zc_cuda_contexts_free(client);
+	if (!zc_is_forked(client))
 		zc_worker_stop(client); /* on GPUs it has ended with them */
 	client->strict = false;         /* the mappings go as a whole */
 	free_client(client);
@@ -337,7 +347,7 @@ static int take_hello(const Zd__Reply *reply, void *arg)
 	return 0;
 }
 
-static int greet(struct zerod_client *client, const char *name)
+int zc_greet(struct zerod_client *client, const char *name)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Hello hello = ZD__HELLO__INIT;
@@ -378,14 +388,44 @@ static int check_strict(struct zd_err *err)
 	                  ZD_STRICT_ALIGN_BYTES, page_bytes);
 }
 
-static int check_poison(const struct zerod_options *options, struct zd_err *err)
+static int check_poison(struct zd_err *err)
 {
-	if (options->reserved)
-		return zd_err_set(err, ZEROD_E_INVALID, "zerod_options: reserved is %u; it must be 0",
-		                  options->reserved);
 	if (strcmp(poison_text(), "0") == 0 || strcmp(poison_text(), "1") == 0)
 		return 0;
 	return zd_err_set(err, ZEROD_E_INVALID, "ZEROD_POISON is '%s': 0 or 1 is expected", poison_text());
+}
+
+/* The option, else ZEROD_RECONNECT_MS. */
+static int choose_reconnect(uint32_t *reconnect_ms, struct zd_err *err)
+{
+	const char *text = secure_getenv("ZEROD_RECONNECT_MS");
+	uint64_t ms;
+	char *end;
+
+	if (*reconnect_ms > 0 || !text || !text[0])
+		return 0;
+	errno = 0;
+	ms = strtoul(text, &end, 10);
+	if (text[0] < '0' || text[0] > '9' || *end || errno || ms > UINT32_MAX)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "ZEROD_RECONNECT_MS is '%s': milliseconds are expected, 0 to %u", text,
+		                  UINT32_MAX);
+	*reconnect_ms = (uint32_t)ms;
+	return 0;
+}
+
+/* From now on the loss of the connection is not the client's end. */
+static int keep_place(struct zerod_client *client, const char *path, const char *name, uint32_t reconnect_ms,
+                      struct zd_err *err)
+{
+	if (reconnect_ms == 0)
+		return 0;
+	client->socket_path = strdup(path);
+	client->name = strdup(name);
+	if (!client->socket_path || !client->name)
+		return zd_err_errno(err, ENOMEM, "connecting");
+	client->reconnect_ms = reconnect_ms;
+	return 0;
 }
 
 /* The program's name, unless that is no name for a session. */
@@ -435,7 +475,9 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 	if (!rc && options.strict)
 		rc = check_strict(err);
 	if (!rc)
-		rc = check_poison(&options, err);
+		rc = check_poison(err);
+	if (!rc)
+		rc = choose_reconnect(&options.reconnect_ms, err);
 	if (rc)
 		return rc;
 	err->status = 0; /* what failed before is nothing that the new client's caller asks for */
@@ -446,13 +488,15 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 	made->daemon = zd_text_hash(choose_path(&options));
 	made->strict = options.strict != 0;
 	made->poison_mode = options.poison != 0 || poison_text()[0] == '1';
-	rc = open_socket(choose_path(&options), zc_deadline_ns(zc_deadline_ms(made, 0)), &made->endpoint.sock,
-	                 err);
+	rc = zc_socket_open(choose_path(&options), zc_deadline_ns(zc_deadline_ms(made, 0)),
+	                    &made->endpoint.sock, err);
 	if (!rc) {
-		rc = greet(made, name);
+		rc = zc_greet(made, name);
 		if (rc)
 			explain(made, choose_path(&options), rc, err);
 	}
+	if (!rc)
+		rc = keep_place(made, choose_path(&options), name, options.reconnect_ms, err);
 	if (rc) {
 		free_client(made);
 		return rc;
@@ -481,6 +525,7 @@ int zerod_session_reset(zerod_client *client, const struct zerod_wait_options *o
 	Zd__SessionReset reset = ZD__SESSION_RESET__INIT;
 	zerod_group *group;
 	struct zd_err *err;
+	ZC_INSIDE(client);
 	int rc = zc_enter_quietly(client, &err);
 
 	if (!rc)

@@ -2,8 +2,9 @@
 /*
  * client.h - the client: a connection to a daemon, and the library's state of it.
  *
- * Locks, in the order in which they nest: a client's send_lock, its copy_lock, its cuda_lock, its lock, a
- * stream's lock, the client's page_lock. The library holds none of them while a function of the caller runs.
+ * Locks, in the order in which they nest: a client's reconnect_lock, its send_lock, its copy_lock, its
+ * cuda_lock, its lock, a stream's lock, the client's page_lock. The library holds none of them while a
+ * function of the caller runs.
  *
  * Devices are either emulated, and the CPU can access their memory, or GPUs, whose memory it cannot access:
  * addresses of the daemon's memory are then the GPU's, and the library must not dereference them.
@@ -25,6 +26,7 @@
 #include "base/spin.h"
 #include "client/fence.h"
 #include "client/objects.h"
+#include "client/reconnect.h"
 #include "client/request.h"
 #include "client/segment.h"
 #include "proto/limits.h"
@@ -68,14 +70,17 @@ struct zc_worker {
 };
 
 struct zerod_client {
-	/* Set by zerod_connect(), then fixed. */
+	/* Set by zerod_connect(), then fixed; some anew by each reconnection, with no thread inside. */
 	struct zd_endpoint endpoint; /* the holder of send_lock sends, the `reading` thread receives */
 	struct zd_rings *rings;      /* of this endpoint and the worker's; NULL: none */
 	uint64_t serial;  /* identifies this client for ever: threads keep their error texts under it */
 	uint64_t session; /* 0: none */
 	uint64_t daemon;  /* a hash of its socket's path */
+	char *socket_path, *name; /* owned; NULL in a client that never reconnects */
 	unsigned fork_generation;
 	uint32_t deadline_ms;
+	uint32_t reconnect_ms; /* 0: the client ends with its daemon */
+	unsigned generation;   /* the number of reconnections */
 	bool strict;
 	bool poison_mode; /* the daemon fills released buffers with NaN patterns; see `poisoned` for aborts */
 	bool on_gpus;     /* devices are GPUs: see client/cuda.h */
@@ -87,12 +92,22 @@ struct zerod_client {
 
 	struct zc_worker worker;
 
+	/* Reconnection: see reconnect.c. */
+	pthread_mutex_t reconnect_lock; /* one thread connects again; locked before all others */
+	uint64_t former_tickets;        /* the last one of former connections */
+	uint64_t timeline_written[ZEROD_MAX_STREAMS];
+	int contexts[ZD_MAX_DEVICES]; /* the driver's numbers of GPUs whose contexts outlive connections */
+	unsigned ncontexts;
+	atomic_uint ninside;     /* threads in a call */
+	pthread_cond_t reopened; /* with the lock: `ninside` or `closed` has changed, or a join has ended */
+
 	pthread_mutex_t send_lock; /* the order of packets on the socket */
 
 	atomic_uint_fast64_t packets; /* sent so far */
 	atomic_bool poisoned;         /* a wait was freed by an abort */
 	atomic_bool lost; /* the connection has ended; broken_status says so when it was read to its end */
 	atomic_bool detached_failed; /* detached.nfailures > 0 */
+	atomic_bool closed;          /* no further thread may begin a call */
 	atomic_uint ncorked;         /* threads with a batch; 0 spares a search */
 	atomic_int broken_status;    /* 0, or the status with which the connection broke; see broken_text */
 	char broken_text[ZD_ERR_TEXT_BYTES];
@@ -159,6 +174,13 @@ int zc_enter(struct zerod_client *client, struct zd_err **err) __attribute__((wa
  * calls on streams alone, and inside the library. */
 int zc_enter_quietly(const struct zerod_client *client, struct zd_err **err)
         __attribute__((warn_unused_result));
+/* Whether this process is a child of the one that made the client. */
+bool zc_is_forked(const struct zerod_client *client);
+/* Connects to the daemon's socket. While the daemon's queue is full, retries until the deadline. */
+int zc_socket_open(const char *path, uint64_t deadline_ns, int *sock, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Exchanges the hellos. */
+int zc_greet(struct zerod_client *client, const char *name) __attribute__((warn_unused_result));
 /* Returns the reason for the connection's end, as far as it has been read. */
 int zc_say_lost(const struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 /* Returns POISONED if an abort has freed a wait of this session; the connection's status if the connection's

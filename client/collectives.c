@@ -205,6 +205,7 @@ int zerod_group_unique_id(zerod_client *client, const struct zerod_group_options
 	Zd__UniqueIds unique_ids = ZD__UNIQUE_IDS__INIT;
 	struct zerod_group_options group;
 	struct zd_err *err;
+	ZC_INSIDE(client);
 	int rc = zc_enter(client, &err);
 
 	if (!rc)
@@ -227,6 +228,7 @@ int zerod_unique_id(zerod_client *client, uint32_t local_world_size, const struc
 	uint32_t deadline_ms;
 	Zd__UniqueIds unique_ids = ZD__UNIQUE_IDS__INIT;
 	struct zd_err *err;
+	ZC_INSIDE(client);
 	int rc = zc_enter(client, &err);
 
 	if (!rc)

@@ -99,6 +99,7 @@ void zerod_cork(zerod_client *client)
 {
 	struct zc_batch *batch;
 	struct zd_err *err;
+	ZC_INSIDE(client);
 
 	if (zc_enter_quietly(client, &err))
 		return;
@@ -125,6 +126,7 @@ int zerod_uncork(zerod_client *client)
 {
 	struct zc_batch *batch;
 	struct zd_err *err;
+	ZC_INSIDE(client);
 	int rc = zc_enter_quietly(client, &err);
 
 	if (rc == ZEROD_E_FORKED || !client)

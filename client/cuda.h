@@ -25,6 +25,11 @@ struct zc_fence_args;
  */
 int zc_cuda_join(struct zerod_client *client, uint32_t device, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Keeps the primary contexts of the open GPUs, and with them the caller's streams, over zc_cuda_close() and
+ * until zc_cuda_contexts_free(). Without a lock. */
+int zc_cuda_contexts_keep(struct zerod_client *client, struct zd_err *err)
+        __attribute__((warn_unused_result));
+void zc_cuda_contexts_free(struct zerod_client *client);
 /* Ends the use of GPUs: waits for the library's work, unmaps the segments and releases the contexts. Without
  * a lock; no stream has a handle any more. False: a GPU may still use the daemon's memory. */
 bool zc_cuda_close(struct zerod_client *client) __attribute__((warn_unused_result));

@@ -360,6 +360,44 @@ static void close_gpus(struct zerod_client *client, struct zc_cuda *cuda)
 	}
 }
 
+static bool is_kept(const struct zerod_client *client, int device)
+{
+	for (unsigned i = 0; i < client->ncontexts; i++)
+		if (client->contexts[i] == device)
+			return true;
+	return false;
+}
+
+int zc_cuda_contexts_keep(struct zerod_client *client, struct zd_err *err)
+{
+	const struct zc_cuda *cuda = client->cuda;
+	struct CUctx_st *context;
+	int rc = 0;
+
+	for (unsigned i = 0; cuda && i < cuda->ngpus && !rc; i++) {
+		const struct zc_gpu *gpu = &cuda->gpus[i];
+
+		if (is_kept(client, gpu->device))
+			continue;
+		rc = zd_cuda_err(cuda->driver, cuda->driver->devicePrimaryCtxRetain(&context, gpu->device),
+		                 err, "the context of %s", gpu->name);
+		if (!rc)
+			client->contexts[client->ncontexts++] = gpu->device;
+	}
+	return rc;
+}
+
+void zc_cuda_contexts_free(struct zerod_client *client)
+{
+	const struct zd_cuda *driver;
+	struct zd_err ignored;
+
+	if (client->ncontexts == 0 || zd_cuda_load(&driver, &ignored))
+		return;
+	while (client->ncontexts > 0)
+		(void)driver->devicePrimaryCtxRelease(client->contexts[--client->ncontexts]);
+}
+
 bool zc_cuda_close(struct zerod_client *client)
 {
 	struct zc_cuda *cuda = client->cuda;

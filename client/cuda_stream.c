@@ -383,6 +383,29 @@ static void gpu_reset(zerod_stream *base)
 	pthread_mutex_unlock(&stream->lock);
 }
 
+/* In the stream's context. */
+static int find_gpu(struct zc_cuda *cuda, struct gpu_stream *stream, struct zd_err *err)
+{
+	struct zerod_client *client = stream->base.client;
+	const struct zd_cuda *driver = cuda->driver;
+	struct zc_gpu *gpu = NULL;
+	int device = 0;
+	int rc = zd_cuda_err(driver, driver->ctxGetDevice(&device), err, "finding a stream's GPU");
+
+	if (!rc)
+		rc = zc_gpu_open(client, cuda, device, &gpu, err);
+	if (rc)
+		return rc;
+	stream->gpu = gpu;
+	rc = zd_cuda_err(driver, driver->memHostGetDevicePointer(&stream->gpu_page, client->gpu_page, 0), err,
+	                 "mapping the client's fence page for a stream");
+	if (!rc)
+		rc = zd_cuda_err(
+		        driver, driver->memHostGetDevicePointer(&stream->daemon_page, client->daemon_page, 0),
+		        err, "mapping the daemon's fence page for a stream");
+	return rc;
+}
+
 /* A last value behind the waits that no fence has followed: the pages must outlive what the GPU has still to
  * do with them. */
 static void mark_end(struct gpu_stream *stream)
@@ -396,6 +419,23 @@ static void mark_end(struct gpu_stream *stream)
 	if (!zc_cuda_enter(driver, stream->context, &scope) && !check_capture(stream, &err))
 		(void)push_value(stream, NULL, &err);
 	zc_cuda_leave(driver, &scope);
+}
+
+static int gpu_renew(zerod_stream *base, struct zd_err *err)
+{
+	struct gpu_stream *stream = gpu_of(base);
+	struct zc_cuda_scope scope;
+	struct zc_cuda *cuda;
+	int rc = zc_cuda_load(base->client, &cuda, err);
+
+	if (rc)
+		return rc;
+	rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, stream->context, &scope), err,
+	                 "entering a stream's context");
+	if (!rc)
+		rc = find_gpu(cuda, stream, err);
+	zc_cuda_leave(cuda->driver, &scope);
+	return rc;
 }
 
 static void gpu_forget(zerod_stream *base)
@@ -423,6 +463,7 @@ static const struct zc_stream_ops gpu_ops = {
         .reach = gpu_reach,
         .aborted = gpu_aborted,
         .reset = gpu_reset,
+        .renew = gpu_renew,
         .end = gpu_end,
         .forget = gpu_forget,
 };
@@ -455,29 +496,6 @@ static int find_context(struct zc_cuda *cuda, struct CUstream_st *handle, struct
 	if (!rc && !*context)
 		rc = zd_err_set(err, ZEROD_E_INVALID,
 		                "the default stream needs a context, and none is current in this thread");
-	return rc;
-}
-
-/* In the stream's context. */
-static int find_gpu(struct zc_cuda *cuda, struct gpu_stream *stream, struct zd_err *err)
-{
-	struct zerod_client *client = stream->base.client;
-	const struct zd_cuda *driver = cuda->driver;
-	struct zc_gpu *gpu = NULL;
-	int device = 0;
-	int rc = zd_cuda_err(driver, driver->ctxGetDevice(&device), err, "finding a stream's GPU");
-
-	if (!rc)
-		rc = zc_gpu_open(client, cuda, device, &gpu, err);
-	if (rc)
-		return rc;
-	stream->gpu = gpu;
-	rc = zd_cuda_err(driver, driver->memHostGetDevicePointer(&stream->gpu_page, client->gpu_page, 0), err,
-	                 "mapping the client's fence page for a stream");
-	if (!rc)
-		rc = zd_cuda_err(
-		        driver, driver->memHostGetDevicePointer(&stream->daemon_page, client->daemon_page, 0),
-		        err, "mapping the daemon's fence page for a stream");
 	return rc;
 }
 
@@ -518,6 +536,7 @@ int zerod_cuda_stream_wrap(zerod_client *client, void *cu_stream, zerod_stream *
 	struct gpu_stream *made;
 	struct zc_cuda *cuda;
 	struct zd_err *err;
+	ZC_INSIDE(client);
 	int rc = zc_enter_quietly(client, &err);
 
 	if (!rc)

@@ -112,6 +112,7 @@ int zerod_device_get(zerod_client *client, uint32_t device, struct zerod_device_
 {
 	struct device_search search = {.device = device, .info = info};
 	struct zd_err *err;
+	ZC_INSIDE(client);
 	int rc = zc_enter(client, &err);
 
 	if (!rc)

@@ -369,7 +369,8 @@ int zerod_bucket_reserve(zerod_bucket *bucket, zerod_unit *unit, const struct ze
 	struct zerod_client *client = bucket_client(bucket);
 	struct reserving reserving;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(bucket ? bucket->group : NULL, &err);
 
 	if (!rc)
 		rc = zc_result_check(entry, "entry", err);
@@ -382,7 +383,7 @@ int zerod_bucket_reserve(zerod_bucket *bucket, zerod_unit *unit, const struct ze
 	zc_result_fill(
 	        entry,
 	        &(struct zerod_entry){
-	                .id = reserving.reserved->entry,
+	                .id = zc_id_give(client, reserving.reserved->entry),
 	                .data = reserving.data,
 	                .padded_numel = unit->shared->padded_numel,
 	                .accumulates = reserving.reserved->sum && reserving.reserved->sum->ngradients > 0,
@@ -528,10 +529,13 @@ int zerod_bucket_submit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *c
 	struct zc_fence_args fences;
 	struct zc_reserved *reserved;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(bucket ? bucket->group : NULL, &err);
 
 	if (!rc)
 		rc = check_reduce_options(&options, given, SUBMIT_FLAGS, ticket, err);
+	if (!rc)
+		rc = zc_id_take(client, entry_id, "entry", &entry_id, err);
 	if (!rc)
 		rc = zc_streams_fence(client, streams, nstreams, &fences, err);
 	if (rc)
@@ -564,7 +568,8 @@ int zerod_reduce_skip(zerod_unit *unit, const struct zerod_skip_options *given, 
 	struct zc_sending sending = {.type = &skip_type, .word = "skip", .ticket = ticket};
 	struct zerod_skip_options options;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(zc_unit_group(unit), &err);
 
 	if (!rc)
 		rc = zc_options(&options, sizeof(options), given, "zerod_skip_options", err);
@@ -705,7 +710,8 @@ int zerod_reduce(zerod_bucket *bucket, zerod_unit *unit, const void *data, zerod
 	struct zerod_reduce_options options;
 	struct reserving reserving;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(bucket ? bucket->group : NULL, &err);
 
 	if (!rc)
 		rc = check_reduce_options(&options, given, SUBMIT_FLAGS | ZEROD_REDUCE_ACCUMULATE, ticket,

@@ -26,8 +26,8 @@ char *zc_tag_wire(const char *tag)
 	return strcmp(tag, DEFAULT_TAG) == 0 ? (char *)"" : (char *)tag;
 }
 
-static int take_gather_options(const struct zerod_gather_options *given, struct zerod_gather_options *options,
-                               struct zd_err *err)
+static int take_gather_options(const struct zerod_client *client, const struct zerod_gather_options *given,
+                               struct zerod_gather_options *options, struct zd_err *err)
 {
 	int rc = zc_options(options, sizeof(*options), given, "zerod_gather_options", err);
 
@@ -41,6 +41,8 @@ static int take_gather_options(const struct zerod_gather_options *given, struct 
 		              "zerod_gather_options", err);
 	if (!rc)
 		rc = zc_reserved(options->reserved, "zerod_gather_options", err);
+	if (!rc)
+		rc = zc_id_take(client, options->scope.id, "scope", &options->scope.id, err);
 	if (!rc)
 		rc = zc_tag_choose(options->tag, &options->tag, err);
 	if (!rc && options->uses == 0)
@@ -109,13 +111,14 @@ int zerod_gather_begin(zerod_unit *unit, const struct zerod_gather_options *give
 	struct zerod_client *client = zc_unit_client(unit);
 	struct zerod_gather_options options;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(zc_unit_group(unit), &err);
 
 	if (rc)
 		return rc;
 	if (!ticket)
 		return zd_err_set(err, ZEROD_E_INVALID, "ticket is NULL");
-	rc = take_gather_options(given, &options, err);
+	rc = take_gather_options(client, given, &options, err);
 	if (!rc)
 		rc = zc_outstanding_reserve(client, ZD__REQUEST__BODY_GATHER, 1, 0, err);
 	return rc ? rc : begin_gather(unit, &options, ticket, err);
@@ -128,10 +131,11 @@ int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *given, zer
 	struct zerod_gather_options options;
 	zerod_ticket ticket;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(zc_unit_group(unit), &err);
 
 	if (!rc)
-		rc = take_gather_options(given, &options, err);
+		rc = take_gather_options(client, given, &options, err);
 	if (rc)
 		return rc;
 	zc_flush(client);

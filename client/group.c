@@ -38,6 +38,7 @@ void zc_group_free(struct zerod_group *group)
 	while ((bucket = LIST_FIRST(&group->buckets)))
 		zc_bucket_free(bucket);
 	LIST_REMOVE(group, link);
+	free(group->joined);
 	free(group);
 }
 
@@ -107,12 +108,27 @@ static int take_join(const Zd__Reply *reply, void *arg)
 	return 0;
 }
 
+int zc_group_rejoin(struct zerod_group *group, struct zd_err *err)
+{
+	struct joining joining = {.group = group, .err = err};
+	int rc = zc_device_join(group->client, group->device, err);
+
+	return rc ? rc : zc_request_repeat(group, group->joined, take_join, &joining, err);
+}
+
+/* A group that spans daemons needs another unique id, which only the launcher can give to all ranks. */
+static bool rejoins(const struct zerod_group_options *options)
+{
+	return (options->flags & ZEROD_GROUP_DURABLE) && !options->unique_id;
+}
+
 int zerod_group_join(zerod_client *client, const struct zerod_group_options *given, zerod_group **group)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__GroupJoin join = ZD__GROUP_JOIN__INIT;
 	struct zerod_group_options options;
 	struct joining joining;
+	ZC_INSIDE(client);
 	int rc = zc_enter(client, &joining.err);
 
 	if (!rc && (!given || !group))
@@ -146,6 +162,9 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 		return rc;
 	}
 	joining.group->client = client;
+	joining.group->device = options.device;
+	if (rejoins(&options))
+		joining.group->joined = zc_request_keep(client, &request);
 	zc_collectives_place(&options, joining.group);
 	joining.group->shadow = options.flags & ZEROD_GROUP_SHADOW;
 	pthread_mutex_lock(&client->lock);
@@ -161,10 +180,14 @@ int zerod_group_get(zerod_group *group, struct zerod_group_info *info)
 	struct zd_err *err;
 	int rc = zc_enter_quietly(client, &err);
 
+	if (rc && rc != ZEROD_E_RESTARTED)
+		return rc;
+	rc = zc_result_check(info, "info", err);
 	if (!rc)
-		rc = zc_result_check(info, "info", err);
+		rc = zc_group_restore(group, err);
 	if (rc)
 		return rc;
+	ZC_INSIDE(client);
 	pthread_mutex_lock(&client->lock);
 	zc_result_fill(
 	        info,
@@ -185,6 +208,7 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 
 	if (!group)
 		return 0;
+	ZC_INSIDE(client);
 	rc = zc_wait_options(options, &deadline_ms, err);
 	if (rc)
 		return rc;
@@ -193,6 +217,12 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 		return rc;
 	if (rc) /* a GPU that is lost copies nothing any more */
 		err->text[0] = '\0';
+	if (group->id == 0 && !zc_is_forked(client)) { /* it ended with the daemon before */
+		pthread_mutex_lock(&client->lock);
+		zc_group_free(group);
+		pthread_mutex_unlock(&client->lock);
+		return 0;
+	}
 	leave.group = group->id;
 	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
 	request.group_leave = &leave;

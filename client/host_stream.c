@@ -113,6 +113,7 @@ static void *stream_main(void *arg)
 {
 	struct host_stream *stream = arg;
 
+	zc_inside_stay(stream->base.client);
 	pthread_mutex_lock(&stream->lock);
 	for (;;) {
 		struct work *work = STAILQ_FIRST(&stream->queue);
@@ -349,6 +350,7 @@ int zerod_host_stream_create(zerod_client *client, zerod_stream **stream)
 {
 	struct host_stream *made;
 	struct zd_err *err;
+	ZC_INSIDE(client);
 	int error, rc = zc_enter_quietly(client, &err);
 
 	if (rc)

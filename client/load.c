@@ -197,7 +197,8 @@ int zerod_unit_load(zerod_unit *unit, const void *data, zerod_stream *stream,
                     const struct zerod_wait_options *options, zerod_ticket *ticket)
 {
 	struct load load = {.client = zc_unit_client(unit), .data = data, .stream = stream};
-	int rc = zc_enter(load.client, &load.err);
+	ZC_INSIDE(load.client);
+	int rc = zc_enter_group(zc_unit_group(unit), &load.err);
 
 	if (rc)
 		return rc;

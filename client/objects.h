@@ -6,6 +6,7 @@
 #ifndef ZD_CLIENT_OBJECTS_H
 #define ZD_CLIENT_OBJECTS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,6 +17,7 @@
 #include "base/err.h"
 #include "client/fence.h"
 #include "client/options.h"
+#include "client/reconnect.h"
 #include "client/request.h"
 #include "client/segment.h"
 #include "proto/limits.h"
@@ -48,12 +50,17 @@ struct zc_own_slice {
 
 /* A unit of the daemon, shared by all handles of the unit and by its ops. */
 struct zc_unit {
-	uint64_t id;
+	uint64_t id;      /* 0: not registered with the present daemon */
 	unsigned refs;    /* handles and ops */
 	unsigned handles; /* unregistering the last one sends the request */
 	enum zerod_dtype dtype, target_dtype;
+	bool all_reduce;
 	bool frozen;
 	bool persistent;
+	uint32_t slot;
+	bool first_frozen, first_persistent; /* as registered */
+	uint32_t first_slot;
+	struct zc_kept_request *registered; /* as the group's `joined` */
 	bool target_lent; /* this client may access the unit's place in the target (target.c) */
 	bool updating;    /* between update_begin and publish, as far as this client knows */
 	bool granted;     /* the daemon has granted an update_begin that then failed, or is unawaited */
@@ -105,6 +112,7 @@ struct zerod_bucket {
 	struct zerod_group *group;
 	uint64_t id;
 	enum zerod_dtype dtype;
+	struct zc_kept_request *created;   /* as the group's `joined` */
 	LIST_HEAD(, zc_reserved) reserved; /* not returned to a caller yet */
 	LIST_HEAD(, zc_reserved) given;    /* not submitted yet */
 	LIST_ENTRY(zerod_bucket) link;
@@ -115,6 +123,11 @@ struct zerod_group {
 	uint64_t id;
 	uint32_t nshards, shard; /* of each unit, and the index of this rank's */
 	bool shadow;
+	uint32_t device;
+	struct zc_kept_request
+	        *joined;         /* for zerod_group_get() after a restart; NULL: it cannot be joined again */
+	atomic_bool restarted;   /* it is to be joined again */
+	bool rejoining;          /* by a thread */
 	uint64_t committed_step; /* at the join, and by zerod_commit() since */
 	bool torn;
 	/* The flat target between step_begin and step_end. While a reset is under way it is in doubt: the
@@ -134,7 +147,7 @@ struct zerod_group {
 
 struct zerod_allocation {
 	struct zerod_client *client;
-	uint64_t id;
+	uint64_t id; /* 0: of a daemon that has ended */
 	LIST_ENTRY(zerod_allocation) link;
 };
 
@@ -151,6 +164,12 @@ uint64_t zc_unit_padded_bytes(const struct zc_unit *unit);
 /* Return the handle's client; NULL for NULL. */
 struct zerod_client *zc_unit_client(const struct zerod_unit *unit);
 struct zerod_client *zc_group_client(const struct zerod_group *group);
+/* Returns the handle's group; NULL for NULL. */
+const struct zerod_group *zc_unit_group(const struct zerod_unit *unit);
+/* Joins, registers and creates again, as at first (reconnect.c). Without a lock. */
+int zc_group_rejoin(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
+int zc_unit_rejoin(struct zerod_unit *unit, struct zd_err *err) __attribute__((warn_unused_result));
+int zc_bucket_rejoin(struct zerod_bucket *bucket, struct zd_err *err) __attribute__((warn_unused_result));
 /* Finds the group; NULL if the rank has left. With the lock. */
 struct zerod_group *zc_group_find(const struct zerod_client *client, uint64_t id);
 

@@ -246,6 +246,7 @@ int zerod_publish_from(const struct zerod_source *sources, uint32_t count, enum 
 			return rc;
 		units[i] = source.unit;
 	}
+	ZC_INSIDE(zc_unit_client(units[0]));
 	rc = zc_update_take(units, count, &list, &err);
 	if (!rc)
 		rc = zc_publish_options(&options, given, err);

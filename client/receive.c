@@ -103,6 +103,7 @@ void zc_break(struct zerod_client *client, const struct zd_err *err)
 		return;
 	if (cause.status == ZEROD_E_DISCONNECTED) /* sending or receiving noticed it */
 		(void)zd_err_set(&cause, cause.status, "the daemon has ended, or has closed the connection");
+	zc_loss_explain(client, &cause);
 	memcpy(client->broken_text, cause.text, sizeof(client->broken_text));
 	client->broken_status = cause.status; /* after its text: others read both without the lock */
 	(void)shutdown(client->endpoint.sock, SHUT_RDWR);

@@ -85,7 +85,8 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 	Zd__BackwardBegin begin = ZD__BACKWARD_BEGIN__INIT;
 	struct zerod_backward_options options;
 	struct beginning beginning = {.group = group};
-	int rc = zc_enter(client, &beginning.err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &beginning.err);
 
 	if (!rc)
 		rc = zc_options(&options, sizeof(options), given, "zerod_backward_options", beginning.err);
@@ -126,7 +127,8 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 	Zd__BackwardEnd end = ZD__BACKWARD_END__INIT;
 	struct zerod_backward_end_options options;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &err);
 
 	if (!rc)
 		rc = zc_options(&options, sizeof(options), given, "zerod_backward_end_options", err);
@@ -161,7 +163,8 @@ int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uin
 	Zd__BackwardAbandon abandon = ZD__BACKWARD_ABANDON__INIT;
 	struct zc_fence_args fences;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, err);
@@ -209,6 +212,13 @@ static int take_creation(const Zd__Reply *reply, void *arg)
 	return rc;
 }
 
+int zc_bucket_rejoin(struct zerod_bucket *bucket, struct zd_err *err)
+{
+	struct creation creation = {.bucket = bucket, .err = err};
+
+	return zc_request_repeat(bucket->group, bucket->created, take_creation, &creation, err);
+}
+
 int zerod_bucket_create(zerod_group *group, const struct zerod_bucket_options *given, zerod_bucket **bucket)
 {
 	struct zerod_client *client = zc_group_client(group);
@@ -216,7 +226,8 @@ int zerod_bucket_create(zerod_group *group, const struct zerod_bucket_options *g
 	Zd__BucketCreate create = ZD__BUCKET_CREATE__INIT;
 	struct zerod_bucket_options options;
 	struct creation creation;
-	int rc = zc_enter(client, &creation.err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &creation.err);
 
 	if (!rc && (!given || !bucket))
 		rc = zd_err_set(creation.err, ZEROD_E_INVALID, "options or bucket is NULL");
@@ -243,6 +254,7 @@ int zerod_bucket_create(zerod_group *group, const struct zerod_bucket_options *g
 	}
 	creation.bucket->group = group;
 	creation.bucket->dtype = options.dtype;
+	creation.bucket->created = zc_request_keep(client, &request);
 	pthread_mutex_lock(&client->lock);
 	LIST_INSERT_HEAD(&group->buckets, creation.bucket, link);
 	pthread_mutex_unlock(&client->lock);
@@ -256,7 +268,8 @@ int zerod_bucket_destroy(zerod_bucket *bucket)
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__BucketDestroy destroy = ZD__BUCKET_DESTROY__INIT;
 	struct zd_err *err;
-	int rc = zc_enter_quietly(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group_quietly(bucket ? bucket->group : NULL, &err);
 
 	if (rc)
 		return rc;
@@ -284,5 +297,6 @@ void zc_bucket_free(struct zerod_bucket *bucket)
 {
 	zc_reserved_forget(bucket, UINT64_MAX);
 	LIST_REMOVE(bucket, link);
+	free(bucket->created);
 	free(bucket);
 }

@@ -182,7 +182,8 @@ int zerod_release_many(zerod_unit *const *units, uint32_t count, zerod_stream *c
 	releasing.client = zc_unit_client(units[0]);
 	releasing.units = units;
 	releasing.count = count;
-	rc = zc_enter(releasing.client, &err);
+	ZC_INSIDE(releasing.client);
+	rc = zc_enter_group(zc_unit_group(units[0]), &err);
 	if (!rc)
 		rc = zc_options(&options, sizeof(options), given, "zerod_release_options", err);
 	if (!rc)

@@ -30,7 +30,7 @@ static int take_scope(const Zd__Reply *reply, void *arg)
 		zc_scope_leases_end(client, reply->scope->ended[i]);
 	pthread_mutex_unlock(&client->lock);
 	if (scoping->scope)
-		scoping->scope->id = reply->scope->scope;
+		scoping->scope->id = zc_id_give(client, reply->scope->scope);
 	return 0;
 }
 
@@ -58,10 +58,13 @@ int zerod_forward_begin(zerod_group *group, zerod_scope parent, zerod_stream *co
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ForwardBegin forward = ZD__FORWARD_BEGIN__INIT;
 	struct zc_fence_args fences;
-	int rc = zc_enter(scoping.client, &scoping.err);
+	ZC_INSIDE(scoping.client);
+	int rc = zc_enter_group(group, &scoping.err);
 
 	if (!rc && !scope)
 		rc = zd_err_set(scoping.err, ZEROD_E_INVALID, "scope is NULL");
+	if (!rc)
+		rc = zc_id_take(scoping.client, parent.id, "parent scope", &parent.id, scoping.err);
 	if (!rc)
 		rc = fence_scope(scoping.client, 0, streams, nstreams, &fences, scoping.err);
 	if (rc)
@@ -83,10 +86,13 @@ int zerod_forward_end(zerod_client *client, zerod_scope scope, int grad, zerod_s
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ForwardEnd forward = ZD__FORWARD_END__INIT;
 	struct zc_fence_args fences;
+	ZC_INSIDE(client);
 	int rc = zc_enter(client, &scoping.err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, scoping.err);
+	if (!rc)
+		rc = zc_id_take(client, scope.id, "scope", &scope.id, scoping.err);
 	if (!rc)
 		rc = fence_scope(client, scope.id, streams, nstreams, &fences, scoping.err);
 	if (rc)
@@ -110,10 +116,13 @@ static int end_scope(zerod_client *client, Zd__Request__BodyCase body, zerod_sco
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ScopeEnd end = ZD__SCOPE_END__INIT;
 	struct zc_fence_args fences;
+	ZC_INSIDE(client);
 	int rc = zc_enter_quietly(client, &scoping.err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, scoping.err);
+	if (!rc)
+		rc = zc_id_take(client, scope.id, "scope", &scope.id, scoping.err);
 	if (!rc)
 		rc = fence_scope(client, nested ? 0 : scope.id, streams, nstreams, &fences, scoping.err);
 	if (rc)
@@ -152,6 +161,7 @@ int zerod_context_begin(zerod_unit *const *units, uint32_t count, const struct z
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ContextBegin begin = ZD__CONTEXT_BEGIN__INIT;
 	struct zc_unit_list list;
+	ZC_INSIDE(units && count > 0 ? zc_unit_client(units[0]) : NULL);
 	int rc = zc_units_take(units, count, &list, &scoping.err);
 
 	if (!rc && !context)

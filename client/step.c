@@ -125,7 +125,8 @@ int zerod_step_begin(zerod_group *group, const struct zerod_step_options *given,
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__StepBegin begin = ZD__STEP_BEGIN__INIT;
 	struct stepping stepping = {.group = group, .info = info, .body = ZD__REPLY__BODY_STEP_BEGIN};
-	int rc = zc_enter(client, &stepping.err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &stepping.err);
 
 	if (!rc)
 		rc = zc_options(&options, sizeof(options), given, "zerod_step_options", stepping.err);
@@ -167,7 +168,8 @@ int zerod_step_get(zerod_group *group, const struct zerod_wait_options *options,
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__StepGet get = ZD__STEP_GET__INIT;
 	struct stepping stepping = {.group = group, .info = info, .body = ZD__REPLY__BODY_STEP_GET};
-	int rc = zc_enter(client, &stepping.err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &stepping.err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, stepping.err);
@@ -186,7 +188,8 @@ int zerod_step_scalars_get(zerod_group *group, struct zerod_step_scalars *scalar
 	struct zerod_client *client = zc_group_client(group);
 	struct zd_err *err;
 	void *data = NULL;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &err);
 
 	if (!rc)
 		rc = zc_result_check(scalars, "scalars", err);
@@ -238,7 +241,8 @@ int zerod_step_norms_get(zerod_group *group, zerod_unit *const *units, uint32_t 
 	uint64_t ids[ZD_MAX_UNITS_PER_REQUEST];
 	struct norms norms = {.client = client, .count = count, .norms_squared = norms_squared};
 	uint32_t deadline_ms = 0;
-	int rc = zc_enter(client, &norms.err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &norms.err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, norms.err);
@@ -343,7 +347,8 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 	Zd__StepEnd end = ZD__STEP_END__INIT;
 	struct zc_fence_args fences;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, err);

@@ -126,6 +126,7 @@ static struct zerod_client *stream_client(const zerod_stream *stream)
 int zerod_host_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg)
 {
 	struct zd_err *err;
+	ZC_INSIDE(stream_client(stream));
 	int rc = zc_enter_quietly(stream_client(stream), &err);
 
 	if (rc)
@@ -140,6 +141,7 @@ int zerod_host_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg
 int zerod_stream_synchronize(zerod_stream *stream)
 {
 	struct zd_err *err;
+	ZC_INSIDE(stream_client(stream));
 	int failed, rc = zc_enter_quietly(stream_client(stream), &err);
 
 	if (!stream || rc == ZEROD_E_FORKED)
@@ -152,6 +154,7 @@ int zerod_stream_synchronize(zerod_stream *stream)
 void zerod_stream_destroy(zerod_stream *stream)
 {
 	struct zd_err *err;
+	ZC_INSIDE(stream_client(stream));
 
 	if (!stream || zc_enter_quietly(stream->client, &err) == ZEROD_E_FORKED)
 		return;

@@ -54,6 +54,9 @@ struct zc_stream_ops {
 	bool (*aborted)(zerod_stream *stream);
 	/* Lets the stream accept work again after an abort. With the client's lock. */
 	void (*reset)(zerod_stream *stream);
+	/* Looks up anew what the stream needs of the client's connection, which is another one now. NULL:
+	 * nothing. */
+	int (*renew)(zerod_stream *stream, struct zd_err *err);
 	/* Ends the stream, which is not in the client's list any more, returns its timeline and frees it. */
 	void (*end)(zerod_stream *stream);
 	/* Frees the handle in a forked child, where nothing of the stream exists. */

@@ -217,7 +217,8 @@ int zerod_reduce_wait(zerod_unit *unit, const struct zerod_wait_options *options
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ReduceWait wait = ZD__REDUCE_WAIT__INIT;
 	uint32_t deadline_ms = 0;
-	int rc = zc_enter(lending.client, &lending.err);
+	ZC_INSIDE(lending.client);
+	int rc = zc_enter_group(zc_unit_group(unit), &lending.err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, lending.err);
@@ -280,7 +281,8 @@ int zerod_target_get(zerod_unit *unit, struct zerod_target *target)
 	struct zc_location slice;
 	struct zd_err *err;
 	void *data;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(zc_unit_group(unit), &err);
 
 	if (!rc)
 		rc = zc_result_check(target, "target", err);

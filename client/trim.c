@@ -26,6 +26,7 @@ int zerod_trim(zerod_client *client, uint32_t device, uint64_t keep_bytes,
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Trim trim = ZD__TRIM__INIT;
 	struct trimming trimming;
+	ZC_INSIDE(client);
 	int rc = zc_enter(client, &trimming.err);
 
 	if (!rc)

@@ -38,10 +38,17 @@ struct zerod_client *zc_unit_client(const struct zerod_unit *unit)
 	return unit ? unit->group->client : NULL;
 }
 
+const struct zerod_group *zc_unit_group(const struct zerod_unit *unit)
+{
+	return unit ? unit->group : NULL;
+}
+
 void zc_unit_unref(struct zc_unit *unit)
 {
-	if (--unit->refs == 0)
-		free(unit);
+	if (--unit->refs > 0)
+		return;
+	free(unit->registered);
+	free(unit);
 }
 
 void zc_unit_handle_free(struct zerod_unit *unit)
@@ -54,7 +61,8 @@ void zc_unit_handle_free(struct zerod_unit *unit)
 	if (--shared->handles == 0) {
 		client->nlent -= shared->target_lent;
 		shared->target_lent = false;
-		HASH_DEL(client->units, shared);
+		if (shared->id) /* else it is not in the table */
+			HASH_DEL(client->units, shared);
 		zc_leases_end(client, shared);
 		zc_holds_drop(client, &shared->kept);
 	}
@@ -205,55 +213,67 @@ struct registration {
 };
 
 /* Checks the reply's numbers against the request, since they are used in products and as lengths. */
-static int check_reply(const struct registration *registration, const Zd__UnitRegisterReply *reply)
+static int check_reply(const struct zerod_group *group, const struct zc_unit *unit,
+                       const Zd__UnitRegisterReply *reply, struct zd_err *err)
 {
-	uint64_t nshards = registration->group->nshards;
-	uint64_t shard = registration->group->shard;
-	uint64_t limit = ZD_MAX_BYTES / zerod_dtype_bytes(registration->options->dtype);
+	uint64_t nshards = group->nshards;
+	uint64_t limit = ZD_MAX_BYTES / zerod_dtype_bytes(unit->dtype);
 
 	if (reply->shard_numel == 0 || reply->shard_numel > limit / nshards ||
 	    reply->padded_numel != nshards * reply->shard_numel || reply->true_numel > reply->shard_numel ||
 	    reply->target_offset_numel > limit)
 		return zd_err_set(
-		        registration->err, ZEROD_E_PROTOCOL,
+		        err, ZEROD_E_PROTOCOL,
 		        "unit '%s': the daemon's shard of %llu elements, %llu with padding, does not fit "
 		        "shard %llu of %llu",
-		        registration->options->name, (unsigned long long)reply->shard_numel,
-		        (unsigned long long)reply->padded_numel, (unsigned long long)shard,
+		        unit->name, (unsigned long long)reply->shard_numel,
+		        (unsigned long long)reply->padded_numel, (unsigned long long)group->shard,
 		        (unsigned long long)nshards);
 	return 0;
 }
 
-/* Fills a unit that is new to the client. With the lock. */
-static int fill_unit(const struct registration *registration, const Zd__UnitRegisterReply *reply)
+/* Fills in what the daemon has said of the unit, and adds it to the table. With the lock. */
+static int place_unit(struct zerod_group *group, struct zc_unit *unit, const Zd__UnitRegisterReply *reply,
+                      struct zd_err *err)
 {
-	struct zerod_group *group = registration->group;
-	const struct zerod_unit_options *options = registration->options;
-	struct zc_unit *unit = registration->shared;
-	int rc = check_reply(registration, reply);
+	struct zerod_client *client = group->client;
+	int rc = check_reply(group, unit, reply, err);
 
 	if (rc)
 		return rc;
-	unit->id = reply->unit;
-	unit->dtype = options->dtype;
-	unit->numel = options->numel;
 	unit->shard_numel = reply->shard_numel;
 	unit->true_numel = reply->true_numel;
 	unit->padded_numel = reply->padded_numel;
 	unit->offset_numel = group->shard * reply->shard_numel;
 	unit->target_offset_numel = reply->target_offset_numel;
-	unit->target_numel = unit->shard_numel;
-	unit->target_true_numel = unit->true_numel;
-	if (options->flags & ZEROD_UNIT_ALL_REDUCE) {
-		unit->target_numel = unit->padded_numel;
-		unit->target_true_numel = options->numel;
-	}
+	unit->target_numel = unit->all_reduce ? unit->padded_numel : unit->shard_numel;
+	unit->target_true_numel = unit->all_reduce ? unit->numel : unit->true_numel;
 	unit->version = reply->version;
+	rc = zc_location_take(client, reply->shard, zc_unit_shard_bytes(unit), zerod_dtype_bytes(unit->dtype),
+	                      &unit->shard, err);
+	if (rc)
+		return rc;
+	unit->id = reply->unit;
+	HASH_ADD(hh, client->units, id, sizeof(unit->id), unit);
+	if (unit->hh.tbl)
+		return 0;
+	unit->id = 0;
+	return zd_err_errno(err, ENOMEM, "registering unit '%s'", unit->name);
+}
+
+/* Fills a unit that is new to the client. With the lock. */
+static void fill_unit(struct zc_unit *unit, const struct zerod_unit_options *options)
+{
+	unit->dtype = options->dtype;
+	unit->numel = options->numel;
+	unit->all_reduce = options->flags & ZEROD_UNIT_ALL_REDUCE;
 	unit->frozen = options->flags & ZEROD_UNIT_FROZEN;
 	unit->persistent = options->flags & ZEROD_UNIT_PERSISTENT;
+	unit->slot = options->slot;
+	unit->first_frozen = unit->frozen;
+	unit->first_persistent = unit->persistent;
+	unit->first_slot = unit->slot;
 	memcpy(unit->name, options->name, strlen(options->name) + 1); /* its length was checked */
-	return zc_location_take(group->client, reply->shard, zc_unit_shard_bytes(unit),
-	                        zerod_dtype_bytes(unit->dtype), &unit->shard, registration->err);
 }
 
 /* Finds the shared unit of the daemon's id, or adds it. With the lock. */
@@ -265,13 +285,11 @@ static int adopt_unit(struct registration *registration, const Zd__UnitRegisterR
 
 	HASH_FIND(hh, client->units, &reply->unit, sizeof(reply->unit), unit);
 	if (!unit) {
-		rc = fill_unit(registration, reply);
+		unit = registration->shared;
+		fill_unit(unit, registration->options);
+		rc = place_unit(registration->group, unit, reply, registration->err);
 		if (rc)
 			return rc;
-		unit = registration->shared;
-		HASH_ADD(hh, client->units, id, sizeof(unit->id), unit);
-		if (!unit->hh.tbl)
-			return zd_err_errno(registration->err, ENOMEM, "registering unit '%s'", unit->name);
 		registration->shared = NULL;
 	} else if (registration->group->shadow) {
 		unit->version = reply->version; /* it may have been set back */
@@ -326,6 +344,9 @@ static int send_registration(struct registration *registration)
 	request.unit_register = &unit_register;
 	rc = zc_call(registration->group->client, &request, options->deadline_ms, take_registration,
 	             registration);
+	if (!rc && registration->group->joined && !registration->unit->shared->registered)
+		registration->unit->shared->registered = zc_request_keep(registration->group->client,
+		                                                         &request);
 	free(views);
 	return rc;
 }
@@ -350,7 +371,8 @@ int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *giv
 	struct registration registration = {.group = group};
 	struct zerod_unit_options options;
 	struct zerod_view *views = NULL;
-	int rc = zc_enter(zc_group_client(group), &registration.err);
+	ZC_INSIDE(zc_group_client(group));
+	int rc = zc_enter_group(group, &registration.err);
 
 	if (!rc && (!given || !unit))
 		rc = zd_err_set(registration.err, ZEROD_E_INVALID, "options or unit is NULL");
@@ -403,7 +425,8 @@ int zerod_unit_unregister(zerod_unit *unit, const struct zerod_wait_options *opt
 	struct zerod_client *client = zc_unit_client(unit);
 	struct zc_naming naming;
 	struct zd_err *err;
-	int rc = zc_enter_quietly(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group_quietly(zc_unit_group(unit), &err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, err);
@@ -428,7 +451,8 @@ int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard)
 	struct zerod_client *client = zc_unit_client(unit);
 	struct zd_err *err;
 	void *data;
-	int rc = zc_enter_quietly(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group_quietly(zc_unit_group(unit), &err);
 
 	if (!rc)
 		rc = zc_result_check(shard, "shard", err);
@@ -454,17 +478,14 @@ int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard)
 
 /* The library keeps the unit persistent for at least as long as the daemon does: from before the request
  * until the daemon has answered that the unit no longer is. */
-int zerod_unit_set_persistent(zerod_unit *unit, int persistent)
+static int set_persistent(zerod_unit *unit, bool persistent, struct zd_err *err)
 {
-	struct zerod_client *client = zc_unit_client(unit);
+	struct zerod_client *client = unit->group->client;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SetPersistent set_persistent = ZD__SET_PERSISTENT__INIT;
-	struct zd_err *err;
 	bool was_persistent;
-	int rc = zc_enter(client, &err);
+	int rc = 0;
 
-	if (rc)
-		return rc;
 	pthread_mutex_lock(&client->lock);
 	was_persistent = unit->shared->persistent;
 	if (persistent)
@@ -477,11 +498,11 @@ int zerod_unit_set_persistent(zerod_unit *unit, int persistent)
 	if (rc)
 		return rc;
 	set_persistent.unit = unit->shared->id;
-	set_persistent.persistent = persistent != 0;
+	set_persistent.persistent = persistent;
 	request.body_case = ZD__REQUEST__BODY_SET_PERSISTENT;
 	request.set_persistent = &set_persistent;
 	rc = zc_call(client, &request, 0, NULL, NULL);
-	if (rc == ZEROD_E_FORKED || (rc ? was_persistent || !persistent : persistent != 0))
+	if (rc == ZEROD_E_FORKED || (rc ? was_persistent || !persistent : persistent))
 		return rc;
 	pthread_mutex_lock(&client->lock);
 	unit->shared->persistent = false;
@@ -490,16 +511,22 @@ int zerod_unit_set_persistent(zerod_unit *unit, int persistent)
 	return rc;
 }
 
-int zerod_unit_set_slot(zerod_unit *unit, uint32_t slot)
+int zerod_unit_set_persistent(zerod_unit *unit, int persistent)
 {
-	struct zerod_client *client = zc_unit_client(unit);
+	struct zd_err *err;
+	ZC_INSIDE(zc_unit_client(unit));
+	int rc = zc_enter_group(zc_unit_group(unit), &err);
+
+	return rc ? rc : set_persistent(unit, persistent != 0, err);
+}
+
+static int set_slot(zerod_unit *unit, uint32_t slot)
+{
+	struct zerod_client *client = unit->group->client;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SetSlot set_slot = ZD__SET_SLOT__INIT;
-	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	int rc;
 
-	if (rc)
-		return rc;
 	pthread_mutex_lock(&client->lock);
 	if (LIST_EMPTY(&unit->shared->leases))
 		zc_own_slice_drop(unit->shared);
@@ -513,8 +540,18 @@ int zerod_unit_set_slot(zerod_unit *unit, uint32_t slot)
 		return rc;
 	pthread_mutex_lock(&client->lock); /* a persistent copy is not where it was any more */
 	zc_holds_drop(client, &unit->shared->kept);
+	unit->shared->slot = slot;
 	pthread_mutex_unlock(&client->lock);
 	return 0;
+}
+
+int zerod_unit_set_slot(zerod_unit *unit, uint32_t slot)
+{
+	struct zd_err *err;
+	ZC_INSIDE(zc_unit_client(unit));
+	int rc = zc_enter_group(zc_unit_group(unit), &err);
+
+	return rc ? rc : set_slot(unit, slot);
 }
 
 struct freezing {
@@ -543,21 +580,61 @@ static int take_frozen(const Zd__Reply *reply, void *arg)
 	return 0;
 }
 
-int zerod_unit_set_frozen(zerod_unit *unit, int frozen)
+static int set_frozen(zerod_unit *unit, bool frozen, struct zd_err *err)
 {
-	struct freezing freezing = {.client = zc_unit_client(unit), .frozen = frozen != 0};
+	struct freezing freezing = {
+	        .client = unit->group->client, .unit = unit->shared, .frozen = frozen, .err = err};
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SetFrozen set_frozen = ZD__SET_FROZEN__INIT;
-	int rc = zc_enter(freezing.client, &freezing.err);
+	int rc = zc_step_await(unit->group, 0, 0, err);
 
-	if (!rc)
-		rc = zc_step_await(unit->group, 0, 0, freezing.err);
 	if (rc)
 		return rc;
-	freezing.unit = unit->shared;
 	set_frozen.unit = unit->shared->id;
-	set_frozen.frozen = frozen != 0;
+	set_frozen.frozen = frozen;
 	request.body_case = ZD__REQUEST__BODY_SET_FROZEN;
 	request.set_frozen = &set_frozen;
 	return zc_call(freezing.client, &request, 0, take_frozen, &freezing);
+}
+
+int zerod_unit_set_frozen(zerod_unit *unit, int frozen)
+{
+	struct zd_err *err;
+	ZC_INSIDE(zc_unit_client(unit));
+	int rc = zc_enter_group(zc_unit_group(unit), &err);
+
+	return rc ? rc : set_frozen(unit, frozen != 0, err);
+}
+
+/* ---- After a restart ----------------------------------------------------------------------------------- */
+
+static int take_again(const Zd__Reply *reply, void *arg)
+{
+	const struct registration *again = arg;
+	struct zerod_client *client = again->group->client;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNIT_REGISTER, again->err);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	rc = place_unit(again->group, again->shared, reply->unit_register, again->err);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* The unit is registered as at first, since the daemon compares that. Then it is made what it was lately. */
+int zc_unit_rejoin(struct zerod_unit *unit, struct zd_err *err)
+{
+	struct registration again = {.group = unit->group, .shared = unit->shared, .err = err};
+	const struct zc_unit was = *unit->shared;
+	struct zc_unit *shared = unit->shared;
+	int rc = zc_request_repeat(unit->group, shared->registered, take_again, &again, err);
+
+	if (!rc && was.persistent != was.first_persistent)
+		rc = set_persistent(unit, was.persistent, err);
+	if (!rc && was.slot != was.first_slot)
+		rc = set_slot(unit, was.slot);
+	if (!rc && was.frozen != was.first_frozen)
+		rc = set_frozen(unit, was.frozen, err);
+	return rc;
 }

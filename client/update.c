@@ -28,7 +28,7 @@ int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list 
 		return zd_err_set(*err = zc_err(NULL), ZEROD_E_INVALID, "units is %s, count is %u",
 		                  units ? "given" : "NULL", count);
 	client = zc_unit_client(units[0]);
-	rc = zc_enter(client, err);
+	rc = zc_enter_group(zc_unit_group(units[0]), err);
 	if (rc)
 		return rc;
 	if (count > ZD_MAX_UNITS_PER_REQUEST)
@@ -358,6 +358,7 @@ int zerod_update_begin(zerod_unit *const *units, uint32_t count, const struct ze
 	uint64_t deadline_ns;
 	struct zc_unit_list list; /* large: only the used part is written */
 	struct zd_err *err;
+	ZC_INSIDE(units && count > 0 ? zc_unit_client(units[0]) : NULL);
 	int rc = zc_update_take(units, count, &list, &err);
 
 	if (!rc)
@@ -523,6 +524,7 @@ int zerod_publish(zerod_unit *const *units, uint32_t count, zerod_stream *const 
 	struct zerod_publish_options options;
 	struct zc_unit_list list; /* large: only the used part is written */
 	struct zd_err *err;
+	ZC_INSIDE(units && count > 0 ? zc_unit_client(units[0]) : NULL);
 	int rc = zc_update_take(units, count, &list, &err);
 
 	if (!rc)
@@ -538,7 +540,8 @@ int zerod_commit(zerod_group *group, uint64_t step, const struct zerod_wait_opti
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Commit commit = ZD__COMMIT__INIT;
 	struct zd_err *err;
-	int rc = zc_enter(client, &err);
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, err);

@@ -52,6 +52,9 @@ static int find_ticket(struct zerod_client *client, zerod_ticket ticket, bool wa
 	if (ticket.id == 0 || ticket.id > client->next_id)
 		return zd_err_set(err, ZEROD_E_INVALID, "there is no ticket %llu",
 		                  (unsigned long long)ticket.id);
+	if (!op && ticket.id <= client->former_tickets)
+		return zd_err_set(err, ZEROD_E_RESTARTED, "ticket %llu ended with the daemon before",
+		                  (unsigned long long)ticket.id);
 	if (!op || op->kind == ZC_OP_CALL || op->stale)
 		return zd_err_set(err, ZEROD_E_STALE, "ticket %llu was released or waited for already",
 		                  (unsigned long long)ticket.id);
@@ -318,6 +321,7 @@ int zerod_wait_many(zerod_client *client, const zerod_ticket *tickets, uint32_t 
                     void **data)
 {
 	struct zd_err *err;
+	ZC_INSIDE(client);
 	int rc = zc_enter(client, &err);
 
 	return rc ? rc : zc_wait_many(client, tickets, count, stream, data, err);

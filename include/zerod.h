@@ -13,10 +13,10 @@
  * Conventions
  *   - A function that can fail returns ZEROD_OK (0) or a negative ZEROD_E_* status; zerod_last_error() has
  *     the text. Out-parameters come last and are untouched on failure.
- *   - Any call may return INVALID (a wrong handle, option or flag), FORKED, DISCONNECTED, PROTOCOL and
- *     SYSTEM; a call that sends a request LIMIT and DEADLINE; a call about a group that has failed PEER_LOST
- *     and ABORTED; and a call that begins or publishes an update, loads, commits, or begins a backward or a
- *     step POISONED after an abort. Declarations list these only to say more.
+ *   - Any call may return INVALID (a wrong handle, option or flag), FORKED, DISCONNECTED (or RESTARTED),
+ *     PROTOCOL and SYSTEM; a call that sends a request LIMIT and DEADLINE; a call about a failed group
+ *     PEER_LOST and ABORTED; and a call that begins or publishes an update, loads, commits, or begins a
+ *     backward or a step POISONED after an abort. Declarations list these only to say more.
  *   - `numel` counts elements, `bytes` counts bytes. Shapes are in elements, row-major.
  *   - Every structure begins with `struct_size`. Set it with ZEROD_INIT, which zeroes the rest: zero is every
  *     option's default, NULL options are all defaults, and `reserved` must be zero. In an array the first
@@ -40,7 +40,7 @@
  *   following calls may wait longer. Each takes a deadline in its options (0: the client's default;
  *   ZEROD_NO_DEADLINE: none) and returns DEADLINE after it, with a text that names the reason for the wait.
  *   [t]: not with a ticket, and not if it is detached.
- *   - Every rank must make the call, because the ranks compare values or agree: zerod_group_join,
+ *   - All ranks must make the call, to compare or agree: zerod_group_join, zerod_group_get (joining again),
  *     zerod_group_barrier [t], zerod_group_agree, zerod_unit_load [t], zerod_commit, zerod_step_begin [t].
  *   - The call returns an address, so there must be memory: zerod_unit_register and zerod_alloc (zeroed; a
  *     former unit of the name ends first), zerod_unit_load by the rank with the data, zerod_wait and
@@ -114,6 +114,7 @@ enum zerod_status {
 	ZEROD_E_SHUTDOWN = -29,      /* the daemon is draining, or has ended in order */
 	ZEROD_E_SYSTEM = -30,        /* a system call failed; the text describes errno */
 	ZEROD_E_FORKED = -31,        /* the client was made before fork() */
+	ZEROD_E_RESTARTED = -32,     /* the daemon has ended; zerod_group_get() goes on with the next one */
 };
 
 /* The status's name without prefix, e.g. "NOT_HELD"; "UNKNOWN" for any other number. Never NULL. */
@@ -172,7 +173,7 @@ struct zerod_options {
 	uint32_t deadline_ms;    /* default for every wait; 0: 60 000 */
 	int strict;              /* 1: views of released buffers fault, see docs/strict.md */
 	int poison;              /* 1, or $ZEROD_POISON=1: released buffers are filled with NaN, see there */
-	uint32_t reserved;
+	uint32_t reconnect_ms;   /* 0: $ZEROD_RECONNECT_MS, else no next daemon; see zerod_group_get() */
 };
 
 /* Connects and exchanges hellos. `options` may be NULL; zerod_last_error(NULL) has the text of a failure.
@@ -293,7 +294,10 @@ struct zerod_group_info {
 	int torn;                /* 1: an update after it was never committed; restore all units and commit */
 	uint32_t reserved;
 };
-/* The state at this rank's join, updated by its own commits since. */
+/* The state at this rank's join, updated by its own commits since. With reconnect_ms, after the daemon's end:
+ * connects again, joins a durable group of one daemon again as of its last commit, and registers its units
+ * (docs/restarts.md). No other thread or stream may use the daemon's memory. Errors: CONNECT (no daemon in
+ * reconnect_ms), RESTARTED (again; of other groups, for ever), those of connect, join and register. */
 ZEROD_MUST_USE int zerod_group_get(zerod_group *group, struct zerod_group_info *info);
 
 /* Waits until every rank has called it as often as this rank has, so that a rank may then leave without
@@ -615,9 +619,8 @@ struct zerod_entry {
  * former entry, and in groups that span daemons. ACCUMULATE is given with every reservation of a unit that
  * may get several gradients in one backward (docs/gradients.md, "Accumulation"). After an error the call may
  * be repeated, and returns the entry that was reserved.
- * Errors: STATE (no backward is open; stage 1 off a boundary; ACCUMULATE, and the last gradient is not
- * submitted), DUPLICATE (the unit is reserved or submitted), CAPACITY (names ranks and units), NO_MEMORY,
- * DEVICE. */
+ * Errors: STATE (no backward is open; stage 1 off a boundary; an accumulated gradient is not submitted),
+ * DUPLICATE (the unit is reserved or submitted), CAPACITY (names ranks and units), NO_MEMORY, DEVICE. */
 ZEROD_MUST_USE int zerod_bucket_reserve(zerod_bucket *bucket, zerod_unit *unit,
                                         const struct zerod_reserve_options *options,
                                         struct zerod_entry *entry);
@@ -664,8 +667,7 @@ struct zerod_skip_options {
 	uint32_t deadline_ms;
 };
 
-/* This rank contributes zeros for the unit in this backward. Errors: STATE (no backward is open; stage 1 off
- * a boundary), DUPLICATE. */
+/* This rank contributes zeros for the unit. Errors: STATE (no backward, stage 1 off a boundary), DUPLICATE */
 ZEROD_MUST_USE int zerod_reduce_skip(zerod_unit *unit, const struct zerod_skip_options *options,
                                      zerod_ticket *ticket);
 
@@ -737,8 +739,7 @@ struct zerod_step_scalars {
 	const float *overflow; /* 1 after an overflow, or when the step has failed after its answer; else 0 */
 	const float *norm_squared; /* rounded to float32; infinity when the step has failed */
 };
-/* Readable as long as the target is. Errors: STATE (no step was begun with ZEROD_STEP_SCALARS, or it has no
- * target). */
+/* Readable as long as the target is. Errors: STATE (no step with ZEROD_STEP_SCALARS, or it has no target). */
 ZEROD_MUST_USE int zerod_step_scalars_get(zerod_group *group, struct zerod_step_scalars *scalars);
 
 struct zerod_target {
@@ -757,8 +758,7 @@ struct zerod_target {
  * abandoned), INVALID (frozen unit; a stream of another GPU), those of a failed window. */
 ZEROD_MUST_USE int zerod_reduce_wait(zerod_unit *unit, const struct zerod_wait_options *options,
                                      zerod_stream *stream, struct zerod_target *target);
-/* Errors: STATE (outside of zerod_step_begin() and zerod_step_end(), and not lent; or abandoned), INVALID
- * (frozen unit). */
+/* Errors: STATE (not between a step's begin and end, and not lent; or abandoned), INVALID (frozen unit). */
 ZEROD_MUST_USE int zerod_target_get(zerod_unit *unit, struct zerod_target *target);
 
 /* Frees this rank's target behind the work now in `streams`, also after an overflow, and after the group has

@@ -42,6 +42,7 @@ static const char *const status_names[] = {
         [-ZEROD_E_SHUTDOWN] = "SHUTDOWN",
         [-ZEROD_E_SYSTEM] = "SYSTEM",
         [-ZEROD_E_FORKED] = "FORKED",
+        [-ZEROD_E_RESTARTED] = "RESTARTED",
 };
 
 static const struct {

@@ -4,8 +4,9 @@
  * a committed step is wrong, no request is stuck, and nothing is left at the end.
  *
  * Four durable jobs with shadows have two ranks each, one process a rank. A rank fills its shard with a
- * pattern of the step, publishes and commits, and checks what it finds whenever it joins. $KILLS is the
- * number of kills and stops (100), $SEED the seed (1): `make check-chaos`. The moments are random sleeps;
+ * pattern of the step, publishes and commits, and checks what it finds whenever it joins. After the
+ * daemon's end the first rank of a job goes on with its handles; the second one closes its client. $KILLS is
+ * the number of kills and stops (100), $SEED the seed (1): `make check-chaos`. The moments are random sleeps;
  * nothing depends on them. With $ZEROD_TEST_BACKEND=cuda the shards are on two GPUs.
  */
 #include "tests/it/client_scene.h"
@@ -151,6 +152,7 @@ static int join(const char *socket_path, struct trainer *trainer)
 	(void)snprintf(job, sizeof(job), "job%u", trainer->job);
 	options.socket_path = socket_path;
 	options.deadline_ms = DEADLINE_MS;
+	options.reconnect_ms = trainer->rank == 0 ? DEADLINE_MS : 0;
 	group.job = job;
 	group.world_size = NRANKS;
 	group.rank = trainer->rank;
@@ -186,14 +188,14 @@ static int train_step(struct trainer *trainer, uint64_t step)
 	return rc ? rc : zerod_commit(trainer->group, step, NULL);
 }
 
-/* Until an error, which is a kill of another process, or the end. */
-static int train(const char *socket_path, struct trainer *trainer, atomic_ulong *steps)
+/* From the last commit, until an error or the end. */
+static int go_on(struct trainer *trainer, atomic_ulong *steps)
 {
 	struct zerod_group_info info = ZEROD_INIT(info);
-	int rc = join(socket_path, trainer);
+	int rc = zerod_group_get(trainer->group, &info);
 
-	if (rc == 0)
-		rc = zerod_group_get(trainer->group, &info);
+	for (unsigned i = 0; i < NUNITS && rc == 0; i++)
+		rc = zerod_shard_get(trainer->units[i], SIZED(&trainer->shards[i]));
 	if (rc == 0 && info.torn)
 		wrong(trainer, "the group is torn", info.committed_step);
 	if (rc == 0 && info.committed_step < atomic_load(steps))
@@ -204,6 +206,19 @@ static int train(const char *socket_path, struct trainer *trainer, atomic_ulong 
 		rc = train_step(trainer, step);
 		if (rc == 0)
 			atomic_store(steps, step);
+	}
+	return rc;
+}
+
+/* Until an error, which is a kill of another process, or the end. */
+static int train(const char *socket_path, struct trainer *trainer, atomic_ulong *steps)
+{
+	int rc = join(socket_path, trainer);
+
+	if (rc == 0) {
+		do
+			rc = go_on(trainer, steps);
+		while (rc == ZEROD_E_RESTARTED);
 	}
 	return rc;
 }

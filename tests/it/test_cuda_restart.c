@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_cuda_restart.c - GPU memory of a durable job outlives the daemon and the trainer, both killed inside
- * an update; over the driver's double.
+ * an update, or the daemon alone; over the driver's double.
  *
  * A trainer is this program with a socket for its argument: TRAIN commits step 1 and waits inside the update
- * of step 2, VERIFY expects step 1. For runs by hand on real GPUs two more arguments say how many units there
- * are, and the bytes of each.
+ * of step 2, VERIFY expects step 1, GO_ON does both with one client, and makes two more
+ * steps. For runs by hand on real GPUs two more arguments say how many units there are, and the bytes of
+ * each.
  */
 #include "tests/it/cuda_scene.h"
 #include "tests/it/program.h"
@@ -19,6 +20,7 @@
 
 #define TRAIN     "train"
 #define VERIFY    "verify"
+#define GO_ON     "go on"
 #define MAX_UNITS 64
 #define COMMITTED 0x11
 #define UNDONE    0xEE
@@ -32,6 +34,7 @@ struct trainer {
 	zerod_unit *units[MAX_UNITS];
 	struct zerod_shard shards[MAX_UNITS];
 	struct CUstream_st *stream;
+	zerod_stream *wrapped;
 };
 
 static int take_unit(struct trainer *trainer, unsigned i)
@@ -54,9 +57,11 @@ static int join(const char *socket_path, struct trainer *trainer)
 
 	trainer->stream = scene_stream(0);
 	options.socket_path = socket_path;
+	options.reconnect_ms = 20000;
 	join.job = "lm", join.world_size = 1, join.flags = ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW;
 	rc = zerod_connect(&options, &trainer->client) ||
-	     zerod_group_join(trainer->client, &join, &trainer->group);
+	     zerod_group_join(trainer->client, &join, &trainer->group) ||
+	     zerod_cuda_stream_wrap(trainer->client, trainer->stream, &trainer->wrapped);
 	for (unsigned i = 0; i < nunits && rc == 0; i++)
 		rc = take_unit(trainer, i);
 	return rc;
@@ -72,14 +77,19 @@ static int write_shards(struct trainer *trainer, uint8_t value)
 	return rc ? rc : scene_driver()->streamSynchronize(trainer->stream);
 }
 
+static int begin(const char *socket_path, struct trainer *trainer)
+{
+	return join(socket_path, trainer) || write_shards(trainer, COMMITTED) ||
+	       zerod_publish(trainer->units, nunits, NULL, 0, NULL, NULL) ||
+	       zerod_commit(trainer->group, 1, NULL) || write_shards(trainer, UNDONE) ||
+	       write(STDOUT_FILENO, "", 1) != 1;
+}
+
 static int train(const char *socket_path)
 {
 	struct trainer trainer;
 
-	if (join(socket_path, &trainer) || write_shards(&trainer, COMMITTED) ||
-	    zerod_publish(trainer.units, nunits, NULL, 0, NULL, NULL) ||
-	    zerod_commit(trainer.group, 1, NULL) || write_shards(&trainer, UNDONE) ||
-	    write(STDOUT_FILENO, "", 1) != 1)
+	if (begin(socket_path, &trainer))
 		return 1;
 	for (;;)
 		(void)pause();
@@ -115,6 +125,41 @@ static int verify(const char *socket_path)
 	printf("%u shards of %llu bytes are those of step %llu; attached within %ld ms\n", nunits,
 	       (unsigned long long)numel, (unsigned long long)info.committed_step, joined_ms - began_ms);
 	return info.committed_step == 1 && !info.torn ? 0 : 3;
+}
+
+/* With a stream that has waited for the former daemon. */
+static int step(struct trainer *trainer, uint64_t number)
+{
+	zerod_stream *stream = trainer->wrapped;
+	void *data;
+
+	return write_shards(trainer, COMMITTED) ||
+	       zerod_publish(trainer->units, nunits, &stream, 1, NULL, NULL) ||
+	       zerod_commit(trainer->group, number, NULL) ||
+	       zerod_gather(trainer->units[0], NULL, stream, &data) ||
+	       zerod_release(trainer->units[0], &stream, 1, NULL, NULL) || zerod_stream_synchronize(stream);
+}
+
+static int go_on(const char *socket_path)
+{
+	struct trainer trainer;
+	struct zerod_group_info info = ZEROD_INIT(info);
+	int rc;
+
+	if (begin(socket_path, &trainer))
+		return 1;
+	do
+		rc = zerod_group_barrier(trainer.group, NULL, NULL);
+	while (rc == 0);
+	if (rc != ZEROD_E_RESTARTED || zerod_group_get(trainer.group, &info) || info.committed_step != 1)
+		return 2;
+	for (unsigned i = 0; i < nunits; i++)
+		if (zerod_shard_get(trainer.units[i], &trainer.shards[i]) || check_bytes(&trainer, i))
+			return 3;
+	if (step(&trainer, 2) || step(&trainer, 3))
+		return 4;
+	zerod_close(trainer.client);
+	return 0;
 }
 
 static pid_t start(const char *what, const struct zd_daemon *daemon, int out)
@@ -162,10 +207,36 @@ static void test_both_are_killed(void **state)
 	(void)close(fds[0]);
 }
 
+static void test_the_daemon_is_killed(void **state)
+{
+	static const char *const args[] = {"--backend", "cuda", "--keep-state", "holder", NULL};
+	const struct zd_daemon_options options = {.args = args};
+	struct zd_daemon daemon;
+	int fds[2], status = 0;
+	pid_t trainer;
+	char byte, command[256];
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
+	trainer = start(GO_ON, &daemon, fds[1]);
+	(void)close(fds[1]);
+	assert_int_equal(read(fds[0], &byte, 1), 1);
+	assert_int_equal(zd_daemon_kill(&daemon), 0);
+	assert_int_equal(zd_daemon_restart(&options, &daemon), 0);
+	assert_int_equal(waitpid(trainer, &status, 0), trainer);
+	assert_int_equal(WEXITSTATUS(status), 0);
+	(void)snprintf(command, sizeof(command), "%s/bin/zeroctl --socket %s kill-job lm", getenv("BUILD"),
+	               daemon.socket_path);
+	assert_int_equal(system(command), 0);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+	(void)close(fds[0]);
+}
+
 int main(int argc, char **argv)
 {
 	static char dir[] = CASE_DIR, env[64];
-	struct a_case cases[] = {CASE(test_both_are_killed, env)};
+	struct a_case cases[] = {CASE(test_both_are_killed, env), CASE(test_the_daemon_is_killed, env)};
 	int failed;
 
 	if (argc == 4) {
@@ -176,6 +247,8 @@ int main(int argc, char **argv)
 		return train(argv[1]);
 	if (argc >= 2 && strcmp(argv[0], VERIFY) == 0)
 		return verify(argv[1]);
+	if (argc >= 2 && strcmp(argv[0], GO_ON) == 0)
+		return go_on(argv[1]);
 	if (argc == 1 && !mkdtemp(dir))
 		return 1;
 	(void)snprintf(env, sizeof(env), "ZD_DOUBLE_DIR=%s", dir);

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import unittest
@@ -237,6 +238,19 @@ class Memory(unittest.TestCase):
                 array[:] = 1
                 self.assertGreaterEqual(client.device(0).allocated_bytes, before + 4096)
             self.assertEqual(client.device(0).allocated_bytes, before)
+
+    def test_restarted(self) -> None:
+        """with reconnect_ms a group goes on with the next daemon: here one that keeps nothing"""
+        with support.Daemon() as own, zerod.Client(own.socket, reconnect_ms=60000) as client:
+            with client.join(job="lm", world_size=1, rank=0, flags=zerod.GroupFlags.DURABLE) as group:
+                unit = group.register("w", DType.FLOAT32, 256)
+                group.commit(1)
+                own.restart(signal.SIGKILL)
+                with self.assertRaisesRegex(zerod.Restarted, "zerod_group_get"):
+                    group.commit(2)
+                self.assertEqual(group.info().committed_step, 0)
+                self.assertEqual(unit.shard().version, 0)
+                group.commit(1)
 
     def test_load(self) -> None:
         """what one rank has read comes to all shards, bfloat16 bit by bit"""

@@ -354,7 +354,7 @@ static void check_status(struct zd_sim_world *world, const struct zd_sim_session
 	if (reply->kind != request->kind)
 		zd_sim_fail(world, "a reply of kind %d to a request of kind %d", (int)reply->kind,
 		            (int)request->kind);
-	if (reply->status > 0 || reply->status < ZEROD_E_FORKED || (reply->status != 0) != text)
+	if (reply->status > 0 || reply->status < ZEROD_E_RESTARTED || (reply->status != 0) != text)
 		zd_sim_fail(world, "a reply with status %d and the text \"%s\"", reply->status,
 		            reply->error ? reply->error : "(null)");
 	if (request->must_fail && reply->status == 0)

@@ -106,9 +106,9 @@ class Client:
     """
 
     def __init__(self, socket_path: Optional[str] = None, name: Optional[str] = None, deadline_ms: int = 0,
-                 strict: bool = False, poison: bool = False) -> None:
+                 strict: bool = False, poison: bool = False, reconnect_ms: int = 0) -> None:
         options = s.Options(socket_path=socket_path, name=name, deadline_ms=deadline_ms, strict=int(strict),
-                            poison=int(poison))
+                            poison=int(poison), reconnect_ms=reconnect_ms)
         handle = c_void_p()
         self.handle: Optional[int] = None
         self.check(calls.connect(byref(options), byref(handle)))

@@ -104,6 +104,10 @@ class DeviceFailed(ZerodError):
     """DEVICE, SYSTEM: the text has the words of the driver or of the system."""
 
 
+class Restarted(ConnectionFailed):
+    """RESTARTED: the daemon has ended; Group.info() goes on with the next one (docs/restarts.md)."""
+
+
 class Forked(ZerodError, RuntimeError):
     """FORKED: the client was made before fork()."""
 
@@ -139,6 +143,7 @@ _CLASSES: dict[int, type[ZerodError]] = {
     Status.SHUTDOWN: ConnectionFailed,
     Status.SYSTEM: DeviceFailed,
     Status.FORKED: Forked,
+    Status.RESTARTED: Restarted,
 }
 
 

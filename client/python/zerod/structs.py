@@ -56,6 +56,7 @@ class Status(enum.IntEnum):
     SHUTDOWN = -29
     SYSTEM = -30
     FORKED = -31
+    RESTARTED = -32
 
 
 class DType(enum.IntEnum):
@@ -175,7 +176,8 @@ class Struct(ctypes.Structure):
 
 class Options(Struct):
     _fields_ = [("struct_size", c_size_t), ("socket_path", c_char_p), ("name", c_char_p),
-                ("deadline_ms", c_uint32), ("strict", c_int), ("poison", c_int), ("reserved", c_uint32)]
+                ("deadline_ms", c_uint32), ("strict", c_int), ("poison", c_int),
+                ("reconnect_ms", c_uint32)]
 
 
 class WaitOptions(Struct):

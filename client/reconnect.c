@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reconnect.c - a client goes on with the next daemon at its socket, after its own has ended.
+ *
+ * The caller's handles of the client, its streams, groups, units and buckets stay valid; all else that it has
+ * of the former connection has ended. When the connection is lost, every call returns RESTARTED.
+ * zerod_group_get() then leaves the former session, connects, and repeats the requests by which the group was
+ * joined, its units registered and its buckets created. The caller asks, because it must know the step from
+ * which it goes on. Other groups of the client still return RESTARTED, until their own zerod_group_get().
+ * Invariants:
+ *   - the connection is replaced while no other thread is inside of the client, so that no call begins with
+ *     one connection and ends with another. Host streams are empty then, and GPUs' streams synchronized;
+ *   - the next hello names the former session only when nothing of this process uses its memory any more;
+ *   - handles of a group that is not joined have id 0, and no request is sent for them.
+ */
+#include "client/reconnect.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/client.h"
+#include "client/cuda.h"
+#include "client/former.h"
+#include "client/offloaded_sum.h"
+#include "client/options.h"
+#include "client/stream.h"
+
+#define RETRY_NS   5000000 /* between two connects, as nothing tells when a daemon begins to listen */
+#define ID_BITS    56u
+#define ID_MASK    ((1ull << ID_BITS) - 1)
+#define GENERATION 0xFFu
+
+/* ---- Threads inside ------------------------------------------------------------------------------------ */
+
+static _Thread_local const struct zerod_client *inside_of;
+
+void zc_inside_stay(const struct zerod_client *client)
+{
+	inside_of = client;
+}
+
+/* The last thread to go wakes the one that connects again. */
+static void count_out(struct zerod_client *client)
+{
+	if (atomic_fetch_sub(&client->ninside, 1) > 1 || !client->closed)
+		return;
+	pthread_mutex_lock(&client->lock);
+	(void)pthread_cond_broadcast(&client->reopened);
+	pthread_mutex_unlock(&client->lock);
+}
+
+struct zc_inside zc_inside_begin(struct zerod_client *client)
+{
+	struct zc_inside inside = {.before = inside_of};
+
+	if (!client || client->reconnect_ms == 0 || inside_of == client || zc_is_forked(client))
+		return inside;
+	while (atomic_fetch_add(&client->ninside, 1), client->closed) {
+		count_out(client);
+		pthread_mutex_lock(&client->lock);
+		while (client->closed)
+			pthread_cond_wait(&client->reopened, &client->lock);
+		pthread_mutex_unlock(&client->lock);
+	}
+	inside.client = client;
+	inside_of = client;
+	return inside;
+}
+
+void zc_inside_end(struct zc_inside *inside)
+{
+	if (!inside->client)
+		return;
+	inside_of = inside->before;
+	count_out(inside->client);
+}
+
+/* Keeps other threads out, and waits until those that are inside have returned: their calls fail. */
+static void close_client(struct zerod_client *client)
+{
+	pthread_mutex_lock(&client->lock);
+	client->closed = true;
+	while (client->ninside > 0)
+		pthread_cond_wait(&client->reopened, &client->lock);
+	pthread_mutex_unlock(&client->lock);
+	inside_of = client;
+}
+
+static void open_client(struct zerod_client *client, const struct zerod_client *before)
+{
+	inside_of = before;
+	pthread_mutex_lock(&client->lock);
+	client->closed = false;
+	(void)pthread_cond_broadcast(&client->reopened);
+	pthread_mutex_unlock(&client->lock);
+}
+
+/* ---- Entering ------------------------------------------------------------------------------------------ */
+
+static int check_group(int rc, const struct zerod_group *group, struct zd_err *err)
+{
+	if (rc || !group->restarted)
+		return rc;
+	if (!group->joined)
+		return zd_err_set(err, ZEROD_E_RESTARTED,
+		                  "the daemon has ended, and the group with it: only durable groups in one "
+		                  "daemon are joined again; leave the group");
+	return zd_err_set(err, ZEROD_E_RESTARTED,
+	                  "the daemon has ended; zerod_group_get() joins the group in the next one");
+}
+
+int zc_enter_group(const struct zerod_group *group, struct zd_err **err)
+{
+	int rc = zc_enter(zc_group_client(group), err);
+
+	return check_group(rc, group, *err);
+}
+
+int zc_enter_group_quietly(const struct zerod_group *group, struct zd_err **err)
+{
+	int rc = zc_enter_quietly(zc_group_client(group), err);
+
+	return check_group(rc, group, *err);
+}
+
+void zc_loss_explain(const struct zerod_client *client, struct zd_err *err)
+{
+	if (client->reconnect_ms == 0 ||
+	    (err->status != ZEROD_E_DISCONNECTED && err->status != ZEROD_E_SHUTDOWN))
+		return;
+	(void)zd_err_set(err, ZEROD_E_RESTARTED, "%s; zerod_group_get() goes on with the next daemon",
+	                 err->text);
+}
+
+/* ---- Requests that are repeated ------------------------------------------------------------------------ */
+
+struct zc_kept_request *zc_request_keep(const struct zerod_client *client, const Zd__Request *request)
+{
+	size_t nbytes = zd__request__get_packed_size(request);
+	struct zc_kept_request *kept = client->reconnect_ms ? malloc(sizeof(*kept) + nbytes) : NULL;
+
+	if (kept)
+		kept->nbytes = zd__request__pack(request, kept->bytes);
+	return kept;
+}
+
+int zc_request_repeat(struct zerod_group *group, const struct zc_kept_request *kept,
+                      int (*fn)(const Zd__Reply *reply, void *arg), void *arg, struct zd_err *err)
+{
+	Zd__Request *request = kept ? zd__request__unpack(NULL, kept->nbytes, kept->bytes) : NULL;
+	int rc;
+
+	if (!request)
+		return zd_err_errno(err, ENOMEM, "joining a group again");
+	if (request->body_case == ZD__REQUEST__BODY_UNIT_REGISTER)
+		request->unit_register->group = group->id;
+	if (request->body_case == ZD__REQUEST__BODY_BUCKET_CREATE)
+		request->bucket_create->group = group->id;
+	rc = zc_call(group->client, request, request->deadline_ms ? request->deadline_ms : ZEROD_NO_DEADLINE,
+	             fn, arg);
+	zd__request__free_unpacked(request, NULL);
+	return rc;
+}
+
+/* ---- Ids that callers have ----------------------------------------------------------------------------- */
+
+uint64_t zc_id_give(const struct zerod_client *client, uint64_t id)
+{
+	return id == 0 ? 0 : id | (uint64_t)(client->generation & GENERATION) << ID_BITS;
+}
+
+int zc_id_take(const struct zerod_client *client, uint64_t given, const char *what, uint64_t *id,
+               struct zd_err *err)
+{
+	bool plain = client->reconnect_ms == 0 || given == 0;
+
+	if (!plain && given >> ID_BITS != (client->generation & GENERATION))
+		return zd_err_set(err, ZEROD_E_RESTARTED, "the %s ended with the daemon before", what);
+	*id = plain ? given : given & ID_MASK;
+	return 0;
+}
+
+/* ---- Leaving the former session ------------------------------------------------------------------------ */
+
+/* With the lock. */
+static void forget_unit(struct zerod_client *client, struct zc_unit *unit)
+{
+	zc_leases_end(client, unit);
+	zc_holds_drop(client, &unit->kept);
+	unit->id = 0;
+	unit->target_lent = unit->updating = unit->granted = unit->unawaited = false;
+	unit->publishing = NULL;
+	unit->own = (struct zc_own_slice){0};
+}
+
+/* With the lock. */
+static void forget_group(struct zerod_group *group)
+{
+	struct zerod_bucket *bucket;
+	struct zerod_unit *unit;
+
+	zc_buckets_forget(group, UINT64_MAX);
+	LIST_FOREACH (bucket, &group->buckets, link)
+		bucket->id = 0;
+	LIST_FOREACH (unit, &group->units, link)
+		forget_unit(group->client, unit->shared);
+	group->id = 0;
+	group->restarted = true;
+	group->target_bound = group->target_in_doubt = group->stepped_ahead = false;
+	group->scalars = (struct zc_location){0};
+	group->step_ending = group->step_ending_before = NULL;
+	group->backward_ending = 0;
+}
+
+/* With the lock. The tickets' numbers are not used again, and zerod_wait() returns RESTARTED for them. */
+static void forget_tickets(struct zerod_client *client)
+{
+	struct zc_batch *batch;
+	struct zc_op *op;
+
+	for (unsigned i = 0; i < ZC_OP_CHAINS; i++)
+		while ((op = LIST_FIRST(&client->ops[i])))
+			zc_ticket_drop(client, op);
+	LIST_FOREACH (batch, &client->batches, link) {
+		if (batch->count > 0)
+			(void)zd_err_set(&batch->failure, ZEROD_E_RESTARTED, "%s", client->broken_text);
+		batch->count = 0;
+		batch->nbytes = 0;
+	}
+	client->former_tickets = client->next_id;
+	client->outstanding = client->abandoned = 0;
+	client->detached.nfailures = 0;
+	client->detached_failed = false;
+}
+
+static void forget_objects(struct zerod_client *client)
+{
+	struct zerod_allocation *allocation;
+	struct zerod_group *group;
+	zerod_stream *stream;
+
+	pthread_mutex_lock(&client->lock);
+	LIST_FOREACH (group, &client->groups, link)
+		forget_group(group);
+	HASH_CLEAR(hh, client->units); /* the handles have them */
+	LIST_FOREACH (allocation, &client->buffers, link)
+		allocation->id = 0;
+	LIST_FOREACH (stream, &client->streams, link)
+		stream->reads_targets = false;
+	client->nlent = 0;
+	forget_tickets(client);
+	zc_streams_reset(client);
+	pthread_mutex_unlock(&client->lock);
+}
+
+/* Frees the memory and descriptors of the connection. Nothing uses them any more. */
+static void free_connection(struct zerod_client *client)
+{
+	pthread_mutex_lock(&client->lock);
+	zc_segments_free(client);
+	pthread_mutex_unlock(&client->lock);
+	client->unmapped = NULL;
+	client->nunmapped = client->unmapped_room = 0;
+	client->nretired = 0;
+	client->gpu_page = client->client_page = client->daemon_page = NULL;
+	if (client->endpoint.sock >= 0)
+		(void)close(client->endpoint.sock);
+	zc_worker_deinit(client);
+	if (client->rings)
+		(void)munmap(client->rings, ZD_RINGS_BYTES);
+	client->rings = NULL;
+	client->endpoint = (struct zd_endpoint){.sock = -1};
+	client->worker = (struct zc_worker){.endpoint.sock = -1, .expected = -1};
+}
+
+/* Streams keep their timelines, and go on with the next values. All former values have been written. */
+static void save_timelines(struct zerod_client *client)
+{
+	if (!client->client_page)
+		return;
+	for (uint32_t i = 0; i < ZEROD_MAX_STREAMS && i < client->ntimelines; i++)
+		client->timeline_written[i] = __atomic_load_n(&client->client_page[i], __ATOMIC_ACQUIRE);
+}
+
+static void restore_timelines(struct zerod_client *client)
+{
+	for (uint32_t i = 0; i < ZEROD_MAX_STREAMS && i < client->ntimelines; i++) {
+		__atomic_store_n(&client->client_page[i], client->timeline_written[i], __ATOMIC_RELEASE);
+		__atomic_store_n(&client->gpu_page[i], client->timeline_written[i], __ATOMIC_RELEASE);
+	}
+}
+
+/* Once for each connection. No other thread is inside. */
+static int leave_former(struct zerod_client *client, struct zd_err *err)
+{
+	struct zd_err ignored;
+	zerod_stream *stream;
+	bool done;
+	int rc;
+
+	if (client->session == 0)
+		return 0;
+	LIST_FOREACH (stream, &client->streams, link) {
+		rc = stream->ops->synchronize(stream, &ignored);
+		if (rc == ZEROD_E_STATE || rc == ZEROD_E_DEVICE) /* its own thread calls; the GPU is lost */
+			return zd_err_set(err, rc, "%s", ignored.text);
+	}
+	rc = zc_cuda_contexts_keep(client, err);
+	if (rc)
+		return rc;
+	forget_objects(client);
+	save_timelines(client);
+	done = zc_cuda_close(client);
+	zc_worker_stop(client); /* on GPUs it has ended with them */
+	if (done)
+		zc_former_add(client->daemon, client->session);
+	client->session = 0;
+	free_connection(client);
+	return 0;
+}
+
+/* ---- Connecting again ---------------------------------------------------------------------------------- */
+
+static int greet_next(struct zerod_client *client, uint64_t deadline_ns, struct zd_err *err)
+{
+	zerod_stream *stream;
+	int rc = zc_socket_open(client->socket_path, deadline_ns, &client->endpoint.sock, err);
+
+	if (rc)
+		return rc;
+	client->broken_status = 0;
+	client->lost = client->poisoned = false;
+	rc = zc_greet(client, client->name);
+	if (!rc) {
+		client->generation++;
+		restore_timelines(client);
+	}
+	LIST_FOREACH (stream, &client->streams, link)
+		if (!rc && stream->ops->renew)
+			rc = stream->ops->renew(stream, err);
+	return rc;
+}
+
+/* Leaves the client as it is after a loss. */
+static void undo_greeting(struct zerod_client *client, const struct zd_err *err)
+{
+	struct zd_err lost = *err;
+	bool closed;
+
+	pthread_mutex_lock(&client->lock);
+	(void)zd_err_set(&lost, ZEROD_E_RESTARTED, "%s", err->text);
+	zc_break(client, &lost); /* unless it is broken already */
+	(void)zd_err_set(&lost, ZEROD_E_RESTARTED, "not connected again: %s", err->text);
+	memcpy(client->broken_text, lost.text, sizeof(client->broken_text));
+	client->broken_status = ZEROD_E_RESTARTED;
+	client->outstanding = client->abandoned = 0;
+	pthread_mutex_unlock(&client->lock);
+	closed = zc_cuda_close(client);
+	(void)closed; /* what a GPU may still touch stays mapped */
+	client->session = 0;
+	free_connection(client);
+}
+
+static int connect_again(struct zerod_client *client, struct zd_err *err)
+{
+	const struct timespec pause = {.tv_nsec = RETRY_NS};
+	uint64_t deadline_ns = zc_until_ns(client->reconnect_ms == ZEROD_NO_DEADLINE ? 0
+	                                                                             : client->reconnect_ms);
+	int rc;
+
+	for (;;) {
+		rc = greet_next(client, deadline_ns, err);
+		if (!rc)
+			return 0;
+		undo_greeting(client, err);
+		if ((rc != ZEROD_E_CONNECT && rc != ZEROD_E_RESTARTED) || zc_now_ns() >= deadline_ns)
+			break;
+		(void)nanosleep(&pause, NULL);
+	}
+	if (rc != ZEROD_E_CONNECT && rc != ZEROD_E_RESTARTED)
+		return rc;
+	return zd_err_set(err, ZEROD_E_CONNECT,
+	                  "%s; reconnect_ms, %u ms, have passed; zerod_group_get() may be called again",
+	                  err->text, client->reconnect_ms);
+}
+
+static int reconnect(struct zerod_client *client, struct zd_err *err)
+{
+	const struct zerod_client *before = inside_of;
+	int rc = 0;
+
+	pthread_mutex_lock(&client->reconnect_lock);
+	if (client->broken_status) {
+		close_client(client);
+		if (client->broken_status != ZEROD_E_RESTARTED)
+			rc = zd_err_set(err, client->broken_status, "%s", client->broken_text);
+		if (!rc)
+			rc = leave_former(client, err);
+		if (!rc)
+			rc = connect_again(client, err);
+		open_client(client, before);
+	}
+	pthread_mutex_unlock(&client->reconnect_lock);
+	return rc;
+}
+
+/* ---- Joining again ------------------------------------------------------------------------------------- */
+
+/* A daemon that still runs may not have seen that the former session has ended. */
+static int join(struct zerod_group *group, struct zd_err *err)
+{
+	const struct timespec pause = {.tv_nsec = RETRY_NS};
+	uint64_t deadline_ns = zc_until_ns(group->client->reconnect_ms);
+	int rc;
+
+	while ((rc = zc_group_rejoin(group, err)) == ZEROD_E_EXISTS && zc_now_ns() < deadline_ns)
+		(void)nanosleep(&pause, NULL);
+	return rc;
+}
+
+/* The lists have the last object first. */
+static int restore_units(struct zerod_group *group, struct zd_err *err)
+{
+	struct zerod_unit *unit, **units;
+	size_t count = 0, i;
+	int rc = 0;
+
+	LIST_FOREACH (unit, &group->units, link)
+		count++;
+	units = calloc(count + 1, sizeof(struct zerod_unit *));
+	if (!units)
+		return zd_err_errno(err, ENOMEM, "registering %zu units again", count);
+	i = count;
+	LIST_FOREACH (unit, &group->units, link)
+		units[--i] = unit;
+	for (i = 0; i < count && !rc; i++)
+		if (units[i]->shared->id == 0)
+			rc = zc_unit_rejoin(units[i], err);
+	free(units);
+	return rc;
+}
+
+static int restore(struct zerod_group *group, struct zd_err *err)
+{
+	struct zerod_bucket *bucket;
+	int rc = group->joined ? 0 : check_group(0, group, err);
+
+	if (!rc && group->id == 0)
+		rc = join(group, err);
+	if (!rc)
+		rc = restore_units(group, err);
+	LIST_FOREACH (bucket, &group->buckets, link)
+		if (!rc && bucket->id == 0)
+			rc = zc_bucket_rejoin(bucket, err);
+	return rc;
+}
+
+/* One thread joins, and the others wait for it. No lock is held meanwhile, since other groups are joined too,
+ * in an order that differs between ranks. */
+static int restore_alone(struct zerod_group *group, struct zd_err *err)
+{
+	struct zerod_client *client = group->client;
+	bool due;
+	int rc = 0;
+
+	pthread_mutex_lock(&client->lock);
+	while (group->rejoining)
+		pthread_cond_wait(&client->reopened, &client->lock);
+	due = group->rejoining = group->restarted;
+	pthread_mutex_unlock(&client->lock);
+	if (!due)
+		return 0;
+	rc = restore(group, err);
+	pthread_mutex_lock(&client->lock);
+	group->rejoining = false;
+	group->restarted = rc != 0;
+	(void)pthread_cond_broadcast(&client->reopened);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* Whether the connection has ended, also if no call has noticed it yet. */
+static bool is_lost(struct zerod_client *client)
+{
+	ZC_INSIDE(client);
+	struct pollfd hangup = {.fd = client->endpoint.sock, .events = POLLRDHUP};
+	struct zd_err err;
+
+	if (!client->broken_status && poll(&hangup, 1, 0) > 0) {
+		(void)zd_err_set(&err, ZEROD_E_DISCONNECTED, "the daemon closed the connection");
+		(void)zc_read_last_words(client, &err);
+	}
+	return client->broken_status != 0;
+}
+
+int zc_group_restore(struct zerod_group *group, struct zd_err *err)
+{
+	int rc = 0;
+
+	if (group->client->reconnect_ms == 0)
+		return 0;
+	if (is_lost(group->client))
+		rc = reconnect(group->client, err);
+	if (rc)
+		return rc;
+	ZC_INSIDE(group->client);
+	rc = zc_enter_quietly(group->client, &err);
+	return rc ? rc : restore_alone(group, err);
+}

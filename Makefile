@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # zerod: one makefile, not recursive over folders. `make help` lists what it does.
 
-VERSION := 0.1.0
+VERSION := $(shell packaging/version.sh)
 BUILD   ?= build
+# `make install`: LIBDIR is a distribution's, such as /usr/lib/x86_64-linux-gnu. Users start daemons of their own, too: so SBINDIR is bin.
 PREFIX  ?= /usr/local
+SBINDIR ?= $(PREFIX)/bin
+LIBDIR  ?= $(PREFIX)/lib
+SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 DESTDIR ?=
 SEEDS   ?= 10000
 CONTRACT_SEEDS ?= 1000
@@ -32,7 +36,8 @@ ifeq ($(COVERAGE),1)
 SANFLAGS += --coverage
 OPT := -O0
 endif
-WERROR ?= -Werror
+# Other flags bring other warnings.
+WERROR ?= $(if $(CFLAGS),,-Werror)
 
 PKGS      := libuv libprotobuf-c libsystemd libgcrypt inih jansson
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
@@ -54,17 +59,20 @@ UV_LIBS   := -l:libuv_a.a -ldl
 PB_LIBS   := -l:libprotobuf-c.a
 INI_LIBS  := -l:libinih.a
 JSON_LIBS := -l:libjansson.a
-LDFLAGS   += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib'
+override LDFLAGS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib'
 endif
 
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wwrite-strings $(WERROR)
-CPPFLAGS += -D_GNU_SOURCE -Iinclude -I. -Icommon -I$(BUILD)/gen -DZEROD_VERSION_TEXT='"$(VERSION)"' $(PKG_CFLAGS)
-CFLAGS   += -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -pthread $(WARN) $(SANFLAGS)
-LDFLAGS  += -pthread $(SANFLAGS) -Wl,--as-needed
-LDLIBS   += -lm
+# The flags that the tree needs, then those of the user, from the command line or the environment: `make CFLAGS=-O3` changes the optimization
+# and drops nothing. Objects have no path of the folder that they were built in.
+PREFIX_MAP := $(if $(filter 1,$(COVERAGE)),,-ffile-prefix-map=$(CURDIR)=.)
+override CPPFLAGS := -D_GNU_SOURCE -Iinclude -I. -Icommon -I$(BUILD)/gen -DZEROD_VERSION_TEXT='"$(VERSION)"' $(PKG_CFLAGS) $(CPPFLAGS)
+override CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -pthread $(PREFIX_MAP) $(WARN) $(SANFLAGS) $(CFLAGS)
+override LDFLAGS := -pthread $(SANFLAGS) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
+override LDLIBS += -lm
 
 # The layers below the daemon, and the client, cannot include the daemon's headers.
-$(BUILD)/obj/daemon/%.o $(BUILD)/obj/tests/%.o: CPPFLAGS += -Idaemon
+$(BUILD)/obj/daemon/%.o $(BUILD)/obj/tests/%.o: override CPPFLAGS += -Idaemon
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
@@ -189,14 +197,14 @@ $(FATBIN): $(addprefix client/kernels/,kernels.cu kernels.h element.h)
 	$(Q)$(NVCC) $(FATBIN_FLAGS) -o $@ $<
 
 $(call obj,client/cuda_fatbin.c): $(FATBIN)
-$(call obj,client/cuda_fatbin.c): CPPFLAGS += -DZD_KERNELS_FATBIN='"$(FATBIN)"'
+$(call obj,client/cuda_fatbin.c): override CPPFLAGS += -DZD_KERNELS_FATBIN='"$(FATBIN)"'
 endif
 
 define archive
 $(1): $(2)
 	$$(say) AR $$@
 	$$(Q)mkdir -p $$(@D)
-	$$(Q)rm -f $$@ && $$(AR) rcs $$@ $$^
+	$$(Q)rm -f $$@ && $$(AR) rcsD $$@ $$^
 endef
 $(eval $(call archive,$(A_BASE),$(call obj,$(BASE_SRC))))
 $(eval $(call archive,$(A_PROTO),$(call obj,$(PROTO_SRC)) $(PB_O)))
@@ -238,7 +246,7 @@ $(SMALL_EXAMPLES): $(BIN)/%: $(BUILD)/obj/client/examples/%.o $(A_CLIENT)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
 
 # Compared bit for bit with itself, so no multiply-add may be fused in one place and not in another.
-$(call obj,$(CHARLM_SRC)): CFLAGS += -ffp-contract=off
+$(call obj,$(CHARLM_SRC)): override CFLAGS += -ffp-contract=off
 $(BIN)/charlm: $(call obj,$(CHARLM_SRC)) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
@@ -253,7 +261,7 @@ $(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) 
 $(CONTRACT_BIN) $(LIFETIMES_BIN) $(filter $(BUILD)/tests/it/test_cuda_%,$(IT_BIN)): $(call obj,$(CONTRACT_LIB_SRC))
 # It forges unique ids.
 $(BUILD)/tests/it/test_cuda_unique_id: $(call obj,$(addprefix daemon/server/,id_stamp.c id_key.c mac.c))
-$(BUILD)/tests/it/test_cuda_unique_id: LDLIBS += $(GC_LIBS)
+$(BUILD)/tests/it/test_cuda_unique_id: override LDLIBS += $(GC_LIBS)
 $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
@@ -273,7 +281,7 @@ $(SIMBACKEND_BIN): $(call obj,$(SIMBACKEND_SRC)) $(DAEMON_STACK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(LDLIBS)
 
 # They export their kernels, for the driver's double.
-$(STRESS_BIN) $(GPU_STRICT_BIN) $(BUILD)/tests/unit/driver/test_double_kernels: LDFLAGS += -Wl,--export-dynamic
+$(STRESS_BIN) $(GPU_STRICT_BIN) $(BUILD)/tests/unit/driver/test_double_kernels: override LDFLAGS += -Wl,--export-dynamic
 $(STRESS_BIN): $(call obj,$(STRESS_SRC)) $(A_SUPPORT) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
@@ -290,7 +298,7 @@ $(GPU_KERNELS_BIN): $(call obj,$(GPU_KERNELS_SRC)) $(A_CLIENT)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
 
 # Its kernels are compared with others bit for bit.
-$(call obj,tests/double/library_kernels.c): CFLAGS += -ffp-contract=off
+$(call obj,tests/double/library_kernels.c): override CFLAGS += -ffp-contract=off
 
 $(GPU_COMM_BIN): $(call obj,$(GPU_COMM_SRC)) $(A_SUPPORT) $(A_EXECUTOR) $(A_CORE) $(A_CLIENT)
 	$(say) LD $@
@@ -309,7 +317,7 @@ $(SEVERAL_DRIVER_SO):
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) -o $@ -x c /dev/null
 $(SEVERAL_SO): $(call obj,$(SEVERAL_SRC)) $(SEVERAL_DRIVER_SO)
-$(SEVERAL_SO): LDFLAGS += -Wl,--no-as-needed
+$(SEVERAL_SO): override LDFLAGS += -Wl,--no-as-needed
 $(DOUBLE_SO) $(SEVERAL_SO):
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
@@ -355,7 +363,7 @@ STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256
 FAULTS_SHORT := tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)
 # So many programs at a time; what takes longest is not the last of them.
 SIDE_BY_SIDE := $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
-check-run: layers links lint-prose ptx-check tests
+check-run: layers links lint-prose ptx-check version-check tests
 	@BUILD=$(BUILD) JOBS=$${JOBS:-$(SIDE_BY_SIDE)} tests/run.sh \
 		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500") \
 		$(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
@@ -468,10 +476,29 @@ TIDY_SRC := $(filter-out tests/%,$(filter %.c,$(C_FILES)))
 tidy: deps $(PB_H)  ## clang-tidy over all but the tests, warnings are errors
 	@printf '%s\n' $(TIDY_SRC) | xargs -P $$(nproc) -n 1 tests/tidy.sh $(BUILD)/gen
 
+INSTALL_SH := DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" SBINDIR="$(SBINDIR)" LIBDIR="$(LIBDIR)" SYSCONFDIR="$(SYSCONFDIR)" BUILD="$(BUILD)" \
+	VERSION="$(VERSION)" packaging/install.sh
 install: all  ## into $(DESTDIR)$(PREFIX), with unit files, manual pages and pkg-config file
-	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/install.sh install
-uninstall:  ## takes away what install put there
-	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/install.sh uninstall
+	@$(INSTALL_SH) install
+uninstall:  ## takes away what install put there, but for the configuration
+	@$(INSTALL_SH) uninstall
+
+.PHONY: dist deb rpm check-packages check-reproducible version-check
+dist:  ## zerod-VERSION.tar.xz of the last commit, in $(BUILD): the same bytes each time
+	@BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/dist.sh
+deb: dist  ## Debian packages of the last commit, in $(BUILD)/deb
+	@DEB=1 packaging/deps.sh
+	@BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/deb.sh
+rpm: dist  ## the same as RPM packages, in $(BUILD)/rpm (rpmbuild)
+	@rpmbuild -ba $(RPMFLAGS) --define "_topdir $(abspath $(BUILD))/rpm" --define "_sourcedir $(abspath $(BUILD))" packaging/rpm/zerod.spec
+check-packages: deb  ## the Debian packages in a Debian 12 of its own: install, upgrade, remove; as root
+	@PACKAGES=1 packaging/deps.sh
+	@BUILD="$(BUILD)" tests/packages/run.sh
+check-reproducible: dist  ## two builds of the last commit in different folders are the same
+	@BUILD="$(BUILD)" VERSION="$(VERSION)" tests/packages/reproducible.sh
+version-check:  ## all files say the version of include/zerod.h, and have a licence
+	@packaging/version.sh --check
+	@tests/spdx.py
 
 # Pure Python, with the library beside it. PYTHON chooses the environment, PYTHON_PREFIX another place.
 PYTHON ?= python3

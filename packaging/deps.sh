@@ -28,6 +28,17 @@ need '"${PYTHON:-python3}" -c "import numpy" || /usr/bin/python3 -c "import nump
 [ -n "${CI:-}${ABI:-}" ] && need 'command -v abidiff' abigail-tools 'make check-abi'
 [ -n "${MODEL:-}" ] && need 'command -v spin' spin 'make check-model'
 [ -n "${SYSTEMD:-}" ] && need 'command -v systemd-nspawn' systemd-container 'make check-systemd'
+if [ -n "${DEB:-}${PACKAGES:-}" ]; then
+	need 'command -v dpkg-buildpackage' dpkg-dev 'make deb'
+	need 'command -v dh' debhelper 'make deb'
+	need 'command -v dh_python3' dh-python 'make deb'
+	need 'command -v fakeroot' fakeroot 'make deb'
+	need 'command -v lintian' lintian 'make deb'
+fi
+if [ -n "${PACKAGES:-}" ]; then
+	need 'command -v debootstrap' debootstrap 'make check-packages'
+	need 'command -v systemd-nspawn' systemd-container 'make check-packages'
+fi
 [ -z "$missing" ] && exit 0
 if ! command -v apt-get >/dev/null 2>&1; then
 	echo "Install these (Debian's names) with your package manager, then run make again." >&2

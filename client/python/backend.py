@@ -5,6 +5,7 @@
     pip wheel client/python               pip takes this file as its backend (PEP 517)
     backend.py wheel FOLDER               the wheel into the folder
     backend.py install [PREFIX]           into this interpreter's environment, or PREFIX/lib/pythonX.Y/site-packages
+    backend.py modules FOLDER             without the library, for a distribution, whose loader finds it
 
 Python alone is needed, no other package and no network. The library is $BUILD/lib/libzerod.so.0, which `make` has
 built ($BUILD: build). It is not self-contained: it needs libprotobuf-c, as the daemon does.
@@ -26,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 LIBRARY = "libzerod.so.0"
 VERSION = re.findall(r'^__version__ = "(.*)"', (HERE / "zerod" / "__init__.py").read_text(), re.MULTILINE)[0]
 INFO = f"zerod-{VERSION}.dist-info"
+PURE_TAG = "py3-none-any"
 TAG = "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform())
 METADATA = f"""\
 Metadata-Version: 2.1
@@ -39,7 +41,7 @@ Requires-Dist: numpy; extra == "numpy"
 Provides-Extra: torch
 Requires-Dist: torch>=2.4; extra == "torch"
 """
-WHEEL = f"Wheel-Version: 1.0\nGenerator: zerod\nRoot-Is-Purelib: false\nTag: {TAG}\n"
+WHEEL = "Wheel-Version: 1.0\nGenerator: zerod\nRoot-Is-Purelib: {}\nTag: {}\n"
 
 
 def _library() -> Path:
@@ -50,13 +52,14 @@ def _library() -> Path:
     return found
 
 
-def _files() -> "dict[str, bytes]":
+def _files(library: bool = True) -> "dict[str, bytes]":
     """The wheel's files by path, with RECORD last."""
     sources = [path for path in sorted((HERE / "zerod").rglob("*")) if path.suffix == ".py" or path.name == "py.typed"]
     files = {path.relative_to(HERE).as_posix(): path.read_bytes() for path in sources}
-    files[f"zerod/{LIBRARY}"] = _library().read_bytes()
+    if library:
+        files[f"zerod/{LIBRARY}"] = _library().read_bytes()
     files[f"{INFO}/METADATA"] = METADATA.encode()
-    files[f"{INFO}/WHEEL"] = WHEEL.encode()
+    files[f"{INFO}/WHEEL"] = WHEEL.format(*("false", TAG) if library else ("true", PURE_TAG)).encode()
     files[f"{INFO}/RECORD"] = ("".join(_record(files)) + f"{INFO}/RECORD,,\n").encode()
     return files
 
@@ -88,8 +91,10 @@ def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
 def install(prefix: str) -> Path:
     """Replaces what was installed before, and returns the package's folder."""
     version = "python%d.%d" % sys.version_info[:2]
-    folder = Path(prefix, "lib", version, "site-packages") if prefix else Path(sysconfig.get_path("platlib"))
-    files = _files()
+    return _replace(Path(prefix, "lib", version, "site-packages") if prefix else Path(sysconfig.get_path("platlib")), _files())
+
+
+def _replace(folder: Path, files: "dict[str, bytes]") -> Path:
     for old in [folder / "zerod", *folder.glob("zerod-*.dist-info")]:
         shutil.rmtree(old, ignore_errors=True)
     for path, content in files.items():
@@ -104,5 +109,7 @@ if __name__ == "__main__":
         print(Path(sys.argv[2], build_wheel(sys.argv[2])))
     elif sys.argv[1:2] == ["install"] and len(sys.argv) <= 3:
         print(install(sys.argv[2] if len(sys.argv) == 3 else ""))
+    elif sys.argv[1:2] == ["modules"] and len(sys.argv) == 3:
+        print(_replace(Path(sys.argv[2]), _files(library=False)))
     else:
         raise SystemExit(__doc__)

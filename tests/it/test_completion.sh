@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Completion of zeroctl in bash: words of the daemon's tables are offered as they are, and never run.
+# Completion in bash, zsh and fish: words of the daemon's tables are offered as they are, and never run; every option of --help is known.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/it/tap.sh
+: "${BUILD:=build}"
 trap 'rm -rf "$dir"' EXIT
 dir=$(mktemp -d) || exit 2
 
@@ -38,4 +39,36 @@ report $? 'so are the verbs, and the jobs to kill'
 report $? 'groups are offered by id'
 [ ! -e "$dir/ran" ]
 report $? 'nothing of a name has been run'
+
+missing=''
+for program in zerod zeroctl zerobench; do
+	"$BUILD/bin/$program" --help >"$dir/help"
+	for word in $(grep -oE '(^|[ ,])--[a-z][a-z_-]*' "$dir/help" | tr -d ' ,' | sort -u) \
+		$(sed -n '/^Verbs/,/^$/s/^  \([a-z-]*\).*/\1/p' "$dir/help"); do
+		for file in $program.bash _$program $program.fish; do
+			[ "$word" = --usage ] || grep -qE -- "${word#--}([^a-z_-]|\$)" "packaging/completion/$file" || missing+=" $file:$word"
+		done
+	done
+done
+[ -z "$missing" ]
+report $? "every verb and option of --help is in all completions$missing"
+
+# In these shells, if they are here, as they are told by the files.
+bin=$dir/bin
+mkdir "$bin"
+printf '#!/bin/sh\ncat <<"T"\n%s\nT\n' "$(zeroctl)" >"$bin/zeroctl"
+chmod +x "$bin/zeroctl"
+if command -v fish >/dev/null; then
+	fish_offers() {
+		HOME=$dir PATH=$bin:$PATH fish --no-config -c "source packaging/completion/zeroctl.fish; complete -C '$1'" | cut -f1 | sort | tr '\n' ' '
+	}
+	[ "$(fish_offers 'zeroctl end-job ')" = 'tokenizer train-7b.v2 ' ] && [ "$(fish_offers 'zeroctl kill-j')" = 'kill-job ' ] &&
+		[ "$(fish_offers 'zeroctl groups --job tok')" = 'tokenizer ' ] && [ ! -e "$dir/ran" ]
+	report $? 'fish offers the same'
+fi
+if command -v zsh >/dev/null; then
+	for program in zerod zeroctl zerobench; do zsh -n "packaging/completion/_$program" || missing=zsh; done
+	[ -z "$missing" ]
+	report $? 'zsh reads its files'
+fi
 finish

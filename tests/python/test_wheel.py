@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,9 @@ from pathlib import Path
 import support
 
 PACKAGE = support.ROOT / "client" / "python"
+HEADER = (support.ROOT / "include" / "zerod.h").read_text()
+VERSION = ".".join(re.findall(r"^#define ZEROD_VERSION_\w+ (\d+)$", HEADER, re.MULTILINE))
+INFO = f"zerod-{VERSION}.dist-info"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input"]
 
 # Run where only the installed package can be found: the library that it loads, and its talk with a daemon.
@@ -58,13 +62,13 @@ class Wheel(unittest.TestCase):
             folder = Path(temporary)
             made = [Path(run(sys.executable, str(PACKAGE / "backend.py"), "wheel", f"{folder}/{i}").strip()) for i in "ab"]
             self.assertEqual(made[0].read_bytes(), made[1].read_bytes())
-            self.assertRegex(made[0].name, r"^zerod-0\.1\.0-py3-none-linux_\w+\.whl$")
+            self.assertRegex(made[0].name, rf"^zerod-{re.escape(VERSION)}-py3-none-linux_\w+\.whl$")
             with zipfile.ZipFile(made[0]) as wheel:
                 names = set(wheel.namelist())
                 wheel.extractall(folder / "into")
             sources = {path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / "zerod").rglob("*.py")}
-            self.assertEqual(names - sources, {"zerod/py.typed", "zerod/libzerod.so.0", "zerod-0.1.0.dist-info/METADATA",
-                                               "zerod-0.1.0.dist-info/WHEEL", "zerod-0.1.0.dist-info/RECORD"})
+            self.assertEqual(names - sources, {"zerod/py.typed", "zerod/libzerod.so.0", f"{INFO}/METADATA", f"{INFO}/WHEEL",
+                                               f"{INFO}/RECORD"})
             self.assertLessEqual(sources, names)
             self.works(folder / "into")
 
@@ -90,8 +94,17 @@ class Wheel(unittest.TestCase):
             (folder / "zerod-0.0.9.dist-info").mkdir()
             run(*command)
             self.assertFalse((folder / "zerod" / "left_over.py").exists())
-            self.assertEqual({path.name for path in folder.iterdir()}, {"zerod", "zerod-0.1.0.dist-info"})
+            self.assertEqual({path.name for path in folder.iterdir()}, {"zerod", INFO})
             self.works(folder)
+
+    def test_modules(self) -> None:
+        """modules leaves the library to the loader"""
+        with tempfile.TemporaryDirectory() as folder:
+            package = Path(run(sys.executable, str(PACKAGE / "backend.py"), "modules", folder, BUILD="/nowhere").strip())
+            self.assertFalse((package / "libzerod.so.0").exists())
+            self.assertNotIn("libzerod", (package.parent / INFO / "RECORD").read_text())
+            self.assertIn("Tag: py3-none-any\n", (package.parent / INFO / "WHEEL").read_text())
+            run(sys.executable, "-c", PROGRAM, daemon.socket, PYTHONPATH=folder, LD_LIBRARY_PATH=str(support.BUILD / "lib"))
 
     def test_no_library(self) -> None:
         """without a built library there is no wheel, and the text says what builds it"""

@@ -6,57 +6,18 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/it/tap.sh
+. tests/systemd/container.sh
 : "${BUILD:=build}"
-deadline_s=60
-
-if [ "${1:-}" != inside ]; then
-	[ "$(id -u)" -eq 0 ] || { echo "tests/systemd/run.sh: mounts and containers are root's" >&2; exit 2; }
-	for program in systemd-nspawn nsenter unshare; do
-		command -v $program >/dev/null || { echo "tests/systemd/run.sh: there is no $program: apt-get install systemd-container util-linux" >&2; exit 2; }
-	done
-	exec unshare --mount --propagation private "$0" inside # mounts end with the script
-fi
+container_begin
 
 # ---- The container -----------------------------------------------------------------------------------------------------------------
 
-dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-systemd.XXXXXX") || exit 2
-container='' init=''
-inside() {
-	nsenter -t "$init" -m -u -i -n -p -C -- "$@"
-}
-cleanup() {
-	[ -z "$init" ] || inside systemctl poweroff --force --force 2>"$dir/poweroff"
-	[ -z "$container" ] || wait "$container" 2>>"$dir/poweroff"
-	umount "$dir/files/root" "$dir/files" && rm -rf "$dir"
-}
-trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
-
-# Asks again until the command says yes.
-until_true() {
-	local deadline=$((SECONDS + deadline_s))
-	until "$@"; do
-		[ $SECONDS -lt $deadline ] || return 1
-		sleep 0.05
-	done
-}
-
-mkdir "$dir/files" && mount -t tmpfs zerod "$dir/files" && mkdir "$dir/files/upper" "$dir/files/work" "$dir/files/root" &&
-	mount -t overlay zerod -o "lowerdir=/,upperdir=$dir/files/upper,workdir=$dir/files/work" "$dir/files/root" || exit 2
-root=$dir/files/root
+container_mount /
 rm -rf "$root"/etc/systemd/system/* "$root/etc/fstab" "$root/etc/zerod" && : >"$root/etc/machine-id"
 make -s install DESTDIR="$root" PREFIX=/usr BUILD="$BUILD" >"$dir/installed" && systemd-sysusers --root="$root" 2>"$dir/users" || exit 2
 mkdir -p "$root/opt/zerod/late" "$root/etc/systemd/system/zerod.service.d"
 install -m 755 "$BUILD"/bin/{hello_gather,gpu_gather,charlm,commits} "$root/opt/zerod" && install -m 755 "$BUILD"/tests/double/*.so* "$root/opt/zerod" || exit 2
-setsid systemd-nspawn -q -D "$root" --register=no --keep-unit -M zerod-test --private-network --console=pipe /lib/systemd/systemd --unit=basic.target \
-	>"$dir/console" 2>&1 </dev/null &
-container=$!
-until_true pgrep -P $container >"$dir/init" || { cat "$dir/console"; exit 2; }
-init=$(cat "$dir/init")
-running() {
-	inside systemctl is-system-running 2>&1 | grep -qE 'running|degraded'
-}
-until_true running || { cat "$dir/console"; exit 2; }
+container_boot
 
 # ---- What is asked -----------------------------------------------------------------------------------------------------------------
 

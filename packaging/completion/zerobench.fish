@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+# fish completion for zerobench.
+complete -c zerobench -f
+complete -c zerobench -l alone -d 'Rank 0 gathers, the others do not'
+complete -c zerobench -l backend -x -a 'host cuda' -d 'Of a private daemon'
+complete -c zerobench -l backward -x -d 'Reduce so many bytes of gradients, too'
+complete -c zerobench -s b -l minbytes -x -d 'Smallest unit'
+complete -c zerobench -l collectives -x -a 'copies nccl' -d 'Between the ranks of a daemon'
+complete -c zerobench -l cublas -r -F -d 'libcublas.so for --load'
+complete -c zerobench -s c -l check -x -a '0 1' -d 'Compare all bytes'
+complete -c zerobench -s d -l datatype -x -a 'float bfloat16 half' -d 'Type of the elements'
+complete -c zerobench -s e -l maxbytes -x -d 'Largest unit'
+complete -c zerobench -s f -l stepfactor -x -d 'From one size to the next'
+complete -c zerobench -l json -d 'One JSON object'
+complete -c zerobench -l load -x -a 'gemm:2048 gemm:4096 gemm:8192' -d 'Beside matrix products'
+complete -c zerobench -l nccl -r -F -d 'libnccl.so.2 to compare with'
+complete -c zerobench -l nodes -x -a '2 4 8' -d 'Private daemons'
+complete -c zerobench -s n -l iters -x -d 'Timed iterations'
+complete -c zerobench -s o -l op -x -a 'gather reduce all_reduce rpc alloc scale step' -d 'What is measured'
+complete -c zerobench -s r -l ranks -x -d 'Processes, one a rank'
+complete -c zerobench -l socket -r -F -d 'Measure the daemon on this socket'
+complete -c zerobench -l start -d 'Measure a private daemon'
+complete -c zerobench -l units -x -d 'Units of the large daemon, or of a step'
+complete -c zerobench -s w -l warmup_iters -x -d 'Iterations before them'
+complete -c zerobench -s V -l version -d "The program's version"
+complete -c zerobench -s '?' -l help -d 'List the options'

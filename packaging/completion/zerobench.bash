@@ -20,7 +20,7 @@ _zerobench()
 		return
 		;;
 	*)
-		words='--op --minbytes --maxbytes --stepfactor --stepbytes --iters --warmup_iters --check --ranks --datatype'
+		words='--op --minbytes --maxbytes --stepfactor --stepbytes --iters --warmup_iters --check --ranks --ngpus --datatype'
 		words+=' --units --json --csv --strict --socket --start --backend --load --alone --backward --nodes --collectives --peer --nccl --cublas --help --version'
 		;;
 	esac

@@ -98,7 +98,7 @@ int zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_
 /* With the padding of its slices. */
 static uint64_t largest_unit_bytes(const struct zd_cuda_run *run)
 {
-	return run->bench->options.max_bytes + run->ranks * SLICE_PADDING_BYTES;
+	return run->bench->options.max_bytes + (uint64_t)run->ranks * SLICE_PADDING_BYTES;
 }
 
 /* NCCL takes one rank a GPU. That there is none is no failure, unless it was named. */

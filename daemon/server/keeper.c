@@ -352,11 +352,13 @@ int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd
 	(void)zd_bridge_tick(bridge);
 	fd = take_found(store, REGISTRY);
 	rc = fd < 0 ? begin(keeper, err) : restore(keeper, fd, &why);
-	if (fd >= 0 && rc)
+	if (fd >= 0 && rc) {
+		keeper->store = NULL; /* keeps what it has, though this engine has no durable job */
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "the state of the daemon before cannot be restored: %s (zerod "
 		                  "--discard-state begins without it)",
 		                  why.text);
+	}
 	if (rc == 0)
 		rc = write_all(keeper, err);
 	if (rc == 0)

@@ -150,6 +150,34 @@ static void test_trainer_and_daemon_die(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
+/* A daemon that cannot restore the state does not start, and leaves it to another one. */
+static void test_a_failed_start_loses_nothing(void **state)
+{
+	static const char *const wrong[] = {"--devices 1 --arena 64M", "--devices 2 --arena 4K"};
+	struct trainer trainer = {0}, next = {0};
+	struct zd_daemon daemon;
+	char command[512];
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
+	train(&daemon, &trainer);
+	assert_int_equal(zd_daemon_kill(&daemon), 0);
+	zerod_close(trainer.client);
+	for (unsigned i = 0; i < 2; i++) {
+		(void)snprintf(command, sizeof(command),
+		               "%s/bin/zerod --backend host %s --keep-state holder --socket %s 2>/dev/null",
+		               getenv("BUILD") ? getenv("BUILD") : "build", wrong[i], daemon.socket_path);
+		assert_int_equal(WEXITSTATUS(system(command)), 1);
+	}
+	assert_int_equal(zd_daemon_restart(&options_, &daemon), 0);
+	assert_int_equal(join(&daemon, &next), 0);
+	assert_int_equal(take_unit(&next, 0), 0);
+	expect_step_1(&next);
+	zerod_close(next.client);
+	end_job(&daemon);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
 static void test_trainer_connects_again(void **state)
 {
 	struct zd_daemon daemon;
@@ -345,6 +373,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_trainer_and_daemon_die),
+	        cmocka_unit_test(test_a_failed_start_loses_nothing),
 	        cmocka_unit_test(test_trainer_connects_again),
 	        cmocka_unit_test(test_a_living_trainer_is_awaited),
 	        cmocka_unit_test(test_other_jobs_end),

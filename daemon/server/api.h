@@ -60,6 +60,7 @@ struct zd_api {
 	struct zd_arena requests;        /* for the packet that is being handled */
 	struct zd_arena replies;         /* for the reply that is being made */
 	struct zd_log_limit log_limit;   /* for all lines that clients cause */
+	uint64_t rejected;               /* requests that the engine did not get, since they were wrong */
 	uint64_t started_ns;
 	uint64_t logged_full_ns; /* the time of the last log line about max_sessions; 0: none */
 	bool draining;           /* no job begins, and no rank joins */

@@ -60,9 +60,7 @@ int zd_args_kill_job(const Zd__Request *request, struct zd_arena *arena, struct 
 	return 0;
 }
 
-/* The process's private memory, without segments and fence pages, which are shared. 0 if /proc does not
- * report it. */
-static uint64_t resident_bytes(void)
+uint64_t zd_resident_bytes(void)
 {
 	static const char key[] = "\nRssAnon:";
 	char text[4096];
@@ -107,7 +105,7 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 	status.gathers = totals.gathers;
 	status.fallback_gathers = totals.fallback_gathers;
 	status.gathered_bytes_total = totals.gathered_bytes_total;
-	status.resident_bytes = resident_bytes();
+	status.resident_bytes = zd_resident_bytes();
 	status.usage = &usage;
 	if (api->draining)
 		status.drained_by = api->drained_by;

@@ -15,7 +15,8 @@
 /* A name of OpenMetrics, without the ':' of recording rules. */
 static bool is_name(const char *text)
 {
-	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_", digits[] = "0123456789";
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_",
+	                  digits[] = "0123456789";
 	size_t first = strspn(text, letters);
 	if (first == 0)
 		return false;
@@ -120,10 +121,8 @@ static void print_histogram(FILE *out, const Zd__Metric *metric, const Zd__Sampl
 static const struct {
 	const char *name, *suffix;
 } types[] = {
-        [ZD__METRIC_TYPE__METRIC_NONE] = {"unknown", ""},
-        [ZD__METRIC_TYPE__COUNTER] = {"counter", "_total"},
-        [ZD__METRIC_TYPE__GAUGE] = {"gauge", ""},
-        [ZD__METRIC_TYPE__HISTOGRAM] = {"histogram", ""},
+        [ZD__METRIC_TYPE__METRIC_NONE] = {"unknown", ""}, [ZD__METRIC_TYPE__COUNTER] = {"counter", "_total"},
+        [ZD__METRIC_TYPE__GAUGE] = {"gauge", ""},         [ZD__METRIC_TYPE__HISTOGRAM] = {"histogram", ""},
         [ZD__METRIC_TYPE__INFO] = {"info", "_info"},
 };
 

@@ -143,8 +143,8 @@ static void add_requests(struct figures *f)
 			(void)add_sample(f, f->view.metrics->errors[i], zerod_status_name(-(int)i), NULL);
 	}
 	(void)add_family(f, ZD__METRIC_TYPE__COUNTER, "rejected_requests", "",
-	                 "Requests that are not counted by kind, since they were unknown or wrong", NULL, NULL,
-	                 1);
+	                 "Requests that are not counted by kind, since they were unknown or wrong", NULL,
+	                 NULL, 1);
 	(void)add_sample(f, f->api->rejected, NULL, NULL);
 }
 
@@ -189,7 +189,8 @@ static const struct {
 	uint64_t (*get)(const struct zd_row *row);
 	const char *help;
 } device_families[] = {
-        {"arena", "bytes", ZD__METRIC_TYPE__GAUGE, get_arena, "Memory that the daemon may take of the device"},
+        {"arena", "bytes", ZD__METRIC_TYPE__GAUGE, get_arena,
+         "Memory that the daemon may take of the device"},
         {"segments", "bytes", ZD__METRIC_TYPE__GAUGE, get_segments, "Memory that it has taken"},
         {"gather_budget", "bytes", ZD__METRIC_TYPE__GAUGE, get_budget, "Limit of gathered buffers"},
         {"memory_peak", "bytes", ZD__METRIC_TYPE__GAUGE, get_peak, "Highest sum of memory by purpose"},
@@ -203,8 +204,8 @@ static const struct {
 	const char *name;
 	uint64_t (*get)(const struct zd_row *row);
 } purposes[] = {
-        {"shards", get_shards},   {"gathered", get_gathered}, {"buckets", get_buckets},
-        {"staging", get_staging}, {"targets", get_targets},   {"allocations", get_allocations},
+        {"shards", get_shards},         {"gathered", get_gathered}, {"buckets", get_buckets},
+        {"staging", get_staging},       {"targets", get_targets},   {"allocations", get_allocations},
         {"quarantine", get_quarantine},
 };
 

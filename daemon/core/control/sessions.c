@@ -153,7 +153,8 @@ void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 	struct zd_session *session = zd_session_find(e, id);
 	if (!session)
 		return;
-	zd_count(e, ZD_COUNT_SESSIONS_LOST, !session->clean_exit);
+	/* Clients without groups say no goodbye. */
+	zd_count(e, ZD_COUNT_SESSIONS_LOST, !session->clean_exit && !TAILQ_EMPTY(&session->members));
 	if (e->sink.notice && !session->clean_exit)
 		report_lost(e, session);
 	zd_session_end(e, session);

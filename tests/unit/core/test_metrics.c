@@ -130,8 +130,9 @@ static void test_a_wait_is_split_by_reason(void **state)
 	(void)state;
 	core_team_new(&team, core, "job", 2, false);
 	core_tick(core, 1 * MS);
-	uint64_t unit = core_expect(core, core_register(core, team.session[0], team.group,
-	                                                &(struct core_unit){.name = "w", .numel = 128}),
+	uint64_t unit = core_expect(core,
+	                            core_register(core, team.session[0], team.group,
+	                                          &(struct core_unit){.name = "w", .numel = 128}),
 	                            0)
 	                        ->u.unit_register.unit;
 	core_team_publish_rank(&team, unit, 0);
@@ -279,7 +280,8 @@ static void test_lost_sessions_and_groups(void **state)
 	expect_count(core, ZD_COUNT_GROUPS_RANK_LOST, 0);
 	core_team_new(&team, core, "lost", 2, false);
 	core_close(core, team.session[0]);
-	core_close(core, team.session[1]); /* the group has failed already */
+	core_close(core, team.session[1]);             /* the group has failed already */
+	core_close(core, core_open(core, CORE_ALICE)); /* it was no rank */
 	expect_count(core, ZD_COUNT_SESSIONS_LOST, 2);
 	expect_count(core, ZD_COUNT_GROUPS_RANK_LOST, 1);
 	core_team_new(&team, core, "aborted", 2, false);

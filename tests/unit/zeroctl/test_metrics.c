@@ -191,9 +191,8 @@ static void test_statuses(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
 		bool head = false;
-		assert_int_equal(
-		        zd_ctl_http_status(requests[i].request, strlen(requests[i].request), &head),
-		        requests[i].status);
+		assert_int_equal(zd_ctl_http_status(requests[i].request, strlen(requests[i].request), &head),
+		                 requests[i].status);
 		assert_int_equal(head, requests[i].head);
 	}
 }

@@ -36,13 +36,14 @@ unit=$(mktemp)
 trap 'rm -f "$pc" "$unit"' EXIT
 sed -e "s|@PREFIX@|$PREFIX|g" -e "s|@VERSION@|$VERSION|g" packaging/zerod.pc.in >"$pc"
 put 644 "$pc" "$root/lib/pkgconfig" zerod.pc
-for name in zerod.service zerod.socket; do
-	sed -e "s|/usr/bin/zerod|$PREFIX/bin/zerod|g" "packaging/systemd/$name" >"$unit"
+for name in zerod.service zerod.socket zerod-metrics.socket zerod-metrics@.service; do
+	sed -e "s|/usr/bin/zero|$PREFIX/bin/zero|g" "packaging/systemd/$name" >"$unit"
 	put 644 "$unit" "$unitdir" $name
 done
 put 644 packaging/sysusers.d/zerod.conf "$root/lib/sysusers.d" zerod.conf
 put 644 packaging/tmpfiles.d/zerod.conf "$root/lib/tmpfiles.d" zerod.conf
 put 644 packaging/zerod.conf "$root/share/doc/zerod" zerod.conf
+put 644 packaging/grafana/zerod.json "$root/share/doc/zerod/grafana" zerod.json
 for page in docs/*.md; do
 	case ${page##*/} in architecture.md | adding-a-*.md | testing.md) continue ;; esac # of the source
 	put 644 "$page" "$root/share/doc/zerod" "${page##*/}"

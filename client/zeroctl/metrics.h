@@ -25,9 +25,9 @@ int zd_ctl_metrics_print(FILE *out, const Zd__MetricsReply *reply) __attribute__
  * headers have not all arrived. Sets *head for HEAD, when the status is not 0. */
 int zd_ctl_http_status(const char *request, size_t nbytes, bool *head) __attribute__((warn_unused_result));
 
-/* Reads one request from `in`, for at most 5 s, and writes the answer to `out`. `make` makes the body for 200:
- * an error of it is answered by 503. Returns 0, whatever was answered, and also when the peer has gone; SYSTEM
- * when an answer could not be written for another reason. */
+/* Reads one request from `in`, for at most 5 s, and writes the answer to `out`. `make` makes the body for
+ * 200: an error of it is answered by 503. Returns 0, whatever was answered, and also when the peer has gone;
+ * SYSTEM when an answer could not be written for another reason. */
 int zd_ctl_http_serve(int in, int out, int (*make)(FILE *body, void *arg), void *arg)
         __attribute__((warn_unused_result));
 

@@ -2,8 +2,8 @@
 /*
  * metrics_http.c - HTTP/1.1 for one request: what a socket unit of systemd with Accept=yes needs.
  *
- * The connection ends after the answer, so a body that follows the headers is not read. What the peer sends is
- * bounded in bytes and in time; the unit bounds the rest.
+ * The connection ends after the answer, so a body that follows the headers is not read. What the peer sends
+ * is bounded in bytes and in time; the unit bounds the rest.
  */
 #include "metrics.h"
 

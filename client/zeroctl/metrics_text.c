@@ -2,8 +2,8 @@
 /*
  * metrics_text.c - metric families of the daemon as OpenMetrics text.
  *
- * The daemon sends names, units, types and texts with the figures, so that this program prints metrics that it
- * has never heard of.
+ * The daemon sends names, units, types and texts with the figures, so that this program prints metrics that
+ * it does not know.
  */
 #include "metrics.h"
 
@@ -96,17 +96,24 @@ static void print_series(FILE *out, const Zd__Metric *metric, const char *suffix
 	fputs(sample->n_labels || bound ? "} " : " ", out);
 }
 
+/* Writes the bound of bucket i. OpenMetrics writes it as a float: "2.0". */
+static void bound_text(const Zd__Metric *metric, size_t i, char *out, size_t out_bytes)
+{
+	if (i == metric->n_bounds) {
+		(void)snprintf(out, out_bytes, "+Inf");
+		return;
+	}
+	int used = snprintf(out, out_bytes, "%.15g", (double)metric->bounds[i] / (double)metric->parts);
+	if (!strpbrk(out, ".e"))
+		(void)snprintf(out + used, out_bytes - (size_t)used, ".0");
+}
+
 static void print_histogram(FILE *out, const Zd__Metric *metric, const Zd__Sample *sample)
 {
 	uint64_t count = 0;
 	for (size_t i = 0; i < sample->n_counts; i++) {
-		char bound[32] = "+Inf";
-		if (i < metric->n_bounds)
-			snprintf(bound, sizeof(bound), "%.15g",
-			         (double)metric->bounds[i] / (double)metric->parts);
-		/* OpenMetrics writes a float's bound as a float. */
-		if (i < metric->n_bounds && !strpbrk(bound, ".e"))
-			strcat(bound, ".0");
+		char bound[32];
+		bound_text(metric, i, bound, sizeof(bound));
 		count += sample->counts[i];
 		print_series(out, metric, "_bucket", sample, bound);
 		fprintf(out, "%" PRIu64 "\n", count);

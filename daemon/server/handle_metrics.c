@@ -20,7 +20,7 @@
 #define NS_PER_S   1000000000u
 #define MAX_FAMILY 64u /* families; add_family() asserts it */
 
-/* What all families are made from. */
+/* The figures that all families are made from. */
 struct figures {
 	const struct zd_api *api;
 	struct zd_arena *arena;
@@ -220,7 +220,7 @@ static bool take_device(const struct zd_row *row, void *arg)
 static void add_devices(struct figures *f)
 {
 	const struct zd_list_query query = {.table = ZD_TABLE_DEVICES};
-	char *indices[ZD_MAX_DEVICES], text[16], why[ZD_FAILURE_TEXT];
+	char *indices[ZD_MAX_DEVICES] = {NULL}, text[16], why[ZD_FAILURE_TEXT];
 
 	(void)zd_engine_list(f->api->bridge.engine, &query, take_device, f);
 	for (uint32_t i = 0; i < f->ndevices; i++) {

@@ -188,6 +188,7 @@ static union {
 	Zd__Free free;
 	Zd__List list;
 	Zd__DaemonStatus daemon_status;
+	Zd__Metrics metrics;
 	Zd__KillSession kill_session;
 	Zd__AbortGroup abort_group;
 	Zd__EndJob end_job;
@@ -252,6 +253,9 @@ static void fill_session(Zd__Request__BodyCase kind)
 		break;
 	case ZD__REQUEST__BODY_TRIM:
 		FILL(trim, .device = pick(3), .keep_bytes = pick(2) ? 0 : pick_size());
+		break;
+	case ZD__REQUEST__BODY_METRICS:
+		zd__metrics__init(&body.metrics);
 		break;
 	case ZD__REQUEST__BODY_SESSION_RESET:
 	case ZD__REQUEST__BODY_GOODBYE:
@@ -417,6 +421,7 @@ static const struct {
         {ZD__REQUEST__BODY_FREE, fill_session},
         {ZD__REQUEST__BODY_LIST, fill_session},
         {ZD__REQUEST__BODY_DAEMON_STATUS, fill_session},
+        {ZD__REQUEST__BODY_METRICS, fill_session},
         {ZD__REQUEST__BODY_KILL_SESSION, fill_session},
         {ZD__REQUEST__BODY_GOODBYE, fill_session},
         {ZD__REQUEST__BODY_END_JOB, fill_session},

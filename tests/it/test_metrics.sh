@@ -6,6 +6,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/it/tap.sh
 : "${BUILD:=build}" "${PYTHON:=python3}"
+"$PYTHON" -c 'import prometheus_client' 2>/dev/null || [ ! -x /usr/bin/python3 ] || PYTHON=/usr/bin/python3
 bin=$BUILD/bin
 dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-test-metrics.XXXXXX")
 chmod 755 "$dir"

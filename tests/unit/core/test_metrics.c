@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the core counts and measures for operators: by the time of its events, and once each.
+ * Counters and histograms of the core for operators: by the time of its events, and once each.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What `zeroctl metrics` prints of a daemon's families, and how it answers HTTP.
+ * Text and HTTP of `zeroctl metrics`, from families that a daemon might send.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -252,6 +252,7 @@ $(BIN)/charlm: $(call obj,$(CHARLM_SRC)) $(A_CLIENT)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
 
+$(BUILD)/tests/unit/zeroctl/test_metrics: $(call obj,$(addprefix client/zeroctl/,metrics_text.c metrics_http.c))
 # Unit and integration tests may look at every layer; A_CLIENT carries its own copy of proto and base.
 $(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(DAEMON_STACK)
 	$(say) LD $@

@@ -43,6 +43,7 @@ struct zd_ctl {
 	uint64_t count;       /* watch; 0: until interrupted */
 	long long device;     /* trim; -1: all */
 	uint64_t keep_bytes;  /* trim */
+	bool http;            /* metrics */
 	zerod_client *client; /* NULL until zd_ctl_connect() */
 };
 
@@ -152,6 +153,7 @@ int zd_ctl_scopes(struct zd_ctl *ctl);
 int zd_ctl_buckets(struct zd_ctl *ctl);
 int zd_ctl_alloc(struct zd_ctl *ctl);
 int zd_ctl_watch(struct zd_ctl *ctl);
+int zd_ctl_metrics(struct zd_ctl *ctl);
 int zd_ctl_trim(struct zd_ctl *ctl);
 int zd_ctl_drain(struct zd_ctl *ctl);
 int zd_ctl_undrain(struct zd_ctl *ctl);

@@ -32,6 +32,7 @@ enum option_bit {
 	OPT_VERSION = 1 << 8,
 	OPT_DEVICE = 1 << 9,
 	OPT_KEEP = 1 << 10,
+	OPT_HTTP = 1 << 11,
 };
 #define OPT_ALWAYS (OPT_SOCKET | OPT_HELP | OPT_VERSION)
 #define OPT_LIST   (OPT_JSON | OPT_BYTES | OPT_SORT)
@@ -51,6 +52,7 @@ static const struct {
         {"count", "N", OPT_COUNT, "end after N pictures (default: until interrupted)"},
         {"device", "N", OPT_DEVICE, "only this device (default: all)"},
         {"keep", "BYTES", OPT_KEEP, "so much may stay on each device, 2G for instance (default: 0)"},
+        {"http", NULL, OPT_HTTP, "answer one HTTP request for /metrics from standard input"},
         {"help", NULL, OPT_HELP, "this text"},
         {"version", NULL, OPT_VERSION, "the program's version"},
 };
@@ -77,6 +79,8 @@ static const struct verb {
         {"alloc", zd_ctl_alloc, "plain allocations", OPT_LIST | OPT_JOB, NULL},
         {"watch", zd_ctl_watch, "status and buffers, again and again",
          OPT_JSON | OPT_BYTES | OPT_SORT | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
+        {"metrics", zd_ctl_metrics, "counters and histograms for monitoring, as OpenMetrics text", OPT_HTTP,
+         NULL},
         {"trim", zd_ctl_trim, "give empty memory of the daemon's back to the devices",
          OPT_JSON | OPT_BYTES | OPT_DEVICE | OPT_KEEP, NULL},
         {"drain", zd_ctl_drain, "no job begins and no rank joins any more; running jobs go on", 0, NULL},
@@ -254,6 +258,9 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 		return parse_device(ctl, value);
 	case OPT_KEEP:
 		return parse_keep(ctl, value);
+	case OPT_HTTP:
+		ctl->http = true;
+		return 0;
 	case OPT_HELP:
 	case OPT_VERSION:
 		return 0;

@@ -22,6 +22,7 @@
 
 #include "core/args.h"
 #include "core/command.h"
+#include "core/metrics.h"
 #include "core/rows.h"
 
 struct zd_engine;
@@ -214,10 +215,13 @@ uint64_t zd_engine_list(struct zd_engine *engine, const struct zd_list_query *qu
 struct zd_engine_totals {
 	uint32_t sessions, jobs, durable_jobs, groups;
 	uint64_t requests, gathers, joined_gathers, fallback_gathers, gathered_bytes_total;
-	uint64_t list_visits; /* of all listings so far; for tests */
+	uint64_t list_visits;    /* of all listings so far; for tests */
+	uint64_t metadata_bytes; /* of all uids */
 	struct zd_usage usage;
 };
 void zd_engine_totals(const struct zd_engine *engine, struct zd_engine_totals *totals);
+/* The view is valid while the engine lives, and what it points to changes with each event. */
+void zd_engine_metrics(const struct zd_engine *engine, struct zd_metrics_view *view);
 
 /*
  * Aborts (zd_assert) when an invariant does not hold: no block is owned twice; blocks + free + quarantine =

@@ -63,6 +63,7 @@ struct zd_api {
 	bool opened;
 	int statm; /* /proc/self/statm; -1: there is none */
 	uint64_t page_bytes;
+	uint64_t rejected; /* requests that the engine did not get, since they were wrong */
 	uint64_t started_ns;
 	uint64_t logged_full_ns; /* the time of the last log line about max_sessions; 0: none */
 	bool draining;           /* no job begins, and no rank joins */

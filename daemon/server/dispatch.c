@@ -34,6 +34,7 @@ static const struct route routes[] = {
         [ZD__REQUEST__BODY_GOODBYE] = {"goodbye", .answer = zd_answer_goodbye},
         [ZD__REQUEST__BODY_LIST] = {"list", .answer = zd_answer_list},
         [ZD__REQUEST__BODY_DAEMON_STATUS] = {"daemon_status", .answer = zd_answer_daemon_status},
+        [ZD__REQUEST__BODY_METRICS] = {"metrics", .answer = zd_answer_metrics},
         [ZD__REQUEST__BODY_DRAIN] = {"drain", .answer = zd_answer_drain},
 #define REQUEST(KIND, name) [ZD__REQUEST__BODY_##KIND] = {#name, .args = zd_args_##name},
 #include "core/requests.def"
@@ -117,8 +118,10 @@ static void handle(struct zd_api_session *session, const Zd__Request *request, s
 		rc = to_engine(session, request, route, arrived_ns, &err);
 	else if (rc == 0)
 		rc = route->answer(session, request, &err);
-	if (rc)
+	if (rc) {
+		session->api->rejected++;
 		zd_api_session_fail(session, request->id, &err);
+	}
 }
 
 /* Checks the packet as a whole. */

@@ -60,7 +60,7 @@ int zd_args_kill_job(const Zd__Request *request, struct zd_arena *arena, struct 
 
 /* The process's private memory, without segments and fence pages, which are shared. 0 if /proc does not
  * report it. The file is kept open, and is the short one: daemon_status is a cheap request. */
-static uint64_t resident_bytes(const struct zd_api *api)
+uint64_t zd_resident_bytes(const struct zd_api *api)
 {
 	uint64_t resident_pages, shared_pages;
 	char text[128];
@@ -101,7 +101,7 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 	status.gathers = totals.gathers;
 	status.fallback_gathers = totals.fallback_gathers;
 	status.gathered_bytes_total = totals.gathered_bytes_total;
-	status.resident_bytes = resident_bytes(api);
+	status.resident_bytes = zd_resident_bytes(api);
 	status.usage = &usage;
 	if (api->draining)
 		status.drained_by = api->drained_by;

@@ -17,6 +17,7 @@
 
 #include "server/answer.h"
 
+struct zd_api;
 struct zd_api_session;
 
 typedef int zd_args_fn(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
@@ -36,6 +37,11 @@ typedef int zd_answer_fn(struct zd_api_session *session, const Zd__Request *requ
 int zd_check_ids(const struct zd_api_session *session, struct zd_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-zd_answer_fn zd_answer_hello, zd_answer_goodbye, zd_answer_list, zd_answer_daemon_status, zd_answer_drain;
+zd_answer_fn zd_answer_hello, zd_answer_goodbye, zd_answer_list, zd_answer_daemon_status, zd_answer_metrics,
+        zd_answer_drain;
+
+/* Returns the size of the process's private memory, without segments and fence pages, which are shared. 0 if
+ * /proc does not report it. */
+uint64_t zd_resident_bytes(const struct zd_api *api);
 
 #endif

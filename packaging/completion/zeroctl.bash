@@ -3,7 +3,7 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc watch trim drain undrain kill-session abort-group end-job kill-job'
+	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc watch metrics trim drain undrain kill-session abort-group end-job kill-job'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
@@ -38,9 +38,10 @@ _zeroctl()
 	if [[ $cur == -* ]]; then
 		local options='--socket --help --version'
 		case $verb in
-		'') options+=' --json --bytes --job --sort --interval --count --device --keep' ;;
+		'') options+=' --json --bytes --job --sort --interval --count --device --keep --http' ;;
 		watch) options+=' --json --bytes --job --sort --interval --count' ;;
 		status) options+=' --json --bytes' ;;
+		metrics) options+=' --http' ;;
 		devices) options+=' --json --bytes --sort' ;;
 		trim) options+=' --json --bytes --device --keep' ;;
 		drain | undrain | kill-session | abort-group | end-job | kill-job) ;;

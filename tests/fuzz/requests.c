@@ -206,6 +206,9 @@ static void fill_session(Zd__Request__BodyCase kind)
 	case ZD__REQUEST__BODY_TRIM:
 		FILL(trim, .device = pick(3), .keep_bytes = pick(2) ? 0 : pick_size());
 		break;
+	case ZD__REQUEST__BODY_METRICS:
+		zd__metrics__init(&body.metrics);
+		break;
 	case ZD__REQUEST__BODY_SESSION_RESET:
 	case ZD__REQUEST__BODY_GOODBYE:
 		zd__session_reset__init(&body.session_reset);
@@ -370,6 +373,7 @@ static const struct {
         {ZD__REQUEST__BODY_FREE, fill_session},
         {ZD__REQUEST__BODY_LIST, fill_session},
         {ZD__REQUEST__BODY_DAEMON_STATUS, fill_session},
+        {ZD__REQUEST__BODY_METRICS, fill_session},
         {ZD__REQUEST__BODY_KILL_SESSION, fill_session},
         {ZD__REQUEST__BODY_GOODBYE, fill_session},
         {ZD__REQUEST__BODY_END_JOB, fill_session},

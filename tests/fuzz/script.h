@@ -97,6 +97,7 @@ union fuzz_body {
 	Zd__Free free;
 	Zd__List list;
 	Zd__DaemonStatus daemon_status;
+	Zd__Metrics metrics;
 	Zd__KillSession kill_session;
 	Zd__AbortGroup abort_group;
 	Zd__EndJob end_job;

@@ -35,6 +35,8 @@ report $? 'jobs are offered, but for those that a shell would expand'
 report $? 'a prefix chooses'
 [ "$(offers kill-job tr)" = train-7b.v2 ] && [ "$(offers kill-j)" = kill-job ] && [ "$(offers undr)" = undrain ]
 report $? 'so are the verbs, and the jobs to kill'
+[ "$(offers metr)" = metrics ] && [ "$(offers metrics --)" = '--socket --help --version --http' ]
+report $? 'metrics takes --http, and not --json'
 [ "$(offers abort-group '')" = '1 2 3 4' ]
 report $? 'groups are offered by id'
 [ ! -e "$dir/ran" ]

@@ -48,7 +48,7 @@ restarts() { # at least
 }
 
 configure '[devices]' 'backend = host' 'count = 2' 'arena = 64M'
-inside systemd-analyze verify zerod.service zerod.socket >"$dir/out" 2>&1 && [ ! -s "$dir/out" ]
+inside systemd-analyze verify zerod.service zerod.socket zerod-metrics.socket zerod-metrics@x.service >"$dir/out" 2>&1 && [ ! -s "$dir/out" ]
 report $? "systemd finds nothing wrong with the units"
 
 inside systemctl enable --now --quiet zerod.socket && is zerod socket active && is zerod service inactive && status && is zerod service active
@@ -59,6 +59,22 @@ report $? "any user may train"
 
 inside journalctl --unit zerod.service --output json --no-pager | grep -q '"ZEROD_SESSION"'
 report $? "the journal has the sessions' numbers as fields"
+
+fetch() { # method, path: the answer of the metrics' socket
+	inside bash -c 'exec 3<>/dev/tcp/127.0.0.1/9465 && printf "%s %s HTTP/1.1\r\nHost: x\r\n\r\n" "$1" "$2" >&3 && timeout 60 cat <&3' - "$@" \
+		>"$dir/metrics" 2>"$dir/out"
+}
+! fetch GET /metrics && inside systemctl start zerod-metrics.socket && fetch GET /metrics && grep -q '^HTTP/1.1 200 OK' "$dir/metrics" &&
+	grep -q '^zerod_gathers_total{outcome="transferred"} 2$' "$dir/metrics" && [ "$(tail -n 1 "$dir/metrics")" = '# EOF' ] &&
+	fetch GET / && grep -q '^HTTP/1.1 404 ' "$dir/metrics" && [ -z "$(inside systemctl list-units --failed --plain --no-legend 'zerod-metrics*')" ]
+report $? "metrics are served when their socket is started, and not before"
+printf '%s\n' '[Socket]' ListenStream=127.0.0.1:9465 Accept=yes >"$root/etc/systemd/system/other-metrics.socket"
+cp "$root"/usr/lib/systemd/system/zerod-metrics@.service "$root/etc/systemd/system/other-metrics@.service"
+inside systemctl daemon-reload
+! inside systemctl start other-metrics.socket 2>"$dir/out" && inside journalctl --unit other-metrics.socket --output cat --no-pager | grep -q 'Address already in use'
+report $? "a second exporter on the port is told so by systemd"
+rm "$root"/etc/systemd/system/other-metrics*
+inside systemctl stop zerod-metrics.socket
 
 inside systemctl reload zerod && until_true said 'reloaded the limits'
 report $? "a reload takes the limits over"

@@ -84,6 +84,7 @@ void zd_cluster_fail(struct zd_engine *e, struct zd_group *group, int status, co
 	status = zd_err_set(&err, status, "%s%s", text,
 	                    status == ZEROD_E_PEER_LOST || status == ZEROD_E_DEADLINE ? nodes : "");
 	cluster_end(e, group, status, err.text);
+	zd_count(e, ZD_COUNT_GROUPS_ABORTED, 1);
 	zd_cluster_abort(e, group);
 }
 

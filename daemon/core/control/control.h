@@ -17,6 +17,7 @@ extern const struct zd_events zd_control_events;
 /* Writes what the request waits for: "rank 2 to publish version 4 of unit 'h1' (has 3)". The text also says
  * whether every session with leases on the device's gathered buffers waits for memory itself. */
 void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT]);
+extern const char *const zd_wait_names[ZD_NWAITS];
 
 /* sessions.c */
 /* Ends the session with all that it holds. Its waiting requests get no reply. */

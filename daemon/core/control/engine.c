@@ -166,17 +166,27 @@ bool zd_engine_may_map(const struct zd_engine *e, uint64_t session_id, uint32_t 
 
 void zd_engine_totals(const struct zd_engine *e, struct zd_engine_totals *totals)
 {
+	const uint64_t *counters = e->metrics.counters;
 	*totals = (struct zd_engine_totals){
 	        .sessions = HASH_COUNT(e->sessions) - e->nlingering,
 	        .jobs = HASH_COUNT(e->jobs),
 	        .durable_jobs = e->ndurable,
 	        .groups = HASH_COUNT(e->groups),
-	        .requests = e->nrequests,
-	        .gathers = e->gathers,
-	        .joined_gathers = e->joined_gathers,
-	        .fallback_gathers = e->fallback_gathers,
-	        .gathered_bytes_total = e->gathered_bytes_total,
+	        .gathers = counters[ZD_COUNT_GATHERS_TRANSFERRED],
+	        .joined_gathers = counters[ZD_COUNT_GATHERS_JOINED],
+	        .fallback_gathers = counters[ZD_COUNT_FALLBACK_GATHERS],
+	        .gathered_bytes_total = counters[ZD_COUNT_GATHERED_BYTES],
 	        .list_visits = e->list_visits,
 	};
+	for (uint32_t kind = 0; kind < ZD_NREQUESTS; kind++)
+		totals->requests += e->metrics.requests[kind];
+	for (const struct zd_owner *owner = e->owners; owner; owner = owner->hh.next)
+		totals->metadata_bytes += owner->metadata_bytes;
 	zd_account_usage(&e->account, &totals->usage);
+}
+
+void zd_engine_metrics(const struct zd_engine *e, struct zd_metrics_view *view)
+{
+	*view = (struct zd_metrics_view){
+	        .metrics = &e->metrics, .nwaits = ZD_NWAITS, .waits = e->waits, .wait_names = zd_wait_names};
 }

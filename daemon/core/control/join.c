@@ -204,6 +204,7 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 	}
 	if (group->state == ZD_GROUP_READY) {
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
+		zd_count(e, ZD_COUNT_GROUPS_RANK_LOST, !member->leaves && !member->session->clean_exit);
 		zd_reduce_group_failed(e, group);
 	}
 	zd_group_ref(group);
@@ -407,6 +408,7 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 	bool was_ready = group->state == ZD_GROUP_READY;
 	zd_group_tell_end(e, group, "it was aborted", req->session);
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_ABORTED);
+	zd_count(e, ZD_COUNT_GROUPS_ABORTED, 1);
 	if (was_ready)
 		zd_reduce_group_failed(e, group);
 	if (group->cluster)

@@ -75,8 +75,10 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	struct zd_session asks = {
 	        .uid = peer->uid, .admin = peer->admin, .owner = zd_owner_get(e, peer->uid)};
 	if (zd_metadata_check(e, &asks, "session", peer->name ? peer->name : "", ZD_SESSION_METADATA_BYTES,
-	                      err) == 0)
+	                      err) == 0) {
 		id = session_new(e, peer)->id;
+		zd_count(e, ZD_COUNT_SESSIONS_OPENED, 1);
+	}
 	zd_owner_put(e, asks.owner);
 	return id;
 }
@@ -151,6 +153,8 @@ void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 	struct zd_session *session = zd_session_find(e, id);
 	if (!session)
 		return;
+	/* Clients without groups say no goodbye. */
+	zd_count(e, ZD_COUNT_SESSIONS_LOST, !session->clean_exit && !TAILQ_EMPTY(&session->members));
 	if (e->sink.notice && !session->clean_exit)
 		report_lost(e, session);
 	zd_session_end(e, session);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wait_text.c - texts that say why a request waits: for zeroctl and for errors of deadlines.
+ * wait_text.c - texts that say why a request waits: for zeroctl and for errors of deadlines; and a name for
+ * each reason, for metrics.
  */
 #include <stdio.h>
 
@@ -8,6 +9,27 @@
 #include "core/gather/buffer.h"
 #include "core/memory/retire.h"
 #include "core/reduce/reduce.h"
+
+const char *const zd_wait_names[ZD_NWAITS] = {
+        [ZD_WAIT_RANKS] = "ranks",         [ZD_WAIT_SEGMENT] = "segment",
+        [ZD_WAIT_RETIRE] = "retire",       [ZD_WAIT_FILL] = "fill",
+        [ZD_WAIT_FENCES] = "fences",       [ZD_WAIT_READERS] = "readers",
+        [ZD_WAIT_FORMER] = "former_unit",  [ZD_WAIT_REGISTER] = "register",
+        [ZD_WAIT_VERSION] = "version",     [ZD_WAIT_LEASES] = "leases",
+        [ZD_WAIT_REFRESH] = "refresh",     [ZD_WAIT_GATHER] = "gather",
+        [ZD_WAIT_SLOT] = "slot",           [ZD_WAIT_MEMORY] = "memory",
+        [ZD_WAIT_BUDGET] = "budget",       [ZD_WAIT_TURN] = "turn",
+        [ZD_WAIT_BUCKET] = "bucket",       [ZD_WAIT_REDUCTIONS] = "reductions",
+        [ZD_WAIT_STEP] = "step",           [ZD_WAIT_SUMS] = "sums",
+        [ZD_WAIT_BACKWARD] = "backward",   [ZD_WAIT_AGREE] = "agree",
+        [ZD_WAIT_BARRIER] = "barrier",     [ZD_WAIT_COMMIT] = "commit",
+        [ZD_WAIT_SAVE] = "save",           [ZD_WAIT_RESTORE] = "restore",
+        [ZD_WAIT_PROCESS] = "process",     [ZD_WAIT_UNIQUE_IDS] = "unique_ids",
+        [ZD_WAIT_TRANSFERS] = "transfers", [ZD_WAIT_NODES] = "nodes",
+        [ZD_WAIT_OTHERS] = "others",       [ZD_WAIT_FOLLOW] = "follow",
+        [ZD_WAIT_ORDER] = "order",         [ZD_WAIT_LOADERS] = "loaders",
+        [ZD_WAIT_SOURCE] = "source",       [ZD_WAIT_LOAD] = "load",
+};
 
 static bool session_wants_memory(const struct zd_session *session, const struct zd_device *device)
 {
@@ -131,6 +153,7 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 	out[0] = '\0';
 	switch (wait->kind) {
 	case ZD_WAIT_NONE:
+	case ZD_NWAITS:
 		break;
 	case ZD_WAIT_RANKS:
 		used = snprintf(out, ZD_WAIT_TEXT, "%llu rank%s to join, rank %u first", a, plural, rank);

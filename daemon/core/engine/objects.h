@@ -11,6 +11,7 @@
 #include "core/engine/journal.h"
 #include "core/engine/request.h"
 #include "core/engine/timelines.h"
+#include "core/metrics.h"
 
 struct zd_events;
 struct zd_reduction;
@@ -259,10 +260,12 @@ struct zd_engine {
 	uint64_t dirty_mask;
 	bool settling;
 	struct zd_account account;
-	uint64_t nrequests, gathers, joined_gathers, fallback_gathers, gathered_bytes_total;
-	uint64_t list_visits;        /* see struct zd_engine_totals */
-	struct zd_reply reply;       /* scratch for the request that is being attempted */
-	struct zd_session *sessions; /* hashes by id */
+	uint64_t transfers; /* of gathers; the number of the last one */
+	struct zd_metrics metrics;
+	struct zd_histogram waits[ZD_NWAITS]; /* by reason */
+	uint64_t list_visits;                 /* see struct zd_engine_totals */
+	struct zd_reply reply;                /* scratch for the request that is being attempted */
+	struct zd_session *sessions;          /* hashes by id */
 	struct zd_job *jobs;
 	uint32_t ndurable; /* durable ones */
 	struct zd_group *groups;
@@ -285,6 +288,11 @@ struct zd_engine {
 static inline uint64_t zd_next_id(struct zd_engine *e)
 {
 	return ++e->next_id;
+}
+
+static inline void zd_count(struct zd_engine *e, enum zd_counter counter, uint64_t n)
+{
+	e->metrics.counters[counter] += n;
 }
 
 extern const struct zd_sm zd_sm_session, zd_sm_group;

@@ -5,6 +5,23 @@
 #include "core/engine/objects.h"
 #include "core/engine/op.h"
 
+/* Counts a COPY or FILL that begins. */
+static void copy_begins(struct zd_engine *e, struct zd_op *op, const struct zd_command *command)
+{
+	struct zd_device *device = op->copies = &e->devices[command->device];
+	if (device->ncopying++ == 0)
+		device->copying_ns = e->now_ns;
+	if (command->kind == ZD_CMD_COPY)
+		device->copied_bytes += command->u.copy.src.bytes;
+}
+
+static void copy_ends(struct zd_engine *e, struct zd_device *device)
+{
+	zd_assert(device->ncopying > 0);
+	if (--device->ncopying == 0)
+		device->copied_ns += e->now_ns - device->copying_ns;
+}
+
 void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *command, zd_op_fn *done,
                   void *owner, uint64_t aux)
 {
@@ -15,6 +32,8 @@ void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *co
 	op->job = job;
 	op->owner = owner;
 	op->aux = aux;
+	if (command->kind == ZD_CMD_COPY || command->kind == ZD_CMD_FILL)
+		copy_begins(e, op, command);
 	HASH_ADD(hh, e->ops, id, sizeof(op->id), op);
 	if (job) {
 		zd_job_ref(job);
@@ -39,6 +58,8 @@ void zd_engine_op_done(struct zd_engine *e, uint64_t id, int status, const char 
 	HASH_FIND(hh, e->ops, &id, sizeof(id), op);
 	zd_assert(op != NULL);
 	HASH_DEL(e->ops, op);
+	if (op->copies)
+		copy_ends(e, op->copies);
 	op->done(e, op, status, error ? error : "", result);
 	if (op->job) {
 		zd_metadata_uncharge(op->job->owner, op->metadata_bytes);

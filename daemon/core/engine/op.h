@@ -24,6 +24,7 @@ struct zd_op {
 	void *owner;        /* done()'s own */
 	uint32_t metadata_bytes;
 	uint64_t aux;
+	struct zd_device *copies; /* whose `ncopying` counts it; NULL: none */
 	UT_hash_handle hh;
 };
 

@@ -17,6 +17,10 @@ static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request,
 {
 	struct zd_reply reply = {
 	        .session = session, .request = request, .kind = kind, .status = status, .error = text};
+	zd_assert(status < 0 && (unsigned)-status < ZD_NERRORS);
+	e->metrics.errors[-status]++;
+	if (kind == ZD_REQ_GATHER || kind == ZD_REQ_CONTEXT_BEGIN)
+		zd_count(e, ZD_COUNT_GATHERS_FAILED, 1);
 	e->sink.reply(e->sink.arg, &reply);
 }
 
@@ -116,6 +120,17 @@ static uint32_t request_metadata_bytes(const struct zd_request *req)
 	return (uint32_t)bytes;
 }
 
+/* Adds the time that the request waited for its last reason, if the reason is now another one. */
+static void measure_wait(struct zd_engine *e, struct zd_request *req, enum zd_wait_kind kind)
+{
+	if (req->measured == kind)
+		return;
+	if (req->measured != ZD_WAIT_NONE)
+		zd_histogram_observe(&e->waits[req->measured], e->now_ns - req->measured_ns);
+	req->measured = kind;
+	req->measured_ns = e->now_ns;
+}
+
 static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_session *session = req->session;
@@ -130,6 +145,7 @@ static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 	req->device->nqueued++;
 	zd_id_tree_append(&e->waiting, &req->listed, req->serial);
 	zd_memory_enqueue(e, req);
+	measure_wait(e, req, req->wait.kind);
 	if (req->deadline_ns)
 		e->next_deadline_ns = zd_min_u64(e->next_deadline_ns, req->deadline_ns);
 }
@@ -137,6 +153,7 @@ static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 static void dequeue(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_session *session = req->session;
+	measure_wait(e, req, ZD_WAIT_NONE);
 	zd_metadata_uncharge(session->owner, req->metadata_bytes);
 	HASH_DEL(session->waiting, req);
 	TAILQ_REMOVE(&session->requests, req, session_link);
@@ -250,7 +267,7 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	struct zd_session *session = zd_session_find(e, call->session);
 	zd_assert(session && session->state != ZD_SESSION_CLOSING && args->kind < ZD_NREQUESTS);
 	session->nrequests++;
-	e->nrequests++;
+	e->metrics.requests[args->kind]++;
 
 	struct zd_request *req;
 	HASH_FIND(hh, session->waiting, &call->request, sizeof(call->request), req);
@@ -335,6 +352,8 @@ static void drop(struct zd_engine *e, struct zd_request *req, int status, const 
 	dequeue(e, req);
 	if (status != 0 && !req->answered)
 		reply_error(e, req->session->id, req->id, req->kind, status, text);
+	else if (zd_request_gathers(req))
+		zd_count(e, ZD_COUNT_GATHERS_DROPPED, 1);
 	if (req->pending_ops > 0)
 		req->cancelled = true;
 	else
@@ -445,8 +464,10 @@ static void walk_queue(struct zd_engine *e, struct zd_device *device, struct zd_
 		if (req->pending_ops > 0)
 			continue;
 		int status = attempt(e, req, &err);
-		if (status == ZD_WAIT)
+		if (status == ZD_WAIT) {
+			measure_wait(e, req, req->wait.kind);
 			continue;
+		}
 		dequeue(e, req);
 		finish_request(e, req, status, err.text);
 	}

@@ -64,6 +64,7 @@ enum zd_wait_kind {
 	ZD_WAIT_LOADERS,    /* rank has not called unit_load of the unit */
 	ZD_WAIT_SOURCE,     /* the streams that write the allocation that rank loads into the unit */
 	ZD_WAIT_LOAD,       /* copies of a load into the unit's shards */
+	ZD_NWAITS
 };
 
 struct zd_wait {
@@ -100,6 +101,9 @@ struct zd_request {
 	/* the device whose queue it is in; set by begin() of every kind that can wait */
 	struct zd_device *device;
 	struct zd_wait wait;
+	enum zd_wait_kind
+	        measured; /* the reason that it has waited for since measured_ns; NONE: it is not queued */
+	uint64_t measured_ns;
 	TAILQ_ENTRY(zd_request) session_link, device_link;
 	struct zd_id_node listed; /* in the device's queue */
 	UT_hash_handle hh;

@@ -76,8 +76,8 @@ int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t versio
 	buffer->stale = false;
 	buffer->prefetched = req->u.gather.prefetch;
 	buffer->device->gathers++;
-	e->gathers++;
-	buffer->transfer = e->gathers;
+	zd_count(e, ZD_COUNT_GATHERS_TRANSFERRED, 1);
+	buffer->transfer = ++e->transfers;
 	*out = buffer;
 	return 0;
 }

@@ -53,6 +53,7 @@ struct zd_buffer {
 	struct zd_buffer *heir; /* the buffer that has been promised the memory */
 	LIST_HEAD(, zd_await) awaits;
 	uint64_t version, since_ns;
+	uint64_t asked_ns;   /* the arrival of the request that began its last transfer */
 	uint64_t connection; /* the connection of the group over which it was filled; see cluster.h */
 	uint64_t transfer;   /* the number of its last transfer */
 	uint64_t session;    /* the session whose timelines the transfer signals; its resets at that time: */

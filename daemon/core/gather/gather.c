@@ -440,7 +440,7 @@ static int gather_hold(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	if (req->u.gather.scope) {
 		if (zd_scope_hold(e, req->u.gather.scope, buffer)) {
 			req->device->fallback_gathers++;
-			e->fallback_gathers++;
+			zd_count(e, ZD_COUNT_FALLBACK_GATHERS, 1);
 		}
 		return 0;
 	}
@@ -515,6 +515,7 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	}
 	struct zd_buffer *buffer = zd_buffer_new(e, part, slot, &extent, former);
 	buffer->prefetched = req->u.gather.prefetch;
+	buffer->asked_ns = req->since_ns;
 	zd_buffer_transfer(e, buffer, version);
 	zd_memory_note_grant(e, req);
 	*out = buffer;
@@ -551,6 +552,7 @@ static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd
 	}
 	if (in_use)
 		buffer = replace(e, buffer);
+	buffer->asked_ns = req->since_ns;
 	zd_buffer_transfer(e, buffer, version);
 	*out = buffer;
 	return 0;
@@ -592,7 +594,7 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 		                                sizeof(struct zd_buffer) + sizeof(struct zd_lease), err);
 	if (status == 0 && buffer && buffer_has(buffer, req)) {
 		req->device->joined_gathers++;
-		e->joined_gathers++;
+		zd_count(e, ZD_COUNT_GATHERS_JOINED, 1);
 		*out = buffer;
 		return 0;
 	}

@@ -88,7 +88,8 @@ static void step_failed(struct zd_engine *e, struct zd_plan *plan, struct zd_pla
 static void plan_over(struct zd_engine *e, struct zd_plan *plan)
 {
 	struct zd_buffer *buffer = plan->owner;
-	(void)e;
+	if (!buffer->stale && !buffer->aliased)
+		zd_histogram_observe(&e->metrics.gathers, e->now_ns - buffer->asked_ns);
 	if (buffer->state == ZD_BUFFER_INFLIGHT)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 }
@@ -174,11 +175,11 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	buffer->own_left = planner->leaves_own && !buffer->deferred && is_left_to_client(e, buffer);
 	buffer->own_copied = false;
 	buffer->device->gathers++;
-	e->gathers++;
-	buffer->transfer = e->gathers;
+	zd_count(e, ZD_COUNT_GATHERS_TRANSFERRED, 1);
+	buffer->transfer = ++e->transfers;
 	buffer->session = session->id;
 	buffer->resets = session->resets;
-	e->gathered_bytes_total += buffer->extent.bytes;
+	zd_count(e, ZD_COUNT_GATHERED_BYTES, buffer->extent.bytes);
 
 	zd_plan_init(&buffer->plan, &plan_type, group->job, buffer, planner->max_steps(group));
 	planner->build(e, buffer);
@@ -190,6 +191,7 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	if (planner->started)
 		planner->started(e, buffer);
 	if (buffer->plan.nsteps == 0) {
+		zd_histogram_observe(&e->metrics.gathers, e->now_ns - buffer->asked_ns);
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 		zd_transfer_forget(buffer);
 	}

@@ -100,6 +100,13 @@ static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
 	zd_dirty_group(e, group);
 }
 
+static void reduction_complete(struct zd_engine *e, struct zd_reduction *r)
+{
+	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
+	zd_count(e, ZD_COUNT_REDUCTIONS_COMPLETE, 1);
+	reduction_over(e, r);
+}
+
 /* Whether the rank has ended the window's backward of that number. */
 static bool is_past(const struct zd_member_reduce *mr, uint64_t window, uint64_t backward)
 {
@@ -290,8 +297,7 @@ static void run_reduction(struct zd_engine *e, struct zd_reduction *r)
 	uint32_t order = 0;
 	if (r->nsubmitted == 0 && !r->group->cluster) {
 		/* All ranks have skipped the unit: there is nothing to sum. */
-		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
-		reduction_over(e, r);
+		reduction_complete(e, r);
 		return;
 	}
 	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_RUNNING);
@@ -414,8 +420,7 @@ void zd_reduction_op_end(struct zd_engine *e, struct zd_reduction *r)
 	} else if (r->state == ZD_REDUCTION_FAILED) {
 		reduction_over(e, r);
 	} else if (r->ndone == r->group->local_world_size) {
-		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
-		reduction_over(e, r);
+		reduction_complete(e, r);
 	}
 }
 
@@ -425,6 +430,7 @@ void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, 
 	if (r->state == ZD_REDUCTION_FAILED)
 		return;
 	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_FAILED);
+	zd_count(e, ZD_COUNT_REDUCTIONS_FAILED, 1);
 	zd_failure_set(&r->failure, status, text);
 	zd_slices_stop(e, r);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
@@ -475,8 +481,10 @@ void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group)
 			reduction_free(r);
 			continue;
 		}
-		if (r->state != ZD_REDUCTION_FAILED)
+		if (r->state != ZD_REDUCTION_FAILED) {
+			zd_count(e, ZD_COUNT_REDUCTIONS_DROPPED, 1);
 			zd_slices_stop(e, r);
+		}
 		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_DROPPED);
 		release_unit(e, r);
 		if (r->ops == 0)

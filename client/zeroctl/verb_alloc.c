@@ -5,10 +5,10 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},         {"JOB", "job", ZD_CTL_TEXT, NULL},
-        {"NAME", "name", ZD_CTL_TEXT, NULL},      {"SESSION", "session", ZD_CTL_COUNT, NULL},
-        {"DEVICE", "device", ZD_CTL_COUNT, NULL}, {"BYTES", "bytes", ZD_CTL_BYTES, NULL},
-        {"AGE", "age_ns", ZD_CTL_AGE, NULL},      {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, NULL, 3},         {"JOB", "job", ZD_CTL_TEXT, NULL, 0},
+        {"NAME", "name", ZD_CTL_TEXT, NULL, 0},      {"SESSION", "session", ZD_CTL_COUNT, NULL, 1},
+        {"DEVICE", "device", ZD_CTL_COUNT, NULL, 0}, {"BYTES", "bytes", ZD_CTL_BYTES, NULL, 0},
+        {"AGE", "age_ns", ZD_CTL_AGE, NULL, 2},      {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
 };
 
 static json_t *allocation_row(const Zd__Row *row)
@@ -24,6 +24,7 @@ static const struct zd_ctl_listing listing = {
         .row_case = ZD__ROW__ROW_ALLOCATION,
         .row = allocation_row,
         .columns = columns,
+        .plural = "allocations",
 };
 
 int zd_ctl_alloc(struct zd_ctl *ctl)

@@ -67,20 +67,20 @@ static char *members_text(const json_t *row)
 }
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},
-        {"JOB", "job", ZD_CTL_TEXT, NULL},
-        {"GROUP", "name", ZD_CTL_TEXT, NULL},
-        {"STATE", "state", ZD_CTL_TEXT, NULL},
-        {"HERE", NULL, ZD_CTL_CUSTOM, present_text},
-        {"RANKS", NULL, ZD_CTL_CUSTOM, ranks_text},
-        {"BY", "collectives", ZD_CTL_TEXT, NULL},
-        {"UNITS", "units", ZD_CTL_COUNT, NULL},
-        {"STEP", "committed_step", ZD_CTL_COUNT, NULL},
-        {"TORN", "torn", ZD_CTL_YES_NO, NULL},
-        {"SHADOW", "shadow", ZD_CTL_YES_NO, NULL},
-        {"MEMBERS", "members", ZD_CTL_CUSTOM, members_text},
-        {"WHY", "why", ZD_CTL_CUSTOM, why_text},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, NULL, 9},
+        {"JOB", "job", ZD_CTL_TEXT, NULL, 0},
+        {"GROUP", "name", ZD_CTL_TEXT, NULL, 0},
+        {"STATE", "state", ZD_CTL_STATE, NULL, 0},
+        {"HERE", NULL, ZD_CTL_CUSTOM, present_text, 0},
+        {"RANKS", NULL, ZD_CTL_CUSTOM, ranks_text, 4},
+        {"BY", "collectives", ZD_CTL_TEXT, NULL, 7},
+        {"UNITS", "units", ZD_CTL_COUNT, NULL, 6},
+        {"STEP", "committed_step", ZD_CTL_COUNT, NULL, 2},
+        {"TORN", "torn", ZD_CTL_YES_NO, NULL, 5},
+        {"SHADOW", "shadow", ZD_CTL_YES_NO, NULL, 8},
+        {"MEMBERS", "members", ZD_CTL_CUSTOM, members_text, 3},
+        {"WHY", "why", ZD_CTL_CUSTOM, why_text, 1},
+        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
 };
 
 static json_t *members_of(const Zd__GroupRow *group)
@@ -114,6 +114,7 @@ const struct zd_ctl_listing zd_ctl_groups_listing = {
         .row_case = ZD__ROW__ROW_GROUP,
         .row = group_row,
         .columns = columns,
+        .plural = "groups",
 };
 
 int zd_ctl_groups(struct zd_ctl *ctl)

@@ -6,21 +6,21 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},
-        {"JOB", "name", ZD_CTL_TEXT, NULL},
-        {"UID", "uid", ZD_CTL_COUNT, NULL},
-        {"DURABLE", "durable", ZD_CTL_YES_NO, NULL},
-        {"SESSIONS", "sessions", ZD_CTL_COUNT, NULL},
-        {"GROUPS", "groups", ZD_CTL_COUNT, NULL},
-        {"SHARDS", "usage.shard_bytes", ZD_CTL_BYTES, NULL},
-        {"GATHERED", "usage.gathered_bytes", ZD_CTL_BYTES, NULL},
-        {"BUCKETS", "usage.bucket_bytes", ZD_CTL_BYTES, NULL},
-        {"STAGING", "usage.staging_bytes", ZD_CTL_BYTES, NULL},
-        {"TARGETS", "usage.target_bytes", ZD_CTL_BYTES, NULL},
-        {"ALLOC", "usage.allocation_bytes", ZD_CTL_BYTES, NULL},
-        {"PEAK", "usage.peak_bytes", ZD_CTL_BYTES, NULL},
-        {"METADATA", "uid_metadata_bytes", ZD_CTL_BYTES, NULL},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, NULL, 6},
+        {"JOB", "name", ZD_CTL_TEXT, NULL, 0},
+        {"UID", "uid", ZD_CTL_COUNT, NULL, 3},
+        {"DURABLE", "durable", ZD_CTL_YES_NO, NULL, 2},
+        {"SESSIONS", "sessions", ZD_CTL_COUNT, NULL, 0},
+        {"GROUPS", "groups", ZD_CTL_COUNT, NULL, 5},
+        {"SHARDS", "usage.shard_bytes", ZD_CTL_BYTES, NULL, 1},
+        {"GATHERED", "usage.gathered_bytes", ZD_CTL_BYTES, NULL, 0},
+        {"BUCKETS", "usage.bucket_bytes", ZD_CTL_BYTES, NULL, 8},
+        {"STAGING", "usage.staging_bytes", ZD_CTL_BYTES, NULL, 10},
+        {"TARGETS", "usage.target_bytes", ZD_CTL_BYTES, NULL, 9},
+        {"ALLOC", "usage.allocation_bytes", ZD_CTL_BYTES, NULL, 7},
+        {"PEAK", "usage.peak_bytes", ZD_CTL_BYTES, NULL, 4},
+        {"METADATA", "uid_metadata_bytes", ZD_CTL_BYTES, NULL, 11},
+        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
 };
 
 static json_t *job_row(const Zd__Row *row)
@@ -37,6 +37,7 @@ const struct zd_ctl_listing zd_ctl_jobs_listing = {
         .row_case = ZD__ROW__ROW_JOB,
         .row = job_row,
         .columns = columns,
+        .plural = "jobs",
 };
 
 int zd_ctl_jobs(struct zd_ctl *ctl)

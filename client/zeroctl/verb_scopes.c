@@ -5,13 +5,13 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},         {"JOB", "job", ZD_CTL_TEXT, NULL},
-        {"GROUP", "group", ZD_CTL_TEXT, NULL},    {"RANK", "rank", ZD_CTL_COUNT, NULL},
-        {"DEVICE", "device", ZD_CTL_COUNT, NULL}, {"TAG", "tag", ZD_CTL_TEXT, NULL},
-        {"STATE", "state", ZD_CTL_TEXT, NULL},    {"PARENT", "parent", ZD_CTL_COUNT, NULL},
-        {"AGE", "age_ns", ZD_CTL_AGE, NULL},      {"UNITS", "units", ZD_CTL_COUNT, NULL},
-        {"BYTES", "bytes", ZD_CTL_BYTES, NULL},   {"SESSION", "session", ZD_CTL_COUNT, NULL},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, NULL, 8},         {"JOB", "job", ZD_CTL_TEXT, NULL, 0},
+        {"GROUP", "group", ZD_CTL_TEXT, NULL, 3},    {"RANK", "rank", ZD_CTL_COUNT, NULL, 2},
+        {"DEVICE", "device", ZD_CTL_COUNT, NULL, 5}, {"TAG", "tag", ZD_CTL_TEXT, NULL, 0},
+        {"STATE", "state", ZD_CTL_STATE, NULL, 0},   {"PARENT", "parent", ZD_CTL_COUNT, NULL, 7},
+        {"AGE", "age_ns", ZD_CTL_AGE, NULL, 1},      {"UNITS", "units", ZD_CTL_COUNT, NULL, 4},
+        {"BYTES", "bytes", ZD_CTL_BYTES, NULL, 0},   {"SESSION", "session", ZD_CTL_COUNT, NULL, 6},
+        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
 };
 
 static json_t *scope_row(const Zd__Row *row)
@@ -30,6 +30,7 @@ static const struct zd_ctl_listing listing = {
         .row_case = ZD__ROW__ROW_SCOPE,
         .row = scope_row,
         .columns = columns,
+        .plural = "scopes",
 };
 
 int zd_ctl_scopes(struct zd_ctl *ctl)

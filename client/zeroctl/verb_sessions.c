@@ -5,17 +5,17 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},
-        {"NAME", "name", ZD_CTL_TEXT, NULL},
-        {"UID", "uid", ZD_CTL_COUNT, NULL},
-        {"PID", "pid", ZD_CTL_COUNT, NULL},
-        {"STATE", "state", ZD_CTL_TEXT, NULL},
-        {"JOB", "job", ZD_CTL_TEXT, NULL},
-        {"AGE", "age_ns", ZD_CTL_AGE, NULL},
-        {"OUTSTANDING", "outstanding", ZD_CTL_COUNT, NULL},
-        {"REQUESTS", "requests", ZD_CTL_COUNT, NULL},
-        {"WAITS", "waits", ZD_CTL_LIST, NULL},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, NULL, 0},
+        {"NAME", "name", ZD_CTL_TEXT, NULL, 2},
+        {"UID", "uid", ZD_CTL_COUNT, NULL, 4},
+        {"PID", "pid", ZD_CTL_COUNT, NULL, 0},
+        {"STATE", "state", ZD_CTL_STATE, NULL, 0},
+        {"JOB", "job", ZD_CTL_TEXT, NULL, 1},
+        {"AGE", "age_ns", ZD_CTL_AGE, NULL, 3},
+        {"OUTSTANDING", "outstanding", ZD_CTL_COUNT, NULL, 5},
+        {"REQUESTS", "requests", ZD_CTL_COUNT, NULL, 6},
+        {"WAITS", "waits", ZD_CTL_LIST, NULL, 0},
+        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
 };
 
 static json_t *session_row(const Zd__Row *row)
@@ -33,6 +33,7 @@ static const struct zd_ctl_listing listing = {
         .row_case = ZD__ROW__ROW_SESSION,
         .row = session_row,
         .columns = columns,
+        .plural = "sessions",
 };
 
 int zd_ctl_sessions(struct zd_ctl *ctl)

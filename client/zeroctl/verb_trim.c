@@ -9,10 +9,10 @@
 #include "base/mem.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"DEVICE", "index", ZD_CTL_COUNT, NULL},
-        {"NAME", "name", ZD_CTL_TEXT, NULL},
-        {"FREED", "freed_bytes", ZD_CTL_BYTES, NULL},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"DEVICE", "index", ZD_CTL_COUNT, NULL, 0},
+        {"NAME", "name", ZD_CTL_TEXT, NULL, 0},
+        {"FREED", "freed_bytes", ZD_CTL_BYTES, NULL, 0},
+        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
 };
 
 static int take_freed(const Zd__Reply *reply, void *arg)
@@ -82,7 +82,8 @@ int zd_ctl_trim(struct zd_ctl *ctl)
 	if (ctl->json) {
 		printed = zd_ctl_print_json(stdout, ctl->verb, rows);
 	} else {
-		zd_ctl_print_table(stdout, rows, columns, ctl->exact_bytes);
+		if (json_array_size(rows) > 0)
+			printed = zd_ctl_print_table(ctl, rows, columns);
 		json_decref(rows);
 	}
 	return status ? status : printed;

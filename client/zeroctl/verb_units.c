@@ -15,21 +15,21 @@ static char *version_text(const json_t *row)
 }
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},
-        {"JOB", "job", ZD_CTL_TEXT, NULL},
-        {"GROUP", "group", ZD_CTL_TEXT, NULL},
-        {"UNIT", "name", ZD_CTL_TEXT, NULL},
-        {"DTYPE", "dtype", ZD_CTL_TEXT, NULL},
-        {"NUMEL", "numel", ZD_CTL_COUNT, NULL},
-        {"PADDED", "padded_bytes", ZD_CTL_BYTES, NULL},
-        {"SLOT", "slot", ZD_CTL_COUNT, NULL},
-        {"VIEWS", "views", ZD_CTL_COUNT, NULL},
-        {"VERSION", NULL, ZD_CTL_CUSTOM, version_text},
-        {"RANKS", "registered", ZD_CTL_COUNT, NULL},
-        {"GATHERED", "gathered", ZD_CTL_COUNT, NULL},
-        {"FROZEN", "frozen", ZD_CTL_YES_NO, NULL},
-        {"ALL-REDUCE", "all_reduce", ZD_CTL_YES_NO, NULL},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, NULL, 10},
+        {"JOB", "job", ZD_CTL_TEXT, NULL, 0},
+        {"GROUP", "group", ZD_CTL_TEXT, NULL, 3},
+        {"UNIT", "name", ZD_CTL_TEXT, NULL, 0},
+        {"DTYPE", "dtype", ZD_CTL_TEXT, NULL, 5},
+        {"NUMEL", "numel", ZD_CTL_COUNT, NULL, 4},
+        {"PADDED", "padded_bytes", ZD_CTL_BYTES, NULL, 1},
+        {"SLOT", "slot", ZD_CTL_COUNT, NULL, 9},
+        {"VIEWS", "views", ZD_CTL_COUNT, NULL, 8},
+        {"VERSION", NULL, ZD_CTL_CUSTOM, version_text, 0},
+        {"RANKS", "registered", ZD_CTL_COUNT, NULL, 2},
+        {"GATHERED", "gathered", ZD_CTL_COUNT, NULL, 0},
+        {"FROZEN", "frozen", ZD_CTL_YES_NO, NULL, 6},
+        {"ALL-REDUCE", "all_reduce", ZD_CTL_YES_NO, NULL, 7},
+        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
 };
 
 static json_t *unit_row(const Zd__Row *row)
@@ -49,6 +49,7 @@ static const struct zd_ctl_listing listing = {
         .row_case = ZD__ROW__ROW_UNIT,
         .row = unit_row,
         .columns = columns,
+        .plural = "units",
 };
 
 int zd_ctl_units(struct zd_ctl *ctl)

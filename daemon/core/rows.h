@@ -52,7 +52,8 @@ struct zd_row {
 			struct zd_usage usage;
 			uint64_t gathers, joined_gathers, fallback_gathers;
 			uint32_t index, waiting;
-			bool denied; /* the session that lists it may not use it */
+			const char *model, *pci_address; /* "": none */
+			bool denied;                     /* the session that lists it may not use it */
 		} device;
 		struct {
 			uint32_t uid, sessions, groups;

@@ -62,6 +62,8 @@ static void fill_device(const struct zd_row *row, struct zd_arena *arena, Zd__Ro
 	zd__device_row__init(device);
 	device->index = row->u.device.index;
 	device->name = zd_answer_text(arena, row->name);
+	device->model = zd_answer_text(arena, row->u.device.model);
+	device->pci_address = zd_answer_text(arena, row->u.device.pci_address);
 	device->arena_bytes = row->u.device.arena_bytes;
 	device->segment_bytes = row->u.device.segment_bytes;
 	device->block_bytes = row->u.device.block_bytes;

@@ -8,7 +8,7 @@ _zeroctl()
 		word=${COMP_WORDS[i]}
 		case $word in
 		--socket) socket=(--socket "${COMP_WORDS[++i]}") ;;
-		--job | --sort | --interval | --count | --device | --keep) ((i++)) ;;
+		--job | --sort | --columns | --interval | --count | --device | --keep) ((i++)) ;;
 		-*) ;;
 		*) verb=${verb:-$word} ;;
 		esac
@@ -19,50 +19,50 @@ _zeroctl()
 		return
 		;;
 	--job)
-		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 2 jobs)" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column job jobs)" -- "$cur")
 		return
 		;;
-	--sort)
-		# The table's head, in lower case, is the list of columns; watch sorts its buffers.
+	--sort | --columns)
+		# The error of a column that does not exist lists all; watch sorts its buffers.
 		[[ $verb == watch || -z $verb ]] && verb=buffers
-		mapfile -t COMPREPLY < <(compgen -W "$(zeroctl "${socket[@]}" "$verb" 2>/dev/null |
-			head -n 1 | tr '[:upper:]' '[:lower:]')" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -P "${cur%"${cur##*,}"}" -W "$(zeroctl "${socket[@]}" "$verb" --columns , 2>&1 |
+			sed -n "s/.*no column ''; there are //p" | tr '[:upper:],' '[:lower:] ')" -- "${cur##*,}")
 		return
 		;;
 	--device)
-		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 1 devices)" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column device devices)" -- "$cur")
 		return
 		;;
 	--interval | --count | --keep) return ;;
 	esac
 	if [[ $cur == -* ]]; then
-		local options='--socket --help --version'
+		local options='--socket --help --version' table='--columns --wide --raw --no-headings'
 		case $verb in
-		'') options+=' --json --bytes --job --sort --interval --count --device --keep' ;;
-		watch) options+=' --json --bytes --job --sort --interval --count' ;;
+		'') options+=" --json --bytes --job --sort $table --interval --count --device --keep" ;;
+		watch) options+=" --json --bytes --job --sort $table --interval --count" ;;
 		status) options+=' --json --bytes' ;;
-		devices) options+=' --json --bytes --sort' ;;
-		trim) options+=' --json --bytes --device --keep' ;;
+		devices) options+=" --json --bytes --sort $table" ;;
+		trim) options+=" --json --bytes $table --device --keep" ;;
 		drain | undrain | kill-session | abort-group | end-job | kill-job) ;;
-		*) options+=' --json --bytes --job --sort' ;;
+		*) options+=" --json --bytes --job --sort $table" ;;
 		esac
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
 		return
 	fi
 	case $verb in
 	'') mapfile -t COMPREPLY < <(compgen -W "$verbs" -- "$cur") ;;
-	kill-session) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 1 sessions)" -- "$cur") ;;
-	abort-group) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 1 groups)" -- "$cur") ;;
-	end-job | kill-job) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 2 jobs)" -- "$cur") ;;
+	kill-session) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column id sessions)" -- "$cur") ;;
+	abort-group) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column id groups)" -- "$cur") ;;
+	end-job | kill-job) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column job jobs)" -- "$cur") ;;
 	esac
 }
 
-# A column of one of the daemon's tables, without its head. Uses the caller's `socket`. Names are chosen by all users, and
+# A column of one of the daemon's tables, without its head, escaped (--raw). Uses the caller's `socket`. Names are chosen by all users, and
 # compgen expands what it is given as the shell does: those with any other character are not offered.
 _zeroctl_column()
 {
-	zeroctl "${socket[@]}" "$2" 2>/dev/null |
-		awk -v column="$1" 'NR > 1 && $column ~ /^[A-Za-z0-9._:+@%,=\/-]+$/ { print $column }'
+	zeroctl "${socket[@]}" "$2" --columns "$1" --raw --no-headings 2>/dev/null |
+		awk '$1 ~ /^[A-Za-z0-9._:+@%,=\/-]+$/ { print $1 }'
 }
 
 complete -F _zeroctl zeroctl

@@ -159,6 +159,8 @@ static bool row_device(const struct listing *l, struct zd_row *row, const struct
 {
 	row->name = device->config.name;
 	row->u.device.index = device->index;
+	row->u.device.model = device->config.model;
+	row->u.device.pci_address = device->config.pci_address;
 	row->u.device.arena_bytes = device->config.arena_bytes;
 	row->u.device.segment_bytes = device->segment_bytes;
 	const struct zd_segment *segment;

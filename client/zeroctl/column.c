@@ -67,6 +67,8 @@ char *zd_ctl_cell_text(const struct zd_ctl *ctl, const json_t *row, const struct
 		return percent_text(row, column->key);
 	const json_t *value = value_at(row, column->key);
 	const json_int_t number = json_integer_value(value);
+	if (!value)
+		return zd_ctl_text("%s", "");
 	switch (column->format) {
 	case ZD_CTL_BYTES:
 		if (!ctl->exact_bytes && !ctl->raw)

@@ -42,7 +42,7 @@ struct zd_ctl {
 	bool json, exact_bytes, wide, raw, no_headings;
 	double interval_s;    /* watch */
 	uint64_t count;       /* watch; 0: until interrupted */
-	long long device;     /* trim; -1: all */
+	long long device;     /* trim, map; -1: all */
 	uint64_t keep_bytes;  /* trim */
 	zerod_client *client; /* NULL until zd_ctl_connect() */
 };
@@ -136,6 +136,9 @@ struct zd_ctl_listing {
 /* Fetches all rows of the listing, page by page, as a new array. */
 int zd_ctl_list_fetch(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, json_t **rows)
         __attribute__((warn_unused_result));
+/* The same of the segment's blocks. */
+int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, uint32_t segment,
+                         json_t **rows) __attribute__((warn_unused_result));
 /* Prints the rows as a table, or to stderr that there are none. */
 int zd_ctl_list_print(const struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const json_t *rows)
         __attribute__((warn_unused_result));
@@ -157,14 +160,21 @@ json_t *zd_ctl_usage(const Zd__Usage *usage);
 /* Converts the strings to an array; NULL if one of them is not UTF-8. */
 json_t *zd_ctl_strings(char *const *strings, size_t count);
 
-extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, zd_ctl_groups_listing,
-        zd_ctl_buffers_listing;
+extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, zd_ctl_sessions_listing,
+        zd_ctl_groups_listing, zd_ctl_units_listing, zd_ctl_buffers_listing, zd_ctl_scopes_listing,
+        zd_ctl_allocations_listing;
 
 /* Fetches the daemon's status as a new object, which is printed by these columns. */
 int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row) __attribute__((warn_unused_result));
 extern const struct zd_ctl_column zd_ctl_status_columns[];
 /* Whether the daemon ends, as soon as its sessions have ended. */
 bool zd_ctl_status_ends(const json_t *row);
+
+/* Fetches the arena of --device, or of all devices, as rows of kind segment, each with its blocks and holes
+ * behind it, and unused. */
+int zd_ctl_map_fetch(struct zd_ctl *ctl, json_t **rows) __attribute__((warn_unused_result));
+/* NOT_FOUND: --device names none of these. */
+int zd_ctl_check_device(const struct zd_ctl *ctl, const json_t *devices) __attribute__((warn_unused_result));
 
 /* ---- Verbs --------------------------------------------------------------------------------------------- */
 
@@ -178,6 +188,8 @@ int zd_ctl_buffers(struct zd_ctl *ctl);
 int zd_ctl_scopes(struct zd_ctl *ctl);
 int zd_ctl_buckets(struct zd_ctl *ctl);
 int zd_ctl_alloc(struct zd_ctl *ctl);
+int zd_ctl_map(struct zd_ctl *ctl);
+int zd_ctl_explain(struct zd_ctl *ctl);
 int zd_ctl_watch(struct zd_ctl *ctl);
 int zd_ctl_trim(struct zd_ctl *ctl);
 int zd_ctl_drain(struct zd_ctl *ctl);

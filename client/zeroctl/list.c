@@ -36,6 +36,12 @@ static int take_page(const Zd__Reply *reply, void *arg)
 
 int zd_ctl_list_fetch(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, json_t **rows)
 {
+	return zd_ctl_list_fetch_of(ctl, listing, 0, rows);
+}
+
+int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, uint32_t segment,
+                         json_t **rows)
+{
 	struct page page = {.listing = listing, .rows = json_array()};
 	uint64_t cursor;
 	int status;
@@ -46,6 +52,7 @@ int zd_ctl_list_fetch(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, 
 		list.table = listing->table;
 		list.cursor = cursor;
 		list.job = (char *)ctl->job;
+		list.segment = segment;
 		request.body_case = ZD__REQUEST__BODY_LIST;
 		request.list = &list;
 		status = zd_ctl_call(ctl, &request, take_page, &page);

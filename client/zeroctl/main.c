@@ -85,6 +85,9 @@ static const struct verb {
          OPT_LIST | OPT_JOB, NULL},
         {"buckets", zd_ctl_buckets, "gradient buckets and what they wait for", OPT_LIST | OPT_JOB, NULL},
         {"alloc", zd_ctl_alloc, "plain allocations", OPT_LIST | OPT_JOB, NULL},
+        {"map", zd_ctl_map, "a device's arena: segments, blocks, holes, their owners, what pins them",
+         OPT_LIST | OPT_DEVICE, NULL},
+        {"explain", zd_ctl_explain, "who holds it, what it waits for, and what would free it", 0, "OBJECT"},
         {"watch", zd_ctl_watch, "status and buffers, again and again",
          OPT_LIST | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
         {"trim", zd_ctl_trim, "give empty memory of the daemon's back to the devices",
@@ -141,6 +144,10 @@ static void print_verb_help(const struct verb *verb)
 		puts("GROUP is an id of `zeroctl groups`, or JOB/GROUP by their names.");
 	if (verb->arg && strcmp(verb->arg, "JOB") == 0)
 		puts("JOB is an id of `zeroctl jobs`, a name, or UID/NAME.");
+	if (verb->arg && strcmp(verb->arg, "OBJECT") == 0)
+		puts("OBJECT is a unit as JOB/GROUP/UNIT or JOB/GROUP/UNIT@RANK, a job's name, UID/NAME, or "
+		     "the id of "
+		     "a session.");
 	puts("\nOptions");
 	print_options(stdout, OPT_ALWAYS | verb->options);
 }

@@ -19,7 +19,7 @@ static json_t *allocation_row(const Zd__Row *row)
 	                 ZD_CTL_INT(a->bytes), "durable", (int)a->durable, "age_ns", ZD_CTL_INT(a->age_ns));
 }
 
-static const struct zd_ctl_listing listing = {
+const struct zd_ctl_listing zd_ctl_allocations_listing = {
         .table = ZD__TABLE__ALLOCATIONS,
         .row_case = ZD__ROW__ROW_ALLOCATION,
         .row = allocation_row,
@@ -29,5 +29,5 @@ static const struct zd_ctl_listing listing = {
 
 int zd_ctl_alloc(struct zd_ctl *ctl)
 {
-	return zd_ctl_list_run(ctl, &listing);
+	return zd_ctl_list_run(ctl, &zd_ctl_allocations_listing);
 }

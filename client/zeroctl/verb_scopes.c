@@ -25,7 +25,7 @@ static json_t *scope_row(const Zd__Row *row)
 	                 ZD_CTL_INT(s->session));
 }
 
-static const struct zd_ctl_listing listing = {
+const struct zd_ctl_listing zd_ctl_scopes_listing = {
         .table = ZD__TABLE__SCOPES,
         .row_case = ZD__ROW__ROW_SCOPE,
         .row = scope_row,
@@ -35,5 +35,5 @@ static const struct zd_ctl_listing listing = {
 
 int zd_ctl_scopes(struct zd_ctl *ctl)
 {
-	return zd_ctl_list_run(ctl, &listing);
+	return zd_ctl_list_run(ctl, &zd_ctl_scopes_listing);
 }

@@ -28,7 +28,7 @@ static json_t *session_row(const Zd__Row *row)
 	                 zd_ctl_strings(s->waits, s->n_waits));
 }
 
-static const struct zd_ctl_listing listing = {
+const struct zd_ctl_listing zd_ctl_sessions_listing = {
         .table = ZD__TABLE__SESSIONS,
         .row_case = ZD__ROW__ROW_SESSION,
         .row = session_row,
@@ -38,5 +38,5 @@ static const struct zd_ctl_listing listing = {
 
 int zd_ctl_sessions(struct zd_ctl *ctl)
 {
-	return zd_ctl_list_run(ctl, &listing);
+	return zd_ctl_list_run(ctl, &zd_ctl_sessions_listing);
 }

@@ -44,7 +44,7 @@ static json_t *unit_row(const Zd__Row *row)
 	                 ZD_CTL_INT(u->gathered), "frozen", (int)u->frozen, "all_reduce", (int)u->all_reduce);
 }
 
-static const struct zd_ctl_listing listing = {
+const struct zd_ctl_listing zd_ctl_units_listing = {
         .table = ZD__TABLE__UNITS,
         .row_case = ZD__ROW__ROW_UNIT,
         .row = unit_row,
@@ -54,5 +54,5 @@ static const struct zd_ctl_listing listing = {
 
 int zd_ctl_units(struct zd_ctl *ctl)
 {
-	return zd_ctl_list_run(ctl, &listing);
+	return zd_ctl_list_run(ctl, &zd_ctl_units_listing);
 }

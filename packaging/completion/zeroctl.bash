@@ -3,7 +3,7 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc watch trim drain undrain kill-session abort-group end-job kill-job'
+	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map explain watch trim drain undrain kill-session abort-group end-job kill-job'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
@@ -42,8 +42,9 @@ _zeroctl()
 		watch) options+=" --json --bytes --job --sort $table --interval --count" ;;
 		status) options+=' --json --bytes' ;;
 		devices) options+=" --json --bytes --sort $table" ;;
+		map) options+=" --json --bytes --sort $table --device" ;;
 		trim) options+=" --json --bytes $table --device --keep" ;;
-		drain | undrain | kill-session | abort-group | end-job | kill-job) ;;
+		explain | drain | undrain | kill-session | abort-group | end-job | kill-job) ;;
 		*) options+=" --json --bytes --job --sort $table" ;;
 		esac
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
@@ -51,6 +52,7 @@ _zeroctl()
 	fi
 	case $verb in
 	'') mapfile -t COMPREPLY < <(compgen -W "$verbs" -- "$cur") ;;
+	explain) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column job jobs) $(_zeroctl_column id sessions)" -- "$cur") ;;
 	kill-session) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column id sessions)" -- "$cur") ;;
 	abort-group) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column id groups)" -- "$cur") ;;
 	end-job | kill-job) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column job jobs)" -- "$cur") ;;

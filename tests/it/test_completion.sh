@@ -32,6 +32,8 @@ report $? 'jobs are offered, but for those that a shell would expand'
 report $? 'a prefix chooses'
 [ "$(offers kill-job tr)" = train-7b.v2 ] && [ "$(offers kill-j)" = kill-job ] && [ "$(offers undr)" = undrain ]
 report $? 'so are the verbs, and the jobs to kill'
+[ "$(offers explain tr)" = train-7b.v2 ] && [ "$(offers map --dev)" = --device ] && [ "$(offers expl)" = explain ]
+report $? 'explain and map are offered'
 [ "$(offers abort-group '')" = '1 2 3 4' ]
 report $? 'groups are offered by id'
 [ "$(offers jobs --sort du)" = durable ] && [ "$(offers jobs --columns id,j)" = id,job ] &&

@@ -68,7 +68,7 @@ static struct program zeroctl(const char *line)
 
 /* ---- On a terminal ------------------------------------------------------------------------------------- */
 
-/* Returns what `zeroctl LINE` writes to a terminal of so many columns, stderr included; the caller frees it. */
+/* Returns what `zeroctl LINE` writes to a terminal of so many columns, stderr included. */
 static char *on_terminal(unsigned short columns, const char *line, const char *no_color)
 {
 	const struct winsize size = {.ws_row = 50, .ws_col = columns};
@@ -139,7 +139,7 @@ static int widest(char *text)
 
 static void no_table_is_wider_than_the_terminal(void **state)
 {
-	static const char *const verbs[] = {"devices", "jobs",    "sessions",         "groups",
+	static const char *const verbs[] = {"devices", "jobs",    "sessions",        "groups",
 	                                    "units",   "buffers", "watch --count 1", "trim --keep 1G"};
 	static const unsigned short widths[] = {1, 20, 60, 80, 120, 200};
 
@@ -222,20 +222,20 @@ static void expect_output(const char *line, const char *text)
 static void columns_are_chosen_by_title_or_key(void **state)
 {
 	(void)state;
-	expect_output("devices --columns name,device,arena_bytes --bytes",
-	              "NAME   DEVICE     ARENA\n"
-	              "host0       0  67108864\n"
-	              "host1       1  67108864\n");
+	expect_output("devices --columns name,device,arena_bytes --bytes", "NAME   DEVICE     ARENA\n"
+	                                                                   "host0       0  67108864\n"
+	                                                                   "host1       1  67108864\n");
 	expect_output("devices --columns PCI,Model --no-headings", "-  -\n-  -\n");
-	expect_output("devices --columns blocks%,budget --raw",
-	              "BLOCKS% BUDGET\n"
-	              "<1% 67108864\n"
-	              "0% 67108864\n");
-	expect_output("units --columns unit,registered --raw --no-headings",
-	              LONG_NAME " 1\n"
-	                        "gr\\xc3\\xb6\\xc3\\x9fe.\\xe5\\xb1\\x82.\\xe5\\xb1\\x82.\\xe5\\xb1\\x82.\\xe5\\xb1\\x82."
-	                        "\\xe5\\xb1\\x82.\\xe5\\xb1\\x82.\\xe5\\xb1\\x82.\\xe5\\xb1\\x82 1\n");
-	expect_output("buffers --columns waits,rank --raw --no-headings", "- 0\n- 0\n"); /* never an empty word */
+	expect_output("devices --columns blocks%,budget --raw", "BLOCKS% BUDGET\n"
+	                                                        "<1% 67108864\n"
+	                                                        "0% 67108864\n");
+	expect_output(
+	        "units --columns unit,registered --raw --no-headings", LONG_NAME
+	        " 1\n"
+	        "gr\\xc3\\xb6\\xc3\\x9fe.\\xe5\\xb1\\x82.\\xe5\\xb1\\x82.\\xe5\\xb1\\x82.\\xe5\\xb1\\x82."
+	        "\\xe5\\xb1\\x82.\\xe5\\xb1\\x82.\\xe5\\xb1\\x82.\\xe5\\xb1\\x82 1\n");
+	expect_output("buffers --columns waits,rank --raw --no-headings",
+	              "- 0\n- 0\n"); /* never an empty word */
 }
 
 static void expect_usage(const char *line, const char *err_has)

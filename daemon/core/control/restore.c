@@ -530,6 +530,7 @@ static int place(struct restore *restore, const struct kept *kept, struct zd_job
 	if (!block)
 		return bad(kept->record, "its memory is not there, or is another's too", err);
 	*extent = *last = (struct zd_extent){segment, block, block->bytes};
+	zd_extent_own(extent, is_part ? ZD_BLOCK_PART : ZD_BLOCK_ALLOCATION, kept->made);
 	zd_charge(restore->e, job, segment->device, is_part ? ZD_CHARGE_SHARD : ZD_CHARGE_ALLOCATION,
 	          extent->bytes);
 	return 0;

@@ -97,8 +97,8 @@ struct zd_ctl_column {
 	const char *title; /* heads the column, ASCII; NULL ends an array of columns */
 	const char *key;   /* of the row's object; "usage.peak_bytes" reaches into an inner one */
 	enum zd_ctl_format format;
-	char *(*text)(const json_t *row); /* ZD_CTL_CUSTOM: returns a text from malloc() */
 	unsigned spare; /* where a terminal is too narrow, columns with a higher one are left out first */
+	char *(*text)(const json_t *row); /* ZD_CTL_CUSTOM: returns a text from malloc() */
 };
 
 /* Returns what the cell says, not escaped; the caller frees it. */

@@ -132,10 +132,11 @@ static void say_waits_of(const json_t *session)
 	size_t i;
 	json_t *wait;
 	json_array_foreach(json_object_get(session, "waits"), i, wait)
-		zd_ctl_say("  That session waits itself: %s.", json_string_value(wait));
+	        zd_ctl_say("  That session waits itself: %s.", json_string_value(wait));
 }
 
-void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, const char *name, const char *wait)
+void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, const char *name,
+                         const char *wait)
 {
 	const json_t *group = find_group(facts, job, name);
 	unsigned rank;
@@ -149,7 +150,9 @@ void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, cons
 		if (zd_ctl_integer(member, "rank") != (json_int_t)rank)
 			continue;
 		if (session == 0) {
-			zd_ctl_say("  Rank %u has no session: the wait ends when a process joins as this rank.", rank);
+			zd_ctl_say(
+			        "  Rank %u has no session: the wait ends when a process joins as this rank.",
+			        rank);
 			return;
 		}
 		char *text = zd_ctl_session_text(facts, session);
@@ -174,11 +177,15 @@ static void say_holder(const struct zd_ctl_facts *facts, const json_t *holder)
 	}
 	char *session = zd_ctl_session_text(facts, zd_ctl_integer(holder, "session"));
 	if (scope)
-		zd_ctl_say("  The scope '%s' of %s, which is %s, has held it for %s: the end of the scope frees it.",
-		           tag, session, zd_ctl_string(scope, "state"), zd_ctl_age(zd_ctl_integer(holder, "age_ns")));
+		zd_ctl_say("  The scope '%s' of %s, which is %s, has held it for %s: the end of the scope "
+		           "frees it.",
+		           tag, session, zd_ctl_string(scope, "state"),
+		           zd_ctl_age(zd_ctl_integer(holder, "age_ns")));
 	else
-		zd_ctl_say("  A lease of %s under tag '%s' has held it for %s: %" JSON_INTEGER_FORMAT " release%s free it.",
-		           session, tag, zd_ctl_age(zd_ctl_integer(holder, "age_ns")), uses, uses == 1 ? "" : "s");
+		zd_ctl_say("  A lease of %s under tag '%s' has held it for %s: %" JSON_INTEGER_FORMAT
+		           " release%s free it.",
+		           session, tag, zd_ctl_age(zd_ctl_integer(holder, "age_ns")), uses,
+		           uses == 1 ? "" : "s");
 	free(session);
 }
 
@@ -187,8 +194,10 @@ static void say_waiting(const struct zd_ctl_facts *facts, const json_t *buffer)
 	const char *wait = zd_ctl_string(buffer, "waits_for");
 	const json_t *holder = json_array_get(json_object_get(buffer, "holders"), 0);
 	const json_int_t version = zd_ctl_integer(buffer, "version"); /* 0: the gather asked for none */
-	char *by = holder ? zd_ctl_session_text(facts, zd_ctl_integer(holder, "session")) : zd_ctl_text("a prefetch");
-	char *of = version ? zd_ctl_text(" of version %" JSON_INTEGER_FORMAT, version) : zd_ctl_text("%s", "");
+	char *by = holder ? zd_ctl_session_text(facts, zd_ctl_integer(holder, "session"))
+	                  : zd_ctl_text("a prefetch");
+	char *of = version ? zd_ctl_text(" of version %" JSON_INTEGER_FORMAT, version)
+	                   : zd_ctl_text("%s", "");
 	zd_ctl_say("Rank %" JSON_INTEGER_FORMAT ", device %" JSON_INTEGER_FORMAT
 	           ": a gather%s by %s has waited for %s.",
 	           zd_ctl_integer(buffer, "rank"), zd_ctl_integer(buffer, "device"), of, by,
@@ -212,12 +221,12 @@ void zd_ctl_explain_buffer(const struct zd_ctl_facts *facts, const json_t *buffe
 	zd_ctl_say("Rank %" JSON_INTEGER_FORMAT ", device %" JSON_INTEGER_FORMAT
 	           ": a buffer of %s, version %" JSON_INTEGER_FORMAT ", has been %s for %s.",
 	           zd_ctl_integer(buffer, "rank"), zd_ctl_integer(buffer, "device"),
-	           zd_ctl_bytes(zd_ctl_integer(buffer, "padded_bytes")), zd_ctl_integer(buffer, "version"), state,
-	           zd_ctl_age(zd_ctl_integer(buffer, "age_ns")));
-	json_array_foreach((json_t *)holders, i, holder)
-		say_holder(facts, holder);
+	           zd_ctl_bytes(zd_ctl_integer(buffer, "padded_bytes")), zd_ctl_integer(buffer, "version"),
+	           state, zd_ctl_age(zd_ctl_integer(buffer, "age_ns")));
+	json_array_foreach((json_t *)holders, i, holder) say_holder(facts, holder);
 	if (json_is_true(json_object_get(buffer, "persistent")))
-		zd_ctl_say("  Its unit is persistent for this rank: it stays without leases until the rank leaves.");
+		zd_ctl_say("  Its unit is persistent for this rank: it stays without leases until the rank "
+		           "leaves.");
 	else if (json_array_size(holders) == 0 && json_is_true(json_object_get(buffer, "prefetched")))
 		zd_ctl_say("  It was prefetched, and no gather has asked for it: `zeroctl trim` frees it.");
 	if (*wait && strcmp(state, "QUARANTINED") == 0)
@@ -277,7 +286,8 @@ void zd_ctl_explain_group(const struct zd_ctl_facts *facts, const json_t *group)
 	if (*why)
 		zd_ctl_say("  It has ended because: %s.", why);
 	if (json_is_true(json_object_get(group, "torn")))
-		zd_ctl_say("  It is torn: it has lost a rank since its last commit, and shards may have different "
+		zd_ctl_say("  It is torn: it has lost a rank since its last commit, and shards may have "
+		           "different "
 		           "versions.");
 	free(missing);
 }
@@ -296,6 +306,6 @@ void zd_ctl_explain_closing(const struct zd_ctl_facts *facts, const char *job, j
 		zd_ctl_say("Memory of %s is kept, although its connection has ended.", text);
 		free(text);
 		json_array_foreach(json_object_get(session, "waits"), j, wait)
-			zd_ctl_say("  It waits for %s.", json_string_value(wait));
+		        zd_ctl_say("  It waits for %s.", json_string_value(wait));
 	}
 }

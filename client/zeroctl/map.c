@@ -93,8 +93,9 @@ static char *segment_pins(const json_t *segment, const struct census *census)
 		if (census->purposes[i].quarantined)
 			snprintf(quarantined, sizeof(quarantined), " (%u in quarantine)",
 			         census->purposes[i].quarantined);
-		char *longer = zd_ctl_text("%s%s%s\u00d7%u%s", text, i ? ", " : "", census->purposes[i].purpose,
-		                           census->purposes[i].count, quarantined);
+		char *longer = zd_ctl_text("%s%s%s\u00d7%u%s", text, i ? ", " : "",
+		                           census->purposes[i].purpose, census->purposes[i].count,
+		                           quarantined);
 		free(text);
 		text = longer;
 	}
@@ -123,11 +124,11 @@ static int add_segment(struct zd_ctl *ctl, json_t *segment, json_t *rows)
 	uint64_t end = 0;
 	size_t i;
 	json_t *blocks, *block;
-	int status = zd_ctl_list_fetch_of(ctl, &blocks_listing, (uint32_t)number(segment, "segment"), &blocks);
+	int status = zd_ctl_list_fetch_of(ctl, &blocks_listing, (uint32_t)number(segment, "segment"),
+	                                  &blocks);
 	if (status)
 		return status;
-	json_array_foreach(blocks, i, block)
-		count_block(&census, block);
+	json_array_foreach(blocks, i, block) count_block(&census, block);
 	char *pins = segment_pins(segment, &census);
 	(void)json_object_set_new(segment, "pins", json_string(pins));
 	(void)json_object_set_new(segment, "largest_hole_bytes",
@@ -162,9 +163,9 @@ static int add_device(struct zd_ctl *ctl, const json_t *device, const json_t *se
 		if (status)
 			return status;
 	}
-	return json_array_append_new(
-	        rows, json_pack("{s:s,s:I,s:I}", "kind", "unused", "device", index, "bytes",
-	                        bytes < arena_bytes ? ZD_CTL_INT(arena_bytes - bytes) : 0));
+	return json_array_append_new(rows,
+	                             json_pack("{s:s,s:I,s:I}", "kind", "unused", "device", index, "bytes",
+	                                       bytes < arena_bytes ? ZD_CTL_INT(arena_bytes - bytes) : 0));
 }
 
 int zd_ctl_check_device(const struct zd_ctl *ctl, const json_t *devices)

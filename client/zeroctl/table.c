@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <libsmartcols.h>
+#include <libsmartcols/libsmartcols.h>
 
 #include "base/mem.h"
 #include "base/text.h"

@@ -5,19 +5,19 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL, 7},
-        {"JOB", "job", ZD_CTL_TEXT, NULL, 0},
-        {"GROUP", "group", ZD_CTL_TEXT, NULL, 1},
-        {"RANK", "rank", ZD_CTL_COUNT, NULL, 0},
-        {"DEVICE", "device", ZD_CTL_COUNT, NULL, 4},
-        {"DTYPE", "dtype", ZD_CTL_TEXT, NULL, 6},
-        {"SLOT", "slot_bytes", ZD_CTL_BYTES, NULL, 5},
-        {"HELD", "held_bytes", ZD_CTL_BYTES, NULL, 2},
-        {"RESERVED", "reserved", ZD_CTL_COUNT, NULL, 3},
-        {"SUBMITTED", "submitted", ZD_CTL_COUNT, NULL, 3},
-        {"SLOTS", "slots", ZD_CTL_LIST, NULL, 1},
-        {"WAITS", "waits", ZD_CTL_LIST, NULL, 0},
-        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
+        {"ID", "id", ZD_CTL_COUNT, 7, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
+        {"GROUP", "group", ZD_CTL_TEXT, 1, NULL},
+        {"RANK", "rank", ZD_CTL_COUNT, 0, NULL},
+        {"DEVICE", "device", ZD_CTL_COUNT, 4, NULL},
+        {"DTYPE", "dtype", ZD_CTL_TEXT, 6, NULL},
+        {"SLOT", "slot_bytes", ZD_CTL_BYTES, 5, NULL},
+        {"HELD", "held_bytes", ZD_CTL_BYTES, 2, NULL},
+        {"RESERVED", "reserved", ZD_CTL_COUNT, 3, NULL},
+        {"SUBMITTED", "submitted", ZD_CTL_COUNT, 3, NULL},
+        {"SLOTS", "slots", ZD_CTL_LIST, 1, NULL},
+        {"WAITS", "waits", ZD_CTL_LIST, 0, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *bucket_row(const Zd__Row *row)

@@ -34,13 +34,13 @@ static char *kept_text(const json_t *row)
 }
 
 static const struct zd_ctl_column columns[] = {
-        {"JOB", "job", ZD_CTL_TEXT, NULL, 0},          {"GROUP", "group", ZD_CTL_TEXT, NULL, 5},
-        {"UNIT", "unit", ZD_CTL_TEXT, NULL, 0},        {"RANK", "rank", ZD_CTL_COUNT, NULL, 0},
-        {"DEVICE", "device", ZD_CTL_COUNT, NULL, 6},   {"STATE", "state", ZD_CTL_STATE, NULL, 0},
-        {"TRUE", "true_bytes", ZD_CTL_BYTES, NULL, 8}, {"PADDED", "padded_bytes", ZD_CTL_BYTES, NULL, 2},
-        {"VERSION", "version", ZD_CTL_COUNT, NULL, 4}, {"AGE", "age_ns", ZD_CTL_AGE, NULL, 3},
-        {"KEPT", NULL, ZD_CTL_CUSTOM, kept_text, 7},   {"HOLDERS", "holders", ZD_CTL_CUSTOM, holders_text, 1},
-        {"WAITS", "waits_for", ZD_CTL_TEXT, NULL, 0},  {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
+        {"JOB", "job", ZD_CTL_TEXT, 0, NULL},          {"GROUP", "group", ZD_CTL_TEXT, 5, NULL},
+        {"UNIT", "unit", ZD_CTL_TEXT, 0, NULL},        {"RANK", "rank", ZD_CTL_COUNT, 0, NULL},
+        {"DEVICE", "device", ZD_CTL_COUNT, 6, NULL},   {"STATE", "state", ZD_CTL_STATE, 0, NULL},
+        {"TRUE", "true_bytes", ZD_CTL_BYTES, 8, NULL}, {"PADDED", "padded_bytes", ZD_CTL_BYTES, 2, NULL},
+        {"VERSION", "version", ZD_CTL_COUNT, 4, NULL}, {"AGE", "age_ns", ZD_CTL_AGE, 3, NULL},
+        {"KEPT", NULL, ZD_CTL_CUSTOM, 7, kept_text},   {"HOLDERS", "holders", ZD_CTL_CUSTOM, 1, holders_text},
+        {"WAITS", "waits_for", ZD_CTL_TEXT, 0, NULL},  {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *holders_of(const Zd__BufferRow *buffer)

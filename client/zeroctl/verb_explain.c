@@ -47,8 +47,9 @@ static bool is_of_unit(const json_t *buffer, const json_t *unit)
 
 static void say_unit(const json_t *unit, const json_t *group)
 {
-	zd_ctl_say("Unit '%s' of job '%s', group '%s': %s, versions %" JSON_INTEGER_FORMAT " to %" JSON_INTEGER_FORMAT
-	           ", registered by %" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT " ranks.",
+	zd_ctl_say("Unit '%s' of job '%s', group '%s': %s, versions %" JSON_INTEGER_FORMAT
+	           " to %" JSON_INTEGER_FORMAT ", registered by %" JSON_INTEGER_FORMAT
+	           " of %" JSON_INTEGER_FORMAT " ranks.",
 	           zd_ctl_string(unit, "name"), zd_ctl_string(unit, "job"), zd_ctl_string(unit, "group"),
 	           zd_ctl_bytes(zd_ctl_integer(unit, "padded_bytes")), zd_ctl_integer(unit, "version_min"),
 	           zd_ctl_integer(unit, "version_max"), zd_ctl_integer(unit, "registered"),
@@ -64,7 +65,8 @@ static int check_rank(const json_t *group, json_int_t rank)
 		if (rank < 0 || zd_ctl_integer(member, "rank") == rank)
 			return 0;
 	}
-	return zd_ctl_fail(ZEROD_E_NOT_FOUND, "NOT_FOUND: group '%s' has no rank %" JSON_INTEGER_FORMAT " here",
+	return zd_ctl_fail(ZEROD_E_NOT_FOUND,
+	                   "NOT_FOUND: group '%s' has no rank %" JSON_INTEGER_FORMAT " here",
 	                   zd_ctl_string(group, "name"), rank);
 }
 
@@ -81,7 +83,8 @@ static void say_shard(const json_t *block, bool asked)
 	if (*pins)
 		zd_ctl_say("  In use: %s.", pins);
 	if (detached)
-		zd_ctl_say("  The job keeps it for the next process that joins as this rank; `zeroctl end-job` frees it.");
+		zd_ctl_say("  The job keeps it for the next process that joins as this rank; `zeroctl "
+		           "end-job` frees it.");
 	else if (dying)
 		zd_ctl_say("  Its rank has left: it is freed when that has ended.");
 }
@@ -122,7 +125,8 @@ static int explain_unit(const struct zd_ctl_facts *facts, const json_t *unit, js
 		count++;
 	}
 	if (count == 0 && rank >= 0)
-		zd_ctl_say("Rank %" JSON_INTEGER_FORMAT " has no gathered buffer of it, and waits for none.", rank);
+		zd_ctl_say("Rank %" JSON_INTEGER_FORMAT " has no gathered buffer of it, and waits for none.",
+		           rank);
 	else if (count == 0)
 		zd_ctl_say("No rank has a gathered buffer of it, or waits for one.");
 	say_shards(facts, unit, rank);
@@ -139,8 +143,9 @@ static void say_usage(const json_t *job)
 	static const struct {
 		const char *key, *what;
 	} purposes[] = {
-	        {"shard_bytes", "shards"},   {"gathered_bytes", "gathered buffers"}, {"bucket_bytes", "buckets"},
-	        {"staging_bytes", "staging"}, {"target_bytes", "targets"},            {"allocation_bytes", "allocations"},
+	        {"shard_bytes", "shards"},   {"gathered_bytes", "gathered buffers"},
+	        {"bucket_bytes", "buckets"}, {"staging_bytes", "staging"},
+	        {"target_bytes", "targets"}, {"allocation_bytes", "allocations"},
 	};
 	const json_t *usage = json_object_get(job, "usage");
 	char *text = zd_ctl_text("%s", "");
@@ -175,19 +180,21 @@ static void say_buffers(const struct zd_ctl_facts *facts, const char *job)
 		leased += json_array_size(json_object_get(buffer, "holders")) > 0;
 		json_array_foreach(json_object_get(buffer, "holders"), j, holder)
 		{
-			if (!oldest || zd_ctl_integer(holder, "age_ns") > zd_ctl_integer(oldest_holder, "age_ns")) {
+			if (!oldest ||
+			    zd_ctl_integer(holder, "age_ns") > zd_ctl_integer(oldest_holder, "age_ns")) {
 				oldest = buffer;
 				oldest_holder = holder;
 			}
 		}
 	}
-	zd_ctl_say("Buffers with leases: %zu; in quarantine: %zu; gathers that wait: %zu.", leased, quarantined,
-	           waiting);
+	zd_ctl_say("Buffers with leases: %zu; in quarantine: %zu; gathers that wait: %zu.", leased,
+	           quarantined, waiting);
 	if (!oldest)
 		return;
 	char *session = zd_ctl_session_text(facts, zd_ctl_integer(oldest_holder, "session"));
-	zd_ctl_say("  The oldest lease is on unit '%s', by %s under tag '%s', for %s.", zd_ctl_string(oldest, "unit"),
-	           session, zd_ctl_string(oldest_holder, "tag"), zd_ctl_age(zd_ctl_integer(oldest_holder, "age_ns")));
+	zd_ctl_say("  The oldest lease is on unit '%s', by %s under tag '%s', for %s.",
+	           zd_ctl_string(oldest, "unit"), session, zd_ctl_string(oldest_holder, "tag"),
+	           zd_ctl_age(zd_ctl_integer(oldest_holder, "age_ns")));
 	free(session);
 }
 
@@ -204,8 +211,8 @@ static void say_waits(const struct zd_ctl_facts *facts, const json_t *session, c
 		json_array_foreach(facts->groups, j, group)
 		{
 			if (colon && strcmp(zd_ctl_string(group, "job"), zd_ctl_string(session, "job")) == 0)
-				zd_ctl_explain_wait(facts, zd_ctl_string(group, "job"), zd_ctl_string(group, "name"),
-				                    colon + 2);
+				zd_ctl_explain_wait(facts, zd_ctl_string(group, "job"),
+				                    zd_ctl_string(group, "name"), colon + 2);
 		}
 	}
 }
@@ -230,7 +237,8 @@ static int explain_job(const struct zd_ctl_facts *facts, const json_t *job)
 	say_buffers(facts, name);
 	json_array_foreach(facts->sessions, i, session)
 	{
-		if (strcmp(zd_ctl_string(session, "job"), name) != 0 || zd_ctl_integer(session, "uid") != uid ||
+		if (strcmp(zd_ctl_string(session, "job"), name) != 0 ||
+		    zd_ctl_integer(session, "uid") != uid ||
 		    strcmp(zd_ctl_string(session, "state"), "CLOSING") == 0)
 			continue;
 		char *who = zd_ctl_text("Session %" JSON_INTEGER_FORMAT, zd_ctl_integer(session, "id"));
@@ -239,9 +247,12 @@ static int explain_job(const struct zd_ctl_facts *facts, const json_t *job)
 	}
 	zd_ctl_explain_closing(facts, name, uid);
 	if (durable && nsessions == 0)
-		zd_ctl_say("No session uses it. `zeroctl end-job %s` frees it; else durable_ttl of zerod.conf.", name);
+		zd_ctl_say(
+		        "No session uses it. `zeroctl end-job %s` frees it; else durable_ttl of zerod.conf.",
+		        name);
 	else if (durable)
-		zd_ctl_say("Its shards and durable allocations stay when its sessions end. `zeroctl kill-job %s` ends "
+		zd_ctl_say("Its shards and durable allocations stay when its sessions end. `zeroctl kill-job "
+		           "%s` ends "
 		           "the sessions and frees all of it.",
 		           name);
 	else
@@ -260,7 +271,8 @@ static void say_memberships(const struct zd_ctl_facts *facts, json_int_t id)
 		json_array_foreach(json_object_get(group, "members"), j, member)
 		{
 			if (zd_ctl_integer(member, "session") == id)
-				zd_ctl_say("It is rank %" JSON_INTEGER_FORMAT " of group '%s' of job '%s', on device "
+				zd_ctl_say("It is rank %" JSON_INTEGER_FORMAT
+				           " of group '%s' of job '%s', on device "
 				           "%" JSON_INTEGER_FORMAT ".",
 				           zd_ctl_integer(member, "rank"), zd_ctl_string(group, "name"),
 				           zd_ctl_string(group, "job"), zd_ctl_integer(member, "device"));
@@ -277,7 +289,7 @@ static void say_leases(const struct zd_ctl_facts *facts, json_int_t id)
 	{
 		bool holds = false;
 		json_array_foreach(json_object_get(buffer, "holders"), j, holder)
-			holds = holds || zd_ctl_integer(holder, "session") == id;
+		        holds = holds || zd_ctl_integer(holder, "session") == id;
 		if (!holds || strcmp(zd_ctl_string(buffer, "state"), "WAITING") == 0)
 			continue;
 		bytes += zd_ctl_integer(buffer, "padded_bytes");
@@ -285,7 +297,8 @@ static void say_leases(const struct zd_ctl_facts *facts, json_int_t id)
 		if (count++ < MOST_LINES)
 			zd_ctl_say("It holds unit '%s' of job '%s', %s, under tag '%s', for %s.",
 			           zd_ctl_string(buffer, "unit"), zd_ctl_string(buffer, "job"),
-			           zd_ctl_bytes(zd_ctl_integer(buffer, "padded_bytes")), zd_ctl_string(holder, "tag"),
+			           zd_ctl_bytes(zd_ctl_integer(buffer, "padded_bytes")),
+			           zd_ctl_string(holder, "tag"),
 			           zd_ctl_age(zd_ctl_integer(holder, "age_ns")));
 	}
 	if (count > MOST_LINES)
@@ -300,8 +313,9 @@ static void say_scopes_and_allocations(const struct zd_ctl_facts *facts, json_in
 	json_array_foreach(facts->scopes, i, row)
 	{
 		if (zd_ctl_integer(row, "session") == id && count++ < MOST_LINES)
-			zd_ctl_say("Its scope '%s' has been there for %s, and is %s.", zd_ctl_string(row, "tag"),
-			           zd_ctl_age(zd_ctl_integer(row, "age_ns")), zd_ctl_string(row, "state"));
+			zd_ctl_say("Its scope '%s' has been there for %s, and is %s.",
+			           zd_ctl_string(row, "tag"), zd_ctl_age(zd_ctl_integer(row, "age_ns")),
+			           zd_ctl_string(row, "state"));
 	}
 	count = 0;
 	json_array_foreach(facts->allocations, i, row)
@@ -323,20 +337,24 @@ static int explain_session(const struct zd_ctl_facts *facts, const json_t *sessi
 	char *text = zd_ctl_session_text(facts, id);
 	*text = 'S';
 	zd_ctl_say("%s of uid %" JSON_INTEGER_FORMAT ", opened %s ago%s%s%s, is %s.", text,
-	           zd_ctl_integer(session, "uid"), zd_ctl_age(zd_ctl_integer(session, "age_ns")), *job ? ", of job '" : "",
-	           job, *job ? "'" : "", state);
+	           zd_ctl_integer(session, "uid"), zd_ctl_age(zd_ctl_integer(session, "age_ns")),
+	           *job ? ", of job '" : "", job, *job ? "'" : "", state);
 	free(text);
 	say_memberships(facts, id);
 	say_waits(facts, session, "It");
 	say_leases(facts, id);
 	say_scopes_and_allocations(facts, id);
 	if (closing)
-		zd_ctl_say("Its connection has ended. Memory that its process may still use is freed when the process has "
+		zd_ctl_say("Its connection has ended. Memory that its process may still use is freed when "
+		           "the process has "
 		           "left the devices.");
 	else if (strcmp(state, "POISONED") == 0)
-		zd_ctl_say("Its streams have waited for work that failed: the program has to reset the session.");
+		zd_ctl_say("Its streams have waited for work that failed: the program has to reset the "
+		           "session.");
 	if (!closing)
-		zd_ctl_say("`zeroctl kill-session %" JSON_INTEGER_FORMAT "` ends it, and frees what it holds.", id);
+		zd_ctl_say("`zeroctl kill-session %" JSON_INTEGER_FORMAT
+		           "` ends it, and frees what it holds.",
+		           id);
 	return 0;
 }
 
@@ -376,12 +394,14 @@ static int explain(struct zd_ctl *ctl, struct zd_ctl_facts *facts, const char *t
 		count++;
 	}
 	if (count == 0)
-		return zd_ctl_fail(ZEROD_E_NOT_FOUND,
-		                   "NOT_FOUND: '%s' is no session's id, no job, and no unit as JOB/GROUP/UNIT", text);
+		return zd_ctl_fail(
+		        ZEROD_E_NOT_FOUND,
+		        "NOT_FOUND: '%s' is no session's id, no job, and no unit as JOB/GROUP/UNIT", text);
 	if (count > 1)
-		return zd_ctl_fail(ZEROD_E_INVALID,
-		                   "INVALID: %zu sessions, jobs or units are called '%s'; give a job as UID/NAME", count,
-		                   text);
+		return zd_ctl_fail(
+		        ZEROD_E_INVALID,
+		        "INVALID: %zu sessions, jobs or units are called '%s'; give a job as UID/NAME", count,
+		        text);
 	if (session)
 		return explain_session(facts, session);
 	if (found_job)

@@ -6,21 +6,21 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL, 6},
-        {"JOB", "name", ZD_CTL_TEXT, NULL, 0},
-        {"UID", "uid", ZD_CTL_COUNT, NULL, 3},
-        {"DURABLE", "durable", ZD_CTL_YES_NO, NULL, 2},
-        {"SESSIONS", "sessions", ZD_CTL_COUNT, NULL, 0},
-        {"GROUPS", "groups", ZD_CTL_COUNT, NULL, 5},
-        {"SHARDS", "usage.shard_bytes", ZD_CTL_BYTES, NULL, 1},
-        {"GATHERED", "usage.gathered_bytes", ZD_CTL_BYTES, NULL, 0},
-        {"BUCKETS", "usage.bucket_bytes", ZD_CTL_BYTES, NULL, 8},
-        {"STAGING", "usage.staging_bytes", ZD_CTL_BYTES, NULL, 10},
-        {"TARGETS", "usage.target_bytes", ZD_CTL_BYTES, NULL, 9},
-        {"ALLOC", "usage.allocation_bytes", ZD_CTL_BYTES, NULL, 7},
-        {"PEAK", "usage.peak_bytes", ZD_CTL_BYTES, NULL, 4},
-        {"METADATA", "uid_metadata_bytes", ZD_CTL_BYTES, NULL, 11},
-        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
+        {"ID", "id", ZD_CTL_COUNT, 6, NULL},
+        {"JOB", "name", ZD_CTL_TEXT, 0, NULL},
+        {"UID", "uid", ZD_CTL_COUNT, 3, NULL},
+        {"DURABLE", "durable", ZD_CTL_YES_NO, 2, NULL},
+        {"SESSIONS", "sessions", ZD_CTL_COUNT, 0, NULL},
+        {"GROUPS", "groups", ZD_CTL_COUNT, 5, NULL},
+        {"SHARDS", "usage.shard_bytes", ZD_CTL_BYTES, 1, NULL},
+        {"GATHERED", "usage.gathered_bytes", ZD_CTL_BYTES, 0, NULL},
+        {"BUCKETS", "usage.bucket_bytes", ZD_CTL_BYTES, 8, NULL},
+        {"STAGING", "usage.staging_bytes", ZD_CTL_BYTES, 10, NULL},
+        {"TARGETS", "usage.target_bytes", ZD_CTL_BYTES, 9, NULL},
+        {"ALLOC", "usage.allocation_bytes", ZD_CTL_BYTES, 7, NULL},
+        {"PEAK", "usage.peak_bytes", ZD_CTL_BYTES, 4, NULL},
+        {"METADATA", "uid_metadata_bytes", ZD_CTL_BYTES, 11, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *job_row(const Zd__Row *row)

@@ -27,18 +27,18 @@ static char *owner_text(const json_t *row)
 }
 
 static const struct zd_ctl_column columns[] = {
-        {"DEVICE", "device", ZD_CTL_COUNT, NULL, 5},
-        {"SEGMENT", "segment", ZD_CTL_COUNT, NULL, 0},
-        {"KIND", "kind", ZD_CTL_TEXT, NULL, 0},
-        {"OFFSET", "offset", ZD_CTL_BYTES, NULL, 0},
-        {"BYTES", "bytes", ZD_CTL_BYTES, NULL, 0},
-        {"PURPOSE", "purpose", ZD_CTL_TEXT, NULL, 2},
-        {"STATE", "state", ZD_CTL_STATE, NULL, 1},
-        {"OWNER", NULL, ZD_CTL_CUSTOM, owner_text, 0},
-        {"LARGEST-HOLE", "largest_hole_bytes", ZD_CTL_BYTES, NULL, 4},
-        {"MAPPED", "mappings", ZD_CTL_COUNT, NULL, 6},
-        {"PINS", "pins", ZD_CTL_TEXT, NULL, 3},
-        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
+        {"DEVICE", "device", ZD_CTL_COUNT, 5, NULL},
+        {"SEGMENT", "segment", ZD_CTL_COUNT, 0, NULL},
+        {"KIND", "kind", ZD_CTL_TEXT, 0, NULL},
+        {"OFFSET", "offset", ZD_CTL_BYTES, 0, NULL},
+        {"BYTES", "bytes", ZD_CTL_BYTES, 0, NULL},
+        {"PURPOSE", "purpose", ZD_CTL_TEXT, 2, NULL},
+        {"STATE", "state", ZD_CTL_STATE, 1, NULL},
+        {"OWNER", NULL, ZD_CTL_CUSTOM, 0, owner_text},
+        {"LARGEST-HOLE", "largest_hole_bytes", ZD_CTL_BYTES, 4, NULL},
+        {"MAPPED", "mappings", ZD_CTL_COUNT, 6, NULL},
+        {"PINS", "pins", ZD_CTL_TEXT, 3, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 int zd_ctl_map(struct zd_ctl *ctl)

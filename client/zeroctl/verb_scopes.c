@@ -5,13 +5,13 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL, 8},         {"JOB", "job", ZD_CTL_TEXT, NULL, 0},
-        {"GROUP", "group", ZD_CTL_TEXT, NULL, 3},    {"RANK", "rank", ZD_CTL_COUNT, NULL, 2},
-        {"DEVICE", "device", ZD_CTL_COUNT, NULL, 5}, {"TAG", "tag", ZD_CTL_TEXT, NULL, 0},
-        {"STATE", "state", ZD_CTL_STATE, NULL, 0},   {"PARENT", "parent", ZD_CTL_COUNT, NULL, 7},
-        {"AGE", "age_ns", ZD_CTL_AGE, NULL, 1},      {"UNITS", "units", ZD_CTL_COUNT, NULL, 4},
-        {"BYTES", "bytes", ZD_CTL_BYTES, NULL, 0},   {"SESSION", "session", ZD_CTL_COUNT, NULL, 6},
-        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
+        {"ID", "id", ZD_CTL_COUNT, 8, NULL},         {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
+        {"GROUP", "group", ZD_CTL_TEXT, 3, NULL},    {"RANK", "rank", ZD_CTL_COUNT, 2, NULL},
+        {"DEVICE", "device", ZD_CTL_COUNT, 5, NULL}, {"TAG", "tag", ZD_CTL_TEXT, 0, NULL},
+        {"STATE", "state", ZD_CTL_STATE, 0, NULL},   {"PARENT", "parent", ZD_CTL_COUNT, 7, NULL},
+        {"AGE", "age_ns", ZD_CTL_AGE, 1, NULL},      {"UNITS", "units", ZD_CTL_COUNT, 4, NULL},
+        {"BYTES", "bytes", ZD_CTL_BYTES, 0, NULL},   {"SESSION", "session", ZD_CTL_COUNT, 6, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *scope_row(const Zd__Row *row)

@@ -5,17 +5,17 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL, 0},
-        {"NAME", "name", ZD_CTL_TEXT, NULL, 2},
-        {"UID", "uid", ZD_CTL_COUNT, NULL, 4},
-        {"PID", "pid", ZD_CTL_COUNT, NULL, 0},
-        {"STATE", "state", ZD_CTL_STATE, NULL, 0},
-        {"JOB", "job", ZD_CTL_TEXT, NULL, 1},
-        {"AGE", "age_ns", ZD_CTL_AGE, NULL, 3},
-        {"OUTSTANDING", "outstanding", ZD_CTL_COUNT, NULL, 5},
-        {"REQUESTS", "requests", ZD_CTL_COUNT, NULL, 6},
-        {"WAITS", "waits", ZD_CTL_LIST, NULL, 0},
-        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
+        {"ID", "id", ZD_CTL_COUNT, 0, NULL},
+        {"NAME", "name", ZD_CTL_TEXT, 2, NULL},
+        {"UID", "uid", ZD_CTL_COUNT, 4, NULL},
+        {"PID", "pid", ZD_CTL_COUNT, 0, NULL},
+        {"STATE", "state", ZD_CTL_STATE, 0, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, 1, NULL},
+        {"AGE", "age_ns", ZD_CTL_AGE, 3, NULL},
+        {"OUTSTANDING", "outstanding", ZD_CTL_COUNT, 5, NULL},
+        {"REQUESTS", "requests", ZD_CTL_COUNT, 6, NULL},
+        {"WAITS", "waits", ZD_CTL_LIST, 0, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *session_row(const Zd__Row *row)

@@ -15,11 +15,11 @@
 #define MOST_SEGMENTS 4u /* that are named */
 
 static const struct zd_ctl_column columns[] = {
-        {"DEVICE", "index", ZD_CTL_COUNT, NULL, 0},
-        {"NAME", "name", ZD_CTL_TEXT, NULL, 0},
-        {"FREED", "freed_bytes", ZD_CTL_BYTES, NULL, 0},
-        {"WHY", "why", ZD_CTL_TEXT, NULL, 0},
-        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
+        {"DEVICE", "index", ZD_CTL_COUNT, 0, NULL},
+        {"NAME", "name", ZD_CTL_TEXT, 0, NULL},
+        {"FREED", "freed_bytes", ZD_CTL_BYTES, 0, NULL},
+        {"WHY", "why", ZD_CTL_TEXT, 0, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static int take_freed(const Zd__Reply *reply, void *arg)

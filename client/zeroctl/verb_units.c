@@ -15,21 +15,21 @@ static char *version_text(const json_t *row)
 }
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL, 10},
-        {"JOB", "job", ZD_CTL_TEXT, NULL, 0},
-        {"GROUP", "group", ZD_CTL_TEXT, NULL, 3},
-        {"UNIT", "name", ZD_CTL_TEXT, NULL, 0},
-        {"DTYPE", "dtype", ZD_CTL_TEXT, NULL, 5},
-        {"NUMEL", "numel", ZD_CTL_COUNT, NULL, 4},
-        {"PADDED", "padded_bytes", ZD_CTL_BYTES, NULL, 1},
-        {"SLOT", "slot", ZD_CTL_COUNT, NULL, 9},
-        {"VIEWS", "views", ZD_CTL_COUNT, NULL, 8},
-        {"VERSION", NULL, ZD_CTL_CUSTOM, version_text, 0},
-        {"RANKS", "registered", ZD_CTL_COUNT, NULL, 2},
-        {"GATHERED", "gathered", ZD_CTL_COUNT, NULL, 0},
-        {"FROZEN", "frozen", ZD_CTL_YES_NO, NULL, 6},
-        {"ALL-REDUCE", "all_reduce", ZD_CTL_YES_NO, NULL, 7},
-        {NULL, NULL, ZD_CTL_TEXT, NULL, 0},
+        {"ID", "id", ZD_CTL_COUNT, 10, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
+        {"GROUP", "group", ZD_CTL_TEXT, 3, NULL},
+        {"UNIT", "name", ZD_CTL_TEXT, 0, NULL},
+        {"DTYPE", "dtype", ZD_CTL_TEXT, 5, NULL},
+        {"NUMEL", "numel", ZD_CTL_COUNT, 4, NULL},
+        {"PADDED", "padded_bytes", ZD_CTL_BYTES, 1, NULL},
+        {"SLOT", "slot", ZD_CTL_COUNT, 9, NULL},
+        {"VIEWS", "views", ZD_CTL_COUNT, 8, NULL},
+        {"VERSION", NULL, ZD_CTL_CUSTOM, 0, version_text},
+        {"RANKS", "registered", ZD_CTL_COUNT, 2, NULL},
+        {"GATHERED", "gathered", ZD_CTL_COUNT, 0, NULL},
+        {"FROZEN", "frozen", ZD_CTL_YES_NO, 6, NULL},
+        {"ALL-REDUCE", "all_reduce", ZD_CTL_YES_NO, 7, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *unit_row(const Zd__Row *row)

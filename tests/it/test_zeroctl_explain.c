@@ -59,7 +59,8 @@ static void two_ranks(uint32_t flags)
 	options.numel = UNIT_BYTES;
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(joining[i].status, 0);
-		assert_status(ranks[i].client, zerod_unit_register(ranks[i].group, &options, &units[i]), ZEROD_OK);
+		assert_status(ranks[i].client, zerod_unit_register(ranks[i].group, &options, &units[i]),
+		              ZEROD_OK);
 	}
 }
 
@@ -105,7 +106,7 @@ static void expect_explained(const char *object, const char *const *sentences)
 	program_free(&program);
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, teardown)
+#define TEST(name)                    cmocka_unit_test_teardown(name, teardown)
 #define EXPECT_EXPLAINED(object, ...) expect_explained(object, (const char *const[]){__VA_ARGS__, NULL})
 
 /* The id of the session of that name and state; 0: none. */
@@ -131,7 +132,8 @@ static void a_gather_waits_for_a_version(void **state)
 	(void)state;
 	two_ranks(0);
 	EXPECT_EXPLAINED("two/world/w", "Unit 'w' of job 'two', group 'world': 4 KiB, versions 0 to 0",
-	                 "registered by 2 of 2 ranks", "No rank has a gathered buffer of it, or waits for one.");
+	                 "registered by 2 of 2 ranks",
+	                 "No rank has a gathered buffer of it, or waits for one.");
 	assert_status(ranks[0].client, zerod_gather_begin(units[0], NULL, &ticket), ZEROD_OK);
 	snprintf(rank1, sizeof(rank1), "Rank 1 is session %lld (pid %d, 'rank1').",
 	         (long long)find_session("rank1", "OPEN"), (int)getpid());
@@ -146,7 +148,8 @@ static void a_gather_waits_for_a_version(void **state)
 	                 " waits: gather: rank 1 to publish version 1", rank1,
 	                 "`zeroctl kill-job two` ends.");
 	snprintf(id, sizeof(id), "%lld", (long long)find_session("rank0", "OPEN"));
-	EXPECT_EXPLAINED(id, "Session ", " is OPEN.", "It is rank 0 of group 'world' of job 'two', on device 0.",
+	EXPECT_EXPLAINED(id, "Session ", " is OPEN.",
+	                 "It is rank 0 of group 'world' of job 'two', on device 0.",
 	                 "It waits: gather: rank 1 to publish version 1", rank1, "`zeroctl kill-session ");
 	publish(1);
 	assert_status(ranks[0].client, zerod_wait(ranks[0].client, ticket, NULL, NULL), ZEROD_OK);
@@ -166,12 +169,13 @@ static void leases_and_scopes_hold_a_buffer(void **state)
 	options.tag = "read";
 	options.uses = 2;
 	assert_status(ranks[1].client, zerod_gather(units[1], &options, NULL, NULL), ZEROD_OK);
-	EXPECT_EXPLAINED("two/world/w@1", "Rank 1, device 1: a buffer of 4 KiB, version 1, has been AVAILABLE for",
-	                 "A lease of session ", "'rank1') under tag 'read' has held it for ", ": 2 releases free it.");
+	EXPECT_EXPLAINED(
+	        "two/world/w@1", "Rank 1, device 1: a buffer of 4 KiB, version 1, has been AVAILABLE for",
+	        "A lease of session ", "'rank1') under tag 'read' has held it for ", ": 2 releases free it.");
 	snprintf(id, sizeof(id), "%lld", (long long)find_session("rank1", "OPEN"));
 	EXPECT_EXPLAINED(id, "It holds unit 'w' of job 'two', 4 KiB, under tag 'read', for ");
-	EXPECT_EXPLAINED("two", "Buffers with leases: 1; ",
-	                 "The oldest lease is on unit 'w', by session ", " under tag 'read', for ");
+	EXPECT_EXPLAINED("two", "Buffers with leases: 1; ", "The oldest lease is on unit 'w', by session ",
+	                 " under tag 'read', for ");
 	scope = forward(&ranks[0], none);
 	(void)touch(&ranks[0], units[0], scope);
 	EXPECT_EXPLAINED("two/world/w@0", "The scope '@scope ", ", which is OPEN, has held it for ",
@@ -192,7 +196,8 @@ static void a_lost_rank_is_named(void **state)
 	program_free(&program);
 	EXPECT_EXPLAINED("two/world/w", "Rank 1, device 1: its shard of 2 KiB is DETACHED.",
 	                 "The job keeps it for the next process that joins as this rank",
-	                 "Group 'world' of job 'two' is FAILED: it has lost ranks", "Ranks without a session: 1.");
+	                 "Group 'world' of job 'two' is FAILED: it has lost ranks",
+	                 "Ranks without a session: 1.");
 	EXPECT_EXPLAINED("two/world/w@0", "Rank 0, device 0: its shard of 2 KiB is IDLE.");
 	EXPECT_EXPLAINED("two", "is durable, with 1 session", "It is charged 4 KiB of shards.",
 	                 "Ranks without a session: 1.",
@@ -221,7 +226,8 @@ static void a_former_session_is_awaited(void **state)
 	json_decref(object);
 	EXPECT_EXPLAINED(id, "of job 'two', is CLOSING.", leave, "Its connection has ended.",
 	                 "freed when the process has left the devices");
-	EXPECT_EXPLAINED("two", "is PARKED", "Memory of session ", "although its connection has ended", leave);
+	EXPECT_EXPLAINED("two", "is PARKED", "Memory of session ", "although its connection has ended",
+	                 leave);
 	EXPECT_EXPLAINED("two/world/w", "Rank 0, device 0: its shard of 2 KiB is DETACHED.",
 	                 "In use: copies, fills and holds: 1.", "Ranks without a session: 0, 1.",
 	                 "Memory of session ", leave);
@@ -229,7 +235,7 @@ static void a_former_session_is_awaited(void **state)
 
 static void what_does_not_exist_is_not_found(void **state)
 {
-	static const char *const names[] = {"no",          "two/world/v",    "two/other/w", "4000000000/two",
+	static const char *const names[] = {"no",           "two/world/v",   "two/other/w", "4000000000/two",
 	                                    "two/world/w@", "two/world/w@x", "999999"};
 
 	(void)state;

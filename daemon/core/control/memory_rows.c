@@ -18,8 +18,8 @@
 static const char *purpose_name(enum zd_purpose purpose)
 {
 	static const char *const names[ZD_NPURPOSES] = {
-	        [ZD_PURPOSE_SHARDS] = "shards",       [ZD_PURPOSE_GATHERS] = "gathers",
-	        [ZD_PURPOSE_STRICT] = "strict",       [ZD_PURPOSE_GRADIENTS] = "gradients",
+	        [ZD_PURPOSE_SHARDS] = "shards",           [ZD_PURPOSE_GATHERS] = "gathers",
+	        [ZD_PURPOSE_STRICT] = "strict",           [ZD_PURPOSE_GRADIENTS] = "gradients",
 	        [ZD_PURPOSE_ALLOCATIONS] = "allocations",
 	};
 	return names[purpose];
@@ -81,8 +81,8 @@ static void buffer_row(struct zd_row *row, const struct zd_buffer *buffer, char 
 			break;
 	}
 	if (count > 0)
-		(void)snprintf(text, ZD_WAIT_TEXT, "%u%s lease%s", count, count == MOST_LEASES ? " or more" : "",
-		               PLURAL(count));
+		(void)snprintf(text, ZD_WAIT_TEXT, "%u%s lease%s", count,
+		               count == MOST_LEASES ? " or more" : "", PLURAL(count));
 	else if (buffer->state != ZD_BUFFER_QUARANTINED && buffer->part->persistent)
 		(void)snprintf(text, ZD_WAIT_TEXT, "its unit is persistent");
 	else

@@ -14,7 +14,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* What the map of device 0 says of its segments and blocks. */
+/* Sums over the rows of the map. */
 struct sums {
 	json_int_t bytes, used_bytes, largest_hole_bytes; /* of the segment whose blocks are being added */
 	json_int_t end;
@@ -88,7 +88,7 @@ static void map_adds_up_to_the_arena(void **state)
 		zerod_allocation *allocation;
 
 		options.job = "maps";
-		options.bytes = 5000 * (i + 1);
+		options.bytes = 5000ull * (i + 1);
 		assert_status(me.client, zerod_alloc(me.client, &options, &allocation, &data[i]), ZEROD_OK);
 		if (i % 2)
 			assert_status(me.client, zerod_free(allocation, NULL, 0), ZEROD_OK);

@@ -162,6 +162,7 @@ static bool visit(struct listing *l, struct place *place, struct item *item)
 		return true;
 	}
 	if (l->query->table == ZD_TABLE_BLOCKS) {
+		zd_assert(place->block);
 		item->object = place->block;
 		item->id = place->block->offset + 1;
 		place->block = place->block->after;
@@ -173,6 +174,7 @@ static bool visit(struct listing *l, struct place *place, struct item *item)
 		item->waiting = ZD_CONTAINER_OF(waiting, struct zd_request, listed);
 		return sees_waiting(l, item->waiting);
 	}
+	zd_assert(node);
 	place->node = zd_id_tree_next(node);
 	item->id = node->id;
 	return find_object(l, node, item);

@@ -382,7 +382,7 @@ struct zd_block_range *zd_block_range_new(uint64_t bytes)
 	range->nrows = nrows;
 	range->stride_bytes = stride_bytes;
 	range->nstrides = nstrides;
-	range->strides = zd_calloc(nstrides, sizeof(*range->strides));
+	range->strides = zd_calloc(nstrides, sizeof(void *));
 	range->first = header_new(range);
 	range->first->bytes = bytes;
 	stride_add(range, range->first);
@@ -392,8 +392,8 @@ struct zd_block_range *zd_block_range_new(uint64_t bytes)
 
 uint64_t zd_block_range_metadata_bytes(const struct zd_block_range *range)
 {
-	return sizeof(*range) + range->nrows * sizeof(range->rows[0]) +
-	       range->nstrides * sizeof(range->strides[0]) + sizeof(struct header_chunk);
+	return sizeof(*range) + range->nrows * sizeof(range->rows[0]) + range->nstrides * sizeof(void *) +
+	       sizeof(struct header_chunk);
 }
 
 void zd_block_range_free(struct zd_block_range *range)

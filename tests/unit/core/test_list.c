@@ -460,13 +460,13 @@ static void test_page_of_blocks_visits_its_rows_only(void **state)
 	for (int i = 0; i < ROWS; i++)
 		query.segment = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0)
 		                        ->u.alloc.location.segment;
-	for (uint64_t offset = 0; offset < ROWS * 256ull; offset += 50 * 256) {
+	for (uint64_t offset = 0; offset < ROWS * 256ull; offset += 50 * 256ull) {
 		zd_engine_totals(core_engine(rig->core), &totals);
 		uint64_t before = totals.list_visits;
 		segments = (struct map){.stop_at = 3, .end = offset};
 		query.cursor = offset;
 		assert_true(zd_engine_list(core_engine(rig->core), &query, take_block, &segments) ==
-		            offset + 2 * 256 + 1);
+		            offset + 2 * 256ull + 1);
 		zd_engine_totals(core_engine(rig->core), &totals);
 		assert_in_range(totals.list_visits - before, 3, 4);
 	}

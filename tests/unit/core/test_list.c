@@ -450,6 +450,38 @@ static void test_quarantine_is_what_pins_a_block(void **state)
 	assert_non_null(strstr(map.texts, "gathered job/world/w@0 QUARANTINED streams of 1 release; "));
 }
 
+static bool take_retiring(const struct zd_row *row, void *arg)
+{
+	char *text = arg;
+	if (strcmp(row->state, "RETIRING") == 0)
+		(void)snprintf(text, ZD_WAIT_TEXT, "%s mapped by %u: %s", row->u.segment.purpose,
+		               row->u.segment.mappings, row->u.segment.pins);
+	return true;
+}
+
+/* The trim waits for the session that has the segment mapped. */
+static void test_mapping_is_what_pins_a_segment(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_list_query query = {.table = ZD_TABLE_SEGMENTS};
+	struct zd_args args = {.kind = ZD_REQ_FREE};
+	char text[ZD_WAIT_TEXT] = "", expected[ZD_WAIT_TEXT];
+	struct core_row row;
+	const struct zd_reply *reply = core_expect(rig->core,
+	                                           core_alloc(rig->core, rig->session, "job", 0, 256), 0);
+	args.u.free.allocation = reply->u.alloc.allocation;
+	zd_engine_segment_given(core_engine(rig->core), rig->session, reply->u.alloc.location.segment);
+	core_call(rig->core, rig->session, &args, 0);
+	args = (struct zd_args){.kind = ZD_REQ_TRIM};
+	(void)core_send(rig->core, rig->session, &args);
+	core_row(rig->core, ZD_TABLE_SESSIONS, rig->session, &row);
+	(void)snprintf(expected, sizeof(expected),
+	               "allocations mapped by 1: 1 session to unmap it, first session %llu (pid %u)",
+	               (unsigned long long)rig->session, row.row.u.session.pid);
+	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take_retiring, text), 0);
+	assert_string_equal(text, expected);
+}
+
 static void test_page_of_blocks_visits_its_rows_only(void **state)
 {
 	enum { ROWS = 1000 };
@@ -652,6 +684,7 @@ int main(void)
 	        TEST(test_rows_of_one_job),
 	        TEST(test_blocks_tile_segments_and_name_owners),
 	        TEST(test_quarantine_is_what_pins_a_block),
+	        TEST(test_mapping_is_what_pins_a_segment),
 	        TEST(test_page_of_blocks_visits_its_rows_only),
 	        TEST(test_pages),
 	        TEST(test_page_visits_its_rows_only),

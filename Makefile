@@ -39,7 +39,7 @@ endif
 # Other flags bring other warnings.
 WERROR ?= $(if $(CFLAGS),,-Werror)
 
-PKGS      := libuv libprotobuf-c libsystemd libgcrypt inih jansson
+PKGS      := libuv libprotobuf-c libsystemd libgcrypt inih jansson smartcols
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 UV_LIBS   := $(shell pkg-config --libs libuv 2>/dev/null)
 PB_LIBS   := $(shell pkg-config --libs libprotobuf-c 2>/dev/null)
@@ -47,13 +47,14 @@ SD_LIBS   := $(shell pkg-config --libs libsystemd 2>/dev/null)
 GC_LIBS   := $(shell pkg-config --libs libgcrypt 2>/dev/null)
 INI_LIBS  := $(shell pkg-config --libs inih 2>/dev/null)
 JSON_LIBS := $(shell pkg-config --libs jansson 2>/dev/null)
+COLS_LIBS := $(shell pkg-config --libs smartcols 2>/dev/null)
 TEST_LIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 # CUDA's compiler, if there is one: the library then has its kernels as machine code as well as PTX.
 ifeq ($(origin NVCC),undefined)
 NVCC := $(firstword $(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
 endif
 FATBIN_GPUS := $(if $(NVCC),$(filter sm_80 sm_90 sm_100,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
-# For `make bundle`: static where Debian ships archives; what is left (libsystemd, libgcrypt, cmocka) is copied beside.
+# For `make bundle`: static where Debian ships archives; what is left (libsystemd, libgcrypt, libsmartcols, cmocka) is copied beside.
 ifeq ($(BUNDLE),1)
 UV_LIBS   := -l:libuv_a.a -ldl
 PB_LIBS   := -l:libprotobuf-c.a
@@ -233,7 +234,7 @@ $(BIN)/zerod: $(call obj,daemon/main/main.c) $(DAEMON_STACK)
 $(BIN)/zeroctl: $(call obj,$(CTL_SRC)) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(COLS_LIBS) $(LDLIBS)
 
 $(BIN)/zerobench: $(call obj,$(BENCH_SRC)) $(A_CLIENT)
 	$(say) LD $@

@@ -38,10 +38,11 @@ struct zd_ctl {
 	const char *socket_path; /* never NULL */
 	const char *job;         /* "": all */
 	const char *sort;        /* NULL: the daemon's order */
-	bool json, exact_bytes;
+	const char *columns;     /* the titles or keys of those to show, with commas between; NULL: all */
+	bool json, exact_bytes, wide, raw, no_headings;
 	double interval_s;    /* watch */
 	uint64_t count;       /* watch; 0: until interrupted */
-	long long device;     /* trim; -1: all */
+	long long device;     /* trim, map; -1: all */
 	uint64_t keep_bytes;  /* trim */
 	bool http;            /* metrics */
 	zerod_client *client; /* NULL until zd_ctl_connect() */
@@ -57,25 +58,59 @@ int zd_ctl_connect(struct zd_ctl *ctl) __attribute__((warn_unused_result));
 int zd_ctl_call(struct zd_ctl *ctl, Zd__Request *request, int (*fn)(const Zd__Reply *reply, void *arg),
                 void *arg) __attribute__((warn_unused_result));
 
-/* ---- Tables -------------------------------------------------------------------------------------------- */
+/* ---- Texts --------------------------------------------------------------------------------------------- */
+
+/* Formats like asprintf(), but ends the program if there is no memory. */
+char *zd_ctl_text(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
+/* Returns the text with its hidden characters escaped (zd_text_escape()). Takes ownership of `text`. */
+char *zd_ctl_shown(char *text) __attribute__((returns_nonnull));
+/* Prints a text of lines; other hidden characters are escaped. */
+void zd_ctl_print_shown(FILE *out, const char *text);
+/* Returns the number of columns of a UTF-8 text on a terminal. */
+size_t zd_ctl_text_width(const char *text);
+/* Returns the text, with an ellipsis as its last character if it has more columns. Takes ownership. */
+char *zd_ctl_cut(char *text, size_t width) __attribute__((returns_nonnull));
+/* "350 us", "4.2 s", "3m07s", "5h12m", "9d03h" */
+#define ZD_CTL_AGE_TEXT 32
+char *zd_ctl_age_text(uint64_t ns, char out[ZD_CTL_AGE_TEXT]);
+
+/* Prints one text of JSON with these flags of jansson, and a newline. Hidden characters are escaped, as JSON
+ * allows. */
+int zd_ctl_print_json_text(FILE *out, const json_t *object, size_t flags) __attribute__((warn_unused_result));
+/* Prints {"schema": 1, "verb": ..., "rows": rows}. Takes ownership of `rows`. */
+int zd_ctl_print_json(FILE *out, const char *verb, json_t *rows) __attribute__((warn_unused_result));
+
+/* ---- Columns and tables -------------------------------------------------------------------------------- */
 
 enum zd_ctl_format {
 	ZD_CTL_TEXT,
+	ZD_CTL_STATE, /* a text that may have a colour */
 	ZD_CTL_COUNT,
 	ZD_CTL_BYTES,
-	ZD_CTL_AGE, /* nanoseconds */
+	ZD_CTL_AGE,     /* nanoseconds */
+	ZD_CTL_PERCENT, /* key "part/whole": both are keys */
 	ZD_CTL_YES_NO,
 	ZD_CTL_LIST,   /* an array of strings */
 	ZD_CTL_CUSTOM, /* the column's own function, left-aligned */
 };
 
 struct zd_ctl_column {
-	const char *title; /* heads the column; NULL ends an array of columns */
+	const char *title; /* heads the column, ASCII; NULL ends an array of columns */
 	const char *key;   /* of the row's object; "usage.peak_bytes" reaches into an inner one */
 	enum zd_ctl_format format;
+	unsigned spare; /* where a terminal is too narrow, columns with a higher one are left out first */
 	char *(*text)(const json_t *row); /* ZD_CTL_CUSTOM: returns a text from malloc() */
 };
 
+/* Returns what the cell says, not escaped; the caller frees it. */
+char *zd_ctl_cell_text(const struct zd_ctl *ctl, const json_t *row, const struct zd_ctl_column *column)
+        __attribute__((returns_nonnull));
+bool zd_ctl_is_number(const struct zd_ctl_column *column);
+size_t zd_ctl_count_columns(const struct zd_ctl_column *columns);
+/* Returns a new array of the columns that --columns names, in that order; without it of all. An unknown
+ * column is a USAGE failure. */
+int zd_ctl_choose_columns(const struct zd_ctl *ctl, const struct zd_ctl_column *columns,
+                          struct zd_ctl_column **chosen) __attribute__((warn_unused_result));
 /* Sorts the array `rows` by the column that `sort` names by title or key, without regard to case; a '-'
  * before the name turns the order. Rows that compare equal keep their order. An unknown column is a USAGE
  * failure. */
@@ -83,24 +118,10 @@ int zd_ctl_sort(json_t *rows, const struct zd_ctl_column *columns, const char *s
         __attribute__((warn_unused_result));
 
 /* Prints a head line and a line for each row, with numbers to the right, all else to the left. */
-void zd_ctl_print_table(FILE *out, const json_t *rows, const struct zd_ctl_column *columns, bool exact_bytes);
+int zd_ctl_print_table(const struct zd_ctl *ctl, const json_t *rows, const struct zd_ctl_column *columns)
+        __attribute__((warn_unused_result));
 /* Prints an object as "title  value" lines. */
-void zd_ctl_print_record(FILE *out, const json_t *row, const struct zd_ctl_column *columns, bool exact_bytes);
-/* Prints one text of JSON with these flags of jansson, and a newline. Hidden characters are escaped, as JSON
- * allows. */
-int zd_ctl_print_json_text(FILE *out, const json_t *object, size_t flags) __attribute__((warn_unused_result));
-/* Prints {"schema": 1, "verb": ..., "rows": rows}. Takes ownership of `rows`. */
-int zd_ctl_print_json(FILE *out, const char *verb, json_t *rows) __attribute__((warn_unused_result));
-
-/* Returns the number of columns of a UTF-8 text on a terminal. */
-size_t zd_ctl_text_width(const char *text);
-/* "350 us", "4.2 s", "3m07s", "5h12m", "9d03h" */
-#define ZD_CTL_AGE_TEXT 32
-/* Prints a text of lines; other hidden characters are escaped (zd_text_escape()). */
-void zd_ctl_print_shown(FILE *out, const char *text);
-char *zd_ctl_age_text(uint64_t ns, char out[ZD_CTL_AGE_TEXT]);
-/* Formats like asprintf(), but ends the program if there is no memory. */
-char *zd_ctl_text(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
+void zd_ctl_print_record(const struct zd_ctl *ctl, const json_t *row, const struct zd_ctl_column *columns);
 
 /* ---- Listings ------------------------------------------------------------------------------------------ */
 
@@ -110,11 +131,20 @@ struct zd_ctl_listing {
 	json_t *(*row)(
 	        const Zd__Row *row); /* a new object; NULL when the row makes none (text that is not UTF-8) */
 	const struct zd_ctl_column *columns;
+	const char *plural; /* "live buffers": what there is none of where the table is empty */
 };
 
 /* Fetches all rows of the listing, page by page, as a new array. */
 int zd_ctl_list_fetch(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, json_t **rows)
         __attribute__((warn_unused_result));
+/* The same of the segment's blocks. */
+int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, uint32_t segment,
+                         json_t **rows) __attribute__((warn_unused_result));
+/* Prints the rows as a table, or to stderr that there are none. */
+int zd_ctl_list_print(const struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const json_t *rows)
+        __attribute__((warn_unused_result));
+/* NOT_FOUND: --job names a job that the daemon does not have, or that the caller may not see. */
+int zd_ctl_check_job(struct zd_ctl *ctl) __attribute__((warn_unused_result));
 /* Fetches, sorts and prints a listing, as most reading verbs do. */
 int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
         __attribute__((warn_unused_result));
@@ -131,14 +161,21 @@ json_t *zd_ctl_usage(const Zd__Usage *usage);
 /* Converts the strings to an array; NULL if one of them is not UTF-8. */
 json_t *zd_ctl_strings(char *const *strings, size_t count);
 
-extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, zd_ctl_groups_listing,
-        zd_ctl_buffers_listing;
+extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, zd_ctl_sessions_listing,
+        zd_ctl_groups_listing, zd_ctl_units_listing, zd_ctl_buffers_listing, zd_ctl_scopes_listing,
+        zd_ctl_allocations_listing;
 
 /* Fetches the daemon's status as a new object, which is printed by these columns. */
 int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row) __attribute__((warn_unused_result));
 extern const struct zd_ctl_column zd_ctl_status_columns[];
 /* Whether the daemon ends, as soon as its sessions have ended. */
 bool zd_ctl_status_ends(const json_t *row);
+
+/* Fetches the arena of --device, or of all devices, as rows of kind segment, each with its blocks and holes
+ * behind it, and unused. */
+int zd_ctl_map_fetch(struct zd_ctl *ctl, json_t **rows) __attribute__((warn_unused_result));
+/* NOT_FOUND: --device names none of these. */
+int zd_ctl_check_device(const struct zd_ctl *ctl, const json_t *devices) __attribute__((warn_unused_result));
 
 /* ---- Verbs --------------------------------------------------------------------------------------------- */
 
@@ -152,6 +189,8 @@ int zd_ctl_buffers(struct zd_ctl *ctl);
 int zd_ctl_scopes(struct zd_ctl *ctl);
 int zd_ctl_buckets(struct zd_ctl *ctl);
 int zd_ctl_alloc(struct zd_ctl *ctl);
+int zd_ctl_map(struct zd_ctl *ctl);
+int zd_ctl_explain(struct zd_ctl *ctl);
 int zd_ctl_watch(struct zd_ctl *ctl);
 int zd_ctl_metrics(struct zd_ctl *ctl);
 int zd_ctl_trim(struct zd_ctl *ctl);

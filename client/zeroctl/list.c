@@ -36,6 +36,12 @@ static int take_page(const Zd__Reply *reply, void *arg)
 
 int zd_ctl_list_fetch(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, json_t **rows)
 {
+	return zd_ctl_list_fetch_of(ctl, listing, 0, rows);
+}
+
+int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, uint32_t segment,
+                         json_t **rows)
+{
 	struct page page = {.listing = listing, .rows = json_array()};
 	uint64_t cursor;
 	int status;
@@ -46,6 +52,7 @@ int zd_ctl_list_fetch(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, 
 		list.table = listing->table;
 		list.cursor = cursor;
 		list.job = (char *)ctl->job;
+		list.segment = segment;
 		request.body_case = ZD__REQUEST__BODY_LIST;
 		request.list = &list;
 		status = zd_ctl_call(ctl, &request, take_page, &page);
@@ -62,17 +69,48 @@ int zd_ctl_list_fetch(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, 
 	return 0;
 }
 
+int zd_ctl_list_print(const struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const json_t *rows)
+{
+	if (json_array_size(rows) > 0)
+		return zd_ctl_print_table(ctl, rows, listing->columns);
+	char *text = zd_ctl_shown(
+	        zd_ctl_text("no %s%s%s", listing->plural, *ctl->job ? " of job " : "", ctl->job));
+	fprintf(stderr, "%s\n", text);
+	free(text);
+	return 0;
+}
+
+int zd_ctl_check_job(struct zd_ctl *ctl)
+{
+	json_t *jobs;
+	if (!*ctl->job)
+		return 0;
+	int status = zd_ctl_list_fetch(ctl, &zd_ctl_jobs_listing, &jobs);
+	if (status)
+		return status;
+	const bool found = json_array_size(jobs) > 0;
+	json_decref(jobs);
+	return found ? 0 : zd_ctl_fail(ZEROD_E_NOT_FOUND, "NOT_FOUND: no job is called '%s'", ctl->job);
+}
+
 int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
 {
+	struct zd_ctl_column *chosen;
 	json_t *rows;
-	int status = zd_ctl_list_fetch(ctl, listing, &rows);
+	int status = zd_ctl_choose_columns(ctl, listing->columns, &chosen);
+	if (status)
+		return status;
+	free(chosen); /* wrong usage is told before the daemon is asked, and whatever it has */
+	status = zd_ctl_list_fetch(ctl, listing, &rows);
 	if (status)
 		return status;
 	status = zd_ctl_sort(rows, listing->columns, ctl->sort);
+	if (!status && json_array_size(rows) == 0)
+		status = zd_ctl_check_job(ctl);
 	if (!status && ctl->json)
 		return zd_ctl_print_json(stdout, ctl->verb, rows);
 	if (!status)
-		zd_ctl_print_table(stdout, rows, listing->columns, ctl->exact_bytes);
+		status = zd_ctl_list_print(ctl, listing, rows);
 	json_decref(rows);
 	return status;
 }

@@ -10,6 +10,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
+#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +33,15 @@ enum option_bit {
 	OPT_VERSION = 1 << 8,
 	OPT_DEVICE = 1 << 9,
 	OPT_KEEP = 1 << 10,
-	OPT_HTTP = 1 << 11,
+	OPT_COLUMNS = 1 << 11,
+	OPT_WIDE = 1 << 12,
+	OPT_RAW = 1 << 13,
+	OPT_NO_HEADINGS = 1 << 14,
+	OPT_HTTP = 1 << 15,
 };
 #define OPT_ALWAYS (OPT_SOCKET | OPT_HELP | OPT_VERSION)
-#define OPT_LIST   (OPT_JSON | OPT_BYTES | OPT_SORT)
+#define OPT_TABLE  (OPT_COLUMNS | OPT_WIDE | OPT_RAW | OPT_NO_HEADINGS)
+#define OPT_LIST   (OPT_JSON | OPT_BYTES | OPT_SORT | OPT_TABLE)
 
 static const struct {
 	const char *name, *value;
@@ -46,6 +52,10 @@ static const struct {
          "the daemon's socket (default: $ZEROD_SOCKET, else " ZD_DEFAULT_SOCKET ")"},
         {"json", NULL, OPT_JSON, "an object with a schema version instead of a table"},
         {"bytes", NULL, OPT_BYTES, "exact bytes instead of KiB, MiB, GiB"},
+        {"columns", "A,B,...", OPT_COLUMNS, "only these columns, in this order"},
+        {"wide", NULL, OPT_WIDE, "whole lines, also where the terminal is narrower"},
+        {"raw", NULL, OPT_RAW, "one blank between columns, others as \\x20; exact bytes and nanoseconds"},
+        {"no-headings", NULL, OPT_NO_HEADINGS, "rows without the titles of the columns"},
         {"job", "NAME", OPT_JOB, "only what belongs to this job"},
         {"sort", "COLUMN", OPT_SORT, "sort by this column; -COLUMN: from the highest"},
         {"interval", "SECONDS", OPT_INTERVAL, "time between two pictures (default: 2)"},
@@ -77,12 +87,15 @@ static const struct verb {
          OPT_LIST | OPT_JOB, NULL},
         {"buckets", zd_ctl_buckets, "gradient buckets and what they wait for", OPT_LIST | OPT_JOB, NULL},
         {"alloc", zd_ctl_alloc, "plain allocations", OPT_LIST | OPT_JOB, NULL},
+        {"map", zd_ctl_map, "a device's arena: segments, blocks, holes, their owners, what pins them",
+         OPT_LIST | OPT_DEVICE, NULL},
+        {"explain", zd_ctl_explain, "who holds it, what it waits for, and what would free it", 0, "OBJECT"},
         {"watch", zd_ctl_watch, "status and buffers, again and again",
-         OPT_JSON | OPT_BYTES | OPT_SORT | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
+         OPT_LIST | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
         {"metrics", zd_ctl_metrics, "counters and histograms for monitoring, as OpenMetrics text", OPT_HTTP,
          NULL},
         {"trim", zd_ctl_trim, "give empty memory of the daemon's back to the devices",
-         OPT_JSON | OPT_BYTES | OPT_DEVICE | OPT_KEEP, NULL},
+         OPT_JSON | OPT_BYTES | OPT_TABLE | OPT_DEVICE | OPT_KEEP, NULL},
         {"drain", zd_ctl_drain, "no job begins and no rank joins any more; running jobs go on", 0, NULL},
         {"undrain", zd_ctl_undrain, "end a drain: jobs begin and ranks join again", 0, NULL},
         {"kill-session", zd_ctl_kill_session, "end a session; its leases, buckets and allocations go", 0,
@@ -135,6 +148,10 @@ static void print_verb_help(const struct verb *verb)
 		puts("GROUP is an id of `zeroctl groups`, or JOB/GROUP by their names.");
 	if (verb->arg && strcmp(verb->arg, "JOB") == 0)
 		puts("JOB is an id of `zeroctl jobs`, a name, or UID/NAME.");
+	if (verb->arg && strcmp(verb->arg, "OBJECT") == 0)
+		puts("OBJECT is a unit as JOB/GROUP/UNIT or JOB/GROUP/UNIT@RANK, a job's name, UID/NAME, or "
+		     "the id of "
+		     "a session.");
 	puts("\nOptions");
 	print_options(stdout, OPT_ALWAYS | verb->options);
 }
@@ -261,6 +278,18 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 	case OPT_HTTP:
 		ctl->http = true;
 		return 0;
+	case OPT_COLUMNS:
+		ctl->columns = value;
+		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--columns: expected titles of columns");
+	case OPT_WIDE:
+		ctl->wide = true;
+		return 0;
+	case OPT_RAW:
+		ctl->raw = true;
+		return 0;
+	case OPT_NO_HEADINGS:
+		ctl->no_headings = true;
+		return 0;
 	case OPT_HELP:
 	case OPT_VERSION:
 		return 0;
@@ -311,6 +340,10 @@ static int check_usage(const struct zd_ctl *ctl, const struct verb *verb, unsign
 	for (size_t i = 0; i < ZD_ARRAY_LEN(options); i++)
 		if (given & options[i].bit & ~(OPT_ALWAYS | verb->options))
 			return zd_ctl_fail(ZD_CTL_USAGE, "%s takes no --%s", verb->name, options[i].name);
+	for (size_t i = 0; ctl->json && i < ZD_ARRAY_LEN(options); i++)
+		if (given & options[i].bit & OPT_TABLE)
+			return zd_ctl_fail(ZD_CTL_USAGE, "--%s is for tables: --json has all keys",
+			                   options[i].name);
 	if (verb->arg && ctl->nargs != 1)
 		return zd_ctl_fail(ZD_CTL_USAGE, "%s takes one argument, %s; %d given", verb->name, verb->arg,
 		                   ctl->nargs);
@@ -355,6 +388,9 @@ int main(int argc, char **argv)
 	        .device = -1,
 	};
 	zd_std_fds_fill();
+	/* Names are UTF-8, whatever the locale of the terminal's user is. */
+	if (!setlocale(LC_CTYPE, "C.UTF-8"))
+		(void)setlocale(LC_CTYPE, "");
 	int status = run_verb(&ctl, argc, argv);
 	zerod_close(ctl.client);
 	/* A full disk must not look like an empty table. */

@@ -1,321 +1,238 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * table.c - arrays of JSON objects as sorted, aligned tables, as records, or as JSON.
+ * table.c - rows as tables by libsmartcols, and objects as records.
+ *
+ * On a terminal no line is wider than the terminal: texts are cut, the longest first, and then the columns
+ * with the highest `spare` are left out. libsmartcols cuts without an ellipsis and leaves out no column, so
+ * the cells that it gets are as wide as they are to be.
  */
 #include "ctl.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
+#include <unistd.h>
+
+#include <libsmartcols/libsmartcols.h>
 
 #include "base/mem.h"
 #include "base/text.h"
 
-#define GAP "  " /* between two columns */
+#define GAP       "  " /* between two columns: sizes have a blank inside */
+#define GAP_WIDTH 2u
+#define LEAST_CUT 8u /* a text is cut to so many columns, or its title's, and no further */
+#define BOLD      "\033[1m"
+#define RED       "\033[31m"
+#define YELLOW    "\033[33m"
 
-char *zd_ctl_text(const char *format, ...)
-{
-	va_list args;
-	va_start(args, format);
-	char *text;
-	int length = vasprintf(&text, format, args);
-	va_end(args);
-	if (length < 0) {
-		fputs("zeroctl: out of memory\n", stderr);
-		abort();
-	}
-	return text;
-}
+struct table {
+	const struct zd_ctl *ctl;
+	struct zd_ctl_column *columns;
+	size_t ncolumns, nrows;
+	char **cells;   /* by row, then by column */
+	size_t *widths; /* of the columns; of a column that is left out SIZE_MAX */
+};
 
-/* The text with its hidden characters escaped. Takes ownership of it, and gives ownership away. */
-static char *shown(char *text)
+static const char *state_colour(const char *state)
 {
-	const size_t room = strlen(text) * ZD_TEXT_ESCAPE_GROWTH + 1;
-	char *escaped = zd_calloc(1, room);
-	zd_text_escape(text, escaped, room);
-	free(text);
-	return escaped;
-}
-
-void zd_ctl_print_shown(FILE *out, const char *text)
-{
-	for (;;) {
-		const size_t bytes = strcspn(text, "\n");
-		char *line = shown(zd_ctl_text("%.*s", (int)bytes, text));
-		fputs(line, out);
-		free(line);
-		if (!text[bytes])
-			return;
-		fputc('\n', out);
-		text += bytes + 1;
-	}
-}
-
-int zd_ctl_print_json_text(FILE *out, const json_t *object, size_t flags)
-{
-	char *text = json_dumps(object, flags);
-	if (!text)
-		return zd_ctl_fail(ZEROD_E_SYSTEM, "out of memory");
-	zd_ctl_print_shown(out, text);
-	fputc('\n', out);
-	free(text);
-	return 0;
-}
-
-char *zd_ctl_age_text(uint64_t ns, char out[ZD_CTL_AGE_TEXT])
-{
-	const uint64_t us = ns / 1000, s = ns / 1000000000;
-	if (us < 1000)
-		snprintf(out, ZD_CTL_AGE_TEXT, "%u us", (unsigned)us);
-	else if (s < 1)
-		snprintf(out, ZD_CTL_AGE_TEXT, "%u ms", (unsigned)(us / 1000));
-	else if (s < 60) /* cut, not rounded: 59.97 s is not 60.0 s */
-		snprintf(out, ZD_CTL_AGE_TEXT, "%u.%u s", (unsigned)s, (unsigned)(us / 100000 % 10));
-	else if (s < 3600)
-		snprintf(out, ZD_CTL_AGE_TEXT, "%um%02us", (unsigned)(s / 60), (unsigned)(s % 60));
-	else if (s < 86400)
-		snprintf(out, ZD_CTL_AGE_TEXT, "%uh%02um", (unsigned)(s / 3600), (unsigned)(s / 60 % 60));
-	else
-		snprintf(out, ZD_CTL_AGE_TEXT, "%llud%02uh", (unsigned long long)(s / 86400),
-		         (unsigned)(s / 3600 % 24));
-	return out;
-}
-
-/* The next character of a UTF-8 text; a byte that begins none counts as one. Advances *text. */
-static uint32_t next_character(const char **text)
-{
-	const unsigned char *byte = (const unsigned char *)*text;
-	uint32_t character = byte[0];
-	size_t more = character >= 0xf0 ? 3 : character >= 0xe0 ? 2 : character >= 0xc0 ? 1 : 0;
-	if (more)
-		character &= 0x3fu >> more;
-	size_t taken = 1;
-	for (; taken <= more && (byte[taken] & 0xc0) == 0x80; taken++)
-		character = character << 6 | (byte[taken] & 0x3f);
-	*text += taken;
-	return character;
-}
-
-size_t zd_ctl_text_width(const char *text)
-{
-	/* Marks that take no column of their own, and the blocks of ideographs and pictures that take two.
-	 * wcwidth() knows more, but only in a UTF-8 locale, which a daemon's host need not have. */
 	static const struct {
-		uint32_t first, last;
-		size_t columns;
-	} ranges[] = {
-	        {0x0300, 0x036f, 0},   {0x200b, 0x200f, 0}, {0xfe00, 0xfe0f, 0},   {0x1100, 0x115f, 2},
-	        {0x2e80, 0xa4cf, 2},   {0xac00, 0xd7a3, 2}, {0xf900, 0xfaff, 2},   {0xfe30, 0xfe6f, 2},
-	        {0xff00, 0xff60, 2},   {0xffe0, 0xffe6, 2}, {0x1f300, 0x1f64f, 2}, {0x1f900, 0x1f9ff, 2},
-	        {0x20000, 0x3fffd, 2},
+		const char *state, *colour;
+	} colours[] = {
+	        {"failed", RED},        {"FAILED", RED},     {"ABORTED", RED},        {"POISONED", RED},
+	        {"denied", YELLOW},     {"WAITING", YELLOW}, {"QUARANTINED", YELLOW}, {"CLOSING", YELLOW},
+	        {"CONNECTING", YELLOW}, {"FORMING", YELLOW}, {"GATHERING", YELLOW},   {"RETIRING", YELLOW},
+	        {"DESTROYING", YELLOW},
 	};
-	size_t width = 0;
-	while (*text) {
-		uint32_t character = next_character(&text);
-		size_t columns = 1;
-		for (size_t i = 0; i < ZD_ARRAY_LEN(ranges); i++)
-			if (character >= ranges[i].first && character <= ranges[i].last)
-				columns = ranges[i].columns;
-		width += columns;
-	}
-	return width;
-}
-
-/* The value at "a.b.c", NULL when there is none. */
-static const json_t *value_at(const json_t *row, const char *path)
-{
-	while (row && path) {
-		const char *dot = strchr(path, '.');
-		char key[64];
-		snprintf(key, sizeof(key), "%.*s", dot ? (int)(dot - path) : (int)strlen(path), path);
-		row = json_object_get(row, key);
-		path = dot ? dot + 1 : NULL;
-	}
-	return row;
-}
-
-static char *list_text(const json_t *list)
-{
-	char *text = zd_ctl_text("%s", "");
-	size_t index;
-	json_t *item;
-	json_array_foreach((json_t *)list, index, item)
-	{
-		char *longer = zd_ctl_text("%s%s%s", text, index ? "; " : "", json_string_value(item));
-		free(text);
-		text = longer;
-	}
-	return text;
-}
-
-static char *cell_text(const json_t *row, const struct zd_ctl_column *column, bool exact_bytes)
-{
-	if (column->format == ZD_CTL_CUSTOM)
-		return column->text(row);
-	const json_t *value = value_at(row, column->key);
-	json_int_t number = json_integer_value(value);
-	switch (column->format) {
-	case ZD_CTL_BYTES:
-		if (!exact_bytes) {
-			char text[ZD_BYTES_TEXT];
-			return zd_ctl_text("%s", zd_bytes_text((uint64_t)number, text));
-		}
-		/* fallthrough */
-	case ZD_CTL_COUNT:
-		return zd_ctl_text("%" JSON_INTEGER_FORMAT, number);
-	case ZD_CTL_AGE: {
-		char text[ZD_CTL_AGE_TEXT];
-		return zd_ctl_text("%s", zd_ctl_age_text((uint64_t)number, text));
-	}
-	case ZD_CTL_YES_NO:
-		return zd_ctl_text("%s", json_is_true(value) ? "yes" : "no");
-	case ZD_CTL_LIST:
-		return list_text(value);
-	case ZD_CTL_TEXT:
-	case ZD_CTL_CUSTOM:
-		break;
-	}
-	const char *text = json_string_value(value);
-	return zd_ctl_text("%s", text ? text : "");
-}
-
-static bool is_number(const struct zd_ctl_column *column)
-{
-	return column->format == ZD_CTL_COUNT || column->format == ZD_CTL_BYTES ||
-	       column->format == ZD_CTL_AGE;
-}
-
-static size_t count_columns(const struct zd_ctl_column *columns)
-{
-	size_t count = 0;
-	while (columns[count].title)
-		count++;
-	return count;
-}
-
-/* `last`: nothing follows on the line, so that no blanks are needed. */
-static void print_cell(FILE *out, const char *text, size_t width, bool right, bool last)
-{
-	int blanks = (int)(width - zd_ctl_text_width(text));
-	if (right)
-		fprintf(out, "%*s%s", blanks, "", text);
-	else
-		fprintf(out, "%s%*s", text, last ? 0 : blanks, "");
-	fputs(last ? "\n" : GAP, out);
-}
-
-void zd_ctl_print_table(FILE *out, const json_t *rows, const struct zd_ctl_column *columns, bool exact_bytes)
-{
-	const size_t ncolumns = count_columns(columns), nrows = json_array_size(rows);
-	size_t *widths = zd_calloc(ncolumns, sizeof(*widths));
-	char **cells = zd_calloc(nrows * ncolumns + 1, sizeof(*cells));
-	for (size_t c = 0; c < ncolumns; c++) {
-		widths[c] = zd_ctl_text_width(columns[c].title);
-		for (size_t r = 0; r < nrows; r++) {
-			char *cell = shown(cell_text(json_array_get(rows, r), &columns[c], exact_bytes));
-			widths[c] = zd_max_u64(widths[c], zd_ctl_text_width(cell));
-			cells[r * ncolumns + c] = cell;
-		}
-	}
-	for (size_t c = 0; c < ncolumns; c++)
-		print_cell(out, columns[c].title, widths[c], is_number(&columns[c]), c + 1 == ncolumns);
-	for (size_t i = 0; i < nrows * ncolumns; i++) {
-		const size_t c = i % ncolumns;
-		print_cell(out, cells[i], widths[c], is_number(&columns[c]), c + 1 == ncolumns);
-		free(cells[i]);
-	}
-	free(cells);
-	free(widths);
-}
-
-void zd_ctl_print_record(FILE *out, const json_t *row, const struct zd_ctl_column *columns, bool exact_bytes)
-{
-	size_t width = 0;
-	for (size_t c = 0; columns[c].title; c++)
-		width = zd_max_u64(width, zd_ctl_text_width(columns[c].title));
-	for (size_t c = 0; columns[c].title; c++) {
-		char *cell = shown(cell_text(row, &columns[c], exact_bytes));
-		print_cell(out, columns[c].title, width, false, false);
-		fprintf(out, "%s\n", cell);
-		free(cell);
-	}
-}
-
-int zd_ctl_print_json(FILE *out, const char *verb, json_t *rows)
-{
-	json_t *object = json_pack("{s:i,s:s,s:o}", "schema", ZD_CTL_SCHEMA, "verb", verb, "rows", rows);
-	if (!object)
-		return zd_ctl_fail(ZEROD_E_SYSTEM, "out of memory");
-	int status = zd_ctl_print_json_text(out, object, JSON_INDENT(2));
-	json_decref(object);
-	return status;
-}
-
-/* ---- Sorting ------------------------------------------------------------------------------------------- */
-
-struct order {
-	const struct zd_ctl_column *column;
-	bool descending;
-};
-
-struct sorted_row {
-	json_t *row;
-	size_t index; /* as the daemon sent it: keeps equals in order, which qsort_r() alone does not */
-};
-
-static int compare_cells(const json_t *a, const json_t *b, const struct zd_ctl_column *column)
-{
-	if (is_number(column)) {
-		json_int_t x = json_integer_value(value_at(a, column->key));
-		json_int_t y = json_integer_value(value_at(b, column->key));
-		return (x > y) - (x < y);
-	}
-	char *x = cell_text(a, column, true), *y = cell_text(b, column, true);
-	int sign = strcmp(x, y);
-	free(x);
-	free(y);
-	return sign;
-}
-
-static int compare_rows(const void *left, const void *right, void *arg)
-{
-	const struct sorted_row *a = left, *b = right;
-	const struct order *order = arg;
-	int sign = compare_cells(a->row, b->row, order->column);
-	if (sign == 0)
-		return a->index < b->index ? -1 : 1;
-	return order->descending ? -sign : sign;
-}
-
-static const struct zd_ctl_column *find_column(const struct zd_ctl_column *columns, const char *name)
-{
-	for (const struct zd_ctl_column *column = columns; column->title; column++)
-		if (strcasecmp(name, column->title) == 0 ||
-		    (column->key && strcasecmp(name, column->key) == 0))
-			return column;
-	zd_ctl_fail(ZD_CTL_USAGE, "no column '%s' to sort by; there are:", name);
-	for (const struct zd_ctl_column *column = columns; column->title; column++)
-		fprintf(stderr, "  '%s'\n", column->title);
+	for (size_t i = 0; i < ZD_ARRAY_LEN(colours); i++)
+		if (strcmp(state, colours[i].state) == 0)
+			return colours[i].colour;
 	return NULL;
 }
 
-int zd_ctl_sort(json_t *rows, const struct zd_ctl_column *columns, const char *sort)
+static bool wants_colours(const struct zd_ctl *ctl)
 {
-	if (!sort)
-		return 0;
-	struct order order = {.descending = *sort == '-'};
-	order.column = find_column(columns, sort + order.descending);
-	if (!order.column)
-		return ZD_CTL_USAGE;
-	const size_t count = json_array_size(rows);
-	struct sorted_row *sorted = zd_calloc(count + 1, sizeof(*sorted));
-	for (size_t i = 0; i < count; i++)
-		sorted[i] = (struct sorted_row){.row = json_incref(json_array_get(rows, i)), .index = i};
-	qsort_r(sorted, count, sizeof(*sorted), compare_rows, &order);
-	json_array_clear(rows);
-	for (size_t i = 0; i < count; i++)
-		json_array_append_new(rows, sorted[i].row);
-	free(sorted);
-	return 0;
+	const char *no_color = getenv("NO_COLOR"), *terminal = getenv("TERM");
+	return !ctl->raw && isatty(STDOUT_FILENO) && !(no_color && *no_color) && terminal &&
+	       strcmp(terminal, "dumb") != 0;
+}
+
+/* ---- Width --------------------------------------------------------------------------------------------- */
+
+static bool is_shown(const struct table *table, size_t column)
+{
+	return table->widths[column] != SIZE_MAX;
+}
+
+/* The columns that this one is cut to if texts get at most `most`. */
+static size_t cut_width(const struct table *table, size_t column, size_t most)
+{
+	const size_t width = table->widths[column], title = strlen(table->columns[column].title);
+	if (zd_ctl_is_number(&table->columns[column]))
+		return width;
+	return zd_min_u64(width, zd_max_u64(most, zd_max_u64(title, LEAST_CUT)));
+}
+
+static size_t line_width(const struct table *table, size_t most)
+{
+	size_t width = 0;
+	for (size_t c = 0; c < table->ncolumns; c++)
+		width += is_shown(table, c) ? cut_width(table, c, most) + GAP_WIDTH : 0;
+	return width ? width - GAP_WIDTH : 0;
+}
+
+/* Leaves out the column with the highest `spare`, of several the last one. Returns false for the only one. */
+static bool leave_one_out(struct table *table)
+{
+	size_t shown = 0, least = 0;
+	for (size_t c = 0; c < table->ncolumns; c++) {
+		if (!is_shown(table, c))
+			continue;
+		if (shown == 0 || table->columns[c].spare >= table->columns[least].spare)
+			least = c;
+		shown++;
+	}
+	if (shown > 1)
+		table->widths[least] = SIZE_MAX;
+	return shown > 1;
+}
+
+static void tell_left_out(const struct table *table)
+{
+	size_t count = 0;
+	for (size_t c = 0; c < table->ncolumns; c++)
+		count += !is_shown(table, c);
+	if (count > 0)
+		fprintf(stderr, "zeroctl: %zu of %zu columns do not fit; --wide shows all, --columns some\n",
+		        count, table->ncolumns);
+}
+
+static void fit(struct table *table, size_t width)
+{
+	size_t most = width;
+	while (line_width(table, 0) > width && leave_one_out(table))
+		continue;
+	while (most > 0 && line_width(table, most) > width)
+		most--;
+	for (size_t c = 0; c < table->ncolumns; c++) {
+		if (!is_shown(table, c))
+			continue;
+		/* Only a single column can still be too wide. */
+		table->widths[c] = zd_min_u64(cut_width(table, c, most), width);
+		for (size_t r = 0; r < table->nrows; r++) {
+			char **cell = &table->cells[r * table->ncolumns + c];
+			*cell = zd_ctl_cut(*cell, table->widths[c]);
+		}
+	}
+}
+
+/* ---- Printing ------------------------------------------------------------------------------------------ */
+
+static void make_cells(struct table *table, const json_t *rows)
+{
+	table->nrows = json_array_size(rows);
+	table->ncolumns = zd_ctl_count_columns(table->columns);
+	table->widths = zd_calloc(table->ncolumns, sizeof(*table->widths));
+	table->cells = zd_calloc(table->nrows * table->ncolumns + 1, sizeof(*table->cells));
+	for (size_t c = 0; c < table->ncolumns; c++) {
+		table->widths[c] = table->ctl->no_headings ? 0 : strlen(table->columns[c].title);
+		for (size_t r = 0; r < table->nrows; r++) {
+			char *cell = zd_ctl_cell_text(table->ctl, json_array_get(rows, r),
+			                              &table->columns[c]);
+			cell = zd_ctl_shown(cell);
+			if (table->ctl->raw && !*cell) { /* else the next column would be taken for it */
+				free(cell);
+				cell = zd_ctl_text("-");
+			}
+			table->widths[c] = zd_max_u64(table->widths[c], zd_ctl_text_width(cell));
+			table->cells[r * table->ncolumns + c] = cell;
+		}
+	}
+}
+
+static int add_column(struct libscols_table *out, const struct table *table, size_t c)
+{
+	const struct zd_ctl_column *column = &table->columns[c];
+	const int flags = zd_ctl_is_number(column) ? SCOLS_FL_RIGHT : 0;
+	/* A title that is not shown would make its column wide all the same. */
+	char *title = zd_ctl_text("%s", table->ctl->no_headings ? "" : column->title);
+	title = zd_ctl_cut(title, table->widths[c]);
+	struct libscols_column *added = scols_table_new_column(out, title, 0, flags);
+	free(title);
+	return added ? scols_cell_set_color(scols_column_get_header(added), BOLD) : -1;
+}
+
+/* Adds a row, whose cells libsmartcols then owns. */
+static int add_row(struct libscols_table *out, const struct table *table, size_t r)
+{
+	struct libscols_line *line = scols_table_new_line(out, NULL);
+	size_t at = 0;
+	for (size_t c = 0; line && c < table->ncolumns; c++) {
+		char **cell = &table->cells[r * table->ncolumns + c];
+		if (!is_shown(table, c))
+			continue;
+		const char *colour = table->columns[c].format == ZD_CTL_STATE ? state_colour(*cell) : NULL;
+		if (scols_line_refer_data(line, at, *cell))
+			return -1;
+		*cell = NULL;
+		if (colour && scols_cell_set_color(scols_line_get_cell(line, at), colour))
+			return -1;
+		at++;
+	}
+	return line ? 0 : -1;
+}
+
+static int print(const struct table *table, struct libscols_table *out)
+{
+	const struct zd_ctl *ctl = table->ctl;
+	if (scols_table_set_stream(out, stdout) || scols_table_enable_noencoding(out, 1) ||
+	    scols_table_set_termforce(out, SCOLS_TERMFORCE_NEVER) ||
+	    scols_table_set_column_separator(out, ctl->raw ? " " : GAP) ||
+	    scols_table_enable_raw(out, ctl->raw) || scols_table_enable_minout(out, !ctl->raw) ||
+	    scols_table_enable_noheadings(out, ctl->no_headings) ||
+	    scols_table_enable_colors(out, wants_colours(ctl)))
+		return -1;
+	for (size_t c = 0; c < table->ncolumns; c++) {
+		if (is_shown(table, c) && add_column(out, table, c))
+			return -1;
+	}
+	for (size_t r = 0; r < table->nrows; r++) {
+		if (add_row(out, table, r))
+			return -1;
+	}
+	return scols_print_table(out);
+}
+
+int zd_ctl_print_table(const struct zd_ctl *ctl, const json_t *rows, const struct zd_ctl_column *columns)
+{
+	struct table table = {.ctl = ctl};
+	int status = zd_ctl_choose_columns(ctl, columns, &table.columns);
+	if (status)
+		return status;
+	struct libscols_table *out = scols_new_table();
+	make_cells(&table, rows);
+	if (out && isatty(STDOUT_FILENO) && !ctl->wide && !ctl->raw) {
+		fit(&table, scols_table_get_termwidth(out));
+		if (strcmp(ctl->verb, "watch") != 0)
+			tell_left_out(&table);
+	}
+	if (!out || print(&table, out))
+		status = zd_ctl_fail(ZEROD_E_SYSTEM, "cannot print the table");
+	scols_unref_table(out);
+	for (size_t i = 0; i < table.nrows * table.ncolumns; i++)
+		free(table.cells[i]);
+	free(table.cells);
+	free(table.widths);
+	free(table.columns);
+	return status;
+}
+
+void zd_ctl_print_record(const struct zd_ctl *ctl, const json_t *row, const struct zd_ctl_column *columns)
+{
+	int width = 0;
+	for (size_t c = 0; columns[c].title; c++)
+		width = (int)strlen(columns[c].title) > width ? (int)strlen(columns[c].title) : width;
+	for (size_t c = 0; columns[c].title; c++) {
+		char *cell = zd_ctl_shown(zd_ctl_cell_text(ctl, row, &columns[c]));
+		printf("%-*s" GAP "%s\n", width, columns[c].title, cell);
+		free(cell);
+	}
 }

@@ -5,10 +5,10 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},         {"JOB", "job", ZD_CTL_TEXT, NULL},
-        {"NAME", "name", ZD_CTL_TEXT, NULL},      {"SESSION", "session", ZD_CTL_COUNT, NULL},
-        {"DEVICE", "device", ZD_CTL_COUNT, NULL}, {"BYTES", "bytes", ZD_CTL_BYTES, NULL},
-        {"AGE", "age_ns", ZD_CTL_AGE, NULL},      {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, 3, NULL},         {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
+        {"NAME", "name", ZD_CTL_TEXT, 0, NULL},      {"SESSION", "session", ZD_CTL_COUNT, 1, NULL},
+        {"DEVICE", "device", ZD_CTL_COUNT, 0, NULL}, {"BYTES", "bytes", ZD_CTL_BYTES, 0, NULL},
+        {"AGE", "age_ns", ZD_CTL_AGE, 2, NULL},      {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *allocation_row(const Zd__Row *row)
@@ -19,14 +19,15 @@ static json_t *allocation_row(const Zd__Row *row)
 	                 ZD_CTL_INT(a->bytes), "durable", (int)a->durable, "age_ns", ZD_CTL_INT(a->age_ns));
 }
 
-static const struct zd_ctl_listing listing = {
+const struct zd_ctl_listing zd_ctl_allocations_listing = {
         .table = ZD__TABLE__ALLOCATIONS,
         .row_case = ZD__ROW__ROW_ALLOCATION,
         .row = allocation_row,
         .columns = columns,
+        .plural = "allocations",
 };
 
 int zd_ctl_alloc(struct zd_ctl *ctl)
 {
-	return zd_ctl_list_run(ctl, &listing);
+	return zd_ctl_list_run(ctl, &zd_ctl_allocations_listing);
 }

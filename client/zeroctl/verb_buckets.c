@@ -5,19 +5,19 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},
-        {"JOB", "job", ZD_CTL_TEXT, NULL},
-        {"GROUP", "group", ZD_CTL_TEXT, NULL},
-        {"RANK", "rank", ZD_CTL_COUNT, NULL},
-        {"DEVICE", "device", ZD_CTL_COUNT, NULL},
-        {"DTYPE", "dtype", ZD_CTL_TEXT, NULL},
-        {"SLOT", "slot_bytes", ZD_CTL_BYTES, NULL},
-        {"HELD", "held_bytes", ZD_CTL_BYTES, NULL},
-        {"RESERVED", "reserved", ZD_CTL_COUNT, NULL},
-        {"SUBMITTED", "submitted", ZD_CTL_COUNT, NULL},
-        {"SLOTS", "slots", ZD_CTL_LIST, NULL},
-        {"WAITS", "waits", ZD_CTL_LIST, NULL},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, 7, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
+        {"GROUP", "group", ZD_CTL_TEXT, 1, NULL},
+        {"RANK", "rank", ZD_CTL_COUNT, 0, NULL},
+        {"DEVICE", "device", ZD_CTL_COUNT, 4, NULL},
+        {"DTYPE", "dtype", ZD_CTL_TEXT, 6, NULL},
+        {"SLOT", "slot_bytes", ZD_CTL_BYTES, 5, NULL},
+        {"HELD", "held_bytes", ZD_CTL_BYTES, 2, NULL},
+        {"RESERVED", "reserved", ZD_CTL_COUNT, 3, NULL},
+        {"SUBMITTED", "submitted", ZD_CTL_COUNT, 3, NULL},
+        {"SLOTS", "slots", ZD_CTL_LIST, 1, NULL},
+        {"WAITS", "waits", ZD_CTL_LIST, 0, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *bucket_row(const Zd__Row *row)
@@ -37,6 +37,7 @@ static const struct zd_ctl_listing listing = {
         .row_case = ZD__ROW__ROW_BUCKET,
         .row = bucket_row,
         .columns = columns,
+        .plural = "buckets",
 };
 
 int zd_ctl_buckets(struct zd_ctl *ctl)

@@ -34,13 +34,13 @@ static char *kept_text(const json_t *row)
 }
 
 static const struct zd_ctl_column columns[] = {
-        {"JOB", "job", ZD_CTL_TEXT, NULL},          {"GROUP", "group", ZD_CTL_TEXT, NULL},
-        {"UNIT", "unit", ZD_CTL_TEXT, NULL},        {"RANK", "rank", ZD_CTL_COUNT, NULL},
-        {"DEVICE", "device", ZD_CTL_COUNT, NULL},   {"STATE", "state", ZD_CTL_TEXT, NULL},
-        {"TRUE", "true_bytes", ZD_CTL_BYTES, NULL}, {"PADDED", "padded_bytes", ZD_CTL_BYTES, NULL},
-        {"VERSION", "version", ZD_CTL_COUNT, NULL}, {"AGE", "age_ns", ZD_CTL_AGE, NULL},
-        {"KEPT", NULL, ZD_CTL_CUSTOM, kept_text},   {"HOLDERS", "holders", ZD_CTL_CUSTOM, holders_text},
-        {"WAITS", "waits_for", ZD_CTL_TEXT, NULL},  {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, 0, NULL},          {"GROUP", "group", ZD_CTL_TEXT, 5, NULL},
+        {"UNIT", "unit", ZD_CTL_TEXT, 0, NULL},        {"RANK", "rank", ZD_CTL_COUNT, 0, NULL},
+        {"DEVICE", "device", ZD_CTL_COUNT, 6, NULL},   {"STATE", "state", ZD_CTL_STATE, 0, NULL},
+        {"TRUE", "true_bytes", ZD_CTL_BYTES, 8, NULL}, {"PADDED", "padded_bytes", ZD_CTL_BYTES, 2, NULL},
+        {"VERSION", "version", ZD_CTL_COUNT, 4, NULL}, {"AGE", "age_ns", ZD_CTL_AGE, 3, NULL},
+        {"KEPT", NULL, ZD_CTL_CUSTOM, 7, kept_text},   {"HOLDERS", "holders", ZD_CTL_CUSTOM, 1, holders_text},
+        {"WAITS", "waits_for", ZD_CTL_TEXT, 0, NULL},  {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *holders_of(const Zd__BufferRow *buffer)
@@ -76,6 +76,7 @@ const struct zd_ctl_listing zd_ctl_buffers_listing = {
         .row_case = ZD__ROW__ROW_BUFFER,
         .row = buffer_row,
         .columns = columns,
+        .plural = "live buffers",
 };
 
 int zd_ctl_buffers(struct zd_ctl *ctl)

@@ -67,20 +67,20 @@ static char *members_text(const json_t *row)
 }
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},
-        {"JOB", "job", ZD_CTL_TEXT, NULL},
-        {"GROUP", "name", ZD_CTL_TEXT, NULL},
-        {"STATE", "state", ZD_CTL_TEXT, NULL},
-        {"HERE", NULL, ZD_CTL_CUSTOM, present_text},
-        {"RANKS", NULL, ZD_CTL_CUSTOM, ranks_text},
-        {"BY", "collectives", ZD_CTL_TEXT, NULL},
-        {"UNITS", "units", ZD_CTL_COUNT, NULL},
-        {"STEP", "committed_step", ZD_CTL_COUNT, NULL},
-        {"TORN", "torn", ZD_CTL_YES_NO, NULL},
-        {"SHADOW", "shadow", ZD_CTL_YES_NO, NULL},
-        {"MEMBERS", "members", ZD_CTL_CUSTOM, members_text},
-        {"WHY", "why", ZD_CTL_CUSTOM, why_text},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, 9, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
+        {"GROUP", "name", ZD_CTL_TEXT, 0, NULL},
+        {"STATE", "state", ZD_CTL_STATE, 0, NULL},
+        {"HERE", NULL, ZD_CTL_CUSTOM, 0, present_text},
+        {"RANKS", NULL, ZD_CTL_CUSTOM, 4, ranks_text},
+        {"BY", "collectives", ZD_CTL_TEXT, 7, NULL},
+        {"UNITS", "units", ZD_CTL_COUNT, 6, NULL},
+        {"STEP", "committed_step", ZD_CTL_COUNT, 2, NULL},
+        {"TORN", "torn", ZD_CTL_YES_NO, 5, NULL},
+        {"SHADOW", "shadow", ZD_CTL_YES_NO, 8, NULL},
+        {"MEMBERS", "members", ZD_CTL_CUSTOM, 3, members_text},
+        {"WHY", "why", ZD_CTL_CUSTOM, 1, why_text},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *members_of(const Zd__GroupRow *group)
@@ -114,6 +114,7 @@ const struct zd_ctl_listing zd_ctl_groups_listing = {
         .row_case = ZD__ROW__ROW_GROUP,
         .row = group_row,
         .columns = columns,
+        .plural = "groups",
 };
 
 int zd_ctl_groups(struct zd_ctl *ctl)

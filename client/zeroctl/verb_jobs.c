@@ -6,21 +6,21 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},
-        {"JOB", "name", ZD_CTL_TEXT, NULL},
-        {"UID", "uid", ZD_CTL_COUNT, NULL},
-        {"DURABLE", "durable", ZD_CTL_YES_NO, NULL},
-        {"SESSIONS", "sessions", ZD_CTL_COUNT, NULL},
-        {"GROUPS", "groups", ZD_CTL_COUNT, NULL},
-        {"SHARDS", "usage.shard_bytes", ZD_CTL_BYTES, NULL},
-        {"GATHERED", "usage.gathered_bytes", ZD_CTL_BYTES, NULL},
-        {"BUCKETS", "usage.bucket_bytes", ZD_CTL_BYTES, NULL},
-        {"STAGING", "usage.staging_bytes", ZD_CTL_BYTES, NULL},
-        {"TARGETS", "usage.target_bytes", ZD_CTL_BYTES, NULL},
-        {"ALLOC", "usage.allocation_bytes", ZD_CTL_BYTES, NULL},
-        {"PEAK", "usage.peak_bytes", ZD_CTL_BYTES, NULL},
-        {"METADATA", "uid_metadata_bytes", ZD_CTL_BYTES, NULL},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, 6, NULL},
+        {"JOB", "name", ZD_CTL_TEXT, 0, NULL},
+        {"UID", "uid", ZD_CTL_COUNT, 3, NULL},
+        {"DURABLE", "durable", ZD_CTL_YES_NO, 2, NULL},
+        {"SESSIONS", "sessions", ZD_CTL_COUNT, 0, NULL},
+        {"GROUPS", "groups", ZD_CTL_COUNT, 5, NULL},
+        {"SHARDS", "usage.shard_bytes", ZD_CTL_BYTES, 1, NULL},
+        {"GATHERED", "usage.gathered_bytes", ZD_CTL_BYTES, 0, NULL},
+        {"BUCKETS", "usage.bucket_bytes", ZD_CTL_BYTES, 8, NULL},
+        {"STAGING", "usage.staging_bytes", ZD_CTL_BYTES, 10, NULL},
+        {"TARGETS", "usage.target_bytes", ZD_CTL_BYTES, 9, NULL},
+        {"ALLOC", "usage.allocation_bytes", ZD_CTL_BYTES, 7, NULL},
+        {"PEAK", "usage.peak_bytes", ZD_CTL_BYTES, 4, NULL},
+        {"METADATA", "uid_metadata_bytes", ZD_CTL_BYTES, 11, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *job_row(const Zd__Row *row)
@@ -37,6 +37,7 @@ const struct zd_ctl_listing zd_ctl_jobs_listing = {
         .row_case = ZD__ROW__ROW_JOB,
         .row = job_row,
         .columns = columns,
+        .plural = "jobs",
 };
 
 int zd_ctl_jobs(struct zd_ctl *ctl)

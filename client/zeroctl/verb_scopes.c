@@ -5,13 +5,13 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},         {"JOB", "job", ZD_CTL_TEXT, NULL},
-        {"GROUP", "group", ZD_CTL_TEXT, NULL},    {"RANK", "rank", ZD_CTL_COUNT, NULL},
-        {"DEVICE", "device", ZD_CTL_COUNT, NULL}, {"TAG", "tag", ZD_CTL_TEXT, NULL},
-        {"STATE", "state", ZD_CTL_TEXT, NULL},    {"PARENT", "parent", ZD_CTL_COUNT, NULL},
-        {"AGE", "age_ns", ZD_CTL_AGE, NULL},      {"UNITS", "units", ZD_CTL_COUNT, NULL},
-        {"BYTES", "bytes", ZD_CTL_BYTES, NULL},   {"SESSION", "session", ZD_CTL_COUNT, NULL},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, 8, NULL},         {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
+        {"GROUP", "group", ZD_CTL_TEXT, 3, NULL},    {"RANK", "rank", ZD_CTL_COUNT, 2, NULL},
+        {"DEVICE", "device", ZD_CTL_COUNT, 5, NULL}, {"TAG", "tag", ZD_CTL_TEXT, 0, NULL},
+        {"STATE", "state", ZD_CTL_STATE, 0, NULL},   {"PARENT", "parent", ZD_CTL_COUNT, 7, NULL},
+        {"AGE", "age_ns", ZD_CTL_AGE, 1, NULL},      {"UNITS", "units", ZD_CTL_COUNT, 4, NULL},
+        {"BYTES", "bytes", ZD_CTL_BYTES, 0, NULL},   {"SESSION", "session", ZD_CTL_COUNT, 6, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *scope_row(const Zd__Row *row)
@@ -25,14 +25,15 @@ static json_t *scope_row(const Zd__Row *row)
 	                 ZD_CTL_INT(s->session));
 }
 
-static const struct zd_ctl_listing listing = {
+const struct zd_ctl_listing zd_ctl_scopes_listing = {
         .table = ZD__TABLE__SCOPES,
         .row_case = ZD__ROW__ROW_SCOPE,
         .row = scope_row,
         .columns = columns,
+        .plural = "scopes",
 };
 
 int zd_ctl_scopes(struct zd_ctl *ctl)
 {
-	return zd_ctl_list_run(ctl, &listing);
+	return zd_ctl_list_run(ctl, &zd_ctl_scopes_listing);
 }

@@ -5,17 +5,17 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},
-        {"NAME", "name", ZD_CTL_TEXT, NULL},
-        {"UID", "uid", ZD_CTL_COUNT, NULL},
-        {"PID", "pid", ZD_CTL_COUNT, NULL},
-        {"STATE", "state", ZD_CTL_TEXT, NULL},
-        {"JOB", "job", ZD_CTL_TEXT, NULL},
-        {"AGE", "age_ns", ZD_CTL_AGE, NULL},
-        {"OUTSTANDING", "outstanding", ZD_CTL_COUNT, NULL},
-        {"REQUESTS", "requests", ZD_CTL_COUNT, NULL},
-        {"WAITS", "waits", ZD_CTL_LIST, NULL},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, 0, NULL},
+        {"NAME", "name", ZD_CTL_TEXT, 2, NULL},
+        {"UID", "uid", ZD_CTL_COUNT, 4, NULL},
+        {"PID", "pid", ZD_CTL_COUNT, 0, NULL},
+        {"STATE", "state", ZD_CTL_STATE, 0, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, 1, NULL},
+        {"AGE", "age_ns", ZD_CTL_AGE, 3, NULL},
+        {"OUTSTANDING", "outstanding", ZD_CTL_COUNT, 5, NULL},
+        {"REQUESTS", "requests", ZD_CTL_COUNT, 6, NULL},
+        {"WAITS", "waits", ZD_CTL_LIST, 0, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *session_row(const Zd__Row *row)
@@ -28,14 +28,15 @@ static json_t *session_row(const Zd__Row *row)
 	                 zd_ctl_strings(s->waits, s->n_waits));
 }
 
-static const struct zd_ctl_listing listing = {
+const struct zd_ctl_listing zd_ctl_sessions_listing = {
         .table = ZD__TABLE__SESSIONS,
         .row_case = ZD__ROW__ROW_SESSION,
         .row = session_row,
         .columns = columns,
+        .plural = "sessions",
 };
 
 int zd_ctl_sessions(struct zd_ctl *ctl)
 {
-	return zd_ctl_list_run(ctl, &listing);
+	return zd_ctl_list_run(ctl, &zd_ctl_sessions_listing);
 }

@@ -27,29 +27,29 @@ bool zd_ctl_status_ends(const json_t *row)
 }
 
 const struct zd_ctl_column zd_ctl_status_columns[] = {
-        {"daemon", "daemon", ZD_CTL_TEXT, NULL},
-        {"backend", "backend", ZD_CTL_TEXT, NULL},
-        {"state", "state", ZD_CTL_CUSTOM, state_text},
-        {"pid", "pid", ZD_CTL_COUNT, NULL},
-        {"uptime", "uptime_ns", ZD_CTL_AGE, NULL},
-        {"own memory", "resident_bytes", ZD_CTL_BYTES, NULL},
-        {"devices", "devices", ZD_CTL_COUNT, NULL},
-        {"sessions", "sessions", ZD_CTL_COUNT, NULL},
-        {"jobs", "jobs", ZD_CTL_COUNT, NULL},
-        {"groups", "groups", ZD_CTL_COUNT, NULL},
-        {"requests", "requests", ZD_CTL_COUNT, NULL},
-        {"gathers", "gathers", ZD_CTL_COUNT, NULL},
-        {"fallback gathers", "fallback_gathers", ZD_CTL_COUNT, NULL},
-        {"gathered since start", "gathered_bytes_total", ZD_CTL_BYTES, NULL},
-        {"shards", "usage.shard_bytes", ZD_CTL_BYTES, NULL},
-        {"gathered now", "usage.gathered_bytes", ZD_CTL_BYTES, NULL},
-        {"gathered at peak", "usage.peak_gathered_bytes", ZD_CTL_BYTES, NULL},
-        {"buckets", "usage.bucket_bytes", ZD_CTL_BYTES, NULL},
-        {"staging", "usage.staging_bytes", ZD_CTL_BYTES, NULL},
-        {"targets", "usage.target_bytes", ZD_CTL_BYTES, NULL},
-        {"allocations", "usage.allocation_bytes", ZD_CTL_BYTES, NULL},
-        {"all at peak", "usage.peak_bytes", ZD_CTL_BYTES, NULL},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"daemon", "daemon", ZD_CTL_TEXT, 0, NULL},
+        {"backend", "backend", ZD_CTL_TEXT, 0, NULL},
+        {"state", "state", ZD_CTL_CUSTOM, 0, state_text},
+        {"pid", "pid", ZD_CTL_COUNT, 0, NULL},
+        {"uptime", "uptime_ns", ZD_CTL_AGE, 0, NULL},
+        {"own memory", "resident_bytes", ZD_CTL_BYTES, 0, NULL},
+        {"devices", "devices", ZD_CTL_COUNT, 0, NULL},
+        {"sessions", "sessions", ZD_CTL_COUNT, 0, NULL},
+        {"jobs", "jobs", ZD_CTL_COUNT, 0, NULL},
+        {"groups", "groups", ZD_CTL_COUNT, 0, NULL},
+        {"requests", "requests", ZD_CTL_COUNT, 0, NULL},
+        {"gathers", "gathers", ZD_CTL_COUNT, 0, NULL},
+        {"fallback gathers", "fallback_gathers", ZD_CTL_COUNT, 0, NULL},
+        {"gathered since start", "gathered_bytes_total", ZD_CTL_BYTES, 0, NULL},
+        {"shards", "usage.shard_bytes", ZD_CTL_BYTES, 0, NULL},
+        {"gathered now", "usage.gathered_bytes", ZD_CTL_BYTES, 0, NULL},
+        {"gathered at peak", "usage.peak_gathered_bytes", ZD_CTL_BYTES, 0, NULL},
+        {"buckets", "usage.bucket_bytes", ZD_CTL_BYTES, 0, NULL},
+        {"staging", "usage.staging_bytes", ZD_CTL_BYTES, 0, NULL},
+        {"targets", "usage.target_bytes", ZD_CTL_BYTES, 0, NULL},
+        {"allocations", "usage.allocation_bytes", ZD_CTL_BYTES, 0, NULL},
+        {"all at peak", "usage.peak_bytes", ZD_CTL_BYTES, 0, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static int take_status(const Zd__Reply *reply, void *arg)
@@ -94,7 +94,7 @@ int zd_ctl_status(struct zd_ctl *ctl)
 		return status;
 	if (ctl->json)
 		return zd_ctl_print_json(stdout, ctl->verb, json_pack("[o]", row));
-	zd_ctl_print_record(stdout, row, zd_ctl_status_columns, ctl->exact_bytes);
+	zd_ctl_print_record(ctl, row, zd_ctl_status_columns);
 	json_decref(row);
 	return 0;
 }

@@ -2,17 +2,24 @@
 /*
  * verb_trim.c - zeroctl trim: empty memory goes back to the devices.
  *
- * A device whose memory somebody keeps is told as a failure, and the others are trimmed all the same.
+ * A device whose memory somebody keeps is told as a failure, and the others are trimmed all the same. Where
+ * nothing was freed, the device's map says why.
  */
 #include "ctl.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/mem.h"
 
+#define MOST_SEGMENTS 4u /* that are named */
+
 static const struct zd_ctl_column columns[] = {
-        {"DEVICE", "index", ZD_CTL_COUNT, NULL},
-        {"NAME", "name", ZD_CTL_TEXT, NULL},
-        {"FREED", "freed_bytes", ZD_CTL_BYTES, NULL},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"DEVICE", "index", ZD_CTL_COUNT, 0, NULL},
+        {"NAME", "name", ZD_CTL_TEXT, 0, NULL},
+        {"FREED", "freed_bytes", ZD_CTL_BYTES, 0, NULL},
+        {"WHY", "why", ZD_CTL_TEXT, 0, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static int take_freed(const Zd__Reply *reply, void *arg)
@@ -35,6 +42,69 @@ static int trim(struct zd_ctl *ctl, json_int_t device, uint64_t *freed_bytes)
 	return zd_ctl_call(ctl, &request, take_freed, freed_bytes);
 }
 
+/* "segment 3 of job 'lm' has shard×3, gathered×2"; the segments of other users are counted only. */
+static char *add_reason(char *text, const json_t *segment)
+{
+	const char *job = json_string_value(json_object_get(segment, "job"));
+	const char *pins = json_string_value(json_object_get(segment, "pins"));
+	char *longer = zd_ctl_text("%s%ssegment %" JSON_INTEGER_FORMAT " of job '%s' has %s", text,
+	                           *text ? "; " : "", json_integer_value(json_object_get(segment, "segment")),
+	                           job, *pins ? pins : "requests that wait for it");
+	free(text);
+	return longer;
+}
+
+/* Returns why no segment of the device was released, from its map. */
+static char *why_nothing(const struct zd_ctl *ctl, const json_t *map)
+{
+	uint64_t bytes = 0;
+	size_t i, nsegments = 0, nothers = 0, nnamed = 0;
+	json_t *row;
+	char *text = zd_ctl_text("%s", "");
+	json_array_foreach((json_t *)map, i, row)
+	{
+		if (strcmp(json_string_value(json_object_get(row, "kind")), "segment") != 0)
+			continue;
+		nsegments++;
+		bytes += (uint64_t)json_integer_value(json_object_get(row, "bytes"));
+		if (!*json_string_value(json_object_get(row, "job")))
+			nothers++;
+		else if (nnamed++ < MOST_SEGMENTS)
+			text = add_reason(text, row);
+	}
+	char *why;
+	if (nsegments == 0)
+		why = zd_ctl_text("no memory of it is in segments");
+	else if (bytes <= ctl->keep_bytes)
+		why = zd_ctl_text("no more than --keep is in segments");
+	else if (nnamed > MOST_SEGMENTS)
+		why = zd_ctl_text("%s; and %zu more segments", text, nnamed - MOST_SEGMENTS);
+	else
+		why = zd_ctl_text("%s", text);
+	free(text);
+	if (nothers == 0)
+		return why;
+	text = zd_ctl_text("%s%s%zu segment%s of other users", why, *why ? "; " : "", nothers,
+	                   nothers == 1 ? "" : "s");
+	free(why);
+	return text;
+}
+
+static int tell_why(struct zd_ctl *ctl, json_int_t index, json_t *row)
+{
+	struct zd_ctl of_device = *ctl;
+	json_t *map;
+	of_device.device = index;
+	int status = zd_ctl_map_fetch(&of_device, &map);
+	if (status)
+		return status;
+	char *why = why_nothing(ctl, map);
+	(void)json_object_set_new(row, "why", json_string(why));
+	free(why);
+	json_decref(map);
+	return 0;
+}
+
 /* Fills `rows`; the first failure is returned when all have been tried. */
 static int trim_all(struct zd_ctl *ctl, const json_t *devices, json_t *rows)
 {
@@ -49,20 +119,17 @@ static int trim_all(struct zd_ctl *ctl, const json_t *devices, json_t *rows)
 			continue;
 		int status = trim(ctl, index, &freed_bytes);
 		first = first ? first : status;
-		if (status == 0)
-			(void)json_array_append_new(rows, json_pack("{s:I,s:O,s:I}", "index", index, "name",
-			                                            json_object_get(device, "name"),
-			                                            "freed_bytes", ZD_CTL_INT(freed_bytes)));
+		if (status)
+			continue;
+		json_t *row = json_pack("{s:I,s:O,s:I,s:s}", "index", index, "name",
+		                        json_object_get(device, "name"), "freed_bytes",
+		                        ZD_CTL_INT(freed_bytes), "why", "");
+		if (freed_bytes == 0)
+			status = tell_why(ctl, index, row);
+		first = first ? first : status;
+		(void)json_array_append_new(rows, row);
 	}
 	return first;
-}
-
-static int check_device(const struct zd_ctl *ctl, const json_t *devices)
-{
-	if (ctl->device < (long long)json_array_size(devices))
-		return 0;
-	return zd_ctl_fail(ZEROD_E_NOT_FOUND, "no device %lld; there are %zu", ctl->device,
-	                   json_array_size(devices));
 }
 
 int zd_ctl_trim(struct zd_ctl *ctl)
@@ -71,7 +138,7 @@ int zd_ctl_trim(struct zd_ctl *ctl)
 	int printed = 0, status = zd_ctl_list_fetch(ctl, &zd_ctl_devices_listing, &devices);
 	if (status)
 		return status;
-	status = check_device(ctl, devices);
+	status = zd_ctl_check_device(ctl, devices);
 	if (status) {
 		json_decref(devices);
 		return status;
@@ -82,7 +149,8 @@ int zd_ctl_trim(struct zd_ctl *ctl)
 	if (ctl->json) {
 		printed = zd_ctl_print_json(stdout, ctl->verb, rows);
 	} else {
-		zd_ctl_print_table(stdout, rows, columns, ctl->exact_bytes);
+		if (json_array_size(rows) > 0)
+			printed = zd_ctl_print_table(ctl, rows, columns);
 		json_decref(rows);
 	}
 	return status ? status : printed;

@@ -15,21 +15,21 @@ static char *version_text(const json_t *row)
 }
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, NULL},
-        {"JOB", "job", ZD_CTL_TEXT, NULL},
-        {"GROUP", "group", ZD_CTL_TEXT, NULL},
-        {"UNIT", "name", ZD_CTL_TEXT, NULL},
-        {"DTYPE", "dtype", ZD_CTL_TEXT, NULL},
-        {"NUMEL", "numel", ZD_CTL_COUNT, NULL},
-        {"PADDED", "padded_bytes", ZD_CTL_BYTES, NULL},
-        {"SLOT", "slot", ZD_CTL_COUNT, NULL},
-        {"VIEWS", "views", ZD_CTL_COUNT, NULL},
-        {"VERSION", NULL, ZD_CTL_CUSTOM, version_text},
-        {"RANKS", "registered", ZD_CTL_COUNT, NULL},
-        {"GATHERED", "gathered", ZD_CTL_COUNT, NULL},
-        {"FROZEN", "frozen", ZD_CTL_YES_NO, NULL},
-        {"ALL-REDUCE", "all_reduce", ZD_CTL_YES_NO, NULL},
-        {NULL, NULL, ZD_CTL_TEXT, NULL},
+        {"ID", "id", ZD_CTL_COUNT, 10, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
+        {"GROUP", "group", ZD_CTL_TEXT, 3, NULL},
+        {"UNIT", "name", ZD_CTL_TEXT, 0, NULL},
+        {"DTYPE", "dtype", ZD_CTL_TEXT, 5, NULL},
+        {"NUMEL", "numel", ZD_CTL_COUNT, 4, NULL},
+        {"PADDED", "padded_bytes", ZD_CTL_BYTES, 1, NULL},
+        {"SLOT", "slot", ZD_CTL_COUNT, 9, NULL},
+        {"VIEWS", "views", ZD_CTL_COUNT, 8, NULL},
+        {"VERSION", NULL, ZD_CTL_CUSTOM, 0, version_text},
+        {"RANKS", "registered", ZD_CTL_COUNT, 2, NULL},
+        {"GATHERED", "gathered", ZD_CTL_COUNT, 0, NULL},
+        {"FROZEN", "frozen", ZD_CTL_YES_NO, 6, NULL},
+        {"ALL-REDUCE", "all_reduce", ZD_CTL_YES_NO, 7, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *unit_row(const Zd__Row *row)
@@ -44,14 +44,15 @@ static json_t *unit_row(const Zd__Row *row)
 	                 ZD_CTL_INT(u->gathered), "frozen", (int)u->frozen, "all_reduce", (int)u->all_reduce);
 }
 
-static const struct zd_ctl_listing listing = {
+const struct zd_ctl_listing zd_ctl_units_listing = {
         .table = ZD__TABLE__UNITS,
         .row_case = ZD__ROW__ROW_UNIT,
         .row = unit_row,
         .columns = columns,
+        .plural = "units",
 };
 
 int zd_ctl_units(struct zd_ctl *ctl)
 {
-	return zd_ctl_list_run(ctl, &listing);
+	return zd_ctl_list_run(ctl, &zd_ctl_units_listing);
 }

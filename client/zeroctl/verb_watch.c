@@ -10,6 +10,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t stopped;
@@ -69,9 +70,9 @@ static int draw(struct zd_ctl *ctl, bool terminal)
 	} else if (!status) {
 		if (terminal)
 			fputs("\033[H\033[2J", stdout); /* cursor home, erase the screen */
-		zd_ctl_print_record(stdout, status_row, zd_ctl_status_columns, ctl->exact_bytes);
+		zd_ctl_print_record(ctl, status_row, zd_ctl_status_columns);
 		putchar('\n');
-		zd_ctl_print_table(stdout, rows, zd_ctl_buffers_listing.columns, ctl->exact_bytes);
+		status = zd_ctl_list_print(ctl, &zd_ctl_buffers_listing, rows);
 		if (!terminal)
 			putchar('\n');
 	}
@@ -87,6 +88,14 @@ static int draw(struct zd_ctl *ctl, bool terminal)
 int zd_ctl_watch(struct zd_ctl *ctl)
 {
 	const bool terminal = isatty(STDOUT_FILENO);
+	struct zd_ctl_column *chosen;
+	int wrong = zd_ctl_choose_columns(ctl, zd_ctl_buffers_listing.columns, &chosen);
+	if (wrong)
+		return wrong;
+	free(chosen);
+	wrong = zd_ctl_check_job(ctl);
+	if (wrong)
+		return wrong;
 	catch_signals();
 	for (uint64_t picture = 1; !stopped; picture++) {
 		int status = draw(ctl, terminal);

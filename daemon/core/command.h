@@ -213,6 +213,8 @@ struct zd_op_result {
 /* A device as its backend describes it, within the limits of the configuration. */
 struct zd_device_config {
 	char name[64];
+	char model[64];               /* of a GPU, "" otherwise */
+	char pci_address[16];         /* "0000:1b:00.0"; "" if it has none, or the driver does not say */
 	uint64_t arena_bytes;         /* all segments together */
 	uint64_t segment_align_bytes; /* segments are multiples of it, a power of two; 0: 4 KiB */
 	uint64_t gather_budget_bytes; /* limit of charged gathered bytes; 0: the arena */

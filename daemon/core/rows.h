@@ -17,6 +17,8 @@ enum zd_table {
 	ZD_TABLE_BUCKETS,
 	ZD_TABLE_ALLOCATIONS,
 	ZD_TABLE_SCOPES,
+	ZD_TABLE_SEGMENTS,
+	ZD_TABLE_BLOCKS, /* of one segment, by offset, free ones too; id: offset + 1 */
 	ZD_NTABLES
 };
 
@@ -53,7 +55,8 @@ struct zd_row {
 			uint64_t gathers, joined_gathers, fallback_gathers;
 			uint64_t copied_bytes, copying_ns; /* see struct zd_device */
 			uint32_t index, waiting;
-			bool denied; /* the session that lists it may not use it */
+			const char *model, *pci_address; /* "": none */
+			bool denied;                     /* the session that lists it may not use it */
 		} device;
 		struct {
 			uint32_t uid, sessions, groups;
@@ -105,6 +108,20 @@ struct zd_row {
 			uint32_t rank, device, units;
 			uint64_t session, parent, bytes, age_ns; /* bytes: padded, of its leased buffers */
 		} scope;                                         /* name is its tag */
+		/* Of other uids' segments and blocks the texts are "". */
+		struct {
+			uint32_t device, mappings; /* sessions that may have it mapped */
+			uint64_t bytes, used_bytes;
+			const char *purpose;
+			const char *pins; /* what it waits for before it is released */
+		} segment;
+		struct {
+			bool free;
+			uint32_t rank;
+			uint64_t offset, bytes;
+			const char *purpose;
+			const char *pins; /* what it waits for before it is free */
+		} block;
 	} u;
 };
 
@@ -114,8 +131,9 @@ struct zd_list_query {
 	        /* the asking session, which sees its own uid's rows, an admin all rows; 0: the daemon, all
 	         * rows */
 	        session;
-	uint64_t cursor; /* rows with a greater id */
-	const char *job; /* NULL or "": all */
+	uint64_t cursor;  /* rows with a greater id */
+	const char *job;  /* NULL or "": all */
+	uint32_t segment; /* BLOCKS: its id */
 	/* Ends the page after about so many objects, shown or not; what a row is made from counts, too. 0: no
 	 * limit. */
 	uint32_t most_visits;

@@ -62,13 +62,16 @@ int zd_answer_list(struct zd_api_session *session, const Zd__Request *request, s
 	struct page page = {.bridge = &api->bridge,
 	                    .arena = &api->replies,
 	                    .left_bytes = ZD_MAX_PACKET_BYTES - ENVELOPE_BYTES};
-	struct zd_list_query query = {
-	        .session = session->id, .cursor = list->cursor, .job = list->job, .most_visits = MOST_VISITS};
+	struct zd_list_query query = {.session = session->id,
+	                              .cursor = list->cursor,
+	                              .job = list->job,
+	                              .segment = list->segment,
+	                              .most_visits = MOST_VISITS};
 	Zd__ListReply rows = ZD__LIST_REPLY__INIT;
 	Zd__Reply reply = ZD__REPLY__INIT;
 
 	/* The engine and the protocol number the tables in the same order, the protocol from 1. */
-	if (list->table < ZD__TABLE__DEVICES || list->table > ZD__TABLE__SCOPES)
+	if (list->table < ZD__TABLE__DEVICES || list->table > ZD__TABLE__BLOCKS)
 		return zd_err_set(err, ZEROD_E_INVALID, "there is no table %d", (int)list->table);
 	query.table = (enum zd_table)(list->table - ZD__TABLE__DEVICES);
 	page.rows = zd_arena_alloc(page.arena, MAX_ROWS * sizeof(Zd__Row *));

@@ -62,6 +62,8 @@ static void fill_device(const struct zd_row *row, struct zd_arena *arena, Zd__Ro
 	zd__device_row__init(device);
 	device->index = row->u.device.index;
 	device->name = zd_answer_text(arena, row->name);
+	device->model = zd_answer_text(arena, row->u.device.model);
+	device->pci_address = zd_answer_text(arena, row->u.device.pci_address);
 	device->arena_bytes = row->u.device.arena_bytes;
 	device->segment_bytes = row->u.device.segment_bytes;
 	device->block_bytes = row->u.device.block_bytes;
@@ -288,6 +290,43 @@ static void fill_scope(const struct zd_row *row, struct zd_arena *arena, Zd__Row
 	message->scope = scope;
 }
 
+static void fill_segment(const struct zd_row *row, struct zd_arena *arena, Zd__Row *message)
+{
+	Zd__SegmentRow *segment = zd_arena_alloc(arena, sizeof(*segment));
+
+	zd__segment_row__init(segment);
+	segment->id = (uint32_t)row->id;
+	segment->device = row->u.segment.device;
+	segment->job = zd_answer_text(arena, row->job);
+	segment->purpose = zd_answer_text(arena, row->u.segment.purpose);
+	segment->state = zd_answer_text(arena, row->state);
+	segment->bytes = row->u.segment.bytes;
+	segment->used_bytes = row->u.segment.used_bytes;
+	segment->mappings = row->u.segment.mappings;
+	segment->pins = zd_answer_text(arena, row->u.segment.pins);
+	message->row_case = ZD__ROW__ROW_SEGMENT;
+	message->segment = segment;
+}
+
+static void fill_block(const struct zd_row *row, struct zd_arena *arena, Zd__Row *message)
+{
+	Zd__BlockRow *block = zd_arena_alloc(arena, sizeof(*block));
+
+	zd__block_row__init(block);
+	block->offset = row->u.block.offset;
+	block->bytes = row->u.block.bytes;
+	block->free = row->u.block.free;
+	block->purpose = zd_answer_text(arena, row->u.block.purpose);
+	block->job = zd_answer_text(arena, row->job);
+	block->group = zd_answer_text(arena, row->group);
+	block->name = zd_answer_text(arena, row->name);
+	block->rank = row->u.block.rank;
+	block->state = zd_answer_text(arena, row->state);
+	block->pins = zd_answer_text(arena, row->u.block.pins);
+	message->row_case = ZD__ROW__ROW_BLOCK;
+	message->block = block;
+}
+
 Zd__Row *zd_rows_message(const struct zd_row *row, struct zd_arena *arena)
 {
 	static void (*const fills[ZD_NTABLES])(const struct zd_row *, struct zd_arena *, Zd__Row *) = {
@@ -295,7 +334,8 @@ Zd__Row *zd_rows_message(const struct zd_row *row, struct zd_arena *arena)
 	        [ZD_TABLE_SESSIONS] = fill_session, [ZD_TABLE_GROUPS] = fill_group,
 	        [ZD_TABLE_UNITS] = fill_unit,       [ZD_TABLE_BUFFERS] = fill_buffer,
 	        [ZD_TABLE_BUCKETS] = fill_bucket,   [ZD_TABLE_ALLOCATIONS] = fill_allocation,
-	        [ZD_TABLE_SCOPES] = fill_scope,
+	        [ZD_TABLE_SCOPES] = fill_scope,     [ZD_TABLE_SEGMENTS] = fill_segment,
+	        [ZD_TABLE_BLOCKS] = fill_block,
 	};
 	Zd__Row *message = zd_arena_alloc(arena, sizeof(*message));
 

@@ -3,12 +3,12 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc watch metrics trim drain undrain kill-session abort-group end-job kill-job'
+	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map explain watch metrics trim drain undrain kill-session abort-group end-job kill-job'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
 		--socket) socket=(--socket "${COMP_WORDS[++i]}") ;;
-		--job | --sort | --interval | --count | --device | --keep) ((i++)) ;;
+		--job | --sort | --columns | --interval | --count | --device | --keep) ((i++)) ;;
 		-*) ;;
 		*) verb=${verb:-$word} ;;
 		esac
@@ -19,51 +19,53 @@ _zeroctl()
 		return
 		;;
 	--job)
-		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 2 jobs)" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column job jobs)" -- "$cur")
 		return
 		;;
-	--sort)
-		# The table's head, in lower case, is the list of columns; watch sorts its buffers.
+	--sort | --columns)
+		# The error of a column that does not exist lists all; watch sorts its buffers.
 		[[ $verb == watch || -z $verb ]] && verb=buffers
-		mapfile -t COMPREPLY < <(compgen -W "$(zeroctl "${socket[@]}" "$verb" 2>/dev/null |
-			head -n 1 | tr '[:upper:]' '[:lower:]')" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -P "${cur%"${cur##*,}"}" -W "$(zeroctl "${socket[@]}" "$verb" --columns , 2>&1 |
+			sed -n "s/.*no column ''; there are //p" | tr '[:upper:],' '[:lower:] ')" -- "${cur##*,}")
 		return
 		;;
 	--device)
-		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 1 devices)" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column device devices)" -- "$cur")
 		return
 		;;
 	--interval | --count | --keep) return ;;
 	esac
 	if [[ $cur == -* ]]; then
-		local options='--socket --help --version'
+		local options='--socket --help --version' table='--columns --wide --raw --no-headings'
 		case $verb in
-		'') options+=' --json --bytes --job --sort --interval --count --device --keep --http' ;;
-		watch) options+=' --json --bytes --job --sort --interval --count' ;;
+		'') options+=" --json --bytes --job --sort $table --interval --count --device --keep --http" ;;
+		watch) options+=" --json --bytes --job --sort $table --interval --count" ;;
 		status) options+=' --json --bytes' ;;
 		metrics) options+=' --http' ;;
-		devices) options+=' --json --bytes --sort' ;;
-		trim) options+=' --json --bytes --device --keep' ;;
-		drain | undrain | kill-session | abort-group | end-job | kill-job) ;;
-		*) options+=' --json --bytes --job --sort' ;;
+		devices) options+=" --json --bytes --sort $table" ;;
+		map) options+=" --json --bytes --sort $table --device" ;;
+		trim) options+=" --json --bytes $table --device --keep" ;;
+		explain | drain | undrain | kill-session | abort-group | end-job | kill-job) ;;
+		*) options+=" --json --bytes --job --sort $table" ;;
 		esac
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
 		return
 	fi
 	case $verb in
 	'') mapfile -t COMPREPLY < <(compgen -W "$verbs" -- "$cur") ;;
-	kill-session) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 1 sessions)" -- "$cur") ;;
-	abort-group) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 1 groups)" -- "$cur") ;;
-	end-job | kill-job) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column 2 jobs)" -- "$cur") ;;
+	explain) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column job jobs) $(_zeroctl_column id sessions)" -- "$cur") ;;
+	kill-session) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column id sessions)" -- "$cur") ;;
+	abort-group) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column id groups)" -- "$cur") ;;
+	end-job | kill-job) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column job jobs)" -- "$cur") ;;
 	esac
 }
 
-# A column of one of the daemon's tables, without its head. Uses the caller's `socket`. Names are chosen by all users, and
+# A column of one of the daemon's tables, without its head, escaped (--raw). Uses the caller's `socket`. Names are chosen by all users, and
 # compgen expands what it is given as the shell does: those with any other character are not offered.
 _zeroctl_column()
 {
-	zeroctl "${socket[@]}" "$2" 2>/dev/null |
-		awk -v column="$1" 'NR > 1 && $column ~ /^[A-Za-z0-9._:+@%,=\/-]+$/ { print $column }'
+	zeroctl "${socket[@]}" "$2" --columns "$1" --raw --no-headings 2>/dev/null |
+		awk '$1 ~ /^[A-Za-z0-9._:+@%,=\/-]+$/ { print $1 }'
 }
 
 complete -F _zeroctl zeroctl

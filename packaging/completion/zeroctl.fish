@@ -11,7 +11,7 @@ function __zeroctl_column --argument-names column verb
     zeroctl $socket $verb 2>/dev/null |
         awk -v column=$column 'NR > 1 && $column ~ /^[A-Za-z0-9._:+@%,=\/-]+$/ { print $column }'
 end
-set -l verbs status devices jobs sessions groups units buffers scopes buckets alloc watch metrics trim drain undrain \
+set -l verbs status devices jobs sessions groups units buffers scopes buckets alloc map explain watch metrics trim drain undrain \
     kill-session abort-group end-job kill-job
 set -l none "not __fish_seen_subcommand_from $verbs"
 
@@ -28,6 +28,8 @@ complete -c zeroctl -n $none -a buckets -d 'Gradient buckets and what they wait 
 complete -c zeroctl -n $none -a alloc -d 'Plain allocations'
 complete -c zeroctl -n $none -a watch -d 'Status and buffers, again and again'
 complete -c zeroctl -n $none -a trim -d 'Release unused segments to the devices'
+complete -c zeroctl -n $none -a map -d 'What lies where in the arena of a device'
+complete -c zeroctl -n $none -a explain -d 'Who holds it, what it waits for, what would free it'
 complete -c zeroctl -n $none -a metrics -d 'Figures in the OpenMetrics format'
 complete -c zeroctl -n $none -a drain -d 'Close the daemon for new jobs'
 complete -c zeroctl -n $none -a undrain -d 'End a drain'
@@ -47,6 +49,10 @@ complete -c zeroctl -l interval -x -d 'Time between two pictures'
 complete -c zeroctl -l count -x -d 'End after so many pictures'
 complete -c zeroctl -l device -x -a '(__zeroctl_column 1 devices)' -d 'Only this device'
 complete -c zeroctl -l keep -x -d 'So much may stay on each device'
+complete -c zeroctl -l columns -x -d 'These columns alone'
+complete -c zeroctl -l wide -d 'All columns, uncut'
+complete -c zeroctl -l raw -d 'Exact values, for scripts'
+complete -c zeroctl -l no-headings -d 'No line of titles'
 complete -c zeroctl -l http -d 'Answer one HTTP request on standard input'
 complete -c zeroctl -l help -d 'List the options'
 complete -c zeroctl -l version -d "The program's version"

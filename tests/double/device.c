@@ -22,6 +22,8 @@ static const struct {
 	int attribute, value;
 } attributes[] = {
         {ZD_CU_ATTR_MULTIPROCESSORS, 132},
+        {ZD_CU_ATTR_PCI_DEVICE, 0},
+        {ZD_CU_ATTR_PCI_DOMAIN, 0},
         {41, 1}, /* unified addressing */
         {75, 9}, /* compute capability, major and minor */
         {76, 0},
@@ -45,6 +47,10 @@ int double_attribute(int device, int attribute, int *value)
 		}
 	if (attribute == ZD_CU_ATTR_COMPUTE_MODE) {
 		*value = config->compute_mode;
+		return ZD_CU_SUCCESS;
+	}
+	if (attribute == ZD_CU_ATTR_PCI_BUS) {
+		*value = 0x1b + config->visible[device];
 		return ZD_CU_SUCCESS;
 	}
 	for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++)

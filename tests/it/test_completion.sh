@@ -9,14 +9,12 @@ trap 'rm -rf "$dir"' EXIT
 dir=$(mktemp -d) || exit 2
 
 # Stands for the program: two jobs of somebody who means harm, among others.
-zeroctl() {
-	cat <<-TABLE
-		ID  NAME                     DURABLE
-		1   train-7b.v2              yes
-		2   \$(touch\${IFS}$dir/ran)  no
-		3   \`touch\${IFS}$dir/ran\`   no
-		4   tokenizer                no
-	TABLE
+zeroctl() { # VERB --columns COLUMN ...
+	case $1,$3 in
+	*,,) echo "zeroctl: --columns: no column ''; there are ID,JOB,DURABLE" >&2 ;;
+	*,id) printf '%s\n' 1 2 3 4 ;;
+	*,job) printf '%s\n' train-7b.v2 "\$(touch\${IFS}$dir/ran)" "\`touch\${IFS}$dir/ran\`" tokenizer ;;
+	esac
 }
 
 offers() { # words of the command line, the last one to be completed
@@ -37,8 +35,13 @@ report $? 'a prefix chooses'
 report $? 'so are the verbs, and the jobs to kill'
 [ "$(offers metr)" = metrics ] && [ "$(offers metrics --)" = '--socket --help --version --http' ]
 report $? 'metrics takes --http, and not --json'
+[ "$(offers explain tr)" = train-7b.v2 ] && [ "$(offers map --dev)" = --device ] && [ "$(offers expl)" = explain ]
+report $? 'explain and map are offered'
 [ "$(offers abort-group '')" = '1 2 3 4' ]
 report $? 'groups are offered by id'
+[ "$(offers jobs --sort du)" = durable ] && [ "$(offers jobs --columns id,j)" = id,job ] &&
+	[ "$(offers jobs --co)" = --columns ]
+report $? 'columns are offered, also behind a comma'
 [ ! -e "$dir/ran" ]
 report $? 'nothing of a name has been run'
 

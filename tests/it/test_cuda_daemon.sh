@@ -43,6 +43,10 @@ report $? "auto takes all GPUs, by their UUIDs"
 grep -q "device 3: $(gpu 3), " "$dir/log" && grep -q 'serves 4 cuda devices of 64 MiB' "$dir/log" &&
 	! grep -q 'is not used' "$dir/log"
 report $? "the log says which device is which GPU"
+"$bin/zeroctl" --socket "$socket" devices --columns model,pci --raw --no-headings >"$dir/out"
+[ "$(sed -n '1p;4p' "$dir/out")" = 'zerod\x20driver\x20double 0000:1b:00.0
+zerod\x20driver\x20double 0000:1e:00.0' ]
+report $? "zeroctl shows the GPUs' model and PCI addresses"
 stop
 report $? "it ends in order"
 

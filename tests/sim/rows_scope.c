@@ -151,6 +151,9 @@ void zd_sim_sight_check(struct zd_sim_world *world, const struct zd_sim_session 
 		struct sight all = {.world = world, .asker = asker, .stop_at = UINT32_MAX};
 		struct sight paged = {.world = world, .asker = asker};
 
+		/* Any of them: its blocks are of objects in every state. */
+		if (world->nsegments)
+			query.segment = world->segments[asker->id % world->nsegments].id;
 		(void)zd_engine_list(world->engine, &query, count_row, &all);
 		do {
 			paged.stop_at = paged.count + 2;

@@ -26,9 +26,11 @@ struct found {
 };
 
 static void check_extent(const struct zd_extent *extent, const struct zd_device *device,
-                         const struct zd_job *job, enum zd_purpose purpose)
+                         const struct zd_job *job, enum zd_purpose purpose, enum zd_block_owner owner_type,
+                         const void *owner)
 {
 	zd_assert(extent->segment && extent->block && !extent->block->free);
+	zd_assert(extent->block->owner_type == owner_type && extent->block->owner == owner);
 	zd_assert(extent->segment->device == device && extent->segment->job == job);
 	zd_assert(extent->segment->purpose == purpose && extent->segment->state == ZD_SEGMENT_READY);
 	zd_assert(extent->block->offset + extent->block->bytes <= extent->segment->bytes);
@@ -36,10 +38,12 @@ static void check_extent(const struct zd_extent *extent, const struct zd_device 
 
 /* The extent of a gathered buffer or slot. In a strict session's segment it is the only block. */
 static void check_gathered(const struct zd_engine *e, const struct zd_extent *extent,
-                           const struct zd_device *device, const struct zd_job *job)
+                           const struct zd_device *device, const struct zd_job *job,
+                           enum zd_block_owner owner_type, const void *owner)
 {
 	bool is_alone = extent->segment && extent->segment->purpose == ZD_PURPOSE_STRICT;
-	check_extent(extent, device, job, is_alone ? ZD_PURPOSE_STRICT : ZD_PURPOSE_GATHERS);
+	check_extent(extent, device, job, is_alone ? ZD_PURPOSE_STRICT : ZD_PURPOSE_GATHERS, owner_type,
+	             owner);
 	if (is_alone)
 		zd_assert(e->strict_by_segment && extent->block->bytes == extent->segment->bytes);
 }
@@ -98,7 +102,9 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 	if (buffer->aliased)
 		check_aliased(buffer);
 	else
-		check_gathered(e, &buffer->extent, buffer->device, buffer->unit->group->job);
+		check_gathered(e, &buffer->extent, buffer->device, buffer->unit->group->job,
+		               buffer->slot ? ZD_BLOCK_SLOT : ZD_BLOCK_BUFFER,
+		               buffer->slot ? (const void *)buffer->slot : buffer);
 	zd_assert((buffer->plan.steps != NULL) == (buffer->plan.left > 0)); /* there may be many buffers */
 	zd_plan_check(&buffer->plan);
 	TAILQ_FOREACH (lease, &buffer->leases, link) {
@@ -144,7 +150,7 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 	const struct zd_device *device = part->state == ZD_PART_DYING ? part->shard.segment->device
 	                                                              : member->device;
 	uint32_t index = device->index;
-	check_extent(&part->shard, device, part->unit->group->job, ZD_PURPOSE_SHARDS);
+	check_extent(&part->shard, device, part->unit->group->job, ZD_PURPOSE_SHARDS, ZD_BLOCK_PART, part);
 	zd_assert(part->shard.bytes == zd_unit_part_bytes(part->unit));
 	if (part->state == ZD_PART_DYING) {
 		zd_assert(part->readers > 0 && !part->buffer);
@@ -190,8 +196,8 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 		const struct zd_slot *slot;
 		attached += member->session != NULL;
 		TAILQ_FOREACH (slot, &member->slots, link) {
-			zd_assert(member->session && !slot->orphan);
-			check_gathered(e, &slot->extent, member->device, group->job);
+			zd_assert(member->session && !slot->orphan && slot->member == member);
+			check_gathered(e, &slot->extent, member->device, group->job, ZD_BLOCK_SLOT, slot);
 		}
 	}
 	zd_assert(attached == group->attached && group->refs >= attached);
@@ -316,6 +322,7 @@ static void check_tables(const struct zd_engine *e)
 	check_listed(&e->listed[ZD_TABLE_UNITS], HASH_COUNT(e->units));
 	check_listed(&e->listed[ZD_TABLE_ALLOCATIONS], HASH_COUNT(e->allocations));
 	check_listed(&e->listed[ZD_TABLE_SCOPES], HASH_COUNT(e->scopes));
+	check_listed(&e->listed[ZD_TABLE_SEGMENTS], HASH_COUNT(e->segments));
 }
 
 /* A scope's leases are its rank's, one for each unit, on current buffers. Returns the number of units that
@@ -496,7 +503,7 @@ void zd_engine_check(struct zd_engine *e)
 	for (const struct zd_allocation *a = e->allocations; a; a = a->hh.next) {
 		if (!a->extent.block)
 			continue;
-		check_extent(&a->extent, a->device, a->job, ZD_PURPOSE_ALLOCATIONS);
+		check_extent(&a->extent, a->device, a->job, ZD_PURPOSE_ALLOCATIONS, ZD_BLOCK_ALLOCATION, a);
 		zd_assert(!a->durable || a->job->durable);
 		if (a->session || a->durable)
 			found.charged[a->device->index][ZD_CHARGE_ALLOCATION] += a->extent.bytes;

@@ -19,6 +19,10 @@ extern const struct zd_events zd_control_events;
 void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT]);
 extern const char *const zd_wait_names[ZD_NWAITS];
 
+struct zd_buffer;
+/* Writes what the buffer waits for, "2 transfers, streams of 1 release"; "": nothing. */
+void zd_buffer_wait_text(const struct zd_buffer *buffer, char out[ZD_WAIT_TEXT]);
+
 /* sessions.c */
 /* Ends the session with all that it holds. Its waiting requests get no reply. */
 void zd_session_end(struct zd_engine *e, struct zd_session *session);

@@ -8,6 +8,7 @@
 
 #include "core/cluster/cluster.h"
 #include "core/control/control.h"
+#include "core/control/memory_rows.h"
 #include "core/engine/deferred_teardown.h"
 #include "core/gather/buffer.h"
 #include "core/gather/gather.h"
@@ -32,6 +33,7 @@ struct listing {
 	const struct zd_list_query *query;
 	const struct zd_session *asker; /* NULL: sees all */
 	uint32_t visits;
+	const struct zd_segment *segment; /* BLOCKS: NULL: there is none */
 };
 
 static bool sees_uid(const struct listing *l, uint32_t uid)
@@ -75,6 +77,13 @@ static bool sees_waiting(const struct listing *l, const struct zd_request *req)
 	return zd_request_gathers(req) && sees(l, req->member->group->job);
 }
 
+/* Segments of all uids are listed; those of other uids do not say what they are for. */
+static bool names_segment(const struct listing *l, const struct zd_segment *segment)
+{
+	const char *only = l->query->job;
+	return !only || !only[0] || sees(l, segment->job);
+}
+
 /* Sets the item's object, and returns whether it has a row. */
 static bool find_object(const struct listing *l, const struct zd_id_node *node, struct item *item)
 {
@@ -97,7 +106,10 @@ static bool find_object(const struct listing *l, const struct zd_id_node *node, 
 		return sees_allocation(l, OWNER(zd_allocation));
 	case ZD_TABLE_SCOPES:
 		return sees(l, OWNER(zd_scope)->member->group->job);
+	case ZD_TABLE_SEGMENTS:
+		return names_segment(l, OWNER(zd_segment));
 	case ZD_TABLE_DEVICES:
+	case ZD_TABLE_BLOCKS:
 	case ZD_NTABLES:
 		break;
 	}
@@ -108,12 +120,22 @@ static bool find_object(const struct listing *l, const struct zd_id_node *node, 
 /* Where a listing is. In BUFFERS two trees are merged. */
 struct place {
 	const struct zd_id_node *node, *waiting;
+	const struct zd_block *block;
 	uint32_t device;
 };
 
-static void begin_listing(const struct listing *l, struct place *place)
+static void begin_blocks(struct listing *l, struct place *place)
+{
+	HASH_FIND(hh, l->e->segments, &l->query->segment, sizeof(l->query->segment), l->segment);
+	if (l->segment && names_segment(l, l->segment))
+		place->block = zd_block_behind(l->segment->range, l->query->cursor);
+}
+
+static void begin_listing(struct listing *l, struct place *place)
 {
 	const struct zd_list_query *query = l->query;
+	if (query->table == ZD_TABLE_BLOCKS)
+		begin_blocks(l, place);
 	if (query->table == ZD_TABLE_DEVICES)
 		place->device = (uint32_t)zd_min_u64(query->cursor, l->e->ndevices);
 	else if ((unsigned)query->table < ZD_NTABLES)
@@ -125,7 +147,7 @@ static void begin_listing(const struct listing *l, struct place *place)
 static bool is_at_end(const struct listing *l, const struct place *place)
 {
 	bool devices_left = l->query->table == ZD_TABLE_DEVICES && place->device < l->e->ndevices;
-	return !place->node && !place->waiting && !devices_left;
+	return !place->node && !place->waiting && !place->block && !devices_left;
 }
 
 /* Visits the next object, and returns whether it has a row. */
@@ -139,12 +161,20 @@ static bool visit(struct listing *l, struct place *place, struct item *item)
 		item->id = place->device;
 		return true;
 	}
+	if (l->query->table == ZD_TABLE_BLOCKS) {
+		zd_assert(place->block);
+		item->object = place->block;
+		item->id = place->block->offset + 1;
+		place->block = place->block->after;
+		return true;
+	}
 	if (waiting && (!node || waiting->id < node->id)) {
 		place->waiting = zd_id_tree_next(waiting);
 		item->id = waiting->id;
 		item->waiting = ZD_CONTAINER_OF(waiting, struct zd_request, listed);
 		return sees_waiting(l, item->waiting);
 	}
+	zd_assert(node);
 	place->node = zd_id_tree_next(node);
 	item->id = node->id;
 	return find_object(l, node, item);
@@ -159,6 +189,8 @@ static bool row_device(const struct listing *l, struct zd_row *row, const struct
 {
 	row->name = device->config.name;
 	row->u.device.index = device->index;
+	row->u.device.model = device->config.model;
+	row->u.device.pci_address = device->config.pci_address;
 	row->u.device.arena_bytes = device->config.arena_bytes;
 	row->u.device.segment_bytes = device->segment_bytes;
 	const struct zd_segment *segment;
@@ -322,28 +354,6 @@ static void row_unit_names(struct zd_row *row, const struct zd_unit *unit)
 	row->u.buffer.true_bytes = unit->numel * zerod_dtype_bytes(unit->dtype);
 }
 
-static void buffer_waits(const struct zd_buffer *buffer, char out[ZD_WAIT_TEXT])
-{
-	char transfers[32] = "", streams[48] = "";
-	if (buffer->leaving_pid) {
-		(void)snprintf(out, ZD_WAIT_TEXT, "process %u to leave device %u", buffer->leaving_pid,
-		               buffer->device->index);
-		return;
-	}
-	if (buffer->filling) {
-		(void)snprintf(out, ZD_WAIT_TEXT, "its fill with NaN patterns");
-		return;
-	}
-	if (buffer->plan.left > 0)
-		(void)snprintf(transfers, sizeof(transfers), "%u transfer%s", buffer->plan.left,
-		               buffer->plan.left == 1 ? "" : "s");
-	if (buffer->watches > 0)
-		(void)snprintf(streams, sizeof(streams), "streams of %u release%s", buffer->watches,
-		               buffer->watches == 1 ? "" : "s");
-	(void)snprintf(out, ZD_WAIT_TEXT, "%s%s%s", transfers, transfers[0] && streams[0] ? ", " : "",
-	               streams);
-}
-
 static bool row_buffer(const struct listing *l, struct zd_row *row, const struct zd_buffer *buffer,
                        row_fn *fn, void *arg)
 {
@@ -367,7 +377,7 @@ static bool row_buffer(const struct listing *l, struct zd_row *row, const struct
 		        session ? session->id : 0, lease->tag, lease->uses, l->e->now_ns - lease->since_ns};
 	}
 	row->u.buffer.holders = holders;
-	buffer_waits(buffer, text);
+	zd_buffer_wait_text(buffer, text);
 	row->u.buffer.waits_for = text;
 	return fn(row, arg);
 }
@@ -437,6 +447,22 @@ static bool row_scope(struct listing *l, struct zd_row *row, const struct zd_sco
 	return fn(row, arg);
 }
 
+static bool row_segment(const struct listing *l, struct zd_row *row, const struct zd_segment *segment,
+                        row_fn *fn, void *arg)
+{
+	char text[ZD_WAIT_TEXT];
+	zd_segment_row(segment, sees_uid(l, segment->job->owner->uid), row, text);
+	return fn(row, arg);
+}
+
+static bool row_block(const struct listing *l, struct zd_row *row, const struct zd_block *block, row_fn *fn,
+                      void *arg)
+{
+	char text[ZD_WAIT_TEXT];
+	zd_block_row(l->segment, block, sees_uid(l, l->segment->job->owner->uid), row, text);
+	return fn(row, arg);
+}
+
 static bool row(struct listing *l, const struct item *item, row_fn *fn, void *arg)
 {
 	struct zd_row r = {
@@ -461,6 +487,10 @@ static bool row(struct listing *l, const struct item *item, row_fn *fn, void *ar
 		return row_allocation(l, &r, item->object, fn, arg);
 	case ZD_TABLE_SCOPES:
 		return row_scope(l, &r, item->object, fn, arg);
+	case ZD_TABLE_SEGMENTS:
+		return row_segment(l, &r, item->object, fn, arg);
+	case ZD_TABLE_BLOCKS:
+		return row_block(l, &r, item->object, fn, arg);
 	case ZD_NTABLES:
 		break;
 	}
@@ -471,7 +501,7 @@ uint64_t zd_engine_list(struct zd_engine *e, const struct zd_list_query *query,
                         bool (*fn)(const struct zd_row *row, void *arg), void *arg)
 {
 	struct listing l = {.e = e, .query = query};
-	struct place place = {NULL, NULL, 0};
+	struct place place = {NULL, NULL, NULL, 0};
 	struct item item;
 	uint64_t last = query->cursor;
 	bool more = true;

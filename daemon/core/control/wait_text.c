@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wait_text.c - texts that say why a request waits: for zeroctl and for errors of deadlines; and a name for
- * each reason, for metrics.
+ * wait_text.c - texts that say why a request or a buffer waits: for zeroctl and for errors of deadlines; and a
+ * name for each reason, for metrics.
  */
 #include <stdio.h>
 
@@ -254,4 +254,26 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 		break;
 	}
 	zd_assert(used >= 0);
+}
+
+void zd_buffer_wait_text(const struct zd_buffer *buffer, char out[ZD_WAIT_TEXT])
+{
+	char transfers[32] = "", streams[48] = "";
+	if (buffer->leaving_pid) {
+		(void)snprintf(out, ZD_WAIT_TEXT, "process %u to leave device %u", buffer->leaving_pid,
+		               buffer->device->index);
+		return;
+	}
+	if (buffer->filling) {
+		(void)snprintf(out, ZD_WAIT_TEXT, "its fill with NaN patterns");
+		return;
+	}
+	if (buffer->plan.left > 0)
+		(void)snprintf(transfers, sizeof(transfers), "%u transfer%s", buffer->plan.left,
+		               buffer->plan.left == 1 ? "" : "s");
+	if (buffer->watches > 0)
+		(void)snprintf(streams, sizeof(streams), "streams of %u release%s", buffer->watches,
+		               buffer->watches == 1 ? "" : "s");
+	(void)snprintf(out, ZD_WAIT_TEXT, "%s%s%s", transfers, transfers[0] && streams[0] ? ", " : "",
+	               streams);
 }

@@ -81,6 +81,8 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 	buffer->slot = slot;
 	if (slot)
 		slot->occupant = buffer;
+	else if (extent)
+		zd_extent_own(extent, ZD_BLOCK_BUFFER, buffer);
 	buffer->since_ns = e->now_ns;
 	TAILQ_INIT(&buffer->leases);
 	LIST_INIT(&buffer->awaits);

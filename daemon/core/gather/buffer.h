@@ -14,7 +14,8 @@ struct zd_slot {
 	struct zd_extent extent;
 	/* the last buffer that got the slot, or was promised it; NULL: none has operations there */
 	struct zd_buffer *occupant;
-	bool orphan; /* its rank has left: freed with the occupant */
+	bool orphan;                    /* its rank has left: freed with the occupant */
+	const struct zd_member *member; /* the rank */
 	TAILQ_ENTRY(zd_slot) link;
 };
 

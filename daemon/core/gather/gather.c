@@ -292,6 +292,8 @@ static int slot_place(struct zd_engine *e, struct zd_request *req, uint32_t numb
 	slot = zd_calloc(1, sizeof(*slot));
 	slot->number = number;
 	slot->extent = extent;
+	slot->member = req->member;
+	zd_extent_own(&slot->extent, ZD_BLOCK_SLOT, slot);
 	shape->placed = true;
 	req->device->idle_slot_bytes += extent.bytes;
 	TAILQ_INSERT_TAIL(&req->member->slots, slot, link);

@@ -588,6 +588,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 		                       ZD_BLOCK_MIN_ALIGN, &part->shard, err);
 	if (status != 0)
 		return status;
+	zd_extent_own(&part->shard, ZD_BLOCK_PART, part);
 	zd_layout_enter(part);
 	zd_part_move(part, ZD_PART_FILLING);
 	part->unit->refs++;

@@ -22,6 +22,9 @@
  *
  * Invariants: blocks tile the range in the order of `before` and `after`; no two free blocks are neighbours;
  * a block is in a bin exactly while it is free.
+ *
+ * A listing begins at any offset. So the range is divided into strides, and each of them names the first
+ * block that begins in it.
  */
 #include "core/engine/device.h"
 #include "core/memory/block.h"
@@ -37,6 +40,8 @@
 #define MAX_RANGE_BYTES   (1ull << 50)
 #define OWN_BIN_LOOKS     16u
 #define HEADERS_PER_CHUNK 32u
+#define LEAST_STRIDE      (1ull << 20)
+#define MOST_STRIDES      (1ull << 16)
 
 /* Small: below this share of the range, and below this size in any range. The smallest matrices of a model
  * that fills gigabytes are larger. */
@@ -64,6 +69,8 @@ struct zd_block_range {
 	struct header_chunk *chunks;
 	uint64_t filled_rows; /* bit i: rows[i].filled != 0 */
 	unsigned nrows;       /* as many as a block of the whole range needs */
+	uint64_t stride_bytes, nstrides;
+	struct zd_block **strides; /* the first block that begins in each; NULL: none does */
 	struct bin_row rows[];
 };
 
@@ -149,6 +156,7 @@ static void bin_remove(struct zd_block_range *range, struct zd_block *block)
 	}
 	block->free = false;
 	block->bin_prev = block->bin_next = NULL;
+	block->owner_type = ZD_BLOCK_NOBODY;
 }
 
 /* Any block of the first bin above `bin` that is not empty; NULL when all are. */
@@ -166,6 +174,43 @@ static struct zd_block *first_above(const struct zd_block_range *range, unsigned
 		filled = range->rows[row].filled;
 	}
 	return range->rows[row].bins[__builtin_ctz(filled)];
+}
+
+/* ---- Strides ------------------------------------------------------------------------------------------- */
+
+static struct zd_block **stride_of(const struct zd_block_range *range, const struct zd_block *block)
+{
+	return &range->strides[block->offset / range->stride_bytes];
+}
+
+static void stride_add(struct zd_block_range *range, struct zd_block *block)
+{
+	struct zd_block **first = stride_of(range, block);
+
+	if (!*first || (*first)->offset > block->offset)
+		*first = block;
+}
+
+/* Before the block leaves its neighbours. */
+static void stride_remove(struct zd_block_range *range, const struct zd_block *block)
+{
+	struct zd_block **first = stride_of(range, block), *after = block->after;
+
+	if (*first == block)
+		*first = after && stride_of(range, after) == first ? after : NULL;
+}
+
+const struct zd_block *zd_block_behind(const struct zd_block_range *range, uint64_t offset)
+{
+	for (uint64_t i = offset / range->stride_bytes; i < range->nstrides; i++) {
+		const struct zd_block *block = range->strides[i];
+
+		for (; block && stride_of(range, block) == &range->strides[i]; block = block->after) {
+			if (block->offset >= offset)
+				return block;
+		}
+	}
+	return NULL;
 }
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
@@ -227,6 +272,7 @@ static struct zd_block *split(struct zd_block_range *range, struct zd_block *blo
 		rest->after->before = rest;
 	block->after = rest;
 	block->bytes = bytes;
+	stride_add(range, rest);
 	return rest;
 }
 
@@ -295,6 +341,7 @@ static void absorb_after(struct zd_block_range *range, struct zd_block *block)
 {
 	struct zd_block *gone = block->after;
 
+	stride_remove(range, gone);
 	block->bytes += gone->bytes;
 	block->after = gone->after;
 	if (block->after)
@@ -323,22 +370,30 @@ void zd_block_free(struct zd_block_range *range, struct zd_block *block)
 struct zd_block_range *zd_block_range_new(uint64_t bytes)
 {
 	struct zd_block_range *range;
+	uint64_t stride_bytes, nstrides;
 	unsigned nrows;
 
 	zd_assert(bytes > 0 && bytes <= MAX_RANGE_BYTES && bytes % ZD_BLOCK_MIN_ALIGN == 0);
 	nrows = bin_of(bytes) / SUB_BINS + 1;
+	stride_bytes = zd_max_u64(LEAST_STRIDE, (bytes + MOST_STRIDES - 1) / MOST_STRIDES);
+	nstrides = (bytes + stride_bytes - 1) / stride_bytes;
 	range = zd_calloc(1, sizeof(*range) + nrows * sizeof(range->rows[0]));
 	range->bytes = bytes;
 	range->nrows = nrows;
+	range->stride_bytes = stride_bytes;
+	range->nstrides = nstrides;
+	range->strides = zd_calloc(nstrides, sizeof(void *));
 	range->first = header_new(range);
 	range->first->bytes = bytes;
+	stride_add(range, range->first);
 	bin_insert(range, range->first);
 	return range;
 }
 
 uint64_t zd_block_range_metadata_bytes(const struct zd_block_range *range)
 {
-	return sizeof(*range) + range->nrows * sizeof(range->rows[0]) + sizeof(struct header_chunk);
+	return sizeof(*range) + range->nrows * sizeof(range->rows[0]) + range->nstrides * sizeof(void *) +
+	       sizeof(struct header_chunk);
 }
 
 void zd_block_range_free(struct zd_block_range *range)
@@ -351,6 +406,7 @@ void zd_block_range_free(struct zd_block_range *range)
 		free(range->chunks);
 		range->chunks = next;
 	}
+	free(range->strides);
 	free(range);
 }
 
@@ -418,12 +474,16 @@ static uint64_t check_bins(const struct zd_block_range *range)
 void zd_block_range_check(const struct zd_block_range *range)
 {
 	const struct zd_block *before = NULL;
-	uint64_t offset = 0, used_bytes = 0, nfree = 0;
+	uint64_t offset = 0, used_bytes = 0, nfree = 0, nfirst = 0;
 
 	for (const struct zd_block *block = range->first; block; block = block->after) {
 		zd_assert(block->offset == offset && block->before == before);
 		zd_assert(block->bytes > 0 && block->bytes % ZD_BLOCK_MIN_ALIGN == 0);
 		zd_assert(!(block->free && before && before->free));
+		if (!before || stride_of(range, before) != stride_of(range, block)) {
+			zd_assert(*stride_of(range, block) == block);
+			nfirst++;
+		}
 		if (block->free)
 			nfree++;
 		else
@@ -433,6 +493,9 @@ void zd_block_range_check(const struct zd_block_range *range)
 	}
 	zd_assert(offset == range->bytes && used_bytes == range->used_bytes);
 	zd_assert(check_bins(range) == nfree);
+	for (uint64_t i = 0; i < range->nstrides; i++)
+		nfirst -= range->strides[i] != NULL;
+	zd_assert(nfirst == 0);
 }
 
 void zd_block_range_walk(const struct zd_block_range *range, void (*fn)(const struct zd_block *, void *),

@@ -17,13 +17,30 @@
 
 struct zd_block_range;
 
-/* A block in use, or (inside block.c only) a free one. At most 64 bytes: there is one for every shard. */
+/* The object that has a block: the type of `owner`. */
+enum zd_block_owner {
+	ZD_BLOCK_NOBODY,     /* it was allocated just now */
+	ZD_BLOCK_PART,       /* struct zd_part: shard, and shadow */
+	ZD_BLOCK_BUFFER,     /* struct zd_buffer: gathered buffer without a slot */
+	ZD_BLOCK_SLOT,       /* struct zd_slot */
+	ZD_BLOCK_STORAGE,    /* struct zd_storage */
+	ZD_BLOCK_ALLOCATION, /* struct zd_allocation */
+};
+
+/* A block in use, or (for block.c and listings only) a free one. At most 64 bytes: there is one for every
+ * shard. */
 struct zd_block {
 	uint64_t offset;                 /* in the range; a multiple of the requested alignment */
 	uint64_t bytes;                  /* at least the requested bytes, a multiple of ZD_BLOCK_MIN_ALIGN */
 	struct zd_block *before, *after; /* neighbours by address */
-	struct zd_block *bin_prev, *bin_next; /* while free */
+	union {
+		struct {
+			struct zd_block *bin_prev, *bin_next; /* while free */
+		};
+		const void *owner; /* while in use; for listings */
+	};
 	bool free;
+	uint8_t owner_type; /* enum zd_block_owner */
 };
 
 /* Makes a range of `bytes` bytes (a multiple of ZD_BLOCK_MIN_ALIGN, at most 2^50). Never NULL. */
@@ -46,6 +63,9 @@ void zd_block_free(struct zd_block_range *range, struct zd_block *block);
 /* Returns the size of the range's own tables, which does not depend on its blocks. */
 uint64_t zd_block_range_metadata_bytes(const struct zd_block_range *range);
 uint64_t zd_block_range_bytes(const struct zd_block_range *range);
+/* Returns the first block that begins at or behind `offset`, free or in use; NULL: none. Visits the blocks of
+ * 1 MiB at most, in ranges of up to 64 GiB. */
+const struct zd_block *zd_block_behind(const struct zd_block_range *range, uint64_t offset);
 uint64_t zd_block_used_bytes(const struct zd_block_range *range);
 /* Returns the size of the largest free block, in time linear in one bin. */
 uint64_t zd_block_largest_free(const struct zd_block_range *range);

@@ -69,6 +69,7 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 	zd_assert(TAILQ_EMPTY(&segment->mappings));
 	zd_segment_forget(e, segment);
 	HASH_DEL(e->segments, segment);
+	zd_id_tree_remove(&e->listed[ZD_TABLE_SEGMENTS], &segment->listed);
 	TAILQ_REMOVE(&segment->device->segments, segment, device_link);
 	segment->device->segment_bytes -= segment->bytes;
 	segment->job->owner->segment_bytes -= segment->bytes;
@@ -152,6 +153,7 @@ static struct zd_segment *segment_add(struct zd_engine *e, struct zd_job *job, u
 	TAILQ_INIT(&segment->mappings);
 	HASH_ADD(hh, e->segments, id, sizeof(segment->id), segment);
 	TAILQ_INSERT_TAIL(&device->segments, segment, device_link);
+	zd_id_tree_append(&e->listed[ZD_TABLE_SEGMENTS], &segment->listed, id);
 	device->segment_bytes += bytes;
 	job->owner->segment_bytes += bytes;
 	zd_metadata_charge(job->owner, zd_segment_metadata_bytes(segment));

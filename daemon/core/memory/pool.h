@@ -41,6 +41,7 @@ struct zd_segment {
 	struct zd_block_range *range;
 	TAILQ_HEAD(, zd_mapping) mappings;
 	TAILQ_ENTRY(zd_segment) device_link;
+	struct zd_id_node listed;
 	UT_hash_handle hh;
 };
 
@@ -50,6 +51,13 @@ struct zd_extent {
 	struct zd_block *block;
 	uint64_t bytes;
 };
+
+/* Notes what has the extent from now on, for listings. */
+static inline void zd_extent_own(const struct zd_extent *extent, enum zd_block_owner type, const void *owner)
+{
+	extent->block->owner_type = (uint8_t)type;
+	extent->block->owner = owner;
+}
 
 /*
  * The granules of each device that a uid's segments may occupy beyond its quota. A quota of a few bytes can

@@ -12,6 +12,7 @@ static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[
 		uint32_t index = storage->device->index;
 		const struct zd_extent *extent = &storage->extent;
 		zd_assert(storage->member == mr->member && extent->block && !extent->block->free);
+		zd_assert(extent->block->owner_type == ZD_BLOCK_STORAGE && extent->block->owner == storage);
 		zd_assert(extent->segment->device == storage->device);
 		zd_assert(extent->segment->job == mr->member->group->job);
 		zd_assert(extent->segment->purpose == ZD_PURPOSE_GRADIENTS);

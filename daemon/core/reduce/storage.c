@@ -29,6 +29,7 @@ int zd_storage_new(struct zd_engine *e, struct zd_request *req, struct zd_member
 	storage->device = device;
 	storage->extent = extent;
 	storage->charge = charge;
+	zd_extent_own(&storage->extent, ZD_BLOCK_STORAGE, storage);
 	TAILQ_INSERT_TAIL(&member->reduce->storages, storage, link);
 	zd_charge(e, job, device, charge, extent.bytes);
 	if (charge == ZD_CHARGE_STAGING)

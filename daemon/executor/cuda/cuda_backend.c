@@ -199,6 +199,8 @@ static void cuda_device_info(const struct zd_backend *backend, uint32_t device, 
 	        .segment_align_bytes = found->granularity_bytes,
 	};
 	(void)snprintf(info->name, sizeof(info->name), "%s", found->name);
+	(void)snprintf(info->model, sizeof(info->model), "%s", found->model);
+	(void)snprintf(info->pci_address, sizeof(info->pci_address), "%s", found->pci_address);
 }
 
 /* A copy by the client's own GPU is the fastest one while that GPU is idle. On a busy GPU that copy waits for

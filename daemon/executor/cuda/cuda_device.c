@@ -144,6 +144,21 @@ static int ask_name(struct zd_cuda_device *device, struct zd_err *err)
 	                   err, "the name of %s", device->name);
 }
 
+/* For people only: without an answer there is no address. */
+static void ask_pci_address(struct zd_cuda_device *device)
+{
+	static const int attributes[] = {ZD_CU_ATTR_PCI_DOMAIN, ZD_CU_ATTR_PCI_BUS, ZD_CU_ATTR_PCI_DEVICE};
+	int values[ZD_ARRAY_LEN(attributes)];
+
+	for (size_t i = 0; i < ZD_ARRAY_LEN(attributes); i++) {
+		if (device->cuda->deviceGetAttribute(&values[i], attributes[i], device->ordinal) != 0)
+			return;
+	}
+	(void)snprintf(device->pci_address, sizeof(device->pci_address), "%04x:%02x:%02x.0",
+	               (unsigned)values[0] & 0xffffu, (unsigned)values[1] & 0xffu,
+	               (unsigned)values[2] & 0xffu);
+}
+
 static int ask_memory(struct zd_cuda_device *device, struct zd_err *err)
 {
 	const struct zd_cuda *cuda = device->cuda;
@@ -185,6 +200,7 @@ static int ask_multiprocessors(struct zd_cuda_device *device, struct zd_err *err
 static int open_device(struct zd_cuda_device *device, struct zd_err *err)
 {
 	int rc = ask_name(device, err);
+	ask_pci_address(device);
 	if (!rc)
 		rc = check_attributes(device, err);
 	if (!rc)

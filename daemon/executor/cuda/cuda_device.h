@@ -26,6 +26,7 @@ struct zd_cuda_device {
 	int ordinal;    /* the driver's number */
 	char name[ZD_CUDA_UUID_TEXT];
 	char model[64];
+	char pci_address[16]; /* "": the driver does not say */
 	struct CUctx_st *context;
 	uint64_t memory_bytes;
 	uint64_t granularity_bytes; /* of physical allocations; a power of two */

@@ -154,6 +154,18 @@ static uint64_t random_bytes(const struct mix *mix, uint64_t *seed)
 	return 1 + random_next(seed) % most;
 }
 
+/* From any offset on: the first block that begins there or behind it. */
+static void check_behind(const struct zd_block_range *range, uint64_t *seed)
+{
+	uint64_t offset = random_next(seed) % (zd_block_range_bytes(range) + GRANULE);
+	const struct zd_block *block = zd_block_behind(range, 0);
+
+	assert_true(block->offset == 0);
+	while (block && block->offset < offset)
+		block = block->after;
+	assert_ptr_equal(zd_block_behind(range, offset), block);
+}
+
 static void run_random(const struct mix *mix, uint64_t seed)
 {
 	struct zd_block **live = zd_calloc(mix->max_live, sizeof(struct zd_block *));
@@ -174,6 +186,7 @@ static void run_random(const struct mix *mix, uint64_t seed)
 			refused += !live[i];
 		}
 		model_check(&model);
+		check_behind(model.range, &seed);
 	}
 	assert_true(refused >
 	            mix->steps / 100); /* else the range never was full, and half of this was not tried */

@@ -344,6 +344,168 @@ static void test_rows_of_one_job(void **state)
 	}
 }
 
+/* ---- Segments and blocks ------------------------------------------------------------------------------- */
+
+struct map {
+	uint32_t nsegments, ids[16], owned; /* owned: with a job's name */
+	uint64_t bytes, used_bytes, end;    /* sums; the end of the last block */
+	uint64_t stop_at;                   /* rows of a page; 0: no limit */
+	uint64_t nrows;
+	char texts[512]; /* purpose, name, state and pins of the blocks that are not free */
+};
+
+static bool take_segment(const struct zd_row *row, void *arg)
+{
+	struct map *map = arg;
+	assert_true(map->nsegments < ZD_ARRAY_LEN(map->ids));
+	assert_true((row->job[0] != '\0') == (row->u.segment.purpose[0] != '\0'));
+	map->ids[map->nsegments++] = (uint32_t)row->id;
+	map->owned += row->job[0] != '\0';
+	map->bytes += row->u.segment.device == 0 ? row->u.segment.bytes : 0;
+	return true;
+}
+
+static bool take_block(const struct zd_row *row, void *arg)
+{
+	struct map *map = arg;
+	if (map->stop_at && map->nrows == map->stop_at)
+		return false;
+	map->nrows++;
+	assert_true(row->id == row->u.block.offset + 1 && row->u.block.offset == map->end);
+	map->end += row->u.block.bytes;
+	if (row->u.block.free)
+		return true;
+	map->used_bytes += row->u.block.bytes;
+	size_t length = strlen(map->texts);
+	(void)snprintf(map->texts + length, sizeof(map->texts) - length, "%s %s/%s/%s@%u %s %s; ",
+	               row->u.block.purpose, row->job, row->group, row->name, row->u.block.rank, row->state,
+	               row->u.block.pins);
+	return true;
+}
+
+/* Each segment's blocks tile it, and all of them are what the device says. */
+static struct map map_for(struct rig *rig, uint64_t session, uint64_t rows_a_page)
+{
+	struct zd_list_query query = {.table = ZD_TABLE_SEGMENTS, .session = session};
+	struct core_row device[2];
+	struct map map = {.stop_at = 0};
+	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take_segment, &map), 0);
+	query.table = ZD_TABLE_BLOCKS;
+	for (uint32_t i = 0; i < map.nsegments; i++) {
+		uint32_t segment_device;
+		uint64_t bytes;
+		assert_true(zd_engine_segment(core_engine(rig->core), map.ids[i], &segment_device, &bytes));
+		query.segment = map.ids[i];
+		query.cursor = map.end = 0;
+		do {
+			map.stop_at = rows_a_page ? map.nrows + rows_a_page : 0;
+			query.cursor = zd_engine_list(core_engine(rig->core), &query, take_block, &map);
+		} while (query.cursor);
+		assert_true(map.end == bytes);
+	}
+	assert_int_equal(core_rows(rig->core, ZD_TABLE_DEVICES, device, 2), 2);
+	assert_true(map.bytes == device[0].row.u.device.segment_bytes);
+	assert_true(map.used_bytes ==
+	            device[0].row.u.device.block_bytes + device[1].row.u.device.block_bytes);
+	return map;
+}
+
+static void test_blocks_tile_segments_and_name_owners(void **state)
+{
+	static const struct zd_fence slow = {1, 1};
+	struct rig *rig = *state;
+	bob_starts(rig);
+	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
+	uint64_t id = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 768), 0)
+	                      ->u.alloc.allocation;
+	core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 512), 0);
+	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {id, {1, &slow}}};
+	core_call(rig->core, rig->session, &args, 0);
+	struct map all = map_for(rig, 0, 0), own = map_for(rig, rig->session, 0);
+	struct map paged = map_for(rig, rig->session, 1);
+	assert_int_equal(all.owned, all.nsegments);
+	assert_true(own.nsegments == all.nsegments && own.owned < all.owned && own.nrows == all.nrows);
+	assert_string_equal(paged.texts, own.texts);
+	assert_int_equal(paged.nrows, own.nrows);
+	assert_non_null(strstr(own.texts, "shard job/world/w@0 IDLE ; "));
+	assert_non_null(strstr(own.texts, "shard job/world/w@1 IDLE ; "));
+	assert_non_null(strstr(own.texts, "gathered job/world/w@0 AVAILABLE 1 lease; "));
+	assert_non_null(strstr(own.texts, " FREED fences and fills: 1; "));
+	assert_non_null(strstr(own.texts, " USED session "));
+	/* of Bob's, only where they are and how long */
+	assert_non_null(strstr(own.texts, " //@0  ; "));
+	assert_null(strstr(all.texts, " //@0  ; "));
+}
+
+/* A lease that was released, and whose stream has not passed. */
+static void test_quarantine_is_what_pins_a_block(void **state)
+{
+	static const struct zd_fence slow = {1, 1};
+	struct rig *rig = *state;
+	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "read", 1), 0);
+	struct zd_args args = {.kind = ZD_REQ_RELEASE,
+	                       .u.release = {.unit = rig->unit, .tag = "read", .fences = {1, &slow}}};
+	core_call(rig->core, rig->session, &args, 0);
+	struct map map = map_for(rig, rig->session, 0);
+	assert_non_null(strstr(map.texts, "gathered job/world/w@0 QUARANTINED streams of 1 release; "));
+}
+
+static bool take_retiring(const struct zd_row *row, void *arg)
+{
+	char *text = arg;
+	if (strcmp(row->state, "RETIRING") == 0)
+		(void)snprintf(text, ZD_WAIT_TEXT, "%s mapped by %u: %s", row->u.segment.purpose,
+		               row->u.segment.mappings, row->u.segment.pins);
+	return true;
+}
+
+/* The trim waits for the session that has the segment mapped. */
+static void test_mapping_is_what_pins_a_segment(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_list_query query = {.table = ZD_TABLE_SEGMENTS};
+	struct zd_args args = {.kind = ZD_REQ_FREE};
+	char text[ZD_WAIT_TEXT] = "", expected[ZD_WAIT_TEXT];
+	struct core_row row;
+	const struct zd_reply *reply = core_expect(rig->core,
+	                                           core_alloc(rig->core, rig->session, "job", 0, 256), 0);
+	args.u.free.allocation = reply->u.alloc.allocation;
+	zd_engine_segment_given(core_engine(rig->core), rig->session, reply->u.alloc.location.segment);
+	core_call(rig->core, rig->session, &args, 0);
+	args = (struct zd_args){.kind = ZD_REQ_TRIM};
+	(void)core_send(rig->core, rig->session, &args);
+	core_row(rig->core, ZD_TABLE_SESSIONS, rig->session, &row);
+	(void)snprintf(expected, sizeof(expected),
+	               "allocations mapped by 1: 1 session to unmap it, first session %llu (pid %u)",
+	               (unsigned long long)rig->session, row.row.u.session.pid);
+	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take_retiring, text), 0);
+	assert_string_equal(text, expected);
+}
+
+static void test_page_of_blocks_visits_its_rows_only(void **state)
+{
+	enum { ROWS = 1000 };
+	struct rig *rig = *state;
+	struct zd_list_query query = {.table = ZD_TABLE_BLOCKS};
+	struct map segments = {.stop_at = 0};
+	struct zd_engine_totals totals;
+	for (int i = 0; i < ROWS; i++)
+		query.segment = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0)
+		                        ->u.alloc.location.segment;
+	for (uint64_t offset = 0; offset < ROWS * 256ull; offset += 50 * 256ull) {
+		zd_engine_totals(core_engine(rig->core), &totals);
+		uint64_t before = totals.list_visits;
+		segments = (struct map){.stop_at = 3, .end = offset};
+		query.cursor = offset;
+		assert_true(zd_engine_list(core_engine(rig->core), &query, take_block, &segments) ==
+		            offset + 2 * 256ull + 1);
+		zd_engine_totals(core_engine(rig->core), &totals);
+		assert_in_range(totals.list_visits - before, 3, 4);
+	}
+	query.segment = 4711;
+	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take_block, &segments), 0);
+}
+
 /* ---- Pages --------------------------------------------------------------------------------------------- */
 
 struct page {
@@ -520,6 +682,10 @@ int main(void)
 	        TEST(test_allocation_and_bucket_rows),
 	        TEST(test_rows_are_seen_by_their_uid),
 	        TEST(test_rows_of_one_job),
+	        TEST(test_blocks_tile_segments_and_name_owners),
+	        TEST(test_quarantine_is_what_pins_a_block),
+	        TEST(test_mapping_is_what_pins_a_segment),
+	        TEST(test_page_of_blocks_visits_its_rows_only),
 	        TEST(test_pages),
 	        TEST(test_page_visits_its_rows_only),
 	        TEST(test_page_of_others_rows_ends),

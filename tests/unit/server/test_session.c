@@ -239,12 +239,12 @@ static void test_every_table(void **state)
 	struct rank rank = make_rank(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__List list = ZD__LIST__INIT;
-	/* devices, jobs, sessions (the witness too), groups, units; the rest is empty. */
-	static const size_t rows[] = {2, 1, 2, 1, 1, 0, 0, 0, 0};
+	/* devices, jobs, sessions (the witness too), groups, units, the unit's segment; the rest is empty. */
+	static const size_t rows[] = {2, 1, 2, 1, 1, 0, 0, 0, 0, 1, 0};
 
 	request.body_case = ZD__REQUEST__BODY_LIST;
 	request.list = &list;
-	for (int table = ZD__TABLE__DEVICES; table <= ZD__TABLE__SCOPES; table++) {
+	for (int table = ZD__TABLE__DEVICES; table <= ZD__TABLE__BLOCKS; table++) {
 		struct delivery delivery;
 		const Zd__ListReply *reply;
 
@@ -260,7 +260,7 @@ static void test_every_table(void **state)
 	}
 	list.table = ZD__TABLE__TABLE_NONE;
 	assert_int_equal(scene_status(scene, rank.sock, &request), ZEROD_E_INVALID);
-	list.table = (Zd__Table)(ZD__TABLE__SCOPES + 1);
+	list.table = (Zd__Table)(ZD__TABLE__BLOCKS + 1);
 	assert_int_equal(scene_status(scene, rank.sock, &request), ZEROD_E_INVALID);
 	list.table = (Zd__Table)-1;
 	assert_int_equal(scene_status(scene, rank.sock, &request), ZEROD_E_INVALID);

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * explain.c - sentences about buffers, groups and waits, made of all listings.
+ */
+#include "explain.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/text.h"
+
+#define NTEXTS 8u
+
+/* ---- Facts --------------------------------------------------------------------------------------------- */
+
+int zd_ctl_facts_fetch(struct zd_ctl *ctl, struct zd_ctl_facts *facts)
+{
+	const struct {
+		const struct zd_ctl_listing *listing;
+		json_t **rows;
+	} all[] = {
+	        {&zd_ctl_jobs_listing, &facts->jobs},
+	        {&zd_ctl_sessions_listing, &facts->sessions},
+	        {&zd_ctl_groups_listing, &facts->groups},
+	        {&zd_ctl_units_listing, &facts->units},
+	        {&zd_ctl_buffers_listing, &facts->buffers},
+	        {&zd_ctl_scopes_listing, &facts->scopes},
+	        {&zd_ctl_allocations_listing, &facts->allocations},
+	};
+	for (size_t i = 0; i < ZD_ARRAY_LEN(all); i++) {
+		int status = zd_ctl_list_fetch(ctl, all[i].listing, all[i].rows);
+		if (status)
+			return status;
+	}
+	return 0;
+}
+
+void zd_ctl_facts_deinit(struct zd_ctl_facts *facts)
+{
+	json_decref(facts->map);
+	json_decref(facts->jobs);
+	json_decref(facts->sessions);
+	json_decref(facts->groups);
+	json_decref(facts->units);
+	json_decref(facts->buffers);
+	json_decref(facts->scopes);
+	json_decref(facts->allocations);
+}
+
+const char *zd_ctl_string(const json_t *row, const char *key)
+{
+	const char *text = json_string_value(json_object_get(row, key));
+	return text ? text : "";
+}
+
+json_int_t zd_ctl_integer(const json_t *row, const char *key)
+{
+	return json_integer_value(json_object_get(row, key));
+}
+
+json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id)
+{
+	size_t i;
+	json_t *row;
+	json_array_foreach((json_t *)rows, i, row)
+	{
+		if (zd_ctl_integer(row, "id") == id)
+			return row;
+	}
+	return NULL;
+}
+
+/* ---- Texts --------------------------------------------------------------------------------------------- */
+
+void zd_ctl_say(const char *format, ...)
+{
+	va_list args;
+	char *text;
+	va_start(args, format);
+	if (vasprintf(&text, format, args) >= 0) {
+		text = zd_ctl_shown(text);
+		puts(text);
+		free(text);
+	}
+	va_end(args);
+}
+
+const char *zd_ctl_bytes(json_int_t bytes)
+{
+	static char texts[NTEXTS][ZD_BYTES_TEXT];
+	static unsigned next;
+	return zd_bytes_text((uint64_t)bytes, texts[next++ % NTEXTS]);
+}
+
+const char *zd_ctl_age(json_int_t ns)
+{
+	static char texts[NTEXTS][ZD_CTL_AGE_TEXT];
+	static unsigned next;
+	return zd_ctl_age_text((uint64_t)ns, texts[next++ % NTEXTS]);
+}
+
+char *zd_ctl_session_text(const struct zd_ctl_facts *facts, json_int_t id)
+{
+	const json_t *row = zd_ctl_row_of_id(facts->sessions, id);
+	if (!row)
+		return zd_ctl_text("session %" JSON_INTEGER_FORMAT ", which has ended", id);
+	const char *name = zd_ctl_string(row, "name");
+	return zd_ctl_text("session %" JSON_INTEGER_FORMAT " (pid %" JSON_INTEGER_FORMAT "%s%s%s)", id,
+	                   zd_ctl_integer(row, "pid"), *name ? ", '" : "", name, *name ? "'" : "");
+}
+
+static const json_t *find_group(const struct zd_ctl_facts *facts, const char *job, const char *name)
+{
+	size_t i;
+	json_t *group;
+	json_array_foreach(facts->groups, i, group)
+	{
+		if (strcmp(zd_ctl_string(group, "job"), job) == 0 &&
+		    strcmp(zd_ctl_string(group, "name"), name) == 0 &&
+		    strcmp(zd_ctl_string(group, "state"), "OVER") != 0)
+			return group;
+	}
+	return NULL;
+}
+
+/* ---- Waits --------------------------------------------------------------------------------------------- */
+
+static void say_waits_of(const json_t *session)
+{
+	size_t i;
+	json_t *wait;
+	json_array_foreach(json_object_get(session, "waits"), i, wait)
+	        zd_ctl_say("  That session waits itself: %s.", json_string_value(wait));
+}
+
+void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, const char *name,
+                         const char *wait)
+{
+	const json_t *group = find_group(facts, job, name);
+	unsigned rank;
+	size_t i;
+	json_t *member;
+	if (sscanf(wait, "rank %u", &rank) != 1)
+		return;
+	json_array_foreach(json_object_get(group, "members"), i, member)
+	{
+		const json_int_t session = zd_ctl_integer(member, "session");
+		if (zd_ctl_integer(member, "rank") != (json_int_t)rank)
+			continue;
+		if (session == 0) {
+			zd_ctl_say(
+			        "  Rank %u has no session: the wait ends when a process joins as this rank.",
+			        rank);
+			return;
+		}
+		char *text = zd_ctl_session_text(facts, session);
+		zd_ctl_say("  Rank %u is %s.", rank, text);
+		free(text);
+		say_waits_of(zd_ctl_row_of_id(facts->sessions, session));
+		return;
+	}
+}
+
+/* ---- Buffers ------------------------------------------------------------------------------------------- */
+
+/* A tag with '@' in front is a scope's. */
+static void say_holder(const struct zd_ctl_facts *facts, const json_t *holder)
+{
+	const char *tag = zd_ctl_string(holder, "tag"), *digits = strpbrk(tag, "0123456789");
+	const json_int_t uses = zd_ctl_integer(holder, "uses");
+	const json_t *scope = *tag == '@' && digits ? zd_ctl_row_of_id(facts->scopes, atoll(digits)) : NULL;
+	if (*tag && zd_ctl_integer(holder, "session") == 0) { /* "and 3 more" */
+		zd_ctl_say("  %s leases hold it.", tag);
+		return;
+	}
+	char *session = zd_ctl_session_text(facts, zd_ctl_integer(holder, "session"));
+	if (scope)
+		zd_ctl_say("  The scope '%s' of %s, which is %s, has held it for %s: the end of the scope "
+		           "frees it.",
+		           tag, session, zd_ctl_string(scope, "state"),
+		           zd_ctl_age(zd_ctl_integer(holder, "age_ns")));
+	else
+		zd_ctl_say("  A lease of %s under tag '%s' has held it for %s: %" JSON_INTEGER_FORMAT
+		           " release%s free it.",
+		           session, tag, zd_ctl_age(zd_ctl_integer(holder, "age_ns")), uses,
+		           uses == 1 ? "" : "s");
+	free(session);
+}
+
+static void say_waiting(const struct zd_ctl_facts *facts, const json_t *buffer)
+{
+	const char *wait = zd_ctl_string(buffer, "waits_for");
+	const json_t *holder = json_array_get(json_object_get(buffer, "holders"), 0);
+	const json_int_t version = zd_ctl_integer(buffer, "version"); /* 0: the gather asked for none */
+	char *by = holder ? zd_ctl_session_text(facts, zd_ctl_integer(holder, "session"))
+	                  : zd_ctl_text("a prefetch");
+	char *of = version ? zd_ctl_text(" of version %" JSON_INTEGER_FORMAT, version)
+	                   : zd_ctl_text("%s", "");
+	zd_ctl_say("Rank %" JSON_INTEGER_FORMAT ", device %" JSON_INTEGER_FORMAT
+	           ": a gather%s by %s has waited for %s.",
+	           zd_ctl_integer(buffer, "rank"), zd_ctl_integer(buffer, "device"), of, by,
+	           zd_ctl_age(zd_ctl_integer(buffer, "age_ns")));
+	free(by);
+	free(of);
+	zd_ctl_say("  It waits for %s.", *wait ? wait : "nothing that the daemon names");
+	zd_ctl_explain_wait(facts, zd_ctl_string(buffer, "job"), zd_ctl_string(buffer, "group"), wait);
+}
+
+void zd_ctl_explain_buffer(const struct zd_ctl_facts *facts, const json_t *buffer)
+{
+	const json_t *holders = json_object_get(buffer, "holders");
+	const char *state = zd_ctl_string(buffer, "state"), *wait = zd_ctl_string(buffer, "waits_for");
+	size_t i;
+	json_t *holder;
+	if (strcmp(state, "WAITING") == 0) {
+		say_waiting(facts, buffer);
+		return;
+	}
+	zd_ctl_say("Rank %" JSON_INTEGER_FORMAT ", device %" JSON_INTEGER_FORMAT
+	           ": a buffer of %s, version %" JSON_INTEGER_FORMAT ", has been %s for %s.",
+	           zd_ctl_integer(buffer, "rank"), zd_ctl_integer(buffer, "device"),
+	           zd_ctl_bytes(zd_ctl_integer(buffer, "padded_bytes")), zd_ctl_integer(buffer, "version"),
+	           state, zd_ctl_age(zd_ctl_integer(buffer, "age_ns")));
+	json_array_foreach((json_t *)holders, i, holder) say_holder(facts, holder);
+	if (json_is_true(json_object_get(buffer, "persistent")))
+		zd_ctl_say("  Its unit is persistent for this rank: it stays without leases until the rank "
+		           "leaves.");
+	else if (json_array_size(holders) == 0 && json_is_true(json_object_get(buffer, "prefetched")))
+		zd_ctl_say("  It was prefetched, and no gather has asked for it: `zeroctl trim` frees it.");
+	if (*wait && strcmp(state, "QUARANTINED") == 0)
+		zd_ctl_say("  No lease holds it, and it is not charged. Its memory waits for %s.", wait);
+	else if (*wait)
+		zd_ctl_say("  It waits for %s.", wait);
+	zd_ctl_explain_wait(facts, zd_ctl_string(buffer, "job"), zd_ctl_string(buffer, "group"), wait);
+}
+
+/* ---- Groups -------------------------------------------------------------------------------------------- */
+
+static char *missing_ranks(const json_t *group)
+{
+	char *text = zd_ctl_text("%s", "");
+	size_t i;
+	json_t *member;
+	json_array_foreach(json_object_get(group, "members"), i, member)
+	{
+		if (zd_ctl_integer(member, "session") != 0)
+			continue;
+		char *longer = zd_ctl_text("%s%s%" JSON_INTEGER_FORMAT, text, *text ? ", " : "",
+		                           zd_ctl_integer(member, "rank"));
+		free(text);
+		text = longer;
+	}
+	return text;
+}
+
+static const char *state_meaning(const char *state)
+{
+	static const struct {
+		const char *state, *meaning;
+	} meanings[] = {
+	        {"FORMING", "it waits for ranks that have not joined"},
+	        {"CONNECTING", "it waits for the ranks of other daemons"},
+	        {"FAILED", "it has lost ranks, and goes on when they have joined again"},
+	        {"PARKED", "all ranks have left, and the job keeps their shards for the next join"},
+	        {"ABORTED", "it has ended; its ranks may leave, and join again"},
+	        {"OVER", "all ranks have left, and operations still use its memory"},
+	};
+	for (size_t i = 0; i < ZD_ARRAY_LEN(meanings); i++)
+		if (strcmp(state, meanings[i].state) == 0)
+			return meanings[i].meaning;
+	return "all ranks are there";
+}
+
+void zd_ctl_explain_group(const struct zd_ctl_facts *facts, const json_t *group)
+{
+	const char *state = zd_ctl_string(group, "state"), *why = zd_ctl_string(group, "why");
+	char *missing = missing_ranks(group);
+	(void)facts;
+	if (*missing || strcmp(state, "READY") != 0)
+		zd_ctl_say("Group '%s' of job '%s' is %s: %s.", zd_ctl_string(group, "name"),
+		           zd_ctl_string(group, "job"), state, state_meaning(state));
+	if (*missing)
+		zd_ctl_say("  Ranks without a session: %s.", missing);
+	if (*why)
+		zd_ctl_say("  It has ended because: %s.", why);
+	if (json_is_true(json_object_get(group, "torn")))
+		zd_ctl_say("  It is torn: it has lost a rank since its last commit, and shards may have "
+		           "different "
+		           "versions.");
+	free(missing);
+}
+
+void zd_ctl_explain_closing(const struct zd_ctl_facts *facts, const char *job, json_int_t uid)
+{
+	size_t i, j;
+	json_t *session, *wait;
+	json_array_foreach(facts->sessions, i, session)
+	{
+		if (strcmp(zd_ctl_string(session, "state"), "CLOSING") != 0 ||
+		    strcmp(zd_ctl_string(session, "job"), job) != 0 ||
+		    (uid >= 0 && zd_ctl_integer(session, "uid") != uid))
+			continue;
+		char *text = zd_ctl_session_text(facts, zd_ctl_integer(session, "id"));
+		zd_ctl_say("Memory of %s is kept, although its connection has ended.", text);
+		free(text);
+		json_array_foreach(json_object_get(session, "waits"), j, wait)
+		        zd_ctl_say("  It waits for %s.", json_string_value(wait));
+	}
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * explain.h - sentences about one object, made of all listings.
+ */
+#ifndef ZD_CTL_EXPLAIN_H
+#define ZD_CTL_EXPLAIN_H
+
+#include "ctl.h"
+
+/* The rows of all listings; NULL until fetched. */
+struct zd_ctl_facts {
+	json_t *map; /* for units only: it has a row for each block */
+	json_t *jobs, *sessions, *groups, *units, *buffers, *scopes, *allocations;
+};
+
+int zd_ctl_facts_fetch(struct zd_ctl *ctl, struct zd_ctl_facts *facts) __attribute__((warn_unused_result));
+void zd_ctl_facts_deinit(struct zd_ctl_facts *facts);
+
+/* Each prints sentences, a line each. */
+void zd_ctl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Of a gathered buffer, or a gather that waits for one. */
+void zd_ctl_explain_buffer(const struct zd_ctl_facts *facts, const json_t *buffer);
+/* Of a group that is not READY, and the ranks that it misses. */
+void zd_ctl_explain_group(const struct zd_ctl_facts *facts, const json_t *group);
+/* Of the job's sessions that have ended, and whose processes may still use memory. `uid` < 0: of any uid. */
+void zd_ctl_explain_closing(const struct zd_ctl_facts *facts, const char *job, json_int_t uid);
+/* Of the end of a wait for "rank 1 ...": who that rank is. */
+void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, const char *group,
+                         const char *wait);
+
+const char *zd_ctl_string(const json_t *row, const char *key) __attribute__((returns_nonnull));
+json_int_t zd_ctl_integer(const json_t *row, const char *key);
+/* Finds the row with this id; NULL: none. */
+json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id);
+/* "session 7 (pid 12, 'trainer')" */
+char *zd_ctl_session_text(const struct zd_ctl_facts *facts, json_int_t id);
+/* The bytes and ages as people write them; valid until the eighth call after. */
+const char *zd_ctl_bytes(json_int_t bytes);
+const char *zd_ctl_age(json_int_t ns);
+
+#endif

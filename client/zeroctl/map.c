@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * map.c - the arenas of devices as segments, blocks and holes, made of the daemon's listings.
+ *
+ * The segments of a device and what is in none of them add up to its arena, and the blocks and holes of a
+ * segment to the segment. Memory that changes its owner between two pages of the daemon's is a hole of kind
+ * "changed".
+ */
+#include "ctl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_PURPOSES 8
+
+static json_t *segment_row(const Zd__Row *row)
+{
+	const Zd__SegmentRow *s = row->segment;
+	return json_pack("{s:s,s:I,s:I,s:I,s:s,s:s,s:s,s:I,s:I,s:s}", "kind", "segment", "device",
+	                 ZD_CTL_INT(s->device), "segment", ZD_CTL_INT(s->id), "bytes", ZD_CTL_INT(s->bytes),
+	                 "job", s->job, "purpose", s->purpose, "state", s->state, "used_bytes",
+	                 ZD_CTL_INT(s->used_bytes), "mappings", ZD_CTL_INT(s->mappings), "pins", s->pins);
+}
+
+static json_t *block_row(const Zd__Row *row)
+{
+	const Zd__BlockRow *b = row->block;
+	return json_pack("{s:s,s:I,s:I,s:s,s:s,s:s,s:s,s:I,s:s,s:s}", "kind", b->free ? "hole" : "block",
+	                 "offset", ZD_CTL_INT(b->offset), "bytes", ZD_CTL_INT(b->bytes), "purpose",
+	                 b->purpose, "job", b->job, "group", b->group, "name", b->name, "rank",
+	                 ZD_CTL_INT(b->rank), "state", b->state, "pins", b->pins);
+}
+
+static const struct zd_ctl_listing segments_listing = {
+        .table = ZD__TABLE__SEGMENTS,
+        .row_case = ZD__ROW__ROW_SEGMENT,
+        .row = segment_row,
+};
+
+static const struct zd_ctl_listing blocks_listing = {
+        .table = ZD__TABLE__BLOCKS,
+        .row_case = ZD__ROW__ROW_BLOCK,
+        .row = block_row,
+};
+
+static uint64_t number(const json_t *row, const char *key)
+{
+	return (uint64_t)json_integer_value(json_object_get(row, key));
+}
+
+/* Blocks of one segment, by purpose. */
+struct census {
+	struct {
+		const char *purpose;
+		unsigned count, quarantined;
+	} purposes[MOST_PURPOSES];
+	unsigned npurposes;
+	uint64_t largest_hole_bytes;
+};
+
+static void count_block(struct census *census, const json_t *block)
+{
+	const char *purpose = json_string_value(json_object_get(block, "purpose"));
+	const char *state = json_string_value(json_object_get(block, "state"));
+	unsigned i = 0;
+	if (strcmp(json_string_value(json_object_get(block, "kind")), "hole") == 0) {
+		const uint64_t bytes = number(block, "bytes");
+		if (bytes > census->largest_hole_bytes)
+			census->largest_hole_bytes = bytes;
+		return;
+	}
+	while (i < census->npurposes && strcmp(census->purposes[i].purpose, purpose) != 0)
+		i++;
+	if (i == MOST_PURPOSES)
+		return;
+	if (i == census->npurposes)
+		census->purposes[census->npurposes++].purpose = purpose;
+	census->purposes[i].count++;
+	/* These are free as soon as what they wait for has passed. */
+	census->purposes[i].quarantined += strcmp(state, "QUARANTINED") == 0 || strcmp(state, "FREED") == 0 ||
+	                                   strcmp(state, "DROPPED") == 0 || strcmp(state, "DYING") == 0;
+}
+
+/* "shard×3, gathered×1 (1 in quarantine)"; what the daemon says of a segment that retires. */
+static char *segment_pins(const json_t *segment, const struct census *census)
+{
+	const char *pins = json_string_value(json_object_get(segment, "pins"));
+	char *text = zd_ctl_text("%s", pins);
+	if (*pins || *json_string_value(json_object_get(segment, "job")) == '\0')
+		return text;
+	for (unsigned i = 0; i < census->npurposes; i++) {
+		char quarantined[48] = "";
+		if (census->purposes[i].quarantined)
+			snprintf(quarantined, sizeof(quarantined), " (%u in quarantine)",
+			         census->purposes[i].quarantined);
+		char *longer = zd_ctl_text("%s%s%s\u00d7%u%s", text, i ? ", " : "",
+		                           census->purposes[i].purpose, census->purposes[i].count,
+		                           quarantined);
+		free(text);
+		text = longer;
+	}
+	return text;
+}
+
+static void add_row(json_t *rows, const json_t *segment, json_t *row)
+{
+	(void)json_object_set(row, "device", json_object_get(segment, "device"));
+	(void)json_object_set(row, "segment", json_object_get(segment, "segment"));
+	(void)json_array_append_new(rows, row);
+}
+
+static void add_changed(json_t *rows, const json_t *segment, uint64_t from, uint64_t to)
+{
+	if (from < to)
+		add_row(rows, segment,
+		        json_pack("{s:s,s:I,s:I}", "kind", "changed", "offset", ZD_CTL_INT(from), "bytes",
+		                  ZD_CTL_INT(to - from)));
+}
+
+/* Adds the segment and its blocks. A segment that has gone since it was listed has none. */
+static int add_segment(struct zd_ctl *ctl, json_t *segment, json_t *rows)
+{
+	struct census census = {.npurposes = 0};
+	uint64_t end = 0;
+	size_t i;
+	json_t *blocks, *block;
+	int status = zd_ctl_list_fetch_of(ctl, &blocks_listing, (uint32_t)number(segment, "segment"),
+	                                  &blocks);
+	if (status)
+		return status;
+	json_array_foreach(blocks, i, block) count_block(&census, block);
+	char *pins = segment_pins(segment, &census);
+	(void)json_object_set_new(segment, "pins", json_string(pins));
+	(void)json_object_set_new(segment, "largest_hole_bytes",
+	                          json_integer(ZD_CTL_INT(census.largest_hole_bytes)));
+	free(pins);
+	(void)json_array_append(rows, segment);
+	json_array_foreach(blocks, i, block)
+	{
+		if (number(block, "offset") < end)
+			continue;
+		add_changed(rows, segment, end, number(block, "offset"));
+		end = number(block, "offset") + number(block, "bytes");
+		add_row(rows, segment, json_incref(block));
+	}
+	add_changed(rows, segment, end, number(segment, "bytes"));
+	json_decref(blocks);
+	return 0;
+}
+
+static int add_device(struct zd_ctl *ctl, const json_t *device, const json_t *segments, json_t *rows)
+{
+	const json_int_t index = json_integer_value(json_object_get(device, "index"));
+	uint64_t bytes = 0, arena_bytes = number(device, "arena_bytes");
+	size_t i;
+	json_t *segment;
+	json_array_foreach((json_t *)segments, i, segment)
+	{
+		if (json_integer_value(json_object_get(segment, "device")) != index)
+			continue;
+		bytes += number(segment, "bytes");
+		int status = add_segment(ctl, segment, rows);
+		if (status)
+			return status;
+	}
+	return json_array_append_new(rows,
+	                             json_pack("{s:s,s:I,s:I}", "kind", "unused", "device", index, "bytes",
+	                                       bytes < arena_bytes ? ZD_CTL_INT(arena_bytes - bytes) : 0));
+}
+
+int zd_ctl_check_device(const struct zd_ctl *ctl, const json_t *devices)
+{
+	if (ctl->device < (long long)json_array_size(devices))
+		return 0;
+	return zd_ctl_fail(ZEROD_E_NOT_FOUND, "NOT_FOUND: no device %lld; there are %zu", ctl->device,
+	                   json_array_size(devices));
+}
+
+int zd_ctl_map_fetch(struct zd_ctl *ctl, json_t **out)
+{
+	json_t *devices, *device, *segments = NULL, *rows = json_array();
+	size_t i;
+	int status = zd_ctl_list_fetch(ctl, &zd_ctl_devices_listing, &devices);
+	if (status) {
+		json_decref(rows);
+		return status;
+	}
+	status = zd_ctl_check_device(ctl, devices);
+	if (!status)
+		status = zd_ctl_list_fetch(ctl, &segments_listing, &segments);
+	json_array_foreach(devices, i, device)
+	{
+		if (!status && (ctl->device < 0 || (long long)i == ctl->device))
+			status = add_device(ctl, device, segments, rows);
+	}
+	json_decref(devices);
+	json_decref(segments);
+	if (status) {
+		json_decref(rows);
+		return status;
+	}
+	*out = rows;
+	return 0;
+}

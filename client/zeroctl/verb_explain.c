@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * verb_explain.c - zeroctl explain: who holds a unit's buffers, a job's memory, or what a session holds; what
+ * they wait for; and what would free them.
+ */
+#include "explain.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#define MOST_LINES 8u /* of one kind */
+
+/* ---- Units --------------------------------------------------------------------------------------------- */
+
+/* Whether `text` names the unit; *rank: the one behind '@', or -1 for all. */
+static bool names_unit(const json_t *unit, const char *text, json_int_t *rank)
+{
+	char *name = zd_ctl_text("%s/%s/%s", zd_ctl_string(unit, "job"), zd_ctl_string(unit, "group"),
+	                         zd_ctl_string(unit, "name"));
+	const size_t bytes = strlen(name);
+	bool found = strncmp(text, name, bytes) == 0;
+	free(name);
+	*rank = -1;
+	if (!found || text[bytes] == '\0')
+		return found;
+	const char *digits = text + bytes + 1;
+	if (text[bytes] != '@' || !*digits || digits[strspn(digits, "0123456789")] || strlen(digits) > 9)
+		return false;
+	*rank = atoll(digits);
+	return true;
+}
+
+static bool is_of_group(const json_t *row, const json_t *group)
+{
+	return strcmp(zd_ctl_string(row, "job"), zd_ctl_string(group, "job")) == 0 &&
+	       strcmp(zd_ctl_string(row, "group"), zd_ctl_string(group, "name")) == 0;
+}
+
+static bool is_of_unit(const json_t *buffer, const json_t *unit)
+{
+	return strcmp(zd_ctl_string(buffer, "job"), zd_ctl_string(unit, "job")) == 0 &&
+	       strcmp(zd_ctl_string(buffer, "group"), zd_ctl_string(unit, "group")) == 0 &&
+	       strcmp(zd_ctl_string(buffer, "unit"), zd_ctl_string(unit, "name")) == 0;
+}
+
+static void say_unit(const json_t *unit, const json_t *group)
+{
+	zd_ctl_say("Unit '%s' of job '%s', group '%s': %s, versions %" JSON_INTEGER_FORMAT
+	           " to %" JSON_INTEGER_FORMAT ", registered by %" JSON_INTEGER_FORMAT
+	           " of %" JSON_INTEGER_FORMAT " ranks.",
+	           zd_ctl_string(unit, "name"), zd_ctl_string(unit, "job"), zd_ctl_string(unit, "group"),
+	           zd_ctl_bytes(zd_ctl_integer(unit, "padded_bytes")), zd_ctl_integer(unit, "version_min"),
+	           zd_ctl_integer(unit, "version_max"), zd_ctl_integer(unit, "registered"),
+	           zd_ctl_integer(group, "local_world_size"));
+}
+
+static int check_rank(const json_t *group, json_int_t rank)
+{
+	size_t i;
+	json_t *member;
+	json_array_foreach(json_object_get(group, "members"), i, member)
+	{
+		if (rank < 0 || zd_ctl_integer(member, "rank") == rank)
+			return 0;
+	}
+	return zd_ctl_fail(ZEROD_E_NOT_FOUND,
+	                   "NOT_FOUND: group '%s' has no rank %" JSON_INTEGER_FORMAT " here",
+	                   zd_ctl_string(group, "name"), rank);
+}
+
+/* A shard that is only read, or waits for its rank, or is asked for by rank. */
+static void say_shard(const json_t *block, bool asked)
+{
+	const char *state = zd_ctl_string(block, "state"), *pins = zd_ctl_string(block, "pins");
+	const bool detached = strcmp(state, "DETACHED") == 0, dying = strcmp(state, "DYING") == 0;
+	if (!asked && !detached && !dying)
+		return;
+	zd_ctl_say("Rank %" JSON_INTEGER_FORMAT ", device %" JSON_INTEGER_FORMAT ": its shard of %s is %s.",
+	           zd_ctl_integer(block, "rank"), zd_ctl_integer(block, "device"),
+	           zd_ctl_bytes(zd_ctl_integer(block, "bytes")), state);
+	if (*pins)
+		zd_ctl_say("  In use: %s.", pins);
+	if (detached)
+		zd_ctl_say("  The job keeps it for the next process that joins as this rank; `zeroctl "
+		           "end-job` frees it.");
+	else if (dying)
+		zd_ctl_say("  Its rank has left: it is freed when that has ended.");
+}
+
+static void say_shards(const struct zd_ctl_facts *facts, const json_t *unit, json_int_t rank)
+{
+	size_t i;
+	json_t *row;
+	json_array_foreach(facts->map, i, row)
+	{
+		if (strcmp(zd_ctl_string(row, "name"), zd_ctl_string(unit, "name")) == 0 &&
+		    strcmp(zd_ctl_string(row, "group"), zd_ctl_string(unit, "group")) == 0 &&
+		    strcmp(zd_ctl_string(row, "job"), zd_ctl_string(unit, "job")) == 0 &&
+		    strncmp(zd_ctl_string(row, "purpose"), "shard", 5) == 0 &&
+		    (rank < 0 || zd_ctl_integer(row, "rank") == rank))
+			say_shard(row, rank >= 0);
+	}
+}
+
+static int explain_unit(const struct zd_ctl_facts *facts, const json_t *unit, json_int_t rank)
+{
+	size_t i, count = 0;
+	json_t *buffer, *group, *of = NULL;
+	json_array_foreach(facts->groups, i, group)
+	{
+		if (is_of_group(unit, group) && strcmp(zd_ctl_string(group, "state"), "OVER") != 0)
+			of = group;
+	}
+	int status = check_rank(of, rank);
+	if (status)
+		return status;
+	say_unit(unit, of);
+	json_array_foreach(facts->buffers, i, buffer)
+	{
+		if (!is_of_unit(buffer, unit) || (rank >= 0 && zd_ctl_integer(buffer, "rank") != rank))
+			continue;
+		zd_ctl_explain_buffer(facts, buffer);
+		count++;
+	}
+	if (count == 0 && rank >= 0)
+		zd_ctl_say("Rank %" JSON_INTEGER_FORMAT " has no gathered buffer of it, and waits for none.",
+		           rank);
+	else if (count == 0)
+		zd_ctl_say("No rank has a gathered buffer of it, or waits for one.");
+	say_shards(facts, unit, rank);
+	if (of)
+		zd_ctl_explain_group(facts, of);
+	zd_ctl_explain_closing(facts, zd_ctl_string(unit, "job"), -1);
+	return 0;
+}
+
+/* ---- Jobs ---------------------------------------------------------------------------------------------- */
+
+static void say_usage(const json_t *job)
+{
+	static const struct {
+		const char *key, *what;
+	} purposes[] = {
+	        {"shard_bytes", "shards"},   {"gathered_bytes", "gathered buffers"},
+	        {"bucket_bytes", "buckets"}, {"staging_bytes", "staging"},
+	        {"target_bytes", "targets"}, {"allocation_bytes", "allocations"},
+	};
+	const json_t *usage = json_object_get(job, "usage");
+	char *text = zd_ctl_text("%s", "");
+	for (size_t i = 0; i < ZD_ARRAY_LEN(purposes); i++) {
+		const json_int_t bytes = zd_ctl_integer(usage, purposes[i].key);
+		if (bytes == 0)
+			continue;
+		char *longer = zd_ctl_text("%s%s%s of %s", text, *text ? ", " : "", zd_ctl_bytes(bytes),
+		                           purposes[i].what);
+		free(text);
+		text = longer;
+	}
+	zd_ctl_say("It is charged %s.", *text ? text : "nothing");
+	free(text);
+}
+
+/* Which of the job's buffers have leases or wait, and the oldest lease. */
+static void say_buffers(const struct zd_ctl_facts *facts, const char *job)
+{
+	const json_t *oldest = NULL, *oldest_holder = NULL;
+	size_t leased = 0, waiting = 0, quarantined = 0, i, j;
+	json_t *buffer, *holder;
+	json_array_foreach(facts->buffers, i, buffer)
+	{
+		const char *state = zd_ctl_string(buffer, "state");
+		if (strcmp(zd_ctl_string(buffer, "job"), job) != 0)
+			continue;
+		waiting += strcmp(state, "WAITING") == 0;
+		quarantined += strcmp(state, "QUARANTINED") == 0;
+		if (strcmp(state, "WAITING") == 0)
+			continue;
+		leased += json_array_size(json_object_get(buffer, "holders")) > 0;
+		json_array_foreach(json_object_get(buffer, "holders"), j, holder)
+		{
+			if (!oldest ||
+			    zd_ctl_integer(holder, "age_ns") > zd_ctl_integer(oldest_holder, "age_ns")) {
+				oldest = buffer;
+				oldest_holder = holder;
+			}
+		}
+	}
+	zd_ctl_say("Buffers with leases: %zu; in quarantine: %zu; gathers that wait: %zu.", leased,
+	           quarantined, waiting);
+	if (!oldest)
+		return;
+	char *session = zd_ctl_session_text(facts, zd_ctl_integer(oldest_holder, "session"));
+	zd_ctl_say("  The oldest lease is on unit '%s', by %s under tag '%s', for %s.",
+	           zd_ctl_string(oldest, "unit"), session, zd_ctl_string(oldest_holder, "tag"),
+	           zd_ctl_age(zd_ctl_integer(oldest_holder, "age_ns")));
+	free(session);
+}
+
+static void say_waits(const struct zd_ctl_facts *facts, const json_t *session, const char *who)
+{
+	size_t i;
+	json_t *wait;
+	json_array_foreach(json_object_get(session, "waits"), i, wait)
+	{
+		const char *text = json_string_value(wait), *colon = strstr(text, ": ");
+		zd_ctl_say("%s waits: %s.", who, text);
+		json_t *group;
+		size_t j;
+		json_array_foreach(facts->groups, j, group)
+		{
+			if (colon && strcmp(zd_ctl_string(group, "job"), zd_ctl_string(session, "job")) == 0)
+				zd_ctl_explain_wait(facts, zd_ctl_string(group, "job"),
+				                    zd_ctl_string(group, "name"), colon + 2);
+		}
+	}
+}
+
+static int explain_job(const struct zd_ctl_facts *facts, const json_t *job)
+{
+	const char *name = zd_ctl_string(job, "name");
+	const bool durable = json_is_true(json_object_get(job, "durable"));
+	const json_int_t nsessions = zd_ctl_integer(job, "sessions"), uid = zd_ctl_integer(job, "uid");
+	size_t i;
+	json_t *group, *session;
+	zd_ctl_say("Job '%s' of uid %" JSON_INTEGER_FORMAT " is %sdurable, with %" JSON_INTEGER_FORMAT
+	           " session%s and %" JSON_INTEGER_FORMAT " group%s.",
+	           name, uid, durable ? "" : "not ", nsessions, nsessions == 1 ? "" : "s",
+	           zd_ctl_integer(job, "groups"), zd_ctl_integer(job, "groups") == 1 ? "" : "s");
+	say_usage(job);
+	json_array_foreach(facts->groups, i, group)
+	{
+		if (strcmp(zd_ctl_string(group, "job"), name) == 0)
+			zd_ctl_explain_group(facts, group);
+	}
+	say_buffers(facts, name);
+	json_array_foreach(facts->sessions, i, session)
+	{
+		if (strcmp(zd_ctl_string(session, "job"), name) != 0 ||
+		    zd_ctl_integer(session, "uid") != uid ||
+		    strcmp(zd_ctl_string(session, "state"), "CLOSING") == 0)
+			continue;
+		char *who = zd_ctl_text("Session %" JSON_INTEGER_FORMAT, zd_ctl_integer(session, "id"));
+		say_waits(facts, session, who);
+		free(who);
+	}
+	zd_ctl_explain_closing(facts, name, uid);
+	if (durable && nsessions == 0)
+		zd_ctl_say(
+		        "No session uses it. `zeroctl end-job %s` frees it; else durable_ttl of zerod.conf.",
+		        name);
+	else if (durable)
+		zd_ctl_say("Its shards and durable allocations stay when its sessions end. `zeroctl kill-job "
+		           "%s` ends "
+		           "the sessions and frees all of it.",
+		           name);
+	else
+		zd_ctl_say("All of it is freed with its sessions, which `zeroctl kill-job %s` ends.", name);
+	return 0;
+}
+
+/* ---- Sessions ------------------------------------------------------------------------------------------ */
+
+static void say_memberships(const struct zd_ctl_facts *facts, json_int_t id)
+{
+	size_t i, j;
+	json_t *group, *member;
+	json_array_foreach(facts->groups, i, group)
+	{
+		json_array_foreach(json_object_get(group, "members"), j, member)
+		{
+			if (zd_ctl_integer(member, "session") == id)
+				zd_ctl_say("It is rank %" JSON_INTEGER_FORMAT
+				           " of group '%s' of job '%s', on device "
+				           "%" JSON_INTEGER_FORMAT ".",
+				           zd_ctl_integer(member, "rank"), zd_ctl_string(group, "name"),
+				           zd_ctl_string(group, "job"), zd_ctl_integer(member, "device"));
+		}
+	}
+}
+
+static void say_leases(const struct zd_ctl_facts *facts, json_int_t id)
+{
+	size_t i, j, count = 0;
+	json_int_t bytes = 0;
+	json_t *buffer, *holder;
+	json_array_foreach(facts->buffers, i, buffer)
+	{
+		bool holds = false;
+		json_array_foreach(json_object_get(buffer, "holders"), j, holder)
+		        holds = holds || zd_ctl_integer(holder, "session") == id;
+		if (!holds || strcmp(zd_ctl_string(buffer, "state"), "WAITING") == 0)
+			continue;
+		bytes += zd_ctl_integer(buffer, "padded_bytes");
+		holder = json_array_get(json_object_get(buffer, "holders"), 0);
+		if (count++ < MOST_LINES)
+			zd_ctl_say("It holds unit '%s' of job '%s', %s, under tag '%s', for %s.",
+			           zd_ctl_string(buffer, "unit"), zd_ctl_string(buffer, "job"),
+			           zd_ctl_bytes(zd_ctl_integer(buffer, "padded_bytes")),
+			           zd_ctl_string(holder, "tag"),
+			           zd_ctl_age(zd_ctl_integer(holder, "age_ns")));
+	}
+	if (count > MOST_LINES)
+		zd_ctl_say("It holds %zu gathered buffers, %s in all.", count, zd_ctl_bytes(bytes));
+}
+
+static void say_scopes_and_allocations(const struct zd_ctl_facts *facts, json_int_t id)
+{
+	size_t i, count = 0;
+	json_int_t bytes = 0;
+	json_t *row;
+	json_array_foreach(facts->scopes, i, row)
+	{
+		if (zd_ctl_integer(row, "session") == id && count++ < MOST_LINES)
+			zd_ctl_say("Its scope '%s' has been there for %s, and is %s.",
+			           zd_ctl_string(row, "tag"), zd_ctl_age(zd_ctl_integer(row, "age_ns")),
+			           zd_ctl_string(row, "state"));
+	}
+	count = 0;
+	json_array_foreach(facts->allocations, i, row)
+	{
+		if (zd_ctl_integer(row, "session") != id)
+			continue;
+		count++;
+		bytes += zd_ctl_integer(row, "bytes");
+	}
+	if (count > 0)
+		zd_ctl_say("It has %zu allocation%s, %s.", count, count == 1 ? "" : "s", zd_ctl_bytes(bytes));
+}
+
+static int explain_session(const struct zd_ctl_facts *facts, const json_t *session)
+{
+	const json_int_t id = zd_ctl_integer(session, "id");
+	const char *state = zd_ctl_string(session, "state"), *job = zd_ctl_string(session, "job");
+	const bool closing = strcmp(state, "CLOSING") == 0;
+	char *text = zd_ctl_session_text(facts, id);
+	*text = 'S';
+	zd_ctl_say("%s of uid %" JSON_INTEGER_FORMAT ", opened %s ago%s%s%s, is %s.", text,
+	           zd_ctl_integer(session, "uid"), zd_ctl_age(zd_ctl_integer(session, "age_ns")),
+	           *job ? ", of job '" : "", job, *job ? "'" : "", state);
+	free(text);
+	say_memberships(facts, id);
+	say_waits(facts, session, "It");
+	say_leases(facts, id);
+	say_scopes_and_allocations(facts, id);
+	if (closing)
+		zd_ctl_say("Its connection has ended. Memory that its process may still use is freed when "
+		           "the process has "
+		           "left the devices.");
+	else if (strcmp(state, "POISONED") == 0)
+		zd_ctl_say("Its streams have waited for work that failed: the program has to reset the "
+		           "session.");
+	if (!closing)
+		zd_ctl_say("`zeroctl kill-session %" JSON_INTEGER_FORMAT
+		           "` ends it, and frees what it holds.",
+		           id);
+	return 0;
+}
+
+/* ---- The verb ------------------------------------------------------------------------------------------ */
+
+static bool names_job(const json_t *job, const char *text)
+{
+	char *with_uid = zd_ctl_text("%" JSON_INTEGER_FORMAT "/%s", zd_ctl_integer(job, "uid"),
+	                             zd_ctl_string(job, "name"));
+	const bool named = strcmp(text, zd_ctl_string(job, "name")) == 0 || strcmp(text, with_uid) == 0;
+	free(with_uid);
+	return named;
+}
+
+static int explain(struct zd_ctl *ctl, struct zd_ctl_facts *facts, const char *text)
+{
+	const json_t *found_job = NULL, *found_unit = NULL, *session;
+	json_int_t rank = -1, found_rank = -1;
+	size_t i, count;
+	json_t *row;
+	uint64_t id;
+	session = zd_ctl_parse_id(text, &id) ? NULL : zd_ctl_row_of_id(facts->sessions, ZD_CTL_INT(id));
+	count = session != NULL;
+	json_array_foreach(facts->jobs, i, row)
+	{
+		if (!names_job(row, text))
+			continue;
+		found_job = row;
+		count++;
+	}
+	json_array_foreach(facts->units, i, row)
+	{
+		if (!names_unit(row, text, &rank))
+			continue;
+		found_unit = row;
+		found_rank = rank;
+		count++;
+	}
+	if (count == 0)
+		return zd_ctl_fail(
+		        ZEROD_E_NOT_FOUND,
+		        "NOT_FOUND: '%s' is no session's id, no job, and no unit as JOB/GROUP/UNIT", text);
+	if (count > 1)
+		return zd_ctl_fail(
+		        ZEROD_E_INVALID,
+		        "INVALID: %zu sessions, jobs or units are called '%s'; give a job as UID/NAME", count,
+		        text);
+	if (session)
+		return explain_session(facts, session);
+	if (found_job)
+		return explain_job(facts, found_job);
+	int status = zd_ctl_map_fetch(ctl, &facts->map);
+	return status ? status : explain_unit(facts, found_unit, found_rank);
+}
+
+int zd_ctl_explain(struct zd_ctl *ctl)
+{
+	struct zd_ctl_facts facts = {.jobs = NULL};
+	int status = zd_ctl_facts_fetch(ctl, &facts);
+	if (!status)
+		status = explain(ctl, &facts, ctl->args[0]);
+	zd_ctl_facts_deinit(&facts);
+	return status;
+}

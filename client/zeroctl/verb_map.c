@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * verb_map.c - zeroctl map: what lies where in a device's arena, and what keeps it there.
+ */
+#include "ctl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* "lm/world/layers.0@3": job, group, unit or allocation, rank. "-": another user's. */
+static char *owner_text(const json_t *row)
+{
+	const char *job = json_string_value(json_object_get(row, "job"));
+	const char *group = json_string_value(json_object_get(row, "group"));
+	const char *name = json_string_value(json_object_get(row, "name"));
+	const char *kind = json_string_value(json_object_get(row, "kind"));
+	if (!job || strcmp(kind, "hole") == 0)
+		return zd_ctl_text("%s", "");
+	if (!*job)
+		return zd_ctl_text("-");
+	group = group ? group : "";
+	name = name ? name : "";
+	if (!*group)
+		return zd_ctl_text("%s%s%s", job, *name ? "/" : "", name);
+	return zd_ctl_text("%s/%s%s%s@%" JSON_INTEGER_FORMAT, job, group, *name ? "/" : "", name,
+	                   json_integer_value(json_object_get(row, "rank")));
+}
+
+static const struct zd_ctl_column columns[] = {
+        {"DEVICE", "device", ZD_CTL_COUNT, 5, NULL},
+        {"SEGMENT", "segment", ZD_CTL_COUNT, 0, NULL},
+        {"KIND", "kind", ZD_CTL_TEXT, 0, NULL},
+        {"OFFSET", "offset", ZD_CTL_BYTES, 0, NULL},
+        {"BYTES", "bytes", ZD_CTL_BYTES, 0, NULL},
+        {"PURPOSE", "purpose", ZD_CTL_TEXT, 2, NULL},
+        {"STATE", "state", ZD_CTL_STATE, 1, NULL},
+        {"OWNER", NULL, ZD_CTL_CUSTOM, 0, owner_text},
+        {"LARGEST-HOLE", "largest_hole_bytes", ZD_CTL_BYTES, 4, NULL},
+        {"MAPPED", "mappings", ZD_CTL_COUNT, 6, NULL},
+        {"PINS", "pins", ZD_CTL_TEXT, 3, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
+};
+
+int zd_ctl_map(struct zd_ctl *ctl)
+{
+	struct zd_ctl_column *chosen;
+	json_t *rows;
+	int status = zd_ctl_choose_columns(ctl, columns, &chosen);
+	if (status)
+		return status;
+	free(chosen);
+	status = zd_ctl_map_fetch(ctl, &rows);
+	if (status)
+		return status;
+	status = zd_ctl_sort(rows, columns, ctl->sort);
+	if (!status && ctl->json)
+		return zd_ctl_print_json(stdout, ctl->verb, rows);
+	if (!status)
+		status = zd_ctl_print_table(ctl, rows, columns);
+	json_decref(rows);
+	return status;
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * memory_rows.c - rows of segments and blocks: what a device's arena holds, and for which objects.
+ */
+#include "core/control/memory_rows.h"
+
+#include <stdio.h>
+
+#include "core/control/control.h"
+#include "core/gather/buffer.h"
+#include "core/gather/shadow.h"
+#include "core/memory/allocation.h"
+#include "core/reduce/storage.h"
+
+#define PLURAL(count) ((count) == 1 ? "" : "s")
+#define MOST_LEASES   64u /* that are counted */
+
+static const char *purpose_name(enum zd_purpose purpose)
+{
+	static const char *const names[ZD_NPURPOSES] = {
+	        [ZD_PURPOSE_SHARDS] = "shards",           [ZD_PURPOSE_GATHERS] = "gathers",
+	        [ZD_PURPOSE_STRICT] = "strict",           [ZD_PURPOSE_GRADIENTS] = "gradients",
+	        [ZD_PURPOSE_ALLOCATIONS] = "allocations",
+	};
+	return names[purpose];
+}
+
+void zd_segment_row(const struct zd_segment *segment, bool owned, struct zd_row *row, char text[ZD_WAIT_TEXT])
+{
+	const struct zd_mapping *mapping;
+	row->state = zd_sm_name(&zd_sm_segment, segment->state);
+	row->u.segment.device = segment->device->index;
+	row->u.segment.bytes = segment->bytes;
+	row->u.segment.used_bytes = zd_block_used_bytes(segment->range);
+	row->u.segment.purpose = "";
+	row->u.segment.pins = "";
+	if (!owned)
+		return;
+	row->job = segment->job->name;
+	row->u.segment.purpose = purpose_name(segment->purpose);
+	/* Of one job's sessions, at most ZD_MAX_WORLD for each of its groups. */
+	TAILQ_FOREACH (mapping, &segment->mappings, segment_link)
+		row->u.segment.mappings++;
+	mapping = TAILQ_FIRST(&segment->mappings);
+	if (segment->state != ZD_SEGMENT_RETIRING || !mapping)
+		return;
+	(void)snprintf(text, ZD_WAIT_TEXT, "%u session%s to unmap it, first session %llu (pid %u)",
+	               row->u.segment.mappings, PLURAL(row->u.segment.mappings),
+	               (unsigned long long)mapping->session->id, mapping->session->pid);
+	row->u.segment.pins = text;
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------------------- */
+
+static void name_member(struct zd_row *row, const struct zd_member *member)
+{
+	row->job = member->group->job->name;
+	row->group = member->group->name;
+	row->u.block.rank = zd_world_rank(member);
+}
+
+static void part_row(struct zd_row *row, const struct zd_part *part, char text[ZD_WAIT_TEXT])
+{
+	name_member(row, zd_part_member(part));
+	row->name = part->unit->name;
+	row->state = zd_sm_name(&zd_sm_part, part->state);
+	row->u.block.purpose = part->unit->group->shadow ? "shard and shadow" : "shard";
+	if (part->readers > 0)
+		(void)snprintf(text, ZD_WAIT_TEXT, "copies, fills and holds: %u", part->readers);
+}
+
+/* Leases pin a buffer until they are released, and then what it waits for. */
+static void buffer_row(struct zd_row *row, const struct zd_buffer *buffer, char text[ZD_WAIT_TEXT])
+{
+	const struct zd_lease *lease;
+	unsigned count = 0;
+	row->name = buffer->unit->name;
+	row->state = zd_sm_name(&zd_sm_buffer, buffer->state);
+	TAILQ_FOREACH (lease, &buffer->leases, link) {
+		if (++count == MOST_LEASES)
+			break;
+	}
+	if (count > 0)
+		(void)snprintf(text, ZD_WAIT_TEXT, "%u%s lease%s", count,
+		               count == MOST_LEASES ? " or more" : "", PLURAL(count));
+	else if (buffer->state != ZD_BUFFER_QUARANTINED && buffer->part->persistent)
+		(void)snprintf(text, ZD_WAIT_TEXT, "its unit is persistent");
+	else
+		zd_buffer_wait_text(buffer, text);
+}
+
+static void storage_row(struct zd_row *row, const struct zd_storage *storage, char text[ZD_WAIT_TEXT])
+{
+	name_member(row, storage->member);
+	row->state = storage->dropped ? "DROPPED" : "USED";
+	row->u.block.purpose = storage->charge == ZD_CHARGE_BUCKET    ? "bucket"
+	                       : storage->charge == ZD_CHARGE_STAGING ? "staging"
+	                                                              : "target";
+	if (storage->uses > 0)
+		(void)snprintf(text, ZD_WAIT_TEXT, "%u operation%s", storage->uses, PLURAL(storage->uses));
+}
+
+static void allocation_row(struct zd_row *row, const struct zd_allocation *allocation,
+                           char text[ZD_WAIT_TEXT])
+{
+	row->name = allocation->name;
+	row->state = allocation->session ? "USED" : allocation->durable ? "DETACHED" : "FREED";
+	row->u.block.purpose = "allocation";
+	if (allocation->session)
+		(void)snprintf(text, ZD_WAIT_TEXT, "session %llu (pid %u)",
+		               (unsigned long long)allocation->session->id, allocation->session->pid);
+	else if (allocation->pending > 0)
+		(void)snprintf(text, ZD_WAIT_TEXT, "fences and fills: %u", allocation->pending);
+}
+
+static void slot_row(struct zd_row *row, const struct zd_slot *slot, char text[ZD_WAIT_TEXT])
+{
+	name_member(row, slot->member);
+	row->state = "EMPTY";
+	row->u.block.purpose = "slot";
+	if (slot->occupant)
+		buffer_row(row, slot->occupant, text);
+	else
+		(void)snprintf(text, ZD_WAIT_TEXT, "slot %u of the rank", slot->number);
+}
+
+void zd_block_row(const struct zd_segment *segment, const struct zd_block *block, bool owned,
+                  struct zd_row *row, char text[ZD_WAIT_TEXT])
+{
+	row->u.block.offset = block->offset;
+	row->u.block.bytes = block->bytes;
+	row->u.block.free = block->free;
+	row->u.block.purpose = "";
+	row->u.block.pins = text;
+	text[0] = '\0';
+	if (block->free || !owned)
+		return;
+	row->job = segment->job->name;
+	switch ((enum zd_block_owner)block->owner_type) {
+	case ZD_BLOCK_PART:
+		part_row(row, block->owner, text);
+		break;
+	case ZD_BLOCK_BUFFER: {
+		const struct zd_buffer *buffer = block->owner;
+		row->group = buffer->unit->group->name;
+		row->u.block.rank = zd_world_rank(zd_part_member(buffer->part));
+		row->u.block.purpose = "gathered";
+		buffer_row(row, buffer, text);
+		break;
+	}
+	case ZD_BLOCK_SLOT:
+		slot_row(row, block->owner, text);
+		break;
+	case ZD_BLOCK_STORAGE:
+		storage_row(row, block->owner, text);
+		break;
+	case ZD_BLOCK_ALLOCATION:
+		allocation_row(row, block->owner, text);
+		break;
+	case ZD_BLOCK_NOBODY:
+		break;
+	}
+}

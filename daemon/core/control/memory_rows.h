@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory_rows.h - rows of segments and blocks: what a device's arena holds, and for which objects. */
+#ifndef ZD_CORE_CONTROL_MEMORY_ROWS_H
+#define ZD_CORE_CONTROL_MEMORY_ROWS_H
+
+#include "core/memory/pool.h"
+
+/* Each fills the row, with texts in `text`. Without `owned` the row does not say what the memory is for. */
+void zd_segment_row(const struct zd_segment *segment, bool owned, struct zd_row *row,
+                    char text[ZD_WAIT_TEXT]);
+void zd_block_row(const struct zd_segment *segment, const struct zd_block *block, bool owned,
+                  struct zd_row *row, char text[ZD_WAIT_TEXT]);
+
+#endif

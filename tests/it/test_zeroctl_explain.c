@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_zeroctl_explain.c - zeroctl explain: of a gather that waits, a buffer with leases, a rank that was
+ * lost, and a session of a daemon that was killed.
+ */
+#include "tests/it/scope_scene.h"
+#include "tests/it/zeroctl_scene.h"
+
+#include <pthread.h>
+
+static const char *const keep[] = {"--keep-state", "holder", NULL};
+static const struct zd_daemon_options options_ = {.args = keep};
+
+/* Two ranks of one group, in this process. */
+static struct rank ranks[2];
+static zerod_unit *units[2];
+
+struct joining {
+	unsigned rank;
+	uint32_t flags;
+	int status;
+};
+
+static void *join(void *arg)
+{
+	struct joining *joining = arg;
+	struct zerod_options options = ZEROD_INIT(options);
+	struct zerod_group_options group = ZEROD_INIT(group);
+	struct rank *rank = &ranks[joining->rank];
+	char name[16];
+
+	snprintf(name, sizeof(name), "rank%u", joining->rank);
+	options.socket_path = daemon_.socket_path;
+	options.deadline_ms = DEADLINE_MS;
+	options.name = name;
+	group.job = "two";
+	group.world_size = 2;
+	group.rank = joining->rank;
+	group.device = joining->rank;
+	group.flags = joining->flags;
+	joining->status = zerod_connect(&options, &rank->client);
+	if (joining->status == 0)
+		joining->status = zerod_group_join(rank->client, &group, &rank->group);
+	return NULL;
+}
+
+/* Both ranks join and register 'w'; none has published. */
+static void two_ranks(uint32_t flags)
+{
+	struct joining joining[2] = {{.rank = 0, .flags = flags}, {.rank = 1, .flags = flags}};
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, join, &joining[1]), 0);
+	(void)join(&joining[0]);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	options.name = "w";
+	options.dtype = ZEROD_UINT8;
+	options.numel = UNIT_BYTES;
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(joining[i].status, 0);
+		assert_status(ranks[i].client, zerod_unit_register(ranks[i].group, &options, &units[i]),
+		              ZEROD_OK);
+	}
+}
+
+static void publish(unsigned rank)
+{
+	assert_status(ranks[rank].client, zerod_update_begin(&units[rank], 1, NULL, NULL), ZEROD_OK);
+	assert_status(ranks[rank].client, zerod_publish(&units[rank], 1, NULL, 0, NULL, NULL), ZEROD_OK);
+}
+
+static void close_both(void)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		zerod_close(ranks[i].client);
+		ranks[i].client = NULL;
+	}
+}
+
+/* The job ends; a durable one by zeroctl. */
+static int teardown(void **state)
+{
+	(void)state;
+	close_both();
+	struct program program = zeroctl_run(daemon_.socket_path, "end-job two");
+	program_free(&program);
+	return 0;
+}
+
+/* Explains the object and expects the sentences, in this order. */
+static void expect_explained(const char *object, const char *const *sentences)
+{
+	char line[128];
+
+	snprintf(line, sizeof(line), "explain %s", object);
+	struct program program = zeroctl_run(daemon_.socket_path, line);
+	const char *from = program.out_text;
+	assert_string_equal(program.err_text, "");
+	assert_int_equal(program.status, 0);
+	for (size_t i = 0; sentences[i]; i++) {
+		from = strstr(from, sentences[i]);
+		if (!from)
+			fail_msg("zeroctl %s does not say \"%s\": %s", line, sentences[i], program.out_text);
+	}
+	program_free(&program);
+}
+
+#define TEST(name)                    cmocka_unit_test_teardown(name, teardown)
+#define EXPECT_EXPLAINED(object, ...) expect_explained(object, (const char *const[]){__VA_ARGS__, NULL})
+
+/* The id of the session of that name and state; 0: none. */
+static json_int_t find_session(const char *name, const char *state)
+{
+	json_t *object = zeroctl_listing(daemon_.socket_path, "sessions", "sessions");
+	const json_t *row = row_where(object, "name", name);
+	json_int_t id = 0;
+
+	if (row && strcmp(json_string_value(json_object_get(row, "state")), state) == 0)
+		id = integer(row, "id");
+	json_decref(object);
+	return id;
+}
+
+/* ---- Cases --------------------------------------------------------------------------------------------- */
+
+static void a_gather_waits_for_a_version(void **state)
+{
+	char rank1[96], session[96], id[32];
+	zerod_ticket ticket;
+
+	(void)state;
+	two_ranks(0);
+	EXPECT_EXPLAINED("two/world/w", "Unit 'w' of job 'two', group 'world': 4 KiB, versions 0 to 0",
+	                 "registered by 2 of 2 ranks",
+	                 "No rank has a gathered buffer of it, or waits for one.");
+	assert_status(ranks[0].client, zerod_gather_begin(units[0], NULL, &ticket), ZEROD_OK);
+	snprintf(rank1, sizeof(rank1), "Rank 1 is session %lld (pid %d, 'rank1').",
+	         (long long)find_session("rank1", "OPEN"), (int)getpid());
+	snprintf(session, sizeof(session), "a gather by session %lld (pid %d, 'rank0') has waited",
+	         (long long)find_session("rank0", "OPEN"), (int)getpid());
+	publish(0);
+	EXPECT_EXPLAINED("two/world/w@0", "Rank 0, device 0: ", session,
+	                 "It waits for rank 1 to publish version 1 of unit 'w' (has 0).", rank1);
+	EXPECT_EXPLAINED("two/world/w@1", "Rank 1 has no gathered buffer of it, and waits for none.");
+	EXPECT_EXPLAINED("two", "Job 'two' of uid ", " is not durable, with 2 sessions and 1 group.",
+	                 "It is charged 4 KiB of shards.", "gathers that wait: 1.",
+	                 " waits: gather: rank 1 to publish version 1", rank1,
+	                 "`zeroctl kill-job two` ends.");
+	snprintf(id, sizeof(id), "%lld", (long long)find_session("rank0", "OPEN"));
+	EXPECT_EXPLAINED(id, "Session ", " is OPEN.",
+	                 "It is rank 0 of group 'world' of job 'two', on device 0.",
+	                 "It waits: gather: rank 1 to publish version 1", rank1, "`zeroctl kill-session ");
+	publish(1);
+	assert_status(ranks[0].client, zerod_wait(ranks[0].client, ticket, NULL, NULL), ZEROD_OK);
+}
+
+static void leases_and_scopes_hold_a_buffer(void **state)
+{
+	const zerod_scope none = {0};
+	struct zerod_gather_options options = ZEROD_INIT(options);
+	char id[32];
+	zerod_scope scope;
+
+	(void)state;
+	two_ranks(0);
+	publish(0);
+	publish(1);
+	options.tag = "read";
+	options.uses = 2;
+	assert_status(ranks[1].client, zerod_gather(units[1], &options, NULL, NULL), ZEROD_OK);
+	EXPECT_EXPLAINED(
+	        "two/world/w@1", "Rank 1, device 1: a buffer of 4 KiB, version 1, has been AVAILABLE for",
+	        "A lease of session ", "'rank1') under tag 'read' has held it for ", ": 2 releases free it.");
+	snprintf(id, sizeof(id), "%lld", (long long)find_session("rank1", "OPEN"));
+	EXPECT_EXPLAINED(id, "It holds unit 'w' of job 'two', 4 KiB, under tag 'read', for ");
+	EXPECT_EXPLAINED("two", "Buffers with leases: 1; ", "The oldest lease is on unit 'w', by session ",
+	                 " under tag 'read', for ");
+	scope = forward(&ranks[0], none);
+	(void)touch(&ranks[0], units[0], scope);
+	EXPECT_EXPLAINED("two/world/w@0", "The scope '@scope ", ", which is OPEN, has held it for ",
+	                 ": the end of the scope frees it.");
+}
+
+static void a_lost_rank_is_named(void **state)
+{
+	char line[64];
+
+	(void)state;
+	two_ranks(ZEROD_GROUP_DURABLE);
+	publish(0);
+	publish(1);
+	snprintf(line, sizeof(line), "kill-session %lld", (long long)find_session("rank1", "OPEN"));
+	struct program program = zeroctl_run(daemon_.socket_path, line);
+	assert_int_equal(program.status, 0);
+	program_free(&program);
+	EXPECT_EXPLAINED("two/world/w", "Rank 1, device 1: its shard of 2 KiB is DETACHED.",
+	                 "The job keeps it for the next process that joins as this rank",
+	                 "Group 'world' of job 'two' is FAILED: it has lost ranks",
+	                 "Ranks without a session: 1.");
+	EXPECT_EXPLAINED("two/world/w@0", "Rank 0, device 0: its shard of 2 KiB is IDLE.");
+	EXPECT_EXPLAINED("two", "is durable, with 1 session", "It is charged 4 KiB of shards.",
+	                 "Ranks without a session: 1.",
+	                 "Its shards and durable allocations stay when its sessions end.");
+	close_both();
+	EXPECT_EXPLAINED("two", "with 0 sessions", "is PARKED: all ranks have left",
+	                 "No session uses it. `zeroctl end-job two` frees it");
+}
+
+/* The process lives, and may still use what it had mapped. */
+static void a_former_session_is_awaited(void **state)
+{
+	char leave[64], id[32];
+
+	(void)state;
+	two_ranks(ZEROD_GROUP_DURABLE);
+	publish(0);
+	publish(1);
+	assert_int_equal(zd_daemon_kill(&daemon_), 0);
+	assert_int_equal(zd_daemon_restart(&options_, &daemon_), 0);
+	snprintf(leave, sizeof(leave), "process %d to leave device ", (int)getpid());
+	json_t *object = zeroctl_listing(daemon_.socket_path, "sessions --job two", "sessions");
+	const json_t *row = json_array_get(json_object_get(object, "rows"), 0);
+	assert_string_equal(json_string_value(json_object_get(row, "state")), "CLOSING");
+	snprintf(id, sizeof(id), "%lld", (long long)integer(row, "id"));
+	json_decref(object);
+	EXPECT_EXPLAINED(id, "of job 'two', is CLOSING.", leave, "Its connection has ended.",
+	                 "freed when the process has left the devices");
+	EXPECT_EXPLAINED("two", "is PARKED", "Memory of session ", "although its connection has ended",
+	                 leave);
+	EXPECT_EXPLAINED("two/world/w", "Rank 0, device 0: its shard of 2 KiB is DETACHED.",
+	                 "In use: copies, fills and holds: 1.", "Ranks without a session: 0, 1.",
+	                 "Memory of session ", leave);
+}
+
+static void what_does_not_exist_is_not_found(void **state)
+{
+	static const char *const names[] = {"no",           "two/world/v",   "two/other/w", "4000000000/two",
+	                                    "two/world/w@", "two/world/w@x", "999999"};
+
+	(void)state;
+	two_ranks(0);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		char line[64];
+
+		snprintf(line, sizeof(line), "explain %s", names[i]);
+		struct program program = zeroctl_run(daemon_.socket_path, line);
+		assert_int_equal(program.status, 3);
+		assert_non_null(strstr(program.err_text, "NOT_FOUND: '"));
+		assert_string_equal(program.out_text, "");
+		program_free(&program);
+	}
+	struct program program = zeroctl_run(daemon_.socket_path, "explain two/world/w@2");
+	assert_int_equal(program.status, 3);
+	assert_string_equal(program.err_text, "zeroctl: NOT_FOUND: group 'world' has no rank 2 here\n");
+	program_free(&program);
+}
+
+static int start(void **state)
+{
+	(void)state;
+	return zd_daemon_start(&options_, &daemon_);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(a_gather_waits_for_a_version),
+	        TEST(leases_and_scopes_hold_a_buffer),
+	        TEST(a_lost_rank_is_named),
+	        TEST(a_former_session_is_awaited),
+	        TEST(what_does_not_exist_is_not_found),
+	};
+
+	return cmocka_run_group_tests(tests, start, scene_stop);
+}

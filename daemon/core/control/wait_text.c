@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wait_text.c - texts that say why a request or a buffer waits: for zeroctl and for errors of deadlines; and a
- * name for each reason, for metrics.
+ * wait_text.c - texts that say why a request or a buffer waits: for zeroctl and for errors of deadlines;
+ * and a name for each reason, for metrics.
  */
 #include <stdio.h>
 

@@ -241,11 +241,11 @@ static void serve(const char *request, size_t nbytes, int (*make)(FILE *, void *
 	assert_int_equal(send(pair[0], request, nbytes, 0), nbytes);
 	assert_int_equal(shutdown(pair[0], SHUT_WR), 0);
 	assert_int_equal(zd_ctl_http_serve(pair[1], pair[1], make, NULL), 0);
+	close(pair[1]);
 	ssize_t got = recv(pair[0], text, 511, MSG_WAITALL);
 	assert_true(got >= 0);
 	text[got] = '\0';
 	close(pair[0]);
-	close(pair[1]);
 }
 
 #define SERVE(request, make, text) serve(request, sizeof(request) - 1, make, text)

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # fish completion for zeroctl: verbs, options, and ids or names that the daemon knows.
 
-# A column of one of the daemon's tables, without its head. Names are chosen by all users: those with other characters are not offered.
+# A column of one of the daemon's tables. Names are chosen by all users: those with other characters are not offered.
 function __zeroctl_column --argument-names column verb
     set -l words (commandline -opc)
     set -l socket
     if set -l at (contains -i -- --socket $words)
         set socket --socket $words[(math $at + 1)]
     end
-    zeroctl $socket $verb 2>/dev/null |
-        awk -v column=$column 'NR > 1 && $column ~ /^[A-Za-z0-9._:+@%,=\/-]+$/ { print $column }'
+    zeroctl $socket $verb --columns $column --raw --no-headings 2>/dev/null | string match -r '^[A-Za-z0-9._:+@%,=/-]+$'
 end
 set -l verbs status devices jobs sessions groups units buffers scopes buckets alloc map explain watch metrics trim drain undrain \
     kill-session abort-group end-job kill-job
@@ -37,17 +36,17 @@ complete -c zeroctl -n $none -a kill-session -d 'End a session'
 complete -c zeroctl -n $none -a abort-group -d 'Abort a group'
 complete -c zeroctl -n $none -a end-job -d 'End a durable job without sessions'
 complete -c zeroctl -n $none -a kill-job -d 'End all sessions of a job, and the memory of a durable one'
-complete -c zeroctl -n '__fish_seen_subcommand_from kill-session' -a '(__zeroctl_column 1 sessions)'
-complete -c zeroctl -n '__fish_seen_subcommand_from abort-group' -a '(__zeroctl_column 1 groups)'
-complete -c zeroctl -n '__fish_seen_subcommand_from end-job kill-job' -a '(__zeroctl_column 2 jobs)'
+complete -c zeroctl -n '__fish_seen_subcommand_from kill-session' -a '(__zeroctl_column id sessions)'
+complete -c zeroctl -n '__fish_seen_subcommand_from abort-group' -a '(__zeroctl_column id groups)'
+complete -c zeroctl -n '__fish_seen_subcommand_from end-job kill-job explain' -a '(__zeroctl_column job jobs)'
 complete -c zeroctl -l socket -r -F -d 'Socket of the daemon'
 complete -c zeroctl -l json -d 'JSON instead of a table'
 complete -c zeroctl -l bytes -d 'Exact bytes'
-complete -c zeroctl -l job -x -a '(__zeroctl_column 2 jobs)' -d 'Only what belongs to this job'
+complete -c zeroctl -l job -x -a '(__zeroctl_column job jobs)' -d 'Only what belongs to this job'
 complete -c zeroctl -l sort -x -d 'Sort by this column'
 complete -c zeroctl -l interval -x -d 'Time between two pictures'
 complete -c zeroctl -l count -x -d 'End after so many pictures'
-complete -c zeroctl -l device -x -a '(__zeroctl_column 1 devices)' -d 'Only this device'
+complete -c zeroctl -l device -x -a '(__zeroctl_column device devices)' -d 'Only this device'
 complete -c zeroctl -l keep -x -d 'So much may stay on each device'
 complete -c zeroctl -l columns -x -d 'These columns alone'
 complete -c zeroctl -l wide -d 'All columns, uncut'

@@ -61,7 +61,7 @@ report $? "every verb and option of --help is in all completions$missing"
 # In these shells, if they are here, as they are told by the files.
 bin=$dir/bin
 mkdir "$bin"
-printf '#!/bin/sh\ncat <<"T"\n%s\nT\n' "$(zeroctl)" >"$bin/zeroctl"
+{ echo '#!/bin/bash'; echo "dir='$dir'"; declare -f zeroctl; echo 'zeroctl "$@"'; } >"$bin/zeroctl"
 chmod +x "$bin/zeroctl"
 if command -v fish >/dev/null; then
 	fish_offers() {

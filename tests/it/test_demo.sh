@@ -133,7 +133,8 @@ within 30 training
 kill -TERM $demo
 wait $demo
 status=$?
-[ $status -eq 143 ] && [ -z "$(ls -A "$TMPDIR")" ]
-report $? "interrupted, it leaves nothing behind either"
+left=$(ls -A "$TMPDIR")
+[ $status -eq 143 ] && [ -z "$left" ]
+report $? "interrupted, it leaves nothing behind either (status $status${left:+, left: $left})"
 
 finish

@@ -35,13 +35,14 @@ static void own(uint8_t *owners, uint64_t id, unsigned user)
 	owners[id] = (uint8_t)(1 + user);
 }
 
-/* The first field of all rows but the devices' is the id. */
+/* The first field of all rows but those of devices, segments and blocks is the id. */
 static void take_rows(const Zd__ListReply *list, unsigned user)
 {
 	for (size_t i = 0; i < list->n_rows; i++) {
 		const Zd__Row *row = list->rows[i];
 
-		if (row->row_case == ZD__ROW__ROW_DEVICE || user >= FUZZ_USERS)
+		if (row->row_case == ZD__ROW__ROW_DEVICE || row->row_case == ZD__ROW__ROW_SEGMENT ||
+		    row->row_case == ZD__ROW__ROW_BLOCK || user >= FUZZ_USERS)
 			continue;
 		own(seen.id_owner, row->job->id, user);
 		zd_assert(row->row_case != ZD__ROW__ROW_JOB || row->job->uid == fuzz_uids[user]);
@@ -156,7 +157,8 @@ static bool add_row(const struct zd_row *row, void *arg)
 {
 	struct sums *sums = arg;
 
-	if (row->table == ZD_TABLE_DEVICES)
+	/* Devices are everybody's, and so are the places of segments and blocks in them. */
+	if (row->table == ZD_TABLE_DEVICES || row->table == ZD_TABLE_SEGMENTS || row->table == ZD_TABLE_BLOCKS)
 		return true;
 	own(seen.id_owner, row->id, sums->user);
 	add_content(&sums->hash, row);

@@ -158,7 +158,8 @@ static bool add_row(const struct zd_row *row, void *arg)
 	struct sums *sums = arg;
 
 	/* Devices are everybody's, and so are the places of segments and blocks in them. */
-	if (row->table == ZD_TABLE_DEVICES || row->table == ZD_TABLE_SEGMENTS || row->table == ZD_TABLE_BLOCKS)
+	if (row->table == ZD_TABLE_DEVICES || row->table == ZD_TABLE_SEGMENTS ||
+	    row->table == ZD_TABLE_BLOCKS)
 		return true;
 	own(seen.id_owner, row->id, sums->user);
 	add_content(&sums->hash, row);

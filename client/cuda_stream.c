@@ -421,21 +421,26 @@ static void mark_end(struct gpu_stream *stream)
 	zc_cuda_leave(driver, &scope);
 }
 
-static int gpu_renew(zerod_stream *base, struct zd_err *err)
+/* find_gpu() in the stream's context. */
+static int find_gpu_inside(struct zc_cuda *cuda, struct gpu_stream *stream, struct zd_err *err)
 {
-	struct gpu_stream *stream = gpu_of(base);
 	struct zc_cuda_scope scope;
-	struct zc_cuda *cuda;
-	int rc = zc_cuda_load(base->client, &cuda, err);
+	int rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, stream->context, &scope), err,
+	                     "entering a stream's context");
 
-	if (rc)
-		return rc;
-	rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, stream->context, &scope), err,
-	                 "entering a stream's context");
 	if (!rc)
 		rc = find_gpu(cuda, stream, err);
 	zc_cuda_leave(cuda->driver, &scope);
 	return rc;
+}
+
+static int gpu_renew(zerod_stream *base, struct zd_err *err)
+{
+	struct gpu_stream *stream = gpu_of(base);
+	struct zc_cuda *cuda;
+	int rc = zc_cuda_load(base->client, &cuda, err);
+
+	return rc ? rc : find_gpu_inside(cuda, stream, err);
 }
 
 static void gpu_forget(zerod_stream *base)
@@ -501,16 +506,11 @@ static int find_context(struct zc_cuda *cuda, struct CUstream_st *handle, struct
 
 static int adopt(struct zc_cuda *cuda, struct gpu_stream *stream, struct zd_err *err)
 {
-	struct zc_cuda_scope scope;
 	int rc = find_context(cuda, stream->handle, &stream->context, err);
 
 	if (rc)
 		return rc;
-	rc = zd_cuda_err(cuda->driver, zc_cuda_enter(cuda->driver, stream->context, &scope), err,
-	                 "entering a stream's context");
-	if (!rc)
-		rc = find_gpu(cuda, stream, err);
-	zc_cuda_leave(cuda->driver, &scope);
+	rc = find_gpu_inside(cuda, stream, err);
 	return rc ? rc : zc_timeline_take(stream->base.client, &stream->base.timeline, &stream->value, err);
 }
 

@@ -178,6 +178,17 @@ static pid_t start(const char *what, const struct zd_daemon *daemon, int out)
 	_exit(126);
 }
 
+/* Ends the job, and then the daemon, which has nothing to keep. */
+static void end(struct zd_daemon *daemon)
+{
+	char command[256];
+
+	(void)snprintf(command, sizeof(command), "%s/bin/zeroctl --socket %s kill-job lm", getenv("BUILD"),
+	               daemon->socket_path);
+	assert_int_equal(system(command), 0);
+	assert_int_equal(zd_daemon_stop(daemon), 0);
+}
+
 static void test_both_are_killed(void **state)
 {
 	static const char *const args[] = {"--backend", "cuda", "--keep-state", "holder", NULL};
@@ -185,7 +196,7 @@ static void test_both_are_killed(void **state)
 	struct zd_daemon daemon;
 	int fds[2], status = 0;
 	pid_t trainer;
-	char byte, command[256];
+	char byte;
 
 	(void)state;
 	assert_int_equal(pipe(fds), 0);
@@ -200,10 +211,7 @@ static void test_both_are_killed(void **state)
 	trainer = start(VERIFY, &daemon, STDOUT_FILENO);
 	assert_int_equal(waitpid(trainer, &status, 0), trainer);
 	assert_int_equal(WEXITSTATUS(status), 0);
-	(void)snprintf(command, sizeof(command), "%s/bin/zeroctl --socket %s kill-job lm", getenv("BUILD"),
-	               daemon.socket_path);
-	assert_int_equal(system(command), 0);
-	assert_int_equal(zd_daemon_stop(&daemon), 0);
+	end(&daemon);
 	(void)close(fds[0]);
 }
 
@@ -214,7 +222,7 @@ static void test_the_daemon_is_killed(void **state)
 	struct zd_daemon daemon;
 	int fds[2], status = 0;
 	pid_t trainer;
-	char byte, command[256];
+	char byte;
 
 	(void)state;
 	assert_int_equal(pipe(fds), 0);
@@ -226,10 +234,7 @@ static void test_the_daemon_is_killed(void **state)
 	assert_int_equal(zd_daemon_restart(&options, &daemon), 0);
 	assert_int_equal(waitpid(trainer, &status, 0), trainer);
 	assert_int_equal(WEXITSTATUS(status), 0);
-	(void)snprintf(command, sizeof(command), "%s/bin/zeroctl --socket %s kill-job lm", getenv("BUILD"),
-	               daemon.socket_path);
-	assert_int_equal(system(command), 0);
-	assert_int_equal(zd_daemon_stop(&daemon), 0);
+	end(&daemon);
 	(void)close(fds[0]);
 }
 

@@ -20,8 +20,9 @@
 #define HEADER_BYTES 4096u
 #define HALF_BYTES   (UINT64_C(1) << 30) /* sparse: only what is written takes memory */
 #define FILE_BYTES   (HEADER_BYTES + 2 * HALF_BYTES)
-/* A half is written anew when it is larger than this and than twice its first packet. */
-#define ROOM_BYTES (UINT64_C(16) << 20)
+/* A half is written anew when it is larger than this and twice its first packet together. While all records
+ * are few, the appended ones so stay within the processor's caches. */
+#define ROOM_BYTES (UINT64_C(256) << 10)
 
 struct zd_registry_header {
 	uint64_t magic;

@@ -16,7 +16,7 @@ struct entry {
 
 static const char *const type_names[ZD_NRECORDS] = {"",           "device", "job",     "group", "group state",
                                                     "member",     "commit", "segment", "unit",  "part",
-                                                    "allocation", "end",    "ids",     "holds"};
+                                                    "allocation", "end",    "ids",     "holds", "part state"};
 
 /* Without the arrays at the end of units and holds. */
 static const size_t type_bytes[ZD_NRECORDS] = {
@@ -33,6 +33,7 @@ static const size_t type_bytes[ZD_NRECORDS] = {
         [ZD_RECORD_GONE] = sizeof(struct zd_record),
         [ZD_RECORD_IDS] = sizeof(struct zd_record_ids),
         [ZD_RECORD_HOLDS] = sizeof(struct zd_record_holds),
+        [ZD_RECORD_PART_STATE] = sizeof(struct zd_record_part_state),
 };
 
 int zd_journal_bad(const struct zd_record *record, const char *what, struct zd_err *err)
@@ -46,8 +47,8 @@ int zd_journal_bad(const struct zd_record *record, const char *what, struct zd_e
 
 static bool has_index(uint16_t type)
 {
-	return type == ZD_RECORD_MEMBER || type == ZD_RECORD_PART || type == ZD_RECORD_HOLDS ||
-	       type == ZD_RECORD_GONE;
+	return type == ZD_RECORD_MEMBER || type == ZD_RECORD_PART || type == ZD_RECORD_PART_STATE ||
+	       type == ZD_RECORD_HOLDS || type == ZD_RECORD_GONE;
 }
 
 static bool may_be_id(const struct zd_record *record)

@@ -302,6 +302,10 @@ static void commit_part(struct zd_part *part)
 static int restore_part(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
 	const struct zd_record_part *record = (const void *)kept->record;
+	const struct zd_journal_object *changed = find(restore, ZD_RECORD_PART_STATE, record->record.id,
+	                                               record->record.index);
+	const struct zd_record_part_state *state = changed ? (const void *)changed->record : NULL;
+	const struct zd_part_changes *now = state ? &state->now : &record->now;
 	struct zd_unit *unit = find_made(restore, ZD_RECORD_UNIT, record->record.id);
 	struct zd_part *part;
 	if (!unit)
@@ -309,21 +313,22 @@ static int restore_part(struct restore *restore, struct zd_journal_object *kept,
 	if (record->record.index >= unit->group->local_world_size ||
 	    !unit->group->members[record->record.index].device ||
 	    record->shard.bytes != zd_align_up(zd_unit_part_bytes(unit), ZD_BLOCK_MIN_ALIGN) ||
-	    record->shadow > ZD_SHADOW_RESTORING || (record->shadow != ZD_SHADOW_NONE) != unit->group->shadow)
+	    now->shadow > ZD_SHADOW_RESTORING || (now->shadow != ZD_SHADOW_NONE) != unit->group->shadow ||
+	    now->uncommitted > now->version)
 		return zd_journal_bad(&record->record, "it does not fit its unit", err);
 	part = &unit->parts[record->record.index];
 	part->state = ZD_PART_DETACHED;
-	if (record->written)
+	if (now->written)
 		part->state = ZD_PART_UPDATING; /* until lose_ranks() */
-	part->version = record->version;
+	part->version = now->version;
 	part->first = record->first;
-	part->committed = record->committed;
-	part->shadow = record->shadow;
+	part->committed = now->version - now->uncommitted;
+	part->shadow = now->shadow;
 	if (part->shadow == ZD_SHADOW_SAVING) /* the update had not been granted */
 		part->shadow = ZD_SHADOW_FREE;
 	if (part->shadow == ZD_SHADOW_RESTORING)
 		part->shadow = ZD_SHADOW_DUE;
-	if (commit_after(restore, unit->group->id, kept->record))
+	if (commit_after(restore, unit->group->id, state ? &state->record : &record->record))
 		commit_part(part);
 	unit->refs++;
 	kept->made = part;

@@ -46,12 +46,13 @@ enum zd_record_type {
 	ZD_RECORD_GONE,
 	ZD_RECORD_IDS,
 	ZD_RECORD_HOLDS,
+	ZD_RECORD_PART_STATE, /* of a part that has a record */
 	ZD_NRECORDS
 };
 
 /* `id` and `index` name the object: of a device its index, of a segment its number, of a member the group and
- * the local rank, of a part the unit and the local rank, of holds the session and a number. `bytes` counts
- * the whole record, a multiple of 8. */
+ * the local rank, of a part and its state the unit and the local rank, of holds the session and a number.
+ * `bytes` counts the whole record, a multiple of 8. */
 struct zd_record {
 	uint16_t type;
 	uint16_t gone; /* GONE: the type of what is gone */
@@ -137,13 +138,25 @@ struct zd_record_extent {
 	uint64_t offset, bytes;
 };
 
+struct zd_part_changes {
+	uint64_t version;
+	uint32_t uncommitted; /* versions published since the committed one */
+	uint8_t written;      /* its rank may be writing the shard */
+	uint8_t shadow;       /* enum zd_shadow_state */
+	uint8_t pad[2];
+};
+
 struct zd_record_part {
 	struct zd_record record;
-	uint64_t group, version, first, committed;
+	uint64_t group, first;
 	struct zd_record_extent shard; /* with its shadow */
-	uint8_t written;               /* its rank may be writing the shard */
-	uint8_t shadow;                /* enum zd_shadow_state */
-	uint8_t pad[6];
+	struct zd_part_changes now;    /* until the part's first ZD_RECORD_PART_STATE */
+};
+
+/* Each update appends two of these for a part, so they are small: what they cost is the memory they fill. */
+struct zd_record_part_state {
+	struct zd_record record;
+	struct zd_part_changes now;
 };
 
 struct zd_record_allocation {

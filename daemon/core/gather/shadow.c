@@ -31,7 +31,7 @@
 static void shadow_move(struct zd_part *part, enum zd_shadow_state to)
 {
 	zd_sm_move(&zd_sm_shadow, &part->shadow, to);
-	zd_journal_part(part);
+	zd_journal_part_state(part);
 }
 
 /* ---- Copies -------------------------------------------------------------------------------------------- */
@@ -161,7 +161,7 @@ static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 		shadow_move(part, ZD_SHADOW_DUE);
 		zd_deferred_unpublished(e, part);
 		part->version = part->committed;
-		zd_journal_part(part);
+		zd_journal_part_state(part);
 		/* a session that has joined as this rank since has published nothing */
 		if (part->state != ZD_PART_DETACHED)
 			zd_part_member(part)->set_back = true;

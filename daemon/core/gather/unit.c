@@ -229,24 +229,42 @@ static enum recorded recorded_as(const struct zd_part *part)
 	return zd_part_is_written(part) ? RECORDED_WRITTEN : RECORDED;
 }
 
+static struct zd_part_changes part_now(const struct zd_part *part)
+{
+	return (struct zd_part_changes){.version = part->version,
+	                                .uncommitted = (uint32_t)(part->version - part->committed),
+	                                .written = zd_part_is_written(part),
+	                                .shadow = part->shadow};
+}
+
 void zd_journal_part(const struct zd_part *part)
 {
 	struct zd_journal *journal = part->unit->group->job->journal;
 	struct zd_record_part *record;
-	if (!journal)
+	if (!journal || recorded_as(part) == NOT_RECORDED)
 		return;
-	if (recorded_as(part) == NOT_RECORDED) {
-		zd_journal_gone(journal, ZD_RECORD_PART, part->unit->id, part->rank);
-		return;
-	}
 	record = zd_journal_add(journal, ZD_RECORD_PART, part->unit->id, part->rank, sizeof(*record));
 	record->group = part->unit->group->id;
-	record->version = part->version;
 	record->first = part->first;
-	record->committed = part->committed;
 	record->shard = zd_journal_extent(&part->shard);
-	record->written = zd_part_is_written(part);
-	record->shadow = part->shadow;
+	record->now = part_now(part);
+}
+
+void zd_journal_part_state(const struct zd_part *part)
+{
+	struct zd_journal *journal = part->unit->group->job->journal;
+	struct zd_record_part_state *record;
+	if (!journal || recorded_as(part) == NOT_RECORDED)
+		return;
+	record = zd_journal_add(journal, ZD_RECORD_PART_STATE, part->unit->id, part->rank, sizeof(*record));
+	record->now = part_now(part);
+}
+
+static void journal_part_gone(const struct zd_part *part)
+{
+	struct zd_journal *journal = part->unit->group->job->journal;
+	zd_journal_gone(journal, ZD_RECORD_PART, part->unit->id, part->rank);
+	zd_journal_gone(journal, ZD_RECORD_PART_STATE, part->unit->id, part->rank);
 }
 
 void zd_part_move(struct zd_part *part, enum zd_part_state to)
@@ -254,8 +272,14 @@ void zd_part_move(struct zd_part *part, enum zd_part_state to)
 	enum recorded before = recorded_as(part);
 	zd_sm_move(&zd_sm_part, &part->state, to);
 	/* Other states have the same record: a rank that waits to write, say, has changed nothing yet. */
-	if (recorded_as(part) != before)
+	if (!part->unit->group->job->journal || recorded_as(part) == before)
+		return;
+	if (recorded_as(part) == NOT_RECORDED)
+		journal_part_gone(part);
+	else if (before == NOT_RECORDED)
 		zd_journal_part(part);
+	else
+		zd_journal_part_state(part);
 }
 
 /* ---- Units --------------------------------------------------------------------------------------------- */

@@ -155,9 +155,11 @@ int zd_unit_check_description(const struct zd_args *args, uint32_t nshards, stru
 int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd_group *group,
                 uint32_t first_rank, const struct zd_args *args, struct zd_unit **unit, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Each records the object's state if its job has a journal. A part without bytes to keep is GONE. */
+/* Each records the object if its job has a journal, parts if they have bytes to keep. */
 void zd_journal_unit(const struct zd_unit *unit);
 void zd_journal_part(const struct zd_part *part);
+/* Records what has changed in a part since it was recorded. */
+void zd_journal_part_state(const struct zd_part *part);
 /* Makes the part's next state, and records it. */
 void zd_part_move(struct zd_part *part, enum zd_part_state to);
 /* Keeps the shard until the process of a session that ends has left the device. */

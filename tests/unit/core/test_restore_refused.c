@@ -204,8 +204,10 @@ static void test_units_and_parts_that_do_not_fit(void **state)
 	DAMAGED(RECORD(unit, UNIT)->name[0] = 'a', "another one has its name"); /* it was "b" */
 	DAMAGED(RECORD(unit, UNIT)->numel *= 2, "it does not fit its unit");
 	DAMAGED(RECORD(part, PART)->record.index = 2, "it does not fit its unit");
-	DAMAGED(RECORD(part, PART)->shadow = 1, "it does not fit its unit");
-	DAMAGED(RECORD(part, PART)->shadow = 99, "it does not fit its unit");
+	DAMAGED(RECORD(part, PART)->now.shadow = 1, "it does not fit its unit");
+	DAMAGED(RECORD(part, PART)->now.shadow = 99, "it does not fit its unit");
+	DAMAGED(RECORD(part_state, PART_STATE)->now.shadow = 99, "it does not fit its unit");
+	DAMAGED(RECORD(part_state, PART_STATE)->now.uncommitted = 99, "it does not fit its unit");
 	DAMAGED(RECORD(part, PART)->shard.bytes -= 256, "it does not fit its unit");
 }
 

@@ -305,7 +305,7 @@ static uint32_t count_new(const struct durable *d, size_t *nbytes)
 	uint32_t count = 0;
 	while (*nbytes < end) {
 		const struct zd_record *record = (const void *)(bytes + *nbytes);
-		count += record->type == ZD_RECORD_PART;
+		count += record->type == ZD_RECORD_PART || record->type == ZD_RECORD_PART_STATE;
 		*nbytes += record->bytes;
 	}
 	return count;

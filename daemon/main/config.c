@@ -519,7 +519,9 @@ int zd_config_check(const struct zd_config *config, struct zd_err *err)
 
 /* ---- The file ------------------------------------------------------------------------------------------ */
 
-#define LINE_BYTES 8192u
+#define LINE_BYTES      8192u
+#define MOST_ERRORS     20u /* the rest of the file is not read */
+#define BYTE_ORDER_MARK "\xef\xbb\xbf"
 
 struct file {
 	FILE *stream;
@@ -528,9 +530,35 @@ struct file {
 	const char *value;     /* in `text`, if the line is too long for the parser; else NULL */
 	int line;              /* its number, from 1 */
 	int failure;           /* errno of a failed read; 0: none */
+	bool ended;            /* the rest of the file is not read */
+	bool skips_keys;       /* until the next section, as the present one has an error */
 	struct zd_config config;
-	struct zd_err err; /* the first error */
+	FILE *errors; /* NULL: the caller needs only the first one */
+	unsigned nerrors;
+	struct zd_err first;
 };
+
+static void add_error(struct file *file, const struct zd_err *err)
+{
+	file->nerrors++;
+	file->ended |= file->nerrors == MOST_ERRORS;
+	if (file->nerrors == 1)
+		file->first = *err;
+	if (!file->errors || file->nerrors == 1)
+		return;
+	if (file->nerrors == 2)
+		(void)fprintf(file->errors, "%s\n", file->first.text);
+	(void)fprintf(file->errors, "%s\n", err->text);
+}
+
+static void add_malformed(struct file *file, int line)
+{
+	struct zd_err err;
+
+	(void)zd_err_set(&err, ZEROD_E_INVALID, "%s:%d: expected 'key = value' or '[section]'", file->path,
+	                 line);
+	add_error(file, &err);
+}
 
 static bool is_blank_or_comment(const char *rest)
 {
@@ -543,6 +571,8 @@ static bool is_blank_or_comment(const char *rest)
 static char *next_text(struct file *file)
 {
 	size_t bytes;
+	char *text;
+	struct zd_err err;
 
 	if (!fgets(file->text, sizeof(file->text), file->stream)) {
 		file->failure = ferror(file->stream) ? errno : 0;
@@ -551,12 +581,16 @@ static char *next_text(struct file *file)
 	file->line++;
 	bytes = strlen(file->text);
 	if (bytes == 0 || (file->text[bytes - 1] != '\n' && !feof(file->stream))) {
-		(void)zd_err_set(&file->err, ZEROD_E_INVALID,
+		(void)zd_err_set(&err, ZEROD_E_INVALID,
 		                 "%s:%d: expected text of at most %u bytes, without bytes of 0", file->path,
 		                 file->line, LINE_BYTES - 2);
+		add_error(file, &err);
 		return NULL;
 	}
-	return file->text + strspn(file->text, " \t");
+	text = file->text;
+	if (file->line == 1 && strncmp(text, BYTE_ORDER_MARK, strlen(BYTE_ORDER_MARK)) == 0)
+		text += strlen(BYTE_ORDER_MARK);
+	return text + strspn(text, " \t");
 }
 
 /* Removes a comment behind the value, and the blanks around it. */
@@ -578,70 +612,87 @@ static const char *trim(char *value)
 }
 
 /* The parser accepts lines of about 200 bytes. For a longer one it gets the key only, and take_key() uses the
- * value from `file`. */
-static void split(struct file *file, char *text, char *line, size_t room_bytes)
+ * value from `file`. The parser reports only its first malformed line, so it gets none. */
+static void write_line(struct file *file, char *text, char *line, size_t room_bytes)
 {
+	bool is_section = text[0] == '[', fits = strlen(text) < room_bytes, is_malformed;
 	size_t key_bytes = strcspn(text, "=:");
 
-	if (is_blank_or_comment(text)) {
-		(void)snprintf(line, room_bytes, "\n");
-	} else if (text[key_bytes] == '\0' || key_bytes + sizeof("=\n") > room_bytes) {
-		(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: expected 'key = value' or '[section]'",
-		                 file->path, file->line);
+	(void)snprintf(line, room_bytes, "\n");
+	if (is_blank_or_comment(text))
+		return;
+	is_malformed = is_section
+	                       ? !strchr(text, ']') || !fits
+	                       : text[key_bytes] == '\0' || (!fits && key_bytes + sizeof("=\n") > room_bytes);
+	if (is_malformed) {
+		add_malformed(file, file->line);
+		file->skips_keys |= is_section;
+	} else if (fits) {
+		(void)snprintf(line, room_bytes, "%s", text);
 	} else {
 		file->value = trim(text + key_bytes + 1);
 		(void)snprintf(line, room_bytes, "%.*s=\n", (int)key_bytes, text);
 	}
 }
 
-/* Returns one line for the parser; NULL at the end, or after an error. */
+/* The parser reports neither sections without keys nor text behind a section. */
+static void check_section_line(struct file *file, char *line, char *end)
+{
+	struct zd_err what, err;
+
+	*end = '\0';
+	file->skips_keys = true;
+	if (check_section(line + 1, &what) != 0) {
+		(void)zd_err_set(&err, ZEROD_E_INVALID, "%s:%d: [%s]: %s", file->path, file->line, line + 1,
+		                 what.text);
+		add_error(file, &err);
+	} else if (!is_blank_or_comment(end + 1)) {
+		(void)zd_err_set(&err, ZEROD_E_INVALID,
+		                 "%s:%d: [%s]: expected nothing behind it, or a comment", file->path,
+		                 file->line, line + 1);
+		add_error(file, &err);
+	} else {
+		file->skips_keys = false;
+	}
+	*end = ']';
+}
+
+/* Returns one line for the parser; NULL at the end. */
 static char *read_line(char *line, int room_bytes, void *arg)
 {
 	struct file *file = arg;
-	char *text = file->err.status ? NULL : next_text(file);
+	char *text = file->ended ? NULL : next_text(file);
 	char *end;
 
 	file->value = NULL;
 	if (!text)
 		return NULL;
-	if (strlen(text) < (size_t)room_bytes)
-		(void)snprintf(line, (size_t)room_bytes, "%s", text);
-	else
-		split(file, text, line, (size_t)room_bytes);
-	if (file->err.status)
-		return NULL;
-	/* The parser reports neither sections without keys nor text behind a section. */
+	write_line(file, text, line, (size_t)room_bytes);
 	end = line[0] == '[' ? strchr(line, ']') : NULL;
-	if (end) {
-		struct zd_err err;
-
-		*end = '\0';
-		if (check_section(line + 1, &err) != 0)
-			(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: [%s]: %s", file->path,
-			                 file->line, line + 1, err.text);
-		else if (!is_blank_or_comment(end + 1))
-			(void)zd_err_set(&file->err, ZEROD_E_INVALID,
-			                 "%s:%d: [%s]: expected nothing behind it, or a comment", file->path,
-			                 file->line, line + 1);
-		*end = ']';
-	}
-	return file->err.status ? NULL : line;
+	if (end)
+		check_section_line(file, line, end);
+	return line;
 }
 
-/* The parser's callback. Returns 1 if the parser is to continue. */
+/* The parser's callback. Returns 1: the parser is to continue. */
 static int take_key(void *arg, const char *section, const char *key, const char *value)
 {
 	struct file *file = arg;
-	struct zd_err err;
+	struct zd_err what, err;
 
+	if (file->skips_keys)
+		return 1;
 	if (!section[0])
-		(void)zd_err_set(&file->err, ZEROD_E_INVALID,
+		(void)zd_err_set(&err, ZEROD_E_INVALID,
 		                 "%s:%d: %s: expected a section such as [daemon] before it", file->path,
 		                 file->line, key);
-	else if (zd_config_set(&file->config, section, key, file->value ? file->value : value, &err) != 0)
-		(void)zd_err_set(&file->err, ZEROD_E_INVALID, "%s:%d: [%s] %s: %s", file->path, file->line,
-		                 section, key, err.text);
-	return file->err.status == 0;
+	else if (zd_config_set(&file->config, section, key, file->value ? file->value : value, &what) != 0)
+		(void)zd_err_set(&err, ZEROD_E_INVALID, "%s:%d: [%s] %s: %s", file->path, file->line, section,
+		                 key, what.text);
+	else
+		return 1;
+	add_error(file, &err);
+	return 1;
 }
 
 /* A user who may write the file could become an administrator. */
@@ -665,9 +716,9 @@ static int check_owner(const struct file *file, struct zd_err *err)
 	return 0;
 }
 
-int zd_config_read(struct zd_config *config, const char *path, struct zd_err *err)
+int zd_config_read(struct zd_config *config, const char *path, FILE *errors, struct zd_err *err)
 {
-	struct file file = {.path = path, .config = *config, .err = ZD_ERR_NONE};
+	struct file file = {.path = path, .config = *config, .errors = errors};
 	int line, rc;
 
 	file.stream = fopen(path, "re");
@@ -684,12 +735,16 @@ int zd_config_read(struct zd_config *config, const char *path, struct zd_err *er
 	(void)fclose(file.stream);
 	if (file.failure)
 		return zd_err_errno(err, file.failure, "%s: reading it", path);
-	/* The parser may have found a malformed line before the key that was rejected. */
-	if (line > 0 && (!file.err.status || line < file.line))
-		return zd_err_set(err, ZEROD_E_INVALID, "%s:%d: expected 'key = value' or '[section]'", path,
-		                  line);
-	if (file.err.status)
-		return zd_err_set(err, file.err.status, "%s", file.err.text);
+	if (line > 0) /* one that the parser alone finds malformed: "key ; = value" */
+		add_malformed(&file, line);
+	if (file.nerrors > 1 && errors)
+		return zd_err_set(err, ZEROD_E_INVALID, "%s: %u errors%s", path, file.nerrors,
+		                  file.ended ? ", and the rest was not read" : "");
+	if (file.nerrors > 1)
+		return zd_err_set(err, ZEROD_E_INVALID, "%s (%u errors in all)", file.first.text,
+		                  file.nerrors);
+	if (file.nerrors == 1)
+		return zd_err_set(err, ZEROD_E_INVALID, "%s", file.first.text);
 	*config = file.config;
 	return 0;
 }

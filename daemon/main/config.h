@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/types.h>
 #include <sys/un.h>
 
@@ -89,9 +90,10 @@ struct zd_config {
 void zd_config_init(struct zd_config *config);
 
 /* Applies the file's settings; on failure nothing is changed. INVALID, with file, line, key and the expected
- * value; PERMISSION when users other than root and the daemon's may write it; NOT_FOUND or SYSTEM when it
- * cannot be read. */
-int zd_config_read(struct zd_config *config, const char *path, struct zd_err *err)
+ * value. If the file has several errors, each is printed to `errors` and `err` has their number; with NULL
+ * `err` has the first one. PERMISSION when users other than root and the daemon's may write it; NOT_FOUND or
+ * SYSTEM when it cannot be read. */
+int zd_config_read(struct zd_config *config, const char *path, FILE *errors, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* Applies one setting. INVALID, with the expected and the found value; also for a key that does not exist. */

@@ -30,7 +30,7 @@ int main(int argc, char **argv)
 		return zd_holder_main(argc - 2, argv + 2);
 	zd_activation_open();
 	zd_options_parse(argc, argv, &options);
-	if (zd_spin_check(&err) != 0 || zd_options_load(&options, &config, &err) != 0) {
+	if (zd_spin_check(&err) != 0 || zd_options_load(&options, stderr, &config, &err) != 0) {
 		(void)fprintf(stderr, "zerod: %s\n", err.text);
 		return ZD_EXIT_CONFIG;
 	}

@@ -124,17 +124,19 @@ void zd_options_parse(int argc, char **argv, struct zd_options *options)
 }
 
 /* A file named on the command line must exist; the default one may be missing. */
-static int read_file(const struct zd_options *options, struct zd_config *config, struct zd_err *err)
+static int read_file(const struct zd_options *options, FILE *errors, struct zd_config *config,
+                     struct zd_err *err)
 {
 	int rc;
 
 	if (options->config_path)
-		return zd_config_read(config, options->config_path, err);
-	rc = zd_config_read(config, ZD_DEFAULT_CONFIG, err);
+		return zd_config_read(config, options->config_path, errors, err);
+	rc = zd_config_read(config, ZD_DEFAULT_CONFIG, errors, err);
 	return rc == ZEROD_E_NOT_FOUND ? 0 : rc;
 }
 
-int zd_options_load(const struct zd_options *options, struct zd_config *config, struct zd_err *err)
+int zd_options_load(const struct zd_options *options, FILE *errors, struct zd_config *config,
+                    struct zd_err *err)
 {
 	const struct {
 		const char *option, *section, *key, *text;
@@ -153,7 +155,7 @@ int zd_options_load(const struct zd_options *options, struct zd_config *config, 
 	int rc;
 
 	zd_config_init(&loaded);
-	rc = read_file(options, &loaded, err);
+	rc = read_file(options, errors, &loaded, err);
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(given); i++) {

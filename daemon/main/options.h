@@ -4,6 +4,7 @@
 #define ZD_MAIN_OPTIONS_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 struct zd_config;
 struct zd_err;
@@ -20,8 +21,8 @@ struct zd_options {
 void zd_options_parse(int argc, char **argv, struct zd_options *options);
 
 /* Applies defaults, then the file (the default one only if it exists), then the command line; and reads the
- * key file. Called at the start and at each reload. */
-int zd_options_load(const struct zd_options *options, struct zd_config *config, struct zd_err *err)
-        __attribute__((warn_unused_result));
+ * key file. Called at the start and at each reload. `errors`: see zd_config_read(). */
+int zd_options_load(const struct zd_options *options, FILE *errors, struct zd_config *config,
+                    struct zd_err *err) __attribute__((warn_unused_result));
 
 #endif

@@ -260,7 +260,7 @@ static void reload_work(uv_work_t *work)
 {
 	struct service *service = work->data;
 
-	service->reload.status = zd_options_load(service->options, &service->reload.config,
+	service->reload.status = zd_options_load(service->options, NULL, &service->reload.config,
 	                                         &service->reload.err);
 }
 

@@ -79,7 +79,7 @@ int main(int argc, char **argv)
 	struct zd_err err;
 
 	zd_options_parse(argc, argv, &options);
-	if (zd_options_load(&options, &config, &err) != 0) {
+	if (zd_options_load(&options, NULL, &config, &err) != 0) {
 		(void)fprintf(stderr, "zerod-sim: %s\n", err.text);
 		return ZD_EXIT_CONFIG;
 	}

@@ -54,7 +54,7 @@ static int read_text(const char *text, struct zd_config *config, struct zd_err *
 {
 	write_file(text);
 	zd_config_init(config);
-	return zd_config_read(config, path, err);
+	return zd_config_read(config, path, NULL, err);
 }
 
 static void test_defaults(void **state)
@@ -369,9 +369,11 @@ static const struct mistake {
         {"[daemon]\nsocket\n", ":2: expected 'key = value' or '[section]'"},
         {"[daemon\nsocket = x\n", ":1: expected 'key = value' or '[section]'"},
         /* The first of two mistakes, in both orders. */
-        {"[daemon]\nnonsense\nlog_level = loud\n", ":2: expected 'key = value' or '[section]'"},
+        {"[daemon]\nnonsense\nlog_level = loud\n",
+         ":2: expected 'key = value' or '[section]' (2 errors in all)"},
         {"[daemon]\nlog_level = loud\nnonsense\n",
-         ":2: [daemon] log_level: expected error, warning, notice, info or debug, found 'loud'"},
+         ":2: [daemon] log_level: expected error, warning, notice, info or debug, found 'loud' (2 errors "
+         "in all)"},
 };
 
 static void test_mistakes(void **state)
@@ -388,6 +390,40 @@ static void test_mistakes(void **state)
 		assert_string_equal(err.text, expected);
 		assert_memory_equal(&config, &before, sizeof(config));
 	}
+}
+
+/* One error of each kind, a section with an error whose keys are skipped, and right lines between them. */
+static void test_all_mistakes_are_printed(void **state)
+{
+	static const char text[] = "socket = /x\n[daemon]\nlog_level = loud\nnonsense\n[devises]\ncount = 1\n"
+	                           "[limits\nmax_sessions = 0\n[limits] x\nmax_sessions = 0\n[devices]\n"
+	                           "arena = 1\ncount = many\n";
+	static const char *const found[] = {
+	        ":1: socket: ",      ":3: [daemon] log_level: ", ":4: expected 'key",     ":5: [devises]: ",
+	        ":7: expected 'key", ":9: [limits]: ",           ":13: [devices] count: "};
+	struct zd_config config, before;
+	struct zd_err err;
+	char expected[ZD_ERR_TEXT_BYTES], *printed = NULL, *line;
+	size_t nbytes = 0, nlines = 0;
+	FILE *errors = open_memstream(&printed, &nbytes);
+
+	(void)state;
+	assert_non_null(errors);
+	zd_config_init(&before);
+	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
+	assert_non_null(strstr(err.text, ":1: socket: "));
+	assert_non_null(strstr(err.text, "(7 errors in all)"));
+	assert_int_equal(zd_config_read(&config, path, errors, &err), ZEROD_E_INVALID);
+	assert_int_equal(fclose(errors), 0);
+	(void)snprintf(expected, sizeof(expected), "%s: 7 errors", path);
+	assert_string_equal(err.text, expected);
+	for (line = strtok(printed, "\n"); line; line = strtok(NULL, "\n"), nlines++) {
+		assert_true(nlines < ZD_ARRAY_LEN(found));
+		assert_ptr_equal(strstr(line, found[nlines]), line + strlen(path));
+	}
+	assert_int_equal(nlines, ZD_ARRAY_LEN(found));
+	assert_memory_equal(&config, &before, sizeof(config));
+	free(printed);
 }
 
 #define UUID "GPU-12345678-1234-1234-1234-123456789abc"
@@ -426,7 +462,7 @@ static void test_long_mistakes(void **state)
 	memset(text + 9, 'x', 310);
 	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
 	assert_non_null(strstr(err.text, ":2: expected 'key = value'"));
-	assert_int_equal(zd_config_read(&config, "/dev/zero", &err), ZEROD_E_INVALID);
+	assert_int_equal(zd_config_read(&config, "/dev/zero", NULL, &err), ZEROD_E_INVALID);
 	assert_non_null(strstr(err.text, "/dev/zero:1: expected text of at most 8190 bytes"));
 	memcpy(text + 9 + 300, " = 1", 4);
 	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
@@ -457,9 +493,9 @@ static void test_no_file(void **state)
 
 	(void)state;
 	zd_config_init(&config);
-	assert_int_equal(zd_config_read(&config, "/nonexistent/zerod.conf", &err), ZEROD_E_NOT_FOUND);
+	assert_int_equal(zd_config_read(&config, "/nonexistent/zerod.conf", NULL, &err), ZEROD_E_NOT_FOUND);
 	assert_string_equal(err.text, "/nonexistent/zerod.conf: no such file");
-	assert_int_equal(zd_config_read(&config, "/tmp", &err), ZEROD_E_SYSTEM);
+	assert_int_equal(zd_config_read(&config, "/tmp", NULL, &err), ZEROD_E_SYSTEM);
 	assert_string_equal(err.text, "/tmp: reading it: Is a directory");
 }
 
@@ -471,7 +507,7 @@ static void expect_unsafe(const char *text)
 
 	zd_config_init(&config);
 	before = config;
-	assert_int_equal(zd_config_read(&config, path, &err), ZEROD_E_PERMISSION);
+	assert_int_equal(zd_config_read(&config, path, NULL, &err), ZEROD_E_PERMISSION);
 	(void)snprintf(expected, sizeof(expected), "%s: %s", path, text);
 	assert_string_equal(err.text, expected);
 	assert_memory_equal(&config, &before, sizeof(config));
@@ -490,7 +526,7 @@ static void test_unsafe_file(void **state)
 	assert_int_equal(chmod(path, 0602), 0);
 	expect_unsafe("expected a file that its owner alone may write, found mode 0602");
 	assert_int_equal(chmod(path, 0644), 0);
-	assert_int_equal(zd_config_read(&config, path, &err), 0);
+	assert_int_equal(zd_config_read(&config, path, NULL, &err), 0);
 	assert_int_equal(chmod(path, 0600), 0);
 	if (geteuid() != 0)
 		return;
@@ -533,19 +569,19 @@ static void test_key_file(void **state)
 	(void)snprintf(key_path, sizeof(key_path), "%s.key", path);
 	(void)snprintf(text, sizeof(text), "[collectives]\nkey_file = %s\n", key_path);
 	write_file(text);
-	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_NOT_FOUND);
+	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_NOT_FOUND);
 	assert_non_null(strstr(err.text, "key_file "));
 	options.key_file = ""; /* the command line wins */
-	assert_int_equal(zd_options_load(&options, &config, &err), 0);
+	assert_int_equal(zd_options_load(&options, NULL, &config, &err), 0);
 	assert_false(config.id_key.shared);
 	options.key_file = NULL;
 	file = fopen(key_path, "we");
 	assert_true(file && fchmod(fileno(file), 0600) == 0 && fwrite(text, 32, 1, file) == 1);
 	assert_int_equal(fclose(file), 0);
-	assert_int_equal(zd_options_load(&options, &config, &err), 0);
+	assert_int_equal(zd_options_load(&options, NULL, &config, &err), 0);
 	assert_true(config.id_key.shared);
 	assert_int_equal(chmod(key_path, 0640), 0);
-	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_PERMISSION);
+	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_PERMISSION);
 	(void)unlink(key_path);
 }
 
@@ -564,7 +600,7 @@ static void test_command_line_wins(void **state)
 	(void)state;
 	write_file("[daemon]\nsocket = /tmp/a\n[devices]\ncount = 2\ngather_budget = 1M\n"
 	           "[collectives]\nnccl = /tmp/nccl\ncheck = yes\n");
-	assert_int_equal(zd_options_load(&options, &config, &err), 0);
+	assert_int_equal(zd_options_load(&options, NULL, &config, &err), 0);
 	assert_string_equal(config.socket_path, "/tmp/b");
 	assert_ptr_equal(config.backend, &zd_backend_host);
 	assert_int_equal(config.device_count, 3);
@@ -584,28 +620,28 @@ static void test_command_line_mistakes(void **state)
 
 	(void)state;
 	write_file("");
-	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "--arena: expected a size such as 64G, at most 1024T, found 'lots'");
 	options = (struct zd_options){.config_path = path, .devices = "none"};
-	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "--devices: expected a number from 1 to 64, found 'none'");
 	options = (struct zd_options){.config_path = path, .backend = "none"};
-	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "--backend: expected auto, host or cuda, found 'none'");
 	options = (struct zd_options){.config_path = path, .socket = ""};
-	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "--socket: expected a path of 1 to 107 bytes, found ''");
 	memset(path_too_long, 'x', sizeof(path_too_long) - 1);
 	options = (struct zd_options){.config_path = path, .nccl = path_too_long};
-	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 	assert_non_null(strstr(err.text, "--nccl: expected a path of at most 1023 bytes, found 'xxx"));
 	/* A file that was asked for must be there. */
 	options = (struct zd_options){.config_path = "/nonexistent/zerod.conf"};
-	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_NOT_FOUND);
+	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_NOT_FOUND);
 	/* The file's budget against the command line's arena. */
 	write_file("[devices]\ngather_budget = 2M\n");
 	options = (struct zd_options){.config_path = path, .arena = "1M"};
-	assert_int_equal(zd_options_load(&options, &config, &err), ZEROD_E_INVALID);
+	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 }
 
 int main(void)
@@ -617,6 +653,7 @@ int main(void)
 	        cmocka_unit_test(test_paths_of_sockets),
 	        cmocka_unit_test(test_every_key),
 	        cmocka_unit_test(test_mistakes),
+	        cmocka_unit_test(test_all_mistakes_are_printed),
 	        cmocka_unit_test(test_long_lines),
 	        cmocka_unit_test(test_long_mistakes),
 	        cmocka_unit_test(test_long_path),

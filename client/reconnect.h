@@ -49,6 +49,8 @@ struct zc_repeat {
 	const struct zc_kept_request *(*kept)(const void *object);
 	/* Takes the reply to a request that was granted, as zc_call()'s `fn` does. */
 	int (*take)(const Zd__Reply *reply, void *object, struct zd_err *err);
+	/* Names the object in the text of its failure. NULL: the text says enough. */
+	void (*explain)(const void *object, struct zd_err *err);
 };
 
 /* Sends the requests of all objects again, with the group's present id, in this order and in full packets.

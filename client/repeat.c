@@ -60,8 +60,8 @@ static int send_next(struct repeating *repeating, void *object, struct zd_err *e
 		request->bucket_create->group = group->id;
 	sent->op = (struct zc_op){.kind = ZC_OP_CALL};
 	sent->object = object;
-	request->deadline_ms = zc_deadline_ms(group->client,
-	                                      request->deadline_ms ? request->deadline_ms : ZEROD_NO_DEADLINE);
+	request->deadline_ms = zc_deadline_ms(group->client, request->deadline_ms ? request->deadline_ms
+	                                                                          : ZEROD_NO_DEADLINE);
 	sent->deadline_ns = zc_deadline_ns(request->deadline_ms);
 	rc = zc_call_begin(group->client, &sent->op, request, err);
 	repeating->count += rc == 0;
@@ -100,6 +100,8 @@ static int await_oldest(struct repeating *repeating, size_t count, struct zd_err
 			continue;
 		failed = rc;
 		*err = each;
+		if (repeating->repeat->explain)
+			repeating->repeat->explain(sent->object, err);
 	}
 	return failed;
 }

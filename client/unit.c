@@ -627,6 +627,14 @@ static int take_again(const Zd__Reply *reply, void *object, struct zd_err *err)
 	return rc;
 }
 
+static void explain_registration(const void *object, struct zd_err *err)
+{
+	struct zd_err cause = *err;
+
+	(void)zd_err_set(err, cause.status, "registering unit '%s' again: %s",
+	                 ((const struct zerod_unit *)object)->shared->name, cause.text);
+}
+
 /* Makes the unit what it was lately. */
 static int set_again(struct zerod_unit *unit, struct zd_err *err)
 {
@@ -666,7 +674,8 @@ static size_t list_once(struct zerod_group *group, struct zerod_unit **units, si
 static int rejoin_units(struct zerod_group *group, struct zerod_unit **units, size_t count, void **due,
                         struct zd_err *err)
 {
-	static const struct zc_repeat repeat = {.kept = kept_registration, .take = take_again};
+	static const struct zc_repeat repeat = {
+	        .kept = kept_registration, .take = take_again, .explain = explain_registration};
 	size_t ndue = 0;
 	int rc;
 

@@ -202,6 +202,7 @@ static double restart(struct bench *bench)
 	options.socket_path = bench->daemon.socket_path;
 	check(zerod_connect(&options, &client), NULL, "zerod_connect");
 	(void)printf("%-44s %9.1f ms\n", "start to a client's first reply", now_ms() - began);
+	(void)fflush(stdout);
 	zerod_close(client);
 	return began;
 }

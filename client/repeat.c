@@ -15,7 +15,7 @@
 #include "client/options.h"
 #include "proto/frame.h"
 
-#define AHEAD       (2 * ZD_MAX_BATCH) /* one packet is with the daemon while the next one is packed */
+#define AHEAD       ((size_t)2 * ZD_MAX_BATCH) /* one packet is with the daemon while the next one is packed */
 #define ARENA_BYTES 4096u              /* holds an unpacked request, except for those with many views */
 
 struct sent {

@@ -95,25 +95,38 @@ struct joining {
 	struct zd_err *err;
 };
 
-static int take_join(const Zd__Reply *reply, void *arg)
+static int fill_group(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct joining *joining = arg;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_GROUP_JOIN, joining->err);
+	struct zerod_group *group = object;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_GROUP_JOIN, err);
 
 	if (rc)
 		return rc;
-	joining->group->id = reply->group_join->group;
-	joining->group->committed_step = reply->group_join->committed_step;
-	joining->group->torn = reply->group_join->torn;
+	group->id = reply->group_join->group;
+	group->committed_step = reply->group_join->committed_step;
+	group->torn = reply->group_join->torn;
 	return 0;
+}
+
+static int take_join(const Zd__Reply *reply, void *arg)
+{
+	const struct joining *joining = arg;
+
+	return fill_group(reply, joining->group, joining->err);
+}
+
+static const struct zc_kept_request *kept_join(const void *object)
+{
+	return ((const struct zerod_group *)object)->joined;
 }
 
 int zc_group_rejoin(struct zerod_group *group, struct zd_err *err)
 {
-	struct joining joining = {.group = group, .err = err};
+	static const struct zc_repeat repeat = {.kept = kept_join, .take = fill_group};
+	void *object = group;
 	int rc = zc_device_join(group->client, group->device, err);
 
-	return rc ? rc : zc_request_repeat(group, group->joined, take_join, &joining, err);
+	return rc ? rc : zc_requests_repeat(group, &repeat, &object, 1, err);
 }
 
 /* A group that spans daemons needs another unique id, which only the launcher can give to all ranks. */

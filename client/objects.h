@@ -166,10 +166,11 @@ struct zerod_client *zc_unit_client(const struct zerod_unit *unit);
 struct zerod_client *zc_group_client(const struct zerod_group *group);
 /* Returns the handle's group; NULL for NULL. */
 const struct zerod_group *zc_unit_group(const struct zerod_unit *unit);
-/* Joins, registers and creates again, as at first (reconnect.c). Without a lock. */
+/* Join, register all units, and create all buckets again, as at first, but for those that a failed attempt
+ * has made again (reconnect.c). Without a lock. */
 int zc_group_rejoin(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
-int zc_unit_rejoin(struct zerod_unit *unit, struct zd_err *err) __attribute__((warn_unused_result));
-int zc_bucket_rejoin(struct zerod_bucket *bucket, struct zd_err *err) __attribute__((warn_unused_result));
+int zc_units_rejoin(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
+int zc_buckets_rejoin(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
 /* Finds the group; NULL if the rank has left. With the lock. */
 struct zerod_group *zc_group_find(const struct zerod_client *client, uint64_t id);
 

@@ -137,36 +137,6 @@ void zc_loss_explain(const struct zerod_client *client, struct zd_err *err)
 	                 err->text);
 }
 
-/* ---- Requests that are repeated ------------------------------------------------------------------------ */
-
-struct zc_kept_request *zc_request_keep(const struct zerod_client *client, const Zd__Request *request)
-{
-	size_t nbytes = zd__request__get_packed_size(request);
-	struct zc_kept_request *kept = client->reconnect_ms ? malloc(sizeof(*kept) + nbytes) : NULL;
-
-	if (kept)
-		kept->nbytes = zd__request__pack(request, kept->bytes);
-	return kept;
-}
-
-int zc_request_repeat(struct zerod_group *group, const struct zc_kept_request *kept,
-                      int (*fn)(const Zd__Reply *reply, void *arg), void *arg, struct zd_err *err)
-{
-	Zd__Request *request = kept ? zd__request__unpack(NULL, kept->nbytes, kept->bytes) : NULL;
-	int rc;
-
-	if (!request)
-		return zd_err_errno(err, ENOMEM, "joining a group again");
-	if (request->body_case == ZD__REQUEST__BODY_UNIT_REGISTER)
-		request->unit_register->group = group->id;
-	if (request->body_case == ZD__REQUEST__BODY_BUCKET_CREATE)
-		request->bucket_create->group = group->id;
-	rc = zc_call(group->client, request, request->deadline_ms ? request->deadline_ms : ZEROD_NO_DEADLINE,
-	             fn, arg);
-	zd__request__free_unpacked(request, NULL);
-	return rc;
-}
-
 /* ---- Ids that callers have ----------------------------------------------------------------------------- */
 
 uint64_t zc_id_give(const struct zerod_client *client, uint64_t id)
@@ -423,41 +393,15 @@ static int join(struct zerod_group *group, struct zd_err *err)
 	return rc;
 }
 
-/* The lists have the last object first. */
-static int restore_units(struct zerod_group *group, struct zd_err *err)
-{
-	struct zerod_unit *unit, **units;
-	size_t count = 0, i;
-	int rc = 0;
-
-	LIST_FOREACH (unit, &group->units, link)
-		count++;
-	units = calloc(count + 1, sizeof(struct zerod_unit *));
-	if (!units)
-		return zd_err_errno(err, ENOMEM, "registering %zu units again", count);
-	i = count;
-	LIST_FOREACH (unit, &group->units, link)
-		units[--i] = unit;
-	for (i = 0; i < count && !rc; i++)
-		if (units[i]->shared->id == 0)
-			rc = zc_unit_rejoin(units[i], err);
-	free(units);
-	return rc;
-}
-
 static int restore(struct zerod_group *group, struct zd_err *err)
 {
-	struct zerod_bucket *bucket;
 	int rc = group->joined ? 0 : check_group(0, group, err);
 
 	if (!rc && group->id == 0)
 		rc = join(group, err);
 	if (!rc)
-		rc = restore_units(group, err);
-	LIST_FOREACH (bucket, &group->buckets, link)
-		if (!rc && bucket->id == 0)
-			rc = zc_bucket_rejoin(bucket, err);
-	return rc;
+		rc = zc_units_rejoin(group, err);
+	return rc ? rc : zc_buckets_rejoin(group, err);
 }
 
 /* One thread joins, and the others wait for it. No lock is held meanwhile, since other groups are joined too,

@@ -35,7 +35,7 @@ int zc_enter_group(const struct zerod_group *group, struct zd_err **err) __attri
 int zc_enter_group_quietly(const struct zerod_group *group, struct zd_err **err)
         __attribute__((warn_unused_result));
 
-/* ---- Requests that are repeated ------------------------------------------------------------------------ */
+/* ---- repeat.c ------------------------------------------------------------------------------------------ */
 
 struct zc_kept_request {
 	size_t nbytes;
@@ -44,10 +44,19 @@ struct zc_kept_request {
 
 /* Copies a request that was granted; NULL: no memory, or the client never reconnects. Owned: free(). */
 struct zc_kept_request *zc_request_keep(const struct zerod_client *client, const Zd__Request *request);
-/* Sends the copy with the group's present id, and hands the reply to `fn` as zc_call() does. */
-int zc_request_repeat(struct zerod_group *group, const struct zc_kept_request *kept,
-                      int (*fn)(const Zd__Reply *reply, void *arg), void *arg, struct zd_err *err)
-        __attribute__((warn_unused_result));
+/* Objects of one kind, each of which was made by a request of this client. */
+struct zc_repeat {
+	const struct zc_kept_request *(*kept)(const void *object);
+	/* Takes the reply to a request that was granted, as zc_call()'s `fn` does. */
+	int (*take)(const Zd__Reply *reply, void *object, struct zd_err *err);
+	/* Names the object in the text of its failure. NULL: the text says enough. */
+	void (*explain)(const void *object, struct zd_err *err);
+};
+
+/* Sends the requests of all objects again, with the group's present id, in this order and in full packets.
+ * After a failure, which is the first one, some of the objects have been made again. */
+int zc_requests_repeat(struct zerod_group *group, const struct zc_repeat *repeat, void *const *objects,
+                       size_t count, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- Ids that callers have ----------------------------------------------------------------------------- */
 

@@ -202,21 +202,39 @@ struct creation {
 	struct zd_err *err;
 };
 
-static int take_creation(const Zd__Reply *reply, void *arg)
+static int fill_bucket(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct creation *creation = arg;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_BUCKET_CREATE, creation->err);
+	struct zerod_bucket *bucket = object;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_BUCKET_CREATE, err);
 
 	if (!rc)
-		creation->bucket->id = reply->bucket_create->bucket;
+		bucket->id = reply->bucket_create->bucket;
 	return rc;
 }
 
-int zc_bucket_rejoin(struct zerod_bucket *bucket, struct zd_err *err)
+static int take_creation(const Zd__Reply *reply, void *arg)
 {
-	struct creation creation = {.bucket = bucket, .err = err};
+	const struct creation *creation = arg;
 
-	return zc_request_repeat(bucket->group, bucket->created, take_creation, &creation, err);
+	return fill_bucket(reply, creation->bucket, creation->err);
+}
+
+static const struct zc_kept_request *kept_creation(const void *object)
+{
+	return ((const struct zerod_bucket *)object)->created;
+}
+
+int zc_buckets_rejoin(struct zerod_group *group, struct zd_err *err)
+{
+	static const struct zc_repeat repeat = {.kept = kept_creation, .take = fill_bucket};
+	void *due[ZD_MAX_BUCKETS]; /* no daemon has granted more */
+	struct zerod_bucket *bucket;
+	size_t ndue = 0;
+
+	LIST_FOREACH (bucket, &group->buckets, link)
+		if (bucket->id == 0 && ndue < ZD_MAX_BUCKETS)
+			due[ndue++] = bucket;
+	return zc_requests_repeat(group, &repeat, due, ndue, err);
 }
 
 int zerod_bucket_create(zerod_group *group, const struct zerod_bucket_options *given, zerod_bucket **bucket)

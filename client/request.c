@@ -372,7 +372,9 @@ int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_er
 	                  (int)reply->body_case, (int)body);
 }
 
-static int send_call(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
+/* `waits`: the caller then waits for this answer, so the batch is sent. */
+static int send_call(struct zerod_client *client, struct zc_op *op, Zd__Request *request, bool waits,
+                     struct zd_err *err)
 {
 	struct zc_batch *batch = zc_batch_find(client);
 	struct packed packed;
@@ -383,8 +385,10 @@ static int send_call(struct zerod_client *client, struct zc_op *op, Zd__Request 
 	add_op(client, op, request);
 	rc = pack(request, &packed, err);
 	if (!rc) {
-		if (batch)
+		if (batch && waits)
 			rc = zc_batch_add_last(client, batch, packed.bytes, packed.nbytes, op->id, err);
+		else if (batch)
+			zc_batch_add(client, batch, packed.bytes, packed.nbytes, op->id);
 		else
 			rc = zc_transmit(client, packed.bytes, packed.nbytes, &op->id, 1, err);
 		free(packed.large);
@@ -413,11 +417,35 @@ static int wait_call(struct zerod_client *client, struct zc_op *op, uint64_t dea
 		return zd_err_set(err, rc,
 		                  "the daemon did not answer in time; it may still do what was asked");
 	if (!op->reply)
-		return zd_err_set(err, op->status, "%s", client->broken_text);
+		return zd_err_set(err, op->status, "%s",
+		                  client->broken_status ? client->broken_text
+		                                        : "the daemon does not read its socket");
 	if (op->status)
 		return zd_err_set(err, op->status, "%s",
 		                  op->reply->error[0] ? op->reply->error : zerod_status_name(op->status));
 	return 0;
+}
+
+int zc_call_begin(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
+{
+	return send_call(client, op, request, false, err);
+}
+
+int zc_call_end(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
+                int (*fn)(const Zd__Reply *reply, void *arg), void *arg, struct zd_err *err)
+{
+	int rc = wait_call(client, op, deadline_ns, err);
+
+	if (!rc && fn)
+		rc = fn(op->reply, arg);
+	if (op->packet) {
+		pthread_mutex_lock(&client->lock);
+		if (rc == ZEROD_E_PROTOCOL && !op->status)
+			zc_break(client, err);
+		zc_packet_unref(client, op->packet);
+		pthread_mutex_unlock(&client->lock);
+	}
+	return rc;
 }
 
 int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
@@ -430,18 +458,8 @@ int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
 	if (rc)
 		return rc;
 	request->deadline_ms = zc_deadline_ms(client, deadline_ms);
-	rc = send_call(client, &op, request, err);
+	rc = send_call(client, &op, request, true, err);
 	if (rc)
 		return rc;
-	rc = wait_call(client, &op, zc_deadline_ns(request->deadline_ms), err);
-	if (!rc && fn)
-		rc = fn(op.reply, arg);
-	if (op.packet) {
-		pthread_mutex_lock(&client->lock);
-		if (rc == ZEROD_E_PROTOCOL && !op.status)
-			zc_break(client, err);
-		zc_packet_unref(client, op.packet);
-		pthread_mutex_unlock(&client->lock);
-	}
-	return rc;
+	return zc_call_end(client, &op, zc_deadline_ns(request->deadline_ms), fn, arg, err);
 }

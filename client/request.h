@@ -168,6 +168,15 @@ void zc_outstanding_return(struct zerod_client *client, unsigned count);
  * room. */
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
                 unsigned nids, struct zd_err *err) __attribute__((warn_unused_result));
+/* The halves of zc_call(), for requests under way together. The first one sends the request of a CALL, whose
+ * deadline_ms is set, or puts the request into the thread's batch, which the caller flushes before the other
+ * half. After an error there is no request. Without the lock. */
+int zc_call_begin(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Waits for the reply, and hands it to `fn`, as zc_call() does. */
+int zc_call_end(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
+                int (*fn)(const Zd__Reply *reply, void *arg), void *arg, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Sends the request of an op other than a CALL, or puts the request into the thread's batch. The op has room;
  * the table owns the op from then on. On failure the op is freed, and its room returned. */
 int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)

@@ -608,33 +608,102 @@ int zerod_unit_set_frozen(zerod_unit *unit, int frozen)
 
 /* ---- After a restart ----------------------------------------------------------------------------------- */
 
-static int take_again(const Zd__Reply *reply, void *arg)
+static const struct zc_kept_request *kept_registration(const void *object)
 {
-	const struct registration *again = arg;
-	struct zerod_client *client = again->group->client;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNIT_REGISTER, again->err);
+	return ((const struct zerod_unit *)object)->shared->registered;
+}
+
+static int take_again(const Zd__Reply *reply, void *object, struct zd_err *err)
+{
+	const struct zerod_unit *unit = object;
+	struct zerod_client *client = unit->group->client;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNIT_REGISTER, err);
 
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);
-	rc = place_unit(again->group, again->shared, reply->unit_register, again->err);
+	rc = place_unit(unit->group, unit->shared, reply->unit_register, err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
-/* The unit is registered as at first, since the daemon compares that. Then it is made what it was lately. */
-int zc_unit_rejoin(struct zerod_unit *unit, struct zd_err *err)
+static void explain_registration(const void *object, struct zd_err *err)
 {
-	struct registration again = {.group = unit->group, .shared = unit->shared, .err = err};
-	const struct zc_unit was = *unit->shared;
-	struct zc_unit *shared = unit->shared;
-	int rc = zc_request_repeat(unit->group, shared->registered, take_again, &again, err);
+	struct zd_err cause = *err;
 
-	if (!rc && was.persistent != was.first_persistent)
-		rc = set_persistent(unit, was.persistent, err);
-	if (!rc && was.slot != was.first_slot)
-		rc = set_slot(unit, was.slot);
-	if (!rc && was.frozen != was.first_frozen)
-		rc = set_frozen(unit, was.frozen, err);
+	(void)zd_err_set(err, cause.status, "registering unit '%s' again: %s",
+	                 ((const struct zerod_unit *)object)->shared->name, cause.text);
+}
+
+/* Makes the unit what it was lately. */
+static int set_again(struct zerod_unit *unit, struct zd_err *err)
+{
+	const struct zc_unit *shared = unit->shared;
+	int rc = 0;
+
+	if (shared->persistent != shared->first_persistent)
+		rc = set_persistent(unit, shared->persistent, err);
+	if (!rc && shared->slot != shared->first_slot)
+		rc = set_slot(unit, shared->slot);
+	if (!rc && shared->frozen != shared->first_frozen)
+		rc = set_frozen(unit, shared->frozen, err);
+	return rc;
+}
+
+/* Lists one handle of each unit, the oldest one first. The group's list has the last handle first. */
+static size_t list_once(struct zerod_group *group, struct zerod_unit **units, size_t room)
+{
+	struct zerod_client *client = group->client;
+	struct zerod_unit *unit;
+	size_t first = room;
+
+	pthread_mutex_lock(&client->lock);
+	client->nlists++;
+	LIST_FOREACH (unit, &group->units, link) {
+		if (unit->shared->listed == client->nlists)
+			continue;
+		unit->shared->listed = client->nlists;
+		units[--first] = unit;
+	}
+	pthread_mutex_unlock(&client->lock);
+	memmove(units, units + first, (room - first) * sizeof(struct zerod_unit *));
+	return room - first;
+}
+
+/* Units are registered as at first, since the daemon compares that. */
+static int rejoin_units(struct zerod_group *group, struct zerod_unit **units, size_t count, void **due,
+                        struct zd_err *err)
+{
+	static const struct zc_repeat repeat = {
+	        .kept = kept_registration, .take = take_again, .explain = explain_registration};
+	size_t ndue = 0;
+	int rc;
+
+	for (size_t i = 0; i < count; i++)
+		if (units[i]->shared->id == 0)
+			due[ndue++] = units[i];
+	rc = zc_requests_repeat(group, &repeat, due, ndue, err);
+	for (size_t i = 0; i < count && !rc; i++)
+		rc = set_again(units[i], err);
+	return rc;
+}
+
+int zc_units_rejoin(struct zerod_group *group, struct zd_err *err)
+{
+	struct zerod_unit *unit, **units;
+	size_t count = 0;
+	void **due;
+	int rc;
+
+	LIST_FOREACH (unit, &group->units, link)
+		count++;
+	units = calloc(count + 1, sizeof(struct zerod_unit *));
+	due = calloc(count + 1, sizeof(*due));
+	if (units && due)
+		rc = rejoin_units(group, units, list_once(group, units, count), due, err);
+	else
+		rc = zd_err_errno(err, ENOMEM, "registering %zu units again", count);
+	free(due);
+	free(units);
 	return rc;
 }

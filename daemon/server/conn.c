@@ -443,8 +443,9 @@ static void resume_packet(struct zd_conn *conn)
 	conn->rest.bytes = NULL;
 }
 
-/* One packet per event, so that a client that sends much does not delay others. */
-static void receive_requests(struct zd_conn *conn)
+/* One packet per event, so that a client that sends much does not delay others. Returns whether there was
+ * one. */
+static bool receive_requests(struct zd_conn *conn)
 {
 	uint8_t *inbox = conn->conns->inbox;
 	int fds[ZD_MAX_PACKET_FDS];
@@ -472,6 +473,15 @@ static void receive_requests(struct zd_conn *conn)
 	} else if (rc < 0) {
 		zd_conn_end(conn, &err);
 	}
+	return rc == 0;
+}
+
+/* Whether the connection waits for its next turn: for the rest of a packet, or, if its socket is not polled
+ * after a packet, for the next one. A busy client has sent that by then, and the poll need not be changed. */
+static bool has_next_turn(const struct zd_conn *conn, bool received)
+{
+	return conn->state == OPEN && STAILQ_EMPTY(&conn->backlog) &&
+	       (conn->rest.bytes || (received && conn->polled == 0));
 }
 
 /* Handles one packet, or a part of it, and sends the replies. The connection may be freed. */
@@ -479,13 +489,14 @@ static void serve(struct zd_conn *conn)
 {
 	struct zd_conns *conns = conn->conns;
 	struct zd_user *user = conn->user;
+	bool received = true;
 
 	zd_user_begin(user);
 	if (conn->rest.bytes)
 		resume_packet(conn);
 	else
-		receive_requests(conn);
-	if (conn->rest.bytes && conn->state == OPEN && STAILQ_EMPTY(&conn->backlog))
+		received = receive_requests(conn);
+	if (has_next_turn(conn, received))
 		zd_user_enqueue(user, &conn->task);
 	if (conn->state == OPEN)
 		update_poll(conn);
@@ -539,7 +550,7 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 		send_backlog(conn);
 		zd_conns_flush(conns);
 	} else if (conn->task.queued) {
-		poll_for(conn, 0); /* until its turn, which mostly comes before another event */
+		poll_for(conn, 0); /* until a turn that finds no packet (has_next_turn()) */
 	} else {
 		poll_ring(conn);
 		serve_or_enqueue(conn);

@@ -7,25 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 . tests/it/tap.sh
 : "${BUILD:=build}"
 bin=$BUILD/bin
-dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-test-demo.XXXXXX")
-socket=$dir/zerod.sock
-daemon=
-
-cleanup() {
-	[ -n "$daemon" ] && kill "$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null
-	rm -rf "$dir"
-}
-trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
-
-within() { # seconds, command...: repeats the command until it succeeds
-	local deadline=$((SECONDS + $1))
-	shift
-	until "$@" >/dev/null 2>&1; do
-		[ $SECONDS -ge $deadline ] && return 1
-		sleep 0.02
-	done
-}
+make_dir demo
 
 daemon_is_empty() { # no session but the one that asks, no job, no buffer
 	local rows
@@ -33,9 +15,7 @@ daemon_is_empty() { # no session but the one that asks, no job, no buffer
 	! grep -q '"job"\|"name"' <<<"$rows"
 }
 
-"$bin/zerod" --foreground --backend host --devices 2 --arena 64M --socket "$socket" >"$dir/zerod.log" 2>&1 &
-daemon=$!
-within 30 "$bin/zeroctl" --socket "$socket" status
+start_daemon --backend host --devices 2 --arena 64M
 report $? "a daemon starts"
 
 "$bin/charlm" --check-gradients >"$dir/out" 2>&1
@@ -108,10 +88,8 @@ report $? "a rank's death ends the run and is named"
 within 30 daemon_is_empty
 report $? "and leaves nothing in the daemon"
 
-kill "$daemon"
-wait "$daemon"
+stop_daemon
 report $? "the daemon ends in order"
-daemon=
 export TMPDIR=$dir/tmp # of the script: has to be empty again when it has ended
 mkdir "$TMPDIR"
 

@@ -6,16 +6,7 @@ cd "$(dirname "$0")/../.." || exit 2
 . tests/it/tap.sh
 : "${BUILD:=build}"
 bin=$BUILD/bin
-dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-test-examples.XXXXXX") || exit 2
-socket=$dir/zerod.sock
-daemon=
-
-cleanup() {
-	[ -n "$daemon" ] && kill "$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null
-	rm -rf "$dir"
-}
-trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
+make_dir examples
 
 run() { # example: its lines, sorted, go to $dir/out
 	timeout 120 "$bin/$1" "$socket" >"$dir/unsorted" 2>"$dir/err"
@@ -31,10 +22,8 @@ says() { # line... that are all there is, in the order of sort
 
 list_jobs() { "$bin/zeroctl" --socket "$socket" jobs --json; }
 
-"$bin/zerod" --foreground --backend host --devices 2 --arena 64M --socket "$socket" >"$dir/zerod.log" 2>&1 &
-daemon=$!
-deadline=$((SECONDS + 30))
-until list_jobs >/dev/null 2>&1 || [ $SECONDS -ge $deadline ]; do sleep 0.02; done
+start_daemon --backend host --devices 2 --arena 64M
+report $? "a daemon starts"
 
 run leases && says '3 steps of 4 layers in 2 slots: 0 addresses changed' 'a persistent copy is still there' \
 	'after it: 0 bytes' 'before the last release: 4096 bytes' 'once more: NOT_HELD' 'two holders, one buffer'
@@ -57,16 +46,14 @@ report $? "commits: the last commit outlives a death inside an update"
 list_jobs | grep -q "\"$job\"" && "$bin/zeroctl" --socket "$socket" end-job "$job"
 report $? "its job is there until it is ended"
 
-deadline=$((SECONDS + 30))
-while list_jobs | grep -q '"name"' && [ $SECONDS -lt $deadline ]; do sleep 0.02; done
-! list_jobs | grep -q '"name"'
+no_job() { list_jobs >"$dir/out" && ! grep -q '"name"' "$dir/out"; }
+within 30 no_job
 report $? "nothing is left in the daemon"
 
-kill "$daemon" && wait "$daemon" 2>/dev/null
-LD_LIBRARY_PATH=$BUILD/tests/double "$bin/zerod" --foreground --backend cuda --socket "$socket" >"$dir/zerod.log" 2>&1 &
-daemon=$!
-deadline=$((SECONDS + 30))
-until list_jobs >/dev/null 2>&1 || [ $SECONDS -ge $deadline ]; do sleep 0.02; done
+stop_daemon
+report $? "the daemon ends in order"
+LD_LIBRARY_PATH=$BUILD/tests/double start_daemon --backend cuda
+report $? "a daemon with GPUs starts"
 
 # These examples use the CPU, and the daemon's memory is on GPUs.
 refuses() {

@@ -8,33 +8,13 @@ cd "$(dirname "$0")/../.." || exit 2
 : "${BUILD:=build}" "${PYTHON:=python3}"
 "$PYTHON" -c 'import prometheus_client' 2>/dev/null || [ ! -x /usr/bin/python3 ] || PYTHON=/usr/bin/python3
 bin=$BUILD/bin
-dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-test-metrics.XXXXXX")
+make_dir metrics
 chmod 755 "$dir"
-socket=$dir/zerod.sock
-daemon=
-
-cleanup() {
-	[ -n "$daemon" ] && kill "$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null
-	rm -rf "$dir"
-}
-trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
-
-within() { # seconds, command...: repeats the command until it succeeds
-	local deadline=$((SECONDS + $1))
-	shift
-	until "$@" >/dev/null 2>&1; do
-		[ $SECONDS -ge $deadline ] && return 1
-		sleep 0.02
-	done
-}
 ctl() { "$bin/zeroctl" --socket "$socket" "$@"; }
 check() { "$PYTHON" tests/it/metrics.py "$@"; }
 idle() { [ "$(ctl sessions --json | grep -c '"pid"')" -eq 1 ]; }
 
-"$bin/zerod" --foreground --backend host --devices 2 --arena 64M --socket "$socket" >"$dir/zerod.log" 2>&1 &
-daemon=$!
-within 30 ctl status
+start_daemon --backend host --devices 2 --arena 64M
 report $? "a daemon starts"
 
 ctl metrics >"$dir/idle" && check text "$dir/idle"
@@ -104,10 +84,8 @@ report $? "a full disk is an error"
 check http "$bin/zeroctl" --socket "$socket" metrics --http
 report $? "HTTP is answered"
 
-kill "$daemon"
-wait "$daemon"
+stop_daemon
 report $? "the daemon ends in order"
-daemon=
 printf 'GET /metrics HTTP/1.1\r\n\r\n' | ctl metrics --http >"$dir/out" 2>"$dir/err" && grep -q '^HTTP/1.1 503 ' "$dir/out" &&
 	grep -q 'no daemon listens\|systemctl start zerod' "$dir/err"
 report $? "without a daemon the service is unavailable, and the log says why"

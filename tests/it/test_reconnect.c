@@ -5,7 +5,7 @@
  * A rank is a client of this process. Both ranks of a group join again in threads of their own, since a join
  * waits for all ranks.
  */
-#include "tests/it/client_scene.h"
+#include "tests/it/reconnect_scene.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -18,45 +18,19 @@
 
 #include <zerod_host.h>
 
-#include "tests/support/daemon_fixture.h"
+#include "client/reconnect.h"
+#include "client/request.h"
 #include "tests/support/options.h"
 
-#define NRANKS       2
-#define SHARD_BYTES  4096u
-#define COMMITTED    0x11
-#define UNDONE       0xEE
-#define DEADLINE_MS  20000u
-#define RECONNECT_MS 20000u
-#define SHORT_MS     50u
-
-static const char *const keep[] = {"--keep-state", "holder", NULL};
-static const struct zd_daemon_options keeps = {.args = keep};
-
-struct rank {
-	unsigned rank;
-	zerod_client *client;
-	zerod_group *group;
-	zerod_unit *unit, *frozen;
-	struct zerod_shard shard;
-	zerod_stream *stream;
-	zerod_bucket *bucket;
-	int status;
-};
+#define NRANKS      2
+#define SHARD_BYTES 4096u
+#define COMMITTED   0x11
+#define UNDONE      0xEE
+#define SHORT_MS    50u
 
 static struct rank ranks[NRANKS];
-static struct zd_daemon daemon_;
 
 /* ---- Ranks --------------------------------------------------------------------------------------------- */
-
-static int open_client(struct rank *rank, uint32_t reconnect_ms)
-{
-	struct zerod_options options = ZEROD_INIT(options);
-
-	options.socket_path = daemon_.socket_path;
-	options.deadline_ms = DEADLINE_MS;
-	options.reconnect_ms = reconnect_ms;
-	return zerod_connect(&options, &rank->client);
-}
 
 static int join(struct rank *rank, uint32_t flags)
 {
@@ -171,21 +145,6 @@ static void begin(void)
 	assert_int_equal(zd_daemon_start(&keeps, &daemon_), 0);
 	all_ranks(rank_joins);
 	all_ranks(rank_commits);
-}
-
-static void restart(const struct zd_daemon_options *options)
-{
-	assert_int_equal(zd_daemon_kill(&daemon_), 0);
-	assert_int_equal(zd_daemon_restart(options, &daemon_), 0);
-}
-
-static void run(const char *command)
-{
-	char line[256];
-
-	(void)snprintf(line, sizeof(line), "%s/bin/zeroctl --socket %s %s",
-	               getenv("BUILD") ? getenv("BUILD") : "build", daemon_.socket_path, command);
-	assert_int_equal(system(line), 0);
 }
 
 /* Step 1 is there, both ranks make step 2, and the bytes can be gathered. Nothing is left of the former
@@ -361,6 +320,104 @@ static void test_both_threads_restore(void **state)
 	go_on_and_end();
 }
 
+static atomic_int asking_thread;
+
+static void *asks_for_a_device(void *arg)
+{
+	struct zerod_device_info info = ZEROD_INIT(info);
+	struct rank *rank = arg;
+
+	asking_thread = gettid();
+	rank->status = zerod_device_get(rank->client, 0, &info);
+	return NULL;
+}
+
+static void *goes_on(void *arg)
+{
+	struct zerod_group_info info = ZEROD_INIT(info);
+	struct rank *rank = arg;
+
+	asking_thread = gettid();
+	rank->status = zerod_group_get(rank->group, &info);
+	return NULL;
+}
+
+static char state_of(pid_t thread)
+{
+	char path[64], line[256] = "";
+	const char *end;
+	FILE *file;
+
+	(void)snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)thread);
+	file = fopen(path, "r");
+	assert_non_null(file);
+	end = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
+	(void)fclose(file);
+	assert_non_null(end);
+	return end[2];
+}
+
+/* Begins a call in another thread, and returns when that thread sleeps: it waits for a lock, or for the
+ * daemon, which is stopped. */
+static void begin_call(void *(*fn)(void *), struct rank *rank, pthread_t *thread)
+{
+	asking_thread = 0;
+	assert_int_equal(pthread_create(thread, NULL, fn, rank), 0);
+	while (asking_thread == 0 || state_of(asking_thread) != 'S')
+		(void)sched_yield();
+}
+
+/* The daemon has not answered the hello yet: another thread sends nothing. */
+static void test_calls_that_begin_meanwhile_wait(void **state)
+{
+	pthread_t going_on, asking;
+	struct rank rank, twin;
+	uint64_t before, after;
+
+	(void)state;
+	begin_alone(&keeps, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
+	twin = rank;
+	restart(&keeps);
+	assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
+	before = zc_packets_sent(rank.client);
+	assert_int_equal(pthread_create(&going_on, NULL, goes_on, &rank), 0);
+	while (zc_packets_sent(rank.client) == before)
+		(void)sched_yield();
+	begin_call(asks_for_a_device, &twin, &asking);
+	after = zc_packets_sent(rank.client);
+	assert_int_equal(kill(daemon_.pid, SIGCONT), 0);
+	assert_int_equal(after, before + 1); /* the hello */
+	assert_int_equal(pthread_join(going_on, NULL), 0);
+	assert_int_equal(pthread_join(asking, NULL), 0);
+	assert_int_equal(rank.status, 0);
+	assert_int_equal(twin.status, 0);
+	end_alone(&rank);
+}
+
+/* As long as a thread is in a call, the client does not connect. */
+static void test_calls_under_way_are_awaited(void **state)
+{
+	struct zc_inside inside;
+	uint64_t before, after;
+	pthread_t going_on;
+	struct rank rank;
+
+	(void)state;
+	begin_alone(&keeps, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
+	restart(&keeps);
+	assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
+	before = zc_packets_sent(rank.client);
+	inside = zc_inside_begin(rank.client);
+	begin_call(goes_on, &rank, &going_on);
+	after = zc_packets_sent(rank.client);
+	zc_inside_end(&inside);
+	assert_int_equal(kill(daemon_.pid, SIGCONT), 0);
+	assert_int_equal(after, before);
+	assert_int_equal(pthread_join(going_on, NULL), 0);
+	assert_int_equal(rank.status, 0);
+	end_alone(&rank);
+}
+
 /* ---- Handles ------------------------------------------------------------------------------------------- */
 
 static void add_one(void *arg)
@@ -430,17 +487,15 @@ static void test_two_groups(void **state)
 {
 	struct zerod_group_options options = ZEROD_INIT(options);
 	struct zerod_group_info info = ZEROD_INIT(info);
-	struct rank rank = {0};
+	struct rank rank;
 	zerod_group *other;
 
 	(void)state;
-	assert_int_equal(zd_daemon_start(&keeps, &daemon_), 0);
-	assert_int_equal(open_client(&rank, RECONNECT_MS), 0);
+	begin_alone(&keeps, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
 	options.job = "lm";
+	options.group = "other";
 	options.world_size = 1;
 	options.flags = ZEROD_GROUP_DURABLE;
-	assert_int_equal(zerod_group_join(rank.client, &options, &rank.group), 0);
-	options.group = "other";
 	assert_int_equal(zerod_group_join(rank.client, &options, &other), 0);
 	assert_int_equal(zerod_commit(rank.group, 1, NULL), 0);
 	assert_int_equal(zerod_commit(other, 2, NULL), 0);
@@ -452,9 +507,7 @@ static void test_two_groups(void **state)
 	assert_int_equal(zerod_group_get(other, &info), 0);
 	assert_int_equal(info.committed_step, 2);
 	assert_int_equal(zerod_commit(other, 3, NULL), 0);
-	zerod_close(rank.client);
-	run("end-job lm");
-	assert_int_equal(zd_daemon_stop(&daemon_), 0);
+	end_alone(&rank);
 }
 
 /* ---- What is not restored ------------------------------------------------------------------------------ */
@@ -462,21 +515,16 @@ static void test_two_groups(void **state)
 /* The group of a job that is not durable has ended; the client has not. */
 static void test_other_jobs(void **state)
 {
-	struct zerod_group_options options = ZEROD_INIT(options);
 	struct zerod_group_info info = ZEROD_INIT(info);
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	struct zerod_unit_options unit = ZEROD_INIT(unit);
-	struct rank rank = {0};
+	struct rank rank;
 
 	(void)state;
-	assert_int_equal(zd_daemon_start(NULL, &daemon_), 0);
-	assert_int_equal(open_client(&rank, RECONNECT_MS), 0);
-	options.job = "lm";
-	options.world_size = 1;
+	begin_alone(NULL, 0, RECONNECT_MS, &rank);
 	unit.name = "w";
 	unit.dtype = ZEROD_UINT8;
 	unit.numel = SHARD_BYTES;
-	assert_int_equal(zerod_group_join(rank.client, &options, &rank.group), 0);
 	assert_int_equal(zerod_unit_register(rank.group, &unit, &rank.unit), 0);
 	restart(NULL);
 	assert_int_equal(zerod_group_barrier(rank.group, NULL, NULL), ZEROD_E_RESTARTED);
@@ -486,7 +534,7 @@ static void test_other_jobs(void **state)
 		assert_int_equal(zerod_shard_get(rank.unit, &shard), ZEROD_E_RESTARTED);
 	}
 	assert_int_equal(zerod_group_leave(rank.group, NULL), 0);
-	assert_int_equal(zerod_group_join(rank.client, &options, &rank.group), 0);
+	assert_int_equal(join_alone(&rank, 0), 0);
 	assert_int_equal(zerod_unit_register(rank.group, &unit, &rank.unit), 0);
 	assert_int_equal(zerod_group_get(rank.group, &info), 0);
 	zerod_close(rank.client);
@@ -497,16 +545,10 @@ static void test_other_jobs(void **state)
 static void test_a_daemon_without_state(void **state)
 {
 	struct zerod_group_info info = ZEROD_INIT(info);
-	struct zerod_group_options options = ZEROD_INIT(options);
-	struct rank rank = {0};
+	struct rank rank;
 
 	(void)state;
-	assert_int_equal(zd_daemon_start(NULL, &daemon_), 0);
-	assert_int_equal(open_client(&rank, RECONNECT_MS), 0);
-	options.job = "lm";
-	options.world_size = 1;
-	options.flags = ZEROD_GROUP_DURABLE;
-	assert_int_equal(zerod_group_join(rank.client, &options, &rank.group), 0);
+	begin_alone(NULL, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
 	assert_int_equal(zerod_commit(rank.group, 1, NULL), 0);
 	restart(NULL);
 	assert_int_equal(zerod_commit(rank.group, 2, NULL), ZEROD_E_RESTARTED);
@@ -522,16 +564,10 @@ static void test_a_daemon_without_state(void **state)
 static void test_no_daemon_comes(void **state)
 {
 	struct zerod_group_info info = ZEROD_INIT(info);
-	struct zerod_group_options options = ZEROD_INIT(options);
-	struct rank rank = {0};
+	struct rank rank;
 
 	(void)state;
-	assert_int_equal(zd_daemon_start(&keeps, &daemon_), 0);
-	assert_int_equal(open_client(&rank, SHORT_MS), 0);
-	options.job = "lm";
-	options.world_size = 1;
-	options.flags = ZEROD_GROUP_DURABLE;
-	assert_int_equal(zerod_group_join(rank.client, &options, &rank.group), 0);
+	begin_alone(&keeps, ZEROD_GROUP_DURABLE, SHORT_MS, &rank);
 	assert_int_equal(zd_daemon_kill(&daemon_), 0);
 	assert_int_equal(zerod_commit(rank.group, 1, NULL), ZEROD_E_RESTARTED);
 	assert_int_equal(zerod_group_get(rank.group, &info), ZEROD_E_CONNECT);
@@ -541,27 +577,21 @@ static void test_no_daemon_comes(void **state)
 	assert_int_equal(zd_daemon_restart(&keeps, &daemon_), 0);
 	assert_int_equal(zerod_group_get(rank.group, &info), 0);
 	assert_int_equal(zerod_commit(rank.group, 1, NULL), 0);
-	zerod_close(rank.client);
-	run("end-job lm");
-	assert_int_equal(zd_daemon_stop(&daemon_), 0);
+	end_alone(&rank);
 }
 
 /* Without reconnect_ms the client ends with its daemon; the environment has the default. */
 static void test_the_environment(void **state)
 {
 	struct zerod_group_info info = ZEROD_INIT(info);
-	struct zerod_group_options options = ZEROD_INIT(options);
 	struct rank rank = {0};
 
 	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon_), 0);
-	options.job = "lm";
-	options.world_size = 1;
-	options.flags = ZEROD_GROUP_DURABLE;
 	for (int on = 0; on < 2; on++) {
 		assert_int_equal(setenv("ZEROD_RECONNECT_MS", on ? "20000" : "0", 1), 0);
 		assert_int_equal(open_client(&rank, 0), 0);
-		assert_int_equal(zerod_group_join(rank.client, &options, &rank.group), 0);
+		assert_int_equal(join_alone(&rank, ZEROD_GROUP_DURABLE), 0);
 		restart(NULL);
 		assert_int_equal(zerod_commit(rank.group, 1, NULL),
 		                 on ? ZEROD_E_RESTARTED : ZEROD_E_DISCONNECTED);
@@ -606,6 +636,8 @@ int main(void)
 	        cmocka_unit_test(test_a_gather_waits),
 	        cmocka_unit_test(test_two_threads),
 	        cmocka_unit_test(test_both_threads_restore),
+	        cmocka_unit_test(test_calls_that_begin_meanwhile_wait),
+	        cmocka_unit_test(test_calls_under_way_are_awaited),
 	        cmocka_unit_test(test_handles),
 	        cmocka_unit_test(test_two_groups),
 	        cmocka_unit_test(test_other_jobs),

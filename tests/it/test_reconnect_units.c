@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_reconnect_units.c - a client that goes on with the next daemon registers many units again. */
+#include "tests/it/reconnect_scene.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "client/request.h"
+#include "proto/limits.h"
+
+#define NUNITS       1500u /* more than may be outstanding */
+#define LARGE        400u  /* the index of one of them */
+#define LARGE_BYTES  (32u << 20)
+#define FEW_PACKETS  (NUNITS / ZD_MAX_BATCH + 6) /* hello, join, a listing, and what is unmapped */
+#define WRITTEN      0x11
+
+static void register_units(const struct rank *rank, zerod_unit *units[NUNITS])
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	char name[32];
+
+	options.name = name;
+	options.dtype = ZEROD_UINT8;
+	for (unsigned i = 0; i < NUNITS; i++) {
+		(void)snprintf(name, sizeof(name), i == LARGE ? "large" : "unit.%u", i);
+		options.numel = i == LARGE ? LARGE_BYTES : 1;
+		assert_int_equal(zerod_unit_register(rank->group, &options, &units[i]), 0);
+	}
+}
+
+/* Units are registered in full packets, each one once, and all handles of a unit are valid again. */
+static void test_many_units(void **state)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct zerod_group_info info = ZEROD_INIT(info);
+	struct zerod_shard shard = ZEROD_INIT(shard), other = ZEROD_INIT(other);
+	zerod_unit *units[NUNITS], *again;
+	struct rank rank;
+	uint64_t packets;
+
+	(void)state;
+	begin_alone(&keeps, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
+	register_units(&rank, units);
+	options.name = "unit.7";
+	options.dtype = ZEROD_UINT8;
+	options.numel = 1;
+	assert_int_equal(zerod_unit_register(rank.group, &options, &again), 0);
+	assert_int_equal(zerod_update_begin(&units[7], 1, NULL, NULL), 0);
+	assert_int_equal(zerod_shard_get(units[7], &shard), 0);
+	*(uint8_t *)shard.data = WRITTEN;
+	assert_int_equal(zerod_publish(&units[7], 1, NULL, 0, NULL, NULL), 0);
+	assert_int_equal(zerod_commit(rank.group, 1, NULL), 0);
+	restart(&keeps);
+	packets = zc_packets_sent(rank.client);
+	assert_status(rank.client, zerod_group_get(rank.group, &info), 0);
+	assert_in_range(zc_packets_sent(rank.client) - packets, NUNITS / ZD_MAX_BATCH, FEW_PACKETS);
+	assert_int_equal(zerod_shard_get(units[7], &shard), 0);
+	assert_int_equal(zerod_shard_get(again, &other), 0);
+	assert_ptr_equal(shard.data, other.data);
+	assert_int_equal(*(uint8_t *)shard.data, WRITTEN);
+	assert_int_equal(zerod_unit_unregister(again, NULL), 0);
+	assert_int_equal(zerod_shard_get(units[7], &shard), 0);
+	for (unsigned i = 0; i < NUNITS; i++)
+		assert_int_equal(zerod_unit_unregister(units[i], NULL), 0);
+	end_alone(&rank);
+}
+
+/* The next daemon has no memory for one unit of many: the text names it, and the group can be joined when there
+ * is. */
+static void test_a_refused_unit(void **state)
+{
+	const struct zd_daemon_options small = {.arena = "8M"};
+	struct zerod_group_info info = ZEROD_INIT(info);
+	struct zerod_shard shard = ZEROD_INIT(shard);
+	zerod_unit *units[NUNITS];
+	struct rank rank;
+
+	(void)state;
+	begin_alone(NULL, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
+	register_units(&rank, units);
+	restart(&small);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(zerod_group_get(rank.group, &info), ZEROD_E_NO_MEMORY);
+		assert_non_null(strstr(zerod_last_error(rank.client), "'large'"));
+		assert_int_equal(zerod_shard_get(units[0], &shard), ZEROD_E_RESTARTED);
+	}
+	restart(NULL);
+	assert_status(rank.client, zerod_group_get(rank.group, &info), 0);
+	for (unsigned i = 0; i < NUNITS; i++)
+		assert_int_equal(zerod_shard_get(units[i], &shard), 0);
+	zerod_close(rank.client);
+	assert_int_equal(zd_daemon_stop(&daemon_), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_many_units),
+	        cmocka_unit_test(test_a_refused_unit),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -48,13 +48,14 @@ GC_LIBS   := $(shell pkg-config --libs libgcrypt 2>/dev/null)
 INI_LIBS  := $(shell pkg-config --libs inih 2>/dev/null)
 JSON_LIBS := $(shell pkg-config --libs jansson 2>/dev/null)
 COLS_LIBS := $(shell pkg-config --libs smartcols 2>/dev/null)
+CURSES_LIBS := $(shell pkg-config --libs ncursesw 2>/dev/null)
 TEST_LIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 # CUDA's compiler, if there is one: the library then has its kernels as machine code as well as PTX.
 ifeq ($(origin NVCC),undefined)
 NVCC := $(firstword $(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
 endif
 FATBIN_GPUS := $(if $(NVCC),$(filter sm_80 sm_90 sm_100,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
-# For `make bundle`: static where Debian ships archives; what is left (libsystemd, libgcrypt, libsmartcols, cmocka) is copied beside.
+# For `make bundle`: static where Debian ships archives; what is left (libsystemd, libgcrypt, libsmartcols, libncursesw, cmocka) is copied beside.
 ifeq ($(BUNDLE),1)
 UV_LIBS   := -l:libuv_a.a -ldl
 PB_LIBS   := -l:libprotobuf-c.a
@@ -231,10 +232,11 @@ $(BIN)/zerod: $(call obj,daemon/main/main.c) $(DAEMON_STACK)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(LDLIBS)
 
+$(call obj,client/zeroctl/top_screen.c): override CPPFLAGS += $(shell pkg-config --cflags ncursesw 2>/dev/null)
 $(BIN)/zeroctl: $(call obj,$(CTL_SRC)) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(COLS_LIBS) $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(COLS_LIBS) $(CURSES_LIBS) $(LDLIBS)
 
 $(BIN)/zerobench: $(call obj,$(BENCH_SRC)) $(A_CLIENT)
 	$(say) LD $@
@@ -254,6 +256,8 @@ $(BIN)/charlm: $(call obj,$(CHARLM_SRC)) $(A_CLIENT)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
 
 $(BUILD)/tests/unit/zeroctl/test_metrics: $(call obj,$(addprefix client/zeroctl/,metrics_text.c metrics_http.c))
+$(BUILD)/tests/unit/zeroctl/test_top%: $(call obj,$(addprefix client/zeroctl/,top_model.c top_waits.c top_keys.c top_layout.c top_frame.c \
+	top_table.c text.c))
 # Unit and integration tests may look at every layer; A_CLIENT carries its own copy of proto and base.
 $(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(DAEMON_STACK)
 	$(say) LD $@

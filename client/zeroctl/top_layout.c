@@ -8,6 +8,7 @@
  */
 #include "top.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +43,28 @@ static void pane_deinit(struct pane *pane)
 	free(pane->widths);
 }
 
+/* Draws the titles, and at the right which rows are shown if not all are. */
+static void draw_head(struct pane *pane, const struct zd_top_table_column *columns, enum zd_top_style style,
+                      size_t window)
+{
+	struct zd_top_picture *picture = pane->picture;
+	const size_t first = pane->view->scroll[pane->number], total = picture->columns;
+	char *which = pane->nrows > window
+	                      ? zd_ctl_text(" %zu-%zu of %zu", first + 1, first + window, pane->nrows)
+	                      : zd_ctl_text("%s", "");
+	picture->columns = total - strlen(which);
+	for (size_t c = 0; c < pane->ncolumns; c++) {
+		const char *legend = columns[c].legend;
+		const bool fits = legend && strlen(legend) <= pane->widths[c];
+		if (pane->widths[c])
+			zd_top_add_cell(picture, pane->line, style, &columns[c], pane->widths[c],
+			                fits ? legend : columns[c].title);
+	}
+	zd_top_pad(picture, pane->line, style, picture->columns);
+	picture->columns = total;
+	zd_top_add(picture, pane->line, style, which);
+}
+
 /* Fits the columns, corrects the scroll position, and draws the head: titles, and which rows are shown. */
 static void begin_pane(struct pane *pane, const char *titles[])
 {
@@ -60,25 +83,8 @@ static void begin_pane(struct pane *pane, const char *titles[])
 		titled[c].title = titles[c];
 	}
 	zd_top_fit(titled, pane->ncolumns, pane->cells, pane->nrows, pane->picture->columns, pane->widths);
-	for (size_t c = 0; c < pane->ncolumns; c++) {
-		const char *legend = titled[c].legend;
-		const bool fits = legend && strlen(legend) <= pane->widths[c];
-		if (pane->widths[c])
-			zd_top_add_cell(pane->picture, pane->line, style, &titled[c], pane->widths[c],
-			                fits ? legend : titles[c]);
-	}
+	draw_head(pane, titled, style, window);
 	free(titled);
-	char *which = pane->nrows > window
-	                      ? zd_ctl_text(" %zu-%zu of %zu", *scroll + 1, *scroll + window, pane->nrows)
-	                      : zd_ctl_text("%s", "");
-	const size_t width = strlen(which), total = pane->picture->columns;
-	if (pane->picture->lines[pane->line].width + width <= total) {
-		zd_top_pad(pane->picture, pane->line, style, total - width);
-		zd_top_add(pane->picture, pane->line, style, which);
-	} else {
-		free(which);
-		zd_top_pad(pane->picture, pane->line, style, total);
-	}
 }
 
 static char **row_of(const struct pane *pane, size_t row)
@@ -122,14 +128,15 @@ static char *share_text(const struct zd_top_device *device)
 	const uint64_t used = used_bytes(device);
 	if (!device->arena_bytes)
 		return zd_ctl_text("-");
-	return zd_ctl_text("%u%%", (unsigned)((double)used * 100 / (double)device->arena_bytes + 0.999));
+	return zd_ctl_text("%u%%", (unsigned)ceil((double)used * 100 / (double)device->arena_bytes));
 }
 
-static char *gib_text(const struct zd_top_device *device)
+static char *used_text(const struct zd_top_device *device)
 {
-	const double gib = 1024.0 * 1024 * 1024;
-	return zd_ctl_text("%.2f/%.2f GiB", (double)used_bytes(device) / gib,
-	                   (double)device->arena_bytes / gib);
+	const bool small = device->arena_bytes < 1u << 30;
+	const double unit = small ? 1 << 20 : 1 << 30;
+	return zd_ctl_text("%.1f/%.1f %s", (double)used_bytes(device) / unit,
+	                   (double)device->arena_bytes / unit, small ? "MiB" : "GiB");
 }
 
 static char *rate_text(const struct zd_top_device *device)
@@ -147,7 +154,7 @@ static void make_device_row(const struct zd_top_device *device, char **cells)
 	cells[DEVICE] = zd_ctl_text("%u", device->index);
 	cells[MODEL] = zd_ctl_text("%s", device->model);
 	cells[SHARE] = share_text(device);
-	cells[USED] = gib_text(device);
+	cells[USED] = used_text(device);
 	cells[RATE] = rate_text(device);
 	cells[MEMORY] = zd_ctl_text("%s", ""); /* drawn, as wide as it gets */
 	cells[HISTORY] = zd_ctl_text("%s", "");
@@ -252,10 +259,10 @@ static void draw_devices(struct pane *pane, const struct zd_top_model *model)
 
 static const struct zd_top_table_column session_columns[ZD_TOP_NCOLUMNS] = {
         [ZD_TOP_ID] = {.right = true, .spare = 0, .width = 3},
-        [ZD_TOP_NAME] = {.spare = 1, .least = 6, .width = 8},
+        [ZD_TOP_NAME] = {.spare = 1, .least = 8, .width = 8},
         [ZD_TOP_USER] = {.spare = 5, .least = 5},
         [ZD_TOP_PID] = {.right = true, .spare = 6, .width = 6},
-        [ZD_TOP_JOB] = {.spare = 4, .least = 5},
+        [ZD_TOP_JOB] = {.spare = 4, .least = 8},
         [ZD_TOP_RANK] = {.spare = 2, .least = 7},
         [ZD_TOP_HELD] = {.right = true, .spare = 0, .width = 9},
         [ZD_TOP_RATE] = {.right = true, .spare = 3, .width = 6},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * top_waits.c - what waits for what: of sessions, of groups without all their ranks, and of buffers that no
- * session waits for.
+ * top_waits.c - what waits for what: of sessions, of groups without all their ranks, and of buffers for which
+ * no request waits.
  *
  * The texts are the daemon's. Where a text names a rank, the session that is this rank stands behind it.
  */
@@ -12,6 +12,8 @@
 
 #include "base/mem.h"
 #include "ctl.h"
+
+#define LONG_NS 1000000000 /* the waits of younger buffers pass too soon to be read */
 
 void zd_top_wait_deinit(struct zd_top_wait *wait)
 {
@@ -133,7 +135,8 @@ static void add_buffer(struct zd_top_model *model, const struct zd_top_sample *s
 {
 	const char *job = string_of(buffer, "job"), *group = string_of(buffer, "group");
 	const char *text = string_of(buffer, "waits_for"), *state = string_of(buffer, "state");
-	if (!*text || strcmp(state, "WAITING") == 0)
+	if (!*text || strcmp(state, "WAITING") == 0 ||
+	    json_integer_value(json_object_get(buffer, "age_ns")) < LONG_NS)
 		return;
 	char *known = with_rank(sample->groups, job, group, text);
 	add(model,

@@ -52,7 +52,7 @@ struct zd_ctl {
 /* Prints "zeroctl: <text>" to stderr and returns `status`. */
 int zd_ctl_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* While failures are kept, zd_ctl_fail() prints nothing, and the last text is kept for zd_ctl_kept_failure(). */
+/* While failures are kept, zd_ctl_fail() prints nothing, and zd_ctl_kept_failure() returns the last text. */
 void zd_ctl_keep_failures(bool keep);
 const char *zd_ctl_kept_failure(void) __attribute__((returns_nonnull));
 

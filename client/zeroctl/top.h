@@ -5,8 +5,8 @@
  * Model, view and picture are plain functions: they know no terminal, no clock and no daemon. Only
  * top_screen.c knows ncurses, and only verb_top.c asks the daemon.
  *
- * Every text of the model is escaped (zd_ctl_shown()) when it enters the model, and every line of a picture is
- * at most as wide as the picture.
+ * Every text of the model is escaped (zd_ctl_shown()) when it enters the model. No line of a picture is wider
+ * than the picture.
  */
 #ifndef ZD_CTL_TOP_H
 #define ZD_CTL_TOP_H
@@ -26,7 +26,7 @@
 
 /* ---- Model: top_model.c, top_waits.c ------------------------------------------------------------------- */
 
-/* The answers of one moment: the row of the status, and the rows of the listings. The model copies from them. */
+/* The answers of one moment: the status, and the rows of the listings. The model copies from them. */
 struct zd_top_sample {
 	uint64_t at_ns; /* of a clock that never goes back */
 	const json_t *status, *devices, *sessions, *groups, *buffers, *allocations;
@@ -112,7 +112,7 @@ const json_t *zd_top_find_member(const json_t *groups, const char *job, const ch
 
 enum zd_top_pane { ZD_TOP_SESSIONS, ZD_TOP_DEVICES, ZD_TOP_PANE_WAITS, ZD_TOP_NPANES };
 
-/* What the bottom line is for. */
+/* The use of the bottom line. */
 enum zd_top_mode { ZD_TOP_BROWSE, ZD_TOP_FILTER, ZD_TOP_DELAY, ZD_TOP_HELP };
 
 #define ZD_TOP_ENTRY 64u
@@ -149,7 +149,7 @@ enum zd_top_key {
 /* Applies the key to the view; returns false when the key ends the program. */
 bool zd_top_press(struct zd_top_view *view, int key);
 
-/* ---- Pictures: top_layout.c, top_frame.c, top_table.c ----------------------------------------------------- */
+/* ---- Pictures: top_layout.c, top_frame.c, top_table.c -------------------------------------------------- */
 
 enum zd_top_style {
 	ZD_TOP_PLAIN,
@@ -214,7 +214,7 @@ char *zd_top_count(double count) __attribute__((returns_nonnull));
 
 /* ---- Screen: top_screen.c ------------------------------------------------------------------------------ */
 
-/* Takes the terminal over. SYSTEM, with a message: there is no terminal, or TERM does not name a usable one. */
+/* Takes the terminal over. SYSTEM, with a message: there is no terminal, or TERM names no usable one. */
 int zd_top_screen_open(void) __attribute__((warn_unused_result));
 /* Restores the terminal and the signals. */
 void zd_top_screen_close(void);

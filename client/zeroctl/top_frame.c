@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * top_frame.c - what stands around the panes: the title above them, keys or an entry below them, and the help in
- * their place.
+ * top_frame.c - the lines around the panes: the title above them, keys or an entry below them, and the help
+ * in their place.
  */
 #include "top.h"
 

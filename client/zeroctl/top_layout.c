@@ -122,7 +122,7 @@ static uint64_t used_bytes(const struct zd_top_device *device)
 	return device->gathered_bytes + device->kept_bytes + device->other_bytes;
 }
 
-/* A little is not nothing: it is 1 %. */
+/* Rounded up: a little is not nothing. */
 static char *share_text(const struct zd_top_device *device)
 {
 	const uint64_t used = used_bytes(device);
@@ -168,7 +168,7 @@ static void draw_repeated(struct pane *pane, size_t line, enum zd_top_style styl
 	zd_top_add(pane->picture, line, style, text);
 }
 
-/* What is there is at least one character wide, as far as there is room. */
+/* A part that is not empty is at least one character wide, as far as there is room. */
 static void draw_bar(struct pane *pane, size_t line, const struct zd_top_device *device, size_t width)
 {
 	const struct {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * top_model.c - what `zeroctl top` knows: devices with their rates, and sessions in the order in which they are
- * shown.
+ * top_model.c - what `zeroctl top` knows: devices with their rates, and sessions in the order in which they
+ * are shown.
  *
  * The model owns copies of all texts, escaped. A rate is the difference of a counter between two samples over
  * the time between them; a counter that has fallen gives none.

@@ -2,8 +2,8 @@
 /*
  * top_screen.c - the terminal of `zeroctl top`, by ncurses.
  *
- * SIGINT, SIGTERM and SIGWINCH are blocked but inside ppoll(), so that none falls between a check and the wait.
- * ncurses handles SIGWINCH; a getch() after it returns KEY_RESIZE.
+ * SIGINT, SIGTERM and SIGWINCH are blocked but inside ppoll(), so that none falls between a check and the
+ * wait. ncurses handles SIGWINCH; a get_wch() after it returns KEY_RESIZE.
  */
 #include "top.h"
 
@@ -96,7 +96,7 @@ int zd_top_screen_open(void)
 	screen = newterm(NULL, stdout, stdin);
 	/* "dumb" can be opened and cannot be drawn on. */
 	const char *move_cursor = screen ? tigetstr("cup") : NULL;
-	if (!move_cursor || move_cursor == (char *)-1) {
+	if (!move_cursor || (intptr_t)move_cursor == -1) {
 		zd_top_screen_close();
 		return zd_ctl_fail(
 		        ZEROD_E_SYSTEM,

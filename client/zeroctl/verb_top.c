@@ -2,9 +2,9 @@
 /*
  * verb_top.c - zeroctl top: devices, sessions and what they wait for, live on a terminal.
  *
- * One thread asks the daemon for its tables, draws, and waits for a key until the next sample is due. A daemon
- * that has gone, or that drains in order to end, is told in the title, and each later sample tries to connect
- * again. Connections are not kept then: a session that stays would hold up the daemon's end.
+ * One thread asks the daemon for its tables, draws, and waits for a key until the next sample is due. The
+ * title tells of a daemon that has gone or that drains in order to end, and each later sample connects again.
+ * The connection is closed then: a session that stays would hold up the daemon's end.
  */
 #include "ctl.h"
 #include "top.h"

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What `zeroctl top` costs, and what idle sessions cost the daemon: processor time from /proc, on emulated devices.
+"""Measures the cost of `zeroctl top`, and that of idle sessions to the daemon: processor time from /proc, on emulated devices.
 
     tests/bench/top_cost.py [--seconds N] [--rounds N]
 
-1. Eight ranks train without pause. Windows of N seconds (30) with `zeroctl top --delay 1` in a terminal of 80x24 alternate with windows
-   without it: the program's own time, and the daemon's in both.
-2. 256 sessions do nothing: the daemon's memory, and in 10 seconds its processor time and voluntary context switches, of all its threads.
-3. The same with `zeroctl top --delay 1`. The daemon has nothing else to do, so all of its time is the view's.
+1. 256 sessions do nothing: the daemon's memory, and in 10 seconds its processor time and voluntary context switches, of all its threads.
+2. The same, and without these sessions, with `zeroctl top --delay 1` in a terminal of 80x24 for N seconds (30). The daemon has nothing else
+   to do, so all of its time is the view's.
+3. Eight ranks train without pause. Windows of N seconds with the view alternate with windows without it. On a machine with other work the
+   daemon's time differs by more than the view costs it, so its part is read in 4.
+4. The same ranks, stopped: the daemon answers the view about as many objects, and does nothing else.
 """
 import argparse
 import fcntl
@@ -111,21 +113,24 @@ def begin_daemon(folder):
 
 def measure_busy(daemon, socket, seconds, rounds):
     ranks = subprocess.Popen([f"{BUILD}/bin/charlm", "--socket", socket, "--ranks", "8", "--steps", "1000000", "--batch", "1"],
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     time.sleep(3)
-    without, with_top, tops, runs = [], [], [], []
+    tops = []
     for number in range(rounds):
-        without.append(window(daemon.pid, seconds)[0])
+        without = window(daemon.pid, seconds)[0]
         busy, top, run, _ = window(daemon.pid, seconds, socket)
-        with_top.append(busy)
         tops.append(top)
-        runs.append(run)
-        print(f"busy, round {number + 1}: daemon without {without[-1]:.2f} %, with {busy:.2f} %; zeroctl top {top:.2f} % (stat), "
-              f"{run:.3f} % (schedstat)", flush=True)
-    ranks.terminate()
+        print(f"8 busy ranks, round {number + 1}: zeroctl top {top:.2f} % (stat), {run:.3f} % (schedstat); daemon {without:.1f} % without it, "
+              f"{busy:.1f} % with it", flush=True)
+    print(f"8 busy ranks, median: zeroctl top {statistics.median(tops):.2f} % (stat)")
+    os.killpg(ranks.pid, signal.SIGSTOP)
+    time.sleep(1)
+    without = window(daemon.pid, IDLE_SECONDS)[0]
+    share, top, run, _ = window(daemon.pid, seconds, socket)
+    print(f"the same ranks, stopped: zeroctl top {top:.2f} % (stat), {run:.3f} % (schedstat); daemon {without:.4f} % without it, "
+          f"{share:.3f} % with it")
+    os.killpg(ranks.pid, signal.SIGKILL)
     ranks.wait()
-    print(f"busy, medians: zeroctl top {statistics.median(tops):.2f} % (stat), {statistics.median(runs):.3f} % (schedstat); daemon "
-          f"{statistics.median(without):.2f} % without, {statistics.median(with_top):.2f} % with")
 
 
 def measure_idle(daemon, socket, seconds):

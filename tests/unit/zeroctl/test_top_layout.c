@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pictures of `zeroctl top`: nothing is wider than the picture at any size, columns that matter least go first,
- * and keys change what is seen.
+ * Pictures of `zeroctl top`: nothing is wider than the picture at any size, columns that matter least are
+ * left out first, and keys change what is seen.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -203,7 +203,7 @@ static void test_wide_characters_count_as_two_columns(void **state)
 	expect("\u2026");
 }
 
-static void test_what_is_there_is_at_least_one_character(void **state)
+static void test_each_part_has_a_character(void **state)
 {
 	(void)state;
 	scene.model.devices[1].gathered_bytes = 1;
@@ -366,7 +366,7 @@ int main(void)
 	        TEST(test_no_size_is_overrun),
 	        TEST(test_an_empty_model_is_drawn),
 	        TEST(test_wide_characters_count_as_two_columns),
-	        TEST(test_what_is_there_is_at_least_one_character),
+	        TEST(test_each_part_has_a_character),
 	        TEST(test_a_filter_is_typed),
 	        TEST(test_a_delay_is_typed),
 	        TEST(test_sort_reverse_pause_help_quit),

@@ -12,7 +12,7 @@
 
 #include "client/zeroctl/top.h"
 
-/* What each device holds. */
+/* Bytes of each device. */
 #define TOP_ARENA       (1 << 30)
 #define TOP_SHARDS      (256 << 20)
 #define TOP_GATHERED    (128 << 20)
@@ -67,7 +67,7 @@ static inline void top_scene_device(struct top_scene *scene, int index, uint64_t
 	                                "allocation_bytes", TOP_ALLOCATIONS));
 }
 
-/* Its pid is 1000 more than the id. */
+/* The session's pid is 1000 more than its id. */
 static inline void top_scene_session(struct top_scene *scene, uint64_t id, const char *name,
                                      uint64_t requests)
 {

@@ -138,6 +138,7 @@ SMALL_EXAMPLES := $(patsubst client/examples/%.c,$(BIN)/%,$(EXAMPLE_SRC))
 EXAMPLES := $(SMALL_EXAMPLES) $(BIN)/charlm
 UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 IT_BIN   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(IT_SRC))
+TOP_SESSIONS_BIN := $(BUILD)/tests/it/top_sessions
 HOSTILE_BIN := $(filter $(BUILD)/tests/it/test_hostile_%,$(IT_BIN))
 CONTRACT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CONTRACT_SRC))
 SIM_BIN  := $(BUILD)/tests/zdsim
@@ -268,7 +269,7 @@ $(CONTRACT_BIN) $(LIFETIMES_BIN) $(filter $(BUILD)/tests/it/test_cuda_%,$(IT_BIN
 # It forges unique ids.
 $(BUILD)/tests/it/test_cuda_unique_id: $(call obj,$(addprefix daemon/server/,id_stamp.c id_key.c mac.c))
 $(BUILD)/tests/it/test_cuda_unique_id: override LDLIBS += $(GC_LIBS)
-$(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
+$(IT_BIN) $(TOP_SESSIONS_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
@@ -329,7 +330,7 @@ $(DOUBLE_SO) $(SEVERAL_SO):
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^
 
-tests: all $(DOUBLE_SO) $(SEVERAL_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
+tests: all $(DOUBLE_SO) $(SEVERAL_SO) $(UNIT_BIN) $(IT_BIN) $(TOP_SESSIONS_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
 	$(GPU_COMM_BIN) $(SIMBACKEND_BIN) $(if $(SIM_SRC),$(SIM_BIN))
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -212,7 +212,8 @@ int zd_top_screen_wait(int64_t timeout_ns)
 	const int ready = stopped ? 0 : ppoll(&input, 1, timeout_ns < 0 ? NULL : &timeout, &waiting);
 	if (stopped)
 		return ZD_TOP_KEY_SIGNAL;
-	if (ready > 0 && !(input.revents & POLLIN))
+	key = read_key();
+	if (key == ZD_TOP_KEY_NONE && ready > 0 && (input.revents & (POLLHUP | POLLERR | POLLNVAL)))
 		return ZD_TOP_KEY_GONE;
-	return read_key();
+	return key;
 }

@@ -86,8 +86,13 @@ class Top:
         self.before = termios.tcgetattr(self.slave)
         self.process = subprocess.Popen([f"{BUILD}/bin/zeroctl", "--socket", SOCKET, "top", "--delay", "0.1", *options],
                                         stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=True,
-                                        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+                                        preexec_fn=self.prepare,
                                         env={**os.environ, "TERM": term, **environment})
+
+    @staticmethod
+    def prepare():
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def set_size(self, columns, lines):
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
@@ -143,7 +148,8 @@ class Top:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self.master)
+        if self.master >= 0:
+            os.close(self.master)
         os.close(self.slave)
 
 
@@ -317,6 +323,15 @@ def stands_still(top):
         top.ends()
     finally:
         daemon.process.send_signal(signal.SIGCONT)
+
+
+@test("the end of the terminal ends it, also where SIGHUP does not")
+def ends_with_the_terminal(top):
+    top.has("q quit")
+    os.close(top.master)
+    top.master = -1
+    within(lambda: top.process.poll() is not None)
+    assert top.process.returncode == 30, top.process.returncode
 
 
 @test("a terminal that is not known is an error", term="no-such-terminal", ASAN_OPTIONS="detect_leaks=0")  # ncurses leaks then

@@ -48,13 +48,14 @@ GC_LIBS   := $(shell pkg-config --libs libgcrypt 2>/dev/null)
 INI_LIBS  := $(shell pkg-config --libs inih 2>/dev/null)
 JSON_LIBS := $(shell pkg-config --libs jansson 2>/dev/null)
 COLS_LIBS := $(shell pkg-config --libs smartcols 2>/dev/null)
+CURSES_LIBS := $(shell pkg-config --libs ncursesw 2>/dev/null)
 TEST_LIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 # CUDA's compiler, if there is one: the library then has its kernels as machine code as well as PTX.
 ifeq ($(origin NVCC),undefined)
 NVCC := $(firstword $(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
 endif
 FATBIN_GPUS := $(if $(NVCC),$(filter sm_80 sm_90 sm_100,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
-# For `make bundle`: static where Debian ships archives; what is left (libsystemd, libgcrypt, libsmartcols, cmocka) is copied beside.
+# For `make bundle`: static where Debian ships archives; what is left (libsystemd, libgcrypt, libsmartcols, libncursesw, cmocka) is copied beside.
 ifeq ($(BUNDLE),1)
 UV_LIBS   := -l:libuv_a.a -ldl
 PB_LIBS   := -l:libprotobuf-c.a
@@ -137,6 +138,7 @@ SMALL_EXAMPLES := $(patsubst client/examples/%.c,$(BIN)/%,$(EXAMPLE_SRC))
 EXAMPLES := $(SMALL_EXAMPLES) $(BIN)/charlm
 UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 IT_BIN   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(IT_SRC))
+TOP_SESSIONS_BIN := $(BUILD)/tests/it/top_sessions
 HOSTILE_BIN := $(filter $(BUILD)/tests/it/test_hostile_%,$(IT_BIN))
 CONTRACT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CONTRACT_SRC))
 SIM_BIN  := $(BUILD)/tests/zdsim
@@ -231,10 +233,11 @@ $(BIN)/zerod: $(call obj,daemon/main/main.c) $(DAEMON_STACK)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(LDLIBS)
 
+$(call obj,client/zeroctl/top_screen.c): override CPPFLAGS += $(shell pkg-config --cflags ncursesw 2>/dev/null)
 $(BIN)/zeroctl: $(call obj,$(CTL_SRC)) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(COLS_LIBS) $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(COLS_LIBS) $(CURSES_LIBS) $(LDLIBS)
 
 $(BIN)/zerobench: $(call obj,$(BENCH_SRC)) $(A_CLIENT)
 	$(say) LD $@
@@ -254,17 +257,19 @@ $(BIN)/charlm: $(call obj,$(CHARLM_SRC)) $(A_CLIENT)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
 
 $(BUILD)/tests/unit/zeroctl/test_metrics: $(call obj,$(addprefix client/zeroctl/,metrics_text.c metrics_http.c))
+$(addprefix $(BUILD)/tests/unit/zeroctl/test_top_,model layout): $(call obj,$(addprefix client/zeroctl/,top_model.c top_waits.c top_keys.c top_layout.c top_frame.c \
+	top_table.c text.c))
 # Unit and integration tests may look at every layer; A_CLIENT carries its own copy of proto and base.
 $(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(DAEMON_STACK)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(DAEMON_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
 $(CONTRACT_BIN) $(LIFETIMES_BIN) $(filter $(BUILD)/tests/it/test_cuda_%,$(IT_BIN)): $(call obj,$(CONTRACT_LIB_SRC))
 # It forges unique ids.
 $(BUILD)/tests/it/test_cuda_unique_id: $(call obj,$(addprefix daemon/server/,id_stamp.c id_key.c mac.c))
 $(BUILD)/tests/it/test_cuda_unique_id: override LDLIBS += $(GC_LIBS)
-$(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
+$(IT_BIN) $(TOP_SESSIONS_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
@@ -325,7 +330,7 @@ $(DOUBLE_SO) $(SEVERAL_SO):
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^
 
-tests: all $(DOUBLE_SO) $(SEVERAL_SO) $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
+tests: all $(DOUBLE_SO) $(SEVERAL_SO) $(UNIT_BIN) $(IT_BIN) $(TOP_SESSIONS_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
 	$(GPU_COMM_BIN) $(SIMBACKEND_BIN) $(if $(SIM_SRC),$(SIM_BIN))
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

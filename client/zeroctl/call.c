@@ -10,19 +10,39 @@
 #include "client/client.h"
 #include "client/request.h"
 
+static char *kept; /* the last failure's text */
+static bool keeping;
+
+void zd_ctl_keep_failures(bool keep)
+{
+	keeping = keep;
+	free(kept);
+	kept = NULL;
+}
+
+const char *zd_ctl_kept_failure(void)
+{
+	return kept ? kept : "";
+}
+
 int zd_ctl_fail(int status, const char *format, ...)
 {
 	va_list args;
+	char *text;
 	va_start(args, format);
+	if (vasprintf(&text, format, args) < 0)
+		text = NULL;
+	va_end(args);
+	if (keeping) {
+		free(kept);
+		kept = text;
+		return status;
+	}
 	fflush(stdout); /* what was printed before the failure stands before its message */
 	fputs("zeroctl: ", stderr);
-	char *text;
-	if (vasprintf(&text, format, args) >= 0) {
-		zd_ctl_print_shown(stderr, text);
-		free(text);
-	}
+	zd_ctl_print_shown(stderr, text ? text : "out of memory");
 	fputc('\n', stderr);
-	va_end(args);
+	free(text);
 	return status;
 }
 
@@ -33,7 +53,7 @@ int zd_ctl_connect(struct zd_ctl *ctl)
 	struct zerod_options options = ZEROD_INIT(options);
 	options.socket_path = ctl->socket_path;
 	options.name = "zeroctl";
-	options.deadline_ms = ZD_CTL_DEADLINE_MS;
+	options.deadline_ms = ctl->deadline_ms;
 	int status = zerod_connect(&options, &ctl->client);
 	if (status == ZEROD_E_CONNECT)
 		return zd_ctl_fail(
@@ -53,7 +73,7 @@ int zd_ctl_call(struct zd_ctl *ctl, Zd__Request *request, int (*fn)(const Zd__Re
 	int status = zd_ctl_connect(ctl);
 	if (status)
 		return status;
-	status = zc_call(ctl->client, request, ZD_CTL_DEADLINE_MS, fn, arg);
+	status = zc_call(ctl->client, request, ctl->deadline_ms, fn, arg);
 	if (status)
 		return zd_ctl_fail(status, "%s: %s", zerod_status_name(status),
 		                   zerod_last_error(ctl->client));

@@ -40,16 +40,21 @@ struct zd_ctl {
 	const char *sort;        /* NULL: the daemon's order */
 	const char *columns;     /* the titles or keys of those to show, with commas between; NULL: all */
 	bool json, exact_bytes, wide, raw, no_headings;
-	double interval_s;    /* watch */
+	double interval_s;    /* watch, top */
 	uint64_t count;       /* watch; 0: until interrupted */
 	long long device;     /* trim, map; -1: all */
 	uint64_t keep_bytes;  /* trim */
 	bool http;            /* metrics */
+	uint32_t deadline_ms; /* of each request; ZD_CTL_DEADLINE_MS but in `top` */
 	zerod_client *client; /* NULL until zd_ctl_connect() */
 };
 
 /* Prints "zeroctl: <text>" to stderr and returns `status`. */
 int zd_ctl_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* While failures are kept, zd_ctl_fail() prints nothing, and zd_ctl_kept_failure() returns the last text. */
+void zd_ctl_keep_failures(bool keep);
+const char *zd_ctl_kept_failure(void) __attribute__((returns_nonnull));
 
 /* Connects unless that was done. The message for a missing daemon has the socket's path and a remedy. */
 int zd_ctl_connect(struct zd_ctl *ctl) __attribute__((warn_unused_result));
@@ -192,6 +197,7 @@ int zd_ctl_alloc(struct zd_ctl *ctl);
 int zd_ctl_map(struct zd_ctl *ctl);
 int zd_ctl_explain(struct zd_ctl *ctl);
 int zd_ctl_watch(struct zd_ctl *ctl);
+int zd_ctl_top(struct zd_ctl *ctl);
 int zd_ctl_metrics(struct zd_ctl *ctl);
 int zd_ctl_trim(struct zd_ctl *ctl);
 int zd_ctl_drain(struct zd_ctl *ctl);

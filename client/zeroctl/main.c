@@ -38,6 +38,7 @@ enum option_bit {
 	OPT_RAW = 1 << 13,
 	OPT_NO_HEADINGS = 1 << 14,
 	OPT_HTTP = 1 << 15,
+	OPT_DELAY = 1 << 16,
 };
 #define OPT_ALWAYS (OPT_SOCKET | OPT_HELP | OPT_VERSION)
 #define OPT_TABLE  (OPT_COLUMNS | OPT_WIDE | OPT_RAW | OPT_NO_HEADINGS)
@@ -59,6 +60,7 @@ static const struct {
         {"job", "NAME", OPT_JOB, "only what belongs to this job"},
         {"sort", "COLUMN", OPT_SORT, "sort by this column; -COLUMN: from the highest"},
         {"interval", "SECONDS", OPT_INTERVAL, "time between two pictures (default: 2)"},
+        {"delay", "SECONDS", OPT_DELAY, "time between two samples of top (default: 2)"},
         {"count", "N", OPT_COUNT, "end after N pictures (default: until interrupted)"},
         {"device", "N", OPT_DEVICE, "only this device (default: all)"},
         {"keep", "BYTES", OPT_KEEP, "so much may stay on each device, 2G for instance (default: 0)"},
@@ -92,6 +94,8 @@ static const struct verb {
         {"explain", zd_ctl_explain, "who holds it, what it waits for, and what would free it", 0, "OBJECT"},
         {"watch", zd_ctl_watch, "status and buffers, again and again",
          OPT_LIST | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
+        {"top", zd_ctl_top, "devices, sessions and waits, live on the terminal",
+         OPT_JOB | OPT_SORT | OPT_DELAY, NULL},
         {"metrics", zd_ctl_metrics, "counters and histograms for monitoring, as OpenMetrics text", OPT_HTTP,
          NULL},
         {"trim", zd_ctl_trim, "give empty memory of the daemon's back to the devices",
@@ -208,12 +212,12 @@ static const struct verb *find_verb(const char *name)
 	return NULL;
 }
 
-static int parse_interval(struct zd_ctl *ctl, const char *text)
+static int parse_interval(struct zd_ctl *ctl, const char *option, const char *text)
 {
 	char *end;
 	double seconds = strtod(text, &end);
 	if (end == text || *end || !isfinite(seconds) || seconds < 0.05 || seconds > 86400)
-		return zd_ctl_fail(ZD_CTL_USAGE, "--interval: expected 0.05 to 86400 seconds, found '%s'",
+		return zd_ctl_fail(ZD_CTL_USAGE, "--%s: expected 0.05 to 86400 seconds, found '%s'", option,
 		                   text);
 	ctl->interval_s = seconds;
 	return 0;
@@ -268,7 +272,9 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 		ctl->sort = value;
 		return 0;
 	case OPT_INTERVAL:
-		return parse_interval(ctl, value);
+		return parse_interval(ctl, "interval", value);
+	case OPT_DELAY:
+		return parse_interval(ctl, "delay", value);
 	case OPT_COUNT:
 		return parse_count(ctl, value);
 	case OPT_DEVICE:
@@ -386,6 +392,7 @@ int main(int argc, char **argv)
 	        .job = "",
 	        .interval_s = 2,
 	        .device = -1,
+	        .deadline_ms = ZD_CTL_DEADLINE_MS,
 	};
 	zd_std_fds_fill();
 	/* Names are UTF-8, whatever the locale of the terminal's user is. */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * text.c - texts for people: escaped names, widths on a terminal, ages; and JSON.
+ * text.c - texts for people: escaped names, widths on a terminal, ages.
  */
 #include "ctl.h"
 
@@ -111,27 +111,4 @@ char *zd_ctl_age_text(uint64_t ns, char out[ZD_CTL_AGE_TEXT])
 		snprintf(out, ZD_CTL_AGE_TEXT, "%llud%02uh", (unsigned long long)(s / 86400),
 		         (unsigned)(s / 3600 % 24));
 	return out;
-}
-
-/* ---- JSON ---------------------------------------------------------------------------------------------- */
-
-int zd_ctl_print_json_text(FILE *out, const json_t *object, size_t flags)
-{
-	char *text = json_dumps(object, flags);
-	if (!text)
-		return zd_ctl_fail(ZEROD_E_SYSTEM, "out of memory");
-	zd_ctl_print_shown(out, text);
-	fputc('\n', out);
-	free(text);
-	return 0;
-}
-
-int zd_ctl_print_json(FILE *out, const char *verb, json_t *rows)
-{
-	json_t *object = json_pack("{s:i,s:s,s:o}", "schema", ZD_CTL_SCHEMA, "verb", verb, "rows", rows);
-	if (!object)
-		return zd_ctl_fail(ZEROD_E_SYSTEM, "out of memory");
-	int status = zd_ctl_print_json_text(out, object, JSON_INDENT(2));
-	json_decref(object);
-	return status;
 }

@@ -53,6 +53,7 @@ struct zd_row {
 			        gather_budget_bytes;
 			struct zd_usage usage;
 			uint64_t gathers, joined_gathers, fallback_gathers;
+			uint64_t gathered_bytes;           /* of all transfers since the start */
 			uint64_t copied_bytes, copying_ns; /* see struct zd_device */
 			uint32_t index, waiting;
 			const char *model, *pci_address; /* "": none */

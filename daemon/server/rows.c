@@ -73,6 +73,7 @@ static void fill_device(const struct zd_row *row, struct zd_arena *arena, Zd__Ro
 	device->gathers = row->u.device.gathers;
 	device->joined_gathers = row->u.device.joined_gathers;
 	device->fallback_gathers = row->u.device.fallback_gathers;
+	device->gathered_bytes_total = row->u.device.gathered_bytes;
 	device->waiting = row->u.device.waiting;
 	message->row_case = ZD__ROW__ROW_DEVICE;
 	message->device = device;

@@ -3,12 +3,12 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map explain watch metrics trim drain undrain kill-session abort-group end-job kill-job'
+	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map explain watch top metrics trim drain undrain kill-session abort-group end-job kill-job'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
 		--socket) socket=(--socket "${COMP_WORDS[++i]}") ;;
-		--job | --sort | --columns | --interval | --count | --device | --keep) ((i++)) ;;
+		--job | --sort | --columns | --interval | --delay | --count | --device | --keep) ((i++)) ;;
 		-*) ;;
 		*) verb=${verb:-$word} ;;
 		esac
@@ -23,6 +23,10 @@ _zeroctl()
 		return
 		;;
 	--sort | --columns)
+		if [[ $verb == top ]]; then
+			mapfile -t COMPREPLY < <(compgen -W 'id name user pid job rank held req/s waits' -- "$cur")
+			return
+		fi
 		# The error of a column that does not exist lists all; watch sorts its buffers.
 		[[ $verb == watch || -z $verb ]] && verb=buffers
 		mapfile -t COMPREPLY < <(compgen -P "${cur%"${cur##*,}"}" -W "$(zeroctl "${socket[@]}" "$verb" --columns , 2>&1 |
@@ -33,13 +37,14 @@ _zeroctl()
 		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column device devices)" -- "$cur")
 		return
 		;;
-	--interval | --count | --keep) return ;;
+	--interval | --delay | --count | --keep) return ;;
 	esac
 	if [[ $cur == -* ]]; then
 		local options='--socket --help --version' table='--columns --wide --raw --no-headings'
 		case $verb in
-		'') options+=" --json --bytes --job --sort $table --interval --count --device --keep --http" ;;
+		'') options+=" --json --bytes --job --sort $table --interval --delay --count --device --keep --http" ;;
 		watch) options+=" --json --bytes --job --sort $table --interval --count" ;;
+		top) options+=' --job --sort --delay' ;;
 		status) options+=' --json --bytes' ;;
 		metrics) options+=' --http' ;;
 		devices) options+=" --json --bytes --sort $table" ;;

@@ -10,7 +10,7 @@ function __zeroctl_column --argument-names column verb
     end
     zeroctl $socket $verb --columns $column --raw --no-headings 2>/dev/null | string match -r '^[A-Za-z0-9._:+@%,=/-]+$'
 end
-set -l verbs status devices jobs sessions groups units buffers scopes buckets alloc map explain watch metrics trim drain undrain \
+set -l verbs status devices jobs sessions groups units buffers scopes buckets alloc map explain watch top metrics trim drain undrain \
     kill-session abort-group end-job kill-job
 set -l none "not __fish_seen_subcommand_from $verbs"
 
@@ -26,6 +26,7 @@ complete -c zeroctl -n $none -a scopes -d 'Forward scopes, claims and contexts'
 complete -c zeroctl -n $none -a buckets -d 'Gradient buckets and what they wait for'
 complete -c zeroctl -n $none -a alloc -d 'Plain allocations'
 complete -c zeroctl -n $none -a watch -d 'Status and buffers, again and again'
+complete -c zeroctl -n $none -a top -d 'Devices, sessions and waits, live'
 complete -c zeroctl -n $none -a trim -d 'Release unused segments to the devices'
 complete -c zeroctl -n $none -a map -d 'What lies where in the arena of a device'
 complete -c zeroctl -n $none -a explain -d 'Who holds it, what it waits for, what would free it'
@@ -45,6 +46,7 @@ complete -c zeroctl -l bytes -d 'Exact bytes'
 complete -c zeroctl -l job -x -a '(__zeroctl_column job jobs)' -d 'Only what belongs to this job'
 complete -c zeroctl -l sort -x -d 'Sort by this column'
 complete -c zeroctl -l interval -x -d 'Time between two pictures'
+complete -c zeroctl -l delay -x -d 'Time between two samples'
 complete -c zeroctl -l count -x -d 'End after so many pictures'
 complete -c zeroctl -l device -x -a '(__zeroctl_column device devices)' -d 'Only this device'
 complete -c zeroctl -l keep -x -d 'So much may stay on each device'

@@ -202,6 +202,7 @@ static bool row_device(const struct listing *l, struct zd_row *row, const struct
 	row->u.device.gathers = device->gathers;
 	row->u.device.joined_gathers = device->joined_gathers;
 	row->u.device.fallback_gathers = device->fallback_gathers;
+	row->u.device.gathered_bytes = device->gathered_bytes;
 	row->u.device.copied_bytes = device->copied_bytes;
 	row->u.device.copying_ns = device->copied_ns +
 	                           (device->ncopying ? l->e->now_ns - device->copying_ns : 0);

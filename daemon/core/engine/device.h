@@ -130,6 +130,7 @@ struct zd_device {
 	uint64_t favoured_until_ns;
 	uint64_t staging_pass; /* counts walks over the staging queue */
 	uint64_t gathers, joined_gathers;
+	uint64_t gathered_bytes;   /* of transfers that gathers began */
 	uint64_t fallback_gathers; /* leases of forward scopes */
 	uint64_t copied_bytes;     /* of COPY commands that the device runs */
 	uint32_t ncopying;         /* COPY and FILL commands under way there */

@@ -175,6 +175,7 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	buffer->own_left = planner->leaves_own && !buffer->deferred && is_left_to_client(e, buffer);
 	buffer->own_copied = false;
 	buffer->device->gathers++;
+	buffer->device->gathered_bytes += buffer->extent.bytes;
 	zd_count(e, ZD_COUNT_GATHERS_TRANSFERRED, 1);
 	buffer->transfer = ++e->transfers;
 	buffer->session = session->id;

@@ -194,6 +194,8 @@ static void test_a_gather_lasts_until_its_bytes_are_there(void **state)
 	expect_count(core, ZD_COUNT_GATHERS_TRANSFERRED, 1);
 	expect_count(core, ZD_COUNT_GATHERS_JOINED, 1);
 	expect_count(core, ZD_COUNT_GATHERED_BYTES, UNIT_BYTES);
+	assert_int_equal(device_row(core, 0).row.u.device.gathered_bytes, UNIT_BYTES);
+	assert_int_equal(device_row(core, 1).row.u.device.gathered_bytes, 0);
 	assert_int_equal(view_of(core).metrics->requests[ZD_REQ_GATHER], 2);
 	core_unhold(core, ZD_CMD_COPY);
 	core_end(core);

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * top_waits.c - what waits for what: of sessions, of groups without all their ranks, and of buffers for which
+ * no request waits.
+ *
+ * The texts are the daemon's. Where a text names a rank, the session that is this rank stands behind it.
+ */
+#include "top.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "ctl.h"
+
+#define LONG_NS 1000000000 /* the waits of younger buffers pass too soon to be read */
+
+void zd_top_wait_deinit(struct zd_top_wait *wait)
+{
+	free(wait->subject);
+	free(wait->text);
+	free(wait->job);
+	free(wait->user);
+	free(wait->name);
+}
+
+static const char *string_of(const json_t *row, const char *key)
+{
+	const char *text = json_string_value(json_object_get(row, key));
+	return text ? text : "";
+}
+
+/* Adds a wait. Takes ownership of the first two texts, which are not escaped yet. */
+static void add(struct zd_top_model *model, char *subject, char *text, const char *job, const char *user,
+                const char *name)
+{
+	model->waits = zd_realloc(model->waits, model->nwaits + 1, sizeof(*model->waits));
+	model->waits[model->nwaits++] = (struct zd_top_wait){
+	        .subject = zd_ctl_shown(subject),
+	        .text = zd_ctl_shown(text),
+	        .job = zd_ctl_shown(zd_ctl_text("%s", job)),
+	        .user = zd_ctl_text("%s", user),
+	        .name = zd_ctl_text("%s", name),
+	};
+}
+
+/* Returns the text, and behind it the session of the first rank that it names. */
+static char *with_rank(const json_t *groups, const char *job, const char *group, const char *text)
+{
+	const char *at = strstr(text, "rank ");
+	unsigned rank;
+	if (!at || !group || sscanf(at, "rank %u", &rank) != 1)
+		return zd_ctl_text("%s", text);
+	const json_t *member = zd_top_find_member(groups, job, group, (json_int_t)rank);
+	const json_int_t session = json_integer_value(json_object_get(member, "session"));
+	if (!session)
+		return zd_ctl_text("%s", text);
+	return zd_ctl_text("%s [rank %u: session %" JSON_INTEGER_FORMAT ", pid %" JSON_INTEGER_FORMAT "]",
+	                   text, rank, session, json_integer_value(json_object_get(member, "pid")));
+}
+
+/* ---- Sessions ------------------------------------------------------------------------------------------ */
+
+/* The only group with the session as a rank; NULL: it is in none, or in several. */
+static const char *group_of(const json_t *groups, json_int_t session)
+{
+	const char *found = NULL;
+	size_t i, j;
+	json_t *group, *member;
+	json_array_foreach((json_t *)groups, i, group)
+	{
+		json_array_foreach(json_object_get(group, "members"), j, member)
+		{
+			if (json_integer_value(json_object_get(member, "session")) != session)
+				continue;
+			if (found)
+				return NULL;
+			found = string_of(group, "name");
+		}
+	}
+	return found;
+}
+
+static void add_session(struct zd_top_model *model, const struct zd_top_sample *sample, const json_t *row)
+{
+	const json_int_t id = json_integer_value(json_object_get(row, "id"));
+	struct zd_top_session *session = zd_top_find_session(model, (uint64_t)id);
+	const json_t *waits = json_object_get(row, "waits");
+	char *all = zd_ctl_text("%s", "");
+	size_t i;
+	json_t *wait;
+	json_array_foreach((json_t *)waits, i, wait)
+	{
+		const char *text = json_string_value(wait), *job = string_of(row, "job");
+		char *longer = zd_ctl_text("%s%s%s", all, i ? "; " : "", text);
+		free(all);
+		all = longer;
+		add(model, zd_ctl_text("session %" JSON_INTEGER_FORMAT " %s", id, string_of(row, "name")),
+		    with_rank(sample->groups, job, group_of(sample->groups, id), text), job, session->user,
+		    session->name);
+	}
+	free(session->waits);
+	session->waits = zd_ctl_shown(all);
+}
+
+/* ---- Groups and buffers -------------------------------------------------------------------------------- */
+
+static void add_group(struct zd_top_model *model, const json_t *group)
+{
+	const char *job = string_of(group, "job"), *state = string_of(group, "state");
+	const char *why = string_of(group, "why");
+	char *text = zd_ctl_text("%s", "");
+	size_t i;
+	json_t *member;
+	if (strcmp(state, "FORMING") == 0 || strcmp(state, "FAILED") == 0) {
+		json_array_foreach(json_object_get(group, "members"), i, member)
+		{
+			if (json_integer_value(json_object_get(member, "session")))
+				continue;
+			char *longer = zd_ctl_text("%s%s%" JSON_INTEGER_FORMAT, text,
+			                           *text ? ", " : "to be joined by rank ",
+			                           json_integer_value(json_object_get(member, "rank")));
+			free(text);
+			text = longer;
+		}
+	}
+	if (*text || *why)
+		add(model, zd_ctl_text("group %s/%s", job, string_of(group, "name")),
+		    zd_ctl_text("%s: %s%s%s", state, text, *text && *why ? "; " : "", why), job, "", "");
+	free(text);
+}
+
+/* A gather that waits is a request of its session, which says so. */
+static void add_buffer(struct zd_top_model *model, const struct zd_top_sample *sample, const json_t *buffer)
+{
+	const char *job = string_of(buffer, "job"), *group = string_of(buffer, "group");
+	const char *text = string_of(buffer, "waits_for"), *state = string_of(buffer, "state");
+	if (!*text || strcmp(state, "WAITING") == 0 ||
+	    json_integer_value(json_object_get(buffer, "age_ns")) < LONG_NS)
+		return;
+	char *known = with_rank(sample->groups, job, group, text);
+	add(model,
+	    zd_ctl_text("%s/%s/%s@%" JSON_INTEGER_FORMAT, job, group, string_of(buffer, "unit"),
+	                json_integer_value(json_object_get(buffer, "rank"))),
+	    zd_ctl_text("%s: %s", state, known), job, "", "");
+	free(known);
+}
+
+void zd_top_update_waits(struct zd_top_model *model, const struct zd_top_sample *sample)
+{
+	size_t i;
+	json_t *row;
+	for (i = 0; i < model->nwaits; i++)
+		zd_top_wait_deinit(&model->waits[i]);
+	model->nwaits = 0;
+	json_array_foreach((json_t *)sample->sessions, i, row) add_session(model, sample, row);
+	json_array_foreach((json_t *)sample->groups, i, row) add_group(model, row);
+	json_array_foreach((json_t *)sample->buffers, i, row) add_buffer(model, sample, row);
+}

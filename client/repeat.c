@@ -16,7 +16,7 @@
 #include "proto/frame.h"
 
 #define AHEAD       ((size_t)2 * ZD_MAX_BATCH) /* one packet is with the daemon while the next one is packed */
-#define ARENA_BYTES 4096u              /* holds an unpacked request, except for those with many views */
+#define ARENA_BYTES 4096u /* holds an unpacked request, except for those with many views */
 
 struct sent {
 	struct zc_op op;

@@ -8,11 +8,11 @@
 #include "client/request.h"
 #include "proto/limits.h"
 
-#define NUNITS       1500u /* more than may be outstanding */
-#define LARGE        400u  /* the index of one of them */
-#define LARGE_BYTES  (32u << 20)
-#define FEW_PACKETS  (NUNITS / ZD_MAX_BATCH + 6) /* hello, join, a listing, and what is unmapped */
-#define WRITTEN      0x11
+#define NUNITS      1500u /* more than may be outstanding */
+#define LARGE       400u  /* the index of one of them */
+#define LARGE_BYTES (32u << 20)
+#define FEW_PACKETS (NUNITS / ZD_MAX_BATCH + 6) /* hello, join, a listing, and what is unmapped */
+#define WRITTEN     0x11
 
 static void register_units(const struct rank *rank, zerod_unit *units[NUNITS])
 {

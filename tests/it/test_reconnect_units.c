@@ -65,8 +65,8 @@ static void test_many_units(void **state)
 	end_alone(&rank);
 }
 
-/* The next daemon has no memory for one unit of many: the text names it, and the group can be joined when there
- * is. */
+/* The next daemon has no memory for one unit of many: the text names the unit, and the group can be joined
+ * when there is memory. */
 static void test_a_refused_unit(void **state)
 {
 	const struct zd_daemon_options small = {.arena = "8M"};

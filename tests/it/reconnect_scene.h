@@ -18,13 +18,13 @@ static const char *const keep[] = {"--keep-state", "holder", NULL};
 static const struct zd_daemon_options keeps = {.args = keep};
 
 struct rank {
-	unsigned rank;
 	zerod_client *client;
 	zerod_group *group;
 	zerod_unit *unit, *frozen;
 	struct zerod_shard shard;
 	zerod_stream *stream;
 	zerod_bucket *bucket;
+	unsigned rank;
 	int status;
 };
 

@@ -2,10 +2,12 @@
 /*
  * repeat.c - requests that were granted once, and that a client repeats to the next daemon (reconnect.c).
  *
- * A client may have registered ten thousands of units, so their requests are not sent one by one: the thread
- * corks, and full packets are sent ahead of the replies. Invariants: at most AHEAD requests have no reply, and
- * each request that was sent is waited for, also after a failure. So an object whose request was granted is
- * known to the client, and the next attempt does not repeat that request.
+ * A client may have registered tens of thousands of units, so their requests are not sent one by one: the
+ * thread corks, and sends full packets ahead of the replies.
+ *
+ * Invariants: at most AHEAD requests have no reply, and each request that was sent is waited for, also after
+ * a failure. So an object whose request was granted is known to the client, and the next attempt does not
+ * repeat that request.
  */
 #include "client/client.h"
 
@@ -15,8 +17,8 @@
 #include "client/options.h"
 #include "proto/frame.h"
 
-#define AHEAD       ((size_t)2 * ZD_MAX_BATCH) /* one packet is with the daemon while the next one is packed */
-#define ARENA_BYTES 4096u              /* holds an unpacked request, except for those with many views */
+#define AHEAD       ((size_t)2 * ZD_MAX_BATCH) /* the daemon has one packet while the next one is packed */
+#define ARENA_BYTES 4096u /* holds an unpacked request, except for those with many views */
 
 struct sent {
 	struct zc_op op;

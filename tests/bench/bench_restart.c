@@ -8,7 +8,8 @@
  * (10,000) units each. The daemon is killed and started again. The program prints the times of the phases:
  * until the daemon reports that it serves, until a client has a reply, and until the ranks go on. They go on
  * twice, each time with another daemon: in the first round with zerod_group_get(), and in the second as new
- * clients, which join and register unit by unit. On a busy machine the daemon's CPU time is the better figure.
+ * clients, which join and register unit by unit. On a busy machine the daemon's CPU time is the better
+ * figure.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -18,13 +18,13 @@ static const char *const keep[] = {"--keep-state", "holder", NULL};
 static const struct zd_daemon_options keeps = {.args = keep};
 
 struct rank {
-	unsigned rank;
 	zerod_client *client;
 	zerod_group *group;
 	zerod_unit *unit, *frozen;
 	struct zerod_shard shard;
 	zerod_stream *stream;
 	zerod_bucket *bucket;
+	unsigned rank;
 	int status;
 };
 
@@ -61,7 +61,7 @@ static inline int join_alone(struct rank *rank, uint32_t flags)
 
 /* A daemon with one rank, which is alone in its group. */
 static inline void begin_alone(const struct zd_daemon_options *options, uint32_t flags, uint32_t reconnect_ms,
-                        struct rank *rank)
+                               struct rank *rank)
 {
 	*rank = (struct rank){0};
 	assert_int_equal(zd_daemon_start(options, &daemon_), 0);

@@ -8,11 +8,11 @@
 #include "client/request.h"
 #include "proto/limits.h"
 
-#define NUNITS       1500u /* more than may be outstanding */
-#define LARGE        400u  /* the index of one of them */
-#define LARGE_BYTES  (32u << 20)
-#define FEW_PACKETS  (NUNITS / ZD_MAX_BATCH + 6) /* hello, join, a listing, and what is unmapped */
-#define WRITTEN      0x11
+#define NUNITS      1500u /* more than may be outstanding */
+#define LARGE       400u  /* the index of one of them */
+#define LARGE_BYTES (32u << 20)
+#define FEW_PACKETS (NUNITS / ZD_MAX_BATCH + 6) /* hello, join, a listing, and what is unmapped */
+#define WRITTEN     0x11
 
 static void register_units(const struct rank *rank, zerod_unit *units[NUNITS])
 {
@@ -65,8 +65,8 @@ static void test_many_units(void **state)
 	end_alone(&rank);
 }
 
-/* The next daemon has no memory for one unit of many: the text names it, and the group can be joined when there
- * is. */
+/* The next daemon has no memory for one unit of many: the text names the unit, and the group can be joined
+ * when there is memory. */
 static void test_a_refused_unit(void **state)
 {
 	const struct zd_daemon_options small = {.arena = "8M"};

@@ -193,6 +193,7 @@ int zd_ctl_map(struct zd_ctl *ctl);
 int zd_ctl_explain(struct zd_ctl *ctl);
 int zd_ctl_watch(struct zd_ctl *ctl);
 int zd_ctl_metrics(struct zd_ctl *ctl);
+int zd_ctl_events(struct zd_ctl *ctl);
 int zd_ctl_trim(struct zd_ctl *ctl);
 int zd_ctl_drain(struct zd_ctl *ctl);
 int zd_ctl_undrain(struct zd_ctl *ctl);

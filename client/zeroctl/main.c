@@ -94,6 +94,8 @@ static const struct verb {
          OPT_LIST | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
         {"metrics", zd_ctl_metrics, "counters and histograms for monitoring, as OpenMetrics text", OPT_HTTP,
          NULL},
+        {"events", zd_ctl_events, "what has happened to sessions, jobs, gathers, leases and memory",
+         OPT_JSON | OPT_JOB, NULL},
         {"trim", zd_ctl_trim, "give empty memory of the daemon's back to the devices",
          OPT_JSON | OPT_BYTES | OPT_TABLE | OPT_DEVICE | OPT_KEEP, NULL},
         {"drain", zd_ctl_drain, "no job begins and no rank joins any more; running jobs go on", 0, NULL},

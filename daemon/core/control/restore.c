@@ -420,8 +420,9 @@ static int place(struct restore *restore, const struct zd_journal_object *kept, 
 		return zd_journal_bad(kept->record, "its memory is not there, or is another's too", err);
 	/* A block has the bytes that were asked for. */
 	*(is_part ? &part->shard : &allocation->extent) = (struct zd_extent){segment, block, extent->bytes};
-	zd_extent_own(is_part ? &part->shard : &allocation->extent,
-	              is_part ? ZD_BLOCK_PART : ZD_BLOCK_ALLOCATION, kept->made);
+	zd_extent_own(restore->e, is_part ? &part->shard : &allocation->extent,
+	              is_part ? ZD_BLOCK_PART : ZD_BLOCK_ALLOCATION, kept->made,
+	              is_part ? zd_part_use(part) : zd_allocation_use(allocation));
 	zd_charge(restore->e, job, segment->device, is_part ? ZD_CHARGE_SHARD : ZD_CHARGE_ALLOCATION,
 	          extent->bytes);
 	return 0;

@@ -135,6 +135,7 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 	HASH_DELETE(hh_name, job->owner->jobs, job);
 	zd_metadata_uncharge(job->owner, job->metadata_bytes);
 	zd_owner_put(e, job->owner);
+	zd_history_keep_name(&e->history, job->id, job->name, NULL);
 	free(job->name);
 	free(job);
 }
@@ -158,6 +159,7 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	TAILQ_REMOVE(&group->job->groups, group, job_link);
 	zd_metadata_uncharge(group->job->owner, group->metadata_bytes);
 	zd_job_unref(e, group->job);
+	zd_history_keep_name(&e->history, group->id, group->name, NULL);
 	e->events->group_freed(group);
 	free(group->members);
 	free(group->aborted_why);

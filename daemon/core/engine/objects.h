@@ -8,6 +8,7 @@
 #define ZD_CORE_ENGINE_OBJECTS_H
 
 #include "base/sm.h"
+#include "core/engine/history.h"
 #include "core/engine/journal.h"
 #include "core/engine/request.h"
 #include "core/engine/timelines.h"
@@ -262,6 +263,7 @@ struct zd_engine {
 	struct zd_account account;
 	uint64_t transfers; /* of gathers; the number of the last one */
 	struct zd_metrics metrics;
+	struct zd_history history;
 	struct zd_histogram waits[ZD_NWAITS]; /* by reason */
 	uint64_t list_visits;                 /* see struct zd_engine_totals */
 	struct zd_reply reply;                /* scratch for the request that is being attempted */
@@ -293,6 +295,25 @@ static inline uint64_t zd_next_id(struct zd_engine *e)
 static inline void zd_count(struct zd_engine *e, enum zd_counter counter, uint64_t n)
 {
 	e->metrics.counters[counter] += n;
+}
+
+/* Adds the event to the history, with the time. */
+static inline void zd_event_add(struct zd_engine *e, struct zd_event event)
+{
+	event.time_ns = e->now_ns;
+	*zd_history_next(&e->history) = event;
+}
+
+/* Returns an event of the rank. */
+static inline struct zd_event zd_event_of(const struct zd_member *member, enum zd_event_kind kind)
+{
+	const struct zd_job *job = member->group->job;
+	return (struct zd_event){.kind = (uint8_t)kind,
+	                         .job = job->id,
+	                         .uid = job->owner->uid,
+	                         .session = member->session ? member->session->id : 0,
+	                         .rank = zd_world_rank(member),
+	                         .device = (uint8_t)(member->device ? member->device->index + 1 : 0)};
 }
 
 extern const struct zd_sm zd_sm_session, zd_sm_group;

@@ -82,7 +82,8 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 	if (slot)
 		slot->occupant = buffer;
 	else if (extent)
-		zd_extent_own(extent, ZD_BLOCK_BUFFER, buffer);
+		zd_extent_own(e, extent, ZD_BLOCK_BUFFER, buffer,
+		              zd_member_use(zd_part_member(part), ZD_WORD_GATHERED, part->unit->id));
 	buffer->since_ns = e->now_ns;
 	TAILQ_INIT(&buffer->leases);
 	LIST_INIT(&buffer->awaits);

@@ -30,16 +30,16 @@ enum zd_event_word {
 struct zd_event {
 	uint64_t time_ns;
 	uint64_t job, session; /* 0: none */
-	/* the unit, group or allocation, by the kind; 0: none */
+	/* the unit, group or allocation; of wait_*, and of an update or publish of several units, the group */
 	uint64_t object;
 	uint64_t bytes;
-	/* the time of the begin (gather, copy, reduction, *_end), a block's offset in its segment, a version
-	 * (update, publish), a step (commit) */
+	/* the time of the begin (gather, copy, reduction, *_end), a block's offset in its segment, the number
+	 * of units (update, publish), the step (commit) */
 	uint64_t value;
 	uint32_t uid;  /* whose sessions may read it, beside administrators' */
 	uint32_t rank; /* in the world */
-	/* of the segment (blocks, segments), of the transfer, cut to 32 bits (gather, lease_*), the process
-	 * (session_*) */
+	/* of the segment (block_*, segment_*), of the transfer, cut to 32 bits (gather, lease_*), of the
+	 * process (session_*), of jobs (daemon_restore); enum zd_request_kind (wait_*, refuse) */
 	uint32_t number;
 	uint8_t kind, reason;
 	/* the index and 1; 0: none. A copy is made by the executor of `device`, into memory of `peer` */
@@ -53,6 +53,7 @@ struct zd_event_row {
 	uint64_t seq; /* from 1 */
 	const struct zd_event *event;
 	const char *kind, *reason;
+	const char *request;            /* its kind, of wait_* and refuse */
 	const char *job, *group, *name; /* "" where they do not apply, or are not kept any more */
 };
 

@@ -51,6 +51,12 @@ static void fill_figures(const struct zd_event *event, Zd__Event *message)
 	case ZD_EVENT_COMMIT:
 		message->number = event->value;
 		break;
+	case ZD_EVENT_WAIT_BEGIN:
+	case ZD_EVENT_WAIT_END:
+	case ZD_EVENT_REFUSE:
+		message->number = 0;
+		message->begin_ns = event->value;
+		break;
 	default:
 		message->begin_ns = event->value;
 		break;
@@ -82,6 +88,7 @@ static bool take_event(const struct zd_event_row *row, void *arg)
 	message->time_ns = event->time_ns;
 	message->kind = (char *)row->kind;
 	message->reason = (char *)row->reason;
+	message->request = (char *)row->request;
 	message->job = name_in(page->arena, row->job);
 	message->group = name_in(page->arena, row->group);
 	message->name = name_in(page->arena, row->name);

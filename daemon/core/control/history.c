@@ -120,6 +120,13 @@ static bool is_wanted(struct reader *reader, const struct zd_event *event)
 	return !only || !only[0] || (event->job && strcmp(job_name(reader, event->job), only) == 0);
 }
 
+static const char *request_name(const struct zd_engine *e, const struct zd_event *event)
+{
+	bool has_one = event->kind == ZD_EVENT_WAIT_BEGIN || event->kind == ZD_EVENT_WAIT_END ||
+	               event->kind == ZD_EVENT_REFUSE;
+	return has_one ? e->types[event->number]->name : "";
+}
+
 static bool give(struct reader *reader, uint64_t seq, const struct zd_event *event,
                  bool (*fn)(const struct zd_event_row *row, void *arg), void *arg)
 {
@@ -127,6 +134,7 @@ static bool give(struct reader *reader, uint64_t seq, const struct zd_event *eve
 	                           .event = event,
 	                           .kind = kinds[event->kind].name,
 	                           .reason = reason_text(event),
+	                           .request = request_name(reader->e, event),
 	                           .job = event->job ? job_name(reader, event->job) : "",
 	                           .group = "",
 	                           .name = ""};

@@ -63,6 +63,20 @@ static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer 
 	return session;
 }
 
+/* Its job is that of its first group. */
+static void session_event(struct zd_engine *e, const struct zd_session *session, enum zd_event_kind kind,
+                          enum zd_event_word why)
+{
+	const struct zd_member *member = TAILQ_FIRST(&session->members);
+	zd_event_add(e, (struct zd_event){.kind = (uint8_t)kind,
+	                                  .reason = (uint8_t)why,
+	                                  .session = session->id,
+	                                  .uid = session->uid,
+	                                  .number = session->pid,
+	                                  .job = member ? member->group->job->id : 0,
+	                                  .value = kind == ZD_EVENT_SESSION_END ? session->opened_ns : 0});
+}
+
 uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
 {
 	uint64_t id = 0;
@@ -76,19 +90,22 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	        .uid = peer->uid, .admin = peer->admin, .owner = zd_owner_get(e, peer->uid)};
 	if (zd_metadata_check(e, &asks, "session", peer->name ? peer->name : "", ZD_SESSION_METADATA_BYTES,
 	                      err) == 0) {
-		id = session_new(e, peer)->id;
+		const struct zd_session *session = session_new(e, peer);
+		id = session->id;
+		session_event(e, session, ZD_EVENT_SESSION_BEGIN, ZD_WORD_NONE);
 		zd_count(e, ZD_COUNT_SESSIONS_OPENED, 1);
 	}
 	zd_owner_put(e, asks.owner);
 	return id;
 }
 
-void zd_session_end(struct zd_engine *e, struct zd_session *session)
+void zd_session_end(struct zd_engine *e, struct zd_session *session, enum zd_event_word why)
 {
 	struct zd_member *member;
 	struct zd_allocation *allocation;
 
 	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
+	session_event(e, session, ZD_EVENT_SESSION_END, why);
 	zd_deferred_teardowns_begin(e, session);
 	zd_requests_drop(e, session, NULL, 0, NULL);
 	zd_deferred_drop(e, session);
@@ -157,7 +174,10 @@ void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 	zd_count(e, ZD_COUNT_SESSIONS_LOST, !session->clean_exit && !TAILQ_EMPTY(&session->members));
 	if (e->sink.notice && !session->clean_exit)
 		report_lost(e, session);
-	zd_session_end(e, session);
+	zd_session_end(e, session,
+	               session->clean_exit              ? ZD_WORD_GOODBYE
+	               : TAILQ_EMPTY(&session->members) ? ZD_WORD_CLOSED
+	                                                : ZD_WORD_DIED);
 	zd_settle(e);
 }
 
@@ -177,7 +197,7 @@ static void end_late(struct zd_engine *e, struct zd_session *session, uint32_t d
 	        device, ZD_UNMAP_NS / 1000000000u);
 	if (e->sink.notice)
 		e->sink.notice(e->sink.arg, &notice);
-	zd_session_end(e, session);
+	zd_session_end(e, session, ZD_WORD_KILLED);
 	e->sink.session_killed(e->sink.arg, id, why);
 }
 
@@ -280,7 +300,7 @@ static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	char why[96];
 	(void)snprintf(why, sizeof(why), "ended by session %llu (pid %u, uid %u)",
 	               (unsigned long long)req->session->id, req->session->pid, req->session->uid);
-	zd_session_end(e, victim);
+	zd_session_end(e, victim, ZD_WORD_KILLED);
 	e->sink.session_killed(e->sink.arg, args->u.session, why);
 	return 0;
 }

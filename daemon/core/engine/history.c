@@ -32,7 +32,7 @@ void zd_history_deinit(struct zd_history *history)
 void zd_history_keep_name(struct zd_history *history, uint64_t id, const char *name, const char *group)
 {
 	struct zd_ended_name *kept;
-	if (!history->on || !name[0])
+	if (!history->on || (!name[0] && !group[0]))
 		return;
 	kept = &history->names[history->next_name];
 	history->next_name = (history->next_name + 1) % history->nnames;
@@ -40,7 +40,7 @@ void zd_history_keep_name(struct zd_history *history, uint64_t id, const char *n
 		HASH_DELETE(hh, history->by_id, kept);
 	kept->id = id;
 	(void)snprintf(kept->name, sizeof(kept->name), "%s", name);
-	(void)snprintf(kept->group, sizeof(kept->group), "%s", group ? group : "");
+	(void)snprintf(kept->group, sizeof(kept->group), "%s", group);
 	HASH_ADD(hh, history->by_id, id, sizeof(kept->id), kept);
 }
 

@@ -18,7 +18,7 @@
 struct zd_ended_name {
 	uint64_t id; /* 0: none yet */
 	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
-	char group[ZD_MAX_NAME_BYTES + 1]; /* of a unit; else "" */
+	char group[ZD_MAX_NAME_BYTES + 1]; /* of a unit, and of a group itself */
 	UT_hash_handle hh;
 };
 
@@ -35,7 +35,7 @@ struct zd_history {
 /* `nevents` is rounded up to a power of two; 0: nothing is kept. */
 void zd_history_init(struct zd_history *history, uint32_t nevents);
 void zd_history_deinit(struct zd_history *history);
-/* Keeps the names of an object that ends. `group` NULL: "". */
+/* Keeps the names of an object that ends, "": none. Of a group its own name is `group`. */
 void zd_history_keep_name(struct zd_history *history, uint64_t id, const char *name, const char *group);
 /* NULL: not kept. */
 const struct zd_ended_name *zd_history_ended(const struct zd_history *history, uint64_t id);

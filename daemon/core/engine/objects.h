@@ -68,6 +68,7 @@ struct zd_job {
 	uint64_t left_ns;           /* durable: when a session last left one of its groups or allocations */
 	uint32_t refs;              /* groups, allocations, ops */
 	bool had_group;
+	uint64_t made_ns;
 	uint64_t began_ns; /* when it had its first group */
 	struct zd_account account;
 	uint32_t metadata_bytes;
@@ -315,6 +316,11 @@ static inline struct zd_event zd_event_of(const struct zd_member *member, enum z
 	                         .rank = zd_world_rank(member),
 	                         .device = (uint8_t)(member->device ? member->device->index + 1 : 0)};
 }
+
+void zd_group_ready(struct zd_engine *e, struct zd_group *group);
+/* Adds an event of the group, which a member has caused; NULL: no member. */
+void zd_group_event(struct zd_engine *e, const struct zd_group *group, const struct zd_member *member,
+                    enum zd_event_kind kind, enum zd_event_word reason);
 
 extern const struct zd_sm zd_sm_session, zd_sm_group;
 

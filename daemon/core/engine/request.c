@@ -12,6 +12,21 @@
 #include "core/engine/objects.h"
 #include "core/engine/request.h"
 
+/* A quota, a limit or the memory has no room for it. */
+static void refuse_event(struct zd_engine *e, uint64_t session_id, enum zd_request_kind kind, int status)
+{
+	const struct zd_session *session = zd_session_find(e, session_id);
+	const struct zd_member *member = session ? TAILQ_FIRST(&session->members) : NULL;
+	if (!session)
+		return;
+	zd_event_add(e, (struct zd_event){.kind = ZD_EVENT_REFUSE,
+	                                  .reason = (uint8_t)-status,
+	                                  .session = session_id,
+	                                  .uid = session->uid,
+	                                  .job = member ? member->group->job->id : 0,
+	                                  .number = kind});
+}
+
 static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request, enum zd_request_kind kind,
                         int status, const char *text)
 {
@@ -21,6 +36,8 @@ static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request,
 	e->metrics.errors[-status]++;
 	if (kind == ZD_REQ_GATHER || kind == ZD_REQ_CONTEXT_BEGIN)
 		zd_count(e, ZD_COUNT_GATHERS_FAILED, 1);
+	if (status == ZEROD_E_QUOTA || status == ZEROD_E_LIMIT || status == ZEROD_E_NO_MEMORY)
+		refuse_event(e, session, kind, status);
 	e->sink.reply(e->sink.arg, &reply);
 }
 
@@ -120,15 +137,41 @@ static uint32_t request_metadata_bytes(const struct zd_request *req)
 	return (uint32_t)bytes;
 }
 
+static void begin_wait(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_event *event = &req->wait_event;
+	*event = (struct zd_event){.session = req->session->id};
+	if (req->member)
+		*event = zd_event_of(req->member, ZD_EVENT_WAIT_BEGIN);
+	event->kind = ZD_EVENT_WAIT_BEGIN;
+	event->reason = (uint8_t)req->measured;
+	event->object = req->member ? req->member->group->id : 0;
+	event->uid = req->session->uid;
+	event->number = req->kind;
+	zd_event_add(e, *event);
+}
+
+/* The member may be gone: a join ends with its group. */
+static void end_wait(struct zd_engine *e, struct zd_request *req)
+{
+	req->wait_event.kind = ZD_EVENT_WAIT_END;
+	req->wait_event.value = req->measured_ns;
+	zd_event_add(e, req->wait_event);
+}
+
 /* Adds the time that the request waited for its last reason, if the reason is now another one. */
 static void measure_wait(struct zd_engine *e, struct zd_request *req, enum zd_wait_kind kind)
 {
 	if (req->measured == kind)
 		return;
-	if (req->measured != ZD_WAIT_NONE)
+	if (req->measured != ZD_WAIT_NONE) {
 		zd_histogram_observe(&e->waits[req->measured], e->now_ns - req->measured_ns);
+		end_wait(e, req);
+	}
 	req->measured = kind;
 	req->measured_ns = e->now_ns;
+	if (kind != ZD_WAIT_NONE)
+		begin_wait(e, req);
 }
 
 static void enqueue_request(struct zd_engine *e, struct zd_request *req)
@@ -374,6 +417,8 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 {
 	zd_assert(now_ns >= e->now_ns);
 	e->now_ns = now_ns;
+	if (e->history.last == 0)
+		zd_event_add(e, (struct zd_event){.kind = ZD_EVENT_DAEMON_START, .uid = ZD_EVENT_EVERYBODY});
 	if (now_ns >= e->next_expiry_ns)
 		e->events->jobs_expire(e);
 	if (now_ns < e->next_deadline_ns)
@@ -405,6 +450,7 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 void zd_engine_drain(struct zd_engine *e)
 {
 	e->draining = true;
+	zd_event_add(e, (struct zd_event){.kind = ZD_EVENT_DRAIN_BEGIN, .uid = ZD_EVENT_EVERYBODY});
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		struct zd_request *req, *next;
 		TAILQ_FOREACH_SAFE (req, &e->devices[i].queue, device_link, next) {
@@ -419,6 +465,7 @@ void zd_engine_drain(struct zd_engine *e)
 void zd_engine_undrain(struct zd_engine *e)
 {
 	e->draining = false;
+	zd_event_add(e, (struct zd_event){.kind = ZD_EVENT_DRAIN_END, .uid = ZD_EVENT_EVERYBODY});
 }
 
 uint64_t zd_engine_next_deadline(const struct zd_engine *e)

@@ -196,9 +196,21 @@ void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 		buffer_end(e, buffer);
 }
 
-static void lease_free(struct zd_buffer *buffer, struct zd_lease *lease)
+static void lease_event(struct zd_engine *e, const struct zd_lease *lease, enum zd_event_kind kind)
+{
+	const struct zd_buffer *buffer = lease->buffer;
+	struct zd_event event = zd_event_of(zd_part_member(buffer->part), kind);
+	event.object = buffer->unit->id;
+	event.bytes = buffer->extent.bytes;
+	event.value = kind == ZD_EVENT_LEASE_END ? lease->since_ns : 0;
+	event.number = (uint32_t)buffer->transfer;
+	zd_event_add(e, event);
+}
+
+static void lease_free(struct zd_engine *e, struct zd_buffer *buffer, struct zd_lease *lease)
 {
 	struct zd_scope *scope = lease->scope;
+	lease_event(e, lease, ZD_EVENT_LEASE_END);
 	TAILQ_REMOVE(&buffer->leases, lease, link);
 	if (scope) {
 		TAILQ_REMOVE(&scope->leases, lease, scope_link);
@@ -214,7 +226,7 @@ void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_lease *lease, *next;
 	TAILQ_FOREACH_SAFE (lease, &buffer->leases, link, next)
-		lease_free(buffer, lease);
+		lease_free(e, buffer, lease);
 	zd_buffer_drop(e, buffer);
 }
 
@@ -240,6 +252,7 @@ struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, con
 		lease->since_ns = e->now_ns;
 		lease->buffer = buffer;
 		TAILQ_INSERT_TAIL(&buffer->leases, lease, link);
+		lease_event(e, lease, ZD_EVENT_LEASE_BEGIN);
 	}
 	lease->uses += uses;
 	buffer->prefetched = false;
@@ -263,7 +276,7 @@ void zd_buffer_unwatch(struct zd_engine *e, struct zd_buffer *buffer)
 void zd_lease_end(struct zd_engine *e, struct zd_lease *lease)
 {
 	struct zd_buffer *buffer = lease->buffer;
-	lease_free(buffer, lease);
+	lease_free(e, buffer, lease);
 	zd_dirty(e, buffer->device);
 	zd_shadow_try(e, buffer->part);
 	if (TAILQ_EMPTY(&buffer->leases) && !buffer->part->persistent)

@@ -146,7 +146,7 @@ static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
 	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
 		if (buffer->prefetched && buffer->state != ZD_BUFFER_QUARANTINED &&
 		    !zd_buffer_is_shared(buffer)) {
-			zd_buffer_drop(e, buffer);
+			zd_buffer_evict(e, buffer);
 			return true;
 		}
 	}

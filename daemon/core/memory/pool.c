@@ -37,6 +37,19 @@ static struct zd_segment *find_block(struct zd_device *device, const struct zd_j
 	return NULL;
 }
 
+void zd_segment_event(struct zd_engine *e, const struct zd_segment *segment, enum zd_event_kind kind,
+                      uint64_t session)
+{
+	zd_event_add(e, (struct zd_event){.kind = (uint8_t)kind,
+	                                  .reason = (uint8_t)(ZD_WORD_SHARDS + segment->purpose),
+	                                  .job = segment->job->id,
+	                                  .uid = segment->job->owner->uid,
+	                                  .session = session,
+	                                  .device = (uint8_t)(segment->device->index + 1),
+	                                  .number = segment->id,
+	                                  .bytes = segment->bytes});
+}
+
 static struct zd_segment *find_creating(struct zd_device *device, const struct zd_job *job,
                                         enum zd_purpose purpose, uint64_t bytes)
 {
@@ -67,6 +80,8 @@ uint64_t zd_segment_metadata_bytes(const struct zd_segment *segment)
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 {
 	zd_assert(TAILQ_EMPTY(&segment->mappings));
+	if (segment->state != ZD_SEGMENT_CREATING)
+		zd_segment_event(e, segment, ZD_EVENT_SEGMENT_END, 0);
 	zd_segment_forget(e, segment);
 	HASH_DEL(e->segments, segment);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_SEGMENTS], &segment->listed);
@@ -132,6 +147,7 @@ static void segment_created(struct zd_engine *e, struct zd_op *op, int status, c
 	zd_dirty(e, segment->device);
 	if (status == 0) {
 		zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
+		zd_segment_event(e, segment, ZD_EVENT_SEGMENT_BEGIN, 0);
 		journal_segment(e, segment);
 		return;
 	}
@@ -165,6 +181,7 @@ struct zd_segment *zd_segment_restore(struct zd_engine *e, struct zd_job *job, u
 {
 	struct zd_segment *segment = segment_add(e, job, id, device, purpose, bytes);
 	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
+	zd_segment_event(e, segment, ZD_EVENT_SEGMENT_BEGIN, 0);
 	segment->recorded = true; /* the journal and the sink have it from the daemon before */
 	return segment;
 }

@@ -97,6 +97,9 @@ bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device
 uint64_t zd_segment_metadata_bytes(const struct zd_segment *segment);
 /* Frees the segment's bookkeeping: its memory is the executor's to free, or was never allocated. */
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
+/* Adds an event of the segment; `session` 0: of none. */
+void zd_segment_event(struct zd_engine *e, const struct zd_segment *segment, enum zd_event_kind kind,
+                      uint64_t session);
 /* The segment does not outlive the daemon any more: its executor is about to free the memory. */
 void zd_segment_forget(struct zd_engine *e, struct zd_segment *segment);
 /* Frees the block at once: nothing may use it any more. Marks the device dirty. Clears *extent. */

@@ -140,12 +140,12 @@ static uint32_t request_metadata_bytes(const struct zd_request *req)
 static void begin_wait(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_event *event = &req->wait_event;
-	*event = (struct zd_event){.session = req->session->id};
-	if (req->member)
-		*event = zd_event_of(req->member, ZD_EVENT_WAIT_BEGIN);
-	event->kind = ZD_EVENT_WAIT_BEGIN;
+	const struct zd_member *member = req->member ? req->member : TAILQ_FIRST(&req->session->members);
+	*event = (struct zd_event){.kind = ZD_EVENT_WAIT_BEGIN, .session = req->session->id};
+	if (member)
+		*event = zd_event_of(member, ZD_EVENT_WAIT_BEGIN);
 	event->reason = (uint8_t)req->measured;
-	event->object = req->member ? req->member->group->id : 0;
+	event->object = member ? member->group->id : 0;
 	event->uid = req->session->uid;
 	event->number = req->kind;
 	zd_event_add(e, *event);

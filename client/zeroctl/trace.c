@@ -95,8 +95,8 @@ static uint64_t since_begin(const struct zd_ctl_trace *trace, uint64_t ns)
 
 static void begin_record(struct zd_ctl_trace *trace, char phase, uint32_t process, uint32_t track)
 {
-	fprintf(trace->out, "%s{\"ph\":\"%c\",\"pid\":%" PRIu32 ",\"tid\":%" PRIu32, trace->any ? ",\n" : "\n",
-	        phase, process + 1, track);
+	fprintf(trace->out, "%s{\"ph\":\"%c\",\"pid\":%" PRIu32 ",\"tid\":%" PRIu32,
+	        trace->any ? ",\n" : "\n", phase, process + 1, track);
 	trace->any = true;
 }
 
@@ -122,8 +122,8 @@ static void name_process(struct zd_ctl_trace *trace, uint32_t process, const Zd_
 	else if (p->kind == JOB)
 		(void)snprintf(name, sizeof(name), "job %s (%" PRIu64 ")", event->job, p->id);
 	else if (event->job_id)
-		(void)snprintf(name, sizeof(name), "session %" PRIu64 ": %s, rank %" PRIu32, p->id, event->job,
-		               event->rank);
+		(void)snprintf(name, sizeof(name), "session %" PRIu64 ": %s, rank %" PRIu32, p->id,
+		               event->job, event->rank);
 	else
 		(void)snprintf(name, sizeof(name), "session %" PRIu64 "%s%s", p->id, *event->name ? ": " : "",
 		               event->name);
@@ -309,10 +309,10 @@ static void add_reduction(struct zd_ctl_trace *trace, const Zd__Event *event)
 
 static void add_instant(struct zd_ctl_trace *trace, const Zd__Event *event)
 {
-	uint32_t process = event->session      ? find_process(trace, SESSION, event->session, event)
-	                   : event->job_id     ? find_process(trace, JOB, event->job_id, event)
-	                   : event->n_devices  ? find_process(trace, DEVICE, event->devices[0], event)
-	                                       : NO_PLACE;
+	uint32_t process = event->session     ? find_process(trace, SESSION, event->session, event)
+	                   : event->job_id    ? find_process(trace, JOB, event->job_id, event)
+	                   : event->n_devices ? find_process(trace, DEVICE, event->devices[0], event)
+	                                      : NO_PLACE;
 	if (process == NO_PLACE)
 		return;
 	const uint32_t track = open_track(trace, process, INSTANTS, 0);
@@ -333,8 +333,8 @@ static void add_instant(struct zd_ctl_trace *trace, const Zd__Event *event)
 static void add_wait(struct zd_ctl_trace *trace, const Zd__Event *event, uint64_t begin_ns, bool open)
 {
 	struct slice slice;
-	if (!begin_slice(trace, find_process(trace, SESSION, event->session, event), WAITS, NO_PLACE, begin_ns,
-	                 event->time_ns, &slice))
+	if (!begin_slice(trace, find_process(trace, SESSION, event->session, event), WAITS, NO_PLACE,
+	                 begin_ns, event->time_ns, &slice))
 		return;
 	fputs(",\"name\":\"", trace->out);
 	put_text(trace->out, event->request);
@@ -384,15 +384,14 @@ static void end_open_waits(struct zd_ctl_trace *trace, uint64_t end_ns)
 
 /* ---- Traces -------------------------------------------------------------------------------------------- */
 
-/* Blocks and begins of leases are in no timeline: the slice of a lease has its begin. */
+/* Blocks are in no timeline. */
 static const struct {
 	const char *kind;
 	void (*add)(struct zd_ctl_trace *trace, const Zd__Event *event);
 } adders[] = {
-        {"gather", add_gather},       {"copy", add_copy},     {"lease_end", add_lease},
-        {"wait_begin", begin_wait},   {"wait_end", end_wait}, {"reduction", add_reduction},
-        {"lease_begin", NULL},        {"block_give", NULL},   {"block_free", NULL},
-        {"segment_map", NULL},
+        {"gather", add_gather},     {"copy", add_copy},     {"lease", add_lease},
+        {"wait_begin", begin_wait}, {"wait_end", end_wait}, {"reduction", add_reduction},
+        {"block_give", NULL},       {"block_free", NULL},   {"segment_map", NULL},
 };
 
 void zd_ctl_trace_add(struct zd_ctl_trace *trace, const Zd__Event *event)

@@ -75,6 +75,7 @@ static int begin(struct tracing *tracing)
 {
 	struct zd_ctl *ctl = tracing->ctl;
 	tracing->at.after = UINT64_MAX;
+	tracing->at.copies = true;
 	int status = zd_ctl_check_job(ctl);
 	if (!status)
 		status = zd_ctl_events_read(ctl, &tracing->at, take_event, tracing);
@@ -111,6 +112,7 @@ int zd_ctl_trace(struct zd_ctl *ctl)
 	if (tracing.lost)
 		fprintf(stderr, "%" PRIu64 " events were overwritten before they were read\n", tracing.lost);
 	if (tracing.out != stdout)
-		fprintf(stderr, "%s: %" PRIu64 " entries; open it with https://ui.perfetto.dev\n", ctl->output, count);
+		fprintf(stderr, "%s: %" PRIu64 " entries; open it with https://ui.perfetto.dev\n",
+		        ctl->output, count);
 	return status;
 }

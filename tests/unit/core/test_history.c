@@ -174,7 +174,8 @@ static void test_copies_on_demand(void **state)
 	struct zd_event_query query = {.after = UINT64_MAX, .copies = true};
 	(void)state;
 	core_team_new(&team, core, "lm", 2, false);
-	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES), other = core_team_unit(&team, "v", UNIT_BYTES);
+	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES),
+	         other = core_team_unit(&team, "v", UNIT_BYTES);
 	uint64_t before = read_events(core, &query, &events).last;
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_tick(core, ZD_EVENT_COPIES_NS);

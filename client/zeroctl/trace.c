@@ -6,8 +6,12 @@
  * whose last slice had ended by then, so that slices of a track neither overlap nor go back in time. When all
  * tracks of a kind are busy, the slice begins where the first free one ends.
  *
- * A lease is a slice, and a flow from the gather that filled its buffer: the gathers of the last transfers are
- * kept by number, and a lease whose gather is not among them has no flow.
+ * A lease is a slice; the first one of a buffer that ends is also a flow from the gather that filled the
+ * buffer. The gathers of the last transfers are kept by number, and a lease whose gather is not among them has
+ * no flow.
+ *
+ * A busy device makes more copies than all else has events: copies of one session to one device that follow
+ * each other without a gap are one slice.
  */
 #include "trace.h"
 
@@ -17,11 +21,13 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 
 #define MAX_PROCESSES  4096u
 #define TRACKS         64u /* of one kind in one process */
 #define GATHERS        16384u
 #define MAX_OPEN_WAITS 4096u
+#define MERGED_COPIES  256u
 #define NO_PLACE       UINT32_MAX
 
 enum process_kind { DEVICE, JOB, SESSION };
@@ -30,12 +36,19 @@ enum track_kind { INSTANTS, COPIES, GATHERED, WAITS, LEASES, REDUCTIONS, NTRACK_
 static const char *const track_names[NTRACK_KINDS] = {"events", "copies to device", "gathers",
                                                       "waits",  "leases",           "reductions"};
 
+/* Copies of one session that have followed each other without a gap. */
+struct copies {
+	uint64_t begin_ns, end_ns, bytes, session;
+	uint32_t count; /* 0: none */
+};
+
 struct process {
 	uint64_t id;
 	enum process_kind kind;
 	bool has_job; /* its name says the job */
 	/* the end of each track's last slice; NULL: no track of the kind yet */
 	uint64_t *ends[NTRACK_KINDS];
+	struct copies *copies; /* of a device, by destination: of TRACKS, not written yet */
 };
 
 /* The slice of a gather. */
@@ -43,6 +56,7 @@ struct gather {
 	uint64_t transfer, session; /* transfer 0: none */
 	uint64_t begin_ns, end_ns;
 	uint32_t process, track;
+	bool flowed; /* it has the flow to the first of its leases that ended */
 };
 
 struct open_wait {
@@ -220,19 +234,23 @@ static bool begin_slice(struct zd_ctl_trace *trace, uint32_t process, enum track
 	return true;
 }
 
-static void put_args(struct zd_ctl_trace *trace, const Zd__Event *event)
+/* Traces have many entries: an argument that the track or another entry has is left out. */
+static void put_args(struct zd_ctl_trace *trace, const Zd__Event *event, enum process_kind kind)
 {
-	fprintf(trace->out, ",\"args\":{\"seq\":%" PRIu64, event->seq);
-	if (event->bytes)
-		fprintf(trace->out, ",\"bytes\":%" PRIu64, event->bytes);
-	if (*event->reason)
-		put_string(trace, "reason", event->reason);
-	if (*event->group)
-		put_string(trace, "group", event->group);
-	if (event->session)
-		fprintf(trace->out, ",\"session\":%" PRIu64, event->session);
-	if (event->number)
-		fprintf(trace->out, ",\"number\":%" PRIu64, event->number);
+	const char *comma = "";
+	fputs(",\"args\":{", trace->out);
+	if (event->bytes) {
+		fprintf(trace->out, "\"bytes\":%" PRIu64, event->bytes);
+		comma = ",";
+	}
+	if (*event->reason && strcmp(event->reason, "ready") != 0) {
+		fprintf(trace->out, "%s\"reason\":\"", comma);
+		put_text(trace->out, event->reason);
+		fputc('"', trace->out);
+		comma = ",";
+	}
+	if (event->session && kind != SESSION)
+		fprintf(trace->out, "%s\"session\":%" PRIu64, comma, event->session);
 	fputs("}}", trace->out);
 }
 
@@ -260,41 +278,72 @@ static void add_gather(struct zd_ctl_trace *trace, const Zd__Event *event)
 	                 event->begin_ns, event->time_ns, &slice))
 		return;
 	put_string(trace, "name", *event->name ? event->name : "gather");
-	put_args(trace, event);
-	trace->gathers[event->number % GATHERS] = (struct gather){
-	        event->number, event->session, slice.begin_ns, slice.end_ns, slice.process, slice.track};
+	put_args(trace, event, SESSION);
+	trace->gathers[event->number % GATHERS] = (struct gather){.transfer = event->number,
+	                                                          .session = event->session,
+	                                                          .begin_ns = slice.begin_ns,
+	                                                          .end_ns = slice.end_ns,
+	                                                          .process = slice.process,
+	                                                          .track = slice.track};
 }
 
 static void add_lease(struct zd_ctl_trace *trace, const Zd__Event *event)
 {
-	const struct gather *gather = &trace->gathers[event->number % GATHERS];
+	struct gather *gather = &trace->gathers[event->number % GATHERS];
 	struct slice slice;
 	if (!begin_slice(trace, find_process(trace, SESSION, event->session, event), LEASES, NO_PLACE,
 	                 event->begin_ns, event->time_ns, &slice))
 		return;
 	put_string(trace, "name", *event->name ? event->name : "lease");
-	put_args(trace, event);
+	fputc('}', trace->out);
 	const uint64_t from_ns = inside(gather->begin_ns, gather->end_ns);
 	const uint64_t to_ns = inside(slice.begin_ns, slice.end_ns);
 	if (!event->number || gather->transfer != event->number || gather->session != event->session ||
-	    from_ns > to_ns)
+	    gather->flowed || from_ns > to_ns)
 		return;
+	gather->flowed = true;
 	trace->flows++;
 	put_flow(trace, 's', trace->flows, gather->process, gather->track, from_ns);
 	put_flow(trace, 'f', trace->flows, slice.process, slice.track, to_ns);
 }
 
+static void write_copies(struct zd_ctl_trace *trace, uint32_t process, uint32_t to)
+{
+	struct copies *copies = &trace->processes[process].copies[to];
+	struct slice slice;
+	char bytes[ZD_BYTES_TEXT];
+	if (copies->count == 0 ||
+	    !begin_slice(trace, process, COPIES, to, copies->begin_ns, copies->end_ns, &slice))
+		return;
+	zd_bytes_text(copies->bytes, bytes);
+	if (copies->count == 1)
+		fprintf(trace->out, ",\"name\":\"%s\"}", bytes);
+	else
+		fprintf(trace->out, ",\"name\":\"%" PRIu32 " copies, %s\"}", copies->count, bytes);
+	*copies = (struct copies){.count = 0};
+}
+
+/* An executor copies to each device in order. */
 static void add_copy(struct zd_ctl_trace *trace, const Zd__Event *event)
 {
-	struct slice slice;
-	if (event->n_devices < 2 || event->devices[1] >= TRACKS)
+	const uint32_t to = event->n_devices == 2 ? event->devices[1] : TRACKS;
+	const uint32_t process = to < TRACKS ? find_process(trace, DEVICE, event->devices[0], event)
+	                                     : NO_PLACE;
+	if (process == NO_PLACE)
 		return;
-	/* An executor copies to each device in order. */
-	if (!begin_slice(trace, find_process(trace, DEVICE, event->devices[0], event), COPIES,
-	                 event->devices[1], event->begin_ns, event->time_ns, &slice))
-		return;
-	put_string(trace, "name", "copy");
-	put_args(trace, event);
+	struct process *p = &trace->processes[process];
+	if (!p->copies)
+		p->copies = zd_calloc(TRACKS, sizeof(*p->copies));
+	struct copies *copies = &p->copies[to];
+	if (copies->session != event->session || event->begin_ns > copies->end_ns ||
+	    copies->count == MERGED_COPIES)
+		write_copies(trace, process, to);
+	if (copies->count == 0)
+		copies->begin_ns = event->begin_ns;
+	copies->session = event->session;
+	copies->end_ns = event->time_ns;
+	copies->bytes += event->bytes;
+	copies->count++;
 }
 
 static void add_reduction(struct zd_ctl_trace *trace, const Zd__Event *event)
@@ -304,7 +353,7 @@ static void add_reduction(struct zd_ctl_trace *trace, const Zd__Event *event)
 	                 event->begin_ns, event->time_ns, &slice))
 		return;
 	put_string(trace, "name", *event->name ? event->name : "reduction");
-	put_args(trace, event);
+	put_args(trace, event, JOB);
 }
 
 static void add_instant(struct zd_ctl_trace *trace, const Zd__Event *event)
@@ -324,7 +373,7 @@ static void add_instant(struct zd_ctl_trace *trace, const Zd__Event *event)
 	if (*event->request)
 		fprintf(trace->out, " %s", event->request);
 	fputc('"', trace->out);
-	put_args(trace, event);
+	put_args(trace, event, trace->processes[process].kind);
 	trace->count++;
 }
 
@@ -340,8 +389,7 @@ static void add_wait(struct zd_ctl_trace *trace, const Zd__Event *event, uint64_
 	put_text(trace->out, event->request);
 	fputs(": ", trace->out);
 	put_text(trace->out, event->reason);
-	fputs(open ? " (not over)\"" : "\"", trace->out);
-	put_args(trace, event);
+	fputs(open ? " (not over)\"}" : "\"}", trace->out);
 }
 
 static void begin_wait(struct zd_ctl_trace *trace, const Zd__Event *event)
@@ -427,12 +475,17 @@ uint64_t zd_ctl_trace_count(const struct zd_ctl_trace *trace)
 
 void zd_ctl_trace_end(struct zd_ctl_trace *trace, uint64_t end_ns)
 {
+	for (uint32_t i = 0; i < trace->nprocesses; i++) {
+		for (uint32_t to = 0; to < TRACKS && trace->processes[i].copies; to++)
+			write_copies(trace, i, to);
+	}
 	end_open_waits(trace, end_ns);
 	fprintf(trace->out, "\n],\"otherData\":{\"program\":\"zeroctl %s\",\"lost_events\":%" PRIu64 "}}\n",
 	        ZEROD_VERSION_TEXT, trace->lost);
 	for (uint32_t i = 0; i < trace->nprocesses; i++) {
 		for (unsigned kind = 0; kind < NTRACK_KINDS; kind++)
 			free(trace->processes[i].ends[kind]);
+		free(trace->processes[i].copies);
 	}
 	free(trace);
 }

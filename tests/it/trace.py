@@ -7,12 +7,13 @@ WORD is gathers, copies, leases, waits, reductions, events, flows or processes; 
 
 import json
 import sys
+from bisect import bisect_right
 from collections import Counter, defaultdict
 
 NUMBERS = (int, float)
 KEYS = {  # of each phase: (key, type), beside ph, pid, tid
     "M": (("name", str), ("args", dict)),
-    "X": (("name", str), ("ts", NUMBERS), ("dur", NUMBERS), ("args", dict)),
+    "X": (("name", str), ("ts", NUMBERS), ("dur", NUMBERS), ("args", dict)),  # without args also
     "i": (("name", str), ("ts", NUMBERS), ("s", str), ("args", dict)),
     "s": (("name", str), ("cat", str), ("ts", NUMBERS), ("id", int)),
     "f": (("name", str), ("cat", str), ("ts", NUMBERS), ("id", int), ("bp", str)),
@@ -28,9 +29,11 @@ def check_form(event):
     if event.get("ph") not in KEYS:
         fail(f"phase of {event}")
     allowed = {"ph", "pid", "tid"} | {key for key, _ in KEYS[event["ph"]]}
-    if set(event) != allowed:
+    if set(event) | {"args"} != allowed | {"args"}:
         fail(f"keys of {event}: expected {sorted(allowed)}")
     for key, kind in KEYS[event["ph"]] + (("pid", int), ("tid", int)):
+        if key == "args" and key not in event and event["ph"] == "X":
+            continue
         if not isinstance(event[key], kind) or isinstance(event[key], bool):
             fail(f"{key} of {event}")
     if event["ph"] == "M" and event["name"] not in METADATA:
@@ -72,7 +75,9 @@ def check_flows(events):
         if [event["ph"] for event in both] != ["s", "f"] or both[0]["ts"] > both[1]["ts"]:
             fail(f"flow {number}: {both}")
         for event in both:
-            if not any(begin <= event["ts"] <= end for begin, end in slices[event["pid"], event["tid"]]):
+            track = slices[event["pid"], event["tid"]]
+            before = bisect_right(track, (event["ts"], float("inf")))
+            if not any(begin <= event["ts"] <= end for begin, end in track[max(before - 2, 0):before]):
                 fail(f"no slice at {event}")
     return len(flows)
 

@@ -7,8 +7,8 @@
  * tracks of a kind are busy, the slice begins where the first free one ends.
  *
  * A lease is a slice; the first one of a buffer that ends is also a flow from the gather that filled the
- * buffer. The gathers of the last transfers are kept by number, and a lease whose gather is not among them has
- * no flow.
+ * buffer. The gathers of the last transfers are kept by number; a lease whose gather is not among them has no
+ * flow.
  *
  * A busy device makes more copies than all else has events: copies of one session to one device that follow
  * each other without a gap are one slice.

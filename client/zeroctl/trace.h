@@ -2,8 +2,8 @@
 /*
  * trace.h - lifecycle events as a timeline in the JSON of Chrome's trace viewer and of Perfetto.
  *
- * Devices, sessions and jobs are processes. A track ("thread") of a process has slices that do not overlap, by
- * ascending time: what may overlap, such as the gathers of a session, has several tracks.
+ * Devices, sessions and jobs are processes. A track ("thread") of a process has slices that do not overlap,
+ * by ascending time: what may overlap, such as the gathers of a session, has several tracks.
  */
 #ifndef ZD_CTL_TRACE_H
 #define ZD_CTL_TRACE_H

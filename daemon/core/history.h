@@ -31,11 +31,12 @@ enum zd_event_word {
 struct zd_event {
 	uint64_t time_ns;
 	uint64_t job, session; /* 0: none */
-	/* the unit, group or allocation; of wait_*, and of an update or publish of several units, the group */
+	/* the unit, group or allocation; of wait_*, and of an update or publish of several units, the
+	 * group */
 	uint64_t object;
 	uint64_t bytes;
-	/* the time of the begin (gather, copy, reduction, lease, *_end), a block's offset in its segment, the number
-	 * of units (update, publish), the step (commit) */
+	/* the time of the begin (gather, copy, reduction, lease, *_end), a block's offset in its segment, the
+	 * number of units (update, publish), the step (commit) */
 	uint64_t value;
 	uint32_t uid;  /* whose sessions may read it, beside administrators' */
 	uint32_t rank; /* in the world */

@@ -16,7 +16,7 @@ count() { # name, program, gathers of each rank
 	valgrind --tool=callgrind --callgrind-out-file="$dir/out" "$2" --foreground --backend host --devices $ranks --arena 256M \
 		--socket "$dir/socket" >"$dir/log" 2>&1 &
 	local daemon=$!
-	until grep -q ready "$dir/log"; do sleep 0.1; done
+	until "$BUILD/bin/zeroctl" --socket "$dir/socket" status >/dev/null 2>&1; do sleep 0.1; done
 	"$BUILD/bin/zerobench" --socket "$dir/socket" -o gather -r $ranks -b 4K -e 4K -n "$3" -w 5 -c 0 >/dev/null || exit
 	kill $daemon
 	wait $daemon

@@ -27,7 +27,7 @@ enum zd_event_word {
 #define ZD_EVENT_COPIES_NS 2000000000ull
 #define ZD_EVENT_EVERYBODY UINT32_MAX /* the uid of an event that all sessions may read */
 
-/* Its sequence number is its place. */
+/* The place of an event in the ring gives its sequence number. */
 struct zd_event {
 	uint64_t time_ns;
 	uint64_t job, session; /* 0: none */

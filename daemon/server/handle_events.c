@@ -28,7 +28,7 @@ static char *name_in(struct zd_arena *arena, const char *name)
 	return name[0] ? zd_answer_text(arena, name) : (char *)"";
 }
 
-/* What `value` and `number` of an event are depends on its kind. */
+/* The meaning of `value` and `number` of an event depends on its kind. */
 static void fill_figures(const struct zd_event *event, Zd__Event *message)
 {
 	message->number = event->number;

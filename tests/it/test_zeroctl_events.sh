@@ -99,7 +99,7 @@ ctl events --job "$job" --json | grep -c "\"job\":\"$job\"" >"$dir/count" && [ "
 	[ "$(ctl events --since "$(newest)" | grep -cv 'session')" -eq 0 ]
 report $? "one job's, or those behind a number"
 
-# What is sent signals is no subshell.
+# A program that gets signals is started without a subshell.
 # It ends by itself, and says why, when the job that it follows has ended.
 "$bin/charlm" --socket "$socket" --steps 1000000 --batch 1 --ranks 2 >"$dir/out" 2>&1 &
 charlm=$!

@@ -49,7 +49,7 @@ struct zd_extent {
 	uint64_t bytes;
 };
 
-/* What an extent is for. */
+/* The use of an extent. */
 struct zd_extent_use {
 	enum zd_event_word purpose;
 	uint64_t object; /* the id of the unit, group or allocation */

@@ -16,7 +16,7 @@ static const struct {
 	const char *name;
 	enum reasons reasons;
 } kinds[ZD_NEVENTS] = {
-#define EVENT(KIND, name, reason) [ZD_EVENT_##KIND] = {name, (reason)},
+#define EVENT(KIND, name, reason) [ZD_EVENT_##KIND] = {(name), (reason)},
 #include "core/history.def"
 };
 

@@ -15,7 +15,7 @@
 #include "tests/support/core_driver.h"
 
 #define UNIT_BYTES 1024u
-#define MS         1000000u
+#define MS         1000000ull
 #define MOST_READ  512u
 #define NAME_TEXT  32u
 

@@ -39,6 +39,10 @@ enum option_bit {
 	OPT_NO_HEADINGS = 1 << 14,
 	OPT_HTTP = 1 << 15,
 	OPT_DELAY = 1 << 16,
+	OPT_FOLLOW = 1 << 20,
+	OPT_SINCE = 1 << 21,
+	OPT_SECONDS = 1 << 22,
+	OPT_OUTPUT = 1 << 23,
 };
 #define OPT_ALWAYS (OPT_SOCKET | OPT_HELP | OPT_VERSION)
 #define OPT_TABLE  (OPT_COLUMNS | OPT_WIDE | OPT_RAW | OPT_NO_HEADINGS)
@@ -65,6 +69,10 @@ static const struct {
         {"device", "N", OPT_DEVICE, "only this device (default: all)"},
         {"keep", "BYTES", OPT_KEEP, "so much may stay on each device, 2G for instance (default: 0)"},
         {"http", NULL, OPT_HTTP, "answer one HTTP request for /metrics from standard input"},
+        {"follow", NULL, OPT_FOLLOW, "only events from now on, until interrupted or until --job's job ends"},
+        {"since", "SEQ", OPT_SINCE, "only events behind this number"},
+        {"seconds", "N", OPT_SECONDS, "how long (default: 10)"},
+        {"output", "FILE", OPT_OUTPUT, "the file to write, -o for short; -: standard output"},
         {"help", NULL, OPT_HELP, "this text"},
         {"version", NULL, OPT_VERSION, "the program's version"},
 };
@@ -98,6 +106,10 @@ static const struct verb {
          OPT_JOB | OPT_SORT | OPT_DELAY, NULL},
         {"metrics", zd_ctl_metrics, "counters and histograms for monitoring, as OpenMetrics text", OPT_HTTP,
          NULL},
+        {"events", zd_ctl_events, "what has happened to sessions, jobs, gathers, leases and memory",
+         OPT_JSON | OPT_BYTES | OPT_JOB | OPT_FOLLOW | OPT_SINCE, NULL},
+        {"trace", zd_ctl_trace, "a timeline of gathers, copies, leases and waits, for Perfetto",
+         OPT_JOB | OPT_SECONDS | OPT_OUTPUT, NULL},
         {"trim", zd_ctl_trim, "give empty memory of the daemon's back to the devices",
          OPT_JSON | OPT_BYTES | OPT_TABLE | OPT_DEVICE | OPT_KEEP, NULL},
         {"drain", zd_ctl_drain, "no job begins and no rank joins any more; running jobs go on", 0, NULL},
@@ -253,6 +265,29 @@ static int parse_keep(struct zd_ctl *ctl, const char *text)
 	return 0;
 }
 
+static int parse_since(struct zd_ctl *ctl, const char *text)
+{
+	char *end;
+	errno = 0;
+	unsigned long long seq = strtoull(text, &end, 10);
+	if (!isdigit((unsigned char)*text) || *end || errno)
+		return zd_ctl_fail(ZD_CTL_USAGE, "--since: expected an event's number, found '%s'", text);
+	ctl->since = seq;
+	ctl->has_since = true;
+	return 0;
+}
+
+static int parse_seconds(struct zd_ctl *ctl, const char *text)
+{
+	char *end;
+	double seconds = strtod(text, &end);
+	if (end == text || *end || !isfinite(seconds) || seconds <= 0 || seconds > ZD_CTL_TRACE_MAX_S)
+		return zd_ctl_fail(ZD_CTL_USAGE, "--seconds: expected more than 0 and at most %d, found '%s'",
+		                   ZD_CTL_TRACE_MAX_S, text);
+	ctl->seconds = seconds;
+	return 0;
+}
+
 static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *value)
 {
 	switch (bit) {
@@ -284,6 +319,16 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 	case OPT_HTTP:
 		ctl->http = true;
 		return 0;
+	case OPT_FOLLOW:
+		ctl->follow = true;
+		return 0;
+	case OPT_SINCE:
+		return parse_since(ctl, value);
+	case OPT_SECONDS:
+		return parse_seconds(ctl, value);
+	case OPT_OUTPUT:
+		ctl->output = value;
+		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--output: expected a file, or -");
 	case OPT_COLUMNS:
 		ctl->columns = value;
 		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--columns: expected titles of columns");
@@ -315,7 +360,7 @@ static int parse(struct zd_ctl *ctl, int argc, char **argv, unsigned *given)
 	unsigned seen = 0;
 	int nwords = 0, code;
 	/* '-' hands out words as option 1, wherever they stand and whatever POSIXLY_CORRECT says. */
-	while ((code = getopt_long(argc, argv, "-hV", table, NULL)) != -1) {
+	while ((code = getopt_long(argc, argv, "-hVo:", table, NULL)) != -1) {
 		if (code == 1) {
 			argv[nwords++] = optarg;
 			continue;
@@ -326,6 +371,7 @@ static int parse(struct zd_ctl *ctl, int argc, char **argv, unsigned *given)
 		}
 		enum option_bit bit = code == 'h'   ? OPT_HELP
 		                      : code == 'V' ? OPT_VERSION
+		                      : code == 'o' ? OPT_OUTPUT
 		                                    : options[code - 256].bit;
 		seen |= bit;
 		int status = take_option(ctl, bit, optarg);
@@ -391,6 +437,7 @@ int main(int argc, char **argv)
 	        .socket_path = socket_path && *socket_path ? socket_path : ZD_DEFAULT_SOCKET,
 	        .job = "",
 	        .interval_s = 2,
+	        .seconds = 10,
 	        .device = -1,
 	        .deadline_ms = ZD_CTL_DEADLINE_MS,
 	};

@@ -22,6 +22,7 @@
 
 #include "core/args.h"
 #include "core/command.h"
+#include "core/history.h"
 #include "core/metrics.h"
 #include "core/rows.h"
 
@@ -109,6 +110,8 @@ struct zd_engine_config {
 	/* Clients can revoke their access to whole segments only: each gathered buffer and slot of a strict
 	 * session has a segment of its own. */
 	bool strict_by_segment;
+	/* Lifecycle events that are kept, rounded up to a power of two; 0: none. At most ZD_MAX_EVENTS. */
+	uint32_t events;
 };
 
 /* Makes an engine, with a copy of the configuration; never NULL. */
@@ -222,6 +225,12 @@ struct zd_engine_totals {
 void zd_engine_totals(const struct zd_engine *engine, struct zd_engine_totals *totals);
 /* The view is valid while the engine lives, and what it points to changes with each event. */
 void zd_engine_metrics(const struct zd_engine *engine, struct zd_metrics_view *view);
+
+/* Calls fn for each event that the session may read, by ascending number, until fn returns false; that event
+ * does not count. */
+void zd_engine_events(struct zd_engine *engine, const struct zd_event_query *query,
+                      struct zd_event_page *page, bool (*fn)(const struct zd_event_row *row, void *arg),
+                      void *arg);
 
 /*
  * Aborts (zd_assert) when an invariant does not hold: no block is owned twice; blocks + free + quarantine =

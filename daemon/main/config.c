@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "core/history.h"
 #include "executor/backend.h"
 #include "main/config_sections.h"
 #include "proto/limits.h"
@@ -193,6 +194,11 @@ static int set_keep_state(struct zd_config *config, const char *text)
 static int set_drain_timeout(struct zd_config *config, const char *text)
 {
 	return read_u32(text, 0, MAX_DRAIN_S, &config->drain_timeout_s);
+}
+
+static int set_events(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 0, ZD_MAX_EVENTS, &config->events);
 }
 
 /* "auto" is resolved at the start. */
@@ -389,6 +395,7 @@ static const struct key {
         {"daemon", "log_level", set_log_level, "error, warning, notice, info or debug"},
         {"daemon", "keep_state", set_keep_state, "auto, none, systemd or holder"},
         {"daemon", "drain_timeout_s", set_drain_timeout, "a number of seconds, at most 86400"},
+        {"daemon", "events", set_events, "a number from 0 to 16777216"},
         {"devices", "backend", set_backend, "auto, host or cuda"},
         {"devices", "count", set_count, "a number from 1 to 64"},
         {"devices", "gpus", set_gpus, "all, or a list of UUIDs or numbers such as 0,1"},
@@ -417,6 +424,7 @@ _Static_assert(ZD_CONFIG_PATH_BYTES == 1024, "the texts of nccl and key_file nam
 _Static_assert(ZD_MAX_DEVICES == 64, "the text of the key count names the limit");
 _Static_assert(ZD_MAX_SESSIONS == 1024, "the text of the key max_sessions names the limit");
 _Static_assert(ZD_CREDS_GROUPS == 32, "the texts of lists of groups name the limit");
+_Static_assert(ZD_MAX_EVENTS == 16777216, "the text of the key events names the limit");
 _Static_assert(ZD_MAX_BYTES == 1024ull << 40, "the text of the sizes names the limit");
 
 static int refuse(const struct key *key, const char *value, struct zd_err *err)
@@ -484,6 +492,7 @@ void zd_config_init(struct zd_config *config)
 	        .root_is_admin = true,
 	        .log_level = ZD_LOG_INFO,
 	        .drain_timeout_s = DEFAULT_DRAIN_S,
+	        .events = ZD_DEFAULT_EVENTS,
 	        .device_count = ZD_DEFAULT_DEVICES,
 	        .gpus = ZD_DEFAULT_GPUS,
 	        .collective_timeout_s = DEFAULT_COLLECTIVE_S,

@@ -24,6 +24,7 @@ struct zd_backend_ops;
 #define ZD_DEFAULT_CONFIG  "/etc/zerod/zerod.conf"
 #define ZD_DEFAULT_DEVICES 1
 #define ZD_DEFAULT_GPUS    "all"
+#define ZD_DEFAULT_EVENTS  65536u /* of 64 bytes */
 #define ZD_DEFAULT_UNSENT  (64ull << 20)
 /* A job of 64 ranks with 10,000 units of 10 views takes 190 MiB: see docs/design/memory.md. */
 #define ZD_DEFAULT_METADATA (256ull << 20)
@@ -62,6 +63,7 @@ struct zd_config {
 	enum zd_log_level log_level;
 	uint32_t drain_timeout_s;
 	enum zd_keep_state keep_state;
+	uint32_t events; /* that are kept; 0: none */
 	/* [devices]; for bytes, 0 is the default of the backend or the engine */
 	const struct zd_backend_ops *backend; /* NULL: auto */
 	uint32_t device_count;                /* host */

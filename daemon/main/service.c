@@ -166,7 +166,8 @@ static bool needs_restart(const struct zd_config *old, const struct zd_config *n
 	       old->socket_mode != new->socket_mode || old->backend != new->backend ||
 	       old->device_count != new->device_count || strcmp(old->gpus, new->gpus) != 0 ||
 	       old->arena_bytes != new->arena_bytes || old->staging_bytes != new->staging_bytes ||
-	       old->segment_bytes != new->segment_bytes || strcmp(old->nccl_path, new->nccl_path) != 0 ||
+	       old->segment_bytes != new->segment_bytes || old->events != new->events ||
+	       strcmp(old->nccl_path, new->nccl_path) != 0 ||
 	       old->check_collectives != new->check_collectives ||
 	       old->collective_timeout_s != new->collective_timeout_s || old->keep_state != new->keep_state;
 }
@@ -417,6 +418,7 @@ static int open_api(struct service *service, struct zd_err *err)
 	        .staging_bytes = config->staging_bytes,
 	        .segment_bytes = config->segment_bytes,
 	        .uid_quota_bytes = config->uid_quota_bytes,
+	        .events = config->events,
 	        .nccl_path = config->nccl_path,
 	        .check_collectives = config->check_collectives,
 	        .collective_timeout_ns = config->collective_timeout_s * NS_PER_S,

@@ -219,6 +219,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .collectives = bridge->ops->collectives,
 	        .host = host,
 	        .strict_by_segment = bridge->ops->strict_by_segment,
+	        .events = config->events,
 	};
 	struct zd_engine_sink sink = {
 	        .arg = bridge,

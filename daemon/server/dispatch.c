@@ -35,6 +35,7 @@ static const struct route routes[] = {
         [ZD__REQUEST__BODY_LIST] = {"list", .answer = zd_answer_list},
         [ZD__REQUEST__BODY_DAEMON_STATUS] = {"daemon_status", .answer = zd_answer_daemon_status},
         [ZD__REQUEST__BODY_METRICS] = {"metrics", .answer = zd_answer_metrics},
+        [ZD__REQUEST__BODY_EVENTS] = {"events", .answer = zd_answer_events},
         [ZD__REQUEST__BODY_DRAIN] = {"drain", .answer = zd_answer_drain},
 #define REQUEST(KIND, name) [ZD__REQUEST__BODY_##KIND] = {#name, .args = zd_args_##name},
 #include "core/requests.def"

@@ -38,7 +38,7 @@ int zd_check_ids(const struct zd_api_session *session, struct zd_args *args, str
         __attribute__((warn_unused_result));
 
 zd_answer_fn zd_answer_hello, zd_answer_goodbye, zd_answer_list, zd_answer_daemon_status, zd_answer_metrics,
-        zd_answer_drain;
+        zd_answer_events, zd_answer_drain;
 
 /* Returns the size of the process's private memory, without segments and fence pages, which are shared. 0 if
  * /proc does not report it. */

@@ -3,18 +3,18 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map explain watch top metrics trim drain undrain kill-session abort-group end-job kill-job'
+	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map explain watch top metrics events trace trim drain undrain kill-session abort-group end-job kill-job'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
 		--socket) socket=(--socket "${COMP_WORDS[++i]}") ;;
-		--job | --sort | --columns | --interval | --delay | --count | --device | --keep) ((i++)) ;;
+		--job | --sort | --columns | --interval | --delay | --count | --device | --keep | --since | --seconds | --output | -o) ((i++)) ;;
 		-*) ;;
 		*) verb=${verb:-$word} ;;
 		esac
 	done
 	case $prev in
-	--socket)
+	--socket | --output | -o)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return
 		;;
@@ -37,16 +37,18 @@ _zeroctl()
 		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column device devices)" -- "$cur")
 		return
 		;;
-	--interval | --delay | --count | --keep) return ;;
+	--interval | --delay | --count | --keep | --since | --seconds) return ;;
 	esac
 	if [[ $cur == -* ]]; then
 		local options='--socket --help --version' table='--columns --wide --raw --no-headings'
 		case $verb in
-		'') options+=" --json --bytes --job --sort $table --interval --delay --count --device --keep --http" ;;
+		'') options+=" --json --bytes --job --sort $table --interval --delay --count --device --keep --http --follow --since --seconds --output" ;;
 		watch) options+=" --json --bytes --job --sort $table --interval --count" ;;
 		top) options+=' --job --sort --delay' ;;
 		status) options+=' --json --bytes' ;;
 		metrics) options+=' --http' ;;
+		events) options+=' --json --bytes --job --follow --since' ;;
+		trace) options+=' --job --seconds --output' ;;
 		devices) options+=" --json --bytes --sort $table" ;;
 		map) options+=" --json --bytes --sort $table --device" ;;
 		trim) options+=" --json --bytes $table --device --keep" ;;

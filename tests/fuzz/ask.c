@@ -119,6 +119,7 @@ static const struct action {
         {fuzz_ask_free_allocation, SESSION},
         {fuzz_ask_list, SESSION | ADMIN},
         {fuzz_ask_status, SESSION | ADMIN},
+        {fuzz_ask_events, SESSION | ADMIN},
         {fuzz_ask_trim, SESSION | ADMIN},
         {fuzz_ask_unique_ids, SESSION},
         {fuzz_ask_reset, SESSION},
@@ -222,6 +223,7 @@ bool fuzz_call_names_ids(const struct fuzz_call *call)
 	case ZD__REQUEST__BODY_GROUP_JOIN:
 	case ZD__REQUEST__BODY_LIST:
 	case ZD__REQUEST__BODY_DAEMON_STATUS:
+	case ZD__REQUEST__BODY_EVENTS:
 	case ZD__REQUEST__BODY_TRIM:
 	case ZD__REQUEST__BODY_UNIQUE_IDS:
 	case ZD__REQUEST__BODY_SESSION_RESET:

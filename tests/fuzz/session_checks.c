@@ -35,6 +35,20 @@ static void own(uint8_t *owners, uint64_t id, unsigned user)
 	owners[id] = (uint8_t)(1 + user);
 }
 
+/* No event names another user's object. */
+static void take_events(const Zd__EventsReply *events, unsigned user)
+{
+	for (size_t i = 0; i < events->n_events && user < FUZZ_USERS; i++) {
+		const Zd__Event *event = events->events[i];
+		const uint64_t ids[] = {event->job_id, event->object, event->session};
+
+		for (size_t k = 0; k < ZD_ARRAY_LEN(ids); k++) {
+			if (ids[k])
+				own(seen.id_owner, ids[k], user);
+		}
+	}
+}
+
 /* The first field of all rows but those of devices, segments and blocks is the id. */
 static void take_rows(const Zd__ListReply *list, unsigned user)
 {
@@ -77,6 +91,9 @@ void fuzz_check_ids(const Zd__Reply *reply, unsigned user)
 	case ZD__REPLY__BODY_GATHER:
 		if (reply->gather->buffer)
 			own(seen.segment_owner, reply->gather->buffer->segment, user);
+		break;
+	case ZD__REPLY__BODY_EVENTS:
+		take_events(reply->events, user);
 		break;
 	case ZD__REPLY__BODY_LIST:
 		take_rows(reply->list, user);
@@ -264,7 +281,7 @@ void fuzz_check_restore(uint32_t durable_jobs)
 	        {.arena_bytes = FUZZ_ARENA_BYTES, .name = "fake0"},
 	        {.arena_bytes = FUZZ_ARENA_BYTES, .name = "fake1"}};
 	const struct zd_engine_config config = {
-	        .ndevices = FUZZ_DEVICES, .devices = devices, .collectives = true};
+	        .ndevices = FUZZ_DEVICES, .devices = devices, .collectives = true, .events = 64};
 	struct commands commands = {.count = 0};
 	const struct zd_engine_sink sink = {
 	        .arg = &commands, .command = take_command, .segment_restore = restore_segment};

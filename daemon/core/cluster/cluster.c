@@ -214,7 +214,7 @@ static void greeted(struct zd_engine *e, struct zd_op *op, int status, const cha
 	}
 	if (step_done(e, group, op, status, error)) {
 		resolve(e, group, result);
-		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
+		zd_group_ready(e, group);
 		zd_dirty_group(e, group);
 	}
 	zd_group_unref(e, group);

@@ -36,6 +36,7 @@ static void cluster_end(struct zd_engine *e, struct zd_group *group, int status,
 {
 	bool was_ready = group->state == ZD_GROUP_READY;
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_ABORTED);
+	zd_group_event(e, group, NULL, ZD_EVENT_GROUP_FAIL, ZD_WORD_ABORTED);
 	free(group->aborted_why);
 	group->aborted_status = status;
 	group->aborted_why = zd_strdup(text);

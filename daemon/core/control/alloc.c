@@ -177,7 +177,7 @@ static int alloc_place(struct zd_engine *e, struct zd_request *req, struct zd_al
 		                       bytes, req->u.alloc.align, &allocation->extent, err);
 	if (status != 0)
 		return status;
-	zd_extent_own(&allocation->extent, ZD_BLOCK_ALLOCATION, allocation);
+	zd_extent_own(e, &allocation->extent, ZD_BLOCK_ALLOCATION, allocation, zd_allocation_use(allocation));
 	zd_charge(e, allocation->job, allocation->device, ZD_CHARGE_ALLOCATION, allocation->extent.bytes);
 	allocation->pending++;
 	allocation->filling = true;

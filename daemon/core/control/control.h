@@ -25,7 +25,7 @@ void zd_buffer_wait_text(const struct zd_buffer *buffer, char out[ZD_WAIT_TEXT])
 
 /* sessions.c */
 /* Ends the session with all that it holds. Its waiting requests get no reply. */
-void zd_session_end(struct zd_engine *e, struct zd_session *session);
+void zd_session_end(struct zd_engine *e, struct zd_session *session, enum zd_event_word why);
 
 /* Makes a session of the daemon before, which has ended. Between this call and zd_deferred_teardowns_end()
  * its memory is given to it (zd_part_hold()). */

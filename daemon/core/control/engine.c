@@ -52,6 +52,7 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 		strncpy(e->host, config->host, ZD_MAX_NAME_BYTES);
 	e->strict_by_segment = config->strict_by_segment;
 	e->next_deadline_ns = e->next_expiry_ns = UINT64_MAX;
+	zd_history_init(&e->history, config->events);
 	e->devices = zd_calloc(config->ndevices, sizeof(*e->devices));
 	for (uint32_t i = 0; i < config->ndevices; i++)
 		device_init(&e->devices[i], i, config);
@@ -110,6 +111,7 @@ void zd_engine_free(struct zd_engine *e)
 	free(e->journal.bytes);
 	free(e->spare_request);
 	free(e->devices);
+	zd_history_deinit(&e->history);
 	free(e);
 }
 

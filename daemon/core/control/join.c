@@ -137,7 +137,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	if (group->cluster)
 		zd_cluster_connect(e, group);
 	else
-		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
+		zd_group_ready(e, group);
 	for (uint32_t rank = 0; rank < group->local_world_size && was_forming; rank++)
 		zd_journal_member(&group->members[rank]);
 }
@@ -204,7 +204,10 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 	}
 	if (group->state == ZD_GROUP_READY) {
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
-		zd_count(e, ZD_COUNT_GROUPS_RANK_LOST, !member->leaves && !member->session->clean_exit);
+		bool left = member->leaves || member->session->clean_exit;
+		zd_count(e, ZD_COUNT_GROUPS_RANK_LOST, !left);
+		zd_group_event(e, group, member, ZD_EVENT_GROUP_FAIL,
+		               left ? ZD_WORD_RANK_LEFT : ZD_WORD_RANK_LOST);
 		zd_reduce_group_failed(e, group);
 	}
 	zd_group_ref(group);
@@ -409,6 +412,7 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 	zd_group_tell_end(e, group, "it was aborted", req->session);
 	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_ABORTED);
 	zd_count(e, ZD_COUNT_GROUPS_ABORTED, 1);
+	zd_group_event(e, group, NULL, ZD_EVENT_GROUP_FAIL, ZD_WORD_ABORTED);
 	if (was_ready)
 		zd_reduce_group_failed(e, group);
 	if (group->cluster)

@@ -36,7 +36,7 @@ static void kill_sessions(struct zd_engine *e, const struct zd_job *job, const c
 		uint64_t id = session->id;
 		if (session->state == ZD_SESSION_CLOSING || !is_of_job(session, job))
 			continue;
-		zd_session_end(e, session);
+		zd_session_end(e, session, ZD_WORD_KILLED);
 		e->sink.session_killed(e->sink.arg, id, why);
 	}
 }

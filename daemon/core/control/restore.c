@@ -425,8 +425,9 @@ static int place(struct restore *restore, const struct zd_journal_object *kept, 
 		return zd_journal_bad(kept->record, "its memory is not there, or is another's too", err);
 	/* A block has the bytes that were asked for. */
 	*(is_part ? &part->shard : &allocation->extent) = (struct zd_extent){segment, block, extent->bytes};
-	zd_extent_own(is_part ? &part->shard : &allocation->extent,
-	              is_part ? ZD_BLOCK_PART : ZD_BLOCK_ALLOCATION, kept->made);
+	zd_extent_own(restore->e, is_part ? &part->shard : &allocation->extent,
+	              is_part ? ZD_BLOCK_PART : ZD_BLOCK_ALLOCATION, kept->made,
+	              is_part ? zd_part_use(part) : zd_allocation_use(allocation));
 	zd_charge(restore->e, job, segment->device, is_part ? ZD_CHARGE_SHARD : ZD_CHARGE_ALLOCATION,
 	          extent->bytes);
 	return 0;
@@ -650,6 +651,7 @@ int zd_engine_restore(struct zd_engine *e, const uint8_t *bytes, size_t nbytes, 
 	for (group = e->groups; group && status == 0; group = group->hh.next)
 		lose_ranks(e, group);
 	zd_count(e, ZD_COUNT_JOBS_RESTORED, HASH_COUNT(e->jobs));
+	zd_event_new(e, ZD_EVENT_DAEMON_RESTORE, NULL)->number = HASH_COUNT(e->jobs);
 	zd_journal_table_deinit(&restore.table);
 	free(restore.sessions);
 	return status;

@@ -76,19 +76,27 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	        .uid = peer->uid, .admin = peer->admin, .owner = zd_owner_get(e, peer->uid)};
 	if (zd_metadata_check(e, &asks, "session", peer->name ? peer->name : "", ZD_SESSION_METADATA_BYTES,
 	                      err) == 0) {
-		id = session_new(e, peer)->id;
+		const struct zd_session *session = session_new(e, peer);
+		id = session->id;
+		if (e->history.last == 0) /* its first time is that of its first client */
+			(void)zd_event_new(e, ZD_EVENT_DAEMON_START, NULL);
+		zd_event_of_session(e, ZD_EVENT_SESSION_BEGIN, session)->number = session->pid;
 		zd_count(e, ZD_COUNT_SESSIONS_OPENED, 1);
 	}
 	zd_owner_put(e, asks.owner);
 	return id;
 }
 
-void zd_session_end(struct zd_engine *e, struct zd_session *session)
+void zd_session_end(struct zd_engine *e, struct zd_session *session, enum zd_event_word why)
 {
 	struct zd_member *member;
 	struct zd_allocation *allocation;
 
 	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
+	struct zd_event *event = zd_event_of_session(e, ZD_EVENT_SESSION_END, session);
+	event->reason = (uint8_t)why;
+	event->number = session->pid;
+	event->value = session->opened_ns;
 	zd_deferred_teardowns_begin(e, session);
 	zd_requests_drop(e, session, NULL, 0, NULL);
 	zd_deferred_drop(e, session);
@@ -157,7 +165,10 @@ void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 	zd_count(e, ZD_COUNT_SESSIONS_LOST, !session->clean_exit && !TAILQ_EMPTY(&session->members));
 	if (e->sink.notice && !session->clean_exit)
 		report_lost(e, session);
-	zd_session_end(e, session);
+	zd_session_end(e, session,
+	               session->clean_exit              ? ZD_WORD_GOODBYE
+	               : TAILQ_EMPTY(&session->members) ? ZD_WORD_CLOSED
+	                                                : ZD_WORD_DIED);
 	zd_settle(e);
 }
 
@@ -177,7 +188,7 @@ static void end_late(struct zd_engine *e, struct zd_session *session, uint32_t d
 	        device, ZD_UNMAP_NS / 1000000000u);
 	if (e->sink.notice)
 		e->sink.notice(e->sink.arg, &notice);
-	zd_session_end(e, session);
+	zd_session_end(e, session, ZD_WORD_KILLED);
 	e->sink.session_killed(e->sink.arg, id, why);
 }
 
@@ -280,7 +291,7 @@ static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	char why[96];
 	(void)snprintf(why, sizeof(why), "ended by session %llu (pid %u, uid %u)",
 	               (unsigned long long)req->session->id, req->session->pid, req->session->uid);
-	zd_session_end(e, victim);
+	zd_session_end(e, victim, ZD_WORD_KILLED);
 	e->sink.session_killed(e->sink.arg, args->u.session, why);
 	return 0;
 }

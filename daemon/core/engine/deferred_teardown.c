@@ -100,6 +100,7 @@ void zd_deferred_teardowns_journal(const struct zd_session *session)
 
 static void free_session(struct zd_engine *e, struct zd_session *session)
 {
+	zd_history_keep_name(&e->history, session->id, session->name, "");
 	HASH_DEL(e->sessions, session);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_SESSIONS], &session->listed);
 	zd_metadata_uncharge(session->owner, ZD_SESSION_METADATA_BYTES);

@@ -67,6 +67,8 @@ struct zd_job *zd_job_new(struct zd_engine *e, uint32_t uid, const char *name, b
 	TAILQ_INIT(&job->allocations);
 	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
 	zd_id_tree_append(&e->listed[ZD_TABLE_JOBS], &job->listed, job->id);
+	job->made_ns = e->now_ns;
+	(void)zd_event_new(e, ZD_EVENT_JOB_BEGIN, job);
 	return job;
 }
 
@@ -134,7 +136,9 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 	zd_job_set_durable(e, job, false);
 	HASH_DELETE(hh_name, job->owner->jobs, job);
 	zd_metadata_uncharge(job->owner, job->metadata_bytes);
+	zd_event_new(e, ZD_EVENT_JOB_END, job)->value = job->made_ns;
 	zd_owner_put(e, job->owner);
+	zd_history_keep_name(&e->history, job->id, job->name, "");
 	free(job->name);
 	free(job);
 }
@@ -144,6 +148,20 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 void zd_group_ref(struct zd_group *group)
 {
 	group->refs++;
+}
+
+void zd_group_event(struct zd_engine *e, const struct zd_group *group, const struct zd_member *member,
+                    enum zd_event_kind kind, enum zd_event_word reason)
+{
+	struct zd_event *event = member ? zd_event_of(e, kind, member) : zd_event_new(e, kind, group->job);
+	event->object = group->id;
+	event->reason = (uint8_t)reason;
+}
+
+void zd_group_ready(struct zd_engine *e, struct zd_group *group)
+{
+	zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_READY);
+	zd_group_event(e, group, NULL, ZD_EVENT_GROUP_BEGIN, ZD_WORD_NONE);
 }
 
 void zd_group_unref(struct zd_engine *e, struct zd_group *group)
@@ -157,7 +175,9 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	zd_id_tree_remove(&e->listed[ZD_TABLE_GROUPS], &group->listed);
 	TAILQ_REMOVE(&group->job->groups, group, job_link);
 	zd_metadata_uncharge(group->job->owner, group->metadata_bytes);
+	zd_group_event(e, group, NULL, ZD_EVENT_GROUP_END, ZD_WORD_NONE);
 	zd_job_unref(e, group->job);
+	zd_history_keep_name(&e->history, group->id, "", group->name);
 	e->events->group_freed(group);
 	free(group->members);
 	free(group->aborted_why);

@@ -8,6 +8,7 @@
 #define ZD_CORE_ENGINE_OBJECTS_H
 
 #include "base/sm.h"
+#include "core/engine/history.h"
 #include "core/engine/journal.h"
 #include "core/engine/request.h"
 #include "core/engine/timelines.h"
@@ -67,6 +68,7 @@ struct zd_job {
 	uint64_t left_ns;           /* durable: when a session last left one of its groups or allocations */
 	uint32_t refs;              /* groups, allocations, ops */
 	bool had_group;
+	uint64_t made_ns;
 	uint64_t began_ns; /* when it had its first group */
 	struct zd_account account;
 	uint32_t metadata_bytes;
@@ -262,6 +264,7 @@ struct zd_engine {
 	struct zd_account account;
 	uint64_t transfers; /* of gathers; the number of the last one */
 	struct zd_metrics metrics;
+	struct zd_history history;
 	struct zd_histogram waits[ZD_NWAITS]; /* by reason */
 	uint64_t list_visits;                 /* see struct zd_engine_totals */
 	struct zd_reply reply;                /* scratch for the request that is being attempted */
@@ -294,6 +297,39 @@ static inline void zd_count(struct zd_engine *e, enum zd_counter counter, uint64
 {
 	e->metrics.counters[counter] += n;
 }
+
+/* Adds an event of the job, or of none (NULL), which everybody may read. The caller fills in the rest before
+ * another event is added. Gathers and copies come here: nothing is built elsewhere and copied. */
+static inline struct zd_event *zd_event_new(struct zd_engine *e, enum zd_event_kind kind,
+                                            const struct zd_job *job)
+{
+	struct zd_event *event = zd_history_next(&e->history);
+	*event = (struct zd_event){.time_ns = e->now_ns, .kind = (uint8_t)kind, .uid = ZD_EVENT_EVERYBODY};
+	if (job) {
+		event->job = job->id;
+		event->uid = job->owner->uid;
+	}
+	return event;
+}
+
+/* The same of a rank. */
+static inline struct zd_event *zd_event_of(struct zd_engine *e, enum zd_event_kind kind,
+                                           const struct zd_member *member)
+{
+	struct zd_event *event = zd_event_new(e, kind, member->group->job);
+	event->session = member->session ? member->session->id : 0;
+	event->rank = zd_world_rank(member);
+	event->device = (uint8_t)(member->device ? member->device->index + 1 : 0);
+	return event;
+}
+
+/* The same of a session, which may be a rank. */
+struct zd_event *zd_event_of_session(struct zd_engine *e, enum zd_event_kind kind,
+                                     const struct zd_session *session);
+void zd_group_ready(struct zd_engine *e, struct zd_group *group);
+/* Adds an event of the group, which a member has caused; NULL: no member. */
+void zd_group_event(struct zd_engine *e, const struct zd_group *group, const struct zd_member *member,
+                    enum zd_event_kind kind, enum zd_event_word reason);
 
 extern const struct zd_sm zd_sm_session, zd_sm_group;
 

@@ -11,15 +11,32 @@ static void copy_begins(struct zd_engine *e, struct zd_op *op, const struct zd_c
 	struct zd_device *device = op->copies = &e->devices[command->device];
 	if (device->ncopying++ == 0)
 		device->copying_ns = e->now_ns;
-	if (command->kind == ZD_CMD_COPY)
-		device->copied_bytes += command->u.copy.src.bytes;
+	if (command->kind != ZD_CMD_COPY)
+		return;
+	device->copied_bytes += command->u.copy.src.bytes;
+	if (e->now_ns >= e->history.copies_until_ns)
+		return;
+	op->begin_ns = e->now_ns;
+	op->bytes = command->u.copy.src.bytes;
+	op->session = command->signal.session;
+	op->peer = (uint8_t)(command->u.copy.dst_device + 1);
 }
 
-static void copy_ends(struct zd_engine *e, struct zd_device *device)
+static void copy_ends(struct zd_engine *e, const struct zd_op *op, int status)
 {
+	struct zd_device *device = op->copies;
 	zd_assert(device->ncopying > 0);
 	if (--device->ncopying == 0)
 		device->copied_ns += e->now_ns - device->copying_ns;
+	if (op->bytes == 0)
+		return;
+	struct zd_event *event = zd_event_new(e, ZD_EVENT_COPY, op->job);
+	event->reason = (uint8_t)-status;
+	event->session = op->session;
+	event->device = (uint8_t)(device->index + 1);
+	event->peer = op->peer;
+	event->bytes = op->bytes;
+	event->value = op->begin_ns;
 }
 
 void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *command, zd_op_fn *done,
@@ -59,7 +76,7 @@ void zd_engine_op_done(struct zd_engine *e, uint64_t id, int status, const char 
 	zd_assert(op != NULL);
 	HASH_DEL(e->ops, op);
 	if (op->copies)
-		copy_ends(e, op->copies);
+		copy_ends(e, op, status);
 	op->done(e, op, status, error ? error : "", result);
 	if (op->job) {
 		zd_metadata_uncharge(op->job->owner, op->metadata_bytes);

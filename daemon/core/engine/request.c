@@ -12,6 +12,27 @@
 #include "core/engine/objects.h"
 #include "core/engine/request.h"
 
+struct zd_event *zd_event_of_session(struct zd_engine *e, enum zd_event_kind kind,
+                                     const struct zd_session *session)
+{
+	const struct zd_member *member = TAILQ_FIRST(&session->members);
+	struct zd_event *event = zd_event_new(e, kind, member ? member->group->job : NULL);
+	event->session = session->id;
+	event->uid = session->uid;
+	return event;
+}
+
+/* A quota, a limit or the memory has no room for it. */
+static void refuse_event(struct zd_engine *e, uint64_t session_id, enum zd_request_kind kind, int status)
+{
+	const struct zd_session *session = zd_session_find(e, session_id);
+	if (!session)
+		return;
+	struct zd_event *event = zd_event_of_session(e, ZD_EVENT_REFUSE, session);
+	event->reason = (uint8_t)-status;
+	event->number = kind;
+}
+
 static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request, enum zd_request_kind kind,
                         int status, const char *text)
 {
@@ -21,6 +42,8 @@ static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request,
 	e->metrics.errors[-status]++;
 	if (kind == ZD_REQ_GATHER || kind == ZD_REQ_CONTEXT_BEGIN)
 		zd_count(e, ZD_COUNT_GATHERS_FAILED, 1);
+	if (status == ZEROD_E_QUOTA || status == ZEROD_E_LIMIT || status == ZEROD_E_NO_MEMORY)
+		refuse_event(e, session, kind, status);
 	e->sink.reply(e->sink.arg, &reply);
 }
 
@@ -120,15 +143,42 @@ static uint32_t request_metadata_bytes(const struct zd_request *req)
 	return (uint32_t)bytes;
 }
 
+static void begin_wait(struct zd_engine *e, struct zd_request *req)
+{
+	const struct zd_member *member = req->member ? req->member : TAILQ_FIRST(&req->session->members);
+	struct zd_event *event = member ? zd_event_of(e, ZD_EVENT_WAIT_BEGIN, member)
+	                                : zd_event_of_session(e, ZD_EVENT_WAIT_BEGIN, req->session);
+	event->session = req->session->id;
+	event->uid = req->session->uid;
+	event->object = member ? member->group->id : 0;
+	event->reason = (uint8_t)req->measured;
+	event->number = req->kind;
+	req->wait_event = *event;
+}
+
+/* The member may be gone: a join ends with its group. */
+static void end_wait(struct zd_engine *e, const struct zd_request *req)
+{
+	struct zd_event *event = zd_event_new(e, ZD_EVENT_WAIT_END, NULL);
+	*event = req->wait_event;
+	event->time_ns = e->now_ns;
+	event->kind = ZD_EVENT_WAIT_END;
+	event->value = req->measured_ns;
+}
+
 /* Adds the time that the request waited for its last reason, if the reason is now another one. */
 static void measure_wait(struct zd_engine *e, struct zd_request *req, enum zd_wait_kind kind)
 {
 	if (req->measured == kind)
 		return;
-	if (req->measured != ZD_WAIT_NONE)
+	if (req->measured != ZD_WAIT_NONE) {
 		zd_histogram_observe(&e->waits[req->measured], e->now_ns - req->measured_ns);
+		end_wait(e, req);
+	}
 	req->measured = kind;
 	req->measured_ns = e->now_ns;
+	if (kind != ZD_WAIT_NONE)
+		begin_wait(e, req);
 }
 
 static void enqueue_request(struct zd_engine *e, struct zd_request *req)
@@ -405,6 +455,7 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 void zd_engine_drain(struct zd_engine *e)
 {
 	e->draining = true;
+	(void)zd_event_new(e, ZD_EVENT_DRAIN_BEGIN, NULL);
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		struct zd_request *req, *next;
 		TAILQ_FOREACH_SAFE (req, &e->devices[i].queue, device_link, next) {
@@ -419,6 +470,7 @@ void zd_engine_drain(struct zd_engine *e)
 void zd_engine_undrain(struct zd_engine *e)
 {
 	e->draining = false;
+	(void)zd_event_new(e, ZD_EVENT_DRAIN_END, NULL);
 }
 
 uint64_t zd_engine_next_deadline(const struct zd_engine *e)

@@ -104,6 +104,7 @@ struct zd_request {
 	enum zd_wait_kind
 	        measured; /* the reason that it has waited for since measured_ns; NONE: it is not queued */
 	uint64_t measured_ns;
+	struct zd_event wait_event; /* of this wait */
 	TAILQ_ENTRY(zd_request) session_link, device_link;
 	struct zd_id_node listed; /* in the device's queue */
 	UT_hash_handle hh;

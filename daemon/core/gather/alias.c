@@ -78,6 +78,10 @@ int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t versio
 	buffer->device->gathers++;
 	zd_count(e, ZD_COUNT_GATHERS_TRANSFERRED, 1);
 	buffer->transfer = ++e->transfers;
+	buffer->session = req->session->id;
+	buffer->asked_ns = req->since_ns;
+	if (!early)
+		zd_transfer_event(e, buffer);
 	*out = buffer;
 	return 0;
 }

@@ -82,7 +82,8 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 	if (slot)
 		slot->occupant = buffer;
 	else if (extent)
-		zd_extent_own(extent, ZD_BLOCK_BUFFER, buffer);
+		zd_extent_own(e, extent, ZD_BLOCK_BUFFER, buffer,
+		              zd_member_use(zd_part_member(part), ZD_WORD_GATHERED, part->unit->id));
 	buffer->since_ns = e->now_ns;
 	TAILQ_INIT(&buffer->leases);
 	LIST_INIT(&buffer->awaits);
@@ -195,9 +196,20 @@ void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 		buffer_end(e, buffer);
 }
 
-static void lease_free(struct zd_buffer *buffer, struct zd_lease *lease)
+static void lease_event(struct zd_engine *e, const struct zd_lease *lease)
+{
+	const struct zd_buffer *buffer = lease->buffer;
+	struct zd_event *event = zd_event_of(e, ZD_EVENT_LEASE, zd_part_member(buffer->part));
+	event->object = buffer->unit->id;
+	event->bytes = buffer->extent.bytes;
+	event->value = lease->since_ns;
+	event->number = (uint32_t)buffer->transfer;
+}
+
+static void lease_free(struct zd_engine *e, struct zd_buffer *buffer, struct zd_lease *lease)
 {
 	struct zd_scope *scope = lease->scope;
+	lease_event(e, lease);
 	TAILQ_REMOVE(&buffer->leases, lease, link);
 	if (scope) {
 		TAILQ_REMOVE(&scope->leases, lease, scope_link);
@@ -213,7 +225,7 @@ void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_lease *lease, *next;
 	TAILQ_FOREACH_SAFE (lease, &buffer->leases, link, next)
-		lease_free(buffer, lease);
+		lease_free(e, buffer, lease);
 	zd_buffer_drop(e, buffer);
 }
 
@@ -262,7 +274,7 @@ void zd_buffer_unwatch(struct zd_engine *e, struct zd_buffer *buffer)
 void zd_lease_end(struct zd_engine *e, struct zd_lease *lease)
 {
 	struct zd_buffer *buffer = lease->buffer;
-	lease_free(buffer, lease);
+	lease_free(e, buffer, lease);
 	zd_dirty(e, buffer->device);
 	zd_shadow_try(e, buffer->part);
 	if (TAILQ_EMPTY(&buffer->leases) && !buffer->part->persistent)

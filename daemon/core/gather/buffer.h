@@ -88,6 +88,8 @@ static inline bool zd_buffer_is_in_use(const struct zd_buffer *buffer)
 /* Drops a buffer without leases: its bytes are uncharged at once, its block is freed when the last op has
  * ended. */
 void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer);
+/* Drops a prefetched buffer, whose memory is needed. */
+void zd_buffer_evict(struct zd_engine *e, struct zd_buffer *buffer);
 /* Ends all leases of the buffer and drops the buffer. */
 void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer);
 /* Frees a slot without an occupant. */

@@ -146,7 +146,7 @@ static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
 	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
 		if (buffer->prefetched && buffer->state != ZD_BUFFER_QUARANTINED &&
 		    !zd_buffer_is_shared(buffer)) {
-			zd_buffer_drop(e, buffer);
+			zd_buffer_evict(e, buffer);
 			return true;
 		}
 	}
@@ -293,7 +293,8 @@ static int slot_place(struct zd_engine *e, struct zd_request *req, uint32_t numb
 	slot->number = number;
 	slot->extent = extent;
 	slot->member = req->member;
-	zd_extent_own(&slot->extent, ZD_BLOCK_SLOT, slot);
+	zd_extent_own(e, &slot->extent, ZD_BLOCK_SLOT, slot,
+	              zd_member_use(slot->member, ZD_WORD_SLOT, slot->member->group->id));
 	shape->placed = true;
 	req->device->idle_slot_bytes += extent.bytes;
 	TAILQ_INSERT_TAIL(&req->member->slots, slot, link);

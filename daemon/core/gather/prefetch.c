@@ -13,6 +13,14 @@ static bool is_idle_prefetch(const struct zd_buffer *buffer)
 	       !buffer->slot && !buffer->aliased && !zd_buffer_is_shared(buffer);
 }
 
+void zd_buffer_evict(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_event *event = zd_event_of(e, ZD_EVENT_EVICT, zd_part_member(buffer->part));
+	event->object = buffer->unit->id;
+	event->bytes = buffer->extent.bytes;
+	zd_buffer_drop(e, buffer);
+}
+
 void zd_prefetches_count(struct zd_device *device)
 {
 	struct zd_segment *segment;
@@ -30,6 +38,6 @@ void zd_prefetches_drop(struct zd_engine *e, struct zd_segment *segment)
 	struct zd_buffer *buffer, *next;
 	TAILQ_FOREACH_SAFE (buffer, &segment->device->buffers, device_link, next) {
 		if (buffer->extent.segment == segment)
-			zd_buffer_drop(e, buffer);
+			zd_buffer_evict(e, buffer);
 	}
 }

@@ -85,11 +85,23 @@ static void step_failed(struct zd_engine *e, struct zd_plan *plan, struct zd_pla
 		planner->failed(e, buffer, step, status, error);
 }
 
+void zd_transfer_event(struct zd_engine *e, const struct zd_buffer *buffer)
+{
+	struct zd_event *event = zd_event_of(e, ZD_EVENT_GATHER, zd_part_member(buffer->part));
+	event->session = buffer->session;
+	event->reason = buffer->stale ? ZD_WORD_FAILED : ZD_WORD_READY;
+	event->object = buffer->unit->id;
+	event->bytes = buffer->extent.bytes;
+	event->value = buffer->asked_ns;
+	event->number = (uint32_t)buffer->transfer;
+}
+
 static void plan_over(struct zd_engine *e, struct zd_plan *plan)
 {
 	struct zd_buffer *buffer = plan->owner;
 	if (!buffer->stale && !buffer->aliased)
 		zd_histogram_observe(&e->metrics.gathers, e->now_ns - buffer->asked_ns);
+	zd_transfer_event(e, buffer);
 	if (buffer->state == ZD_BUFFER_INFLIGHT)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 }
@@ -193,6 +205,7 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 		planner->started(e, buffer);
 	if (buffer->plan.nsteps == 0) {
 		zd_histogram_observe(&e->metrics.gathers, e->now_ns - buffer->asked_ns);
+		zd_transfer_event(e, buffer);
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 		zd_transfer_forget(buffer);
 	}

@@ -51,6 +51,8 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 /* Plans the publish of an aliased buffer: one step, which zd_plan_satisfy() completes. */
 void zd_buffer_plan_publish(struct zd_buffer *buffer);
 
+/* Adds the event of a transfer that has ended. */
+void zd_transfer_event(struct zd_engine *e, const struct zd_buffer *buffer);
 /* Frees the steps and fences of a transfer that is over, or that will not begin. */
 void zd_transfer_forget(struct zd_buffer *buffer);
 

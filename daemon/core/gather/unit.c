@@ -30,6 +30,12 @@ uint64_t zd_part_true_numel(const struct zd_part *part)
 	return first >= unit->numel ? 0 : zd_min_u64(unit->shard_numel, unit->numel - first);
 }
 
+struct zd_extent_use zd_part_use(const struct zd_part *part)
+{
+	enum zd_event_word purpose = part->unit->group->shadow ? ZD_WORD_SHARD_SHADOW : ZD_WORD_SHARD;
+	return zd_member_use(zd_part_member(part), purpose, part->unit->id);
+}
+
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, struct zd_part **out,
                  struct zd_err *err)
 {
@@ -392,6 +398,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	zd_assert(unit->refs > 0);
 	if (--unit->refs > 0)
 		return;
+	zd_history_keep_name(&e->history, unit->id, unit->name, group->name);
 	HASH_DEL(e->units, unit);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_UNITS], &unit->listed);
 	if (unit->is_former) {
@@ -612,7 +619,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 		                       ZD_BLOCK_MIN_ALIGN, &part->shard, err);
 	if (status != 0)
 		return status;
-	zd_extent_own(&part->shard, ZD_BLOCK_PART, part);
+	zd_extent_own(e, &part->shard, ZD_BLOCK_PART, part, zd_part_use(part));
 	zd_layout_enter(part);
 	zd_part_move(part, ZD_PART_FILLING);
 	part->unit->refs++;

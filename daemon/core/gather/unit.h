@@ -139,6 +139,8 @@ static inline bool zd_part_is_unpublished(const struct zd_part *part)
 
 /* Returns the number of elements of the shard without padding. */
 uint64_t zd_part_true_numel(const struct zd_part *part);
+/* Returns the use of its extent. */
+struct zd_extent_use zd_part_use(const struct zd_part *part);
 static inline struct zd_member *zd_part_member(const struct zd_part *part)
 {
 	return &part->unit->group->members[part->rank];

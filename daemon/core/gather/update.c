@@ -140,6 +140,15 @@ static bool may_promise(const struct zd_request *req)
 	       zd_part_is_aliased(req->u.publish.parts[0]);
 }
 
+/* The units of a request are one event. */
+static void parts_event(struct zd_engine *e, const struct zd_request *req, enum zd_event_kind kind)
+{
+	struct zd_event *event = zd_event_of(e, kind, req->member);
+	const struct zd_part *first = req->u.publish.parts[0];
+	event->object = req->u.publish.nparts == 1 ? first->unit->id : first->unit->group->id;
+	event->value = req->u.publish.nparts;
+}
+
 /* The first part that has readers; NULL: none. */
 static const struct zd_part *find_read(const struct zd_request *req)
 {
@@ -169,6 +178,7 @@ static void grant_ahead(struct zd_engine *e, struct zd_request *req)
 	e->reply.u.update_begin = req->u.publish.promise->fence;
 	parts_move(req, ZD_PART_UPDATING);
 	set_early(req, true);
+	parts_event(e, req, ZD_EVENT_UPDATE);
 	zd_request_answer(e, req);
 }
 
@@ -275,6 +285,7 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 		}
 	}
 	parts_move(req, ZD_PART_UPDATING);
+	parts_event(e, req, ZD_EVENT_UPDATE);
 	return 0;
 }
 
@@ -369,6 +380,7 @@ static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct z
 			zd_buffer_drop(e, part->buffer);
 		zd_deferred_published(e, part);
 	}
+	parts_event(e, req, ZD_EVENT_PUBLISH);
 	zd_dirty_group(e, req->member->group);
 	return 0;
 }
@@ -467,6 +479,14 @@ static void commit_make(struct zd_group *group, uint64_t step)
 	zd_journal_commit(group);
 }
 
+static void commit_event(struct zd_engine *e, const struct zd_group *group, uint64_t step, int status)
+{
+	struct zd_event *event = zd_event_new(e, ZD_EVENT_COMMIT, group->job);
+	event->reason = status ? ZD_WORD_FAILED : ZD_WORD_READY;
+	event->object = group->id;
+	event->value = step;
+}
+
 /* Ends the commit requests of all ranks: the commit is made or, with a status, rejected. */
 static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_t step, int status,
                             const char *text)
@@ -476,6 +496,7 @@ static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_
 	group->voted_step = 0;
 	zd_journal_group_state(group);
 	group->commit_status = status;
+	commit_event(e, group, step, status);
 	(void)snprintf(group->commit_text, sizeof(group->commit_text), "%.191s", text);
 	group->commit_serial++;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)

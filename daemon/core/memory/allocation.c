@@ -27,6 +27,7 @@ static void allocation_free(struct zd_engine *e, struct zd_allocation *allocatio
 	if (allocation->extent.block)
 		allocation->device->quarantine_bytes -= allocation->extent.bytes;
 	zd_pool_free(e, &allocation->extent);
+	zd_history_keep_name(&e->history, allocation->id, allocation->name, "");
 	HASH_DEL(e->allocations, allocation);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_ALLOCATIONS], &allocation->listed);
 	zd_metadata_uncharge(allocation->job->owner, ZD_ALLOCATION_METADATA_BYTES);

@@ -26,6 +26,13 @@ struct zd_allocation {
 /* The metadata of an allocation. */
 #define ZD_ALLOCATION_METADATA_BYTES (sizeof(struct zd_allocation) + sizeof(struct zd_block))
 
+/* Returns the use of its extent. */
+static inline struct zd_extent_use zd_allocation_use(const struct zd_allocation *allocation)
+{
+	return (struct zd_extent_use){ZD_WORD_ALLOCATION, allocation->id,
+	                              allocation->session ? allocation->session->id : 0, 0};
+}
+
 /* Detaches the allocation at the session's end: a durable allocation stays charged, any other is dropped. */
 void zd_allocation_leave(struct zd_engine *e, struct zd_allocation *allocation);
 /* Uncharges the allocation at once, and frees it when its pending operations have ended. */

@@ -41,6 +41,9 @@ struct zd_block {
 	};
 	bool free;
 	uint8_t owner_type; /* enum zd_block_owner */
+	/* for events, while in use: enum zd_event_word, and the id of the unit, group or allocation */
+	uint8_t purpose;
+	uint64_t object;
 };
 
 /* Makes a range of `bytes` bytes (a multiple of ZD_BLOCK_MIN_ALIGN, at most 2^50). Never NULL. */

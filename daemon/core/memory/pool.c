@@ -37,6 +37,17 @@ static struct zd_segment *find_block(struct zd_device *device, const struct zd_j
 	return NULL;
 }
 
+void zd_segment_event(struct zd_engine *e, const struct zd_segment *segment, enum zd_event_kind kind,
+                      uint64_t session)
+{
+	struct zd_event *event = zd_event_new(e, kind, segment->job);
+	event->reason = (uint8_t)(ZD_WORD_SHARDS + segment->purpose);
+	event->session = session;
+	event->device = (uint8_t)(segment->device->index + 1);
+	event->number = segment->id;
+	event->bytes = segment->bytes;
+}
+
 static struct zd_segment *find_creating(struct zd_device *device, const struct zd_job *job,
                                         enum zd_purpose purpose, uint64_t bytes)
 {
@@ -67,6 +78,8 @@ uint64_t zd_segment_metadata_bytes(const struct zd_segment *segment)
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 {
 	zd_assert(TAILQ_EMPTY(&segment->mappings));
+	if (segment->state != ZD_SEGMENT_CREATING)
+		zd_segment_event(e, segment, ZD_EVENT_SEGMENT_END, 0);
 	zd_segment_forget(e, segment);
 	HASH_DEL(e->segments, segment);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_SEGMENTS], &segment->listed);
@@ -132,6 +145,7 @@ static void segment_created(struct zd_engine *e, struct zd_op *op, int status, c
 	zd_dirty(e, segment->device);
 	if (status == 0) {
 		zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
+		zd_segment_event(e, segment, ZD_EVENT_SEGMENT_BEGIN, 0);
 		journal_segment(e, segment);
 		return;
 	}
@@ -165,6 +179,7 @@ struct zd_segment *zd_segment_restore(struct zd_engine *e, struct zd_job *job, u
 {
 	struct zd_segment *segment = segment_add(e, job, id, device, purpose, bytes);
 	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
+	zd_segment_event(e, segment, ZD_EVENT_SEGMENT_BEGIN, 0);
 	segment->recorded = true; /* the journal and the sink have it from the daemon before */
 	return segment;
 }
@@ -349,10 +364,42 @@ bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device
 	return zd_align_up(bytes, device->config.segment_align_bytes) <= room;
 }
 
+static struct zd_event *block_event(struct zd_engine *e, const struct zd_extent *extent,
+                                    enum zd_event_kind kind)
+{
+	const struct zd_segment *segment = extent->segment;
+	const struct zd_block *block = extent->block;
+	struct zd_event *event = zd_event_new(e, kind, segment->job);
+	event->reason = block->purpose;
+	event->object = block->object;
+	event->device = (uint8_t)(segment->device->index + 1);
+	event->number = segment->id;
+	event->value = block->offset;
+	event->bytes = block->bytes;
+	return event;
+}
+
+void zd_extent_own(struct zd_engine *e, const struct zd_extent *extent, enum zd_block_owner type,
+                   const void *owner, struct zd_extent_use use)
+{
+	struct zd_block *block = extent->block;
+	if (block->owner_type != ZD_BLOCK_NOBODY) /* a gather takes over the block of a former buffer */
+		(void)block_event(e, extent, ZD_EVENT_BLOCK_FREE);
+	block->owner_type = (uint8_t)type;
+	block->owner = owner;
+	block->purpose = (uint8_t)use.purpose;
+	block->object = use.object;
+	struct zd_event *event = block_event(e, extent, ZD_EVENT_BLOCK_GIVE);
+	event->session = use.session;
+	event->rank = use.rank;
+}
+
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent)
 {
 	if (!extent->block)
 		return;
+	if (extent->block->owner_type != ZD_BLOCK_NOBODY)
+		(void)block_event(e, extent, ZD_EVENT_BLOCK_FREE);
 	zd_block_free(extent->segment->range, extent->block);
 	zd_dirty(e, extent->segment->device);
 	*extent = (struct zd_extent){0};

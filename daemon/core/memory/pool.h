@@ -6,11 +6,8 @@
 #define ZD_CORE_MEMORY_POOL_H
 
 #include "base/sm.h"
-#include "core/engine/device.h"
+#include "core/engine/objects.h"
 #include "core/memory/block.h"
-
-struct zd_request;
-struct zd_session;
 
 enum zd_segment_state {
 	ZD_SEGMENT_CREATING,
@@ -52,12 +49,25 @@ struct zd_extent {
 	uint64_t bytes;
 };
 
-/* Notes what has the extent from now on, for listings. */
-static inline void zd_extent_own(const struct zd_extent *extent, enum zd_block_owner type, const void *owner)
+/* The use of an extent. */
+struct zd_extent_use {
+	enum zd_event_word purpose;
+	uint64_t object; /* the id of the unit, group or allocation */
+	uint64_t session;
+	uint32_t rank; /* in the world */
+};
+
+/* Returns the use of the member's extent. */
+static inline struct zd_extent_use zd_member_use(const struct zd_member *member, enum zd_event_word purpose,
+                                                 uint64_t object)
 {
-	extent->block->owner_type = (uint8_t)type;
-	extent->block->owner = owner;
+	return (struct zd_extent_use){purpose, object, member->session ? member->session->id : 0,
+	                              zd_world_rank(member)};
 }
+
+/* Notes what has the extent from now on, for listings and events. */
+void zd_extent_own(struct zd_engine *e, const struct zd_extent *extent, enum zd_block_owner type,
+                   const void *owner, struct zd_extent_use use);
 
 /*
  * The granules of each device that a uid's segments may occupy beyond its quota. A quota of a few bytes can
@@ -87,6 +97,9 @@ bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device
 uint64_t zd_segment_metadata_bytes(const struct zd_segment *segment);
 /* Frees the segment's bookkeeping: its memory is the executor's to free, or was never allocated. */
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
+/* Adds an event of the segment; `session` 0: of none. */
+void zd_segment_event(struct zd_engine *e, const struct zd_segment *segment, enum zd_event_kind kind,
+                      uint64_t session);
 /* The segment does not outlive the daemon any more: its executor is about to free the memory. */
 void zd_segment_forget(struct zd_engine *e, struct zd_segment *segment);
 /* Frees the block at once: nothing may use it any more. Marks the device dirty. Clears *extent. */

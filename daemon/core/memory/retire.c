@@ -106,6 +106,7 @@ void zd_engine_segment_given(struct zd_engine *e, uint64_t session_id, uint32_t 
 	mapping->session = session;
 	TAILQ_INSERT_TAIL(&segment->mappings, mapping, segment_link);
 	TAILQ_INSERT_TAIL(&session->mappings, mapping, session_link);
+	zd_segment_event(e, segment, ZD_EVENT_SEGMENT_MAP, session->id);
 }
 
 static void mapping_free(struct zd_mapping *mapping)
@@ -243,6 +244,7 @@ static void retire(struct zd_engine *e, struct zd_segment *segment)
 	zd_assert(zd_block_used_bytes(segment->range) == 0);
 	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_RETIRING);
 	segment->retire_serial = ++e->retire_serial;
+	zd_segment_event(e, segment, ZD_EVENT_SEGMENT_RETIRE, 0);
 	segment->device->retiring_bytes += segment->bytes;
 	segment->job->owner->retiring_bytes += segment->bytes;
 	segment->unmap_until_ns = e->now_ns + ZD_UNMAP_NS;

@@ -31,13 +31,15 @@ static void index_add(struct zd_group *group, struct zd_reduction *r)
 	HASH_ADD(hh, group->reduction_index, key, sizeof(r->key), r);
 }
 
-static struct zd_reduction *get_reduction(const struct zd_member_reduce *mr, struct zd_unit *unit)
+static struct zd_reduction *get_reduction(const struct zd_engine *e, const struct zd_member_reduce *mr,
+                                          struct zd_unit *unit)
 {
 	struct zd_group *group = mr->member->group;
 	struct zd_reduction *r = zd_reduction_find(mr->w, unit->id);
 	if (r)
 		return r;
 	r = zd_calloc(1, sizeof(*r));
+	r->begin_ns = e->now_ns;
 	r->key[ZD_REDUCTION_UNIT] = unit->id;
 	r->key[ZD_REDUCTION_WINDOW] = mr->w->number;
 	r->key[ZD_REDUCTION_BACKWARD] = mr->w->count;
@@ -100,10 +102,20 @@ static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
 	zd_dirty_group(e, group);
 }
 
+static void reduction_event(struct zd_engine *e, const struct zd_reduction *r, enum zd_event_word outcome)
+{
+	struct zd_event *event = zd_event_new(e, ZD_EVENT_REDUCTION, r->group->job);
+	event->reason = (uint8_t)outcome;
+	event->object = r->unit->id;
+	event->bytes = zd_unit_padded_bytes(r->unit);
+	event->value = r->begin_ns;
+}
+
 static void reduction_complete(struct zd_engine *e, struct zd_reduction *r)
 {
 	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_COMPLETE);
 	zd_count(e, ZD_COUNT_REDUCTIONS_COMPLETE, 1);
+	reduction_event(e, r, ZD_WORD_READY);
 	reduction_over(e, r);
 }
 
@@ -235,7 +247,7 @@ void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry)
 	(void)e;
 	if (zd_window_is_abandoned(mr->w))
 		return;
-	struct zd_reduction *r = get_reduction(mr, entry->part->unit);
+	struct zd_reduction *r = get_reduction(e, mr, entry->part->unit);
 	struct zd_contribution *c = &r->ranks[entry->part->rank];
 	zd_sm_move(&zd_sm_contribution, &c->state, ZD_CONTRIBUTION_RESERVED);
 	c->entry = entry;
@@ -431,6 +443,7 @@ void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, 
 		return;
 	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_FAILED);
 	zd_count(e, ZD_COUNT_REDUCTIONS_FAILED, 1);
+	reduction_event(e, r, ZD_WORD_FAILED);
 	zd_failure_set(&r->failure, status, text);
 	zd_slices_stop(e, r);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
@@ -483,6 +496,7 @@ void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group)
 		}
 		if (r->state != ZD_REDUCTION_FAILED) {
 			zd_count(e, ZD_COUNT_REDUCTIONS_DROPPED, 1);
+			reduction_event(e, r, ZD_WORD_DROPPED);
 			zd_slices_stop(e, r);
 		}
 		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_DROPPED);
@@ -568,7 +582,7 @@ static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	status = zd_reduction_admit(e, mr, part->unit, err);
 	if (status != 0 || zd_window_is_abandoned(mr->w))
 		return status;
-	struct zd_reduction *r = get_reduction(mr, part->unit);
+	struct zd_reduction *r = get_reduction(e, mr, part->unit);
 	skip(r, member->rank);
 	contributed(e, r);
 	return 0;

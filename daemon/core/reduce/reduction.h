@@ -70,6 +70,7 @@ struct zd_reduction {
 	uint32_t nchunks;
 	uint64_t chunk_begin[ZD_REDUCTION_CHUNKS + 1];
 	uint32_t block_stride; /* not 0: chunks are other daemons' blocks, so many slices apart in an entry */
+	uint64_t begin_ns;     /* the first rank's contribution */
 	struct zd_failure failure;
 	struct zd_contribution *ranks;  /* local_world_size; NULL once COMPLETE and over */
 	struct zd_slice *slices;        /* likewise; NULL before the reduction runs */

@@ -29,7 +29,12 @@ int zd_storage_new(struct zd_engine *e, struct zd_request *req, struct zd_member
 	storage->device = device;
 	storage->extent = extent;
 	storage->charge = charge;
-	zd_extent_own(&storage->extent, ZD_BLOCK_STORAGE, storage);
+	zd_extent_own(e, &storage->extent, ZD_BLOCK_STORAGE, storage,
+	              zd_member_use(member,
+	                            charge == ZD_CHARGE_BUCKET    ? ZD_WORD_BUCKET
+	                            : charge == ZD_CHARGE_STAGING ? ZD_WORD_STAGING
+	                                                          : ZD_WORD_TARGET,
+	                            member->group->id));
 	TAILQ_INSERT_TAIL(&member->reduce->storages, storage, link);
 	zd_charge(e, job, device, charge, extent.bytes);
 	if (charge == ZD_CHARGE_STAGING)

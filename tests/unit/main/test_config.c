@@ -71,6 +71,7 @@ static void test_defaults(void **state)
 	assert_int_equal(config.allow_groups.count, 0);
 	assert_int_equal(config.log_level, ZD_LOG_INFO);
 	assert_int_equal(config.drain_timeout_s, 10);
+	assert_int_equal(config.events, 65536);
 	assert_null(config.backend);
 	assert_string_equal(config.gpus, "all");
 	assert_int_equal(config.device_count, 1);
@@ -190,6 +191,7 @@ static void test_every_key(void **state)
 	                           "allow_groups = daemon root\n"
 	                           "log_level=debug\n"
 	                           "drain_timeout_s = 0\n"
+	                           "events = 0\n"
 	                           "\n"
 	                           "[devices]\n"
 	                           "backend = cuda\n"
@@ -225,6 +227,7 @@ static void test_every_key(void **state)
 	assert_int_equal(config.admin_group, 0);
 	assert_int_equal(config.log_level, ZD_LOG_DEBUG);
 	assert_int_equal(config.drain_timeout_s, 0);
+	assert_int_equal(config.events, 0);
 	assert_ptr_equal(config.backend, &zd_backend_cuda);
 	assert_int_equal(config.device_count, 64);
 	assert_string_equal(config.gpus, "3, GPU-12345678-1234-1234-1234-123456789abc");
@@ -323,7 +326,9 @@ static const struct mistake {
          ":2: [daemon] drain_timeout_s: expected a number of seconds, at most 86400, found '86401'"},
         {"[daemon]\n\n# one\nsokcet = x\n",
          ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, root_is_admin, "
-         "admin_group, allow_groups, log_level, keep_state, drain_timeout_s"},
+         "admin_group, allow_groups, log_level, keep_state, drain_timeout_s, events"},
+        {"[daemon]\nevents = 16777217\n",
+         ":2: [daemon] events: expected a number from 0 to 16777216, found '16777217'"},
         {"[limits]\nsocket = x\n", ":2: [limits] socket: unknown key, expected one of uid_quota, uid_unsent, "
                                    "uid_metadata, max_sessions, max_sessions_per_uid, "
                                    "max_jobs_per_uid, durable_ttl, durable_groups"},

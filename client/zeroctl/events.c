@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * events.c - the daemon's lifecycle events, page by page.
+ */
+#include "events.h"
+
+struct page {
+	struct zd_ctl_events *events;
+	int (*fn)(const Zd__Event *event, void *arg);
+	void *arg;
+	int status;
+	bool malformed;
+};
+
+static int take_page(const Zd__Reply *reply, void *arg)
+{
+	struct page *page = arg;
+	struct zd_ctl_events *events = page->events;
+	const Zd__EventsReply *body = reply->body_case == ZD__REPLY__BODY_EVENTS ? reply->events : NULL;
+	/* A number that falls would keep us here for ever. */
+	if (!body || body->next > body->last || (body->next == events->after && body->next < body->last)) {
+		page->malformed = true;
+		return 0;
+	}
+	events->last = body->last;
+	events->lost = body->lost;
+	events->now_ns = body->now_ns;
+	events->count = body->n_events;
+	for (size_t i = 0; i < body->n_events && page->status == 0; i++)
+		page->status = page->fn(body->events[i], page->arg);
+	events->after = body->next;
+	return 0;
+}
+
+int zd_ctl_events_read(struct zd_ctl *ctl, struct zd_ctl_events *events,
+                       int (*fn)(const Zd__Event *event, void *arg), void *arg)
+{
+	Zd__Events body = ZD__EVENTS__INIT;
+	Zd__Request request = ZD__REQUEST__INIT;
+	struct page page = {.events = events, .fn = fn, .arg = arg};
+	body.after = events->after;
+	body.copies = events->copies;
+	body.job = (char *)ctl->job;
+	request.body_case = ZD__REQUEST__BODY_EVENTS;
+	request.events = &body;
+	int status = zd_ctl_call(ctl, &request, take_page, &page);
+	if (!status && page.malformed)
+		status = zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events make no sense");
+	return status ? status : page.status;
+}
+
+int zd_ctl_events_read_all(struct zd_ctl *ctl, struct zd_ctl_events *events,
+                           int (*fn)(const Zd__Event *event, void *arg), void *arg)
+{
+	int status = zd_ctl_events_read(ctl, events, fn, arg);
+	const uint64_t until = events->last;
+	while (!status && events->after < until)
+		status = zd_ctl_events_read(ctl, events, fn, arg);
+	return status;
+}

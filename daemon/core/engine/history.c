@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * history.c - the memory of the history: the ring, and names of ended objects.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/engine/history.h"
+
+void zd_history_init(struct zd_history *history, uint32_t nevents)
+{
+	uint64_t count = 1;
+	zd_assert(nevents <= ZD_MAX_EVENTS);
+	while (count < nevents)
+		count *= 2;
+	*history = (struct zd_history){.mask = count - 1, .on = nevents > 0};
+	history->events = zd_calloc(count, sizeof(*history->events));
+	if (!history->on)
+		return;
+	history->nnames = (uint32_t)(count / ZD_HISTORY_EVENTS_PER_NAME) + 1;
+	history->names = zd_calloc(history->nnames, sizeof(*history->names));
+}
+
+void zd_history_deinit(struct zd_history *history)
+{
+	HASH_CLEAR(hh, history->by_id);
+	free(history->names);
+	free(history->events);
+	*history = (struct zd_history){0};
+}
+
+void zd_history_keep_name(struct zd_history *history, uint64_t id, const char *name, const char *group)
+{
+	struct zd_ended_name *kept;
+	if (!history->on || (!name[0] && !group[0]))
+		return;
+	kept = &history->names[history->next_name];
+	history->next_name = (history->next_name + 1) % history->nnames;
+	if (kept->id)
+		HASH_DELETE(hh, history->by_id, kept);
+	kept->id = id;
+	(void)snprintf(kept->name, sizeof(kept->name), "%s", name);
+	(void)snprintf(kept->group, sizeof(kept->group), "%s", group);
+	HASH_ADD(hh, history->by_id, id, sizeof(kept->id), kept);
+}
+
+const struct zd_ended_name *zd_history_ended(const struct zd_history *history, uint64_t id)
+{
+	struct zd_ended_name *kept;
+	HASH_FIND(hh, history->by_id, &id, sizeof(id), kept);
+	return kept;
+}

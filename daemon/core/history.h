@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * history.h - the history: lifecycle events, which the core keeps in a ring of fixed size.
+ *
+ * The newest events are kept, and readers are told how many were overwritten. An event has ids of objects; a
+ * reader gets their names, also of objects that have ended, as long as those are kept.
+ */
+#ifndef ZD_CORE_HISTORY_H
+#define ZD_CORE_HISTORY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum zd_event_kind {
+#define EVENT(KIND, name, reason) ZD_EVENT_##KIND,
+#include "core/history.def"
+	ZD_NEVENTS
+};
+
+enum zd_event_word {
+#define WORD(NAME, text) ZD_WORD_##NAME,
+#include "core/history.def"
+	ZD_NWORDS
+};
+
+#define ZD_MAX_EVENTS      (1u << 24) /* that are kept */
+#define ZD_EVENT_COPIES_NS 2000000000ull
+#define ZD_EVENT_EVERYBODY UINT32_MAX /* the uid of an event that all sessions may read */
+
+/* The place of an event in the ring gives its sequence number. */
+struct zd_event {
+	uint64_t time_ns;
+	uint64_t job, session; /* 0: none */
+	/* the unit, group or allocation; of wait_*, and of an update or publish of several units, the
+	 * group */
+	uint64_t object;
+	uint64_t bytes;
+	/* the time of the begin (gather, copy, reduction, lease, *_end), a block's offset in its segment, the
+	 * number of units (update, publish), the step (commit) */
+	uint64_t value;
+	uint32_t uid;  /* whose sessions may read it, beside administrators' */
+	uint32_t rank; /* in the world */
+	/* of the segment (block_*, segment_*), of the transfer, cut to 32 bits (gather, lease), of the
+	 * process (session_*), of jobs (daemon_restore); enum zd_request_kind (wait_*, refuse) */
+	uint32_t number;
+	uint8_t kind, reason;
+	/* the index and 1; 0: none. A copy is made by the executor of `device`, into memory of `peer` */
+	uint8_t device, peer;
+};
+
+_Static_assert(sizeof(struct zd_event) == 64, "the ring has a cache line for each");
+
+/* An event for a reader. The texts are valid during the call. */
+struct zd_event_row {
+	uint64_t seq; /* from 1 */
+	const struct zd_event *event;
+	const char *kind, *reason;
+	const char *request;            /* its kind, of wait_* and refuse */
+	const char *job, *group, *name; /* "" where they do not apply, or are not kept any more */
+};
+
+struct zd_event_query {
+	uint64_t session; /* the asking session; 0: the daemon, which sees all */
+	uint64_t after;   /* events with a greater sequence number */
+	const char *job;  /* NULL or "": all */
+	uint32_t most_visits;
+	bool copies; /* for ZD_EVENT_COPIES_NS from now on, copies are events as well */
+};
+
+struct zd_event_page {
+	uint64_t next; /* `after` of the next page */
+	uint64_t last; /* the newest event's number, of any user; equal to `next`: the end was reached */
+	uint64_t lost; /* events behind `after` that were overwritten before they were read */
+};
+
+#endif

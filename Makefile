@@ -186,6 +186,7 @@ $(BUILD)/obj/%.o: %.c | $(PB_H)
 # Files that an object embeds (base/embed.h): the compiler reports no dependency on them.
 $(call obj,client/cuda_kernels.c): client/kernels/kernels.ptx
 $(call obj,tests/gpu/stress_kernels.c): tests/gpu/kernels.ptx
+$(call obj,client/zeroctl/verb_snapshot.c): $(wildcard client/zeroctl/snapshot/*)
 
 # No multiply-add may be fused: sums are compared bit for bit. Of the host's compiler only the preprocessor is used.
 FATBIN := $(BUILD)/gen/kernels.fatbin

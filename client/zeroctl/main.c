@@ -38,6 +38,7 @@ enum option_bit {
 	OPT_RAW = 1 << 13,
 	OPT_NO_HEADINGS = 1 << 14,
 	OPT_HTTP = 1 << 15,
+	OPT_OUTPUT = 1 << 16,
 };
 #define OPT_ALWAYS (OPT_SOCKET | OPT_HELP | OPT_VERSION)
 #define OPT_TABLE  (OPT_COLUMNS | OPT_WIDE | OPT_RAW | OPT_NO_HEADINGS)
@@ -63,6 +64,7 @@ static const struct {
         {"device", "N", OPT_DEVICE, "only this device (default: all)"},
         {"keep", "BYTES", OPT_KEEP, "so much may stay on each device, 2G for instance (default: 0)"},
         {"http", NULL, OPT_HTTP, "answer one HTTP request for /metrics from standard input"},
+        {"output", "FILE", OPT_OUTPUT, "-o: the file that is written; -: standard output"},
         {"help", NULL, OPT_HELP, "this text"},
         {"version", NULL, OPT_VERSION, "the program's version"},
 };
@@ -89,6 +91,8 @@ static const struct verb {
         {"alloc", zd_ctl_alloc, "plain allocations", OPT_LIST | OPT_JOB, NULL},
         {"map", zd_ctl_map, "a device's arena: segments, blocks, holes, their owners, what pins them",
          OPT_LIST | OPT_DEVICE, NULL},
+        {"snapshot", zd_ctl_snapshot, "an HTML page of all memory: the map, its history, holders and waits",
+         OPT_OUTPUT | OPT_JSON | OPT_JOB | OPT_DEVICE, NULL},
         {"explain", zd_ctl_explain, "who holds it, what it waits for, and what would free it", 0, "OBJECT"},
         {"watch", zd_ctl_watch, "status and buffers, again and again",
          OPT_LIST | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
@@ -280,6 +284,9 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 	case OPT_HTTP:
 		ctl->http = true;
 		return 0;
+	case OPT_OUTPUT:
+		ctl->output = value;
+		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--output: expected the name of a file");
 	case OPT_COLUMNS:
 		ctl->columns = value;
 		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--columns: expected titles of columns");
@@ -311,7 +318,7 @@ static int parse(struct zd_ctl *ctl, int argc, char **argv, unsigned *given)
 	unsigned seen = 0;
 	int nwords = 0, code;
 	/* '-' hands out words as option 1, wherever they stand and whatever POSIXLY_CORRECT says. */
-	while ((code = getopt_long(argc, argv, "-hV", table, NULL)) != -1) {
+	while ((code = getopt_long(argc, argv, "-hVo:", table, NULL)) != -1) {
 		if (code == 1) {
 			argv[nwords++] = optarg;
 			continue;
@@ -322,6 +329,7 @@ static int parse(struct zd_ctl *ctl, int argc, char **argv, unsigned *given)
 		}
 		enum option_bit bit = code == 'h'   ? OPT_HELP
 		                      : code == 'V' ? OPT_VERSION
+		                      : code == 'o' ? OPT_OUTPUT
 		                                    : options[code - 256].bit;
 		seen |= bit;
 		int status = take_option(ctl, bit, optarg);

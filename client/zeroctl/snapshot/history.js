@@ -3,6 +3,7 @@
 // Both charts have the same time from left to right.
 
 const AXIS_LEFT = 74, AXIS_BOTTOM = 24, AXIS_TOP = 8, AXIS_RIGHT = 12;
+const MOST_RECTANGLES = 20000; // of more bands in a picture only the density is drawn
 
 class HistoryView {
 	constructor(area, bands) {
@@ -11,20 +12,27 @@ class HistoryView {
 		this.selected = null;
 		this.brush = null; // {canvas, x0, y0, x1, y1} while the pointer is pressed
 		this.drawn = 0;
+		this.pictures = new Map(); // of each canvas what is below the selected block and the brush
 	}
 
 	// `begin` and `now`: what is known, on the clock of the events.
 	show(spans, segments, end, begin, now) {
 		Object.assign(this, {spans, end, begin, now});
 		this.segments = new Map(segments.map((segment) => [segment.segment, segment]));
+		for (const span of spans)
+			span.address = this.segments.get(span.segment).base + span.offset;
+		this.edges = edgesOf(spans);
 		this.showAll();
+		this.showChanges();
 	}
 
 	recolour({keys, keyOf}, colours) {
 		this.keys = keys;
 		this.colours = colours;
-		this.sums = sumsOf(this.spans, keys, keyOf);
-		this.byKey = keys.map((key) => [key, this.spans.filter((span) => keyOf(span) === key)]).filter(([, spans]) => spans.length > 0);
+		this.sums = sumsOf(this.edges, keys, keyOf);
+		this.byKey = new Map(keys.map((key) => [key, []]));
+		for (const span of this.spans)
+			this.byKey.get(keyOf(span)).push(span);
 		this.draw();
 	}
 
@@ -33,6 +41,20 @@ class HistoryView {
 		this.to = this.now;
 		this.low = 0;
 		this.high = Math.max(this.end, 1);
+	}
+
+	// Shows the time from the first change to the last one: before and behind them nothing moves.
+	showChanges() {
+		let first = Infinity, last = -Infinity;
+		for (const span of this.spans) {
+			first = Math.min(first, span.before ? Infinity : span.from, span.open ? Infinity : span.to);
+			last = Math.max(last, span.before ? -Infinity : span.from, span.open ? -Infinity : span.to);
+		}
+		const margin = (last - first) * 0.04;
+		if (last > first) {
+			this.from = Math.max(this.begin, first - margin);
+			this.to = Math.min(this.now, last + margin);
+		}
 	}
 
 	// Zooms to the time and the addresses, within what is known.
@@ -83,6 +105,41 @@ class HistoryView {
 			select: cssColour("select"), accent: cssColour("accent")};
 		this.drawArea();
 		this.drawBands();
+		for (const canvas of [this.area, this.bands]) {
+			const picture = document.createElement("canvas");
+			picture.width = canvas.width;
+			picture.height = canvas.height;
+			picture.getContext("2d").drawImage(canvas, 0, 0);
+			this.pictures.set(canvas, picture);
+		}
+		this.drawMarks();
+	}
+
+	// Draws the selected block and the brush over the pictures.
+	drawMarks() {
+		for (const [canvas, picture] of this.pictures) {
+			const context = canvas.getContext("2d");
+			context.save();
+			context.setTransform(1, 0, 0, 1, 0, 0);
+			context.clearRect(0, 0, canvas.width, canvas.height);
+			context.drawImage(picture, 0, 0);
+			context.restore();
+			if (canvas === this.bands && this.selected)
+				this.drawSelected(context);
+			this.drawBrush(context, canvas, canvas.clientHeight);
+		}
+	}
+
+	drawSelected(context) {
+		const {x, y, width, height} = this.rectangleOf(this.selected);
+		context.save();
+		context.beginPath();
+		context.rect(AXIS_LEFT, AXIS_TOP, this.plotWidth, this.bandHeight);
+		context.clip();
+		context.strokeStyle = this.theme.select;
+		context.lineWidth = 2;
+		context.strokeRect(x, y, Math.max(width, 2), Math.max(height, 2));
+		context.restore();
 	}
 
 	begun(canvas, height) {
@@ -143,7 +200,6 @@ class HistoryView {
 			}
 		}
 		this.drawTimes(context, height);
-		this.drawBrush(context, this.area, height);
 	}
 
 	drawBands() {
@@ -161,32 +217,64 @@ class HistoryView {
 			context.strokeStyle = this.theme.edge;
 			context.strokeRect(x + 0.5, y + 0.5, width - 1, tall - 1);
 		}
-		for (const [key, spans] of this.byKey) {
-			context.fillStyle = this.colours.get(key);
-			for (const span of spans)
-				this.drawSpan(context, span);
-		}
-		if (this.selected) {
-			const {x, y, width, height: tall} = this.rectangleOf(this.selected);
-			context.strokeStyle = this.theme.select;
-			context.lineWidth = 2;
-			context.strokeRect(x, y, Math.max(width, 2), Math.max(tall, 2));
+		const shown = [...this.byKey].map(([key, spans]) => [this.colours.get(key), spans.filter((span) => this.isShown(span))]);
+		this.drawn = shown.reduce((count, [, spans]) => count + spans.length, 0);
+		if (this.drawn > MOST_RECTANGLES) {
+			this.drawDensity(context, shown);
+		} else {
+			for (const [colour, spans] of shown) {
+				context.fillStyle = colour;
+				for (const span of spans)
+					this.drawSpan(context, span);
+			}
 		}
 		context.restore();
 		this.drawBytes(context, this.low, this.high, (address) => this.yOf(address));
 		this.drawTimes(context, height);
-		this.drawBrush(context, this.bands, height);
 		this.bands.dataset.drawn = this.drawn;
 	}
 
+	isShown(span) {
+		return span.from <= this.to && span.to >= this.from && span.address <= this.high && span.address + span.bytes >= this.low;
+	}
+
 	drawSpan(context, span) {
-		if (span.from > this.to || span.to < this.from)
-			return;
 		const {x, y, width, height} = this.rectangleOf(span);
-		if (y > AXIS_TOP + this.bandHeight || y + height < AXIS_TOP)
-			return;
-		this.drawn++;
 		context.fillRect(x, y, Math.max(width > 3 ? width - 0.5 : width, 1), Math.max(height > 3 ? height - 0.5 : height, 1));
+	}
+
+	// Draws what part of each pixel is in blocks: where many are smaller than a pixel, rectangles of a pixel would hide all that is free.
+	drawDensity(context, shown) {
+		const width = Math.ceil(this.plotWidth), height = Math.ceil(this.bandHeight);
+		const sums = new Float32Array(width * height * 4); // of red, green, blue, and of the part that is in blocks
+		for (const [colour, spans] of shown) {
+			const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+			for (const span of spans) {
+				const {x, y, width: wide, height: tall} = this.rectangleOf(span);
+				const left = Math.max(0, Math.floor(x - AXIS_LEFT)), right = Math.min(width, Math.ceil(x - AXIS_LEFT + wide));
+				const top = Math.max(0, y - AXIS_TOP), bottom = Math.min(height, y - AXIS_TOP + tall);
+				for (let row = Math.floor(top); row < bottom; row++) {
+					const part = Math.min(bottom, row + 1) - Math.max(top, row);
+					for (let at = (row * width + left) * 4; at < (row * width + right) * 4; at += 4) {
+						sums[at] += part * red;
+						sums[at + 1] += part * green;
+						sums[at + 2] += part * blue;
+						sums[at + 3] += part;
+					}
+				}
+			}
+		}
+		const image = new ImageData(width, height), picture = document.createElement("canvas");
+		for (let at = 0; at < sums.length; at += 4) {
+			const part = sums[at + 3];
+			for (let i = 0; i < 3 && part > 0; i++)
+				image.data[at + i] = sums[at + i] / part;
+			image.data[at + 3] = part > 0 ? 40 + 215 * Math.min(1, part) : 0;
+		}
+		picture.width = width;
+		picture.height = height;
+		picture.getContext("2d").putImageData(image, 0, 0);
+		context.drawImage(picture, AXIS_LEFT, AXIS_TOP);
 	}
 
 	rectangle(times, base, bytes) {
@@ -196,7 +284,7 @@ class HistoryView {
 	}
 
 	rectangleOf(span) {
-		return this.rectangle(span, this.segments.get(span.segment).base + span.offset, span.bytes);
+		return this.rectangle(span, span.address, span.bytes);
 	}
 
 	drawBrush(context, canvas, height) {
@@ -223,7 +311,7 @@ class HistoryView {
 		const room = (this.high - this.low) / this.bandHeight;
 		let nearest = null, least = Infinity;
 		for (const span of this.spans) {
-			const base = this.segments.get(span.segment).base + span.offset;
+			const base = span.address;
 			if (span.from > time + slack || span.to < time - slack || base > address + room || base + span.bytes < address - room)
 				continue;
 			const distance = Math.max(base - address, address - base - span.bytes, 0) / room +

@@ -2,7 +2,7 @@
 // map.js - the memory map: each segment as lines of an equal number of bytes, from left to right and from top to bottom, with its blocks
 // and holes where they are. Only the lines that the scrolled box shows are drawn.
 
-const LINE = 16, LINE_GAP = 2, HEAD = 22, SEGMENT_GAP = 10, MAP_MOST_HEIGHT = 520;
+const LINE = 16, LINE_GAP = 2, HEAD = 22, SEGMENT_GAP = 10, MAP_MOST_HEIGHT = 640;
 const MAP_LINES = 24; // of all segments, unless the reader chooses another length
 const LEAST_LINE_BYTES = 1024;
 const NEARLY_FREE = new Set(["QUARANTINED", "FREED", "DROPPED", "DYING"]);

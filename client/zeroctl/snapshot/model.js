@@ -22,10 +22,6 @@ function ownerOf(block) {
 	return block.group ? parts + "@" + block.rank : parts;
 }
 
-function isFree(row) {
-	return row.kind === "hole";
-}
-
 // ---- The map ------------------------------------------------------------------------------------------------
 
 // Returns the device's segments in the order of the map, each with its blocks and holes by offset.
@@ -46,7 +42,7 @@ function segmentsOf(snapshot, device) {
 function sessionFinder(snapshot) {
 	const given = new Map(), members = new Map(), allocations = new Map();
 	for (const event of snapshot.events.rows)
-		if (event.kind === "block_give")
+		if (event.kind === "block_give" && !event.group)
 			given.set(placeOf(event), event);
 	for (const group of snapshot.groups)
 		for (const member of group.members)
@@ -56,7 +52,6 @@ function sessionFinder(snapshot) {
 		allocations.set(key, allocations.has(key) && allocations.get(key) !== row.session ? 0 : row.session);
 	}
 	return function (block) {
-		const event = given.get(placeOf(block));
 		if (block.session)
 			return block.session;
 		if (!block.job)
@@ -64,6 +59,7 @@ function sessionFinder(snapshot) {
 		if (block.group)
 			return members.get(JSON.stringify([block.job, block.group, block.rank])) || 0;
 		const session = allocations.get(JSON.stringify([block.job, block.name, block.device]));
+		const event = session ? null : given.get(placeOf(block));
 		return session || (event && event.job === block.job && event.bytes === block.bytes ? event.session : 0);
 	};
 }
@@ -157,26 +153,34 @@ function placeSegments(segments) {
 	return end;
 }
 
-// Returns the sums over time: {times, sums, totals}. sums[k][i] are the bytes of keys[k] from times[i] on.
-function sumsOf(spans, keys, keyOf) {
-	const edges = [], index = new Map(keys.map((key, i) => [key, i]));
-	for (const span of spans) {
-		const key = index.get(keyOf(span));
-		edges.push({time: span.from, key, bytes: span.bytes});
+// Returns what begins and ends, by time: {time, span, bytes}, of which `bytes` are negative where the span ends.
+function edgesOf(spans) {
+	const edges = [];
+	for (const span of spans)
+		edges.push({time: span.from, span, bytes: span.bytes});
+	for (const span of spans)
 		if (!span.open)
-			edges.push({time: span.to, key, bytes: -span.bytes});
-	}
-	edges.sort((a, b) => a.time - b.time);
-	const times = [], state = keys.map(() => 0), sums = keys.map(() => []), totals = [];
-	for (let i = 0; i < edges.length; i++) {
-		state[edges[i].key] += edges[i].bytes;
-		if (i + 1 < edges.length && edges[i + 1].time === edges[i].time)
-			continue;
-		times.push(edges[i].time);
-		totals.push(state.reduce((sum, bytes) => sum + bytes, 0));
-		state.forEach((bytes, key) => sums[key].push(bytes));
-	}
-	return {times, sums, totals};
+			edges.push({time: span.to, span, bytes: -span.bytes});
+	return edges.sort((a, b) => a.time - b.time);
+}
+
+// Returns the sums over time: {times, sums, totals}. sums[k][i] are the bytes of keys[k] from times[i] on.
+function sumsOf(edges, keys, keyOf) {
+	const index = new Map(keys.map((key, i) => [key, i])), state = keys.map(() => 0), array = () => new Float64Array(edges.length);
+	const times = array(), totals = array(), sums = keys.map(array);
+	let count = 0, total = 0;
+	edges.forEach(({time, span, bytes}, i) => {
+		state[index.get(keyOf(span))] += bytes;
+		total += bytes;
+		if (i + 1 < edges.length && edges[i + 1].time === time)
+			return;
+		times[count] = time;
+		totals[count] = total;
+		for (let key = 0; key < state.length; key++)
+			sums[key][count] = state[key];
+		count++;
+	});
+	return {times: times.subarray(0, count), totals: totals.subarray(0, count), sums: sums.map((sum) => sum.subarray(0, count))};
 }
 
 // Returns the index of the first of the ascending numbers that is greater than `value`.
@@ -237,8 +241,8 @@ function colouring(by, blocks) {
 // ---- Tables -------------------------------------------------------------------------------------------------
 
 // Returns a row for each job, session and device that has blocks, with the bytes of each purpose.
-function holdersOf(snapshot) {
-	const rows = new Map(), sessionOf = sessionFinder(snapshot);
+function holdersOf(snapshot, sessionOf) {
+	const rows = new Map();
 	const sessions = new Map(snapshot.sessions.map((row) => [row.id, row]));
 	const uids = new Map();
 	for (const job of snapshot.jobs)
@@ -300,7 +304,7 @@ function bytesText(bytes) {
 		value /= 1024;
 		unit++;
 	}
-	return (unit === 0 ? String(value) : String(Number(value.toPrecision(value >= 1000 ? 4 : 4)))) + " " + names[unit];
+	return (unit === 0 ? String(value) : String(Number(value.toPrecision(4)))) + " " + names[unit];
 }
 
 function durationText(ns) {
@@ -317,5 +321,5 @@ function durationText(ns) {
 }
 
 if (typeof module !== "undefined")
-	module.exports = {PURPOSES, OTHER_USERS, OTHER_JOBS, ownerOf, segmentsOf, sessionFinder, spansOf, segmentSpansOf, placeSegments, sumsOf, sumAt,
+	module.exports = {PURPOSES, OTHER_USERS, OTHER_JOBS, ownerOf, segmentsOf, sessionFinder, spansOf, segmentSpansOf, placeSegments, edgesOf, sumsOf, sumAt,
 		peaksOf, jobsOf, colouring, holdersOf, waitsOf, bytesText, durationText, upperBound};

@@ -23,9 +23,10 @@ function element(name, text, className) {
 function wallText(ns, digits) {
 	const date = new Date(Number(ns) / 1e6), two = (n) => String(n).padStart(2, "0");
 	const zone = -date.getTimezoneOffset(), hours = two(Math.floor(Math.abs(zone) / 60)), minutes = two(Math.abs(zone) % 60);
+	const offset = zone === 0 ? "" : (zone < 0 ? "\u2212" : "+") + hours + ":" + minutes;
 	const fraction = digits ? "." + String(date.getMilliseconds()).padStart(3, "0") : "";
 	return date.getFullYear() + "-" + two(date.getMonth() + 1) + "-" + two(date.getDate()) + " " + two(date.getHours()) + ":" +
-		two(date.getMinutes()) + ":" + two(date.getSeconds()) + fraction + " UTC" + (zone < 0 ? "\u2212" : "+") + hours + ":" + minutes;
+		two(date.getMinutes()) + ":" + two(date.getSeconds()) + fraction + " UTC" + offset;
 }
 
 // The wall clock's time of a time on the clock of the events.
@@ -98,7 +99,7 @@ function compare(a, b) {
 }
 
 function fillTables() {
-	const holders = holdersOf(snapshot), waits = waitsOf(snapshot);
+	const holders = holdersOf(snapshot, sessionOf), waits = waitsOf(snapshot);
 	const used = PURPOSES.filter((purpose) => holders.some((row) => row[purpose] > 0));
 	const blank = (bytes) => bytes === 0 ? "" : bytesText(bytes);
 	byId("holders").hidden = holders.length === 0;
@@ -258,7 +259,7 @@ function choose(thing) {
 	byId("detail").replaceChildren(...(thing ? factsOf(thing) : []).flatMap(([title, text]) => [element("dt", title), element("dd", text)]));
 	if (page.segments.length > 0 && mapView.colours)
 		mapView.draw();
-	historyView.draw();
+	historyView.drawMarks();
 }
 
 // ---- The pointer --------------------------------------------------------------------------------------------
@@ -325,14 +326,14 @@ function listenToChart(canvas, tip, click) {
 		if (brush && brush.canvas === canvas) {
 			brush.x1 = event.offsetX;
 			brush.y1 = event.offsetY;
-			historyView.draw();
+			historyView.drawMarks();
 		}
 		showTip(event, brush ? null : tip(event.offsetX, event.offsetY));
 	});
 	canvas.addEventListener("mouseup", (event) => {
 		if (historyView.brush && !historyView.finishBrush())
 			click(event.offsetX, event.offsetY);
-		historyView.draw();
+		historyView.drawMarks();
 	});
 	canvas.addEventListener("mouseleave", (event) => showTip(event, null));
 	canvas.addEventListener("dblclick", showWholeTime);

@@ -95,16 +95,19 @@ int zd_ctl_snapshot(struct zd_ctl *ctl)
 	json_t *snapshot;
 	if (!ctl->output && !ctl->json)
 		return zd_ctl_fail(ZD_CTL_USAGE, "snapshot takes -o FILE, which it writes, or --json");
-	int status = zd_ctl_snapshot_fetch(ctl, &snapshot);
+	/* Before the daemon is asked: a path that cannot be written is an error at once. */
+	int status = zd_ctl_output_open(&output, ctl->output ? ctl->output : "-");
 	if (status)
 		return status;
-	status = zd_ctl_output_open(&output, ctl->output ? ctl->output : "-");
-	if (!status && ctl->json) {
+	status = zd_ctl_snapshot_fetch(ctl, &snapshot);
+	if (status)
+		return zd_ctl_output_close(&output, status);
+	if (ctl->json) {
 		status = zd_ctl_print_json_text(output.file, snapshot, JSON_INDENT(1));
-	} else if (!status) {
+	} else {
 		show_strings(snapshot);
 		status = write_page(output.file, snapshot);
 	}
 	json_decref(snapshot);
-	return output.file ? zd_ctl_output_close(&output, status) : status;
+	return zd_ctl_output_close(&output, status);
 }

@@ -197,7 +197,7 @@ function scaleMap(factor) {
 
 // What is known of a block, hole, segment or span, as pairs of title and text.
 function factsOf(thing) {
-	const isSpan = thing.from !== undefined, facts = [];
+	const facts = [];
 	const add = (title, text) => {
 		if (text !== undefined && text !== "" && text !== null)
 			facts.push([title, String(text)]);
@@ -223,12 +223,13 @@ function factsOf(thing) {
 	if (thing.job)
 		for (const [title, text] of ownerFacts(thing))
 			add(title, text);
-	if (isSpan) {
-		add("Given", thing.before ? "before " + wallText(wallOf(thing.from), true) : wallText(wallOf(thing.from), true));
-		add("Freed", thing.open ? "not yet" : wallText(wallOf(thing.to), true));
-		add("Lasted", (thing.before || thing.open ? "at least " : "") + durationText(thing.to - thing.from));
-	}
 	return facts;
+}
+
+function timesOf(span) {
+	const given = wallText(wallOf(span.from), true), whole = !span.before && !span.open;
+	return [["Given", span.before ? "before " + given : given], ["Freed", span.open ? "not yet" : wallText(wallOf(span.to), true)],
+		["Lasted", (whole ? "" : "at least ") + durationText(span.to - span.from)]];
 }
 
 function ownerFacts(thing) {
@@ -256,7 +257,8 @@ function choose(thing) {
 		mapView.selected = thing.open ? page.blocks.find(samePlace) || null : null;
 	byId("detail-none").hidden = thing !== null;
 	byId("detail-title").textContent = !thing ? "Block" : thing.kind === "segment" ? "Segment" : thing.kind === "hole" ? "Hole" : "Block";
-	byId("detail").replaceChildren(...(thing ? factsOf(thing) : []).flatMap(([title, text]) => [element("dt", title), element("dd", text)]));
+	const facts = [...(thing ? factsOf(thing) : []), ...(historyView.selected ? timesOf(historyView.selected) : [])];
+	byId("detail").replaceChildren(...facts.flatMap(([title, text]) => [element("dt", title), element("dd", text)]));
 	if (page.segments.length > 0 && mapView.colours)
 		mapView.draw();
 	historyView.drawMarks();

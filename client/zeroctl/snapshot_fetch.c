@@ -21,9 +21,9 @@
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
 struct history {
-	long long device; /* -1: of all */
-	json_t *rows;     /* of all pages up to now */
-	json_t *page;     /* of the page that is being read */
+	long long device;  /* -1: of all */
+	json_t *rows;      /* of all pages up to now */
+	json_t *page;      /* of the page that is being read */
 	uint64_t first_ns; /* the time of the first event of the rows' pages, of whatever kind; 0: none yet */
 };
 

@@ -54,8 +54,8 @@ static int create_temporary(struct zd_ctl_output *output)
 	int fd = -1;
 	for (unsigned i = 0; fd < 0 && i < MOST_NAMES; i++) {
 		free(output->temporary);
-		output->temporary =
-		        zd_ctl_text("%s/.%.200s.%ld.%u.tmp", dirname(folder), basename(name), (long)getpid(), i);
+		output->temporary = zd_ctl_text("%s/.%.200s.%ld.%u.tmp", dirname(folder), basename(name),
+		                                (long)getpid(), i);
 		unfinished = output->temporary;
 		fd = open(output->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 		if (fd < 0 && errno != EEXIST)

@@ -57,8 +57,8 @@ static int write_part(FILE *file, const char *name, size_t bytes, const json_t *
 	static const struct {
 		const char *name, *text;
 	} parts[] = {
-	        {"style.css", zd_ctl_page_style}, {"model.js", zd_ctl_page_model},
-	        {"chart.js", zd_ctl_page_chart},  {"map.js", zd_ctl_page_map},
+	        {"style.css", zd_ctl_page_style},    {"model.js", zd_ctl_page_model},
+	        {"chart.js", zd_ctl_page_chart},     {"map.js", zd_ctl_page_map},
 	        {"history.js", zd_ctl_page_history}, {"page.js", zd_ctl_page_page},
 	};
 	for (size_t i = 0; i < ZD_ARRAY_LEN(parts); i++) {

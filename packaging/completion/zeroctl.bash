@@ -3,18 +3,18 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map explain watch metrics trim drain undrain kill-session abort-group end-job kill-job'
+	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch metrics trim drain undrain kill-session abort-group end-job kill-job'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
 		--socket) socket=(--socket "${COMP_WORDS[++i]}") ;;
-		--job | --sort | --columns | --interval | --count | --device | --keep) ((i++)) ;;
+		--job | --sort | --columns | --interval | --count | --device | --keep | --output | -o) ((i++)) ;;
 		-*) ;;
 		*) verb=${verb:-$word} ;;
 		esac
 	done
 	case $prev in
-	--socket)
+	--socket | --output | -o)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return
 		;;
@@ -38,12 +38,13 @@ _zeroctl()
 	if [[ $cur == -* ]]; then
 		local options='--socket --help --version' table='--columns --wide --raw --no-headings'
 		case $verb in
-		'') options+=" --json --bytes --job --sort $table --interval --count --device --keep --http" ;;
+		'') options+=" --json --bytes --job --sort $table --interval --count --device --keep --http --output" ;;
 		watch) options+=" --json --bytes --job --sort $table --interval --count" ;;
 		status) options+=' --json --bytes' ;;
 		metrics) options+=' --http' ;;
 		devices) options+=" --json --bytes --sort $table" ;;
 		map) options+=" --json --bytes --sort $table --device" ;;
+		snapshot) options+=' --json --job --device --output' ;;
 		trim) options+=" --json --bytes $table --device --keep" ;;
 		explain | drain | undrain | kill-session | abort-group | end-job | kill-job) ;;
 		*) options+=" --json --bytes --job --sort $table" ;;

@@ -10,7 +10,7 @@ function __zeroctl_column --argument-names column verb
     end
     zeroctl $socket $verb --columns $column --raw --no-headings 2>/dev/null | string match -r '^[A-Za-z0-9._:+@%,=/-]+$'
 end
-set -l verbs status devices jobs sessions groups units buffers scopes buckets alloc map explain watch metrics trim drain undrain \
+set -l verbs status devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch metrics trim drain undrain \
     kill-session abort-group end-job kill-job
 set -l none "not __fish_seen_subcommand_from $verbs"
 
@@ -28,6 +28,7 @@ complete -c zeroctl -n $none -a alloc -d 'Plain allocations'
 complete -c zeroctl -n $none -a watch -d 'Status and buffers, again and again'
 complete -c zeroctl -n $none -a trim -d 'Release unused segments to the devices'
 complete -c zeroctl -n $none -a map -d 'What lies where in the arena of a device'
+complete -c zeroctl -n $none -a snapshot -d 'A page of all memory and its history'
 complete -c zeroctl -n $none -a explain -d 'Who holds it, what it waits for, what would free it'
 complete -c zeroctl -n $none -a metrics -d 'Figures in the OpenMetrics format'
 complete -c zeroctl -n $none -a drain -d 'Close the daemon for new jobs'
@@ -48,6 +49,7 @@ complete -c zeroctl -l interval -x -d 'Time between two pictures'
 complete -c zeroctl -l count -x -d 'End after so many pictures'
 complete -c zeroctl -l device -x -a '(__zeroctl_column device devices)' -d 'Only this device'
 complete -c zeroctl -l keep -x -d 'So much may stay on each device'
+complete -c zeroctl -s o -l output -r -F -d 'The file that is written'
 complete -c zeroctl -l columns -x -d 'These columns alone'
 complete -c zeroctl -l wide -d 'All columns, uncut'
 complete -c zeroctl -l raw -d 'Exact values, for scripts'

@@ -37,6 +37,8 @@ report $? 'so are the verbs, and the jobs to kill'
 report $? 'metrics takes --http, and not --json'
 [ "$(offers explain tr)" = train-7b.v2 ] && [ "$(offers map --dev)" = --device ] && [ "$(offers expl)" = explain ]
 report $? 'explain and map are offered'
+[ "$(offers snap)" = snapshot ] && [ "$(offers snapshot --out)" = --output ] && [ "$(offers -o x.html snapshot --dev)" = --device ]
+report $? 'snapshot is offered, with --output'
 [ "$(offers abort-group '')" = '1 2 3 4' ]
 report $? 'groups are offered by id'
 [ "$(offers jobs --sort du)" = durable ] && [ "$(offers jobs --columns id,j)" = id,job ] &&

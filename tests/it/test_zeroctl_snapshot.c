@@ -13,7 +13,9 @@
 #define DATA_BEGIN "<script type=\"application/json\" id=\"data\">"
 #define DATA_END   "</script>"
 #define EVIL       "</script><img src=x onerror=alert(1)>\"'&<!--"
-#define BIDI       "a\xe2\x80\xae\xe2\x80\x8b" "b" /* U+202E, U+200B */
+#define BIDI                                                                                                 \
+	"a\xe2\x80\xae\xe2\x80\x8b"                                                                          \
+	"b" /* U+202E, U+200B */
 
 static char folder[] = "/tmp/zerod-test-snapshot.XXXXXX";
 static char page_path[128];
@@ -346,14 +348,10 @@ static void a_closed_pipe_is_no_failure(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        TEST(page_and_json_have_the_daemons_map),
-	        TEST(events_lead_to_the_map),
-	        TEST(names_cannot_leave_the_data),
-	        TEST(filters_name_something),
-	        TEST(what_cannot_be_written_is_named),
-	        TEST(a_failure_keeps_the_file_before),
-	        TEST(a_full_disk_leaves_nothing),
-	        TEST(an_interrupt_leaves_nothing),
+	        TEST(page_and_json_have_the_daemons_map), TEST(events_lead_to_the_map),
+	        TEST(names_cannot_leave_the_data),        TEST(filters_name_something),
+	        TEST(what_cannot_be_written_is_named),    TEST(a_failure_keeps_the_file_before),
+	        TEST(a_full_disk_leaves_nothing),         TEST(an_interrupt_leaves_nothing),
 	        TEST(a_closed_pipe_is_no_failure),
 	};
 

@@ -89,6 +89,16 @@ test("holders are named by membership, allocation or event", () => {
 	assert.deepStrictEqual(rows, [["lm", 7, 1001, 10, 10, 0], ["lm", 8, 1000, 60, 20, 40], ["lm", 9, 1000, 80, 0, 80],
 		[model.OTHER_USERS, "", "", 5, 0, 0]]);
 });
+test("waits: a gather is named once, by its buffer", () => {
+	const buffer = {job: "lm", group: "world", unit: "u", rank: 0, device: 0, state: "WAITING", waits_for: "rank 1", age_ns: 5,
+		holders: [{session: 7, tag: "", uses: 1}]};
+	const data = snapshot([], [], {buffers: [buffer, {...buffer, state: "AVAILABLE", waits_for: ""}, {...buffer, state: "QUARANTINED", holders: []}],
+		sessions: [{id: 7, name: "t", job: "lm", waits: ["gather: rank 1", "commit: rank 2"]}, {id: 8, name: "t", job: "lm", waits: ["gather: rank 1"]}],
+		buckets: [{job: "lm", group: "world", id: 9, rank: 1, device: 1, waits: ["rank 0"]}]});
+	assert.deepStrictEqual(model.waitsOf(data).map((w) => [w.what, w.object, w.session, w.waits]), [["gather", "world/u@0", "7", "rank 1"],
+		["quarantined buffer", "world/u@0", "", "rank 1"], ["commit", "t", 7, "rank 2"], ["gather", "t", 8, "rank 1"],
+		["bucket", "world/9@1", "", "rank 0"]]);
+});
 test("colours: the largest jobs have one each", () => {
 	const blocks = Array.from({length: 14}, (_, i) => block(i, 100 - i, {job: "job" + i}));
 	const {keys, keyOf} = model.colouring("job", blocks);

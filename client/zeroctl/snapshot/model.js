@@ -272,10 +272,12 @@ function holdersOf(snapshot, sessionOf) {
 
 // Returns a row for each request, buffer and bucket that waits. A session names its waiting requests; of gathers the buffer says more.
 function waitsOf(snapshot) {
-	const rows = [];
+	const rows = [], gathers = new Set();
 	for (const buffer of snapshot.buffers) {
 		if (!buffer.waits_for)
 			continue;
+		for (const holder of buffer.state === "WAITING" ? buffer.holders : [])
+			gathers.add(holder.session + ": gather: " + buffer.waits_for);
 		rows.push({what: buffer.state === "WAITING" ? "gather" : buffer.state.toLowerCase() + " buffer", job: buffer.job,
 			object: buffer.group + "/" + buffer.unit + "@" + buffer.rank,
 			session: buffer.holders.map((holder) => holder.session).filter(Boolean).join(", "), device: buffer.device,
@@ -284,6 +286,8 @@ function waitsOf(snapshot) {
 	for (const session of snapshot.sessions)
 		for (const wait of session.waits) {
 			const colon = wait.indexOf(": ");
+			if (gathers.has(session.id + ": " + wait))
+				continue;
 			rows.push({what: colon < 0 ? "session" : wait.slice(0, colon), job: session.job, object: session.name, session: session.id,
 				device: "", waits: colon < 0 ? wait : wait.slice(colon + 2), age_ns: ""});
 		}

@@ -51,11 +51,11 @@ static int fail(const char *path, const char *what, int error)
 static int create_temporary(struct zd_ctl_output *output)
 {
 	char *folder = zd_ctl_text("%s", output->path), *name = zd_ctl_text("%s", output->path);
+	const char *in = dirname(folder), *base = basename(name); /* both change the text */
 	int fd = -1;
 	for (unsigned i = 0; fd < 0 && i < MOST_NAMES; i++) {
 		free(output->temporary);
-		output->temporary = zd_ctl_text("%s/.%.200s.%ld.%u.tmp", dirname(folder), basename(name),
-		                                (long)getpid(), i);
+		output->temporary = zd_ctl_text("%s/.%.200s.%ld.%u.tmp", in, base, (long)getpid(), i);
 		unfinished = output->temporary;
 		fd = open(output->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 		if (fd < 0 && errno != EEXIST)

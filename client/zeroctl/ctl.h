@@ -24,7 +24,8 @@
 #define ZD_CTL_SCHEMA      1     /* of --json; raised when a key changes its meaning or is removed */
 #define ZD_CTL_DEADLINE_MS 10000 /* for each request: a daemon that answers no sooner is in trouble */
 /* Wrong usage of the command line: between the statuses of zerod.h, which reserves it. */
-#define ZD_CTL_USAGE (-2)
+#define ZD_CTL_USAGE       (-2)
+#define ZD_CTL_TRACE_MAX_S 3600
 
 /* Jansson's integers are signed; every count and byte figure of the protocol stays far below 2^63. */
 #define ZD_CTL_INT(value) ((json_int_t)(value))
@@ -45,7 +46,11 @@ struct zd_ctl {
 	long long device;     /* trim, map, snapshot; -1: all */
 	uint64_t keep_bytes;  /* trim */
 	bool http;            /* metrics */
-	const char *output;   /* snapshot: a path, "-": standard output; NULL: not given */
+	bool follow;          /* events */
+	bool has_since;       /* events */
+	uint64_t since;       /* events; 0 without --since */
+	double seconds;       /* trace */
+	const char *output;   /* trace, snapshot; "-": standard output; NULL: not given */
 	zerod_client *client; /* NULL until zd_ctl_connect() */
 };
 
@@ -196,6 +201,7 @@ int zd_ctl_explain(struct zd_ctl *ctl);
 int zd_ctl_watch(struct zd_ctl *ctl);
 int zd_ctl_metrics(struct zd_ctl *ctl);
 int zd_ctl_events(struct zd_ctl *ctl);
+int zd_ctl_trace(struct zd_ctl *ctl);
 int zd_ctl_trim(struct zd_ctl *ctl);
 int zd_ctl_drain(struct zd_ctl *ctl);
 int zd_ctl_undrain(struct zd_ctl *ctl);

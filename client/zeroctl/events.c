@@ -39,6 +39,7 @@ int zd_ctl_events_read(struct zd_ctl *ctl, struct zd_ctl_events *events,
 	Zd__Request request = ZD__REQUEST__INIT;
 	struct page page = {.events = events, .fn = fn, .arg = arg};
 	body.after = events->after;
+	body.copies = events->copies;
 	body.job = (char *)ctl->job;
 	request.body_case = ZD__REQUEST__BODY_EVENTS;
 	request.events = &body;

@@ -38,7 +38,10 @@ enum option_bit {
 	OPT_RAW = 1 << 13,
 	OPT_NO_HEADINGS = 1 << 14,
 	OPT_HTTP = 1 << 15,
-	OPT_OUTPUT = 1 << 16,
+	OPT_FOLLOW = 1 << 20,
+	OPT_SINCE = 1 << 21,
+	OPT_SECONDS = 1 << 22,
+	OPT_OUTPUT = 1 << 23,
 };
 #define OPT_ALWAYS (OPT_SOCKET | OPT_HELP | OPT_VERSION)
 #define OPT_TABLE  (OPT_COLUMNS | OPT_WIDE | OPT_RAW | OPT_NO_HEADINGS)
@@ -64,7 +67,10 @@ static const struct {
         {"device", "N", OPT_DEVICE, "only this device (default: all)"},
         {"keep", "BYTES", OPT_KEEP, "so much may stay on each device, 2G for instance (default: 0)"},
         {"http", NULL, OPT_HTTP, "answer one HTTP request for /metrics from standard input"},
-        {"output", "FILE", OPT_OUTPUT, "-o: the file that is written; -: standard output"},
+        {"follow", NULL, OPT_FOLLOW, "only events from now on, until interrupted or until --job's job ends"},
+        {"since", "SEQ", OPT_SINCE, "only events behind this number"},
+        {"seconds", "N", OPT_SECONDS, "how long (default: 10)"},
+        {"output", "FILE", OPT_OUTPUT, "the file to write, -o for short; -: standard output"},
         {"help", NULL, OPT_HELP, "this text"},
         {"version", NULL, OPT_VERSION, "the program's version"},
 };
@@ -99,7 +105,9 @@ static const struct verb {
         {"metrics", zd_ctl_metrics, "counters and histograms for monitoring, as OpenMetrics text", OPT_HTTP,
          NULL},
         {"events", zd_ctl_events, "what has happened to sessions, jobs, gathers, leases and memory",
-         OPT_JSON | OPT_JOB, NULL},
+         OPT_JSON | OPT_BYTES | OPT_JOB | OPT_FOLLOW | OPT_SINCE, NULL},
+        {"trace", zd_ctl_trace, "a timeline of gathers, copies, leases and waits, for Perfetto",
+         OPT_JOB | OPT_SECONDS | OPT_OUTPUT, NULL},
         {"trim", zd_ctl_trim, "give empty memory of the daemon's back to the devices",
          OPT_JSON | OPT_BYTES | OPT_TABLE | OPT_DEVICE | OPT_KEEP, NULL},
         {"drain", zd_ctl_drain, "no job begins and no rank joins any more; running jobs go on", 0, NULL},
@@ -255,6 +263,29 @@ static int parse_keep(struct zd_ctl *ctl, const char *text)
 	return 0;
 }
 
+static int parse_since(struct zd_ctl *ctl, const char *text)
+{
+	char *end;
+	errno = 0;
+	unsigned long long seq = strtoull(text, &end, 10);
+	if (!isdigit((unsigned char)*text) || *end || errno)
+		return zd_ctl_fail(ZD_CTL_USAGE, "--since: expected an event's number, found '%s'", text);
+	ctl->since = seq;
+	ctl->has_since = true;
+	return 0;
+}
+
+static int parse_seconds(struct zd_ctl *ctl, const char *text)
+{
+	char *end;
+	double seconds = strtod(text, &end);
+	if (end == text || *end || !isfinite(seconds) || seconds <= 0 || seconds > ZD_CTL_TRACE_MAX_S)
+		return zd_ctl_fail(ZD_CTL_USAGE, "--seconds: expected more than 0 and at most %d, found '%s'",
+		                   ZD_CTL_TRACE_MAX_S, text);
+	ctl->seconds = seconds;
+	return 0;
+}
+
 static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *value)
 {
 	switch (bit) {
@@ -284,9 +315,16 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 	case OPT_HTTP:
 		ctl->http = true;
 		return 0;
+	case OPT_FOLLOW:
+		ctl->follow = true;
+		return 0;
+	case OPT_SINCE:
+		return parse_since(ctl, value);
+	case OPT_SECONDS:
+		return parse_seconds(ctl, value);
 	case OPT_OUTPUT:
 		ctl->output = value;
-		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--output: expected the name of a file");
+		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--output: expected a file, or -");
 	case OPT_COLUMNS:
 		ctl->columns = value;
 		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--columns: expected titles of columns");
@@ -395,6 +433,7 @@ int main(int argc, char **argv)
 	        .socket_path = socket_path && *socket_path ? socket_path : ZD_DEFAULT_SOCKET,
 	        .job = "",
 	        .interval_s = 2,
+	        .seconds = 10,
 	        .device = -1,
 	};
 	zd_std_fds_fill();

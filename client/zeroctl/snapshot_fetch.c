@@ -3,8 +3,8 @@
  * snapshot_fetch.c - the rows of the daemon's listings that concern memory, and the events of blocks and
  * segments, as one object.
  *
- * The daemon goes on between its answers. The events are read last: those that are newer than a listing say
- * how the listing has changed since, and the reader of the object lets them decide.
+ * The daemon works on between its answers. The events are read last: an event that is newer than a listing
+ * says how the listing has changed since, and the page prefers the event.
  */
 #include "snapshot.h"
 

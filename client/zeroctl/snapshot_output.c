@@ -2,9 +2,8 @@
 /*
  * snapshot_output.c - a file that is there as a whole, or not at all.
  *
- * The name of the unfinished file is known to a handler of the signals by which users and systems end
- * programs. What is no regular file, such as a pipe or a terminal, is written directly: its name stays its
- * own.
+ * A handler of the signals that end programs removes the unfinished file. A path that names a pipe, a
+ * terminal or another file that is not regular is opened and written directly, so that it is not replaced.
  */
 #include "snapshot.h"
 

@@ -3,9 +3,8 @@
  * verb_snapshot.c - zeroctl snapshot: one page of HTML with everything in it, or its data alone as JSON.
  *
  * The page is snapshot/page.html, in which "@NAME@" stands for a file beside it, or for the data. Names that
- * users choose are in the data alone. There they are escaped as everywhere where people read them, since a
- * browser shows characters that are invisible or change the order of others as they are; and no '<' ends the
- * element that the data is in.
+ * users choose are in the data alone. Their hidden characters are escaped there as in tables, because a
+ * browser does not show them as escapes; and no '<' of a name ends the element that the data is in.
  */
 #include "snapshot.h"
 

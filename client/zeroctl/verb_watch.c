@@ -7,44 +7,10 @@
  * order to end.
  */
 #include "ctl.h"
+#include "interrupt.h"
 
-#include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-static volatile sig_atomic_t stopped;
-
-static void stop(int number)
-{
-	(void)number;
-	stopped = 1;
-}
-
-/* The first signal ends the loop; a second one, while a call hangs, ends the program. */
-static void catch_signals(void)
-{
-	struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESETHAND};
-	sigemptyset(&action.sa_mask);
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
-}
-
-/* Waits for the next picture. Signals are let in only by ppoll(), so that none falls between the check and
- * the wait. */
-static void wait_interval(double seconds)
-{
-	struct timespec interval = {.tv_sec = (time_t)seconds};
-	interval.tv_nsec = (long)((seconds - (double)interval.tv_sec) * 1e9);
-	sigset_t blocked, before;
-	sigemptyset(&blocked);
-	sigaddset(&blocked, SIGINT);
-	sigaddset(&blocked, SIGTERM);
-	sigprocmask(SIG_BLOCK, &blocked, &before);
-	if (!stopped)
-		ppoll(NULL, 0, &interval, &before);
-	sigprocmask(SIG_SETMASK, &before, NULL);
-}
 
 static int print_line(const struct zd_ctl *ctl, json_t *status_row, json_t *rows)
 {
@@ -96,14 +62,14 @@ int zd_ctl_watch(struct zd_ctl *ctl)
 	wrong = zd_ctl_check_job(ctl);
 	if (wrong)
 		return wrong;
-	catch_signals();
-	for (uint64_t picture = 1; !stopped; picture++) {
+	zd_ctl_catch_signals();
+	for (uint64_t picture = 1; !zd_ctl_interrupted(); picture++) {
 		int status = draw(ctl, terminal);
 		if (status)
 			return status;
 		if (ferror(stdout) || picture == ctl->count) /* main() tells of an output that is gone */
 			break;
-		wait_interval(ctl->interval_s);
+		zd_ctl_wait(ctl->interval_s, -1);
 	}
 	return 0;
 }

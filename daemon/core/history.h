@@ -24,6 +24,7 @@ enum zd_event_word {
 };
 
 #define ZD_MAX_EVENTS      (1u << 24) /* that are kept */
+#define ZD_EVENT_COPIES_NS 2000000000ull
 #define ZD_EVENT_EVERYBODY UINT32_MAX /* the uid of an event that all sessions may read */
 
 /* Its sequence number is its place. */
@@ -33,12 +34,12 @@ struct zd_event {
 	/* the unit, group or allocation; of wait_*, and of an update or publish of several units, the group */
 	uint64_t object;
 	uint64_t bytes;
-	/* the time of the begin (gather, copy, reduction, *_end), a block's offset in its segment, the number
+	/* the time of the begin (gather, copy, reduction, lease, *_end), a block's offset in its segment, the number
 	 * of units (update, publish), the step (commit) */
 	uint64_t value;
 	uint32_t uid;  /* whose sessions may read it, beside administrators' */
 	uint32_t rank; /* in the world */
-	/* of the segment (block_*, segment_*), of the transfer, cut to 32 bits (gather, lease_*), of the
+	/* of the segment (block_*, segment_*), of the transfer, cut to 32 bits (gather, lease), of the
 	 * process (session_*), of jobs (daemon_restore); enum zd_request_kind (wait_*, refuse) */
 	uint32_t number;
 	uint8_t kind, reason;
@@ -62,6 +63,7 @@ struct zd_event_query {
 	uint64_t after;   /* events with a greater sequence number */
 	const char *job;  /* NULL or "": all */
 	uint32_t most_visits;
+	bool copies; /* for ZD_EVENT_COPIES_NS from now on, copies are events as well */
 };
 
 struct zd_event_page {

@@ -3,12 +3,12 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch metrics trim drain undrain kill-session abort-group end-job kill-job'
+	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch metrics events trace trim drain undrain kill-session abort-group end-job kill-job'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
 		--socket) socket=(--socket "${COMP_WORDS[++i]}") ;;
-		--job | --sort | --columns | --interval | --count | --device | --keep | --output | -o) ((i++)) ;;
+		--job | --sort | --columns | --interval | --count | --device | --keep | --since | --seconds | --output | -o) ((i++)) ;;
 		-*) ;;
 		*) verb=${verb:-$word} ;;
 		esac
@@ -33,15 +33,17 @@ _zeroctl()
 		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column device devices)" -- "$cur")
 		return
 		;;
-	--interval | --count | --keep) return ;;
+	--interval | --count | --keep | --since | --seconds) return ;;
 	esac
 	if [[ $cur == -* ]]; then
 		local options='--socket --help --version' table='--columns --wide --raw --no-headings'
 		case $verb in
-		'') options+=" --json --bytes --job --sort $table --interval --count --device --keep --http --output" ;;
+		'') options+=" --json --bytes --job --sort $table --interval --count --device --keep --http --follow --since --seconds --output" ;;
 		watch) options+=" --json --bytes --job --sort $table --interval --count" ;;
 		status) options+=' --json --bytes' ;;
 		metrics) options+=' --http' ;;
+		events) options+=' --json --bytes --job --follow --since' ;;
+		trace) options+=' --job --seconds --output' ;;
 		devices) options+=" --json --bytes --sort $table" ;;
 		map) options+=" --json --bytes --sort $table --device" ;;
 		snapshot) options+=' --json --job --device --output' ;;

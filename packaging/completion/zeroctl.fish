@@ -10,7 +10,7 @@ function __zeroctl_column --argument-names column verb
     end
     zeroctl $socket $verb --columns $column --raw --no-headings 2>/dev/null | string match -r '^[A-Za-z0-9._:+@%,=/-]+$'
 end
-set -l verbs status devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch metrics trim drain undrain \
+set -l verbs status devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch metrics events trace trim drain undrain \
     kill-session abort-group end-job kill-job
 set -l none "not __fish_seen_subcommand_from $verbs"
 
@@ -31,6 +31,8 @@ complete -c zeroctl -n $none -a map -d 'What lies where in the arena of a device
 complete -c zeroctl -n $none -a snapshot -d 'A page of all memory and its history'
 complete -c zeroctl -n $none -a explain -d 'Who holds it, what it waits for, what would free it'
 complete -c zeroctl -n $none -a metrics -d 'Figures in the OpenMetrics format'
+complete -c zeroctl -n $none -a events -d 'What has happened, a line an event'
+complete -c zeroctl -n $none -a trace -d 'A timeline for Perfetto'
 complete -c zeroctl -n $none -a drain -d 'Close the daemon for new jobs'
 complete -c zeroctl -n $none -a undrain -d 'End a drain'
 complete -c zeroctl -n $none -a kill-session -d 'End a session'
@@ -49,11 +51,14 @@ complete -c zeroctl -l interval -x -d 'Time between two pictures'
 complete -c zeroctl -l count -x -d 'End after so many pictures'
 complete -c zeroctl -l device -x -a '(__zeroctl_column device devices)' -d 'Only this device'
 complete -c zeroctl -l keep -x -d 'So much may stay on each device'
-complete -c zeroctl -s o -l output -r -F -d 'The file that is written'
 complete -c zeroctl -l columns -x -d 'These columns alone'
 complete -c zeroctl -l wide -d 'All columns, uncut'
 complete -c zeroctl -l raw -d 'Exact values, for scripts'
 complete -c zeroctl -l no-headings -d 'No line of titles'
 complete -c zeroctl -l http -d 'Answer one HTTP request on standard input'
+complete -c zeroctl -l follow -d 'Events from now on'
+complete -c zeroctl -l since -x -d 'Events behind this number'
+complete -c zeroctl -l seconds -x -d 'How long to trace'
+complete -c zeroctl -s o -l output -r -F -d 'The file of the page or trace'
 complete -c zeroctl -l help -d 'List the options'
 complete -c zeroctl -l version -d "The program's version"

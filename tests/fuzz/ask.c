@@ -119,6 +119,7 @@ static const struct action {
         {fuzz_ask_free_allocation, SESSION},
         {fuzz_ask_list, SESSION | ADMIN},
         {fuzz_ask_status, SESSION | ADMIN},
+        {fuzz_ask_events, SESSION | ADMIN},
         {fuzz_ask_trim, SESSION | ADMIN},
         {fuzz_ask_unique_ids, SESSION},
         {fuzz_ask_reset, SESSION},

@@ -95,6 +95,7 @@ bool fuzz_ask_join(struct step *s);
 bool fuzz_ask_alloc(struct step *s);
 bool fuzz_ask_free_allocation(struct step *s);
 bool fuzz_ask_list(struct step *s);
+bool fuzz_ask_events(struct step *s);
 bool fuzz_ask_status(struct step *s);
 bool fuzz_ask_trim(struct step *s);
 bool fuzz_ask_unique_ids(struct step *s);

@@ -129,6 +129,12 @@ bool fuzz_ask_list(struct step *s)
 	return ASK(LIST, list, .table = 1 + PICK(9), .cursor = PICK(4), .job = (char *)(PICK(2) ? "a" : ""));
 }
 
+bool fuzz_ask_events(struct step *s)
+{
+	return ASK(EVENTS, events, .after = PICK(200), .job = (char *)(PICK(2) ? "a" : ""),
+	           .copies = PICK(2) != 0);
+}
+
 bool fuzz_ask_status(struct step *s)
 {
 	return ASK(DAEMON_STATUS, daemon_status);

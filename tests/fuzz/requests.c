@@ -209,6 +209,10 @@ static void fill_session(Zd__Request__BodyCase kind)
 	case ZD__REQUEST__BODY_METRICS:
 		zd__metrics__init(&body.metrics);
 		break;
+	case ZD__REQUEST__BODY_EVENTS:
+		FILL(events, .after = pick(4) ? pick(100) : pick_size(), .job = pick(2) ? "job" : "",
+		     .copies = pick(2));
+		break;
 	case ZD__REQUEST__BODY_SESSION_RESET:
 	case ZD__REQUEST__BODY_GOODBYE:
 		zd__session_reset__init(&body.session_reset);
@@ -374,6 +378,7 @@ static const struct {
         {ZD__REQUEST__BODY_LIST, fill_session},
         {ZD__REQUEST__BODY_DAEMON_STATUS, fill_session},
         {ZD__REQUEST__BODY_METRICS, fill_session},
+        {ZD__REQUEST__BODY_EVENTS, fill_session},
         {ZD__REQUEST__BODY_KILL_SESSION, fill_session},
         {ZD__REQUEST__BODY_GOODBYE, fill_session},
         {ZD__REQUEST__BODY_END_JOB, fill_session},

@@ -98,6 +98,7 @@ union fuzz_body {
 	Zd__List list;
 	Zd__DaemonStatus daemon_status;
 	Zd__Metrics metrics;
+	Zd__Events events;
 	Zd__KillSession kill_session;
 	Zd__AbortGroup abort_group;
 	Zd__EndJob end_job;

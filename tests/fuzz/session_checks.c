@@ -264,7 +264,7 @@ void fuzz_check_restore(uint32_t durable_jobs)
 	        {.arena_bytes = FUZZ_ARENA_BYTES, .name = "fake0"},
 	        {.arena_bytes = FUZZ_ARENA_BYTES, .name = "fake1"}};
 	const struct zd_engine_config config = {
-	        .ndevices = FUZZ_DEVICES, .devices = devices, .collectives = true};
+	        .ndevices = FUZZ_DEVICES, .devices = devices, .collectives = true, .events = 64};
 	struct commands commands = {.count = 0};
 	const struct zd_engine_sink sink = {
 	        .arg = &commands, .command = take_command, .segment_restore = restore_segment};

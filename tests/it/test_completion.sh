@@ -35,6 +35,9 @@ report $? 'a prefix chooses'
 report $? 'so are the verbs, and the jobs to kill'
 [ "$(offers metr)" = metrics ] && [ "$(offers metrics --)" = '--socket --help --version --http' ]
 report $? 'metrics takes --http, and not --json'
+[ "$(offers trac)" = trace ] && [ "$(offers trace --)" = '--socket --help --version --job --seconds --output' ] &&
+	[ "$(offers events --f)" = --follow ] && [ "$(offers events --job tok)" = tokenizer ]
+report $? 'events and trace are offered, each with its options'
 [ "$(offers explain tr)" = train-7b.v2 ] && [ "$(offers map --dev)" = --device ] && [ "$(offers expl)" = explain ]
 report $? 'explain and map are offered'
 [ "$(offers snap)" = snapshot ] && [ "$(offers snapshot --out)" = --output ] && [ "$(offers -o x.html snapshot --dev)" = --device ]

@@ -254,6 +254,7 @@ static void start(struct zd_sim_world *world)
 	        .reduction_cut_bytes = config->cut_bytes,
 	        .sessions_linger = config->linger,
 	        .strict_by_segment = config->strict_by_segment,
+	        .events = 256,
 	};
 	struct zd_engine_sink sink = {
 	        .arg = world,

@@ -620,6 +620,9 @@ struct core_driver *core_new(const struct core_options *options)
 	        .strict_by_segment = options->strict_by_segment,
 	        .collectives = options->net != NULL,
 	        .host = options->host,
+	        .events = options->no_events ? 0
+	                  : options->events  ? options->events
+	                                     : 256,
 	};
 	for (uint32_t i = 0; i < core->config.ndevices; i++) {
 		struct zd_device_config *device = &core->devices[i];

@@ -38,7 +38,9 @@ struct core_options {
 	bool sums_ahead;   /* sessions' processes wait for sums' fences, until core_refuse_sums() */
 	bool sessions_map; /* segments that replies name, until core_unmap() */
 	bool no_bytes;     /* segments without memory, for sizes beyond any machine */
-	bool unordered; /* copies, fills and sums of a device in any order, but for those of one timeline */
+	bool unordered;  /* copies, fills and sums of a device in any order, but for those of one timeline */
+	uint32_t events; /* that are kept; 0: 256, or none with no_events */
+	bool no_events;
 	struct core_net *net; /* core_net.h: with communicators. NULL: without */
 	const char *host;
 };

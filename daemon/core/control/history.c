@@ -159,6 +159,8 @@ void zd_engine_events(struct zd_engine *e, const struct zd_event_query *query, s
 		if (!reader.asker) /* the session has ended: it reads nothing */
 			return;
 	}
+	if (query->copies)
+		e->history.copies_until_ns = e->now_ns + ZD_EVENT_COPIES_NS;
 	page->lost = page->next < oldest ? oldest - page->next : 0;
 	page->next += page->lost;
 	while (page->next < last && (!query->most_visits || visits++ < query->most_visits)) {

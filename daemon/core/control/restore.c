@@ -646,9 +646,7 @@ int zd_engine_restore(struct zd_engine *e, const uint8_t *bytes, size_t nbytes, 
 	for (group = e->groups; group && status == 0; group = group->hh.next)
 		lose_ranks(e, group);
 	zd_count(e, ZD_COUNT_JOBS_RESTORED, HASH_COUNT(e->jobs));
-	zd_event_add(e, (struct zd_event){.kind = ZD_EVENT_DAEMON_RESTORE,
-	                                  .uid = ZD_EVENT_EVERYBODY,
-	                                  .number = HASH_COUNT(e->jobs)});
+	zd_event_new(e, ZD_EVENT_DAEMON_RESTORE, NULL)->number = HASH_COUNT(e->jobs);
 	zd_journal_table_deinit(&restore.table);
 	free(restore.sessions);
 	return status;

@@ -63,20 +63,6 @@ static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer 
 	return session;
 }
 
-/* Its job is that of its first group. */
-static void session_event(struct zd_engine *e, const struct zd_session *session, enum zd_event_kind kind,
-                          enum zd_event_word why)
-{
-	const struct zd_member *member = TAILQ_FIRST(&session->members);
-	zd_event_add(e, (struct zd_event){.kind = (uint8_t)kind,
-	                                  .reason = (uint8_t)why,
-	                                  .session = session->id,
-	                                  .uid = session->uid,
-	                                  .number = session->pid,
-	                                  .job = member ? member->group->job->id : 0,
-	                                  .value = kind == ZD_EVENT_SESSION_END ? session->opened_ns : 0});
-}
-
 uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
 {
 	uint64_t id = 0;
@@ -92,7 +78,9 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	                      err) == 0) {
 		const struct zd_session *session = session_new(e, peer);
 		id = session->id;
-		session_event(e, session, ZD_EVENT_SESSION_BEGIN, ZD_WORD_NONE);
+		if (e->history.last == 0) /* its first time is that of its first client */
+			(void)zd_event_new(e, ZD_EVENT_DAEMON_START, NULL);
+		zd_event_of_session(e, ZD_EVENT_SESSION_BEGIN, session)->number = session->pid;
 		zd_count(e, ZD_COUNT_SESSIONS_OPENED, 1);
 	}
 	zd_owner_put(e, asks.owner);
@@ -105,7 +93,10 @@ void zd_session_end(struct zd_engine *e, struct zd_session *session, enum zd_eve
 	struct zd_allocation *allocation;
 
 	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
-	session_event(e, session, ZD_EVENT_SESSION_END, why);
+	struct zd_event *event = zd_event_of_session(e, ZD_EVENT_SESSION_END, session);
+	event->reason = (uint8_t)why;
+	event->number = session->pid;
+	event->value = session->opened_ns;
 	zd_deferred_teardowns_begin(e, session);
 	zd_requests_drop(e, session, NULL, 0, NULL);
 	zd_deferred_drop(e, session);

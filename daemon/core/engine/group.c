@@ -53,14 +53,6 @@ static uint32_t job_metadata_bytes(const char *name)
 	return (uint32_t)(sizeof(struct zd_job) + strlen(name) + 1);
 }
 
-static void job_event(struct zd_engine *e, const struct zd_job *job, enum zd_event_kind kind)
-{
-	zd_event_add(e, (struct zd_event){.kind = (uint8_t)kind,
-	                                  .job = job->id,
-	                                  .uid = job->owner->uid,
-	                                  .value = kind == ZD_EVENT_JOB_END ? job->made_ns : 0});
-}
-
 struct zd_job *zd_job_new(struct zd_engine *e, uint32_t uid, const char *name, bool durable)
 {
 	struct zd_job *job = zd_calloc(1, sizeof(*job));
@@ -76,7 +68,7 @@ struct zd_job *zd_job_new(struct zd_engine *e, uint32_t uid, const char *name, b
 	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
 	zd_id_tree_append(&e->listed[ZD_TABLE_JOBS], &job->listed, job->id);
 	job->made_ns = e->now_ns;
-	job_event(e, job, ZD_EVENT_JOB_BEGIN);
+	(void)zd_event_new(e, ZD_EVENT_JOB_BEGIN, job);
 	return job;
 }
 
@@ -144,7 +136,7 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 	zd_job_set_durable(e, job, false);
 	HASH_DELETE(hh_name, job->owner->jobs, job);
 	zd_metadata_uncharge(job->owner, job->metadata_bytes);
-	job_event(e, job, ZD_EVENT_JOB_END);
+	zd_event_new(e, ZD_EVENT_JOB_END, job)->value = job->made_ns;
 	zd_owner_put(e, job->owner);
 	zd_history_keep_name(&e->history, job->id, job->name, "");
 	free(job->name);
@@ -161,12 +153,9 @@ void zd_group_ref(struct zd_group *group)
 void zd_group_event(struct zd_engine *e, const struct zd_group *group, const struct zd_member *member,
                     enum zd_event_kind kind, enum zd_event_word reason)
 {
-	struct zd_event event = {.kind = (uint8_t)kind, .job = group->job->id, .uid = group->job->owner->uid};
-	if (member)
-		event = zd_event_of(member, kind);
-	event.object = group->id;
-	event.reason = (uint8_t)reason;
-	zd_event_add(e, event);
+	struct zd_event *event = member ? zd_event_of(e, kind, member) : zd_event_new(e, kind, group->job);
+	event->object = group->id;
+	event->reason = (uint8_t)reason;
 }
 
 void zd_group_ready(struct zd_engine *e, struct zd_group *group)

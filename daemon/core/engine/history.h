@@ -27,6 +27,7 @@ struct zd_history {
 	uint64_t mask; /* the number of events, a power of two, minus 1 */
 	struct zd_event *events;
 	bool on;
+	uint64_t copies_until_ns; /* copies that begin before are events */
 	uint32_t nnames, next_name;
 	struct zd_ended_name *names; /* a ring */
 	struct zd_ended_name *by_id; /* hash */

@@ -298,25 +298,34 @@ static inline void zd_count(struct zd_engine *e, enum zd_counter counter, uint64
 	e->metrics.counters[counter] += n;
 }
 
-/* Adds the event to the history, with the time. */
-static inline void zd_event_add(struct zd_engine *e, struct zd_event event)
+/* Adds an event of the job, or of none (NULL), which everybody may read. The caller fills in the rest before
+ * another event is added. Gathers and copies come here: nothing is built elsewhere and copied. */
+static inline struct zd_event *zd_event_new(struct zd_engine *e, enum zd_event_kind kind,
+                                            const struct zd_job *job)
 {
-	event.time_ns = e->now_ns;
-	*zd_history_next(&e->history) = event;
+	struct zd_event *event = zd_history_next(&e->history);
+	*event = (struct zd_event){.time_ns = e->now_ns, .kind = (uint8_t)kind, .uid = ZD_EVENT_EVERYBODY};
+	if (job) {
+		event->job = job->id;
+		event->uid = job->owner->uid;
+	}
+	return event;
 }
 
-/* Returns an event of the rank. */
-static inline struct zd_event zd_event_of(const struct zd_member *member, enum zd_event_kind kind)
+/* The same of a rank. */
+static inline struct zd_event *zd_event_of(struct zd_engine *e, enum zd_event_kind kind,
+                                           const struct zd_member *member)
 {
-	const struct zd_job *job = member->group->job;
-	return (struct zd_event){.kind = (uint8_t)kind,
-	                         .job = job->id,
-	                         .uid = job->owner->uid,
-	                         .session = member->session ? member->session->id : 0,
-	                         .rank = zd_world_rank(member),
-	                         .device = (uint8_t)(member->device ? member->device->index + 1 : 0)};
+	struct zd_event *event = zd_event_new(e, kind, member->group->job);
+	event->session = member->session ? member->session->id : 0;
+	event->rank = zd_world_rank(member);
+	event->device = (uint8_t)(member->device ? member->device->index + 1 : 0);
+	return event;
 }
 
+/* The same of a session, which may be a rank. */
+struct zd_event *zd_event_of_session(struct zd_engine *e, enum zd_event_kind kind,
+                                     const struct zd_session *session);
 void zd_group_ready(struct zd_engine *e, struct zd_group *group);
 /* Adds an event of the group, which a member has caused; NULL: no member. */
 void zd_group_event(struct zd_engine *e, const struct zd_group *group, const struct zd_member *member,

@@ -14,6 +14,8 @@ static void copy_begins(struct zd_engine *e, struct zd_op *op, const struct zd_c
 	if (command->kind != ZD_CMD_COPY)
 		return;
 	device->copied_bytes += command->u.copy.src.bytes;
+	if (e->now_ns >= e->history.copies_until_ns)
+		return;
 	op->begin_ns = e->now_ns;
 	op->bytes = command->u.copy.src.bytes;
 	op->session = command->signal.session;
@@ -28,15 +30,13 @@ static void copy_ends(struct zd_engine *e, const struct zd_op *op, int status)
 		device->copied_ns += e->now_ns - device->copying_ns;
 	if (op->bytes == 0)
 		return;
-	zd_event_add(e, (struct zd_event){.kind = ZD_EVENT_COPY,
-	                                  .reason = (uint8_t)-status,
-	                                  .job = op->job->id,
-	                                  .uid = op->job->owner->uid,
-	                                  .session = op->session,
-	                                  .device = (uint8_t)(device->index + 1),
-	                                  .peer = op->peer,
-	                                  .bytes = op->bytes,
-	                                  .value = op->begin_ns});
+	struct zd_event *event = zd_event_new(e, ZD_EVENT_COPY, op->job);
+	event->reason = (uint8_t)-status;
+	event->session = op->session;
+	event->device = (uint8_t)(device->index + 1);
+	event->peer = op->peer;
+	event->bytes = op->bytes;
+	event->value = op->begin_ns;
 }
 
 void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *command, zd_op_fn *done,

@@ -25,7 +25,7 @@ struct zd_op {
 	uint32_t metadata_bytes;
 	uint64_t aux;
 	struct zd_device *copies; /* whose `ncopying` counts it; NULL: none */
-	/* of a COPY: for its event; bytes 0: it is none */
+	/* of a COPY that will be an event; bytes 0: it will be none */
 	uint64_t begin_ns, bytes, session;
 	uint8_t peer;
 	UT_hash_handle hh;

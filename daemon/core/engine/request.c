@@ -12,19 +12,25 @@
 #include "core/engine/objects.h"
 #include "core/engine/request.h"
 
+struct zd_event *zd_event_of_session(struct zd_engine *e, enum zd_event_kind kind,
+                                     const struct zd_session *session)
+{
+	const struct zd_member *member = TAILQ_FIRST(&session->members);
+	struct zd_event *event = zd_event_new(e, kind, member ? member->group->job : NULL);
+	event->session = session->id;
+	event->uid = session->uid;
+	return event;
+}
+
 /* A quota, a limit or the memory has no room for it. */
 static void refuse_event(struct zd_engine *e, uint64_t session_id, enum zd_request_kind kind, int status)
 {
 	const struct zd_session *session = zd_session_find(e, session_id);
-	const struct zd_member *member = session ? TAILQ_FIRST(&session->members) : NULL;
 	if (!session)
 		return;
-	zd_event_add(e, (struct zd_event){.kind = ZD_EVENT_REFUSE,
-	                                  .reason = (uint8_t)-status,
-	                                  .session = session_id,
-	                                  .uid = session->uid,
-	                                  .job = member ? member->group->job->id : 0,
-	                                  .number = kind});
+	struct zd_event *event = zd_event_of_session(e, ZD_EVENT_REFUSE, session);
+	event->reason = (uint8_t)-status;
+	event->number = kind;
 }
 
 static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request, enum zd_request_kind kind,
@@ -139,24 +145,25 @@ static uint32_t request_metadata_bytes(const struct zd_request *req)
 
 static void begin_wait(struct zd_engine *e, struct zd_request *req)
 {
-	struct zd_event *event = &req->wait_event;
-	*event = (struct zd_event){.session = req->session->id};
-	if (req->member)
-		*event = zd_event_of(req->member, ZD_EVENT_WAIT_BEGIN);
-	event->kind = ZD_EVENT_WAIT_BEGIN;
-	event->reason = (uint8_t)req->measured;
-	event->object = req->member ? req->member->group->id : 0;
+	const struct zd_member *member = req->member ? req->member : TAILQ_FIRST(&req->session->members);
+	struct zd_event *event = member ? zd_event_of(e, ZD_EVENT_WAIT_BEGIN, member)
+	                                : zd_event_of_session(e, ZD_EVENT_WAIT_BEGIN, req->session);
+	event->session = req->session->id;
 	event->uid = req->session->uid;
+	event->object = member ? member->group->id : 0;
+	event->reason = (uint8_t)req->measured;
 	event->number = req->kind;
-	zd_event_add(e, *event);
+	req->wait_event = *event;
 }
 
 /* The member may be gone: a join ends with its group. */
-static void end_wait(struct zd_engine *e, struct zd_request *req)
+static void end_wait(struct zd_engine *e, const struct zd_request *req)
 {
-	req->wait_event.kind = ZD_EVENT_WAIT_END;
-	req->wait_event.value = req->measured_ns;
-	zd_event_add(e, req->wait_event);
+	struct zd_event *event = zd_event_new(e, ZD_EVENT_WAIT_END, NULL);
+	*event = req->wait_event;
+	event->time_ns = e->now_ns;
+	event->kind = ZD_EVENT_WAIT_END;
+	event->value = req->measured_ns;
 }
 
 /* Adds the time that the request waited for its last reason, if the reason is now another one. */
@@ -417,8 +424,6 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 {
 	zd_assert(now_ns >= e->now_ns);
 	e->now_ns = now_ns;
-	if (e->history.last == 0)
-		zd_event_add(e, (struct zd_event){.kind = ZD_EVENT_DAEMON_START, .uid = ZD_EVENT_EVERYBODY});
 	if (now_ns >= e->next_expiry_ns)
 		e->events->jobs_expire(e);
 	if (now_ns < e->next_deadline_ns)
@@ -450,7 +455,7 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 void zd_engine_drain(struct zd_engine *e)
 {
 	e->draining = true;
-	zd_event_add(e, (struct zd_event){.kind = ZD_EVENT_DRAIN_BEGIN, .uid = ZD_EVENT_EVERYBODY});
+	(void)zd_event_new(e, ZD_EVENT_DRAIN_BEGIN, NULL);
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		struct zd_request *req, *next;
 		TAILQ_FOREACH_SAFE (req, &e->devices[i].queue, device_link, next) {
@@ -465,7 +470,7 @@ void zd_engine_drain(struct zd_engine *e)
 void zd_engine_undrain(struct zd_engine *e)
 {
 	e->draining = false;
-	zd_event_add(e, (struct zd_event){.kind = ZD_EVENT_DRAIN_END, .uid = ZD_EVENT_EVERYBODY});
+	(void)zd_event_new(e, ZD_EVENT_DRAIN_END, NULL);
 }
 
 uint64_t zd_engine_next_deadline(const struct zd_engine *e)

@@ -196,21 +196,20 @@ void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 		buffer_end(e, buffer);
 }
 
-static void lease_event(struct zd_engine *e, const struct zd_lease *lease, enum zd_event_kind kind)
+static void lease_event(struct zd_engine *e, const struct zd_lease *lease)
 {
 	const struct zd_buffer *buffer = lease->buffer;
-	struct zd_event event = zd_event_of(zd_part_member(buffer->part), kind);
-	event.object = buffer->unit->id;
-	event.bytes = buffer->extent.bytes;
-	event.value = kind == ZD_EVENT_LEASE_END ? lease->since_ns : 0;
-	event.number = (uint32_t)buffer->transfer;
-	zd_event_add(e, event);
+	struct zd_event *event = zd_event_of(e, ZD_EVENT_LEASE, zd_part_member(buffer->part));
+	event->object = buffer->unit->id;
+	event->bytes = buffer->extent.bytes;
+	event->value = lease->since_ns;
+	event->number = (uint32_t)buffer->transfer;
 }
 
 static void lease_free(struct zd_engine *e, struct zd_buffer *buffer, struct zd_lease *lease)
 {
 	struct zd_scope *scope = lease->scope;
-	lease_event(e, lease, ZD_EVENT_LEASE_END);
+	lease_event(e, lease);
 	TAILQ_REMOVE(&buffer->leases, lease, link);
 	if (scope) {
 		TAILQ_REMOVE(&scope->leases, lease, scope_link);
@@ -252,7 +251,6 @@ struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, con
 		lease->since_ns = e->now_ns;
 		lease->buffer = buffer;
 		TAILQ_INSERT_TAIL(&buffer->leases, lease, link);
-		lease_event(e, lease, ZD_EVENT_LEASE_BEGIN);
 	}
 	lease->uses += uses;
 	buffer->prefetched = false;

@@ -15,10 +15,9 @@ static bool is_idle_prefetch(const struct zd_buffer *buffer)
 
 void zd_buffer_evict(struct zd_engine *e, struct zd_buffer *buffer)
 {
-	struct zd_event event = zd_event_of(zd_part_member(buffer->part), ZD_EVENT_EVICT);
-	event.object = buffer->unit->id;
-	event.bytes = buffer->extent.bytes;
-	zd_event_add(e, event);
+	struct zd_event *event = zd_event_of(e, ZD_EVENT_EVICT, zd_part_member(buffer->part));
+	event->object = buffer->unit->id;
+	event->bytes = buffer->extent.bytes;
 	zd_buffer_drop(e, buffer);
 }
 

@@ -87,14 +87,13 @@ static void step_failed(struct zd_engine *e, struct zd_plan *plan, struct zd_pla
 
 void zd_transfer_event(struct zd_engine *e, const struct zd_buffer *buffer)
 {
-	struct zd_event event = zd_event_of(zd_part_member(buffer->part), ZD_EVENT_GATHER);
-	event.session = buffer->session;
-	event.reason = buffer->stale ? ZD_WORD_FAILED : ZD_WORD_READY;
-	event.object = buffer->unit->id;
-	event.bytes = buffer->extent.bytes;
-	event.value = buffer->asked_ns;
-	event.number = (uint32_t)buffer->transfer;
-	zd_event_add(e, event);
+	struct zd_event *event = zd_event_of(e, ZD_EVENT_GATHER, zd_part_member(buffer->part));
+	event->session = buffer->session;
+	event->reason = buffer->stale ? ZD_WORD_FAILED : ZD_WORD_READY;
+	event->object = buffer->unit->id;
+	event->bytes = buffer->extent.bytes;
+	event->value = buffer->asked_ns;
+	event->number = (uint32_t)buffer->transfer;
 }
 
 static void plan_over(struct zd_engine *e, struct zd_plan *plan)

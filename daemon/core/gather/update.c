@@ -143,11 +143,10 @@ static bool may_promise(const struct zd_request *req)
 /* The units of a request are one event. */
 static void parts_event(struct zd_engine *e, const struct zd_request *req, enum zd_event_kind kind)
 {
-	struct zd_event event = zd_event_of(req->member, kind);
+	struct zd_event *event = zd_event_of(e, kind, req->member);
 	const struct zd_part *first = req->u.publish.parts[0];
-	event.object = req->u.publish.nparts == 1 ? first->unit->id : first->unit->group->id;
-	event.value = req->u.publish.nparts;
-	zd_event_add(e, event);
+	event->object = req->u.publish.nparts == 1 ? first->unit->id : first->unit->group->id;
+	event->value = req->u.publish.nparts;
 }
 
 /* The first part that has readers; NULL: none. */
@@ -482,12 +481,10 @@ static void commit_make(struct zd_group *group, uint64_t step)
 
 static void commit_event(struct zd_engine *e, const struct zd_group *group, uint64_t step, int status)
 {
-	zd_event_add(e, (struct zd_event){.kind = ZD_EVENT_COMMIT,
-	                                  .reason = status ? ZD_WORD_FAILED : ZD_WORD_READY,
-	                                  .job = group->job->id,
-	                                  .uid = group->job->owner->uid,
-	                                  .object = group->id,
-	                                  .value = step});
+	struct zd_event *event = zd_event_new(e, ZD_EVENT_COMMIT, group->job);
+	event->reason = status ? ZD_WORD_FAILED : ZD_WORD_READY;
+	event->object = group->id;
+	event->value = step;
 }
 
 /* Ends the commit requests of all ranks: the commit is made or, with a status, rejected. */

@@ -40,14 +40,12 @@ static struct zd_segment *find_block(struct zd_device *device, const struct zd_j
 void zd_segment_event(struct zd_engine *e, const struct zd_segment *segment, enum zd_event_kind kind,
                       uint64_t session)
 {
-	zd_event_add(e, (struct zd_event){.kind = (uint8_t)kind,
-	                                  .reason = (uint8_t)(ZD_WORD_SHARDS + segment->purpose),
-	                                  .job = segment->job->id,
-	                                  .uid = segment->job->owner->uid,
-	                                  .session = session,
-	                                  .device = (uint8_t)(segment->device->index + 1),
-	                                  .number = segment->id,
-	                                  .bytes = segment->bytes});
+	struct zd_event *event = zd_event_new(e, kind, segment->job);
+	event->reason = (uint8_t)(ZD_WORD_SHARDS + segment->purpose);
+	event->session = session;
+	event->device = (uint8_t)(segment->device->index + 1);
+	event->number = segment->id;
+	event->bytes = segment->bytes;
 }
 
 static struct zd_segment *find_creating(struct zd_device *device, const struct zd_job *job,
@@ -366,19 +364,19 @@ bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device
 	return zd_align_up(bytes, device->config.segment_align_bytes) <= room;
 }
 
-static struct zd_event block_event(const struct zd_extent *extent, enum zd_event_kind kind)
+static struct zd_event *block_event(struct zd_engine *e, const struct zd_extent *extent,
+                                    enum zd_event_kind kind)
 {
 	const struct zd_segment *segment = extent->segment;
 	const struct zd_block *block = extent->block;
-	return (struct zd_event){.kind = (uint8_t)kind,
-	                         .reason = block->purpose,
-	                         .uid = segment->job->owner->uid,
-	                         .job = segment->job->id,
-	                         .object = block->object,
-	                         .device = (uint8_t)(segment->device->index + 1),
-	                         .number = segment->id,
-	                         .value = block->offset,
-	                         .bytes = block->bytes};
+	struct zd_event *event = zd_event_new(e, kind, segment->job);
+	event->reason = block->purpose;
+	event->object = block->object;
+	event->device = (uint8_t)(segment->device->index + 1);
+	event->number = segment->id;
+	event->value = block->offset;
+	event->bytes = block->bytes;
+	return event;
 }
 
 void zd_extent_own(struct zd_engine *e, const struct zd_extent *extent, enum zd_block_owner type,
@@ -386,15 +384,14 @@ void zd_extent_own(struct zd_engine *e, const struct zd_extent *extent, enum zd_
 {
 	struct zd_block *block = extent->block;
 	if (block->owner_type != ZD_BLOCK_NOBODY) /* a gather takes over the block of a former buffer */
-		zd_event_add(e, block_event(extent, ZD_EVENT_BLOCK_FREE));
+		(void)block_event(e, extent, ZD_EVENT_BLOCK_FREE);
 	block->owner_type = (uint8_t)type;
 	block->owner = owner;
 	block->purpose = (uint8_t)use.purpose;
 	block->object = use.object;
-	struct zd_event event = block_event(extent, ZD_EVENT_BLOCK_GIVE);
-	event.session = use.session;
-	event.rank = use.rank;
-	zd_event_add(e, event);
+	struct zd_event *event = block_event(e, extent, ZD_EVENT_BLOCK_GIVE);
+	event->session = use.session;
+	event->rank = use.rank;
 }
 
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent)
@@ -402,7 +399,7 @@ void zd_pool_free(struct zd_engine *e, struct zd_extent *extent)
 	if (!extent->block)
 		return;
 	if (extent->block->owner_type != ZD_BLOCK_NOBODY)
-		zd_event_add(e, block_event(extent, ZD_EVENT_BLOCK_FREE));
+		(void)block_event(e, extent, ZD_EVENT_BLOCK_FREE);
 	zd_block_free(extent->segment->range, extent->block);
 	zd_dirty(e, extent->segment->device);
 	*extent = (struct zd_extent){0};

@@ -104,14 +104,11 @@ static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
 
 static void reduction_event(struct zd_engine *e, const struct zd_reduction *r, enum zd_event_word outcome)
 {
-	const struct zd_job *job = r->group->job;
-	zd_event_add(e, (struct zd_event){.kind = ZD_EVENT_REDUCTION,
-	                                  .reason = (uint8_t)outcome,
-	                                  .job = job->id,
-	                                  .uid = job->owner->uid,
-	                                  .object = r->unit->id,
-	                                  .bytes = zd_unit_padded_bytes(r->unit),
-	                                  .value = r->begin_ns});
+	struct zd_event *event = zd_event_new(e, ZD_EVENT_REDUCTION, r->group->job);
+	event->reason = (uint8_t)outcome;
+	event->object = r->unit->id;
+	event->bytes = zd_unit_padded_bytes(r->unit);
+	event->value = r->begin_ns;
 }
 
 static void reduction_complete(struct zd_engine *e, struct zd_reduction *r)

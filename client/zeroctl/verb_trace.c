@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * verb_trace.c - zeroctl trace: a timeline of what happens in the next seconds, as a file for Perfetto.
+ *
+ * The file is written while the events are read, and is complete after an interrupt too.
+ */
+#include "events.h"
+#include "interrupt.h"
+#include "trace.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define POLL_S 0.02
+
+struct tracing {
+	struct zd_ctl *ctl;
+	struct zd_ctl_events at;
+	struct zd_ctl_trace *trace;
+	FILE *out;
+	uint64_t lost;
+};
+
+static double now_s(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static int take_event(const Zd__Event *event, void *arg)
+{
+	struct tracing *tracing = arg;
+	zd_ctl_trace_add(tracing->trace, event);
+	return 0;
+}
+
+/* Reads up to the newest event of now. */
+static int read_on(struct tracing *tracing)
+{
+	uint64_t until = 0;
+	do {
+		int status = zd_ctl_events_read(tracing->ctl, &tracing->at, take_event, tracing);
+		if (status)
+			return status;
+		until = until ? until : tracing->at.last;
+		zd_ctl_trace_lose(tracing->trace, tracing->at.lost);
+		tracing->lost += tracing->at.lost;
+	} while (tracing->at.after < until && !ferror(tracing->out));
+	return 0;
+}
+
+static int run(struct tracing *tracing)
+{
+	const struct zd_ctl *ctl = tracing->ctl;
+	const double end_s = now_s() + ctl->seconds;
+	int status = 0;
+	zd_ctl_catch_signals();
+	while (!status && !ferror(tracing->out) && !zd_ctl_interrupted()) {
+		const double left_s = end_s - now_s();
+		if (left_s <= 0)
+			break;
+		zd_ctl_wait(left_s < POLL_S ? left_s : POLL_S, -1);
+		status = read_on(tracing);
+	}
+	return status;
+}
+
+/* The events before the trace are skipped. Nothing is written before the daemon has answered. */
+static int begin(struct tracing *tracing)
+{
+	struct zd_ctl *ctl = tracing->ctl;
+	tracing->at.after = UINT64_MAX;
+	tracing->at.copies = true;
+	int status = zd_ctl_check_job(ctl);
+	if (!status)
+		status = zd_ctl_events_read(ctl, &tracing->at, take_event, tracing);
+	if (status)
+		return status;
+	tracing->out = strcmp(ctl->output, "-") == 0 ? stdout : fopen(ctl->output, "we");
+	if (!tracing->out)
+		return zd_ctl_fail(ZEROD_E_SYSTEM, "%s: %s", ctl->output, strerror(errno));
+	tracing->trace = zd_ctl_trace_new(tracing->out, tracing->at.now_ns);
+	return 0;
+}
+
+int zd_ctl_trace(struct zd_ctl *ctl)
+{
+	struct tracing tracing = {.ctl = ctl};
+	if (!ctl->output)
+		return zd_ctl_fail(ZD_CTL_USAGE, "trace: expected -o FILE; - is standard output");
+	int status = begin(&tracing);
+	if (status)
+		return status;
+	status = run(&tracing);
+	const uint64_t count = zd_ctl_trace_count(tracing.trace);
+	zd_ctl_trace_end(tracing.trace, tracing.at.now_ns);
+	errno = 0;
+	bool written = fflush(tracing.out) == 0 && !ferror(tracing.out);
+	int why = errno;
+	if (tracing.out != stdout && fclose(tracing.out) != 0 && written) {
+		written = false;
+		why = errno;
+	}
+	if (!written)
+		return zd_ctl_fail(ZEROD_E_SYSTEM, "%s is not complete: %s", ctl->output,
+		                   why ? strerror(why) : "cannot write it");
+	if (tracing.lost)
+		fprintf(stderr, "%" PRIu64 " events were overwritten before they were read\n", tracing.lost);
+	if (tracing.out != stdout)
+		fprintf(stderr, "%s: %" PRIu64 " entries; open it with https://ui.perfetto.dev\n",
+		        ctl->output, count);
+	return status;
+}

@@ -1,0 +1,206 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# zeroctl events and zeroctl trace of a daemon that runs small jobs: order, filters, --follow and its ends; a trace's form, and what
+# happens to it at an interrupt and on a full disk.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+. tests/it/tap.sh
+: "${BUILD:=build}" "${PYTHON:=python3}"
+bin=$BUILD/bin
+dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-test-events.XXXXXX")
+chmod 755 "$dir"
+socket=$dir/zerod.sock
+daemon= follower= tracer= charlm=
+
+cleanup() {
+	for pid in $follower $tracer $charlm $daemon; do
+		kill -KILL "$pid" 2>/dev/null && wait "$pid" 2>/dev/null
+	done
+	rm -rf "$dir"
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM HUP
+
+within() { # seconds, command...: repeats the command until it succeeds
+	local deadline=$((SECONDS + $1))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		[ $SECONDS -ge $deadline ] && return 1
+		sleep 0.02
+	done
+}
+ctl() { "$bin/zeroctl" --socket "$socket" "$@"; }
+start() { # daemon's options
+	"$bin/zerod" --foreground --backend host --devices 2 --arena 64M --socket "$socket" "$@" >"$dir/zerod.log" 2>&1 &
+	daemon=$!
+	within 30 ctl status
+}
+stop() {
+	kill "$daemon"
+	wait "$daemon"
+	local status=$?
+	daemon=
+	return $status
+}
+kinds() { # the kinds of the events that standard input has as JSON
+	"$PYTHON" -c '
+import json, sys
+for line in sys.stdin:
+    event = json.loads(line)
+    print(event["kind"] + ("/" + event["reason"] if event["reason"] else ""), event["name"])'
+}
+newest() { ctl events --json | "$PYTHON" -c 'import json, sys; print(json.loads(sys.stdin.readlines()[-1])["seq"])'; }
+
+start
+report $? "a daemon starts"
+
+"$bin/hello_gather" "$socket" >"$dir/out" && ctl events --json >"$dir/events" && kinds <"$dir/events" >"$dir/kinds"
+status=$?
+# Of rank 0 and 1, in whatever order they come.
+sed -n 's/ weights$//p' "$dir/kinds" | grep -v '^wait' | sort | uniq -c | awk '{print $2, $1}' >"$dir/of_unit"
+printf '%s\n' 'block_free/gathered 2' 'block_free/shard 2' 'block_give/gathered 2' 'block_give/shard 2' 'gather/ready 2' 'lease 2' 'publish 2' 'update 2' |
+	cmp -s - "$dir/of_unit" && [ $status -eq 0 ]
+report $? "two gathers are two, with their memory and leases"
+
+"$PYTHON" - "$dir/events" <<'PY'
+import json, sys
+events = [json.loads(line) for line in open(sys.argv[1])]
+assert [e["seq"] for e in events] == list(range(1, len(events) + 1))
+assert all(a["time_ns"] <= b["time_ns"] for a, b in zip(events, events[1:]))
+assert all(e["begin_ns"] <= e["time_ns"] for e in events)
+first = {}
+for session in {e["session"] for e in events if e["kind"] == "gather"}:
+    of = [e["kind"] for e in events if e["session"] == session and e["kind"] in
+          ("session_begin", "update", "publish", "block_give", "gather", "lease", "session_end")]
+    assert of == ["session_begin", "block_give", "update", "publish", "block_give", "gather", "lease", "session_end"], of
+waits = [e for e in events if e["kind"].startswith("wait")]
+assert len([e for e in waits if e["kind"] == "wait_begin"]) == len([e for e in waits if e["kind"] == "wait_end"]) > 0
+assert all(e["request"] and e["reason"] for e in waits)
+given = {}
+for e in events:
+    place = e["segment"], e["offset"]
+    if e["kind"] == "block_give":
+        assert place not in given
+        given[place] = e
+    elif e["kind"] == "block_free":
+        assert given.pop(place)["bytes"] == e["bytes"]
+assert not given
+PY
+report $? "in order, each wait ends, and each block that is given is freed"
+
+ctl events >"$dir/lines" &&
+	grep -qE '^[0-9:.]{15} gather +hello-[0-9]+/world/weights@[01]: ready, 512 B, device 0, after .*, session [0-9]+$' "$dir/lines" &&
+	grep -qE ' session end +hello-[0-9]+/hello_gather: goodbye, after .*, session [0-9]+, pid [0-9]+$' "$dir/lines"
+report $? "a line says it in words"
+
+job=$(sed -n 's/.*\(hello-[0-9]*\).*/\1/p' "$dir/lines" | head -n 1)
+ctl events --job "$job" --json | grep -c "\"job\":\"$job\"" >"$dir/count" && [ "$(cat "$dir/count")" -eq "$(ctl events --job "$job" | wc -l)" ] &&
+	! ctl events --job nobody 2>"$dir/err" && grep -q "no job is called 'nobody'" "$dir/err" &&
+	[ "$(ctl events --since "$(newest)" | grep -cv 'session')" -eq 0 ]
+report $? "one job's, or those behind a number"
+
+# What is sent signals is no subshell.
+# It ends by itself, and says why, when the job that it follows has ended.
+"$bin/charlm" --socket "$socket" --steps 1000000 --batch 1 --ranks 2 >"$dir/out" 2>&1 &
+charlm=$!
+within 30 eval 'ctl groups --raw --no-headings --columns state | grep -q READY'
+job=$(ctl jobs --raw --no-headings --columns job)
+"$bin/zeroctl" --socket "$socket" events --follow --job "$job" >"$dir/followed" 2>"$dir/err" &
+follower=$!
+within 30 grep -q ' gather ' "$dir/followed"
+kill -TERM $charlm
+wait $charlm
+charlm=
+wait $follower
+status=$?
+follower=
+[ $status -eq 0 ] && grep -q "job '$job' has ended" "$dir/err" && [ "$(grep -c 'job end' "$dir/followed")" -eq 1 ]
+report $? "--follow ends with its job"
+
+ctl events --follow --job nobody 2>"$dir/err"
+[ $? -eq 3 ]
+report $? "there has to be one"
+
+"$bin/zeroctl" --socket "$socket" events --follow >"$dir/followed" &
+follower=$!
+within 30 eval 'ctl status && grep -q "session begin" "$dir/followed"'
+kill -INT $follower
+wait $follower
+status=$?
+follower=
+[ $status -eq 0 ]
+report $? "an interrupt ends it in order"
+
+mkfifo "$dir/pipe"
+"$bin/zeroctl" --socket "$socket" events --follow >"$dir/pipe" &
+follower=$!
+head -n 0 <"$dir/pipe"
+wait $follower
+status=$?
+follower=
+[ $status -eq 0 ] || [ $status -eq 141 ]
+report $? "so does a closed pipe, also where nothing happens"
+
+ctl events >/dev/full 2>"$dir/err"
+[ $? -eq 30 ] && grep -q 'cannot write the output' "$dir/err"
+report $? "a full disk is an error"
+
+# A trace, which an interrupt ends.
+"$bin/charlm" --socket "$socket" --steps 1000000 --batch 1 --ranks 2 >"$dir/out" 2>&1 &
+charlm=$!
+within 30 eval 'ctl groups --raw --no-headings --columns state | grep -q READY'
+"$bin/zeroctl" --socket "$socket" trace --seconds 600 -o "$dir/trace.json" 2>"$dir/err" &
+tracer=$!
+within 30 eval '[ "$(wc -c <"$dir/trace.json")" -gt 200000 ]'
+kill -INT $tracer
+wait $tracer
+status=$?
+tracer=
+[ $status -eq 0 ] && grep -q 'open it with' "$dir/err" &&
+	"$PYTHON" tests/it/trace.py "$dir/trace.json" gathers=20+ copies=20+ leases=20+ waits=10+ reductions=5+ flows=20+ processes=5+
+report $? "a trace is valid after an interrupt, with tracks for all"
+
+ctl trace --seconds 0.3 --output - >"$dir/trace.json" 2>"$dir/err" && [ ! -s "$dir/err" ] && "$PYTHON" tests/it/trace.py "$dir/trace.json"
+report $? "and on standard output"
+
+ctl trace --seconds 600 -o /dev/full 2>"$dir/err"
+[ $? -eq 30 ] && grep -q '/dev/full is not complete: No space left on device' "$dir/err"
+report $? "a full disk ends it, with an error"
+kill -TERM $charlm
+wait $charlm
+charlm=
+
+status=0
+for seconds in 0 -1 3601 nan ten ''; do
+	ctl trace --seconds "$seconds" -o "$dir/none" 2>"$dir/err"
+	[ $? -eq 2 ] && grep -q -- '--seconds: expected more than 0 and at most 3600' "$dir/err" || status=1
+done
+ctl trace --seconds 1 2>"$dir/err"
+[ $? -eq 2 ] && [ $status -eq 0 ] && [ ! -e "$dir/none" ]
+report $? "wrong usage is told, and no file is made"
+
+ctl trace --seconds 1 -o "$dir/no/where" 2>"$dir/err"
+[ $? -eq 30 ] && grep -q 'No such file' "$dir/err"
+report $? "so is a file that cannot be made"
+
+if [ "$(id -u)" -eq 0 ] && chmod 666 "$socket"; then
+	setpriv --reuid=65534 --regid=65534 --clear-groups "$bin/zeroctl" --socket "$socket" events --json >"$dir/nobodys" &&
+		[ "$(grep -c '"job":"[^"]' "$dir/nobodys")" -eq 0 ] && grep -q '"session_begin"' "$dir/nobodys"
+	report $? "another user reads none of these"
+else
+	number=$((number + 1))
+	echo "ok $number - another user reads none of these # SKIP only root can be another user"
+fi
+stop
+report $? "the daemon ends in order"
+
+printf '[daemon]\nevents = 0\n' >"$dir/zerod.conf" && chmod 644 "$dir/zerod.conf" && start --config "$dir/zerod.conf" &&
+	"$bin/hello_gather" "$socket" >"$dir/out" && [ "$(ctl events --json | wc -l)" -eq 0 ] &&
+	ctl trace --seconds 0.1 -o "$dir/trace.json" 2>/dev/null && "$PYTHON" tests/it/trace.py "$dir/trace.json" && stop
+report $? "without events there are none"
+
+printf '[daemon]\nevents = 16\n' >"$dir/zerod.conf" && start --config "$dir/zerod.conf" && "$bin/hello_gather" "$socket" >"$dir/out" &&
+	[ "$(ctl events --json 2>"$dir/err" | wc -l)" -eq 16 ] && [ ! -s "$dir/err" ] &&
+	ctl events --since 1 >"$dir/out" 2>"$dir/err" && grep -qE '^[0-9]+ events were overwritten before they were read$' "$dir/err" && stop
+report $? "a small ring has the newest, and tells who asked for others"
+finish

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The history: which events there are, in which order, who reads them, pages, and what is lost when the ring
+ * is full.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "tests/support/core_driver.h"
+
+#define UNIT_BYTES 1024u
+#define MS         1000000u
+#define MOST_READ  512u
+#define NAME_TEXT  32u
+
+struct event {
+	uint64_t seq;
+	struct zd_event event;
+	char kind[NAME_TEXT], reason[NAME_TEXT], request[NAME_TEXT], job[NAME_TEXT], group[NAME_TEXT],
+	        name[NAME_TEXT];
+};
+
+struct events {
+	uint32_t count, most; /* most 0: MOST_READ */
+	struct event all[MOST_READ];
+};
+
+static bool take(const struct zd_event_row *row, void *arg)
+{
+	struct events *events = arg;
+	struct event *event = &events->all[events->count];
+	if (events->count == (events->most ? events->most : MOST_READ))
+		return false;
+	*event = (struct event){.seq = row->seq, .event = *row->event};
+	(void)snprintf(event->kind, NAME_TEXT, "%s", row->kind);
+	(void)snprintf(event->reason, NAME_TEXT, "%s", row->reason);
+	(void)snprintf(event->request, NAME_TEXT, "%s", row->request);
+	(void)snprintf(event->job, NAME_TEXT, "%s", row->job);
+	(void)snprintf(event->group, NAME_TEXT, "%s", row->group);
+	(void)snprintf(event->name, NAME_TEXT, "%s", row->name);
+	events->count++;
+	return true;
+}
+
+static struct zd_event_page read_events(struct core_driver *core, const struct zd_event_query *query,
+                                        struct events *events)
+{
+	struct zd_event_page page;
+	events->count = 0;
+	zd_engine_events(core_engine(core), query, &page, take, events);
+	return page;
+}
+
+static uint64_t newest(struct core_driver *core)
+{
+	struct events none;
+	struct zd_event_query query = {.after = UINT64_MAX};
+	struct zd_event_page page = read_events(core, &query, &none);
+	assert_int_equal(none.count, 0);
+	assert_int_equal(page.next, page.last);
+	return page.last;
+}
+
+/* Reads what the daemon sees behind `after`. */
+static void read_after(struct core_driver *core, uint64_t after, struct events *events)
+{
+	struct zd_event_query query = {.after = after};
+	struct zd_event_page page = read_events(core, &query, events);
+	assert_int_equal(page.next, page.last);
+	assert_int_equal(page.lost, 0);
+}
+
+/* The kinds and reasons of the events, in this order: "gather/ready lease ". */
+static void expect_kinds(const struct events *events, const char *kinds)
+{
+	char text[2048] = "";
+	size_t used = 0;
+	for (uint32_t i = 0; i < events->count; i++) {
+		const struct event *event = &events->all[i];
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s%s ", event->kind,
+		                         *event->reason ? "/" : "", event->reason);
+		assert_true(used < sizeof(text));
+	}
+	assert_string_equal(text, kinds);
+}
+
+static const struct event *find(const struct events *events, const char *kind)
+{
+	for (uint32_t i = 0; i < events->count; i++) {
+		if (strcmp(events->all[i].kind, kind) == 0)
+			return &events->all[i];
+	}
+	fail_msg("no event %s", kind);
+	return NULL;
+}
+
+static void release(struct core_driver *core, uint64_t session, uint64_t unit)
+{
+	core_call(core, session,
+	          &(struct zd_args){.kind = ZD_REQ_RELEASE, .u.release = {.unit = unit, .tag = CORE_TAG}}, 0);
+}
+
+/* ---- Kinds --------------------------------------------------------------------------------------------- */
+
+static void test_a_gather_from_request_to_release(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct events events = {.count = 0};
+	(void)state;
+	core_team_new(&team, core, "lm", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
+	core_expect(core, core_gather(core, team.session[0], unit), 0); /* makes the segment */
+	release(core, team.session[0], unit);
+	uint64_t before = newest(core);
+	core_tick(core, 5 * MS);
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	core_tick(core, 7 * MS);
+	core_unhold(core, ZD_CMD_COPY);
+	core_tick(core, 9 * MS);
+	release(core, team.session[0], unit);
+	read_after(core, before, &events);
+	expect_kinds(&events, "block_give/gathered gather/ready lease block_free/gathered ");
+	const struct event *give = find(&events, "block_give"), *gather = find(&events, "gather"),
+	                   *lease = find(&events, "lease"), *freed = find(&events, "block_free");
+	assert_int_equal(gather->event.value, 5 * MS);
+	assert_int_equal(gather->event.time_ns, 7 * MS);
+	assert_int_equal(gather->event.bytes, UNIT_BYTES);
+	assert_int_equal(gather->event.session, team.session[0]);
+	assert_int_equal(lease->event.value, 5 * MS);
+	assert_int_equal(lease->event.time_ns, 9 * MS);
+	assert_int_equal(lease->event.number, gather->event.number); /* the transfer */
+	assert_int_equal(give->event.number, freed->event.number);   /* the segment */
+	assert_int_equal(give->event.value, freed->event.value);     /* the offset */
+	assert_int_equal(give->event.bytes, UNIT_BYTES);
+	assert_int_equal(give->event.device, 1); /* device 0 */
+	assert_int_equal(freed->event.object, unit);
+	for (uint32_t i = 0; i < events.count; i++) {
+		assert_string_equal(events.all[i].job, "lm");
+		assert_string_equal(events.all[i].name, "w");
+	}
+	core_end(core);
+}
+
+static void test_a_failed_gather_is_said(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct events events = {.count = 0};
+	(void)state;
+	core_team_new(&team, core, "lm", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
+	uint64_t before = newest(core);
+	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "it broke");
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	read_after(core, before, &events);
+	assert_string_equal(find(&events, "gather")->reason, "failed");
+	core_end(core);
+}
+
+/* Copies are events for so long after a reader has asked for them. */
+static void test_copies_on_demand(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct events events = {.count = 0};
+	struct zd_event_query query = {.after = UINT64_MAX, .copies = true};
+	(void)state;
+	core_team_new(&team, core, "lm", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES),
+	         other = core_team_unit(&team, "v", UNIT_BYTES);
+	uint64_t before = read_events(core, &query, &events).last;
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	core_tick(core, ZD_EVENT_COPIES_NS);
+	core_expect(core, core_gather(core, team.session[0], other), 0);
+	read_after(core, before, &events);
+	uint32_t copies = 0;
+	for (uint32_t i = 0; i < events.count; i++) {
+		if (strcmp(events.all[i].kind, "copy") != 0)
+			continue;
+		copies++;
+		assert_int_equal(events.all[i].event.bytes, UNIT_BYTES / 2);
+		assert_int_equal(events.all[i].event.peer, 1); /* into device 0 */
+		assert_int_equal(events.all[i].event.session, team.session[0]);
+	}
+	assert_int_equal(copies, 2);
+	core_end(core);
+}
+
+static void test_a_wait_has_a_begin_an_end_and_its_reason(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_join join = {.job = "lm", .world_size = 2};
+	struct events events = {.count = 0};
+	(void)state;
+	uint64_t first = core_open(core, CORE_ALICE), second = core_open(core, CORE_ALICE);
+	core_tick(core, 5 * MS);
+	uint64_t before = newest(core), request = core_join(core, first, &join);
+	core_tick(core, 8 * MS);
+	join.rank = 1;
+	core_expect(core, core_join(core, second, &join), 0);
+	core_expect(core, request, 0);
+	read_after(core, before, &events);
+	expect_kinds(&events, "job_begin wait_begin/ranks group_begin wait_end/ranks ");
+	const struct event *end = find(&events, "wait_end");
+	assert_int_equal(end->event.value, 5 * MS);
+	assert_int_equal(end->event.time_ns, 8 * MS);
+	assert_int_equal(end->event.session, first);
+	assert_string_equal(end->request, "group_join");
+	core_end(core);
+}
+
+/* The join's group ends before the wait does. */
+static void test_a_wait_ends_with_its_session(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_join join = {.job = "lm", .world_size = 2};
+	struct events events = {.count = 0};
+	(void)state;
+	uint64_t session = core_open(core, CORE_ALICE), before = newest(core);
+	(void)core_join(core, session, &join);
+	core_close(core, session);
+	read_after(core, before, &events);
+	assert_int_equal(find(&events, "wait_end")->event.session, session);
+	assert_string_equal(find(&events, "job_end")->job, "lm");
+	core_end(core);
+}
+
+static void test_sessions_and_groups_end_for_a_reason(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct events events = {.count = 0};
+	(void)state;
+	core_team_new(&team, core, "lost", 2, false);
+	uint64_t before = newest(core);
+	core_close(core, team.session[1]);
+	read_after(core, before, &events);
+	expect_kinds(&events, "session_end/died group_fail/rank_lost ");
+	assert_int_equal(events.all[1].event.rank, 1);
+	before = newest(core);
+	zd_engine_session_goodbye(core_engine(core), team.session[0]);
+	core_close(core, team.session[0]);
+	read_after(core, before, &events);
+	expect_kinds(&events, "session_end/goodbye group_end job_end ");
+	assert_string_equal(events.all[1].group, "world");
+	core_team_new(&team, core, "aborted", 2, false);
+	before = newest(core);
+	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
+	core_close(core, core_open(core, CORE_ALICE));
+	read_after(core, before, &events);
+	expect_kinds(&events, "group_fail/aborted session_begin session_end/closed ");
+	core_end(core);
+}
+
+static void test_refusals_and_drains(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 4096});
+	struct events events = {.count = 0};
+	(void)state;
+	uint64_t session = core_open(core, CORE_ALICE), before = newest(core);
+	core_expect(core, core_alloc(core, session, "job", 0, 8192), ZEROD_E_QUOTA);
+	zd_engine_drain(core_engine(core));
+	zd_engine_undrain(core_engine(core));
+	read_after(core, before, &events);
+	expect_kinds(&events, "job_begin job_end refuse/QUOTA drain_begin drain_end ");
+	assert_string_equal(find(&events, "refuse")->request, "alloc");
+	core_end(core);
+}
+
+/* ---- Readers ------------------------------------------------------------------------------------------- */
+
+/* How many events of that job's the session reads. */
+static uint32_t count_of(struct core_driver *core, uint64_t session, const char *job)
+{
+	struct zd_event_query query = {.session = session};
+	struct events events = {.count = 0};
+	uint32_t count = 0;
+	(void)read_events(core, &query, &events);
+	for (uint32_t i = 0; i < events.count; i++)
+		count += strcmp(events.all[i].job, job) == 0;
+	return count;
+}
+
+static void test_a_session_reads_its_own_users_events(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct events events = {.count = 0};
+	(void)state;
+	core_team_new(&team, core, "alices", 1, false);
+	uint64_t bob = core_open(core, CORE_BOB), admin = core_open_admin(core);
+	core_expect(core, core_alloc(core, bob, "bobs", 0, 256), 0);
+	zd_engine_drain(core_engine(core));
+	zd_engine_undrain(core_engine(core));
+	assert_true(count_of(core, team.session[0], "alices") > 0);
+	assert_int_equal(count_of(core, team.session[0], "bobs"), 0);
+	assert_true(count_of(core, bob, "bobs") > 0);
+	assert_int_equal(count_of(core, bob, "alices"), 0);
+	assert_true(count_of(core, admin, "alices") > 0 && count_of(core, admin, "bobs") > 0);
+	(void)read_events(core, &(struct zd_event_query){.session = bob}, &events);
+	(void)find(&events, "drain_begin"); /* of the daemon */
+	for (uint32_t i = 0; i < events.count; i++)
+		assert_true(events.all[i].event.session != team.session[0]);
+	core_close(core, bob);
+	struct zd_event_page page = read_events(core, &(struct zd_event_query){.session = bob}, &events);
+	assert_int_equal(events.count, 0); /* it has ended */
+	assert_int_equal(page.next, 0);
+	core_end(core);
+}
+
+static void test_a_job_is_chosen_also_when_it_has_ended(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team, other;
+	struct events events = {.count = 0};
+	(void)state;
+	core_team_new(&team, core, "lm", 2, false);
+	core_team_new(&other, core, "another", 1, false);
+	(void)core_team_unit(&team, "w", UNIT_BYTES);
+	core_close(core, team.session[0]);
+	core_close(core, team.session[1]);
+	struct zd_event_page page = read_events(core, &(struct zd_event_query){.job = "lm"}, &events);
+	assert_int_equal(page.next, page.last);
+	assert_string_equal(find(&events, "block_give")->name, "w");
+	assert_string_equal(find(&events, "block_give")->group, "world");
+	assert_string_equal(find(&events, "group_end")->group, "world");
+	for (uint32_t i = 0; i < events.count; i++)
+		assert_string_equal(events.all[i].job, "lm");
+	core_end(core);
+}
+
+/* Each event is in one page, also where a page ends by the number of events that were looked at. */
+static void test_pages(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+	struct events whole = {.count = 0}, page_events = {.most = 3};
+	struct zd_event_query query = {.most_visits = 2};
+	struct zd_event_page page;
+	uint32_t at = 0;
+	(void)state;
+	core_team_new(&team, core, "lm", 2, false);
+	(void)core_team_unit(&team, "w", UNIT_BYTES);
+	read_after(core, 0, &whole);
+	assert_true(whole.count > 10);
+	do {
+		query.most_visits = query.most_visits == 2 ? 9 : 2;
+		page = read_events(core, &query, &page_events);
+		assert_true(page_events.count > 0 && page.next == query.after + page_events.count);
+		for (uint32_t i = 0; i < page_events.count; i++)
+			assert_int_equal(page_events.all[i].seq, whole.all[at++].seq);
+		query.after = page.next;
+	} while (page.next < page.last);
+	assert_int_equal(at, whole.count);
+	page = read_events(core, &query, &page_events); /* nothing is new */
+	assert_int_equal(page_events.count, 0);
+	assert_int_equal(page.next, page.last);
+	core_end(core);
+}
+
+/* ---- The ring ------------------------------------------------------------------------------------------ */
+
+static void test_a_full_ring_loses_its_oldest(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.events = 6}); /* 8 */
+	struct events events = {.count = 0};
+	(void)state;
+	uint64_t first = newest(core);
+	for (uint32_t i = 0; i < 8; i++)
+		core_close(core, core_open(core, CORE_ALICE));
+	struct zd_event_page page = read_events(core, &(struct zd_event_query){.after = first}, &events);
+	assert_int_equal(page.last, first + 17); /* with the daemon's start */
+	assert_int_equal(page.lost, 9);
+	assert_int_equal(page.next, page.last);
+	assert_int_equal(events.count, 8);
+	for (uint32_t i = 0; i < 8; i++)
+		assert_int_equal(events.all[i].seq, page.last - 7 + i);
+	assert_string_equal(events.all[0].kind, "session_begin");
+	page = read_events(core, &(struct zd_event_query){.after = page.last - 8}, &events);
+	assert_int_equal(page.lost, 0); /* all that it lacks are kept */
+	page = read_events(core, &(struct zd_event_query){.after = page.last - 9}, &events);
+	assert_int_equal(page.lost, 1);
+	core_end(core);
+}
+
+static void test_without_events(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.no_events = true});
+	struct core_team team;
+	struct events events = {.count = 0};
+	(void)state;
+	core_team_new(&team, core, "lm", 2, false);
+	(void)core_team_unit(&team, "w", UNIT_BYTES);
+	struct zd_event_page page = read_events(core, &(struct zd_event_query){.after = 0}, &events);
+	assert_int_equal(events.count, 0);
+	assert_int_equal(page.next, 0);
+	assert_int_equal(page.last, 0);
+	core_end(core);
+}
+
+/* Names of ended objects are a ring of their own, of fewer places. */
+static void test_old_names_are_forgotten(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.events = 512}); /* 9 names */
+	struct events events = {.count = 0};
+	char job[16];
+	(void)state;
+	for (uint32_t i = 0; i < 20; i++) {
+		struct core_team team;
+		(void)snprintf(job, sizeof(job), "job%u", i);
+		core_team_new(&team, core, job, 1, false);
+		core_close(core, team.session[0]);
+	}
+	(void)read_events(core, &(struct zd_event_query){.after = 0}, &events);
+	assert_string_equal(find(&events, "job_begin")->job, "");
+	assert_string_equal(events.all[events.count - 1].kind, "job_end");
+	assert_string_equal(events.all[events.count - 1].job, "job19");
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_a_gather_from_request_to_release),
+	        cmocka_unit_test(test_a_failed_gather_is_said),
+	        cmocka_unit_test(test_copies_on_demand),
+	        cmocka_unit_test(test_a_wait_has_a_begin_an_end_and_its_reason),
+	        cmocka_unit_test(test_a_wait_ends_with_its_session),
+	        cmocka_unit_test(test_sessions_and_groups_end_for_a_reason),
+	        cmocka_unit_test(test_refusals_and_drains),
+	        cmocka_unit_test(test_a_session_reads_its_own_users_events),
+	        cmocka_unit_test(test_a_job_is_chosen_also_when_it_has_ended),
+	        cmocka_unit_test(test_pages),
+	        cmocka_unit_test(test_a_full_ring_loses_its_oldest),
+	        cmocka_unit_test(test_without_events),
+	        cmocka_unit_test(test_old_names_are_forgotten),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -82,7 +82,7 @@ within 30 ctl status
 trainer=$!
 within 60 committed
 report $? 'a job trains'
-# What it holds does not change while it stands still.
+# While the job stands still its memory does not change.
 stand_still
 same() { ctl map --json >"$dir/map" && ctl snapshot -o "$dir/page.html" && ctl map --json | cmp - "$dir/map"; }
 within 30 same

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """zeroctl's snapshot in a Chromium without a window: what is drawn, what the pointer shows, and that no script fails. Prints TAP.
 
-Usage: check_page.py PAGE MAP [FOLDER]. PAGE is of a daemon whose blocks are those of MAP, `zeroctl map --json`; pictures are left in
-FOLDER.
+Usage: check_page.py PAGE MAP RUNNING [FOLDER]. PAGE is of a daemon whose blocks are those of MAP, `zeroctl map --json`; RUNNING is of the
+daemon while a job runs; pictures are left in FOLDER.
 """
 import json
 import os
@@ -16,6 +16,15 @@ import fixture
 
 EVIL = "</script><img src=x onerror=\"document.title='broken'\">'\\u202eb"
 SMALL_TEXT_CONTRAST = 4.5  # of WCAG 2, AA
+# How many pairs of blocks are at one address at one time.
+OVERLAPS = """(() => {
+	const spans = [...page.spans].sort((a, b) => a.segment - b.segment || a.offset - b.offset);
+	let count = 0;
+	for (let i = 0; i < spans.length; i++)
+		for (let j = i + 1; j < spans.length && spans[j].segment === spans[i].segment && spans[j].offset < spans[i].offset + spans[i].bytes; j++)
+			count += spans[j].from < spans[i].to && spans[i].from < spans[j].to;
+	return count;
+})()"""
 CONTRAST = """((a, b) => {
 	const light = (text) => {
 		const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((n) => n / 255).map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
@@ -27,8 +36,8 @@ CONTRAST = """((a, b) => {
 
 
 class Checks:
-    def __init__(self, page, html, snapshot, blocks, folder):
-        self.page, self.html, self.snapshot, self.blocks, self.folder = page, html, snapshot, blocks, folder
+    def __init__(self, page, html, snapshot, blocks, running, folder):
+        self.page, self.html, self.snapshot, self.blocks, self.running, self.folder = page, html, snapshot, blocks, running, folder
 
     def load(self, snapshot, dark=False, **size):
         path = os.path.join(self.folder, "fixture.html")
@@ -70,6 +79,14 @@ class Checks:
             assert self.drawn("map") == lines >= len(blocks) > 0, (self.drawn("map"), lines, len(blocks))
             assert self.drawn("bands") >= len(blocks)
         assert self.page.value("document.querySelectorAll('#holders tbody tr').length") > 0
+
+    def test_the_history_of_a_running_job_is_consistent(self):
+        self.page.open(self.running)
+        for device in self.page.value("snapshot.devices.map((d) => d.index)"):
+            self.page.value(f"chooseDevice({device})")
+            assert self.page.value("page.spans.length") > 0
+            assert self.page.value(OVERLAPS) == 0
+            assert self.page.value("Math.min(...historyView.sums.totals)") >= 0
 
     def test_a_known_block_is_where_it_is(self):
         self.load(fixture.make(self.snapshot, 10))
@@ -171,7 +188,7 @@ def main():
         blocks = [row for row in json.load(file)["rows"] if row["kind"] == "block"]
     failures = 0
     with tempfile.TemporaryDirectory() as own, chromium.Page(chromium.find()) as page:
-        checks = Checks(page, html, json.loads(fixture.data_of(html)), blocks, sys.argv[3] if len(sys.argv) > 3 else own)
+        checks = Checks(page, html, json.loads(fixture.data_of(html)), blocks, sys.argv[3], sys.argv[4] if len(sys.argv) > 4 else own)
         tests = [name for name in dir(checks) if name.startswith("test_")]
         for number, name in enumerate(tests, 1):
             page.errors.clear()

@@ -82,10 +82,12 @@ within 30 ctl status
 trainer=$!
 within 60 committed
 report $? 'a job trains'
+ctl snapshot -o "$dir/running.html"
+report $? 'a page is written meanwhile'
 # While the job stands still its memory does not change.
 stand_still
 same() { ctl map --json >"$dir/map" && ctl snapshot -o "$dir/page.html" && ctl map --json | cmp - "$dir/map"; }
 within 30 same
 report $? 'a page and a map are written while it stands still'
-include < <("$PYTHON" tests/page/check_page.py "$dir/page.html" "$dir/map" ${PICTURES:+"$PICTURES"} 2>&1 || echo "not ok 1 - all checks of the page were well")
+include < <("$PYTHON" tests/page/check_page.py "$dir/page.html" "$dir/map" "$dir/running.html" ${PICTURES:+"$PICTURES"} 2>&1 || echo "not ok 1 - all checks of the page were well")
 finish

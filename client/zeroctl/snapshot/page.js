@@ -176,7 +176,7 @@ function historyNote() {
 	const others = page.segments.some((segment) => !segment.job) ? " Memory of other users has no history here." : "";
 	const since = whole ? "the first event since the daemon\u2019s start" : "the oldest event that the daemon keeps";
 	const known = "Known for " + durationText(now - begin) + ", from " + wallText(wallOf(begin), true) + " on: " + since + ".";
-	const none = page.spans.length === 0 ? " No block was there in this time." : "";
+	const none = page.spans.length + page.blocks.length === 0 ? " No block was there in this time." : "";
 	return (begin >= now ? "Nothing is known of the time before the snapshot." : known) + none + others;
 }
 

@@ -188,6 +188,7 @@ $(BUILD)/obj/%.o: %.c | $(PB_H)
 # Files that an object embeds (base/embed.h): the compiler reports no dependency on them.
 $(call obj,client/cuda_kernels.c): client/kernels/kernels.ptx
 $(call obj,tests/gpu/stress_kernels.c): tests/gpu/kernels.ptx
+$(call obj,client/zeroctl/verb_snapshot.c): $(wildcard client/zeroctl/snapshot/*)
 
 # No multiply-add may be fused: sums are compared bit for bit. Of the host's compiler only the preprocessor is used.
 FATBIN := $(BUILD)/gen/kernels.fatbin
@@ -384,7 +385,7 @@ check-run: layers links lint-prose ptx-check version-check tests
 		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_COMM_BIN)" \
 		"$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 		"$(ON_DOUBLE) $(STRESS_SHORT) --strict" \
-		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) $(if $(SAN),,"tests/python/run.sh test_api.py" "tests/python/run.sh test_wheel.py")
+		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) tests/page/run.sh $(if $(SAN),,"tests/python/run.sh test_api.py" "tests/python/run.sh test_wheel.py")
 
 check-sanitizers: deps  ## the tests under the address, leak and undefined-behaviour sanitizers at once
 	@+$(PARALLEL) check-run BUILD=build/both SAN=both
@@ -430,6 +431,11 @@ check-model:  ## models of leases, versions and room, every state of them (spin)
 	@MODEL=1 packaging/deps.sh
 	@BUILD=$(BUILD) tests/model/run.sh
 	@BUILD=$(BUILD) tests/model/run.sh --mutants
+
+.PHONY: check-page
+check-page:  ## the page of zeroctl snapshot in node and Chromium, which are installed by hand
+	@$(MAKE) --no-print-directory all
+	@BUILD=$(BUILD) tests/page/run.sh --need
 
 check-gpu: deps  ## the contract suite and the stress on this machine's GPUs; STRESS_SECONDS each
 	@$(MAKE) --no-print-directory tests

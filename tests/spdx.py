@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SUFFIXES = {".1", ".5", ".8", ".bash", ".c", ".cpp", ".cu", ".fish", ".h", ".map", ".pml", ".proto", ".py", ".service", ".sh", ".socket",
+SUFFIXES = {".1", ".5", ".8", ".bash", ".c", ".cpp", ".css", ".cu", ".fish", ".h", ".html", ".js", ".map", ".pml", ".proto", ".py", ".service", ".sh", ".socket",
             ".spec", ".toml", ".yml", ".xml", ".conf"}
 NAMES = {"Makefile", "run", "rules", "_zerod", "_zeroctl", "_zerobench"}
 LINE = re.compile(rb"SPDX-License-" rb"Identifier: Apache-2\.0")  # in two parts: reuse reads this file, too

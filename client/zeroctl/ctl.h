@@ -43,7 +43,7 @@ struct zd_ctl {
 	bool json, exact_bytes, wide, raw, no_headings;
 	double interval_s;    /* watch, top */
 	uint64_t count;       /* watch; 0: until interrupted */
-	long long device;     /* trim, map; -1: all */
+	long long device;     /* trim, map, snapshot; -1: all */
 	uint64_t keep_bytes;  /* trim */
 	bool http;            /* metrics */
 	uint32_t deadline_ms; /* of each request; ZD_CTL_DEADLINE_MS but in `top` */
@@ -51,7 +51,7 @@ struct zd_ctl {
 	bool has_since;       /* events */
 	uint64_t since;       /* events; 0 without --since */
 	double seconds;       /* trace */
-	const char *output;   /* trace; NULL: not given */
+	const char *output;   /* trace, snapshot; "-": standard output; NULL: not given */
 	zerod_client *client; /* NULL until zd_ctl_connect() */
 };
 
@@ -174,7 +174,7 @@ json_t *zd_ctl_strings(char *const *strings, size_t count);
 
 extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, zd_ctl_sessions_listing,
         zd_ctl_groups_listing, zd_ctl_units_listing, zd_ctl_buffers_listing, zd_ctl_scopes_listing,
-        zd_ctl_allocations_listing;
+        zd_ctl_allocations_listing, zd_ctl_buckets_listing;
 
 /* Fetches the daemon's status as a new object, which is printed by these columns. */
 int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row) __attribute__((warn_unused_result));
@@ -183,7 +183,7 @@ extern const struct zd_ctl_column zd_ctl_status_columns[];
 bool zd_ctl_status_ends(const json_t *row);
 
 /* Fetches the arena of --device, or of all devices, as rows of kind segment, each with its blocks and holes
- * behind it, and unused. */
+ * behind it, and unused. With --job: the segments of this job, and no unused. */
 int zd_ctl_map_fetch(struct zd_ctl *ctl, json_t **rows) __attribute__((warn_unused_result));
 /* NOT_FOUND: --device names none of these. */
 int zd_ctl_check_device(const struct zd_ctl *ctl, const json_t *devices) __attribute__((warn_unused_result));
@@ -201,6 +201,7 @@ int zd_ctl_scopes(struct zd_ctl *ctl);
 int zd_ctl_buckets(struct zd_ctl *ctl);
 int zd_ctl_alloc(struct zd_ctl *ctl);
 int zd_ctl_map(struct zd_ctl *ctl);
+int zd_ctl_snapshot(struct zd_ctl *ctl);
 int zd_ctl_explain(struct zd_ctl *ctl);
 int zd_ctl_watch(struct zd_ctl *ctl);
 int zd_ctl_top(struct zd_ctl *ctl);

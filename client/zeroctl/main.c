@@ -99,6 +99,8 @@ static const struct verb {
         {"alloc", zd_ctl_alloc, "plain allocations", OPT_LIST | OPT_JOB, NULL},
         {"map", zd_ctl_map, "a device's arena: segments, blocks, holes, their owners, what pins them",
          OPT_LIST | OPT_DEVICE, NULL},
+        {"snapshot", zd_ctl_snapshot, "an HTML page of all memory: the map, its history, holders and waits",
+         OPT_OUTPUT | OPT_JSON | OPT_JOB | OPT_DEVICE, NULL},
         {"explain", zd_ctl_explain, "who holds it, what it waits for, and what would free it", 0, "OBJECT"},
         {"watch", zd_ctl_watch, "status and buffers, again and again",
          OPT_LIST | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},

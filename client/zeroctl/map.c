@@ -163,6 +163,8 @@ static int add_device(struct zd_ctl *ctl, const json_t *device, const json_t *se
 		if (status)
 			return status;
 	}
+	if (*ctl->job)
+		return 0;
 	return json_array_append_new(rows,
 	                             json_pack("{s:s,s:I,s:I}", "kind", "unused", "device", index, "bytes",
 	                                       bytes < arena_bytes ? ZD_CTL_INT(arena_bytes - bytes) : 0));

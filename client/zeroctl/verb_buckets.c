@@ -32,7 +32,7 @@ static json_t *bucket_row(const Zd__Row *row)
 	                 "waits", zd_ctl_strings(b->waits, b->n_waits));
 }
 
-static const struct zd_ctl_listing listing = {
+const struct zd_ctl_listing zd_ctl_buckets_listing = {
         .table = ZD__TABLE__BUCKETS,
         .row_case = ZD__ROW__ROW_BUCKET,
         .row = bucket_row,
@@ -42,5 +42,5 @@ static const struct zd_ctl_listing listing = {
 
 int zd_ctl_buckets(struct zd_ctl *ctl)
 {
-	return zd_ctl_list_run(ctl, &listing);
+	return zd_ctl_list_run(ctl, &zd_ctl_buckets_listing);
 }

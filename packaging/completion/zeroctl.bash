@@ -3,7 +3,7 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map explain watch top metrics events trace trim drain undrain kill-session abort-group end-job kill-job'
+	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain kill-session abort-group end-job kill-job'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
@@ -51,6 +51,7 @@ _zeroctl()
 		trace) options+=' --job --seconds --output' ;;
 		devices) options+=" --json --bytes --sort $table" ;;
 		map) options+=" --json --bytes --sort $table --device" ;;
+		snapshot) options+=' --json --job --device --output' ;;
 		trim) options+=" --json --bytes $table --device --keep" ;;
 		explain | drain | undrain | kill-session | abort-group | end-job | kill-job) ;;
 		*) options+=" --json --bytes --job --sort $table" ;;

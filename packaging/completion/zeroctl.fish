@@ -10,7 +10,7 @@ function __zeroctl_column --argument-names column verb
     end
     zeroctl $socket $verb --columns $column --raw --no-headings 2>/dev/null | string match -r '^[A-Za-z0-9._:+@%,=/-]+$'
 end
-set -l verbs status devices jobs sessions groups units buffers scopes buckets alloc map explain watch top metrics events trace trim drain undrain \
+set -l verbs status devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain \
     kill-session abort-group end-job kill-job
 set -l none "not __fish_seen_subcommand_from $verbs"
 
@@ -29,6 +29,7 @@ complete -c zeroctl -n $none -a watch -d 'Status and buffers, again and again'
 complete -c zeroctl -n $none -a top -d 'Devices, sessions and waits, live'
 complete -c zeroctl -n $none -a trim -d 'Release unused segments to the devices'
 complete -c zeroctl -n $none -a map -d 'What lies where in the arena of a device'
+complete -c zeroctl -n $none -a snapshot -d 'A page of all memory and its history'
 complete -c zeroctl -n $none -a explain -d 'Who holds it, what it waits for, what would free it'
 complete -c zeroctl -n $none -a metrics -d 'Figures in the OpenMetrics format'
 complete -c zeroctl -n $none -a events -d 'What has happened, a line an event'
@@ -60,6 +61,6 @@ complete -c zeroctl -l http -d 'Answer one HTTP request on standard input'
 complete -c zeroctl -l follow -d 'Events from now on'
 complete -c zeroctl -l since -x -d 'Events behind this number'
 complete -c zeroctl -l seconds -x -d 'How long to trace'
-complete -c zeroctl -s o -l output -r -F -d 'The file of the trace'
+complete -c zeroctl -s o -l output -r -F -d 'The file of the page or trace'
 complete -c zeroctl -l help -d 'List the options'
 complete -c zeroctl -l version -d "The program's version"

@@ -42,6 +42,8 @@ report $? 'events and trace are offered, each with its options'
 report $? 'explain and map are offered'
 [ "$(offers top --)" = '--socket --help --version --job --sort --delay' ] && [ "$(offers top --sort h)" = held ]
 report $? 'top has columns of its own'
+[ "$(offers snap)" = snapshot ] && [ "$(offers snapshot --out)" = --output ] && [ "$(offers -o x.html snapshot --dev)" = --device ]
+report $? 'snapshot is offered, with --output'
 [ "$(offers abort-group '')" = '1 2 3 4' ]
 report $? 'groups are offered by id'
 [ "$(offers jobs --sort du)" = durable ] && [ "$(offers jobs --columns id,j)" = id,job ] &&

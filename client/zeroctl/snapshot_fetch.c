@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * snapshot_fetch.c - the rows of the daemon's listings that concern memory, and the events of blocks and
+ * segments, as one object.
+ *
+ * The daemon works on between its answers. The events are read last: an event that is newer than a listing
+ * says how the listing has changed since, and the page prefers the event.
+ */
+#include "snapshot.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "events.h"
+
+#define NS_PER_S 1000000000ull
+
+/* ---- Events -------------------------------------------------------------------------------------------- */
+
+struct history {
+	long long device;  /* -1: of all */
+	json_t *rows;      /* of all pages up to now */
+	json_t *page;      /* of the page that is being read */
+	uint64_t first_ns; /* the time of the first event of the rows' pages, of whatever kind; 0: none yet */
+};
+
+static bool is_wanted(const struct history *history, const Zd__Event *event)
+{
+	static const char *const kinds[] = {"block_give", "block_free", "segment_begin", "segment_end"};
+	if (event->n_devices == 0 || (history->device >= 0 && event->devices[0] != history->device))
+		return false;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(kinds); i++) {
+		if (strcmp(event->kind, kinds[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
+static int take_event(const Zd__Event *event, void *arg)
+{
+	struct history *history = arg;
+	if (history->first_ns == 0)
+		history->first_ns = event->time_ns;
+	if (!is_wanted(history, event))
+		return 0;
+	if (json_array_append_new(
+	            history->page,
+	            json_pack("{s:I,s:s,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:s,s:I,s:I}", "time_ns",
+	                      ZD_CTL_INT(event->time_ns), "kind", event->kind, "device",
+	                      ZD_CTL_INT(event->devices[0]), "segment", ZD_CTL_INT(event->segment), "offset",
+	                      ZD_CTL_INT(event->offset), "bytes", ZD_CTL_INT(event->bytes), "purpose",
+	                      event->reason, "job", event->job, "group", event->group, "name", event->name,
+	                      "rank", ZD_CTL_INT(event->rank), "session", ZD_CTL_INT(event->session))))
+		return zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events make no sense");
+	return 0;
+}
+
+/* Reads all pages. Where events were overwritten before a page was made, the rows begin with that page. */
+static int read_pages(struct zd_ctl *ctl, struct zd_ctl_events *at, struct history *history, bool *whole)
+{
+	const uint64_t until = at->last;
+	int status = 0;
+	*whole = at->after == 0 && until > 0;
+	do {
+		uint64_t first_ns = history->first_ns;
+		history->page = json_array();
+		history->first_ns = 0;
+		status = zd_ctl_events_read(ctl, at, take_event, history);
+		if (at->lost > 0) {
+			json_array_clear(history->rows);
+			*whole = false;
+		} else if (first_ns > 0) {
+			history->first_ns = first_ns;
+		}
+		(void)json_array_extend(history->rows, history->page);
+		json_decref(history->page);
+	} while (!status && at->after < until);
+	return status;
+}
+
+/* "known_from_ns": from this time on the rows are complete; "whole": that is the daemon's start. */
+static int fetch_events(struct zd_ctl *ctl, json_t **out)
+{
+	struct zd_ctl_events at = {.after = UINT64_MAX};
+	struct history history = {.device = ctl->device, .rows = json_array(), .page = json_array()};
+	bool whole;
+	int status = zd_ctl_events_read(ctl, &at, take_event, &history);
+	json_decref(history.page);
+	if (!status) {
+		at.after = at.last > ZD_CTL_SNAPSHOT_EVENTS ? at.last - ZD_CTL_SNAPSHOT_EVENTS : 0;
+		status = read_pages(ctl, &at, &history, &whole);
+	}
+	if (status) {
+		json_decref(history.rows);
+		return status;
+	}
+	*out = json_pack("{s:I,s:I,s:b,s:o}", "now_ns", ZD_CTL_INT(at.now_ns), "known_from_ns",
+	                 ZD_CTL_INT(history.first_ns ? history.first_ns : at.now_ns), "whole", (int)whole,
+	                 "rows", history.rows);
+	return 0;
+}
+
+/* ---- Listings ------------------------------------------------------------------------------------------ */
+
+/* Removes the rows of other devices than --device. */
+static void keep_device(const struct zd_ctl *ctl, json_t *rows, const char *key)
+{
+	size_t i = json_array_size(rows);
+	while (ctl->device >= 0 && i-- > 0) {
+		const json_t *device = json_object_get(json_array_get(rows, i), key);
+		if (json_integer_value(device) != ctl->device)
+			(void)json_array_remove(rows, i);
+	}
+}
+
+static int add_listings(struct zd_ctl *ctl, json_t *snapshot)
+{
+	static const struct {
+		const char *key;
+		const struct zd_ctl_listing *listing;
+		const char *device_key; /* NULL: its rows are of no device */
+	} all[] = {
+	        {"devices", &zd_ctl_devices_listing, "index"},
+	        {"jobs", &zd_ctl_jobs_listing, NULL},
+	        {"sessions", &zd_ctl_sessions_listing, NULL},
+	        {"groups", &zd_ctl_groups_listing, NULL},
+	        {"buffers", &zd_ctl_buffers_listing, "device"},
+	        {"buckets", &zd_ctl_buckets_listing, "device"},
+	        {"allocations", &zd_ctl_allocations_listing, "device"},
+	};
+	for (size_t i = 0; i < ZD_ARRAY_LEN(all); i++) {
+		json_t *rows;
+		int status = zd_ctl_list_fetch(ctl, all[i].listing, &rows);
+		if (status)
+			return status;
+		if (all[i].device_key)
+			keep_device(ctl, rows, all[i].device_key);
+		(void)json_object_set_new(snapshot, all[i].key, rows);
+	}
+	return 0;
+}
+
+static int add_rows(struct zd_ctl *ctl, json_t *snapshot)
+{
+	json_t *part;
+	int status = zd_ctl_status_fetch(ctl, &part);
+	if (status)
+		return status;
+	(void)json_object_set_new(snapshot, "status", part);
+	status = zd_ctl_map_fetch(ctl, &part);
+	if (status)
+		return status;
+	(void)json_object_set_new(snapshot, "map", part);
+	status = add_listings(ctl, snapshot);
+	if (!status)
+		status = fetch_events(ctl, &part);
+	if (!status)
+		(void)json_object_set_new(snapshot, "events", part);
+	return status;
+}
+
+int zd_ctl_snapshot_fetch(struct zd_ctl *ctl, json_t **out)
+{
+	struct utsname node = {.nodename = ""};
+	struct timespec now;
+	json_t *snapshot = json_object();
+	int status = zd_ctl_check_job(ctl);
+	if (!status)
+		status = add_rows(ctl, snapshot);
+	if (status) {
+		json_decref(snapshot);
+		return status;
+	}
+	(void)uname(&node);
+	(void)clock_gettime(CLOCK_REALTIME, &now);
+	json_t *head = json_pack("{s:i,s:s,s:s,s:s,s:I,s:s,s:I}", "schema", ZD_CTL_SCHEMA, "verb", ctl->verb,
+	                         "zeroctl", ZEROD_VERSION_TEXT, "node", node.nodename, "time_ns",
+	                         ZD_CTL_INT((uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec), "job",
+	                         ctl->job, "device", ZD_CTL_INT(ctl->device));
+	(void)json_object_update(head, snapshot);
+	json_decref(snapshot);
+	*out = head;
+	return 0;
+}

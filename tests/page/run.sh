@@ -1,0 +1,93 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The page that zeroctl snapshot writes: its model by node, and the page of a daemon with a training job in Chromium. Both are skipped where
+# the programs are missing; with --need they are failures. CHROMIUM names another program, PICTURES a folder for screenshots.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+: "${BUILD:=build}" "${PYTHON:=python3}"
+bin=$BUILD/bin
+need=${1:-}
+number=0 failures=0
+
+report() { # status, what
+	number=$((number + 1))
+	[ "$1" -eq 0 ] && echo "ok $number - $2" && return
+	echo "not ok $number - $2"
+	failures=$((failures + 1))
+}
+missing() { # what is not tested, program, Debian's package
+	if [ "$need" = --need ]; then
+		report 1 "$1: there is no $2; Debian's package is $3"
+	else
+		number=$((number + 1))
+		echo "ok $number - $1 # SKIP there is no $2"
+	fi
+}
+# Prints the lines of a TAP stream under numbers of this script.
+include() {
+	local line
+	while IFS= read -r line; do
+		case $line in
+		'ok '*) report 0 "${line#* - }" ;;
+		'not ok '*) report 1 "${line#* - }" ;;
+		1..*) ;;
+		*) echo "# $line" ;;
+		esac
+	done
+}
+finish() {
+	echo "1..$number"
+	[ "$failures" -eq 0 ]
+	exit
+}
+
+if command -v node >/dev/null; then
+	include < <(node tests/page/test_model.js 2>&1 || echo "not ok 1 - all tests of the model were well")
+else
+	missing "the page's model" node nodejs
+fi
+cd tests/page && chromium=$("$PYTHON" -c 'import chromium; print(chromium.find() or "")')
+cd ../.. || exit 2
+if [ -z "$chromium" ]; then
+	missing 'the page in a browser' Chromium chromium
+	finish
+fi
+
+dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-test-page.XXXXXX")
+daemon='' trainer=''
+stand_still() { pkill -STOP -P "$trainer" && kill -STOP "$trainer"; }
+go_on() { pkill -CONT -P "$trainer" && kill -CONT "$trainer"; }
+cleanup() {
+	[ -n "$trainer" ] && go_on && kill "$trainer" 2>/dev/null && wait "$trainer" 2>/dev/null
+	[ -n "$daemon" ] && kill "$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null
+	rm -rf "$dir"
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM HUP
+within() { # seconds, command...: repeats the command until it succeeds
+	local deadline=$((SECONDS + $1))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		[ $SECONDS -ge $deadline ] && return 1
+		sleep 0.02
+	done
+}
+ctl() { "$bin/zeroctl" --socket "$dir/zerod.sock" "$@"; }
+committed() { ctl groups --raw --no-headings --columns step | grep -qE '^[1-9]'; }
+
+"$bin/zerod" --foreground --backend host --devices 2 --arena 64M --socket "$dir/zerod.sock" >"$dir/zerod.log" 2>&1 &
+daemon=$!
+within 30 ctl status
+"$bin/charlm" --socket "$dir/zerod.sock" --steps 1000000 --batch 1 --ranks 2 >"$dir/charlm.log" 2>&1 &
+trainer=$!
+within 60 committed
+report $? 'a job trains'
+ctl snapshot -o "$dir/running.html"
+report $? 'a page is written meanwhile'
+# While the job stands still its memory does not change.
+stand_still
+same() { ctl map --json >"$dir/map" && ctl snapshot -o "$dir/page.html" && ctl map --json | cmp - "$dir/map"; }
+within 30 same
+report $? 'a page and a map are written while it stands still'
+include < <("$PYTHON" tests/page/check_page.py "$dir/page.html" "$dir/map" "$dir/running.html" ${PICTURES:+"$PICTURES"} 2>&1 || echo "not ok 1 - all checks of the page were well")
+finish

@@ -105,10 +105,11 @@ static size_t pack(Zd__Request *const *requests, size_t nrequests, size_t count,
 }
 
 #define REQUEST(BODY, field_, Type, ...)                                                                     \
-	(&(Zd__Request){.base = PROTOBUF_C_MESSAGE_INIT(&zd__request__descriptor),                           \
-	                .body_case = ZD__REQUEST__BODY_##BODY,                                               \
-	                .field_ = &(Zd__##Type){.base = PROTOBUF_C_MESSAGE_INIT(&zd__##field_##__descriptor), \
-	                                        ##__VA_ARGS__}})
+	(&(Zd__Request){                                                                                     \
+	        .base = PROTOBUF_C_MESSAGE_INIT(&zd__request__descriptor),                                   \
+	        .body_case = ZD__REQUEST__BODY_##BODY,                                                       \
+	        .field_ = &(Zd__##Type){.base = PROTOBUF_C_MESSAGE_INIT(&zd__##field_##__descriptor),        \
+	                                ##__VA_ARGS__}})
 #define TEXT(text) ((char *)(text))
 
 /* Waits for a packet, and closes the descriptors that come with it. Returns its bytes; 0: the connection
@@ -120,8 +121,8 @@ static size_t receive(int sock, int flags)
 		char bytes[CMSG_SPACE(sizeof(int) * ZD_MAX_PACKET_FDS)];
 	} control;
 	struct iovec iov = {.iov_base = received, .iov_len = sizeof(received)};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
-	                     .msg_controllen = sizeof(control)};
+	struct msghdr msg = {
+	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	ssize_t nbytes = recvmsg(sock, &msg, flags);
 
 	if (nbytes <= 0)
@@ -197,7 +198,8 @@ static int open_session(void)
 static void make_allocations(int sock, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++)
-		call_only(sock, REQUEST(ALLOC, alloc, Alloc, .job = TEXT("flood"), .name = TEXT(""), .bytes = 256));
+		call_only(sock,
+		          REQUEST(ALLOC, alloc, Alloc, .job = TEXT("flood"), .name = TEXT(""), .bytes = 256));
 }
 
 /* ---- Floods -------------------------------------------------------------------------------------------- */
@@ -395,7 +397,8 @@ static void end_flood(int observer)
 		check(waitpid(pids[i], NULL, 0) == pids[i], "waitpid");
 	}
 	do {
-		Zd__DaemonPacket *packet = call(observer, REQUEST(DAEMON_STATUS, daemon_status, DaemonStatus));
+		Zd__DaemonPacket *packet = call(observer,
+		                                REQUEST(DAEMON_STATUS, daemon_status, DaemonStatus));
 
 		sessions = packet->replies[0]->daemon_status->sessions;
 		zd__daemon_packet__free_unpacked(packet, NULL);
@@ -568,7 +571,8 @@ int main(int argc, char **argv)
 	check(chmod(daemon_.dir, 0755) == 0, "chmod");
 	observer = open_session();
 	options.socket_path = daemon_.socket_path;
-	check(seteuid(USER_UID) == 0 && zerod_connect(&options, &client) == 0 && seteuid(0) == 0, "connecting");
+	check(seteuid(USER_UID) == 0 && zerod_connect(&options, &client) == 0 && seteuid(0) == 0,
+	      "connecting");
 	printf("# %u processors, %u processes of the flood, %u repetitions\n", zd_processors(""), PROCESSES,
 	       repetitions);
 	(void)fflush(stdout);

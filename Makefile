@@ -110,7 +110,7 @@ GPU_STRICT_SRC := $(addprefix tests/gpu/,strict.c stress_kernels.c kernels_doubl
 GPU_COMM_SRC := $(addprefix tests/gpu/,comm.c comm_backend.c) $(addprefix client/zerobench/,cuda_gpu.c cuda_library.c team.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
 LIFETIMES_SRC := tests/bench/bench_lifetimes.c
-STATE_BENCH_SRC := $(addprefix tests/bench/bench_,journal.c restart.c)
+STATE_BENCH_SRC := $(addprefix tests/bench/bench_,journal.c latency.c restart.c)
 BENCH_UNIT_SRC := $(filter-out $(LIFETIMES_SRC) $(STATE_BENCH_SRC),$(wildcard tests/bench/bench_*.c))
 
 PB_C := $(BUILD)/gen/proto/zerod.pb-c.c

@@ -17,10 +17,13 @@
 
 /* A plain request takes from one to ten microseconds, a page of a listing about 25, an iteration without
  * events less than one. */
-#define TURN_NS 20000u
+#define TURN_NS   20000u
+#define SLICE_NS  4000u      /* about as long as a plain request and its reply take */
+#define SHARED_NS 100000000u /* a user that asks once a second costs others a tenth of the system calls */
 /* Plain requests between two looks at the clock, which costs a twentieth of such a request. */
 #define CLOCK_COST ZD_USER_LONG_REQUEST
 #define TELL_NS    1000000000u
+#define NO_UID     ((uid_t)-1)
 
 struct zd_user {
 	struct zd_users *users;
@@ -42,7 +45,11 @@ struct zd_user {
 
 void zd_users_init(struct zd_users *users, struct zd_loop *loop)
 {
-	*users = (struct zd_users){.loop = loop, .turn_ns = TURN_NS};
+	*users = (struct zd_users){.loop = loop,
+	                           .turn_ns = TURN_NS,
+	                           .slice_ns = SLICE_NS,
+	                           .shared_ns = SHARED_NS,
+	                           .last_uid = NO_UID};
 	TAILQ_INIT(&users->with_tasks);
 }
 
@@ -95,6 +102,35 @@ static uint64_t used_ns(const struct zd_user *user)
 	return user->iteration == user->users->loop->iterations ? user->used_ns : 0;
 }
 
+/* The part of a turn that is not interrupted. */
+static uint64_t slice_ns(const struct zd_users *users)
+{
+	return users->is_shared ? zd_min_u64(users->slice_ns, users->turn_ns) : users->turn_ns;
+}
+
+/* Whether the turn goes on after a request or task. */
+static bool turn_goes_on(const struct zd_user *user, uint64_t used)
+{
+	const struct zd_users *users = user->users;
+
+	if (used < slice_ns(users))
+		return true;
+	return used < users->turn_ns && users->nwith_tasks == user->listed &&
+	       !zd_loop_has_events(users->loop);
+}
+
+static void note_use(const struct zd_user *user)
+{
+	struct zd_users *users = user->users;
+
+	if (users->last_uid != user->uid && users->last_uid != NO_UID) {
+		users->was_shared = true;
+		users->changed_ns = user->began_ns;
+	}
+	users->last_uid = user->uid;
+	users->is_shared = users->was_shared && user->began_ns - users->changed_ns < users->shared_ns;
+}
+
 /* The task to run next; NULL: none may run. */
 static struct zd_task *next_task(const struct zd_user *user)
 {
@@ -132,6 +168,7 @@ void zd_user_begin(struct zd_user *user)
 	user->iteration = user->users->loop->iterations;
 	user->unclocked_cost = 0;
 	user->began_ns = zd_loop_now_ns();
+	note_use(user);
 }
 
 static void stop_measuring(struct zd_user *user)
@@ -170,7 +207,7 @@ bool zd_user_may_go_on(struct zd_user *user, unsigned cost)
 		return true;
 	user->unclocked_cost = 0;
 	now_ns = zd_loop_now_ns();
-	if (user->used_ns + (now_ns - user->began_ns) < users->turn_ns)
+	if (turn_goes_on(user, user->used_ns + (now_ns - user->began_ns)))
 		return true;
 	if (users->turn_ns == 0 || users->nwith_tasks > 0 || zd_loop_has_events(users->loop))
 		return false;
@@ -184,7 +221,7 @@ bool zd_user_may_begin(const struct zd_user *user)
 	uint64_t used = used_ns(user);
 
 	return TAILQ_EMPTY(&user->tasks) && TAILQ_EMPTY(&user->ends) && is_below_limit(user) &&
-	       (used == 0 || used < user->users->turn_ns);
+	       (used == 0 || used < slice_ns(user->users));
 }
 
 bool zd_user_may_end(const struct zd_user *user)
@@ -193,7 +230,7 @@ bool zd_user_may_end(const struct zd_user *user)
 
 	if (user->nesting > 0)
 		used += zd_loop_now_ns() - user->began_ns;
-	return TAILQ_EMPTY(&user->ends) && (used == 0 || used < user->users->turn_ns);
+	return TAILQ_EMPTY(&user->ends) && (used == 0 || used < slice_ns(user->users));
 }
 
 void zd_user_enqueue(struct zd_user *user, struct zd_task *task)
@@ -236,7 +273,7 @@ static bool run_task(struct zd_user *user)
 	zd_user_begin(user);
 	task->run(task->arg);
 	stop_measuring(user);
-	goes_on = user->listed && user->used_ns < user->users->turn_ns;
+	goes_on = user->listed && turn_goes_on(user, user->used_ns);
 	zd_user_put(user);
 	return goes_on;
 }

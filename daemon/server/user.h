@@ -9,6 +9,10 @@
  * every user with tasks has one turn. So a user waits for at most one turn of each other user, however many
  * connections and requests these have.
  *
+ * While several users use the loop, which is so if two have within `shared_ns`, a turn that has lasted
+ * `slice_ns` goes on only while no event and no other user's task waits. One user alone is not slowed down by
+ * the system call that finds this out.
+ *
  * While a user's unsent replies exceed `most_unsent_bytes`, none of its requests is handled, but its
  * connections end.
  */
@@ -40,7 +44,11 @@ struct zd_users {
 	struct zd_user *all;              /* uthash by uid */
 	TAILQ_HEAD(, zd_user) with_tasks; /* users that have a turn in the next round, in order */
 	unsigned nwith_tasks;
-	uint64_t turn_ns;           /* tests set it: 0 ends a turn after each request */
+	uint64_t turn_ns; /* tests set it: 0 ends a turn after each request */
+	uint64_t slice_ns, shared_ns;
+	uid_t last_uid;             /* of the user that used the loop last */
+	bool was_shared, is_shared; /* ever, and in the last `shared_ns` */
+	uint64_t changed_ns;        /* when another user used the loop after `last_uid` had */
 	uint64_t most_unsent_bytes; /* 0: no limit */
 };
 

@@ -7,11 +7,15 @@
  * of the engine, which the daemon counts: the other client's reply tells how many of them were handled before
  * it.
  *
+ * Floods of long requests, of connections and of a process's end are the same, with other counts.
+ *
  * Clients that do not read: the daemon keeps little for them.
  */
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "hostile.h"
@@ -19,6 +23,11 @@
 #define NO_ALLOCATION UINT64_MAX
 #define FLOODS        16u
 #define OTHER_UID     12345u
+#define UNITS         1000u
+#define UPDATES       16u /* in a packet */
+#define UPDATING      4u
+#define CLIENTS       32u
+#define HELD          20u
 #define MOST_RESIDENT (64ull << 20) /* 256 replies of 64 KiB would be 16 MiB a connection */
 
 static struct raw_client flood[FLOODS], other = {.sock = -1};
@@ -167,6 +176,175 @@ static void test_connections_of_one_user(void **state)
 	assert_in_range(overtaken(FLOODS), 0, ZD_MAX_BATCH);
 }
 
+/* ---- Floods that are no packets of small requests ---------------------------------------------------- */
+
+static uint64_t join_alone(struct raw_client *client, const char *job)
+{
+	uint64_t id = raw_send(client, RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT(job),
+	                                   .group = RAW_TEXT("g"), .world_size = 1));
+
+	return raw_expect(client, id, 0)->group_join->group;
+}
+
+static void register_units(struct raw_client *client, uint64_t group, uint64_t *units)
+{
+	char name[32];
+
+	for (unsigned i = 0; i < UNITS; i++) {
+		uint64_t id;
+
+		(void)snprintf(name, sizeof(name), "unit %u", i);
+		id = raw_send(client, RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = group,
+		                          .name = name, .dtype = ZEROD_FLOAT32, .numel = 16));
+		units[i] = raw_expect(client, id, 0)->unit_register->unit;
+		raw_forget(client);
+	}
+}
+
+/* Each request is counted. */
+static size_t pack_updates(uint64_t first_id, uint64_t *units)
+{
+	Zd__Request requests[UPDATES], *pointers[UPDATES];
+	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
+	Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
+	Zd__Publish publish = ZD__PUBLISH__INIT;
+
+	update.n_units = publish.n_units = UNITS;
+	update.units = publish.units = units;
+	for (size_t i = 0; i < UPDATES; i++) {
+		requests[i] = (Zd__Request)ZD__REQUEST__INIT;
+		requests[i].id = first_id + i;
+		requests[i].body_case = i % 2 ? ZD__REQUEST__BODY_PUBLISH : ZD__REQUEST__BODY_UPDATE_BEGIN;
+		if (i % 2)
+			requests[i].publish = &publish;
+		else
+			requests[i].update_begin = &update;
+		pointers[i] = &requests[i];
+	}
+	packet.n_requests = UPDATES;
+	packet.requests = pointers;
+	assert_true(zd__client_packet__get_packed_size(&packet) <= sizeof(packet_bytes));
+	return zd__client_packet__pack(&packet, packet_bytes);
+}
+
+static const Zd__DaemonStatusReply *status_of(struct raw_client *client)
+{
+	return raw_expect(client, raw_send(client, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0)
+	        ->daemon_status;
+}
+
+/* A request takes a turn or more, so few of them are before the other's. */
+static void test_updates(void **state)
+{
+	static uint64_t units[UPDATING][UNITS];
+	uint64_t before, id;
+	char job[16];
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	for (size_t i = 0; i < UPDATING; i++) {
+		(void)snprintf(job, sizeof(job), "updates %zu", i);
+		raw_open(&flood[i], hostile_socket());
+		register_units(&flood[i], join_alone(&flood[i], job), units[i]);
+	}
+	open_as(&other, OTHER_UID);
+	before = status_of(&other)->requests;
+	assert_int_equal(kill(hostile.daemon.pid, SIGSTOP), 0);
+	for (size_t i = 0; i < UPDATING; i++) {
+		raw_send_bytes(&flood[i], packet_bytes, pack_updates(flood[i].last_id + 1, units[i]), NULL,
+		               0);
+		flood[i].last_id += UPDATES;
+	}
+	id = raw_send(&other, RAW(DAEMON_STATUS, daemon_status, DaemonStatus));
+	assert_int_equal(kill(hostile.daemon.pid, SIGCONT), 0);
+	assert_in_range(counted_requests(&other, id) - before, 0, UPDATES / 2);
+	for (size_t i = 0; i < UPDATING; i++)
+		(void)raw_expect(&flood[i], flood[i].last_id, 0);
+}
+
+/* Clients that connect and say hello. The daemon reads one packet of a client in an iteration of its loop. So
+ * the last of three replies shows how many hellos were handled in about three iterations. */
+static void test_connects(void **state)
+{
+	struct raw_client clients[CLIENTS];
+	uint32_t before;
+	uint64_t id = 0;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	open_as(&other, OTHER_UID);
+	before = status_of(&other)->sessions;
+	assert_int_equal(kill(hostile.daemon.pid, SIGSTOP), 0);
+	for (size_t i = 0; i < CLIENTS; i++) {
+		raw_connect(&clients[i], hostile_socket());
+		(void)raw_send(&clients[i], RAW(HELLO, hello, Hello, .version_min = 1, .version_max = 1,
+		                                .name = RAW_TEXT("flood")));
+	}
+	for (unsigned i = 0; i < 3; i++)
+		id = raw_send(&other, RAW(DAEMON_STATUS, daemon_status, DaemonStatus));
+	assert_int_equal(kill(hostile.daemon.pid, SIGCONT), 0);
+	assert_in_range(raw_expect(&other, id, 0)->daemon_status->sessions, before, before + CLIENTS / 4);
+	for (size_t i = 0; i < CLIENTS; i++) {
+		(void)raw_expect(&clients[i], clients[i].last_id, 0);
+		raw_close(&clients[i]);
+	}
+}
+
+/* A process with sessions, allocations in each, and leases of units. */
+_Noreturn static void hold_until_killed(int ready)
+{
+	static struct raw_client clients[CLIENTS];
+	static uint64_t units[UNITS];
+
+	for (size_t i = 0; i < CLIENTS; i++) {
+		raw_open(&clients[i], hostile_socket());
+		make_allocations(&clients[i], HELD);
+	}
+	register_units(&clients[0], join_alone(&clients[0], "dying"), units);
+	(void)raw_send(&clients[0],
+	               RAW(UPDATE_BEGIN, update_begin, UpdateBegin, .n_units = UNITS, .units = units));
+	(void)raw_send(&clients[0], RAW(PUBLISH, publish, Publish, .n_units = UNITS, .units = units));
+	for (size_t i = 0; i < UNITS / 10; i++)
+		(void)raw_send(&clients[0], RAW(GATHER, gather, Gather, .unit = units[i]));
+	(void)raw_expect(&clients[0], clients[0].last_id, 0);
+	(void)!write(ready, "", 1);
+	for (;;)
+		(void)pause();
+}
+
+static void test_deaths(void **state)
+{
+	uint32_t before;
+	uint64_t id;
+	int ready[2];
+	char byte;
+	pid_t pid;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	open_as(&other, OTHER_UID);
+	assert_int_equal(pipe(ready), 0);
+	pid = fork();
+	if (pid == 0)
+		hold_until_killed(ready[1]);
+	assert_true(pid > 0);
+	(void)close(ready[1]);
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	(void)close(ready[0]);
+	before = status_of(&other)->sessions;
+	assert_int_equal(kill(hostile.daemon.pid, SIGSTOP), 0);
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	id = raw_send(&other, RAW(DAEMON_STATUS, daemon_status, DaemonStatus));
+	assert_int_equal(kill(hostile.daemon.pid, SIGCONT), 0);
+	assert_in_range(raw_expect(&other, id, 0)->daemon_status->sessions, before - CLIENTS / 4, before);
+}
+
+/* ---- Unread replies ------------------------------------------------------------------------------------ */
+
 /* Each connection sends as much as its socket takes, and reads nothing. */
 static void test_unread_replies(void **state)
 {
@@ -219,6 +397,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        FLOOD_TEST(test_packet_is_interrupted),
 	        FLOOD_TEST(test_connections_of_one_user),
+	        FLOOD_TEST(test_updates),
+	        FLOOD_TEST(test_connects),
+	        FLOOD_TEST(test_deaths),
 	        FLOOD_TEST(test_unread_replies),
 	};
 

@@ -176,7 +176,7 @@ static inline int scene_setup(void **state)
 	assert_non_null(scene);
 	assert_int_equal(zd_loop_init(&scene->loop, &err), 0);
 	assert_int_equal(zd_api_open(&scene->api, &scene->loop, &config, &limits, &err), 0);
-	scene->api.conns.users.turn_ns =
+	scene->api.conns.users.turn_ns = scene->api.conns.users.slice_ns =
 	        UINT64_MAX; /* no packet is interrupted, however slow the machine is */
 	scene->witness = scene_session(scene);
 	*state = scene;

@@ -58,7 +58,7 @@ static int setup(void **state)
 	with_ids.collectives = true;
 	assert_int_equal(zd_loop_init(&scene->loop, NULL), 0);
 	assert_int_equal(zd_api_open(&scene->api, &scene->loop, &config, &limits, NULL), 0);
-	scene->api.conns.users.turn_ns = UINT64_MAX;
+	scene->api.conns.users.turn_ns = scene->api.conns.users.slice_ns = UINT64_MAX;
 	scene->witness = scene_session(scene);
 	*state = scene;
 	return 0;

@@ -313,6 +313,60 @@ static void test_client_closes_behind_its_packet(void **state)
 	assert_int_equal(scene->api.conns.users.nwith_tasks, 0);
 }
 
+/* Of a long turn only the first slice is safe from a user that has just been served. */
+static void test_slices(void **state)
+{
+	struct scene *scene = *state;
+	struct zd_users *users = &scene->api.conns.users;
+	int flood, other;
+	uint64_t last;
+
+	if (geteuid() != 0)
+		skip();
+	flood = scene_session(scene);
+	turn(scene);
+	users->turn_ns = users->shared_ns = UINT64_MAX;
+	users->slice_ns = 1;
+	send_batch(flood, 1, ZD_MAX_BATCH);
+	send_batch(scene->witness, 1, 1); /* an event, but there is no other user */
+	turn(scene);
+	assert_int_equal(take_replies(scene, flood, 0), ZD_MAX_BATCH);
+	assert_int_equal(take_replies(scene, scene->witness, 0), 1);
+	other = session_of(scene, OTHER_UID);
+	send_batch(flood, 1, ZD_MAX_BATCH);
+	finish(scene);
+	assert_int_equal(take_replies(scene, flood, 0), ZD_MAX_BATCH); /* nobody waits */
+	send_batch(flood, 1, ZD_MAX_BATCH);
+	send_batch(other, 1, 1);
+	turn(scene);
+	last = take_replies(scene, flood, 0);
+	assert_in_range(last, 0, ZD_USER_LONG_REQUEST);
+	assert_int_equal(take_replies(scene, other, 0), 1);
+	finish(scene);
+	assert_int_equal(take_replies(scene, flood, last), ZD_MAX_BATCH);
+	(void)close(flood);
+	(void)close(other);
+}
+
+/* A connection that is accepted uses up its user's turn. */
+static void test_accepts_are_charged(void **state)
+{
+	struct scene *scene = *state;
+	struct zd_user *user = zd_user_get(&scene->api.conns.users, geteuid());
+	int accepted;
+
+	zd_user_put(user); /* the witness has it */
+	scene->api.conns.users.turn_ns = 1;
+	turn(scene);
+	assert_true(zd_user_may_begin(user));
+	accepted = scene_connect(scene);
+	assert_false(zd_user_may_begin(user));
+	assert_false(zd_user_may_end(user));
+	turn(scene);
+	assert_true(zd_user_may_begin(user));
+	(void)close(accepted);
+}
+
 /* Ends are tasks of the turn, so other users' requests are handled in between. */
 static void test_ends_take_turns(void **state)
 {
@@ -510,6 +564,8 @@ int main(void)
 	        TEST(test_rest_is_checked),
 	        TEST(test_rest_of_an_ended_connection),
 	        TEST(test_client_closes_behind_its_packet),
+	        TEST(test_slices),
+	        TEST(test_accepts_are_charged),
 	        TEST(test_ends_take_turns),
 	        TEST(test_ends_of_one_event),
 	        TEST(test_close_before_ends),

@@ -92,6 +92,10 @@ struct zd_engine_sink {
 	void (*segment_kept)(void *arg, uint32_t segment, bool kept);
 	/* NULL: not needed. */
 	void (*notice)(void *arg, const struct zd_notice *notice);
+	/* An end of the uid's has more objects than one event may free. The driver calls zd_engine_end_step()
+	 * until it returns false, between other events, and handles requests of the uid after that: the first
+	 * of them would complete the end. NULL: each end is one event. */
+	void (*ends)(void *arg, uint32_t uid);
 };
 
 struct zd_engine_config {
@@ -109,6 +113,7 @@ struct zd_engine_config {
 	/* Clients can revoke their access to whole segments only: each gathered buffer and slot of a strict
 	 * session has a segment of its own. */
 	bool strict_by_segment;
+	uint32_t end_step_objects; /* that one step of a session's end frees; 0: 64 */
 };
 
 /* Makes an engine, with a copy of the configuration; never NULL. */
@@ -174,6 +179,11 @@ void zd_engine_session_goodbye(struct zd_engine *engine, uint64_t session);
 /* Ends a session whose connection has closed or whose process has ended. The session's requests get no reply
  * any more. Unknown ids are ignored. */
 void zd_engine_session_close(struct zd_engine *engine, uint64_t session);
+/* Goes on with the ends of the uid's sessions, at most by `end_step_objects`. Returns whether more is left.
+ * Until then such a session is CLOSING, and commands may name it. */
+bool zd_engine_end_step(struct zd_engine *engine, uint32_t uid);
+/* Whether the session's end is incomplete. */
+bool zd_engine_session_ends(const struct zd_engine *engine, uint64_t session);
 
 /* Handles a request. A request whose id is outstanding gets an error reply; so does a request that would have
  * to wait beside ZD_MAX_OUTSTANDING others. A release may wait beside ZD_RELEASE_ROOM more. */

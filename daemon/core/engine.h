@@ -31,7 +31,7 @@ struct zd_err;
 /* ---- The engine ---------------------------------------------------------------------------------------- */
 
 /* For the log. A rank is lost when its session ends without a goodbye and without a kill: one notice for each
- * of its groups. A job begins with its first group, and ends when nothing of it is left; jobs without groups
+ * of its groups, up to 16. A job begins with its first group, and ends when nothing of it is left; jobs without groups
  * are not reported. */
 enum zd_notice_kind {
 	ZD_NOTICE_JOB_BEGAN,
@@ -49,6 +49,7 @@ struct zd_notice {
 	/* RANK_LOST */
 	const char *group;
 	uint32_t rank; /* in the world */
+	uint32_t more; /* further groups of the session, which are not reported one by one */
 	/* RANK_LOST, UNMAP_LATE */
 	uint32_t device, pid;
 	uint64_t session;

@@ -22,6 +22,7 @@
 /* So many groups fail in one step of a session's end. It takes less time than to free as many objects, and a
  * trainer has fewer: its peers learn at once that it has ended. */
 #define MEMBERS_PER_STEP 256u
+#define MOST_REPORTED    16u /* groups of a session that is lost; a line in the log takes some microseconds */
 
 static int check_session_count(const struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
 {
@@ -177,16 +178,23 @@ void zd_engine_session_goodbye(struct zd_engine *e, uint64_t id)
 static void report_lost(struct zd_engine *e, const struct zd_session *session)
 {
 	const struct zd_member *member;
+	uint32_t left = 0, reported = 0;
+	TAILQ_FOREACH (member, &session->members, session_link)
+		left++;
 	TAILQ_FOREACH (member, &session->members, session_link) {
+		bool is_last = ++reported == MOST_REPORTED;
 		struct zd_notice notice = {.kind = ZD_NOTICE_RANK_LOST,
 		                           .job = member->group->job->name,
 		                           .uid = member->group->job->owner->uid,
 		                           .group = member->group->name,
 		                           .rank = zd_world_rank(member),
 		                           .device = member->device->index,
+		                           .more = is_last ? left - reported : 0,
 		                           .pid = session->pid,
 		                           .session = session->id};
 		e->sink.notice(e->sink.arg, &notice);
+		if (is_last)
+			break;
 	}
 }
 

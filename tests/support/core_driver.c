@@ -259,6 +259,13 @@ static void sink_session_killed(void *arg, uint64_t id, const char *why)
 	(void)snprintf(session->killed_why, sizeof(session->killed_why), "%s", why);
 }
 
+/* core_end_step() does not wait for this. */
+static void sink_ends(void *arg, uint32_t uid)
+{
+	(void)arg;
+	(void)uid;
+}
+
 static void sink_notice(void *arg, const struct zd_notice *notice)
 {
 	struct core_driver *core = arg;
@@ -620,6 +627,7 @@ struct core_driver *core_new(const struct core_options *options)
 	        .strict_by_segment = options->strict_by_segment,
 	        .collectives = options->net != NULL,
 	        .host = options->host,
+	        .end_step_objects = options->end_step_objects,
 	};
 	for (uint32_t i = 0; i < core->config.ndevices; i++) {
 		struct zd_device_config *device = &core->devices[i];
@@ -639,7 +647,8 @@ struct core_driver *core_new(const struct core_options *options)
 	        .segment_retire = sink_segment_retire,
 	        .expect = sink_expect,
 	        .client_copies_own = options->client_copies_own_slice ? sink_client_copies_own : NULL,
-	        .sums_ahead = options->sums_ahead ? sink_sums_ahead : NULL};
+	        .sums_ahead = options->sums_ahead ? sink_sums_ahead : NULL,
+	        .ends = options->end_step_objects ? sink_ends : NULL};
 	core->net = options->net;
 	core->unordered = options->unordered;
 	core->sessions_map = options->sessions_map;
@@ -734,6 +743,8 @@ void core_close_all(struct core_driver *core)
 		if (session->open)
 			core_close(core, session->id);
 		core_gone(core, session->id);
+		while (core_end_step(core, CORE_ALICE) || core_end_step(core, CORE_BOB))
+			continue;
 	}
 }
 

@@ -244,9 +244,11 @@ static void test_a_restart_between_two_steps_of_holds(void **state)
 		continue;
 	core_gone(core, session);
 	assert_int_equal(count_endings(core), 1);
+	core_hold(core, ZD_CMD_WATCH);
 	core_restart(core);
 	for (unit = core_engine(core)->units; unit; unit = unit->hh.next)
 		assert_true(unit->parts[0].state == ZD_PART_DETACHED && unit->parts[0].readers == 0);
+	core_unhold(core, ZD_CMD_WATCH);
 	core_end(core);
 }
 

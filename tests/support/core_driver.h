@@ -40,7 +40,7 @@ struct core_options {
 	bool no_bytes;     /* segments without memory, for sizes beyond any machine */
 	bool unordered; /* copies, fills and sums of a device in any order, but for those of one timeline */
 	uint32_t end_step_objects; /* ends take steps of so many, by core_end_step(); 0: each is one event */
-	struct core_net *net; /* core_net.h: with communicators. NULL: without */
+	struct core_net *net;      /* core_net.h: with communicators. NULL: without */
 	const char *host;
 };
 

@@ -170,7 +170,7 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 	 * and the outcome of a commit is not awaited. */
 	if (zd_part_is_written(part))
 		zd_assert((part->state == ZD_PART_LOADING || part->early || member->session->ends ||
-		           part->readers == count_stale_readers(part)) &&
+		           member->detaching || part->readers == count_stale_readers(part)) &&
 		          !part->unit->group->voted_step);
 	zd_assert(!part->early || zd_part_is_written(part));
 	if (part->buffer)
@@ -206,7 +206,7 @@ static void check_lists(const struct zd_member *member)
 		nparts -= !zd_part_is_gone(&unit->parts[member->rank]);
 	zd_assert(nparts == 0);
 	zd_assert(member->session || LIST_EMPTY(&member->parts));
-	zd_assert(!member->detaching || member->session->ends);
+	zd_assert(!member->detaching || !TAILQ_EMPTY(&member->group->job->owner->endings));
 	zd_assert(member->detaching || !member->session || LIST_EMPTY(&member->detached));
 }
 

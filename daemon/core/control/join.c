@@ -196,6 +196,8 @@ void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_group *group = member->group;
 	member->detaching = true;
+	TAILQ_REMOVE(&member->session->members, member, session_link); /* behind those that are not */
+	TAILQ_INSERT_TAIL(&member->session->members, member, session_link);
 	if (member_tears(member))
 		group->torn = true;
 	zd_journal_group_state(group);
@@ -378,6 +380,11 @@ static void join_cancel(struct zd_engine *e, struct zd_request *req)
 	member_unlink(e, req->member);
 }
 
+static bool leave_step(struct zd_engine *e, struct zd_ending *ending, uint32_t *budget)
+{
+	return zd_member_detach(e, ZD_CONTAINER_OF(ending, struct zd_member, ending), budget);
+}
+
 static int leave_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                        struct zd_err *err)
 {
@@ -390,9 +397,8 @@ static int leave_begin(struct zd_engine *e, struct zd_request *req, const struct
 	                 member->group->name);
 	member->leaves = true;
 	zd_requests_drop(e, req->session, member, left.status, left.text);
-	uint32_t all = UINT32_MAX;
 	zd_member_begin_detach(e, member);
-	(void)zd_member_detach(e, member, &all);
+	zd_ending_begin(e, req->session->owner, &member->ending, leave_step);
 	return 0;
 }
 

@@ -101,8 +101,6 @@ static bool drop_objects(struct zd_engine *e, struct zd_session *session, uint32
 		if (!zd_ending_may_free(&begins))
 			return false;
 		zd_member_begin_detach(e, member);
-		TAILQ_REMOVE(&session->members, member, session_link);
-		TAILQ_INSERT_TAIL(&session->members, member, session_link);
 	}
 	while ((member = TAILQ_FIRST(&session->members))) {
 		if (!zd_member_detach(e, member, budget))
@@ -130,11 +128,16 @@ static bool end_step(struct zd_engine *e, struct zd_ending *ending, uint32_t *bu
 
 void zd_session_end(struct zd_engine *e, struct zd_session *session)
 {
+	struct zd_member *member;
 	zd_deferred_teardowns_begin(e, session);
 	zd_requests_drop(e, session, NULL, 0, NULL);
 	zd_deferred_drop(e, session);
 	zd_promises_void(session);
 	zd_mappings_leave(e, session); /* before their jobs end */
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (member->detaching)
+			zd_ending_cancel(e, &member->ending); /* the session's end has it */
+	}
 	zd_ending_begin(e, session->owner, &session->ending, end_step);
 }
 

@@ -25,6 +25,12 @@ void zd_ending_begin(struct zd_engine *e, struct zd_owner *owner, struct zd_endi
 		e->sink.ends(e->sink.arg, owner->uid);
 }
 
+void zd_ending_cancel(struct zd_engine *e, struct zd_ending *ending)
+{
+	TAILQ_REMOVE(&ending->owner->endings, ending, link);
+	e->nendings--;
+}
+
 static bool next_step(struct zd_engine *e, struct zd_owner *owner, uint32_t budget)
 {
 	struct zd_ending *ending = TAILQ_FIRST(&owner->endings);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ending.h - ends of sessions, and of their deferred teardowns, a bounded number of objects at a time.
+ * ending.h - ends of sessions, of ranks that leave, and of deferred teardowns, a bounded number of objects at
+ * a time.
  *
  * A session may hold 10^5 objects, and freeing all of them in one event would keep other users waiting. So an
  * end is a function that frees some objects and is called again. The first step is made in the event that
- * ends the session: one with few objects ends at once. Later steps are made by zd_engine_end_step().
+ * begins the end: one of few objects is complete then. Later steps are made by zd_engine_end_step().
  *
  * No request sees a state between two steps of ends of the uid that it concerns: zd_endings_finish() comes
  * first. Completions of operations, deadlines and other uids' requests may come between.
@@ -35,6 +36,8 @@ struct zd_ending {
 /* Makes the first step, and leaves the rest to zd_engine_end_step(). */
 void zd_ending_begin(struct zd_engine *e, struct zd_owner *owner, struct zd_ending *ending,
                      zd_ending_fn *step);
+/* Takes back an end that is incomplete: another one will free its objects. */
+void zd_ending_cancel(struct zd_engine *e, struct zd_ending *ending);
 /* Completes the owner's ends. The owner may be freed with them. */
 void zd_endings_finish(struct zd_engine *e, struct zd_owner *owner);
 /* The same before a request of the uid; requests that wait are tried then. */

@@ -103,11 +103,12 @@ struct zd_member {
 	/* a session has been this rank before: new shards begin at the group's versions */
 	bool joined_before;
 	bool committing;
-	bool set_back;          /* its publishes were undone, and its session has not been reset since */
-	bool leaves;            /* it is leaving by its own request */
-	bool detaching;         /* its session has ended, and its group has failed; parts are left */
-	uint64_t told;          /* the group's generation that its session has been told of */
-	uint64_t frozen_digest; /* over the units that the rank has frozen or unfrozen; layout.c */
+	bool set_back;  /* its publishes were undone, and its session has not been reset since */
+	bool leaves;    /* it is leaving by its own request */
+	bool detaching; /* its session has ended or leaves, its group has failed, and parts are left */
+	struct zd_ending ending; /* of a rank that leaves */
+	uint64_t told;           /* the group's generation that its session has been told of */
+	uint64_t frozen_digest;  /* over the units that the rank has frozen or unfrozen; layout.c */
 	uint64_t commit_step;
 	uint64_t comm[ZD_NCOMM_ROLES]; /* its communicators; 0: none */
 	uint32_t transfers; /* steps of collective transfers of the current connection that are left */

@@ -109,7 +109,8 @@ static void test_leases_count(void **state)
 	char name[16];
 	(void)state;
 	core_team_new(&team, core, "job", 1, false);
-	uint64_t scope = core_expect(core, core_forward_begin(core, team.session[0], team.group, 0, NULL, 0), 0)
+	uint64_t scope = core_expect(core, core_forward_begin(core, team.session[0], team.group, 0, NULL, 0),
+	                             0)
 	                         ->u.scope.scope;
 	for (uint32_t i = 0; i < NUNITS; i++) {
 		(void)snprintf(name, sizeof(name), "u%u", i);
@@ -184,6 +185,42 @@ static void test_a_hello_of_the_uid_and_an_administrator_complete_the_end(void *
 			core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, 1), ZEROD_E_NOT_FOUND);
 		assert_int_equal(count_endings(core), 0);
 	}
+	core_end(core);
+}
+
+static uint64_t leave(struct core_driver *core, uint64_t session, uint64_t group)
+{
+	return core_simple(core, session, ZD_REQ_GROUP_LEAVE, group);
+}
+
+static void test_a_rank_leaves_in_steps(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
+	(void)state;
+	register_units(core, session, group, NUNITS);
+	core_expect(core, leave(core, session, group), 0);
+	assert_int_equal(count_objects(core), NUNITS + 1 - STEP);
+	(void)core_end_step(core, CORE_ALICE);
+	assert_int_equal(count_objects(core), NUNITS + 1 - 2 * STEP);
+	core_expect(core, leave(core, session, group), ZEROD_E_NOT_FOUND);
+	assert_int_equal(count_objects(core), 0);
+	core_end(core);
+}
+
+/* The session's end goes on where the rank was. */
+static void test_a_session_ends_while_a_rank_leaves(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
+	(void)state;
+	register_units(core, session, join(core, session, "other", false), NUNITS);
+	register_units(core, session, group, NUNITS);
+	core_expect(core, leave(core, session, group), 0);
+	core_close(core, session);
+	assert_int_equal(count_endings(core), 1);
+	(void)make_steps(core, CORE_ALICE);
+	assert_int_equal(count_objects(core), 0);
 	core_end(core);
 }
 
@@ -279,6 +316,8 @@ int main(void)
 	        cmocka_unit_test(test_peers_hear_at_the_first_step),
 	        cmocka_unit_test(test_a_request_of_the_uid_completes_the_end),
 	        cmocka_unit_test(test_a_hello_of_the_uid_and_an_administrator_complete_the_end),
+	        cmocka_unit_test(test_a_rank_leaves_in_steps),
+	        cmocka_unit_test(test_a_session_ends_while_a_rank_leaves),
 	        cmocka_unit_test(test_holds_end_in_steps),
 	        cmocka_unit_test(test_a_restart_between_two_steps),
 	        cmocka_unit_test(test_a_restart_between_two_steps_of_holds),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ends.h - ends of sessions that take several steps of the engine.
+ * ends.h - ends of sessions, and of ranks that leave, that take several steps of the engine.
  *
  * The steps are tasks of the sessions' user, and come before all requests of the user that wait. The backend
  * closes a session after the last step, since commands may name the session until then.
@@ -14,9 +14,9 @@
 
 struct zd_api;
 
-/* The engine has to go on with ends of the uid's sessions. */
+/* The engine has incomplete ends of the uid's sessions. */
 void zd_ends_begin(struct zd_api *api, uid_t uid);
-/* Has the backend close the session, which has ended: at once, or when the engine has freed its objects. */
+/* Closes the session, which has ended, in the backend: at once, or when the engine has freed its objects. */
 void zd_ends_close_session(struct zd_api *api, uid_t uid, uint64_t session, bool clean_exit);
 /* Completes all ends: the backend will be closed. */
 void zd_ends_finish(struct zd_api *api);

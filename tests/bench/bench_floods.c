@@ -416,6 +416,28 @@ static void costs_of_units(unsigned count)
 	cost_of_end(what, sock);
 }
 
+/* The longest iteration until nothing of the group is left. */
+static void cost_of_leave(void)
+{
+	int sock = scene_session(scene);
+	Zd__Request request = ZD__REQUEST__INIT, *batch[] = {&request};
+	Zd__GroupLeave leave = ZD__GROUP_LEAVE__INIT;
+
+	leave.group = join(sock, "left");
+	(void)register_units(sock, leave.group, LARGE);
+	request.id = ++scene->last_id;
+	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
+	request.group_leave = &leave;
+	longest_ns = 0;
+	scene_send(sock, batch, 1);
+	(void)until_reply(sock);
+	while (scene->api.conns.users.nwith_tasks > 0)
+		(void)turn();
+	print_cost("leave of a group, 10000 units", longest_ns);
+	(void)close(sock);
+	settle();
+}
+
 static void costs_of_allocations(void)
 {
 	int sock = scene_session(scene);
@@ -594,6 +616,7 @@ int main(void)
 	printf("%-40s %10s\n", "a single request or event", "us");
 	costs_of_units(LARGE);
 	costs_of_units(ZD_MAX_UNITS - 1);
+	cost_of_leave();
 	costs_of_allocations();
 	costs_of_leases();
 	costs_of_waiting();

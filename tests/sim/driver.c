@@ -211,7 +211,7 @@ void zd_sim_called(struct zd_sim_world *world)
 		zd_sim_fail(world, "a deadline passed at %llu and its request still waits",
 		            (unsigned long long)zd_engine_next_deadline(world->engine));
 	zd_sim_restore_check(world);
-	/* What the model forgets at once, the engine frees step by step. */
+	/* The model forgets objects at once; the engine frees them step by step. */
 	if (++world->calls % ROWS_EVERY == 0 && world->engine->nendings == 0)
 		zd_sim_rows_check(world);
 }

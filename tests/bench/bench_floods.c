@@ -9,6 +9,7 @@
  *
  * Also the loop's time for a packet of 32 plain requests, and for single large requests.
  */
+#include <limits.h>
 #include <malloc.h>
 #include <sys/un.h>
 #include <time.h>
@@ -598,7 +599,8 @@ int main(void)
 		return 0;
 	}
 	zd_log_set_sink(log_nothing);
-	(void)mallopt(M_MXFAST, 0); /* as the daemon does */
+	(void)mallopt(M_MXFAST, 0); /* both as the daemon does */
+	(void)mallopt(M_TRIM_THRESHOLD, INT_MAX);
 	assert_int_equal(scene_setup(&state), 0);
 	scene = state;
 	scene->api.conns.users.turn_ns = 20000;

@@ -111,9 +111,11 @@ void zd_ends_close_session(struct zd_api *api, uid_t uid, uint64_t id, bool clea
 
 void zd_ends_finish(struct zd_api *api)
 {
-	while (api->ends) {
-		while (make_step(api->ends))
+	struct zd_ends_of_user *ends, *next;
+
+	HASH_ITER (hh, api->ends, ends, next) {
+		while (make_step(ends))
 			continue;
-		forget(api->ends);
+		forget(ends);
 	}
 }

@@ -58,8 +58,8 @@ void zd_user_put(struct zd_user *user);
 void zd_user_begin(struct zd_user *user);
 void zd_user_end(struct zd_user *user);
 #define ZD_USER_LONG_REQUEST 4u /* the cost of a request that may take much of a turn */
-/* Between begin and end, after a request: whether the user's next one may be handled at once: no end waits, and
- * the turn has time left. `cost` is 1 for
+/* Between begin and end, after a request: whether the user's next one may be handled at once: no end
+ * waits, and the turn has time left. `cost` is 1 for
  * a plain request; the turn's time is measured after each cost of 4. Where nobody waits, a new turn begins at
  * the end of one. */
 bool zd_user_may_go_on(struct zd_user *user, unsigned cost);

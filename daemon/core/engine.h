@@ -31,8 +31,8 @@ struct zd_err;
 /* ---- The engine ---------------------------------------------------------------------------------------- */
 
 /* For the log. A rank is lost when its session ends without a goodbye and without a kill: one notice for each
- * of its groups, up to 16. A job begins with its first group, and ends when nothing of it is left; jobs without
- * groups are not reported. */
+ * of its groups, up to 16. A job begins with its first group, and ends when nothing of it is left; jobs
+ * without groups are not reported. */
 enum zd_notice_kind {
 	ZD_NOTICE_JOB_BEGAN,
 	ZD_NOTICE_JOB_ENDED,

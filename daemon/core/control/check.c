@@ -165,8 +165,8 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 		zd_assert(member->session && !member->joining);
 	if (part->context)
 		zd_assert(part->context->context && part->context->member == member);
-	/* A shard under update has no readers (exceptions: a load, an update granted early, stale buffers, the rest
-	 * of a session that ends), and the outcome of a commit is not awaited. */
+	/* A shard under update has no readers (exceptions: a load, an update granted early, stale buffers,
+	 * the rest of a session that ends), and the outcome of a commit is not awaited. */
 	if (zd_part_is_written(part))
 		zd_assert((part->state == ZD_PART_LOADING || part->early || member->session->ends ||
 		           member->detaching || part->readers == count_stale_readers(part)) &&

@@ -32,8 +32,8 @@ struct zd_err;
 /* ---- The engine ---------------------------------------------------------------------------------------- */
 
 /* For the log. A rank is lost when its session ends without a goodbye and without a kill: one notice for each
- * of its groups. A job begins with its first group, and ends when nothing of it is left; jobs without groups
- * are not reported. */
+ * of its groups, up to 16. A job begins with its first group, and ends when nothing of it is left; jobs
+ * without groups are not reported. */
 enum zd_notice_kind {
 	ZD_NOTICE_JOB_BEGAN,
 	ZD_NOTICE_JOB_ENDED,
@@ -50,6 +50,7 @@ struct zd_notice {
 	/* RANK_LOST */
 	const char *group;
 	uint32_t rank; /* in the world */
+	uint32_t more; /* further groups of the session, which are not reported one by one */
 	/* RANK_LOST, UNMAP_LATE */
 	uint32_t device, pid;
 	uint64_t session;
@@ -93,6 +94,10 @@ struct zd_engine_sink {
 	void (*segment_kept)(void *arg, uint32_t segment, bool kept);
 	/* NULL: not needed. */
 	void (*notice)(void *arg, const struct zd_notice *notice);
+	/* An end of the uid's has more objects than one event may free. The driver calls zd_engine_end_step()
+	 * until it returns false, between other events, and handles requests of the uid after that: the first
+	 * of them would complete the end. NULL: each end is one event. */
+	void (*ends)(void *arg, uint32_t uid);
 };
 
 struct zd_engine_config {
@@ -112,6 +117,7 @@ struct zd_engine_config {
 	bool strict_by_segment;
 	/* Lifecycle events that are kept, rounded up to a power of two; 0: none. At most ZD_MAX_EVENTS. */
 	uint32_t events;
+	uint32_t end_step_objects; /* that one step of a session's end frees; 0: 64 */
 };
 
 /* Makes an engine, with a copy of the configuration; never NULL. */
@@ -177,6 +183,11 @@ void zd_engine_session_goodbye(struct zd_engine *engine, uint64_t session);
 /* Ends a session whose connection has closed or whose process has ended. The session's requests get no reply
  * any more. Unknown ids are ignored. */
 void zd_engine_session_close(struct zd_engine *engine, uint64_t session);
+/* Goes on with the ends of the uid's sessions, at most by `end_step_objects`. Returns whether more is left.
+ * Until then such a session is CLOSING, and commands may name it. */
+bool zd_engine_end_step(struct zd_engine *engine, uint32_t uid);
+/* Whether the session's end is incomplete. */
+bool zd_engine_session_ends(const struct zd_engine *engine, uint64_t session);
 
 /* Handles a request. A request whose id is outstanding gets an error reply; so does a request that would have
  * to wait beside ZD_MAX_OUTSTANDING others. A release may wait beside ZD_RELEASE_ROOM more. */

@@ -14,6 +14,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "server/ends.h"
 #include "server/loop.h"
 #include "server/session.h"
 
@@ -67,6 +68,7 @@ void zd_api_close(struct zd_api *api, const char *why)
 	zd_keeper_close(&api->bridge.keeper);
 	zd_conns_refuse(&api->conns, &err);
 	zd_conns_flush(&api->conns);
+	zd_ends_finish(api);
 	zd_bridge_close(&api->bridge);
 	zd_log_limit_close(&api->log_limit);
 }

@@ -57,6 +57,7 @@ struct zd_api {
 	struct zd_id_key id_key;         /* authenticates unique ids */
 	struct zd_api_session *sessions; /* uthash by id: sessions whose hello was accepted */
 	struct zd_api_session *recent;   /* the result of the last lookup; NULL: none */
+	struct zd_ends_of_user *ends;    /* uthash by uid: users with incomplete ends; ends.c */
 	struct zd_arena requests;        /* for the packet that is being handled */
 	struct zd_arena replies;         /* for the reply that is being made */
 	struct zd_log_limit log_limit;   /* for all lines that clients cause */

@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "server/api.h"
 #include "server/dispatch.h"
+#include "server/ends.h"
 #include "server/loop.h"
 #include "server/notices.h"
 #include "server/session.h"
@@ -203,6 +204,13 @@ static void sink_notice(void *arg, const struct zd_notice *notice)
 	zd_notice_log(bridge->api, notice);
 }
 
+static void sink_ends(void *arg, uint32_t uid)
+{
+	struct zd_bridge *bridge = arg;
+
+	zd_ends_begin(bridge->api, uid);
+}
+
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
 static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_bridge_config *config)
@@ -236,6 +244,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .segment_restore = sink_segment_restore,
 	        .segment_kept = sink_segment_kept,
 	        .notice = sink_notice,
+	        .ends = sink_ends,
 	};
 	struct zd_engine *engine;
 

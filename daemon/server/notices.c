@@ -69,6 +69,7 @@ static void log_lost(const struct zd_notice *notice, const struct zd_err *why)
 {
 	bool died = why->status == ZEROD_E_DISCONNECTED;
 	struct fields fields = {.count = 0};
+	char more[64] = "";
 
 	if (died)
 		add(&fields, "MESSAGE_ID", "%s", ZD_MESSAGE_RANK_DIED);
@@ -79,10 +80,12 @@ static void log_lost(const struct zd_notice *notice, const struct zd_err *why)
 	add(&fields, "ZEROD_PID", "%u", notice->pid);
 	add(&fields, "ZEROD_UID", "%u", notice->uid);
 	add(&fields, "ZEROD_SESSION", "%" PRIu64, notice->session);
+	if (notice->more)
+		(void)snprintf(more, sizeof(more), "; it was a rank of %u more groups", notice->more);
 	zd_log_with(ZD_LOG_WARNING, fields.all, fields.count,
-	            "job '%s', group '%s', rank %u, device %u, pid %u, uid %u: %s%s", notice->job,
+	            "job '%s', group '%s', rank %u, device %u, pid %u, uid %u: %s%s%s", notice->job,
 	            notice->group, notice->rank, notice->device, notice->pid, notice->uid,
-	            died ? "died without goodbye" : "its session was ended: ", died ? "" : why->text);
+	            died ? "died without goodbye" : "its session was ended: ", died ? "" : why->text, more);
 }
 
 static void log_late(const struct zd_notice *notice)

@@ -29,6 +29,7 @@
 #include "proto/ring.h"
 #include "server/api.h"
 #include "server/dispatch.h"
+#include "server/ends.h"
 #include "server/loop.h"
 
 #define LOG_FULL_NS 1000000000u
@@ -88,7 +89,7 @@ static void leave_engine(struct zd_api_session *session)
 	zd_delegate_close(session->delegate);
 	session->delegate = NULL;
 	/* After the engine, whose last commands may name the session. */
-	api->bridge.ops->session_close(api->bridge.backend, session->id, session->clean_exit);
+	zd_ends_close_session(api, zd_conn_creds(session->conn)->uid, session->id, session->clean_exit);
 	zd_bridge_settle(&api->bridge);
 	HASH_DEL(api->sessions, session);
 	if (api->recent == session)

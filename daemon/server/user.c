@@ -200,7 +200,7 @@ bool zd_user_may_go_on(struct zd_user *user, unsigned cost)
 	struct zd_users *users = user->users;
 	uint64_t now_ns;
 
-	if (!is_below_limit(user))
+	if (!is_below_limit(user) || !TAILQ_EMPTY(&user->ends))
 		return false;
 	user->unclocked_cost += cost;
 	if (user->unclocked_cost < CLOCK_COST && users->turn_ns > 0)

@@ -29,8 +29,8 @@
 struct zd_loop;
 struct zd_user;
 
-/* Requests of one connection, answers of a work channel, or a connection's end, waiting for their user's
- * turn. Zeroed, with `run` and `arg`: not queued. */
+/* Requests of one connection, answers of a work channel, a connection's end, or a step of an ended session's
+ * teardown, waiting for their user's turn. Zeroed, with `run` and `arg`: not queued. */
 struct zd_task {
 	TAILQ_ENTRY(zd_task) link;
 	bool queued, is_end;
@@ -66,7 +66,8 @@ void zd_user_put(struct zd_user *user);
 void zd_user_begin(struct zd_user *user);
 void zd_user_end(struct zd_user *user);
 #define ZD_USER_LONG_REQUEST 4u /* the cost of a request that may take much of a turn */
-/* Between begin and end, after a request: whether the user's next one may be handled at once. `cost` is 1 for
+/* Between begin and end, after a request: whether the user's next one may be handled at once: no end
+ * waits, and the turn has time left. `cost` is 1 for
  * a plain request; the turn's time is measured after each cost of 4. Where nobody waits, a new turn begins at
  * the end of one. */
 bool zd_user_may_go_on(struct zd_user *user, unsigned cost);

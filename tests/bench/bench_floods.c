@@ -9,6 +9,8 @@
  *
  * Also the loop's time for a packet of 32 plain requests, and for single large requests.
  */
+#include <limits.h>
+#include <malloc.h>
 #include <sys/un.h>
 #include <time.h>
 
@@ -391,7 +393,7 @@ static void cost_of_end(const char *what, int sock)
 
 	(void)close(sock);
 	longest_ns = 0;
-	while (zd_api_session_count(&scene->api) == before)
+	while (zd_api_session_count(&scene->api) == before || scene->api.conns.users.nwith_tasks > 0)
 		(void)turn();
 	print_cost(what, longest_ns);
 	settle();
@@ -415,6 +417,28 @@ static void costs_of_units(unsigned count)
 	print_cost(what, cost_of(sock, &request));
 	(void)snprintf(what, sizeof(what), "end of a session, %u units", count);
 	cost_of_end(what, sock);
+}
+
+/* The longest iteration until nothing of the group is left. */
+static void cost_of_leave(void)
+{
+	int sock = scene_session(scene);
+	Zd__Request request = ZD__REQUEST__INIT, *batch[] = {&request};
+	Zd__GroupLeave leave = ZD__GROUP_LEAVE__INIT;
+
+	leave.group = join(sock, "left");
+	(void)register_units(sock, leave.group, LARGE);
+	request.id = ++scene->last_id;
+	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
+	request.group_leave = &leave;
+	longest_ns = 0;
+	scene_send(sock, batch, 1);
+	(void)until_reply(sock);
+	while (scene->api.conns.users.nwith_tasks > 0)
+		(void)turn();
+	print_cost("leave of a group, 10000 units", longest_ns);
+	(void)close(sock);
+	settle();
 }
 
 static void costs_of_allocations(void)
@@ -577,6 +601,8 @@ int main(void)
 		return 0;
 	}
 	zd_log_set_sink(log_nothing);
+	(void)mallopt(M_MXFAST, 0); /* both as the daemon does */
+	(void)mallopt(M_TRIM_THRESHOLD, INT_MAX);
 	assert_int_equal(scene_setup(&state), 0);
 	scene = state;
 	scene->api.conns.users.turn_ns = 20000;
@@ -595,6 +621,7 @@ int main(void)
 	printf("%-40s %10s\n", "a single request or event", "us");
 	costs_of_units(LARGE);
 	costs_of_units(ZD_MAX_UNITS - 1);
+	cost_of_leave();
 	costs_of_allocations();
 	costs_of_leases();
 	costs_of_waiting();

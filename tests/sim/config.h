@@ -102,9 +102,10 @@ struct zd_sim_config {
 	bool steps_ahead; /* actors go on behind the end of a window's last backward, and that of its step */
 	bool unordered;   /* executors run commands in any order, several at once; a timeline's end in it */
 	bool linger;      /* processes run on after their sessions have ended */
-	bool strict_by_segment; /* buffers of strict sessions have segments of their own */
-	bool regroups;          /* a group that has lost a rank waits for the next one to take its place */
-	bool lends;             /* ranks wait for sums before the step, and abandon windows */
+	uint32_t end_step_objects; /* 0: each end is one event */
+	bool strict_by_segment;    /* buffers of strict sessions have segments of their own */
+	bool regroups;             /* a group that has lost a rank waits for the next one to take its place */
+	bool lends;                /* ranks wait for sums before the step, and abandon windows */
 	uint32_t noise_percent, death_percent;
 	uint32_t create_fault_percent, device_fault_permille;
 	uint32_t slow_device;                      /* its executor is behind the others; ndevices: none is */

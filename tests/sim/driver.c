@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "core/engine/objects.h"
 #include "sim.h"
 
 #define ROWS_EVERY     16        /* calls between two looks at all tables */
@@ -113,6 +114,25 @@ static void note_abort(struct zd_sim_world *world, const struct zd_sim_event *ev
 	}
 }
 
+/* The delays are no draws: all else of a seed stays as it is where no session's end takes several steps. */
+static void ends(void *arg, uint32_t uid)
+{
+	struct zd_sim_world *world = arg;
+	uint64_t mixed = zd_sim_mix(world->config.seed, world->next_order);
+
+	zd_sim_schedule(world, (struct zd_sim_event){.kind = ZD_SIM_EVENT_END_STEP, .index = uid},
+	                mixed % 3 ? mixed % world->config.executor_ns : 0);
+}
+
+/* A request of the uid may have completed its ends before. */
+static void run_end_step(struct zd_sim_world *world, uint32_t uid)
+{
+	if (zd_engine_end_step(world->engine, uid))
+		ends(world, uid);
+	world->stats.end_steps++;
+	zd_sim_called(world);
+}
+
 static void run_event(struct zd_sim_world *world, const struct zd_sim_event *event)
 {
 	switch (event->kind) {
@@ -133,6 +153,9 @@ static void run_event(struct zd_sim_world *world, const struct zd_sim_event *eve
 		break;
 	case ZD_SIM_EVENT_SUMS:
 		zd_sim_sums_run(world, event->session);
+		break;
+	case ZD_SIM_EVENT_END_STEP:
+		run_end_step(world, event->index);
 		break;
 	case ZD_SIM_EVENT_DONE:
 		world->pending_ops--;
@@ -188,7 +211,8 @@ void zd_sim_called(struct zd_sim_world *world)
 		zd_sim_fail(world, "a deadline passed at %llu and its request still waits",
 		            (unsigned long long)zd_engine_next_deadline(world->engine));
 	zd_sim_restore_check(world);
-	if (++world->calls % ROWS_EVERY == 0)
+	/* The model forgets objects at once; the engine frees them step by step. */
+	if (++world->calls % ROWS_EVERY == 0 && world->engine->nendings == 0)
 		zd_sim_rows_check(world);
 }
 
@@ -255,6 +279,7 @@ static void start(struct zd_sim_world *world)
 	        .sessions_linger = config->linger,
 	        .strict_by_segment = config->strict_by_segment,
 	        .events = 256,
+	        .end_step_objects = config->end_step_objects,
 	};
 	struct zd_engine_sink sink = {
 	        .arg = world,
@@ -266,6 +291,7 @@ static void start(struct zd_sim_world *world)
 	        .segment_kept = zd_sim_segment_kept,
 	        .client_copies_own = config->client_copies ? client_copies_own : NULL,
 	        .sums_ahead = config->sums_ahead ? sums_ahead : NULL,
+	        .ends = config->end_step_objects ? ends : NULL,
 	};
 
 	world->engine = zd_engine_new(&world->engine_config, &sink);
@@ -378,5 +404,6 @@ void zd_sim_run(uint64_t seed, const struct zd_sim_script *script, bool verbose,
 	stats->reductions_checked += world->stats.reductions_checked;
 	stats->loans_checked += world->stats.loans_checked;
 	stats->restores += world->stats.restores;
+	stats->end_steps += world->stats.end_steps;
 	finish(world);
 }

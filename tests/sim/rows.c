@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "core/engine/objects.h"
 #include "sim.h"
 
 struct tally {
@@ -84,7 +85,7 @@ static bool device_row(const struct zd_row *row, void *arg)
 		        (unsigned long long)row->u.device.segment_bytes,
 		        (unsigned long long)row->u.device.block_bytes, (unsigned long long)charged,
 		        (unsigned long long)row->u.device.quarantine_bytes);
-	if (world->config.linger)
+	if (world->config.linger && world->engine->nendings == 0)
 		check_quarantine(world, row);
 	tally->devices[index] = row->u.device.usage;
 	usage_add(&tally->device_sum, &row->u.device.usage);

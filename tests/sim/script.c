@@ -99,6 +99,7 @@ void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, str
 	config->sums_ahead = seed / 2 % 2; /* no draw: all else of a seed stays as it is */
 	config->unordered = zd_sim_percent(&rng, 50);
 	config->linger = zd_sim_percent(&rng, 25);
+	config->end_step_objects = zd_sim_mix(seed, 2) % 4;
 	config->executor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->actor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];

@@ -23,13 +23,14 @@ enum zd_sim_event_kind {
 	ZD_SIM_EVENT_STREAM,
 	ZD_SIM_EVENT_GONE,
 	ZD_SIM_EVENT_UNMAP,
-	ZD_SIM_EVENT_SUMS
+	ZD_SIM_EVENT_SUMS,
+	ZD_SIM_EVENT_END_STEP
 };
 
 struct zd_sim_event {
 	uint64_t at_ns, order;
 	enum zd_sim_event_kind kind;
-	uint32_t index, stream;
+	uint32_t index, stream; /* END_STEP: index is the uid */
 	uint64_t op, session; /* DONE (UNMAP: the segment); whose streams waited, 0: nobody's (SUMS: whose) */
 	int status;
 	struct zd_op_result result;
@@ -68,7 +69,7 @@ struct zd_sim_segment {
 };
 
 struct zd_sim_stats {
-	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked, restores;
+	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked, restores, end_steps;
 };
 
 struct zd_sim_world {

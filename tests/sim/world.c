@@ -256,6 +256,7 @@ void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config)
 	config->linger = zd_sim_percent(&rng, config->mortal ? 60 : 25);
 	config->strict_by_segment = seed % 2; /* no draw: all else of a seed stays as it is */
 	config->lends = zd_sim_mix(seed, 1) % 2;
+	config->end_step_objects = zd_sim_mix(seed, 2) % 4;
 	config->ndevices = (uint32_t)zd_sim_between(&rng, 1, config->mortal ? 2 : 4);
 	config->executor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];

@@ -71,6 +71,13 @@ void core_gone(struct core_driver *core, uint64_t id)
 	core_settle(core);
 }
 
+bool core_end_step(struct core_driver *core, uint32_t uid)
+{
+	bool more = zd_engine_end_step(core->engine, uid);
+	core_settle(core);
+	return more;
+}
+
 bool core_is_open(const struct core_driver *core, uint64_t session)
 {
 	return core_session(core, session)->open;

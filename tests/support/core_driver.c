@@ -259,6 +259,13 @@ static void sink_session_killed(void *arg, uint64_t id, const char *why)
 	(void)snprintf(session->killed_why, sizeof(session->killed_why), "%s", why);
 }
 
+/* core_end_step() does not wait for this. */
+static void sink_ends(void *arg, uint32_t uid)
+{
+	(void)arg;
+	(void)uid;
+}
+
 static void sink_notice(void *arg, const struct zd_notice *notice)
 {
 	struct core_driver *core = arg;
@@ -623,6 +630,7 @@ struct core_driver *core_new(const struct core_options *options)
 	        .events = options->no_events ? 0
 	                  : options->events  ? options->events
 	                                     : 256,
+	        .end_step_objects = options->end_step_objects,
 	};
 	for (uint32_t i = 0; i < core->config.ndevices; i++) {
 		struct zd_device_config *device = &core->devices[i];
@@ -642,7 +650,8 @@ struct core_driver *core_new(const struct core_options *options)
 	        .segment_retire = sink_segment_retire,
 	        .expect = sink_expect,
 	        .client_copies_own = options->client_copies_own_slice ? sink_client_copies_own : NULL,
-	        .sums_ahead = options->sums_ahead ? sink_sums_ahead : NULL};
+	        .sums_ahead = options->sums_ahead ? sink_sums_ahead : NULL,
+	        .ends = options->end_step_objects ? sink_ends : NULL};
 	core->net = options->net;
 	core->unordered = options->unordered;
 	core->sessions_map = options->sessions_map;
@@ -737,6 +746,8 @@ void core_close_all(struct core_driver *core)
 		if (session->open)
 			core_close(core, session->id);
 		core_gone(core, session->id);
+		while (core_end_step(core, CORE_ALICE) || core_end_step(core, CORE_BOB))
+			continue;
 	}
 }
 

@@ -41,7 +41,8 @@ struct core_options {
 	bool unordered;  /* copies, fills and sums of a device in any order, but for those of one timeline */
 	uint32_t events; /* that are kept; 0: 256, or none with no_events */
 	bool no_events;
-	struct core_net *net; /* core_net.h: with communicators. NULL: without */
+	uint32_t end_step_objects; /* ends take steps of so many, by core_end_step(); 0: each is one event */
+	struct core_net *net;      /* core_net.h: with communicators. NULL: without */
 	const char *host;
 };
 
@@ -94,6 +95,8 @@ uint64_t core_open_poison(struct core_driver *core, uint32_t uid, bool strict);
 void core_close(struct core_driver *core, uint64_t session);
 /* The closed session's process has left the devices. */
 void core_gone(struct core_driver *core, uint64_t session);
+/* Goes on with the ends of the uid's sessions by one step; returns whether there is more. */
+bool core_end_step(struct core_driver *core, uint32_t uid);
 bool core_is_open(const struct core_driver *core, uint64_t session);
 /* Why the engine ended the session by itself; "" if it did not. */
 const char *core_killed_why(const struct core_driver *core, uint64_t session);

@@ -19,7 +19,7 @@ struct pending { /* a command that is not over */
 	TAILQ_ENTRY(pending) link;
 };
 
-#define CORE_NOTICES     16
+#define CORE_NOTICES     32
 #define CORE_NOTICE_TEXT 160
 
 struct segment {

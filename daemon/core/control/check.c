@@ -165,11 +165,11 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 		zd_assert(member->session && !member->joining);
 	if (part->context)
 		zd_assert(part->context->context && part->context->member == member);
-	/* A shard under update has no readers (exceptions: a load, an update granted early, stale buffers),
-	 * and the outcome of a commit is not awaited. */
+	/* A shard under update has no readers (exceptions: a load, an update granted early, stale buffers,
+	 * the rest of a session that ends), and the outcome of a commit is not awaited. */
 	if (zd_part_is_written(part))
-		zd_assert((part->state == ZD_PART_LOADING || part->early ||
-		           part->readers == count_stale_readers(part)) &&
+		zd_assert((part->state == ZD_PART_LOADING || part->early || member->session->ends ||
+		           member->detaching || part->readers == count_stale_readers(part)) &&
 		          !part->unit->group->voted_step);
 	zd_assert(!part->early || zd_part_is_written(part));
 	if (part->buffer)
@@ -188,6 +188,27 @@ static void check_unit(const struct zd_engine *e, const struct zd_group *group, 
 	}
 }
 
+/* A rank's parts that are not gone are in one of its lists. */
+static void check_lists(const struct zd_member *member)
+{
+	const struct zd_part *part;
+	uint32_t nparts = 0;
+	LIST_FOREACH (part, &member->parts, member_link) {
+		zd_assert(zd_part_member(part) == member && !zd_part_is_gone(part));
+		nparts++;
+	}
+	LIST_FOREACH (part, &member->detached, member_link) {
+		zd_assert(zd_part_member(part) == member && part->state == ZD_PART_DETACHED);
+		nparts++;
+	}
+	for (const struct zd_unit *unit = member->group->units; unit; unit = unit->hh_name.next)
+		nparts -= !zd_part_is_gone(&unit->parts[member->rank]);
+	zd_assert(nparts == 0);
+	zd_assert(member->session || LIST_EMPTY(&member->parts));
+	zd_assert(!member->detaching || !TAILQ_EMPTY(&member->group->job->owner->endings));
+	zd_assert(member->detaching || !member->session || LIST_EMPTY(&member->detached));
+}
+
 static void check_group(struct zd_engine *e, struct zd_group *group, struct found *found)
 {
 	uint32_t attached = 0;
@@ -195,6 +216,7 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 		const struct zd_member *member = &group->members[rank];
 		const struct zd_slot *slot;
 		attached += member->session != NULL;
+		check_lists(member);
 		TAILQ_FOREACH (slot, &member->slots, link) {
 			zd_assert(member->session && !slot->orphan && slot->member == member);
 			check_gathered(e, &slot->extent, member->device, group->job, ZD_BLOCK_SLOT, slot);
@@ -487,6 +509,21 @@ static void check_owners(struct zd_engine *e)
 	zd_assert(refs == HASH_COUNT(e->jobs) + HASH_COUNT(e->sessions));
 }
 
+static void check_endings(const struct zd_engine *e)
+{
+	const struct zd_ending *ending;
+	uint32_t nclosing = 0, nendings = 0;
+	for (const struct zd_session *session = e->sessions; session; session = session->hh.next) {
+		nclosing += session->state == ZD_SESSION_CLOSING;
+		zd_assert(!session->ends ||
+		          (session->state == ZD_SESSION_CLOSING && TAILQ_EMPTY(&session->requests)));
+	}
+	for (const struct zd_owner *owner = e->owners; owner; owner = owner->hh.next)
+		TAILQ_FOREACH (ending, &owner->endings, link)
+			nendings++;
+	zd_assert(nclosing == e->nclosing && nendings == e->nendings);
+}
+
 void zd_engine_check(struct zd_engine *e)
 {
 	struct found found = {.scope_leases = 0};
@@ -521,7 +558,9 @@ void zd_engine_check(struct zd_engine *e)
 	check_jobs(e);
 	check_owners(e);
 	check_tables(e);
-	zd_assert(e->dirty_mask == 0);
+	/* The steps of an end mark devices, and its last one tries the requests that wait. */
+	zd_assert(e->dirty_mask == 0 || e->nendings > 0);
+	check_endings(e);
 	free(found.charged);
 	free(found.quarantine);
 	free(found.idle_slots);

@@ -53,8 +53,11 @@ void zd_jobs_expire(struct zd_engine *e);
  * will be late; UINT64_MAX: none. */
 uint64_t zd_unmaps_expire(struct zd_engine *e);
 
-/* Frees all objects that the rank has in the group, when its session ends or leaves and its requests were
- * dropped. The group fails unless the rank was alone. */
-void zd_member_detach(struct zd_engine *e, struct zd_member *member);
+/* Fails the group, unless the rank is alone, when the rank's session ends or leaves and its requests were
+ * dropped. */
+void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member);
+/* Then frees the objects that the rank has in the group, until the budget is used up. Returns whether all are
+ * freed, and the rank has left. */
+bool zd_member_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget);
 
 #endif

@@ -11,6 +11,7 @@
 #define SEGMENTS_PER_ARENA    16u /* so that one purpose cannot fill a small arena with one segment */
 #define MIN_SEGMENT_BYTES     65536u
 #define SEGMENT_ALIGN_BYTES   4096u
+#define END_STEP_OBJECTS      64u /* about 50 us */
 
 static void device_init(struct zd_device *device, uint32_t index, const struct zd_engine_config *config)
 {
@@ -51,6 +52,7 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 	if (config->host)
 		strncpy(e->host, config->host, ZD_MAX_NAME_BYTES);
 	e->strict_by_segment = config->strict_by_segment;
+	e->end_step_objects = config->end_step_objects ? config->end_step_objects : END_STEP_OBJECTS;
 	e->next_deadline_ns = e->next_expiry_ns = UINT64_MAX;
 	zd_history_init(&e->history, config->events);
 	e->devices = zd_calloc(config->ndevices, sizeof(*e->devices));
@@ -87,13 +89,17 @@ void zd_engine_free(struct zd_engine *e)
 	struct zd_session *session, *next_session;
 	struct zd_job *job, *next_job;
 	struct zd_op *op, *next_op;
+	struct zd_owner *owner, *next_owner;
 	e->sink.command = sink_nothing;
 	e->sink.reply = sink_no_reply;
 	e->sink.segment_retire = sink_no_retire;
 	e->sink.segment_kept = NULL; /* the next daemon restores what this one leaves */
+	e->sink.ends = NULL;
 	for (job = e->jobs; job; job = job->hh.next)
 		job->journal = NULL;
 	e->journal.on = false;
+	HASH_ITER (hh, e->owners, owner, next_owner)
+		zd_endings_finish(e, owner);
 	HASH_ITER (hh, e->sessions, session, next_session) {
 		zd_engine_session_close(e, session->id);
 	}
@@ -170,7 +176,7 @@ void zd_engine_totals(const struct zd_engine *e, struct zd_engine_totals *totals
 {
 	const uint64_t *counters = e->metrics.counters;
 	*totals = (struct zd_engine_totals){
-	        .sessions = HASH_COUNT(e->sessions) - e->nlingering,
+	        .sessions = HASH_COUNT(e->sessions) - e->nclosing,
 	        .jobs = HASH_COUNT(e->jobs),
 	        .durable_jobs = e->ndurable,
 	        .groups = HASH_COUNT(e->groups),

@@ -123,6 +123,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	member->committing = false;
 	member->set_back = false;
 	member->leaves = false;
+	zd_parts_move(&member->detached, &member->parts);
 	TAILQ_INSERT_TAIL(&session->members, member, session_link);
 	group->device_mask |= 1ull << device->index;
 	group->attached++;
@@ -157,6 +158,9 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 	if (group->state == ZD_GROUP_ABORTED)
 		note_lost(member);
 	TAILQ_REMOVE(&member->session->members, member, session_link);
+	if (member->joining)
+		zd_parts_move(&member->parts, &member->detached);
+	zd_assert(LIST_EMPTY(&member->parts));
 	member->session = NULL;
 	member->joining = false;
 	if (group->state != ZD_GROUP_FORMING)
@@ -188,9 +192,12 @@ static bool member_tears(const struct zd_member *member)
 	return false;
 }
 
-void zd_member_detach(struct zd_engine *e, struct zd_member *member)
+void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_group *group = member->group;
+	member->detaching = true;
+	TAILQ_REMOVE(&member->session->members, member, session_link); /* behind those that are not */
+	TAILQ_INSERT_TAIL(&member->session->members, member, session_link);
 	if (member_tears(member))
 		group->torn = true;
 	zd_journal_group_state(group);
@@ -210,13 +217,20 @@ void zd_member_detach(struct zd_engine *e, struct zd_member *member)
 		               left ? ZD_WORD_RANK_LEFT : ZD_WORD_RANK_LOST);
 		zd_reduce_group_failed(e, group);
 	}
-	zd_group_ref(group);
 	zd_reduce_member_detach(e, member);
-	zd_scopes_detach(e, member);
-	zd_parts_detach(e, member);
+	zd_dirty_group(e, group);
+}
+
+bool zd_member_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget)
+{
+	/* The member's own reference keeps the group. */
+	if (!zd_scopes_detach(e, member, budget) || !zd_parts_detach(e, member, budget) ||
+	    !zd_ending_may_free(budget))
+		return false;
 	zd_assert(TAILQ_EMPTY(&member->slots));
+	member->detaching = false;
 	member_unlink(e, member);
-	zd_group_unref(e, group);
+	return true;
 }
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
@@ -369,6 +383,11 @@ static void join_cancel(struct zd_engine *e, struct zd_request *req)
 	member_unlink(e, req->member);
 }
 
+static bool leave_step(struct zd_engine *e, struct zd_ending *ending, uint32_t *budget)
+{
+	return zd_member_detach(e, ZD_CONTAINER_OF(ending, struct zd_member, ending), budget);
+}
+
 static int leave_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                        struct zd_err *err)
 {
@@ -381,7 +400,8 @@ static int leave_begin(struct zd_engine *e, struct zd_request *req, const struct
 	                 member->group->name);
 	member->leaves = true;
 	zd_requests_drop(e, req->session, member, left.status, left.text);
-	zd_member_detach(e, member);
+	zd_member_begin_detach(e, member);
+	zd_ending_begin(e, req->session->owner, &member->ending, leave_step);
 	return 0;
 }
 
@@ -400,6 +420,7 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
                        struct zd_err *err)
 {
 	struct zd_group *group;
+	zd_endings_finish_for(e, req->session);
 	HASH_FIND(hh, e->groups, &args->u.group, sizeof(args->u.group), group);
 	if (!group || (!req->session->admin && group->job->owner->uid != req->session->uid))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu", (unsigned long long)args->u.group);
@@ -436,7 +457,7 @@ void zd_job_end(struct zd_engine *e, struct zd_job *job)
 		zd_assert(group->attached == 0);
 		group->over = true;
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++)
-			zd_parts_detach(e, &group->members[rank]);
+			zd_parts_drop(e, &group->members[rank]);
 		zd_group_unref(e, group);
 	}
 	zd_job_unref(e, job);
@@ -446,6 +467,7 @@ int zd_job_find_for(struct zd_engine *e, const struct zd_session *session, uint6
                     struct zd_err *err)
 {
 	struct zd_job *job;
+	zd_endings_finish_for(e, session);
 	HASH_FIND(hh, e->jobs, &id, sizeof(id), job);
 	if (!job || (!session->admin && job->owner->uid != session->uid))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no job %llu", (unsigned long long)id);

@@ -62,8 +62,10 @@ static int kill_job_begin(struct zd_engine *e, struct zd_request *req, const str
 	}
 	zd_job_ref(job);
 	kill_sessions(e, job, why);
-	if (job->durable)
+	if (job->durable) {
+		zd_endings_finish(e, job->owner);
 		zd_job_end(e, job);
+	}
 	zd_job_unref(e, job);
 	return 0;
 }

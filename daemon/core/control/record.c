@@ -28,7 +28,7 @@ void zd_engine_journal_all(struct zd_engine *e)
 {
 	struct zd_job *job;
 	const struct zd_group *group;
-	const struct zd_session *session;
+	struct zd_session *session;
 	const struct zd_allocation *allocation;
 	e->journal.used = 0;
 	e->journal.on = true;

@@ -331,6 +331,7 @@ static int restore_part(struct restore *restore, struct zd_journal_object *kept,
 	if (commit_after(restore, unit->group->id, state ? &state->record : &record->record))
 		commit_part(part);
 	unit->refs++;
+	LIST_INSERT_HEAD(&unit->group->members[part->rank].detached, part, member_link);
 	kept->made = part;
 	return 0;
 }
@@ -627,6 +628,7 @@ static void drop_unplaced(struct restore *restore)
 			struct zd_part *part = &unit->parts[rank];
 			if (part->state == ZD_PART_ABSENT || part->shard.block)
 				continue;
+			LIST_REMOVE(part, member_link);
 			part->state = ZD_PART_ABSENT;
 			part->shadow = ZD_SHADOW_NONE;
 			unit->refs--;

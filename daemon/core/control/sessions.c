@@ -19,6 +19,11 @@
 #include "core/memory/retire.h"
 #include "core/reduce/reduce.h"
 
+/* So many groups fail in one step of a session's end. It takes less time than to free as many objects, and a
+ * trainer has fewer: its peers learn at once that it has ended. */
+#define MEMBERS_PER_STEP 256u
+#define MOST_REPORTED    16u /* groups of a session that is lost; a line in the log takes some microseconds */
+
 static int check_session_count(const struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
 {
 	uint32_t max_sessions = e->uid_limits.max_sessions, count = 0;
@@ -66,7 +71,8 @@ static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer 
 uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
 {
 	uint64_t id = 0;
-	if (HASH_COUNT(e->sessions) - e->nlingering >= ZD_MAX_SESSIONS) {
+	zd_endings_finish_of(e, peer->uid);
+	if (HASH_COUNT(e->sessions) - e->nclosing >= ZD_MAX_SESSIONS) {
 		(void)zd_err_set(err, ZEROD_E_LIMIT, "%u sessions are open already", ZD_MAX_SESSIONS);
 		return 0;
 	}
@@ -87,13 +93,48 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	return id;
 }
 
-void zd_session_end(struct zd_engine *e, struct zd_session *session, enum zd_event_word why)
+/* Everything that the session still has, as far as the budget goes. All its groups fail before any object is
+ * freed. */
+static bool drop_objects(struct zd_engine *e, struct zd_session *session, uint32_t *budget)
 {
+	uint32_t begins = e->sink.ends ? MEMBERS_PER_STEP : UINT32_MAX;
 	struct zd_member *member;
 	struct zd_allocation *allocation;
 
-	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
+	while ((member = TAILQ_FIRST(&session->members)) && !member->detaching) {
+		if (!zd_ending_may_free(&begins))
+			return false;
+		zd_member_begin_detach(e, member);
+	}
+	while ((member = TAILQ_FIRST(&session->members))) {
+		if (!zd_member_detach(e, member, budget))
+			return false;
+	}
+	while ((allocation = TAILQ_FIRST(&session->allocations))) {
+		if (!zd_ending_may_free(budget))
+			return false;
+		zd_allocation_leave(e, allocation);
+	}
+	return true;
+}
+
+static bool end_step(struct zd_engine *e, struct zd_ending *ending, uint32_t *budget)
+{
+	struct zd_session *session = ZD_CONTAINER_OF(ending, struct zd_session, ending);
+
+	if (!drop_objects(e, session, budget)) {
+		zd_deferred_teardowns_pause(session);
+		return false;
+	}
+	zd_deferred_teardowns_end(e, session);
+	return true;
+}
+
+void zd_session_end(struct zd_engine *e, struct zd_session *session, enum zd_event_word why)
+{
+	struct zd_member *member;
 	struct zd_event *event = zd_event_of_session(e, ZD_EVENT_SESSION_END, session);
+
 	event->reason = (uint8_t)why;
 	event->number = session->pid;
 	event->value = session->opened_ns;
@@ -102,11 +143,18 @@ void zd_session_end(struct zd_engine *e, struct zd_session *session, enum zd_eve
 	zd_deferred_drop(e, session);
 	zd_promises_void(session);
 	zd_mappings_leave(e, session); /* before their jobs end */
-	while ((member = TAILQ_FIRST(&session->members)))
-		zd_member_detach(e, member);
-	while ((allocation = TAILQ_FIRST(&session->allocations)))
-		zd_allocation_leave(e, allocation);
-	zd_deferred_teardowns_end(e, session);
+	TAILQ_FOREACH (member, &session->members, session_link) {
+		if (member->detaching)
+			zd_ending_cancel(e, &member->ending); /* the session's end has it */
+	}
+	zd_ending_begin(e, session->owner, &session->ending, end_step);
+}
+
+bool zd_engine_session_ends(const struct zd_engine *e, uint64_t id)
+{
+	const struct zd_session *session;
+	HASH_FIND(hh, e->sessions, &id, sizeof(id), session);
+	return session && session->ends;
 }
 
 struct zd_session *zd_session_new_former(struct zd_engine *e, const struct zd_record_session *record)
@@ -116,7 +164,6 @@ struct zd_session *zd_session_new_former(struct zd_engine *e, const struct zd_re
 	e->next_id = record->id - 1;
 	session = session_new(e, &peer);
 	session->former = true;
-	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
 	zd_deferred_teardowns_begin(e, session);
 	return session;
 }
@@ -143,16 +190,23 @@ void zd_engine_session_goodbye(struct zd_engine *e, uint64_t id)
 static void report_lost(struct zd_engine *e, const struct zd_session *session)
 {
 	const struct zd_member *member;
+	uint32_t left = 0, reported = 0;
+	TAILQ_FOREACH (member, &session->members, session_link)
+		left++;
 	TAILQ_FOREACH (member, &session->members, session_link) {
+		bool is_last = ++reported == MOST_REPORTED;
 		struct zd_notice notice = {.kind = ZD_NOTICE_RANK_LOST,
 		                           .job = member->group->job->name,
 		                           .uid = member->group->job->owner->uid,
 		                           .group = member->group->name,
 		                           .rank = zd_world_rank(member),
 		                           .device = member->device->index,
+		                           .more = is_last ? left - reported : 0,
 		                           .pid = session->pid,
 		                           .session = session->id};
 		e->sink.notice(e->sink.arg, &notice);
+		if (is_last)
+			break;
 	}
 }
 
@@ -281,6 +335,7 @@ static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                       struct zd_err *err)
 {
+	zd_endings_finish_for(e, req->session);
 	struct zd_session *victim = zd_session_find(e, args->u.session);
 	if (!victim || (!req->session->admin && victim->uid != req->session->uid))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no session %llu",

@@ -22,32 +22,40 @@ struct zd_deferred_teardown {
 	struct zd_device *device;
 	struct hold *holds;
 	uint32_t nholds, room;
-	uint32_t index; /* of its record */
+	uint32_t nrecorded; /* holds in records: of each step of the session's end one */
+	uint32_t *records;  /* their indices */
+	uint32_t nrecords, records_room;
+	bool left; /* the process has left: `nended` holds have ended */
+	uint32_t nended;
+	uint64_t op; /* the watch */
+	struct zd_ending ending;
 	TAILQ_ENTRY(zd_deferred_teardown) link;
 };
 
 void zd_deferred_teardowns_begin(struct zd_engine *e, struct zd_session *session)
 {
-	zd_assert(!e->tearing_down);
-	if ((e->sessions_linger || session->former) && !session->clean_exit)
-		e->tearing_down = session;
+	zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_CLOSING);
+	session->ends = true;
+	e->nclosing++;
+}
+
+static bool lingers(const struct zd_engine *e, const struct zd_session *session)
+{
+	return (e->sessions_linger || session->former) && !session->clean_exit;
 }
 
 static struct zd_deferred_teardown *get_teardown(struct zd_session *session, struct zd_job *job,
                                                  struct zd_device *device)
 {
 	struct zd_deferred_teardown *teardown;
-	uint32_t index = 0;
 	TAILQ_FOREACH (teardown, &session->deferred_teardowns, link) {
 		if (teardown->job == job && teardown->device == device)
 			return teardown;
-		index++;
 	}
 	teardown = zd_calloc(1, sizeof(*teardown));
 	teardown->session = session;
 	teardown->job = job;
 	teardown->device = device;
-	teardown->index = index;
 	TAILQ_INSERT_TAIL(&session->deferred_teardowns, teardown, link);
 	return teardown;
 }
@@ -56,7 +64,7 @@ bool zd_deferred_teardown_hold_recorded(struct zd_engine *e, struct zd_session *
                                         struct zd_device *device, zd_op_fn *done, void *owner,
                                         struct zd_record_hold object)
 {
-	if (!session || e->tearing_down != session)
+	if (!session || !session->ends || !lingers(e, session))
 		return false;
 	struct zd_deferred_teardown *teardown = get_teardown(session, job, device);
 	if (teardown->nholds == teardown->room) {
@@ -74,38 +82,84 @@ bool zd_deferred_teardown_hold(struct zd_engine *e, struct zd_session *session, 
 	                                          (struct zd_record_hold){0});
 }
 
-static void journal(const struct zd_deferred_teardown *teardown)
+static uint32_t next_record(struct zd_deferred_teardown *teardown)
+{
+	if (teardown->nrecords == teardown->records_room) {
+		teardown->records_room = teardown->records_room ? 2 * teardown->records_room : 4;
+		teardown->records = zd_realloc(teardown->records, teardown->records_room,
+		                               sizeof(*teardown->records));
+	}
+	return teardown->records[teardown->nrecords++] = teardown->session->nhold_records++;
+}
+
+/* Records the holds that are in no record. */
+static void journal(struct zd_deferred_teardown *teardown)
 {
 	struct zd_record_holds *record;
-	uint32_t nholds = 0;
-	for (uint32_t i = 0; i < teardown->nholds; i++)
+	uint32_t nholds = 0, first = teardown->nrecorded;
+	for (uint32_t i = first; i < teardown->nholds; i++)
 		nholds += teardown->holds[i].object.type != 0;
 	if (!teardown->job->journal || nholds == 0)
 		return;
 	record = zd_journal_add(teardown->job->journal, ZD_RECORD_HOLDS, teardown->session->id,
-	                        teardown->index, sizeof(*record) + nholds * sizeof(record->holds[0]));
+	                        next_record(teardown), sizeof(*record) + nholds * sizeof(record->holds[0]));
 	record->session = zd_journal_session(teardown->session);
-	for (uint32_t i = 0; i < teardown->nholds; i++) {
+	for (uint32_t i = first; i < teardown->nholds; i++) {
 		if (teardown->holds[i].object.type != 0)
 			record->holds[record->nholds++] = teardown->holds[i].object;
 	}
+	teardown->nrecorded = teardown->nholds;
 }
 
-void zd_deferred_teardowns_journal(const struct zd_session *session)
+void zd_deferred_teardowns_pause(struct zd_session *session)
 {
-	const struct zd_deferred_teardown *teardown;
+	struct zd_deferred_teardown *teardown;
 	TAILQ_FOREACH (teardown, &session->deferred_teardowns, link)
 		journal(teardown);
+}
+
+void zd_deferred_teardowns_journal(struct zd_session *session)
+{
+	struct zd_deferred_teardown *teardown;
+	TAILQ_FOREACH (teardown, &session->deferred_teardowns, link) {
+		if (teardown->left)
+			continue;
+		teardown->nrecords = teardown->nrecorded = 0;
+		journal(teardown);
+	}
 }
 
 static void free_session(struct zd_engine *e, struct zd_session *session)
 {
 	zd_history_keep_name(&e->history, session->id, session->name, "");
+	e->nclosing--;
 	HASH_DEL(e->sessions, session);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_SESSIONS], &session->listed);
 	zd_metadata_uncharge(session->owner, ZD_SESSION_METADATA_BYTES);
 	zd_owner_put(e, session->owner);
 	free(session);
+}
+
+static bool end_holds(struct zd_engine *e, struct zd_ending *ending, uint32_t *budget)
+{
+	struct zd_deferred_teardown *teardown = ZD_CONTAINER_OF(ending, struct zd_deferred_teardown, ending);
+	struct zd_session *session = teardown->session;
+	while (teardown->nended < teardown->nholds) {
+		const struct hold *hold = &teardown->holds[teardown->nended];
+		struct zd_op op = {.id = teardown->op, .job = teardown->job, .owner = hold->owner};
+		if (!zd_ending_may_free(budget))
+			return false;
+		teardown->nended++;
+		hold->done(e, &op, ZEROD_E_ABORTED, "the session has ended", NULL);
+	}
+	TAILQ_REMOVE(&session->deferred_teardowns, teardown, link);
+	zd_job_unref(e, teardown->job);
+	free(teardown->records);
+	free(teardown->holds);
+	free(teardown);
+	if (TAILQ_EMPTY(&session->deferred_teardowns))
+		free_session(e, session);
+	return true;
 }
 
 /* The watch's status does not matter: there is no better evidence that the process has left. */
@@ -117,31 +171,23 @@ static void process_left(struct zd_engine *e, struct zd_op *op, int status, cons
 	(void)status;
 	(void)error;
 	(void)result;
-	TAILQ_REMOVE(&session->deferred_teardowns, teardown, link);
-	if (teardown->job->journal)
-		zd_journal_gone(teardown->job->journal, ZD_RECORD_HOLDS, session->id, teardown->index);
-	for (uint32_t i = 0; i < teardown->nholds; i++) {
-		struct zd_op hold = {.id = op->id, .job = teardown->job, .owner = teardown->holds[i].owner};
-		teardown->holds[i].done(e, &hold, ZEROD_E_ABORTED, "the session has ended", NULL);
-	}
-	free(teardown->holds);
-	free(teardown);
-	if (!TAILQ_EMPTY(&session->deferred_teardowns))
-		return;
-	e->nlingering--;
-	free_session(e, session);
+	for (uint32_t i = 0; i < teardown->nrecords && teardown->job->journal; i++)
+		zd_journal_gone(teardown->job->journal, ZD_RECORD_HOLDS, session->id, teardown->records[i]);
+	teardown->left = true;
+	teardown->op = op->id;
+	zd_job_ref(teardown->job);
+	zd_ending_begin(e, session->owner, &teardown->ending, end_holds);
 }
 
 void zd_deferred_teardowns_end(struct zd_engine *e, struct zd_session *session)
 {
 	struct zd_deferred_teardown *teardown;
-	e->tearing_down = NULL;
+	session->ends = false;
 	if (TAILQ_EMPTY(&session->deferred_teardowns)) {
 		free_session(e, session);
 		return;
 	}
-	e->nlingering++;
-	zd_deferred_teardowns_journal(session);
+	zd_deferred_teardowns_pause(session);
 	TAILQ_FOREACH (teardown, &session->deferred_teardowns, link) {
 		struct zd_command command = {.kind = ZD_CMD_WATCH, .device = teardown->device->index};
 		command.u.watch.session = session->id;

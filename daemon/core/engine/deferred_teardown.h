@@ -12,9 +12,10 @@
 
 #include "core/engine/objects.h"
 
-/* Begins the teardown of a session that ends. The session drops its objects between this call and the
- * next. */
+/* The session is CLOSING from now on. It drops its objects between this call and the last. */
 void zd_deferred_teardowns_begin(struct zd_engine *e, struct zd_session *session);
+/* Records the holds in the journals of their jobs; after each step of the session's end. */
+void zd_deferred_teardowns_pause(struct zd_session *session);
 /* Frees the session, at once or when its process has left the devices. */
 void zd_deferred_teardowns_end(struct zd_engine *e, struct zd_session *session);
 
@@ -27,8 +28,8 @@ bool zd_deferred_teardown_hold(struct zd_engine *e, struct zd_session *session, 
 bool zd_deferred_teardown_hold_recorded(struct zd_engine *e, struct zd_session *session, struct zd_job *job,
                                         struct zd_device *device, zd_op_fn *done, void *owner,
                                         struct zd_record_hold object);
-/* Records the holds of a CLOSING session in the journals of their jobs. */
-void zd_deferred_teardowns_journal(const struct zd_session *session);
+/* Records all holds of a CLOSING session, in journals that are begun anew. */
+void zd_deferred_teardowns_journal(struct zd_session *session);
 
 /* Writes "process 4711 to leave device 0" for watch `index` of a CLOSING session; false if there are
  * fewer. */

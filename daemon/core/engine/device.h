@@ -19,6 +19,7 @@
 	for ((var) = TAILQ_FIRST(head); (var) && ((next) = TAILQ_NEXT(var, field), 1); (var) = (next))
 #endif
 #include "core/engine.h"
+#include "core/engine/ending.h"
 #include "core/engine/id_tree.h"
 
 struct zd_device;
@@ -63,6 +64,7 @@ struct zd_owner {
 	uint64_t retiring_bytes; /* of these, in segments that are RETIRING or DESTROYING */
 	uint64_t metadata_bytes; /* of the daemon's own memory */
 	uint64_t found_bytes;    /* scratch of zd_engine_check() */
+	TAILQ_HEAD(, zd_ending) endings; /* incomplete ends of its sessions, in order */
 	UT_hash_handle hh;
 };
 

@@ -35,6 +35,8 @@ struct zd_session {
 	uint64_t denied_devices; /* bits of devices that it may not use; an administrator has none */
 	bool clean_exit;         /* the client has said goodbye */
 	bool former;             /* of a daemon before this one: its end waits for its process */
+	bool ends;               /* its end is incomplete */
+	struct zd_ending ending; /* CLOSING */
 	char name[ZD_MAX_NAME_BYTES + 1];
 	uint64_t opened_ns, nrequests;
 	uint32_t outstanding;
@@ -55,6 +57,7 @@ struct zd_session {
 	struct zd_buffer_list
 	        deferred; /* buffers whose transfers are promised and have not begun, in order; deferred.h */
 	TAILQ_HEAD(, zd_deferred_teardown) deferred_teardowns; /* CLOSING: watches of its process */
+	uint32_t nhold_records;                                /* in journals */
 	struct zd_id_node listed;
 	UT_hash_handle hh;
 };
@@ -102,13 +105,17 @@ struct zd_member {
 	/* a session has been this rank before: new shards begin at the group's versions */
 	bool joined_before;
 	bool committing;
-	bool set_back;          /* its publishes were undone, and its session has not been reset since */
-	bool leaves;            /* it is leaving by its own request */
-	uint64_t told;          /* the group's generation that its session has been told of */
-	uint64_t frozen_digest; /* over the units that the rank has frozen or unfrozen; layout.c */
+	bool set_back;  /* its publishes were undone, and its session has not been reset since */
+	bool leaves;    /* it is leaving by its own request */
+	bool detaching; /* its session has ended or leaves, its group has failed, and parts are left */
+	struct zd_ending ending; /* of a rank that leaves */
+	uint64_t told;           /* the group's generation that its session has been told of */
+	uint64_t frozen_digest;  /* over the units that the rank has frozen or unfrozen; layout.c */
 	uint64_t commit_step;
 	uint64_t comm[ZD_NCOMM_ROLES]; /* its communicators; 0: none */
 	uint32_t transfers; /* steps of collective transfers of the current connection that are left */
+	LIST_HEAD(zd_part_list, zd_part) parts; /* that are not gone, while a session is this rank */
+	struct zd_part_list detached;           /* those of a durable job, while none is */
 	TAILQ_HEAD(, zd_slot) slots;
 	TAILQ_HEAD(, zd_scope) scopes; /* that have not ended, by id; scope.c, context.c */
 	uint32_t nscopes;
@@ -139,6 +146,7 @@ struct zd_group {
 	uint32_t refs;             /* attached members, durable job, units' pending work (zd_group_ref) */
 	uint64_t generation;       /* counts the ranks lost since the group was first complete */
 	struct zd_lost lost[ZD_LOST_KEPT]; /* the last lost ranks, each at its generation % ZD_LOST_KEPT */
+	uint32_t nmismatches;              /* units with a `mismatch` */
 	bool torn;
 	/* all ranks have left: the group's name is free, and the object is kept for its last operation */
 	bool over;
@@ -252,8 +260,9 @@ struct zd_engine {
 	bool collectives;
 	bool draining; /* no rank joins, and no job begins */
 	char host[ZD_MAX_NAME_BYTES + 1];
-	struct zd_session *tearing_down; /* the lingering session that is being torn down; NULL: none */
-	uint32_t nlingering;             /* sessions that are CLOSING */
+	uint32_t nclosing;         /* sessions that are CLOSING */
+	uint32_t nendings;         /* incomplete ends of all uids */
+	uint32_t end_step_objects; /* see struct zd_engine_config */
 	uint64_t now_ns, next_deadline_ns;
 	uint64_t next_expiry_ns; /* no durable job's time passes earlier */
 	uint64_t next_id;        /* of every object; ascending, never reused */

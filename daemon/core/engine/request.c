@@ -318,6 +318,8 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	zd_assert(session && session->state != ZD_SESSION_CLOSING && args->kind < ZD_NREQUESTS);
 	session->nrequests++;
 	e->metrics.requests[args->kind]++;
+	if (e->nendings > 0)
+		zd_endings_finish_of(e, session->uid);
 
 	struct zd_request *req;
 	HASH_FIND(hh, session->waiting, &call->request, sizeof(call->request), req);

@@ -221,11 +221,13 @@ static void lease_free(struct zd_engine *e, struct zd_buffer *buffer, struct zd_
 	free(lease);
 }
 
-void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer)
+void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer, uint32_t *budget)
 {
 	struct zd_lease *lease, *next;
-	TAILQ_FOREACH_SAFE (lease, &buffer->leases, link, next)
+	TAILQ_FOREACH_SAFE (lease, &buffer->leases, link, next) {
 		lease_free(e, buffer, lease);
+		(void)zd_ending_may_free(budget);
+	}
 	zd_buffer_drop(e, buffer);
 }
 

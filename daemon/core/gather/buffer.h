@@ -90,8 +90,8 @@ static inline bool zd_buffer_is_in_use(const struct zd_buffer *buffer)
 void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer);
 /* Drops a prefetched buffer, whose memory is needed. */
 void zd_buffer_evict(struct zd_engine *e, struct zd_buffer *buffer);
-/* Ends all leases of the buffer and drops the buffer. */
-void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer);
+/* Ends all leases of the buffer, which count against the budget, and drops the buffer. */
+void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer, uint32_t *budget);
 /* Frees a slot without an occupant. */
 void zd_slot_free(struct zd_engine *e, struct zd_slot *slot);
 /* Writes the tags of the buffer's leases: "'plan', 'fallback'". */

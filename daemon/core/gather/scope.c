@@ -169,13 +169,18 @@ uint32_t zd_scopes_end(struct zd_engine *e, struct zd_member *member, const stru
 	return nended;
 }
 
-void zd_scopes_detach(struct zd_engine *e, struct zd_member *member)
+bool zd_scopes_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget)
 {
-	static const struct zd_fence_list none = {0, NULL};
 	struct zd_scope *scope;
-	TAILQ_FOREACH (scope, &member->scopes, member_link)
-		scope->ending = true;
-	(void)zd_scopes_end(e, member, &none);
+	while ((scope = TAILQ_FIRST(&member->scopes))) {
+		while (!TAILQ_EMPTY(&scope->leases)) {
+			if (!zd_ending_may_free(budget))
+				return false;
+			zd_lease_end(e, TAILQ_FIRST(&scope->leases));
+		}
+		scope_end(e, scope, NULL);
+	}
+	return true;
 }
 
 /* ---- forward_begin ------------------------------------------------------------------------------------- */

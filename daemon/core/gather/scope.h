@@ -51,8 +51,8 @@ bool zd_scope_hold(struct zd_engine *e, struct zd_scope *scope, struct zd_buffer
 uint32_t zd_scopes_end(struct zd_engine *e, struct zd_member *member, const struct zd_fence_list *fences);
 /* Whether the request ends a scope that has a lease on the part's buffer. */
 bool zd_scope_end_drops(const struct zd_request *req, const struct zd_part *part);
-/* Ends all scopes of a rank that is being detached. */
-void zd_scopes_detach(struct zd_engine *e, struct zd_member *member);
+/* Ends the scopes of a rank that is being detached, until the budget is used up. Returns whether all are. */
+bool zd_scopes_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget);
 
 extern const struct zd_sm zd_sm_scope;
 

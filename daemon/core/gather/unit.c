@@ -312,7 +312,6 @@ static void unit_free(struct zd_unit *unit)
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
 		zd_collective_free(unit->parts[rank].collective);
 	free(unit->parts);
-	free(unit->mismatch);
 	free(unit->name);
 	free(unit);
 }
@@ -365,6 +364,17 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 	return 0;
 }
 
+/* The rank has described the unit differently; `text` NULL: no rank has. */
+static void set_mismatch(struct zd_unit *unit, uint32_t rank, const char *text)
+{
+	struct zd_group *group = unit->group;
+	group->nmismatches -= unit->mismatch != NULL;
+	free(unit->mismatch);
+	unit->mismatch = text ? zd_strdup(text) : NULL;
+	unit->mismatch_rank = rank;
+	group->nmismatches += unit->mismatch != NULL;
+}
+
 bool zd_unit_is_left(const struct zd_unit *unit)
 {
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
@@ -409,6 +419,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 		journal_unit_gone(unit);
 	}
 	zd_layout_give_back(unit);
+	set_mismatch(unit, 0, NULL);
 	if (!group->units && !group->former)
 		group->target_numel = 0;
 	unit_free(unit);
@@ -439,6 +450,7 @@ static void part_drop(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_device *device = part->shard.segment->device;
 	zd_assert(!part->buffer);
+	LIST_REMOVE(part, member_link);
 	zd_layout_leave(e, part);
 	for (uint32_t rank = 0; rank < part->unit->group->local_world_size; rank++) {
 		if (part->unit->parts[rank].buffer)
@@ -487,19 +499,18 @@ void zd_part_hold(struct zd_engine *e, struct zd_session *session, struct zd_par
 		part->readers++;
 }
 
-static void part_detach(struct zd_engine *e, struct zd_part *part)
+static void part_detach(struct zd_engine *e, struct zd_part *part, uint32_t *budget)
 {
-	const struct zd_member *member = zd_part_member(part);
-	if (zd_part_is_gone(part))
-		return;
+	struct zd_member *member = zd_part_member(part);
 	if (part->buffer)
-		zd_buffer_revoke(e, part->buffer);
-	if (part->shard.block)
-		zd_part_hold(e, member->session, part);
+		zd_buffer_revoke(e, part->buffer, budget);
+	zd_part_hold(e, member->session, part);
 	/* A shard whose fill has not ended holds no bytes to keep. */
 	if (part->unit->group->job->durable && part->state != ZD_PART_FILLING) {
 		if (part->state != ZD_PART_DETACHED)
 			zd_part_move(part, ZD_PART_DETACHED);
+		LIST_REMOVE(part, member_link);
+		LIST_INSERT_HEAD(&member->detached, part, member_link);
 		zd_layout_leave(e, part);
 		zd_shadow_try(e, part); /* its writer has ended */
 		return;
@@ -507,19 +518,36 @@ static void part_detach(struct zd_engine *e, struct zd_part *part)
 	part_drop(e, part);
 }
 
-void zd_parts_detach(struct zd_engine *e, struct zd_member *member)
+bool zd_parts_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget)
 {
-	struct zd_unit *unit, *next;
 	struct zd_group *group = member->group;
-	zd_group_ref(group);
-	HASH_ITER (hh_name, group->units, unit, next) {
-		if (unit->mismatch && unit->mismatch_rank == member->rank) {
-			free(unit->mismatch);
-			unit->mismatch = NULL;
-		}
-		part_detach(e, &unit->parts[member->rank]);
+	struct zd_part *part;
+	while ((part = LIST_FIRST(&member->parts))) {
+		if (!zd_ending_may_free(budget))
+			return false;
+		part_detach(e, part, budget);
 	}
-	zd_group_unref(e, group);
+	for (struct zd_unit *unit = group->units; unit && group->nmismatches > 0; unit = unit->hh_name.next) {
+		if (unit->mismatch_rank == member->rank)
+			set_mismatch(unit, 0, NULL);
+	}
+	return true;
+}
+
+void zd_parts_drop(struct zd_engine *e, struct zd_member *member)
+{
+	struct zd_part *part;
+	while ((part = LIST_FIRST(&member->detached)))
+		part_drop(e, part);
+}
+
+void zd_parts_move(struct zd_part_list *from, struct zd_part_list *to)
+{
+	zd_assert(LIST_EMPTY(to));
+	*to = *from;
+	if (!LIST_EMPTY(to))
+		LIST_FIRST(to)->member_link.le_prev = &LIST_FIRST(to);
+	LIST_INIT(from);
 }
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
@@ -560,8 +588,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	if (unit && !description_equal(unit, args)) {
 		status = mismatch(unit, member, args, err);
 		if (!zd_part_is_registered(&unit->parts[member->rank]) && !unit->mismatch) {
-			unit->mismatch = zd_strdup(err ? err->text : "");
-			unit->mismatch_rank = member->rank;
+			set_mismatch(unit, member->rank, err ? err->text : "");
 			zd_dirty_group(e, member->group);
 		}
 		return status;
@@ -570,10 +597,8 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 		status = zd_unit_new(e, req->session, member->group, member->rank, args, &unit, err);
 	if (status != 0)
 		return status;
-	if (unit->mismatch && unit->mismatch_rank == member->rank) {
-		free(unit->mismatch);
-		unit->mismatch = NULL;
-	}
+	if (unit->mismatch_rank == member->rank)
+		set_mismatch(unit, 0, NULL);
 	struct zd_part *part = &unit->parts[member->rank];
 	unit->refs++; /* the request's, until it ends */
 	unit->registrations++;
@@ -620,6 +645,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 	if (status != 0)
 		return status;
 	zd_extent_own(e, &part->shard, ZD_BLOCK_PART, part, zd_part_use(part));
+	LIST_INSERT_HEAD(&req->member->parts, part, member_link);
 	zd_layout_enter(part);
 	zd_part_move(part, ZD_PART_FILLING);
 	part->unit->refs++;

@@ -48,6 +48,7 @@ struct zd_part {
 	struct zd_scope *context; /* the user context that the part is in; NULL: none */
 	LIST_HEAD(, zd_await) awaits; /* PUBLISHING: transfers that wait for the new version; deferred.h */
 	struct zd_collective *collective; /* collective.h; NULL where gathers are not collective */
+	LIST_ENTRY(zd_part) member_link;  /* not gone */
 };
 
 /* Returns the number of elements of a view that has been checked. */
@@ -170,8 +171,13 @@ void zd_part_hold(struct zd_engine *e, struct zd_session *session, struct zd_par
 bool zd_unit_is_left(const struct zd_unit *unit);
 /* Removes a reader of the part. After the last reader a waiting update proceeds, or a DYING part is freed. */
 void zd_part_reader_done(struct zd_engine *e, struct zd_part *part);
-/* Frees the member's part of every unit (or makes it DETACHED in a durable job). */
-void zd_parts_detach(struct zd_engine *e, struct zd_member *member);
+/* Frees the member's parts (or makes them DETACHED in a durable job) until the budget is used up. Returns
+ * whether all are. */
+bool zd_parts_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget);
+/* Frees the DETACHED parts of a rank whose job has ended. */
+void zd_parts_drop(struct zd_engine *e, struct zd_member *member);
+/* Moves all parts of one list of a member to the other, which is empty. */
+void zd_parts_move(struct zd_part_list *from, struct zd_part_list *to);
 
 extern const struct zd_sm zd_sm_part;
 

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ending.c - which ends are incomplete, and their next steps. */
+#include "core/engine/ending.h"
+
+#include "core/engine/objects.h"
+
+/* Makes a step; returns whether the end is complete. */
+static bool make_step(struct zd_engine *e, struct zd_ending *ending, uint32_t budget)
+{
+	struct zd_owner *owner = ending->owner;
+	if (ending->step(e, ending, &budget)) {
+		e->nendings--;
+		return true;
+	}
+	TAILQ_INSERT_HEAD(&owner->endings, ending, link);
+	return false;
+}
+
+void zd_ending_begin(struct zd_engine *e, struct zd_owner *owner, struct zd_ending *ending,
+                     zd_ending_fn *step)
+{
+	*ending = (struct zd_ending){.step = step, .owner = owner};
+	e->nendings++;
+	if (!make_step(e, ending, e->sink.ends ? e->end_step_objects : UINT32_MAX))
+		e->sink.ends(e->sink.arg, owner->uid);
+}
+
+void zd_ending_cancel(struct zd_engine *e, struct zd_ending *ending)
+{
+	TAILQ_REMOVE(&ending->owner->endings, ending, link);
+	e->nendings--;
+}
+
+static bool next_step(struct zd_engine *e, struct zd_owner *owner, uint32_t budget)
+{
+	struct zd_ending *ending = TAILQ_FIRST(&owner->endings);
+	TAILQ_REMOVE(&owner->endings, ending, link);
+	return make_step(e, ending, budget);
+}
+
+void zd_endings_finish(struct zd_engine *e, struct zd_owner *owner)
+{
+	uint32_t uid = owner->uid;
+	while (owner && !TAILQ_EMPTY(&owner->endings)) {
+		(void)next_step(e, owner, UINT32_MAX);
+		HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
+	}
+}
+
+void zd_endings_finish_of(struct zd_engine *e, uint32_t uid)
+{
+	struct zd_owner *owner;
+	HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
+	if (!owner || TAILQ_EMPTY(&owner->endings))
+		return;
+	zd_endings_finish(e, owner);
+	zd_settle(e);
+}
+
+void zd_endings_finish_for(struct zd_engine *e, const struct zd_session *session)
+{
+	struct zd_owner *owner, *next;
+	if (!session->admin || e->nendings == 0)
+		return;
+	HASH_ITER (hh, e->owners, owner, next)
+		zd_endings_finish(e, owner);
+}
+
+bool zd_engine_end_step(struct zd_engine *e, uint32_t uid)
+{
+	struct zd_owner *owner;
+	HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
+	if (!owner || TAILQ_EMPTY(&owner->endings))
+		return false;
+	/* Requests that wait are tried once for each end, not after each step. */
+	if (!next_step(e, owner, e->end_step_objects))
+		return true;
+	zd_settle(e);
+	HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
+	return owner && !TAILQ_EMPTY(&owner->endings);
+}

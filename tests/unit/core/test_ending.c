@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ends of sessions in steps: each frees a bounded number of objects, peers hear at the first, and requests of
+ * the uid find none of it left.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "core/gather/unit.h"
+#include "core/memory/allocation.h"
+#include "tests/support/core_driver.h"
+
+#define STEP   16u
+#define NUNITS 50u
+
+static const struct core_options in_steps = {.end_step_objects = STEP};
+static const struct core_options lingering = {.end_step_objects = STEP, .sessions_linger = true};
+
+static uint64_t join(struct core_driver *core, uint64_t session, const char *group, bool durable)
+{
+	struct core_join args = {.group = group, .world_size = 1, .durable = durable};
+	return core_expect(core, core_join(core, session, &args), 0)->u.group_join.group;
+}
+
+static void register_units(struct core_driver *core, uint64_t session, uint64_t group, uint32_t nunits)
+{
+	for (uint32_t i = 0; i < nunits; i++) {
+		char name[16];
+		(void)snprintf(name, sizeof(name), "u%u", i);
+		struct core_unit unit = {.name = name, .numel = 16};
+		core_expect(core, core_register(core, session, group, &unit), 0);
+	}
+}
+
+/* Units, scopes' leases or allocations: what ends one by one. */
+static uint32_t count_objects(struct core_driver *core)
+{
+	const struct zd_engine *e = core_engine(core);
+	const struct zd_session *session;
+	uint32_t count = HASH_COUNT(e->units) + HASH_COUNT(e->allocations);
+	for (session = e->sessions; session; session = session->hh.next) {
+		const struct zd_member *member;
+		TAILQ_FOREACH (member, &session->members, session_link)
+			count++;
+	}
+	return count;
+}
+
+static uint32_t count_endings(struct core_driver *core)
+{
+	return core_engine(core)->nendings;
+}
+
+/* Makes all steps, and expects that each frees at most STEP objects. Returns how many they were. */
+static uint32_t make_steps(struct core_driver *core, uint32_t uid)
+{
+	uint32_t nsteps = 0, before;
+	bool more;
+	do {
+		before = count_objects(core);
+		more = core_end_step(core, uid);
+		zd_engine_check(core_engine(core));
+		assert_true(before - count_objects(core) <= STEP);
+		nsteps++;
+	} while (more);
+	return nsteps;
+}
+
+static void test_a_step_frees_a_bounded_number(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
+	(void)state;
+	register_units(core, session, group, NUNITS);
+	for (uint32_t i = 0; i < NUNITS; i++)
+		core_expect(core, core_alloc(core, session, "job", 0, 256), 0);
+	assert_int_equal(count_objects(core), 2 * NUNITS + 1);
+	core_close(core, session);
+	assert_int_equal(count_objects(core), 2 * NUNITS + 1 - STEP);
+	assert_int_equal(make_steps(core, CORE_ALICE), 2 * NUNITS / STEP);
+	assert_int_equal(count_objects(core), 0);
+	assert_false(core_end_step(core, CORE_ALICE));
+	core_end(core);
+}
+
+static void test_a_small_end_is_one_event(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
+	(void)state;
+	register_units(core, session, group, STEP - 1);
+	core_close(core, session);
+	assert_int_equal(count_objects(core), 0);
+	assert_int_equal(count_endings(core), 0);
+	core_end(core);
+}
+
+/* Leases end one by one, with the buffers and in scopes. */
+static void test_leases_count(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	struct core_team team;
+	char name[16];
+	(void)state;
+	core_team_new(&team, core, "job", 1, false);
+	uint64_t scope = core_expect(core, core_forward_begin(core, team.session[0], team.group, 0, NULL, 0),
+	                             0)
+	                         ->u.scope.scope;
+	for (uint32_t i = 0; i < NUNITS; i++) {
+		(void)snprintf(name, sizeof(name), "u%u", i);
+		uint64_t unit = core_team_unit(&team, name, 1024);
+		core_expect(core, core_gather_tag(core, team.session[0], unit, "a", 1), 0);
+		core_expect(core, core_gather_tag(core, team.session[0], unit, "b", 1), 0);
+		core_expect(core, core_gather_in(core, team.session[0], unit, scope), 0);
+	}
+	core_close(core, team.session[0]);
+	assert_int_equal(count_objects(core), NUNITS + 1);
+	/* The last part of a step may exceed it by its two leases. */
+	assert_int_equal(make_steps(core, CORE_ALICE), 4 * NUNITS / (STEP + 2));
+	core_end(core);
+}
+
+static void test_peers_hear_at_the_first_step(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	struct core_team team;
+	uint64_t unit = 0;
+	char name[16];
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	for (uint32_t i = 0; i < NUNITS; i++) {
+		(void)snprintf(name, sizeof(name), "u%u", i);
+		unit = core_team_unit(&team, name, 1024);
+	}
+	core_expect(core, core_update(core, team.session[0], unit), 0);
+	uint64_t waiting = core_gather_version(core, team.session[1], unit, 2);
+	core_close(core, team.session[0]);
+	assert_int_equal(count_endings(core), 1);
+	core_expect_error(core, waiting, ZEROD_E_PEER_LOST, "rank 0");
+	(void)make_steps(core, CORE_ALICE);
+	core_end(core);
+}
+
+static void test_a_request_of_the_uid_completes_the_end(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	struct core_team team;
+	char name[16];
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	for (uint32_t i = 0; i < NUNITS; i++) {
+		(void)snprintf(name, sizeof(name), "u%u", i);
+		(void)core_team_unit(&team, name, 1024);
+	}
+	core_close(core, team.session[0]);
+	uint64_t bob = core_open(core, CORE_BOB);
+	core_expect(core, core_alloc(core, bob, "other", 0, 256), 0);
+	assert_int_equal(count_endings(core), 1);
+	assert_true(core_engine(core)->groups->attached == 2);
+	core_expect(core, core_alloc(core, team.session[1], "job", 0, 256), 0);
+	assert_int_equal(count_endings(core), 0);
+	assert_true(core_engine(core)->groups->attached == 1);
+	core_end(core);
+}
+
+static void test_a_hello_of_the_uid_and_an_administrator_complete_the_end(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t admin = core_open_admin(core), session;
+	(void)state;
+	for (uint32_t round = 0; round < 2; round++) {
+		session = core_open(core, CORE_ALICE);
+		register_units(core, session, join(core, session, "world", false), NUNITS);
+		core_close(core, session);
+		assert_int_equal(count_endings(core), 1);
+		if (round == 0)
+			core_close(core, core_open(core, CORE_ALICE));
+		else
+			core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, 1), ZEROD_E_NOT_FOUND);
+		assert_int_equal(count_endings(core), 0);
+	}
+	core_end(core);
+}
+
+static uint64_t leave(struct core_driver *core, uint64_t session, uint64_t group)
+{
+	return core_simple(core, session, ZD_REQ_GROUP_LEAVE, group);
+}
+
+static void test_a_rank_leaves_in_steps(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
+	(void)state;
+	register_units(core, session, group, NUNITS);
+	core_expect(core, leave(core, session, group), 0);
+	assert_int_equal(count_objects(core), NUNITS + 1 - STEP);
+	(void)core_end_step(core, CORE_ALICE);
+	assert_int_equal(count_objects(core), NUNITS + 1 - 2 * STEP);
+	core_expect(core, leave(core, session, group), ZEROD_E_NOT_FOUND);
+	assert_int_equal(count_objects(core), 0);
+	core_end(core);
+}
+
+/* The session's end goes on where the rank was. */
+static void test_a_session_ends_while_a_rank_leaves(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
+	(void)state;
+	register_units(core, session, join(core, session, "other", false), NUNITS);
+	register_units(core, session, group, NUNITS);
+	core_expect(core, leave(core, session, group), 0);
+	core_close(core, session);
+	assert_int_equal(count_endings(core), 1);
+	(void)make_steps(core, CORE_ALICE);
+	assert_int_equal(count_objects(core), 0);
+	core_end(core);
+}
+
+/* The session is CLOSING when its objects are gone, and the holds end in steps when its process has left. */
+static void test_holds_end_in_steps(void **state)
+{
+	struct core_driver *core = core_new(&lingering);
+	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
+	(void)state;
+	register_units(core, session, group, NUNITS);
+	core_close(core, session);
+	while (core_end_step(core, CORE_ALICE))
+		continue;
+	assert_false(zd_engine_session_ends(core_engine(core), session));
+	assert_int_equal(count_objects(core), NUNITS);
+	core_gone(core, session);
+	assert_int_equal(count_objects(core), NUNITS - STEP);
+	(void)make_steps(core, CORE_ALICE);
+	assert_int_equal(count_objects(core), 0);
+	core_end(core);
+}
+
+/* The daemon is killed between two steps: all that the process may write is still held. */
+static void test_a_restart_between_two_steps(void **state)
+{
+	struct core_driver *core = core_new(&lingering);
+	uint64_t session = core_open(core, CORE_ALICE), first, second;
+	const struct zd_unit *unit;
+	uint32_t nheld = 0;
+	(void)state;
+	core_journal(core);
+	first = join(core, session, "first", true);
+	second = join(core, session, "second", true);
+	register_units(core, session, first, STEP / 2);
+	register_units(core, session, second, NUNITS);
+	core_close(core, session);
+	assert_int_equal(count_endings(core), 1);
+	core_restart(core);
+	for (unit = core_engine(core)->units; unit; unit = unit->hh.next) {
+		assert_true(unit->parts[0].state == ZD_PART_DETACHED && unit->parts[0].readers > 0);
+		nheld++;
+	}
+	assert_int_equal(nheld, STEP / 2 + NUNITS);
+	core_end(core);
+}
+
+/* The same between two steps of the holds: nothing is held for a process that has left. */
+static void test_a_restart_between_two_steps_of_holds(void **state)
+{
+	struct core_driver *core = core_new(&lingering);
+	uint64_t session = core_open(core, CORE_ALICE);
+	const struct zd_unit *unit;
+	(void)state;
+	core_journal(core);
+	register_units(core, session, join(core, session, "world", true), NUNITS);
+	core_close(core, session);
+	while (core_end_step(core, CORE_ALICE))
+		continue;
+	core_gone(core, session);
+	assert_int_equal(count_endings(core), 1);
+	core_hold(core, ZD_CMD_WATCH);
+	core_restart(core);
+	for (unit = core_engine(core)->units; unit; unit = unit->hh.next)
+		assert_true(unit->parts[0].state == ZD_PART_DETACHED && unit->parts[0].readers == 0);
+	core_unhold(core, ZD_CMD_WATCH);
+	core_end(core);
+}
+
+static void test_a_rank_of_many_groups_is_reported_for_some(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE);
+	char name[16];
+	uint32_t nlost = 0;
+	(void)state;
+	for (uint32_t i = 0; i < 20; i++) {
+		(void)snprintf(name, sizeof(name), "g%u", i);
+		(void)join(core, session, name, false);
+	}
+	core_close(core, session);
+	for (uint32_t i = 0; core_notice(core, i)[0]; i++)
+		nlost += strstr(core_notice(core, i), " lost") != NULL;
+	assert_int_equal(nlost, 16);
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_a_step_frees_a_bounded_number),
+	        cmocka_unit_test(test_a_small_end_is_one_event),
+	        cmocka_unit_test(test_leases_count),
+	        cmocka_unit_test(test_peers_hear_at_the_first_step),
+	        cmocka_unit_test(test_a_request_of_the_uid_completes_the_end),
+	        cmocka_unit_test(test_a_hello_of_the_uid_and_an_administrator_complete_the_end),
+	        cmocka_unit_test(test_a_rank_leaves_in_steps),
+	        cmocka_unit_test(test_a_session_ends_while_a_rank_leaves),
+	        cmocka_unit_test(test_holds_end_in_steps),
+	        cmocka_unit_test(test_a_restart_between_two_steps),
+	        cmocka_unit_test(test_a_restart_between_two_steps_of_holds),
+	        cmocka_unit_test(test_a_rank_of_many_groups_is_reported_for_some),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_ends.c - ends of sessions that take several turns: the user's requests come behind, and the backend
+ * closes the session last.
+ */
+#include "api_scene.h"
+
+#include "server/session.h"
+
+#define UNITS 300u /* the steps are of 64 */
+#define STEPS (UNITS / 64u)
+
+static struct scene *scene_of_ops;
+static struct zd_backend_ops ops;
+static void (*real_session_close)(struct zd_backend *backend, uint64_t session, bool clean_exit);
+static unsigned nclosed;
+
+static void session_close(struct zd_backend *backend, uint64_t session, bool clean_exit)
+{
+	assert_false(zd_engine_session_ends(scene_of_ops->api.bridge.engine, session));
+	nclosed++;
+	real_session_close(backend, session, clean_exit);
+}
+
+static int setup(void **state)
+{
+	struct scene *scene;
+	int rc = scene_setup(state);
+
+	scene = scene_of_ops = *state;
+	ops = *scene->api.bridge.ops;
+	real_session_close = ops.session_close;
+	ops.session_close = session_close;
+	scene->api.bridge.ops = &ops;
+	nclosed = 0;
+	return rc;
+}
+
+static uint64_t join(struct scene *scene, int sock)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupJoin body = ZD__GROUP_JOIN__INIT;
+	struct delivery delivery;
+	uint64_t group;
+
+	body.job = body.group = (char *)"job";
+	body.world_size = 1;
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &body;
+	delivery = scene_call(scene, sock, &request);
+	assert_int_equal(delivery.packet->replies[0]->status, 0);
+	group = delivery.packet->replies[0]->group_join->group;
+	delivery_free(&delivery);
+	return group;
+}
+
+static uint64_t newest_session(const struct scene *scene)
+{
+	const struct zd_api_session *session = scene->api.sessions;
+
+	while (session->hh.next)
+		session = session->hh.next;
+	return session->id;
+}
+
+/* A session with many units; from here on each turn is one step. */
+static int large_session(struct scene *scene, uint64_t *id)
+{
+	int sock = scene_session(scene);
+	uint64_t group = join(scene, sock);
+
+	*id = newest_session(scene);
+	for (unsigned i = 0; i < UNITS; i++) {
+		Zd__Request request = ZD__REQUEST__INIT;
+		Zd__UnitRegister body = ZD__UNIT_REGISTER__INIT;
+		char name[16];
+
+		(void)snprintf(name, sizeof(name), "u%u", i);
+		body.group = group;
+		body.name = name;
+		body.dtype = ZEROD_FLOAT32;
+		body.numel = 16;
+		request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
+		request.unit_register = &body;
+		assert_int_equal(scene_status(scene, sock, &request), 0);
+	}
+	scene->api.conns.users.turn_ns = 0;
+	return sock;
+}
+
+static void close_and_begin(struct scene *scene, int sock, uint64_t id)
+{
+	(void)close(sock);
+	while (!zd_engine_session_ends(scene->api.bridge.engine, id))
+		(void)zd_loop_run_once(&scene->loop, true);
+}
+
+/* Returns the number of the loop's iterations until the session has ended. */
+static unsigned await_end(struct scene *scene, uint64_t id)
+{
+	unsigned iterations = 0;
+
+	while (zd_engine_session_ends(scene->api.bridge.engine, id)) {
+		(void)zd_loop_run_once(&scene->loop, true);
+		iterations++;
+	}
+	return iterations;
+}
+
+static void test_each_step_is_a_turn(void **state)
+{
+	struct scene *scene = *state;
+	uint64_t id;
+	int sock = large_session(scene, &id);
+
+	close_and_begin(scene, sock, id);
+	assert_int_equal(zd_api_session_count(&scene->api), 1);
+	assert_int_equal(nclosed, 0);
+	assert_true(await_end(scene, id) >= STEPS);
+	assert_int_equal(nclosed, 1);
+	assert_null(scene->api.ends);
+}
+
+/* A request that was handled between two steps would complete the end at once. */
+static void test_requests_come_behind(void **state)
+{
+	struct scene *scene = *state;
+	Zd__Request request = ZD__REQUEST__INIT, *batch[] = {&request};
+	Zd__Free body = ZD__FREE__INIT;
+	struct delivery delivery;
+	uint64_t id;
+	int sock = large_session(scene, &id);
+
+	request.id = ++scene->last_id;
+	request.body_case = ZD__REQUEST__BODY_FREE;
+	request.free = &body;
+	close_and_begin(scene, sock, id);
+	scene_send(scene->witness, batch, 1);
+	assert_true(await_end(scene, id) >= STEPS);
+	delivery = scene_receive(scene, scene->witness);
+	assert_int_equal(delivery.packet->replies[0]->status, ZEROD_E_NOT_FOUND);
+	delivery_free(&delivery);
+}
+
+/* In one packet with the request that kills the session, too. */
+static void test_requests_behind_a_kill_come_behind(void **state)
+{
+	struct scene *scene = *state;
+	Zd__Request kill = ZD__REQUEST__INIT, behind = ZD__REQUEST__INIT, *batch[] = {&kill, &behind};
+	Zd__KillSession kill_session = ZD__KILL_SESSION__INIT;
+	Zd__Free body = ZD__FREE__INIT;
+	unsigned nreplies = 0;
+	uint64_t id;
+	int sock = large_session(scene, &id);
+
+	scene->api.conns.users.turn_ns = UINT64_MAX;
+	kill_session.session = id;
+	kill.id = 1;
+	kill.body_case = ZD__REQUEST__BODY_KILL_SESSION;
+	kill.kill_session = &kill_session;
+	behind.id = 2;
+	behind.body_case = ZD__REQUEST__BODY_FREE;
+	behind.free = &body;
+	scene_send(scene->witness, batch, 2);
+	while (nreplies < 2) {
+		struct delivery delivery = scene_receive(scene, scene->witness);
+
+		if (nreplies == 0)
+			assert_int_equal(delivery.packet->n_replies, 1);
+		nreplies += (unsigned)delivery.packet->n_replies;
+		delivery_free(&delivery);
+	}
+	assert_int_equal(nclosed, 1);
+	(void)close(sock);
+}
+
+static void test_the_daemon_ends_between_two_steps(void **state)
+{
+	struct scene *scene = *state;
+	uint64_t id;
+	int sock = large_session(scene, &id);
+
+	close_and_begin(scene, sock, id);
+	assert_non_null(scene->api.ends); /* the rest is in the teardown */
+}
+
+#define ENDS_TEST(name) cmocka_unit_test_setup_teardown(name, setup, scene_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        ENDS_TEST(test_each_step_is_a_turn),
+	        ENDS_TEST(test_requests_come_behind),
+	        ENDS_TEST(test_requests_behind_a_kill_come_behind),
+	        ENDS_TEST(test_the_daemon_ends_between_two_steps),
+	};
+
+	(void)alarm(120);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

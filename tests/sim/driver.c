@@ -13,7 +13,6 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "core/engine/objects.h"
 #include "sim.h"
 
 #define ROWS_EVERY     16        /* calls between two looks at all tables */
@@ -211,8 +210,7 @@ void zd_sim_called(struct zd_sim_world *world)
 		zd_sim_fail(world, "a deadline passed at %llu and its request still waits",
 		            (unsigned long long)zd_engine_next_deadline(world->engine));
 	zd_sim_restore_check(world);
-	/* The model forgets objects at once; the engine frees them step by step. */
-	if (++world->calls % ROWS_EVERY == 0 && world->engine->nendings == 0)
+	if (++world->calls % ROWS_EVERY == 0)
 		zd_sim_rows_check(world);
 }
 

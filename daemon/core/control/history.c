@@ -21,7 +21,7 @@ static const struct {
 };
 
 static const char *const words[ZD_NWORDS] = {
-#define WORD(NAME, text) [ZD_WORD_##NAME] = text,
+#define WORD(NAME, text) [ZD_WORD_##NAME] = (text),
 #include "core/history.def"
 };
 

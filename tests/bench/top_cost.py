@@ -107,6 +107,8 @@ def begin_daemon(folder):
     daemon = subprocess.Popen([f"{BUILD}/bin/zerod", "--foreground", "--backend", "host", "--devices", "8", "--arena", "64M", "--socket",
                                socket], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while subprocess.run([f"{BUILD}/bin/zeroctl", "--socket", socket, "status"], capture_output=True).returncode:
+        if daemon.poll() is not None:
+            sys.exit(f"the daemon has ended with status {daemon.returncode}")
         time.sleep(0.05)
     return daemon, socket
 

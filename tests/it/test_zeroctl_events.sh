@@ -21,14 +21,6 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP
 
-within() { # seconds, command...: repeats the command until it succeeds
-	local deadline=$((SECONDS + $1))
-	shift
-	until "$@" >/dev/null 2>&1; do
-		[ $SECONDS -ge $deadline ] && return 1
-		sleep 0.02
-	done
-}
 ctl() { "$bin/zeroctl" --socket "$socket" "$@"; }
 start() { # daemon's options
 	"$bin/zerod" --foreground --backend host --devices 2 --arena 64M --socket "$socket" "$@" >"$dir/zerod.log" 2>&1 &

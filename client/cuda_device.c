@@ -272,6 +272,8 @@ int zc_cuda_join(struct zerod_client *client, uint32_t index, struct zd_err *err
 	if (!client->on_gpus || is_joined(client, index))
 		return 0;
 	rc = zerod_device_get(client, index, &info);
+	if (!rc && info.host == index) /* memory of the host, which no GPU is opened for */
+		return 0;
 	if (!rc)
 		rc = zc_cuda_load(client, &cuda, err);
 	if (!rc)

@@ -84,9 +84,14 @@ struct device_search {
 static void fill_info(const Zd__DeviceRow *row, struct zerod_device_info *info)
 {
 	size_t name_bytes = strnlen(row->name, sizeof(info->name) - 1);
-	struct zerod_device_info made = {.index = row->index, .arena_bytes = row->arena_bytes};
+	struct zerod_device_info made = {
+	        .index = row->index, .host = ZEROD_NO_HOST, .arena_bytes = row->arena_bytes};
 
 	memcpy(made.name, row->name, name_bytes);
+	if (row->host_memory)
+		made.host = row->index;
+	else if (row->host)
+		made.host = row->host - 1;
 	if (row->usage) {
 		made.gathered_bytes = row->usage->gathered_bytes;
 		made.allocated_bytes = row->usage->shard_bytes + row->usage->gathered_bytes +

@@ -55,6 +55,7 @@ struct zc_unit {
 	unsigned handles; /* unregistering the last one sends the request */
 	enum zerod_dtype dtype, target_dtype;
 	bool all_reduce;
+	bool on_host;
 	bool frozen;
 	bool persistent;
 	uint32_t slot;

@@ -120,6 +120,11 @@ struct zc_segment *zc_segment_find(struct zerod_client *client, uint32_t id)
 	return segment;
 }
 
+static bool is_file(const struct zerod_client *client, const Zd__Segment *segment)
+{
+	return segment->host_memory || !client->on_gpus;
+}
+
 static int check_segment(struct zerod_client *client, const Zd__Segment *from, int fd, struct zd_err *err)
 {
 	if (from->id == 0 || from->bytes == 0 || from->bytes > ZD_MAX_BYTES)
@@ -127,7 +132,7 @@ static int check_segment(struct zerod_client *client, const Zd__Segment *from, i
 		                  from->id, (unsigned long long)from->bytes);
 	if (zc_segment_find(client, from->id))
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon announced segment %u twice", from->id);
-	return client->on_gpus ? 0 : check_descriptor(fd, from->bytes, "segment", err);
+	return is_file(client, from) ? check_descriptor(fd, from->bytes, "segment", err) : 0;
 }
 
 int zc_segment_add(struct zerod_client *client, const Zd__Segment *from, int fd, struct zd_err *err)
@@ -145,6 +150,7 @@ int zc_segment_add(struct zerod_client *client, const Zd__Segment *from, int fd,
 	segment->id = from->id;
 	segment->device = from->device;
 	segment->bytes = from->bytes;
+	segment->is_file = is_file(client, from);
 	segment->fd = fd;
 	HASH_ADD(hh, client->segments, id, sizeof(segment->id), segment);
 	if (segment->hh.tbl)
@@ -166,7 +172,7 @@ static void free_segment(struct zc_segment *segment)
 static void unmap_segment(struct zerod_client *client, struct zc_segment *segment)
 {
 	pthread_mutex_lock(&client->page_lock);
-	if (segment->map && client->on_gpus)
+	if (segment->map && !segment->is_file)
 		zc_cuda_segment_unmap(client, segment);
 	else if (segment->map)
 		(void)munmap(segment->map, segment->bytes);
@@ -227,7 +233,7 @@ void zc_segments_free(struct zerod_client *client)
 	while (segment) {
 		struct zc_segment *next = segment->hh.next;
 
-		if (segment->map && !client->on_gpus)
+		if (segment->map && segment->is_file)
 			(void)munmap(segment->map, segment->bytes);
 		if (segment->fd >= 0)
 			(void)close(segment->fd);
@@ -296,7 +302,7 @@ int zc_location_map(struct zerod_client *client, const struct zc_location *locat
 		return zd_err_set(err, ZEROD_E_STALE, "segment %u has gone back to its device",
 		                  location->segment);
 	if (!segment->map) {
-		rc = client->on_gpus ? zc_cuda_segment_map(client, segment, err) : map_segment(segment, err);
+		rc = segment->is_file ? map_segment(segment, err) : zc_cuda_segment_map(client, segment, err);
 		if (rc)
 			return rc;
 		(void)close(segment->fd);

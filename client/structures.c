@@ -25,7 +25,7 @@ SOLID(OF(deadline_ms) OF(reserved));
 SOLID(OF(socket_path) OF(name) OF(deadline_ms) OF(strict) OF(poison) OF(reconnect_ms));
 #undef T
 #define T struct zerod_device_info
-SOLID(OF(index) OF(reserved) OF(name) OF(arena_bytes) OF(allocated_bytes) OF(gathered_bytes) OF(peak_bytes));
+SOLID(OF(index) OF(host) OF(name) OF(arena_bytes) OF(allocated_bytes) OF(gathered_bytes) OF(peak_bytes));
 #undef T
 #define T struct zerod_group_options
 SOLID(OF(job) OF(group) OF(world_size) OF(local_world_size) OF(rank) OF(device) OF(device_uuid) OF(unique_id)

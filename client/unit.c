@@ -130,7 +130,8 @@ static int check_options(const struct zerod_unit_options *options, struct zd_err
 		rc = zc_reserved(options->reserved, "zerod_unit_options", err);
 	if (!rc)
 		rc = zc_flags(options->flags,
-		              ZEROD_UNIT_PERSISTENT | ZEROD_UNIT_FROZEN | ZEROD_UNIT_ALL_REDUCE,
+		              ZEROD_UNIT_PERSISTENT | ZEROD_UNIT_FROZEN | ZEROD_UNIT_ALL_REDUCE |
+		                      ZEROD_UNIT_ON_HOST,
 		              "zerod_unit_options", err);
 	if (rc)
 		return rc;
@@ -267,6 +268,7 @@ static void fill_unit(struct zc_unit *unit, const struct zerod_unit_options *opt
 	unit->dtype = options->dtype;
 	unit->numel = options->numel;
 	unit->all_reduce = options->flags & ZEROD_UNIT_ALL_REDUCE;
+	unit->on_host = options->flags & ZEROD_UNIT_ON_HOST;
 	unit->frozen = options->flags & ZEROD_UNIT_FROZEN;
 	unit->persistent = options->flags & ZEROD_UNIT_PERSISTENT;
 	unit->slot = options->slot;
@@ -340,6 +342,7 @@ static int send_registration(struct registration *registration)
 	unit_register.persistent = options->flags & ZEROD_UNIT_PERSISTENT;
 	unit_register.frozen = (options->flags & ZEROD_UNIT_FROZEN) != 0;
 	unit_register.all_reduce = (options->flags & ZEROD_UNIT_ALL_REDUCE) != 0;
+	unit_register.on_host = (options->flags & ZEROD_UNIT_ON_HOST) != 0;
 	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
 	request.unit_register = &unit_register;
 	rc = zc_call(registration->group->client, &request, options->deadline_ms, take_registration,

@@ -194,12 +194,12 @@ const char *zerod_last_error(const zerod_client *client);
  * since the abort (docs/failures.md). Frees abandoned entries and targets of a failed group, and restores the
  * rank's shards where its group was set back to the last commit. */
 ZEROD_MUST_USE int zerod_session_reset(zerod_client *client, const struct zerod_wait_options *options);
-
+#define ZEROD_NO_HOST UINT32_MAX
 struct zerod_device_info {
 	size_t struct_size;
 	uint32_t index;
-	uint32_t reserved;
-	char name[64];            /* "host0", or "GPU-12345678-1234-..." */
+	uint32_t host;            /* its host memory: a device, itself if it is one, or ZEROD_NO_HOST */
+	char name[64];            /* "host0", "memory0", or "GPU-12345678-1234-..." */
 	uint64_t arena_bytes;     /* the limit of the daemon's memory on this device */
 	uint64_t allocated_bytes; /* charged memory, padded */
 	uint64_t gathered_bytes;  /* live gathered buffers, padded */
@@ -341,6 +341,7 @@ enum zerod_unit_flags {
 	ZEROD_UNIT_PERSISTENT = 1u << 0, /* the gathered buffer survives its last release */
 	ZEROD_UNIT_FROZEN = 1u << 1,     /* has no gradient, and no part in targets */
 	ZEROD_UNIT_ALL_REDUCE = 1u << 2, /* every rank's target has the whole reduced gradient */
+	ZEROD_UNIT_ON_HOST = 1u << 3,    /* the shards are in host memory: docs/offload.md */
 };
 struct zerod_unit_options {
 	size_t struct_size;
@@ -378,7 +379,6 @@ struct zerod_shard {
 	uint32_t reserved;
 };
 ZEROD_MUST_USE int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard);
-
 /* Makes the gathered buffer survive its last release, or not. Where gathers are collectives, on all ranks at
  * the same place of their programs. */
 ZEROD_MUST_USE int zerod_unit_set_persistent(zerod_unit *unit, int persistent);

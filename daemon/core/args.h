@@ -60,6 +60,7 @@ struct zd_args {
 			uint32_t slot;
 			bool persistent, frozen;
 			bool all_reduce; /* every rank gets the whole reduced gradient */
+			bool on_host;    /* the shards are in host memory */
 		} unit_register;
 		uint64_t unit; /* UNIT_UNREGISTER, REDUCE_SKIP */
 		struct {

@@ -141,7 +141,7 @@ struct zd_exchange_desc {
 struct zd_command {
 	enum zd_command_kind kind;
 	uint64_t op; /* 0: no completion */
-	/* of the executor that runs it: the source's for COPY, the target's for FILL and REDUCE */
+	/* of the executor that runs it: the target's for FILL and REDUCE, for a COPY see zd_copy_device() */
 	uint32_t device;
 	struct zd_signal signal;
 	union {
@@ -220,6 +220,11 @@ struct zd_device_config {
 	uint64_t gather_budget_bytes; /* limit of charged gathered bytes; 0: the arena */
 	/* limit of reductions under way; 0: an eighth of the arena. One reduction may always run */
 	uint64_t staging_bytes;
+	/* The device is memory of the host, which no rank computes on. It has shards and plain allocations
+	 * only. */
+	bool host_memory;
+	bool has_host; /* units of ranks on this device may be placed in host memory, on device `host` */
+	uint32_t host;
 };
 
 #endif

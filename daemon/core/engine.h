@@ -128,7 +128,7 @@ void zd_engine_free(struct zd_engine *engine);
 /* ---- The journal --------------------------------------------------------------------------------------- */
 
 /* Of the records' format. */
-#define ZD_JOURNAL_VERSION 2u
+#define ZD_JOURNAL_VERSION 3u
 
 /* From now on the engine records durable jobs (engine/journal.h). Clears the journal, and records all of
  * them. */
@@ -214,6 +214,8 @@ uint64_t zd_engine_next_deadline(const struct zd_engine *engine);
 bool zd_engine_may_map(const struct zd_engine *engine, uint64_t session, uint32_t segment);
 /* Returns the segment's device and size; false if there is no such segment. */
 bool zd_engine_segment(const struct zd_engine *engine, uint32_t segment, uint32_t *device, uint64_t *bytes);
+/* Returns the devices that are host memory, as bits. */
+uint64_t zd_engine_host_memory(const struct zd_engine *engine);
 /* Records that the driver sends the session the descriptor of a segment that the session may map: the session
  * is asked to unmap the segment before the memory is freed. */
 void zd_engine_segment_given(struct zd_engine *engine, uint64_t session, uint32_t segment);

@@ -56,6 +56,8 @@ struct zd_row {
 			uint64_t gathered_bytes;           /* of all transfers since the start */
 			uint64_t copied_bytes, copying_ns; /* see struct zd_device */
 			uint32_t index, waiting;
+			bool host_memory, has_host; /* see struct zd_device_config */
+			uint32_t host;
 			const char *model, *pci_address; /* "": none */
 			bool denied;                     /* the session that lists it may not use it */
 		} device;
@@ -84,7 +86,7 @@ struct zd_row {
 		struct {
 			uint32_t dtype, slot, views, registered, gathered;
 			uint64_t numel, padded_bytes, version_min, version_max;
-			bool frozen, all_reduce;
+			bool frozen, all_reduce, on_host;
 		} unit;
 		struct {
 			uint32_t rank, device, nholders;

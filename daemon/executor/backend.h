@@ -35,6 +35,8 @@ struct zd_backend_config {
 	uint32_t ndevices;    /* host: the number of devices */
 	const char *devices;  /* cuda: UUIDs or indices; NULL, "" or "all": every visible GPU */
 	uint64_t arena_bytes; /* of each device; 0: the backend's default */
+	/* of each host memory; 0: there is none. Devices of host memory are numbered behind the others */
+	uint64_t host_arena_bytes;
 	/* cuda, for communicators. The daemon loads NCCL when it opens the first one. */
 	const char *nccl_path;  /* a file; NULL or "": libnccl.so.2, as the dynamic linker finds it */
 	bool check_collectives; /* ranks compare operations before they launch them; the same on all ranks */
@@ -57,6 +59,7 @@ struct zd_backend_ops {
 	 * function returns, and `done` is not called afterwards. */
 	void (*close)(struct zd_backend *backend);
 
+	/* Host memory included. */
 	uint32_t (*device_count)(const struct zd_backend *backend);
 	/* Returns the device's name and usable bytes in *info. */
 	void (*device_info)(const struct zd_backend *backend, uint32_t device, struct zd_device_config *info);

@@ -261,6 +261,11 @@ static int set_arena(struct zd_config *config, const char *text)
 	return read_bytes(text, &config->arena_bytes);
 }
 
+static int set_host_arena(struct zd_config *config, const char *text)
+{
+	return read_bytes(text, &config->host_arena_bytes);
+}
+
 static int set_gather_budget(struct zd_config *config, const char *text)
 {
 	return read_bytes(text, &config->gather_budget_bytes);
@@ -400,6 +405,7 @@ static const struct key {
         {"devices", "count", set_count, "a number from 1 to 64"},
         {"devices", "gpus", set_gpus, "all, or a list of UUIDs or numbers such as 0,1"},
         {"devices", "arena", set_arena, SIZE_EXPECTED},
+        {"devices", "host_arena", set_host_arena, SIZE_EXPECTED},
         {"devices", "gather_budget", set_gather_budget, SIZE_EXPECTED},
         {"devices", "staging", set_staging, SIZE_EXPECTED},
         {"devices", "segment", set_segment, SIZE_EXPECTED},

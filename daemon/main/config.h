@@ -69,6 +69,7 @@ struct zd_config {
 	uint32_t device_count;                /* host */
 	char gpus[ZD_CONFIG_GPUS_BYTES];      /* cuda: "all", or UUIDs and indices */
 	uint64_t arena_bytes, gather_budget_bytes, staging_bytes, segment_bytes;
+	uint64_t host_arena_bytes; /* of each host memory; 0: there is none */
 	/* [collectives] */
 	char nccl_path[ZD_CONFIG_PATH_BYTES]; /* "": as the dynamic linker finds it */
 	bool check_collectives;

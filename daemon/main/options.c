@@ -19,6 +19,7 @@ enum option_key {
 	OPT_ARENA = 'a',
 	OPT_FOREGROUND = 'f',
 	OPT_CHECK_CONFIG = 256, /* this and the following have no short form */
+	OPT_HOST_ARENA,
 	OPT_NCCL,
 	OPT_KEEP_STATE,
 	OPT_DISCARD_STATE,
@@ -34,6 +35,7 @@ static const struct argp_option argp_options[] = {
         {"devices", OPT_DEVICES, "N", 0, "Number of emulated devices", 0},
         {"gpus", OPT_GPUS, "LIST", 0, "Which GPUs, by UUID or number (default: all)", 0},
         {"arena", OPT_ARENA, "SIZE", 0, "Memory of each device, such as 64G", 0},
+        {"host-arena", OPT_HOST_ARENA, "SIZE", 0, "Host memory for units on the host (default: none)", 0},
         {"nccl", OPT_NCCL, "FILE", 0, "NCCL's library, for groups that span daemons (default: libnccl.so.2)",
          0},
         {"keep-state", OPT_KEEP_STATE, "WHERE", 0,
@@ -83,6 +85,9 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		return 0;
 	case OPT_ARENA:
 		options->arena = text;
+		return 0;
+	case OPT_HOST_ARENA:
+		options->host_arena = text;
 		return 0;
 	case OPT_NCCL:
 		options->nccl = text;
@@ -146,6 +151,7 @@ int zd_options_load(const struct zd_options *options, FILE *errors, struct zd_co
 	        {"--devices", "devices", "count", options->devices},
 	        {"--gpus", "devices", "gpus", options->gpus},
 	        {"--arena", "devices", "arena", options->arena},
+	        {"--host-arena", "devices", "host_arena", options->host_arena},
 	        {"--nccl", "collectives", "nccl", options->nccl},
 	        {"--keep-state", "daemon", "keep_state", options->keep_state},
 	        {"--key-file", "collectives", "key_file", options->key_file},

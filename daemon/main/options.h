@@ -12,7 +12,7 @@ struct zd_err;
 /* Option values as text; NULL: not given. */
 struct zd_options {
 	const char *config_path;
-	const char *socket, *backend, *devices, *gpus, *arena, *nccl, *key_file;
+	const char *socket, *backend, *devices, *gpus, *arena, *host_arena, *nccl, *key_file;
 	const char *keep_state;
 	bool check_config, foreground, discard_state;
 };

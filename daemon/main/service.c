@@ -165,7 +165,8 @@ static bool needs_restart(const struct zd_config *old, const struct zd_config *n
 	return !same_sockets(old, new) || strcmp(old->socket_path, new->socket_path) != 0 ||
 	       old->socket_mode != new->socket_mode || old->backend != new->backend ||
 	       old->device_count != new->device_count || strcmp(old->gpus, new->gpus) != 0 ||
-	       old->arena_bytes != new->arena_bytes || old->staging_bytes != new->staging_bytes ||
+	       old->arena_bytes != new->arena_bytes || old->host_arena_bytes != new->host_arena_bytes ||
+	       old->staging_bytes != new->staging_bytes ||
 	       old->segment_bytes != new->segment_bytes || old->events != new->events ||
 	       strcmp(old->nccl_path, new->nccl_path) != 0 ||
 	       old->check_collectives != new->check_collectives ||
@@ -414,6 +415,7 @@ static int open_api(struct service *service, struct zd_err *err)
 	        .ndevices = config->device_count,
 	        .devices = config->gpus,
 	        .arena_bytes = config->arena_bytes,
+	        .host_arena_bytes = config->host_arena_bytes,
 	        .gather_budget_bytes = config->gather_budget_bytes,
 	        .staging_bytes = config->staging_bytes,
 	        .segment_bytes = config->segment_bytes,

@@ -267,6 +267,7 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 	        .ndevices = config->ndevices,
 	        .devices = config->devices,
 	        .arena_bytes = config->arena_bytes,
+	        .host_arena_bytes = config->host_arena_bytes,
 	        .nccl_path = config->nccl_path,
 	        .check_collectives = config->check_collectives,
 	        .collective_timeout_ns = config->collective_timeout_ns,

@@ -42,6 +42,7 @@ int zd_args_unit_register(const Zd__Request *request, struct zd_arena *arena, st
 	args->u.unit_register.persistent = unit->persistent;
 	args->u.unit_register.frozen = unit->frozen;
 	args->u.unit_register.all_reduce = unit->all_reduce;
+	args->u.unit_register.on_host = unit->on_host;
 	return 0;
 }
 

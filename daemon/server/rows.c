@@ -64,6 +64,8 @@ static void fill_device(const struct zd_row *row, struct zd_arena *arena, Zd__Ro
 	device->name = zd_answer_text(arena, row->name);
 	device->model = zd_answer_text(arena, row->u.device.model);
 	device->pci_address = zd_answer_text(arena, row->u.device.pci_address);
+	device->host_memory = row->u.device.host_memory;
+	device->host = row->u.device.has_host ? row->u.device.host + 1 : 0;
 	device->arena_bytes = row->u.device.arena_bytes;
 	device->segment_bytes = row->u.device.segment_bytes;
 	device->block_bytes = row->u.device.block_bytes;
@@ -174,6 +176,7 @@ static void fill_unit(const struct zd_row *row, struct zd_arena *arena, Zd__Row 
 	unit->gathered = row->u.unit.gathered;
 	unit->frozen = row->u.unit.frozen;
 	unit->all_reduce = row->u.unit.all_reduce;
+	unit->on_host = row->u.unit.on_host;
 	message->row_case = ZD__ROW__ROW_UNIT;
 	message->unit = unit;
 }

@@ -193,6 +193,7 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 	uint64_t id;
 	int rc;
 
+	peer.denied_devices &= ~zd_engine_host_memory(bridge->engine);
 	if (zd_api_session_count(api) >= zd_api_session_room(&api->limits, session->admin)) {
 		(void)zd_err_set(err, ZEROD_E_LIMIT,
 		                 "the daemon is full: %u sessions are open, max_sessions is %u%s",
@@ -344,6 +345,7 @@ static int open_segment(const struct zd_api_session *session, uint32_t segment, 
 	if (copy < 0)
 		return zd_err_errno(err, errno, "copying the descriptor of segment %u", segment);
 	announced->id = segment;
+	announced->host_memory = zd_engine_host_memory(bridge->engine) >> announced->device & 1;
 	*fd = copy;
 	return 0;
 }

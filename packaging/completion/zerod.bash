@@ -10,9 +10,10 @@ _zerod()
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return
 		;;
-	-a | -d | -g | --arena | --devices | --gpus) return ;;
+	-a | -d | -g | --arena | --devices | --gpus | --host-arena) return ;;
 	*)
-		words='--arena --backend --check-config --config --devices --discard-state --foreground --gpus --keep-state'
+		words='--arena --backend --check-config --config --devices --discard-state --foreground --gpus'
+		words+=' --host-arena --keep-state'
 		words+=' --key-file --nccl --socket --help --version'
 		;;
 	esac

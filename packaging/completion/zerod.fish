@@ -9,6 +9,7 @@ complete -c zerod -s d -l devices -x -d 'Number of emulated devices'
 complete -c zerod -l discard-state -d 'Begin without the durable jobs of the daemon before'
 complete -c zerod -s f -l foreground -d 'Log to stderr'
 complete -c zerod -s g -l gpus -x -d 'GPUs by UUID or number'
+complete -c zerod -l host-arena -x -d 'Host memory for units on the host'
 complete -c zerod -l keep-state -x -a 'systemd holder none auto' -d 'Where durable jobs outlive the daemon'
 complete -c zerod -l key-file -r -F -d 'Key of groups over several nodes'
 complete -c zerod -l nccl -r -F -d "NCCL's library"

@@ -148,7 +148,7 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 	}
 	/* The rank of a DYING part may have joined again, on another device. */
 	const struct zd_device *device = part->state == ZD_PART_DYING ? part->shard.segment->device
-	                                                              : member->device;
+	                                                              : zd_part_memory(part);
 	uint32_t index = device->index;
 	check_extent(&part->shard, device, part->unit->group->job, ZD_PURPOSE_SHARDS, ZD_BLOCK_PART, part);
 	zd_assert(part->shard.bytes == zd_unit_part_bytes(part->unit));

@@ -13,8 +13,9 @@
 #define SEGMENT_ALIGN_BYTES   4096u
 #define END_STEP_OBJECTS      64u /* about 50 us */
 
-static void device_init(struct zd_device *device, uint32_t index, const struct zd_engine_config *config)
+static void device_init(struct zd_engine *e, uint32_t index, const struct zd_engine_config *config)
 {
+	struct zd_device *device = &e->devices[index];
 	device->index = index;
 	device->config = config->devices[index];
 	uint64_t align = device->config.segment_align_bytes;
@@ -32,6 +33,13 @@ static void device_init(struct zd_device *device, uint32_t index, const struct z
 		device->config.segment_align_bytes = align = SEGMENT_ALIGN_BYTES;
 	device->segment_default_bytes = zd_align_up(usual, align);
 	device->strict_align_bytes = config->strict_by_segment ? align : ZD_STRICT_ALIGN_BYTES;
+	device->queues |= 1ull << index;
+	if (device->config.has_host) {
+		struct zd_device *host = &e->devices[device->config.host];
+		zd_assert(device->config.host < e->ndevices && !device->config.host_memory);
+		device->host = host;
+		host->queues |= 1ull << index;
+	}
 	TAILQ_INIT(&device->segments);
 	TAILQ_INIT(&device->queue);
 	TAILQ_INIT(&device->buffers);
@@ -57,7 +65,7 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 	zd_history_init(&e->history, config->events);
 	e->devices = zd_calloc(config->ndevices, sizeof(*e->devices));
 	for (uint32_t i = 0; i < config->ndevices; i++)
-		device_init(&e->devices[i], i, config);
+		device_init(e, i, config);
 	return e;
 }
 
@@ -151,6 +159,14 @@ bool zd_engine_segment(const struct zd_engine *e, uint32_t id, uint32_t *device,
 	return true;
 }
 
+uint64_t zd_engine_host_memory(const struct zd_engine *e)
+{
+	uint64_t bits = 0;
+	for (uint32_t i = 0; i < e->ndevices; i++)
+		bits |= (uint64_t)e->devices[i].config.host_memory << i;
+	return bits;
+}
+
 bool zd_engine_may_map(const struct zd_engine *e, uint64_t session_id, uint32_t id)
 {
 	struct zd_segment *segment;
@@ -162,7 +178,8 @@ bool zd_engine_may_map(const struct zd_engine *e, uint64_t session_id, uint32_t 
 	if (!segment || !session || segment->state != ZD_SEGMENT_READY)
 		return false;
 	TAILQ_FOREACH (member, &session->members, session_link) {
-		if (member->group->job == segment->job && member->device == segment->device)
+		if (member->group->job == segment->job &&
+		    (member->device == segment->device || member->device->host == segment->device))
 			return true;
 	}
 	TAILQ_FOREACH (allocation, &session->allocations, session_link) {

@@ -253,6 +253,10 @@ static int join_check(struct zd_engine *e, const struct zd_session *session, con
 	status = zd_session_check_device(e, session, args->u.group_join.device, err);
 	if (status != 0)
 		return status;
+	if (e->devices[args->u.group_join.device].config.host_memory)
+		return zd_err_set(err, ZEROD_E_INVALID, "device %u (%s) is host memory; no rank joins on it",
+		                  args->u.group_join.device,
+		                  e->devices[args->u.group_join.device].config.name);
 	if (args->u.group_join.shadow && !args->u.group_join.durable)
 		return zd_err_set(err, ZEROD_E_INVALID, "only a durable group keeps shadow shards");
 	if (args->u.group_join.durable && session->no_durable && !session->admin)

@@ -191,6 +191,9 @@ static bool row_device(const struct listing *l, struct zd_row *row, const struct
 	row->u.device.index = device->index;
 	row->u.device.model = device->config.model;
 	row->u.device.pci_address = device->config.pci_address;
+	row->u.device.host_memory = device->config.host_memory;
+	row->u.device.has_host = device->config.has_host;
+	row->u.device.host = device->config.host;
 	row->u.device.arena_bytes = device->config.arena_bytes;
 	row->u.device.segment_bytes = device->segment_bytes;
 	const struct zd_segment *segment;
@@ -328,6 +331,7 @@ static bool row_unit(struct listing *l, struct zd_row *row, const struct zd_unit
 	row->u.unit.numel = unit->numel;
 	row->u.unit.padded_bytes = zd_unit_padded_bytes(unit);
 	row->u.unit.all_reduce = unit->all_reduce;
+	row->u.unit.on_host = unit->on_host;
 	const struct zd_part *first = first_registered(unit);
 	row->u.unit.slot = first ? first->slot : unit->slot;
 	row->u.unit.frozen = first ? first->frozen : unit->frozen;

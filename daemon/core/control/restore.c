@@ -275,6 +275,7 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	args.u.unit_register.slot = record->slot;
 	args.u.unit_register.frozen = record->frozen;
 	args.u.unit_register.all_reduce = record->all_reduce;
+	args.u.unit_register.on_host = record->on_host;
 	HASH_FIND(hh_name, group->units, record->name, strlen(record->name), unit);
 	status = zd_unit_check_description(&args, group->nshards, &wrong);
 	if (unit || status != 0) {
@@ -421,7 +422,7 @@ static int place(struct restore *restore, const struct zd_journal_object *kept, 
 	struct zd_part *part = is_part ? kept->made : NULL;
 	struct zd_allocation *allocation = is_part ? NULL : kept->made;
 	struct zd_job *job = is_part ? part->unit->group->job : allocation->job;
-	const struct zd_device *device = is_part ? zd_part_member(part)->device : allocation->device;
+	const struct zd_device *device = is_part ? zd_part_memory(part) : allocation->device;
 	if (!block || segment->job != job || segment->device != device || segment->purpose != purpose)
 		return zd_journal_bad(kept->record, "its memory is not there, or is another's too", err);
 	/* A block has the bytes that were asked for. */

@@ -35,6 +35,13 @@ struct zd_op {
  * operations end by themselves. */
 #define ZD_WATCH_METADATA_BYTES 1024u
 
+/* Returns the device that makes a COPY: the one that has the source. Host memory copies within host memory
+ * only; a GPU reads it by itself. */
+static inline uint32_t zd_copy_device(const struct zd_device *from, const struct zd_device *to)
+{
+	return from->config.host_memory ? to->index : from->index;
+}
+
 /* Sets command->op and hands the command to the sink. `job`: NULL for a command of no job. */
 void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *command, zd_op_fn *done,
                   void *owner, uint64_t aux);

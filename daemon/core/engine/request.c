@@ -482,7 +482,7 @@ uint64_t zd_engine_next_deadline(const struct zd_engine *e)
 
 void zd_dirty(struct zd_engine *e, struct zd_device *device)
 {
-	e->dirty_mask |= 1ull << device->index;
+	e->dirty_mask |= device->queues;
 }
 
 void zd_dirty_session(struct zd_engine *e, const struct zd_session *session)

@@ -18,7 +18,7 @@
  * the promise is broken and the buffer is stale. The consumer's streams then read a shard that is under
  * update, but the session discards their results.
  *
- * Strict and poison sessions get copies, because their released views must not be the shard. So do groups
+ * Units on the host are copied to the device. Strict and poison sessions get copies, because their released views must not be the shard. So do groups
  * with shadows, where a shard may be restored while leases are outstanding, and groups whose gathers are
  * exchanges.
  */
@@ -33,7 +33,7 @@ bool zd_part_is_aliased(const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;
 	const struct zd_session *session = zd_part_member(part)->session;
-	return group->nshards == 1 && !group->shadow && !zd_gathers_are_collective(group) && session &&
+	return group->nshards == 1 && !part->unit->on_host && !group->shadow && !zd_gathers_are_collective(group) && session &&
 	       !session->strict && !session->poison;
 }
 

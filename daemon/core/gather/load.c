@@ -176,13 +176,14 @@ static void copy_slice(struct zd_engine *e, struct zd_load *load, struct zd_part
 {
 	const struct zd_unit *unit = load->unit;
 	uint64_t itemsize = zerod_dtype_bytes(unit->dtype);
-	struct zd_command command = {.kind = ZD_CMD_COPY, .device = load->source->device->index};
+	const struct zd_device *from = load->source->device, *to = part->shard.segment->device;
+	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_copy_device(from, to)};
 	command.u.copy.src = zd_extent_location(&load->source->extent);
 	command.u.copy.src.offset += zd_shard_index(zd_part_member(part)) * zd_unit_shard_bytes(unit);
 	command.u.copy.src.bytes = zd_part_true_numel(part) * itemsize;
 	command.u.copy.dst = zd_part_location(part);
 	command.u.copy.dst.bytes = command.u.copy.src.bytes;
-	command.u.copy.dst_device = part->shard.segment->device->index;
+	command.u.copy.dst_device = to->index;
 	load->ops++;
 	load->source->pending++;
 	part->readers++;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * plan_copies.c - the planner of gathers inside one daemon: a copy of each shard, by the device that has it.
+ * A shard in host memory is copied by the device that has the buffer.
  *
  * No copy depends on another one. A copy whose shard is being published, or whose buffer's memory is still in
  * use, makes the whole transfer a deferred one (deferred.h), whose copies signal timelines of their own.
@@ -23,14 +24,14 @@ void zd_transfer_add_copies(struct zd_buffer *buffer)
 			source->readers++;
 		else
 			zd_deferred_await(session, buffer, source);
-		zd_transfer_add(buffer, step, timelines + zd_part_device(source));
+		zd_transfer_add(buffer, step, timelines + zd_transfer_copy_device(buffer, source));
 	}
 }
 
 void zd_transfer_run_copy(struct zd_engine *e, struct zd_buffer *buffer, struct zd_plan_step *step)
 {
 	const struct zd_part *source = &buffer->unit->parts[step->source];
-	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_part_device(source)};
+	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_transfer_copy_device(buffer, source)};
 	command.u.copy.src = zd_part_location(source);
 	command.u.copy.dst = zd_extent_location(&buffer->extent);
 	command.u.copy.dst.bytes = command.u.copy.src.bytes;

@@ -56,7 +56,7 @@ static void save_done(struct zd_engine *e, struct zd_op *op, int status, const c
 	struct zd_request *req;
 	(void)result;
 	shadow_move(part, status == 0 ? ZD_SHADOW_SAVED : ZD_SHADOW_FREE);
-	TAILQ_FOREACH (req, &part->shard.segment->device->queue, device_link) {
+	TAILQ_FOREACH (req, &zd_part_member(part)->device->queue, device_link) {
 		if (status == 0 || req->kind != ZD_REQ_UPDATE_BEGIN)
 			continue;
 		for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
@@ -113,7 +113,7 @@ static bool is_read_by_client(const struct zd_engine *e, const struct zd_part *p
 	const struct zd_buffer *buffer;
 	if (!e->sink.client_copies_own)
 		return false;
-	TAILQ_FOREACH (buffer, &part->shard.segment->device->buffers, device_link) {
+	TAILQ_FOREACH (buffer, &part->shard.segment->device->buffers, device_link) { /* none of host memory */
 		if (buffer->part == part && buffer->own_copied &&
 		    (!TAILQ_EMPTY(&buffer->leases) || buffer->watches > 0))
 			return true;

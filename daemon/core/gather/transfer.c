@@ -184,7 +184,8 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	buffer->stale = false;
 	buffer->deferred = is_early(buffer);
 	/* A client would have to learn when it may begin to copy. */
-	buffer->own_left = planner->leaves_own && !buffer->deferred && is_left_to_client(e, buffer);
+	buffer->own_left = planner->leaves_own && !buffer->deferred && !buffer->unit->on_host &&
+	                   is_left_to_client(e, buffer);
 	buffer->own_copied = false;
 	buffer->device->gathers++;
 	buffer->device->gathered_bytes += buffer->extent.bytes;

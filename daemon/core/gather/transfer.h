@@ -61,10 +61,10 @@ void zd_transfer_forget(struct zd_buffer *buffer);
 void zd_transfer_add(struct zd_buffer *buffer, struct zd_plan_step step, uint32_t timeline);
 /* Adds a copy of each local shard, except for a shard that is left to the client (plan_copies.c). */
 void zd_transfer_add_copies(struct zd_buffer *buffer);
-/* Returns the device that has the part's shard, and copies it. */
-static inline uint32_t zd_part_device(const struct zd_part *part)
+/* Returns the device that copies the part's shard into the buffer. */
+static inline uint32_t zd_transfer_copy_device(const struct zd_buffer *buffer, const struct zd_part *part)
 {
-	return part->shard.segment->device->index;
+	return zd_copy_device(part->shard.segment->device, buffer->device);
 }
 
 /* Submits the step's command, with the step's signal. */

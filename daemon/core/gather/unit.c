@@ -142,6 +142,7 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 	    unit->numel != args->u.unit_register.numel || unit->slot != args->u.unit_register.slot ||
 	    unit->frozen != args->u.unit_register.frozen ||
 	    unit->all_reduce != args->u.unit_register.all_reduce ||
+	    unit->on_host != args->u.unit_register.on_host ||
 	    unit->nviews != args->u.unit_register.nviews)
 		return false;
 	for (uint32_t i = 0; i < unit->nviews; i++) {
@@ -153,8 +154,8 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 
 /* "float32, 40 elements, slot 1, views w[4,8]@0 b[8]@32", truncated to the buffer. */
 static void description_text(enum zerod_dtype dtype, uint64_t numel, uint32_t slot, bool frozen,
-                             bool all_reduce, uint32_t nviews, const struct zd_view_args *views, char *out,
-                             size_t out_bytes)
+                             bool all_reduce, bool on_host, uint32_t nviews,
+                             const struct zd_view_args *views, char *out, size_t out_bytes)
 {
 	int used = snprintf(out, out_bytes, "%s, %llu elements", zerod_dtype_name(dtype),
 	                    (unsigned long long)numel);
@@ -164,6 +165,8 @@ static void description_text(enum zerod_dtype dtype, uint64_t numel, uint32_t sl
 		used += snprintf(out + used, out_bytes - (size_t)used, ", frozen");
 	if (all_reduce)
 		used += snprintf(out + used, out_bytes - (size_t)used, ", all-reduced");
+	if (on_host)
+		used += snprintf(out + used, out_bytes - (size_t)used, ", on the host");
 	for (uint32_t i = 0; i < nviews && (size_t)used < out_bytes - 64; i++) {
 		used += snprintf(out + used, out_bytes - (size_t)used, "%s%.16s[", i ? " " : ", views ",
 		                 views[i].name);
@@ -180,11 +183,12 @@ static int mismatch(struct zd_unit *unit, const struct zd_member *member, const 
                     struct zd_err *err)
 {
 	char had[180], says[180];
-	description_text(unit->dtype, unit->numel, unit->slot, unit->frozen, unit->all_reduce, unit->nviews,
-	                 unit->views, had, sizeof(had));
+	description_text(unit->dtype, unit->numel, unit->slot, unit->frozen, unit->all_reduce, unit->on_host,
+	                 unit->nviews, unit->views, had, sizeof(had));
 	description_text(args->u.unit_register.dtype, args->u.unit_register.numel, args->u.unit_register.slot,
 	                 args->u.unit_register.frozen, args->u.unit_register.all_reduce,
-	                 args->u.unit_register.nviews, args->u.unit_register.views, says, sizeof(says));
+	                 args->u.unit_register.on_host, args->u.unit_register.nviews,
+	                 args->u.unit_register.views, says, sizeof(says));
 	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%.64s': rank %u registered %s; rank %u says %s",
 	                  unit->name, member->group->first_rank + unit->first_rank, had,
 	                  zd_world_rank(member), says);
@@ -206,6 +210,7 @@ void zd_journal_unit(const struct zd_unit *unit)
 	record->first_rank = unit->first_rank;
 	record->frozen = unit->frozen;
 	record->all_reduce = unit->all_reduce;
+	record->on_host = unit->on_host;
 	record->targeted = unit->targeted;
 	record->target_offset_numel = unit->target_offset_numel;
 	record->nviews = unit->nviews;
@@ -339,6 +344,7 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 	unit->slot = args->u.unit_register.slot;
 	unit->frozen = args->u.unit_register.frozen;
 	unit->all_reduce = args->u.unit_register.all_reduce;
+	unit->on_host = args->u.unit_register.on_host;
 	unit->first_rank = first_rank;
 	unit->nviews = args->u.unit_register.nviews;
 	unit->views = zd_calloc(unit->nviews ? unit->nviews : 1, sizeof(*unit->views));
@@ -567,6 +573,24 @@ static uint64_t first_version(const struct zd_unit *unit, const struct zd_member
 	return newest > 0 ? newest - 1 : 0;
 }
 
+static int check_placement(const struct zd_member *member, const struct zd_args *args, struct zd_err *err)
+{
+	const struct zd_device *device = member->device;
+	if (!args->u.unit_register.on_host)
+		return 0;
+	if (member->group->cluster)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "unit '%s': group '%s' spans daemons, or its collectives are NCCL's; units "
+		                  "on the host are gathered within one daemon only",
+		                  args->u.unit_register.name, member->group->name);
+	if (!device->host)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "unit '%s': this daemon has no host memory for device %u (%s); "
+		                  "host_arena in zerod.conf sets its size",
+		                  args->u.unit_register.name, device->index, device->config.name);
+	return 0;
+}
+
 static int register_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                           struct zd_err *err)
 {
@@ -577,6 +601,8 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 		status = zd_unit_check_description(args, member->group->nshards, err);
 	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
 		status = zd_group_check(member->group, err);
+	if (status == 0)
+		status = check_placement(member, args, err);
 	if (status != 0)
 		return status;
 	const char *name = args->u.unit_register.name;
@@ -631,6 +657,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
                           struct zd_err *err)
 {
 	struct zd_group *group = req->member->group;
+	struct zd_device *memory = zd_part_memory(part);
 	uint64_t bytes = zd_unit_part_bytes(part->unit);
 	int status = zd_layout_check(part->unit, err);
 	if (status == 0 && bytes > ZD_MAX_BYTES)
@@ -640,7 +667,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 	if (status == 0)
 		status = zd_quota_check(e, group->job, bytes, err);
 	if (status == 0)
-		status = zd_pool_alloc(e, req, group->job, req->device, ZD_PURPOSE_SHARDS, bytes,
+		status = zd_pool_alloc(e, req, group->job, memory, ZD_PURPOSE_SHARDS, bytes,
 		                       ZD_BLOCK_MIN_ALIGN, &part->shard, err);
 	if (status != 0)
 		return status;
@@ -655,9 +682,9 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 	part->committed = group->shadow ? part->version : 0; /* the version to restore when a rank is lost */
 	if (group->shadow)
 		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_FREE);
-	zd_charge(e, group->job, req->device, ZD_CHARGE_SHARD, part->shard.bytes);
+	zd_charge(e, group->job, memory, ZD_CHARGE_SHARD, part->shard.bytes);
 	part->readers++;
-	zd_op_fill(e, group->job, req->device->index, zd_part_location(part), register_filled, part, 0);
+	zd_op_fill(e, group->job, memory->index, zd_part_location(part), register_filled, part, 0);
 	return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
 }
 

@@ -69,6 +69,7 @@ struct zd_unit {
 	uint32_t slot; /* the initial slot of its parts; `frozen` likewise */
 	bool frozen;
 	bool all_reduce; /* its place in a target is the whole unit, on every rank */
+	bool on_host;    /* its shards are in the host memory of their ranks' devices */
 	uint32_t nviews;
 	uint32_t metadata_bytes;
 	struct zd_view_args *views; /* names owned; within the unit's elements */
@@ -145,6 +146,12 @@ struct zd_extent_use zd_part_use(const struct zd_part *part);
 static inline struct zd_member *zd_part_member(const struct zd_part *part)
 {
 	return &part->unit->group->members[part->rank];
+}
+/* Returns the device whose memory has the shards of the part's rank. */
+static inline struct zd_device *zd_part_memory(const struct zd_part *part)
+{
+	struct zd_device *device = zd_part_member(part)->device;
+	return part->unit->on_host ? device->host : device;
 }
 /* Finds the session's registered part: NOT_FOUND. */
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t unit, struct zd_part **part,

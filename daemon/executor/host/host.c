@@ -25,8 +25,9 @@
 #define ARENA_ALIGN_BYTES   4096u
 
 struct zd_backend {
-	uint32_t ndevices;
+	uint32_t ndevices; /* the last one is host memory, if `host_arena_bytes` is not 0 */
 	uint64_t arena_bytes; /* of each device */
+	uint64_t host_arena_bytes;
 	struct zd_host_executor *executors;
 	struct zd_host_segments segments;
 	struct zd_backend_sessions sessions;
@@ -37,20 +38,27 @@ static int check_config(const struct zd_backend_config *config, struct zd_err *e
 	char wanted[ZD_BYTES_TEXT];
 	char found[ZD_BYTES_TEXT];
 	uint64_t arena = config->arena_bytes;
-	if (config->ndevices < 1 || config->ndevices > ZD_MAX_DEVICES)
+	uint32_t most = ZD_MAX_DEVICES - (config->host_arena_bytes > 0);
+	if (config->ndevices < 1 || config->ndevices > most)
 		return zd_err_set(err, ZEROD_E_INVALID,
-		                  "host backend: expected 1 to %u devices, found %" PRIu32, ZD_MAX_DEVICES,
+		                  "host backend: expected 1 to %u devices, found %" PRIu32, most,
 		                  config->ndevices);
 	if (arena < ARENA_ALIGN_BYTES || arena > ZD_MAX_BYTES)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "host backend: expected an arena of 4 KiB to 1 PiB, found %s",
 		                  zd_bytes_text(arena, found));
 	uint64_t memory = zd_host_memory_bytes();
-	if (memory && arena > memory / config->ndevices)
+	if (memory && config->host_arena_bytes > memory)
+		return zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                  "host backend: a host arena of %s asked for, %s of memory present",
+		                  zd_bytes_text(config->host_arena_bytes, wanted),
+		                  zd_bytes_text(memory, found));
+	if (memory && arena > (memory - config->host_arena_bytes) / config->ndevices)
 		return zd_err_set(
 		        err, ZEROD_E_NO_MEMORY,
 		        "host backend: arenas larger than memory: %" PRIu32 " of %s asked for, %s present",
-		        config->ndevices, zd_bytes_text(arena, wanted), zd_bytes_text(memory, found));
+		        config->ndevices, zd_bytes_text(arena, wanted),
+		        zd_bytes_text(memory - config->host_arena_bytes, found));
 	return 0;
 }
 
@@ -77,8 +85,9 @@ static int host_open(const struct zd_backend_config *config, struct zd_backend *
 	if (rc)
 		return rc;
 	struct zd_backend *made = zd_calloc(1, sizeof(*made));
-	made->ndevices = checked.ndevices;
 	made->arena_bytes = checked.arena_bytes / ARENA_ALIGN_BYTES * ARENA_ALIGN_BYTES;
+	made->host_arena_bytes = checked.host_arena_bytes / ARENA_ALIGN_BYTES * ARENA_ALIGN_BYTES;
+	made->ndevices = checked.ndevices + (made->host_arena_bytes > 0);
 	zd_backend_sessions_init(&made->sessions);
 	made->executors = zd_calloc(made->ndevices, sizeof(*made->executors));
 	zd_host_segments_init(&made->segments);
@@ -100,7 +109,15 @@ static uint32_t host_device_count(const struct zd_backend *backend)
 static void host_device_info(const struct zd_backend *backend, uint32_t device, struct zd_device_config *info)
 {
 	zd_assert(device < backend->ndevices);
-	*info = (struct zd_device_config){.arena_bytes = backend->arena_bytes};
+	bool has_host = backend->host_arena_bytes > 0;
+	uint32_t host = backend->ndevices - 1;
+	if (has_host && device == host) {
+		*info = (struct zd_device_config){
+		        .name = "memory0", .arena_bytes = backend->host_arena_bytes, .host_memory = true};
+		return;
+	}
+	*info = (struct zd_device_config){
+	        .arena_bytes = backend->arena_bytes, .has_host = has_host, .host = has_host ? host : 0};
 	snprintf(info->name, sizeof(info->name), "host%" PRIu32, device);
 }
 

@@ -369,6 +369,9 @@ AWAKE_IT := $(filter %/test_client_calls %/test_client_daemon %/test_client_gath
 ON_SIM := ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$(if $(filter thread,$(SAN)),15,10)
 STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
 FAULTS_SHORT := tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)
+# And with all units in host memory. What the others look at is another with these: a gathered copy that is the shard, room, structures.
+ON_HOST := ZEROD_TEST_PLACEMENT=host
+ON_HOST_BIN = $(filter-out %/test_alone %/test_room %/test_structures,$(CONTRACT_BIN))
 # So many programs at a time; what takes longest is not the last of them.
 SIDE_BY_SIDE := $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 check-run: layers links lint-prose ptx-check version-check tests
@@ -380,7 +383,8 @@ check-run: layers links lint-prose ptx-check version-check tests
 		$(foreach test,$(CONTRACT_BIN),"$(ON_FOUR) $(test)" "$(ON_FOUR) ZEROD_TEST_DAEMONS=2 $(test)") \
 		$(foreach test,$(CONTRACT_BIN),"$(AWAKE) $(test)" "$(AWAKE) $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
 		$(AWAKE_IT:%="$(AWAKE) %") "$(AWAKE) $(ON_DOUBLE) $(STRESS_SHORT) --kill" \
-		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" "$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
+		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" $(ON_HOST_BIN:%="$(ON_HOST) %") \
+		"$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
 		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_KERNELS_BIN)" \
 		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_COMM_BIN)" \
 		"$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \

@@ -99,6 +99,8 @@ uint32_t contract_daemon_of(const struct contract_rank *rank);
 uint32_t contract_device_of(const struct contract_rank *rank);
 /* Do all ranks gather, or none. */
 bool contract_gathers_together(void);
+/* Whether the units are in host memory: $ZEROD_TEST_PLACEMENT is "host". */
+bool contract_on_host(void);
 
 /* The rank's session ends. */
 void contract_leave(struct contract_rank *rank);
@@ -172,6 +174,8 @@ struct contract_unit {
 	zerod_ticket others[CONTRACT_RANKS];
 };
 
+/* Registers the unit, in host memory if contract_on_host(). */
+int contract_register(zerod_group *group, const struct zerod_unit_options *options, zerod_unit **unit);
 /* Registers on all ranks. */
 void contract_unit(struct contract *c, const struct zerod_unit_options *options, struct contract_unit *unit);
 /* float32, without anything else. */

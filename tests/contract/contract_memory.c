@@ -21,6 +21,15 @@ static uint8_t pattern(const struct contract_unit *unit, uint64_t version, uint6
 	return (uint8_t)((hash >> 13) % 255 + 1);
 }
 
+int contract_register(zerod_group *group, const struct zerod_unit_options *options, zerod_unit **unit)
+{
+	struct zerod_unit_options placed = *options;
+
+	if (contract_on_host())
+		placed.flags |= ZEROD_UNIT_ON_HOST;
+	return zerod_unit_register(group, &placed, unit);
+}
+
 void contract_unit(struct contract *c, const struct zerod_unit_options *options, struct contract_unit *unit)
 {
 	*unit = (struct contract_unit){.numel = options->numel,
@@ -30,7 +39,7 @@ void contract_unit(struct contract *c, const struct zerod_unit_options *options,
 		struct contract_rank *rank = &c->ranks[i];
 		struct zerod_shard shard = ZEROD_INIT(shard);
 
-		OK(rank->client, zerod_unit_register(rank->group, options, &unit->at[i]));
+		OK(rank->client, contract_register(rank->group, options, &unit->at[i]));
 		OK(rank->client, zerod_shard_get(unit->at[i], &shard));
 		unit->shard_numel = shard.shard_numel;
 		unit->padded_numel = shard.padded_numel;

@@ -14,6 +14,13 @@ static bool by_nccl(void)
 	return given && strcmp(given, "nccl") == 0;
 }
 
+bool contract_on_host(void)
+{
+	const char *given = getenv("ZEROD_TEST_PLACEMENT");
+
+	return given && strcmp(given, "host") == 0;
+}
+
 static uint32_t daemons_wanted(void)
 {
 	const char *given = getenv("ZEROD_TEST_DAEMONS");
@@ -89,8 +96,9 @@ void contract_gpus_of(const struct contract *c, uint32_t daemon, char list[CONTR
 
 void contract_config(const char *lines, char config[CONTRACT_CONFIG])
 {
-	(void)snprintf(config, CONTRACT_CONFIG, "[collectives]\ntimeout_s = 20\ncheck = %s\n%s",
-	               by_nccl() ? "yes" : "no", lines ? lines : "");
+	(void)snprintf(config, CONTRACT_CONFIG, "%s[collectives]\ntimeout_s = 20\ncheck = %s\n%s",
+	               contract_on_host() ? "[devices]\nhost_arena = 64M\n" : "", by_nccl() ? "yes" : "no",
+	               lines ? lines : "");
 }
 
 void contract_join_options(const struct contract_rank *rank, const struct zerod_unique_id *id,

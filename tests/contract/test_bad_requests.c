@@ -131,7 +131,7 @@ static void test_release_after_the_sessions_end(void **state)
 	options.name = "w";
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
-	OK(rank->client, zerod_unit_register(rank->group, &options, &unit.at[0]));
+	OK(rank->client, contract_register(rank->group, &options, &unit.at[0]));
 	REFUSED(c, rank->client, zerod_release(unit.at[0], NULL, 0, TAGGED("plan"), NULL), ZEROD_E_NOT_HELD,
 	        "rank 0 does not hold unit 'w' under tag 'plan'");
 	contract_close(c);

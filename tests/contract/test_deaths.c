@@ -64,7 +64,7 @@ static void replace_rank(struct scene *s, uint32_t number)
 	options.name = "w";
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
-	OK(rank->client, zerod_unit_register(rank->group, &options, &s->unit.at[number]));
+	OK(rank->client, contract_register(rank->group, &options, &s->unit.at[number]));
 	s->buckets[number] = contract_bucket(rank, 65536, 2);
 }
 

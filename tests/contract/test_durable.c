@@ -99,7 +99,7 @@ static struct zerod_group_info come_again(struct trainer *t)
 	options.name = "w";
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
-	OK(rank->client, zerod_unit_register(rank->group, &options, &t->unit.at[0]));
+	OK(rank->client, contract_register(rank->group, &options, &t->unit.at[0]));
 	OK(rank->client, zerod_shard_get(t->unit.at[0], &shard));
 	t->unit.version[0] = shard.version;
 	AWAIT(keep(rank->client, BYTES, &buffer, &t->state) == 0);

@@ -196,7 +196,7 @@ static void test_rank_that_leaves_early(void **state)
 	options.name = "w";
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
-	OK(c->ranks[1].client, zerod_unit_register(c->ranks[1].group, &options, &unit.at[1]));
+	OK(c->ranks[1].client, contract_register(c->ranks[1].group, &options, &unit.at[1]));
 	OK(c->ranks[1].client, zerod_shard_get(unit.at[1], &shard));
 	assert_int_equal(shard.version, 0); /* one behind: its first publish catches up */
 	contract_publish(&c->ranks[1], &unit);
@@ -443,7 +443,7 @@ static void test_tied_parameters(void **state)
 	options.name = "embedding";
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
-	OK(rank->client, zerod_unit_register(rank->group, &options, &head));
+	OK(rank->client, contract_register(rank->group, &options, &head));
 	contract_publish_all(c, &embedding);
 	data = contract_gather(rank, &embedding, "embed");
 	assert_ptr_equal(contract_gather(rank, &embedding, "head"), data);

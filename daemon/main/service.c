@@ -166,9 +166,8 @@ static bool needs_restart(const struct zd_config *old, const struct zd_config *n
 	       old->socket_mode != new->socket_mode || old->backend != new->backend ||
 	       old->device_count != new->device_count || strcmp(old->gpus, new->gpus) != 0 ||
 	       old->arena_bytes != new->arena_bytes || old->host_arena_bytes != new->host_arena_bytes ||
-	       old->staging_bytes != new->staging_bytes ||
-	       old->segment_bytes != new->segment_bytes || old->events != new->events ||
-	       strcmp(old->nccl_path, new->nccl_path) != 0 ||
+	       old->staging_bytes != new->staging_bytes || old->segment_bytes != new->segment_bytes ||
+	       old->events != new->events || strcmp(old->nccl_path, new->nccl_path) != 0 ||
 	       old->check_collectives != new->check_collectives ||
 	       old->collective_timeout_s != new->collective_timeout_s || old->keep_state != new->keep_state;
 }

@@ -34,8 +34,8 @@ struct zd_bridge_config {
 	uint64_t arena_bytes, gather_budget_bytes, staging_bytes;
 	uint64_t host_arena_bytes; /* 0: no host memory */
 	uint64_t segment_bytes;    /* 0: default */
-	uint64_t uid_quota_bytes; /* 0: none */
-	uint32_t events;          /* that are kept; 0: none */
+	uint64_t uid_quota_bytes;  /* 0: none */
+	uint32_t events;           /* that are kept; 0: none */
 	/* See struct zd_backend_config. */
 	const char *nccl_path;
 	bool check_collectives;

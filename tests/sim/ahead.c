@@ -33,7 +33,7 @@ void zd_sim_sum_add(struct zd_sim_world *world, const struct zd_command *command
 /* A client's reset does not end before its aborts are taken back. */
 static bool is_taken_back(const struct zd_sim_world *world, uint64_t session, uint32_t timeline)
 {
-	for (uint32_t d = 0; d < world->config.ndevices; d++) {
+	for (uint32_t d = 0; d < zd_sim_ndevices(&world->config); d++) {
 		const struct zd_sim_executor *executor = &world->executors[d];
 		for (uint32_t i = 0; i < executor->count; i++) {
 			const struct zd_command *command = &executor->queue[i].command;

@@ -49,12 +49,15 @@ size_t zd_sim_pattern_check(uint64_t key, const uint8_t *bytes, size_t nbytes);
 
 /* ---- Configuration (world.c) --------------------------------------------------------------------------- */
 
+#define ZD_SIM_DEVICES 5u
+
 struct zd_sim_unit_config {
 	char name[16];
 	enum zerod_dtype dtype;
 	uint64_t numel;
 	uint32_t slot, nviews;
 	bool persistent, frozen;
+	bool on_host;
 };
 
 /* The steps of the training, equal for all ranks of a group. */
@@ -112,12 +115,19 @@ struct zd_sim_config {
 	uint64_t patience_ns;                      /* 0: actors wait as long as it takes */
 	uint64_t executor_ns, stream_ns, actor_ns; /* scales of delays */
 	uint64_t quota_bytes, segment_bytes, cut_bytes;
-	uint32_t ndevices, njobs, ngroups, nactors;
-	struct zd_device_config devices[4];
+	uint32_t ndevices, njobs, ngroups, nactors; /* devices that ranks join on */
+	bool has_host;                              /* device `ndevices` is their host memory */
+	struct zd_device_config devices[ZD_SIM_DEVICES];
 	struct zd_sim_job_config jobs[ZD_SIM_JOBS];
 	struct zd_sim_group_config groups[ZD_SIM_GROUPS];
 	struct zd_sim_actor_config actors[ZD_SIM_ACTORS];
 };
+
+/* The number of all devices. */
+static inline uint32_t zd_sim_ndevices(const struct zd_sim_config *config)
+{
+	return config->ndevices + config->has_host;
+}
 
 void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config);
 /* Parts of it, for scripts. */

@@ -269,7 +269,7 @@ static void start(struct zd_sim_world *world)
 {
 	struct zd_sim_config *config = &world->config;
 	world->engine_config = (struct zd_engine_config){
-	        .ndevices = config->ndevices,
+	        .ndevices = zd_sim_ndevices(config),
 	        .devices = config->devices,
 	        .segment_bytes = config->segment_bytes,
 	        .uid_quota_bytes = config->quota_bytes,
@@ -294,7 +294,7 @@ static void start(struct zd_sim_world *world)
 
 	world->engine = zd_engine_new(&world->engine_config, &sink);
 	world->quota_bytes = config->quota_bytes;
-	for (uint32_t d = 0; d < config->ndevices; d++)
+	for (uint32_t d = 0; d < zd_sim_ndevices(config); d++)
 		world->budget_bytes[d] = config->devices[d].gather_budget_bytes
 		                                 ? config->devices[d].gather_budget_bytes
 		                                 : config->devices[d].arena_bytes;
@@ -344,7 +344,7 @@ static void clean_up(struct zd_sim_world *world)
 static void finish(struct zd_sim_world *world)
 {
 	zd_engine_free(world->engine);
-	for (uint32_t d = 0; d < world->config.ndevices; d++)
+	for (uint32_t d = 0; d < zd_sim_ndevices(&world->config); d++)
 		free(world->executors[d].queue);
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++)

@@ -32,7 +32,7 @@ static void check_no_use(struct zd_sim_world *world, uint32_t segment)
 			zd_sim_fail(world, "segment %u is destroyed while a sum waits for its inputs there",
 			            segment);
 	}
-	for (uint32_t d = 0; d < world->config.ndevices; d++) {
+	for (uint32_t d = 0; d < zd_sim_ndevices(&world->config); d++) {
 		const struct zd_sim_executor *executor = &world->executors[d];
 		for (uint32_t i = 0; i < executor->count; i++) {
 			if (names_segment(&executor->queue[i], segment))
@@ -113,7 +113,7 @@ static void check_beside(struct zd_sim_world *world, const struct zd_command *co
 {
 	struct touched own = touches(command, command->u.reduce.inputs);
 
-	for (uint32_t d = 0; own.writes && d < world->config.ndevices; d++) {
+	for (uint32_t d = 0; own.writes && d < zd_sim_ndevices(&world->config); d++) {
 		const struct zd_sim_executor *executor = &world->executors[d];
 		for (uint32_t i = 0; i < executor->count; i++) {
 			struct touched other = touches(&executor->queue[i].command,
@@ -131,10 +131,23 @@ static void check_beside(struct zd_sim_world *world, const struct zd_command *co
 	}
 }
 
+/* A GPU copies what it has, and what it reads from host memory. */
+static void check_copy_device(struct zd_sim_world *world, const struct zd_command *command)
+{
+	const struct zd_sim_segment *source = zd_sim_segment_find(world, command->u.copy.src.segment);
+	bool reads_host = source && world->config.devices[source->device].host_memory;
+
+	if (!reads_host)
+		check_device(world, &command->u.copy.src, command->device, "source of a copy");
+	else if (command->device != command->u.copy.dst_device)
+		zd_sim_fail(world, "device %u copies from host memory to device %u", command->device,
+		            command->u.copy.dst_device);
+}
+
 /* Checks a command at the time when the engine submits it. */
 void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *command)
 {
-	if (command->device >= world->config.ndevices)
+	if (command->device >= zd_sim_ndevices(&world->config))
 		zd_sim_fail(world, "command for device %u", command->device);
 	if (command->kind != ZD_CMD_REDUCE || command->u.reduce.nfences == 0)
 		check_beside(world, command);
@@ -148,7 +161,7 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 		zd_sim_destroy_check(world, command);
 		break;
 	case ZD_CMD_COPY:
-		check_device(world, &command->u.copy.src, command->device, "source of a copy");
+		check_copy_device(world, command);
 		check_device(world, &command->u.copy.dst, command->u.copy.dst_device,
 		             "destination of a copy");
 		zd_sim_copy_check(world, command);

@@ -130,6 +130,7 @@ static bool issue_register(struct zd_sim_issue *issue)
 	issue->args.u.unit_register.persistent = unit->persistent;
 	issue->world->groups[issue->op->group].kept[issue->op->unit] |= unit->persistent;
 	issue->args.u.unit_register.frozen = unit->frozen;
+	issue->args.u.unit_register.on_host = unit->on_host;
 	if (issue->op->noise && issue->op->arg == 0 && somebody_registered(issue, issue->op->unit)) {
 		issue->args.u.unit_register.numel++;
 		issue->request.must_fail = true;
@@ -149,7 +150,8 @@ static bool issue_register(struct zd_sim_issue *issue)
 	}
 	issue->handle->registering = true;
 	issue->model->shards[issue->op->unit][issue->rank].device =
-	        issue->world->config.actors[issue->session->actor].device;
+	        unit->on_host ? issue->world->config.ndevices
+	                      : issue->world->config.actors[issue->session->actor].device;
 	return zd_sim_issue_send(issue);
 }
 

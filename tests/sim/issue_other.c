@@ -19,7 +19,7 @@ static bool issue_alloc(struct zd_sim_world *world, struct zd_sim_session *sessi
 		own = false;
 	args.u.alloc.job = own ? world->config.jobs[world->config.groups[op->group].job].name : "scratch";
 	args.u.alloc.name = "scratch";
-	args.u.alloc.device = (uint32_t)zd_sim_below(rng, world->config.ndevices);
+	args.u.alloc.device = (uint32_t)zd_sim_below(rng, zd_sim_ndevices(&world->config));
 	args.u.alloc.bytes = request->bytes = zd_sim_between(rng, 1, 3000);
 	if (op->tag && !op->noise) {
 		args.u.alloc.device = world->config.actors[session->actor].device;
@@ -55,7 +55,7 @@ static bool issue_free(struct zd_sim_world *world, struct zd_sim_session *sessio
 
 static void reload(struct zd_sim_world *world, struct zd_sim_rng *rng)
 {
-	uint32_t device = (uint32_t)zd_sim_below(rng, world->config.ndevices);
+	uint32_t device = (uint32_t)zd_sim_below(rng, zd_sim_ndevices(&world->config));
 
 	if (zd_sim_percent(rng, 50)) {
 		uint64_t quota = zd_sim_percent(rng, 30) ? 0 : zd_sim_between(rng, 4096, 1 << 18);
@@ -83,7 +83,7 @@ static uint64_t some_group(const struct zd_sim_world *world, const struct zd_sim
 static void trim(struct zd_sim_world *world, struct zd_sim_session *session,
                  const struct zd_sim_request *request, struct zd_sim_rng *rng)
 {
-	uint32_t device = (uint32_t)zd_sim_below(rng, world->config.ndevices);
+	uint32_t device = (uint32_t)zd_sim_below(rng, zd_sim_ndevices(&world->config));
 	uint64_t arena_bytes = world->config.devices[device].arena_bytes;
 	struct zd_args args = {.kind = ZD_REQ_TRIM, .u.trim.device = device};
 

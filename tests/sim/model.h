@@ -170,7 +170,7 @@ struct zd_sim_session {
 	bool broken; /* an abort may have freed its streams, ever: gathered bytes need not come any more */
 	struct zd_location *residue; /* while it lingers: what its process may still write */
 	uint32_t nresidue, residue_room;
-	uint64_t quarantined[4]; /* bytes of it, of each device, that must be quarantined */
+	uint64_t quarantined[ZD_SIM_DEVICES]; /* bytes of it, of each device, that must be quarantined */
 	struct zd_sim_mapping *mappings;
 	uint32_t nmappings, mappings_room;
 	uint64_t next_request, duplicate; /* duplicate: an id whose next reply is an error on top */

@@ -72,6 +72,21 @@ static bool is_nan_fill(const struct zd_command *by)
 	return by && by->kind == ZD_CMD_FILL && by->u.fill.pattern == ZD_FILL_NAN;
 }
 
+static bool is_deferred(const struct zd_signal *signal)
+{
+	return signal->session && signal->timeline / ZD_MAX_DEVICES == ZD_TIMELINE_DEFERRED / ZD_MAX_DEVICES;
+}
+
+bool zd_sim_precedes(const struct zd_sim_session *session, const struct zd_fence *fences, uint32_t nfences,
+                     const struct zd_signal *signal)
+{
+	for (uint32_t f = 0; f < nfences; f++) {
+		if (fences[f].timeline == signal->timeline && fences[f].value >= signal->value)
+			return true;
+	}
+	return is_deferred(signal) && zd_sim_is_promised(session, fences, nfences);
+}
+
 /* Do the fences pass behind the command: is it one that they stand for, or a fill before these. NULL: no. */
 static bool are_behind(const struct zd_sim_session *session, const struct zd_fence *fences, uint32_t nfences,
                        const struct zd_command *by)
@@ -80,11 +95,7 @@ static bool are_behind(const struct zd_sim_session *session, const struct zd_fen
 
 	if (is_nan_fill(by))
 		return session->poison && (session->broken || zd_sim_is_promised(session, fences, nfences));
-	for (uint32_t f = 0; signal && signal->session == session->id && f < nfences; f++) {
-		if (fences[f].timeline == signal->timeline && fences[f].value >= signal->value)
-			return true;
-	}
-	return false;
+	return signal && signal->session == session->id && zd_sim_precedes(session, fences, nfences, signal);
 }
 
 /* `copy`: what is set back is a shard that nobody writes; zd_sim_copy_check() looks after that. */
@@ -243,11 +254,6 @@ static void check_restore(struct zd_sim_world *world, uint32_t group, uint32_t u
 
 /* A gather that was answered before the rank went reads what it was promised: the shard is set back behind
  * its copies. */
-static bool is_deferred(const struct zd_signal *signal)
-{
-	return signal->session && signal->timeline / ZD_MAX_DEVICES == ZD_TIMELINE_DEFERRED / ZD_MAX_DEVICES;
-}
-
 void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_command *command)
 {
 	const struct zd_location *src = &command->u.copy.src, *dst = &command->u.copy.dst;

@@ -75,17 +75,6 @@ void zd_sim_poison_end(struct zd_sim_world *world, uint64_t session)
 	}
 }
 
-/* Is the copy one of those that bring the exposed bytes. */
-static bool brings(const struct zd_command *copy, const struct zd_sim_exposure *exposure)
-{
-	for (uint32_t f = 0; copy->signal.session == exposure->session && f < exposure->nfences; f++) {
-		if (exposure->fences[f].timeline == copy->signal.timeline &&
-		    exposure->fences[f].value >= copy->signal.value)
-			return true;
-	}
-	return false;
-}
-
 static void check_copy(struct zd_sim_world *world, const struct zd_command *copy)
 {
 	const struct zd_location *dst = &copy->u.copy.dst;
@@ -94,7 +83,9 @@ static void check_copy(struct zd_sim_world *world, const struct zd_command *copy
 	for (uint32_t i = 0; i < world->nexposures; i++) {
 		const struct zd_sim_exposure *exposure = &world->exposures[i];
 		if (zd_sim_overlap(&exposure->at, dst) && !zd_sim_may_end(world, exposure->session) &&
-		    !world->groups[exposure->group].kept[exposure->unit] && !brings(copy, exposure))
+		    !world->groups[exposure->group].kept[exposure->unit] &&
+		    !(session && session->id == exposure->session &&
+		      zd_sim_precedes(session, exposure->fences, exposure->nfences, &copy->signal)))
 			zd_sim_fail(world,
 			            "a copy goes to %u+%llu, which session %llu has had and which was not "
 			            "filled",

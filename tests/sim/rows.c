@@ -14,9 +14,9 @@
 
 struct tally {
 	struct zd_sim_world *world;
-	uint64_t gathered[4], buckets[4], allocations[4]; /* of rows */
-	uint32_t reserved[4];                             /* entries of buckets' rows */
-	struct zd_usage devices[4], device_sum, job_sum;
+	uint64_t gathered[ZD_SIM_DEVICES], buckets[ZD_SIM_DEVICES], allocations[ZD_SIM_DEVICES]; /* of rows */
+	uint32_t reserved[ZD_SIM_DEVICES]; /* entries of buckets' rows */
+	struct zd_usage devices[ZD_SIM_DEVICES], device_sum, job_sum;
 	uint64_t uid_bytes[4]; /* uids 0, 1000, 1001, 2000 */
 	uint64_t uid_segment_bytes[4];
 	uint32_t sessions, holders;
@@ -69,7 +69,7 @@ static bool device_row(const struct zd_row *row, void *arg)
 	uint32_t index = row->u.device.index;
 	uint64_t charged = usage_bytes(&row->u.device.usage);
 
-	if (index >= world->config.ndevices)
+	if (index >= zd_sim_ndevices(&world->config))
 		zd_sim_fail(world, "a row for device %u", index);
 	if (row->u.device.usage.gathered_bytes > world->budget_bytes[index])
 		zd_sim_fail(world, "device %u: %llu gathered bytes, the budget is %llu", index,
@@ -123,7 +123,7 @@ static uint64_t most_segment_bytes(const struct zd_sim_world *world)
 {
 	uint64_t most = world->quota_bytes;
 
-	for (uint32_t d = 0; d < world->config.ndevices; d++)
+	for (uint32_t d = 0; d < zd_sim_ndevices(&world->config); d++)
 		most += 16 * zd_max_u64(world->config.devices[d].segment_align_bytes, 4096);
 	return most;
 }
@@ -259,8 +259,8 @@ static uint32_t waiting_reserves(const struct zd_sim_session *session)
 static void check_given(const struct tally *tally)
 {
 	struct zd_sim_world *world = tally->world;
-	uint32_t entries[4] = {0}, waiting[4] = {0};
-	uint64_t target_bytes[4] = {0};
+	uint32_t entries[ZD_SIM_DEVICES] = {0}, waiting[ZD_SIM_DEVICES] = {0};
+	uint64_t target_bytes[ZD_SIM_DEVICES] = {0};
 
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
@@ -279,7 +279,7 @@ static void check_given(const struct tally *tally)
 			}
 		}
 	}
-	for (uint32_t d = 0; d < world->config.ndevices; d++) {
+	for (uint32_t d = 0; d < zd_sim_ndevices(&world->config); d++) {
 		if (tally->reserved[d] < entries[d] || tally->reserved[d] > entries[d] + waiting[d])
 			zd_sim_fail(world, "device %u: ranks have %u entries and want %u, %u are listed", d,
 			            entries[d], waiting[d], tally->reserved[d]);
@@ -324,7 +324,7 @@ static bool session_row(const struct zd_row *row, void *arg)
 static void check_shards(const struct tally *tally)
 {
 	struct zd_sim_world *world = tally->world;
-	uint64_t least[4] = {0}, most[4] = {0};
+	uint64_t least[ZD_SIM_DEVICES] = {0}, most[ZD_SIM_DEVICES] = {0};
 
 	for (uint32_t g = 0; g < world->config.ngroups; g++) {
 		const struct zd_sim_group_config *group = &world->config.groups[g];
@@ -338,7 +338,7 @@ static void check_shards(const struct tally *tally)
 				most[shard->device] += shard->exists || shard->maybe ? bytes : 0;
 			}
 	}
-	for (uint32_t d = 0; d < world->config.ndevices; d++) {
+	for (uint32_t d = 0; d < zd_sim_ndevices(&world->config); d++) {
 		uint64_t found = tally->devices[d].shard_bytes;
 		if (found < least[d] || found > most[d])
 			zd_sim_fail(world,
@@ -373,7 +373,7 @@ static void check_tables(struct zd_sim_world *world, bool quiet)
 	zd_sim_scopes_check(world);
 	check_sums(&tally);
 	check_given(&tally);
-	for (uint32_t d = 0; d < world->config.ndevices; d++) {
+	for (uint32_t d = 0; d < zd_sim_ndevices(&world->config); d++) {
 		if (tally.gathered[d] != tally.devices[d].gathered_bytes)
 			zd_sim_fail(world,
 			            "device %u is charged for %llu gathered bytes, its buffers have %llu", d,

@@ -86,7 +86,7 @@ struct zd_sim_world {
 	struct zd_sim_rng rng;
 	struct zd_sim_event *events; /* a heap */
 	uint32_t nevents, events_room;
-	struct zd_sim_executor executors[4];
+	struct zd_sim_executor executors[ZD_SIM_DEVICES];
 	struct zd_sim_watch *watches;
 	uint32_t nwatches, watches_room;
 	struct zd_sim_sum *sums;
@@ -97,7 +97,7 @@ struct zd_sim_world {
 	uint32_t nsessions, sessions_room;
 	struct zd_sim_actor actors[ZD_SIM_ACTORS];
 	struct zd_sim_group groups[ZD_SIM_GROUPS];
-	uint64_t budget_bytes[4], quota_bytes; /* highest ever in force; quota 0: none was */
+	uint64_t budget_bytes[ZD_SIM_DEVICES], quota_bytes; /* highest ever in force; quota 0: none was */
 	struct zd_sim_exposure *exposures;
 	uint32_t nexposures, exposures_room;
 	uint64_t pending_ops;
@@ -181,6 +181,10 @@ void zd_sim_expose(struct zd_sim_world *world, const struct zd_sim_session *sess
                    uint32_t unit, const struct zd_sim_lease *lease);
 void zd_sim_poison_check(struct zd_sim_world *world, const struct zd_command *command);
 /* Whether one of the fences is of a copy that the engine has not submitted yet. */
+/* Whether the session's command with that signal precedes the fences: one of them stands for it, or it is a
+ * deferred copy, and one of them was promised and not submitted (owner.c). */
+bool zd_sim_precedes(const struct zd_sim_session *session, const struct zd_fence *fences, uint32_t nfences,
+                     const struct zd_signal *signal);
 bool zd_sim_is_promised(const struct zd_sim_session *session, const struct zd_fence *fences,
                         uint32_t nfences);
 /* A request that is under way ends what the session holds of the unit under the tag, or in the scope. */

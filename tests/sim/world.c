@@ -123,6 +123,7 @@ static void derive_group(struct zd_sim_rng *rng, struct zd_sim_config *config,
 		unit->slot = slots && zd_sim_percent(rng, 70) ? 1 + u % 3 : ZEROD_NO_SLOT;
 		unit->nviews = (uint32_t)zd_sim_below(rng, 3);
 		unit->frozen = zd_sim_percent(rng, 15);
+		unit->on_host = config->has_host && zd_sim_mix(config->seed, unit->numel) % 2; /* no draw */
 		unit->persistent = !unit->slot && !group->plan.one_at_a_time &&
 		                   zd_sim_percent(rng, config->mortal ? 40 : 15);
 	}
@@ -195,7 +196,8 @@ static void enough_memory(const struct zd_sim_config *config, uint32_t device, u
 {
 	*all = *largest = 0;
 	for (uint32_t a = 0; a < config->nactors; a++) {
-		if (config->actors[a].job < 0 || config->actors[a].device != device)
+		if (config->actors[a].job < 0 ||
+		    (config->actors[a].device != device && device < config->ndevices))
 			continue;
 		const struct zd_sim_job_config *job = &config->jobs[config->actors[a].job];
 		for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++)
@@ -215,11 +217,14 @@ void zd_sim_derive_devices(struct zd_sim_rng *rng, struct zd_sim_config *config)
 		one_at_a_time = one_at_a_time && config->groups[g].plan.one_at_a_time;
 	config->segment_bytes = 4096ull << zd_sim_below(rng, 5);
 	config->cut_bytes = zd_sim_percent(rng, 50) ? 128ull << zd_sim_below(rng, 3) : 0;
-	for (uint32_t d = 0; d < config->ndevices; d++) {
+	for (uint32_t d = 0; d < zd_sim_ndevices(config); d++) {
 		struct zd_device_config *device = &config->devices[d];
 		uint64_t all, largest;
 
 		snprintf(device->name, sizeof(device->name), "sim%u", d);
+		device->host_memory = d == config->ndevices;
+		device->has_host = config->has_host && !device->host_memory;
+		device->host = config->ndevices;
 		enough_memory(config, d, &all, &largest);
 		if (config->clean || config->mortal) {
 			/* shards, gathers, buckets, targets, pieces: each at most 8 bytes for one of the
@@ -258,6 +263,7 @@ void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config)
 	config->lends = zd_sim_mix(seed, 1) % 2;
 	config->end_step_objects = zd_sim_mix(seed, 2) % 4;
 	config->ndevices = (uint32_t)zd_sim_between(&rng, 1, config->mortal ? 2 : 4);
+	config->has_host = zd_sim_mix(seed, 3) % 3 == 0; /* no draw */
 	config->executor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->stream_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
 	config->actor_ns = scales[zd_sim_below(&rng, ZD_ARRAY_LEN(scales))];
@@ -296,11 +302,12 @@ static void print_group(const struct zd_sim_config *config, uint32_t g)
 	       plan->op == ZEROD_SUM ? "sum" : "mean", (double)plan->prescale,
 	       plan->overwrite ? ", overwrite" : "", plan->one_at_a_time ? ", one unit at a time" : "");
 	for (uint32_t u = 0; u < group->nunits; u++)
-		printf("    %s %s numel %llu, %llu padded bytes, slot %u%s%s\n", group->units[u].name,
+		printf("    %s %s numel %llu, %llu padded bytes, slot %u%s%s%s\n", group->units[u].name,
 		       zerod_dtype_name(group->units[u].dtype), (unsigned long long)group->units[u].numel,
 		       (unsigned long long)zd_sim_padded_bytes(group, u), group->units[u].slot,
 		       group->units[u].persistent ? " persistent" : "",
-		       group->units[u].frozen ? " frozen" : "");
+		       group->units[u].frozen ? " frozen" : "",
+		       group->units[u].on_host ? " on the host" : "");
 }
 
 void zd_sim_config_print(const struct zd_sim_config *config)
@@ -321,7 +328,7 @@ void zd_sim_config_print(const struct zd_sim_config *config)
 	       config->strict_by_segment ? ", strict by segment" : "",
 	       config->regroups ? ", ranks wait for those who come in place of others" : "",
 	       config->lends ? ", places of targets are lent" : "");
-	for (uint32_t d = 0; d < config->ndevices; d++)
+	for (uint32_t d = 0; d < zd_sim_ndevices(config); d++)
 		printf("  device %u: arena %llu, gather budget %llu, staging %llu%s\n", d,
 		       (unsigned long long)config->devices[d].arena_bytes,
 		       (unsigned long long)config->devices[d].gather_budget_bytes,

@@ -33,8 +33,8 @@ bool zd_part_is_aliased(const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;
 	const struct zd_session *session = zd_part_member(part)->session;
-	return group->nshards == 1 && !part->unit->on_host && !group->shadow && !zd_gathers_are_collective(group) && session &&
-	       !session->strict && !session->poison;
+	return group->nshards == 1 && !part->unit->on_host && !group->shadow &&
+	       !zd_gathers_are_collective(group) && session && !session->strict && !session->poison;
 }
 
 /* Returns the part's buffer, or makes one. A gather ahead of its version gets a new buffer: a buffer of the

@@ -142,8 +142,7 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 	    unit->numel != args->u.unit_register.numel || unit->slot != args->u.unit_register.slot ||
 	    unit->frozen != args->u.unit_register.frozen ||
 	    unit->all_reduce != args->u.unit_register.all_reduce ||
-	    unit->on_host != args->u.unit_register.on_host ||
-	    unit->nviews != args->u.unit_register.nviews)
+	    unit->on_host != args->u.unit_register.on_host || unit->nviews != args->u.unit_register.nviews)
 		return false;
 	for (uint32_t i = 0; i < unit->nviews; i++) {
 		if (!view_equal(&unit->views[i], &args->u.unit_register.views[i]))
@@ -154,8 +153,8 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 
 /* "float32, 40 elements, slot 1, views w[4,8]@0 b[8]@32", truncated to the buffer. */
 static void description_text(enum zerod_dtype dtype, uint64_t numel, uint32_t slot, bool frozen,
-                             bool all_reduce, bool on_host, uint32_t nviews,
-                             const struct zd_view_args *views, char *out, size_t out_bytes)
+                             bool all_reduce, bool on_host, uint32_t nviews, const struct zd_view_args *views,
+                             char *out, size_t out_bytes)
 {
 	int used = snprintf(out, out_bytes, "%s, %llu elements", zerod_dtype_name(dtype),
 	                    (unsigned long long)numel);

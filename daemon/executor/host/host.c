@@ -25,7 +25,7 @@
 #define ARENA_ALIGN_BYTES   4096u
 
 struct zd_backend {
-	uint32_t ndevices; /* the last one is host memory, if `host_arena_bytes` is not 0 */
+	uint32_t ndevices;    /* the last one is host memory, if `host_arena_bytes` is not 0 */
 	uint64_t arena_bytes; /* of each device */
 	uint64_t host_arena_bytes;
 	struct zd_host_executor *executors;
@@ -54,11 +54,11 @@ static int check_config(const struct zd_backend_config *config, struct zd_err *e
 		                  zd_bytes_text(config->host_arena_bytes, wanted),
 		                  zd_bytes_text(memory, found));
 	if (memory && arena > (memory - config->host_arena_bytes) / config->ndevices)
-		return zd_err_set(
-		        err, ZEROD_E_NO_MEMORY,
-		        "host backend: arenas larger than memory: %" PRIu32 " of %s asked for, %s present",
-		        config->ndevices, zd_bytes_text(arena, wanted),
-		        zd_bytes_text(memory - config->host_arena_bytes, found));
+		return zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                  "host backend: arenas larger than memory: %" PRIu32
+		                  " of %s asked for, %s present",
+		                  config->ndevices, zd_bytes_text(arena, wanted),
+		                  zd_bytes_text(memory - config->host_arena_bytes, found));
 	return 0;
 }
 

@@ -51,7 +51,7 @@ for file in daemon/executor/*.[ch]; do
 done
 deny daemon/executor/host "$cuda|$nccl|$driver" 'knows no GPU'
 deny daemon/executor/cuda "$nccl" 'knows nothing of nccl, but in cuda_backend.c, which connects them' cuda_backend.c
-deny daemon/executor/cuda '"(daemon/)?executor/host/host(\.|_[^k])' 'has only its sums on the CPU, host_kernels.h, from host'
+deny daemon/executor/cuda '"(daemon/)?executor/host/host\.' 'has only threads, memory and sums of the CPU from host'
 deny daemon/executor/nccl "$host" 'knows nothing of host'
 
 # A path that climbs would go round all of the above.

@@ -11,6 +11,7 @@
  *   cuda_order     the order of its tasks    cuda_reduce    sums, on the CPU
  *   cuda_copy_stream      a stream and its copies  cuda_session   fence pages that GPUs write
  *   cuda_task      one command               cuda_monitor   processes on the GPUs, and Xids
+ *   cuda_host_copy  copies with host memory  cuda_host_memory  the host memory itself
  *   cuda_gate      excludes calls that wait for the kernels of communicators
  *
  *   cuda_comm_thread  a GPU's thread for communicators  cuda_comm_queue   the order of their operations
@@ -31,6 +32,7 @@
 #include "executor/backend.h"
 #include "executor/cuda/cuda_device.h"
 #include "executor/cuda/cuda_executor.h"
+#include "executor/cuda/cuda_host_memory.h"
 #include "executor/cuda/cuda_monitor.h"
 #include "executor/cuda/cuda_segment.h"
 #include "executor/cuda/cuda_session.h"
@@ -51,6 +53,7 @@ struct zd_backend {
 	struct zd_cuda_devices devices;
 	struct gpu *gpus; /* devices.count */
 	struct zd_cuda_segments segments;
+	struct zd_cuda_host_memory host;
 	struct zd_backend_sessions sessions;
 	struct zd_cuda_monitor monitor;
 	struct zd_cuda_comm_local_ranks local_ranks;
@@ -129,6 +132,7 @@ static void stop_gpus(struct zd_backend *backend)
 		zd_cuda_executor_stop(&backend->gpus[i].executor);
 	for (uint32_t i = 0; i < n; i++)
 		zd_cuda_executor_deinit(&backend->gpus[i].executor);
+	zd_cuda_host_memory_stop(&backend->host);
 	zd_cuda_monitor_deinit(&backend->monitor);
 	zd_backend_sessions_deinit(&backend->sessions);
 	for (uint32_t i = 0; i < n; i++)
@@ -141,6 +145,7 @@ static void cuda_close(struct zd_backend *backend)
 		return;
 	stop_gpus(backend);
 	zd_cuda_comm_local_ranks_deinit(&backend->local_ranks);
+	zd_cuda_host_memory_deinit(&backend->host);
 	zd_cuda_segments_deinit(&backend->segments);
 	zd_cuda_devices_deinit(&backend->devices);
 	free((char *)backend->comm_settings.nccl_path);
@@ -173,6 +178,9 @@ static int cuda_open(const struct zd_backend_config *config, struct zd_backend *
 	zd_cuda_segments_init(&made->segments);
 	zd_backend_sessions_init(&made->sessions);
 	set_comms(made, config);
+	made->devices.host_memory = config->host_arena_bytes > 0;
+	rc = zd_cuda_host_memory_init(&made->host, &made->devices, config, err);
+	made->segments.host = &made->host;
 	for (uint32_t i = 0; i < made->devices.count && !rc; i++)
 		rc = start_gpu(made, i, config, err);
 	if (!rc)
@@ -187,17 +195,24 @@ static int cuda_open(const struct zd_backend_config *config, struct zd_backend *
 
 static uint32_t cuda_device_count(const struct zd_backend *backend)
 {
-	return backend->devices.count;
+	return backend->devices.count + backend->host.count;
 }
 
 static void cuda_device_info(const struct zd_backend *backend, uint32_t device, struct zd_device_config *info)
 {
+	if (zd_cuda_host_memory_node(&backend->host, device)) {
+		zd_cuda_host_memory_info(&backend->host, device, info);
+		return;
+	}
 	zd_assert(device < backend->devices.count);
 	const struct zd_cuda_device *found = &backend->devices.all[device];
 	*info = (struct zd_device_config){
 	        .arena_bytes = backend->gpus[device].arena_bytes,
 	        .segment_align_bytes = found->granularity_bytes,
+	        .has_host = backend->host.count > 0,
 	};
+	if (info->has_host)
+		info->host = zd_cuda_host_memory_of(&backend->host, found);
 	(void)snprintf(info->name, sizeof(info->name), "%s", found->name);
 	(void)snprintf(info->model, sizeof(info->model), "%s", found->model);
 	(void)snprintf(info->pci_address, sizeof(info->pci_address), "%s", found->pci_address);
@@ -217,12 +232,16 @@ static bool cuda_client_copies_own(const struct zd_backend *backend, uint32_t de
 
 static bool cuda_device_failure(const struct zd_backend *backend, uint32_t device, char why[ZD_FAILURE_TEXT])
 {
+	if (zd_cuda_host_memory_node(&backend->host, device))
+		return false;
 	zd_assert(device < backend->devices.count);
 	return zd_cuda_device_why(&backend->devices.all[device], why);
 }
 
 static void cuda_expect(struct zd_backend *backend, uint32_t device)
 {
+	if (zd_cuda_host_memory_node(&backend->host, device))
+		return;
 	zd_assert(device < backend->devices.count);
 	zd_cuda_executor_expect(&backend->gpus[device].executor);
 }
@@ -256,8 +275,24 @@ static struct zd_cuda_task *task_of(struct zd_backend *backend, const struct zd_
 	return zd_cuda_task_new(command, &backend->segments, signalled, watched);
 }
 
+static void submit_to_host(struct zd_backend *backend, struct zd_cuda_host_node *node,
+                           const struct zd_command *command)
+{
+	struct zd_backend_session *watched = NULL, *signalled;
+	signalled = zd_backend_sessions_find(&backend->sessions, command->signal.session);
+	if (command->kind == ZD_CMD_WATCH)
+		watched = zd_backend_sessions_find(&backend->sessions, command->u.watch.session);
+	zd_host_executor_submit(&node->executor,
+	                        zd_host_task_new(command, &node->segments, signalled, watched));
+}
+
 static void cuda_submit(struct zd_backend *backend, const struct zd_command *command)
 {
+	struct zd_cuda_host_node *node = zd_cuda_host_memory_node(&backend->host, command->device);
+	if (node) {
+		submit_to_host(backend, node, command);
+		return;
+	}
 	zd_assert(command->device < backend->devices.count);
 	struct gpu *gpu = &backend->gpus[command->device];
 	struct zd_cuda_task *task = task_of(backend, command);
@@ -292,8 +327,13 @@ static void cuda_submit(struct zd_backend *backend, const struct zd_command *com
 static int cuda_segment_import(struct zd_backend *backend, uint32_t device, uint32_t id, uint64_t bytes,
                                int fd, struct zd_err *err)
 {
+	struct zd_cuda_host_node *node = zd_cuda_host_memory_node(&backend->host, device);
 	struct zd_cuda_segment *segment;
-	int rc = zd_cuda_segment_import(&backend->devices, device, id, bytes, fd, &segment, err);
+	int rc;
+
+	if (node)
+		return zd_cuda_host_memory_import(node, id, bytes, fd, err);
+	rc = zd_cuda_segment_import(&backend->devices, device, id, bytes, fd, &segment, err);
 
 	if (rc == 0)
 		zd_cuda_segments_add(&backend->segments, segment);

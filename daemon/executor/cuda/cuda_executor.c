@@ -99,6 +99,16 @@ static void reap_local(struct zd_cuda_executor *executor)
 	}
 }
 
+static void reap_host(struct zd_cuda_executor *executor)
+{
+	struct zd_cuda_task *task;
+	while (zd_cuda_host_copy_reap(&executor->host, &task)) {
+		note_event(executor);
+		if (task)
+			complete_issued(executor, task);
+	}
+}
+
 /* After waiters were freed by an abort nothing may complete: a completion would store a value over the
  * abort. */
 static void reap_all(struct zd_cuda_executor *executor)
@@ -107,6 +117,7 @@ static void reap_all(struct zd_cuda_executor *executor)
 		return;
 	reap_pushes(executor);
 	reap_local(executor);
+	reap_host(executor);
 }
 
 static void poll_watches(struct zd_cuda_executor *executor)
@@ -256,10 +267,43 @@ static void issue_local(struct zd_cuda_executor *executor)
 	zd_cuda_local_copy_close(&executor->local);
 }
 
+static void copy_with_host(struct zd_cuda_executor *executor, struct zd_cuda_copy_stream *stream,
+                           struct zd_cuda_task *task)
+{
+	struct zd_err err = ZD_ERR_NONE;
+	bool whole = false;
+	int rc = 0;
+	note_event(executor);
+	if (needs_gpu(task)) {
+		rc = zd_cuda_host_copy_issue(stream, task, &whole, &err);
+		if (!rc && whole)
+			zd_cuda_order_take(&executor->order, task, false);
+		if (!rc || zd_cuda_device_failed(executor->device))
+			return;
+	}
+	end_on_cpu(executor, task, rc, &err);
+	zd_cuda_copy_stream_follow(stream, task);
+}
+
+static void issue_host(struct zd_cuda_executor *executor, enum zd_cuda_direction direction)
+{
+	struct zd_cuda_copy_stream *stream = &executor->host.streams[direction];
+	struct zd_cuda_task *task;
+	while (!zd_cuda_device_failed(executor->device) && zd_cuda_copy_stream_has_room(stream) &&
+	       (task = zd_cuda_order_first(&executor->order, zd_cuda_host_copy_queue(direction)))) {
+		copy_with_host(executor, stream, task);
+		if (zd_cuda_copy_stream_group_is_full(stream))
+			zd_cuda_copy_stream_close(stream);
+	}
+	zd_cuda_copy_stream_close(stream);
+}
+
 static void issue_all(struct zd_cuda_executor *executor)
 {
 	issue_pushes(executor);
 	issue_local(executor);
+	issue_host(executor, ZD_CUDA_UP);
+	issue_host(executor, ZD_CUDA_DOWN);
 }
 
 /* ---- Giving up: the device has failed, or the daemon ends ---------------------------------------------- */
@@ -293,6 +337,8 @@ static void fail_all_inflight(struct zd_cuda_executor *executor, const struct zd
 	while (zd_cuda_copy_stream_drop(&executor->push, &task))
 		fail_inflight(executor, task, why);
 	while (zd_cuda_local_copy_drop(&executor->local, &task))
+		fail_inflight(executor, task, why);
+	while (zd_cuda_host_copy_drop(&executor->host, &task))
 		fail_inflight(executor, task, why);
 }
 
@@ -345,11 +391,12 @@ static void give_up_device(struct zd_cuda_executor *executor)
 		executor->scheduler.again_ns = UINT64_MAX;
 		zd_cuda_copy_stream_walk(&executor->push, abort_timeline);
 		zd_cuda_local_copy_walk(&executor->local, abort_timeline);
+		zd_cuda_host_copy_walk(&executor->host, abort_timeline);
 		zd_cuda_order_walk(&executor->order, abort_timeline);
 		note_event(executor);
 	}
 	if ((executor->push.count > 0 && !zd_cuda_copy_stream_is_still(&executor->push)) ||
-	    !zd_cuda_local_copy_is_still(&executor->local))
+	    !zd_cuda_local_copy_is_still(&executor->local) || !zd_cuda_host_copy_is_still(&executor->host))
 		return;
 	(void)zd_cuda_device_failure(executor->device, &why);
 	fail_all_inflight(executor, &why);
@@ -363,6 +410,7 @@ static void shut_down(struct zd_cuda_executor *executor)
 	(void)zd_err_set(&why, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
 	zd_cuda_copy_stream_wait(&executor->push);
 	zd_cuda_local_copy_wait(&executor->local);
+	zd_cuda_host_copy_wait(&executor->host);
 	reap_all(executor);
 	fail_all_inflight(executor, &why);
 	while ((task = zd_cuda_order_any(&executor->order))) {
@@ -383,7 +431,8 @@ static void shut_down(struct zd_cuda_executor *executor)
 
 static bool has_inflight(const struct zd_cuda_executor *executor)
 {
-	return executor->push.count > 0 || !zd_cuda_local_copy_is_idle(&executor->local);
+	return executor->push.count > 0 || !zd_cuda_local_copy_is_idle(&executor->local) ||
+	       !zd_cuda_host_copy_is_idle(&executor->host);
 }
 
 static uint64_t until_link_slot_ns(const struct zd_cuda_executor *executor)
@@ -479,6 +528,7 @@ static void check_inflight(struct zd_cuda_executor *executor)
 	executor->checked_ns = now_ns;
 	zd_cuda_copy_stream_check(&executor->push);
 	zd_cuda_local_copy_check(&executor->local);
+	zd_cuda_host_copy_check(&executor->host);
 }
 
 static void *executor_main(void *arg)
@@ -498,6 +548,7 @@ static void *executor_main(void *arg)
 		issue_all(executor);
 	}
 	shut_down(executor);
+	zd_cuda_host_copy_deinit(&executor->host);
 	zd_cuda_local_copy_deinit(&executor->local);
 	zd_cuda_copy_stream_deinit(&executor->push);
 	return NULL;
@@ -527,6 +578,9 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 	rc = zd_cuda_local_copy_init(&executor->local, devices, device, err);
 	if (rc)
 		goto no_local;
+	rc = zd_cuda_host_copy_init(&executor->host, devices, device, err);
+	if (rc)
+		goto no_host;
 	STAILQ_INIT(&executor->submitted);
 	STAILQ_INIT(&executor->watches);
 	zd_cuda_order_init(&executor->order, devices, device);
@@ -540,6 +594,8 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 no_thread:
 	pthread_cond_destroy(&executor->changed);
 	pthread_mutex_destroy(&executor->lock);
+	zd_cuda_host_copy_deinit(&executor->host);
+no_host:
 	zd_cuda_local_copy_deinit(&executor->local);
 no_local:
 	zd_cuda_copy_stream_deinit(&executor->push);

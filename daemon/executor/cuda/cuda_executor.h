@@ -19,6 +19,7 @@
 #include "executor/cuda/cuda_copy_stream.h"
 #include "executor/cuda/cuda_order.h"
 #include "executor/cuda/cuda_link_scheduler.h"
+#include "executor/cuda/cuda_host_copy.h"
 #include "executor/cuda/cuda_local_copy.h"
 
 struct zd_cuda_executor {
@@ -43,6 +44,7 @@ struct zd_cuda_executor {
 	struct zd_cuda_link_scheduler scheduler;
 	struct zd_cuda_copy_stream push;
 	struct zd_cuda_local_copy local;
+	struct zd_cuda_host_copy host;
 	struct zd_cuda_tasks watches;
 	bool hurried;          /* a caller waits for one of them */
 	bool giving_up;        /* the device has failed, and the waiters of its tasks have been freed */

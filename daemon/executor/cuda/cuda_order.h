@@ -2,7 +2,8 @@
 /*
  * cuda_order.h - the tasks that wait to be issued on a GPU.
  *
- * There is a queue for each device that is written to, the GPU's own included. What must hold: tasks of one
+ * There is a queue for each device that is written to, the GPU's own included, and one for each direction of
+ * copies with host memory. What must hold: tasks of one
  * timeline are issued in the order of submission. A store by the CPU into a timeline (for a SIGNAL, or a
  * failure) follows all earlier stores and precedes all later ones. Each queue is in order; a task whose
  * timeline has pending tasks in another queue is held until these have completed. Tasks of different queues
@@ -45,16 +46,21 @@ static inline bool zd_cuda_order_is_empty(const struct zd_cuda_order *order)
 /* Returns the first task of any queue; NULL: none. While tasks are in flight the order may hold tasks and
  * have empty queues. */
 struct zd_cuda_task *zd_cuda_order_any(const struct zd_cuda_order *order);
+/* Returns the other GPUs that tasks wait for, as bits. */
+static inline uint64_t zd_cuda_order_others(const struct zd_cuda_order *order)
+{
+	return order->filled & ~(1ull << order->self | 1ull << ZD_CUDA_QUEUE_UP | 1ull << ZD_CUDA_QUEUE_DOWN);
+}
 /* Returns whether tasks for several other devices wait. */
 static inline bool zd_cuda_order_has_several(const struct zd_cuda_order *order)
 {
-	uint64_t others = order->filled & ~(1ull << order->self);
+	uint64_t others = zd_cuda_order_others(order);
 	return (others & (others - 1)) != 0;
 }
 /* Returns whether several tasks wait for other devices, for one device or more. */
 static inline bool zd_cuda_order_has_more(const struct zd_cuda_order *order)
 {
-	uint64_t others = order->filled & ~(1ull << order->self);
+	uint64_t others = zd_cuda_order_others(order);
 	return zd_cuda_order_has_several(order) ||
 	       (others && STAILQ_NEXT(STAILQ_FIRST(&order->queues[__builtin_ctzll(others)]), next));
 }

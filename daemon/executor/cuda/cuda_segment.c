@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "executor/cuda/cuda_host_memory.h"
 
 /* ---- One segment --------------------------------------------------------------------------------------- */
 
@@ -183,6 +184,7 @@ void zd_cuda_segments_init(struct zd_cuda_segments *segments)
 {
 	for (size_t i = 0; i < ZD_CUDA_SEGMENT_BUCKETS; i++)
 		LIST_INIT(&segments->buckets[i]);
+	segments->host = NULL;
 	pthread_mutex_init(&segments->lock, NULL);
 }
 
@@ -239,7 +241,12 @@ int zd_cuda_segments_fd(struct zd_cuda_segments *segments, uint32_t id)
 	struct zd_cuda_segment *segment = find_segment(segments, id);
 	int fd = segment ? segment->fd : -1;
 	pthread_mutex_unlock(&segments->lock);
-	return fd;
+	return segment || !segments->host ? fd : zd_cuda_host_memory_fd(segments->host, id);
+}
+
+bool zd_cuda_segments_on_host(const struct zd_cuda_segments *segments, uint32_t segment)
+{
+	return segments->host && zd_cuda_host_memory_has(segments->host, segment);
 }
 
 zd_cu_ptr zd_cuda_segments_at(struct zd_cuda_segments *segments, const struct zd_location *location)
@@ -250,6 +257,8 @@ zd_cu_ptr zd_cuda_segments_at(struct zd_cuda_segments *segments, const struct zd
 	struct zd_cuda_segment *segment = find_segment(segments, location->segment);
 	pthread_mutex_unlock(&segments->lock);
 	/* Valid without the lock: the core destroys no segment that a command may still name. */
+	if (!segment && segments->host)
+		return zd_cuda_host_memory_at(segments->host, location);
 	zd_assert(segment);
 	zd_assert(location->offset <= segment->bytes && location->bytes <= segment->bytes - location->offset);
 	return segment->range + location->offset;

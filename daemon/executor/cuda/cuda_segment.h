@@ -16,6 +16,8 @@
 #include "core/command.h"
 #include "executor/cuda/cuda_device.h"
 
+struct zd_cuda_host_memory;
+
 struct zd_cuda_segment {
 	uint32_t id;
 	struct zd_cuda_device *device;
@@ -34,6 +36,7 @@ LIST_HEAD(zd_cuda_segment_bucket, zd_cuda_segment);
 /* The segments of all GPUs by id. Workers add segments, the loop's thread finds and removes them. The lock is
  * held for these table operations only. */
 struct zd_cuda_segments {
+	const struct zd_cuda_host_memory *host; /* the segments that are not on GPUs; NULL: there are none */
 	pthread_mutex_t lock;
 	struct zd_cuda_segment_bucket buckets[ZD_CUDA_SEGMENT_BUCKETS]; /* by id; ids are consecutive */
 };
@@ -61,7 +64,9 @@ void zd_cuda_segments_add(struct zd_cuda_segments *segments, struct zd_cuda_segm
 struct zd_cuda_segment *zd_cuda_segments_take(struct zd_cuda_segments *segments, uint32_t id);
 /* Returns the segment's descriptor; -1 if there is no such segment. */
 int zd_cuda_segments_fd(struct zd_cuda_segments *segments, uint32_t id);
-/* Returns the address of the location's first byte for all GPUs; 0 for an empty location. A location beyond
+/* Returns whether the segment is in host memory. */
+bool zd_cuda_segments_on_host(const struct zd_cuda_segments *segments, uint32_t segment);
+/* Returns the address of the location's first byte for all GPUs, also in host memory; 0 for an empty location. A location beyond
  * its segment is an error of the core and aborts the daemon. */
 zd_cu_ptr zd_cuda_segments_at(struct zd_cuda_segments *segments, const struct zd_location *location);
 

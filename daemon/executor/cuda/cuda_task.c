@@ -18,6 +18,10 @@ static void take_copy(struct zd_cuda_task *task, const struct zd_command *comman
 	const struct zd_location *src = &command->u.copy.src, *dst = &command->u.copy.dst;
 	zd_assert(src->bytes == dst->bytes);
 	task->target = command->u.copy.dst_device;
+	if (zd_cuda_segments_on_host(segments, src->segment))
+		task->target = ZD_CUDA_QUEUE_UP;
+	else if (zd_cuda_segments_on_host(segments, dst->segment))
+		task->target = ZD_CUDA_QUEUE_DOWN;
 	task->u.copy.src = zd_cuda_segments_at(segments, src);
 	task->u.copy.dst = zd_cuda_segments_at(segments, dst);
 	task->u.copy.bytes = dst->bytes;

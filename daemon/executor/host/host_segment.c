@@ -129,10 +129,21 @@ int zd_host_segment_import(uint32_t id, uint64_t bytes, int fd, struct zd_host_s
 	return 0;
 }
 
+int zd_host_segment_pin(struct zd_host_segment *segment, const struct zd_host_pinning *pinning,
+                        struct zd_err *err)
+{
+	int rc = pinning->pin(pinning->arg, segment->base, segment->bytes, err);
+	if (!rc)
+		segment->pinned_by = pinning;
+	return rc;
+}
+
 void zd_host_segment_free(struct zd_host_segment *segment)
 {
 	if (!segment)
 		return;
+	if (segment->pinned_by)
+		segment->pinned_by->unpin(segment->pinned_by->arg, segment->base);
 	if (segment->base)
 		munmap(segment->base, segment->bytes);
 	if (segment->fd >= 0)
@@ -144,6 +155,7 @@ void zd_host_segments_init(struct zd_host_segments *segments)
 {
 	for (size_t i = 0; i < ZD_HOST_SEGMENT_BUCKETS; i++)
 		LIST_INIT(&segments->buckets[i]);
+	segments->pinning = NULL;
 	pthread_mutex_init(&segments->lock, NULL);
 }
 

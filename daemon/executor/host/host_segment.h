@@ -28,11 +28,19 @@
 
 struct zd_err;
 
+/* Pins the memory of new segments for GPUs, and unpins it before it is freed. */
+struct zd_host_pinning {
+	int (*pin)(void *arg, void *base, uint64_t bytes, struct zd_err *err);
+	void (*unpin)(void *arg, void *base);
+	void *arg;
+};
+
 struct zd_host_segment {
 	uint32_t id;
 	int fd;
 	uint8_t *base;
 	uint64_t bytes;
+	const struct zd_host_pinning *pinned_by; /* NULL: the memory is not pinned */
 	LIST_ENTRY(zd_host_segment) in_bucket;
 };
 
@@ -44,6 +52,7 @@ LIST_HEAD(zd_host_segment_bucket, zd_host_segment);
  * lock is held for these table operations only. */
 struct zd_host_segments {
 	pthread_mutex_t lock;
+	const struct zd_host_pinning *pinning; /* NULL: segments are not pinned */
 	struct zd_host_segment_bucket buckets[ZD_HOST_SEGMENT_BUCKETS]; /* by id; ids are consecutive */
 };
 
@@ -57,6 +66,9 @@ int zd_host_segment_new(uint32_t id, uint64_t bytes, struct zd_host_segment **se
  * of that size, or not sealed. */
 int zd_host_segment_import(uint32_t id, uint64_t bytes, int fd, struct zd_host_segment **segment,
                            struct zd_err *err) __attribute__((warn_unused_result));
+/* Pins the segment until it is freed. */
+int zd_host_segment_pin(struct zd_host_segment *segment, const struct zd_host_pinning *pinning,
+                        struct zd_err *err) __attribute__((warn_unused_result));
 /* Unmaps the segment. The kernel frees the memory when the last client has unmapped it too. NULL is
  * allowed. */
 void zd_host_segment_free(struct zd_host_segment *segment);

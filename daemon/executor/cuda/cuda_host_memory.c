@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_host_memory.c - the host memory beside GPUs.
+ *
+ * Nearly all of the time to pin memory goes into the first touch of its pages, so several threads touch them.
+ * Pinned pages stay where they are: the node is chosen before that.
+ */
+#include "executor/cuda/cuda_host_memory.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/text.h"
+
+#define ALIGN_BYTES    (2ull << 20) /* of segments: huge pages, where the kernel has them for files */
+#define TOUCHERS       8u
+#define TOUCHED_BYTES  (64ull << 20) /* at least, by each */
+#define PAGE_BYTES     4096u
+#define MPOL_PREFERRED 1
+#ifndef MADV_POPULATE_WRITE /* Linux 5.14 */
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* ---- Pinning ------------------------------------------------------------------------------------------- */
+
+struct touch {
+	pthread_t thread;
+	bool started;
+	uint8_t *from;
+	uint64_t bytes;
+	int error;
+};
+
+static void *touch_main(void *arg)
+{
+	struct touch *touch = arg;
+	if (madvise(touch->from, touch->bytes, MADV_POPULATE_WRITE) == 0)
+		return NULL;
+	touch->error = errno;
+	if (errno != EINVAL) /* the kernel knows the advice: there is no memory */
+		return NULL;
+	touch->error = 0;
+	for (uint64_t i = 0; i < touch->bytes; i += PAGE_BYTES)
+		((volatile uint8_t *)touch->from)[i] = 0;
+	return NULL;
+}
+
+/* The pages are the daemon's, and zeroed: nobody else has the segment. */
+static int touch_pages(uint8_t *base, uint64_t bytes, struct zd_err *err)
+{
+	struct touch touches[TOUCHERS] = {{.from = NULL}};
+	long processors = sysconf(_SC_NPROCESSORS_ONLN);
+	uint64_t most = zd_min_u64(TOUCHERS, processors > 1 ? (uint64_t)processors : 1);
+	uint64_t count = zd_max_u64(zd_min_u64(most, bytes / TOUCHED_BYTES), 1);
+	uint64_t each = zd_align_up(bytes / count, ALIGN_BYTES);
+	char text[ZD_BYTES_TEXT];
+	int error = 0;
+	for (uint64_t i = 0; i < count; i++) {
+		uint64_t from = zd_min_u64(i * each, bytes);
+		touches[i].from = base + from;
+		touches[i].bytes = i + 1 == count ? bytes - from : zd_min_u64(each, bytes - from);
+		touches[i].started = i + 1 < count && pthread_create(&touches[i].thread, NULL, touch_main,
+		                                                     &touches[i]) == 0;
+		if (!touches[i].started && touches[i].bytes > 0)
+			(void)touch_main(&touches[i]);
+	}
+	for (uint64_t i = 0; i < count; i++) {
+		if (touches[i].started)
+			(void)pthread_join(touches[i].thread, NULL);
+		error = error ? error : touches[i].error;
+	}
+	if (error)
+		return zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                  "a segment of %s of host memory: the kernel has no pages for it (%s); see "
+		                  "memory limits of the daemon's control group",
+		                  zd_bytes_text(bytes, text), error == ENOMEM ? "ENOMEM" : "EFAULT");
+	return 0;
+}
+
+/* A preference: without it, or without memory on the node, the pages are elsewhere. */
+static void prefer_node(const struct zd_cuda_host_node *node, void *base, uint64_t bytes)
+{
+	unsigned long mask = 0;
+	if (node->number < 0 || (size_t)node->number >= 8 * sizeof(mask) || node->memory->count < 2)
+		return;
+	mask = 1ul << node->number;
+	(void)syscall(SYS_mbind, base, bytes, MPOL_PREFERRED, &mask, 8 * sizeof(mask) + 1, 0);
+}
+
+static int pin(void *arg, void *base, uint64_t bytes, struct zd_err *err)
+{
+	const struct zd_cuda_host_node *node = arg;
+	const struct zd_cuda_device *gpu = &node->memory->devices->all[0];
+	char text[ZD_BYTES_TEXT];
+	bool pushed;
+	int result, rc;
+	prefer_node(node, base, bytes);
+	(void)madvise(base, bytes, MADV_HUGEPAGE);
+	rc = touch_pages(base, bytes, err);
+	if (rc)
+		return rc;
+	pushed = zd_cuda_device_push(gpu);
+	result = gpu->cuda->memHostRegister(base, bytes,
+	                                    ZD_CU_HOST_REGISTER_PORTABLE | ZD_CU_HOST_REGISTER_DEVICEMAP);
+	zd_cuda_leave(gpu->cuda, pushed);
+	if (result == ZD_CU_OUT_OF_MEMORY)
+		return zd_err_set(err, ZEROD_E_NO_MEMORY, "the driver cannot pin a segment of %s of host memory",
+		                  zd_bytes_text(bytes, text));
+	return zd_cuda_err(gpu->cuda, result, err, "pinning a segment of host memory");
+}
+
+static void unpin(void *arg, void *base)
+{
+	const struct zd_cuda_host_node *node = arg;
+	const struct zd_cuda_device *gpu = &node->memory->devices->all[0];
+	bool pushed = zd_cuda_device_push(gpu);
+	(void)gpu->cuda->memHostUnregister(base);
+	zd_cuda_leave(gpu->cuda, pushed);
+}
+
+/* ---- Nodes --------------------------------------------------------------------------------------------- */
+
+static int numa_node(const struct zd_cuda_device *gpu)
+{
+	char path[80];
+	int node = -1;
+	FILE *file;
+	(void)snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/numa_node", gpu->pci_address);
+	file = fopen(path, "re");
+	if (file && fscanf(file, "%d", &node) != 1)
+		node = -1;
+	if (file)
+		(void)fclose(file);
+	return node < 0 ? -1 : node;
+}
+
+static uint32_t find_node(const struct zd_cuda_host_memory *memory, int number)
+{
+	uint32_t i = 0;
+	while (i < memory->count && memory->nodes[i].number != number)
+		i++;
+	return i;
+}
+
+static int start_node(struct zd_cuda_host_memory *memory, int number, const struct zd_backend_config *config,
+                      struct zd_err *err)
+{
+	struct zd_cuda_host_node *node = &memory->nodes[memory->count];
+	int rc;
+	node->number = number;
+	node->memory = memory;
+	node->pinning = (struct zd_host_pinning){.pin = pin, .unpin = unpin, .arg = node};
+	zd_host_segments_init(&node->segments);
+	node->segments.pinning = &node->pinning;
+	rc = zd_host_executor_init(&node->executor, memory->devices->count + memory->count, &node->segments,
+	                           config, err);
+	if (rc)
+		zd_host_segments_deinit(&node->segments);
+	else
+		memory->count++;
+	return rc;
+}
+
+static int check_size(const struct zd_cuda_host_memory *memory, struct zd_err *err)
+{
+	char wanted[ZD_BYTES_TEXT], found[ZD_BYTES_TEXT];
+	uint64_t have = zd_host_memory_bytes();
+	if (memory->arena_bytes == 0 || memory->arena_bytes > ZD_MAX_BYTES)
+		return zd_err_set(err, ZEROD_E_INVALID, "host_arena: expected 2 MiB to 1 PiB, found less or more");
+	if (have && memory->arena_bytes > have / memory->count)
+		return zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                  "host_arena: %s for each of %u NUMA nodes, and the machine has %s",
+		                  zd_bytes_text(memory->arena_bytes, wanted), memory->count,
+		                  zd_bytes_text(have, found));
+	return 0;
+}
+
+int zd_cuda_host_memory_init(struct zd_cuda_host_memory *memory, struct zd_cuda_devices *devices,
+                             const struct zd_backend_config *config, struct zd_err *err)
+{
+	int rc = 0;
+	*memory = (struct zd_cuda_host_memory){
+	        .devices = devices,
+	        .arena_bytes = config->host_arena_bytes / ALIGN_BYTES * ALIGN_BYTES,
+	};
+	if (config->host_arena_bytes == 0)
+		return 0;
+	memory->nodes = zd_calloc(devices->count, sizeof(*memory->nodes)); /* nodes point to themselves */
+	for (uint32_t i = 0; i < devices->count && !rc; i++) {
+		int number = numa_node(&devices->all[i]);
+		if (find_node(memory, number) == memory->count)
+			rc = start_node(memory, number, config, err);
+	}
+	if (!rc && devices->count + memory->count > ZD_CUDA_MOST_DEVICES)
+		rc = zd_err_set(err, ZEROD_E_INVALID, "more than %u devices with host memory", ZD_CUDA_MOST_DEVICES);
+	if (!rc)
+		rc = check_size(memory, err);
+	if (rc) {
+		zd_cuda_host_memory_stop(memory);
+		zd_cuda_host_memory_deinit(memory);
+	}
+	return rc;
+}
+
+void zd_cuda_host_memory_stop(struct zd_cuda_host_memory *memory)
+{
+	for (uint32_t i = 0; i < memory->count; i++)
+		zd_host_executor_deinit(&memory->nodes[i].executor);
+}
+
+void zd_cuda_host_memory_deinit(struct zd_cuda_host_memory *memory)
+{
+	for (uint32_t i = 0; i < memory->count; i++)
+		zd_host_segments_deinit(&memory->nodes[i].segments);
+	free(memory->nodes);
+	*memory = (struct zd_cuda_host_memory){.count = 0};
+}
+
+uint32_t zd_cuda_host_memory_of(const struct zd_cuda_host_memory *memory, const struct zd_cuda_device *gpu)
+{
+	return memory->devices->count + find_node(memory, numa_node(gpu));
+}
+
+struct zd_cuda_host_node *zd_cuda_host_memory_node(const struct zd_cuda_host_memory *memory, uint32_t device)
+{
+	if (memory->count == 0 || device < memory->devices->count)
+		return NULL;
+	zd_assert(device - memory->devices->count < memory->count);
+	return &memory->nodes[device - memory->devices->count];
+}
+
+void zd_cuda_host_memory_info(const struct zd_cuda_host_memory *memory, uint32_t device,
+                              struct zd_device_config *info)
+{
+	const struct zd_cuda_host_node *node = zd_cuda_host_memory_node(memory, device);
+	*info = (struct zd_device_config){.arena_bytes = memory->arena_bytes,
+	                                  .segment_align_bytes = ALIGN_BYTES,
+	                                  .host_memory = true};
+	(void)snprintf(info->name, sizeof(info->name), "memory%d", node->number < 0 ? 0 : node->number);
+}
+
+/* ---- Segments ------------------------------------------------------------------------------------------ */
+
+static struct zd_cuda_host_node *node_with(const struct zd_cuda_host_memory *memory, uint32_t segment)
+{
+	for (uint32_t i = 0; i < memory->count; i++) {
+		if (zd_host_segments_fd(&memory->nodes[i].segments, segment) >= 0)
+			return &memory->nodes[i];
+	}
+	return NULL;
+}
+
+bool zd_cuda_host_memory_has(const struct zd_cuda_host_memory *memory, uint32_t segment)
+{
+	return node_with(memory, segment) != NULL;
+}
+
+zd_cu_ptr zd_cuda_host_memory_at(const struct zd_cuda_host_memory *memory, const struct zd_location *location)
+{
+	struct zd_cuda_host_node *node = node_with(memory, location->segment);
+	zd_assert(node);
+	return (zd_cu_ptr)(uintptr_t)zd_host_segments_at(&node->segments, location);
+}
+
+int zd_cuda_host_memory_fd(const struct zd_cuda_host_memory *memory, uint32_t segment)
+{
+	struct zd_cuda_host_node *node = node_with(memory, segment);
+	return node ? zd_host_segments_fd(&node->segments, segment) : -1;
+}
+
+int zd_cuda_host_memory_import(struct zd_cuda_host_node *node, uint32_t id, uint64_t bytes, int fd,
+                               struct zd_err *err)
+{
+	struct zd_host_segment *segment;
+	int rc = zd_host_segment_import(id, bytes, fd, &segment, err);
+	if (!rc) {
+		rc = zd_host_segment_pin(segment, &node->pinning, err);
+		if (rc)
+			zd_host_segment_free(segment);
+	}
+	if (!rc)
+		zd_host_segments_add(&node->segments, segment);
+	return rc;
+}

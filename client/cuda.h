@@ -43,7 +43,12 @@ void zc_cuda_forget(struct zerod_client *client);
 int zc_cuda_segment_map(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Unmaps a segment whose memory nothing uses any more. With the lock and page_lock. */
+/* Lets the GPUs of this process access a mapped segment of host memory, which takes 60 ms for each GiB. Done
+ * once, until the segment is unmapped. With the lock. */
+int zc_cuda_segment_register(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Unmaps a segment whose memory nothing uses any more; of host memory, ends the GPUs' access only. With the
+ * lock and page_lock. */
 void zc_cuda_segment_unmap(struct zerod_client *client, struct zc_segment *segment);
 /* Grants or revokes the GPU's access to a mapped segment, which keeps its content. With page_lock. */
 int zc_cuda_segment_protect(struct zerod_client *client, const struct zc_segment *segment, bool open,
@@ -51,9 +56,10 @@ int zc_cuda_segment_protect(struct zerod_client *client, const struct zc_segment
 
 /* ---- cuda_copy.c --------------------------------------------------------------------------------------- */
 
-/* A copy within one GPU. */
+/* A copy within one GPU, or to host memory. */
 struct zc_copy {
-	struct zc_segment *segment; /* of `to` */
+	struct zc_segment *segment; /* of `to`; host memory is registered */
+	uint32_t device;            /* that copies to host memory */
 	void *to;
 	const void *from;
 	uint64_t bytes;                         /* at `to` */
@@ -61,6 +67,8 @@ struct zc_copy {
 	struct zc_fence copied;                 /* on the client's page; set once the copy is enqueued */
 };
 
+/* Whether the address is one of a GPU's memory. Without a lock. */
+bool zc_cuda_is_gpu_address(const struct zerod_client *client, const void *at);
 /* Returns 0, or UNSUPPORTED with the reason why the GPU of a mapped segment cannot convert. With the lock. */
 int zc_cuda_converts(const struct zc_segment *segment, struct zd_err *err)
         __attribute__((warn_unused_result));

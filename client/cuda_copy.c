@@ -46,6 +46,22 @@ void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence)
 	atomic_fetch_or(&cuda->has_copied[fence.timeline / MASK_BITS], 1ull << fence.timeline % MASK_BITS);
 }
 
+bool zc_cuda_is_gpu_address(const struct zerod_client *client, const void *at)
+{
+	const struct zc_cuda *cuda = client->cuda;
+	struct zc_cuda_scope scope;
+	unsigned int type = 0;
+	int result;
+
+	if (!cuda || cuda->ngpus == 0)
+		return false;
+	result = zc_cuda_enter(cuda->driver, cuda->gpus[0].context, &scope);
+	if (result == ZD_CU_SUCCESS)
+		result = cuda->driver->pointerGetAttribute(&type, ZD_CU_POINTER_MEMORY_TYPE, (zd_cu_ptr)at);
+	zc_cuda_leave(cuda->driver, &scope);
+	return result == ZD_CU_SUCCESS && type == ZD_CU_MEMORY_OF_DEVICE;
+}
+
 int zc_cuda_converts(const struct zc_segment *segment, struct zd_err *err)
 {
 	return zc_kernels_check(&segment->gpu->kernels, err);
@@ -106,6 +122,11 @@ static int copy_on(struct zerod_client *client, struct zc_gpu *gpu, struct zc_co
 	return 0;
 }
 
+static uint32_t device_of(const struct zc_copy *copy)
+{
+	return copy->segment->is_file ? copy->device : copy->segment->device;
+}
+
 int zc_cuda_copy(struct zerod_client *client, struct zc_copy *copies, unsigned count, struct zd_err *err)
 {
 	struct zc_cuda *cuda = client->cuda;
@@ -113,11 +134,11 @@ int zc_cuda_copy(struct zerod_client *client, struct zc_copy *copies, unsigned c
 	int rc = 0;
 
 	for (unsigned first = 0; first < count && !rc; first = end) {
-		struct zc_gpu *gpu = zc_gpu_find(cuda, copies[first].segment->device);
+		struct zc_gpu *gpu = zc_gpu_find(cuda, device_of(&copies[first]));
 
-		zd_assert(gpu); /* its segment is mapped */
+		zd_assert(gpu); /* its segment is mapped, or its group was joined */
 		for (end = first + 1; end < count; end++)
-			if (copies[end].segment->device != copies[first].segment->device)
+			if (device_of(&copies[end]) != device_of(&copies[first]))
 				break;
 		rc = copy_on(client, gpu, copies + first, end - first, err);
 	}

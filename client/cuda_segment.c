@@ -107,12 +107,54 @@ int zc_cuda_segment_protect(struct zerod_client *client, const struct zc_segment
 	                   gpu->name, segment->id);
 }
 
+/* A GPU's address of registered memory is the CPU's, but for rare systems. */
+int zc_cuda_segment_register(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
+{
+	const struct zc_cuda *cuda = client->cuda;
+	struct zc_cuda_scope scope;
+	zd_cu_ptr at = 0;
+	int result;
+
+	if (segment->registered)
+		return 0;
+	if (!cuda || cuda->ngpus == 0)
+		return zd_err_set(err, ZEROD_E_STATE, "this client has joined no GPU");
+	result = zc_cuda_enter(cuda->driver, cuda->gpus[0].context, &scope);
+	if (result == ZD_CU_SUCCESS)
+		result = cuda->driver->memHostRegister(segment->map, segment->bytes,
+		                                       ZD_CU_HOST_REGISTER_PORTABLE |
+		                                               ZD_CU_HOST_REGISTER_DEVICEMAP);
+	segment->registered = result == ZD_CU_SUCCESS;
+	if (result == ZD_CU_SUCCESS)
+		result = cuda->driver->memHostGetDevicePointer(&at, segment->map, 0);
+	zc_cuda_leave(cuda->driver, &scope);
+	if (result == ZD_CU_SUCCESS && at != (zd_cu_ptr)segment->map)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "GPUs of this machine have other addresses for host memory");
+	return zd_cuda_err(cuda->driver, result, err, "giving GPUs access to segment %u of host memory",
+	                   segment->id);
+}
+
+static void unregister(struct zc_cuda *cuda, struct zc_segment *segment)
+{
+	struct zc_cuda_scope scope;
+
+	if (!segment->registered || cuda->ngpus == 0)
+		return;
+	zc_cuda_enter_last(cuda->driver, cuda->gpus[0].context, &scope);
+	(void)cuda->driver->memHostUnregister(segment->map);
+	zc_cuda_leave(cuda->driver, &scope);
+	segment->registered = false;
+}
+
 static void unmap(struct zc_cuda *cuda, struct zc_segment *segment)
 {
-	const struct zc_gpu *gpu = zc_gpu_find(cuda, segment->device);
+	const struct zc_gpu *gpu = segment->is_file ? NULL : zc_gpu_find(cuda, segment->device);
 	zd_cu_ptr at = (zd_cu_ptr)segment->map;
 	struct zc_cuda_scope scope;
 
+	if (segment->is_file)
+		unregister(cuda, segment);
 	if (!segment->map || !gpu)
 		return;
 	zc_cuda_enter_last(cuda->driver, gpu->context, &scope);

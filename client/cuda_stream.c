@@ -363,11 +363,13 @@ static int gpu_synchronize(zerod_stream *base, struct zd_err *err)
 	return !rc && gpu_aborted(base) ? say_aborted(base->client, err) : rc;
 }
 
-static int gpu_reach(const zerod_stream *base, const struct zc_segment *segment, struct zd_err *err)
+static int gpu_reach(const zerod_stream *base, struct zc_segment *segment, struct zd_err *err)
 {
 	const struct gpu_stream *stream = (const struct gpu_stream *)base;
 	const struct zc_gpu *gpu = zc_gpu_find(base->client->cuda, segment->device);
 
+	if (segment->is_file)
+		return zc_cuda_segment_register(base->client, segment, err);
 	if (gpu == stream->gpu)
 		return 0;
 	return zd_err_set(err, ZEROD_E_INVALID, "the stream is one of %s, the bytes are on %s",

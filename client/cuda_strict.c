@@ -81,7 +81,8 @@ int zc_forwarded_fence_new_for_copies(struct zerod_client *client, const struct 
 	if (!forwarded)
 		return ZEROD_E_SYSTEM;
 	for (unsigned i = 0; i < count && !rc; i++)
-		rc = zc_strict_hold_segment(client, copies[i].segment, &forwarded->holds, err);
+		if (!copies[i].segment->is_file)
+			rc = zc_strict_hold_segment(client, copies[i].segment, &forwarded->holds, err);
 	if (rc)
 		free_forwarded(client, forwarded);
 	else

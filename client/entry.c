@@ -604,11 +604,12 @@ static int check_data(const struct zerod_bucket *bucket, const zerod_unit *unit,
 	return 0;
 }
 
-/* The stream must be of the kind and GPU of the rank's bucket, whose memory is where its shards are. */
+/* The stream must be of the kind and GPU of the rank's bucket, whose memory is where its shards are,
+ * but for units on the host: map_room() checks the entry itself. */
 static int check_stream(struct zerod_client *client, const zerod_unit *unit, const zerod_stream *stream,
                         struct zd_err *err)
 {
-	const struct zc_segment *segment;
+	struct zc_segment *segment;
 	int rc = 0;
 
 	if (!stream)
@@ -619,7 +620,7 @@ static int check_stream(struct zerod_client *client, const zerod_unit *unit, con
 		                  client->on_gpus ? "a host stream" : "a GPU's");
 	pthread_mutex_lock(&client->lock);
 	segment = zc_segment_find(client, unit->shared->shard.segment);
-	if (segment && stream->ops->reach)
+	if (segment && !segment->is_file && stream->ops->reach)
 		rc = stream->ops->reach(stream, segment, err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;

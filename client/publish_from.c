@@ -5,7 +5,8 @@
  *
  * All arguments are checked before the first element is converted. On emulated devices one piece of work
  * converts for all units of a call, so that a stream accepts all or none of them; a GPU has one kernel for
- * each unit, or a copy if the dtypes are equal. The daemon decides whether an update is open, but it receives
+ * each unit, or a copy if the dtypes are equal. For units on the host the CPU converts, unless a GPU's stream
+ * is given. The daemon decides whether an update is open, but it receives
  * the publish only after the conversion. So each unit remembers its update (zc_unit.updating).
  */
 #include "client/cast.h"
@@ -18,6 +19,8 @@
 
 struct source {
 	struct zc_conversion conversion;
+	bool by_cpu;           /* shard and source are in host memory */
+	uint32_t device;       /* of the unit's rank */
 	struct zc_location at; /* the shard, which it is converted to */
 };
 
@@ -70,7 +73,9 @@ static int take_shard(struct zerod_client *client, struct source *source, const 
 	struct zc_conversion *conversion = &source->conversion;
 	int rc = zc_location_map(client, &source->at, &conversion->to, err);
 
-	if (!rc && client->on_gpus && conversion->from_dtype != conversion->to_dtype)
+	source->by_cpu = !client->on_gpus ||
+	                 (unit->on_host && !zc_cuda_is_gpu_address(client, conversion->from));
+	if (!rc && client->on_gpus && !unit->on_host && conversion->from_dtype != conversion->to_dtype)
 		rc = zc_cuda_converts(zc_segment_find(client, source->at.segment), err);
 	return rc ? rc : check_data(source, unit, err);
 }
@@ -92,6 +97,7 @@ static int take_one(struct zerod_client *client, const struct zerod_source *give
 	                       .from = given->data,
 	                       .numel = unit->true_numel},
 	        .at = unit->shard,
+	        .device = given->unit->group->device,
 	};
 	return unit->true_numel > 0 ? take_shard(client, source, unit, err) : 0;
 }
@@ -115,16 +121,29 @@ static int take_all(struct zerod_client *client, const struct zerod_source *give
 
 /* ---- By the CPU ---------------------------------------------------------------------------------------- */
 
+static void convert_one(const struct zc_conversion *each)
+{
+	if (each->numel > 0)
+		zc_cast(each->from_dtype, each->from, each->to_dtype, each->to, each->numel);
+}
+
 static void convert(void *arg)
 {
 	const struct sources *sources = arg;
 
-	for (uint32_t i = 0; i < sources->count; i++) {
-		const struct zc_conversion *each = &sources->each[i].conversion;
+	for (uint32_t i = 0; i < sources->count; i++)
+		convert_one(&sources->each[i].conversion);
+}
 
-		if (each->numel > 0)
-			zc_cast(each->from_dtype, each->from, each->to_dtype, each->to, each->numel);
-	}
+/* Whether the CPU converts for all units of the call. */
+static bool are_on_host(const struct zerod_client *client, const struct sources *sources,
+                        const zerod_stream *stream)
+{
+	bool all = !stream || !stream->ops->convert;
+
+	for (uint32_t i = 0; i < sources->count; i++)
+		all &= sources->each[i].by_cpu || sources->each[i].conversion.numel == 0;
+	return all || !client->on_gpus;
 }
 
 /* The sources are the stream's from then on, or freed. */
@@ -147,7 +166,8 @@ static int convert_on_host(struct sources *sources, zerod_stream *stream, struct
 static int enqueue_own(struct zerod_client *client, const struct source *source, struct zd_err *err)
 {
 	const struct zc_conversion *conversion = &source->conversion;
-	struct zc_copy copy = {.to = conversion->to,
+	struct zc_copy copy = {.device = source->device,
+	                       .to = conversion->to,
 	                       .from = conversion->from,
 	                       .bytes = conversion->numel * zerod_dtype_bytes(conversion->to_dtype)};
 	int rc;
@@ -156,7 +176,9 @@ static int enqueue_own(struct zerod_client *client, const struct source *source,
 		copy.conversion = conversion;
 	pthread_mutex_lock(&client->lock);
 	copy.segment = zc_segment_find(client, source->at.segment);
-	rc = zc_cuda_copy(client, &copy, 1, err);
+	rc = copy.segment->is_file ? zc_cuda_segment_register(client, copy.segment, err) : 0;
+	if (!rc)
+		rc = zc_cuda_copy(client, &copy, 1, err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
@@ -198,6 +220,8 @@ static int convert_on_gpu(struct zerod_client *client, const struct sources *sou
 
 		if (each->conversion.numel > 0 && stream)
 			rc = stream->ops->convert(stream, &each->conversion, err);
+		else if (each->by_cpu)
+			convert_one(&each->conversion);
 		else if (each->conversion.numel > 0)
 			rc = enqueue_own(client, each, err);
 	}
@@ -218,7 +242,7 @@ static int fill_shards(struct zerod_client *client, const struct zerod_source *g
 		return zd_err_errno(err, ENOMEM, "converting to %u shards", count);
 	sources->count = count;
 	rc = take_all(client, given, from, sources, err);
-	if (!rc && !client->on_gpus)
+	if (!rc && are_on_host(client, sources, stream))
 		return convert_on_host(sources, stream, err);
 	if (!rc)
 		rc = convert_on_gpu(client, sources, stream, deadline_ns, err);

@@ -172,9 +172,9 @@ static void free_segment(struct zc_segment *segment)
 static void unmap_segment(struct zerod_client *client, struct zc_segment *segment)
 {
 	pthread_mutex_lock(&client->page_lock);
-	if (segment->map && !segment->is_file)
+	if (segment->map && client->on_gpus)
 		zc_cuda_segment_unmap(client, segment);
-	else if (segment->map)
+	if (segment->map && segment->is_file)
 		(void)munmap(segment->map, segment->bytes);
 	segment->map = NULL;
 	pthread_mutex_unlock(&client->page_lock);

@@ -33,6 +33,7 @@ struct zc_segment {
 	uint32_t device;
 	uint64_t bytes;
 	bool is_file;             /* memory of the host; else of a GPU */
+	bool registered;          /* of a file: GPUs of this process may access it */
 	int fd;                   /* -1 once the segment is mapped */
 	void *map;                /* NULL until the first use; on GPUs a GPU address */
 	const struct zc_gpu *gpu; /* the GPU that has the segment mapped; NULL: an emulated device */

@@ -48,7 +48,7 @@ struct zc_stream_ops {
 	 * the stream. */
 	int (*synchronize)(zerod_stream *stream, struct zd_err *err);
 	/* Checks that the stream's work may access the segment. Errors: INVALID. NULL: it may access any. */
-	int (*reach)(const zerod_stream *stream, const struct zc_segment *segment, struct zd_err *err);
+	int (*reach)(const zerod_stream *stream, struct zc_segment *segment, struct zd_err *err);
 	/* Whether an abort has freed a wait of the stream. With the client's lock. NULL: the stream detects
 	 * the abort itself. */
 	bool (*aborted)(zerod_stream *stream);

@@ -122,6 +122,8 @@ enum {
 	ZD_CU_HOST_ALLOC_DEVICEMAP = 2,
 	ZD_CU_STREAM_NON_BLOCKING = 1,
 	ZD_CU_EVENT_DISABLE_TIMING = 2,
+	ZD_CU_POINTER_MEMORY_TYPE = 2, /* of pointerGetAttribute, with the results */
+	ZD_CU_MEMORY_OF_DEVICE = 2,
 	ZD_CU_WAIT_GEQ = 0, /* cyclic: (int64_t)(*address - value) >= 0 */
 	ZD_CU_WRITE_DEFAULT = 0,
 	ZD_CU_CAPTURE_NONE = 0,   /* a result of streamIsCapturing */
@@ -201,6 +203,7 @@ enum {
 	  (zd_cu_ptr * device, void *host, unsigned int flags))                                              \
 	F(memHostAlloc, cuMemHostAlloc, (void **at, size_t bytes, unsigned int flags))                       \
 	F(memFreeHost, cuMemFreeHost, (void *at))                                                            \
+	F(pointerGetAttribute, cuPointerGetAttribute, (void *value, int attribute, zd_cu_ptr at))            \
 	F(memcpyAsync, cuMemcpyAsync,                                                                        \
 	  (zd_cu_ptr dst, zd_cu_ptr src, size_t bytes, struct CUstream_st * stream))                         \
 	F(memcpyPeerAsync, cuMemcpyPeerAsync,                                                                \

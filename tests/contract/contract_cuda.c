@@ -8,6 +8,7 @@
  * What streams copy is staged in memory that the driver has pinned, allocated once: with other memory, copies
  * would wait for the stream, and so would allocating beside a shut gate.
  */
+#include <dlfcn.h>
 #include <stdlib.h>
 
 #include <zerod_cuda.h>
@@ -265,11 +266,26 @@ static int find_gpu(zerod_client *client, const uint8_t *at)
 	HASH_ITER (hh, client->segments, segment, next) {
 		const uint8_t *first = segment->map;
 
-		if (first && at >= first && at < first + segment->bytes)
+		if (first && !segment->is_file && at >= first && at < first + segment->bytes)
 			ordinal = zc_gpu_find(client->cuda, segment->device)->device;
 	}
 	pthread_mutex_unlock(&client->lock);
 	return ordinal;
+}
+
+static bool find_file(zerod_client *client, const uint8_t *at)
+{
+	struct zc_segment *segment, *next;
+	bool found = false;
+
+	pthread_mutex_lock(&client->lock);
+	HASH_ITER (hh, client->segments, segment, next) {
+		const uint8_t *first = segment->map;
+
+		found |= first && segment->is_file && at >= first && at < first + segment->bytes;
+	}
+	pthread_mutex_unlock(&client->lock);
+	return found;
 }
 
 /* A stream that nothing is in, of the GPU with the address. */
@@ -290,10 +306,64 @@ static struct CUstream_st *stream_now(const void *at)
 	return gpus[ordinal].now;
 }
 
+/* Memory of the host that some rank's client has mapped. */
+static bool is_of_host(const void *at)
+{
+	struct contract *c = contract_current();
+	bool found = false;
+
+	for (uint32_t i = 0; i < c->world_size && !found; i++)
+		found = c->ranks[i].client && find_file(c->ranks[i].client, at);
+	return found;
+}
+
+struct host_copy {
+	void *to;
+	const void *from;
+	size_t bytes;
+	void *staged; /* owned */
+};
+
+static void run_host_copy(void *arg)
+{
+	struct host_copy *copy = arg;
+
+	memcpy(copy->to, copy->from, copy->bytes);
+	free(copy->staged);
+	free(copy);
+}
+
+/* A copy by the CPU, in the order of the stream. */
+static void copy_on_host(struct contract_stream *stream, void *to, const void *from, size_t bytes,
+                         bool stages)
+{
+	int (*launch)(struct CUstream_st * stream, void (*call)(void *arg), void *arg);
+	struct host_copy *copy = zd_calloc(1, sizeof(*copy));
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+
+	*copy = (struct host_copy){.to = to, .from = from, .bytes = bytes};
+	if (stages) {
+		copy->from = copy->staged = zd_calloc(1, bytes + 1);
+		memcpy(copy->staged, from, bytes);
+	}
+	*(void **)&launch = dlsym(library, "cuLaunchHostFunc");
+	CHECK(launch != NULL);
+	RUNS(launch(handle_of(stream), run_host_copy, copy));
+	(void)dlclose(library);
+}
+
 static void write_bytes(struct contract_stream *stream, void *to, const void *from, size_t bytes)
 {
 	struct CUstream_st *handle;
 	void *staged;
+
+	if (is_of_host(to)) {
+		if (stream)
+			copy_on_host(stream, to, from, bytes, true);
+		else
+			memcpy(to, from, bytes);
+		return;
+	}
 
 	if (!stream) {
 		handle = stream_now(to);
@@ -310,6 +380,14 @@ static void read_bytes(struct contract_stream *stream, void *to, const void *fro
 {
 	struct CUstream_st *handle;
 	struct landing *landing;
+
+	if (is_of_host(from)) {
+		if (stream)
+			copy_on_host(stream, to, from, bytes, false);
+		else
+			memcpy(to, from, bytes);
+		return;
+	}
 
 	if (!stream) {
 		handle = stream_now(from);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * copy.c - giving streams their work: copies, fills, and waits for and writes of 64-bit words.
+ * copy.c - giving streams their work: copies, fills, functions of the CPU, and waits for and writes of 64-bit
+ * words.
  *
  * Host memory that is not registered is pageable. A copy from it has read all when the call returns, a copy
  * to it has written all.
@@ -346,4 +347,21 @@ int cuStreamBatchMemOp(struct CUstream_st *stream, unsigned int count, union zd_
 	if (!result && (count == 0 || count > MAX_BATCH || flags))
 		result = ZD_CU_INVALID_VALUE;
 	return double_leave(result ? result : batch(&target, count, ops));
+}
+
+int cuLaunchHostFunc(struct CUstream_st *stream, void (*call)(void *arg), void *arg)
+{
+	int result = double_enter(__func__, DOUBLE_NEEDS_CONTEXT);
+	struct double_target target;
+	struct double_op *op;
+
+	if (result)
+		return result;
+	result = double_target(stream, &target);
+	if (result)
+		return double_leave(result);
+	op = double_op_new(DOUBLE_OP_CALL);
+	op->call = call;
+	op->arg = arg;
+	return double_leave(double_submit(&target, op));
 }

@@ -212,6 +212,7 @@ enum double_op_kind {
 	DOUBLE_OP_MARK,
 	DOUBLE_OP_JOIN,
 	DOUBLE_OP_KERNEL,
+	DOUBLE_OP_CALL,
 };
 
 struct double_kernel;
@@ -248,6 +249,8 @@ struct double_op {
 	unsigned char *staged;              /* what the operation owns of CPU memory */
 	const struct double_kernel *kernel; /* KERNEL; `staged` holds its arguments */
 	int grid[3];
+	void (*call)(void *arg); /* CALL, with its argument */
+	void *arg;
 	struct double_mark *mark; /* MARK: what is set; JOIN: what is waited for, or NULL */
 	int njoins;
 	struct double_join *joins;
@@ -255,6 +258,8 @@ struct double_op {
 
 struct double_op *double_op_new(enum double_op_kind kind);
 void double_op_free(struct double_op *op);
+/* Of the driver, and not in the table of functions that the project uses. */
+DOUBLE_EXPORT int cuLaunchHostFunc(struct CUstream_st *stream, void (*call)(void *arg), void *arg);
 /* Gives it to the queue. */
 void double_queue_push(struct double_queue *queue, struct double_op *op);
 /* Stops a context's threads; what has not begun is dropped. Drops the lock meanwhile. */

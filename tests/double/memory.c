@@ -251,3 +251,21 @@ int cuMemImportFromShareableHandle(zd_cu_memory *memory, void *handle, int type)
 		return double_leave(ZD_CU_INVALID_VALUE);
 	return double_leave(import(memory, (int)(intptr_t)handle));
 }
+
+/* The type of memory only: of a device, or registered; none of other memory of the CPU. */
+int cuPointerGetAttribute(void *value, int attribute, zd_cu_ptr at)
+{
+	int result = double_enter(__func__, DOUBLE_NEEDS_CONTEXT);
+
+	if (result)
+		return result;
+	if (attribute != ZD_CU_POINTER_MEMORY_TYPE)
+		return double_leave(ZD_CU_INVALID_VALUE);
+	if (double_is_reserved(at))
+		*(unsigned int *)value = ZD_CU_MEMORY_OF_DEVICE;
+	else if (double_host_find(double_pointer(at), 1))
+		*(unsigned int *)value = 1;
+	else
+		return double_leave(ZD_CU_INVALID_VALUE);
+	return double_leave(ZD_CU_SUCCESS);
+}

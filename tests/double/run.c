@@ -213,6 +213,11 @@ int double_run(struct CUctx_st *context, struct double_op *op)
 	case DOUBLE_OP_WAIT:
 	case DOUBLE_OP_WRITE:
 		return run_word(context, op);
+	case DOUBLE_OP_CALL:
+		double_unlock();
+		op->call(op->arg);
+		double_lock();
+		return ZD_CU_SUCCESS;
 	case DOUBLE_OP_KERNEL:
 		return double_run_kernel(context, op);
 	case DOUBLE_OP_MARK:

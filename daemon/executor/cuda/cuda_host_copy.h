@@ -14,7 +14,8 @@
 enum zd_cuda_direction { ZD_CUDA_UP, ZD_CUDA_DOWN, ZD_CUDA_DIRECTIONS };
 
 struct zd_cuda_host_copy {
-	struct zd_cuda_copy_stream streams[ZD_CUDA_DIRECTIONS]; /* without a device where there is no host memory */
+	struct zd_cuda_copy_stream
+	        streams[ZD_CUDA_DIRECTIONS]; /* without a device where there is no host memory */
 };
 
 /* Creates the streams. The device's context is current, here and below. On failure there is nothing to

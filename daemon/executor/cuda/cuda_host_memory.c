@@ -67,8 +67,8 @@ static int touch_pages(uint8_t *base, uint64_t bytes, struct zd_err *err)
 		uint64_t from = zd_min_u64(i * each, bytes);
 		touches[i].from = base + from;
 		touches[i].bytes = i + 1 == count ? bytes - from : zd_min_u64(each, bytes - from);
-		touches[i].started = i + 1 < count && pthread_create(&touches[i].thread, NULL, touch_main,
-		                                                     &touches[i]) == 0;
+		touches[i].started = i + 1 < count &&
+		                     pthread_create(&touches[i].thread, NULL, touch_main, &touches[i]) == 0;
 		if (!touches[i].started && touches[i].bytes > 0)
 			(void)touch_main(&touches[i]);
 	}
@@ -112,7 +112,8 @@ static int pin(void *arg, void *base, uint64_t bytes, struct zd_err *err)
 	                                    ZD_CU_HOST_REGISTER_PORTABLE | ZD_CU_HOST_REGISTER_DEVICEMAP);
 	zd_cuda_leave(gpu->cuda, pushed);
 	if (result == ZD_CU_OUT_OF_MEMORY)
-		return zd_err_set(err, ZEROD_E_NO_MEMORY, "the driver cannot pin a segment of %s of host memory",
+		return zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                  "the driver cannot pin a segment of %s of host memory",
 		                  zd_bytes_text(bytes, text));
 	return zd_cuda_err(gpu->cuda, result, err, "pinning a segment of host memory");
 }
@@ -174,7 +175,8 @@ static int check_size(const struct zd_cuda_host_memory *memory, struct zd_err *e
 	char wanted[ZD_BYTES_TEXT], found[ZD_BYTES_TEXT];
 	uint64_t have = zd_host_memory_bytes();
 	if (memory->arena_bytes == 0 || memory->arena_bytes > ZD_MAX_BYTES)
-		return zd_err_set(err, ZEROD_E_INVALID, "host_arena: expected 2 MiB to 1 PiB, found less or more");
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "host_arena: expected 2 MiB to 1 PiB, found less or more");
 	if (have && memory->arena_bytes > have / memory->count)
 		return zd_err_set(err, ZEROD_E_NO_MEMORY,
 		                  "host_arena: %s for each of %u NUMA nodes, and the machine has %s",
@@ -200,7 +202,8 @@ int zd_cuda_host_memory_init(struct zd_cuda_host_memory *memory, struct zd_cuda_
 			rc = start_node(memory, number, config, err);
 	}
 	if (!rc && devices->count + memory->count > ZD_CUDA_MOST_DEVICES)
-		rc = zd_err_set(err, ZEROD_E_INVALID, "more than %u devices with host memory", ZD_CUDA_MOST_DEVICES);
+		rc = zd_err_set(err, ZEROD_E_INVALID, "more than %u devices with host memory",
+		                ZD_CUDA_MOST_DEVICES);
 	if (!rc)
 		rc = check_size(memory, err);
 	if (rc) {
@@ -241,9 +244,8 @@ void zd_cuda_host_memory_info(const struct zd_cuda_host_memory *memory, uint32_t
                               struct zd_device_config *info)
 {
 	const struct zd_cuda_host_node *node = zd_cuda_host_memory_node(memory, device);
-	*info = (struct zd_device_config){.arena_bytes = memory->arena_bytes,
-	                                  .segment_align_bytes = ALIGN_BYTES,
-	                                  .host_memory = true};
+	*info = (struct zd_device_config){
+	        .arena_bytes = memory->arena_bytes, .segment_align_bytes = ALIGN_BYTES, .host_memory = true};
 	(void)snprintf(info->name, sizeof(info->name), "memory%d", node->number < 0 ? 0 : node->number);
 }
 

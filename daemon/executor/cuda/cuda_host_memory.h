@@ -49,7 +49,8 @@ void zd_cuda_host_memory_info(const struct zd_cuda_host_memory *memory, uint32_t
 /* Returns whether the segment is in host memory. */
 bool zd_cuda_host_memory_has(const struct zd_cuda_host_memory *memory, uint32_t segment);
 /* Returns the address of a location in host memory, for the CPU and for all GPUs. */
-zd_cu_ptr zd_cuda_host_memory_at(const struct zd_cuda_host_memory *memory, const struct zd_location *location);
+zd_cu_ptr zd_cuda_host_memory_at(const struct zd_cuda_host_memory *memory,
+                                 const struct zd_location *location);
 /* Returns the segment's descriptor; -1: it is not in host memory. */
 int zd_cuda_host_memory_fd(const struct zd_cuda_host_memory *memory, uint32_t segment);
 /* As zd_cuda_segment_import(), and adds the segment. */

@@ -52,7 +52,7 @@ LIST_HEAD(zd_host_segment_bucket, zd_host_segment);
  * lock is held for these table operations only. */
 struct zd_host_segments {
 	pthread_mutex_t lock;
-	const struct zd_host_pinning *pinning; /* NULL: segments are not pinned */
+	const struct zd_host_pinning *pinning;                          /* NULL: segments are not pinned */
 	struct zd_host_segment_bucket buckets[ZD_HOST_SEGMENT_BUCKETS]; /* by id; ids are consecutive */
 };
 

@@ -383,7 +383,7 @@ check-run: layers links lint-prose ptx-check version-check tests
 		$(foreach test,$(CONTRACT_BIN),"$(ON_FOUR) $(test)" "$(ON_FOUR) ZEROD_TEST_DAEMONS=2 $(test)") \
 		$(foreach test,$(CONTRACT_BIN),"$(AWAKE) $(test)" "$(AWAKE) $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
 		$(AWAKE_IT:%="$(AWAKE) %") "$(AWAKE) $(ON_DOUBLE) $(STRESS_SHORT) --kill" \
-		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" $(ON_HOST_BIN:%="$(ON_HOST) %") \
+		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" $(foreach test,$(ON_HOST_BIN),"$(ON_HOST) $(test)" "$(ON_HOST) $(ON_FOUR) $(test)") \
 		"$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
 		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_KERNELS_BIN)" \
 		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_COMM_BIN)" \

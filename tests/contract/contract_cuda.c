@@ -337,7 +337,8 @@ static void run_host_copy(void *arg)
 static void copy_on_host(struct contract_stream *stream, void *to, const void *from, size_t bytes,
                          bool stages)
 {
-	int (*launch)(struct CUstream_st * stream, void (*call)(void *arg), void *arg);
+	int (*get_proc)(const char *name, void **fn, int version, uint64_t flags, int *status);
+	int (*launch)(struct CUstream_st * stream, void (*call)(void *arg), void *arg) = NULL;
 	struct host_copy *copy = zd_calloc(1, sizeof(*copy));
 	void *library = dlopen("libcuda.so.1", RTLD_NOW);
 
@@ -346,8 +347,9 @@ static void copy_on_host(struct contract_stream *stream, void *to, const void *f
 		copy->from = copy->staged = zd_calloc(1, bytes + 1);
 		memcpy(copy->staged, from, bytes);
 	}
-	*(void **)&launch = dlsym(library, "cuLaunchHostFunc");
-	CHECK(launch != NULL);
+	*(void **)&get_proc = dlsym(library, "cuGetProcAddress_v2");
+	CHECK(get_proc != NULL);
+	RUNS(get_proc("cuLaunchHostFunc", (void **)&launch, ZD_CUDA_VERSION, 0, NULL));
 	RUNS(launch(handle_of(stream), run_host_copy, copy));
 	(void)dlclose(library);
 }

@@ -77,6 +77,7 @@ static const struct {
 #define FUNCTION(member, name, args) {#name, (void *)(name)},
         ZD_CUDA_FUNCTIONS(FUNCTION) ZD_CUDA_NEWER_FUNCTIONS(FUNCTION)
 #undef FUNCTION
+                {"cuLaunchHostFunc", (void *)cuLaunchHostFunc},
 };
 
 DOUBLE_EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,

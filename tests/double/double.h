@@ -258,8 +258,8 @@ struct double_op {
 
 struct double_op *double_op_new(enum double_op_kind kind);
 void double_op_free(struct double_op *op);
-/* Of the driver, and not in the table of functions that the project uses. */
-DOUBLE_EXPORT int cuLaunchHostFunc(struct CUstream_st *stream, void (*call)(void *arg), void *arg);
+/* A function of the driver that only tests use. */
+int cuLaunchHostFunc(struct CUstream_st *stream, void (*call)(void *arg), void *arg);
 /* Gives it to the queue. */
 void double_queue_push(struct double_queue *queue, struct double_op *op);
 /* Stops a context's threads; what has not begun is dropped. Drops the lock meanwhile. */

@@ -18,9 +18,9 @@
  * the promise is broken and the buffer is stale. The consumer's streams then read a shard that is under
  * update, but the session discards their results.
  *
- * Units on the host are copied to the device. Strict and poison sessions get copies, because their released views must not be the shard. So do groups
- * with shadows, where a shard may be restored while leases are outstanding, and groups whose gathers are
- * exchanges.
+ * Units on the host are copied to the device. Strict and poison sessions get copies, because their released
+ * views must not be the shard. So do groups with shadows, where a shard may be restored while leases are
+ * outstanding, and groups whose gathers are exchanges.
  */
 #include "core/engine/promise.h"
 #include "core/gather/buffer.h"

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_host_copy.h - a GPU's copies from host memory and to it, each direction on a stream of its own: the link
- * carries both at once. Trainers' kernels do not delay them.
+ * cuda_host_copy.h - a GPU's copies from host memory and to it.
+ *
+ * Each direction has a stream of its own, since the link carries both at once. Trainers' kernels do not delay
+ * them.
  */
 #ifndef ZD_EXECUTOR_CUDA_HOST_COPY_H
 #define ZD_EXECUTOR_CUDA_HOST_COPY_H

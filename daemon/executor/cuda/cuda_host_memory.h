@@ -3,7 +3,7 @@
  * cuda_host_memory.h - the host memory beside GPUs: a device for each NUMA node that has GPUs.
  *
  * Its segments are sealed files, which clients map. The daemon pins them for all GPUs, on the node of the
- * device. GPUs copy from host memory and to it; what stays in host memory is copied and filled by the thread of
+ * device. GPUs copy from host memory and to it. Copies and fills within host memory are made by the thread of
  * an emulated device (executor/host).
  */
 #ifndef ZD_EXECUTOR_CUDA_HOST_MEMORY_H

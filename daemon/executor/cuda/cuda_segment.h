@@ -66,8 +66,8 @@ struct zd_cuda_segment *zd_cuda_segments_take(struct zd_cuda_segments *segments,
 int zd_cuda_segments_fd(struct zd_cuda_segments *segments, uint32_t id);
 /* Returns whether the segment is in host memory. */
 bool zd_cuda_segments_on_host(const struct zd_cuda_segments *segments, uint32_t segment);
-/* Returns the address of the location's first byte for all GPUs, also in host memory; 0 for an empty location. A location beyond
- * its segment is an error of the core and aborts the daemon. */
+/* Returns the address of the location's first byte for all GPUs, also in host memory; 0 for an empty
+ * location. A location beyond its segment is an error of the core and aborts the daemon. */
 zd_cu_ptr zd_cuda_segments_at(struct zd_cuda_segments *segments, const struct zd_location *location);
 
 #endif

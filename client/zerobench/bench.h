@@ -54,6 +54,7 @@ struct zd_bench_options {
 	bool cuda; /* the private daemon's backend */
 	bool backend_given;
 	bool all_reduce; /* reductions give all ranks the whole sum */
+	bool on_host;    /* gathers are of units in host memory */
 	bool alone;      /* rank 0 gathers, the others do not */
 	uint32_t nodes;  /* private daemons, each with its part of the GPUs and of the ranks */
 	enum zerod_collectives collectives;
@@ -290,6 +291,7 @@ struct zd_private_options {
 	const char *nccl_path;             /* NULL: the daemon's own choice */
 	uint32_t devices;                  /* emulated ones */
 	uint64_t arena_bytes;              /* of each device */
+	uint64_t host_arena_bytes;         /* 0: no host memory */
 	uint8_t key[ZD_PRIVATE_KEY_BYTES]; /* that daemons share whose ranks form one group */
 };
 

@@ -2,7 +2,7 @@
 /*
  * cuda_pusher.c - the same bytes without zerod: a process that holds all memory, with a thread a GPU that
  * pushes what lies there, in rotation, and waits until all pushes into its own ranks' buffers have arrived.
- * What copy engines can do.
+ * What copy engines can do. Shards in host memory lie pinned there, and each thread pulls all of them.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -68,12 +68,23 @@ static int push_all(const struct push_thread *self, struct zd_err *err)
 	return status;
 }
 
+static int pull_all(const struct push_thread *self, struct zd_err *err)
+{
+	const struct zd_cuda_run *run = self->pusher->run;
+	int status = 0;
+	for (uint32_t target = self->device; target < run->ranks; target += run->devices)
+		for (uint32_t step = 0; step < run->ranks && !status; step++)
+			if (target == 0 || !run->bench->options.alone)
+				status = push_shard(self, (target + step) % run->ranks, target, err);
+	return status;
+}
+
 static int await_arrivals(const struct push_thread *self, uint32_t target, struct zd_err *err)
 {
 	const struct pusher *pusher = self->pusher;
 	int status = 0;
 	for (uint32_t source = 0; source < pusher->run->ranks && !status; source++)
-		if (source != target)
+		if (source != target || pusher->run->bench->options.on_host)
 			status = zd_gpu_await(&pusher->gpus[0], pusher->gpus[self->device].stream,
 			                      mark_of(target, source), self->round, err);
 	return status;
@@ -84,7 +95,7 @@ static int push_turn(struct push_thread *self, uint64_t *samples, struct zd_err 
 	const struct zd_cuda_run *run = self->pusher->run;
 	self->round++;
 	const uint64_t start_ns = zd_bench_now_ns();
-	int status = push_all(self, err);
+	int status = run->bench->options.on_host ? pull_all(self, err) : push_all(self, err);
 	for (uint32_t target = self->device; target < run->ranks && !status; target += run->devices) {
 		if (target && run->bench->options.alone)
 			break;
@@ -162,6 +173,19 @@ static int largest_size(void *arg, uint64_t numel)
 	return 0;
 }
 
+static int pin_memory(const struct zd_gpu *gpu, uint64_t bytes, struct zd_gpu_memory *memory,
+                      struct zd_err *err)
+{
+	void *at = NULL;
+	int status = zd_cuda_err(
+	        gpu->cuda,
+	        gpu->cuda->memHostAlloc(&at, bytes, ZD_CU_HOST_ALLOC_PORTABLE | ZD_CU_HOST_ALLOC_DEVICEMAP),
+	        err, "pinning %llu bytes", (unsigned long long)bytes);
+	if (!status)
+		memory->at = (zd_cu_ptr)(uintptr_t)at;
+	return status;
+}
+
 static int make_memory(struct pusher *pusher, struct zd_err *err)
 {
 	const struct zd_cuda_run *run = pusher->run;
@@ -178,7 +202,9 @@ static int make_memory(struct pusher *pusher, struct zd_err *err)
 	for (uint32_t rank = 0; rank < run->ranks && !status; rank++) {
 		const struct zd_gpu *gpu = &pusher->gpus[rank % run->devices];
 		status = zd_gpu_enter(gpu, err);
-		if (!status)
+		if (!status && run->bench->options.on_host)
+			status = pin_memory(gpu, slice_bytes, &pusher->shards[rank], err);
+		else if (!status)
 			status = zd_gpu_memory_new(gpu, slice_bytes, (uint32_t)ngpus, &pusher->shards[rank],
 			                           err);
 		if (!status)

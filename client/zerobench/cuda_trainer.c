@@ -31,7 +31,9 @@ int zd_cuda_unit_publish(const struct zd_cuda_trainer *trainer, struct zd_cuda_u
 		return status;
 	void *contents = zd_calloc(1, bytes + 1);
 	zd_pattern_fill_bits(contents, shard->dtype, shard->offset_numel, shard->true_numel, seed);
-	if (bytes)
+	if (bytes && trainer->run->bench->options.on_host)
+		memcpy(shard->data, contents, bytes);
+	else if (bytes)
 		status = zd_gpu_write(&trainer->gpu, (zd_cu_ptr)(uintptr_t)shard->data, contents, bytes,
 		                      trainer->member->err);
 	free(contents);
@@ -47,7 +49,10 @@ int zd_cuda_unit_new(const struct zd_cuda_trainer *trainer, const char *name, ui
 	options.name = name;
 	options.dtype = trainer->run->bench->options.dtype;
 	options.numel = numel;
-	options.flags = trainer->run->bench->options.all_reduce ? ZEROD_UNIT_ALL_REDUCE : 0;
+	if (trainer->run->bench->options.all_reduce)
+		options.flags |= ZEROD_UNIT_ALL_REDUCE;
+	if (trainer->run->bench->options.on_host)
+		options.flags |= ZEROD_UNIT_ON_HOST;
 	*unit = (struct zd_cuda_unit){.numel = numel};
 	int status = zd_cuda_check(trainer, zerod_unit_register(trainer->rank.group, &options, &unit->unit),
 	                           "zerod_unit_register");

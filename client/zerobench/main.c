@@ -66,6 +66,7 @@ enum {
 	KEY_CUBLAS,
 	KEY_NODES,
 	KEY_COLLECTIVES,
+	KEY_ON_HOST,
 };
 
 #define STRICT_EXIT 100 /* no status of zerod */
@@ -89,6 +90,7 @@ static const struct {
         {"stepbytes", 'i', HAS_SIZES},
         {"datatype", 'd', MOVES_BYTES | STEPS},
         {"units", KEY_UNITS, 1u << ZD_BENCH_SCALE | STEPS},
+        {"on-host", KEY_ON_HOST, 1u << ZD_BENCH_GATHER},
 };
 
 static const struct argp_option argp_options[] = {
@@ -118,6 +120,7 @@ static const struct argp_option argp_options[] = {
         {"backend", KEY_BACKEND, "NAME", 0, "of a private daemon: host or cuda (default: host)", 0},
         {"load", KEY_LOAD, "gemm:N", 0, "on GPUs: beside bf16 products of N x N matrices", 0},
         {"alone", KEY_ALONE, NULL, 0, "on GPUs: rank 0 gathers, the others do not", 0},
+        {"on-host", KEY_ON_HOST, NULL, 0, "on GPUs: gather units whose shards are in host memory", 0},
         {"nodes", KEY_NODES, "N", 0, "on GPUs: N private daemons, each with its part of them (default: 1)",
          0},
         {"collectives", KEY_COLLECTIVES, "NAME", 0,
@@ -335,6 +338,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	case KEY_ALONE:
 		o->alone = true;
 		return 0;
+	case KEY_ON_HOST:
+		o->on_host = true;
+		return 0;
 	case KEY_NODES:
 		o->nodes = parse_count(state, "nodes", arg, 1, ZD_BENCH_MAX_NODES);
 		return 0;
@@ -427,6 +433,8 @@ static int check_backend(const struct zd_bench *bench, struct zd_err *err)
 		                  "reductions on GPUs");
 	if (!is_on_gpus(bench) && o->all_reduce)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "all_reduce is measured on GPUs only");
+	if (!is_on_gpus(bench) && o->on_host)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "--on-host is measured on GPUs only");
 	if (o->alone && o->op == ZD_BENCH_REDUCE)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "no rank reduces alone");
 	if (o->backward_bytes && (!is_on_gpus(bench) || o->op != ZD_BENCH_REDUCE || o->all_reduce ||
@@ -516,6 +524,8 @@ static int measure_private(struct zd_bench *bench, struct zd_err *err)
 	const char *nccl_path = bench->options.nccl_path;
 	struct zd_private_options options = {
 	        .cuda = bench->on_gpus, .devices = bench->devices, .arena_bytes = arena_bytes(bench)};
+	if (bench->options.on_host)
+		options.host_arena_bytes = zd_align_up(4 * bench->options.max_bytes, 2u << 20);
 	struct zd_private daemons[ZD_BENCH_MAX_NODES] = {0};
 	int status = 0;
 	if (getentropy(options.key, sizeof(options.key)))

@@ -66,6 +66,7 @@ static int write_key(const struct zd_private_options *options, const struct zd_p
 _Noreturn static void exec_daemon(const struct zd_private_options *options, const struct zd_private *daemon)
 {
 	char folder[4000], beside[4096], log_path[96], devices[16], gpus[8 * ZD_BENCH_MAX_RANKS], arena[24];
+	char host_arena[24];
 	char key_path[96];
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	own_folder(folder, sizeof(folder));
@@ -75,6 +76,7 @@ _Noreturn static void exec_daemon(const struct zd_private_options *options, cons
 	snprintf(devices, sizeof(devices), "%u", options->devices);
 	list_gpus(options, gpus, sizeof(gpus));
 	snprintf(arena, sizeof(arena), "%llu", (unsigned long long)options->arena_bytes);
+	snprintf(host_arena, sizeof(host_arena), "%llu", (unsigned long long)options->host_arena_bytes);
 	int log = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (log >= 0) {
 		dup2(log, STDOUT_FILENO);
@@ -87,6 +89,8 @@ _Noreturn static void exec_daemon(const struct zd_private_options *options, cons
 	                            daemon->socket_path,
 	                            "--arena",
 	                            arena,
+	                            "--host-arena",
+	                            host_arena,
 	                            "--backend",
 	                            options->cuda ? "cuda" : "host",
 	                            options->cuda ? "--gpus" : "--devices",

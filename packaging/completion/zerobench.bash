@@ -21,7 +21,7 @@ _zerobench()
 		;;
 	*)
 		words='--op --minbytes --maxbytes --stepfactor --stepbytes --iters --warmup_iters --check --ranks --ngpus --datatype'
-		words+=' --units --json --csv --strict --socket --start --backend --load --alone --backward --nodes --collectives --peer --nccl --cublas --help --version'
+		words+=' --units --json --csv --strict --socket --start --backend --load --alone --backward --nodes --on-host --collectives --peer --nccl --cublas --help --version'
 		;;
 	esac
 	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")

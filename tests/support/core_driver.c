@@ -639,6 +639,9 @@ struct core_driver *core_new(const struct core_options *options)
 		device->segment_align_bytes = options->segment_align_bytes;
 		device->gather_budget_bytes = options->gather_budget_bytes;
 		device->staging_bytes = options->staging_bytes;
+		device->host = core->config.ndevices - 1;
+		device->host_memory = options->host_memory && i == device->host;
+		device->has_host = options->host_memory && !device->host_memory;
 	}
 	core->sink = (struct zd_engine_sink){
 	        .arg = core,

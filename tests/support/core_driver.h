@@ -31,6 +31,7 @@ struct core_options {
 	uint64_t arena_bytes; /* of each device; 0: 4 MiB */
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
 	uint64_t reduction_cut_bytes;
+	bool host_memory;             /* the last device is, of the others */
 	bool client_copies_own_slice; /* until core_devices_copy_own() */
 	bool sessions_linger;         /* until core_gone() */
 	bool strict_by_segment;
@@ -218,7 +219,7 @@ struct core_unit {
 	uint32_t nviews;
 	const struct zd_view_args *views;
 	uint32_t slot;
-	bool persistent, frozen, all_reduce;
+	bool persistent, frozen, all_reduce, on_host;
 };
 uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t group,
                        const struct core_unit *unit);

@@ -43,6 +43,7 @@ uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t grou
 	args.u.unit_register.persistent = unit->persistent;
 	args.u.unit_register.frozen = unit->frozen;
 	args.u.unit_register.all_reduce = unit->all_reduce;
+	args.u.unit_register.on_host = unit->on_host;
 	return core_send(core, session, &args);
 }
 
@@ -244,6 +245,7 @@ static const struct zd_reply *find_shard(struct core_team *team, uint64_t unit, 
 	        .slot = row.row.u.unit.slot,
 	        .frozen = row.row.u.unit.frozen,
 	        .all_reduce = row.row.u.unit.all_reduce,
+	        .on_host = row.row.u.unit.on_host,
 	};
 	return core_expect(team->core, core_register(team->core, team->session[rank], team->group, &again),
 	                   0);

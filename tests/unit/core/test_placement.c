@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Units on the host: where their shards are, who copies them, and what is refused.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_driver.h"
+
+#define HOST  2u /* the device that is host memory of devices 0 and 1 */
+#define NUMEL 1000u
+#define BYTES 2048u /* of a shard */
+
+static const struct core_unit on_host = {.name = "w", .numel = NUMEL, .on_host = true};
+
+static struct core_driver *new_core(void)
+{
+	return core_new(&(struct core_options){.ndevices = 3, .host_memory = true});
+}
+
+static uint64_t shard_bytes(struct core_driver *core, uint32_t device)
+{
+	struct core_row rows[3];
+	assert_int_equal(core_rows(core, ZD_TABLE_DEVICES, rows, 3), 3);
+	return rows[device].row.u.device.usage.shard_bytes;
+}
+
+/* Each copy is made by the device that gathers. The shards' device makes none. */
+static void test_shards_are_in_host_memory_and_pulled(void **state)
+{
+	struct core_driver *core = new_core();
+	struct core_team team;
+	struct core_row rows[3];
+	const struct zd_reply *reply;
+	uint64_t unit;
+
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	unit = core_team_register(&team, &on_host);
+	assert_int_equal(shard_bytes(core, HOST), 2 * BYTES);
+	assert_int_equal(shard_bytes(core, 0) + shard_bytes(core, 1), 0);
+	core_team_publish(&team, unit);
+	reply = core_expect(core, core_gather(core, team.session[1], unit), 0);
+	core_team_check(&team, reply, 1);
+	assert_int_equal(core_rows(core, ZD_TABLE_DEVICES, rows, 3), 3);
+	assert_int_equal(rows[1].row.u.device.copied_bytes, 2 * BYTES);
+	assert_int_equal(rows[0].row.u.device.copied_bytes + rows[HOST].row.u.device.copied_bytes, 0);
+	core_expect(core, core_release(core, team.session[1], unit), 0);
+	core_end(core);
+}
+
+/* A shard that is alone is copied, too: the rank computes on its device. */
+static void test_a_shard_that_is_alone_is_pulled(void **state)
+{
+	struct core_driver *core = new_core();
+	struct core_team team;
+	const struct zd_reply *reply;
+	uint64_t unit;
+
+	(void)state;
+	core_team_new(&team, core, "job", 1, false);
+	unit = core_team_register(&team, &on_host);
+	core_team_publish(&team, unit);
+	reply = core_expect(core, core_gather(core, team.session[0], unit), 0);
+	core_team_check(&team, reply, 1);
+	assert_int_equal(core_count(core, ZD_CMD_COPY), 1);
+	core_expect(core, core_release(core, team.session[0], unit), 0);
+	core_end(core);
+}
+
+static void test_placement_belongs_to_the_description(void **state)
+{
+	const struct core_unit elsewhere = {.name = "w", .numel = NUMEL};
+	struct core_driver *core = new_core();
+	struct core_team team;
+
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	core_expect(core, core_register(core, team.session[0], team.group, &on_host), 0);
+	core_expect_error(core, core_register(core, team.session[1], team.group, &elsewhere),
+	                  ZEROD_E_MISMATCH, "rank 0 registered float32, 1000 elements, on the host");
+	core_end(core);
+}
+
+static void test_ranks_do_not_join_on_host_memory(void **state)
+{
+	struct core_driver *core = new_core();
+	uint64_t session = core_open(core, CORE_ALICE);
+
+	(void)state;
+	core_expect_error(core,
+	                  core_join(core, session, &(struct core_join){.world_size = 1, .device = HOST}),
+	                  ZEROD_E_INVALID, "device 2 (device2) is host memory");
+	core_expect(core, core_alloc(core, session, "job", HOST, 5000), 0);
+	core_end(core);
+}
+
+static void test_without_host_memory(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_team team;
+
+	(void)state;
+	core_team_new(&team, core, "job", 1, false);
+	core_expect_error(core, core_register(core, team.session[0], team.group, &on_host),
+	                  ZEROD_E_UNSUPPORTED, "host_arena in zerod.conf sets its size");
+	core_end(core);
+}
+
+/* Shards, segments and charges come back where they were. */
+static void test_restart(void **state)
+{
+	struct core_driver *core = new_core();
+	struct core_team team;
+	uint64_t unit;
+
+	(void)state;
+	core_journal(core);
+	core_team_new(&team, core, "job", 2, true);
+	unit = core_team_register(&team, &on_host);
+	core_team_publish(&team, unit);
+	core_restart(core);
+	assert_int_equal(shard_bytes(core, HOST), 2 * BYTES);
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_shards_are_in_host_memory_and_pulled),
+	        cmocka_unit_test(test_a_shard_that_is_alone_is_pulled),
+	        cmocka_unit_test(test_placement_belongs_to_the_description),
+	        cmocka_unit_test(test_ranks_do_not_join_on_host_memory),
+	        cmocka_unit_test(test_without_host_memory),
+	        cmocka_unit_test(test_restart),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

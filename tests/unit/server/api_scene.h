@@ -169,7 +169,7 @@ static inline int scene_setup(void **state)
 {
 	struct scene *scene = calloc(1, sizeof(*scene));
 	struct zd_bridge_config config = {
-	        .backend = &zd_backend_host, .ndevices = 2, .arena_bytes = 64 << 20};
+	        .backend = &zd_backend_host, .ndevices = 2, .arena_bytes = 64 << 20, .events = 16384};
 	struct zd_api_limits limits = default_limits();
 	struct zd_err err;
 

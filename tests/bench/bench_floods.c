@@ -252,24 +252,6 @@ static void await_ends(void)
 
 /* ---- A group of one rank ------------------------------------------------------------------------------- */
 
-static uint64_t join(int sock, const char *job)
-{
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__GroupJoin body = ZD__GROUP_JOIN__INIT;
-	struct delivery delivery;
-	uint64_t group;
-
-	body.job = body.group = (char *)job;
-	body.world_size = 1;
-	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
-	request.group_join = &body;
-	delivery = scene_call(scene, sock, &request);
-	assert_int_equal(delivery.packet->replies[0]->status, 0);
-	group = delivery.packet->replies[0]->group_join->group;
-	delivery_free(&delivery);
-	return group;
-}
-
 /* Returns the loop's longest time for one registration. */
 static uint64_t register_units(int sock, uint64_t group, unsigned count)
 {
@@ -309,7 +291,7 @@ static void flood_of_updates(void)
 	Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
 	Zd__Publish publish = ZD__PUBLISH__INIT;
 
-	(void)register_units(flood[0], join(flood[0], "updates"), UNITS);
+	(void)register_units(flood[0], scene_join(scene, flood[0], "updates"), UNITS);
 	update.n_units = publish.n_units = UNITS;
 	update.units = publish.units = units;
 	request[0].body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
@@ -436,7 +418,7 @@ static void cost_of_end(const char *what, int sock)
 static void costs_of_units(unsigned count)
 {
 	int sock = scene_session(scene);
-	uint64_t group = join(sock, "large");
+	uint64_t group = scene_join(scene, sock, "large");
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Commit commit = ZD__COMMIT__INIT;
 	char what[64];
@@ -460,7 +442,7 @@ static void cost_of_leave(void)
 	Zd__Request request = ZD__REQUEST__INIT, *batch[] = {&request};
 	Zd__GroupLeave leave = ZD__GROUP_LEAVE__INIT;
 
-	leave.group = join(sock, "left");
+	leave.group = scene_join(scene, sock, "left");
 	(void)register_units(sock, leave.group, LARGE);
 	request.id = ++scene->last_id;
 	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
@@ -496,7 +478,7 @@ static void costs_of_leases(void)
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Gather gather = ZD__GATHER__INIT;
 
-	(void)register_units(sock, join(sock, "large"), LARGE);
+	(void)register_units(sock, scene_join(scene, sock, "large"), LARGE);
 	request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
 	for (unsigned done = 0; done < LARGE; done += UNITS) {
 		Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;

@@ -7,8 +7,8 @@
 
 #include <stdio.h>
 
-/* Creates the file, or returns NULL with errno. The file is complete when fclose() has succeeded: what fflush()
- * writes may still be in memory. */
+/* Creates the file, or returns NULL with errno. The file is complete when fclose() has succeeded: what
+ * fflush() writes may still be in memory. */
 FILE *zd_ctl_gzip_open(const char *path);
 
 #endif

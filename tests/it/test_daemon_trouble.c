@@ -93,8 +93,8 @@ static void test_descriptors_exhausted(void **state)
 	assert_int_equal(try_connect(&daemon, &client), 0);
 	assert_int_equal(allocated_bytes(client), 0); /* by then it has closed what came with the hello */
 	assert_int_equal(prlimit(daemon.pid, RLIMIT_NOFILE, NULL, &before), 0);
-	/* All before the first attempt: the daemon closes an attempt's descriptors after the client has seen its
-	 * end, and answers other clients in between. */
+	/* All before the first attempt: the daemon closes an attempt's descriptors after the client has seen
+	 * its end, and answers other clients in between. */
 	for (int left = 0; left < HELLO_FDS; left++)
 		limits[left] = limit_leaving(daemon.pid, left);
 	for (int left = 0; left < HELLO_FDS; left++) {

@@ -86,6 +86,7 @@ test("blocks are stacked by group and time, and fall when one below is freed", (
 	assert.deepStrictEqual(seen, [[[10, 0], [5, 10], [3, 15]], [[5, 0], [3, 5]], [[5, 0]]]);
 	assert.deepStrictEqual([0, 9, 10, 14, 15, 17].map((byte) => model.spanInStack([first, second], 115, byte).bytes), [10, 10, 5, 5, 3, 3]);
 	assert.strictEqual(model.spanInStack([first, second], 115, 18), null);
+	assert.strictEqual(model.mostAtOnce([...first, ...second]), 3);
 });
 test("holders are named by membership, allocation or event", () => {
 	const map = [segment(1, 1000), block(0, 10), block(10, 20, {rank: 1}), block(30, 40, {group: "", name: "x", purpose: "allocation"}),

@@ -3,7 +3,8 @@
 // Both charts have the same time from left to right.
 
 const AXIS_LEFT = 74, AXIS_BOTTOM = 24, AXIS_TOP = 8, AXIS_RIGHT = 12;
-const MOST_RECTANGLES = 20000; // of more bands in a picture only the density is drawn, of more blocks in stacks only the sums
+const MOST_RECTANGLES = 20000; // of more bands in a picture only the density is drawn
+const MOST_STACKED = 5000; // of more blocks at one time only the sums are drawn
 const LEAST_STACKED = 3; // pixels of a block that is set off from the one above it
 
 class HistoryView {
@@ -24,6 +25,7 @@ class HistoryView {
 		for (const span of spans)
 			span.address = this.segments.get(span.segment).base + span.offset;
 		this.edges = edgesOf(spans);
+		this.stacked = mostAtOnce(spans) <= MOST_STACKED;
 		this.showAll();
 		this.showChanges();
 	}
@@ -130,7 +132,7 @@ class HistoryView {
 			context.restore();
 			if (canvas === this.bands && this.selected)
 				this.drawSelected(context);
-			if (canvas === this.area && this.selected && this.spans.length <= MOST_RECTANGLES)
+			if (canvas === this.area && this.selected && this.stacked)
 				this.drawChosen(context);
 			this.drawBrush(context, canvas, canvas.clientHeight);
 		}
@@ -231,7 +233,7 @@ class HistoryView {
 	// Draws a line between a block and the one above it.
 	drawStacked(context, scale) {
 		let lines = 0;
-		if (this.spans.length <= MOST_RECTANGLES) {
+		if (this.stacked) {
 			context.fillStyle = this.theme.card;
 			stack(this.groups, this.moments, (column, span, base) => {
 				if (span.bytes * scale < LEAST_STACKED)

@@ -234,6 +234,17 @@ function stack(groups, times, visit) {
 	});
 }
 
+// Returns how many spans there are at one time, at most.
+function mostAtOnce(spans) {
+	const edges = spans.flatMap((span) => span.open ? [[span.from, 1]] : [[span.from, 1], [span.to, -1]]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+	let count = 0, most = 0;
+	for (const [, change] of edges) {
+		count += change;
+		most = Math.max(most, count);
+	}
+	return most;
+}
+
 // Returns the span of the stack at this time that has the byte, or null.
 function spanInStack(groups, time, byte) {
 	let found = null;
@@ -354,4 +365,4 @@ function durationText(ns) {
 
 if (typeof module !== "undefined")
 	module.exports = {PURPOSES, OTHER_USERS, OTHER_JOBS, ownerOf, segmentsOf, sessionFinder, spansOf, segmentSpansOf, placeSegments, edgesOf, sumsOf, sumAt,
-		peaksOf, stack, spanInStack, jobsOf, colouring, holdersOf, waitsOf, bytesText, durationText, upperBound};
+		peaksOf, stack, mostAtOnce, spanInStack, jobsOf, colouring, holdersOf, waitsOf, bytesText, durationText, upperBound};

@@ -49,6 +49,7 @@ INI_LIBS  := $(shell pkg-config --libs inih 2>/dev/null)
 JSON_LIBS := $(shell pkg-config --libs jansson 2>/dev/null)
 COLS_LIBS := $(shell pkg-config --libs smartcols 2>/dev/null)
 CURSES_LIBS := $(shell pkg-config --libs ncursesw 2>/dev/null)
+ZLIB_LIBS := $(shell pkg-config --libs zlib 2>/dev/null)
 TEST_LIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 # CUDA's compiler, if there is one: the library then has its kernels as machine code as well as PTX.
 ifeq ($(origin NVCC),undefined)
@@ -61,6 +62,7 @@ UV_LIBS   := -l:libuv_a.a -ldl
 PB_LIBS   := -l:libprotobuf-c.a
 INI_LIBS  := -l:libinih.a
 JSON_LIBS := -l:libjansson.a
+ZLIB_LIBS := -l:libz.a
 override LDFLAGS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib'
 endif
 
@@ -238,7 +240,7 @@ $(call obj,client/zeroctl/top_screen.c): override CPPFLAGS += $(shell pkg-config
 $(BIN)/zeroctl: $(call obj,$(CTL_SRC)) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(COLS_LIBS) $(CURSES_LIBS) $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(COLS_LIBS) $(CURSES_LIBS) $(ZLIB_LIBS) $(LDLIBS)
 
 $(BIN)/zerobench: $(call obj,$(BENCH_SRC)) $(A_CLIENT)
 	$(say) LD $@

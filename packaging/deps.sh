@@ -22,6 +22,7 @@ need 'pkg-config --exists inih' libinih-dev 'configuration file'
 need 'pkg-config --exists jansson' libjansson-dev 'zeroctl --json'
 need 'pkg-config --exists smartcols' libsmartcols-dev "zeroctl's tables"
 need 'pkg-config --exists ncursesw' libncurses-dev 'zeroctl top'
+need 'pkg-config --exists zlib' zlib1g-dev 'compressed traces'
 need 'test -e /usr/include/uthash.h' uthash-dev 'hash tables'
 need 'pkg-config --exists cmocka' libcmocka-dev 'tests'
 need '"${PYTHON:-python3}" -c "import numpy" || /usr/bin/python3 -c "import numpy"' python3-numpy 'tests of the Python interface'

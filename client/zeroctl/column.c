@@ -151,7 +151,10 @@ int zd_ctl_choose_columns(const struct zd_ctl *ctl, const struct zd_ctl_column *
 		found[count++] = *column;
 		name = name[bytes] ? name + bytes + 1 : NULL;
 	}
-	*chosen = found;
+	if (chosen)
+		*chosen = found;
+	else
+		free(found);
 	return 0;
 }
 

@@ -119,7 +119,7 @@ char *zd_ctl_cell_text(const struct zd_ctl *ctl, const json_t *row, const struct
 bool zd_ctl_is_number(const struct zd_ctl_column *column);
 size_t zd_ctl_count_columns(const struct zd_ctl_column *columns);
 /* Returns a new array of the columns that --columns names, in that order; without it of all. An unknown
- * column is a USAGE failure. */
+ * column is a USAGE failure. `chosen` NULL: only checks. */
 int zd_ctl_choose_columns(const struct zd_ctl *ctl, const struct zd_ctl_column *columns,
                           struct zd_ctl_column **chosen) __attribute__((warn_unused_result));
 /* Sorts the array `rows` by the column that `sort` names by title or key, without regard to case; a '-'

@@ -95,12 +95,11 @@ int zd_ctl_check_job(struct zd_ctl *ctl)
 
 int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
 {
-	struct zd_ctl_column *chosen;
 	json_t *rows;
-	int status = zd_ctl_choose_columns(ctl, listing->columns, &chosen);
+	/* Wrong usage is told before the daemon is asked, and whatever it has. */
+	int status = zd_ctl_choose_columns(ctl, listing->columns, NULL);
 	if (status)
 		return status;
-	free(chosen); /* wrong usage is told before the daemon is asked, and whatever it has */
 	status = zd_ctl_list_fetch(ctl, listing, &rows);
 	if (status)
 		return status;

@@ -234,24 +234,26 @@ static bool begin_slice(struct zd_ctl_trace *trace, uint32_t process, enum track
 	return true;
 }
 
-/* Traces have many entries: an argument that the track or another entry has is left out. */
+/* Ends the entry. Traces have many entries: an argument that the track or another entry has is left out. */
 static void put_args(struct zd_ctl_trace *trace, const Zd__Event *event, enum process_kind kind)
 {
-	const char *comma = "";
-	fputs(",\"args\":{", trace->out);
+	static const char first[] = ",\"args\":{";
+	const char *before = first;
 	if (event->bytes) {
-		fprintf(trace->out, "\"bytes\":%" PRIu64, event->bytes);
-		comma = ",";
+		fprintf(trace->out, "%s\"bytes\":%" PRIu64, before, event->bytes);
+		before = ",";
 	}
 	if (*event->reason && strcmp(event->reason, "ready") != 0) {
-		fprintf(trace->out, "%s\"reason\":\"", comma);
+		fprintf(trace->out, "%s\"reason\":\"", before);
 		put_text(trace->out, event->reason);
 		fputc('"', trace->out);
-		comma = ",";
+		before = ",";
 	}
-	if (event->session && kind != SESSION)
-		fprintf(trace->out, "%s\"session\":%" PRIu64, comma, event->session);
-	fputs("}}", trace->out);
+	if (event->session && kind != SESSION) {
+		fprintf(trace->out, "%s\"session\":%" PRIu64, before, event->session);
+		before = ",";
+	}
+	fputs(before == first ? "}" : "}}", trace->out);
 }
 
 static void put_flow(struct zd_ctl_trace *trace, char phase, uint64_t id, uint32_t process, uint32_t track,

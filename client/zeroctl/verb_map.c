@@ -4,7 +4,6 @@
  */
 #include "ctl.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* "lm/world/layers.0@3": job, group, unit or allocation, rank. "-": another user's. */
@@ -43,12 +42,10 @@ static const struct zd_ctl_column columns[] = {
 
 int zd_ctl_map(struct zd_ctl *ctl)
 {
-	struct zd_ctl_column *chosen;
 	json_t *rows;
-	int status = zd_ctl_choose_columns(ctl, columns, &chosen);
+	int status = zd_ctl_choose_columns(ctl, columns, NULL);
 	if (status)
 		return status;
-	free(chosen);
 	status = zd_ctl_map_fetch(ctl, &rows);
 	if (status)
 		return status;

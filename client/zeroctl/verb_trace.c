@@ -2,9 +2,11 @@
 /*
  * verb_trace.c - zeroctl trace: a timeline of what happens in the next seconds, as a file for Perfetto.
  *
- * The file is written while the events are read, and is complete after an interrupt too.
+ * The file is written while the events are read, and is complete after an interrupt too. Perfetto reads it
+ * compressed as well.
  */
 #include "events.h"
+#include "gzip.h"
 #include "interrupt.h"
 #include "trace.h"
 
@@ -70,6 +72,14 @@ static int run(struct tracing *tracing)
 	return status;
 }
 
+static FILE *open_output(const char *path)
+{
+	const char *end = strrchr(path, '.');
+	if (strcmp(path, "-") == 0)
+		return stdout;
+	return end && strcmp(end, ".gz") == 0 ? zd_ctl_gzip_open(path) : fopen(path, "we");
+}
+
 /* The events before the trace are skipped. Nothing is written before the daemon has answered. */
 static int begin(struct tracing *tracing)
 {
@@ -81,7 +91,7 @@ static int begin(struct tracing *tracing)
 		status = zd_ctl_events_read(ctl, &tracing->at, take_event, tracing);
 	if (status)
 		return status;
-	tracing->out = strcmp(ctl->output, "-") == 0 ? stdout : fopen(ctl->output, "we");
+	tracing->out = open_output(ctl->output);
 	if (!tracing->out)
 		return zd_ctl_fail(ZEROD_E_SYSTEM, "%s: %s", ctl->output, strerror(errno));
 	tracing->trace = zd_ctl_trace_new(tracing->out, tracing->at.now_ns);

@@ -9,7 +9,6 @@
 #include "ctl.h"
 #include "interrupt.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 static int print_line(const struct zd_ctl *ctl, json_t *status_row, json_t *rows)
@@ -54,11 +53,9 @@ static int draw(struct zd_ctl *ctl, bool terminal)
 int zd_ctl_watch(struct zd_ctl *ctl)
 {
 	const bool terminal = isatty(STDOUT_FILENO);
-	struct zd_ctl_column *chosen;
-	int wrong = zd_ctl_choose_columns(ctl, zd_ctl_buffers_listing.columns, &chosen);
+	int wrong = zd_ctl_choose_columns(ctl, zd_ctl_buffers_listing.columns, NULL);
 	if (wrong)
 		return wrong;
-	free(chosen);
 	wrong = zd_ctl_check_job(ctl);
 	if (wrong)
 		return wrong;

@@ -11,7 +11,7 @@
 #include "server/loop.h"
 #include "server/session.h"
 
-#define MAX_EVENTS     256u
+#define MAX_EVENTS     64u
 #define MOST_VISITS    4096u
 #define ENVELOPE_BYTES 128u /* for all of a packet but its events */
 #define TAG_BYTES      5u   /* the field number and length of an event */

@@ -26,6 +26,7 @@
 #define OTHER_UID   12345u
 #define UNITS       1000u
 #define LARGE       10000u
+#define PAGED       5000u
 #define ALONE_NS    200000000
 
 static struct scene *scene;
@@ -251,24 +252,6 @@ static void await_ends(void)
 
 /* ---- A group of one rank ------------------------------------------------------------------------------- */
 
-static uint64_t join(int sock, const char *job)
-{
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__GroupJoin body = ZD__GROUP_JOIN__INIT;
-	struct delivery delivery;
-	uint64_t group;
-
-	body.job = body.group = (char *)job;
-	body.world_size = 1;
-	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
-	request.group_join = &body;
-	delivery = scene_call(scene, sock, &request);
-	assert_int_equal(delivery.packet->replies[0]->status, 0);
-	group = delivery.packet->replies[0]->group_join->group;
-	delivery_free(&delivery);
-	return group;
-}
-
 /* Returns the loop's longest time for one registration. */
 static uint64_t register_units(int sock, uint64_t group, unsigned count)
 {
@@ -308,7 +291,7 @@ static void flood_of_updates(void)
 	Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
 	Zd__Publish publish = ZD__PUBLISH__INIT;
 
-	(void)register_units(flood[0], join(flood[0], "updates"), UNITS);
+	(void)register_units(flood[0], scene_join(scene, flood[0], "updates"), UNITS);
 	update.n_units = publish.n_units = UNITS;
 	update.units = publish.units = units;
 	request[0].body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
@@ -356,12 +339,9 @@ static uint64_t until_reply(int sock)
 	return total_ns;
 }
 
-static void cost_of_packet(unsigned count)
+static void cost_of_bytes(const char *name, const uint8_t *bytes, size_t nbytes)
 {
 	static uint64_t took_ns[SAMPLES];
-	uint8_t bytes[ZD_MAX_PACKET_BYTES];
-	size_t nbytes = pack_plain(count, bytes);
-	char name[64];
 
 	(void)nanosleep(&(struct timespec){.tv_nsec = ALONE_NS}, NULL); /* the other user is not active */
 	longest_ns = 0;
@@ -369,8 +349,44 @@ static void cost_of_packet(unsigned count)
 		scene_send_bytes(flood[1], bytes, nbytes);
 		took_ns[i] = until_reply(flood[1]);
 	}
-	(void)snprintf(name, sizeof(name), "a packet of %u requests", count);
 	report(name, took_ns, SAMPLES);
+}
+
+static void cost_of_packet(unsigned count)
+{
+	uint8_t bytes[ZD_MAX_PACKET_BYTES];
+	size_t nbytes = pack_plain(count, bytes);
+	char name[64];
+
+	(void)snprintf(name, sizeof(name), "a packet of %u requests", count);
+	cost_of_bytes(name, bytes, nbytes);
+}
+
+/* Pages full of events, and one that ends by the number of events of which it has none. */
+static void costs_of_pages(void)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Alloc alloc = ZD__ALLOC__INIT;
+	Zd__List list = ZD__LIST__INIT;
+	Zd__Events events = ZD__EVENTS__INIT;
+	uint8_t bytes[256];
+
+	alloc.bytes = 256;
+	request.body_case = ZD__REQUEST__BODY_ALLOC;
+	request.alloc = &alloc;
+	for (unsigned i = 0; i < PAGED; i++) {
+		alloc.job = (char *)(i % 2 ? "paged" : "other");
+		assert_int_equal(scene_status(scene, flood[0], &request), 0);
+	}
+	list.table = ZD__TABLE__ALLOCATIONS;
+	request.body_case = ZD__REQUEST__BODY_LIST;
+	request.list = &list;
+	cost_of_bytes("a page of a listing", bytes, pack(&request, 1, bytes));
+	request.body_case = ZD__REQUEST__BODY_EVENTS;
+	request.events = &events;
+	cost_of_bytes("a page of events", bytes, pack(&request, 1, bytes));
+	events.job = (char *)"nobody";
+	cost_of_bytes("a page without events", bytes, pack(&request, 1, bytes));
 }
 
 static uint64_t cost_of(int sock, Zd__Request *request)
@@ -402,7 +418,7 @@ static void cost_of_end(const char *what, int sock)
 static void costs_of_units(unsigned count)
 {
 	int sock = scene_session(scene);
-	uint64_t group = join(sock, "large");
+	uint64_t group = scene_join(scene, sock, "large");
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Commit commit = ZD__COMMIT__INIT;
 	char what[64];
@@ -426,7 +442,7 @@ static void cost_of_leave(void)
 	Zd__Request request = ZD__REQUEST__INIT, *batch[] = {&request};
 	Zd__GroupLeave leave = ZD__GROUP_LEAVE__INIT;
 
-	leave.group = join(sock, "left");
+	leave.group = scene_join(scene, sock, "left");
 	(void)register_units(sock, leave.group, LARGE);
 	request.id = ++scene->last_id;
 	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
@@ -462,7 +478,7 @@ static void costs_of_leases(void)
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Gather gather = ZD__GATHER__INIT;
 
-	(void)register_units(sock, join(sock, "large"), LARGE);
+	(void)register_units(sock, scene_join(scene, sock, "large"), LARGE);
 	request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
 	for (unsigned done = 0; done < LARGE; done += UNITS) {
 		Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
@@ -564,6 +580,7 @@ static void floods(void)
 	Zd__Free plain = ZD__FREE__INIT;
 	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
 	Zd__List list = ZD__LIST__INIT;
+	Zd__Events events = ZD__EVENTS__INIT;
 	Zd__Alloc alloc = ZD__ALLOC__INIT;
 
 	printf("%-28s %8s %8s %8s %10s  us of the loop\n", "another user's request", "median", "p99", "max",
@@ -586,6 +603,9 @@ static void floods(void)
 	request.body_case = ZD__REQUEST__BODY_LIST;
 	request.list = &list;
 	flood_of("list", &request, ZD_MAX_BATCH);
+	request.body_case = ZD__REQUEST__BODY_EVENTS;
+	request.events = &events;
+	flood_of("events", &request, ZD_MAX_BATCH);
 	flood_of_updates();
 	measure("64 connects", connect_all, end_all, FEW_SAMPLES);
 	measure("64 ends", make_sessions, await_ends, FEW_SAMPLES);
@@ -617,6 +637,7 @@ int main(void)
 	       "iteration");
 	cost_of_packet(1);
 	cost_of_packet(32);
+	costs_of_pages();
 	floods();
 	printf("%-40s %10s\n", "a single request or event", "us");
 	costs_of_units(LARGE);

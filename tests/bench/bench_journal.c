@@ -152,13 +152,9 @@ static void begin(struct scene *scene)
 
 static void end(struct scene *scene)
 {
-	char command[256];
-
 	zerod_close(scene->client);
-	(void)snprintf(command, sizeof(command), "%s/bin/zeroctl --socket %s end-job journal",
-	               getenv("BUILD") ? getenv("BUILD") : "build", scene->daemon.socket_path);
 	if (scene->durable)
-		assert_int_equal(system(command), 0);
+		assert_int_equal(zd_daemon_zeroctl(&scene->daemon, "end-job journal"), 0);
 	assert_int_equal(zd_daemon_stop(&scene->daemon), 0);
 }
 

@@ -224,7 +224,6 @@ int main(int argc, char **argv)
 {
 	struct bench bench = {.nunits = argc > 1 ? (uint32_t)atoi(argv[1]) : UNITS,
 	                      .nranks = argc > 2 ? (uint32_t)atoi(argv[2]) : RANKS};
-	char command[256];
 
 	if (bench.nranks == 0 || bench.nranks > RANKS) {
 		(void)fprintf(stderr, "1 to %u ranks\n", RANKS);
@@ -242,8 +241,6 @@ int main(int argc, char **argv)
 		assert_int_equal(write(bench.begin[rank][1], "", 1), 1);
 		(void)waitpid(bench.pids[rank], NULL, 0);
 	}
-	(void)snprintf(command, sizeof(command), "%s/bin/zeroctl --socket %s end-job restart",
-	               getenv("BUILD") ? getenv("BUILD") : "build", bench.daemon.socket_path);
-	assert_int_equal(system(command), 0);
+	assert_int_equal(zd_daemon_zeroctl(&bench.daemon, "end-job restart"), 0);
 	return zd_daemon_stop(&bench.daemon) == 0 ? 0 : 1;
 }

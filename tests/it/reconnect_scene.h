@@ -40,15 +40,6 @@ static inline int open_client(struct rank *rank, uint32_t reconnect_ms)
 	return zerod_connect(&options, &rank->client);
 }
 
-static inline void run(const char *command)
-{
-	char line[256];
-
-	(void)snprintf(line, sizeof(line), "%s/bin/zeroctl --socket %s %s",
-	               getenv("BUILD") ? getenv("BUILD") : "build", daemon_.socket_path, command);
-	assert_int_equal(system(line), 0);
-}
-
 static inline int join_alone(struct rank *rank, uint32_t flags)
 {
 	struct zerod_group_options options = ZEROD_INIT(options);
@@ -72,7 +63,7 @@ static inline void begin_alone(const struct zd_daemon_options *options, uint32_t
 static inline void end_alone(struct rank *rank)
 {
 	zerod_close(rank->client);
-	run("end-job lm");
+	assert_int_equal(zd_daemon_zeroctl(&daemon_, "end-job lm"), 0);
 	assert_int_equal(zd_daemon_stop(&daemon_), 0);
 }
 

@@ -8,7 +8,7 @@
  */
 #include <zerod.h>
 
-#include "tests/it/program.h"
+#include "tests/it/zeroctl_scene.h"
 #include "tests/support/daemon_fixture.h"
 #include "tests/unit/driver/cases.h"
 
@@ -86,26 +86,6 @@ static void kill_trainer(const struct trainer *trainer)
 
 /* ---- What zeroctl shows -------------------------------------------------------------------------------- */
 
-/* Until the table has the text, or no longer has it. */
-static void wait_table(const struct zd_daemon *daemon, const char *table, const char *text, bool shown)
-{
-	const char *const args[] = {"zeroctl", "--socket", daemon->socket_path, table, "--json", NULL};
-	long give_up_ms = program_now_ms() + PROGRAM_DEADLINE_MS;
-	bool found = !shown;
-
-	while (found != shown) {
-		struct program zeroctl;
-
-		program_start(&zeroctl, args, NULL);
-		program_wait(&zeroctl);
-		assert_int_equal(zeroctl.status, 0);
-		found = strstr(zeroctl.out_text, text) != NULL;
-		if (found != shown && program_now_ms() > give_up_ms)
-			fail_msg("'%s' is %sin %s", text, shown ? "not " : "still ", zeroctl.out_text);
-		program_free(&zeroctl);
-	}
-}
-
 /* `zeroctl abort-group` aborts the new group of that name, not the remains of the former one. */
 static void abort_next_of_name(const struct zd_daemon *daemon)
 {
@@ -114,13 +94,13 @@ static void abort_next_of_name(const struct zd_daemon *daemon)
 	struct trainer trainer = start_trainer(daemon, false);
 	struct program zeroctl;
 
-	wait_table(daemon, "groups", "OVER", true);
+	zeroctl_wait_table(daemon->socket_path, "groups", "OVER", true);
 	program_start(&zeroctl, args, NULL);
 	program_wait(&zeroctl);
 	assert_string_equal(zeroctl.err_text, "");
 	assert_int_equal(zeroctl.status, 0);
 	program_free(&zeroctl);
-	wait_table(daemon, "groups", "ABORTED", true);
+	zeroctl_wait_table(daemon->socket_path, "groups", "ABORTED", true);
 	kill_trainer(&trainer);
 }
 
@@ -140,9 +120,9 @@ static void test_killed_trainer(void **state)
 	(void)state;
 	start_daemon(&daemon);
 	trainer = start_trainer(&daemon, false);
-	wait_table(&daemon, "jobs", "\"job\"", true);
+	zeroctl_wait_table(daemon.socket_path, "jobs", "\"job\"", true);
 	kill_trainer(&trainer);
-	wait_table(&daemon, "jobs", "\"job\"", false);
+	zeroctl_wait_table(daemon.socket_path, "jobs", "\"job\"", false);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
@@ -157,13 +137,13 @@ static void test_forked_child_keeps_the_memory(void **state)
 	trainer = start_trainer(&daemon, true);
 	kill_trainer(&trainer);
 	(void)snprintf(reason, sizeof(reason), "process %d to leave device 0", (int)trainer.pid);
-	wait_table(&daemon, "sessions", reason, true);
-	wait_table(&daemon, "sessions", "CLOSING", true);
-	wait_table(&daemon, "jobs", "\"job\"", true);
+	zeroctl_wait_table(daemon.socket_path, "sessions", reason, true);
+	zeroctl_wait_table(daemon.socket_path, "sessions", "CLOSING", true);
+	zeroctl_wait_table(daemon.socket_path, "jobs", "\"job\"", true);
 	abort_next_of_name(&daemon);
 	assert_int_equal(kill(trainer.child, SIGKILL), 0);
-	wait_table(&daemon, "sessions", reason, false);
-	wait_table(&daemon, "jobs", "\"job\"", false);
+	zeroctl_wait_table(daemon.socket_path, "sessions", reason, false);
+	zeroctl_wait_table(daemon.socket_path, "jobs", "\"job\"", false);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 

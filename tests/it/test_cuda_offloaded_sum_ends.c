@@ -9,7 +9,7 @@
 #include <zerod.h>
 
 #include "driver/driver.h"
-#include "tests/it/program.h"
+#include "tests/it/zeroctl_scene.h"
 #include "tests/support/daemon_fixture.h"
 #include "tests/unit/driver/cases.h"
 
@@ -217,28 +217,6 @@ static int end_trainer(const struct trainer *trainer)
 	return status;
 }
 
-/* ---- What zeroctl shows -------------------------------------------------------------------------------- */
-
-/* Until the table has the text, or no longer has it. */
-static void wait_table(const struct zd_daemon *daemon, const char *table, const char *text, bool shown)
-{
-	const char *const args[] = {"zeroctl", "--socket", daemon->socket_path, table, "--json", NULL};
-	long give_up_ms = program_now_ms() + PROGRAM_DEADLINE_MS;
-	bool found = !shown;
-
-	while (found != shown) {
-		struct program zeroctl;
-
-		program_start(&zeroctl, args, NULL);
-		program_wait(&zeroctl);
-		assert_int_equal(zeroctl.status, 0);
-		found = strstr(zeroctl.out_text, text) != NULL;
-		if (found != shown && program_now_ms() > give_up_ms)
-			fail_msg("'%s' is %sin %s", text, shown ? "not " : "still ", zeroctl.out_text);
-		program_free(&zeroctl);
-	}
-}
-
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
 struct scene {
@@ -267,13 +245,13 @@ static void open_scene(struct scene *scene, const char *name, bool stopped)
 static void open_held_up(struct scene *scene, const char *name, bool stopped)
 {
 	open_scene(scene, name, stopped);
-	wait_table(&scene->daemon, "buckets", SUMMED, true);
+	zeroctl_wait_table(scene->daemon.socket_path, "buckets", SUMMED, true);
 }
 
 static void close_scene(struct scene *scene)
 {
 	zerod_close(scene->rank.client);
-	wait_table(&scene->daemon, "jobs", "\"job\"", false);
+	zeroctl_wait_table(scene->daemon.socket_path, "jobs", "\"job\"", false);
 	assert_int_equal(zd_daemon_stop(&scene->daemon), 0);
 }
 
@@ -317,7 +295,7 @@ static void test_stopped_trainer(void **state)
 	assert_int_equal(commit(&other, 7), 0);
 	assert_int_equal(finish(&other, 7), 0);
 	zerod_close(other.client);
-	wait_table(&scene.daemon, "buckets", SUMMED, true);
+	zeroctl_wait_table(scene.daemon.socket_path, "buckets", SUMMED, true);
 	assert_int_equal(kill(scene.trainer.pid, SIGCONT), 0);
 	say(&scene.trainer, FINISH);
 	assert_int_equal(finish(&scene.rank, 5), 0);
@@ -363,7 +341,7 @@ static void test_closed_under_its_kernel(void **state)
 	say(&scene.trainer, CLOSE);
 	assert_int_equal(read(scene.trainer.from, &letter, 1), 1);
 	(void)snprintf(reason, sizeof(reason), "process %d to leave device 1", (int)scene.trainer.pid);
-	wait_table(&scene.daemon, "sessions", reason, true);
+	zeroctl_wait_table(scene.daemon.socket_path, "sessions", reason, true);
 	expect_lost(&scene);
 	close_scene(&scene);
 }
@@ -380,8 +358,8 @@ static void test_killed_and_not_gone(void **state)
 	zerod_close(scene.rank.client);
 	scene.rank.client = NULL;
 	(void)snprintf(reason, sizeof(reason), "process %d to leave device 1", (int)scene.trainer.pid);
-	wait_table(&scene.daemon, "sessions", reason, true);
-	wait_table(&scene.daemon, "jobs", "\"job\"", true);
+	zeroctl_wait_table(scene.daemon.socket_path, "sessions", reason, true);
+	zeroctl_wait_table(scene.daemon.socket_path, "jobs", "\"job\"", true);
 	assert_int_equal(kill(scene.trainer.child, SIGKILL), 0);
 	close_scene(&scene);
 }

@@ -181,11 +181,7 @@ static pid_t start(const char *what, const struct zd_daemon *daemon, int out)
 /* Ends the job, and then the daemon, which has nothing to keep. */
 static void end(struct zd_daemon *daemon)
 {
-	char command[256];
-
-	(void)snprintf(command, sizeof(command), "%s/bin/zeroctl --socket %s kill-job lm", getenv("BUILD"),
-	               daemon->socket_path);
-	assert_int_equal(system(command), 0);
+	assert_int_equal(zd_daemon_zeroctl(daemon, "kill-job lm"), 0);
 	assert_int_equal(zd_daemon_stop(daemon), 0);
 }
 

@@ -24,6 +24,7 @@
 #define ATTEMPTS    32
 #define DEADLINE_S  30
 #define ALLOC_BYTES (1u << 20)
+#define HELLO_FDS   4 /* that a connection costs until the hello is answered */
 
 static int try_connect(const struct zd_daemon *daemon, zerod_client **client)
 {
@@ -85,17 +86,20 @@ static void test_descriptors_exhausted(void **state)
 	struct zd_daemon daemon;
 	zerod_client *client, *late = NULL;
 	struct rlimit before, low;
+	rlim_t limits[HELLO_FDS];
 
 	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
 	assert_int_equal(try_connect(&daemon, &client), 0);
 	assert_int_equal(allocated_bytes(client), 0); /* by then it has closed what came with the hello */
 	assert_int_equal(prlimit(daemon.pid, RLIMIT_NOFILE, NULL, &before), 0);
-	for (int left = 0; left < 4; left++) {
-		low = (struct rlimit){.rlim_cur = limit_leaving(daemon.pid, left),
-		                      .rlim_max = before.rlim_max};
+	/* All before the first attempt: the daemon closes an attempt's descriptors after the client has seen
+	 * its end, and answers other clients in between. */
+	for (int left = 0; left < HELLO_FDS; left++)
+		limits[left] = limit_leaving(daemon.pid, left);
+	for (int left = 0; left < HELLO_FDS; left++) {
+		low = (struct rlimit){.rlim_cur = limits[left], .rlim_max = before.rlim_max};
 		assert_int_equal(prlimit(daemon.pid, RLIMIT_NOFILE, &low, NULL), 0);
-		/* A connection costs four until the hello is answered. */
 		for (int i = 0; i < ATTEMPTS; i++)
 			assert_int_not_equal(try_connect(&daemon, &late), 0);
 		assert_int_equal(allocated_bytes(client), 0);

@@ -112,16 +112,6 @@ static void kill_and_restart(struct zd_daemon *daemon)
 	assert_int_equal(zd_daemon_restart(&options_, daemon), 0);
 }
 
-/* Ends the job, so that the process that holds state ends, too. */
-static void end_job(const struct zd_daemon *daemon)
-{
-	char command[256];
-
-	(void)snprintf(command, sizeof(command), "%s/bin/zeroctl --socket %s end-job lm",
-	               getenv("BUILD") ? getenv("BUILD") : "build", daemon->socket_path);
-	assert_int_equal(system(command), 0);
-}
-
 static void test_trainer_and_daemon_die(void **state)
 {
 	struct zd_daemon daemon;
@@ -146,7 +136,7 @@ static void test_trainer_and_daemon_die(void **state)
 	for (unsigned i = 0; i < NUMEL; i++)
 		assert_int_equal(trainer.bytes[i], ALLOCATED);
 	zerod_close(trainer.client);
-	end_job(&daemon);
+	assert_int_equal(zd_daemon_zeroctl(&daemon, "end-job lm"), 0);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
@@ -174,7 +164,7 @@ static void test_a_failed_start_loses_nothing(void **state)
 	assert_int_equal(take_unit(&next, 0), 0);
 	expect_step_1(&next);
 	zerod_close(next.client);
-	end_job(&daemon);
+	assert_int_equal(zd_daemon_zeroctl(&daemon, "end-job lm"), 0);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
@@ -197,7 +187,7 @@ static void test_trainer_connects_again(void **state)
 		trainer = again;
 	}
 	zerod_close(trainer.client);
-	end_job(&daemon);
+	assert_int_equal(zd_daemon_zeroctl(&daemon, "end-job lm"), 0);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
@@ -229,7 +219,7 @@ static void test_a_living_trainer_is_awaited(void **state)
 	assert_int_equal(take_unit(&trainer, 0), 0);
 	expect_step_1(&trainer);
 	zerod_close(trainer.client);
-	end_job(&daemon);
+	assert_int_equal(zd_daemon_zeroctl(&daemon, "end-job lm"), 0);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 	(void)close(ready[0]);
 	(void)close(ready[1]);
@@ -275,7 +265,7 @@ static void test_a_stopped_daemon(void **state)
 	assert_int_equal(take_unit(&trainer, 0), 0);
 	expect_step_1(&trainer);
 	zerod_close(trainer.client);
-	end_job(&daemon);
+	assert_int_equal(zd_daemon_zeroctl(&daemon, "end-job lm"), 0);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
@@ -332,7 +322,7 @@ static void test_the_holder_ends(void **state)
 	train(&daemon, &trainer);
 	assert_int_equal(zd_daemon_wait_log(&daemon, "durable jobs will not outlive this daemon"), 0);
 	zerod_close(trainer.client);
-	end_job(&daemon);
+	assert_int_equal(zd_daemon_zeroctl(&daemon, "end-job lm"), 0);
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }

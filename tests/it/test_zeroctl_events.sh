@@ -155,9 +155,24 @@ report $? "a trace is valid after an interrupt, with tracks for all"
 ctl trace --seconds 0.3 --output - >"$dir/trace.json" 2>"$dir/err" && [ ! -s "$dir/err" ] && "$PYTHON" tests/it/trace.py "$dir/trace.json"
 report $? "and on standard output"
 
+"$bin/zeroctl" --socket "$socket" trace --seconds 600 -o "$dir/trace.json.gz" 2>"$dir/err" &
+tracer=$!
+within 30 eval '[ "$(wc -c <"$dir/trace.json.gz")" -gt 20000 ]'
+kill -INT $tracer
+wait $tracer
+status=$?
+tracer=
+[ $status -eq 0 ] && gzip -t "$dir/trace.json.gz" && "$PYTHON" tests/it/trace.py "$dir/trace.json.gz" gathers=20+ copies=20+ leases=20+ flows=20+
+report $? "a file of that name is compressed, and complete after an interrupt, too"
+
 ctl trace --seconds 600 -o /dev/full 2>"$dir/err"
 [ $? -eq 30 ] && grep -q '/dev/full is not complete: No space left on device' "$dir/err"
 report $? "a full disk ends it, with an error"
+
+ln -s /dev/full "$dir/full.gz"
+ctl trace --seconds 600 -o "$dir/full.gz" 2>"$dir/err"
+[ $? -eq 30 ] && grep -q 'full.gz is not complete: No space left on device' "$dir/err"
+report $? "also where it is compressed"
 kill -TERM $charlm
 wait $charlm
 charlm=

@@ -50,30 +50,6 @@ static int teardown(void **state)
 	return scene_teardown(state);
 }
 
-static void expect_failure(const char *line, int status, const char *text)
-{
-	struct program program = zeroctl_run(daemon_.socket_path, line);
-
-	assert_int_equal(program.status, status);
-	assert_string_equal(program.out_text, "");
-	if (!strstr(program.err_text, text))
-		fail_msg("zeroctl %s says \"%s\", not \"%s\"", line, program.err_text, text);
-	program_free(&program);
-}
-
-static json_t *run_json(const char *line)
-{
-	struct program program = zeroctl_run(daemon_.socket_path, line);
-	json_error_t error;
-	json_t *object = json_loads(program.out_text, 0, &error);
-
-	assert_string_equal(program.err_text, "");
-	assert_int_equal(program.status, 0);
-	assert_non_null(object);
-	program_free(&program);
-	return object;
-}
-
 static char *read_page(void)
 {
 	FILE *file = fopen(page_path, "r");
@@ -154,8 +130,8 @@ static void page_and_json_have_the_daemons_map(void **state)
 	allocate("moments");
 	page = write_and_read_page();
 	data = data_of(page);
-	json = run_json("snapshot --json");
-	map = run_json("map --json");
+	json = zeroctl_json(daemon_.socket_path, "snapshot --json");
+	map = zeroctl_json(daemon_.socket_path, "map --json");
 	assert_true(json_equal(json_object_get(data, "map"), json_object_get(map, "rows")));
 	assert_true(json_equal(json_object_get(json, "map"), json_object_get(map, "rows")));
 	assert_string_equal(json_string_value(json_object_get(find_block(data, "moments"), "job")), "snaps");
@@ -219,7 +195,7 @@ static void names_cannot_leave_the_data(void **state)
 	allocate(BIDI);
 	page = write_and_read_page();
 	data = data_of(page);
-	json = run_json("snapshot --json");
+	json = zeroctl_json(daemon_.socket_path, "snapshot --json");
 	assert_null(strstr(page, "<img"));
 	assert_null(strstr(page, "<!--\""));
 	assert_null(strstr(page, "\xe2\x80\xae"));
@@ -239,9 +215,11 @@ static void filters_name_something(void **state)
 
 	(void)state;
 	allocate("moments");
-	expect_failure("snapshot --json --device 9", 3, "NOT_FOUND: no device 9; there are 2");
-	expect_failure("snapshot --json --job nobody", 3, "NOT_FOUND: no job is called 'nobody'");
-	data = run_json("snapshot --json --device 1 --job snaps");
+	zeroctl_fails(daemon_.socket_path, "snapshot --json --device 9", 3,
+	              "NOT_FOUND: no device 9; there are 2");
+	zeroctl_fails(daemon_.socket_path, "snapshot --json --job nobody", 3,
+	              "NOT_FOUND: no job is called 'nobody'");
+	data = zeroctl_json(daemon_.socket_path, "snapshot --json --device 1 --job snaps");
 	assert_int_equal(json_array_size(json_object_get(data, "devices")), 1);
 	json_array_foreach(json_object_get(data, "map"), i, row)
 	{
@@ -258,14 +236,15 @@ static void what_cannot_be_written_is_named(void **state)
 	char line[256];
 
 	(void)state;
-	expect_failure("snapshot", 2, "snapshot takes -o FILE");
-	expect_failure("snapshot -o /dev/full", 30, "cannot write '/dev/full': No space left on device");
+	zeroctl_fails(daemon_.socket_path, "snapshot", 2, "snapshot takes -o FILE");
+	zeroctl_fails(daemon_.socket_path, "snapshot -o /dev/full", 30,
+	              "cannot write '/dev/full': No space left on device");
 	snprintf(line, sizeof(line), "snapshot -o %s/none/page.html", folder);
-	expect_failure(line, 30, "/none/page.html': No such file or directory");
+	zeroctl_fails(daemon_.socket_path, line, 30, "/none/page.html': No such file or directory");
 	snprintf(line, sizeof(line), "snapshot -o %s", folder);
-	expect_failure(line, 30, "': Is a directory");
+	zeroctl_fails(daemon_.socket_path, line, 30, "': Is a directory");
 	snprintf(line, sizeof(line), "snapshot --job nobody -o %s", page_path);
-	expect_failure(line, 3, "NOT_FOUND");
+	zeroctl_fails(daemon_.socket_path, line, 3, "NOT_FOUND");
 	assert_int_equal(count_files(), 0);
 }
 
@@ -279,7 +258,7 @@ static void a_failure_keeps_the_file_before(void **state)
 	(void)state;
 	free(write_and_read_page());
 	snprintf(line, sizeof(line), "snapshot --device 9 -o %s", page_path);
-	expect_failure(line, 3, "NOT_FOUND");
+	zeroctl_fails(daemon_.socket_path, line, 3, "NOT_FOUND");
 	page = read_page();
 	assert_non_null(strstr(page, "</html>"));
 	assert_int_equal(stat(page_path, &info), 0);
@@ -300,7 +279,7 @@ static void a_full_disk_leaves_nothing(void **state)
 	signal(SIGXFSZ, SIG_IGN);
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &full), 0);
 	snprintf(line, sizeof(line), "snapshot -o %s", page_path);
-	expect_failure(line, 30, "/page.html': File too large");
+	zeroctl_fails(daemon_.socket_path, line, 30, "/page.html': File too large");
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
 	signal(SIGXFSZ, SIG_DFL);
 	assert_int_equal(count_files(), 0);

@@ -238,28 +238,20 @@ static void columns_are_chosen_by_title_or_key(void **state)
 	              "- 0\n- 0\n"); /* never an empty word */
 }
 
-static void expect_usage(const char *line, const char *err_has)
-{
-	struct program program = zeroctl(line);
-
-	assert_int_equal(program.status, 2);
-	assert_non_null(strstr(program.err_text, err_has));
-	assert_string_equal(program.out_text, "");
-	program_free(&program);
-}
-
 static void an_unknown_column_lists_the_known(void **state)
 {
 	(void)state;
-	expect_usage("alloc --columns id,colour",
-	             "--columns: no column 'colour'; there are ID,JOB,NAME,SESSION,DEVICE,BYTES,AGE");
-	expect_usage("watch --columns id", "--columns: no column 'id'; there are JOB,GROUP,UNIT");
-	expect_usage("jobs --columns id,", "--columns: no column ''");
-	expect_usage("jobs --columns ", "--columns"); /* its value is missing */
-	expect_usage("jobs --sort colour", "--sort: no column 'colour'; there are ID,JOB,UID");
-	expect_usage("jobs --json --columns id", "--columns is for tables");
-	expect_usage("jobs --json --raw", "--raw is for tables");
-	expect_usage("status --wide", "status takes no --wide");
+	zeroctl_fails(node.socket_path, "alloc --columns id,colour", 2,
+	              "--columns: no column 'colour'; there are ID,JOB,NAME,SESSION,DEVICE,BYTES,AGE");
+	zeroctl_fails(node.socket_path, "watch --columns id", 2,
+	              "--columns: no column 'id'; there are JOB,GROUP,UNIT");
+	zeroctl_fails(node.socket_path, "jobs --columns id,", 2, "--columns: no column ''");
+	zeroctl_fails(node.socket_path, "jobs --columns ", 2, "--columns"); /* its value is missing */
+	zeroctl_fails(node.socket_path, "jobs --sort colour", 2,
+	              "--sort: no column 'colour'; there are ID,JOB,UID");
+	zeroctl_fails(node.socket_path, "jobs --json --columns id", 2, "--columns is for tables");
+	zeroctl_fails(node.socket_path, "jobs --json --raw", 2, "--raw is for tables");
+	zeroctl_fails(node.socket_path, "status --wide", 2, "status takes no --wide");
 }
 
 static void empty_tables_say_so(void **state)

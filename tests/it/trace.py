@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a file of `zeroctl trace`: trace.py FILE [WORD=COUNT...].
+"""Checks a file of `zeroctl trace`, compressed if its name ends in .gz: trace.py FILE [WORD=COUNT...].
 
 WORD is gathers, copies, leases, waits, reductions, events, flows or processes; COUNT a number, or a number and "+" for at least so many.
 """
 
+import gzip
 import json
 import sys
 from bisect import bisect_right
@@ -14,7 +15,7 @@ NUMBERS = (int, float)
 KEYS = {  # of each phase: (key, type), beside ph, pid, tid
     "M": (("name", str), ("args", dict)),
     "X": (("name", str), ("ts", NUMBERS), ("dur", NUMBERS), ("args", dict)),  # without args also
-    "i": (("name", str), ("ts", NUMBERS), ("s", str), ("args", dict)),
+    "i": (("name", str), ("ts", NUMBERS), ("s", str), ("args", dict)),  # the same
     "s": (("name", str), ("cat", str), ("ts", NUMBERS), ("id", int)),
     "f": (("name", str), ("cat", str), ("ts", NUMBERS), ("id", int), ("bp", str)),
 }
@@ -32,7 +33,7 @@ def check_form(event):
     if set(event) | {"args"} != allowed | {"args"}:
         fail(f"keys of {event}: expected {sorted(allowed)}")
     for key, kind in KEYS[event["ph"]] + (("pid", int), ("tid", int)):
-        if key == "args" and key not in event and event["ph"] == "X":
+        if key == "args" and key not in event and event["ph"] in "Xi":
             continue
         if not isinstance(event[key], kind) or isinstance(event[key], bool):
             fail(f"{key} of {event}")
@@ -83,7 +84,7 @@ def check_flows(events):
 
 
 def main():
-    with open(sys.argv[1], encoding="utf-8") as file:
+    with (gzip.open if sys.argv[1].endswith(".gz") else open)(sys.argv[1], "rt", encoding="utf-8") as file:
         trace = json.load(file)
     if set(trace) != {"displayTimeUnit", "traceEvents", "otherData"} or trace["otherData"]["lost_events"] != 0:
         fail(f"keys {sorted(trace)}, {trace.get('otherData')}")

@@ -34,22 +34,59 @@ static inline struct program zeroctl_run(const char *socket_path, const char *li
 	return program;
 }
 
-/* The parsed output of a verb with --json, checked for what all have in common. */
+/* The parsed output of a line with --json. */
+static inline json_t *zeroctl_json(const char *socket_path, const char *line)
+{
+	struct program program = zeroctl_run(socket_path, line);
+	json_error_t error;
+	json_t *object = json_loads(program.out_text, 0, &error);
+	assert_string_equal(program.err_text, "");
+	assert_int_equal(program.status, 0);
+	assert_non_null(object);
+	program_free(&program);
+	return object;
+}
+
+/* The same of a listing, checked for what all have in common. */
 static inline json_t *zeroctl_listing(const char *socket_path, const char *line, const char *verb)
 {
 	char with_json[256];
 	snprintf(with_json, sizeof(with_json), "%s --json", line);
-	struct program program = zeroctl_run(socket_path, with_json);
-	assert_string_equal(program.err_text, "");
-	assert_int_equal(program.status, 0);
-	json_error_t error;
-	json_t *object = json_loads(program.out_text, 0, &error);
-	assert_non_null(object);
-	program_free(&program);
+	json_t *object = zeroctl_json(socket_path, with_json);
 	assert_int_equal(json_integer_value(json_object_get(object, "schema")), 1);
 	assert_string_equal(json_string_value(json_object_get(object, "verb")), verb);
 	assert_true(json_is_array(json_object_get(object, "rows")));
 	return object;
+}
+
+/* Expects that the line fails with this status, says the text, and prints nothing. */
+static inline void zeroctl_fails(const char *socket_path, const char *line, int status, const char *text)
+{
+	struct program program = zeroctl_run(socket_path, line);
+	assert_int_equal(program.status, status);
+	assert_string_equal(program.out_text, "");
+	if (!strstr(program.err_text, text))
+		fail_msg("zeroctl %s says \"%s\", not \"%s\"", line, program.err_text, text);
+	program_free(&program);
+}
+
+/* Waits until the table has the text, or no longer has it. */
+static inline void zeroctl_wait_table(const char *socket_path, const char *table, const char *text,
+                                      bool shown)
+{
+	const char *const args[] = {"zeroctl", "--socket", socket_path, table, "--json", NULL};
+	long give_up_ms = program_now_ms() + PROGRAM_DEADLINE_MS;
+	bool found = !shown;
+	while (found != shown) {
+		struct program zeroctl;
+		program_start(&zeroctl, args, NULL);
+		program_wait(&zeroctl);
+		assert_int_equal(zeroctl.status, 0);
+		found = strstr(zeroctl.out_text, text) != NULL;
+		if (found != shown && program_now_ms() > give_up_ms)
+			fail_msg("'%s' is %sin %s", text, shown ? "not " : "still ", zeroctl.out_text);
+		program_free(&zeroctl);
+	}
 }
 
 static inline json_t *row_where(const json_t *object, const char *key, const char *value)

@@ -99,6 +99,10 @@ report $? "the README's three commands: packages, a running service, a client"
 report $? "the configuration is in place, the user exists, both units are enabled"
 at_root 'apt install ./*.deb' && as_nobody zerobench --socket /run/zerod/zerod.sock --iters 2 --minbytes 64K --maxbytes 64K >"$dir/out" 2>&1
 report $? "any user trains: four ranks of zerobench"
+at_root 'zeroctl events >events && grep -q "session begin .*zerobench" events && zeroctl snapshot -o page.html && grep -q "^</html>$" page.html &&
+	zeroctl trace --seconds 0.1 -o trace.json.gz && gzip -t trace.json.gz &&
+	printf q | TERM=xterm timeout 60 script -qec "zeroctl top" top && grep -q "SERVING, up" top && zeroctl metrics | grep -q "^# EOF$"'
+report $? "so do zeroctl's events, page, trace, live view and metrics"
 as_nobody python3 -c '
 import zerod
 with zerod.Client() as client, client.join(job="python") as group:

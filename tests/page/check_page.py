@@ -119,6 +119,20 @@ class Checks:
         self.page.move(*self.point("area", 500, 150))
         assert "in blocks" in self.page.value("byId('tip').textContent")
 
+    def test_blocks_are_stacked_and_chosen(self):
+        self.load(fixture.make(self.snapshot, 40))
+        assert self.drawn("area") > 0
+        # Of the largest block the middle one of the columns that have it.
+        x, low, high, size = self.page.value(
+            "(() => {const s = page.spans.reduce((a, b) => b.bytes > a.bytes ? b : a); choose(s); const p = historyView.chosen.parts; "
+            "return [...p[Math.floor(p.length / 2)], s.bytes];})()")
+        assert low - high > 6 and self.pixel("area", x, high) == self.colour("select"), (low, high)
+        self.page.value("choose(null)")
+        self.page.move(*self.point("area", x + 0.5, (low + high) / 2))
+        assert self.page.value("byId('tip').firstChild.textContent").endswith(", " + self.page.value(f"bytesText({size})"))
+        self.page.click(*self.point("area", x + 0.5, (low + high) / 2))
+        assert self.detail()["Bytes"].endswith(f"({size})"), (self.detail(), size)
+
     def test_names_do_no_harm(self):
         made = fixture.make(self.snapshot, 10)
         for row in made["map"] + made["events"]["rows"]:
@@ -173,7 +187,7 @@ class Checks:
     def test_many_blocks(self):
         self.load(fixture.make(self.snapshot, 100000), True)
         self.keep("many-dark")
-        assert self.drawn("map") >= 100000 and self.drawn("bands") >= 100000
+        assert self.drawn("map") >= 100000 and self.drawn("bands") >= 100000 and not self.page.value("historyView.stacked")
         assert self.page.value("document.querySelectorAll('*').length") < 1000
         self.page.value("scaleMap(0.25)")
         assert 0 < self.drawn("map") <= 100100

@@ -4,17 +4,10 @@
 # the programs are missing; with --need they are failures. CHROMIUM names another program, PICTURES a folder for screenshots.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+. tests/it/tap.sh
 : "${BUILD:=build}" "${PYTHON:=python3}"
 bin=$BUILD/bin
 need=${1:-}
-number=0 failures=0
-
-report() { # status, what
-	number=$((number + 1))
-	[ "$1" -eq 0 ] && echo "ok $number - $2" && return
-	echo "not ok $number - $2"
-	failures=$((failures + 1))
-}
 missing() { # what is not tested, program, Debian's package
 	if [ "$need" = --need ]; then
 		report 1 "$1: there is no $2; Debian's package is $3"
@@ -35,12 +28,6 @@ include() {
 		esac
 	done
 }
-finish() {
-	echo "1..$number"
-	[ "$failures" -eq 0 ]
-	exit
-}
-
 if command -v node >/dev/null; then
 	include < <(node tests/page/test_model.js 2>&1 || echo "not ok 1 - all tests of the model were well")
 else
@@ -51,6 +38,7 @@ cd ../.. || exit 2
 if [ -z "$chromium" ]; then
 	missing 'the page in a browser' Chromium chromium
 	finish
+	exit
 fi
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-test-page.XXXXXX")
@@ -64,14 +52,6 @@ cleanup() {
 }
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP
-within() { # seconds, command...: repeats the command until it succeeds
-	local deadline=$((SECONDS + $1))
-	shift
-	until "$@" >/dev/null 2>&1; do
-		[ $SECONDS -ge $deadline ] && return 1
-		sleep 0.02
-	done
-}
 ctl() { "$bin/zeroctl" --socket "$dir/zerod.sock" "$@"; }
 committed() { ctl groups --raw --no-headings --columns step | grep -qE '^[1-9]'; }
 

@@ -78,6 +78,16 @@ test("a block that moves to another owner at one moment counts once", () => {
 	const spans = model.spansOf(snapshot([segment(1, 100), b], [give(120, a), free(130, a), give(130, b)]), 0);
 	assert.deepStrictEqual([...model.sumsOf(model.edgesOf(spans), model.PURPOSES, (s) => s.purpose).totals], [10, 10]);
 });
+test("blocks are stacked by group and time, and fall when one below is freed", () => {
+	const span = (from, to, bytes) => ({from, to, bytes, open: to === 200});
+	const first = [span(100, 130, 10), span(110, 200, 5), span(120, 120, 7)], second = [span(105, 140, 3)];
+	const seen = [[], [], []];
+	model.stack([first, second], [115, 130, 200], (column, of, base) => seen[column].push([of.bytes, base]));
+	assert.deepStrictEqual(seen, [[[10, 0], [5, 10], [3, 15]], [[5, 0], [3, 5]], [[5, 0]]]);
+	assert.deepStrictEqual([0, 9, 10, 14, 15, 17].map((byte) => model.spanInStack([first, second], 115, byte).bytes), [10, 10, 5, 5, 3, 3]);
+	assert.strictEqual(model.spanInStack([first, second], 115, 18), null);
+	assert.strictEqual(model.mostAtOnce([...first, ...second]), 3);
+});
 test("holders are named by membership, allocation or event", () => {
 	const map = [segment(1, 1000), block(0, 10), block(10, 20, {rank: 1}), block(30, 40, {group: "", name: "x", purpose: "allocation"}),
 		block(70, 80, {group: "", name: "y", purpose: "allocation"}), block(150, 5, {job: "", group: "", purpose: ""})];

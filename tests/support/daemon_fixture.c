@@ -290,6 +290,17 @@ int zd_daemon_wait_log(struct zd_daemon *daemon, const char *text)
 	return fail("its log does not say \"%s\" within %d s", text, DEADLINE_MS / 1000);
 }
 
+int zd_daemon_zeroctl(const struct zd_daemon *daemon, const char *command)
+{
+	char path[CHUNK_BYTES], line[CHUNK_BYTES + 256];
+	int status;
+
+	(void)snprintf(line, sizeof(line), "%s --socket %s %s", program("bin/zeroctl", path),
+	               daemon->socket_path, command);
+	status = system(line);
+	return status == 0 ? 0 : fail("%s: wait status %d", line, status);
+}
+
 int zd_daemon_count_fds(const struct zd_daemon *daemon)
 {
 	char path[64];

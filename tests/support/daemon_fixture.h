@@ -55,6 +55,9 @@ int zd_daemon_restart(const struct zd_daemon_options *options, struct zd_daemon 
 int zd_daemon_wait_notify(struct zd_daemon *daemon, const char *line);
 /* Waits until its log contains `text`. */
 int zd_daemon_wait_log(struct zd_daemon *daemon, const char *text);
+/* Runs zeroctl at its socket with the words of `command`, as a shell divides them. Fails unless it exits with
+ * 0. */
+int zd_daemon_zeroctl(const struct zd_daemon *daemon, const char *command);
 /* How many descriptors it has open. */
 int zd_daemon_count_fds(const struct zd_daemon *daemon);
 

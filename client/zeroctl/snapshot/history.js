@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// history.js - memory over time: stacked sums, and each block as a band from the time at which it was given to that at which it was freed.
+// history.js - memory over time: stacked blocks, and each block as a band from the time at which it was given to that at which it was freed.
 // Both charts have the same time from left to right.
 
 const AXIS_LEFT = 74, AXIS_BOTTOM = 24, AXIS_TOP = 8, AXIS_RIGHT = 12;
 const MOST_RECTANGLES = 20000; // of more bands in a picture only the density is drawn
+const MOST_STACKED = 5000; // of more blocks at one time only the sums are drawn
+const LEAST_STACKED = 3; // pixels of a block that is set off from the one above it
 
 class HistoryView {
 	constructor(area, bands) {
@@ -12,6 +14,7 @@ class HistoryView {
 		this.selected = null;
 		this.brush = null; // {canvas, x0, y0, x1, y1} while the pointer is pressed
 		this.drawn = 0;
+		this.chosen = null; // {span, parts}: the selected block in the stacks
 		this.pictures = new Map(); // of each canvas what is below the selected block and the brush
 	}
 
@@ -22,6 +25,7 @@ class HistoryView {
 		for (const span of spans)
 			span.address = this.segments.get(span.segment).base + span.offset;
 		this.edges = edgesOf(spans);
+		this.stacked = mostAtOnce(spans) <= MOST_STACKED;
 		this.showAll();
 		this.showChanges();
 	}
@@ -33,6 +37,7 @@ class HistoryView {
 		this.byKey = new Map(keys.map((key) => [key, []]));
 		for (const span of this.spans)
 			this.byKey.get(keyOf(span)).push(span);
+		this.groups = [...this.byKey.values()].map((group) => group.sort((a, b) => a.from - b.from));
 		this.draw();
 	}
 
@@ -102,7 +107,8 @@ class HistoryView {
 		if (!this.keys || this.spans.length === 0)
 			return;
 		this.theme = {ink: cssColour("ink"), soft: cssColour("soft"), line: cssColour("line"), hole: cssColour("hole"), edge: cssColour("hole-line"),
-			select: cssColour("select"), accent: cssColour("accent")};
+			select: cssColour("select"), accent: cssColour("accent"), card: cssColour("card")};
+		this.chosen = null;
 		this.drawArea();
 		this.drawBands();
 		for (const canvas of [this.area, this.bands]) {
@@ -126,6 +132,8 @@ class HistoryView {
 			context.restore();
 			if (canvas === this.bands && this.selected)
 				this.drawSelected(context);
+			if (canvas === this.area && this.selected && this.stacked)
+				this.drawChosen(context);
 			this.drawBrush(context, canvas, canvas.clientHeight);
 		}
 	}
@@ -140,6 +148,22 @@ class HistoryView {
 		context.lineWidth = 2;
 		context.strokeRect(x, y, Math.max(width, 2), Math.max(height, 2));
 		context.restore();
+	}
+
+	// Draws the selected block's upper and lower edge in the stacks.
+	drawChosen(context) {
+		if (!this.chosen || this.chosen.span !== this.selected) {
+			this.chosen = {span: this.selected, parts: []};
+			stack(this.groups, this.moments, (column, span, base) => {
+				if (span === this.selected)
+					this.chosen.parts.push([AXIS_LEFT + column, ...[base, base + span.bytes].map((byte) => Math.round(this.yOfSum(byte)))]);
+			});
+		}
+		context.fillStyle = this.theme.select;
+		for (const [x, low, high] of this.chosen.parts) {
+			context.fillRect(x, low - 1, 1, 2);
+			context.fillRect(x, high - 1, 1, 2);
+		}
 	}
 
 	begun(canvas, height) {
@@ -187,6 +211,9 @@ class HistoryView {
 		this.peaks = peaksOf(this.sums, this.from, this.to, columns);
 		const most = this.peaks.reduce((least, peak) => peak < 0 ? least : Math.max(least, this.sums.totals[peak]), 1) * 1.05;
 		const yOf = (bytes) => AXIS_TOP + plot - bytes / most * plot;
+		this.yOfSum = yOf;
+		this.sumOfY = (y) => (AXIS_TOP + plot - y) / plot * most;
+		this.moments = this.peaks.map((peak) => peak < 0 ? -Infinity : this.sums.times[peak]);
 		this.drawBytes(context, 0, most, yOf);
 		for (let column = 0; column < columns; column++) {
 			let sum = 0;
@@ -199,7 +226,23 @@ class HistoryView {
 				sum += bytes;
 			}
 		}
+		this.drawStacked(context, plot / most);
 		this.drawTimes(context, height);
+	}
+
+	// Draws a line between a block and the one above it.
+	drawStacked(context, scale) {
+		let lines = 0;
+		if (this.stacked) {
+			context.fillStyle = this.theme.card;
+			stack(this.groups, this.moments, (column, span, base) => {
+				if (span.bytes * scale < LEAST_STACKED)
+					return;
+				context.fillRect(AXIS_LEFT + column, this.yOfSum(base + span.bytes), 1, 0.75);
+				lines++;
+			});
+		}
+		this.area.dataset.drawn = lines;
 	}
 
 	drawBands() {
@@ -330,6 +373,12 @@ class HistoryView {
 			return -1;
 		const peak = this.peaks[Math.floor(x - AXIS_LEFT)];
 		return peak === undefined ? -1 : peak;
+	}
+
+	// The block at this point of the stacks, or null.
+	stackedAt(x, y) {
+		const at = this.sumAt(x, y);
+		return at < 0 ? null : spanInStack(this.groups, this.sums.times[at], this.sumOfY(y));
 	}
 
 	finishBrush() {

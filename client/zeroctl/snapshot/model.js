@@ -216,6 +216,45 @@ function peaksOf(sums, from, to, count) {
 	return peaks;
 }
 
+// Calls visit(column, span, base) for each block that is there at times[column], which ascend: block upon block, by group, and of a group the one
+// that was given first. The spans of each group are in the order of their begin.
+function stack(groups, times, visit) {
+	const live = groups.map(() => []), next = groups.map(() => 0);
+	times.forEach((time, column) => {
+		let base = 0;
+		groups.forEach((spans, group) => {
+			while (next[group] < spans.length && spans[next[group]].from <= time)
+				live[group].push(spans[next[group]++]);
+			live[group] = live[group].filter((span) => span.open || span.to > time);
+			for (const span of live[group]) {
+				visit(column, span, base);
+				base += span.bytes;
+			}
+		});
+	});
+}
+
+// Returns how many spans there are at one time, at most.
+function mostAtOnce(spans) {
+	const edges = spans.flatMap((span) => span.open ? [[span.from, 1]] : [[span.from, 1], [span.to, -1]]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+	let count = 0, most = 0;
+	for (const [, change] of edges) {
+		count += change;
+		most = Math.max(most, count);
+	}
+	return most;
+}
+
+// Returns the span of the stack at this time that has the byte, or null.
+function spanInStack(groups, time, byte) {
+	let found = null;
+	stack(groups, [time], (column, span, base) => {
+		if (byte >= base && byte < base + span.bytes)
+			found = span;
+	});
+	return found;
+}
+
 // ---- Colours ------------------------------------------------------------------------------------------------
 
 // Returns the jobs that have a colour: the largest ones, by name.
@@ -326,4 +365,4 @@ function durationText(ns) {
 
 if (typeof module !== "undefined")
 	module.exports = {PURPOSES, OTHER_USERS, OTHER_JOBS, ownerOf, segmentsOf, sessionFinder, spansOf, segmentSpansOf, placeSegments, edgesOf, sumsOf, sumAt,
-		peaksOf, jobsOf, colouring, holdersOf, waitsOf, bytesText, durationText, upperBound};
+		peaksOf, stack, mostAtOnce, spanInStack, jobsOf, colouring, holdersOf, waitsOf, bytesText, durationText, upperBound};

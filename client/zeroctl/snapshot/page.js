@@ -288,8 +288,9 @@ function tipOfSums(x, y) {
 	const at = historyView.sumAt(x, y), {times, sums, totals} = historyView.sums;
 	if (at < 0)
 		return null;
-	const lines = [bytesText(totals[at]) + " in blocks, " + durationText(snapshot.events.now_ns - times[at]) + " before the snapshot",
-		wallText(wallOf(times[at]), true)];
+	const span = historyView.stackedAt(x, y), lines = span ? [ownerOf(span) + ", " + bytesText(span.bytes)] : [];
+	lines.push(bytesText(totals[at]) + " in blocks, " + durationText(snapshot.events.now_ns - times[at]) + " before the snapshot",
+		wallText(wallOf(times[at]), true));
 	historyView.keys.forEach((key, i) => {
 		if (sums[i][at] > 0)
 			lines.push(key + ": " + bytesText(sums[i][at]));
@@ -354,7 +355,7 @@ function showWholeTime() {
 
 function listen() {
 	listenToMap();
-	listenToChart(byId("area"), tipOfSums, () => undefined);
+	listenToChart(byId("area"), tipOfSums, (x, y) => choose(historyView.stackedAt(x, y)));
 	listenToChart(byId("bands"), (x, y) => tipOf(historyView.spanAt(x, y)), (x, y) => choose(historyView.spanAt(x, y)));
 	window.addEventListener("mouseup", () => {
 		if (historyView.brush)

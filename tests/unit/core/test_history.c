@@ -100,12 +100,6 @@ static const struct event *find(const struct events *events, const char *kind)
 	return NULL;
 }
 
-static void release(struct core_driver *core, uint64_t session, uint64_t unit)
-{
-	core_call(core, session,
-	          &(struct zd_args){.kind = ZD_REQ_RELEASE, .u.release = {.unit = unit, .tag = CORE_TAG}}, 0);
-}
-
 /* ---- Kinds --------------------------------------------------------------------------------------------- */
 
 static void test_a_gather_from_request_to_release(void **state)
@@ -117,7 +111,7 @@ static void test_a_gather_from_request_to_release(void **state)
 	core_team_new(&team, core, "lm", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	core_expect(core, core_gather(core, team.session[0], unit), 0); /* makes the segment */
-	release(core, team.session[0], unit);
+	core_expect(core, core_release(core, team.session[0], unit), 0);
 	uint64_t before = newest(core);
 	core_tick(core, 5 * MS);
 	core_hold(core, ZD_CMD_COPY);
@@ -125,7 +119,7 @@ static void test_a_gather_from_request_to_release(void **state)
 	core_tick(core, 7 * MS);
 	core_unhold(core, ZD_CMD_COPY);
 	core_tick(core, 9 * MS);
-	release(core, team.session[0], unit);
+	core_expect(core, core_release(core, team.session[0], unit), 0);
 	read_after(core, before, &events);
 	expect_kinds(&events, "block_give/gathered gather/ready lease block_free/gathered ");
 	const struct event *give = find(&events, "block_give"), *gather = find(&events, "gather"),

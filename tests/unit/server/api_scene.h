@@ -138,6 +138,26 @@ static inline int scene_session(struct scene *scene)
 	return sock;
 }
 
+/* Joins a group as its only rank. */
+static inline uint64_t scene_join(struct scene *scene, int sock, const char *job)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupJoin body = ZD__GROUP_JOIN__INIT;
+	struct delivery delivery;
+	uint64_t group;
+
+	body.job = (char *)job;
+	body.group = (char *)"world";
+	body.world_size = 1;
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &body;
+	delivery = scene_call(scene, sock, &request);
+	assert_int_equal(delivery.packet->replies[0]->status, 0);
+	group = delivery.packet->replies[0]->group_join->group;
+	delivery_free(&delivery);
+	return group;
+}
+
 static inline void scene_check_witness(struct scene *scene)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
@@ -169,7 +189,7 @@ static inline int scene_setup(void **state)
 {
 	struct scene *scene = calloc(1, sizeof(*scene));
 	struct zd_bridge_config config = {
-	        .backend = &zd_backend_host, .ndevices = 2, .arena_bytes = 64 << 20};
+	        .backend = &zd_backend_host, .ndevices = 2, .arena_bytes = 64 << 20, .events = 16384};
 	struct zd_api_limits limits = default_limits();
 	struct zd_err err;
 

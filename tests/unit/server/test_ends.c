@@ -36,24 +36,6 @@ static int setup(void **state)
 	return rc;
 }
 
-static uint64_t join(struct scene *scene, int sock)
-{
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__GroupJoin body = ZD__GROUP_JOIN__INIT;
-	struct delivery delivery;
-	uint64_t group;
-
-	body.job = body.group = (char *)"job";
-	body.world_size = 1;
-	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
-	request.group_join = &body;
-	delivery = scene_call(scene, sock, &request);
-	assert_int_equal(delivery.packet->replies[0]->status, 0);
-	group = delivery.packet->replies[0]->group_join->group;
-	delivery_free(&delivery);
-	return group;
-}
-
 static uint64_t newest_session(const struct scene *scene)
 {
 	const struct zd_api_session *session = scene->api.sessions;
@@ -67,7 +49,7 @@ static uint64_t newest_session(const struct scene *scene)
 static int large_session(struct scene *scene, uint64_t *id)
 {
 	int sock = scene_session(scene);
-	uint64_t group = join(scene, sock);
+	uint64_t group = scene_join(scene, sock, "job");
 
 	*id = newest_session(scene);
 	for (unsigned i = 0; i < UNITS; i++) {

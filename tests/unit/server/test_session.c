@@ -13,25 +13,6 @@ struct rank {
 	uint64_t group, unit;
 };
 
-static uint64_t join(struct scene *scene, int sock, uint32_t world_size)
-{
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
-	struct delivery delivery;
-	uint64_t group;
-
-	group_join.job = (char *)"job";
-	group_join.group = (char *)"world";
-	group_join.world_size = world_size;
-	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
-	request.group_join = &group_join;
-	delivery = scene_call(scene, sock, &request);
-	assert_int_equal(delivery.packet->replies[0]->status, 0);
-	group = delivery.packet->replies[0]->group_join->group;
-	delivery_free(&delivery);
-	return group;
-}
-
 static uint64_t register_unit(struct scene *scene, int sock, uint64_t group, const char *name, unsigned *nfds)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
@@ -80,7 +61,7 @@ static struct rank make_rank(struct scene *scene)
 {
 	struct rank rank = {.sock = scene_session(scene)};
 
-	rank.group = join(scene, rank.sock, 1);
+	rank.group = scene_join(scene, rank.sock, "job");
 	rank.unit = register_unit(scene, rank.sock, rank.group, "layer", NULL);
 	publish_unit(scene, rank.sock, rank.unit);
 	return rank;
@@ -104,7 +85,7 @@ static void test_segments_come_once(void **state)
 	request.body_case = ZD__REQUEST__BODY_HELLO;
 	request.hello = &hello;
 	assert_int_equal(scene_status(scene, rank.sock, &request), 0);
-	rank.group = join(scene, rank.sock, 1);
+	rank.group = scene_join(scene, rank.sock, "job");
 	rank.unit = register_unit(scene, rank.sock, rank.group, "a", &nfds);
 	assert_int_equal(nfds, 1);
 	(void)register_unit(scene, rank.sock, rank.group, "b", &nfds);
@@ -193,7 +174,7 @@ static void test_list_is_paged(void **state)
 	unsigned rows = 0, pages = 0;
 	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
 
-	rank.group = join(scene, rank.sock, 1);
+	rank.group = scene_join(scene, rank.sock, "job");
 	memset(name, 'u', ZD_MAX_UNIT_NAME_BYTES);
 	name[ZD_MAX_UNIT_NAME_BYTES] = '\0';
 	for (unsigned i = 0; i < UNITS; i++) {

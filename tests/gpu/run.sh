@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # tests/gpu/run.sh [SECONDS] [FOLDER]: what has to be seen on real GPUs, on however many there are: the library's kernels and their
-# bandwidths, the contract suite, the same with its ranks in two daemons and under NCCL's collectives where there are two GPUs and
+# bandwidths, the contract suite, also with all units in host memory, the same with its ranks in two daemons and under NCCL's collectives where there are two GPUs and
 # NCCL is found, the suite again on four devices, also of two daemons, where there are fewer GPUs (tests/several), and the tests
 # of zerod.torch on them, strict clients' stale views, the daemon's communicators where NCCL is found, the examples, memory that goes back, and the stress: plain, with
 # trainers killed, with strict trainers, and beside matrix products (WITHOUT_LOAD=1 leaves these out, where there is no cuBLAS),
@@ -46,6 +46,10 @@ sockets="NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo" # to NCCL, each of the suite's d
 commands=("$kernels --measure")
 for test in "${contract[@]}"; do
 	commands+=("ZEROD_TEST_BACKEND=cuda ZEROD_TEST_KEEP_DAEMON=1 $test")
+	case $test in
+	*test_alone | *test_room | *test_structures) ;; # of other buffers, room and flags
+	*) commands+=("ZEROD_TEST_PLACEMENT=host ZEROD_TEST_BACKEND=cuda ZEROD_TEST_KEEP_DAEMON=1 $test") ;;
+	esac
 done
 if [ -n "$nccl" ] && [ "$gpus" -ge 2 ]; then
 	for test in "${contract[@]}"; do

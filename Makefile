@@ -371,9 +371,10 @@ AWAKE_IT := $(filter %/test_client_calls %/test_client_daemon %/test_client_gath
 ON_SIM := ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$(if $(filter thread,$(SAN)),15,10)
 STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
 FAULTS_SHORT := tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)
-# And with all units in host memory. What the others look at is another with these: a gathered copy that is the shard, room, structures.
+# And with all units in host memory. What the others look at is another with these: a gathered copy that is the shard, the list of devices, room,
+# structures.
 ON_HOST := ZEROD_TEST_PLACEMENT=host
-ON_HOST_BIN = $(filter-out %/test_alone %/test_room %/test_structures,$(CONTRACT_BIN))
+ON_HOST_BIN = $(filter-out %/test_alone %/test_device_uuid %/test_room %/test_structures,$(CONTRACT_BIN))
 # So many programs at a time; what takes longest is not the last of them.
 SIDE_BY_SIDE := $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 check-run: layers links lint-prose ptx-check version-check tests

@@ -30,7 +30,8 @@ static double busbw(const struct zd_cuda_run *run, uint64_t bytes, uint64_t ns)
 
 static bool has(const struct zd_cuda_run *run, enum zd_cuda_way way)
 {
-	return way == ZD_CUDA_NCCL ? run->shared->has_nccl : way == ZD_CUDA_ZEROD || run->ranks > 1;
+	return way == ZD_CUDA_NCCL ? run->shared->has_nccl : way == ZD_CUDA_ZEROD || run->ranks > 1 ||
+	                                                           run->bench->options.on_host;
 }
 
 /* ---- Text ---------------------------------------------------------------------------------------------- */
@@ -185,6 +186,14 @@ static void size_targets(struct zd_bench *bench, const struct zd_cuda_run *run, 
 	const uint64_t mib = row->bytes >> 20;
 	const bool has_nccl = has(run, ZD_CUDA_NCCL);
 	char what[64];
+	if (bench->options.on_host) {
+		snprintf(what, sizeof(what), "gather of %llu MiB: pulls without zerod / zerod's",
+		         (unsigned long long)mib);
+		if (mib >= 64)
+			zd_report_target(bench, what,
+			                 ratio(row->ways[ZD_CUDA_PUSHES].each.p50, zerod_ns), false, 0.9);
+		return;
+	}
 	if (bench->options.alone || run->ranks == 1 || run->ranks > run->devices || is_left_to_nccl(bench))
 		return; /* nothing is promised for these */
 	if (bench->options.load_side) {
@@ -212,7 +221,7 @@ static void size_targets(struct zd_bench *bench, const struct zd_cuda_run *run, 
 static void report_costs(struct zd_bench *bench, const struct zd_cuda_run *run)
 {
 	const struct zd_cuda_costs *costs = &run->shared->costs;
-	if (!costs->batch.p50)
+	if (!costs->batch.p50 || bench->options.on_host)
 		return;
 	zd_report_figure(bench, "32 units of 1 MiB in a batch, p50", us(costs->batch.p50), "us");
 	zd_report_figure(bench, "32 units of 1 MiB in a batch, p99", us(costs->batch.p99), "us");
@@ -271,7 +280,7 @@ static void report_slowdown(struct zd_bench *bench, const struct zd_cuda_run *ru
 	if (is_left_to_nccl(bench))
 		zd_report_figure(bench, what, zerod, "%");
 	else
-		zd_report_target(bench, what, zerod, true, reduces ? 8 : 7);
+		zd_report_target(bench, what, zerod, true, reduces ? 8 : bench->options.on_host ? 1 : 7);
 	if (!product_ns[ZD_CUDA_NCCL])
 		return;
 	snprintf(what, sizeof(what), "a product beside NCCL's %s", works);

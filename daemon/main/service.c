@@ -174,7 +174,7 @@ static bool needs_restart(const struct zd_config *old, const struct zd_config *n
 
 static uint32_t device_count(const struct service *service)
 {
-	return service->api.bridge.ops->device_count(service->api.bridge.backend);
+	return zd_bridge_devices(&service->api.bridge);
 }
 
 static void notify_serving(struct service *service)
@@ -442,6 +442,7 @@ static void log_ready(const struct service *service)
 {
 	const struct zd_bridge *bridge = &service->api.bridge;
 	struct zd_device_config device;
+	uint32_t hosts = bridge->ops->device_count(bridge->backend) - device_count(service);
 	char arena[ZD_BYTES_TEXT];
 
 	bridge->ops->device_info(bridge->backend, 0, &device);
@@ -449,6 +450,9 @@ static void log_ready(const struct service *service)
 	       ZEROD_VERSION_TEXT, device_count(service), bridge->ops->name,
 	       device_count(service) == 1 ? "" : "s", zd_bytes_text(device.arena_bytes, arena),
 	       zd_sockets_path(&service->sockets), (double)(zd_loop_now_ns() - service->started_ns) / 1e6);
+	if (service->config.host_arena_bytes)
+		zd_log(ZD_LOG_NOTICE, "host memory of %s for units on the host: %u device%s behind these",
+		       zd_bytes_text(service->config.host_arena_bytes, arena), hosts, hosts == 1 ? "" : "s");
 }
 
 static uint32_t count_durable_jobs(const struct service *service)

@@ -260,6 +260,13 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	return engine;
 }
 
+uint32_t zd_bridge_devices(const struct zd_bridge *bridge)
+{
+	uint32_t all = bridge->ops->device_count(bridge->backend);
+
+	return all - (uint32_t)__builtin_popcountll(zd_engine_host_memory(bridge->engine));
+}
+
 int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct zd_bridge_config *config,
                    struct zd_api *api, struct zd_err *err)
 {

@@ -68,6 +68,8 @@ struct zd_bridge {
 /* Opens the backend and makes the engine. */
 int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct zd_bridge_config *config,
                    struct zd_api *api, struct zd_err *err) __attribute__((warn_unused_result));
+/* Returns the number of devices that ranks join on: all but host memory. */
+uint32_t zd_bridge_devices(const struct zd_bridge *bridge);
 /* Stops the backend, frees the engine, and begins to close the handles of the loop. */
 void zd_bridge_close(struct zd_bridge *bridge);
 /* Frees the rest, after the loop has closed the handles. */

@@ -93,7 +93,7 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 	status.pid = (uint32_t)getpid();
 	status.uptime_ns = now_ns - api->started_ns;
 	status.state = (char *)(api->draining ? "DRAINING" : "SERVING");
-	status.devices = bridge->ops->device_count(bridge->backend);
+	status.devices = zd_bridge_devices(bridge);
 	status.sessions = totals.sessions;
 	status.jobs = totals.jobs;
 	status.groups = totals.groups;

@@ -160,7 +160,7 @@ int zd_answer_hello(struct zd_api_session *session, const Zd__Request *request, 
 	hello.session = session->id;
 	hello.daemon = (char *)ZEROD_VERSION_TEXT;
 	hello.backend = (char *)bridge->ops->name;
-	hello.devices = bridge->ops->device_count(bridge->backend);
+	hello.devices = zd_bridge_devices(bridge);
 	hello.timelines = ZD_TIMELINES;
 	hello.strict = request->hello->strict;
 	hello.poison = request->hello->poison;

@@ -169,6 +169,8 @@ static void join_group_again(struct contract_rank *rank, void *arg)
 static void test_rank_that_leaves_early(void **state)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
+	if (contract_on_host()) /* whose shards stay charged to one device */
+		skip();
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
 	struct zerod_unit_options options = ZEROD_INIT(options);

@@ -47,7 +47,7 @@ commands=("$kernels --measure")
 for test in "${contract[@]}"; do
 	commands+=("ZEROD_TEST_BACKEND=cuda ZEROD_TEST_KEEP_DAEMON=1 $test")
 	case $test in
-	*test_alone | *test_room | *test_structures) ;; # of other buffers, room and flags
+	*test_alone | *test_device_uuid | *test_room | *test_structures) ;; # of other buffers, devices, room and flags
 	*) commands+=("ZEROD_TEST_PLACEMENT=host ZEROD_TEST_BACKEND=cuda ZEROD_TEST_KEEP_DAEMON=1 $test") ;;
 	esac
 done

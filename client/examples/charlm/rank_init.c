@@ -41,7 +41,7 @@ static int join(struct rank *r)
 
 	struct zerod_device_info device = ZEROD_INIT(device);
 	uint32_t ndevices = 0;
-	while (zerod_device_get(r->client, ndevices, &device) == ZEROD_OK) {
+	while (zerod_device_get(r->client, ndevices, &device) == ZEROD_OK && device.host != device.index) {
 		if (strncmp(device.name, "host", 4) != 0)
 			return charlm_rank_fail(
 			        r, ZEROD_E_UNSUPPORTED,

@@ -254,7 +254,7 @@ static uint64_t send_alloc(struct raw_client *client, const char *job, uint64_t 
 	                            .bytes = bytes));
 }
 
-/* Many jobs of one byte do not take the arena of 64 MiB: each has a segment, which counts. */
+/* The segments of jobs of one byte count. */
 static void test_quota_counts_segments(void **state)
 {
 	const Zd__Reply *reply;
@@ -262,7 +262,7 @@ static void test_quota_counts_segments(void **state)
 	char job[16];
 
 	(void)state;
-	start_for_users("[limits]\nuid_quota = 16M\n");
+	start_for_users("[limits]\nuid_quota = 256K\n");
 	expect_session(&raw, SOME_UID, SOME_UID);
 	do {
 		(void)snprintf(job, sizeof(job), "job %u", n++);
@@ -271,7 +271,23 @@ static void test_quota_counts_segments(void **state)
 	assert_int_equal(reply ? reply->status : 0, ZEROD_E_QUOTA);
 	assert_non_null(reply ? strstr(reply->error, "uid 12345 has segments of ") : NULL);
 	expect_session(&others[0], SOME_UID + 1, SOME_UID);
-	(void)raw_expect(&others[0], send_alloc(&others[0], "large", 15 << 20), 0);
+	(void)raw_expect(&others[0], send_alloc(&others[0], "large", 240 << 10), 0);
+}
+
+/* Without a quota the arena of 64 MiB has room for many jobs of one byte and for another user. */
+static void test_small_jobs_take_little(void **state)
+{
+	char job[16];
+
+	(void)state;
+	start_for_users("[limits]\nmax_jobs_per_uid = 0\n");
+	expect_session(&raw, SOME_UID, SOME_UID);
+	for (uint32_t n = 0; n < 200; n++) {
+		(void)snprintf(job, sizeof(job), "job %u", n);
+		(void)raw_expect(&raw, send_alloc(&raw, job, 1), 0);
+	}
+	expect_session(&others[0], SOME_UID + 1, SOME_UID);
+	(void)raw_expect(&others[0], send_alloc(&others[0], "large", 48 << 20), 0);
 }
 
 static void test_durable_jobs_of_groups(void **state)
@@ -362,6 +378,7 @@ int main(void)
 	        cmocka_unit_test_teardown(test_jobs_per_user, close_all),
 	        cmocka_unit_test_teardown(test_metadata_per_user, close_all),
 	        cmocka_unit_test_teardown(test_quota_counts_segments, close_all),
+	        cmocka_unit_test_teardown(test_small_jobs_take_little, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_of_groups, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_expire, close_all),
 	        cmocka_unit_test_teardown(test_lines_of_one_user, close_all),

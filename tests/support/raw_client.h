@@ -18,7 +18,7 @@
 
 #define RAW_DEADLINE_MS 20000 /* sanitizers and a busy machine included */
 #define RAW_MAX_PACKETS 2048
-#define RAW_MAX_MAPS    64
+#define RAW_MAX_MAPS    256
 
 struct raw_map {
 	uint32_t segment;

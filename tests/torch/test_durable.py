@@ -43,20 +43,21 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def kill_at(place: str, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """This process is killed at the place of the step that begins."""
+def kill_at(place: str, module: nn.Module, optimizer: torch.optim.Optimizer, kill: Callable[[], None] = die) -> None:
+    """This process is killed at the place of the step that begins; or what kill() does is done there."""
     kept = zt.model_of(module).durable
     assert kept is not None
 
     def killed(*_: Any, **__: Any) -> None:
-        die()
+        kill()
 
     def wrap(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = block(x)
         if block is module.blocks[1]:
             if place == "forward":
-                die()
-            y.register_hook(killed)
+                kill()
+            else:
+                y.register_hook(killed)
         return y
 
     if place in ("forward", "backward"):
@@ -76,7 +77,7 @@ def kill_at(place: str, module: nn.Module, optimizer: torch.optim.Optimizer) -> 
 
         def commit() -> None:
             before()
-            die()
+            kill()
 
         kept.commit = commit
 
@@ -112,14 +113,15 @@ def trained(job: str, rank: int, make: Callable[[], nn.Module], optimize: Callab
     return began, dict(state["model"]), state["optimizer"]["state"]
 
 
-def expected(make: Callable[[], nn.Module], optimize: Callable, dtype: Optional[torch.dtype]) -> Any:
+def expected(make: Callable[[], nn.Module], optimize: Callable, dtype: Optional[torch.dtype],
+             loss: harness.Loss = models.gpt_loss) -> Any:
     kept: list[Any] = []
 
     def keep(masters: nn.Module) -> torch.optim.Optimizer:
         kept.append((masters, optimize(masters)))
         return kept[0][1]
 
-    harness.reference(make, keep, models.gpt_loss, 2, STEPS, ACCUMULATE, dtype=dtype)
+    harness.reference(make, keep, loss, 2, STEPS, ACCUMULATE, dtype=dtype)
     masters, optimizer = kept[0]
     return dict(masters.state_dict()), {name: optimizer.state[each] for name, each in masters.named_parameters()}
 

@@ -211,12 +211,12 @@ static int room_find(struct zd_engine *e, struct zd_request *req, uint64_t bytes
 }
 
 /* If no block is free, returns a quarantined buffer of the session: the copies begin when the buffer's
- * operations have ended. Its block costs no memory, so it is preferred to a new segment. */
+ * operations have ended. Its block costs no memory, so it is preferred to a segment beyond the usual size. */
 static struct zd_buffer *find_former(const struct zd_engine *e, const struct zd_request *req, uint64_t bytes)
 {
 	struct zd_buffer *former = zd_deferred_find_former(req, bytes);
 	if (former &&
-	    zd_pool_has(req->device, req->member->group->job, block_purpose(e, req->session), bytes))
+	    zd_pool_has(e, req->device, req->member->group->job, block_purpose(e, req->session), bytes))
 		return NULL;
 	return former;
 }

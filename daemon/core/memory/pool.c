@@ -13,6 +13,7 @@
 #include "core/memory/retire.h"
 
 #define SEGMENTS_PER_QUOTA 16ull /* on each device */
+#define FIRST_PER_USUAL    64ull /* a job's first segment of a purpose is such a part of the usual size */
 
 /* Whether such a block may be allocated from the segment. A strict session's buffer fills its segment. */
 static bool is_for(const struct zd_segment *segment, const struct zd_job *job, enum zd_purpose purpose,
@@ -235,16 +236,32 @@ static uint64_t usual_size(const struct zd_engine *e, const struct zd_device *de
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
+/* The bytes of the job's segments of the purpose that do not retire. */
+static uint64_t held_by(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose)
+{
+	const struct zd_segment *segment;
+	uint64_t bytes = 0;
+	TAILQ_FOREACH (segment, &device->segments, device_link) {
+		if (segment->state <= ZD_SEGMENT_READY && segment->job == job && segment->purpose == purpose)
+			bytes += segment->bytes;
+	}
+	return bytes;
+}
+
 /*
- * The size of a new segment: the largest multiple of its first block up to the usual size; a larger block's
- * own size. Blocks of a model often have one size, and a rest behind the last one would stay unused.
+ * The size of a new segment: as much as the job holds already, from a 64th of the usual size up to all of it,
+ * so that a job of one byte does not take what a large one does. It is rounded down to a multiple of the
+ * first block, since blocks of a model often have one size and a rest behind the last one would stay unused;
+ * a larger block has a segment of its own size.
  */
 static uint64_t segment_size(const struct zd_engine *e, const struct zd_device *device,
-                             enum zd_purpose purpose, uint64_t need, uint64_t left)
+                             const struct zd_job *job, enum zd_purpose purpose, uint64_t need, uint64_t left)
 {
-	uint64_t usual = zd_min_u64(usual_size(e, device), left);
+	uint64_t usual = usual_size(e, device);
+	uint64_t size = zd_max_u64(usual / FIRST_PER_USUAL, held_by(device, job, purpose));
 
-	return purpose == ZD_PURPOSE_STRICT || need >= usual ? need : usual / need * need;
+	size = zd_min_u64(zd_align_up(size, device->config.segment_align_bytes), zd_min_u64(usual, left));
+	return purpose == ZD_PURPOSE_STRICT || need >= size ? need : size / need * need;
 }
 
 /* The room that there is for a request. */
@@ -321,7 +338,7 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	segment = find_creating(device, job, purpose, room.need);
 	if (!segment && room.need <= most)
 		segment = segment_new(e, job, device, purpose,
-		                      segment_size(e, device, purpose, room.need, most));
+		                      segment_size(e, device, job, purpose, room.need, most));
 	if (segment) {
 		if (req)
 			req->segment_wait = segment->id;
@@ -333,8 +350,19 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	return wait ? wait : no_room(e, job->owner, device, &room, err);
 }
 
-bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
-                 uint64_t bytes)
+/* Whether a new segment for the bytes fits in the arena and the quota, and the pool with it in the usual size
+ * of a segment. */
+static bool may_grow(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
+                     enum zd_purpose purpose, uint64_t bytes)
+{
+	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes);
+	return held_by(device, job, purpose) + need <= usual_size(e, device) &&
+	       need <= device->config.arena_bytes - device->segment_bytes &&
+	       need <= zd_pool_quota_left(e, job->owner);
+}
+
+bool zd_pool_has(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
+                 enum zd_purpose purpose, uint64_t bytes)
 {
 	const struct zd_segment *segment;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
@@ -342,11 +370,10 @@ bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum 
 		    zd_block_largest_free(segment->range) >= bytes)
 			return true;
 	}
-	return false;
+	return purpose != ZD_PURPOSE_STRICT && may_grow(e, device, job, purpose, bytes);
 }
 
-/* The job's segments of strict sessions count as room: each is empty, and may retire, once its one buffer is
- * freed. */
+/* The job's segments of gathered buffers count as room: each may retire once its buffers are freed. */
 bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
                        enum zd_purpose purpose, uint64_t bytes)
 {
@@ -358,7 +385,8 @@ bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device
 			continue;
 		if (is_for(segment, job, purpose, bytes))
 			return true;
-		if (segment->job == job && segment->purpose == ZD_PURPOSE_STRICT)
+		if (segment->job == job &&
+		    (segment->purpose == purpose || segment->purpose == ZD_PURPOSE_STRICT))
 			room += segment->bytes;
 	}
 	return zd_align_up(bytes, device->config.segment_align_bytes) <= room;

@@ -85,9 +85,10 @@ void zd_extent_own(struct zd_engine *e, const struct zd_extent *extent, enum zd_
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                   enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
                   struct zd_err *err) __attribute__((warn_unused_result));
-/* Whether a free block of the job and purpose has the bytes now. */
-bool zd_pool_has(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
-                 uint64_t bytes);
+/* Whether a free block of the job and purpose has the bytes now, or a new segment may: a small pool grows to
+ * the usual size of a segment, as long as there is room. */
+bool zd_pool_has(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
+                 enum zd_purpose purpose, uint64_t bytes);
 /* Returns the bytes that the uid's segments may still occupy, on all devices. */
 uint64_t zd_pool_quota_left(const struct zd_engine *e, const struct zd_owner *owner);
 /* Whether a segment, or room for a new one, could ever hold the bytes for this job and purpose. */

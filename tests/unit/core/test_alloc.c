@@ -91,7 +91,7 @@ static void test_bad_arguments(void **state)
 static void test_freed_memory_waits_for_its_streams(void **state)
 {
 	static const struct zd_fence streams[] = {{1, 5}, {2, 5}};
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = core_new(&(struct core_options){.segment_align_bytes = 8192});
 	uint64_t session = core_open(core, CORE_ALICE);
 	(void)state;
 	const struct zd_reply *first = core_expect(core, alloc(core, session, 4096, 0), 0);

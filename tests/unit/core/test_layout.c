@@ -22,7 +22,7 @@ struct rig {
 
 static void open_rig(struct rig *rig)
 {
-	rig->core = core_new(NULL);
+	rig->core = core_new(&(struct core_options){.segment_align_bytes = 64 * CORE_KIB});
 	core_team_new(&rig->team, rig->core, "job", 2, false);
 	rig->session = rig->team.session[0];
 	rig->a = core_team_unit(&rig->team, "a", UNIT_BYTES);

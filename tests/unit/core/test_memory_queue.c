@@ -25,8 +25,10 @@ struct user {
 
 static struct core_driver *new_core(uint64_t gather_budget_bytes)
 {
-	return core_new(&(struct core_options){
-	        .ndevices = 1, .gather_budget_bytes = gather_budget_bytes, .copies = true});
+	return core_new(&(struct core_options){.ndevices = 1,
+	                                       .gather_budget_bytes = gather_budget_bytes,
+	                                       .segment_align_bytes = 64 * CORE_KIB,
+	                                       .copies = true});
 }
 
 static struct user join(struct core_driver *core, uint32_t uid)
@@ -290,8 +292,8 @@ static void reduce(struct core_reducers *g, uint64_t unit)
 /* Bob's slices fit beside one that is under way, Alice's do not. They are overtaken by 16 slices, no more. */
 static void test_staging_is_shared(void **state)
 {
-	struct core_driver *core =
-	        core_new(&(struct core_options){.ndevices = 1, .staging_bytes = 2 * SMALL});
+	struct core_driver *core = core_new(&(struct core_options){
+	        .ndevices = 1, .staging_bytes = 2 * SMALL, .segment_align_bytes = 256 * CORE_KIB});
 	struct core_reducers alice, bob;
 	uint64_t large, units[12], of_one;
 	uint32_t n = 1;

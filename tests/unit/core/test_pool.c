@@ -334,7 +334,9 @@ static void test_full_arena(void **state)
 	struct rig rig;
 	(void)state;
 	/* 64 KiB of shards, 64 KiB of gathers */
-	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 128 * CORE_KIB});
+	start(&rig, &(struct core_options){.ndevices = 1,
+	                                   .arena_bytes = 128 * CORE_KIB,
+	                                   .segment_align_bytes = 64 * CORE_KIB});
 	uint64_t a = core_team_unit(&rig.team, "a", 16 * CORE_KIB),
 	         b = core_team_unit(&rig.team, "b", 24 * CORE_KIB);
 	uint64_t c = core_team_unit(&rig.team, "c", 24 * CORE_KIB);
@@ -417,6 +419,7 @@ static void test_rest_of_an_arena_that_is_no_page(void **state)
 	(void)state;
 	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 64 * CORE_KIB + 256});
 	uint64_t unit = core_team_unit(&rig.team, "w", 256);
+	core_expect(rig.core, core_alloc(rig.core, rig.session, "job", 0, 60 * CORE_KIB), 0);
 	core_expect(rig.core, gather(&rig, unit), ZEROD_E_NO_MEMORY);
 	core_end(rig.core);
 }
@@ -461,19 +464,111 @@ static void test_segments_are_multiples_of_the_devices_granularity(void **state)
 	core_end(rig.core);
 }
 
+static struct segment_sizes alloc_all(struct core_driver *core, uint64_t session, const char *job,
+                                      const uint64_t *bytes, size_t n)
+{
+	struct segment_sizes sizes = {.core = core};
+	for (size_t i = 0; i < n; i++)
+		core_expect(core, core_alloc(core, session, job, 0, bytes[i]), 0);
+	look_at_segments(&sizes, CORE_KIB);
+	return sizes;
+}
+
+/* The first segment is a 64th of the usual size, and each next one as large as all before, up to the usual
+ * size. */
+static void test_segments_grow_with_their_job(void **state)
+{
+	static const uint64_t ones[] = {1}, rest[] = {4 * CORE_KIB, 8 * CORE_KIB, 16 * CORE_KIB};
+	static const uint64_t more[] = {4 * CORE_KIB, 28 * CORE_KIB, 4 * CORE_KIB, 60 * CORE_KIB,
+	                                4 * CORE_KIB};
+	struct core_driver *core = core_new(&(struct core_options){
+	        .ndevices = 1, .arena_bytes = 2 * CORE_MIB, .segment_bytes = 64 * CORE_KIB});
+	uint64_t session = core_open(core, CORE_ALICE);
+	(void)state;
+	assert_int_equal(alloc_all(core, session, "job", ones, 1).bytes, 4 * CORE_KIB);
+	struct segment_sizes sizes = alloc_all(core, session, "job", rest, 3);
+	assert_int_equal(sizes.count, 4);
+	assert_int_equal(sizes.bytes, 32 * CORE_KIB); /* 4, 4, 8 and 16 */
+	sizes = alloc_all(core, session, "job", more, 5);
+	assert_int_equal(sizes.count, 7);
+	assert_int_equal(sizes.bytes, (32 + 32 + 64 + 64) * CORE_KIB);
+	/* another job's first segment is small again */
+	assert_int_equal(alloc_all(core, session, "other", ones, 1).bytes, sizes.bytes + 4 * CORE_KIB);
+	core_end(core);
+}
+
+/* Jobs of one byte leave the arena to others, whatever their number. */
+static void test_small_jobs_take_little(void **state)
+{
+	static const uint64_t one = 1;
+	struct core_driver *core =
+	        core_new(&(struct core_options){.ndevices = 1, .arena_bytes = 64 * CORE_MIB});
+	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
+	char job[16];
+	(void)state;
+	for (int i = 0; i < 200; i++) {
+		(void)snprintf(job, sizeof(job), "job %d", i);
+		(void)alloc_all(core, alice, job, &one, 1);
+	}
+	core_expect(core, core_alloc(core, bob, "job", 0, 50 * CORE_MIB), 0);
+	core_close_all(core);
+	core_end(core);
+}
+
 /* A segment has room for whole blocks of its first one's size: for four of 24 KiB, or for a larger one. */
 static void test_segments_are_multiples_of_their_first_block(void **state)
 {
+	static const uint64_t first[] = {100 * CORE_KIB}, next[] = {24 * CORE_KIB},
+	                      larger[] = {120 * CORE_KIB};
+	struct core_driver *core = core_new(&(struct core_options){
+	        .ndevices = 1, .arena_bytes = 2000 * CORE_KIB, .segment_bytes = 100 * CORE_KIB});
+	uint64_t session = core_open(core, CORE_ALICE);
+	(void)state;
+	assert_int_equal(alloc_all(core, session, "job", first, 1).bytes, 100 * CORE_KIB);
+	assert_int_equal(alloc_all(core, session, "job", next, 1).bytes, (100 + 96) * CORE_KIB);
+	assert_int_equal(alloc_all(core, session, "job", larger, 1).bytes, (100 + 96 + 120) * CORE_KIB);
+	core_end(core);
+}
+
+/* A gather awaits the block of a released buffer only when the pool has its usual size. */
+static void test_small_pool_grows_beside_streams(void **state)
+{
+	static const struct zd_fence streams[] = {{2, 1}};
+	const char *names[] = {"a", "b", "c", "d", "e"};
+	struct zd_location at[5];
 	struct rig rig;
 	(void)state;
-	start(&rig, &(struct core_options){
-	                    .ndevices = 1, .arena_bytes = 2000 * CORE_KIB, .segment_bytes = 100 * CORE_KIB});
-	struct segment_sizes sizes = {.core = rig.core};
-	core_team_unit(&rig.team, "w", 24 * CORE_KIB);
-	core_team_unit(&rig.team, "larger", 120 * CORE_KIB);
-	look_at_segments(&sizes, CORE_KIB);
-	assert_int_equal(sizes.count, 2);
-	assert_int_equal(sizes.bytes, (96 + 120) * CORE_KIB);
+	start(&rig, &(struct core_options){.ndevices = 1, .segment_bytes = 16 * CORE_KIB});
+	for (int i = 0; i < 5; i++) {
+		uint64_t unit = core_team_unit(&rig.team, names[i], 4 * CORE_KIB);
+		at[i] = core_expect(rig.core, gather(&rig, unit), 0)->u.gather.buffer;
+		core_expect(rig.core, core_release_tag(rig.core, rig.session, unit, CORE_TAG, streams, 1), 0);
+		for (int j = 0; j < i; j++)
+			assert_int_equal(i == 4 && j == 0, /* the oldest */
+			                 at[i].segment == at[j].segment && at[i].offset == at[j].offset);
+	}
+	core_pass(rig.core, rig.session, 2, 1);
+	core_end(rig.core);
+}
+
+/* The arena is full of small segments of gathered buffers: a larger gather waits until they are free, and
+ * they retire for it. */
+static void test_large_gather_behind_small_segments(void **state)
+{
+	struct rig rig;
+	(void)state;
+	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 128 * CORE_KIB});
+	uint64_t a = core_team_unit(&rig.team, "a", 16 * CORE_KIB),
+	         b = core_team_unit(&rig.team, "b", 16 * CORE_KIB),
+	         large = core_team_unit(&rig.team, "large", 32 * CORE_KIB);
+	core_expect(rig.core, core_alloc(rig.core, rig.session, "job", 0, 28 * CORE_KIB), 0);
+	core_expect(rig.core, gather(&rig, a), 0);
+	core_expect(rig.core, gather(&rig, b), 0);
+	uint64_t waits = gather(&rig, large);
+	core_expect_waits(rig.core, waits, "32768 bytes of device 0's arena");
+	release_ok(&rig, a);
+	release_ok(&rig, b);
+	core_expect(rig.core, waits, 0);
 	core_end(rig.core);
 }
 
@@ -553,7 +648,11 @@ int main(void)
 	        cmocka_unit_test(test_gather_waits_for_memory),
 	        cmocka_unit_test(test_rest_of_an_arena_that_is_no_page),
 	        cmocka_unit_test(test_segments_are_multiples_of_the_devices_granularity),
+	        cmocka_unit_test(test_segments_grow_with_their_job),
+	        cmocka_unit_test(test_small_jobs_take_little),
 	        cmocka_unit_test(test_segments_are_multiples_of_their_first_block),
+	        cmocka_unit_test(test_small_pool_grows_beside_streams),
+	        cmocka_unit_test(test_large_gather_behind_small_segments),
 	        cmocka_unit_test(test_slot_waits_for_memory),
 	        cmocka_unit_test(test_quota_counts_all_of_a_uid),
 	};

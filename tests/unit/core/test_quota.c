@@ -59,14 +59,14 @@ static void test_small_jobs_pay(void **state)
 		(void)snprintf(job, sizeof(job), "job %u", n++);
 		request = core_alloc(core, alice, job, 0, 1);
 	} while (core_reply(core, request)->status == 0 && n < 1000);
-	/* segments of a sixteenth of the quota each, and four in the 16 granules beyond it */
-	assert_int_equal(n, 21);
+	/* segments of one granule each, and 16 granules beyond the quota */
+	assert_int_equal(n, 64 + 16 + 1);
 	core_expect_error(
 	        core, request, ZEROD_E_QUOTA,
-	        "uid 1000 has segments of 327680 bytes, 5120 of them charged, and needs one of 4096 "
+	        "uid 1000 has segments of 327680 bytes, 20480 of them charged, and needs one of 4096 "
 	        "bytes more on device 0; its quota is 262144");
 	/* There is room in the segments of the jobs that have one. */
-	core_expect(core, core_alloc(core, alice, "job 3", 0, 8 * CORE_KIB), 0);
+	core_expect(core, core_alloc(core, alice, "job 3", 0, 3 * CORE_KIB), 0);
 	core_expect(core, core_alloc(core, bob, "job", 0, 256 * CORE_KIB), 0);
 	core_close_all(core);
 	core_end(core);
@@ -76,22 +76,39 @@ static void test_small_jobs_pay(void **state)
 static void test_fragments_pay(void **state)
 {
 	struct core_driver *core = new_core(1, 1024 * CORE_KIB);
-	uint64_t alice = core_open(core, CORE_ALICE), large, small, got = 0;
+	uint64_t alice = core_open(core, CORE_ALICE), large, got = 0;
 
 	(void)state;
 	for (uint32_t n = 0; n < 40; n++) {
 		char job[16];
 		(void)snprintf(job, sizeof(job), "job %u", n);
-		small = core_alloc(core, alice, job, 0, 32 * CORE_KIB);
-		if (core_reply(core, small)->status != 0)
+		if (core_reply(core, core_alloc(core, alice, job, 0, 4 * CORE_KIB))->status != 0)
+			break; /* the job stays */
+		large = core_alloc(core, alice, job, 0, 60 * CORE_KIB);
+		if (core_reply(core, large)->status != 0)
 			break;
-		large = core_alloc(core, alice, job, 0, 32 * CORE_KIB);
-		if (core_reply(core, large)->status == 0)
-			free_behind(core, alice, large, NULL);
+		free_behind(core, alice, large, NULL);
+		core_expect(core, core_alloc(core, alice, job, 0, 28 * CORE_KIB), 0);
 		got++;
 	}
 	assert_in_range(got, 16, 17);
 	assert_true(segment_bytes(core) <= 1024 * CORE_KIB + 64 * CORE_KIB);
+	core_close_all(core);
+	core_end(core);
+}
+
+/* A job's segments grow up to a sixteenth of the quota. */
+static void test_growth_ends(void **state)
+{
+	struct core_driver *core = new_core(1, 1024 * CORE_KIB);
+	uint64_t alice = core_open(core, CORE_ALICE);
+
+	(void)state;
+	for (int i = 0; i < 64; i++)
+		core_expect(core, core_alloc(core, alice, "job", 0, 4 * CORE_KIB), 0);
+	assert_int_equal(segment_bytes(core), 256 * CORE_KIB);
+	core_expect(core, core_alloc(core, alice, "job", 0, 1), 0);
+	assert_int_equal(segment_bytes(core), (256 + 64) * CORE_KIB);
 	core_close_all(core);
 	core_end(core);
 }
@@ -226,13 +243,10 @@ static void test_gathers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_small_jobs_pay),
-	        cmocka_unit_test(test_fragments_pay),
-	        cmocka_unit_test(test_quarantine_counts),
-	        cmocka_unit_test(test_nothing_comes),
-	        cmocka_unit_test(test_empty_segments_are_given_back),
-	        cmocka_unit_test(test_retiring_counts),
-	        cmocka_unit_test(test_gathers),
+	        cmocka_unit_test(test_small_jobs_pay),  cmocka_unit_test(test_fragments_pay),
+	        cmocka_unit_test(test_growth_ends),     cmocka_unit_test(test_quarantine_counts),
+	        cmocka_unit_test(test_nothing_comes),   cmocka_unit_test(test_empty_segments_are_given_back),
+	        cmocka_unit_test(test_retiring_counts), cmocka_unit_test(test_gathers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,9 +11,9 @@ from torch import nn
 
 from zerod import structs as s
 
-from . import clip, durable as durables, optimizer, state, whole
+from . import clip, durable as durables, optimizer, recovery, state, whole
 from . import summary as summaries
-from .environment import DTYPES, environment, job_name, members, rows
+from .environment import DTYPES, environment, job_name, members, next_environment, rows
 from .layout import Policy, check_devices, check_same, plan
 from .model import Model, Settings
 from .replicas import Replicas
@@ -39,6 +39,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     All ranks get the weights of rank 0. Mismatch where ranks have different models; ConnectionFailed without a
     daemon; OutOfMemory with the sizes.
     """
+    arguments = {name: value for name, value in locals().items() if name != "module"}
     if stage not in (1, 2, 3):
         raise ValueError(f"stage is {stage}: 1, 2 or 3 are possible")
     if getattr(module, "_zerod_model", None) is not None:
@@ -55,6 +56,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     mesh = rows(process_group)
     rank, world, ranks = members(process_group)
     if durable is None:
+        recovery.check_kept(module, None)
         group = env.client.join(job=job or job_name(), group=(name or f"model{env.models}") + ranks, world_size=world,
                                 rank=rank, deadline_ms=deadline_ms, **env.place(rank))
         env.models += 1
@@ -64,15 +66,33 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     check_same(group, plans, replicas)
     kept = None if durable is None else durables.Durable(env, durable, name or "model", group)
     if kept is not None:
+        recovery.check_kept(module, kept)
         kept.check_same(plans)
     optimizer.register()
-    model = Model(module, plans, env, group, settings, replicas, kept)
+    model = Model(module, plans, env, group, settings, recovery.Recovery(plans, env.device, arguments), replicas, kept)
+    env.sharded.add(model)
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
     for block in model.blocks:
         whole.refuse_copies(block.module)
     env.trim(rank)
     return module
+
+
+def recover(module: nn.Module, deadline_ms: int = 60000) -> int:
+    """Goes on with a module that was sharded with durable=, after the daemon has ended and another one runs.
+
+    Every rank calls it, when a call has raised ConnectionFailed (Restarted, where ZEROD_RECONNECT_MS is set) or Aborted.
+    Waits for the next daemon, deadline_ms at most. Weights and the optimizer's state are then those of the last commit,
+    whose step it returns. The daemon's memory from before is not mapped any more: other tensors over it must not be used.
+    NotFound where the next daemon has no commit of the job.
+    """
+    made = recovery.of(module)
+    next_environment(deadline_ms)
+    made.make_whole()
+    shard(module, **made.arguments)
+    made.finish(module)
+    return committed_step(module)
 
 
 def model_of(module: nn.Module) -> Model:

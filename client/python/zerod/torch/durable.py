@@ -152,6 +152,11 @@ class Durable:
     def _error(self, status: s.Status, text: str) -> zerod.ZerodError:
         return zerod.errors.error(status, f"durable job {self.job!r}: {text}")
 
+    def leave(self) -> None:
+        """The process may shard another module as this one of the job."""
+        self.group.leave()
+        self.environment.durables.discard((self.job, self.name))
+
     # ---- The record ----
 
     def _allocate(self, what: str, nbytes: int) -> "tuple[zerod.client.Allocation, torch.Tensor]":
@@ -288,6 +293,11 @@ class Durable:
         for name, key in [each for each in self.entries if each in self.unclaimed and each[0] in self.owners]:
             self.unclaimed.discard((name, key))
             self.owners[name].state[self.parameters[name]][key] = self._value(self.entries[name, key])
+
+    def forget(self) -> None:
+        """The optimizers have no state: some of it is in the daemon's memory, and all of it in the last commit."""
+        for name, optimizer in self.owners.items():
+            optimizer.state.pop(self.parameters[name], None)
 
     def _value(self, entry: Entry) -> Any:
         if entry.kind == "tensor":

@@ -4,19 +4,27 @@
 Everything comes from the environment that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 TORCHELASTIC_RUN_ID, MASTER_PORT); ZEROD_JOB names the job instead. A process has one connection, made at its first
 shard() and closed with the process. When the daemon has ended, the next shard() makes another one. The first is left
-open, since the tensors of its models are in memory that it has mapped.
+open, since the tensors of its models are in memory that it has mapped; unless models of durable jobs are among them,
+which the next daemon keeps for itself until the first connection is closed (recovery.py).
 """
 from __future__ import annotations
 
 import atexit
 import os
+import time
+import weakref
 from contextlib import suppress
-from typing import Any, Callable, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 
 import torch
 
 import zerod
 from zerod import DType
+
+from . import recovery
+
+if TYPE_CHECKING:
+    from .model import Model
 
 FLOOR = (2, 4)
 T = TypeVar("T")
@@ -52,6 +60,7 @@ class Environment:
         self.host = self.client.is_host
         self.device = torch.device("cpu")
         self.models = 0
+        self.sharded: "weakref.WeakSet[Model]" = weakref.WeakSet()
         self.durables: set[tuple[str, str]] = set()  # (job, group) of those that were joined
         self._streams: dict[int, zerod.Stream] = {}
         if not self.host:
@@ -67,11 +76,21 @@ class Environment:
 
     def lost(self) -> bool:
         """Whether the connection has ended, as it has when the daemon was started again."""
+        if self.client.handle is None:
+            return True
         try:
             self.client.device(0)
         except zerod.ConnectionFailed:
             return True
         return False
+
+    def leave(self) -> None:
+        """Closes a connection that has ended, where the next daemon may wait for that."""
+        if self.durables:
+            for model in list(self.sharded):
+                recovery.take_apart(model)
+            self.sharded.clear()
+            self.client.close()
 
     def stream(self) -> Optional[zerod.Stream]:
         """The stream that torch works on now; None on emulated devices, where the CPU itself does the work."""
@@ -144,8 +163,21 @@ def environment() -> Environment:
     elif _environment.pid != os.getpid():
         raise RuntimeError("this process was forked from one that uses zerod: use spawn, or shard after the fork")
     elif _environment.lost():
+        _environment.leave()
         _environment = Environment()
     return _environment
+
+
+def next_environment(deadline_ms: int) -> Environment:
+    """The same, behind the end of a daemon: waits for the next one."""
+    deadline = time.monotonic() + deadline_ms / 1000
+    while True:
+        try:
+            return environment()
+        except zerod.ConnectionFailed:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _close() -> None:

@@ -35,6 +35,7 @@ from .durable import Durable
 from .environment import Environment
 from .layout import BlockPlan
 from .pace import Pace
+from .recovery import Recovery
 from .replicas import Replicas
 from .steps import Steps
 from .unit import Block, FlatUnit
@@ -75,8 +76,11 @@ class Model(Steps):
     """The state that shard() attaches to a module."""
 
     def __init__(self, module: nn.Module, plans: list[BlockPlan], environment: Environment, group: zerod.Group,
-                 settings: Settings, replicas: Optional[Replicas] = None, durable: Optional[Durable] = None) -> None:
+                 settings: Settings, recovery: Recovery, replicas: Optional[Replicas] = None,
+                 durable: Optional[Durable] = None) -> None:
         self.module = weakref.ref(module)
+        self.recovery = recovery
+        self.removable: list[Any] = []  # hooks of the module
         self.environment = environment
         self.client = environment.client
         self.device = environment.device
@@ -166,8 +170,10 @@ class Model(Steps):
 
     def _hook(self, block: Block) -> None:
         disable = torch.compiler.disable
-        block.module.register_forward_pre_hook(disable(self._pre_forward(block)), prepend=True, with_kwargs=True)
-        block.module.register_forward_hook(disable(self._post_forward(block)), always_call=True)
+        register = block.module.register_forward_pre_hook
+        self.removable.append(register(disable(self._pre_forward(block)), prepend=True, with_kwargs=True))
+        register = block.module.register_forward_hook
+        self.removable.append(register(disable(self._post_forward(block)), always_call=True))
 
     # ---- Forward ----
 

@@ -261,6 +261,15 @@ class FlatUnit:
         holder._unit = self
         return holder
 
+    def forget(self) -> None:
+        """The leaves have no data, and no tensor stands for a buffer."""
+        for leaf in self.leaves:
+            leaf.grad = None
+            leaf.data = torch.empty((), dtype=self.dtype, device=leaf.device).expand(leaf.shape)
+        for places in (self.flat, self.views, self.entries, self.gradients):
+            places.clear()
+        self.holders.clear()
+
     # ---- Use ----
 
     def place(self, address: int) -> None:

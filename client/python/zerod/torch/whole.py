@@ -207,6 +207,6 @@ def install(model: "Model", module: nn.Module) -> None:
 
     for owner in module.modules():
         owner._apply = _apply_of(model, owner)  # type: ignore[method-assign]
-        owner._register_state_dict_hook(after_state_dict)
-        owner._register_load_state_dict_pre_hook(before_load, with_module=True)
-        owner.register_load_state_dict_post_hook(after_load)
+        model.removable += [owner._register_state_dict_hook(after_state_dict),
+                            owner._register_load_state_dict_pre_hook(before_load, with_module=True),
+                            owner.register_load_state_dict_post_hook(after_load)]

@@ -139,7 +139,8 @@ static bool would_be_torn(const struct zd_group *group)
 {
 	if (group->torn || group->shadow)
 		return group->torn;
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+	const struct zd_unit *unit;
+	TAILQ_FOREACH (unit, &group->units, group_link) {
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			const struct zd_part *part = &unit->parts[rank];
 			if (is_kept(part) && (zd_part_is_written(part) || part->version != part->committed))
@@ -151,6 +152,7 @@ static bool would_be_torn(const struct zd_group *group)
 
 static void compare_group(struct trial *trial, const struct zd_group *was, const struct zd_group *is)
 {
+	const struct zd_unit *unit;
 	uint32_t nkept = 0;
 	check(trial,
 	      strcmp(is->name, was->name) == 0 && is->world_size == was->world_size &&
@@ -170,18 +172,18 @@ static void compare_group(struct trial *trial, const struct zd_group *was, const
 		      to->joined_before == joined && (!joined || to->device->index == from->device->index),
 		      "a rank", was->id);
 	}
-	for (const struct zd_unit *unit = was->units; unit; unit = unit->hh_name.next) {
+	TAILQ_FOREACH (unit, &was->units, group_link) {
 		const struct zd_unit *restored;
 		bool kept = false;
 		for (uint32_t rank = 0; rank < was->local_world_size; rank++)
 			kept |= is_kept(&unit->parts[rank]);
-		HASH_FIND(hh_name, is->units, unit->name, strlen(unit->name), restored);
+		restored = zd_unit_find_name(is, unit->name, false);
 		check(trial, kept == (restored != NULL), "a unit", unit->id);
 		nkept += kept;
 		if (kept)
 			compare_unit(trial, unit, restored);
 	}
-	check(trial, HASH_CNT(hh_name, is->units) == nkept, "the group's units", was->id);
+	check(trial, is->nunits == nkept, "the group's units", was->id);
 }
 
 static void compare_allocations(struct trial *trial, const struct zd_job *was, const struct zd_job *is)
@@ -279,13 +281,18 @@ static void complete(struct trial *trial, struct zd_sim_rng *rng, uint64_t left)
 
 static void end(struct trial *trial, struct zd_sim_rng *rng)
 {
-	struct zd_unit *unit;
+	const struct zd_group *group;
+	const struct zd_unit *unit;
 	complete(trial, rng, 0);
 	check(trial, HASH_COUNT(trial->engine->sessions) == 0, "a former session stays", 0);
-	for (unit = trial->engine->units; unit; unit = unit->hh.next) {
-		for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
-			check(trial, unit->parts[rank].readers == 0 && !zd_shadow_is_owed(&unit->parts[rank]),
-			      "a part is never set back", unit->id);
+	for (group = trial->engine->groups; group; group = group->hh.next) {
+		TAILQ_FOREACH (unit, &group->units, group_link) {
+			for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+				check(trial,
+				      unit->parts[rank].readers == 0 &&
+				              !zd_shadow_is_owed(&unit->parts[rank]),
+				      "a part is never set back", unit->id);
+		}
 	}
 	zd_engine_free(trial->engine);
 	free(trial->ops);

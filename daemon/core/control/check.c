@@ -192,6 +192,7 @@ static void check_unit(const struct zd_engine *e, const struct zd_group *group, 
 static void check_lists(const struct zd_member *member)
 {
 	const struct zd_part *part;
+	const struct zd_unit *unit;
 	uint32_t nparts = 0;
 	LIST_FOREACH (part, &member->parts, member_link) {
 		zd_assert(zd_part_member(part) == member && !zd_part_is_gone(part));
@@ -201,12 +202,30 @@ static void check_lists(const struct zd_member *member)
 		zd_assert(zd_part_member(part) == member && part->state == ZD_PART_DETACHED);
 		nparts++;
 	}
-	for (const struct zd_unit *unit = member->group->units; unit; unit = unit->hh_name.next)
+	TAILQ_FOREACH (unit, &member->group->units, group_link)
 		nparts -= !zd_part_is_gone(&unit->parts[member->rank]);
 	zd_assert(nparts == 0);
 	zd_assert(member->session || LIST_EMPTY(&member->parts));
 	zd_assert(!member->detaching || !TAILQ_EMPTY(&member->group->job->owner->endings));
 	zd_assert(member->detaching || !member->session || LIST_EMPTY(&member->detached));
+}
+
+static void check_units(const struct zd_engine *e, const struct zd_group *group, struct found *found)
+{
+	const struct zd_unit *unit;
+	uint32_t nunits = 0, nformer = 0;
+	TAILQ_FOREACH (unit, &group->units, group_link) {
+		zd_assert(!unit->is_former && zd_unit_find(e, unit->id) == unit &&
+		          zd_unit_find_name(group, unit->name, false) == unit);
+		check_unit(e, group, unit, found);
+		nunits++;
+	}
+	TAILQ_FOREACH (unit, &group->former, group_link) {
+		zd_assert(unit->is_former && zd_unit_is_left(unit));
+		check_unit(e, group, unit, found);
+		nformer++;
+	}
+	zd_assert(nunits == group->nunits && nunits + nformer == group->unit_names.nnodes);
 }
 
 static void check_group(struct zd_engine *e, struct zd_group *group, struct found *found)
@@ -229,12 +248,7 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 	if (group->cluster)
 		zd_cluster_check_members(group);
 	zd_barrier_check(group);
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next)
-		check_unit(e, group, unit, found);
-	for (const struct zd_unit *unit = group->former; unit; unit = unit->hh_name.next) {
-		zd_assert(unit->is_former && zd_unit_is_left(unit));
-		check_unit(e, group, unit, found);
-	}
+	check_units(e, group, found);
 	zd_reduce_check(e, group, found->charged, found->quarantine);
 }
 
@@ -341,7 +355,7 @@ static void check_tables(const struct zd_engine *e)
 	check_listed(&e->listed[ZD_TABLE_JOBS], HASH_COUNT(e->jobs));
 	check_listed(&e->listed[ZD_TABLE_SESSIONS], HASH_COUNT(e->sessions));
 	check_listed(&e->listed[ZD_TABLE_GROUPS], HASH_COUNT(e->groups));
-	check_listed(&e->listed[ZD_TABLE_UNITS], HASH_COUNT(e->units));
+	check_listed(&e->listed[ZD_TABLE_UNITS], e->units.nnodes);
 	check_listed(&e->listed[ZD_TABLE_ALLOCATIONS], HASH_COUNT(e->allocations));
 	check_listed(&e->listed[ZD_TABLE_SCOPES], HASH_COUNT(e->scopes));
 	check_listed(&e->listed[ZD_TABLE_SEGMENTS], HASH_COUNT(e->segments));
@@ -438,10 +452,14 @@ static void find_of_sessions(const struct zd_engine *e)
 
 static void find_of_groups(const struct zd_engine *e)
 {
-	for (const struct zd_group *group = e->groups; group; group = group->hh.next)
+	for (const struct zd_group *group = e->groups; group; group = group->hh.next) {
+		const struct zd_unit *unit;
 		find(group->job, group->metadata_bytes);
-	for (const struct zd_unit *unit = e->units; unit; unit = unit->hh.next)
-		find(unit->group->job, unit->metadata_bytes);
+		TAILQ_FOREACH (unit, &group->units, group_link)
+			find(group->job, unit->metadata_bytes);
+		TAILQ_FOREACH (unit, &group->former, group_link)
+			find(group->job, unit->metadata_bytes);
+	}
 	for (const struct zd_bucket *bucket = e->buckets; bucket; bucket = bucket->hh.next)
 		find(bucket->mr->member->group->job, sizeof(*bucket));
 	for (const struct zd_scope *scope = e->scopes; scope; scope = scope->hh.next)

@@ -97,6 +97,8 @@ struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const str
 		TAILQ_INIT(&group->members[rank].scopes);
 		TAILQ_INIT(&group->members[rank].barriers);
 	}
+	TAILQ_INIT(&group->units);
+	TAILQ_INIT(&group->former);
 	TAILQ_INIT(&group->slots);
 	TAILQ_INIT(&group->reductions);
 	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
@@ -184,7 +186,7 @@ static bool member_tears(const struct zd_member *member)
 	const struct zd_unit *unit;
 	if (!member->group->job->durable || member->group->shadow)
 		return false;
-	for (unit = member->group->units; unit; unit = unit->hh_name.next) {
+	TAILQ_FOREACH (unit, &member->group->units, group_link) {
 		const struct zd_part *part = &unit->parts[member->rank];
 		if (zd_part_is_written(part) || (!zd_part_is_gone(part) && part->version != part->committed))
 			return true;

@@ -7,6 +7,7 @@
 
 static void journal_group(const struct zd_group *group)
 {
+	const struct zd_unit *unit;
 	if (group->over)
 		return;
 	zd_journal_group(group);
@@ -15,7 +16,7 @@ static void journal_group(const struct zd_group *group)
 		if (group->members[rank].device)
 			zd_journal_member(&group->members[rank]);
 	}
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+	TAILQ_FOREACH (unit, &group->units, group_link) {
 		zd_journal_unit(unit);
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			if (!zd_part_is_gone(&unit->parts[rank]))

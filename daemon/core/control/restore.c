@@ -275,7 +275,7 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	args.u.unit_register.slot = record->slot;
 	args.u.unit_register.frozen = record->frozen;
 	args.u.unit_register.all_reduce = record->all_reduce;
-	HASH_FIND(hh_name, group->units, record->name, strlen(record->name), unit);
+	unit = zd_unit_find_name(group, record->name, false);
 	status = zd_unit_check_description(&args, group->nshards, &wrong);
 	if (unit || status != 0) {
 		free(views);
@@ -506,9 +506,10 @@ static void hold(struct restore *restore, struct zd_session *session)
 		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_MEMBER].at[i];
 		const struct zd_record_member *record = (const void *)kept->record;
 		const struct zd_group *group = find_made(restore, ZD_RECORD_GROUP, record->record.id);
+		struct zd_unit *unit;
 		if (!group || record->session.id != session->id)
 			continue;
-		for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+		TAILQ_FOREACH (unit, &group->units, group_link) {
 			if (!zd_part_is_gone(&unit->parts[record->record.index]))
 				zd_part_hold(restore->e, session, &unit->parts[record->record.index]);
 		}
@@ -549,7 +550,8 @@ static void hold_all(struct restore *restore)
 
 static bool is_torn(const struct zd_group *group)
 {
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+	const struct zd_unit *unit;
+	TAILQ_FOREACH (unit, &group->units, group_link) {
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			const struct zd_part *part = &unit->parts[rank];
 			if (zd_part_is_written(part) ||
@@ -563,11 +565,12 @@ static bool is_torn(const struct zd_group *group)
 /* As zd_member_detach() does it, for all ranks at once. */
 static void lose_ranks(struct zd_engine *e, struct zd_group *group)
 {
+	struct zd_unit *unit;
 	if (!group->shadow && is_torn(group))
 		group->torn = true;
 	if (group->shadow && !group->voted_step)
 		zd_shadow_roll_back(e, group);
-	for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+	TAILQ_FOREACH (unit, &group->units, group_link) {
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			struct zd_part *part = &unit->parts[rank];
 			if (part->state == ZD_PART_UPDATING)

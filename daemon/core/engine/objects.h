@@ -8,6 +8,7 @@
 #define ZD_CORE_ENGINE_OBJECTS_H
 
 #include "base/sm.h"
+#include "core/engine/hash_table.h"
 #include "core/engine/history.h"
 #include "core/engine/journal.h"
 #include "core/engine/request.h"
@@ -156,9 +157,10 @@ struct zd_group {
 	char *aborted_why;          /* NULL: by an administrator */
 	struct zd_cluster *cluster; /* NULL: all ranks are local and gather by copies; cluster.h */
 	struct zd_member *members;  /* local_world_size */
-	struct zd_unit *units;      /* hash by name */
-	/* hash by name: units left by all ranks, and described differently since */
-	struct zd_unit *former;
+	TAILQ_HEAD(zd_unit_list, zd_unit) units;
+	uint32_t nunits;
+	struct zd_unit_list former;      /* units left by all ranks, and described differently since */
+	struct zd_hash_table unit_names; /* units and former units */
 	TAILQ_HEAD(, zd_group_slot) slots;
 	uint64_t target_numel; /* of the target: sum of the trainable units' places */
 	uint64_t committed_step;
@@ -281,7 +283,7 @@ struct zd_engine {
 	struct zd_job *jobs;
 	uint32_t ndurable; /* durable ones */
 	struct zd_group *groups;
-	struct zd_unit *units;
+	struct zd_hash_table units; /* by id */
 	struct zd_bucket *buckets;
 	struct zd_segment *segments;
 	struct zd_allocation *allocations;

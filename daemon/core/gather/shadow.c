@@ -178,7 +178,7 @@ static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 void zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group)
 {
 	struct zd_unit *unit;
-	for (unit = group->units; unit; unit = unit->hh_name.next)
+	TAILQ_FOREACH (unit, &group->units, group_link)
 		roll_back_unit(e, unit);
 	zd_dirty_group(e, group);
 }
@@ -189,7 +189,7 @@ void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)
 	if (member->group->shadow) /* the reset acknowledges the loss of a rank */
 		member->told = member->group->generation;
 	member->set_back = false;
-	for (unit = member->group->units; unit && member->group->shadow; unit = unit->hh_name.next) {
+	TAILQ_FOREACH (unit, &member->group->units, group_link) {
 		struct zd_part *part = &unit->parts[member->rank];
 		if (part->shadow != ZD_SHADOW_DUE || part->state != ZD_PART_UPDATING)
 			continue;
@@ -201,7 +201,7 @@ void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)
 const struct zd_part *zd_shadow_find_owed(const struct zd_engine *e, const struct zd_member *member)
 {
 	const struct zd_unit *unit;
-	for (unit = member->group->units; unit && member->group->shadow; unit = unit->hh_name.next) {
+	TAILQ_FOREACH (unit, &member->group->units, group_link) {
 		const struct zd_part *part = &unit->parts[member->rank];
 		if (zd_shadow_is_owed(part) && part->state != ZD_PART_DYING && !is_read_by_client(e, part))
 			return part;

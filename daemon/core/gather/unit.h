@@ -84,8 +84,8 @@ struct zd_unit {
 	bool laid_out;         /* a part of the unit has had a shard */
 	struct zd_part *parts; /* local_world_size */
 	struct zd_id_node listed;
-	UT_hash_handle hh;      /* by id */
-	UT_hash_handle hh_name; /* in the group */
+	struct zd_hash_node by_id, by_name;
+	TAILQ_ENTRY(zd_unit) group_link; /* of the group's units, or former units */
 };
 
 static inline uint64_t zd_unit_shard_bytes(const struct zd_unit *unit)
@@ -146,6 +146,10 @@ static inline struct zd_member *zd_part_member(const struct zd_part *part)
 {
 	return &part->unit->group->members[part->rank];
 }
+/* NULL: there is none. */
+struct zd_unit *zd_unit_find(const struct zd_engine *e, uint64_t id);
+/* Finds a unit of the group, or a former unit. NULL: there is none. */
+struct zd_unit *zd_unit_find_name(const struct zd_group *group, const char *name, bool is_former);
 /* Finds the session's registered part: NOT_FOUND. */
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t unit, struct zd_part **part,
                  struct zd_err *err) __attribute__((warn_unused_result));

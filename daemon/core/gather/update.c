@@ -457,15 +457,18 @@ static int commit_check(const struct zd_group *group, struct zd_err *err)
 {
 	const struct zd_unit *unit;
 	int status = 0;
-	for (unit = group->units; unit && status == 0; unit = unit->hh_name.next)
+	TAILQ_FOREACH (unit, &group->units, group_link) {
 		status = commit_check_unit(unit, err);
+		if (status != 0)
+			break;
+	}
 	return status;
 }
 
 static void commit_make(struct zd_group *group, uint64_t step)
 {
 	struct zd_unit *unit;
-	for (unit = group->units; unit; unit = unit->hh_name.next) {
+	TAILQ_FOREACH (unit, &group->units, group_link) {
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			struct zd_part *part = &unit->parts[rank];
 			if (zd_part_is_gone(part))
@@ -516,7 +519,8 @@ struct vote {
 static uint64_t versions_hash(const struct zd_group *group)
 {
 	uint64_t hash = 0;
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+	const struct zd_unit *unit;
+	TAILQ_FOREACH (unit, &group->units, group_link) {
 		uint64_t version = 0;
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			if (!zd_part_is_gone(&unit->parts[rank]))

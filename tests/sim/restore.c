@@ -15,7 +15,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "core/engine/objects.h"
-#include "core/gather/shadow.h"
+#include "core/gather/commit.h"
 #include "core/memory/allocation.h"
 #include "sim.h"
 
@@ -77,7 +77,7 @@ static bool is_kept(const struct zd_part *part)
 static bool is_undone(const struct zd_part *part)
 {
 	return part->shadow != ZD_SHADOW_NONE && !part->unit->group->voted_step &&
-	       (part->version != part->committed || zd_part_is_written(part));
+	       (part->version != zd_part_committed(part) || zd_part_is_written(part));
 }
 
 /* Of a part of a restored engine, which no transfer reads. */
@@ -96,15 +96,16 @@ static void compare_part(struct trial *trial, const struct zd_part *was, const s
 	}
 	check(trial, is->state == ZD_PART_DETACHED, "the part's state", id);
 	check(trial, same_extent(&is->shard, &was->shard), "the part's memory", id);
-	check(trial, is->first == was->first && is->committed == was->committed, "the part's commit", id);
-	check(trial, is->version == (is_undone(was) ? was->committed : was->version), "the part's version",
-	      id);
+	check(trial, is->first == was->first && zd_part_committed(is) == zd_part_committed(was),
+	      "the part's commit", id);
+	check(trial, is->version == (is_undone(was) ? zd_part_committed(was) : was->version),
+	      "the part's version", id);
 	if (due)
 		check(trial, zd_shadow_is_owed(is), "a part that is not set back", id);
 	else if (was->shadow == ZD_SHADOW_SAVING)
 		check(trial, is->shadow == ZD_SHADOW_FREE, "a shadow that was not whole", id);
 	else
-		check(trial, is->shadow == was->shadow, "the part's shadow", id);
+		check(trial, zd_part_shadow(is) == zd_part_shadow(was), "the part's shadow", id);
 	if (zd_part_member(was)->session) /* whose process may go on */
 		check(trial, count_holds(is) > 0, "a part that is not held", id);
 	if (trial->former != trial->world->engine)
@@ -143,7 +144,8 @@ static bool would_be_torn(const struct zd_group *group)
 	TAILQ_FOREACH (unit, &group->units, group_link) {
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			const struct zd_part *part = &unit->parts[rank];
-			if (is_kept(part) && (zd_part_is_written(part) || part->version != part->committed))
+			if (is_kept(part) &&
+			    (zd_part_is_written(part) || part->version != zd_part_committed(part)))
 				return true;
 		}
 	}

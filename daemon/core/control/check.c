@@ -12,7 +12,7 @@
 #include "core/gather/gather.h"
 #include "core/gather/load.h"
 #include "core/gather/scope.h"
-#include "core/gather/shadow.h"
+#include "core/gather/commit.h"
 #include "core/memory/allocation.h"
 #include "core/reduce/bucket.h"
 #include "core/reduce/member.h"
@@ -225,6 +225,7 @@ static void check_units(const struct zd_engine *e, const struct zd_group *group,
 		check_unit(e, group, unit, found);
 		nformer++;
 	}
+	zd_commit_check(group);
 	zd_assert(nunits == group->nunits && nunits + nformer == group->unit_names.nnodes);
 }
 

@@ -13,6 +13,7 @@
 #include "core/cluster/cluster.h"
 #include "core/control/control.h"
 #include "core/gather/collective.h"
+#include "core/gather/commit.h"
 #include "core/gather/scope.h"
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
@@ -99,6 +100,7 @@ struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const str
 	}
 	TAILQ_INIT(&group->units);
 	TAILQ_INIT(&group->former);
+	TAILQ_INIT(&group->unready);
 	TAILQ_INIT(&group->slots);
 	TAILQ_INIT(&group->reductions);
 	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
@@ -183,15 +185,7 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 /* In a durable job without shadows: whether the rank is lost between update_begin and commit. */
 static bool member_tears(const struct zd_member *member)
 {
-	const struct zd_unit *unit;
-	if (!member->group->job->durable || member->group->shadow)
-		return false;
-	TAILQ_FOREACH (unit, &member->group->units, group_link) {
-		const struct zd_part *part = &unit->parts[member->rank];
-		if (zd_part_is_written(part) || (!zd_part_is_gone(part) && part->version != part->committed))
-			return true;
-	}
-	return false;
+	return member->group->job->durable && !member->group->shadow && zd_member_has_uncommitted(member);
 }
 
 void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)

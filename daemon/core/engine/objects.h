@@ -117,6 +117,7 @@ struct zd_member {
 	uint32_t transfers; /* steps of collective transfers of the current connection that are left */
 	LIST_HEAD(zd_part_list, zd_part) parts; /* that are not gone, while a session is this rank */
 	struct zd_part_list detached;           /* those of a durable job, while none is */
+	struct zd_part_list uncommitted, owed;  /* by enum zd_part_listed */
 	TAILQ_HEAD(, zd_slot) slots;
 	TAILQ_HEAD(, zd_scope) scopes; /* that have not ended, by id; scope.c, context.c */
 	uint32_t nscopes;
@@ -162,10 +163,13 @@ struct zd_group {
 	struct zd_unit_list former;      /* units left by all ranks, and described differently since */
 	struct zd_hash_table unit_names; /* units and former units */
 	TAILQ_HEAD(, zd_group_slot) slots;
-	uint64_t target_numel; /* of the target: sum of the trainable units' places */
+	struct zd_unit_list unready; /* units that forbid a commit; commit.h */
+	uint64_t versions_hash;      /* over the other units' versions */
+	uint64_t target_numel;       /* of the target: sum of the trainable units' places */
 	uint64_t committed_step;
 	/* the commit that this daemon has voted for, with its outcome unknown; 0: none */
 	uint64_t voted_step;
+	uint32_t ncommits;      /* counts commits that were made; commit.h */
 	uint64_t commit_serial; /* counts evaluated commits */
 	int commit_status;      /* of the last one */
 	char commit_text[192];

@@ -17,8 +17,8 @@
 #include "core/engine/events.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
+#include "core/gather/commit.h"
 #include "core/gather/layout.h"
-#include "core/gather/shadow.h"
 #include "core/gather/unit.h"
 
 #define PART_NORM_BYTES 96u /* of the record of one part in reduce/norms.c */
@@ -254,9 +254,9 @@ static enum recorded recorded_as(const struct zd_part *part)
 static struct zd_part_changes part_now(const struct zd_part *part)
 {
 	return (struct zd_part_changes){.version = part->version,
-	                                .uncommitted = (uint32_t)(part->version - part->committed),
+	                                .uncommitted = (uint32_t)(part->version - zd_part_committed(part)),
 	                                .written = zd_part_is_written(part),
-	                                .shadow = part->shadow};
+	                                .shadow = (uint8_t)zd_part_shadow(part)};
 }
 
 void zd_journal_part(const struct zd_part *part)
@@ -292,7 +292,9 @@ static void journal_part_gone(const struct zd_part *part)
 void zd_part_move(struct zd_part *part, enum zd_part_state to)
 {
 	enum recorded before = recorded_as(part);
+	zd_part_take_commits(part);
 	zd_sm_move(&zd_sm_part, &part->state, to);
+	zd_part_changed(part);
 	/* Other states have the same record: a rank that waits to write, say, has changed nothing yet. */
 	if (!part->unit->group->job->journal || recorded_as(part) == before)
 		return;
@@ -674,6 +676,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 	part->committed = group->shadow ? part->version : 0; /* the version to restore when a rank is lost */
 	if (group->shadow)
 		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_FREE);
+	zd_part_changed(part);
 	zd_charge(e, group->job, req->device, ZD_CHARGE_SHARD, part->shard.bytes);
 	part->readers++;
 	zd_op_fill(e, group->job, req->device->index, zd_part_location(part), register_filled, part, 0);

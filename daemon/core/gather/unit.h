@@ -24,6 +24,13 @@ enum zd_part_state {
 	ZD_PART_DYING,      /* freed when the last reader ends */
 };
 
+/* The list of its rank that a part is in; commit.h. */
+enum zd_part_listed {
+	ZD_PART_UNLISTED,
+	ZD_PART_UNCOMMITTED, /* written since the last commit */
+	ZD_PART_OWED,        /* yet to be restored to the last commit */
+};
+
 /* A rank's part of a unit: its shard and its gathered buffer. There may be 10^5 parts: keep the struct
  * small. */
 struct zd_part {
@@ -33,14 +40,17 @@ struct zd_part {
 	uint64_t version;         /* of the shard */
 	/* version at registration, which has not been published, so that no gather reads it */
 	uint64_t first;
-	uint64_t committed; /* version at the last commit */
+	/* version at the last commit that it has not missed; commit.h */
+	uint64_t committed;
+	uint32_t ncommits; /* the group's number of commits then */
 	uint32_t rank;
 	uint32_t readers; /* copies that read the shard, its fill, aliased buffers that are read, and holds */
 	uint32_t slot;    /* the slot that the part is gathered into; only while it is registered */
 	uint32_t users;   /* waiting requests and reductions that refer to it: prevent an unregister */
 	uint32_t target_accesses; /* by the rank's streams, of its place in the target; lent_target.c */
 	uint8_t state;
-	uint8_t shadow; /* enum zd_shadow_state */
+	uint8_t shadow; /* enum zd_shadow_state, after the commits that it has not missed */
+	uint8_t listed; /* enum zd_part_listed */
 	bool early; /* an update was granted ahead of its readers' end: neither publish nor load proceeds */
 	bool persistent;
 	bool target_lent;         /* the rank's streams may access its place in the target; lent_target.c */
@@ -49,6 +59,7 @@ struct zd_part {
 	LIST_HEAD(, zd_await) awaits; /* PUBLISHING: transfers that wait for the new version; deferred.h */
 	struct zd_collective *collective; /* collective.h; NULL where gathers are not collective */
 	LIST_ENTRY(zd_part) member_link;  /* not gone */
+	LIST_ENTRY(zd_part) commit_link;  /* as `listed` says */
 };
 
 /* Returns the number of elements of a view that has been checked. */
@@ -85,6 +96,9 @@ struct zd_unit {
 	struct zd_part *parts; /* local_world_size */
 	struct zd_id_node listed;
 	struct zd_hash_node by_id, by_name;
+	bool unready;          /* it forbids a commit */
+	uint64_t version_hash; /* its share of the group's `versions_hash` */
+	TAILQ_ENTRY(zd_unit) unready_link;
 	TAILQ_ENTRY(zd_unit) group_link; /* of the group's units, or former units */
 };
 

@@ -197,8 +197,6 @@ void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
 	if (member_tears(member))
 		group->torn = true;
 	zd_journal_group_state(group);
-	if (group->shadow && !group->voted_step) /* otherwise the next join decides */
-		zd_shadow_roll_back(e, group);
 	if (group->cluster)
 		zd_cluster_leave(e, member, member->leaves || member->session->clean_exit);
 	if (group->state == ZD_GROUP_READY || group->state == ZD_GROUP_FAILED) {
@@ -219,7 +217,10 @@ void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
 
 bool zd_member_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget)
 {
-	/* The member's own reference keeps the group. */
+	struct zd_group *group = member->group; /* kept by the member's own reference */
+	/* With a commit in doubt, the next join decides. */
+	if (group->shadow && !group->voted_step && !zd_shadow_roll_back(e, group, budget))
+		return false;
 	if (!zd_scopes_detach(e, member, budget) || !zd_parts_detach(e, member, budget) ||
 	    !zd_ending_may_free(budget))
 		return false;

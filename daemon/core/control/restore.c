@@ -574,7 +574,7 @@ static void lose_ranks(struct zd_engine *e, struct zd_group *group)
 	if (!group->shadow && is_torn(group))
 		group->torn = true;
 	if (group->shadow && !group->voted_step)
-		zd_shadow_roll_back(e, group);
+		(void)zd_shadow_roll_back(e, group, &(uint32_t){UINT32_MAX});
 	TAILQ_FOREACH (unit, &group->units, group_link) {
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			struct zd_part *part = &unit->parts[rank];

@@ -302,7 +302,7 @@ void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t ste
 	if (voted_step == step && step != 0)
 		commit_make(group, step);
 	else if (voted_step != 0 && group->shadow)
-		zd_shadow_roll_back(e, group);
+		(void)zd_shadow_roll_back(e, group, &(uint32_t){UINT32_MAX});
 	group->torn |= torn;
 	zd_journal_group_state(group);
 }

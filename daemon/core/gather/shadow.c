@@ -167,14 +167,18 @@ static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 	}
 }
 
-void zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group)
+bool zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group, uint32_t *budget)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_part *part;
-		while ((part = LIST_FIRST(&group->members[rank].uncommitted)))
+		while ((part = LIST_FIRST(&group->members[rank].uncommitted))) {
+			if (!zd_ending_may_free(budget))
+				return false;
 			roll_back_unit(e, part->unit);
+		}
 	}
 	zd_dirty_group(e, group);
+	return true;
 }
 
 void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)

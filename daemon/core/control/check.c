@@ -160,7 +160,7 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 	found->charged[index][ZD_CHARGE_SHARD] += part->shard.bytes;
 	if (part->state == ZD_PART_DETACHED)
 		/* the rank may have joined again, but has not registered the unit */
-		zd_assert(part->unit->group->job->durable && !part->buffer);
+		zd_assert((part->unit->group->job->durable || part->unit->group->ends) && !part->buffer);
 	else
 		zd_assert(member->session && !member->joining);
 	if (part->context)
@@ -411,7 +411,7 @@ static void check_job(const struct zd_job *job)
 {
 	const struct zd_group *group;
 	zd_assert(job->refs > 0);
-	if (job->durable)
+	if (job->durable || job->ends)
 		return;
 	/* A job without sessions is charged for allocations at most. */
 	TAILQ_FOREACH (group, &job->groups, job_link) {
@@ -560,7 +560,7 @@ void zd_engine_check(struct zd_engine *e)
 		if (!a->extent.block)
 			continue;
 		check_extent(&a->extent, a->device, a->job, ZD_PURPOSE_ALLOCATIONS, ZD_BLOCK_ALLOCATION, a);
-		zd_assert(!a->durable || a->job->durable);
+		zd_assert(!a->durable || a->job->durable || a->job->ends);
 		if (a->session || a->durable)
 			found.charged[a->device->index][ZD_CHARGE_ALLOCATION] += a->extent.bytes;
 		else

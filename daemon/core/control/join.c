@@ -219,7 +219,8 @@ bool zd_member_detach(struct zd_engine *e, struct zd_member *member, uint32_t *b
 {
 	struct zd_group *group = member->group; /* kept by the member's own reference */
 	/* With a commit in doubt, the next join decides. */
-	if (group->shadow && !group->voted_step && !zd_shadow_roll_back(e, group, budget))
+	if (group->shadow && group->job->durable && !group->voted_step &&
+	    !zd_shadow_roll_back(e, group, budget))
 		return false;
 	if (!zd_scopes_detach(e, member, budget) || !zd_parts_detach(e, member, budget) ||
 	    !zd_ending_may_free(budget))
@@ -439,25 +440,46 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
-void zd_job_end(struct zd_engine *e, struct zd_job *job)
+static bool job_end_step(struct zd_engine *e, struct zd_ending *ending, uint32_t *budget)
 {
+	struct zd_job *job = ZD_CONTAINER_OF(ending, struct zd_job, ending);
 	struct zd_group *group, *next;
 	struct zd_allocation *allocation;
-	zd_assert(job->durable);
-	zd_job_ref(job);
-	zd_job_set_durable(e, job, false);
-	while ((allocation = TAILQ_FIRST(&job->allocations)))
+	while ((allocation = TAILQ_FIRST(&job->allocations))) {
+		if (!zd_ending_may_free(budget))
+			return false;
 		zd_allocation_drop(e, allocation);
+	}
 	TAILQ_FOREACH_SAFE (group, &job->groups, job_link, next) {
-		if (group->over) /* since before the job was durable */
+		if (!group->ends)
 			continue;
-		zd_assert(group->attached == 0);
-		group->over = true;
-		for (uint32_t rank = 0; rank < group->local_world_size; rank++)
-			zd_parts_drop(e, &group->members[rank]);
+		zd_assert(group->over);
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+			if (!zd_parts_drop(e, &group->members[rank], budget))
+				return false;
+		}
+		if (!zd_ending_may_free(budget))
+			return false;
+		group->ends = false;
 		zd_group_unref(e, group);
 	}
+	job->ends = false;
 	zd_job_unref(e, job);
+	return true;
+}
+
+void zd_job_end(struct zd_engine *e, struct zd_job *job)
+{
+	struct zd_group *group;
+	zd_assert(job->durable && !job->ends);
+	zd_job_ref(job);
+	zd_job_set_durable(e, job, false);
+	job->ends = true;
+	TAILQ_FOREACH (group, &job->groups, job_link) {
+		group->ends = !group->over; /* others are over since before the job was durable */
+		group->over = group->over || group->attached == 0;
+	}
+	zd_ending_begin_last(e, job->owner, &job->ending, job_end_step);
 }
 
 int zd_job_find_for(struct zd_engine *e, const struct zd_session *session, uint64_t id, struct zd_job **out,

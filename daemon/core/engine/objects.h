@@ -68,6 +68,8 @@ struct zd_job {
 	char *name;
 	struct zd_owner *owner;
 	bool durable;
+	bool ends; /* it was durable, and its `ending` frees its shards and allocations */
+	struct zd_ending ending;
 	struct zd_journal *journal; /* where its changes are recorded; NULL: nowhere */
 	uint64_t left_ns;           /* durable: when a session last left one of its groups or allocations */
 	uint32_t refs;              /* groups, allocations, ops */
@@ -152,6 +154,7 @@ struct zd_group {
 	bool torn;
 	/* all ranks have left: the group's name is free, and the object is kept for its last operation */
 	bool over;
+	bool ends;   /* its job's end has its shards to free */
 	bool shadow; /* durable: each shard has a shadow */
 	uint64_t device_mask;
 	int aborted_status;         /* why the group is ABORTED, and in words */

@@ -37,7 +37,7 @@ static enum zd_part_listed list_of(const struct zd_part *part)
 	if (zd_shadow_is_owed(part))
 		return ZD_PART_OWED;
 	return zd_part_is_written(part) || part->version != zd_part_committed(part) ? ZD_PART_UNCOMMITTED
-	                                                                             : ZD_PART_UNLISTED;
+	                                                                            : ZD_PART_UNLISTED;
 }
 
 /* The first part that is not idle, or that has another version than `*first`, the unit's first part; NULL:
@@ -181,8 +181,7 @@ static int commit_check(const struct zd_group *group, struct zd_err *err)
 	const struct zd_part *first, *part = find_unready(unit, &first);
 	if (part->state != ZD_PART_IDLE)
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' is %s on rank %u", unit->name,
-		                  zd_sm_name(&zd_sm_part, part->state),
-		                  zd_world_rank(zd_part_member(part)));
+		                  zd_sm_name(&zd_sm_part, part->state), zd_world_rank(zd_part_member(part)));
 	return zd_err_set(err, ZEROD_E_STATE, "unit '%s' has version %llu on rank %u and %llu on rank %u",
 	                  unit->name, (unsigned long long)first->version,
 	                  zd_world_rank(zd_part_member(first)), (unsigned long long)part->version,
@@ -228,7 +227,7 @@ static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_
 /* A daemon's vote on a commit. Every byte is set, and means the same in all daemons. */
 struct vote {
 	uint64_t step;
-	int64_t status;    /* 0: its ranks are ready */
+	int64_t status; /* 0: its ranks are ready */
 	/* A hash over its units, if the ranks are ready. Units that were never published do not change it: a
 	 * daemon's ranks may not have registered them yet. */
 	uint64_t versions;

@@ -556,11 +556,15 @@ bool zd_parts_detach(struct zd_engine *e, struct zd_member *member, uint32_t *bu
 	return true;
 }
 
-void zd_parts_drop(struct zd_engine *e, struct zd_member *member)
+bool zd_parts_drop(struct zd_engine *e, struct zd_member *member, uint32_t *budget)
 {
 	struct zd_part *part;
-	while ((part = LIST_FIRST(&member->detached)))
+	while ((part = LIST_FIRST(&member->detached))) {
+		if (!zd_ending_may_free(budget))
+			return false;
 		part_drop(e, part);
+	}
+	return true;
 }
 
 void zd_parts_move(struct zd_part_list *from, struct zd_part_list *to)

@@ -192,8 +192,8 @@ void zd_part_reader_done(struct zd_engine *e, struct zd_part *part);
 /* Frees the member's parts (or makes them DETACHED in a durable job) until the budget is used up. Returns
  * whether all are. */
 bool zd_parts_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget);
-/* Frees the DETACHED parts of a rank whose job has ended. */
-void zd_parts_drop(struct zd_engine *e, struct zd_member *member);
+/* Frees the DETACHED parts of a rank whose job has ended, likewise. */
+bool zd_parts_drop(struct zd_engine *e, struct zd_member *member, uint32_t *budget);
 /* Moves all parts of one list of a member to the other, which is empty. */
 void zd_parts_move(struct zd_part_list *from, struct zd_part_list *to);
 

@@ -2,7 +2,7 @@
 /*
  * restore.c - engines that are restored from the journal of the running one, at random moments.
  *
- * The journal is stored after every call, and now and then begun anew. Another engine is restored from it,
+ * The journal is stored after every call, and now and then begun anew, in steps between the calls. Another engine is restored from it,
  * and must have what the running one would keep if all its ranks died now: its durable jobs with their
  * groups, units, parts and allocations, in the same memory, and no other. Some of its commands are completed,
  * and a third engine is restored from its journal. The program goes on as if nothing had happened.
@@ -30,20 +30,43 @@ struct trial {
 	uint32_t nops, room;
 };
 
+static void append(uint8_t **journal, size_t *journal_bytes, const uint8_t *bytes, size_t nbytes)
+{
+	*journal = zd_realloc(*journal, *journal_bytes + nbytes + 1, 1);
+	memcpy(*journal + *journal_bytes, bytes, nbytes);
+	*journal_bytes += nbytes;
+}
+
 static void store(struct zd_sim_world *world)
 {
 	const uint8_t *bytes;
 	size_t nbytes = zd_engine_journal_take(world->engine, &bytes);
-	world->journal = zd_realloc(world->journal, world->journal_bytes + nbytes + 1, 1);
-	memcpy(world->journal + world->journal_bytes, bytes, nbytes);
-	world->journal_bytes += nbytes;
+	append(&world->journal, &world->journal_bytes, bytes, nbytes);
+	if (world->next_journal)
+		append(&world->next_journal, &world->next_bytes, bytes, nbytes);
+}
+
+/* Records some objects in the journal that is begun anew, which is in use when it has all. */
+static void step(struct zd_sim_world *world, uint32_t nobjects)
+{
+	bool complete = zd_engine_journal_step(world->engine, nobjects);
+	const uint8_t *bytes;
+	size_t nbytes = zd_engine_journal_take(world->engine, &bytes);
+	append(&world->next_journal, &world->next_bytes, bytes, nbytes);
+	if (!complete)
+		return;
+	free(world->journal);
+	world->journal = world->next_journal;
+	world->journal_bytes = world->next_bytes;
+	world->next_journal = NULL;
+	world->next_bytes = 0;
 }
 
 static void begin(struct zd_sim_world *world)
 {
-	world->journal_bytes = 0;
-	zd_engine_journal_all(world->engine);
-	store(world);
+	zd_engine_journal_begin(world->engine);
+	world->next_bytes = 0;
+	step(world, world->journal ? 1 : UINT32_MAX);
 }
 
 void zd_sim_segment_kept(void *arg, uint32_t id, bool kept)
@@ -339,10 +362,12 @@ void zd_sim_restore_check(struct zd_sim_world *world)
 		return;
 	}
 	store(world);
+	if (world->next_journal)
+		step(world, 1 + (uint32_t)(world->calls % 3));
 	zd_sim_rng_init(&rng, zd_sim_mix(world->config.seed, world->calls), 0);
 	if (zd_sim_below(&rng, RESTORED_EVERY) != 0)
 		return;
 	restore_twice(world, &rng);
-	if (zd_sim_below(&rng, BEGUN_EVERY) == 0)
+	if (zd_sim_below(&rng, BEGUN_EVERY) == 0 && !world->next_journal)
 		begin(world);
 }

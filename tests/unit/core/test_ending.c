@@ -419,6 +419,28 @@ static void test_a_restart_between_two_steps_of_a_job(void **state)
 	core_end(core);
 }
 
+/* A journal that is begun anew in steps may have the records of a session's end, made by an event between two
+ * steps: the last step replaces them. */
+static void test_holds_are_restored_once(void **state)
+{
+	struct core_driver *core = core_new(&lingering);
+	uint64_t session = core_open(core, CORE_ALICE);
+	const struct zd_unit *unit;
+	(void)state;
+	core_journal(core);
+	register_units(core, session, join(core, session, "world", true), NUNITS);
+	zd_engine_journal_begin(core_engine(core));
+	assert_false(zd_engine_journal_step(core_engine(core), NUNITS / 2));
+	core_close(core, session);
+	(void)make_steps(core, CORE_ALICE);
+	assert_true(zd_engine_journal_step(core_engine(core), UINT32_MAX));
+	(void)core_open_admin(core); /* the records are stored */
+	core_restart(core);
+	TAILQ_FOREACH (unit, &core_engine(core)->groups->units, group_link)
+		assert_int_equal(unit->parts[0].readers, 1);
+	core_end(core);
+}
+
 static void test_a_rank_of_many_groups_is_reported_for_some(void **state)
 {
 	struct core_driver *core = core_new(&in_steps);
@@ -456,6 +478,7 @@ int main(void)
 	        cmocka_unit_test(test_a_durable_job_ends_in_steps),
 	        cmocka_unit_test(test_a_killed_job_ends_after_its_sessions),
 	        cmocka_unit_test(test_a_restart_between_two_steps_of_a_job),
+	        cmocka_unit_test(test_holds_are_restored_once),
 	        cmocka_unit_test(test_a_rank_of_many_groups_is_reported_for_some),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,8 +20,8 @@
 #define HEADER_BYTES 4096u
 #define HALF_BYTES   (UINT64_C(1) << 30) /* sparse: only what is written takes memory */
 #define FILE_BYTES   (HEADER_BYTES + 2 * HALF_BYTES)
-/* The other half is begun when the records of events take this and as much as all records. While these are few,
- * the appended ones so stay within the processor's caches. */
+/* The other half is begun when the records of events take this and as much as all records. While these are
+ * few, the appended ones so stay within the processor's caches. */
 #define ROOM_BYTES  (UINT64_C(256) << 10)
 #define FREED_BYTES (UINT64_C(256) << 10) /* with one append */
 

@@ -475,8 +475,8 @@ static void remove_nothing(void *arg, const char *name)
 	(void)name;
 }
 
-/* A durable group with shadows, whose units were all updated since the commit; with the journal, which is written
- * anew some times. */
+/* A durable group with shadows, whose units were all updated since the commit; with the journal, which is
+ * written anew some times. */
 static void costs_of_durable(unsigned count)
 {
 	static struct zd_store store = {.put = put_nothing, .remove = remove_nothing};

@@ -2,10 +2,11 @@
 /*
  * restore.c - engines that are restored from the journal of the running one, at random moments.
  *
- * The journal is stored after every call, and now and then begun anew, in steps between the calls. Another engine is restored from it,
- * and must have what the running one would keep if all its ranks died now: its durable jobs with their
- * groups, units, parts and allocations, in the same memory, and no other. Some of its commands are completed,
- * and a third engine is restored from its journal. The program goes on as if nothing had happened.
+ * The journal is stored after every call, and now and then begun anew, in steps between the calls. Another
+ * engine is restored from it, and must have what the running one would keep if all its ranks died now: its
+ * durable jobs with their groups, units, parts and allocations, in the same memory, and no other. Some of its
+ * commands are completed, and a third engine is restored from its journal. The program goes on as if nothing
+ * had happened.
  *
  * This file compares the objects of both engines themselves: what is compared is more than the tables show.
  */

@@ -2,9 +2,9 @@
 /*
  * record.c - begins the journal with the records of all durable jobs, and hands it to the driver.
  *
- * The records of all objects may be made in steps, with events between them whose records come in between. That
- * needs no more than this: a record says all of its object as it is then, each change is recorded from the
- * first step on, and the restore uses the last record of each object. Jobs come first, since the restore
+ * The records of all objects may be made in steps, with events between them whose records come in between.
+ * That needs no more than this: a record says all of its object as it is then, each change is recorded from
+ * the first step on, and the restore uses the last record of each object. Jobs come first, since the restore
  * ignores an object before its job. Holds come last, since they are numbered anew.
  */
 #include "core/control/control.h"

@@ -299,7 +299,7 @@ static void commit_part(struct zd_part *part)
 	part->committed = part->version;
 }
 
-/* What was written since the last commit can be set back. */
+/* Whether the shadow can set back all that was written since the last commit. */
 static bool may_have_shadow(const struct zd_unit *unit, const struct zd_part_changes *now)
 {
 	bool saved = now->shadow == ZD_SHADOW_SAVED || now->shadow == ZD_SHADOW_DUE;

@@ -2,10 +2,10 @@
 /*
  * commit.h - which units forbid a commit, and what a commit has changed.
  *
- * A group may have 10^5 units, and a commit is one event. So it visits none of them: it adds one to the group's
- * count of commits. A part whose own count is lower has missed a commit, since it has not changed from then on.
- * Its committed version and its shadow are read by the functions below, and brought up to date before its
- * state, version or shadow changes.
+ * A group may have 10^5 units, and a commit is one event. So it visits none of them: it adds one to the
+ * group's count of commits. A part whose own count is lower has missed a commit, since it has not changed
+ * from then on. Its committed version and its shadow are read by the functions below, and brought up to date
+ * before its state, version or shadow changes.
  *
  * After each such change zd_part_changed() keeps three lists: the group's units that forbid a commit, each
  * rank's parts that were written since the last commit, and its parts that have yet to be restored to it.

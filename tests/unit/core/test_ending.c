@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ends of sessions and durable jobs in steps: each frees a bounded number of objects, peers hear at the first,
- * and requests of the uid find none of it left.
+ * Ends of sessions and durable jobs in steps: each frees a bounded number of objects, peers hear at the
+ * first, and requests of the uid find none of it left.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -111,8 +111,8 @@ static void test_reads_what_was_written(void **state)
 	(void)close(fd);
 }
 
-/* A daemon that is killed while it writes all anew leaves what was in use. Events between have their records in
- * both halves. */
+/* A daemon that is killed while it writes all anew leaves what was in use. Events between have their records
+ * in both halves. */
 static void test_is_written_anew_in_parts(void **state)
 {
 	int fd = new_file();

@@ -362,6 +362,7 @@ static void finish(struct zd_sim_world *world)
 			free(world->groups[g].expected[u]);
 	}
 	free(world->journal);
+	free(world->next_journal);
 	free(world->sessions);
 	free(world->segments);
 	free(world->watches);

@@ -739,6 +739,12 @@ void core_abandon(struct core_driver *core)
 	driver_free(core);
 }
 
+static void complete_ends(struct core_driver *core)
+{
+	while (core_end_step(core, CORE_ALICE) || core_end_step(core, CORE_BOB))
+		continue;
+}
+
 void core_close_all(struct core_driver *core)
 {
 	struct session *session;
@@ -746,8 +752,7 @@ void core_close_all(struct core_driver *core)
 		if (session->open)
 			core_close(core, session->id);
 		core_gone(core, session->id);
-		while (core_end_step(core, CORE_ALICE) || core_end_step(core, CORE_BOB))
-			continue;
+		complete_ends(core);
 	}
 }
 
@@ -757,6 +762,7 @@ void core_end(struct core_driver *core)
 	for (unsigned kind = 0; kind < KINDS; kind++)
 		core_unhold(core, kind);
 	end_durable_jobs(core);
+	complete_ends(core);
 	core_settle(core);
 	expect_nothing_left(core);
 	driver_free(core);

@@ -20,7 +20,7 @@
 #include "core/control/control.h"
 #include "core/control/journal_table.h"
 #include "core/engine/deferred_teardown.h"
-#include "core/gather/shadow.h"
+#include "core/gather/commit.h"
 #include "core/memory/allocation.h"
 
 /* Ids that the former daemon may have given since its journal began to objects that the journal does not
@@ -275,7 +275,7 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	args.u.unit_register.slot = record->slot;
 	args.u.unit_register.frozen = record->frozen;
 	args.u.unit_register.all_reduce = record->all_reduce;
-	HASH_FIND(hh_name, group->units, record->name, strlen(record->name), unit);
+	unit = zd_unit_find_name(group, record->name, false);
 	status = zd_unit_check_description(&args, group->nshards, &wrong);
 	if (unit || status != 0) {
 		free(views);
@@ -291,12 +291,22 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	return record->targeted ? restore_target(record, unit, err) : 0;
 }
 
-/* As commit_make() of update.c does it. */
+/* As zd_part_take_commits() does it. */
 static void commit_part(struct zd_part *part)
 {
 	if (part->shadow == ZD_SHADOW_SAVED && part->version != part->committed)
 		part->shadow = ZD_SHADOW_FREE;
 	part->committed = part->version;
+}
+
+/* Whether the shadow can set back all that was written since the last commit. */
+static bool may_have_shadow(const struct zd_unit *unit, const struct zd_part_changes *now)
+{
+	bool saved = now->shadow == ZD_SHADOW_SAVED || now->shadow == ZD_SHADOW_DUE;
+	if (!unit->group->shadow)
+		return now->shadow == ZD_SHADOW_NONE;
+	return now->shadow > ZD_SHADOW_NONE && now->shadow <= ZD_SHADOW_RESTORING &&
+	       (now->uncommitted == 0 || now->shadow == ZD_SHADOW_SAVED) && (!now->written || saved);
 }
 
 static int restore_part(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
@@ -313,8 +323,7 @@ static int restore_part(struct restore *restore, struct zd_journal_object *kept,
 	if (record->record.index >= unit->group->local_world_size ||
 	    !unit->group->members[record->record.index].device ||
 	    record->shard.bytes != zd_align_up(zd_unit_part_bytes(unit), ZD_BLOCK_MIN_ALIGN) ||
-	    now->shadow > ZD_SHADOW_RESTORING || (now->shadow != ZD_SHADOW_NONE) != unit->group->shadow ||
-	    now->uncommitted > now->version)
+	    !may_have_shadow(unit, now) || now->uncommitted > now->version)
 		return zd_journal_bad(&record->record, "it does not fit its unit", err);
 	part = &unit->parts[record->record.index];
 	part->state = ZD_PART_DETACHED;
@@ -330,6 +339,7 @@ static int restore_part(struct restore *restore, struct zd_journal_object *kept,
 		part->shadow = ZD_SHADOW_DUE;
 	if (commit_after(restore, unit->group->id, state ? &state->record : &record->record))
 		commit_part(part);
+	zd_part_changed(part);
 	unit->refs++;
 	LIST_INSERT_HEAD(&unit->group->members[part->rank].detached, part, member_link);
 	kept->made = part;
@@ -506,9 +516,10 @@ static void hold(struct restore *restore, struct zd_session *session)
 		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_MEMBER].at[i];
 		const struct zd_record_member *record = (const void *)kept->record;
 		const struct zd_group *group = find_made(restore, ZD_RECORD_GROUP, record->record.id);
+		struct zd_unit *unit;
 		if (!group || record->session.id != session->id)
 			continue;
-		for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+		TAILQ_FOREACH (unit, &group->units, group_link) {
 			if (!zd_part_is_gone(&unit->parts[record->record.index]))
 				zd_part_hold(restore->e, session, &unit->parts[record->record.index]);
 		}
@@ -549,13 +560,9 @@ static void hold_all(struct restore *restore)
 
 static bool is_torn(const struct zd_group *group)
 {
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
-		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-			const struct zd_part *part = &unit->parts[rank];
-			if (zd_part_is_written(part) ||
-			    (!zd_part_is_gone(part) && part->version != part->committed))
-				return true;
-		}
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		if (zd_member_has_uncommitted(&group->members[rank]))
+			return true;
 	}
 	return false;
 }
@@ -563,11 +570,12 @@ static bool is_torn(const struct zd_group *group)
 /* As zd_member_detach() does it, for all ranks at once. */
 static void lose_ranks(struct zd_engine *e, struct zd_group *group)
 {
+	struct zd_unit *unit;
 	if (!group->shadow && is_torn(group))
 		group->torn = true;
 	if (group->shadow && !group->voted_step)
-		zd_shadow_roll_back(e, group);
-	for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+		(void)zd_shadow_roll_back(e, group, &(uint32_t){UINT32_MAX});
+	TAILQ_FOREACH (unit, &group->units, group_link) {
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			struct zd_part *part = &unit->parts[rank];
 			if (part->state == ZD_PART_UPDATING)
@@ -631,6 +639,7 @@ static void drop_unplaced(struct restore *restore)
 			LIST_REMOVE(part, member_link);
 			part->state = ZD_PART_ABSENT;
 			part->shadow = ZD_SHADOW_NONE;
+			zd_part_changed(part);
 			unit->refs--;
 		}
 		zd_unit_unref(e, unit);

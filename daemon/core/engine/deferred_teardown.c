@@ -111,6 +111,13 @@ static void journal(struct zd_deferred_teardown *teardown)
 	teardown->nrecorded = teardown->nholds;
 }
 
+static void gone(const struct zd_deferred_teardown *teardown)
+{
+	for (uint32_t i = 0; i < teardown->nrecords && teardown->job->journal; i++)
+		zd_journal_gone(teardown->job->journal, ZD_RECORD_HOLDS, teardown->session->id,
+		                teardown->records[i]);
+}
+
 void zd_deferred_teardowns_pause(struct zd_session *session)
 {
 	struct zd_deferred_teardown *teardown;
@@ -124,6 +131,7 @@ void zd_deferred_teardowns_journal(struct zd_session *session)
 	TAILQ_FOREACH (teardown, &session->deferred_teardowns, link) {
 		if (teardown->left)
 			continue;
+		gone(teardown); /* events may have recorded them in the same journal */
 		teardown->nrecords = teardown->nrecorded = 0;
 		journal(teardown);
 	}
@@ -171,8 +179,7 @@ static void process_left(struct zd_engine *e, struct zd_op *op, int status, cons
 	(void)status;
 	(void)error;
 	(void)result;
-	for (uint32_t i = 0; i < teardown->nrecords && teardown->job->journal; i++)
-		zd_journal_gone(teardown->job->journal, ZD_RECORD_HOLDS, session->id, teardown->records[i]);
+	gone(teardown);
 	teardown->left = true;
 	teardown->op = op->id;
 	zd_job_ref(teardown->job);

@@ -757,3 +757,8 @@ bool zd_conn_may_go_on(const struct zd_conn *conn, unsigned cost)
 {
 	return STAILQ_EMPTY(&conn->backlog) && zd_user_may_go_on(conn->user, cost);
 }
+
+bool zd_conn_shares(const struct zd_conn *conn)
+{
+	return zd_user_shares(conn->user);
+}

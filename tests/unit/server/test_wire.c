@@ -26,7 +26,8 @@ static bool count(const char *packed, size_t nbytes, unsigned most, unsigned *co
 static void test_count(void **state)
 {
 	/* Two requests, a number, 32 and 64 bits. */
-	static const char fields[] = "\x0a\x02\x08\x05\x0a\x00\x10\x81\x01\x1d\x01\x02\x03\x04\x21\x01\x02\x03\x04\x05\x06\x07\x08";
+	static const char fields[] = "\x0a\x02\x08\x05\x0a\x00\x10\x81\x01\x1d\x01\x02\x03\x04\x21\x01\x02"
+	                             "\x03\x04\x05\x06\x07\x08";
 	static const size_t ends[] = {0, 4, 6, 9, 14, 23};
 	unsigned got, next = 0;
 
@@ -109,14 +110,16 @@ static void test_largest_requests(void **state)
 	request.id = request.deadline_ms = 1;
 	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
 	request.unit_register = &body;
-	body = (Zd__UnitRegister){body.base, 1, (char *)"unit", 1, 1, ZD_MAX_VIEWS, views, 1, true, true, true};
+	body = (Zd__UnitRegister){body.base, 1, (char *)"unit", 1,    1,   ZD_MAX_VIEWS,
+	                          views,     1, true,           true, true};
 	assert_true(search(&request, ZD_MAX_FIELDS, &zero));
 }
 
 /* Also with the field "99" between them, which is unknown. */
 static void test_two_bodies(void **state)
 {
-	static const char one[] = "\x08\x01\xc2\x02\x00\x9a\x06\x00", two[] = "\x08\x01\xc2\x02\x00\x9a\x06\x00\xca\x02\x00";
+	static const char one[] = "\x08\x01\xc2\x02\x00\x9a\x06\x00",
+	                  two[] = "\x08\x01\xc2\x02\x00\x9a\x06\x00\xca\x02\x00";
 	const ProtobufCFieldDescriptor *zero;
 
 	(void)state;
@@ -166,7 +169,8 @@ static void test_zero_bytes(void **state)
 	assert_non_null(at);
 	*at = '\0';
 	assert_true(zd_wire_search(zd_wire_of(bytes, nbytes), 64, &zero));
-	assert_ptr_equal(zero, protobuf_c_message_descriptor_get_field_by_name(&zd__view__descriptor, "name"));
+	assert_ptr_equal(zero,
+	                 protobuf_c_message_descriptor_get_field_by_name(&zd__view__descriptor, "name"));
 }
 
 /* ---- The memory of what is accepted -------------------------------------------------------------------- */
@@ -201,10 +205,13 @@ static void test_memory(void **state)
 	check_memory(0, "\x9a\x06", 3); /* unknown fields */
 	check_memory(0, "\x08\x01", 2);
 	check_memory(ZD__REQUEST__BODY_UNIT_REGISTER, "\x2a", 2); /* empty views */
-	check_memory(ZD__REQUEST__BODY_UNIT_REGISTER, "\x12\x0d" "a unit's name", 15);
-	check_memory(ZD__REQUEST__BODY_PUBLISH, "\x12", 2); /* empty fences */
+	check_memory(ZD__REQUEST__BODY_UNIT_REGISTER,
+	             "\x12\x0d"
+	             "a unit's name",
+	             15);
+	check_memory(ZD__REQUEST__BODY_PUBLISH, "\x12", 2);     /* empty fences */
 	check_memory(ZD__REQUEST__BODY_PUBLISH, "\x08\x01", 2); /* units, not packed */
-	check_memory(ZD__REQUEST__BODY_PUBLISH, "\x0a", 2); /* empty lists of units */
+	check_memory(ZD__REQUEST__BODY_PUBLISH, "\x0a", 2);     /* empty lists of units */
 }
 
 int main(void)

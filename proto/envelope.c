@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* envelope.c - packs one Request, Reply or Work as a field of its packet, and unpacks requests and packets of replies. */
+/* envelope.c - packs one Request, Reply or Work as a field of its packet; unpacks requests, and packets of
+ * replies. */
 #include "proto/envelope.h"
 
 #include <stdbool.h>

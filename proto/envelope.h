@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * envelope.h - packs one Request, Reply or Work as a field of its packet, and unpacks requests and packets of replies.
+ * envelope.h - packs one Request, Reply or Work as a field of its packet; unpacks requests, and packets of
+ * replies.
  *
  * Packed bytes and unpacked messages are the same as protobuf-c's. protobuf-c visits every member of the
  * bodies' oneof twice, which is most of the cost of a small message; this code passes it only the body in

@@ -3,9 +3,9 @@
  * handle_list.c - tables of the daemon's state, a page at a time.
  *
  * A page is what the loop may spend on one request: its rows, and the objects that they are chosen and made
- * from; beside other users fewer than for one user alone, whose listing then has fewer round trips. The client
- * requests the next page with the cursor, also where a page has no row. Rows that appear or disappear between
- * two pages may be missing; every other row is listed once.
+ * from. A user alone has larger pages, and fewer round trips, than one beside others. The client requests the
+ * next page with the cursor, also where a page has no row. Rows that appear or disappear between two pages
+ * may be missing; every other row is listed once.
  */
 #include "base/err.h"
 #include "server/answer.h"

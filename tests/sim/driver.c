@@ -18,7 +18,7 @@
 #define ROWS_EVERY     16        /* calls between two looks at all tables */
 #define MAX_EVENTS     20000000u /* far more than any seed needs: something goes round in circles */
 #define COPIED_PERCENT 70        /* of transfers, by the client, where clients may */
-#define MOST_AT_ONCE   4u        /* completions beside the first */
+#define MOST_AT_ONCE   4u        /* completions in one event */
 #define AHEAD_PERCENT  80        /* of slices, where processes may be asked for sums ahead */
 
 /* ---- Words --------------------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 #define ZD_MAX_PACKET_BYTES 65536u /* one SOCK_SEQPACKET message */
 #define ZD_MAX_PACKET_FDS   8u     /* of one packet, and unread ones of one session */
 #define ZD_MAX_BATCH        256u   /* requests in one packet */
+#define ZD_MAX_FIELDS       1536u  /* of one request, with those of nested messages */
 #define ZD_MAX_OUTSTANDING  1024u  /* requests of one session without a reply */
 #define ZD_RELEASE_ROOM     1024u  /* more requests, if they are releases */
 #define ZD_MAX_SESSIONS     1024u

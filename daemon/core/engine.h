@@ -202,6 +202,10 @@ void zd_engine_request(struct zd_engine *engine, const struct zd_call *call, con
  * AGREE. An unknown op fails an assertion. */
 void zd_engine_op_done(struct zd_engine *engine, uint64_t op, int status, const char *error,
                        const struct zd_op_result *result);
+/* Between these two, only zd_engine_op_done() is called. Requests that wait are tried once for all of these
+ * completions, not after each: a queue may be long. */
+void zd_engine_pause(struct zd_engine *engine);
+void zd_engine_resume(struct zd_engine *engine);
 
 /* While the engine drains, joins, and allocations of jobs that do not exist, end with SHUTDOWN. Joins that
  * wait for other ranks end so at once, since these ranks cannot join. All other requests are served. */

@@ -278,7 +278,7 @@ struct zd_engine {
 	uint32_t next_segment;
 	uint64_t retire_serial; /* counts segments that began to retire */
 	uint64_t dirty_mask;
-	bool settling;
+	bool settling; /* or paused: requests that wait are tried later */
 	struct zd_account account;
 	uint64_t transfers; /* of gathers; the number of the last one */
 	struct zd_metrics metrics;

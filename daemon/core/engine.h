@@ -131,8 +131,9 @@ void zd_engine_free(struct zd_engine *engine);
 #define ZD_JOURNAL_VERSION 2u
 
 /* From now on the engine records durable jobs (engine/journal.h). Clears the journal, and records all of
- * them. */
-void zd_engine_journal_all(struct zd_engine *engine);
+ * them. Calls `full` when there are many records, to take them; the last ones are taken afterwards. NULL: all
+ * are. */
+void zd_engine_journal_all(struct zd_engine *engine, void (*full)(void *arg), void *arg);
 /* Returns the records made since the last call, in *bytes until the next call of the engine; 0: none. */
 size_t zd_engine_journal_take(struct zd_engine *engine, const uint8_t **bytes);
 /*

@@ -232,14 +232,31 @@ static void remove_dropped(struct zd_keeper *keeper)
 	keeper->has_dropped = false;
 }
 
+struct filling {
+	struct zd_keeper *keeper;
+	int rc;
+	struct zd_err *err;
+};
+
+static void fill(void *arg)
+{
+	struct filling *filling = arg;
+	const uint8_t *bytes;
+	size_t nbytes = zd_engine_journal_take(filling->keeper->bridge->engine, &bytes);
+
+	if (filling->rc == 0 && nbytes > 0)
+		filling->rc = zd_registry_fill(&filling->keeper->registry, bytes, nbytes, filling->err);
+}
+
 static int write_all(struct zd_keeper *keeper, struct zd_err *err)
 {
-	const uint8_t *bytes;
-	size_t nbytes;
+	struct filling filling = {.keeper = keeper, .err = err};
 
-	zd_engine_journal_all(keeper->bridge->engine);
-	nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
-	return zd_registry_replace(&keeper->registry, bytes, nbytes, err);
+	zd_engine_journal_all(keeper->bridge->engine, fill, &filling);
+	fill(&filling);
+	if (filling.rc == 0)
+		zd_registry_switch(&keeper->registry);
+	return filling.rc;
 }
 
 void zd_keeper_write(void *arg)
@@ -314,15 +331,15 @@ static void drop_rest(struct zd_store *store)
 static int restore(struct zd_keeper *keeper, int fd, struct zd_err *err)
 {
 	struct zd_engine_totals totals;
-	uint8_t *records;
-	size_t nbytes;
+	struct zd_registry_records records;
 	int rc = zd_registry_open(&keeper->registry, fd, err);
 
+	if (rc == 0)
+		rc = zd_registry_read(&keeper->registry, &records, err);
 	if (rc)
 		return rc;
-	records = zd_registry_read(&keeper->registry, &nbytes);
-	rc = zd_engine_restore(keeper->bridge->engine, records, nbytes, err);
-	free(records);
+	rc = zd_engine_restore(keeper->bridge->engine, records.bytes, records.nbytes, err);
+	zd_registry_records_free(&records);
 	if (rc)
 		return rc;
 	zd_engine_totals(keeper->bridge->engine, &totals);

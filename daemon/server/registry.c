@@ -20,7 +20,7 @@
 #define HEADER_BYTES 4096u
 #define HALF_BYTES   (UINT64_C(1) << 30) /* sparse: only what is written takes memory */
 #define FILE_BYTES   (HEADER_BYTES + 2 * HALF_BYTES)
-/* A half is written anew when it is larger than this and twice its first packet together. While all records
+/* A half is written anew when it is larger than this and twice its first packets together. While all records
  * are few, the appended ones so stay within the processor's caches. */
 #define ROOM_BYTES (UINT64_C(256) << 10)
 
@@ -163,20 +163,40 @@ int zd_registry_open(struct zd_registry *registry, int fd, struct zd_err *err)
 	return rc;
 }
 
-uint8_t *zd_registry_read(const struct zd_registry *registry, size_t *nbytes)
+/* Most records are in the first packets, which are large: they are not copied, and those behind are moved over
+ * the packets' heads. */
+int zd_registry_read(const struct zd_registry *registry, struct zd_registry_records *records,
+                     struct zd_err *err)
 {
 	uint64_t used = atomic_load(&registry->header->used), end = used & ~UINT64_C(7);
-	const uint8_t *half = half_of(registry, used);
-	uint8_t *records = zd_calloc(1, end + 1);
 	struct packet packet;
+	uint8_t *map, *to;
 
-	*nbytes = 0;
+	*records = (struct zd_registry_records){0};
+	if (end == 0)
+		return 0;
+	map = mmap(NULL, end, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, registry->fd,
+	           (off_t)(HEADER_BYTES + (used & 1) * HALF_BYTES));
+	if (map == MAP_FAILED)
+		return zd_err_errno(err, errno, "mapping the registry");
+	to = map + sizeof(packet);
 	for (uint64_t at = 0; at < end; at += sizeof(packet) + packet.bytes) {
-		memcpy(&packet, half + at, sizeof(packet));
-		memcpy(records + *nbytes, half + at + sizeof(packet), packet.bytes);
-		*nbytes += packet.bytes;
+		memcpy(&packet, map + at, sizeof(packet));
+		if (at > 0)
+			memmove(to, map + at + sizeof(packet), packet.bytes);
+		to += packet.bytes;
 	}
-	return records;
+	*records = (struct zd_registry_records){.map = map,
+	                                        .map_bytes = end,
+	                                        .bytes = map + sizeof(packet),
+	                                        .nbytes = (size_t)(to - map) - sizeof(packet)};
+	return 0;
+}
+
+void zd_registry_records_free(struct zd_registry_records *records)
+{
+	if (records->map)
+		(void)munmap(records->map, records->map_bytes);
 }
 
 /* ---- Writing ------------------------------------------------------------------------------------------- */
@@ -205,23 +225,31 @@ void zd_registry_append(struct zd_registry *registry, const uint8_t *bytes, size
 	atomic_store(&registry->header->used, used + sizeof(struct packet) + nbytes);
 }
 
-int zd_registry_replace(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
+int zd_registry_fill(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
 {
-	uint64_t used = atomic_load(&registry->header->used), other = ~used & 1;
-	uint64_t needed = sizeof(struct packet) + nbytes;
+	uint64_t other = ~atomic_load(&registry->header->used) & 1;
+	uint64_t end = registry->filled + sizeof(struct packet) + nbytes;
 
 	zd_assert(nbytes % 8 == 0);
-	if (needed > HALF_BYTES / 2)
+	if (end > HALF_BYTES / 2)
 		return zd_err_set(err, ZEROD_E_LIMIT,
-		                  "%zu bytes of state do not fit the registry, %llu bytes", nbytes,
-		                  (unsigned long long)HALF_BYTES / 2);
-	write_packet(registry->halves + other * HALF_BYTES, bytes, nbytes);
-	atomic_store(&registry->header->used, needed | other);
-	registry->full_bytes = zd_min_u64(HALF_BYTES, 2 * needed + ROOM_BYTES);
+		                  "%llu bytes of state do not fit the registry, %llu bytes",
+		                  (unsigned long long)end, (unsigned long long)HALF_BYTES / 2);
+	write_packet(registry->halves + other * HALF_BYTES + registry->filled, bytes, nbytes);
+	registry->filled = end;
+	return 0;
+}
+
+void zd_registry_switch(struct zd_registry *registry)
+{
+	uint64_t used = atomic_load(&registry->header->used), other = ~used & 1;
+
+	atomic_store(&registry->header->used, registry->filled | other);
+	registry->full_bytes = zd_min_u64(HALF_BYTES, 2 * registry->filled + ROOM_BYTES);
+	registry->filled = 0;
 	/* Frees the memory of the former half, but for the beginning, which the next replacement writes
 	 * without page faults. */
 	(void)fallocate(registry->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 	                (off_t)(HEADER_BYTES + (used & 1) * HALF_BYTES + ROOM_BYTES),
 	                (off_t)(HALF_BYTES - ROOM_BYTES));
-	return 0;
 }

@@ -3,7 +3,7 @@
  * registry.h - a memory file with the engine's journal, which outlives the daemon.
  *
  * The file has a header and two halves, one of which is in use. A half has packets, one for the records of
- * each event, after a first packet with all records. A packet counts when the header's `used` includes it,
+ * each event, after the first packets with all records. A packet counts when the header's `used` includes it,
  * which is stored behind its bytes: after a kill the file has all of a packet or nothing of it. When a half
  * is full, all records go into the other one, which is then in use.
  */
@@ -22,6 +22,15 @@ struct zd_registry {
 	struct zd_registry_header *header;
 	uint8_t *halves;
 	uint64_t full_bytes; /* the half in use is written anew beyond this */
+	uint64_t filled;     /* the bytes of the other half that zd_registry_fill() has written */
+};
+
+/* The records of all packets, one behind the other. */
+struct zd_registry_records {
+	uint8_t *map; /* of half the file, in pages of its own where it was changed; NULL: none */
+	size_t map_bytes;
+	const uint8_t *bytes;
+	size_t nbytes;
 };
 
 /* Makes an empty registry. Errors: NO_MEMORY, SYSTEM. */
@@ -32,15 +41,20 @@ int zd_registry_open(struct zd_registry *registry, int fd, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zd_registry_close(struct zd_registry *registry);
 
-/* Returns the records of all packets, one behind the other; the caller frees them. */
-uint8_t *zd_registry_read(const struct zd_registry *registry, size_t *nbytes);
+/* Errors: NO_MEMORY, SYSTEM. */
+int zd_registry_read(const struct zd_registry *registry, struct zd_registry_records *records,
+                     struct zd_err *err) __attribute__((warn_unused_result));
+void zd_registry_records_free(struct zd_registry_records *records);
 
-/* Whether it is time for zd_registry_replace() in place of an append of `nbytes`. */
+/* Whether it is time for all records in the other half, in place of an append of `nbytes`. */
 bool zd_registry_is_full(const struct zd_registry *registry, size_t nbytes);
 /* Appends the records of an event. */
 void zd_registry_append(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes);
-/* Replaces all records at once. Errors: LIMIT: they do not fit. */
-int zd_registry_replace(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
+/* Writes some of all records into the other half, behind those of the calls before. Errors: LIMIT: they do not
+ * fit. */
+int zd_registry_fill(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Replaces all records at once by those of the other half. */
+void zd_registry_switch(struct zd_registry *registry);
 
 #endif

@@ -331,7 +331,7 @@ void fuzz_checks_begin(void)
 	memset(&seen, 0, sizeof(seen));
 	/* The journal is recorded here, and not by the daemon. */
 	fuzz_scene.api.bridge.keeper.bridge = NULL;
-	zd_engine_journal_all(fuzz_scene.api.bridge.engine);
+	zd_engine_journal_all(fuzz_scene.api.bridge.engine, NULL, NULL);
 }
 
 void fuzz_checks_end(void)

@@ -42,7 +42,7 @@ static void store(struct zd_sim_world *world)
 static void begin(struct zd_sim_world *world)
 {
 	world->journal_bytes = 0;
-	zd_engine_journal_all(world->engine);
+	zd_engine_journal_all(world->engine, NULL, NULL);
 	store(world);
 }
 
@@ -312,7 +312,7 @@ static void restore_twice(struct zd_sim_world *world, struct zd_sim_rng *rng)
 	struct trial first = {.world = world, .former = world->engine}, second = {.world = world};
 	const uint8_t *journal;
 	restore(&first, world->journal, world->journal_bytes);
-	zd_engine_journal_all(first.engine);
+	zd_engine_journal_all(first.engine, NULL, NULL);
 	complete(&first, rng, first.nops ? zd_sim_below(rng, first.nops + 1) : 0);
 	size_t nbytes = zd_engine_journal_take(first.engine, &journal);
 	second.former = first.engine;

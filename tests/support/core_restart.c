@@ -51,7 +51,7 @@ static void journal_all(struct core_driver *core)
 {
 	core->journal = zd_realloc(core->journal, 1, 1);
 	core->journal_bytes = 0;
-	zd_engine_journal_all(core->engine);
+	zd_engine_journal_all(core->engine, NULL, NULL);
 	core_journal_store(core);
 }
 

@@ -11,6 +11,7 @@
  * CLOSING one, which holds the rank's shards and allocations until its process has left
  * (deferred_teardown.c). Sessions that were CLOSING are so again.
  */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #include "core/cluster/cluster.h"
 #include "core/control/control.h"
 #include "core/control/journal_table.h"
+#include "core/control/radix.h"
 #include "core/engine/deferred_teardown.h"
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
@@ -26,6 +28,8 @@
 /* Ids that the former daemon may have given since its journal began to objects that the journal does not
  * have. */
 #define IDS_SKIPPED (UINT64_C(1) << 32)
+
+#define AHEAD 8u /* objects that are fetched before they are accessed: each would miss the caches */
 
 struct restore {
 	struct zd_engine *e;
@@ -318,8 +322,8 @@ static int restore_part(struct restore *restore, struct zd_journal_object *kept,
 		return zd_journal_bad(&record->record, "it does not fit its unit", err);
 	part = &unit->parts[record->record.index];
 	part->state = ZD_PART_DETACHED;
-	if (now->written)
-		part->state = ZD_PART_UPDATING; /* until lose_ranks() */
+	if (now->written && unit->group->shadow)
+		part->state = ZD_PART_UPDATING; /* until roll_back() */
 	part->version = now->version;
 	part->first = record->first;
 	part->committed = now->version - now->uncommitted;
@@ -330,6 +334,8 @@ static int restore_part(struct restore *restore, struct zd_journal_object *kept,
 		part->shadow = ZD_SHADOW_DUE;
 	if (commit_after(restore, unit->group->id, state ? &state->record : &record->record))
 		commit_part(part);
+	if (!unit->group->shadow && (now->written || part->version != part->committed))
+		unit->group->torn = true;
 	unit->refs++;
 	LIST_INSERT_HEAD(&unit->group->members[part->rank].detached, part, member_link);
 	kept->made = part;
@@ -379,12 +385,14 @@ struct place {
 	uint32_t segment, index;
 };
 
-static int by_place(const void *a, const void *b)
+static void sort_places(struct place *places, size_t nplaces)
 {
-	const struct place *left = a, *right = b;
-	if (left->segment != right->segment)
-		return left->segment < right->segment ? -1 : 1;
-	return (left->offset > right->offset) - (left->offset < right->offset);
+	struct place *scratch = zd_calloc(nplaces + 1, sizeof(*scratch));
+	zd_radix_sort(places, scratch, nplaces, sizeof(*places), offsetof(struct place, offset),
+	              sizeof(places->offset));
+	zd_radix_sort(places, scratch, nplaces, sizeof(*places), offsetof(struct place, segment),
+	              sizeof(places->segment));
+	free(scratch);
 }
 
 /* Takes the blocks in the order of their addresses, without a look at the objects, which have another order:
@@ -394,7 +402,7 @@ static void take_blocks(struct restore *restore, struct place *places, size_t np
 {
 	const struct zd_segment *segment = NULL;
 	struct zd_block *last = NULL;
-	qsort(places, nplaces, sizeof(*places), by_place);
+	sort_places(places, nplaces);
 	for (size_t i = 0; i < nplaces; i++) {
 		const struct place *place = &places[i];
 		struct zd_block *block = NULL;
@@ -464,6 +472,8 @@ static int place_all(struct restore *restore, struct zd_err *err)
 	}
 	take_blocks(restore, places, nplaces, blocks);
 	for (uint32_t i = 0; i < nplaces; i++) {
+		if (i + AHEAD < nplaces)
+			__builtin_prefetch(blocks[i + AHEAD], 1);
 		if (status == 0)
 			status = place(restore, objects[i], blocks[i], err);
 		if (status != 0 && blocks[i])
@@ -493,6 +503,24 @@ static void hold_recorded(struct restore *restore, struct zd_session *session,
 	}
 }
 
+/* Gives the session its rank's parts. */
+static void hold_parts(struct restore *restore, struct zd_session *session, const struct zd_group *group,
+                       uint32_t rank)
+{
+	const struct zd_unit *ahead = group->units;
+	for (uint32_t i = 0; i < AHEAD && ahead; i++)
+		ahead = ahead->hh_name.next;
+	for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+		if (ahead) {
+			__builtin_prefetch(&ahead->parts[rank].shard);
+			__builtin_prefetch(&ahead->parts[rank].readers, 1);
+			ahead = ahead->hh_name.next;
+		}
+		if (!zd_part_is_gone(&unit->parts[rank]))
+			zd_part_hold(restore->e, session, &unit->parts[rank]);
+	}
+}
+
 /* Gives the session what it held. */
 static void hold(struct restore *restore, struct zd_session *session)
 {
@@ -506,12 +534,8 @@ static void hold(struct restore *restore, struct zd_session *session)
 		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_MEMBER].at[i];
 		const struct zd_record_member *record = (const void *)kept->record;
 		const struct zd_group *group = find_made(restore, ZD_RECORD_GROUP, record->record.id);
-		if (!group || record->session.id != session->id)
-			continue;
-		for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
-			if (!zd_part_is_gone(&unit->parts[record->record.index]))
-				zd_part_hold(restore->e, session, &unit->parts[record->record.index]);
-		}
+		if (group && record->session.id == session->id)
+			hold_parts(restore, session, group, record->record.index);
 	}
 	for (size_t i = 0; i < restore->table.of[ZD_RECORD_ALLOCATION].count; i++) {
 		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_ALLOCATION].at[i];
@@ -547,25 +571,10 @@ static void hold_all(struct restore *restore)
 	restore->e->next_id = next_id;
 }
 
-static bool is_torn(const struct zd_group *group)
-{
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
-		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-			const struct zd_part *part = &unit->parts[rank];
-			if (zd_part_is_written(part) ||
-			    (!zd_part_is_gone(part) && part->version != part->committed))
-				return true;
-		}
-	}
-	return false;
-}
-
 /* As zd_member_detach() does it, for all ranks at once. */
-static void lose_ranks(struct zd_engine *e, struct zd_group *group)
+static void roll_back(struct zd_engine *e, struct zd_group *group)
 {
-	if (!group->shadow && is_torn(group))
-		group->torn = true;
-	if (group->shadow && !group->voted_step)
+	if (!group->voted_step)
 		zd_shadow_roll_back(e, group);
 	for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
@@ -650,8 +659,10 @@ int zd_engine_restore(struct zd_engine *e, const uint8_t *bytes, size_t nbytes, 
 		hold_all(&restore);
 	else
 		drop_unplaced(&restore);
-	for (group = e->groups; group && status == 0; group = group->hh.next)
-		lose_ranks(e, group);
+	for (group = e->groups; group && status == 0; group = group->hh.next) {
+		if (group->shadow)
+			roll_back(e, group);
+	}
 	zd_count(e, ZD_COUNT_JOBS_RESTORED, HASH_COUNT(e->jobs));
 	zd_event_new(e, ZD_EVENT_DAEMON_RESTORE, NULL)->number = HASH_COUNT(e->jobs);
 	zd_journal_table_deinit(&restore.table);

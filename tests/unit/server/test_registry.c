@@ -17,6 +17,7 @@
 #define HEADER_BYTES 4096
 #define HALF         (HEADER_BYTES + (1L << 30)) /* where the first packet is: in the second half */
 #define RECORDS      64                          /* bytes */
+#define PACKETS      (2 * RECORDS + 3 * 16)      /* bytes of those in new_file() */
 
 static uint8_t records[3][RECORDS];
 
@@ -35,6 +36,16 @@ static int leave(struct zd_registry *registry)
 	return fd;
 }
 
+/* By two packets. */
+static void replace(struct zd_registry *registry, const uint8_t *all)
+{
+	struct zd_err err;
+
+	assert_int_equal(zd_registry_fill(registry, all, RECORDS / 2, &err), 0);
+	assert_int_equal(zd_registry_fill(registry, all + RECORDS / 2, RECORDS / 2, &err), 0);
+	zd_registry_switch(registry);
+}
+
 static int new_file(void)
 {
 	struct zd_registry registry;
@@ -43,7 +54,7 @@ static int new_file(void)
 	fill_records();
 	assert_int_equal(zd_registry_new(&registry, &err), 0);
 	assert_true(zd_registry_is_full(&registry, RECORDS)); /* nothing can be appended to nothing */
-	assert_int_equal(zd_registry_replace(&registry, records[0], RECORDS, &err), 0);
+	replace(&registry, records[0]);
 	assert_false(zd_registry_is_full(&registry, RECORDS));
 	zd_registry_append(&registry, records[1], RECORDS);
 	return leave(&registry);
@@ -53,15 +64,14 @@ static void expect(int fd, const uint8_t *const *wanted, unsigned count)
 {
 	struct zd_registry registry;
 	struct zd_err err;
-	uint8_t *read;
-	size_t nbytes;
+	struct zd_registry_records read;
 
 	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
-	read = zd_registry_read(&registry, &nbytes);
-	assert_int_equal(nbytes, count * RECORDS);
+	assert_int_equal(zd_registry_read(&registry, &read, &err), 0);
+	assert_int_equal(read.nbytes, count * RECORDS);
 	for (unsigned i = 0; i < count; i++)
-		assert_memory_equal(read + (size_t)i * RECORDS, wanted[i], RECORDS);
-	free(read);
+		assert_memory_equal(read.bytes + (size_t)i * RECORDS, wanted[i], RECORDS);
+	zd_registry_records_free(&read);
 	zd_registry_close(&registry);
 }
 
@@ -87,10 +97,10 @@ static void test_reads_what_was_written(void **state)
 	/* Another daemon goes on with it, in the other half and then in the first one again. */
 	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
 	assert_true(zd_registry_is_full(&registry, RECORDS));
-	assert_int_equal(zd_registry_replace(&registry, records[2], RECORDS, &err), 0);
+	replace(&registry, records[2]);
 	expect(fd, (const uint8_t *const[]){records[2]}, 1);
 	zd_registry_append(&registry, records[0], RECORDS);
-	assert_int_equal(zd_registry_replace(&registry, records[1], RECORDS, &err), 0);
+	replace(&registry, records[1]);
 	zd_registry_close(&registry);
 	expect(fd, (const uint8_t *const[]){records[1]}, 1);
 	(void)close(fd);
@@ -103,16 +113,16 @@ static void test_ignores_half_a_packet(void **state)
 	uint64_t garbage = 7;
 
 	(void)state;
-	assert_int_equal(pwrite(fd, &garbage, sizeof(garbage), HALF + 2L * (RECORDS + 16)), 8);
+	assert_int_equal(pwrite(fd, &garbage, sizeof(garbage), HALF + PACKETS), 8);
 	expect(fd, (const uint8_t *const[]){records[0], records[1]}, 2);
 	(void)close(fd);
 }
 
-/* Every byte of the header's first words and of both packets matters. */
+/* Every byte of the header's first words and of all packets matters. */
 static void test_refuses_any_changed_byte(void **state)
 {
 	int fd = new_file();
-	off_t end = HALF + 2 * (RECORDS + 16);
+	off_t end = HALF + PACKETS;
 	uint8_t byte, changed;
 
 	(void)state;
@@ -156,7 +166,7 @@ static void test_refuses_a_cut_file(void **state)
 	fd = new_file();
 	assert_int_equal(pwrite(fd, &used, sizeof(used), 16), 8);
 	expect_refused(fd, "longer than its file");
-	used = (RECORDS + 16 + 8) | 1;
+	used = (RECORDS / 2 + 16 + 8) | 1;
 	assert_int_equal(pwrite(fd, &used, sizeof(used), 16), 8);
 	expect_refused(fd, "ends inside a packet");
 	(void)close(fd);
@@ -172,7 +182,7 @@ static void test_is_full_some_day(void **state)
 	(void)state;
 	fill_records();
 	assert_int_equal(zd_registry_new(&registry, &err), 0);
-	assert_int_equal(zd_registry_replace(&registry, records[0], RECORDS, &err), 0);
+	replace(&registry, records[0]);
 	for (; !zd_registry_is_full(&registry, RECORDS); count++)
 		zd_registry_append(&registry, records[1], RECORDS);
 	assert_in_range(count, 1000, 1000000);

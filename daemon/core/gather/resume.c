@@ -104,9 +104,7 @@ static int resume_begin(struct zd_engine *e, struct zd_request *req, const struc
 	for (uint32_t i = 0; i < args->u.units_resume.nunits; i++) {
 		struct zd_part *part = parts[i];
 		e->resumed[i] = (struct zd_resumed_unit){0};
-		/* A registration waits for the former unit of its name, so none is resumed meanwhile. */
-		if (!part || member->group->former || part->state != ZD_PART_DETACHED ||
-		    zd_shadow_is_owed(part))
+		if (!part || part->state != ZD_PART_DETACHED || zd_shadow_is_owed(part))
 			continue;
 		resume(part, args->u.units_resume.persistent && args->u.units_resume.persistent[i],
 		       &e->resumed[i]);

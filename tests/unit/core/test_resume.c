@@ -181,6 +181,34 @@ static void test_persistent_parts(void **state)
 	core_end(d.core);
 }
 
+/* Parts are back in their slots: of two units in one slot, one is gathered at a time. */
+static void test_parts_in_slots(void **state)
+{
+	static const struct core_unit slotted[NUNITS] = {{.name = "x", .numel = 64, .slot = 3},
+	                                                 {.name = "y", .numel = 64, .slot = 3}};
+	struct durable d;
+	struct known known;
+	(void)state;
+	start(&d, false);
+	for (uint32_t unit = 0; unit < NUNITS; unit++) {
+		known.ids[unit] = core_team_register(&d.team, &slotted[unit]);
+		uint64_t request = core_register(d.core, d.team.session[0], d.team.group, &slotted[unit]);
+		known.descriptions[unit] = core_expect(d.core, request, 0)->u.unit_register.description;
+		core_team_publish(&d.team, known.ids[unit]);
+	}
+	commit(&d, 2);
+	core_restart(d.core);
+	join_all(&d, 2, false);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		const struct zd_reply *reply = core_expect(d.core, send_resume(&d, rank, &known), 0);
+		for (uint32_t unit = 0; unit < NUNITS; unit++)
+			assert_int_not_equal(reply->u.units_resume.units[unit].shard.segment, 0);
+	}
+	core_expect(d.core, core_gather(d.core, d.team.session[0], known.ids[0]), 0);
+	core_expect(d.core, core_gather(d.core, d.team.session[0], known.ids[1]), ZEROD_E_SLOT_CONFLICT);
+	core_end(d.core);
+}
+
 /* Ids of one group name nothing in another, nor in a group that the session has not joined. */
 static void test_groups_of_others(void **state)
 {
@@ -272,6 +300,7 @@ int main(void)
 	        cmocka_unit_test(test_a_digest_is_of_the_whole_description),
 	        cmocka_unit_test(test_other_units_are_left_out),
 	        cmocka_unit_test(test_persistent_parts),
+	        cmocka_unit_test(test_parts_in_slots),
 	        cmocka_unit_test(test_groups_of_others),
 	        cmocka_unit_test(test_a_shard_that_is_rolled_back),
 	        cmocka_unit_test(test_a_mismatch_is_refused),

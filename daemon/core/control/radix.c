@@ -50,7 +50,9 @@ void zd_radix_sort(void *items, void *scratch, size_t count, size_t item_bytes, 
 	uint64_t differ;
 	if (compare_keys(from, count, item_bytes, offset, width, &differ))
 		return;
-	for (unsigned shift = 0; shift < 8 * width; shift += DIGIT_BITS) {
+	/* Out of order, so some bits differ. */
+	for (unsigned shift = (unsigned)__builtin_ctzll(differ); shift < 64 && differ >> shift != 0;
+	     shift += DIGIT_BITS) {
 		size_t starts[DIGITS] = {0}, at = 0;
 		if ((differ >> shift) % DIGITS == 0)
 			continue;

@@ -503,45 +503,49 @@ static void hold_recorded(struct restore *restore, struct zd_session *session,
 	}
 }
 
-/* Gives the session its rank's parts. */
-static void hold_parts(struct restore *restore, struct zd_session *session, const struct zd_group *group,
-                       uint32_t rank)
+/* Finds a session that is restored; NULL: the record names none. */
+static struct zd_session *find_session(const struct restore *restore, const struct zd_record_session *record)
 {
-	const struct zd_unit *ahead = group->units;
-	for (uint32_t i = 0; i < AHEAD && ahead; i++)
-		ahead = ahead->hh_name.next;
-	for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
-		if (ahead) {
-			__builtin_prefetch(&ahead->parts[rank].shard);
-			__builtin_prefetch(&ahead->parts[rank].readers, 1);
-			ahead = ahead->hh_name.next;
-		}
-		if (!zd_part_is_gone(&unit->parts[rank]))
-			zd_part_hold(restore->e, session, &unit->parts[rank]);
-	}
+	struct zd_session *session;
+	HASH_FIND(hh, restore->e->sessions, &record->id, sizeof(record->id), session);
+	return session;
 }
 
-/* Gives the session what it held. */
-static void hold(struct restore *restore, struct zd_session *session)
+/* Gives sessions the parts of their ranks, unit by unit: the parts of one unit lie together. */
+static void hold_parts(struct restore *restore, const struct zd_group *group)
 {
-	for (size_t i = 0; i < restore->table.of[ZD_RECORD_HOLDS].count; i++) {
-		const struct zd_record_holds *record =
-		        (const void *)restore->table.of[ZD_RECORD_HOLDS].at[i].record;
-		if (record->session.id == session->id)
-			hold_recorded(restore, session, record);
+	uint32_t nranks = group->local_world_size;
+	struct zd_session **sessions = zd_calloc(nranks, sizeof(struct zd_session *));
+	bool any = false;
+	for (uint32_t rank = 0; rank < nranks; rank++) {
+		const struct zd_journal_object *kept = find(restore, ZD_RECORD_MEMBER, group->id, rank);
+		const struct zd_record_member *record = kept ? (const void *)kept->record : NULL;
+		sessions[rank] = record ? find_session(restore, &record->session) : NULL;
+		any = any || sessions[rank];
 	}
-	for (size_t i = 0; i < restore->table.of[ZD_RECORD_MEMBER].count; i++) {
-		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_MEMBER].at[i];
-		const struct zd_record_member *record = (const void *)kept->record;
-		const struct zd_group *group = find_made(restore, ZD_RECORD_GROUP, record->record.id);
-		if (group && record->session.id == session->id)
-			hold_parts(restore, session, group, record->record.index);
+	for (struct zd_unit *unit = group->units; unit && any; unit = unit->hh_name.next) {
+		for (uint32_t rank = 0; rank < nranks; rank++) {
+			if (sessions[rank] && !zd_part_is_gone(&unit->parts[rank]))
+				zd_part_hold(restore->e, sessions[rank], &unit->parts[rank]);
+		}
 	}
-	for (size_t i = 0; i < restore->table.of[ZD_RECORD_ALLOCATION].count; i++) {
-		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_ALLOCATION].at[i];
-		if (kept->made &&
-		    ((const struct zd_record_allocation *)(const void *)kept->record)->session.id ==
-		            session->id)
+	free(sessions);
+}
+
+static void hold_all(struct restore *restore)
+{
+	const struct zd_journal_objects *of = restore->table.of;
+	for (size_t i = 0; i < of[ZD_RECORD_HOLDS].count; i++) {
+		const struct zd_record_holds *record = (const void *)of[ZD_RECORD_HOLDS].at[i].record;
+		hold_recorded(restore, find_session(restore, &record->session), record);
+	}
+	for (const struct zd_group *group = restore->e->groups; group; group = group->hh.next)
+		hold_parts(restore, group);
+	for (size_t i = 0; i < of[ZD_RECORD_ALLOCATION].count; i++) {
+		const struct zd_journal_object *kept = &of[ZD_RECORD_ALLOCATION].at[i];
+		const struct zd_record_allocation *record = (const void *)kept->record;
+		struct zd_session *session = find_session(restore, &record->session);
+		if (kept->made && session)
 			zd_allocation_hold(restore->e, session, kept->made);
 	}
 }
@@ -552,23 +556,29 @@ static int by_session(const void *a, const void *b)
 	return (left->id > right->id) - (left->id < right->id);
 }
 
-/* Sessions have their former ids, and what follows them new ones. */
-static void hold_all(struct restore *restore)
+/* Sorts them, without those that are there twice. */
+static void sort_sessions(struct restore *restore)
 {
-	uint64_t next_id = restore->last_id + IDS_SKIPPED;
+	size_t count = 0;
 	if (restore->nsessions > 0)
 		qsort(restore->sessions, restore->nsessions, sizeof(*restore->sessions), by_session);
 	for (size_t i = 0; i < restore->nsessions; i++) {
-		struct zd_session *session;
-		if (i > 0 && restore->sessions[i].id == restore->sessions[i - 1].id)
-			continue;
-		session = zd_session_new_former(restore->e, &restore->sessions[i]);
-		hold(restore, session);
-		restore->e->next_id = next_id;
-		zd_deferred_teardowns_end(restore->e, session); /* which submits the watches */
-		next_id = restore->e->next_id;
+		if (i == 0 || restore->sessions[i].id != restore->sessions[count - 1].id)
+			restore->sessions[count++] = restore->sessions[i];
 	}
-	restore->e->next_id = next_id;
+	restore->nsessions = count;
+}
+
+/* Sessions have their former ids, and what follows them new ones. */
+static void restore_sessions(struct restore *restore)
+{
+	sort_sessions(restore);
+	for (size_t i = 0; i < restore->nsessions; i++)
+		(void)zd_session_new_former(restore->e, &restore->sessions[i]);
+	hold_all(restore);
+	restore->e->next_id = restore->last_id + IDS_SKIPPED;
+	for (size_t i = 0; i < restore->nsessions; i++) /* which submits the watches */
+		zd_deferred_teardowns_end(restore->e, find_session(restore, &restore->sessions[i]));
 }
 
 /* As zd_member_detach() does it, for all ranks at once. */
@@ -656,7 +666,7 @@ int zd_engine_restore(struct zd_engine *e, const uint8_t *bytes, size_t nbytes, 
 	if (status == 0)
 		status = restore_all(&restore, err);
 	if (status == 0)
-		hold_all(&restore);
+		restore_sessions(&restore);
 	else
 		drop_unplaced(&restore);
 	for (group = e->groups; group && status == 0; group = group->hh.next) {

@@ -163,8 +163,8 @@ int zd_registry_open(struct zd_registry *registry, int fd, struct zd_err *err)
 	return rc;
 }
 
-/* Most records are in the first packets, which are large: they are not copied, and those behind are moved over
- * the packets' heads. */
+/* The pages are private: those whose records are moved over the packets' heads become this process's, and the
+ * file stays as it is. */
 int zd_registry_read(const struct zd_registry *registry, struct zd_registry_records *records,
                      struct zd_err *err)
 {

@@ -50,8 +50,8 @@ void zd_registry_records_free(struct zd_registry_records *records);
 bool zd_registry_is_full(const struct zd_registry *registry, size_t nbytes);
 /* Appends the records of an event. */
 void zd_registry_append(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes);
-/* Writes some of all records into the other half, behind those of the calls before. Errors: LIMIT: they do not
- * fit. */
+/* Writes some of all records into the other half, behind those of the calls before. Errors: LIMIT: they do
+ * not fit. */
 int zd_registry_fill(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Replaces all records at once by those of the other half. */

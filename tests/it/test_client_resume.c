@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_client_resume.c - units_resume as the library sends it, and replies that only a scripted daemon makes. */
+/* test_client_resume.c - units_resume as the library sends it, and replies of a scripted daemon alone. */
 #include <string.h>
 #include <unistd.h>
 
@@ -28,7 +28,8 @@ static void open_durable(struct scene *scene, fake_script script)
 	assert_int_equal(zerod_group_barrier(scene->group, NULL, NULL), ZEROD_E_RESTARTED);
 }
 
-/* The daemon ends in the barrier, and the next one has the request, whose id is returned; 0: a check has failed. */
+/* The daemon ends in the barrier, and the next one has the request, whose id is returned; 0: a check has
+ * failed. */
 static uint64_t serve_until_resume(struct fake_peer *peer)
 {
 	const Zd__Request *request;

@@ -4,8 +4,8 @@
  *
  * A client that goes on after a restart has the ids of its units, which the journal keeps, and of each a
  * digest of its description. So it sends neither names nor layouts, and one request has hundreds of units. A
- * unit is resumed if its registration would succeed at once. Others are left to UNIT_REGISTER, which waits, or
- * says what is wrong.
+ * unit is resumed if its registration would succeed at once. Others are left to UNIT_REGISTER, which waits,
+ * or says what is wrong.
  */
 #include <string.h>
 

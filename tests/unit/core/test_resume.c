@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * UNITS_RESUME: ranks that go on after a restart register many units with one request, as far as each would be
- * registered at once.
+ * UNITS_RESUME: ranks that go on after a restart register many units with one request, as far as each would
+ * be registered at once.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -102,8 +102,10 @@ static int resume_all(struct resumption *resumptions, size_t count, struct zerod
 {
 	static const struct zc_repeat repeat = {.kept = kept_request, .take = take_resumed};
 	void **objects = calloc(count, sizeof(*objects));
-	int rc = objects ? 0 : zd_err_errno(err, ENOMEM, "registering units again");
+	int rc = 0;
 
+	if (!objects)
+		return zd_err_errno(err, ENOMEM, "registering units again");
 	for (size_t i = 0; i < count && !rc; i++) {
 		objects[i] = &resumptions[i];
 		rc = keep_request(&resumptions[i], err);

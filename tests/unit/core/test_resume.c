@@ -16,7 +16,7 @@
 static const struct zd_view_args views[] = {{.name = "w", .ndim = 2, .shape = {4, 8}},
                                             {.name = "bias", .offset_numel = 32, .ndim = 1, .shape = {5}}};
 
-/* What ranks know of the units when their daemon ends. */
+/* The ids and digests that ranks have when their daemon ends. */
 struct known {
 	uint64_t ids[NUNITS], descriptions[NUNITS];
 };

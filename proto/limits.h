@@ -31,6 +31,7 @@
 #define ZD_MAX_STEPS             256u         /* groups that session_reset's reply names */
 #define ZD_MAX_FENCES            64u          /* fences in one request */
 #define ZD_MAX_UNITS_PER_REQUEST 1024u        /* update_begin, publish, context_begin */
+#define ZD_MAX_RESUMED           256u         /* units in one units_resume */
 #define ZD_MAX_RETIRED           1024u        /* segments in one segments_unmapped */
 #define ZD_MAX_BYTES             (1ull << 50) /* of any one object; keeps every product below 2^63 */
 

@@ -348,15 +348,15 @@ static void drop_rest(struct zd_store *store)
 static int restore(struct zd_keeper *keeper, int fd, struct zd_err *err)
 {
 	struct zd_engine_totals totals;
-	uint8_t *records;
-	size_t nbytes;
+	struct zd_registry_records records;
 	int rc = zd_registry_open(&keeper->registry, fd, err);
 
+	if (rc == 0)
+		rc = zd_registry_read(&keeper->registry, &records, err);
 	if (rc)
 		return rc;
-	records = zd_registry_read(&keeper->registry, &nbytes);
-	rc = zd_engine_restore(keeper->bridge->engine, records, nbytes, err);
-	free(records);
+	rc = zd_engine_restore(keeper->bridge->engine, records.bytes, records.nbytes, err);
+	zd_registry_records_free(&records);
 	if (rc)
 		return rc;
 	zd_engine_totals(keeper->bridge->engine, &totals);

@@ -164,20 +164,40 @@ int zd_registry_open(struct zd_registry *registry, int fd, struct zd_err *err)
 	return rc;
 }
 
-uint8_t *zd_registry_read(const struct zd_registry *registry, size_t *nbytes)
+/* The pages are private: those whose records are moved over the packets' heads become this process's, and the
+ * file stays as it is. */
+int zd_registry_read(const struct zd_registry *registry, struct zd_registry_records *records,
+                     struct zd_err *err)
 {
 	uint64_t used = atomic_load(&registry->header->used), end = used & ~UINT64_C(7);
-	const uint8_t *half = half_of(registry, used);
-	uint8_t *records = zd_calloc(1, end + 1);
 	struct packet packet;
+	uint8_t *map, *to;
 
-	*nbytes = 0;
+	*records = (struct zd_registry_records){0};
+	if (end == 0)
+		return 0;
+	map = mmap(NULL, end, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, registry->fd,
+	           (off_t)(HEADER_BYTES + (used & 1) * HALF_BYTES));
+	if (map == MAP_FAILED)
+		return zd_err_errno(err, errno, "mapping the registry");
+	to = map + sizeof(packet);
 	for (uint64_t at = 0; at < end; at += sizeof(packet) + packet.bytes) {
-		memcpy(&packet, half + at, sizeof(packet));
-		memcpy(records + *nbytes, half + at + sizeof(packet), packet.bytes);
-		*nbytes += packet.bytes;
+		memcpy(&packet, map + at, sizeof(packet));
+		if (at > 0)
+			memmove(to, map + at + sizeof(packet), packet.bytes);
+		to += packet.bytes;
 	}
-	return records;
+	*records = (struct zd_registry_records){.map = map,
+	                                        .map_bytes = end,
+	                                        .bytes = map + sizeof(packet),
+	                                        .nbytes = (size_t)(to - map) - sizeof(packet)};
+	return 0;
+}
+
+void zd_registry_records_free(struct zd_registry_records *records)
+{
+	if (records->map)
+		(void)munmap(records->map, records->map_bytes);
 }
 
 /* ---- Writing ------------------------------------------------------------------------------------------- */

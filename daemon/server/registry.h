@@ -3,7 +3,7 @@
  * registry.h - a memory file with the engine's journal, which outlives the daemon.
  *
  * The file has a header and two halves, one of which is in use. A half has packets, one for the records of
- * each event, after a first packet with all records. A packet counts when the header's `used` includes it,
+ * each event, after the first packets with all records. A packet counts when the header's `used` includes it,
  * which is stored behind its bytes: after a kill the file has all of a packet or nothing of it. When a half
  * is full, all records are written into the other one, in several packets, and both get the records of the
  * events that come between. Then the other half is in use.
@@ -30,6 +30,14 @@ struct zd_registry {
 	uint64_t free_at, free_end;
 };
 
+/* The records of all packets, one behind the other. */
+struct zd_registry_records {
+	uint8_t *map; /* of half the file, in pages of its own where it was changed; NULL: none */
+	size_t map_bytes;
+	const uint8_t *bytes;
+	size_t nbytes;
+};
+
 /* Makes an empty registry. Errors: NO_MEMORY, SYSTEM. */
 int zd_registry_new(struct zd_registry *registry, struct zd_err *err) __attribute__((warn_unused_result));
 /* Opens another daemon's, and takes ownership of `fd`, also on failure. INVALID, with what is wrong: it is
@@ -38,8 +46,10 @@ int zd_registry_open(struct zd_registry *registry, int fd, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zd_registry_close(struct zd_registry *registry);
 
-/* Returns the records of all packets, one behind the other; the caller frees them. */
-uint8_t *zd_registry_read(const struct zd_registry *registry, size_t *nbytes);
+/* Errors: NO_MEMORY, SYSTEM. */
+int zd_registry_read(const struct zd_registry *registry, struct zd_registry_records *records,
+                     struct zd_err *err) __attribute__((warn_unused_result));
+void zd_registry_records_free(struct zd_registry_records *records);
 
 /* Whether the records of an event fit. If they do not, all records are written anew before. */
 bool zd_registry_has_room(const struct zd_registry *registry, size_t nbytes);

@@ -130,6 +130,10 @@ static void name_ids(Zd__Request *request)
 	case ZD__REQUEST__BODY_UNIT_REGISTER:
 		name_id(&scene.groups, &request->unit_register->group);
 		break;
+	case ZD__REQUEST__BODY_UNITS_RESUME:
+		name_id(&scene.groups, &request->units_resume->group);
+		name_units(request->units_resume->units, request->units_resume->n_units);
+		break;
 	case ZD__REQUEST__BODY_UNIT_UNREGISTER:
 		name_id(&scene.units, &request->unit_unregister->unit);
 		break;

@@ -212,6 +212,7 @@ static void test_unknown_ids(void **state)
 	        {RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = 987654, .name = RAW_TEXT("u"),
 	             .dtype = 1, .numel = 1),
 	         "group 987654"},
+	        {RAW(UNITS_RESUME, units_resume, UnitsResume, .group = 987654), "group 987654"},
 	        {RAW(BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = 987654, .stage = 3,
 	             .target_dtype = 1),
 	         "group 987654"},

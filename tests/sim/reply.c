@@ -99,6 +99,8 @@ static void replied_register(struct zd_sim_world *world, struct zd_sim_session *
 	zd_sim_location_seen(world, session, &reply->u.unit_register.shard);
 	handle->id = reply->u.unit_register.unit;
 	handle->shard = reply->u.unit_register.shard;
+	world->groups[request->group].ids[unit] = handle->id;
+	world->groups[request->group].descriptions[unit] = reply->u.unit_register.description;
 	handle->target_offset_numel = reply->u.unit_register.target_offset_numel;
 	if (shard->exists) {
 		if (shard->version != reply->u.unit_register.version ||
@@ -119,6 +121,26 @@ static void replied_register(struct zd_sim_world *world, struct zd_sim_session *
 	shard->exists = true;
 	shard->version = shard->committed = reply->u.unit_register.version;
 	shard->at = handle->shard;
+}
+
+/* Resumes only what is there, and does not tell anything else of it than a registration does. */
+static void replied_resume(struct zd_sim_world *world, struct zd_sim_session *session,
+                           const struct zd_sim_request *request, const struct zd_reply *reply)
+{
+	uint32_t rank = zd_sim_rank(&world->config, session->actor, request->group);
+	const struct zd_sim_shard *shard = &world->groups[request->group].shards[request->unit][rank];
+	const struct zd_resumed_unit *resumed = reply->u.units_resume.units;
+
+	if (reply->status != 0 || resumed->shard.segment == 0)
+		return;
+	world->stats.resumed++;
+	zd_sim_location_seen(world, session, &resumed->shard);
+	/* It exists without an answer if its rank went before that. */
+	if (shard->exists &&
+	    (shard->version != resumed->version || !zd_sim_same_place(&shard->at, &resumed->shard)))
+		zd_sim_fail(world, "unit %u, rank %u: is resumed with version %llu at %u+%llu", request->unit,
+		            rank, (unsigned long long)resumed->version, resumed->shard.segment,
+		            (unsigned long long)resumed->shard.offset);
 }
 
 static void replied_unregister(struct zd_sim_world *world, struct zd_sim_session *session,
@@ -300,6 +322,9 @@ static void dispatch(struct zd_sim_world *world, struct zd_sim_session *session,
 		break;
 	case ZD_REQ_UNIT_REGISTER:
 		replied_register(world, session, request, reply);
+		break;
+	case ZD_REQ_UNITS_RESUME:
+		replied_resume(world, session, request, reply);
 		break;
 	case ZD_REQ_UNIT_UNREGISTER:
 		replied_unregister(world, session, request, reply);

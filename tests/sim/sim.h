@@ -69,7 +69,8 @@ struct zd_sim_segment {
 };
 
 struct zd_sim_stats {
-	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked, restores, end_steps;
+	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked, restores, resumed,
+	        end_steps;
 };
 
 struct zd_sim_world {

@@ -223,6 +223,12 @@ static void sink_reply(void *arg, const struct zd_reply *reply)
 		memcpy(call->ids, reply->u.unique_ids.bytes, reply->u.unique_ids.nbytes);
 		call->reply.u.unique_ids.bytes = call->ids;
 	}
+	if (reply->kind == ZD_REQ_UNITS_RESUME && reply->status == 0) {
+		assert_true(reply->u.units_resume.nunits <= CORE_RESUMED);
+		memcpy(call->resumed, reply->u.units_resume.units,
+		       reply->u.units_resume.nunits * sizeof(call->resumed[0]));
+		call->reply.u.units_resume.units = call->resumed;
+	}
 	if (reply->kind == ZD_REQ_GROUP_AGREE && reply->status == 0) {
 		memcpy(call->values, reply->u.group_agree.values,
 		       reply->u.group_agree.count * sizeof(double));

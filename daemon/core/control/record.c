@@ -12,6 +12,8 @@
 #include "core/gather/unit.h"
 #include "core/memory/allocation.h"
 
+#define AHEAD 8u /* parts whose blocks are fetched before they are recorded */
+
 static void record_job(struct zd_engine *e, struct zd_id_node *node)
 {
 	(void)e;
@@ -44,7 +46,10 @@ static void record_unit(struct zd_engine *e, struct zd_id_node *node)
 	if (unit->group->over || unit->is_former)
 		return;
 	zd_journal_unit(unit);
-	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+	uint32_t nparts = unit->group->local_world_size;
+	for (uint32_t rank = 0; rank < nparts; rank++) {
+		if (rank + AHEAD < nparts)
+			__builtin_prefetch(unit->parts[rank + AHEAD].shard.block);
 		if (!zd_part_is_gone(&unit->parts[rank]))
 			zd_journal_part(&unit->parts[rank]);
 	}

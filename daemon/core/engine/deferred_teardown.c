@@ -10,6 +10,8 @@
 
 #include <stdio.h>
 
+#define AHEAD 8u /* holds whose objects are fetched before they end */
+
 struct hold {
 	zd_op_fn *done;
 	void *owner;
@@ -148,6 +150,15 @@ static void free_session(struct zd_engine *e, struct zd_session *session)
 	free(session);
 }
 
+/* A session may hold 10^5 parts, each of which misses the processor's caches. */
+static void prefetch(const struct zd_deferred_teardown *teardown, uint32_t hold)
+{
+	if (hold >= teardown->nholds)
+		return;
+	__builtin_prefetch(teardown->holds[hold].owner, 1);
+	__builtin_prefetch((const char *)teardown->holds[hold].owner + 64, 1);
+}
+
 static bool end_holds(struct zd_engine *e, struct zd_ending *ending, uint32_t *budget)
 {
 	struct zd_deferred_teardown *teardown = ZD_CONTAINER_OF(ending, struct zd_deferred_teardown, ending);
@@ -157,6 +168,7 @@ static bool end_holds(struct zd_engine *e, struct zd_ending *ending, uint32_t *b
 		struct zd_op op = {.id = teardown->op, .job = teardown->job, .owner = hold->owner};
 		if (!zd_ending_may_free(budget))
 			return false;
+		prefetch(teardown, teardown->nended + AHEAD);
 		teardown->nended++;
 		hold->done(e, &op, ZEROD_E_ABORTED, "the session has ended", NULL);
 	}

@@ -357,6 +357,7 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 	unit->slot = args->u.unit_register.slot;
 	unit->frozen = args->u.unit_register.frozen;
 	unit->all_reduce = args->u.unit_register.all_reduce;
+	unit->description = zd_unit_digest(args);
 	unit->first_rank = first_rank;
 	unit->nviews = args->u.unit_register.nviews;
 	unit->views = zd_calloc(unit->nviews ? unit->nviews : 1, sizeof(*unit->views));
@@ -737,6 +738,7 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 	e->reply.u.unit_register.padded_numel = unit->shard_numel * unit->group->nshards;
 	e->reply.u.unit_register.version = part->version;
 	e->reply.u.unit_register.target_offset_numel = unit->target_offset_numel;
+	e->reply.u.unit_register.description = unit->description;
 	zd_dirty_group(e, unit->group);
 	register_end(e, req);
 	return 0;

@@ -77,7 +77,8 @@ struct zd_unit {
 	struct zd_group *group;
 	enum zerod_dtype dtype;
 	uint64_t numel, shard_numel;
-	uint32_t slot; /* the initial slot of its parts; `frozen` likewise */
+	uint64_t description; /* a digest of the name and of all that ranks must give alike; resume.c */
+	uint32_t slot;        /* the initial slot of its parts; `frozen` likewise */
 	bool frozen;
 	bool all_reduce; /* its place in a target is the whole unit, on every rank */
 	uint32_t nviews;
@@ -171,6 +172,8 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit);
 /* Checks UNIT_REGISTER's description of a unit of so many shards: INVALID, LIMIT. */
 int zd_unit_check_description(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Returns the digest of UNIT_REGISTER's description of a unit; not 0. */
+uint64_t zd_unit_digest(const struct zd_args *args);
 /* Makes a unit as UNIT_REGISTER's arguments describe it; `first_rank` has given them. `session` asks for it;
  * NULL: a restore does. LIMIT. */
 int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd_group *group,

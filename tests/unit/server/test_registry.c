@@ -17,6 +17,7 @@
 #define HEADER_BYTES 4096
 #define HALF         (HEADER_BYTES + (1L << 30)) /* where the first packet is: in the second half */
 #define RECORDS      64                          /* bytes */
+#define PACKETS      (2 * RECORDS + 3 * 16)      /* bytes of those in new_file() */
 
 static uint8_t records[3][RECORDS];
 
@@ -26,11 +27,13 @@ static void fill_records(void)
 		memset(records[i], (int)i + 1, RECORDS);
 }
 
+/* By two packets. */
 static void rewrite(struct zd_registry *registry, unsigned which)
 {
 	struct zd_err err;
 
-	assert_int_equal(zd_registry_rewrite(registry, records[which], RECORDS, &err), 0);
+	assert_int_equal(zd_registry_rewrite(registry, records[which], RECORDS / 2, &err), 0);
+	assert_int_equal(zd_registry_rewrite(registry, records[which] + RECORDS / 2, RECORDS / 2, &err), 0);
 }
 
 static void replace(struct zd_registry *registry, unsigned which)
@@ -68,15 +71,14 @@ static void expect(int fd, const uint8_t *const *wanted, unsigned count)
 {
 	struct zd_registry registry;
 	struct zd_err err;
-	uint8_t *read;
-	size_t nbytes;
+	struct zd_registry_records read;
 
 	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
-	read = zd_registry_read(&registry, &nbytes);
-	assert_int_equal(nbytes, count * RECORDS);
+	assert_int_equal(zd_registry_read(&registry, &read, &err), 0);
+	assert_int_equal(read.nbytes, count * RECORDS);
 	for (unsigned i = 0; i < count; i++)
-		assert_memory_equal(read + (size_t)i * RECORDS, wanted[i], RECORDS);
-	free(read);
+		assert_memory_equal(read.bytes + (size_t)i * RECORDS, wanted[i], RECORDS);
+	zd_registry_records_free(&read);
 	zd_registry_close(&registry);
 }
 
@@ -165,16 +167,16 @@ static void test_ignores_half_a_packet(void **state)
 	uint64_t garbage = 7;
 
 	(void)state;
-	assert_int_equal(pwrite(fd, &garbage, sizeof(garbage), HALF + 2L * (RECORDS + 16)), 8);
+	assert_int_equal(pwrite(fd, &garbage, sizeof(garbage), HALF + PACKETS), 8);
 	expect(fd, (const uint8_t *const[]){records[0], records[1]}, 2);
 	(void)close(fd);
 }
 
-/* Every byte of the header's first words and of both packets matters. */
+/* Every byte of the header's first words and of all packets matters. */
 static void test_refuses_any_changed_byte(void **state)
 {
 	int fd = new_file();
-	off_t end = HALF + 2 * (RECORDS + 16);
+	off_t end = HALF + PACKETS;
 	uint8_t byte, changed;
 
 	(void)state;
@@ -218,7 +220,7 @@ static void test_refuses_a_cut_file(void **state)
 	fd = new_file();
 	assert_int_equal(pwrite(fd, &used, sizeof(used), 16), 8);
 	expect_refused(fd, "longer than its file");
-	used = (RECORDS + 16 + 8) | 1;
+	used = (RECORDS / 2 + 16 + 8) | 1;
 	assert_int_equal(pwrite(fd, &used, sizeof(used), 16), 8);
 	expect_refused(fd, "ends inside a packet");
 	(void)close(fd);

@@ -50,9 +50,10 @@ struct zc_own_slice {
 
 /* A unit of the daemon, shared by all handles of the unit and by its ops. */
 struct zc_unit {
-	uint64_t id;      /* 0: not registered with the present daemon */
-	unsigned refs;    /* handles and ops */
-	unsigned handles; /* unregistering the last one sends the request */
+	uint64_t id;                     /* 0: not registered with the present daemon */
+	uint64_t former_id, description; /* for units_resume (resume.c); description 0: not to be resumed */
+	unsigned refs;                   /* handles and ops */
+	unsigned handles;                /* unregistering the last one sends the request */
 	enum zerod_dtype dtype, target_dtype;
 	bool all_reduce;
 	bool on_host;
@@ -172,6 +173,13 @@ const struct zerod_group *zc_unit_group(const struct zerod_unit *unit);
 int zc_group_rejoin(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
 int zc_units_rejoin(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
 int zc_buckets_rejoin(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
+/* Registers the units again that the present daemon has kept, with few requests (resume.c); the others have
+ * id 0 afterwards. Without a lock. */
+int zc_units_resume(struct zerod_group *group, struct zerod_unit *const *units, size_t count,
+                    struct zd_err *err) __attribute__((warn_unused_result));
+/* Fills in what the daemon has said of the unit, and adds it to the table. With the lock. */
+int zc_unit_place(struct zerod_group *group, struct zc_unit *unit, const Zd__UnitRegisterReply *reply,
+                  struct zd_err *err) __attribute__((warn_unused_result));
 /* Finds the group; NULL if the rank has left. With the lock. */
 struct zerod_group *zc_group_find(const struct zerod_client *client, uint64_t id);
 

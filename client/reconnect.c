@@ -162,6 +162,8 @@ static void forget_unit(struct zerod_client *client, struct zc_unit *unit)
 {
 	zc_leases_end(client, unit);
 	zc_holds_drop(client, &unit->kept);
+	if (unit->id)
+		unit->former_id = unit->id;
 	unit->id = 0;
 	unit->target_lent = unit->updating = unit->granted = unit->unawaited = false;
 	unit->publishing = NULL;

@@ -58,6 +58,8 @@ static int send_next(struct repeating *repeating, void *object, struct zd_err *e
 		return zd_err_errno(err, ENOMEM, "joining a group again");
 	if (request->body_case == ZD__REQUEST__BODY_UNIT_REGISTER)
 		request->unit_register->group = group->id;
+	if (request->body_case == ZD__REQUEST__BODY_UNITS_RESUME)
+		request->units_resume->group = group->id;
 	if (request->body_case == ZD__REQUEST__BODY_BUCKET_CREATE)
 		request->bucket_create->group = group->id;
 	sent->op = (struct zc_op){.kind = ZC_OP_CALL};

@@ -233,9 +233,8 @@ static int check_reply(const struct zerod_group *group, const struct zc_unit *un
 	return 0;
 }
 
-/* Fills in what the daemon has said of the unit, and adds it to the table. With the lock. */
-static int place_unit(struct zerod_group *group, struct zc_unit *unit, const Zd__UnitRegisterReply *reply,
-                      struct zd_err *err)
+int zc_unit_place(struct zerod_group *group, struct zc_unit *unit, const Zd__UnitRegisterReply *reply,
+                  struct zd_err *err)
 {
 	struct zerod_client *client = group->client;
 	int rc = check_reply(group, unit, reply, err);
@@ -254,6 +253,7 @@ static int place_unit(struct zerod_group *group, struct zc_unit *unit, const Zd_
 	                      &unit->shard, err);
 	if (rc)
 		return rc;
+	unit->description = reply->description;
 	unit->id = reply->unit;
 	HASH_ADD(hh, client->units, id, sizeof(unit->id), unit);
 	if (unit->hh.tbl)
@@ -289,7 +289,7 @@ static int adopt_unit(struct registration *registration, const Zd__UnitRegisterR
 	if (!unit) {
 		unit = registration->shared;
 		fill_unit(unit, registration->options);
-		rc = place_unit(registration->group, unit, reply, registration->err);
+		rc = zc_unit_place(registration->group, unit, reply, registration->err);
 		if (rc)
 			return rc;
 		registration->shared = NULL;
@@ -625,7 +625,7 @@ static int take_again(const Zd__Reply *reply, void *object, struct zd_err *err)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);
-	rc = place_unit(unit->group, unit->shared, reply->unit_register, err);
+	rc = zc_unit_place(unit->group, unit->shared, reply->unit_register, err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
@@ -680,8 +680,10 @@ static int rejoin_units(struct zerod_group *group, struct zerod_unit **units, si
 	static const struct zc_repeat repeat = {
 	        .kept = kept_registration, .take = take_again, .explain = explain_registration};
 	size_t ndue = 0;
-	int rc;
+	int rc = zc_units_resume(group, units, count, err);
 
+	if (rc)
+		return rc;
 	for (size_t i = 0; i < count; i++)
 		if (units[i]->shared->id == 0)
 			due[ndue++] = units[i];

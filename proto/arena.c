@@ -3,8 +3,7 @@
  * arena.c - a bump allocator for unpacked messages.
  *
  * One block serves nearly every packet; what does not fit spills into single allocations, chained so that a
- * reset finds them. A packet of empty messages may need some thirty times its bytes, so unpacking has a limit
- * where the packets are other processes'.
+ * reset finds them.
  */
 #include "proto/frame.h"
 
@@ -26,14 +25,14 @@ static void *spill(struct zd_arena *arena, size_t bytes)
 
 	if (!piece)
 		return NULL;
-	arena->spilled_bytes += bytes;
 	piece->next = arena->spill;
 	arena->spill = piece;
 	return piece->bytes;
 }
 
-static void *arena_take(struct zd_arena *arena, size_t bytes)
+static void *arena_take(void *data, size_t bytes)
 {
+	struct zd_arena *arena = data;
 	uint8_t *memory;
 
 	if (bytes > SIZE_MAX / 2)
@@ -46,20 +45,6 @@ static void *arena_take(struct zd_arena *arena, size_t bytes)
 	return memory;
 }
 
-/* protobuf-c takes NULL for an answer: the message is then not unpacked. */
-static void *arena_take_limited(void *data, size_t bytes)
-{
-	struct zd_arena *arena = data;
-
-	if (arena->most_bytes > 0 &&
-	    bytes > arena->most_bytes -
-	                    zd_min_u64(arena->most_bytes, arena->used_bytes + arena->spilled_bytes)) {
-		arena->exceeded = true;
-		return NULL;
-	}
-	return arena_take(arena, bytes);
-}
-
 static void arena_leave(void *data, void *memory)
 {
 	(void)data;
@@ -69,7 +54,7 @@ static void arena_leave(void *data, void *memory)
 void zd_arena_init(struct zd_arena *arena, size_t block_bytes)
 {
 	*arena = (struct zd_arena){
-	        .allocator = {.alloc = arena_take_limited, .free = arena_leave, .allocator_data = arena},
+	        .allocator = {.alloc = arena_take, .free = arena_leave, .allocator_data = arena},
 	        .block = zd_calloc(block_bytes, 1),
 	        .block_bytes = block_bytes,
 	};
@@ -83,8 +68,7 @@ void zd_arena_reset(struct zd_arena *arena)
 		free(arena->spill);
 		arena->spill = next;
 	}
-	arena->used_bytes = arena->spilled_bytes = 0;
-	arena->exceeded = false;
+	arena->used_bytes = 0;
 }
 
 void zd_arena_deinit(struct zd_arena *arena)

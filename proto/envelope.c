@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* envelope.c - packs one Request, Reply or Work as a field of its packet, and unpacks packets of them. */
+/* envelope.c - packs one Request, Reply or Work as a field of its packet; unpacks requests, and packets of
+ * replies. */
 #include "proto/envelope.h"
 
 #include <stdbool.h>
@@ -203,19 +204,26 @@ static bool take_body(struct span *span, const ProtobufCMessageDescriptor *descr
 	return item->body != NULL;
 }
 
+/* Reads an item without its tag and length. */
+static bool take_parts(struct span span, const struct form *form, ProtobufCAllocator *allocator,
+                       struct item *item)
+{
+	*item = (struct item){0};
+	if (!take_tag(&span, FIELD_ID, WIRE_VARINT) || !take_varint(&span, MAX_VALUE_BYTES, &item->id))
+		return false;
+	if (form->has_second && take_tag(&span, FIELD_SECOND, WIRE_VARINT) &&
+	    !take_varint(&span, MAX_VALUE_BYTES, &item->second))
+		return false;
+	return span.at == span.end || take_body(&span, form->descriptor, allocator, item);
+}
+
 static bool take_item(struct span *span, const struct form *form, ProtobufCAllocator *allocator,
                       struct item *item)
 {
 	struct span content;
 
-	*item = (struct item){0};
-	if (!take_tag(span, form->field, WIRE_BYTES) || !take_bytes(span, &content) ||
-	    !take_tag(&content, FIELD_ID, WIRE_VARINT) || !take_varint(&content, MAX_VALUE_BYTES, &item->id))
-		return false;
-	if (form->has_second && take_tag(&content, FIELD_SECOND, WIRE_VARINT) &&
-	    !take_varint(&content, MAX_VALUE_BYTES, &item->second))
-		return false;
-	return content.at == content.end || take_body(&content, form->descriptor, allocator, item);
+	return take_tag(span, form->field, WIRE_BYTES) && take_bytes(span, &content) &&
+	       take_parts(content, form, allocator, item);
 }
 
 static size_t count_items(struct span span, unsigned field)
@@ -245,34 +253,22 @@ static size_t take_items(struct zd_arena *arena, size_t nbytes, const uint8_t *b
 	return count;
 }
 
-Zd__ClientPacket *zd_client_packet_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes)
+Zd__Request *zd_request_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes)
 {
 	static const struct form form = {FIELD_REQUESTS, true, &zd__request__descriptor};
-	struct item items[ZD_MAX_BATCH];
-	size_t count = take_items(arena, nbytes, bytes, &form, items);
-	struct {
-		Zd__ClientPacket packet;
-		Zd__Request *pointers[ZD_MAX_BATCH], requests[];
-	} *made = NULL;
+	Zd__Request *request = NULL;
+	struct item item;
 
-	if (count > 0)
-		made = arena->allocator.alloc(arena, sizeof(*made) + count * sizeof(made->requests[0]));
-	if (!made)
-		return zd__client_packet__unpack(&arena->allocator, nbytes, bytes);
-	zd__client_packet__init(&made->packet);
-	made->packet.n_requests = count;
-	made->packet.requests = made->pointers;
-	for (size_t i = 0; i < count; i++) {
-		Zd__Request *request = &made->requests[i];
-
-		zd__request__init(request);
-		request->id = items[i].id;
-		request->deadline_ms = (uint32_t)items[i].second;
-		request->body_case = (Zd__Request__BodyCase)items[i].body_field;
-		request->hello = (Zd__Hello *)items[i].body;
-		made->pointers[i] = request;
-	}
-	return &made->packet;
+	if (take_parts((struct span){bytes, bytes + nbytes}, &form, &arena->allocator, &item))
+		request = arena->allocator.alloc(arena, sizeof(*request));
+	if (!request)
+		return zd__request__unpack(&arena->allocator, nbytes, bytes);
+	zd__request__init(request);
+	request->id = item.id;
+	request->deadline_ms = (uint32_t)item.second;
+	request->body_case = (Zd__Request__BodyCase)item.body_field;
+	request->hello = (Zd__Hello *)item.body;
+	return request;
 }
 
 Zd__DaemonPacket *zd_daemon_packet_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * envelope.h - packs one Request, Reply or Work as a field of its packet, and unpacks packets of them.
+ * envelope.h - packs one Request, Reply or Work as a field of its packet; unpacks requests, and packets of
+ * replies.
  *
  * Packed bytes and unpacked messages are the same as protobuf-c's. protobuf-c visits every member of the
  * bodies' oneof twice, which is most of the cost of a small message; this code passes it only the body in
@@ -32,9 +33,9 @@ struct zd_envelope zd_envelope_work(const Zd__Work *work);
 /* Writes envelope->bytes bytes. */
 void zd_envelope_pack(const struct zd_envelope *envelope, uint8_t *out);
 
-/* Unpack packets like zd__client_packet__unpack() and zd__daemon_packet__unpack(), which return NULL for
- * invalid bytes. The result lies in the arena until the arena is reset. */
-Zd__ClientPacket *zd_client_packet_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes);
+/* Unpack messages like zd__request__unpack() and zd__daemon_packet__unpack(), which return NULL for invalid
+ * bytes. The result lies in the arena until the arena is reset. */
+Zd__Request *zd_request_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes);
 Zd__DaemonPacket *zd_daemon_packet_unpack(struct zd_arena *arena, size_t nbytes, const uint8_t *bytes);
 
 #endif

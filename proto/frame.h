@@ -50,10 +50,8 @@ struct zd_arena {
 	/* Pass &arena->allocator to xxx__unpack(); never call xxx__free_unpacked(). */
 	ProtobufCAllocator allocator;
 	uint8_t *block;
-	size_t block_bytes, used_bytes, spilled_bytes;
+	size_t block_bytes, used_bytes;
 	struct zd_arena_spill *spill;
-	size_t most_bytes; /* for unpacking, until a reset; 0: no limit */
-	bool exceeded;     /* unpacking has failed at that limit since the last reset */
 };
 void zd_arena_init(struct zd_arena *arena, size_t block_bytes);
 void zd_arena_reset(struct zd_arena *arena);

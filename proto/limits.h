@@ -10,6 +10,7 @@
 #define ZD_MAX_PACKET_BYTES 65536u /* one SOCK_SEQPACKET message */
 #define ZD_MAX_PACKET_FDS   8u     /* of one packet, and unread ones of one session */
 #define ZD_MAX_BATCH        256u   /* requests in one packet */
+#define ZD_MAX_FIELDS       1536u  /* of one request, with those of nested messages */
 #define ZD_MAX_OUTSTANDING  1024u  /* requests of one session without a reply */
 #define ZD_RELEASE_ROOM     1024u  /* more requests, if they are releases */
 #define ZD_MAX_SESSIONS     1024u
@@ -30,6 +31,7 @@
 #define ZD_MAX_STEPS             256u         /* groups that session_reset's reply names */
 #define ZD_MAX_FENCES            64u          /* fences in one request */
 #define ZD_MAX_UNITS_PER_REQUEST 1024u        /* update_begin, publish, context_begin */
+#define ZD_MAX_RESUMED           256u         /* units in one units_resume */
 #define ZD_MAX_RETIRED           1024u        /* segments in one segments_unmapped */
 #define ZD_MAX_BYTES             (1ull << 50) /* of any one object; keeps every product below 2^63 */
 

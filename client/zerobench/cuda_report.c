@@ -30,8 +30,8 @@ static double busbw(const struct zd_cuda_run *run, uint64_t bytes, uint64_t ns)
 
 static bool has(const struct zd_cuda_run *run, enum zd_cuda_way way)
 {
-	return way == ZD_CUDA_NCCL ? run->shared->has_nccl : way == ZD_CUDA_ZEROD || run->ranks > 1 ||
-	                                                           run->bench->options.on_host;
+	return way == ZD_CUDA_NCCL ? run->shared->has_nccl
+	                           : way == ZD_CUDA_ZEROD || run->ranks > 1 || run->bench->options.on_host;
 }
 
 /* ---- Text ---------------------------------------------------------------------------------------------- */
@@ -190,8 +190,8 @@ static void size_targets(struct zd_bench *bench, const struct zd_cuda_run *run, 
 		snprintf(what, sizeof(what), "gather of %llu MiB: pulls without zerod / zerod's",
 		         (unsigned long long)mib);
 		if (mib >= 64)
-			zd_report_target(bench, what,
-			                 ratio(row->ways[ZD_CUDA_PUSHES].each.p50, zerod_ns), false, 0.9);
+			zd_report_target(bench, what, ratio(row->ways[ZD_CUDA_PUSHES].each.p50, zerod_ns),
+			                 false, 0.9);
 		return;
 	}
 	if (bench->options.alone || run->ranks == 1 || run->ranks > run->devices || is_left_to_nccl(bench))

@@ -20,6 +20,11 @@ struct zd_view_args {
 	uint64_t shape[ZD_MAX_DIMS];
 };
 
+struct zd_resumed_unit {
+	struct zd_location shard; /* segment 0: the unit is not registered */
+	uint64_t version, target_offset_numel;
+};
+
 struct zd_fence_list {
 	uint32_t count; /* at most ZD_MAX_FENCES; the engine checks */
 	const struct zd_fence *fences;
@@ -62,6 +67,12 @@ struct zd_args {
 			bool all_reduce; /* every rank gets the whole reduced gradient */
 			bool on_host;    /* the shards are in host memory */
 		} unit_register;
+		struct {
+			uint64_t group;
+			uint32_t nunits;
+			const uint64_t *units, *descriptions;
+			const bool *persistent; /* NULL: none is */
+		} units_resume;
 		uint64_t unit; /* UNIT_UNREGISTER, REDUCE_SKIP */
 		struct {
 			uint32_t nunits;
@@ -239,7 +250,12 @@ struct zd_reply {
 			uint64_t unit;
 			struct zd_location shard;
 			uint64_t shard_numel, true_numel, padded_numel, version, target_offset_numel;
+			uint64_t description;
 		} unit_register;
+		struct {
+			uint32_t nunits;
+			const struct zd_resumed_unit *units;
+		} units_resume;
 		struct zd_fence update_begin; /* the shards may be written when it has passed; value 0: now */
 		struct {
 			uint64_t target_offset_numel;

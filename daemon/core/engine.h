@@ -133,6 +133,11 @@ void zd_engine_free(struct zd_engine *engine);
 /* From now on the engine records durable jobs (engine/journal.h). Clears the journal, and records all of
  * them. */
 void zd_engine_journal_all(struct zd_engine *engine);
+/* The same in steps of so many objects, each with its parts: the first record, and what follows it until the
+ * last step, replace the journal before. Later events' records follow the step's. Returns whether all is
+ * recorded. The driver takes the records before and after each step. */
+void zd_engine_journal_begin(struct zd_engine *engine);
+bool zd_engine_journal_step(struct zd_engine *engine, uint32_t nobjects);
 /* Returns the records made since the last call, in *bytes until the next call of the engine; 0: none. */
 size_t zd_engine_journal_take(struct zd_engine *engine, const uint8_t **bytes);
 /*
@@ -197,6 +202,10 @@ void zd_engine_request(struct zd_engine *engine, const struct zd_call *call, con
  * AGREE. An unknown op fails an assertion. */
 void zd_engine_op_done(struct zd_engine *engine, uint64_t op, int status, const char *error,
                        const struct zd_op_result *result);
+/* Between these two, only zd_engine_op_done() is called. Requests that wait are tried once for all of these
+ * completions, not after each: a queue may be long. */
+void zd_engine_pause(struct zd_engine *engine);
+void zd_engine_resume(struct zd_engine *engine);
 
 /* While the engine drains, joins, and allocations of jobs that do not exist, end with SHUTDOWN. Joins that
  * wait for other ranks end so at once, since these ranks cannot join. All other requests are served. */

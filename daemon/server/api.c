@@ -19,8 +19,7 @@
 #include "server/session.h"
 
 #define NS_PER_S       UINT64_C(1000000000)
-#define REQUESTS_BYTES 65536u     /* unpacked requests of a usual packet; larger ones spill */
-#define UNPACKED_BYTES (1u << 20) /* the most that a packet may need; takes about half a millisecond */
+#define REQUESTS_BYTES 65536u /* an unpacked request; larger ones spill */
 #define REPLIES_BYTES  8192u
 #define GREETING_ROOM  64u /* connections beyond max_sessions that may send a hello */
 #define MOST_KEPT      8u  /* the most sessions reserved for administrators */
@@ -42,7 +41,6 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 	api->conns.store = zd_keeper_write;
 	api->conns.store_arg = &api->bridge.keeper;
 	zd_arena_init(&api->requests, REQUESTS_BYTES);
-	api->requests.most_bytes = UNPACKED_BYTES;
 	zd_arena_init(&api->replies, REPLIES_BYTES);
 	rc = zd_id_key_make(&api->id_key, err);
 	if (!rc)

@@ -64,6 +64,7 @@ static void take_arrived(void *arg)
 	atomic_store_explicit(&bridge->narrived, 0, memory_order_relaxed);
 	(void)pthread_mutex_unlock(&bridge->lock);
 	(void)zd_bridge_tick(bridge);
+	zd_engine_pause(bridge->engine);
 	for (size_t i = 0; i < taken->count; i++) {
 		struct zd_completion *completion = &taken->items[i];
 
@@ -72,6 +73,7 @@ static void take_arrived(void *arg)
 		                  &completion->result);
 		zd_completion_deinit(completion);
 	}
+	zd_engine_resume(bridge->engine);
 	taken->count = 0;
 	zd_bridge_settle(bridge);
 	zd_conns_flush(&bridge->api->conns);

@@ -119,23 +119,16 @@ static void handle_closed(uv_handle_t *handle)
 }
 
 /* If a socket is closed with unread packets in it, the client sees a reset and loses the last replies. So the
- * client's sending is stopped, and its packets are read. */
+ * client's sending is stopped, and its packets are read: their first bytes, since the kernel drops the
+ * others, and descriptors. */
 static void discard_unread(struct zd_conn *conn)
 {
-	int fds[ZD_MAX_PACKET_FDS];
-	size_t nbytes;
-	unsigned nfds;
-	int rc;
+	uint8_t byte;
 
 	(void)shutdown(conn->client.sock, SHUT_RDWR);
-	for (unsigned reads = 0; reads < MAX_CLOSING_READS; reads++) {
-		rc = zd_frame_recv(conn->client.sock, conn->conns->inbox, ZD_MAX_PACKET_BYTES, &nbytes, fds,
-		                   &nfds, NULL);
-		for (unsigned i = 0; rc == 0 && i < nfds; i++)
-			(void)close(fds[i]);
-		if (rc != 0 && rc != ZEROD_E_LIMIT)
+	for (unsigned reads = 0; reads < MAX_CLOSING_READS; reads++)
+		if (recv(conn->client.sock, &byte, sizeof(byte), MSG_DONTWAIT) <= 0)
 			return;
-	}
 }
 
 static void recycle(struct zd_conns *conns, struct zd_packet *packet)
@@ -763,4 +756,9 @@ bool zd_conn_is_open(const struct zd_conn *conn)
 bool zd_conn_may_go_on(const struct zd_conn *conn, unsigned cost)
 {
 	return STAILQ_EMPTY(&conn->backlog) && zd_user_may_go_on(conn->user, cost);
+}
+
+bool zd_conn_shares(const struct zd_conn *conn)
+{
+	return zd_user_shares(conn->user);
 }

@@ -98,6 +98,8 @@ bool zd_conn_is_open(const struct zd_conn *conn);
 /* Called after a request of this cost (user.h). Returns false if the rest of the packet has to wait: its
  * user's turn is over, or replies are unsent. */
 bool zd_conn_may_go_on(const struct zd_conn *conn, unsigned cost);
+/* While a request of the connection is handled: whether it should be short, for other users. */
+bool zd_conn_shares(const struct zd_conn *conn);
 
 /* Appends a reply, and the descriptors that must arrive no later than it. Takes ownership of the
  * descriptors. */

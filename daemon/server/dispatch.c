@@ -67,7 +67,7 @@ static int unknown_request(const Zd__Request *request, struct zd_err *err)
 }
 
 static int to_engine(struct zd_api_session *session, const Zd__Request *request, const struct route *route,
-                     uint64_t arrived_ns, struct zd_err *err)
+                     struct zd_err *err)
 {
 	struct zd_api *api = session->api;
 	struct zd_call call = {.session = session->id, .request = request->id};
@@ -81,23 +81,14 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 	if (rc)
 		return rc;
 	if (request->deadline_ms)
-		call.deadline_ns = arrived_ns + request->deadline_ms * NS_PER_MS;
+		call.deadline_ns = session->arrived_ns + request->deadline_ms * NS_PER_MS;
 	zd_engine_request(api->bridge.engine, &call, &args);
 	return 0;
 }
 
-/* `packed`: the request's bytes. */
-static int check_texts(struct zd_wire packed, const struct route *route, struct zd_err *err)
-{
-	const ProtobufCFieldDescriptor *bad = zd_wire_find_zero(packed, &zd__request__descriptor);
-
-	if (!bad)
-		return 0;
-	return zd_err_set(err, ZEROD_E_INVALID, "a zero byte in the %s of %s", bad->name, route->name);
-}
-
-static void handle(struct zd_api_session *session, const Zd__Request *request, struct zd_wire packed,
-                   uint64_t arrived_ns)
+/* `zero`: the field of a string with a zero byte; NULL: none. */
+static void handle(struct zd_api_session *session, const Zd__Request *request,
+                   const ProtobufCFieldDescriptor *zero)
 {
 	const struct route *route = find_route(request);
 	struct zd_err err = ZD_ERR_NONE;
@@ -113,11 +104,12 @@ static void handle(struct zd_api_session *session, const Zd__Request *request, s
 		                route ? route->name : "unknown");
 	else if (!route)
 		rc = unknown_request(request, &err);
+	else if (zero)
+		rc = zd_err_set(&err, ZEROD_E_INVALID, "a zero byte in the %s of %s", zero->name,
+		                route->name);
+	else if (route->args)
+		rc = to_engine(session, request, route, &err);
 	else
-		rc = check_texts(packed, route, &err);
-	if (rc == 0 && route->args)
-		rc = to_engine(session, request, route, arrived_ns, &err);
-	else if (rc == 0)
 		rc = route->answer(session, request, &err);
 	if (rc) {
 		session->api->rejected++;
@@ -125,26 +117,50 @@ static void handle(struct zd_api_session *session, const Zd__Request *request, s
 	}
 }
 
-/* Checks the packet as a whole. */
-static bool accept_packet(struct zd_api_session *session, const Zd__ClientPacket *packet, size_t nbytes)
+/* Checks the packet as a whole: its requests are unpacked when they are handled. */
+static bool accept_packet(struct zd_api_session *session, struct zd_wire packet)
 {
+	size_t nbytes = (size_t)(packet.end - packet.at);
+	unsigned count;
 	struct zd_err err;
 
-	if (packet && packet->n_requests <= ZD_MAX_BATCH)
-		return true;
-	if (!packet && session->api->requests.exceeded)
-		(void)zd_err_set(&err, ZEROD_E_LIMIT,
-		                 "a packet of %zu bytes that needs more than %zu bytes when unpacked: send "
-		                 "its requests in several packets",
-		                 nbytes, session->api->requests.most_bytes);
-	else if (!packet)
+	if (!zd_wire_count(packet, ZD_MAX_BATCH, &count))
 		(void)zd_err_set(&err, ZEROD_E_PROTOCOL,
 		                 "a packet of %zu bytes that is not a valid ClientPacket", nbytes);
+	else if (count > ZD_MAX_BATCH)
+		(void)zd_err_set(&err, ZEROD_E_LIMIT, "more than %u requests in one packet", ZD_MAX_BATCH);
 	else
-		(void)zd_err_set(&err, ZEROD_E_LIMIT, "%zu requests in one packet; at most %u",
-		                 packet->n_requests, ZD_MAX_BATCH);
+		return true;
 	zd_conn_refuse(session->conn, &err);
 	return false;
+}
+
+/* Unpacks a request, unless it is so large that the time for it would delay others. Returns NULL after a
+ * refusal. `*zero`: the field of a string with a zero byte. */
+static const Zd__Request *unpack(struct zd_api_session *session, struct zd_wire packed,
+                                 const ProtobufCFieldDescriptor **zero)
+{
+	size_t nbytes = (size_t)(packed.end - packed.at);
+	const Zd__Request *request;
+	struct zd_err err;
+
+	*zero = NULL;
+	/* A short request has few fields, and few requests have zero bytes. */
+	if ((nbytes > SHORT_BYTES || memchr(packed.at, '\0', nbytes)) &&
+	    !zd_wire_search(packed, ZD_MAX_FIELDS, zero)) {
+		(void)zd_err_set(&err, ZEROD_E_LIMIT,
+		                 "a request of %zu bytes with more than %u fields, or with two bodies",
+		                 nbytes, ZD_MAX_FIELDS);
+		zd_conn_refuse(session->conn, &err);
+		return NULL;
+	}
+	request = zd_request_unpack(&session->api->requests, nbytes, packed.at);
+	if (request)
+		return request;
+	(void)zd_err_set(&err, ZEROD_E_PROTOCOL, "a request of %zu bytes that is not a valid Request",
+	                 nbytes);
+	zd_conn_refuse(session->conn, &err);
+	return NULL;
 }
 
 /* The cost of a request, for its user's turn: of one with lists in its bytes, and of one that is answered
@@ -156,75 +172,41 @@ static unsigned cost_of(const Zd__Request *request, size_t nbytes)
 	return nbytes > SHORT_BYTES || (route && route->answer) ? ZD_USER_LONG_REQUEST : 1;
 }
 
-/* Handles the requests of a packet, as many as the connection allows, and at least one. Returns the bytes of
- * these. */
-static size_t handle_packet(struct zd_api_session *session, const Zd__ClientPacket *packet,
-                            const uint8_t *bytes, size_t nbytes, uint64_t arrived_ns)
+/* Handles requests, as many as the connection allows, and at least one. Returns the bytes of these. */
+static size_t handle_requests(struct zd_api_session *session, struct zd_wire wire)
 {
-	struct zd_wire wire = zd_wire_of(bytes, nbytes), packed = zd_wire_of(bytes, 0);
-	bool has_zeros = memchr(bytes, '\0', nbytes) != NULL; /* few packets have any */
-	size_t done = 0, usual_bytes = nbytes / zd_max_u64(packet->n_requests, 1);
-
-	while (done < packet->n_requests && zd_conn_is_open(session->conn)) {
-		if (done > 0 &&
-		    !zd_conn_may_go_on(session->conn, cost_of(packet->requests[done - 1], usual_bytes)))
-			break;
-		if (has_zeros)
-			(void)zd_wire_next(&wire, FIELD_REQUESTS, &packed);
-		handle(session, packet->requests[done++], packed, arrived_ns);
-	}
-	if (done == packet->n_requests)
-		return nbytes;
-	for (size_t i = 0; !has_zeros && i < done; i++)
-		(void)zd_wire_next(&wire, FIELD_REQUESTS, &packed);
-	return (size_t)(wire.at - bytes);
-}
-
-/* The rest of a packet is unpacked request by request: a turn has few of them. */
-static size_t handle_rest(struct zd_api_session *session, const uint8_t *bytes, size_t nbytes)
-{
-	struct zd_api *api = session->api;
-	struct zd_wire wire = zd_wire_of(bytes, nbytes), packed;
+	const uint8_t *begin = wire.at;
+	const ProtobufCFieldDescriptor *zero;
+	const Zd__Request *request;
+	struct zd_wire packed;
 	unsigned cost = 0;
-	size_t done = 0;
 
-	while (done < nbytes && zd_conn_is_open(session->conn) &&
-	       (done == 0 || zd_conn_may_go_on(session->conn, cost))) {
-		Zd__Request *request = NULL;
-
-		if (zd_wire_next(&wire, FIELD_REQUESTS, &packed))
-			request = zd__request__unpack(&api->requests.allocator,
-			                              (size_t)(packed.end - packed.at), packed.at);
-		if (!request) /* unknown fields at the end; the requests were unpacked before */
-			return nbytes;
-		handle(session, request, packed, session->arrived_ns);
-		cost = cost_of(request, (size_t)(packed.end - packed.at));
-		zd_arena_reset(&api->requests);
-		done = (size_t)(wire.at - bytes);
+	while ((wire.at == begin || zd_conn_may_go_on(session->conn, cost)) &&
+	       zd_wire_next(&wire, FIELD_REQUESTS, &packed)) {
+		request = unpack(session, packed, &zero);
+		if (request) {
+			handle(session, request, zero);
+			cost = cost_of(request, (size_t)(packed.end - packed.at));
+		}
+		zd_arena_reset(&session->api->requests);
+		if (!zd_conn_is_open(session->conn))
+			return (size_t)(wire.end - begin);
 	}
-	return done;
+	return (size_t)(wire.at - begin);
 }
 
 size_t zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_t nbytes, bool resumed)
 {
 	struct zd_api *api = session->api;
+	struct zd_wire packet = zd_wire_of(bytes, nbytes);
 	uint64_t now_ns = zd_bridge_tick(&api->bridge);
-	const Zd__ClientPacket *packet;
 	size_t done = nbytes;
 
-	if (session->state == ZD_API_SESSION_KILLED) { /* by the tick */
-		zd_bridge_settle(&api->bridge);
-		return nbytes;
-	}
-	if (resumed) {
-		done = handle_rest(session, bytes, nbytes);
-	} else {
+	if (!resumed)
 		session->arrived_ns = now_ns;
-		packet = zd_client_packet_unpack(&api->requests, nbytes, bytes);
-		if (accept_packet(session, packet, nbytes))
-			done = handle_packet(session, packet, bytes, nbytes, now_ns);
-		zd_arena_reset(&api->requests);
-	}
+	if (session->state != ZD_API_SESSION_KILLED && /* by the tick */
+	    (resumed || accept_packet(session, packet)))
+		done = handle_requests(session, packet);
 	zd_bridge_settle(&api->bridge);
 	return done;
 }

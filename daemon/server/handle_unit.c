@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "server/handlers.h"
+#include "server/session.h"
 
 static int take_view(const Zd__View *message, struct zd_view_args *view, struct zd_err *err)
 {
@@ -58,8 +59,79 @@ void zd_fill_unit_register(const struct zd_reply *reply, struct zd_answer *answe
 	message->padded_numel = reply->u.unit_register.padded_numel;
 	message->version = reply->u.unit_register.version;
 	message->target_offset_numel = reply->u.unit_register.target_offset_numel;
+	message->description = reply->u.unit_register.description;
 	answer->reply.body_case = ZD__REPLY__BODY_UNIT_REGISTER;
 	answer->reply.unit_register = message;
+}
+
+int zd_args_units_resume(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                         struct zd_err *err)
+{
+	const Zd__UnitsResume *resume = request->units_resume;
+	int rc = zd_take_count(resume->n_units, ZD_MAX_RESUMED, "units", err);
+	bool *persistent = NULL;
+
+	if (rc)
+		return rc;
+	if (resume->n_descriptions != resume->n_units ||
+	    (resume->n_persistent != 0 && resume->n_persistent != resume->n_units))
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "%zu descriptions and %zu persistent flags for %zu units",
+		                  resume->n_descriptions, resume->n_persistent, resume->n_units);
+	if (resume->n_persistent > 0)
+		persistent = zd_arena_alloc(arena, resume->n_persistent * sizeof(*persistent));
+	for (size_t i = 0; i < resume->n_persistent; i++)
+		persistent[i] = resume->persistent[i];
+	args->kind = ZD_REQ_UNITS_RESUME;
+	args->u.units_resume.group = resume->group;
+	args->u.units_resume.nunits = (uint32_t)resume->n_units;
+	args->u.units_resume.units = resume->units;
+	args->u.units_resume.descriptions = resume->descriptions;
+	args->u.units_resume.persistent = persistent;
+	return 0;
+}
+
+/* Sends the segments before the reply, in as many packets as their descriptors need. */
+static void announce(struct zd_answer *answer, const struct zd_resumed_unit *units, uint32_t count)
+{
+	uint32_t last = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t segment = units[i].shard.segment;
+
+		if (segment == 0 || segment == last)
+			continue;
+		last = segment;
+		if (zd_api_session_announce(answer->session, segment) == 0)
+			continue;
+		answer->segments[answer->nsegments++] = segment; /* which fails again, with its text */
+		return;
+	}
+}
+
+void zd_fill_units_resume(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	const struct zd_resumed_unit *units = reply->u.units_resume.units;
+	uint32_t count = reply->u.units_resume.nunits;
+	Zd__UnitsResumeReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
+
+	zd__units_resume_reply__init(message);
+	message->n_segments = message->n_offsets = message->n_versions = count;
+	message->n_target_offsets_numel = count;
+	message->segments = zd_arena_alloc(answer->arena, count * sizeof(*message->segments));
+	message->offsets = zd_arena_alloc(answer->arena, count * sizeof(*message->offsets));
+	message->versions = zd_arena_alloc(answer->arena, count * sizeof(*message->versions));
+	message->target_offsets_numel = zd_arena_alloc(answer->arena,
+	                                               count * sizeof(*message->target_offsets_numel));
+	for (uint32_t i = 0; i < count; i++) {
+		message->segments[i] = units[i].shard.segment;
+		message->offsets[i] = units[i].shard.offset;
+		message->versions[i] = units[i].version;
+		message->target_offsets_numel[i] = units[i].target_offset_numel;
+	}
+	announce(answer, units, count);
+	answer->reply.body_case = ZD__REPLY__BODY_UNITS_RESUME;
+	answer->reply.units_resume = message;
 }
 
 int zd_args_unit_unregister(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,

@@ -18,7 +18,9 @@
 #include "server/bridge.h"
 #include "server/creds.h"
 
-#define REGISTRY "registry"
+#define REGISTRY     "registry"
+#define STEP_OBJECTS 64u
+#define OBJECT_BYTES 64u /* less than the records of most objects take */
 
 struct zd_kept_segment {
 	uint32_t id;
@@ -232,14 +234,48 @@ static void remove_dropped(struct zd_keeper *keeper)
 	keeper->has_dropped = false;
 }
 
+/* Writes some of all records; the last step begins to use them. */
+static int write_step(struct zd_keeper *keeper, uint32_t nobjects, struct zd_err *err)
+{
+	bool complete = zd_engine_journal_step(keeper->bridge->engine, nobjects);
+	const uint8_t *bytes;
+	size_t nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
+	int rc = zd_registry_rewrite(&keeper->registry, bytes, nbytes, err);
+
+	if (rc == 0 && complete)
+		zd_registry_switch(&keeper->registry);
+	return rc;
+}
+
+static void write_begin(struct zd_keeper *keeper)
+{
+	zd_engine_journal_begin(keeper->bridge->engine);
+	zd_registry_begin(&keeper->registry);
+}
+
 static int write_all(struct zd_keeper *keeper, struct zd_err *err)
 {
-	const uint8_t *bytes;
-	size_t nbytes;
+	int rc = 0;
 
-	zd_engine_journal_all(keeper->bridge->engine);
-	nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
-	return zd_registry_replace(&keeper->registry, bytes, nbytes, err);
+	write_begin(keeper);
+	while (rc == 0 && keeper->registry.rewriting)
+		rc = write_step(keeper, STEP_OBJECTS, err);
+	return rc;
+}
+
+/* While all records are written anew, each event writes more of them than it appends. */
+static int write_event(struct zd_keeper *keeper, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
+{
+	struct zd_registry *registry = &keeper->registry;
+
+	if (!zd_registry_has_room(registry, nbytes)) /* the records of the event are among all */
+		return write_all(keeper, err);
+	zd_registry_append(registry, bytes, nbytes);
+	if (!registry->rewriting && zd_registry_is_full(registry))
+		write_begin(keeper);
+	if (!registry->rewriting)
+		return 0;
+	return write_step(keeper, STEP_OBJECTS + (uint32_t)(nbytes / OBJECT_BYTES), err);
 }
 
 void zd_keeper_write(void *arg)
@@ -254,9 +290,7 @@ void zd_keeper_write(void *arg)
 	nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
 	if (!keeper->store) /* any more: the engine goes on recording */
 		return;
-	if (nbytes > 0 && !zd_registry_is_full(&keeper->registry, nbytes))
-		zd_registry_append(&keeper->registry, bytes, nbytes);
-	else if (nbytes > 0 && write_all(keeper, &err) != 0)
+	if (nbytes > 0 && write_event(keeper, bytes, nbytes, &err) != 0)
 		give_up(keeper, &err);
 	if (keeper->store && keeper->has_dropped)
 		remove_dropped(keeper);
@@ -314,15 +348,15 @@ static void drop_rest(struct zd_store *store)
 static int restore(struct zd_keeper *keeper, int fd, struct zd_err *err)
 {
 	struct zd_engine_totals totals;
-	uint8_t *records;
-	size_t nbytes;
+	struct zd_registry_records records;
 	int rc = zd_registry_open(&keeper->registry, fd, err);
 
+	if (rc == 0)
+		rc = zd_registry_read(&keeper->registry, &records, err);
 	if (rc)
 		return rc;
-	records = zd_registry_read(&keeper->registry, &nbytes);
-	rc = zd_engine_restore(keeper->bridge->engine, records, nbytes, err);
-	free(records);
+	rc = zd_engine_restore(keeper->bridge->engine, records.bytes, records.nbytes, err);
+	zd_registry_records_free(&records);
 	if (rc)
 		return rc;
 	zd_engine_totals(keeper->bridge->engine, &totals);

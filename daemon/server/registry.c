@@ -20,9 +20,10 @@
 #define HEADER_BYTES 4096u
 #define HALF_BYTES   (UINT64_C(1) << 30) /* sparse: only what is written takes memory */
 #define FILE_BYTES   (HEADER_BYTES + 2 * HALF_BYTES)
-/* A half is written anew when it is larger than this and twice its first packet together. While all records
- * are few, the appended ones so stay within the processor's caches. */
-#define ROOM_BYTES (UINT64_C(256) << 10)
+/* The other half is begun when the records of events take this and as much as all records. While these are
+ * few, the appended ones so stay within the processor's caches. */
+#define ROOM_BYTES  (UINT64_C(256) << 10)
+#define FREED_BYTES (UINT64_C(256) << 10) /* with one append */
 
 struct zd_registry_header {
 	uint64_t magic;
@@ -163,20 +164,40 @@ int zd_registry_open(struct zd_registry *registry, int fd, struct zd_err *err)
 	return rc;
 }
 
-uint8_t *zd_registry_read(const struct zd_registry *registry, size_t *nbytes)
+/* The pages are private: those whose records are moved over the packets' heads become this process's, and the
+ * file stays as it is. */
+int zd_registry_read(const struct zd_registry *registry, struct zd_registry_records *records,
+                     struct zd_err *err)
 {
 	uint64_t used = atomic_load(&registry->header->used), end = used & ~UINT64_C(7);
-	const uint8_t *half = half_of(registry, used);
-	uint8_t *records = zd_calloc(1, end + 1);
 	struct packet packet;
+	uint8_t *map, *to;
 
-	*nbytes = 0;
+	*records = (struct zd_registry_records){0};
+	if (end == 0)
+		return 0;
+	map = mmap(NULL, end, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, registry->fd,
+	           (off_t)(HEADER_BYTES + (used & 1) * HALF_BYTES));
+	if (map == MAP_FAILED)
+		return zd_err_errno(err, errno, "mapping the registry");
+	to = map + sizeof(packet);
 	for (uint64_t at = 0; at < end; at += sizeof(packet) + packet.bytes) {
-		memcpy(&packet, half + at, sizeof(packet));
-		memcpy(records + *nbytes, half + at + sizeof(packet), packet.bytes);
-		*nbytes += packet.bytes;
+		memcpy(&packet, map + at, sizeof(packet));
+		if (at > 0)
+			memmove(to, map + at + sizeof(packet), packet.bytes);
+		to += packet.bytes;
 	}
-	return records;
+	*records = (struct zd_registry_records){.map = map,
+	                                        .map_bytes = end,
+	                                        .bytes = map + sizeof(packet),
+	                                        .nbytes = (size_t)(to - map) - sizeof(packet)};
+	return 0;
+}
+
+void zd_registry_records_free(struct zd_registry_records *records)
+{
+	if (records->map)
+		(void)munmap(records->map, records->map_bytes);
 }
 
 /* ---- Writing ------------------------------------------------------------------------------------------- */
@@ -189,39 +210,92 @@ static void write_packet(uint8_t *at, const uint8_t *bytes, size_t nbytes)
 	memcpy(at + sizeof(packet), bytes, nbytes);
 }
 
-bool zd_registry_is_full(const struct zd_registry *registry, size_t nbytes)
+static uint64_t used_bytes(const struct zd_registry *registry)
 {
-	uint64_t used = atomic_load(&registry->header->used) & ~UINT64_C(7);
+	return atomic_load(&registry->header->used) & ~UINT64_C(7);
+}
 
-	return used == 0 || used + sizeof(struct packet) + nbytes > registry->full_bytes;
+static uint64_t other_half(const struct zd_registry *registry)
+{
+	return ~atomic_load(&registry->header->used) & 1;
+}
+
+bool zd_registry_has_room(const struct zd_registry *registry, size_t nbytes)
+{
+	uint64_t used = zd_max_u64(used_bytes(registry), registry->rewriting ? registry->next_bytes : 0);
+
+	return used_bytes(registry) > 0 && nbytes + sizeof(struct packet) <= HALF_BYTES - used;
+}
+
+bool zd_registry_is_full(const struct zd_registry *registry)
+{
+	return used_bytes(registry) > registry->full_bytes;
+}
+
+/* Frees some memory of the half that is not in use: all at once would take the loop milliseconds. */
+static void free_some(struct zd_registry *registry)
+{
+	uint64_t nbytes = zd_min_u64(FREED_BYTES, registry->free_end - registry->free_at);
+
+	if (nbytes == 0)
+		return;
+	(void)fallocate(registry->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+	                (off_t)(HEADER_BYTES + other_half(registry) * HALF_BYTES + registry->free_at),
+	                (off_t)nbytes);
+	registry->free_at += nbytes;
+}
+
+static void append_next(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes)
+{
+	uint8_t *half = registry->halves + other_half(registry) * HALF_BYTES;
+
+	write_packet(half + registry->next_bytes, bytes, nbytes);
+	registry->next_bytes += sizeof(struct packet) + nbytes;
 }
 
 void zd_registry_append(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes)
 {
 	uint64_t used = atomic_load(&registry->header->used);
 
-	zd_assert(nbytes % 8 == 0 && !zd_registry_is_full(registry, nbytes));
+	zd_assert(nbytes % 8 == 0 && zd_registry_has_room(registry, nbytes));
 	write_packet(half_of(registry, used) + (used & ~UINT64_C(7)), bytes, nbytes);
 	atomic_store(&registry->header->used, used + sizeof(struct packet) + nbytes);
+	if (registry->rewriting)
+		append_next(registry, bytes, nbytes);
+	else
+		free_some(registry);
 }
 
-int zd_registry_replace(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
+void zd_registry_begin(struct zd_registry *registry)
 {
-	uint64_t used = atomic_load(&registry->header->used), other = ~used & 1;
+	registry->rewriting = true;
+	registry->next_bytes = registry->next_all_bytes = 0;
+}
+
+int zd_registry_rewrite(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
+{
 	uint64_t needed = sizeof(struct packet) + nbytes;
 
-	zd_assert(nbytes % 8 == 0);
-	if (needed > HALF_BYTES / 2)
+	zd_assert(registry->rewriting && nbytes % 8 == 0);
+	if (registry->next_all_bytes + needed > HALF_BYTES / 2 || registry->next_bytes + needed > HALF_BYTES)
 		return zd_err_set(err, ZEROD_E_LIMIT,
-		                  "%zu bytes of state do not fit the registry, %llu bytes", nbytes,
+		                  "%llu bytes of state do not fit the registry, %llu bytes",
+		                  (unsigned long long)(registry->next_all_bytes + nbytes),
 		                  (unsigned long long)HALF_BYTES / 2);
-	write_packet(registry->halves + other * HALF_BYTES, bytes, nbytes);
-	atomic_store(&registry->header->used, needed | other);
-	registry->full_bytes = zd_min_u64(HALF_BYTES, 2 * needed + ROOM_BYTES);
-	/* Frees the memory of the former half, but for the beginning, which the next replacement writes
-	 * without page faults. */
-	(void)fallocate(registry->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-	                (off_t)(HEADER_BYTES + (used & 1) * HALF_BYTES + ROOM_BYTES),
-	                (off_t)(HALF_BYTES - ROOM_BYTES));
+	append_next(registry, bytes, nbytes);
+	registry->next_all_bytes += needed;
 	return 0;
+}
+
+void zd_registry_switch(struct zd_registry *registry)
+{
+	uint64_t former = used_bytes(registry);
+
+	zd_assert(registry->rewriting);
+	atomic_store(&registry->header->used, registry->next_bytes | other_half(registry));
+	registry->rewriting = false;
+	registry->full_bytes = registry->next_bytes + registry->next_all_bytes + ROOM_BYTES;
+	/* The beginning stays, which is written next without page faults. */
+	registry->free_at = ROOM_BYTES;
+	registry->free_end = zd_max_u64(former, ROOM_BYTES);
 }

@@ -3,9 +3,10 @@
  * registry.h - a memory file with the engine's journal, which outlives the daemon.
  *
  * The file has a header and two halves, one of which is in use. A half has packets, one for the records of
- * each event, after a first packet with all records. A packet counts when the header's `used` includes it,
+ * each event, after the first packets with all records. A packet counts when the header's `used` includes it,
  * which is stored behind its bytes: after a kill the file has all of a packet or nothing of it. When a half
- * is full, all records go into the other one, which is then in use.
+ * is full, all records are written into the other one, in several packets, and both get the records of the
+ * events that come between. Then the other half is in use.
  */
 #ifndef ZD_SERVER_REGISTRY_H
 #define ZD_SERVER_REGISTRY_H
@@ -21,7 +22,20 @@ struct zd_registry {
 	int fd; /* -1: closed */
 	struct zd_registry_header *header;
 	uint8_t *halves;
-	uint64_t full_bytes; /* the half in use is written anew beyond this */
+	uint64_t full_bytes; /* the other half is begun beyond this */
+	bool rewriting;
+	uint64_t next_bytes,
+	        next_all_bytes; /* rewriting: of the other half, and of these all without events */
+	/* the memory of the half that is not in use, to be freed from `free_at` on */
+	uint64_t free_at, free_end;
+};
+
+/* The records of all packets, one behind the other. */
+struct zd_registry_records {
+	uint8_t *map; /* of half the file, in pages of its own where it was changed; NULL: none */
+	size_t map_bytes;
+	const uint8_t *bytes;
+	size_t nbytes;
 };
 
 /* Makes an empty registry. Errors: NO_MEMORY, SYSTEM. */
@@ -32,15 +46,24 @@ int zd_registry_open(struct zd_registry *registry, int fd, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zd_registry_close(struct zd_registry *registry);
 
-/* Returns the records of all packets, one behind the other; the caller frees them. */
-uint8_t *zd_registry_read(const struct zd_registry *registry, size_t *nbytes);
+/* Errors: NO_MEMORY, SYSTEM. */
+int zd_registry_read(const struct zd_registry *registry, struct zd_registry_records *records,
+                     struct zd_err *err) __attribute__((warn_unused_result));
+void zd_registry_records_free(struct zd_registry_records *records);
 
-/* Whether it is time for zd_registry_replace() in place of an append of `nbytes`. */
-bool zd_registry_is_full(const struct zd_registry *registry, size_t nbytes);
+/* Whether the records of an event fit. If they do not, all records are written anew before. */
+bool zd_registry_has_room(const struct zd_registry *registry, size_t nbytes);
 /* Appends the records of an event. */
 void zd_registry_append(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes);
-/* Replaces all records at once. Errors: LIMIT: they do not fit. */
-int zd_registry_replace(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
+
+/* Whether it is time to write all records anew. */
+bool zd_registry_is_full(const struct zd_registry *registry);
+/* Begins with the other half, and forgets what was written there. */
+void zd_registry_begin(struct zd_registry *registry);
+/* Appends some of all records to the other half. Errors: LIMIT: they do not fit. */
+int zd_registry_rewrite(struct zd_registry *registry, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* The other half has all records, and is in use from now on. */
+void zd_registry_switch(struct zd_registry *registry);
 
 #endif

@@ -216,6 +216,11 @@ bool zd_user_may_go_on(struct zd_user *user, unsigned cost)
 	return true;
 }
 
+bool zd_user_shares(const struct zd_user *user)
+{
+	return user->users->is_shared;
+}
+
 bool zd_user_may_begin(const struct zd_user *user)
 {
 	uint64_t used = used_ns(user);

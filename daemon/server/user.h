@@ -74,6 +74,10 @@ bool zd_user_may_go_on(struct zd_user *user, unsigned cost);
 /* Whether a request that has just arrived may be handled at once: no other of the user waits for a turn. */
 bool zd_user_may_begin(const struct zd_user *user);
 
+/* Between begin and end: whether several users use the loop, so that a request should take little more than
+ * `slice_ns`. */
+bool zd_user_shares(const struct zd_user *user);
+
 /* Whether a connection of the user may end at once: its turn has time left, and no other end waits. */
 bool zd_user_may_end(const struct zd_user *user);
 /* Adds the time since `began_ns` to the turn of the uid's user, if it has connections. */

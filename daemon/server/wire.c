@@ -2,12 +2,14 @@
 /*
  * wire.c - reads the fields of packed messages.
  *
- * protobuf-c has accepted these bytes already, but this code does not rely on that: a length beyond the end
- * stops it.
+ * What these functions accept and protobuf-c does not, as a tag of more than five bytes, is rejected when the
+ * message is unpacked.
  */
 #include "server/wire.h"
 
 #include <string.h>
+
+#include "proto/zerod.pb-c.h"
 
 #define TYPE_BITS    3u
 #define TYPE_VARINT  0u
@@ -77,28 +79,94 @@ bool zd_wire_next(struct zd_wire *wire, uint32_t number, struct zd_wire *content
 	return false;
 }
 
-static const ProtobufCFieldDescriptor *
-find_zero(struct zd_wire wire, const ProtobufCMessageDescriptor *descriptor, unsigned nesting)
+bool zd_wire_count(struct zd_wire wire, unsigned most, unsigned *count)
 {
-	const ProtobufCFieldDescriptor *bad = NULL;
 	struct zd_wire content;
 	uint32_t number;
 
-	while (!bad && nesting > 0 && take_field(&wire, &number, &content)) {
+	for (*count = 0; wire.at < wire.end && *count <= most; ++*count)
+		if (!take_field(&wire, &number, &content))
+			return false;
+	return true;
+}
+
+struct search {
+	size_t left; /* fields that may still come */
+	bool has_body;
+	const ProtobufCFieldDescriptor *zero;
+};
+
+/* How many varints end in the bytes. Of fixed-size values this may be up to eight times as many. */
+static size_t count_varints(struct zd_wire packed)
+{
+	const uint64_t ones = 0x0101010101010101u;
+	size_t count = 0;
+	uint64_t word;
+
+	for (; (size_t)(packed.end - packed.at) >= sizeof(word); packed.at += sizeof(word)) {
+		memcpy(&word, packed.at, sizeof(word));
+		count += ((~word >> 7) & ones) * ones >> 56; /* adds the ones */
+	}
+	while (packed.at < packed.end)
+		count += *packed.at++ < 0x80;
+	return count;
+}
+
+/* Takes the field from those that are left; returns false if there are not so many. */
+static bool take_one(struct search *search, const ProtobufCFieldDescriptor *field, struct zd_wire content)
+{
+	bool is_packed = field && field->label == PROTOBUF_C_LABEL_REPEATED &&
+	                 field->type < PROTOBUF_C_TYPE_STRING;
+	size_t fields = 1 + (is_packed ? count_varints(content) / ZD_WIRE_VALUES : 0);
+
+	if (fields > search->left)
+		return false;
+	search->left -= fields;
+	return true;
+}
+
+/* protobuf-c merges the bodies of a message with several, and copies the lists of all at each. */
+static bool take_body(struct search *search, const ProtobufCFieldDescriptor *field)
+{
+	bool had_body = search->has_body;
+
+	if (field->label == PROTOBUF_C_LABEL_REPEATED)
+		return true;
+	search->has_body = true;
+	return !had_body;
+}
+
+static bool search_fields(struct zd_wire wire, const ProtobufCMessageDescriptor *descriptor, unsigned nesting,
+                          struct search *search)
+{
+	struct zd_wire content;
+	uint32_t number;
+
+	while (nesting > 0 && take_field(&wire, &number, &content)) {
 		const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field(descriptor,
 		                                                                                number);
 
-		if (field && field->type == PROTOBUF_C_TYPE_MESSAGE)
-			bad = find_zero(content, field->descriptor, nesting - 1);
-		else if (field && field->type == PROTOBUF_C_TYPE_STRING &&
-		         memchr(content.at, '\0', (size_t)(content.end - content.at)))
-			bad = field;
+		if (!take_one(search, field, content))
+			return false;
+		if (!field)
+			continue;
+		if (field->type == PROTOBUF_C_TYPE_MESSAGE &&
+		    (!take_body(search, field) ||
+		     !search_fields(content, field->descriptor, nesting - 1, search)))
+			return false;
+		if (field->type == PROTOBUF_C_TYPE_STRING && !search->zero &&
+		    memchr(content.at, '\0', (size_t)(content.end - content.at)))
+			search->zero = field;
 	}
-	return bad;
+	return true;
 }
 
-const ProtobufCFieldDescriptor *zd_wire_find_zero(struct zd_wire wire,
-                                                  const ProtobufCMessageDescriptor *descriptor)
+bool zd_wire_search(struct zd_wire request, unsigned most, const ProtobufCFieldDescriptor **zero)
 {
-	return find_zero(wire, descriptor, MAX_NESTING);
+	struct search search = {.left = most};
+
+	if (!search_fields(request, &zd__request__descriptor, MAX_NESTING, &search))
+		return false;
+	*zero = search.zero;
+	return true;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wire.h - detects strings with embedded NUL bytes in packed messages.
+ * wire.h - reads the fields of packed messages, before protobuf-c unpacks these.
  *
- * An unpacked string is a C string, so "a\0b" reads as "a", and two different names can look equal. These
- * functions search the packed bytes for such strings.
+ * A packet is split into its requests without being unpacked. A request is searched for what protobuf-c does
+ * not report: more fields than the daemon unpacks, and strings with embedded NUL bytes. An unpacked string is
+ * a C string, so "a\0b" reads as "a", and two different names can look equal.
  */
 #ifndef ZD_SERVER_WIRE_H
 #define ZD_SERVER_WIRE_H
@@ -27,9 +28,15 @@ static inline struct zd_wire zd_wire_of(const uint8_t *bytes, size_t nbytes)
  * end. */
 bool zd_wire_next(struct zd_wire *wire, uint32_t number, struct zd_wire *content);
 
-/* Returns the field of the first string with an embedded NUL byte, nested messages included; NULL if there is
- * none. */
-const ProtobufCFieldDescriptor *zd_wire_find_zero(struct zd_wire wire,
-                                                  const ProtobufCMessageDescriptor *descriptor);
+/* Counts the fields of a message, up to `most` + 1, without those of nested messages. Returns false if the
+ * counted part is no sequence of fields. */
+bool zd_wire_count(struct zd_wire wire, unsigned most, unsigned *count);
+
+#define ZD_WIRE_VALUES 8u /* of a packed field: unpacking these takes less time than another field */
+/* Visits all fields of a Request, those of nested messages included. Returns false if they are more than
+ * `most`, where each ZD_WIRE_VALUES of a packed field are one more, or if there are two bodies. Otherwise
+ * sets *zero to the field of the first string with an embedded NUL byte; NULL if there is none. Of an invalid
+ * message only a part is visited. */
+bool zd_wire_search(struct zd_wire request, unsigned most, const ProtobufCFieldDescriptor **zero);
 
 #endif

@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "core/engine/objects.h"
 #include "server/listener.h"
 #include "tests/unit/server/api_scene.h"
 
@@ -252,6 +253,25 @@ static void await_ends(void)
 
 /* ---- A group of one rank ------------------------------------------------------------------------------- */
 
+static uint64_t join_as(int sock, const char *job, bool durable)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupJoin body = ZD__GROUP_JOIN__INIT;
+	struct delivery delivery;
+	uint64_t group;
+
+	body.job = body.group = (char *)job;
+	body.durable = body.shadow = durable;
+	body.world_size = 1;
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &body;
+	delivery = scene_call(scene, sock, &request);
+	assert_int_equal(delivery.packet->replies[0]->status, 0);
+	group = delivery.packet->replies[0]->group_join->group;
+	delivery_free(&delivery);
+	return group;
+}
+
 /* Returns the loop's longest time for one registration. */
 static uint64_t register_units(int sock, uint64_t group, unsigned count)
 {
@@ -393,7 +413,7 @@ static uint64_t cost_of(int sock, Zd__Request *request)
 {
 	uint64_t began_ns = thread_ns();
 
-	(void)scene_status(scene, sock, request);
+	assert_int_equal(scene_status(scene, sock, request), 0);
 	return thread_ns() - began_ns;
 }
 
@@ -401,6 +421,46 @@ static void print_cost(const char *what, uint64_t ns)
 {
 	printf("%-40s %10.1f\n", what, (double)ns / 1e3);
 	(void)fflush(stdout);
+}
+
+static void send_and_turn(int sock, Zd__Request *request)
+{
+	request->id = ++scene->last_id;
+	scene_send(sock, &request, 1);
+	(void)until_reply(sock);
+}
+
+/* An update and a publication of all units. */
+static void update_units(int sock, unsigned count)
+{
+	for (unsigned done = 0; done < count; done += UNITS) {
+		Zd__Request request = ZD__REQUEST__INIT;
+		Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
+		Zd__Publish publish = ZD__PUBLISH__INIT;
+
+		update.n_units = publish.n_units = count - done < UNITS ? count - done : UNITS;
+		update.units = publish.units = units + done;
+		request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
+		request.update_begin = &update;
+		send_and_turn(sock, &request);
+		request.body_case = ZD__REQUEST__BODY_PUBLISH;
+		request.publish = &publish;
+		send_and_turn(sock, &request);
+	}
+}
+
+static void print_commit(int sock, uint64_t group, unsigned count)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Commit commit = ZD__COMMIT__INIT;
+	char what[64];
+
+	commit.group = group;
+	commit.step = 1;
+	request.body_case = ZD__REQUEST__BODY_COMMIT;
+	request.commit = &commit;
+	(void)snprintf(what, sizeof(what), "commit, %u units", count);
+	print_cost(what, cost_of(sock, &request));
 }
 
 static void cost_of_end(const char *what, int sock)
@@ -419,37 +479,86 @@ static void costs_of_units(unsigned count)
 {
 	int sock = scene_session(scene);
 	uint64_t group = scene_join(scene, sock, "large");
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Commit commit = ZD__COMMIT__INIT;
 	char what[64];
 
 	(void)snprintf(what, sizeof(what), "unit_register, slowest of %u", count);
 	print_cost(what, register_units(sock, group, count));
-	commit.group = group;
-	commit.step = 1;
-	request.body_case = ZD__REQUEST__BODY_COMMIT;
-	request.commit = &commit;
-	(void)snprintf(what, sizeof(what), "commit, %u units", count);
-	print_cost(what, cost_of(sock, &request));
+	update_units(sock, count);
+	print_commit(sock, group, count);
 	(void)snprintf(what, sizeof(what), "end of a session, %u units", count);
 	cost_of_end(what, sock);
+}
+
+static int put_nothing(void *arg, const char *name, int fd, struct zd_err *err)
+{
+	(void)arg;
+	(void)name;
+	(void)fd;
+	(void)err;
+	return 0;
+}
+
+static void remove_nothing(void *arg, const char *name)
+{
+	(void)arg;
+	(void)name;
+}
+
+/* A durable group with shadows, whose units were all updated since the commit; with the journal, which is
+ * written anew some times. */
+static void costs_of_durable(unsigned count)
+{
+	static struct zd_store store = {.put = put_nothing, .remove = remove_nothing};
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__EndJob end = ZD__END_JOB__INIT;
+	const struct zd_job *job;
+	struct zd_err err;
+	uint64_t group;
+	char what[64];
+	int sock;
+
+	assert_int_equal(zd_keeper_open(&scene->api.bridge.keeper, &scene->api.bridge, &store, &err), 0);
+	sock = scene_session(scene);
+	group = join_as(sock, "durable", true);
+	(void)register_units(sock, group, count);
+	print_commit(sock, group, count);
+	longest_ns = 0;
+	for (unsigned i = 0; i < 8; i++)
+		update_units(sock, count);
+	(void)snprintf(what, sizeof(what), "updates of 1000 of %u durable units", count);
+	print_cost(what, longest_ns);
+	(void)snprintf(what, sizeof(what), "loss of a rank, %u durable units", count);
+	cost_of_end(what, sock);
+	sock = scene_session(scene);
+	for (job = scene->api.bridge.engine->jobs; !job->durable; job = job->hh.next)
+		continue;
+	end.job = job->id;
+	request.body_case = ZD__REQUEST__BODY_END_JOB;
+	request.end_job = &end;
+	longest_ns = 0;
+	send_and_turn(sock, &request);
+	while (scene->api.conns.users.nwith_tasks > 0)
+		(void)turn();
+	(void)snprintf(what, sizeof(what), "end of a durable job, %u units", count);
+	print_cost(what, longest_ns);
+	(void)close(sock);
+	settle();
+	zd_keeper_close(&scene->api.bridge.keeper);
 }
 
 /* The longest iteration until nothing of the group is left. */
 static void cost_of_leave(void)
 {
 	int sock = scene_session(scene);
-	Zd__Request request = ZD__REQUEST__INIT, *batch[] = {&request};
+	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__GroupLeave leave = ZD__GROUP_LEAVE__INIT;
 
 	leave.group = scene_join(scene, sock, "left");
 	(void)register_units(sock, leave.group, LARGE);
-	request.id = ++scene->last_id;
 	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
 	request.group_leave = &leave;
 	longest_ns = 0;
-	scene_send(sock, batch, 1);
-	(void)until_reply(sock);
+	send_and_turn(sock, &request);
 	while (scene->api.conns.users.nwith_tasks > 0)
 		(void)turn();
 	print_cost("leave of a group, 10000 units", longest_ns);
@@ -479,20 +588,7 @@ static void costs_of_leases(void)
 	Zd__Gather gather = ZD__GATHER__INIT;
 
 	(void)register_units(sock, scene_join(scene, sock, "large"), LARGE);
-	request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
-	for (unsigned done = 0; done < LARGE; done += UNITS) {
-		Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
-		Zd__Publish publish = ZD__PUBLISH__INIT;
-
-		update.n_units = publish.n_units = UNITS;
-		update.units = publish.units = units + done;
-		request.body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
-		request.update_begin = &update;
-		assert_int_equal(scene_status(scene, sock, &request), 0);
-		request.body_case = ZD__REQUEST__BODY_PUBLISH;
-		request.publish = &publish;
-		assert_int_equal(scene_status(scene, sock, &request), 0);
-	}
+	update_units(sock, LARGE);
 	request.body_case = ZD__REQUEST__BODY_GATHER;
 	request.gather = &gather;
 	for (unsigned i = 0; i < LARGE; i++) {
@@ -646,5 +742,7 @@ int main(void)
 	costs_of_allocations();
 	costs_of_leases();
 	costs_of_waiting();
+	costs_of_durable(LARGE);
+	costs_of_durable(ZD_MAX_UNITS - 1);
 	return 0;
 }

@@ -365,15 +365,13 @@ static void config_seeds(const char *folder)
 
 static void unpack_seeds(const char *folder)
 {
-	static const uint8_t requests[] = {
-	        0,    0x0a, 8,    0x08, 5,    0xc2, 0x02, 3,    0x08, 0xac, 0x02, /* a gather */
-	        0x0a, 9,    0x08, 6,    0x10, 99,   0xca, 0x02, 2,    0x08, 7};   /* a release */
+	static const uint8_t gather[] = {0, 0x08, 5, 0xc2, 0x02, 3, 0x08, 0xac, 0x02};
 	static const uint8_t replies[] = {
 	        1,    0x12, 2,    0x08, 5, /* without a body; a gather's; an error */
 	        0x12, 7,    0x08, 6,    0xc2, 0x02, 2, 0x28, 1, 0x12, 8, 0x08, 7, 0x10, 5, 0x1a, 2, 'n', 'o'};
 
-	memcpy(seed_bytes, requests, seed_nbytes = sizeof(requests));
-	save(folder, "unpack", "requests");
+	memcpy(seed_bytes, gather, seed_nbytes = sizeof(gather));
+	save(folder, "unpack", "request");
 	memcpy(seed_bytes, replies, seed_nbytes = sizeof(replies));
 	save(folder, "unpack", "replies");
 }

@@ -130,6 +130,10 @@ static void name_ids(Zd__Request *request)
 	case ZD__REQUEST__BODY_UNIT_REGISTER:
 		name_id(&scene.groups, &request->unit_register->group);
 		break;
+	case ZD__REQUEST__BODY_UNITS_RESUME:
+		name_id(&scene.groups, &request->units_resume->group);
+		name_units(request->units_resume->units, request->units_resume->n_units);
+		break;
 	case ZD__REQUEST__BODY_UNIT_UNREGISTER:
 		name_id(&scene.units, &request->unit_unregister->unit);
 		break;
@@ -235,13 +239,20 @@ static void number_requests(struct fuzz_client *client, Zd__ClientPacket *packet
 	}
 }
 
+/* The bytes may hold requests with any id, so a reply to any id is allowed from now on. */
+static void send_raw(struct fuzz_client *client, const uint8_t *bytes, size_t nbytes)
+{
+	memset(client->open, INT8_MAX, sizeof(client->open)); /* more than can come */
+	fuzz_send_bytes(client, bytes, nbytes);
+}
+
 static void send_requests(struct fuzz_client *client, const uint8_t *bytes, size_t nbytes)
 {
 	static uint8_t packed[2 * ZD_MAX_PACKET_BYTES];
 	Zd__ClientPacket *packet = zd__client_packet__unpack(NULL, nbytes, bytes);
 
 	if (!packet || packet->n_requests > ZD_MAX_BATCH) {
-		fuzz_send_bytes(client, bytes, nbytes);
+		send_raw(client, bytes, nbytes); /* with requests before the invalid one */
 	} else {
 		number_requests(client, packet);
 		if (zd__client_packet__get_packed_size(packet) <= sizeof(packed))
@@ -249,13 +260,6 @@ static void send_requests(struct fuzz_client *client, const uint8_t *bytes, size
 	}
 	if (packet)
 		zd__client_packet__free_unpacked(packet, NULL);
-}
-
-/* The bytes may hold requests with any id, so a reply to any id is allowed from now on. */
-static void send_raw(struct fuzz_client *client, const uint8_t *bytes, size_t nbytes)
-{
-	memset(client->open, INT8_MAX, sizeof(client->open)); /* more than can come */
-	fuzz_send_bytes(client, bytes, nbytes);
 }
 
 /* ---- Records ------------------------------------------------------------------------------------------- */

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_unpack.c - any bytes as a packet: what the two sides make of it (proto/envelope.h) is what protobuf-c
- * makes of it.
+ * fuzz_unpack.c - any bytes as a request or a daemon's packet: the result (proto/envelope.h) is protobuf-c's.
  *
- * The first byte says whose packet it is: a client's when it is even.
+ * The first byte selects the message: a request if it is even. One that zd_wire_search() accepts fits into
+ * the arena.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "proto/envelope.h"
+#include "server/wire.h"
 
-#define ARENA_BYTES 65536u
+#define ARENA_BYTES (1u << 20)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes);
 
@@ -45,6 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 	static struct zd_arena arena;
 	const ProtobufCMessageDescriptor *descriptor;
 	const ProtobufCMessage *got;
+	const ProtobufCFieldDescriptor *zero;
 	ProtobufCMessage *expected;
 
 	if (!arena.block)
@@ -52,8 +54,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 	if (nbytes == 0)
 		return 0;
 	if (bytes[0] % 2 == 0) {
-		descriptor = &zd__client_packet__descriptor;
-		got = (const ProtobufCMessage *)zd_client_packet_unpack(&arena, nbytes - 1, bytes + 1);
+		descriptor = &zd__request__descriptor;
+		got = (const ProtobufCMessage *)zd_request_unpack(&arena, nbytes - 1, bytes + 1);
+		zd_assert(!arena.spill ||
+		          !zd_wire_search(zd_wire_of(bytes + 1, nbytes - 1), ZD_MAX_FIELDS, &zero));
 	} else {
 		descriptor = &zd__daemon_packet__descriptor;
 		got = (const ProtobufCMessage *)zd_daemon_packet_unpack(&arena, nbytes - 1, bytes + 1);

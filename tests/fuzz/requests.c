@@ -279,6 +279,12 @@ static void fill_unit(Zd__Request__BodyCase kind)
 		     .frozen = pick(6) == 0);
 		body.unit_register.n_views = pick_views(&body.unit_register.views);
 		break;
+	case ZD__REQUEST__BODY_UNITS_RESUME:
+		FILL(units_resume, .group = pick_id());
+		body.units_resume.n_units = pick_units(&body.units_resume.units);
+		body.units_resume.n_descriptions = body.units_resume.n_units;
+		body.units_resume.descriptions = body.units_resume.units;
+		break;
 	case ZD__REQUEST__BODY_UNIT_UNREGISTER:
 		FILL(unit_unregister, .unit = pick_id());
 		break;
@@ -395,6 +401,7 @@ static const struct {
         {ZD__REQUEST__BODY_STEP_END, fill_group},
         {ZD__REQUEST__BODY_ABORT_GROUP, fill_group},
         {ZD__REQUEST__BODY_UNIT_REGISTER, fill_unit},
+        {ZD__REQUEST__BODY_UNITS_RESUME, fill_unit},
         {ZD__REQUEST__BODY_UNIT_UNREGISTER, fill_unit},
         {ZD__REQUEST__BODY_UPDATE_BEGIN, fill_unit},
         {ZD__REQUEST__BODY_PUBLISH, fill_unit},

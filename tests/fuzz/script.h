@@ -65,6 +65,7 @@ union fuzz_body {
 	Zd__GroupBarrier group_barrier;
 	Zd__UniqueIds unique_ids;
 	Zd__UnitRegister unit_register;
+	Zd__UnitsResume units_resume;
 	Zd__UnitUnregister unit_unregister;
 	Zd__UpdateBegin update_begin;
 	Zd__Publish publish;

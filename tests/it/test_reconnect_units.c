@@ -2,6 +2,8 @@
 /* test_reconnect_units.c - a client that goes on with the next daemon registers many units again. */
 #include "tests/it/reconnect_scene.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +13,7 @@
 #define NUNITS      1500u /* more than may be outstanding */
 #define LARGE       400u  /* the index of one of them */
 #define LARGE_BYTES (32u << 20)
-#define FEW_PACKETS (NUNITS / ZD_MAX_BATCH + 6) /* hello, join, a listing, and what is unmapped */
+#define FEW_PACKETS 6u /* hello, join, a listing, the units, and what is unmapped */
 #define WRITTEN     0x11
 
 static void register_units(const struct rank *rank, zerod_unit *units[NUNITS])
@@ -28,7 +30,7 @@ static void register_units(const struct rank *rank, zerod_unit *units[NUNITS])
 	}
 }
 
-/* Units are registered in full packets, each one once, and all handles of a unit are valid again. */
+/* Units that the daemon has kept are not registered one by one, and all handles of a unit are valid again. */
 static void test_many_units(void **state)
 {
 	struct zerod_unit_options options = ZEROD_INIT(options);
@@ -53,7 +55,7 @@ static void test_many_units(void **state)
 	restart(&keeps);
 	packets = zc_packets_sent(rank.client);
 	assert_status(rank.client, zerod_group_get(rank.group, &info), 0);
-	assert_in_range(zc_packets_sent(rank.client) - packets, NUNITS / ZD_MAX_BATCH, FEW_PACKETS);
+	assert_in_range(zc_packets_sent(rank.client) - packets, 3, FEW_PACKETS);
 	assert_int_equal(zerod_shard_get(units[7], &shard), 0);
 	assert_int_equal(zerod_shard_get(again, &other), 0);
 	assert_ptr_equal(shard.data, other.data);
@@ -65,8 +67,8 @@ static void test_many_units(void **state)
 	end_alone(&rank);
 }
 
-/* The next daemon has no memory for one unit of many: the text names the unit, and the group can be joined
- * when there is memory. */
+/* The next daemon has none of the units, and no memory for one of them: units are registered in full packets,
+ * the text names the unit, and the group can be joined when there is memory. */
 static void test_a_refused_unit(void **state)
 {
 	const struct zd_daemon_options small = {.arena = "8M"};
@@ -74,6 +76,7 @@ static void test_a_refused_unit(void **state)
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	zerod_unit *units[NUNITS];
 	struct rank rank;
+	uint64_t packets;
 
 	(void)state;
 	begin_alone(NULL, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
@@ -85,11 +88,79 @@ static void test_a_refused_unit(void **state)
 		assert_int_equal(zerod_shard_get(units[0], &shard), ZEROD_E_RESTARTED);
 	}
 	restart(NULL);
+	packets = zc_packets_sent(rank.client);
 	assert_status(rank.client, zerod_group_get(rank.group, &info), 0);
+	assert_in_range(zc_packets_sent(rank.client) - packets, NUNITS / ZD_MAX_BATCH,
+	                NUNITS / ZD_MAX_BATCH + FEW_PACKETS);
 	for (unsigned i = 0; i < NUNITS; i++)
 		assert_int_equal(zerod_shard_get(units[i], &shard), 0);
 	zerod_close(rank.client);
 	assert_int_equal(zd_daemon_stop(&daemon_), 0);
+}
+
+/* The next daemon has another unit of the same name, and even of the same id, since it numbers from the
+ * beginning: the text names the unit. */
+static void test_a_unit_that_is_another(void **state)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct zerod_group_info info = ZEROD_INIT(info);
+	struct zerod_shard shard = ZEROD_INIT(shard);
+	struct rank rank, other = {0};
+
+	(void)state;
+	begin_alone(NULL, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
+	options.name = "w";
+	options.dtype = ZEROD_UINT8;
+	options.numel = 100;
+	assert_int_equal(zerod_unit_register(rank.group, &options, &rank.unit), 0);
+	restart(NULL);
+	assert_int_equal(open_client(&other, 0), 0);
+	assert_int_equal(join_alone(&other, ZEROD_GROUP_DURABLE), 0);
+	options.numel = 200;
+	assert_int_equal(zerod_unit_register(other.group, &options, &other.unit), 0);
+	zerod_close(other.client);
+	assert_int_equal(zerod_group_get(rank.group, &info), ZEROD_E_MISMATCH);
+	assert_non_null(strstr(zerod_last_error(rank.client), "'w'"));
+	assert_int_equal(zerod_shard_get(rank.unit, &shard), ZEROD_E_RESTARTED);
+	end_alone(&rank);
+}
+
+static void *go_on(void *arg)
+{
+	struct zerod_group_info info = ZEROD_INIT(info);
+	struct rank *rank = arg;
+
+	do
+		rank->status = zerod_group_get(rank->group, &info);
+	while (rank->status == ZEROD_E_RESTARTED);
+	return NULL;
+}
+
+/* The daemon is killed again when the client has sent its units: it goes on with the one after. */
+static void test_killed_in_between(void **state)
+{
+	struct zerod_shard shard = ZEROD_INIT(shard);
+	zerod_unit *units[NUNITS];
+	struct rank rank;
+	pthread_t thread;
+	uint64_t packets;
+
+	(void)state;
+	begin_alone(&keeps, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
+	register_units(&rank, units);
+	restart(&keeps);
+	packets = zc_packets_sent(rank.client);
+	assert_int_equal(pthread_create(&thread, NULL, go_on, &rank), 0);
+	while (zc_packets_sent(rank.client) - packets < 3)
+		(void)sched_yield();
+	restart(&keeps);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	go_on(&rank); /* the first daemon may have replied to all requests */
+	assert_status(rank.client, rank.status, 0);
+	for (unsigned i = 0; i < NUNITS; i++)
+		assert_int_equal(zerod_shard_get(units[i], &shard), 0);
+	assert_int_equal(zerod_update_begin(&units[7], 1, NULL, NULL), 0);
+	end_alone(&rank);
 }
 
 int main(void)
@@ -97,6 +168,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_many_units),
 	        cmocka_unit_test(test_a_refused_unit),
+	        cmocka_unit_test(test_a_unit_that_is_another),
+	        cmocka_unit_test(test_killed_in_between),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,7 @@
 #define ROWS_EVERY     16        /* calls between two looks at all tables */
 #define MAX_EVENTS     20000000u /* far more than any seed needs: something goes round in circles */
 #define COPIED_PERCENT 70        /* of transfers, by the client, where clients may */
+#define MOST_AT_ONCE   4u        /* completions in one event */
 #define AHEAD_PERCENT  80        /* of slices, where processes may be asked for sums ahead */
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
@@ -132,6 +133,33 @@ static void run_end_step(struct zd_sim_world *world, uint32_t uid)
 	zd_sim_called(world);
 }
 
+static void note_done(struct zd_sim_world *world, const struct zd_sim_event *event)
+{
+	world->pending_ops--;
+	world->stats.ops++;
+	zd_sim_trace(world, "    done %llu: %s", (unsigned long long)event->op,
+	             zerod_status_name(event->status));
+	note_abort(world, event);
+	zd_engine_op_done(world->engine, event->op, event->status,
+	                  event->status ? "a fault of the simulator" : "", &event->result);
+}
+
+/* With the completion also those that come right behind it: the driver may find several at once. */
+static void run_done(struct zd_sim_world *world, const struct zd_sim_event *event)
+{
+	uint64_t most = zd_sim_mix(world->config.seed, event->order) % MOST_AT_ONCE;
+
+	zd_engine_pause(world->engine);
+	note_done(world, event);
+	for (; most > 0 && world->nevents > 0 && world->events[0].kind == ZD_SIM_EVENT_DONE; most--) {
+		struct zd_sim_event next = take_event(world);
+
+		note_done(world, &next);
+	}
+	zd_engine_resume(world->engine);
+	zd_sim_called(world);
+}
+
 static void run_event(struct zd_sim_world *world, const struct zd_sim_event *event)
 {
 	switch (event->kind) {
@@ -157,14 +185,7 @@ static void run_event(struct zd_sim_world *world, const struct zd_sim_event *eve
 		run_end_step(world, event->index);
 		break;
 	case ZD_SIM_EVENT_DONE:
-		world->pending_ops--;
-		world->stats.ops++;
-		zd_sim_trace(world, "    done %llu: %s", (unsigned long long)event->op,
-		             zerod_status_name(event->status));
-		note_abort(world, event);
-		zd_engine_op_done(world->engine, event->op, event->status,
-		                  event->status ? "a fault of the simulator" : "", &event->result);
-		zd_sim_called(world);
+		run_done(world, event);
 		break;
 	}
 }
@@ -362,6 +383,7 @@ static void finish(struct zd_sim_world *world)
 			free(world->groups[g].expected[u]);
 	}
 	free(world->journal);
+	free(world->next_journal);
 	free(world->sessions);
 	free(world->segments);
 	free(world->watches);
@@ -402,6 +424,7 @@ void zd_sim_run(uint64_t seed, const struct zd_sim_script *script, bool verbose,
 	stats->reductions_checked += world->stats.reductions_checked;
 	stats->loans_checked += world->stats.loans_checked;
 	stats->restores += world->stats.restores;
+	stats->resumed += world->stats.resumed;
 	stats->end_steps += world->stats.end_steps;
 	finish(world);
 }

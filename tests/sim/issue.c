@@ -110,6 +110,25 @@ static bool issue_leave(struct zd_sim_issue *issue)
 	return true;
 }
 
+/* Now and then, before a registration: by the id that the unit has had. */
+static void resume_first(struct zd_sim_issue *issue)
+{
+	const struct zd_args args = issue->args;
+	uint32_t unit = issue->op->unit;
+
+	if (!issue->model->ids[unit] || zd_sim_percent(&issue->rng, 50))
+		return;
+	issue->args =
+	        (struct zd_args){.kind = ZD_REQ_UNITS_RESUME,
+	                         .u.units_resume = {.group = zd_sim_issue_group_id(issue),
+	                                            .nunits = 1,
+	                                            .units = &issue->model->ids[unit],
+	                                            .descriptions = &issue->model->descriptions[unit],
+	                                            .persistent = &issue->group->units[unit].persistent}};
+	(void)zd_sim_issue_send(issue);
+	issue->args = args;
+}
+
 static bool issue_register(struct zd_sim_issue *issue)
 {
 	const struct zd_sim_unit_config *unit = &issue->group->units[issue->op->unit];
@@ -152,6 +171,7 @@ static bool issue_register(struct zd_sim_issue *issue)
 	issue->model->shards[issue->op->unit][issue->rank].device =
 	        unit->on_host ? issue->world->config.ndevices
 	                      : issue->world->config.actors[issue->session->actor].device;
+	resume_first(issue);
 	return zd_sim_issue_send(issue);
 }
 

@@ -222,7 +222,9 @@ struct zd_sim_group {
 	bool torn; /* a durable rank went while it wrote, and nobody committed since */
 	uint64_t committed_step;
 	bool kept[ZD_SIM_UNITS]; /* the unit has been persistent */
-	bool tainted;            /* something failed on the way: sums are not predicted any more */
+	/* as the last registration's reply has them; 0: there was none */
+	uint64_t ids[ZD_SIM_UNITS], descriptions[ZD_SIM_UNITS];
+	bool tainted; /* something failed on the way: sums are not predicted any more */
 	uint32_t abandoned[ZD_SIM_BACKWARDS]; /* windows, each by its first backward + 1 */
 	/* what the running step must give, made when its first rank asks */
 	uint32_t step_first, step_last; /* backwards */

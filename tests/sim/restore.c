@@ -2,10 +2,11 @@
 /*
  * restore.c - engines that are restored from the journal of the running one, at random moments.
  *
- * The journal is stored after every call, and now and then begun anew. Another engine is restored from it,
- * and must have what the running one would keep if all its ranks died now: its durable jobs with their
- * groups, units, parts and allocations, in the same memory, and no other. Some of its commands are completed,
- * and a third engine is restored from its journal. The program goes on as if nothing had happened.
+ * The journal is stored after every call, and now and then begun anew, in steps between the calls. Another
+ * engine is restored from it, and must have what the running one would keep if all its ranks died now: its
+ * durable jobs with their groups, units, parts and allocations, in the same memory, and no other. Some of its
+ * commands are completed, and a third engine is restored from its journal. The program goes on as if nothing
+ * had happened.
  *
  * This file compares the objects of both engines themselves: what is compared is more than the tables show.
  */
@@ -15,7 +16,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "core/engine/objects.h"
-#include "core/gather/shadow.h"
+#include "core/gather/commit.h"
 #include "core/memory/allocation.h"
 #include "sim.h"
 
@@ -30,20 +31,43 @@ struct trial {
 	uint32_t nops, room;
 };
 
+static void append(uint8_t **journal, size_t *journal_bytes, const uint8_t *bytes, size_t nbytes)
+{
+	*journal = zd_realloc(*journal, *journal_bytes + nbytes + 1, 1);
+	memcpy(*journal + *journal_bytes, bytes, nbytes);
+	*journal_bytes += nbytes;
+}
+
 static void store(struct zd_sim_world *world)
 {
 	const uint8_t *bytes;
 	size_t nbytes = zd_engine_journal_take(world->engine, &bytes);
-	world->journal = zd_realloc(world->journal, world->journal_bytes + nbytes + 1, 1);
-	memcpy(world->journal + world->journal_bytes, bytes, nbytes);
-	world->journal_bytes += nbytes;
+	append(&world->journal, &world->journal_bytes, bytes, nbytes);
+	if (world->next_journal)
+		append(&world->next_journal, &world->next_bytes, bytes, nbytes);
+}
+
+/* Records some objects in the journal that is begun anew, which is in use when it has all. */
+static void step(struct zd_sim_world *world, uint32_t nobjects)
+{
+	bool complete = zd_engine_journal_step(world->engine, nobjects);
+	const uint8_t *bytes;
+	size_t nbytes = zd_engine_journal_take(world->engine, &bytes);
+	append(&world->next_journal, &world->next_bytes, bytes, nbytes);
+	if (!complete)
+		return;
+	free(world->journal);
+	world->journal = world->next_journal;
+	world->journal_bytes = world->next_bytes;
+	world->next_journal = NULL;
+	world->next_bytes = 0;
 }
 
 static void begin(struct zd_sim_world *world)
 {
-	world->journal_bytes = 0;
-	zd_engine_journal_all(world->engine);
-	store(world);
+	zd_engine_journal_begin(world->engine);
+	world->next_bytes = 0;
+	step(world, world->journal ? 1 : UINT32_MAX);
 }
 
 void zd_sim_segment_kept(void *arg, uint32_t id, bool kept)
@@ -77,7 +101,7 @@ static bool is_kept(const struct zd_part *part)
 static bool is_undone(const struct zd_part *part)
 {
 	return part->shadow != ZD_SHADOW_NONE && !part->unit->group->voted_step &&
-	       (part->version != part->committed || zd_part_is_written(part));
+	       (part->version != zd_part_committed(part) || zd_part_is_written(part));
 }
 
 /* Of a part of a restored engine, which no transfer reads. */
@@ -96,15 +120,16 @@ static void compare_part(struct trial *trial, const struct zd_part *was, const s
 	}
 	check(trial, is->state == ZD_PART_DETACHED, "the part's state", id);
 	check(trial, same_extent(&is->shard, &was->shard), "the part's memory", id);
-	check(trial, is->first == was->first && is->committed == was->committed, "the part's commit", id);
-	check(trial, is->version == (is_undone(was) ? was->committed : was->version), "the part's version",
-	      id);
+	check(trial, is->first == was->first && zd_part_committed(is) == zd_part_committed(was),
+	      "the part's commit", id);
+	check(trial, is->version == (is_undone(was) ? zd_part_committed(was) : was->version),
+	      "the part's version", id);
 	if (due)
 		check(trial, zd_shadow_is_owed(is), "a part that is not set back", id);
 	else if (was->shadow == ZD_SHADOW_SAVING)
 		check(trial, is->shadow == ZD_SHADOW_FREE, "a shadow that was not whole", id);
 	else
-		check(trial, is->shadow == was->shadow, "the part's shadow", id);
+		check(trial, zd_part_shadow(is) == zd_part_shadow(was), "the part's shadow", id);
 	if (zd_part_member(was)->session) /* whose process may go on */
 		check(trial, count_holds(is) > 0, "a part that is not held", id);
 	if (trial->former != trial->world->engine)
@@ -139,10 +164,12 @@ static bool would_be_torn(const struct zd_group *group)
 {
 	if (group->torn || group->shadow)
 		return group->torn;
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+	const struct zd_unit *unit;
+	TAILQ_FOREACH (unit, &group->units, group_link) {
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			const struct zd_part *part = &unit->parts[rank];
-			if (is_kept(part) && (zd_part_is_written(part) || part->version != part->committed))
+			if (is_kept(part) &&
+			    (zd_part_is_written(part) || part->version != zd_part_committed(part)))
 				return true;
 		}
 	}
@@ -151,6 +178,7 @@ static bool would_be_torn(const struct zd_group *group)
 
 static void compare_group(struct trial *trial, const struct zd_group *was, const struct zd_group *is)
 {
+	const struct zd_unit *unit;
 	uint32_t nkept = 0;
 	check(trial,
 	      strcmp(is->name, was->name) == 0 && is->world_size == was->world_size &&
@@ -170,18 +198,18 @@ static void compare_group(struct trial *trial, const struct zd_group *was, const
 		      to->joined_before == joined && (!joined || to->device->index == from->device->index),
 		      "a rank", was->id);
 	}
-	for (const struct zd_unit *unit = was->units; unit; unit = unit->hh_name.next) {
+	TAILQ_FOREACH (unit, &was->units, group_link) {
 		const struct zd_unit *restored;
 		bool kept = false;
 		for (uint32_t rank = 0; rank < was->local_world_size; rank++)
 			kept |= is_kept(&unit->parts[rank]);
-		HASH_FIND(hh_name, is->units, unit->name, strlen(unit->name), restored);
+		restored = zd_unit_find_name(is, unit->name, false);
 		check(trial, kept == (restored != NULL), "a unit", unit->id);
 		nkept += kept;
 		if (kept)
 			compare_unit(trial, unit, restored);
 	}
-	check(trial, HASH_CNT(hh_name, is->units) == nkept, "the group's units", was->id);
+	check(trial, is->nunits == nkept, "the group's units", was->id);
 }
 
 static void compare_allocations(struct trial *trial, const struct zd_job *was, const struct zd_job *is)
@@ -279,13 +307,18 @@ static void complete(struct trial *trial, struct zd_sim_rng *rng, uint64_t left)
 
 static void end(struct trial *trial, struct zd_sim_rng *rng)
 {
-	struct zd_unit *unit;
+	const struct zd_group *group;
+	const struct zd_unit *unit;
 	complete(trial, rng, 0);
 	check(trial, HASH_COUNT(trial->engine->sessions) == 0, "a former session stays", 0);
-	for (unit = trial->engine->units; unit; unit = unit->hh.next) {
-		for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
-			check(trial, unit->parts[rank].readers == 0 && !zd_shadow_is_owed(&unit->parts[rank]),
-			      "a part is never set back", unit->id);
+	for (group = trial->engine->groups; group; group = group->hh.next) {
+		TAILQ_FOREACH (unit, &group->units, group_link) {
+			for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+				check(trial,
+				      unit->parts[rank].readers == 0 &&
+				              !zd_shadow_is_owed(&unit->parts[rank]),
+				      "a part is never set back", unit->id);
+		}
 	}
 	zd_engine_free(trial->engine);
 	free(trial->ops);
@@ -330,10 +363,12 @@ void zd_sim_restore_check(struct zd_sim_world *world)
 		return;
 	}
 	store(world);
+	if (world->next_journal)
+		step(world, 1 + (uint32_t)(world->calls % 3));
 	zd_sim_rng_init(&rng, zd_sim_mix(world->config.seed, world->calls), 0);
 	if (zd_sim_below(&rng, RESTORED_EVERY) != 0)
 		return;
 	restore_twice(world, &rng);
-	if (zd_sim_below(&rng, BEGUN_EVERY) == 0)
+	if (zd_sim_below(&rng, BEGUN_EVERY) == 0 && !world->next_journal)
 		begin(world);
 }

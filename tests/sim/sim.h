@@ -69,7 +69,8 @@ struct zd_sim_segment {
 };
 
 struct zd_sim_stats {
-	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked, restores, end_steps;
+	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked, restores, resumed,
+	        end_steps;
 };
 
 struct zd_sim_world {
@@ -82,6 +83,8 @@ struct zd_sim_world {
 	struct zd_engine_config engine_config;
 	uint8_t *journal; /* what the engine has recorded; NULL: it has not begun */
 	size_t journal_bytes;
+	uint8_t *next_journal; /* that replaces it when all is recorded; NULL: none is begun */
+	size_t next_bytes;
 	uint64_t now_ns, next_order;
 	struct zd_sim_rng rng;
 	struct zd_sim_event *events; /* a heap */

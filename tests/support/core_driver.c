@@ -223,6 +223,12 @@ static void sink_reply(void *arg, const struct zd_reply *reply)
 		memcpy(call->ids, reply->u.unique_ids.bytes, reply->u.unique_ids.nbytes);
 		call->reply.u.unique_ids.bytes = call->ids;
 	}
+	if (reply->kind == ZD_REQ_UNITS_RESUME && reply->status == 0) {
+		assert_true(reply->u.units_resume.nunits <= CORE_RESUMED);
+		memcpy(call->resumed, reply->u.units_resume.units,
+		       reply->u.units_resume.nunits * sizeof(call->resumed[0]));
+		call->reply.u.units_resume.units = call->resumed;
+	}
 	if (reply->kind == ZD_REQ_GROUP_AGREE && reply->status == 0) {
 		memcpy(call->values, reply->u.group_agree.values,
 		       reply->u.group_agree.count * sizeof(double));
@@ -742,6 +748,12 @@ void core_abandon(struct core_driver *core)
 	driver_free(core);
 }
 
+static void complete_ends(struct core_driver *core)
+{
+	while (core_end_step(core, CORE_ALICE) || core_end_step(core, CORE_BOB))
+		continue;
+}
+
 void core_close_all(struct core_driver *core)
 {
 	struct session *session;
@@ -749,8 +761,7 @@ void core_close_all(struct core_driver *core)
 		if (session->open)
 			core_close(core, session->id);
 		core_gone(core, session->id);
-		while (core_end_step(core, CORE_ALICE) || core_end_step(core, CORE_BOB))
-			continue;
+		complete_ends(core);
 	}
 }
 
@@ -760,6 +771,7 @@ void core_end(struct core_driver *core)
 	for (unsigned kind = 0; kind < KINDS; kind++)
 		core_unhold(core, kind);
 	end_durable_jobs(core);
+	complete_ends(core);
 	core_settle(core);
 	expect_nothing_left(core);
 	driver_free(core);

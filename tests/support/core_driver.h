@@ -212,6 +212,7 @@ struct core_join {
 };
 uint64_t core_join(struct core_driver *core, uint64_t session, const struct core_join *join);
 
+#define CORE_RESUMED 8u /* units of a units_resume whose replies are kept */
 struct core_unit {
 	const char *name;
 	uint32_t dtype; /* 0: float32 */

@@ -51,6 +51,7 @@ struct call {
 	uint64_t ended[CORE_ENDED];
 	unsigned char ids[ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES];
 	double values[ZEROD_MAX_AGREED];
+	struct zd_resumed_unit resumed[CORE_RESUMED];
 	TAILQ_ENTRY(call) link;
 };
 

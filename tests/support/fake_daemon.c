@@ -357,7 +357,7 @@ void fake_hello(struct fake_peer *peer)
 		close(fds[i]);
 }
 
-static void serve_join(struct fake_peer *peer)
+void fake_serve_join(struct fake_peer *peer)
 {
 	const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_GROUP_JOIN);
 	Zd__Reply reply = ZD__REPLY__INIT;
@@ -372,7 +372,7 @@ static void serve_join(struct fake_peer *peer)
 	fake_reply(peer, &reply);
 }
 
-static void serve_register(struct fake_peer *peer)
+void fake_serve_register(struct fake_peer *peer)
 {
 	const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_UNIT_REGISTER);
 	Zd__DaemonPacket packet = ZD__DAEMON_PACKET__INIT;
@@ -392,6 +392,7 @@ static void serve_register(struct fake_peer *peer)
 	shard.segment = FAKE_SEGMENT;
 	shard.bytes = FAKE_SHARD_BYTES;
 	registered.unit = FAKE_UNIT;
+	registered.description = FAKE_DESCRIPTION;
 	registered.shard = &shard;
 	registered.shard_numel = FAKE_SHARD_BYTES / sizeof(float);
 	registered.true_numel = registered.shard_numel;
@@ -411,9 +412,9 @@ void fake_serve_unit(struct fake_peer *peer)
 {
 	fake_hello(peer);
 	if (!peer->failed)
-		serve_join(peer);
+		fake_serve_join(peer);
 	if (!peer->failed)
-		serve_register(peer);
+		fake_serve_register(peer);
 }
 
 void fake_gather_reply(struct fake_peer *peer, uint64_t id, uint64_t value)

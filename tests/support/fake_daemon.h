@@ -100,11 +100,15 @@ void fake_hello(struct fake_peer *peer);
 #define FAKE_GROUP         5u
 #define FAKE_UNIT          1u
 #define FAKE_SEGMENT       7u
+#define FAKE_DESCRIPTION   9u
 #define FAKE_SEGMENT_BYTES 65536u
 #define FAKE_SHARD_BYTES   256u
 #define FAKE_PADDED_BYTES  512u
 #define FAKE_BUFFER_OFFSET 4096u
 void fake_serve_unit(struct fake_peer *peer);
+/* The steps of it behind the hello. */
+void fake_serve_join(struct fake_peer *peer);
+void fake_serve_register(struct fake_peer *peer);
 /* Answers a gather with the buffer at FAKE_BUFFER_OFFSET and, unless `value` is 0, a fence of timeline 0 at
  * it. */
 void fake_gather_reply(struct fake_peer *peer, uint64_t id, uint64_t value);

@@ -12,7 +12,7 @@
 #include "core/gather/gather.h"
 #include "core/gather/load.h"
 #include "core/gather/scope.h"
-#include "core/gather/shadow.h"
+#include "core/gather/commit.h"
 #include "core/memory/allocation.h"
 #include "core/reduce/bucket.h"
 #include "core/reduce/member.h"
@@ -160,7 +160,7 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 	found->charged[index][ZD_CHARGE_SHARD] += part->shard.bytes;
 	if (part->state == ZD_PART_DETACHED)
 		/* the rank may have joined again, but has not registered the unit */
-		zd_assert(part->unit->group->job->durable && !part->buffer);
+		zd_assert((part->unit->group->job->durable || part->unit->group->ends) && !part->buffer);
 	else
 		zd_assert(member->session && !member->joining);
 	if (part->context)
@@ -192,6 +192,7 @@ static void check_unit(const struct zd_engine *e, const struct zd_group *group, 
 static void check_lists(const struct zd_member *member)
 {
 	const struct zd_part *part;
+	const struct zd_unit *unit;
 	uint32_t nparts = 0;
 	LIST_FOREACH (part, &member->parts, member_link) {
 		zd_assert(zd_part_member(part) == member && !zd_part_is_gone(part));
@@ -201,12 +202,31 @@ static void check_lists(const struct zd_member *member)
 		zd_assert(zd_part_member(part) == member && part->state == ZD_PART_DETACHED);
 		nparts++;
 	}
-	for (const struct zd_unit *unit = member->group->units; unit; unit = unit->hh_name.next)
+	TAILQ_FOREACH (unit, &member->group->units, group_link)
 		nparts -= !zd_part_is_gone(&unit->parts[member->rank]);
 	zd_assert(nparts == 0);
 	zd_assert(member->session || LIST_EMPTY(&member->parts));
 	zd_assert(!member->detaching || !TAILQ_EMPTY(&member->group->job->owner->endings));
 	zd_assert(member->detaching || !member->session || LIST_EMPTY(&member->detached));
+}
+
+static void check_units(const struct zd_engine *e, const struct zd_group *group, struct found *found)
+{
+	const struct zd_unit *unit;
+	uint32_t nunits = 0, nformer = 0;
+	TAILQ_FOREACH (unit, &group->units, group_link) {
+		zd_assert(!unit->is_former && zd_unit_find(e, unit->id) == unit &&
+		          zd_unit_find_name(group, unit->name, false) == unit);
+		check_unit(e, group, unit, found);
+		nunits++;
+	}
+	TAILQ_FOREACH (unit, &group->former, group_link) {
+		zd_assert(unit->is_former && zd_unit_is_left(unit));
+		check_unit(e, group, unit, found);
+		nformer++;
+	}
+	zd_commit_check(group);
+	zd_assert(nunits == group->nunits && nunits + nformer == group->unit_names.nnodes);
 }
 
 static void check_group(struct zd_engine *e, struct zd_group *group, struct found *found)
@@ -229,12 +249,7 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 	if (group->cluster)
 		zd_cluster_check_members(group);
 	zd_barrier_check(group);
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next)
-		check_unit(e, group, unit, found);
-	for (const struct zd_unit *unit = group->former; unit; unit = unit->hh_name.next) {
-		zd_assert(unit->is_former && zd_unit_is_left(unit));
-		check_unit(e, group, unit, found);
-	}
+	check_units(e, group, found);
 	zd_reduce_check(e, group, found->charged, found->quarantine);
 }
 
@@ -341,7 +356,7 @@ static void check_tables(const struct zd_engine *e)
 	check_listed(&e->listed[ZD_TABLE_JOBS], HASH_COUNT(e->jobs));
 	check_listed(&e->listed[ZD_TABLE_SESSIONS], HASH_COUNT(e->sessions));
 	check_listed(&e->listed[ZD_TABLE_GROUPS], HASH_COUNT(e->groups));
-	check_listed(&e->listed[ZD_TABLE_UNITS], HASH_COUNT(e->units));
+	check_listed(&e->listed[ZD_TABLE_UNITS], e->units.nnodes);
 	check_listed(&e->listed[ZD_TABLE_ALLOCATIONS], HASH_COUNT(e->allocations));
 	check_listed(&e->listed[ZD_TABLE_SCOPES], HASH_COUNT(e->scopes));
 	check_listed(&e->listed[ZD_TABLE_SEGMENTS], HASH_COUNT(e->segments));
@@ -396,7 +411,7 @@ static void check_job(const struct zd_job *job)
 {
 	const struct zd_group *group;
 	zd_assert(job->refs > 0);
-	if (job->durable)
+	if (job->durable || job->ends)
 		return;
 	/* A job without sessions is charged for allocations at most. */
 	TAILQ_FOREACH (group, &job->groups, job_link) {
@@ -438,10 +453,14 @@ static void find_of_sessions(const struct zd_engine *e)
 
 static void find_of_groups(const struct zd_engine *e)
 {
-	for (const struct zd_group *group = e->groups; group; group = group->hh.next)
+	for (const struct zd_group *group = e->groups; group; group = group->hh.next) {
+		const struct zd_unit *unit;
 		find(group->job, group->metadata_bytes);
-	for (const struct zd_unit *unit = e->units; unit; unit = unit->hh.next)
-		find(unit->group->job, unit->metadata_bytes);
+		TAILQ_FOREACH (unit, &group->units, group_link)
+			find(group->job, unit->metadata_bytes);
+		TAILQ_FOREACH (unit, &group->former, group_link)
+			find(group->job, unit->metadata_bytes);
+	}
 	for (const struct zd_bucket *bucket = e->buckets; bucket; bucket = bucket->hh.next)
 		find(bucket->mr->member->group->job, sizeof(*bucket));
 	for (const struct zd_scope *scope = e->scopes; scope; scope = scope->hh.next)
@@ -541,7 +560,7 @@ void zd_engine_check(struct zd_engine *e)
 		if (!a->extent.block)
 			continue;
 		check_extent(&a->extent, a->device, a->job, ZD_PURPOSE_ALLOCATIONS, ZD_BLOCK_ALLOCATION, a);
-		zd_assert(!a->durable || a->job->durable);
+		zd_assert(!a->durable || a->job->durable || a->job->ends);
 		if (a->session || a->durable)
 			found.charged[a->device->index][ZD_CHARGE_ALLOCATION] += a->extent.bytes;
 		else
@@ -558,8 +577,9 @@ void zd_engine_check(struct zd_engine *e)
 	check_jobs(e);
 	check_owners(e);
 	check_tables(e);
-	/* The steps of an end mark devices, and its last one tries the requests that wait. */
-	zd_assert(e->dirty_mask == 0 || e->nendings > 0);
+	/* The steps of an end mark devices, and its last one tries the requests that wait; zd_engine_resume()
+	 * does after several completions. */
+	zd_assert(e->dirty_mask == 0 || e->nendings > 0 || e->settling);
 	check_endings(e);
 	free(found.charged);
 	free(found.quarantine);

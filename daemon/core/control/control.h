@@ -35,7 +35,8 @@ struct zd_session *zd_session_new_former(struct zd_engine *e, const struct zd_re
 /* The job of this id, if the session is the owner's or an administrator's; NOT_FOUND. */
 int zd_job_find_for(struct zd_engine *e, const struct zd_session *session, uint64_t id, struct zd_job **job,
                     struct zd_err *err) __attribute__((warn_unused_result));
-/* Ends a durable job that no session is attached to: frees all its memory. */
+/* Ends a durable job that no session is attached to, but those whose ends are incomplete: frees all its
+ * memory, in steps. */
 void zd_job_end(struct zd_engine *e, struct zd_job *job);
 /* Finds the job's group of that name; NULL: none. Skips groups that are over: a join under their name makes a
  * new group, of any world size. */

@@ -11,7 +11,7 @@
 #define SEGMENTS_PER_ARENA    16u /* so that one purpose cannot fill a small arena with one segment */
 #define MIN_SEGMENT_BYTES     65536u
 #define SEGMENT_ALIGN_BYTES   4096u
-#define END_STEP_OBJECTS      64u /* about 50 us */
+#define END_STEP_OBJECTS      16u /* about 10 us */
 
 static void device_init(struct zd_engine *e, uint32_t index, const struct zd_engine_config *config)
 {

@@ -3,8 +3,8 @@
 #include "core/cluster/cluster.h"
 #include "core/control/control.h"
 #include "core/gather/collective.h"
+#include "core/gather/commit.h"
 #include "core/gather/gather.h"
-#include "core/gather/shadow.h"
 #include "core/reduce/reduce.h"
 
 static void group_freed(struct zd_group *group)

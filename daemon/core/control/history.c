@@ -73,10 +73,9 @@ static const char *job_name(struct reader *reader, uint64_t id)
 static void find_names(const struct zd_engine *e, uint64_t id, struct zd_event_row *row)
 {
 	const struct zd_ended_name *ended;
-	struct zd_unit *unit;
+	const struct zd_unit *unit = zd_unit_find(e, id);
 	struct zd_group *group;
 	struct zd_allocation *allocation;
-	HASH_FIND(hh, e->units, &id, sizeof(id), unit);
 	if (unit) {
 		row->group = unit->group->name;
 		row->name = unit->name;

@@ -13,6 +13,7 @@
 #include "core/cluster/cluster.h"
 #include "core/control/control.h"
 #include "core/gather/collective.h"
+#include "core/gather/commit.h"
 #include "core/gather/scope.h"
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
@@ -97,6 +98,9 @@ struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const str
 		TAILQ_INIT(&group->members[rank].scopes);
 		TAILQ_INIT(&group->members[rank].barriers);
 	}
+	TAILQ_INIT(&group->units);
+	TAILQ_INIT(&group->former);
+	TAILQ_INIT(&group->unready);
 	TAILQ_INIT(&group->slots);
 	TAILQ_INIT(&group->reductions);
 	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
@@ -181,15 +185,7 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 /* In a durable job without shadows: whether the rank is lost between update_begin and commit. */
 static bool member_tears(const struct zd_member *member)
 {
-	const struct zd_unit *unit;
-	if (!member->group->job->durable || member->group->shadow)
-		return false;
-	for (unit = member->group->units; unit; unit = unit->hh_name.next) {
-		const struct zd_part *part = &unit->parts[member->rank];
-		if (zd_part_is_written(part) || (!zd_part_is_gone(part) && part->version != part->committed))
-			return true;
-	}
-	return false;
+	return member->group->job->durable && !member->group->shadow && zd_member_has_uncommitted(member);
 }
 
 void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
@@ -201,8 +197,6 @@ void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
 	if (member_tears(member))
 		group->torn = true;
 	zd_journal_group_state(group);
-	if (group->shadow && !group->voted_step) /* otherwise the next join decides */
-		zd_shadow_roll_back(e, group);
 	if (group->cluster)
 		zd_cluster_leave(e, member, member->leaves || member->session->clean_exit);
 	if (group->state == ZD_GROUP_READY || group->state == ZD_GROUP_FAILED) {
@@ -223,7 +217,11 @@ void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
 
 bool zd_member_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget)
 {
-	/* The member's own reference keeps the group. */
+	struct zd_group *group = member->group; /* kept by the member's own reference */
+	/* With a commit in doubt, the next join decides. */
+	if (group->shadow && group->job->durable && !group->voted_step &&
+	    !zd_shadow_roll_back(e, group, budget))
+		return false;
 	if (!zd_scopes_detach(e, member, budget) || !zd_parts_detach(e, member, budget) ||
 	    !zd_ending_may_free(budget))
 		return false;
@@ -446,25 +444,46 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
-void zd_job_end(struct zd_engine *e, struct zd_job *job)
+static bool job_end_step(struct zd_engine *e, struct zd_ending *ending, uint32_t *budget)
 {
+	struct zd_job *job = ZD_CONTAINER_OF(ending, struct zd_job, ending);
 	struct zd_group *group, *next;
 	struct zd_allocation *allocation;
-	zd_assert(job->durable);
-	zd_job_ref(job);
-	zd_job_set_durable(e, job, false);
-	while ((allocation = TAILQ_FIRST(&job->allocations)))
+	while ((allocation = TAILQ_FIRST(&job->allocations))) {
+		if (!zd_ending_may_free(budget))
+			return false;
 		zd_allocation_drop(e, allocation);
+	}
 	TAILQ_FOREACH_SAFE (group, &job->groups, job_link, next) {
-		if (group->over) /* since before the job was durable */
+		if (!group->ends)
 			continue;
-		zd_assert(group->attached == 0);
-		group->over = true;
-		for (uint32_t rank = 0; rank < group->local_world_size; rank++)
-			zd_parts_drop(e, &group->members[rank]);
+		zd_assert(group->over);
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+			if (!zd_parts_drop(e, &group->members[rank], budget))
+				return false;
+		}
+		if (!zd_ending_may_free(budget))
+			return false;
+		group->ends = false;
 		zd_group_unref(e, group);
 	}
+	job->ends = false;
 	zd_job_unref(e, job);
+	return true;
+}
+
+void zd_job_end(struct zd_engine *e, struct zd_job *job)
+{
+	struct zd_group *group;
+	zd_assert(job->durable && !job->ends);
+	zd_job_ref(job);
+	zd_job_set_durable(e, job, false);
+	job->ends = true;
+	TAILQ_FOREACH (group, &job->groups, job_link) {
+		group->ends = !group->over; /* others are over since before the job was durable */
+		group->over = group->over || group->attached == 0;
+	}
+	zd_ending_begin_last(e, job->owner, &job->ending, job_end_step);
 }
 
 int zd_job_find_for(struct zd_engine *e, const struct zd_session *session, uint64_t id, struct zd_job **out,

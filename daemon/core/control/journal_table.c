@@ -2,11 +2,13 @@
 /* journal_table.c - checks the form of a journal's records, and finds the last record of each object. */
 #include "core/control/journal_table.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "core/control/radix.h"
 
 /* A record, or the GONE of its object; `at`: in units of 8 bytes. */
 struct entry {
@@ -133,12 +135,15 @@ static int compare(uint64_t id, uint32_t index, uint64_t other_id, uint32_t othe
 	return (index > other_index) - (index < other_index);
 }
 
-/* Records of one object stay in their order. */
-static int by_object(const void *a, const void *b)
+/* By their objects. Records of one object stay in their order. */
+static void sort(struct entry *entries, size_t nentries)
 {
-	const struct entry *left = a, *right = b;
-	int order = compare(left->id, left->index, right->id, right->index);
-	return order ? order : (left->at > right->at) - (left->at < right->at);
+	struct entry *scratch = zd_calloc(nentries + 1, sizeof(*scratch));
+	zd_radix_sort(entries, scratch, nentries, sizeof(*entries), offsetof(struct entry, index),
+	              sizeof(entries->index));
+	zd_radix_sort(entries, scratch, nentries, sizeof(*entries), offsetof(struct entry, id),
+	              sizeof(entries->id));
+	free(scratch);
 }
 
 /* Keeps the last record of each object whose last record is no GONE. */
@@ -184,7 +189,7 @@ int zd_journal_table_init(struct zd_journal_table *table, const uint8_t *bytes, 
 		at += record->bytes;
 	}
 	for (size_t type = 0; type < ZD_NRECORDS; type++) {
-		qsort(entries[type], count[type], sizeof(struct entry), by_object);
+		sort(entries[type], count[type]);
 		add_objects(&table->of[type], bytes, entries[type], count[type]);
 		free(entries[type]);
 	}

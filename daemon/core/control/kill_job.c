@@ -3,8 +3,8 @@
  * kill_job.c - the request kill_job: ends all sessions of a job, and the memory of a durable one.
  *
  * It is kill_session for each session that is a rank of the job or holds an allocation of it, and end_job
- * after that. No waiting request of a victim is tried meanwhile, so that the victims learn who killed the job
- * and not that their peers are gone.
+ * after the ends of these. No waiting request of a victim is tried meanwhile, so that the victims learn who
+ * killed the job and not that their peers are gone.
  */
 #include <stdio.h>
 
@@ -62,10 +62,8 @@ static int kill_job_begin(struct zd_engine *e, struct zd_request *req, const str
 	}
 	zd_job_ref(job);
 	kill_sessions(e, job, why);
-	if (job->durable) {
-		zd_endings_finish(e, job->owner);
+	if (job->durable)
 		zd_job_end(e, job);
-	}
 	zd_job_unref(e, job);
 	return 0;
 }

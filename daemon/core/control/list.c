@@ -285,7 +285,7 @@ static bool row_group(struct listing *l, struct zd_row *row, const struct zd_gro
 	bool parked = group->state == ZD_GROUP_FAILED && group->attached == 0; /* a durable job's */
 	row->state = group->over ? "OVER" : parked ? "PARKED" : zd_sm_name(&zd_sm_group, group->state);
 	row->u.group.world_size = group->world_size;
-	row->u.group.units = HASH_CNT(hh_name, group->units);
+	row->u.group.units = group->nunits;
 	row->u.group.committed_step = group->committed_step;
 	row->u.group.doubt_step = zd_group_in_doubt(group) ? group->voted_step : 0;
 	row->u.group.torn = group->torn;

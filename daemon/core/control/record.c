@@ -1,12 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record.c - begins the journal with the records of all durable jobs, and hands it to the driver. */
+/*
+ * record.c - begins the journal with the records of all durable jobs, and hands it to the driver.
+ *
+ * The records of all objects may be made in steps, with events between them whose records come in between.
+ * That needs no more than this: a record says all of its object as it is then, each change is recorded from
+ * the first step on, and the restore uses the last record of each object. Jobs come first, since the restore
+ * ignores an object before its job. Holds come last, since they are numbered anew.
+ */
 #include "core/control/control.h"
 #include "core/engine/deferred_teardown.h"
 #include "core/gather/unit.h"
 #include "core/memory/allocation.h"
 
-static void journal_group(const struct zd_group *group)
+#define AHEAD 8u /* parts whose blocks are fetched before they are recorded */
+
+static void record_job(struct zd_engine *e, struct zd_id_node *node)
 {
+	(void)e;
+	zd_journal_job(ZD_CONTAINER_OF(node, struct zd_job, listed));
+}
+
+static void record_segment(struct zd_engine *e, struct zd_id_node *node)
+{
+	zd_journal_segment(e, ZD_CONTAINER_OF(node, struct zd_segment, listed));
+}
+
+static void record_group(struct zd_engine *e, struct zd_id_node *node)
+{
+	const struct zd_group *group = ZD_CONTAINER_OF(node, struct zd_group, listed);
+	(void)e;
 	if (group->over)
 		return;
 	zd_journal_group(group);
@@ -15,39 +37,81 @@ static void journal_group(const struct zd_group *group)
 		if (group->members[rank].device)
 			zd_journal_member(&group->members[rank]);
 	}
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
-		zd_journal_unit(unit);
-		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-			if (!zd_part_is_gone(&unit->parts[rank]))
-				zd_journal_part(&unit->parts[rank]);
+}
+
+static void record_unit(struct zd_engine *e, struct zd_id_node *node)
+{
+	const struct zd_unit *unit = ZD_CONTAINER_OF(node, struct zd_unit, listed);
+	(void)e;
+	if (unit->group->over || unit->is_former)
+		return;
+	zd_journal_unit(unit);
+	uint32_t nparts = unit->group->local_world_size;
+	for (uint32_t rank = 0; rank < nparts; rank++) {
+		if (rank + AHEAD < nparts)
+			__builtin_prefetch(unit->parts[rank + AHEAD].shard.block);
+		if (!zd_part_is_gone(&unit->parts[rank]))
+			zd_journal_part(&unit->parts[rank]);
+	}
+}
+
+static void record_allocation(struct zd_engine *e, struct zd_id_node *node)
+{
+	(void)e;
+	zd_journal_allocation(ZD_CONTAINER_OF(node, struct zd_allocation, listed));
+}
+
+/* Each records the object if its job has a journal. */
+static const struct {
+	enum zd_table table;
+	void (*record)(struct zd_engine *e, struct zd_id_node *node);
+} phases[] = {
+        {ZD_TABLE_JOBS, record_job},
+        {ZD_TABLE_SEGMENTS, record_segment},
+        {ZD_TABLE_GROUPS, record_group},
+        {ZD_TABLE_UNITS, record_unit},
+        {ZD_TABLE_ALLOCATIONS, record_allocation},
+};
+
+void zd_engine_journal_begin(struct zd_engine *e)
+{
+	struct zd_job *job;
+	for (job = e->journal.on ? NULL : e->jobs; job; job = job->hh.next) {
+		if (job->durable)
+			job->journal = &e->journal;
+	}
+	e->journal.on = true;
+	e->journal.phase = 0;
+	e->journal.after_id = 0;
+}
+
+bool zd_engine_journal_step(struct zd_engine *e, uint32_t nobjects)
+{
+	struct zd_journal *journal = &e->journal;
+	struct zd_session *session;
+	for (; journal->phase < ZD_ARRAY_LEN(phases); journal->phase++, journal->after_id = 0) {
+		const struct zd_id_tree *tree = &e->listed[phases[journal->phase].table];
+		struct zd_id_node *node = zd_id_tree_after(tree, journal->after_id);
+		for (; node; node = zd_id_tree_next(node)) {
+			if (nobjects-- == 0)
+				return false;
+			phases[journal->phase].record(e, node);
+			journal->after_id = node->id;
 		}
 	}
+	zd_journal_ids(e);
+	for (uint32_t i = 0; i < e->ndevices; i++)
+		zd_journal_device(e, i);
+	for (session = e->sessions; session; session = session->hh.next)
+		zd_deferred_teardowns_journal(session);
+	return true;
 }
 
 void zd_engine_journal_all(struct zd_engine *e)
 {
-	struct zd_job *job;
-	const struct zd_group *group;
-	struct zd_session *session;
-	const struct zd_allocation *allocation;
 	e->journal.used = 0;
-	e->journal.on = true;
-	zd_journal_ids(e);
-	for (uint32_t i = 0; i < e->ndevices; i++)
-		zd_journal_device(e, i);
-	for (job = e->jobs; job; job = job->hh.next) {
-		if (!job->durable)
-			continue;
-		job->journal = &e->journal;
-		zd_journal_job(job);
-		zd_pool_journal_job(e, job);
-		TAILQ_FOREACH (group, &job->groups, job_link)
-			journal_group(group);
-		TAILQ_FOREACH (allocation, &job->allocations, job_link)
-			zd_journal_allocation(allocation);
-	}
-	for (session = e->sessions; session; session = session->hh.next)
-		zd_deferred_teardowns_journal(session);
+	zd_engine_journal_begin(e);
+	(void)zd_engine_journal_step(e, UINT32_MAX);
 }
 
 size_t zd_engine_journal_take(struct zd_engine *e, const uint8_t **bytes)

@@ -11,6 +11,7 @@
  * CLOSING one, which holds the rank's shards and allocations until its process has left
  * (deferred_teardown.c). Sessions that were CLOSING are so again.
  */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,13 +20,16 @@
 #include "core/cluster/cluster.h"
 #include "core/control/control.h"
 #include "core/control/journal_table.h"
+#include "core/control/radix.h"
 #include "core/engine/deferred_teardown.h"
-#include "core/gather/shadow.h"
+#include "core/gather/commit.h"
 #include "core/memory/allocation.h"
 
 /* Ids that the former daemon may have given since its journal began to objects that the journal does not
  * have. */
 #define IDS_SKIPPED (UINT64_C(1) << 32)
+
+#define AHEAD 8u /* objects that are fetched before they are accessed: each would miss the caches */
 
 struct restore {
 	struct zd_engine *e;
@@ -276,7 +280,7 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	args.u.unit_register.frozen = record->frozen;
 	args.u.unit_register.all_reduce = record->all_reduce;
 	args.u.unit_register.on_host = record->on_host;
-	HASH_FIND(hh_name, group->units, record->name, strlen(record->name), unit);
+	unit = zd_unit_find_name(group, record->name, false);
 	status = zd_unit_check_description(&args, group->nshards, &wrong);
 	if (unit || status != 0) {
 		free(views);
@@ -292,12 +296,22 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	return record->targeted ? restore_target(record, unit, err) : 0;
 }
 
-/* As commit_make() of update.c does it. */
+/* As zd_part_take_commits() does it. */
 static void commit_part(struct zd_part *part)
 {
 	if (part->shadow == ZD_SHADOW_SAVED && part->version != part->committed)
 		part->shadow = ZD_SHADOW_FREE;
 	part->committed = part->version;
+}
+
+/* Whether the shadow can set back all that was written since the last commit. */
+static bool may_have_shadow(const struct zd_unit *unit, const struct zd_part_changes *now)
+{
+	bool saved = now->shadow == ZD_SHADOW_SAVED || now->shadow == ZD_SHADOW_DUE;
+	if (!unit->group->shadow)
+		return now->shadow == ZD_SHADOW_NONE;
+	return now->shadow > ZD_SHADOW_NONE && now->shadow <= ZD_SHADOW_RESTORING &&
+	       (now->uncommitted == 0 || now->shadow == ZD_SHADOW_SAVED) && (!now->written || saved);
 }
 
 static int restore_part(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
@@ -314,13 +328,12 @@ static int restore_part(struct restore *restore, struct zd_journal_object *kept,
 	if (record->record.index >= unit->group->local_world_size ||
 	    !unit->group->members[record->record.index].device ||
 	    record->shard.bytes != zd_align_up(zd_unit_part_bytes(unit), ZD_BLOCK_MIN_ALIGN) ||
-	    now->shadow > ZD_SHADOW_RESTORING || (now->shadow != ZD_SHADOW_NONE) != unit->group->shadow ||
-	    now->uncommitted > now->version)
+	    !may_have_shadow(unit, now) || now->uncommitted > now->version)
 		return zd_journal_bad(&record->record, "it does not fit its unit", err);
 	part = &unit->parts[record->record.index];
 	part->state = ZD_PART_DETACHED;
-	if (now->written)
-		part->state = ZD_PART_UPDATING; /* until lose_ranks() */
+	if (now->written && unit->group->shadow)
+		part->state = ZD_PART_UPDATING; /* until roll_back() */
 	part->version = now->version;
 	part->first = record->first;
 	part->committed = now->version - now->uncommitted;
@@ -331,6 +344,9 @@ static int restore_part(struct restore *restore, struct zd_journal_object *kept,
 		part->shadow = ZD_SHADOW_DUE;
 	if (commit_after(restore, unit->group->id, state ? &state->record : &record->record))
 		commit_part(part);
+	zd_part_changed(part);
+	if (!unit->group->shadow && (now->written || part->version != part->committed))
+		unit->group->torn = true;
 	unit->refs++;
 	LIST_INSERT_HEAD(&unit->group->members[part->rank].detached, part, member_link);
 	kept->made = part;
@@ -380,12 +396,14 @@ struct place {
 	uint32_t segment, index;
 };
 
-static int by_place(const void *a, const void *b)
+static void sort_places(struct place *places, size_t nplaces)
 {
-	const struct place *left = a, *right = b;
-	if (left->segment != right->segment)
-		return left->segment < right->segment ? -1 : 1;
-	return (left->offset > right->offset) - (left->offset < right->offset);
+	struct place *scratch = zd_calloc(nplaces + 1, sizeof(*scratch));
+	zd_radix_sort(places, scratch, nplaces, sizeof(*places), offsetof(struct place, offset),
+	              sizeof(places->offset));
+	zd_radix_sort(places, scratch, nplaces, sizeof(*places), offsetof(struct place, segment),
+	              sizeof(places->segment));
+	free(scratch);
 }
 
 /* Takes the blocks in the order of their addresses, without a look at the objects, which have another order:
@@ -395,7 +413,7 @@ static void take_blocks(struct restore *restore, struct place *places, size_t np
 {
 	const struct zd_segment *segment = NULL;
 	struct zd_block *last = NULL;
-	qsort(places, nplaces, sizeof(*places), by_place);
+	sort_places(places, nplaces);
 	for (size_t i = 0; i < nplaces; i++) {
 		const struct place *place = &places[i];
 		struct zd_block *block = NULL;
@@ -465,6 +483,8 @@ static int place_all(struct restore *restore, struct zd_err *err)
 	}
 	take_blocks(restore, places, nplaces, blocks);
 	for (uint32_t i = 0; i < nplaces; i++) {
+		if (i + AHEAD < nplaces)
+			__builtin_prefetch(blocks[i + AHEAD], 1);
 		if (status == 0)
 			status = place(restore, objects[i], blocks[i], err);
 		if (status != 0 && blocks[i])
@@ -494,31 +514,52 @@ static void hold_recorded(struct restore *restore, struct zd_session *session,
 	}
 }
 
-/* Gives the session what it held. */
-static void hold(struct restore *restore, struct zd_session *session)
+/* Finds a session that is restored; NULL: the record names none. */
+static struct zd_session *find_session(const struct restore *restore, const struct zd_record_session *record)
 {
-	for (size_t i = 0; i < restore->table.of[ZD_RECORD_HOLDS].count; i++) {
-		const struct zd_record_holds *record =
-		        (const void *)restore->table.of[ZD_RECORD_HOLDS].at[i].record;
-		if (record->session.id == session->id)
-			hold_recorded(restore, session, record);
+	struct zd_session *session;
+	HASH_FIND(hh, restore->e->sessions, &record->id, sizeof(record->id), session);
+	return session;
+}
+
+/* Gives sessions the parts of their ranks, unit by unit: the parts of one unit lie together. */
+static void hold_parts(struct restore *restore, const struct zd_group *group)
+{
+	uint32_t nranks = group->local_world_size;
+	struct zd_session **sessions = zd_calloc(nranks, sizeof(struct zd_session *));
+	bool any = false;
+	for (uint32_t rank = 0; rank < nranks; rank++) {
+		const struct zd_journal_object *kept = find(restore, ZD_RECORD_MEMBER, group->id, rank);
+		const struct zd_record_member *record = kept ? (const void *)kept->record : NULL;
+		sessions[rank] = record ? find_session(restore, &record->session) : NULL;
+		any = any || sessions[rank];
 	}
-	for (size_t i = 0; i < restore->table.of[ZD_RECORD_MEMBER].count; i++) {
-		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_MEMBER].at[i];
-		const struct zd_record_member *record = (const void *)kept->record;
-		const struct zd_group *group = find_made(restore, ZD_RECORD_GROUP, record->record.id);
-		if (!group || record->session.id != session->id)
-			continue;
-		for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
-			if (!zd_part_is_gone(&unit->parts[record->record.index]))
-				zd_part_hold(restore->e, session, &unit->parts[record->record.index]);
+	struct zd_unit *unit;
+	TAILQ_FOREACH (unit, &group->units, group_link) {
+		if (!any)
+			break;
+		for (uint32_t rank = 0; rank < nranks; rank++) {
+			if (sessions[rank] && !zd_part_is_gone(&unit->parts[rank]))
+				zd_part_hold(restore->e, sessions[rank], &unit->parts[rank]);
 		}
 	}
-	for (size_t i = 0; i < restore->table.of[ZD_RECORD_ALLOCATION].count; i++) {
-		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_ALLOCATION].at[i];
-		if (kept->made &&
-		    ((const struct zd_record_allocation *)(const void *)kept->record)->session.id ==
-		            session->id)
+	free(sessions);
+}
+
+static void hold_all(struct restore *restore)
+{
+	const struct zd_journal_objects *of = restore->table.of;
+	for (size_t i = 0; i < of[ZD_RECORD_HOLDS].count; i++) {
+		const struct zd_record_holds *record = (const void *)of[ZD_RECORD_HOLDS].at[i].record;
+		hold_recorded(restore, find_session(restore, &record->session), record);
+	}
+	for (const struct zd_group *group = restore->e->groups; group; group = group->hh.next)
+		hold_parts(restore, group);
+	for (size_t i = 0; i < of[ZD_RECORD_ALLOCATION].count; i++) {
+		const struct zd_journal_object *kept = &of[ZD_RECORD_ALLOCATION].at[i];
+		const struct zd_record_allocation *record = (const void *)kept->record;
+		struct zd_session *session = find_session(restore, &record->session);
+		if (kept->made && session)
 			zd_allocation_hold(restore->e, session, kept->made);
 	}
 }
@@ -529,46 +570,38 @@ static int by_session(const void *a, const void *b)
 	return (left->id > right->id) - (left->id < right->id);
 }
 
-/* Sessions have their former ids, and what follows them new ones. */
-static void hold_all(struct restore *restore)
+/* Sorts them, without those that are there twice. */
+static void sort_sessions(struct restore *restore)
 {
-	uint64_t next_id = restore->last_id + IDS_SKIPPED;
+	size_t count = 0;
 	if (restore->nsessions > 0)
 		qsort(restore->sessions, restore->nsessions, sizeof(*restore->sessions), by_session);
 	for (size_t i = 0; i < restore->nsessions; i++) {
-		struct zd_session *session;
-		if (i > 0 && restore->sessions[i].id == restore->sessions[i - 1].id)
-			continue;
-		session = zd_session_new_former(restore->e, &restore->sessions[i]);
-		hold(restore, session);
-		restore->e->next_id = next_id;
-		zd_deferred_teardowns_end(restore->e, session); /* which submits the watches */
-		next_id = restore->e->next_id;
+		if (i == 0 || restore->sessions[i].id != restore->sessions[count - 1].id)
+			restore->sessions[count++] = restore->sessions[i];
 	}
-	restore->e->next_id = next_id;
+	restore->nsessions = count;
 }
 
-static bool is_torn(const struct zd_group *group)
+/* Sessions have their former ids, and what follows them new ones. */
+static void restore_sessions(struct restore *restore)
 {
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
-		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-			const struct zd_part *part = &unit->parts[rank];
-			if (zd_part_is_written(part) ||
-			    (!zd_part_is_gone(part) && part->version != part->committed))
-				return true;
-		}
-	}
-	return false;
+	sort_sessions(restore);
+	for (size_t i = 0; i < restore->nsessions; i++)
+		(void)zd_session_new_former(restore->e, &restore->sessions[i]);
+	hold_all(restore);
+	restore->e->next_id = restore->last_id + IDS_SKIPPED;
+	for (size_t i = 0; i < restore->nsessions; i++) /* which submits the watches */
+		zd_deferred_teardowns_end(restore->e, find_session(restore, &restore->sessions[i]));
 }
 
 /* As zd_member_detach() does it, for all ranks at once. */
-static void lose_ranks(struct zd_engine *e, struct zd_group *group)
+static void roll_back(struct zd_engine *e, struct zd_group *group)
 {
-	if (!group->shadow && is_torn(group))
-		group->torn = true;
-	if (group->shadow && !group->voted_step)
-		zd_shadow_roll_back(e, group);
-	for (struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+	struct zd_unit *unit;
+	if (!group->voted_step)
+		(void)zd_shadow_roll_back(e, group, &(uint32_t){UINT32_MAX});
+	TAILQ_FOREACH (unit, &group->units, group_link) {
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			struct zd_part *part = &unit->parts[rank];
 			if (part->state == ZD_PART_UPDATING)
@@ -632,6 +665,7 @@ static void drop_unplaced(struct restore *restore)
 			LIST_REMOVE(part, member_link);
 			part->state = ZD_PART_ABSENT;
 			part->shadow = ZD_SHADOW_NONE;
+			zd_part_changed(part);
 			unit->refs--;
 		}
 		zd_unit_unref(e, unit);
@@ -648,11 +682,13 @@ int zd_engine_restore(struct zd_engine *e, const uint8_t *bytes, size_t nbytes, 
 	if (status == 0)
 		status = restore_all(&restore, err);
 	if (status == 0)
-		hold_all(&restore);
+		restore_sessions(&restore);
 	else
 		drop_unplaced(&restore);
-	for (group = e->groups; group && status == 0; group = group->hh.next)
-		lose_ranks(e, group);
+	for (group = e->groups; group && status == 0; group = group->hh.next) {
+		if (group->shadow)
+			roll_back(e, group);
+	}
 	zd_count(e, ZD_COUNT_JOBS_RESTORED, HASH_COUNT(e->jobs));
 	zd_event_new(e, ZD_EVENT_DAEMON_RESTORE, NULL)->number = HASH_COUNT(e->jobs);
 	zd_journal_table_deinit(&restore.table);

@@ -10,6 +10,8 @@
 
 #include <stdio.h>
 
+#define AHEAD 8u /* holds whose objects are fetched before they end */
+
 struct hold {
 	zd_op_fn *done;
 	void *owner;
@@ -111,6 +113,13 @@ static void journal(struct zd_deferred_teardown *teardown)
 	teardown->nrecorded = teardown->nholds;
 }
 
+static void gone(const struct zd_deferred_teardown *teardown)
+{
+	for (uint32_t i = 0; i < teardown->nrecords && teardown->job->journal; i++)
+		zd_journal_gone(teardown->job->journal, ZD_RECORD_HOLDS, teardown->session->id,
+		                teardown->records[i]);
+}
+
 void zd_deferred_teardowns_pause(struct zd_session *session)
 {
 	struct zd_deferred_teardown *teardown;
@@ -124,6 +133,7 @@ void zd_deferred_teardowns_journal(struct zd_session *session)
 	TAILQ_FOREACH (teardown, &session->deferred_teardowns, link) {
 		if (teardown->left)
 			continue;
+		gone(teardown); /* events may have recorded them in the same journal */
 		teardown->nrecords = teardown->nrecorded = 0;
 		journal(teardown);
 	}
@@ -140,6 +150,15 @@ static void free_session(struct zd_engine *e, struct zd_session *session)
 	free(session);
 }
 
+/* A session may hold 10^5 parts, each of which misses the processor's caches. */
+static void prefetch(const struct zd_deferred_teardown *teardown, uint32_t hold)
+{
+	if (hold >= teardown->nholds)
+		return;
+	__builtin_prefetch(teardown->holds[hold].owner, 1);
+	__builtin_prefetch((const char *)teardown->holds[hold].owner + 64, 1);
+}
+
 static bool end_holds(struct zd_engine *e, struct zd_ending *ending, uint32_t *budget)
 {
 	struct zd_deferred_teardown *teardown = ZD_CONTAINER_OF(ending, struct zd_deferred_teardown, ending);
@@ -149,6 +168,7 @@ static bool end_holds(struct zd_engine *e, struct zd_ending *ending, uint32_t *b
 		struct zd_op op = {.id = teardown->op, .job = teardown->job, .owner = hold->owner};
 		if (!zd_ending_may_free(budget))
 			return false;
+		prefetch(teardown, teardown->nended + AHEAD);
 		teardown->nended++;
 		hold->done(e, &op, ZEROD_E_ABORTED, "the session has ended", NULL);
 	}
@@ -171,8 +191,7 @@ static void process_left(struct zd_engine *e, struct zd_op *op, int status, cons
 	(void)status;
 	(void)error;
 	(void)result;
-	for (uint32_t i = 0; i < teardown->nrecords && teardown->job->journal; i++)
-		zd_journal_gone(teardown->job->journal, ZD_RECORD_HOLDS, session->id, teardown->records[i]);
+	gone(teardown);
 	teardown->left = true;
 	teardown->op = op->id;
 	zd_job_ref(teardown->job);

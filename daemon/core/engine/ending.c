@@ -25,6 +25,19 @@ void zd_ending_begin(struct zd_engine *e, struct zd_owner *owner, struct zd_endi
 		e->sink.ends(e->sink.arg, owner->uid);
 }
 
+/* The first of the list has the next step, until it is complete. */
+void zd_ending_begin_last(struct zd_engine *e, struct zd_owner *owner, struct zd_ending *ending,
+                          zd_ending_fn *step)
+{
+	if (TAILQ_EMPTY(&owner->endings)) {
+		zd_ending_begin(e, owner, ending, step);
+		return;
+	}
+	*ending = (struct zd_ending){.step = step, .owner = owner};
+	e->nendings++;
+	TAILQ_INSERT_TAIL(&owner->endings, ending, link);
+}
+
 void zd_ending_cancel(struct zd_engine *e, struct zd_ending *ending)
 {
 	TAILQ_REMOVE(&ending->owner->endings, ending, link);

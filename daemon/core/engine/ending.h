@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ending.h - ends of sessions, of ranks that leave, and of deferred teardowns, a bounded number of objects at
- * a time.
+ * ending.h - ends of sessions, of ranks that leave, of durable jobs, and of deferred teardowns, a bounded
+ * number of objects at a time.
  *
  * A session may hold 10^5 objects, and freeing all of them in one event would keep other users waiting. So an
  * end is a function that frees some objects and is called again. The first step is made in the event that
@@ -36,6 +36,9 @@ struct zd_ending {
 /* Makes the first step, and leaves the rest to zd_engine_end_step(). */
 void zd_ending_begin(struct zd_engine *e, struct zd_owner *owner, struct zd_ending *ending,
                      zd_ending_fn *step);
+/* The same after the owner's ends that are incomplete. */
+void zd_ending_begin_last(struct zd_engine *e, struct zd_owner *owner, struct zd_ending *ending,
+                          zd_ending_fn *step);
 /* Takes back an end that is incomplete: another one will free its objects. */
 void zd_ending_cancel(struct zd_engine *e, struct zd_ending *ending);
 /* Completes the owner's ends. The owner may be freed with them. */

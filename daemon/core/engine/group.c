@@ -169,7 +169,8 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	zd_assert(group->refs > 0);
 	if (--group->refs > 0)
 		return;
-	zd_assert(group->attached == 0 && !group->units && !group->former && TAILQ_EMPTY(&group->reductions));
+	zd_assert(group->attached == 0 && TAILQ_EMPTY(&group->units) && TAILQ_EMPTY(&group->former) &&
+	          TAILQ_EMPTY(&group->reductions));
 	zd_assert(TAILQ_EMPTY(&group->slots));
 	HASH_DEL(e->groups, group);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_GROUPS], &group->listed);

@@ -7,7 +7,7 @@
  * was told is in the journal.
  *
  * A record replaces the former one of the same type and object, and GONE deletes one. A journal begins with
- * the records of all that exists: zd_engine_journal_all(). The restore is in control/restore.c.
+ * the records of all that exists, made in steps: control/record.c. The restore is in control/restore.c.
  */
 #ifndef ZD_CORE_ENGINE_JOURNAL_H
 #define ZD_CORE_ENGINE_JOURNAL_H
@@ -28,6 +28,9 @@ struct zd_journal {
 	bool on;
 	uint8_t *bytes;
 	size_t used, room;
+	/* the next object that zd_engine_journal_step() records */
+	uint32_t phase;
+	uint64_t after_id;
 };
 
 /* These numbers and the structs below are the format: a change needs another ZD_JOURNAL_VERSION

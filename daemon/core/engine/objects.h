@@ -8,6 +8,7 @@
 #define ZD_CORE_ENGINE_OBJECTS_H
 
 #include "base/sm.h"
+#include "core/engine/hash_table.h"
 #include "core/engine/history.h"
 #include "core/engine/journal.h"
 #include "core/engine/request.h"
@@ -67,6 +68,8 @@ struct zd_job {
 	char *name;
 	struct zd_owner *owner;
 	bool durable;
+	bool ends; /* it was durable, and its `ending` frees its shards and allocations */
+	struct zd_ending ending;
 	struct zd_journal *journal; /* where its changes are recorded; NULL: nowhere */
 	uint64_t left_ns;           /* durable: when a session last left one of its groups or allocations */
 	uint32_t refs;              /* groups, allocations, ops */
@@ -116,6 +119,7 @@ struct zd_member {
 	uint32_t transfers; /* steps of collective transfers of the current connection that are left */
 	LIST_HEAD(zd_part_list, zd_part) parts; /* that are not gone, while a session is this rank */
 	struct zd_part_list detached;           /* those of a durable job, while none is */
+	struct zd_part_list uncommitted, owed;  /* by enum zd_part_listed */
 	TAILQ_HEAD(, zd_slot) slots;
 	TAILQ_HEAD(, zd_scope) scopes; /* that have not ended, by id; scope.c, context.c */
 	uint32_t nscopes;
@@ -150,20 +154,25 @@ struct zd_group {
 	bool torn;
 	/* all ranks have left: the group's name is free, and the object is kept for its last operation */
 	bool over;
+	bool ends;   /* its job's end has its shards to free */
 	bool shadow; /* durable: each shard has a shadow */
 	uint64_t device_mask;
 	int aborted_status;         /* why the group is ABORTED, and in words */
 	char *aborted_why;          /* NULL: by an administrator */
 	struct zd_cluster *cluster; /* NULL: all ranks are local and gather by copies; cluster.h */
 	struct zd_member *members;  /* local_world_size */
-	struct zd_unit *units;      /* hash by name */
-	/* hash by name: units left by all ranks, and described differently since */
-	struct zd_unit *former;
+	TAILQ_HEAD(zd_unit_list, zd_unit) units;
+	uint32_t nunits;
+	struct zd_unit_list former;      /* units left by all ranks, and described differently since */
+	struct zd_hash_table unit_names; /* units and former units */
 	TAILQ_HEAD(, zd_group_slot) slots;
-	uint64_t target_numel; /* of the target: sum of the trainable units' places */
+	struct zd_unit_list unready; /* units that forbid a commit; commit.h */
+	uint64_t versions_hash;      /* over the other units' versions */
+	uint64_t target_numel;       /* of the target: sum of the trainable units' places */
 	uint64_t committed_step;
 	/* the commit that this daemon has voted for, with its outcome unknown; 0: none */
 	uint64_t voted_step;
+	uint32_t ncommits;      /* counts commits that were made; commit.h */
 	uint64_t commit_serial; /* counts evaluated commits */
 	int commit_status;      /* of the last one */
 	char commit_text[192];
@@ -269,7 +278,7 @@ struct zd_engine {
 	uint32_t next_segment;
 	uint64_t retire_serial; /* counts segments that began to retire */
 	uint64_t dirty_mask;
-	bool settling;
+	bool settling; /* or paused: requests that wait are tried later */
 	struct zd_account account;
 	uint64_t transfers; /* of gathers; the number of the last one */
 	struct zd_metrics metrics;
@@ -281,7 +290,7 @@ struct zd_engine {
 	struct zd_job *jobs;
 	uint32_t ndurable; /* durable ones */
 	struct zd_group *groups;
-	struct zd_unit *units;
+	struct zd_hash_table units; /* by id */
 	struct zd_bucket *buckets;
 	struct zd_segment *segments;
 	struct zd_allocation *allocations;
@@ -291,6 +300,7 @@ struct zd_engine {
 	struct zd_id_tree listed[ZD_NTABLES], waiting;
 	uint64_t ended[ZD_MAX_SCOPES]; /* scratch: ids of the scopes that ended with a request */
 	uint64_t steps[ZD_MAX_STEPS];  /* scratch: ids of groups in whose step a session is */
+	struct zd_resumed_unit resumed[ZD_MAX_RESUMED]; /* scratch: the units of a units_resume */
 	struct zd_journal journal;
 	struct zd_op *ops;
 	struct zd_owner *owners;          /* hash by uid */

@@ -511,11 +511,11 @@ static void walk_queue(struct zd_engine *e, struct zd_device *device, struct zd_
 	if (owner)
 		owner->queues[device->index].walked_pass = device->pass;
 	TAILQ_FOREACH_SAFE (req, &device->queue, device_link, next) {
+		if (req->pending_ops > 0)
+			continue;
 		const struct zd_owner *of = req->session->owner;
 		struct zd_err err = ZD_ERR_NONE;
 		if (owner ? of != owner : of->queues[device->index].walked_pass == device->pass)
-			continue;
-		if (req->pending_ops > 0)
 			continue;
 		int status = attempt(e, req, &err);
 		if (status == ZD_WAIT) {
@@ -548,4 +548,16 @@ void zd_settle(struct zd_engine *e)
 		settle_device(e, &e->devices[index]);
 	}
 	e->settling = false;
+}
+
+void zd_engine_pause(struct zd_engine *e)
+{
+	zd_assert(!e->settling);
+	e->settling = true;
+}
+
+void zd_engine_resume(struct zd_engine *e)
+{
+	e->settling = false;
+	zd_settle(e);
 }

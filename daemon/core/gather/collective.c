@@ -162,8 +162,8 @@ void zd_collective_start(struct zd_group *group)
 	const struct zd_unit *unit;
 	if (!zd_gathers_are_collective(group))
 		return;
-	for (unit = group->units; unit; unit = unit->hh_name.next)
+	TAILQ_FOREACH (unit, &group->units, group_link)
 		align_counts(unit);
-	for (unit = group->former; unit; unit = unit->hh_name.next)
+	TAILQ_FOREACH (unit, &group->former, group_link)
 		align_counts(unit);
 }

@@ -171,11 +171,11 @@ static bool is_changed(const struct zd_unit *unit, const struct zd_member *membe
 
 int zd_layout_compare(const struct zd_member *member, const struct zd_member *other, struct zd_err *err)
 {
-	const struct zd_unit *unit = member->group->units;
+	const struct zd_unit *unit = TAILQ_FIRST(&member->group->units);
 	if (member->frozen_digest == other->frozen_digest)
 		return 0;
 	while (unit && is_changed(unit, member) == is_changed(unit, other))
-		unit = unit->hh_name.next;
+		unit = TAILQ_NEXT(unit, group_link);
 	zd_assert(unit);
 	bool frozen = unit->parts[member->rank].frozen;
 	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%s' is %s for rank %u and %s for rank %u", unit->name,

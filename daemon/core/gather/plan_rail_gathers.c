@@ -385,9 +385,9 @@ void zd_relays_stop(struct zd_engine *e, struct zd_group *group, struct zd_membe
 				            member && member != owner);
 		}
 	}
-	HASH_ITER (hh_name, group->units, unit, next_unit)
+	TAILQ_FOREACH_SAFE (unit, &group->units, group_link, next_unit)
 		sources_stop(e, group, unit);
-	HASH_ITER (hh_name, group->former, unit, next_unit)
+	TAILQ_FOREACH_SAFE (unit, &group->former, group_link, next_unit)
 		sources_stop(e, group, unit);
 	relays_try_all(e, group); /* of other groups too */
 }

@@ -25,12 +25,14 @@
  */
 #include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"
+#include "core/gather/commit.h"
 #include "core/gather/deferred.h"
-#include "core/gather/shadow.h"
 
 static void shadow_move(struct zd_part *part, enum zd_shadow_state to)
 {
+	zd_part_take_commits(part);
 	zd_sm_move(&zd_sm_shadow, &part->shadow, to);
+	zd_part_changed(part);
 	zd_journal_part_state(part);
 }
 
@@ -69,9 +71,9 @@ static void save_done(struct zd_engine *e, struct zd_op *op, int status, const c
 
 void zd_shadow_save(struct zd_engine *e, struct zd_part *part)
 {
-	if (part->shadow != ZD_SHADOW_FREE)
+	if (zd_part_shadow(part) != ZD_SHADOW_FREE)
 		return;
-	zd_assert(part->version == part->committed && part->state == ZD_PART_UPDATE_WAIT);
+	zd_assert(part->version == zd_part_committed(part) && part->state == ZD_PART_UPDATE_WAIT);
 	shadow_move(part, ZD_SHADOW_SAVING);
 	copy(e, part, true, save_done);
 }
@@ -130,21 +132,13 @@ void zd_shadow_try(struct zd_engine *e, struct zd_part *part)
 	copy(e, part, false, restore_done);
 }
 
-/* ---- Commits ------------------------------------------------------------------------------------------- */
-
-void zd_shadow_commit(struct zd_part *part)
-{
-	/* A shard that was not published since the last commit still holds it, and so does its shadow. */
-	/* The commit is one record, for all parts. */
-	if (part->shadow == ZD_SHADOW_SAVED && part->version != part->committed)
-		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_FREE);
-}
+/* ---- The loss of a rank -------------------------------------------------------------------------------- */
 
 /* Whether the buffer holds the last commit of every shard. */
 static bool is_of_last_commit(const struct zd_buffer *buffer)
 {
 	for (uint32_t rank = 0; rank < buffer->unit->group->local_world_size; rank++) {
-		if (buffer->unit->parts[rank].committed != buffer->version)
+		if (zd_part_committed(&buffer->unit->parts[rank]) != buffer->version)
 			return false;
 	}
 	return true;
@@ -152,22 +146,20 @@ static bool is_of_last_commit(const struct zd_buffer *buffer)
 
 static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 {
-	bool undone = false;
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		struct zd_part *part = &unit->parts[rank];
-		if (part->shadow != ZD_SHADOW_SAVED || part->state == ZD_PART_DYING ||
-		    (part->version == part->committed && !zd_part_is_written(part)))
+		if (part->listed != ZD_PART_UNCOMMITTED || zd_part_missed_commit(part))
 			continue;
 		shadow_move(part, ZD_SHADOW_DUE);
 		zd_deferred_unpublished(e, part);
 		part->version = part->committed;
+		zd_part_changed(part);
 		zd_journal_part_state(part);
 		/* a session that has joined as this rank since has published nothing */
 		if (part->state != ZD_PART_DETACHED)
 			zd_part_member(part)->set_back = true;
-		undone = true;
 	}
-	for (uint32_t rank = 0; rank < unit->group->local_world_size && undone; rank++) {
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		struct zd_buffer *buffer = unit->parts[rank].buffer;
 		if (buffer && !is_of_last_commit(buffer))
 			buffer->stale = true;
@@ -175,22 +167,27 @@ static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 	}
 }
 
-void zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group)
+bool zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group, uint32_t *budget)
 {
-	struct zd_unit *unit;
-	for (unit = group->units; unit; unit = unit->hh_name.next)
-		roll_back_unit(e, unit);
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_part *part;
+		while ((part = LIST_FIRST(&group->members[rank].uncommitted))) {
+			if (!zd_ending_may_free(budget))
+				return false;
+			roll_back_unit(e, part->unit);
+		}
+	}
 	zd_dirty_group(e, group);
+	return true;
 }
 
 void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)
 {
-	struct zd_unit *unit;
+	struct zd_part *part;
 	if (member->group->shadow) /* the reset acknowledges the loss of a rank */
 		member->told = member->group->generation;
 	member->set_back = false;
-	for (unit = member->group->units; unit && member->group->shadow; unit = unit->hh_name.next) {
-		struct zd_part *part = &unit->parts[member->rank];
+	LIST_FOREACH (part, &member->owed, commit_link) {
 		if (part->shadow != ZD_SHADOW_DUE || part->state != ZD_PART_UPDATING)
 			continue;
 		zd_part_move(part, ZD_PART_IDLE);
@@ -200,10 +197,9 @@ void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)
 
 const struct zd_part *zd_shadow_find_owed(const struct zd_engine *e, const struct zd_member *member)
 {
-	const struct zd_unit *unit;
-	for (unit = member->group->units; unit && member->group->shadow; unit = unit->hh_name.next) {
-		const struct zd_part *part = &unit->parts[member->rank];
-		if (zd_shadow_is_owed(part) && part->state != ZD_PART_DYING && !is_read_by_client(e, part))
+	const struct zd_part *part;
+	LIST_FOREACH (part, &member->owed, commit_link) {
+		if (!is_read_by_client(e, part))
 			return part;
 	}
 	return NULL;
@@ -226,16 +222,17 @@ int zd_shadow_undone(const struct zd_part *part, struct zd_err *err)
 void zd_shadow_check(const struct zd_engine *e, const struct zd_part *part)
 {
 	bool copies = part->shadow == ZD_SHADOW_SAVING || part->shadow == ZD_SHADOW_RESTORING;
+	uint64_t committed = zd_part_committed(part);
 	zd_assert((part->shadow != ZD_SHADOW_NONE) ==
 	          (part->unit->group->shadow && part->state != ZD_PART_ABSENT));
 	zd_assert(!copies || part->readers > 0);
 	if (part->shadow == ZD_SHADOW_NONE || part->state == ZD_PART_DYING)
 		return;
 	/* The shard or the shadow is the last commit, or both hold the same bytes. */
-	if (zd_part_is_written(part) || part->version != part->committed)
+	if (zd_part_is_written(part) || part->version != committed)
 		zd_assert(part->shadow == ZD_SHADOW_SAVED || part->shadow == ZD_SHADOW_DUE);
 	if (zd_shadow_is_owed(part))
-		zd_assert(part->version == part->committed);
+		zd_assert(part->version == committed);
 	if (part->shadow == ZD_SHADOW_RESTORING)
 		zd_assert(!zd_part_is_written(part));
 	if (part->unit->group->voted_step) /* the shards hold what other daemons may have committed */

@@ -36,10 +36,9 @@ static inline bool zd_shadow_is_owed(const struct zd_part *part)
 /* Saves the last commit before the shard is written, unless that has been done. The copy counts as a
  * reader. */
 void zd_shadow_save(struct zd_engine *e, struct zd_part *part);
-/* Makes the shard's content the last commit. Called before part->committed is set. */
-void zd_shadow_commit(struct zd_part *part);
-/* Undoes, after the loss of a rank, all that ranks of the group have written since its last commit. */
-void zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group);
+/* Undoes, after the loss of a rank, all that ranks of the group have written since its last commit, until the
+ * budget is used up. Returns whether all is undone. */
+bool zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group, uint32_t *budget);
 /* Ends the updates of the rank that were undone. Called when its session is reset, so that its streams do not
  * write any more. */
 void zd_shadow_accept(struct zd_engine *e, struct zd_member *member);
@@ -54,9 +53,5 @@ int zd_shadow_undone(const struct zd_part *part, struct zd_err *err) __attribute
 void zd_shadow_check(const struct zd_engine *e, const struct zd_part *part);
 
 extern const struct zd_sm zd_sm_shadow;
-
-/* Resolves a commit in doubt when the daemons connect: all are at `step` or in doubt about it, so the group
- * is at that step now. */
-void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn);
 
 #endif

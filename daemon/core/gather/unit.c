@@ -17,8 +17,8 @@
 #include "core/engine/events.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
+#include "core/gather/commit.h"
 #include "core/gather/layout.h"
-#include "core/gather/shadow.h"
 #include "core/gather/unit.h"
 
 #define PART_NORM_BYTES 96u /* of the record of one part in reduce/norms.c */
@@ -36,12 +36,28 @@ struct zd_extent_use zd_part_use(const struct zd_part *part)
 	return zd_member_use(zd_part_member(part), purpose, part->unit->id);
 }
 
+struct zd_unit *zd_unit_find(const struct zd_engine *e, uint64_t id)
+{
+	struct zd_hash_node *node = zd_hash_first(&e->units, zd_hash_id(id));
+	return node ? ZD_CONTAINER_OF(node, struct zd_unit, by_id) : NULL;
+}
+
+struct zd_unit *zd_unit_find_name(const struct zd_group *group, const char *name, bool is_former)
+{
+	struct zd_hash_node *node = zd_hash_first(&group->unit_names, zd_text_hash(name));
+	for (; node; node = zd_hash_next(node)) {
+		struct zd_unit *unit = ZD_CONTAINER_OF(node, struct zd_unit, by_name);
+		if (unit->is_former == is_former && strcmp(unit->name, name) == 0)
+			return unit;
+	}
+	return NULL;
+}
+
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, struct zd_part **out,
                  struct zd_err *err)
 {
-	struct zd_unit *unit;
+	const struct zd_unit *unit = zd_unit_find(e, id);
 	struct zd_member *member;
-	HASH_FIND(hh, e->units, &id, sizeof(id), unit);
 	if (!unit)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no unit %llu", (unsigned long long)id);
 	TAILQ_FOREACH (member, &session->members, session_link) {
@@ -242,9 +258,9 @@ static enum recorded recorded_as(const struct zd_part *part)
 static struct zd_part_changes part_now(const struct zd_part *part)
 {
 	return (struct zd_part_changes){.version = part->version,
-	                                .uncommitted = (uint32_t)(part->version - part->committed),
+	                                .uncommitted = (uint32_t)(part->version - zd_part_committed(part)),
 	                                .written = zd_part_is_written(part),
-	                                .shadow = part->shadow};
+	                                .shadow = (uint8_t)zd_part_shadow(part)};
 }
 
 void zd_journal_part(const struct zd_part *part)
@@ -280,7 +296,9 @@ static void journal_part_gone(const struct zd_part *part)
 void zd_part_move(struct zd_part *part, enum zd_part_state to)
 {
 	enum recorded before = recorded_as(part);
+	zd_part_take_commits(part);
 	zd_sm_move(&zd_sm_part, &part->state, to);
+	zd_part_changed(part);
 	/* Other states have the same record: a rank that waits to write, say, has changed nothing yet. */
 	if (!part->unit->group->job->journal || recorded_as(part) == before)
 		return;
@@ -323,7 +341,7 @@ static void unit_free(struct zd_unit *unit)
 int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd_group *group,
                 uint32_t first_rank, const struct zd_args *args, struct zd_unit **out, struct zd_err *err)
 {
-	if (HASH_CNT(hh_name, group->units) >= ZD_MAX_UNITS)
+	if (group->nunits >= ZD_MAX_UNITS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "group '%s' has %u units already", group->name,
 		                  ZD_MAX_UNITS);
 	uint32_t metadata_bytes = unit_metadata_bytes(group, args);
@@ -344,6 +362,7 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 	unit->frozen = args->u.unit_register.frozen;
 	unit->all_reduce = args->u.unit_register.all_reduce;
 	unit->on_host = args->u.unit_register.on_host;
+	unit->description = zd_unit_digest(args);
 	unit->first_rank = first_rank;
 	unit->nviews = args->u.unit_register.nviews;
 	unit->views = zd_calloc(unit->nviews ? unit->nviews : 1, sizeof(*unit->views));
@@ -360,9 +379,11 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 			unit->parts[rank].collective = zd_collective_new();
 	}
 	unit->id = zd_next_id(e);
-	HASH_ADD(hh, e->units, id, sizeof(unit->id), unit);
+	zd_hash_insert(&e->units, &unit->by_id, zd_hash_id(unit->id));
 	zd_id_tree_append(&e->listed[ZD_TABLE_UNITS], &unit->listed, unit->id);
-	HASH_ADD_KEYPTR(hh_name, group->units, unit->name, strlen(unit->name), unit);
+	zd_hash_insert(&group->unit_names, &unit->by_name, zd_text_hash(unit->name));
+	TAILQ_INSERT_TAIL(&group->units, unit, group_link);
+	group->nunits++;
 	zd_group_ref(group);
 	zd_journal_unit(unit);
 	*out = unit;
@@ -394,17 +415,16 @@ bool zd_unit_is_left(const struct zd_unit *unit)
 static void unit_make_former(struct zd_unit *unit)
 {
 	struct zd_group *group = unit->group;
-	HASH_DELETE(hh_name, group->units, unit);
-	HASH_ADD_KEYPTR(hh_name, group->former, unit->name, strlen(unit->name), unit);
+	TAILQ_REMOVE(&group->units, unit, group_link);
+	group->nunits--;
+	TAILQ_INSERT_TAIL(&group->former, unit, group_link);
 	unit->is_former = true;
 	journal_unit_gone(unit);
 }
 
 static bool unit_has_former(const struct zd_unit *unit)
 {
-	const struct zd_unit *former;
-	HASH_FIND(hh_name, unit->group->former, unit->name, strlen(unit->name), former);
-	return former != NULL;
+	return !TAILQ_EMPTY(&unit->group->former) && zd_unit_find_name(unit->group, unit->name, true);
 }
 
 void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
@@ -414,18 +434,20 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	if (--unit->refs > 0)
 		return;
 	zd_history_keep_name(&e->history, unit->id, unit->name, group->name);
-	HASH_DEL(e->units, unit);
+	zd_hash_remove(&e->units, &unit->by_id);
+	zd_hash_remove(&group->unit_names, &unit->by_name);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_UNITS], &unit->listed);
 	if (unit->is_former) {
-		HASH_DELETE(hh_name, group->former, unit);
+		TAILQ_REMOVE(&group->former, unit, group_link);
 		zd_dirty_group(e, group); /* a registration of the same name may wait for this */
 	} else {
-		HASH_DELETE(hh_name, group->units, unit);
+		TAILQ_REMOVE(&group->units, unit, group_link);
+		group->nunits--;
 		journal_unit_gone(unit);
 	}
 	zd_layout_give_back(unit);
 	set_mismatch(unit, 0, NULL);
-	if (!group->units && !group->former)
+	if (group->unit_names.nnodes == 0)
 		group->target_numel = 0;
 	unit_free(unit);
 	zd_group_unref(e, group);
@@ -532,18 +554,23 @@ bool zd_parts_detach(struct zd_engine *e, struct zd_member *member, uint32_t *bu
 			return false;
 		part_detach(e, part, budget);
 	}
-	for (struct zd_unit *unit = group->units; unit && group->nmismatches > 0; unit = unit->hh_name.next) {
+	for (struct zd_unit *unit = TAILQ_FIRST(&group->units); unit && group->nmismatches > 0;
+	     unit = TAILQ_NEXT(unit, group_link)) {
 		if (unit->mismatch_rank == member->rank)
 			set_mismatch(unit, 0, NULL);
 	}
 	return true;
 }
 
-void zd_parts_drop(struct zd_engine *e, struct zd_member *member)
+bool zd_parts_drop(struct zd_engine *e, struct zd_member *member, uint32_t *budget)
 {
 	struct zd_part *part;
-	while ((part = LIST_FIRST(&member->detached)))
+	while ((part = LIST_FIRST(&member->detached))) {
+		if (!zd_ending_may_free(budget))
+			return false;
 		part_drop(e, part);
+	}
+	return true;
 }
 
 void zd_parts_move(struct zd_part_list *from, struct zd_part_list *to)
@@ -594,7 +621,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
                           struct zd_err *err)
 {
 	struct zd_member *member;
-	struct zd_unit *unit = NULL;
+	struct zd_unit *unit;
 	int status = zd_member_find(e, req->session, args->u.unit_register.group, &member, err);
 	if (status == 0)
 		status = zd_unit_check_description(args, member->group->nshards, err);
@@ -604,8 +631,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 		status = check_placement(member, args, err);
 	if (status != 0)
 		return status;
-	const char *name = args->u.unit_register.name;
-	HASH_FIND(hh_name, member->group->units, name, strlen(name), unit);
+	unit = zd_unit_find_name(member->group, args->u.unit_register.name, false);
 	if (unit && !description_equal(unit, args) && zd_unit_is_left(unit)) {
 		unit_make_former(unit);
 		unit = NULL;
@@ -681,6 +707,7 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 	part->committed = group->shadow ? part->version : 0; /* the version to restore when a rank is lost */
 	if (group->shadow)
 		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_FREE);
+	zd_part_changed(part);
 	zd_charge(e, group->job, memory, ZD_CHARGE_SHARD, part->shard.bytes);
 	part->readers++;
 	zd_op_fill(e, group->job, memory->index, zd_part_location(part), register_filled, part, 0);
@@ -737,6 +764,7 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 	e->reply.u.unit_register.padded_numel = unit->shard_numel * unit->group->nshards;
 	e->reply.u.unit_register.version = part->version;
 	e->reply.u.unit_register.target_offset_numel = unit->target_offset_numel;
+	e->reply.u.unit_register.description = unit->description;
 	zd_dirty_group(e, unit->group);
 	register_end(e, req);
 	return 0;

@@ -24,6 +24,13 @@ enum zd_part_state {
 	ZD_PART_DYING,      /* freed when the last reader ends */
 };
 
+/* The list of its rank that a part is in; commit.h. */
+enum zd_part_listed {
+	ZD_PART_UNLISTED,
+	ZD_PART_UNCOMMITTED, /* written since the last commit */
+	ZD_PART_OWED,        /* yet to be restored to the last commit */
+};
+
 /* A rank's part of a unit: its shard and its gathered buffer. There may be 10^5 parts: keep the struct
  * small. */
 struct zd_part {
@@ -33,14 +40,17 @@ struct zd_part {
 	uint64_t version;         /* of the shard */
 	/* version at registration, which has not been published, so that no gather reads it */
 	uint64_t first;
-	uint64_t committed; /* version at the last commit */
+	/* version at the last commit that it has not missed; commit.h */
+	uint64_t committed;
+	uint32_t ncommits; /* the group's number of commits then */
 	uint32_t rank;
 	uint32_t readers; /* copies that read the shard, its fill, aliased buffers that are read, and holds */
 	uint32_t slot;    /* the slot that the part is gathered into; only while it is registered */
 	uint32_t users;   /* waiting requests and reductions that refer to it: prevent an unregister */
 	uint32_t target_accesses; /* by the rank's streams, of its place in the target; lent_target.c */
 	uint8_t state;
-	uint8_t shadow; /* enum zd_shadow_state */
+	uint8_t shadow; /* enum zd_shadow_state, after the commits that it has not missed */
+	uint8_t listed; /* enum zd_part_listed */
 	bool early; /* an update was granted ahead of its readers' end: neither publish nor load proceeds */
 	bool persistent;
 	bool target_lent;         /* the rank's streams may access its place in the target; lent_target.c */
@@ -49,6 +59,7 @@ struct zd_part {
 	LIST_HEAD(, zd_await) awaits; /* PUBLISHING: transfers that wait for the new version; deferred.h */
 	struct zd_collective *collective; /* collective.h; NULL where gathers are not collective */
 	LIST_ENTRY(zd_part) member_link;  /* not gone */
+	LIST_ENTRY(zd_part) commit_link;  /* as `listed` says */
 };
 
 /* Returns the number of elements of a view that has been checked. */
@@ -66,7 +77,8 @@ struct zd_unit {
 	struct zd_group *group;
 	enum zerod_dtype dtype;
 	uint64_t numel, shard_numel;
-	uint32_t slot; /* the initial slot of its parts; `frozen` likewise */
+	uint64_t description; /* a digest of the name and of all that ranks must give alike; resume.c */
+	uint32_t slot;        /* the initial slot of its parts; `frozen` likewise */
 	bool frozen;
 	bool all_reduce; /* its place in a target is the whole unit, on every rank */
 	bool on_host;    /* its shards are in the host memory of their ranks' devices */
@@ -85,8 +97,11 @@ struct zd_unit {
 	bool laid_out;         /* a part of the unit has had a shard */
 	struct zd_part *parts; /* local_world_size */
 	struct zd_id_node listed;
-	UT_hash_handle hh;      /* by id */
-	UT_hash_handle hh_name; /* in the group */
+	struct zd_hash_node by_id, by_name;
+	bool unready;          /* it forbids a commit */
+	uint64_t version_hash; /* its share of the group's `versions_hash` */
+	TAILQ_ENTRY(zd_unit) unready_link;
+	TAILQ_ENTRY(zd_unit) group_link; /* of the group's units, or former units */
 };
 
 static inline uint64_t zd_unit_shard_bytes(const struct zd_unit *unit)
@@ -153,6 +168,10 @@ static inline struct zd_device *zd_part_memory(const struct zd_part *part)
 	struct zd_device *device = zd_part_member(part)->device;
 	return part->unit->on_host ? device->host : device;
 }
+/* NULL: there is none. */
+struct zd_unit *zd_unit_find(const struct zd_engine *e, uint64_t id);
+/* Finds a unit of the group, or a former unit. NULL: there is none. */
+struct zd_unit *zd_unit_find_name(const struct zd_group *group, const char *name, bool is_former);
 /* Finds the session's registered part: NOT_FOUND. */
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t unit, struct zd_part **part,
                  struct zd_err *err) __attribute__((warn_unused_result));
@@ -160,6 +179,8 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit);
 /* Checks UNIT_REGISTER's description of a unit of so many shards: INVALID, LIMIT. */
 int zd_unit_check_description(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Returns the digest of UNIT_REGISTER's description of a unit; not 0. */
+uint64_t zd_unit_digest(const struct zd_args *args);
 /* Makes a unit as UNIT_REGISTER's arguments describe it; `first_rank` has given them. `session` asks for it;
  * NULL: a restore does. LIMIT. */
 int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd_group *group,
@@ -181,8 +202,8 @@ void zd_part_reader_done(struct zd_engine *e, struct zd_part *part);
 /* Frees the member's parts (or makes them DETACHED in a durable job) until the budget is used up. Returns
  * whether all are. */
 bool zd_parts_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget);
-/* Frees the DETACHED parts of a rank whose job has ended. */
-void zd_parts_drop(struct zd_engine *e, struct zd_member *member);
+/* Frees the DETACHED parts of a rank whose job has ended, likewise. */
+bool zd_parts_drop(struct zd_engine *e, struct zd_member *member, uint32_t *budget);
 /* Moves all parts of one list of a member to the other, which is empty. */
 void zd_parts_move(struct zd_part_list *from, struct zd_part_list *to);
 

@@ -106,7 +106,7 @@ static void segment_failed(struct zd_segment *segment, int status, const char *e
 }
 
 /* Only what commits cover outlives the daemon: gathered buffers and gradients are made again. */
-static void journal_segment(struct zd_engine *e, struct zd_segment *segment)
+void zd_journal_segment(struct zd_engine *e, struct zd_segment *segment)
 {
 	struct zd_record_segment *record;
 	if (!segment->job->journal || segment->state != ZD_SEGMENT_READY ||
@@ -127,7 +127,7 @@ void zd_pool_journal_job(struct zd_engine *e, const struct zd_job *job)
 	struct zd_segment *segment;
 	for (segment = e->segments; segment; segment = segment->hh.next) {
 		if (segment->job == job)
-			journal_segment(e, segment);
+			zd_journal_segment(e, segment);
 	}
 }
 
@@ -147,7 +147,7 @@ static void segment_created(struct zd_engine *e, struct zd_op *op, int status, c
 	if (status == 0) {
 		zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
 		zd_segment_event(e, segment, ZD_EVENT_SEGMENT_BEGIN, 0);
-		journal_segment(e, segment);
+		zd_journal_segment(e, segment);
 		return;
 	}
 	segment_failed(segment, status, error);

@@ -109,6 +109,8 @@ struct zd_location zd_extent_location(const struct zd_extent *extent);
 /* Makes a segment that the device's executor has already: it is READY, and its range free. */
 struct zd_segment *zd_segment_restore(struct zd_engine *e, struct zd_job *job, uint32_t id,
                                       struct zd_device *device, enum zd_purpose purpose, uint64_t bytes);
+/* Records the segment if its job has a journal, and it outlives the daemon. */
+void zd_journal_segment(struct zd_engine *e, struct zd_segment *segment);
 /* Records the job's segments that hold shards and allocations, if the job has a journal. */
 void zd_pool_journal_job(struct zd_engine *e, const struct zd_job *job);
 struct zd_record_extent zd_journal_extent(const struct zd_extent *extent);

@@ -47,8 +47,8 @@ void zd_target_forget_lent(struct zd_window *w)
 	struct zd_member_reduce *mr = w->mr;
 	if (w != mr->w) /* done already, when the window began to close */
 		return;
-	const struct zd_unit *unit = mr->nlent > 0 ? mr->member->group->units : NULL;
-	for (; unit; unit = unit->hh_name.next)
+	const struct zd_unit *unit = mr->nlent > 0 ? TAILQ_FIRST(&mr->member->group->units) : NULL;
+	for (; unit; unit = TAILQ_NEXT(unit, group_link))
 		unit->parts[mr->member->rank].target_lent = false;
 	mr->nlent = 0;
 }

@@ -180,7 +180,7 @@ static void check_lent(const struct zd_member *member)
 	const struct zd_member_reduce *mr = zd_member_reduce(member);
 	const struct zd_unit *unit;
 	uint32_t nlent = 0;
-	for (unit = member->group->units; unit; unit = unit->hh_name.next)
+	TAILQ_FOREACH (unit, &member->group->units, group_link)
 		nlent += unit->parts[member->rank].target_lent;
 	zd_assert(nlent == (mr ? mr->nlent : 0) && (nlent == 0 || mr->w->target));
 }

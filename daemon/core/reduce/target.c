@@ -168,9 +168,10 @@ static int by_begin(const void *a, const void *b)
 static struct range *find_written(const struct zd_window *w, size_t *n)
 {
 	const struct zd_group *group = w->mr->member->group;
-	struct range *written = zd_calloc(HASH_CNT(hh_name, group->units) + 1, sizeof(*written));
+	struct range *written = zd_calloc(group->nunits + 1, sizeof(*written));
 	*n = 0;
-	for (const struct zd_unit *unit = group->units; unit; unit = unit->hh_name.next) {
+	const struct zd_unit *unit;
+	TAILQ_FOREACH (unit, &group->units, group_link) {
 		if (zd_norms_has(w, unit))
 			written[(*n)++] =
 			        (struct range){unit->target_offset_numel,

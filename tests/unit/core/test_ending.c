@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ends of sessions in steps: each frees a bounded number of objects, peers hear at the first, and requests of
- * the uid find none of it left.
+ * Ends of sessions and durable jobs in steps: each frees a bounded number of objects, peers hear at the
+ * first, and requests of the uid find none of it left.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "core/gather/unit.h"
+#include "core/gather/commit.h"
 #include "core/memory/allocation.h"
 #include "tests/support/core_driver.h"
 
@@ -38,12 +38,26 @@ static void register_units(struct core_driver *core, uint64_t session, uint64_t 
 	}
 }
 
+/* Units whose shard is kept, those held for a process or the others. */
+static uint32_t count_detached(struct core_driver *core, bool held)
+{
+	const struct zd_group *group;
+	const struct zd_unit *unit;
+	uint32_t count = 0;
+	for (group = core_engine(core)->groups; group; group = group->hh.next) {
+		TAILQ_FOREACH (unit, &group->units, group_link)
+			count += unit->parts[0].state == ZD_PART_DETACHED &&
+			         held == (unit->parts[0].readers > 0);
+	}
+	return count;
+}
+
 /* Units, scopes' leases or allocations: what ends one by one. */
 static uint32_t count_objects(struct core_driver *core)
 {
 	const struct zd_engine *e = core_engine(core);
 	const struct zd_session *session;
-	uint32_t count = HASH_COUNT(e->units) + HASH_COUNT(e->allocations);
+	uint32_t count = e->units.nnodes + HASH_COUNT(e->allocations);
 	for (session = e->sessions; session; session = session->hh.next) {
 		const struct zd_member *member;
 		TAILQ_FOREACH (member, &session->members, session_link)
@@ -248,8 +262,6 @@ static void test_a_restart_between_two_steps(void **state)
 {
 	struct core_driver *core = core_new(&lingering);
 	uint64_t session = core_open(core, CORE_ALICE), first, second;
-	const struct zd_unit *unit;
-	uint32_t nheld = 0;
 	(void)state;
 	core_journal(core);
 	first = join(core, session, "first", true);
@@ -259,11 +271,8 @@ static void test_a_restart_between_two_steps(void **state)
 	core_close(core, session);
 	assert_int_equal(count_endings(core), 1);
 	core_restart(core);
-	for (unit = core_engine(core)->units; unit; unit = unit->hh.next) {
-		assert_true(unit->parts[0].state == ZD_PART_DETACHED && unit->parts[0].readers > 0);
-		nheld++;
-	}
-	assert_int_equal(nheld, STEP / 2 + NUNITS);
+	assert_int_equal(count_detached(core, true), STEP / 2 + NUNITS);
+	assert_int_equal(count_detached(core, false), 0);
 	core_end(core);
 }
 
@@ -272,7 +281,6 @@ static void test_a_restart_between_two_steps_of_holds(void **state)
 {
 	struct core_driver *core = core_new(&lingering);
 	uint64_t session = core_open(core, CORE_ALICE);
-	const struct zd_unit *unit;
 	(void)state;
 	core_journal(core);
 	register_units(core, session, join(core, session, "world", true), NUNITS);
@@ -283,9 +291,153 @@ static void test_a_restart_between_two_steps_of_holds(void **state)
 	assert_int_equal(count_endings(core), 1);
 	core_hold(core, ZD_CMD_WATCH);
 	core_restart(core);
-	for (unit = core_engine(core)->units; unit; unit = unit->hh.next)
-		assert_true(unit->parts[0].state == ZD_PART_DETACHED && unit->parts[0].readers == 0);
+	assert_int_equal(count_detached(core, false), NUNITS);
+	assert_int_equal(count_detached(core, true), 0);
 	core_unhold(core, ZD_CMD_WATCH);
+	core_end(core);
+}
+
+/* ---- Durable jobs -------------------------------------------------------------------------------------- */
+
+/* A durable group whose units were published and committed, and published again. */
+static uint64_t publish_after_commit(struct core_driver *core, uint64_t session, uint64_t unit[NUNITS])
+{
+	struct core_join args = {.world_size = 1, .durable = true, .shadow = true};
+	uint64_t group = core_expect(core, core_join(core, session, &args), 0)->u.group_join.group;
+	register_units(core, session, group, NUNITS);
+	struct core_row rows[NUNITS];
+	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, rows, NUNITS), NUNITS);
+	for (uint32_t round = 0; round < 2; round++) {
+		for (uint32_t i = 0; i < NUNITS; i++) {
+			unit[i] = rows[i].row.id;
+			core_expect(core, core_update(core, session, unit[i]), 0);
+			core_expect(core, core_publish(core, session, unit[i]), 0);
+		}
+		if (round == 0)
+			core_expect(core, core_commit(core, session, group, 1), 0);
+	}
+	return group;
+}
+
+static uint32_t count_uncommitted(struct core_driver *core)
+{
+	const struct zd_group *group = core_engine(core)->groups;
+	const struct zd_unit *unit;
+	uint32_t count = 0;
+	TAILQ_FOREACH (unit, &group->units, group_link)
+		count += unit->parts[0].version != zd_part_committed(&unit->parts[0]);
+	return count;
+}
+
+static void test_a_loss_undoes_updates_in_steps(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE), unit[NUNITS];
+	(void)state;
+	core_journal(core);
+	(void)publish_after_commit(core, session, unit);
+	assert_int_equal(count_uncommitted(core), NUNITS);
+	core_close(core, session);
+	assert_int_equal(count_uncommitted(core), NUNITS - STEP);
+	(void)make_steps(core, CORE_ALICE);
+	assert_int_equal(count_uncommitted(core), 0);
+	assert_int_equal(count_detached(core, false), NUNITS);
+	core_end(core);
+}
+
+/* All units are at the last commit, those of the first step and the others. */
+static void test_a_restart_between_two_steps_of_a_loss(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE), unit[NUNITS];
+	const struct zd_unit *restored;
+	(void)state;
+	core_journal(core);
+	(void)publish_after_commit(core, session, unit);
+	core_close(core, session);
+	core_restart(core);
+	TAILQ_FOREACH (restored, &core_engine(core)->groups->units, group_link)
+		assert_true(restored->parts[0].version == 1 && zd_part_committed(&restored->parts[0]) == 1);
+	assert_int_equal(core_engine(core)->groups->nunits, NUNITS);
+	core_end(core);
+}
+
+static void test_a_durable_job_ends_in_steps(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE), admin = core_open_admin(core);
+	(void)state;
+	register_units(core, session, join(core, session, "first", true), NUNITS);
+	register_units(core, session, join(core, session, "second", true), NUNITS);
+	core_close(core, session);
+	(void)make_steps(core, CORE_ALICE);
+	assert_int_equal(count_objects(core), 2 * NUNITS);
+	core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, core_engine(core)->jobs->id), 0);
+	assert_int_equal(count_objects(core), 2 * NUNITS - STEP);
+	(void)make_steps(core, CORE_ALICE);
+	assert_int_equal(count_objects(core), 0);
+	assert_null(core_engine(core)->jobs);
+	core_end(core);
+}
+
+/* The job's memory goes when its sessions have ended, and a request of its user finds nothing of it. */
+static void test_a_killed_job_ends_after_its_sessions(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t admin = core_open_admin(core);
+	(void)state;
+	for (uint32_t round = 0; round < 2; round++) {
+		uint64_t session = core_open(core, CORE_ALICE);
+		register_units(core, session, join(core, session, "world", true), NUNITS);
+		core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, core_engine(core)->jobs->id), 0);
+		assert_int_equal(count_endings(core), 2);
+		assert_int_equal(count_objects(core), NUNITS + 1);
+		if (round == 0)
+			(void)make_steps(core, CORE_ALICE);
+		else
+			core_close(core, core_open(core, CORE_ALICE));
+		assert_null(core_engine(core)->jobs);
+		assert_int_equal(count_objects(core), 0);
+	}
+	core_end(core);
+}
+
+/* The reply was sent: a daemon that is killed then does not restore the job. */
+static void test_a_restart_between_two_steps_of_a_job(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE);
+	(void)state;
+	core_journal(core);
+	register_units(core, session, join(core, session, "world", true), NUNITS);
+	core_expect(core,
+	            core_simple(core, core_open_admin(core), ZD_REQ_KILL_JOB, core_engine(core)->jobs->id),
+	            0);
+	assert_int_equal(count_endings(core), 2);
+	core_restart(core);
+	assert_null(core_engine(core)->jobs);
+	core_end(core);
+}
+
+/* A journal that is begun anew in steps may have the records of a session's end, made by an event between two
+ * steps: the last step replaces them. */
+static void test_holds_are_restored_once(void **state)
+{
+	struct core_driver *core = core_new(&lingering);
+	uint64_t session = core_open(core, CORE_ALICE);
+	const struct zd_unit *unit;
+	(void)state;
+	core_journal(core);
+	register_units(core, session, join(core, session, "world", true), NUNITS);
+	zd_engine_journal_begin(core_engine(core));
+	assert_false(zd_engine_journal_step(core_engine(core), NUNITS / 2));
+	core_close(core, session);
+	(void)make_steps(core, CORE_ALICE);
+	assert_true(zd_engine_journal_step(core_engine(core), UINT32_MAX));
+	(void)core_open_admin(core); /* the records are stored */
+	core_restart(core);
+	TAILQ_FOREACH (unit, &core_engine(core)->groups->units, group_link)
+		assert_int_equal(unit->parts[0].readers, 1);
 	core_end(core);
 }
 
@@ -321,6 +473,12 @@ int main(void)
 	        cmocka_unit_test(test_holds_end_in_steps),
 	        cmocka_unit_test(test_a_restart_between_two_steps),
 	        cmocka_unit_test(test_a_restart_between_two_steps_of_holds),
+	        cmocka_unit_test(test_a_loss_undoes_updates_in_steps),
+	        cmocka_unit_test(test_a_restart_between_two_steps_of_a_loss),
+	        cmocka_unit_test(test_a_durable_job_ends_in_steps),
+	        cmocka_unit_test(test_a_killed_job_ends_after_its_sessions),
+	        cmocka_unit_test(test_a_restart_between_two_steps_of_a_job),
+	        cmocka_unit_test(test_holds_are_restored_once),
 	        cmocka_unit_test(test_a_rank_of_many_groups_is_reported_for_some),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

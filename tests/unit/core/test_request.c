@@ -210,6 +210,24 @@ static void test_deadline_wakes_those_that_waited_for_it(void **state)
 	core_unhold(core, ZD_CMD_COPY);
 }
 
+/* Requests that wait are tried for several completions at once, in their order. */
+static void test_completions_at_once(void **state)
+{
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_FILL);
+	uint64_t first = core_alloc(rig->core, rig->session, "job", 0, 4096);
+	uint64_t second = core_alloc(rig->core, rig->session, "job", 0, 4096);
+	zd_engine_pause(core_engine(rig->core));
+	core_run_one(rig->core, ZD_CMD_FILL);
+	core_run_one(rig->core, ZD_CMD_FILL);
+	assert_null(core_reply(rig->core, first));
+	assert_null(core_reply(rig->core, second));
+	zd_engine_resume(core_engine(rig->core));
+	core_expect(rig->core, first, 0);
+	core_expect(rig->core, second, 0);
+	core_unhold(rig->core, ZD_CMD_FILL);
+}
+
 int main(void)
 {
 #define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -220,6 +238,7 @@ int main(void)
 	        TEST(test_releases_have_room_of_their_own),
 	        TEST(test_deadlines_expire_in_time),
 	        TEST(test_deadline_wakes_those_that_waited_for_it),
+	        TEST(test_completions_at_once),
 	};
 	return cmocka_run_group_tests_name("core/request", tests, NULL, NULL);
 }

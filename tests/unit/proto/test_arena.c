@@ -52,26 +52,6 @@ static void absurd_sizes_are_refused(void **state)
 	zd_arena_deinit(&arena);
 }
 
-static void unpacking_is_limited(void **state)
-{
-	struct zd_arena arena;
-
-	(void)state;
-	zd_arena_init(&arena, 1024);
-	arena.most_bytes = 4096;
-	assert_non_null(arena.allocator.alloc(&arena, 1024));
-	assert_non_null(arena.allocator.alloc(&arena, 2048));
-	assert_false(arena.exceeded);
-	assert_null(arena.allocator.alloc(&arena, 1025));
-	assert_true(arena.exceeded);
-	assert_non_null(zd_arena_alloc(&arena, 4096)); /* replies have none */
-	assert_null(arena.allocator.alloc(&arena, 1));
-	zd_arena_reset(&arena);
-	assert_false(arena.exceeded);
-	assert_non_null(arena.allocator.alloc(&arena, 4096));
-	zd_arena_deinit(&arena);
-}
-
 static void a_message_unpacks_into_it(void **state)
 {
 	uint64_t units[] = {1, 2, UINT64_MAX};
@@ -131,8 +111,9 @@ static void the_largest_blow_up(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(pieces_are_apart_and_zeroed), cmocka_unit_test(absurd_sizes_are_refused),
-	        cmocka_unit_test(unpacking_is_limited),        cmocka_unit_test(a_message_unpacks_into_it),
+	        cmocka_unit_test(pieces_are_apart_and_zeroed),
+	        cmocka_unit_test(absurd_sizes_are_refused),
+	        cmocka_unit_test(a_message_unpacks_into_it),
 	        cmocka_unit_test(the_largest_blow_up),
 	};
 

@@ -145,7 +145,9 @@ static void test_garbage(void **state)
 {
 	struct scene *scene = *state;
 	static const char *const packets[] = {"garbage", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
-	                                      "\x0a\x7f", "\x0a\x02\x08"};
+	                                      "\x0a\x7f", "\x0a\x02\x08",
+	                                      "\x0a\x02\x08\x05\xff"}; /* behind a request */
+	int last = scene_session(scene);
 
 	for (size_t i = 0; i < sizeof(packets) / sizeof(packets[0]); i++) {
 		int sock = scene_session(scene);
@@ -153,6 +155,8 @@ static void test_garbage(void **state)
 		scene_send_bytes(sock, packets[i], strlen(packets[i]));
 		scene_expect_refusal(scene, sock, ZEROD_E_PROTOCOL, "not a valid ClientPacket");
 	}
+	scene_send_bytes(last, "\x0a\x01\x08", 3);
+	scene_expect_refusal(scene, last, ZEROD_E_PROTOCOL, "not a valid Request");
 }
 
 /* A packet of an unknown field alone: from a newer client, and nothing to answer. */
@@ -207,7 +211,7 @@ static void test_batch_limit(void **state)
 		delivery_free(&delivery);
 	}
 	scene_send(sock, batch, ZD_MAX_BATCH + 1);
-	scene_expect_refusal(scene, sock, ZEROD_E_LIMIT, "257 requests in one packet; at most 256");
+	scene_expect_refusal(scene, sock, ZEROD_E_LIMIT, "more than 256 requests in one packet");
 }
 
 /* ---- Counts and fences, seen before the engine sees them ----------------------------------------------- */
@@ -221,24 +225,38 @@ static void expect_error(struct scene *scene, int sock, Zd__Request *request, in
 	delivery_free(&delivery);
 }
 
-/* A packet within all limits, whose messages need thirty times its bytes. */
-static void test_unpacked_limit(void **state)
+/* A request whose messages would need thirty times its bytes. The request before it is handled. */
+static void test_field_limit(void **state)
 {
 	static Zd__Fence fence = ZD__FENCE__INIT, *fences[32000];
 	struct scene *scene = *state;
 	int sock = scene_session(scene);
-	Zd__Request request = ZD__REQUEST__INIT, *requests[] = {&request};
+	Zd__Request first = ZD__REQUEST__INIT, second = ZD__REQUEST__INIT, *requests[] = {&first, &second};
+	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
 	Zd__Publish publish = ZD__PUBLISH__INIT;
+	struct delivery delivery;
 
 	for (size_t i = 0; i < ZD_ARRAY_LEN(fences); i++)
 		fences[i] = &fence;
 	publish.n_fences = ZD_ARRAY_LEN(fences);
 	publish.fences = fences;
-	request.id = 1;
-	request.body_case = ZD__REQUEST__BODY_PUBLISH;
-	request.publish = &publish;
-	scene_send(sock, requests, 1);
-	scene_expect_refusal(scene, sock, ZEROD_E_LIMIT, "more than 1048576 bytes when unpacked");
+	first.id = 1;
+	first.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
+	first.daemon_status = &status;
+	second.id = 2;
+	second.body_case = ZD__REQUEST__BODY_PUBLISH;
+	second.publish = &publish;
+	scene_send(sock, requests, 2);
+	delivery = scene_receive(scene, sock);
+	assert_int_equal(delivery.packet->n_replies, 2);
+	assert_int_equal(delivery.packet->replies[0]->id, 1);
+	assert_int_equal(delivery.packet->replies[0]->status, 0);
+	assert_int_equal(delivery.packet->replies[1]->id, 0);
+	assert_int_equal(delivery.packet->replies[1]->status, ZEROD_E_LIMIT);
+	assert_non_null(strstr(delivery.packet->replies[1]->error, "with more than 1536 fields"));
+	delivery_free(&delivery);
+	assert_null(scene_receive(scene, sock).packet);
+	(void)close(sock);
 }
 
 static void test_fences(void **state)
@@ -439,7 +457,7 @@ int main(void)
 	        TEST(test_unknown_field),
 	        TEST(test_unknown_request),
 	        TEST(test_batch_limit),
-	        TEST(test_unpacked_limit),
+	        TEST(test_field_limit),
 	        TEST(test_fences),
 	        TEST(test_counts),
 	        TEST(test_every_request_has_a_handler),

@@ -17,6 +17,7 @@
 #define HEADER_BYTES 4096
 #define HALF         (HEADER_BYTES + (1L << 30)) /* where the first packet is: in the second half */
 #define RECORDS      64                          /* bytes */
+#define PACKETS      (2 * RECORDS + 3 * 16)      /* bytes of those in new_file() */
 
 static uint8_t records[3][RECORDS];
 
@@ -24,6 +25,22 @@ static void fill_records(void)
 {
 	for (unsigned i = 0; i < 3; i++)
 		memset(records[i], (int)i + 1, RECORDS);
+}
+
+/* By two packets. */
+static void rewrite(struct zd_registry *registry, unsigned which)
+{
+	struct zd_err err;
+
+	assert_int_equal(zd_registry_rewrite(registry, records[which], RECORDS / 2, &err), 0);
+	assert_int_equal(zd_registry_rewrite(registry, records[which] + RECORDS / 2, RECORDS / 2, &err), 0);
+}
+
+static void replace(struct zd_registry *registry, unsigned which)
+{
+	zd_registry_begin(registry);
+	rewrite(registry, which);
+	zd_registry_switch(registry);
 }
 
 /* The file outlives the registry by its descriptor. */
@@ -42,9 +59,10 @@ static int new_file(void)
 
 	fill_records();
 	assert_int_equal(zd_registry_new(&registry, &err), 0);
-	assert_true(zd_registry_is_full(&registry, RECORDS)); /* nothing can be appended to nothing */
-	assert_int_equal(zd_registry_replace(&registry, records[0], RECORDS, &err), 0);
-	assert_false(zd_registry_is_full(&registry, RECORDS));
+	assert_false(zd_registry_has_room(&registry, RECORDS)); /* nothing can be appended to nothing */
+	replace(&registry, 0);
+	assert_true(zd_registry_has_room(&registry, RECORDS));
+	assert_false(zd_registry_is_full(&registry));
 	zd_registry_append(&registry, records[1], RECORDS);
 	return leave(&registry);
 }
@@ -53,15 +71,14 @@ static void expect(int fd, const uint8_t *const *wanted, unsigned count)
 {
 	struct zd_registry registry;
 	struct zd_err err;
-	uint8_t *read;
-	size_t nbytes;
+	struct zd_registry_records read;
 
 	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
-	read = zd_registry_read(&registry, &nbytes);
-	assert_int_equal(nbytes, count * RECORDS);
+	assert_int_equal(zd_registry_read(&registry, &read, &err), 0);
+	assert_int_equal(read.nbytes, count * RECORDS);
 	for (unsigned i = 0; i < count; i++)
-		assert_memory_equal(read + (size_t)i * RECORDS, wanted[i], RECORDS);
-	free(read);
+		assert_memory_equal(read.bytes + (size_t)i * RECORDS, wanted[i], RECORDS);
+	zd_registry_records_free(&read);
 	zd_registry_close(&registry);
 }
 
@@ -86,14 +103,61 @@ static void test_reads_what_was_written(void **state)
 	expect(fd, (const uint8_t *const[]){records[0], records[1]}, 2);
 	/* Another daemon goes on with it, in the other half and then in the first one again. */
 	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
-	assert_true(zd_registry_is_full(&registry, RECORDS));
-	assert_int_equal(zd_registry_replace(&registry, records[2], RECORDS, &err), 0);
+	assert_true(zd_registry_is_full(&registry));
+	replace(&registry, 2);
 	expect(fd, (const uint8_t *const[]){records[2]}, 1);
 	zd_registry_append(&registry, records[0], RECORDS);
-	assert_int_equal(zd_registry_replace(&registry, records[1], RECORDS, &err), 0);
+	replace(&registry, 1);
 	zd_registry_close(&registry);
 	expect(fd, (const uint8_t *const[]){records[1]}, 1);
 	(void)close(fd);
+}
+
+/* A daemon that is killed while it writes all anew leaves what was in use. Events between have their records
+ * in both halves. */
+static void test_is_written_anew_in_parts(void **state)
+{
+	int fd = new_file();
+	struct zd_registry registry;
+	struct zd_err err;
+
+	(void)state;
+	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
+	zd_registry_begin(&registry);
+	rewrite(&registry, 2);
+	zd_registry_append(&registry, records[1], RECORDS);
+	rewrite(&registry, 0);
+	expect(fd, (const uint8_t *const[]){records[0], records[1], records[1]}, 3);
+	zd_registry_switch(&registry);
+	expect(fd, (const uint8_t *const[]){records[2], records[1], records[0]}, 3);
+	zd_registry_append(&registry, records[2], RECORDS);
+	expect(fd, (const uint8_t *const[]){records[2], records[1], records[0], records[2]}, 4);
+	zd_registry_close(&registry);
+	(void)close(fd);
+}
+
+/* The memory of the former half is freed bit by bit. */
+static void test_frees_what_was_replaced(void **state)
+{
+	static uint8_t large[1 << 20];
+	struct zd_registry registry;
+	struct zd_err err;
+	struct stat before, after;
+
+	(void)state;
+	fill_records();
+	assert_int_equal(zd_registry_new(&registry, &err), 0);
+	replace(&registry, 0);
+	for (unsigned i = 0; i < 32; i++)
+		zd_registry_append(&registry, large, sizeof(large));
+	replace(&registry, 0);
+	assert_int_equal(fstat(registry.fd, &before), 0);
+	for (unsigned i = 0; i < 200; i++)
+		zd_registry_append(&registry, records[1], RECORDS);
+	assert_int_equal(fstat(registry.fd, &after), 0);
+	assert_true(before.st_blocks * 512 > 32 << 20);
+	assert_true(after.st_blocks * 512 < 1 << 20);
+	zd_registry_close(&registry);
 }
 
 /* A daemon that was killed inside an append has left bytes behind the last packet. */
@@ -103,16 +167,16 @@ static void test_ignores_half_a_packet(void **state)
 	uint64_t garbage = 7;
 
 	(void)state;
-	assert_int_equal(pwrite(fd, &garbage, sizeof(garbage), HALF + 2L * (RECORDS + 16)), 8);
+	assert_int_equal(pwrite(fd, &garbage, sizeof(garbage), HALF + PACKETS), 8);
 	expect(fd, (const uint8_t *const[]){records[0], records[1]}, 2);
 	(void)close(fd);
 }
 
-/* Every byte of the header's first words and of both packets matters. */
+/* Every byte of the header's first words and of all packets matters. */
 static void test_refuses_any_changed_byte(void **state)
 {
 	int fd = new_file();
-	off_t end = HALF + 2 * (RECORDS + 16);
+	off_t end = HALF + PACKETS;
 	uint8_t byte, changed;
 
 	(void)state;
@@ -133,14 +197,14 @@ static void test_refuses_any_changed_byte(void **state)
 static void test_refuses_a_newer_version(void **state)
 {
 	int fd = new_file();
-	uint32_t version = 3, check;
+	uint32_t version = 4, check;
 
 	(void)state;
 	assert_int_equal(pread(fd, &check, sizeof(check), 12), 4);
-	check ^= ~2u ^ ~version;
+	check ^= ~3u ^ ~version;
 	assert_int_equal(pwrite(fd, &version, sizeof(version), 8), 4);
 	assert_int_equal(pwrite(fd, &check, sizeof(check), 12), 4);
-	expect_refused(fd, "has version 3; this daemon reads 2");
+	expect_refused(fd, "has version 4; this daemon reads 3");
 	(void)close(fd);
 }
 
@@ -156,7 +220,7 @@ static void test_refuses_a_cut_file(void **state)
 	fd = new_file();
 	assert_int_equal(pwrite(fd, &used, sizeof(used), 16), 8);
 	expect_refused(fd, "longer than its file");
-	used = (RECORDS + 16 + 8) | 1;
+	used = (RECORDS / 2 + 16 + 8) | 1;
 	assert_int_equal(pwrite(fd, &used, sizeof(used), 16), 8);
 	expect_refused(fd, "ends inside a packet");
 	(void)close(fd);
@@ -172,8 +236,8 @@ static void test_is_full_some_day(void **state)
 	(void)state;
 	fill_records();
 	assert_int_equal(zd_registry_new(&registry, &err), 0);
-	assert_int_equal(zd_registry_replace(&registry, records[0], RECORDS, &err), 0);
-	for (; !zd_registry_is_full(&registry, RECORDS); count++)
+	replace(&registry, 0);
+	for (; !zd_registry_is_full(&registry); count++)
 		zd_registry_append(&registry, records[1], RECORDS);
 	assert_in_range(count, 1000, 1000000);
 	zd_registry_close(&registry);
@@ -183,6 +247,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_reads_what_was_written),
+	        cmocka_unit_test(test_is_written_anew_in_parts),
+	        cmocka_unit_test(test_frees_what_was_replaced),
 	        cmocka_unit_test(test_ignores_half_a_packet),
 	        cmocka_unit_test(test_refuses_any_changed_byte),
 	        cmocka_unit_test(test_refuses_a_newer_version),

@@ -5,6 +5,8 @@
  * A user is a uid, and socket pairs have that of the process. So tests of several users change it, and need
  * root.
  */
+#include <dlfcn.h>
+
 #include "api_scene.h"
 #include "base/mem.h"
 #include "server/session.h"
@@ -313,6 +315,49 @@ static void test_client_closes_behind_its_packet(void **state)
 	assert_int_equal(scene->api.conns.users.nwith_tasks, 0);
 }
 
+/* ---- Changes of what the loop polls for ---------------------------------------------------------------- */
+
+static unsigned poll_changes;
+
+/* These are called in the place of libuv's. */
+int uv_poll_start(uv_poll_t *handle, int events, uv_poll_cb cb)
+{
+	int (*next)(uv_poll_t *, int, uv_poll_cb);
+
+	*(void **)&next = dlsym(RTLD_NEXT, "uv_poll_start");
+	poll_changes++;
+	return next(handle, events, cb);
+}
+
+int uv_poll_stop(uv_poll_t *handle)
+{
+	int (*next)(uv_poll_t *);
+
+	*(void **)&next = dlsym(RTLD_NEXT, "uv_poll_stop");
+	poll_changes++;
+	return next(handle);
+}
+
+/* Each is a system call. The socket of a client that has sent its next packets before their turns is not
+ * polled until a turn finds none. */
+static void test_busy_clients_are_not_polled(void **state)
+{
+	struct scene *scene = *state;
+	int sock = scene_session(scene);
+
+	finish(scene);
+	poll_changes = 0;
+	for (uint64_t i = 0; i < 40; i++)
+		send_batch(sock, 2 * i + 1, 2);
+	finish(scene);
+	finish(scene);
+	assert_int_equal(take_replies(scene, sock, 0), 80);
+	assert_int_equal(poll_changes, 2);
+	(void)close(sock);
+}
+
+/* ---- Several users ------------------------------------------------------------------------------------- */
+
 /* Of a long turn only the first slice is safe from a user that has just been served. */
 static void test_slices(void **state)
 {
@@ -345,6 +390,53 @@ static void test_slices(void **state)
 	finish(scene);
 	assert_int_equal(take_replies(scene, flood, last), ZD_MAX_BATCH);
 	(void)close(flood);
+	(void)close(other);
+}
+
+/* Returns the rows of the first page, and checks that the pages have `count` rows in all. */
+static size_t rows_of_a_page(struct scene *scene, int sock, size_t count)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__List list = ZD__LIST__INIT;
+	size_t first = 0, listed = 0;
+
+	list.table = ZD__TABLE__ALLOCATIONS;
+	request.body_case = ZD__REQUEST__BODY_LIST;
+	request.list = &list;
+	do {
+		struct delivery delivery = scene_call(scene, sock, &request);
+		const Zd__ListReply *page = delivery.packet->replies[0]->list;
+
+		assert_non_null(page);
+		first = first ? first : page->n_rows;
+		listed += page->n_rows;
+		list.cursor = page->next;
+		delivery_free(&delivery);
+	} while (list.cursor);
+	assert_int_equal(listed, count);
+	return first;
+}
+
+/* A page of a listing is one request, which no turn divides. */
+static void test_pages_beside_another_user(void **state)
+{
+	struct scene *scene = *state;
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Alloc alloc = ZD__ALLOC__INIT;
+	int other;
+
+	if (geteuid() != 0)
+		skip();
+	scene->api.conns.users.shared_ns = UINT64_MAX;
+	alloc.job = (char *)"listed";
+	alloc.bytes = 256;
+	request.body_case = ZD__REQUEST__BODY_ALLOC;
+	request.alloc = &alloc;
+	for (unsigned i = 0; i < 70; i++)
+		assert_int_equal(scene_status(scene, scene->witness, &request), 0);
+	assert_int_equal(rows_of_a_page(scene, scene->witness, 70), 64);
+	other = session_of(scene, OTHER_UID);
+	assert_int_equal(rows_of_a_page(scene, scene->witness, 70), 16);
 	(void)close(other);
 }
 
@@ -564,7 +656,9 @@ int main(void)
 	        TEST(test_rest_is_checked),
 	        TEST(test_rest_of_an_ended_connection),
 	        TEST(test_client_closes_behind_its_packet),
+	        TEST(test_busy_clients_are_not_polled),
 	        TEST(test_slices),
+	        TEST(test_pages_beside_another_user),
 	        TEST(test_accepts_are_charged),
 	        TEST(test_ends_take_turns),
 	        TEST(test_ends_of_one_event),

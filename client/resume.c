@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * resume.c - registers the units again that the daemon has kept over its restart, hundreds in one request.
+ *
+ * Such a unit has its former id, and its sizes are those of its former registration: the digest of its
+ * description shows that it is the same unit. The daemon leaves out every unit that it would not register at
+ * once, and all if it is older than the request. unit.c registers these one by one.
+ */
+#include "client/client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "client/request.h"
+
+/* The units of one request. */
+struct resumption {
+	struct zerod_group *group;
+	struct zerod_unit *units[ZD_MAX_RESUMED];
+	size_t count;
+	struct zc_kept_request *kept; /* owned */
+};
+
+static const struct zc_kept_request *kept_request(const void *object)
+{
+	return ((const struct resumption *)object)->kept;
+}
+
+/* With the lock. */
+static int place(const struct resumption *resumption, const Zd__UnitsResumeReply *reply, size_t i,
+                 struct zd_err *err)
+{
+	Zd__UnitRegisterReply registered = ZD__UNIT_REGISTER_REPLY__INIT;
+	Zd__Location shard = ZD__LOCATION__INIT;
+	struct zc_unit *unit = resumption->units[i]->shared;
+
+	shard.segment = reply->segments[i];
+	shard.offset = reply->offsets[i];
+	shard.bytes = zc_unit_shard_bytes(unit);
+	registered.unit = unit->former_id;
+	registered.shard = &shard;
+	registered.shard_numel = unit->shard_numel;
+	registered.true_numel = unit->true_numel;
+	registered.padded_numel = unit->padded_numel;
+	registered.version = reply->versions[i];
+	registered.target_offset_numel = reply->target_offsets_numel[i];
+	registered.description = unit->description;
+	return zc_unit_place(resumption->group, unit, &registered, err);
+}
+
+static int take_resumed(const Zd__Reply *reply, void *object, struct zd_err *err)
+{
+	const struct resumption *resumption = object;
+	struct zerod_client *client = resumption->group->client;
+	const Zd__UnitsResumeReply *resumed = reply->units_resume;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNITS_RESUME, err);
+
+	if (rc)
+		return rc;
+	if (resumed->n_segments != resumption->count || resumed->n_offsets != resumption->count ||
+	    resumed->n_versions != resumption->count || resumed->n_target_offsets_numel != resumption->count)
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
+		                  "the daemon's reply does not have all of %zu units that were resumed",
+		                  resumption->count);
+	pthread_mutex_lock(&client->lock);
+	for (size_t i = 0; i < resumption->count && !rc; i++)
+		if (resumed->segments[i] != 0)
+			rc = place(resumption, resumed, i, err);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+static int keep_request(struct resumption *resumption, struct zd_err *err)
+{
+	uint64_t ids[ZD_MAX_RESUMED], descriptions[ZD_MAX_RESUMED];
+	protobuf_c_boolean persistent[ZD_MAX_RESUMED];
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__UnitsResume resume = ZD__UNITS_RESUME__INIT;
+
+	for (size_t i = 0; i < resumption->count; i++) {
+		const struct zc_unit *unit = resumption->units[i]->shared;
+
+		ids[i] = unit->former_id;
+		descriptions[i] = unit->description;
+		persistent[i] = unit->first_persistent;
+		if (unit->first_persistent)
+			resume.n_persistent = resumption->count;
+	}
+	resume.group = resumption->group->id;
+	resume.n_units = resume.n_descriptions = resumption->count;
+	resume.units = ids;
+	resume.descriptions = descriptions;
+	resume.persistent = persistent;
+	request.body_case = ZD__REQUEST__BODY_UNITS_RESUME;
+	request.units_resume = &resume;
+	resumption->kept = zc_request_keep(resumption->group->client, &request);
+	return resumption->kept ? 0 : zd_err_errno(err, ENOMEM, "registering units again");
+}
+
+static int resume_all(struct resumption *resumptions, size_t count, struct zerod_group *group,
+                      struct zd_err *err)
+{
+	static const struct zc_repeat repeat = {.kept = kept_request, .take = take_resumed};
+	void **objects = calloc(count, sizeof(*objects));
+	int rc = 0;
+
+	if (!objects)
+		return zd_err_errno(err, ENOMEM, "registering units again");
+	for (size_t i = 0; i < count && !rc; i++) {
+		objects[i] = &resumptions[i];
+		rc = keep_request(&resumptions[i], err);
+	}
+	if (!rc)
+		rc = zc_requests_repeat(group, &repeat, objects, count, err);
+	for (size_t i = 0; i < count; i++)
+		free(resumptions[i].kept);
+	free(objects);
+	return rc == ZEROD_E_UNSUPPORTED ? 0 : rc;
+}
+
+int zc_units_resume(struct zerod_group *group, struct zerod_unit *const *units, size_t count,
+                    struct zd_err *err)
+{
+	struct resumption *resumptions, *last;
+	size_t due = 0;
+	int rc;
+
+	resumptions = calloc(count / ZD_MAX_RESUMED + 1, sizeof(*resumptions));
+	if (!resumptions)
+		return zd_err_errno(err, ENOMEM, "registering %zu units again", count);
+	for (size_t i = 0; i < count; i++) {
+		const struct zc_unit *unit = units[i]->shared;
+
+		if (unit->id != 0 || unit->former_id == 0 || unit->description == 0)
+			continue;
+		last = &resumptions[due++ / ZD_MAX_RESUMED];
+		last->group = group;
+		last->units[last->count++] = units[i];
+	}
+	rc = due > 0 ? resume_all(resumptions, (due - 1) / ZD_MAX_RESUMED + 1, group, err) : 0;
+	free(resumptions);
+	return rc;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hash_table.h - objects by a hash of their key, in a table that grows one bucket at a time.
+ *
+ * A group may have 10^5 units, and a table that doubles moves all of them in one request. This one grows by
+ * linear hashing: an insertion adds a bucket at most, and moves the objects of one other bucket. Buckets are
+ * in chunks, each as large as all before it, so no growth copies them.
+ *
+ * The nodes are part of their objects. The table compares hashes only: where keys may share one, the caller
+ * compares the keys.
+ */
+#ifndef ZD_CORE_ENGINE_HASH_TABLE_H
+#define ZD_CORE_ENGINE_HASH_TABLE_H
+
+#include <stdint.h>
+
+#define ZD_HASH_CHUNKS        20u
+#define ZD_HASH_FIRST_BUCKETS 8u /* of the first chunk, and of the second */
+
+struct zd_hash_node {
+	uint64_t hash;
+	struct zd_hash_node *next; /* in the bucket */
+};
+
+/* All zero: empty. An empty table has no memory. */
+struct zd_hash_table {
+	uint32_t nnodes, nbuckets;
+	struct zd_hash_node **chunks[ZD_HASH_CHUNKS];
+};
+
+void zd_hash_insert(struct zd_hash_table *table, struct zd_hash_node *node, uint64_t hash);
+void zd_hash_remove(struct zd_hash_table *table, struct zd_hash_node *node);
+/* The first node of that hash; NULL: none. */
+struct zd_hash_node *zd_hash_first(const struct zd_hash_table *table, uint64_t hash);
+/* The next node of the same hash; NULL: none. */
+struct zd_hash_node *zd_hash_next(const struct zd_hash_node *node);
+
+/* Hashes an id. Different ids have different hashes. */
+uint64_t zd_hash_id(uint64_t id);
+
+#endif

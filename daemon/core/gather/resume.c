@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * resume.c - registers many units again of which the rank has detached parts.
+ *
+ * A client that goes on after a restart has the ids of its units, which the journal keeps, and of each a
+ * digest of its description. So it sends neither names nor layouts, and one request has hundreds of units. A
+ * unit is resumed if its registration would succeed at once. Others are left to UNIT_REGISTER, which waits,
+ * or says what is wrong.
+ */
+#include <string.h>
+
+#include "core/gather/layout.h"
+#include "core/gather/shadow.h"
+#include "core/gather/unit.h"
+
+/* ---- Digests ------------------------------------------------------------------------------------------- */
+
+#define FNV_BASIS UINT64_C(0xCBF29CE484222325)
+#define FNV_PRIME UINT64_C(0x100000001B3)
+
+static uint64_t add_number(uint64_t hash, uint64_t number)
+{
+	hash = (hash ^ number) * FNV_PRIME;
+	return hash ^ hash >> 32;
+}
+
+/* With the text's end, so that no two lists of texts are alike. */
+static uint64_t add_text(uint64_t hash, const char *text)
+{
+	do
+		hash = (hash ^ (unsigned char)*text) * FNV_PRIME;
+	while (*text++);
+	return hash;
+}
+
+uint64_t zd_unit_digest(const struct zd_args *args)
+{
+	uint64_t hash = add_text(FNV_BASIS, args->u.unit_register.name);
+	hash = add_number(hash, args->u.unit_register.dtype);
+	hash = add_number(hash, args->u.unit_register.numel);
+	hash = add_number(hash, args->u.unit_register.slot);
+	hash = add_number(hash, args->u.unit_register.frozen);
+	hash = add_number(hash, args->u.unit_register.all_reduce);
+	hash = add_number(hash, args->u.unit_register.on_host);
+	hash = add_number(hash, args->u.unit_register.nviews);
+	for (uint32_t i = 0; i < args->u.unit_register.nviews; i++) {
+		const struct zd_view_args *view = &args->u.unit_register.views[i];
+		hash = add_text(hash, view->name);
+		hash = add_number(hash, view->offset_numel);
+		hash = add_number(hash, view->ndim);
+		for (uint32_t d = 0; d < view->ndim; d++)
+			hash = add_number(hash, view->shape[d]);
+	}
+	return hash ? hash : 1;
+}
+
+/* ---- The request --------------------------------------------------------------------------------------- */
+
+/* The parts of one rank are far apart, each in its unit, so that the first access to a part misses the
+ * processor's caches: these misses overlap. */
+static void find_parts(struct zd_engine *e, const struct zd_member *member, const struct zd_args *args,
+                       struct zd_part *parts[ZD_MAX_RESUMED])
+{
+	for (uint32_t i = 0; i < args->u.units_resume.nunits; i++) {
+		struct zd_unit *unit = zd_unit_find(e, args->u.units_resume.units[i]);
+		parts[i] = NULL;
+		if (!unit || unit->group != member->group || unit->mismatch || !unit->laid_out ||
+		    unit->description != args->u.units_resume.descriptions[i])
+			continue;
+		parts[i] = &unit->parts[member->rank];
+		for (size_t at = 0; at < sizeof(*parts[i]); at += 64)
+			__builtin_prefetch((const char *)parts[i] + at, 1);
+	}
+	for (uint32_t i = 0; i < args->u.units_resume.nunits; i++) {
+		if (parts[i])
+			__builtin_prefetch(parts[i]->shard.block);
+	}
+}
+
+static void resume(struct zd_part *part, bool persistent, struct zd_resumed_unit *resumed)
+{
+	zd_part_move(part, ZD_PART_IDLE);
+	zd_layout_enter(part);
+	part->persistent = persistent;
+	*resumed = (struct zd_resumed_unit){.shard = zd_part_location(part),
+	                                    .version = part->version,
+	                                    .target_offset_numel = part->unit->target_offset_numel};
+}
+
+static int resume_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                        struct zd_err *err)
+{
+	struct zd_part *parts[ZD_MAX_RESUMED];
+	struct zd_member *member;
+	int status = zd_member_find(e, req->session, args->u.units_resume.group, &member, err);
+	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
+		status = zd_group_check(member->group, err);
+	if (status != 0)
+		return status;
+	req->member = member;
+	req->device = member->device;
+	req->u.resume.nunits = args->u.units_resume.nunits;
+	find_parts(e, member, args, parts);
+	for (uint32_t i = 0; i < args->u.units_resume.nunits; i++) {
+		struct zd_part *part = parts[i];
+		e->resumed[i] = (struct zd_resumed_unit){0};
+		if (!part || part->state != ZD_PART_DETACHED || zd_shadow_is_owed(part))
+			continue;
+		resume(part, args->u.units_resume.persistent && args->u.units_resume.persistent[i],
+		       &e->resumed[i]);
+	}
+	zd_dirty_group(e, member->group);
+	return 0;
+}
+
+static int resume_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	(void)err;
+	e->reply.u.units_resume.nunits = req->u.resume.nunits;
+	e->reply.u.units_resume.units = e->resumed;
+	return 0;
+}
+
+const struct zd_request_type zd_req_units_resume = {"units_resume", resume_begin, resume_attempt, NULL};

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_hash_table.c - objects by a hash: found in any size of the table, which moves few at a time. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "core/engine/hash_table.h"
+
+#define NODES 5000u
+#define TWINS 3u /* nodes that share a hash */
+
+struct scene {
+	struct zd_hash_table table;
+	struct zd_hash_node nodes[NODES];
+	bool there[NODES];
+};
+
+static int setup(void **state)
+{
+	*state = zd_calloc(1, sizeof(struct scene));
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	free(*state);
+	return 0;
+}
+
+static uint64_t hash_of(uint32_t i)
+{
+	return zd_hash_id(i / TWINS);
+}
+
+static void check(const struct scene *scene)
+{
+	for (uint32_t i = 0; i < NODES; i += TWINS) {
+		const struct zd_hash_node *node = zd_hash_first(&scene->table, hash_of(i));
+		uint32_t nfound = 0, nwanted = 0;
+		for (; node; node = zd_hash_next(node)) {
+			uint32_t found = (uint32_t)(node - scene->nodes);
+			assert_true(found / TWINS == i / TWINS && scene->there[found]);
+			nfound++;
+		}
+		for (uint32_t twin = i; twin < i + TWINS && twin < NODES; twin++)
+			nwanted += scene->there[twin];
+		assert_int_equal(nfound, nwanted);
+	}
+}
+
+static void add(struct scene *scene, uint32_t i)
+{
+	zd_hash_insert(&scene->table, &scene->nodes[i], hash_of(i));
+	scene->there[i] = true;
+}
+
+static void drop(struct scene *scene, uint32_t i)
+{
+	zd_hash_remove(&scene->table, &scene->nodes[i]);
+	memset(&scene->nodes[i], 0xA5, sizeof(scene->nodes[i])); /* as freed memory */
+	scene->there[i] = false;
+}
+
+static void nodes_are_found_in_every_size(void **state)
+{
+	struct scene *scene = *state;
+	check(scene);
+	for (uint32_t i = 0; i < NODES; i++) {
+		add(scene, i);
+		if (i < 100 || i % 501 == 0)
+			check(scene);
+	}
+	for (uint32_t i = 0; i < NODES; i += 2)
+		drop(scene, i);
+	check(scene);
+	for (uint32_t i = 0; i < NODES; i += 4)
+		add(scene, i);
+	check(scene);
+	for (uint32_t i = 0; i < NODES; i++) {
+		if (scene->there[i])
+			drop(scene, i);
+	}
+	check(scene);
+	for (uint32_t chunk = 0; chunk < ZD_HASH_CHUNKS; chunk++)
+		assert_null(scene->table.chunks[chunk]);
+}
+
+/* A whole table that doubles would add many. */
+static void an_insertion_adds_one_bucket(void **state)
+{
+	struct scene *scene = *state;
+	for (uint32_t i = 0; i < NODES; i++) {
+		uint32_t before = scene->table.nbuckets;
+		add(scene, i);
+		assert_true(scene->table.nbuckets == before + 1);
+	}
+	for (uint32_t i = 0; i < NODES; i++)
+		drop(scene, i);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_setup_teardown(nodes_are_found_in_every_size, setup, teardown),
+	        cmocka_unit_test_setup_teardown(an_insertion_adds_one_bucket, setup, teardown),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -259,6 +259,7 @@ $(BIN)/charlm: $(call obj,$(CHARLM_SRC)) $(A_CLIENT)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
 
+$(BUILD)/tests/unit/server/test_user: override LDFLAGS += -Wl,--wrap=uv_poll_start,--wrap=uv_poll_stop
 $(BUILD)/tests/unit/zeroctl/test_metrics: $(call obj,$(addprefix client/zeroctl/,metrics_text.c metrics_http.c))
 $(addprefix $(BUILD)/tests/unit/zeroctl/test_top_,model layout): $(call obj,$(addprefix client/zeroctl/,top_model.c top_waits.c top_keys.c top_layout.c top_frame.c \
 	top_table.c text.c))

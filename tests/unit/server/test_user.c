@@ -5,7 +5,6 @@
  * A user is a uid, and socket pairs have that of the process. So tests of several users change it, and need
  * root.
  */
-#include <dlfcn.h>
 
 #include "api_scene.h"
 #include "base/mem.h"
@@ -319,23 +318,22 @@ static void test_client_closes_behind_its_packet(void **state)
 
 static unsigned poll_changes;
 
-/* These are called in the place of libuv's. */
-int uv_poll_start(uv_poll_t *handle, int events, uv_poll_cb cb)
-{
-	int (*next)(uv_poll_t *, int, uv_poll_cb);
+/* The linker gives these to the daemon in place of libuv's (--wrap). */
+int __wrap_uv_poll_start(uv_poll_t *handle, int events, uv_poll_cb cb);
+int __real_uv_poll_start(uv_poll_t *handle, int events, uv_poll_cb cb);
+int __wrap_uv_poll_stop(uv_poll_t *handle);
+int __real_uv_poll_stop(uv_poll_t *handle);
 
-	*(void **)&next = dlsym(RTLD_NEXT, "uv_poll_start");
+int __wrap_uv_poll_start(uv_poll_t *handle, int events, uv_poll_cb cb)
+{
 	poll_changes++;
-	return next(handle, events, cb);
+	return __real_uv_poll_start(handle, events, cb);
 }
 
-int uv_poll_stop(uv_poll_t *handle)
+int __wrap_uv_poll_stop(uv_poll_t *handle)
 {
-	int (*next)(uv_poll_t *);
-
-	*(void **)&next = dlsym(RTLD_NEXT, "uv_poll_stop");
 	poll_changes++;
-	return next(handle);
+	return __real_uv_poll_stop(handle);
 }
 
 /* Each is a system call. The socket of a client that has sent its next packets before their turns is not

@@ -76,14 +76,16 @@ def stream_array(streams: Streams) -> tuple[Any, int]:
 class Allocation:
     """Plain zeroed memory of the daemon's. `address` is the device's; `memory()` views it."""
 
-    def __init__(self, client: "Client", handle: int, address: int, nbytes: int) -> None:
+    def __init__(self, client: "Client", handle: int, address: int, nbytes: int, on_host: bool = False) -> None:
         self.client = client
+        self.on_host = on_host
         self.address = address
         self.nbytes = nbytes
         self._handle: Optional[int] = handle
 
     def memory(self, shape: tuple[int, ...], dtype: s.DType, offset_bytes: int = 0) -> Memory:
-        return Memory(self.address + offset_bytes, shape, dtype, self.client.dlpack_device)
+        device = (KDLCPU, 0) if self.on_host else self.client.dlpack_device
+        return Memory(self.address + offset_bytes, shape, dtype, device)
 
     def free(self, streams: Streams = None) -> None:
         """Freed once all work now in the streams has run. Harmless when repeated."""
@@ -166,6 +168,10 @@ class Client:
             self._host = self.device(0).name.startswith(b"host")
         return self._host
 
+    def is_host_memory(self, device: int) -> bool:
+        """Whether the device is the daemon's host memory, which the CPU reaches, and on which no rank runs."""
+        return self.device(device).name.startswith(b"memory")
+
     @property
     def dlpack_device(self) -> tuple[int, int]:
         return (KDLCPU, 0) if self.is_host else (KDLCUDA, self.cuda_ordinal)
@@ -236,7 +242,7 @@ class Client:
         handle, data = c_void_p(), c_void_p()
         asked = s.AllocOptions(job=job, bytes=nbytes, device=device, name=name, **options)
         self.check(calls.alloc(self.handle, byref(asked), byref(handle), byref(data)))
-        return Allocation(self, handle.value or 0, data.value or 0, nbytes)
+        return Allocation(self, handle.value or 0, data.value or 0, nbytes, self.is_host_memory(device))
 
     def unique_id(self, local_world_size: int, deadline_ms: int = 0) -> bytes:
         """For any group of this user that spans daemons: one rank makes it, all ranks give it to join()."""

@@ -14,6 +14,7 @@ from typing import Any
 
 NO_DEADLINE = 0xFFFFFFFF
 NO_SLOT = 0
+NO_HOST = 0xFFFFFFFF
 MAX_DIMS = 8
 MAX_TICKETS = 1024
 MAX_STREAMS = 256
@@ -92,6 +93,7 @@ class UnitFlags(enum.IntFlag):
     PERSISTENT = 1
     FROZEN = 2
     ALL_REDUCE = 4
+    ON_HOST = 8
 
 
 class GatherFlags(enum.IntFlag):
@@ -185,9 +187,12 @@ class WaitOptions(Struct):
 
 
 class DeviceInfo(Struct):
-    """Bytes of one device; `name` is bytes: "host0", or the GPU's UUID."""
+    """Bytes of one device; `name` is bytes: "host0", the GPU's UUID, or "memory0" for host memory.
 
-    _fields_ = [("struct_size", c_size_t), ("index", c_uint32), ("reserved", c_uint32), ("name", c_char * 64),
+    `host` is the number of its host memory, its own for host memory itself, or NO_HOST.
+    """
+
+    _fields_ = [("struct_size", c_size_t), ("index", c_uint32), ("host", c_uint32), ("name", c_char * 64),
                 ("arena_bytes", c_uint64), ("allocated_bytes", c_uint64), ("gathered_bytes", c_uint64),
                 ("peak_bytes", c_uint64)]
 

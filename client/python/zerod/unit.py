@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
 from . import structs as s
 from .client import Stream, Streams, handle_array, stream_array, wait_options
 from .library import calls, failed
-from .memory import Memory
+from .memory import KDLCPU, Memory
 
 if TYPE_CHECKING:
     from .group import Group
@@ -29,12 +29,13 @@ _DETACHED = s.ReleaseOptions(flags=s.ReleaseFlags.DETACHED)
 class Unit:
     """This rank's handle of a unit; made by Group.register(). `views` is {name: (offset_numel, shape)}."""
 
-    __slots__ = ("group", "handle", "_client", "name", "dtype", "numel", "padded_numel", "views")
+    __slots__ = ("group", "handle", "_client", "name", "dtype", "numel", "padded_numel", "views", "on_host")
 
     def __init__(self, group: "Group", handle: int, name: str, dtype: s.DType, numel: int,
-                 views: dict[str, tuple[int, tuple[int, ...]]]) -> None:
+                 views: dict[str, tuple[int, tuple[int, ...]]], on_host: bool = False) -> None:
         self.group = group
         self.handle = handle
+        self.on_host = on_host
         self._client = group.client.handle
         self.name = name
         self.dtype = dtype
@@ -93,7 +94,8 @@ class Unit:
     def shard_memory(self) -> Memory:
         """This rank's true_numel elements; written only between update_begin() and publish()."""
         shard = self.shard()
-        return Memory(shard.data or 0, (shard.true_numel,), self.dtype, self.group.client.dlpack_device)
+        device = (KDLCPU, 0) if self.on_host else self.group.client.dlpack_device
+        return Memory(shard.data or 0, (shard.true_numel,), self.dtype, device)
 
     def update_begin(self, deadline_ms: int = 0) -> None:
         self.group.update_begin([self], deadline_ms)

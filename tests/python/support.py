@@ -23,12 +23,12 @@ sys.path.insert(0, str(ROOT / "client" / "python"))
 class Daemon:
     """A daemon on a socket of its own, while the `with` lasts."""
 
-    def __init__(self, devices: int = 2, arena: str = "64M") -> None:
+    def __init__(self, devices: int = 2, arena: str = "64M", host_arena: str = "") -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="zerod-test-python.")
         self.socket = self.folder.name + "/zerod.sock"
         self.log = open(self.folder.name + "/zerod.log", "w+")
         self.command = [str(BUILD / "bin" / "zerod"), "--foreground", *self.backend(devices), "--arena", arena,
-                        "--socket", self.socket]
+                        "--socket", self.socket, *(["--host-arena", host_arena] if host_arena else [])]
         self.process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":

@@ -11,7 +11,7 @@ from torch import nn
 
 from zerod import structs as s
 
-from . import clip, durable as durables, optimizer, state, whole
+from . import clip, durable as durables, offload as offloads, optimizer, state, whole
 from . import summary as summaries
 from .environment import DTYPES, environment, job_name, members, rows
 from .layout import Policy, check_devices, check_same, plan
@@ -22,7 +22,8 @@ from .replicas import Replicas
 def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
           reduce_dtype: Optional[torch.dtype] = None, persist_below: int = 0, prefetch: int = 1, slots: bool = False,
           stage: int = 3, op: str = "mean", process_group: Any = None, job: Optional[str] = None,
-          name: Optional[str] = None, deadline_ms: int = 0, durable: Optional[str] = None) -> nn.Module:
+          name: Optional[str] = None, deadline_ms: int = 0, durable: Optional[str] = None,
+          offload: Optional[str] = None) -> nn.Module:
     """Shards the module's parameters over all ranks, in place, and returns it. Every rank calls it.
 
     policy: which modules are gathered as a whole: classes, names, modules, or a function of (name, module). None:
@@ -34,7 +35,9 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     one shard the module, instead of all; its backend is not used. Of a DeviceMesh of two dimensions the second shards
     and the first replicates, as in fully_shard(): torch.distributed sums over the first. durable: the name of a job whose
     weights and optimizer's state stay in the daemon when all ranks end, as of the last step() of all ranks;
-    committed_step() says which. Then shard() finds them there, and the module's own values do not count.
+    committed_step() says which. Then shard() finds them there, and the module's own values do not count. offload:
+    "params" puts the shards into the daemon's host memory, "optimizer" masters, gradients and the optimizer's state, "all"
+    both, as "params" does, too: parameters outside of a forward are tensors of the CPU, and the CPU runs the optimizer.
 
     All ranks get the weights of rank 0. Mismatch where ranks have different models; ConnectionFailed without a
     daemon; OutOfMemory with the sizes.
@@ -53,7 +56,9 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     if durable is not None:
         durables.refuse(env, durable, name or "model", process_group, job)
     mesh = rows(process_group)
+    offloads.check(offload, stage, mesh)
     rank, world, ranks = members(process_group)
+    places = offloads.Offload(env, offload, rank, job or job_name())
     if durable is None:
         group = env.client.join(job=job or job_name(), group=(name or f"model{env.models}") + ranks, world_size=world,
                                 rank=rank, deadline_ms=deadline_ms, **env.place(rank))
@@ -62,11 +67,11 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
         group = durables.join(env, durable, name or "model", rank, world, deadline_ms)
     replicas = None if mesh is None else Replicas(mesh, deadline_ms)
     check_same(group, plans, replicas)
-    kept = None if durable is None else durables.Durable(env, durable, name or "model", group)
+    kept = None if durable is None else durables.Durable(env, durable, name or "model", group, places)
     if kept is not None:
         kept.check_same(plans)
     optimizer.register()
-    model = Model(module, plans, env, group, settings, replicas, kept)
+    model = Model(module, plans, env, group, settings, places, replicas, kept)
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
     for block in model.blocks:

@@ -17,6 +17,7 @@ import torch
 
 import zerod
 from zerod import DType
+from zerod.structs import NO_HOST
 
 FLOOR = (2, 4)
 T = TypeVar("T")
@@ -87,7 +88,8 @@ class Environment:
         """The device in the terms of GroupOptions."""
         if self.host:
             local = int(os.environ.get("LOCAL_RANK", rank))
-            return {"device": local % len(self.client.devices())}
+            ranks = [info for info in self.client.devices() if not info.name.startswith(b"memory")]
+            return {"device": local % len(ranks)}
         uuid = str(torch.cuda.get_device_properties(self.device).uuid)
         return {"device_uuid": uuid if uuid.startswith("GPU-") else "GPU-" + uuid}
 
@@ -98,6 +100,12 @@ class Environment:
             return place["device"]
         names = [info.name.decode() for info in self.client.devices()]
         return names.index(place["device_uuid"])
+
+    def host_index(self, rank: int) -> Optional[int]:
+        """The daemon's number of the host memory beside the rank's device, if there is one."""
+        host = self.client.device(self.device_index(rank)).host
+        found = host != NO_HOST and self.client.is_host_memory(host)  # a library that knows of none says 0
+        return host if found else None
 
     # ---- Memory that torch's allocator and the daemon keep for later ----
 

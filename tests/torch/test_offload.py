@@ -17,6 +17,8 @@ import zerod
 import zerod.torch as zt
 
 VALUES = ("params", "optimizer", "all")
+PLAIN = None if models.DEVICE == "cpu" else "all"  # has the bits of the others: optimizers on a GPU have other ones
+SHARED = 1 if models.DEVICE == "cpu" or "ZD_SEVERAL" in os.environ else 2  # ranks on a device
 
 
 def setUpModule() -> None:
@@ -131,9 +133,10 @@ class Places(unittest.TestCase):
         model.settle()
         model.group.barrier()
         host = model.client.device(model.client.device(model.device_index).host)
-        found = {"devices": seen, "host": host.allocated_bytes, "device": model.client.device(model.device_index).allocated_bytes,
+        device = model.client.device(model.device_index)
+        found = {"devices": seen, "host": host.allocated_bytes, "device": device.allocated_bytes,
                  "shards": sum(unit.shard.shard_numel * unit.dtype.itemsize for unit in model.units),
-                 "numel": sum(unit.shard.true_numel for unit in model.units), "summary": zt.summary(module)}
+                 "numel": sum(unit.shard.true_numel for unit in model.units)}
         model.group.barrier()
         return found
 
@@ -146,8 +149,35 @@ class Places(unittest.TestCase):
         self.assertGreaterEqual(found["host"], 2 * least)  # both ranks have the same host memory
         self.assertLessEqual(found["host"], 2 * (least + staging + pages))
         flags = 4096  # the target of flags of usage
-        self.assertLessEqual(found["device"], flags + (shards if offload == "optimizer" else 0))
-        self.assertGreaterEqual(found["device"], shards if offload == "optimizer" else 0)
+        on_device = SHARED * shards if offload == "optimizer" else 0
+        self.assertGreaterEqual(found["device"], on_device)
+        self.assertLessEqual(found["device"], SHARED * flags + on_device)
+
+    def test_plan(self) -> None:
+        """plan() says before what summary() says after, and both are what the daemon counts"""
+        for dtype in (None, torch.bfloat16):
+            for offload in (None, *VALUES):
+                with self.subTest(dtype=dtype, offload=offload), torch.device("meta"):
+                    planned = zt.plan(large(), 2, param_dtype=dtype, offload=offload)
+                found = harness.ranks(daemon.socket, 2, lambda rank: self.summarized(rank, dtype, offload))[0]
+                summary, shards = found
+                self.assertEqual(summary.units, planned.units)
+                self.assertEqual(sum(unit.weights for unit in planned.units), shards)
+                self.assertEqual(planned.host > 0, offload is not None)
+                self.assertEqual(planned.host + planned.device - planned.gathered,
+                                 sum(unit.host + unit.device for unit in summary.units))
+                if offload is not None:
+                    self.assertLessEqual(sum(unit.host - unit.state for unit in planned.units), summary.host_bytes)
+                place = {None: "device", "optimizer": "device"}.get(offload, "host")
+                self.assertRegex(str(planned), f"layers.0:float32: weights .* MiB on {place}, masters")
+        with self.assertRaisesRegex(ValueError, "offload is 'disk'"):
+            zt.plan(small(), 2, offload="disk")
+
+    @staticmethod
+    def summarized(rank: int, dtype: Optional[torch.dtype], offload: Optional[str]) -> Any:
+        module, _ = trained(rank, 1, large, param_dtype=dtype, offload=offload)
+        zt.model_of(module).group.barrier()
+        return zt.summary(module), sum(unit.shard.shard_numel * unit.dtype.itemsize for unit in zt.model_of(module).units)
 
     def test_missing(self) -> None:
         """a daemon without host memory, unknown values, stage 1 and meshes are refused by name"""
@@ -169,8 +199,8 @@ class State(unittest.TestCase):
     def test_round_trip(self) -> None:
         """whole state of a run with one value of offload continues in a run with another one, and in one with none"""
         for dtype in (None, torch.bfloat16):
-            wanted = self.states(dtype, None, None)
-            for saved, loaded in (("params", "optimizer"), ("optimizer", None), (None, "all"), ("all", "params")):
+            wanted = self.states(dtype, PLAIN, PLAIN)
+            for saved, loaded in (("params", "optimizer"), ("optimizer", PLAIN), (PLAIN, "all"), ("all", "params")):
                 with self.subTest(dtype=dtype, saved=saved, loaded=loaded):
                     same(self.states(dtype, saved, loaded), wanted)
 
@@ -196,7 +226,7 @@ class State(unittest.TestCase):
             harness.train(module, optimizer, models.mlp_loss, rank, 1)
             return dict(module.state_dict())
 
-        wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, None))
+        wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, PLAIN))
         for offload in VALUES:
             with self.subTest(offload=offload):
                 same(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload)), wanted)
@@ -216,7 +246,7 @@ class State(unittest.TestCase):
             return dict(module.state_dict()), scaler.get_scale()
 
         for fused in (False, True):
-            wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, None, fused))
+            wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, PLAIN, fused))
             same([each[1] for each in wanted], [512.0, 512.0])
             for offload in VALUES:
                 with self.subTest(offload=offload, fused=fused):
@@ -234,7 +264,7 @@ class State(unittest.TestCase):
             harness.train(module, optimizer, models.mlp_loss, rank, 2)
             return dict(module.state_dict())
 
-        wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, None))
+        wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, PLAIN))
         for offload in VALUES:
             with self.subTest(offload=offload):
                 same(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload)), wanted)
@@ -244,7 +274,8 @@ class Durable(unittest.TestCase):
     def test_resume(self) -> None:
         """a durable job: killed inside of the optimizer's step, it goes on from the last step, bit by bit"""
         for dtype in (None, torch.bfloat16):
-            wanted = harness.ranks(daemon.socket, 2, lambda rank: self.result(*trained(rank, 4, param_dtype=dtype)))
+            wanted = harness.ranks(daemon.socket, 2, lambda rank: self.result(*trained(rank, 4, param_dtype=dtype,
+                                                                                             offload=PLAIN)))
             for offload in VALUES:
                 with self.subTest(dtype=dtype, offload=offload):
                     job = f"offload-{dtype}-{offload}"

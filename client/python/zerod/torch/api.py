@@ -12,9 +12,9 @@ from torch import nn
 from zerod import structs as s
 
 from . import clip, durable as durables, offload as offloads, optimizer, state, whole
-from . import summary as summaries
+from . import footprint, summary as summaries
 from .environment import DTYPES, environment, job_name, members, rows
-from .layout import Policy, check_devices, check_same, plan
+from .layout import Policy, check_devices, check_same, plan as blocks_of
 from .model import Model, Settings
 from .replicas import Replicas
 
@@ -47,7 +47,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     if getattr(module, "_zerod_model", None) is not None:
         raise ValueError("the module is sharded already")
     settings = Settings(reduce_dtype, persist_below, prefetch, slots, stage, s.ReduceOp[op.upper()])
-    plans = plan(module, policy, param_dtype)
+    plans = blocks_of(module, policy, param_dtype)
     env = environment()
     check_devices(plans, env.device)
     for dtype in {unit.dtype for block in plans for unit in block.units}:
@@ -181,8 +181,17 @@ def committed_step(module: nn.Module) -> int:
 
 
 def summary(module: nn.Module) -> summaries.Summary:
-    """Counts and memory of the sharded module; str() of it is one line."""
+    """Counts and memory of the sharded module; str() of it is one line, and of each of its `units` another one."""
     return summaries.summary(model_of(module))
+
+
+def plan(module: nn.Module, world_size: int, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
+         prefetch: int = 1, offload: Optional[str] = None) -> footprint.Plan:
+    """How many bytes shard() with these arguments would take on each rank's device and in host memory; print() shows it.
+
+    Needs no daemon. The module is not changed, and may be on the meta device. Of stage 3.
+    """
+    return footprint.plan(module, world_size, policy, param_dtype, prefetch, offload)
 
 
 def abandon(module: nn.Module) -> None:

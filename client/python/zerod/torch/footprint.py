@@ -71,7 +71,7 @@ def unit_bytes(block: str, name: str, dtype: torch.dtype, source_dtype: torch.dt
 
 @dataclass(frozen=True)
 class Plan:
-    """What plan() has found. `gathered` is the most that blocks take which are held, or asked for ahead, at once."""
+    """The result of plan(). `gathered`: the most bytes of blocks that are held, or asked for ahead, at once."""
 
     world_size: int
     offload: Optional[str]

@@ -85,7 +85,7 @@ def ranks(socket: str, world: int, body: Callable[..., Any], **options: Any) -> 
     def run(rank: int) -> None:
         try:
             with zerod.Client(socket, deadline_ms=20000) as client:
-                devices = len(client.devices())
+                devices = len(client.rank_devices())
                 with client.join(job=job, world_size=world, rank=rank, device=rank % devices, **options) as group:
                     results[rank] = body(group)
                     group.barrier()

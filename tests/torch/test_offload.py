@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import os
+import tempfile
 import unittest
 from typing import Any, Callable, Optional
 
@@ -188,6 +189,8 @@ class Places(unittest.TestCase):
                 zt.shard(small(), offload="disk")
             with self.assertRaisesRegex(ValueError, "offload='all' with stage=1"):
                 zt.shard(small(), offload="all", stage=1)
+            with self.assertRaisesRegex(ValueError, "offload='all' with a mesh of two dimensions"):
+                zerod.torch.offload.check("all", stage=3, mesh=object())
             module, _ = trained(rank)
             same({p.device.type for p in module.parameters()}, {models.DEVICE})
 
@@ -252,6 +255,43 @@ class State(unittest.TestCase):
                 with self.subTest(offload=offload, fused=fused):
                     same(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload, fused)), wanted)
 
+    def test_abandoned(self) -> None:
+        """a rank raises in its loss: no rank takes that step, and training goes on"""
+        def body(rank: int, offload: Optional[str]) -> Any:
+            module, optimizer = trained(rank, param_dtype=torch.bfloat16, offload=offload)
+            if rank == 0:
+                zt.abandon(module)
+            else:
+                models.mlp_loss(module, rank, 2)
+                with self.assertRaises(zt.StepAbandoned):
+                    optimizer.step()
+            harness.train(module, optimizer, models.mlp_loss, rank, 1)
+            return dict(module.state_dict())
+
+        wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, PLAIN))
+        for offload in VALUES:
+            with self.subTest(offload=offload):
+                same(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload)), wanted)
+
+    def test_checkpoint(self) -> None:
+        """save() and load() by torch.distributed.checkpoint: weights, masters and the optimizer's state"""
+        def body(folder: str, saved: Optional[str], loaded: Optional[str]) -> Any:
+            module, optimizer = trained(0, param_dtype=torch.bfloat16, offload=saved)
+            zt.save(folder, module, optimizer)
+            module, optimizer = trained(0, 1, param_dtype=torch.bfloat16, offload=loaded)
+            zt.load(folder, module, optimizer)
+            harness.train(module, optimizer, models.mlp_loss, 0, 2)
+            return Durable.result(module, optimizer)
+
+        def run(*values: Optional[str]) -> Any:
+            with tempfile.TemporaryDirectory() as folder:
+                return harness.ranks(daemon.socket, 1, lambda rank: body(folder, *values))
+
+        wanted = run(PLAIN, PLAIN)
+        for values in (("params", "optimizer"), ("optimizer", "params"), ("all", PLAIN)):
+            with self.subTest(values=values):
+                same(run(*values), wanted)
+
     def test_frozen(self) -> None:
         """frozen parameters that are unfrozen between two steps"""
         def body(rank: int, offload: Optional[str]) -> Any:
@@ -302,6 +342,9 @@ class Durable(unittest.TestCase):
             if step == kill:
                 optimizer.register_step_pre_hook(self.spoil)
             optimizer.step()
+        model = zt.model_of(module)
+        kept = [slab.unit for slab in model.durable.slabs] + [unit.master_unit for unit in model.units if unit.master_unit]
+        self.assertEqual({unit.on_host for unit in kept}, {True})
         return began, self.result(module, optimizer)
 
     @staticmethod

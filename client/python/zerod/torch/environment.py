@@ -88,8 +88,7 @@ class Environment:
         """The device in the terms of GroupOptions."""
         if self.host:
             local = int(os.environ.get("LOCAL_RANK", rank))
-            ranks = [info for info in self.client.devices() if not info.name.startswith(b"memory")]
-            return {"device": local % len(ranks)}
+            return {"device": local % len(self.client.rank_devices())}
         uuid = str(torch.cuda.get_device_properties(self.device).uuid)
         return {"device_uuid": uuid if uuid.startswith("GPU-") else "GPU-" + uuid}
 

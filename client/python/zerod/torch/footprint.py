@@ -91,8 +91,8 @@ class Plan:
         state = sum(unit.state for unit in self.units)
         return "\n".join([*map(str, self.units),
                           f"each of {self.world_size} ranks: {self.device * _MIB:.1f} MiB on its device, of which "
-                          f"{self.gathered * _MIB:.1f} gathered, and {self.host * _MIB:.1f} MiB in host memory; Adam's state, "
-                          f"{state * _MIB:.1f} MiB, is counted, activations are not"])
+                          f"{self.gathered * _MIB:.1f} gathered, and {self.host * _MIB:.1f} MiB in host memory; Adam's "
+                          f"state, {state * _MIB:.1f} MiB, is counted, activations are not"])
 
 
 def plan(module: nn.Module, world_size: int, policy: Policy, param_dtype: Optional[torch.dtype], prefetch: int,
@@ -100,8 +100,8 @@ def plan(module: nn.Module, world_size: int, policy: Policy, param_dtype: Option
     """See zerod.torch.plan()."""
     offloads.check(offload, stage=3, mesh=None)
     blocks = blocks_of(module, policy, param_dtype)
-    units = [unit_bytes(block.name, unit.name, unit.dtype, unit.source_dtype, unit.trainable, unit.numel, world_size, offload)
-             for block in blocks for unit in block.units]
+    units = [unit_bytes(block.name, unit.name, unit.dtype, unit.source_dtype, unit.trainable, unit.numel, world_size,
+                        offload) for block in blocks for unit in block.units]
     whole = {block.name: sum(unit.gathered for unit in units if unit.block == block.name) for block in blocks}
     root = whole.pop("")  # is held while the others come and go
     return Plan(world_size, offload, root + sum(sorted(whole.values(), reverse=True)[:1 + prefetch]), units)

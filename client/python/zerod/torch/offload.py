@@ -10,6 +10,7 @@ memory. `wait()` comes before the CPU reads what was fetched, or writes what is 
 """
 from __future__ import annotations
 
+import mmap
 from typing import TYPE_CHECKING, Any, Iterable, Optional
 
 import torch
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 VALUES = ("params", "optimizer", "all")
 _MAX_NAME = 63
-_PAGE = 4096  # a GPU's driver pins whole pages: no two allocations may share one
+_PAGE = mmap.PAGESIZE  # a GPU's driver pins whole pages: no two allocations may share one
 
 
 def check(value: Optional[str], stage: int, mesh: Any) -> None:
@@ -36,7 +37,7 @@ def check(value: Optional[str], stage: int, mesh: Any) -> None:
     if value not in VALUES:
         raise ValueError(f"offload is {value!r}: None, {', '.join(map(repr, VALUES))} are possible")
     if stage == 1:
-        raise ValueError(f"offload={value!r} with stage=1 is not supported: every rank keeps the whole weights on its device")
+        raise ValueError(f"offload={value!r} with stage=1 is not supported: each rank keeps whole weights on its device")
     if mesh is not None:
         raise ValueError(f"offload={value!r} with a mesh of two dimensions as process_group is not supported")
 
@@ -101,8 +102,7 @@ class Offload:
         nbytes = -(-numel * dtype.itemsize // _PAGE) * _PAGE
         made = self.environment.with_room(self.environment.client.alloc, self.job, nbytes, self.index, name, alignment=_PAGE)
         if copied and not self.environment.host:
-            # A failure is allowed: is_pinned() then says no, and the copies wait.
-            torch.cuda.cudart().cudaHostRegister(made.address, nbytes, 0)
+            torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(made.address, nbytes, 0))
         return tensor_at(made.address, numel, dtype, (KDLCPU, 0))
 
     def fetch(self, pairs: "Iterable[tuple[torch.Tensor, torch.Tensor]]") -> None:

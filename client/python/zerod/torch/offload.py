@@ -97,7 +97,7 @@ class Offload:
         """Host memory of the daemon's until the session ends. copied: pinned, for copies from and to the device."""
         assert self.index is not None
         if numel == 0:
-            return torch.empty(0, dtype=dtype)
+            return torch.empty(0, dtype=dtype, device="cpu")  # a program may have another default device
         name = what.encode()[-_MAX_NAME:].decode(errors="ignore")
         nbytes = -(-numel * dtype.itemsize // _PAGE) * _PAGE
         made = self.environment.with_room(self.environment.client.alloc, self.job, nbytes, self.index, name, alignment=_PAGE)

@@ -23,12 +23,12 @@ sys.path.insert(0, str(ROOT / "client" / "python"))
 class Daemon:
     """A daemon on a socket of its own, while the `with` lasts."""
 
-    def __init__(self, devices: int = 2, arena: str = "64M", *arguments: str) -> None:
+    def __init__(self, devices: int = 2, arena: str = "64M", *arguments: str, host_arena: str = "") -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="zerod-test-python.")
         self.socket = self.folder.name + "/zerod.sock"
         self.log = open(self.folder.name + "/zerod.log", "w+")
         self.command = [str(BUILD / "bin" / "zerod"), "--foreground", *self.backend(devices), "--arena", arena,
-                        "--socket", self.socket, *arguments]
+                        "--socket", self.socket, *arguments, *(["--host-arena", host_arena] if host_arena else [])]
         self.process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
@@ -85,7 +85,7 @@ def ranks(socket: str, world: int, body: Callable[..., Any], **options: Any) -> 
     def run(rank: int) -> None:
         try:
             with zerod.Client(socket, deadline_ms=20000) as client:
-                devices = len(client.devices())
+                devices = len(client.rank_devices())
                 with client.join(job=job, world_size=world, rank=rank, device=rank % devices, **options) as group:
                     results[rank] = body(group)
                     group.barrier()

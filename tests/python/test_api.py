@@ -21,7 +21,7 @@ daemon: support.Daemon
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon().__enter__()
+    daemon = support.Daemon(host_arena="64M").__enter__()
 
 
 def tearDownModule() -> None:
@@ -238,6 +238,24 @@ class Memory(unittest.TestCase):
                 array[:] = 1
                 self.assertGreaterEqual(client.device(0).allocated_bytes, before + 4096)
             self.assertEqual(client.device(0).allocated_bytes, before)
+
+    def test_host(self) -> None:
+        """a unit and an allocation in host memory, which is a device of its own, behind those of ranks"""
+        def body(group: zerod.Group) -> None:
+            client = group.client
+            found = client.devices()
+            self.assertEqual([info.host for info in found], [2, 2, 2])
+            self.assertEqual([client.is_host_memory(info.index) for info in found], [False, False, True])
+            before = found[2].allocated_bytes
+            unit = group.register("host", DType.FLOAT32, 1000, flags=zerod.structs.UnitFlags.ON_HOST)
+            with group.updating([unit]):
+                unit.shard_memory().numpy()[:] = 5
+            with unit.gathered() as buffer, client.alloc("host", 4096, 2) as room:
+                self.assertEqual(buffer.memory().numpy().sum(), 5000)
+                self.assertEqual((room.on_host, unit.on_host), (True, True))
+                self.assertEqual(client.device(2).allocated_bytes, before + 4096 + 4 * unit.padded_numel)
+
+        support.ranks(daemon.socket, 1, body)
 
     def test_restarted(self) -> None:
         """with reconnect_ms a group goes on with the next daemon: here one that keeps nothing"""

@@ -169,13 +169,13 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, losses: Loss, ran
 def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, world: int, steps: int,
               accumulate: int = 1, dtype: Optional[torch.dtype] = None, local: bool = False,
               before_step: Optional[Callable] = None, reduce_dtype: Optional[torch.dtype] = None,
-              rows: int = 1) -> tuple[Any, Any]:
+              rows: int = 1, optimizer_device: str = models.DEVICE) -> tuple[Any, Any]:
     """(losses of each rank, flat parameters by name) of one process that does what all ranks do.
 
     local: each rank sums its micro-batches before the ranks are summed, as no_sync() does. rows: of a mesh: the ranks of
     a row are summed in each micro-batch, the rows before the step.
     """
-    masters = seeded(make).to(models.DEVICE)
+    masters = seeded(make).to(optimizer_device)
     module = seeded(make).to(models.DEVICE)
     if dtype is not None:
         cast(module, dtype)
@@ -208,7 +208,7 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
         for name in names:
             found = [row[name] for row in targets if name in row]
             target = sum(found[1:], found[0]) * (1 / rows) if found else None
-            ours[name].grad = None if target is None else target.to(ours[name].dtype)
+            ours[name].grad = None if target is None else target.to(ours[name])
         if before_step is not None:
             before_step(masters, optimizer)
         optimizer.step()
@@ -280,7 +280,8 @@ def compare(socket: str, world: int, make: Callable[[], nn.Module], optimize: Ca
 
     def alone_body() -> Any:
         return reference(make, optimize, losses, world, steps, accumulate, dtype, local, before_step,
-                         options.get("reduce_dtype"))
+                         options.get("reduce_dtype"),
+                         optimizer_device="cpu" if options.get("offload") else models.DEVICE)
 
     results = ranks(socket, world, rank_body)
     expected_losses, expected = alone(alone_body)

@@ -18,7 +18,7 @@ EXAMPLES = support.ROOT / "client" / "examples" / "torch"
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=2, arena="256M").__enter__()
+    daemon = support.Daemon(devices=2, arena="256M", host_arena="256M").__enter__()
 
 
 def tearDownModule() -> None:
@@ -39,9 +39,11 @@ def run(program: str, *arguments: str) -> str:
 @unittest.skipIf("ZD_SEVERAL" in os.environ, "torch sees one GPU, and the examples give each rank its own")
 class Examples(unittest.TestCase):
     def test_nanogpt(self) -> None:
-        """nanogpt.py learns, in bfloat16"""
-        losses = [float(each) for each in re.findall(r"loss ([0-9.]+)", run("nanogpt.py", "--steps", "40", "--bfloat16"))]
-        self.assertLess(losses[-1], losses[0] - 0.2)
+        """nanogpt.py learns, in bfloat16, also with weights in host memory"""
+        for options in ((), ("--offload", "params")):
+            losses = [float(each) for each in re.findall(r"loss ([0-9.]+)", run("nanogpt.py", "--steps", "40", "--bfloat16",
+                                                                                *options))]
+            self.assertLess(losses[-1], losses[0] - 0.2)
 
     def test_finetune(self) -> None:
         """finetune.py learns, saves, and goes on"""

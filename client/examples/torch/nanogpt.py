@@ -65,6 +65,7 @@ def main() -> None:
     options.add_argument("--depth", type=int, default=4)
     options.add_argument("--width", type=int, default=128)
     options.add_argument("--bfloat16", action="store_true", help="compute in bfloat16, with float32 masters")
+    options.add_argument("--offload", choices=("params", "optimizer", "all"), help="what is in the daemon's host memory")
     args = options.parse_args()
 
     rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
@@ -72,7 +73,7 @@ def main() -> None:
         torch.cuda.set_device(local)
     torch.manual_seed(0)
     model = zt.shard(GPT(args.depth, args.width, 4, args.length),  # 2
-                     param_dtype=torch.bfloat16 if args.bfloat16 else None)
+                     param_dtype=torch.bfloat16 if args.bfloat16 else None, offload=args.offload)
     device = zt.model_of(model).device
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     text = torch.frombuffer(bytearray(args.text.read_bytes()), dtype=torch.uint8).long()

@@ -168,6 +168,10 @@ class Client:
             self._host = self.device(0).name.startswith(b"host")
         return self._host
 
+    def rank_devices(self) -> list[s.DeviceInfo]:
+        """The devices that ranks may join on: host memory is left out."""
+        return [info for info in self.devices() if not info.name.startswith(b"memory")]
+
     def is_host_memory(self, device: int) -> bool:
         """Whether the device is the daemon's host memory, which the CPU reaches, and on which no rank runs."""
         return self.device(device).name.startswith(b"memory")

@@ -11,10 +11,10 @@ from torch import nn
 
 from zerod import structs as s
 
-from . import clip, durable as durables, optimizer, recovery, state, whole
-from . import summary as summaries
+from . import clip, durable as durables, offload as offloads, optimizer, recovery, state, whole
+from . import footprint, summary as summaries
 from .environment import DTYPES, environment, job_name, members, next_environment, rows
-from .layout import Policy, check_devices, check_same, plan
+from .layout import Policy, check_devices, check_same, plan as blocks_of
 from .model import Model, Settings
 from .replicas import Replicas
 
@@ -22,7 +22,8 @@ from .replicas import Replicas
 def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
           reduce_dtype: Optional[torch.dtype] = None, persist_below: int = 0, prefetch: int = 1, slots: bool = False,
           stage: int = 3, op: str = "mean", process_group: Any = None, job: Optional[str] = None,
-          name: Optional[str] = None, deadline_ms: int = 0, durable: Optional[str] = None) -> nn.Module:
+          name: Optional[str] = None, deadline_ms: int = 0, durable: Optional[str] = None,
+          offload: Optional[str] = None) -> nn.Module:
     """Shards the module's parameters over all ranks, in place, and returns it. Every rank calls it.
 
     policy: which modules are gathered as a whole: classes, names, modules, or a function of (name, module). None:
@@ -34,7 +35,9 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     one shard the module, instead of all; its backend is not used. Of a DeviceMesh of two dimensions the second shards
     and the first replicates, as in fully_shard(): torch.distributed sums over the first. durable: the name of a job whose
     weights and optimizer's state stay in the daemon when all ranks end, as of the last step() of all ranks;
-    committed_step() says which. Then shard() finds them there, and the module's own values do not count.
+    committed_step() says which. Then shard() finds them there, and the module's own values do not count. offload:
+    "params" puts the shards into the daemon's host memory, "optimizer" masters, gradients and the optimizer's state, "all"
+    both, as "params" does, too: parameters outside of a forward are tensors of the CPU, and the CPU runs the optimizer.
 
     All ranks get the weights of rank 0. Mismatch where ranks have different models; ConnectionFailed without a
     daemon; OutOfMemory with the sizes.
@@ -45,7 +48,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     if getattr(module, "_zerod_model", None) is not None:
         raise ValueError("the module is sharded already")
     settings = Settings(reduce_dtype, persist_below, prefetch, slots, stage, s.ReduceOp[op.upper()])
-    plans = plan(module, policy, param_dtype)
+    plans = blocks_of(module, policy, param_dtype)
     env = environment()
     check_devices(plans, env.device)
     for dtype in {unit.dtype for block in plans for unit in block.units}:
@@ -54,7 +57,9 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     if durable is not None:
         durables.refuse(env, durable, name or "model", process_group, job)
     mesh = rows(process_group)
+    offloads.check(offload, stage, mesh)
     rank, world, ranks = members(process_group)
+    places = offloads.Offload(env, offload, rank, job or job_name())
     if durable is None:
         recovery.check_kept(module, None)
         group = env.client.join(job=job or job_name(), group=(name or f"model{env.models}") + ranks, world_size=world,
@@ -64,12 +69,12 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
         group = durables.join(env, durable, name or "model", rank, world, deadline_ms)
     replicas = None if mesh is None else Replicas(mesh, deadline_ms)
     check_same(group, plans, replicas)
-    kept = None if durable is None else durables.Durable(env, durable, name or "model", group)
+    kept = None if durable is None else durables.Durable(env, durable, name or "model", group, places)
     if kept is not None:
         recovery.check_kept(module, kept)
         kept.check_same(plans)
     optimizer.register()
-    model = Model(module, plans, env, group, settings, recovery.Recovery(plans, env.device, arguments), replicas, kept)
+    model = Model(module, plans, env, group, settings, places, recovery.Recovery(plans, env.device, arguments), replicas, kept)
     env.sharded.add(model)
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
@@ -196,8 +201,17 @@ def committed_step(module: nn.Module) -> int:
 
 
 def summary(module: nn.Module) -> summaries.Summary:
-    """Counts and memory of the sharded module; str() of it is one line."""
+    """Counts and memory of the sharded module; str() of it is one line, and of each of its `units` another one."""
     return summaries.summary(model_of(module))
+
+
+def plan(module: nn.Module, world_size: int, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
+         prefetch: int = 1, offload: Optional[str] = None) -> footprint.Plan:
+    """How many bytes shard() with these arguments would take on each rank's device and in host memory; print() shows it.
+
+    Needs no daemon. The module is not changed, and may be on the meta device. Of stage 3.
+    """
+    return footprint.plan(module, world_size, policy, param_dtype, prefetch, offload)
 
 
 def abandon(module: nn.Module) -> None:

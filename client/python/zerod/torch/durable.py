@@ -29,6 +29,7 @@ from zerod import structs as s
 
 from .environment import Environment, job_name
 from .layout import BlockPlan
+from .offload import Offload
 from .tensors import tensor_at
 
 if TYPE_CHECKING:
@@ -86,10 +87,11 @@ def join(environment: Environment, job: str, name: str, rank: int, world: int, d
                 raise
 
 
-def _describe(plans: list[BlockPlan]) -> list[list[str]]:
+def _describe(plans: list[BlockPlan], offload: Optional[str]) -> list[list[str]]:
     """[parameter, what a unit has of it] for each parameter."""
+    place = "" if offload is None else f", with offload={offload!r}"
     return [[member.name, f"{list(member.shape)} of {str(unit.source_dtype)[6:]}, gathered as {str(unit.dtype)[6:]}, "
-             f"{'' if unit.trainable else 'frozen, '}at {member.offset} of unit {unit.name!r}"]
+             f"{'' if unit.trainable else 'frozen, '}at {member.offset} of unit {unit.name!r}{place}"]
             for block in plans for unit in block.units for member in unit.members]
 
 
@@ -103,7 +105,7 @@ class Entry:
     dtype: str
     shape: list[int]
     offset: int  # bytes, of a tensor, from the slab's data
-    beside: bool  # the tensor is on the model's device
+    beside: bool  # the tensor is on the parameters' device
     tensor: Optional[torch.Tensor] = None  # the slab's memory
 
     def described(self) -> list[Any]:
@@ -130,8 +132,9 @@ def _bytes(text: bytes) -> torch.Tensor:
 class Durable:
     """Of one model: what stays in the daemon. `step` is the last committed one."""
 
-    def __init__(self, environment: Environment, job: str, name: str, group: zerod.Group) -> None:
+    def __init__(self, environment: Environment, job: str, name: str, group: zerod.Group, offload: Offload) -> None:
         self.environment = environment
+        self.offload = offload
         self.job, self.name, self.group = job, name, group
         self.device = environment.device_index(group.rank)
         info = group.info()
@@ -176,7 +179,7 @@ class Durable:
 
     def check_same(self, plans: list[BlockPlan]) -> None:
         """Mismatch where the job holds another model: names the first parameter that differs."""
-        here = _describe(plans)
+        here = _describe(plans, self.offload.value)
         self.record = self._allocate("record", 8 * _RECORD_NUMEL)[1].view(torch.int64)
         version, nbytes, complete = self.record[:_FIRST_SLAB].tolist()
         if version not in (0, FORMAT):
@@ -218,8 +221,9 @@ class Durable:
 
     def _register(self, index: int, nbytes: int) -> tuple[zerod.Unit, torch.Tensor]:
         unit = self.environment.with_room(self.group.register, f"(state {index})", zerod.DType.UINT8,
-                                          self.group.world_size * nbytes, flags=s.UnitFlags.FROZEN)
-        return unit, tensor_at(unit.shard().data or 0, nbytes, torch.uint8, self.environment.client.dlpack_device)
+                                          self.group.world_size * nbytes,
+                                          flags=s.UnitFlags.FROZEN | self.offload.own_flags)
+        return unit, tensor_at(unit.shard().data or 0, nbytes, torch.uint8, self.offload.own_device)
 
     def _attach_slab(self, index: int, nbytes: int) -> None:
         unit, memory = self._register(index, nbytes)
@@ -258,16 +262,16 @@ class Durable:
 
     def begin_update(self, all_masters: bool = False) -> None:
         for units in self._units(all_masters):
-            self.environment.client.complete(self.group.update_begin_ticket(units), self.environment.stream())
+            self.environment.client.complete(self.group.update_begin_ticket(units), self.offload.own_stream())
 
     def publish(self) -> None:
         """Waits for the device: a commit takes no unit that is being published."""
         for units in self._units(all_masters=False):
-            self.group.publish(units, self.environment.stream())
+            self.group.publish(units, self.offload.own_stream())
 
     def publish_slabs(self) -> None:
         if self.slabs:
-            self.group.publish([slab.unit for slab in self.slabs], self.environment.stream())
+            self.group.publish([slab.unit for slab in self.slabs], self.offload.own_stream())
 
     def commit(self) -> None:
         self.group.commit(self.step + 1)
@@ -305,7 +309,7 @@ class Durable:
             return entry.tensor if entry.beside else entry.tensor.to("cpu", copy=True)
         value = self._number(entry)
         if entry.kind == "scalar":
-            device = self.environment.device if entry.beside else "cpu"
+            device = self.offload.torch_device if entry.beside else torch.device("cpu")
             return torch.tensor(value, dtype=getattr(torch, entry.dtype), device=device)
         return _NUMBERS[entry.kind](value)
 
@@ -341,7 +345,7 @@ class Durable:
         if isinstance(value, torch.Tensor):
             if value.layout == torch.strided and not value.is_complex():
                 return Entry(name, key, "tensor" if value.dim() else "scalar", str(value.dtype)[6:], list(value.shape), 0,
-                             value.device == self.environment.device)
+                             value.device == self.offload.torch_device)
             kind = f"{value.layout} tensor of {value.dtype}"
         elif kind in _NUMBERS:
             return Entry(name, key, kind, "", [], 0, False)

@@ -20,6 +20,7 @@ import torch
 
 import zerod
 from zerod import DType
+from zerod.structs import NO_HOST
 
 from . import recovery
 
@@ -106,7 +107,7 @@ class Environment:
         """The device in the terms of GroupOptions."""
         if self.host:
             local = int(os.environ.get("LOCAL_RANK", rank))
-            return {"device": local % len(self.client.devices())}
+            return {"device": local % len(self.client.rank_devices())}
         uuid = str(torch.cuda.get_device_properties(self.device).uuid)
         return {"device_uuid": uuid if uuid.startswith("GPU-") else "GPU-" + uuid}
 
@@ -117,6 +118,12 @@ class Environment:
             return place["device"]
         names = [info.name.decode() for info in self.client.devices()]
         return names.index(place["device_uuid"])
+
+    def host_index(self, rank: int) -> Optional[int]:
+        """The daemon's number of the host memory beside the rank's device, if there is one."""
+        host = self.client.device(self.device_index(rank)).host
+        found = host != NO_HOST and self.client.is_host_memory(host)  # a library that knows of none says 0
+        return host if found else None
 
     # ---- Memory that torch's allocator and the daemon keep for later ----
 

@@ -34,6 +34,7 @@ from . import hooks
 from .durable import Durable
 from .environment import Environment
 from .layout import BlockPlan
+from .offload import Offload
 from .pace import Pace
 from .recovery import Recovery
 from .replicas import Replicas
@@ -76,21 +77,22 @@ class Model(Steps):
     """The state that shard() attaches to a module."""
 
     def __init__(self, module: nn.Module, plans: list[BlockPlan], environment: Environment, group: zerod.Group,
-                 settings: Settings, recovery: Recovery, replicas: Optional[Replicas] = None,
+                 settings: Settings, offload: Offload, recovery: Recovery, replicas: Optional[Replicas] = None,
                  durable: Optional[Durable] = None) -> None:
         self.module = weakref.ref(module)
         self.recovery = recovery
         self.removable: list[Any] = []  # hooks of the module
         self.environment = environment
         self.client = environment.client
-        self.device = environment.device
+        self.device = environment.device  # of computation
+        self.offload = offload
         self.group = group
         self.rank, self.world = group.rank, group.world_size
         self.replicas = replicas
         self.durable = durable
         self.settings = settings
         self.device_index = environment.device_index(self.rank)
-        self.prefetch = settings.prefetch if self.world > 1 else 0
+        self.prefetch = settings.prefetch if self.world > 1 or offload.shards else 0
         self.counts = Counts()
         self.outermost: Optional[Block] = None
         self.pushed = False
@@ -124,20 +126,22 @@ class Model(Steps):
             self._hook(block)
 
     def _make_units(self, plans: list[BlockPlan]) -> None:
-        loads = self.group_loads()
+        loads, offload = self.group_loads(), self.offload
         for block, plan in zip(self.blocks, plans):
             for unit_plan in plan.units:
                 numel = sum(member.numel for member in unit_plan.members)
                 small = numel < self.settings.persist_below or self.settings.stage == 1
                 unit = FlatUnit(block, unit_plan, len(block.units), s.UnitFlags.PERSISTENT if small else 0)
                 unit.make_master()
+                if offload.optimizer and unit.trainable:
+                    unit.host_gradient()
                 if self.durable is None or not self.durable.adopts:
                     unit.fill([member.parameter for member in unit_plan.members], loads)
                 block.units.append(unit)
                 self.units.append(unit)
             block.finish()
         self.trainable = [unit for unit in self.units if unit.trainable]
-        paced = self.world > 1 and not self.environment.host
+        paced = (self.world > 1 or offload.shards) and not self.environment.host
         self.pace = Pace(max(block.nbytes for block in self.blocks)) if paced else None
         self._init_gradients()
         if self.durable is not None:

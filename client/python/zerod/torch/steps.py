@@ -22,6 +22,7 @@ from zerod import structs as s
 
 from .durable import Durable
 from .environment import DTYPES
+from .offload import Offload
 from .parameter import ShardedGradient, ShardedParameter
 from .replicas import Replicas
 from .tensors import tensor_at
@@ -73,6 +74,7 @@ class Steps:
     world: int
     replicas: Optional[Replicas]
     durable: Optional[Durable]
+    offload: Offload
 
     def _init_steps(self) -> None:
         self.reducing = False  # between backward_begin and backward_end
@@ -283,6 +285,8 @@ class Steps:
         if self.replicas is not None:
             none = self._sum_rows(backwards, none)
         with _local():
+            if self.offload.optimizer:
+                self._fetch_gradients()
             for unit in self.trainable:
                 self._show_target(unit, none)
         self.step_open = True
@@ -340,9 +344,16 @@ class Steps:
                            if numel], self.settings.op == s.ReduceOp.MEAN)
         return {flag for flag, found in enumerate(used) if not found}
 
+    def _fetch_gradients(self: "Model") -> None:
+        """Copies all targets to host memory, for an optimizer on the CPU, and waits for the sums and the copies."""
+        self.offload.fetch((unit.host_gradient(), unit.targets(unit.unit.target().data or 0)) for unit in self.trainable)
+        self.offload.wait()
+
     def _show_target(self: "Model", unit: "FlatUnit", none: set[int]) -> None:
-        target = unit.unit.target()
-        gradients = unit.gradients(target.data or 0)
+        if unit.fetched is not None:
+            gradients = unit._parts(unit.fetched)
+        else:
+            gradients = unit.gradients(unit.unit.target().data or 0)
         for index, (gradient, holder, member) in enumerate(zip(gradients, unit.holders, unit.members)):
             if unit.first_flag + index in none or not unit.wants[index]:
                 member.parameter.grad = None
@@ -394,7 +405,7 @@ class Steps:
         if not self.updating:
             self.release_kept()
             ticket = self.group.update_begin_ticket([unit.unit for unit in self.trainable])
-            self.client.complete(ticket, self.environment.stream())
+            self.client.complete(ticket, self.offload.shard_stream())
             if self.durable is not None:
                 self.durable.begin_update()
             self.updating = True
@@ -432,7 +443,9 @@ class Steps:
         stream = self.environment.stream()
         if self.updating:
             self.updating = False
-            self._publish(stream)
+            self.publish(self.trainable, ticket=self.durable is None)
+            if self.durable is not None:
+                self.durable.publish()
         self.group.step_end(stream)
         self._clear_gradients()
         if commits:
@@ -465,17 +478,21 @@ class Steps:
             self.replicas.mend([unit.own for unit in self.trainable], not fails)
         return failed
 
-    def _publish(self: "Model", stream: Any) -> None:
-        equal = [unit for unit in self.trainable if unit.master is None]
+    def publish(self: "Model", units: "list[FlatUnit]", ticket: bool = False) -> None:
+        """Ends the units' update: what the optimizer's slices hold becomes the next version."""
+        stream = self.offload.shard_stream()
+        plain: "list[zerod.Unit]" = []
         by_dtype: "dict[torch.dtype, list[FlatUnit]]" = {}
-        for unit in self.trainable:
+        for unit in units:
             unit.next_version()
-            if unit.master is not None:
+            if unit.master is None or self.offload.optimizer:
+                plain.append(unit.unit)
+            else:
                 by_dtype.setdefault(unit.source_dtype, []).append(unit)
-        if equal:
-            self.group.publish([unit.unit for unit in equal], stream, ticket=self.durable is None)
-        for dtype, units in by_dtype.items():
-            self.group.publish_from([(unit.unit, unit.master.data_ptr()) for unit in units], DTYPES[dtype], stream,
-                                    ticket=self.durable is None)
-        if self.durable is not None:
-            self.durable.publish()
+        if self.offload.optimizer:
+            self.offload.write_shards(unit for unit in units if unit.master is not None)
+        if plain:
+            self.group.publish(plain, stream, ticket=ticket)
+        for dtype, masters in by_dtype.items():
+            self.group.publish_from([(unit.unit, unit.master.data_ptr()) for unit in masters], DTYPES[dtype], stream,
+                                    ticket=ticket)

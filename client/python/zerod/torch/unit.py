@@ -60,13 +60,15 @@ class FlatUnit:
         if not plan.trainable or not plan.source_dtype.is_floating_point:
             flags |= s.UnitFlags.FROZEN
         self.unit = model.environment.with_room(model.group.register, plan.name, DTYPES[plan.dtype], self.numel, views,
-                                                flags=flags, slot=model.slot(block, index))
+                                                flags=flags | model.offload.shard_flags, slot=model.slot(block, index))
         self.handle = self.unit.handle
         self.shard = self.unit.shard()
-        self.device = model.client.dlpack_device
+        self.device = model.client.dlpack_device  # of gathered buffers and targets
         self.master: Optional[torch.Tensor] = None
         self.master_unit: Optional[zerod.Unit] = None  # of a durable job: the masters' memory
-        self.slice = tensor_at(self.shard.data or 0, self.shard.true_numel, self.dtype, self.device)
+        self.staging: Optional[torch.Tensor] = None  # in host memory: masters on their way to shards on a device
+        self.fetched: Optional[torch.Tensor] = None  # in host memory: the reduced gradient
+        self.slice = tensor_at(self.shard.data or 0, self.shard.true_numel, self.dtype, model.offload.shard_device)
         self.address = 0
         self.version = 0
         self.scope = 0
@@ -76,7 +78,8 @@ class FlatUnit:
         self.flat: Places[torch.Tensor] = Places(self._flat, self._forget)
         self.views: Places[list[torch.Tensor]] = Places(self._views)
         self.entries: Places[list[torch.Tensor]] = Places(self._entry)
-        self.gradients: Places[list[torch.Tensor]] = Places(self._gradients)
+        self.targets: Places[torch.Tensor] = Places(self._target)
+        self.gradients: Places[list[torch.Tensor]] = Places(lambda address: self._parts(self.targets(address)))
         self.holders: list[torch.Tensor] = []
         self.first_flag = 0  # of its members' places in the model's unit of usage
         # Of a backward: how many leaves have their gradient, and whether the unit was handed over.
@@ -127,9 +130,19 @@ class FlatUnit:
     def _entry(self, address: int) -> list[torch.Tensor]:
         return self._split(tensor_at(address, self.numel, self.block.model.gradient_dtype(self), self.device))
 
-    def _gradients(self, address: int) -> list[torch.Tensor]:
-        target = tensor_at(address, self.shard.true_numel, torch.float32, self.device)
-        return [target[first:last] for first, last in map(self.bounds, self.members)]
+    def _target(self, address: int) -> torch.Tensor:
+        return tensor_at(address, self.shard.true_numel, torch.float32, self.device)
+
+    def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The members' parts of something that is as long as this rank's slice."""
+        return [flat[first:last] for first, last in map(self.bounds, self.members)]
+
+    def host_gradient(self) -> torch.Tensor:
+        """Where the reduced gradient is copied for an optimizer on the CPU."""
+        if self.fetched is None:
+            self.fetched = self.block.model.offload.allocate(f"{self.name}:gradient", self.shard.true_numel,
+                                                             self.source_dtype, copied=True)
+        return self.fetched
 
     def bounds(self, member: Member) -> tuple[int, int]:
         """The member's elements in this rank's slice, counted from the slice's beginning; may be none."""
@@ -139,21 +152,32 @@ class FlatUnit:
         return first - begin, max(first, last) - begin
 
     def make_master(self) -> None:
-        """Room for the masters, where these have another dtype: torch's, or a unit of a durable job."""
+        """Room for the masters, where they have another dtype or another place than the shards.
+
+        It is torch's, the daemon's host memory, or a unit of a durable job.
+        """
         model = self.block.model
-        if self.dtype == self.source_dtype:
+        offload = model.offload
+        apart = offload.optimizer and not offload.shards
+        if self.dtype == self.source_dtype and not apart:
+            return
+        if apart and self.dtype != self.source_dtype:
+            self.staging = offload.allocate(f"{self.name}:staging", self.shard.true_numel, self.dtype, copied=True)
+        if model.durable is None and offload.optimizer:
+            self.master = offload.allocate(f"{self.name}:master", self.shard.true_numel, self.source_dtype,
+                                           copied=self.dtype == self.source_dtype)
             return
         if model.durable is None:
             self.master = torch.empty(self.shard.true_numel, dtype=self.source_dtype, device=model.device)
             return
         self.master_unit = model.environment.with_room(model.group.register, f"{self.name[-119:]}:master",
                                                        DTYPES[self.source_dtype], self.shard.padded_numel,
-                                                       flags=s.UnitFlags.FROZEN)
+                                                       flags=s.UnitFlags.FROZEN | offload.own_flags)
         shard = self.master_unit.shard()
         if shard.shard_numel != self.shard.shard_numel:
             raise zerod.errors.error(s.Status.UNSUPPORTED, f"unit {self.name!r}: a durable job has no masters of "
                                      f"{str(self.source_dtype)[6:]} for {str(self.dtype)[6:]}")
-        self.master = tensor_at(shard.data or 0, self.shard.true_numel, self.source_dtype, self.device)
+        self.master = tensor_at(shard.data or 0, self.shard.true_numel, self.source_dtype, offload.own_device)
 
     # ---- Content ----
 
@@ -168,6 +192,8 @@ class FlatUnit:
         self.begin_update()
         if self.dtype == self.source_dtype:
             self._load(self.unit, whole, self.slice, loads)
+            if self.master is not None:
+                self.master.copy_(self.slice)
         else:
             self._load_master(whole, loads)
         if model.replicas is not None:
@@ -198,18 +224,18 @@ class FlatUnit:
         assert self.master is not None
         if not loads or self.master_unit is not None:
             return self._load(self.master_unit or self.unit, whole, self.master, loads)
-        group = self.block.model.group
+        group, offload = self.block.model.group, self.block.model.offload
         unit = self.block.model.environment.with_room(group.register, self.block.model.passing_name(self),
                                                       DTYPES[self.source_dtype], self.shard.padded_numel,
-                                                      flags=s.UnitFlags.FROZEN)
+                                                      flags=s.UnitFlags.FROZEN | offload.own_flags)
         shard = unit.shard()
         assert shard.shard_numel == self.shard.shard_numel, (shard, self.shard)
         group.update_begin([unit])
         self._load(unit, whole, self.master, loads)
         if shard.true_numel:
-            source = tensor_at(shard.data, shard.true_numel, self.source_dtype, self.device)
+            source = tensor_at(shard.data, shard.true_numel, self.source_dtype, offload.own_device)
             self.master.copy_(source[:self.shard.true_numel])
-        group.publish([unit], self.block.model.environment.stream())
+        group.publish([unit], offload.own_stream())
         unit.unregister()
 
     @property
@@ -219,19 +245,15 @@ class FlatUnit:
 
     def begin_update(self) -> None:
         self.block.model.release_kept()
+        self.block.model.offload.wait()
         self.block.model.group.update_begin([self.unit] if self.master_unit is None else [self.unit, self.master_unit])
 
     def publish(self) -> None:
         """Ends an update: what the optimizer's slices hold becomes the next version."""
         model = self.block.model
-        stream = model.environment.stream()
-        if self.master is None:
-            model.group.publish([self.unit], stream)
-        else:
-            model.group.publish_from([(self.unit, self.master.data_ptr())], DTYPES[self.source_dtype], stream)
+        model.publish([self])
         if self.master_unit is not None:
-            model.group.publish([self.master_unit], stream)
-        self.next_version()
+            model.group.publish([self.master_unit], model.offload.own_stream())
 
     def next_version(self) -> None:
         """Invalidates the views of the leaves that autograd has saved."""

@@ -30,15 +30,15 @@ def assemble(unit: "FlatUnit", part: torch.Tensor) -> torch.Tensor:
     with_room = model.environment.with_room
     group = model.passing_group()
     made = with_room(group.register, model.passing_name(unit), DTYPES[part.dtype], unit.shard.padded_numel,
-                     flags=s.UnitFlags.FROZEN)
+                     flags=s.UnitFlags.FROZEN | model.offload.own_flags)
     try:
         shard = made.shard()
         group.update_begin([made])
         if part.numel():
-            tensor_at(shard.data, part.numel(), part.dtype, unit.device).copy_(part)
-        group.publish([made], stream)
+            tensor_at(shard.data, part.numel(), part.dtype, model.offload.own_device).copy_(part)
+        group.publish([made], model.offload.own_stream())
         address = with_room(made.gather, stream)
-        whole = tensor_at(address, unit.numel, part.dtype, unit.device).clone()
+        whole = tensor_at(address, unit.numel, part.dtype, unit.device).to(model.offload.torch_device, copy=True)
         made.release(stream, None)
         group.barrier()  # the unit goes when nobody reads it any more
     finally:
@@ -47,15 +47,17 @@ def assemble(unit: "FlatUnit", part: torch.Tensor) -> torch.Tensor:
 
 
 def read(unit: "FlatUnit") -> torch.Tensor:
-    """The unit's parameters in their own type, flat, in memory of torch's."""
-    unit.block.model.settle()
-    if unit.master is not None and unit.master_unit is None:
+    """The unit's parameters in their own type, flat, in memory of torch's on the parameters' device."""
+    model = unit.block.model
+    model.settle()
+    casts = unit.dtype != unit.source_dtype
+    if casts and unit.master is not None and unit.master_unit is None:
         return assemble(unit, unit.master)
-    environment = unit.block.model.environment
+    environment = model.environment
     stream = environment.stream()
-    source = unit.master_unit or unit.unit
+    source = unit.master_unit if casts and unit.master_unit is not None else unit.unit
     address = environment.with_room(source.gather, stream)
-    whole = tensor_at(address, unit.numel, unit.source_dtype, unit.device).clone()
+    whole = tensor_at(address, unit.numel, unit.source_dtype, unit.device).to(model.offload.torch_device, copy=True)
     source.release(stream, None)
     return whole
 
@@ -93,6 +95,7 @@ def begin_loading(model: "Model") -> None:
     model.load_depth += 1
     if model.load_depth == 1:
         model.release_kept()
+        model.offload.wait()
         model.group.barrier()
         model.group.update_begin([unit.unit for unit in model.units])
         if model.durable is not None:

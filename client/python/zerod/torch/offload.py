@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which part of a model is in the daemon's host memory, and the copies between that memory and the rank's device.
+
+Three places are told apart: the device of computation, where gathered buffers and the daemon's targets always are; the
+place of the shards; and the place of what the optimizer works on, which is that of masters, gradients and its state.
+The CPU writes host memory itself, at once: where the shards are there, no stream is named for an update or a publish.
+
+Each copy is made behind torch's current stream, and without the CPU waiting only where the GPU's driver has pinned the
+memory. `wait()` comes before the CPU reads what was fetched, or writes what is still being copied to the device.
+"""
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Any, Iterable, Optional
+
+import torch
+
+import zerod
+from zerod import structs as s
+from zerod.memory import KDLCPU
+
+from .environment import Environment
+from .tensors import tensor_at
+
+if TYPE_CHECKING:
+    from .unit import FlatUnit
+
+VALUES = ("params", "optimizer", "all")
+_MAX_NAME = 63
+_PAGE = mmap.PAGESIZE  # a GPU's driver pins whole pages: no two allocations may share one
+
+
+def check(value: Optional[str], stage: int, mesh: Any) -> None:
+    """ValueError for arguments of shard() that do not go together."""
+    if value is None:
+        return
+    if value not in VALUES:
+        raise ValueError(f"offload is {value!r}: None, {', '.join(map(repr, VALUES))} are possible")
+    if stage == 1:
+        raise ValueError(f"offload={value!r} with stage=1 is not supported: each rank keeps whole weights on its device")
+    if mesh is not None:
+        raise ValueError(f"offload={value!r} with a mesh of two dimensions as process_group is not supported")
+
+
+class Offload:
+    """Of one model: see the file's beginning."""
+
+    def __init__(self, environment: Environment, value: Optional[str], rank: int, job: str) -> None:
+        self.environment = environment
+        self.job = job
+        self.value = value
+        self.shards = value in ("params", "all")
+        self.optimizer = value is not None
+        self.index: Optional[int] = None
+        self._copied: Optional[torch.cuda.Event] = None
+        if value is not None:
+            self.index = environment.host_index(rank)
+            if self.index is None:
+                raise zerod.errors.error(s.Status.UNSUPPORTED, f"offload={value!r}: the daemon has no host memory: "
+                                         "host_arena in [devices] of zerod.conf, or zerod --host-arena, sets its size")
+
+    # ---- Places ----
+
+    @property
+    def shard_flags(self) -> s.UnitFlags:
+        return s.UnitFlags.ON_HOST if self.shards else s.UnitFlags(0)
+
+    @property
+    def shard_device(self) -> tuple[int, int]:
+        """DLPack's, as that of `own_device`."""
+        return (KDLCPU, 0) if self.shards else self.environment.client.dlpack_device
+
+    @property
+    def own_flags(self) -> s.UnitFlags:
+        """Of a unit whose shards are what the optimizer works on: masters, or state."""
+        return s.UnitFlags.ON_HOST if self.optimizer else s.UnitFlags(0)
+
+    @property
+    def own_device(self) -> tuple[int, int]:
+        return (KDLCPU, 0) if self.optimizer else self.environment.client.dlpack_device
+
+    @property
+    def torch_device(self) -> torch.device:
+        """own_device as torch names it: that of parameters outside of a forward."""
+        return torch.device("cpu") if self.optimizer else self.environment.device
+
+    def shard_stream(self) -> Optional[zerod.Stream]:
+        """The stream that writes the shards; None: the CPU does."""
+        return None if self.shards else self.environment.stream()
+
+    def own_stream(self) -> Optional[zerod.Stream]:
+        return None if self.optimizer else self.environment.stream()
+
+    # ---- Memory and copies ----
+
+    def allocate(self, what: str, numel: int, dtype: torch.dtype, copied: bool) -> torch.Tensor:
+        """Host memory of the daemon's until the session ends. copied: pinned, for copies from and to the device."""
+        assert self.index is not None
+        if numel == 0:
+            return torch.empty(0, dtype=dtype, device="cpu")  # a program may have another default device
+        name = what.encode()[-_MAX_NAME:].decode(errors="ignore")
+        nbytes = -(-numel * dtype.itemsize // _PAGE) * _PAGE
+        made = self.environment.with_room(self.environment.client.alloc, self.job, nbytes, self.index, name, alignment=_PAGE)
+        if copied and not self.environment.host:
+            torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(made.address, nbytes, 0))
+        return tensor_at(made.address, numel, dtype, (KDLCPU, 0))
+
+    def fetch(self, pairs: "Iterable[tuple[torch.Tensor, torch.Tensor]]") -> None:
+        """Copies (into host memory, from the device); wait() before the first use."""
+        for into, source in pairs:
+            if into.numel():
+                into.copy_(source.to(into.dtype), non_blocking=self._pinned(into))
+        self._note()
+
+    def write_shards(self, units: "Iterable[FlatUnit]") -> None:
+        """Rounds masters to the shards' dtype, by the CPU, and copies the result to where the shards are."""
+        with torch.no_grad():
+            for unit in units:
+                assert unit.master is not None
+                source = unit.master
+                if unit.staging is not None:
+                    source = unit.staging.copy_(unit.master)
+                if source.numel():
+                    unit.slice.copy_(source, non_blocking=not self.shards and self._pinned(source))
+        self._note()
+
+    def _pinned(self, tensor: torch.Tensor) -> bool:
+        return not self.environment.host and tensor.is_pinned()
+
+    def _note(self) -> None:
+        if self.environment.host:
+            return
+        stream = torch.cuda.current_stream(self.environment.device)
+        if self._copied is None:
+            self._copied = torch.cuda.Event(blocking=True)
+        else:
+            stream.wait_event(self._copied)  # wait() is for all copies, also those of another stream
+        self._copied.record(stream)
+
+    def wait(self) -> None:
+        """Waits until all copies so far have ended."""
+        if self._copied is not None:
+            self._copied.synchronize()

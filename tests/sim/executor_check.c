@@ -131,7 +131,7 @@ static void check_beside(struct zd_sim_world *world, const struct zd_command *co
 	}
 }
 
-/* A GPU copies what it has, and what it reads from host memory. */
+/* A GPU copies what it has, and what it reads from host memory: that to another GPU only for a gather. */
 static void check_copy_device(struct zd_sim_world *world, const struct zd_command *command)
 {
 	const struct zd_sim_segment *source = zd_sim_segment_find(world, command->u.copy.src.segment);
@@ -139,7 +139,7 @@ static void check_copy_device(struct zd_sim_world *world, const struct zd_comman
 
 	if (!reads_host)
 		check_device(world, &command->u.copy.src, command->device, "source of a copy");
-	else if (command->device != command->u.copy.dst_device)
+	else if (command->device != command->u.copy.dst_device && command->signal.session == 0)
 		zd_sim_fail(world, "device %u copies from host memory to device %u", command->device,
 		            command->u.copy.dst_device);
 }

@@ -252,6 +252,14 @@ static void check_restore(struct zd_sim_world *world, uint32_t group, uint32_t u
 	}
 }
 
+/* A shard in host memory lands on its rank's device. */
+static bool is_landing(struct zd_sim_world *world, const struct zd_command *copy)
+{
+	const struct zd_sim_segment *source = zd_sim_segment_find(world, copy->u.copy.src.segment);
+	return source && world->config.devices[source->device].host_memory && copy->signal.session == 0 &&
+	       !world->config.devices[copy->u.copy.dst_device].host_memory;
+}
+
 /* A gather that was answered before the rank went reads what it was promised: the shard is set back behind
  * its copies. */
 void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_command *command)
@@ -268,7 +276,7 @@ void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_command *comm
 				if (shard->exists && zd_sim_overlap(&shard->at, dst))
 					check_restore(world, g, u, r, src, dst);
 				if (shard->exists && shard->owed && !is_deferred(&command->signal) &&
-				    zd_sim_overlap(&shard->at, src))
+				    !is_landing(world, command) && zd_sim_overlap(&shard->at, src))
 					zd_sim_fail(world,
 					            "a copy reads the shard of %s/%s, rank %u, which is "
 					            "to be set back",

@@ -10,6 +10,7 @@
 #include "core/gather/collective.h"
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
+#include "core/gather/landing.h"
 #include "core/gather/load.h"
 #include "core/gather/scope.h"
 #include "core/gather/commit.h"
@@ -176,11 +177,23 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 		zd_assert(part->buffer->part == part && part->buffer->state != ZD_BUFFER_QUARANTINED);
 }
 
+static void check_landings(const struct zd_unit *unit, struct found *found)
+{
+	const struct zd_landing *landing;
+	LIST_FOREACH (landing, &unit->landings, unit_link) {
+		zd_assert(landing->users > 0 && unit->on_host && landing->part->unit == unit);
+		check_extent(&landing->extent, landing->device, unit->group->job, ZD_PURPOSE_GATHERS,
+		             ZD_BLOCK_LANDING, landing);
+		found->quarantine[landing->device->index] += landing->extent.bytes;
+	}
+}
+
 static void check_unit(const struct zd_engine *e, const struct zd_group *group, const struct zd_unit *unit,
                        struct found *found)
 {
 	zd_assert(unit->group == group && unit->refs > 0 && unit->refs >= unit->registrations);
 	zd_load_check(unit);
+	check_landings(unit, found);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		check_part(e, &unit->parts[rank], found);
 		if (unit->parts[rank].collective)

@@ -8,6 +8,7 @@
 
 #include "core/control/control.h"
 #include "core/gather/buffer.h"
+#include "core/gather/landing.h"
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
 #include "core/reduce/storage.h"
@@ -157,6 +158,13 @@ void zd_block_row(const struct zd_segment *segment, const struct zd_block *block
 	case ZD_BLOCK_ALLOCATION:
 		allocation_row(row, block->owner, text);
 		break;
+	case ZD_BLOCK_LANDING: {
+		const struct zd_landing *landing = block->owner;
+		row->group = landing->part->unit->group->name;
+		row->u.block.rank = zd_world_rank(zd_part_member(landing->part));
+		row->u.block.purpose = "staging";
+		break;
+	}
 	case ZD_BLOCK_NOBODY:
 		break;
 	}

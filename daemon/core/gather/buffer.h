@@ -39,6 +39,8 @@ struct zd_buffer {
 	bool stale;      /* the transfer failed, or a shard in it was dropped or undone: no gather joins it */
 	bool own_left;   /* the transfer leaves the rank's own slice to its client */
 	bool own_copied; /* a reply has told a client to copy it */
+	bool landing;    /* the transfer may use landings; landing.h */
+	bool joined;     /* it has joined them */
 	bool deferred;   /* the transfer begins, or began, after the reply; deferred.h */
 	bool aliased;    /* the buffer is the shard itself, without an extent; alias.c */
 	bool reading;    /* aliased: the buffer counts among the part's readers */
@@ -53,6 +55,8 @@ struct zd_buffer {
 	struct zd_buffer *former;
 	struct zd_buffer *heir; /* the buffer that has been promised the memory */
 	LIST_HEAD(, zd_await) awaits;
+	uint32_t era;      /* of the unit's shards, when the transfer was asked for */
+	uint32_t landings; /* that its deferred transfer waits for; landing.h */
 	uint64_t version, since_ns;
 	uint64_t asked_ns;   /* the arrival of the request that began its last transfer */
 	uint64_t connection; /* the connection of the group over which it was filled; see cluster.h */

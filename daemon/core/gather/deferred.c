@@ -4,6 +4,7 @@
 #include "core/gather/collective.h"
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
+#include "core/gather/landing.h"
 #include "core/gather/transfer.h"
 
 bool zd_may_defer(const struct zd_request *req)
@@ -68,7 +69,14 @@ static struct zd_await *find_await(struct zd_buffer *buffer, const struct zd_par
 void zd_deferred_try(struct zd_engine *e, struct zd_session *session)
 {
 	struct zd_buffer *buffer;
-	while ((buffer = TAILQ_FIRST(&session->deferred)) && !buffer->former && LIST_EMPTY(&buffer->awaits)) {
+	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
+		if (buffer->former || !LIST_EMPTY(&buffer->awaits))
+			break;
+		if (buffer->landing)
+			zd_landings_join(e, buffer);
+	}
+	while ((buffer = TAILQ_FIRST(&session->deferred)) && !buffer->former && LIST_EMPTY(&buffer->awaits) &&
+	       buffer->landings == 0) {
 		TAILQ_REMOVE(&session->deferred, buffer, deferred_link);
 		zd_plan_start(e, &buffer->plan);
 	}
@@ -120,6 +128,8 @@ static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 			zd_part_reader_done(e, source);
 	}
 	zd_assert(LIST_EMPTY(&buffer->awaits));
+	if (buffer->landing)
+		zd_landings_leave(e, buffer);
 	zd_transfer_forget(buffer);
 	if (buffer->state == ZD_BUFFER_INFLIGHT)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
@@ -195,7 +205,7 @@ void zd_deferred_check(const struct zd_session *session)
 {
 	const struct zd_buffer *buffer = TAILQ_FIRST(&session->deferred);
 	if (buffer) /* otherwise its transfer would have begun */
-		zd_assert(buffer->former || !LIST_EMPTY(&buffer->awaits));
+		zd_assert(buffer->former || !LIST_EMPTY(&buffer->awaits) || buffer->landings > 0);
 	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
 		const struct zd_await *await;
 		zd_assert(buffer->session == session->id && buffer->deferred);

@@ -3,10 +3,11 @@
  * deferred.h - transfers that begin after the reply with their buffer's address.
  *
  * A gather is answered before its copies can begin, if no event that the copies wait for depends on a call
- * that a process has yet to make. There are two kinds of such events:
+ * that a process has yet to make. There are three kinds of such events:
  *   - the former buffer in the same memory, which has no leases any more, is over: its own transfer, the
  *     fences of its releases, and in poison mode its fill have ended;
- *   - a publish that a rank has requested is complete: its fences have passed.
+ *   - a publish that a rank has requested is complete: its fences have passed;
+ *   - shards in host memory have landed on the devices of their ranks (landing.h).
  * Only buffers of one session follow each other: a stream of another process may be waiting for a collective
  * with this one.
  *

@@ -8,6 +8,7 @@
  */
 #include "core/gather/buffer.h"
 #include "core/gather/deferred.h"
+#include "core/gather/landing.h"
 #include "core/gather/transfer.h"
 
 void zd_transfer_add_copies(struct zd_buffer *buffer)
@@ -31,8 +32,11 @@ void zd_transfer_add_copies(struct zd_buffer *buffer)
 void zd_transfer_run_copy(struct zd_engine *e, struct zd_buffer *buffer, struct zd_plan_step *step)
 {
 	const struct zd_part *source = &buffer->unit->parts[step->source];
+	const struct zd_landing *landing = step->memory;
 	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_transfer_copy_device(buffer, source)};
-	command.u.copy.src = zd_part_location(source);
+	if (buffer->landing)
+		command.device = zd_part_member(source)->device->index;
+	command.u.copy.src = landing ? zd_landing_location(landing) : zd_part_location(source);
 	command.u.copy.dst = zd_extent_location(&buffer->extent);
 	command.u.copy.dst.bytes = command.u.copy.src.bytes;
 	command.u.copy.dst.offset += zd_shard_index(zd_part_member(source)) * command.u.copy.src.bytes;
@@ -55,4 +59,27 @@ const struct zd_gather_planner zd_plan_copies = {
         .leaves_own = true,
         .max_steps = max_steps,
         .build = build,
+};
+
+/* ---- By way of the shards' devices --------------------------------------------------------------------- */
+
+static void build_landings(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_session *session = zd_part_member(buffer->part)->session;
+	const struct zd_unit *unit = buffer->unit;
+	(void)e;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		struct zd_part *source = &unit->parts[rank];
+		struct zd_plan_step step = {.kind = ZD_TRANSFER_COPY, .source = rank};
+		if (source->version == buffer->version)
+			source->readers++;
+		else
+			zd_deferred_await(session, buffer, source);
+		zd_transfer_add(buffer, step, ZD_TIMELINE_DEFERRED + zd_part_member(source)->device->index);
+	}
+}
+
+const struct zd_gather_planner zd_plan_landings = {
+        .max_steps = max_steps,
+        .build = build_landings,
 };

@@ -159,6 +159,7 @@ static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 		if (part->state != ZD_PART_DETACHED)
 			zd_part_member(part)->set_back = true;
 	}
+	unit->era++;
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		struct zd_buffer *buffer = unit->parts[rank].buffer;
 		if (buffer && !is_of_last_commit(buffer))

@@ -9,6 +9,7 @@
 #include "core/gather/collective.h"
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
+#include "core/gather/landing.h"
 #include "core/gather/transfer.h"
 
 #include <stdlib.h>
@@ -28,9 +29,11 @@ static const struct {
         [ZD_TRANSFER_PUBLISH] = {complete_publish, false},
 };
 
-const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *group)
+const struct zd_gather_planner *zd_gather_planner_of(const struct zd_buffer *buffer)
 {
-	return zd_gathers_are_collective(group) ? &zd_plan_rail_gathers : &zd_plan_copies;
+	if (zd_gathers_are_collective(buffer->unit->group))
+		return &zd_plan_rail_gathers;
+	return buffer->landing ? &zd_plan_landings : &zd_plan_copies;
 }
 
 /* ---- The plan's owner ---------------------------------------------------------------------------------- */
@@ -69,7 +72,7 @@ static void step_failed(struct zd_engine *e, struct zd_plan *plan, struct zd_pla
                         const char *error)
 {
 	struct zd_buffer *buffer = plan->owner;
-	const struct zd_gather_planner *planner = zd_gather_planner_of(buffer->unit->group);
+	const struct zd_gather_planner *planner = zd_gather_planner_of(buffer);
 	/* Not the session that has taken its rank's place since. */
 	struct zd_session *session = zd_session_find(e, buffer->session);
 	buffer->stale = true;
@@ -110,12 +113,15 @@ static void plan_over(struct zd_engine *e, struct zd_plan *plan)
 static void step_over(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step)
 {
 	struct zd_buffer *buffer = plan->owner;
-	const struct zd_gather_planner *planner = zd_gather_planner_of(buffer->unit->group);
+	const struct zd_gather_planner *planner = zd_gather_planner_of(buffer);
 	struct zd_part *source = steps[step->kind].reads_shard ? &buffer->unit->parts[step->source] : NULL;
 	if (planner->step_over)
 		planner->step_over(e, buffer);
-	if (buffer->plan.left == 0)
+	if (buffer->plan.left == 0) {
+		if (buffer->landing)
+			zd_landings_leave(e, buffer);
 		zd_transfer_forget(buffer);
+	}
 	zd_buffer_op_over(e, buffer);
 	if (source)
 		zd_part_reader_done(e, source);
@@ -175,14 +181,18 @@ static void set_fences(struct zd_buffer *buffer)
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version)
 {
 	const struct zd_group *group = buffer->unit->group;
-	const struct zd_gather_planner *planner = zd_gather_planner_of(group);
+	const struct zd_gather_planner *planner;
 	struct zd_session *session = zd_part_member(buffer->part)->session;
 	zd_assert(buffer->plan.left == 0 && buffer->watches == 0);
 	if (buffer->state == ZD_BUFFER_AVAILABLE)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_INFLIGHT);
 	buffer->version = version;
 	buffer->stale = false;
-	buffer->deferred = is_early(buffer);
+	buffer->landing = zd_landings_help(buffer->unit, session);
+	buffer->joined = false;
+	buffer->era = buffer->unit->era;
+	buffer->deferred = buffer->landing || is_early(buffer);
+	planner = zd_gather_planner_of(buffer);
 	/* A client would have to learn when it may begin to copy. */
 	buffer->own_left = planner->leaves_own && !buffer->deferred && !buffer->unit->on_host &&
 	                   is_left_to_client(e, buffer);
@@ -198,10 +208,12 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	zd_plan_init(&buffer->plan, &plan_type, group->job, buffer, planner->max_steps(group));
 	planner->build(e, buffer);
 	set_fences(buffer);
-	if (buffer->deferred)
+	if (buffer->deferred) {
 		TAILQ_INSERT_TAIL(&session->deferred, buffer, deferred_link);
-	else
+		zd_deferred_try(e, session);
+	} else {
 		zd_plan_start(e, &buffer->plan);
+	}
 	if (planner->started)
 		planner->started(e, buffer);
 	if (buffer->plan.nsteps == 0) {

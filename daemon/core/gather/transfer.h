@@ -7,6 +7,7 @@
  * which steps the plan has, and which timeline each step signals:
  *
  *   zd_plan_copies         plan_copies.c        a copy of each shard; all of them are in this daemon
+ *   zd_plan_landings       plan_copies.c        the same, of shards in host memory by way of their ranks' devices
  *   zd_plan_rail_gathers   plan_rail_gathers.c  shards of other daemons are exchanged over rails
  *
  * The fences of a transfer are fixed before the plan starts, so that the reply need not wait for it.
@@ -41,9 +42,9 @@ struct zd_gather_planner {
 	void (*step_over)(struct zd_engine *e, struct zd_buffer *buffer);
 };
 
-extern const struct zd_gather_planner zd_plan_copies, zd_plan_rail_gathers;
-/* Returns the planner of the group's gathers (transfer.c). */
-const struct zd_gather_planner *zd_gather_planner_of(const struct zd_group *group);
+extern const struct zd_gather_planner zd_plan_copies, zd_plan_landings, zd_plan_rail_gathers;
+/* Returns the planner of the buffer's transfer (transfer.c). */
+const struct zd_gather_planner *zd_gather_planner_of(const struct zd_buffer *buffer);
 
 /* Fills the buffer with `version`, which all shards have and are idle, while nothing reads or writes the
  * buffer. Otherwise the transfer is deferred until both are true. */

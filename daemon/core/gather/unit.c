@@ -479,6 +479,7 @@ static void part_drop(struct zd_engine *e, struct zd_part *part)
 	zd_assert(!part->buffer);
 	LIST_REMOVE(part, member_link);
 	zd_layout_leave(e, part);
+	part->unit->era++;
 	for (uint32_t rank = 0; rank < part->unit->group->local_world_size; rank++) {
 		if (part->unit->parts[rank].buffer)
 			part->unit->parts[rank].buffer->stale = true;

@@ -11,6 +11,7 @@
 struct zd_await;
 struct zd_buffer;
 struct zd_collective;
+struct zd_landing;
 
 enum zd_part_state {
 	ZD_PART_ABSENT,
@@ -92,6 +93,8 @@ struct zd_unit {
 	char *mismatch; /* a rank described it differently: both descriptions, until that rank agrees */
 	uint32_t mismatch_rank;
 	uint64_t target_offset_numel;
+	LIST_HEAD(, zd_landing) landings; /* of its shards; landing.h */
+	uint32_t era; /* of its shards: another one begins when a version can be published a second time */
 	struct zd_load *load;  /* in progress; NULL: none; load.c */
 	bool targeted;         /* the unit has its place in the flat target */
 	bool laid_out;         /* a part of the unit has had a shard */

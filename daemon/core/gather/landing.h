@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * landing.h - shards of host memory that a device has pulled, for the gathers of ranks on other devices.
+ *
+ * A unit on the host, whose ranks are on several devices, is gathered in two hops. The device of each shard's
+ * rank pulls the shard over its own link to the host, into a block of its gather pool. Then it copies the shard
+ * to the buffers of all ranks that gather the unit at the time; the links between the devices are faster. So
+ * the links to the host carry each shard once, and all of them at the same time.
+ *
+ * Nothing waits for such a block. Where there is none, the device copies from host memory to the buffer, and
+ * the pool grows for the next time, if it may. No process maps what a landing needs but its own buffers, and
+ * none can spoil what others gather. A landing ends with the last transfer that uses it.
+ *
+ * Transfers that use landings are deferred (deferred.h): they join their landings when nothing that depends on
+ * a process is left to wait for, and begin when all of the landings are complete. So no landing waits for a
+ * process.
+ */
+#ifndef ZD_CORE_GATHER_LANDING_H
+#define ZD_CORE_GATHER_LANDING_H
+
+#include "core/gather/buffer.h"
+
+struct zd_landing {
+	struct zd_part *part; /* whose shard it is; the unit has a reference */
+	uint64_t version;
+	uint32_t era; /* of the unit's shards, when a gather asked for it */
+	struct zd_device *device; /* that has pulled the shard */
+	struct zd_extent extent;
+	uint32_t users; /* transfers that use it, and its pull */
+	bool landed, failed;
+	LIST_ENTRY(zd_landing) unit_link;
+};
+
+/* Whether transfers of the session for this unit use landings. */
+bool zd_landings_help(const struct zd_unit *unit, const struct zd_session *session);
+/* Joins the landings of the buffer's transfer, if it has not, and begins to pull the shards that no device has. */
+void zd_landings_join(struct zd_engine *e, struct zd_buffer *buffer);
+/* Returns where the shard lies. */
+struct zd_location zd_landing_location(const struct zd_landing *landing);
+/* The buffer's transfer is over, or will not begin. */
+void zd_landings_leave(struct zd_engine *e, struct zd_buffer *buffer);
+
+#endif

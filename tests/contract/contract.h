@@ -97,6 +97,8 @@ int contract_teardown(void **state);
 uint32_t contract_daemon_of(const struct contract_rank *rank);
 /* The index of the rank's device in its daemon. */
 uint32_t contract_device_of(const struct contract_rank *rank);
+/* The device with the rank's shards and targets: its own, or the host memory if contract_on_host(). */
+uint32_t contract_memory_of(const struct contract_rank *rank);
 /* Do all ranks gather, or none. */
 bool contract_gathers_together(void);
 /* Whether the units are in host memory: $ZEROD_TEST_PLACEMENT is "host". */

@@ -84,6 +84,16 @@ uint32_t contract_device_of(const struct contract_rank *rank)
 	return rank->number % (c->world_size / c->daemons) % (c->devices / c->daemons);
 }
 
+uint32_t contract_memory_of(const struct contract_rank *rank)
+{
+	struct zerod_device_info info = ZEROD_INIT(info);
+
+	if (!contract_on_host())
+		return contract_device_of(rank);
+	OK(rank->client, zerod_device_get(rank->client, contract_device_of(rank), &info));
+	return info.host;
+}
+
 void contract_gpus_of(const struct contract *c, uint32_t daemon, char list[CONTRACT_TEXT])
 {
 	uint32_t count = c->devices / c->daemons;

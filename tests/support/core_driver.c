@@ -184,7 +184,7 @@ static uint32_t segment_of(const struct zd_reply *reply)
 	case ZD_REQ_BUCKET_RESERVE:
 		return reply->u.bucket_reserve.location.segment;
 	case ZD_REQ_STEP_BEGIN:
-		return reply->u.step_begin.target.segment;
+		return reply->u.step_begin.targets[0].segment;
 	case ZD_REQ_ALLOC:
 		return reply->u.alloc.location.segment;
 	default:

@@ -160,7 +160,8 @@ struct zd_group {
 	/* hash by name: units left by all ranks, and described differently since */
 	struct zd_unit *former;
 	TAILQ_HEAD(, zd_group_slot) slots;
-	uint64_t target_numel; /* of the target: sum of the trainable units' places */
+	/* of each target: sum of the places of the trainable units on devices, and of those on the host */
+	uint64_t target_numel[ZD_NTARGETS];
 	uint64_t committed_step;
 	/* the commit that this daemon has voted for, with its outcome unknown; 0: none */
 	uint64_t voted_step;

@@ -162,7 +162,7 @@ static int failure_text(const struct zd_reduction *r, struct zd_err *err)
 
 static bool has_place(const struct zd_window *w, const struct zd_unit *unit)
 {
-	return unit->target_offset_numel + zd_unit_target_numel(unit) <= w->target_numel;
+	return unit->target_offset_numel + zd_unit_target_numel(unit) <= zd_window_target(w, unit)->numel;
 }
 
 /* A rank whose target was bound before the unit was registered cannot skip it: the sum has no place there. */
@@ -212,7 +212,7 @@ static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *
 	if (!has_place(mr->w, unit))
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "unit '%s' was registered after the target of backward %llu was bound",
-		                  unit->name, (unsigned long long)mr->w->target_number);
+		                  unit->name, (unsigned long long)zd_window_target(mr->w, unit)->number);
 	return 0;
 }
 

@@ -53,6 +53,8 @@ void contract_needs(enum contract_need need)
 		skip_because("ranks here gather and reduce together, in one order");
 	else if (need == CONTRACT_ONE_DAEMON && spans)
 		skip_because("no daemon here knows of all ranks");
+	else if (need == CONTRACT_UNITS_ON_HOST && !contract_on_host())
+		skip_because("this daemon has no host memory for units");
 	else if (need == CONTRACT_TWO_DAEMONS && !spans)
 		skip_because("all ranks are in one daemon");
 }

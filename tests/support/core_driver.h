@@ -27,8 +27,9 @@
 #define CORE_MIB      (1024ull * 1024)
 
 struct core_options {
-	uint32_t ndevices;    /* 0: 2 */
-	uint64_t arena_bytes; /* of each device; 0: 4 MiB */
+	uint32_t ndevices;         /* 0: 2 */
+	uint64_t arena_bytes;      /* of each device; 0: 4 MiB */
+	uint64_t host_arena_bytes; /* of the host memory, which is device `ndevices`; 0: there is none */
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
 	uint64_t reduction_cut_bytes;
 	bool client_copies_own_slice; /* until core_devices_copy_own() */
@@ -218,7 +219,7 @@ struct core_unit {
 	uint32_t nviews;
 	const struct zd_view_args *views;
 	uint32_t slot;
-	bool persistent, frozen, all_reduce;
+	bool persistent, frozen, all_reduce, on_host;
 };
 uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t group,
                        const struct core_unit *unit);

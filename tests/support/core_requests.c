@@ -43,6 +43,7 @@ uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t grou
 	args.u.unit_register.persistent = unit->persistent;
 	args.u.unit_register.frozen = unit->frozen;
 	args.u.unit_register.all_reduce = unit->all_reduce;
+	args.u.unit_register.on_host = unit->on_host;
 	return core_send(core, session, &args);
 }
 

@@ -383,7 +383,7 @@ static void expect_in_host_memory(struct contract_rank *rank, const struct contr
 	assert_true(*(const float *)target.data == sum);
 }
 
-/* Each of the units is reduced in one of two backwards or in both, so that sums are added up in both memories. */
+/* Each unit is reduced in one of two backwards or in both, so that sums are added up in both memories. */
 static void test_units_of_both_placements(void **state)
 {
 	static const float factors[2] = {3, 1}; /* of all units that a backward reduces */

@@ -146,8 +146,8 @@ struct zd_location zd_slice_elements(const struct zd_slice *slice, const struct 
                                      uint64_t begin, uint64_t numel);
 /* Returns the rank's target for the slice's sum. */
 struct zd_storage *zd_slice_target_of(const struct zd_slice *slice, uint32_t rank);
-/* Whether the sum replaces the target's content, to which it is added otherwise. The same as long as the slice
- * runs. */
+/* Whether the sum replaces the target's content, to which it is added otherwise. The same as long as the
+ * slice runs. */
 bool zd_slice_overwrites(const struct zd_slice *slice);
 /* Whether the target's content is copied up before the sum. */
 bool zd_slice_loads(const struct zd_slice *slice);

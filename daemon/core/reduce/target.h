@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* target.h - a rank's targets for the sums of one window (target.c), and their lent places (lent_target.c). */
+/* target.h - a rank's targets for a window's sums (target.c), and their lent places (lent_target.c). */
 #ifndef ZD_CORE_REDUCE_TARGET_H
 #define ZD_CORE_REDUCE_TARGET_H
 

@@ -25,14 +25,14 @@ struct scene {
 
 static void open_scene(struct scene *s, uint64_t host_arena_bytes)
 {
-	s->core = core_new(
-	        &(struct core_options){.host_arena_bytes = host_arena_bytes, .reduction_cut_bytes = 1024, .unordered = true});
+	s->core = core_new(&(struct core_options){
+	        .host_arena_bytes = host_arena_bytes, .reduction_cut_bytes = 1024, .unordered = true});
 	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->on_device = core_reducers_unit(&s->g, "device", NUMEL);
-	s->on_host = core_team_register(
-	        &s->g.team, &(struct core_unit){.name = "host", .numel = NUMEL, .on_host = true});
-	s->other = core_team_register(
-	        &s->g.team, &(struct core_unit){.name = "other", .numel = NUMEL, .on_host = true});
+	s->on_host = core_team_register(&s->g.team,
+	                                &(struct core_unit){.name = "host", .numel = NUMEL, .on_host = true});
+	s->other = core_team_register(&s->g.team,
+	                              &(struct core_unit){.name = "other", .numel = NUMEL, .on_host = true});
 }
 
 static void reduce_all(struct scene *s, uint64_t unit, float factor)
@@ -165,10 +165,8 @@ static void test_host_memory_is_too_small(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_units_of_both_placements),
-	        cmocka_unit_test(test_the_rest_is_zeros),
-	        cmocka_unit_test(test_chunks_go_down_one_by_one),
-	        cmocka_unit_test(test_a_copy_down_fails),
+	        cmocka_unit_test(test_units_of_both_placements),  cmocka_unit_test(test_the_rest_is_zeros),
+	        cmocka_unit_test(test_chunks_go_down_one_by_one), cmocka_unit_test(test_a_copy_down_fails),
 	        cmocka_unit_test(test_host_memory_is_too_small),
 	};
 	return cmocka_run_group_tests_name("targets in host memory", tests, NULL, NULL);

@@ -132,7 +132,7 @@ struct zerod_group {
 	uint64_t committed_step; /* at the join, and by zerod_commit() since */
 	bool torn;
 	/* The flat targets between step_begin and step_end, the second one of units on the host. While a
-	 * reset is under way they are in doubt: the daemon may be freeing them, because the group has failed. */
+	 * reset is under way they are in doubt: the daemon may be freeing them, as the group has failed. */
 	bool target_bound, target_in_doubt;
 	struct zc_location targets[2];
 	enum zerod_dtype target_dtype;

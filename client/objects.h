@@ -132,10 +132,10 @@ struct zerod_group {
 	bool rejoining;          /* by a thread */
 	uint64_t committed_step; /* at the join, and by zerod_commit() since */
 	bool torn;
-	/* The flat target between step_begin and step_end. While a reset is under way it is in doubt: the
-	 * daemon may be freeing it, because the group has failed. */
+	/* The flat targets between step_begin and step_end, the second one of units on the host. While a
+	 * reset is under way they are in doubt: the daemon may be freeing them, as the group has failed. */
 	bool target_bound, target_in_doubt;
-	struct zc_location target;
+	struct zc_location targets[2];
 	enum zerod_dtype target_dtype;
 	struct zc_location scalars; /* of the bound target; segment 0: none */
 	bool stepped_ahead;         /* the step was begun with a ticket: its end need not be awaited */

@@ -7,6 +7,7 @@
  * would reject before then wait instead (zc_step_await()): changes of units, and a backward if the sums of
  * the step before are not known yet either.
  */
+#include "base/mem.h"
 #include "client/client.h"
 #include "client/options.h"
 #include "client/request.h"
@@ -27,21 +28,24 @@ struct stepping {
 static int bind_target(struct zerod_group *group, const Zd__StepBeginReply *reply, struct zd_err *err)
 {
 	size_t align = zerod_dtype_bytes((enum zerod_dtype)reply->target_dtype);
-	struct zc_location target = {.segment = 0}, scalars = {.segment = 0};
+	const Zd__Location *from[] = {reply->target, reply->host_target};
+	struct zc_location targets[ZD_ARRAY_LEN(from)] = {{0}}, scalars = {.segment = 0};
 	int rc = 0;
 
-	if (reply->target && reply->target->segment != 0) {
+	for (unsigned i = 0; i < ZD_ARRAY_LEN(from) && !rc; i++) {
+		if (!from[i] || from[i]->segment == 0)
+			continue;
 		if (align == 0)
 			return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon's target has dtype %u",
 			                  reply->target_dtype);
-		rc = zc_location_take(group->client, reply->target, 0, align, &target, err);
+		rc = zc_location_take(group->client, from[i], 0, align, &targets[i], err);
 	}
 	if (!rc && reply->scalars && reply->scalars->segment != 0)
 		rc = zc_location_take(group->client, reply->scalars, 2 * sizeof(float), sizeof(float),
 		                      &scalars, err);
 	if (rc)
 		return rc;
-	group->target = target;
+	memcpy(group->targets, targets, sizeof(targets));
 	group->target_dtype = (enum zerod_dtype)reply->target_dtype;
 	group->scalars = scalars;
 	group->target_bound = !reply->abandoned;

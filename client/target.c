@@ -3,7 +3,7 @@
  * target.c - this rank's reduced gradients: the target of a step, and its places that are lent before the
  * step.
  *
- * The flat target is bound to the group between step_begin and step_end; each unit has its place in it.
+ * The flat targets are bound to the group between step_begin and step_end; each unit has its place in one.
  * zerod_reduce_wait() lends the unit's place until the unit's next contribution or the step. A stream that
  * waited for a lent place is marked. When the place is returned, the fences are behind all work that marked
  * streams have then, and the daemon waits for them before it stores another sum there. So a program need not
@@ -198,12 +198,14 @@ static int let_stream_wait(const struct lending *lending)
 	zerod_stream *stream = lending->stream;
 	struct zc_fences none = {.count = 0};
 	const struct zc_stream_wait wait = {.fences = &lending->fences, .copied = &none};
-	const uint32_t segment = lending->unit->shared->target_place.segment;
-	int rc = 0;
+	const struct zc_location *place = &lending->unit->shared->target_place;
+	void *data;
+	int rc;
 
 	pthread_mutex_lock(&client->lock);
-	if (stream->ops->reach)
-		rc = stream->ops->reach(stream, zc_segment_find(client, segment), lending->err);
+	rc = zc_location_map(client, place, &data, lending->err);
+	if (!rc && stream->ops->reach)
+		rc = stream->ops->reach(stream, zc_segment_find(client, place->segment), lending->err);
 	pthread_mutex_unlock(&client->lock);
 	if (rc || zc_fences_poll(client, &lending->fences) == 1)
 		return rc;
@@ -247,6 +249,7 @@ int zerod_reduce_wait(zerod_unit *unit, const struct zerod_wait_options *options
 static int find_slice(const struct zerod_group *group, const struct zc_unit *unit, struct zc_location *slice,
                       struct zd_err *err)
 {
+	const struct zc_location *target = &group->targets[unit->on_host];
 	size_t element = zerod_dtype_bytes(group->target_dtype);
 	uint64_t offset_bytes, bytes;
 
@@ -266,12 +269,12 @@ static int find_slice(const struct zerod_group *group, const struct zc_unit *uni
 		                  "there is no target until zerod_session_reset() has succeeded");
 	offset_bytes = unit->target_offset_numel * element; /* both were checked when they were received */
 	bytes = unit->target_numel * element;
-	if (offset_bytes > group->target.bytes || bytes > group->target.bytes - offset_bytes)
+	if (offset_bytes > target->bytes || bytes > target->bytes - offset_bytes)
 		return zd_err_set(
 		        err, ZEROD_E_STATE,
 		        "unit '%s' was registered after the target was bound, which it has no part in",
 		        unit->name);
-	*slice = (struct zc_location){group->target.segment, group->target.offset + offset_bytes, bytes};
+	*slice = (struct zc_location){target->segment, target->offset + offset_bytes, bytes};
 	return 0;
 }
 

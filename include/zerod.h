@@ -341,7 +341,7 @@ enum zerod_unit_flags {
 	ZEROD_UNIT_PERSISTENT = 1u << 0, /* the gathered buffer survives its last release */
 	ZEROD_UNIT_FROZEN = 1u << 1,     /* has no gradient, and no part in targets */
 	ZEROD_UNIT_ALL_REDUCE = 1u << 2, /* every rank's target has the whole reduced gradient */
-	ZEROD_UNIT_ON_HOST = 1u << 3,    /* the shards are in host memory: docs/offload.md */
+	ZEROD_UNIT_ON_HOST = 1u << 3,    /* shards and targets are in host memory: docs/offload.md */
 };
 struct zerod_unit_options {
 	size_t struct_size;
@@ -744,7 +744,7 @@ ZEROD_MUST_USE int zerod_step_scalars_get(zerod_group *group, struct zerod_step_
 
 struct zerod_target {
 	size_t struct_size;
-	void *data;           /* this rank's reduced slice, padding zero */
+	void *data;           /* this rank's reduced slice, padding zero; in host memory if ON_HOST */
 	uint64_t shard_numel; /* its elements: the unit's shard_numel, with ALL_REDUCE padded_numel */
 	uint64_t true_numel;  /* of which are the unit's; with ALL_REDUCE numel */
 	enum zerod_dtype dtype;

@@ -30,6 +30,9 @@ struct zd_fence_list {
 	const struct zd_fence *fences;
 };
 
+/* The targets of a rank: on its device, and in the host memory beside the device, for units on the host. */
+enum zd_target_memory { ZD_TARGET_ON_DEVICE, ZD_TARGET_ON_HOST, ZD_NTARGETS };
+
 struct zd_args {
 	enum zd_request_kind kind;
 	union {
@@ -298,7 +301,7 @@ struct zd_reply {
 			uint64_t step;
 			bool overflow;
 			double norm_squared;
-			struct zd_location target;
+			struct zd_location targets[ZD_NTARGETS]; /* segment 0: none */
 			uint32_t target_dtype;
 			bool abandoned; /* the window was abandoned, by `abandoned_rank` */
 			uint32_t abandoned_rank;

@@ -220,8 +220,8 @@ struct zd_device_config {
 	uint64_t gather_budget_bytes; /* limit of charged gathered bytes; 0: the arena */
 	/* limit of reductions under way; 0: an eighth of the arena. One reduction may always run */
 	uint64_t staging_bytes;
-	/* The device is memory of the host, which no rank computes on. It has shards and plain allocations
-	 * only. */
+	/* The device is memory of the host, which no rank computes on. It has shards, targets and plain
+	 * allocations only. */
 	bool host_memory;
 	bool has_host; /* units of ranks on this device may be placed in host memory, on device `host` */
 	uint32_t host;

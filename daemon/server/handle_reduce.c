@@ -212,7 +212,8 @@ static Zd__StepBeginReply *fill_step(const struct zd_reply *reply, struct zd_ans
 	message->step = reply->u.step_begin.step;
 	message->overflow = reply->u.step_begin.overflow;
 	message->norm_squared = reply->u.step_begin.norm_squared;
-	message->target = zd_answer_location(answer, &reply->u.step_begin.target);
+	message->target = zd_answer_location(answer, &reply->u.step_begin.targets[ZD_TARGET_ON_DEVICE]);
+	message->host_target = zd_answer_location(answer, &reply->u.step_begin.targets[ZD_TARGET_ON_HOST]);
 	message->target_dtype = reply->u.step_begin.target_dtype;
 	message->abandoned = reply->u.step_begin.abandoned;
 	message->abandoned_rank = reply->u.step_begin.abandoned_rank;

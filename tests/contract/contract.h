@@ -81,6 +81,7 @@ enum contract_need {
 	CONTRACT_ONE_SIDED,   /* ranks gather or reduce in orders of their own; others take a rank's place */
 	CONTRACT_ONE_DAEMON,  /* one daemon knows what all ranks say */
 	CONTRACT_TWO_DAEMONS, /* the group spans daemons */
+	CONTRACT_UNITS_ON_HOST, /* contract_on_host() */
 };
 /* Skips the test where the ranks cannot have that. Before contract_open(). */
 void contract_needs(enum contract_need need);
@@ -97,6 +98,8 @@ int contract_teardown(void **state);
 uint32_t contract_daemon_of(const struct contract_rank *rank);
 /* The index of the rank's device in its daemon. */
 uint32_t contract_device_of(const struct contract_rank *rank);
+/* The device with the rank's shards and targets: its own, or the host memory if contract_on_host(). */
+uint32_t contract_memory_of(const struct contract_rank *rank);
 /* Do all ranks gather, or none. */
 bool contract_gathers_together(void);
 /* Whether the units are in host memory: $ZEROD_TEST_PLACEMENT is "host". */
@@ -180,6 +183,8 @@ int contract_register(zerod_group *group, const struct zerod_unit_options *optio
 void contract_unit(struct contract *c, const struct zerod_unit_options *options, struct contract_unit *unit);
 /* float32, without anything else. */
 void contract_plain_unit(struct contract *c, const char *name, uint64_t numel, struct contract_unit *unit);
+/* The same, on the ranks' devices even if contract_on_host(). */
+void contract_device_unit(struct contract *c, const char *name, uint64_t numel, struct contract_unit *unit);
 /* The rank writes the bytes of its next version; an update must be open. */
 void contract_write_shard(struct contract_rank *rank, struct contract_unit *unit, zerod_stream *stream);
 /* The rank's next version: begin, write, publish. */

@@ -21,6 +21,8 @@ static uint8_t pattern(const struct contract_unit *unit, uint64_t version, uint6
 	return (uint8_t)((hash >> 13) % 255 + 1);
 }
 
+typedef int register_fn(zerod_group *group, const struct zerod_unit_options *options, zerod_unit **unit);
+
 int contract_register(zerod_group *group, const struct zerod_unit_options *options, zerod_unit **unit)
 {
 	struct zerod_unit_options placed = *options;
@@ -30,7 +32,8 @@ int contract_register(zerod_group *group, const struct zerod_unit_options *optio
 	return zerod_unit_register(group, &placed, unit);
 }
 
-void contract_unit(struct contract *c, const struct zerod_unit_options *options, struct contract_unit *unit)
+static void register_all(struct contract *c, const struct zerod_unit_options *options,
+                         register_fn *register_one, struct contract_unit *unit)
 {
 	*unit = (struct contract_unit){.numel = options->numel,
 	                               .element_bytes = zerod_dtype_bytes(options->dtype)};
@@ -39,12 +42,17 @@ void contract_unit(struct contract *c, const struct zerod_unit_options *options,
 		struct contract_rank *rank = &c->ranks[i];
 		struct zerod_shard shard = ZEROD_INIT(shard);
 
-		OK(rank->client, contract_register(rank->group, options, &unit->at[i]));
+		OK(rank->client, register_one(rank->group, options, &unit->at[i]));
 		OK(rank->client, zerod_shard_get(unit->at[i], &shard));
 		unit->shard_numel = shard.shard_numel;
 		unit->padded_numel = shard.padded_numel;
 		unit->version[i] = shard.version;
 	}
+}
+
+void contract_unit(struct contract *c, const struct zerod_unit_options *options, struct contract_unit *unit)
+{
+	register_all(c, options, contract_register, unit);
 }
 
 void contract_plain_unit(struct contract *c, const char *name, uint64_t numel, struct contract_unit *unit)
@@ -55,6 +63,16 @@ void contract_plain_unit(struct contract *c, const char *name, uint64_t numel, s
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = numel;
 	contract_unit(c, &options, unit);
+}
+
+void contract_device_unit(struct contract *c, const char *name, uint64_t numel, struct contract_unit *unit)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+
+	options.name = name;
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = numel;
+	register_all(c, &options, zerod_unit_register, unit);
 }
 
 void contract_write_shard(struct contract_rank *rank, struct contract_unit *unit, zerod_stream *stream)

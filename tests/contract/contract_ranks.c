@@ -53,6 +53,8 @@ void contract_needs(enum contract_need need)
 		skip_because("ranks here gather and reduce together, in one order");
 	else if (need == CONTRACT_ONE_DAEMON && spans)
 		skip_because("no daemon here knows of all ranks");
+	else if (need == CONTRACT_UNITS_ON_HOST && !contract_on_host())
+		skip_because("this daemon has no host memory for units");
 	else if (need == CONTRACT_TWO_DAEMONS && !spans)
 		skip_because("all ranks are in one daemon");
 }
@@ -82,6 +84,16 @@ uint32_t contract_device_of(const struct contract_rank *rank)
 	const struct contract *c = rank->world;
 
 	return rank->number % (c->world_size / c->daemons) % (c->devices / c->daemons);
+}
+
+uint32_t contract_memory_of(const struct contract_rank *rank)
+{
+	struct zerod_device_info info = ZEROD_INIT(info);
+
+	if (!contract_on_host())
+		return contract_device_of(rank);
+	OK(rank->client, zerod_device_get(rank->client, contract_device_of(rank), &info));
+	return info.host;
 }
 
 void contract_gpus_of(const struct contract *c, uint32_t daemon, char list[CONTRACT_TEXT])

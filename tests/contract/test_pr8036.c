@@ -233,8 +233,9 @@ static void test_target_waits_for_its_readers(void **state)
 	gate = contract_block(rank, stream);
 	contract_read(stream, seen, target.data, sizeof(seen));
 	OK(rank->client, zerod_step_end(rank->group, &stream, 1, NULL));
-	assert_int_equal(contract_device(w.c, 0).target_bytes, 0);
-	assert_int_equal(contract_device(w.c, 0).quarantine_bytes, flat_target_bytes(&w) / RANKS);
+	assert_int_equal(contract_device(w.c, contract_memory_of(rank)).target_bytes, 0);
+	assert_int_equal(contract_device(w.c, contract_memory_of(rank)).quarantine_bytes,
+	                 flat_target_bytes(&w) / RANKS);
 	contract_backward_all(w.c, 3, true); /* zeroes a target of its own */
 	contract_unblock(gate);
 	contract_sync(rank, stream);

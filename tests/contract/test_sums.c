@@ -368,6 +368,55 @@ static void test_overflow_on_one_rank_is_seen_by_all(void **state)
 	contract_close(c);
 }
 
+/* ---- Placements ---------------------------------------------------------------------------------------- */
+
+/* The rank waits for its own sum, and its CPU reads the first element: no call has copied it. */
+static void expect_in_host_memory(struct contract_rank *rank, const struct contract_unit *unit, float factor)
+{
+	struct zerod_target target = ZEROD_INIT(target);
+	uint64_t first = rank->number * unit->shard_numel;
+	float sum = 0;
+
+	for (uint32_t i = 0; i < RANKS; i++)
+		sum += contract_gradient(i, first) * factor;
+	OK(rank->client, zerod_reduce_wait(unit->at[rank->number], NULL, NULL, &target));
+	assert_true(*(const float *)target.data == sum);
+}
+
+/* Each unit is reduced in one of two backwards or in both, so that sums are added up in both memories. */
+static void test_units_of_both_placements(void **state)
+{
+	static const float factors[2] = {3, 1}; /* of all units that a backward reduces */
+	contract_needs(CONTRACT_UNITS_ON_HOST);
+	struct contract *c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
+	struct contract_unit units[4];
+	const struct contract_sum sums[] = {{&units[0], CONTRACT_ALL(c), 4},
+	                                    {&units[1], CONTRACT_ALL(c), 4},
+	                                    {&units[2], CONTRACT_ALL(c), 3},
+	                                    {&units[3], CONTRACT_ALL(c), 1}};
+	zerod_bucket *buckets[RANKS];
+
+	(void)state;
+	contract_plain_unit(c, "host", NUMEL, &units[0]);
+	contract_device_unit(c, "device", NUMEL, &units[1]);
+	contract_plain_unit(c, "first", NUMEL + 1, &units[2]);
+	contract_plain_unit(c, "last", 3, &units[3]);
+	for (uint32_t i = 0; i < RANKS; i++)
+		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
+	for (unsigned backward = 0; backward < 2; backward++) {
+		contract_backward_all(c, 3, false);
+		for (unsigned u = 0; u < 4; u++) {
+			for (uint32_t i = 0; i < RANKS && u != 3 - backward; i++)
+				contract_reduce(&c->ranks[i], buckets[i], &units[u], factors[backward], NULL);
+		}
+		contract_backward_end_all(c);
+	}
+	for (uint32_t i = 0; i < RANKS; i++)
+		expect_in_host_memory(&c->ranks[i], &units[0], 4);
+	contract_expect_step(c, sums, ZD_ARRAY_LEN(sums));
+	contract_close(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -379,6 +428,7 @@ int main(void)
 	        CONTRACT_TEST(test_overwrite_keeps_the_last),
 	        CONTRACT_TEST(test_dtypes_that_cannot_be_reduced_are_refused),
 	        CONTRACT_TEST(test_overflow_on_one_rank_is_seen_by_all),
+	        CONTRACT_TEST(test_units_of_both_placements),
 	};
 
 	return cmocka_run_group_tests_name("sums: exact, in rank order, agreed", tests, NULL, NULL);

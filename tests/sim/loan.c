@@ -50,7 +50,7 @@ void zd_sim_loans_forget(struct zd_sim_member *member)
 {
 	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
 		member->handles[u].lent = false;
-	member->lent_from = (struct zd_location){0};
+	memset(member->lent_from, 0, sizeof(member->lent_from));
 }
 
 bool zd_sim_is_abandoned(const struct zd_sim_group *model, uint64_t first)
@@ -220,6 +220,18 @@ static void check_refusal(struct zd_sim_world *world, const struct zd_sim_sessio
 		            zerod_status_name(reply->status), reply->error);
 }
 
+void zd_sim_target_memory_check(struct zd_sim_world *world, const struct zd_sim_session *session,
+                                const struct zd_location *at, uint32_t memory)
+{
+	const struct zd_sim_segment *segment = zd_sim_segment_find(world, at->segment);
+	uint32_t device = memory == ZD_TARGET_ON_HOST ? world->config.ndevices
+	                                              : world->config.actors[session->actor].device;
+
+	if (!segment || segment->device != device)
+		zd_sim_fail(world, "a target is at %u+%llu, which is not on device %u", at->segment,
+		            (unsigned long long)at->offset, device);
+}
+
 /* The part of one target, the same for all loans of a window. */
 static void check_place(struct zd_sim_world *world, struct zd_sim_session *session,
                         const struct zd_sim_request *request, const struct zd_reply *reply)
@@ -229,15 +241,17 @@ static void check_place(struct zd_sim_world *world, struct zd_sim_session *sessi
 	const struct zd_location *at = &reply->u.reduce_wait.target;
 	uint64_t each = zerod_dtype_bytes(group->plan.target_dtype);
 	uint64_t before = member->handles[request->unit].target_offset_numel * each;
+	uint32_t memory = group->units[request->unit].on_host;
+	struct zd_location *from = &member->lent_from[memory];
 
+	zd_sim_target_memory_check(world, session, at, memory);
 	if (reply->u.reduce_wait.target_dtype != (uint32_t)group->plan.target_dtype ||
 	    at->bytes != zd_sim_shard_numel(group, request->unit) * each || at->offset < before ||
-	    (member->lent_from.segment &&
-	     (member->lent_from.segment != at->segment || member->lent_from.offset != at->offset - before)))
+	    (from->segment && (from->segment != at->segment || from->offset != at->offset - before)))
 		zd_sim_fail(world, "the place of %s/%s that is lent, %llu bytes at %u+%llu, is none",
 		            group->name, group->units[request->unit].name, (unsigned long long)at->bytes,
 		            at->segment, (unsigned long long)at->offset);
-	member->lent_from = (struct zd_location){at->segment, at->offset - before, 0};
+	*from = (struct zd_location){at->segment, at->offset - before, 0};
 }
 
 static bool begins_step(const struct zd_sim_session *session, uint32_t group)

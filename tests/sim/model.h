@@ -112,11 +112,11 @@ struct zd_sim_member {
 	/* The group failed since its last backward began: its entries and target are abandoned, and its own
 	 * until it gives them up. */
 	bool lost;
-	bool set_back;                /* what it published or wrote was undone, and it has not reset since */
-	bool beginning;               /* gives them up by the backward_begin that is being sent */
-	struct zd_location lent_from; /* the target that places are lent of; segment 0: not known */
-	struct zd_location target;
-	struct zd_fence target_fence; /* from when on it may be read; value 0: at once */
+	bool set_back;  /* what it published or wrote was undone, and it has not reset since */
+	bool beginning; /* gives them up by the backward_begin that is being sent */
+	struct zd_location lent_from[2]; /* the targets that places are lent of; segment 0: not known */
+	struct zd_location targets[2];   /* on the device, and in host memory */
+	struct zd_fence target_fence;    /* from when on they may be read; value 0: at once */
 	struct zd_sim_scope scopes[ZD_SIM_SCOPES];
 };
 

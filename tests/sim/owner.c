@@ -145,7 +145,8 @@ static const char *owned_by_session(const struct zd_sim_world *world, const stru
 	}
 	for (uint32_t g = 0; g < world->config.ngroups && !what; g++) {
 		const struct zd_sim_member *member = &session->members[g];
-		if (reads_target(session, member) && zd_sim_overlap(&member->target, at))
+		if (reads_target(session, member) &&
+		    (zd_sim_overlap(&member->targets[0], at) || zd_sim_overlap(&member->targets[1], at)))
 			what = "a target that its rank reads";
 		for (uint32_t u = 0; u < ZD_SIM_UNITS && member->id && !what; u++)
 			what = owned_by_handle(world, session, g, u, at, copy, by);

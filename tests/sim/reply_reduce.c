@@ -140,6 +140,8 @@ static void replied_step_end(struct zd_sim_world *world, struct zd_sim_session *
 {
 	struct zd_sim_member *member = &session->members[request->group];
 
+	if (reply->status == 0 && zd_sim_loans_end_with(world, session, request->group))
+		zd_sim_loans_forget(member);
 	if (reply->status == 0 && world->program.ops[request->op].ahead && world->config.steps_ahead)
 		return; /* long ago: see zd_sim_step_over() */
 	if (reply->status == 0) {
@@ -150,29 +152,43 @@ static void replied_step_end(struct zd_sim_world *world, struct zd_sim_session *
 	}
 }
 
-/* The target is the one that places were lent of. Of an abandoned window there is none, and no step is
- * counted. */
-static void check_place(struct zd_sim_world *world, struct zd_sim_member *member, uint32_t group,
+/* The target is the one that places were lent of. Of an abandoned window there is none. */
+static void check_target(struct zd_sim_world *world, const struct zd_sim_session *session, uint32_t group,
+                         uint32_t memory, const struct zd_location *target, bool abandoned)
+{
+	const struct zd_location *from = &session->members[group].lent_from[memory];
+	const char *name = world->config.groups[group].name;
+
+	if (abandoned && target->segment)
+		zd_sim_fail(world, "a window of %s was abandoned and has a target", name);
+	if (target->segment)
+		zd_sim_target_memory_check(world, session, target, memory);
+	if (!abandoned && from->segment &&
+	    (from->segment != target->segment || from->offset != target->offset))
+		zd_sim_fail(world, "the target of %s is at %u+%llu, places were lent of one at %u+%llu", name,
+		            target->segment, (unsigned long long)target->offset, from->segment,
+		            (unsigned long long)from->offset);
+}
+
+/* No step is counted of an abandoned window. */
+static void check_place(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
                         const struct zd_reply *reply)
 {
-	const struct zd_location *from = &member->lent_from, *target = &reply->u.step_begin.target;
+	struct zd_sim_member *member = &session->members[group];
 	const char *name = world->config.groups[group].name;
 	bool abandoned = zd_sim_is_abandoned(&world->groups[group], member->step_first);
 
 	if (world->groups[group].tainted)
 		return;
 	member->steps += !abandoned;
-	if (reply->u.step_begin.abandoned != abandoned || (abandoned && target->segment))
+	if (reply->u.step_begin.abandoned != abandoned)
 		zd_sim_fail(world, "a window of %s was%s abandoned; its step says otherwise", name,
 		            abandoned ? "" : " not");
 	if (reply->u.step_begin.step != member->steps)
 		zd_sim_fail(world, "step %u of %s is called %llu", member->steps, name,
 		            (unsigned long long)reply->u.step_begin.step);
-	if (!abandoned && from->segment &&
-	    (from->segment != target->segment || from->offset != target->offset))
-		zd_sim_fail(world, "the target of %s is at %u+%llu, places were lent of one at %u+%llu", name,
-		            target->segment, (unsigned long long)target->offset, from->segment,
-		            (unsigned long long)from->offset);
+	for (uint32_t m = 0; m < ZD_NTARGETS; m++)
+		check_target(world, session, group, m, &reply->u.step_begin.targets[m], abandoned);
 }
 
 /* Has the rank left its window: then nothing of it is lent. */
@@ -206,6 +222,25 @@ static void replied_abandon(struct zd_sim_world *world, struct zd_sim_member *me
 		                    world->config.groups[request->group].plan.micro_steps;
 }
 
+/* Work that compares the sums of the units which have their places in the target. */
+static void append_target(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
+                          uint32_t memory, bool waits)
+{
+	const struct zd_sim_member *member = &session->members[group];
+	const struct zd_sim_group *model = &world->groups[group];
+	struct zd_sim_item *item = zd_sim_stream_append(world, session, 0, ZD_SIM_ITEM_TARGET);
+
+	item->group = (uint8_t)group;
+	item->at = member->targets[memory];
+	item->nfences = waits;
+	item->begin = model->step_first;
+	item->end = model->step_last;
+	for (uint32_t u = 0; u < world->config.groups[group].nunits; u++) {
+		if (member->handles[u].id && world->config.groups[group].units[u].on_host == memory)
+			item->units |= (uint8_t)(1u << u);
+	}
+}
+
 static void begin_step(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
                        const struct zd_reply *reply)
 {
@@ -213,14 +248,16 @@ static void begin_step(struct zd_sim_world *world, struct zd_sim_session *sessio
 	struct zd_sim_member *member = &session->members[group];
 	struct zd_sim_group *model = &world->groups[group];
 
-	check_place(world, member, group, reply);
+	check_place(world, session, group, reply);
 	zd_sim_loans_forget(member);
 	member->stepping = true;
-	member->target = reply->u.step_begin.target;
 	member->target_fence = reply->u.step_begin.fence;
-	if (member->target.segment) {
-		zd_sim_location_seen(world, session, &member->target);
-		zd_sim_residue_check(world, &member->target);
+	for (uint32_t m = 0; m < ZD_NTARGETS; m++) {
+		member->targets[m] = reply->u.step_begin.targets[m];
+		if (!member->targets[m].segment)
+			continue;
+		zd_sim_location_seen(world, session, &member->targets[m]);
+		zd_sim_residue_check(world, &member->targets[m]);
 	}
 	if (model->tainted || reply->u.step_begin.abandoned)
 		return;
@@ -230,10 +267,12 @@ static void begin_step(struct zd_sim_world *world, struct zd_sim_session *sessio
 	if (model->step_first != member->step_first || model->step_last != member->backwards)
 		zd_sim_expect_step(world, group, member->step_first, member->backwards);
 	if (reply->u.step_begin.fence.value) {
-		struct zd_sim_item *wait = zd_sim_stream_append(world, session, 0, ZD_SIM_ITEM_WAIT);
-		wait->nfences = 1;
-		wait->fences[0] = reply->u.step_begin.fence;
-		wait->at = member->target;
+		for (uint32_t m = 0; m < ZD_NTARGETS; m++) {
+			struct zd_sim_item *wait = zd_sim_stream_append(world, session, 0, ZD_SIM_ITEM_WAIT);
+			wait->nfences = 1;
+			wait->fences[0] = reply->u.step_begin.fence;
+			wait->at = member->targets[m];
+		}
 	} else if (reply->u.step_begin.overflow != model->overflow_once)
 		zd_sim_fail(world, "step of %s: an overflow is %sreported", world->config.groups[group].name,
 		            model->overflow_once ? "not " : "");
@@ -242,16 +281,10 @@ static void begin_step(struct zd_sim_world *world, struct zd_sim_session *sessio
 	    fabs(norm - model->norm_squared) > 1e-9 * (1 + model->norm_squared))
 		zd_sim_fail(world, "step of %s: squared norm %.9g, the reference is %.9g",
 		            world->config.groups[group].name, norm, model->norm_squared);
-	if (!member->target.segment)
-		return;
-	struct zd_sim_item *item = zd_sim_stream_append(world, session, 0, ZD_SIM_ITEM_TARGET);
-	item->group = (uint8_t)group;
-	item->at = member->target;
-	item->nfences = reply->u.step_begin.fence.value != 0;
-	item->begin = model->step_first;
-	item->end = model->step_last;
-	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
-		item->units |= (uint8_t)((member->handles[u].id != 0) << u);
+	for (uint32_t m = 0; m < ZD_NTARGETS; m++) {
+		if (member->targets[m].segment)
+			append_target(world, session, group, m, reply->u.step_begin.fence.value != 0);
+	}
 }
 
 void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *session,

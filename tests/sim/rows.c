@@ -261,6 +261,8 @@ static void check_given(const struct tally *tally)
 	struct zd_sim_world *world = tally->world;
 	uint32_t entries[ZD_SIM_DEVICES] = {0}, waiting[ZD_SIM_DEVICES] = {0};
 	uint64_t target_bytes[ZD_SIM_DEVICES] = {0};
+	uint32_t host = world->config.has_host ? world->config.ndevices
+	                                       : 0; /* 0: there are no such targets */
 
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		const struct zd_sim_session *session = world->sessions[i];
@@ -268,14 +270,18 @@ static void check_given(const struct tally *tally)
 		waiting[device] += session->open ? waiting_reserves(session) : 0;
 		for (uint32_t g = 0; session->open && g < world->config.ngroups; g++) {
 			const struct zd_sim_member *member = &session->members[g];
+			const struct zd_sim_unit_config *units = world->config.groups[g].units;
 			if (member->beginning) /* whether it was let in is not known yet */
 				waiting[device] += ZD_SIM_UNITS;
-			if (member->stepping && !member->beginning)
-				target_bytes[device] += member->target.bytes;
+			if (member->stepping && !member->beginning) {
+				target_bytes[device] += member->targets[ZD_TARGET_ON_DEVICE].bytes;
+				target_bytes[host] += member->targets[ZD_TARGET_ON_HOST].bytes;
+			}
 			for (uint32_t u = 0; u < ZD_SIM_UNITS; u++) {
 				entries[device] += zd_sim_entry_held(member, &member->handles[u].entry);
 				if (member->handles[u].lent && !member->beginning)
-					target_bytes[device] += member->handles[u].lent_at.bytes;
+					target_bytes[units[u].on_host ? host : device] +=
+					        member->handles[u].lent_at.bytes;
 			}
 		}
 	}

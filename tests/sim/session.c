@@ -164,8 +164,8 @@ static void keep_all(struct zd_sim_world *world, struct zd_sim_session *session)
 	}
 	for (uint32_t g = 0; g < world->config.ngroups; g++) {
 		const struct zd_sim_member *member = &session->members[g];
-		if (member->stepping && !member->beginning)
-			keep(world, session, &member->target, true);
+		for (uint32_t m = 0; m < ZD_NTARGETS && member->stepping && !member->beginning; m++)
+			keep(world, session, &member->targets[m], true);
 		for (uint32_t u = 0; member->id && u < ZD_SIM_UNITS; u++)
 			keep_handle(world, session, g, u);
 	}

@@ -204,6 +204,10 @@ void zd_sim_destroy_check(struct zd_sim_world *world, const struct zd_command *c
 
 /* ---- Places of targets that are lent before the step (loan.c) ------------------------------------------ */
 
+/* Checks that the session's target is on its device, or in host memory. `memory`: enum zd_target_memory. */
+void zd_sim_target_memory_check(struct zd_sim_world *world, const struct zd_sim_session *session,
+                                const struct zd_location *at, uint32_t memory);
+
 /* Whether places are lent to the rank. */
 bool zd_sim_lends(const struct zd_sim_member *member);
 /* Whether places are lent to the rank, and its next backward may end the lending, as its window may have

@@ -184,7 +184,7 @@ static uint32_t segment_of(const struct zd_reply *reply)
 	case ZD_REQ_BUCKET_RESERVE:
 		return reply->u.bucket_reserve.location.segment;
 	case ZD_REQ_STEP_BEGIN:
-		return reply->u.step_begin.target.segment;
+		return reply->u.step_begin.targets[0].segment;
 	case ZD_REQ_ALLOC:
 		return reply->u.alloc.location.segment;
 	default:
@@ -638,6 +638,8 @@ struct core_driver *core_new(const struct core_options *options)
 	                                     : 256,
 	        .end_step_objects = options->end_step_objects,
 	};
+	uint32_t ndevices = core->config.ndevices;
+	core->config.ndevices += options->host_arena_bytes > 0;
 	for (uint32_t i = 0; i < core->config.ndevices; i++) {
 		struct zd_device_config *device = &core->devices[i];
 		(void)snprintf(device->name, sizeof(device->name), "device%u", i);
@@ -645,9 +647,11 @@ struct core_driver *core_new(const struct core_options *options)
 		device->segment_align_bytes = options->segment_align_bytes;
 		device->gather_budget_bytes = options->gather_budget_bytes;
 		device->staging_bytes = options->staging_bytes;
-		device->host = core->config.ndevices - 1;
-		device->host_memory = options->host_memory && i == device->host;
-		device->has_host = options->host_memory && !device->host_memory;
+		device->host_memory = i == ndevices;
+		device->has_host = options->host_arena_bytes > 0 && !device->host_memory;
+		device->host = ndevices;
+		if (device->host_memory)
+			device->arena_bytes = options->host_arena_bytes;
 	}
 	core->sink = (struct zd_engine_sink){
 	        .arg = core,

@@ -27,11 +27,11 @@
 #define CORE_MIB      (1024ull * 1024)
 
 struct core_options {
-	uint32_t ndevices;    /* 0: 2 */
-	uint64_t arena_bytes; /* of each device; 0: 4 MiB */
+	uint32_t ndevices;         /* 0: 2 */
+	uint64_t arena_bytes;      /* of each device; 0: 4 MiB */
+	uint64_t host_arena_bytes; /* of the host memory, which is device `ndevices`; 0: there is none */
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
 	uint64_t reduction_cut_bytes;
-	bool host_memory;             /* the last device is, of the others */
 	bool client_copies_own_slice; /* until core_devices_copy_own() */
 	bool sessions_linger;         /* until core_gone() */
 	bool strict_by_segment;

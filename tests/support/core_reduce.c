@@ -215,7 +215,7 @@ void core_check_target(struct core_reducers *g, uint32_t rank, const struct zd_r
                        uint64_t offset_numel, float factor)
 {
 	enum zerod_dtype dtype = step->u.step_begin.target_dtype;
-	const uint8_t *data = core_bytes(g->team.core, step->u.step_begin.target);
+	const uint8_t *data = core_bytes(g->team.core, step->u.step_begin.targets[0]);
 	assert_int_equal(step->kind, ZD_REQ_STEP_BEGIN);
 	data += offset_numel * zerod_dtype_bytes(dtype);
 	for (uint64_t i = 0; i < g->shard_numel; i++) {

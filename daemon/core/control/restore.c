@@ -243,8 +243,8 @@ static int restore_target(const struct zd_record_unit *record, struct zd_unit *u
 		return zd_journal_bad(&record->record, "it has no such place in the target", err);
 	unit->targeted = true;
 	unit->target_offset_numel = record->target_offset_numel;
-	unit->group->target_numel = zd_max_u64(unit->group->target_numel,
-	                                       record->target_offset_numel + numel);
+	uint64_t *end = &unit->group->target_numel[unit->on_host];
+	*end = zd_max_u64(*end, record->target_offset_numel + numel);
 	return 0;
 }
 

@@ -168,7 +168,8 @@ struct zd_group {
 	TAILQ_HEAD(, zd_group_slot) slots;
 	struct zd_unit_list unready; /* units that forbid a commit; commit.h */
 	uint64_t versions_hash;      /* over the other units' versions */
-	uint64_t target_numel;       /* of the target: sum of the trainable units' places */
+	/* of each target: sum of the places of the trainable units on devices, and of those on the host */
+	uint64_t target_numel[ZD_NTARGETS];
 	uint64_t committed_step;
 	/* the commit that this daemon has voted for, with its outcome unknown; 0: none */
 	uint64_t voted_step;

@@ -87,32 +87,31 @@ static void slot_leave(struct zd_engine *e, struct zd_part *part)
 
 static int target_check(const struct zd_unit *unit, struct zd_err *err)
 {
-	const struct zd_group *group = unit->group;
-	if (unit->targeted || zd_unit_target_numel(unit) <= INT64_MAX - group->target_numel)
+	uint64_t numel = unit->group->target_numel[unit->on_host];
+	if (unit->targeted || zd_unit_target_numel(unit) <= INT64_MAX - numel)
 		return 0;
-	return zd_err_set(err, ZEROD_E_LIMIT,
-	                  "unit '%s': the group's target has %llu elements, %llu more are too many",
-	                  unit->name, (unsigned long long)group->target_numel,
-	                  (unsigned long long)zd_unit_target_numel(unit));
+	return zd_err_set(
+	        err, ZEROD_E_LIMIT, "unit '%s': the group's target has %llu elements, %llu more are too many",
+	        unit->name, (unsigned long long)numel, (unsigned long long)zd_unit_target_numel(unit));
 }
 
 static void target_take(struct zd_unit *unit)
 {
-	struct zd_group *group = unit->group;
+	uint64_t *numel = &unit->group->target_numel[unit->on_host];
 	if (unit->targeted)
 		return;
 	unit->targeted = true;
-	unit->target_offset_numel = group->target_numel;
-	group->target_numel += zd_unit_target_numel(unit);
+	unit->target_offset_numel = *numel;
+	*numel += zd_unit_target_numel(unit);
 	zd_journal_unit(unit);
 }
 
 void zd_layout_give_back(struct zd_unit *unit)
 {
-	struct zd_group *group = unit->group;
-	if (!unit->targeted || unit->target_offset_numel + zd_unit_target_numel(unit) != group->target_numel)
+	uint64_t *numel = &unit->group->target_numel[unit->on_host];
+	if (!unit->targeted || unit->target_offset_numel + zd_unit_target_numel(unit) != *numel)
 		return;
-	group->target_numel = unit->target_offset_numel;
+	*numel = unit->target_offset_numel;
 	unit->targeted = false;
 }
 

@@ -448,7 +448,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	zd_layout_give_back(unit);
 	set_mismatch(unit, 0, NULL);
 	if (group->unit_names.nnodes == 0)
-		group->target_numel = 0;
+		memset(group->target_numel, 0, sizeof(group->target_numel));
 	unit_free(unit);
 	zd_group_unref(e, group);
 }

@@ -299,8 +299,9 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 }
 
 /* Reverts begin_begin(). */
-static void begin_undo(struct zd_member_reduce *mr)
+static void begin_undo(struct zd_engine *e, struct zd_member_reduce *mr)
 {
+	zd_targets_unbind(e, mr->w);
 	mr->number--;
 	mr->w->count--;
 	if (mr->w->boundary)
@@ -320,12 +321,12 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 		return status;
 	struct zd_member_reduce *mr = req->member->reduce;
 	bool reduces = (mr->w->stage > 1 || mr->w->boundary) && !zd_window_is_abandoned(mr->w);
-	if (reduces && !mr->w->target && req->member->group->target_numel > 0)
-		status = zd_target_bind(e, req, mr->w, err);
+	if (reduces)
+		status = zd_targets_bind(e, req, mr->w, err);
 	if (status == ZD_WAIT)
 		return status;
 	if (status != 0) {
-		begin_undo(mr);
+		begin_undo(e, mr);
 		return status;
 	}
 	zd_sm_move(&zd_sm_backward, &mr->w->backward, ZD_BACKWARD_RUNNING);
@@ -336,9 +337,8 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 
 static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 {
-	(void)e;
 	if (!zd_reduce_request_lost(req))
-		begin_undo(req->member->reduce);
+		begin_undo(e, req->member->reduce);
 }
 
 /* ---- End ----------------------------------------------------------------------------------------------- */

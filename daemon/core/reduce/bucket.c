@@ -148,7 +148,8 @@ static int place_storage(struct zd_engine *e, struct zd_request *req, struct zd_
 	struct zd_member_reduce *mr = entry->bucket->mr;
 	int status;
 	do {
-		status = zd_storage_new(e, req, mr->member, ZD_CHARGE_BUCKET, bytes, storage, err);
+		status = zd_storage_new(e, req, mr->member, mr->member->device, ZD_CHARGE_BUCKET, bytes,
+		                        storage, err);
 	} while (status < 0 && zd_bucket_trim(e, mr));
 	if (status < 0 && zd_window_gives_room(mr))
 		return ZD_WAIT;

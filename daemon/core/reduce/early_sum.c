@@ -11,7 +11,8 @@
  * pieces on it: the core learns of their failures later, and none of these sums counts. From then on no sum
  * of the session is submitted early behind pieces of that device, even after a reset.
  *
- * In groups over several daemons no sum is early: its result is exchanged, and a sum that was released too
+ * No sum is early that is added to a target in host memory, whose content is copied up first. In groups over
+ * several daemons no sum is early: its result is exchanged, and a sum that was released too
  * soon would reach the other daemons.
  */
 #include "core/reduce/slice.h"
@@ -29,7 +30,7 @@ void zd_early_sums_init(struct zd_engine *e, struct zd_slice *slice)
 	const struct zd_reduction *r = slice->reduction;
 	const struct zd_session *session = r->group->members[slice->owner].session;
 	uint32_t npieces = zd_slice_npieces(slice);
-	if (npieces == 0 || slice->planner != &zd_plan_sums || !e->sink.sums_ahead ||
+	if (npieces == 0 || slice->planner != &zd_plan_sums || zd_slice_loads(slice) || !e->sink.sums_ahead ||
 	    !e->sink.sums_ahead(e->sink.arg, session->id))
 		return;
 	slice->session = session->id;

@@ -26,8 +26,8 @@
 static bool is_accessed(const struct zd_part *part)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(zd_part_member(part));
-	return part->target_lent || part->target_accesses > 0 ||
-	       (mr && mr->w->target && mr->w->target->fills > 0);
+	const struct zd_storage *target = mr ? zd_window_target(mr->w, part->unit)->storage : NULL;
+	return part->target_lent || part->target_accesses > 0 || (target && target->fills > 0);
 }
 
 bool zd_slice_target_is_accessed(const struct zd_slice *slice)
@@ -149,7 +149,8 @@ static void fill_place(struct zd_engine *e, const struct zd_member_reduce *mr, c
 {
 	uint64_t each = zerod_dtype_bytes(mr->w->target_dtype);
 	e->reply.u.reduce_wait.target_dtype = mr->w->target_dtype;
-	e->reply.u.reduce_wait.target = zd_storage_location(mr->w->target, unit->target_offset_numel * each,
+	e->reply.u.reduce_wait.target = zd_storage_location(zd_window_target(mr->w, unit)->storage,
+	                                                    unit->target_offset_numel * each,
 	                                                    zd_unit_target_numel(unit) * each);
 }
 
@@ -234,7 +235,7 @@ static void give_back(struct zd_engine *e, const struct zd_request *req, struct 
 	zd_target_unlend(part);
 	zd_dirty_group(e, member->group);
 	struct access *access = zd_calloc(1, sizeof(*access));
-	*access = (struct access){part, mr->w->target};
+	*access = (struct access){part, zd_window_target(mr->w, part->unit)->storage};
 	if (!zd_fences_watch(e, req->session, member->group->job, member->device->index, fences, passed,
 	                     access, 0)) {
 		free(access);
@@ -242,7 +243,7 @@ static void give_back(struct zd_engine *e, const struct zd_request *req, struct 
 	}
 	part->target_accesses++;
 	part->unit->refs++;
-	zd_storage_use(mr->w->target);
+	zd_storage_use(access->target);
 }
 
 /* Drops the target of an abandoned window when the last place lent of it has been returned. */
@@ -251,7 +252,7 @@ static void drop_abandoned(struct zd_engine *e, const struct zd_member *member)
 	struct zd_member_reduce *mr = zd_member_reduce(member);
 	if (mr && mr->nlent == 0 && zd_window_is_abandoned(mr->w) && mr->w->step != ZD_STEP_TAKEN &&
 	    mr->w->step != ZD_STEP_ABANDONED)
-		zd_target_drop(e, mr->w);
+		zd_targets_drop(e, mr->w);
 }
 
 /* Skips places that are not lent, because the group has failed or the step has begun. */

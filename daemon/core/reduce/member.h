@@ -73,7 +73,7 @@ void zd_member_reduce_release(struct zd_member_reduce *mr);
 /* Whether the rank's closing window has a target that is freed without a further call of any process. */
 static inline bool zd_window_gives_room(const struct zd_member_reduce *mr)
 {
-	return mr->closing && mr->closing->target && mr->nenders > 0;
+	return mr->closing && zd_window_has_target(mr->closing) && mr->nenders > 0;
 }
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */

@@ -3,11 +3,16 @@
  * plan_sums.c - the planner of reductions inside one daemon.
  *
  *   PIECE (rank 1, chunk) --+
- *   PIECE (rank 2, chunk) --+--> SUM (chunk) --> BROADCAST (chunk, rank): only of all-reduced units
- *   the owner's own entry --+
+ *   PIECE (rank 2, chunk) --+--> SUM (chunk) --> BROADCAST (chunk, rank): only of all-reduced units, and of
+ *   the owner's own entry --+                                            units on the host
+ *   LOAD (chunk) -----------+
  *
  * A piece is copied as soon as its rank's entry is READY. The sum reads the owner's own piece from the entry.
  * Slices are cut into chunks, so that one chunk is summed while the next one is copied.
+ *
+ * The target of a unit on the host is in host memory, where no GPU sums: the sum is made in the staging
+ * memory, behind the pieces, and broadcast from there, to the owner's target too. If the target has a sum
+ * already, LOAD copies that up first. Copies of one chunk down run beside the next chunk's copies and sum.
  */
 #include <stdlib.h>
 
@@ -83,6 +88,24 @@ uint64_t zd_slice_pieces_bytes(const struct zd_slice *slice)
 	return zd_slice_npieces(slice) * chunk_begin(r, r->nchunks) * zerod_dtype_bytes(r->options.dtype);
 }
 
+static uint64_t target_item_bytes(const struct zd_slice *slice)
+{
+	return zerod_dtype_bytes(zd_reduction_window(slice->reduction, slice->owner)->target_dtype);
+}
+
+static uint64_t staged_sums_offset(const struct zd_slice *slice)
+{
+	return zd_align_up(zd_slice_pieces_bytes(slice), ZD_BLOCK_MIN_ALIGN);
+}
+
+static struct zd_location staged_sum(const struct zd_slice *slice, uint32_t chunk)
+{
+	const struct zd_reduction *r = slice->reduction;
+	uint64_t each = target_item_bytes(slice);
+	return zd_storage_location(slice->staging, staged_sums_offset(slice) + chunk_begin(r, chunk) * each,
+	                           chunk_numel(r, chunk) * each);
+}
+
 /* ---- Places in targets --------------------------------------------------------------------------------- */
 
 uint64_t zd_slice_target_numel(const struct zd_slice *slice)
@@ -96,8 +119,25 @@ uint64_t zd_slice_target_numel(const struct zd_slice *slice)
 struct zd_location zd_slice_elements(const struct zd_slice *slice, const struct zd_storage *target,
                                      uint64_t begin, uint64_t numel)
 {
-	uint64_t each = zerod_dtype_bytes(zd_reduction_window(slice->reduction, slice->owner)->target_dtype);
+	uint64_t each = target_item_bytes(slice);
 	return zd_storage_location(target, begin * each, numel * each);
+}
+
+struct zd_storage *zd_slice_target_of(const struct zd_slice *slice, uint32_t rank)
+{
+	const struct zd_reduction *r = slice->reduction;
+	return zd_window_target(zd_reduction_window(r, rank), r->unit)->storage;
+}
+
+bool zd_slice_overwrites(const struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	return r->options.overwrite || !zd_norms_has(zd_reduction_window(r, slice->owner), r->unit);
+}
+
+bool zd_slice_loads(const struct zd_slice *slice)
+{
+	return slice->staged && !zd_slice_overwrites(slice);
 }
 
 float zd_slice_postscale(const struct zd_reduction *r)
@@ -123,7 +163,7 @@ uint32_t zd_slice_add_broadcast(struct zd_slice *slice, uint32_t index)
 	const struct zd_reduction *r = slice->reduction;
 	uint32_t first = slice->plan.nsteps;
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
-		if (rank != slice->owner)
+		if (rank == slice->owner ? slice->staged : r->unit->all_reduce)
 			(void)zd_plan_add(&slice->plan, (struct zd_plan_step){.kind = ZD_SLICE_BROADCAST,
 			                                                      .index = index,
 			                                                      .rank = rank,
@@ -137,7 +177,7 @@ void zd_slice_add_chunks(struct zd_slice *slice, uint32_t nbroadcast)
 	const struct zd_reduction *r = slice->reduction;
 	uint32_t npieces = zd_slice_npieces(slice);
 	bool own = zd_contribution_is_submitted(&r->ranks[slice->owner]);
-	slice->chunk_steps = npieces + 1 + nbroadcast;
+	slice->chunk_steps = npieces + 1 + nbroadcast + zd_slice_loads(slice);
 	for (uint32_t chunk = 0; chunk < r->nchunks; chunk++) {
 		uint32_t first = slice->plan.nsteps;
 		for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
@@ -157,6 +197,11 @@ void zd_slice_add_chunks(struct zd_slice *slice, uint32_t nbroadcast)
 		if (nbroadcast > 0) {
 			uint32_t copies = zd_slice_add_broadcast(slice, chunk);
 			zd_plan_then(&slice->plan, sum, copies, nbroadcast);
+		}
+		if (zd_slice_loads(slice)) {
+			struct zd_plan_step load = {
+			        .kind = ZD_SLICE_LOAD, .index = chunk, .source = ZD_PLAN_NOBODY};
+			zd_plan_then(&slice->plan, zd_plan_add(&slice->plan, load), sum, 1);
 		}
 	}
 }
@@ -207,14 +252,30 @@ void zd_slice_run_sum(struct zd_engine *e, struct zd_slice *slice, struct zd_pla
 void zd_slice_run_broadcast(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
 {
 	struct zd_reduction *r = slice->reduction;
-	struct zd_storage *target = zd_reduction_window(r, step->rank)->target;
+	struct zd_storage *target = zd_slice_target_of(slice, step->rank);
 	struct zd_command command = {.kind = ZD_CMD_COPY};
 	uint64_t numel, begin = slice->planner->broadcast_begin(slice, step->index, &numel);
 	command.device = r->group->members[slice->owner].device->index;
-	command.u.copy.src = zd_slice_elements(slice, slice->target, begin, numel);
+	command.u.copy.src = slice->staged ? staged_sum(slice, step->index)
+	                                   : zd_slice_elements(slice, slice->target, begin, numel);
 	command.u.copy.dst = zd_slice_elements(slice, target, begin, numel);
-	command.u.copy.dst_device = r->group->members[step->rank].device->index;
+	command.u.copy.dst_device = target->device->index;
 	step->memory = target;
+	zd_slice_submit(e, slice, step, &command);
+}
+
+/* No other step writes that part of the staging memory before the sum. */
+void zd_slice_run_load(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
+{
+	const struct zd_reduction *r = slice->reduction;
+	struct zd_device *to = slice->staging->device;
+	struct zd_command command = {.kind = ZD_CMD_COPY,
+	                             .device = zd_copy_device(slice->target->device, to)};
+	command.u.copy.src = zd_slice_elements(slice, slice->target,
+	                                       zd_slice_target_numel(slice) + chunk_begin(r, step->index),
+	                                       chunk_numel(r, step->index));
+	command.u.copy.dst = staged_sum(slice, step->index);
+	command.u.copy.dst_device = to->index;
 	zd_slice_submit(e, slice, step, &command);
 }
 
@@ -227,15 +288,17 @@ static uint32_t entry_reads(const struct zd_reduction *r)
 
 static uint64_t staging_bytes(struct zd_slice *slice)
 {
-	return zd_slice_pieces_bytes(slice);
+	if (!slice->staged)
+		return zd_slice_pieces_bytes(slice);
+	return staged_sums_offset(slice) + slice->reduction->unit->shard_numel * target_item_bytes(slice);
 }
 
 static void build(struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
-	uint32_t nbroadcast = r->unit->all_reduce ? r->group->local_world_size - 1 : 0;
+	uint32_t nbroadcast = (r->unit->all_reduce ? r->group->local_world_size - 1 : 0) + slice->staged;
 	zd_plan_init(&slice->plan, &zd_slice_plan_type, r->group->job, slice,
-	             r->nchunks * (zd_slice_npieces(slice) + 1 + nbroadcast));
+	             r->nchunks * (zd_slice_npieces(slice) + 1 + nbroadcast + zd_slice_loads(slice)));
 	zd_slice_add_chunks(slice, nbroadcast);
 }
 
@@ -244,10 +307,12 @@ static void set_output(const struct zd_slice *slice, uint32_t chunk, struct zd_r
 	const struct zd_reduction *r = slice->reduction;
 	const struct zd_window *w = zd_reduction_window(r, slice->owner);
 	desc->target_dtype = w->target_dtype;
-	desc->target = zd_slice_elements(slice, slice->target,
-	                                 zd_slice_target_numel(slice) + chunk_begin(r, chunk), desc->numel);
+	desc->target = slice->staged ? staged_sum(slice, chunk)
+	                             : zd_slice_elements(slice, slice->target,
+	                                                 zd_slice_target_numel(slice) + chunk_begin(r, chunk),
+	                                                 desc->numel);
 	desc->postscale = zd_slice_postscale(r);
-	desc->overwrite = r->options.overwrite || !zd_norms_has(w, r->unit);
+	desc->overwrite = zd_slice_overwrites(slice);
 }
 
 static uint64_t broadcast_begin(const struct zd_slice *slice, uint32_t chunk, uint64_t *numel)

@@ -162,7 +162,7 @@ static int failure_text(const struct zd_reduction *r, struct zd_err *err)
 
 static bool has_place(const struct zd_window *w, const struct zd_unit *unit)
 {
-	return unit->target_offset_numel + zd_unit_target_numel(unit) <= w->target_numel;
+	return unit->target_offset_numel + zd_unit_target_numel(unit) <= zd_window_target(w, unit)->numel;
 }
 
 /* A rank whose target was bound before the unit was registered cannot skip it: the sum has no place there. */
@@ -194,6 +194,7 @@ static int check_ended(const struct zd_group *group, const struct zd_reduction *
 static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *unit, struct zd_err *err)
 {
 	uint32_t rank = zd_world_rank(mr->member);
+	const struct zd_target *target = zd_window_target(mr->w, unit);
 	if (mr->w->backward != ZD_BACKWARD_RUNNING)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u runs no backward: unit '%s' cannot be reduced",
 		                  rank, unit->name);
@@ -212,7 +213,8 @@ static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *
 	if (!has_place(mr->w, unit))
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "unit '%s' was registered after the target of backward %llu was bound",
-		                  unit->name, (unsigned long long)mr->w->target_number);
+		                  unit->name,
+		                  (unsigned long long)(target->storage ? target->number : mr->number));
 	return 0;
 }
 

@@ -156,11 +156,18 @@ static void check_window(const struct zd_window *w)
 	zd_assert(nentries == w->nentries && open == w->open);
 	zd_assert(!w->told || w->failure.status != 0 || w->failure.abandoned);
 	zd_assert(!w->failure.abandoned || (w->failure.status == 0 && !member->group->cluster));
-	zd_assert(!w->failure.abandoned || !w->target || !w->stage || mr->nlent > 0);
-	zd_assert(w->unwritten_numel <= w->target_numel);
-	zd_assert(w->unwritten_numel == 0 || (w->step != ZD_STEP_WAITING && w->step != ZD_STEP_TAKEN));
+	zd_assert(!w->failure.abandoned || !zd_window_has_target(w) || !w->stage || mr->nlent > 0);
+	for (uint32_t i = 0; i < ZD_NTARGETS; i++) {
+		const struct zd_target *target = &w->targets[i];
+		zd_assert(target->unwritten_numel <= target->numel &&
+		          (target->storage || target->numel == 0));
+		zd_assert(target->unwritten_numel == 0 ||
+		          (w->step != ZD_STEP_WAITING && w->step != ZD_STEP_TAKEN));
+		zd_assert(!target->storage || target->storage->device->config.host_memory == i);
+	}
 	/* A target lives from its backward to the step's end. */
-	zd_assert(!w->target || w->stage > 0 || w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED);
+	zd_assert(!zd_window_has_target(w) || w->stage > 0 || w->step == ZD_STEP_TAKEN ||
+	          w->step == ZD_STEP_ABANDONED);
 }
 
 /* The step of a closing window was promised, and is not taken or not ended. No part of it waits for a
@@ -182,7 +189,7 @@ static void check_lent(const struct zd_member *member)
 	uint32_t nlent = 0;
 	TAILQ_FOREACH (unit, &member->group->units, group_link)
 		nlent += unit->parts[member->rank].target_lent;
-	zd_assert(nlent == (mr ? mr->nlent : 0) && (nlent == 0 || mr->w->target));
+	zd_assert(nlent == (mr ? mr->nlent : 0) && (nlent == 0 || zd_window_has_target(mr->w)));
 }
 
 static void check_member(const struct zd_member *member)

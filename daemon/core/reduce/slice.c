@@ -62,6 +62,7 @@ static const struct {
 } steps[ZD_SLICE_NSTEPS] = {
         [ZD_SLICE_PIECE] = {zd_slice_run_piece, NULL, "a transfer"},
         [ZD_SLICE_SUM] = {zd_slice_run_sum, sum_done, "the reduction"},
+        [ZD_SLICE_LOAD] = {zd_slice_run_load, NULL, "a transfer"},
         [ZD_SLICE_BROADCAST] = {zd_slice_run_broadcast, NULL, "a transfer"},
         [ZD_SLICE_AWAIT_RAIL_ORDER] = {zd_slice_run_await_rail_order, NULL, NULL},
         [ZD_SLICE_AGREE] = {zd_slice_run_agree, zd_slice_agreed, NULL},
@@ -71,22 +72,32 @@ static const struct {
         [ZD_SLICE_ALL_GATHER] = {zd_slice_run_all_gather, NULL, NULL},
 };
 
+/* Whether the step's command accesses no staging memory and no entry. */
+static bool accesses_targets_only(const struct zd_slice *slice, const struct zd_plan_step *step)
+{
+	return step->kind == ZD_SLICE_ALL_GATHER || (step->kind == ZD_SLICE_BROADCAST && !slice->staged);
+}
+
+static bool reads_entry(const struct zd_plan_step *step)
+{
+	return step->kind != ZD_SLICE_ALL_GATHER && step->kind != ZD_SLICE_BROADCAST &&
+	       step->kind != ZD_SLICE_LOAD;
+}
+
 /* Adds a use to the memory that a step's command accesses. A piece reads its rank's entry and writes the
- * staging memory. Broadcasts and all-gathers access targets only. Any other step may access all memory of the
- * slice. */
+ * staging memory. Any other step may access all memory of the slice, with the exceptions above. */
 static void use_step_memory(struct zd_slice *slice, struct zd_plan_step *step)
 {
 	struct zd_reduction *r = slice->reduction;
 	struct zd_contribution *c = &r->ranks[step->kind == ZD_SLICE_PIECE ? step->source : slice->owner];
-	bool targets_only = step->kind == ZD_SLICE_BROADCAST || step->kind == ZD_SLICE_ALL_GATHER;
 	r->ops++;
 	if (step->kind != ZD_SLICE_PIECE)
 		zd_storage_use(slice->target);
 	if (step->memory)
 		zd_storage_use(step->memory);
-	if (slice->staging && !targets_only)
+	if (slice->staging && !accesses_targets_only(slice, step))
 		zd_storage_use(slice->staging);
-	if (c->storage && !targets_only) {
+	if (c->storage && reads_entry(step)) {
 		c->ops++;
 		zd_storage_use(c->storage);
 	}
@@ -96,14 +107,13 @@ static void unuse_step_memory(struct zd_engine *e, struct zd_slice *slice, struc
 {
 	struct zd_reduction *r = slice->reduction;
 	struct zd_contribution *c = &r->ranks[step->kind == ZD_SLICE_PIECE ? step->source : slice->owner];
-	bool targets_only = step->kind == ZD_SLICE_BROADCAST || step->kind == ZD_SLICE_ALL_GATHER;
 	if (step->kind != ZD_SLICE_PIECE)
 		zd_storage_unuse(e, slice->target);
 	if (step->memory)
 		zd_storage_unuse(e, step->memory);
-	if (slice->staging && !targets_only)
+	if (slice->staging && !accesses_targets_only(slice, step))
 		zd_storage_unuse(e, slice->staging);
-	if (c->storage && !targets_only) {
+	if (c->storage && reads_entry(step)) {
 		c->ops--;
 		zd_storage_unuse(e, c->storage);
 	}
@@ -239,7 +249,7 @@ static void slice_open(struct zd_engine *e, struct zd_slice *slice)
 {
 	struct zd_reduction *r = slice->reduction;
 	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_OPEN);
-	slice->target = zd_reduction_window(r, slice->owner)->target;
+	slice->target = zd_slice_target_of(slice, slice->owner);
 	zd_early_sums_init(e, slice);
 	slice->planner->build(slice);
 	zd_plan_start(e, &slice->plan);
@@ -271,6 +281,7 @@ void zd_slices_start(struct zd_engine *e, struct zd_reduction *r)
 		slice->planner = planner;
 		slice->chunks = zd_calloc(r->nchunks, sizeof(*slice->chunks));
 		slice->owner = owner;
+		slice->staged = r->unit->on_host;
 		if (planner->staging_bytes(slice) == 0 && !zd_slice_target_is_accessed(slice)) {
 			slice_open(e, slice);
 			continue;
@@ -360,7 +371,8 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 	struct zd_request probe = {0}; /* only to learn which segment is being created */
 	int status;
 	do {
-		status = zd_storage_new(e, &probe, owner, ZD_CHARGE_STAGING, bytes, &slice->staging, err);
+		status = zd_storage_new(e, &probe, owner, device, ZD_CHARGE_STAGING, bytes, &slice->staging,
+		                        err);
 	} while (status < 0 && trim_device(e, r->group, device));
 	slice->segment_wait = probe.segment_wait;
 	if (status >= 0)

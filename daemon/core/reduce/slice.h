@@ -27,7 +27,8 @@ enum zd_slice_state {
 enum zd_slice_step {
 	ZD_SLICE_PIECE,            /* COPY: one rank's chunk into the owner's staging memory */
 	ZD_SLICE_SUM,              /* REDUCE of a chunk over this daemon's ranks */
-	ZD_SLICE_BROADCAST,        /* COPY of a sum into another rank's target */
+	ZD_SLICE_LOAD,             /* COPY of the target's chunk in host memory into the staging memory */
+	ZD_SLICE_BROADCAST,        /* COPY of a sum into another rank's target, or into one in host memory */
 	ZD_SLICE_AWAIT_RAIL_ORDER, /* no command: done when the slice is the owner's next one on the rail */
 	ZD_SLICE_AGREE,            /* AGREE: all ranks of the rail compare what they reduce */
 	ZD_SLICE_ZERO,             /* FILL: zeros of a daemon whose ranks have all skipped the unit */
@@ -58,7 +59,8 @@ struct zd_slice {
 	struct zd_fence *fences;                 /* of all chunks */
 	uint64_t partial_offset, arrived_offset; /* in the staging memory, of blocks to send and received */
 	uint32_t segment_wait;        /* id of the segment that is created for the staging memory */
-	struct zd_storage *staging;   /* NULL: not needed, as only the owner contributes */
+	bool staged;                  /* a unit on the host: its sums are made in the staging memory */
+	struct zd_storage *staging;   /* NULL: not needed */
 	struct zd_storage *target;    /* the owner's; set when the slice is opened */
 	struct zd_slice *prev, *next; /* device->staging_queue */
 	uint32_t overtaken;           /* by slices of other uids, while it waited */
@@ -130,7 +132,8 @@ uint64_t zd_slice_pieces_bytes(const struct zd_slice *slice);
 /* Adds the steps of each chunk: its pieces, its sum behind the pieces, and `nbroadcast` copies behind the
  * sum. */
 void zd_slice_add_chunks(struct zd_slice *slice, uint32_t nbroadcast);
-/* Adds a copy to each other rank, for the chunk or node `index`. Returns the number of the first step. */
+/* Adds the copies of the chunk or node `index`: to each other rank for an all-reduced unit, and to the owner
+ * for a unit on the host. Returns the number of the first step. */
 uint32_t zd_slice_add_broadcast(struct zd_slice *slice, uint32_t index);
 /* Returns the number of the step that reads the rank's part of the chunk: the copy of its piece, or the sum
  * if the rank is the owner. */
@@ -141,11 +144,19 @@ uint64_t zd_slice_target_numel(const struct zd_slice *slice);
 /* Returns the location of `numel` elements of a target. */
 struct zd_location zd_slice_elements(const struct zd_slice *slice, const struct zd_storage *target,
                                      uint64_t begin, uint64_t numel);
+/* Returns the rank's target for the slice's sum. */
+struct zd_storage *zd_slice_target_of(const struct zd_slice *slice, uint32_t rank);
+/* Whether the sum replaces the target's content, to which it is added otherwise. The same as long as the
+ * slice runs. */
+bool zd_slice_overwrites(const struct zd_slice *slice);
+/* Whether the target's content is copied up before the sum. */
+bool zd_slice_loads(const struct zd_slice *slice);
 /* Returns the factor of a sum over all ranks. */
 float zd_slice_postscale(const struct zd_reduction *r);
 
 void zd_slice_run_piece(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_sum(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
+void zd_slice_run_load(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_broadcast(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 
 /* ---- Early sums (early_sum.c) -------------------------------------------------------------------------- */

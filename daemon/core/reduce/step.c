@@ -96,7 +96,7 @@ static void take_failed(struct zd_engine *e, struct zd_window *w)
 	zd_failure_clear(&w->mr->untold);
 	zd_failure_copy(&w->mr->untold, &w->failure);
 	zd_window_leave(e, w, ZD_STEP_TAKEN);
-	w->unwritten_numel = 0;
+	zd_targets_set_written(w);
 	keep_promise(e, w);
 }
 
@@ -112,7 +112,7 @@ static void abandon_promised(struct zd_engine *e, struct zd_window *w)
 	set_failed_result(w->mr, &failure);
 	zd_failure_clear(&failure);
 	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_ABANDONED);
-	w->unwritten_numel = 0;
+	zd_targets_set_written(w);
 	keep_promise(e, w);
 }
 
@@ -125,7 +125,7 @@ void zd_step_abandon(struct zd_engine *e, struct zd_window *w)
 {
 	bool reads = w->step == ZD_STEP_TAKEN || w->step == ZD_STEP_ABANDONED || w->promise || nlent(w) > 0;
 	if (!reads)
-		zd_target_drop(e, w);
+		zd_targets_drop(e, w);
 	if (w->promise)
 		abandon_promised(e, w);
 	else if (w->step == ZD_STEP_TAKEN || (nlent(w) > 0 && w->step != ZD_STEP_ABANDONED))
@@ -138,7 +138,7 @@ static void give_up_step(struct zd_engine *e, struct zd_window *w)
 {
 	if (w->step != ZD_STEP_ABANDONED)
 		return;
-	zd_target_drop(e, w);
+	zd_targets_drop(e, w);
 	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
 	zd_window_end(e, w);
 }
@@ -164,7 +164,7 @@ bool zd_step_is_taken(const struct zd_member *member)
 
 static bool has_target(const struct zd_window *w)
 {
-	return w && w->target && w->step != ZD_STEP_ABANDONED;
+	return w && zd_window_has_target(w) && w->step != ZD_STEP_ABANDONED;
 }
 
 bool zd_reduce_has_target(const struct zd_group *group)
@@ -221,7 +221,8 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	zd_reduce_request_init(req, member);
 	req->u.reduce.window = mr->w->number;
 	req->u.reduce.ahead = ahead;
-	req->u.reduce.scalars = args->u.step_begin.scalars && mr->w->target && !zd_window_is_abandoned(mr->w);
+	req->u.reduce.scalars = args->u.step_begin.scalars && zd_window_has_target(mr->w) &&
+	                        !zd_window_is_abandoned(mr->w);
 	zd_step_forget_result(mr);
 	zd_sm_move(&zd_sm_step, &mr->w->step,
 	           mr->w->backward == ZD_BACKWARD_ENDING ? ZD_STEP_CALLED : ZD_STEP_ZEROING);
@@ -377,14 +378,14 @@ static bool decided(struct zd_engine *e, struct zd_group *group, uint64_t window
  * the target. */
 static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
-	if (w->unwritten_numel > 0 && w->target->uses > 0)
+	if (zd_targets_are_in_use(w))
 		return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
 	if (!req->u.reduce.zeroes) {
 		req->u.reduce.zeroes = true;
-		if (zd_target_zero_rest(e, req, w) == ZD_WAIT)
+		if (zd_targets_zero_rest(e, req, w) == ZD_WAIT)
 			return ZD_WAIT;
 	}
-	w->unwritten_numel = 0;
+	zd_targets_set_written(w);
 	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_WAITING);
 	return 0;
 }
@@ -400,9 +401,12 @@ static void begin_abandoned(struct zd_engine *e, struct zd_window *w)
 static void fill_target(struct zd_engine *e, const struct zd_window *w)
 {
 	e->reply.u.step_begin.target_dtype = w->target_dtype;
-	if (w->target)
-		e->reply.u.step_begin.target = zd_storage_location(
-		        w->target, 0, w->target_numel * zerod_dtype_bytes(w->target_dtype));
+	for (uint32_t i = 0; i < ZD_NTARGETS; i++) {
+		const struct zd_target *target = &w->targets[i];
+		if (target->storage)
+			e->reply.u.step_begin.targets[i] = zd_storage_location(
+			        target->storage, 0, target->numel * zerod_dtype_bytes(w->target_dtype));
+	}
 	if (w->scalars)
 		e->reply.u.step_begin.scalars = zd_target_scalars(w);
 }
@@ -658,9 +662,10 @@ static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	if (!has_step(w)) /* the rank's step was dropped meanwhile */
 		return 0;
 	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
-	drop_behind(e, req, &fences, w->target);
+	for (uint32_t i = 0; i < ZD_NTARGETS; i++)
+		drop_behind(e, req, &fences, w->targets[i].storage);
 	drop_behind(e, req, &fences, w->scalars);
-	zd_target_drop(e, w);
+	zd_targets_drop(e, w);
 	zd_window_end(e, w);
 	return 0;
 }

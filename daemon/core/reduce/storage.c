@@ -9,10 +9,10 @@
 #include "core/reduce/storage.h"
 
 int zd_storage_new(struct zd_engine *e, struct zd_request *req, struct zd_member *member,
-                   enum zd_charge charge, uint64_t bytes, struct zd_storage **out, struct zd_err *err)
+                   struct zd_device *device, enum zd_charge charge, uint64_t bytes, struct zd_storage **out,
+                   struct zd_err *err)
 {
 	struct zd_job *job = member->group->job;
-	struct zd_device *device = member->device;
 	struct zd_extent extent;
 	if (bytes > ZD_MAX_BYTES)
 		return zd_err_set(err, ZEROD_E_NO_MEMORY, "%llu bytes do not fit on device %u",

@@ -26,11 +26,11 @@ struct zd_storage {
 	TAILQ_ENTRY(zd_storage) link;
 };
 
-/* Allocates `bytes` on the member's device and charges them. Returns 0, ZD_WAIT or an error, as
- * zd_pool_alloc() does, or QUOTA. */
+/* Allocates `bytes` on the member's device, or in its host memory, and charges them. Returns 0, ZD_WAIT or an
+ * error, as zd_pool_alloc() does, or QUOTA. */
 int zd_storage_new(struct zd_engine *e, struct zd_request *req, struct zd_member *member,
-                   enum zd_charge charge, uint64_t bytes, struct zd_storage **storage, struct zd_err *err)
-        __attribute__((warn_unused_result));
+                   struct zd_device *device, enum zd_charge charge, uint64_t bytes,
+                   struct zd_storage **storage, struct zd_err *err) __attribute__((warn_unused_result));
 /* Drops the storage; NULL is allowed. A storage without uses is freed at once. */
 void zd_storage_drop(struct zd_engine *e, struct zd_storage *storage);
 /* Adds a use by an operation, to a storage that is not dropped. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * target.c - a rank's target for the sums of one window.
+ * target.c - a rank's targets for the sums of one window: one on its device, and for units on the host one in
+ * host memory.
  *
  * A target is not zeroed when it is bound: on a GPU that would run a kernel of the daemon, for which the
  * driver suspends the client's kernels, and each first sum would read the zeros. Instead a unit's first sum
@@ -19,48 +20,67 @@
 #include "core/reduce/target.h"
 #include "core/reduce/window.h"
 
-int zd_target_bind(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
+static int bind_target(struct zd_engine *e, struct zd_request *req, struct zd_window *w,
+                       enum zd_target_memory memory, struct zd_err *err)
 {
-	uint64_t numel = w->mr->member->group->target_numel, item_bytes = zerod_dtype_bytes(w->target_dtype);
+	struct zd_member *member = w->mr->member;
+	struct zd_device *device = memory == ZD_TARGET_ON_HOST ? member->device->host : member->device;
+	uint64_t numel = member->group->target_numel[memory], item_bytes = zerod_dtype_bytes(w->target_dtype);
+	if (w->targets[memory].storage || numel == 0)
+		return 0;
 	if (numel > ZD_MAX_BYTES / item_bytes)
 		return zd_err_set(err, ZEROD_E_NO_MEMORY, "a target of %llu elements of %s can never fit",
 		                  (unsigned long long)numel, zerod_dtype_name(w->target_dtype));
 	struct zd_storage *storage;
-	int status = zd_storage_new(e, req, w->mr->member, ZD_CHARGE_TARGET, numel * item_bytes, &storage,
+	int status = zd_storage_new(e, req, member, device, ZD_CHARGE_TARGET, numel * item_bytes, &storage,
 	                            err);
 	if (status < 0 && zd_window_gives_room(w->mr))
-		return zd_wait_for(req, ZD_WAIT_SUMS, w->mr->member->rank, 0, 0);
-	if (status != 0)
-		return status;
-	w->target = storage;
-	w->target_numel = numel;
-	w->target_number = w->mr->number;
-	w->unwritten_numel = numel;
-	return 0;
+		return zd_wait_for(req, ZD_WAIT_SUMS, member->rank, 0, 0);
+	if (status == 0)
+		w->targets[memory] = (struct zd_target){storage, numel, w->mr->number, numel};
+	return status;
 }
 
-void zd_target_drop(struct zd_engine *e, struct zd_window *w)
+int zd_targets_bind(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
+{
+	int status = bind_target(e, req, w, ZD_TARGET_ON_DEVICE, err);
+	return status == 0 ? bind_target(e, req, w, ZD_TARGET_ON_HOST, err) : status;
+}
+
+static void drop_target(struct zd_engine *e, struct zd_target *target)
+{
+	zd_storage_drop(e, target->storage);
+	*target = (struct zd_target){.storage = NULL};
+}
+
+void zd_targets_unbind(struct zd_engine *e, struct zd_window *w)
+{
+	for (uint32_t i = 0; i < ZD_NTARGETS; i++) {
+		if (w->targets[i].number == w->mr->number)
+			drop_target(e, &w->targets[i]);
+	}
+}
+
+void zd_targets_drop(struct zd_engine *e, struct zd_window *w)
 {
 	zd_target_forget_lent(w);
-	zd_storage_drop(e, w->target);
+	for (uint32_t i = 0; i < ZD_NTARGETS; i++)
+		drop_target(e, &w->targets[i]);
 	zd_storage_drop(e, w->scalars);
-	w->target = NULL;
 	w->scalars = NULL;
-	w->target_numel = 0;
-	w->target_number = 0;
-	w->unwritten_numel = 0;
 }
 
 static int check_place(const struct zd_window *w, const struct zd_part *part, struct zd_err *err)
 {
 	const struct zd_unit *unit = part->unit;
-	if (!w || !w->target || w->step == ZD_STEP_ABANDONED || part->frozen ||
-	    unit->target_offset_numel + zd_unit_target_numel(unit) > w->target_numel)
+	const struct zd_target *target = w ? zd_window_target(w, unit) : NULL;
+	if (!target || !target->storage || w->step == ZD_STEP_ABANDONED || part->frozen ||
+	    unit->target_offset_numel + zd_unit_target_numel(unit) > target->numel)
 		return 0;
 	return zd_err_set(err, ZEROD_E_BUSY,
 	                  "unit '%s' has a place in the target that rank %u bound in backward %llu: the step "
 	                  "has not ended",
-	                  unit->name, zd_world_rank(w->mr->member), (unsigned long long)w->target_number);
+	                  unit->name, zd_world_rank(w->mr->member), (unsigned long long)target->number);
 }
 
 int zd_target_check_place(const struct zd_part *part, struct zd_err *err)
@@ -75,10 +95,11 @@ int zd_target_check_place(const struct zd_part *part, struct zd_err *err)
 int zd_target_bind_scalars(struct zd_engine *e, struct zd_request *req, struct zd_window *w,
                            struct zd_err *err)
 {
-	int status = zd_storage_new(e, req, w->mr->member, ZD_CHARGE_TARGET, ZD_BLOCK_MIN_ALIGN, &w->scalars,
-	                            err);
+	struct zd_member *member = w->mr->member;
+	int status = zd_storage_new(e, req, member, member->device, ZD_CHARGE_TARGET, ZD_BLOCK_MIN_ALIGN,
+	                            &w->scalars, err);
 	if (status < 0 && w == w->mr->w && zd_window_gives_room(w->mr))
-		return zd_wait_for(req, ZD_WAIT_SUMS, w->mr->member->rank, 0, 0);
+		return zd_wait_for(req, ZD_WAIT_SUMS, member->rank, 0, 0);
 	return status;
 }
 
@@ -142,20 +163,20 @@ static void filled(struct zd_engine *e, struct zd_op *op, int status, const char
 	zd_request_op_done(e, op, status, error, result);
 }
 
-static void zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w,
-                      struct range range)
+static void zero_range(struct zd_engine *e, struct zd_request *req, const struct zd_window *w,
+                       struct zd_storage *target, struct range range)
 {
 	uint64_t each = zerod_dtype_bytes(w->target_dtype);
 	if (range.begin >= range.end)
 		return;
 	struct fill *fill = zd_calloc(1, sizeof(*fill));
-	*fill = (struct fill){w->target, req};
-	w->target->fills++;
-	zd_storage_use(w->target);
+	*fill = (struct fill){target, req};
+	target->fills++;
+	zd_storage_use(target);
 	req->pending_ops++;
-	zd_op_fill(e, w->mr->member->group->job, w->target->device->index,
-	           zd_storage_location(w->target, range.begin * each, (range.end - range.begin) * each),
-	           filled, fill, 0);
+	zd_op_fill(e, w->mr->member->group->job, target->device->index,
+	           zd_storage_location(target, range.begin * each, (range.end - range.begin) * each), filled,
+	           fill, 0);
 }
 
 static int by_begin(const void *a, const void *b)
@@ -164,15 +185,15 @@ static int by_begin(const void *a, const void *b)
 	return left->begin < right->begin ? -1 : left->begin > right->begin;
 }
 
-/* The places of units that a sum has written, in order. The caller frees the array. */
-static struct range *find_written(const struct zd_window *w, size_t *n)
+/* The places in one target that a sum has written, in order. The caller frees the array. */
+static struct range *find_written(const struct zd_window *w, const struct zd_target *target, size_t *n)
 {
 	const struct zd_group *group = w->mr->member->group;
 	struct range *written = zd_calloc(group->nunits + 1, sizeof(*written));
 	*n = 0;
 	const struct zd_unit *unit;
 	TAILQ_FOREACH (unit, &group->units, group_link) {
-		if (zd_norms_has(w, unit))
+		if (zd_window_target(w, unit) == target && zd_norms_has(w, unit))
 			written[(*n)++] =
 			        (struct range){unit->target_offset_numel,
 			                       unit->target_offset_numel + zd_unit_target_numel(unit)};
@@ -181,18 +202,39 @@ static struct range *find_written(const struct zd_window *w, size_t *n)
 	return written;
 }
 
-int zd_target_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w)
+static void zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w,
+                      const struct zd_target *target)
 {
 	uint64_t at = 0;
 	size_t n;
-	if (w->unwritten_numel == 0)
-		return 0;
-	struct range *written = find_written(w, &n);
+	if (target->unwritten_numel == 0)
+		return;
+	struct range *written = find_written(w, target, &n);
 	for (size_t i = 0; i < n; i++) {
-		zero_rest(e, req, w, (struct range){at, written[i].begin});
+		zero_range(e, req, w, target->storage, (struct range){at, written[i].begin});
 		at = written[i].end;
 	}
-	zero_rest(e, req, w, (struct range){at, w->target_numel});
+	zero_range(e, req, w, target->storage, (struct range){at, target->numel});
 	free(written);
+}
+
+bool zd_targets_are_in_use(const struct zd_window *w)
+{
+	bool any = false;
+	for (uint32_t i = 0; i < ZD_NTARGETS; i++)
+		any |= w->targets[i].unwritten_numel > 0 && w->targets[i].storage->uses > 0;
+	return any;
+}
+
+void zd_targets_set_written(struct zd_window *w)
+{
+	for (uint32_t i = 0; i < ZD_NTARGETS; i++)
+		w->targets[i].unwritten_numel = 0;
+}
+
+int zd_targets_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w)
+{
+	for (uint32_t i = 0; i < ZD_NTARGETS; i++)
+		zero_rest(e, req, w, &w->targets[i]);
 	return req->pending_ops > 0 ? zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0) : 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* target.h - a rank's target for the sums of one window (target.c), and its lent places (lent_target.c). */
+/* target.h - a rank's targets for a window's sums (target.c), and their lent places (lent_target.c). */
 #ifndef ZD_CORE_REDUCE_TARGET_H
 #define ZD_CORE_REDUCE_TARGET_H
 
@@ -8,19 +8,26 @@
 
 struct zd_slice;
 
-/* Allocates the window's target, for all units that the group has now. Returns what zd_storage_new() returns,
- * but ZD_WAIT in place of an error while the target of a closing window will be freed. */
-int zd_target_bind(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
+/* Allocates the targets that the window lacks, for all units that the group has now. Returns what
+ * zd_storage_new() returns, but ZD_WAIT in place of an error while the target of a closing window will be
+ * freed. After ZD_WAIT or an error one of two targets may be bound. */
+int zd_targets_bind(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Drops the window's target and scalars. */
-void zd_target_drop(struct zd_engine *e, struct zd_window *w);
-/* Begins to zero the elements of the target that no sum has written, by operations of the request. Returns
+/* Drops the targets that the last backward has bound: it does not begin. */
+void zd_targets_unbind(struct zd_engine *e, struct zd_window *w);
+/* Drops the window's targets and scalars. */
+void zd_targets_drop(struct zd_engine *e, struct zd_window *w);
+/* Whether operations use a target that has elements to be zeroed. */
+bool zd_targets_are_in_use(const struct zd_window *w);
+/* Begins to zero the elements of the targets that no sum has written, by operations of the request. Returns
  * ZD_WAIT, or 0 if there are no such elements. */
-int zd_target_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w)
+int zd_targets_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w)
         __attribute__((warn_unused_result));
+/* Records that no element is to be zeroed: all are written, or the content of the targets is undefined. */
+void zd_targets_set_written(struct zd_window *w);
 
 /* Allocates the window's scalars, the result of a step for kernels: two float32, the first one 1 after an
- * overflow, else 0, and the second one the squared norm. Returns what zd_target_bind() returns. */
+ * overflow, else 0, and the second one the squared norm. Returns what zd_targets_bind() returns. */
 int zd_target_bind_scalars(struct zd_engine *e, struct zd_request *req, struct zd_window *w,
                            struct zd_err *err) __attribute__((warn_unused_result));
 /* Returns the location of the window's scalars. */

@@ -148,7 +148,7 @@ void zd_window_leave(struct zd_engine *e, struct zd_window *w, enum zd_step_stat
 	if (w->step != step)
 		zd_sm_move(&zd_sm_step, &w->step, step);
 	if (!w->promise) /* otherwise streams may read it */
-		zd_target_drop(e, w);
+		zd_targets_drop(e, w);
 	if (w == mr->w) { /* otherwise all ranks are in it, with equal numbers */
 		zd_failure_clear(&mr->past);
 		mr->past = w->failure;
@@ -207,7 +207,7 @@ static void abandon_on(struct zd_engine *e, struct zd_member_reduce *mr, const s
 		return;
 	/* otherwise its streams may access it until its next window */
 	if (mr->nlent == 0 || mr->member == by)
-		zd_target_drop(e, mr->w);
+		zd_targets_drop(e, mr->w);
 }
 
 static void abandon_window(struct zd_engine *e, const struct zd_member_reduce *by)

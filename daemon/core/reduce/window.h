@@ -40,8 +40,16 @@ struct zd_slice_norm {
 	UT_hash_handle hh;
 };
 
+/* The sums of a rank's slices in one memory. */
+struct zd_target {
+	struct zd_storage *storage; /* NULL: not bound */
+	uint64_t numel;
+	uint64_t number;          /* of the backward that bound the target */
+	uint64_t unwritten_numel; /* elements that no sum has written; undefined until they are zeroed */
+};
+
 /*
- * A window of one rank: its backwards from one step to the next, that step, and the target. The rank begins
+ * A window of one rank: its backwards from one step to the next, that step, and its targets. The rank begins
  * its next window when the step is taken, or earlier: when the step was promised and step_end was called for
  * it. The former window then is closing until its step has ended.
  */
@@ -61,10 +69,7 @@ struct zd_window {
 	uint32_t stage; /* 0: no backward has begun; of a closing window: its step is taken or has failed */
 	enum zerod_dtype target_dtype;
 
-	struct zd_storage *target;
-	uint64_t target_numel;
-	uint64_t target_number;   /* the number of the backward that bound the target */
-	uint64_t unwritten_numel; /* elements of the target that no sum has written; undefined until zeroed */
+	struct zd_target targets[ZD_NTARGETS];
 	struct zd_slice_norm *norms; /* hash by unit id */
 	struct zd_failure failure;
 
@@ -116,6 +121,18 @@ int zd_window_check_begin(const struct zd_window *w, struct zd_err *err) __attri
 /* Returns MISMATCH if another rank has begun more backwards than this rank, which calls the step, or has
  * called the step after fewer. */
 int zd_window_check_step(const struct zd_window *w, struct zd_err *err) __attribute__((warn_unused_result));
+
+/* Returns the window's target that has the unit's place. */
+static inline const struct zd_target *zd_window_target(const struct zd_window *w, const struct zd_unit *unit)
+{
+	return &w->targets[unit->on_host];
+}
+
+/* Whether a target of the window is bound. */
+static inline bool zd_window_has_target(const struct zd_window *w)
+{
+	return w->targets[ZD_TARGET_ON_DEVICE].storage || w->targets[ZD_TARGET_ON_HOST].storage;
+}
 
 /* Whether a rank has abandoned the window, which ends it for all ranks. */
 static inline bool zd_window_is_abandoned(const struct zd_window *w)

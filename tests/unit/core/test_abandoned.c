@@ -130,7 +130,7 @@ static void expect_not_handed_out(struct scene *s, struct zd_location kept)
 	core_expect(core, core_bucket_submit(&other, 0, &c), 0);
 	core_expect(core, core_backward_end(&other, 0), 0);
 	reply = core_expect(core, core_step(&other, 0), 0);
-	assert_false(overlap(reply->u.step_begin.target, kept));
+	assert_false(overlap(reply->u.step_begin.targets[0], kept));
 	core_close(core, other.session[0]);
 }
 
@@ -304,13 +304,13 @@ static void test_step_end_gives_back(void **state)
 	begin_step(&s, step);
 	lose_peer(&s);
 	assert_int_equal(targets(&s), TARGET_BYTES); /* the lost rank's is gone */
-	expect_not_handed_out(&s, step[0]->u.step_begin.target);
+	expect_not_handed_out(&s, step[0]->u.step_begin.targets[0]);
 	core_check_target(&s.g, 0, step[0], 0, 1.0f);
 	core_expect(s.core, core_step_end(&s.g.team, 0, &wrong, 1), ZEROD_E_INVALID);
 	core_expect(s.core, core_step_end(&s.g.team, 0, &fence, 1), 0);
 	assert_int_equal(targets(&s), 0);
 	assert_int_equal(core_quarantine(s.core, 0), TARGET_BYTES);
-	expect_not_handed_out(&s, step[0]->u.step_begin.target);
+	expect_not_handed_out(&s, step[0]->u.step_begin.targets[0]);
 	core_pass(s.core, s.g.team.session[0], 1, 1);
 	expect_nothing_left(&s);
 	core_expect_error(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_PEER_LOST, "rank 1");

@@ -245,7 +245,7 @@ static void check_step(struct run *run, const struct runner *runner, const struc
 {
 	const struct zd_reply *reply = core_reply(core_of(run, runner), runner->waits);
 	const float *target = (const float *)(const void *)core_bytes(core_of(run, runner),
-	                                                              reply->u.step_begin.target);
+	                                                              reply->u.step_begin.targets[0]);
 	for (uint32_t unit = 0; unit < UNITS; unit++) {
 		bool all = is_all_reduced(unit);
 		uint64_t first = all ? 0 : runner->rank % nshards(run) * run->shard_numel[unit];

@@ -342,7 +342,7 @@ static void test_absent_views_contribute_zeros(void **state)
 	commit_absent(&g, entry, absent, 2, 0);
 	core_reducers_end(&g);
 	core_reducers_step(&g, step);
-	const void *target = core_bytes(core, step[0]->u.step_begin.target);
+	const void *target = core_bytes(core, step[0]->u.step_begin.targets[0]);
 	for (uint64_t i = 0; i < ENTRY_NUMEL; i++) {
 		float expected = i == 100 || (i >= 200 && i < 240) ? 0.0f : core_gradient(0, i);
 		assert_true(core_element(ZEROD_FLOAT32, target, i) == expected);

@@ -195,7 +195,7 @@ static void train(struct core_reducers *g, uint64_t unit, uint64_t offset_numel,
 	core_reducers_end(g);
 	core_reducers_step(g, step);
 	for (uint32_t rank = 0; rank < g->team.world_size; rank++) {
-		assert_int_equal(step[rank]->u.step_begin.target.bytes, target_numel * sizeof(float));
+		assert_int_equal(step[rank]->u.step_begin.targets[0].bytes, target_numel * sizeof(float));
 		core_check_target(g, rank, step[rank], offset_numel, 1.0f);
 	}
 	core_reducers_step_end(g);

@@ -212,7 +212,7 @@ static double norm(const struct rig *rig)
 
 static void check_target(struct rig *rig, uint32_t rank, const struct zd_reply *step)
 {
-	const uint8_t *target = core_bytes(team_of(rig, rank)->core, step->u.step_begin.target);
+	const uint8_t *target = core_bytes(team_of(rig, rank)->core, step->u.step_begin.targets[0]);
 	for (uint32_t unit = 0; unit < UNITS; unit++) {
 		for (uint64_t i = 0; i < rig->shard_numel[unit]; i++) {
 			float is = core_element(ZEROD_FLOAT32, target, rig->offset[unit] + i);

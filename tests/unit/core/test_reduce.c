@@ -224,7 +224,7 @@ static void test_rank_order(void **state)
 			core_run_on(core, ZD_CMD_COPY, orders[i][k / 2]);
 		core_reducers_end(&g);
 		core_reducers_step(&g, step);
-		const float *target = (const float *)core_bytes(core, step[1]->u.step_begin.target);
+		const float *target = (const float *)core_bytes(core, step[1]->u.step_begin.targets[0]);
 		for (uint64_t k = 0; k < g.shard_numel; k++) {
 			float sum = 0.0f;
 			for (uint32_t rank = 0; rank < 3; rank++)
@@ -335,7 +335,7 @@ static void test_skip(void **state)
 	core_reducers_end(&g);
 	core_reducers_step(&g, step);
 	for (uint32_t rank = 0; rank < 3; rank++) {
-		const float *target = (const float *)core_bytes(core, step[rank]->u.step_begin.target);
+		const float *target = (const float *)core_bytes(core, step[rank]->u.step_begin.targets[0]);
 		for (uint64_t i = 0; i < g.shard_numel; i++) {
 			uint64_t element = rank * g.shard_numel + i;
 			assert_true(target[i] == (element < 600 ? core_gradient(1, element) : 0.0f));
@@ -359,7 +359,7 @@ static void test_all_skip(void **state)
 	core_reducers_step(&g, step);
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
 	assert_true(step[0]->u.step_begin.norm_squared == 0.0);
-	assert_true(*(float *)core_bytes(core, step[0]->u.step_begin.target) == 0.0f);
+	assert_true(*(float *)core_bytes(core, step[0]->u.step_begin.targets[0]) == 0.0f);
 	core_end(core);
 }
 

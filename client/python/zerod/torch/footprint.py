@@ -20,12 +20,12 @@ _MIB = 1 / (1 << 20)
 
 @dataclass(frozen=True)
 class UnitBytes:
-    """Bytes of one unit on a rank. `*_on_host` is where; targets and gathered buffers are on the device always."""
+    """Bytes of one unit on a rank. `*_on_host` is where; gathered buffers are on the device always."""
 
     block: str
     name: str
     weights: int  # the shard
-    weights_on_host: bool
+    weights_on_host: bool  # and the target
     masters: int
     gradients: int  # as the optimizer reads them
     state: int  # of Adam: two values for each master
@@ -38,12 +38,12 @@ class UnitBytes:
     def device(self) -> int:
         """Bytes on the device at a step's end, gathered ones aside."""
         own = 0 if self.optimizer_on_host else self.masters + self.gradients + self.state
-        return (0 if self.weights_on_host else self.weights) + own + self.target
+        return (0 if self.weights_on_host else self.weights + self.target) + own
 
     @property
     def host(self) -> int:
         own = self.masters + self.gradients + self.state + self.staging if self.optimizer_on_host else 0
-        return (self.weights if self.weights_on_host else 0) + own
+        return (self.weights + self.target if self.weights_on_host else 0) + own
 
     def __str__(self) -> str:
         weights, own = ("host" if on_host else "device" for on_host in (self.weights_on_host, self.optimizer_on_host))
@@ -60,12 +60,13 @@ def unit_bytes(block: str, name: str, dtype: torch.dtype, source_dtype: torch.dt
     casts = dtype != source_dtype
     own = shard * source_dtype.itemsize
     target = 4 * shard if trainable else 0
+    copied = optimizer_on_host and (apart or source_dtype != torch.float32)
     in_place = world == 1 and not weights_on_host
     return UnitBytes(block, name, weights=shard * dtype.itemsize, weights_on_host=weights_on_host,
                      masters=own if casts or apart else 0, state=2 * own if trainable else 0,
-                     gradients=(own if optimizer_on_host else target) if trainable else 0,
+                     gradients=(own if copied else target) if trainable else 0,
                      optimizer_on_host=optimizer_on_host,
-                     staging=shard * dtype.itemsize if apart and casts else 0, target=target if optimizer_on_host else 0,
+                     staging=shard * dtype.itemsize if apart and casts else 0, target=target if copied else 0,
                      gathered=0 if in_place else world * shard * dtype.itemsize)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which part of a model is in the daemon's host memory, and the copies between that memory and the rank's device.
 
-Three places are told apart: the device of computation, where gathered buffers and the daemon's targets always are; the
-place of the shards; and the place of what the optimizer works on, which is that of masters, gradients and its state.
+Three places are told apart: the device of computation, where gathered buffers are; the place of the shards and the
+daemon's targets; and the place of what the optimizer works on, which is that of masters, gradients and its state.
 The CPU writes host memory itself, at once: where the shards are there, no stream is named for an update or a publish.
 
 Each copy is made behind torch's current stream, and without the CPU waiting only where the GPU's driver has pinned the

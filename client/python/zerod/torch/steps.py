@@ -345,8 +345,14 @@ class Steps:
         return {flag for flag, found in enumerate(used) if not found}
 
     def _fetch_gradients(self: "Model") -> None:
-        """Copies all targets to host memory, for an optimizer on the CPU, and waits for the sums and the copies."""
-        self.offload.fetch((unit.host_gradient(), unit.targets(unit.unit.target().data or 0)) for unit in self.trainable)
+        """Waits for the sums, and for their copies to host memory where an optimizer on the CPU needs copies."""
+        stream = self.environment.stream()
+        if self.offload.shards and stream is not None:
+            stream.synchronize()  # the targets are in host memory
+        for unit in self.trainable:
+            gradient = unit.host_gradient()
+            if gradient is not None:
+                self.offload.fetch([(gradient, unit.targets(unit.unit.target().data or 0))])
         self.offload.wait()
 
     def _show_target(self: "Model", unit: "FlatUnit", none: set[int]) -> None:

@@ -63,11 +63,11 @@ class FlatUnit:
                                                 flags=flags | model.offload.shard_flags, slot=model.slot(block, index))
         self.handle = self.unit.handle
         self.shard = self.unit.shard()
-        self.device = model.client.dlpack_device  # of gathered buffers and targets
+        self.device = model.client.dlpack_device  # of gathered buffers
         self.master: Optional[torch.Tensor] = None
         self.master_unit: Optional[zerod.Unit] = None  # of a durable job: the masters' memory
         self.staging: Optional[torch.Tensor] = None  # in host memory: masters on their way to shards on a device
-        self.fetched: Optional[torch.Tensor] = None  # in host memory: the reduced gradient
+        self.fetched: Optional[torch.Tensor] = None  # in host memory: a copy of the reduced gradient
         self.slice = tensor_at(self.shard.data or 0, self.shard.true_numel, self.dtype, model.offload.shard_device)
         self.address = 0
         self.version = 0
@@ -131,14 +131,16 @@ class FlatUnit:
         return self._split(tensor_at(address, self.numel, self.block.model.gradient_dtype(self), self.device))
 
     def _target(self, address: int) -> torch.Tensor:
-        return tensor_at(address, self.shard.true_numel, torch.float32, self.device)
+        return tensor_at(address, self.shard.true_numel, torch.float32, self.block.model.offload.shard_device)
 
     def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The members' parts of something that is as long as this rank's slice."""
         return [flat[first:last] for first, last in map(self.bounds, self.members)]
 
-    def host_gradient(self) -> torch.Tensor:
-        """Where the reduced gradient is copied for an optimizer on the CPU."""
+    def host_gradient(self) -> Optional[torch.Tensor]:
+        """Where the reduced gradient is copied for an optimizer on the CPU; None: the optimizer reads the target."""
+        if self.block.model.offload.shards and self.source_dtype == torch.float32:
+            return None
         if self.fetched is None:
             self.fetched = self.block.model.offload.allocate(f"{self.name}:gradient", self.shard.true_numel,
                                                              self.source_dtype, copied=True)

@@ -4,8 +4,8 @@
 
 A model of layers like Qwen3's, checkpointed, one sequence of 4096 tokens, bfloat16 with float32 masters, AdamW (fused).
 Each way is a process of its own, one after the other in one run. Times are the wall clock's: the forward and the backward,
-until the GPU has done both, and the whole step, until GPU and CPU have done all. FSDP2's backward includes its copies of
-gradients to the host; zerod's are in the step, except as far as they overlap with the backward. Peak memory is what
+until the GPU has done both, and the whole step, until GPU and CPU have done all. Gradients come to the host in the
+backward; what is left of that when the GPU has ended the backward is FSDP2's backward, and zerod's step. Peak memory is what
 PyTorch has allocated at most and, for zerod, what the daemon had at most on the GPU.
 
     fsdp2                   FSDP2 at world size 1
@@ -14,7 +14,9 @@ PyTorch has allocated at most and, for zerod, what the daemon had at most on the
     zerod:params            with offload="params"; likewise "optimizer" and "all"
     zerod:all:overlapped    with optimizer_in_backward(); likewise of the other two
 
-    tests/bench/torch_offload.py [--layers N] [--iters N] [--host-arena SIZE] [--json] [WAY...]   # $BUILD as in the tests
+    tests/bench/torch_offload.py [--layers N] [--iters N] [--arena SIZE] [--host-arena SIZE] [--json] [WAY...]
+
+$BUILD is as in the tests.
 """
 from __future__ import annotations
 

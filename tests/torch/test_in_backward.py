@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""optimizer_in_backward(): the bits of an optimizer that runs behind the backward, and what a rank that raises leaves."""
+"""optimizer_in_backward(): the bits of an optimizer that runs behind the backward, and what a rank that raises leaves.
+
+And the copies of gradients in the backward, on which it builds.
+"""
 from __future__ import annotations
 
 import atexit
@@ -130,7 +133,8 @@ class Equal(unittest.TestCase):
                 optimizer.step()
             return seen
 
-        self.compare(2, models.MLP, models.adamw, models.mlp_loss, accumulate=3, offload="params", train_with=train, local=True)
+        self.compare(2, models.MLP, models.adamw, models.mlp_loss, accumulate=3, offload="params", train_with=train,
+                     local=True)
 
     def test_groups(self) -> None:
         """two groups of parameters, and a scheduler: each step has its own rate"""
@@ -210,6 +214,23 @@ class Equal(unittest.TestCase):
 
 
 class Overlap(unittest.TestCase):
+    def test_gradients(self) -> None:
+        """gradients are copied in the backward, but not behind a window with several of them"""
+        def body(rank: int) -> Any:
+            module = harness.shard(harness.seeded(small), offload="params")
+            fetcher = zt.model_of(module).fetcher
+            optimizer, found = models.sgd(module), []
+            for backwards in (1, 2, 2, 1, 1):
+                for micro in range(backwards):
+                    models.mlp_loss(module, rank, micro)
+                fetcher.drain()
+                found.append(len(fetcher.fetched))
+                optimizer.step()
+            return len(zt.model_of(module).units), found
+
+        for units, found in harness.ranks(daemon.socket, 2, body):
+            self.assertEqual(found, [units, 0, 0, 0, units])
+
     def test_before_end(self) -> None:
         """the unit of the last block is updated before the backward of the first one begins, which waits for it"""
         def body(rank: int) -> Any:
@@ -266,8 +287,8 @@ class Overlap(unittest.TestCase):
 
 
 class Failing(unittest.TestCase):
-    def told(self, world: int, where: str, offload: str = "params") -> list[Any]:
-        """What each rank was told in three steps, in the second of which rank 1 (or 0 alone) raises.
+    def told(self, world: int, where: str, offload: str = "params", ordinary: bool = False) -> list[Any]:
+        """Returns what each rank was told in three steps, in the second of which rank 1 (or 0 alone) raises.
 
         Where it raises in the backward, rank 0's threads lag behind: it has updated nothing, and rank 1 has.
         """
@@ -294,12 +315,14 @@ class Failing(unittest.TestCase):
                 @staticmethod
                 def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
                     if state["where"] == "backward":
-                        model.overlap.drain()  # so that the last block is updated here
+                        model.fetcher.drain()  # so that the last block is updated here
                         raise Trouble("backward")
                     return gradient
 
             module.layers[0].register_forward_hook(lambda _module, _args, output: Hurdle.apply(output))
-            optimizer = zt.optimizer_in_backward(module, Raises(module.parameters(), lr=0.1))
+            optimizer = Raises(module.parameters(), lr=0.1)
+            if not ordinary:
+                zt.optimizer_in_backward(module, optimizer)
             told: list[Any] = []
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
@@ -307,7 +330,7 @@ class Failing(unittest.TestCase):
                     optimizer.zero_grad()
                     state["where"] = where if (rank, step) == (bad, 1) else ""
                     if (rank, step, where) == (0, 1, "backward") and world > 1:
-                        model.overlap._fetches.put(lambda: raised.wait(60))
+                        model.fetcher._fetches.put(lambda: raised.wait(60))
                     try:
                         models.mlp_loss(module, rank, step)
                         optimizer.step()
@@ -342,6 +365,14 @@ class Failing(unittest.TestCase):
                 self.assertEqual(self.told(3, "backward", offload),
                                  [[(1, "StepTorn", 1)], [(1, "backward"), warning.format(1)], [(1, "StepTorn", 1)]])
         self.assertEqual(self.told(1, "backward"), [[(1, "backward"), warning.format(0)]])
+
+    def test_ordinary(self) -> None:
+        """an ordinary optimizer, whose gradients are copied in the backward: the step is nobody's"""
+        for where in ("forward", "backward"):
+            for offload in VALUES:
+                with self.subTest(where=where, offload=offload):
+                    self.assertEqual(self.told(3, where, offload, ordinary=True),
+                                     [[(1, "StepAbandoned", 1)], [(1, where)], [(1, "StepAbandoned", 1)]])
 
     def test_optimizer(self) -> None:
         """the optimizer raises: its rank's step() does, the others get StepTorn"""

@@ -110,7 +110,9 @@ def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -
     model = model_of(module)
     model.settle()
     overlap.check(model, optimizer)
-    model.overlap = overlap.Overlap(model, optimizer)
+    assert model.fetcher is not None
+    model.fetcher.end()
+    model.fetcher = model.overlap = overlap.Overlap(model, optimizer)
     return optimizer
 
 

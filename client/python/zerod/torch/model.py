@@ -421,8 +421,8 @@ class Model(Steps):
                     if block.in_backward and not block.raw and len(block.trainable) == len(block.units):
                         if all(each.submitted for each in block.trainable):
                             block.leave_backward()
-                if self.overlap is not None:
-                    self.overlap.start()
+                if self.fetcher is not None:
+                    self.fetcher.start()
 
         return arrived
 

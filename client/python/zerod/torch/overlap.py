@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An optimizer on the CPU that runs while the backward goes on: optimizer_in_backward().
 
-When the backward has handed a unit over, two threads take it. The first waits until this rank's slice of the sum is
-stored and copies it to host memory; the second runs the optimizer for the unit's parameters and publishes the shard.
-They take units in the order in which the backward hands them over. step() waits for them, steps what is left (units of
-which some parameters had no gradient here, so that the other ranks have to say whether they had one), and ends the window.
+A second thread takes each unit behind its copy to host memory (fetcher.py): it runs the optimizer for the unit's
+parameters and publishes the shard. step() waits for it, steps what is left (units of which some parameters had no
+gradient here, so that the other ranks have to say whether they had one), and ends the window.
 
 The optimizer is the program's own. For a unit a copy of it steps that has the unit's parameters alone, and shares the
 state. A sum exists when all ranks have their gradient, so no rank needs the unit's former version in this window.
@@ -14,19 +13,16 @@ published (`mend()`), with whatever their slices hold: StepTorn.
 """
 from __future__ import annotations
 
-import atexit
-import os
-import threading
 from collections import OrderedDict
-from contextlib import AbstractContextManager, nullcontext, suppress
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from functools import partial
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 from torch import nn
 
 import zerod
 
+from .fetcher import Fetcher, Worker
 from .parameter import ShardedParameter
 
 if TYPE_CHECKING:
@@ -34,8 +30,6 @@ if TYPE_CHECKING:
     from .unit import FlatUnit
 
 _local = torch._C.DisableTorchFunctionSubclass
-_END_MS = 10_000  # how long the end of the process waits for a unit that is under way
-Task = Optional[Callable[[], None]]
 
 
 def check(model: "Model", optimizer: Any) -> None:
@@ -56,60 +50,30 @@ def check(model: "Model", optimizer: Any) -> None:
         raise ValueError("the optimizer has no parameter of the model: make it from model.parameters(), after shard()")
 
 
-class Overlap:
+class Overlap(Fetcher):
     """Of one model: see the file's beginning. The sets are of the open window."""
 
     def __init__(self, model: "Model", optimizer: torch.optim.Optimizer) -> None:
-        self.model = model
+        super().__init__(model)
         self.optimizer = optimizer
         # GradScaler then hands its scale to the step, which refuses it.
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
         self.mends = False  # the window was given up
-        self.failure: Optional[BaseException] = None
         self.taken: "set[FlatUnit]" = set()  # handed to the threads
         self.stepped: "set[FlatUnit]" = set()  # whose slices the optimizer has at least begun to write
         self.begun: "set[FlatUnit]" = set()  # of which an update has begun
         self.published: "set[FlatUnit]" = set()
-        self._groups: "Optional[dict[FlatUnit, list[tuple[dict[str, Any], list[nn.Parameter]]]]]" = None
-        self._ready: "list[FlatUnit]" = []
-        self._idle = threading.Condition()
-        self._pending = 0
-        self._lock = threading.Lock()  # held while a place that is lent is read
-        self._stopped = False
-        host = model.environment.host
-        self._fetching, self._writing = (None if host else torch.cuda.Stream(model.device) for _ in range(2))
-        self._fetches: "SimpleQueue[Task]" = SimpleQueue()
-        self._updates: "SimpleQueue[Task]" = SimpleQueue()
-        self._threads = [threading.Thread(target=_work, args=(queue, model.device), name=name, daemon=True)
-                         for name, queue in (("zerod-fetch", self._fetches), ("zerod-optimizer", self._updates))]
-        for thread in self._threads:
-            thread.start()
-        atexit.register(self._end, os.getpid())  # runs before the connection is closed
+        self._groups: "Optional[dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]]" = None
+        self._updates = Worker("zerod-optimizer", model.device)
+        self._workers.append(self._updates)
 
     # ---- For the backward and the step ----
 
     def ready(self, unit: "FlatUnit") -> None:
-        """The unit was handed over; start() follows when the daemon has been told."""
-        self.taken.add(unit)
-        self._ready.append(unit)
-
-    def start(self) -> None:
-        units, self._ready = self._ready, []
-        if not units:
-            return
         if self._groups is None:
             self._groups = self._group()
-        with self._idle:
-            self._pending += len(units)
-        for unit in units:
-            self._fetches.put(lambda unit=unit: self._guard(self._fetch, unit))
-
-    def drain(self) -> None:
-        """Waits until the threads have done what was handed over. Nothing of the model may be held."""
-        with self._idle:
-            self._idle.wait_for(lambda: not self._pending)
-        if self._writing is not None:
-            self.model.offload.follow(self._writing)
+        self.taken.add(unit)
+        super().ready(unit)
 
     def left(self) -> "list[FlatUnit]":
         """The units that the optimizer has still to step."""
@@ -122,14 +86,14 @@ class Overlap:
             raise failure
 
     def stop(self) -> None:
-        """The window is given up: no thread reads its target from now on. mend() follows, with nothing held."""
-        with self._lock:
-            self._stopped = self.mends = True
+        """mend() follows, with nothing held."""
+        super().stop()
+        self.mends = True
 
     def mend(self) -> bool:
         """Ends a window that was given up; every rank calls it. Returns whether any rank has updated a unit."""
         self.drain()
-        model, self.mends = self.model, False
+        model = self.model
         torn = bool(self.stepped)
         if model.world > 1:
             torn = bool(model.group.agree(zerod.AgreeOp.MAX, [int(torn)])[0])
@@ -140,45 +104,20 @@ class Overlap:
         return torn
 
     def clear(self) -> None:
-        """The window has ended."""
+        super().clear()
+        self.mends = False
         for units in (self.taken, self.stepped, self.begun, self.published):
             units.clear()
         self._groups = None
-        self._ready = []
-        self._stopped = self.mends = False
-        self.failure = None
 
     # ---- The threads ----
 
-    def _guard(self, task: Callable, unit: "FlatUnit", *args: Any) -> None:
-        """Runs a unit's task; a unit that has ended is not pending any more."""
-        ended = True
-        try:
-            if not self._stopped and self.failure is None:
-                ended = task(unit, *args)
-        except BaseException as failure:  # step() raises it
-            self.failure = failure
-        if ended:
-            with self._idle:
-                self._pending -= 1
-                self._idle.notify_all()
-
-    @staticmethod
-    def _on(stream: "Optional[torch.cuda.Stream]") -> "AbstractContextManager[Any]":
-        return nullcontext() if stream is None else torch.cuda.stream(stream)
-
-    def _fetch(self, unit: "FlatUnit") -> bool:
-        event = None
-        with self._on(self._fetching):
-            target = unit.unit.reduce_wait(self.model.environment.stream())
-            with self._lock:
-                if self._stopped:
-                    return True
-                self.model.offload.copy(unit.host_gradient(), unit.targets(target.data or 0))
-            if self._fetching is not None:
-                event = torch.cuda.Event(blocking=True)
-                event.record(self._fetching)
-        self._updates.put(lambda: self._guard(self._update, unit, event))
+    def _then(self, unit: "FlatUnit") -> bool:
+        copied = None
+        if self._fetches.stream is not None:
+            copied = torch.cuda.Event(blocking=True)
+            copied.record(self._fetches.stream)
+        self._updates.put(partial(self._guard, self._update, unit, copied))
         return False
 
     def _update(self, unit: "FlatUnit", copied: "Optional[torch.cuda.Event]") -> bool:
@@ -190,7 +129,7 @@ class Overlap:
         self._step(unit)
         if not self.model.in_place:  # else the backward that runs holds all blocks, and step() publishes
             self._begin(unit)
-            with self._on(self._writing):
+            with self._updates.on_stream():
                 self.model.publish([unit], ticket=not self.model.offload.shards, early=True)
             self.published.add(unit)
         return True
@@ -200,11 +139,11 @@ class Overlap:
             self.model.group.update_begin([unit.unit])
             self.begun.add(unit)
 
-    def _group(self) -> "dict[FlatUnit, list[tuple[dict[str, Any], list[nn.Parameter]]]]":
+    def _group(self) -> "dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]":
         """For each unit its parameters in each of the optimizer's groups."""
-        found: "dict[FlatUnit, list[tuple[dict[str, Any], list[nn.Parameter]]]]" = {}
+        found: "dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]" = {}
         for group in self.optimizer.param_groups:
-            of: "dict[FlatUnit, list[nn.Parameter]]" = {}
+            of: "dict[FlatUnit, list[ShardedParameter]]" = {}
             for parameter in group["params"]:
                 if isinstance(parameter, ShardedParameter):
                     of.setdefault(parameter._zerod[0], []).append(parameter)
@@ -229,34 +168,10 @@ class Overlap:
             with _local():
                 for parameter in parameters:
                     parameter.grad = gradients[parameter._zerod[1]]
-                    parameter.__class__ = nn.Parameter
+                    parameter.__class__ = nn.Parameter  # type: ignore[assignment]
             type(part).step(part)  # type: ignore[call-arg, arg-type]
         finally:
             with _local():
                 for parameter in parameters:
                     parameter.grad = None
                     parameter.__class__ = ShardedParameter
-
-
-    def _end(self, pid: int) -> None:
-        """At the end of the process: no thread is inside of the library when the connection is closed."""
-        if os.getpid() != pid:
-            return
-        self.stop()
-        if self._pending:  # a sum that will not be: the other ranks lose this one
-            with suppress(zerod.ZerodError):
-                self.model.group.backward_abandon(deadline_ms=_END_MS)
-        for queue in (self._fetches, self._updates):
-            queue.put(None)
-        for thread in self._threads:
-            thread.join(_END_MS / 1000)
-
-
-def _work(tasks: "SimpleQueue[Task]", device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    while True:
-        task = tasks.get()
-        if task is None:
-            return
-        task()

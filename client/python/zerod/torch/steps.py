@@ -23,6 +23,7 @@ from zerod import structs as s
 
 from .durable import Durable
 from .environment import DTYPES
+from .fetcher import Fetcher
 from .offload import Offload
 from .overlap import Overlap
 from .parameter import ShardedGradient, ShardedParameter
@@ -81,7 +82,8 @@ class Steps:
     replicas: Optional[Replicas]
     durable: Optional[Durable]
     offload: Offload
-    overlap: Optional[Overlap]
+    fetcher: Optional[Fetcher]  # with offload of the optimizer
+    overlap: Optional[Overlap]  # the same, where the optimizer runs in the backward
 
     def _init_steps(self) -> None:
         self.reducing = False  # between backward_begin and backward_end
@@ -98,7 +100,7 @@ class Steps:
         self.load_depth = 0  # of load_state_dict()s that run: slices may be written
         self.unused: list[set[int]] = []
         self._info: Optional[s.StepInfo] = None
-        self.overlap = None
+        self.fetcher = self.overlap = None
         self._buckets: dict[tuple[torch.dtype, bool], zerod.Bucket] = {}
 
     def _init_gradients(self: "Model") -> None:
@@ -107,6 +109,7 @@ class Steps:
             unit.first_flag = count
             count += len(unit.members)
         self.flags = count
+        self.fetcher = Fetcher(self) if self.offload.optimizer else None
         self._entry = s.Entry()
         self._reserve = s.ReserveOptions(flags=s.ReserveFlags.ZERO_HOLES)
         self._submit = s.ReduceOptions(op=self.settings.op, flags=s.ReduceFlags.DETACHED)
@@ -126,8 +129,12 @@ class Steps:
                                "has taken them. Call step(), or zero_grad() and a forward")
         self.complete_end()
         if self.window and self.overlap is not None:
-            raise RuntimeError("optimizer_in_backward() has run the optimizer in the backward before: call step() behind each "
-                               "backward, or accumulate inside `with zerod.torch.no_sync(model):`")
+            raise RuntimeError("optimizer_in_backward() has run the optimizer in the backward before: call step() behind "
+                               "each backward, or accumulate inside `with zerod.torch.no_sync(model):`")
+        if self.fetcher is not None:
+            self.fetcher.drain()
+            self.fetcher.clear()
+            self.fetcher.ahead = self.fetcher.ahead and not self.window
         if self.window and not self._wanted():
             self._abandon_window()
             self._tell_rows(self.rank)
@@ -193,8 +200,8 @@ class Steps:
         unit.submitted = True
         if absent:
             unit.missing = tuple(absent)
-        elif self.overlap is not None:
-            self.overlap.ready(unit)
+        if self.fetcher is not None and not (absent and self.overlap is not None):
+            self.fetcher.ready(unit)
 
     def end_reduce(self: "Model") -> None:
         """Ends the backward: hands over what is left, and says which parameters had no gradient."""
@@ -213,8 +220,8 @@ class Steps:
         self.reducing = False
         self.local = False
         self.window += 1
-        if self.overlap is not None:
-            self.overlap.start()
+        if self.fetcher is not None:
+            self.fetcher.start()
         with _local():
             for unit in self.trainable:
                 if self.overlap is not None and unit in self.overlap.taken:
@@ -247,8 +254,8 @@ class Steps:
     def abandon(self: "Model") -> None:
         """Gives up the window for all ranks."""
         self.counts.abandoned += 1
-        if self.overlap is not None:
-            self.overlap.stop()
+        if self.fetcher is not None:
+            self.fetcher.stop()
         try:
             self.complete_end()
             if not self.reducing and not self.window:
@@ -301,7 +308,8 @@ class Steps:
         self.end_scope()
         if self.overlap is not None:
             self.release_kept()
-            self.overlap.drain()
+        if self.fetcher is not None:
+            self.fetcher.drain()
         backwards = self.window
         none = self._close_window()
         if self.replicas is not None:
@@ -320,6 +328,8 @@ class Steps:
             self.end_ticket = 0  # the step's ticket waits for the end of the backward, and reports its failure
             self.client.complete(self.group.step_begin_ticket(), self.environment.stream())
             backwards, self.window = self.window, 0
+            if self.fetcher is not None:
+                self.fetcher.ahead = backwards == 1
             self._info = None
             self._check_abandoned()
             return self._unused_everywhere(backwards)
@@ -379,8 +389,10 @@ class Steps:
         return {flag for flag, found in enumerate(used) if not found}
 
     def _fetch_gradients(self: "Model") -> None:
-        """Copies all targets to host memory, for an optimizer on the CPU, and waits for the sums and the copies."""
-        self.offload.fetch((unit.host_gradient(), unit.targets(unit.unit.target().data or 0)) for unit in self._unstepped())
+        """Copies what is left of the targets to host memory, for an optimizer on the CPU, and waits for all copies."""
+        assert self.fetcher is not None
+        self.offload.fetch((unit.host_gradient(), unit.targets(unit.unit.target().data or 0)) for unit in self._unstepped()
+                           if unit not in self.fetcher.fetched)
         self.offload.wait()
 
     def _unstepped(self: "Model") -> "list[FlatUnit]":
@@ -487,8 +499,8 @@ class Steps:
         self._clear_gradients()
         if commits:
             self.durable.commit()
-        if self.overlap is not None:
-            self.overlap.clear()
+        if self.fetcher is not None:
+            self.fetcher.clear()
         if torn is not None and not fails:
             raise StepTorn(torn)
 
@@ -508,8 +520,8 @@ class Steps:
         if self.skips and not self.updating:
             return None
         number = self.rank if self.replicas is None else self.replicas.members[self.rank]
-        begun = self.updating or self.overlap is not None and bool(self.overlap.stepped)
-        values = [int(begun), number if fails else -1]
+        begins = self.updating or self.overlap is not None and bool(self.overlap.stepped)
+        values = [int(begins), number if fails else -1]
         if self.durable is not None:
             values.append(self.durable.wanted_bytes())
         if self.world > 1:

@@ -9,8 +9,9 @@
 docs/pytorch.md says what is supported and what costs what.
 """
 from .api import (abandon, barrier, clip_grad_norm_, committed_step, full_parameters, load, load_state_dict, model_of,
-                  no_sync, plan, recover, save, shard, state_dict, summary)
+                  no_sync, optimizer_in_backward, plan, recover, save, shard, state_dict, summary)
 from .steps import StepAbandoned, StepTorn
 
 __all__ = ["StepAbandoned", "StepTorn", "abandon", "barrier", "clip_grad_norm_", "committed_step", "full_parameters", "load",
-           "load_state_dict", "model_of", "no_sync", "plan", "recover", "save", "shard", "state_dict", "summary"]
+           "load_state_dict", "model_of", "no_sync", "optimizer_in_backward", "plan", "recover", "save", "shard", "state_dict",
+           "summary"]

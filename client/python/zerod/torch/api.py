@@ -12,7 +12,7 @@ from torch import nn
 from zerod import structs as s
 
 from . import clip, durable as durables, offload as offloads, optimizer, recovery, state, whole
-from . import footprint, summary as summaries
+from . import footprint, overlap, summary as summaries
 from .environment import DTYPES, environment, job_name, members, next_environment, rows
 from .layout import Policy, check_devices, check_same, plan as blocks_of
 from .model import Model, Settings
@@ -117,6 +117,23 @@ def no_sync(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.sync = before
+
+
+def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Has the optimizer of a module with offload run in the backward, on the CPU; returns it. Every rank calls it.
+
+    It runs for each unit when all ranks have the unit's gradient, in a thread, while the backward goes on; step() waits
+    for it and ends the step. The training loop stays as it is: one backward outside of no_sync() a step. Not for
+    clip_grad_norm_() and GradScaler, which raise. StepTorn, in place of StepAbandoned, where a rank has abandoned a
+    backward after a unit was updated.
+    """
+    model = model_of(module)
+    model.settle()
+    overlap.check(model, optimizer)
+    assert model.fetcher is not None
+    model.fetcher.end()
+    model.fetcher = model.overlap = overlap.Overlap(model, optimizer)
+    return optimizer
 
 
 def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:

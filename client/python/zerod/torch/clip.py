@@ -13,6 +13,9 @@ from .model import Model
 
 def clip_grad_norm_(model: Model, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
     """See zerod.torch.clip_grad_norm_()."""
+    if model.overlap is not None:
+        raise RuntimeError("clip_grad_norm_() does not work with optimizer_in_backward(): the norm is known when all "
+                           "gradients are, and the optimizer has used them by then. Use an ordinary optimizer")
     model.begin_step()
     if not model.step_open:
         return torch.zeros((), device=model.device)

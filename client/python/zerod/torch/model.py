@@ -426,6 +426,8 @@ class Model(Steps):
                     if block.in_backward and not block.raw and len(block.trainable) == len(block.units):
                         if all(each.submitted for each in block.trainable):
                             block.leave_backward()
+                if self.fetcher is not None:
+                    self.fetcher.start()
 
         return arrived
 
@@ -471,6 +473,8 @@ class Model(Steps):
             self.backward_failed()
         if self.scope and self.outermost is None:
             self.end_scope()
+        if self.overlap is not None and not self.in_backward:
+            self.settle_overlap()
         self.finish_step()
         if self.refreeze:
             self._follow_requires_grad()

@@ -108,12 +108,19 @@ class Offload:
     def fetch(self, pairs: "Iterable[tuple[torch.Tensor, torch.Tensor]]") -> None:
         """Copies (into host memory, from the device); wait() before the first use."""
         for into, source in pairs:
-            if into.numel():
-                into.copy_(source.to(into.dtype), non_blocking=self._pinned(into))
+            self.copy(into, source)
         self._note()
 
-    def write_shards(self, units: "Iterable[FlatUnit]") -> None:
-        """Rounds masters to the shards' dtype, by the CPU, and copies the result to where the shards are."""
+    def copy(self, into: torch.Tensor, source: torch.Tensor) -> None:
+        """A copy that wait() does not wait for."""
+        if into.numel():
+            into.copy_(source.to(into.dtype), non_blocking=self._pinned(into))
+
+    def write_shards(self, units: "Iterable[FlatUnit]", note: bool = True) -> None:
+        """Rounds masters to the shards' dtype, by the CPU, and copies the result to where the shards are.
+
+        note: wait() waits for it.
+        """
         with torch.no_grad():
             for unit in units:
                 assert unit.master is not None
@@ -122,6 +129,12 @@ class Offload:
                     source = unit.staging.copy_(unit.master)
                 if source.numel():
                     unit.slice.copy_(source, non_blocking=not self.shards and self._pinned(source))
+        if note:
+            self._note()
+
+    def follow(self, stream: torch.cuda.Stream) -> None:
+        """wait() waits for what is in the stream now, too."""
+        torch.cuda.current_stream(self.environment.device).wait_stream(stream)
         self._note()
 
     def _pinned(self, tensor: torch.Tensor) -> bool:

@@ -34,6 +34,8 @@ def _sharded(optimizer: torch.optim.Optimizer) -> "dict[Model, list[nn.Parameter
 
 def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     """args begins with the optimizer itself."""
+    if "_zerod_part" in optimizer.__dict__:  # in the backward, for one unit
+        return
     found = _sharded(optimizer)
     if not found:
         return
@@ -43,7 +45,19 @@ def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if model.durable is not None:
             model.durable.take(optimizer, parameters)
         _check_state(optimizer, parameters)
+        if model.overlap is not None:
+            _check_overlap(model, optimizer)
         model.before_step(parameters)
+
+
+def _check_overlap(model: "Model", optimizer: torch.optim.Optimizer) -> None:
+    assert model.overlap is not None
+    if optimizer is not model.overlap.optimizer:
+        raise RuntimeError("optimizer_in_backward() was given another optimizer: a model has one in its backward, for all "
+                           "of its parameters")
+    if getattr(optimizer, "found_inf", None) is not None:
+        raise RuntimeError("GradScaler does not work with optimizer_in_backward(): whether a gradient has overflown is known "
+                           "when the optimizer has run. Use bfloat16, which needs no scaling, or an ordinary optimizer")
 
 
 def _check_state(optimizer: torch.optim.Optimizer, parameters: "list[nn.Parameter]") -> None:
@@ -56,5 +70,7 @@ def _check_state(optimizer: torch.optim.Optimizer, parameters: "list[nn.Paramete
 
 
 def _after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    if "_zerod_part" in optimizer.__dict__:
+        return
     for model, parameters in _sharded(optimizer).items():
         model.after_step(parameters)

@@ -11,7 +11,8 @@ which no rank had a gradient has no `.grad`, as in one process.
 """
 from __future__ import annotations
 
-from contextlib import suppress
+import warnings
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Optional
 
 import torch
@@ -22,7 +23,9 @@ from zerod import structs as s
 
 from .durable import Durable
 from .environment import DTYPES
+from .fetcher import Fetcher
 from .offload import Offload
+from .overlap import Overlap
 from .parameter import ShardedGradient, ShardedParameter
 from .replicas import Replicas
 from .tensors import tensor_at
@@ -49,15 +52,19 @@ class StepAbandoned(RuntimeError):
         self.rank = rank
 
 
+_TORN_WINDOW = ("has abandoned its forward or backward, and the optimizer has run in the backward: some units are those of "
+                "this step, the others those of the step before")
+
+
 class StepTorn(RuntimeError):
     """The optimizer of rank `rank` raised or was not called: its slices of this step are written in part or not at all.
 
     All other slices are. `rank` counts as in StepAbandoned.
     """
 
-    def __init__(self, rank: int) -> None:
-        super().__init__(f"rank {rank} has not finished its optimizer's step: its slices are not those of this step, or "
-                         "in part; the other ranks' are")
+    def __init__(self, rank: int, text: str = "has not finished its optimizer's step: its slices are not those of this "
+                 "step, or in part; the other ranks' are") -> None:
+        super().__init__(f"rank {rank} {text}")
         self.rank = rank
 
 
@@ -75,6 +82,8 @@ class Steps:
     replicas: Optional[Replicas]
     durable: Optional[Durable]
     offload: Offload
+    fetcher: Optional[Fetcher]  # with offload of the optimizer
+    overlap: Optional[Overlap]  # the same, where the optimizer runs in the backward
 
     def _init_steps(self) -> None:
         self.reducing = False  # between backward_begin and backward_end
@@ -91,6 +100,7 @@ class Steps:
         self.load_depth = 0  # of load_state_dict()s that run: slices may be written
         self.unused: list[set[int]] = []
         self._info: Optional[s.StepInfo] = None
+        self.fetcher = self.overlap = None
         self._buckets: dict[tuple[torch.dtype, bool], zerod.Bucket] = {}
 
     def _init_gradients(self: "Model") -> None:
@@ -99,6 +109,7 @@ class Steps:
             unit.first_flag = count
             count += len(unit.members)
         self.flags = count
+        self.fetcher = Fetcher(self) if self.offload.optimizer else None
         self._entry = s.Entry()
         self._reserve = s.ReserveOptions(flags=s.ReserveFlags.ZERO_HOLES)
         self._submit = s.ReduceOptions(op=self.settings.op, flags=s.ReduceFlags.DETACHED)
@@ -117,6 +128,13 @@ class Steps:
             raise RuntimeError("a backward began while a step is open: its gradients were read, but no optimizer "
                                "has taken them. Call step(), or zero_grad() and a forward")
         self.complete_end()
+        if self.window and self.overlap is not None:
+            raise RuntimeError("optimizer_in_backward() has run the optimizer in the backward before: call step() behind "
+                               "each backward, or accumulate inside `with zerod.torch.no_sync(model):`")
+        if self.fetcher is not None:
+            self.fetcher.drain()
+            self.fetcher.clear()
+            self.fetcher.ahead = self.fetcher.ahead and not self.window
         if self.window and not self._wanted():
             self._abandon_window()
             self._tell_rows(self.rank)
@@ -182,6 +200,8 @@ class Steps:
         unit.submitted = True
         if absent:
             unit.missing = tuple(absent)
+        if self.fetcher is not None and not (absent and self.overlap is not None):
+            self.fetcher.ready(unit)
 
     def end_reduce(self: "Model") -> None:
         """Ends the backward: hands over what is left, and says which parameters had no gradient."""
@@ -196,12 +216,17 @@ class Steps:
         for unit in rest:
             self.submit(unit)
         self._submit_usage()
-        self.end_ticket = self.group.backward_end_begin(_SKIP_REST)
+        with nullcontext() if self.fetcher is None else self.fetcher.lock:
+            self.end_ticket = self.group.backward_end_begin(_SKIP_REST)
         self.reducing = False
         self.local = False
         self.window += 1
+        if self.fetcher is not None:
+            self.fetcher.start()
         with _local():
             for unit in self.trainable:
+                if self.overlap is not None and unit in self.overlap.taken:
+                    continue
                 for member, holder, wanted in zip(unit.members, unit.holders, unit.wants):
                     if wanted:
                         member.parameter.grad = holder
@@ -230,6 +255,8 @@ class Steps:
     def abandon(self: "Model") -> None:
         """Gives up the window for all ranks."""
         self.counts.abandoned += 1
+        if self.fetcher is not None:
+            self.fetcher.stop()
         try:
             self.complete_end()
             if not self.reducing and not self.window:
@@ -277,9 +304,13 @@ class Steps:
             self.sync, before = True, self.sync
             self.end_reduce()
             self.sync = before
-        if not self.window or not self._wanted():
+        if not self.window or self.overlap is None and not self._wanted():
             return
         self.end_scope()
+        if self.overlap is not None:
+            self.release_kept()
+        if self.fetcher is not None:
+            self.fetcher.drain()
         backwards = self.window
         none = self._close_window()
         if self.replicas is not None:
@@ -287,7 +318,7 @@ class Steps:
         with _local():
             if self.offload.optimizer:
                 self._fetch_gradients()
-            for unit in self.trainable:
+            for unit in self._unstepped():
                 self._show_target(unit, none)
         self.step_open = True
         self.counts.steps += 1
@@ -298,15 +329,21 @@ class Steps:
             self.end_ticket = 0  # the step's ticket waits for the end of the backward, and reports its failure
             self.client.complete(self.group.step_begin_ticket(), self.environment.stream())
             backwards, self.window = self.window, 0
+            if self.fetcher is not None:
+                self.fetcher.ahead = backwards == 1
             self._info = None
             self._check_abandoned()
             return self._unused_everywhere(backwards)
         except StepAbandoned as abandoned:
             self._tell_rows(abandoned.rank)
+            if self.overlap is not None and self.overlap.mend():
+                raise StepTorn(abandoned.rank, _TORN_WINDOW) from None
             if self.replicas is not None:
                 raise StepAbandoned(self.replicas.members[abandoned.rank]) from None
             raise
         except BaseException:
+            if self.overlap is not None:
+                self.overlap.stop()
             if self.replicas is not None:
                 with suppress(zerod.ZerodError):
                     self._abandon_window()
@@ -322,6 +359,14 @@ class Steps:
                 raise
             self._leave_step()
             raise StepAbandoned(info.abandoned_rank) from None
+
+    def settle_overlap(self: "Model") -> None:
+        """Behind this, no thread writes slices. This rank has had its own exception: it is warned alone."""
+        assert self.overlap is not None
+        if not self.overlap.mends:
+            self.overlap.drain()
+        elif self.overlap.mend():
+            warnings.warn(f"zerod.torch: rank {self.rank} {_TORN_WINDOW}", RuntimeWarning, stacklevel=2)
 
     def _leave_step(self: "Model") -> None:
         self._clear_gradients()
@@ -345,21 +390,22 @@ class Steps:
         return {flag for flag, found in enumerate(used) if not found}
 
     def _fetch_gradients(self: "Model") -> None:
-        """Waits for the sums, and for their copies to host memory where an optimizer on the CPU needs copies."""
+        """Copies what is left of the targets to host memory, for an optimizer on the CPU, and waits for all copies."""
+        assert self.fetcher is not None
         stream = self.environment.stream()
         if self.offload.shards and stream is not None:
             stream.synchronize()  # the targets are in host memory
-        for unit in self.trainable:
+        for unit in self._unstepped():
             gradient = unit.host_gradient()
-            if gradient is not None:
+            if gradient is not None and unit not in self.fetcher.fetched:
                 self.offload.fetch([(gradient, unit.targets(unit.unit.target().data or 0))])
         self.offload.wait()
 
+    def _unstepped(self: "Model") -> "list[FlatUnit]":
+        return self.trainable if self.overlap is None else self.overlap.left()
+
     def _show_target(self: "Model", unit: "FlatUnit", none: set[int]) -> None:
-        if unit.fetched is not None:
-            gradients = unit._parts(unit.fetched)
-        else:
-            gradients = unit.gradients(unit.unit.target().data or 0)
+        gradients = unit.reduced()
         for index, (gradient, holder, member) in enumerate(zip(gradients, unit.holders, unit.members)):
             if unit.first_flag + index in none or not unit.wants[index]:
                 member.parameter.grad = None
@@ -399,7 +445,9 @@ class Steps:
         """The optimizer is about to write these sharded parameters."""
         self.begin_step()
         if self.step_open:
-            self._begin_update()
+            if self.overlap is not None:
+                self.overlap.raise_failure()
+            self.begin_update()
         with _local():
             for parameter in parameters:
                 parameter.__class__ = nn.Parameter
@@ -407,11 +455,13 @@ class Steps:
                 if gradient is not None:
                     gradient.__class__ = torch.Tensor
 
-    def _begin_update(self: "Model") -> None:
+    def begin_update(self: "Model") -> None:
+        """Has the slices of all units that may be stepped, but those that are published already."""
         if not self.updating:
             self.release_kept()
-            ticket = self.group.update_begin_ticket([unit.unit for unit in self.trainable])
-            self.client.complete(ticket, self.offload.shard_stream())
+            units = [unit.unit for unit in self.trainable if self.overlap is None or unit not in self.overlap.begun]
+            if units:
+                self.client.complete(self.group.update_begin_ticket(units), self.offload.shard_stream())
             if self.durable is not None:
                 self.durable.begin_update()
             self.updating = True
@@ -447,17 +497,23 @@ class Steps:
         self.step_open = self.raised = self.skips = False
         self.stepped.clear()
         stream = self.environment.stream()
-        if self.updating:
-            self.updating = False
-            self.publish(self.trainable, ticket=self.durable is None)
-            if self.durable is not None:
-                self.durable.publish()
+        self.end_update()
         self.group.step_end(stream)
         self._clear_gradients()
         if commits:
             self.durable.commit()
+        if self.fetcher is not None:
+            self.fetcher.clear()
         if torn is not None and not fails:
             raise StepTorn(torn)
+
+    def end_update(self: "Model") -> None:
+        if self.updating:
+            self.updating = False
+            self.publish([unit for unit in self.trainable if self.overlap is None or unit not in self.overlap.published],
+                         ticket=self.durable is None)
+            if self.durable is not None:
+                self.durable.publish()
 
     def _agree_on_update(self: "Model", fails: bool) -> Optional[int]:
         """Where any rank has begun to update its slices, all do; returns a rank that has failed to, if there is one.
@@ -467,7 +523,8 @@ class Steps:
         if self.skips and not self.updating:
             return None
         number = self.rank if self.replicas is None else self.replicas.members[self.rank]
-        values = [int(self.updating), number if fails else -1]
+        begins = self.updating or self.overlap is not None and bool(self.overlap.stepped)
+        values = [int(begins), number if fails else -1]
         if self.durable is not None:
             values.append(self.durable.wanted_bytes())
         if self.world > 1:
@@ -479,13 +536,16 @@ class Steps:
         begun, failed = values
         if not begun or failed < 0:
             return None
-        self._begin_update()
+        self.begin_update()
         if self.replicas is not None:
             self.replicas.mend([unit.own for unit in self.trainable], not fails)
         return failed
 
-    def publish(self: "Model", units: "list[FlatUnit]", ticket: bool = False) -> None:
-        """Ends the units' update: what the optimizer's slices hold becomes the next version."""
+    def publish(self: "Model", units: "list[FlatUnit]", ticket: bool = False, early: bool = False) -> None:
+        """Ends the units' update: what the optimizer's slices hold becomes the next version.
+
+        early: in the backward, where blocks that are still held keep the former version.
+        """
         stream = self.offload.shard_stream()
         plain: "list[zerod.Unit]" = []
         by_dtype: "dict[torch.dtype, list[FlatUnit]]" = {}
@@ -496,9 +556,9 @@ class Steps:
             else:
                 by_dtype.setdefault(unit.source_dtype, []).append(unit)
         if self.offload.optimizer:
-            self.offload.write_shards(unit for unit in units if unit.master is not None)
+            self.offload.write_shards((unit for unit in units if unit.master is not None), note=not early)
         if plain:
-            self.group.publish(plain, stream, ticket=ticket)
+            self.group.publish(plain, stream, ticket=ticket, **({"flags": s.PublishFlags.FORCE} if early else {}))
         for dtype, masters in by_dtype.items():
             self.group.publish_from([(unit.unit, unit.master.data_ptr()) for unit in masters], DTYPES[dtype], stream,
                                     ticket=ticket)

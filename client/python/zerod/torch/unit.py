@@ -146,6 +146,12 @@ class FlatUnit:
                                                              self.source_dtype, copied=True)
         return self.fetched
 
+    def reduced(self) -> list[torch.Tensor]:
+        """The parameters' parts of the reduced gradient, where the optimizer reads it."""
+        if self.fetched is not None:
+            return self._parts(self.fetched)
+        return self.gradients(self.unit.target().data or 0)
+
     def bounds(self, member: Member) -> tuple[int, int]:
         """The member's elements in this rank's slice, counted from the slice's beginning; may be none."""
         begin, end = self.shard.offset_numel, self.shard.offset_numel + self.shard.true_numel

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reduced gradients of a model with offload on their way to host memory, while the backward goes on.
+
+When the backward has handed a unit over, a thread waits until this rank's slice of the sum is stored, and copies it on
+a CUDA stream of its own, if it is not in host memory already. It takes units in the order in which they are handed over. When the step begins, the other
+slices are copied: of units without a gradient on this rank.
+
+A slice is final where the window has one backward. After a window with several of them nothing is copied ahead, until
+one had one again.
+"""
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+import torch
+
+import zerod
+
+if TYPE_CHECKING:
+    from .model import Model
+    from .unit import FlatUnit
+
+_END_MS = 10_000  # how long the end of the process waits for a unit that is under way
+
+
+class Worker:
+    """A thread that runs tasks in their order."""
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._tasks: "SimpleQueue[Optional[Callable[[], None]]]" = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, task: Optional[Callable[[], None]]) -> None:
+        """None: the thread ends."""
+        self._tasks.put(task)
+
+    def join(self) -> None:
+        self._thread.join(_END_MS / 1000)
+
+    def on_stream(self) -> "AbstractContextManager[Any]":
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def _run(self) -> None:
+        if self.stream is not None:
+            torch.cuda.set_device(self.stream.device)
+        while (task := self._tasks.get()) is not None:
+            task()
+
+
+class Fetcher:
+    """Of one model: see the file's beginning."""
+
+    def __init__(self, model: "Model") -> None:
+        self.model = model
+        self.ahead = True
+        self.fetched: "set[FlatUnit]" = set()  # of the open window; their copies may still be under way
+        self.failure: Optional[BaseException] = None  # in a window that has one, nothing more is done
+        self._ready: "list[FlatUnit]" = []
+        self._idle = threading.Condition()
+        self._pending = 0
+        self.lock = threading.Lock()  # held while a place that is lent is read; the end of a backward takes places back
+        self._stopped = False
+        self._fetches = Worker("zerod-fetch", model.device)
+        self._workers = [self._fetches]
+        atexit.register(self._at_exit, os.getpid())  # runs before the connection is closed
+
+    def ready(self, unit: "FlatUnit") -> None:
+        """The unit was handed over; start() follows when the daemon has been told."""
+        if self.ahead:
+            self._ready.append(unit)
+
+    def start(self) -> None:
+        units, self._ready = self._ready, []
+        if not units:
+            return
+        with self._idle:
+            self._pending += len(units)
+        for unit in units:
+            self._fetches.put(partial(self._guard, self._fetch, unit))
+
+    def drain(self) -> None:
+        """Waits until the threads have done what was handed over; copies to and from the device may be under way."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._pending)
+        for worker in self._workers:
+            if worker.stream is not None:
+                self.model.offload.follow(worker.stream)
+
+    def stop(self) -> None:
+        """The window is given up: no thread reads its target from now on."""
+        with self.lock:
+            self._stopped = True
+
+    def clear(self) -> None:
+        """The window has ended, or a further backward of it begins; nothing is under way."""
+        self.fetched.clear()
+        self._ready = []
+        self._stopped = False
+        self.failure = None
+
+    def end(self) -> None:
+        """The threads end when they have done what was handed over."""
+        for worker in self._workers:
+            worker.put(None)
+        for worker in self._workers:
+            worker.join()
+
+    def _at_exit(self, pid: int) -> None:
+        """No thread is inside of the library when the connection is closed."""
+        if os.getpid() != pid:
+            return
+        self.stop()
+        if self._pending:  # a sum that will not be: the other ranks lose this one
+            with suppress(zerod.ZerodError):
+                self.model.group.backward_abandon(deadline_ms=_END_MS)
+        self.end()
+
+    # ---- The thread ----
+
+    def _guard(self, task: Callable, unit: "FlatUnit", *args: Any) -> None:
+        """Runs a unit's task; a unit that has ended is not pending any more."""
+        ended = True
+        try:
+            if not self._stopped and self.failure is None:
+                ended = task(unit, *args)
+        except BaseException as failure:
+            self.failure = failure
+        if ended:
+            with self._idle:
+                self._pending -= 1
+                self._idle.notify_all()
+
+    def _fetch(self, unit: "FlatUnit") -> bool:
+        with self._fetches.on_stream():
+            on_host = self.model.offload.shards  # the slice: then this thread waits, and no stream
+            target = unit.unit.reduce_wait(None if on_host else self.model.environment.stream())
+            with self.lock:
+                if self._stopped:
+                    return True
+                gradient = unit.host_gradient()
+                if gradient is not None:
+                    self.model.offload.copy(gradient, unit.targets(target.data or 0))
+                self.fetched.add(unit)
+            return self._then(unit)
+
+    def _then(self, unit: "FlatUnit") -> bool:
+        """Behind the copy, in the thread and on its stream; whether the unit has ended."""
+        return True

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An optimizer on the CPU that runs while the backward goes on: optimizer_in_backward().
+
+A second thread takes each unit behind its copy to host memory (fetcher.py): it runs the optimizer for the unit's
+parameters and publishes the shard. step() waits for it, steps what is left (units of which some parameters had no
+gradient here, so that the other ranks have to say whether they had one), and ends the window.
+
+The optimizer is the program's own. For a unit a copy of it steps that has the unit's parameters alone, and shares the
+state. A sum exists when all ranks have their gradient, so no rank needs the unit's former version in this window.
+
+A published unit cannot be taken back. So when a rank gives a window up, all ranks publish what any of them has
+published (`mend()`), with whatever their slices hold: StepTorn.
+"""
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+from torch import nn
+
+import zerod
+
+from .fetcher import Fetcher, Worker
+from .parameter import ShardedParameter
+
+if TYPE_CHECKING:
+    from .model import Model
+    from .unit import FlatUnit
+
+_local = torch._C.DisableTorchFunctionSubclass
+
+
+def check(model: "Model", optimizer: Any) -> None:
+    """ValueError and the like where the optimizer cannot run in the backward."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer_in_backward() takes an optimizer of torch.optim, not {type(optimizer).__name__}")
+    if not model.offload.optimizer:
+        raise ValueError("optimizer_in_backward() is for models with offload: without it the optimizer runs on the GPU, "
+                         "which the backward uses")
+    if model.durable is not None:
+        raise ValueError("optimizer_in_backward() with durable= is not supported: a step is committed as a whole")
+    if model.overlap is not None:
+        raise ValueError("the model has an optimizer in its backward already")
+    if model.window or model.step_open or model.reducing:
+        raise RuntimeError("optimizer_in_backward() between a backward and its step: call it before the first backward")
+    known = (parameter.__dict__.get("_zerod") for group in optimizer.param_groups for parameter in group["params"])
+    if not any(of is not None and of[0].block.model is model for of in known):
+        raise ValueError("the optimizer has no parameter of the model: make it from model.parameters(), after shard()")
+
+
+class Overlap(Fetcher):
+    """Of one model: see the file's beginning. The sets are of the open window."""
+
+    def __init__(self, model: "Model", optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(model)
+        self.optimizer = optimizer
+        # GradScaler then hands its scale to the step, which refuses it.
+        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+        self.mends = False  # the window was given up
+        self.taken: "set[FlatUnit]" = set()  # handed to the threads
+        self.stepped: "set[FlatUnit]" = set()  # whose slices the optimizer has at least begun to write
+        self.begun: "set[FlatUnit]" = set()  # of which an update has begun
+        self.published: "set[FlatUnit]" = set()
+        self._groups: "Optional[dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]]" = None
+        self._updates = Worker("zerod-optimizer", model.device)
+        self._workers.append(self._updates)
+
+    # ---- For the backward and the step ----
+
+    def ready(self, unit: "FlatUnit") -> None:
+        if self._groups is None:
+            self._groups = self._group()
+        self.taken.add(unit)
+        super().ready(unit)
+
+    def left(self) -> "list[FlatUnit]":
+        """The units that the optimizer has still to step."""
+        return [unit for unit in self.model.trainable if unit not in self.stepped]
+
+    def raise_failure(self) -> None:
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            self.model.raised = True
+            raise failure
+
+    def stop(self) -> None:
+        """mend() follows, with nothing held."""
+        super().stop()
+        self.mends = True
+
+    def mend(self) -> bool:
+        """Ends a window that was given up; every rank calls it. Returns whether any rank has updated a unit."""
+        self.drain()
+        model = self.model
+        torn = bool(self.stepped)
+        if model.world > 1:
+            torn = bool(model.group.agree(zerod.AgreeOp.MAX, [int(torn)])[0])
+        if torn:
+            model.begin_update()
+            model.end_update()
+        self.clear()
+        return torn
+
+    def clear(self) -> None:
+        super().clear()
+        self.mends = False
+        for units in (self.taken, self.stepped, self.begun, self.published):
+            units.clear()
+        self._groups = None
+
+    # ---- The threads ----
+
+    def _then(self, unit: "FlatUnit") -> bool:
+        copied = None
+        if self._fetches.stream is not None:
+            copied = torch.cuda.Event(blocking=True)
+            copied.record(self._fetches.stream)
+        self._updates.put(partial(self._guard, self._update, unit, copied))
+        return False
+
+    def _update(self, unit: "FlatUnit", copied: "Optional[torch.cuda.Event]") -> bool:
+        if copied is not None:
+            copied.synchronize()
+        if unit.master is None:
+            self._begin(unit)
+        with self.lock if unit.host_gradient() is None else nullcontext():  # the optimizer reads the place that is lent
+            if self._stopped:
+                return True
+            self.stepped.add(unit)
+            self._step(unit)
+        if not self.model.in_place:  # else the backward that runs holds all blocks, and step() publishes
+            self._begin(unit)
+            with self._updates.on_stream():
+                self.model.publish([unit], ticket=not self.model.offload.shards, early=True)
+            self.published.add(unit)
+        return True
+
+    def _begin(self, unit: "FlatUnit") -> None:
+        if unit not in self.begun:
+            self.model.group.update_begin([unit.unit])
+            self.begun.add(unit)
+
+    def _group(self) -> "dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]":
+        """For each unit its parameters in each of the optimizer's groups."""
+        found: "dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]" = {}
+        for group in self.optimizer.param_groups:
+            of: "dict[FlatUnit, list[ShardedParameter]]" = {}
+            for parameter in group["params"]:
+                if isinstance(parameter, ShardedParameter):
+                    of.setdefault(parameter._zerod[0], []).append(parameter)
+            for unit, parameters in of.items():
+                found.setdefault(unit, []).append((group, parameters))
+        return found
+
+    def _step(self, unit: "FlatUnit") -> None:
+        """Runs the optimizer for this rank's slices of the unit's parameters."""
+        assert self._groups is not None
+        groups = self._groups.get(unit)
+        if not groups:
+            return
+        part = object.__new__(type(self.optimizer))
+        part.__dict__.update(self.optimizer.__dict__, _optimizer_step_pre_hooks=OrderedDict(), _zerod_part=True,
+                             _optimizer_step_post_hooks=OrderedDict(),
+                             param_groups=[{**group, "params": parameters} for group, parameters in groups])
+        part.__dict__.pop("step", None)  # a scheduler's, which counts the program's steps
+        if unit.host_gradient() is None:  # the place is lent again: the backward has ended since, perhaps
+            unit.unit.reduce_wait()
+        gradients = unit.reduced()
+        parameters = [parameter for _, of in groups for parameter in of]
+        try:
+            with _local():
+                for parameter in parameters:
+                    parameter.grad = gradients[parameter._zerod[1]]
+                    parameter.__class__ = nn.Parameter  # type: ignore[assignment]
+            type(part).step(part)  # type: ignore[call-arg, arg-type]
+        finally:
+            with _local():
+                for parameter in parameters:
+                    parameter.grad = None
+                    parameter.__class__ = ShardedParameter

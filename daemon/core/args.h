@@ -7,6 +7,8 @@
 
 #include "core/command.h"
 
+struct zd_part;
+
 enum zd_request_kind {
 #define REQUEST(KIND, name) ZD_REQ_##KIND,
 #include "core/requests.def"
@@ -28,6 +30,13 @@ struct zd_resumed_unit {
 struct zd_fence_list {
 	uint32_t count; /* at most ZD_MAX_FENCES; the engine checks */
 	const struct zd_fence *fences;
+};
+
+/* Shards that zd_engine_find_ahead() found for a request. All zero: none. */
+struct zd_found {
+	struct zd_part **parts; /* owned; the request takes them. NULL: the shard was not found */
+	uint32_t nparts;
+	uint64_t serial; /* engine->parts_serial then */
 };
 
 struct zd_args {
@@ -81,7 +90,8 @@ struct zd_args {
 			bool force;                  /* PUBLISH only */
 			/* UPDATE_BEGIN: the reply may carry a fence in place of waiting for readers */
 			bool ahead;
-		} publish; /* UPDATE_BEGIN, PUBLISH */
+			struct zd_found *found; /* NULL: the request finds all of them */
+		} publish;                      /* UPDATE_BEGIN, PUBLISH */
 		struct {
 			uint64_t group, step;
 		} commit;

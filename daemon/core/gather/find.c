@@ -34,11 +34,6 @@ static const struct zd_member *member_of(const struct zd_session *session, const
 	return member;
 }
 
-static bool is_complete(const struct zd_part *part)
-{
-	return zd_part_is_registered(part) && part->state != ZD_PART_FILLING;
-}
-
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, struct zd_part **out,
                  struct zd_err *err)
 {
@@ -46,7 +41,7 @@ int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, s
 	const struct zd_member *member = unit ? member_of(session, unit->group) : NULL;
 	if (!unit)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no unit %llu", (unsigned long long)id);
-	if (!member || !is_complete(&unit->parts[member->rank]))
+	if (!member || !zd_part_is_complete(&unit->parts[member->rank]))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session has not registered unit %llu",
 		                  (unsigned long long)id);
 	*out = &unit->parts[member->rank];
@@ -61,7 +56,8 @@ void zd_parts_find(const struct zd_engine *e, const struct zd_session *session, 
 	const struct zd_member *member = TAILQ_FIRST(&session->members);
 	zd_hash_first_of_ids(&e->units, ids, count, nodes);
 	for (uint32_t i = 0; i < count; i++) {
-		const struct zd_unit *unit = nodes[i] ? ZD_CONTAINER_OF(nodes[i], struct zd_unit, by_id) : NULL;
+		const struct zd_unit *unit = nodes[i] ? ZD_CONTAINER_OF(nodes[i], struct zd_unit, by_id)
+		                                      : NULL;
 		if (unit && (!member || member->group != unit->group))
 			member = member_of(session, unit->group);
 		parts[i] = unit && member ? &unit->parts[member->rank] : NULL;
@@ -69,7 +65,27 @@ void zd_parts_find(const struct zd_engine *e, const struct zd_session *session, 
 			__builtin_prefetch((const char *)parts[i] + at, 1);
 	}
 	for (uint32_t i = 0; i < count; i++) {
-		if (parts[i] && !is_complete(parts[i]))
+		if (parts[i] && !zd_part_is_complete(parts[i]))
 			parts[i] = NULL;
 	}
+}
+
+bool zd_engine_find_ahead(struct zd_engine *e, uint64_t id, const struct zd_args *args, uint32_t most)
+{
+	const struct zd_session *session = zd_session_find(e, id);
+	struct zd_found *found = args->u.publish.found;
+	uint32_t nunits = args->u.publish.nunits;
+	zd_assert(session);
+	if (!found->parts)
+		*found = (struct zd_found){.parts = zd_calloc(nunits, sizeof(struct zd_part *)),
+		                           .serial = e->parts_serial};
+	if (found->nparts >= nunits || found->serial != e->parts_serial)
+		return true;
+	uint32_t end = (uint32_t)zd_min_u64(nunits, (uint64_t)found->nparts + most), count;
+	for (; found->nparts < end; found->nparts += count) {
+		count = (uint32_t)zd_min_u64(end - found->nparts, ZD_HASH_MOST);
+		zd_parts_find(e, session, &args->u.publish.units[found->nparts], count,
+		              &found->parts[found->nparts]);
+	}
+	return false;
 }

@@ -418,6 +418,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	set_mismatch(unit, 0, NULL);
 	if (group->unit_names.nnodes == 0)
 		group->target_numel = 0;
+	e->parts_serial++;
 	unit_free(unit);
 	zd_group_unref(e, group);
 }

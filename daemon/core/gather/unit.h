@@ -141,6 +141,12 @@ static inline bool zd_part_is_registered(const struct zd_part *part)
 	return !zd_part_is_gone(part) && part->state != ZD_PART_DETACHED;
 }
 
+/* Whether the rank has registered the part, and its shard is zeroed. */
+static inline bool zd_part_is_complete(const struct zd_part *part)
+{
+	return zd_part_is_registered(part) && part->state != ZD_PART_FILLING;
+}
+
 /* Whether an update of the shard was granted and has not ended. */
 static inline bool zd_part_is_written(const struct zd_part *part)
 {

@@ -46,11 +46,11 @@ static bool is_update_taken(const struct zd_request *req, const struct zd_part *
 	return false;
 }
 
-/* Moves a part of that unit from state `from` to `to`. `part` was found with others; NULL: not found. */
+/* Moves the part of that unit from state `from` to `to`. `part` was found before; NULL: not found. */
 static int part_take(struct zd_engine *e, struct zd_request *req, uint64_t unit, struct zd_part *part,
                      enum zd_part_state from, enum zd_part_state to, struct zd_err *err)
 {
-	int status = part ? 0 : zd_part_find(e, req->session, unit, &part, err);
+	int status = part && zd_part_is_complete(part) ? 0 : zd_part_find(e, req->session, unit, &part, err);
 	if (status != 0)
 		return status;
 	struct zd_member *member = zd_part_member(part);
@@ -75,25 +75,39 @@ static int part_take(struct zd_engine *e, struct zd_request *req, uint64_t unit,
 	return 0;
 }
 
+/* Takes the parts that were found ahead of the request; NULL: not all were, or one may be gone. */
+static struct zd_part **take_found(const struct zd_engine *e, const struct zd_args *args)
+{
+	struct zd_found *found = args->u.publish.found;
+	if (!found || found->nparts != args->u.publish.nunits || found->serial != e->parts_serial)
+		return NULL;
+	struct zd_part **parts = found->parts;
+	found->parts = NULL;
+	return parts;
+}
+
 /* Finds all parts and moves each from state `from` to `to`; on an error all are as before. */
 static int parts_take(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                       enum zd_part_state from, enum zd_part_state to, struct zd_err *err)
 {
 	const uint64_t *units = args->u.publish.units;
 	uint32_t nunits = args->u.publish.nunits;
-	struct zd_part *found[ZD_HASH_MOST];
 	if (nunits == 0 || nunits > ZD_MAX_UNITS_PER_REQUEST)
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u units in one request; 1 to %u", nunits,
 		                  ZD_MAX_UNITS_PER_REQUEST);
 	int status = zd_session_check_poisoned(req->session, err);
 	if (status != 0)
 		return status;
-	req->u.publish.parts = zd_calloc(nunits, sizeof(struct zd_part *));
+	struct zd_part **parts = take_found(e, args);
+	bool found = parts != NULL;
+	if (!found)
+		parts = zd_calloc(nunits, sizeof(struct zd_part *));
+	req->u.publish.parts = parts;
 	for (uint32_t i = 0; i < nunits && status == 0; i++) {
-		if (i % ZD_HASH_MOST == 0)
+		if (!found && i % ZD_HASH_MOST == 0)
 			zd_parts_find(e, req->session, &units[i],
-			              (uint32_t)zd_min_u64(nunits - i, ZD_HASH_MOST), found);
-		status = part_take(e, req, units[i], found[i % ZD_HASH_MOST], from, to, err);
+			              (uint32_t)zd_min_u64(nunits - i, ZD_HASH_MOST), &parts[i]);
+		status = part_take(e, req, units[i], parts[i], from, to, err);
 	}
 	if (status != 0) {
 		parts_move(req, from);

@@ -7,6 +7,8 @@
 
 #include "core/command.h"
 
+struct zd_part;
+
 enum zd_request_kind {
 #define REQUEST(KIND, name) ZD_REQ_##KIND,
 #include "core/requests.def"
@@ -32,6 +34,13 @@ struct zd_fence_list {
 
 /* The targets of a rank: on its device, and in the host memory beside the device, for units on the host. */
 enum zd_target_memory { ZD_TARGET_ON_DEVICE, ZD_TARGET_ON_HOST, ZD_NTARGETS };
+
+/* Shards that zd_engine_find_ahead() found for a request. All zero: none. */
+struct zd_found {
+	struct zd_part **parts; /* owned; the request takes them. NULL: the shard was not found */
+	uint32_t nparts;
+	uint64_t serial; /* engine->parts_serial then */
+};
 
 struct zd_args {
 	enum zd_request_kind kind;
@@ -84,7 +93,8 @@ struct zd_args {
 			bool force;                  /* PUBLISH only */
 			/* UPDATE_BEGIN: the reply may carry a fence in place of waiting for readers */
 			bool ahead;
-		} publish; /* UPDATE_BEGIN, PUBLISH */
+			struct zd_found *found; /* NULL: the request finds all of them */
+		} publish;                      /* UPDATE_BEGIN, PUBLISH */
 		struct {
 			uint64_t group, step;
 		} commit;

@@ -197,6 +197,12 @@ bool zd_engine_session_ends(const struct zd_engine *engine, uint64_t session);
 /* Handles a request. A request whose id is outstanding gets an error reply; so does a request that would have
  * to wait beside ZD_MAX_OUTSTANDING others. A release may wait beside ZD_RELEASE_ROOM more. */
 void zd_engine_request(struct zd_engine *engine, const struct zd_call *call, const struct zd_args *args);
+/* Finds up to `most` further shards for an UPDATE_BEGIN or PUBLISH that the session is about to make, and
+ * adds them to `found` of its arguments. Returns true, and finds none, when the request may be made: `found`
+ * has all shards, or is out of date, and the request finds them. Nothing but `found` changes, so that any
+ * other event may come between these calls. They only make the request shorter. */
+bool zd_engine_find_ahead(struct zd_engine *engine, uint64_t session, const struct zd_args *args,
+                          uint32_t most);
 
 /* Reports the end of a command. `result` may be NULL except for a REDUCE and for a successful UNIQUE_IDS or
  * AGREE. An unknown op fails an assertion. */

@@ -53,7 +53,8 @@ struct zd_conns {
 struct zd_conn_ops {
 	/* Called when a packet was received, without descriptors, or is `resumed`. The bytes are valid during
 	 * the call. Returns how many of them are done with: fewer than `nbytes` only if zd_conn_may_go_on()
-	 * returned false. The rest is passed later, as often as necessary, before any other packet. */
+	 * returned false, or the next request is handled in steps. The rest is passed later, as often as
+	 * necessary, before any other packet. */
 	size_t (*packet)(void *arg, const uint8_t *bytes, size_t nbytes, bool resumed);
 	/* Called once, from zd_conns_flush() or in the user's turn, as the last callback, when the connection
 	 * has ended. The conn must not be used afterwards. */

@@ -7,6 +7,7 @@
  */
 #include "server/dispatch.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -19,8 +20,10 @@
 #include "server/wire.h"
 
 #define NS_PER_MS      1000000ull
-#define FIELD_REQUESTS 1u  /* the field of ClientPacket */
-#define SHORT_BYTES    64u /* of a request about few objects */
+#define FIELD_REQUESTS 1u   /* the field of ClientPacket */
+#define SHORT_BYTES    64u  /* of a request about few objects */
+#define STEP_UNITS     512u /* found in a few microseconds */
+#define UNFINISHED     1    /* a further step of the request has to come */
 
 /* The engine handles a request with `args`; a request with `answer` is handled here. */
 struct route {
@@ -66,6 +69,18 @@ static int unknown_request(const Zd__Request *request, struct zd_err *err)
 	                  request->base.unknown_fields[0].tag);
 }
 
+/* Beside other users, the units of a large request are found in steps, with turns of others in between.
+ * Returns whether they are found. */
+static bool find_in_steps(struct zd_api_session *session, struct zd_args *args)
+{
+	if ((args->kind != ZD_REQ_UPDATE_BEGIN && args->kind != ZD_REQ_PUBLISH) ||
+	    args->u.publish.nunits <= STEP_UNITS || !zd_conn_shares(session->conn))
+		return true;
+	args->u.publish.found = &session->found;
+	return zd_engine_find_ahead(session->api->bridge.engine, session->id, args, STEP_UNITS);
+}
+
+/* Returns 0, UNFINISHED or an error. */
 static int to_engine(struct zd_api_session *session, const Zd__Request *request, const struct route *route,
                      struct zd_err *err)
 {
@@ -82,12 +97,17 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 		return rc;
 	if (request->deadline_ms)
 		call.deadline_ns = session->arrived_ns + request->deadline_ms * NS_PER_MS;
+	if (!find_in_steps(session, &args))
+		return UNFINISHED;
 	zd_engine_request(api->bridge.engine, &call, &args);
+	free(session->found.parts);
+	session->found = (struct zd_found){0};
 	return 0;
 }
 
-/* `zero`: the field of a string with a zero byte; NULL: none. */
-static void handle(struct zd_api_session *session, const Zd__Request *request,
+/* `zero`: the field of a string with a zero byte; NULL: none. Returns false if the same request has to be
+ * handled again in a later turn. */
+static bool handle(struct zd_api_session *session, const Zd__Request *request,
                    const ProtobufCFieldDescriptor *zero)
 {
 	const struct route *route = find_route(request);
@@ -97,7 +117,7 @@ static void handle(struct zd_api_session *session, const Zd__Request *request,
 	if (request->id == 0) {
 		(void)zd_err_set(&err, ZEROD_E_PROTOCOL, "a request with the id 0");
 		zd_conn_refuse(session->conn, &err);
-		return;
+		return true;
 	}
 	if (session->state == ZD_API_SESSION_NEW && request->body_case != ZD__REQUEST__BODY_HELLO)
 		rc = zd_err_set(&err, ZEROD_E_PROTOCOL, "the first request is %s, not hello",
@@ -111,10 +131,11 @@ static void handle(struct zd_api_session *session, const Zd__Request *request,
 		rc = to_engine(session, request, route, &err);
 	else
 		rc = route->answer(session, request, &err);
-	if (rc) {
+	if (rc < 0) {
 		session->api->rejected++;
 		zd_api_session_fail(session, request->id, &err);
 	}
+	return rc != UNFINISHED;
 }
 
 /* Checks the packet as a whole: its requests are unpacked when they are handled. */
@@ -172,27 +193,34 @@ static unsigned cost_of(const Zd__Request *request, size_t nbytes)
 	return nbytes > SHORT_BYTES || (route && route->answer) ? ZD_USER_LONG_REQUEST : 1;
 }
 
-/* Handles requests, as many as the connection allows, and at least one. Returns the bytes of these. */
+/* Handles requests, as many as the connection allows, and at least one or a step of one. Returns the bytes of
+ * those that are complete. */
 static size_t handle_requests(struct zd_api_session *session, struct zd_wire wire)
 {
-	const uint8_t *begin = wire.at;
+	const uint8_t *begin = wire.at, *done = begin;
 	const ProtobufCFieldDescriptor *zero;
 	const Zd__Request *request;
 	struct zd_wire packed;
 	unsigned cost = 0;
 
-	while ((wire.at == begin || zd_conn_may_go_on(session->conn, cost)) &&
-	       zd_wire_next(&wire, FIELD_REQUESTS, &packed)) {
+	while (done == begin || zd_conn_may_go_on(session->conn, cost)) {
+		bool complete = true;
+
+		if (!zd_wire_next(&wire, FIELD_REQUESTS, &packed))
+			return (size_t)(wire.end - begin);
 		request = unpack(session, packed, &zero);
 		if (request) {
-			handle(session, request, zero);
+			complete = handle(session, request, zero);
 			cost = cost_of(request, (size_t)(packed.end - packed.at));
 		}
 		zd_arena_reset(&session->api->requests);
 		if (!zd_conn_is_open(session->conn))
 			return (size_t)(wire.end - begin);
+		if (!complete)
+			break;
+		done = wire.at;
 	}
-	return (size_t)(wire.at - begin);
+	return (size_t)(done - begin);
 }
 
 size_t zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, size_t nbytes, bool resumed)

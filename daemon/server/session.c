@@ -124,6 +124,7 @@ static void on_ended(void *arg, const struct zd_err *why)
 		leave_engine(session);
 	zd_sm_move(&session_sm, &session->state, ZD_API_SESSION_ENDED);
 	leave_rings(session);
+	free(session->found.parts);
 	free(session->given);
 	free(session);
 	zd_api_check_drained(api);

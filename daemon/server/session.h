@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <uthash.h>
 
+#include "core/args.h"
 #include "server/conn.h"
 
 struct zd_api;
@@ -38,6 +39,7 @@ struct zd_api_session {
 	const struct zd_err *why_ended; /* while it leaves the engine; else NULL */
 	struct zd_delegate *delegate;   /* NULL: the client accepts no work */
 	struct zd_rings *rings;         /* NULL: all packets use the sockets */
+	struct zd_found found;          /* for a request that is handled in several steps */
 	/* The segments whose descriptors were sent to the client, in ascending order. */
 	uint32_t *given;
 	size_t ngiven, given_room;

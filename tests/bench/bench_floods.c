@@ -302,7 +302,54 @@ static uint64_t register_units(int sock, uint64_t group, unsigned count)
 	return slowest_ns;
 }
 
-/* Each sample has an update and a publication of all units; they are not interrupted. */
+static uint64_t until_reply(int sock)
+{
+	uint64_t total_ns = 0;
+
+	do
+		total_ns += turn();
+	while (recv(sock, scene->received, sizeof(scene->received), MSG_DONTWAIT) <= 0);
+	return total_ns;
+}
+
+static void send_and_turn(int sock, Zd__Request *request)
+{
+	request->id = ++scene->last_id;
+	scene_send(sock, &request, 1);
+	(void)until_reply(sock);
+}
+
+/* The longest iteration until the reply to an update, or a publication, of all units, each in one turn or,
+ * beside another user, in steps. */
+static void cost_of_updates(const char *what, bool in_steps)
+{
+	static uint64_t took_ns[SAMPLES];
+	struct zd_users *users = &scene->api.conns.users;
+	struct zd_users before = *users;
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
+	Zd__Publish publish = ZD__PUBLISH__INIT;
+
+	update.n_units = publish.n_units = UNITS;
+	update.units = publish.units = units;
+	users->turn_ns = in_steps ? 0 : UINT64_MAX;
+	users->shared_ns = in_steps ? UINT64_MAX : 0;
+	for (unsigned i = 0; i < SAMPLES; i++) {
+		request.body_case = i % 2 ? ZD__REQUEST__BODY_PUBLISH : ZD__REQUEST__BODY_UPDATE_BEGIN;
+		if (i % 2)
+			request.publish = &publish;
+		else
+			request.update_begin = &update;
+		longest_ns = 0;
+		send_and_turn(flood[0], &request);
+		took_ns[i] = longest_ns;
+	}
+	users->turn_ns = before.turn_ns;
+	users->shared_ns = before.shared_ns;
+	report(what, took_ns, SAMPLES);
+}
+
+/* Each sample has updates and publications of all units. */
 static void flood_of_updates(void)
 {
 	Zd__Request request[2] = {ZD__REQUEST__INIT, ZD__REQUEST__INIT}, *pointers[2 * 8];
@@ -312,6 +359,8 @@ static void flood_of_updates(void)
 	Zd__Publish publish = ZD__PUBLISH__INIT;
 
 	(void)register_units(flood[0], scene_join(scene, flood[0], "updates"), UNITS);
+	cost_of_updates("1000 units: one turn", false);
+	cost_of_updates("1000 units: longest step", true);
 	update.n_units = publish.n_units = UNITS;
 	update.units = publish.units = units;
 	request[0].body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
@@ -348,16 +397,6 @@ static void flood_of_empty_messages(void)
 }
 
 /* ---- Single costs -------------------------------------------------------------------------------------- */
-
-static uint64_t until_reply(int sock)
-{
-	uint64_t total_ns = 0;
-
-	do
-		total_ns += turn();
-	while (recv(sock, scene->received, sizeof(scene->received), MSG_DONTWAIT) <= 0);
-	return total_ns;
-}
 
 static void cost_of_bytes(const char *name, const uint8_t *bytes, size_t nbytes)
 {
@@ -421,13 +460,6 @@ static void print_cost(const char *what, uint64_t ns)
 {
 	printf("%-40s %10.1f\n", what, (double)ns / 1e3);
 	(void)fflush(stdout);
-}
-
-static void send_and_turn(int sock, Zd__Request *request)
-{
-	request->id = ++scene->last_id;
-	scene_send(sock, &request, 1);
-	(void)until_reply(sock);
 }
 
 /* An update and a publication of all units. */

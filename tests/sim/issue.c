@@ -6,10 +6,20 @@
  * or held when its turn comes makes it void. What the model must know before the engine acts is noted here,
  * the rest when the reply comes (reply.c).
  */
+#include <stdlib.h>
+
 #include "base/mem.h"
 #include "issue.h"
 
 static const char *const tags[ZD_SIM_TAGS] = {"default", "plan", "eager"};
+
+/* Whether the units of the request are found before, as the daemon does beside other users. */
+static bool finds_ahead(const struct zd_sim_world *world, const struct zd_sim_request *request,
+                        const struct zd_args *args)
+{
+	return (args->kind == ZD_REQ_UPDATE_BEGIN || args->kind == ZD_REQ_PUBLISH) &&
+	       args->u.publish.nunits > 0 && zd_sim_mix(world->config.seed, request->id) % 2;
+}
 
 void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
                  const struct zd_sim_request *request, const struct zd_args *args)
@@ -26,8 +36,16 @@ void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
 	if (world->program.ops[kept->op].expect == ZEROD_E_DEADLINE)
 		kept->deadline_ns = world->now_ns + 1000;
 	struct zd_call call = {.session = session->id, .request = kept->id, .deadline_ns = kept->deadline_ns};
+	struct zd_found found = {0};
+	struct zd_args ahead = *args;
 	world->stats.requests++;
-	zd_engine_request(world->engine, &call, args);
+	if (finds_ahead(world, kept, args)) {
+		ahead.u.publish.found = &found;
+		while (!zd_engine_find_ahead(world->engine, session->id, &ahead, 1 + kept->op % 2))
+			zd_engine_check(world->engine);
+	}
+	zd_engine_request(world->engine, &call, &ahead);
+	free(found.parts);
 	zd_sim_called(world);
 }
 

@@ -165,6 +165,7 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 	if (member->joining)
 		zd_parts_move(&member->parts, &member->detached);
 	zd_assert(LIST_EMPTY(&member->parts));
+	e->parts_serial++;
 	member->session = NULL;
 	member->joining = false;
 	if (group->state != ZD_GROUP_FORMING)

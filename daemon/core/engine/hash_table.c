@@ -45,7 +45,7 @@ static struct zd_hash_node **bucket_at(const struct zd_hash_table *table, uint32
 	return &table->chunks[chunk][bucket - first_of(chunk)];
 }
 
-static struct zd_hash_node **bucket_of(const struct zd_hash_table *table, uint64_t hash)
+static inline struct zd_hash_node **bucket_of(const struct zd_hash_table *table, uint64_t hash)
 {
 	uint32_t mask = table->nbuckets == 1 ? 0 : (2u << log2_floor(table->nbuckets - 1)) - 1;
 	uint32_t bucket = (uint32_t)hash & mask;
@@ -110,6 +110,25 @@ static struct zd_hash_node *first_with(struct zd_hash_node *node, uint64_t hash)
 struct zd_hash_node *zd_hash_first(const struct zd_hash_table *table, uint64_t hash)
 {
 	return table->nnodes == 0 ? NULL : first_with(*bucket_of(table, hash), hash);
+}
+
+void zd_hash_first_of_ids(const struct zd_hash_table *table, const uint64_t *ids, uint32_t count,
+                          struct zd_hash_node **nodes)
+{
+	struct zd_hash_node **buckets[ZD_HASH_MOST], *empty = NULL;
+	uint64_t hashes[ZD_HASH_MOST];
+	zd_assert(count <= ZD_HASH_MOST);
+	for (uint32_t i = 0; i < count; i++) {
+		hashes[i] = zd_hash_id(ids[i]);
+		buckets[i] = table->nnodes > 0 ? bucket_of(table, hashes[i]) : &empty;
+		__builtin_prefetch(buckets[i]);
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		nodes[i] = *buckets[i];
+		__builtin_prefetch(nodes[i]);
+	}
+	for (uint32_t i = 0; i < count; i++)
+		nodes[i] = first_with(nodes[i], hashes[i]);
 }
 
 struct zd_hash_node *zd_hash_next(const struct zd_hash_node *node)

@@ -35,6 +35,12 @@ struct zd_hash_node *zd_hash_first(const struct zd_hash_table *table, uint64_t h
 /* The next node of the same hash; NULL: none. */
 struct zd_hash_node *zd_hash_next(const struct zd_hash_node *node);
 
+#define ZD_HASH_MOST 32u
+/* Finds the first node of each of up to ZD_HASH_MOST ids. Cache misses overlap, unlike those of single
+ * calls. */
+void zd_hash_first_of_ids(const struct zd_hash_table *table, const uint64_t *ids, uint32_t count,
+                          struct zd_hash_node **nodes);
+
 /* Hashes an id. Different ids have different hashes. */
 uint64_t zd_hash_id(uint64_t id);
 

@@ -292,6 +292,7 @@ struct zd_engine {
 	uint32_t ndurable; /* durable ones */
 	struct zd_group *groups;
 	struct zd_hash_table units; /* by id */
+	uint64_t parts_serial;      /* counts freed units, and ranks that their sessions have left */
 	struct zd_bucket *buckets;
 	struct zd_segment *segments;
 	struct zd_allocation *allocations;

@@ -17,7 +17,7 @@
 
 /* ---- Changes of a part --------------------------------------------------------------------------------- */
 
-void zd_part_take_commits(struct zd_part *part)
+void zd_part_take_missed(struct zd_part *part)
 {
 	if (zd_part_missed_commit(part)) {
 		zd_assert(!zd_part_is_written(part));

@@ -34,8 +34,14 @@ static inline enum zd_shadow_state zd_part_shadow(const struct zd_part *part)
 	return is_newer && zd_part_missed_commit(part) ? ZD_SHADOW_FREE : (enum zd_shadow_state)part->shadow;
 }
 
+void zd_part_take_missed(struct zd_part *part);
 /* Called before the part's state, version or shadow changes. */
-void zd_part_take_commits(struct zd_part *part);
+static inline void zd_part_take_commits(struct zd_part *part)
+{
+	if (part->ncommits != part->unit->group->ncommits)
+		zd_part_take_missed(part);
+}
+
 /* Called after it. */
 void zd_part_changed(struct zd_part *part);
 

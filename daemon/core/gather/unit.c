@@ -36,44 +36,6 @@ struct zd_extent_use zd_part_use(const struct zd_part *part)
 	return zd_member_use(zd_part_member(part), purpose, part->unit->id);
 }
 
-struct zd_unit *zd_unit_find(const struct zd_engine *e, uint64_t id)
-{
-	struct zd_hash_node *node = zd_hash_first(&e->units, zd_hash_id(id));
-	return node ? ZD_CONTAINER_OF(node, struct zd_unit, by_id) : NULL;
-}
-
-struct zd_unit *zd_unit_find_name(const struct zd_group *group, const char *name, bool is_former)
-{
-	struct zd_hash_node *node = zd_hash_first(&group->unit_names, zd_text_hash(name));
-	for (; node; node = zd_hash_next(node)) {
-		struct zd_unit *unit = ZD_CONTAINER_OF(node, struct zd_unit, by_name);
-		if (unit->is_former == is_former && strcmp(unit->name, name) == 0)
-			return unit;
-	}
-	return NULL;
-}
-
-int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, struct zd_part **out,
-                 struct zd_err *err)
-{
-	const struct zd_unit *unit = zd_unit_find(e, id);
-	struct zd_member *member;
-	if (!unit)
-		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no unit %llu", (unsigned long long)id);
-	TAILQ_FOREACH (member, &session->members, session_link) {
-		if (member->group != unit->group)
-			continue;
-		struct zd_part *part = &unit->parts[member->rank];
-		if (part->state == ZD_PART_ABSENT || part->state == ZD_PART_FILLING ||
-		    part->state == ZD_PART_DETACHED || part->state == ZD_PART_DYING)
-			break;
-		*out = part;
-		return 0;
-	}
-	return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session has not registered unit %llu",
-	                  (unsigned long long)id);
-}
-
 /* ---- Descriptions -------------------------------------------------------------------------------------- */
 
 static int view_check(const struct zd_args *args, uint32_t index, struct zd_err *err)
@@ -293,14 +255,10 @@ static void journal_part_gone(const struct zd_part *part)
 	zd_journal_gone(journal, ZD_RECORD_PART_STATE, part->unit->id, part->rank);
 }
 
-void zd_part_move(struct zd_part *part, enum zd_part_state to)
+/* Other states have the same record: a rank that waits to write, say, has changed nothing yet. */
+static void journal_move(const struct zd_part *part, enum recorded before)
 {
-	enum recorded before = recorded_as(part);
-	zd_part_take_commits(part);
-	zd_sm_move(&zd_sm_part, &part->state, to);
-	zd_part_changed(part);
-	/* Other states have the same record: a rank that waits to write, say, has changed nothing yet. */
-	if (!part->unit->group->job->journal || recorded_as(part) == before)
+	if (recorded_as(part) == before)
 		return;
 	if (recorded_as(part) == NOT_RECORDED)
 		journal_part_gone(part);
@@ -308,6 +266,17 @@ void zd_part_move(struct zd_part *part, enum zd_part_state to)
 		zd_journal_part(part);
 	else
 		zd_journal_part_state(part);
+}
+
+void zd_part_move(struct zd_part *part, enum zd_part_state to)
+{
+	bool recorded = part->unit->group->job->journal != NULL;
+	enum recorded before = recorded ? recorded_as(part) : NOT_RECORDED;
+	zd_part_take_commits(part);
+	zd_sm_move(&zd_sm_part, &part->state, to);
+	zd_part_changed(part);
+	if (recorded)
+		journal_move(part, before);
 }
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
@@ -449,6 +418,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	set_mismatch(unit, 0, NULL);
 	if (group->unit_names.nnodes == 0)
 		memset(group->target_numel, 0, sizeof(group->target_numel));
+	e->parts_serial++;
 	unit_free(unit);
 	zd_group_unref(e, group);
 }

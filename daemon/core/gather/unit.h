@@ -144,6 +144,12 @@ static inline bool zd_part_is_registered(const struct zd_part *part)
 	return !zd_part_is_gone(part) && part->state != ZD_PART_DETACHED;
 }
 
+/* Whether the rank has registered the part, and its shard is zeroed. */
+static inline bool zd_part_is_complete(const struct zd_part *part)
+{
+	return zd_part_is_registered(part) && part->state != ZD_PART_FILLING;
+}
+
 /* Whether an update of the shard was granted and has not ended. */
 static inline bool zd_part_is_written(const struct zd_part *part)
 {
@@ -178,6 +184,9 @@ struct zd_unit *zd_unit_find_name(const struct zd_group *group, const char *name
 /* Finds the session's registered part: NOT_FOUND. */
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t unit, struct zd_part **part,
                  struct zd_err *err) __attribute__((warn_unused_result));
+/* The same for up to ZD_HASH_MOST units; NULL: zd_part_find() has the error. */
+void zd_parts_find(const struct zd_engine *e, const struct zd_session *session, const uint64_t *ids,
+                   uint32_t count, struct zd_part **parts);
 void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit);
 /* Checks UNIT_REGISTER's description of a unit of so many shards: INVALID, LIMIT. */
 int zd_unit_check_description(const struct zd_args *args, uint32_t nshards, struct zd_err *err)

@@ -46,10 +46,51 @@ static bool is_update_taken(const struct zd_request *req, const struct zd_part *
 	return false;
 }
 
+/* Moves the part of that unit from state `from` to `to`. `part` was found before; NULL: not found. */
+static int part_take(struct zd_engine *e, struct zd_request *req, uint64_t unit, struct zd_part *part,
+                     enum zd_part_state from, enum zd_part_state to, struct zd_err *err)
+{
+	int status = part && zd_part_is_complete(part) ? 0 : zd_part_find(e, req->session, unit, &part, err);
+	if (status != 0)
+		return status;
+	struct zd_member *member = zd_part_member(part);
+	if (!req->member) {
+		req->member = member;
+		/* In a group with shadows the shards are set back, and a later error says so. */
+		status = member->group->shadow ? 0 : zd_member_tell(member, err);
+		if (status != 0)
+			return status;
+	}
+	if (member != req->member)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is of another group than the first",
+		                  part->unit->name);
+	if (part->state == to && is_update_taken(req, part))
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is given twice", part->unit->name);
+	if (part->state != from)
+		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' is %s; %s needs it %s", part->unit->name,
+		                  zd_sm_name(&zd_sm_part, part->state), e->types[req->kind]->name,
+		                  zd_sm_name(&zd_sm_part, (uint8_t)from));
+	zd_part_move(part, to);
+	req->u.publish.parts[req->u.publish.nparts++] = part;
+	return 0;
+}
+
+/* Takes the parts that were found ahead of the request; NULL: not all were, or one may be gone. */
+static struct zd_part **take_found(const struct zd_engine *e, const struct zd_args *args)
+{
+	struct zd_found *found = args->u.publish.found;
+	if (!found || found->nparts != args->u.publish.nunits || found->serial != e->parts_serial)
+		return NULL;
+	struct zd_part **parts = found->parts;
+	found->parts = NULL;
+	return parts;
+}
+
 /* Finds all parts and moves each from state `from` to `to`; on an error all are as before. */
 static int parts_take(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                       enum zd_part_state from, enum zd_part_state to, struct zd_err *err)
 {
+	const uint64_t *units = args->u.publish.units;
 	uint32_t nunits = args->u.publish.nunits;
 	if (nunits == 0 || nunits > ZD_MAX_UNITS_PER_REQUEST)
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u units in one request; 1 to %u", nunits,
@@ -57,35 +98,16 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 	int status = zd_session_check_poisoned(req->session, err);
 	if (status != 0)
 		return status;
-	req->u.publish.parts = zd_calloc(nunits, sizeof(struct zd_part *));
+	struct zd_part **parts = take_found(e, args);
+	bool found = parts != NULL;
+	if (!found)
+		parts = zd_calloc(nunits, sizeof(struct zd_part *));
+	req->u.publish.parts = parts;
 	for (uint32_t i = 0; i < nunits && status == 0; i++) {
-		struct zd_part *part;
-		status = zd_part_find(e, req->session, args->u.publish.units[i], &part, err);
-		if (status != 0)
-			break;
-		struct zd_member *member = zd_part_member(part);
-		if (!req->member) {
-			req->member = member;
-			/* In a group with shadows the shards are set back, and a later error says so. */
-			status = member->group->shadow ? 0 : zd_member_tell(member, err);
-		}
-		if (status != 0)
-			break;
-		if (member != req->member) {
-			status = zd_err_set(err, ZEROD_E_INVALID,
-			                    "unit '%s' is of another group than the first", part->unit->name);
-		} else if (part->state == to && is_update_taken(req, part)) {
-			status = zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is given twice",
-			                    part->unit->name);
-		} else if (part->state != from) {
-			status = zd_err_set(err, ZEROD_E_STATE, "unit '%s' is %s; %s needs it %s",
-			                    part->unit->name, zd_sm_name(&zd_sm_part, part->state),
-			                    e->types[req->kind]->name,
-			                    zd_sm_name(&zd_sm_part, (uint8_t)from));
-		} else {
-			zd_part_move(part, to);
-			req->u.publish.parts[req->u.publish.nparts++] = part;
-		}
+		if (!found && i % ZD_HASH_MOST == 0)
+			zd_parts_find(e, req->session, &units[i],
+			              (uint32_t)zd_min_u64(nunits - i, ZD_HASH_MOST), &parts[i]);
+		status = part_take(e, req, units[i], parts[i], from, to, err);
 	}
 	if (status != 0) {
 		parts_move(req, from);
@@ -216,13 +238,13 @@ static bool gathers_version(const struct zd_request *req, const struct zd_unit *
 	return false;
 }
 
-/* Where gathers are collective: a local rank with a waiting gather of the shard's current version, since
- * ranks of other daemons gather that version too. Otherwise local_world_size. */
+/* A local rank with a waiting gather of the shard's current version, since ranks of other daemons gather that
+ * version too. Otherwise local_world_size. */
 static uint32_t first_to_gather(const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;
 	uint32_t rank;
-	for (rank = 0; rank < group->local_world_size && zd_gathers_are_collective(group); rank++) {
+	for (rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_session *session = group->members[rank].session;
 		const struct zd_request *req;
 		if (!session)
@@ -233,6 +255,34 @@ static uint32_t first_to_gather(const struct zd_part *part)
 		}
 	}
 	return group->local_world_size;
+}
+
+/* Where gathers are collective: waits for ranks that have yet to make those of the current version. */
+static int check_gathered(struct zd_request *req, const struct zd_part *part)
+{
+	const struct zd_group *group = part->unit->group;
+	uint32_t none = group->local_world_size, gathers = first_to_gather(part);
+	uint32_t follows = gathers == none ? zd_collective_first_to_follow(part) : none;
+	if (gathers < none)
+		(void)zd_wait_for(req, ZD_WAIT_GATHER, gathers, 0, 0);
+	else if (follows < none)
+		(void)zd_wait_for(req, ZD_WAIT_FOLLOW, 0, zd_world_rank(&group->members[follows]), 0);
+	else
+		return 0;
+	req->wait.unit = part->unit;
+	return ZD_WAIT;
+}
+
+static int check_unread(struct zd_request *req, const struct zd_part *part)
+{
+	enum zd_wait_kind kind = zd_shadow_is_owed(part)            ? ZD_WAIT_RESTORE
+	                         : part->shadow == ZD_SHADOW_SAVING ? ZD_WAIT_SAVE
+	                                                            : ZD_WAIT_READERS;
+	if (part->readers == 0 && kind != ZD_WAIT_RESTORE)
+		return 0;
+	int wait = zd_wait_for(req, kind, part->rank, part->readers, zd_part_is_aliased(part));
+	req->wait.unit = part->unit;
+	return wait;
 }
 
 static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
@@ -252,32 +302,15 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 		grant_ahead(e, req);
 		return wait_for_readers(req, find_read(req));
 	}
-	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
+	for (uint32_t i = 0; i < req->u.publish.nparts && group->shadow; i++)
 		zd_shadow_save(e, req->u.publish.parts[i]);
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
-		struct zd_part *part = req->u.publish.parts[i];
-		enum zd_wait_kind kind = zd_shadow_is_owed(part)            ? ZD_WAIT_RESTORE
-		                         : part->shadow == ZD_SHADOW_SAVING ? ZD_WAIT_SAVE
-		                                                            : ZD_WAIT_READERS;
-		if (part->readers > 0 || kind == ZD_WAIT_RESTORE) {
-			int wait = zd_wait_for(req, kind, part->rank, part->readers,
-			                       zd_part_is_aliased(part));
-			req->wait.unit = part->unit;
-			return wait;
-		}
-		uint32_t rank = first_to_gather(part);
-		if (rank < part->unit->group->local_world_size) {
-			int wait = zd_wait_for(req, ZD_WAIT_GATHER, rank, 0, 0);
-			req->wait.unit = part->unit;
-			return wait;
-		}
-		rank = zd_collective_first_to_follow(part);
-		if (rank < part->unit->group->local_world_size) {
-			int wait = zd_wait_for(req, ZD_WAIT_FOLLOW, 0,
-			                       zd_world_rank(&part->unit->group->members[rank]), 0);
-			req->wait.unit = part->unit;
-			return wait;
-		}
+		const struct zd_part *part = req->u.publish.parts[i];
+		status = check_unread(req, part);
+		if (status == 0 && zd_gathers_are_collective(group))
+			status = check_gathered(req, part);
+		if (status != 0)
+			return status;
 	}
 	parts_move(req, ZD_PART_UPDATING);
 	parts_event(e, req, ZD_EVENT_UPDATE);
@@ -325,6 +358,8 @@ static void publish_cancel(struct zd_engine *e, struct zd_request *req)
 static int publish_check_undone(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	int status = 0;
+	if (!req->member->group->shadow)
+		return 0;
 	for (uint32_t i = 0; i < req->u.publish.nparts && status == 0; i++) {
 		if (zd_shadow_is_owed(req->u.publish.parts[i]))
 			status = zd_shadow_undone(req->u.publish.parts[i], err);

@@ -38,8 +38,21 @@ static uint64_t hash_of(uint32_t i)
 	return zd_hash_id(i / TWINS);
 }
 
+static void check_many(const struct scene *scene, uint64_t first)
+{
+	struct zd_hash_node *nodes[ZD_HASH_MOST];
+	uint64_t ids[ZD_HASH_MOST];
+	for (uint32_t i = 0; i < ZD_HASH_MOST; i++)
+		ids[i] = first + i;
+	zd_hash_first_of_ids(&scene->table, ids, ZD_HASH_MOST, nodes);
+	for (uint32_t i = 0; i < ZD_HASH_MOST; i++)
+		assert_ptr_equal(nodes[i], zd_hash_first(&scene->table, zd_hash_id(ids[i])));
+}
+
 static void check(const struct scene *scene)
 {
+	for (uint64_t id = 0; id < NODES / TWINS + ZD_HASH_MOST; id += ZD_HASH_MOST)
+		check_many(scene, id);
 	for (uint32_t i = 0; i < NODES; i += TWINS) {
 		const struct zd_hash_node *node = zd_hash_first(&scene->table, hash_of(i));
 		uint32_t nfound = 0, nwanted = 0;

@@ -182,6 +182,97 @@ static void test_units_of_two_groups_are_not_mixed(void **state)
 	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
 }
 
+/* ---- Found ahead --------------------------------------------------------------------------------------- */
+
+/* Finds them one by one, which the request has to be the same for. */
+static struct zd_args find_ahead(struct rig *rig, enum zd_request_kind kind, const uint64_t *units,
+                                 uint32_t nunits, struct zd_found *found)
+{
+	struct zd_args args = {.kind = kind, .u.publish = {.nunits = nunits, .units = units, .found = found}};
+	uint32_t steps = 0;
+	*found = (struct zd_found){0};
+	while (!zd_engine_find_ahead(core_engine(rig->core), rig->team.session[0], &args, 1))
+		steps++;
+	assert_int_equal(steps, nunits);
+	return args;
+}
+
+static void send_found(struct rig *rig, const struct zd_args *args, int status)
+{
+	assert_true(zd_engine_find_ahead(core_engine(rig->core), rig->team.session[0], args, 1));
+	core_call(rig->core, rig->team.session[0], args, status);
+	free(args->u.publish.found->parts);
+}
+
+static void test_found_ahead(void **state)
+{
+	struct rig *rig = *state;
+	const uint64_t both[] = {rig->unit, rig->other}, unknown[] = {rig->unit, rig->other, 9999};
+	const uint64_t twice[] = {rig->unit, rig->unit};
+	struct zd_found found;
+	struct zd_args args = find_ahead(rig, ZD_REQ_UPDATE_BEGIN, unknown, 3, &found);
+	send_found(rig, &args, ZEROD_E_NOT_FOUND);
+	args = find_ahead(rig, ZD_REQ_UPDATE_BEGIN, twice, 2, &found);
+	send_found(rig, &args, ZEROD_E_INVALID);
+	args = find_ahead(rig, ZD_REQ_UPDATE_BEGIN, both, 2, &found);
+	send_found(rig, &args, 0);
+	args = find_ahead(rig, ZD_REQ_PUBLISH, both, 2, &found);
+	send_found(rig, &args, 0);
+	expect_versions(rig, rig->other, 1, 2);
+}
+
+static void register_on(struct rig *rig, uint64_t session, const char *name)
+{
+	core_expect(rig->core,
+	            core_register(rig->core, session, rig->team.group,
+	                          &(struct core_unit){.name = name, .numel = UNIT_BYTES / 4}),
+	            0);
+}
+
+static void unregister_on(struct rig *rig, uint32_t rank)
+{
+	core_expect(rig->core,
+	            core_simple(rig->core, rig->team.session[rank], ZD_REQ_UNIT_UNREGISTER, rig->other), 0);
+}
+
+static void test_found_shard_is_not_registered(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_found found;
+	struct zd_args args = find_ahead(rig, ZD_REQ_UPDATE_BEGIN, &rig->other, 1, &found);
+	unregister_on(rig, 0);
+	send_found(rig, &args, ZEROD_E_NOT_FOUND);
+}
+
+/* Its memory is another unit's by then. */
+static void test_found_unit_is_freed(void **state)
+{
+	struct rig *rig = *state;
+	const uint64_t both[] = {rig->unit, rig->other};
+	struct zd_found found;
+	struct zd_args args = find_ahead(rig, ZD_REQ_UPDATE_BEGIN, both, 2, &found);
+	unregister_on(rig, 0);
+	unregister_on(rig, 1);
+	register_on(rig, rig->team.session[0], "u");
+	register_on(rig, rig->team.session[1], "u");
+	send_found(rig, &args, ZEROD_E_NOT_FOUND);
+	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
+}
+
+static void test_found_shards_are_of_another_session(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_found found;
+	struct zd_args args = find_ahead(rig, ZD_REQ_UPDATE_BEGIN, &rig->unit, 1, &found);
+	core_expect(rig->core,
+	            core_simple(rig->core, rig->team.session[0], ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
+	uint64_t session = core_open(rig->core, CORE_ALICE);
+	core_expect(rig->core, core_join(rig->core, session, &(struct core_join){.world_size = 2}), 0);
+	register_on(rig, session, "w");
+	send_found(rig, &args, ZEROD_E_NOT_FOUND);
+	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
+}
+
 /* ---- publish ------------------------------------------------------------------------------------------- */
 
 static void test_publish_waits_for_its_streams(void **state)
@@ -446,6 +537,10 @@ int main(void)
 	        TEST(test_updates_are_all_or_nothing),
 	        TEST(test_list_is_granted_when_its_last_shard_is_free),
 	        TEST(test_units_of_two_groups_are_not_mixed),
+	        TEST(test_found_ahead),
+	        TEST(test_found_shard_is_not_registered),
+	        TEST(test_found_unit_is_freed),
+	        TEST(test_found_shards_are_of_another_session),
 	        TEST(test_publish_waits_for_its_streams),
 	        TEST(test_publish_that_ends_early_leaves_the_update_open),
 	        TEST(test_publish_refuses_bad_fences),

@@ -438,6 +438,77 @@ static void test_pages_beside_another_user(void **state)
 	(void)close(other);
 }
 
+static void register_units(struct scene *scene, int sock, uint64_t *units, unsigned count)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__UnitRegister unit = ZD__UNIT_REGISTER__INIT;
+	char name[16];
+
+	unit.group = scene_join(scene, sock, "large");
+	unit.dtype = ZEROD_FLOAT32;
+	unit.numel = 1;
+	unit.name = name;
+	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
+	request.unit_register = &unit;
+	for (unsigned i = 0; i < count; i++) {
+		struct delivery delivery;
+
+		(void)snprintf(name, sizeof(name), "unit %u", i);
+		delivery = scene_call(scene, sock, &request);
+		units[i] = delivery.packet->replies[0]->unit_register->unit;
+		delivery_free(&delivery);
+	}
+}
+
+/* Sends a packet of an update of the units and their publish, and a request of the other user in the middle
+ * of each. Returns the turns until both replies were there. */
+static unsigned turns_of_update(struct scene *scene, int sock, uint64_t *units, unsigned count, int other)
+{
+	Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
+	Zd__Publish publish = ZD__PUBLISH__INIT;
+	Zd__Request requests[2] = {ZD__REQUEST__INIT, ZD__REQUEST__INIT};
+	unsigned turns = 0;
+	uint64_t last = 0;
+
+	update.n_units = publish.n_units = count;
+	update.units = publish.units = units;
+	requests[0].id = 1;
+	requests[0].body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
+	requests[0].update_begin = &update;
+	requests[1].id = 2;
+	requests[1].body_case = ZD__REQUEST__BODY_PUBLISH;
+	requests[1].publish = &publish;
+	scene_send(sock, (Zd__Request *[]){&requests[0], &requests[1]}, 2);
+	while (last < 2) {
+		if (other >= 0)
+			send_batch(other, turns + 1, 1);
+		turn(scene);
+		turns++;
+		if (other >= 0)
+			assert_int_equal(take_replies(scene, other, turns - 1), turns);
+		last = take_replies(scene, sock, last);
+	}
+	return turns;
+}
+
+/* Their units are found in steps; the requests of a packet keep their order. */
+static void test_updates_beside_another_user(void **state)
+{
+	struct scene *scene = *state;
+	uint64_t units[600]; /* two steps find them */
+	int other;
+
+	if (geteuid() != 0)
+		skip();
+	scene->api.conns.users.shared_ns = UINT64_MAX;
+	register_units(scene, scene->witness, units, ZD_ARRAY_LEN(units));
+	assert_int_equal(turns_of_update(scene, scene->witness, units, ZD_ARRAY_LEN(units), -1), 2);
+	other = session_of(scene, OTHER_UID);
+	assert_int_equal(turns_of_update(scene, scene->witness, units, ZD_ARRAY_LEN(units), other), 6);
+	assert_int_equal(turns_of_update(scene, scene->witness, units, 100, other), 2);
+	(void)close(other);
+}
+
 /* A connection that is accepted uses up its user's turn. */
 static void test_accepts_are_charged(void **state)
 {
@@ -657,6 +728,7 @@ int main(void)
 	        TEST(test_busy_clients_are_not_polled),
 	        TEST(test_slices),
 	        TEST(test_pages_beside_another_user),
+	        TEST(test_updates_beside_another_user),
 	        TEST(test_accepts_are_charged),
 	        TEST(test_ends_take_turns),
 	        TEST(test_ends_of_one_event),

@@ -129,13 +129,15 @@ static bool take_block(struct zd_engine *e, struct zd_part *part, struct zd_exte
 	struct zd_job *job = part->unit->group->job;
 	uint64_t bytes = zd_unit_shard_bytes(part->unit);
 	if (!zd_pool_has(e, device, job, ZD_PURPOSE_GATHERS, bytes) ||
-	    zd_pool_alloc(e, NULL, job, device, ZD_PURPOSE_GATHERS, bytes, ZD_BLOCK_MIN_ALIGN, extent, NULL) != 0)
+	    zd_pool_alloc(e, NULL, job, device, ZD_PURPOSE_GATHERS, bytes, ZD_BLOCK_MIN_ALIGN, extent,
+	                  NULL) != 0)
 		return false;
 	device->quarantine_bytes += extent->bytes; /* uncharged, and free soon */
 	return true;
 }
 
-static struct zd_landing *landing_new(struct zd_engine *e, const struct zd_buffer *buffer, struct zd_part *part)
+static struct zd_landing *landing_new(struct zd_engine *e, const struct zd_buffer *buffer,
+                                      struct zd_part *part)
 {
 	struct zd_landing *landing;
 	struct zd_extent extent;

@@ -23,7 +23,7 @@
 struct zd_landing {
 	struct zd_part *part; /* whose shard it is; the unit has a reference */
 	uint64_t version;
-	uint32_t era; /* of the unit's shards, when a gather asked for it */
+	uint32_t era;             /* of the unit's shards, when a gather asked for it */
 	struct zd_device *device; /* that has pulled the shard */
 	struct zd_extent extent;
 	uint32_t users; /* transfers that use it, and its pull */

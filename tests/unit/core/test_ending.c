@@ -345,6 +345,45 @@ static void test_a_loss_undoes_updates_in_steps(void **state)
 	core_end(core);
 }
 
+/* The fences of a peer's publish pass between two steps of the loss, before the steps come to its unit. */
+static void test_a_publish_between_two_steps_of_a_loss_is_undone(void **state)
+{
+	static const struct zd_fence slow = {7, 1};
+	struct core_driver *core = core_new(&in_steps);
+	struct core_join args = {.world_size = 2, .durable = true, .shadow = true};
+	uint64_t session[2], join_of[2], group = 0, unit[NUNITS], waiting = 0;
+	(void)state;
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		session[rank] = core_open(core, CORE_ALICE);
+		args.rank = rank;
+		join_of[rank] = core_join(core, session[rank], &args);
+	}
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		group = core_expect(core, join_of[rank], 0)->u.group_join.group;
+		register_units(core, session[rank], group, NUNITS);
+	}
+	struct core_row rows[NUNITS];
+	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, rows, NUNITS), NUNITS);
+	for (uint32_t i = 0; i < NUNITS; i++) {
+		struct zd_args publish = {
+		        .kind = ZD_REQ_PUBLISH,
+		        .u.publish = {.nunits = 1, .units = &unit[i], .fences = {1, &slow}}};
+		unit[i] = rows[i].row.id;
+		core_expect(core, core_update(core, session[1], unit[i]), 0);
+		if (i == 0)
+			waiting = core_send(core, session[1], &publish);
+		else
+			core_expect(core, core_publish(core, session[1], unit[i]), 0);
+	}
+	core_close(core, session[0]);
+	assert_int_equal(count_endings(core), 1);
+	core_pass(core, session[1], slow.timeline, slow.value);
+	assert_int_equal(count_endings(core), 1);
+	core_expect_error(core, waiting, ZEROD_E_PEER_LOST, "is restored to step 0");
+	(void)make_steps(core, CORE_ALICE);
+	core_end(core);
+}
+
 /* All units are at the last commit, those of the first step and the others. */
 static void test_a_restart_between_two_steps_of_a_loss(void **state)
 {
@@ -474,6 +513,7 @@ int main(void)
 	        cmocka_unit_test(test_a_restart_between_two_steps),
 	        cmocka_unit_test(test_a_restart_between_two_steps_of_holds),
 	        cmocka_unit_test(test_a_loss_undoes_updates_in_steps),
+	        cmocka_unit_test(test_a_publish_between_two_steps_of_a_loss_is_undone),
 	        cmocka_unit_test(test_a_restart_between_two_steps_of_a_loss),
 	        cmocka_unit_test(test_a_durable_job_ends_in_steps),
 	        cmocka_unit_test(test_a_killed_job_ends_after_its_sessions),

@@ -222,6 +222,29 @@ static void test_a_rank_leaves_in_steps(void **state)
 	core_end(core);
 }
 
+/* The fills of shards end between two steps: the registrations have failed, so that nothing is kept. */
+static void test_a_rank_leaves_while_it_registers(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", true);
+	uint64_t registration = 0;
+	(void)state;
+	core_hold(core, ZD_CMD_FILL);
+	for (uint32_t i = 0; i < NUNITS; i++) {
+		char name[16];
+		(void)snprintf(name, sizeof(name), "u%u", i);
+		registration = core_register(core, session, group,
+		                             &(struct core_unit){.name = name, .numel = 16});
+	}
+	core_expect(core, leave(core, session, group), 0);
+	core_expect(core, registration, ZEROD_E_STATE);
+	core_unhold(core, ZD_CMD_FILL);
+	assert_int_equal(count_endings(core), 1);
+	(void)make_steps(core, CORE_ALICE);
+	assert_int_equal(core_engine(core)->units.nnodes, 0);
+	core_end(core);
+}
+
 /* The session's end goes on where the rank was. */
 static void test_a_session_ends_while_a_rank_leaves(void **state)
 {
@@ -508,6 +531,7 @@ int main(void)
 	        cmocka_unit_test(test_a_request_of_the_uid_completes_the_end),
 	        cmocka_unit_test(test_a_hello_of_the_uid_and_an_administrator_complete_the_end),
 	        cmocka_unit_test(test_a_rank_leaves_in_steps),
+	        cmocka_unit_test(test_a_rank_leaves_while_it_registers),
 	        cmocka_unit_test(test_a_session_ends_while_a_rank_leaves),
 	        cmocka_unit_test(test_holds_end_in_steps),
 	        cmocka_unit_test(test_a_restart_between_two_steps),

@@ -140,6 +140,9 @@ static void replied_step_end(struct zd_sim_world *world, struct zd_sim_session *
 {
 	struct zd_sim_member *member = &session->members[request->group];
 
+	/* The step of a failed group may be no more than the places that were lent. */
+	if (reply->status == 0 && request->noise && member->lost)
+		zd_sim_loans_forget(member);
 	if (reply->status == 0 && world->program.ops[request->op].ahead && world->config.steps_ahead)
 		return; /* long ago: see zd_sim_step_over() */
 	if (reply->status == 0) {

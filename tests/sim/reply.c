@@ -210,6 +210,8 @@ static void replied_update(struct zd_sim_world *world, struct zd_sim_session *se
 				check_update(world, session, request);
 				handle->updating = true;
 				handle->written = handle->undone = false;
+				if (reply->u.update_begin.value == 0)
+					zd_sim_residue_check(world, &handle->shard);
 				write_behind(world, session, handle, reply->u.update_begin);
 				shard->next_key = shard->keys[shard->version % ZD_SIM_VERSIONS];
 			}

@@ -219,9 +219,7 @@ void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
 bool zd_member_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget)
 {
 	struct zd_group *group = member->group; /* kept by the member's own reference */
-	/* With a commit in doubt, the next join decides. */
-	if (group->shadow && group->job->durable && !group->voted_step &&
-	    !zd_shadow_roll_back(e, group, budget))
+	if (zd_shadow_undoes(group) && !zd_shadow_roll_back(e, group, budget))
 		return false;
 	if (!zd_scopes_detach(e, member, budget) || !zd_parts_detach(e, member, budget) ||
 	    !zd_ending_may_free(budget))

@@ -144,7 +144,7 @@ static bool is_of_last_commit(const struct zd_buffer *buffer)
 	return true;
 }
 
-static void roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
+void zd_shadow_roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 {
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		struct zd_part *part = &unit->parts[rank];
@@ -175,11 +175,22 @@ bool zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group, uint32_t *
 		while ((part = LIST_FIRST(&group->members[rank].uncommitted))) {
 			if (!zd_ending_may_free(budget))
 				return false;
-			roll_back_unit(e, part->unit);
+			zd_shadow_roll_back_unit(e, part->unit);
 		}
 	}
 	zd_dirty_group(e, group);
 	return true;
+}
+
+bool zd_shadow_rolls_back(const struct zd_group *group)
+{
+	if (group->state == ZD_GROUP_READY || !zd_shadow_undoes(group))
+		return false;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		if (group->members[rank].detaching)
+			return true;
+	}
+	return false;
 }
 
 void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)

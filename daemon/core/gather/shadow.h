@@ -18,6 +18,13 @@ static inline bool zd_group_in_doubt(const struct zd_group *group)
 	return group->voted_step != 0 && group->state != ZD_GROUP_READY;
 }
 
+/* Whether the loss of a rank undoes what the group has written since its last commit. With a commit in doubt,
+ * the next join decides. */
+static inline bool zd_shadow_undoes(const struct zd_group *group)
+{
+	return group->shadow && group->job->durable && !group->voted_step;
+}
+
 enum zd_shadow_state {
 	ZD_SHADOW_NONE,      /* the part has no shadow block */
 	ZD_SHADOW_FREE,      /* the shard holds the last commit, the shadow holds nothing */
@@ -39,6 +46,10 @@ void zd_shadow_save(struct zd_engine *e, struct zd_part *part);
 /* Undoes, after the loss of a rank, all that ranks of the group have written since its last commit, until the
  * budget is used up. Returns whether all is undone. */
 bool zd_shadow_roll_back(struct zd_engine *e, struct zd_group *group, uint32_t *budget);
+/* The same of one unit. */
+void zd_shadow_roll_back_unit(struct zd_engine *e, struct zd_unit *unit);
+/* Whether the end of a rank is incomplete, so that units may not be undone yet. */
+bool zd_shadow_rolls_back(const struct zd_group *group);
 /* Ends the updates of the rank that were undone. Called when its session is reset, so that its streams do not
  * write any more. */
 void zd_shadow_accept(struct zd_engine *e, struct zd_member *member);

@@ -637,7 +637,9 @@ static void register_filled(struct zd_engine *e, struct zd_op *op, int status, c
 	struct zd_part *part = op->owner;
 	(void)result;
 	if (part->state == ZD_PART_FILLING && status == 0) {
-		zd_part_move(part, ZD_PART_IDLE);
+		/* The registration of a rank that leaves has failed: its end drops the shard. */
+		if (!zd_part_member(part)->detaching)
+			zd_part_move(part, ZD_PART_IDLE);
 	} else if (part->state == ZD_PART_FILLING) {
 		struct zd_request *req;
 		TAILQ_FOREACH (req, &zd_part_member(part)->device->queue, device_link) {

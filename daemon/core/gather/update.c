@@ -360,6 +360,10 @@ static int publish_check_undone(struct zd_engine *e, struct zd_request *req, str
 	int status = 0;
 	if (!req->member->group->shadow)
 		return 0;
+	/* The fences may pass between two steps of the lost rank's end. */
+	bool rolls_back = zd_shadow_rolls_back(req->member->group);
+	for (uint32_t i = 0; i < req->u.publish.nparts && rolls_back; i++)
+		zd_shadow_roll_back_unit(e, req->u.publish.parts[i]->unit);
 	for (uint32_t i = 0; i < req->u.publish.nparts && status == 0; i++) {
 		if (zd_shadow_is_owed(req->u.publish.parts[i]))
 			status = zd_shadow_undone(req->u.publish.parts[i], err);

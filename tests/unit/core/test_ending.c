@@ -222,6 +222,29 @@ static void test_a_rank_leaves_in_steps(void **state)
 	core_end(core);
 }
 
+/* The fills of shards end between two steps: the registrations have failed, so that nothing is kept. */
+static void test_a_rank_leaves_while_it_registers(void **state)
+{
+	struct core_driver *core = core_new(&in_steps);
+	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", true);
+	uint64_t registration = 0;
+	(void)state;
+	core_hold(core, ZD_CMD_FILL);
+	for (uint32_t i = 0; i < NUNITS; i++) {
+		char name[16];
+		(void)snprintf(name, sizeof(name), "u%u", i);
+		registration = core_register(core, session, group,
+		                             &(struct core_unit){.name = name, .numel = 16});
+	}
+	core_expect(core, leave(core, session, group), 0);
+	core_expect(core, registration, ZEROD_E_STATE);
+	core_unhold(core, ZD_CMD_FILL);
+	assert_int_equal(count_endings(core), 1);
+	(void)make_steps(core, CORE_ALICE);
+	assert_int_equal(core_engine(core)->units.nnodes, 0);
+	core_end(core);
+}
+
 /* The session's end goes on where the rank was. */
 static void test_a_session_ends_while_a_rank_leaves(void **state)
 {
@@ -342,6 +365,45 @@ static void test_a_loss_undoes_updates_in_steps(void **state)
 	(void)make_steps(core, CORE_ALICE);
 	assert_int_equal(count_uncommitted(core), 0);
 	assert_int_equal(count_detached(core, false), NUNITS);
+	core_end(core);
+}
+
+/* The fences of a peer's publish pass between two steps of the loss, before the steps come to its unit. */
+static void test_a_publish_between_two_steps_of_a_loss_is_undone(void **state)
+{
+	static const struct zd_fence slow = {7, 1};
+	struct core_driver *core = core_new(&in_steps);
+	struct core_join args = {.world_size = 2, .durable = true, .shadow = true};
+	uint64_t session[2], join_of[2], group = 0, unit[NUNITS], waiting = 0;
+	(void)state;
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		session[rank] = core_open(core, CORE_ALICE);
+		args.rank = rank;
+		join_of[rank] = core_join(core, session[rank], &args);
+	}
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		group = core_expect(core, join_of[rank], 0)->u.group_join.group;
+		register_units(core, session[rank], group, NUNITS);
+	}
+	struct core_row rows[NUNITS];
+	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, rows, NUNITS), NUNITS);
+	for (uint32_t i = 0; i < NUNITS; i++) {
+		struct zd_args publish = {
+		        .kind = ZD_REQ_PUBLISH,
+		        .u.publish = {.nunits = 1, .units = &unit[i], .fences = {1, &slow}}};
+		unit[i] = rows[i].row.id;
+		core_expect(core, core_update(core, session[1], unit[i]), 0);
+		if (i == 0)
+			waiting = core_send(core, session[1], &publish);
+		else
+			core_expect(core, core_publish(core, session[1], unit[i]), 0);
+	}
+	core_close(core, session[0]);
+	assert_int_equal(count_endings(core), 1);
+	core_pass(core, session[1], slow.timeline, slow.value);
+	assert_int_equal(count_endings(core), 1);
+	core_expect_error(core, waiting, ZEROD_E_PEER_LOST, "is restored to step 0");
+	(void)make_steps(core, CORE_ALICE);
 	core_end(core);
 }
 
@@ -469,11 +531,13 @@ int main(void)
 	        cmocka_unit_test(test_a_request_of_the_uid_completes_the_end),
 	        cmocka_unit_test(test_a_hello_of_the_uid_and_an_administrator_complete_the_end),
 	        cmocka_unit_test(test_a_rank_leaves_in_steps),
+	        cmocka_unit_test(test_a_rank_leaves_while_it_registers),
 	        cmocka_unit_test(test_a_session_ends_while_a_rank_leaves),
 	        cmocka_unit_test(test_holds_end_in_steps),
 	        cmocka_unit_test(test_a_restart_between_two_steps),
 	        cmocka_unit_test(test_a_restart_between_two_steps_of_holds),
 	        cmocka_unit_test(test_a_loss_undoes_updates_in_steps),
+	        cmocka_unit_test(test_a_publish_between_two_steps_of_a_loss_is_undone),
 	        cmocka_unit_test(test_a_restart_between_two_steps_of_a_loss),
 	        cmocka_unit_test(test_a_durable_job_ends_in_steps),
 	        cmocka_unit_test(test_a_killed_job_ends_after_its_sessions),

@@ -2,18 +2,18 @@
 /*
  * landing.h - shards of host memory that a device has pulled, for the gathers of ranks on other devices.
  *
- * A unit on the host, whose ranks are on several devices, is gathered in two hops. The device of each shard's
- * rank pulls the shard over its own link to the host, into a block of its gather pool. Then it copies the shard
- * to the buffers of all ranks that gather the unit at the time; the links between the devices are faster. So
- * the links to the host carry each shard once, and all of them at the same time.
+ * A unit on the host, whose ranks are on several devices, is gathered in two hops. The device of each
+ * shard's rank pulls the shard over its own link to the host, into a block of its gather pool. Then it copies
+ * the shard to the buffers of all ranks that gather the unit at the time; the links between the devices are
+ * faster. So the links to the host carry each shard once, and all of them at the same time.
  *
  * Nothing waits for such a block. Where there is none, the device copies from host memory to the buffer, and
- * the pool grows for the next time, if it may. No process maps what a landing needs but its own buffers, and
- * none can spoil what others gather. A landing ends with the last transfer that uses it.
+ * the pool grows for the next time, if it may. A landing is never in a rank's buffer: a process that spoils
+ * its own buffer spoils no other. A landing ends with the last transfer that uses it.
  *
- * Transfers that use landings are deferred (deferred.h): they join their landings when nothing that depends on
- * a process is left to wait for, and begin when all of the landings are complete. So no landing waits for a
- * process.
+ * Transfers that use landings are deferred (deferred.h): they join their landings when nothing that depends
+ * on a process is left to wait for, and begin when all of the landings are complete. So no landing waits for
+ * a process.
  */
 #ifndef ZD_CORE_GATHER_LANDING_H
 #define ZD_CORE_GATHER_LANDING_H
@@ -33,7 +33,7 @@ struct zd_landing {
 
 /* Whether transfers of the session for this unit use landings. */
 bool zd_landings_help(const struct zd_unit *unit, const struct zd_session *session);
-/* Joins the landings of the buffer's transfer, if it has not, and begins to pull the shards that no device has. */
+/* Makes the buffer's transfer join its landings, if it has not, and begins the pulls that are missing. */
 void zd_landings_join(struct zd_engine *e, struct zd_buffer *buffer);
 /* Returns where the shard lies. */
 struct zd_location zd_landing_location(const struct zd_landing *landing);

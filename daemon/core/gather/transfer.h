@@ -7,7 +7,7 @@
  * which steps the plan has, and which timeline each step signals:
  *
  *   zd_plan_copies         plan_copies.c        a copy of each shard; all of them are in this daemon
- *   zd_plan_landings       plan_copies.c        the same, of shards in host memory by way of their ranks' devices
+ *   zd_plan_landings       plan_copies.c        the same from host memory, by way of the shards' devices
  *   zd_plan_rail_gathers   plan_rail_gathers.c  shards of other daemons are exchanged over rails
  *
  * The fences of a transfer are fixed before the plan starts, so that the reply need not wait for it.

@@ -173,13 +173,12 @@ static int largest_size(void *arg, uint64_t numel)
 	return 0;
 }
 
-static int pin_memory(const struct zd_gpu *gpu, uint64_t bytes, struct zd_gpu_memory *memory,
+static int pin_memory(const struct zd_cuda *cuda, uint64_t bytes, struct zd_gpu_memory *memory,
                       struct zd_err *err)
 {
 	void *at = NULL;
 	int status = zd_cuda_err(
-	        gpu->cuda,
-	        gpu->cuda->memHostAlloc(&at, bytes, ZD_CU_HOST_ALLOC_PORTABLE | ZD_CU_HOST_ALLOC_DEVICEMAP),
+	        cuda, cuda->memHostAlloc(&at, bytes, ZD_CU_HOST_ALLOC_PORTABLE | ZD_CU_HOST_ALLOC_DEVICEMAP),
 	        err, "pinning %llu bytes", (unsigned long long)bytes);
 	if (!status)
 		memory->at = (zd_cu_ptr)(uintptr_t)at;
@@ -203,7 +202,7 @@ static int make_memory(struct pusher *pusher, struct zd_err *err)
 		const struct zd_gpu *gpu = &pusher->gpus[rank % run->devices];
 		status = zd_gpu_enter(gpu, err);
 		if (!status && run->bench->options.on_host)
-			status = pin_memory(gpu, slice_bytes, &pusher->shards[rank], err);
+			status = pin_memory(cuda, slice_bytes, &pusher->shards[rank], err);
 		else if (!status)
 			status = zd_gpu_memory_new(gpu, slice_bytes, (uint32_t)ngpus, &pusher->shards[rank],
 			                           err);

@@ -33,10 +33,10 @@
 
 struct touch {
 	pthread_t thread;
-	bool started;
 	uint8_t *from;
 	uint64_t bytes;
 	int error;
+	bool started;
 };
 
 static void *touch_main(void *arg)

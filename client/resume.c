@@ -2,7 +2,7 @@
 /*
  * resume.c - registers the units again that the daemon has kept over its restart, hundreds in one request.
  *
- * Such a unit has its former id, and its sizes are those of its former registration: the digest of its
+ * Such a unit keeps the id and the sizes of its former registration: the digest of its
  * description shows that it is the same unit. The daemon leaves out every unit that it would not register at
  * once, and all if it is older than the request. unit.c registers these one by one.
  */

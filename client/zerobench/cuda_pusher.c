@@ -2,7 +2,7 @@
 /*
  * cuda_pusher.c - the same bytes without zerod: a process that holds all memory, with a thread a GPU that
  * pushes what lies there, in rotation, and waits until all pushes into its own ranks' buffers have arrived.
- * What copy engines can do. Shards in host memory lie pinned there, and each thread pulls all of them.
+ * The copy engines' own speed. With --on-host each thread pulls all shards from pinned host memory.
  */
 #include "client/zerobench/cuda_bench.h"
 

@@ -2,8 +2,8 @@
 /*
  * wire.c - reads the fields of packed messages.
  *
- * What these functions accept and protobuf-c does not, as a tag of more than five bytes, is rejected when the
- * message is unpacked.
+ * Unpacking the message rejects what these functions accept and protobuf-c does not, as a tag of more than
+ * five bytes.
  */
 #include "server/wire.h"
 

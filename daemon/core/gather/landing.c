@@ -122,13 +122,13 @@ static struct zd_landing *find(const struct zd_part *part, const struct zd_buffe
 	return landing;
 }
 
-/* Takes a block of the device of the part's rank, if there is one at once. */
+/* Takes a block of the device of the part's rank, if there is one at once and no request waits for room. */
 static bool take_block(struct zd_engine *e, struct zd_part *part, struct zd_extent *extent)
 {
 	struct zd_device *device = zd_part_member(part)->device;
 	struct zd_job *job = part->unit->group->job;
 	uint64_t bytes = zd_unit_shard_bytes(part->unit);
-	if (!zd_pool_has(e, device, job, ZD_PURPOSE_GATHERS, bytes) ||
+	if (!TAILQ_EMPTY(&device->queue) || !zd_pool_has(e, device, job, ZD_PURPOSE_GATHERS, bytes) ||
 	    zd_pool_alloc(e, NULL, job, device, ZD_PURPOSE_GATHERS, bytes, ZD_BLOCK_MIN_ALIGN, extent,
 	                  NULL) != 0)
 		return false;

@@ -7,9 +7,10 @@
  * the shard to the buffers of all ranks that gather the unit at the time; the links between the devices are
  * faster. So the links to the host carry each shard once, and all of them at the same time.
  *
- * Nothing waits for such a block, and requests that wait for room come first. Where there is none, the device copies from host memory to the buffer, and
- * the pool grows for the next time, if it may. A landing is never in a rank's buffer: a process that spoils
- * its own buffer spoils no other. A landing ends with the last transfer that uses it.
+ * Nothing waits for such a block, and requests that wait for room come first. Where there is none, the device
+ * copies from host memory to the buffer, and the pool grows for the next time, if it may. A landing is never
+ * in a rank's buffer: a process that spoils its own buffer spoils no other. A landing ends with the last
+ * transfer that uses it.
  *
  * Transfers that use landings are deferred (deferred.h): they join their landings when nothing that depends
  * on a process is left to wait for, and begin when all of the landings are complete. So no landing waits for

@@ -177,7 +177,7 @@ def test(what, **options):
 @test("a session is shown with what it holds, and each device with a whole bar")
 def shows(top):
     with Session("holder", "lm", 5 << 20):
-        text = top.has("holder", "5.0 MiB", "lm")
+        text = top.wait(lambda text: all(each in text for each in ("holder", "5.0 MiB", "lm")) and "WAITS FOR" not in text)
         lines = text.split("\n")
         assert lines[0].startswith("zerod ") and "host, SERVING" in lines[0], lines[0]
         assert lines[1].startswith("DEV  MEMORY"), lines[1]

@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "core/engine/events.h"
 #include "core/engine/objects.h"
 #include "core/memory/pool.h"
 #include "core/memory/retire.h"
@@ -23,17 +24,38 @@ static bool is_for(const struct zd_segment *segment, const struct zd_job *job, e
 	       (purpose == ZD_PURPOSE_STRICT ? segment->bytes == bytes : segment->bytes >= bytes);
 }
 
-static struct zd_segment *find_block(struct zd_device *device, const struct zd_job *job,
-                                     enum zd_purpose purpose, uint64_t bytes, uint64_t align,
-                                     struct zd_block **block)
+bool zd_segment_is_awaited(const struct zd_engine *e, const struct zd_segment *segment)
 {
+	const struct zd_request *req;
+	TAILQ_FOREACH (req, &segment->device->queue, device_link) {
+		if (req->segment_wait == segment->id)
+			return true;
+	}
+	return e->events->segment_is_awaited(segment->device, segment->id);
+}
+
+/* Whether the segment is for a larger block than one of `need` bytes, whose request has yet to take it. */
+static bool is_for_larger(const struct zd_engine *e, const struct zd_segment *segment, uint64_t need)
+{
+	return segment->one_block && segment->bytes > need &&
+	       (segment->state == ZD_SEGMENT_CREATING || zd_segment_is_awaited(e, segment));
+}
+
+static struct zd_segment *find_block(const struct zd_engine *e, struct zd_device *device,
+                                     const struct zd_job *job, enum zd_purpose purpose, uint64_t bytes,
+                                     uint64_t align, struct zd_block **block)
+{
+	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes);
 	struct zd_segment *segment;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
-		if (segment->state != ZD_SEGMENT_READY || !is_for(segment, job, purpose, bytes))
+		if (segment->state != ZD_SEGMENT_READY || !is_for(segment, job, purpose, bytes) ||
+		    is_for_larger(e, segment, need))
 			continue;
 		*block = zd_block_alloc(segment->range, bytes, align);
-		if (*block)
-			return segment;
+		if (!*block)
+			continue;
+		segment->one_block = false;
+		return segment;
 	}
 	return NULL;
 }
@@ -49,12 +71,13 @@ void zd_segment_event(struct zd_engine *e, const struct zd_segment *segment, enu
 	event->bytes = segment->bytes;
 }
 
-static struct zd_segment *find_creating(struct zd_device *device, const struct zd_job *job,
-                                        enum zd_purpose purpose, uint64_t bytes)
+static struct zd_segment *find_creating(const struct zd_engine *e, struct zd_device *device,
+                                        const struct zd_job *job, enum zd_purpose purpose, uint64_t need)
 {
 	struct zd_segment *segment;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
-		if (segment->state == ZD_SEGMENT_CREATING && is_for(segment, job, purpose, bytes))
+		if (segment->state == ZD_SEGMENT_CREATING && is_for(segment, job, purpose, need) &&
+		    !is_for_larger(e, segment, need))
 			return segment;
 	}
 	return NULL;
@@ -324,7 +347,7 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	if (req)
 		req->segment_wait = 0;
 	struct zd_block *block;
-	struct zd_segment *segment = find_block(device, job, purpose, bytes, align, &block);
+	struct zd_segment *segment = find_block(e, device, job, purpose, bytes, align, &block);
 	if (segment) {
 		*extent = (struct zd_extent){segment, block, block->bytes};
 		return 0;
@@ -335,10 +358,12 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	                    .left = device->config.arena_bytes - device->segment_bytes,
 	                    .quota_left = zd_pool_quota_left(e, job->owner)};
 	uint64_t most = zd_min_u64(room.left, room.quota_left);
-	segment = find_creating(device, job, purpose, room.need);
-	if (!segment && room.need <= most)
+	segment = find_creating(e, device, job, purpose, room.need);
+	if (!segment && room.need <= most) {
 		segment = segment_new(e, job, device, purpose,
 		                      segment_size(e, device, job, purpose, room.need, most));
+		segment->one_block = segment->bytes == room.need;
+	}
 	if (segment) {
 		if (req)
 			req->segment_wait = segment->id;

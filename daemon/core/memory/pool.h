@@ -31,6 +31,7 @@ struct zd_segment {
 	struct zd_device *device;
 	struct zd_job *job;
 	uint64_t bytes;
+	bool one_block;            /* it was created for one block, which has not been taken yet */
 	bool recorded;             /* the journal has it, and the sink keeps its descriptor */
 	uint64_t prefetched_bytes; /* scratch of retire.c: bytes of prefetched buffers */
 	uint64_t retire_serial;    /* its number in the order in which segments began to retire */
@@ -96,6 +97,8 @@ bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device
                        enum zd_purpose purpose, uint64_t bytes);
 /* Returns the size of the segment's bookkeeping, without the headers of blocks. */
 uint64_t zd_segment_metadata_bytes(const struct zd_segment *segment);
+/* Whether the segment was created for a request or reduction that has not been tried again since. */
+bool zd_segment_is_awaited(const struct zd_engine *e, const struct zd_segment *segment);
 /* Frees the segment's bookkeeping: its memory is the executor's to free, or was never allocated. */
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
 /* Adds an event of the segment; `session` 0: of none. */

@@ -190,22 +190,12 @@ int zd_retire_text(const struct zd_engine *e, uint32_t id, char *out, size_t out
 
 /* ---- Choice -------------------------------------------------------------------------------------------- */
 
-/* Whether the segment was created for a request or reduction that has not been tried again since. */
-static bool is_awaited(const struct zd_engine *e, const struct zd_segment *segment)
-{
-	const struct zd_request *req;
-	TAILQ_FOREACH (req, &segment->device->queue, device_link) {
-		if (req->segment_wait == segment->id)
-			return true;
-	}
-	return e->events->segment_is_awaited(segment->device, segment->id);
-}
-
 /* Valid after the event count_prefetched. */
 static bool is_empty(const struct zd_engine *e, const struct zd_segment *segment)
 {
 	return segment->state == ZD_SEGMENT_READY &&
-	       zd_block_used_bytes(segment->range) == segment->prefetched_bytes && !is_awaited(e, segment);
+	       zd_block_used_bytes(segment->range) == segment->prefetched_bytes &&
+	       !zd_segment_is_awaited(e, segment);
 }
 
 /* Whether `a` retires before `b`: first segments that no session has mapped, then segments without prefetched

@@ -327,6 +327,27 @@ static void test_several_wait_for_one_segment(void **state)
 	core_end(core);
 }
 
+/* What came before a large block, and does not fit in an earlier segment, takes no room of the segment that
+ * is created for the large block. */
+static void test_segment_of_a_large_block_is_its_own(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){
+	        .ndevices = 1, .arena_bytes = 72 * CORE_KIB, .segment_bytes = 64 * CORE_KIB});
+	uint64_t session = core_open(core, CORE_ALICE), small[5];
+	(void)state;
+	core_hold(core, ZD_CMD_SEGMENT_CREATE);
+	for (int i = 0; i < 5; i++) /* the first segment has room for four */
+		small[i] = core_alloc(core, session, "job", 0, SMALL);
+	uint64_t large = core_alloc(core, session, "job", 0, 64 * CORE_KIB);
+	for (int i = 0; i < 2; i++)
+		core_run_one(core, ZD_CMD_SEGMENT_CREATE);
+	core_unhold(core, ZD_CMD_SEGMENT_CREATE);
+	for (int i = 0; i < 5; i++)
+		core_expect(core, small[i], 0);
+	core_expect(core, large, 0);
+	core_end(core);
+}
+
 /* ---- A full arena -------------------------------------------------------------------------------------- */
 
 static void test_full_arena(void **state)
@@ -643,6 +664,7 @@ int main(void)
 	        cmocka_unit_test(test_segments_are_mapped_by_their_job_alone),
 	        cmocka_unit_test(test_segment_that_fails_is_told_to_those_that_waited),
 	        cmocka_unit_test(test_several_wait_for_one_segment),
+	        cmocka_unit_test(test_segment_of_a_large_block_is_its_own),
 	        cmocka_unit_test(test_full_arena),
 	        cmocka_unit_test(test_prefetched_memory_is_taken_back),
 	        cmocka_unit_test(test_gather_waits_for_memory),

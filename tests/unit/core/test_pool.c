@@ -327,8 +327,8 @@ static void test_several_wait_for_one_segment(void **state)
 	core_end(core);
 }
 
-/* What came before a large block, and does not fit in an earlier segment, takes no room of the segment that
- * is created for the large block. */
+/* Small blocks without room in an earlier segment take none of the segment that is created for a large block,
+ * although they were requested before it. */
 static void test_segment_of_a_large_block_is_its_own(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){

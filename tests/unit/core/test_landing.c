@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Landings: which gathers may share the shards of host memory that a device has pulled.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_driver.h"
+
+#define UNIT_BYTES (4 * CORE_KIB)
+#define OTHER      0xEE /* every byte of the shard of a rank that replaces another */
+
+static uint64_t register_on_host(struct core_team *team, const char *name, uint64_t bytes)
+{
+	const struct core_unit args = {.name = name, .numel = bytes / 4, .on_host = true};
+	uint64_t unit = core_team_register(team, &args);
+	core_team_publish(team, unit);
+	return unit;
+}
+
+static void gather_ok(struct core_team *team, uint32_t rank, uint64_t unit)
+{
+	core_expect(team->core, core_gather(team->core, team->session[rank], unit), 0);
+}
+
+static void release_ok(struct core_team *team, uint32_t rank, uint64_t unit)
+{
+	core_expect(team->core, core_release(team->core, team->session[rank], unit), 0);
+}
+
+static void gather_once(struct core_team *team, uint64_t unit)
+{
+	for (uint32_t rank = 0; rank < team->world_size; rank++) {
+		gather_ok(team, rank, unit);
+		release_ok(team, rank, unit);
+	}
+}
+
+/* ---- Who shares a landing ------------------------------------------------------------------------------ */
+
+/* Rank 1 is lost and replaced. The new process publishes other bytes as the version that was lost. */
+static void replace_rank_1(struct core_team *team, const char *name)
+{
+	const struct core_unit args = {.name = name, .numel = UNIT_BYTES / 4, .on_host = true};
+	const struct core_join join = {.world_size = 2, .rank = 1, .device = 1};
+	struct core_driver *core = team->core;
+	const struct zd_reply *reply;
+	core_expect(core, core_simple(core, team->session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	team->session[1] = core_open(core, CORE_ALICE);
+	core_expect(core, core_join(core, team->session[1], &join), 0);
+	reply = core_expect(core, core_register(core, team->session[1], team->group, &args), 0);
+	core_expect(core, core_update(core, team->session[1], reply->u.unit_register.unit), 0);
+	memset(core_bytes(core, reply->u.unit_register.shard), OTHER, UNIT_BYTES / 2);
+	core_expect(core, core_publish(core, team->session[1], reply->u.unit_register.unit), 0);
+}
+
+/*
+ * A gather of rank 0 still copies from the landing of rank 0's shard, so the landing of rank 1's shard exists
+ * too, although nothing reads rank 1's shard any more. Rank 1 is replaced by a process that publishes other
+ * bytes as version 1 again. Gathers of that version begin landings of their own.
+ */
+static void test_a_version_that_is_published_again(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB});
+	struct core_team team;
+	const struct zd_reply *reply;
+	const uint8_t *data;
+	uint64_t unit;
+
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	unit = register_on_host(&team, "w", UNIT_BYTES);
+	gather_once(&team, unit);
+	gather_once(&team, unit); /* the pools have grown for landings */
+	core_hold(core, ZD_CMD_COPY);
+	gather_ok(&team, 0, unit);
+	assert_int_equal(core_pending(core, ZD_CMD_COPY), 2);
+	core_run_on(core, ZD_CMD_COPY, 0); /* both shards land */
+	core_run_on(core, ZD_CMD_COPY, 1);
+	core_run_on(core, ZD_CMD_COPY, 1); /* from the landing of rank 1's shard to the buffer */
+	core_close(core, team.session[1]);
+	replace_rank_1(&team, "w");
+
+	reply = core_expect(core, core_gather(core, team.session[1], unit), 0);
+	assert_int_equal(reply->u.gather.version, 1);
+	core_unhold(core, ZD_CMD_COPY);
+	data = core_bytes(core, reply->u.gather.buffer);
+	for (uint32_t i = 0; i < UNIT_BYTES / 2; i++) {
+		assert_int_equal(data[i], core_pattern(0, 1));
+		assert_int_equal(data[UNIT_BYTES / 2 + i], OTHER);
+	}
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_a_version_that_is_published_again),
+	};
+	return cmocka_run_group_tests_name("landings", tests, NULL, NULL);
+}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Landings: which gathers may share the shards of host memory that a device has pulled.
+ * Landings: which gathers may share the shards of host memory that a device has pulled, and what room the
+ * pulled shards may take.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -96,10 +97,46 @@ static void test_a_version_that_is_published_again(void **state)
 	core_end(core);
 }
 
+/* ---- Room ---------------------------------------------------------------------------------------------- */
+
+/*
+ * Half of device 0's pool is free, and a gather of rank 0 waits for all of it. A landing would fit, but it
+ * would still be there when rank 0 releases the other half. So device 0 copies its shard from host memory to
+ * rank 1's buffer instead.
+ */
+static void test_landings_take_no_room_that_a_request_waits_for(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.arena_bytes = 2 * UNIT_BYTES,
+	                                                           .host_arena_bytes = 4 * CORE_MIB,
+	                                                           .segment_align_bytes = 2 * UNIT_BYTES});
+	struct core_team team;
+	const struct zd_reply *reply;
+	uint64_t small, large, waiting;
+
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	small = register_on_host(&team, "small", UNIT_BYTES);
+	large = register_on_host(&team, "large", 2 * UNIT_BYTES);
+	gather_once(&team, small);
+	gather_ok(&team, 0, small);
+	waiting = core_gather(core, team.session[0], large);
+	core_expect_waits(core, waiting, "8192 bytes of device 0");
+
+	core_hold(core, ZD_CMD_COPY);
+	reply = core_expect(core, core_gather(core, team.session[1], small), 0);
+	release_ok(&team, 0, small);
+	core_expect(core, waiting, 0);
+	core_unhold(core, ZD_CMD_COPY);
+	core_team_check(&team, reply, 1);
+	core_team_check(&team, core_expect(core, waiting, 0), 1);
+	core_end(core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_version_that_is_published_again),
+	        cmocka_unit_test(test_landings_take_no_room_that_a_request_waits_for),
 	};
 	return cmocka_run_group_tests_name("landings", tests, NULL, NULL);
 }

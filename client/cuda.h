@@ -69,6 +69,9 @@ struct zc_copy {
 
 /* Whether the address is one of a GPU's memory. Without a lock. */
 bool zc_cuda_is_gpu_address(const struct zerod_client *client, const void *at);
+/* Whether the address is one of memory of the CPU that kernels cannot read: it is not registered with the
+ * driver, and not all GPUs reach such memory. The client has a GPU. Without a lock. */
+bool zc_cuda_is_unreachable(const struct zerod_client *client, const void *at);
 /* Returns 0, or UNSUPPORTED with the reason why the GPU of a mapped segment cannot convert. With the lock. */
 int zc_cuda_converts(const struct zc_segment *segment, struct zd_err *err)
         __attribute__((warn_unused_result));

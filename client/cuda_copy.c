@@ -46,20 +46,44 @@ void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence)
 	atomic_fetch_or(&cuda->has_copied[fence.timeline / MASK_BITS], 1ull << fence.timeline % MASK_BITS);
 }
 
+/* Returns the driver's result: INVALID_VALUE for memory that it does not know. The client has a GPU. */
+static int memory_type(const struct zc_cuda *cuda, const void *at, unsigned int *type)
+{
+	struct zc_cuda_scope scope;
+	int result = zc_cuda_enter(cuda->driver, cuda->gpus[0].context, &scope);
+
+	if (result == ZD_CU_SUCCESS)
+		result = cuda->driver->pointerGetAttribute(type, ZD_CU_POINTER_MEMORY_TYPE, (zd_cu_ptr)at);
+	zc_cuda_leave(cuda->driver, &scope);
+	return result;
+}
+
 bool zc_cuda_is_gpu_address(const struct zerod_client *client, const void *at)
 {
 	const struct zc_cuda *cuda = client->cuda;
-	struct zc_cuda_scope scope;
 	unsigned int type = 0;
-	int result;
 
-	if (!cuda || cuda->ngpus == 0)
-		return false;
-	result = zc_cuda_enter(cuda->driver, cuda->gpus[0].context, &scope);
-	if (result == ZD_CU_SUCCESS)
-		result = cuda->driver->pointerGetAttribute(&type, ZD_CU_POINTER_MEMORY_TYPE, (zd_cu_ptr)at);
-	zc_cuda_leave(cuda->driver, &scope);
-	return result == ZD_CU_SUCCESS && type == ZD_CU_MEMORY_OF_DEVICE;
+	return cuda && cuda->ngpus > 0 && memory_type(cuda, at, &type) == ZD_CU_SUCCESS &&
+	       type == ZD_CU_MEMORY_OF_DEVICE;
+}
+
+static bool reaches_all_memory(const struct zc_cuda *cuda)
+{
+	int can = 1;
+
+	for (unsigned i = 0; i < cuda->ngpus && can; i++)
+		if (cuda->driver->deviceGetAttribute(&can, ZD_CU_ATTR_PAGEABLE_MEMORY_ACCESS,
+		                                     cuda->gpus[i].device) != ZD_CU_SUCCESS)
+			can = 0;
+	return can;
+}
+
+bool zc_cuda_is_unreachable(const struct zerod_client *client, const void *at)
+{
+	const struct zc_cuda *cuda = client->cuda;
+	unsigned int type = 0;
+
+	return memory_type(cuda, at, &type) == ZD_CU_INVALID_VALUE && !reaches_all_memory(cuda);
 }
 
 int zc_cuda_converts(const struct zc_segment *segment, struct zd_err *err)

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 struct source {
+	const char *unit;
 	struct zc_conversion conversion;
 	bool by_cpu;           /* shard and source are in host memory */
 	uint32_t device;       /* of the unit's rank */
@@ -92,6 +93,7 @@ static int take_one(struct zerod_client *client, const struct zerod_source *give
 	if (!unit->updating)
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' is not under update", unit->name);
 	*source = (struct source){
+	        .unit = unit->name,
 	        .conversion = {.from_dtype = from,
 	                       .to_dtype = unit->dtype,
 	                       .from = given->data,
@@ -210,11 +212,29 @@ static int check_stream(struct zerod_client *client, const struct sources *sourc
 	return rc;
 }
 
+/* A kernel that reads memory of the CPU which is not registered loses the GPU's context. */
+static int check_reads(const struct zerod_client *client, const struct source *source,
+                       const zerod_stream *stream, struct zd_err *err)
+{
+	const struct zc_conversion *conversion = &source->conversion;
+	bool by_kernel = conversion->from_dtype != conversion->to_dtype && (stream || !source->by_cpu);
+
+	if (conversion->numel == 0 || !by_kernel || !zc_cuda_is_unreachable(client, conversion->from))
+		return 0;
+	return zd_err_set(err, ZEROD_E_INVALID,
+	                  "unit '%s': data is memory of the CPU, which the GPU cannot read to convert %s to "
+	                  "%s; register it with the driver (cudaHostRegister()), or copy it to the GPU",
+	                  source->unit, zerod_dtype_name(conversion->from_dtype),
+	                  zerod_dtype_name(conversion->to_dtype));
+}
+
 static int convert_on_gpu(struct zerod_client *client, const struct sources *sources, zerod_stream *stream,
                           uint64_t deadline_ns, struct zd_err *err)
 {
 	int rc = stream ? check_stream(client, sources, stream, err) : 0;
 
+	for (uint32_t i = 0; i < sources->count && !rc; i++)
+		rc = check_reads(client, &sources->each[i], stream, err);
 	for (uint32_t i = 0; i < sources->count && !rc; i++) {
 		const struct source *each = &sources->each[i];
 

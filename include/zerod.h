@@ -428,9 +428,10 @@ struct zerod_source {
  * publishes them as zerod_publish() does. `stream` reads the data (NULL: the calling thread); they must not
  * change before. float32, float16 and bfloat16 are converted to every floating dtype, rounded to nearest
  * even; equal dtypes are copied. On GPUs the data are in memory that the shard's GPU reaches.
- * Errors, and no shard is written: INVALID (data NULL, misaligned, or overlapping the shard; a stream of
- * another GPU), UNSUPPORTED (names both dtypes, or why no kernel runs), STATE (no update is open; the stream
- * takes no work). DEVICE, DEADLINE and those of zerod_publish(): shards may have been written. */
+ * Errors, and no shard is written: INVALID (data NULL, misaligned, or overlapping the shard; a GPU would have
+ * to convert memory of the CPU that is not registered with the driver; a stream of another GPU), UNSUPPORTED
+ * (names both dtypes, or why no kernel runs), STATE (no update is open; the stream takes no work). DEVICE,
+ * DEADLINE and those of zerod_publish(): shards may have been written. */
 ZEROD_MUST_USE int zerod_publish_from(const struct zerod_source *sources, uint32_t count,
                                       enum zerod_dtype source_dtype, zerod_stream *stream,
                                       const struct zerod_publish_options *options, zerod_ticket *ticket);

@@ -229,7 +229,12 @@ static void *find(struct reach *reach, uint64_t address, size_t *bytes)
 	if (!mapping) {
 		const struct double_host *host = double_host_find_device(address, *bytes);
 
-		return host && host->mapped ? host->at + (address - host->device_at) : NULL;
+		if (host)
+			return host->mapped ? host->at + (address - host->device_at) : NULL;
+		if (double_is_reserved(address) ||
+		    !double_has_attribute(reach->device, ZD_CU_ATTR_PAGEABLE_MEMORY_ACCESS))
+			return NULL;
+		return double_pointer(address);
 	}
 	if (!(mapping->access & 1u << reach->device) || !use(reach, mapping))
 		return NULL;

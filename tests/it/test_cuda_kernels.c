@@ -233,16 +233,140 @@ static void test_captured_stream_converts_nothing(void **state)
 	close_scene(&scene);
 }
 
+/* ---- Sources in memory of the CPU ---------------------------------------------------------------------- */
+
+static void use_cpu_memory(struct scene *scene, float *values)
+{
+	for (uint32_t i = 0; i < SCENE_NUMEL; i++)
+		values[i] = 1.0f;
+	scene->source.data = values;
+}
+
+static void expect_ones(struct scene *scene)
+{
+	struct zerod_shard shard = ZEROD_INIT(shard);
+	uint16_t values[SCENE_NUMEL];
+
+	OK(scene->rank->client, zerod_shard_get(scene->source.unit, &shard));
+	contract_read(NULL, values, shard.data, shard.true_numel * sizeof(*values));
+	for (uint64_t i = 0; i < shard.true_numel; i++)
+		assert_int_equal(values[i], 0x3f80);
+}
+
+/* No kernel runs, which would lose the context. The update stays open, and the same call succeeds once the
+ * memory is registered. */
 static void test_source_that_the_gpu_cannot_read(void **state)
 {
+	const struct zd_cuda *driver = scene_driver();
+	static float values[SCENE_NUMEL];
 	struct scene scene;
 	zerod_stream *stream;
-	float *values = zd_calloc(SCENE_NUMEL, sizeof(*values));
 
 	(void)state;
 	open_scene(&scene);
 	stream = contract_stream(scene.rank);
+	use_cpu_memory(&scene, values);
+	for (int i = 0; i < 2; i++)
+		FAILS(scene.rank->client, publish(&scene, ZEROD_FLOAT32, i ? stream : NULL), ZEROD_E_INVALID,
+		      "unit 'w': data is memory of the CPU, which the GPU cannot read to convert float32 to "
+		      "bfloat16; register it");
+	assert_int_equal(version(&scene), 0);
+	scene_make_current(0);
+	assert_int_equal(driver->memHostRegister(values, sizeof(values), ZD_CU_HOST_REGISTER_DEVICEMAP), 0);
+	OK(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL));
+	assert_int_equal(version(&scene), 1);
+	expect_ones(&scene);
+	OK(scene.rank->client, zerod_stream_synchronize(stream));
+	assert_int_equal(driver->memHostUnregister(values), 0);
+	close_scene(&scene);
+}
+
+/* Without a stream the CPU converts. */
+static void test_unit_on_the_host_and_a_stream_of_the_gpu(void **state)
+{
+	static float values[SCENE_NUMEL];
+	struct scene scene;
+	zerod_stream *stream;
+
+	(void)state;
+	open_scene(&scene);
+	stream = contract_stream(scene.rank);
+	use_cpu_memory(&scene, values);
+	FAILS(scene.rank->client, publish(&scene, ZEROD_FLOAT32, stream), ZEROD_E_INVALID,
+	      "unit 'w': data is memory of the CPU");
+	OK(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL));
+	expect_ones(&scene);
+	OK(scene.rank->client, zerod_stream_synchronize(stream));
+	close_scene(&scene);
+}
+
+/* Nothing is copied to another unit of the call, whose source is on the GPU. */
+static void test_one_source_of_two_that_the_gpu_cannot_read(void **state)
+{
+	struct CUstream_st *handle = scene_stream(0);
+	static float values[SCENE_NUMEL];
+	struct zerod_source sources[2];
+	struct contract_unit copied;
+	struct scene scene;
+
+	(void)state;
+	open_scene(&scene);
+	contract_plain_unit(scene.c, "copied", SCENE_NUMEL, &copied);
+	OK(scene.rank->client, zerod_update_begin(&copied.at[0], 1, NULL, NULL));
+	fill(&scene, handle, 0x3f);
+	assert_int_equal(scene_driver()->streamSynchronize(handle), 0);
+	sources[0] = (struct zerod_source){sizeof(struct zerod_source), copied.at[0], scene.source.data};
+	use_cpu_memory(&scene, values);
+	sources[1] = scene.source;
+	FAILS(scene.rank->client, zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, NULL, NULL),
+	      ZEROD_E_INVALID, "unit 'w': data is memory of the CPU");
+	expect_shard(&scene, copied.at[0], sizeof(float), 0);
+	close_scene(&scene);
+}
+
+/* The driver copies from any memory of the process. */
+static void test_source_in_cpu_memory_of_the_same_dtype(void **state)
+{
+	static uint16_t values[SCENE_NUMEL];
+	struct scene scene;
+
+	(void)state;
+	open_scene(&scene);
+	for (uint32_t i = 0; i < SCENE_NUMEL; i++)
+		values[i] = 0x3f80;
 	scene.source.data = values;
+	OK(scene.rank->client, publish(&scene, ZEROD_BFLOAT16, NULL));
+	expect_ones(&scene);
+	close_scene(&scene);
+}
+
+static void test_gpus_that_reach_all_memory(void **state)
+{
+	static float values[SCENE_NUMEL];
+	struct scene scene;
+
+	(void)state;
+	open_scene(&scene);
+	use_cpu_memory(&scene, values);
+	OK(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL));
+	expect_ones(&scene);
+	close_scene(&scene);
+}
+
+/* The first element is registered, and those behind it are not. */
+static void test_source_that_is_registered_in_part(void **state)
+{
+	static float values[SCENE_NUMEL];
+	struct scene scene;
+	zerod_stream *stream;
+
+	(void)state;
+	open_scene(&scene);
+	stream = contract_stream(scene.rank);
+	use_cpu_memory(&scene, values);
+	scene_make_current(0);
+	assert_int_equal(
+	        scene_driver()->memHostRegister(values, sizeof(*values), ZD_CU_HOST_REGISTER_DEVICEMAP), 0);
 	FAILS(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL), ZEROD_E_DEVICE,
 	      "CUDA_ERROR_ILLEGAL_ADDRESS");
 	assert_int_equal(version(&scene), 0);
@@ -264,8 +388,13 @@ int main(int argc, char **argv)
 	        CASE(test_kernels_are_in_the_order_of_their_stream),
 	        CASE(test_source_that_is_aligned_for_its_elements_only),
 	        CASE(test_captured_stream_converts_nothing),
-	        {.name = "test_source_that_the_gpu_cannot_read",
-	         .fn = test_source_that_the_gpu_cannot_read,
+	        CASE(test_source_that_the_gpu_cannot_read),
+	        CASE(test_unit_on_the_host_and_a_stream_of_the_gpu, "ZEROD_TEST_PLACEMENT=host"),
+	        CASE(test_one_source_of_two_that_the_gpu_cannot_read),
+	        CASE(test_source_in_cpu_memory_of_the_same_dtype),
+	        CASE(test_gpus_that_reach_all_memory, "ZD_DOUBLE_ATTRIBUTES=88=1"),
+	        {.name = "test_source_that_is_registered_in_part",
+	         .fn = test_source_that_is_registered_in_part,
 	         .says = "seen"},
 	};
 

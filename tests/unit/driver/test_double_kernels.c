@@ -193,6 +193,37 @@ static void test_memory_of_others_ends_the_context(void **state)
 	EXPECT(cuda->moduleUnload(module), ZD_CU_ILLEGAL_ADDRESS); /* given back all the same */
 }
 
+static void test_memory_of_the_cpu_ends_the_context(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUmod_st *module = load_module(cuda);
+	struct CUfunc_st *function = NULL;
+	uint64_t word = 1;
+
+	(void)state;
+	MUST(cuda->moduleGetFunction(&function, module, "increment"));
+	MUST(launch(cuda, function, NULL, (uintptr_t)&word, 2));
+	EXPECT(cuda->streamSynchronize(NULL), ZD_CU_ILLEGAL_ADDRESS);
+	assert_int_equal(word, 1);
+}
+
+/* Its attribute is set. */
+static void test_a_gpu_that_reaches_memory_of_the_cpu(void **state)
+{
+	const struct zd_cuda *cuda = load_and_enter();
+	struct CUmod_st *module = load_module(cuda);
+	struct CUfunc_st *function = NULL;
+	uint64_t word = 1;
+
+	(void)state;
+	MUST(cuda->moduleGetFunction(&function, module, "increment"));
+	MUST(launch(cuda, function, NULL, (uintptr_t)&word, 2));
+	MUST(cuda->streamSynchronize(NULL));
+	assert_int_equal(word, 3);
+	MUST(cuda->moduleUnload(module));
+	leave(cuda, 0);
+}
+
 static void test_a_kept_module_is_a_leak(void **state)
 {
 	const struct zd_cuda *cuda = load_and_enter();
@@ -214,6 +245,8 @@ int main(int argc, char **argv)
 	        CASE(test_an_impossible_shape_is_refused, CLEAN),
 	        CASE(test_memory_of_others_ends_the_context),
 	        CASE(test_a_kept_module_is_a_leak, CLEAN),
+	        CASE(test_memory_of_the_cpu_ends_the_context),
+	        CASE(test_a_gpu_that_reaches_memory_of_the_cpu, CLEAN, "ZD_DOUBLE_ATTRIBUTES=88=1"),
 	};
 
 	cases[7].exit_status = 99;

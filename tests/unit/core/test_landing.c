@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Landings: which gathers may share the shards of host memory that a device has pulled, and what room the
- * pulled shards may take.
+ * Landings: which gathers may share the shards of host memory that a device has pulled, what room the pulled
+ * shards may take, and what is left to other ranks when a rank or a copy fails.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,6 +41,26 @@ static void gather_once(struct core_team *team, uint64_t unit)
 	}
 }
 
+/* A unit whose shards land, since the pools have grown for it. Copies are held from here on. */
+static uint64_t start_landing(struct core_team *team)
+{
+	struct core_driver *core = core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB});
+	uint64_t unit;
+	core_team_new(team, core, "job", 2, false);
+	unit = register_on_host(team, "w", UNIT_BYTES);
+	gather_once(team, unit);
+	gather_once(team, unit);
+	core_hold(core, ZD_CMD_COPY);
+	return unit;
+}
+
+/* The device has pulled its shard, which is then in a landing. */
+static void run_pulls(struct core_team *team)
+{
+	for (uint32_t device = 0; device < 2; device++)
+		core_run_on(team->core, ZD_CMD_COPY, device);
+}
+
 /* ---- Who shares a landing ------------------------------------------------------------------------------ */
 
 /* Rank 1 is lost and replaced. The new process publishes other bytes as the version that was lost. */
@@ -66,35 +86,27 @@ static void replace_rank_1(struct core_team *team, const char *name)
  */
 static void test_a_version_that_is_published_again(void **state)
 {
-	struct core_driver *core = core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB});
 	struct core_team team;
 	const struct zd_reply *reply;
 	const uint8_t *data;
-	uint64_t unit;
+	uint64_t unit = start_landing(&team);
 
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
-	unit = register_on_host(&team, "w", UNIT_BYTES);
-	gather_once(&team, unit);
-	gather_once(&team, unit); /* the pools have grown for landings */
-	core_hold(core, ZD_CMD_COPY);
 	gather_ok(&team, 0, unit);
-	assert_int_equal(core_pending(core, ZD_CMD_COPY), 2);
-	core_run_on(core, ZD_CMD_COPY, 0); /* both shards land */
-	core_run_on(core, ZD_CMD_COPY, 1);
-	core_run_on(core, ZD_CMD_COPY, 1); /* from the landing of rank 1's shard to the buffer */
-	core_close(core, team.session[1]);
+	run_pulls(&team);
+	core_run_on(team.core, ZD_CMD_COPY, 1); /* from the landing of rank 1's shard to the buffer */
+	core_close(team.core, team.session[1]);
 	replace_rank_1(&team, "w");
 
-	reply = core_expect(core, core_gather(core, team.session[1], unit), 0);
+	reply = core_expect(team.core, core_gather(team.core, team.session[1], unit), 0);
 	assert_int_equal(reply->u.gather.version, 1);
-	core_unhold(core, ZD_CMD_COPY);
-	data = core_bytes(core, reply->u.gather.buffer);
+	core_unhold(team.core, ZD_CMD_COPY);
+	data = core_bytes(team.core, reply->u.gather.buffer);
 	for (uint32_t i = 0; i < UNIT_BYTES / 2; i++) {
 		assert_int_equal(data[i], core_pattern(0, 1));
 		assert_int_equal(data[UNIT_BYTES / 2 + i], OTHER);
 	}
-	core_end(core);
+	core_end(team.core);
 }
 
 /* ---- Room ---------------------------------------------------------------------------------------------- */
@@ -132,11 +144,93 @@ static void test_landings_take_no_room_that_a_request_waits_for(void **state)
 	core_end(core);
 }
 
+/* ---- Failures ------------------------------------------------------------------------------------------ */
+
+/* The killed rank's shard stays until the copies from it have ended. */
+static void test_a_rank_is_lost_while_shards_are_pulled(void **state)
+{
+	(void)state;
+	for (uint32_t lost = 0; lost < 2; lost++) {
+		struct core_team team;
+		const struct zd_reply *replies[2];
+		uint64_t unit = start_landing(&team);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			replies[rank] = core_expect(team.core,
+			                            core_gather(team.core, team.session[rank], unit), 0);
+		assert_int_equal(core_pending(team.core, ZD_CMD_COPY), 2);
+		core_close(team.core, team.session[lost]);
+		core_unhold(team.core, ZD_CMD_COPY);
+		core_team_check(&team, replies[1 - lost], 1);
+		core_end(team.core);
+	}
+}
+
+static bool is_aborted(struct core_team *team, uint32_t rank, const struct zd_reply *gather)
+{
+	bool aborted = false;
+	for (uint32_t i = 0; i < gather->u.gather.nfences; i++)
+		aborted |= core_timeline(team->core, team->session[rank],
+		                         gather->u.gather.fences[i].timeline) == ZD_FENCE_ABORTED;
+	return aborted;
+}
+
+static void reset_and_gather(struct core_team *team, uint32_t rank, uint64_t unit)
+{
+	uint64_t session = team->session[rank];
+	release_ok(team, rank, unit);
+	core_expect(team->core, core_simple(team->core, session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_team_check(team, core_expect(team->core, core_gather(team->core, session, unit), 0), 1);
+}
+
+/* Both ranks wait for the shard, and neither has bytes of it. Later gathers pull it again. */
+static void test_a_pull_fails(void **state)
+{
+	struct core_team team;
+	const struct zd_reply *replies[2];
+	uint64_t unit = start_landing(&team);
+
+	(void)state;
+	for (uint32_t rank = 0; rank < 2; rank++)
+		replies[rank] = core_expect(team.core, core_gather(team.core, team.session[rank], unit), 0);
+	core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
+	core_run_on(team.core, ZD_CMD_COPY, 0);
+	core_unhold(team.core, ZD_CMD_COPY);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		assert_true(is_aborted(&team, rank, replies[rank]));
+	for (uint32_t rank = 0; rank < 2; rank++)
+		reset_and_gather(&team, rank, unit);
+	core_end(team.core);
+}
+
+/* Rank 0's gather alone fails: rank 1's copies from the same landings go on. */
+static void test_a_copy_from_a_landing_fails(void **state)
+{
+	struct core_team team;
+	const struct zd_reply *replies[2];
+	uint64_t unit = start_landing(&team);
+
+	(void)state;
+	for (uint32_t rank = 0; rank < 2; rank++)
+		replies[rank] = core_expect(team.core, core_gather(team.core, team.session[rank], unit), 0);
+	run_pulls(&team);
+	core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
+	core_run_on(team.core, ZD_CMD_COPY, 1);
+	core_unhold(team.core, ZD_CMD_COPY);
+	assert_true(is_aborted(&team, 0, replies[0]));
+	assert_false(is_aborted(&team, 1, replies[1]));
+	core_team_check(&team, replies[1], 1);
+	reset_and_gather(&team, 0, unit);
+	core_end(team.core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_version_that_is_published_again),
 	        cmocka_unit_test(test_landings_take_no_room_that_a_request_waits_for),
+	        cmocka_unit_test(test_a_rank_is_lost_while_shards_are_pulled),
+	        cmocka_unit_test(test_a_pull_fails),
+	        cmocka_unit_test(test_a_copy_from_a_landing_fails),
 	};
 	return cmocka_run_group_tests_name("landings", tests, NULL, NULL);
 }

@@ -154,6 +154,23 @@ static void test_without_host_memory(void **state)
 	core_end(core);
 }
 
+/* Nothing is charged, and a smaller unit of the name is registered. */
+static void test_a_unit_larger_than_host_memory(void **state)
+{
+	const struct core_unit large = {.name = "w", .numel = 4 * CORE_MIB, .on_host = true};
+	struct core_driver *core = new_core();
+	struct core_team team;
+
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	core_expect_error(core, core_register(core, team.session[0], team.group, &large), ZEROD_E_NO_MEMORY,
+	                  "8388608 bytes do not fit on device 2: arena 4194304 bytes, 0 of them in segments");
+	assert_int_equal(core_usage(core).shard_bytes, 0);
+	(void)core_team_register(&team, &on_host);
+	assert_int_equal(shard_bytes(core, HOST), 2 * BYTES);
+	core_end(core);
+}
+
 /* Shards, segments and charges come back where they were. */
 static void test_restart(void **state)
 {
@@ -180,6 +197,7 @@ int main(void)
 	        cmocka_unit_test(test_placement_belongs_to_the_description),
 	        cmocka_unit_test(test_ranks_do_not_join_on_host_memory),
 	        cmocka_unit_test(test_without_host_memory),
+	        cmocka_unit_test(test_a_unit_larger_than_host_memory),
 	        cmocka_unit_test(test_restart),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,6 +69,13 @@ zerod --backend cuda --arena 5G
 [ $? -eq 2 ] && grep -q "an arena of 5 GiB asked for, device 0 ($(gpu 0)) has 4 GiB" "$dir/log"
 report $? "an arena larger than the GPU is refused, with both sizes"
 
+zerod --backend cuda --arena 64M --host-arena 512T
+[ $? -eq 2 ] && grep -q "host_arena: 512 TiB for each of [0-9]* NUMA nodes, and the machine has [0-9]" "$dir/log"
+report $? "a host arena larger than the machine's memory is refused, with both sizes"
+zerod --backend host --arena 64M --host-arena 512T
+[ $? -eq 2 ] && grep -q "a host arena of 512 TiB asked for, [0-9.]* [KMGT]iB of memory present" "$dir/log"
+report $? "so it is where the devices are emulated"
+
 ZD_DOUBLE_COMPUTE_MODE=3 zerod --backend cuda
 [ $? -eq 2 ] && grep -q 'EXCLUSIVE_PROCESS: a trainer cannot start beside the daemon' "$dir/log"
 report $? "a GPU for one process is refused"

@@ -23,22 +23,34 @@ struct scene {
 	uint64_t on_host, other, on_device; /* the first two are on the host, one behind the other */
 };
 
-static void open_scene(struct scene *s, uint64_t host_arena_bytes)
+static struct scene open_scene(uint64_t host_arena_bytes)
 {
-	s->core = core_new(&(struct core_options){
-	        .host_arena_bytes = host_arena_bytes, .reduction_cut_bytes = 1024, .unordered = true});
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	s->on_device = core_reducers_unit(&s->g, "device", NUMEL);
-	s->on_host = core_team_register(&s->g.team,
-	                                &(struct core_unit){.name = "host", .numel = NUMEL, .on_host = true});
-	s->other = core_team_register(&s->g.team,
-	                              &(struct core_unit){.name = "other", .numel = NUMEL, .on_host = true});
+	const struct core_unit on_host = {.name = "host", .numel = NUMEL, .on_host = true};
+	const struct core_unit other = {.name = "other", .numel = NUMEL, .on_host = true};
+	struct scene s = {.core = core_new(&(struct core_options){.host_arena_bytes = host_arena_bytes,
+	                                                          .reduction_cut_bytes = 1024,
+	                                                          .unordered = true})};
+	core_reducers_new(&s.g, s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s.on_device = core_reducers_unit(&s.g, "device", NUMEL);
+	s.on_host = core_team_register(&s.g.team, &on_host);
+	s.other = core_team_register(&s.g.team, &other);
+	return s;
 }
 
 static void reduce_all(struct scene *s, uint64_t unit, float factor)
 {
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		core_reduce(&s->g, rank, unit, factor);
+}
+
+/* All ranks have reduced the unit on the host, and no copy has run. */
+static struct scene open_held_scene(void)
+{
+	struct scene s = open_scene(CORE_MIB);
+	core_reducers_begin(&s.g, 3, true);
+	core_hold(s.core, ZD_CMD_COPY);
+	reduce_all(&s, s.on_host, 1.0f);
+	return s;
 }
 
 static uint64_t target_bytes(struct scene *s, uint32_t device)
@@ -75,9 +87,8 @@ static void check_step(struct scene *s, float on_host, float other, float on_dev
 
 static void test_units_of_both_placements(void **state)
 {
-	struct scene s;
+	struct scene s = open_scene(CORE_MIB);
 	(void)state;
-	open_scene(&s, CORE_MIB);
 	for (int window = 0; window < 2; window++) { /* the second one finds what the first one left */
 		core_reducers_begin(&s.g, 3, false);
 		reduce_all(&s, s.on_host, 1.0f);
@@ -94,9 +105,8 @@ static void test_units_of_both_placements(void **state)
 
 static void test_the_rest_is_zeros(void **state)
 {
-	struct scene s;
+	struct scene s = open_scene(CORE_MIB);
 	(void)state;
-	open_scene(&s, CORE_MIB);
 	core_reducers_begin(&s.g, 3, true);
 	reduce_all(&s, s.on_device, 1.0f);
 	core_reducers_end(&s.g);
@@ -107,12 +117,8 @@ static void test_the_rest_is_zeros(void **state)
 /* The first chunk of rank 1's slice is copied down while the second one is still copied to its staging. */
 static void test_chunks_go_down_one_by_one(void **state)
 {
-	struct scene s;
+	struct scene s = open_held_scene();
 	(void)state;
-	open_scene(&s, CORE_MIB);
-	core_reducers_begin(&s.g, 3, true);
-	core_hold(s.core, ZD_CMD_COPY);
-	reduce_all(&s, s.on_host, 1.0f);
 	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 4); /* two chunks to each owner */
 	core_run_on(s.core, ZD_CMD_COPY, 0);
 	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), 1);
@@ -132,12 +138,8 @@ static void test_chunks_go_down_one_by_one(void **state)
 
 static void test_a_copy_down_fails(void **state)
 {
-	struct scene s;
+	struct scene s = open_held_scene();
 	(void)state;
-	open_scene(&s, CORE_MIB);
-	core_reducers_begin(&s.g, 3, true);
-	core_hold(s.core, ZD_CMD_COPY);
-	reduce_all(&s, s.on_host, 1.0f);
 	core_run_on(s.core, ZD_CMD_COPY, 0);
 	core_run_on(s.core, ZD_CMD_COPY, 0);
 	core_run_on(s.core, ZD_CMD_COPY, 1);
@@ -152,11 +154,9 @@ static void test_a_copy_down_fails(void **state)
 /* Neither target stays. */
 static void test_host_memory_is_too_small(void **state)
 {
-	struct scene s;
-	struct zd_usage before;
+	struct scene s = open_scene(8 * CORE_KIB); /* the shards' segment is half of it */
+	struct zd_usage before = core_usage(s.core);
 	(void)state;
-	open_scene(&s, 8 * CORE_KIB); /* the shards' segment is half of it */
-	before = core_usage(s.core);
 	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), ZEROD_E_NO_MEMORY);
 	assert_int_equal(core_usage(s.core).target_bytes, before.target_bytes);
 	core_end(s.core);

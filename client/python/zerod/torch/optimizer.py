@@ -47,6 +47,8 @@ def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         _check_state(optimizer, parameters)
         if model.overlap is not None:
             _check_overlap(model, optimizer)
+        if any(parameter.device.type == "cpu" for parameter in parameters):
+            _fetch_scale(optimizer)
         model.before_step(parameters)
 
 
@@ -58,6 +60,14 @@ def _check_overlap(model: "Model", optimizer: torch.optim.Optimizer) -> None:
     if getattr(optimizer, "found_inf", None) is not None:
         raise RuntimeError("GradScaler does not work with optimizer_in_backward(): whether a gradient has overflown is known "
                            "when the optimizer has run. Use bfloat16, which needs no scaling, or an ordinary optimizer")
+
+
+def _fetch_scale(optimizer: torch.optim.Optimizer) -> None:
+    """GradScaler's values, for a fused optimizer: torch copies them to the CPU, and its kernels there do not wait."""
+    for name in ("grad_scale", "found_inf"):
+        value = getattr(optimizer, name, None)
+        if isinstance(value, torch.Tensor):
+            setattr(optimizer, name, value.cpu())
 
 
 def _check_state(optimizer: torch.optim.Optimizer, parameters: "list[nn.Parameter]") -> None:

@@ -119,9 +119,12 @@ class ShardedGradient(torch.Tensor):
             model.drop_gradients()
             return None if name == "_foreach_zero_" else args[0]
         model.begin_step()
+        unscales = name == "_amp_foreach_non_finite_check_and_unscale_"
+        if unscales and model.device.type == "cuda" and args[1].device.type == "cpu":
+            torch.cuda.current_stream(model.device).synchronize()  # torch copies the scale, and does not wait
         with _local():
             result = func(*args, **(kwargs or {}))
-        if name == "_amp_foreach_non_finite_check_and_unscale_" and model.overflow(args[1]):
+        if unscales and model.overflow(args[1]):
             args[1].fill_(1.0)
         return result
 

@@ -287,7 +287,7 @@ class Overlap(unittest.TestCase):
 
 
 class Failing(unittest.TestCase):
-    def told(self, world: int, where: str, offload: str = "params", ordinary: bool = False) -> list[Any]:
+    def told(self, world: int, where: str, offload: str = "params", ordinary: bool = False, **options: Any) -> list[Any]:
         """Returns what each rank was told in three steps, in the second of which rank 1 (or 0 alone) raises.
 
         Where it raises in the backward, rank 0's threads lag behind: it has updated nothing, and rank 1 has.
@@ -296,7 +296,7 @@ class Failing(unittest.TestCase):
         raised = multiprocessing.get_context("fork").Event()
 
         def body(rank: int) -> Any:
-            module = harness.shard(harness.seeded(small), offload=offload)
+            module = harness.shard(harness.seeded(small), offload=offload, **options)
             model, state = zt.model_of(module), {"where": ""}
 
             class Raises(torch.optim.SGD):
@@ -365,6 +365,19 @@ class Failing(unittest.TestCase):
                 self.assertEqual(self.told(3, "backward", offload),
                                  [[(1, "StepTorn", 1)], [(1, "backward"), warning.format(1)], [(1, "StepTorn", 1)]])
         self.assertEqual(self.told(1, "backward"), [[(1, "backward"), warning.format(0)]])
+
+    def test_budget(self) -> None:
+        """the same where units stay on the device: those are stepped in step(), so they are not torn"""
+        for offload in VALUES:
+            budget = zt.plan(small(), 3, offload=offload, device_budget=1 << 30).budget_used // 2
+            with self.subTest(offload=offload):
+                self.assertEqual(self.told(3, "backward", offload, device_budget=budget),
+                                 [[(1, "StepTorn", 1)], [(1, "backward"), "zerod.torch: rank 1 has abandoned"],
+                                  [(1, "StepTorn", 1)]])
+                self.assertEqual(self.told(3, "backward", offload, ordinary=True, device_budget=budget),
+                                 [[(1, "StepAbandoned", 1)], [(1, "backward")], [(1, "StepAbandoned", 1)]])
+                self.assertEqual(self.told(2, "optimizer", offload, device_budget=budget),
+                                 [[(1, "StepTorn", 1)], [(1, "optimizer")]])
 
     def test_ordinary(self) -> None:
         """an ordinary optimizer, whose gradients are copied in the backward: the step is nobody's"""

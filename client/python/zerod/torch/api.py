@@ -12,7 +12,7 @@ from torch import nn
 from zerod import structs as s
 
 from . import clip, durable as durables, offload as offloads, optimizer, recovery, state, whole
-from . import footprint, overlap, summary as summaries
+from . import footprint, overlap, placement, summary as summaries
 from .environment import DTYPES, environment, job_name, members, next_environment, rows
 from .layout import Policy, check_devices, check_same, plan as blocks_of
 from .model import Model, Settings
@@ -23,7 +23,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
           reduce_dtype: Optional[torch.dtype] = None, persist_below: int = 0, prefetch: int = 1, slots: bool = False,
           stage: int = 3, op: str = "mean", process_group: Any = None, job: Optional[str] = None,
           name: Optional[str] = None, deadline_ms: int = 0, durable: Optional[str] = None,
-          offload: Optional[str] = None) -> nn.Module:
+          offload: Optional[str] = None, device_budget: Optional[int] = None) -> nn.Module:
     """Shards the module's parameters over all ranks, in place, and returns it. Every rank calls it.
 
     policy: which modules are gathered as a whole: classes, names, modules, or a function of (name, module). None:
@@ -38,9 +38,11 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     committed_step() says which. Then shard() finds them there, and the module's own values do not count. offload:
     "params" puts the shards into the daemon's host memory, "optimizer" masters, gradients and the optimizer's state, "all"
     both, as "params" does, too: parameters outside of a forward are tensors of the CPU, and the CPU runs the optimizer.
+    device_budget: so many bytes of each rank's device are for blocks that are not offloaded: plan() shows which. None and
+    0: all are.
 
-    All ranks get the weights of rank 0. Mismatch where ranks have different models; ConnectionFailed without a
-    daemon; OutOfMemory with the sizes.
+    All ranks get the weights of rank 0. Mismatch where ranks have different models, offload or device_budget;
+    ConnectionFailed without a daemon; OutOfMemory with the sizes.
     """
     arguments = {name: value for name, value in locals().items() if name != "module"}
     if stage not in (1, 2, 3):
@@ -57,9 +59,10 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     if durable is not None:
         durables.refuse(env, durable, name or "model", process_group, job)
     mesh = rows(process_group)
-    offloads.check(offload, stage, mesh)
+    offloads.check(offload, stage, mesh, device_budget)
     rank, world, ranks = members(process_group)
-    places = offloads.Offload(env, offload, rank, job or job_name())
+    placement.place(plans, world, offload, device_budget or 0)
+    host = offloads.Offload(env, offload, {unit.placement for block in plans for unit in block.units}, rank, job or job_name())
     if durable is None:
         recovery.check_kept(module, None)
         group = env.client.join(job=job or job_name(), group=(name or f"model{env.models}") + ranks, world_size=world,
@@ -68,13 +71,13 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     else:
         group = durables.join(env, durable, name or "model", rank, world, deadline_ms)
     replicas = None if mesh is None else Replicas(mesh, deadline_ms)
-    check_same(group, plans, replicas)
-    kept = None if durable is None else durables.Durable(env, durable, name or "model", group, places)
+    check_same(group, plans, f"offload={offload!r} and device_budget={device_budget or 0}", replicas)
+    kept = None if durable is None else durables.Durable(env, durable, name or "model", group, offload)
     if kept is not None:
         recovery.check_kept(module, kept)
         kept.check_same(plans)
     optimizer.register()
-    model = Model(module, plans, env, group, settings, places, recovery.Recovery(plans, env.device, arguments), replicas, kept)
+    model = Model(module, plans, env, group, settings, host, recovery.Recovery(plans, env.device, arguments), replicas, kept)
     env.sharded.add(model)
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
@@ -123,9 +126,9 @@ def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -
     """Has the optimizer of a module with offload run in the backward, on the CPU; returns it. Every rank calls it.
 
     It runs for each unit when all ranks have the unit's gradient, in a thread, while the backward goes on; step() waits
-    for it and ends the step. The training loop stays as it is: one backward outside of no_sync() a step. Not for
-    clip_grad_norm_() and GradScaler, which raise. StepTorn, in place of StepAbandoned, where a rank has abandoned a
-    backward after a unit was updated.
+    for it, steps the units that device_budget keeps on the device, and ends the step. The training loop stays as it is: one
+    backward outside of no_sync() a step. Not for clip_grad_norm_() and GradScaler, which raise. StepTorn, in place of
+    StepAbandoned, where a rank has abandoned a backward after a unit was updated.
     """
     model = model_of(module)
     model.settle()
@@ -223,12 +226,16 @@ def summary(module: nn.Module) -> summaries.Summary:
 
 
 def plan(module: nn.Module, world_size: int, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
-         prefetch: int = 1, offload: Optional[str] = None) -> footprint.Plan:
+         prefetch: int = 1, offload: Optional[str] = None, device_budget: Optional[int] = None) -> footprint.Plan:
     """How many bytes shard() with these arguments would take on each rank's device and in host memory; print() shows it.
 
-    Needs no daemon. The module is not changed, and may be on the meta device. Of stage 3.
+    And which units device_budget keeps on the device. Needs no daemon. The module is not changed, and may be on the meta
+    device. Of stage 3.
     """
-    return footprint.plan(module, world_size, policy, param_dtype, prefetch, offload)
+    offloads.check(offload, stage=3, mesh=None, device_budget=device_budget)
+    blocks = blocks_of(module, policy, param_dtype)
+    used = placement.place(blocks, world_size, offload, device_budget or 0)
+    return footprint.plan(blocks, world_size, prefetch, offload, device_budget or 0, used)
 
 
 def abandon(module: nn.Module) -> None:

@@ -30,6 +30,7 @@ def clip_grad_norm_(model: Model, max_norm: float, norm_type: float = 2.0) -> to
         here = sum(float(grad.double().abs().pow(norm_type).sum()) for grad in grads)
         norm = model.group.agree(zerod.AgreeOp.SUM, [here])[0] ** (1 / norm_type)
     factor = max_norm / (norm + 1e-6)
-    if factor < 1.0 and grads:
-        torch._foreach_mul_(grads, factor)
+    if factor < 1.0:
+        for device in {grad.device for grad in grads}:
+            torch._foreach_mul_([grad for grad in grads if grad.device == device], factor)
     return torch.tensor(norm, device=model.device)

@@ -10,9 +10,12 @@ A slab begins with a description of what is in it, since a restarted trainer can
 that depends on its class, its options, and the parameters that have had a gradient. One slab is made at the end of the
 first step, and another one whenever parameters get state later.
 
+With offload a slab is in host memory. Where a budget keeps units on the device, their state has slabs of its own there.
+
 The *record* is what must be known before any unit is registered: the model's description, and the sizes of the slabs
-that this rank has ever registered. It is a durable allocation, which a rollback does not change: a slab that no commit
-covers comes back as zeros, and is unregistered, since units of which no rank has a handle would prevent commits.
+that this rank has ever registered, negative ones of slabs on the device beside slabs in host memory. It is a durable
+allocation, which a rollback does not change: a slab that no commit covers comes back as zeros, and is unregistered,
+since units of which no rank has a handle would prevent commits.
 """
 from __future__ import annotations
 
@@ -29,11 +32,12 @@ from zerod import structs as s
 
 from .environment import Environment, job_name
 from .layout import BlockPlan
-from .offload import Offload
+from .offload import ON_DEVICE, Placement, offloaded
 from .tensors import tensor_at
 
 if TYPE_CHECKING:
     from .model import Model
+    from .unit import FlatUnit
 
 JOIN_DEADLINE_MS = 60000
 FORMAT = 1
@@ -89,9 +93,9 @@ def join(environment: Environment, job: str, name: str, rank: int, world: int, d
 
 def _describe(plans: list[BlockPlan], offload: Optional[str]) -> list[list[str]]:
     """[parameter, what a unit has of it] for each parameter."""
-    place = "" if offload is None else f", with offload={offload!r}"
     return [[member.name, f"{list(member.shape)} of {str(unit.source_dtype)[6:]}, gathered as {str(unit.dtype)[6:]}, "
-             f"{'' if unit.trainable else 'frozen, '}at {member.offset} of unit {unit.name!r}{place}"]
+             f"{'' if unit.trainable else 'frozen, '}at {member.offset} of unit {unit.name!r}"
+             f"{f', with offload={offload!r}' if unit.placement.optimizer_on_host else ''}"]
             for block in plans for unit in block.units for member in unit.members]
 
 
@@ -117,6 +121,7 @@ class Slab:
     """See the file's beginning. `values` has two rows: which entries there are, and the scalars' values."""
 
     unit: zerod.Unit
+    placement: Placement
     values: torch.Tensor
     entries: list[Entry] = field(default_factory=list)
 
@@ -132,9 +137,10 @@ def _bytes(text: bytes) -> torch.Tensor:
 class Durable:
     """Of one model: what stays in the daemon. `step` is the last committed one."""
 
-    def __init__(self, environment: Environment, job: str, name: str, group: zerod.Group, offload: Offload) -> None:
+    def __init__(self, environment: Environment, job: str, name: str, group: zerod.Group, offload: Optional[str]) -> None:
         self.environment = environment
         self.offload = offload
+        self.placements = [ON_DEVICE] if offload is None else [offloaded(offload), ON_DEVICE]  # of slabs
         self.job, self.name, self.group = job, name, group
         self.device = environment.device_index(group.rank)
         info = group.info()
@@ -148,9 +154,9 @@ class Durable:
         self.unclaimed: set[tuple[str, str]] = set()  # no optimizer has got these yet
         self.owners: dict[str, torch.optim.Optimizer] = {}
         self.parameters: dict[str, nn.Parameter] = {}
-        self.agreed_bytes = 0  # of the slab that this step makes
+        self.agreed_bytes: list[int] = []  # of the slab that this step makes, for each placement
         self._passing: Optional[zerod.Group] = None
-        self._planned: tuple[bytes, list[Entry]] = (b"", [])
+        self._planned: list[tuple[bytes, list[Entry]]] = []
 
     def _error(self, status: s.Status, text: str) -> zerod.ZerodError:
         return zerod.errors.error(status, f"durable job {self.job!r}: {text}")
@@ -179,7 +185,7 @@ class Durable:
 
     def check_same(self, plans: list[BlockPlan]) -> None:
         """Mismatch where the job holds another model: names the first parameter that differs."""
-        here = _describe(plans, self.offload.value)
+        here = _describe(plans, self.offload)
         self.record = self._allocate("record", 8 * _RECORD_NUMEL)[1].view(torch.int64)
         version, nbytes, complete = self.record[:_FIRST_SLAB].tolist()
         if version not in (0, FORMAT):
@@ -219,27 +225,30 @@ class Durable:
             raise self._error(s.Status.MISMATCH, f"rank {self.group.rank} has {len(self.slabs)} units of the optimizer's "
                               f"state, another rank has {most}")
 
-    def _register(self, index: int, nbytes: int) -> tuple[zerod.Unit, torch.Tensor]:
+    def _register(self, index: int, nbytes: int, placement: Placement) -> tuple[zerod.Unit, torch.Tensor]:
         unit = self.environment.with_room(self.group.register, f"(state {index})", zerod.DType.UINT8,
                                           self.group.world_size * nbytes,
-                                          flags=s.UnitFlags.FROZEN | self.offload.own_flags)
-        return unit, tensor_at(unit.shard().data or 0, nbytes, torch.uint8, self.offload.own_device)
+                                          flags=s.UnitFlags.FROZEN | placement.own_flags)
+        return unit, tensor_at(unit.shard().data or 0, nbytes, torch.uint8, placement.own_device(self.environment))
 
     def _attach_slab(self, index: int, nbytes: int) -> None:
-        unit, memory = self._register(index, nbytes)
+        """nbytes as the record has it."""
+        placement = self.placements[0 if nbytes > 0 else 1]
+        unit, memory = self._register(index, abs(nbytes), placement)
         length = int(memory[:8].view(torch.int64))
         if not length:  # it was registered after the last commit
             unit.unregister()
             self._note(_FIRST_SLAB + index, 0)
             return
         text = bytes(memory[_HEAD_BYTES:_HEAD_BYTES + length].tolist())
-        self._add(unit, memory, length, [Entry(*values) for values in json.loads(text)])
+        self._add(unit, placement, memory, length, [Entry(*values) for values in json.loads(text)])
         slab = self.slabs[-1]
         for entry, present in zip(slab.entries, slab.values[0].tolist()):
             if not present:
                 del self.entries[entry.parameter, entry.key]
 
-    def _add(self, unit: zerod.Unit, memory: torch.Tensor, length: int, entries: list[Entry]) -> None:
+    def _add(self, unit: zerod.Unit, placement: Placement, memory: torch.Tensor, length: int,
+             entries: list[Entry]) -> None:
         begin = _HEAD_BYTES + _align(length)
         nbytes = 16 * len(entries)
         values = memory[begin:begin + nbytes].view(torch.float64).view(2, len(entries))
@@ -251,27 +260,36 @@ class Durable:
                 last = first + torch.Size(entry.shape).numel() * dtype.itemsize
                 entry.tensor = memory[first:last].view(dtype).view(entry.shape)
             self.entries[entry.parameter, entry.key] = entry
-        self.slabs.append(Slab(unit, values, entries))
+        self.slabs.append(Slab(unit, placement, values, entries))
 
-    def _units(self, all_masters: bool) -> list[list[zerod.Unit]]:
-        """The units of an update beside the weights' units, in the portions of one request."""
-        assert self.model is not None
-        units = [unit.master_unit for unit in (self.model.units if all_masters else self.model.trainable) if unit.master_unit]
-        units += [slab.unit for slab in self.slabs]
-        return [units[first:first + _MOST_UNITS] for first in range(0, len(units), _MOST_UNITS)]
+    def _units(self, masters: "list[FlatUnit]") -> "list[tuple[Optional[zerod.Stream], list[zerod.Unit]]]":
+        """Units of an update beside the weights' units: these masters, and all slabs.
+
+        In the portions of one request, with the stream that writes them.
+        """
+        found = []
+        for placement in self.placements:
+            on_host = placement.optimizer_on_host
+            units = [unit.master_unit for unit in masters if unit.master_unit and unit.placement.optimizer_on_host == on_host]
+            units += [slab.unit for slab in self.slabs if slab.placement == placement]
+            found += [(placement.own_stream(self.environment), units[first:first + _MOST_UNITS])
+                      for first in range(0, len(units), _MOST_UNITS)]
+        return found
 
     def begin_update(self, all_masters: bool = False) -> None:
-        for units in self._units(all_masters):
-            self.environment.client.complete(self.group.update_begin_ticket(units), self.offload.own_stream())
+        assert self.model is not None
+        for stream, units in self._units(self.model.units if all_masters else self.model.trainable):
+            self.environment.client.complete(self.group.update_begin_ticket(units), stream)
 
     def publish(self) -> None:
         """Waits for the device: a commit takes no unit that is being published."""
-        for units in self._units(all_masters=False):
-            self.group.publish(units, self.offload.own_stream())
+        assert self.model is not None
+        for stream, units in self._units(self.model.trainable):
+            self.group.publish(units, stream)
 
     def publish_slabs(self) -> None:
-        if self.slabs:
-            self.group.publish([slab.unit for slab in self.slabs], self.offload.own_stream())
+        for stream, units in self._units([]):
+            self.group.publish(units, stream)
 
     def commit(self) -> None:
         self.group.commit(self.step + 1)
@@ -309,9 +327,12 @@ class Durable:
             return entry.tensor if entry.beside else entry.tensor.to("cpu", copy=True)
         value = self._number(entry)
         if entry.kind == "scalar":
-            device = self.offload.torch_device if entry.beside else torch.device("cpu")
+            device = self._placement(entry.parameter).torch_device(self.environment) if entry.beside else "cpu"
             return torch.tensor(value, dtype=getattr(torch, entry.dtype), device=device)
         return _NUMBERS[entry.kind](value)
+
+    def _placement(self, parameter: str) -> Placement:
+        return self.parameters[parameter]._zerod[0].placement  # type: ignore[attr-defined]
 
     def _number(self, entry: Entry) -> float:
         slab = next(slab for slab in self.slabs if entry in slab.entries)
@@ -324,12 +345,16 @@ class Durable:
                 if value is not None:
                     yield name, key, value
 
-    def wanted_bytes(self) -> int:
-        """Of a slab for the state that is in none yet; 0: there is no such state."""
+    def wanted_bytes(self) -> list[int]:
+        """For each placement those of a slab for the state that is in none yet; 0: there is no such state."""
+        self._planned = []
+        return [self._plan(placement.optimizer_on_host) for placement in self.placements]
+
+    def _plan(self, on_host: bool) -> int:
         found: list[Entry] = []
         nbytes = 0
         for name, key, value in self._state():
-            if (name, key) in self.entries:
+            if (name, key) in self.entries or self._placement(name).optimizer_on_host != on_host:
                 continue
             entry = self._entry(name, key, value)
             entry.offset = nbytes
@@ -337,7 +362,7 @@ class Durable:
                 nbytes += _align(value.numel() * value.element_size())
             found.append(entry)
         text = json.dumps([entry.described() for entry in found]).encode()
-        self._planned = text, found
+        self._planned.append((text, found))
         return _HEAD_BYTES + _align(len(text)) + _align(16 * len(found)) + nbytes if found else 0
 
     def _entry(self, name: str, key: str, value: Any) -> Entry:
@@ -345,7 +370,7 @@ class Durable:
         if isinstance(value, torch.Tensor):
             if value.layout == torch.strided and not value.is_complex():
                 return Entry(name, key, "tensor" if value.dim() else "scalar", str(value.dtype)[6:], list(value.shape), 0,
-                             value.device == self.offload.torch_device)
+                             value.device == self._placement(name).torch_device(self.environment))
             kind = f"{value.layout} tensor of {value.dtype}"
         elif kind in _NUMBERS:
             return Entry(name, key, kind, "", [], 0, False)
@@ -354,8 +379,10 @@ class Durable:
 
     def store(self) -> None:
         """Puts the optimizer's state into the slabs, inside of an update. Tensors over a slab are there already."""
-        if self.agreed_bytes:
-            self._make_slab()
+        for number, nbytes in enumerate(self.agreed_bytes):
+            if nbytes:
+                self._make_slab(number, _align(nbytes))
+        self.agreed_bytes = []
         values = [[[0.0] * len(slab.entries), [0.0] * len(slab.entries)] for slab in self.slabs]
         places = {id(entry): (rows, i) for rows, slab in zip(values, self.slabs) for i, entry in enumerate(slab.entries)}
         for name, key in self.unclaimed:  # as the last commit has it
@@ -384,16 +411,17 @@ class Durable:
         if entry.beside:
             self.owners[entry.parameter].state[self.parameters[entry.parameter]][entry.key] = entry.tensor
 
-    def _make_slab(self) -> None:
-        nbytes, self.agreed_bytes = _align(self.agreed_bytes), 0
-        text, entries = self._planned
+    def _make_slab(self, number: int, nbytes: int) -> None:
+        """`number`: of its placement."""
+        text, entries = self._planned[number]
+        placement = self.placements[number]
         index = len(self.slabs)
         if _FIRST_SLAB + index >= _RECORD_NUMEL:
             raise self._error(s.Status.LIMIT, f"parameters have got their first state in {index} different steps, and no "
                               "more are possible")
-        self._note(_FIRST_SLAB + index, nbytes)
-        unit, memory = self._register(index, nbytes)
+        self._note(_FIRST_SLAB + index, nbytes if number == 0 else -nbytes)
+        unit, memory = self._register(index, nbytes, placement)
         self.group.update_begin([unit])
         memory[_HEAD_BYTES:_HEAD_BYTES + len(text)].copy_(_bytes(text))
         memory[:8].view(torch.int64).fill_(len(text))
-        self._add(unit, memory, len(text), entries)
+        self._add(unit, placement, memory, len(text), entries)

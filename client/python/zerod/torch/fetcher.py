@@ -2,8 +2,9 @@
 """Reduced gradients of a model with offload on their way to host memory, while the backward goes on.
 
 When the backward has handed a unit over, a thread waits until this rank's slice of the sum is stored, and copies it on
-a CUDA stream of its own, if it is not in host memory already. It takes units in the order in which they are handed over. When the step begins, the other
-slices are copied: of units without a gradient on this rank.
+a CUDA stream of its own, if it is not in host memory already. It takes units in the order in which they are handed over.
+Units that stay on the device are not among them. When the step begins, the other slices are copied: of units without a
+gradient on this rank.
 
 A slice is final where the window has one backward. After a window with several of them nothing is copied ahead, until
 one had one again.
@@ -140,7 +141,7 @@ class Fetcher:
 
     def _fetch(self, unit: "FlatUnit") -> bool:
         with self._fetches.on_stream():
-            on_host = self.model.offload.shards  # the slice: then this thread waits, and no stream
+            on_host = unit.placement.shards_on_host  # the slice: then this thread waits, and no stream
             target = unit.unit.reduce_wait(None if on_host else self.model.environment.stream())
             with self.lock:
                 if self._stopped:

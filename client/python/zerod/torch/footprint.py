@@ -7,13 +7,15 @@ gradients on their way to the sum are not.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import TYPE_CHECKING, Optional, Union
 
 import torch
-from torch import nn
 
-from . import offload as offloads
-from .layout import ALIGN_BYTES, Policy, plan as blocks_of
+from .layout import ALIGN_BYTES, BlockPlan, UnitPlan
+from .offload import Placement
+
+if TYPE_CHECKING:
+    from .unit import FlatUnit
 
 _MIB = 1 / (1 << 20)
 
@@ -51,22 +53,21 @@ class UnitBytes:
                 f"gradients {self.gradients * _MIB:.1f} on {own}")
 
 
-def unit_bytes(block: str, name: str, dtype: torch.dtype, source_dtype: torch.dtype, trainable: bool, numel: int,
-               world: int, offload: Optional[str]) -> UnitBytes:
+def unit_bytes(block: str, unit: "Union[UnitPlan, FlatUnit]", world: int, placement: Placement) -> UnitBytes:
+    """Of the unit, if it is placed so."""
+    dtype, trainable = unit.dtype, unit.trainable
     align = max(ALIGN_BYTES // dtype.itemsize, 1)
-    shard = -(-(-(-numel // world)) // align) * align
-    weights_on_host, optimizer_on_host = offload in ("params", "all"), offload is not None
-    apart = optimizer_on_host and not weights_on_host
-    casts = dtype != source_dtype
-    own = shard * source_dtype.itemsize
+    shard = -(-(-(-unit.numel // world)) // align) * align
+    casts = dtype != unit.source_dtype
+    own = shard * unit.source_dtype.itemsize
     target = 4 * shard if trainable else 0
-    copied = optimizer_on_host and (apart or source_dtype != torch.float32)
-    in_place = world == 1 and not weights_on_host
-    return UnitBytes(block, name, weights=shard * dtype.itemsize, weights_on_host=weights_on_host,
-                     masters=own if casts or apart else 0, state=2 * own if trainable else 0,
+    copied = placement.optimizer_on_host and (placement.apart or unit.source_dtype != torch.float32)
+    in_place = world == 1 and not placement.shards_on_host
+    return UnitBytes(block, unit.name, weights=shard * dtype.itemsize, weights_on_host=placement.shards_on_host,
+                     masters=own if casts or placement.apart else 0, state=2 * own if trainable else 0,
                      gradients=(own if copied else target) if trainable else 0,
-                     optimizer_on_host=optimizer_on_host,
-                     staging=shard * dtype.itemsize if apart and casts else 0, target=target if copied else 0,
+                     optimizer_on_host=placement.optimizer_on_host,
+                     staging=shard * dtype.itemsize if placement.apart and casts else 0, target=target if copied else 0,
                      gathered=0 if in_place else world * shard * dtype.itemsize)
 
 
@@ -78,6 +79,8 @@ class Plan:
     offload: Optional[str]
     gathered: int
     units: list[UnitBytes] = field(default_factory=list)
+    device_budget: int = 0
+    budget_used: int = 0  # by the units that stay on the device
 
     @property
     def device(self) -> int:
@@ -90,19 +93,20 @@ class Plan:
 
     def __str__(self) -> str:
         state = sum(unit.state for unit in self.units)
-        return "\n".join([*map(str, self.units),
+        stay = sum(not unit.optimizer_on_host for unit in self.units)
+        budget = [f"{stay} of {len(self.units)} units stay on the device, by {self.budget_used * _MIB:.1f} MiB of a budget of "
+                  f"{self.device_budget * _MIB:.1f} MiB"] if self.device_budget else []
+        return "\n".join([*map(str, self.units), *budget,
                           f"each of {self.world_size} ranks: {self.device * _MIB:.1f} MiB on its device, of which "
                           f"{self.gathered * _MIB:.1f} gathered, and {self.host * _MIB:.1f} MiB in host memory; Adam's "
                           f"state, {state * _MIB:.1f} MiB, is counted, activations are not"])
 
 
-def plan(module: nn.Module, world_size: int, policy: Policy, param_dtype: Optional[torch.dtype], prefetch: int,
-         offload: Optional[str]) -> Plan:
-    """See zerod.torch.plan()."""
-    offloads.check(offload, stage=3, mesh=None)
-    blocks = blocks_of(module, policy, param_dtype)
-    units = [unit_bytes(block.name, unit.name, unit.dtype, unit.source_dtype, unit.trainable, unit.numel, world_size,
-                        offload) for block in blocks for unit in block.units]
+def plan(blocks: list[BlockPlan], world_size: int, prefetch: int, offload: Optional[str], device_budget: int,
+         budget_used: int) -> Plan:
+    """Of blocks whose units are placed. See zerod.torch.plan()."""
+    units = [unit_bytes(block.name, unit, world_size, unit.placement) for block in blocks for unit in block.units]
     whole = {block.name: sum(unit.gathered for unit in units if unit.block == block.name) for block in blocks}
     root = whole.pop("")  # is held while the others come and go
-    return Plan(world_size, offload, root + sum(sorted(whole.values(), reverse=True)[:1 + prefetch]), units)
+    return Plan(world_size, offload, root + sum(sorted(whole.values(), reverse=True)[:1 + prefetch]), units, device_budget,
+                budget_used)

@@ -16,6 +16,7 @@ from torch import nn
 
 import zerod
 
+from .offload import ON_DEVICE, Placement
 from .replicas import Replicas
 
 Policy = Union[None, Callable[[str, nn.Module], bool], Iterable[Any]]
@@ -42,6 +43,7 @@ class UnitPlan:
     trainable: bool
     members: list[Member] = field(default_factory=list)
     numel: int = 0
+    placement: Placement = ON_DEVICE  # of all units of a block the same
 
     def add(self, member: Member) -> None:
         align = max(ALIGN_BYTES // self.dtype.itemsize, 1)
@@ -159,11 +161,11 @@ def check_devices(blocks: list[BlockPlan], device: torch.device) -> None:
                              "shard() takes a model on that device, the CPU or the meta device")
 
 
-def describe(blocks: list[BlockPlan]) -> list[str]:
-    """A line for each unit: what ranks must have in common."""
-    return [f"{unit.name!r} of {unit.numel} elements of {str(unit.dtype)[6:]}, "
-            + ", ".join(f"{member.name}{list(member.shape)}" for member in unit.members)
-            for block in blocks for unit in block.units]
+def describe(blocks: list[BlockPlan], arguments: str) -> list[str]:
+    """The lines that ranks must have in common: arguments of shard(), and one for each unit."""
+    return [arguments] + [f"{unit.name!r} of {unit.numel} elements of {str(unit.dtype)[6:]}, "
+                          + ", ".join(f"{member.name}{list(member.shape)}" for member in unit.members)
+                          for block in blocks for unit in block.units]
 
 
 def _digest(lines: list[str], count: int) -> int:
@@ -172,9 +174,9 @@ def _digest(lines: list[str], count: int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
-def check_same(group: zerod.Group, blocks: list[BlockPlan], replicas: Optional[Replicas]) -> None:
-    """Mismatch on all ranks where they have different models."""
-    lines = describe(blocks)
+def check_same(group: zerod.Group, blocks: list[BlockPlan], arguments: str, replicas: Optional[Replicas]) -> None:
+    """Mismatch on all ranks where they have different models, or different arguments of shard()."""
+    lines = describe(blocks, arguments)
     failure = None
     try:
         _check_group(group, lines)
@@ -187,7 +189,7 @@ def check_same(group: zerod.Group, blocks: list[BlockPlan], replicas: Optional[R
 
 
 def _check_group(group: zerod.Group, lines: list[str]) -> None:
-    """Mismatch on all ranks of the group: names two ranks, and the first unit that differs."""
+    """Mismatch on all ranks of the group: names two ranks, and the first line that differs."""
     def digest(count: int) -> float:
         return float(_digest(lines, count))
 
@@ -208,8 +210,10 @@ def _check_group(group: zerod.Group, lines: list[str]) -> None:
     ranks = group.agree(zerod.AgreeOp.MIN, [float(group.rank if here == low else group.world_size),
                                             float(group.rank if here == high else group.world_size)])
     shown = lines[different - 1] if different <= len(lines) else "nothing"
-    raise zerod.errors.error(zerod.Status.MISMATCH, f"ranks {int(min(ranks))} and {int(max(ranks))} have different models: "
-                             f"unit {different - 1} of rank {group.rank} is {shown[:300]}")
+    what = (f"models: unit {different - 2} of rank {group.rank} is" if different > 1 else
+            f"arguments of shard(): those of rank {group.rank} are")
+    raise zerod.errors.error(zerod.Status.MISMATCH, f"ranks {int(min(ranks))} and {int(max(ranks))} have different "
+                             f"{what} {shown[:300]}")
 
 
 def _add(block: BlockPlan, member: Member, param_dtype: Optional[torch.dtype]) -> None:

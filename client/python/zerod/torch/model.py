@@ -11,7 +11,7 @@ had none, and releases everything. A backward that raises never ends: its callba
 
 In place. At world size 1 the gathered buffers are the shards: a release frees no memory, and no address changes. From
 the second forward on, a forward then holds all blocks, by one packet, until its backward has ended, and autograd saves
-the leaves themselves.
+the leaves themselves. Not where some units are in host memory: a gather of those takes memory.
 
 Steps are in steps.py, which this class inherits.
 """
@@ -126,14 +126,14 @@ class Model(Steps):
             self._hook(block)
 
     def _make_units(self, plans: list[BlockPlan]) -> None:
-        loads, offload = self.group_loads(), self.offload
+        loads = self.group_loads()
         for block, plan in zip(self.blocks, plans):
             for unit_plan in plan.units:
                 numel = sum(member.numel for member in unit_plan.members)
                 small = numel < self.settings.persist_below or self.settings.stage == 1
                 unit = FlatUnit(block, unit_plan, len(block.units), s.UnitFlags.PERSISTENT if small else 0)
                 unit.make_master()
-                if offload.optimizer and unit.trainable:
+                if unit.trainable:
                     unit.host_gradient()
                 if self.durable is None or not self.durable.adopts:
                     unit.fill([member.parameter for member in unit_plan.members], loads)
@@ -141,7 +141,7 @@ class Model(Steps):
                 self.units.append(unit)
             block.finish()
         self.trainable = [unit for unit in self.units if unit.trainable]
-        paced = (self.world > 1 or offload.shards) and not self.environment.host
+        paced = (self.world > 1 or self.offload.shards) and not self.environment.host
         self.pace = Pace(max(block.nbytes for block in self.blocks)) if paced else None
         self._init_gradients()
         if self.durable is not None:
@@ -296,7 +296,7 @@ class Model(Steps):
         self.outermost = block
         self.last_forward = None
         self.failure = sys.exc_info()[1]
-        if not self.in_place and not any(each.held for each in self.blocks):
+        if not self.in_place and not self.offload.shards and not any(each.held for each in self.blocks):
             self.in_place = any(unit.address == unit.shard.data for unit in self.units)
         self.pushed = not self.in_place and hooks.push()
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a model is in the daemon's host memory, and the copies between that memory and the rank's device.
+"""Which part of a unit is in the daemon's host memory, and the copies between that memory and the rank's device.
 
 Three places are told apart: the device of computation, where gathered buffers are; the place of the shards and the
-daemon's targets; and the place of what the optimizer works on, which is that of masters, gradients and its state.
+daemon's targets; and the place of what the optimizer works on, which is that of masters, gradients and its state. A
+Placement says of a unit where the last two are; placement.py chooses it.
 The CPU writes host memory itself, at once: where the shards are there, no stream is named for an update or a publish.
 
 Each copy is made behind torch's current stream, and without the CPU waiting only where the GPU's driver has pinned the
@@ -11,6 +12,7 @@ memory. `wait()` comes before the CPU reads what was fetched, or writes what is 
 from __future__ import annotations
 
 import mmap
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterable, Optional
 
 import torch
@@ -30,9 +32,13 @@ _MAX_NAME = 63
 _PAGE = mmap.PAGESIZE  # a GPU's driver pins whole pages: no two allocations may share one
 
 
-def check(value: Optional[str], stage: int, mesh: Any) -> None:
+def check(value: Optional[str], stage: int, mesh: Any, device_budget: Optional[int] = None) -> None:
     """ValueError for arguments of shard() that do not go together."""
+    if device_budget is not None and (type(device_budget) is not int or device_budget < 0):
+        raise ValueError(f"device_budget is {device_budget!r}: it is a whole number of bytes, 0 or more")
     if value is None:
+        if device_budget:
+            raise ValueError(f"device_budget={device_budget} without offload: all units are on the device")
         return
     if value not in VALUES:
         raise ValueError(f"offload is {value!r}: None, {', '.join(map(repr, VALUES))} are possible")
@@ -42,54 +48,71 @@ def check(value: Optional[str], stage: int, mesh: Any) -> None:
         raise ValueError(f"offload={value!r} with a mesh of two dimensions as process_group is not supported")
 
 
-class Offload:
-    """Of one model: see the file's beginning."""
+@dataclass(frozen=True)
+class Placement:
+    """Where a unit is; gathered buffers are on the device always."""
 
-    def __init__(self, environment: Environment, value: Optional[str], rank: int, job: str) -> None:
-        self.environment = environment
-        self.job = job
-        self.value = value
-        self.shards = value in ("params", "all")
-        self.optimizer = value is not None
-        self.index: Optional[int] = None
-        self._copied: Optional[torch.cuda.Event] = None
-        if value is not None:
-            self.index = environment.host_index(rank)
-            if self.index is None:
-                raise zerod.errors.error(s.Status.UNSUPPORTED, f"offload={value!r}: the daemon has no host memory: "
-                                         "host_arena in [devices] of zerod.conf, or zerod --host-arena, sets its size")
+    shards_on_host: bool = False  # and the targets
+    optimizer_on_host: bool = False  # masters, gradients and the optimizer's state
 
-    # ---- Places ----
+    @property
+    def apart(self) -> bool:
+        """Whether the optimizer works in host memory, and the shards are on the device."""
+        return self.optimizer_on_host and not self.shards_on_host
 
     @property
     def shard_flags(self) -> s.UnitFlags:
-        return s.UnitFlags.ON_HOST if self.shards else s.UnitFlags(0)
+        return s.UnitFlags.ON_HOST if self.shards_on_host else s.UnitFlags(0)
 
-    @property
-    def shard_device(self) -> tuple[int, int]:
-        """DLPack's, as that of `own_device`."""
-        return (KDLCPU, 0) if self.shards else self.environment.client.dlpack_device
+    def shard_device(self, environment: Environment) -> tuple[int, int]:
+        """DLPack's, as that of own_device()."""
+        return (KDLCPU, 0) if self.shards_on_host else environment.client.dlpack_device
 
     @property
     def own_flags(self) -> s.UnitFlags:
         """Of a unit whose shards are what the optimizer works on: masters, or state."""
-        return s.UnitFlags.ON_HOST if self.optimizer else s.UnitFlags(0)
+        return s.UnitFlags.ON_HOST if self.optimizer_on_host else s.UnitFlags(0)
 
-    @property
-    def own_device(self) -> tuple[int, int]:
-        return (KDLCPU, 0) if self.optimizer else self.environment.client.dlpack_device
+    def own_device(self, environment: Environment) -> tuple[int, int]:
+        return (KDLCPU, 0) if self.optimizer_on_host else environment.client.dlpack_device
 
-    @property
-    def torch_device(self) -> torch.device:
-        """own_device as torch names it: that of parameters outside of a forward."""
-        return torch.device("cpu") if self.optimizer else self.environment.device
+    def torch_device(self, environment: Environment) -> torch.device:
+        """own_device() as torch names it: that of parameters outside of a forward."""
+        return torch.device("cpu") if self.optimizer_on_host else environment.device
 
-    def shard_stream(self) -> Optional[zerod.Stream]:
+    def shard_stream(self, environment: Environment) -> Optional[zerod.Stream]:
         """The stream that writes the shards; None: the CPU does."""
-        return None if self.shards else self.environment.stream()
+        return None if self.shards_on_host else environment.stream()
 
-    def own_stream(self) -> Optional[zerod.Stream]:
-        return None if self.optimizer else self.environment.stream()
+    def own_stream(self, environment: Environment) -> Optional[zerod.Stream]:
+        return None if self.optimizer_on_host else environment.stream()
+
+
+ON_DEVICE = Placement()
+
+
+def offloaded(value: Optional[str]) -> Placement:
+    """Of a unit that shard(offload=value) offloads."""
+    return Placement(shards_on_host=value in ("params", "all"), optimizer_on_host=value is not None)
+
+
+class Offload:
+    """Of one model: see the file's beginning. `shards` and `optimizer` say whether any unit has them in host memory."""
+
+    def __init__(self, environment: Environment, value: Optional[str], placements: "set[Placement]", rank: int,
+                 job: str) -> None:
+        self.environment = environment
+        self.job = job
+        self.value = value
+        self.shards = any(placement.shards_on_host for placement in placements)
+        self.optimizer = any(placement.optimizer_on_host for placement in placements)
+        self.index: Optional[int] = None
+        self._copied: Optional[torch.cuda.Event] = None
+        if self.optimizer:
+            self.index = environment.host_index(rank)
+            if self.index is None:
+                raise zerod.errors.error(s.Status.UNSUPPORTED, f"offload={value!r}: the daemon has no host memory: "
+                                         "host_arena in [devices] of zerod.conf, or zerod --host-arena, sets its size")
 
     # ---- Memory and copies ----
 
@@ -128,7 +151,7 @@ class Offload:
                 if unit.staging is not None:
                     source = unit.staging.copy_(unit.master)
                 if source.numel():
-                    unit.slice.copy_(source, non_blocking=not self.shards and self._pinned(source))
+                    unit.slice.copy_(source, non_blocking=unit.placement.apart and self._pinned(source))
         if note:
             self._note()
 

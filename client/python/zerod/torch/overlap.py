@@ -2,8 +2,8 @@
 """An optimizer on the CPU that runs while the backward goes on: optimizer_in_backward().
 
 A second thread takes each unit behind its copy to host memory (fetcher.py): it runs the optimizer for the unit's
-parameters and publishes the shard. step() waits for it, steps what is left (units of which some parameters had no
-gradient here, so that the other ranks have to say whether they had one), and ends the window.
+parameters and publishes the shard. step() waits for it, steps what is left (units that stay on the device, and units of
+which some parameters had no gradient here, so that the other ranks have to say whether they had one), and ends the window.
 
 The optimizer is the program's own. For a unit a copy of it steps that has the unit's parameters alone, and shares the
 state. A sum exists when all ranks have their gradient, so no rank needs the unit's former version in this window.
@@ -37,7 +37,7 @@ def check(model: "Model", optimizer: Any) -> None:
     """ValueError and the like where the optimizer cannot run in the backward."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer_in_backward() takes an optimizer of torch.optim, not {type(optimizer).__name__}")
-    if not model.offload.optimizer:
+    if model.offload.value is None:
         raise ValueError("optimizer_in_backward() is for models with offload: without it the optimizer runs on the GPU, "
                          "which the backward uses")
     if model.durable is not None:
@@ -134,7 +134,7 @@ class Overlap(Fetcher):
         if not self.model.in_place:  # else the backward that runs holds all blocks, and step() publishes
             self._begin(unit)
             with self._updates.on_stream():
-                self.model.publish([unit], ticket=not self.model.offload.shards, early=True)
+                self.model.publish([unit], ticket=not unit.placement.shards_on_host, early=True)
             self.published.add(unit)
         return True
 

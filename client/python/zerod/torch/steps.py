@@ -82,7 +82,7 @@ class Steps:
     replicas: Optional[Replicas]
     durable: Optional[Durable]
     offload: Offload
-    fetcher: Optional[Fetcher]  # with offload of the optimizer
+    fetcher: Optional[Fetcher]  # with offload
     overlap: Optional[Overlap]  # the same, where the optimizer runs in the backward
 
     def _init_steps(self) -> None:
@@ -109,7 +109,7 @@ class Steps:
             unit.first_flag = count
             count += len(unit.members)
         self.flags = count
-        self.fetcher = Fetcher(self) if self.offload.optimizer else None
+        self.fetcher = None if self.offload.value is None else Fetcher(self)
         self._entry = s.Entry()
         self._reserve = s.ReserveOptions(flags=s.ReserveFlags.ZERO_HOLES)
         self._submit = s.ReduceOptions(op=self.settings.op, flags=s.ReduceFlags.DETACHED)
@@ -200,7 +200,8 @@ class Steps:
         unit.submitted = True
         if absent:
             unit.missing = tuple(absent)
-        if self.fetcher is not None and not (absent and self.overlap is not None):
+        if unit.placement.optimizer_on_host and not (absent and self.overlap is not None):
+            assert self.fetcher is not None
             self.fetcher.ready(unit)
 
     def end_reduce(self: "Model") -> None:
@@ -459,9 +460,9 @@ class Steps:
         """Has the slices of all units that may be stepped, but those that are published already."""
         if not self.updating:
             self.release_kept()
-            units = [unit.unit for unit in self.trainable if self.overlap is None or unit not in self.overlap.begun]
-            if units:
-                self.client.complete(self.group.update_begin_ticket(units), self.offload.shard_stream())
+            units = [unit for unit in self.trainable if self.overlap is None or unit not in self.overlap.begun]
+            for stream, some in self._by_stream(units):
+                self.client.complete(self.group.update_begin_ticket([unit.unit for unit in some]), stream)
             if self.durable is not None:
                 self.durable.begin_update()
             self.updating = True
@@ -526,14 +527,14 @@ class Steps:
         begins = self.updating or self.overlap is not None and bool(self.overlap.stepped)
         values = [int(begins), number if fails else -1]
         if self.durable is not None:
-            values.append(self.durable.wanted_bytes())
+            values += self.durable.wanted_bytes()
         if self.world > 1:
             values = [int(value) for value in self.group.agree(zerod.AgreeOp.MAX, values)]
         if self.replicas is not None:
             values = self.replicas.exchange(values)
         if self.durable is not None:
-            self.durable.agreed_bytes = values.pop()
-        begun, failed = values
+            self.durable.agreed_bytes = values[2:]
+        begun, failed = values[:2]
         if not begun or failed < 0:
             return None
         self.begin_update()
@@ -546,19 +547,25 @@ class Steps:
 
         early: in the backward, where blocks that are still held keep the former version.
         """
-        stream = self.offload.shard_stream()
-        plain: "list[zerod.Unit]" = []
+        plain: "list[FlatUnit]" = []
         by_dtype: "dict[torch.dtype, list[FlatUnit]]" = {}
         for unit in units:
             unit.next_version()
-            if unit.master is None or self.offload.optimizer:
-                plain.append(unit.unit)
+            if unit.master is None or unit.placement.optimizer_on_host:
+                plain.append(unit)
             else:
                 by_dtype.setdefault(unit.source_dtype, []).append(unit)
         if self.offload.optimizer:
-            self.offload.write_shards((unit for unit in units if unit.master is not None), note=not early)
-        if plain:
-            self.group.publish(plain, stream, ticket=ticket, **({"flags": s.PublishFlags.FORCE} if early else {}))
+            self.offload.write_shards((unit for unit in plain if unit.master is not None), note=not early)
+        for stream, some in self._by_stream(plain):
+            self.group.publish([unit.unit for unit in some], stream, ticket=ticket,
+                               **({"flags": s.PublishFlags.FORCE} if early else {}))
         for dtype, masters in by_dtype.items():
-            self.group.publish_from([(unit.unit, unit.master.data_ptr()) for unit in masters], DTYPES[dtype], stream,
-                                    ticket=ticket)
+            self.group.publish_from([(unit.unit, unit.master.data_ptr()) for unit in masters], DTYPES[dtype],
+                                    self.environment.stream(), ticket=ticket)
+
+    def _by_stream(self: "Model", units: "list[FlatUnit]") -> "list[tuple[Optional[zerod.Stream], list[FlatUnit]]]":
+        """The units whose shards torch's stream writes, with that stream, and those whose shards the CPU writes."""
+        found = [(self.environment.stream(), [unit for unit in units if not unit.placement.shards_on_host]),
+                 (None, [unit for unit in units if unit.placement.shards_on_host])]
+        return [(stream, some) for stream, some in found if some]

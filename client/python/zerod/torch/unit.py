@@ -48,6 +48,7 @@ class FlatUnit:
         self.dtype = plan.dtype
         self.source_dtype = plan.source_dtype
         self.trainable = plan.trainable
+        self.placement = plan.placement
         self.members: list[Member] = plan.members
         self.persistent = bool(flags & s.UnitFlags.PERSISTENT)
         self.numel = max(plan.numel, 1)
@@ -60,7 +61,7 @@ class FlatUnit:
         if not plan.trainable or not plan.source_dtype.is_floating_point:
             flags |= s.UnitFlags.FROZEN
         self.unit = model.environment.with_room(model.group.register, plan.name, DTYPES[plan.dtype], self.numel, views,
-                                                flags=flags | model.offload.shard_flags, slot=model.slot(block, index))
+                                                flags=flags | plan.placement.shard_flags, slot=model.slot(block, index))
         self.handle = self.unit.handle
         self.shard = self.unit.shard()
         self.device = model.client.dlpack_device  # of gathered buffers
@@ -68,7 +69,8 @@ class FlatUnit:
         self.master_unit: Optional[zerod.Unit] = None  # of a durable job: the masters' memory
         self.staging: Optional[torch.Tensor] = None  # in host memory: masters on their way to shards on a device
         self.fetched: Optional[torch.Tensor] = None  # in host memory: a copy of the reduced gradient
-        self.slice = tensor_at(self.shard.data or 0, self.shard.true_numel, self.dtype, model.offload.shard_device)
+        self.slice = tensor_at(self.shard.data or 0, self.shard.true_numel, self.dtype,
+                               self.placement.shard_device(model.environment))
         self.address = 0
         self.version = 0
         self.scope = 0
@@ -131,15 +133,16 @@ class FlatUnit:
         return self._split(tensor_at(address, self.numel, self.block.model.gradient_dtype(self), self.device))
 
     def _target(self, address: int) -> torch.Tensor:
-        return tensor_at(address, self.shard.true_numel, torch.float32, self.block.model.offload.shard_device)
+        return tensor_at(address, self.shard.true_numel, torch.float32,
+                         self.placement.shard_device(self.block.model.environment))
 
     def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The members' parts of something that is as long as this rank's slice."""
         return [flat[first:last] for first, last in map(self.bounds, self.members)]
 
     def host_gradient(self) -> Optional[torch.Tensor]:
-        """Where the reduced gradient is copied for an optimizer on the CPU; None: the optimizer reads the target."""
-        if self.block.model.offload.shards and self.source_dtype == torch.float32:
+        """Where the reduced gradient is copied for the CPU's optimizer; None: the optimizer reads the target."""
+        if not self.placement.optimizer_on_host or self.placement.shards_on_host and self.source_dtype == torch.float32:
             return None
         if self.fetched is None:
             self.fetched = self.block.model.offload.allocate(f"{self.name}:gradient", self.shard.true_numel,
@@ -165,27 +168,27 @@ class FlatUnit:
         It is torch's, the daemon's host memory, or a unit of a durable job.
         """
         model = self.block.model
-        offload = model.offload
-        apart = offload.optimizer and not offload.shards
-        if self.dtype == self.source_dtype and not apart:
+        placement = self.placement
+        if self.dtype == self.source_dtype and not placement.apart:
             return
-        if apart and self.dtype != self.source_dtype:
-            self.staging = offload.allocate(f"{self.name}:staging", self.shard.true_numel, self.dtype, copied=True)
-        if model.durable is None and offload.optimizer:
-            self.master = offload.allocate(f"{self.name}:master", self.shard.true_numel, self.source_dtype,
-                                           copied=self.dtype == self.source_dtype)
+        if placement.apart and self.dtype != self.source_dtype:
+            self.staging = model.offload.allocate(f"{self.name}:staging", self.shard.true_numel, self.dtype, copied=True)
+        if model.durable is None and placement.optimizer_on_host:
+            self.master = model.offload.allocate(f"{self.name}:master", self.shard.true_numel, self.source_dtype,
+                                                 copied=self.dtype == self.source_dtype)
             return
         if model.durable is None:
             self.master = torch.empty(self.shard.true_numel, dtype=self.source_dtype, device=model.device)
             return
         self.master_unit = model.environment.with_room(model.group.register, f"{self.name[-119:]}:master",
                                                        DTYPES[self.source_dtype], self.shard.padded_numel,
-                                                       flags=s.UnitFlags.FROZEN | offload.own_flags)
+                                                       flags=s.UnitFlags.FROZEN | placement.own_flags)
         shard = self.master_unit.shard()
         if shard.shard_numel != self.shard.shard_numel:
             raise zerod.errors.error(s.Status.UNSUPPORTED, f"unit {self.name!r}: a durable job has no masters of "
                                      f"{str(self.source_dtype)[6:]} for {str(self.dtype)[6:]}")
-        self.master = tensor_at(shard.data or 0, self.shard.true_numel, self.source_dtype, offload.own_device)
+        self.master = tensor_at(shard.data or 0, self.shard.true_numel, self.source_dtype,
+                                placement.own_device(model.environment))
 
     # ---- Content ----
 
@@ -232,18 +235,17 @@ class FlatUnit:
         assert self.master is not None
         if not loads or self.master_unit is not None:
             return self._load(self.master_unit or self.unit, whole, self.master, loads)
-        group, offload = self.block.model.group, self.block.model.offload
-        unit = self.block.model.environment.with_room(group.register, self.block.model.passing_name(self),
-                                                      DTYPES[self.source_dtype], self.shard.padded_numel,
-                                                      flags=s.UnitFlags.FROZEN | offload.own_flags)
+        group, environment = self.block.model.group, self.block.model.environment
+        unit = environment.with_room(group.register, self.block.model.passing_name(self), DTYPES[self.source_dtype],
+                                     self.shard.padded_numel, flags=s.UnitFlags.FROZEN | self.placement.own_flags)
         shard = unit.shard()
         assert shard.shard_numel == self.shard.shard_numel, (shard, self.shard)
         group.update_begin([unit])
         self._load(unit, whole, self.master, loads)
         if shard.true_numel:
-            source = tensor_at(shard.data, shard.true_numel, self.source_dtype, offload.own_device)
+            source = tensor_at(shard.data, shard.true_numel, self.source_dtype, self.placement.own_device(environment))
             self.master.copy_(source[:self.shard.true_numel])
-        group.publish([unit], offload.own_stream())
+        group.publish([unit], self.placement.own_stream(environment))
         unit.unregister()
 
     @property
@@ -261,7 +263,7 @@ class FlatUnit:
         model = self.block.model
         model.publish([self])
         if self.master_unit is not None:
-            model.group.publish([self.master_unit], model.offload.own_stream())
+            model.group.publish([self.master_unit], self.placement.own_stream(model.environment))
 
     def next_version(self) -> None:
         """Invalidates the views of the leaves that autograd has saved."""
@@ -339,7 +341,8 @@ class Block:
     def finish(self) -> None:
         """Called when all units are filled."""
         self.trainable = [unit for unit in self.units if unit.trainable]
-        self.nbytes = sum(unit.shard.padded_numel * unit.dtype.itemsize for unit in self.units if not unit.persistent)
+        self.nbytes = sum(unit.shard.padded_numel * unit.dtype.itemsize for unit in self.units
+                          if not unit.persistent and (self.model.world > 1 or unit.placement.shards_on_host))
         for unit in self.units:
             unit.shard_parameters()
             for member, leaf in zip(unit.members, unit.leaves):
@@ -420,7 +423,7 @@ class Block:
             status = _release(unit.handle, array, count, _DETACHED, None)
             if status:
                 raise self.model.client.error(status)
-        if self.model.pace is not None:
+        if self.model.pace is not None and self.nbytes:
             self.model.pace.released(self.nbytes)
 
     def forget_ahead(self) -> None:

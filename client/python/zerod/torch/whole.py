@@ -30,15 +30,16 @@ def assemble(unit: "FlatUnit", part: torch.Tensor) -> torch.Tensor:
     with_room = model.environment.with_room
     group = model.passing_group()
     made = with_room(group.register, model.passing_name(unit), DTYPES[part.dtype], unit.shard.padded_numel,
-                     flags=s.UnitFlags.FROZEN | model.offload.own_flags)
+                     flags=s.UnitFlags.FROZEN | unit.placement.own_flags)
     try:
         shard = made.shard()
         group.update_begin([made])
         if part.numel():
-            tensor_at(shard.data, part.numel(), part.dtype, model.offload.own_device).copy_(part)
-        group.publish([made], model.offload.own_stream())
+            tensor_at(shard.data, part.numel(), part.dtype, unit.placement.own_device(model.environment)).copy_(part)
+        group.publish([made], unit.placement.own_stream(model.environment))
         address = with_room(made.gather, stream)
-        whole = tensor_at(address, unit.numel, part.dtype, unit.device).to(model.offload.torch_device, copy=True)
+        whole = tensor_at(address, unit.numel, part.dtype, unit.device).to(unit.placement.torch_device(model.environment),
+                                                                           copy=True)
         made.release(stream, None)
         group.barrier()  # the unit goes when nobody reads it any more
     finally:
@@ -57,7 +58,8 @@ def read(unit: "FlatUnit") -> torch.Tensor:
     stream = environment.stream()
     source = unit.master_unit if casts and unit.master_unit is not None else unit.unit
     address = environment.with_room(source.gather, stream)
-    whole = tensor_at(address, unit.numel, unit.source_dtype, unit.device).to(model.offload.torch_device, copy=True)
+    whole = tensor_at(address, unit.numel, unit.source_dtype, unit.device).to(unit.placement.torch_device(environment),
+                                                                              copy=True)
     source.release(stream, None)
     return whole
 

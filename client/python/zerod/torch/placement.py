@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which units of a model with offload stay on the device, where shard(device_budget=...) allows some.
+
+The choice follows from the layout, the number of ranks and the arguments alone, so all ranks make the same one, and
+plan() makes it without a daemon. A block stays as a whole, since its units are gathered together.
+
+The blocks that stay are spread evenly over the model. An offloaded block is copied from the host while the blocks in
+front of it compute, and its gradients to the host while the blocks behind it do; with blocks between that stay, each
+copy has the time of several blocks. If the first blocks stayed and the last ones did not, the copies of the last ones
+would queue up while nothing was copied before. The root comes first: no block computes while its weights come at a
+step's beginning, nor while its gradients go at a backward's end.
+"""
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import Optional
+
+from .footprint import unit_bytes
+from .layout import BlockPlan, UnitPlan
+from .offload import ON_DEVICE, offloaded
+
+
+def place(blocks: list[BlockPlan], world: int, offload: Optional[str], device_budget: int) -> int:
+    """Gives each unit its placement; returns how many bytes of the budget the units use that stay on the device."""
+    host = offloaded(offload)
+
+    def cost(block: BlockPlan, unit: UnitPlan) -> int:
+        """The bytes that the unit takes on the device beyond those that it takes there when it is offloaded."""
+        return (unit_bytes(block.name, unit, world, ON_DEVICE).device - unit_bytes(block.name, unit, world, host).device)
+
+    blocks = [block for block in blocks if block.units]
+    costs = [sum(cost(block, unit) for unit in block.units) for block in blocks]
+    stay = set(staying(costs, device_budget)) if device_budget else set()
+    for index, block in enumerate(blocks):
+        for unit in block.units:
+            unit.placement = ON_DEVICE if index in stay else host
+    return sum(costs[index] for index in stay)
+
+
+def staying(costs: list[int], budget: int) -> list[int]:
+    """The indices of blocks that stay: as many as fit when they are spread evenly, beginning with the first one.
+
+    Of n blocks k are those at 0, n/k, 2n/k, ..., rounded up. Blocks that are larger than the budget do not count. What
+    blocks of different sizes leave of the budget is for the first ones that still fit.
+    """
+    fitting = [index for index, cost in enumerate(costs) if cost <= budget]
+    most = bisect_right(list(accumulate(sorted(costs[index] for index in fitting))), budget)
+    chosen: set[int] = set()
+    for count in range(most, 0, -1):
+        spread = {fitting[-(-number * len(fitting) // count)] for number in range(count)}
+        if sum(costs[index] for index in spread) <= budget:
+            chosen = spread
+            break
+    left = budget - sum(costs[index] for index in chosen)
+    for index in fitting:
+        if index not in chosen and costs[index] <= left:
+            chosen.add(index)
+            left -= costs[index]
+    return sorted(chosen)

@@ -14,7 +14,10 @@ PyTorch has allocated at most and, for zerod, what the daemon had at most on the
     zerod:params            with offload="params"; likewise "optimizer" and "all"
     zerod:all:overlapped    with optimizer_in_backward(); likewise of the other two
 
-    tests/bench/torch_offload.py [--layers N] [--iters N] [--arena SIZE] [--host-arena SIZE] [--json] [WAY...]
+    tests/bench/torch_offload.py [--layers N] [--iters N] [--device-budget GIB] [--arena SIZE] [--host-arena SIZE] [--json]
+                                 [WAY...]
+
+--device-budget is zerod's, of the ways with offload.
 
 $BUILD is as in the tests.
 """
@@ -55,7 +58,7 @@ class Model(nn.Module):
         return x
 
 
-def fsdp2(model: Model, choice: str) -> nn.Module:
+def fsdp2(model: Model, choice: str, _: int) -> nn.Module:
     import torch.distributed as dist
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
@@ -69,10 +72,10 @@ def fsdp2(model: Model, choice: str) -> nn.Module:
     return fully_shard(model, **options)
 
 
-def zerod(model: Model, choice: str) -> nn.Module:
+def zerod(model: Model, choice: str, device_budget: int) -> nn.Module:
     import zerod.torch as zt
 
-    return zt.shard(model, param_dtype=torch.bfloat16, offload=choice or None)
+    return zt.shard(model, param_dtype=torch.bfloat16, offload=choice or None, device_budget=device_budget if choice else 0)
 
 
 def daemon_peak_bytes() -> int:
@@ -82,7 +85,7 @@ def daemon_peak_bytes() -> int:
         return int(client.device(0).peak_bytes)
 
 
-def way_main(way: str, layers: int, iters: int) -> None:
+def way_main(way: str, layers: int, iters: int, device_budget: int) -> None:
     """Trains, and prints the figures as JSON."""
     library, _, rest = way.partition(":")
     choice, _, overlapped = rest.partition(":")
@@ -90,7 +93,7 @@ def way_main(way: str, layers: int, iters: int) -> None:
     began = time.perf_counter()
     with torch.device("cuda"):
         model: Any = Model(layers)
-    model = {"fsdp2": fsdp2, "zerod": zerod}[library](model, choice)
+    model = {"fsdp2": fsdp2, "zerod": zerod}[library](model, choice, device_budget)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     if overlapped:
         import zerod.torch as zt
@@ -125,7 +128,8 @@ def way_main(way: str, layers: int, iters: int) -> None:
 
 def run(way: str, options: argparse.Namespace) -> dict[str, Any]:
     done = subprocess.run([sys.executable, __file__, "--way", way, "--layers", str(options.layers), "--iters",
-                           str(options.iters)], capture_output=True, text=True, timeout=TIMEOUT_S)
+                           str(options.iters), "--device-budget", str(options.device_budget)],
+                          capture_output=True, text=True, timeout=TIMEOUT_S)
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         raise SystemExit(f"{way}: exit status {done.returncode}\n{done.stdout}{done.stderr[-4000:]}")
@@ -163,16 +167,18 @@ def main() -> None:
     parser.add_argument("--way", help=argparse.SUPPRESS)
     parser.add_argument("--layers", type=int, default=20, help="20: 3.9 billion parameters")
     parser.add_argument("--iters", type=int, default=5, help=f"timed steps, behind {WARM_UP} to warm up (5)")
+    parser.add_argument("--device-budget", type=float, default=0, metavar="GIB",
+                        help="of the GPU, for blocks that zerod does not offload (0)")
     parser.add_argument("--arena", default="70G", help="of the daemon, on the GPU (70G)")
     parser.add_argument("--host-arena", default="90G", help="of the daemon, in host memory (90G)")
     parser.add_argument("--json", action="store_true", help="all figures as one JSON object")
     options = parser.parse_args()
     if options.way:
-        way_main(options.way, options.layers, options.iters)
+        way_main(options.way, options.layers, options.iters, int(options.device_budget * 2**30))
     os.environ["ZEROD_TEST_BACKEND"] = "cuda"
     text = sys.stderr if options.json else sys.stdout
     print(f"# torch {torch.__version__}, {torch.cuda.get_device_name()}, {os.cpu_count()} processors, "
-          f"{options.layers} layers", file=text)
+          f"{options.layers} layers, a device budget of {options.device_budget:g} GiB", file=text)
     found = {}
     for way in options.ways:
         with support.Daemon(arena=options.arena, host_arena=options.host_arena) as daemon:

@@ -22,7 +22,8 @@
 #include "server/notices.h"
 #include "server/session.h"
 
-#define FIRST_ROOM 64u
+#define FIRST_ROOM       64u
+#define MOST_COMPLETIONS 256u /* of one event, so that other users' requests do not wait for more */
 
 /* ---- From executors to the loop ------------------------------------------------------------------------ */
 
@@ -51,22 +52,35 @@ void zd_bridge_complete(struct zd_bridge *bridge, const struct zd_completion *co
 	on_done(bridge, completion);
 }
 
+/* Takes what has arrived, once all that was taken before is handled. */
+static void swap_arrived(struct zd_bridge *bridge)
+{
+	struct zd_completions emptied = bridge->taken;
+
+	emptied.count = 0;
+	bridge->nhandled = 0;
+	(void)pthread_mutex_lock(&bridge->lock);
+	bridge->taken = bridge->arrived;
+	bridge->arrived = emptied;
+	atomic_store_explicit(&bridge->narrived, 0, memory_order_relaxed);
+	(void)pthread_mutex_unlock(&bridge->lock);
+}
+
 static void take_arrived(void *arg)
 {
 	struct zd_bridge *bridge = arg;
 	struct zd_completions *taken = &bridge->taken;
-	struct zd_completions emptied = *taken;
+	bool rest = bridge->nhandled < taken->count;
+	size_t end;
 
 	zd_loop_note_event(bridge->wake.loop);
-	(void)pthread_mutex_lock(&bridge->lock);
-	*taken = bridge->arrived;
-	bridge->arrived = emptied;
-	atomic_store_explicit(&bridge->narrived, 0, memory_order_relaxed);
-	(void)pthread_mutex_unlock(&bridge->lock);
+	if (!rest)
+		swap_arrived(bridge);
+	end = zd_min_u64(taken->count, bridge->nhandled + MOST_COMPLETIONS);
 	(void)zd_bridge_tick(bridge);
 	zd_engine_pause(bridge->engine);
-	for (size_t i = 0; i < taken->count; i++) {
-		struct zd_completion *completion = &taken->items[i];
+	while (bridge->nhandled < end) {
+		struct zd_completion *completion = &taken->items[bridge->nhandled++];
 
 		zd_delegates_completed(&bridge->delegates, completion);
 		zd_engine_op_done(bridge->engine, completion->op, completion->status, completion->error,
@@ -74,7 +88,9 @@ static void take_arrived(void *arg)
 		zd_completion_deinit(completion);
 	}
 	zd_engine_resume(bridge->engine);
-	taken->count = 0;
+	if (rest ||
+	    end < taken->count) /* what has arrived meanwhile may have woken the loop for the rest only */
+		(void)uv_async_send(&bridge->wake);
 	zd_bridge_settle(bridge);
 	zd_conns_flush(&bridge->api->conns);
 }
@@ -96,7 +112,7 @@ static bool has_arrived(const void *arg)
 {
 	const struct zd_bridge *bridge = arg;
 
-	return atomic_load(&bridge->narrived) > 0;
+	return bridge->nhandled < bridge->taken.count || atomic_load(&bridge->narrived) > 0;
 }
 
 static void on_deadline(void *arg)
@@ -328,6 +344,8 @@ void zd_bridge_deinit(struct zd_bridge *bridge)
 	zd_delegates_deinit(&bridge->delegates);
 	for (size_t i = 0; i < bridge->arrived.count; i++)
 		zd_completion_deinit(&bridge->arrived.items[i]);
+	for (size_t i = bridge->nhandled; i < bridge->taken.count; i++)
+		zd_completion_deinit(&bridge->taken.items[i]);
 	free(bridge->arrived.items);
 	free(bridge->taken.items);
 	(void)pthread_mutex_destroy(&bridge->lock);

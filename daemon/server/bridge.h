@@ -62,7 +62,8 @@ struct zd_bridge {
 	pthread_mutex_t lock;
 	struct zd_completions arrived; /* protected by `lock` */
 	atomic_size_t narrived;        /* arrived.count, readable without the lock */
-	struct zd_completions taken;   /* private to the loop */
+	struct zd_completions taken;   /* private to the loop, as nhandled is: of these */
+	size_t nhandled;
 };
 
 /* Opens the backend and makes the engine. */

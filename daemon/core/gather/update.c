@@ -29,6 +29,8 @@
 #include "core/gather/scope.h"
 #include "core/gather/shadow.h"
 
+#define MOST_SAVES 128u
+
 /* ---- update_begin -------------------------------------------------------------------------------------- */
 
 static void parts_move(struct zd_request *req, enum zd_part_state state)
@@ -285,6 +287,17 @@ static int check_unread(struct zd_request *req, const struct zd_part *part)
 	return wait;
 }
 
+/* Submits the copies of shards into shadows that are missing. No more than MOST_SAVES of an update are under
+ * way, since each costs the loop some microseconds: whenever some complete, the next ones are submitted. */
+static void save_shadows(struct zd_engine *e, const struct zd_request *req)
+{
+	uint32_t saving = 0;
+	for (uint32_t i = 0; i < req->u.publish.nparts && saving < MOST_SAVES; i++) {
+		zd_shadow_save(e, req->u.publish.parts[i]);
+		saving += req->u.publish.parts[i]->shadow == ZD_SHADOW_SAVING;
+	}
+}
+
 static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_group *group = req->member->group;
@@ -302,8 +315,8 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 		grant_ahead(e, req);
 		return wait_for_readers(req, find_read(req));
 	}
-	for (uint32_t i = 0; i < req->u.publish.nparts && group->shadow; i++)
-		zd_shadow_save(e, req->u.publish.parts[i]);
+	if (group->shadow)
+		save_shadows(e, req);
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
 		const struct zd_part *part = req->u.publish.parts[i];
 		status = check_unread(req, part);

@@ -24,14 +24,25 @@ static bool is_for(const struct zd_segment *segment, const struct zd_job *job, e
 	       (purpose == ZD_PURPOSE_STRICT ? segment->bytes == bytes : segment->bytes >= bytes);
 }
 
+/* Finds a request that waits for the segment; NULL: none. Requests for host memory are in the queues of their
+ * ranks' devices. */
+static struct zd_request *find_waiter(const struct zd_engine *e, const struct zd_segment *segment)
+{
+	struct zd_request *req;
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		if (!(segment->device->queues >> i & 1))
+			continue;
+		TAILQ_FOREACH (req, &e->devices[i].queue, device_link) {
+			if (req->segment_wait == segment->id)
+				return req;
+		}
+	}
+	return NULL;
+}
+
 bool zd_segment_is_awaited(const struct zd_engine *e, const struct zd_segment *segment)
 {
-	const struct zd_request *req;
-	TAILQ_FOREACH (req, &segment->device->queue, device_link) {
-		if (req->segment_wait == segment->id)
-			return true;
-	}
-	return e->events->segment_is_awaited(segment->device, segment->id);
+	return find_waiter(e, segment) || e->events->segment_is_awaited(segment->device, segment->id);
 }
 
 /* Whether the segment is for a larger block than one of `need` bytes, whose request has yet to take it. */
@@ -119,12 +130,13 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 
 /* Fails the requests that wait for this segment with the device's error, so that they do not request it
  * again. */
-static void segment_failed(struct zd_segment *segment, int status, const char *error)
+static void segment_failed(const struct zd_engine *e, const struct zd_segment *segment, int status,
+                           const char *error)
 {
 	struct zd_request *req;
-	TAILQ_FOREACH (req, &segment->device->queue, device_link) {
-		if (req->segment_wait == segment->id)
-			zd_request_fail(req, status, error);
+	while ((req = find_waiter(e, segment))) {
+		zd_request_fail(req, status, error);
+		req->segment_wait = 0;
 	}
 }
 
@@ -173,7 +185,7 @@ static void segment_created(struct zd_engine *e, struct zd_op *op, int status, c
 		zd_journal_segment(e, segment);
 		return;
 	}
-	segment_failed(segment, status, error);
+	segment_failed(e, segment, status, error);
 	zd_segment_free(e, segment);
 }
 

@@ -171,6 +171,22 @@ static void test_a_unit_larger_than_host_memory(void **state)
 	core_end(core);
 }
 
+/* The error of the host memory's segment, once: the registration does not ask for another one. */
+static void test_a_segment_that_fails(void **state)
+{
+	struct core_driver *core = new_core();
+	struct core_team team;
+
+	(void)state;
+	core_team_new(&team, core, "job", 1, false);
+	core_fail_next(core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_NO_MEMORY, "cannot be pinned");
+	core_expect_error(core, core_register(core, team.session[0], team.group, &on_host), ZEROD_E_NO_MEMORY,
+	                  "cannot be pinned");
+	assert_int_equal(core_count(core, ZD_CMD_SEGMENT_CREATE), 1);
+	core_expect(core, core_register(core, team.session[0], team.group, &on_host), 0);
+	core_end(core);
+}
+
 /* Shards, segments and charges come back where they were. */
 static void test_restart(void **state)
 {
@@ -198,6 +214,7 @@ int main(void)
 	        cmocka_unit_test(test_ranks_do_not_join_on_host_memory),
 	        cmocka_unit_test(test_without_host_memory),
 	        cmocka_unit_test(test_a_unit_larger_than_host_memory),
+	        cmocka_unit_test(test_a_segment_that_fails),
 	        cmocka_unit_test(test_restart),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

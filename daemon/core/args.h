@@ -22,9 +22,13 @@ struct zd_view_args {
 	uint64_t shape[ZD_MAX_DIMS];
 };
 
+/* Where a unit is. A unit that was moved may be registered with either place: the rank then learns it. */
+enum zd_placed { ZD_PLACED_AS_REGISTERED, ZD_PLACED_ON_DEVICE, ZD_PLACED_ON_HOST };
+
 struct zd_resumed_unit {
 	struct zd_location shard; /* segment 0: the unit is not registered */
 	uint64_t version, target_offset_numel;
+	enum zd_placed placed;
 };
 
 struct zd_fence_list {
@@ -115,6 +119,10 @@ struct zd_args {
 			uint64_t allocation;         /* has the unit's elements; 0: another rank has them */
 			struct zd_fence_list fences; /* of the streams that write the allocation */
 		} unit_load;
+		struct {
+			uint64_t unit;
+			bool on_host;
+		} unit_place;
 		struct {
 			uint64_t unit;
 			const char *tag;  /* with a scope: NULL or "" */
@@ -264,6 +272,7 @@ struct zd_reply {
 			struct zd_location shard;
 			uint64_t shard_numel, true_numel, padded_numel, version, target_offset_numel;
 			uint64_t description;
+			enum zd_placed placed;
 		} unit_register;
 		struct {
 			uint32_t nunits;
@@ -273,6 +282,10 @@ struct zd_reply {
 		struct {
 			uint64_t target_offset_numel;
 		} set_frozen;
+		struct {
+			struct zd_location shard;
+			uint64_t target_offset_numel;
+		} unit_place;
 		struct {
 			struct zd_location buffer; /* segment 0 for a prefetch */
 			uint64_t version;

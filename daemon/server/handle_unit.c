@@ -47,6 +47,18 @@ int zd_args_unit_register(const Zd__Request *request, struct zd_arena *arena, st
 	return 0;
 }
 
+static Zd__Placed placed_of(enum zd_placed placed)
+{
+	switch (placed) {
+	case ZD_PLACED_ON_DEVICE:
+		return ZD__PLACED__ON_DEVICE;
+	case ZD_PLACED_ON_HOST:
+		return ZD__PLACED__ON_HOST;
+	default:
+		return ZD__PLACED__AS_REGISTERED;
+	}
+}
+
 void zd_fill_unit_register(const struct zd_reply *reply, struct zd_answer *answer)
 {
 	Zd__UnitRegisterReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
@@ -60,6 +72,7 @@ void zd_fill_unit_register(const struct zd_reply *reply, struct zd_answer *answe
 	message->version = reply->u.unit_register.version;
 	message->target_offset_numel = reply->u.unit_register.target_offset_numel;
 	message->description = reply->u.unit_register.description;
+	message->placed = placed_of(reply->u.unit_register.placed);
 	answer->reply.body_case = ZD__REPLY__BODY_UNIT_REGISTER;
 	answer->reply.unit_register = message;
 }
@@ -123,7 +136,11 @@ void zd_fill_units_resume(const struct zd_reply *reply, struct zd_answer *answer
 	message->versions = zd_arena_alloc(answer->arena, count * sizeof(*message->versions));
 	message->target_offsets_numel = zd_arena_alloc(answer->arena,
 	                                               count * sizeof(*message->target_offsets_numel));
+	message->placed = zd_arena_alloc(answer->arena, count * sizeof(*message->placed));
 	for (uint32_t i = 0; i < count; i++) {
+		message->placed[i] = placed_of(units[i].placed);
+		if (units[i].placed != ZD_PLACED_AS_REGISTERED)
+			message->n_placed = count;
 		message->segments[i] = units[i].shard.segment;
 		message->offsets[i] = units[i].shard.offset;
 		message->versions[i] = units[i].version;
@@ -232,6 +249,28 @@ void zd_fill_set_frozen(const struct zd_reply *reply, struct zd_answer *answer)
 	message->target_offset_numel = reply->u.set_frozen.target_offset_numel;
 	answer->reply.body_case = ZD__REPLY__BODY_SET_FROZEN;
 	answer->reply.set_frozen = message;
+}
+
+int zd_args_unit_place(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                       struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_UNIT_PLACE;
+	args->u.unit_place.unit = request->unit_place->unit;
+	args->u.unit_place.on_host = request->unit_place->on_host;
+	return 0;
+}
+
+void zd_fill_unit_place(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	Zd__UnitPlaceReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
+
+	zd__unit_place_reply__init(message);
+	message->shard = zd_answer_location(answer, &reply->u.unit_place.shard);
+	message->target_offset_numel = reply->u.unit_place.target_offset_numel;
+	answer->reply.body_case = ZD__REPLY__BODY_UNIT_PLACE;
+	answer->reply.unit_place = message;
 }
 
 int zd_args_unit_load(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,

@@ -179,6 +179,8 @@ static uint32_t segment_of(const struct zd_reply *reply)
 	switch (reply->kind) {
 	case ZD_REQ_UNIT_REGISTER:
 		return reply->u.unit_register.shard.segment;
+	case ZD_REQ_UNIT_PLACE:
+		return reply->u.unit_place.shard.segment;
 	case ZD_REQ_GATHER:
 		return reply->u.gather.buffer.segment;
 	case ZD_REQ_BUCKET_RESERVE:

@@ -12,6 +12,7 @@
 #include "core/gather/gather.h"
 #include "core/gather/landing.h"
 #include "core/gather/load.h"
+#include "core/gather/place.h"
 #include "core/gather/scope.h"
 #include "core/gather/commit.h"
 #include "core/memory/allocation.h"
@@ -118,8 +119,9 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 		          buffer->slot->extent.block == buffer->extent.block);
 	if (buffer->charged) {
 		const struct zd_session *session = zd_part_member(buffer->part)->session;
-		zd_assert(buffer->extent.bytes == zd_part_gathered_bytes(buffer->part));
-		zd_assert(buffer->aliased == zd_part_is_aliased(buffer->part));
+		zd_assert(buffer->kept || buffer->extent.bytes == zd_part_gathered_bytes(buffer->part));
+		zd_assert(buffer->aliased == (zd_part_is_aliased(buffer->part) && !buffer->kept));
+		zd_assert(!buffer->kept || (zd_part_is_aliased(buffer->part) && buffer->unit->placed));
 		if (session->strict)
 			check_strict(e, buffer);
 		found->charged[index][ZD_CHARGE_GATHERED] += buffer->extent.bytes;
@@ -193,6 +195,8 @@ static void check_unit(const struct zd_engine *e, const struct zd_group *group, 
 {
 	zd_assert(unit->group == group && unit->refs > 0 && unit->refs >= unit->registrations);
 	zd_load_check(unit);
+	zd_move_check(unit, found->charged, found->quarantine);
+	zd_assert(unit->placed || unit->on_host == unit->first_on_host);
 	check_landings(unit, found);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		check_part(e, &unit->parts[rank], found);

@@ -279,7 +279,7 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	args.u.unit_register.slot = record->slot;
 	args.u.unit_register.frozen = record->frozen;
 	args.u.unit_register.all_reduce = record->all_reduce;
-	args.u.unit_register.on_host = record->on_host;
+	args.u.unit_register.on_host = record->first_on_host;
 	unit = zd_unit_find_name(group, record->name, false);
 	status = zd_unit_check_description(&args, group->nshards, &wrong);
 	if (unit || status != 0) {
@@ -293,6 +293,8 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 		return status;
 	kept->made = unit;
 	unit->laid_out = true;
+	unit->on_host = record->on_host;
+	unit->placed = record->placed;
 	return record->targeted ? restore_target(record, unit, err) : 0;
 }
 

@@ -29,6 +29,7 @@ const char *const zd_wait_names[ZD_NWAITS] = {
         [ZD_WAIT_OTHERS] = "others",       [ZD_WAIT_FOLLOW] = "follow",
         [ZD_WAIT_ORDER] = "order",         [ZD_WAIT_LOADERS] = "loaders",
         [ZD_WAIT_SOURCE] = "source",       [ZD_WAIT_LOAD] = "load",
+        [ZD_WAIT_PLACERS] = "placers",     [ZD_WAIT_MOVE] = "move",
 };
 
 static bool session_wants_memory(const struct zd_session *session, const struct zd_device *device)
@@ -115,6 +116,17 @@ static int load_text(const struct zd_wait *wait, uint32_t rank, char *out)
 		return snprintf(out, ZD_WAIT_TEXT, "the streams of rank %u, which loads unit '%.64s'", rank,
 		                unit);
 	return snprintf(out, ZD_WAIT_TEXT, "copies into the shards of unit '%.64s'", unit);
+}
+
+static int move_text(const struct zd_wait *wait, uint32_t rank, char *out)
+{
+	if (wait->kind == ZD_WAIT_PLACERS)
+		return snprintf(out, ZD_WAIT_TEXT, "rank %u to call unit_place of unit '%.64s'", rank,
+		                wait->unit->name);
+	if (wait->a)
+		return snprintf(out, ZD_WAIT_TEXT, "memory of rank %u, to which unit '%.64s' is moved", rank,
+		                wait->unit->name);
+	return snprintf(out, ZD_WAIT_TEXT, "unit '%.64s' to be moved", wait->unit->name);
 }
 
 /* The text of a wait for ranks of other daemons or for communicators. */
@@ -234,6 +246,10 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 	case ZD_WAIT_SOURCE:
 	case ZD_WAIT_LOAD:
 		used = load_text(wait, rank, out);
+		break;
+	case ZD_WAIT_PLACERS:
+	case ZD_WAIT_MOVE:
+		used = move_text(wait, rank, out);
 		break;
 	case ZD_WAIT_UNIQUE_IDS:
 	case ZD_WAIT_TRANSFERS:

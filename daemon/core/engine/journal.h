@@ -130,8 +130,9 @@ struct zd_record_unit {
 	uint64_t group, numel, target_offset_numel;
 	uint32_t dtype, slot, first_rank, nviews;
 	uint8_t frozen, all_reduce, on_host;
-	uint8_t targeted; /* the unit has its place in the flat target */
-	uint8_t pad[4];
+	uint8_t targeted;              /* the unit has its place in the flat target */
+	uint8_t first_on_host, placed; /* see struct zd_unit */
+	uint8_t pad[2];
 	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
 	struct zd_record_view views[];
 };

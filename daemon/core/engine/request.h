@@ -19,6 +19,7 @@ struct zd_bucket;
 struct zd_group;
 struct zd_load;
 struct zd_member;
+struct zd_move;
 struct zd_part;
 struct zd_promise;
 struct zd_request;
@@ -64,6 +65,8 @@ enum zd_wait_kind {
 	ZD_WAIT_LOADERS,    /* rank has not called unit_load of the unit */
 	ZD_WAIT_SOURCE,     /* the streams that write the allocation that rank loads into the unit */
 	ZD_WAIT_LOAD,       /* copies of a load into the unit's shards */
+	ZD_WAIT_PLACERS,    /* rank has not called unit_place of the unit */
+	ZD_WAIT_MOVE,       /* the unit is moved; a: 1 until rank has memory for its shard there */
 	ZD_NWAITS
 };
 
@@ -132,6 +135,11 @@ struct zd_request {
 			struct zd_load *load;         /* NULL: not begun, or complete */
 			bool complete;
 		} load; /* UNIT_LOAD */
+		struct {
+			struct zd_part *part;
+			struct zd_move *move; /* NULL: not begun, or over */
+			bool on_host, complete;
+		} place; /* UNIT_PLACE */
 		struct {
 			struct zd_part *part;
 			uint64_t version; /* 0: newest */

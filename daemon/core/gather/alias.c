@@ -18,6 +18,8 @@
  * the promise is broken and the buffer is stale. The consumer's streams then read a shard that is under
  * update, but the session discards their results.
  *
+ * A unit that was moved from the host to the device keeps a gathered copy until its next version.
+ *
  * Units on the host are copied to the device. Strict and poison sessions get copies, because their released
  * views must not be the shard. So do groups with shadows, where a shard may be restored while leases are
  * outstanding, and groups whose gathers are exchanges.
@@ -38,10 +40,11 @@ bool zd_part_is_aliased(const struct zd_part *part)
 }
 
 /* Returns the part's buffer, or makes one. A gather ahead of its version gets a new buffer: a buffer of the
- * former version is quarantined until its readers end. */
+ * former version is quarantined until its readers end. So does the first gather behind a copy that was
+ * kept. */
 static struct zd_buffer *find_or_make(struct zd_engine *e, struct zd_part *part, bool early)
 {
-	if (part->buffer && early)
+	if (part->buffer && (early || part->buffer->kept))
 		zd_buffer_drop(e, part->buffer);
 	return part->buffer ? part->buffer : zd_buffer_new(e, part, NULL, NULL, NULL);
 }
@@ -61,7 +64,8 @@ int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t versio
 {
 	struct zd_part *part = req->u.gather.part;
 	bool early = zd_part_is_publishing_version(part, version);
-	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) { /* the buffer's promise was broken */
+	/* The buffer's promise was broken, or it was kept and has another version. */
+	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) {
 		int wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, part->buffer->version, 0);
 		req->wait.unit = part->unit;
 		return wait;

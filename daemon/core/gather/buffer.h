@@ -43,6 +43,7 @@ struct zd_buffer {
 	bool joined;     /* it has joined them */
 	bool deferred;   /* the transfer begins, or began, after the reply; deferred.h */
 	bool aliased;    /* the buffer is the shard itself, without an extent; alias.c */
+	bool kept;       /* a copy, made before the unit was moved to where its part is aliased; place.c */
 	bool reading;    /* aliased: the buffer counts among the part's readers */
 	bool fill_due;   /* of a poison session that has had a lease: filled before its memory is reused */
 	bool filling;    /* the fill is under way */

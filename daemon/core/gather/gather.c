@@ -47,7 +47,8 @@ static bool version_is_lost(const struct zd_part *part)
 
 static bool part_registered(const struct zd_part *part)
 {
-	return part->state == ZD_PART_IDLE || part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part);
+	return part->state == ZD_PART_IDLE || part->state == ZD_PART_UPDATE_WAIT ||
+	       part->state == ZD_PART_MOVING || zd_part_is_written(part);
 }
 
 /* The newest version that any rank has or is about to have; at least 1, since version 0 is never
@@ -76,11 +77,12 @@ uint64_t zd_gather_version(const struct zd_part *part)
 }
 
 /* Whether the rank's client may copy its own slice into the buffer: the shard has the buffer's version, and
- * is not under update. */
+ * is neither under update nor being moved. */
 static bool own_readable(const struct zd_buffer *buffer)
 {
 	const struct zd_part *part = buffer->part;
-	return part->version == buffer->version && !zd_part_is_written(part) && !zd_shadow_is_owed(part);
+	return part->version == buffer->version && !zd_part_is_written(part) && !zd_shadow_is_owed(part) &&
+	       part->state != ZD_PART_MOVING;
 }
 
 /* Whether the gather can join the buffer. */
@@ -91,6 +93,8 @@ static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *
 		return false;
 	if (buffer->aliased && part_open(buffer->part) && !zd_alias_is_promised(buffer))
 		return false; /* no lease may begin on a shard that is written, or about to be */
+	if (buffer->aliased && buffer->part->state == ZD_PART_MOVING)
+		return false; /* nor on one that is about to be freed */
 	if (buffer->own_left && !buffer->own_copied && !own_readable(buffer))
 		return false; /* prefetched, and too late to be completed */
 	return want ? buffer->version == want : buffer->version >= req->u.gather.part->version;
@@ -128,6 +132,8 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 		} else if (part->version < want || (part_open(part) && !still_given(part, want))) {
 			wait = zd_wait_for(req, ZD_WAIT_VERSION, rank, part->version,
 			                   zd_max_u64(want, part->version));
+		} else if (part->state == ZD_PART_MOVING) {
+			wait = zd_wait_for(req, ZD_WAIT_MOVE, rank, 0, 0);
 		}
 		if (wait) {
 			req->wait.unit = unit;

@@ -2,7 +2,8 @@
 /*
  * layout.c - places of units: in the slots of ranks, and in the flat target.
  *
- * A unit gets its place in the target once, with its first shard: a unit without a shard has none. A unit's
+ * A unit gets its place in the target once, with its first shard, and another one when it is moved: a unit
+ * without a shard has none. A unit's
  * description gives the slot that its parts begin in, and whether they have a gradient. Each rank may change
  * both for its own part: the slot between two uses of the unit, the gradient between a step's end and the
  * next backward. A rank whose frozen units differ from another's gets MISMATCH when it begins a backward of
@@ -85,14 +86,19 @@ static void slot_leave(struct zd_engine *e, struct zd_part *part)
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 
-static int target_check(const struct zd_unit *unit, struct zd_err *err)
+static int check_room(const struct zd_unit *unit, bool on_host, struct zd_err *err)
 {
-	uint64_t numel = unit->group->target_numel[unit->on_host];
-	if (unit->targeted || zd_unit_target_numel(unit) <= INT64_MAX - numel)
+	uint64_t numel = unit->group->target_numel[on_host];
+	if (zd_unit_target_numel(unit) <= INT64_MAX - numel)
 		return 0;
 	return zd_err_set(
 	        err, ZEROD_E_LIMIT, "unit '%s': the group's target has %llu elements, %llu more are too many",
 	        unit->name, (unsigned long long)numel, (unsigned long long)zd_unit_target_numel(unit));
+}
+
+static int target_check(const struct zd_unit *unit, struct zd_err *err)
+{
+	return unit->targeted ? 0 : check_room(unit, unit->on_host, err);
 }
 
 static void target_take(struct zd_unit *unit)
@@ -113,6 +119,68 @@ void zd_layout_give_back(struct zd_unit *unit)
 		return;
 	*numel = unit->target_offset_numel;
 	unit->targeted = false;
+}
+
+int zd_layout_check_move(const struct zd_unit *unit, bool on_host, struct zd_err *err)
+{
+	return unit->targeted ? check_room(unit, on_host, err) : 0;
+}
+
+/* A place in a target. */
+struct place {
+	uint64_t begin, end;
+};
+
+static int by_begin(const void *a, const void *b)
+{
+	const struct place *left = a, *right = b;
+	return left->begin < right->begin ? -1 : left->begin > right->begin;
+}
+
+static size_t add_places(const struct zd_unit_list *units, bool on_host, struct place *places, size_t nplaces)
+{
+	const struct zd_unit *unit;
+	TAILQ_FOREACH (unit, units, group_link) {
+		uint64_t begin = unit->target_offset_numel;
+		if (unit->targeted && unit->on_host == on_host)
+			places[nplaces++] = (struct place){begin, begin + zd_unit_target_numel(unit)};
+	}
+	return nplaces;
+}
+
+/* Returns the offset of the first gap of `numel` elements between the places of the group's units in the
+ * target, or the end of the last place, which *end gets in any case. */
+static uint64_t find_gap(const struct zd_group *group, bool on_host, uint64_t numel, uint64_t *end)
+{
+	struct place *places = zd_calloc(group->unit_names.nnodes + 1, sizeof(*places));
+	size_t nplaces = add_places(&group->units, on_host, places, 0);
+	uint64_t gap = UINT64_MAX;
+	nplaces = add_places(&group->former, on_host, places, nplaces);
+	qsort(places, nplaces, sizeof(*places), by_begin);
+	*end = 0;
+	for (size_t i = 0; i < nplaces; i++) {
+		if (gap == UINT64_MAX && places[i].begin - *end >= numel)
+			gap = *end;
+		*end = places[i].end;
+	}
+	free(places);
+	return gap == UINT64_MAX ? *end : gap;
+}
+
+void zd_layout_move(struct zd_unit *unit, bool on_host)
+{
+	struct zd_group *group = unit->group;
+	bool targeted = unit->targeted, was_on_host = unit->on_host;
+	uint64_t numel = zd_unit_target_numel(unit), end;
+	unit->targeted = false;
+	unit->on_host = on_host;
+	if (!targeted)
+		return;
+	(void)find_gap(group, was_on_host, 0, &end);
+	group->target_numel[was_on_host] = end;
+	unit->target_offset_numel = find_gap(group, on_host, numel, &end);
+	group->target_numel[on_host] = zd_max_u64(end, unit->target_offset_numel + numel);
+	unit->targeted = true;
 }
 
 int zd_layout_check(struct zd_unit *unit, struct zd_err *err)

@@ -28,6 +28,12 @@ void zd_layout_leave(struct zd_engine *e, struct zd_part *part);
 /* Frees the unit's place in the target if it is at the target's end. A gap is not closed, since clients know
  * the offsets of later units. */
 void zd_layout_give_back(struct zd_unit *unit);
+/* Checks that a unit may be moved to that memory. Errors: LIMIT. */
+int zd_layout_check_move(const struct zd_unit *unit, bool on_host, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Moves the unit to that memory: it leaves its place in one target, and gets the first place in the other one
+ * that is large enough. No target is bound. */
+void zd_layout_move(struct zd_unit *unit, bool on_host);
 /* Checks that the two ranks have frozen the same units. Errors: MISMATCH, which names a unit. */
 int zd_layout_compare(const struct zd_member *member, const struct zd_member *other, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -84,7 +84,8 @@ static void resume(struct zd_part *part, bool persistent, struct zd_resumed_unit
 	part->persistent = persistent;
 	*resumed = (struct zd_resumed_unit){.shard = zd_part_location(part),
 	                                    .version = part->version,
-	                                    .target_offset_numel = part->unit->target_offset_numel};
+	                                    .target_offset_numel = part->unit->target_offset_numel,
+	                                    .placed = zd_unit_placed(part->unit)};
 }
 
 static int resume_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,

@@ -6,18 +6,19 @@
 
 #define TO(state) ZD_SM_TO(state)
 
-static const char *const part_names[] = {"ABSENT",  "FILLING",    "IDLE",     "UPDATE_WAIT", "UPDATING",
-                                         "LOADING", "PUBLISHING", "DETACHED", "DYING"};
+static const char *const part_names[] = {"ABSENT",  "FILLING",    "IDLE",   "UPDATE_WAIT", "UPDATING",
+                                         "LOADING", "PUBLISHING", "MOVING", "DETACHED",    "DYING"};
 #define GONE (TO(ZD_PART_DYING) | TO(ZD_PART_DETACHED) | TO(ZD_PART_ABSENT))
 static const uint32_t part_moves[] = {
         [ZD_PART_ABSENT] = TO(ZD_PART_FILLING),
         [ZD_PART_FILLING] = TO(ZD_PART_IDLE) | GONE,
-        [ZD_PART_IDLE] = TO(ZD_PART_UPDATE_WAIT) | GONE,
+        [ZD_PART_IDLE] = TO(ZD_PART_UPDATE_WAIT) | TO(ZD_PART_MOVING) | GONE,
         [ZD_PART_UPDATE_WAIT] = TO(ZD_PART_UPDATING) | TO(ZD_PART_IDLE) | GONE,
         /* IDLE: the update was undone */
         [ZD_PART_UPDATING] = TO(ZD_PART_LOADING) | TO(ZD_PART_PUBLISHING) | TO(ZD_PART_IDLE) | GONE,
         [ZD_PART_LOADING] = TO(ZD_PART_UPDATING) | GONE,
         [ZD_PART_PUBLISHING] = TO(ZD_PART_IDLE) | TO(ZD_PART_UPDATING) | GONE,
+        [ZD_PART_MOVING] = TO(ZD_PART_IDLE) | GONE,
         [ZD_PART_DETACHED] = TO(ZD_PART_IDLE) | TO(ZD_PART_DYING) | TO(ZD_PART_ABSENT),
         [ZD_PART_DYING] = TO(ZD_PART_ABSENT),
 };

@@ -120,7 +120,8 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 	    unit->numel != args->u.unit_register.numel || unit->slot != args->u.unit_register.slot ||
 	    unit->frozen != args->u.unit_register.frozen ||
 	    unit->all_reduce != args->u.unit_register.all_reduce ||
-	    unit->on_host != args->u.unit_register.on_host || unit->nviews != args->u.unit_register.nviews)
+	    (!unit->placed && unit->first_on_host != args->u.unit_register.on_host) ||
+	    unit->nviews != args->u.unit_register.nviews)
 		return false;
 	for (uint32_t i = 0; i < unit->nviews; i++) {
 		if (!view_equal(&unit->views[i], &args->u.unit_register.views[i]))
@@ -160,8 +161,8 @@ static int mismatch(struct zd_unit *unit, const struct zd_member *member, const 
                     struct zd_err *err)
 {
 	char had[180], says[180];
-	description_text(unit->dtype, unit->numel, unit->slot, unit->frozen, unit->all_reduce, unit->on_host,
-	                 unit->nviews, unit->views, had, sizeof(had));
+	description_text(unit->dtype, unit->numel, unit->slot, unit->frozen, unit->all_reduce,
+	                 unit->first_on_host, unit->nviews, unit->views, had, sizeof(had));
 	description_text(args->u.unit_register.dtype, args->u.unit_register.numel, args->u.unit_register.slot,
 	                 args->u.unit_register.frozen, args->u.unit_register.all_reduce,
 	                 args->u.unit_register.on_host, args->u.unit_register.nviews,
@@ -188,6 +189,8 @@ void zd_journal_unit(const struct zd_unit *unit)
 	record->frozen = unit->frozen;
 	record->all_reduce = unit->all_reduce;
 	record->on_host = unit->on_host;
+	record->first_on_host = unit->first_on_host;
+	record->placed = unit->placed;
 	record->targeted = unit->targeted;
 	record->target_offset_numel = unit->target_offset_numel;
 	record->nviews = unit->nviews;
@@ -330,7 +333,7 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 	unit->slot = args->u.unit_register.slot;
 	unit->frozen = args->u.unit_register.frozen;
 	unit->all_reduce = args->u.unit_register.all_reduce;
-	unit->on_host = args->u.unit_register.on_host;
+	unit->on_host = unit->first_on_host = args->u.unit_register.on_host;
 	unit->description = zd_unit_digest(args);
 	unit->first_rank = first_rank;
 	unit->nviews = args->u.unit_register.nviews;
@@ -570,21 +573,21 @@ static uint64_t first_version(const struct zd_unit *unit, const struct zd_member
 	return newest > 0 ? newest - 1 : 0;
 }
 
-static int check_placement(const struct zd_member *member, const struct zd_args *args, struct zd_err *err)
+int zd_unit_check_place(const struct zd_member *member, const char *name, bool on_host, struct zd_err *err)
 {
 	const struct zd_device *device = member->device;
-	if (!args->u.unit_register.on_host)
+	if (!on_host)
 		return 0;
 	if (member->group->cluster)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 		                  "unit '%s': group '%s' spans daemons, or its collectives are NCCL's; units "
 		                  "on the host are gathered within one daemon only",
-		                  args->u.unit_register.name, member->group->name);
+		                  name, member->group->name);
 	if (!device->host)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 		                  "unit '%s': this daemon has no host memory for device %u (%s); "
 		                  "host_arena in zerod.conf sets its size",
-		                  args->u.unit_register.name, device->index, device->config.name);
+		                  name, device->index, device->config.name);
 	return 0;
 }
 
@@ -599,7 +602,8 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
 		status = zd_group_check(member->group, err);
 	if (status == 0)
-		status = check_placement(member, args, err);
+		status = zd_unit_check_place(member, args->u.unit_register.name,
+		                             args->u.unit_register.on_host, err);
 	if (status != 0)
 		return status;
 	unit = zd_unit_find_name(member->group, args->u.unit_register.name, false);
@@ -617,6 +621,8 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	}
 	if (!unit)
 		status = zd_unit_new(e, req->session, member->group, member->rank, args, &unit, err);
+	else
+		status = zd_unit_check_place(member, unit->name, unit->on_host, err);
 	if (status != 0)
 		return status;
 	if (unit->mismatch_rank == member->rank)
@@ -738,6 +744,7 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 	e->reply.u.unit_register.version = part->version;
 	e->reply.u.unit_register.target_offset_numel = unit->target_offset_numel;
 	e->reply.u.unit_register.description = unit->description;
+	e->reply.u.unit_register.placed = zd_unit_placed(unit);
 	zd_dirty_group(e, unit->group);
 	register_end(e, req);
 	return 0;

@@ -12,6 +12,7 @@ struct zd_await;
 struct zd_buffer;
 struct zd_collective;
 struct zd_landing;
+struct zd_move;
 
 enum zd_part_state {
 	ZD_PART_ABSENT,
@@ -21,6 +22,7 @@ enum zd_part_state {
 	ZD_PART_UPDATING,
 	ZD_PART_LOADING,    /* UPDATING, and a unit_load writes the shard or is about to */
 	ZD_PART_PUBLISHING, /* waits for the writers' fences */
+	ZD_PART_MOVING,     /* the unit changes its place; new gathers wait; place.c */
 	ZD_PART_DETACHED,   /* durable: its session has ended, the shard stays */
 	ZD_PART_DYING,      /* freed when the last reader ends */
 };
@@ -81,8 +83,9 @@ struct zd_unit {
 	uint64_t description; /* a digest of the name and of all that ranks must give alike; resume.c */
 	uint32_t slot;        /* the initial slot of its parts; `frozen` likewise */
 	bool frozen;
-	bool all_reduce; /* its place in a target is the whole unit, on every rank */
-	bool on_host;    /* its shards are in the host memory of their ranks' devices */
+	bool all_reduce;    /* its place in a target is the whole unit, on every rank */
+	bool on_host;       /* its shards are in the host memory of their ranks' devices */
+	bool first_on_host; /* by its description */
 	uint32_t nviews;
 	uint32_t metadata_bytes;
 	struct zd_view_args *views; /* names owned; within the unit's elements */
@@ -96,8 +99,10 @@ struct zd_unit {
 	LIST_HEAD(, zd_landing) landings; /* of its shards; landing.h */
 	uint32_t era; /* of its shards: another one begins when a version can be published a second time */
 	struct zd_load *load;  /* in progress; NULL: none; load.c */
+	struct zd_move *move;  /* likewise; place.c */
 	bool targeted;         /* the unit has its place in the flat target */
 	bool laid_out;         /* a part of the unit has had a shard */
+	bool placed;           /* it was moved: ranks may register it with either place */
 	struct zd_part *parts; /* local_world_size */
 	struct zd_id_node listed;
 	struct zd_hash_node by_id, by_name;
@@ -188,6 +193,16 @@ int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t unit,
 void zd_parts_find(const struct zd_engine *e, const struct zd_session *session, const uint64_t *ids,
                    uint32_t count, struct zd_part **parts);
 void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit);
+/* Checks that the rank's shard of a unit may be there: UNSUPPORTED. */
+int zd_unit_check_place(const struct zd_member *member, const char *name, bool on_host, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Returns the unit's place, for replies to a rank that registers it. */
+static inline enum zd_placed zd_unit_placed(const struct zd_unit *unit)
+{
+	if (!unit->placed)
+		return ZD_PLACED_AS_REGISTERED;
+	return unit->on_host ? ZD_PLACED_ON_HOST : ZD_PLACED_ON_DEVICE;
+}
 /* Checks UNIT_REGISTER's description of a unit of so many shards: INVALID, LIMIT. */
 int zd_unit_check_description(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
         __attribute__((warn_unused_result));

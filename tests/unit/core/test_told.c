@@ -76,6 +76,11 @@ static uint64_t load(struct scene *s)
 	return send(s, &(struct zd_args){.kind = ZD_REQ_UNIT_LOAD, .u.unit_load.unit = s->unit});
 }
 
+static uint64_t place(struct scene *s)
+{
+	return send(s, &(struct zd_args){.kind = ZD_REQ_UNIT_PLACE, .u.unit_place.unit = s->unit});
+}
+
 static uint64_t commit(struct scene *s)
 {
 	return core_commit(s->core, session_of(s, SILENT), s->g.team.group, 1);
@@ -189,6 +194,7 @@ static const struct silence {
         {"update_begin", nothing, update},
         {"publish", begin_update, publish},
         {"unit_load", begin_update, load},
+        {"unit_place", nothing, place},
         {"commit", nothing, commit},
         {"forward_begin", nothing, forward},
         {"context_begin", nothing, context},

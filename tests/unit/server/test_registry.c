@@ -197,14 +197,14 @@ static void test_refuses_any_changed_byte(void **state)
 static void test_refuses_a_newer_version(void **state)
 {
 	int fd = new_file();
-	uint32_t version = 4, check;
+	uint32_t version = 5, check;
 
 	(void)state;
 	assert_int_equal(pread(fd, &check, sizeof(check), 12), 4);
-	check ^= ~3u ^ ~version;
+	check ^= ~4u ^ ~version;
 	assert_int_equal(pwrite(fd, &version, sizeof(version), 8), 4);
 	assert_int_equal(pwrite(fd, &check, sizeof(check), 12), 4);
-	expect_refused(fd, "has version 4; this daemon reads 3");
+	expect_refused(fd, "has version 5; this daemon reads 4");
 	(void)close(fd);
 }
 

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Moves of units that have places in targets. Three units of one size; rank r is on device r, the host memory
+ * is device 2.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/support/core_reduce.h"
+
+#define NRANKS      2u
+#define HOST        2u
+#define NUNITS      3u
+#define NUMEL       640u
+#define SLICE_NUMEL (NUMEL / NRANKS)
+
+struct scene {
+	struct core_driver *core;
+	struct core_reducers g;
+	uint64_t units[NUNITS];
+	bool on_host[NUNITS];
+	uint64_t offsets[NUNITS]; /* in their targets */
+};
+
+static void open_scene(struct scene *s)
+{
+	static const char *const names[NUNITS] = {"a", "b", "c"};
+	*s = (struct scene){.core = core_new(&(struct core_options){.host_arena_bytes = CORE_MIB})};
+	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	for (uint32_t u = 0; u < NUNITS; u++) {
+		s->units[u] = core_reducers_unit(&s->g, names[u], NUMEL);
+		s->offsets[u] = u * SLICE_NUMEL;
+	}
+}
+
+static uint64_t place(struct scene *s, uint32_t rank, uint64_t unit, bool on_host)
+{
+	struct zd_args args = {.kind = ZD_REQ_UNIT_PLACE, .u.unit_place = {.unit = unit, .on_host = on_host}};
+	return core_send(s->core, s->g.team.session[rank], &args);
+}
+
+static void refuse(struct scene *s, uint64_t unit, const char *text)
+{
+	uint64_t first = place(s, 0, unit, true);
+	core_expect_error(s->core, place(s, 1, unit, true), ZEROD_E_STATE, text);
+	core_expect_error(s->core, first, ZEROD_E_STATE, text);
+}
+
+static void move(struct scene *s, uint32_t u, bool on_host, uint64_t offset_numel)
+{
+	uint64_t first = place(s, 0, s->units[u], on_host);
+	core_expect(s->core, place(s, 1, s->units[u], on_host), 0);
+	assert_true(core_expect(s->core, first, 0)->u.unit_place.target_offset_numel == offset_numel);
+	s->on_host[u] = on_host;
+	s->offsets[u] = offset_numel;
+}
+
+static uint64_t target_numel(struct scene *s, uint32_t device)
+{
+	struct core_row rows[HOST + 1];
+	assert_int_equal(core_rows(s->core, ZD_TABLE_DEVICES, rows, HOST + 1), HOST + 1);
+	return rows[device].row.u.device.usage.target_bytes / sizeof(float);
+}
+
+/* A window in which each unit gets its own factor. */
+static void check_window(struct scene *s, uint64_t device_numel, uint64_t host_numel)
+{
+	const struct zd_reply *replies[CORE_TEAM];
+	core_reducers_begin(&s->g, 3, true);
+	for (uint32_t u = 0; u < NUNITS; u++) {
+		for (uint32_t rank = 0; rank < NRANKS; rank++)
+			core_reduce(&s->g, rank, s->units[u], (float)(1 << u));
+	}
+	core_reducers_end(&s->g);
+	core_reducers_step(&s->g, replies);
+	for (uint32_t rank = 0; rank < NRANKS; rank++) {
+		for (uint32_t u = 0; u < NUNITS; u++) {
+			struct zd_reply reply = *replies[rank];
+			if (s->on_host[u])
+				reply.u.step_begin.targets[ZD_TARGET_ON_DEVICE] =
+				        reply.u.step_begin.targets[ZD_TARGET_ON_HOST];
+			core_check_target(&s->g, rank, &reply, s->offsets[u], (float)(1 << u));
+		}
+		assert_int_equal(target_numel(s, rank), device_numel);
+	}
+	assert_int_equal(target_numel(s, HOST), NRANKS * host_numel);
+	core_reducers_step_end(&s->g);
+}
+
+static void test_sums_follow_their_units(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	check_window(&s, 3 * SLICE_NUMEL, 0);
+	move(&s, 0, true, 0);
+	check_window(&s, 3 * SLICE_NUMEL, SLICE_NUMEL); /* with a gap where the unit was */
+	move(&s, 1, true, SLICE_NUMEL);
+	check_window(&s, 3 * SLICE_NUMEL, 2 * SLICE_NUMEL);
+	move(&s, 1, false, 0); /* the first gap */
+	move(&s, 0, false, SLICE_NUMEL);
+	check_window(&s, 3 * SLICE_NUMEL, 0);
+	core_end(s.core);
+}
+
+/* The target ends with its last place. */
+static void test_targets_shrink(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	move(&s, 1, true, 0);
+	move(&s, 2, true, SLICE_NUMEL);
+	check_window(&s, SLICE_NUMEL, 2 * SLICE_NUMEL);
+	move(&s, 0, true, 2 * SLICE_NUMEL);
+	check_window(&s, 0, 3 * SLICE_NUMEL);
+	core_end(s.core);
+}
+
+static void test_not_inside_a_window(void **state)
+{
+	const struct zd_reply *replies[CORE_TEAM];
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	core_expect(s.core, core_backward(&s.g.team, 1, 3, true), 0);
+	refuse(&s, s.units[0],
+	       "rank 1 is between backward 1 and the end of its step: unit 'a' stays as it is");
+	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), 0);
+	core_reducers_end(&s.g);
+	refuse(&s, s.units[0], "rank 0 is between backward 1 and the end of its step");
+	core_reducers_step(&s.g, replies);
+	refuse(&s, s.units[0], "rank 0 is between backward 1 and the end of its step");
+	core_reducers_step_end(&s.g);
+	move(&s, 0, true, 0);
+	check_window(&s, 3 * SLICE_NUMEL, SLICE_NUMEL);
+	core_end(s.core);
+}
+
+/* It has no gradient. */
+static void test_frozen_units_inside_a_window(void **state)
+{
+	struct scene s;
+	uint64_t unit, first;
+	(void)state;
+	open_scene(&s);
+	unit = core_team_register(&s.g.team,
+	                          &(struct core_unit){.name = "f", .numel = NUMEL, .frozen = true});
+	core_reducers_begin(&s.g, 3, true);
+	first = place(&s, 0, unit, true);
+	core_expect(s.core, place(&s, 1, unit, true), 0);
+	core_expect(s.core, first, 0);
+	core_end(s.core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_sums_follow_their_units),
+	        cmocka_unit_test(test_targets_shrink),
+	        cmocka_unit_test(test_not_inside_a_window),
+	        cmocka_unit_test(test_frozen_units_inside_a_window),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

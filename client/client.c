@@ -191,6 +191,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 	pthread_mutex_init(&client->page_lock, NULL);
 	pthread_mutex_init(&client->lock, NULL);
 	pthread_cond_init(&client->named, NULL);
+	pthread_cond_init(&client->moved, NULL);
 	pthread_cond_init(&client->reopened, NULL);
 	zd_spin_init(&client->spin, ZC_SPIN_NS, ZC_SPIN_PROCESSORS);
 	TAILQ_INIT(&client->finished);
@@ -242,6 +243,7 @@ static void free_client(struct zerod_client *client)
 		pthread_mutex_destroy(&client->page_lock);
 		pthread_mutex_destroy(&client->lock);
 		pthread_cond_destroy(&client->named);
+		pthread_cond_destroy(&client->moved);
 		pthread_cond_destroy(&client->reopened);
 	}
 	free(client->receive_buffer);

@@ -146,6 +146,7 @@ struct zerod_client {
 	struct zc_unit *units; /* hash by id */
 	LIST_HEAD(, zc_naming) namings;
 	pthread_cond_t named; /* a naming has ended */
+	pthread_cond_t moved; /* a unit's `moving` has changed */
 	LIST_HEAD(, zc_batch) batches;
 	struct zc_batch *spare_batch;
 	LIST_HEAD(, zerod_group) groups;

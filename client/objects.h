@@ -60,13 +60,14 @@ struct zc_unit {
 	bool frozen;
 	bool persistent;
 	uint32_t slot;
-	bool first_frozen, first_persistent; /* as registered */
+	bool first_frozen, first_persistent, first_on_host; /* as registered */
 	uint32_t first_slot;
 	struct zc_kept_request *registered; /* as the group's `joined` */
 	bool target_lent; /* this client may access the unit's place in the target (target.c) */
 	bool updating;    /* between update_begin and publish, as far as this client knows */
 	bool granted;     /* the daemon has granted an update_begin that then failed, or is unawaited */
 	bool unawaited;   /* an update_begin with a ticket, whose shard may not be written yet */
+	unsigned moving;  /* threads that move it: no thread copies its own slice (placement.c) */
 	struct zc_location shard, target_place;
 	uint64_t shard_numel, true_numel, offset_numel, padded_numel, numel;
 	uint64_t target_offset_numel;
@@ -221,6 +222,10 @@ int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, ui
 int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                          zerod_stream *stream, struct zc_stream_wait *wait, struct zc_fence_merge *copied,
                          struct zd_err *err) __attribute__((warn_unused_result));
+/* Waits until no unit of these gathers whose own slice is to be copied is being moved, or DEADLINE. Without the
+ * lock. */
+int zc_own_slices_await(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
+                        uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
 /* Makes the copies that are due, when an update of the units has begun, and waits until no copy reads a
  * shard, or DEADLINE. With `copied`, adds the fences of GPUs' copies instead of waiting for them. Without the
  * lock. */

@@ -13,7 +13,8 @@
  *     yet is repeated, with the same bytes, by the library's stream;
  *   - a shard is not written before the copies that read it have ended: an update that has begun makes the
  *     copies that are due and waits for all copies. Answers arrive in order, so the answers of all gathers
- *     that were granted before the update have arrived by then.
+ *     that were granted before the update have arrived by then;
+ *   - a shard is not freed before these copies have ended, and no copy begins while it is moved (placement.c).
  */
 #include "client/client.h"
 
@@ -286,6 +287,30 @@ int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, 
 	if (locked)
 		pthread_mutex_unlock(&client->lock);
 	return rc;
+}
+
+int zc_own_slices_await(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
+                        uint64_t deadline_ns, struct zd_err *err)
+{
+	int failed = 0;
+	uint32_t i = 0;
+
+	pthread_mutex_lock(&client->lock);
+	while (i < count && !failed) {
+		const struct zc_unit *unit = ops[i]->unit;
+
+		if (unit->moving && (unit->own.due || is_held_up(client, &unit->own, NULL))) {
+			failed = zc_cond_wait(&client->moved, &client->lock, deadline_ns);
+			i = 0;
+		} else {
+			i++;
+		}
+	}
+	if (failed)
+		(void)zd_err_set(err, ZEROD_E_DEADLINE, "waited for another thread that moves unit '%s'",
+		                 ops[i]->unit->name);
+	pthread_mutex_unlock(&client->lock);
+	return failed ? ZEROD_E_DEADLINE : 0;
 }
 
 int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,

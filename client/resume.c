@@ -45,6 +45,7 @@ static int place(const struct resumption *resumption, const Zd__UnitsResumeReply
 	registered.version = reply->versions[i];
 	registered.target_offset_numel = reply->target_offsets_numel[i];
 	registered.description = unit->description;
+	registered.placed = reply->n_placed > 0 ? reply->placed[i] : ZD__PLACED__AS_REGISTERED;
 	return zc_unit_place(resumption->group, unit, &registered, err);
 }
 
@@ -58,7 +59,9 @@ static int take_resumed(const Zd__Reply *reply, void *object, struct zd_err *err
 	if (rc)
 		return rc;
 	if (resumed->n_segments != resumption->count || resumed->n_offsets != resumption->count ||
-	    resumed->n_versions != resumption->count || resumed->n_target_offsets_numel != resumption->count)
+	    resumed->n_versions != resumption->count ||
+	    resumed->n_target_offsets_numel != resumption->count ||
+	    (resumed->n_placed != 0 && resumed->n_placed != resumption->count))
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
 		                  "the daemon's reply does not have all of %zu units that were resumed",
 		                  resumption->count);

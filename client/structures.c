@@ -42,7 +42,7 @@ SOLID(OF(name) OF(numel) OF(dtype) OF(nviews) OF(views) OF(slot) OF(flags) OF(de
 #undef T
 #define T struct zerod_shard
 SOLID(OF(data) OF(shard_numel) OF(true_numel) OF(offset_numel) OF(version) OF(padded_numel) OF(dtype)
-              OF(reserved));
+              OF(flags));
 #undef T
 #define T struct zerod_publish_options
 SOLID(OF(flags) OF(deadline_ms));

@@ -233,6 +233,14 @@ static int check_reply(const struct zerod_group *group, const struct zc_unit *un
 	return 0;
 }
 
+/* A unit that was moved may be elsewhere than its registration says. */
+static bool is_on_host(const struct zc_unit *unit, Zd__Placed placed)
+{
+	if (placed == ZD__PLACED__ON_DEVICE || placed == ZD__PLACED__ON_HOST)
+		return placed == ZD__PLACED__ON_HOST;
+	return unit->first_on_host;
+}
+
 int zc_unit_place(struct zerod_group *group, struct zc_unit *unit, const Zd__UnitRegisterReply *reply,
                   struct zd_err *err)
 {
@@ -249,6 +257,7 @@ int zc_unit_place(struct zerod_group *group, struct zc_unit *unit, const Zd__Uni
 	unit->target_numel = unit->all_reduce ? unit->padded_numel : unit->shard_numel;
 	unit->target_true_numel = unit->all_reduce ? unit->numel : unit->true_numel;
 	unit->version = reply->version;
+	unit->on_host = is_on_host(unit, reply->placed);
 	rc = zc_location_take(client, reply->shard, zc_unit_shard_bytes(unit), zerod_dtype_bytes(unit->dtype),
 	                      &unit->shard, err);
 	if (rc)
@@ -268,7 +277,7 @@ static void fill_unit(struct zc_unit *unit, const struct zerod_unit_options *opt
 	unit->dtype = options->dtype;
 	unit->numel = options->numel;
 	unit->all_reduce = options->flags & ZEROD_UNIT_ALL_REDUCE;
-	unit->on_host = options->flags & ZEROD_UNIT_ON_HOST;
+	unit->first_on_host = options->flags & ZEROD_UNIT_ON_HOST;
 	unit->frozen = options->flags & ZEROD_UNIT_FROZEN;
 	unit->persistent = options->flags & ZEROD_UNIT_PERSISTENT;
 	unit->slot = options->slot;
@@ -473,6 +482,7 @@ int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard)
 		                       .version = unit->shared->version,
 		                       .padded_numel = unit->shared->padded_numel,
 		                       .dtype = unit->shared->dtype,
+		                       .flags = unit->shared->on_host ? ZEROD_UNIT_ON_HOST : 0,
 		               },
 		               sizeof(*shard));
 	pthread_mutex_unlock(&client->lock);

@@ -255,6 +255,9 @@ static int await_bytes(const struct waiting *waiting, struct zd_err *err)
 			zc_fence_merge_add(to, list[j]);
 	}
 	rc = settle_others(waiting, &copied, err);
+	if (!rc)
+		rc = zc_own_slices_await(waiting->client, waiting->gathers, waiting->ngathers,
+		                         waiting->deadline_ns, err);
 	if (rc)
 		return rc;
 	if (waiting->stream && waiting->stream->ops->convert)

@@ -41,7 +41,8 @@
  *   ZEROD_NO_DEADLINE: none) and returns DEADLINE after it, with a text that names the reason for the wait.
  *   [t]: not with a ticket, and not if it is detached.
  *   - All ranks must make the call, to compare or agree: zerod_group_join, zerod_group_get (joining again),
- *     zerod_group_barrier [t], zerod_group_agree, zerod_unit_load [t], zerod_commit, zerod_step_begin [t].
+ *     zerod_group_barrier [t], zerod_group_agree, zerod_unit_load [t], zerod_unit_place, zerod_commit,
+ *     zerod_step_begin [t].
  *   - The call returns an address, so there must be memory: zerod_unit_register and zerod_alloc (zeroed; a
  *     former unit of the name ends first), zerod_unit_load by the rank with the data, zerod_wait and
  *     zerod_gather (see zerod_gather_begin(); without a stream, for the bytes as well), zerod_context_begin,
@@ -376,9 +377,20 @@ struct zerod_shard {
 	uint64_t version;      /* last published, 0: never; a group set back: after registering again */
 	uint64_t padded_numel; /* world_size * shard_numel */
 	enum zerod_dtype dtype;
-	uint32_t reserved;
+	uint32_t flags; /* ZEROD_UNIT_ON_HOST: data is in host memory */
 };
 ZEROD_MUST_USE int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard);
+/* Moves the unit's shards to host memory (`flags` ZEROD_UNIT_ON_HOST), or to the ranks' devices (0). Every
+ * rank calls it with the same flags, and all get the same answer. Content, version, gathered copies and their
+ * leases stay; addresses from before, of zerod_shard_get() too, must not be used behind the call, nor by any
+ * stream. During the call both places are charged, and other threads' gathers of the unit wait. If the unit is
+ * there already nothing moves. See docs/offload.md, "Moving a unit".
+ * Errors, and all shards are where they were: MISMATCH (names both ranks), BUSY (a rank holds a gathered
+ * buffer that is the shard; names the tags), STATE (a rank is updating, publishing or loading the unit, or is
+ * between a backward and the end of its step), NO_MEMORY, QUOTA, LIMIT, UNSUPPORTED (no host memory; the group
+ * spans daemons, or has NCCL's collectives), DEVICE, DEADLINE (names the missing rank). */
+ZEROD_MUST_USE int zerod_unit_place(zerod_unit *unit, uint32_t flags,
+                                    const struct zerod_wait_options *options);
 /* Makes the gathered buffer survive its last release, or not. Where gathers are collectives, on all ranks at
  * the same place of their programs. */
 ZEROD_MUST_USE int zerod_unit_set_persistent(zerod_unit *unit, int persistent);

@@ -83,6 +83,7 @@ static const struct action {
         {fuzz_ask_update_begin, ALL},
         {fuzz_ask_alloc_load, 0},
         {fuzz_ask_load, ALL},
+        {fuzz_ask_place, ALL},
         {fuzz_ask_publish, ALL},
         {fuzz_ask_release, PIPED},
         {fuzz_ask_gather, 0},

@@ -68,6 +68,7 @@ bool fuzz_ask_unregister(struct step *s);
 bool fuzz_ask_update_begin(struct step *s);
 bool fuzz_ask_alloc_load(struct step *s);
 bool fuzz_ask_load(struct step *s);
+bool fuzz_ask_place(struct step *s);
 bool fuzz_ask_publish(struct step *s);
 bool fuzz_ask_release(struct step *s);
 bool fuzz_ask_gather(struct step *s);

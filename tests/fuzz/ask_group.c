@@ -98,6 +98,13 @@ bool fuzz_ask_load(struct step *s)
 	       WITH_FENCES(unit_load);
 }
 
+/* One unit is moved to the host, the others to where they are. */
+bool fuzz_ask_place(struct step *s)
+{
+	return fuzz_is_idle(s->u) && fuzz_rarely(s, 4) &&
+	       ASK(UNIT_PLACE, unit_place, .unit = s->u->id, .on_host = s->call->unit == 1);
+}
+
 bool fuzz_ask_set_persistent(struct step *s)
 {
 	return s->u->id && ASK(SET_PERSISTENT, set_persistent, .unit = s->u->id, .persistent = PICK(2));

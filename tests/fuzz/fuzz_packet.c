@@ -160,6 +160,9 @@ static void name_ids(Zd__Request *request)
 		if (request->unit_load->allocation)
 			name_id(&scene.allocations, &request->unit_load->allocation);
 		break;
+	case ZD__REQUEST__BODY_UNIT_PLACE:
+		name_id(&scene.units, &request->unit_place->unit);
+		break;
 	case ZD__REQUEST__BODY_GATHER:
 		name_id(&scene.units, &request->gather->unit);
 		break;

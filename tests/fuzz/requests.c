@@ -310,6 +310,9 @@ static void fill_unit(Zd__Request__BodyCase kind)
 		FILL(unit_load, .unit = pick_id(), .allocation = pick(2) ? 0 : pick_id());
 		body.unit_load.n_fences = pick_fences(&body.unit_load.fences);
 		break;
+	case ZD__REQUEST__BODY_UNIT_PLACE:
+		FILL(unit_place, .unit = pick_id(), .on_host = pick(2));
+		break;
 	case ZD__REQUEST__BODY_GATHER:
 		FILL(gather, .unit = pick_id(), .tag = pick_name(), .uses = pick(3), .version = pick(3),
 		     .prefetch = pick(3) == 0, .no_slot = pick(2));
@@ -417,6 +420,7 @@ static const struct {
         {ZD__REQUEST__BODY_TRIM, fill_session},
         {ZD__REQUEST__BODY_SEGMENTS_UNMAPPED, fill_session},
         {ZD__REQUEST__BODY_UNIT_LOAD, fill_unit},
+        {ZD__REQUEST__BODY_UNIT_PLACE, fill_unit},
         {ZD__REQUEST__BODY_GROUP_BARRIER, fill_group},
         {ZD__REQUEST__BODY_GROUP_AGREE, fill_group},
         {ZD__REQUEST__BODY_FORWARD_BEGIN, fill_scope},

@@ -74,6 +74,7 @@ union fuzz_body {
 	Zd__SetSlot set_slot;
 	Zd__SetFrozen set_frozen;
 	Zd__UnitLoad unit_load;
+	Zd__UnitPlace unit_place;
 	Zd__Gather gather;
 	Zd__Release release;
 	Zd__ForwardBegin forward_begin;

@@ -498,10 +498,51 @@ static void test_shards_stay_until_streams_have_copied(void **state)
 	FAILS(rank->client, zerod_group_leave(rank->group, &soon), ZEROD_E_DEADLINE, "copy of this rank's");
 	FAILS(rank->client, zerod_update_begin(&unit.at[0], 1, &soon, NULL), ZEROD_E_DEADLINE,
 	      "copy of this rank's");
+	FAILS(rank->client, zerod_unit_place(unit.at[0], ZEROD_UNIT_ON_HOST, &soon), ZEROD_E_DEADLINE,
+	      "copy of this rank's");
 	contract_unblock(gate);
 	OK(rank->client, zerod_update_begin(&unit.at[0], 1, NULL, NULL)); /* goes on with it */
 	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, NULL, NULL));
 	OK(rank->client, zerod_unit_unregister(unit.at[0], NULL));
+	contract_close(c);
+}
+
+static void place(struct contract_rank *rank, void *arg)
+{
+	const struct contract_unit *unit = arg;
+
+	OK(rank->client, zerod_unit_place(unit->at[rank->number], ZEROD_UNIT_ON_HOST, NULL));
+}
+
+/* While one thread moves a unit, another one begins no copy out of the shard, which is about to be freed. What
+ * it leaves out is copied with the shard. */
+static void test_no_copy_begins_while_a_unit_moves(void **state)
+{
+	struct zerod_gather_options soon = ZEROD_INIT(soon);
+	struct contract *c =
+	        contract_open(&(struct contract_options){.config = "[devices]\nhost_arena = 64M\n"});
+	struct contract_rank *rank = &c->ranks[0];
+	struct contract_unit unit, other;
+	struct contract_task *task;
+	zerod_ticket ticket;
+	void *data;
+
+	(void)state;
+	contract_plain_unit(c, "w", SCENE_NUMEL, &unit);
+	contract_publish_all(c, &unit);
+	task = contract_start(rank, place, &unit);
+	AWAIT(contract_somebody_waits(c, "rank 1 to call unit_place"));
+	soon.deadline_ms = 20;
+	OK(rank->client, zerod_gather_begin(unit.at[0], &soon, &ticket));
+	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, &data), ZEROD_E_DEADLINE,
+	      "waited for another thread that moves unit 'w'");
+	place(&c->ranks[1], &unit);
+	contract_finish(task);
+	contract_plain_unit(c, "other", SCENE_NUMEL, &other); /* in the memory of the former shards */
+	contract_publish_all(c, &other);
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &data));
+	contract_expect_bytes(&unit, data, 1);
+	contract_release(rank, &unit, NULL);
 	contract_close(c);
 }
 
@@ -641,6 +682,7 @@ int main(int argc, char **argv)
 	        CASE(test_second_stream_finds_the_own_slice, ONE_GPU),
 	        CASE(test_update_waits_for_a_stream, ONE_GPU),
 	        CASE(test_shards_stay_until_streams_have_copied, ONE_GPU),
+	        CASE(test_no_copy_begins_while_a_unit_moves, ONE_GPU),
 	        CASE(test_own_slice_is_left_no_more),
 	        CASE(test_later_gather_holds_nothing, ONE_GPU),
 	        CASE(test_later_gather_of_the_same_tag, ONE_GPU),

@@ -229,6 +229,7 @@ static void test_unknown_ids(void **state)
 	        {RAW(UNIT_LOAD, unit_load, UnitLoad, .unit = 987654), "unit 987654"},
 	        {RAW(UNIT_LOAD, unit_load, UnitLoad, .unit = 987654, .allocation = 987655),
 	         "allocation 987655"},
+	        {RAW(UNIT_PLACE, unit_place, UnitPlace, .unit = 987654), "unit 987654"},
 	        {RAW(UPDATE_BEGIN, update_begin, UpdateBegin, .n_units = 1, .units = &(uint64_t){987654}),
 	         "unit 987654"},
 	        {RAW(PUBLISH, publish, Publish, .n_units = 1, .units = &(uint64_t){987654}), "unit 987654"},

@@ -257,6 +257,23 @@ class Memory(unittest.TestCase):
 
         support.ranks(daemon.socket, 1, body)
 
+    def test_place(self) -> None:
+        """a unit that is moved to host memory and back, and is alone or not"""
+        def body(group: zerod.Group) -> None:
+            unit = group.register("moves", DType.FLOAT32, 1000)
+            with group.updating([unit]):
+                unit.shard_memory().numpy()[:] = 5
+            for on_host in (True, True, False):
+                unit.place(on_host, deadline_ms=60000)
+                self.assertEqual(unit.on_host, on_host)
+                self.assertTrue((unit.shard_memory().numpy() == 5).all())
+                with unit.gathered() as buffer:
+                    self.assertEqual(buffer.memory().numpy().sum(), 5000)
+            group.barrier()
+
+        support.ranks(daemon.socket, 1, body)
+        support.ranks(daemon.socket, 2, body)
+
     def test_restarted(self) -> None:
         """with reconnect_ms a group goes on with the next daemon: here one that keeps nothing"""
         with support.Daemon() as own, zerod.Client(own.socket, reconnect_ms=60000) as client:

@@ -38,7 +38,7 @@ def tearDownModule() -> None:
 WITHOUT_TICKET = frozenset("group_barrier unit_load step_begin update_begin release publish publish_from "
                            "backward_end".split())
 ALWAYS = frozenset("""
-    group_join group_get group_agree commit unit_register alloc wait gather context_begin backward_begin bucket_reserve
+    group_join group_get group_agree unit_place commit unit_register alloc wait gather context_begin backward_begin bucket_reserve
     reduce forward_end claim_end context_end backward_abandon unit_unregister group_leave trim session_reset connect
     group_unique_id unique_id step_get step_norms_get reduce_wait stream_synchronize stream_destroy close
 """.split())

@@ -73,8 +73,7 @@ class Group:
             options.nviews, options.views = len(views), (s.View * len(views))(*views)
         handle = c_void_p()
         self.client.check(calls.unit_register(self.handle, byref(options), byref(handle)))
-        on_host = bool(flags & s.UnitFlags.ON_HOST)
-        return Unit(self, handle.value or 0, name, s.DType(dtype), numel, named or {name: (0, (numel,))}, on_host)
+        return Unit(self, handle.value or 0, name, s.DType(dtype), numel, named or {name: (0, (numel,))})
 
     # ---- Updates ----
 

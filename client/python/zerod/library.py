@@ -58,6 +58,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "publish": (c_int, [_STREAMS, c_uint32, _STREAMS, c_uint32, POINTER(s.PublishOptions), _TICKET]),
     "publish_from": (c_int, [POINTER(s.Source), c_uint32, c_int, c_void_p, POINTER(s.PublishOptions), _TICKET]),
     "unit_load": (c_int, [c_void_p, c_void_p, c_void_p, _WAIT, _TICKET]),
+    "unit_place": (c_int, [c_void_p, c_uint32, _WAIT]),
     "commit": (c_int, [c_void_p, c_uint64, _WAIT]),
     "unit_set_persistent": (c_int, [c_void_p, c_int]),
     "unit_set_slot": (c_int, [c_void_p, c_uint32]),

@@ -228,11 +228,14 @@ class UnitOptions(Struct):
 
 
 class Shard(Struct):
-    """This rank's part of a unit: `shard_numel` elements at `data`, of which `true_numel` are real."""
+    """This rank's part of a unit: `shard_numel` elements at `data`, of which `true_numel` are real.
+
+    `flags` is UnitFlags.ON_HOST if they are in host memory.
+    """
 
     _fields_ = [("struct_size", c_size_t), ("data", c_void_p), ("shard_numel", c_uint64), ("true_numel", c_uint64),
                 ("offset_numel", c_uint64), ("version", c_uint64), ("padded_numel", c_uint64), ("dtype", c_int),
-                ("reserved", c_uint32)]
+                ("flags", c_uint32)]
 
 
 class PublishOptions(Struct):

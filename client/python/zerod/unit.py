@@ -29,13 +29,12 @@ _DETACHED = s.ReleaseOptions(flags=s.ReleaseFlags.DETACHED)
 class Unit:
     """This rank's handle of a unit; made by Group.register(). `views` is {name: (offset_numel, shape)}."""
 
-    __slots__ = ("group", "handle", "_client", "name", "dtype", "numel", "padded_numel", "views", "on_host")
+    __slots__ = ("group", "handle", "_client", "name", "dtype", "numel", "padded_numel", "views")
 
     def __init__(self, group: "Group", handle: int, name: str, dtype: s.DType, numel: int,
-                 views: dict[str, tuple[int, tuple[int, ...]]], on_host: bool = False) -> None:
+                 views: dict[str, tuple[int, tuple[int, ...]]]) -> None:
         self.group = group
         self.handle = handle
-        self.on_host = on_host
         self._client = group.client.handle
         self.name = name
         self.dtype = dtype
@@ -91,10 +90,24 @@ class Unit:
         self._check(calls.shard_get(self.handle, byref(shard)))
         return shard
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the shard is in host memory."""
+        return bool(self.shard().flags & s.UnitFlags.ON_HOST)
+
+    def place(self, on_host: bool, deadline_ms: int = 0) -> None:
+        """Moves the shards of all ranks to host memory, or to their devices; every rank calls it.
+
+        What shard() and shard_memory() returned before must not be used any more. InvalidState, Mismatch, OutOfMemory.
+        """
+        flags = s.UnitFlags.ON_HOST if on_host else 0
+        self._check(calls.unit_place(self.handle, flags, wait_options(deadline_ms)))
+
     def shard_memory(self) -> Memory:
         """This rank's true_numel elements; written only between update_begin() and publish()."""
         shard = self.shard()
-        device = (KDLCPU, 0) if self.on_host else self.group.client.dlpack_device
+        on_host = shard.flags & s.UnitFlags.ON_HOST
+        device = (KDLCPU, 0) if on_host else self.group.client.dlpack_device
         return Memory(shard.data or 0, (shard.true_numel,), self.dtype, device)
 
     def update_begin(self, deadline_ms: int = 0) -> None:

@@ -238,7 +238,8 @@ static void test_refusals_are_every_ranks(void **state)
 	s.unit.version[1]++;
 	contract_publish(&s.c->ranks[0], &s.unit);
 	contract_backward(&s.c->ranks[0], 3, true);
-	place_all(&s, ZEROD_UNIT_ON_HOST, ZEROD_E_STATE, "rank 0 is between backward 1 and the end of its step");
+	place_all(&s, ZEROD_UNIT_ON_HOST, ZEROD_E_STATE,
+	          "rank 0 is between backward 1 and the end of its step");
 	expect_place(&s, 0, 2);
 	contract_close(s.c);
 }

@@ -71,6 +71,8 @@ static bool waits_for_reply(const struct zd_sim_op *op)
 		return op->arg & ZD_SIM_LOAN_BLOCKS;
 	case ZD_SIM_FORWARD_END:
 		return !(op->arg & ZD_SIM_END_AHEAD);
+	case ZD_SIM_PLACE:
+		return !(op->arg & ZD_SIM_PLACE_AHEAD);
 	default:
 		return true;
 	}
@@ -129,6 +131,12 @@ static bool needs_idle_streams(const struct zd_sim_world *world, const struct zd
 	}
 }
 
+/* No copy of an own slice may read the shard any more. */
+static bool settles_copies(const struct zd_sim_world *world, const struct zd_sim_op *op)
+{
+	return world->config.client_copies && (op->kind == ZD_SIM_PUBLISH || op->kind == ZD_SIM_PLACE);
+}
+
 static bool ready(const struct zd_sim_world *world, const struct zd_sim_session *session,
                   const struct zd_sim_op *op)
 {
@@ -140,8 +148,10 @@ static bool ready(const struct zd_sim_world *world, const struct zd_sim_session 
 		return op->noise || answered_all(session);
 	if (op->kind == ZD_SIM_RESET)
 		return true;
-	if (op->kind == ZD_SIM_PUBLISH && world->config.client_copies && !zd_sim_streams_idle(session))
+	if (settles_copies(world, op) && !zd_sim_streams_idle(session))
 		return false;
+	if (op->kind == ZD_SIM_PLACE && !op->noise)
+		return answered_all(session); /* the end of its step, too */
 	if (op->noise)
 		return true;
 	if (op->kind == ZD_SIM_BARRIER)
@@ -237,7 +247,7 @@ void zd_sim_actor_run(struct zd_sim_world *world, uint32_t index)
 		if (!stays && op->kind == ZD_SIM_BARRIER)
 			stays = !zd_sim_barrier(world, index, op);
 		if (stays) {
-			bool memory = op->kind == ZD_SIM_PUBLISH ||
+			bool memory = op->kind == ZD_SIM_PUBLISH || settles_copies(world, op) ||
 			              needs_idle_streams(world, actor->session, op);
 			if (!impatient(world, index))
 				return;

@@ -161,6 +161,7 @@ enum zd_sim_op_kind {
 	ZD_SIM_PUBLISH,
 	ZD_SIM_COMMIT,
 	ZD_SIM_SET_PERSISTENT,
+	ZD_SIM_PLACE, /* arg: bits of enum zd_sim_placing */
 	ZD_SIM_GATHER,
 	ZD_SIM_PREFETCH,
 	ZD_SIM_USE, /* a stream reads the gathered buffer */
@@ -208,6 +209,11 @@ enum zd_sim_op_kind {
 enum zd_sim_end {
 	ZD_SIM_END_GRAD = 1,
 	ZD_SIM_END_AHEAD = 2, /* sent right behind the gathers in the scope, without their replies */
+};
+
+enum zd_sim_placing {
+	ZD_SIM_PLACE_ON_HOST = 1,
+	ZD_SIM_PLACE_AHEAD = 2, /* the actor does not wait for the reply */
 };
 
 enum zd_sim_loan {

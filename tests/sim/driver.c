@@ -423,6 +423,7 @@ void zd_sim_run(uint64_t seed, const struct zd_sim_script *script, bool verbose,
 	stats->gathers_checked += world->stats.gathers_checked;
 	stats->reductions_checked += world->stats.reductions_checked;
 	stats->loans_checked += world->stats.loans_checked;
+	stats->moves += world->stats.moves;
 	stats->restores += world->stats.restores;
 	stats->resumed += world->stats.resumed;
 	stats->end_steps += world->stats.end_steps;

@@ -181,5 +181,6 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 	default:
 		break;
 	}
-	zd_sim_poison_check(world, command);
+	if (!zd_sim_copies_own(world, command))
+		zd_sim_poison_check(world, command);
 }

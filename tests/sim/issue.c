@@ -185,10 +185,9 @@ static bool issue_register(struct zd_sim_issue *issue)
 		issue->request.must_fail = true;
 		return zd_sim_issue_send(issue);
 	}
+	zd_sim_register_place(issue->world, issue->op->group, issue->op->unit);
 	issue->handle->registering = true;
-	issue->model->shards[issue->op->unit][issue->rank].device =
-	        unit->on_host ? issue->world->config.ndevices
-	                      : issue->world->config.actors[issue->session->actor].device;
+	zd_sim_place_shard(issue->world, issue->op->group, issue->op->unit, issue->rank);
 	resume_first(issue);
 	return zd_sim_issue_send(issue);
 }
@@ -255,7 +254,7 @@ static bool issue_use(struct zd_sim_issue *issue)
 	uint32_t stream = issue->world->config.client_copies ? issue->handle->home
 	                                                     : zd_sim_issue_any_stream(issue);
 
-	if (lease->uses == 0 || lease->buffer.segment == 0 ||
+	if (lease->uses == 0 || lease->held_off || lease->buffer.segment == 0 ||
 	    (named_scope(issue) && zd_sim_scope_ending(issue->session, named_scope(issue)->id)))
 		return false;
 	zd_sim_lease_read(issue->world, issue->session, issue->op->group, issue->op->unit, lease, stream,
@@ -269,7 +268,7 @@ static bool issue_edit(struct zd_sim_issue *issue)
 {
 	struct zd_sim_lease *lease = &issue->handle->leases[issue->op->tag];
 
-	if (lease->uses == 0)
+	if (lease->uses == 0 || lease->held_off)
 		return false;
 	zd_sim_lease_read(issue->world, issue->session, issue->op->group, issue->op->unit, lease,
 	                  issue->handle->home, false);
@@ -326,6 +325,8 @@ static bool issue_of_kind(struct zd_sim_issue *issue)
 		return zd_sim_issue_commit(issue);
 	case ZD_SIM_SET_PERSISTENT:
 		return issue_set_persistent(issue);
+	case ZD_SIM_PLACE:
+		return zd_sim_issue_place(issue);
 	case ZD_SIM_GATHER:
 	case ZD_SIM_PREFETCH:
 		return issue_gather(issue);

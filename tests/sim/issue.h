@@ -37,5 +37,7 @@ uint64_t zd_sim_issue_group_id(const struct zd_sim_issue *issue);
 bool zd_sim_issue_update_begin(struct zd_sim_issue *issue);
 bool zd_sim_issue_publish(struct zd_sim_issue *issue);
 bool zd_sim_issue_commit(struct zd_sim_issue *issue);
+/* place.c */
+bool zd_sim_issue_place(struct zd_sim_issue *issue);
 
 #endif

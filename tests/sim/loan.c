@@ -243,7 +243,7 @@ static void check_place(struct zd_sim_world *world, struct zd_sim_session *sessi
 	const struct zd_location *at = &reply->u.reduce_wait.target;
 	uint64_t each = zerod_dtype_bytes(group->plan.target_dtype);
 	uint64_t before = member->handles[request->unit].target_offset_numel * each;
-	uint32_t memory = group->units[request->unit].on_host;
+	uint32_t memory = zd_sim_on_host(world, request->group, request->unit);
 	struct zd_location *from = &member->lent_from[memory];
 
 	zd_sim_target_memory_check(world, session, at, memory);

@@ -26,7 +26,7 @@ struct zd_sim_item {
 	enum zerod_dtype dtype;
 	struct zd_location at, from;
 	uint64_t key, value, begin, end, inf_at;
-	uint64_t keys[ZD_SIM_WORLD];
+	uint64_t keys[ZD_SIM_WORLD]; /* TARGET: of each unit its first element there */
 	uint32_t nfences;
 	struct zd_fence fences[ZD_SIM_FENCES];
 	uint8_t units; /* TARGET: bits; those that were registered then */
@@ -45,6 +45,7 @@ struct zd_sim_lease {
 	uint32_t uses;    /* releases that are owed */
 	uint32_t pending; /* gathers without a reply */
 	bool doubtful;    /* from before a reset: what is in it counts as garbage */
+	bool held_off;    /* while its unit is moved: its own slice may be missing, and is not read */
 	uint8_t streams;  /* bits: which streams read since the last release */
 	struct zd_location buffer, own_shard;
 	uint64_t version, keys[ZD_SIM_WORLD];
@@ -206,7 +207,7 @@ struct zd_sim_shard {
 	uint64_t version, committed;
 	uint64_t keys[ZD_SIM_VERSIONS]; /* content of each version */
 	uint64_t next_key;              /* of the version under way */
-	struct zd_location at;
+	struct zd_location at;          /* segment 0: its unit was moved, and it is not known where it is */
 	uint32_t device;
 };
 
@@ -221,7 +222,8 @@ struct zd_sim_group {
 	struct zd_sim_gradient gradients[ZD_SIM_BACKWARDS][ZD_SIM_UNITS][ZD_SIM_WORLD];
 	bool torn; /* a durable rank went while it wrote, and nobody committed since */
 	uint64_t committed_step;
-	bool kept[ZD_SIM_UNITS]; /* the unit has been persistent */
+	bool kept[ZD_SIM_UNITS];  /* the unit has been persistent */
+	bool moved[ZD_SIM_UNITS]; /* it is not where its registration says */
 	/* as the last registration's reply has them; 0: there was none */
 	uint64_t ids[ZD_SIM_UNITS], descriptions[ZD_SIM_UNITS];
 	bool tainted; /* something failed on the way: sums are not predicted any more */

@@ -175,8 +175,7 @@ void zd_sim_target_check(struct zd_sim_world *world, const struct zd_sim_session
 		return;
 	const uint8_t *bytes = zd_sim_memory(world, &item->at, "target");
 	for (uint32_t u = 0; u < config->nunits; u++) {
-		uint64_t shard = zd_sim_shard_numel(config, u),
-		         offset = member->handles[u].target_offset_numel;
+		uint64_t shard = zd_sim_shard_numel(config, u), offset = item->keys[u];
 
 		if (config->units[u].frozen || !(item->units >> u & 1) || !member->handles[u].id)
 			continue;

@@ -106,7 +106,8 @@ static const char *owned_by_handle(const struct zd_sim_world *world, const struc
 	const struct zd_sim_member *member = &session->members[group];
 	const struct zd_sim_handle *handle = &member->handles[unit];
 
-	if (!copy && handle->id && zd_sim_overlap(&handle->shard, at))
+	if (!copy && handle->id && zd_sim_overlap(&handle->shard, at) &&
+	    !zd_sim_is_moving(world, group, unit)) /* then it may be free already */
 		return "a shard";
 	if (zd_sim_entry_held(member, &handle->entry) && zd_sim_overlap(&handle->entry.at, at))
 		return "an entry that is not submitted";
@@ -237,6 +238,8 @@ static void check_restore(struct zd_sim_world *world, uint32_t group, uint32_t u
 	const struct zd_sim_group_config *config = &world->config.groups[group];
 	bool from_shadow = src->segment == dst->segment && src->offset == dst->offset + dst->bytes;
 
+	if (!from_shadow && zd_sim_is_moving(world, group, unit)) /* it may be free already */
+		return;
 	if (!world->config.jobs[config->job].shadow || !from_shadow)
 		zd_sim_fail(world, "a copy from %u+%llu goes into the shard of %s/%s, rank %u", src->segment,
 		            (unsigned long long)src->offset, config->name, config->units[unit].name, rank);
@@ -267,8 +270,10 @@ void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_command *comm
 {
 	const struct zd_location *src = &command->u.copy.src, *dst = &command->u.copy.dst;
 
-	check_owners(world, dst, true, command);
-	check_streams(world, dst, USES, "writes", command);
+	if (!zd_sim_copies_own(world, command)) {
+		check_owners(world, dst, true, command);
+		check_streams(world, dst, USES, "writes", command);
+	}
 	check_streams(world, src, WRITES, "reads", NULL);
 	for (uint32_t g = 0; g < world->config.ngroups; g++) {
 		for (uint32_t u = 0; u < world->config.groups[g].nunits; u++) {

@@ -18,6 +18,7 @@ static const char *const names[ZD_SIM_NOPS] = {
         [ZD_SIM_PUBLISH] = "publish",
         [ZD_SIM_COMMIT] = "commit",
         [ZD_SIM_SET_PERSISTENT] = "set_persistent",
+        [ZD_SIM_PLACE] = "place",
         [ZD_SIM_GATHER] = "gather",
         [ZD_SIM_PREFETCH] = "prefetch",
         [ZD_SIM_USE] = "use",

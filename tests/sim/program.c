@@ -46,6 +46,7 @@ static void push_noise(struct zd_sim_generator *gen)
 	        ZD_SIM_USE,
 	        ZD_SIM_SET_PERSISTENT,
 	        ZD_SIM_SET_PERSISTENT,
+	        ZD_SIM_PLACE,
 	        ZD_SIM_ALLOC,
 	        ZD_SIM_FREE,
 	        ZD_SIM_GARBAGE,
@@ -313,6 +314,34 @@ static bool is_abandoned(struct zd_sim_generator *gen, uint32_t group, uint32_t 
 	return true;
 }
 
+/* Before the update no rank gathers: others may have published. */
+static void move_unit(struct zd_sim_generator *gen, uint32_t group, uint32_t unit, uint32_t on_host,
+                      bool updated)
+{
+	bool ahead = zd_sim_percent(&gen->rng, 50);
+
+	if (updated && ahead && zd_sim_percent(&gen->rng, 30)) {
+		release_slot(gen, group, unit);
+		zd_sim_train(gen, ZD_SIM_PREFETCH, group, unit, 0, 0);
+	}
+	if (updated && zd_sim_percent(&gen->rng, 30))
+		gather_and_use(gen, group, unit, false);
+	zd_sim_train(gen, ZD_SIM_PLACE, group, unit, 0, on_host | (ahead ? ZD_SIM_PLACE_AHEAD : 0));
+	if (updated && ahead)
+		gather_and_use(gen, group, unit, false);
+}
+
+/* All ranks move the same units behind the same steps: some with gathers before and beside it. */
+static void move_units(struct zd_sim_generator *gen, uint32_t group, uint32_t number, bool updated)
+{
+	for (uint32_t u = 0; gen->config->has_host && u < gen->config->groups[group].nunits; u++) {
+		uint64_t draw = zd_sim_mix(gen->config->seed,
+		                           2000 + (ZD_SIM_VERSIONS * group + number) * 8 + u);
+		if (draw % 2 == 0)
+			move_unit(gen, group, u, (uint32_t)(draw >> 32) % 2, updated);
+	}
+}
+
 static void step(struct zd_sim_generator *gen, uint32_t group, uint32_t number)
 {
 	const struct zd_sim_plan *plan = &gen->config->groups[group].plan;
@@ -328,10 +357,16 @@ static void step(struct zd_sim_generator *gen, uint32_t group, uint32_t number)
 	bool keeps = gen->config->lends && gen->config->clean && !given_up && zd_sim_percent(&gen->rng, 15);
 	zd_sim_train(gen, ZD_SIM_STEP_BEGIN, group, 0, 0, keeps ? ZD_SIM_KEEPS_LOANS : 0);
 	zd_sim_train(gen, ZD_SIM_STEP_END, group, 0, 0, 0);
+	/* not while the shard itself is leased */
+	bool holds = gen->config->groups[group].world > 1 && zd_sim_mix(gen->config->seed, number) % 2;
+	if (!given_up && holds)
+		move_units(gen, group, number, false);
 	if (given_up)
 		release_all(gen, group);
 	else
 		update(gen, group);
+	if (!given_up && !holds)
+		move_units(gen, group, number, true);
 	if (is_committed(plan, number) || (gen->config->clean && number == plan->steps))
 		zd_sim_train(gen, ZD_SIM_COMMIT, group, 0, 0, number + 1);
 }

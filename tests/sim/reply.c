@@ -102,6 +102,9 @@ static void replied_register(struct zd_sim_world *world, struct zd_sim_session *
 	world->groups[request->group].ids[unit] = handle->id;
 	world->groups[request->group].descriptions[unit] = reply->u.unit_register.description;
 	handle->target_offset_numel = reply->u.unit_register.target_offset_numel;
+	zd_sim_placed_check(world, request->group, unit, rank, reply->u.unit_register.placed);
+	if (shard->exists && shard->at.segment == 0)
+		shard->at = handle->shard;
 	if (shard->exists) {
 		if (shard->version != reply->u.unit_register.version ||
 		    !zd_sim_same_place(&shard->at, &handle->shard))
@@ -136,8 +139,9 @@ static void replied_resume(struct zd_sim_world *world, struct zd_sim_session *se
 	world->stats.resumed++;
 	zd_sim_location_seen(world, session, &resumed->shard);
 	/* It exists without an answer if its rank went before that. */
-	if (shard->exists &&
-	    (shard->version != resumed->version || !zd_sim_same_place(&shard->at, &resumed->shard)))
+	zd_sim_placed_check(world, request->group, request->unit, rank, resumed->placed);
+	if (shard->exists && (shard->version != resumed->version ||
+	                      (shard->at.segment && !zd_sim_same_place(&shard->at, &resumed->shard))))
 		zd_sim_fail(world, "unit %u, rank %u: is resumed with version %llu at %u+%llu", request->unit,
 		            rank, (unsigned long long)resumed->version, resumed->shard.segment,
 		            (unsigned long long)resumed->shard.offset);
@@ -208,6 +212,7 @@ static void replied_update(struct zd_sim_world *world, struct zd_sim_session *se
 		if (request->kind == ZD_REQ_UPDATE_BEGIN) {
 			if (reply->status == 0) {
 				check_update(world, session, request);
+				zd_sim_read_held_off(world, session, request->group, u, false);
 				handle->updating = true;
 				handle->written = handle->undone = false;
 				if (reply->u.update_begin.value == 0)
@@ -334,6 +339,9 @@ static void dispatch(struct zd_sim_world *world, struct zd_sim_session *session,
 	case ZD_REQ_UPDATE_BEGIN:
 	case ZD_REQ_PUBLISH:
 		replied_update(world, session, request, reply);
+		break;
+	case ZD_REQ_UNIT_PLACE:
+		zd_sim_reply_place(world, session, request, reply);
 		break;
 	case ZD_REQ_GATHER:
 	case ZD_REQ_RELEASE:

@@ -136,7 +136,8 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 	/* An aliased buffer is the shard, which is checked when an update of it is granted. */
 	if (!zd_sim_overlap(at, &handle->shard))
 		zd_sim_residue_check(world, at);
-	if (group->units[request->unit].slot) {
+	/* A unit with one shard is in its slot only while it is on the host. */
+	if (group->units[request->unit].slot && (group->world > 1 || !world->config.has_host)) {
 		if (handle->slot_at.segment && !zd_sim_same_place(&handle->slot_at, at))
 			zd_sim_fail(world, "%s/%s was in its slot at %u+%llu and is now at %u+%llu",
 			            group->name, group->units[request->unit].name, handle->slot_at.segment,
@@ -165,7 +166,9 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 		return; /* the client has said that it reads no more in it */
 	if (!world->config.client_copies || lease->own_shard.segment)
 		handle->home = request->stream;
-	zd_sim_lease_read(world, session, request->group, request->unit, lease, handle->home, true);
+	lease->held_off = world->config.client_copies && zd_sim_moves(session, request->group, request->unit);
+	if (!lease->held_off)
+		zd_sim_lease_read(world, session, request->group, request->unit, lease, handle->home, true);
 }
 
 static void replied_release(struct zd_sim_world *world, struct zd_sim_session *session,

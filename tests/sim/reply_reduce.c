@@ -236,7 +236,8 @@ static void append_target(struct zd_sim_world *world, struct zd_sim_session *ses
 	item->begin = model->step_first;
 	item->end = model->step_last;
 	for (uint32_t u = 0; u < world->config.groups[group].nunits; u++) {
-		if (member->handles[u].id && world->config.groups[group].units[u].on_host == memory)
+		item->keys[u] = member->handles[u].target_offset_numel;
+		if (member->handles[u].id && zd_sim_on_host(world, group, u) == memory)
 			item->units |= (uint8_t)(1u << u);
 	}
 }

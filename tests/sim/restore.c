@@ -142,7 +142,9 @@ static void compare_unit(struct trial *trial, const struct zd_unit *was, const s
 	      is->id == was->id && is->dtype == was->dtype && is->numel == was->numel &&
 	              is->slot == was->slot && is->frozen == was->frozen &&
 	              is->all_reduce == was->all_reduce && is->first_rank == was->first_rank &&
-	              is->nviews == was->nviews && is->targeted == was->targeted,
+	              is->nviews == was->nviews && is->targeted == was->targeted &&
+	              is->on_host == was->on_host && is->placed == was->placed &&
+	              is->description == was->description,
 	      "the unit's description", was->id);
 	check(trial, !was->targeted || is->target_offset_numel == was->target_offset_numel,
 	      "the unit's place in the target", was->id);

@@ -270,7 +270,6 @@ static void check_given(const struct tally *tally)
 		waiting[device] += session->open ? waiting_reserves(session) : 0;
 		for (uint32_t g = 0; session->open && g < world->config.ngroups; g++) {
 			const struct zd_sim_member *member = &session->members[g];
-			const struct zd_sim_unit_config *units = world->config.groups[g].units;
 			if (member->beginning) /* whether it was let in is not known yet */
 				waiting[device] += ZD_SIM_UNITS;
 			if (member->stepping && !member->beginning) {
@@ -280,7 +279,7 @@ static void check_given(const struct tally *tally)
 			for (uint32_t u = 0; u < ZD_SIM_UNITS; u++) {
 				entries[device] += zd_sim_entry_held(member, &member->handles[u].entry);
 				if (member->handles[u].lent && !member->beginning)
-					target_bytes[units[u].on_host ? host : device] +=
+					target_bytes[zd_sim_on_host(world, g, u) ? host : device] +=
 					        member->handles[u].lent_at.bytes;
 			}
 		}
@@ -354,11 +353,13 @@ static void check_shards(const struct tally *tally)
 	}
 }
 
+/* Whether what is charged for shards is not known. */
 static bool registering(const struct zd_sim_world *world)
 {
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		for (uint32_t r = 0; world->sessions[i]->open && r < world->sessions[i]->nrequests; r++) {
-			if (world->sessions[i]->requests[r].kind == ZD_REQ_UNIT_REGISTER)
+			enum zd_request_kind kind = world->sessions[i]->requests[r].kind;
+			if (kind == ZD_REQ_UNIT_REGISTER || kind == ZD_REQ_UNIT_PLACE)
 				return true;
 		}
 	}

@@ -70,7 +70,7 @@ struct zd_sim_segment {
 
 struct zd_sim_stats {
 	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked, restores, resumed,
-	        end_steps;
+	        end_steps, moves;
 };
 
 struct zd_sim_world {
@@ -201,6 +201,30 @@ void zd_sim_unmap(struct zd_sim_world *world, struct zd_sim_session *session, ui
 /* The reply is to what zd_sim_unmap() has sent. */
 bool zd_sim_is_answer(struct zd_sim_world *world, const struct zd_reply *reply);
 void zd_sim_destroy_check(struct zd_sim_world *world, const struct zd_command *command);
+
+/* ---- Moves of units (place.c) -------------------------------------------------------------------------- */
+
+/* Whether the unit is in host memory. */
+bool zd_sim_on_host(const struct zd_sim_world *world, uint32_t group, uint32_t unit);
+/* Notes which memory the rank's shard is in, or will be when it is registered. */
+void zd_sim_place_shard(struct zd_sim_world *world, uint32_t group, uint32_t unit, uint32_t rank);
+/* A rank is about to register the unit: one that no rank has is where the registration says. */
+void zd_sim_register_place(struct zd_sim_world *world, uint32_t group, uint32_t unit);
+/* Checks what the reply to a registration says. */
+void zd_sim_placed_check(struct zd_sim_world *world, uint32_t group, uint32_t unit, uint32_t rank,
+                         enum zd_placed placed);
+/* Whether the session waits for a move of the unit. */
+bool zd_sim_moves(const struct zd_sim_session *session, uint32_t group, uint32_t unit);
+/* Whether a rank waits for a move of the unit. */
+bool zd_sim_is_moving(const struct zd_sim_world *world, uint32_t group, uint32_t unit);
+/* Whether the command copies an own slice for its client, whose shard is moved. */
+bool zd_sim_copies_own(const struct zd_sim_world *world, const struct zd_command *command);
+/* The rank reads what it was given while it waited for a move of the unit. `copied`: the daemon has copied the
+ * own slice with the shard. */
+void zd_sim_read_held_off(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
+                          uint32_t unit, bool copied);
+void zd_sim_reply_place(struct zd_sim_world *world, struct zd_sim_session *session,
+                        const struct zd_sim_request *request, const struct zd_reply *reply);
 
 /* ---- Places of targets that are lent before the step (loan.c) ------------------------------------------ */
 

@@ -114,13 +114,18 @@ static bool view_equal(const struct zd_view_args *a, const struct zd_view_args *
 	       memcmp(a->shape, b->shape, a->ndim * sizeof(a->shape[0])) == 0;
 }
 
+/* A unit that was moved is where it is for ranks that join others in it. */
+static bool place_equal(const struct zd_unit *unit, const struct zd_args *args)
+{
+	return unit->on_host == args->u.unit_register.on_host || (unit->placed && !zd_unit_is_left(unit));
+}
+
 static bool description_equal(const struct zd_unit *unit, const struct zd_args *args)
 {
 	if ((uint32_t)unit->dtype != args->u.unit_register.dtype ||
 	    unit->numel != args->u.unit_register.numel || unit->slot != args->u.unit_register.slot ||
 	    unit->frozen != args->u.unit_register.frozen ||
-	    unit->all_reduce != args->u.unit_register.all_reduce ||
-	    (!unit->placed && unit->first_on_host != args->u.unit_register.on_host) ||
+	    unit->all_reduce != args->u.unit_register.all_reduce || !place_equal(unit, args) ||
 	    unit->nviews != args->u.unit_register.nviews)
 		return false;
 	for (uint32_t i = 0; i < unit->nviews; i++) {

@@ -102,6 +102,29 @@ static void test_the_group_is_aborted(void **state)
 	core_end(rig.core);
 }
 
+/* A unit that no rank has is registered anew, also while the former one is still read. */
+static void test_a_unit_that_all_ranks_have_left(void **state)
+{
+	struct rig rig;
+	uint64_t again, former;
+	(void)state;
+	start(&rig, 1);
+	move(&rig, true);
+	former = rig.unit;
+	core_hold(rig.core, ZD_CMD_COPY);
+	core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
+	core_expect(rig.core, core_release(rig.core, rig.team.session[0], rig.unit), 0);
+	core_expect(rig.core, core_simple(rig.core, rig.team.session[0], ZD_REQ_UNIT_UNREGISTER, rig.unit),
+	            0);
+	again = core_register(rig.core, rig.team.session[0], rig.team.group, &unit_w);
+	core_expect_waits(rig.core, again, "the end of the work on the former unit 'w'");
+	core_unhold(rig.core, ZD_CMD_COPY);
+	rig.unit = core_expect(rig.core, again, 0)->u.unit_register.unit;
+	assert_true(rig.unit != former);
+	expect_place(&rig, false);
+	core_end(rig.core);
+}
+
 /* ---- Durable jobs -------------------------------------------------------------------------------------- */
 
 static void join_all(struct rig *rig, bool shadow)
@@ -393,6 +416,7 @@ int main(void)
 	        cmocka_unit_test(test_all_ranks_die_while_copying),
 	        cmocka_unit_test(test_a_rank_leaves_while_copying),
 	        cmocka_unit_test(test_the_group_is_aborted),
+	        cmocka_unit_test(test_a_unit_that_all_ranks_have_left),
 	        cmocka_unit_test(test_a_restart_before_the_change),
 	        cmocka_unit_test(test_a_restart_after_the_change),
 	        cmocka_unit_test(test_units_resume_after_the_change),

@@ -296,6 +296,10 @@ bool zc_publish_writers(const struct zc_unit *unit, struct zc_fence_merge *write
 int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream *const *streams,
                uint32_t nstreams, const struct zerod_publish_options *options, zerod_ticket *ticket,
                struct zd_err *err) __attribute__((warn_unused_result));
+/* Waits until the units' publishes were answered, or DEADLINE: until then the daemon takes no update, move or
+ * commit of them. Without the lock. */
+int zc_publishes_await(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
+                       uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
 /* Called with the lock when the session was reset: units under update in a group with shadows may have been
  * restored to the last commit. */
 void zc_updates_reset(struct zerod_client *client);

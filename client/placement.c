@@ -98,6 +98,10 @@ int zerod_unit_place(zerod_unit *unit, uint32_t flags, const struct zerod_wait_o
 		rc = zc_wait_options(options, &deadline_ms, placement.err);
 	if (!rc)
 		rc = zc_step_await(unit->group, 0, deadline_ms, placement.err);
+	if (!rc)
+		rc = zc_publishes_await(placement.client, &unit, 1,
+		                        zc_until_ns(zc_deadline_ms(placement.client, deadline_ms)),
+		                        placement.err);
 	if (rc)
 		return rc;
 	placement.unit = unit->shared;

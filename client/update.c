@@ -204,9 +204,8 @@ static int await_publish(struct zerod_client *client, struct zc_unit *unit, uint
 	return rc;
 }
 
-/* The daemon takes no update or commit of a unit while it is being published. */
-static int await_publishes(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
-                           uint64_t deadline_ns, struct zd_err *err)
+int zc_publishes_await(struct zerod_client *client, zerod_unit *const *units, uint32_t count,
+                       uint64_t deadline_ns, struct zd_err *err)
 {
 	int rc = 0;
 
@@ -366,7 +365,7 @@ int zerod_update_begin(zerod_unit *const *units, uint32_t count, const struct ze
 	if (rc)
 		return rc;
 	deadline_ns = zc_until_ns(zc_deadline_ms(list.client, deadline_ms));
-	rc = await_publishes(list.client, units, count, deadline_ns, err);
+	rc = zc_publishes_await(list.client, units, count, deadline_ns, err);
 	if (rc)
 		return rc;
 	leave_granted_out(&list, units);

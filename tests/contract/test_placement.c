@@ -244,6 +244,35 @@ static void test_refusals_are_every_ranks(void **state)
 	contract_close(s.c);
 }
 
+static void publish_and_place(struct contract_rank *rank, void *arg)
+{
+	struct scene *s = arg;
+	zerod_unit *handle = s->unit.at[rank->number];
+	zerod_stream *stream = contract_stream(rank);
+	struct contract_gate *gate = contract_block(rank, stream);
+	zerod_ticket ticket;
+
+	OK(rank->client, zerod_update_begin(&handle, 1, NULL, NULL));
+	contract_write_shard(rank, &s->unit, stream);
+	OK(rank->client, zerod_publish(&handle, 1, &stream, 1, NULL, &ticket));
+	s->unit.version[rank->number]++;
+	contract_unblock(gate);
+	place(rank, s);
+}
+
+/* The move waits for the streams of a publish with a ticket. */
+static void test_behind_a_publish(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	open_scene(&s, NULL);
+	s.flags = ZEROD_UNIT_ON_HOST;
+	contract_run(s.c, publish_and_place, &s);
+	expect_place(&s, ZEROD_UNIT_ON_HOST, 2);
+	contract_close(s.c);
+}
+
 static void place_apart(struct contract_rank *rank, void *arg)
 {
 	const struct scene *s = arg;
@@ -382,6 +411,7 @@ int main(void)
 	        CONTRACT_TEST(test_leases_stay),
 	        CONTRACT_TEST(test_a_lease_of_the_shard),
 	        CONTRACT_TEST(test_refusals_are_every_ranks),
+	        CONTRACT_TEST(test_behind_a_publish),
 	        CONTRACT_TEST(test_ranks_that_differ),
 	        CONTRACT_TEST(test_deadline),
 	        CONTRACT_TEST(test_death_of_a_rank_that_is_awaited),

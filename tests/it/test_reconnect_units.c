@@ -9,6 +9,7 @@
 
 #include "client/request.h"
 #include "proto/limits.h"
+#include "tests/support/options.h"
 
 #define NUNITS      1500u /* more than may be outstanding */
 #define LARGE       400u  /* the index of one of them */
@@ -163,6 +164,45 @@ static void test_killed_in_between(void **state)
 	end_alone(&rank);
 }
 
+/* The next daemon has the unit where it was moved to, though its registration names the device; and back. */
+static void test_a_unit_that_was_moved(void **state)
+{
+	static const char *const args[] = {"--keep-state", "holder", "--host-arena", "16M", NULL};
+	const struct zd_daemon_options options = {.args = args};
+	struct zerod_unit_options unit = ZEROD_INIT(unit);
+	struct rank rank;
+
+	(void)state;
+	begin_alone(&options, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
+	unit.name = "w";
+	unit.dtype = ZEROD_UINT8;
+	unit.numel = 1000;
+	assert_int_equal(zerod_unit_register(rank.group, &unit, &rank.unit), 0);
+	assert_int_equal(zerod_update_begin(&rank.unit, 1, NULL, NULL), 0);
+	assert_int_equal(zerod_shard_get(rank.unit, SIZED(&rank.shard)), 0);
+	memset(rank.shard.data, 7, 1000);
+	assert_int_equal(zerod_publish(&rank.unit, 1, NULL, 0, NULL, NULL), 0);
+	assert_int_equal(zerod_commit(rank.group, 1, NULL), 0);
+	for (unsigned round = 0; round < 4; round++) {
+		uint32_t flags = round % 2 ? 0 : ZEROD_UNIT_ON_HOST;
+		struct zerod_group_info info = ZEROD_INIT(info);
+		const uint8_t *data;
+
+		assert_int_equal(zerod_unit_place(rank.unit, flags, NULL), 0);
+		restart(&options);
+		assert_int_equal(zerod_group_get(rank.group, &info), 0);
+		assert_int_equal(info.committed_step, 1);
+		assert_int_equal(zerod_shard_get(rank.unit, SIZED(&rank.shard)), 0);
+		assert_int_equal(rank.shard.flags, flags);
+		assert_int_equal(rank.shard.version, 1);
+		assert_int_equal(zerod_gather(rank.unit, NULL, NULL, (void **)&data), 0);
+		for (unsigned i = 0; i < 1000; i++)
+			assert_true(data[i] == 7 && ((const uint8_t *)rank.shard.data)[i] == 7);
+		assert_int_equal(zerod_release(rank.unit, NULL, 0, NULL, NULL), 0);
+	}
+	end_alone(&rank);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -170,6 +210,7 @@ int main(void)
 	        cmocka_unit_test(test_a_refused_unit),
 	        cmocka_unit_test(test_a_unit_that_is_another),
 	        cmocka_unit_test(test_killed_in_between),
+	        cmocka_unit_test(test_a_unit_that_was_moved),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -222,8 +222,8 @@ int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, ui
 int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                          zerod_stream *stream, struct zc_stream_wait *wait, struct zc_fence_merge *copied,
                          struct zd_err *err) __attribute__((warn_unused_result));
-/* Waits until no unit of these gathers whose own slice is to be copied is being moved, or DEADLINE. Without the
- * lock. */
+/* Waits until no unit of these gathers whose own slice is to be copied is being moved, or DEADLINE. Without
+ * the lock. */
 int zc_own_slices_await(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                         uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
 /* Makes the copies that are due, when an update of the units has begun, and waits until no copy reads a

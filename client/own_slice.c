@@ -14,7 +14,8 @@
  *   - a shard is not written before the copies that read it have ended: an update that has begun makes the
  *     copies that are due and waits for all copies. Answers arrive in order, so the answers of all gathers
  *     that were granted before the update have arrived by then;
- *   - a shard is not freed before these copies have ended, and no copy begins while it is moved (placement.c).
+ *   - a shard is not freed before these copies have ended, and no copy begins while it is moved
+ *     (placement.c).
  */
 #include "client/client.h"
 

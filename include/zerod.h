@@ -383,12 +383,12 @@ ZEROD_MUST_USE int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard);
 /* Moves the unit's shards to host memory (`flags` ZEROD_UNIT_ON_HOST), or to the ranks' devices (0). Every
  * rank calls it with the same flags, behind its publishes, and all get the same answer. Content, version,
  * gathered copies and their leases stay. Addresses from before, of zerod_shard_get() too, must not be used
- * behind the call, nor by any stream. During the call both places are charged, and gathers of the unit by other
- * threads wait. If the unit is there already, nothing moves. See docs/offload.md, "Moving a unit".
+ * behind the call, nor by any stream. During the call both places are charged, and gathers of the unit by
+ * other threads wait. If the unit is there already, nothing moves. See docs/offload.md, "Moving a unit".
  * Errors, and all shards are where they were: MISMATCH (names both ranks), BUSY (a rank holds a gathered
  * buffer that is the shard; names the tags), STATE (a rank is updating, publishing or loading the unit, or is
- * between a backward and the end of its step), NO_MEMORY, QUOTA, LIMIT, UNSUPPORTED (no host memory; the group
- * spans daemons, or has NCCL's collectives), DEVICE, DEADLINE (names the missing rank). */
+ * between a backward and the end of its step), NO_MEMORY, QUOTA, LIMIT, UNSUPPORTED (no host memory; the
+ * group spans daemons, or has NCCL's collectives), DEVICE, DEADLINE (names the missing rank). */
 ZEROD_MUST_USE int zerod_unit_place(zerod_unit *unit, uint32_t flags,
                                     const struct zerod_wait_options *options);
 /* Makes the gathered buffer survive its last release, or not. Where gathers are collectives, on all ranks at

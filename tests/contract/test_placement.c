@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_placement.c - units that move between the ranks' devices and host memory: what stays, what follows, and
- * what is refused.
+ * test_placement.c - units that move between the ranks' devices and host memory: what stays, what follows,
+ * and what is refused.
  */
 #include "contract_reduce.h"
 
@@ -99,7 +99,8 @@ static void test_down_and_up(void **state)
 	contract_close(s.c);
 }
 
-/* The bytes of gathers that were asked for before the move: also of slices that clients copy by themselves. */
+/* The bytes of gathers that were asked for before the move: also of slices that clients copy by
+ * themselves. */
 static void test_gathers_from_before_the_move(void **state)
 {
 	struct scene s;

@@ -514,8 +514,8 @@ static void place(struct contract_rank *rank, void *arg)
 	OK(rank->client, zerod_unit_place(unit->at[rank->number], ZEROD_UNIT_ON_HOST, NULL));
 }
 
-/* While one thread moves a unit, another one begins no copy out of the shard, which is about to be freed. What
- * it leaves out is copied with the shard. */
+/* While one thread moves a unit, another one begins no copy out of the shard, which is about to be freed.
+ * What it leaves out is copied with the shard. */
 static void test_no_copy_begins_while_a_unit_moves(void **state)
 {
 	struct zerod_gather_options soon = ZEROD_INIT(soon);

@@ -2,9 +2,9 @@
 /*
  * place.c - moves of units between devices and host memory, as the model sees them.
  *
- * The engine moves the shards of all ranks at once, and its replies tell each rank where its own is. The first
- * reply is the model's news: what is not known of the other ranks until theirs is a place without a segment.
- * Until the replies the engine may use the former shards for other things, and writes the new ones.
+ * The engine moves the shards of all ranks at once, and its replies tell each rank where its own is. The
+ * first reply is the model's news: what is not known of the other ranks until theirs is a place without a
+ * segment. Until the replies the engine may use the former shards for other things, and writes the new ones.
  */
 #include "issue.h"
 

@@ -219,8 +219,8 @@ bool zd_sim_moves(const struct zd_sim_session *session, uint32_t group, uint32_t
 bool zd_sim_is_moving(const struct zd_sim_world *world, uint32_t group, uint32_t unit);
 /* Whether the command copies an own slice for its client, whose shard is moved. */
 bool zd_sim_copies_own(const struct zd_sim_world *world, const struct zd_command *command);
-/* The rank reads what it was given while it waited for a move of the unit. `copied`: the daemon has copied the
- * own slice with the shard. */
+/* The rank reads what it was given while it waited for a move of the unit. `copied`: the daemon has copied
+ * the own slice with the shard. */
 void zd_sim_read_held_off(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
                           uint32_t unit, bool copied);
 void zd_sim_reply_place(struct zd_sim_world *world, struct zd_sim_session *session,

@@ -9,9 +9,9 @@
  * addresses, charges, the place in the target, and the journal's records.
  *
  * Any error before that leaves the shards of all ranks where they are, and every rank that has called gets
- * it. A rank that leaves, or whose deadline passes, before the copies have begun lets the other ranks wait for
- * its next call, with their parts open again. From the first copy on requests have no deadline. A rank that
- * leaves then fails the move: the new shards are uncharged at once, and are free after the last copy.
+ * it. A rank that leaves, or whose deadline passes, before the copies have begun lets the other ranks wait
+ * for its next call, with their parts open again. From the first copy on requests have no deadline. A rank
+ * that leaves then fails the move: the new shards are uncharged at once, and are free after the last copy.
  *
  * Copies count as `readers` of the shards, which therefore outlive a rank that leaves.
  *

@@ -5,8 +5,8 @@
 
 #include "core/gather/unit.h"
 
-/* Asserts the invariants of the unit's move, for zd_engine_check(). Adds the charged and the quarantined bytes
- * of its new shards to charged[device][kind] and quarantine[device]. */
+/* Asserts the invariants of the unit's move, for zd_engine_check(). Adds the charged and the quarantined
+ * bytes of its new shards to charged[device][kind] and quarantine[device]. */
 void zd_move_check(const struct zd_unit *unit, uint64_t (*charged)[ZD_NCHARGES], uint64_t *quarantine);
 
 #endif

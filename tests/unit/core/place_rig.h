@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * place_rig.h - a team with a unit that is moved between devices 0 and 1, on which the ranks are, and their host
- * memory, which is device 2.
+ * place_rig.h - a team with a unit that is moved between devices 0 and 1, on which the ranks are, and their
+ * host memory, which is device 2.
  */
 #ifndef ZD_TESTS_PLACE_RIG_H
 #define ZD_TESTS_PLACE_RIG_H

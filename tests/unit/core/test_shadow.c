@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -689,12 +690,45 @@ static void test_joins_that_do_not_fit(void **state)
 	core_end(s.core);
 }
 
+/* The copies of a large update are submitted a part at a time: others follow as some complete. */
+static void test_copies_of_a_large_update(void **state)
+{
+	enum { MANY = 200, MOST = 128 };
+	struct core_driver *core = core_new(NULL);
+	uint64_t units[MANY], session = core_open(core, CORE_ALICE);
+	char name[16];
+	(void)state;
+	uint64_t group =
+	        core_expect(core,
+	                    core_join(core, session,
+	                              &(struct core_join){.world_size = 1, .durable = true, .shadow = true}),
+	                    0)
+	                ->u.group_join.group;
+	for (uint32_t i = 0; i < MANY; i++) {
+		(void)snprintf(name, sizeof(name), "%u", i);
+		struct core_unit options = {.name = name, .numel = 64};
+		units[i] = core_expect(core, core_register(core, session, group, &options), 0)
+		                   ->u.unit_register.unit;
+	}
+	core_hold(core, ZD_CMD_COPY);
+	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = MANY, .units = units}};
+	uint64_t update = core_send(core, session, &args);
+	assert_int_equal(core_pending(core, ZD_CMD_COPY), MOST);
+	core_run_one(core, ZD_CMD_COPY);
+	assert_int_equal(core_pending(core, ZD_CMD_COPY), MOST);
+	core_unhold(core, ZD_CMD_COPY);
+	core_expect(core, update, 0);
+	assert_int_equal(core_count(core, ZD_CMD_COPY), MANY);
+	core_end(core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_death_at_every_point),
 	        cmocka_unit_test(test_death_while_set_back),
 	        cmocka_unit_test(test_nothing_committed_yet),
+	        cmocka_unit_test(test_copies_of_a_large_update),
 	        cmocka_unit_test(test_aborted_group_is_set_back),
 	        cmocka_unit_test(test_survivor_does_not_go_on_unaware),
 	        cmocka_unit_test(test_reset_waits_for_the_shards),

@@ -118,15 +118,23 @@ static int load_text(const struct zd_wait *wait, uint32_t rank, char *out)
 	return snprintf(out, ZD_WAIT_TEXT, "copies into the shards of unit '%.64s'", unit);
 }
 
-static int move_text(const struct zd_wait *wait, uint32_t rank, char *out)
+/* The text of a wait for shards that are moved, saved or restored. */
+static int shards_text(const struct zd_wait *wait, uint32_t rank, char *out)
 {
+	const char *unit = wait->unit ? wait->unit->name : "";
+	if (wait->kind == ZD_WAIT_SAVE)
+		return snprintf(out, ZD_WAIT_TEXT,
+		                "the last commit of rank %u's shard of unit '%.64s' to be saved", rank, unit);
+	if (wait->kind == ZD_WAIT_RESTORE)
+		return snprintf(out, ZD_WAIT_TEXT,
+		                "rank %u's shard of unit '%.64s' to be restored to the last commit", rank,
+		                unit);
 	if (wait->kind == ZD_WAIT_PLACERS)
-		return snprintf(out, ZD_WAIT_TEXT, "rank %u to call unit_place of unit '%.64s'", rank,
-		                wait->unit->name);
+		return snprintf(out, ZD_WAIT_TEXT, "rank %u to call unit_place of unit '%.64s'", rank, unit);
 	if (wait->a)
 		return snprintf(out, ZD_WAIT_TEXT, "memory of rank %u, to which unit '%.64s' is moved", rank,
-		                wait->unit->name);
-	return snprintf(out, ZD_WAIT_TEXT, "unit '%.64s' to be moved", wait->unit->name);
+		                unit);
+	return snprintf(out, ZD_WAIT_TEXT, "unit '%.64s' to be moved", unit);
 }
 
 /* The text of a wait for ranks of other daemons or for communicators. */
@@ -249,7 +257,9 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 		break;
 	case ZD_WAIT_PLACERS:
 	case ZD_WAIT_MOVE:
-		used = move_text(wait, rank, out);
+	case ZD_WAIT_SAVE:
+	case ZD_WAIT_RESTORE:
+		used = shards_text(wait, rank, out);
 		break;
 	case ZD_WAIT_UNIQUE_IDS:
 	case ZD_WAIT_TRANSFERS:
@@ -258,15 +268,6 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 	case ZD_WAIT_FOLLOW:
 	case ZD_WAIT_ORDER:
 		used = collectives_text(wait, out);
-		break;
-	case ZD_WAIT_SAVE:
-		used = snprintf(out, ZD_WAIT_TEXT,
-		                "the last commit of rank %u's shard of unit '%.64s' to be saved", rank, unit);
-		break;
-	case ZD_WAIT_RESTORE:
-		used = snprintf(out, ZD_WAIT_TEXT,
-		                "rank %u's shard of unit '%.64s' to be restored to the last commit", rank,
-		                unit);
 		break;
 	}
 	zd_assert(used >= 0);

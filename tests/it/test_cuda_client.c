@@ -515,7 +515,7 @@ static void place(struct contract_rank *rank, void *arg)
 }
 
 /* While one thread moves a unit, another one begins no copy out of the shard, which is about to be freed.
- * What it leaves out is copied with the shard. */
+ * The daemon copies the slices that the other thread leaves out, with the shard. */
 static void test_no_copy_begins_while_a_unit_moves(void **state)
 {
 	struct zerod_gather_options soon = ZEROD_INIT(soon);

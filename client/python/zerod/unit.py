@@ -98,7 +98,7 @@ class Unit:
     def place(self, on_host: bool, deadline_ms: int = 0) -> None:
         """Moves the shards of all ranks to host memory, or to their devices; every rank calls it.
 
-        What shard() and shard_memory() returned before must not be used any more. InvalidState, Mismatch, OutOfMemory.
+        The addresses that shard() and shard_memory() returned before are not valid any more. InvalidState, Mismatch, OutOfMemory.
         """
         flags = s.UnitFlags.ON_HOST if on_host else 0
         self._check(calls.unit_place(self.handle, flags, wait_options(deadline_ms)))

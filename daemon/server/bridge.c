@@ -88,8 +88,8 @@ static void take_arrived(void *arg)
 		zd_completion_deinit(completion);
 	}
 	zd_engine_resume(bridge->engine);
-	if (rest ||
-	    end < taken->count) /* what has arrived meanwhile may have woken the loop for the rest only */
+	/* The completions that arrive while there is a rest may wake the loop once, for the rest only. */
+	if (rest || end < taken->count)
 		(void)uv_async_send(&bridge->wake);
 	zd_bridge_settle(bridge);
 	zd_conns_flush(&bridge->api->conns);

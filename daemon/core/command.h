@@ -225,6 +225,7 @@ struct zd_device_config {
 	bool host_memory;
 	bool has_host; /* units of ranks on this device may be placed in host memory, on device `host` */
 	uint32_t host;
+	uint64_t unreached; /* bit i: this device has no access to the memory of device i */
 };
 
 #endif

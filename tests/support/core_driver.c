@@ -652,6 +652,7 @@ struct core_driver *core_new(const struct core_options *options)
 		device->host_memory = i == ndevices;
 		device->has_host = options->host_arena_bytes > 0 && !device->host_memory;
 		device->host = ndevices;
+		device->unreached = options->unreached & ~(1ull << i);
 		if (device->host_memory)
 			device->arena_bytes = options->host_arena_bytes;
 	}

@@ -31,6 +31,7 @@ struct core_options {
 	uint64_t arena_bytes;      /* of each device; 0: 4 MiB */
 	uint64_t host_arena_bytes; /* of the host memory, which is device `ndevices`; 0: there is none */
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
+	uint64_t unreached; /* of each device: see struct zd_device_config */
 	uint64_t reduction_cut_bytes;
 	bool client_copies_own_slice; /* until core_devices_copy_own() */
 	bool sessions_linger;         /* until core_gone() */

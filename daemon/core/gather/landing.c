@@ -10,10 +10,14 @@
 bool zd_landings_help(const struct zd_unit *unit, const struct zd_session *session)
 {
 	const struct zd_group *group = unit->group;
-	bool several = false;
-	for (uint32_t rank = 1; rank < group->local_world_size; rank++)
-		several |= group->members[rank].device != group->members[0].device;
-	return unit->on_host && several && session->state == ZD_SESSION_OPEN && !session->strict;
+	uint64_t devices = 0, unreached = 0;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		devices |= 1ull << group->members[rank].device->index;
+		unreached |= group->members[rank].device->config.unreached;
+	}
+	bool several = (devices & (devices - 1)) != 0;
+	return unit->on_host && several && !(devices & unreached) && session->state == ZD_SESSION_OPEN &&
+	       !session->strict;
 }
 
 struct zd_location zd_landing_location(const struct zd_landing *landing)

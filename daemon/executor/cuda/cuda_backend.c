@@ -211,6 +211,8 @@ static void cuda_device_info(const struct zd_backend *backend, uint32_t device, 
 	        .segment_align_bytes = found->granularity_bytes,
 	        .has_host = backend->host.count > 0,
 	};
+	for (uint32_t other = 0; other < backend->devices.count; other++)
+		info->unreached |= zd_cuda_device_reaches(found, other) ? 0 : 1ull << other;
 	if (info->has_host)
 		info->host = zd_cuda_host_memory_of(&backend->host, found);
 	(void)snprintf(info->name, sizeof(info->name), "%s", found->name);

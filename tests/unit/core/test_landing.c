@@ -144,6 +144,28 @@ static void test_landings_take_no_room_that_a_request_waits_for(void **state)
 	core_end(core);
 }
 
+/* ---- Devices that do not reach each other -------------------------------------------------------------- */
+
+/* Each device pulls all shards: the other one could not copy them to it. */
+static void test_no_landings_between_devices_that_do_not_reach_each_other(void **state)
+{
+	struct core_driver *core =
+	        core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB, .unreached = 1});
+	struct core_team team;
+	uint64_t unit;
+
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	unit = register_on_host(&team, "w", UNIT_BYTES);
+	gather_once(&team, unit); /* for which the pools grow */
+	core_hold(core, ZD_CMD_COPY);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		gather_ok(&team, rank, unit);
+	assert_int_equal(core_pending(core, ZD_CMD_COPY), 4);
+	core_unhold(core, ZD_CMD_COPY);
+	core_end(core);
+}
+
 /* ---- Failures ------------------------------------------------------------------------------------------ */
 
 /* The killed rank's shard stays until the copies from it have ended. */
@@ -228,6 +250,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_version_that_is_published_again),
 	        cmocka_unit_test(test_landings_take_no_room_that_a_request_waits_for),
+	        cmocka_unit_test(test_no_landings_between_devices_that_do_not_reach_each_other),
 	        cmocka_unit_test(test_a_rank_is_lost_while_shards_are_pulled),
 	        cmocka_unit_test(test_a_pull_fails),
 	        cmocka_unit_test(test_a_copy_from_a_landing_fails),

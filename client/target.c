@@ -154,6 +154,9 @@ struct lending {
 	struct zerod_client *client;
 	struct zerod_unit *unit;
 	zerod_stream *stream;
+	struct zc_location
+	        place; /* kept, since another thread's step may return the unit's place meanwhile */
+	struct zerod_target target;
 	struct zc_fences fences;
 	struct zd_err *err;
 };
@@ -163,7 +166,7 @@ static int take_place(const Zd__Reply *reply, void *arg)
 	struct lending *lending = arg;
 	struct zc_unit *unit = lending->unit->shared;
 	const Zd__ReduceWaitReply *from = reply->reduce_wait;
-	struct zc_location place;
+	struct zc_location *place = &lending->place;
 	size_t each;
 	int rc = zc_check_body(reply, ZD__REPLY__BODY_REDUCE_WAIT, lending->err);
 
@@ -174,7 +177,7 @@ static int take_place(const Zd__Reply *reply, void *arg)
 		return zd_err_set(lending->err, ZEROD_E_PROTOCOL, "the daemon's target has dtype %u",
 		                  from->target_dtype);
 	pthread_mutex_lock(&lending->client->lock);
-	rc = zc_location_take(lending->client, from->target, unit->target_numel * each, each, &place,
+	rc = zc_location_take(lending->client, from->target, unit->target_numel * each, each, place,
 	                      lending->err);
 	if (!rc)
 		rc = zc_fences_take(lending->client, from->n_fences, from->fences, &lending->fences,
@@ -182,8 +185,11 @@ static int take_place(const Zd__Reply *reply, void *arg)
 	if (!rc) {
 		lending->client->nlent += !unit->target_lent;
 		unit->target_lent = true;
-		unit->target_place = place;
+		unit->target_place = *place;
 		unit->target_dtype = (enum zerod_dtype)from->target_dtype;
+		lending->target = (struct zerod_target){.shard_numel = unit->target_numel,
+		                                        .true_numel = unit->target_true_numel,
+		                                        .dtype = unit->target_dtype};
 		if (lending->stream)
 			lending->stream->reads_targets = true;
 	}
@@ -191,25 +197,30 @@ static int take_place(const Zd__Reply *reply, void *arg)
 	return rc;
 }
 
-/* The stream's work may touch the place, behind the sum. */
-static int let_stream_wait(const struct lending *lending)
+static int map_place(struct lending *lending)
 {
 	struct zerod_client *client = lending->client;
 	zerod_stream *stream = lending->stream;
-	struct zc_fences none = {.count = 0};
-	const struct zc_stream_wait wait = {.fences = &lending->fences, .copied = &none};
-	const struct zc_location *place = &lending->unit->shared->target_place;
-	void *data;
 	int rc;
 
 	pthread_mutex_lock(&client->lock);
-	rc = zc_location_map(client, place, &data, lending->err);
-	if (!rc && stream->ops->reach)
-		rc = stream->ops->reach(stream, zc_segment_find(client, place->segment), lending->err);
+	rc = zc_location_map(client, &lending->place, &lending->target.data, lending->err);
+	if (!rc && stream && stream->ops->reach)
+		rc = stream->ops->reach(stream, zc_segment_find(client, lending->place.segment),
+		                        lending->err);
 	pthread_mutex_unlock(&client->lock);
-	if (rc || zc_fences_poll(client, &lending->fences) == 1)
-		return rc;
-	return stream->ops->wait(stream, &wait, lending->err);
+	return rc;
+}
+
+/* The stream's work may touch the place, behind the sum. */
+static int let_stream_wait(const struct lending *lending)
+{
+	struct zc_fences none = {.count = 0};
+	const struct zc_stream_wait wait = {.fences = &lending->fences, .copied = &none};
+
+	if (zc_fences_poll(lending->client, &lending->fences) == 1)
+		return 0;
+	return lending->stream->ops->wait(lending->stream, &wait, lending->err);
 }
 
 int zerod_reduce_wait(zerod_unit *unit, const struct zerod_wait_options *options, zerod_stream *stream,
@@ -237,10 +248,13 @@ int zerod_reduce_wait(zerod_unit *unit, const struct zerod_wait_options *options
 	rc = zc_call(lending.client, &request, deadline_ms, take_place, &lending);
 	if (rc)
 		return rc;
-	if (stream)
+	rc = map_place(&lending);
+	if (!rc && stream)
 		rc = let_stream_wait(&lending);
 	zc_fences_deinit(&lending.fences);
-	return rc ? rc : zerod_target_get(unit, target);
+	if (!rc)
+		zc_result_fill(target, &lending.target, sizeof(*target));
+	return rc;
 }
 
 /* ---- Where it is --------------------------------------------------------------------------------------- */

@@ -5,8 +5,9 @@
 A model of layers like Qwen3's, checkpointed, one sequence of 4096 tokens, bfloat16 with float32 masters, AdamW (fused).
 Each way is a process of its own, one after the other in one run. Times are the wall clock's: the forward and the backward,
 until the GPU has done both, and the whole step, until GPU and CPU have done all. Gradients come to the host in the
-backward; what is left of that when the GPU has ended the backward is FSDP2's backward, and zerod's step. Peak memory is what
-PyTorch has allocated at most and, for zerod, what the daemon had at most on the GPU.
+backward; what is left of that when the GPU has ended the backward is FSDP2's backward, and zerod's step. Peak memory is
+the most that PyTorch has allocated and, for zerod, the most that the daemon has had on the GPU, added up. The daemon keeps
+gathered buffers and sums of gradients where there is room, so --arena bounds its part.
 
     fsdp2                   FSDP2 at world size 1
     fsdp2:offload           with CPUOffloadPolicy(pin_memory=True)
@@ -121,8 +122,9 @@ def way_main(way: str, layers: int, iters: int, device_budget: int) -> None:
             figures["forward_backward_ms"].append((between - start) * 1e3)
             figures["step_ms"].append((time.perf_counter() - start) * 1e3)
         figures["losses"].append(loss.item())
-    peak = torch.cuda.max_memory_allocated() + (daemon_peak_bytes() if library == "zerod" else 0)
-    print(json.dumps({"made_s": made_s, "peak_gib": peak / 2**30, **figures}), flush=True)
+    daemon = daemon_peak_bytes() if library == "zerod" else 0
+    peak = torch.cuda.max_memory_allocated() + daemon
+    print(json.dumps({"made_s": made_s, "peak_gib": peak / 2**30, "daemon_gib": daemon / 2**30, **figures}), flush=True)
     os._exit(0)  # process groups and pinned memory take their time
 
 
@@ -178,14 +180,15 @@ def main() -> None:
     os.environ["ZEROD_TEST_BACKEND"] = "cuda"
     text = sys.stderr if options.json else sys.stdout
     print(f"# torch {torch.__version__}, {torch.cuda.get_device_name()}, {os.cpu_count()} processors, "
-          f"{options.layers} layers, a device budget of {options.device_budget:g} GiB", file=text)
+          f"{options.layers} layers, arena {options.arena}, a device budget of {options.device_budget:g} GiB", file=text)
     found = {}
     for way in options.ways:
         with support.Daemon(arena=options.arena, host_arena=options.host_arena) as daemon:
             os.environ["ZEROD_SOCKET"] = daemon.socket
             of = found[way] = run(way, options)
         print(f"{way:20} forward+backward ms {spread(of['forward_backward_ms'])}  step ms {spread(of['step_ms'])}  "
-              f"peak GiB {of['peak_gib']:.1f}  made in {of['made_s']:.1f} s  last loss {of['losses'][-1]:.6f}",
+              f"peak GiB {of['peak_gib']:.1f}, {of['daemon_gib']:.1f} the daemon's  made in {of['made_s']:.1f} s  "
+              f"last loss {of['losses'][-1]:.6f}",
               file=text, flush=True)
     if options.json:
         print(json.dumps(found))

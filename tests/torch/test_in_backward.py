@@ -12,6 +12,7 @@ import multiprocessing
 import threading
 import unittest
 import warnings
+from functools import partial
 from typing import Any, Callable
 
 import harness
@@ -262,6 +263,52 @@ class Overlap(unittest.TestCase):
 
         for world in (1, 2):
             same(harness.ranks(daemon.socket, world, body), [[True, True]] * world)
+
+    def test_rounding(self) -> None:
+        """the CPU rounds masters while the backward goes on, and the device behind it; not where shards are on the device"""
+        def body(rank: int, offload: str) -> Any:
+            module = harness.shard(harness.seeded(small), offload=offload, param_dtype=torch.bfloat16)
+            optimizer = zt.optimizer_in_backward(module, models.sgd(module))
+            model = zt.model_of(module)
+            first, ended = model.blocks[1], threading.Event()
+            update, publish_from = model.overlap._update, model.group.publish_from
+
+            def held(unit: Any, copied: Any) -> bool:
+                if unit.block is first:
+                    self.assertTrue(ended.wait(30))
+                return update(unit, copied)
+
+            def counted(sources: Any, *arguments: Any, **options: Any) -> int:
+                rounded.extend(unit for unit, _ in sources)
+                return publish_from(sources, *arguments, **options)
+
+            class Drains(torch.autograd.Function):
+                @staticmethod
+                def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+                    return x.clone()
+
+                @staticmethod
+                def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+                    model.overlap.drain()
+                    return gradient
+
+            rounded: list[Any] = []
+            model.overlap._update, model.group.publish_from = held, counted
+            first.module.register_forward_hook(lambda _module, _args, output: Drains.apply(output))
+            found = []
+            for step in range(2):
+                models.mlp_loss(module, rank, step)
+                ended.set()
+                optimizer.step()
+                optimizer.zero_grad()
+                ended.clear()
+                found.append([unit in rounded for unit in (first.units[0].unit, model.blocks[-1].units[0].unit)])
+                rounded.clear()
+            return found
+
+        for offload in VALUES:
+            with self.subTest(offload=offload):
+                same(harness.ranks(daemon.socket, 2, partial(body, offload=offload)), [[[offload != "optimizer", False]] * 2] * 2)
 
     def test_end(self) -> None:
         """a process ends, though its threads wait for a rank that does not come, or for nothing"""

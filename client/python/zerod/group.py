@@ -99,15 +99,16 @@ class Group:
         return made.value
 
     def publish_from(self, sources: Sequence[tuple[Unit, int]], source_dtype: s.DType,
-                     stream: Optional[Stream] = None, ticket: bool = False) -> int:
-        """Fills shards from (unit, address of true_numel elements of source_dtype), then publishes them."""
+                     stream: Optional[Stream] = None, ticket: bool = False, **options: Any) -> int:
+        """Fills shards from (unit, address of true_numel elements of source_dtype), then publishes them as publish()."""
         array = (s.Source * len(sources))()
         for made, (unit, address) in zip(array, sources):
             made.struct_size = ctypes.sizeof(s.Source)
             made.unit, made.data = unit.handle, address
         issued = c_uint64()
+        asked = s.PublishOptions(**options) if options else None
         self.client.check(calls.publish_from(array, len(sources), source_dtype,
-                                             None if stream is None else stream.handle, None,
+                                             None if stream is None else stream.handle, asked,
                                              byref(issued) if ticket else None))
         return issued.value
 

@@ -7,7 +7,8 @@
  * the shard to the buffers of all ranks that gather the unit at the time; the links between the devices are
  * faster. So the links to the host carry each shard once, and all of them at the same time.
  *
- * All devices of the group have access to each other's memory: if not, the device of each buffer pulls all shards.
+ * All devices of the group have access to each other's memory: if not, the device of each buffer pulls all
+ * shards.
  *
  * Nothing waits for such a block, and requests that wait for room come first. Where there is none, the device
  * copies from host memory to the buffer, and the pool grows for the next time, if it may. A landing is never

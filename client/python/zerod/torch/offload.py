@@ -124,9 +124,17 @@ class Offload:
         name = what.encode()[-_MAX_NAME:].decode(errors="ignore")
         nbytes = -(-numel * dtype.itemsize // _PAGE) * _PAGE
         made = self.environment.with_room(self.environment.client.alloc, self.job, nbytes, self.index, name, alignment=_PAGE)
-        if copied and not self.environment.host:
-            torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(made.address, nbytes, 0))
-        return tensor_at(made.address, numel, dtype, (KDLCPU, 0))
+        tensor = tensor_at(made.address, numel, dtype, (KDLCPU, 0))
+        if copied:
+            self.pin(tensor)
+        return tensor
+
+    def pin(self, tensor: torch.Tensor) -> None:
+        """Has the GPU's driver pin what allocate() has returned."""
+        if self.environment.host or not tensor.numel() or tensor.is_pinned():
+            return
+        nbytes = -(-tensor.nbytes // _PAGE) * _PAGE
+        torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), nbytes, 0))
 
     def fetch(self, pairs: "Iterable[tuple[torch.Tensor, torch.Tensor]]") -> None:
         """Copies (into host memory, from the device); wait() before the first use."""

@@ -5,6 +5,9 @@ A second thread takes each unit behind its copy to host memory (fetcher.py): it 
 parameters and publishes the shard. step() waits for it, steps what is left (units that stay on the device, and units of
 which some parameters had no gradient here, so that the other ranks have to say whether they had one), and ends the window.
 
+Behind the backward the GPU is idle, and the CPU's memory is what the optimizer waits for. So the GPU then reads the masters
+of a unit whose shards are in host memory, rounds them, and writes the shards, while the CPU steps the next unit.
+
 The optimizer is the program's own. For a unit a copy of it steps that has the unit's parameters alone, and shares the
 state. A sum exists when all ranks have their gradient, so no rank needs the unit's former version in this window.
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from .model import Model
     from .unit import FlatUnit
 
+_ROUNDED = (torch.float32, torch.float16, torch.bfloat16)  # what the daemon's library converts
 _local = torch._C.DisableTorchFunctionSubclass
 
 
@@ -64,6 +68,12 @@ class Overlap(Fetcher):
         self.stepped: "set[FlatUnit]" = set()  # whose slices the optimizer has at least begun to write
         self.begun: "set[FlatUnit]" = set()  # of which an update has begun
         self.published: "set[FlatUnit]" = set()
+        # Whose masters the GPU may read, and behind its last reads.
+        self._rounded: "dict[FlatUnit, Optional[torch.cuda.Event]]" = {}
+        for unit in model.units:
+            if unit.master is not None and unit.placement.shards_on_host and unit.source_dtype in _ROUNDED:
+                model.offload.pin(unit.master)
+                self._rounded[unit] = None
         self._groups: "Optional[dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]]" = None
         self._updates = Worker("zerod-optimizer", model.device)
         self._workers.append(self._updates)
@@ -130,13 +140,24 @@ class Overlap(Fetcher):
             if self._stopped:
                 return True
             self.stepped.add(unit)
+            rounded = self._rounded.get(unit)
+            if rounded is not None:
+                rounded.synchronize()
             self._step(unit)
         if not self.model.in_place:  # else the backward that runs holds all blocks, and step() publishes
             self._begin(unit)
-            with self._updates.on_stream():
-                self.model.publish([unit], ticket=not unit.placement.shards_on_host, early=True)
+            self._publish(unit)
             self.published.add(unit)
         return True
+
+    def _publish(self, unit: "FlatUnit") -> None:
+        """While the backward goes on, the CPU rounds: a kernel that waits for the link would hold back the backward's."""
+        on_device = unit in self._rounded and not self.model.reducing
+        with self._updates.on_stream():
+            self.model.publish([unit], ticket=on_device or not unit.placement.shards_on_host, early=True,
+                               on_device=on_device)
+        if on_device and self._updates.stream is not None:
+            self._rounded[unit] = self._updates.stream.record_event()
 
     def _begin(self, unit: "FlatUnit") -> None:
         if unit not in self.begun:

@@ -542,27 +542,29 @@ class Steps:
             self.replicas.mend([unit.own for unit in self.trainable], not fails)
         return failed
 
-    def publish(self: "Model", units: "list[FlatUnit]", ticket: bool = False, early: bool = False) -> None:
+    def publish(self: "Model", units: "list[FlatUnit]", ticket: bool = False, early: bool = False,
+                on_device: bool = False) -> None:
         """Ends the units' update: what the optimizer's slices hold becomes the next version.
 
         early: in the backward, where blocks that are still held keep the former version.
+        on_device: the GPU reads the masters in host memory and rounds them, behind torch's current stream.
         """
+        options = {"flags": s.PublishFlags.FORCE} if early else {}
         plain: "list[FlatUnit]" = []
         by_dtype: "dict[torch.dtype, list[FlatUnit]]" = {}
         for unit in units:
             unit.next_version()
-            if unit.master is None or unit.placement.optimizer_on_host:
+            if unit.master is None or unit.placement.optimizer_on_host and not on_device:
                 plain.append(unit)
             else:
                 by_dtype.setdefault(unit.source_dtype, []).append(unit)
         if self.offload.optimizer:
             self.offload.write_shards((unit for unit in plain if unit.master is not None), note=not early)
         for stream, some in self._by_stream(plain):
-            self.group.publish([unit.unit for unit in some], stream, ticket=ticket,
-                               **({"flags": s.PublishFlags.FORCE} if early else {}))
+            self.group.publish([unit.unit for unit in some], stream, ticket=ticket, **options)
         for dtype, masters in by_dtype.items():
             self.group.publish_from([(unit.unit, unit.master.data_ptr()) for unit in masters], DTYPES[dtype],
-                                    self.environment.stream(), ticket=ticket)
+                                    self.environment.stream(), ticket=ticket, **options)
 
     def _by_stream(self: "Model", units: "list[FlatUnit]") -> "list[tuple[Optional[zerod.Stream], list[FlatUnit]]]":
         """The units whose shards torch's stream writes, with that stream, and those whose shards the CPU writes."""

@@ -40,7 +40,7 @@ import support  # noqa: E402  (sets the path of the package)
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
-from torch_train import TOKENS, WIDTH, Block  # noqa: E402
+from torch_train import HEAD, TOKENS, WIDTH, Block  # noqa: E402
 
 WAYS = ("fsdp2", "fsdp2:offload", "zerod", "zerod:params", "zerod:all", "zerod:all:overlapped")
 WARM_UP = 2
@@ -57,6 +57,12 @@ class Model(nn.Module):
         for layer in self.layers:
             x = checkpoint(layer, x, cos, sin, use_reentrant=False)
         return x
+
+
+def rotations() -> tuple[torch.Tensor, torch.Tensor]:
+    angle = torch.outer(torch.arange(TOKENS, device="cuda"),
+                        1e6 ** -(torch.arange(0, HEAD, 2, device="cuda") / HEAD)).repeat(1, 2)
+    return angle.cos().bfloat16(), angle.sin().bfloat16()
 
 
 def fsdp2(model: Model, choice: str, _: int) -> nn.Module:
@@ -101,10 +107,7 @@ def way_main(way: str, layers: int, iters: int, device_budget: int) -> None:
 
         zt.optimizer_in_backward(model, optimizer)
     x = torch.randn(1, TOKENS, WIDTH, device="cuda", dtype=torch.bfloat16)
-    head = WIDTH // 32
-    angle = torch.outer(torch.arange(TOKENS, device="cuda"),
-                        1e6 ** -(torch.arange(0, head, 2, device="cuda") / head)).repeat(1, 2)
-    cos, sin = angle.cos().bfloat16(), angle.sin().bfloat16()
+    cos, sin = rotations()
     figures: dict[str, list[float]] = {"forward_backward_ms": [], "step_ms": [], "losses": []}
     torch.cuda.synchronize()
     made_s = time.perf_counter() - began

@@ -3,15 +3,19 @@
 #include "executor/thread.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 
 #define NAME_BYTES     16     /* the kernel's limit, including the terminating zero */
 #define TIMER_SLACK_NS 1000ul /* the kernel's default of 50 us would more than double a short sleep */
 #define SECOND_NS      1000000000l
+#define MOST_THREADS   8u /* for the parts of a range */
 
 /* A new thread inherits the timer slack of its creator, so the creator's is changed for a moment. */
 static int start(pthread_t *thread, void *(*run)(void *arg), void *arg)
@@ -40,6 +44,42 @@ int zd_thread_start(pthread_t *thread, const char *name, void *(*run)(void *arg)
 	(void)snprintf(cut, sizeof(cut), "%s", name);
 	(void)pthread_setname_np(*thread, cut);
 	return 0;
+}
+
+struct parts {
+	atomic_uint_fast64_t next;
+	uint64_t bytes, part_bytes;
+	void (*fn)(void *arg, uint64_t from, uint64_t bytes);
+	void *arg;
+};
+
+static void *take_parts(void *arg)
+{
+	struct parts *parts = arg;
+	uint64_t from;
+	while ((from = atomic_fetch_add(&parts->next, parts->part_bytes)) < parts->bytes)
+		parts->fn(parts->arg, from, zd_min_u64(parts->part_bytes, parts->bytes - from));
+	return NULL;
+}
+
+void zd_run_in_parts(uint64_t bytes, uint64_t part_bytes,
+                     void (*fn)(void *arg, uint64_t from, uint64_t bytes), void *arg)
+{
+	struct parts parts = {.bytes = bytes, .part_bytes = part_bytes, .fn = fn, .arg = arg};
+	pthread_t threads[MOST_THREADS - 1];
+	unsigned started = 0;
+	long processors = sysconf(_SC_NPROCESSORS_ONLN);
+	uint64_t most = zd_min_u64(MOST_THREADS, processors > 1 ? (uint64_t)processors : 1);
+	most = zd_min_u64(most, bytes / part_bytes + (bytes % part_bytes != 0));
+	while (started + 1 < most) {
+		struct zd_err ignored;
+		if (zd_thread_start(&threads[started], "zd-parts", take_parts, &parts, &ignored) != 0)
+			break;
+		started++;
+	}
+	(void)take_parts(&parts);
+	while (started > 0)
+		(void)pthread_join(threads[--started], NULL);
 }
 
 uint64_t zd_thread_now_ns(void)

@@ -8,7 +8,7 @@
 #include "executor/cuda/cuda_host_memory.h"
 
 #include <errno.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -19,10 +19,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "executor/thread.h"
 
-#define ALIGN_BYTES    (2ull << 20) /* of segments: huge pages, where the kernel has them for files */
-#define TOUCHERS       8u
-#define TOUCHED_BYTES  (64ull << 20) /* at least, by each */
+#define ALIGN_BYTES    (2ull << 20)  /* of segments: huge pages, where the kernel has them for files */
+#define TOUCHED_BYTES  (64ull << 20) /* at once, by a thread */
 #define PAGE_BYTES     4096u
 #define MPOL_PREFERRED 1
 #ifndef MADV_POPULATE_WRITE /* Linux 5.14 */
@@ -32,51 +32,30 @@
 /* ---- Pinning ------------------------------------------------------------------------------------------- */
 
 struct touch {
-	pthread_t thread;
-	uint8_t *from;
-	uint64_t bytes;
-	int error;
-	bool started;
+	uint8_t *base;
+	atomic_int error;
 };
 
-static void *touch_main(void *arg)
+static void touch_part(void *arg, uint64_t from, uint64_t bytes)
 {
 	struct touch *touch = arg;
-	if (madvise(touch->from, touch->bytes, MADV_POPULATE_WRITE) == 0)
-		return NULL;
-	touch->error = errno;
-	if (errno != EINVAL) /* the kernel knows the advice: there is no memory */
-		return NULL;
-	touch->error = 0;
-	for (uint64_t i = 0; i < touch->bytes; i += PAGE_BYTES)
-		((volatile uint8_t *)touch->from)[i] = 0;
-	return NULL;
+	if (madvise(touch->base + from, bytes, MADV_POPULATE_WRITE) == 0)
+		return;
+	if (errno != EINVAL) { /* the kernel knows the advice: there is no memory */
+		atomic_store(&touch->error, errno);
+		return;
+	}
+	for (uint64_t i = 0; i < bytes; i += PAGE_BYTES)
+		((volatile uint8_t *)touch->base)[from + i] = 0;
 }
 
 /* The pages are the daemon's, and zeroed: nobody else has the segment. */
 static int touch_pages(uint8_t *base, uint64_t bytes, struct zd_err *err)
 {
-	struct touch touches[TOUCHERS] = {{.from = NULL}};
-	long processors = sysconf(_SC_NPROCESSORS_ONLN);
-	uint64_t most = zd_min_u64(TOUCHERS, processors > 1 ? (uint64_t)processors : 1);
-	uint64_t count = zd_max_u64(zd_min_u64(most, bytes / TOUCHED_BYTES), 1);
-	uint64_t each = zd_align_up(bytes / count, ALIGN_BYTES);
+	struct touch touch = {.base = base};
 	char text[ZD_BYTES_TEXT];
-	int error = 0;
-	for (uint64_t i = 0; i < count; i++) {
-		uint64_t from = zd_min_u64(i * each, bytes);
-		touches[i].from = base + from;
-		touches[i].bytes = i + 1 == count ? bytes - from : zd_min_u64(each, bytes - from);
-		touches[i].started = i + 1 < count &&
-		                     pthread_create(&touches[i].thread, NULL, touch_main, &touches[i]) == 0;
-		if (!touches[i].started && touches[i].bytes > 0)
-			(void)touch_main(&touches[i]);
-	}
-	for (uint64_t i = 0; i < count; i++) {
-		if (touches[i].started)
-			(void)pthread_join(touches[i].thread, NULL);
-		error = error ? error : touches[i].error;
-	}
+	zd_run_in_parts(bytes, TOUCHED_BYTES, touch_part, &touch);
+	int error = atomic_load(&touch.error);
 	if (error)
 		return zd_err_set(err, ZEROD_E_NO_MEMORY,
 		                  "a segment of %s of host memory: the kernel has no pages for it (%s); see "

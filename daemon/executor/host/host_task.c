@@ -12,10 +12,14 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "executor/host/host_task.h"
+#include "executor/thread.h"
 
 /* About 100 microseconds of work: the longest delay before a passed fence is seen. */
 #define SLICE_BYTES (1u << 20)
 #define SLICE_NUMEL (UINT64_C(64) * ZD_HOST_REDUCE_BLOCK_NUMEL)
+/* Beside GPUs a thread that copies at 5 GB/s would make trainers wait for seconds, and there is no watch. */
+#define PARALLEL_SLICE_BYTES (128u << 20)
+#define PART_BYTES           (4u << 20)
 
 static void take_copy(struct zd_host_task *task, const struct zd_command *command,
                       struct zd_host_segments *segments)
@@ -26,6 +30,7 @@ static void take_copy(struct zd_host_task *task, const struct zd_command *comman
 	task->u.copy.src = zd_host_segments_at(segments, src);
 	task->u.copy.dst = zd_host_segments_at(segments, dst);
 	task->u.copy.bytes = dst->bytes;
+	task->u.copy.in_parts = segments->pinning != NULL;
 }
 
 static void take_fill(struct zd_host_task *task, const struct zd_command *command,
@@ -34,6 +39,7 @@ static void take_fill(struct zd_host_task *task, const struct zd_command *comman
 	task->u.copy.dst = zd_host_segments_at(segments, &command->u.fill.dst);
 	task->u.copy.bytes = command->u.fill.dst.bytes;
 	task->u.copy.pattern = command->u.fill.pattern;
+	task->u.copy.in_parts = segments->pinning != NULL;
 }
 
 static void take_reduce(struct zd_host_task *task, const struct zd_command *command,
@@ -108,17 +114,23 @@ static void create_segment(const struct zd_host_task *task, struct zd_host_segme
 	}
 }
 
+/* `from`: behind what is done. */
+static void copy_part(void *arg, uint64_t from, uint64_t bytes)
+{
+	const struct zd_host_task *task = arg;
+	uint64_t at = task->u.copy.done_bytes + from;
+	if (task->u.copy.src)
+		memcpy(task->u.copy.dst + at, task->u.copy.src + at, bytes);
+	else
+		zd_fill(task->u.copy.dst, at, bytes, task->u.copy.pattern);
+}
+
 static bool copy_slice(struct zd_host_task *task)
 {
-	uint64_t done = task->u.copy.done_bytes;
-	size_t bytes = zd_min_u64(SLICE_BYTES, task->u.copy.bytes - done);
-	if (bytes == 0)
-		return true;
-	if (task->u.copy.src)
-		memcpy(task->u.copy.dst + done, task->u.copy.src + done, bytes);
-	else
-		zd_fill(task->u.copy.dst, done, bytes, task->u.copy.pattern);
-	task->u.copy.done_bytes = done + bytes;
+	uint64_t most = task->u.copy.in_parts ? PARALLEL_SLICE_BYTES : SLICE_BYTES;
+	uint64_t bytes = zd_min_u64(most, task->u.copy.bytes - task->u.copy.done_bytes);
+	zd_run_in_parts(bytes, PART_BYTES, copy_part, task);
+	task->u.copy.done_bytes += bytes;
 	return task->u.copy.done_bytes == task->u.copy.bytes;
 }
 

@@ -3,6 +3,8 @@
 
 When the backward has handed a unit over, a thread waits until this rank's slice of the sum is stored, and copies it on
 a CUDA stream of its own, if it is not in host memory already. It takes units in the order in which they are handed over.
+The thread waits, and not the stream: this process makes the sum, by a kernel, and the driver may hold every launch back
+until all streams are idle, for example while the backward uses a kernel for the first time.
 Units that stay on the device are not among them. When the step begins, the other slices are copied: of units without a
 gradient on this rank.
 
@@ -141,8 +143,9 @@ class Fetcher:
 
     def _fetch(self, unit: "FlatUnit") -> bool:
         with self._fetches.on_stream():
-            on_host = unit.placement.shards_on_host  # the slice: then this thread waits, and no stream
-            target = unit.unit.reduce_wait(None if on_host else self.model.environment.stream())
+            target = unit.unit.reduce_wait()
+            if not unit.placement.shards_on_host and self._fetches.stream is not None:  # tells the library who reads the place
+                target = unit.unit.reduce_wait(self.model.environment.stream())
             with self.lock:
                 if self._stopped:
                     return True

@@ -327,8 +327,12 @@ class Steps:
     def _close_window(self: "Model") -> set[int]:
         """Begins the daemon's step; returns the flags of parameters for which no rank of the group had a gradient."""
         try:
-            self.end_ticket = 0  # the step's ticket waits for the end of the backward, and reports its failure
-            self.client.complete(self.group.step_begin_ticket(), self.environment.stream())
+            ended, self.end_ticket = self.end_ticket, 0  # the step's ticket waits for the end of the backward
+            try:
+                self.client.complete(self.group.step_begin_ticket(), self.environment.stream())
+            except zerod.InvalidState:
+                self.client.complete(ended)  # which has failed first, and says why
+                raise
             backwards, self.window = self.window, 0
             if self.fetcher is not None:
                 self.fetcher.ahead = backwards == 1

@@ -3,8 +3,8 @@
 """A trainer with weights, masters and optimizer state in a durable job in host memory, killed and started again, on one GPU.
 
 The model is that of torch_offload.py, with zt.shard(durable=..., offload="all"). A first process trains some steps and
-kills itself. A second one, with the model on the meta device, continues: its times are the wall clock's. A process that
-reads a checkpoint instead would pin its memory, and read.
+kills itself. A second one, with the model on the meta device, continues: its times are the wall clock's, behind the
+imports of torch. A process that reads a checkpoint instead would pin its memory, and read.
 
     tests/bench/torch_restart.py [--layers N] [--arena SIZE] [--host-arena SIZE] [--json]          # $BUILD as in the tests
 """
@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 import support  # noqa: E402  (sets the path of the package)
 
 import torch  # noqa: E402
+import torch._dynamo  # noqa: E402, F401  (two seconds, in place of the first use)
 from torch_offload import Model, rotations  # noqa: E402
 from torch_train import TOKENS, WIDTH  # noqa: E402
 

@@ -128,8 +128,9 @@ def main() -> None:
             for _ in range(options.rounds):
                 for name, (up, down) in ways.items():
                     both = measure([up, down], options.seconds)
-                    for key, value in (("up", measure([up], options.seconds)[0]), ("down", measure([down], options.seconds)[0]),
-                                       ("both: up", both[0]), ("both: down", both[1]), ("both: sum", sum(both))):
+                    rates = {"up": measure([up], options.seconds)[0], "down": measure([down], options.seconds)[0],
+                             "both: up": both[0], "both: down": both[1], "both: sum": sum(both)}
+                    for key, value in rates.items():
                         found.setdefault(f"{name}, {key}", []).append(value)
             medians = {key: statistics.median(values) for key, values in found.items()}
             if options.json:

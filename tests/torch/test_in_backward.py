@@ -308,7 +308,8 @@ class Overlap(unittest.TestCase):
 
         for offload in VALUES:
             with self.subTest(offload=offload):
-                same(harness.ranks(daemon.socket, 2, partial(body, offload=offload)), [[[offload != "optimizer", False]] * 2] * 2)
+                found = harness.ranks(daemon.socket, 2, partial(body, offload=offload))
+                same(found, [[[offload != "optimizer", False]] * 2] * 2)
 
     def test_end(self) -> None:
         """a process ends, though its threads wait for a rank that does not come, or for nothing"""

@@ -24,7 +24,8 @@ static void count(void *arg, uint64_t from, uint64_t bytes)
 
 static void test_every_byte_once(void **state)
 {
-	static const uint64_t ranges[][2] = {{0, 7}, {1, 7}, {7, 7}, {8, 7}, {1000, 7}, {1000, 999}, {999, 1}};
+	static const uint64_t ranges[][2] = {{0, 7},    {1, 7},      {7, 7},  {8, 7},
+	                                     {1000, 7}, {1000, 999}, {999, 1}};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(ranges) / sizeof(*ranges); i++) {

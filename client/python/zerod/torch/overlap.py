@@ -68,7 +68,7 @@ class Overlap(Fetcher):
         self.stepped: "set[FlatUnit]" = set()  # whose slices the optimizer has at least begun to write
         self.begun: "set[FlatUnit]" = set()  # of which an update has begun
         self.published: "set[FlatUnit]" = set()
-        # Whose masters the GPU may read, and behind its last reads.
+        # The units whose masters the GPU may read, and an event behind its last reads.
         self._rounded: "dict[FlatUnit, Optional[torch.cuda.Event]]" = {}
         for unit in model.units:
             if unit.master is not None and unit.placement.shards_on_host and unit.source_dtype in _ROUNDED:

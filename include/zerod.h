@@ -18,13 +18,11 @@
  *     PEER_LOST and ABORTED; and a call that begins or publishes an update, loads, commits, or begins a
  *     backward or a step POISONED after an abort. Declarations list these only to say more.
  *   - `numel` counts elements, `bytes` counts bytes. Shapes are in elements, row-major.
- *   - Every structure begins with `struct_size`. Set it with ZEROD_INIT, which zeroes the rest: zero is every
- *     option's default, NULL options are all defaults, and `reserved` must be zero. In an array the first
- *     element's struct_size is the stride. If the program's structure is longer than the library's, the
- *     library rejects further options that are not zero, and sets further results to zero; if it is shorter,
- *     missing options are zero.
- *   - All functions may be called from several threads at once. A handle must not be used while or after
- *     another thread frees it.
+ *   - Every structure begins with `struct_size`. Set it with ZEROD_INIT, which zeroes the rest: zero is
+ *     every option's default, NULL options are all defaults, and `reserved` must be zero. In an array the
+ *     first element's struct_size is the stride. In a structure that is longer than the library's, further
+ *     options must be zero and further results are set to zero; in a shorter one missing options are zero.
+ *   - All functions are thread-safe, but no handle may be used while or after another thread frees it.
  *   - `streams`: at most 64 streams that may still use the memory that the call releases or hands over, which
  *     is not reused or read before the work now in these streams has run. None: all use has ended.
  *   - With a `ticket` that is not NULL a call returns at once; zerod_wait() on the ticket has its outcome.
@@ -36,13 +34,11 @@
  *   - Nothing here prints, exits or raises a signal.
  *
  * Calls that block
- *   A call that needs an answer of the daemon waits for one round trip, until the client's deadline. Only the
- *   following calls may wait longer. Each takes a deadline in its options (0: the client's default;
- *   ZEROD_NO_DEADLINE: none) and returns DEADLINE after it, with a text that names the reason for the wait.
- *   [t]: not with a ticket, and not if it is detached.
- *   - All ranks must make the call, to compare or agree: zerod_group_join, zerod_group_get (joining again),
- *     zerod_group_barrier [t], zerod_group_agree, zerod_unit_load [t], zerod_unit_place, zerod_commit,
- *     zerod_step_begin [t].
+ *   A call that needs an answer waits for one round trip, until the client's deadline. Only these calls may
+ *   wait longer: until the deadline in their options (0: the client's default; ZEROD_NO_DEADLINE: none),
+ *   after which they return DEADLINE and the text names the reason. [t]: not with a ticket, nor detached.
+ *   - All ranks must make the call: zerod_group_join, zerod_group_get (joining again), zerod_group_agree,
+ *     zerod_group_barrier [t], zerod_unit_load [t], zerod_unit_place, zerod_commit, zerod_step_begin [t].
  *   - The call returns an address, so there must be memory: zerod_unit_register and zerod_alloc (zeroed; a
  *     former unit of the name ends first), zerod_unit_load by the rank with the data, zerod_wait and
  *     zerod_gather (see zerod_gather_begin(); without a stream, for the bytes as well), zerod_context_begin,
@@ -58,8 +54,7 @@
  *     zerod_publish [t] (`streams`), zerod_publish_from [t] (so, without a stream the conversion),
  *     zerod_backward_end [t] (reductions), zerod_step_get and zerod_step_norms_get (sums), zerod_reduce_wait
  *     (the other ranks' gradients; without a stream the sum).
- *   - zerod_stream_synchronize(), zerod_stream_destroy() and zerod_close() wait for the caller's own streams
- *     without a deadline, as cudaStreamSynchronize().
+ *   - zerod_stream_synchronize(), zerod_stream_destroy(), zerod_close(): own streams, without a deadline.
  */
 #ifndef ZEROD_H
 #define ZEROD_H
@@ -147,11 +142,8 @@ typedef struct zerod_allocation zerod_allocation; /* a plain allocation */
 /* clang-format off */
 typedef struct zerod_ticket { uint64_t id; } zerod_ticket;
 typedef struct zerod_scope { uint64_t id; } zerod_scope;
-/* clang-format on */
-
 #define ZEROD_NO_DEADLINE UINT32_MAX
 /* Zeroed options with struct_size set:  struct zerod_options o = ZEROD_INIT(o); */
-/* clang-format off */
 #ifdef __cplusplus
 extern "C++" template <typename T> inline T zerod_init() { T t = T(); t.struct_size = sizeof(T); return t; }
 #define ZEROD_INIT(var) zerod_init<decltype(var)>()
@@ -281,7 +273,6 @@ ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_si
  * ZEROD_COLLECTIVES_NCCL, *gathers are collectives*: all ranks request the same gathers in the same order,
  * and a failure ends the group (docs/several-nodes.md). With ZEROD_GROUP_HYBRID each daemon's ranks have all
  * shards: gathers stay in the daemon and are one-sided, gradients are summed over all ranks.
- *
  * Errors: INVALID (options that contradict each other), NOT_FOUND (the device, or this process does not see
  * it; the text lists the visible ones), EXISTS (the rank; names the pid), MISMATCH (ranks differ in options;
  * names both), DEADLINE (names the missing ranks), LIMIT, PERMISSION (device not granted; no durable jobs;
@@ -451,8 +442,7 @@ ZEROD_MUST_USE int zerod_publish_from(const struct zerod_source *sources, uint32
 /* Copies a unit from one rank's memory into the shards of all ranks, byte by byte. Every rank calls it with
  * the unit under update; exactly one passes `data`, the unit's numel elements, and is charged as much memory
  * again meanwhile. `stream` reads them (NULL: the calling thread); they must not change before. This rank's
- * shard is complete when the call, or zerod_wait() on the `ticket`, returns; zerod_publish() makes it
- * visible.
+ * shard is complete when the call, or zerod_wait() on the `ticket`, returns, and visible when published.
  * Errors, and no shard is written: INVALID (misaligned data, a stream of another GPU), STATE (no update is
  * open, or the rank loads the unit already), MISMATCH on all ranks (two ranks pass data, or none), NO_MEMORY,
  * QUOTA, UNSUPPORTED (the group spans daemons, or has NCCL's collectives), DEADLINE (names the missing rank).
@@ -485,9 +475,7 @@ struct zerod_gather_options {
 /* Requests this rank's gathered buffer of the unit: world_size * shard_numel elements, of which the first
  * numel are the unit's. `options` may be NULL. A gather joins a buffer that exists or is being filled: one
  * transfer, any number of leases. It adds `uses` to the lease of (session, tag). Other ranks take no part,
- * except where gathers are collectives. The buffer is for reading; where a unit has one shard in this daemon,
- * it is the shard itself.
- *
+ * except where gathers are collectives. The buffer is for reading; of a unit with one shard it is the shard.
  * The daemon places the buffer when every rank has registered the unit and called zerod_publish() for the
  * version, and when memory for it has been released. It waits for these calls, and not for their streams: the
  * copies run behind them. Strict clients, groups that span daemons, and memory that another process had or
@@ -656,9 +644,9 @@ struct zerod_reduce_options {
 };
 
 /* Submits the entry: the gradient is complete when the work now in `streams`, all that wrote it, has run.
- * When every rank has submitted or skipped the unit, each owner's slice is summed in float32 in rank order
- * into the owner's target. op, prescale and OVERWRITE are equal on all ranks. zerod_backward_end() submits
- * accumulating entries.
+ * When all ranks have submitted or skipped the unit, each slice is summed in float32, in rank order, into
+ * its owner's target. Ranks pass equal op, prescale and OVERWRITE. zerod_backward_end() submits what
+ * accumulates.
  * Errors: INVALID (an absent view out of range or given twice; any while accumulating), NOT_FOUND, STATE
  * (submitted already), MISMATCH, PEER_LOST and ABORTED (the group has failed; the entry is freed). */
 ZEROD_MUST_USE int zerod_bucket_submit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *const *streams,
@@ -731,8 +719,7 @@ struct zerod_step_options {
  * and zerod_backward_end()'s ticket need not be waited for. zerod_wait() returns when every rank has called
  * it, and its stream, or the caller, waits until the target may be read; zerod_step_get() has the info, and
  * failures from then on (docs/gradients.md, "Steps with a ticket"). Errors: STATE (no backward, in stage 1 no
- * boundary, has ended since the last step), MISMATCH (ranks differ in their numbers of backwards), DEVICE,
- * those of a failed window. */
+ * boundary, has ended since the last step), MISMATCH (numbers of backwards), DEVICE, a failed window's. */
 ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, const struct zerod_step_options *options,
                                     struct zerod_step_info *info, zerod_ticket *ticket);
 

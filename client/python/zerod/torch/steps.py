@@ -331,7 +331,8 @@ class Steps:
             try:
                 self.client.complete(self.group.step_begin_ticket(), self.environment.stream())
             except zerod.InvalidState:
-                self.client.complete(ended)  # which has failed first, and says why
+                if ended:
+                    self.client.complete(ended)  # which has failed first, and says why
                 raise
             backwards, self.window = self.window, 0
             if self.fetcher is not None:

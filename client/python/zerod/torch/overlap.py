@@ -132,17 +132,15 @@ class Overlap(Fetcher):
         return False
 
     def _update(self, unit: "FlatUnit", copied: "Optional[torch.cuda.Event]") -> bool:
-        if copied is not None:
-            copied.synchronize()
+        for event in (copied, self._rounded.get(unit)):
+            if event is not None:
+                event.synchronize()
         if unit.master is None:
             self._begin(unit)
         with self.lock if unit.host_gradient() is None else nullcontext():  # the optimizer reads the place that is lent
             if self._stopped:
                 return True
             self.stepped.add(unit)
-            rounded = self._rounded.get(unit)
-            if rounded is not None:
-                rounded.synchronize()
             self._step(unit)
         if not self.model.in_place:  # else the backward that runs holds all blocks, and step() publishes
             self._begin(unit)

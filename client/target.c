@@ -154,8 +154,8 @@ struct lending {
 	struct zerod_client *client;
 	struct zerod_unit *unit;
 	zerod_stream *stream;
-	struct zc_location
-	        place; /* kept, since another thread's step may return the unit's place meanwhile */
+	/* Of the reply: another thread's step may return the unit's place before the call ends. */
+	struct zc_location place;
 	struct zerod_target target;
 	struct zc_fences fences;
 	struct zd_err *err;
@@ -197,6 +197,11 @@ static int take_place(const Zd__Reply *reply, void *arg)
 	return rc;
 }
 
+static int in_doubt(struct zd_err *err)
+{
+	return zd_err_set(err, ZEROD_E_STATE, "there is no target until zerod_session_reset() has succeeded");
+}
+
 static int map_place(struct lending *lending)
 {
 	struct zerod_client *client = lending->client;
@@ -204,7 +209,10 @@ static int map_place(struct lending *lending)
 	int rc;
 
 	pthread_mutex_lock(&client->lock);
-	rc = zc_location_map(client, &lending->place, &lending->target.data, lending->err);
+	if (lending->unit->group->target_in_doubt)
+		rc = in_doubt(lending->err);
+	else
+		rc = zc_location_map(client, &lending->place, &lending->target.data, lending->err);
 	if (!rc && stream && stream->ops->reach)
 		rc = stream->ops->reach(stream, zc_segment_find(client, lending->place.segment),
 		                        lending->err);
@@ -279,8 +287,7 @@ static int find_slice(const struct zerod_group *group, const struct zc_unit *uni
 		                  "zerod_reduce_wait() has waited for its gradient",
 		                  unit->name);
 	if (group->target_in_doubt)
-		return zd_err_set(err, ZEROD_E_STATE,
-		                  "there is no target until zerod_session_reset() has succeeded");
+		return in_doubt(err);
 	offset_bytes = unit->target_offset_numel * element; /* both were checked when they were received */
 	bytes = unit->target_numel * element;
 	if (offset_bytes > target->bytes || bytes > target->bytes - offset_bytes)

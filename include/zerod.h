@@ -35,8 +35,8 @@
  *
  * Calls that block
  *   A call that needs an answer waits for one round trip, until the client's deadline. Only these calls may
- *   wait longer: until the deadline in their options (0: the client's default; ZEROD_NO_DEADLINE: none),
- *   after which they return DEADLINE and the text names the reason. [t]: not with a ticket, nor detached.
+ *   wait longer: all but the last three until the deadline in their options (0: the client's default;
+ *   ZEROD_NO_DEADLINE: none); the text of DEADLINE says why. [t]: not with a ticket, and not if detached.
  *   - All ranks must make the call: zerod_group_join, zerod_group_get (joining again), zerod_group_agree,
  *     zerod_group_barrier [t], zerod_unit_load [t], zerod_unit_place, zerod_commit, zerod_step_begin [t].
  *   - The call returns an address, so there must be memory: zerod_unit_register and zerod_alloc (zeroed; a
@@ -54,7 +54,7 @@
  *     zerod_publish [t] (`streams`), zerod_publish_from [t] (so, without a stream the conversion),
  *     zerod_backward_end [t] (reductions), zerod_step_get and zerod_step_norms_get (sums), zerod_reduce_wait
  *     (the other ranks' gradients; without a stream the sum).
- *   - zerod_stream_synchronize(), zerod_stream_destroy(), zerod_close(): own streams, without a deadline.
+ *   - zerod_stream_synchronize(), zerod_stream_destroy(), zerod_close(): for own streams, with no deadline.
  */
 #ifndef ZEROD_H
 #define ZEROD_H
@@ -475,7 +475,7 @@ struct zerod_gather_options {
 /* Requests this rank's gathered buffer of the unit: world_size * shard_numel elements, of which the first
  * numel are the unit's. `options` may be NULL. A gather joins a buffer that exists or is being filled: one
  * transfer, any number of leases. It adds `uses` to the lease of (session, tag). Other ranks take no part,
- * except where gathers are collectives. The buffer is for reading; of a unit with one shard it is the shard.
+ * except where gathers are collectives. The buffer is for reading; with one local rank it may be its shard.
  * The daemon places the buffer when every rank has registered the unit and called zerod_publish() for the
  * version, and when memory for it has been released. It waits for these calls, and not for their streams: the
  * copies run behind them. Strict clients, groups that span daemons, and memory that another process had or
@@ -719,7 +719,7 @@ struct zerod_step_options {
  * and zerod_backward_end()'s ticket need not be waited for. zerod_wait() returns when every rank has called
  * it, and its stream, or the caller, waits until the target may be read; zerod_step_get() has the info, and
  * failures from then on (docs/gradients.md, "Steps with a ticket"). Errors: STATE (no backward, in stage 1 no
- * boundary, has ended since the last step), MISMATCH (numbers of backwards), DEVICE, a failed window's. */
+ * boundary, has ended since the last step), MISMATCH (the backwards' number), DEVICE, a failed window's. */
 ZEROD_MUST_USE int zerod_step_begin(zerod_group *group, const struct zerod_step_options *options,
                                     struct zerod_step_info *info, zerod_ticket *ticket);
 

@@ -39,6 +39,8 @@ struct touch {
 static void touch_part(void *arg, uint64_t from, uint64_t bytes)
 {
 	struct touch *touch = arg;
+	if (atomic_load(&touch->error)) /* another part has failed, and with it the segment */
+		return;
 	if (madvise(touch->base + from, bytes, MADV_POPULATE_WRITE) == 0)
 		return;
 	if (errno != EINVAL) { /* the kernel knows the advice: there is no memory */

@@ -14,10 +14,11 @@
 #include "executor/host/host_task.h"
 #include "executor/thread.h"
 
-/* About 100 microseconds of work: the longest delay before a passed fence is seen. */
+/* About 100 microseconds of work: the longest delay before a passed fence is seen on an emulated device. */
 #define SLICE_BYTES (1u << 20)
 #define SLICE_NUMEL (UINT64_C(64) * ZD_HOST_REDUCE_BLOCK_NUMEL)
-/* Beside GPUs a thread that copies at 5 GB/s would make trainers wait for seconds, and there is no watch. */
+/* In host memory beside GPUs one thread is too slow, and trainers wait for the copies. Only zerod_free() with
+ * streams submits watches there, so a longer slice delays no other request. */
 #define PARALLEL_SLICE_BYTES (128u << 20)
 #define PART_BYTES           (4u << 20)
 

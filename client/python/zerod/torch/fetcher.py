@@ -144,13 +144,14 @@ class Fetcher:
     def _fetch(self, unit: "FlatUnit") -> bool:
         with self._fetches.on_stream():
             target = unit.unit.reduce_wait()
-            if not unit.placement.shards_on_host and self._fetches.stream is not None:  # tells the library who reads the place
-                target = unit.unit.reduce_wait(self.model.environment.stream())
             with self.lock:
                 if self._stopped:
                     return True
                 gradient = unit.host_gradient()
                 if gradient is not None:
+                    if not unit.placement.shards_on_host and self._fetches.stream is not None:
+                        # Marks the stream as a reader of the place; the sum is stored, so the stream does not wait.
+                        target = unit.unit.reduce_wait(self.model.environment.stream())
                     self.model.offload.copy(gradient, unit.targets(target.data or 0))
                 self.fetched.add(unit)
             return self._then(unit)

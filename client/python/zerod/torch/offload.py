@@ -4,7 +4,8 @@
 Three places are told apart: the device of computation, where gathered buffers are; the place of the shards and the
 daemon's targets; and the place of what the optimizer works on, which is that of masters, gradients and its state. A
 Placement says of a unit where the last two are; placement.py chooses it.
-The CPU writes host memory itself, at once: where the shards are there, no stream is named for an update or a publish.
+The CPU writes host memory itself, at once: where the shards are there, no stream is named for an update or a publish, but
+for the publish in overlap.py behind the backward.
 
 Each copy is made behind torch's current stream, and without the CPU waiting only where the GPU's driver has pinned the
 memory. `wait()` comes before the CPU reads what was fetched, or writes what is still being copied to the device.

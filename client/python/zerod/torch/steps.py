@@ -332,7 +332,7 @@ class Steps:
                 self.client.complete(self.group.step_begin_ticket(), self.environment.stream())
             except zerod.InvalidState:
                 if ended:
-                    self.client.complete(ended)  # which has failed first, and says why
+                    self.client.complete(ended)  # if the end of the backward has failed, its error says why
                 raise
             backwards, self.window = self.window, 0
             if self.fetcher is not None:

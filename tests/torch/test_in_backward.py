@@ -311,6 +311,22 @@ class Overlap(unittest.TestCase):
                 found = harness.ranks(daemon.socket, 2, partial(body, offload=offload))
                 same(found, [[[offload != "optimizer", False]] * 2] * 2)
 
+    def test_unpinned(self) -> None:
+        """masters that cannot be pinned: an error, and the model trains on with an ordinary optimizer"""
+        def refuse(_: torch.Tensor) -> None:
+            raise Trouble
+
+        def body(rank: int) -> Any:
+            module = harness.shard(harness.seeded(small), offload="all", param_dtype=torch.bfloat16)
+            optimizer, model = models.sgd(module), zt.model_of(module)
+            model.offload.pin = refuse
+            with self.assertRaises(Trouble):
+                zt.optimizer_in_backward(module, optimizer)
+            harness.train(module, optimizer, models.mlp_loss, rank, 2)
+            return model.overlap is None, model.fetcher._fetches._thread.is_alive()
+
+        same(harness.ranks(daemon.socket, 2, body), [(True, True)] * 2)
+
     def test_end(self) -> None:
         """a process ends, though its threads wait for a rank that does not come, or for nothing"""
         ended = multiprocessing.get_context("fork").Event()

@@ -134,8 +134,9 @@ def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -
     model.settle()
     overlap.check(model, optimizer)
     assert model.fetcher is not None
-    model.fetcher.end()
-    model.fetcher = model.overlap = overlap.Overlap(model, optimizer)
+    made, former = overlap.Overlap(model, optimizer), model.fetcher
+    model.fetcher = model.overlap = made
+    former.end()
     return optimizer
 
 

@@ -59,6 +59,13 @@ class Overlap(Fetcher):
     """Of one model: see the file's beginning. The sets are of the open window."""
 
     def __init__(self, model: "Model", optimizer: torch.optim.Optimizer) -> None:
+        # The units whose masters the GPU may read, and an event behind its last reads. The driver may refuse to pin memory,
+        # so nothing else has been changed by then.
+        self._rounded: "dict[FlatUnit, Optional[torch.cuda.Event]]" = {}
+        for unit in model.units:
+            if unit.master is not None and unit.placement.shards_on_host and unit.source_dtype in _ROUNDED:
+                model.offload.pin(unit.master)
+                self._rounded[unit] = None
         super().__init__(model)
         self.optimizer = optimizer
         # GradScaler then hands its scale to the step, which refuses it.
@@ -68,12 +75,6 @@ class Overlap(Fetcher):
         self.stepped: "set[FlatUnit]" = set()  # whose slices the optimizer has at least begun to write
         self.begun: "set[FlatUnit]" = set()  # of which an update has begun
         self.published: "set[FlatUnit]" = set()
-        # The units whose masters the GPU may read, and an event behind its last reads.
-        self._rounded: "dict[FlatUnit, Optional[torch.cuda.Event]]" = {}
-        for unit in model.units:
-            if unit.master is not None and unit.placement.shards_on_host and unit.source_dtype in _ROUNDED:
-                model.offload.pin(unit.master)
-                self._rounded[unit] = None
         self._groups: "Optional[dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]]" = None
         self._updates = Worker("zerod-optimizer", model.device)
         self._workers.append(self._updates)

@@ -39,6 +39,21 @@ def small() -> models.MLP:
     return models.MLP(width=29, depth=2)
 
 
+def when_backward_comes(module: nn.Module, call: Callable[[], Any]) -> None:
+    """Has each backward call it before that of the module."""
+    class Calls(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+            call()
+            return gradient
+
+    module.register_forward_hook(lambda _module, _args, output: Calls.apply(output))
+
+
 class Trouble(Exception):
     pass
 
@@ -91,21 +106,13 @@ class Equal(unittest.TestCase):
                 super().__init__()
                 self.layers[-1][0].bias.requires_grad_(False)  # keeps the block until another one's backward begins
 
-        class Drains(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, x: torch.Tensor, module: nn.Module) -> torch.Tensor:
-                ctx.model = zt.model_of(module)
-                return x.clone()
-
-            @staticmethod
-            def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-                ctx.model.overlap.drain()
-                held.append(ctx.model.blocks[-1].held)
-                return gradient, None
+        def drain(model: Any) -> None:
+            model.overlap.drain()
+            held.append(model.blocks[-1].held)
 
         def optimize(module: nn.Module) -> torch.optim.Optimizer:
             if hasattr(module, "_zerod_model"):
-                module.layers[-2].register_forward_hook(lambda _module, _args, output: Drains.apply(output, module))
+                when_backward_comes(module.layers[-2], partial(drain, zt.model_of(module)))
             return models.sgd(module)
 
         def losses(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
@@ -246,17 +253,7 @@ class Overlap(unittest.TestCase):
                     if parameters & {parameter for group in self.param_groups for parameter in group["params"]}:
                         ran.set()
 
-            class Waits(torch.autograd.Function):
-                @staticmethod
-                def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
-                    return x.clone()
-
-                @staticmethod
-                def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
-                    waited.append(ran.wait(30))
-                    return gradient
-
-            module.layers[0].register_forward_hook(lambda _module, _args, output: Waits.apply(output))
+            when_backward_comes(module.layers[0], lambda: waited.append(ran.wait(30)))
             optimizer = zt.optimizer_in_backward(module, Told(module.parameters(), lr=0.1))
             harness.train(module, optimizer, models.mlp_loss, rank, 2)
             return waited
@@ -282,19 +279,9 @@ class Overlap(unittest.TestCase):
                 rounded.extend(unit for unit, _ in sources)
                 return publish_from(sources, *arguments, **options)
 
-            class Drains(torch.autograd.Function):
-                @staticmethod
-                def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
-                    return x.clone()
-
-                @staticmethod
-                def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
-                    model.overlap.drain()
-                    return gradient
-
             rounded: list[Any] = []
             model.overlap._update, model.group.publish_from = held, counted
-            first.module.register_forward_hook(lambda _module, _args, output: Drains.apply(output))
+            when_backward_comes(first.module, model.overlap.drain)
             found = []
             for step in range(2):
                 models.mlp_loss(module, rank, step)

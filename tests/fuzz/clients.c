@@ -219,8 +219,15 @@ void fuzz_scene_open(uint64_t uid_quota_bytes, unsigned nclients)
 	zd_api_set_id_key(&fuzz_scene.api, &fuzz_id_key);
 }
 
+static void drop_clients(void)
+{
+	for (unsigned i = 0; i < FUZZ_CLIENTS; i++)
+		fuzz_drop_client(&fuzz_scene.clients[i]);
+}
+
 void fuzz_scene_close(void)
 {
+	drop_clients();
 	zd_api_close(&fuzz_scene.api, "the test ends");
 	zd_loop_deinit(&fuzz_scene.loop);
 	zd_api_deinit(&fuzz_scene.api);
@@ -230,8 +237,7 @@ void fuzz_scene_end_sessions(void)
 {
 	struct zd_engine_totals totals;
 
-	for (unsigned i = 0; i < FUZZ_CLIENTS; i++)
-		fuzz_drop_client(&fuzz_scene.clients[i]);
+	drop_clients();
 	do
 		fuzz_turn_loop();
 	while (zd_api_session_count(&fuzz_scene.api) > 0 || fuzz_backend_run(UINT32_MAX) > 0);

@@ -76,6 +76,21 @@ zerod --backend host --arena 64M --host-arena 512T
 [ $? -eq 2 ] && grep -q "a host arena of 512 TiB asked for, [0-9.]* [KMGT]iB of memory present" "$dir/log"
 report $? "so it is where the devices are emulated"
 
+
+# The group where the daemon runs, and the file of its limit. Only root may make one, and not everywhere.
+group=/sys/fs/cgroup/memory/zerod-test-$$ limit=memory.limit_in_bytes
+[ -d /sys/fs/cgroup/memory ] || group=/sys/fs/cgroup/zerod-test-$$ limit=memory.max
+what="a host arena larger than the control group's limit is refused, with both sizes"
+if mkdir "$group" 2>"$dir/out" && echo 512M >"$group/$limit"; then
+	(echo "$BASHPID" >"$group/cgroup.procs" && zerod --backend cuda --arena 64M --host-arena 1G)
+	[ $? -eq 2 ] && grep -q "host_arena: 1 GiB for each of [0-9]* NUMA nodes, and the daemon's control group may have 512 MiB ($group/$limit; " "$dir/log"
+	report $? "$what"
+	rmdir "$group"
+else
+	rmdir "$group" 2>"$dir/out"
+	report 0 "$what # SKIP no control group can be made"
+fi
+
 ZD_DOUBLE_COMPUTE_MODE=3 zerod --backend cuda
 [ $? -eq 2 ] && grep -q 'EXCLUSIVE_PROCESS: a trainer cannot start beside the daemon' "$dir/log"
 report $? "a GPU for one process is refused"

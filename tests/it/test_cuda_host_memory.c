@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <zerod_cuda.h>
@@ -57,6 +58,18 @@ static void expect_alloc(const struct contract_rank *rank, uint64_t bytes)
 	OK(rank->client, zerod_free(made, NULL, 0));
 }
 
+static bool write_number(const char *folder, const char *name, uint64_t number)
+{
+	char path[PATH_MAX];
+	FILE *file;
+	bool written;
+
+	(void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+	file = fopen(path, "we");
+	written = file && fprintf(file, "%llu", (unsigned long long)number) > 0;
+	return file && fclose(file) == 0 && written;
+}
+
 /* All of the machine's memory is never free. */
 static void test_memory_that_others_use(void **state)
 {
@@ -71,6 +84,49 @@ static void test_memory_that_others_use(void **state)
 	assert_non_null(strstr(zerod_last_error(rank->client), " of memory are available"));
 	expect_alloc(rank, SEGMENT_BYTES);
 	contract_close(c);
+}
+
+/* Moves the daemon to a new control group with that limit. False if the system does not allow that. */
+static bool limit_daemon(uint64_t bytes, char group[PATH_MAX])
+{
+	static const struct {
+		const char *mount, *limit;
+	} versions[] = {{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, {"/sys/fs/cgroup", "memory.max"}};
+
+	for (size_t i = 0; i < ZD_ARRAY_LEN(versions); i++) {
+		(void)snprintf(group, PATH_MAX, "%s/zerod-test-%d", versions[i].mount, (int)getpid());
+		if (mkdir(group, 0755) != 0)
+			continue;
+		if (write_number(group, versions[i].limit, bytes) &&
+		    write_number(group, "cgroup.procs", (uint64_t)contract_daemon()->pid))
+			return true;
+		(void)rmdir(group);
+	}
+	return false;
+}
+
+/* Beyond the limit the kernel would kill the daemon. */
+static void test_more_than_the_control_group_may_have(void **state)
+{
+	const uint64_t limit_bytes = 512ull << 20;
+	struct contract *c = open_with_host_memory(2 * limit_bytes);
+	const struct contract_rank *rank = &c->ranks[0];
+	char group[PATH_MAX];
+	zerod_allocation *made;
+
+	(void)state;
+	if (!limit_daemon(limit_bytes, group)) {
+		contract_close(c);
+		skip();
+	}
+	FAILS(rank->client, alloc_on_host(rank, limit_bytes, &made), ZEROD_E_NO_MEMORY,
+	      "a segment of 512 MiB of host memory does not fit: the daemon's control group may have 512 MiB "
+	      "and "
+	      "uses ");
+	assert_non_null(strstr(zerod_last_error(rank->client), group));
+	expect_alloc(rank, SEGMENT_BYTES);
+	contract_close(c);
+	assert_int_equal(rmdir(group), 0);
 }
 
 static void test_more_than_the_arena(void **state)
@@ -336,6 +392,7 @@ int main(int argc, char **argv)
 #define ON_HOST   "ZEROD_TEST_PLACEMENT=host", OF_DAEMON
 	struct a_case cases[] = {
 	        CASE(test_memory_that_others_use),
+	        CASE(test_more_than_the_control_group_may_have),
 	        CASE(test_more_than_the_arena),
 	        CASE(test_pages_that_the_kernel_denies),
 	        CASE(test_memory_that_cannot_be_pinned, OF_DAEMON, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),

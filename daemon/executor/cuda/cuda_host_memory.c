@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "executor/host/memory_limit.h"
 #include "executor/thread.h"
 
 #define ALIGN_BYTES    (2ull << 20)  /* of segments: huge pages, where the kernel has them for files */
@@ -155,6 +156,7 @@ static int check_size(const struct zd_cuda_host_memory *memory, struct zd_err *e
 {
 	char wanted[ZD_BYTES_TEXT], found[ZD_BYTES_TEXT];
 	uint64_t have = zd_host_memory_bytes();
+	struct zd_memory_limit limit;
 	if (memory->arena_bytes == 0 || memory->arena_bytes > ZD_MAX_BYTES)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "host_arena: expected 2 MiB to 1 PiB, found less or more");
@@ -163,6 +165,12 @@ static int check_size(const struct zd_cuda_host_memory *memory, struct zd_err *e
 		                  "host_arena: %s for each of %u NUMA nodes, and the machine has %s",
 		                  zd_bytes_text(memory->arena_bytes, wanted), memory->count,
 		                  zd_bytes_text(have, found));
+	if (zd_memory_limit_exceeded("", memory->arena_bytes * memory->count, false, &limit))
+		return zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                  "host_arena: %s for each of %u NUMA nodes, and the daemon's control group "
+		                  "may have %s (%s; see MemoryHigh= and MemoryMax= of its unit)",
+		                  zd_bytes_text(memory->arena_bytes, wanted), memory->count,
+		                  zd_bytes_text(limit.bytes, found), limit.file);
 	return 0;
 }
 

@@ -3,9 +3,10 @@
  * host_segment.c - the memory of emulated devices: sealed memfd segments, and their table.
  *
  * Segments that the machine cannot back are rejected here, with the sizes; later the kernel would send
- * SIGBUS. A segment must fit into the memory that is available now. Under strict overcommit
- * (vm.overcommit_memory = 2) the kernel sends SIGBUS for a page that it cannot account for, so there all
- * pages are allocated at once.
+ * SIGBUS. A segment must fit into the memory that is available now. All pages of a pinned segment are
+ * allocated at once, for the daemon's control group, so they must fit below its limits too: the kernel would kill
+ * the daemon. Under strict overcommit (vm.overcommit_memory = 2) the kernel sends SIGBUS for a page that it
+ * cannot account for, so there the pages of every segment are allocated at once.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -18,6 +19,7 @@
 
 #include "executor/memfd.h"
 #include "executor/host/host_segment.h"
+#include "executor/host/memory_limit.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/text.h"
@@ -56,15 +58,21 @@ static bool overcommit_is_strict(void)
 	return mode == 2;
 }
 
-static int check_size(uint64_t bytes, struct zd_err *err)
+static int check_size(uint64_t bytes, bool pinned, struct zd_err *err)
 {
-	char wanted[ZD_BYTES_TEXT];
-	char found[ZD_BYTES_TEXT];
+	struct zd_memory_limit limit;
+	char wanted[ZD_BYTES_TEXT], found[ZD_BYTES_TEXT], used[ZD_BYTES_TEXT];
 	uint64_t available = available_bytes();
 	if (bytes > available)
 		return zd_err_set(err, ZEROD_E_NO_MEMORY,
 		                  "a segment of %s does not fit: %s of memory are available",
 		                  zd_bytes_text(bytes, wanted), zd_bytes_text(available, found));
+	if (pinned && zd_memory_limit_exceeded("", bytes, true, &limit))
+		return zd_err_set(err, ZEROD_E_NO_MEMORY,
+		                  "a segment of %s of host memory does not fit: the daemon's control group "
+		                  "may have %s and uses %s (%s)",
+		                  zd_bytes_text(bytes, wanted), zd_bytes_text(limit.bytes, found),
+		                  zd_bytes_text(limit.used_bytes, used), limit.file);
 	return 0;
 }
 
@@ -82,7 +90,8 @@ static int map_segment(struct zd_host_segment *segment, struct zd_err *err)
 	return 0;
 }
 
-int zd_host_segment_new(uint32_t id, uint64_t bytes, struct zd_host_segment **segment, struct zd_err *err)
+int zd_host_segment_new(uint32_t id, uint64_t bytes, const struct zd_host_pinning *pinning,
+                        struct zd_host_segment **segment, struct zd_err *err)
 {
 	zd_assert(id != 0 && bytes > 0);
 	char name[32];
@@ -92,7 +101,7 @@ int zd_host_segment_new(uint32_t id, uint64_t bytes, struct zd_host_segment **se
 	made->id = id;
 	made->bytes = bytes;
 	made->fd = -1;
-	int rc = check_size(bytes, err);
+	int rc = check_size(bytes, pinning != NULL, err);
 	if (!rc)
 		rc = zd_memfd_new(name, bytes, &made->fd, err);
 	if (!rc && overcommit_is_strict())
@@ -101,6 +110,8 @@ int zd_host_segment_new(uint32_t id, uint64_t bytes, struct zd_host_segment **se
 		rc = zd_memfd_seal(made->fd, 0, err);
 	if (!rc)
 		rc = map_segment(made, err);
+	if (!rc && pinning)
+		rc = zd_host_segment_pin(made, pinning, err);
 	if (rc) {
 		zd_host_segment_free(made);
 		return rc;

@@ -59,8 +59,10 @@ struct zd_host_segments {
 /* Returns the size of the machine's memory; 0 if unknown. */
 uint64_t zd_host_memory_bytes(void);
 
-/* Makes a zeroed segment, which is in no table yet. Errors: NO_MEMORY with both sizes, SYSTEM. */
-int zd_host_segment_new(uint32_t id, uint64_t bytes, struct zd_host_segment **segment, struct zd_err *err)
+/* Makes a zeroed segment, which is in no table yet. It is pinned if `pinning` is not NULL. Errors: NO_MEMORY with
+ * the sizes, SYSTEM, those of `pin`. */
+int zd_host_segment_new(uint32_t id, uint64_t bytes, const struct zd_host_pinning *pinning,
+                        struct zd_host_segment **segment, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Makes the segment of its descriptor, which the segment then owns, also on failure. INVALID: the file is not
  * of that size, or not sealed. */

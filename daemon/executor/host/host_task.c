@@ -104,15 +104,12 @@ static void create_segment(const struct zd_host_task *task, struct zd_host_segme
 {
 	struct zd_err err = ZD_ERR_NONE;
 	struct zd_host_segment *segment = NULL;
-	int rc = zd_host_segment_new(task->base.u.create.id, task->base.u.create.bytes, &segment, &err);
-	if (!rc && segments->pinning)
-		rc = zd_host_segment_pin(segment, segments->pinning, &err);
-	if (rc) {
-		zd_host_segment_free(segment);
+	int rc = zd_host_segment_new(task->base.u.create.id, task->base.u.create.bytes, segments->pinning,
+	                             &segment, &err);
+	if (rc)
 		zd_completion_fail(completion, rc, err.text);
-	} else {
+	else
 		zd_host_segments_add(segments, segment);
-	}
 }
 
 /* `from`: behind what is done. */

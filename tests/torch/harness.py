@@ -162,7 +162,8 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, losses: Loss, ran
             seen.append(losses(module, rank, step * accumulate + micro))
         if before_step is not None:
             before_step(module, optimizer)
-        optimizer.step()
+        with torch.device("cpu"):  # without a default device of fork()'s: torch would keep step counts there
+            optimizer.step()
     return seen
 
 

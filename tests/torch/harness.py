@@ -152,6 +152,12 @@ def whole(parts: list[dict[str, tuple[int, torch.Tensor]]]) -> dict[str, torch.T
 Loss = Callable[[nn.Module, int, int], Any]  # (model, rank, micro-batch): backward is called inside; losses returned
 
 
+def step_with(optimizer: torch.optim.Optimizer) -> None:
+    """step() without the default device of fork(), on which torch would keep step counts."""
+    with torch.device("cpu"):
+        optimizer.step()
+
+
 def train(module: nn.Module, optimizer: torch.optim.Optimizer, losses: Loss, rank: int, steps: int,
           accumulate: int = 1, before_step: Optional[Callable] = None) -> list[Any]:
     """The training loop of a rank, as a user writes it."""
@@ -162,8 +168,7 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, losses: Loss, ran
             seen.append(losses(module, rank, step * accumulate + micro))
         if before_step is not None:
             before_step(module, optimizer)
-        with torch.device("cpu"):  # without a default device of fork()'s: torch would keep step counts there
-            optimizer.step()
+        step_with(optimizer)
     return seen
 
 
@@ -212,7 +217,7 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
             ours[name].grad = None if target is None else target.to(ours[name])
         if before_step is not None:
             before_step(masters, optimizer)
-        optimizer.step()
+        step_with(optimizer)
         with torch.no_grad():
             for name in names:
                 theirs[name].copy_(ours[name])

@@ -107,7 +107,8 @@ static void take_reply(struct fuzz_client *client, const Zd__Reply *reply)
 		              : call->odd   ? " odd"
 		                            : "",
 		              zerod_status_name(reply->status), reply->error);
-	/* A session that a failed command has poisoned learns that from its next request, before ids are read. */
+	/* A session that a failed command has poisoned learns that from its next request. The daemon has then
+	 * read no ids. */
 	if (call->foreign)
 		zd_assert(reply->status == ZEROD_E_NOT_FOUND || reply->status == ZEROD_E_PERMISSION ||
 		          reply->status == ZEROD_E_POISONED);

@@ -81,15 +81,15 @@ report $? "so it is where the devices are emulated"
 group=/sys/fs/cgroup/memory/zerod-test-$$ limit=memory.limit_in_bytes
 [ -d /sys/fs/cgroup/memory ] || group=/sys/fs/cgroup/zerod-test-$$ limit=memory.max
 what="a host arena larger than the control group's limit is refused, with both sizes"
-if mkdir "$group" 2>"$dir/out" && echo 512M >"$group/$limit"; then
+if mkdir "$group" && echo 512M >"$group/$limit" && (echo "$BASHPID" >"$group/cgroup.procs"); then
 	(echo "$BASHPID" >"$group/cgroup.procs" && zerod --backend cuda --arena 64M --host-arena 1G)
 	[ $? -eq 2 ] && grep -q "host_arena: 1 GiB for each of [0-9]* NUMA nodes, and the daemon's control group may have 512 MiB ($group/$limit; " "$dir/log"
 	report $? "$what"
 	rmdir "$group"
 else
-	rmdir "$group" 2>"$dir/out"
+	rmdir "$group"
 	report 0 "$what # SKIP no control group can be made"
-fi
+fi 2>"$dir/group"
 
 ZD_DOUBLE_COMPUTE_MODE=3 zerod --backend cuda
 [ $? -eq 2 ] && grep -q 'EXCLUSIVE_PROCESS: a trainer cannot start beside the daemon' "$dir/log"

@@ -4,9 +4,9 @@
  *
  * Segments that the machine cannot back are rejected here, with the sizes; later the kernel would send
  * SIGBUS. A segment must fit into the memory that is available now. All pages of a pinned segment are
- * allocated at once, for the daemon's control group, so they must fit below its limits too: the kernel would kill
- * the daemon. Under strict overcommit (vm.overcommit_memory = 2) the kernel sends SIGBUS for a page that it
- * cannot account for, so there the pages of every segment are allocated at once.
+ * allocated at once, for the daemon's control group, so they must fit below its limits too: the kernel would
+ * kill the daemon. Under strict overcommit (vm.overcommit_memory = 2) the kernel sends SIGBUS for a page that
+ * it cannot account for, so there the pages of every segment are allocated at once.
  */
 #include <fcntl.h>
 #include <inttypes.h>

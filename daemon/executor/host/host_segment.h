@@ -59,8 +59,8 @@ struct zd_host_segments {
 /* Returns the size of the machine's memory; 0 if unknown. */
 uint64_t zd_host_memory_bytes(void);
 
-/* Makes a zeroed segment, which is in no table yet. It is pinned if `pinning` is not NULL. Errors: NO_MEMORY with
- * the sizes, SYSTEM, those of `pin`. */
+/* Makes a zeroed segment, which is in no table yet. It is pinned if `pinning` is not NULL. Errors: NO_MEMORY
+ * with the sizes, SYSTEM, those of `pin`. */
 int zd_host_segment_new(uint32_t id, uint64_t bytes, const struct zd_host_pinning *pinning,
                         struct zd_host_segment **segment, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -15,8 +15,8 @@
 
 #define LINE_BYTES 4096u
 
-/* Above the high limit the kernel delays the processes of the group. Pinned memory cannot be reclaimed, so the
- * delays would not end. */
+/* Above the high limit the kernel delays the processes of the group. Pinned memory cannot be reclaimed, so
+ * the delays would not end. */
 struct hierarchy {
 	const char *mount;
 	const char *limits[2], *used;
@@ -112,8 +112,8 @@ static bool groups_exceeded(const char *root, const struct hierarchy *hierarchy,
 	}
 }
 
-/* A line is "4:memory:/path" in version 1, where several controllers may share a hierarchy ("cpu,memory"), and
- * "0::/path" in version 2. Writes '\0' behind the path. NULL: the line's hierarchy has no memory. */
+/* A line is "4:memory:/path" in version 1, where several controllers may share a hierarchy ("cpu,memory"),
+ * and "0::/path" in version 2. Writes '\0' behind the path. NULL: the line's hierarchy has no memory. */
 static const struct hierarchy *parse_line(char *line, const char **path)
 {
 	char *controllers = strchr(line, ':');

@@ -76,7 +76,6 @@ zerod --backend host --arena 64M --host-arena 512T
 [ $? -eq 2 ] && grep -q "a host arena of 512 TiB asked for, [0-9.]* [KMGT]iB of memory present" "$dir/log"
 report $? "so it is where the devices are emulated"
 
-
 # The group where the daemon runs, and the file of its limit. Only root may make one, and not everywhere.
 group=/sys/fs/cgroup/memory/zerod-test-$$ limit=memory.limit_in_bytes
 [ -d /sys/fs/cgroup/memory ] || group=/sys/fs/cgroup/zerod-test-$$ limit=memory.max

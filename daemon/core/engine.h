@@ -107,6 +107,8 @@ struct zd_engine_config {
 	uint64_t uid_quota_bytes; /* limit of one uid's charged bytes over all devices; 0: none */
 	/* slices of at least this size are copied and summed in several chunks; 0: 32 MiB */
 	uint64_t reduction_cut_bytes;
+	/* the least chunk of a shard that a device pulls from host memory for other devices; 0: 4 MiB */
+	uint64_t landing_chunk_bytes;
 	/* A process may use device memory after its session has ended: the session's memory is kept until a
 	 * WATCH with `until_gone` completes, with any status, when the process cannot use it any more. */
 	bool sessions_linger;

@@ -295,6 +295,7 @@ static void start(struct zd_sim_world *world)
 	        .segment_bytes = config->segment_bytes,
 	        .uid_quota_bytes = config->quota_bytes,
 	        .reduction_cut_bytes = config->cut_bytes,
+	        .landing_chunk_bytes = config->cut_bytes,
 	        .sessions_linger = config->linger,
 	        .strict_by_segment = config->strict_by_segment,
 	        .events = 256,

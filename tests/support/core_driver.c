@@ -631,6 +631,7 @@ struct core_driver *core_new(const struct core_options *options)
 	        .segment_bytes = options->segment_bytes,
 	        .uid_quota_bytes = options->uid_quota_bytes,
 	        .reduction_cut_bytes = options->reduction_cut_bytes,
+	        .landing_chunk_bytes = options->landing_chunk_bytes,
 	        .sessions_linger = options->sessions_linger,
 	        .strict_by_segment = options->strict_by_segment,
 	        .collectives = options->net != NULL,

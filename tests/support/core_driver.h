@@ -32,7 +32,7 @@ struct core_options {
 	uint64_t host_arena_bytes; /* of the host memory, which is device `ndevices`; 0: there is none */
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
 	uint64_t unreached; /* of each device: see struct zd_device_config */
-	uint64_t reduction_cut_bytes;
+	uint64_t reduction_cut_bytes, landing_chunk_bytes;
 	bool client_copies_own_slice; /* until core_devices_copy_own() */
 	bool sessions_linger;         /* until core_gone() */
 	bool strict_by_segment;

@@ -55,6 +55,7 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 	e->ndevices = config->ndevices;
 	e->quota_bytes = config->uid_quota_bytes;
 	e->reduction_cut_bytes = config->reduction_cut_bytes;
+	e->landing_chunk_bytes = config->landing_chunk_bytes;
 	e->sessions_linger = config->sessions_linger;
 	e->collectives = config->collectives;
 	if (config->host)

@@ -264,7 +264,8 @@ struct zd_engine {
 	uint32_t ndevices;
 	uint64_t quota_bytes;
 	struct zd_uid_limits uid_limits;
-	uint64_t reduction_cut_bytes; /* 0: the default of slice.c */
+	uint64_t reduction_cut_bytes; /* 0: the default of plan_sums.c */
+	uint64_t landing_chunk_bytes; /* 0: the default of landing.c */
 	bool sessions_linger;
 	bool strict_by_segment;
 	bool collectives;

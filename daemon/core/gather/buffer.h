@@ -56,8 +56,7 @@ struct zd_buffer {
 	struct zd_buffer *former;
 	struct zd_buffer *heir; /* the buffer that has been promised the memory */
 	LIST_HEAD(, zd_await) awaits;
-	uint32_t era;      /* of the unit's shards, when the transfer was asked for */
-	uint32_t landings; /* that its deferred transfer waits for; landing.h */
+	uint32_t era; /* of the unit's shards, when the transfer was asked for */
 	uint64_t version, since_ns;
 	uint64_t asked_ns;   /* the arrival of the request that began its last transfer */
 	uint64_t connection; /* the connection of the group over which it was filled; see cluster.h */

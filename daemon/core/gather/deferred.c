@@ -36,6 +36,15 @@ struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t
 	return NULL;
 }
 
+/* Counts the copies of the buffer's transfer that read the part's shard. */
+static uint32_t count_steps(const struct zd_buffer *buffer, const struct zd_part *part)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < buffer->plan.nsteps; i++)
+		n += &buffer->unit->parts[buffer->plan.steps[i].source] == part;
+	return n;
+}
+
 /* ---- Promises ------------------------------------------------------------------------------------------ */
 
 void zd_deferred_await(struct zd_session *session, struct zd_buffer *buffer, struct zd_part *source)
@@ -66,6 +75,41 @@ static struct zd_await *find_await(struct zd_buffer *buffer, const struct zd_par
 	return await;
 }
 
+/* Whether what the step copies is on its way no more. */
+static bool is_there(const struct zd_plan_step *step)
+{
+	const struct zd_landing *landing = step->memory;
+	return !landing || landing->landed >> step->index & 1;
+}
+
+/* Begins the copies of chunks that have landed, in the order of each timeline. Returns whether all copies
+ * have begun. */
+static bool begin_landed(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	struct zd_timelines held = {{0}};
+	bool all = true;
+	for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
+		const struct zd_plan_step *step = &buffer->plan.steps[i];
+		if (step->waits == 0)
+			continue; /* begun */
+		if (is_there(step) && !zd_timelines_has(&held, step->signal.timeline)) {
+			zd_plan_satisfy(e, &buffer->plan, i);
+		} else {
+			zd_timelines_add(&held, step->signal.timeline);
+			all = false;
+		}
+	}
+	return all;
+}
+
+static bool begin(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	if (buffer->landing)
+		return begin_landed(e, buffer);
+	zd_plan_start(e, &buffer->plan);
+	return true;
+}
+
 void zd_deferred_try(struct zd_engine *e, struct zd_session *session)
 {
 	struct zd_buffer *buffer;
@@ -76,10 +120,8 @@ void zd_deferred_try(struct zd_engine *e, struct zd_session *session)
 			zd_landings_join(e, buffer);
 	}
 	while ((buffer = TAILQ_FIRST(&session->deferred)) && !buffer->former && LIST_EMPTY(&buffer->awaits) &&
-	       buffer->landings == 0) {
+	       begin(e, buffer))
 		TAILQ_REMOVE(&session->deferred, buffer, deferred_link);
-		zd_plan_start(e, &buffer->plan);
-	}
 }
 
 void zd_deferred_inherit(struct zd_engine *e, struct zd_buffer *former)
@@ -106,28 +148,29 @@ void zd_deferred_published(struct zd_engine *e, struct zd_part *part)
 			zd_alias_published(e, buffer);
 			continue;
 		}
-		part->readers++;
+		part->readers += count_steps(buffer, part);
 		zd_deferred_try(e, session);
 	}
 }
 
 /* ---- Broken promises ----------------------------------------------------------------------------------- */
 
-/* Drops the transfer of a buffer that was removed from the session's queue. */
+/* Drops what has not begun of the transfer of a buffer that was removed from the session's queue. */
 static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_unit *unit = buffer->unit;
-	zd_assert(buffer->plan.left == buffer->plan.nsteps);
+	struct zd_await *await;
 	buffer->stale = true;
 	for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
 		struct zd_part *source = &unit->parts[buffer->plan.steps[i].source];
-		struct zd_await *await = find_await(buffer, source);
-		if (await)
-			await_end(await);
-		else
+		if (buffer->plan.steps[i].state == ZD_PLAN_WAITING && !find_await(buffer, source))
 			zd_part_reader_done(e, source);
 	}
-	zd_assert(LIST_EMPTY(&buffer->awaits));
+	while ((await = LIST_FIRST(&buffer->awaits)))
+		await_end(await);
+	zd_plan_skip_rest(&buffer->plan);
+	if (buffer->plan.left > 0)
+		return; /* the transfer is over with the copies that have begun */
 	if (buffer->landing)
 		zd_landings_leave(e, buffer);
 	zd_transfer_forget(buffer);
@@ -201,15 +244,35 @@ static void check_signals(const struct zd_session *session)
 		zd_assert(last[i] == 0 || last[i] == session->timeline[ZD_TIMELINE_DEFERRED + i]);
 }
 
+/* Counts the copies that have not begun. Each of them comes after a copy of its timeline that waits for a
+ * chunk. */
+static uint32_t check_waiting(const struct zd_buffer *buffer)
+{
+	struct zd_timelines held = {{0}};
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
+		const struct zd_plan_step *step = &buffer->plan.steps[i];
+		if (step->waits == 0)
+			continue;
+		if (!is_there(step))
+			zd_timelines_add(&held, step->signal.timeline);
+		zd_assert(zd_timelines_has(&held, step->signal.timeline));
+		n++;
+	}
+	return n;
+}
+
 void zd_deferred_check(const struct zd_session *session)
 {
-	const struct zd_buffer *buffer = TAILQ_FIRST(&session->deferred);
-	if (buffer) /* otherwise its transfer would have begun */
-		zd_assert(buffer->former || !LIST_EMPTY(&buffer->awaits) || buffer->landings > 0);
+	const struct zd_buffer *first = TAILQ_FIRST(&session->deferred), *buffer;
+	bool may_begin = first && !first->former && LIST_EMPTY(&first->awaits);
+	if (may_begin) /* otherwise all of its transfer would have begun */
+		zd_assert(first->landing && check_waiting(first) > 0);
 	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
 		const struct zd_await *await;
 		zd_assert(buffer->session == session->id && buffer->deferred);
-		zd_assert(buffer->plan.left == buffer->unit->group->local_world_size);
+		if (buffer != first || !may_begin)
+			zd_assert(buffer->plan.left == buffer->plan.nsteps);
 		LIST_FOREACH (await, &buffer->awaits, buffer_link) {
 			zd_assert(await->session == session && await->buffer == buffer);
 			zd_assert(zd_part_is_publishing_version(await->part, buffer->version));

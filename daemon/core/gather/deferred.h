@@ -12,10 +12,11 @@
  * with this one.
  *
  * The reply's fences are values of ZD_TIMELINE_DEFERRED. The values are fixed with the reply, so the
- * transfers of a session begin in the order in which they were promised. The `readers` of a source include
- * the deferred copies, so that an update waits for these. When a publish or a deferred copy fails, no
- * promised transfer of the session begins any more: the session's streams are freed and the session is
- * POISONED.
+ * transfers of a session begin in the order in which they were promised. The first of them may have begun
+ * some of its copies, while others wait for chunks of landings; the next one begins behind the last copy.
+ * The `readers` of a source include the deferred copies, so that an update waits for these. When a publish
+ * or a deferred copy fails, no promised transfer of the session begins any more: the session's streams are
+ * freed and the session is POISONED.
  *
  * An aliased buffer has no copy to defer: the publish itself is promised, see alias.c.
  */
@@ -51,9 +52,9 @@ void zd_deferred_inherit(struct zd_engine *e, struct zd_buffer *former);
 void zd_deferred_published(struct zd_engine *e, struct zd_part *part);
 /* The part will not get the promised version: breaks the promises that depend on it. */
 void zd_deferred_unpublished(struct zd_engine *e, struct zd_part *part);
-/* Breaks the promises of all the session's transfers that have not begun. */
+/* Breaks the promises of all the session's transfers that have not begun, or not all of their copies. */
 void zd_deferred_break(struct zd_engine *e, struct zd_session *session);
-/* Drops these transfers at the session's end, when none of its streams waits. */
+/* Drops these copies at the session's end, when none of its streams waits. */
 void zd_deferred_drop(struct zd_engine *e, struct zd_session *session);
 
 void zd_deferred_check(const struct zd_session *session);

@@ -7,6 +7,12 @@
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
 
+/* A chunk has at least CHUNK_BYTES, or landing_chunk_bytes: the copies of a smaller one would take the
+ * engine longer than its pull. Each rank has a copy of each chunk, so many ranks have fewer chunks. */
+#define CHUNK_BYTES     (4ull << 20)
+#define SHARD_CHUNKS    8u
+#define TRANSFER_CHUNKS 32u
+
 bool zd_landings_help(const struct zd_unit *unit, const struct zd_session *session)
 {
 	const struct zd_group *group = unit->group;
@@ -25,6 +31,32 @@ struct zd_location zd_landing_location(const struct zd_landing *landing)
 	struct zd_location at = zd_extent_location(&landing->extent);
 	at.bytes = zd_unit_shard_bytes(landing->part->unit);
 	return at;
+}
+
+/* ---- Chunks -------------------------------------------------------------------------------------------- */
+
+static uint64_t chunk_bytes(const struct zd_engine *e, const struct zd_unit *unit)
+{
+	uint64_t least = e->landing_chunk_bytes ? e->landing_chunk_bytes : CHUNK_BYTES;
+	uint64_t most = zd_min_u64(SHARD_CHUNKS,
+	                           zd_max_u64(TRANSFER_CHUNKS / unit->group->local_world_size, 1));
+	uint64_t bytes = (zd_unit_shard_bytes(unit) + most - 1) / most;
+	return zd_align_up(zd_max_u64(bytes, least), ZD_BLOCK_MIN_ALIGN);
+}
+
+uint32_t zd_landing_chunks(const struct zd_engine *e, const struct zd_unit *unit)
+{
+	uint64_t bytes = chunk_bytes(e, unit);
+	return (uint32_t)((zd_unit_shard_bytes(unit) + bytes - 1) / bytes);
+}
+
+struct zd_location zd_landing_chunk(const struct zd_engine *e, const struct zd_unit *unit,
+                                    struct zd_location shard, uint32_t index)
+{
+	uint64_t bytes = chunk_bytes(e, unit), offset = index * bytes;
+	shard.offset += offset;
+	shard.bytes = zd_min_u64(bytes, zd_unit_shard_bytes(unit) - offset);
+	return shard;
 }
 
 /* ---- The end ------------------------------------------------------------------------------------------- */
@@ -50,7 +82,6 @@ void zd_landings_leave(struct zd_engine *e, struct zd_buffer *buffer)
 		if (landing)
 			leave(e, landing);
 	}
-	buffer->landings = 0;
 }
 
 /* ---- Pulls --------------------------------------------------------------------------------------------- */
@@ -64,7 +95,7 @@ static bool uses(const struct zd_buffer *buffer, const struct zd_landing *landin
 	return false;
 }
 
-/* The transfers that wait for the landing are promised ones of the group's sessions. */
+/* The transfers that wait for chunks of the landing are promised ones of the group's sessions. */
 static void notify(struct zd_engine *e, const struct zd_landing *landing)
 {
 	const struct zd_group *group = landing->part->unit->group;
@@ -75,10 +106,8 @@ static void notify(struct zd_engine *e, const struct zd_landing *landing)
 		if (!session)
 			continue;
 		TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
-			if (buffer->unit == landing->part->unit && uses(buffer, landing)) {
-				buffer->landings--;
+			if (buffer->unit == landing->part->unit && uses(buffer, landing))
 				any = true;
-			}
 		}
 		if (any && landing->failed)
 			zd_deferred_break(e, session);
@@ -94,8 +123,10 @@ static void pulled(struct zd_engine *e, struct zd_op *op, int status, const char
 	struct zd_part *part = landing->part;
 	(void)error;
 	(void)result;
-	landing->landed = status == 0;
-	landing->failed = status != 0;
+	if (status == 0)
+		landing->landed |= 1ull << op->aux;
+	else
+		landing->failed = true;
 	notify(e, landing);
 	zd_part_reader_done(e, part);
 	leave(e, landing); /* which may free the unit */
@@ -104,13 +135,17 @@ static void pulled(struct zd_engine *e, struct zd_op *op, int status, const char
 static void pull(struct zd_engine *e, struct zd_landing *landing)
 {
 	struct zd_part *part = landing->part;
-	struct zd_command command = {.kind = ZD_CMD_COPY, .device = landing->device->index};
-	command.u.copy.src = zd_part_location(part);
-	command.u.copy.dst = zd_landing_location(landing);
-	command.u.copy.dst_device = landing->device->index;
-	landing->users++;
-	part->readers++;
-	zd_op_submit(e, part->unit->group->job, &command, pulled, landing, 0);
+	const struct zd_unit *unit = part->unit;
+	uint32_t n = zd_landing_chunks(e, unit);
+	landing->users += n;
+	part->readers += n;
+	for (uint32_t i = 0; i < n; i++) {
+		struct zd_command command = {.kind = ZD_CMD_COPY, .device = landing->device->index};
+		command.u.copy.src = zd_landing_chunk(e, unit, zd_part_location(part), i);
+		command.u.copy.dst = zd_landing_chunk(e, unit, zd_landing_location(landing), i);
+		command.u.copy.dst_device = landing->device->index;
+		zd_op_submit(e, unit->group->job, &command, pulled, landing, i);
+	}
 }
 
 /* ---- The begin ----------------------------------------------------------------------------------------- */
@@ -170,7 +205,6 @@ static struct zd_landing *join(struct zd_engine *e, struct zd_buffer *buffer, st
 	if (!landing)
 		return NULL;
 	landing->users++;
-	buffer->landings += !landing->landed;
 	return landing;
 }
 

@@ -3,9 +3,10 @@
  * landing.h - shards of host memory that a device has pulled, for the gathers of ranks on other devices.
  *
  * A unit on the host, whose ranks are on several devices, is gathered in two hops. The device of each
- * shard's rank pulls the shard over its own link to the host, into a block of its gather pool. Then it copies
- * the shard to the buffers of all ranks that gather the unit at the time; the links between the devices are
- * faster. So the links to the host carry each shard once, and all of them at the same time.
+ * shard's rank pulls the shard over its own link to the host, in chunks, into a block of its gather pool. It
+ * copies each chunk, as soon as it is there, to the buffers of all ranks that gather the unit at the time;
+ * the links between the devices are faster. So the links to the host carry each shard once, and all of them
+ * at the same time.
  *
  * All devices of the group have access to each other's memory: if not, the device of each buffer pulls all
  * shards.
@@ -16,8 +17,7 @@
  * transfer that uses it.
  *
  * Transfers that use landings are deferred (deferred.h): they join their landings when nothing that depends
- * on a process is left to wait for, and begin when all of the landings are complete. So no landing waits for
- * a process.
+ * on a process is left to wait for, and begin their copies chunk by chunk. So no landing waits for a process.
  */
 #ifndef ZD_CORE_GATHER_LANDING_H
 #define ZD_CORE_GATHER_LANDING_H
@@ -30,8 +30,9 @@ struct zd_landing {
 	uint32_t era;             /* of the unit's shards, when a gather asked for it */
 	struct zd_device *device; /* that has pulled the shard */
 	struct zd_extent extent;
-	uint32_t users; /* transfers that use it, and its pull */
-	bool landed, failed;
+	uint32_t users;  /* copies of transfers that use it, and its pulls that have not ended */
+	uint64_t landed; /* bit i: chunk i is there */
+	bool failed;
 	LIST_ENTRY(zd_landing) unit_link;
 };
 
@@ -39,6 +40,11 @@ struct zd_landing {
 bool zd_landings_help(const struct zd_unit *unit, const struct zd_session *session);
 /* Makes the buffer's transfer join its landings, if it has not, and begins the pulls that are missing. */
 void zd_landings_join(struct zd_engine *e, struct zd_buffer *buffer);
+/* Returns the number of chunks in which a shard of the unit is pulled, 1 to 8. */
+uint32_t zd_landing_chunks(const struct zd_engine *e, const struct zd_unit *unit);
+/* Returns chunk `index` of the shard that lies at `shard`. */
+struct zd_location zd_landing_chunk(const struct zd_engine *e, const struct zd_unit *unit,
+                                    struct zd_location shard, uint32_t index);
 /* Returns where the shard lies. */
 struct zd_location zd_landing_location(const struct zd_landing *landing);
 /* The buffer's transfer is over, or will not begin. */

@@ -31,7 +31,8 @@ void zd_transfer_add_copies(struct zd_buffer *buffer)
 
 void zd_transfer_run_copy(struct zd_engine *e, struct zd_buffer *buffer, struct zd_plan_step *step)
 {
-	const struct zd_part *source = &buffer->unit->parts[step->source];
+	const struct zd_unit *unit = buffer->unit;
+	const struct zd_part *source = &unit->parts[step->source];
 	const struct zd_landing *landing = step->memory;
 	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_transfer_copy_device(buffer, source)};
 	if (buffer->landing)
@@ -40,13 +41,18 @@ void zd_transfer_run_copy(struct zd_engine *e, struct zd_buffer *buffer, struct 
 	command.u.copy.dst = zd_extent_location(&buffer->extent);
 	command.u.copy.dst.bytes = command.u.copy.src.bytes;
 	command.u.copy.dst.offset += zd_shard_index(zd_part_member(source)) * command.u.copy.src.bytes;
+	if (buffer->landing) {
+		command.u.copy.src = zd_landing_chunk(e, unit, command.u.copy.src, step->index);
+		command.u.copy.dst = zd_landing_chunk(e, unit, command.u.copy.dst, step->index);
+	}
 	command.u.copy.dst_device = buffer->device->index;
 	zd_transfer_submit(e, buffer, step, &command);
 }
 
-static uint32_t max_steps(const struct zd_group *group)
+static uint32_t max_steps(const struct zd_engine *e, const struct zd_buffer *buffer)
 {
-	return group->local_world_size;
+	(void)e;
+	return buffer->unit->group->local_world_size;
 }
 
 static void build(struct zd_engine *e, struct zd_buffer *buffer)
@@ -63,23 +69,34 @@ const struct zd_gather_planner zd_plan_copies = {
 
 /* ---- By way of the shards' devices --------------------------------------------------------------------- */
 
+static uint32_t max_chunks(const struct zd_engine *e, const struct zd_buffer *buffer)
+{
+	return buffer->unit->group->local_world_size * zd_landing_chunks(e, buffer->unit);
+}
+
+/* Each copy waits for one event: the chunk is on the shard's device, and the transfer may begin. */
+static void add_chunks(struct zd_engine *e, struct zd_buffer *buffer, struct zd_part *source)
+{
+	uint32_t n = zd_landing_chunks(e, buffer->unit);
+	uint32_t timeline = ZD_TIMELINE_DEFERRED + zd_part_member(source)->device->index;
+	for (uint32_t i = 0; i < n; i++) {
+		struct zd_plan_step step = {
+		        .kind = ZD_TRANSFER_COPY, .source = source->rank, .index = i, .waits = 1};
+		zd_transfer_add(buffer, step, timeline);
+	}
+	if (source->version == buffer->version)
+		source->readers += n;
+	else
+		zd_deferred_await(zd_part_member(buffer->part)->session, buffer, source);
+}
+
 static void build_landings(struct zd_engine *e, struct zd_buffer *buffer)
 {
-	struct zd_session *session = zd_part_member(buffer->part)->session;
-	const struct zd_unit *unit = buffer->unit;
-	(void)e;
-	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
-		struct zd_part *source = &unit->parts[rank];
-		struct zd_plan_step step = {.kind = ZD_TRANSFER_COPY, .source = rank};
-		if (source->version == buffer->version)
-			source->readers++;
-		else
-			zd_deferred_await(session, buffer, source);
-		zd_transfer_add(buffer, step, ZD_TIMELINE_DEFERRED + zd_part_member(source)->device->index);
-	}
+	for (uint32_t rank = 0; rank < buffer->unit->group->local_world_size; rank++)
+		add_chunks(e, buffer, &buffer->unit->parts[rank]);
 }
 
 const struct zd_gather_planner zd_plan_landings = {
-        .max_steps = max_steps,
+        .max_steps = max_chunks,
         .build = build_landings,
 };

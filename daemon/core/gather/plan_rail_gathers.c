@@ -249,9 +249,11 @@ static void relays_from_fail(struct zd_engine *e, const struct zd_buffer *source
 
 /* ---- The planner --------------------------------------------------------------------------------------- */
 
-static uint32_t max_steps(const struct zd_group *group)
+static uint32_t max_steps(const struct zd_engine *e, const struct zd_buffer *buffer)
 {
+	const struct zd_group *group = buffer->unit->group;
 	uint32_t local = group->local_world_size;
+	(void)e;
 	return exchanges_all(group) ? 1 : local + 1 + (local - 1) * (group->cluster->nranks - 1);
 }
 

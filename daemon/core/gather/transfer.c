@@ -205,7 +205,7 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	buffer->resets = session->resets;
 	zd_count(e, ZD_COUNT_GATHERED_BYTES, buffer->extent.bytes);
 
-	zd_plan_init(&buffer->plan, &plan_type, group->job, buffer, planner->max_steps(group));
+	zd_plan_init(&buffer->plan, &plan_type, group->job, buffer, planner->max_steps(e, buffer));
 	planner->build(e, buffer);
 	set_fences(buffer);
 	if (buffer->deferred) {

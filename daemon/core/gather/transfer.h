@@ -28,10 +28,10 @@ enum zd_transfer_step {
 /* The last three functions may be NULL. */
 struct zd_gather_planner {
 	bool leaves_own; /* the rank's own shard may be left to its client */
-	uint32_t (*max_steps)(const struct zd_group *group);
-	/* Adds the steps to the buffer's plan, and reserves what they read. A plan that may be deferred has
-	 * exactly one step for each local rank, and that step reads that rank's shard: deferred.c ends each
-	 * step's reading of a shard, or its wait for that shard's publish, by the step's `source`. */
+	uint32_t (*max_steps)(const struct zd_engine *e, const struct zd_buffer *buffer);
+	/* Adds the steps to the buffer's plan, and reserves what they read. In a plan that may be deferred,
+	 * all steps read shards: deferred.c ends each step's reading of a shard, or the buffer's wait for
+	 * that shard's publish, by the step's `source`. */
 	void (*build)(struct zd_engine *e, struct zd_buffer *buffer);
 	/* Called when the plan has been started. */
 	void (*started)(struct zd_engine *e, struct zd_buffer *buffer);

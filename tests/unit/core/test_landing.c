@@ -42,9 +42,10 @@ static void gather_once(struct core_team *team, uint64_t unit)
 }
 
 /* A unit whose shards land, since the pools have grown for it. Copies are held from here on. */
-static uint64_t start_landing(struct core_team *team)
+static uint64_t start_landing_in(struct core_team *team, uint32_t chunks)
 {
-	struct core_driver *core = core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB});
+	struct core_driver *core = core_new(&(struct core_options){
+	        .host_arena_bytes = 4 * CORE_MIB, .landing_chunk_bytes = UNIT_BYTES / 2 / chunks});
 	uint64_t unit;
 	core_team_new(team, core, "job", 2, false);
 	unit = register_on_host(team, "w", UNIT_BYTES);
@@ -54,7 +55,12 @@ static uint64_t start_landing(struct core_team *team)
 	return unit;
 }
 
-/* The device has pulled its shard, which is then in a landing. */
+static uint64_t start_landing(struct core_team *team)
+{
+	return start_landing_in(team, 1);
+}
+
+/* Each device has pulled its shard, or the next chunk of it. */
 static void run_pulls(struct core_team *team)
 {
 	for (uint32_t device = 0; device < 2; device++)
@@ -106,6 +112,56 @@ static void test_a_version_that_is_published_again(void **state)
 		assert_int_equal(data[i], core_pattern(0, 1));
 		assert_int_equal(data[UNIT_BYTES / 2 + i], OTHER);
 	}
+	core_end(team.core);
+}
+
+/* ---- Chunks -------------------------------------------------------------------------------------------- */
+
+#define CHUNKS 4u
+
+/* Both devices have pulled one chunk of four, and copy that chunk while they pull the others. */
+static void test_a_chunk_is_passed_on_when_it_has_landed(void **state)
+{
+	struct core_team team;
+	const struct zd_reply *reply;
+	uint64_t unit = start_landing_in(&team, CHUNKS);
+	uint32_t before = core_count(team.core, ZD_CMD_COPY);
+
+	(void)state;
+	reply = core_expect(team.core, core_gather(team.core, team.session[0], unit), 0);
+	assert_int_equal(core_count(team.core, ZD_CMD_COPY), before + 2 * CHUNKS);
+	run_pulls(&team);
+	assert_int_equal(core_count(team.core, ZD_CMD_COPY), before + 2 * CHUNKS + 2);
+	core_unhold(team.core, ZD_CMD_COPY);
+	assert_int_equal(core_count(team.core, ZD_CMD_COPY), before + 4 * CHUNKS);
+	core_team_check(&team, reply, 1);
+	core_end(team.core);
+}
+
+/* The fences of both transfers are values of the same timelines. So the copies of the second one wait for
+ * those of the first, although their chunks land first. */
+static void test_the_next_transfer_begins_behind_the_last_chunk(void **state)
+{
+	struct core_team team;
+	const struct zd_reply *replies[2];
+	uint64_t unit = start_landing_in(&team, CHUNKS), next;
+	uint32_t before;
+
+	(void)state;
+	core_unhold(team.core, ZD_CMD_COPY);
+	next = register_on_host(&team, "next", UNIT_BYTES);
+	gather_once(&team, next);
+	core_hold(team.core, ZD_CMD_COPY);
+	gather_ok(&team, 1, next); /* whose landings the second transfer joins */
+	for (uint32_t i = 0; i < CHUNKS; i++)
+		run_pulls(&team);
+	before = core_count(team.core, ZD_CMD_COPY);
+	replies[0] = core_expect(team.core, core_gather(team.core, team.session[0], unit), 0);
+	replies[1] = core_expect(team.core, core_gather(team.core, team.session[0], next), 0);
+	assert_int_equal(core_count(team.core, ZD_CMD_COPY), before + 2 * CHUNKS);
+	core_unhold(team.core, ZD_CMD_COPY);
+	for (uint32_t i = 0; i < 2; i++)
+		core_team_check(&team, replies[i], 1);
 	core_end(team.core);
 }
 
@@ -175,11 +231,11 @@ static void test_a_rank_is_lost_while_shards_are_pulled(void **state)
 	for (uint32_t lost = 0; lost < 2; lost++) {
 		struct core_team team;
 		const struct zd_reply *replies[2];
-		uint64_t unit = start_landing(&team);
+		uint64_t unit = start_landing_in(&team, CHUNKS);
 		for (uint32_t rank = 0; rank < 2; rank++)
 			replies[rank] = core_expect(team.core,
 			                            core_gather(team.core, team.session[rank], unit), 0);
-		assert_int_equal(core_pending(team.core, ZD_CMD_COPY), 2);
+		run_pulls(&team); /* the first chunk */
 		core_close(team.core, team.session[lost]);
 		core_unhold(team.core, ZD_CMD_COPY);
 		core_team_check(&team, replies[1 - lost], 1);
@@ -224,35 +280,67 @@ static void test_a_pull_fails(void **state)
 	core_end(team.core);
 }
 
-/* Rank 0's gather alone fails: rank 1's copies from the same landings go on. */
+/* The ranks have got the chunks before the one that fails, or are getting them. */
+static void test_the_pull_of_a_later_chunk_fails(void **state)
+{
+	(void)state;
+	for (uint32_t passed_on = 0; passed_on <= CHUNKS - 1; passed_on++) {
+		struct core_team team;
+		const struct zd_reply *replies[2];
+		uint64_t unit = start_landing_in(&team, CHUNKS);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			replies[rank] = core_expect(team.core,
+			                            core_gather(team.core, team.session[rank], unit), 0);
+		for (uint32_t i = 0; i < CHUNKS - 1; i++)
+			core_run_on(team.core, ZD_CMD_COPY, 0);
+		core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
+		core_run_on(team.core, ZD_CMD_COPY, 0);
+		for (uint32_t i = 0; i < passed_on; i++)
+			core_run_on(team.core, ZD_CMD_COPY, 0);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			assert_true(is_aborted(&team, rank, replies[rank]));
+		core_unhold(team.core, ZD_CMD_COPY);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			reset_and_gather(&team, rank, unit);
+		core_end(team.core);
+	}
+}
+
+/* Rank 0's gather alone fails, while device 0 still pulls: rank 1's copies from the same landings go on. */
 static void test_a_copy_from_a_landing_fails(void **state)
 {
-	struct core_team team;
-	const struct zd_reply *replies[2];
-	uint64_t unit = start_landing(&team);
-
 	(void)state;
-	for (uint32_t rank = 0; rank < 2; rank++)
-		replies[rank] = core_expect(team.core, core_gather(team.core, team.session[rank], unit), 0);
-	run_pulls(&team);
-	core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
-	core_run_on(team.core, ZD_CMD_COPY, 1);
-	core_unhold(team.core, ZD_CMD_COPY);
-	assert_true(is_aborted(&team, 0, replies[0]));
-	assert_false(is_aborted(&team, 1, replies[1]));
-	core_team_check(&team, replies[1], 1);
-	reset_and_gather(&team, 0, unit);
-	core_end(team.core);
+	for (uint32_t chunks = 1; chunks <= CHUNKS; chunks *= 2) {
+		struct core_team team;
+		const struct zd_reply *replies[2];
+		uint64_t unit = start_landing_in(&team, chunks);
+		for (uint32_t rank = 0; rank < 2; rank++)
+			replies[rank] = core_expect(team.core,
+			                            core_gather(team.core, team.session[rank], unit), 0);
+		for (uint32_t i = 0; i < chunks; i++)
+			core_run_on(team.core, ZD_CMD_COPY, 1);
+		core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
+		core_run_on(team.core, ZD_CMD_COPY, 1);
+		core_unhold(team.core, ZD_CMD_COPY);
+		assert_true(is_aborted(&team, 0, replies[0]));
+		assert_false(is_aborted(&team, 1, replies[1]));
+		core_team_check(&team, replies[1], 1);
+		reset_and_gather(&team, 0, unit);
+		core_end(team.core);
+	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_version_that_is_published_again),
+	        cmocka_unit_test(test_a_chunk_is_passed_on_when_it_has_landed),
+	        cmocka_unit_test(test_the_next_transfer_begins_behind_the_last_chunk),
 	        cmocka_unit_test(test_landings_take_no_room_that_a_request_waits_for),
 	        cmocka_unit_test(test_no_landings_between_devices_that_do_not_reach_each_other),
 	        cmocka_unit_test(test_a_rank_is_lost_while_shards_are_pulled),
 	        cmocka_unit_test(test_a_pull_fails),
+	        cmocka_unit_test(test_the_pull_of_a_later_chunk_fails),
 	        cmocka_unit_test(test_a_copy_from_a_landing_fails),
 	};
 	return cmocka_run_group_tests_name("landings", tests, NULL, NULL);

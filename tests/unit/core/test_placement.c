@@ -67,9 +67,9 @@ static uint64_t landing_unit(struct core_team *team, struct core_driver *core)
 	core_team_new(team, core, "job", 2, false);
 	unit = core_team_register(team, &on_host);
 	core_team_publish(team, unit);
-	for (uint32_t rank = 0; rank < 2; rank++) {
-		core_expect(core, core_gather(core, team->session[rank], unit), 0);
-		core_expect(core, core_release(core, team->session[rank], unit), 0);
+	for (uint32_t i = 0; i < 4; i++) {
+		core_expect(core, core_gather(core, team->session[i % 2], unit), 0);
+		core_expect(core, core_release(core, team->session[i % 2], unit), 0);
 	}
 	return unit;
 }

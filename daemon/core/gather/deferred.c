@@ -75,16 +75,15 @@ static struct zd_await *find_await(struct zd_buffer *buffer, const struct zd_par
 	return await;
 }
 
-/* Whether what the step copies is on its way no more. */
-static bool is_there(const struct zd_plan_step *step)
+/* Whether the step's bytes can be copied now: the chunk has landed, or there is no landing. */
+static bool is_ready(const struct zd_plan_step *step)
 {
 	const struct zd_landing *landing = step->memory;
 	return !landing || landing->landed >> step->index & 1;
 }
 
-/* Begins the copies of chunks that have landed, in the order of each timeline. Returns whether all copies
- * have begun. */
-static bool begin_landed(struct zd_engine *e, struct zd_buffer *buffer)
+/* Begins the copies that are ready, in the order of each timeline. Returns whether all copies have begun. */
+static bool begin_ready(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_timelines held = {{0}};
 	bool all = true;
@@ -92,7 +91,7 @@ static bool begin_landed(struct zd_engine *e, struct zd_buffer *buffer)
 		const struct zd_plan_step *step = &buffer->plan.steps[i];
 		if (step->waits == 0)
 			continue; /* begun */
-		if (is_there(step) && !zd_timelines_has(&held, step->signal.timeline)) {
+		if (is_ready(step) && !zd_timelines_has(&held, step->signal.timeline)) {
 			zd_plan_satisfy(e, &buffer->plan, i);
 		} else {
 			zd_timelines_add(&held, step->signal.timeline);
@@ -105,9 +104,17 @@ static bool begin_landed(struct zd_engine *e, struct zd_buffer *buffer)
 static bool begin(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	if (buffer->landing)
-		return begin_landed(e, buffer);
+		return begin_ready(e, buffer);
 	zd_plan_start(e, &buffer->plan);
 	return true;
+}
+
+void zd_deferred_go_on(struct zd_engine *e, struct zd_session *session)
+{
+	struct zd_buffer *buffer;
+	while ((buffer = TAILQ_FIRST(&session->deferred)) && !buffer->former && LIST_EMPTY(&buffer->awaits) &&
+	       begin(e, buffer))
+		TAILQ_REMOVE(&session->deferred, buffer, deferred_link);
 }
 
 void zd_deferred_try(struct zd_engine *e, struct zd_session *session)
@@ -119,9 +126,7 @@ void zd_deferred_try(struct zd_engine *e, struct zd_session *session)
 		if (buffer->landing)
 			zd_landings_join(e, buffer);
 	}
-	while ((buffer = TAILQ_FIRST(&session->deferred)) && !buffer->former && LIST_EMPTY(&buffer->awaits) &&
-	       begin(e, buffer))
-		TAILQ_REMOVE(&session->deferred, buffer, deferred_link);
+	zd_deferred_go_on(e, session);
 }
 
 void zd_deferred_inherit(struct zd_engine *e, struct zd_buffer *former)
@@ -172,6 +177,7 @@ static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_plan_skip_rest(&buffer->plan);
 	if (buffer->plan.left > 0)
 		return; /* the transfer is over with the copies that have begun */
+	zd_transfer_event(e, buffer);
 	if (buffer->landing)
 		zd_landings_leave(e, buffer);
 	zd_transfer_forget(buffer);
@@ -245,8 +251,8 @@ static void check_signals(const struct zd_session *session)
 		zd_assert(last[i] == 0 || last[i] == session->timeline[ZD_TIMELINE_DEFERRED + i]);
 }
 
-/* Counts the copies that have not begun. Each of them comes after a copy of its timeline that waits for a
- * chunk. */
+/* Checks the copies that have not begun, and returns how many there are. Each waits for a chunk, or comes
+ * after one of its timeline that does. */
 static uint32_t check_waiting(const struct zd_buffer *buffer)
 {
 	struct zd_timelines held = {{0}};
@@ -255,7 +261,7 @@ static uint32_t check_waiting(const struct zd_buffer *buffer)
 		const struct zd_plan_step *step = &buffer->plan.steps[i];
 		if (step->waits == 0)
 			continue;
-		if (!is_there(step))
+		if (!is_ready(step))
 			zd_timelines_add(&held, step->signal.timeline);
 		zd_assert(zd_timelines_has(&held, step->signal.timeline));
 		n++;

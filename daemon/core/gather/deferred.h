@@ -7,7 +7,7 @@
  *   - the former buffer in the same memory, which has no leases any more, is over: its own transfer, the
  *     fences of its releases, and in poison mode its fill have ended;
  *   - a publish that a rank has requested is complete: its fences have passed;
- *   - shards in host memory have landed on the devices of their ranks (landing.h).
+ *   - chunks of shards in host memory have landed on the devices of their ranks (landing.h).
  * Only buffers of one session follow each other: a stream of another process may be waiting for a collective
  * with this one.
  *
@@ -46,6 +46,8 @@ struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t
 void zd_deferred_await(struct zd_session *session, struct zd_buffer *buffer, struct zd_part *source);
 /* Begins the promised transfers of the session, in order, as far as they wait for nothing. */
 void zd_deferred_try(struct zd_engine *e, struct zd_session *session);
+/* The same when a chunk has landed: no transfer can join landings that could not before. */
+void zd_deferred_go_on(struct zd_engine *e, struct zd_session *session);
 /* Passes the memory of a former buffer, which is over and about to be freed, to its heir. */
 void zd_deferred_inherit(struct zd_engine *e, struct zd_buffer *former);
 /* Reports that the part has the promised version to the transfers that wait for it. */

@@ -88,31 +88,33 @@ void zd_landings_leave(struct zd_engine *e, struct zd_buffer *buffer)
 
 static bool uses(const struct zd_buffer *buffer, const struct zd_landing *landing)
 {
-	for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
+	for (uint32_t i = 0; buffer->unit == landing->part->unit && i < buffer->plan.nsteps; i++) {
 		if (buffer->plan.steps[i].memory == landing)
 			return true;
 	}
 	return false;
 }
 
-/* The transfers that wait for chunks of the landing are promised ones of the group's sessions. */
+static bool is_awaited_in(const struct zd_session *session, const struct zd_landing *landing)
+{
+	const struct zd_buffer *buffer;
+	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
+		if (uses(buffer, landing))
+			return true;
+	}
+	return false;
+}
+
+/* The transfers that wait for chunks of the landing are promised ones, also of sessions that have left the
+ * group since. Only the first one of a session may begin copies. */
 static void notify(struct zd_engine *e, const struct zd_landing *landing)
 {
-	const struct zd_group *group = landing->part->unit->group;
-	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		struct zd_session *session = group->members[rank].session;
-		struct zd_buffer *buffer;
-		bool any = false;
-		if (!session)
-			continue;
-		TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
-			if (buffer->unit == landing->part->unit && uses(buffer, landing))
-				any = true;
-		}
-		if (any && landing->failed)
+	for (struct zd_session *session = e->sessions; session; session = session->hh.next) {
+		const struct zd_buffer *first = TAILQ_FIRST(&session->deferred);
+		if (!landing->failed && first && uses(first, landing))
+			zd_deferred_go_on(e, session);
+		else if (landing->failed && is_awaited_in(session, landing))
 			zd_deferred_break(e, session);
-		else if (any)
-			zd_deferred_try(e, session);
 	}
 }
 
@@ -150,23 +152,24 @@ static void pull(struct zd_engine *e, struct zd_landing *landing)
 
 /* ---- The begin ----------------------------------------------------------------------------------------- */
 
-static struct zd_landing *find(const struct zd_part *part, const struct zd_buffer *buffer)
+static struct zd_landing *find(const struct zd_part *part, const struct zd_buffer *buffer,
+                               const struct zd_device *device)
 {
 	struct zd_landing *landing;
 	LIST_FOREACH (landing, &part->unit->landings, unit_link) {
 		if (landing->part == part && landing->version == buffer->version &&
-		    landing->era == buffer->era && !landing->failed)
+		    landing->era == buffer->era && landing->device == device && !landing->failed)
 			break;
 	}
 	return landing;
 }
 
-/* Takes a block of the device of the part's rank, if there is one at once and no request waits for room. */
-static bool take_block(struct zd_engine *e, struct zd_part *part, struct zd_extent *extent)
+/* Takes a block of the device, if there is one at once and no request waits for room. */
+static bool take_block(struct zd_engine *e, const struct zd_unit *unit, struct zd_device *device,
+                       struct zd_extent *extent)
 {
-	struct zd_device *device = zd_part_member(part)->device;
-	struct zd_job *job = part->unit->group->job;
-	uint64_t bytes = zd_unit_shard_bytes(part->unit);
+	struct zd_job *job = unit->group->job;
+	uint64_t bytes = zd_unit_shard_bytes(unit);
 	if (!TAILQ_EMPTY(&device->queue) || !zd_pool_has(e, device, job, ZD_PURPOSE_GATHERS, bytes) ||
 	    zd_pool_alloc(e, NULL, job, device, ZD_PURPOSE_GATHERS, bytes, ZD_BLOCK_MIN_ALIGN, extent,
 	                  NULL) != 0)
@@ -176,17 +179,17 @@ static bool take_block(struct zd_engine *e, struct zd_part *part, struct zd_exte
 }
 
 static struct zd_landing *landing_new(struct zd_engine *e, const struct zd_buffer *buffer,
-                                      struct zd_part *part)
+                                      struct zd_part *part, struct zd_device *device)
 {
 	struct zd_landing *landing;
 	struct zd_extent extent;
-	if (!take_block(e, part, &extent))
+	if (!take_block(e, part->unit, device, &extent))
 		return NULL;
 	landing = zd_calloc(1, sizeof(*landing));
 	landing->part = part;
 	landing->version = buffer->version;
 	landing->era = buffer->era;
-	landing->device = zd_part_member(part)->device;
+	landing->device = device;
 	landing->extent = extent;
 	LIST_INSERT_HEAD(&part->unit->landings, landing, unit_link);
 	part->unit->refs++;
@@ -196,25 +199,29 @@ static struct zd_landing *landing_new(struct zd_engine *e, const struct zd_buffe
 	return landing;
 }
 
-/* NULL: the device of the part's rank copies the shard from the host, when the transfer begins. */
-static struct zd_landing *join(struct zd_engine *e, struct zd_buffer *buffer, struct zd_part *part)
+/* NULL: the device copies the shard from the host, when the transfer begins. The device is the one whose
+ * timeline the copy signals: the part's rank may have another one by now. */
+static struct zd_landing *find_or_begin(struct zd_engine *e, struct zd_buffer *buffer,
+                                        const struct zd_plan_step *step)
 {
-	struct zd_landing *landing = find(part, buffer);
-	if (!landing)
-		landing = landing_new(e, buffer, part);
-	if (!landing)
-		return NULL;
-	landing->users++;
-	return landing;
+	struct zd_part *part = &buffer->unit->parts[step->source];
+	struct zd_device *device = &e->devices[step->signal.timeline - ZD_TIMELINE_DEFERRED];
+	struct zd_landing *landing = find(part, buffer, device);
+	return landing ? landing : landing_new(e, buffer, part, device);
 }
 
 void zd_landings_join(struct zd_engine *e, struct zd_buffer *buffer)
 {
+	struct zd_landing *landing = NULL;
 	if (buffer->joined)
 		return;
 	buffer->joined = true;
 	for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
 		struct zd_plan_step *step = &buffer->plan.steps[i];
-		step->memory = join(e, buffer, &buffer->unit->parts[step->source]);
+		if (step->index == 0) /* the other chunks of the shard follow */
+			landing = find_or_begin(e, buffer, step);
+		step->memory = landing;
+		if (landing)
+			landing->users++;
 	}
 }

@@ -30,7 +30,7 @@ struct zd_landing {
 	uint32_t era;             /* of the unit's shards, when a gather asked for it */
 	struct zd_device *device; /* that has pulled the shard */
 	struct zd_extent extent;
-	uint32_t users;  /* copies of transfers that use it, and its pulls that have not ended */
+	uint32_t users;  /* the copies of transfers that are not over, and its pulls that have not ended */
 	uint64_t landed; /* bit i: chunk i is there */
 	bool failed;
 	LIST_ENTRY(zd_landing) unit_link;

@@ -35,13 +35,12 @@ void zd_transfer_run_copy(struct zd_engine *e, struct zd_buffer *buffer, struct 
 	const struct zd_part *source = &unit->parts[step->source];
 	const struct zd_landing *landing = step->memory;
 	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_transfer_copy_device(buffer, source)};
-	if (buffer->landing)
-		command.device = zd_part_member(source)->device->index;
 	command.u.copy.src = landing ? zd_landing_location(landing) : zd_part_location(source);
 	command.u.copy.dst = zd_extent_location(&buffer->extent);
 	command.u.copy.dst.bytes = command.u.copy.src.bytes;
 	command.u.copy.dst.offset += zd_shard_index(zd_part_member(source)) * command.u.copy.src.bytes;
 	if (buffer->landing) {
+		command.device = step->signal.timeline - ZD_TIMELINE_DEFERRED;
 		command.u.copy.src = zd_landing_chunk(e, unit, command.u.copy.src, step->index);
 		command.u.copy.dst = zd_landing_chunk(e, unit, command.u.copy.dst, step->index);
 	}
@@ -69,7 +68,7 @@ const struct zd_gather_planner zd_plan_copies = {
 
 /* ---- By way of the shards' devices --------------------------------------------------------------------- */
 
-static uint32_t max_chunks(const struct zd_engine *e, const struct zd_buffer *buffer)
+static uint32_t max_chunk_copies(const struct zd_engine *e, const struct zd_buffer *buffer)
 {
 	return buffer->unit->group->local_world_size * zd_landing_chunks(e, buffer->unit);
 }
@@ -97,6 +96,6 @@ static void build_landings(struct zd_engine *e, struct zd_buffer *buffer)
 }
 
 const struct zd_gather_planner zd_plan_landings = {
-        .max_steps = max_chunks,
+        .max_steps = max_chunk_copies,
         .build = build_landings,
 };

@@ -35,7 +35,7 @@ struct zd_plan_step {
 	uint32_t source;         /* the rank whose shard, buffer or entry is read */
 	uint32_t waits;          /* counts the steps and events that the step still waits for */
 	uint32_t then, nthen;    /* the steps that depend on it: `nthen` of them, from number `then` on */
-	void *memory;            /* the planner's: reserved by run() until the command has ended */
+	void *memory;            /* the planner's: what the command reads or writes, if it is reserved */
 	struct zd_signal signal; /* the planner's: what the command signals */
 	struct zd_op_result result;
 };
@@ -94,7 +94,8 @@ void zd_plan_complete(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_
 /* Fails a step that was not run and never will be. */
 void zd_plan_fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
                   const char *error);
-/* Called by done() when the steps that were not run are not needed: the plan ends without them. */
+/* Takes the steps that were not run out of the plan, which ends without them. Outside of a callback, over()
+ * is not called if no step is left. */
 void zd_plan_skip_rest(struct zd_plan *plan);
 
 /* Asserts that the counters agree with the steps. */

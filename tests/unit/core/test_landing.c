@@ -44,8 +44,10 @@ static void gather_once(struct core_team *team, uint64_t unit)
 /* A unit whose shards land, since the pools have grown for it. Copies are held from here on. */
 static uint64_t start_landing_in(struct core_team *team, uint32_t chunks)
 {
-	struct core_driver *core = core_new(&(struct core_options){
-	        .host_arena_bytes = 4 * CORE_MIB, .landing_chunk_bytes = UNIT_BYTES / 2 / chunks});
+	struct core_driver *core =
+	        core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB,
+	                                        .landing_chunk_bytes = UNIT_BYTES / 2 / chunks,
+	                                        .unordered = true});
 	uint64_t unit;
 	core_team_new(team, core, "job", 2, false);
 	unit = register_on_host(team, "w", UNIT_BYTES);
@@ -165,6 +167,60 @@ static void test_the_next_transfer_begins_behind_the_last_chunk(void **state)
 	core_end(team.core);
 }
 
+/* Chunks land out of order. The fence of the second one is the later value of the timeline, so its copy
+ * waits. */
+static void test_chunks_are_passed_on_in_order(void **state)
+{
+	struct core_team team;
+	const struct zd_reply *reply;
+	uint64_t unit = start_landing_in(&team, CHUNKS);
+	uint32_t before;
+
+	(void)state;
+	reply = core_expect(team.core, core_gather(team.core, team.session[0], unit), 0);
+	before = core_count(team.core, ZD_CMD_COPY);
+	assert_true(core_run_nth(team.core, 1));
+	assert_int_equal(core_count(team.core, ZD_CMD_COPY), before);
+	assert_true(core_run_nth(team.core, 0));
+	assert_int_equal(core_count(team.core, ZD_CMD_COPY), before + 2);
+	core_unhold(team.core, ZD_CMD_COPY);
+	core_team_check(&team, reply, 1);
+	core_end(team.core);
+}
+
+/* Rank 1 joins again, on device 2, when device 1 has pulled and copied the first chunk of four. Fences of one
+ * timeline are one device's: device 1 copies the others, too. */
+static void test_a_rank_joins_again_on_another_device(void **state)
+{
+	const struct core_join join = {.world_size = 2, .rank = 1, .device = 2};
+	struct core_driver *core =
+	        core_new(&(struct core_options){.ndevices = 3,
+	                                        .host_arena_bytes = 4 * CORE_MIB,
+	                                        .landing_chunk_bytes = UNIT_BYTES / 2 / CHUNKS});
+	struct core_team team;
+	const struct zd_reply *reply;
+	uint64_t unit;
+
+	(void)state;
+	core_team_new(&team, core, "job", 2, false);
+	unit = register_on_host(&team, "w", UNIT_BYTES);
+	gather_once(&team, unit);
+	gather_once(&team, unit);
+	core_hold(core, ZD_CMD_COPY);
+	reply = core_expect(core, core_gather(core, team.session[0], unit), 0);
+	run_pulls(&team);
+	core_close(core, team.session[1]);
+	team.session[1] = core_open(core, CORE_ALICE);
+	core_expect(core, core_join(core, team.session[1], &join), 0);
+	for (uint32_t i = 0; i < 2 * CHUNKS - 1; i++) {
+		core_run_on(core, ZD_CMD_COPY, 0);
+		core_run_on(core, ZD_CMD_COPY, 1);
+	}
+	assert_int_equal(core_pending(core, ZD_CMD_COPY), 0);
+	core_team_check(&team, reply, 1);
+	core_end(core);
+}
+
 /* ---- Room ---------------------------------------------------------------------------------------------- */
 
 /*
@@ -252,6 +308,42 @@ static bool is_aborted(struct core_team *team, uint32_t rank, const struct zd_re
 	return aborted;
 }
 
+/* Rank 0 leaves its group while its transfer waits for chunks. In another group it makes another one, which
+ * waits for the first. If a pull fails, neither begins, and nothing waits for them. */
+static void test_a_rank_leaves_while_its_transfer_waits(void **state)
+{
+	const struct core_unit args = {.name = "v", .numel = UNIT_BYTES / 4, .on_host = true};
+	(void)state;
+	for (uint32_t fails = 0; fails < 2; fails++) {
+		struct core_team team, other;
+		const struct zd_reply *reply;
+		uint64_t unit = start_landing_in(&team, CHUNKS), next;
+		core_unhold(team.core, ZD_CMD_COPY);
+		other = team;
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			const struct core_join join = {
+			        .group = "other", .world_size = 2, .rank = rank, .device = rank};
+			uint64_t request = core_join(team.core, team.session[rank], &join);
+			if (rank == 1)
+				other.group = core_expect(team.core, request, 0)->u.group_join.group;
+		}
+		next = core_team_register(&other, &args);
+		core_team_publish(&other, next);
+		core_hold(team.core, ZD_CMD_COPY);
+		gather_ok(&team, 0, unit);
+		core_expect(team.core,
+		            core_simple(team.core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group), 0);
+		reply = core_expect(team.core, core_gather(team.core, team.session[0], next), 0);
+		if (fails)
+			core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
+		core_unhold(team.core, ZD_CMD_COPY);
+		assert_int_equal(is_aborted(&team, 0, reply), fails);
+		if (!fails)
+			core_team_check(&other, reply, 1);
+		core_end(team.core);
+	}
+}
+
 static void reset_and_gather(struct core_team *team, uint32_t rank, uint64_t unit)
 {
 	uint64_t session = team->session[rank];
@@ -336,9 +428,12 @@ int main(void)
 	        cmocka_unit_test(test_a_version_that_is_published_again),
 	        cmocka_unit_test(test_a_chunk_is_passed_on_when_it_has_landed),
 	        cmocka_unit_test(test_the_next_transfer_begins_behind_the_last_chunk),
+	        cmocka_unit_test(test_chunks_are_passed_on_in_order),
+	        cmocka_unit_test(test_a_rank_joins_again_on_another_device),
 	        cmocka_unit_test(test_landings_take_no_room_that_a_request_waits_for),
 	        cmocka_unit_test(test_no_landings_between_devices_that_do_not_reach_each_other),
 	        cmocka_unit_test(test_a_rank_is_lost_while_shards_are_pulled),
+	        cmocka_unit_test(test_a_rank_leaves_while_its_transfer_waits),
 	        cmocka_unit_test(test_a_pull_fails),
 	        cmocka_unit_test(test_the_pull_of_a_later_chunk_fails),
 	        cmocka_unit_test(test_a_copy_from_a_landing_fails),

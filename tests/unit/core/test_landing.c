@@ -69,6 +69,13 @@ static void run_pulls(struct core_team *team)
 		core_run_on(team->core, ZD_CMD_COPY, device);
 }
 
+static void gather_both(struct core_team *team, uint64_t unit, const struct zd_reply *replies[2])
+{
+	for (uint32_t rank = 0; rank < 2; rank++)
+		replies[rank] = core_expect(team->core, core_gather(team->core, team->session[rank], unit),
+		                            0);
+}
+
 /* ---- Who shares a landing ------------------------------------------------------------------------------ */
 
 /* Rank 1 is lost and replaced. The new process publishes other bytes as the version that was lost. */
@@ -288,9 +295,7 @@ static void test_a_rank_is_lost_while_shards_are_pulled(void **state)
 		struct core_team team;
 		const struct zd_reply *replies[2];
 		uint64_t unit = start_landing_in(&team, CHUNKS);
-		for (uint32_t rank = 0; rank < 2; rank++)
-			replies[rank] = core_expect(team.core,
-			                            core_gather(team.core, team.session[rank], unit), 0);
+		gather_both(&team, unit, replies);
 		run_pulls(&team); /* the first chunk */
 		core_close(team.core, team.session[lost]);
 		core_unhold(team.core, ZD_CMD_COPY);
@@ -360,8 +365,7 @@ static void test_a_pull_fails(void **state)
 	uint64_t unit = start_landing(&team);
 
 	(void)state;
-	for (uint32_t rank = 0; rank < 2; rank++)
-		replies[rank] = core_expect(team.core, core_gather(team.core, team.session[rank], unit), 0);
+	gather_both(&team, unit, replies);
 	core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
 	core_run_on(team.core, ZD_CMD_COPY, 0);
 	core_unhold(team.core, ZD_CMD_COPY);
@@ -380,9 +384,7 @@ static void test_the_pull_of_a_later_chunk_fails(void **state)
 		struct core_team team;
 		const struct zd_reply *replies[2];
 		uint64_t unit = start_landing_in(&team, CHUNKS);
-		for (uint32_t rank = 0; rank < 2; rank++)
-			replies[rank] = core_expect(team.core,
-			                            core_gather(team.core, team.session[rank], unit), 0);
+		gather_both(&team, unit, replies);
 		for (uint32_t i = 0; i < CHUNKS - 1; i++)
 			core_run_on(team.core, ZD_CMD_COPY, 0);
 		core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
@@ -406,9 +408,7 @@ static void test_a_copy_from_a_landing_fails(void **state)
 		struct core_team team;
 		const struct zd_reply *replies[2];
 		uint64_t unit = start_landing_in(&team, chunks);
-		for (uint32_t rank = 0; rank < 2; rank++)
-			replies[rank] = core_expect(team.core,
-			                            core_gather(team.core, team.session[rank], unit), 0);
+		gather_both(&team, unit, replies);
 		for (uint32_t i = 0; i < chunks; i++)
 			core_run_on(team.core, ZD_CMD_COPY, 1);
 		core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");

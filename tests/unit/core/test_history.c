@@ -159,6 +159,29 @@ static void test_a_failed_gather_is_said(void **state)
 	core_end(core);
 }
 
+/* None of the gather's copies has begun when a pull from host memory fails. */
+static void test_a_gather_that_never_began_is_said(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB});
+	const struct core_unit on_host = {.name = "w", .numel = UNIT_BYTES / 4, .on_host = true};
+	struct core_team team;
+	struct events events = {.count = 0};
+	(void)state;
+	core_team_new(&team, core, "lm", 2, false);
+	uint64_t unit = core_team_register(&team, &on_host), before = 0;
+	core_team_publish(&team, unit);
+	for (uint32_t i = 0; i < 3; i++) { /* before the last one the pools have grown for landings */
+		before = newest(core);
+		if (i == 2)
+			core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "it broke");
+		core_expect(core, core_gather(core, team.session[0], unit), 0);
+		core_expect(core, core_release(core, team.session[0], unit), 0);
+	}
+	read_after(core, before, &events);
+	assert_string_equal(find(&events, "gather")->reason, "failed");
+	core_end(core);
+}
+
 /* Copies are events for so long after a reader has asked for them. */
 static void test_copies_on_demand(void **state)
 {
@@ -425,6 +448,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_gather_from_request_to_release),
 	        cmocka_unit_test(test_a_failed_gather_is_said),
+	        cmocka_unit_test(test_a_gather_that_never_began_is_said),
 	        cmocka_unit_test(test_copies_on_demand),
 	        cmocka_unit_test(test_a_wait_has_a_begin_an_end_and_its_reason),
 	        cmocka_unit_test(test_a_wait_ends_with_its_session),

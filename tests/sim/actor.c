@@ -81,7 +81,8 @@ static bool waits_for_reply(const struct zd_sim_op *op)
 /* Behind all that belongs to what it ends. */
 static bool ends_ahead(const struct zd_sim_world *world, const struct zd_sim_op *op)
 {
-	return world->config.steps_ahead && op->ahead;
+	return op->ahead &&
+	       (op->kind == ZD_SIM_PUBLISH ? world->config.publishes_ahead : world->config.steps_ahead);
 }
 
 /* Is everything there that a pipelined operation refers to. */

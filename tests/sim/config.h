@@ -101,7 +101,8 @@ struct zd_sim_config {
 	bool clean;  /* no faults, no noise: every request must succeed and every program must end */
 	bool mortal; /* nothing goes wrong but that ranks die, and others take their places */
 	bool client_copies;
-	bool sums_ahead;  /* processes are asked for sums whose inputs are on their way */
+	bool sums_ahead;      /* processes are asked for sums whose inputs are on their way */
+	bool publishes_ahead; /* actors go on behind a publish, to gathers of its version */
 	bool steps_ahead; /* actors go on behind the end of a window's last backward, and that of its step */
 	bool unordered;   /* executors run commands in any order, several at once; a timeline's end in it */
 	bool linger;      /* processes run on after their sessions have ended */

@@ -240,7 +240,8 @@ static bool issue_gather(struct zd_sim_issue *issue)
 	if (issue->op->noise && zd_sim_percent(&issue->rng, 25))
 		issue->args.u.gather.version = shard->version + zd_sim_below(&issue->rng, 3);
 	issue->request.version = issue->args.u.gather.version;
-	issue->request.least_version = issue->request.version ? issue->request.version : shard->version;
+	issue->request.least_version = issue->request.version ? issue->request.version
+	                                                      : shard->version + issue->handle->publishing;
 	issue->request.uses = issue->args.u.gather.uses ? issue->args.u.gather.uses : 1;
 	issue->request.stream = (uint8_t)zd_sim_issue_any_stream(issue);
 	if (!issue->request.prefetch && !issue->request.must_fail)

@@ -29,8 +29,10 @@ static void push(struct zd_sim_generator *gen, enum zd_sim_op_kind kind, uint32_
 	        .tag = (uint8_t)tag,
 	        .noise = noise,
 	        .arg = arg,
-	        .ahead = gen->config->steps_ahead &&
-	                 (kind == ZD_SIM_STEP_END || (kind == ZD_SIM_BACKWARD_END && arg)),
+	        .ahead = kind == ZD_SIM_PUBLISH
+	                         ? gen->config->publishes_ahead
+	                         : gen->config->steps_ahead &&
+	                                   (kind == ZD_SIM_STEP_END || (kind == ZD_SIM_BACKWARD_END && arg)),
 	};
 }
 

@@ -174,6 +174,17 @@ static void publish_refused(struct zd_sim_handle *handle, int status)
 		handle->undone = handle->updating = handle->written = false;
 }
 
+/* The publish has failed: the session's gathers behind it may return the version before. */
+static void expect_no_publish(struct zd_sim_session *session, uint32_t group, uint32_t unit, uint64_t version)
+{
+	for (uint32_t i = 0; i < session->nrequests; i++) {
+		struct zd_sim_request *request = &session->requests[i];
+		if (request->kind == ZD_REQ_GATHER && request->group == group && request->unit == unit &&
+		    !request->version)
+			request->least_version = version;
+	}
+}
+
 static void check_held(struct zd_sim_world *world, const struct zd_sim_request *request,
                        const struct zd_reply *reply)
 {
@@ -225,6 +236,7 @@ static void replied_update(struct zd_sim_world *world, struct zd_sim_session *se
 		handle->publishing = false;
 		if (reply->status != 0) {
 			publish_refused(handle, reply->status);
+			expect_no_publish(session, request->group, u, shard->version);
 			continue;
 		}
 		if (handle->undone)

@@ -256,6 +256,7 @@ void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config)
 	config->mortal = !config->clean && zd_sim_percent(&rng, 25);
 	config->client_copies = zd_sim_percent(&rng, 20);
 	config->sums_ahead = seed / 2 % 2; /* no draw: all else of a seed stays as it is */
+	config->publishes_ahead = seed / 8 % 2;
 	config->steps_ahead = (config->clean || config->mortal) && seed / 4 % 2; /* no draw either */
 	config->unordered = zd_sim_percent(&rng, 50);
 	config->linger = zd_sim_percent(&rng, config->mortal ? 60 : 25);
@@ -315,7 +316,7 @@ void zd_sim_config_print(const struct zd_sim_config *config)
 	printf("seed %llu: %s, segments of %llu bytes, slices cut from %llu, quota %llu, noise %u %%, deaths "
 	       "%u "
 	       "%%, device faults "
-	       "%u/1000%s%s%s%s%s%s%s%s\n",
+	       "%u/1000%s%s%s%s%s%s%s%s%s\n",
 	       (unsigned long long)config->seed,
 	       config->clean    ? "clean"
 	       : config->mortal ? "mortal"
@@ -324,6 +325,7 @@ void zd_sim_config_print(const struct zd_sim_config *config)
 	       (unsigned long long)config->quota_bytes, config->noise_percent, config->death_percent,
 	       config->device_fault_permille, config->client_copies ? ", clients copy their own slice" : "",
 	       config->sums_ahead ? ", sums ahead" : "", config->steps_ahead ? ", steps ahead" : "",
+	       config->publishes_ahead ? ", publishes ahead" : "",
 	       config->unordered ? ", unordered executors" : "", config->linger ? ", processes linger" : "",
 	       config->strict_by_segment ? ", strict by segment" : "",
 	       config->regroups ? ", ranks wait for those who come in place of others" : "",

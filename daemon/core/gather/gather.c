@@ -64,6 +64,13 @@ static uint64_t newest_version(const struct zd_unit *unit)
 	return newest;
 }
 
+/* Returns the version that this rank last published. It counts from the call of publish, while the streams
+ * still write. */
+static uint64_t own_version(const struct zd_part *part)
+{
+	return part->version + (part->state == ZD_PART_PUBLISHING ? 1 : 0);
+}
+
 /* Returns the version for a gather that names none. In a group that spans daemons all ranks must choose the
  * same version: the last that this rank has published, or is about to publish. */
 static uint64_t default_version(const struct zd_part *part)
@@ -97,7 +104,7 @@ static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *
 		return false; /* nor on one that is about to be freed */
 	if (buffer->own_left && !buffer->own_copied && !own_readable(buffer))
 		return false; /* prefetched, and too late to be completed */
-	return want ? buffer->version == want : buffer->version >= req->u.gather.part->version;
+	return want ? buffer->version == want : buffer->version >= own_version(buffer->part);
 }
 
 /* Whether the version may still be gathered although an update is about to begin: the update waits for

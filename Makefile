@@ -367,9 +367,9 @@ ON_FOUR := ZD_DOUBLE_DEVICES=2 ZD_SEVERAL=4 ZD_SEVERAL_DRIVER=$(BUILD)/tests/dou
 AWAKE := ZEROD_SPIN=always
 AWAKE_IT := $(filter %/test_client_calls %/test_client_daemon %/test_client_gather %/test_cuda_two_daemons %/test_cuda_offloaded_sum \
 	%/test_cuda_offloaded_sum_ahead %/test_cuda_offloaded_sum_ends %/test_hostile_disconnect %/test_lifetimes_kill %/test_scope_client,$(IT_BIN))
-# And on whatever a backend may do. Where clients copy their own slices, a stream and a later call are ordered by way of the daemon,
+# And on whatever a backend may do, with trainers whose streams lag. Where clients copy their own slices, a stream and a later call are ordered by way of the daemon,
 # which the thread sanitizer does not see: it has no idle GPUs, and a seed where devices do.
-ON_SIM := ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$(if $(filter thread,$(SAN)),15,10)
+ON_SIM := ZEROD_LAG=1 ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$(if $(filter thread,$(SAN)),15,10)
 STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
 FAULTS_SHORT := tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)
 # And with all units in host memory. What the others look at is another with these: a gathered copy that is the shard, the list of devices, room,
@@ -381,7 +381,7 @@ SIDE_BY_SIDE := $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 check-run: layers links lint-prose ptx-check version-check tests
 	@BUILD=$(BUILD) JOBS=$${JOBS:-$(SIDE_BY_SIDE)} tests/run.sh \
 		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500") \
-		$(UNIT_BIN) $(CONTRACT_BIN) $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
+		$(UNIT_BIN) $(CONTRACT_BIN) $(CONTRACT_BIN:%="ZEROD_LAG=1 %") $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
 		$(if $(filter thread,$(SAN)),,$(foreach test,$(CONTRACT_BIN),"$(ON_IDLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)")) \
 		$(foreach test,$(CONTRACT_BIN),"$(ON_TWO) $(test)" "$(ON_NCCL) $(test)") \
 		$(foreach test,$(CONTRACT_BIN),"$(ON_FOUR) $(test)" "$(ON_FOUR) ZEROD_TEST_DAEMONS=2 $(test)") \

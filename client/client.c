@@ -466,6 +466,7 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 	struct zerod_options options;
 	struct zerod_client *made;
 	const char *name;
+	uint64_t lag_seed = 0;
 	int rc = zc_options(&options, sizeof(options), given, "zerod_options", err);
 
 	if (!rc && !client)
@@ -478,6 +479,8 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 		rc = check_strict(err);
 	if (!rc)
 		rc = check_poison(err);
+	if (!rc)
+		rc = zc_lag_seed(&lag_seed, err);
 	if (!rc)
 		rc = choose_reconnect(&options.reconnect_ms, err);
 	if (rc)
@@ -499,6 +502,8 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 	}
 	if (!rc)
 		rc = keep_place(made, choose_path(&options), name, options.reconnect_ms, err);
+	if (!rc)
+		rc = zc_lag_open(made, lag_seed, err);
 	if (rc) {
 		free_client(made);
 		return rc;

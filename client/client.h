@@ -57,6 +57,14 @@
 
 /* ---- The client ---------------------------------------------------------------------------------------- */
 
+#define ZC_LAG_STREAMS 3u
+
+/* Streams whose fences pass late (lag.c); fixed once the client is connected. */
+struct zc_lag {
+	struct zerod_stream *streams[ZC_LAG_STREAMS];
+	atomic_uint_fast64_t random; /* state of the generator; 0: no stream lags */
+};
+
 /* The channel over which the daemon requests sums of this process, and the thread that makes
  * them (offloaded_sum.c). */
 struct zc_worker {
@@ -91,6 +99,7 @@ struct zerod_client {
 	uint64_t *gpu_page;    /* GPUs write: client_page, or a strict client's own page (cuda_strict.c) */
 
 	struct zc_worker worker;
+	struct zc_lag lag;
 
 	/* Reconnection: see reconnect.c. */
 	pthread_mutex_t reconnect_lock; /* one thread connects again; locked before all others */

@@ -101,4 +101,15 @@ void zc_streams_reset(struct zerod_client *client);
 /* Frees the handle in a forked child, where nothing of the stream exists. */
 void zc_stream_forget(zerod_stream *stream);
 
+/* ---- lag.c --------------------------------------------------------------------------------------------- */
+
+/* Reads $ZEROD_LAG. *seed is 0 if no stream lags. */
+int zc_lag_seed(uint64_t *seed, struct zd_err *err) __attribute__((warn_unused_result));
+/* Makes the client's streams that lag. Without the lock. */
+int zc_lag_open(struct zerod_client *client, uint64_t seed, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Adds the fence of one of them, if there are any. */
+int zc_lag_fence(struct zerod_client *client, struct zc_fence_args *args, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
 #endif

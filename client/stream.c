@@ -86,7 +86,9 @@ int zc_streams_fence_holding(struct zerod_client *client, zerod_stream *const *s
 			args->pointers[args->count++] = fence;
 		}
 	}
-	return zc_cuda_copies_fence(client, args, err);
+	int rc = zc_lag_fence(client, args, err);
+
+	return rc ? rc : zc_cuda_copies_fence(client, args, err);
 }
 
 bool zc_streams_aborted(struct zerod_client *client)

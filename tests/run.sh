@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs test programs and scripts, each with a deadline, and ends with "N passed, N failed" (and ", N skipped").
 #   tests/run.sh COMMAND...     a COMMAND is a program or script, with its arguments behind blanks; NAME=VALUE in front of it
-#                               goes into its environment, and the values of ZEROD_SPIN and ZEROD_TEST_BACKEND, _DAEMONS, _COLLECTIVES and _PLACEMENT into
-#                               what is printed
+#                               goes into its environment, and the values of ZEROD_SPIN, ZEROD_LAG and ZEROD_TEST_BACKEND, _DAEMONS,
+#                               _COLLECTIVES and _PLACEMENT into what is printed
 # A program counts its tests in cmocka's closing lines; a script in TAP lines ("ok 1 - ...", and "1..N" for how many there
 # should be). One that says neither counts as one test. One that ends badly has failed, whatever it counted.
 # WRAP goes before each command, TEST_TIMEOUT is seconds for each (default 300). Output is kept in $BUILD/logs.
@@ -84,6 +84,7 @@ for cmd in "$@"; do
 		settings+=("${words[0]}")
 		case ${words[0]} in
 		ZEROD_TEST_BACKEND=* | ZEROD_TEST_COLLECTIVES=* | ZEROD_SPIN=*) backend+=${backend:+-}${words[0]#*=} ;;
+		ZEROD_LAG=*) backend+=${backend:+-}lag ;;
 		ZEROD_TEST_PLACEMENT=*) backend+=${backend:+-}on-${words[0]#*=} ;;
 		ZEROD_TEST_DAEMONS=*) backend+=${backend:+-}${words[0]#*=}-daemons ;;
 		esac

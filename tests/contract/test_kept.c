@@ -111,7 +111,7 @@ static void *ask_in_a_context(struct scene *s)
 typedef void *ask_fn(struct scene *s);
 static ask_fn *const asks[] = {ask_plainly, ask_corked, ask_for_many, ask_in_a_scope, ask_in_a_context};
 
-/* ---- The publish ---------------------------------------------------------------------------------------- */
+/* ---- The publish --------------------------------------------------------------------------------------- */
 
 /* The rank's CPU goes through its step at once; its stream writes when the gate is opened. */
 static void publish_late(struct contract_rank *rank, struct contract_unit *unit, zerod_stream *stream)

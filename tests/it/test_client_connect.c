@@ -349,6 +349,20 @@ static void test_poison_is_asked_for(void **state)
 	}
 }
 
+static void test_lag_is_a_seed(void **state)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	zerod_client *client = NULL;
+
+	(void)state;
+	options.socket_path = "/nonexistent/s";
+	assert_int_equal(setenv("ZEROD_LAG", "late", 1), 0);
+	assert_int_equal(zerod_connect(&options, &client), ZEROD_E_INVALID);
+	assert_string_equal(zerod_last_error(NULL),
+	                    "ZEROD_LAG is 'late': a seed is expected, or 0, by which no stream lags");
+	assert_int_equal(unsetenv("ZEROD_LAG"), 0);
+}
+
 static void test_poison_is_0_or_1(void **state)
 {
 	struct zerod_options options = ZEROD_INIT(options);
@@ -433,12 +447,19 @@ static void test_version(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_version),          cmocka_unit_test(test_connect_and_close),
-	        cmocka_unit_test(test_environment),      cmocka_unit_test(test_no_daemon),
-	        cmocka_unit_test(test_path_too_long),    cmocka_unit_test(test_not_zerod),
-	        cmocka_unit_test(test_nobody_answers),   cmocka_unit_test(test_bad_options),
-	        cmocka_unit_test(test_faulty_hellos),    cmocka_unit_test(test_poison_is_asked_for),
-	        cmocka_unit_test(test_poison_is_0_or_1), cmocka_unit_test(test_fork),
+	        cmocka_unit_test(test_version),
+	        cmocka_unit_test(test_connect_and_close),
+	        cmocka_unit_test(test_environment),
+	        cmocka_unit_test(test_no_daemon),
+	        cmocka_unit_test(test_path_too_long),
+	        cmocka_unit_test(test_not_zerod),
+	        cmocka_unit_test(test_nobody_answers),
+	        cmocka_unit_test(test_bad_options),
+	        cmocka_unit_test(test_faulty_hellos),
+	        cmocka_unit_test(test_poison_is_asked_for),
+	        cmocka_unit_test(test_poison_is_0_or_1),
+	        cmocka_unit_test(test_lag_is_a_seed),
+	        cmocka_unit_test(test_fork),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,14 +19,16 @@ done
 passed=0 failed=0
 for ((seed = first; seed < first + seeds; seed++)); do
 	start=$SECONDS
-	tests/run.sh "${programs[@]/#/ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$seed }" >"$output"
+	settings="ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$seed"
+	[ $((seed % 2)) -eq 0 ] || settings+=" ZEROD_LAG=$seed" # the trainers' streams lag, too
+	tests/run.sh "${programs[@]/#/$settings }" >"$output"
 	total=$(tail -n 1 "$output")
 	[[ $total =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed ]] || exit 2
 	passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2]))
 	echo "seed $seed: $total, $((SECONDS - start)) s"
 	[ "${BASH_REMATCH[2]}" -eq 0 ] && continue
 	grep -vE '^  ok ' "$output" | head -n -1
-	sed -nE "s#^  FAILED  (contract/[a-z_0-9]+) .*#  again: BUILD=$BUILD ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$seed $BUILD/tests/\1#p" "$output"
+	sed -nE "s#^  FAILED  (contract/[a-z_0-9]+) .*#  again: BUILD=$BUILD $settings $BUILD/tests/\1#p" "$output"
 done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -39,6 +39,14 @@ class Train(unittest.TestCase):
             compare(daemon.socket, world, models.GPT, models.adamw, models.gpt_loss, steps=50, dtype=torch.bfloat16,
                     reduce_dtype=reduce_dtype)
 
+    def test_stages(self) -> None:
+        """stages 1, 2 and 3, and persistent units, on 2 and 4 ranks: each step uses the weights of the step before it"""
+        for options in ({"stage": 1}, {"stage": 2}, {"stage": 3}, {"persist_below": 1 << 40}, {"persist_below": 500}):
+            for world in (2, 4):
+                with self.subTest(world=world, **options):
+                    compare(daemon.socket, world, models.GPT, models.adamw, models.gpt_loss, steps=6, dtype=torch.bfloat16,
+                            empty=False, **options)
+
     def test_all_bfloat16(self) -> None:
         """a model that is bfloat16 itself: the optimizer works on the shards"""
         compare(daemon.socket, 2, lambda: models.GPT().bfloat16(), models.adamw, models.gpt_loss)

@@ -64,7 +64,9 @@ first = {}
 for session in {e["session"] for e in events if e["kind"] == "gather"}:
     of = [e["kind"] for e in events if e["session"] == session and e["kind"] in
           ("session_begin", "update", "publish", "block_give", "gather", "lease", "session_end")]
-    assert of == ["session_begin", "block_give", "update", "publish", "block_give", "gather", "lease", "session_end"], of
+    # The client may see the copy's fence, and release, before the daemon's loop has taken the copy's end.
+    assert sorted(of[5:7]) == ["gather", "lease"], of
+    assert of[:5] + of[7:] == ["session_begin", "block_give", "update", "publish", "block_give", "session_end"], of
 waits = [e for e in events if e["kind"].startswith("wait")]
 assert len([e for e in waits if e["kind"] == "wait_begin"]) == len([e for e in waits if e["kind"] == "wait_end"]) > 0
 assert all(e["request"] and e["reason"] for e in waits)

@@ -353,47 +353,55 @@ PARALLEL = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(she
 check: deps  ## build and run all tests
 	@+$(PARALLEL) check-run
 
-# The contract holds on GPUs, too: the driver's double stands for them.
+# The contract holds on GPUs, too: the driver's double stands for them. One daemon serves the tests of a program.
 ON_DOUBLE := ZEROD_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(BUILD)/tests/double
+KEPT := ZEROD_TEST_KEEP_DAEMON=1
 # Clients copy their own slices on GPUs that are idle, which the double's are not unless they are told to be.
-ON_IDLE := ZD_DOUBLE_BUSY=0 $(ON_DOUBLE)
+ON_IDLE := ZD_DOUBLE_BUSY=0 $(ON_DOUBLE) $(KEPT)
 # And with its ranks in two daemons, or under NCCL's collectives, of which there is a double as well.
-ON_TWO := $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 ZEROD_TEST_DAEMONS=2
-ON_NCCL := $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 ZEROD_TEST_COLLECTIVES=nccl
+ON_TWO := $(ON_DOUBLE) $(KEPT) ZEROD_TEST_DAEMONS=2
+ON_NCCL := $(ON_DOUBLE) $(KEPT) ZEROD_TEST_COLLECTIVES=nccl
 # And on four devices of two GPUs.
 ON_FOUR := ZD_DOUBLE_DEVICES=2 ZD_SEVERAL=4 ZD_SEVERAL_DRIVER=$(BUILD)/tests/double/libcuda.so.1 ZEROD_TEST_BACKEND=cuda \
-	LD_LIBRARY_PATH=$(BUILD)/tests/several:$(BUILD)/tests/double ZEROD_TEST_KEEP_DAEMON=1
+	LD_LIBRARY_PATH=$(BUILD)/tests/several:$(BUILD)/tests/double $(KEPT)
 # And where all who can look into the rings between daemon and clients do, however few processors there are.
 AWAKE := ZEROD_SPIN=always
 AWAKE_IT := $(filter %/test_client_calls %/test_client_daemon %/test_client_gather %/test_cuda_two_daemons %/test_cuda_offloaded_sum \
 	%/test_cuda_offloaded_sum_ahead %/test_cuda_offloaded_sum_ends %/test_hostile_disconnect %/test_lifetimes_kill %/test_scope_client,$(IT_BIN))
-# And on whatever a backend may do, with trainers whose streams lag. Where clients copy their own slices, a stream and a later call are ordered by way of the daemon,
-# which the thread sanitizer does not see: it has no idle GPUs, and a seed where devices do.
-ON_SIM := ZEROD_LAG=1 ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$(if $(filter thread,$(SAN)),15,10)
-STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
-FAULTS_SHORT := tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)
+# And on whatever a backend may do, with trainers whose streams lag. Where clients copy their own slices, a stream and a later call are
+# ordered by way of the daemon, which the thread sanitizer does not see: it has no idle GPUs, and a seed where devices do.
+LATE := ZEROD_LAG=1
+ON_SIM := $(LATE) ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$(if $(filter thread,$(SAN)),15,10)
 # And with all units in host memory. What the others look at is another with these: a gathered copy that is the shard, the list of devices, room,
 # structures.
 ON_HOST := ZEROD_TEST_PLACEMENT=host
 ON_HOST_BIN = $(filter-out %/test_alone %/test_device_uuid %/test_room %/test_structures,$(CONTRACT_BIN))
-# So many programs at a time; what takes longest is not the last of them.
-SIDE_BY_SIDE := $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
+on = $(foreach test,$(if $(filter host,$(2)),$(ON_HOST_BIN),$(CONTRACT_BIN)),"$(1) $(test)")
+STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
+
+# The longest programs come first, so that none of them runs alone at the end.
+CHECKS = "$(SIM_BIN) --contract --seeds 20" "$(SIM_BIN) --seeds 200" $(UNIT_BIN) $(IT_SCRIPTS) $(IT_BIN) \
+	"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_COMM_BIN)" "$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_KERNELS_BIN)" "$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
+	$(if $(SAN),,"tests/python/run.sh test_api.py" "tests/python/run.sh test_wheel.py") tests/page/run.sh \
+	$(call on,$(ON_SIM)) $(CONTRACT_BIN) $(call on,$(LATE)) $(call on,$(ON_DOUBLE) $(KEPT)) $(call on,$(ON_TWO)) $(call on,$(ON_NCCL)) \
+	$(call on,$(ON_HOST),host) "$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
+	"$(ON_DOUBLE) $(STRESS_SHORT) --strict" "$(LIFETIMES_BIN) 1024"
+# Tests that try very many cases (tests/support/sweep.h) try all of them here.
+SWEPT := $(filter %/test_cuda_faults %/test_cluster_random %/test_cluster_doubt,$(UNIT_BIN)) $(filter %/test_zerobench_gpu,$(IT_BIN))
+SWEEPS = "$(SIM_BIN) --first 1000 --contract --seeds 50" "$(SIM_BIN) --first 1000 --seeds 500" $(SWEPT:%="ZEROD_TEST_SWEEP=1 %") \
+	"tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)" \
+	$(if $(filter thread,$(SAN)),,$(call on,$(ON_IDLE))) $(call on,$(ON_FOUR)) $(call on,$(ON_FOUR) ZEROD_TEST_DAEMONS=2) \
+	$(call on,$(ON_HOST) $(ON_FOUR),host) $(call on,$(AWAKE)) $(call on,$(AWAKE) $(ON_DOUBLE) $(KEPT)) $(AWAKE_IT:%="$(AWAKE) %") \
+	"$(AWAKE) $(ON_DOUBLE) $(STRESS_SHORT) --kill"
+# So many programs at a time: most of a test's time is waits.
+SIDE_BY_SIDE := $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
+.PHONY: check-sweep sweep-run
 check-run: layers links lint-prose ptx-check version-check tests
-	@BUILD=$(BUILD) JOBS=$${JOBS:-$(SIDE_BY_SIDE)} tests/run.sh \
-		$(if $(SIM_SRC),"$(SIM_BIN) --contract --seeds 50" "$(SIM_BIN) --seeds 500") \
-		$(UNIT_BIN) $(CONTRACT_BIN) $(CONTRACT_BIN:%="ZEROD_LAG=1 %") $(foreach test,$(CONTRACT_BIN),"$(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
-		$(if $(filter thread,$(SAN)),,$(foreach test,$(CONTRACT_BIN),"$(ON_IDLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)")) \
-		$(foreach test,$(CONTRACT_BIN),"$(ON_TWO) $(test)" "$(ON_NCCL) $(test)") \
-		$(foreach test,$(CONTRACT_BIN),"$(ON_FOUR) $(test)" "$(ON_FOUR) ZEROD_TEST_DAEMONS=2 $(test)") \
-		$(foreach test,$(CONTRACT_BIN),"$(AWAKE) $(test)" "$(AWAKE) $(ON_DOUBLE) ZEROD_TEST_KEEP_DAEMON=1 $(test)") \
-		$(AWAKE_IT:%="$(AWAKE) %") "$(AWAKE) $(ON_DOUBLE) $(STRESS_SHORT) --kill" \
-		$(foreach test,$(CONTRACT_BIN),"$(ON_SIM) $(test)") "$(FAULTS_SHORT)" $(foreach test,$(ON_HOST_BIN),"$(ON_HOST) $(test)" "$(ON_HOST) $(ON_FOUR) $(test)") \
-		"$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
-		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_KERNELS_BIN)" \
-		"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_COMM_BIN)" \
-		"$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
-		"$(ON_DOUBLE) $(STRESS_SHORT) --strict" \
-		"$(LIFETIMES_BIN) 1024" $(IT_BIN) $(IT_SCRIPTS) tests/page/run.sh $(if $(SAN),,"tests/python/run.sh test_api.py" "tests/python/run.sh test_wheel.py")
+	@BUILD=$(BUILD) JOBS=$${JOBS:-$(SIDE_BY_SIDE)} tests/run.sh $(CHECKS)
+sweep-run: tests
+	@BUILD=$(BUILD) JOBS=$${JOBS:-$(SIDE_BY_SIDE)} tests/run.sh $(SWEEPS)
+check-sweep: deps  ## more of what `make check` runs: the contract suite in further settings, all cases of long tests; SHARE=K/N of it
+	@+$(PARALLEL) sweep-run
 
 check-sanitizers: deps  ## the tests under the address, leak and undefined-behaviour sanitizers at once
 	@+$(PARALLEL) check-run BUILD=build/both SAN=both

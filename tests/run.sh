@@ -7,12 +7,15 @@
 # A program counts its tests in cmocka's closing lines; a script in TAP lines ("ok 1 - ...", and "1..N" for how many there
 # should be). One that says neither counts as one test. One that ends badly has failed, whatever it counted.
 # WRAP goes before each command, TEST_TIMEOUT is seconds for each (default 300). Output is kept in $BUILD/logs.
+# SHARE=K/N runs the Kth of each N commands only (0 <= K < N).
 # JOBS commands run at a time (default 1), begun in the order given; behind each stand the seconds it took, and those of
 # processors.
 set -u
 cd "$(dirname "$0")/.." || exit 2
-: "${BUILD:=build}" "${WRAP:=}" "${TEST_TIMEOUT:=300}" "${JOBS:=1}"
+: "${BUILD:=build}" "${WRAP:=}" "${TEST_TIMEOUT:=300}" "${JOBS:=1}" "${SHARE:=0/1}"
 [[ $JOBS =~ ^[1-9][0-9]*$ ]] || { echo "tests/run.sh: JOBS=$JOBS is no number" >&2; exit 2; }
+[[ $SHARE =~ ^([0-9]+)/([1-9][0-9]*)$ ]] || { echo "tests/run.sh: SHARE=$SHARE is not K/N" >&2; exit 2; }
+first=${BASH_REMATCH[1]} each=${BASH_REMATCH[2]}
 export BUILD
 # An allocation that cannot be is answered with NULL, as without a sanitizer: tests ask for such.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:allocator_may_return_null=1}
@@ -75,9 +78,10 @@ run() { # name, log, file
 	fi
 }
 
-passed=0 failed=0 skipped=0 begun=0 running=0
+passed=0 failed=0 skipped=0 begun=0 running=0 number=0
 declare -A runs # of a program, by its log
 for cmd in "$@"; do
+	[ $((number++ % each)) -eq "$first" ] || continue
 	read -ra words <<<"$cmd"
 	settings=() backend=
 	while [[ ${words[0]} =~ ^[A-Z_][A-Z0-9_]*= ]]; do

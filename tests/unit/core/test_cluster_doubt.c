@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "rail_rig.h"
+#include "tests/support/sweep.h"
 
 #define SEEDS 300
 #define LIVES 6 /* of the random test's jobs */
@@ -577,7 +578,7 @@ static void live(struct chance *c)
 
 static void run_at_random(bool restarts)
 {
-	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+	for (uint64_t seed = 1; seed <= SEEDS; seed += sweep_step()) {
 		struct chance c = {.random = seed,
 		                   .config = shadowed,
 		                   .restarts = restarts,

@@ -22,6 +22,7 @@
 #include "cluster_program.h"
 #include "tests/support/core_net.h"
 #include "tests/support/core_reduce.h"
+#include "tests/support/sweep.h"
 
 #define SEEDS       300              /* of each test */
 #define SMALL_ARENA (128 * CORE_KIB) /* for each rank of a device */
@@ -471,7 +472,7 @@ static void each_seed(void (*test)(uint64_t seed))
 {
 	const char *only = getenv("ZEROD_TEST_SEED");
 	uint64_t first = only ? strtoull(only, NULL, 10) : 1, last = only ? first : SEEDS;
-	for (running = first; running <= last; running++)
+	for (running = first; running <= last; running += sweep_step())
 		test(running);
 	running = 0;
 }

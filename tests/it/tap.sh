@@ -11,7 +11,36 @@ report() { # status, what
 	else
 		echo "not ok $number - $2"
 		failures=$((failures + 1))
+		show_output
 	fi
+}
+
+# Prints the output of the failed step and of the daemon, if scripts keep them in files.
+show_output() {
+	local file
+	[ -n "${dir:-}" ] || return
+	for file in "$dir"/{out,err,log,zerod.log}; do
+		[ ! -s "$file" ] || { echo "# ${file##*/}:" && tail -n 20 "$file" | sed 's/^/#   /'; }
+	done
+}
+
+skipped() { # what, why
+	number=$((number + 1))
+	echo "ok $number - $1 # SKIP $2"
+}
+
+children_of() { # pid
+	local children
+	read -ra children <"/proc/$1/task/$1/children"
+	printf '%s\n' "${children[@]}"
+}
+
+# Copies a program to $dir/for-others, because other users cannot read a tree below a folder of mode 0700.
+copy_for_others() { # program
+	chmod 755 "$dir" && mkdir -p "$dir/for-others" && install -m 755 "$BUILD/bin/$1" "$dir/for-others"
+}
+as_other() { # uid, copied program, arguments...
+	setpriv --reuid="$1" --regid="$1" --clear-groups timeout 120 "$dir/for-others/$2" "${@:3}"
 }
 
 # Makes the folder $dir and names $socket in it. Both and the daemon end with the script.

@@ -87,7 +87,7 @@ if mkdir "$group" && echo 512M >"$group/$limit" && (echo "$BASHPID" >"$group/cgr
 	rmdir "$group"
 else
 	rmdir "$group"
-	report 0 "$what # SKIP no control group can be made"
+	skipped "$what" "no control group can be made"
 fi 2>"$dir/group"
 
 ZD_DOUBLE_COMPUTE_MODE=3 zerod --backend cuda

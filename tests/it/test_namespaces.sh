@@ -8,26 +8,29 @@ cd "$(dirname "$0")/../.." || exit 2
 : "${BUILD:=build}"
 bin=$(realpath "$BUILD/bin") || exit 2
 deadline_s=60
-dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-namespaces.XXXXXX") || exit 2
+make_dir namespaces
 chmod 755 "$dir"
-daemon=
+inside=
 
 # unshare ignores SIGTERM: its child is the daemon.
 stop_daemon() {
-	[ -z "$daemon" ] || { kill "$(pgrep -P "$daemon" || echo "$daemon")" && wait "$daemon"; }
+	local pid=$daemon child
+	child=$(children_of "$pid")
 	daemon=
+	kill "${child:-$pid}" && wait "$pid"
 }
+# A step that failed may have left both waiting. unshare's child ends with it.
 cleanup() {
-	stop_daemon 2>/dev/null
+	kill -KILL $daemon $inside 2>/dev/null
+	wait
 	rm -rf "$dir"
 }
 trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
 
 skip_all() { # why
-	for number in 1 2 3 4 5 6 7 8 9 10; do echo "ok $number - namespaces # SKIP $1"; done
-	echo 1..10
-	exit 0
+	for _ in 1 2 3 4 5 6 7 8 9 10; do skipped namespaces "$1"; done
+	finish
+	exit
 }
 why=$(unshare --user --map-root-user --mount --pid --ipc --net --uts --fork --mount-proc true 2>&1) ||
 	skip_all "unshare is not permitted here: ${why//$'\n'/ }"
@@ -49,18 +52,10 @@ cat >"$dir/zerod.conf" <<-CONF
 CONF
 chmod 644 "$dir/zerod.conf"
 
-# Waits until the command succeeds.
-until_true() {
-	local deadline=$((SECONDS + deadline_s))
-	until "$@" >"$dir/tried" 2>&1; do
-		[ $SECONDS -lt $deadline ] || { cat "$dir/tried" >&2; return 1; }
-	done
-}
-
 start_daemon() { # command in front of the daemon's
 	"$@" "$bin/zerod" --foreground --config "$dir/zerod.conf" --socket "$dir/run/zerod.sock" >>"$dir/log" 2>&1 &
 	daemon=$!
-	until_true grep -q 'ready after' "$dir/log"
+	within $deadline_s grep -q 'ready after' "$dir/log"
 }
 
 # A container: the folder $1 is its /run/zerod, on a tmpfs over all of /run. The rest of the files are the machine's.
@@ -72,7 +67,7 @@ container() { # folder, command
 }
 
 gathers() { # what hello_gather has printed
-	[ "$(grep -c 'sees 0 to 127$' "$dir/out")" -eq 2 ] || { cat "$dir/out"; return 1; }
+	[ "$(grep -c 'sees 0 to 127$' "$dir/out")" -eq 2 ]
 }
 
 # ---- Clients in namespaces -----------------------------------------------------------------------------------------------------------
@@ -93,10 +88,10 @@ report $? "the container's root is the tenant, and no administrator"
 
 # The container has the folder, not the socket's file: a new daemon's socket appears in it.
 mkfifo "$dir/go"
-container "$tenant" sh -c '"$1/hello_gather" && : >"$2/first" && read -r line <"$2/go" && timeout '$deadline_s' "$1/hello_gather"' sh "$bin" "$dir" \
+container "$tenant" sh -c 'timeout '$deadline_s' "$1/hello_gather" && : >"$2/first" && read -r line <"$2/go" && timeout '$deadline_s' "$1/hello_gather"' sh "$bin" "$dir" \
 	>"$dir/out" 2>&1 &
 inside=$!
-until_true test -e "$dir/first" && stop_daemon && : >"$dir/log" && start_daemon env && echo >"$dir/go" && wait $inside &&
+within $deadline_s test -e "$dir/first" && stop_daemon && : >"$dir/log" && start_daemon env && echo >"$dir/go" && wait $inside &&
 	[ "$(grep -c 'sees 0 to 127$' "$dir/out")" -eq 4 ]
 report $? "a container that keeps running finds the next daemon"
 stop_daemon
@@ -113,7 +108,7 @@ report $? "its own socket refuses clients outside its pid namespace"
 
 timeout $deadline_s "$bin/hello_gather" "$tenant/zerod.sock" >"$dir/out" 2>&1
 if grep -q 'with Linux 6.5' "$dir/out"; then
-	echo "ok $((number += 1)) - a tenant's socket serves them # SKIP the kernel gives no pidfd of a peer"
+	skipped "a tenant's socket serves them" "the kernel gives no pidfd of a peer"
 else
 	gathers
 	report $? "a tenant's socket serves them"
@@ -121,13 +116,13 @@ fi
 
 # A user without a uid in its user namespace.
 if [ "$(id -u)" -ne 0 ]; then
-	echo "ok $((number += 1)) - a user without a uid there # SKIP only root can be another user"
+	skipped "a tenant's socket serves a user without a uid there" "only root can be another user"
 elif grep -q 'with Linux 6.5' "$dir/out"; then
-	echo "ok $((number += 1)) - a user without a uid there # SKIP the kernel gives no pidfd of a peer"
+	skipped "a tenant's socket serves a user without a uid there" "the kernel gives no pidfd of a peer"
 else
-	unshare --mount sh -c 'mount --bind "$1" /mnt && shift && exec "$@"' sh "$tenant" \
-		setpriv --reuid=$other_uid --regid=$other_uid --clear-groups timeout $deadline_s "$bin/hello_gather" /mnt/zerod.sock >"$dir/out" 2>&1 &&
-		gathers
+	copy_for_others hello_gather && unshare --mount sh -c 'mount --bind "$1" /mnt && shift && exec "$@"' sh "$tenant" \
+		setpriv --reuid=$other_uid --regid=$other_uid --clear-groups timeout $deadline_s "$dir/for-others/hello_gather" /mnt/zerod.sock \
+		>"$dir/out" 2>&1 && gathers
 	report $? "a tenant's socket serves a user without a uid there"
 fi
 

@@ -12,8 +12,7 @@ missing() { # what is not tested, program, Debian's package
 	if [ "$need" = --need ]; then
 		report 1 "$1: there is no $2; Debian's package is $3"
 	else
-		number=$((number + 1))
-		echo "ok $number - $1 # SKIP there is no $2"
+		skipped "$1" "there is no $2"
 	fi
 }
 # Prints the lines of a TAP stream under numbers of this script.
@@ -43,8 +42,8 @@ fi
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-test-page.XXXXXX")
 daemon='' trainer=''
-stand_still() { pkill -STOP -P "$trainer" && kill -STOP "$trainer"; }
-go_on() { pkill -CONT -P "$trainer" && kill -CONT "$trainer"; }
+stand_still() { kill -STOP $(children_of "$trainer") "$trainer"; }
+go_on() { kill -CONT $(children_of "$trainer") "$trainer"; }
 cleanup() {
 	[ -n "$trainer" ] && go_on && kill "$trainer" 2>/dev/null && wait "$trainer" 2>/dev/null
 	[ -n "$daemon" ] && kill "$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# container.sh - a systemd of its own in a container, on a copy of a folder that is thrown away at the end; to be sourced, as root:
+# container.sh - a systemd of its own in a container, on a copy of a folder that is thrown away at the end; to be sourced as root, after
+# tests/it/tap.sh:
 #   container_begin PROGRAM...     checks for root, systemd-nspawn and other programs, and runs the script again with mounts of its own
 #   container_mount FOLDER         a writable copy of the folder, whose files stay as they are; sets dir (for scratch files) and root
 #   container_boot                 starts systemd in it, without network
@@ -36,9 +37,12 @@ container_boot() {
 	setsid systemd-nspawn -q -D "$root" --register=no --keep-unit -M zerod-test --private-network --console=pipe /lib/systemd/systemd \
 		--unit=basic.target >"$dir/console" 2>&1 </dev/null &
 	container=$!
-	until_true pgrep -P $container >"$dir/init" || { cat "$dir/console"; exit 2; }
-	init=$(cat "$dir/init")
+	until_true has_child || { cat "$dir/console"; exit 2; }
+	init=$(children_of $container)
 	until_true container_runs || { cat "$dir/console"; exit 2; }
+}
+has_child() {
+	[ -n "$(children_of $container)" ]
 }
 container_runs() {
 	inside systemctl is-system-running 2>&1 | grep -qE 'running|degraded'

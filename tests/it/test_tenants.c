@@ -182,9 +182,9 @@ static void test_file(void **state)
 	struct stat found;
 
 	(void)state;
-	start("owner = 7\ngroup = 8\n[limits]\n");
 	if (geteuid() != 0)
 		skip();
+	start("owner = 7\ngroup = 8\n[limits]\n");
 	assert_int_equal(stat(tenant_path, &found), 0);
 	assert_int_equal(found.st_mode & 07777, 0666);
 	assert_int_equal(found.st_uid, 7);

@@ -349,6 +349,7 @@ int zd_daemon_start(const struct zd_daemon_options *options, struct zd_daemon *d
 	}
 	(void)unlink(daemon->socket_path);
 	(void)close(daemon->notify);
+	daemon->notify = -1;
 	(void)remove_folder(daemon);
 	return -1;
 }
@@ -373,7 +374,7 @@ int zd_daemon_finish(struct zd_daemon *daemon)
 
 int zd_daemon_stop(struct zd_daemon *daemon)
 {
-	if (daemon->notify < 0)
+	if (daemon->notify < 0 || !daemon->dir[0]) /* a zeroed structure was never started */
 		return 0;
 	if (daemon->pid > 0)
 		(void)kill(daemon->pid, SIGTERM);

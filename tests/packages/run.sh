@@ -97,6 +97,9 @@ report $? "the README's three commands: packages, a running service, a client"
 	inside zerod --check-config >"$dir/out" 2>&1 &&
 	[ "$(inside systemctl is-enabled zerod.service zerod.socket | tr '\n' ' ')" = 'enabled enabled ' ]
 report $? "the configuration is in place, the user exists, both units are enabled"
+inside test ! -e /bin/kill && at_root 'systemctl reload zerod' && reloaded() { inside journalctl --unit zerod --output cat | grep -q 'reloaded the limits'; } &&
+	until_true reloaded
+report $? "a reload needs no program that the base system lacks"
 at_root 'apt install ./*.deb' && as_nobody zerobench --socket /run/zerod/zerod.sock --iters 2 --minbytes 64K --maxbytes 64K >"$dir/out" 2>&1
 report $? "any user trains: four ranks of zerobench"
 at_root 'zeroctl events >events && grep -q "session begin .*zerobench" events && zeroctl snapshot -o page.html && grep -q "^</html>$" page.html &&

@@ -514,6 +514,7 @@ uninstall:  ## takes away what install put there, but for the configuration
 
 .PHONY: dist deb rpm check-packages check-reproducible version-check
 dist:  ## zerod-VERSION.tar.xz of the last commit, in $(BUILD): the same bytes each time
+	@ONLY='make dist' packaging/deps.sh
 	@BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/dist.sh
 deb: dist  ## Debian packages of the last commit, in $(BUILD)/deb
 	@DEB=1 packaging/deps.sh
@@ -523,7 +524,7 @@ rpm: dist  ## the same as RPM packages, in $(BUILD)/rpm (rpmbuild)
 check-packages: deb  ## the Debian packages in a Debian 12 of its own: install, upgrade, remove; as root
 	@PACKAGES=1 packaging/deps.sh
 	@BUILD="$(BUILD)" tests/packages/run.sh
-check-reproducible: dist  ## two builds of the last commit in different folders are the same
+check-reproducible: deps dist  ## two builds of the last commit in different folders are the same
 	@BUILD="$(BUILD)" VERSION="$(VERSION)" tests/packages/reproducible.sh
 version-check:  ## all files say the version of include/zerod.h, and have a licence
 	@packaging/version.sh --check

@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs what the build and the tests need, where it is missing: Debian 12 and Ubuntu 24.04 by apt-get, with sudo
-# when not root. Elsewhere it prints the list and goes on if nothing is missing.
+# when not root. Elsewhere it prints the list and goes on if nothing is missing. ONLY='make dist' asks for what that target needs.
 set -eu
 missing=""
 need() { # test, debian package, what for
+	[ "${ONLY:-$3}" = "$3" ] || return 0
 	if ! eval "$1" >/dev/null 2>&1; then
 		missing="$missing $2"
 		printf 'zerod needs %-22s %s\n' "$2" "$3"
@@ -34,15 +35,17 @@ need '"${PYTHON:-python3}" -c "import numpy" || /usr/bin/python3 -c "import nump
 [ -n "${CI:-}${ABI:-}" ] && need 'command -v abidiff' abigail-tools 'make check-abi'
 [ -n "${MODEL:-}" ] && need 'command -v spin' spin 'make check-model'
 [ -n "${SYSTEMD:-}" ] && need 'command -v systemd-nspawn' systemd-container 'make check-systemd'
+[ -n "${ONLY:-}${DEB:-}${PACKAGES:-}" ] && need 'command -v xz' xz-utils 'make dist'
 if [ -n "${DEB:-}${PACKAGES:-}" ]; then
+	need 'dpkg-query -W -f "\${db:Status-Status}" build-essential | grep -qx installed' build-essential 'make deb'
 	need 'command -v dpkg-buildpackage' dpkg-dev 'make deb'
 	need 'command -v dh' debhelper 'make deb'
 	need 'command -v dh_python3' dh-python 'make deb'
 	need 'command -v fakeroot' fakeroot 'make deb'
 	need 'command -v lintian' lintian 'make deb'
 fi
+[ -n "${FRESH:-}${PACKAGES:-}" ] && need 'command -v debootstrap' debootstrap 'make check-packages, check-fresh'
 if [ -n "${PACKAGES:-}" ]; then
-	need 'command -v debootstrap' debootstrap 'make check-packages'
 	need 'command -v systemd-nspawn' systemd-container 'make check-packages'
 fi
 [ -z "$missing" ] && exit 0

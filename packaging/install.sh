@@ -75,3 +75,9 @@ for program in zerod zeroctl zerobench; do
 	put 644 packaging/completion/_$program "$root/share/zsh/site-functions" _$program
 	put 644 packaging/completion/$program.fish "$root/share/fish/vendor_completions.d" $program.fish
 done
+# Folders of zerod's own; others are shared, or the administrator's.
+if [ "$action" = uninstall ]; then
+	for folder in "$root/share/doc/zerod/grafana" "$root/share/doc/zerod" "$root/libexec/zerod"; do
+		[ ! -d "$folder" ] || rmdir --ignore-fail-on-non-empty "$folder"
+	done
+fi

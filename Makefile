@@ -263,6 +263,8 @@ $(BUILD)/tests/unit/server/test_user: override LDFLAGS += -Wl,--wrap=uv_poll_sta
 $(BUILD)/tests/unit/zeroctl/test_metrics: $(call obj,$(addprefix client/zeroctl/,metrics_text.c metrics_http.c))
 $(addprefix $(BUILD)/tests/unit/zeroctl/test_top_,model layout): $(call obj,$(addprefix client/zeroctl/,top_model.c top_waits.c top_keys.c top_layout.c top_frame.c \
 	top_table.c text.c))
+# tests/run.sh notices files that test programs leave behind (tests/support/temporary.c).
+$(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN): override LDFLAGS += -Wl,--wrap=mkdtemp,--wrap=mkstemp
 # Unit and integration tests may look at every layer; A_CLIENT carries its own copy of proto and base.
 $(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(DAEMON_STACK)
 	$(say) LD $@

@@ -5,7 +5,8 @@
 #                               goes into its environment, and the values of ZEROD_SPIN, ZEROD_LAG and ZEROD_TEST_BACKEND, _DAEMONS,
 #                               _COLLECTIVES and _PLACEMENT into what is printed
 # A program counts its tests in cmocka's closing lines; a script in TAP lines ("ok 1 - ...", and "1..N" for how many there
-# should be). One that says neither counts as one test. One that ends badly has failed, whatever it counted.
+# should be). One that says neither counts as one test. One that ends badly has failed, whatever it counted, and so has one that
+# leaves files in its TMPDIR, or a path that its mkdtemp() or mkstemp() made (tests/support/temporary.c).
 # WRAP goes before each command, TEST_TIMEOUT is seconds for each (default 300). Output is kept in $BUILD/logs.
 # SHARE=K/N runs the Kth of each N commands only (0 <= K < N).
 # JOBS commands run at a time (default 1), begun in the order given; behind each stand the seconds it took, and those of
@@ -21,11 +22,13 @@ export BUILD
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:allocator_may_return_null=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+# Kept between tests, whose TMPDIR is their own.
+export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$(realpath -m "$BUILD")/inductor}
 
 [ $# -gt 0 ] || { echo 'tests/run.sh: no tests given' >&2; exit 2; }
 logs=$BUILD/logs
 mkdir -p "$logs" || exit 2
-results=$(mktemp -d) || exit 2
+results=$(mktemp -d) && chmod 711 "$results" || exit 2 # tests run programs as other users, in their TMPDIR
 # Names the files that killed processes leave behind from NCCL's double.
 export ZD_DOUBLE_NCCL_RUN=${results##*/}
 trap 'rm -rf "$results" "/dev/shm/zerod-nccl-$ZD_DOUBLE_NCCL_RUN-"*' EXIT
@@ -52,21 +55,34 @@ count() {
 	return 0
 }
 
+# Prints, and removes, what is left in a folder, and of the paths that a file lists.
+take_left() { # folder, file
+	local path paths=()
+	[ ! -e "$2" ] || mapfile -t paths <"$2"
+	for path in "$1"/* "${paths[@]}"; do
+		[ ! -e "$path" ] || { find "$path" && rm -rf "$path"; }
+	done
+}
+
 # Runs $words with $settings, in a process of its own: says how it went, all at once, and leaves its counts in a file.
 run() { # name, log, file
-	local name=$1 log=$2 child rc why used start=$SECONDS
+	local name=$1 log=$2 child rc why used left start=$SECONDS
 	trap - EXIT
 	child=
 	trap 'kill $child 2>/dev/null; wait; exit 130' INT TERM
+	mkdir -m 755 "$3.tmp"
 	# A background job ignores interrupts, and so do its children; tests send them.
 	# shellcheck disable=SC2086 # WRAP is a command with its arguments
-	env --default-signal=INT,QUIT "${settings[@]}" timeout -k 10 "$TEST_TIMEOUT" $WRAP "${words[@]}" >"$log" 2>&1 </dev/null &
+	env --default-signal=INT,QUIT TMPDIR="$3.tmp" XDG_RUNTIME_DIR="$results" ZEROD_TEST_MADE="$3.made" \
+		"${settings[@]}" timeout -k 10 "$TEST_TIMEOUT" $WRAP "${words[@]}" >"$log" 2>&1 </dev/null &
 	child=$!
 	wait $child
 	rc=$?
 	times >"$3.times"
 	used=$(awk -F '[ms ]' 'NR == 2 { printf "%.1f", $1 * 60 + $2 + $4 * 60 + $5 }' "$3.times")
 	count "$log" $rc
+	left=$(take_left "$3.tmp" "$3.made")
+	[ -z "$left" ] || { f=$((f + 1)) && echo "left behind:"$'\n'"$left" >>"$log"; }
 	echo "$p $f $s" >"$3"
 	if [ "$f" -eq 0 ]; then
 		printf '  ok      %-44s %4d tests %3d s %6s\n' "$name" $((p + s)) $((SECONDS - start)) "$used"

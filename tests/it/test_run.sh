@@ -34,6 +34,11 @@ runs "6 passed, 4 failed, 1 skipped" 1 "$dir/badly" "$dir/short" "$dir/crash" "$
 report $? "tests that fail, that do not come, and a crash behind them"
 runs "3 passed, 1 failed, 1 skipped" 1 "$dir/fell" "$dir/well" true
 report $? "a shell that dies before it has counted, and those behind it"
+# shellcheck disable=SC2016 # those programs' own
+program leaves <<<'echo "ok 1 - a"; mkdir "$TMPDIR/folder"'
+program made <<<"echo ok 1 - a; touch $dir/file; echo $dir/file >>\$ZEROD_TEST_MADE"
+runs "4 passed, 2 failed, 1 skipped" 1 "$dir/leaves" "$dir/made" "$dir/well" && grep -q '/folder$' "$dir/out" && [ ! -e "$dir/file" ]
+report $? "files that tests leave behind"
 JOBS=none runs "tests/run.sh: JOBS=none is no number" 2 true
 report $? "JOBS that is no number is refused"
 finish

@@ -464,6 +464,11 @@ check-torch: deps  ## the tests of zerod.torch on the host backend, in an enviro
 	@$(MAKE) --no-print-directory all
 	@BUILD=$(BUILD) tests/torch/run.sh
 
+.PHONY: check-fresh
+check-fresh:  ## `make check` in a bare Debian 12, by an ordinary user or by FRESH_USER=root: as root
+	@FRESH=1 packaging/deps.sh
+	@BUILD=$(BUILD) FRESH_USER=$(FRESH_USER) tests/packages/fresh.sh
+
 .PHONY: check-systemd
 check-systemd:  ## the units under a systemd of their own, in a container: as root
 	@SYSTEMD=1 packaging/deps.sh

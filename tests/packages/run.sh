@@ -7,19 +7,14 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 . tests/it/tap.sh
 . tests/systemd/container.sh
+. tests/packages/base.sh
 : "${BUILD:=build}"
 container_begin debootstrap dpkg-deb
 
 # ---- The container -----------------------------------------------------------------------------------------------------------------
 
-base=$BUILD/packages/debian12
-if [ ! -d "$base" ]; then
-	rm -rf "$base.new" && mkdir -p "$base.new"
-	debootstrap --variant=minbase --include=systemd,systemd-sysv bookworm "$base.new" http://deb.debian.org/debian >"$BUILD/packages/log" 2>&1 ||
-		{ tail "$BUILD/packages/log"; exit 2; }
-	mv "$base.new" "$base"
-fi
-container_mount "$(realpath "$base")"
+debian_base || exit 2
+container_mount "$base"
 
 # A package of another version with the same files.
 repack() { # deb, version
@@ -35,14 +30,13 @@ for deb in "$BUILD"/deb/*.deb; do
 	cp "$deb" "$root/root" && repack "$deb" 9.0.0-1 || exit 2
 done
 install -m 755 "$BUILD"/bin/{commits,charlm} "$root/opt/zerod" || exit 2
-cp /etc/resolv.conf "$root/etc/resolv.conf"
+debian_apt "$root" || exit 2
 # Installed below: it restarts all services whose files were replaced, as some distributions have it.
 mkdir -p "$root/etc/needrestart/conf.d"
 echo "\$nrconf{restart} = 'a';" >"$root/etc/needrestart/conf.d/automatic.conf"
-printf '%s\n' 'APT::Get::Assume-Yes "true";' 'APT::Install-Recommends "false";' >"$root/etc/apt/apt.conf.d/test"
-export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 # There is no network later on: what apt has to fetch it finds in its cache.
-chroot "$root" sh -c 'apt-get -q update && cd /root && apt-get -q install --download-only ./*.deb needrestart' >"$dir/out" 2>&1 ||
+chroot "$root" sh -c 'apt-get -q update && apt-get -q install systemd systemd-sysv && cd /root &&
+	apt-get -q install --download-only ./*.deb needrestart' >"$dir/out" 2>&1 ||
 	{ cat "$dir/out"; exit 2; }
 container_boot
 

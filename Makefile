@@ -264,7 +264,7 @@ $(BUILD)/tests/unit/zeroctl/test_metrics: $(call obj,$(addprefix client/zeroctl/
 $(addprefix $(BUILD)/tests/unit/zeroctl/test_top_,model layout): $(call obj,$(addprefix client/zeroctl/,top_model.c top_waits.c top_keys.c top_layout.c top_frame.c \
 	top_table.c text.c))
 # tests/run.sh notices files that test programs leave behind (tests/support/temporary.c).
-$(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN): override LDFLAGS += -Wl,--wrap=mkdtemp,--wrap=mkstemp
+$(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(GPU_STRICT_BIN) $(GPU_COMM_BIN): override LDFLAGS += -Wl,--wrap=mkdtemp,--wrap=mkstemp
 # Unit and integration tests may look at every layer; A_CLIENT carries its own copy of proto and base.
 $(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(DAEMON_STACK)
 	$(say) LD $@

@@ -37,7 +37,7 @@ children_of() { # pid
 
 # Copies a program to $dir/for-others, because other users cannot read a tree below a folder of mode 0700.
 copy_for_others() { # program
-	chmod 755 "$dir" && mkdir -p "$dir/for-others" && install -m 755 "$BUILD/bin/$1" "$dir/for-others"
+	chmod 755 "$dir" && install -d -m 755 "$dir/for-others" && install -m 755 "$BUILD/bin/$1" "$dir/for-others"
 }
 as_other() { # uid, copied program, arguments...
 	setpriv --reuid="$1" --regid="$1" --clear-groups timeout 120 "$dir/for-others/$2" "${@:3}"

@@ -38,7 +38,7 @@ why=$(unshare --user --map-root-user --mount --pid --ipc --net --uts --fork --mo
 # A tenant, beside the daemon's own socket.
 tenant_uid=12345 other_uid=12346
 tenant=$dir/tenants/a
-mkdir "$dir/run" && mkdir -m 700 "$dir/tenants" && mkdir "$tenant" || exit 2
+mkdir "$dir/run" && mkdir -m 700 "$dir/tenants" && mkdir -m 755 "$tenant" || exit 2
 cat >"$dir/zerod.conf" <<-CONF
 	[devices]
 	backend = host

@@ -180,25 +180,29 @@ uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request
 
 /* ---- Teams --------------------------------------------------------------------------------------------- */
 
-void core_team_new(struct core_team *team, struct core_driver *core, const char *job, uint32_t world_size,
-                   bool durable)
+void core_team_join(struct core_team *team, struct core_driver *core, const struct core_join *options)
 {
 	struct core_row device;
 	uint64_t request[CORE_TEAM];
-	uint32_t ndevices = core_rows(core, ZD_TABLE_DEVICES, &device, 1);
+	uint32_t world_size = options->world_size, ndevices = core_rows(core, ZD_TABLE_DEVICES, &device, 1);
 	assert_true(world_size <= CORE_TEAM);
 	*team = (struct core_team){.core = core, .world_size = world_size, .nranks = world_size};
 	for (uint32_t rank = 0; rank < world_size; rank++) {
-		struct core_join join = {.job = job,
-		                         .world_size = world_size,
-		                         .rank = rank,
-		                         .device = rank % ndevices,
-		                         .durable = durable};
+		struct core_join join = *options;
+		join.rank = rank;
+		join.device = rank % ndevices;
 		team->session[rank] = core_open(core, CORE_ALICE);
 		request[rank] = core_join(core, team->session[rank], &join);
 	}
 	for (uint32_t rank = 0; rank < world_size; rank++)
 		team->group = core_expect(core, request[rank], 0)->u.group_join.group;
+}
+
+void core_team_new(struct core_team *team, struct core_driver *core, const char *job, uint32_t world_size,
+                   bool durable)
+{
+	core_team_join(team, core,
+	               &(struct core_join){.job = job, .world_size = world_size, .durable = durable});
 }
 
 uint64_t core_team_register(struct core_team *team, const struct core_unit *unit)

@@ -36,7 +36,7 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 	struct zd_member *member;
 	int status = zd_member_find(e, req->session, args->u.group_agree.group, &member, err);
 	if (status == 0)
-		status = zd_member_enter(member, err);
+		status = zd_group_check(member->group, err);
 	if (status == 0)
 		status = check_args(args, err);
 	if (status != 0)

@@ -42,7 +42,7 @@ static int barrier_begin(struct zd_engine *e, struct zd_request *req, const stru
 	struct zd_member *member;
 	int status = zd_member_find(e, req->session, args->u.group, &member, err);
 	if (status == 0)
-		status = zd_member_enter(member, err);
+		status = zd_group_check(member->group, err);
 	if (status == 0)
 		status = check_cluster(member, err);
 	if (status != 0)

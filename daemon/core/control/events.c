@@ -20,6 +20,7 @@ const struct zd_events zd_control_events = {
         .group_freed = group_freed,
         .device_settles = zd_reduce_settle,
         .wait_text = zd_wait_text,
+        .acting_member = zd_acting_member,
         .count_prefetched = zd_prefetches_count,
         .drop_prefetched = zd_prefetches_drop,
         .segment_is_awaited = zd_reduce_awaits,

@@ -237,6 +237,8 @@ int zd_member_tell(struct zd_member *member, struct zd_err *err)
 	if (since == member->group->generation)
 		return 0;
 	member->told = member->group->generation;
+	if (member->set_back && member->group->state == ZD_GROUP_READY)
+		return zd_member_check(member, err); /* which says more */
 	return zd_group_tell(member->group, since, err);
 }
 

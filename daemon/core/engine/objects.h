@@ -246,7 +246,7 @@ int zd_group_tell(const struct zd_group *group, uint64_t since, struct zd_err *e
         __attribute__((warn_unused_result));
 /* Returns PEER_LOST once after each loss that the member's session has not been told of. */
 int zd_member_tell(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
-/* Combines zd_group_check() and zd_member_tell(), for the begin of a request. */
+/* Combines zd_group_check() and zd_member_tell(), for a request that first ends something (acting.c). */
 int zd_member_enter(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
 /* Like zd_group_check(), but also returns PEER_LOST while the rank has not been reset since its publishes
  * were undone. */

@@ -262,12 +262,28 @@ static void undo(struct zd_engine *e, struct zd_request *req)
 		e->types[req->kind]->cancel(e, req);
 }
 
+/* The loss of a rank is told before the request changes anything. A session that was told of all losses of its
+ * groups costs no lookup. */
+static int tell_loss(struct zd_engine *e, const struct zd_request *req, const struct zd_args *args,
+                     struct zd_err *err)
+{
+	const struct zd_member *member;
+	TAILQ_FOREACH (member, &req->session->members, session_link) {
+		if (member->told != member->group->generation)
+			break;
+	}
+	struct zd_member *acting = member ? e->events->acting_member(e, req->session, args) : NULL;
+	return acting && acting->group->state != ZD_GROUP_ABORTED ? zd_member_tell(acting, err) : 0;
+}
+
 /* Calls the type's begin(). On ZD_WAIT keeps the arguments for the next attempt. */
 static int begin_request(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                          struct zd_err *err)
 {
 	const struct zd_request_type *type = e->types[req->kind];
-	int status = type->begin ? type->begin(e, req, args, err) : 0;
+	int status = tell_loss(e, req, args, err);
+	if (status == 0 && type->begin)
+		status = type->begin(e, req, args, err);
 	if (status == ZD_WAIT && !req->args) {
 		req->args = zd_calloc(1, sizeof(*req->args));
 		*req->args = *args;

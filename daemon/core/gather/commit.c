@@ -140,10 +140,6 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)
 		status = zd_member_check(member, err);
-	if (status == ZEROD_E_PEER_LOST)
-		member->told = member->group->generation;
-	else if (status == 0)
-		status = zd_member_tell(member, err);
 	if (status != 0)
 		return status;
 	struct zd_group *group = member->group;

@@ -235,8 +235,6 @@ static int load_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (status != 0)
 		return status;
 	status = zd_part_find(e, req->session, args->u.unit_load.unit, &part, err);
-	if (status == 0 && !part->unit->group->shadow) /* which sets the shards back, and tells so */
-		status = zd_member_tell(zd_part_member(part), err);
 	if (status == 0)
 		status = load_check(req, part, source, err);
 	if (status != 0) {

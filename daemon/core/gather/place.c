@@ -344,7 +344,7 @@ static int place_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (status == 0)
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)
-		status = zd_member_enter(zd_part_member(part), err);
+		status = zd_group_check(part->unit->group, err);
 	if (status == 0 && part->unit->group->cluster) /* in any direction */
 		status = zd_unit_check_place(zd_part_member(part), part->unit->name, true, err);
 	if (status != 0)

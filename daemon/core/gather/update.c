@@ -56,13 +56,8 @@ static int part_take(struct zd_engine *e, struct zd_request *req, uint64_t unit,
 	if (status != 0)
 		return status;
 	struct zd_member *member = zd_part_member(part);
-	if (!req->member) {
+	if (!req->member)
 		req->member = member;
-		/* In a group with shadows the shards are set back, and a later error says so. */
-		status = member->group->shadow ? 0 : zd_member_tell(member, err);
-		if (status != 0)
-			return status;
-	}
 	if (member != req->member)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is of another group than the first",
 		                  part->unit->name);

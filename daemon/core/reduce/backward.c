@@ -270,7 +270,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	int status = zd_member_find(e, req->session, args->u.backward_begin.group, &member, err);
 	/* A request that fails here keeps the abandoned entries: the rank's streams may still use them. */
 	if (status == 0)
-		status = zd_member_enter(member, err);
+		status = zd_group_check(member->group, err);
 	if (status == 0)
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)
@@ -377,7 +377,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	bool skips_rest = args->u.backward_end.skip_rest;
 	int status = zd_member_find(e, req->session, args->u.backward_end.group, &member, err);
 	if (status == 0)
-		status = zd_member_enter(member, err);
+		status = zd_group_check(member->group, err);
 	if (status != 0)
 		return status;
 	if (skips_rest && member->group->cluster)

@@ -285,7 +285,7 @@ static int create_begin(struct zd_engine *e, struct zd_request *req, const struc
 	struct zd_member *member;
 	int status = zd_member_find(e, req->session, args->u.bucket_create.group, &member, err);
 	if (status == 0)
-		status = zd_member_enter(member, err);
+		status = zd_group_check(member->group, err);
 	if (status == 0)
 		status = create_check(args, err);
 	if (status != 0)

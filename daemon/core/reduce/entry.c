@@ -217,7 +217,7 @@ static int reserve_check(struct zd_engine *e, const struct zd_bucket *bucket, co
 	if (unit->group != group)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' and bucket %llu are of different groups",
 		                  unit->name, (unsigned long long)bucket->id);
-	int status = zd_member_enter(bucket->mr->member, err);
+	int status = zd_group_check(group, err);
 	if (status == 0)
 		status = zd_reduction_admit(e, bucket->mr, unit, err);
 	if (status != 0)

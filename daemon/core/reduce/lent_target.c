@@ -127,7 +127,7 @@ static int wait_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	struct zd_part *part;
 	int status = zd_part_find(e, req->session, args->u.reduce_wait.unit, &part, err);
 	if (status == 0)
-		status = zd_member_enter(zd_part_member(part), err);
+		status = zd_group_check(part->unit->group, err);
 	if (status == 0)
 		status = zd_session_check_poisoned(req->session, err);
 	if (status != 0)

@@ -575,7 +575,7 @@ static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (status != 0)
 		return status;
 	struct zd_member *member = zd_part_member(part);
-	status = zd_member_enter(member, err);
+	status = zd_group_check(member->group, err);
 	if (status != 0)
 		return status;
 	const struct zd_member_reduce *mr = zd_member_reduce_get(member);

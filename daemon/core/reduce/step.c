@@ -201,7 +201,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	bool ahead = args->u.step_begin.ahead;
 	int status = zd_member_find(e, req->session, args->u.step_begin.group, &member, err);
 	if (status == 0)
-		status = zd_member_enter(member, err);
+		status = zd_group_check(member->group, err);
 	if (status == 0)
 		status = zd_session_check_poisoned(req->session, err);
 	if (status != 0)

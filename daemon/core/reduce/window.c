@@ -264,7 +264,7 @@ static int abandon_begin(struct zd_engine *e, struct zd_request *req, const stru
 	const struct zd_fence_list *fences = &args->u.backward_abandon.fences;
 	int status = zd_member_find(e, req->session, args->u.backward_abandon.group, &member, err);
 	if (status == 0)
-		status = zd_member_enter(member, err);
+		status = zd_group_check(member->group, err);
 	if (status == 0)
 		status = zd_fences_check(fences, err);
 	if (status != 0)

@@ -338,6 +338,7 @@ static void test_publisher_dies(void **state)
 	const struct zd_reply *reply = gather_ok(&rig, unit);
 	core_close(rig.core, rig.team.session[1]);
 	assert_true(is_aborted(&rig, reply));
+	core_expect_told(rig.core, rig.session, rig.team.group, "rank 1");
 	core_expect(rig.core, core_update(rig.core, rig.session, other), ZEROD_E_POISONED);
 	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), 0);
 	core_expect(rig.core, core_release(rig.core, rig.session, unit), 0);

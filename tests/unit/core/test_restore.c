@@ -287,6 +287,7 @@ static void test_a_unit_that_was_described_anew(void **state)
 	core_hold(d.core, ZD_CMD_FILL);
 	(void)core_register(d.core, d.team.session[0], d.team.group, &unit);
 	core_close(d.core, d.team.session[0]);
+	core_expect_told(d.core, d.team.session[1], d.team.group, "rank 0");
 	unit.numel *= 2;
 	uint64_t again = core_register(d.core, d.team.session[1], d.team.group, &unit);
 	core_unhold(d.core, ZD_CMD_FILL);

@@ -396,6 +396,26 @@ static void test_survivor_does_not_go_on_unaware(void **state)
 	core_end(s.core);
 }
 
+/* A loss is told before the rank's own work, although nothing of it was undone: the first update neither
+ * begins nor lets others gather. After the reset all ranks are at the last commit. */
+static void test_survivor_is_told_by_its_first_update(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	close_rank(&s, 1);
+	core_expect(s.core, send_join(&s, 1), 0);
+	for (uint32_t unit = 0; unit < NUNITS; unit++)
+		core_expect(s.core, send_register(&s, unit, 1), 0);
+	core_expect_error(s.core, update(&s, 0, 0), ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
+	core_expect(s.core, publish(&s, 0, 0), ZEROD_E_STATE);
+	core_team_check(&s.team, core_expect(s.core, gather(&s, 0, 1), 0), 1);
+	core_expect(s.core, core_release(s.core, s.team.session[1], s.unit[0]), 0);
+	recover(&s, 1);
+	expect_commit(&s, 1);
+	core_end(s.core);
+}
+
 /* A reset ends the update as well, and returns when the shards are back; so does a registration. */
 static void test_reset_waits_for_the_shards(void **state)
 {
@@ -731,6 +751,7 @@ int main(void)
 	        cmocka_unit_test(test_copies_of_a_large_update),
 	        cmocka_unit_test(test_aborted_group_is_set_back),
 	        cmocka_unit_test(test_survivor_does_not_go_on_unaware),
+	        cmocka_unit_test(test_survivor_is_told_by_its_first_update),
 	        cmocka_unit_test(test_reset_waits_for_the_shards),
 	        cmocka_unit_test(test_survivor_of_a_whole_step_goes_on),
 	        cmocka_unit_test(test_copies_of_undone_versions_are_stale),

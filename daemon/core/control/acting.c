@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * acting.c - which requests act for a rank, and for which one.
+ *
+ * The engine rejects such a request with PEER_LOST, once, if the rank's session has not been told of a loss in
+ * its group (request.c). So a rank that does not know of a loss gathers nothing, and does nothing that other
+ * ranks see. A request that ends or frees something is carried out: the next one of another kind tells.
+ */
+#include "core/control/control.h"
+#include "core/gather/unit.h"
+#include "core/reduce/bucket.h"
+
+static struct zd_member *of_group(struct zd_engine *e, struct zd_session *session, uint64_t id)
+{
+	struct zd_member *member;
+	return zd_member_find(e, session, id, &member, NULL) == 0 ? member : NULL;
+}
+
+static struct zd_member *of_unit(struct zd_engine *e, struct zd_session *session, uint64_t id)
+{
+	struct zd_part *part;
+	return zd_part_find(e, session, id, &part, NULL) == 0 ? zd_part_member(part) : NULL;
+}
+
+/* All units of a request are of one group. */
+static struct zd_member *of_units(struct zd_engine *e, struct zd_session *session, uint32_t nunits,
+                                  const uint64_t *units)
+{
+	return nunits > 0 ? of_unit(e, session, units[0]) : NULL;
+}
+
+/* In a group with shadows the loss has undone the update. The publish ends it, and then returns PEER_LOST. */
+static struct zd_member *of_publish(struct zd_engine *e, struct zd_session *session,
+                                    const struct zd_args *args)
+{
+	struct zd_member *member = of_units(e, session, args->u.publish.nunits, args->u.publish.units);
+	return member && !member->group->shadow ? member : NULL;
+}
+
+static struct zd_member *of_bucket(struct zd_engine *e, const struct zd_session *session, uint64_t id)
+{
+	struct zd_bucket *bucket;
+	return zd_bucket_find(e, session, id, &bucket, NULL) == 0 ? bucket->mr->member : NULL;
+}
+
+struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *session,
+                                   const struct zd_args *args)
+{
+	switch (args->kind) {
+	case ZD_REQ_GROUP_BARRIER:
+		return of_group(e, session, args->u.group);
+	case ZD_REQ_UNIT_REGISTER:
+		return of_group(e, session, args->u.unit_register.group);
+	case ZD_REQ_COMMIT:
+		return of_group(e, session, args->u.commit.group);
+	case ZD_REQ_FORWARD_BEGIN:
+		return of_group(e, session, args->u.forward_begin.group);
+	case ZD_REQ_GROUP_AGREE:
+		return of_group(e, session, args->u.group_agree.group);
+	case ZD_REQ_BACKWARD_BEGIN:
+		return of_group(e, session, args->u.backward_begin.group);
+	case ZD_REQ_BACKWARD_END:
+		return of_group(e, session, args->u.backward_end.group);
+	case ZD_REQ_BACKWARD_ABANDON: /* the loss has ended the window */
+		return of_group(e, session, args->u.backward_abandon.group);
+	case ZD_REQ_BUCKET_CREATE:
+		return of_group(e, session, args->u.bucket_create.group);
+	case ZD_REQ_STEP_BEGIN:
+		return of_group(e, session, args->u.step_begin.group);
+	case ZD_REQ_STEP_GET:
+		return of_group(e, session, args->u.step_get.group);
+	case ZD_REQ_UPDATE_BEGIN:
+		return of_units(e, session, args->u.publish.nunits, args->u.publish.units);
+	case ZD_REQ_PUBLISH:
+		return of_publish(e, session, args);
+	case ZD_REQ_SET_PERSISTENT: /* otherwise it frees */
+		return args->u.set_persistent.persistent ? of_unit(e, session, args->u.set_persistent.unit)
+		                                         : NULL;
+	case ZD_REQ_SET_SLOT:
+		return of_unit(e, session, args->u.set_slot.unit);
+	case ZD_REQ_SET_FROZEN:
+		return of_unit(e, session, args->u.set_frozen.unit);
+	case ZD_REQ_UNIT_LOAD:
+		return of_unit(e, session, args->u.unit_load.unit);
+	case ZD_REQ_UNIT_PLACE:
+		return of_unit(e, session, args->u.unit_place.unit);
+	case ZD_REQ_GATHER: /* a client does not wait for the reply to a prefetch, which fails without telling */
+		return args->u.gather.prefetch ? NULL : of_unit(e, session, args->u.gather.unit);
+	case ZD_REQ_CONTEXT_BEGIN:
+		return of_units(e, session, args->u.context_begin.nunits, args->u.context_begin.units);
+	case ZD_REQ_REDUCE_SKIP:
+		return of_unit(e, session, args->u.unit);
+	case ZD_REQ_REDUCE_WAIT:
+		return of_unit(e, session, args->u.reduce_wait.unit);
+	case ZD_REQ_BUCKET_RESERVE:
+		return of_bucket(e, session, args->u.bucket_reserve.bucket);
+	case ZD_REQ_BUCKET_SUBMIT: /* frees an abandoned entry, and then tells */
+	case ZD_REQ_RELEASE:
+	case ZD_REQ_FORWARD_END:
+	case ZD_REQ_CLAIM_END:
+	case ZD_REQ_SCOPE_ABANDON:
+	case ZD_REQ_CONTEXT_END:
+	case ZD_REQ_TARGET_RETURN:
+	case ZD_REQ_STEP_END:
+	case ZD_REQ_BUCKET_DESTROY:
+	case ZD_REQ_UNIT_UNREGISTER:
+	case ZD_REQ_GROUP_LEAVE:
+	case ZD_REQ_FREE:
+	case ZD_REQ_SEGMENTS_UNMAPPED: /* so far: these end or free something */
+	case ZD_REQ_SESSION_RESET:
+	case ZD_REQ_GROUP_JOIN:
+	case ZD_REQ_UNITS_RESUME: /* a part of joining again */
+	case ZD_REQ_UNIQUE_IDS:
+	case ZD_REQ_ALLOC:
+	case ZD_REQ_KILL_SESSION:
+	case ZD_REQ_ABORT_GROUP:
+	case ZD_REQ_END_JOB:
+	case ZD_REQ_KILL_JOB:
+	case ZD_REQ_TRIM:
+	case ZD_NREQUESTS:
+		break;
+	}
+	return NULL;
+}

@@ -128,7 +128,7 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 	struct zerod_backward_end_options options;
 	struct zd_err *err;
 	ZC_INSIDE(client);
-	int rc = zc_enter_group(group, &err);
+	int rc = zc_enter_group_quietly(group, &err);
 
 	if (!rc)
 		rc = zc_options(&options, sizeof(options), given, "zerod_backward_end_options", err);
@@ -145,8 +145,12 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 	end.skip_rest = options.flags & ZEROD_BACKWARD_SKIP_REST;
 	request.body_case = ZD__REQUEST__BODY_BACKWARD_END;
 	request.backward_end = &end;
-	if (!ticket)
-		return zc_call(client, &request, options.deadline_ms, NULL, NULL);
+	if (!ticket) {
+		rc = zc_call(client, &request, options.deadline_ms, NULL, NULL);
+		/* What was detached before and refused is the reason: an entry is not submitted, or the
+		 * backward ended with the loss of a rank. */
+		return rc == ZEROD_E_STATE && zc_detached_report(client, err) ? err->status : rc;
+	}
 	rc = zc_post_other(client, &end_type, NULL, &request, options.deadline_ms, ticket, err);
 	pthread_mutex_lock(&client->lock);
 	group->backward_ending = rc ? 0 : ticket->id;
@@ -164,7 +168,7 @@ int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uin
 	struct zc_fence_args fences;
 	struct zd_err *err;
 	ZC_INSIDE(client);
-	int rc = zc_enter_group(group, &err);
+	int rc = zc_enter_group_quietly(group, &err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, err);

@@ -183,7 +183,7 @@ int zerod_release_many(zerod_unit *const *units, uint32_t count, zerod_stream *c
 	releasing.units = units;
 	releasing.count = count;
 	ZC_INSIDE(releasing.client);
-	rc = zc_enter_group(zc_unit_group(units[0]), &err);
+	rc = zc_enter_group_quietly(zc_unit_group(units[0]), &err);
 	if (!rc)
 		rc = zc_options(&options, sizeof(options), given, "zerod_release_options", err);
 	if (!rc)

@@ -87,7 +87,7 @@ int zerod_forward_end(zerod_client *client, zerod_scope scope, int grad, zerod_s
 	Zd__ForwardEnd forward = ZD__FORWARD_END__INIT;
 	struct zc_fence_args fences;
 	ZC_INSIDE(client);
-	int rc = zc_enter(client, &scoping.err);
+	int rc = zc_enter_quietly(client, &scoping.err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, scoping.err);

@@ -352,7 +352,7 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 	struct zc_fence_args fences;
 	struct zd_err *err;
 	ZC_INSIDE(client);
-	int rc = zc_enter_group(group, &err);
+	int rc = zc_enter_group_quietly(group, &err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, err);

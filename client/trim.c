@@ -27,7 +27,7 @@ int zerod_trim(zerod_client *client, uint32_t device, uint64_t keep_bytes,
 	Zd__Trim trim = ZD__TRIM__INIT;
 	struct trimming trimming;
 	ZC_INSIDE(client);
-	int rc = zc_enter(client, &trimming.err);
+	int rc = zc_enter_quietly(client, &trimming.err);
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, trimming.err);

@@ -528,7 +528,8 @@ int zerod_unit_set_persistent(zerod_unit *unit, int persistent)
 {
 	struct zd_err *err;
 	ZC_INSIDE(zc_unit_client(unit));
-	int rc = zc_enter_group(zc_unit_group(unit), &err);
+	int rc = persistent ? zc_enter_group(zc_unit_group(unit), &err)
+	                    : zc_enter_group_quietly(zc_unit_group(unit), &err); /* it frees */
 
 	return rc ? rc : set_persistent(unit, persistent != 0, err);
 }

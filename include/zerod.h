@@ -503,8 +503,8 @@ ZEROD_MUST_USE int zerod_gather(zerod_unit *unit, const struct zerod_gather_opti
                                 zerod_stream *stream, void **data);
 
 /* A detached call does not wait for its answer. If the daemon rejects it, the client's next call returns that
- * failure, with the unit's name, instead of being carried out; calls that end or free something, calls on
- * streams, and zerod_uncork() do not. */
+ * failure, with the unit's name, and is not carried out. Calls that end or free something, calls on streams,
+ * and zerod_uncork() are carried out: the next call of another kind returns the failure. */
 enum zerod_release_flags { ZEROD_RELEASE_DETACHED = 1u << 0 };
 struct zerod_release_options {
 	size_t struct_size;

@@ -106,6 +106,106 @@ static void test_detached_release_of_what_is_not_held(void **state)
 	contract_close(c);
 }
 
+/* Whatever ends or frees something does so, although a detached release was refused; the next call tells. */
+struct freeing {
+	struct contract_rank *rank;
+	struct contract_unit held, absent;
+};
+
+static void refuse_detached(const struct freeing *f)
+{
+	struct zerod_release_options detached = ZEROD_INIT(detached);
+	struct zerod_device_info info = ZEROD_INIT(info);
+
+	detached.flags = ZEROD_RELEASE_DETACHED;
+	zerod_cork(f->rank->client);
+	OK(f->rank->client, zerod_release(f->absent.at[0], NULL, 0, &detached, NULL));
+	OK(f->rank->client, zerod_uncork(f->rank->client));
+	OK(f->rank->client,
+	   zerod_device_get(f->rank->client, 0, &info)); /* its answer is behind the refusal */
+}
+
+static void expect_told(const struct freeing *f)
+{
+	struct zerod_device_info info = ZEROD_INIT(info);
+
+	FAILS(f->rank->client, zerod_device_get(f->rank->client, 0, &info), ZEROD_E_NOT_HELD,
+	      "rank 0 does not hold unit 'v' under tag 'default'; the present call was not carried out");
+	OK(f->rank->client, zerod_device_get(f->rank->client, 0, &info));
+}
+
+#define FREES(f, call)                                                                                       \
+	do {                                                                                                 \
+		refuse_detached(f);                                                                          \
+		OK((f)->rank->client, call);                                                                 \
+		expect_told(f);                                                                              \
+	} while (0)
+
+static void expect_leases_end(struct contract *c, const struct freeing *f)
+{
+	struct zerod_gather_options in_scope = ZEROD_INIT(in_scope);
+	zerod_client *client = f->rank->client;
+	zerod_unit *const unit = f->held.at[0];
+	const zerod_scope none = {0};
+	zerod_scope scope;
+
+	OK(client, zerod_gather(unit, NULL, NULL, NULL));
+	FREES(f, zerod_release(unit, NULL, 0, NULL, NULL));
+	OK(client, zerod_gather(unit, NULL, NULL, NULL));
+	FREES(f, zerod_release_many(&unit, 1, NULL, 0, NULL, NULL));
+	for (int grad = 0; grad <= 1; grad++) {
+		OK(client, zerod_forward_begin(f->rank->group, none, NULL, 0, &scope));
+		in_scope.scope = scope;
+		OK(client, zerod_gather(unit, &in_scope, NULL, NULL));
+		FREES(f, zerod_forward_end(client, scope, grad, NULL, 0, NULL));
+	}
+	FREES(f, zerod_claim_end(client, scope, NULL, 0, NULL));
+	OK(client, zerod_context_begin(&unit, 1, NULL, &scope));
+	FREES(f, zerod_context_end(client, scope, NULL, 0, NULL));
+	OK(client, zerod_unit_set_persistent(unit, 1));
+	OK(client, zerod_gather(unit, NULL, NULL, NULL));
+	FREES(f, zerod_release(unit, NULL, 0, NULL, NULL));
+	FREES(f, zerod_unit_set_persistent(unit, 0));
+	FREES(f, zerod_trim(client, 0, 0, NULL, NULL));
+	CHECK(contract_device(c, 0).gathered_bytes == 0);
+}
+
+static void expect_windows_end(struct contract *c, const struct freeing *f)
+{
+	struct zerod_step_info info = ZEROD_INIT(info);
+	zerod_client *client = f->rank->client;
+	zerod_group *group = f->rank->group;
+	zerod_bucket *bucket = contract_bucket(f->rank, 65536, 2);
+
+	contract_backward_all(c, 3, true);
+	contract_reduce(f->rank, bucket, &f->held, 1, NULL);
+	OK(client, zerod_reduce_skip(f->absent.at[0], NULL, NULL));
+	FREES(f, zerod_backward_end(group, NULL, NULL));
+	OK(client, zerod_step_begin(group, NULL, &info, NULL));
+	FREES(f, zerod_step_end(group, NULL, 0, NULL));
+	contract_backward_all(c, 3, true);
+	FREES(f, zerod_backward_abandon(group, NULL, 0, NULL));
+	OK(client, zerod_step_begin(group, NULL, &info, NULL));
+	CHECK(info.abandoned);
+	OK(client, zerod_step_end(group, NULL, 0, NULL));
+	FREES(f, zerod_bucket_destroy(bucket));
+}
+
+static void test_what_frees_always_frees(void **state)
+{
+	struct contract *c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});
+	struct freeing f = {.rank = &c->ranks[0]};
+
+	(void)state;
+	contract_plain_unit(c, "w", NUMEL, &f.held);
+	contract_plain_unit(c, "v", NUMEL, &f.absent);
+	contract_publish_all(c, &f.held);
+	expect_leases_end(c, &f);
+	expect_windows_end(c, &f);
+	FREES(&f, zerod_unit_unregister(f.held.at[0], NULL));
+	contract_close(c);
+}
+
 static void replace(struct contract_rank *rank, void *arg)
 {
 	(void)arg;
@@ -524,6 +624,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_release_of_what_is_not_held),
 	        CONTRACT_TEST(test_detached_release_of_what_is_not_held),
+	        CONTRACT_TEST(test_what_frees_always_frees),
 	        CONTRACT_TEST(test_release_after_the_sessions_end),
 	        CONTRACT_TEST(test_scope_ended_twice),
 	        CONTRACT_TEST(test_scope_never_ended),

@@ -271,11 +271,9 @@ class Steps:
 
     def _abandon_window(self: "Model") -> None:
         self.window = 0
-        stream = self.environment.stream()
-        try:
-            self.group.backward_abandon(stream)
-        except zerod.Mismatch:  # a detached gradient's: this call was not carried out
-            self.group.backward_abandon(stream)
+        self.group.backward_abandon(self.environment.stream())
+        with suppress(zerod.Mismatch):  # a detached gradient's, which is abandoned with the window
+            self.client.wait_many([])
 
     def _tell_rows(self: "Model", rank: int) -> None:
         """The other rows take no step of this window, either, since a rank of this one has given it up."""

@@ -93,7 +93,7 @@ int zc_check_poison(struct zerod_client *client, struct zd_err *err)
 	}
 	if (!client->poisoned)
 		return 0;
-	if (client->lost)
+	if (zc_is_hung_up(client))
 		return zc_say_lost(client, err);
 	return zd_err_set(err, ZEROD_E_POISONED,
 	                  "a wait of this session was freed by an abort: discard what "

@@ -216,7 +216,7 @@ static int push_wait_holding(struct gpu_stream *stream, const struct zc_stream_w
 static int say_aborted(struct zerod_client *client, struct zd_err *err)
 {
 	client->poisoned = true;
-	if (client->broken_status || client->lost)
+	if (zc_is_hung_up(client))
 		return zc_say_lost(client, err);
 	return zd_err_set(err, ZEROD_E_ABORTED,
 	                  "a wait of the stream was freed by an abort: discard what followed, then reset "

@@ -663,7 +663,7 @@ static int append_copy(zerod_stream *stream, const struct zc_conversion *copy, b
 	if (!owned)
 		return zd_err_errno(err, ENOMEM, "copying a gradient");
 	*owned = *copy;
-	rc = stream->ops->launch(stream, adds ? add_on_host : copy_on_host, owned, owned, err);
+	rc = zc_stream_launch(stream, adds ? add_on_host : copy_on_host, owned, owned, err);
 	if (rc)
 		free(owned);
 	return rc;

@@ -180,10 +180,10 @@ static int wait_one(struct zerod_client *client, struct zc_fence fence, uint64_t
 static int explain(struct zerod_client *client, int rc, struct zc_fence fence, const char *what,
                    struct zd_err *err)
 {
-	if (rc == ZEROD_E_ABORTED && client->lost && !client->broken_status)
-		check_connection(client);
-	if (rc == ZEROD_E_ABORTED && client->broken_status)
-		rc = client->broken_status; /* the client has freed the waits itself */
+	if (rc == ZEROD_E_ABORTED && zc_is_hung_up(client)) {
+		(void)zd_err_set(err, ZEROD_E_DISCONNECTED, "the daemon closed the connection");
+		return zc_read_last_words(client, err);
+	}
 	switch (rc) {
 	case ZEROD_E_ABORTED:
 		client->poisoned = true;

@@ -53,7 +53,7 @@ static int copy_on_host(const struct load *load)
 		return zd_err_errno(load->err, ENOMEM, "loading unit '%s'", load->unit->name);
 	*copy = (struct host_copy){load->to, load->data, zc_unit_bytes(load->unit)};
 	if (load->stream)
-		rc = load->stream->ops->launch(load->stream, host_copy_run, copy, copy, load->err);
+		rc = zc_stream_launch(load->stream, host_copy_run, copy, copy, load->err);
 	else
 		host_copy_run(copy);
 	if (!load->stream || rc)

@@ -154,7 +154,7 @@ static int convert_on_host(struct sources *sources, zerod_stream *stream, struct
 	int rc = 0;
 
 	if (stream)
-		rc = stream->ops->launch(stream, convert, sources, sources, err);
+		rc = zc_stream_launch(stream, convert, sources, sources, err);
 	else
 		convert(sources);
 	if (!stream || rc)

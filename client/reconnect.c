@@ -338,6 +338,12 @@ static void undo_greeting(struct zerod_client *client, const struct zd_err *err)
 	free_connection(client);
 }
 
+/* There is no daemon yet, or this one ends, and the next one has to be waited for. */
+static bool is_early(int rc)
+{
+	return rc == ZEROD_E_CONNECT || rc == ZEROD_E_RESTARTED || rc == ZEROD_E_SHUTDOWN;
+}
+
 static int connect_again(struct zerod_client *client, struct zd_err *err)
 {
 	const struct timespec pause = {.tv_nsec = RETRY_NS};
@@ -350,11 +356,11 @@ static int connect_again(struct zerod_client *client, struct zd_err *err)
 		if (!rc)
 			return 0;
 		undo_greeting(client, err);
-		if ((rc != ZEROD_E_CONNECT && rc != ZEROD_E_RESTARTED) || zc_now_ns() >= deadline_ns)
+		if (!is_early(rc) || zc_now_ns() >= deadline_ns)
 			break;
 		(void)nanosleep(&pause, NULL);
 	}
-	if (rc != ZEROD_E_CONNECT && rc != ZEROD_E_RESTARTED)
+	if (!is_early(rc))
 		return rc;
 	return zd_err_set(err, ZEROD_E_CONNECT,
 	                  "%s; reconnect_ms, %u ms, have passed; zerod_group_get() may be called again",
@@ -383,16 +389,45 @@ static int reconnect(struct zerod_client *client, struct zd_err *err)
 
 /* ---- Joining again ------------------------------------------------------------------------------------- */
 
-/* A daemon that still runs may not have seen that the former session has ended. */
+/* With the lock. */
+static bool has_joined(const struct zerod_client *client)
+{
+	const struct zerod_group *group;
+
+	LIST_FOREACH (group, &client->groups, link)
+		if (group->id)
+			return true;
+	return false;
+}
+
+/* The daemon drains. A session without a group would only keep it from its end. */
+static int leave_draining(struct zerod_client *client, struct zd_err *err)
+{
+	zc_loss_explain(client, err);
+	pthread_mutex_lock(&client->lock);
+	if (!has_joined(client))
+		zc_break(client, err);
+	pthread_mutex_unlock(&client->lock);
+	return err->status;
+}
+
+/* A daemon that still runs may not have seen that the former session has ended. One that drains may serve
+ * other groups of this client for long. */
 static int join(struct zerod_group *group, struct zd_err *err)
 {
 	const struct timespec pause = {.tv_nsec = RETRY_NS};
 	uint64_t deadline_ns = zc_until_ns(group->client->reconnect_ms);
 	int rc;
 
-	while ((rc = zc_group_rejoin(group, err)) == ZEROD_E_EXISTS && zc_now_ns() < deadline_ns)
+	for (;;) {
+		rc = zc_group_rejoin(group, err);
+		if (rc == ZEROD_E_SHUTDOWN)
+			rc = leave_draining(group->client, err);
+		if ((rc != ZEROD_E_EXISTS && rc != ZEROD_E_RESTARTED) || group->client->broken_status ||
+		    zc_now_ns() >= deadline_ns)
+			return rc;
 		(void)nanosleep(&pause, NULL);
-	return rc;
+	}
 }
 
 static int restore(struct zerod_group *group, struct zd_err *err)
@@ -430,14 +465,13 @@ static int restore_alone(struct zerod_group *group, struct zd_err *err)
 	return rc;
 }
 
-/* Whether the connection has ended, also if no call has noticed it yet. */
+/* Also if no call has noticed it yet. */
 static bool is_lost(struct zerod_client *client)
 {
 	ZC_INSIDE(client);
-	struct pollfd hangup = {.fd = client->endpoint.sock, .events = POLLRDHUP};
 	struct zd_err err;
 
-	if (!client->broken_status && poll(&hangup, 1, 0) > 0) {
+	if (!client->broken_status && zc_is_hung_up(client)) {
 		(void)zd_err_set(&err, ZEROD_E_DISCONNECTED, "the daemon closed the connection");
 		(void)zc_read_last_words(client, &err);
 	}

@@ -211,6 +211,13 @@ static bool wait_writable(struct zerod_client *client, uint64_t deadline_ns)
 	return true;
 }
 
+bool zc_is_hung_up(const struct zerod_client *client)
+{
+	struct pollfd hangup = {.fd = client->endpoint.sock, .events = POLLRDHUP};
+
+	return client->broken_status || client->lost || poll(&hangup, 1, 0) > 0;
+}
+
 int zc_read_last_words(struct zerod_client *client, struct zd_err *err)
 {
 	uint64_t deadline_ns = zc_now_ns() + ZC_GRACE_NS;

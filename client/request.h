@@ -152,6 +152,9 @@ void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_e
 
 /* Returns the number of packets that the client has sent so far. */
 uint64_t zc_packets_sent(const struct zerod_client *client);
+/* Whether the daemon has closed the connection, also if no call has noticed it yet. A daemon that ends closes
+ * all connections before it aborts a fence: the end explains the abort. With or without the lock. */
+bool zc_is_hung_up(const struct zerod_client *client);
 /* Reads the last packets of a connection that the daemon has closed, which may have the reason; otherwise
  * `err` is the reason. Returns the status with which the connection broke. Without the lock. */
 int zc_read_last_words(struct zerod_client *client, struct zd_err *err);

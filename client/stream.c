@@ -120,6 +120,13 @@ void zc_stream_add(zerod_stream *stream)
 	pthread_mutex_unlock(&stream->client->lock);
 }
 
+int zc_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg, void *owned, struct zd_err *err)
+{
+	int rc = stream->ops->launch(stream, fn, arg, owned, err);
+
+	return rc == ZEROD_E_STATE && zc_is_hung_up(stream->client) ? zc_say_lost(stream->client, err) : rc;
+}
+
 static struct zerod_client *stream_client(const zerod_stream *stream)
 {
 	return stream ? stream->client : NULL;
@@ -137,7 +144,7 @@ int zerod_host_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg
 		return zd_err_set(err, ZEROD_E_INVALID, "fn is NULL");
 	if (!stream->ops->launch)
 		return zd_err_set(err, ZEROD_E_INVALID, "the stream is a GPU's and runs no functions");
-	return stream->ops->launch(stream, fn, arg, NULL, err);
+	return zc_stream_launch(stream, fn, arg, NULL, err);
 }
 
 int zerod_stream_synchronize(zerod_stream *stream)
@@ -150,6 +157,8 @@ int zerod_stream_synchronize(zerod_stream *stream)
 		return rc;
 	zc_flush(stream->client);
 	failed = stream->ops->synchronize(stream, err);
+	if (failed == ZEROD_E_ABORTED && zc_is_hung_up(stream->client))
+		return zc_say_lost(stream->client, err);
 	return failed ? failed : rc;
 }
 

@@ -78,6 +78,10 @@ int zc_timeline_take(struct zerod_client *client, uint32_t *timeline, uint64_t *
         __attribute__((warn_unused_result));
 /* Frees the timeline. `value` is the last value that was used; it need not have been written yet. */
 void zc_timeline_give(struct zerod_client *client, uint32_t timeline, uint64_t value);
+/* Launches fn, as ops->launch does, on a stream that has it. If the daemon's end is why the stream accepts no
+ * work, returns the status of that. */
+int zc_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg, void *owned, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Adds the stream to the client's list, where other threads find it. */
 void zc_stream_add(zerod_stream *stream);
 

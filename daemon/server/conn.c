@@ -647,6 +647,11 @@ void zd_conns_refuse(struct zd_conns *conns, const struct zd_err *why)
 		else
 			mark_dirty(conn);
 	}
+	TAILQ_FOREACH (conn, &conns->all, link) {
+		if (conn->open_packet)
+			send_open_packet(conn);
+		(void)shutdown(conn->client.sock, SHUT_RDWR);
+	}
 }
 
 int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const struct zd_conn_ops *ops,

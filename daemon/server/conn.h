@@ -73,7 +73,9 @@ void zd_conns_deinit(struct zd_conns *conns);
 /* Sends the collected replies and ends connections, as far as their users' turns have time left. Every
  * callback of the loop ends with this call. */
 void zd_conns_flush(struct zd_conns *conns);
-/* Ends all connections, each with `why` in a last reply, to no request. */
+/* Ends all connections, each with `why` in a last reply, to no request. All clients are told, and all sockets
+ * shut down, before the first owner is notified: what the end of a session does to others must not be seen
+ * earlier than the end itself. */
 void zd_conns_refuse(struct zd_conns *conns, const struct zd_err *why);
 
 /*

@@ -5,6 +5,8 @@
  */
 #include "api_scene.h"
 
+#include <poll.h>
+
 #include "server/session.h"
 
 #define UNITS 300u /* the steps are of 64 */
@@ -14,9 +16,22 @@ static struct scene *scene_of_ops;
 static struct zd_backend_ops ops;
 static void (*real_session_close)(struct zd_backend *backend, uint64_t session, bool clean_exit);
 static unsigned nclosed;
+static int told[2]; /* sockets whose clients must know of the daemon's end by now; 0: none */
+
+static unsigned nuntold;
+
+/* A client that finds its fences aborted looks whether the daemon has hung up. */
+static bool is_told(int sock)
+{
+	struct pollfd hangup = {.fd = sock, .events = POLLRDHUP};
+
+	return poll(&hangup, 1, 0) == 1;
+}
 
 static void session_close(struct zd_backend *backend, uint64_t session, bool clean_exit)
 {
+	for (unsigned i = 0; i < 2 && told[i]; i++)
+		nuntold += !is_told(told[i]);
 	assert_false(zd_engine_session_ends(scene_of_ops->api.bridge.engine, session));
 	nclosed++;
 	real_session_close(backend, session, clean_exit);
@@ -166,6 +181,26 @@ static void test_the_daemon_ends_between_two_steps(void **state)
 	assert_non_null(scene->api.ends); /* the rest is in the teardown */
 }
 
+/* No client sees what the end of another one does to the group before it sees the end of the daemon. */
+static void test_all_are_told_before_one_ends(void **state)
+{
+	struct scene *scene = *state;
+	struct delivery delivery;
+
+	told[0] = scene->witness;
+	told[1] = scene_session(scene);
+	zd_api_close(&scene->api, "the reason");
+	assert_int_equal(nclosed, 2);
+	assert_int_equal(nuntold, 0);
+	for (unsigned i = 0; i < 2; i++) {
+		delivery = scene_receive(scene, told[i]);
+		assert_string_equal(delivery.packet->replies[0]->error, "the reason");
+		delivery_free(&delivery);
+	}
+	(void)close(told[1]);
+	memset(told, 0, sizeof(told));
+}
+
 #define ENDS_TEST(name) cmocka_unit_test_setup_teardown(name, setup, scene_teardown)
 
 int main(void)
@@ -175,6 +210,7 @@ int main(void)
 	        ENDS_TEST(test_requests_come_behind),
 	        ENDS_TEST(test_requests_behind_a_kill_come_behind),
 	        ENDS_TEST(test_the_daemon_ends_between_two_steps),
+	        ENDS_TEST(test_all_are_told_before_one_ends),
 	};
 
 	(void)alarm(120);

@@ -28,7 +28,7 @@
 
 #define DEFAULT_DEADLINE_MS 60000u
 #define CONNECT_RETRY_NS    1000000 /* while the daemon's queue of connections is full */
-#define GOODBYE_DEADLINE_MS 2000u
+#define GOODBYE_MS          1000u   /* the daemon answers at once, or has more to do than this */
 #define FALLBACK_NAME       "zerod client"
 
 uint32_t zerod_version(void)
@@ -258,13 +258,19 @@ static void say_goodbye(struct zerod_client *client)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Goodbye goodbye = ZD__GOODBYE__INIT;
+	struct zc_op op = {.kind = ZC_OP_CALL};
+	uint64_t deadline_ns = zc_default_ns(client);
+	struct zd_err ignored;
 	int rc;
 
 	if (client->broken_status || (!client->on_gpus && LIST_EMPTY(&client->groups)))
 		return;
 	request.body_case = ZD__REQUEST__BODY_GOODBYE;
 	request.goodbye = &goodbye;
-	rc = zc_call(client, &request, GOODBYE_DEADLINE_MS, NULL, NULL);
+	rc = zc_call_begin(client, &op, &request, deadline_ns, &ignored);
+	zc_flush(client);
+	if (!rc)
+		rc = zc_call_end(client, &op, deadline_ns, NULL, NULL, &ignored);
 	(void)rc; /* the session ends in either case */
 }
 
@@ -283,6 +289,7 @@ void zerod_close(zerod_client *client)
 
 	if (!client)
 		return;
+	client->deadline_ms = GOODBYE_MS; /* of whatever waits for a daemon that does not answer */
 	if (zc_is_forked(client))
 		client->strict = false; /* a child's views stay as they were at the fork */
 	while ((stream = LIST_FIRST(&client->streams))) {
@@ -493,8 +500,7 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 	made->daemon = zd_text_hash(choose_path(&options));
 	made->strict = options.strict != 0;
 	made->poison_mode = options.poison != 0 || poison_text()[0] == '1';
-	rc = zc_socket_open(choose_path(&options), zc_deadline_ns(zc_deadline_ms(made, 0)),
-	                    &made->endpoint.sock, err);
+	rc = zc_socket_open(choose_path(&options), zc_default_ns(made), &made->endpoint.sock, err);
 	if (!rc) {
 		rc = zc_greet(made, name);
 		if (rc)

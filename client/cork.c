@@ -8,6 +8,7 @@
  * never answered.
  */
 #include "client/client.h"
+#include "client/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,13 +28,14 @@ struct zc_batch *zc_batch_find(struct zerod_client *client)
 	return batch;
 }
 
-static int send_batch(struct zerod_client *client, struct zc_batch *batch, struct zd_err *err)
+static int send_batch(struct zerod_client *client, struct zc_batch *batch, uint64_t deadline_ns,
+                      struct zd_err *err)
 {
 	int rc;
 
 	if (batch->count == 0)
 		return 0;
-	rc = zc_transmit(client, batch->bytes, batch->nbytes, batch->ids, batch->count, err);
+	rc = zc_transmit(client, batch->bytes, batch->nbytes, batch->ids, batch->count, deadline_ns, err);
 	if (rc && !batch->failure.status)
 		batch->failure = *err;
 	batch->count = 0;
@@ -47,17 +49,17 @@ void zc_batch_add(struct zerod_client *client, struct zc_batch *batch, const uin
 	struct zd_err ignored; /* the batch's failure, and its requests' */
 
 	if (batch->count == ZD_MAX_BATCH || batch->nbytes + nbytes > sizeof(batch->bytes))
-		(void)send_batch(client, batch, &ignored);
+		(void)send_batch(client, batch, zc_default_ns(client), &ignored);
 	memcpy(batch->bytes + batch->nbytes, bytes, nbytes);
 	batch->nbytes += nbytes;
 	batch->ids[batch->count++] = id;
 }
 
 int zc_batch_add_last(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes,
-                      size_t nbytes, uint64_t id, struct zd_err *err)
+                      size_t nbytes, uint64_t id, uint64_t deadline_ns, struct zd_err *err)
 {
 	zc_batch_add(client, batch, bytes, nbytes, id);
-	return send_batch(client, batch, err);
+	return send_batch(client, batch, deadline_ns, err);
 }
 
 void zc_flush(struct zerod_client *client)
@@ -66,7 +68,7 @@ void zc_flush(struct zerod_client *client)
 	struct zd_err ignored;
 
 	if (batch)
-		(void)send_batch(client, batch, &ignored);
+		(void)send_batch(client, batch, zc_default_ns(client), &ignored);
 }
 
 /* A batch is large: one is kept for the next cork. */
@@ -139,7 +141,7 @@ int zerod_uncork(zerod_client *client)
 	pthread_mutex_lock(&client->lock);
 	zc_drain_many(client, batch->count);
 	pthread_mutex_unlock(&client->lock);
-	(void)send_batch(client, batch, err);
+	(void)send_batch(client, batch, zc_default_ns(client), err);
 	rc = batch->failure.status;
 	if (rc)
 		*err = batch->failure;

@@ -96,7 +96,8 @@ struct reserving {
 	struct zerod_reserve_options options;
 	struct zc_reserved *reserved;
 	uint32_t deadline_ms;
-	bool late; /* the daemon has not answered in time */
+	uint64_t deadline_ns; /* of the whole call */
+	bool late;            /* the daemon has not answered in time */
 	void *data;
 	struct zd_err *err;
 };
@@ -168,7 +169,7 @@ static int await_request(struct reserving *reserving, struct zc_op *op)
 
 	op->stale = false;
 	if (!op->answered)
-		rc = zc_wait_answer(client, op, zc_deadline_ns(reserving->deadline_ms));
+		rc = zc_wait_answer(client, op, zc_answer_ns(reserving->deadline_ns));
 	if (rc) {
 		reserving->late = true;
 		op->stale = true; /* its answer is kept by the reservation alone */
@@ -237,7 +238,7 @@ static int ask_for_room(struct reserving *reserving)
 		return rc;
 	request.body_case = ZD__REQUEST__BODY_BUCKET_RESERVE;
 	request.deadline_ms = reserving->deadline_ms;
-	rc = zc_outstanding_await(reserving->client, &request, reserving->err);
+	rc = zc_outstanding_await(reserving->client, &request, reserving->deadline_ns, reserving->err);
 	if (rc)
 		return rc;
 	op = request_new(reserving);
@@ -280,7 +281,7 @@ static int await_room(struct reserving *reserving)
 		return stream->ops->wait(stream, &wait, reserving->err);
 	(void)snprintf(what, sizeof(what), "room for the gradient of unit '%s'",
 	               reserving->unit->shared->name);
-	return zc_fences_wait(client, fences, zc_deadline_ns(reserving->deadline_ms), what, reserving->err);
+	return zc_fences_wait(client, fences, zc_answer_ns(reserving->deadline_ns), what, reserving->err);
 }
 
 /* With the lock. The reservation is not used: the next call for the unit finds it. */
@@ -355,6 +356,7 @@ static int reserve_init(struct reserving *reserving, struct zerod_client *client
 	if (!rc)
 		rc = zc_stream_check(client, reserving->options.stream, reserving->err);
 	reserving->deadline_ms = zc_deadline_ms(client, reserving->options.deadline_ms);
+	reserving->deadline_ns = zc_until_ns(reserving->deadline_ms);
 	return rc;
 }
 

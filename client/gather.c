@@ -131,6 +131,7 @@ int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *given, zer
 	struct zerod_gather_options options;
 	zerod_ticket ticket;
 	struct zd_err *err;
+	uint64_t deadline_ns;
 	ZC_INSIDE(client);
 	int rc = zc_enter_group(zc_unit_group(unit), &err);
 
@@ -138,9 +139,10 @@ int zerod_gather(zerod_unit *unit, const struct zerod_gather_options *given, zer
 		rc = take_gather_options(client, given, &options, err);
 	if (rc)
 		return rc;
+	deadline_ns = zc_until_ns(zc_deadline_ms(client, options.deadline_ms));
 	zc_flush(client);
-	rc = zc_outstanding_reserve(client, ZD__REQUEST__BODY_GATHER, 1,
-	                            zc_deadline_ns(zc_deadline_ms(client, options.deadline_ms)), err);
+	rc = zc_outstanding_reserve(client, ZD__REQUEST__BODY_GATHER, 1, deadline_ns, err);
+	options.deadline_ms = zc_left_ms(deadline_ns);
 	if (!rc)
 		rc = begin_gather(unit, &options, &ticket, err);
 	return rc ? rc : zc_wait_many(client, &ticket, 1, stream, data, err);

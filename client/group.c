@@ -215,6 +215,7 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 	struct zerod_client *client = zc_group_client(group);
 	struct zd_err *err = zc_err(client);
 	uint32_t deadline_ms;
+	uint64_t deadline_ns;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__GroupLeave leave = ZD__GROUP_LEAVE__INIT;
 	int rc;
@@ -225,7 +226,8 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 	rc = zc_wait_options(options, &deadline_ms, err);
 	if (rc)
 		return rc;
-	rc = zc_cuda_copies_finish(client, zc_until_ns(zc_deadline_ms(client, deadline_ms)), err);
+	deadline_ns = zc_until_ns(zc_deadline_ms(client, deadline_ms));
+	rc = zc_cuda_copies_finish(client, deadline_ns, err);
 	if (rc == ZEROD_E_DEADLINE)
 		return rc;
 	if (rc) /* a GPU that is lost copies nothing any more */
@@ -239,7 +241,7 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 	leave.group = group->id;
 	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
 	request.group_leave = &leave;
-	rc = zc_call(client, &request, deadline_ms, NULL, NULL);
+	rc = zc_call(client, &request, zc_left_ms(deadline_ns), NULL, NULL);
 	if (rc == ZEROD_E_FORKED || rc == ZEROD_E_DEADLINE) /* the parent's locks; it may be called again */
 		return rc;
 	pthread_mutex_lock(&client->lock);

@@ -21,7 +21,7 @@ struct load {
 	struct zc_unit *unit;
 	const void *data; /* NULL: another rank's */
 	zerod_stream *stream;
-	uint32_t deadline_ms;
+	uint64_t deadline_ns;
 	struct zerod_allocation *room; /* for the data; NULL: none */
 	struct zc_location at;         /* of the room */
 	void *to;
@@ -77,11 +77,6 @@ static int copy_on_stream(const struct load *load)
 	return rc ? rc : load->stream->ops->convert(load->stream, &bytes, load->err);
 }
 
-static uint64_t until_ns(const struct load *load)
-{
-	return zc_until_ns(zc_deadline_ms(load->client, load->deadline_ms));
-}
-
 static int copy_on_gpu(const struct load *load)
 {
 	struct zc_copy copy = {.to = load->to, .from = load->data, .bytes = zc_unit_bytes(load->unit)};
@@ -93,7 +88,7 @@ static int copy_on_gpu(const struct load *load)
 	copy.segment = zc_segment_find(load->client, load->at.segment);
 	rc = zc_cuda_copy(load->client, &copy, 1, load->err);
 	pthread_mutex_unlock(&load->client->lock);
-	return rc ? rc : zc_cuda_copies_finish(load->client, until_ns(load), load->err);
+	return rc ? rc : zc_cuda_copies_finish(load->client, load->deadline_ns, load->err);
 }
 
 /* After an error the stream may have been told to copy all the same: the room is freed behind it. The error
@@ -113,8 +108,8 @@ static int bring_data(struct load *load)
 	int rc;
 
 	alloc.unit = load->unit->id;
-	rc = zc_buffer_new(load->client, &alloc, zc_unit_bytes(load->unit), load->deadline_ms, &load->room,
-	                   &load->at, &load->to, load->err);
+	rc = zc_buffer_new(load->client, &alloc, zc_unit_bytes(load->unit), zc_left_ms(load->deadline_ns),
+	                   &load->room, &load->at, &load->to, load->err);
 	if (rc)
 		return rc;
 	rc = load->client->on_gpus ? copy_on_gpu(load) : copy_on_host(load);
@@ -134,7 +129,7 @@ static int post_load(struct load *load, Zd__Request *request, zerod_ticket *tick
 
 	if (rc)
 		return rc;
-	request->deadline_ms = zc_deadline_ms(load->client, load->deadline_ms);
+	request->deadline_ms = zc_deadline_ms(load->client, zc_left_ms(load->deadline_ns));
 	op = zc_op_new_other(load->client, &load_ticket, NULL, load->unit, request->deadline_ms, load->err);
 	if (!op) {
 		pthread_mutex_lock(&load->client->lock);
@@ -166,7 +161,7 @@ static int send_load(struct load *load, zerod_ticket *ticket)
 	request.unit_load = &unit_load;
 	if (!rc)
 		rc = ticket ? post_load(load, &request, ticket)
-		            : zc_call(load->client, &request, load->deadline_ms, NULL, NULL);
+		            : zc_call(load->client, &request, zc_left_ms(load->deadline_ns), NULL, NULL);
 	if (rc)
 		give_room_back(load);
 	else if (load->room)
@@ -197,13 +192,15 @@ int zerod_unit_load(zerod_unit *unit, const void *data, zerod_stream *stream,
                     const struct zerod_wait_options *options, zerod_ticket *ticket)
 {
 	struct load load = {.client = zc_unit_client(unit), .data = data, .stream = stream};
+	uint32_t deadline_ms = 0;
 	ZC_INSIDE(load.client);
 	int rc = zc_enter_group(zc_unit_group(unit), &load.err);
 
 	if (rc)
 		return rc;
 	load.unit = unit->shared;
-	rc = zc_wait_options(options, &load.deadline_ms, load.err);
+	rc = zc_wait_options(options, &deadline_ms, load.err);
+	load.deadline_ns = zc_until_ns(zc_deadline_ms(load.client, deadline_ms));
 	if (!rc)
 		rc = zc_check_poison(load.client, load.err);
 	if (!rc)
@@ -211,7 +208,7 @@ int zerod_unit_load(zerod_unit *unit, const void *data, zerod_stream *stream,
 	if (!rc)
 		rc = check_load(&load);
 	if (!rc) /* the daemon writes the shard, which streams of this client may still copy from */
-		rc = zc_own_slices_settle(load.client, &load.unit, 1, until_ns(&load), NULL, load.err);
+		rc = zc_own_slices_settle(load.client, &load.unit, 1, load.deadline_ns, NULL, load.err);
 	if (!rc && data)
 		rc = bring_data(&load);
 	return rc ? rc : send_load(&load, ticket);

@@ -308,7 +308,7 @@ void zc_updates_reset(struct zerod_client *client);
 
 /* Waits until at most `left` (0, 1) of the steps that were ended without waiting are still open, or the
  * deadline has passed. Without the lock. */
-int zc_step_await(zerod_group *group, uint32_t left, uint32_t deadline_ms, struct zd_err *err)
+int zc_step_await(zerod_group *group, uint32_t left, uint64_t deadline_ns, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* ---- target.c ------------------------------------------------------------------------------------------ */

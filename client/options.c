@@ -130,6 +130,11 @@ uint64_t zc_until_ns(uint32_t wire_ms)
 	return wire_ms == 0 ? UINT64_MAX : zc_now_ns() + wire_ms * 1000000ull;
 }
 
+uint64_t zc_default_ns(const struct zerod_client *client)
+{
+	return zc_until_ns(zc_deadline_ms(client, 0));
+}
+
 uint32_t zc_left_ms(uint64_t deadline_ns)
 {
 	uint64_t now_ns = zc_now_ns();
@@ -139,7 +144,7 @@ uint32_t zc_left_ms(uint64_t deadline_ns)
 	return deadline_ns > now_ns ? (uint32_t)((deadline_ns - now_ns + 999999u) / 1000000u) : 1;
 }
 
-uint64_t zc_deadline_ns(uint32_t wire_ms)
+uint64_t zc_answer_ns(uint64_t deadline_ns)
 {
-	return wire_ms == 0 ? UINT64_MAX : zc_until_ns(wire_ms) + ZC_GRACE_NS;
+	return deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns + ZC_GRACE_NS;
 }

@@ -39,11 +39,13 @@ uint32_t zc_deadline_ms(const struct zerod_client *client, uint32_t option_ms);
 /* Returns the time at which that deadline passes, for the library's own waits; UINT64_MAX: never.
  * CLOCK_MONOTONIC. */
 uint64_t zc_until_ns(uint32_t wire_ms);
-/* Returns the time left until the deadline, for an option in ms: at least 1. */
+/* Returns the time left until the deadline, for the option of a later part of the same call: at least 1. */
 uint32_t zc_left_ms(uint64_t deadline_ns);
 /* Returns the time until which the library waits for an answer of the daemon, which enforces the deadline
  * itself: ZC_GRACE_NS later. */
-uint64_t zc_deadline_ns(uint32_t wire_ms);
+uint64_t zc_answer_ns(uint64_t deadline_ns);
+/* Returns the time at which a deadline passes that begins now, and is the client's default. */
+uint64_t zc_default_ns(const struct zerod_client *client);
 uint64_t zc_now_ns(void);
 
 /* Checks that the reply has the body that the request expects. Errors: PROTOCOL. */

@@ -59,13 +59,12 @@ static int take_reply(const Zd__Reply *reply, void *arg)
 	return rc;
 }
 
-static int call(struct placement *placement, uint32_t deadline_ms)
+static int call(struct placement *placement, uint64_t deadline_ns)
 {
 	struct zerod_client *client = placement->client;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitPlace unit_place = ZD__UNIT_PLACE__INIT;
-	int rc = zc_own_slices_settle(client, &placement->unit, 1,
-	                              zc_until_ns(zc_deadline_ms(client, deadline_ms)), NULL, placement->err);
+	int rc = zc_own_slices_settle(client, &placement->unit, 1, deadline_ns, NULL, placement->err);
 
 	if (rc)
 		return rc;
@@ -73,7 +72,7 @@ static int call(struct placement *placement, uint32_t deadline_ms)
 	unit_place.on_host = placement->on_host;
 	request.body_case = ZD__REQUEST__BODY_UNIT_PLACE;
 	request.unit_place = &unit_place;
-	return zc_call(client, &request, deadline_ms, take_reply, placement);
+	return zc_call(client, &request, zc_left_ms(deadline_ns), take_reply, placement);
 }
 
 static void set_moving(struct zerod_client *client, struct zc_unit *unit, int by)
@@ -89,6 +88,7 @@ int zerod_unit_place(zerod_unit *unit, uint32_t flags, const struct zerod_wait_o
 	struct placement placement = {.client = zc_unit_client(unit),
 	                              .on_host = (flags & ZEROD_UNIT_ON_HOST) != 0};
 	uint32_t deadline_ms;
+	uint64_t deadline_ns;
 	ZC_INSIDE(placement.client);
 	int rc = zc_enter_group(zc_unit_group(unit), &placement.err);
 
@@ -96,17 +96,17 @@ int zerod_unit_place(zerod_unit *unit, uint32_t flags, const struct zerod_wait_o
 		rc = zc_flags(flags, ZEROD_UNIT_ON_HOST, "zerod_unit_place()", placement.err);
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, placement.err);
+	if (rc)
+		return rc;
+	deadline_ns = zc_until_ns(zc_deadline_ms(placement.client, deadline_ms));
+	rc = zc_step_await(unit->group, 0, deadline_ns, placement.err);
 	if (!rc)
-		rc = zc_step_await(unit->group, 0, deadline_ms, placement.err);
-	if (!rc)
-		rc = zc_publishes_await(placement.client, &unit, 1,
-		                        zc_until_ns(zc_deadline_ms(placement.client, deadline_ms)),
-		                        placement.err);
+		rc = zc_publishes_await(placement.client, &unit, 1, deadline_ns, placement.err);
 	if (rc)
 		return rc;
 	placement.unit = unit->shared;
 	set_moving(placement.client, placement.unit, 1);
-	rc = call(&placement, deadline_ms);
+	rc = call(&placement, deadline_ns);
 	set_moving(placement.client, placement.unit, -1);
 	return rc;
 }

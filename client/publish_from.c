@@ -276,6 +276,7 @@ int zerod_publish_from(const struct zerod_source *sources, uint32_t count, enum 
 	struct zerod_publish_options options;
 	zerod_unit *units[ZD_MAX_UNITS_PER_REQUEST];
 	struct zc_unit_list list; /* large: only the used part is written */
+	uint64_t deadline_ns;
 	struct zd_err *err;
 	int rc;
 
@@ -296,8 +297,10 @@ int zerod_publish_from(const struct zerod_source *sources, uint32_t count, enum 
 		rc = zc_publish_options(&options, given, err);
 	if (!rc)
 		rc = zc_stream_check(list.client, stream, err);
-	if (!rc)
-		rc = fill_shards(list.client, sources, count, source_dtype, stream,
-		                 zc_until_ns(zc_deadline_ms(list.client, options.deadline_ms)), err);
+	if (rc)
+		return rc;
+	deadline_ns = zc_until_ns(zc_deadline_ms(list.client, options.deadline_ms));
+	rc = fill_shards(list.client, sources, count, source_dtype, stream, deadline_ns, err);
+	options.deadline_ms = zc_left_ms(deadline_ns);
 	return rc ? rc : zc_publish(&list, units, &stream, stream != NULL, &options, ticket, err);
 }

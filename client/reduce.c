@@ -85,6 +85,7 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 	Zd__BackwardBegin begin = ZD__BACKWARD_BEGIN__INIT;
 	struct zerod_backward_options options;
 	struct beginning beginning = {.group = group};
+	uint64_t deadline_ns;
 	ZC_INSIDE(client);
 	int rc = zc_enter_group(group, &beginning.err);
 
@@ -99,10 +100,13 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 		rc = zc_check_poison(client, beginning.err);
 	if (!rc)
 		rc = zc_backward_report(group, beginning.err);
-	if (!rc)
-		rc = zc_step_await(group, 1, options.deadline_ms, beginning.err);
 	if (rc)
 		return rc;
+	deadline_ns = zc_until_ns(zc_deadline_ms(client, options.deadline_ms));
+	rc = zc_step_await(group, 1, deadline_ns, beginning.err);
+	if (rc)
+		return rc;
+	options.deadline_ms = zc_left_ms(deadline_ns);
 	begin.group = group->id;
 	begin.stage = options.stage ? options.stage : DEFAULT_STAGE;
 	begin.boundary = options.boundary != 0;

@@ -15,8 +15,9 @@ struct releasing {
 	uint32_t count;
 	const char *tag;
 	uint32_t deadline_ms;
-	bool detached; /* no tickets */
-	bool waits;    /* for the answers */
+	uint64_t deadline_ns; /* of the whole call */
+	bool detached;        /* no tickets */
+	bool waits;           /* for the answers */
 	struct zc_fence_args fences;
 	struct zc_op *ops[ZEROD_MAX_TICKETS];
 	zerod_ticket tickets[ZEROD_MAX_TICKETS];
@@ -46,12 +47,16 @@ static int make_ops(struct releasing *releasing, struct zd_err *err)
 {
 	int rc;
 
+	releasing->deadline_ns = zc_until_ns(releasing->deadline_ms);
 	if (releasing->waits)
 		zc_flush(releasing->client);
 	rc = zc_outstanding_reserve(releasing->client, ZD__REQUEST__BODY_RELEASE, releasing->count,
-	                            releasing->waits ? zc_deadline_ns(releasing->deadline_ms) : 0, err);
+	                            releasing->waits ? releasing->deadline_ns : 0, err);
 	if (rc)
 		return rc;
+	if (releasing->waits)
+		releasing->deadline_ms = zc_deadline_ms(releasing->client,
+		                                        zc_left_ms(releasing->deadline_ns));
 	for (uint32_t i = 0; i < releasing->count; i++) {
 		releasing->ops[i] = zc_op_new(releasing->client,
 		                              releasing->detached ? ZC_OP_DETACHED : ZC_OP_RELEASE,
@@ -164,7 +169,7 @@ static int release_leases(struct releasing *releasing, zerod_stream *const *stre
 		return 0;
 	zc_flush(releasing->client);
 	return zc_releases_await(releasing->client, releasing->tickets, releasing->count,
-	                         zc_deadline_ns(releasing->deadline_ms), err);
+	                         zc_answer_ns(releasing->deadline_ns), err);
 }
 
 int zerod_release_many(zerod_unit *const *units, uint32_t count, zerod_stream *const *streams,

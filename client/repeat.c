@@ -66,8 +66,8 @@ static int send_next(struct repeating *repeating, void *object, struct zd_err *e
 	sent->object = object;
 	request->deadline_ms = zc_deadline_ms(group->client, request->deadline_ms ? request->deadline_ms
 	                                                                          : ZEROD_NO_DEADLINE);
-	sent->deadline_ns = zc_deadline_ns(request->deadline_ms);
-	rc = zc_call_begin(group->client, &sent->op, request, err);
+	sent->deadline_ns = zc_until_ns(request->deadline_ms);
+	rc = zc_call_begin(group->client, &sent->op, request, sent->deadline_ns, err);
 	repeating->count += rc == 0;
 	return rc;
 }
@@ -95,8 +95,8 @@ static int await_oldest(struct repeating *repeating, size_t count, struct zd_err
 	for (; count > 0; count--) {
 		struct sent *sent = &repeating->sent[repeating->first];
 		struct taking taking = {.repeat = repeating->repeat, .object = sent->object, .err = &each};
-		int rc = zc_call_end(repeating->group->client, &sent->op, sent->deadline_ns, take_reply,
-		                     &taking, &each);
+		int rc = zc_call_end(repeating->group->client, &sent->op, zc_answer_ns(sent->deadline_ns),
+		                     take_reply, &taking, &each);
 
 		repeating->first = (repeating->first + 1) % AHEAD;
 		repeating->count--;

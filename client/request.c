@@ -145,15 +145,17 @@ int zc_outstanding_reserve(struct zerod_client *client, Zd__Request__BodyCase bo
 }
 
 /* The thread's collected requests hold room too: they are sent before the thread waits. */
-int zc_outstanding_await(struct zerod_client *client, const Zd__Request *request, struct zd_err *err)
+int zc_outstanding_await(struct zerod_client *client, Zd__Request *request, uint64_t deadline_ns,
+                         struct zd_err *err)
 {
 	int rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
 
 	if (!rc)
 		return 0;
 	zc_flush(client);
-	return zc_outstanding_reserve(client, request->body_case, 1, zc_deadline_ns(request->deadline_ms),
-	                              err);
+	rc = zc_outstanding_reserve(client, request->body_case, 1, deadline_ns, err);
+	request->deadline_ms = zc_deadline_ms(client, zc_left_ms(deadline_ns));
+	return rc;
 }
 
 void zc_outstanding_return(struct zerod_client *client, unsigned count)
@@ -293,7 +295,7 @@ static int send_unmapped(struct zerod_client *client, uint64_t deadline_ns)
 }
 
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
-                unsigned nids, struct zd_err *err)
+                unsigned nids, uint64_t deadline_ns, struct zd_err *err)
 {
 	int rc;
 
@@ -301,7 +303,7 @@ int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes
 	pthread_mutex_lock(&client->lock);
 	mark_sent(client, ids, nids);
 	pthread_mutex_unlock(&client->lock);
-	rc = push_packet(client, bytes, nbytes, zc_deadline_ns(zc_deadline_ms(client, 0)), err);
+	rc = push_packet(client, bytes, nbytes, deadline_ns, err);
 	pthread_mutex_unlock(&client->send_lock);
 	zc_unmapped_send(client);
 	if (!rc)
@@ -326,7 +328,7 @@ void zc_unmapped_send(struct zerod_client *client)
 		pthread_mutex_unlock(&client->lock);
 		if (!any || pthread_mutex_trylock(&client->send_lock))
 			return;
-		rc = send_unmapped(client, zc_deadline_ns(zc_deadline_ms(client, 0)));
+		rc = send_unmapped(client, zc_default_ns(client));
 		pthread_mutex_unlock(&client->send_lock);
 	}
 }
@@ -350,7 +352,8 @@ int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request,
 		if (batch)
 			zc_batch_add(client, batch, packed.bytes, packed.nbytes, op->id);
 		else
-			rc = zc_transmit(client, packed.bytes, packed.nbytes, &op->id, 1, err);
+			rc = zc_transmit(client, packed.bytes, packed.nbytes, &op->id, 1,
+			                 zc_default_ns(client), err);
 		free(packed.large);
 	}
 	pthread_mutex_lock(&client->lock);
@@ -381,11 +384,11 @@ int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_er
 
 /* `waits`: the caller then waits for this answer, so the batch is sent. */
 static int send_call(struct zerod_client *client, struct zc_op *op, Zd__Request *request, bool waits,
-                     struct zd_err *err)
+                     uint64_t deadline_ns, struct zd_err *err)
 {
 	struct zc_batch *batch = zc_batch_find(client);
 	struct packed packed;
-	int rc = zc_outstanding_await(client, request, err);
+	int rc = zc_outstanding_await(client, request, deadline_ns, err);
 
 	if (rc)
 		return rc;
@@ -393,11 +396,12 @@ static int send_call(struct zerod_client *client, struct zc_op *op, Zd__Request 
 	rc = pack(request, &packed, err);
 	if (!rc) {
 		if (batch && waits)
-			rc = zc_batch_add_last(client, batch, packed.bytes, packed.nbytes, op->id, err);
+			rc = zc_batch_add_last(client, batch, packed.bytes, packed.nbytes, op->id,
+			                       deadline_ns, err);
 		else if (batch)
 			zc_batch_add(client, batch, packed.bytes, packed.nbytes, op->id);
 		else
-			rc = zc_transmit(client, packed.bytes, packed.nbytes, &op->id, 1, err);
+			rc = zc_transmit(client, packed.bytes, packed.nbytes, &op->id, 1, deadline_ns, err);
 		free(packed.large);
 		return rc;
 	}
@@ -433,9 +437,10 @@ static int wait_call(struct zerod_client *client, struct zc_op *op, uint64_t dea
 	return 0;
 }
 
-int zc_call_begin(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
+int zc_call_begin(struct zerod_client *client, struct zc_op *op, Zd__Request *request, uint64_t deadline_ns,
+                  struct zd_err *err)
 {
-	return send_call(client, op, request, false, err);
+	return send_call(client, op, request, false, deadline_ns, err);
 }
 
 int zc_call_end(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
@@ -459,14 +464,15 @@ int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
             int (*fn)(const Zd__Reply *reply, void *arg), void *arg)
 {
 	struct zc_op op = {.kind = ZC_OP_CALL};
+	uint64_t deadline_ns;
 	struct zd_err *err;
 	int rc = zc_enter_quietly(client, &err);
 
 	if (rc)
 		return rc;
 	request->deadline_ms = zc_deadline_ms(client, deadline_ms);
-	rc = send_call(client, &op, request, true, err);
-	if (rc)
-		return rc;
-	return zc_call_end(client, &op, zc_deadline_ns(request->deadline_ms), fn, arg, err);
+	deadline_ns = zc_until_ns(request->deadline_ms);
+	rc = send_call(client, &op, request, true, deadline_ns, err);
+	request->deadline_ms = zc_deadline_ms(client, deadline_ms); /* it may be kept, and repeated */
+	return rc ? rc : zc_call_end(client, &op, zc_answer_ns(deadline_ns), fn, arg, err);
 }

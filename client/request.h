@@ -162,20 +162,21 @@ int zc_read_last_words(struct zerod_client *client, struct zd_err *err);
  * the error is LIMIT; else DEADLINE. Without the lock. */
 int zc_outstanding_reserve(struct zerod_client *client, Zd__Request__BodyCase body, unsigned count,
                            uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
-/* Reserves room for one request whose answer is awaited, and waits for room until the request's deadline. */
-int zc_outstanding_await(struct zerod_client *client, const Zd__Request *request, struct zd_err *err)
-        __attribute__((warn_unused_result));
+/* Reserves room for one request whose answer is awaited, and waits for room until the deadline. The request
+ * then has the time that is left. */
+int zc_outstanding_await(struct zerod_client *client, Zd__Request *request, uint64_t deadline_ns,
+                         struct zd_err *err) __attribute__((warn_unused_result));
 /* Returns the room of `count` requests that will not be sent. With the lock. */
 void zc_outstanding_return(struct zerod_client *client, unsigned count);
-/* Sends a packet with the requests `ids`, which have room. On failure fails their ops, and returns their
- * room. */
+/* Sends a packet with the requests `ids`, which have room, and waits for the daemon to read its socket until
+ * the deadline. On failure fails their ops, and returns their room. */
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
-                unsigned nids, struct zd_err *err) __attribute__((warn_unused_result));
+                unsigned nids, uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
 /* The halves of zc_call(), for requests under way together. The first one sends the request of a CALL, whose
  * deadline_ms is set, or puts the request into the thread's batch, which the caller flushes before the other
  * half. After an error there is no request. Without the lock. */
-int zc_call_begin(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
-        __attribute__((warn_unused_result));
+int zc_call_begin(struct zerod_client *client, struct zc_op *op, Zd__Request *request, uint64_t deadline_ns,
+                  struct zd_err *err) __attribute__((warn_unused_result));
 /* Waits for the reply, and hands it to `fn`, as zc_call() does. */
 int zc_call_end(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
                 int (*fn)(const Zd__Reply *reply, void *arg), void *arg, struct zd_err *err)
@@ -232,7 +233,8 @@ void zc_batch_add(struct zerod_client *client, struct zc_batch *batch, const uin
                   uint64_t id);
 /* Adds a request whose answer is awaited, and sends the batch. */
 int zc_batch_add_last(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes,
-                      size_t nbytes, uint64_t id, struct zd_err *err) __attribute__((warn_unused_result));
+                      size_t nbytes, uint64_t id, uint64_t deadline_ns, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Sends the calling thread's batch: every call that waits does this first. The ops and zerod_uncork() get a
  * failure. */
 void zc_flush(struct zerod_client *client);
@@ -292,7 +294,8 @@ int zc_detached_report(struct zerod_client *client, struct zd_err *err) __attrib
 
 /*
  * Fills request->id and request->deadline_ms, sends the request and waits for its reply. `deadline_ms` as in
- * zerod.h: 0 is the client's default, ZEROD_NO_DEADLINE none. Returns the reply's status when that is not 0
+ * zerod.h: 0 is the client's default, ZEROD_NO_DEADLINE none. It is the deadline of all waits of the call: for
+ * room, for the socket, and for the reply, which comes a grace later at most. Returns the reply's status when that is not 0
  * (its text is then in zerod_last_error()), else the result of `fn`. `fn` runs on the calling thread; the
  * reply is valid during the call only. `fn` may be NULL. If `fn` returns PROTOCOL, the connection is ended.
  */

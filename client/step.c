@@ -129,6 +129,7 @@ int zerod_step_begin(zerod_group *group, const struct zerod_step_options *given,
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__StepBegin begin = ZD__STEP_BEGIN__INIT;
 	struct stepping stepping = {.group = group, .info = info, .body = ZD__REPLY__BODY_STEP_BEGIN};
+	uint64_t deadline_ns;
 	ZC_INSIDE(client);
 	int rc = zc_enter_group(group, &stepping.err);
 
@@ -157,9 +158,10 @@ int zerod_step_begin(zerod_group *group, const struct zerod_step_options *given,
 	request.step_begin = &begin;
 	if (ticket)
 		return post_step(group, &request, options.deadline_ms, ticket, stepping.err);
+	deadline_ns = zc_until_ns(zc_deadline_ms(client, options.deadline_ms));
 	rc = zc_call(client, &request, options.deadline_ms, take_step, &stepping);
 	if (!rc)
-		rc = zc_fences_wait(client, &stepping.fences, zc_deadline_ns(zc_deadline_ms(client, 0)),
+		rc = zc_fences_wait(client, &stepping.fences, zc_answer_ns(deadline_ns),
 		                    "the result of the step to be stored", stepping.err);
 	zc_fences_deinit(&stepping.fences);
 	return rc;
@@ -316,11 +318,9 @@ static void note_before(struct zerod_group *group)
 	group->step_ending = NULL;
 }
 
-int zc_step_await(zerod_group *group, uint32_t left, uint32_t deadline_ms, struct zd_err *err)
+int zc_step_await(zerod_group *group, uint32_t left, uint64_t deadline_ns, struct zd_err *err)
 {
 	struct zerod_client *client = group->client;
-	/* No grace: the daemon does not keep this deadline. */
-	uint64_t deadline_ns = zc_until_ns(zc_deadline_ms(client, deadline_ms));
 	struct zc_op *op;
 	int rc = 0;
 
@@ -335,7 +335,7 @@ int zc_step_await(zerod_group *group, uint32_t left, uint32_t deadline_ms, struc
 		pthread_mutex_unlock(&client->lock);
 		zc_flush(client); /* it may be corked */
 		pthread_mutex_lock(&client->lock);
-		rc = zc_wait_answer(client, op, deadline_ns);
+		rc = zc_wait_answer(client, op, deadline_ns); /* the daemon does not keep this deadline */
 		zc_ticket_unref(client, op);
 	}
 	pthread_mutex_unlock(&client->lock);

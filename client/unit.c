@@ -208,6 +208,7 @@ static Zd__View **pack_views(const struct zerod_view *given, uint32_t count)
 struct registration {
 	struct zerod_group *group;
 	const struct zerod_unit_options *options;
+	uint64_t deadline_ns;
 	struct zd_err *err;
 	struct zc_unit *shared; /* made before the request: after it, no allocation may fail */
 	struct zerod_unit *unit;
@@ -354,8 +355,9 @@ static int send_registration(struct registration *registration)
 	unit_register.on_host = (options->flags & ZEROD_UNIT_ON_HOST) != 0;
 	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
 	request.unit_register = &unit_register;
-	rc = zc_call(registration->group->client, &request, options->deadline_ms, take_registration,
-	             registration);
+	rc = zc_call(registration->group->client, &request, zc_left_ms(registration->deadline_ns),
+	             take_registration, registration);
+	request.deadline_ms = zc_deadline_ms(registration->group->client, options->deadline_ms);
 	if (!rc && registration->group->joined && !registration->unit->shared->registered)
 		registration->unit->shared->registered = zc_request_keep(registration->group->client,
 		                                                         &request);
@@ -368,9 +370,11 @@ static int register_named(struct registration *registration)
 	const struct zerod_unit_options *options = registration->options;
 	struct zerod_client *client = registration->group->client;
 	struct zc_naming naming;
-	int rc = naming_begin(&naming, registration->group, options->name,
-	                      zc_until_ns(zc_deadline_ms(client, options->deadline_ms)), registration->err);
+	int rc;
 
+	registration->deadline_ns = zc_until_ns(zc_deadline_ms(client, options->deadline_ms));
+	rc = naming_begin(&naming, registration->group, options->name, registration->deadline_ns,
+	                  registration->err);
 	if (rc)
 		return rc;
 	rc = send_registration(registration);
@@ -414,26 +418,27 @@ int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *giv
 }
 
 /* With its name: the last handle. */
-static int give_up_unit(zerod_unit *unit, uint32_t deadline_ms, struct zd_err *err)
+static int give_up_unit(zerod_unit *unit, uint64_t deadline_ns, struct zd_err *err)
 {
 	struct zerod_client *client = unit->group->client;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitUnregister unit_unregister = ZD__UNIT_UNREGISTER__INIT;
-	int rc = zc_cuda_copies_finish(client, zc_until_ns(zc_deadline_ms(client, deadline_ms)), err);
+	int rc = zc_cuda_copies_finish(client, deadline_ns, err);
 
 	if (!rc)
-		rc = zc_step_await(unit->group, 0, 0, err);
+		rc = zc_step_await(unit->group, 0, deadline_ns, err);
 	if (rc)
 		return rc;
 	unit_unregister.unit = unit->shared->id;
 	request.body_case = ZD__REQUEST__BODY_UNIT_UNREGISTER;
 	request.unit_unregister = &unit_unregister;
-	return zc_call(client, &request, deadline_ms, NULL, NULL);
+	return zc_call(client, &request, zc_left_ms(deadline_ns), NULL, NULL);
 }
 
 int zerod_unit_unregister(zerod_unit *unit, const struct zerod_wait_options *options)
 {
 	uint32_t deadline_ms;
+	uint64_t deadline_ns;
 	struct zerod_client *client = zc_unit_client(unit);
 	struct zc_naming naming;
 	struct zd_err *err;
@@ -442,13 +447,14 @@ int zerod_unit_unregister(zerod_unit *unit, const struct zerod_wait_options *opt
 
 	if (!rc)
 		rc = zc_wait_options(options, &deadline_ms, err);
-	if (!rc)
-		rc = naming_begin(&naming, unit->group, unit->shared->name,
-		                  zc_until_ns(zc_deadline_ms(client, deadline_ms)), err);
+	if (rc)
+		return rc;
+	deadline_ns = zc_until_ns(zc_deadline_ms(client, deadline_ms));
+	rc = naming_begin(&naming, unit->group, unit->shared->name, deadline_ns, err);
 	if (rc)
 		return rc;
 	if (unit->shared->handles == 1) /* no other thread changes it meanwhile */
-		rc = give_up_unit(unit, deadline_ms, err);
+		rc = give_up_unit(unit, deadline_ns, err);
 	if (!rc) {
 		pthread_mutex_lock(&client->lock);
 		zc_unit_handle_free(unit);
@@ -600,7 +606,8 @@ static int set_frozen(zerod_unit *unit, bool frozen, struct zd_err *err)
 	        .client = unit->group->client, .unit = unit->shared, .frozen = frozen, .err = err};
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SetFrozen set_frozen = ZD__SET_FROZEN__INIT;
-	int rc = zc_step_await(unit->group, 0, 0, err);
+	uint64_t deadline_ns = zc_default_ns(freezing.client);
+	int rc = zc_step_await(unit->group, 0, deadline_ns, err);
 
 	if (rc)
 		return rc;
@@ -608,7 +615,7 @@ static int set_frozen(zerod_unit *unit, bool frozen, struct zd_err *err)
 	set_frozen.frozen = frozen;
 	request.body_case = ZD__REQUEST__BODY_SET_FROZEN;
 	request.set_frozen = &set_frozen;
-	return zc_call(freezing.client, &request, 0, take_frozen, &freezing);
+	return zc_call(freezing.client, &request, zc_left_ms(deadline_ns), take_frozen, &freezing);
 }
 
 int zerod_unit_set_frozen(zerod_unit *unit, int frozen)

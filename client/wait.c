@@ -98,7 +98,7 @@ static int find_all(struct waiting *waiting, const zerod_ticket *tickets, uint32
 	for (uint32_t i = 0; i < count; i++)
 		waiting->ops[i]->refs++;
 	waiting->count = count;
-	waiting->deadline_ns = zc_deadline_ns(longest_ms);
+	waiting->deadline_ns = zc_answer_ns(zc_until_ns(longest_ms));
 	return 0;
 }
 

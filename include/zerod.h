@@ -176,7 +176,7 @@ ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_clie
 
 /* Ends the session and frees its memory, except for a durable job's; all handles become invalid. The caller's
  * own work on GPUs that uses the daemon's memory must have ended. The daemon logs a rank whose session ends
- * otherwise as one that died. NULL is allowed. */
+ * otherwise as one that died. A daemon that does not answer is waited for a second. NULL is allowed. */
 void zerod_close(zerod_client *client);
 
 /* The text of this thread's last failure on `client` (NULL: on none), until its next call; "" if there is

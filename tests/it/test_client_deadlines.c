@@ -1,12 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_client_deadlines.c - calls that wait send the deadline that they were given, and wait no longer
- * themselves. */
+ * themselves, in all their parts together. */
 #include "tests/it/client_scene.h"
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "client/client.h"
 #include "proto/limits.h"
+
+/* ---- The library's clock ------------------------------------------------------------------------------- */
+
+#define NS_PER_S 1000000000ull
+
+/* The clock stands still until a script sets it forward. */
+static _Atomic uint64_t clock_ns;
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+	long rc = clock_ns == 0 ? syscall(SYS_clock_gettime, clock, now) : 0;
+
+	if (clock_ns == 0)
+		clock_ns = (uint64_t)now->tv_sec * NS_PER_S;
+	now->tv_sec = (time_t)(clock_ns / NS_PER_S);
+	now->tv_nsec = (long)(clock_ns % NS_PER_S);
+	return (int)rc;
+}
+
+/* The client sees the new time when it has read a packet: a second answer to its hello, which it ignores. */
+static void set_forward(struct fake_peer *peer, uint64_t seconds)
+{
+	clock_ns += seconds * NS_PER_S;
+	fake_ok(peer, 1);
+}
 
 /* ---- What travels -------------------------------------------------------------------------------------- */
 
@@ -177,11 +206,184 @@ static void test_a_name_is_waited_for_until_a_deadline(void **state)
 	scene_close(&naming.scene);
 }
 
+/* ---- One deadline for all parts of a call -------------------------------------------------------------- */
+
+struct waiting {
+	struct scene scene;
+	atomic_bool filled; /* every place for a request is taken */
+	zerod_bucket *bucket;
+	uint64_t posts[ZD_MAX_OUTSTANDING];
+};
+
+static int get_devices(struct waiting *waiting)
+{
+	struct zerod_device_info info = ZEROD_INIT(info);
+
+	return zerod_device_get(waiting->scene.client, 0, &info);
+}
+
+static int gather(struct waiting *waiting)
+{
+	return zerod_gather(waiting->scene.unit, NULL, NULL, NULL);
+}
+
+static int reserve(struct waiting *waiting)
+{
+	struct zerod_entry entry = ZEROD_INIT(entry);
+
+	return zerod_bucket_reserve(waiting->bucket, waiting->scene.unit, NULL, &entry);
+}
+
+static const struct {
+	Zd__Request__BodyCase body;
+	int (*call)(struct waiting *waiting);
+} calls_for_room[] = {
+        {ZD__REQUEST__BODY_LIST, get_devices},
+        {ZD__REQUEST__BODY_BUCKET_RESERVE, reserve},
+        {ZD__REQUEST__BODY_GATHER, gather},
+};
+
+static unsigned now_waits; /* of these, and the script's */
+
+static void serve_bucket(struct fake_peer *peer)
+{
+	const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_BUCKET_CREATE);
+	Zd__Reply reply = ZD__REPLY__INIT;
+	Zd__BucketCreateReply bucket = ZD__BUCKET_CREATE_REPLY__INIT;
+
+	if (!request)
+		return;
+	bucket.bucket = 3;
+	reply.id = request->id;
+	reply.body_case = ZD__REPLY__BODY_BUCKET_CREATE;
+	reply.bucket_create = &bucket;
+	fake_reply(peer, &reply);
+}
+
+/* Returns when the client waits for room: its deadline runs. */
+static void await_room(struct fake_peer *peer, struct waiting *waiting)
+{
+	zerod_client *client;
+	bool reads = false;
+
+	fake_serve_unit(peer);
+	serve_bucket(peer);
+	for (unsigned i = 0; i < ZD_MAX_OUTSTANDING; i++) {
+		const Zd__Request *post = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
+
+		waiting->posts[i] = post ? post->id : 0;
+	}
+	while (!waiting->filled)
+		(void)sched_yield();
+	client = waiting->scene.client;
+	while (!reads) {
+		pthread_mutex_lock(&client->lock);
+		reads = client->reading;
+		pthread_mutex_unlock(&client->lock);
+		(void)sched_yield();
+	}
+}
+
+static void answer_posts(struct fake_peer *peer, const struct waiting *waiting)
+{
+	for (unsigned i = 0; i < ZD_MAX_OUTSTANDING; i++)
+		fake_ok(peer, waiting->posts[i]);
+}
+
+/* There is room a second after the deadline. */
+static void make_room_late(struct fake_peer *peer, void *arg)
+{
+	struct waiting *waiting = arg;
+
+	await_room(peer, waiting);
+	set_forward(peer, 21);
+	answer_posts(peer, waiting);
+	fake_expect_end(peer);
+}
+
+/* There is room for the last five seconds, and no answer. */
+static void answer_late_at_all(struct fake_peer *peer, void *arg)
+{
+	struct waiting *waiting = arg;
+	const Zd__Request *request;
+
+	await_room(peer, waiting);
+	clock_ns += 15 * NS_PER_S;
+	answer_posts(peer, waiting);
+	request = fake_expect(peer, calls_for_room[now_waits].body);
+	if (!request || !fake_check(peer, request->deadline_ms == 5000))
+		return;
+	if (request->body_case != ZD__REQUEST__BODY_GATHER) /* whose wait begins when it has been sent */
+		set_forward(peer, 5 + ZC_GRACE_NS / NS_PER_S);
+	fake_error(peer, request->id, ZEROD_E_DEADLINE, "in time");
+	fake_expect_end(peer);
+}
+
+static void check_room(fake_script script, const char *text)
+{
+	struct zerod_gather_options prefetch = ZEROD_INIT(prefetch);
+	struct zerod_bucket_options bucket = ZEROD_INIT(bucket);
+	static struct waiting waiting;
+	zerod_ticket ticket;
+
+	waiting = (struct waiting){.filled = false};
+	scene_open(&waiting.scene, script, &waiting);
+	bucket.dtype = ZEROD_FLOAT32;
+	assert_status(waiting.scene.client,
+	              zerod_bucket_create(waiting.scene.group, &bucket, &waiting.bucket), ZEROD_OK);
+	prefetch.flags = ZEROD_GATHER_PREFETCH;
+	for (unsigned i = 0; i < ZD_MAX_OUTSTANDING; i++)
+		assert_status(waiting.scene.client,
+		              zerod_gather_begin(waiting.scene.unit, &prefetch, &ticket), ZEROD_OK);
+	waiting.filled = true;
+	assert_status(waiting.scene.client, calls_for_room[now_waits].call(&waiting), ZEROD_E_DEADLINE);
+	assert_non_null(strstr(zerod_last_error(waiting.scene.client), text));
+	scene_close(&waiting.scene);
+}
+
+static void test_room_is_waited_for_until_the_deadline(void **state)
+{
+	(void)state;
+	for (now_waits = 0; now_waits < sizeof(calls_for_room) / sizeof(calls_for_room[0]); now_waits++)
+		check_room(make_room_late, "1024 requests are outstanding");
+}
+
+static void test_the_answer_has_what_is_left(void **state)
+{
+	(void)state;
+	for (now_waits = 0; now_waits < sizeof(calls_for_room) / sizeof(calls_for_room[0]); now_waits++)
+		check_room(answer_late_at_all, now_waits < 2 ? "did not answer in time" : "in time");
+}
+
+/* ---- The end ------------------------------------------------------------------------------------------- */
+
+static void answer_no_goodbye(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	(void)fake_expect(peer, ZD__REQUEST__BODY_GOODBYE);
+	set_forward(peer, 1);
+	fake_expect_end(peer);
+}
+
+/* A daemon that stands still. */
+static void test_close_waits_for_a_second(void **state)
+{
+	struct scene scene = {0};
+
+	(void)state;
+	scene_open(&scene, answer_no_goodbye, NULL);
+	scene_close(&scene);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_every_call_sends_its_deadline),
 	        cmocka_unit_test(test_a_name_is_waited_for_until_a_deadline),
+	        cmocka_unit_test(test_room_is_waited_for_until_the_deadline),
+	        cmocka_unit_test(test_the_answer_has_what_is_left),
+	        cmocka_unit_test(test_close_waits_for_a_second),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

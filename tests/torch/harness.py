@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -18,6 +19,10 @@ from typing import Any, Callable, Optional
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 import support  # noqa: E402  (sets the path of the package)
 
+# Not torch.set_num_threads(): it makes torch's thread pool in this process. A child makes the pool anew in the first of
+# its threads that computes, and another thread that starts meanwhile, such as autograd's for a GPU, fails: "Invalid
+# thread pool!".
+os.environ["OMP_NUM_THREADS"] = "1"
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402  (imported here once, not in every process)
 import models  # noqa: E402
@@ -26,7 +31,6 @@ import zerod.torch.environment  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils._pytree import tree_map_only  # noqa: E402
 
-torch.set_num_threads(1)
 if models.DEVICE != "cpu":
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
@@ -42,6 +46,14 @@ _jobs = iter(range(1, 1 << 30))
 
 class Failed(AssertionError):
     """A rank has raised: its traceback."""
+
+
+def check_threads() -> None:
+    """Failed where this process has threads that are not Python's, such as torch's: children lack them, and wait for them."""
+    ours = {str(thread.native_id) for thread in threading.enumerate()}
+    others = [task for task in os.listdir("/proc/self/task") if task not in ours]
+    if others:
+        raise Failed(f"torch has computed with {len(others)} threads of its own: ranks are forked before that")
 
 
 def fork(body: Callable[[], Any]) -> tuple[int, int]:
@@ -97,6 +109,7 @@ def ranks(socket: str, world: int, body: Callable[[int], Any]) -> list[Any]:
 
 def start(socket: str, world: int, body: Callable[[int], Any], job: Optional[str] = None) -> list[tuple[int, int]]:
     """The processes of ranks(), for outcomes() or collect()."""
+    check_threads()
     job = job or f"torch-test{next(_jobs)}"
 
     def child(rank: int) -> Callable[[], Any]:
@@ -130,6 +143,7 @@ def shard(module: nn.Module, **options: Any) -> nn.Module:
 
 def alone(body: Callable[[], Any]) -> Any:
     """body() in one process of its own."""
+    check_threads()
     return collect([fork(body)])[0]
 
 

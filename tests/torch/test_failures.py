@@ -626,6 +626,16 @@ class Mistakes(unittest.TestCase):
 
         self.assertEqual(harness.ranks(daemon.socket, 2, body), [4, 4])
 
+    def test_forked_late(self) -> None:
+        """the harness forks no ranks from a process in which torch has threads"""
+        def body() -> None:
+            torch.set_num_threads(2)
+            torch.ones(1 << 20, device="cpu").exp()
+            with self.assertRaisesRegex(harness.Failed, "ranks are forked before"):
+                harness.alone(lambda: torch.ones(1 << 20).exp())
+
+        harness.alone(body)
+
     def test_two_models(self) -> None:
         """two models, one optimizer for both and one for each"""
         def body(rank: int) -> Any:

@@ -82,7 +82,7 @@ configure() { # lines
 	printf '%s\n' "$@" '[devices]' 'backend = host' 'count = 4' 'arena = 64M' >"$root/etc/zerod/zerod.conf"
 }
 
-mapfile -t commands < <(awk '/three commands/ { on = 1 } on && /^```$/ { if (inner) exit; inner = 1; next }
+mapfile -t commands < <(awk '/three commands/ { on = 1 } on && /^```/ { if (inner) exit; inner = 1; next }
 	inner { sub(/ +#.*/, ""); print }' README.md)
 [ ${#commands[@]} -eq 3 ] && at_root "${commands[0]}" && is zerod socket active && at_root "${commands[1]}" &&
 	is zerod service active && at_root "${commands[2]}" && told SERVING

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from pathlib import Path
 
 import harness  # noqa: F401  (sets the paths)
+import torch
 from harness import support
 
 EXAMPLES = support.ROOT / "client" / "examples" / "torch"
@@ -68,6 +70,23 @@ class Examples(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("equal, bit by bit", done.stdout)
         self.assertEqual(done.stdout.count("SIGKILL"), 2)
+
+    def test_commands(self) -> None:
+        """the commands of docs/pytorch.md, pasted into an environment that has torch"""
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+            python = folder + "/bin/python3"
+            packages = subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+                                      check=True, capture_output=True, text=True).stdout.strip()
+            Path(packages, "torch.pth").write_text(str(Path(torch.__file__).parents[1]) + "\n")
+            torchrun = Path(folder, "bin", "torchrun")
+            torchrun.write_text(f"#!{python}\nfrom torch.distributed.run import main\nmain()\n")
+            torchrun.chmod(0o755)
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("ZEROD_")}
+            environment.update(PATH=f"{folder}/bin:{os.environ['PATH']}", OMP_NUM_THREADS="1", PYTHON="python3")
+            done = subprocess.run([str(support.ROOT / "tests" / "it" / "test_docs.sh"), "docs/pytorch.md"],
+                                  env=environment, capture_output=True, text=True, timeout=250)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":

@@ -174,9 +174,9 @@ struct zerod_options {
  * PERMISSION, UNSUPPORTED (strict, and pages of more than 4096 bytes; a daemon without poison mode). */
 ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_client **client);
 
-/* Ends the session and frees its memory, except for a durable job's; all handles become invalid. The caller's
- * own work on GPUs that uses the daemon's memory must have ended. The daemon logs a rank whose session ends
- * otherwise as one that died. A daemon that does not answer is waited for a second. NULL is allowed. */
+/* Ends the session and frees its memory (its shards as zerod_group_leave() does); all handles become invalid.
+ * The caller's own work on GPUs that uses the daemon's memory must have ended. A rank whose session ends
+ * otherwise has died. The call waits at most a second for an answer of the daemon. NULL is allowed. */
 void zerod_close(zerod_client *client);
 
 /* The text of this thread's last failure on `client` (NULL: on none), until its next call; "" if there is
@@ -267,12 +267,12 @@ ZEROD_MUST_USE int zerod_group_unique_id(zerod_client *client, const struct zero
 ZEROD_MUST_USE int zerod_unique_id(zerod_client *client, uint32_t local_world_size,
                                    const struct zerod_wait_options *options, struct zerod_unique_id *id);
 
-/* Joins as one rank; returns when every rank has joined. When a rank ends, each other rank's next call about
- * the group returns PEER_LOST with its name, once; a process that joins as the same rank replaces it
- * (docs/failures.md). The group spans daemons where local_world_size is less than world_size. There, and with
- * ZEROD_COLLECTIVES_NCCL, *gathers are collectives*: all ranks request the same gathers in the same order,
- * and a failure ends the group (docs/several-nodes.md). With ZEROD_GROUP_HYBRID each daemon's ranks have all
- * shards: gathers stay in the daemon and are one-sided, gradients are summed over all ranks.
+/* Joins as one rank; returns when every rank has joined. When a rank dies, each other rank's next call about
+ * the group returns PEER_LOST with its name, once. Calls that need a rank that ended normally return it, too.
+ * A process can join in its place (docs/failures.md). The group spans daemons if local_world_size is not
+ * world_size. Then, and with ZEROD_COLLECTIVES_NCCL, *gathers are collectives*: all ranks make them in the
+ * same order, and a failure ends the group (docs/several-nodes.md). With ZEROD_GROUP_HYBRID each daemon's
+ * ranks have all shards: gathers are one-sided within the daemon, gradients are summed over all ranks.
  * Errors: INVALID (options that contradict each other), NOT_FOUND (the device, or this process does not see
  * it; the text lists the visible ones), EXISTS (the rank; names the pid), MISMATCH (ranks differ in options;
  * names both), DEADLINE (names the missing ranks), LIMIT, PERMISSION (device not granted; no durable jobs;
@@ -293,7 +293,7 @@ struct zerod_group_info {
 ZEROD_MUST_USE int zerod_group_get(zerod_group *group, struct zerod_group_info *info);
 
 /* Waits until every rank has called it as often as this rank has, so that a rank may then leave without
- * PEER_LOST for ranks that still work. Orders calls, not streams. A rank may have several barriers open, with
+ * PEER_LOST for ranks that train. Orders calls, not streams. A rank may have several barriers open, with
  * tickets; a call that fails does not count. In a group that spans daemons or has NCCL's collectives: one at
  * a time, and none while a backward's end, a step's begin or a commit is open. Errors: STATE (one is open),
  * DEADLINE (names the first rank that is missing). */
@@ -309,8 +309,8 @@ enum zerod_agree_op { ZEROD_AGREE_SUM = 0, ZEROD_AGREE_MAX = 1, ZEROD_AGREE_MIN 
 ZEROD_MUST_USE int zerod_group_agree(zerod_group *group, enum zerod_agree_op op, double *values,
                                      uint32_t count, const struct zerod_wait_options *options);
 
-/* Leaves the group, and frees this rank's memory in it. The handle, its units and its buckets become invalid
- * unless DEADLINE or INVALID is returned: then the call may be repeated. NULL is allowed. */
+/* Leaves the group, and frees this rank's memory in it; its shards with the last rank that can gather them.
+ * The handle, its units and buckets become invalid, except after DEADLINE and INVALID. NULL is allowed. */
 int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *options);
 
 /* ---- Units ---------------------------------------------------------------------------------------------

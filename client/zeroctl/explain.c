@@ -263,6 +263,7 @@ static const char *state_meaning(const char *state)
 	        {"FORMING", "it waits for ranks that have not joined"},
 	        {"CONNECTING", "it waits for the ranks of other daemons"},
 	        {"FAILED", "it has lost ranks, and goes on when they have joined again"},
+	        {"LEFT", "ranks have ended normally, and the others can gather"},
 	        {"PARKED", "all ranks have left, and the job keeps their shards for the next join"},
 	        {"ABORTED", "it has ended; its ranks may leave, and join again"},
 	        {"OVER", "all ranks have left, and operations still use its memory"},

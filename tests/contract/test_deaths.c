@@ -196,7 +196,7 @@ static void test_two_deaths_in_a_row(void **state)
 		replace_rank(&s, dead);
 	}
 	FAILS(rank->client, zerod_group_agree(rank->group, ZEROD_AGREE_SUM, &value, 1, NULL),
-	      ZEROD_E_PEER_LOST, "as is rank 0");
+	      ZEROD_E_PEER_LOST, "as did rank 0");
 	FAILS(rank->client, zerod_group_agree(rank->group, ZEROD_AGREE_SUM, &value, 1, WITHIN_MS(1)),
 	      ZEROD_E_DEADLINE, "rank 0 to agree");
 	contract_close(s.c);

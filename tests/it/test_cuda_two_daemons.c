@@ -295,14 +295,14 @@ static void test_rank_leaves(void **state)
 	expect_listed(world, "READY", NULL);
 	some_do(world, LAST, rank_leave);
 	expect_ok(world, LAST);
-	expect_listed(world, "ABORTED", "has left: all ranks leave");
+	expect_listed(world, "ABORTED", "ended normally: all ranks leave");
 	some_do(world, LAST, rank_join);
 	expect_failed(world, LAST, ZEROD_E_PEER_LOST, "rank 3 ");
 	some_do(world, ALL_RANKS & ~LAST, rank_gather);
 	some_do(world, ALL_RANKS & ~LAST, rank_ask_why);
 	expect_failed(world, FIRST_DAEMON, ZEROD_E_PEER_LOST, "at its deadline");
 	expect_failed(world, ALL_RANKS & ~LAST & ~FIRST_DAEMON, ZEROD_E_PEER_LOST,
-	              "has left: all ranks leave");
+	              "ended normally: all ranks leave");
 	form_again(world);
 	world_close(world);
 }

@@ -202,6 +202,7 @@ struct zd_sim_actor {
 /* A rank's shard of a unit. */
 struct zd_sim_shard {
 	bool exists, maybe;   /* maybe: its register ended without a success */
+	bool kept;            /* its rank ended normally: it stays while another one can gather it */
 	bool owed;            /* it was undone, and nothing was copied back yet */
 	uint32_t restored_in; /* call in which that copy was given */
 	uint64_t version, committed;

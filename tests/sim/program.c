@@ -402,10 +402,23 @@ static void set_up(struct zd_sim_generator *gen, const struct zd_sim_job_config 
 	}
 }
 
+/* Half of the jobs: each rank gathers as long as it likes behind its last step, whoever has ended by then. */
+static bool evaluates(const struct zd_sim_config *config, const struct zd_sim_job_config *job)
+{
+	return zd_sim_mix(config->seed, 500 + job->first_group) % 2;
+}
+
 static void tear_down(struct zd_sim_generator *gen, const struct zd_sim_job_config *job)
 {
 	bool leaves = zd_sim_percent(&gen->rng, 30), unregisters = zd_sim_percent(&gen->rng, 30);
+	uint32_t gathers = evaluates(gen->config, job) ? (uint32_t)zd_sim_below(&gen->rng, 12) : 0;
 
+	unregisters = unregisters && !evaluates(gen->config, job);
+	for (uint32_t g = job->first_group; gathers > 0; gathers--) {
+		uint32_t group = g + (uint32_t)zd_sim_below(&gen->rng, job->ngroups);
+		gather_and_use(gen, group,
+		               (uint32_t)zd_sim_below(&gen->rng, gen->config->groups[group].nunits), false);
+	}
 	for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++) {
 		if (zd_sim_percent(&gen->rng, 30))
 			zd_sim_train(

@@ -120,7 +120,7 @@ static void replied_register(struct zd_sim_world *world, struct zd_sim_session *
 		zd_sim_taint(world, request->group);
 	shard->next_key = 0;
 	memset(shard->keys, 0, sizeof(shard->keys));
-	shard->maybe = shard->owed = false;
+	shard->maybe = shard->owed = shard->kept = false;
 	shard->exists = true;
 	shard->version = shard->committed = reply->u.unit_register.version;
 	shard->at = handle->shard;
@@ -316,7 +316,7 @@ static void replied_other(struct zd_sim_world *world, struct zd_sim_session *ses
 		zd_sim_committed(world, request->group, request->version);
 		break;
 	case ZD_REQ_GROUP_LEAVE:
-		zd_sim_member_gone(world, session, request->group);
+		zd_sim_member_gone(world, session, request->group, true);
 		break;
 	case ZD_REQ_END_JOB:
 	case ZD_REQ_KILL_JOB:

@@ -340,7 +340,8 @@ static void check_shards(const struct tally *tally)
 				                 zerod_dtype_bytes(group->units[u].dtype);
 				bytes *= world->config.jobs[group->job].shadow ? 2 : 1;
 				least[shard->device] += shard->exists ? bytes : 0;
-				most[shard->device] += shard->exists || shard->maybe ? bytes : 0;
+				most[shard->device] += shard->exists || shard->maybe || shard->kept ? bytes
+				                                                                    : 0;
 			}
 	}
 	for (uint32_t d = 0; d < zd_sim_ndevices(&world->config); d++) {

@@ -59,19 +59,23 @@ OPS(forgotten) = {BACKWARD(1), REDUCE(RANK(0), 0),
                   REFUSED(RANK(1), BACKWARD_END, 0, 0, 0, MISMATCH, NAMED)};
 SCRIPT(forgotten, forgotten, "forgotten-skip-is-named", .world = 2, .nunits = 1, .stage = 3, .repeats = 1);
 
-/* Rank 1 goes; the others are told so, and somebody takes its place, whose shard is in no copy that is
- * there. */
-#define OTHERS (ALL & ~RANK(1))
-#define COMES_BACK                                                                                           \
-	MEET, REFUSED(OTHERS, GATHER, 0, TAG, 1, PEER_LOST, "rank 1"), MEET, REJOIN(RANK(1)),                \
-	        REGISTER(RANK(1), 0), MEET, ONLY(RANK(1), EXPECT_LIVE, 0, 0, 0), REWRITE(RANK(1), 0),        \
-	        TAKE(ALL, 0), MEET
+/* Rank 1 goes, and a process takes its place, whose shard is in no copy that is there. If rank 1 left in
+ * order, the others gather on until then. They are told once, by whatever needs rank 1 first. */
+#define OTHERS     (ALL & ~RANK(1))
+#define TOLD       REFUSED(OTHERS, GATHER, 0, TAG, 1, PEER_LOST, "rank 1")
+#define COMES_BACK MEET, REJOIN(RANK(1)), REGISTER(RANK(1), 0), MEET, ONLY(RANK(1), EXPECT_LIVE, 0, 0, 0)
+#define GOES_ON    REWRITE(RANK(1), 0), TAKE(ALL, 0), MEET
 OPS(leaves) = {REWRITE(ALL, 0),
                ONLY(RANK(1), GATHER, 0, TAG, 1),
                ONLY(OTHERS, PREFETCH, 0, 0, 0),
                MEET,
                ONLY(RANK(1), LEAVE, 0, 0, 0),
-               COMES_BACK};
+               MEET,
+               TAKE(OTHERS, 0),
+               COMES_BACK,
+               MEET,
+               TOLD,
+               GOES_ON};
 SCRIPT(leaves, leaves, "rank-that-leaves-early", .world = 3, .nunits = 1, .repeats = 2);
 
 OPS(left) = {ONLY(RANK(1), GATHER, 0, TAG, 1),
@@ -80,7 +84,10 @@ OPS(left) = {ONLY(RANK(1), GATHER, 0, TAG, 1),
              AHEAD_REFUSED(OTHERS, BACKWARD_END, 0, 0, 0, PEER_LOST, "rank 1"),
              MEET_AHEAD,
              ONLY(RANK(1), LEAVE, 0, 0, 0),
-             COMES_BACK};
+             MEET,
+             TAKE(OTHERS, 0),
+             COMES_BACK,
+             GOES_ON};
 SCRIPT(left, left, "rank-that-leaves-while-others-wait", .world = 3, .nunits = 1, .stage = 3, .repeats = 2);
 
 OPS(dies) = {ONLY(RANK(1), GATHER, 0, TAG, 1),
@@ -90,7 +97,10 @@ OPS(dies) = {ONLY(RANK(1), GATHER, 0, TAG, 1),
              MEET_AHEAD,
              ONLY(RANK(1), DIE, 0, 0, 0),
              ONLY(RANK(1), OPEN, 0, 0, 0),
-             COMES_BACK};
+             MEET,
+             TOLD,
+             COMES_BACK,
+             GOES_ON};
 SCRIPT(dies, dies, "rank-that-dies-while-others-wait", .world = 3, .nunits = 1, .stage = 3, .repeats = 2);
 
 /* ---- Shapes and dtypes --------------------------------------------------------------------------------- */

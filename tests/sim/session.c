@@ -73,13 +73,17 @@ static void group_reset_if_empty(struct zd_sim_world *world, uint32_t group)
 		if (world->sessions[i]->open && (member->id || member->joining))
 			return;
 	}
+	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
+		for (uint32_t r = 0; r < ZD_SIM_WORLD; r++)
+			model->shards[u][r].kept = false;
 	model->tainted = false;
 	model->step_first = UINT32_MAX;
 	memset(model->gradients, 0, sizeof(model->gradients));
 	memset(model->abandoned, 0, sizeof(model->abandoned));
 }
 
-void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group)
+void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
+                        bool ended)
 {
 	const struct zd_sim_group_config *config = &world->config.groups[group];
 	struct zd_sim_member *member = &session->members[group];
@@ -92,6 +96,7 @@ void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *sessi
 	for (uint32_t u = 0; u < config->nunits; u++) {
 		struct zd_sim_shard *shard = &world->groups[group].shards[u][rank];
 		if (!world->config.jobs[config->job].durable) {
+			shard->kept = ended && shard->exists;
 			shard->exists = shard->maybe = false;
 			continue;
 		}
@@ -203,7 +208,7 @@ static void forget(struct zd_sim_world *world, struct zd_sim_session *session)
 		keep_all(world, session);
 	if (world->config.actors[session->actor].job >= 0) {
 		for (uint32_t g = 0; g < world->config.ngroups; g++)
-			zd_sim_member_gone(world, session, g);
+			zd_sim_member_gone(world, session, g, session->clean_exit);
 	}
 	session->nrequests = 0;
 	zd_sim_poison_end(world, session->id);

@@ -290,7 +290,8 @@ void zd_sim_session_close(struct zd_sim_world *world, struct zd_sim_session *ses
 void zd_sim_process_gone(struct zd_sim_world *world, struct zd_sim_session *session);
 void zd_sim_session_killed(void *world, uint64_t session, const char *why);
 struct zd_sim_session *zd_sim_session_find(struct zd_sim_world *world, uint64_t id);
-void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group);
+void zd_sim_member_gone(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
+                        bool ended);
 /* The session starts anew with what it holds; what that has for bytes is not to be relied on. */
 void zd_sim_reset(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t op);
 void zd_sim_job_gone(struct zd_sim_world *world, uint32_t job);

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import types
 import unittest
 from typing import Any, Callable
@@ -625,6 +628,52 @@ class Mistakes(unittest.TestCase):
             return module._zerod_model.counts.steps
 
         self.assertEqual(harness.ranks(daemon.socket, 2, body), [4, 4])
+
+    def test_ended(self) -> None:
+        """rank 1 returns from main; rank 0 evaluates, and its next steps say that rank 1 ended normally"""
+        program = """
+import os, sys
+import harness, models, torch, zerod
+import zerod.torch as zt
+
+rank = int(os.environ["RANK"])
+if models.DEVICE != "cpu":
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+modules = [zt.shard(harness.seeded(models.MLP), stage=stage) for stage in (1, 2, 3)]
+for module in modules:
+    harness.train(module, models.sgd(module), models.mlp_loss, rank, 3)
+if rank == 0:
+    sys.stdin.read()
+    with torch.no_grad():
+        seen = [(module(models.numbers(0, 9, 6, 13)).cpu(), dict(module.state_dict())) for module in modules]
+    torch.save(seen, sys.argv[1])
+    for module in modules * 2:
+        try:
+            harness.train(module, models.sgd(module), models.mlp_loss, rank, 1)
+        except zerod.PeerLost as lost:
+            print(lost)
+"""
+        common = {**os.environ, "PYTHONPATH": str(support.ROOT / "tests" / "torch"), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                  "ZEROD_SOCKET": daemon.socket, "ZEROD_JOB": "ended"}
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = [subprocess.Popen([sys.executable, "-c", program, folder + "/seen"], stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, text=True,
+                                      env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+            ranks[1].communicate(timeout=harness.TIMEOUT_S)
+            told = ranks[0].communicate(timeout=harness.TIMEOUT_S)[0].splitlines()
+            self.assertEqual([rank.returncode for rank in ranks], [0, 0])
+            self.assertEqual(len(told), 6)
+            for line in told:
+                self.assertRegex(line, r"rank 1 .*ended normally.*zt\.barrier\(model\)")
+            seen = torch.load(folder + "/seen")
+
+        def alone() -> Any:
+            module = harness.seeded(models.MLP)
+            weights = harness.reference(models.MLP, models.sgd, models.mlp_loss, 2, 3)[1]
+            module.load_state_dict({name: weights[name].view_as(value) for name, value in module.state_dict().items()})
+            return module.to(models.DEVICE)(models.numbers(0, 9, 6, 13)), dict(module.state_dict())
+
+        harness.same(seen, [harness.alone(alone)] * 3)
 
     def test_forked_late(self) -> None:
         """the harness forks no ranks from a process in which torch has threads"""

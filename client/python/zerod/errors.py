@@ -147,6 +147,11 @@ _CLASSES: dict[int, type[ZerodError]] = {
 }
 
 
+# What packages above this one add to a text: (status, a part of the text, the addition).
+HINTS: list[tuple[int, str, str]] = []
+
+
 def error(status: int, text: str) -> ZerodError:
     """The exception for a negative status."""
+    text += "".join("; " + hint for code, part, hint in HINTS if code == status and part in text)
     return _CLASSES.get(status, ZerodError)(status, text)

@@ -110,7 +110,7 @@ void zd_cluster_leave(struct zd_engine *e, struct zd_member *member, bool clean_
 	                   "rank %u (pid %u) of group '%s' %s: all ranks leave, and may join again with a "
 	                   "new unique id",
 	                   zd_world_rank(member), member->session->pid, group->name,
-	                   clean_exit ? "has left" : "is gone");
+	                   clean_exit ? "ended normally" : "is gone");
 	if (is_up(group) && (!clean_exit || group->state == ZD_GROUP_CONNECTING)) {
 		zd_cluster_fail(e, group, status, err.text);
 	} else if (is_up(group)) {

@@ -37,6 +37,12 @@ static struct zd_member *of_publish(struct zd_engine *e, struct zd_session *sess
 	return member && !member->group->shadow ? member : NULL;
 }
 
+/* Ranks that ended normally are no loss to requests that only read. */
+static struct zd_member *unless_reads_on(struct zd_member *member)
+{
+	return member && zd_member_reads_on(member) ? NULL : member;
+}
+
 static struct zd_member *of_bucket(struct zd_engine *e, const struct zd_session *session, uint64_t id)
 {
 	struct zd_bucket *bucket;
@@ -54,7 +60,7 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 	case ZD_REQ_COMMIT:
 		return of_group(e, session, args->u.commit.group);
 	case ZD_REQ_FORWARD_BEGIN:
-		return of_group(e, session, args->u.forward_begin.group);
+		return unless_reads_on(of_group(e, session, args->u.forward_begin.group));
 	case ZD_REQ_GROUP_AGREE:
 		return of_group(e, session, args->u.group_agree.group);
 	case ZD_REQ_BACKWARD_BEGIN:
@@ -85,9 +91,11 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 	case ZD_REQ_UNIT_PLACE:
 		return of_unit(e, session, args->u.unit_place.unit);
 	case ZD_REQ_GATHER: /* a client does not wait for the reply to a prefetch, which fails without telling */
-		return args->u.gather.prefetch ? NULL : of_unit(e, session, args->u.gather.unit);
+		return args->u.gather.prefetch ? NULL
+		                               : unless_reads_on(of_unit(e, session, args->u.gather.unit));
 	case ZD_REQ_CONTEXT_BEGIN:
-		return of_units(e, session, args->u.context_begin.nunits, args->u.context_begin.units);
+		return unless_reads_on(
+		        of_units(e, session, args->u.context_begin.nunits, args->u.context_begin.units));
 	case ZD_REQ_REDUCE_SKIP:
 		return of_unit(e, session, args->u.unit);
 	case ZD_REQ_REDUCE_WAIT:

@@ -163,7 +163,9 @@ static void check_part(const struct zd_engine *e, const struct zd_part *part, st
 	found->charged[index][ZD_CHARGE_SHARD] += part->shard.bytes;
 	if (part->state == ZD_PART_DETACHED)
 		/* the rank may have joined again, but has not registered the unit */
-		zd_assert((part->unit->group->job->durable || part->unit->group->ends) && !part->buffer);
+		zd_assert((part->unit->group->job->durable || part->unit->group->ends ||
+		           zd_part_is_kept(part)) &&
+		          !part->buffer);
 	else
 		zd_assert(member->session && !member->joining);
 	if (part->context)
@@ -193,6 +195,7 @@ static void check_landings(const struct zd_unit *unit, struct found *found)
 static void check_unit(const struct zd_engine *e, const struct zd_group *group, const struct zd_unit *unit,
                        struct found *found)
 {
+	bool kept = false, registered = false;
 	zd_assert(unit->group == group && unit->refs > 0 && unit->refs >= unit->registrations);
 	zd_load_check(unit);
 	zd_move_check(unit, found->charged, found->quarantine);
@@ -200,9 +203,13 @@ static void check_unit(const struct zd_engine *e, const struct zd_group *group, 
 	check_landings(unit, found);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		check_part(e, &unit->parts[rank], found);
+		kept |= zd_part_is_kept(&unit->parts[rank]);
+		registered |= zd_part_is_registered(&unit->parts[rank]);
 		if (unit->parts[rank].collective)
 			zd_collective_check(&unit->parts[rank]);
 	}
+	/* A shard is kept for ranks that can gather it. */
+	zd_assert(!kept || registered || group->job->durable || group->ends);
 }
 
 /* A rank's parts that are not gone are in one of its lists. */
@@ -223,6 +230,7 @@ static void check_lists(const struct zd_member *member)
 		nparts -= !zd_part_is_gone(&unit->parts[member->rank]);
 	zd_assert(nparts == 0);
 	zd_assert(member->session || LIST_EMPTY(&member->parts));
+	zd_assert(!member->ended || !member->session || member->detaching);
 	zd_assert(!member->detaching || !TAILQ_EMPTY(&member->group->job->owner->endings));
 	zd_assert(member->detaching || !member->session || LIST_EMPTY(&member->detached));
 }
@@ -262,7 +270,8 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 	zd_assert(attached == group->attached && group->refs >= attached);
 	zd_assert(!group->over || attached == 0);
 	if (group->state == ZD_GROUP_READY)
-		zd_assert(attached == group->local_world_size);
+		zd_assert(attached == group->local_world_size && group->loss == group->generation);
+	zd_assert(group->loss <= group->generation);
 	if (group->cluster)
 		zd_cluster_check_members(group);
 	zd_barrier_check(group);

@@ -3,8 +3,9 @@
  * join.c - ranks join and leave groups; administrators abort groups and end jobs.
  *
  * A group is FAILED when an attached rank leaves or its session ends while other ranks stay: their requests
- * end with PEER_LOST, which names the lost rank. The group is READY again when every rank is attached. An
- * ABORTED group ends when its last rank has left; a durable job's group may then be joined again.
+ * end with PEER_LOST, which names the lost rank. If that rank ended normally, requests that only gather go on
+ * with its shards (part.c). The group is READY again when every rank is attached. An ABORTED group ends when
+ * its last rank has left; a durable job's group may then be joined again.
  */
 #include <stdio.h>
 #include <string.h>
@@ -127,6 +128,9 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	member->committing = false;
 	member->set_back = false;
 	member->leaves = false;
+	if (member->ended)
+		group->loss = group->generation; /* its shards are gone, and its place is taken */
+	member->ended = false;
 	zd_parts_move(&member->detached, &member->parts);
 	TAILQ_INSERT_TAIL(&session->members, member, session_link);
 	group->device_mask |= 1ull << device->index;
@@ -151,8 +155,10 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 static void note_lost(const struct zd_member *member)
 {
 	struct zd_group *group = member->group;
-	group->lost[group->generation % ZD_LOST_KEPT] = (struct zd_lost){.rank = zd_world_rank(member),
-	                                                                 .pid = member->session->pid};
+	if (!member->ended)
+		group->loss = group->generation;
+	group->lost[group->generation % ZD_LOST_KEPT] = (struct zd_lost){
+	        .rank = zd_world_rank(member), .pid = member->session->pid, .ended = member->ended};
 }
 
 /* Ends the attachment only; the member holds nothing by now. */
@@ -193,23 +199,23 @@ void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_group *group = member->group;
 	member->detaching = true;
+	member->ended = member->leaves || member->session->clean_exit;
 	TAILQ_REMOVE(&member->session->members, member, session_link); /* behind those that are not */
 	TAILQ_INSERT_TAIL(&member->session->members, member, session_link);
 	if (member_tears(member))
 		group->torn = true;
 	zd_journal_group_state(group);
 	if (group->cluster)
-		zd_cluster_leave(e, member, member->leaves || member->session->clean_exit);
+		zd_cluster_leave(e, member, member->ended);
 	if (group->state == ZD_GROUP_READY || group->state == ZD_GROUP_FAILED) {
 		group->generation++;
 		note_lost(member);
 	}
 	if (group->state == ZD_GROUP_READY) {
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
-		bool left = member->leaves || member->session->clean_exit;
-		zd_count(e, ZD_COUNT_GROUPS_RANK_LOST, !left);
+		zd_count(e, ZD_COUNT_GROUPS_RANK_LOST, !member->ended);
 		zd_group_event(e, group, member, ZD_EVENT_GROUP_FAIL,
-		               left ? ZD_WORD_RANK_LEFT : ZD_WORD_RANK_LOST);
+		               member->ended ? ZD_WORD_RANK_LEFT : ZD_WORD_RANK_LOST);
 		zd_reduce_group_failed(e, group);
 	}
 	zd_reduce_member_detach(e, member);
@@ -348,6 +354,8 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	}
 	req->member = &group->members[args->u.group_join.rank - group->first_rank];
 	req->device = &e->devices[args->u.group_join.device];
+	if (!durable)
+		(void)zd_parts_drop(e, req->member, &(uint32_t){UINT32_MAX});
 	member_attach(e, req->member, req->session, req->device);
 	req->member->joining = true;
 	return 0;

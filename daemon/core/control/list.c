@@ -283,7 +283,10 @@ static bool row_group(struct listing *l, struct zd_row *row, const struct zd_gro
 	row->group = group->name;
 	row->name = group->name;
 	bool parked = group->state == ZD_GROUP_FAILED && group->attached == 0; /* a durable job's */
-	row->state = group->over ? "OVER" : parked ? "PARKED" : zd_sm_name(&zd_sm_group, group->state);
+	row->state = group->over               ? "OVER"
+	             : parked                  ? "PARKED"
+	             : zd_group_is_left(group) ? "LEFT"
+	                                       : zd_sm_name(&zd_sm_group, group->state);
 	row->u.group.world_size = group->world_size;
 	row->u.group.units = group->nunits;
 	row->u.group.committed_step = group->committed_step;

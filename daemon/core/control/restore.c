@@ -181,7 +181,7 @@ static int restore_member(struct restore *restore, struct zd_journal_object *kep
 	if (member->joined_before)
 		group->state = ZD_GROUP_FAILED; /* until all ranks have joined again */
 	if (member->joined_before && record->session.id != 0) {
-		group->generation++;
+		group->loss = ++group->generation;
 		group->lost[group->generation % ZD_LOST_KEPT] =
 		        (struct zd_lost){.rank = zd_world_rank(member), .pid = record->session.pid};
 	}

@@ -14,6 +14,7 @@
 #include "core/engine/deferred_teardown.h"
 #include "core/engine/promise.h"
 #include "core/gather/deferred.h"
+#include "core/gather/gather.h"
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
 #include "core/memory/retire.h"
@@ -138,6 +139,8 @@ void zd_session_end(struct zd_engine *e, struct zd_session *session, enum zd_eve
 	event->reason = (uint8_t)why;
 	event->number = session->pid;
 	event->value = session->opened_ns;
+	if (session->clean_exit)
+		zd_publishes_complete(e, session);
 	zd_deferred_teardowns_begin(e, session);
 	zd_requests_drop(e, session, NULL, 0, NULL);
 	zd_deferred_drop(e, session);

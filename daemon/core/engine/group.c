@@ -186,14 +186,43 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	free(group);
 }
 
+bool zd_group_is_left(const struct zd_group *group)
+{
+	bool left = group->state == ZD_GROUP_FAILED && group->attached > 0 && !group->cluster;
+	for (uint32_t rank = 0; rank < group->local_world_size && left; rank++) {
+		const struct zd_member *member = &group->members[rank];
+		left = member->ended || (member->session && !member->detaching && !member->joining);
+	}
+	return left;
+}
+
+/* The lost rank that was lost last of those without a session; if all have been replaced, the last one. */
+static const struct zd_lost *find_missing(const struct zd_group *group)
+{
+	for (uint64_t i = 0; i < zd_min_u64(group->generation, ZD_LOST_KEPT); i++) {
+		const struct zd_lost *lost = &group->lost[(group->generation - i) % ZD_LOST_KEPT];
+		const struct zd_member *member = &group->members[lost->rank - group->first_rank];
+		if (!member->session || member->detaching)
+			return lost;
+	}
+	return zd_group_lost(group);
+}
+
+static const char *end_of(const struct zd_lost *lost)
+{
+	return lost->ended ? "ended normally" : "is gone";
+}
+
 int zd_group_check(const struct zd_group *group, struct zd_err *err)
 {
+	const struct zd_lost *lost;
 	switch (group->state) {
 	case ZD_GROUP_READY:
 		return 0;
 	case ZD_GROUP_FAILED:
-		return zd_err_set(err, ZEROD_E_PEER_LOST, "rank %u (pid %u) of group '%s' is gone",
-		                  zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name);
+		lost = find_missing(group);
+		return zd_err_set(err, ZEROD_E_PEER_LOST, "rank %u (pid %u) of group '%s' %s", lost->rank,
+		                  lost->pid, group->name, end_of(lost));
 	case ZD_GROUP_ABORTED:
 		if (group->aborted_why)
 			return zd_err_set(err, group->aborted_status, "%s", group->aborted_why);
@@ -203,17 +232,22 @@ int zd_group_check(const struct zd_group *group, struct zd_err *err)
 	}
 }
 
-/* Names the ranks lost between generation `since` and the last lost rank: "", or ", as is rank 1 (pid 7)". */
+/* Names the ranks lost between generation `since` and the last lost rank: "", or ", as is rank 1 (pid 7)". A
+ * rank whose end was of the other kind has that in its brackets. */
 static void name_others(const struct zd_group *group, uint64_t since, char *out, size_t out_bytes)
 {
 	uint64_t others = group->generation - since - 1, named = zd_min_u64(others, ZD_LOST_KEPT - 1);
+	bool ended = zd_group_lost(group)->ended;
 	size_t length = 0;
 	out[0] = '\0';
 	for (uint64_t i = 1; i <= named; i++) {
 		const struct zd_lost *lost = &group->lost[(group->generation - i) % ZD_LOST_KEPT];
-		const char *word = i > 1 ? "," : others > 1 ? ", as are" : ", as is";
-		int n = snprintf(out + length, out_bytes - length, "%s rank %u (pid %u)", word, lost->rank,
-		                 lost->pid);
+		const char *first = ended ? ", as did" : others > 1 ? ", as are" : ", as is";
+		int n = snprintf(out + length, out_bytes - length, "%s rank %u (pid %u%s)",
+		                 i > 1 ? "," : first, lost->rank, lost->pid,
+		                 lost->ended == ended ? ""
+		                 : lost->ended        ? ", ended normally"
+		                                      : ", is gone");
 		length += (size_t)n;
 	}
 	if (others > named)
@@ -226,8 +260,8 @@ int zd_group_tell(const struct zd_group *group, uint64_t since, struct zd_err *e
 	const struct zd_lost *lost = zd_group_lost(group);
 	char others[192];
 	name_others(group, since, others, sizeof(others));
-	return zd_err_set(err, ZEROD_E_PEER_LOST, "rank %u (pid %u) of group '%s' is gone%s%s", lost->rank,
-	                  lost->pid, group->name, others,
+	return zd_err_set(err, ZEROD_E_PEER_LOST, "rank %u (pid %u) of group '%s' %s%s%s", lost->rank,
+	                  lost->pid, group->name, end_of(lost), others,
 	                  group->state == ZD_GROUP_FAILED ? "" : "; another session may have its place");
 }
 
@@ -251,20 +285,37 @@ int zd_member_enter(struct zd_member *member, struct zd_err *err)
 	return told != 0 ? told : status;
 }
 
-int zd_member_check(const struct zd_member *member, struct zd_err *err)
+/* PEER_LOST while the rank has not been reset since its publishes were undone. */
+static int check_set_back(const struct zd_member *member, struct zd_err *err)
 {
 	const struct zd_group *group = member->group;
-	int status = zd_group_check(group, err);
-	if (group->state == ZD_GROUP_FAILED && member->told != group->generation)
-		return zd_group_tell(group, member->told, err);
-	if (status != 0 || !member->set_back)
-		return status;
+	if (!member->set_back)
+		return 0;
 	return zd_err_set(
 	        err, ZEROD_E_PEER_LOST,
 	        "rank %u (pid %u) of group '%s' was lost: rank %u is restored to step %llu; discard what "
 	        "it has computed since, and reset the session",
 	        zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name, zd_world_rank(member),
 	        (unsigned long long)group->committed_step);
+}
+
+int zd_member_check(const struct zd_member *member, struct zd_err *err)
+{
+	const struct zd_group *group = member->group;
+	int status = zd_group_check(group, err);
+	if (group->state == ZD_GROUP_FAILED && member->told != group->generation)
+		return zd_group_tell(group, member->told, err);
+	return status ? status : check_set_back(member, err);
+}
+
+bool zd_member_reads_on(const struct zd_member *member)
+{
+	return member->told >= member->group->loss && zd_group_is_left(member->group);
+}
+
+int zd_member_check_read(const struct zd_member *member, struct zd_err *err)
+{
+	return zd_member_reads_on(member) ? check_set_back(member, err) : zd_member_check(member, err);
 }
 
 int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t id, struct zd_member **out,

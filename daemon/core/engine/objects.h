@@ -110,6 +110,7 @@ struct zd_member {
 	bool committing;
 	bool set_back;  /* its publishes were undone, and its session has not been reset since */
 	bool leaves;    /* it is leaving by its own request */
+	bool ended;     /* its last session said goodbye or left the group, and none has its place */
 	bool detaching; /* its session has ended or leaves, its group has failed, and parts are left */
 	struct zd_ending ending; /* of a rank that leaves */
 	uint64_t told;           /* the group's generation that its session has been told of */
@@ -118,7 +119,7 @@ struct zd_member {
 	uint64_t comm[ZD_NCOMM_ROLES]; /* its communicators; 0: none */
 	uint32_t transfers; /* steps of collective transfers of the current connection that are left */
 	LIST_HEAD(zd_part_list, zd_part) parts; /* that are not gone, while a session is this rank */
-	struct zd_part_list detached;           /* those of a durable job, while none is */
+	struct zd_part_list detached;           /* DETACHED parts, while none is */
 	struct zd_part_list uncommitted, owed;  /* by enum zd_part_listed */
 	TAILQ_HEAD(, zd_slot) slots;
 	TAILQ_HEAD(, zd_scope) scopes; /* that have not ended, by id; scope.c, context.c */
@@ -134,6 +135,7 @@ struct zd_member {
 struct zd_lost {
 	uint32_t rank; /* in the world */
 	uint32_t pid;
+	bool ended; /* normally */
 };
 
 struct zd_group {
@@ -149,6 +151,9 @@ struct zd_group {
 	uint32_t attached;         /* members with a session */
 	uint32_t refs;             /* attached members, durable job, units' pending work (zd_group_ref) */
 	uint64_t generation;       /* counts the ranks lost since the group was first complete */
+	/* The last generation that ranks which only gather are told of: a rank died, or one that ended
+	 * normally was replaced. */
+	uint64_t loss;
 	struct zd_lost lost[ZD_LOST_KEPT]; /* the last lost ranks, each at its generation % ZD_LOST_KEPT */
 	uint32_t nmismatches;              /* units with a `mismatch` */
 	bool torn;
@@ -251,6 +256,14 @@ int zd_member_enter(struct zd_member *member, struct zd_err *err) __attribute__(
 /* Like zd_group_check(), but also returns PEER_LOST while the rank has not been reset since its publishes
  * were undone. */
 int zd_member_check(const struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
+/* Whether the group has lost only ranks that ended normally. Their shards can be gathered. */
+bool zd_group_is_left(const struct zd_group *group);
+/* Whether requests of the rank that only read go on although ranks have left the group: the session has been
+ * told of all other losses. */
+bool zd_member_reads_on(const struct zd_member *member);
+/* zd_member_check() for such requests. */
+int zd_member_check_read(const struct zd_member *member, struct zd_err *err)
+        __attribute__((warn_unused_result));
 void zd_group_ref(struct zd_group *group);
 void zd_group_unref(struct zd_engine *e, struct zd_group *group);
 

@@ -60,6 +60,8 @@ static uint64_t newest_version(const struct zd_unit *unit)
 		const struct zd_part *part = &unit->parts[rank];
 		if (part_registered(part))
 			newest = zd_max_u64(newest, part->version + (part_open(part) ? 1 : 0));
+		else if (zd_part_is_kept(part))
+			newest = zd_max_u64(newest, part->version);
 	}
 	return newest;
 }
@@ -69,6 +71,19 @@ static uint64_t newest_version(const struct zd_unit *unit)
 static uint64_t own_version(const struct zd_part *part)
 {
 	return part->version + (part->state == ZD_PART_PUBLISHING ? 1 : 0);
+}
+
+/* PEER_LOST if the rank has ended normally and its shard will not have the version; otherwise 0. */
+static int ended_check(const struct zd_part *part, uint64_t want, struct zd_err *err)
+{
+	const struct zd_group *group = part->unit->group;
+	bool has = zd_part_is_kept(part) && !zd_part_is_unpublished(part) && part->version >= want;
+	if (!zd_part_member(part)->ended || part_registered(part) || has || zd_shadow_is_owed(part))
+		return 0;
+	return zd_err_set(
+	        err, ZEROD_E_PEER_LOST,
+	        "rank %u of group '%s' ended normally, and does not publish version %llu of unit '%s'",
+	        zd_world_rank(zd_part_member(part)), group->name, (unsigned long long)want, part->unit->name);
 }
 
 /* Returns the version for a gather that names none. In a group that spans daemons all ranks must choose the
@@ -120,8 +135,10 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 {
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		const struct zd_part *part = &unit->parts[rank];
-		int wait = 0;
-		if (!part_registered(part)) {
+		int wait = 0, status = ended_check(part, want, err);
+		if (status != 0)
+			return status;
+		if (!part_registered(part) && !zd_part_is_kept(part)) {
 			wait = zd_wait_for(req, ZD_WAIT_REGISTER, rank, 0, 0);
 		} else if (zd_shadow_is_owed(part)) {
 			wait = zd_wait_for(req, ZD_WAIT_RESTORE, rank, 0, 0);
@@ -423,17 +440,22 @@ static void gather_cancel(struct zd_engine *e, struct zd_request *req)
 static int generation_check(const struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_group *group = req->member->group;
-	return req->told == group->generation ? 0 : zd_group_tell(group, req->told, err);
+	return req->told >= group->loss ? 0 : zd_group_tell(group, req->told, err);
 }
 
 static int gather_check(struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_unit *unit = req->u.gather.part->unit;
-	int status = zd_member_check(req->member, err);
+	int status = zd_member_check_read(req->member, err);
 	if (status == 0)
 		status = generation_check(req, err);
 	if (status != 0)
 		return status;
+	if (zd_shadow_rolls_back(unit->group)) {
+		int wait = zd_wait_for(req, ZD_WAIT_RESTORE, req->member->rank, 0, 0);
+		req->wait.unit = unit;
+		return wait;
+	}
 	if (unit->group->torn)
 		return zd_err_set(
 		        err, ZEROD_E_TORN,

@@ -56,6 +56,9 @@ uint64_t zd_gather_version(const struct zd_part *part);
 int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)
         __attribute__((warn_unused_result));
 
+/* Completes the publishes of a session that says goodbye: the streams that they wait for have run. */
+void zd_publishes_complete(struct zd_engine *e, struct zd_session *session);
+
 /* Whether the waiting request has yet to gather the part; *version: the version that it wants. */
 bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, uint64_t *version);
 

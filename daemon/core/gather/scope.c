@@ -235,7 +235,7 @@ static int forward_begin_begin(struct zd_engine *e, struct zd_request *req, cons
 	struct zd_member *member;
 	int status = zd_member_find(e, req->session, args->u.forward_begin.group, &member, err);
 	if (status == 0)
-		status = zd_group_check(member->group, err);
+		status = zd_member_reads_on(member) ? 0 : zd_group_check(member->group, err);
 	if (status == 0 && args->u.forward_begin.parent) {
 		status = zd_scope_find(e, req->session, args->u.forward_begin.parent, &req->u.scope.scope,
 		                       err);

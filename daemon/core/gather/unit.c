@@ -431,134 +431,14 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	zd_group_unref(e, group);
 }
 
-/* ---- Parts --------------------------------------------------------------------------------------------- */
-
-static void part_absent(struct zd_engine *e, struct zd_part *part)
-{
-	struct zd_member *member = zd_part_member(part);
-	zd_part_move(part, ZD_PART_ABSENT);
-	zd_pool_free(e, &part->shard);
-	part->version = 0;
-	part->first = 0;
-	part->committed = 0;
-	part->persistent = false;
-	if (part->shadow != ZD_SHADOW_NONE)
-		zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_NONE);
-	zd_dirty_group(e, member->group);
-	zd_unit_unref(e, part->unit);
-}
-
-/* Uncharges the shard now; frees it when the last reader has ended. Gathered buffers that contain it stay
- * with their leases but are stale, so that no gather joins them: a rank that replaces this one may publish
- * other bytes under the same version. */
-static void part_drop(struct zd_engine *e, struct zd_part *part)
-{
-	struct zd_device *device = part->shard.segment->device;
-	zd_assert(!part->buffer);
-	LIST_REMOVE(part, member_link);
-	zd_layout_leave(e, part);
-	part->unit->era++;
-	for (uint32_t rank = 0; rank < part->unit->group->local_world_size; rank++) {
-		if (part->unit->parts[rank].buffer)
-			part->unit->parts[rank].buffer->stale = true;
-	}
-	zd_uncharge(e, part->unit->group->job, device, ZD_CHARGE_SHARD, part->shard.bytes);
-	if (part->readers == 0) {
-		part_absent(e, part);
-		return;
-	}
-	device->quarantine_bytes += part->shard.bytes;
-	zd_part_move(part, ZD_PART_DYING);
-}
-
-void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
-{
-	zd_assert(part->readers > 0);
-	part->readers--;
-	if (part->readers > 0)
-		return;
-	/* The shard's device: the rank may have joined again on another one. */
-	struct zd_device *device = part->shard.segment->device;
-	zd_dirty(e, device);
-	if (part->state == ZD_PART_DYING) {
-		device->quarantine_bytes -= part->shard.bytes;
-		part_absent(e, part);
-	} else {
-		zd_shadow_try(e, part);
-	}
-}
-
-static void end_part_hold(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                          const struct zd_op_result *result)
-{
-	(void)status;
-	(void)error;
-	(void)result;
-	zd_part_reader_done(e, op->owner);
-}
-
-void zd_part_hold(struct zd_engine *e, struct zd_session *session, struct zd_part *part)
-{
-	struct zd_record_hold object = {part->unit->id, ZD_RECORD_PART, part->rank};
-	if (zd_deferred_teardown_hold_recorded(e, session, part->unit->group->job,
-	                                       part->shard.segment->device, end_part_hold, part, object))
-		part->readers++;
-}
-
-static void part_detach(struct zd_engine *e, struct zd_part *part, uint32_t *budget)
-{
-	struct zd_member *member = zd_part_member(part);
-	if (part->buffer)
-		zd_buffer_revoke(e, part->buffer, budget);
-	zd_part_hold(e, member->session, part);
-	/* A shard whose fill has not ended holds no bytes to keep. */
-	if (part->unit->group->job->durable && part->state != ZD_PART_FILLING) {
-		if (part->state != ZD_PART_DETACHED)
-			zd_part_move(part, ZD_PART_DETACHED);
-		LIST_REMOVE(part, member_link);
-		LIST_INSERT_HEAD(&member->detached, part, member_link);
-		zd_layout_leave(e, part);
-		zd_shadow_try(e, part); /* its writer has ended */
-		return;
-	}
-	part_drop(e, part);
-}
-
-bool zd_parts_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget)
+void zd_mismatches_forget(const struct zd_member *member)
 {
 	struct zd_group *group = member->group;
-	struct zd_part *part;
-	while ((part = LIST_FIRST(&member->parts))) {
-		if (!zd_ending_may_free(budget))
-			return false;
-		part_detach(e, part, budget);
-	}
 	for (struct zd_unit *unit = TAILQ_FIRST(&group->units); unit && group->nmismatches > 0;
 	     unit = TAILQ_NEXT(unit, group_link)) {
 		if (unit->mismatch_rank == member->rank)
 			set_mismatch(unit, 0, NULL);
 	}
-	return true;
-}
-
-bool zd_parts_drop(struct zd_engine *e, struct zd_member *member, uint32_t *budget)
-{
-	struct zd_part *part;
-	while ((part = LIST_FIRST(&member->detached))) {
-		if (!zd_ending_may_free(budget))
-			return false;
-		part_drop(e, part);
-	}
-	return true;
-}
-
-void zd_parts_move(struct zd_part_list *from, struct zd_part_list *to)
-{
-	zd_assert(LIST_EMPTY(to));
-	*to = *from;
-	if (!LIST_EMPTY(to))
-		LIST_FIRST(to)->member_link.le_prev = &LIST_FIRST(to);
-	LIST_INIT(from);
 }
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
@@ -657,7 +537,7 @@ static void register_filled(struct zd_engine *e, struct zd_op *op, int status, c
 			if (req->kind == ZD_REQ_UNIT_REGISTER && req->u.reg.part == part)
 				zd_request_fail(req, status, error);
 		}
-		part_drop(e, part); /* the reader below frees it */
+		zd_part_drop(e, part); /* the reader below frees it */
 	}
 	zd_part_reader_done(e, part);
 }
@@ -779,7 +659,7 @@ static int unregister_begin(struct zd_engine *e, struct zd_request *req, const s
 	if (part->buffer)
 		zd_buffer_drop(e, part->buffer);
 	e->events->unlend_target(part);
-	part_drop(e, part);
+	zd_part_drop(e, part);
 	return 0;
 }
 

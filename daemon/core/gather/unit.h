@@ -23,7 +23,7 @@ enum zd_part_state {
 	ZD_PART_LOADING,    /* UPDATING, and a unit_load writes the shard or is about to */
 	ZD_PART_PUBLISHING, /* waits for the writers' fences */
 	ZD_PART_MOVING,     /* the unit changes its place; new gathers wait; place.c */
-	ZD_PART_DETACHED,   /* durable: its session has ended, the shard stays */
+	ZD_PART_DETACHED,   /* its session has ended, the shard stays: of a durable job, or kept for others */
 	ZD_PART_DYING,      /* freed when the last reader ends */
 };
 
@@ -155,6 +155,12 @@ static inline bool zd_part_is_complete(const struct zd_part *part)
 	return zd_part_is_registered(part) && part->state != ZD_PART_FILLING;
 }
 
+/* Whether the rank ended normally, and gathers of other ranks go on with its shard. */
+static inline bool zd_part_is_kept(const struct zd_part *part)
+{
+	return part->state == ZD_PART_DETACHED && part->unit->group->members[part->rank].ended;
+}
+
 /* Whether an update of the shard was granted and has not ended. */
 static inline bool zd_part_is_written(const struct zd_part *part)
 {
@@ -224,12 +230,15 @@ void zd_part_move(struct zd_part *part, enum zd_part_state to);
 void zd_part_hold(struct zd_engine *e, struct zd_session *session, struct zd_part *part);
 /* Whether no rank has registered the unit or is about to. The next rank may then describe it differently. */
 bool zd_unit_is_left(const struct zd_unit *unit);
+/* Uncharges the shard now, and frees it when its last reader has ended. May free the unit. */
+void zd_part_drop(struct zd_engine *e, struct zd_part *part);
+/* Forgets how the rank has described units differently: it ends. */
+void zd_mismatches_forget(const struct zd_member *member);
 /* Removes a reader of the part. After the last reader a waiting update proceeds, or a DYING part is freed. */
 void zd_part_reader_done(struct zd_engine *e, struct zd_part *part);
-/* Frees the member's parts (or makes them DETACHED in a durable job) until the budget is used up. Returns
- * whether all are. */
+/* Frees the member's parts, or makes them DETACHED, until the budget is used up. Returns whether all are. */
 bool zd_parts_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget);
-/* Frees the DETACHED parts of a rank whose job has ended, likewise. */
+/* Frees the DETACHED parts of a rank whose job has ended, or whose place another session takes, likewise. */
 bool zd_parts_drop(struct zd_engine *e, struct zd_member *member, uint32_t *budget);
 /* Moves all parts of one list of a member to the other, which is empty. */
 void zd_parts_move(struct zd_part_list *from, struct zd_part_list *to);

@@ -396,13 +396,8 @@ static const struct zd_part *find_early(const struct zd_request *req)
 	return NULL;
 }
 
-static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+static int publish_complete(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	const struct zd_part *early = find_early(req);
-	if (req->pending_ops > 0)
-		return zd_wait_for(req, ZD_WAIT_FENCES, 0, 0, 0);
-	if (early)
-		return wait_for_readers(req, early);
 	int status = zd_session_check_poisoned(req->session, err); /* poisoned since the request was begun */
 	if (status != 0) {
 		publish_cancel(e, req);
@@ -425,6 +420,25 @@ static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	parts_event(e, req, ZD_EVENT_PUBLISH);
 	zd_dirty_group(e, req->member->group);
 	return 0;
+}
+
+static int publish_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_part *early = find_early(req);
+	if (req->pending_ops > 0)
+		return zd_wait_for(req, ZD_WAIT_FENCES, 0, 0, 0);
+	return early ? wait_for_readers(req, early) : publish_complete(e, req, err);
+}
+
+void zd_publishes_complete(struct zd_engine *e, struct zd_session *session)
+{
+	struct zd_request *req;
+	TAILQ_FOREACH (req, &session->requests, session_link) {
+		if (req->kind != ZD_REQ_PUBLISH || req->failed || find_early(req))
+			continue;
+		(void)publish_complete(e, req, NULL);
+		req->u.publish.nparts = 0; /* it is dropped, and has nothing to undo */
+	}
 }
 
 /* ---- set_persistent ------------------------------------------------------------------------------------ */

@@ -439,8 +439,8 @@ static void test_leave_in_order(void **state)
 	                             1);
 	leave(&nodes, 0);
 	core_expect_error(nodes.node[0].core, waits, ZEROD_E_PEER_LOST,
-	                  "rank 0 (pid 1001) of group 'world' has left");
-	expect_ended(&nodes, 1, ZEROD_E_PEER_LOST, "has left");
+	                  "rank 0 (pid 1001) of group 'world' ended normally");
+	expect_ended(&nodes, 1, ZEROD_E_PEER_LOST, "ended normally");
 	expect_state(&nodes, 0, "ABORTED");
 	expect_state(&nodes, 1, "READY");
 	leave(&nodes, 1);
@@ -461,7 +461,7 @@ static void test_goodbye(void **state)
 	core_nodes_new(&nodes, NULL);
 	zd_engine_session_goodbye(core_engine(nodes.node[0].core), core_nodes_session(&nodes, 0));
 	replace(&nodes, 0);
-	expect_ended(&nodes, 1, ZEROD_E_PEER_LOST, "rank 0 (pid 1001) of group 'world' has left");
+	expect_ended(&nodes, 1, ZEROD_E_PEER_LOST, "rank 0 (pid 1001) of group 'world' ended normally");
 	core_net_end(nodes.net);
 }
 

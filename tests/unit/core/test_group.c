@@ -271,8 +271,8 @@ static void test_leave_gives_all_back_and_answers_what_waits(void **state)
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group), 0);
 	core_expect_error(core, waiting, ZEROD_E_STATE, "rank 0 left group 'world'");
 	assert_int_equal(core_usage(core).gathered_bytes, 0);
-	assert_int_equal(core_usage(core).shard_bytes, 512); /* the other rank's two */
-	expect_group(core, team.group, "FAILED", 1);
+	assert_int_equal(core_usage(core).shard_bytes, 1024); /* those that the other rank can gather stay */
+	expect_group(core, team.group, "LEFT", 1);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group),
 	            ZEROD_E_NOT_FOUND);
 	core_expect(core, core_gather(core, team.session[0], unit), ZEROD_E_NOT_FOUND);

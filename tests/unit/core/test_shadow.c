@@ -742,6 +742,26 @@ static void test_copies_of_a_large_update(void **state)
 	core_end(core);
 }
 
+/* What is not committed is undone by a rank that ends normally, too. Reads go on with the last commit. */
+static void test_rank_that_ends_is_read_on(void **state)
+{
+	struct shadowed s;
+	(void)state;
+	start(&s, NULL);
+	publish_undone(&s, 0, 1);
+	publish_undone(&s, 1, 0);
+	zd_engine_session_goodbye(core_engine(s.core), s.team.session[1]);
+	core_hold(s.core, ZD_CMD_COPY);
+	core_close(s.core, s.team.session[1]);
+	core_expect_error(s.core, gather(&s, 0, 0), ZEROD_E_PEER_LOST, "rank 0 is restored to step 1");
+	core_unhold(s.core, ZD_CMD_COPY);
+	core_expect(s.core, reset(&s, 0), 0);
+	expect_group(&s, "LEFT", 1, false);
+	for (uint32_t unit = 0; unit < NUNITS; unit++)
+		core_team_check(&s.team, core_expect(s.core, gather(&s, unit, 0), 0), 1);
+	core_end(s.core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -766,6 +786,7 @@ int main(void)
 	        cmocka_unit_test(test_shadows_are_charged),
 	        cmocka_unit_test(test_no_room_for_the_shadow),
 	        cmocka_unit_test(test_joins_that_do_not_fit),
+	        cmocka_unit_test(test_rank_that_ends_is_read_on),
 	};
 	return cmocka_run_group_tests_name("core/shadow", tests, NULL, NULL);
 }

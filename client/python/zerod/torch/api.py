@@ -250,7 +250,7 @@ def abandon(module: nn.Module) -> None:
 
 
 def barrier(module: nn.Module, deadline_ms: int = 0) -> None:
-    """Waits for all ranks of the module. A program's last call: a rank that ends first is lost to those that work."""
+    """Waits for all ranks of the module. A program's last call: when a rank has ended, the others can only gather."""
     model = model_of(module)
     model.settle()
     model.group.barrier(deadline_ms)

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_ends.c - ranks that end normally, one after the other: those that are left gather what was published,
+ * whatever their streams have come to, and a call that needs a rank that has ended says so.
+ */
+#include "contract.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NUMEL 1003u
+
+struct scene {
+	struct contract *c;
+	struct contract_rank *rank; /* the last one */
+	struct contract_unit units[2];
+};
+
+static void open_scene(struct scene *s, uint32_t world_size)
+{
+	s->c = contract_open(&(struct contract_options){.world_size = world_size});
+	s->rank = &s->c->ranks[0];
+	contract_plain_unit(s->c, "a", NUMEL, &s->units[0]);
+	contract_plain_unit(s->c, "b", 3 * NUMEL, &s->units[1]);
+	for (uint32_t i = 0; i < 2; i++)
+		contract_publish_all(s->c, &s->units[i]);
+}
+
+/* The rank's end has reached the daemon. */
+static bool has_ended(const struct scene *s, const char *text)
+{
+	double value = 1;
+
+	return zerod_group_agree(s->rank->group, ZEROD_AGREE_SUM, &value, 1, WITHIN_MS(1)) ==
+	               ZEROD_E_PEER_LOST &&
+	       strstr(zerod_last_error(s->rank->client), text);
+}
+
+/* Each rank is the first one to gather anew, while a stream of it has yet to run past its former use. */
+static void expect_reads(uint32_t world_size)
+{
+	struct scene s;
+	zerod_stream *stream;
+	uint8_t *seen;
+	char text[64];
+
+	open_scene(&s, world_size);
+	stream = contract_stream(s.rank);
+	seen = calloc(world_size, contract_padded_bytes(&s.units[1]));
+	for (uint32_t last = world_size - 1; last > 0; last--) {
+		uint8_t *at = seen + last * contract_padded_bytes(&s.units[1]);
+		struct contract_gate *gate = contract_block(s.rank, stream);
+		void *data;
+
+		OK(s.rank->client, zerod_gather(s.units[1].at[0], NULL, stream, &data));
+		contract_read(stream, at, data, contract_padded_bytes(&s.units[1]));
+		OK(s.rank->client, zerod_release(s.units[1].at[0], &stream, 1, NULL, NULL));
+		if (getenv("ZEROD_TEST_BACKEND")) /* GPUs unmap memory when all streams of the process have run */
+			contract_unblock(gate);
+		contract_leave(&s.c->ranks[last]);
+		snprintf(text, sizeof(text), "rank %u", last);
+		AWAIT(has_ended(&s, text) && has_ended(&s, "ended normally"));
+		for (uint32_t rank = 0; rank < last; rank++)
+			contract_expect_version(&s.c->ranks[rank], &s.units[0], 1);
+		if (!getenv("ZEROD_TEST_BACKEND"))
+			contract_unblock(gate);
+		contract_sync(s.rank, stream);
+		CHECK_BYTES(contract_bytes_are(&s.units[1], at, 1));
+	}
+	free(seen);
+	contract_close(s.c);
+}
+
+static void test_the_last_of_two_reads(void **state)
+{
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	expect_reads(2);
+}
+
+static void test_the_last_of_four_reads(void **state)
+{
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	expect_reads(4);
+}
+
+static void test_a_version_that_will_not_come(void **state)
+{
+	struct scene s;
+	zerod_ticket ticket;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	open_scene(&s, 2);
+	contract_publish(s.rank, &s.units[0]);
+	OK(s.rank->client, zerod_gather_begin(s.units[0].at[0], NULL, &ticket));
+	AWAIT(contract_somebody_waits(s.c, "rank 1 to publish version 2"));
+	contract_leave(&s.c->ranks[1]);
+	FAILS(s.rank->client, zerod_wait(s.rank->client, ticket, NULL, NULL), ZEROD_E_PEER_LOST,
+	      "rank 1 of group 'world' ended normally, and does not publish version 2 of unit 'a'");
+	contract_expect_version(s.rank, &s.units[1], 1);
+	contract_close(s.c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_the_last_of_two_reads),
+	        CONTRACT_TEST(test_the_last_of_four_reads),
+	        CONTRACT_TEST(test_a_version_that_will_not_come),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

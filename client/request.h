@@ -294,10 +294,11 @@ int zc_detached_report(struct zerod_client *client, struct zd_err *err) __attrib
 
 /*
  * Fills request->id and request->deadline_ms, sends the request and waits for its reply. `deadline_ms` as in
- * zerod.h: 0 is the client's default, ZEROD_NO_DEADLINE none. It is the deadline of all waits of the call: for
- * room, for the socket, and for the reply, which comes a grace later at most. Returns the reply's status when that is not 0
- * (its text is then in zerod_last_error()), else the result of `fn`. `fn` runs on the calling thread; the
- * reply is valid during the call only. `fn` may be NULL. If `fn` returns PROTOCOL, the connection is ended.
+ * zerod.h: 0 is the client's default, ZEROD_NO_DEADLINE none. It is the deadline of all waits of the call:
+ * for room, for the socket, and for the reply, which may come a grace later. Returns the reply's status when
+ * that is not 0 (its text is then in zerod_last_error()), else the result of `fn`. `fn` runs on the calling
+ * thread; the reply is valid during the call only. `fn` may be NULL. If `fn` returns PROTOCOL, the connection
+ * is ended.
  */
 ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
                            int (*fn)(const Zd__Reply *reply, void *arg), void *arg);

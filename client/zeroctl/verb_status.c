@@ -6,16 +6,19 @@
 
 #include <string.h>
 
-/* "SERVING", "DRAINING by session 4 (pid 12, uid 0)", "DRAINING by SIGTERM, ends in 9.5 s" */
+/* "SERVING", "DRAINING by session 4 (pid 12, uid 0)", "DRAINING by SIGTERM, ends in 9.5 s", "SERVING; durable
+ * state is lost: REASON" */
 static char *state_text(const json_t *row)
 {
 	const char *state = json_string_value(json_object_get(row, "state"));
 	const char *by = json_string_value(json_object_get(row, "drained_by"));
 	json_int_t ends_in_ns = json_integer_value(json_object_get(row, "ends_in_ns"));
+	const char *lost = json_string_value(json_object_get(row, "state_lost"));
 	char age[ZD_CTL_AGE_TEXT] = "";
 	if (ends_in_ns > 0)
 		(void)zd_ctl_age_text((uint64_t)ends_in_ns, age);
-	return zd_ctl_text("%s%s%s%s%s", state, *by ? " by " : "", by, *age ? ", ends in " : "", age);
+	return zd_ctl_text("%s%s%s%s%s%s%s", state, *by ? " by " : "", by, *age ? ", ends in " : "", age,
+	                   *lost ? "; durable state is lost: " : "", lost);
 }
 
 bool zd_ctl_status_ends(const json_t *row)
@@ -58,15 +61,16 @@ static int take_status(const Zd__Reply *reply, void *arg)
 	if (reply->body_case != ZD__REPLY__BODY_DAEMON_STATUS)
 		return 0;
 	const Zd__DaemonStatusReply *s = reply->daemon_status;
-	*row = json_pack(
-	        "{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:o}", "daemon", s->daemon,
-	        "backend", s->backend, "state", s->state, "pid", ZD_CTL_INT(s->pid), "uptime_ns",
-	        ZD_CTL_INT(s->uptime_ns), "resident_bytes", ZD_CTL_INT(s->resident_bytes), "devices",
-	        ZD_CTL_INT(s->devices), "sessions", ZD_CTL_INT(s->sessions), "jobs", ZD_CTL_INT(s->jobs),
-	        "groups", ZD_CTL_INT(s->groups), "requests", ZD_CTL_INT(s->requests), "gathers",
-	        ZD_CTL_INT(s->gathers), "fallback_gathers", ZD_CTL_INT(s->fallback_gathers),
-	        "gathered_bytes_total", ZD_CTL_INT(s->gathered_bytes_total), "drained_by", s->drained_by,
-	        "ends_in_ns", ZD_CTL_INT(s->ends_in_ns), "usage", zd_ctl_usage(s->usage));
+	*row = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:o}",
+	                 "daemon", s->daemon, "backend", s->backend, "state", s->state, "pid",
+	                 ZD_CTL_INT(s->pid), "uptime_ns", ZD_CTL_INT(s->uptime_ns), "resident_bytes",
+	                 ZD_CTL_INT(s->resident_bytes), "devices", ZD_CTL_INT(s->devices), "sessions",
+	                 ZD_CTL_INT(s->sessions), "jobs", ZD_CTL_INT(s->jobs), "groups",
+	                 ZD_CTL_INT(s->groups), "requests", ZD_CTL_INT(s->requests), "gathers",
+	                 ZD_CTL_INT(s->gathers), "fallback_gathers", ZD_CTL_INT(s->fallback_gathers),
+	                 "gathered_bytes_total", ZD_CTL_INT(s->gathered_bytes_total), "drained_by",
+	                 s->drained_by, "ends_in_ns", ZD_CTL_INT(s->ends_in_ns), "state_lost", s->state_lost,
+	                 "usage", zd_ctl_usage(s->usage));
 	return 0;
 }
 

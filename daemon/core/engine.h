@@ -253,6 +253,7 @@ struct zd_engine_totals {
 	struct zd_usage usage;
 };
 void zd_engine_totals(const struct zd_engine *engine, struct zd_engine_totals *totals);
+uint32_t zd_engine_durable_jobs(const struct zd_engine *engine);
 /* The view is valid while the engine lives, and what it points to changes with each event. */
 void zd_engine_metrics(const struct zd_engine *engine, struct zd_metrics_view *view);
 

@@ -15,9 +15,11 @@
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "proto/frame.h"
 
@@ -25,22 +27,25 @@
  * that it holds, then END. */
 enum { PUT, REMOVE, HELD, END };
 
-#define WAIT_MS 5000
+#define WAIT_MS        5000
+#define NEXT_ACCEPT_NS 10000000 /* while the system has no memory or descriptor for a connection */
+#define MOST_STARTS    3u
 
 struct message {
 	uint32_t kind;
 	char name[ZD_STORE_NAME_BYTES];
 };
 
-/* Waits up to WAIT_MS for the other side to read. */
-static int send_message(int sock, uint32_t kind, const char *name, int fd, struct zd_err *err)
+/* Waits for the other side to read. */
+static int send_message(int sock, uint32_t kind, const char *name, int fd, int wait_ms, struct zd_err *err)
 {
 	struct message message = {.kind = kind};
 	struct pollfd writable = {.fd = sock, .events = POLLOUT};
 	int rc;
 
 	(void)snprintf(message.name, sizeof(message.name), "%s", name);
-	(void)poll(&writable, 1, WAIT_MS);
+	while (poll(&writable, 1, wait_ms) < 0 && errno == EINTR)
+		;
 	rc = zd_frame_send(sock, &message, sizeof(message), &fd, fd >= 0, err);
 	return rc == ZD_FRAME_AGAIN ? zd_err_set(err, ZEROD_E_DEADLINE, "the other side does not read") : rc;
 }
@@ -115,22 +120,38 @@ static void take_out(struct zd_stored *list, size_t *count, const char *name)
 	}
 }
 
-/* Serves a daemon until it has ended. */
+static void drop_all(struct zd_stored *held, size_t *nheld)
+{
+	while (*nheld > 0)
+		(void)close(held[--*nheld].fd);
+}
+
+/* Serves a daemon until it has ended. After a message that was not understood, or whose descriptor this
+ * process has no room for, the rest would be half of the state. */
 static void serve_daemon(int sock, struct zd_stored **held, size_t *nheld)
 {
 	struct message message;
 	int fd, rc = 0;
 
 	for (size_t i = 0; i < *nheld && rc == 0; i++)
-		rc = send_message(sock, HELD, (*held)[i].name, (*held)[i].fd, NULL);
+		rc = send_message(sock, HELD, (*held)[i].name, (*held)[i].fd, WAIT_MS, NULL);
 	if (rc == 0)
-		rc = send_message(sock, END, "", -1, NULL);
-	while (rc == 0 && receive_message(sock, &message, &fd, NULL) == 0) {
-		if (message.kind == PUT && fd >= 0)
+		rc = send_message(sock, END, "", -1, WAIT_MS, NULL);
+	while (rc == 0) {
+		rc = receive_message(sock, &message, &fd, NULL);
+		if (rc == 0 && message.kind == PUT && fd >= 0)
 			add(held, nheld, message.name, fd);
-		else if (message.kind == REMOVE)
+		else if (rc == 0 && message.kind == REMOVE)
 			take_out(*held, nheld, message.name);
+		else if (rc != ZEROD_E_DISCONNECTED)
+			drop_all(*held, nheld);
 	}
+}
+
+/* Whether a later attempt may succeed. The state is not given up for a moment without memory. */
+static bool accepts_later(int error)
+{
+	return error != EBADF && error != EINVAL && error != ENOTSOCK && error != EOPNOTSUPP;
 }
 
 /* A reader of the daemon's output must not wait for this process as well. */
@@ -155,6 +176,7 @@ static void remove_path(int listening)
 
 int zd_holder_main(int argc, char **argv)
 {
+	const struct timespec next_accept = {.tv_nsec = NEXT_ACCEPT_NS};
 	int listening = argc == 1 ? atoi(argv[0]) : -1;
 	struct zd_stored *held = NULL;
 	size_t nheld = 0;
@@ -165,18 +187,23 @@ int zd_holder_main(int argc, char **argv)
 	(void)signal(SIGHUP, SIG_IGN);
 	(void)signal(SIGINT, SIG_IGN);
 	leave_terminal();
-	do {
+	for (;;) {
 		int sock = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
+		bool is_daemon = sock >= 0 && is_own_user(sock);
 
-		if (sock < 0 && errno != EINTR && errno != ECONNABORTED)
+		if (sock < 0 && !accepts_later(errno))
 			break;
-		if (sock >= 0 && is_own_user(sock))
+		if (sock < 0)
+			(void)nanosleep(&next_accept, NULL);
+		if (is_daemon)
 			serve_daemon(sock, &held, &nheld);
-		if (nheld == 0)
+		if (is_daemon && nheld == 0)
 			remove_path(listening);
 		if (sock >= 0)
 			(void)close(sock); /* a daemon that ends waits for this */
-	} while (nheld > 0);
+		if (is_daemon && nheld == 0)
+			break;
+	}
 	free(held);
 	return 0;
 }
@@ -187,8 +214,9 @@ static int put(void *arg, const char *name, int fd, struct zd_err *err)
 {
 	struct zd_holder *holder = arg;
 	struct zd_err why;
-	int rc = send_message(holder->sock, PUT, name, fd, &why);
+	int rc = send_message(holder->sock, PUT, name, fd, WAIT_MS, &why);
 
+	holder->failed = rc != 0;
 	return rc ? zd_err_set(err, rc, "giving %s to the process at %s: %s", name, holder->path, why.text)
 	          : 0;
 }
@@ -197,7 +225,8 @@ static void take_away(void *arg, const char *name)
 {
 	struct zd_holder *holder = arg;
 
-	(void)send_message(holder->sock, REMOVE, name, -1, NULL);
+	/* The daemon waits for a process that stands still once, and not with each descriptor. */
+	(void)send_message(holder->sock, REMOVE, name, -1, holder->failed ? 0 : WAIT_MS, NULL);
 }
 
 static int listen_at(const struct sockaddr_un *address)
@@ -260,28 +289,130 @@ static int receive_held(struct zd_holder *holder, struct zd_err *err)
 	}
 }
 
-int zd_holder_open(struct zd_holder *holder, const char *socket_path, struct zd_err *err)
+/* CONNECT: there is no holder, or one that was ending, since it held nothing. */
+static int connect_to(struct zd_holder *holder, const struct sockaddr_un *address, struct zd_err *err)
+{
+	int rc;
+
+	if (holder->sock >= 0)
+		(void)close(holder->sock);
+	holder->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (holder->sock < 0)
+		return zd_err_errno(err, errno, "a socket for %s", holder->path);
+	if (connect(holder->sock, (const struct sockaddr *)address, sizeof(*address)) < 0) {
+		rc = errno;
+		(void)zd_err_errno(err, rc, "connecting to %s", holder->path);
+		return rc == ENOENT || rc == ECONNREFUSED ? ZEROD_E_CONNECT : ZEROD_E_SYSTEM;
+	}
+	rc = receive_held(holder, err);
+	return rc == ZEROD_E_DISCONNECTED && holder->store.nfound == 0 ? ZEROD_E_CONNECT : rc;
+}
+
+static int open_at(struct zd_holder *holder, struct zd_err *err)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	int rc = 0;
+	int rc = ZEROD_E_CONNECT;
+
+	memcpy(address.sun_path, holder->path, sizeof(address.sun_path));
+	for (unsigned started = 0; rc == ZEROD_E_CONNECT && started < MOST_STARTS; started++) {
+		if (started > 0)
+			rc = start(&address, err);
+		if (started == 0 || rc == 0)
+			rc = connect_to(holder, &address, err);
+	}
+	return rc;
+}
+
+/* ---- Its end ------------------------------------------------------------------------------------------- */
+
+static bool has_ended(const struct zd_holder *holder)
+{
+	struct pollfd hangup = {.fd = holder->sock, .events = POLLRDHUP};
+
+	return holder->sock < 0 || poll(&hangup, 1, 0) > 0;
+}
+
+static void on_event(uv_poll_t *poll, int status, int events)
+{
+	struct zd_holder *holder = poll->data;
+
+	(void)status;
+	(void)events;
+	holder->ended(holder->ended_arg);
+}
+
+/* A daemon that goes on without the watch learns of the end when it gives the next descriptor. */
+static void watch(struct zd_holder *holder)
+{
+	if (!holder->loop)
+		return;
+	holder->poll = zd_calloc(1, sizeof(*holder->poll));
+	if (uv_poll_init(holder->loop, holder->poll, holder->sock) != 0) {
+		free(holder->poll);
+		holder->poll = NULL;
+		return;
+	}
+	holder->poll->data = holder;
+	(void)uv_poll_start(holder->poll, UV_DISCONNECT, on_event);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+	free(handle);
+}
+
+static void unwatch(struct zd_holder *holder)
+{
+	if (holder->poll)
+		uv_close((uv_handle_t *)holder->poll, on_closed);
+	holder->poll = NULL;
+}
+
+void zd_holder_watch(struct zd_holder *holder, uv_loop_t *loop, void (*ended)(void *arg), void *arg)
+{
+	holder->loop = loop;
+	holder->ended = ended;
+	holder->ended_arg = arg;
+	if (holder->sock >= 0)
+		watch(holder);
+}
+
+void zd_holder_unwatch(struct zd_holder *holder)
+{
+	unwatch(holder);
+	holder->loop = NULL;
+}
+
+static int renew(void *arg, struct zd_err *err)
+{
+	struct zd_holder *holder = arg;
+	int rc;
+
+	if (!has_ended(holder))
+		return zd_err_set(err, ZEROD_E_STATE, "the process at %s still runs", holder->path);
+	unwatch(holder);
+	rc = open_at(holder, err);
+	if (rc)
+		return rc;
+	zd_log(ZD_LOG_WARNING, "the process at %s had ended: another one holds durable state", holder->path);
+	holder->failed = false;
+	watch(holder);
+	return 0;
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+int zd_holder_open(struct zd_holder *holder, const char *socket_path, struct zd_err *err)
+{
+	struct sockaddr_un address;
 
 	*holder = (struct zd_holder){.sock = -1};
-	holder->store = (struct zd_store){.arg = holder, .put = put, .remove = take_away};
+	holder->store = (struct zd_store){.arg = holder, .put = put, .remove = take_away, .renew = renew};
 	if (snprintf(holder->path, sizeof(address.sun_path), "%s.state", socket_path) >=
 	    (int)sizeof(address.sun_path))
 		return zd_err_set(err, ZEROD_E_LIMIT, "the path of the socket is too long for %s.state",
 		                  socket_path);
-	memcpy(address.sun_path, holder->path, sizeof(address.sun_path));
-	holder->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (holder->sock < 0)
-		return zd_err_errno(err, errno, "a socket for %s", holder->path);
-	if (connect(holder->sock, (struct sockaddr *)&address, sizeof(address)) < 0)
-		rc = start(&address, err);
-	else
-		return receive_held(holder, err);
-	if (rc == 0 && connect(holder->sock, (struct sockaddr *)&address, sizeof(address)) < 0)
-		rc = zd_err_errno(err, errno, "connecting to %s", holder->path);
-	return rc ? rc : receive_held(holder, err);
+	return open_at(holder, err);
 }
 
 /* A holder that has nothing left to hold removes its socket from the file system. */

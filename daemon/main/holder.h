@@ -5,10 +5,14 @@
  *
  * The daemon starts it as a child, `zerod --hold`, at the first descriptor. It listens at the daemon's socket
  * path with ".state" behind it, serves one daemon at a time, and ends when it has neither a daemon nor a
- * descriptor.
+ * descriptor. It holds all that it was given, or nothing. If it is killed while the daemon runs, the daemon
+ * starts another one.
  */
 #ifndef ZD_MAIN_HOLDER_H
 #define ZD_MAIN_HOLDER_H
+
+#include <stdbool.h>
+#include <uv.h>
 
 #include "server/store.h"
 
@@ -19,13 +23,23 @@ struct zd_err;
 struct zd_holder {
 	struct zd_store store;
 	char path[128];
-	int sock; /* -1: closed */
+	int sock;    /* -1: closed */
+	bool failed; /* it does not read, or has ended */
+	uv_loop_t *loop;
+	uv_poll_t *poll; /* NULL: not watched */
+	void (*ended)(void *arg);
+	void *ended_arg;
 };
 
 /* Connects to the holder of a daemon with this socket, or starts one, and receives what it holds. Errors:
  * SYSTEM, LIMIT: the path is too long. */
 int zd_holder_open(struct zd_holder *holder, const char *socket_path, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Calls `ended` in the loop when the process has ended, though it holds something. The store may be renewed
+ * then. Without a holder it does nothing. */
+void zd_holder_watch(struct zd_holder *holder, uv_loop_t *loop, void (*ended)(void *arg), void *arg);
+/* Begins to close the watch's handle. */
+void zd_holder_unwatch(struct zd_holder *holder);
 void zd_holder_close(struct zd_holder *holder);
 
 /* The holder's program; argument 1 is the number of its listening descriptor. Returns its exit status. */

@@ -430,7 +430,6 @@ static int open_api(struct service *service, struct zd_err *err)
 
 	if (rc)
 		return rc;
-	service->kept = bridge.store != NULL;
 	tell_unused(config, backend);
 	rc = zd_api_open(&service->api, &service->loop, &bridge, &limits, err);
 	if (!rc)
@@ -455,12 +454,11 @@ static void log_ready(const struct service *service)
 		       zd_bytes_text(service->config.host_arena_bytes, arena), hosts, hosts == 1 ? "" : "s");
 }
 
-static uint32_t count_durable_jobs(const struct service *service)
+static void on_holder_ended(void *arg)
 {
-	struct zd_engine_totals totals;
+	struct service *service = arg;
 
-	zd_engine_totals(service->api.bridge.engine, &totals);
-	return totals.durable_jobs;
+	zd_keeper_put_again(&service->api.bridge.keeper);
 }
 
 /* Serves from an open socket to the end of the last session. */
@@ -477,9 +475,12 @@ static int serve(struct service *service, struct zd_err *err)
 		warn_of_hidden_processes(&service->config);
 		log_ready(service);
 		notify_serving(service);
+		zd_holder_watch(&service->state_kept.holder, &service->loop.uv, on_holder_ended, service);
 		zd_loop_run(&service->loop);
-		service->njobs_left = count_durable_jobs(service);
+		service->njobs_left = zd_engine_durable_jobs(service->api.bridge.engine);
+		service->kept = service->api.bridge.keeper.store != NULL;
 	}
+	zd_holder_unwatch(&service->state_kept.holder);
 	zd_sockets_stop(&service->sockets);
 	zd_api_close(&service->api, service->why_ended);
 	return rc;

@@ -34,6 +34,11 @@ static void remove_at_manager(void *arg, const char *name)
 		zd_log(ZD_LOG_WARNING, "removing %s from the service manager: %s", name, strerror(errno));
 }
 
+static void note(void *arg, enum zd_kept kept)
+{
+	zd_marker_write(arg, kept);
+}
+
 static void discard_found(struct zd_store *store)
 {
 	for (size_t i = 0; i < store->nfound; i++) {
@@ -61,9 +66,19 @@ int zd_state_open(struct zd_state *state, enum zd_keep_state where, bool discard
 		rc = zd_holder_open(&state->holder, socket_path, err);
 	if (where == ZD_KEEP_HOLDER && rc == 0)
 		*store = &state->holder.store;
-	if (*store && discard)
+	if (!*store)
+		return rc;
+	zd_marker_init(&state->marker, socket_path, where == ZD_KEEP_HOLDER ? "holder" : "systemd");
+	(*store)->note = note;
+	(*store)->note_arg = &state->marker;
+	(*store)->expected = zd_marker_read(&state->marker);
+	if (discard || (*store)->expected == ZD_KEPT_LOST)
 		discard_found(*store);
-	return rc;
+	if (discard) {
+		(*store)->expected = ZD_KEPT_NOTHING;
+		note(&state->marker, ZD_KEPT_NOTHING);
+	}
+	return 0;
 }
 
 void zd_state_close(struct zd_state *state)

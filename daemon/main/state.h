@@ -7,6 +7,7 @@
 
 #include "main/config.h"
 #include "main/holder.h"
+#include "main/marker.h"
 #include "server/store.h"
 
 struct zd_err;
@@ -16,10 +17,11 @@ struct zd_state {
 	struct zd_notify *notify;
 	struct zd_store manager; /* the service manager's descriptor store */
 	struct zd_holder holder;
+	struct zd_marker marker;
 };
 
-/* Opens the store, with what the daemon before has left; with `discard` without it. *store is NULL if nothing
- * is kept. */
+/* Opens the store, with what the daemon before has left; without it with `discard`, and if that daemon has
+ * noted that it is not whole. *store is NULL if nothing is kept. */
 int zd_state_open(struct zd_state *state, enum zd_keep_state where, bool discard, const char *socket_path,
                   struct zd_notify *notify, struct zd_store **store, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -107,6 +107,8 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 		status.drained_by = api->drained_by;
 	if (api->ending) /* 0 would say that it does not end */
 		status.ends_in_ns = api->ends_ns > now_ns ? api->ends_ns - now_ns : 1;
+	if (bridge->keeper.lost)
+		status.state_lost = (char *)bridge->keeper.lost;
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_DAEMON_STATUS;
 	reply.daemon_status = &status;

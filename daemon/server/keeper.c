@@ -181,6 +181,18 @@ static void remove_all(struct zd_keeper *keeper)
 		remove_segment(keeper, keeper->kept[i].id);
 }
 
+/* Notes for the next daemon what it must find. */
+static void note(struct zd_keeper *keeper)
+{
+	bool has = zd_engine_durable_jobs(keeper->bridge->engine) > 0;
+	enum zd_kept kept = !has ? ZD_KEPT_NOTHING : keeper->store ? ZD_KEPT_JOBS : ZD_KEPT_LOST;
+
+	if (!keeper->opened || !keeper->opened->note || kept == keeper->noted)
+		return;
+	keeper->noted = kept;
+	keeper->opened->note(keeper->opened->note_arg, kept);
+}
+
 /* The daemon serves on. What the store has would be half of the state, and is removed. */
 static void give_up(struct zd_keeper *keeper, const struct zd_err *why)
 {
@@ -198,10 +210,51 @@ static void add_kept(struct zd_keeper *keeper, uint32_t segment)
 	keeper->kept[keeper->nkept++] = (struct zd_kept_segment){.id = segment};
 }
 
-void zd_keeper_keep_segment(struct zd_keeper *keeper, uint32_t segment, bool kept)
+static int put_segment(struct zd_keeper *keeper, uint32_t segment, struct zd_err *err)
 {
 	const struct zd_bridge *bridge = keeper->bridge;
 	char name[ZD_STORE_NAME_BYTES];
+
+	segment_name(segment, name);
+	return keeper->store->put(keeper->store->arg, name, bridge->ops->segment_fd(bridge->backend, segment),
+	                          err);
+}
+
+static int put_registry(struct zd_keeper *keeper, struct zd_err *err)
+{
+	return keeper->store->put(keeper->store->arg, REGISTRY, keeper->registry.fd, err);
+}
+
+/* Returns `why` if the store cannot be renewed. */
+static int put_again(struct zd_keeper *keeper, struct zd_err *why)
+{
+	struct zd_err err;
+	int rc;
+
+	if (!keeper->store->renew || keeper->store->renew(keeper->store->arg, &err) != 0)
+		return why->status;
+	rc = put_registry(keeper, why);
+	for (size_t i = 0; i < keeper->nkept && rc == 0; i++) {
+		if (!keeper->kept[i].dropped)
+			rc = put_segment(keeper, keeper->kept[i].id, why);
+	}
+	return rc;
+}
+
+void zd_keeper_put_again(struct zd_keeper *keeper)
+{
+	struct zd_err why;
+
+	if (!keeper->store)
+		return;
+	(void)zd_err_set(&why, ZEROD_E_DISCONNECTED, "what kept them has ended");
+	if (put_again(keeper, &why) != 0)
+		give_up(keeper, &why);
+	note(keeper);
+}
+
+void zd_keeper_keep_segment(struct zd_keeper *keeper, uint32_t segment, bool kept)
+{
 	struct zd_err err;
 
 	if (!keeper->store)
@@ -212,10 +265,8 @@ void zd_keeper_keep_segment(struct zd_keeper *keeper, uint32_t segment, bool kep
 	}
 	if (!kept)
 		return;
-	segment_name(segment, name);
 	add_kept(keeper, segment);
-	if (keeper->store->put(keeper->store->arg, name, bridge->ops->segment_fd(bridge->backend, segment),
-	                       &err) != 0)
+	if (put_segment(keeper, segment, &err) != 0 && put_again(keeper, &err) != 0)
 		give_up(keeper, &err);
 }
 
@@ -288,12 +339,12 @@ void zd_keeper_write(void *arg)
 	if (!keeper->bridge || !keeper->bridge->engine)
 		return;
 	nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
-	if (!keeper->store) /* any more: the engine goes on recording */
-		return;
-	if (nbytes > 0 && write_event(keeper, bytes, nbytes, &err) != 0)
+	/* Without a store any more the engine goes on recording. */
+	if (keeper->store && nbytes > 0 && write_event(keeper, bytes, nbytes, &err) != 0)
 		give_up(keeper, &err);
 	if (keeper->store && keeper->has_dropped)
 		remove_dropped(keeper);
+	note(keeper);
 }
 
 /* ---- Restoring ----------------------------------------------------------------------------------------- */
@@ -347,7 +398,6 @@ static void drop_rest(struct zd_store *store)
 
 static int restore(struct zd_keeper *keeper, int fd, struct zd_err *err)
 {
-	struct zd_engine_totals totals;
 	struct zd_registry_records records;
 	int rc = zd_registry_open(&keeper->registry, fd, err);
 
@@ -359,8 +409,8 @@ static int restore(struct zd_keeper *keeper, int fd, struct zd_err *err)
 	zd_registry_records_free(&records);
 	if (rc)
 		return rc;
-	zd_engine_totals(keeper->bridge->engine, &totals);
-	zd_log(ZD_LOG_NOTICE, "restored durable jobs of the daemon before: %u", totals.durable_jobs);
+	zd_log(ZD_LOG_NOTICE, "restored durable jobs of the daemon before: %u",
+	       zd_engine_durable_jobs(keeper->bridge->engine));
 	return 0;
 }
 
@@ -370,7 +420,16 @@ static int begin(struct zd_keeper *keeper, struct zd_err *err)
 
 	if (rc)
 		return rc;
-	return keeper->store->put(keeper->store->arg, REGISTRY, keeper->registry.fd, err);
+	return put_registry(keeper, err);
+}
+
+/* The store should have had something. */
+static void tell_lost(struct zd_keeper *keeper)
+{
+	keeper->lost = keeper->store->expected == ZD_KEPT_JOBS
+	                       ? "the daemon before has kept durable jobs, and nothing is left of them"
+	                       : "the daemon before could not keep its durable jobs any more";
+	zd_log(ZD_LOG_ERROR, "durable state is lost: %s", keeper->lost);
 }
 
 int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd_store *store,
@@ -385,6 +444,8 @@ int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd
 		return 0;
 	(void)zd_bridge_tick(bridge);
 	fd = take_found(store, REGISTRY);
+	if (fd < 0 && store->expected != ZD_KEPT_NOTHING)
+		tell_lost(keeper);
 	rc = fd < 0 ? begin(keeper, err) : restore(keeper, fd, &why);
 	if (fd >= 0 && rc) {
 		keeper->store = NULL; /* keeps what it has, though this engine has no durable job */
@@ -395,26 +456,28 @@ int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd
 	}
 	if (rc == 0)
 		rc = write_all(keeper, err);
-	if (rc == 0)
-		drop_rest(store);
-	return rc;
+	if (rc)
+		return rc;
+	drop_rest(store);
+	keeper->opened = store;
+	keeper->noted = store->expected;
+	note(keeper);
+	return 0;
 }
 
 void zd_keeper_close(struct zd_keeper *keeper)
 {
 	struct zd_former *former, *next;
-	struct zd_engine_totals totals;
 
 	for (former = LIST_FIRST(&keeper->formers); former; former = next) {
 		next = LIST_NEXT(former, link);
 		former_end(former);
 	}
-	if (keeper->store && keeper->registry.fd >= 0) {
-		zd_engine_totals(keeper->bridge->engine, &totals);
-		if (totals.durable_jobs == 0)
-			remove_all(keeper);
-	}
-	keeper->store = NULL;
+	if (keeper->opened)
+		note(keeper);
+	if (keeper->store && keeper->registry.fd >= 0 && zd_engine_durable_jobs(keeper->bridge->engine) == 0)
+		remove_all(keeper);
+	keeper->store = keeper->opened = NULL;
 	zd_registry_close(&keeper->registry);
 	free(keeper->kept);
 	keeper->kept = NULL;

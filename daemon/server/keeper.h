@@ -26,7 +26,10 @@ struct zd_kept_segment;
 
 struct zd_keeper {
 	struct zd_bridge *bridge;
-	struct zd_store *store; /* NULL: nothing is kept */
+	struct zd_store *store;  /* NULL: nothing is kept */
+	struct zd_store *opened; /* for notes, also when it keeps nothing any more; NULL: none */
+	enum zd_kept noted;
+	const char *lost; /* what the daemon before kept and this one did not find; NULL: nothing */
 	struct zd_registry registry;
 	struct zd_kept_segment *kept; /* the store's segments */
 	size_t nkept, kept_room;
@@ -41,6 +44,8 @@ int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd
 /* Ends the watches of processes. The store keeps what it has, unless no durable job is left. */
 void zd_keeper_close(struct zd_keeper *keeper);
 
+/* The store has lost what it had: puts everything into a new one. */
+void zd_keeper_put_again(struct zd_keeper *keeper);
 /* Writes what has changed. Called before replies are sent. */
 void zd_keeper_write(void *arg);
 

@@ -18,6 +18,13 @@ struct zd_stored {
 	int fd; /* -1: it was taken */
 };
 
+/* The content of a store, as a daemon notes it for the next one. */
+enum zd_kept {
+	ZD_KEPT_NOTHING, /* there are none */
+	ZD_KEPT_JOBS,
+	ZD_KEPT_LOST /* there are some, and the store could not keep them: its content is not all of theirs */
+};
+
 struct zd_store {
 	/* The descriptors of the daemon before, which this one owns. They stay in the store, too. */
 	struct zd_stored *found;
@@ -26,6 +33,11 @@ struct zd_store {
 	/* Puts a copy of the descriptor into the store. From then on the end of the daemon cannot lose it. */
 	int (*put)(void *arg, const char *name, int fd, struct zd_err *err);
 	void (*remove)(void *arg, const char *name);
+	/* Makes the store anew, empty, if it has been lost. NULL: it cannot be lost. */
+	int (*renew)(void *arg, struct zd_err *err);
+	enum zd_kept expected; /* as the daemon before has noted */
+	void *note_arg;
+	void (*note)(void *arg, enum zd_kept kept);
 };
 
 #endif

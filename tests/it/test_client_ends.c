@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_client_ends.c - a client with reconnect_ms whose daemon ends in order: every call returns RESTARTED. */
+/* test_client_ends.c - a client with reconnect_ms whose daemon ends in order: calls return RESTARTED. */
 #include "tests/it/client_scene.h"
 
 #include <poll.h>

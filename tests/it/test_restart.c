@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -282,49 +283,138 @@ static int listen_at(const char *path)
 	return sock;
 }
 
-/* Holds nothing, and ends with the first descriptor that it is given. */
-static _Noreturn void end_early(int listening)
+/* The process that holds state is adopted by this one. */
+static pid_t find_holder(const struct zd_daemon *daemon)
 {
-	const struct {
-		uint32_t kind;
-		char name[32];
-	} end = {.kind = 3};
-	char packet[64];
-	int sock = accept(listening, NULL, NULL);
+	char path[64];
+	pid_t found = 0, pid;
+	FILE *children;
 
-	_exit(send(sock, &end, sizeof(end), 0) == sizeof(end) && recv(sock, packet, sizeof(packet), 0) > 0
-	              ? 0
-	              : 1);
+	(void)snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+	children = fopen(path, "re");
+	assert_non_null(children);
+	while (fscanf(children, "%d", &pid) == 1)
+		found = pid != daemon->pid ? pid : found;
+	(void)fclose(children);
+	return found;
 }
 
-/* The daemon serves on, and says what it cannot do any more. */
+static void start_training(struct zd_daemon *daemon, pid_t *holder)
+{
+	struct trainer trainer;
+
+	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+	assert_int_equal(zd_daemon_start(&options_, daemon), 0);
+	train(daemon, &trainer);
+	zerod_close(trainer.client);
+	*holder = find_holder(daemon);
+	assert_int_not_equal(*holder, 0);
+}
+
+static void kill_holder(pid_t holder)
+{
+	assert_int_equal(kill(holder, SIGKILL), 0);
+	assert_int_equal(waitpid(holder, NULL, 0), holder);
+}
+
+/* Ends the job, if it is there, and the holder with it. */
+static void end_all(struct zd_daemon *daemon, bool has_job)
+{
+	if (has_job)
+		assert_int_equal(zd_daemon_zeroctl(daemon, "end-job lm"), 0);
+	assert_int_equal(zd_daemon_stop(daemon), 0);
+	while (waitpid(-1, NULL, 0) > 0)
+		continue;
+	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 0), 0);
+}
+
+static bool says_lost(const struct zd_daemon *daemon, const char *why)
+{
+	char command[256];
+
+	(void)snprintf(command, sizeof(command), "status --json | grep -q '\"state_lost\": *\"%s'", why);
+	return zd_daemon_zeroctl(daemon, command) == 0;
+}
+
+/* The daemon gives all that it has to another one. */
 static void test_the_holder_ends(void **state)
 {
 	struct zd_daemon daemon;
-	struct trainer trainer;
-	char path[128];
-	int listening, status;
+	struct trainer next;
 	pid_t holder;
 
 	(void)state;
-	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	start_training(&daemon, &holder);
+	kill_holder(holder);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "another one holds durable state"), 0);
+	kill_and_restart(&daemon);
+	assert_int_equal(join(&daemon, &next), 0);
+	assert_int_equal(take_unit(&next, 0), 0);
+	expect_step_1(&next);
+	zerod_close(next.client);
+	assert_true(says_lost(&daemon, "\""));
+	end_all(&daemon, true);
+}
+
+/* The next daemon says so, and the one behind it does not. */
+static void test_the_holder_ends_with_the_daemon(void **state)
+{
+	struct zd_daemon daemon;
+	pid_t holder;
+
+	(void)state;
+	start_training(&daemon, &holder);
 	assert_int_equal(zd_daemon_kill(&daemon), 0);
-	(void)snprintf(path, sizeof(path), "%s.state", daemon.socket_path);
-	listening = listen_at(path);
-	assert_true(listening >= 0);
-	holder = fork();
-	if (holder == 0)
-		end_early(listening);
+	kill_holder(holder);
 	assert_int_equal(zd_daemon_restart(&options_, &daemon), 0);
-	assert_int_equal(waitpid(holder, &status, 0), holder);
-	assert_int_equal(status, 0);
-	(void)close(listening);
-	train(&daemon, &trainer);
-	assert_int_equal(zd_daemon_wait_log(&daemon, "durable jobs will not outlive this daemon"), 0);
-	zerod_close(trainer.client);
-	assert_int_equal(zd_daemon_zeroctl(&daemon, "end-job lm"), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "error: durable state is lost: the daemon before has"),
+	                 0);
+	assert_true(says_lost(&daemon, "the daemon before has kept durable jobs"));
+	assert_int_equal(zd_daemon_zeroctl(&daemon, "status | grep -q 'SERVING; durable state is lost'"), 0);
+	kill_and_restart(&daemon);
+	assert_true(says_lost(&daemon, "\""));
+	end_all(&daemon, false);
+}
+
+/* No job was left, or the daemon was told to begin without them. */
+static void test_nothing_is_lost(void **state)
+{
+	static const char *const discard[] = {"--keep-state", "holder", "--discard-state", NULL};
+	static const struct zd_daemon_options discards = {.args = discard};
+	struct zd_daemon daemon;
+	pid_t holder;
+
+	(void)state;
+	for (int discarded = 0; discarded < 2; discarded++) {
+		start_training(&daemon, &holder);
+		if (!discarded)
+			assert_int_equal(zd_daemon_zeroctl(&daemon, "end-job lm"), 0);
+		assert_int_equal(zd_daemon_kill(&daemon), 0);
+		kill_holder(holder);
+		assert_int_equal(zd_daemon_restart(discarded ? &discards : &options_, &daemon), 0);
+		assert_true(says_lost(&daemon, "\""));
+		end_all(&daemon, false);
+	}
+}
+
+/* No other one can be started: the daemon serves on, and says what it cannot do any more. */
+static void test_no_holder_comes(void **state)
+{
+	struct zd_daemon daemon;
+	char path[128];
+	pid_t holder;
+
+	(void)state;
+	start_training(&daemon, &holder);
+	(void)snprintf(path, sizeof(path), "%s.state", daemon.socket_path);
 	assert_int_equal(unlink(path), 0);
-	assert_int_equal(zd_daemon_stop(&daemon), 0);
+	assert_int_equal(mkdir(path, 0700), 0);
+	kill_holder(holder);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "durable jobs will not outlive this daemon"), 0);
+	assert_int_equal(rmdir(path), 0);
+	kill_and_restart(&daemon);
+	assert_true(says_lost(&daemon, "the daemon before could not keep"));
+	end_all(&daemon, false);
 }
 
 /* It would get the memory of all users. */
@@ -369,6 +459,9 @@ int main(void)
 	        cmocka_unit_test(test_other_jobs_end),
 	        cmocka_unit_test(test_a_stopped_daemon),
 	        cmocka_unit_test(test_the_holder_ends),
+	        cmocka_unit_test(test_the_holder_ends_with_the_daemon),
+	        cmocka_unit_test(test_nothing_is_lost),
+	        cmocka_unit_test(test_no_holder_comes),
 	        cmocka_unit_test(test_a_holder_of_another_user),
 	};
 

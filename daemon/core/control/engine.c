@@ -211,6 +211,11 @@ void zd_engine_totals(const struct zd_engine *e, struct zd_engine_totals *totals
 	zd_account_usage(&e->account, &totals->usage);
 }
 
+uint32_t zd_engine_durable_jobs(const struct zd_engine *e)
+{
+	return e->ndurable;
+}
+
 void zd_engine_metrics(const struct zd_engine *e, struct zd_metrics_view *view)
 {
 	*view = (struct zd_metrics_view){

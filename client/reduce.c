@@ -151,7 +151,7 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 	request.backward_end = &end;
 	if (!ticket) {
 		rc = zc_call(client, &request, options.deadline_ms, NULL, NULL);
-		/* What was detached before and refused is the reason: an entry is not submitted, or the
+		/* The reason is a detached call that was refused before: an entry is not submitted, or the
 		 * backward ended with the loss of a rank. */
 		return rc == ZEROD_E_STATE && zc_detached_report(client, err) ? err->status : rc;
 	}

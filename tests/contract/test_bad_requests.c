@@ -106,7 +106,8 @@ static void test_detached_release_of_what_is_not_held(void **state)
 	contract_close(c);
 }
 
-/* Whatever ends or frees something does so, although a detached release was refused; the next call tells. */
+/* A call that ends or frees something does so, although a detached release was refused. The next call of
+ * another kind tells. */
 struct freeing {
 	struct contract_rank *rank;
 	struct contract_unit held, absent;

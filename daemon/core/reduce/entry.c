@@ -219,7 +219,7 @@ static int reserve_check(struct zd_engine *e, const struct zd_bucket *bucket, co
 		                  unit->name, (unsigned long long)bucket->id);
 	int status = zd_group_check(group, err);
 	if (status == 0)
-		status = zd_reduction_admit(e, bucket->mr, unit, err);
+		status = zd_reduction_admit(e, bucket->mr, unit, "reduce", err);
 	if (status != 0)
 		return status;
 	uint64_t limit = ZD_MAX_BYTES / zerod_dtype_bytes(bucket->dtype) / group->nshards;

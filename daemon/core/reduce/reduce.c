@@ -171,9 +171,11 @@ static bool skips(const struct zd_window *w, const struct zd_unit *unit)
 	return w && w->skips_rest && (zd_window_is_abandoned(w) || has_place(w, unit));
 }
 
-/* Returns MISMATCH if a rank has ended the backward without a contribution: the reduction would never run. */
+/* Returns MISMATCH if a rank has ended the backward without a contribution: the reduction would never run. A
+ * rank that has begun its step, or left the window, before this backward has failed the window: that failure
+ * is returned. */
 static int check_ended(const struct zd_group *group, const struct zd_reduction *r, const struct zd_unit *unit,
-                       const struct zd_window *w, struct zd_err *err)
+                       const struct zd_window *w, const char *wants, struct zd_err *err)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
@@ -181,12 +183,14 @@ static int check_ended(const struct zd_group *group, const struct zd_reduction *
 		if (!zd_backward_ended(&group->members[rank], w) || skips(other, unit) ||
 		    (r && zd_contribution_made(&r->ranks[rank])))
 			continue;
+		if ((!other || other->count < w->count) && w->failure.status != 0)
+			return zd_err_set(err, w->failure.status, "%s", w->failure.text);
 		return zd_err_set(
 		        err, ZEROD_E_MISMATCH,
 		        "rank %u ended backward %llu without a gradient or skip for unit '%s' that rank %u "
-		        "wants to reduce",
+		        "wants to %s",
 		        group->first_rank + rank, (unsigned long long)w->mr->number, unit->name,
-		        zd_world_rank(w->mr->member));
+		        zd_world_rank(w->mr->member), wants);
 	}
 	return 0;
 }
@@ -225,7 +229,7 @@ void zd_reduction_refused(struct zd_engine *e, struct zd_group *group, int statu
 }
 
 int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_unit *unit,
-                       struct zd_err *err)
+                       const char *wants, struct zd_err *err)
 {
 	int status = admit_state(mr, unit, err);
 	if (status != 0 || zd_window_is_abandoned(mr->w))
@@ -238,7 +242,7 @@ int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, c
 		                  zd_world_rank(mr->member), unit->name, (unsigned long long)mr->number);
 	if (r && r->state == ZD_REDUCTION_FAILED)
 		return failure_text(r, err);
-	status = check_ended(group, r, unit, mr->w, err);
+	status = check_ended(group, r, unit, mr->w, wants, err);
 	zd_reduction_refused(e, group, status, err);
 	return status;
 }
@@ -301,7 +305,7 @@ int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
 	const struct zd_reduction *r = entry->reduction;
 	if (r->state == ZD_REDUCTION_FAILED)
 		return failure_text(r, err);
-	return check_ended(r->group, r, entry->part->unit, entry->w, err);
+	return check_ended(r->group, r, entry->part->unit, entry->w, "reduce", err);
 }
 
 /* ---- From the last contribution to the end ------------------------------------------------------------- */
@@ -477,9 +481,10 @@ void zd_reduction_fail_without(struct zd_engine *e, struct zd_window *w)
 		int status = zd_err_set(
 		        &err, ZEROD_E_MISMATCH,
 		        "rank %u ended backward %llu without a gradient or skip for unit '%s' that "
-		        "rank %u reduced",
+		        "rank %u %s",
 		        zd_world_rank(w->mr->member), (unsigned long long)w->mr->number, r->unit->name,
-		        r->group->first_rank + other);
+		        r->group->first_rank + other,
+		        r->ranks[other].state == ZD_CONTRIBUTION_SKIPPED ? "skipped" : "reduced");
 		zd_reduction_fail(e, r, status, err.text);
 		if (w->mr->member->group->cluster)
 			return; /* that was the end of the group */
@@ -581,7 +586,7 @@ static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	const struct zd_member_reduce *mr = zd_member_reduce_get(member);
 	if (zd_backward_await(req, mr) != 0)
 		return ZD_WAIT;
-	status = zd_reduction_admit(e, mr, part->unit, err);
+	status = zd_reduction_admit(e, mr, part->unit, "skip", err);
 	if (status != 0 || zd_window_is_abandoned(mr->w))
 		return status;
 	struct zd_reduction *r = get_reduction(e, mr, part->unit);

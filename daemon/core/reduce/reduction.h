@@ -105,10 +105,10 @@ static inline bool zd_contribution_made(const struct zd_contribution *c)
 /* Ends a group over several daemons if a rank's contribution was rejected with MISMATCH, since ranks of other
  * daemons would wait for that contribution. Does nothing for any other status. */
 void zd_reduction_refused(struct zd_engine *e, struct zd_group *group, int status, const struct zd_err *err);
-/* Checks that the rank may still reserve or skip the unit in its running backward. Errors: STATE, INVALID,
- * MISMATCH, DUPLICATE, or a failure's status. */
+/* Checks that the rank may still reserve or skip the unit in its running backward. `wants`: the verb of an
+ * error, "reduce" or "skip". Errors: STATE, INVALID, MISMATCH, DUPLICATE, or a failure's status. */
 int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_unit *unit,
-                       struct zd_err *err) __attribute__((warn_unused_result));
+                       const char *wants, struct zd_err *err) __attribute__((warn_unused_result));
 /* Finds the unit's reduction in the window's last backward; NULL: no rank has reserved, submitted or skipped
  * the unit there. */
 struct zd_reduction *zd_reduction_find(const struct zd_window *w, uint64_t unit);

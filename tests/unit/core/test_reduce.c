@@ -458,6 +458,28 @@ static void test_missing_contribution(void **state)
 	core_end(core);
 }
 
+/* The same with a skip, whichever rank is first: no text says that the rank reduced. */
+static void test_a_skip_without_the_others(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_reducers g;
+	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
+	(void)state;
+	core_expect(core, core_skip(&g.team, 0, unit), 0);
+	core_expect_error(
+	        core, core_backward_end(&g.team, 1), ZEROD_E_MISMATCH,
+	        "rank 1 ended backward 1 without a gradient or skip for unit 'w' that rank 0 skipped");
+	core_end(core);
+
+	core = core_new(NULL);
+	unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
+	core_expect(core, core_backward_end(&g.team, 1), 0);
+	core_expect_error(
+	        core, core_skip(&g.team, 0, unit), ZEROD_E_MISMATCH,
+	        "rank 1 ended backward 1 without a gradient or skip for unit 'w' that rank 0 wants to skip");
+	core_end(core);
+}
+
 /* The other way round: the rank that is late with a unit is told at once, and only it. */
 static void test_contribution_after_the_end(void **state)
 {
@@ -720,6 +742,7 @@ int main(void)
 	        cmocka_unit_test(test_options_must_agree),
 	        cmocka_unit_test(test_dtypes_must_agree),
 	        cmocka_unit_test(test_missing_contribution),
+	        cmocka_unit_test(test_a_skip_without_the_others),
 	        cmocka_unit_test(test_contribution_after_the_end),
 	        cmocka_unit_test(test_overflow_is_agreed),
 	        cmocka_unit_test(test_a_transfer_fails),

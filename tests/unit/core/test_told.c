@@ -264,8 +264,8 @@ static const struct silence {
         {"group_agree", nothing, agree},
 };
 
-/* The request counts for nothing the first time; the second time it has another answer, or waits. A rank whose
- * update was undone is told until it resets its session. */
+/* The request counts for nothing the first time; the second time it has another answer, or waits. A rank
+ * whose update was undone is told until it resets its session. */
 static void expect_told_once(struct scene *s, const struct silence *silence, const char *text)
 {
 	uint64_t first = silence->call(s);

@@ -143,18 +143,24 @@ static void test_one_backward_less_than_the_others(void **state)
 /* The entry that the rank has reserved there is freed by its commit. */
 static void test_an_entry_of_a_backward_too_many(void **state)
 {
+	static const char counts[] = "rank 0 runs 1 backward in this step, rank 1 runs 2";
 	struct scene s;
 	struct core_commit commit = {0};
 	(void)state;
 	open_scene(&s, 2);
+	uint64_t other = core_reducers_unit(&s.g, "v", NUMEL);
 	pass_through(&s, 0);
 	pass_through(&s, 1);
 	core_expect(s.core, begin(&s, 1), 0);
 	commit.bucket = s.g.bucket[1];
 	commit.entry = core_put(&s.g, 1, s.unit, 1.0f);
 	core_expect(s.core, core_step(&s.g.team, 0), ZEROD_E_MISMATCH);
-	core_expect(s.core, core_bucket_submit(&s.g.team, 1, &commit), ZEROD_E_MISMATCH);
-	core_expect(s.core, core_reserve(&s.g.team, 1, s.g.bucket[1], s.unit), ZEROD_E_MISMATCH);
+	/* the other rank has not ended this backward: it never began it */
+	core_expect_error(s.core, core_bucket_submit(&s.g.team, 1, &commit), ZEROD_E_MISMATCH, counts);
+	core_expect_error(s.core, core_reserve(&s.g.team, 1, s.g.bucket[1], s.unit), ZEROD_E_MISMATCH,
+	                  counts);
+	core_expect_error(s.core, core_skip(&s.g.team, 1, other), ZEROD_E_MISMATCH, counts);
+	core_expect_error(s.core, core_reserve(&s.g.team, 1, s.g.bucket[1], other), ZEROD_E_MISMATCH, counts);
 	core_expect(s.core, core_backward_end(&s.g.team, 1), ZEROD_E_MISMATCH);
 	core_expect(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH);
 	assert_int_equal(core_usage(s.core).bucket_bytes, 0);

@@ -19,12 +19,15 @@ EXAMPLES = support.ROOT / "client" / "examples" / "torch"
 
 
 def setUpModule() -> None:
-    global daemon
+    global daemon, scratch
+    scratch = tempfile.TemporaryDirectory()
+    os.environ["TMPDIR"] = scratch.name  # torchrun leaves folders there
     daemon = support.Daemon(devices=2, arena="256M", host_arena="256M").__enter__()
 
 
 def tearDownModule() -> None:
     daemon.__exit__()
+    scratch.cleanup()
 
 
 def run(program: str, *arguments: str) -> str:

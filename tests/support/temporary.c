@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * temporary.c - test programs are linked with this mkdtemp() and mkstemp() (--wrap), which append each path that they
- * make to the file $ZEROD_TEST_MADE. tests/run.sh then fails a test that leaves one of them.
+ * temporary.c - test programs are linked with this mkdtemp() and mkstemp() (--wrap), which append each path
+ * that they make to the file $ZEROD_TEST_MADE. tests/run.sh then fails a test that leaves one of them.
  */
 #include <stdio.h>
 #include <stdlib.h>

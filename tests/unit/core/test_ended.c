@@ -172,7 +172,7 @@ static void test_a_copy_from_its_shard_is_under_way(void **state)
 	core_end(s.core);
 }
 
-/* ---- Who keeps the shards, and how long ------------------------------------------------------------------ */
+/* ---- How long shards are kept -------------------------------------------------------------------------- */
 
 /* Nobody could gather it: a rank that registers it anew has no version of it. */
 static void test_shards_go_with_the_last_registration(void **state)
@@ -224,7 +224,7 @@ static void test_a_killed_job_keeps_nothing(void **state)
 	core_end(s.core);
 }
 
-/* ---- Its place is taken, and deaths beside it ------------------------------------------------------------ */
+/* ---- Its place is taken, and deaths beside it ---------------------------------------------------------- */
 
 /* The next one begins with a shard that nobody gathers before it is published, as in place of a dead rank. */
 static void test_another_takes_its_place(void **state)

@@ -4,10 +4,10 @@
  *
  * The op of a detached request is in the table until the daemon has answered it, like any other op, but no
  * ticket names it. A rejection is kept until a public call reports it: zc_enter() returns the failure instead
- * of carrying out the call. Calls that end or free something do not, or the failure of one detached call would
- * keep what others hold. The first failure is kept with its text, later ones are counted. PEER_LOST
- * replaces another failure, since the daemon reports a loss only once. For the same reason, the PEER_LOST of
- * a gather that was released before its answer arrived is kept: no call can wait for that gather any more.
+ * of carrying out the call. Calls that end or free something do not: one wrong call would then keep what
+ * another one releases. The first failure is kept with its text, later ones are counted. PEER_LOST replaces
+ * another failure, since the daemon reports a loss only once. For the same reason, the PEER_LOST of a gather
+ * that was released before its answer arrived is kept: no call can wait for that gather any more.
  */
 #include "client/client.h"
 

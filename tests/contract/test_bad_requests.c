@@ -194,6 +194,7 @@ static void expect_windows_end(struct contract *c, const struct freeing *f)
 
 static void test_what_frees_always_frees(void **state)
 {
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});
 	struct freeing f = {.rank = &c->ranks[0]};
 

@@ -56,7 +56,8 @@ static void expect_reads(uint32_t world_size)
 		OK(s.rank->client, zerod_gather(s.units[1].at[0], NULL, stream, &data));
 		contract_read(stream, at, data, contract_padded_bytes(&s.units[1]));
 		OK(s.rank->client, zerod_release(s.units[1].at[0], &stream, 1, NULL, NULL));
-		if (getenv("ZEROD_TEST_BACKEND")) /* GPUs unmap memory when all streams of the process have run */
+		/* GPUs unmap memory when all streams of the process have run. */
+		if (getenv("ZEROD_TEST_BACKEND"))
 			contract_unblock(gate);
 		contract_leave(&s.c->ranks[last]);
 		snprintf(text, sizeof(text), "rank %u", last);

@@ -2,9 +2,9 @@
 /*
  * acting.c - which requests act for a rank, and for which one.
  *
- * The engine rejects such a request with PEER_LOST, once, if the rank's session has not been told of a loss in
- * its group (request.c). So a rank that does not know of a loss gathers nothing, and does nothing that other
- * ranks see. A request that ends or frees something is carried out: the next one of another kind tells.
+ * The engine rejects such a request with PEER_LOST, once, if the rank's session has not been told of a loss
+ * in its group (request.c). So a rank that does not know of a loss gathers nothing, and does nothing that
+ * other ranks see. A request that ends or frees something is carried out: the next one of another kind tells.
  */
 #include "core/control/control.h"
 #include "core/gather/unit.h"
@@ -90,7 +90,7 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 		return of_unit(e, session, args->u.unit_load.unit);
 	case ZD_REQ_UNIT_PLACE:
 		return of_unit(e, session, args->u.unit_place.unit);
-	case ZD_REQ_GATHER: /* a client does not wait for the reply to a prefetch, which fails without telling */
+	case ZD_REQ_GATHER: /* a prefetch fails without telling, since clients do not wait for its reply */
 		return args->u.gather.prefetch ? NULL
 		                               : unless_reads_on(of_unit(e, session, args->u.gather.unit));
 	case ZD_REQ_CONTEXT_BEGIN:
@@ -114,10 +114,10 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 	case ZD_REQ_UNIT_UNREGISTER:
 	case ZD_REQ_GROUP_LEAVE:
 	case ZD_REQ_FREE:
-	case ZD_REQ_SEGMENTS_UNMAPPED: /* so far: these end or free something */
+	case ZD_REQ_SEGMENTS_UNMAPPED: /* these end or free something; the kinds below act for no rank */
 	case ZD_REQ_SESSION_RESET:
 	case ZD_REQ_GROUP_JOIN:
-	case ZD_REQ_UNITS_RESUME: /* a part of joining again */
+	case ZD_REQ_UNITS_RESUME: /* is a part of the join */
 	case ZD_REQ_UNIQUE_IDS:
 	case ZD_REQ_ALLOC:
 	case ZD_REQ_KILL_SESSION:

@@ -19,8 +19,8 @@ extern const struct zd_events zd_control_events;
 void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT]);
 extern const char *const zd_wait_names[ZD_NWAITS];
 
-/* Returns the rank of the session for which the request gathers, or does something that other ranks see; NULL:
- * none, or the request's begin() rejects it. */
+/* Returns the rank of the session for which the request gathers, or does something that other ranks see;
+ * NULL: none, or the request's begin() rejects it. */
 struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *session,
                                    const struct zd_args *args);
 

@@ -262,8 +262,8 @@ static void undo(struct zd_engine *e, struct zd_request *req)
 		e->types[req->kind]->cancel(e, req);
 }
 
-/* The loss of a rank is told before the request changes anything. A session that was told of all losses of its
- * groups costs no lookup. */
+/* The loss of a rank is told before the request changes anything. A session that was told of all losses of
+ * its groups costs no lookup. */
 static int tell_loss(struct zd_engine *e, const struct zd_request *req, const struct zd_args *args,
                      struct zd_err *err)
 {

@@ -98,7 +98,7 @@ UNIT_SRC    := $(wildcard tests/unit/*/test_*.c)
 IT_SRC      := $(wildcard tests/it/test_*.c)
 CONTRACT_SRC := $(wildcard tests/contract/test_*.c)
 CONTRACT_LIB_SRC := $(wildcard tests/contract/contract*.c)
-SUPPORT_SRC := $(wildcard tests/support/*.c)
+SUPPORT_SRC := $(filter-out tests/support/temporary.c,$(wildcard tests/support/*.c))
 SIM_SRC     := $(wildcard tests/sim/*.c)
 SIMBACKEND_SRC := $(wildcard tests/simbackend/*.c) tests/sim/rng.c
 DOUBLE_SRC  := $(wildcard tests/double/*.c)
@@ -264,7 +264,9 @@ $(BUILD)/tests/unit/zeroctl/test_metrics: $(call obj,$(addprefix client/zeroctl/
 $(addprefix $(BUILD)/tests/unit/zeroctl/test_top_,model layout): $(call obj,$(addprefix client/zeroctl/,top_model.c top_waits.c top_keys.c top_layout.c top_frame.c \
 	top_table.c text.c))
 # tests/run.sh notices files that test programs leave behind (tests/support/temporary.c).
-$(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(GPU_STRICT_BIN) $(GPU_COMM_BIN): override LDFLAGS += -Wl,--wrap=mkdtemp,--wrap=mkstemp
+WATCHED_BIN := $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(GPU_STRICT_BIN) $(GPU_COMM_BIN)
+$(WATCHED_BIN): override LDFLAGS += -Wl,--wrap=mkdtemp,--wrap=mkstemp
+$(WATCHED_BIN): $(call obj,tests/support/temporary.c)
 # Unit and integration tests may look at every layer; A_CLIENT carries its own copy of proto and base.
 $(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(DAEMON_STACK)
 	$(say) LD $@

@@ -124,7 +124,7 @@ static void test_it_publishes_no_more(void **state)
 	core_end(s.core);
 }
 
-/* What it was writing when it ended has no version. */
+/* The shard that it was writing when it ended has no version. */
 static void test_it_ends_inside_an_update(void **state)
 {
 	struct scene s;

@@ -3,7 +3,7 @@
  * test_ends.c - ranks that end normally, one after the other: those that are left gather what was published,
  * whatever their streams have come to, and a call that needs a rank that has ended says so.
  */
-#include "contract.h"
+#include "contract_reduce.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,8 +56,7 @@ static void expect_reads(uint32_t world_size)
 		OK(s.rank->client, zerod_gather(s.units[1].at[0], NULL, stream, &data));
 		contract_read(stream, at, data, contract_padded_bytes(&s.units[1]));
 		OK(s.rank->client, zerod_release(s.units[1].at[0], &stream, 1, NULL, NULL));
-		/* GPUs unmap memory when all streams of the process have run. */
-		if (getenv("ZEROD_TEST_BACKEND"))
+		if (getenv("ZEROD_TEST_BACKEND")) /* GPUs unmap memory when all streams have run */
 			contract_unblock(gate);
 		contract_leave(&s.c->ranks[last]);
 		snprintf(text, sizeof(text), "rank %u", last);
@@ -105,12 +104,46 @@ static void test_a_version_that_will_not_come(void **state)
 	contract_close(s.c);
 }
 
+static void begin_step(struct contract_rank *rank, void *arg)
+{
+	(void)arg;
+	(void)contract_step(rank);
+}
+
+/* Rank 1 ends when its own last step is over. Rank 0 has begun the step, and goes on with it. */
+static void test_the_last_step_of_the_slower_rank(void **state)
+{
+	struct scene s;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	open_scene(&s, 2);
+	contract_backward_all(s.c, 3, true);
+	for (uint32_t i = 0; i < 2; i++)
+		contract_reduce(&s.c->ranks[i], contract_bucket(&s.c->ranks[i], 65536, 2), &s.units[0], 1,
+		                NULL);
+	contract_backward_end_all(s.c);
+	contract_run(s.c, begin_step, NULL);
+	contract_publish(&s.c->ranks[1], &s.units[0]);
+	contract_step_end(&s.c->ranks[1]);
+	contract_leave(&s.c->ranks[1]);
+	AWAIT(contract_device(s.c, contract_device_of(&s.c->ranks[1])).bucket_bytes == 0);
+	contract_expect_target(s.rank, &s.units[0], CONTRACT_ALL(s.c), 1);
+	contract_publish(s.rank, &s.units[0]);
+	contract_step_end(s.rank);
+	contract_expect_version(s.rank, &s.units[0], 2);
+	FAILS(s.rank->client, zerod_update_begin(s.units[0].at, 1, NULL, NULL), ZEROD_E_PEER_LOST,
+	      "rank 1 (pid");
+	contract_close(s.c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_the_last_of_two_reads),
 	        CONTRACT_TEST(test_the_last_of_four_reads),
 	        CONTRACT_TEST(test_a_version_that_will_not_come),
+	        CONTRACT_TEST(test_the_last_step_of_the_slower_rank),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

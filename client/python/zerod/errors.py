@@ -147,7 +147,7 @@ _CLASSES: dict[int, type[ZerodError]] = {
 }
 
 
-# Additions of packages above this one to a text: (status, a part of the text, the addition).
+# Additions of packages above this one to texts: (status, a part of the text, the addition).
 HINTS: list[tuple[int, str, str]] = []
 
 

@@ -7,6 +7,7 @@
  * other ranks see. A request that ends or frees something is carried out: the next one of another kind tells.
  */
 #include "core/control/control.h"
+#include "core/gather/gather.h"
 #include "core/gather/unit.h"
 #include "core/reduce/bucket.h"
 
@@ -29,15 +30,29 @@ static struct zd_member *of_units(struct zd_engine *e, struct zd_session *sessio
 	return nunits > 0 ? of_unit(e, session, units[0]) : NULL;
 }
 
+/* A rank that makes versions which an ended rank has published already needs nothing of that rank. */
+static struct zd_member *of_update(struct zd_engine *e, struct zd_session *session,
+                                   const struct zd_args *args)
+{
+	struct zd_part *part;
+	for (uint32_t i = 0; i < args->u.publish.nunits; i++) {
+		if (zd_part_find(e, session, args->u.publish.units[i], &part, NULL) != 0)
+			return NULL;
+		if (!zd_update_catches_up(part))
+			return zd_part_member(part);
+	}
+	return NULL;
+}
+
 /* In a group with shadows the loss has undone the update. The publish ends it, and then returns PEER_LOST. */
 static struct zd_member *of_publish(struct zd_engine *e, struct zd_session *session,
                                     const struct zd_args *args)
 {
-	struct zd_member *member = of_units(e, session, args->u.publish.nunits, args->u.publish.units);
+	struct zd_member *member = of_update(e, session, args);
 	return member && !member->group->shadow ? member : NULL;
 }
 
-/* Ranks that ended normally are no loss to requests that only read. */
+/* Ranks that ended normally are no loss to requests that need nothing of them. */
 static struct zd_member *unless_reads_on(struct zd_member *member)
 {
 	return member && zd_member_reads_on(member) ? NULL : member;
@@ -56,7 +71,7 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 	case ZD_REQ_GROUP_BARRIER:
 		return of_group(e, session, args->u.group);
 	case ZD_REQ_UNIT_REGISTER:
-		return of_group(e, session, args->u.unit_register.group);
+		return unless_reads_on(of_group(e, session, args->u.unit_register.group));
 	case ZD_REQ_COMMIT:
 		return of_group(e, session, args->u.commit.group);
 	case ZD_REQ_FORWARD_BEGIN:
@@ -76,7 +91,7 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 	case ZD_REQ_STEP_GET:
 		return of_group(e, session, args->u.step_get.group);
 	case ZD_REQ_UPDATE_BEGIN:
-		return of_units(e, session, args->u.publish.nunits, args->u.publish.units);
+		return of_update(e, session, args);
 	case ZD_REQ_PUBLISH:
 		return of_publish(e, session, args);
 	case ZD_REQ_SET_PERSISTENT: /* otherwise it frees */

@@ -73,17 +73,36 @@ static uint64_t own_version(const struct zd_part *part)
 	return part->version + (part->state == ZD_PART_PUBLISHING ? 1 : 0);
 }
 
-/* PEER_LOST if the rank has ended normally and its shard will not have the version; otherwise 0. */
-static int ended_check(const struct zd_part *part, uint64_t want, struct zd_err *err)
+/* Whether the rank has ended normally and its shard will not have the version. */
+static bool has_ended_without(const struct zd_part *part, uint64_t want)
+{
+	bool has = zd_part_is_kept(part) && !zd_part_is_unpublished(part) && part->version >= want;
+	return zd_part_member(part)->ended && !part_registered(part) && !has && !zd_shadow_is_owed(part);
+}
+
+bool zd_update_catches_up(const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;
-	bool has = zd_part_is_kept(part) && !zd_part_is_unpublished(part) && part->version >= want;
-	if (!zd_part_member(part)->ended || part_registered(part) || has || zd_shadow_is_owed(part))
-		return 0;
-	return zd_err_set(
-	        err, ZEROD_E_PEER_LOST,
-	        "rank %u of group '%s' ended normally, and does not publish version %llu of unit '%s'",
-	        zd_world_rank(zd_part_member(part)), group->name, (unsigned long long)want, part->unit->name);
+	bool catches_up = zd_member_reads_on(zd_part_member(part));
+	for (uint32_t rank = 0; rank < group->local_world_size && catches_up; rank++)
+		catches_up = !has_ended_without(&part->unit->parts[rank], part->version + 1);
+	return catches_up;
+}
+
+/* PEER_LOST if such a rank has a part in the unit: the gather then waits for no other rank. */
+static int ended_check(const struct zd_unit *unit, uint64_t want, struct zd_err *err)
+{
+	const struct zd_group *group = unit->group;
+	for (uint32_t rank = 0; rank < group->local_world_size && group->state == ZD_GROUP_FAILED; rank++) {
+		if (!has_ended_without(&unit->parts[rank], want))
+			continue;
+		return zd_err_set(err, ZEROD_E_PEER_LOST,
+		                  "rank %u of group '%s' ended normally, and does not publish version %llu "
+		                  "of unit '%s'",
+		                  group->first_rank + rank, group->name, (unsigned long long)want,
+		                  unit->name);
+	}
+	return 0;
 }
 
 /* Returns the version for a gather that names none. In a group that spans daemons all ranks must choose the
@@ -133,11 +152,10 @@ static bool still_given(const struct zd_part *part, uint64_t want)
 /* Returns 0 if every shard is idle at `want`. */
 static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint64_t want, struct zd_err *err)
 {
-	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+	int status = ended_check(unit, want, err);
+	for (uint32_t rank = 0; rank < unit->group->local_world_size && status == 0; rank++) {
 		const struct zd_part *part = &unit->parts[rank];
-		int wait = 0, status = ended_check(part, want, err);
-		if (status != 0)
-			return status;
+		int wait = 0;
 		if (!part_registered(part) && !zd_part_is_kept(part)) {
 			wait = zd_wait_for(req, ZD_WAIT_REGISTER, rank, 0, 0);
 		} else if (zd_shadow_is_owed(part)) {
@@ -164,7 +182,7 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 			return wait;
 		}
 	}
-	return 0;
+	return status;
 }
 
 /* ---- Room ---------------------------------------------------------------------------------------------- */

@@ -56,6 +56,8 @@ uint64_t zd_gather_version(const struct zd_part *part);
 int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out, struct zd_err *err)
         __attribute__((warn_unused_result));
 
+/* Whether ranks have ended normally and have published the version that the part's next update makes. */
+bool zd_update_catches_up(const struct zd_part *part);
 /* Completes the publishes of a session that says goodbye: the streams that they wait for have run. */
 void zd_publishes_complete(struct zd_engine *e, struct zd_session *session);
 

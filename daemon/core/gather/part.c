@@ -2,9 +2,8 @@
 /*
  * part.c - ends of ranks' parts of units: which shards stay behind their rank, and when they are freed.
  *
- * A rank that unregisters a unit, leaves its group or ends gives up its shard. The shard is uncharged at
- * once, and its block is freed behind the last transfer that reads it. Two kinds of shards stay, as DETACHED
- * parts:
+ * A rank that unregisters a unit, leaves its group or ends gives up its shard. It is uncharged at once,
+ * and its block is freed behind the last transfer that reads it. Two kinds of shards stay, as DETACHED parts:
  *
  *   durable job             until the rank joins again and registers the unit, or the job ends
  *   rank that ended         while another rank has registered the unit, and until a session takes the rank's

@@ -124,7 +124,39 @@ static void test_it_publishes_no_more(void **state)
 	core_end(s.core);
 }
 
-/* The shard that it was writing when it ended has no version. */
+/* It does not wait for its own publish, which would come to nothing. */
+static void test_its_version_is_over_for_a_rank_that_writes(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	end(&s, 1);
+	core_expect(s.core, core_update(s.core, s.team.session[0], s.unit), ZEROD_E_PEER_LOST);
+	core_expect(s.core, core_update(s.core, s.team.session[0], s.unit), 0);
+	core_expect_error(s.core, gather(&s, 0), ZEROD_E_PEER_LOST, "does not publish version 2 of unit 'w'");
+	core_end(s.core);
+}
+
+/* It was ahead by one publish: the others make that version as well, and need nothing of it. */
+static void test_others_catch_up_with_its_version(void **state)
+{
+	struct scene s;
+	(void)state;
+	open_scene(&s);
+	core_team_publish_rank(&s.team, s.unit, 1);
+	end(&s, 1);
+	uint64_t waiting = gather(&s, 0);
+	core_expect_waits(s.core, waiting, "rank 0 to publish version 2");
+	core_team_publish_rank(&s.team, s.unit, 0);
+	core_team_publish_rank(&s.team, s.unit, 2);
+	core_team_check(&s.team, core_expect(s.core, waiting, 0), 2);
+	expect_version(&s, 2, 2);
+	core_expect_error(s.core, core_update(s.core, s.team.session[2], s.unit), ZEROD_E_PEER_LOST,
+	                  "rank 1 (pid 1001) of group 'world' ended normally");
+	core_end(s.core);
+}
+
+/* A shard that it was writing when it ended has no version. */
 static void test_it_ends_inside_an_update(void **state)
 {
 	struct scene s;
@@ -304,6 +336,8 @@ int main(void)
 	        cmocka_unit_test(test_the_last_rank_gathers_on),
 	        cmocka_unit_test(test_a_call_that_needs_the_rank_says_so),
 	        cmocka_unit_test(test_it_publishes_no_more),
+	        cmocka_unit_test(test_its_version_is_over_for_a_rank_that_writes),
+	        cmocka_unit_test(test_others_catch_up_with_its_version),
 	        cmocka_unit_test(test_it_ends_inside_an_update),
 	        cmocka_unit_test(test_its_last_publish_is_complete),
 	        cmocka_unit_test(test_a_copy_from_its_shard_is_under_way),

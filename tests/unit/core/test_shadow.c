@@ -742,7 +742,7 @@ static void test_copies_of_a_large_update(void **state)
 	core_end(core);
 }
 
-/* A rank that ends normally undoes uncommitted versions, too. Reads go on with the last commit. */
+/* Uncommitted versions are undone by a rank that ends normally, too. Reads go on with the last commit. */
 static void test_rank_that_ends_is_read_on(void **state)
 {
 	struct shadowed s;

@@ -5,7 +5,7 @@
 # NCCL is found, the suite again on four devices, also of two daemons, where there are fewer GPUs (tests/several), and the tests
 # of zerod.torch on them, strict clients' stale views, the daemon's communicators where NCCL is found, the examples, memory that goes back, and the stress: plain, with
 # trainers killed, with strict trainers, and beside matrix products (WITHOUT_LOAD=1 leaves these out, where there is no cuBLAS),
-# SECONDS each, 60 by default. FOLDER is what make built, or a bundle; without it, the bundle that this script lies in, else
+# SECONDS each, 60 by default. JOBS programs run at a time (1). FOLDER is what make built, or a bundle; without it, the bundle that this script lies in, else
 # build. Needs no compiler. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -75,7 +75,7 @@ if [ "$gpus" -lt 4 ]; then
 fi
 commands+=("$strict" "$comm" tests/gpu/examples.sh tests/gpu/shrink.sh tests/gpu/torch.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")
 [ "${WITHOUT_LOAD:-0}" = 1 ] || commands+=("$stress --seconds $seconds --load gemm:8192")
-BUILD=$folder TEST_TIMEOUT=$((seconds + 900)) JOBS=1 tests/run.sh "${commands[@]}"
+BUILD=$folder TEST_TIMEOUT=$((seconds + 900)) JOBS=${JOBS:-1} tests/run.sh "${commands[@]}"
 status=$?
 grep -hE '^(stress|in all):' "$folder"/logs/*stress*.log
 grep -hE '^# (sum|cast) of' "$folder"/logs/*kernels*.log

@@ -38,6 +38,7 @@ make demo     # builds, trains a small language model over four ranks through th
 make check    # builds, runs all tests that need no GPU
 make check                 # installs what is missing, builds, runs all tests that need no GPU and no torch
 JOBS=1 make check          # one program at a time: to see whether a failure depends on the load
+make check-sweep           # more of the same: the contract suite in further settings, all cases of long tests
 make help                  # all other targets
 make deb MAINTAINER='Name <address>'
 make rpm RPMFLAGS="--define 'packager Name <address>'"

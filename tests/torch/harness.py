@@ -11,7 +11,6 @@ import os
 import pickle
 import signal
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -49,11 +48,11 @@ class Failed(AssertionError):
 
 
 def check_threads() -> None:
-    """Failed where this process has threads that are not Python's, such as torch's: children lack them, and wait for them."""
-    ours = {str(thread.native_id) for thread in threading.enumerate()}
-    others = [task for task in os.listdir("/proc/self/task") if task not in ours]
-    if others:
-        raise Failed(f"torch has computed with {len(others)} threads of its own: ranks are forked before that")
+    """Failed where torch computes with threads here, or has opened a GPU: a forked child has neither."""
+    if torch.get_num_threads() > 1:
+        raise Failed(f"torch computes with {torch.get_num_threads()} threads: ranks are forked before that")
+    if torch.cuda.is_initialized():
+        raise Failed("torch has opened a GPU: ranks are forked before that")
 
 
 def fork(body: Callable[[], Any]) -> tuple[int, int]:

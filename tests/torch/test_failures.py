@@ -676,7 +676,7 @@ if rank == 0:
             self.assertEqual(len(told), 6)
             for line in told:
                 self.assertRegex(line, r"rank 1 .*ended normally.*zt\.barrier\(model\)")
-            seen = torch.load(folder + "/seen")
+            seen = torch.load(folder + "/seen", map_location="cpu")
 
         def alone() -> Any:
             module = harness.seeded(models.MLP)

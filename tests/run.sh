@@ -81,6 +81,7 @@ run() { # name, log, file
 	times >"$3.times"
 	used=$(awk -F '[ms ]' 'NR == 2 { printf "%.1f", $1 * 60 + $2 + $4 * 60 + $5 }' "$3.times")
 	count "$log" $rc
+	rm -rf "$3.tmp"/torchinductor_* # of torch, which puts some headers there whatever TORCHINDUCTOR_CACHE_DIR is
 	left=$(take_left "$3.tmp" "$3.made")
 	[ -z "$left" ] || { f=$((f + 1)) && echo "left behind:"$'\n'"$left" >>"$log"; }
 	echo "$p $f $s" >"$3"

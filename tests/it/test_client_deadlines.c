@@ -264,7 +264,8 @@ static void serve_bucket(struct fake_peer *peer)
 static void await_room(struct fake_peer *peer, struct waiting *waiting)
 {
 	zerod_client *client;
-	bool reads = false;
+	unsigned looks =
+	        0; /* in a row, at a thread that reads: a call that drains the socket reads for a moment */
 
 	fake_serve_unit(peer);
 	serve_bucket(peer);
@@ -276,9 +277,9 @@ static void await_room(struct fake_peer *peer, struct waiting *waiting)
 	while (!waiting->filled)
 		(void)sched_yield();
 	client = waiting->scene.client;
-	while (!reads) {
+	while (looks < 5000) {
 		pthread_mutex_lock(&client->lock);
-		reads = client->reading;
+		looks = client->reading ? looks + 1 : 0;
 		pthread_mutex_unlock(&client->lock);
 		(void)sched_yield();
 	}

@@ -17,7 +17,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <zerod_host.h>
+
 #include "client/cuda.h"
+#include "client/mapping.h"
 #include "client/offloaded_sum.h"
 
 #define PAGE_BYTES ((size_t)ZD_FENCE_PAGE_BYTES)
@@ -174,8 +177,8 @@ static void unmap_segment(struct zerod_client *client, struct zc_segment *segmen
 	pthread_mutex_lock(&client->page_lock);
 	if (segment->map && client->on_gpus)
 		zc_cuda_segment_unmap(client, segment);
-	if (segment->map && segment->is_file)
-		(void)munmap(segment->map, segment->bytes);
+	zerod_mapping_release(segment->mapping);
+	segment->mapping = NULL;
 	segment->map = NULL;
 	pthread_mutex_unlock(&client->page_lock);
 	if (segment->fd >= 0)
@@ -233,8 +236,7 @@ void zc_segments_free(struct zerod_client *client)
 	while (segment) {
 		struct zc_segment *next = segment->hh.next;
 
-		if (segment->map && segment->is_file)
-			(void)munmap(segment->map, segment->bytes);
+		zerod_mapping_release(segment->mapping);
 		if (segment->fd >= 0)
 			(void)close(segment->fd);
 		free_segment(segment);
@@ -288,6 +290,11 @@ static int map_segment(struct zc_segment *segment, struct zd_err *err)
 	if (map == MAP_FAILED)
 		return zd_err_errno(err, errno, "mapping segment %u of %llu bytes", segment->id,
 		                    (unsigned long long)segment->bytes);
+	segment->mapping = zc_mapping_new(map, segment->bytes);
+	if (!segment->mapping) {
+		(void)munmap(map, segment->bytes);
+		return zd_err_errno(err, ENOMEM, "mapping segment %u", segment->id);
+	}
 	segment->map = map;
 	return 0;
 }

@@ -18,6 +18,7 @@
 #include "proto/zerod.pb-c.h"
 
 struct zc_gpu;
+struct zerod_mapping;
 struct zc_stream_wait;
 struct zc_op;
 struct zc_unit;
@@ -32,13 +33,14 @@ struct zc_segment {
 	uint32_t id;
 	uint32_t device;
 	uint64_t bytes;
-	bool is_file;             /* memory of the host; else of a GPU */
-	bool registered;          /* of a file: GPUs of this process may access it */
-	int fd;                   /* -1 once the segment is mapped */
-	void *map;                /* NULL until the first use; on GPUs a GPU address */
-	const struct zc_gpu *gpu; /* the GPU that has the segment mapped; NULL: an emulated device */
-	uint32_t *page_holders;   /* strict: of each page, or of the segment; NULL until the first hold */
-	uint64_t nholds;          /* strict: holds that name the segment */
+	bool is_file;                  /* memory of the host; else of a GPU */
+	bool registered;               /* of a file: GPUs of this process may access it */
+	int fd;                        /* -1 once the segment is mapped */
+	void *map;                     /* NULL until the first use; on GPUs a GPU address */
+	struct zerod_mapping *mapping; /* of a mapped file */
+	const struct zc_gpu *gpu;      /* the GPU that has the segment mapped; NULL: an emulated device */
+	uint32_t *page_holders; /* strict: of each page, or of the segment; NULL until the first hold */
+	uint64_t nholds;        /* strict: holds that name the segment */
 	struct zc_segment *next_retired;
 	UT_hash_handle hh;
 };

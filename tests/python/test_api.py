@@ -3,6 +3,8 @@
 """The Python interface against a private daemon of the host backend, with numpy."""
 from __future__ import annotations
 
+import gc
+import inspect
 import os
 import re
 import signal
@@ -222,8 +224,8 @@ class Memory(unittest.TestCase):
         """DLPack's codes: bfloat16 is 4, float8 10 and 12, bool 6"""
         for dtype, expected in ((DType.BFLOAT16, (4, 16)), (DType.FLOAT8_E4M3, (10, 8)), (DType.FLOAT8_E5M2, (12, 8)),
                                 (DType.BOOL, (6, 8)), (DType.UINT8, (1, 8))):
-            capsule = zerod.memory.capsule(4096, (2,), dtype)
-            (managed, _), = zerod.memory._held.values()
+            capsule = zerod.memory.capsule(4096, (2,), dtype, (zerod.memory.KDLCUDA, 0))
+            (managed, *_), = zerod.memory._held.values()
             self.assertEqual((managed.tensor.code, managed.tensor.bits), expected)
             self.assertEqual((managed.tensor.data, managed.tensor.shape[0], managed.tensor.strides[0]), (4096, 2, 1))
             del capsule, managed
@@ -299,6 +301,78 @@ class Memory(unittest.TestCase):
                 np.testing.assert_array_equal(buffer.memory().numpy(), bits)
 
         support.ranks(daemon.socket, 2, body)
+
+
+class Lifetimes(unittest.TestCase):
+    def test_closed(self) -> None:
+        """an object whose owner has closed raises, by every method and property, and closes again without harm"""
+        def use(obj: object, *but: str) -> None:
+            for name in sorted(set(dir(type(obj))) - {"closed", "end", *but}):
+                method = getattr(type(obj), name)
+                if name.startswith("_") or not callable(method):
+                    continue
+                needed = [p for p in inspect.signature(method).parameters.values() if p.default is p.empty]
+                filled = {p.name: FILL.get(p.name, 1) for p in needed[1:] if p.kind is p.POSITIONAL_OR_KEYWORD}
+                with self.subTest(f"{type(obj).__name__}.{name}"), self.assertRaisesRegex(zerod.InvalidState, "any more: the"):
+                    made = method(obj, **filled)
+                    if hasattr(made, "__enter__"):
+                        made.__enter__()
+
+        for ended in ("client", "group", "each"):
+            client = zerod.Client(daemon.socket)
+            group = client.join(job="closed")
+            unit, bucket = make_weights(group), group.bucket(DType.FLOAT32, slot_bytes=4096)
+            stream, allocation = client.host_stream(), client.alloc("closed", 4096)
+            FILL = {"units": [unit], "unit": unit, "stream": stream, "streams": stream, "entry": zerod.Entry(), "sources": [(unit, 1)],
+                    "values": [1.0], "tickets": [1], "function": print, "name": "weights", "dtype": DType.FLOAT32, "shape": (1,),
+                    "source_dtype": DType.FLOAT32, "op": zerod.AgreeOp.SUM, "views": [zerod.view("v", 0, (1,))], "job": "closed"}
+            if ended == "each":
+                unit.unregister()
+                bucket.destroy()
+            if ended == "client":
+                client.close()
+                client.close()
+                use(client, "close", "scope_abandon")
+            else:
+                group.leave()
+                stream.destroy()
+                allocation.free()
+            use(unit, "view", "memory")
+            use(bucket, "memory")
+            use(group, "leave", "register")
+            use(stream, "destroy")
+            use(allocation, "free")
+            group.leave()
+            allocation.free()
+            client.close()
+
+    def test_views(self) -> None:
+        """a view of memory that was freed, or whose client was closed, is stale and ends nothing; none is made anew"""
+        with zerod.Client(daemon.socket) as client:
+            allocation = client.alloc("views", 48 << 20)  # a segment of its own, which goes back to the device
+            memory = allocation.memory((1024,), DType.FLOAT32)
+            array, taken = memory.numpy(), np.from_dlpack(memory)
+            allocation.free()
+            client.trim()
+            client.device()
+            self.assertEqual(array.shape, taken.shape)
+            array[:] = taken + 1
+            with self.assertRaisesRegex(zerod.NotHeld, "no host memory"):
+                del array, taken
+                memory.numpy()
+            kept = client.alloc("views", 4096).memory((1024,), DType.FLOAT32).numpy()
+        kept[:] = kept + 1
+
+    def test_streams(self) -> None:
+        """functions of a stream that the program has dropped run, at the latest when the client closes"""
+        ran: list[int] = []
+        with zerod.Client(daemon.socket) as client:
+            stream = client.host_stream()
+            for i in range(50):
+                stream.launch(lambda i=i: ran.append(i))
+            del stream
+            gc.collect()
+        self.assertEqual(ran, list(range(50)))
 
 
 class Steps(unittest.TestCase):

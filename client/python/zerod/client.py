@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Sequence, U
 
 from . import structs as s
 from .errors import ZerodError
-from .library import calls, failed
+from .library import Handle, calls, failed
 from .memory import KDLCPU, KDLCUDA, Memory
 
 if TYPE_CHECKING:
@@ -20,25 +20,28 @@ _cork = calls.cork
 _uncork = calls.uncork
 
 
-class Stream:
+class Stream(Handle):
     """An in-order sequence of work: of the CPU (`Client.host_stream()`) or a GPU's (`Client.cuda_stream()`).
 
-    Calls take one stream, a sequence of them, or None: the calling thread itself.
+    Calls take one stream, a sequence of them, or None: the calling thread itself. The client references its streams
+    until destroy(), so that functions run although the program has dropped the stream.
     """
 
-    __slots__ = ("client", "handle", "array", "_functions")
+    __slots__ = ("client", "array", "_functions")
 
     def __init__(self, client: "Client", handle: int) -> None:
+        super().__init__(handle)
         self.client = client
-        self.handle = handle
         self.array = (c_void_p * 1)(handle)
         self._functions: list[Any] = []
+        client.streams.add(self)
 
     def launch(self, function: Callable[[], None]) -> None:
         """Appends function() to a stream of the CPU. It must not raise: what it raises is printed and lost."""
+        handle = self.handle
         made = _LAUNCHED(lambda _: function())
         self._functions.append(made)
-        self.client.check(calls.host_stream_launch(self.handle, ctypes.cast(made, c_void_p), None))
+        self.client.check(calls.host_stream_launch(handle, ctypes.cast(made, c_void_p), None))
 
     def synchronize(self) -> None:
         """Blocks until all that is in the stream has run. DeviceFailed, Aborted."""
@@ -47,10 +50,19 @@ class Stream:
 
     def destroy(self) -> None:
         """Drains and frees a stream of the CPU; of a GPU's only the handle goes. Harmless when repeated."""
-        handle, self.handle = self.handle, None
-        if handle:
-            calls.stream_destroy(handle)
-            self._functions.clear()
+        if self.closed:
+            return
+        calls.stream_destroy(self.handle)
+        self.end("the stream was destroyed")
+        self._functions.clear()
+        self.client.streams.discard(self)
+
+    def end(self, why: str) -> None:
+        super().end(why)
+        self.array = None  # stream_array() then asks for the handle, which raises
+
+    def __repr__(self) -> str:
+        return "Stream()"
 
     def __enter__(self) -> "Stream":
         return self
@@ -68,30 +80,37 @@ def stream_array(streams: Streams) -> tuple[Any, int]:
     if streams is None:
         return None, 0
     if type(streams) is Stream:
-        return streams.array, 1
+        return streams.array or streams.handle, 1
     handles = [stream.handle for stream in streams]
     return (c_void_p * len(handles))(*handles), len(handles)
 
 
-class Allocation:
+class Allocation(Handle):
     """Plain zeroed memory of the daemon's. `address` is the device's; `memory()` views it."""
 
     def __init__(self, client: "Client", handle: int, address: int, nbytes: int, on_host: bool = False) -> None:
+        super().__init__(handle)
         self.client = client
         self.on_host = on_host
         self.address = address
         self.nbytes = nbytes
-        self._handle: Optional[int] = handle
+        client.owned.add(self)
 
     def memory(self, shape: tuple[int, ...], dtype: s.DType, offset_bytes: int = 0) -> Memory:
+        """A view of the memory from offset_bytes on. InvalidState after free()."""
+        self.handle
         device = (KDLCPU, 0) if self.on_host else self.client.dlpack_device
         return Memory(self.address + offset_bytes, shape, dtype, device)
 
     def free(self, streams: Streams = None) -> None:
         """Freed once all work now in the streams has run. Harmless when repeated."""
-        if self._handle is not None:
-            self.client.check(calls.free(self._handle, *stream_array(streams)))
-            self._handle = None
+        if self.closed:
+            return
+        self.client.check(calls.free(self.handle, *stream_array(streams)))
+        self.end("the memory was freed")
+
+    def __repr__(self) -> str:
+        return f"Allocation({self.nbytes} bytes)"
 
     def __enter__(self) -> "Allocation":
         return self
@@ -100,7 +119,7 @@ class Allocation:
         self.free()
 
 
-class Client:
+class Client(Handle):
     """One connection. A context manager: leaving it closes the connection, which ends the session.
 
     Every method raises the ZerodError that fits the library's status. Calls may come from several threads; cork
@@ -112,19 +131,31 @@ class Client:
         options = s.Options(socket_path=socket_path, name=name, deadline_ms=deadline_ms, strict=int(strict),
                             poison=int(poison), reconnect_ms=reconnect_ms)
         handle = c_void_p()
-        self.handle: Optional[int] = None
-        self.check(calls.connect(byref(options), byref(handle)))
-        self.handle = handle.value
+        status = calls.connect(byref(options), byref(handle))
+        if status:
+            raise failed(status, None)
+        super().__init__(handle.value or 0)
+        self.streams: set[Stream] = set()
         self.cuda_ordinal = 0  # of DLPack on GPUs: this process' number of the GPU that it uses
         self._host: Optional[bool] = None
 
     # ---- Life ----
 
     def close(self) -> None:
-        """Ends the session; all handles become invalid. Harmless when repeated."""
-        handle, self.handle = self.handle, None
-        if handle:
-            calls.close(handle)
+        """Runs what is in streams of the CPU, and ends the session. Every object of this client is closed then.
+
+        Harmless when repeated.
+        """
+        if self.closed:
+            return
+        for stream in list(self.streams):
+            stream.destroy()
+        handle = self.handle
+        self.end("the client was closed")
+        calls.close(handle)
+
+    def __repr__(self) -> str:
+        return "Client()"
 
     def __enter__(self) -> "Client":
         return self

@@ -9,24 +9,29 @@ from typing import Any, Iterator, Optional, Sequence
 
 from . import structs as s
 from .client import Client, Stream, Streams, handle_array, stream_array, wait_options
-from .library import calls
+from .library import Handle, calls
 from .unit import Bucket, Unit
 
 
-class Group:
+class Group(Handle):
     """One rank of a group; made by Client.join(). A context manager: leaving it leaves the group."""
 
     def __init__(self, client: Client, handle: int, rank: int, world_size: int) -> None:
+        super().__init__(handle)
         self.client = client
-        self.handle: Optional[int] = handle
         self.rank = rank
         self.world_size = world_size
+        client.owned.add(self)
 
     def leave(self, deadline_ms: int = 0) -> None:
         """Frees this rank's memory in the group; its units and buckets become invalid. After Deadline: call it again."""
-        if self.handle and self.client.handle:
-            self.client.check(calls.group_leave(self.handle, wait_options(deadline_ms)))
-        self.handle = None
+        if self.closed:
+            return
+        self.client.check(calls.group_leave(self.handle, wait_options(deadline_ms)))
+        self.end("the group was left")
+
+    def __repr__(self) -> str:
+        return f"Group(rank {self.rank} of {self.world_size})"
 
     def __enter__(self) -> "Group":
         return self

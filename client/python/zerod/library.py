@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import weakref
 from ctypes import POINTER, c_char_p, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,6 +44,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "stream_destroy": (None, [c_void_p]),
     "host_stream_create": (c_int, [c_void_p, POINTER(c_void_p)]),
     "host_stream_launch": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "mapping_retain": (c_void_p, [c_void_p]),
+    "mapping_release": (None, [c_void_p]),
     "cuda_stream_wrap": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
     "unique_id": (c_int, [c_void_p, c_uint32, _WAIT, POINTER(s.UniqueId)]),
     "group_unique_id": (c_int, [c_void_p, POINTER(s.GroupOptions), _WAIT, POINTER(s.UniqueId)]),
@@ -114,6 +117,39 @@ def _load() -> ctypes.CDLL:
         except OSError as failure:
             failures.append(str(failure))
     raise ImportError("libzerod was not found: " + "; ".join(failures) + ". Set ZEROD_LIBRARY to its path")
+
+
+class Handle:
+    """An object of the library. Its attribute `handle` exists until end(); a later use raises InvalidState.
+
+    `owned` are objects that end with this one. They are referenced weakly.
+    """
+
+    __slots__ = ("__weakref__", "handle", "owned", "_ended")
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.owned: "weakref.WeakSet[Handle]" = weakref.WeakSet()
+        self._ended = ""
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._ended)
+
+    def end(self, why: str) -> None:
+        """Makes every later use raise InvalidState: "it cannot be used any more: <why>"."""
+        if self.closed:
+            return
+        self._ended = why
+        del self.handle
+        for each in list(self.owned):
+            each.end(why)
+
+    def __getattr__(self, name: str) -> Any:
+        # Python calls this only for an attribute that is missing, so a handle that exists costs nothing more.
+        if name == "handle":
+            raise errors.error(s.Status.STATE, f"{self!r} cannot be used any more: {self._ended}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 def _missing(name: str) -> Callable[..., int]:

@@ -2,7 +2,8 @@
 """Arrays over memory of the daemon's: numpy on emulated devices, DLPack everywhere.
 
 Nothing here holds a lease. An array is valid exactly as long as the memory is: of a gathered buffer until its
-release, of a target until step_end, of an entry until its submit.
+release, of a target until step_end, of an entry until its submit. Arrays of memory that the CPU reaches keep it mapped:
+a later use reads undefined bytes, and does not end the process. Tensors of a GPU's memory do not.
 """
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p, py_object
 from typing import TYPE_CHECKING, Any
 
-from .structs import DType
+from . import errors
+from .library import calls
+from .structs import DType, Status
 
 if TYPE_CHECKING:
     import numpy
@@ -49,6 +52,21 @@ _NUMPY = {
 }
 
 
+class _Mapping:
+    """Keeps the daemon's host memory at the address mapped, as long as something refers to this object."""
+
+    __slots__ = ("_mapping", "_release")
+
+    def __init__(self, address: int) -> None:
+        self._release = calls.mapping_release
+        self._mapping = calls.mapping_retain(address)
+        if self._mapping is None:
+            raise errors.error(Status.STALE, f"no host memory of a daemon is mapped at {address:#x}: it was freed")
+
+    def __del__(self) -> None:
+        self._release(self._mapping)
+
+
 class _DLDevice(ctypes.Structure):
     _fields_ = [("device_type", c_int32), ("device_id", c_int32)]
 
@@ -63,7 +81,7 @@ class _DLManagedTensor(ctypes.Structure):
     _fields_ = [("tensor", _DLTensor), ("manager_ctx", c_void_p), ("deleter", c_void_p)]
 
 
-_held: dict[int, tuple[_DLManagedTensor, Any]] = {}  # address of a managed tensor: itself and its shape
+_held: dict[int, tuple[Any, ...]] = {}  # address of a managed tensor: itself, its shape, and its mapping
 
 
 @ctypes.CFUNCTYPE(None, c_void_p)
@@ -91,10 +109,12 @@ _forget_address = ctypes.cast(_forget, c_void_p).value
 
 
 def capsule(address: int, shape: tuple[int, ...], dtype: DType, device: tuple[int, int] = (KDLCPU, 0)) -> Any:
-    """A DLPack capsule, row-major, over `shape` elements of dtype at the address; it owns no memory.
+    """A DLPack capsule, row-major, over `shape` elements of dtype at the address. It owns no memory, and keeps host memory mapped.
 
-    device is DLPack's (type, id): (KDLCPU, 0), or (KDLCUDA, n) with n as this process counts its GPUs.
+    device is DLPack's (type, id): (KDLCPU, 0), or (KDLCUDA, n) with n as this process counts its GPUs. NotHeld: host
+    memory that was freed.
     """
+    mapping = _Mapping(address) if device[0] == KDLCPU and 0 not in shape else None
     managed = _DLManagedTensor()
     ndim = len(shape)
     tensor = managed.tensor
@@ -114,12 +134,12 @@ def capsule(address: int, shape: tuple[int, ...], dtype: DType, device: tuple[in
     tensor.strides = ctypes.cast(base + 8 * ndim, POINTER(c_int64))
     managed.deleter = _delete_address
     where = ctypes.addressof(managed)
-    _held[where] = (managed, extents)
+    _held[where] = (managed, extents, mapping)
     return _capsule_new(where, b"dltensor", _forget_address)
 
 
 def array(address: int, shape: tuple[int, ...], dtype: DType) -> "numpy.ndarray":
-    """A numpy array over memory that the CPU reaches: of emulated devices. bfloat16 and float8 come as bits."""
+    """A numpy array over memory that the CPU reaches: of emulated devices. bfloat16 and float8 come as bits. NotHeld."""
     import numpy
 
     kind = numpy.dtype(_NUMPY[dtype])
@@ -128,7 +148,9 @@ def array(address: int, shape: tuple[int, ...], dtype: DType) -> "numpy.ndarray"
         count *= extent
     if count == 0:
         return numpy.empty(shape, kind)
+    mapping = _Mapping(address)
     raw = (ctypes.c_uint8 * (count * kind.itemsize)).from_address(address)
+    raw.mapping = mapping  # the array's base refers to `raw`
     return numpy.frombuffer(raw, kind).reshape(shape)
 
 

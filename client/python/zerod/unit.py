@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
 
 from . import structs as s
 from .client import Stream, Streams, handle_array, stream_array, wait_options
-from .library import calls, failed
+from .library import Handle, calls, failed
 from .memory import KDLCPU, Memory
 
 if TYPE_CHECKING:
@@ -26,16 +26,17 @@ _skip = calls.reduce_skip
 _DETACHED = s.ReleaseOptions(flags=s.ReleaseFlags.DETACHED)
 
 
-class Unit:
+class Unit(Handle):
     """This rank's handle of a unit; made by Group.register(). `views` is {name: (offset_numel, shape)}."""
 
-    __slots__ = ("group", "handle", "_client", "name", "dtype", "numel", "padded_numel", "views")
+    __slots__ = ("group", "_client", "name", "dtype", "numel", "padded_numel", "views")
 
     def __init__(self, group: "Group", handle: int, name: str, dtype: s.DType, numel: int,
                  views: dict[str, tuple[int, tuple[int, ...]]]) -> None:
+        super().__init__(handle)
         self.group = group
-        self.handle = handle
         self._client = group.client.handle
+        group.owned.add(self)
         self.name = name
         self.dtype = dtype
         self.numel = numel
@@ -170,6 +171,7 @@ class Unit:
     def unregister(self, deadline_ms: int = 0) -> None:
         """InvalidState while the unit is leased, updated or reduced."""
         self._check(calls.unit_unregister(self.handle, wait_options(deadline_ms)))
+        self.end("the unit was unregistered")
 
     def _check(self, status: int) -> None:
         if status:
@@ -206,15 +208,16 @@ class Gathered:
         return iter(self.unit.views)
 
 
-class Bucket:
+class Bucket(Handle):
     """This rank's gradient bucket. `dtype` is the gradients'."""
 
-    __slots__ = ("group", "handle", "_client", "dtype")
+    __slots__ = ("group", "_client", "dtype")
 
     def __init__(self, group: "Group", handle: int, dtype: s.DType) -> None:
+        super().__init__(handle)
         self.group = group
-        self.handle = handle
         self._client = group.client.handle
+        group.owned.add(self)
         self.dtype = dtype
 
     def reserve(self, unit: Unit, entry: s.Entry, options: Optional[s.ReserveOptions] = None) -> int:
@@ -244,6 +247,10 @@ class Bucket:
     def destroy(self) -> None:
         """InvalidState while entries are not reduced yet."""
         self.group.client.check(calls.bucket_destroy(self.handle))
+        self.end("the bucket was destroyed")
+
+    def __repr__(self) -> str:
+        return f"Bucket({self.dtype.name.lower()})"
 
 
 def release_many(units: Sequence[Unit], streams: Streams = None, tag: Optional[str] = None) -> None:

@@ -194,7 +194,8 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
     """Reads what save() has written, by any number of ranks; returns what was saved beside.
 
     `extra` has the names and defaults of that. Every rank calls it. FileNotFoundError for a folder without a
-    checkpoint.
+    checkpoint. Loading runs code that the checkpoint can choose, because torch.distributed.checkpoint unpickles its
+    metadata: load only checkpoints that you trust.
     """
     import torch.distributed.checkpoint as dcp
 

@@ -77,7 +77,7 @@ class Environment:
 
     def lost(self) -> bool:
         """Whether the connection has ended, as it has when the daemon was started again."""
-        if self.client.handle is None:
+        if self.client.closed:
             return True
         try:
             self.client.device(0)

@@ -62,7 +62,6 @@ class FlatUnit:
             flags |= s.UnitFlags.FROZEN
         self.unit = model.environment.with_room(model.group.register, plan.name, DTYPES[plan.dtype], self.numel, views,
                                                 flags=flags | plan.placement.shard_flags, slot=model.slot(block, index))
-        self.handle = self.unit.handle
         self.shard = self.unit.shard()
         self.device = model.client.dlpack_device  # of gathered buffers
         self.master: Optional[torch.Tensor] = None
@@ -336,7 +335,6 @@ class Block:
         self.node: Any = None  # the autograd node that last unpacked a weight of the block
         self.next_forward: Optional[Block] = None
         self.next_backward: Optional[Block] = None
-        self._client = model.client.handle
 
     def finish(self) -> None:
         """Called when all units are filled."""
@@ -362,7 +360,7 @@ class Block:
         tickets = []
         for unit in self.units:
             ticket = c_uint64()
-            status = _gather_begin(unit.handle, None, ticket)
+            status = _gather_begin(unit.unit.handle, None, ticket)
             if status:
                 raise self.model.client.error(status)
             tickets.append(ticket.value)
@@ -382,13 +380,13 @@ class Block:
             model.pace.keep()
         if self.tickets is None and not self.held:
             model.counts.waited += len(self.units)
-        _cork(self._client)
+        _cork(model.client.handle)
         try:
             self.ask()
             for block in ahead:
                 block.ask()
         finally:
-            status = _uncork(self._client)
+            status = _uncork(model.client.handle)
         if status:
             raise model.client.error(status)
         if self.held:
@@ -400,7 +398,7 @@ class Block:
         handle = None if stream is None else stream.handle
         for unit, ticket in zip(self.units, tickets):
             data = c_void_p()
-            status = _wait(self._client, ticket, handle, data)
+            status = _wait(model.client.handle, ticket, handle, data)
             if status == s.Status.SLOT_CONFLICT:  # more blocks are held at once than there are slots
                 data.value = unit.unit.gather(stream, _NO_SLOT)
             elif status == s.Status.NO_MEMORY:
@@ -420,7 +418,7 @@ class Block:
         stream = self.model.environment.stream()
         array, count = (None, 0) if stream is None else (stream.array, 1)
         for unit in self.units:
-            status = _release(unit.handle, array, count, _DETACHED, None)
+            status = _release(unit.unit.handle, array, count, _DETACHED, None)
             if status:
                 raise self.model.client.error(status)
         if self.model.pace is not None and self.nbytes:

@@ -65,6 +65,7 @@ struct zd_args {
 			 * on all ranks. The driver has checked that a daemon has made them. NULL: none */
 			const unsigned char *ids;
 			uint32_t ids_bytes;
+			uint32_t ids_left_s; /* the driver accepts the ids for so long */
 		} group_join;
 		struct {
 			uint32_t count;

@@ -35,7 +35,7 @@ int zd_check_ids(const struct zd_api_session *session, struct zd_args *args, str
 	if (args->u.group_join.ids_bytes == 0)
 		return 0;
 	rc = zd_id_stamp_check(&api->id_key, &facts, api->limits.id_ttl_s, args->u.group_join.ids,
-	                       args->u.group_join.ids_bytes, &why);
+	                       args->u.group_join.ids_bytes, &args->u.group_join.ids_left_s, &why);
 	if (rc)
 		return zd_err_set(err, rc, "group '%s': %s", facts.group, why.text);
 	args->u.group_join.ids += ZD_ID_STAMP_BYTES;

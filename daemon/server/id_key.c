@@ -86,6 +86,9 @@ static int read_key(int fd, const char *path, struct zd_id_key *key, struct zd_e
 		rc = zd_err_set(err, ZEROD_E_INVALID, "key_file %s: expected %u to %u bytes, found %zd%s",
 		                path, ZD_ID_KEY_LEAST_BYTES, ZD_ID_KEY_MOST_BYTES, count,
 		                count > (ssize_t)ZD_ID_KEY_MOST_BYTES ? " or more" : "");
+	else if (memcmp(bytes, bytes + 1, (size_t)count - 1) == 0)
+		rc = zd_err_set(err, ZEROD_E_INVALID,
+		                "key_file %s: expected random bytes, found one byte repeated", path);
 	else
 		rc = derive(bytes, (size_t)count, key, err);
 	explicit_bzero(bytes, sizeof(bytes));

@@ -24,7 +24,7 @@ struct zd_id_key {
 
 /* Derives the key from the file's bytes. Errors: NOT_FOUND; PERMISSION if the file belongs to another user
  * than root and the daemon's, or others than its owner may access it; INVALID if it is no regular file, or
- * has too few or too many bytes; SYSTEM. */
+ * has too few or too many bytes, or one byte repeated; SYSTEM. */
 int zd_id_key_read(const char *path, struct zd_id_key *key, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Returns the key that daemons of this user on this node share: from zerod-ids-UID.key in $XDG_RUNTIME_DIR,

@@ -115,7 +115,7 @@ static int check_name(const char *what, const char *made, const char *used, stru
 }
 
 int zd_id_stamp_check(const struct zd_id_key *key, const struct zd_id_facts *facts, uint32_t ttl_s,
-                      const void *bytes, size_t nbytes, struct zd_err *err)
+                      const void *bytes, size_t nbytes, uint32_t *left_s, struct zd_err *err)
 {
 	const uint8_t *ids = (const uint8_t *)bytes + ZD_ID_STAMP_BYTES;
 	struct stamp stamp;
@@ -141,5 +141,7 @@ int zd_id_stamp_check(const struct zd_id_key *key, const struct zd_id_facts *fac
 		rc = check_name("job", stamp.job, facts->job, err);
 	if (!rc)
 		rc = check_name("group", stamp.group, facts->group, err);
+	if (!rc) /* of a stamp from a clock that is ahead, more than the ttl */
+		*left_s = (uint32_t)(le64toh(stamp.made_s) + ttl_s - facts->now_s);
 	return rc;
 }

@@ -43,11 +43,12 @@ int zd_id_stamp_write(const struct zd_id_key *key, const struct zd_id_facts *fac
                       uint32_t nids, uint8_t stamp[ZD_ID_STAMP_BYTES], struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Checks a stamp with its ids, `nbytes` together, against who uses them for what. Errors: INVALID if the
+/* Checks a stamp with its ids, `nbytes` together, against who uses them for what. Returns in *left_s for how
+ * long they are accepted. Errors: INVALID if the
  * bytes are no stamped ids, or were made for another job or group; PERMISSION if they were made with another
  * key, by no daemon, for another user, more than `ttl_s` seconds ago, or in the future; SYSTEM. */
 int zd_id_stamp_check(const struct zd_id_key *key, const struct zd_id_facts *facts, uint32_t ttl_s,
-                      const void *bytes, size_t nbytes, struct zd_err *err)
+                      const void *bytes, size_t nbytes, uint32_t *left_s, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 #endif

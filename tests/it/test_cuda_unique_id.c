@@ -78,6 +78,8 @@ static void test_refused(void **state)
 	expect_refused(world, ZEROD_E_PERMISSION, "the clocks of the nodes differ");
 	world->id = made;
 	expect_joined(world);
+	world->id = made;
+	expect_refused(world, ZEROD_E_PERMISSION, "was used already");
 	world_close(world);
 }
 
@@ -89,6 +91,7 @@ static void write_key(const char *path, char fill, mode_t mode)
 	FILE *file = fopen(path, "we");
 
 	memset(bytes, fill, sizeof(bytes));
+	bytes[0] = '#';
 	assert_true(file && fwrite(bytes, sizeof(bytes), 1, file) == 1 && fclose(file) == 0);
 	assert_int_equal(chmod(path, mode), 0);
 }

@@ -26,6 +26,7 @@ uint64_t core_join(struct core_driver *core, uint64_t session, const struct core
 	args.u.group_join.nccl_collectives = join->exchange;
 	args.u.group_join.ids = join->ids;
 	args.u.group_join.ids_bytes = join->ids_bytes;
+	args.u.group_join.ids_left_s = 3600;
 	return core_send(core, session, &args);
 }
 

@@ -292,6 +292,7 @@ void zd_cluster_connect(struct zd_engine *e, struct zd_group *group)
 	cluster->step = cluster->commit = cluster->barrier = (struct zd_cluster_round){0};
 	memset(cluster->hosts, 0, cluster->nranks * sizeof(*cluster->hosts));
 	if (cluster->given) {
+		zd_ids_use(e, group);
 		open_all(e, group);
 		return;
 	}

@@ -29,9 +29,18 @@ struct zd_cluster {
 	uint64_t serial;  /* counts connections; completions of an earlier connection are ignored */
 	bool given;       /* a rank has brought the ids; false: this daemon makes them */
 	uint32_t ids_bytes, ids_rank;
+	uint64_t ids_until_ns; /* the driver rejects the given ids later */
 	unsigned char *ids;
 	char (*hosts)[ZD_MAX_NAME_BYTES + 1]; /* by rank of a communicator; "" before its greeting */
 	struct zd_cluster_round step, commit, barrier;
+};
+
+/* The first id of a group that has connected. */
+struct zd_used_id {
+	unsigned char id[ZD_UNIQUE_ID_BYTES];
+	uint64_t until_ns;
+	struct zd_owner *owner;
+	UT_hash_handle hh;
 };
 
 /* Checks that such a group is possible. Errors: INVALID, LIMIT, UNSUPPORTED. */
@@ -40,10 +49,13 @@ int zd_cluster_check(const struct zd_engine *e, const struct zd_args *args, stru
 /* Checks that the rank's arguments describe this group. Errors: MISMATCH. */
 int zd_cluster_check_group(const struct zd_group *group, const struct zd_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Checks that no group has connected with the ids of this first rank. Errors: PERMISSION. */
+int zd_cluster_check_new(const struct zd_engine *e, const struct zd_args *args, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Makes the cluster of a group. NULL: all ranks are in this daemon and use copies. */
 struct zd_cluster *zd_cluster_new(const struct zd_args *args);
 /* Copies the ids of the first rank that joins, if that rank has brought any. */
-void zd_cluster_take_ids(struct zd_cluster *cluster, const struct zd_args *args);
+void zd_cluster_take_ids(const struct zd_engine *e, struct zd_cluster *cluster, const struct zd_args *args);
 /* Returns the bytes that zd_cluster_new() allocates for these arguments. */
 size_t zd_cluster_metadata_bytes(const struct zd_args *args);
 /* Frees the cluster; NULL is allowed. */
@@ -63,6 +75,11 @@ void zd_cluster_leave(struct zd_engine *e, struct zd_member *member, bool clean_
 void zd_cluster_give_up(struct zd_engine *e, struct zd_member *member, const char *what);
 /* Aborts the communicators of an ABORTED group. */
 void zd_cluster_abort(struct zd_engine *e, struct zd_group *group);
+
+/* Records that the group connects with the ids that it was given: no other group may, nor this one again. */
+void zd_ids_use(struct zd_engine *e, const struct zd_group *group);
+bool zd_ids_are_used(const struct zd_engine *e, const unsigned char *ids);
+void zd_used_ids_free(struct zd_engine *e);
 
 /* Returns the rank's place on its rail. */
 uint32_t zd_cluster_rank(const struct zd_member *member);

@@ -105,6 +105,15 @@ int zd_cluster_check(const struct zd_engine *e, const struct zd_args *args, stru
 	return status;
 }
 
+int zd_cluster_check_new(const struct zd_engine *e, const struct zd_args *args, struct zd_err *err)
+{
+	if (args->u.group_join.ids_bytes == 0 || !zd_ids_are_used(e, args->u.group_join.ids))
+		return 0;
+	return zd_err_set(err, ZEROD_E_PERMISSION,
+	                  "group '%s': the unique id was used already, and each is used once: make a new one",
+	                  args->u.group_join.group);
+}
+
 static uint32_t cluster_nranks(const struct zd_args *args)
 {
 	return args->u.group_join.world_size / (uses_nccl_collectives(args) ? 1 : local_ranks(args));
@@ -137,8 +146,9 @@ struct zd_cluster *zd_cluster_new(const struct zd_args *args)
 	return cluster;
 }
 
-void zd_cluster_take_ids(struct zd_cluster *cluster, const struct zd_args *args)
+void zd_cluster_take_ids(const struct zd_engine *e, struct zd_cluster *cluster, const struct zd_args *args)
 {
+	cluster->ids_until_ns = e->now_ns + args->u.group_join.ids_left_s * UINT64_C(1000000000);
 	cluster->given = args->u.group_join.ids_bytes > 0;
 	cluster->ids_rank = args->u.group_join.rank;
 	if (cluster->given)

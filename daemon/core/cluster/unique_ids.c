@@ -4,11 +4,57 @@
  *
  * The ranks first connect to the daemon that made the ids: it must live until the group is joined. The driver
  * authenticates the ids for the job and the group that the request names.
+ *
+ * An id is used once. The engine stores the first id of each group that has connected until the driver would
+ * reject it for its age. The memory is charged to the user.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
-#include "core/engine/objects.h"
+#include "core/cluster/cluster.h"
+
+/* ---- Used ids ------------------------------------------------------------------------------------------ */
+
+static void forget(struct zd_engine *e, struct zd_used_id *used)
+{
+	zd_metadata_uncharge(used->owner, sizeof(*used));
+	zd_owner_put(e, used->owner);
+	HASH_DEL(e->used_ids, used);
+	free(used);
+}
+
+void zd_ids_use(struct zd_engine *e, const struct zd_group *group)
+{
+	const struct zd_cluster *cluster = group->cluster;
+	struct zd_used_id *used;
+	/* The oldest come first. Two at a time bound both the work and the number that is left. */
+	for (unsigned i = 0; i < 2 && e->used_ids && e->used_ids->until_ns < e->now_ns; i++)
+		forget(e, e->used_ids);
+	if (zd_ids_are_used(e, cluster->ids))
+		return;
+	used = zd_calloc(1, sizeof(*used));
+	memcpy(used->id, cluster->ids, sizeof(used->id));
+	used->until_ns = cluster->ids_until_ns;
+	used->owner = zd_owner_get(e, group->job->owner->uid);
+	zd_metadata_charge(used->owner, sizeof(*used));
+	HASH_ADD(hh, e->used_ids, id, sizeof(used->id), used);
+}
+
+bool zd_ids_are_used(const struct zd_engine *e, const unsigned char *ids)
+{
+	const struct zd_used_id *used;
+	HASH_FIND(hh, e->used_ids, ids, ZD_UNIQUE_ID_BYTES, used);
+	return used != NULL;
+}
+
+void zd_used_ids_free(struct zd_engine *e)
+{
+	while (e->used_ids)
+		forget(e, e->used_ids);
+}
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 static void ids_made(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                      const struct zd_op_result *result)

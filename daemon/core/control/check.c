@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "core/cluster/cluster.h"
 #include "core/control/barrier.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
@@ -539,6 +540,8 @@ static void check_owners(struct zd_engine *e)
 	for (const struct zd_job *job = e->jobs; job; job = job->hh.next)
 		find(job, job->metadata_bytes);
 	find_of_groups(e);
+	for (const struct zd_used_id *used = e->used_ids; used; used = used->hh.next)
+		used->owner->found_bytes += sizeof(*used);
 	for (const struct zd_allocation *a = e->allocations; a; a = a->hh.next)
 		find(a->job, ZD_ALLOCATION_METADATA_BYTES);
 	for (const struct zd_op *op = e->ops; op; op = op->hh.next) {
@@ -551,7 +554,7 @@ static void check_owners(struct zd_engine *e)
 		zd_assert(owner->found_bytes == owner->metadata_bytes);
 		refs += owner->refs;
 	}
-	zd_assert(refs == HASH_COUNT(e->jobs) + HASH_COUNT(e->sessions));
+	zd_assert(refs == HASH_COUNT(e->jobs) + HASH_COUNT(e->sessions) + HASH_COUNT(e->used_ids));
 }
 
 static void check_endings(const struct zd_engine *e)

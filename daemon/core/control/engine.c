@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "core/cluster/cluster.h"
 #include "core/control/control.h"
 #include "core/memory/allocation.h"
 
@@ -125,6 +126,7 @@ void zd_engine_free(struct zd_engine *e)
 	zd_assert(!e->groups && !e->jobs && !e->segments && !e->allocations && !e->scopes);
 	free(e->journal.bytes);
 	free(e->spare_request);
+	zd_used_ids_free(e);
 	free(e->devices);
 	zd_history_deinit(&e->history);
 	free(e);

@@ -331,6 +331,8 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 		status = join_check_group(group, req->session, args, err);
 	if (group && status == 0)
 		status = join_check_device(group, args, err);
+	if (status == 0 && !(group && group->attached > 0))
+		status = zd_cluster_check_new(e, args, err);
 	if (!group && status == 0)
 		status = zd_metadata_check(e, req->session, "group", args->u.group_join.group,
 		                           group_metadata_bytes(args), err);
@@ -350,7 +352,7 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (group->cluster && group->attached == 0) {
 		free(group->aborted_why); /* of the group's previous end */
 		group->aborted_why = NULL;
-		zd_cluster_take_ids(group->cluster, args);
+		zd_cluster_take_ids(e, group->cluster, args);
 	}
 	req->member = &group->members[args->u.group_join.rank - group->first_rank];
 	req->device = &e->devices[args->u.group_join.device];

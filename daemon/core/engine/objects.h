@@ -320,6 +320,7 @@ struct zd_engine {
 	struct zd_journal journal;
 	struct zd_op *ops;
 	struct zd_owner *owners;          /* hash by uid */
+	struct zd_used_id *used_ids;      /* hash by id, see unique_ids.c */
 	struct zd_request *spare_request; /* memory of an ended request; NULL: none */
 };
 

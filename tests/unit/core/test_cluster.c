@@ -342,6 +342,26 @@ static void test_ids_of_daemons_differ(void **state)
 	core_net_end(nodes.net);
 }
 
+/* The ids of a group that has connected serve no other one, until the driver rejects them for their age. */
+static void test_ids_are_used_once(void **state)
+{
+	struct core_nodes nodes;
+	(void)state;
+	core_nodes_open(&nodes, NULL);
+	(void)send_join(&nodes, NULL, 0);
+	replace(&nodes, 0); /* the group has not connected: its ids are not used */
+	core_nodes_join_all(&nodes, NULL);
+	for (uint32_t rank = 0; rank < WORLD; rank++)
+		leave(&nodes, rank);
+	struct core_join join = core_nodes_join(&nodes, NULL, 0);
+	expect_refused(&nodes, &join, ZEROD_E_PERMISSION, "group 'world': the unique id was used already");
+	join.group = "other";
+	expect_refused(&nodes, &join, ZEROD_E_PERMISSION, "group 'other': the unique id was used already");
+	core_nodes_new_ids(&nodes);
+	core_nodes_join_all(&nodes, NULL);
+	core_net_end(nodes.net);
+}
+
 static void test_deadline_while_connecting(void **state)
 {
 	struct core_nodes nodes;
@@ -651,6 +671,7 @@ int main(void)
 	        cmocka_unit_test(test_committed_steps_differ),
 	        cmocka_unit_test(test_torn_everywhere),
 	        cmocka_unit_test(test_ids_of_daemons_differ),
+	        cmocka_unit_test(test_ids_are_used_once),
 	        cmocka_unit_test(test_deadline_while_connecting),
 	        cmocka_unit_test(test_rank_dies_while_connecting),
 	        cmocka_unit_test(test_opening_fails),

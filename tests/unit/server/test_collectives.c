@@ -245,13 +245,14 @@ static void test_changed_ids(void **state)
 	struct scene *scene = *state;
 	const struct zd_id_facts facts = {.uid = geteuid(), .job = "job", .group = "world", .now_s = now_s()};
 	uint8_t ids[IDS_BYTES], made_up[IDS_BYTES] = {0};
+	uint32_t left_s;
 
 	make_ids(scene, geteuid(), 0, ids);
 	for (size_t i = 0; i < sizeof(ids); i++) {
 		int rc;
 
 		ids[i] ^= 0x10;
-		rc = zd_id_stamp_check(&scene->api.id_key, &facts, 3600, ids, sizeof(ids), NULL);
+		rc = zd_id_stamp_check(&scene->api.id_key, &facts, 3600, ids, sizeof(ids), &left_s, NULL);
 		assert_int_equal(rc, i < 8 ? ZEROD_E_INVALID : ZEROD_E_PERMISSION);
 		ids[i] ^= 0x10;
 	}

@@ -44,6 +44,7 @@ static void write_key(char fill, size_t count, mode_t mode)
 	file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	assert_true(file >= 0 && count <= sizeof(bytes));
 	memset(bytes, fill, sizeof(bytes));
+	bytes[0] = '#';
 	assert_int_equal(write(file, bytes, count), count);
 	assert_int_equal(fchmod(file, mode), 0);
 	(void)close(file);
@@ -124,6 +125,9 @@ static void test_sizes(void **state)
 	expect_refused(ZEROD_E_INVALID, "expected 32 to 4096 bytes, found 31");
 	write_key('k', ZD_ID_KEY_MOST_BYTES + 1, 0600);
 	expect_refused(ZEROD_E_INVALID, "found 4097 or more");
+	assert_int_equal(truncate(path, 0), 0);
+	assert_int_equal(truncate(path, 64), 0); /* zeros */
+	expect_refused(ZEROD_E_INVALID, "expected random bytes, found one byte repeated");
 }
 
 static void test_no_file(void **state)

@@ -532,6 +532,7 @@ rpm: dist  ## the same as RPM packages, in $(BUILD)/rpm (rpmbuild)
 	@rpmbuild -ba $(RPMFLAGS) --define "_topdir $(abspath $(BUILD))/rpm" --define "_sourcedir $(abspath $(BUILD))" packaging/rpm/zerod.spec
 check-packages: deb  ## the Debian packages in a Debian 12 of its own: install, upgrade, remove; as root
 	@PACKAGES=1 packaging/deps.sh
+	@$(MAKE) --no-print-directory all
 	@BUILD="$(BUILD)" tests/packages/run.sh
 check-reproducible: deps dist  ## two builds of the last commit in different folders are the same
 	@BUILD="$(BUILD)" VERSION="$(VERSION)" tests/packages/reproducible.sh

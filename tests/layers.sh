@@ -61,7 +61,7 @@ done
 
 # Only these files may use the driver's interface; no file includes the driver's own headers.
 if grep -rnE 'include *([<"](cuda|nccl|nvml)[a-z_]*\.h|"(common/)?driver/)' --include='*.[ch]' common daemon client 2>/dev/null |
-	grep -vE '^(common/driver/[a-z_]*\.[ch]:[0-9]+:#include "driver/|(daemon/executor/(cuda|nccl)|client|client/zerobench)/cuda_)'; then
+	grep -vE '^(common/driver/[a-z_]*\.[ch]:[0-9]+:#include "driver/|(daemon/executor/(cuda|nccl)|client|client/zeroctl|client/zerobench)/cuda_)'; then
 	echo 'layers: only executor/cuda, executor/nccl and the files cuda_* of client name the driver, and none its headers' >&2
 	bad=1
 fi

@@ -43,7 +43,7 @@ struct zd_ctl {
 	bool json, exact_bytes, wide, raw, no_headings;
 	double interval_s;    /* watch, top */
 	uint64_t count;       /* watch; 0: until interrupted */
-	long long device;     /* trim, map, snapshot; -1: all */
+	long long device;     /* trim, map, snapshot, self-test; -1: all */
 	uint64_t keep_bytes;  /* trim */
 	bool http;            /* metrics */
 	uint32_t deadline_ms; /* of each request; ZD_CTL_DEADLINE_MS but in `top` */
@@ -191,6 +191,7 @@ int zd_ctl_check_device(const struct zd_ctl *ctl, const json_t *devices) __attri
 /* ---- Verbs --------------------------------------------------------------------------------------------- */
 
 int zd_ctl_status(struct zd_ctl *ctl);
+int zd_ctl_self_test(struct zd_ctl *ctl);
 int zd_ctl_devices(struct zd_ctl *ctl);
 int zd_ctl_jobs(struct zd_ctl *ctl);
 int zd_ctl_sessions(struct zd_ctl *ctl);

@@ -86,6 +86,8 @@ static const struct verb {
 } verbs[] = {
         {"status", zd_ctl_status, "the daemon: version, uptime, totals, bytes by purpose",
          OPT_JSON | OPT_BYTES, NULL},
+        {"self-test", zd_ctl_self_test, "two ranks gather and reduce, compare the bytes and free all",
+         OPT_JSON | OPT_DEVICE, NULL},
         {"devices", zd_ctl_devices, "arenas, blocks and budgets of each device", OPT_LIST, NULL},
         {"jobs", zd_ctl_jobs, "jobs and what they are charged", OPT_LIST | OPT_JOB, NULL},
         {"sessions", zd_ctl_sessions, "connected processes and what they wait for", OPT_LIST | OPT_JOB, NULL},

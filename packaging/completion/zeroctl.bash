@@ -3,7 +3,7 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain kill-session abort-group end-job kill-job'
+	local verbs='status self-test devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain kill-session abort-group end-job kill-job'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
@@ -46,6 +46,7 @@ _zeroctl()
 		watch) options+=" --json --bytes --job --sort $table --interval --count" ;;
 		top) options+=' --job --sort --delay' ;;
 		status) options+=' --json --bytes' ;;
+		self-test) options+=' --json --device' ;;
 		metrics) options+=' --http' ;;
 		events) options+=' --json --bytes --job --follow --since' ;;
 		trace) options+=' --job --seconds --output' ;;

@@ -10,12 +10,13 @@ function __zeroctl_column --argument-names column verb
     end
     zeroctl $socket $verb --columns $column --raw --no-headings 2>/dev/null | string match -r '^[A-Za-z0-9._:+@%,=/-]+$'
 end
-set -l verbs status devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain \
+set -l verbs status self-test devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain \
     kill-session abort-group end-job kill-job
 set -l none "not __fish_seen_subcommand_from $verbs"
 
 complete -c zeroctl -f
 complete -c zeroctl -n $none -a status -d 'The daemon: version, uptime, totals'
+complete -c zeroctl -n $none -a self-test -d 'Try a gather and a reduction of two ranks'
 complete -c zeroctl -n $none -a devices -d 'Arenas, blocks and budgets of each device'
 complete -c zeroctl -n $none -a jobs -d 'Jobs and what they are charged'
 complete -c zeroctl -n $none -a sessions -d 'Connected processes and what they wait for'

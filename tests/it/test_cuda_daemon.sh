@@ -47,6 +47,9 @@ report $? "the log says which device is which GPU"
 [ "$(sed -n '1p;4p' "$dir/out")" = 'zerod\x20driver\x20double 0000:1b:00.0
 zerod\x20driver\x20double 0000:1e:00.0' ]
 report $? "zeroctl shows the GPUs' model and PCI addresses"
+LD_LIBRARY_PATH=$double "$bin/zeroctl" --socket "$socket" self-test >"$dir/out" 2>&1 && grep -q "device 0, $(gpu 0)" "$dir/out" &&
+	! "$bin/zeroctl" --socket "$socket" self-test 2>"$dir/out" && grep -q 'device: NOT_FOUND: there is no CUDA driver' "$dir/out"
+report $? "a self-test uses the first, or says that its process has no driver"
 stop
 report $? "it ends in order"
 

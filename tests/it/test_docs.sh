@@ -22,6 +22,7 @@ editor /etc/zerod/zerod.conf                   # every key is explained there; w
 systemctl enable --now zerod                   # the socket is enabled already: without this the first client starts the service
 systemctl enable --now zerod
 zeroctl status
+zeroctl self-test                              # two ranks gather, reduce and compare; exit status 0: this installation works
 make install PREFIX=/usr && ldconfig           # programs, library, header, units, manual pages, /etc/zerod/zerod.conf if there is none
 systemd-sysusers && systemd-tmpfiles --create
 systemctl enable --now zerod.socket

@@ -460,6 +460,35 @@ static void run_well(const char *line)
 	program_free(&program);
 }
 
+static void self_test_gathers_and_reduces(void **state)
+{
+	static const char *const steps[] = {"connect", "device", "join",  "publish",
+	                                    "gather",  "reduce", "leave", "free"};
+	(void)state;
+	json_t *object = listing("self-test --device 0", "self-test");
+	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++)
+		assert_string_equal(
+		        json_string_value(json_object_get(row_where(object, "step", steps[i]), "status")),
+		        "OK");
+	json_decref(object);
+	struct program program = zeroctl("self-test");
+	assert_int_equal(program.status, 0);
+	assert_non_null(strstr(program.out_text, "gather   ok, "));
+	assert_non_null(strstr(program.out_text, "all is well\n"));
+	program_free(&program);
+	program = zeroctl("self-test --device 63");
+	assert_int_equal(program.status, 3);
+	assert_non_null(strstr(program.err_text, "device: NOT_FOUND: there is no device 63"));
+	program_free(&program);
+	run_well("drain");
+	program = zeroctl("self-test");
+	assert_int_equal(program.status, 29);
+	assert_non_null(strstr(program.err_text, "device: SHUTDOWN: "));
+	program_free(&program);
+	run_well("undrain");
+	assert_int_equal(count_rows("jobs", "jobs"), 2);
+}
+
 static void expect_state(const char *state, const char *by, const char *table)
 {
 	json_t *object = listing("status", "status");
@@ -679,6 +708,7 @@ int main(void)
 	        cmocka_unit_test(a_missing_daemon_is_explained),
 	        cmocka_unit_test(unknown_things_are_not_found),
 	        cmocka_unit_test(a_full_disk_is_told),
+	        cmocka_unit_test(self_test_gathers_and_reduces),
 	        cmocka_unit_test(drain_lets_jobs_run_and_none_begin),
 	        cmocka_unit_test(abort_group_by_name),
 	        cmocka_unit_test(kill_session_frees_what_it_held),

@@ -54,7 +54,7 @@ report $? "systemd finds nothing wrong with the units"
 inside systemctl enable --now --quiet zerod.socket && is zerod socket active && is zerod service inactive && status && is zerod service active
 report $? "the first client starts the service"
 
-[ "$(as_nobody /opt/zerod/hello_gather | grep -c 'sees 0 to 127$')" -eq 2 ]
+as_nobody zeroctl self-test >"$dir/out" 2>&1 && [ "$(as_nobody /opt/zerod/hello_gather | grep -c 'sees 0 to 127$')" -eq 2 ]
 report $? "any user may train"
 
 inside journalctl --unit zerod.service --output json --no-pager | grep -q '"ZEROD_SESSION"'

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <zlib.h>
 
+#include "base/err.h"
 #include "base/mem.h"
 
 struct gzip {
@@ -36,16 +37,15 @@ static int end(void *cookie)
 	return rc == Z_OK ? 0 : EOF;
 }
 
-FILE *zd_ctl_gzip_open(const char *path)
+FILE *zd_ctl_gzip_open(int fd)
 {
 	static const cookie_io_functions_t functions = {.write = write_some, .close = end};
-	gzFile file = gzopen(path, "wbe1");
+	gzFile file = gzdopen(fd, "wb1");
 	if (!file)
 		return NULL;
 	struct gzip *gzip = zd_calloc(1, sizeof(*gzip));
 	gzip->file = file;
 	FILE *out = fopencookie(gzip, "w", functions);
-	if (!out)
-		(void)end(gzip);
+	zd_assert(out); /* it fails for want of memory alone */
 	return out;
 }

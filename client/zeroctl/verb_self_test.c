@@ -193,8 +193,7 @@ static int reduce(struct rank *rank)
 	if (!status)
 		status = check(rank, zerod_shard_get(rank->unit, &shard), "shard");
 	if (!status)
-		status = compare_values(rank, target.data, shard.offset_numel, target.true_numel,
-		                        SUM);
+		status = compare_values(rank, target.data, shard.offset_numel, target.true_numel, SUM);
 	if (!status)
 		status = check(rank, zerod_step_end(rank->group, &rank->gpu.stream, nstreams(rank), NULL),
 		               "end of the step");

@@ -6,6 +6,7 @@
  * users choose are in the data alone. Their hidden characters are escaped there as in tables, because a
  * browser does not show them as escapes; and no '<' of a name ends the element that the data is in.
  */
+#include "output.h"
 #include "snapshot.h"
 
 #include <stdlib.h>
@@ -95,7 +96,7 @@ int zd_ctl_snapshot(struct zd_ctl *ctl)
 	if (!ctl->output && !ctl->json)
 		return zd_ctl_fail(ZD_CTL_USAGE, "snapshot takes -o FILE, which it writes, or --json");
 	/* Before the daemon is asked: a path that cannot be written is an error at once. */
-	int status = zd_ctl_output_open(&output, ctl->output ? ctl->output : "-");
+	int status = zd_ctl_output_open(&output, ctl->output ? ctl->output : "-", false);
 	if (status)
 		return status;
 	status = zd_ctl_snapshot_fetch(ctl, &snapshot);

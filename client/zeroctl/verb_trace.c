@@ -2,20 +2,17 @@
 /*
  * verb_trace.c - zeroctl trace: a timeline of what happens in the next seconds, as a file for Perfetto.
  *
- * The file is written while the events are read, and is complete after an interrupt too. Perfetto reads it
+ * The file is written while the events are read, under another name, and is complete after an interrupt too. Perfetto reads it
  * compressed as well.
  */
 #include "events.h"
-#include "gzip.h"
 #include "interrupt.h"
+#include "output.h"
 #include "trace.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define POLL_S 0.02
 
@@ -23,7 +20,7 @@ struct tracing {
 	struct zd_ctl *ctl;
 	struct zd_ctl_events at;
 	struct zd_ctl_trace *trace;
-	FILE *out;
+	struct zd_ctl_output output;
 	uint64_t lost;
 };
 
@@ -52,7 +49,7 @@ static int read_on(struct tracing *tracing)
 		until = until ? until : tracing->at.last;
 		zd_ctl_trace_lose(tracing->trace, tracing->at.lost);
 		tracing->lost += tracing->at.lost;
-	} while (tracing->at.after < until && !ferror(tracing->out));
+	} while (tracing->at.after < until && !ferror(tracing->output.file));
 	return 0;
 }
 
@@ -62,7 +59,7 @@ static int run(struct tracing *tracing)
 	const double end_s = now_s() + ctl->seconds;
 	int status = 0;
 	zd_ctl_catch_signals();
-	while (!status && !ferror(tracing->out) && !zd_ctl_interrupted()) {
+	while (!status && !ferror(tracing->output.file) && !zd_ctl_interrupted()) {
 		const double left_s = end_s - now_s();
 		if (left_s <= 0)
 			break;
@@ -72,12 +69,10 @@ static int run(struct tracing *tracing)
 	return status;
 }
 
-static FILE *open_output(const char *path)
+static bool is_compressed(const char *path)
 {
 	const char *end = strrchr(path, '.');
-	if (strcmp(path, "-") == 0)
-		return stdout;
-	return end && strcmp(end, ".gz") == 0 ? zd_ctl_gzip_open(path) : fopen(path, "we");
+	return end && strcmp(end, ".gz") == 0;
 }
 
 /* The events before the trace are skipped. Nothing is written before the daemon has answered. */
@@ -91,10 +86,10 @@ static int begin(struct tracing *tracing)
 		status = zd_ctl_events_read(ctl, &tracing->at, take_event, tracing);
 	if (status)
 		return status;
-	tracing->out = open_output(ctl->output);
-	if (!tracing->out)
-		return zd_ctl_fail(ZEROD_E_SYSTEM, "%s: %s", ctl->output, strerror(errno));
-	tracing->trace = zd_ctl_trace_new(tracing->out, tracing->at.now_ns);
+	status = zd_ctl_output_open(&tracing->output, ctl->output, is_compressed(ctl->output));
+	if (status)
+		return status;
+	tracing->trace = zd_ctl_trace_new(tracing->output.file, tracing->at.now_ns);
 	return 0;
 }
 
@@ -109,19 +104,13 @@ int zd_ctl_trace(struct zd_ctl *ctl)
 	status = run(&tracing);
 	const uint64_t count = zd_ctl_trace_count(tracing.trace);
 	zd_ctl_trace_end(tracing.trace, tracing.at.now_ns);
-	errno = 0;
-	bool written = fflush(tracing.out) == 0 && !ferror(tracing.out);
-	int why = errno;
-	if (tracing.out != stdout && fclose(tracing.out) != 0 && written) {
-		written = false;
-		why = errno;
-	}
-	if (!written)
-		return zd_ctl_fail(ZEROD_E_SYSTEM, "%s is not complete: %s", ctl->output,
-		                   why ? strerror(why) : "cannot write it");
+	/* What was read until the daemon went is a trace, too. */
+	int written = zd_ctl_output_close(&tracing.output, 0);
+	if (written)
+		return written;
 	if (tracing.lost)
 		fprintf(stderr, "%" PRIu64 " events were overwritten before they were read\n", tracing.lost);
-	if (tracing.out != stdout)
+	if (strcmp(ctl->output, "-") != 0)
 		fprintf(stderr, "%s: %" PRIu64 " entries; open it with https://ui.perfetto.dev\n",
 		        ctl->output, count);
 	return status;

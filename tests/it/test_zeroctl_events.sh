@@ -144,7 +144,7 @@ charlm=$!
 within 30 eval 'ctl groups --raw --no-headings --columns state | grep -q READY'
 "$bin/zeroctl" --socket "$socket" trace --seconds 600 -o "$dir/trace.json" 2>"$dir/err" &
 tracer=$!
-within 30 eval '[ "$(wc -c <"$dir/trace.json")" -gt 200000 ]'
+within 30 eval '[ "$(cat "$dir"/.trace.json.*.tmp | wc -c)" -gt 200000 ]'
 kill -INT $tracer
 wait $tracer
 status=$?
@@ -158,7 +158,7 @@ report $? "and on standard output"
 
 "$bin/zeroctl" --socket "$socket" trace --seconds 600 -o "$dir/trace.json.gz" 2>"$dir/err" &
 tracer=$!
-within 30 eval '[ "$(wc -c <"$dir/trace.json.gz")" -gt 20000 ]'
+within 30 eval '[ "$(cat "$dir"/.trace.json.gz.*.tmp | wc -c)" -gt 20000 ]'
 kill -INT $tracer
 wait $tracer
 status=$?
@@ -167,12 +167,12 @@ tracer=
 report $? "a file of that name is compressed, and complete after an interrupt, too"
 
 ctl trace --seconds 600 -o /dev/full 2>"$dir/err"
-[ $? -eq 30 ] && grep -q '/dev/full is not complete: No space left on device' "$dir/err"
+[ $? -eq 30 ] && grep -q 'cannot write ./dev/full.: No space left on device' "$dir/err"
 report $? "a full disk ends it, with an error"
 
 ln -s /dev/full "$dir/full.gz"
 ctl trace --seconds 600 -o "$dir/full.gz" 2>"$dir/err"
-[ $? -eq 30 ] && grep -q 'full.gz is not complete: No space left on device' "$dir/err"
+[ $? -eq 30 ] && grep -q 'full.gz.: No space left on device' "$dir/err"
 report $? "also where it is compressed"
 kill -TERM $charlm
 wait $charlm

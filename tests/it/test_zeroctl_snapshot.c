@@ -267,6 +267,49 @@ static void a_failure_keeps_the_file_before(void **state)
 	free(page);
 }
 
+static void expect_content(const char *path, const char *text)
+{
+	char content[16] = "";
+	FILE *file = fopen(path, "r");
+	assert_non_null(file);
+	(void)fread(content, 1, sizeof(content) - 1, file);
+	assert_int_equal(fclose(file), 0);
+	assert_string_equal(content, text);
+}
+
+/* In a folder like /tmp anybody makes links and files under names that others will use. */
+static void other_users_links_and_files_stay(void **state)
+{
+	static const char *const verbs[] = {"snapshot", "trace --seconds 0.1"};
+	char target[128], line[256];
+
+	(void)state;
+	if (geteuid() != 0)
+		skip(); /* only root makes files of others */
+	snprintf(target, sizeof(target), "%s/target", folder);
+	for (size_t i = 0; i < 2; i++) {
+		snprintf(line, sizeof(line), "%s -o %s", verbs[i], page_path);
+		FILE *file = fopen(target, "w");
+		assert_true(file && fputs("kept", file) >= 0 && fclose(file) == 0);
+		assert_int_equal(symlink(target, page_path), 0);
+		assert_int_equal(lchown(page_path, 65534, 65534), 0);
+		zeroctl_fails(daemon_.socket_path, line, 30, "it is a symbolic link of another user");
+		expect_content(target, "kept");
+		assert_int_equal(lchown(page_path, 0, 0), 0);
+		assert_int_equal(chown(target, 65534, 65534), 0);
+		zeroctl_fails(daemon_.socket_path, line, 30, "it is a file of another user");
+		expect_content(target, "kept");
+		assert_int_equal(unlink(target), 0);
+		struct program program = zeroctl_run(daemon_.socket_path,
+		                                     line); /* one's own link is followed */
+		assert_int_equal(program.status, 0);
+		program_free(&program);
+		expect_content(target, i ? "{\"displayTimeUn" : "<!DOCTYPE html>");
+		assert_int_equal(count_files(), 2);
+		assert_int_equal(unlink(target) | unlink(page_path), 0);
+	}
+}
+
 /* A limit of the size of files stands for the disk. */
 static void a_full_disk_leaves_nothing(void **state)
 {
@@ -330,8 +373,8 @@ int main(void)
 	        TEST(page_and_json_have_the_daemons_map), TEST(events_lead_to_the_map),
 	        TEST(names_cannot_leave_the_data),        TEST(filters_name_something),
 	        TEST(what_cannot_be_written_is_named),    TEST(a_failure_keeps_the_file_before),
-	        TEST(a_full_disk_leaves_nothing),         TEST(an_interrupt_leaves_nothing),
-	        TEST(a_closed_pipe_is_no_failure),
+	        TEST(other_users_links_and_files_stay),   TEST(a_full_disk_leaves_nothing),
+	        TEST(an_interrupt_leaves_nothing),        TEST(a_closed_pipe_is_no_failure),
 	};
 
 	return cmocka_run_group_tests(tests, scene_start, scene_stop);

@@ -54,7 +54,7 @@ option=''
 put_edited 644 packaging/systemd/zerod.service "$unitdir" zerod.service -e "s|^ExecStart=.*/zerod$|&$option|"
 put 644 packaging/systemd/zerod.socket "$unitdir" zerod.socket
 put 644 packaging/systemd/zerod-metrics.socket "$unitdir" zerod-metrics.socket
-put_edited 644 packaging/systemd/zerod-metrics@.service "$unitdir" zerod-metrics@.service -e "s|/usr/bin/zeroctl\b|$PREFIX/bin/zeroctl|g"
+put_edited 644 packaging/systemd/zerod-metrics.service "$unitdir" zerod-metrics.service -e "s|/usr/bin/zeroctl\b|$PREFIX/bin/zeroctl|g"
 put 644 packaging/grafana/zerod.json "$root/share/doc/zerod/grafana" zerod.json
 put 644 packaging/sysusers.d/zerod.conf "$root/lib/sysusers.d" zerod.conf
 put_edited 644 packaging/tmpfiles.d/zerod.conf "$root/lib/tmpfiles.d" zerod.conf

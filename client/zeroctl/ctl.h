@@ -46,6 +46,7 @@ struct zd_ctl {
 	long long device;     /* trim, map, snapshot, self-test; -1: all */
 	uint64_t keep_bytes;  /* trim */
 	bool http;            /* metrics */
+	bool prometheus;      /* metrics: the older format */
 	uint32_t deadline_ms; /* of each request; ZD_CTL_DEADLINE_MS but in `top` */
 	bool follow;          /* events */
 	bool has_since;       /* events */

@@ -39,6 +39,7 @@ enum option_bit {
 	OPT_NO_HEADINGS = 1 << 14,
 	OPT_HTTP = 1 << 15,
 	OPT_DELAY = 1 << 16,
+	OPT_FORMAT = 1 << 17,
 	OPT_FOLLOW = 1 << 20,
 	OPT_SINCE = 1 << 21,
 	OPT_SECONDS = 1 << 22,
@@ -68,7 +69,8 @@ static const struct {
         {"count", "N", OPT_COUNT, "end after N pictures (default: until interrupted)"},
         {"device", "N", OPT_DEVICE, "only this device (default: all)"},
         {"keep", "BYTES", OPT_KEEP, "so much may stay on each device, 2G for instance (default: 0)"},
-        {"http", NULL, OPT_HTTP, "answer one HTTP request for /metrics from standard input"},
+        {"http", NULL, OPT_HTTP, "answer HTTP requests for /metrics from standard input"},
+        {"format", "NAME", OPT_FORMAT, "openmetrics, or prometheus: the text format 0.0.4"},
         {"follow", NULL, OPT_FOLLOW, "only events from now on, until interrupted or until --job's job ends"},
         {"since", "SEQ", OPT_SINCE, "only events behind this number"},
         {"seconds", "N", OPT_SECONDS, "how long (default: 10)"},
@@ -108,8 +110,8 @@ static const struct verb {
          OPT_LIST | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
         {"top", zd_ctl_top, "devices, sessions and waits, live on the terminal",
          OPT_JOB | OPT_SORT | OPT_DELAY, NULL},
-        {"metrics", zd_ctl_metrics, "counters and histograms for monitoring, as OpenMetrics text", OPT_HTTP,
-         NULL},
+        {"metrics", zd_ctl_metrics, "counters and histograms for monitoring, as text for Prometheus",
+         OPT_HTTP | OPT_FORMAT, NULL},
         {"events", zd_ctl_events, "what has happened to sessions, jobs, gathers, leases and memory",
          OPT_JSON | OPT_BYTES | OPT_JOB | OPT_FOLLOW | OPT_SINCE, NULL},
         {"trace", zd_ctl_trace, "a timeline of gathers, copies, leases and waits, for Perfetto",
@@ -292,6 +294,14 @@ static int parse_seconds(struct zd_ctl *ctl, const char *text)
 	return 0;
 }
 
+static int parse_format(struct zd_ctl *ctl, const char *text)
+{
+	ctl->prometheus = strcmp(text, "prometheus") == 0;
+	if (ctl->prometheus || strcmp(text, "openmetrics") == 0)
+		return 0;
+	return zd_ctl_fail(ZD_CTL_USAGE, "--format: expected openmetrics or prometheus, found '%s'", text);
+}
+
 static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *value)
 {
 	switch (bit) {
@@ -323,6 +333,8 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 	case OPT_HTTP:
 		ctl->http = true;
 		return 0;
+	case OPT_FORMAT:
+		return parse_format(ctl, value);
 	case OPT_FOLLOW:
 		ctl->follow = true;
 		return 0;

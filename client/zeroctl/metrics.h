@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metrics.h - the parts of `zeroctl metrics`: OpenMetrics text, and HTTP for one request.
+ * metrics.h - the parts of `zeroctl metrics`: text for Prometheus and the like, and HTTP.
  */
 #ifndef ZD_CTL_METRICS_H
 #define ZD_CTL_METRICS_H
@@ -11,13 +11,15 @@
 
 #include "proto/zerod.pb-c.h"
 
-/* Prints the families as OpenMetrics 1.0 text, each name with "zerod_" in front. Returns PROTOCOL, with
- * nothing or a part printed, if a sample does not fit its family, or a name would not be one of OpenMetrics.
- */
-int zd_ctl_metrics_print(FILE *out, const Zd__MetricsReply *reply) __attribute__((warn_unused_result));
+enum zd_ctl_metrics_format {
+	ZD_CTL_OPENMETRICS, /* 1.0 */
+	ZD_CTL_PROMETHEUS,  /* the text format 0.0.4, which has no units, info metrics or end */
+};
 
-/* The type of that text, for HTTP. */
-#define ZD_CTL_METRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
+/* Prints the families, each name with "zerod_" in front. Returns PROTOCOL, with nothing or a part printed, if a
+ * sample does not fit its family, or a name would not be one of these formats. */
+int zd_ctl_metrics_print(FILE *out, enum zd_ctl_metrics_format format, const Zd__MetricsReply *reply)
+        __attribute__((warn_unused_result));
 
 #define ZD_CTL_HTTP_MAX_BYTES 8192u /* of a request's line and headers */
 
@@ -25,10 +27,14 @@ int zd_ctl_metrics_print(FILE *out, const Zd__MetricsReply *reply) __attribute__
  * headers have not all arrived. Sets *head for HEAD, when the status is not 0. */
 int zd_ctl_http_status(const char *request, size_t nbytes, bool *head) __attribute__((warn_unused_result));
 
-/* Reads one request from `in`, for at most 5 s, and writes the answer to `out`. `make` makes the body for
- * 200: an error of it is answered by 503. Returns 0, whatever was answered, and also when the peer has gone;
- * SYSTEM when an answer could not be written for another reason. */
-int zd_ctl_http_serve(int in, int out, int (*make)(FILE *body, void *arg), void *arg)
-        __attribute__((warn_unused_result));
+/* The format for a request of HTTP: OpenMetrics if its Accept header gives that no less weight than plain text. */
+enum zd_ctl_metrics_format zd_ctl_http_format(const char *request);
+
+/* Reads one request from `in`, for at most 5 s, and writes the answer to `out`; or, if `in` is a listening socket,
+ * serves its connections until there have been none for 30 s. `make` makes the body for 200: an error of it is
+ * answered by 503. Returns 0, whatever was answered, and also when the peer has gone; SYSTEM when the answer to
+ * the one request could not be written for another reason. */
+int zd_ctl_http_serve(int in, int out, int (*make)(FILE *body, enum zd_ctl_metrics_format format, void *arg),
+                      void *arg) __attribute__((warn_unused_result));
 
 #endif

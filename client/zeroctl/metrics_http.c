@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * metrics_http.c - HTTP/1.1 for one request: what a socket unit of systemd with Accept=yes needs.
+ * metrics_http.c - HTTP/1.1 for one connection, or for those of a listening socket, as a socket unit hands it over.
  *
- * The connection ends after the answer, so a body that follows the headers is not read. What the peer sends
- * is bounded in bytes and in time; the unit bounds the rest.
+ * A connection ends after the answer, so a body that follows the headers is not read. What a peer sends is
+ * bounded in bytes and in time. A connection that sends no request keeps nobody else from an answer: where all
+ * places are taken, the oldest one gives way.
  */
 #include "metrics.h"
 
@@ -11,25 +12,33 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <zerod.h>
 
-#define REQUEST_MS 5000
-#define LINGER_MS  1000 /* until the peer of a rejected request has read the answer and closed */
+#include "base/err.h"
+#include "base/mem.h"
+
+#define REQUEST_MS  5000  /* for the whole request, and for the answer */
+#define LINGER_MS   1000  /* until the peer has read the answer and closed */
+#define IDLE_MS     30000 /* without connections, until a listener ends */
+#define CONNECTIONS 64u
 
 static const struct {
 	int status;
 	const char *phrase, *headers;
 } answers[] = {
-        {200, "OK", "Content-Type: " ZD_CTL_METRICS_TYPE "\r\n"},
-        {400, "Bad Request", ""},
-        {404, "Not Found", ""},
-        {405, "Method Not Allowed", "Allow: GET, HEAD\r\n"},
-        {408, "Request Timeout", ""},
-        {503, "Service Unavailable", ""},
+        {200, "OK", "Vary: Accept\r\n"}, {400, "Bad Request", ""},
+        {404, "Not Found", ""},          {405, "Method Not Allowed", "Allow: GET, HEAD\r\n"},
+        {408, "Request Timeout", ""},    {503, "Service Unavailable", ""},
+};
+
+static const char *const types[] = {
+        [ZD_CTL_OPENMETRICS] = "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        [ZD_CTL_PROMETHEUS] = "text/plain; version=0.0.4; charset=utf-8",
 };
 
 /* ---- The request --------------------------------------------------------------------------------------- */
@@ -76,6 +85,38 @@ int zd_ctl_http_status(const char *request, size_t nbytes, bool *head)
 	return status;
 }
 
+/* The weight that an Accept header's value gives to a type: that of its first entry for it, 0 without one. */
+static double weight_of(const char *accept, const char *end, const char *type)
+{
+	const size_t nbytes = strlen(type);
+	while (accept < end) {
+		const char *next = memchr(accept, ',', (size_t)(end - accept));
+		next = next ? next : end;
+		accept += strspn(accept, " \t");
+		if ((size_t)(next - accept) >= nbytes && strncasecmp(accept, type, nbytes) == 0) {
+			const char *q = memmem(accept, (size_t)(next - accept), "q=", 2);
+			return q ? strtod(q + 2, NULL) : 1;
+		}
+		accept = next + 1;
+	}
+	return 0;
+}
+
+enum zd_ctl_metrics_format zd_ctl_http_format(const char *request)
+{
+	static const char name[] = "\r\nAccept:";
+	const char *accept = strcasestr(request, name);
+	if (!accept)
+		return ZD_CTL_PROMETHEUS;
+	accept += sizeof(name) - 1;
+	const char *end = accept + strcspn(accept, "\r");
+	const double openmetrics = weight_of(accept, end, "application/openmetrics-text");
+	return openmetrics > 0 && openmetrics >= weight_of(accept, end, "text/plain") ? ZD_CTL_OPENMETRICS
+	                                                                              : ZD_CTL_PROMETHEUS;
+}
+
+/* ---- Connections --------------------------------------------------------------------------------------- */
+
 static int64_t now_ms(void)
 {
 	struct timespec now;
@@ -83,112 +124,247 @@ static int64_t now_ms(void)
 	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Reads some bytes, if any come until then: 0 at the end of the stream, -1 with ETIMEDOUT. */
-static ssize_t read_until(int fd, void *buffer, size_t room, int64_t until_ms)
+enum state { FREE, READING, WRITING, LINGERING };
+
+struct connection {
+	enum state state;
+	int in, out;
+	int64_t until_ms; /* the end of the state */
+	uint64_t order;   /* of the beginnings */
+	char request[ZD_CTL_HTTP_MAX_BYTES + 1];
+	char *answer;
+	size_t request_bytes, answer_bytes, written_bytes;
+};
+
+struct server {
+	int listener; /* -1: one connection, whose descriptors are the caller's */
+	int (*make)(FILE *body, enum zd_ctl_metrics_format format, void *arg);
+	void *arg;
+	uint64_t begun;
+	int status; /* of the last answer that could not be written */
+	struct connection connections[CONNECTIONS];
+};
+
+static void close_connection(const struct server *server, struct connection *connection)
 {
-	for (;;) {
-		int64_t left_ms = until_ms - now_ms();
-		struct pollfd ready = {.fd = fd, .events = POLLIN};
-		int count = poll(&ready, 1, left_ms > 0 ? (int)left_ms : 0);
-		if (count == 0)
-			errno = ETIMEDOUT;
-		if (count == 0 || (count < 0 && errno != EINTR))
-			return -1;
-		ssize_t nbytes = count > 0 ? read(fd, buffer, room) : -1;
-		if (nbytes >= 0 || (errno != EINTR && errno != EAGAIN))
-			return nbytes;
-	}
+	if (connection->state == FREE)
+		return;
+	free(connection->answer);
+	connection->answer = NULL;
+	connection->state = FREE;
+	if (server->listener >= 0)
+		(void)close(connection->in);
 }
 
-/* Returns the status of the answer; 0: the peer has gone. */
-static int read_request(int in, bool *head)
+static void begin_state(struct connection *connection, enum state state, int64_t for_ms)
 {
-	char request[ZD_CTL_HTTP_MAX_BYTES];
-	size_t nbytes = 0;
-	int64_t until_ms = now_ms() + REQUEST_MS;
-	int status;
-	*head = false;
-	while ((status = zd_ctl_http_status(request, nbytes, head)) == 0) {
-		ssize_t more = read_until(in, request + nbytes, sizeof(request) - nbytes, until_ms);
-		if (more < 0)
-			return errno == ETIMEDOUT ? 408 : 0;
-		if (more == 0)
-			return nbytes ? 400 : 0;
-		nbytes += (size_t)more;
-	}
-	return status;
+	connection->state = state;
+	connection->until_ms = now_ms() + for_ms;
 }
 
-/* ---- The answer ---------------------------------------------------------------------------------------- */
-
-/* Writes all of it. A socket's peer that has gone raises no SIGPIPE. */
-static int write_all(int out, const char *bytes, size_t nbytes)
+/* To close a socket while a part of the request is not read would reset the connection, and the peer would not
+ * see the answer. */
+static void begin_lingering(const struct server *server, struct connection *connection)
 {
-	while (nbytes > 0) {
-		ssize_t written = send(out, bytes, nbytes, MSG_NOSIGNAL);
-		if (written < 0 && errno == ENOTSOCK)
-			written = write(out, bytes, nbytes);
-		if (written < 0 && errno == EINTR)
-			continue;
-		if (written < 0)
-			return errno == EPIPE || errno == ECONNRESET ? 0 : ZEROD_E_SYSTEM;
-		bytes += written;
-		nbytes -= (size_t)written;
-	}
-	return 0;
+	if (shutdown(connection->out, SHUT_WR) < 0)
+		close_connection(server, connection);
+	else
+		begin_state(connection, LINGERING, LINGER_MS);
 }
 
-static int answer(int out, int status, bool head, const char *body, size_t body_bytes)
+/* A socket's peer that has gone raises no SIGPIPE. */
+static void write_some(struct server *server, struct connection *connection)
 {
-	char *text = NULL;
-	size_t nbytes = 0, i = 0;
+	const char *bytes = connection->answer + connection->written_bytes;
+	const size_t left = connection->answer_bytes - connection->written_bytes;
+	ssize_t written = send(connection->out, bytes, left, MSG_NOSIGNAL | MSG_DONTWAIT);
+	if (written < 0 && errno == ENOTSOCK)
+		written = write(connection->out, bytes, left);
+	if (written < 0 && (errno == EINTR || errno == EAGAIN))
+		return;
+	if (written < 0) {
+		if (errno != EPIPE && errno != ECONNRESET)
+			server->status = ZEROD_E_SYSTEM;
+		close_connection(server, connection);
+		return;
+	}
+	connection->written_bytes += (size_t)written;
+	if (connection->written_bytes == connection->answer_bytes)
+		begin_lingering(server, connection);
+}
+
+static void begin_answer(struct server *server, struct connection *connection, int status, bool head)
+{
+	const enum zd_ctl_metrics_format format = zd_ctl_http_format(connection->request);
+	char *body = NULL;
+	size_t body_bytes = 0, i = 0;
+	FILE *file = open_memstream(&body, &body_bytes);
+	zd_assert(file);
+	if (status == 200 && server->make(file, format, server->arg))
+		status = 503;
+	(void)fclose(file);
 	while (answers[i].status != status)
 		i++;
-	FILE *file = open_memstream(&text, &nbytes);
-	if (!file)
-		return ZEROD_E_SYSTEM;
-	if (status != 200) {
-		body = answers[i].phrase;
-		body_bytes = strlen(body);
-	}
-	fprintf(file, "HTTP/1.1 %d %s\r\n%s%sContent-Length: %zu\r\nConnection: close\r\n\r\n", status,
-	        answers[i].phrase, answers[i].headers, status == 200 ? "" : "Content-Type: text/plain\r\n",
-	        body_bytes);
-	if (!head)
-		fwrite(body, 1, body_bytes, file);
-	int rc = fclose(file) ? ZEROD_E_SYSTEM : write_all(out, text, nbytes);
-	free(text);
-	return rc;
+	file = open_memstream(&connection->answer, &connection->answer_bytes);
+	zd_assert(file);
+	fprintf(file,
+	        "HTTP/1.1 %d %s\r\n%sContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
+	        status, answers[i].phrase, answers[i].headers, status == 200 ? types[format] : "text/plain",
+	        status == 200 ? body_bytes : strlen(answers[i].phrase));
+	if (!head && status == 200)
+		(void)fwrite(body, 1, body_bytes, file);
+	else if (!head)
+		fputs(answers[i].phrase, file);
+	(void)fclose(file);
+	free(body);
+	connection->written_bytes = 0;
+	begin_state(connection, WRITING, REQUEST_MS);
+	write_some(server, connection);
 }
 
-/* Reads what is left of the request: to close a socket before that would reset the connection, and the peer
- * would not see the answer. */
-static void drain(int in, int out)
+/* Receives at most `room` bytes; 0 at the end of the stream. */
+static ssize_t receive(int fd, void *bytes, size_t room)
+{
+	ssize_t nbytes = recv(fd, bytes, room, MSG_DONTWAIT);
+	return nbytes < 0 && errno == ENOTSOCK ? read(fd, bytes, room) : nbytes;
+}
+
+static void read_some(struct server *server, struct connection *connection)
+{
+	char *at = connection->request + connection->request_bytes;
+	const ssize_t nbytes = receive(connection->in, at, ZD_CTL_HTTP_MAX_BYTES - connection->request_bytes);
+	bool head = false;
+	if (nbytes < 0 && (errno == EINTR || errno == EAGAIN))
+		return;
+	if (nbytes < 0 || (nbytes == 0 && connection->request_bytes == 0)) { /* the peer has gone */
+		close_connection(server, connection);
+		return;
+	}
+	connection->request_bytes += (size_t)nbytes;
+	connection->request[connection->request_bytes] = '\0';
+	int status = zd_ctl_http_status(connection->request, connection->request_bytes, &head);
+	if (nbytes == 0 && status == 0)
+		status = 400;
+	if (status)
+		begin_answer(server, connection, status, head);
+}
+
+static void drop_some(const struct server *server, struct connection *connection)
 {
 	char rest[4096];
-	int64_t until_ms = now_ms() + LINGER_MS;
-	if (shutdown(out, SHUT_WR) < 0)
-		return;
-	while (read_until(in, rest, sizeof(rest), until_ms) > 0)
-		;
+	const ssize_t nbytes = receive(connection->in, rest, sizeof(rest));
+	if (nbytes == 0 || (nbytes < 0 && errno != EINTR && errno != EAGAIN))
+		close_connection(server, connection);
 }
 
-int zd_ctl_http_serve(int in, int out, int (*make)(FILE *body, void *arg), void *arg)
+static void go_on(struct server *server, struct connection *connection)
 {
-	char *body = NULL;
-	size_t body_bytes = 0;
-	bool head;
-	int status = read_request(in, &head);
-	if (status == 0)
-		return 0;
-	if (status == 200) {
-		FILE *file = open_memstream(&body, &body_bytes);
-		int made = file ? make(file, arg) : ZEROD_E_SYSTEM;
-		if (!file || fclose(file) || made != 0)
-			status = 503;
+	if (connection->state == READING)
+		read_some(server, connection);
+	else if (connection->state == WRITING)
+		write_some(server, connection);
+	else if (connection->state == LINGERING)
+		drop_some(server, connection);
+}
+
+/* ---- The server ---------------------------------------------------------------------------------------- */
+
+/* Finds a free place, or frees one: that of the oldest connection that has no answer under way, if there is one. */
+static struct connection *find_place(struct server *server)
+{
+	struct connection *oldest = NULL;
+	for (unsigned i = 0; i < CONNECTIONS; i++) {
+		struct connection *connection = &server->connections[i];
+		if (connection->state == FREE)
+			return connection;
+		const bool writes = connection->state == WRITING;
+		if (!oldest || (oldest->state == WRITING && !writes) ||
+		    ((oldest->state == WRITING) == writes && connection->order < oldest->order))
+			oldest = connection;
 	}
-	int rc = answer(out, status, head, body, body_bytes);
-	free(body);
-	drain(in, out);
-	return rc;
+	close_connection(server, oldest);
+	return oldest;
+}
+
+static void add_connection(struct server *server, int in, int out)
+{
+	struct connection *connection = find_place(server);
+	connection->in = in;
+	connection->out = out;
+	connection->order = server->begun++;
+	connection->request_bytes = 0;
+	connection->request[0] = '\0';
+	begin_state(connection, READING, REQUEST_MS);
+}
+
+/* Ends the states whose time is over. Returns until when the others may wait, -1 without a connection. */
+static int64_t expire(struct server *server)
+{
+	const int64_t at_ms = now_ms();
+	int64_t next_ms = -1;
+	for (unsigned i = 0; i < CONNECTIONS; i++) {
+		struct connection *connection = &server->connections[i];
+		if (connection->state == READING && connection->until_ms <= at_ms)
+			begin_answer(server, connection, 408, false);
+		else if (connection->until_ms <= at_ms)
+			close_connection(server, connection);
+		if (connection->state != FREE && (next_ms < 0 || connection->until_ms < next_ms))
+			next_ms = connection->until_ms;
+	}
+	return next_ms;
+}
+
+/* Waits for connections, requests and room, and goes on with those that are ready. Returns false when nothing was
+ * ready in time. */
+static bool serve_some(struct server *server, int64_t wait_ms)
+{
+	struct pollfd ready[CONNECTIONS + 1];
+	for (unsigned i = 0; i < CONNECTIONS; i++) {
+		const struct connection *connection = &server->connections[i];
+		const bool writes = connection->state == WRITING;
+		ready[i] = (struct pollfd){.fd = writes ? connection->out : connection->in,
+		                           .events = writes ? POLLOUT : POLLIN};
+		if (connection->state == FREE)
+			ready[i].fd = -1;
+	}
+	ready[CONNECTIONS] = (struct pollfd){.fd = server->listener, .events = POLLIN};
+	const int count = poll(ready, CONNECTIONS + 1, (int)(wait_ms > 0 ? wait_ms : 0));
+	if (count <= 0)
+		return count < 0;
+	for (unsigned i = 0; i < CONNECTIONS; i++) {
+		if (ready[i].revents)
+			go_on(server, &server->connections[i]);
+	}
+	if (ready[CONNECTIONS].revents) {
+		const int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC);
+		if (fd >= 0)
+			add_connection(server, fd, fd);
+	}
+	return true;
+}
+
+int zd_ctl_http_serve(int in, int out, int (*make)(FILE *body, enum zd_ctl_metrics_format format, void *arg),
+                      void *arg)
+{
+	struct server *server = zd_calloc(1, sizeof(*server));
+	int listens = 0;
+	socklen_t bytes = sizeof(listens);
+	if (getsockopt(in, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes))
+		listens = 0;
+	server->listener = listens ? in : -1;
+	server->make = make;
+	server->arg = arg;
+	if (!listens)
+		add_connection(server, in, out);
+	for (;;) {
+		const int64_t until_ms = expire(server);
+		if (until_ms < 0 && !listens)
+			break;
+		const bool any = serve_some(server, until_ms < 0 ? IDLE_MS : until_ms - now_ms());
+		if (until_ms < 0 && !any)
+			break;
+	}
+	const int status = listens ? 0 : server->status;
+	free(server);
+	return status;
 }

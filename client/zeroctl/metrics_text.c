@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * metrics_text.c - metric families of the daemon as OpenMetrics text.
+ * metrics_text.c - metric families of the daemon as OpenMetrics text, or as Prometheus's older format.
  *
  * The daemon sends names, units, types and texts with the figures, so that this program prints metrics that
  * it does not know.
@@ -47,11 +47,11 @@ static bool is_valid(const Zd__Metric *metric)
 	return true;
 }
 
-/* Label values and help texts have these three characters escaped. */
-static void print_escaped(FILE *out, const char *text)
+/* Label values and help texts have these characters escaped; the older format's help has quotes as they are. */
+static void print_escaped(FILE *out, const char *text, const char *escaped)
 {
 	for (; *text; text++) {
-		if (*text == '\\' || *text == '"')
+		if (strchr(escaped, *text))
 			fputc('\\', out);
 		if (*text == '\n')
 			fputs("\\n", out);
@@ -87,7 +87,7 @@ static void print_series(FILE *out, const Zd__Metric *metric, const char *suffix
 	fputs(suffix, out);
 	for (size_t i = 0; i < sample->n_labels; i++) {
 		fprintf(out, "%s%s=\"", before, metric->labels[i]);
-		print_escaped(out, sample->labels[i]);
+		print_escaped(out, sample->labels[i], "\\\"");
 		fputc('"', out);
 		before = ",";
 	}
@@ -126,29 +126,38 @@ static void print_histogram(FILE *out, const Zd__Metric *metric, const Zd__Sampl
 }
 
 static const struct {
-	const char *name, *suffix;
+	const char *name, *suffix, *prometheus;
 } types[] = {
-        [ZD__METRIC_TYPE__METRIC_NONE] = {"unknown", ""}, [ZD__METRIC_TYPE__COUNTER] = {"counter", "_total"},
-        [ZD__METRIC_TYPE__GAUGE] = {"gauge", ""},         [ZD__METRIC_TYPE__HISTOGRAM] = {"histogram", ""},
-        [ZD__METRIC_TYPE__INFO] = {"info", "_info"},
+        [ZD__METRIC_TYPE__METRIC_NONE] = {"unknown", "", "untyped"},
+        [ZD__METRIC_TYPE__COUNTER] = {"counter", "_total", "counter"},
+        [ZD__METRIC_TYPE__GAUGE] = {"gauge", "", "gauge"},
+        [ZD__METRIC_TYPE__HISTOGRAM] = {"histogram", "", "histogram"},
+        [ZD__METRIC_TYPE__INFO] = {"info", "_info", "gauge"},
 };
 
-static void print_family(FILE *out, const Zd__Metric *metric)
+/* Prints "# WHAT zerod_name_unit ". In the older format a family is called as its samples are. */
+static void begin_comment(FILE *out, const char *what, const Zd__Metric *metric, const char *suffix)
+{
+	fprintf(out, "# %s ", what);
+	print_family_name(out, metric);
+	fprintf(out, "%s ", suffix);
+}
+
+static void print_family(FILE *out, enum zd_ctl_metrics_format format, const Zd__Metric *metric)
 {
 	/* A later daemon's type is unknown to this program. */
-	size_t type = (size_t)metric->type < sizeof(types) / sizeof(types[0]) ? (size_t)metric->type : 0;
-	fputs("# TYPE ", out);
-	print_family_name(out, metric);
-	fprintf(out, " %s\n", types[type].name);
-	if (*metric->unit) {
-		fputs("# UNIT ", out);
-		print_family_name(out, metric);
-		fprintf(out, " %s\n", metric->unit);
+	const size_t type = (size_t)metric->type < sizeof(types) / sizeof(types[0]) ? (size_t)metric->type
+	                                                                            : 0;
+	const bool openmetrics = format == ZD_CTL_OPENMETRICS;
+	const char *suffix = openmetrics ? "" : types[type].suffix;
+	begin_comment(out, "TYPE", metric, suffix);
+	fprintf(out, "%s\n", openmetrics ? types[type].name : types[type].prometheus);
+	if (*metric->unit && openmetrics) {
+		begin_comment(out, "UNIT", metric, suffix);
+		fprintf(out, "%s\n", metric->unit);
 	}
-	fputs("# HELP ", out);
-	print_family_name(out, metric);
-	fputc(' ', out);
-	print_escaped(out, metric->help);
+	begin_comment(out, "HELP", metric, suffix);
+	print_escaped(out, metric->help, openmetrics ? "\\\"" : "\\");
 	fputc('\n', out);
 	for (size_t i = 0; i < metric->n_samples; i++) {
 		if (metric->type == ZD__METRIC_TYPE__HISTOGRAM) {
@@ -161,13 +170,14 @@ static void print_family(FILE *out, const Zd__Metric *metric)
 	}
 }
 
-int zd_ctl_metrics_print(FILE *out, const Zd__MetricsReply *reply)
+int zd_ctl_metrics_print(FILE *out, enum zd_ctl_metrics_format format, const Zd__MetricsReply *reply)
 {
 	for (size_t i = 0; i < reply->n_metrics; i++) {
 		if (!is_valid(reply->metrics[i]))
 			return ZEROD_E_PROTOCOL;
-		print_family(out, reply->metrics[i]);
+		print_family(out, format, reply->metrics[i]);
 	}
-	fputs("# EOF\n", out);
+	if (format == ZD_CTL_OPENMETRICS)
+		fputs("# EOF\n", out);
 	return 0;
 }

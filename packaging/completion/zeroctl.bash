@@ -8,7 +8,7 @@ _zeroctl()
 		word=${COMP_WORDS[i]}
 		case $word in
 		--socket) socket=(--socket "${COMP_WORDS[++i]}") ;;
-		--job | --sort | --columns | --interval | --delay | --count | --device | --keep | --since | --seconds | --output | -o) ((i++)) ;;
+		--job | --sort | --columns | --interval | --delay | --count | --device | --keep | --format | --since | --seconds | --output | -o) ((i++)) ;;
 		-*) ;;
 		*) verb=${verb:-$word} ;;
 		esac
@@ -37,17 +37,21 @@ _zeroctl()
 		mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column device devices)" -- "$cur")
 		return
 		;;
+	--format)
+		mapfile -t COMPREPLY < <(compgen -W 'openmetrics prometheus' -- "$cur")
+		return
+		;;
 	--interval | --delay | --count | --keep | --since | --seconds) return ;;
 	esac
 	if [[ $cur == -* ]]; then
 		local options='--socket --help --version' table='--columns --wide --raw --no-headings'
 		case $verb in
-		'') options+=" --json --bytes --job --sort $table --interval --delay --count --device --keep --http --follow --since --seconds --output" ;;
+		'') options+=" --json --bytes --job --sort $table --interval --delay --count --device --keep --format --http --follow --since --seconds --output" ;;
 		watch) options+=" --json --bytes --job --sort $table --interval --count" ;;
 		top) options+=' --job --sort --delay' ;;
 		status) options+=' --json --bytes' ;;
 		self-test) options+=' --json --device' ;;
-		metrics) options+=' --http' ;;
+		metrics) options+=' --format --http' ;;
 		events) options+=' --json --bytes --job --follow --since' ;;
 		trace) options+=' --job --seconds --output' ;;
 		devices) options+=" --json --bytes --sort $table" ;;

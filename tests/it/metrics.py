@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks what `zeroctl metrics` prints. The first argument chooses:
 
-  text FILE                  OpenMetrics, by prometheus_client's parser; exit code 77 without that
+  text FILE [CLASSIC]        OpenMetrics, and the same in the older format, by prometheus_client's parsers; exit code 77 without these
   grown BEFORE AFTER SERIES=N...  between the files each series has grown by N, or with N+ by that at least; no counter has shrunk
   same A B                   both have the same series
   dashboard JSON FILE        the file has every metric that the dashboard queries, and the dashboard queries every metric
   http COMMAND...            answers of the command over TCP
+  listener COMMAND...        answers of the command with a listening socket
 """
 import http.client
 import json
@@ -52,13 +53,21 @@ def check_histogram(family):
         assert least * (1 - 1e-9) <= total <= most * (1 + 1e-9), (least, total, most, samples)
 
 
-def text(path):
+def text(path, classic=None):
     try:
         from prometheus_client.openmetrics.parser import text_fd_to_metric_families
+        from prometheus_client.parser import text_fd_to_metric_families as classic_families
     except ImportError:
         sys.exit(77)
     with open(path) as file:
         parsed = list(text_fd_to_metric_families(file))
+    if classic:
+        with open(classic) as file:
+            found = {family.name: family for family in classic_families(file)}
+        assert sorted(series(path)) == sorted(series(classic))
+        for family in parsed:
+            name, kind = (family.name + "_info", "gauge") if family.type == "info" else (family.name, family.type)
+            assert (found[name].type, found[name].documentation) == (kind, family.documentation), family
     assert len(parsed) > 20, parsed
     for family in parsed:
         assert family.name.startswith("zerod_") and family.documentation, family
@@ -112,11 +121,11 @@ def answer(command, send):
     return result
 
 
-def fetch(method, path):
+def fetch(method, path, accept="application/openmetrics-text"):
     def send(client):
         connection = http.client.HTTPConnection("zerod")
         connection.sock = client
-        connection.request(method, path)
+        connection.request(method, path, headers={"Accept": accept})
         response = connection.getresponse()
         return response, response.read().decode()
     return send
@@ -145,6 +154,8 @@ def check_http(*command):
     assert response.status == 200 and body.endswith("\n# EOF\n"), (response.status, body[-80:])
     assert response.headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
     assert int(response.headers["Content-Length"]) == len(body) and response.headers["Connection"] == "close"
+    response, body = answer(command, fetch("GET", "/metrics", "*/*"))
+    assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4") and "# EOF" not in body
     response, body = answer(command, fetch("HEAD", "/metrics"))
     assert response.status == 200 and int(response.headers["Content-Length"]) > 10000 and body == ""
     response, _ = answer(command, fetch("GET", "/"))
@@ -157,4 +168,21 @@ def check_http(*command):
     answer(command, lambda client: client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n"))  # gone before the answer
 
 
-{"text": text, "grown": grown, "same": same, "dashboard": dashboard, "http": check_http}[sys.argv[1]](*sys.argv[2:])
+def check_listener(*command):
+    """Connections that send nothing, more than there are places, keep nobody else from an answer."""
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as server:
+        program = subprocess.Popen(command, stdin=server)
+        silent = [socket.create_connection(server.getsockname()) for _ in range(200)]
+        for _ in range(3):
+            with socket.create_connection(server.getsockname(), timeout=60) as client:
+                assert fetch("GET", "/metrics")(client)[0].status == 200
+        assert silent[0].recv(1) == b"" and program.poll() is None
+        silent[-1].sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert silent[-1].recv(12) == b"HTTP/1.1 404"
+    program.kill()
+    program.wait(60)
+    for client in silent:
+        client.close()
+
+
+{"listener": check_listener, "text": text, "grown": grown, "same": same, "dashboard": dashboard, "http": check_http}[sys.argv[1]](*sys.argv[2:])

@@ -33,8 +33,8 @@ report $? 'jobs are offered, but for those that a shell would expand'
 report $? 'a prefix chooses'
 [ "$(offers kill-job tr)" = train-7b.v2 ] && [ "$(offers kill-j)" = kill-job ] && [ "$(offers undr)" = undrain ]
 report $? 'so are the verbs, and the jobs to kill'
-[ "$(offers metr)" = metrics ] && [ "$(offers metrics --)" = '--socket --help --version --http' ]
-report $? 'metrics takes --http, and not --json'
+[ "$(offers metr)" = metrics ] && [ "$(offers metrics --)" = '--socket --help --version --format --http' ]
+report $? 'metrics takes --format and --http, and not --json'
 [ "$(offers trac)" = trace ] && [ "$(offers trace --)" = '--socket --help --version --job --seconds --output' ] &&
 	[ "$(offers events --f)" = --follow ] && [ "$(offers events --job tok)" = tokenizer ]
 report $? 'events and trace are offered, each with its options'

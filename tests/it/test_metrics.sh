@@ -16,12 +16,12 @@ idle() { [ "$(ctl sessions --json | grep -c '"pid"')" -eq 1 ]; }
 start_daemon --backend host --devices 2 --arena 64M
 report $? "a daemon starts"
 
-ctl metrics >"$dir/idle" && check text "$dir/idle"
+ctl metrics >"$dir/idle" && ctl metrics --format prometheus >"$dir/classic" && check text "$dir/idle" "$dir/classic"
 status=$?
 if [ $status -eq 77 ]; then
-	skipped "an idle daemon's metrics are OpenMetrics" "there is no prometheus_client"
+	skipped "an idle daemon's metrics are OpenMetrics, or valid in the older format" "there is no prometheus_client"
 else
-	report $status "an idle daemon's metrics are OpenMetrics"
+	report $status "an idle daemon's metrics are OpenMetrics, or valid in the older format"
 fi
 
 # Two ranks, each gathers once; the last scrape was a session of its own.
@@ -80,6 +80,8 @@ report $? "a full disk is an error"
 
 check http "$bin/zeroctl" --socket "$socket" metrics --http
 report $? "HTTP is answered"
+check listener "$bin/zeroctl" --socket "$socket" metrics --http
+report $? "silent connections hold no place"
 
 stop_daemon
 report $? "the daemon ends in order"

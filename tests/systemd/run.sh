@@ -48,8 +48,9 @@ restarts() { # at least
 }
 
 configure '[devices]' 'backend = host' 'count = 2' 'arena = 64M'
-inside systemd-analyze verify zerod.service zerod.socket zerod-metrics.socket zerod-metrics@x.service >"$dir/out" 2>&1 && [ ! -s "$dir/out" ]
-report $? "systemd finds nothing wrong with the units"
+inside systemd-analyze verify zerod.service zerod.socket zerod-metrics.socket zerod-metrics.service >"$dir/out" 2>&1 && [ ! -s "$dir/out" ] &&
+	[ "$(inside systemctl show --property TriggerLimitIntervalUSec --value zerod.socket zerod-metrics.socket | xargs)" = '0 0' ]
+report $? "systemd finds nothing wrong with the units, whose sockets have no limit that other users could reach"
 
 inside systemctl enable --now --quiet zerod.socket && is zerod socket active && is zerod service inactive && status && is zerod service active
 report $? "the first client starts the service"
@@ -61,15 +62,22 @@ inside journalctl --unit zerod.service --output json --no-pager | grep -q '"ZERO
 report $? "the journal has the sessions' numbers as fields"
 
 fetch() { # method, path: the answer of the metrics' socket
-	inside bash -c 'exec 3<>/dev/tcp/127.0.0.1/9465 && printf "%s %s HTTP/1.1\r\nHost: x\r\n\r\n" "$1" "$2" >&3 && timeout 60 cat <&3' - "$@" \
+	inside bash -c 'exec 3<>/dev/tcp/127.0.0.1/9465 && printf "%s %s HTTP/1.1\r\nAccept: application/openmetrics-text\r\n\r\n" "$1" "$2" >&3 && timeout 60 cat <&3' - "$@" \
 		>"$dir/metrics" 2>"$dir/out"
 }
 ! fetch GET /metrics && inside systemctl start zerod-metrics.socket && fetch GET /metrics && grep -q '^HTTP/1.1 200 OK' "$dir/metrics" &&
-	grep -q '^zerod_gathers_total{outcome="transferred"} 2$' "$dir/metrics" && [ "$(tail -n 1 "$dir/metrics")" = '# EOF' ] &&
+	grep -q '^zerod_gathers_total{outcome="transferred"} 4$' "$dir/metrics" && [ "$(tail -n 1 "$dir/metrics")" = '# EOF' ] &&
 	fetch GET / && grep -q '^HTTP/1.1 404 ' "$dir/metrics" && [ -z "$(inside systemctl list-units --failed --plain --no-legend 'zerod-metrics*')" ]
 report $? "metrics are served when their socket is started, and not before"
-printf '%s\n' '[Socket]' ListenStream=127.0.0.1:9465 Accept=yes >"$root/etc/systemd/system/other-metrics.socket"
-cp "$root"/usr/lib/systemd/system/zerod-metrics@.service "$root/etc/systemd/system/other-metrics@.service"
+inside bash -c 'for i in $(seq 100); do exec {fd}<>/dev/tcp/127.0.0.1/9465 || exit 1; done
+	for i in $(seq 400); do exec 3<>/dev/tcp/127.0.0.1/9465 || exit 1; done
+	systemctl kill --signal KILL zerod-metrics.service; sleep infinity' 2>"$dir/out" &
+silent=$!
+until_true fetch GET /metrics && grep -q '^HTTP/1.1 200 OK' "$dir/metrics" && is zerod-metrics socket active
+report $? "silent connections and hundreds of short ones deny nobody metrics, nor does an exporter that is killed"
+kill $silent
+printf '%s\n' '[Socket]' ListenStream=127.0.0.1:9465 >"$root/etc/systemd/system/other-metrics.socket"
+cp "$root"/usr/lib/systemd/system/zerod-metrics.service "$root/etc/systemd/system/other-metrics.service"
 inside systemctl daemon-reload
 ! inside systemctl start other-metrics.socket 2>"$dir/out" && inside journalctl --unit other-metrics.socket --output cat --no-pager | grep -q 'Address already in use'
 report $? "a second exporter on the port is told so by systemd"
@@ -93,8 +101,9 @@ for _ in 1 2 3 4 5 6 7 8; do
 	status
 	[ $? -eq 26 ] && grep -q 'before its first answer; its log says why' "$dir/status" && turned_away=$((turned_away + 1))
 done
-[ $turned_away -eq 8 ] && is zerod socket active
-report $? "clients are turned away then, and the socket stays"
+inside sh -c 'for i in $(seq 60); do zeroctl status; done' >"$dir/status" 2>&1
+[ $turned_away -eq 8 ] && [ "$(grep -c 'before its first answer' "$dir/status")" -eq 60 ] && is zerod socket active
+report $? "clients are turned away then, however many come, and the socket stays"
 
 configure '[devices]' 'backend = host' 'count = 2' 'arena = 64M'
 status && is zerod service active

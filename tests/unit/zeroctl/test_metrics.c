@@ -45,22 +45,27 @@ static int setup(void **state)
 	return 0;
 }
 
-static void expect_text(const char *text)
+static void expect(enum zd_ctl_metrics_format format, const char *text)
 {
 	char *printed = NULL;
 	size_t nbytes = 0;
 	FILE *file = open_memstream(&printed, &nbytes);
-	assert_int_equal(zd_ctl_metrics_print(file, &reply), 0);
+	assert_int_equal(zd_ctl_metrics_print(file, format, &reply), 0);
 	assert_int_equal(fclose(file), 0);
 	assert_string_equal(printed, text);
 	free(printed);
+}
+
+static void expect_text(const char *text)
+{
+	expect(ZD_CTL_OPENMETRICS, text);
 }
 
 static void expect_rejected(void)
 {
 	FILE *file = fopen("/dev/null", "w");
 	assert_non_null(file);
-	assert_int_equal(zd_ctl_metrics_print(file, &reply), ZEROD_E_PROTOCOL);
+	assert_int_equal(zd_ctl_metrics_print(file, ZD_CTL_OPENMETRICS, &reply), ZEROD_E_PROTOCOL);
 	assert_int_equal(fclose(file), 0);
 }
 
@@ -127,6 +132,24 @@ static void test_a_later_daemons_type_is_unknown(void **state)
 	(void)state;
 	metric.type = (Zd__MetricType)9;
 	expect_text("# TYPE zerod_thing unknown\n# HELP zerod_thing Things\nzerod_thing 0\n# EOF\n");
+}
+
+/* A counter is called as its samples are, and quotes of a help text are no escapes. */
+static void test_the_older_format(void **state)
+{
+	(void)state;
+	metric.type = ZD__METRIC_TYPE__COUNTER;
+	metric.unit = (char *)"seconds";
+	metric.help = (char *)"a \\ \"b\"";
+	expect(ZD_CTL_PROMETHEUS,
+	       "# TYPE zerod_thing_seconds_total counter\n"
+	       "# HELP zerod_thing_seconds_total a \\\\ \"b\"\nzerod_thing_seconds_total 0\n");
+	setup(state);
+	metric.type = ZD__METRIC_TYPE__INFO;
+	expect(ZD_CTL_PROMETHEUS,
+	       "# TYPE zerod_thing_info gauge\n# HELP zerod_thing_info Things\nzerod_thing_info 0\n");
+	metric.type = (Zd__MetricType)9;
+	expect(ZD_CTL_PROMETHEUS, "# TYPE zerod_thing untyped\n# HELP zerod_thing Things\nzerod_thing 0\n");
 }
 
 static void test_what_makes_no_sense_is_rejected(void **state)
@@ -219,22 +242,51 @@ static void test_a_request_is_bounded(void **state)
 	assert_false(head);
 }
 
-static int make_failing(FILE *body, void *arg)
+static void test_formats_are_chosen_by_weight(void **state)
 {
+	static const struct {
+		const char *accept;
+		enum zd_ctl_metrics_format format;
+	} requests[] = {
+	        {"", ZD_CTL_PROMETHEUS},
+	        {"Accept: */*\r\n", ZD_CTL_PROMETHEUS},
+	        {"accept:text/plain\r\n", ZD_CTL_PROMETHEUS},
+	        {"Accept: application/openmetrics-text\r\n", ZD_CTL_OPENMETRICS},
+	        /* What Prometheus 2.50 sends, and what it sends when it is to prefer the older format. */
+	        {"Accept: application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;"
+	         "version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2\r\n",
+	         ZD_CTL_OPENMETRICS},
+	        {"Host: a\r\nAccept: text/plain;version=0.0.4;q=0.6, application/openmetrics-text;q=0.5\r\n",
+	         ZD_CTL_PROMETHEUS},
+	        {"Accept: application/openmetrics-text;q=0\r\n", ZD_CTL_PROMETHEUS},
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
+		char text[512];
+		snprintf(text, sizeof(text), "GET /metrics HTTP/1.1\r\n%s\r\n", requests[i].accept);
+		assert_int_equal(zd_ctl_http_format(text), requests[i].format);
+	}
+}
+
+static int make_failing(FILE *body, enum zd_ctl_metrics_format format, void *arg)
+{
+	(void)format;
 	(void)arg;
 	fputs("half", body);
 	return ZEROD_E_CONNECT;
 }
 
-static int make_three(FILE *body, void *arg)
+static int make_three(FILE *body, enum zd_ctl_metrics_format format, void *arg)
 {
+	(void)format;
 	(void)arg;
 	fputs("a=1", body);
 	return 0;
 }
 
 /* Sends the request over a socket, whose other end is served, and returns the whole answer in `text`. */
-static void serve(const char *request, size_t nbytes, int (*make)(FILE *, void *), char text[512])
+static void serve(const char *request, size_t nbytes, int (*make)(FILE *, enum zd_ctl_metrics_format, void *),
+                  char text[512])
 {
 	int pair[2];
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
@@ -250,16 +302,16 @@ static void serve(const char *request, size_t nbytes, int (*make)(FILE *, void *
 
 #define SERVE(request, make, text) serve(request, sizeof(request) - 1, make, text)
 
+#define OK_HEADERS "HTTP/1.1 200 OK\r\nVary: Accept\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8"
+
 static void test_answers(void **state)
 {
 	char text[512];
 	(void)state;
 	SERVE("GET /metrics HTTP/1.1\r\n\r\n", make_three, text);
-	assert_string_equal(text, "HTTP/1.1 200 OK\r\nContent-Type: " ZD_CTL_METRICS_TYPE
-	                          "\r\nContent-Length: 3\r\nConnection: close\r\n\r\na=1");
+	assert_string_equal(text, OK_HEADERS "\r\nContent-Length: 3\r\nConnection: close\r\n\r\na=1");
 	SERVE("HEAD /metrics HTTP/1.1\r\n\r\n", make_three, text);
-	assert_string_equal(text, "HTTP/1.1 200 OK\r\nContent-Type: " ZD_CTL_METRICS_TYPE
-	                          "\r\nContent-Length: 3\r\nConnection: close\r\n\r\n");
+	assert_string_equal(text, OK_HEADERS "\r\nContent-Length: 3\r\nConnection: close\r\n\r\n");
 	SERVE("GET /metrics HTTP/1.1\r\n\r\n", make_failing, text);
 	assert_string_equal(text, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\n"
 	                          "Content-Length: 19\r\nConnection: close\r\n\r\nService Unavailable");
@@ -301,10 +353,12 @@ int main(void)
 	        cmocka_unit_test_setup(test_labels_and_help_are_escaped, setup),
 	        cmocka_unit_test_setup(test_buckets_add_up, setup),
 	        cmocka_unit_test_setup(test_a_later_daemons_type_is_unknown, setup),
+	        cmocka_unit_test_setup(test_the_older_format, setup),
 	        cmocka_unit_test_setup(test_what_makes_no_sense_is_rejected, setup),
 	        cmocka_unit_test(test_statuses),
 	        cmocka_unit_test(test_a_request_comes_in_parts),
 	        cmocka_unit_test(test_a_request_is_bounded),
+	        cmocka_unit_test(test_formats_are_chosen_by_weight),
 	        cmocka_unit_test(test_answers),
 	        cmocka_unit_test(test_the_peer_of_a_large_request_gets_its_answer),
 	        cmocka_unit_test(test_a_peer_that_has_gone_is_no_failure),

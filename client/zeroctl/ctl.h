@@ -53,6 +53,7 @@ struct zd_ctl {
 	uint64_t since;       /* events; 0 without --since */
 	double seconds;       /* trace */
 	const char *output;   /* trace, snapshot; "-": standard output; NULL: not given */
+	json_int_t pid_here;  /* of this process, as the daemon sees it; 0 until zd_ctl_add_processes() */
 	zerod_client *client; /* NULL until zd_ctl_connect() */
 };
 
@@ -143,6 +144,7 @@ struct zd_ctl_listing {
 	json_t *(*row)(
 	        const Zd__Row *row); /* a new object; NULL when the row makes none (text that is not UTF-8) */
 	const struct zd_ctl_column *columns;
+	void (*complete)(struct zd_ctl *ctl, json_t *rows); /* adds what this process knows; NULL: nothing */
 	const char *plural; /* "live buffers": what there is none of where the table is empty */
 };
 
@@ -163,6 +165,10 @@ int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
 
 /* Parses a decimal id from 1. Errors: INVALID, without a message. */
 int zd_ctl_parse_id(const char *text, uint64_t *id) __attribute__((warn_unused_result));
+/* Adds to each session's row "process" ("running", "stopped", "traced", "zombie", "gone", "unknown") and
+ * "process_unknown", why it is. */
+void zd_ctl_add_processes(struct zd_ctl *ctl, json_t *sessions);
+
 /* Finds the id that `text` names: a decimal number, or the only row whose `keys` (NULL at the end), joined by
  * '/', equal `text`. Where rows have a uid, it may stand before the keys, with a '/' between. */
 int zd_ctl_list_find(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,

@@ -107,8 +107,11 @@ char *zd_ctl_session_text(const struct zd_ctl_facts *facts, json_int_t id)
 	if (!row)
 		return zd_ctl_text("session %" JSON_INTEGER_FORMAT ", which has ended", id);
 	const char *name = zd_ctl_string(row, "name");
-	return zd_ctl_text("session %" JSON_INTEGER_FORMAT " (pid %" JSON_INTEGER_FORMAT "%s%s%s)", id,
-	                   zd_ctl_integer(row, "pid"), *name ? ", '" : "", name, *name ? "'" : "");
+	const char *process = zd_ctl_string(row, "process");
+	const bool runs = strcmp(process, "running") == 0 || strcmp(process, "unknown") == 0;
+	return zd_ctl_text("session %" JSON_INTEGER_FORMAT " (pid %" JSON_INTEGER_FORMAT "%s%s%s%s%s)", id,
+	                   zd_ctl_integer(row, "pid"), *name ? ", '" : "", name, *name ? "'" : "",
+	                   runs ? "" : ", ", runs ? "" : process);
 }
 
 static const json_t *find_group(const struct zd_ctl_facts *facts, const char *job, const char *name)
@@ -123,6 +126,45 @@ static const json_t *find_group(const struct zd_ctl_facts *facts, const char *jo
 			return group;
 	}
 	return NULL;
+}
+
+/* ---- Processes ----------------------------------------------------------------------------------------- */
+
+void zd_ctl_explain_process(const json_t *session, const char *who)
+{
+	const char *process = zd_ctl_string(session, "process");
+	const char *age = zd_ctl_age(zd_ctl_integer(session, "idle_ns"));
+	const json_int_t pid = zd_ctl_integer(session, "pid");
+	if (strcmp(process, "stopped") == 0)
+		zd_ctl_say("%s (pid %" JSON_INTEGER_FORMAT
+		           ") is stopped (SIGSTOP), and made its last request %s "
+		           "ago. `kill -CONT %" JSON_INTEGER_FORMAT "` continues it.",
+		           who, pid, age, pid);
+	else if (strcmp(process, "traced") == 0)
+		zd_ctl_say("%s (pid %" JSON_INTEGER_FORMAT ") is stopped by a debugger, and made its last "
+		           "request %s ago.",
+		           who, pid, age);
+	else if (strcmp(process, "zombie") == 0 || strcmp(process, "gone") == 0)
+		zd_ctl_say("%s (pid %" JSON_INTEGER_FORMAT ") has ended%s.", who, pid,
+		           *process == 'z' ? ", and its parent has not waited for it" : "");
+}
+
+void zd_ctl_explain_processes(const struct zd_ctl_facts *facts, const char *job)
+{
+	size_t i, j;
+	json_t *group, *member;
+	json_array_foreach(facts->groups, i, group)
+	{
+		if (strcmp(zd_ctl_string(group, "job"), job) != 0)
+			continue;
+		json_array_foreach(json_object_get(group, "members"), j, member)
+		{
+			char *who = zd_ctl_text("Rank %" JSON_INTEGER_FORMAT, zd_ctl_integer(member, "rank"));
+			zd_ctl_explain_process(
+			        zd_ctl_row_of_id(facts->sessions, zd_ctl_integer(member, "session")), who);
+			free(who);
+		}
+	}
 }
 
 /* ---- Waits --------------------------------------------------------------------------------------------- */

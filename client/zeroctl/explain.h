@@ -24,6 +24,10 @@ void zd_ctl_explain_buffer(const struct zd_ctl_facts *facts, const json_t *buffe
 void zd_ctl_explain_group(const struct zd_ctl_facts *facts, const json_t *group);
 /* Of the job's sessions that have ended, and whose processes may still use memory. `uid` < 0: of any uid. */
 void zd_ctl_explain_closing(const struct zd_ctl_facts *facts, const char *job, json_int_t uid);
+/* Of a process that is stopped or has ended; `who`: the subject of the sentence. */
+void zd_ctl_explain_process(const json_t *session, const char *who);
+/* The same of all ranks of the job's groups. */
+void zd_ctl_explain_processes(const struct zd_ctl_facts *facts, const char *job);
 /* Of the end of a wait for "rank 1 ...": who that rank is. */
 void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, const char *group,
                          const char *wait);

@@ -65,6 +65,8 @@ int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listin
 		json_decref(page.rows);
 		return status;
 	}
+	if (listing->complete)
+		listing->complete(ctl, page.rows);
 	*rows = page.rows;
 	return 0;
 }

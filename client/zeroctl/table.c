@@ -40,7 +40,8 @@ static const char *state_colour(const char *state)
 	        {"failed", RED},        {"FAILED", RED},     {"ABORTED", RED},        {"POISONED", RED},
 	        {"denied", YELLOW},     {"WAITING", YELLOW}, {"QUARANTINED", YELLOW}, {"CLOSING", YELLOW},
 	        {"CONNECTING", YELLOW}, {"FORMING", YELLOW}, {"GATHERING", YELLOW},   {"RETIRING", YELLOW},
-	        {"DESTROYING", YELLOW}, {"LEFT", YELLOW},
+	        {"DESTROYING", YELLOW}, {"LEFT", YELLOW},    {"stopped", RED},        {"zombie", RED},
+	        {"gone", YELLOW},       {"traced", YELLOW},
 	};
 	for (size_t i = 0; i < ZD_ARRAY_LEN(colours); i++)
 		if (strcmp(state, colours[i].state) == 0)

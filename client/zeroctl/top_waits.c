@@ -44,19 +44,38 @@ static void add(struct zd_top_model *model, char *subject, char *text, const cha
 	};
 }
 
+static const json_t *row_of(const json_t *rows, json_int_t id)
+{
+	size_t i;
+	json_t *row;
+	json_array_foreach((json_t *)rows, i, row)
+	{
+		if (json_integer_value(json_object_get(row, "id")) == id)
+			return row;
+	}
+	return NULL;
+}
+
+static bool is_stopped(const json_t *session)
+{
+	return strcmp(string_of(session, "process"), "stopped") == 0;
+}
+
 /* Returns the text, and behind it the session of the first rank that it names. */
-static char *with_rank(const json_t *groups, const char *job, const char *group, const char *text)
+static char *with_rank(const struct zd_top_sample *sample, const char *job, const char *group,
+                       const char *text)
 {
 	const char *at = strstr(text, "rank ");
 	unsigned rank;
 	if (!at || !group || sscanf(at, "rank %u", &rank) != 1)
 		return zd_ctl_text("%s", text);
-	const json_t *member = zd_top_find_member(groups, job, group, (json_int_t)rank);
+	const json_t *member = zd_top_find_member(sample->groups, job, group, (json_int_t)rank);
 	const json_int_t session = json_integer_value(json_object_get(member, "session"));
 	if (!session)
 		return zd_ctl_text("%s", text);
-	return zd_ctl_text("%s [rank %u: session %" JSON_INTEGER_FORMAT ", pid %" JSON_INTEGER_FORMAT "]",
-	                   text, rank, session, json_integer_value(json_object_get(member, "pid")));
+	return zd_ctl_text("%s [rank %u: session %" JSON_INTEGER_FORMAT ", pid %" JSON_INTEGER_FORMAT "%s]",
+	                   text, rank, session, json_integer_value(json_object_get(member, "pid")),
+	                   is_stopped(row_of(sample->sessions, session)) ? ", stopped" : "");
 }
 
 /* ---- Sessions ------------------------------------------------------------------------------------------ */
@@ -96,8 +115,17 @@ static void add_session(struct zd_top_model *model, const struct zd_top_sample *
 		free(all);
 		all = longer;
 		add(model, zd_ctl_text("session %" JSON_INTEGER_FORMAT " %s", id, string_of(row, "name")),
-		    with_rank(sample->groups, job, group_of(sample->groups, id), text), job, session->user,
+		    with_rank(sample, job, group_of(sample->groups, id), text), job, session->user,
 		    session->name);
+	}
+	if (is_stopped(row)) {
+		char *text = zd_ctl_text("process %" JSON_INTEGER_FORMAT " to continue: it is stopped",
+		                         json_integer_value(json_object_get(row, "pid")));
+		char *longer = zd_ctl_text("%s%s%s", text, *all ? "; " : "", all);
+		free(all);
+		all = longer;
+		add(model, zd_ctl_text("session %" JSON_INTEGER_FORMAT " %s", id, string_of(row, "name")),
+		    text, string_of(row, "job"), session->user, session->name);
 	}
 	free(session->waits);
 	session->waits = zd_ctl_shown(all);
@@ -138,7 +166,7 @@ static void add_buffer(struct zd_top_model *model, const struct zd_top_sample *s
 	if (!*text || strcmp(state, "WAITING") == 0 ||
 	    json_integer_value(json_object_get(buffer, "age_ns")) < LONG_NS)
 		return;
-	char *known = with_rank(sample->groups, job, group, text);
+	char *known = with_rank(sample, job, group, text);
 	add(model,
 	    zd_ctl_text("%s/%s/%s@%" JSON_INTEGER_FORMAT, job, group, string_of(buffer, "unit"),
 	                json_integer_value(json_object_get(buffer, "rank"))),

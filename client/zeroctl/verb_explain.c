@@ -132,6 +132,7 @@ static int explain_unit(const struct zd_ctl_facts *facts, const json_t *unit, js
 	say_shards(facts, unit, rank);
 	if (of)
 		zd_ctl_explain_group(facts, of);
+	zd_ctl_explain_processes(facts, zd_ctl_string(unit, "job"));
 	zd_ctl_explain_closing(facts, zd_ctl_string(unit, "job"), -1);
 	return 0;
 }
@@ -245,6 +246,7 @@ static int explain_job(const struct zd_ctl_facts *facts, const json_t *job)
 		say_waits(facts, session, who);
 		free(who);
 	}
+	zd_ctl_explain_processes(facts, name);
 	zd_ctl_explain_closing(facts, name, uid);
 	if (durable && nsessions == 0)
 		zd_ctl_say(
@@ -340,6 +342,10 @@ static int explain_session(const struct zd_ctl_facts *facts, const json_t *sessi
 	           zd_ctl_integer(session, "uid"), zd_ctl_age(zd_ctl_integer(session, "age_ns")),
 	           *job ? ", of job '" : "", job, *job ? "'" : "", state);
 	free(text);
+	zd_ctl_explain_process(session, "Its process");
+	if (*zd_ctl_string(session, "process_unknown"))
+		zd_ctl_say("Whether its process runs is not known: %s.",
+		           zd_ctl_string(session, "process_unknown"));
 	say_memberships(facts, id);
 	say_waits(facts, session, "It");
 	say_leases(facts, id);

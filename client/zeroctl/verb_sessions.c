@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_sessions.c - zeroctl sessions: connected processes, and what each one's requests wait for.
+ * verb_sessions.c - zeroctl sessions: connected processes, and what each one's requests wait for, and whether it runs.
  */
 #include "ctl.h"
 
@@ -9,9 +9,11 @@ static const struct zd_ctl_column columns[] = {
         {"NAME", "name", ZD_CTL_TEXT, 2, NULL},
         {"UID", "uid", ZD_CTL_COUNT, 4, NULL},
         {"PID", "pid", ZD_CTL_COUNT, 0, NULL},
+        {"PROCESS", "process", ZD_CTL_STATE, 0, NULL},
         {"STATE", "state", ZD_CTL_STATE, 0, NULL},
         {"JOB", "job", ZD_CTL_TEXT, 1, NULL},
         {"AGE", "age_ns", ZD_CTL_AGE, 3, NULL},
+        {"IDLE", "idle_ns", ZD_CTL_AGE, 2, NULL},
         {"OUTSTANDING", "outstanding", ZD_CTL_COUNT, 5, NULL},
         {"REQUESTS", "requests", ZD_CTL_COUNT, 6, NULL},
         {"WAITS", "waits", ZD_CTL_LIST, 0, NULL},
@@ -21,11 +23,11 @@ static const struct zd_ctl_column columns[] = {
 static json_t *session_row(const Zd__Row *row)
 {
 	const Zd__SessionRow *s = row->session;
-	return json_pack("{s:I,s:s,s:I,s:I,s:s,s:s,s:I,s:I,s:I,s:o}", "id", ZD_CTL_INT(s->id), "name",
+	return json_pack("{s:I,s:s,s:I,s:I,s:s,s:s,s:I,s:I,s:I,s:I,s:o}", "id", ZD_CTL_INT(s->id), "name",
 	                 s->name, "uid", ZD_CTL_INT(s->uid), "pid", ZD_CTL_INT(s->pid), "state", s->state,
-	                 "job", s->job, "age_ns", ZD_CTL_INT(s->age_ns), "outstanding",
-	                 ZD_CTL_INT(s->outstanding), "requests", ZD_CTL_INT(s->requests), "waits",
-	                 zd_ctl_strings(s->waits, s->n_waits));
+	                 "job", s->job, "age_ns", ZD_CTL_INT(s->age_ns), "idle_ns", ZD_CTL_INT(s->idle_ns),
+	                 "outstanding", ZD_CTL_INT(s->outstanding), "requests", ZD_CTL_INT(s->requests),
+	                 "waits", zd_ctl_strings(s->waits, s->n_waits));
 }
 
 const struct zd_ctl_listing zd_ctl_sessions_listing = {
@@ -33,6 +35,7 @@ const struct zd_ctl_listing zd_ctl_sessions_listing = {
         .row_case = ZD__ROW__ROW_SESSION,
         .row = session_row,
         .columns = columns,
+        .complete = zd_ctl_add_processes,
         .plural = "sessions",
 };
 

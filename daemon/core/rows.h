@@ -69,7 +69,7 @@ struct zd_row {
 		} job;
 		struct {
 			uint32_t uid, pid, outstanding, nwaits;
-			uint64_t age_ns, requests;
+			uint64_t age_ns, idle_ns, requests;
 			const char *const *waits;
 		} session;
 		struct {

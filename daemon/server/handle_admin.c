@@ -91,6 +91,7 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 	status.daemon = (char *)ZEROD_VERSION_TEXT;
 	status.backend = (char *)bridge->ops->name;
 	status.pid = (uint32_t)getpid();
+	status.client_pid = (uint32_t)zd_conn_creds(session->conn)->pid;
 	status.uptime_ns = now_ns - api->started_ns;
 	status.state = (char *)(api->draining ? "DRAINING" : "SERVING");
 	status.devices = zd_bridge_devices(bridge);

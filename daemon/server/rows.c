@@ -109,6 +109,7 @@ static void fill_session(const struct zd_row *row, struct zd_arena *arena, Zd__R
 	session->pid = row->u.session.pid;
 	session->state = zd_answer_text(arena, row->state);
 	session->age_ns = row->u.session.age_ns;
+	session->idle_ns = row->u.session.idle_ns;
 	session->outstanding = row->u.session.outstanding;
 	session->requests = row->u.session.requests;
 	session->job = zd_answer_text(arena, row->job);

@@ -83,6 +83,7 @@ report $? "a container trains at a tenant's socket"
 
 # The container's root is a user like others, and sees the tenant's sessions alone.
 container "$tenant" "$bin/zeroctl" sessions --json >"$dir/out" 2>&1 && grep -q "\"uid\": *$tenant_uid" "$dir/out" &&
+	grep -q '"process": "unknown"' "$dir/out" && grep -q 'of another pid namespace' "$dir/out" && ! grep -q '"process": "[^u]' "$dir/out" &&
 	! container "$tenant" "$bin/zeroctl" drain >"$dir/out" 2>&1 && grep -q 'only administrators' "$dir/out"
 report $? "the container's root is the tenant, and no administrator"
 

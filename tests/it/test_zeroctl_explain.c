@@ -7,6 +7,7 @@
 #include "tests/it/zeroctl_scene.h"
 
 #include <pthread.h>
+#include <sys/wait.h>
 
 static const char *const keep[] = {"--keep-state", "holder", NULL};
 static const struct zd_daemon_options options_ = {.args = keep};
@@ -233,6 +234,56 @@ static void a_former_session_is_awaited(void **state)
 	                 "Memory of session ", leave);
 }
 
+/* A trainer, of whom the caller hears when it has joined, and which stops then. */
+static pid_t start_stopped(void)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	struct zerod_group_options group = ZEROD_INIT(group);
+	zerod_client *client;
+	zerod_group *joined;
+	int info;
+	const pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		options.socket_path = daemon_.socket_path;
+		options.name = "sleeper";
+		group.job = "one";
+		group.world_size = 1;
+		if (zerod_connect(&options, &client) || zerod_group_join(client, &group, &joined))
+			_exit(1);
+		(void)raise(SIGSTOP);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &info, WUNTRACED), pid);
+	assert_true(WIFSTOPPED(info));
+	return pid;
+}
+
+static void a_stopped_rank_looks_stopped(void **state)
+{
+	char says[64], named[64], line[64];
+	const pid_t pid = start_stopped();
+
+	(void)state;
+	json_t *object = zeroctl_listing(daemon_.socket_path, "sessions --job one", "sessions");
+	const json_t *row = row_where(object, "name", "sleeper");
+	assert_string_equal(json_string_value(json_object_get(row, "process")), "stopped");
+	assert_true(integer(row, "idle_ns") <= integer(row, "age_ns"));
+	snprintf(says, sizeof(says), "Rank 0 (pid %d) is stopped (SIGSTOP), and made its last", (int)pid);
+	snprintf(named, sizeof(named), "`kill -CONT %d` continues it.", (int)pid);
+	EXPECT_EXPLAINED("one", says, named);
+	snprintf(line, sizeof(line), "%lld", (long long)integer(row, "id"));
+	EXPECT_EXPLAINED(line, "'sleeper', stopped) of uid ", "Its process (pid ", ") is stopped (SIGSTOP)");
+	json_decref(object);
+	object = zeroctl_listing(daemon_.socket_path, "sessions", "sessions"); /* zeroctl itself runs */
+	assert_string_equal(json_string_value(json_object_get(row_where(object, "name", "zeroctl"), "process")),
+	                    "running");
+	json_decref(object);
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
 static void what_does_not_exist_is_not_found(void **state)
 {
 	static const char *const names[] = {"no",           "two/world/v",   "two/other/w", "4000000000/two",
@@ -269,6 +320,7 @@ int main(void)
 	        TEST(leases_and_scopes_hold_a_buffer),
 	        TEST(a_lost_rank_is_named),
 	        TEST(a_former_session_is_awaited),
+	        TEST(a_stopped_rank_looks_stopped),
 	        TEST(what_does_not_exist_is_not_found),
 	};
 

@@ -254,6 +254,7 @@ static bool row_session(struct listing *l, struct zd_row *row, const struct zd_s
 	row->u.session.outstanding = session->outstanding;
 	row->u.session.requests = session->nrequests;
 	row->u.session.age_ns = l->e->now_ns - session->opened_ns;
+	row->u.session.idle_ns = l->e->now_ns - session->requested_ns;
 	TAILQ_FOREACH (req, &session->requests, session_link) {
 		uint32_t n = row->u.session.nwaits;
 		if (n == MAX_WAITS)

@@ -55,7 +55,7 @@ static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer 
 	session->denied_devices = peer->admin ? 0 : peer->denied_devices;
 	if (peer->name)
 		strncpy(session->name, peer->name, ZD_MAX_NAME_BYTES);
-	session->opened_ns = e->now_ns;
+	session->opened_ns = session->requested_ns = e->now_ns;
 	TAILQ_INIT(&session->requests);
 	TAILQ_INIT(&session->members);
 	TAILQ_INIT(&session->allocations);

@@ -39,7 +39,7 @@ struct zd_session {
 	bool ends;               /* its end is incomplete */
 	struct zd_ending ending; /* CLOSING */
 	char name[ZD_MAX_NAME_BYTES + 1];
-	uint64_t opened_ns, nrequests;
+	uint64_t opened_ns, requested_ns, nrequests; /* requested: the last request, or opened */
 	uint32_t outstanding;
 	struct zd_request *waiting;      /* hash by the client's id */
 	struct zd_request_list requests; /* the same, in order */

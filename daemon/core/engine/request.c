@@ -333,6 +333,7 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	struct zd_session *session = zd_session_find(e, call->session);
 	zd_assert(session && session->state != ZD_SESSION_CLOSING && args->kind < ZD_NREQUESTS);
 	session->nrequests++;
+	session->requested_ns = e->now_ns;
 	e->metrics.requests[args->kind]++;
 	if (e->nendings > 0)
 		zd_endings_finish_of(e, session->uid);

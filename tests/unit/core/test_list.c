@@ -114,7 +114,7 @@ static void test_job_and_session_rows(void **state)
 	assert_string_equal(row[0].job, "job");
 	assert_int_equal(row[0].row.u.session.uid, CORE_ALICE);
 	assert_int_equal(row[0].row.u.session.pid, CORE_ALICE + 1);
-	assert_true(row[0].row.u.session.age_ns == 4 * SECOND);
+	assert_true(row[0].row.u.session.age_ns == 4 * SECOND && row[0].row.u.session.idle_ns == 4 * SECOND);
 	assert_true(row[2].row.u.session.age_ns == 0);
 	assert_int_equal(row[0].row.u.session.nwaits, 0);
 }

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * process.c - whether the processes of sessions run, as the kernel says.
+ *
+ * The daemon is not asked: /proc is read for the pids that it lists. That needs its pid namespace, in which it
+ * sees this process under the pid that this process has here.
+ */
+#include "ctl.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OTHER_NAMESPACE "its pid is of another pid namespace"
+#define HIDDEN          "/proc does not show it to this user"
+
+struct process {
+	char state;
+	uint64_t started_ns; /* since the boot */
+};
+
+/* Reads /proc/PID/stat, in which a name with blanks and brackets stands before the state. */
+static int read_process(json_int_t pid, struct process *process)
+{
+	char path[48], text[1024];
+	unsigned long long ticks;
+	(void)snprintf(path, sizeof(path), "/proc/%" JSON_INTEGER_FORMAT "/stat", pid);
+	FILE *file = fopen(path, "re");
+	const size_t nbytes = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
+	if (file)
+		(void)fclose(file);
+	text[nbytes] = '\0';
+	const char *end = strrchr(text, ')');
+	if (!end || sscanf(end + 1,
+	                   " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
+	                   "%*d %llu",
+	                   &process->state, &ticks) != 2)
+		return ZEROD_E_NOT_FOUND;
+	process->started_ns = ticks * (1000000000u / (uint64_t)sysconf(_SC_CLK_TCK));
+	return 0;
+}
+
+static uint64_t since_boot_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_BOOTTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static const char *state_name(char state)
+{
+	return state == 'T'                   ? "stopped"
+	       : state == 't'                 ? "traced"
+	       : state == 'Z' || state == 'X' ? "zombie"
+	                                      : "running";
+}
+
+/* *why: the reason for "unknown". */
+static const char *process_of(const json_t *session, const char **why)
+{
+	const json_int_t pid = json_integer_value(json_object_get(session, "pid"));
+	const uint64_t age_ns = (uint64_t)json_integer_value(json_object_get(session, "age_ns"));
+	struct process process;
+	*why = "";
+	if (!read_process(pid, &process))
+		/* A process that is younger than the session has got its pid. A tick may be lost by rounding. */
+		return process.started_ns + age_ns > since_boot_ns() + 100000000u ? "gone"
+		                                                                  : state_name(process.state);
+	if (kill((pid_t)pid, 0) && errno == ESRCH)
+		return "gone";
+	*why = HIDDEN;
+	return "unknown";
+}
+
+void zd_ctl_add_processes(struct zd_ctl *ctl, json_t *sessions)
+{
+	size_t i;
+	json_t *row, *status;
+	if (!ctl->pid_here && !zd_ctl_status_fetch(ctl, &status)) {
+		ctl->pid_here = json_integer_value(json_object_get(status, "client_pid"));
+		json_decref(status);
+	}
+	json_array_foreach(sessions, i, row)
+	{
+		const char *why = OTHER_NAMESPACE;
+		const bool known = ctl->pid_here == getpid() &&
+		                   json_integer_value(json_object_get(row, "pid"));
+		(void)json_object_set_new(row, "process",
+		                          json_string(known ? process_of(row, &why) : "unknown"));
+		(void)json_object_set_new(row, "process_unknown", json_string(why));
+	}
+}

@@ -37,7 +37,9 @@ struct zd_ctl {
 	int nargs;
 	char **args;             /* the arguments after the verb, without options */
 	const char *socket_path; /* never NULL */
-	const char *job;         /* "": all */
+	const char *job;         /* as given, zd_ctl_check_job() makes it a name; "": all */
+	uint64_t job_owner;      /* the job's uid + 1; 0: jobs of this name of all users */
+	char *job_owned;         /* the name that zd_ctl_keep_job() has made; NULL: none */
 	const char *sort;        /* NULL: the daemon's order */
 	const char *columns;     /* the titles or keys of those to show, with commas between; NULL: all */
 	bool json, exact_bytes, wide, raw, no_headings;
@@ -157,8 +159,6 @@ int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listin
 /* Prints the rows as a table, or to stderr that there are none. */
 int zd_ctl_list_print(const struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const json_t *rows)
         __attribute__((warn_unused_result));
-/* NOT_FOUND: --job names a job that the daemon does not have, or that the caller may not see. */
-int zd_ctl_check_job(struct zd_ctl *ctl) __attribute__((warn_unused_result));
 /* Fetches, sorts and prints a listing, as most reading verbs do. */
 int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
         __attribute__((warn_unused_result));
@@ -169,10 +169,53 @@ int zd_ctl_parse_id(const char *text, uint64_t *id) __attribute__((warn_unused_r
  * "process_unknown", why it is. */
 void zd_ctl_add_processes(struct zd_ctl *ctl, json_t *sessions);
 
-/* Finds the id that `text` names: a decimal number, or the only row whose `keys` (NULL at the end), joined by
- * '/', equal `text`. Where rows have a uid, it may stand before the keys, with a '/' between. */
-int zd_ctl_list_find(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,
-                     const char *text, uint64_t *id) __attribute__((warn_unused_result));
+/* Finds the row with this id; NULL: none. */
+json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id);
+/* Stores the id of the row that `text` is the id of, or the name: `named`, NULL if none. One of the two is there.
+ * Errors: INVALID, it is both. */
+int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, uint64_t *id)
+        __attribute__((warn_unused_result));
+
+/* ---- Names: name.c ------------------------------------------------------------------------------------- */
+
+/* The candidate that was probably meant: an abbreviation, or at most a third of its letters wrong. */
+struct zd_ctl_near {
+	const char *name;
+	char *found; /* NULL: none; freed by zd_ctl_near_fail() */
+	size_t distance;
+};
+
+void zd_ctl_near_offer(struct zd_ctl_near *near, const char *candidate);
+/* Prints `what` and, if there is one, the candidate, and returns `status`. */
+int zd_ctl_near_fail(struct zd_ctl_near *near, int status, const char *what);
+
+/* The name of the user; NULL: the uid has none. The caller frees it. */
+char *zd_ctl_user_text(uint32_t uid);
+/* Adds to each row with a "uid" the "user". */
+void zd_ctl_add_users(struct zd_ctl *ctl, json_t *rows);
+
+/* If `text` begins with the name of this row of `jobs`, or with UID/NAME or USER/NAME: what follows behind a '/',
+ * "" for nothing. NULL: it does not. */
+const char *zd_ctl_behind_job(const json_t *job, const char *text);
+/* "USER/NAME", which the caller frees. */
+char *zd_ctl_job_text(const json_t *job) __attribute__((returns_nonnull));
+/* Lets listings and events be of this job only; NULL: of all. */
+void zd_ctl_keep_job(struct zd_ctl *ctl, const json_t *job);
+/* Each prints the failure and returns its status. `jobs`: those that the text names, or all. */
+int zd_ctl_fail_ambiguous(const json_t *jobs, const char *text);
+int zd_ctl_fail_no_job(const json_t *jobs, const char *text);
+/* Finds the one job that --job names. Errors: NOT_FOUND, also for jobs that the caller may not see; INVALID: the
+ * job is several users'. */
+int zd_ctl_check_job(struct zd_ctl *ctl) __attribute__((warn_unused_result));
+/* The same, and a job of which only events may be left is none that is not found. */
+int zd_ctl_check_past_job(struct zd_ctl *ctl) __attribute__((warn_unused_result));
+/* Calls `fn` for each job with whose name `text` begins, with what follows, while listings are of that job only,
+ * until it fails. */
+int zd_ctl_each_job(struct zd_ctl *ctl, const char *text,
+                    int (*fn)(struct zd_ctl *ctl, const json_t *job, const char *rest, void *arg), void *arg)
+        __attribute__((warn_unused_result));
+/* Finds the job that `text` is the id or the name of. */
+int zd_ctl_find_job(struct zd_ctl *ctl, const char *text, uint64_t *id) __attribute__((warn_unused_result));
 
 /* Converts a Usage to an object with a key for each purpose. */
 json_t *zd_ctl_usage(const Zd__Usage *usage);

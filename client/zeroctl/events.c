@@ -41,6 +41,7 @@ int zd_ctl_events_read(struct zd_ctl *ctl, struct zd_ctl_events *events,
 	body.after = events->after;
 	body.copies = events->copies;
 	body.job = (char *)ctl->job;
+	body.job_owner = ctl->job_owner;
 	request.body_case = ZD__REQUEST__BODY_EVENTS;
 	request.events = &body;
 	int status = zd_ctl_call(ctl, &request, take_page, &page);

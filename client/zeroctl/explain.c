@@ -47,6 +47,7 @@ void zd_ctl_facts_deinit(struct zd_ctl_facts *facts)
 	json_decref(facts->buffers);
 	json_decref(facts->scopes);
 	json_decref(facts->allocations);
+	*facts = (struct zd_ctl_facts){.map = NULL};
 }
 
 const char *zd_ctl_string(const json_t *row, const char *key)
@@ -60,26 +61,33 @@ json_int_t zd_ctl_integer(const json_t *row, const char *key)
 	return json_integer_value(json_object_get(row, key));
 }
 
-json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id)
+/* ---- Texts --------------------------------------------------------------------------------------------- */
+
+static json_t *collected; /* NULL: sentences are printed */
+
+void zd_ctl_collect(json_t *sentences)
 {
-	size_t i;
-	json_t *row;
-	json_array_foreach((json_t *)rows, i, row)
-	{
-		if (zd_ctl_integer(row, "id") == id)
-			return row;
-	}
-	return NULL;
+	collected = sentences;
 }
 
-/* ---- Texts --------------------------------------------------------------------------------------------- */
+/* Adds {"text": sentence, "detail": whether it is about the sentence before}. */
+static void collect(const char *text)
+{
+	const bool detail = strncmp(text, "  ", 2) == 0;
+	(void)json_array_append_new(
+	        collected, json_pack("{s:s,s:b}", "text", detail ? text + 2 : text, "detail", (int)detail));
+}
 
 void zd_ctl_say(const char *format, ...)
 {
 	va_list args;
 	char *text;
 	va_start(args, format);
-	if (vasprintf(&text, format, args) >= 0) {
+	const int bytes = vasprintf(&text, format, args);
+	if (bytes >= 0 && collected) {
+		collect(text);
+		free(text);
+	} else if (bytes >= 0) {
 		text = zd_ctl_shown(text);
 		puts(text);
 		free(text);

@@ -17,6 +17,8 @@ int zd_ctl_facts_fetch(struct zd_ctl *ctl, struct zd_ctl_facts *facts) __attribu
 void zd_ctl_facts_deinit(struct zd_ctl_facts *facts);
 
 /* Each prints sentences, a line each. */
+/* Sentences are added to this array from now on; NULL: they are printed. */
+void zd_ctl_collect(json_t *sentences);
 void zd_ctl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Of a gathered buffer, or a gather that waits for one. */
 void zd_ctl_explain_buffer(const struct zd_ctl_facts *facts, const json_t *buffer);
@@ -34,8 +36,6 @@ void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, cons
 
 const char *zd_ctl_string(const json_t *row, const char *key) __attribute__((returns_nonnull));
 json_int_t zd_ctl_integer(const json_t *row, const char *key);
-/* Finds the row with this id; NULL: none. */
-json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id);
 /* "session 7 (pid 12, 'trainer')" */
 char *zd_ctl_session_text(const struct zd_ctl_facts *facts, json_int_t id);
 /* The bytes and ages as people write them; valid until the eighth call after. */

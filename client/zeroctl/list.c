@@ -52,6 +52,7 @@ int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listin
 		list.table = listing->table;
 		list.cursor = cursor;
 		list.job = (char *)ctl->job;
+		list.job_owner = ctl->job_owner;
 		list.segment = segment;
 		request.body_case = ZD__REQUEST__BODY_LIST;
 		request.list = &list;
@@ -82,19 +83,6 @@ int zd_ctl_list_print(const struct zd_ctl *ctl, const struct zd_ctl_listing *lis
 	return 0;
 }
 
-int zd_ctl_check_job(struct zd_ctl *ctl)
-{
-	json_t *jobs;
-	if (!*ctl->job)
-		return 0;
-	int status = zd_ctl_list_fetch(ctl, &zd_ctl_jobs_listing, &jobs);
-	if (status)
-		return status;
-	const bool found = json_array_size(jobs) > 0;
-	json_decref(jobs);
-	return found ? 0 : zd_ctl_fail(ZEROD_E_NOT_FOUND, "NOT_FOUND: no job is called '%s'", ctl->job);
-}
-
 int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
 {
 	json_t *rows;
@@ -102,51 +90,19 @@ int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
 	int status = zd_ctl_choose_columns(ctl, listing->columns, NULL);
 	if (status)
 		return status;
+	status = zd_ctl_check_job(ctl);
+	if (status)
+		return status;
 	status = zd_ctl_list_fetch(ctl, listing, &rows);
 	if (status)
 		return status;
 	status = zd_ctl_sort(rows, listing->columns, ctl->sort);
-	if (!status && json_array_size(rows) == 0)
-		status = zd_ctl_check_job(ctl);
 	if (!status && ctl->json)
 		return zd_ctl_print_json(stdout, ctl->verb, rows);
 	if (!status)
 		status = zd_ctl_list_print(ctl, listing, rows);
 	json_decref(rows);
 	return status;
-}
-
-/* Does the row's `keys`, joined by '/', read `text`. */
-static bool row_is(const json_t *row, const char *const *keys, const char *text)
-{
-	for (size_t i = 0; keys[i]; i++) {
-		const char *part = json_string_value(json_object_get(row, keys[i]));
-		size_t bytes = part ? strlen(part) : 0;
-		if (!part || strncmp(text, part, bytes) != 0)
-			return false;
-		text += bytes;
-		if (keys[i + 1] && *text++ != '/')
-			return false;
-	}
-	return *text == '\0';
-}
-
-/* The same behind the row's uid and a '/'. */
-static bool row_of_uid_is(const json_t *row, const char *const *keys, const char *text)
-{
-	const json_t *uid = json_object_get(row, "uid");
-	char prefix[32];
-	if (!uid)
-		return false;
-	int bytes = snprintf(prefix, sizeof(prefix), "%" JSON_INTEGER_FORMAT "/", json_integer_value(uid));
-	return strncmp(text, prefix, (size_t)bytes) == 0 && row_is(row, keys, text + bytes);
-}
-
-/* Nobody can come back to it, and what has its name now is meant. */
-static bool is_over(const json_t *row)
-{
-	const char *state = json_string_value(json_object_get(row, "state"));
-	return state && strcmp(state, "OVER") == 0;
 }
 
 int zd_ctl_parse_id(const char *text, uint64_t *id)
@@ -160,56 +116,29 @@ int zd_ctl_parse_id(const char *text, uint64_t *id)
 	return 0;
 }
 
-/* The rows that a text on the command line matches, by id or by name. */
-struct found {
-	bool is_id;
-	uint64_t named, named_id; /* so many rows have this name, the last one this id */
-};
-
-static struct found find_row(const json_t *rows, const char *const *keys, const char *text, uint64_t number)
+json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id)
 {
-	struct found found = {.is_id = false};
-	size_t index;
+	size_t i;
 	json_t *row;
-	json_array_foreach(rows, index, row)
+	json_array_foreach((json_t *)rows, i, row)
 	{
-		uint64_t id = (uint64_t)json_integer_value(json_object_get(row, "id"));
-		if (id == number) {
-			found.is_id = true;
-		} else if ((row_is(row, keys, text) || row_of_uid_is(row, keys, text)) && !is_over(row)) {
-			found.named++;
-			found.named_id = id;
-		}
+		if (json_integer_value(json_object_get(row, "id")) == id)
+			return row;
 	}
-	return found;
+	return NULL;
 }
 
-int zd_ctl_list_find(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const char *const *keys,
-                     const char *text, uint64_t *id)
+int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, uint64_t *id)
 {
 	uint64_t number;
-	json_t *rows;
-	if (zd_ctl_parse_id(text, &number))
-		number = 0; /* nobody's */
-	int status = zd_ctl_list_fetch(ctl, listing, &rows);
-	if (status)
-		return status;
-	struct found found = find_row(rows, keys, text, number);
-	json_decref(rows);
-	if (found.is_id && found.named > 0)
+	const bool is_id = !zd_ctl_parse_id(text, &number) && zd_ctl_row_of_id(rows, ZD_CTL_INT(number));
+	const uint64_t named_id = (uint64_t)json_integer_value(json_object_get(named, "id"));
+	if (is_id && named && number != named_id)
 		return zd_ctl_fail(ZEROD_E_INVALID,
 		                   "INVALID: '%s' is the id of one, and the name of another, whose id is "
 		                   "%" PRIu64 ": give that, or the first one's name",
-		                   text, found.named_id);
-	if (!found.is_id && found.named == 0)
-		return zd_ctl_fail(ZEROD_E_NOT_FOUND, "NOT_FOUND: nothing is called '%s', or has this id",
-		                   text);
-	/* Two uids may have jobs of one name: an administrator sees both. */
-	if (found.named > 1)
-		return zd_ctl_fail(ZEROD_E_INVALID,
-		                   "INVALID: %" PRIu64 " are called '%s'; give the id, or a job as UID/NAME",
-		                   found.named, text);
-	*id = found.is_id ? number : found.named_id;
+		                   text, named_id);
+	*id = is_id ? number : named_id;
 	return 0;
 }
 

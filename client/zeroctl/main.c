@@ -105,7 +105,8 @@ static const struct verb {
          OPT_LIST | OPT_DEVICE, NULL},
         {"snapshot", zd_ctl_snapshot, "an HTML page of all memory: the map, its history, holders and waits",
          OPT_OUTPUT | OPT_JSON | OPT_JOB | OPT_DEVICE, NULL},
-        {"explain", zd_ctl_explain, "who holds it, what it waits for, and what would free it", 0, "OBJECT"},
+        {"explain", zd_ctl_explain, "who holds it, what it waits for, and what would free it", OPT_JSON,
+         "OBJECT"},
         {"watch", zd_ctl_watch, "status and buffers, again and again",
          OPT_LIST | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
         {"top", zd_ctl_top, "devices, sessions and waits, live on the terminal",
@@ -169,64 +170,27 @@ static void print_verb_help(const struct verb *verb)
 	if (verb->arg && strcmp(verb->arg, "GROUP") == 0)
 		puts("GROUP is an id of `zeroctl groups`, or JOB/GROUP by their names.");
 	if (verb->arg && strcmp(verb->arg, "JOB") == 0)
-		puts("JOB is an id of `zeroctl jobs`, a name, or UID/NAME.");
+		puts("JOB is an id of `zeroctl jobs`, a name, USER/NAME or UID/NAME.");
 	if (verb->arg && strcmp(verb->arg, "OBJECT") == 0)
-		puts("OBJECT is a unit as JOB/GROUP/UNIT or JOB/GROUP/UNIT@RANK, a job's name, UID/NAME, or "
-		     "the id of "
-		     "a session.");
+		puts("OBJECT is a job as NAME, USER/NAME or UID/NAME, a group as JOB/GROUP, a unit as "
+		     "JOB/GROUP/UNIT or JOB/GROUP/UNIT@RANK, or the id of a session.");
 	puts("\nOptions");
 	print_options(stdout, OPT_ALWAYS | verb->options);
 }
 
-/* How many single letters must be added, taken away or replaced to make `a` into `b`. */
-static size_t edit_distance(const char *a, const char *b)
-{
-	size_t row[32], nb = strlen(b);
-	if (nb >= ZD_ARRAY_LEN(row))
-		return SIZE_MAX;
-	for (size_t j = 0; j <= nb; j++)
-		row[j] = j;
-	for (size_t i = 1; a[i - 1]; i++) {
-		size_t diagonal = row[0];
-		row[0] = i;
-		for (size_t j = 1; j <= nb; j++) {
-			size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-			diagonal = row[j];
-			size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
-			row[j] = replaced < least ? replaced : least;
-		}
-	}
-	return row[nb];
-}
-
-/* The verb that was probably meant, NULL when none is near: an abbreviation, or at most a third of its
- * letters wrong. */
-static const struct verb *nearest_verb(const char *name)
-{
-	const struct verb *nearest = NULL;
-	size_t least = SIZE_MAX;
-	for (size_t i = 0; i < ZD_ARRAY_LEN(verbs); i++) {
-		if (strncmp(verbs[i].name, name, strlen(name)) == 0)
-			return &verbs[i];
-		size_t distance = edit_distance(name, verbs[i].name);
-		if (distance < least && distance <= (strlen(verbs[i].name) + 2) / 3) {
-			nearest = &verbs[i];
-			least = distance;
-		}
-	}
-	return nearest;
-}
-
 static const struct verb *find_verb(const char *name)
 {
-	for (size_t i = 0; i < ZD_ARRAY_LEN(verbs); i++)
-		if (strcmp(verbs[i].name, name) == 0)
+	struct zd_ctl_near near = {.name = name};
+	for (size_t i = 0; i < ZD_ARRAY_LEN(verbs); i++) {
+		if (strcmp(verbs[i].name, name) == 0) {
+			free(near.found);
 			return &verbs[i];
-	const struct verb *nearest = *name ? nearest_verb(name) : NULL;
-	if (nearest)
-		zd_ctl_fail(ZD_CTL_USAGE, "no verb '%s'; did you mean '%s'?", name, nearest->name);
-	else
-		zd_ctl_fail(ZD_CTL_USAGE, "no verb '%s'; `zeroctl --help` lists them", name);
+		}
+		zd_ctl_near_offer(&near, verbs[i].name);
+	}
+	char *what = zd_ctl_text("no verb '%s'%s", name, near.found ? "" : "; `zeroctl --help` lists them");
+	(void)zd_ctl_near_fail(&near, ZD_CTL_USAGE, what);
+	free(what);
 	return NULL;
 }
 
@@ -463,6 +427,7 @@ int main(int argc, char **argv)
 		(void)setlocale(LC_CTYPE, "");
 	int status = run_verb(&ctl, argc, argv);
 	zerod_close(ctl.client);
+	free(ctl.job_owned);
 	/* A full disk must not look like an empty table. */
 	if (fflush(stdout) && status == 0)
 		status = zd_ctl_fail(ZEROD_E_SYSTEM, "cannot write the output: %s", strerror(errno));

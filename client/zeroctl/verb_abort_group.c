@@ -4,12 +4,74 @@
  */
 #include "ctl.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+struct search {
+	json_t *groups, *jobs; /* groups of that name, and their jobs */
+};
+
+static int add_group(struct zd_ctl *ctl, const json_t *job, const char *rest, void *arg)
+{
+	struct search *search = arg;
+	json_t *groups, *group;
+	size_t i;
+	int status = zd_ctl_list_fetch(ctl, &zd_ctl_groups_listing, &groups);
+	if (status)
+		return status;
+	json_array_foreach(groups, i, group)
+	{
+		/* Nobody can come back to a group that is OVER. */
+		if (strcmp(json_string_value(json_object_get(group, "name")), rest) != 0 ||
+		    strcmp(json_string_value(json_object_get(group, "state")), "OVER") == 0)
+			continue;
+		(void)json_array_append(search->groups, group);
+		(void)json_array_append(search->jobs, (json_t *)job);
+	}
+	json_decref(groups);
+	return 0;
+}
+
+static int find_group(struct zd_ctl *ctl, const char *text, const struct search *search, uint64_t *id)
+{
+	struct zd_ctl_near near = {.name = text};
+	uint64_t number;
+	json_t *groups, *group;
+	size_t i;
+	int status = zd_ctl_list_fetch(ctl, &zd_ctl_groups_listing, &groups);
+	if (status)
+		return status;
+	const bool is_id = !zd_ctl_parse_id(text, &number) && zd_ctl_row_of_id(groups, ZD_CTL_INT(number));
+	if (json_array_size(search->groups) > 1) {
+		status = zd_ctl_fail_ambiguous(search->jobs, text);
+	} else if (is_id || json_array_size(search->groups) == 1) {
+		status = zd_ctl_choose_id(groups, json_array_get(search->groups, 0), text, id);
+	} else {
+		json_array_foreach(groups, i, group)
+		{
+			char *name = zd_ctl_text("%s/%s", json_string_value(json_object_get(group, "job")),
+			                         json_string_value(json_object_get(group, "name")));
+			zd_ctl_near_offer(&near, name);
+			free(name);
+		}
+		char *what = zd_ctl_text("NOT_FOUND: no group is called '%s', or has this id", text);
+		status = zd_ctl_near_fail(&near, ZEROD_E_NOT_FOUND, what);
+		free(what);
+	}
+	json_decref(groups);
+	return status;
+}
+
 int zd_ctl_abort_group(struct zd_ctl *ctl)
 {
-	static const char *const keys[] = {"job", "name", NULL};
+	struct search search = {.groups = json_array(), .jobs = json_array()};
 	Zd__AbortGroup body = ZD__ABORT_GROUP__INIT;
 	Zd__Request request = ZD__REQUEST__INIT;
-	int status = zd_ctl_list_find(ctl, &zd_ctl_groups_listing, keys, ctl->args[0], &body.group);
+	int status = zd_ctl_each_job(ctl, ctl->args[0], add_group, &search);
+	if (!status)
+		status = find_group(ctl, ctl->args[0], &search, &body.group);
+	json_decref(search.groups);
+	json_decref(search.jobs);
 	if (status)
 		return status;
 	request.body_case = ZD__REQUEST__BODY_ABORT_GROUP;

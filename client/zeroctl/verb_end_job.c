@@ -6,10 +6,9 @@
 
 int zd_ctl_end_job(struct zd_ctl *ctl)
 {
-	static const char *const keys[] = {"name", NULL};
 	Zd__EndJob body = ZD__END_JOB__INIT;
 	Zd__Request request = ZD__REQUEST__INIT;
-	int status = zd_ctl_list_find(ctl, &zd_ctl_jobs_listing, keys, ctl->args[0], &body.job);
+	int status = zd_ctl_find_job(ctl, ctl->args[0], &body.job);
 	if (status)
 		return status;
 	request.body_case = ZD__REQUEST__BODY_END_JOB;

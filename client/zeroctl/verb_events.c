@@ -247,7 +247,14 @@ int zd_ctl_events(struct zd_ctl *ctl)
 	struct printing printing = {.ctl = ctl, .offset_ns = clock_offset_ns(), .at = {.after = ctl->since}};
 	if (ctl->follow)
 		return follow(&printing);
-	int status = read_on(&printing, ctl->has_since);
+	const char *job = ctl->job;
+	int status = zd_ctl_check_past_job(ctl);
+	if (!status)
+		status = read_on(&printing, ctl->has_since);
+	if (status || printing.printed > 0)
+		return status;
 	/* Where a job has left no event there may be none of that name. */
-	return !status && printing.printed == 0 ? zd_ctl_check_job(ctl) : status;
+	zd_ctl_keep_job(ctl, NULL);
+	ctl->job = job;
+	return zd_ctl_check_job(ctl);
 }

@@ -14,19 +14,18 @@
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
-/* Whether `text` names the unit; *rank: the one behind '@', or -1 for all. */
-static bool names_unit(const json_t *unit, const char *text, json_int_t *rank)
+/* Whether `rest`, behind the job's name, names the unit; *rank: the one behind '@', or -1 for all. */
+static bool names_unit(const json_t *unit, const char *rest, json_int_t *rank)
 {
-	char *name = zd_ctl_text("%s/%s/%s", zd_ctl_string(unit, "job"), zd_ctl_string(unit, "group"),
-	                         zd_ctl_string(unit, "name"));
+	char *name = zd_ctl_text("%s/%s", zd_ctl_string(unit, "group"), zd_ctl_string(unit, "name"));
 	const size_t bytes = strlen(name);
-	bool found = strncmp(text, name, bytes) == 0;
+	bool found = strncmp(rest, name, bytes) == 0;
 	free(name);
 	*rank = -1;
-	if (!found || text[bytes] == '\0')
+	if (!found || rest[bytes] == '\0')
 		return found;
-	const char *digits = text + bytes + 1;
-	if (text[bytes] != '@' || !*digits || digits[strspn(digits, "0123456789")] || strlen(digits) > 9)
+	const char *digits = rest + bytes + 1;
+	if (rest[bytes] != '@' || !*digits || digits[strspn(digits, "0123456789")] || strlen(digits) > 9)
 		return false;
 	*rank = atoll(digits);
 	return true;
@@ -364,64 +363,177 @@ static int explain_session(const struct zd_ctl_facts *facts, const json_t *sessi
 	return 0;
 }
 
-/* ---- The verb ------------------------------------------------------------------------------------------ */
+/* ---- Groups -------------------------------------------------------------------------------------------- */
 
-static bool names_job(const json_t *job, const char *text)
+static void explain_group(const struct zd_ctl_facts *facts, const json_t *group)
 {
-	char *with_uid = zd_ctl_text("%" JSON_INTEGER_FORMAT "/%s", zd_ctl_integer(job, "uid"),
-	                             zd_ctl_string(job, "name"));
-	const bool named = strcmp(text, zd_ctl_string(job, "name")) == 0 || strcmp(text, with_uid) == 0;
-	free(with_uid);
-	return named;
+	size_t i, count = 0;
+	json_t *member, *buffer;
+	zd_ctl_say("Group '%s' of job '%s' is %s, with %" JSON_INTEGER_FORMAT
+	           " units. Its last committed step is %" JSON_INTEGER_FORMAT ".",
+	           zd_ctl_string(group, "name"), zd_ctl_string(group, "job"), zd_ctl_string(group, "state"),
+	           zd_ctl_integer(group, "units"), zd_ctl_integer(group, "committed_step"));
+	json_array_foreach(json_object_get(group, "members"), i, member)
+	{
+		const json_int_t id = zd_ctl_integer(member, "session");
+		if (id == 0)
+			continue;
+		char *who = zd_ctl_text("Rank %" JSON_INTEGER_FORMAT, zd_ctl_integer(member, "rank"));
+		char *text = zd_ctl_session_text(facts, id);
+		zd_ctl_say("%s is %s, on device %" JSON_INTEGER_FORMAT ".", who, text,
+		           zd_ctl_integer(member, "device"));
+		say_waits(facts, zd_ctl_row_of_id(facts->sessions, id), "  It");
+		free(text);
+		free(who);
+	}
+	json_array_foreach(facts->buffers, i, buffer)
+	{
+		if (is_of_group(buffer, group) && strcmp(zd_ctl_string(buffer, "state"), "WAITING") == 0 &&
+		    count++ < MOST_LINES)
+			zd_ctl_explain_buffer(facts, buffer);
+	}
+	zd_ctl_explain_group(facts, group);
+	zd_ctl_explain_processes(facts, zd_ctl_string(group, "job"));
 }
 
-static int explain(struct zd_ctl *ctl, struct zd_ctl_facts *facts, const char *text)
+/* ---- The verb ------------------------------------------------------------------------------------------ */
+
+/* What the text may mean. All rows are references. */
+struct search {
+	const char *text;
+	json_t *job, *jobs; /* the last one that was found, and all */
+	json_t *group, *unit;
+	json_int_t rank;
+};
+
+static void note(struct search *search, const json_t *job, json_t *group, json_t *unit, json_int_t rank)
 {
-	const json_t *found_job = NULL, *found_unit = NULL, *session;
-	json_int_t rank = -1, found_rank = -1;
-	size_t i, count;
+	(void)json_array_append(search->jobs, (json_t *)job);
+	json_decref(search->group);
+	json_decref(search->unit);
+	search->group = json_incref(group);
+	search->unit = json_incref(unit);
+	search->rank = rank;
+	search->job = json_array_get(search->jobs, json_array_size(search->jobs) - 1);
+}
+
+/* Adds what `rest` names in the job: itself, groups, units. */
+static int search_job(struct zd_ctl *ctl, const json_t *job, const char *rest, void *arg)
+{
+	struct search *search = arg;
+	json_t *groups = NULL, *units = NULL, *row;
+	json_int_t rank;
+	size_t i;
+	if (!*rest) {
+		note(search, job, NULL, NULL, -1);
+		return 0;
+	}
+	int status = zd_ctl_list_fetch(ctl, &zd_ctl_groups_listing, &groups);
+	if (!status)
+		status = zd_ctl_list_fetch(ctl, &zd_ctl_units_listing, &units);
+	json_array_foreach(groups, i, row)
+	{
+		if (!status && strcmp(zd_ctl_string(row, "name"), rest) == 0 &&
+		    strcmp(zd_ctl_string(row, "state"), "OVER") != 0)
+			note(search, job, row, NULL, -1);
+	}
+	json_array_foreach(units, i, row)
+	{
+		if (!status && names_unit(row, rest, &rank))
+			note(search, job, NULL, row, rank);
+	}
+	json_decref(groups);
+	json_decref(units);
+	return status;
+}
+
+static int fail_not_found(struct zd_ctl *ctl, const char *text)
+{
+	static const struct zd_ctl_listing *const listings[] = {&zd_ctl_jobs_listing, &zd_ctl_groups_listing,
+	                                                        &zd_ctl_units_listing};
+	struct zd_ctl_near near = {.name = text};
+	size_t i;
 	json_t *row;
+	for (size_t k = 0; k < ZD_ARRAY_LEN(listings); k++) {
+		json_t *rows;
+		if (zd_ctl_list_fetch(ctl, listings[k], &rows))
+			continue;
+		json_array_foreach(rows, i, row)
+		{
+			const char *job = zd_ctl_string(row, "job"), *group = zd_ctl_string(row, "group");
+			char *name = zd_ctl_text("%s%s%s%s%s", job, *job ? "/" : "", group, *group ? "/" : "",
+			                         zd_ctl_string(row, "name"));
+			zd_ctl_near_offer(&near, name);
+			free(name);
+		}
+		json_decref(rows);
+	}
+	char *what =
+	        zd_ctl_text("NOT_FOUND: '%s' is no session's id, no job, no group as JOB/GROUP, and no unit "
+	                    "as JOB/GROUP/UNIT",
+	                    text);
+	int status = zd_ctl_near_fail(&near, ZEROD_E_NOT_FOUND, what);
+	free(what);
+	return status;
+}
+
+static int explain_found(struct zd_ctl *ctl, struct zd_ctl_facts *facts, const struct search *search)
+{
+	zd_ctl_keep_job(ctl, search->job);
+	int status = zd_ctl_facts_fetch(ctl, facts);
+	if (!status && search->unit)
+		status = zd_ctl_map_fetch(ctl, &facts->map);
+	if (status)
+		return status;
+	if (search->unit)
+		return explain_unit(facts, search->unit, search->rank);
+	if (!search->group)
+		return explain_job(facts, search->job);
+	explain_group(facts, search->group);
+	return 0;
+}
+
+static int explain(struct zd_ctl *ctl, struct zd_ctl_facts *facts, struct search *search)
+{
+	const json_t *session = NULL;
 	uint64_t id;
-	session = zd_ctl_parse_id(text, &id) ? NULL : zd_ctl_row_of_id(facts->sessions, ZD_CTL_INT(id));
-	count = session != NULL;
-	json_array_foreach(facts->jobs, i, row)
-	{
-		if (!names_job(row, text))
-			continue;
-		found_job = row;
-		count++;
+	int status = zd_ctl_each_job(ctl, search->text, search_job, search);
+	if (!status && !zd_ctl_parse_id(search->text, &id)) {
+		status = zd_ctl_facts_fetch(ctl, facts);
+		session = zd_ctl_row_of_id(facts->sessions, ZD_CTL_INT(id));
 	}
-	json_array_foreach(facts->units, i, row)
-	{
-		if (!names_unit(row, text, &rank))
-			continue;
-		found_unit = row;
-		found_rank = rank;
-		count++;
-	}
-	if (count == 0)
-		return zd_ctl_fail(
-		        ZEROD_E_NOT_FOUND,
-		        "NOT_FOUND: '%s' is no session's id, no job, and no unit as JOB/GROUP/UNIT", text);
-	if (count > 1)
-		return zd_ctl_fail(
-		        ZEROD_E_INVALID,
-		        "INVALID: %zu sessions, jobs or units are called '%s'; give a job as UID/NAME", count,
-		        text);
+	const size_t found = json_array_size(search->jobs);
+	if (status)
+		return status;
+	if (found > 1)
+		return zd_ctl_fail_ambiguous(search->jobs, search->text);
+	if (session && found)
+		return zd_ctl_fail(ZEROD_E_INVALID,
+		                   "INVALID: '%s' is the id of a session, and the name of a job; "
+		                   "give the job as USER/NAME",
+		                   search->text);
 	if (session)
 		return explain_session(facts, session);
-	if (found_job)
-		return explain_job(facts, found_job);
-	int status = zd_ctl_map_fetch(ctl, &facts->map);
-	return status ? status : explain_unit(facts, found_unit, found_rank);
+	if (!found)
+		return fail_not_found(ctl, search->text);
+	zd_ctl_facts_deinit(facts);
+	return explain_found(ctl, facts, search);
 }
 
 int zd_ctl_explain(struct zd_ctl *ctl)
 {
 	struct zd_ctl_facts facts = {.jobs = NULL};
-	int status = zd_ctl_facts_fetch(ctl, &facts);
-	if (!status)
-		status = explain(ctl, &facts, ctl->args[0]);
+	struct search search = {.text = ctl->args[0], .jobs = json_array()};
+	json_t *sentences = ctl->json ? json_array() : NULL;
+	zd_ctl_collect(sentences);
+	int status = explain(ctl, &facts, &search);
+	zd_ctl_collect(NULL);
 	zd_ctl_facts_deinit(&facts);
+	json_decref(search.group);
+	json_decref(search.unit);
+	json_decref(search.jobs);
+	if (!status && sentences)
+		return zd_ctl_print_json(stdout, ctl->verb, sentences);
+	json_decref(sentences);
 	return status;
 }

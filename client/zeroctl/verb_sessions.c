@@ -8,6 +8,7 @@ static const struct zd_ctl_column columns[] = {
         {"ID", "id", ZD_CTL_COUNT, 0, NULL},
         {"NAME", "name", ZD_CTL_TEXT, 2, NULL},
         {"UID", "uid", ZD_CTL_COUNT, 4, NULL},
+        {"USER", "user", ZD_CTL_TEXT, 4, NULL},
         {"PID", "pid", ZD_CTL_COUNT, 0, NULL},
         {"PROCESS", "process", ZD_CTL_STATE, 0, NULL},
         {"STATE", "state", ZD_CTL_STATE, 0, NULL},
@@ -30,12 +31,18 @@ static json_t *session_row(const Zd__Row *row)
 	                 "waits", zd_ctl_strings(s->waits, s->n_waits));
 }
 
+static void complete(struct zd_ctl *ctl, json_t *rows)
+{
+	zd_ctl_add_users(ctl, rows);
+	zd_ctl_add_processes(ctl, rows);
+}
+
 const struct zd_ctl_listing zd_ctl_sessions_listing = {
         .table = ZD__TABLE__SESSIONS,
         .row_case = ZD__ROW__ROW_SESSION,
         .row = session_row,
         .columns = columns,
-        .complete = zd_ctl_add_processes,
+        .complete = complete,
         .plural = "sessions",
 };
 

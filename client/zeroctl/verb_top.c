@@ -9,7 +9,6 @@
 #include "ctl.h"
 #include "top.h"
 
-#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -30,12 +29,6 @@ static uint64_t now_ns(void)
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static char *user_of(uint32_t uid)
-{
-	const struct passwd *user = getpwuid(uid);
-	return user ? zd_ctl_text("%s", user->pw_name) : NULL;
 }
 
 /* ---- Samples ------------------------------------------------------------------------------------------- */
@@ -144,7 +137,7 @@ int zd_ctl_top(struct zd_ctl *ctl)
 {
 	struct top top = {
 	        .ctl = ctl,
-	        .model = {.user_of = user_of},
+	        .model = {.user_of = zd_ctl_user_text},
 	        .view = {.sort = ZD_TOP_ID, .delay_s = ctl->interval_s},
 	};
 	ctl->deadline_ms = REQUEST_DEADLINE_MS;

@@ -60,9 +60,10 @@ struct zd_event_row {
 };
 
 struct zd_event_query {
-	uint64_t session; /* the asking session; 0: the daemon, which sees all */
-	uint64_t after;   /* events with a greater sequence number */
-	const char *job;  /* NULL or "": all */
+	uint64_t session;   /* the asking session; 0: the daemon, which sees all */
+	uint64_t after;     /* events with a greater sequence number */
+	const char *job;    /* NULL or "": all */
+	uint64_t job_owner; /* as of a listing */
 	uint32_t most_visits;
 	bool copies; /* for ZD_EVENT_COPIES_NS from now on, copies are events as well */
 };

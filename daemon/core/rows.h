@@ -134,9 +134,10 @@ struct zd_list_query {
 	        /* the asking session, which sees its own uid's rows, an admin all rows; 0: the daemon, all
 	         * rows */
 	        session;
-	uint64_t cursor;  /* rows with a greater id */
-	const char *job;  /* NULL or "": all */
-	uint32_t segment; /* BLOCKS: its id */
+	uint64_t cursor;    /* rows with a greater id */
+	const char *job;    /* NULL or "": all */
+	uint64_t job_owner; /* beside `job`: only jobs of this uid + 1; 0: of all */
+	uint32_t segment;   /* BLOCKS: its id */
 	/* Ends the page after about so many objects, shown or not; what a row is made from counts, too. 0: no
 	 * limit. */
 	uint32_t most_visits;

@@ -114,6 +114,7 @@ int zd_answer_events(struct zd_api_session *session, const Zd__Request *request,
 	struct zd_event_query query = {.session = session->id,
 	                               .after = request->events->after,
 	                               .job = request->events->job,
+	                               .job_owner = request->events->job_owner,
 	                               .copies = request->events->copies,
 	                               .most_visits = MOST_VISITS};
 	struct zd_event_page found;

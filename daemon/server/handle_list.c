@@ -68,6 +68,7 @@ int zd_answer_list(struct zd_api_session *session, const Zd__Request *request, s
 	struct zd_list_query query = {.session = session->id,
 	                              .cursor = list->cursor,
 	                              .job = list->job,
+	                              .job_owner = list->job_owner,
 	                              .segment = list->segment,
 	                              .most_visits = MOST_VISITS};
 	Zd__ListReply rows = ZD__LIST_REPLY__INIT;

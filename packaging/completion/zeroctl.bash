@@ -58,7 +58,8 @@ _zeroctl()
 		map) options+=" --json --bytes --sort $table --device" ;;
 		snapshot) options+=' --json --job --device --output' ;;
 		trim) options+=" --json --bytes $table --device --keep" ;;
-		explain | drain | undrain | kill-session | abort-group | end-job | kill-job) ;;
+		explain) options+=' --json' ;;
+		drain | undrain | kill-session | abort-group | end-job | kill-job) ;;
 		*) options+=" --json --bytes --job --sort $table" ;;
 		esac
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")

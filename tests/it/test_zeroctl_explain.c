@@ -7,6 +7,7 @@
 #include "tests/it/zeroctl_scene.h"
 
 #include <pthread.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 static const char *const keep[] = {"--keep-state", "holder", NULL};
@@ -234,8 +235,8 @@ static void a_former_session_is_awaited(void **state)
 	                 "Memory of session ", leave);
 }
 
-/* A trainer, of whom the caller hears when it has joined, and which stops then. */
-static pid_t start_stopped(void)
+/* A trainer of this user that joins the job and stops. */
+static pid_t start_stopped(const char *job, uid_t uid)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	struct zerod_group_options group = ZEROD_INIT(group);
@@ -248,9 +249,10 @@ static pid_t start_stopped(void)
 	if (pid == 0) {
 		options.socket_path = daemon_.socket_path;
 		options.name = "sleeper";
-		group.job = "one";
+		group.job = job;
 		group.world_size = 1;
-		if (zerod_connect(&options, &client) || zerod_group_join(client, &group, &joined))
+		if (setuid(uid) || zerod_connect(&options, &client) ||
+		    zerod_group_join(client, &group, &joined))
 			_exit(1);
 		(void)raise(SIGSTOP);
 		_exit(0);
@@ -263,7 +265,7 @@ static pid_t start_stopped(void)
 static void a_stopped_rank_looks_stopped(void **state)
 {
 	char says[64], named[64], line[64];
-	const pid_t pid = start_stopped();
+	const pid_t pid = start_stopped("one", getuid());
 
 	(void)state;
 	json_t *object = zeroctl_listing(daemon_.socket_path, "sessions --job one", "sessions");
@@ -277,11 +279,78 @@ static void a_stopped_rank_looks_stopped(void **state)
 	EXPECT_EXPLAINED(line, "'sleeper', stopped) of uid ", "Its process (pid ", ") is stopped (SIGSTOP)");
 	json_decref(object);
 	object = zeroctl_listing(daemon_.socket_path, "sessions", "sessions"); /* zeroctl itself runs */
-	assert_string_equal(json_string_value(json_object_get(row_where(object, "name", "zeroctl"), "process")),
-	                    "running");
+	assert_string_equal(
+	        json_string_value(json_object_get(row_where(object, "name", "zeroctl"), "process")),
+	        "running");
 	json_decref(object);
 	assert_int_equal(kill(pid, SIGKILL), 0);
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static size_t count_rows(const char *line, const char *verb)
+{
+	json_t *object = zeroctl_listing(daemon_.socket_path, line, verb);
+	const size_t count = json_array_size(json_object_get(object, "rows"));
+
+	json_decref(object);
+	return count;
+}
+
+static void jobs_of_one_name_are_told_apart(void **state)
+{
+	static const char *const lines[] = {"units --job mine",  "explain mine",
+	                                    "kill-job mine",     "end-job mine",
+	                                    "events --job mine", "abort-group mine/world"};
+	pid_t pids[2];
+
+	(void)state;
+	if (getuid() != 0)
+		skip(); /* only root is another user, too */
+	char *folder = strdup(daemon_.socket_path);
+	*strrchr(folder, '/') = '\0';
+	assert_int_equal(chmod(folder, 0755) | chmod(daemon_.socket_path, 0666), 0);
+	free(folder);
+	pids[0] = start_stopped("mine", 0);
+	pids[1] = start_stopped("mine", 65534);
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+		zeroctl_fails(daemon_.socket_path, lines[i], 1, " names 2 jobs: root/mine, nobody/mine");
+	json_t *object = zeroctl_listing(daemon_.socket_path, "sessions --job nobody/mine", "sessions");
+	assert_int_equal(json_array_size(json_object_get(object, "rows")), 1);
+	assert_int_equal(integer(row_where(object, "user", "nobody"), "pid"), pids[1]);
+	json_decref(object);
+	assert_int_equal(count_rows("groups --job 65534/mine", "groups"), 1);
+	EXPECT_EXPLAINED("nobody/mine", "Job 'mine' of uid 65534 is not durable");
+	EXPECT_EXPLAINED("root/mine/world", "Group 'world' of job 'mine' is READY, with 0 units.",
+	                 "Rank 0 is session ", "Rank 0 (pid ");
+	struct program program = zeroctl_run(daemon_.socket_path, "events --job nobody/mine");
+	const char *begin = strstr(program.out_text, "job begin");
+	assert_true(begin && !strstr(begin + 1, "job begin"));
+	program_free(&program);
+	program = zeroctl_run(daemon_.socket_path, "kill-job nobody/mine");
+	assert_int_equal(program.status, 0);
+	program_free(&program);
+	assert_int_equal(count_rows("jobs --job mine", "jobs"), 1);
+	for (size_t i = 0; i < 2; i++) {
+		assert_int_equal(kill(pids[i], SIGKILL), 0);
+		assert_int_equal(waitpid(pids[i], NULL, 0), pids[i]);
+	}
+}
+
+static void sentences_and_near_names(void **state)
+{
+	(void)state;
+	two_ranks(0);
+	json_t *object = zeroctl_listing(daemon_.socket_path, "explain two", "explain");
+	const json_t *first = json_array_get(json_object_get(object, "rows"), 0);
+	assert_non_null(strstr(json_string_value(json_object_get(first, "text")), "Job 'two' of uid "));
+	assert_true(json_is_false(json_object_get(first, "detail")));
+	json_decref(object);
+	zeroctl_fails(daemon_.socket_path, "explain twi", 3, "did you mean 'two'?");
+	zeroctl_fails(daemon_.socket_path, "explain two/wrld/w", 3, "did you mean 'two/world/w'?");
+	zeroctl_fails(daemon_.socket_path, "explain two/worl", 3, "did you mean 'two/world'?");
+	zeroctl_fails(daemon_.socket_path, "buffers --job twp", 3, "did you mean 'two'?");
+	zeroctl_fails(daemon_.socket_path, "abort-group two/word", 3, "did you mean 'two/world'?");
+	zeroctl_fails(daemon_.socket_path, "end-job tw", 3, "no job is called 'tw'; did you mean 'two'?");
 }
 
 static void what_does_not_exist_is_not_found(void **state)
@@ -316,12 +385,10 @@ static int start(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        TEST(a_gather_waits_for_a_version),
-	        TEST(leases_and_scopes_hold_a_buffer),
-	        TEST(a_lost_rank_is_named),
-	        TEST(a_former_session_is_awaited),
-	        TEST(a_stopped_rank_looks_stopped),
-	        TEST(what_does_not_exist_is_not_found),
+	        TEST(a_gather_waits_for_a_version), TEST(leases_and_scopes_hold_a_buffer),
+	        TEST(a_lost_rank_is_named),         TEST(a_former_session_is_awaited),
+	        TEST(a_stopped_rank_looks_stopped), TEST(jobs_of_one_name_are_told_apart),
+	        TEST(sentences_and_near_names),     TEST(what_does_not_exist_is_not_found),
 	};
 
 	return cmocka_run_group_tests(tests, start, scene_stop);

@@ -116,7 +116,10 @@ static bool may_read(const struct reader *reader, const struct zd_event *event)
 static bool is_wanted(struct reader *reader, const struct zd_event *event)
 {
 	const char *only = reader->query->job;
-	return !only || !only[0] || (event->job && strcmp(job_name(reader, event->job), only) == 0);
+	if (!only || !only[0])
+		return true;
+	return event->job && strcmp(job_name(reader, event->job), only) == 0 &&
+	       (!reader->query->job_owner || reader->query->job_owner == (uint64_t)event->uid + 1);
 }
 
 static const char *request_name(const struct zd_engine *e, const struct zd_event *event)

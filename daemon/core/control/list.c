@@ -41,10 +41,19 @@ static bool sees_uid(const struct listing *l, uint32_t uid)
 	return !l->asker || l->asker->admin || l->asker->uid == uid;
 }
 
-static bool sees(const struct listing *l, const struct zd_job *job)
+/* Whether the query is for rows of this job, or for all. */
+static bool asks_for(const struct listing *l, const struct zd_job *job)
 {
 	const char *only = l->query->job;
-	return sees_uid(l, job->owner->uid) && (!only || !only[0] || strcmp(only, job->name) == 0);
+	if (!only || !only[0])
+		return true;
+	return job && strcmp(only, job->name) == 0 &&
+	       (!l->query->job_owner || l->query->job_owner == (uint64_t)job->owner->uid + 1);
+}
+
+static bool sees(const struct listing *l, const struct zd_job *job)
+{
+	return sees_uid(l, job->owner->uid) && asks_for(l, job);
 }
 
 /* ---- What is listed ------------------------------------------------------------------------------------ */
@@ -60,10 +69,7 @@ static const struct zd_job *session_job(const struct zd_session *session)
 
 static bool sees_session(const struct listing *l, const struct zd_session *session)
 {
-	const char *only = l->query->job;
-	const struct zd_job *job = session_job(session);
-	bool named = !only || !only[0] || (job && strcmp(job->name, only) == 0);
-	return named && sees_uid(l, session->uid);
+	return asks_for(l, session_job(session)) && sees_uid(l, session->uid);
 }
 
 /* Skips allocations without memory, and freed ones whose fences are pending. */

@@ -214,8 +214,10 @@ int zd_ctl_check_past_job(struct zd_ctl *ctl) __attribute__((warn_unused_result)
 int zd_ctl_each_job(struct zd_ctl *ctl, const char *text,
                     int (*fn)(struct zd_ctl *ctl, const json_t *job, const char *rest, void *arg), void *arg)
         __attribute__((warn_unused_result));
-/* Finds the job that `text` is the id or the name of. */
-int zd_ctl_find_job(struct zd_ctl *ctl, const char *text, uint64_t *id) __attribute__((warn_unused_result));
+/* Finds the job that `text` is the id or the name of. `what` gets its name and how much it has, as a text that the
+ * caller frees. */
+int zd_ctl_find_job(struct zd_ctl *ctl, const char *text, uint64_t *id, char **what)
+        __attribute__((warn_unused_result));
 
 /* Converts a Usage to an object with a key for each purpose. */
 json_t *zd_ctl_usage(const Zd__Usage *usage);

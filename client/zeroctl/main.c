@@ -127,6 +127,7 @@ static const struct verb {
          "GROUP"},
         {"end-job", zd_ctl_end_job, "end a durable job without sessions, and free its shards", 0, "JOB"},
         {"kill-job", zd_ctl_kill_job, "end all sessions of a job, and a durable job's memory", 0, "JOB"},
+        {"help", NULL, "this text; or a verb's options", 0, "[VERB]"},
 };
 
 static void print_options(FILE *out, unsigned mask)
@@ -402,7 +403,18 @@ static int run_verb(struct zd_ctl *ctl, int argc, char **argv)
 	const struct verb *verb = find_verb(ctl->verb);
 	if (!verb)
 		return ZD_CTL_USAGE;
-	if (given & OPT_HELP) {
+	const bool helps = !verb->run; /* `help VERB` is `VERB --help` */
+	if (helps && ctl->nargs == 0) {
+		print_help(stdout);
+		return 0;
+	}
+	if (helps && ctl->nargs > 1)
+		return zd_ctl_fail(ZD_CTL_USAGE, "help takes one argument, a verb; %d given", ctl->nargs);
+	if (helps)
+		verb = find_verb(ctl->args[0]);
+	if (!verb)
+		return ZD_CTL_USAGE;
+	if (helps || (given & OPT_HELP)) {
 		print_verb_help(verb);
 		return 0;
 	}

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/text.h"
 
 /* ---- Near names ---------------------------------------------------------------------------------------- */
 
@@ -249,7 +250,23 @@ int zd_ctl_each_job(struct zd_ctl *ctl, const char *text,
 	return status;
 }
 
-int zd_ctl_find_job(struct zd_ctl *ctl, const char *text, uint64_t *id)
+/* "job 'alice/mine': 2 sessions, 12 MiB" */
+static char *contents_text(const json_t *job)
+{
+	static const char *const purposes[] = {"shard_bytes",   "gathered_bytes", "bucket_bytes",
+	                                       "staging_bytes", "target_bytes",   "allocation_bytes"};
+	const json_int_t sessions = json_integer_value(json_object_get(job, "sessions"));
+	char *name = zd_ctl_job_text(job), bytes_text[ZD_BYTES_TEXT];
+	json_int_t bytes = 0;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(purposes); i++)
+		bytes += json_integer_value(json_object_get(json_object_get(job, "usage"), purposes[i]));
+	char *text = zd_ctl_text("job '%s': %" JSON_INTEGER_FORMAT " session%s, %s", name, sessions,
+	                         sessions == 1 ? "" : "s", zd_bytes_text((uint64_t)bytes, bytes_text));
+	free(name);
+	return text;
+}
+
+int zd_ctl_find_job(struct zd_ctl *ctl, const char *text, uint64_t *id, char **what)
 {
 	json_t *jobs;
 	int status = zd_ctl_list_fetch(ctl, &zd_ctl_jobs_listing, &jobs);
@@ -264,6 +281,8 @@ int zd_ctl_find_job(struct zd_ctl *ctl, const char *text, uint64_t *id)
 		status = zd_ctl_fail_ambiguous(found, text);
 	else
 		status = zd_ctl_choose_id(jobs, json_array_get(found, 0), text, id);
+	if (!status)
+		*what = contents_text(zd_ctl_row_of_id(jobs, ZD_CTL_INT(*id)));
 	json_decref(found);
 	json_decref(jobs);
 	return status;

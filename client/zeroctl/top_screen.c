@@ -85,11 +85,11 @@ int zd_top_screen_open(void)
 {
 	const char *terminal = getenv("TERM");
 	if (!isatty(STDOUT_FILENO))
-		return zd_ctl_fail(ZEROD_E_SYSTEM,
+		return zd_ctl_fail(ZD_CTL_USAGE,
 		                   "standard output is not a terminal, which `top` needs; `zeroctl "
 		                   "watch` and the lists are for pipes and files");
 	if (!isatty(STDIN_FILENO))
-		return zd_ctl_fail(ZEROD_E_SYSTEM,
+		return zd_ctl_fail(ZD_CTL_USAGE,
 		                   "standard input is not a terminal, from which `top` reads keys; `zeroctl "
 		                   "watch` needs none");
 	catch_signals();
@@ -99,7 +99,7 @@ int zd_top_screen_open(void)
 	if (!move_cursor || (intptr_t)move_cursor == -1) {
 		zd_top_screen_close();
 		return zd_ctl_fail(
-		        ZEROD_E_SYSTEM,
+		        ZD_CTL_USAGE,
 		        "the terminal '%s' (TERM) is not known, or cannot move its cursor; `zeroctl "
 		        "watch` works on every one",
 		        terminal ? terminal : "");

@@ -2,8 +2,9 @@
 /*
  * verb_abort_group.c - zeroctl abort-group: all that waits in the group fails with ABORTED, at once.
  */
-#include "ctl.h"
+#include "explain.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,5 +77,8 @@ int zd_ctl_abort_group(struct zd_ctl *ctl)
 		return status;
 	request.body_case = ZD__REQUEST__BODY_ABORT_GROUP;
 	request.abort_group = &body;
-	return zd_ctl_call(ctl, &request, NULL, NULL);
+	status = zd_ctl_call(ctl, &request, NULL, NULL);
+	if (!status)
+		zd_ctl_say("aborted group %" PRIu64 ", '%s'", body.group, ctl->args[0]);
+	return status;
 }

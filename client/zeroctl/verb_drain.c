@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_drain.c - zeroctl drain and undrain: whether jobs may begin, and ranks may join.
+ * verb_drain.c - zeroctl drain and undrain: whether jobs may begin, and ranks may join; and what still
+ * runs.
  */
 #include "ctl.h"
 
@@ -16,7 +17,33 @@ static int send_drain(struct zd_ctl *ctl, bool undrain)
 
 int zd_ctl_drain(struct zd_ctl *ctl)
 {
-	return send_drain(ctl, false);
+	json_int_t running = 0, kept = 0, sessions = 0;
+	json_t *jobs, *job;
+	size_t i;
+	int status = send_drain(ctl, false);
+	if (!status)
+		status = zd_ctl_list_fetch(ctl, &zd_ctl_jobs_listing, &jobs);
+	if (status)
+		return status;
+	json_array_foreach(jobs, i, job)
+	{
+		const json_int_t of_job = json_integer_value(json_object_get(job, "sessions"));
+		running += of_job > 0;
+		kept += of_job == 0;
+		sessions += of_job;
+	}
+	json_decref(jobs);
+	if (running)
+		printf("draining: %" JSON_INTEGER_FORMAT " job%s still run%s, with %" JSON_INTEGER_FORMAT
+		       " session%s",
+		       running, running == 1 ? "" : "s", running == 1 ? "s" : "", sessions,
+		       sessions == 1 ? "" : "s");
+	else
+		fputs("drained: no job runs", stdout);
+	if (kept)
+		printf("; jobs without sessions, whose memory is kept: %" JSON_INTEGER_FORMAT, kept);
+	putchar('\n');
+	return 0;
 }
 
 int zd_ctl_undrain(struct zd_ctl *ctl)

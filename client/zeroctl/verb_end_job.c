@@ -2,16 +2,23 @@
 /*
  * verb_end_job.c - zeroctl end-job: ends a durable job; its shards are freed, nothing can re-attach.
  */
-#include "ctl.h"
+#include "explain.h"
+
+#include <stdlib.h>
 
 int zd_ctl_end_job(struct zd_ctl *ctl)
 {
 	Zd__EndJob body = ZD__END_JOB__INIT;
 	Zd__Request request = ZD__REQUEST__INIT;
-	int status = zd_ctl_find_job(ctl, ctl->args[0], &body.job);
+	char *what;
+	int status = zd_ctl_find_job(ctl, ctl->args[0], &body.job, &what);
 	if (status)
 		return status;
 	request.body_case = ZD__REQUEST__BODY_END_JOB;
 	request.end_job = &body;
-	return zd_ctl_call(ctl, &request, NULL, NULL);
+	status = zd_ctl_call(ctl, &request, NULL, NULL);
+	if (!status)
+		zd_ctl_say("ended %s", what);
+	free(what);
+	return status;
 }

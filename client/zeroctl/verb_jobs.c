@@ -8,8 +8,8 @@
 static const struct zd_ctl_column columns[] = {
         {"ID", "id", ZD_CTL_COUNT, 6, NULL},
         {"JOB", "name", ZD_CTL_TEXT, 0, NULL},
-        {"UID", "uid", ZD_CTL_COUNT, 3, NULL},
         {"USER", "user", ZD_CTL_TEXT, 3, NULL},
+        {"UID", "uid", ZD_CTL_COUNT, 3, NULL},
         {"DURABLE", "durable", ZD_CTL_YES_NO, 2, NULL},
         {"SESSIONS", "sessions", ZD_CTL_COUNT, 0, NULL},
         {"GROUPS", "groups", ZD_CTL_COUNT, 5, NULL},

@@ -7,8 +7,8 @@
 static const struct zd_ctl_column columns[] = {
         {"ID", "id", ZD_CTL_COUNT, 0, NULL},
         {"NAME", "name", ZD_CTL_TEXT, 2, NULL},
-        {"UID", "uid", ZD_CTL_COUNT, 4, NULL},
         {"USER", "user", ZD_CTL_TEXT, 4, NULL},
+        {"UID", "uid", ZD_CTL_COUNT, 4, NULL},
         {"PID", "pid", ZD_CTL_COUNT, 0, NULL},
         {"PROCESS", "process", ZD_CTL_STATE, 0, NULL},
         {"STATE", "state", ZD_CTL_STATE, 0, NULL},

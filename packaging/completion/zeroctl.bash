@@ -3,7 +3,7 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status self-test devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain kill-session abort-group end-job kill-job'
+	local verbs='status self-test devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain kill-session abort-group end-job kill-job help'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
@@ -59,7 +59,7 @@ _zeroctl()
 		snapshot) options+=' --json --job --device --output' ;;
 		trim) options+=" --json --bytes $table --device --keep" ;;
 		explain) options+=' --json' ;;
-		drain | undrain | kill-session | abort-group | end-job | kill-job) ;;
+		help | drain | undrain | kill-session | abort-group | end-job | kill-job) ;;
 		*) options+=" --json --bytes --job --sort $table" ;;
 		esac
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
@@ -68,6 +68,7 @@ _zeroctl()
 	case $verb in
 	'') mapfile -t COMPREPLY < <(compgen -W "$verbs" -- "$cur") ;;
 	explain) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column job jobs) $(_zeroctl_column id sessions)" -- "$cur") ;;
+	help) mapfile -t COMPREPLY < <(compgen -W "$verbs" -- "$cur") ;;
 	kill-session) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column id sessions)" -- "$cur") ;;
 	abort-group) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column id groups)" -- "$cur") ;;
 	end-job | kill-job) mapfile -t COMPREPLY < <(compgen -W "$(_zeroctl_column job jobs)" -- "$cur") ;;

@@ -11,7 +11,7 @@ function __zeroctl_column --argument-names column verb
     zeroctl $socket $verb --columns $column --raw --no-headings 2>/dev/null | string match -r '^[A-Za-z0-9._:+@%,=/-]+$'
 end
 set -l verbs status self-test devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain \
-    kill-session abort-group end-job kill-job
+    kill-session abort-group end-job kill-job help
 set -l none "not __fish_seen_subcommand_from $verbs"
 
 complete -c zeroctl -f
@@ -40,6 +40,7 @@ complete -c zeroctl -n $none -a undrain -d 'End a drain'
 complete -c zeroctl -n $none -a kill-session -d 'End a session'
 complete -c zeroctl -n $none -a abort-group -d 'Abort a group'
 complete -c zeroctl -n $none -a end-job -d 'End a durable job without sessions'
+complete -c zeroctl -n $none -a help -d 'List the verbs, or the options of one'
 complete -c zeroctl -n $none -a kill-job -d 'End all sessions of a job, and the memory of a durable one'
 complete -c zeroctl -n '__fish_seen_subcommand_from kill-session' -a '(__zeroctl_column id sessions)'
 complete -c zeroctl -n '__fish_seen_subcommand_from abort-group' -a '(__zeroctl_column id groups)'

@@ -77,7 +77,7 @@ report $? "losses of 0 are equal"
 # A rank is killed in the middle of the training.
 "$bin/charlm" --socket "$socket" --steps 100000 --batch 1 --ranks 2 >"$dir/out" 2>"$dir/err" &
 charlm=$!
-rank_pid() { "$bin/zeroctl" --socket "$socket" sessions | awk '$2 == "charlm.1" && $6 != "" {print $4}' | grep .; }
+rank_pid() { "$bin/zeroctl" --socket "$socket" sessions --raw --no-headings --columns name,pid,job | awk '$1 == "charlm.1" && $3 != "-" {print $2}' | grep .; }
 within 30 rank_pid
 kill -KILL "$(rank_pid)"
 wait $charlm

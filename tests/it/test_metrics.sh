@@ -41,7 +41,7 @@ report $? "a training reduces, and loses nothing"
 # A rank is killed while others look.
 "$bin/charlm" --socket "$socket" --steps 1000000 --batch 1 --ranks 2 >"$dir/out" 2>&1 &
 charlm=$!
-rank_pid() { ctl sessions | awk '$2 == "charlm.1" && $6 != "" {print $4}' | grep .; }
+rank_pid() { ctl sessions --raw --no-headings --columns name,pid,job | awk '$1 == "charlm.1" && $3 != "-" {print $2}' | grep .; }
 within 30 rank_pid
 pid=$(rank_pid)
 job=$(ctl jobs --json | sed -n 's/.*"job": "\([^"]*\)".*/\1/p; s/.*"name": "\([^"]*\)".*/\1/p' | head -n 1)

@@ -28,7 +28,7 @@ deadline=$((SECONDS + 30))
 until "$bin/zeroctl" --socket "$socket" status >/dev/null 2>&1 || [ $SECONDS -ge $deadline ]; do sleep 0.02; done
 
 "$bin/zeroctl" --socket "$socket" top >"$dir/out" 2>"$dir/err" </dev/null
-[ $? -eq 30 ] && [ ! -s "$dir/out" ] && grep -q 'zeroctl watch' "$dir/err"
+[ $? -eq 2 ] && [ ! -s "$dir/out" ] && grep -q 'zeroctl watch' "$dir/err"
 report $? "a pipe is refused, and watch is named"
 "$bin/zeroctl" --socket "$socket" top --sort nothing 2>"$dir/err"
 [ $? -eq 2 ] && grep -q 'ID,NAME,USER' "$dir/err"

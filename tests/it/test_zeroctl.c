@@ -366,6 +366,8 @@ static void wrong_usage_is_named(void **state)
 	expect_status("bufers", 2, "did you mean 'buffers'");
 	expect_status("dev", 2, "did you mean 'devices'");
 	expect_status("killsession", 2, "did you mean 'kill-session'");
+	expect_status("help frobnicate", 2, "no verb 'frobnicate'");
+	expect_status("help buffers jobs", 2, "help takes one argument");
 	expect_status("frobnicate", 2, "no verb 'frobnicate'");
 	expect_status("", 2, "Usage:");
 	expect_status("buffers now", 2, "takes no argument");
@@ -381,9 +383,11 @@ static void wrong_usage_is_named(void **state)
 static void help_and_version_need_no_daemon(void **state)
 {
 	(void)state;
-	const char *const lines[] = {"--help", "--version", "buffers --help", "abort-group --help"};
-	const char *const says[] = {"abort-group", "zeroctl ", "--sort", "JOB/GROUP"};
-	for (size_t i = 0; i < 4; i++) {
+	const char *const lines[] = {"--help", "--version",   "buffers --help", "abort-group --help",
+	                             "help",   "help buffers"};
+	const char *const says[] = {"abort-group", "zeroctl ",    "--sort",
+	                            "JOB/GROUP",   "abort-group", "--sort"};
+	for (size_t i = 0; i < 6; i++) {
 		struct program program = zeroctl(lines[i]);
 		assert_int_equal(program.status, 0);
 		assert_non_null(strstr(program.out_text, says[i]));
@@ -452,12 +456,18 @@ static void assert_logged(const char *text)
 
 /* ---- Administration ------------------------------------------------------------------------------------ */
 
-static void run_well(const char *line)
+static void run_and_read(const char *line, const char *says)
 {
 	struct program program = zeroctl(line);
 	assert_string_equal(program.err_text, "");
 	assert_int_equal(program.status, 0);
+	assert_non_null(strstr(program.out_text, says));
 	program_free(&program);
+}
+
+static void run_well(const char *line)
+{
+	run_and_read(line, "");
 }
 
 static void self_test_gathers_and_reduces(void **state)
@@ -513,7 +523,7 @@ static void drain_lets_jobs_run_and_none_begin(void **state)
 	release.tag = "drained";
 	expect_state("SERVING", "", "SERVING\n");
 	run_well("drain");
-	run_well("drain");
+	run_and_read("drain", "draining: 2 jobs still run, with 2 sessions\n");
 	snprintf(by, sizeof(by), ", uid %u)", (unsigned)getuid());
 	expect_state("DRAINING", by, "DRAINING by session ");
 	assert_logged("drained by session ");
@@ -540,10 +550,7 @@ static void abort_group_by_name(void **state)
 	struct trainer doomed = {0};
 	(void)state;
 	join(&doomed, "doomed", 0);
-	struct program program = zeroctl("abort-group doomed/world");
-	assert_string_equal(program.err_text, "");
-	assert_int_equal(program.status, 0);
-	program_free(&program);
+	run_and_read("abort-group doomed/world", "aborted group ");
 	json_t *object = listing("groups", "groups");
 	assert_string_equal(json_string_value(json_object_get(row_where(object, "job", "doomed"), "state")),
 	                    "ABORTED");
@@ -565,10 +572,9 @@ static void kill_session_frees_what_it_held(void **state)
 	snprintf(line, sizeof(line), "kill-session %lld",
 	         (long long)integer(row_where(object, "name", "victim"), "id"));
 	json_decref(object);
-	struct program program = zeroctl(line);
-	assert_string_equal(program.err_text, "");
-	assert_int_equal(program.status, 0);
-	program_free(&program);
+	snprintf(logged, sizeof(logged), "ended session %s (pid %d, 'victim')\n", strchr(line, ' ') + 1,
+	         (int)getpid());
+	run_and_read(line, logged);
 	expect_status("buffers --job victim", 3, "no job is called 'victim'");
 	object = listing("sessions", "sessions");
 	assert_null(row_where(object, "name", "victim"));
@@ -598,7 +604,7 @@ static void kill_job_ends_all_of_it(void **state)
 		         (long long)integer(row_where(object, "name", "doomed"), "id"));
 		json_decref(object);
 		join(&reader, "reader", 0);
-		run_well(line);
+		run_and_read(line, "/doomed': 1 session, ");
 		assert_int_equal(zerod_update_begin(&doomed.unit, 1, NULL, NULL), ZEROD_E_ABORTED);
 		assert_non_null(
 		        strstr(zerod_last_error(doomed.client), "job 'doomed' was killed by session"));

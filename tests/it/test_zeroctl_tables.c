@@ -248,7 +248,7 @@ static void an_unknown_column_lists_the_known(void **state)
 	zeroctl_fails(node.socket_path, "jobs --columns id,", 2, "--columns: no column ''");
 	zeroctl_fails(node.socket_path, "jobs --columns ", 2, "--columns"); /* its value is missing */
 	zeroctl_fails(node.socket_path, "jobs --sort colour", 2,
-	              "--sort: no column 'colour'; there are ID,JOB,UID");
+	              "--sort: no column 'colour'; there are ID,JOB,USER");
 	zeroctl_fails(node.socket_path, "jobs --json --columns id", 2, "--columns is for tables");
 	zeroctl_fails(node.socket_path, "jobs --json --raw", 2, "--raw is for tables");
 	zeroctl_fails(node.socket_path, "status --wide", 2, "status takes no --wide");

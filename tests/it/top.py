@@ -336,13 +336,13 @@ def ends_with_the_terminal(top):
 
 @test("a terminal that is not known is an error", term="no-such-terminal", ASAN_OPTIONS="detect_leaks=0")  # ncurses leaks then
 def refuses_unknown_terminals(top):
-    top.ends(30)
+    top.ends(2)
     assert b"'no-such-terminal' (TERM) is not known" in top.output, top.output
 
 
 @test("a terminal without a cursor is an error", term="dumb")
 def refuses_dumb_terminals(top):
-    top.ends(30)
+    top.ends(2)
     assert b"cannot move its cursor" in top.output, top.output
 
 
@@ -365,6 +365,7 @@ try:
             print("failed", what)
             traceback.print_exc()
             print(top.text(), file=sys.stderr)
+            print("the output ends with", repr(top.output[-4000:]), file=sys.stderr)
         finally:
             top.close()
 finally:

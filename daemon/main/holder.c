@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -27,9 +28,10 @@
  * that it holds, then END. */
 enum { PUT, REMOVE, HELD, END };
 
-#define WAIT_MS        5000
-#define NEXT_ACCEPT_NS 10000000 /* while the system has no memory or descriptor for a connection */
-#define MOST_STARTS    3u
+#define WAIT_MS         5000
+#define NEXT_ACCEPT_NS  10000000 /* while the system has no memory or descriptor for a connection */
+#define MOST_STARTS     3u
+#define OWN_DESCRIPTORS 16u
 
 struct message {
 	uint32_t kind;
@@ -37,17 +39,17 @@ struct message {
 };
 
 /* Waits for the other side to read. */
-static int send_message(int sock, uint32_t kind, const char *name, int fd, int wait_ms, struct zd_err *err)
+static int send_message(int sock, uint32_t kind, const char *name, int fd)
 {
 	struct message message = {.kind = kind};
 	struct pollfd writable = {.fd = sock, .events = POLLOUT};
 	int rc;
 
 	(void)snprintf(message.name, sizeof(message.name), "%s", name);
-	while (poll(&writable, 1, wait_ms) < 0 && errno == EINTR)
+	while (poll(&writable, 1, WAIT_MS) < 0 && errno == EINTR)
 		;
-	rc = zd_frame_send(sock, &message, sizeof(message), &fd, fd >= 0, err);
-	return rc == ZD_FRAME_AGAIN ? zd_err_set(err, ZEROD_E_DEADLINE, "the other side does not read") : rc;
+	rc = zd_frame_send(sock, &message, sizeof(message), &fd, fd >= 0, NULL);
+	return rc == ZD_FRAME_AGAIN ? ZEROD_E_DEADLINE : rc;
 }
 
 /* *fd is -1 without a descriptor. */
@@ -134,9 +136,9 @@ static void serve_daemon(int sock, struct zd_stored **held, size_t *nheld)
 	int fd, rc = 0;
 
 	for (size_t i = 0; i < *nheld && rc == 0; i++)
-		rc = send_message(sock, HELD, (*held)[i].name, (*held)[i].fd, WAIT_MS, NULL);
+		rc = send_message(sock, HELD, (*held)[i].name, (*held)[i].fd);
 	if (rc == 0)
-		rc = send_message(sock, END, "", -1, WAIT_MS, NULL);
+		rc = send_message(sock, END, "", -1);
 	while (rc == 0) {
 		rc = receive_message(sock, &message, &fd, NULL);
 		if (rc == 0 && message.kind == PUT && fd >= 0)
@@ -210,23 +212,34 @@ int zd_holder_main(int argc, char **argv)
 
 /* ---- The daemon's side --------------------------------------------------------------------------------- */
 
+static void update_watch(struct zd_holder *holder);
+
+static int post(struct zd_holder *holder, uint32_t kind, const char *name, int fd)
+{
+	struct message message = {.kind = kind};
+	int rc;
+
+	(void)snprintf(message.name, sizeof(message.name), "%s", name);
+	rc = zd_outbox_send(&holder->box, &message, sizeof(message), kind == PUT ? name : NULL, fd);
+	update_watch(holder);
+	return rc;
+}
+
 static int put(void *arg, const char *name, int fd, struct zd_err *err)
 {
 	struct zd_holder *holder = arg;
-	struct zd_err why;
-	int rc = send_message(holder->sock, PUT, name, fd, WAIT_MS, &why);
 
-	holder->failed = rc != 0;
-	return rc ? zd_err_set(err, rc, "giving %s to the process at %s: %s", name, holder->path, why.text)
-	          : 0;
+	if (post(holder, PUT, name, fd) == 0)
+		return 0;
+	return zd_err_errno(err, errno, "giving %s to the process at %s", name, holder->path);
 }
 
 static void take_away(void *arg, const char *name)
 {
 	struct zd_holder *holder = arg;
 
-	/* The daemon waits for a process that stands still once, and not with each descriptor. */
-	(void)send_message(holder->sock, REMOVE, name, -1, holder->failed ? 0 : WAIT_MS, NULL);
+	if (!zd_outbox_cancel(&holder->box, name))
+		(void)post(holder, REMOVE, name, -1); /* a failure is its end, which the watch reports */
 }
 
 static int listen_at(const struct sockaddr_un *address)
@@ -294,11 +307,13 @@ static int connect_to(struct zd_holder *holder, const struct sockaddr_un *addres
 {
 	int rc;
 
+	zd_outbox_clear(&holder->box);
 	if (holder->sock >= 0)
 		(void)close(holder->sock);
 	holder->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (holder->sock < 0)
 		return zd_err_errno(err, errno, "a socket for %s", holder->path);
+	zd_outbox_init(&holder->box, holder->sock);
 	if (connect(holder->sock, (const struct sockaddr *)address, sizeof(*address)) < 0) {
 		rc = errno;
 		(void)zd_err_errno(err, rc, "connecting to %s", holder->path);
@@ -336,9 +351,18 @@ static void on_event(uv_poll_t *poll, int status, int events)
 {
 	struct zd_holder *holder = poll->data;
 
-	(void)status;
-	(void)events;
-	holder->ended(holder->ended_arg);
+	if (status < 0 || (events & UV_DISCONNECT) || zd_outbox_flush(&holder->box) != 0)
+		holder->ended(holder->ended_arg);
+	else
+		update_watch(holder);
+}
+
+static void update_watch(struct zd_holder *holder)
+{
+	int events = UV_DISCONNECT | (holder->box.count > 0 ? UV_WRITABLE : 0);
+
+	if (holder->poll)
+		(void)uv_poll_start(holder->poll, events, on_event);
 }
 
 /* A daemon that goes on without the watch learns of the end when it gives the next descriptor. */
@@ -353,7 +377,7 @@ static void watch(struct zd_holder *holder)
 		return;
 	}
 	holder->poll->data = holder;
-	(void)uv_poll_start(holder->poll, UV_DISCONNECT, on_event);
+	update_watch(holder);
 }
 
 static void on_closed(uv_handle_t *handle)
@@ -395,19 +419,30 @@ static int renew(void *arg, struct zd_err *err)
 	if (rc)
 		return rc;
 	zd_log(ZD_LOG_WARNING, "the process at %s had ended: another one holds durable state", holder->path);
-	holder->failed = false;
 	watch(holder);
 	return 0;
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
+/* It inherits the daemon's limit of open descriptors, and needs few for itself. */
+static uint32_t room_at_holder(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > UINT32_MAX)
+		return 0;
+	return (uint32_t)zd_max_u64(limit.rlim_cur, OWN_DESCRIPTORS + 1) - OWN_DESCRIPTORS;
+}
+
 int zd_holder_open(struct zd_holder *holder, const char *socket_path, struct zd_err *err)
 {
 	struct sockaddr_un address;
 
 	*holder = (struct zd_holder){.sock = -1};
-	holder->store = (struct zd_store){.arg = holder, .put = put, .remove = take_away, .renew = renew};
+	zd_outbox_init(&holder->box, -1);
+	holder->store = (struct zd_store){
+	        .arg = holder, .room = room_at_holder(), .put = put, .remove = take_away, .renew = renew};
 	if (snprintf(holder->path, sizeof(address.sun_path), "%s.state", socket_path) >=
 	    (int)sizeof(address.sun_path))
 		return zd_err_set(err, ZEROD_E_LIMIT, "the path of the socket is too long for %s.state",
@@ -432,6 +467,7 @@ void zd_holder_close(struct zd_holder *holder)
 	}
 	free(holder->store.found);
 	if (holder->sock >= 0) {
+		zd_outbox_drain(&holder->box, WAIT_MS);
 		wait_for_end(holder->sock);
 		(void)close(holder->sock);
 	}

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <uv.h>
 
+#include "main/outbox.h"
 #include "server/store.h"
 
 struct zd_err;
@@ -23,8 +24,8 @@ struct zd_err;
 struct zd_holder {
 	struct zd_store store;
 	char path[128];
-	int sock;    /* -1: closed */
-	bool failed; /* it does not read, or has ended */
+	int sock;             /* -1: closed */
+	struct zd_outbox box; /* what the process has not received yet */
 	uv_loop_t *loop;
 	uv_poll_t *poll; /* NULL: not watched */
 	void (*ended)(void *arg);

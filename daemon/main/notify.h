@@ -7,10 +7,9 @@
 #ifndef ZD_MAIN_NOTIFY_H
 #define ZD_MAIN_NOTIFY_H
 
-#include <stddef.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <uv.h>
+
+#include "main/outbox.h"
 
 struct zd_loop;
 
@@ -18,23 +17,23 @@ struct zd_loop;
 
 struct zd_notify {
 	int sock; /* -1: there is no service manager */
-	struct sockaddr_un address;
-	socklen_t address_bytes;
+	struct zd_outbox box;
 	uv_timer_t retry;
-	size_t npending;
-	char pending[ZD_NOTIFY_BYTES]; /* states that could not be sent yet */
+	int error; /* errno, if descriptors that waited were dropped: there is no manager any more */
 };
 
 /* Opens $NOTIFY_SOCKET. If it is not set, or unusable, the other functions do nothing. */
 void zd_notify_open(struct zd_notify *notify, struct zd_loop *loop);
-/* Begins to close the handle; pending states are dropped. */
+/* Begins to close the handle. Waits for the manager to receive what is pending, for some seconds at most. */
 void zd_notify_close(struct zd_notify *notify);
 
 /* Sends a state such as "READY=1", or several lines; retries until it is sent. */
 void zd_notify_state(struct zd_notify *notify, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Sends the state with a copy of the descriptor (-1: none), and waits up to a second for the manager to read.
- * Returns 0, or -1 with errno; ENOTCONN: there is no service manager. */
-int zd_notify_fd(struct zd_notify *notify, const char *state, int fd) __attribute__((warn_unused_result));
+/* Adds a copy of the descriptor to the manager's store; retries until it is sent. Returns 0, or -1 with
+ * errno; ENOTCONN: there is no service manager. */
+int zd_notify_store(struct zd_notify *notify, const char *name, int fd) __attribute__((warn_unused_result));
+/* Removes the descriptors of this name; cancels one that could not be sent yet. */
+void zd_notify_remove(struct zd_notify *notify, const char *name);
 /* Sends WATCHDOG=1; dropped if it cannot be sent. */
 void zd_notify_alive(struct zd_notify *notify);
 

@@ -13,13 +13,13 @@
 #include "main/activation.h"
 #include "main/notify.h"
 
+#define MANAGER_ROOM 16384u /* of the packaged unit */
+
 static int put_at_manager(void *arg, const char *name, int fd, struct zd_err *err)
 {
 	struct zd_state *state = arg;
-	char text[64];
 
-	(void)snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
-	if (zd_notify_fd(state->notify, text, fd) < 0)
+	if (zd_notify_store(state->notify, name, fd) < 0)
 		return zd_err_errno(err, errno, "giving %s to the service manager", name);
 	return 0;
 }
@@ -27,11 +27,30 @@ static int put_at_manager(void *arg, const char *name, int fd, struct zd_err *er
 static void remove_at_manager(void *arg, const char *name)
 {
 	struct zd_state *state = arg;
-	char text[64];
 
-	(void)snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
-	if (zd_notify_fd(state->notify, text, -1) < 0)
-		zd_log(ZD_LOG_WARNING, "removing %s from the service manager: %s", name, strerror(errno));
+	zd_notify_remove(state->notify, name);
+}
+
+static int error_of_manager(void *arg)
+{
+	const struct zd_state *state = arg;
+
+	return state->notify->error;
+}
+
+/* The room of the manager's store, by systemd's variable, which the packaged unit sets for older versions.
+ * Beyond it the manager drops descriptors without an error. */
+static uint32_t room_at_manager(void)
+{
+	const char *text = getenv("FDSTORE");
+	unsigned long room = text ? strtoul(text, NULL, 10) : 0;
+
+	if (room > 0 && room < UINT32_MAX)
+		return (uint32_t)room;
+	zd_log(ZD_LOG_WARNING,
+	       "FDSTORE= is no number in the environment: FileDescriptorStoreMax= is taken to be %u",
+	       MANAGER_ROOM);
+	return MANAGER_ROOM;
 }
 
 static void note(void *arg, enum zd_kept kept)
@@ -55,13 +74,16 @@ int zd_state_open(struct zd_state *state, enum zd_keep_state where, bool discard
 
 	*state = (struct zd_state){.notify = notify, .holder = {.sock = -1}};
 	*store = NULL;
-	state->manager = (struct zd_store){.arg = state, .put = put_at_manager, .remove = remove_at_manager};
+	state->manager = (struct zd_store){
+	        .arg = state, .put = put_at_manager, .remove = remove_at_manager, .error = error_of_manager};
 	state->manager.nfound = zd_activation_take_stored(&state->manager.found);
 	/* Descriptors that were passed must be restored, whatever the environment says. */
 	if (where == ZD_KEEP_AUTO)
 		where = getenv("FDSTORE") || state->manager.nfound > 0 ? ZD_KEEP_SYSTEMD : ZD_KEEP_NONE;
-	if (where == ZD_KEEP_SYSTEMD)
+	if (where == ZD_KEEP_SYSTEMD) {
+		state->manager.room = room_at_manager();
 		*store = &state->manager;
+	}
 	if (where == ZD_KEEP_HOLDER)
 		rc = zd_holder_open(&state->holder, socket_path, err);
 	if (where == ZD_KEEP_HOLDER && rc == 0)

@@ -8,6 +8,7 @@
 #define ZD_SERVER_STORE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct zd_err;
 
@@ -30,9 +31,13 @@ struct zd_store {
 	struct zd_stored *found;
 	size_t nfound;
 	void *arg;
-	/* Puts a copy of the descriptor into the store. From then on the end of the daemon cannot lose it. */
+	uint32_t room; /* descriptors that it has room for; 0: any number */
+	/* Puts a copy of the descriptor into the store, which may receive it later. Calls do not block. The
+	 * store receives all of them in order, unless the daemon is killed before. */
 	int (*put)(void *arg, const char *name, int fd, struct zd_err *err);
 	void (*remove)(void *arg, const char *name);
+	/* Returns errno if descriptors that were put are lost; 0: none. NULL: it reports that itself. */
+	int (*error)(void *arg);
 	/* Makes the store anew, empty, if it has been lost. NULL: it cannot be lost. */
 	int (*renew)(void *arg, struct zd_err *err);
 	enum zd_kept expected; /* as the daemon before has noted */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_notify.c - a service manager that does not read holds nothing up, and misses no state. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -83,10 +84,10 @@ static void test_manager_does_not_read(void **state)
 		zd_notify_alive(&scene->notify);
 	zd_notify_state(&scene->notify, "RELOADING=1");
 	zd_notify_state(&scene->notify, "READY=1");
-	assert_true(scene->notify.npending > 0);
+	assert_true(scene->notify.box.count > 0);
 	while (read_note(scene, note))
 		assert_string_equal(note, "WATCHDOG=1\n");
-	while (scene->notify.npending > 0)
+	while (scene->notify.box.count > 0)
 		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
 	while (read_note(scene, note))
 		strcat(all, note);
@@ -100,8 +101,46 @@ static void test_manager_is_stuck(void **state)
 
 	for (int i = 0; i < 5000; i++)
 		zd_notify_state(&scene->notify, "STATUS=state number %d", i);
-	assert_true(scene->notify.npending > 0);
-	assert_true(scene->notify.npending <= ZD_NOTIFY_BYTES);
+	assert_true(scene->notify.box.count > 0);
+	assert_true(scene->notify.box.count <= 64);
+}
+
+/* Descriptors wait in order, as far as they are not removed meanwhile. */
+static void test_descriptors_wait(void **state)
+{
+	struct scene *scene = *state;
+	char note[ZD_NOTIFY_BYTES + 1], name[32], wanted[64];
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < 200; i++) {
+		(void)snprintf(name, sizeof(name), "segment-%u", i);
+		assert_int_equal(zd_notify_store(&scene->notify, name, STDIN_FILENO), 0);
+	}
+	assert_true(scene->notify.box.count > 0);
+	zd_notify_remove(&scene->notify, "segment-199");
+	while (count < 199) {
+		(void)uv_run(&scene->loop.uv, UV_RUN_NOWAIT);
+		if (!read_note(scene, note))
+			continue;
+		(void)snprintf(wanted, sizeof(wanted), "FDSTORE=1\nFDNAME=segment-%u\nFDPOLL=0", count++);
+		assert_string_equal(note, wanted);
+	}
+	assert_int_equal(scene->notify.box.count, 0);
+	assert_false(read_note(scene, note));
+}
+
+/* Descriptors that waited are lost: the daemon must know. */
+static void test_manager_goes_with_descriptors_that_wait(void **state)
+{
+	struct scene *scene = *state;
+
+	while (scene->notify.box.count == 0)
+		assert_int_equal(zd_notify_store(&scene->notify, "segment-1", STDIN_FILENO), 0);
+	(void)close(scene->manager);
+	scene->manager = -1;
+	while (scene->notify.box.count > 0)
+		(void)uv_run(&scene->loop.uv, UV_RUN_ONCE);
+	assert_int_equal(scene->notify.error, ECONNREFUSED);
 }
 
 static void test_manager_is_gone(void **state)
@@ -111,7 +150,7 @@ static void test_manager_is_gone(void **state)
 	(void)close(scene->manager);
 	zd_notify_state(&scene->notify, "READY=1");
 	zd_notify_alive(&scene->notify);
-	assert_int_equal(scene->notify.npending, 0);
+	assert_int_equal(scene->notify.box.count, 0);
 	scene->manager = -1;
 }
 
@@ -130,7 +169,7 @@ static void test_nobody_asked(void **state)
 		assert_int_equal(notify.sock, -1);
 		zd_notify_state(&notify, "READY=1");
 		zd_notify_alive(&notify);
-		assert_int_equal(notify.npending, 0);
+		assert_int_equal(notify.box.count, 0);
 		zd_notify_close(&notify);
 		(void)uv_run(&loop.uv, UV_RUN_NOWAIT);
 	}
@@ -143,8 +182,13 @@ static void test_nobody_asked(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        TEST(test_states),          TEST(test_manager_does_not_read),    TEST(test_manager_is_stuck),
-	        TEST(test_manager_is_gone), cmocka_unit_test(test_nobody_asked),
+	        TEST(test_states),
+	        TEST(test_manager_does_not_read),
+	        TEST(test_manager_is_stuck),
+	        TEST(test_descriptors_wait),
+	        TEST(test_manager_goes_with_descriptors_that_wait),
+	        TEST(test_manager_is_gone),
+	        cmocka_unit_test(test_nobody_asked),
 	};
 
 	(void)alarm(60);

@@ -452,7 +452,7 @@ ZEROD_MUST_USE int zerod_unit_load(zerod_unit *unit, const void *data, zerod_str
 
 /* Marks the published versions as step `step`, atomically over all ranks, units and durable allocations, when
  * every rank has called it (docs/durable.md). Errors: MISMATCH (another rank commits another step), STATE (an
- * update is open, versions differ between ranks, or the step is committed). */
+ * update is open, versions differ, or the step is committed), SYSTEM (the daemon could not keep the step). */
 ZEROD_MUST_USE int zerod_commit(zerod_group *group, uint64_t step, const struct zerod_wait_options *options);
 
 /* ---- Gather and release: docs/gathers.md --------------------------------------------------------------- */

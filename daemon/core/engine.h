@@ -38,6 +38,7 @@ enum zd_notice_kind {
 	ZD_NOTICE_JOB_BEGAN,
 	ZD_NOTICE_JOB_ENDED,
 	ZD_NOTICE_RANK_LOST,
+	ZD_NOTICE_JOB_LOST,   /* a durable job is not restored, since its segment is not kept */
 	ZD_NOTICE_UNMAP_LATE, /* the session is about to be ended, since it has not unmapped a segment */
 };
 
@@ -45,6 +46,8 @@ struct zd_notice {
 	enum zd_notice_kind kind;
 	const char *job;
 	uint32_t uid; /* the job's */
+	/* JOB_LOST */
+	uint32_t segment;
 	/* JOB_ENDED */
 	uint64_t began_ns, peak_bytes;
 	/* RANK_LOST */
@@ -84,6 +87,8 @@ struct zd_engine_sink {
 	/* Called when a group of the uid's that spans daemons has ended by itself, a session has ended a
 	 * group, or its durable job has expired; for the log. NULL: not needed. */
 	void (*group_ended)(void *arg, uint32_t uid, const char *job, const char *group, const char *why);
+	/* Whether the segment was kept. The restore leaves out the jobs of others. NULL: all were. */
+	bool (*segment_is_kept)(void *arg, uint32_t segment);
 	/* The restore needs a segment of the daemon before: the executor takes its memory, as it is. An error
 	 * ends the restore. NULL only if nothing is restored. */
 	int (*segment_restore)(void *arg, uint32_t device, uint32_t segment, uint64_t bytes,
@@ -150,6 +155,10 @@ size_t zd_engine_journal_take(struct zd_engine *engine, const uint8_t **bytes);
  */
 int zd_engine_restore(struct zd_engine *engine, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* The driver cannot store records any more: from now on no durable group commits. The sink may call it. */
+void zd_engine_keep_ended(struct zd_engine *engine, const char *why);
+/* The number of segments that the driver can keep at a time; 0, as at first: any. */
+void zd_engine_set_kept_room(struct zd_engine *engine, uint32_t nsegments);
 /* Returns the process of a session whose end is awaited; false: no such session. */
 bool zd_engine_former(const struct zd_engine *engine, uint64_t session, uint32_t *uid, uint32_t *pid,
                       uint64_t *started);
@@ -166,6 +175,7 @@ struct zd_uid_limits {
 	 * this long. Of administrators' jobs, too. */
 	uint64_t durable_ttl_ns;
 	uint64_t metadata_bytes; /* of the daemon's own memory, for sessions, units, requests and so on */
+	uint32_t max_kept;       /* segments of durable jobs. Of administrators' jobs, too. */
 };
 /* Ends durable jobs whose time has passed already; what is beyond the other limits stays. */
 void zd_engine_set_uid_limits(struct zd_engine *engine, const struct zd_uid_limits *limits);

@@ -336,6 +336,11 @@ static int set_max_jobs_per_uid(struct zd_config *config, const char *text)
 	return read_u32(text, 0, MAX_JOBS_PER_UID, &config->max_jobs_per_uid);
 }
 
+static int set_durable_segments(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 0, MAX_JOBS_PER_UID, &config->max_durable_segments_per_uid);
+}
+
 /* "90", "90s", "30m", "12h", "7d". */
 static int read_time(const char *text, uint32_t least_s, uint32_t most_s, uint32_t *seconds)
 {
@@ -420,6 +425,7 @@ static const struct key {
         {"limits", "max_sessions", set_max_sessions, "a number from 1 to 1024"},
         {"limits", "max_sessions_per_uid", set_max_sessions_per_uid, "a number from 0 to 1024"},
         {"limits", "max_jobs_per_uid", set_max_jobs_per_uid, "a number from 0 to 1000000"},
+        {"limits", "max_durable_segments_per_uid", set_durable_segments, "a number from 0 to 1000000"},
         {"limits", "durable_ttl", set_durable_ttl, "a time such as 12h or 7d, at most 3650d"},
         {"limits", "durable_groups", set_durable_groups, GROUPS_EXPECTED},
 };
@@ -508,6 +514,7 @@ void zd_config_init(struct zd_config *config)
 	        .max_sessions = ZD_MAX_SESSIONS,
 	        .max_sessions_per_uid = ZD_DEFAULT_MAX_SESSIONS_PER_UID,
 	        .max_jobs_per_uid = ZD_DEFAULT_MAX_JOBS_PER_UID,
+	        .max_durable_segments_per_uid = ZD_DEFAULT_DURABLE_SEGMENTS,
 	};
 }
 

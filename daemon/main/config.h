@@ -31,6 +31,7 @@ struct zd_backend_ops;
 /* 32 trainers of 8 ranks; ZD_MAX_SESSIONS leaves others three times as many. */
 #define ZD_DEFAULT_MAX_SESSIONS_PER_UID 256
 #define ZD_DEFAULT_MAX_JOBS_PER_UID     128
+#define ZD_DEFAULT_DURABLE_SEGMENTS     4096 /* a quarter of the packaged unit's store */
 #define ZD_CONFIG_GPUS_BYTES            2752 /* 64 UUIDs with separators */
 #define ZD_CONFIG_PATH_BYTES            1024
 
@@ -83,6 +84,7 @@ struct zd_config {
 	uint64_t uid_metadata_bytes; /* 0: no limit */
 	uint32_t max_sessions;
 	uint32_t max_sessions_per_uid, max_jobs_per_uid; /* 0: none */
+	uint32_t max_durable_segments_per_uid;           /* 0: none */
 	uint32_t durable_ttl_s;                          /* 0: for ever */
 	struct zd_creds_groups durable_groups;           /* none: all users */
 	unsigned nsockets;

@@ -137,7 +137,8 @@ static struct zd_api_limits limits_of(const struct zd_config *config)
 	        .of_uid = {.max_sessions = config->max_sessions_per_uid,
 	                   .max_jobs = config->max_jobs_per_uid,
 	                   .durable_ttl_ns = config->durable_ttl_s * NS_PER_S,
-	                   .metadata_bytes = config->uid_metadata_bytes},
+	                   .metadata_bytes = config->uid_metadata_bytes,
+	                   .max_kept = config->max_durable_segments_per_uid},
 	        .durable_groups = config->durable_groups,
 	        .id_ttl_s = config->id_ttl_s,
 	        .grants = config->grants,
@@ -497,6 +498,7 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 	int rc;
 
 	(void)signal(SIGPIPE, SIG_IGN);
+	(void)signal(SIGXFSZ, SIG_IGN); /* a memory file beyond RLIMIT_FSIZE fails with EFBIG */
 	(void)signal(SIGCHLD, SIG_DFL); /* if ignored, waitpid() would fail */
 	raise_descriptor_limit();
 	rc = zd_loop_init(&service.loop, &err);

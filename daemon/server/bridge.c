@@ -208,6 +208,13 @@ static int sink_segment_restore(void *arg, uint32_t device, uint32_t segment, ui
 	return zd_keeper_restore_segment(&bridge->keeper, device, segment, bytes, err);
 }
 
+static bool sink_segment_is_kept(void *arg, uint32_t segment)
+{
+	const struct zd_bridge *bridge = arg;
+
+	return zd_keeper_has_segment(&bridge->keeper, segment);
+}
+
 static void sink_segment_kept(void *arg, uint32_t segment, bool kept)
 {
 	struct zd_bridge *bridge = arg;
@@ -259,6 +266,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .sums_ahead = sink_sums_ahead,
 	        .is_summing = sink_is_summing,
 	        .group_ended = sink_group_ended,
+	        .segment_is_kept = sink_segment_is_kept,
 	        .segment_restore = sink_segment_restore,
 	        .segment_kept = sink_segment_kept,
 	        .notice = sink_notice,

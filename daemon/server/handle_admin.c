@@ -75,6 +75,14 @@ uint64_t zd_resident_bytes(const struct zd_api *api)
 	return (resident_pages - shared_pages) * api->page_bytes;
 }
 
+/* Only administrators see the names of other users' jobs. */
+static const char *lost_text(const struct zd_api_session *session, const struct zd_keeper *keeper)
+{
+	if (keeper->nlost_jobs == 0 || session->admin)
+		return keeper->lost;
+	return "some durable jobs are incomplete; administrators see which";
+}
+
 int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err)
 {
 	struct zd_api *api = session->api;
@@ -108,8 +116,7 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 		status.drained_by = api->drained_by;
 	if (api->ending) /* 0 would say that it does not end */
 		status.ends_in_ns = api->ends_ns > now_ns ? api->ends_ns - now_ns : 1;
-	if (bridge->keeper.lost)
-		status.state_lost = (char *)bridge->keeper.lost;
+	status.state_lost = (char *)lost_text(session, &bridge->keeper);
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_DAEMON_STATUS;
 	reply.daemon_status = &status;

@@ -193,10 +193,13 @@ static void note(struct zd_keeper *keeper)
 	keeper->opened->note(keeper->opened->note_arg, kept);
 }
 
-/* The daemon serves on. What the store has would be half of the state, and is removed. */
+/* The daemon serves on, without commits. What the store has would be half of the state, and is removed; the
+ * store may not be able to. */
 static void give_up(struct zd_keeper *keeper, const struct zd_err *why)
 {
 	zd_log(ZD_LOG_ERROR, "durable jobs will not outlive this daemon: %s", why->text);
+	zd_registry_give_up(&keeper->registry, why->text);
+	zd_engine_keep_ended(keeper->bridge->engine, why->text);
 	remove_all(keeper);
 	keeper->store = NULL;
 }
@@ -329,6 +332,18 @@ static int write_event(struct zd_keeper *keeper, const uint8_t *bytes, size_t nb
 	return write_step(keeper, STEP_OBJECTS + (uint32_t)(nbytes / OBJECT_BYTES), err);
 }
 
+/* Gives up if descriptors that were put have not reached the store. */
+static void check_store(struct zd_keeper *keeper)
+{
+	int error = keeper->store->error ? keeper->store->error(keeper->store->arg) : 0;
+	struct zd_err why;
+
+	if (error == 0)
+		return;
+	(void)zd_err_errno(&why, error, "giving descriptors to the store");
+	give_up(keeper, &why);
+}
+
 void zd_keeper_write(void *arg)
 {
 	struct zd_keeper *keeper = arg;
@@ -339,6 +354,8 @@ void zd_keeper_write(void *arg)
 	if (!keeper->bridge || !keeper->bridge->engine)
 		return;
 	nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
+	if (keeper->store)
+		check_store(keeper);
 	/* Without a store any more the engine goes on recording. */
 	if (keeper->store && nbytes > 0 && write_event(keeper, bytes, nbytes, &err) != 0)
 		give_up(keeper, &err);
@@ -349,18 +366,37 @@ void zd_keeper_write(void *arg)
 
 /* ---- Restoring ----------------------------------------------------------------------------------------- */
 
-/* Returns a descriptor of the former daemon, which the caller then owns; -1: there is none. */
-static int take_found(struct zd_store *store, const char *name)
+static int by_name(const void *a, const void *b)
 {
-	for (size_t i = 0; i < store->nfound; i++) {
-		int fd = store->found[i].fd;
+	return strcmp(((const struct zd_stored *)a)->name, ((const struct zd_stored *)b)->name);
+}
 
-		if (fd < 0 || strcmp(store->found[i].name, name) != 0)
-			continue;
-		store->found[i].fd = -1;
-		return fd;
-	}
-	return -1;
+static void sort_found(const struct zd_store *store)
+{
+	if (store->nfound > 1)
+		qsort(store->found, store->nfound, sizeof(store->found[0]), by_name);
+}
+
+/* Finds a descriptor of the former daemon that was not taken; NULL: there is none. */
+static struct zd_stored *find_found(const struct zd_store *store, const char *name)
+{
+	struct zd_stored wanted, *found;
+
+	(void)snprintf(wanted.name, sizeof(wanted.name), "%s", name);
+	found = store->nfound > 0 ? bsearch(&wanted, store->found, store->nfound, sizeof(wanted), by_name)
+	                          : NULL;
+	return found && found->fd >= 0 ? found : NULL;
+}
+
+/* Returns the descriptor, which the caller then owns; -1: there is none. */
+static int take_found(const struct zd_store *store, const char *name)
+{
+	struct zd_stored *stored = find_found(store, name);
+	int fd = stored ? stored->fd : -1;
+
+	if (stored)
+		stored->fd = -1;
+	return fd;
 }
 
 int zd_keeper_restore_segment(struct zd_keeper *keeper, uint32_t device, uint32_t segment, uint64_t bytes,
@@ -384,6 +420,24 @@ int zd_keeper_restore_segment(struct zd_keeper *keeper, uint32_t device, uint32_
 	return bridge->ops->segment_import(bridge->backend, device, segment, bytes, fd, err);
 }
 
+bool zd_keeper_has_segment(const struct zd_keeper *keeper, uint32_t segment)
+{
+	char name[ZD_STORE_NAME_BYTES];
+
+	segment_name(segment, name);
+	return find_found(keeper->store, name) != NULL;
+}
+
+void zd_keeper_job_lost(struct zd_keeper *keeper, const struct zd_notice *notice)
+{
+	zd_log(ZD_LOG_ERROR,
+	       "durable state is lost: job '%s' (uid %u) is incomplete: the store has no descriptor of "
+	       "segment %" PRIu32,
+	       notice->job, notice->uid, notice->segment);
+	(void)snprintf(keeper->lost, sizeof(keeper->lost), "incomplete jobs: %u, the last one '%s' (uid %u)",
+	               ++keeper->nlost_jobs, notice->job, notice->uid);
+}
+
 /* The other descriptors belong to nothing that was restored. */
 static void drop_rest(struct zd_store *store)
 {
@@ -396,13 +450,70 @@ static void drop_rest(struct zd_store *store)
 	}
 }
 
-static int restore(struct zd_keeper *keeper, int fd, struct zd_err *err)
+/* The store should have had something. */
+static void tell_lost(struct zd_keeper *keeper, const char *why)
+{
+	(void)snprintf(keeper->lost, sizeof(keeper->lost), "%s", why);
+	zd_log(ZD_LOG_ERROR, "durable state is lost: %s", keeper->lost);
+}
+
+static void tell_without_registry(struct zd_keeper *keeper)
+{
+	const struct zd_store *store = keeper->store;
+	size_t nsegments = 0;
+
+	for (size_t i = 0; i < store->nfound; i++)
+		nsegments += store->found[i].fd >= 0;
+	if (store->expected == ZD_KEPT_JOBS)
+		tell_lost(keeper, "the daemon before has kept durable jobs, and nothing is left of them");
+	else if (store->expected == ZD_KEPT_LOST)
+		tell_lost(keeper, "the daemon before could not keep its durable jobs any more");
+	else if (nsegments > 0)
+		tell_lost(keeper,
+		          "the store has segments of durable jobs, and no registry that describes them");
+}
+
+/* Of two segments with one name nobody knows which is the job's. */
+static int check_names(const struct zd_store *store, struct zd_err *err)
+{
+	for (size_t i = 1; i < store->nfound; i++) {
+		if (by_name(&store->found[i - 1], &store->found[i]) == 0)
+			return zd_err_set(err, ZEROD_E_INVALID, "the store has two descriptors of %s",
+			                  store->found[i].name);
+	}
+	return 0;
+}
+
+/* Opens the registry of the daemon before; *found is false if there is none, or none to restore from. */
+static int open_former(struct zd_keeper *keeper, bool *found, struct zd_err *err)
+{
+	int fd = take_found(keeper->store, REGISTRY), rc;
+
+	*found = fd >= 0;
+	if (fd < 0) {
+		tell_without_registry(keeper);
+		return 0;
+	}
+	if (check_names(keeper->store, err) != 0) {
+		(void)close(fd);
+		return err->status;
+	}
+	rc = zd_registry_open(&keeper->registry, fd, err);
+	if (rc != ZEROD_E_ABORTED)
+		return rc;
+	*found = false;
+	(void)zd_err_set(err, rc, "the daemon before could not keep its durable jobs any more: %s",
+	                 err->text);
+	tell_lost(keeper, err->text);
+	keeper->store->remove(keeper->store->arg, REGISTRY);
+	return 0;
+}
+
+static int restore(struct zd_keeper *keeper, struct zd_err *err)
 {
 	struct zd_registry_records records;
-	int rc = zd_registry_open(&keeper->registry, fd, err);
+	int rc = zd_registry_read(&keeper->registry, &records, err);
 
-	if (rc == 0)
-		rc = zd_registry_read(&keeper->registry, &records, err);
 	if (rc)
 		return rc;
 	rc = zd_engine_restore(keeper->bridge->engine, records.bytes, records.nbytes, err);
@@ -414,48 +525,50 @@ static int restore(struct zd_keeper *keeper, int fd, struct zd_err *err)
 	return 0;
 }
 
+/* A registry in the store has records, so that one without any is damaged. */
 static int begin(struct zd_keeper *keeper, struct zd_err *err)
 {
 	int rc = zd_registry_new(&keeper->registry, err);
 
-	if (rc)
-		return rc;
-	return put_registry(keeper, err);
+	if (rc == 0)
+		rc = write_all(keeper, err);
+	return rc ? rc : put_registry(keeper, err);
 }
 
-/* The store should have had something. */
-static void tell_lost(struct zd_keeper *keeper)
+static int open_store(struct zd_keeper *keeper, struct zd_err *err)
 {
-	keeper->lost = keeper->store->expected == ZD_KEPT_JOBS
-	                       ? "the daemon before has kept durable jobs, and nothing is left of them"
-	                       : "the daemon before could not keep its durable jobs any more";
-	zd_log(ZD_LOG_ERROR, "durable state is lost: %s", keeper->lost);
+	struct zd_err why;
+	bool found;
+	int rc = open_former(keeper, &found, &why);
+
+	if (rc == 0 && !found)
+		return begin(keeper, err);
+	if (rc == 0)
+		rc = restore(keeper, &why);
+	if (rc == 0)
+		return write_all(keeper, err);
+	keeper->store = NULL; /* keeps what it has, though this engine has no durable job */
+	return zd_err_set(
+	        err, ZEROD_E_STATE,
+	        "the state of the daemon before cannot be restored: %s (zerod --discard-state begins "
+	        "without it)",
+	        why.text);
 }
 
 int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd_store *store,
                    struct zd_err *err)
 {
-	struct zd_err why;
-	int fd, rc;
+	int rc;
 
 	*keeper = (struct zd_keeper){.bridge = bridge, .store = store, .registry = {.fd = -1}};
 	LIST_INIT(&keeper->formers);
 	if (!store)
 		return 0;
 	(void)zd_bridge_tick(bridge);
-	fd = take_found(store, REGISTRY);
-	if (fd < 0 && store->expected != ZD_KEPT_NOTHING)
-		tell_lost(keeper);
-	rc = fd < 0 ? begin(keeper, err) : restore(keeper, fd, &why);
-	if (fd >= 0 && rc) {
-		keeper->store = NULL; /* keeps what it has, though this engine has no durable job */
-		return zd_err_set(err, ZEROD_E_STATE,
-		                  "the state of the daemon before cannot be restored: %s (zerod "
-		                  "--discard-state begins without it)",
-		                  why.text);
-	}
-	if (rc == 0)
-		rc = write_all(keeper, err);
+	sort_found(store);
+	if (store->room > 0)
+		zd_engine_set_kept_room(bridge->engine, store->room - 1); /* the registry */
+	rc = open_store(keeper, err);
 	if (rc)
 		return rc;
 	drop_rest(store);

@@ -14,22 +14,24 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
+#include "base/err.h"
 #include "server/registry.h"
 #include "server/store.h"
 
 struct zd_bridge;
 struct zd_command;
 struct zd_creds;
-struct zd_err;
 struct zd_former;
 struct zd_kept_segment;
+struct zd_notice;
 
 struct zd_keeper {
 	struct zd_bridge *bridge;
 	struct zd_store *store;  /* NULL: nothing is kept */
 	struct zd_store *opened; /* for notes, also when it keeps nothing any more; NULL: none */
 	enum zd_kept noted;
-	const char *lost; /* what the daemon before kept and this one did not find; NULL: nothing */
+	char lost[ZD_ERR_TEXT_BYTES]; /* what the daemon before kept and this one did not find; "": nothing */
+	uint32_t nlost_jobs;          /* not 0: all but these were found, and `lost` names one of them */
 	struct zd_registry registry;
 	struct zd_kept_segment *kept; /* the store's segments */
 	size_t nkept, kept_room;
@@ -49,7 +51,9 @@ void zd_keeper_put_again(struct zd_keeper *keeper);
 /* Writes what has changed. Called before replies are sent. */
 void zd_keeper_write(void *arg);
 
-/* The engine's callbacks, see struct zd_engine_sink; `arg` is the keeper. */
+/* The engine's callbacks, see struct zd_engine_sink. */
+bool zd_keeper_has_segment(const struct zd_keeper *keeper, uint32_t segment);
+void zd_keeper_job_lost(struct zd_keeper *keeper, const struct zd_notice *notice);
 int zd_keeper_restore_segment(struct zd_keeper *keeper, uint32_t device, uint32_t segment, uint64_t bytes,
                               struct zd_err *err) __attribute__((warn_unused_result));
 void zd_keeper_keep_segment(struct zd_keeper *keeper, uint32_t segment, bool kept);

@@ -117,6 +117,9 @@ void zd_notice_log(struct zd_api *api, const struct zd_notice *notice)
 	case ZD_NOTICE_UNMAP_LATE:
 		log_late(notice);
 		break;
+	case ZD_NOTICE_JOB_LOST:
+		zd_keeper_job_lost(&api->bridge.keeper, notice);
+		break;
 	case ZD_NOTICE_RANK_LOST:
 		session = zd_api_session_find(api, notice->session);
 		if (session && session->why_ended && session->why_ended->status != ZEROD_E_SHUTDOWN)

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -32,6 +33,8 @@ struct zd_registry_header {
 	/* The bytes in use of half 0, or of half 1 with the lowest bit set; packets are multiples of 8. One
 	 * word, so that a kill leaves the old or the new value. */
 	_Atomic uint64_t used;
+	_Atomic uint64_t given_up; /* not 0: the daemon could not keep its state any more */
+	char why[ZD_ERR_TEXT_BYTES];
 };
 
 struct packet {
@@ -95,6 +98,18 @@ int zd_registry_new(struct zd_registry *registry, struct zd_err *err)
 	return 0;
 }
 
+/* A daemon that does not know `given_up` refuses the header. */
+void zd_registry_give_up(struct zd_registry *registry, const char *why)
+{
+	struct zd_registry_header *header = registry->header;
+
+	if (!header)
+		return;
+	(void)snprintf(header->why, sizeof(header->why), "%s", why);
+	atomic_store(&header->given_up, 1);
+	header->check = ~header_check(header);
+}
+
 void zd_registry_close(struct zd_registry *registry)
 {
 	if (registry->header)
@@ -112,6 +127,8 @@ static int check_packets(const struct zd_registry *registry, struct zd_err *err)
 	const uint8_t *half = half_of(registry, used);
 	struct packet packet;
 
+	if (end == 0)
+		return zd_err_set(err, ZEROD_E_INVALID, "the registry is damaged: it has no records");
 	if (end > HALF_BYTES)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "the registry is damaged: it is longer than its file");
@@ -136,6 +153,8 @@ static int check(const struct zd_registry *registry, struct zd_err *err)
 {
 	const struct zd_registry_header *header = registry->header;
 
+	if (header->magic == MAGIC && atomic_load(&header->given_up))
+		return zd_err_set(err, ZEROD_E_ABORTED, "%.*s", (int)sizeof(header->why) - 1, header->why);
 	if (header->magic != MAGIC || header->check != header_check(header))
 		return zd_err_set(err, ZEROD_E_INVALID, "the registry is damaged: its header is wrong");
 	if (header->version != ZD_JOURNAL_VERSION)
@@ -174,8 +193,6 @@ int zd_registry_read(const struct zd_registry *registry, struct zd_registry_reco
 	uint8_t *map, *to;
 
 	*records = (struct zd_registry_records){0};
-	if (end == 0)
-		return 0;
 	map = mmap(NULL, end, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, registry->fd,
 	           (off_t)(HEADER_BYTES + (used & 1) * HALF_BYTES));
 	if (map == MAP_FAILED)

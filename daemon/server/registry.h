@@ -7,6 +7,9 @@
  * which is stored behind its bytes: after a kill the file has all of a packet or nothing of it. When a half
  * is full, all records are written into the other one, in several packets, and both get the records of the
  * events that come between. Then the other half is in use.
+ *
+ * A daemon that cannot keep its state any more marks the registry: segments that change without records would
+ * mix two steps.
  */
 #ifndef ZD_SERVER_REGISTRY_H
 #define ZD_SERVER_REGISTRY_H
@@ -41,9 +44,12 @@ struct zd_registry_records {
 /* Makes an empty registry. Errors: NO_MEMORY, SYSTEM. */
 int zd_registry_new(struct zd_registry *registry, struct zd_err *err) __attribute__((warn_unused_result));
 /* Opens another daemon's, and takes ownership of `fd`, also on failure. INVALID, with what is wrong: it is
- * damaged, cut, or of another version. */
+ * damaged, cut, without records, or of another version. ABORTED, with the reason: that daemon has given it
+ * up. */
 int zd_registry_open(struct zd_registry *registry, int fd, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* No daemon restores from it any more. */
+void zd_registry_give_up(struct zd_registry *registry, const char *why);
 void zd_registry_close(struct zd_registry *registry);
 
 /* Errors: NO_MEMORY, SYSTEM. */

@@ -289,6 +289,10 @@ static void sink_notice(void *arg, const struct zd_notice *notice)
 		               notice->job, (unsigned long long)notice->began_ns,
 		               (unsigned long long)notice->peak_bytes);
 		break;
+	case ZD_NOTICE_JOB_LOST:
+		(void)snprintf(text, CORE_NOTICE_TEXT, "job %u/%s is lost: segment %u", notice->uid,
+		               notice->job, notice->segment);
+		break;
 	case ZD_NOTICE_UNMAP_LATE:
 		(void)snprintf(text, CORE_NOTICE_TEXT, "pid %u uid %u device %u late", notice->pid,
 		               notice->uid, notice->device);

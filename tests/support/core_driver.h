@@ -72,6 +72,8 @@ const uint8_t *core_journal_bytes(const struct core_driver *core, size_t *nbytes
  * the journal, over the segments that were kept. No session is open; their processes live on if sessions
  * linger. */
 void core_restart(struct core_driver *core);
+/* The next restart does not find the segment. */
+void core_lose_segment(struct core_driver *core, uint32_t segment);
 
 /* A throw-away engine. */
 struct core_trial {

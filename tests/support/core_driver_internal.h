@@ -28,6 +28,7 @@ struct segment {
 	uint8_t *data; /* NULL without bytes */
 	bool kept;     /* outlives its engine */
 	bool restored; /* the engine has asked for it */
+	bool lost;     /* of what was kept */
 	TAILQ_ENTRY(segment) link;
 };
 

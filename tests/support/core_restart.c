@@ -151,8 +151,20 @@ int core_try_restore(struct core_driver *core, const struct core_trial *trial, s
 	return status;
 }
 
+static bool sink_segment_is_kept(void *arg, uint32_t id)
+{
+	const struct segment *segment = core_segment(arg, id);
+	return segment && !segment->lost;
+}
+
+void core_lose_segment(struct core_driver *core, uint32_t segment)
+{
+	core_segment(core, segment)->lost = true;
+}
+
 void core_restart_sink(struct zd_engine_sink *sink)
 {
 	sink->segment_kept = sink_segment_kept;
+	sink->segment_is_kept = sink_segment_is_kept;
 	sink->segment_restore = sink_segment_restore;
 }

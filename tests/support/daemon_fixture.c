@@ -148,8 +148,26 @@ static int remove_folder(struct zd_daemon *daemon)
 
 /* ---- Processes ----------------------------------------------------------------------------------------- */
 
+static int pass_descriptors(const struct zd_daemon_options *options)
+{
+	char text[16];
+
+	for (unsigned i = 0; i < options->npassed; i++) /* out of the way of the numbers below */
+		if (dup2(fcntl(options->passed_fds[i], F_DUPFD_CLOEXEC, 1000), 2000 + (int)i) < 0)
+			return -1;
+	for (unsigned i = 0; i < options->npassed; i++)
+		if (dup2(2000 + (int)i, 3 + (int)i) < 0 || close(2000 + (int)i) < 0)
+			return -1;
+	(void)snprintf(text, sizeof(text), "%d", (int)getpid());
+	(void)setenv("LISTEN_PID", text, 1);
+	(void)snprintf(text, sizeof(text), "%u", options->npassed);
+	(void)setenv("LISTEN_FDS", text, 1);
+	return setenv("LISTEN_FDNAMES", options->passed_names, 1);
+}
+
 /* Runs in the child. */
-_Noreturn static void run_daemon(const struct zd_daemon *daemon, const char *name, char *const *argv)
+_Noreturn static void run_daemon(const struct zd_daemon *daemon, const struct zd_daemon_options *options,
+                                 char *const *argv)
 {
 	struct sockaddr_un address;
 	/* With the test that started it, should that be killed. */
@@ -165,7 +183,9 @@ _Noreturn static void run_daemon(const struct zd_daemon *daemon, const char *nam
 	(void)setenv("NCCL_HOSTID", daemon->dir, 1); /* to NCCL, each daemon is a node */
 	(void)unsetenv("LISTEN_FDS");
 	(void)unsetenv("WATCHDOG_USEC");
-	(void)execv(program(name, path), argv);
+	if (options->npassed > 0 && pass_descriptors(options) < 0)
+		_exit(126);
+	(void)execv(program(options->program ? options->program : ZEROD, path), argv);
 	(void)fprintf(stderr, "%s: %s\n", path, strerror(errno));
 	_exit(127);
 }
@@ -194,7 +214,7 @@ static int spawn(const struct zd_daemon_options *options, struct zd_daemon *daem
 	argv[argc] = NULL;
 	daemon->pid = fork();
 	if (daemon->pid == 0)
-		run_daemon(daemon, options->program ? options->program : ZEROD, (char *const *)argv);
+		run_daemon(daemon, options, (char *const *)argv);
 	if (daemon->pid < 0) {
 		daemon->pid = 0;
 		return fail("fork: %s", strerror(errno));
@@ -238,6 +258,33 @@ static bool note_has(const char *note, const char *line)
 	return false;
 }
 
+void (*zd_daemon_on_note)(const char *note, int fd);
+
+bool zd_daemon_read_note(const struct zd_daemon *daemon, char *note, size_t note_bytes)
+{
+	struct iovec part = {.iov_base = note, .iov_len = note_bytes - 1};
+	union {
+		char bytes[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct msghdr header = {.msg_iov = &part,
+	                        .msg_iovlen = 1,
+	                        .msg_control = control.bytes,
+	                        .msg_controllen = sizeof(control.bytes)};
+	ssize_t bytes = recvmsg(daemon->notify, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	const struct cmsghdr *rights = bytes > 0 ? CMSG_FIRSTHDR(&header) : NULL;
+	int fd = -1;
+
+	if (rights)
+		memcpy(&fd, CMSG_DATA(rights), sizeof(fd));
+	note[bytes > 0 ? bytes : 0] = '\0';
+	if (bytes > 0 && zd_daemon_on_note)
+		zd_daemon_on_note(note, fd);
+	else if (fd >= 0)
+		(void)close(fd);
+	return bytes > 0;
+}
+
 int zd_daemon_wait_notify(struct zd_daemon *daemon, const char *line)
 {
 	int64_t deadline_ms = now_ms() + DEADLINE_MS;
@@ -247,16 +294,15 @@ int zd_daemon_wait_notify(struct zd_daemon *daemon, const char *line)
 	int rc = 1;
 
 	while (rc > 0) {
-		ssize_t bytes;
+		bool read;
 		int polled = poll(events, 2, left_ms(deadline_ms));
 
 		if (polled < 0 && errno == EINTR)
 			continue;
-		bytes = recv(daemon->notify, note, sizeof(note) - 1, MSG_DONTWAIT);
-		note[bytes > 0 ? bytes : 0] = '\0';
-		if (bytes > 0 && note_has(note, line))
+		read = zd_daemon_read_note(daemon, note, sizeof(note));
+		if (read && note_has(note, line))
 			rc = 0;
-		else if (bytes <= 0 && polled > 0 && events[1].revents)
+		else if (!read && polled > 0 && events[1].revents)
 			rc = fail("the daemon ended before it notified of %s", line);
 		else if (polled <= 0)
 			rc = fail("the daemon did not notify of %s within %d s", line, DEADLINE_MS / 1000);

@@ -17,14 +17,19 @@
 #ifndef ZD_TESTS_DAEMON_FIXTURE_H
 #define ZD_TESTS_DAEMON_FIXTURE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
 struct zd_daemon_options {
-	const char *program;     /* under $BUILD; NULL: "bin/zerod" */
-	unsigned devices;        /* 0: 2 */
-	const char *arena;       /* of each device; NULL: "64M" */
-	const char *config;      /* text of a configuration file; NULL: none */
+	const char *program; /* under $BUILD; NULL: "bin/zerod" */
+	unsigned devices;    /* 0: 2 */
+	const char *arena;   /* of each device; NULL: "64M" */
+	const char *config;  /* text of a configuration file; NULL: none */
+	/* descriptors that the service manager passes */
+	const int *passed_fds;
+	const char *passed_names; /* separated by colons */
+	unsigned npassed;
 	const char *const *args; /* more arguments, NULL-terminated; they come last and win. NULL: none */
 };
 
@@ -50,6 +55,10 @@ int zd_daemon_finish(struct zd_daemon *daemon);
 int zd_daemon_kill(struct zd_daemon *daemon);
 int zd_daemon_restart(const struct zd_daemon_options *options, struct zd_daemon *daemon);
 
+/* Gets each notification, with a descriptor that it then owns or -1; NULL: nobody does. */
+extern void (*zd_daemon_on_note)(const char *note, int fd);
+/* Reads a notification if there is one. Returns whether there was. */
+bool zd_daemon_read_note(const struct zd_daemon *daemon, char *note, size_t note_bytes);
 /* Waits until the daemon notifies its manager of `line`, e.g. "STOPPING=1"; what came before it is
  * dropped. */
 int zd_daemon_wait_notify(struct zd_daemon *daemon, const char *line);

@@ -515,17 +515,23 @@ static void find_of_device(const struct zd_device *device)
 /* Each uid's segments, whatever their state. */
 static void check_owned_segments(const struct zd_engine *e)
 {
+	uint32_t all_kept = e->nforgotten;
 	for (const struct zd_owner *owner = e->owners; owner; owner = owner->hh.next) {
 		uint64_t bytes = 0, retiring_bytes = 0;
+		uint32_t nkept = 0;
 		for (const struct zd_segment *segment = e->segments; segment; segment = segment->hh.next) {
 			if (segment->job->owner != owner)
 				continue;
 			bytes += segment->bytes;
+			nkept += segment->counted;
 			retiring_bytes += segment->state >= ZD_SEGMENT_RETIRING ? segment->bytes : 0;
 		}
 		zd_assert(bytes == owner->segment_bytes && retiring_bytes == owner->retiring_bytes);
+		zd_assert(nkept == owner->nkept);
+		all_kept += nkept;
 		zd_assert(owner->account.total <= bytes);
 	}
+	zd_assert(all_kept == e->nkept);
 }
 
 /* Each uid's metadata is the sum of what its objects hold; each account is of a job or session. */

@@ -2,6 +2,7 @@
 /*
  * engine.c - the engine as a whole: creation, configuration, totals, destruction.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "core/cluster/cluster.h"
@@ -130,6 +131,16 @@ void zd_engine_free(struct zd_engine *e)
 	free(e->devices);
 	zd_history_deinit(&e->history);
 	free(e);
+}
+
+void zd_engine_keep_ended(struct zd_engine *e, const char *why)
+{
+	(void)snprintf(e->keep_ended, sizeof(e->keep_ended), "%s", why);
+}
+
+void zd_engine_set_kept_room(struct zd_engine *e, uint32_t nsegments)
+{
+	e->kept_room = nsegments;
 }
 
 void zd_engine_set_quota(struct zd_engine *e, uint64_t uid_quota_bytes)

@@ -342,6 +342,10 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 		status = zd_job_get(e, req->session, args->u.group_join.job, durable, &job, err);
 	if (status != 0)
 		return status;
+	if (durable && !job->durable)
+		status = zd_pool_check_kept(e, job, err);
+	if (status != 0)
+		return status;
 	if (durable && !job->durable) {
 		zd_job_set_durable(e, job, true);
 		zd_pool_journal_job(e, job);

@@ -119,5 +119,7 @@ size_t zd_engine_journal_take(struct zd_engine *e, const uint8_t **bytes)
 	size_t used = e->journal.used;
 	*bytes = e->journal.bytes;
 	e->journal.used = 0;
+	e->nkept -= e->nforgotten;
+	e->nforgotten = 0;
 	return used;
 }

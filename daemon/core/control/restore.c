@@ -34,6 +34,8 @@
 struct restore {
 	struct zd_engine *e;
 	struct zd_journal_table table;
+	uint64_t *lost; /* ids of jobs that are not restored */
+	size_t nlost;
 	struct zd_record_session *sessions; /* of the former daemon, by id */
 	size_t nsessions, sessions_room;
 	uint64_t last_id;
@@ -91,10 +93,44 @@ static int restore_device(struct restore *restore, struct zd_journal_object *kep
 	return zd_journal_bad(&record->record, what, err);
 }
 
+static bool is_lost(const struct restore *restore, uint64_t job)
+{
+	for (size_t i = 0; i < restore->nlost; i++) {
+		if (restore->lost[i] == job)
+			return true;
+	}
+	return false;
+}
+
+/* A job without one of its segments would be whole for some of its units only. */
+static void find_lost(struct restore *restore)
+{
+	struct zd_engine_sink *sink = &restore->e->sink;
+	for (size_t i = 0; sink->segment_is_kept && i < restore->table.of[ZD_RECORD_SEGMENT].count; i++) {
+		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_SEGMENT].at[i];
+		const struct zd_record_segment *record = (const void *)kept->record;
+		const struct zd_journal_object *of = find(restore, ZD_RECORD_JOB, record->job, 0);
+		const struct zd_record_job *job = of ? (const void *)of->record : NULL;
+		if (!job || of->first > kept->record || is_lost(restore, record->job) ||
+		    sink->segment_is_kept(sink->arg, (uint32_t)record->record.id))
+			continue;
+		restore->lost = zd_realloc(restore->lost, restore->nlost + 1, sizeof(*restore->lost));
+		restore->lost[restore->nlost++] = record->job;
+		struct zd_notice notice = {.kind = ZD_NOTICE_JOB_LOST,
+		                           .job = job->name,
+		                           .uid = job->uid,
+		                           .segment = (uint32_t)record->record.id};
+		if (sink->notice)
+			sink->notice(sink->arg, &notice);
+	}
+}
+
 static int restore_job(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
 	const struct zd_record_job *record = (const void *)kept->record;
 	struct zd_job *job;
+	if (is_lost(restore, record->record.id))
+		return 0;
 	if (zd_job_find(restore->e, record->uid, record->name))
 		return zd_journal_bad(&record->record, "another one has its name", err);
 	use_id(restore, record->record.id);
@@ -636,6 +672,7 @@ static int restore_all(struct restore *restore, struct zd_err *err)
 	        {ZD_RECORD_HOLDS, restore_holds},
 	};
 	int status = 0;
+	find_lost(restore);
 	for (size_t step = 0; step < ZD_ARRAY_LEN(order); step++) {
 		for (size_t i = 0; i < restore->table.of[order[step].type].count && status == 0; i++)
 			status = order[step].restore(restore, &restore->table.of[order[step].type].at[i],
@@ -643,7 +680,7 @@ static int restore_all(struct restore *restore, struct zd_err *err)
 	}
 	for (size_t i = 0; i < restore->table.of[ZD_RECORD_JOB].count && status == 0; i++) {
 		const struct zd_journal_object *kept = &restore->table.of[ZD_RECORD_JOB].at[i];
-		if (((struct zd_job *)kept->made)->refs == 0)
+		if (kept->made && ((struct zd_job *)kept->made)->refs == 0)
 			status = zd_journal_bad(kept->record, "it has no group", err);
 	}
 	if (status == 0)
@@ -695,5 +732,6 @@ int zd_engine_restore(struct zd_engine *e, const uint8_t *bytes, size_t nbytes, 
 	zd_event_new(e, ZD_EVENT_DAEMON_RESTORE, NULL)->number = HASH_COUNT(e->jobs);
 	zd_journal_table_deinit(&restore.table);
 	free(restore.sessions);
+	free(restore.lost);
 	return status;
 }

@@ -63,6 +63,7 @@ struct zd_owner {
 	uint64_t segment_bytes;  /* of all its jobs' segments on all devices, until they are destroyed */
 	uint64_t retiring_bytes; /* of these, in segments that are RETIRING or DESTROYING */
 	uint64_t metadata_bytes; /* of the daemon's own memory */
+	uint32_t nkept;          /* segments of durable jobs that the driver keeps, or will */
 	uint64_t found_bytes;    /* scratch of zd_engine_check() */
 	TAILQ_HEAD(, zd_ending) endings; /* incomplete ends of its sessions, in order */
 	UT_hash_handle hh;

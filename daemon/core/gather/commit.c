@@ -169,8 +169,13 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 	return 0;
 }
 
-static int commit_check(const struct zd_group *group, struct zd_err *err)
+static int commit_check(const struct zd_engine *e, const struct zd_group *group, struct zd_err *err)
 {
+	if (group->job->durable && e->keep_ended[0])
+		return zd_err_set(
+		        err, ZEROD_E_SYSTEM,
+		        "no step is committed any more: durable jobs will not outlive this daemon: %s",
+		        e->keep_ended);
 	const struct zd_unit *unit = TAILQ_FIRST(&group->unready);
 	if (!unit)
 		return 0;
@@ -229,7 +234,8 @@ struct vote {
 	uint64_t versions;
 };
 
-static int votes_check(const struct zd_member *member, const struct zd_op_result *result, struct zd_err *err)
+static int votes_check(const struct zd_engine *e, const struct zd_member *member,
+                       const struct zd_op_result *result, struct zd_err *err)
 {
 	const struct zd_cluster *cluster = member->group->cluster;
 	struct vote own;
@@ -245,7 +251,7 @@ static int votes_check(const struct zd_member *member, const struct zd_op_result
 			                  zd_cluster_world_rank(member, peer), cluster->hosts[peer],
 			                  (unsigned long long)vote.step);
 		if (vote.status != 0 && peer == zd_cluster_rank(member) &&
-		    commit_check(member->group, err) != 0)
+		    commit_check(e, member->group, err) != 0)
 			return err->status;
 		if (vote.status != 0)
 			return zd_err_set(
@@ -271,7 +277,7 @@ static void voted(struct zd_engine *e, struct zd_op *op, int status, const char 
 	struct zd_err err = ZD_ERR_NONE;
 	if (!zd_cluster_answered(e, op, &cluster->commit, status, error))
 		return;
-	status = votes_check(&group->members[0], result, &err);
+	status = votes_check(e, &group->members[0], result, &err);
 	commit_evaluate(e, group, group->members[0].commit_step, status, err.text);
 }
 
@@ -279,7 +285,7 @@ static void vote(struct zd_engine *e, struct zd_group *group)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	struct vote own = {.step = group->members[0].commit_step,
-	                   .status = commit_check(group, &err),
+	                   .status = commit_check(e, group, &err),
 	                   .versions = group->versions_hash};
 	if (own.status == 0)
 		group->voted_step = own.step;
@@ -330,7 +336,7 @@ static int commit_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 			return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
 		}
 		struct zd_err refusal = ZD_ERR_NONE;
-		status = commit_check(group, &refusal);
+		status = commit_check(e, group, &refusal);
 		commit_evaluate(e, group, req->member->commit_step, status, refusal.text);
 	}
 	if (group->commit_status != 0)

@@ -94,8 +94,64 @@ static struct zd_segment *find_creating(const struct zd_engine *e, struct zd_dev
 	return NULL;
 }
 
+/* ---- Segments that outlive the daemon ------------------------------------------------------------------ */
+
+/* Only what commits cover outlives the daemon: gathered buffers and gradients are made again. */
+static bool is_kept(enum zd_purpose purpose)
+{
+	return purpose == ZD_PURPOSE_SHARDS || purpose == ZD_PURPOSE_ALLOCATIONS;
+}
+
+static void count_kept(struct zd_engine *e, struct zd_segment *segment)
+{
+	if (!segment->job->durable || !is_kept(segment->purpose) || segment->counted)
+		return;
+	segment->counted = true;
+	segment->job->owner->nkept++;
+	e->nkept++;
+}
+
+/* The driver has let go of it behind the next records. */
+static void uncount_kept(struct zd_engine *e, struct zd_segment *segment)
+{
+	if (!segment->counted)
+		return;
+	segment->counted = false;
+	segment->job->owner->nkept--;
+	e->nforgotten++;
+}
+
+/* Whether `more` segments of the owner can be kept. */
+static int check_kept(const struct zd_engine *e, const struct zd_owner *owner, uint32_t more,
+                      struct zd_err *err)
+{
+	uint32_t most = e->uid_limits.max_kept;
+	if (e->kept_room == 0 || more == 0)
+		return 0;
+	if (most && owner->nkept + more > most)
+		return zd_err_set(err, ZEROD_E_LIMIT,
+		                  "uid %u has %u segments of durable jobs and needs %u more: "
+		                  "max_durable_segments_per_uid is %u",
+		                  owner->uid, owner->nkept, more, most);
+	if (e->nkept + more > e->kept_room)
+		return zd_err_set(err, ZEROD_E_LIMIT,
+		                  "the store of durable jobs has room for %u segments, and keeps %u already",
+		                  e->kept_room, e->nkept);
+	return 0;
+}
+
+int zd_pool_check_kept(const struct zd_engine *e, const struct zd_job *job, struct zd_err *err)
+{
+	const struct zd_segment *segment;
+	uint32_t more = 0;
+	for (segment = e->segments; segment; segment = segment->hh.next)
+		more += segment->job == job && is_kept(segment->purpose) && !segment->counted;
+	return check_kept(e, job->owner, more, err);
+}
+
 void zd_segment_forget(struct zd_engine *e, struct zd_segment *segment)
 {
+	uncount_kept(e, segment);
 	if (!segment->recorded)
 		return;
 	segment->recorded = false;
@@ -140,12 +196,10 @@ static void segment_failed(const struct zd_engine *e, const struct zd_segment *s
 	}
 }
 
-/* Only what commits cover outlives the daemon: gathered buffers and gradients are made again. */
 void zd_journal_segment(struct zd_engine *e, struct zd_segment *segment)
 {
 	struct zd_record_segment *record;
-	if (!segment->job->journal || segment->state != ZD_SEGMENT_READY ||
-	    (segment->purpose != ZD_PURPOSE_SHARDS && segment->purpose != ZD_PURPOSE_ALLOCATIONS))
+	if (!segment->job->journal || segment->state != ZD_SEGMENT_READY || !is_kept(segment->purpose))
 		return;
 	if (!segment->recorded && e->sink.segment_kept)
 		e->sink.segment_kept(e->sink.arg, segment->id, true);
@@ -161,8 +215,10 @@ void zd_pool_journal_job(struct zd_engine *e, const struct zd_job *job)
 {
 	struct zd_segment *segment;
 	for (segment = e->segments; segment; segment = segment->hh.next) {
-		if (segment->job == job)
-			zd_journal_segment(e, segment);
+		if (segment->job != job)
+			continue;
+		count_kept(e, segment);
+		zd_journal_segment(e, segment);
 	}
 }
 
@@ -207,6 +263,7 @@ static struct zd_segment *segment_add(struct zd_engine *e, struct zd_job *job, u
 	device->segment_bytes += bytes;
 	job->owner->segment_bytes += bytes;
 	zd_metadata_charge(job->owner, zd_segment_metadata_bytes(segment));
+	count_kept(e, segment);
 	return segment;
 }
 
@@ -371,6 +428,9 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	                    .quota_left = zd_pool_quota_left(e, job->owner)};
 	uint64_t most = zd_min_u64(room.left, room.quota_left);
 	segment = find_creating(e, device, job, purpose, room.need);
+	int status = !segment && job->durable && is_kept(purpose) ? check_kept(e, job->owner, 1, err) : 0;
+	if (status != 0)
+		return status;
 	if (!segment && room.need <= most) {
 		segment = segment_new(e, job, device, purpose,
 		                      segment_size(e, device, job, purpose, room.need, most));

@@ -33,6 +33,7 @@ struct zd_segment {
 	uint64_t bytes;
 	bool one_block;            /* it was created for one block, which has not been taken yet */
 	bool recorded;             /* the journal has it, and the sink keeps its descriptor */
+	bool counted;              /* in `nkept` of the engine and of the owner */
 	uint64_t prefetched_bytes; /* scratch of retire.c: bytes of prefetched buffers */
 	uint64_t retire_serial;    /* its number in the order in which segments began to retire */
 	uint64_t unmap_until_ns;   /* RETIRING: sessions that have it mapped until then are ended */
@@ -114,6 +115,9 @@ struct zd_segment *zd_segment_restore(struct zd_engine *e, struct zd_job *job, u
                                       struct zd_device *device, enum zd_purpose purpose, uint64_t bytes);
 /* Records the segment if its job has a journal, and it outlives the daemon. */
 void zd_journal_segment(struct zd_engine *e, struct zd_segment *segment);
+/* LIMIT, if neither the driver nor the uid's limit has room for a job that becomes durable. */
+int zd_pool_check_kept(const struct zd_engine *e, const struct zd_job *job, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Records the job's segments that hold shards and allocations, if the job has a journal. */
 void zd_pool_journal_job(struct zd_engine *e, const struct zd_job *job);
 struct zd_record_extent zd_journal_extent(const struct zd_extent *extent);

@@ -340,6 +340,53 @@ static void test_an_ended_job_is_not_restored(void **state)
 	}
 }
 
+/* A segment is missing: its job is lost, and no other. */
+static void test_an_incomplete_job_is_lost_alone(void **state)
+{
+	(void)state;
+	for (uint32_t linger = 0; linger < 2; linger++) {
+		struct durable d;
+		struct core_options options = {.sessions_linger = linger};
+		struct core_join join = {.job = "other", .world_size = 1, .durable = true};
+		struct core_unit unit = {.name = "w", .numel = 64};
+		start_with(&d, false, &options);
+		core_expect(d.core, keep(&d, d.team.session[0], "adam"), 0);
+		uint64_t bob = core_open(d.core, CORE_BOB);
+		uint64_t group = core_expect(d.core, core_join(d.core, bob, &join), 0)->u.group_join.group;
+		uint32_t lost = core_expect(d.core, core_register(d.core, bob, group, &unit), 0)
+		                        ->u.unit_register.shard.segment;
+		core_lose_segment(d.core, lost);
+		core_restart(d.core);
+		assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 1);
+		assert_int_equal(core_rows(d.core, ZD_TABLE_UNITS, NULL, 0), NUNITS);
+		core_restart(d.core); /* the journal has nothing of it any more */
+		if (!linger)
+			come_back(&d, 1, false);
+		if (!linger)
+			expect_commit(&d, 1);
+		core_end(d.core);
+	}
+}
+
+/* Commits are refused on all ranks once the driver cannot keep them. */
+static void test_commits_that_would_not_be_kept(void **state)
+{
+	struct durable d;
+	uint64_t request[2];
+	(void)state;
+	start(&d, false);
+	both_publish(&d, 0);
+	request[0] = core_commit(d.core, d.team.session[0], d.team.group, 2);
+	zd_engine_keep_ended(core_engine(d.core), "the store is gone");
+	request[1] = core_commit(d.core, d.team.session[1], d.team.group, 2);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect_error(d.core, request[rank], ZEROD_E_SYSTEM,
+		                  "no step is committed any more: durable jobs will not outlive this daemon: "
+		                  "the store is gone");
+	expect_group(&d, "READY", 1, false);
+	core_end(d.core);
+}
+
 /* The old job's memory waits for its processes while ranks begin a new job of its name. */
 static void test_a_job_that_follows_an_ended_one_of_its_name(void **state)
 {
@@ -499,6 +546,8 @@ int main(void)
 	        cmocka_unit_test(test_a_unit_that_was_described_anew),
 	        cmocka_unit_test(test_without_jobs_nothing_is_restored),
 	        cmocka_unit_test(test_an_ended_job_is_not_restored),
+	        cmocka_unit_test(test_an_incomplete_job_is_lost_alone),
+	        cmocka_unit_test(test_commits_that_would_not_be_kept),
 	        cmocka_unit_test(test_a_job_that_follows_an_ended_one_of_its_name),
 	        cmocka_unit_test(test_a_group_without_shadows_inside_an_update_is_torn),
 	        cmocka_unit_test(test_a_commit_mends_a_torn_group),

@@ -296,6 +296,41 @@ static void test_limit_set_later(void **state)
 	core_end(core);
 }
 
+/* A shard and an allocation have a segment each. */
+static void test_segments_that_are_kept(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	struct core_join join = {.job = "other", .world_size = 1, .durable = true};
+	const struct core_unit unit = {.name = "w", .numel = UNIT_BYTES / 4};
+	uint64_t alice, bob, session, group;
+
+	(void)state;
+	core_journal(core);
+	set_limits(core, (struct zd_uid_limits){.max_kept = 2});
+	zd_engine_set_kept_room(core_engine(core), 3);
+	alice = make_durable(core);
+	session = core_open(core, CORE_ALICE);
+	group = core_expect(core, core_join(core, session, &join), 0)->u.group_join.group;
+	core_expect_error(core, core_register(core, session, group, &unit), ZEROD_E_LIMIT,
+	                  "uid 1000 has 2 segments of durable jobs and needs 1 more: "
+	                  "max_durable_segments_per_uid is 2");
+	bob = core_open(core, CORE_BOB);
+	group = core_expect(core, core_join(core, bob, &join), 0)->u.group_join.group;
+	core_expect(core, core_register(core, bob, group, &unit), 0);
+	join.job = "one more";
+	group = core_expect(core, core_join(core, bob, &join), 0)->u.group_join.group;
+	core_expect_error(core, core_register(core, bob, group, &unit), ZEROD_E_LIMIT,
+	                  "the store of durable jobs has room for 3 segments, and keeps 3 already");
+	/* Room is free behind the end of a job. */
+	core_close(core, alice);
+	core_tick(core, TTL_NS);
+	set_limits(core, (struct zd_uid_limits){.max_kept = 2, .durable_ttl_ns = 1});
+	core_tick(core, 2 * TTL_NS);
+	core_expect(core, core_register(core, bob, group, &unit), 0);
+	core_close_all(core);
+	core_end(core);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -308,6 +343,7 @@ int main(void)
 	        cmocka_unit_test(test_durable_jobs_expire),
 	        cmocka_unit_test(test_held_allocation_is_a_use),
 	        cmocka_unit_test(test_limit_set_later),
+	        cmocka_unit_test(test_segments_that_are_kept),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

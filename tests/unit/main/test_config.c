@@ -87,6 +87,7 @@ static void test_defaults(void **state)
 	assert_int_equal(config.max_sessions, ZD_MAX_SESSIONS);
 	assert_int_equal(config.max_sessions_per_uid, 256);
 	assert_int_equal(config.max_jobs_per_uid, 128);
+	assert_int_equal(config.max_durable_segments_per_uid, 4096);
 	assert_int_equal(config.durable_ttl_s, 0);
 	assert_int_equal(config.durable_groups.count, 0);
 }
@@ -213,6 +214,7 @@ static void test_every_key(void **state)
 	                           "uid_metadata = 1G\n"
 	                           "max_sessions_per_uid = 0\n"
 	                           "max_jobs_per_uid = 1000000\n"
+	                           "max_durable_segments_per_uid = 7\n"
 	                           "durable_ttl = 7d\n"
 	                           "durable_groups = root, daemon\n"
 	                           "max_sessions = 1",
@@ -246,6 +248,7 @@ static void test_every_key(void **state)
 	assert_int_equal(config.max_sessions, 1);
 	assert_int_equal(config.max_sessions_per_uid, 0);
 	assert_int_equal(config.max_jobs_per_uid, 1000000);
+	assert_int_equal(config.max_durable_segments_per_uid, 7);
 	assert_int_equal(config.durable_ttl_s, 7 * 86400);
 	assert_int_equal(config.durable_groups.count, 2);
 	assert_int_equal(config.durable_groups.gids[0], 0);
@@ -331,7 +334,8 @@ static const struct mistake {
          ":2: [daemon] events: expected a number from 0 to 16777216, found '16777217'"},
         {"[limits]\nsocket = x\n", ":2: [limits] socket: unknown key, expected one of uid_quota, uid_unsent, "
                                    "uid_metadata, max_sessions, max_sessions_per_uid, "
-                                   "max_jobs_per_uid, durable_ttl, durable_groups"},
+                                   "max_jobs_per_uid, max_durable_segments_per_uid, "
+                                   "durable_ttl, durable_groups"},
         {"[limits]\nmax_sessions_per_uid = 1025\n",
          ":2: [limits] max_sessions_per_uid: expected a number from 0 to 1024, found '1025'"},
         {"[limits]\nmax_jobs_per_uid = many\n",

@@ -223,7 +223,25 @@ static void test_refuses_a_cut_file(void **state)
 	used = (RECORDS / 2 + 16 + 8) | 1;
 	assert_int_equal(pwrite(fd, &used, sizeof(used), 16), 8);
 	expect_refused(fd, "ends inside a packet");
+	for (used = 0; used < 2; used++) {
+		assert_int_equal(pwrite(fd, &used, sizeof(used), 16), 8);
+		expect_refused(fd, "it has no records");
+	}
 	(void)close(fd);
+}
+
+static void test_is_given_up(void **state)
+{
+	struct zd_registry registry;
+	struct zd_err err;
+	int fd = new_file();
+
+	(void)state;
+	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
+	zd_registry_give_up(&registry, "the store is gone");
+	zd_registry_close(&registry);
+	assert_int_equal(zd_registry_open(&registry, fd, &err), ZEROD_E_ABORTED);
+	assert_string_equal(err.text, "the store is gone");
 }
 
 /* Appends are for what is small beside the first packet. */
@@ -253,6 +271,7 @@ int main(void)
 	        cmocka_unit_test(test_refuses_any_changed_byte),
 	        cmocka_unit_test(test_refuses_a_newer_version),
 	        cmocka_unit_test(test_refuses_a_cut_file),
+	        cmocka_unit_test(test_is_given_up),
 	        cmocka_unit_test(test_is_full_some_day),
 	};
 

@@ -215,13 +215,29 @@ static void test_no_descriptor_is_lost(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
+/* A session whose pages are beyond RLIMIT_FSIZE fails; the kernel's signal does not end the daemon. */
+static void test_file_size_limit(void **state)
+{
+	const struct rlimit limit = {.rlim_cur = 1024, .rlim_max = RLIM_INFINITY};
+	struct zd_daemon daemon;
+	zerod_client *client, *other;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	assert_int_equal(try_connect(&daemon, &client), 0);
+	assert_int_equal(prlimit(daemon.pid, RLIMIT_FSIZE, &limit, NULL), 0);
+	assert_int_equal(try_connect(&daemon, &other), ZEROD_E_NO_MEMORY);
+	assert_int_equal(allocated_bytes(client), 0);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_descriptors_exhausted),
-	        cmocka_unit_test(test_hostile_packets),
-	        cmocka_unit_test(test_killed_client),
-	        cmocka_unit_test(test_no_descriptor_is_lost),
+	        cmocka_unit_test(test_descriptors_exhausted), cmocka_unit_test(test_hostile_packets),
+	        cmocka_unit_test(test_killed_client),         cmocka_unit_test(test_no_descriptor_is_lost),
+	        cmocka_unit_test(test_file_size_limit),
 	};
 
 	(void)alarm(240);

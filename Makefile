@@ -259,6 +259,13 @@ $(BIN)/charlm: $(call obj,$(CHARLM_SRC)) $(A_CLIENT)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
 
+# The core once more, with a call of the test at each basic block.
+COUNTED := $(patsubst %.c,$(BUILD)/counted/%.o,$(wildcard daemon/core/*/*.c))
+$(BUILD)/counted/%.o: %.c | $(PB_H)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) -Idaemon $(CFLAGS) -O1 -g0 -fsanitize-coverage=trace-pc -MMD -MP -c -o $@ $<
+$(BUILD)/tests/unit/core/test_bounded: $(COUNTED)
+$(BUILD)/tests/unit/core/test_bounded: override LDFLAGS += -Wl,--wrap=zd_engine_request,--wrap=zd_engine_op_done,--wrap=zd_engine_tick,--wrap=zd_engine_check
 $(BUILD)/tests/unit/server/test_user: override LDFLAGS += -Wl,--wrap=uv_poll_start,--wrap=uv_poll_stop
 $(BUILD)/tests/unit/zeroctl/test_metrics: $(call obj,$(addprefix client/zeroctl/,metrics_text.c metrics_http.c))
 $(addprefix $(BUILD)/tests/unit/zeroctl/test_top_,model layout): $(call obj,$(addprefix client/zeroctl/,top_model.c top_waits.c top_keys.c top_layout.c top_frame.c \
@@ -341,7 +348,7 @@ $(DOUBLE_SO) $(SEVERAL_SO):
 tests: all $(DOUBLE_SO) $(SEVERAL_SO) $(UNIT_BIN) $(IT_BIN) $(TOP_SESSIONS_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
 	$(GPU_COMM_BIN) $(SIMBACKEND_BIN) $(if $(SIM_SRC),$(SIM_BIN))
 
--include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD)/obj $(BUILD)/counted -name '*.d' 2>/dev/null)
 
 # ---- What people run --------------------------------------------------------------------------------------------
 deps:  ## install what the build needs (Debian, Ubuntu), or print the list

@@ -37,16 +37,6 @@ static int alloc_check(const struct zd_engine *e, const struct zd_session *sessi
 	return 0;
 }
 
-static struct zd_allocation *find_durable(const struct zd_job *job, const char *name, uint32_t device)
-{
-	struct zd_allocation *allocation;
-	TAILQ_FOREACH (allocation, &job->allocations, job_link) {
-		if (allocation->device->index == device && strcmp(allocation->name, name) == 0)
-			break;
-	}
-	return allocation;
-}
-
 /* Checks that no session holds the allocation, and that its size and alignment match the request. */
 static int check_found(const struct zd_allocation *allocation, const struct zd_args *args, struct zd_err *err)
 {
@@ -87,7 +77,7 @@ static int durable_find(struct zd_engine *e, struct zd_session *session, const s
 		        err, ZEROD_E_STATE,
 		        "job '%s' is not durable: join a durable group of it before allocation '%s'",
 		        args->u.alloc.job, name);
-	*found = find_durable(job, name, args->u.alloc.device);
+	*found = zd_allocation_find_kept(job, name, args->u.alloc.device);
 	return *found ? check_found(*found, args, err) : 0;
 }
 
@@ -150,9 +140,8 @@ static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct
 	allocation->device = &e->devices[args->u.alloc.device];
 	allocation->extent.bytes = zd_align_up(args->u.alloc.bytes, ZD_BLOCK_MIN_ALIGN);
 	allocation->since_ns = e->now_ns;
-	allocation->durable = args->u.alloc.durable;
-	if (allocation->durable)
-		TAILQ_INSERT_TAIL(&job->allocations, allocation, job_link);
+	if (args->u.alloc.durable)
+		zd_allocation_keep(allocation);
 	TAILQ_INSERT_TAIL(&req->session->allocations, allocation, session_link);
 	HASH_ADD(hh, e->allocations, id, sizeof(allocation->id), allocation);
 	zd_id_tree_append(&e->listed[ZD_TABLE_ALLOCATIONS], &allocation->listed, allocation->id);

@@ -262,6 +262,8 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 		const struct zd_member *member = &group->members[rank];
 		const struct zd_slot *slot;
 		attached += member->session != NULL;
+		zd_assert(!member->session || zd_member_of(e, member->session, group) == member);
+		zd_assert(member->untold == (member->session && member->told != group->generation));
 		check_lists(member);
 		TAILQ_FOREACH (slot, &member->slots, link) {
 			zd_assert(member->session && !slot->orphan && slot->member == member);

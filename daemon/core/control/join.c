@@ -25,9 +25,10 @@
 
 struct zd_group *zd_group_find(const struct zd_job *job, const char *name)
 {
-	struct zd_group *group;
-	TAILQ_FOREACH (group, &job->groups, job_link) {
-		if (!group->over && strcmp(group->name, name) == 0)
+	struct zd_hash_node *node = zd_hash_first(&job->group_names, zd_text_hash(name));
+	for (; node; node = zd_hash_next(node)) {
+		struct zd_group *group = ZD_CONTAINER_OF(node, struct zd_group, by_name);
+		if (strcmp(group->name, name) == 0)
 			return group;
 	}
 	return NULL;
@@ -36,12 +37,7 @@ struct zd_group *zd_group_find(const struct zd_job *job, const char *name)
 /* All groups of the job are over: the next join decides whether the job is durable. */
 static bool job_is_left(const struct zd_job *job)
 {
-	const struct zd_group *group;
-	TAILQ_FOREACH (group, &job->groups, job_link) {
-		if (!group->over)
-			return false;
-	}
-	return true;
+	return job->group_names.nnodes == 0;
 }
 
 void zd_journal_group(const struct zd_group *group)
@@ -105,6 +101,7 @@ struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const str
 	TAILQ_INIT(&group->slots);
 	TAILQ_INIT(&group->reductions);
 	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
+	zd_hash_insert(&job->group_names, &group->by_name, zd_text_hash(group->name));
 	HASH_ADD(hh, e->groups, id, sizeof(group->id), group);
 	zd_id_tree_append(&e->listed[ZD_TABLE_GROUPS], &group->listed, group->id);
 	zd_job_ref(job);
@@ -123,7 +120,6 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 {
 	struct zd_group *group = member->group;
 	bool was_forming = group->state == ZD_GROUP_FORMING;
-	member->session = session;
 	member->device = device;
 	member->committing = false;
 	member->set_back = false;
@@ -132,7 +128,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 		group->loss = group->generation; /* its shards are gone, and its place is taken */
 	member->ended = false;
 	zd_parts_move(&member->detached, &member->parts);
-	TAILQ_INSERT_TAIL(&session->members, member, session_link);
+	zd_member_link(e, member, session);
 	group->device_mask |= 1ull << device->index;
 	group->attached++;
 	zd_group_ref(group);
@@ -167,12 +163,11 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 	struct zd_group *group = member->group;
 	if (group->state == ZD_GROUP_ABORTED)
 		note_lost(member);
-	TAILQ_REMOVE(&member->session->members, member, session_link);
+	zd_member_unlink(e, member);
 	if (member->joining)
 		zd_parts_move(&member->parts, &member->detached);
 	zd_assert(LIST_EMPTY(&member->parts));
 	e->parts_serial++;
-	member->session = NULL;
 	member->joining = false;
 	if (group->state != ZD_GROUP_FORMING)
 		member->joined_before = true;
@@ -182,9 +177,8 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 	/* An abort keeps a durable job's shards: the ranks may join again. */
 	if (group->state == ZD_GROUP_ABORTED && group->attached == 0 && group->job->durable)
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
-	if (group->attached == 0)
-		/* operations may still use its memory, but its name is free */
-		group->over = !group->job->durable;
+	if (group->attached == 0 && !group->job->durable)
+		zd_group_set_over(group); /* operations may still use its memory, but its name is free */
 	zd_dirty_group(e, group);
 	zd_group_unref(e, group);
 }
@@ -210,6 +204,8 @@ void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
 	if (group->state == ZD_GROUP_READY || group->state == ZD_GROUP_FAILED) {
 		group->generation++;
 		note_lost(member);
+		for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+			zd_member_note_told(&group->members[rank]);
 	}
 	if (group->state == ZD_GROUP_READY) {
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
@@ -269,8 +265,9 @@ static int join_check(struct zd_engine *e, const struct zd_session *session, con
 	return zd_cluster_check(e, args, err);
 }
 
-static int join_check_group(const struct zd_group *group, const struct zd_session *session,
-                            const struct zd_args *args, struct zd_err *err)
+static int join_check_group(const struct zd_engine *e, const struct zd_group *group,
+                            const struct zd_session *session, const struct zd_args *args,
+                            struct zd_err *err)
 {
 	if (group->world_size != args->u.group_join.world_size)
 		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' has world_size %u; rank %u says %u",
@@ -291,12 +288,10 @@ static int join_check_group(const struct zd_group *group, const struct zd_sessio
 		                  "rank %u of group '%s' is taken by session %llu (pid %u)",
 		                  zd_world_rank(member), group->name, (unsigned long long)member->session->id,
 		                  member->session->pid);
-	TAILQ_FOREACH (member, &session->members, session_link) {
-		if (member->group == group)
-			return zd_err_set(err, ZEROD_E_EXISTS,
-			                  "this session is rank %u of group '%s' already",
-			                  zd_world_rank(member), group->name);
-	}
+	member = zd_member_of(e, session, group);
+	if (member)
+		return zd_err_set(err, ZEROD_E_EXISTS, "this session is rank %u of group '%s' already",
+		                  zd_world_rank(member), group->name);
 	return 0;
 }
 
@@ -328,7 +323,7 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 		                  job->durable ? "durable" : "not durable", args->u.group_join.rank,
 		                  durable ? "durable" : "not durable");
 	if (group)
-		status = join_check_group(group, req->session, args, err);
+		status = join_check_group(e, group, req->session, args, err);
 	if (group && status == 0)
 		status = join_check_device(group, args, err);
 	if (status == 0 && !(group && group->attached > 0))
@@ -385,6 +380,7 @@ static int join_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 		return zd_wait_for(req, ZD_WAIT_NODES, 0, group->world_size - group->local_world_size, 0);
 	req->member->joining = false;
 	req->member->told = group->generation;
+	zd_member_note_told(req->member);
 	e->reply.u.group_join.group = group->id;
 	e->reply.u.group_join.torn = group->torn;
 	e->reply.u.group_join.committed_step = group->committed_step;
@@ -494,7 +490,8 @@ void zd_job_end(struct zd_engine *e, struct zd_job *job)
 	job->ends = true;
 	TAILQ_FOREACH (group, &job->groups, job_link) {
 		group->ends = !group->over; /* others are over since before the job was durable */
-		group->over = group->over || group->attached == 0;
+		if (group->attached == 0)
+			zd_group_set_over(group);
 	}
 	zd_ending_begin_last(e, job->owner, &job->ending, job_end_step);
 }

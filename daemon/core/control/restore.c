@@ -410,8 +410,7 @@ static int restore_allocation(struct restore *restore, struct zd_journal_object 
 	allocation->job = job;
 	allocation->device = &e->devices[record->device];
 	allocation->since_ns = e->now_ns;
-	allocation->durable = true;
-	TAILQ_INSERT_TAIL(&job->allocations, allocation, job_link);
+	zd_allocation_keep(allocation);
 	HASH_ADD(hh, e->allocations, id, sizeof(allocation->id), allocation);
 	zd_id_tree_append(&e->listed[ZD_TABLE_ALLOCATIONS], &allocation->listed, allocation->id);
 	note_session(restore, &record->session);

@@ -164,6 +164,13 @@ void zd_group_ready(struct zd_engine *e, struct zd_group *group)
 	zd_group_event(e, group, NULL, ZD_EVENT_GROUP_BEGIN, ZD_WORD_NONE);
 }
 
+void zd_group_set_over(struct zd_group *group)
+{
+	if (!group->over)
+		zd_hash_remove(&group->job->group_names, &group->by_name);
+	group->over = true;
+}
+
 void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 {
 	zd_assert(group->refs > 0);
@@ -174,6 +181,7 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	zd_assert(TAILQ_EMPTY(&group->slots));
 	HASH_DEL(e->groups, group);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_GROUPS], &group->listed);
+	zd_group_set_over(group);
 	TAILQ_REMOVE(&group->job->groups, group, job_link);
 	zd_metadata_uncharge(group->job->owner, group->metadata_bytes);
 	zd_group_event(e, group, NULL, ZD_EVENT_GROUP_END, ZD_WORD_NONE);
@@ -271,6 +279,7 @@ int zd_member_tell(struct zd_member *member, struct zd_err *err)
 	if (since == member->group->generation)
 		return 0;
 	member->told = member->group->generation;
+	zd_member_note_told(member);
 	if (member->set_back && member->group->state == ZD_GROUP_READY)
 		return zd_member_check(member, err); /* which says more */
 	return zd_group_tell(member->group, since, err);
@@ -318,16 +327,64 @@ int zd_member_check_read(const struct zd_member *member, struct zd_err *err)
 	return zd_member_reads_on(member) ? check_set_back(member, err) : zd_member_check(member, err);
 }
 
+static uint64_t hash_member(const struct zd_session *session, const struct zd_group *group)
+{
+	return zd_hash_id(group->id + zd_hash_id(session->id));
+}
+
+void zd_member_link(struct zd_engine *e, struct zd_member *member, struct zd_session *session)
+{
+	member->session = session;
+	TAILQ_INSERT_TAIL(&session->members, member, session_link);
+	zd_hash_insert(&e->members, &member->by_session, hash_member(session, member->group));
+	zd_member_note_told(member);
+}
+
+void zd_member_unlink(struct zd_engine *e, struct zd_member *member)
+{
+	TAILQ_REMOVE(&member->session->members, member, session_link);
+	zd_hash_remove(&e->members, &member->by_session);
+	member->session->nuntold -= member->untold;
+	member->untold = false;
+	member->session = NULL;
+}
+
+void zd_member_note_told(struct zd_member *member)
+{
+	bool untold = member->told != member->group->generation;
+	if (!member->session || untold == member->untold)
+		return;
+	member->untold = untold;
+	member->session->nuntold += untold ? 1u : -1u;
+}
+
+struct zd_member *zd_member_of(const struct zd_engine *e, const struct zd_session *session,
+                               const struct zd_group *group)
+{
+	struct zd_member *member = TAILQ_FIRST(&session->members);
+	if (!member || member->group == group)
+		return member;
+	struct zd_hash_node *node = zd_hash_first(&e->members, hash_member(session, group));
+	for (; node; node = zd_hash_next(node)) {
+		member = ZD_CONTAINER_OF(node, struct zd_member, by_session);
+		if (member->group == group && member->session == session)
+			return member;
+	}
+	return NULL;
+}
+
 int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t id, struct zd_member **out,
                    struct zd_err *err)
 {
-	struct zd_member *member;
-	(void)e;
-	TAILQ_FOREACH (member, &session->members, session_link) {
-		if (member->group->id == id && !member->joining) {
-			*out = member;
-			return 0;
-		}
+	struct zd_member *member = TAILQ_FIRST(&session->members);
+	if (member && member->group->id != id) {
+		struct zd_group *group;
+		HASH_FIND(hh, e->groups, &id, sizeof(id), group);
+		member = group ? zd_member_of(e, session, group) : NULL;
+	}
+	if (member && !member->joining) {
+		*out = member;
+		return 0;
 	}
 	return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session is not a member of group %llu",
 	                  (unsigned long long)id);

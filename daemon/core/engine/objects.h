@@ -44,6 +44,7 @@ struct zd_session {
 	struct zd_request *waiting;      /* hash by the client's id */
 	struct zd_request_list requests; /* the same, in order */
 	TAILQ_HEAD(, zd_member) members;
+	uint32_t nuntold; /* of these: members that have not been told of a loss */
 	TAILQ_HEAD(, zd_allocation) allocations;
 	TAILQ_HEAD(, zd_mapping) mappings;       /* segments that its process may have mapped */
 	uint64_t timeline[ZD_SESSION_TIMELINES]; /* last values handed out on the daemon page */
@@ -79,7 +80,9 @@ struct zd_job {
 	struct zd_account account;
 	uint32_t metadata_bytes;
 	TAILQ_HEAD(, zd_group) groups;
+	struct zd_hash_table group_names;        /* groups that are not over */
 	TAILQ_HEAD(, zd_allocation) allocations; /* durable ones */
+	struct zd_hash_table allocation_names;   /* the same, by name */
 	struct zd_id_node listed;
 	UT_hash_handle hh;      /* by id */
 	UT_hash_handle hh_name; /* of its owner */
@@ -114,6 +117,7 @@ struct zd_member {
 	bool detaching; /* its session has ended or leaves, its group has failed, and parts are left */
 	struct zd_ending ending; /* of a rank that leaves */
 	uint64_t told;           /* the group's generation that its session has been told of */
+	bool untold;             /* it is another one, and counted by the session */
 	uint64_t frozen_digest;  /* over the units that the rank has frozen or unfrozen; layout.c */
 	uint64_t commit_step;
 	uint64_t comm[ZD_NCOMM_ROLES]; /* its communicators; 0: none */
@@ -128,6 +132,7 @@ struct zd_member {
 	struct zd_request *agreeing;     /* its waiting group_agree; NULL: none */
 	struct zd_request_list barriers; /* requests that wait at barriers, in order; barrier.c */
 	TAILQ_ENTRY(zd_member) session_link;
+	struct zd_hash_node by_session; /* of the engine's `members` */
 };
 
 /* The lost ranks that a group remembers, for the errors of members that have not been told. */
@@ -187,6 +192,7 @@ struct zd_group {
 	struct zd_slice_norm *step_norms;      /* hash by unit, of the last step; norms.c */
 	uint64_t reduce_serial;                /* counts failures of the group, for requests of reductions */
 	TAILQ_ENTRY(zd_group) job_link;
+	struct zd_hash_node by_name; /* unless it is over */
 	struct zd_id_node listed;
 	UT_hash_handle hh; /* by id */
 };
@@ -235,6 +241,14 @@ struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name);
 void zd_job_note_group(struct zd_engine *e, struct zd_job *job);
 void zd_job_ref(struct zd_job *job);
 void zd_job_unref(struct zd_engine *e, struct zd_job *job);
+/* The member enters its session's list and index, or leaves them. */
+void zd_member_link(struct zd_engine *e, struct zd_member *member, struct zd_session *session);
+void zd_member_unlink(struct zd_engine *e, struct zd_member *member);
+/* Called when the member's `told` or the group's generation has changed. */
+void zd_member_note_told(struct zd_member *member);
+/* The session's member of the group; NULL: none. */
+struct zd_member *zd_member_of(const struct zd_engine *e, const struct zd_session *session,
+                               const struct zd_group *group);
 /* Finds the session's membership in the group: NOT_FOUND. */
 int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t group, struct zd_member **member,
                    struct zd_err *err) __attribute__((warn_unused_result));
@@ -266,6 +280,8 @@ int zd_member_check_read(const struct zd_member *member, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zd_group_ref(struct zd_group *group);
 void zd_group_unref(struct zd_engine *e, struct zd_group *group);
+/* The group's name is free from here on. */
+void zd_group_set_over(struct zd_group *group);
 
 /* ---- The engine ---------------------------------------------------------------------------------------- */
 
@@ -309,7 +325,8 @@ struct zd_engine {
 	uint32_t nforgotten;  /* of these, to be dropped with the next records */
 	char keep_ended[160]; /* why the driver keeps nothing any more; "": it does, or nobody expects it */
 	struct zd_group *groups;
-	struct zd_hash_table units; /* by id */
+	struct zd_hash_table members; /* with a session, by group and session */
+	struct zd_hash_table units;   /* by id */
 	uint64_t parts_serial;      /* counts freed units, and ranks that their sessions have left */
 	struct zd_bucket *buckets;
 	struct zd_segment *segments;

@@ -247,8 +247,10 @@ static bool tells(const struct zd_request *req)
 /* Replies to the request, which is in no list, and frees it. */
 static void finish_request(struct zd_engine *e, struct zd_request *req, int status, const char *text)
 {
-	if (status == ZEROD_E_PEER_LOST && !req->answered && tells(req))
+	if (status == ZEROD_E_PEER_LOST && !req->answered && tells(req)) {
 		req->member->told = req->member->group->generation;
+		zd_member_note_told(req->member);
+	}
 	if (status == 0 && !req->answered)
 		reply_well(e, req);
 	else if (!req->answered)
@@ -267,12 +269,8 @@ static void undo(struct zd_engine *e, struct zd_request *req)
 static int tell_loss(struct zd_engine *e, const struct zd_request *req, const struct zd_args *args,
                      struct zd_err *err)
 {
-	const struct zd_member *member;
-	TAILQ_FOREACH (member, &req->session->members, session_link) {
-		if (member->told != member->group->generation)
-			break;
-	}
-	struct zd_member *acting = member ? e->events->acting_member(e, req->session, args) : NULL;
+	struct zd_member *acting = req->session->nuntold > 0 ? e->events->acting_member(e, req->session, args)
+	                                                     : NULL;
 	return acting && acting->group->state != ZD_GROUP_ABORTED ? zd_member_tell(acting, err) : 0;
 }
 

@@ -24,21 +24,11 @@ struct zd_unit *zd_unit_find_name(const struct zd_group *group, const char *name
 	return NULL;
 }
 
-static const struct zd_member *member_of(const struct zd_session *session, const struct zd_group *group)
-{
-	const struct zd_member *member;
-	TAILQ_FOREACH (member, &session->members, session_link) {
-		if (member->group == group)
-			break;
-	}
-	return member;
-}
-
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, struct zd_part **out,
                  struct zd_err *err)
 {
 	const struct zd_unit *unit = zd_unit_find(e, id);
-	const struct zd_member *member = unit ? member_of(session, unit->group) : NULL;
+	const struct zd_member *member = unit ? zd_member_of(e, session, unit->group) : NULL;
 	if (!unit)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no unit %llu", (unsigned long long)id);
 	if (!member || !zd_part_is_complete(&unit->parts[member->rank]))
@@ -59,7 +49,7 @@ void zd_parts_find(const struct zd_engine *e, const struct zd_session *session, 
 		const struct zd_unit *unit = nodes[i] ? ZD_CONTAINER_OF(nodes[i], struct zd_unit, by_id)
 		                                      : NULL;
 		if (unit && (!member || member->group != unit->group))
-			member = member_of(session, unit->group);
+			member = zd_member_of(e, session, unit->group);
 		parts[i] = unit && member ? &unit->parts[member->rank] : NULL;
 		for (size_t at = 0; at < sizeof(*parts[i]) && parts[i]; at += 64)
 			__builtin_prefetch((const char *)parts[i] + at, 1);

@@ -198,6 +198,7 @@ void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)
 	struct zd_part *part;
 	if (member->group->shadow) /* the reset acknowledges the loss of a rank */
 		member->told = member->group->generation;
+	zd_member_note_told(member);
 	member->set_back = false;
 	LIST_FOREACH (part, &member->owed, commit_link) {
 		if (part->shadow != ZD_SHADOW_DUE || part->state != ZD_PART_UPDATING)

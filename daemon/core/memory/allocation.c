@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* allocation.c - plain allocations: their life until the last operation has ended. */
 #include <stdio.h>
+#include <string.h>
 
+#include "base/text.h"
 #include "core/engine/deferred_teardown.h"
 #include "core/engine/objects.h"
 #include "core/memory/allocation.h"
@@ -19,6 +21,25 @@ void zd_journal_allocation(const struct zd_allocation *allocation)
 	record->extent = zd_journal_extent(&allocation->extent);
 	record->device = allocation->device->index;
 	(void)snprintf(record->name, sizeof(record->name), "%s", allocation->name);
+}
+
+void zd_allocation_keep(struct zd_allocation *allocation)
+{
+	struct zd_job *job = allocation->job;
+	allocation->durable = true;
+	TAILQ_INSERT_TAIL(&job->allocations, allocation, job_link);
+	zd_hash_insert(&job->allocation_names, &allocation->by_name, zd_text_hash(allocation->name));
+}
+
+struct zd_allocation *zd_allocation_find_kept(const struct zd_job *job, const char *name, uint32_t device)
+{
+	struct zd_hash_node *node = zd_hash_first(&job->allocation_names, zd_text_hash(name));
+	for (; node; node = zd_hash_next(node)) {
+		struct zd_allocation *allocation = ZD_CONTAINER_OF(node, struct zd_allocation, by_name);
+		if (allocation->device->index == device && strcmp(allocation->name, name) == 0)
+			return allocation;
+	}
+	return NULL;
 }
 
 /* No operation on the allocation is pending. */
@@ -101,8 +122,10 @@ void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation)
 		allocation_detach(e, allocation);
 	if (allocation->durable && allocation->job->journal)
 		zd_journal_gone(allocation->job->journal, ZD_RECORD_ALLOCATION, allocation->id, 0);
-	if (allocation->durable)
+	if (allocation->durable) {
 		TAILQ_REMOVE(&allocation->job->allocations, allocation, job_link);
+		zd_hash_remove(&allocation->job->allocation_names, &allocation->by_name);
+	}
 	allocation->durable = false;
 	if (allocation->extent.block) {
 		zd_uncharge(e, allocation->job, allocation->device, ZD_CHARGE_ALLOCATION,

@@ -20,6 +20,7 @@ struct zd_allocation {
 	bool durable;              /* belongs to the job until it is freed */
 	struct zd_request *loader; /* the UNIT_LOAD that reads and then frees it; NULL: none */
 	TAILQ_ENTRY(zd_allocation) session_link, job_link;
+	struct zd_hash_node by_name; /* durable */
 	struct zd_id_node listed;
 	UT_hash_handle hh;
 };
@@ -33,6 +34,10 @@ static inline struct zd_extent_use zd_allocation_use(const struct zd_allocation 
 	                              allocation->session ? allocation->session->id : 0, 0};
 }
 
+/* Adds a durable allocation to those of its job. */
+void zd_allocation_keep(struct zd_allocation *allocation);
+/* Finds a durable allocation; NULL: none. */
+struct zd_allocation *zd_allocation_find_kept(const struct zd_job *job, const char *name, uint32_t device);
 /* Detaches the allocation at the session's end: a durable allocation stays charged, any other is dropped. */
 void zd_allocation_leave(struct zd_engine *e, struct zd_allocation *allocation);
 /* Uncharges the allocation at once, and frees it when its pending operations have ended. */

@@ -1,0 +1,619 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one request costs does not grow with what its user holds, for each kind of request.
+ *
+ * The core is compiled once more for this program, with a call at each basic block (the Makefile's COUNTED).
+ * So loops of every sort are counted, and none has to be marked. A scene holds many objects of one sort; then
+ * each kind of request is made once, and the basic blocks of the longest event since are compared with those
+ * in a scene without these objects.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "core/engine.h"
+#include "tests/support/core_reduce.h"
+
+#define NRANKS 3u
+#define HELD   512u
+/* More blocks than without the objects: less than one for each of them. */
+#define MOST_MORE (HELD / 2)
+
+/* ---- Counting ------------------------------------------------------------------------------------------ */
+
+static uint64_t blocks, longest;
+
+void __sanitizer_cov_trace_pc(void);
+void __sanitizer_cov_trace_pc(void)
+{
+	blocks++;
+}
+
+static void note(uint64_t before)
+{
+	if (blocks - before > longest)
+		longest = blocks - before;
+}
+
+#define COUNT(call)                                                                                          \
+	do {                                                                                                 \
+		uint64_t before = blocks;                                                                    \
+		call;                                                                                        \
+		note(before);                                                                                \
+	} while (0)
+
+void __real_zd_engine_request(struct zd_engine *e, const struct zd_call *call, const struct zd_args *args);
+void __wrap_zd_engine_request(struct zd_engine *e, const struct zd_call *call, const struct zd_args *args);
+void __wrap_zd_engine_request(struct zd_engine *e, const struct zd_call *call, const struct zd_args *args)
+{
+	longest = 0;
+	COUNT(__real_zd_engine_request(e, call, args));
+}
+
+void __real_zd_engine_op_done(struct zd_engine *e, uint64_t op, int status, const char *error,
+                              const struct zd_op_result *result);
+void __wrap_zd_engine_op_done(struct zd_engine *e, uint64_t op, int status, const char *error,
+                              const struct zd_op_result *result);
+void __wrap_zd_engine_op_done(struct zd_engine *e, uint64_t op, int status, const char *error,
+                              const struct zd_op_result *result)
+{
+	COUNT(__real_zd_engine_op_done(e, op, status, error, result));
+}
+
+void __real_zd_engine_tick(struct zd_engine *e, uint64_t now_ns);
+void __wrap_zd_engine_tick(struct zd_engine *e, uint64_t now_ns);
+void __wrap_zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
+{
+	COUNT(__real_zd_engine_tick(e, now_ns));
+}
+
+/* The invariants are checked elsewhere, in time that grows with all objects. */
+void __wrap_zd_engine_check(const struct zd_engine *e);
+void __wrap_zd_engine_check(const struct zd_engine *e)
+{
+	(void)e;
+}
+
+/* ---- The scene ----------------------------------------------------------------------------------------- */
+
+struct scene {
+	struct core_driver *core;
+	struct core_reducers g;
+	uint64_t session, group, unit;
+	uint64_t units[HELD]; /* that a scene of many units has; the first ones */
+	uint32_t nunits;
+	bool runs; /* a backward */
+};
+
+static uint64_t send(const struct scene *s, const struct zd_args *args)
+{
+	return core_send(s->core, s->session, args);
+}
+
+static const struct zd_reply *need(const struct scene *s, uint64_t request)
+{
+	return core_expect(s->core, request, 0);
+}
+
+static uint64_t add_unit(struct scene *s, const char *name)
+{
+	uint64_t unit = core_reducers_unit(&s->g, name, 300);
+	core_team_publish(&s->g.team, unit);
+	return unit;
+}
+
+static void open_scene(struct scene *s)
+{
+	const struct core_options options = {
+	        .ndevices = NRANKS, .arena_bytes = 256 * CORE_MIB, .no_events = true, .end_step_objects = 8};
+	*s = (struct scene){.core = core_new(&options)};
+	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	s->session = s->g.team.session[0];
+	s->group = s->g.team.group;
+	s->unit = add_unit(s, "w");
+}
+
+static void begin_backward(struct scene *s)
+{
+	if (!s->runs)
+		core_reducers_begin(&s->g, 3, true);
+	s->runs = true;
+}
+
+/* ---- What is held -------------------------------------------------------------------------------------- */
+
+static void hold_nothing(struct scene *s)
+{
+	(void)s;
+}
+
+static void hold_groups(struct scene *s)
+{
+	char name[32];
+	for (uint32_t i = 0; i < HELD; i++) {
+		(void)snprintf(name, sizeof(name), "g%u", i);
+		need(s, core_join(s->core, s->session, &(struct core_join){.group = name, .world_size = 1}));
+	}
+}
+
+static void hold_jobs(struct scene *s)
+{
+	char name[32];
+	for (uint32_t i = 0; i < HELD; i++) {
+		(void)snprintf(name, sizeof(name), "j%u", i);
+		need(s, core_join(s->core, s->session, &(struct core_join){.job = name, .world_size = 1}));
+	}
+}
+
+static void hold_sessions(struct scene *s)
+{
+	for (uint32_t i = 0; i < HELD; i++)
+		(void)core_open(s->core, CORE_ALICE);
+}
+
+/* Other uids, with a session and a job each. */
+static void hold_users(struct scene *s)
+{
+	for (uint32_t i = 0; i < HELD; i++) {
+		uint64_t session = core_open(s->core, CORE_BOB + i);
+		need(s, core_join(s->core, session, &(struct core_join){.world_size = 1}));
+	}
+}
+
+static void hold_allocations(struct scene *s)
+{
+	for (uint32_t i = 0; i < HELD; i++)
+		need(s, core_alloc(s->core, s->session, "job", 0, CORE_KIB));
+}
+
+static uint64_t alloc_durable(const struct scene *s, const char *name)
+{
+	return send(s, &(struct zd_args){
+	                       .kind = ZD_REQ_ALLOC,
+	                       .u.alloc = {.job = "kept", .name = name, .bytes = 512, .durable = true}});
+}
+
+static void join_durable(const struct scene *s)
+{
+	const struct core_join join = {.job = "kept", .world_size = 1, .durable = true};
+	need(s, core_join(s->core, s->session, &join));
+}
+
+static void hold_durable(struct scene *s)
+{
+	char name[32];
+	join_durable(s);
+	for (uint32_t i = 0; i < HELD; i++) {
+		(void)snprintf(name, sizeof(name), "a%u", i);
+		need(s, alloc_durable(s, name));
+	}
+}
+
+static void hold_units(struct scene *s)
+{
+	char name[32];
+	for (uint32_t i = 0; i < HELD; i++) {
+		(void)snprintf(name, sizeof(name), "u%u", i);
+		s->units[s->nunits++] = add_unit(s, name);
+	}
+}
+
+static void hold_buffers(struct scene *s)
+{
+	hold_units(s);
+	for (uint32_t i = 0; i < HELD; i++)
+		need(s, core_gather(s->core, s->session, s->units[i]));
+}
+
+/* Buffers whose memory waits for streams. */
+static void hold_quarantine(struct scene *s)
+{
+	const struct zd_fence fence = {.timeline = 0, .value = 7};
+	hold_buffers(s);
+	for (uint32_t i = 0; i < HELD; i++)
+		need(s, core_release_tag(s->core, s->session, s->units[i], CORE_TAG, &fence, 1));
+}
+
+static void hold_tags(struct scene *s)
+{
+	char tag[32];
+	for (uint32_t i = 0; i < HELD; i++) {
+		(void)snprintf(tag, sizeof(tag), "t%u", i);
+		need(s, core_gather_tag(s->core, s->session, s->unit, tag, 1));
+	}
+}
+
+static void hold_scopes(struct scene *s)
+{
+	uint64_t request = core_forward_begin(s->core, s->session, s->group, 0, NULL, 0);
+	uint64_t outer = need(s, request)->u.scope.scope;
+	for (uint32_t i = 1; i < HELD; i++)
+		need(s, core_forward_begin(s->core, s->session, s->group, outer, NULL, 0));
+}
+
+/* Gathers of a version that no rank publishes, in the queues of all ranks' devices. */
+static void hold_waiters(struct scene *s)
+{
+	for (uint32_t i = 0; i < HELD; i++)
+		(void)core_gather_version(s->core, s->g.team.session[i % NRANKS], s->unit, 99);
+}
+
+static void hold_entries(struct scene *s)
+{
+	hold_units(s);
+	begin_backward(s);
+	for (uint32_t i = 0; i < HELD; i++)
+		(void)core_reserve(&s->g.team, 0, s->g.bucket[0], s->units[i]);
+}
+
+static void hold_sums(struct scene *s)
+{
+	hold_units(s);
+	begin_backward(s);
+	for (uint32_t i = 0; i < HELD; i++)
+		for (uint32_t rank = 0; rank < NRANKS; rank++)
+			core_reduce(&s->g, rank, s->units[i], 1.0f);
+}
+
+static const struct hold {
+	const char *name;
+	void (*fill)(struct scene *s);
+} holds[] = {
+        {"nothing", hold_nothing},
+        {"groups", hold_groups},
+        {"jobs", hold_jobs},
+        {"sessions", hold_sessions},
+        {"users", hold_users},
+        {"allocations", hold_allocations},
+        {"durable allocations", hold_durable},
+        {"units", hold_units},
+        {"buffers", hold_buffers},
+        {"buffers in quarantine", hold_quarantine},
+        {"tags", hold_tags},
+        {"scopes", hold_scopes},
+        {"waiting gathers", hold_waiters},
+        {"entries", hold_entries},
+        {"sums", hold_sums},
+};
+
+/* ---- Every request, with what has to come before it ------------------------------------------------------ */
+
+static void ask_session_reset(struct scene *s)
+{
+	(void)core_simple(s->core, s->session, ZD_REQ_SESSION_RESET, 0);
+}
+
+static void ask_group_join(struct scene *s)
+{
+	(void)core_join(s->core, s->session, &(struct core_join){.group = "new", .world_size = 2});
+}
+
+static void ask_group_leave(struct scene *s)
+{
+	(void)core_simple(s->core, s->session, ZD_REQ_GROUP_LEAVE, s->group);
+}
+
+static void ask_group_barrier(struct scene *s)
+{
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_GROUP_BARRIER, .u.group = s->group});
+}
+
+static void ask_unique_ids(struct scene *s)
+{
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_UNIQUE_IDS, .u.unique_ids = {1, "job", "world"}});
+}
+
+static void ask_unit_register(struct scene *s)
+{
+	(void)core_register(s->core, s->session, s->group, &(struct core_unit){.name = "new", .numel = 300});
+}
+
+static void ask_units_resume(struct scene *s)
+{
+	const uint64_t description = 1;
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_UNITS_RESUME,
+	                                .u.units_resume = {s->group, 1, &s->unit, &description, NULL}});
+}
+
+static void ask_unit_unregister(struct scene *s)
+{
+	(void)core_simple(s->core, s->session, ZD_REQ_UNIT_UNREGISTER, s->unit);
+}
+
+static void ask_update_begin(struct scene *s)
+{
+	(void)core_update(s->core, s->session, s->unit);
+}
+
+static void ask_publish(struct scene *s)
+{
+	ask_update_begin(s);
+	(void)core_publish(s->core, s->session, s->unit);
+}
+
+static void ask_commit(struct scene *s)
+{
+	for (uint32_t rank = NRANKS; rank-- > 0;)
+		(void)core_commit(s->core, s->g.team.session[rank], s->group, 1);
+}
+
+static void ask_set_persistent(struct scene *s)
+{
+	(void)core_set_persistent(s->core, s->session, s->unit, true);
+}
+
+static void ask_set_slot(struct scene *s)
+{
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_SET_SLOT, .u.set_slot = {s->unit, 1}});
+}
+
+static void ask_set_frozen(struct scene *s)
+{
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_SET_FROZEN, .u.set_frozen = {s->unit, true}});
+}
+
+static void ask_unit_load(struct scene *s)
+{
+	ask_update_begin(s);
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_UNIT_LOAD, .u.unit_load.unit = s->unit});
+}
+
+static void ask_unit_place(struct scene *s)
+{
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_UNIT_PLACE, .u.unit_place.unit = s->unit});
+}
+
+static void ask_gather(struct scene *s)
+{
+	(void)core_gather(s->core, s->session, s->unit);
+}
+
+static void ask_release(struct scene *s)
+{
+	ask_gather(s);
+	(void)core_release(s->core, s->session, s->unit);
+}
+
+static uint64_t new_scope(struct scene *s)
+{
+	return need(s, core_forward_begin(s->core, s->session, s->group, 0, NULL, 0))->u.scope.scope;
+}
+
+static void ask_forward_begin(struct scene *s)
+{
+	(void)new_scope(s);
+}
+
+static void ask_forward_end(struct scene *s)
+{
+	(void)core_forward_end(s->core, s->session, new_scope(s), true);
+}
+
+static void ask_claim_end(struct scene *s)
+{
+	uint64_t scope = new_scope(s);
+	(void)core_forward_end(s->core, s->session, scope, true);
+	(void)core_scope_end(s->core, s->session, ZD_REQ_CLAIM_END, scope, NULL, 0);
+}
+
+static void ask_scope_abandon(struct scene *s)
+{
+	(void)core_scope_end(s->core, s->session, ZD_REQ_SCOPE_ABANDON, new_scope(s), NULL, 0);
+}
+
+static void ask_context_begin(struct scene *s)
+{
+	(void)core_context_begin(s->core, s->session, &s->unit, 1);
+}
+
+static void ask_context_end(struct scene *s)
+{
+	uint64_t request = core_context_begin(s->core, s->session, &s->unit, 1);
+	(void)core_scope_end(s->core, s->session, ZD_REQ_CONTEXT_END, need(s, request)->u.scope.scope, NULL,
+	                     0);
+}
+
+static void ask_group_agree(struct scene *s)
+{
+	const double value = 1.0;
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_GROUP_AGREE,
+	                                .u.group_agree = {s->group, ZEROD_AGREE_SUM, 1, &value}});
+}
+
+static void ask_backward_begin(struct scene *s)
+{
+	(void)core_backward(&s->g.team, 0, 3, true);
+}
+
+static void ask_bucket_create(struct scene *s)
+{
+	(void)core_bucket(&s->g.team, 0, ZEROD_FLOAT32, CORE_KIB, 2);
+}
+
+static void ask_bucket_destroy(struct scene *s)
+{
+	(void)core_bucket_destroy(&s->g.team, 0, s->g.bucket[0]);
+}
+
+static void ask_bucket_reserve(struct scene *s)
+{
+	begin_backward(s);
+	(void)core_reserve(&s->g.team, 0, s->g.bucket[0], s->unit);
+}
+
+static void ask_bucket_submit(struct scene *s)
+{
+	begin_backward(s);
+	for (uint32_t rank = NRANKS; rank-- > 0;) {
+		uint64_t request = core_reserve(&s->g.team, rank, s->g.bucket[rank], s->unit);
+		const struct zd_reply *reply = core_reply(s->core, request);
+		if (!reply)
+			return; /* behind all other entries of the rank */
+		const struct core_commit entry = {.bucket = s->g.bucket[rank],
+		                                  .entry = reply->u.bucket_reserve.entry};
+		(void)core_bucket_submit(&s->g.team, rank, &entry);
+	}
+}
+
+static void ask_reduce_skip(struct scene *s)
+{
+	begin_backward(s);
+	for (uint32_t rank = NRANKS; rank-- > 0;)
+		(void)core_skip(&s->g.team, rank, s->unit);
+}
+
+static void ask_reduce_wait(struct scene *s)
+{
+	ask_bucket_submit(s);
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_REDUCE_WAIT, .u.reduce_wait.unit = s->unit});
+}
+
+static void ask_target_return(struct scene *s)
+{
+	ask_reduce_wait(s);
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_TARGET_RETURN,
+	                                .u.target_return = {.nunits = 1, .units = &s->unit}});
+}
+
+static void ask_backward_end(struct scene *s)
+{
+	ask_bucket_submit(s);
+	for (uint32_t rank = NRANKS; rank-- > 0;)
+		(void)core_backward_end(&s->g.team, rank);
+}
+
+static void ask_backward_abandon(struct scene *s)
+{
+	ask_bucket_submit(s);
+	(void)send(s,
+	           &(struct zd_args){.kind = ZD_REQ_BACKWARD_ABANDON, .u.backward_abandon.group = s->group});
+}
+
+static void ask_step_begin(struct scene *s)
+{
+	ask_backward_end(s);
+	for (uint32_t rank = NRANKS; rank-- > 0;)
+		(void)core_step(&s->g.team, rank);
+}
+
+static void ask_step_get(struct scene *s)
+{
+	ask_step_begin(s);
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_STEP_GET,
+	                                .u.step_get = {s->group, .nunits = 1, .units = &s->unit}});
+}
+
+static void ask_step_end(struct scene *s)
+{
+	ask_step_begin(s);
+	for (uint32_t rank = NRANKS; rank-- > 0;)
+		(void)core_step_end(&s->g.team, rank, NULL, 0);
+}
+
+static void ask_alloc(struct scene *s)
+{
+	(void)core_alloc(s->core, s->session, "job", 0, CORE_KIB);
+}
+
+static void ask_free(struct scene *s)
+{
+	uint64_t allocation =
+	        need(s, core_alloc(s->core, s->session, "job", 0, CORE_KIB))->u.alloc.allocation;
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_FREE, .u.free.allocation = allocation});
+}
+
+static void ask_kill_session(struct scene *s)
+{
+	(void)core_simple(s->core, core_open_admin(s->core), ZD_REQ_KILL_SESSION, s->session);
+}
+
+static void ask_abort_group(struct scene *s)
+{
+	(void)core_simple(s->core, s->session, ZD_REQ_ABORT_GROUP, s->group);
+}
+
+static void ask_end_job(struct scene *s)
+{
+	struct core_row row[8];
+	uint64_t own = core_open(s->core, CORE_ALICE), other = s->session;
+	s->session = own;
+	if (core_rows_for(s->core, other, ZD_TABLE_JOBS, "kept", row, 1) == 0)
+		join_durable(s);
+	(void)core_rows_for(s->core, own, ZD_TABLE_JOBS, "kept", row, 1);
+	s->session = other;
+	(void)core_simple(s->core, own, ZD_REQ_END_JOB, row[0].row.id);
+}
+
+static void ask_kill_job(struct scene *s)
+{
+	struct core_row row[8];
+	(void)core_rows_for(s->core, s->session, ZD_TABLE_JOBS, "job", row, 1);
+	(void)core_simple(s->core, s->session, ZD_REQ_KILL_JOB, row[0].row.id);
+}
+
+static void ask_trim(struct scene *s)
+{
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_TRIM, .u.trim.device = 0});
+}
+
+static void ask_segments_unmapped(struct scene *s)
+{
+	const uint32_t segment = 1;
+	(void)send(s,
+	           &(struct zd_args){.kind = ZD_REQ_SEGMENTS_UNMAPPED, .u.segments_unmapped = {1, &segment}});
+}
+
+/* A kind without its function does not compile. */
+static const struct ask {
+	const char *name;
+	void (*ask)(struct scene *s);
+} asks[] = {
+#define REQUEST(KIND, name) {#name, ask_##name},
+#include "core/requests.def"
+};
+
+/* ---- The table ----------------------------------------------------------------------------------------- */
+
+/* Basic blocks of the longest event. */
+static uint64_t measure(const struct ask *ask, const struct hold *hold)
+{
+	struct scene s;
+	open_scene(&s);
+	hold->fill(&s);
+	longest = 0;
+	ask->ask(&s);
+	uint64_t count = longest;
+	core_abandon(s.core);
+	return count;
+}
+
+static void test_no_request_visits_all(void **state)
+{
+	uint32_t failures = 0;
+	(void)state;
+	for (size_t i = 0; i < sizeof(asks) / sizeof(asks[0]); i++) {
+		uint64_t alone = measure(&asks[i], &holds[0]);
+		for (size_t j = 1; j < sizeof(holds) / sizeof(holds[0]); j++) {
+			uint64_t count = measure(&asks[i], &holds[j]);
+			if (count <= alone + MOST_MORE)
+				continue;
+			print_error("%s beside %u %s: %llu basic blocks, %llu without\n", asks[i].name, HELD,
+			            holds[j].name, (unsigned long long)count, (unsigned long long)alone);
+			failures++;
+		}
+	}
+	assert_int_equal(failures, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_no_request_visits_all),
+	};
+	return cmocka_run_group_tests_name("core/bounded", tests, NULL, NULL);
+}

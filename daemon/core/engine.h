@@ -200,7 +200,8 @@ void zd_engine_session_goodbye(struct zd_engine *engine, uint64_t session);
 /* Ends a session whose connection has closed or whose process has ended. The session's requests get no reply
  * any more. Unknown ids are ignored. */
 void zd_engine_session_close(struct zd_engine *engine, uint64_t session);
-/* Goes on with the ends of the uid's sessions, at most by `end_step_objects`. Returns whether more is left.
+/* Goes on with the ends of the uid's sessions, or with its waiting requests that may have become ready, at
+ * most by `end_step_objects`. Returns whether more is left.
  * Until then such a session is CLOSING, and commands may name it. */
 bool zd_engine_end_step(struct zd_engine *engine, uint32_t uid);
 /* Whether the session's end is incomplete. */

@@ -326,6 +326,7 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 	uint32_t waiters = 0, nqueued = 0, nbuffers = 0, i = device->index;
 	const struct zd_buffer *buffer;
 	const struct zd_segment *segment;
+	const struct zd_owner_queue *queue;
 	const struct zd_request *req;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
 		zd_block_range_check(segment->range);
@@ -349,14 +350,21 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 		zd_assert(!req->cancelled && zd_session_find(e, req->session->id) == req->session);
 		waiters += req->wants_memory;
 		nqueued++;
+		zd_assert(!req->deadline_at || e->deadlines.heap[req->deadline_at - 1] == req);
 	}
 	zd_assert(nqueued == device->nqueued);
+	TAILQ_FOREACH (queue, &device->owners, link) {
+		zd_assert(!TAILQ_EMPTY(&queue->requests) && (queue->walks || !queue->next));
+		TAILQ_FOREACH (req, &queue->requests, owner_link)
+			nqueued--;
+	}
+	zd_assert(nqueued == 0);
 	TAILQ_FOREACH (buffer, &device->buffers, device_link)
 		nbuffers++;
 	zd_assert(nbuffers == device->nbuffers);
 	zd_assert(waiters == device->memory_waiters);
 	for (const struct zd_owner *owner = e->owners; owner; owner = owner->hh.next)
-		waiters -= owner->queues[i].waiters;
+		waiters -= owner->queues[i].nwaiters;
 	zd_assert(waiters == 0);
 	zd_assert(!device->favoured || device->favoured->wants_memory);
 }

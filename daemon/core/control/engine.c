@@ -44,6 +44,7 @@ static void device_init(struct zd_engine *e, uint32_t index, const struct zd_eng
 	}
 	TAILQ_INIT(&device->segments);
 	TAILQ_INIT(&device->queue);
+	TAILQ_INIT(&device->owners);
 	TAILQ_INIT(&device->buffers);
 }
 
@@ -64,7 +65,7 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 		strncpy(e->host, config->host, ZD_MAX_NAME_BYTES);
 	e->strict_by_segment = config->strict_by_segment;
 	e->end_step_objects = config->end_step_objects ? config->end_step_objects : END_STEP_OBJECTS;
-	e->next_deadline_ns = e->next_expiry_ns = UINT64_MAX;
+	e->next_deadline_ns = e->next_unmap_ns = e->next_expiry_ns = UINT64_MAX;
 	zd_history_init(&e->history, config->events);
 	e->devices = zd_calloc(config->ndevices, sizeof(*e->devices));
 	for (uint32_t i = 0; i < config->ndevices; i++)
@@ -128,6 +129,7 @@ void zd_engine_free(struct zd_engine *e)
 	free(e->journal.bytes);
 	free(e->spare_request);
 	zd_used_ids_free(e);
+	zd_deadlines_deinit(&e->deadlines);
 	free(e->devices);
 	zd_history_deinit(&e->history);
 	free(e);

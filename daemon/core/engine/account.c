@@ -18,6 +18,11 @@ struct zd_owner *zd_owner_get(struct zd_engine *e, uint32_t uid)
 		owner = zd_calloc(1, sizeof(*owner));
 		owner->uid = uid;
 		owner->queues = zd_calloc(e->ndevices, sizeof(*owner->queues));
+		for (uint32_t i = 0; i < e->ndevices; i++) {
+			owner->queues[i].owner = owner;
+			TAILQ_INIT(&owner->queues[i].requests);
+			TAILQ_INIT(&owner->queues[i].waiters);
+		}
 		TAILQ_INIT(&owner->endings);
 		HASH_ADD(hh, e->owners, uid, sizeof(owner->uid), owner);
 	}
@@ -30,7 +35,7 @@ void zd_owner_put(struct zd_engine *e, struct zd_owner *owner)
 	zd_assert(owner->refs > 0);
 	if (--owner->refs > 0)
 		return;
-	zd_assert(TAILQ_EMPTY(&owner->endings));
+	zd_assert(TAILQ_EMPTY(&owner->endings) && owner->nwalks == 0);
 	zd_assert(!owner->jobs && owner->account.total == 0 && owner->segment_bytes == 0);
 	zd_assert(owner->retiring_bytes == 0 && owner->metadata_bytes == 0);
 	HASH_DEL(e->owners, owner);

@@ -44,13 +44,26 @@ struct zd_account {
 	uint64_t total, peak, peak_gathered;
 };
 
-/* A uid's requests that wait for memory of one device; memory_queue.c. */
+TAILQ_HEAD(zd_request_list, zd_request);
+
+/*
+ * A uid's requests that wait in the queue of one device, in order of arrival.
+ *
+ * A walk tries each of them once. It takes steps if they are many: `next` is the request at which it goes on.
+ * If the device is dirty again meanwhile, another walk follows.
+ */
 struct zd_owner_queue {
-	uint32_t waiters;      /* demand gathers that wait for memory */
-	uint64_t blocked_pass; /* the pass in which none of its gathers gets memory any more */
-	uint64_t walked_pass;  /* the pass in which its requests were tried in its turn */
+	struct zd_request_list requests;
+	bool walks, again;
+	struct zd_request *next;
+	bool blocked; /* in this walk none of its gathers gets memory any more */
+	TAILQ_HEAD(, zd_request) waiters; /* demand gathers that wait for memory, by wants_memory_ns */
+	uint32_t nwaiters;
+	uint64_t walked_pass;  /* the device's pass in which the last walk began */
 	uint64_t last_grant;   /* the device's `grants` when a gather last got memory */
 	uint64_t staging_pass; /* scratch of slice.c */
+	struct zd_owner *owner;
+	TAILQ_ENTRY(zd_owner_queue) link; /* of the device, while there are requests */
 };
 
 /* The account of one uid, against its limits. */
@@ -66,6 +79,7 @@ struct zd_owner {
 	uint32_t nkept;          /* segments of durable jobs that the driver keeps, or will */
 	uint64_t found_bytes;    /* scratch of zd_engine_check() */
 	TAILQ_HEAD(, zd_ending) endings; /* incomplete ends of its sessions, in order */
+	uint32_t nwalks;                 /* queues whose walk is incomplete */
 	UT_hash_handle hh;
 };
 
@@ -102,7 +116,6 @@ int zd_metadata_check_work(const struct zd_engine *e, const struct zd_session *s
 
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
-TAILQ_HEAD(zd_request_list, zd_request);
 TAILQ_HEAD(zd_buffer_list, zd_buffer);
 TAILQ_HEAD(zd_segment_list, zd_segment);
 
@@ -123,6 +136,7 @@ struct zd_device {
 	struct zd_segment_list segments;
 	struct zd_request_list queue;  /* waiting requests, in order of arrival */
 	uint32_t nqueued;              /* in the queue */
+	TAILQ_HEAD(, zd_owner_queue) owners; /* the same by uid */
 	struct zd_buffer_list buffers; /* by id, quarantined ones too */
 	uint32_t nbuffers;
 	uint32_t memory_waiters; /* demand gathers in the queue that wait for memory */

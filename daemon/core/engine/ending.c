@@ -4,6 +4,12 @@
 
 #include "core/engine/objects.h"
 
+/* Whether the uid has incomplete ends, or waiting requests that have yet to be tried. */
+static bool has_steps(const struct zd_owner *owner)
+{
+	return owner && (!TAILQ_EMPTY(&owner->endings) || owner->nwalks > 0);
+}
+
 /* Makes a step; returns whether the end is complete. */
 static bool make_step(struct zd_engine *e, struct zd_ending *ending, uint32_t budget)
 {
@@ -54,8 +60,11 @@ static bool next_step(struct zd_engine *e, struct zd_owner *owner, uint32_t budg
 void zd_endings_finish(struct zd_engine *e, struct zd_owner *owner)
 {
 	uint32_t uid = owner->uid;
-	while (owner && !TAILQ_EMPTY(&owner->endings)) {
-		(void)next_step(e, owner, UINT32_MAX);
+	while (has_steps(owner)) {
+		if (!TAILQ_EMPTY(&owner->endings))
+			(void)next_step(e, owner, UINT32_MAX);
+		else
+			zd_walks_step(e, owner, UINT32_MAX);
 		HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
 	}
 }
@@ -64,7 +73,7 @@ void zd_endings_finish_of(struct zd_engine *e, uint32_t uid)
 {
 	struct zd_owner *owner;
 	HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
-	if (!owner || TAILQ_EMPTY(&owner->endings))
+	if (!has_steps(owner))
 		return;
 	zd_endings_finish(e, owner);
 	zd_settle(e);
@@ -73,7 +82,7 @@ void zd_endings_finish_of(struct zd_engine *e, uint32_t uid)
 void zd_endings_finish_for(struct zd_engine *e, const struct zd_session *session)
 {
 	struct zd_owner *owner, *next;
-	if (!session->admin || e->nendings == 0)
+	if (!session->admin || e->nendings + e->nwalks == 0)
 		return;
 	HASH_ITER (hh, e->owners, owner, next)
 		zd_endings_finish(e, owner);
@@ -83,12 +92,14 @@ bool zd_engine_end_step(struct zd_engine *e, uint32_t uid)
 {
 	struct zd_owner *owner;
 	HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
-	if (!owner || TAILQ_EMPTY(&owner->endings))
+	if (!has_steps(owner))
 		return false;
 	/* Requests that wait are tried once for each end, not after each step. */
-	if (!next_step(e, owner, e->end_step_objects))
+	if (TAILQ_EMPTY(&owner->endings))
+		zd_walks_step(e, owner, e->end_step_objects);
+	else if (!next_step(e, owner, e->end_step_objects))
 		return true;
 	zd_settle(e);
 	HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
-	return owner && !TAILQ_EMPTY(&owner->endings);
+	return has_steps(owner);
 }

@@ -4,7 +4,7 @@
  *
  * First come, first served within a uid: while a gather waits for memory, later gathers of its uid wait as
  * well. Gathers of other uids do not wait for it. Where gathers of several uids wait, each uid has one gather
- * served in a pass over the queue, beginning with the uid that was served the longest ago.
+ * served in a walk over its requests, beginning with the uid that was served the longest ago.
  *
  * A large gather could wait for ever beside other uids' small ones. So one that has waited for PATIENCE_NS is
  * favoured for FAVOUR_NS: gathers of other uids get no memory meanwhile, and what they release is left to it.
@@ -25,7 +25,7 @@ static struct zd_owner_queue *queue_of(const struct zd_request *req)
 /* Whether gathers of other uids wait for memory of the device as well. */
 static bool others_wait(const struct zd_request *req)
 {
-	return req->device->memory_waiters > queue_of(req)->waiters;
+	return req->device->memory_waiters > queue_of(req)->nwaiters;
 }
 
 bool zd_memory_has_turn(const struct zd_engine *e, const struct zd_request *req)
@@ -39,12 +39,12 @@ bool zd_memory_has_turn(const struct zd_engine *e, const struct zd_request *req)
 		return false;
 	if (req->u.gather.prefetch)
 		return !device->pass_blocked && (req->queued || device->memory_waiters == 0);
-	return req->queued ? queue->blocked_pass != device->pass : queue->waiters == 0;
+	return req->queued ? !queue->blocked : queue->nwaiters == 0;
 }
 
 void zd_memory_block(struct zd_request *req)
 {
-	queue_of(req)->blocked_pass = req->device->pass;
+	queue_of(req)->blocked = true;
 	req->device->pass_blocked = true;
 	if (req->device->granted == req)
 		req->device->granted = NULL;
@@ -56,7 +56,7 @@ void zd_memory_note_grant(struct zd_engine *e, const struct zd_request *req)
 	queue->last_grant = ++req->device->grants;
 	if (!req->queued || !others_wait(req))
 		return;
-	queue->blocked_pass = req->device->pass;
+	queue->blocked = true;
 	req->device->granted = req;
 	zd_dirty(e, req->device); /* the uid's other gathers have their turn in the next pass */
 }
@@ -69,7 +69,8 @@ void zd_memory_enqueue(struct zd_engine *e, struct zd_request *req)
 	if (!req->wants_memory)
 		return;
 	req->device->memory_waiters++;
-	queue_of(req)->waiters++;
+	queue_of(req)->nwaiters++;
+	TAILQ_INSERT_TAIL(&queue_of(req)->waiters, req, memory_link);
 }
 
 void zd_memory_dequeue(struct zd_engine *e, struct zd_request *req)
@@ -79,7 +80,8 @@ void zd_memory_dequeue(struct zd_engine *e, struct zd_request *req)
 	if (!req->wants_memory)
 		return;
 	req->device->memory_waiters--;
-	queue_of(req)->waiters--;
+	queue_of(req)->nwaiters--;
+	TAILQ_REMOVE(&queue_of(req)->waiters, req, memory_link);
 	if (req->device->favoured == req)
 		req->device->favoured = NULL;
 	zd_dirty(e, req->device); /* the next request that waits for memory may proceed */
@@ -111,19 +113,38 @@ static uint64_t patience_ns(const struct zd_request *req)
 /* The favoured request has not got its memory in time. */
 static void end_favour(struct zd_engine *e, struct zd_device *device)
 {
-	device->favoured->wants_memory_ns = e->now_ns;
-	if (device->favoured->favours < MOST_DOUBLINGS)
-		device->favoured->favours++;
+	struct zd_request *req = device->favoured;
+	req->wants_memory_ns = e->now_ns;
+	TAILQ_REMOVE(&queue_of(req)->waiters, req, memory_link); /* behind those that have waited longer */
+	TAILQ_INSERT_TAIL(&queue_of(req)->waiters, req, memory_link);
+	if (req->favours < MOST_DOUBLINGS)
+		req->favours++;
 	device->favoured = NULL;
+}
+
+/* The uid's request that has waited the longest, of those that have waited long enough. Only a request that
+ * was favoured before has more patience than the first of the list. */
+static struct zd_request *find_impatient(const struct zd_engine *e, const struct zd_owner_queue *queue)
+{
+	struct zd_request *req;
+	TAILQ_FOREACH (req, &queue->waiters, memory_link) {
+		uint64_t waited_ns = e->now_ns - req->wants_memory_ns;
+		if (waited_ns >= patience_ns(req))
+			return req;
+		if (waited_ns < PATIENCE_NS)
+			break;
+	}
+	return NULL;
 }
 
 /* Favours the request that has waited the longest, if it has waited long enough. */
 static void begin_favour(struct zd_engine *e, struct zd_device *device)
 {
-	struct zd_request *req, *longest = NULL;
-	TAILQ_FOREACH (req, &device->queue, device_link) {
-		if (req->wants_memory && e->now_ns - req->wants_memory_ns >= patience_ns(req) &&
-		    (!longest || req->wants_memory_ns < longest->wants_memory_ns))
+	const struct zd_owner_queue *queue;
+	struct zd_request *longest = NULL;
+	TAILQ_FOREACH (queue, &device->owners, link) {
+		struct zd_request *req = find_impatient(e, queue);
+		if (req && (!longest || req->wants_memory_ns < longest->wants_memory_ns))
 			longest = req;
 	}
 	if (!longest)
@@ -144,17 +165,17 @@ void zd_memory_begin_pass(struct zd_engine *e, struct zd_device *device)
 		begin_favour(e, device);
 }
 
-struct zd_owner *zd_memory_next_owner(const struct zd_engine *e, const struct zd_device *device)
+struct zd_owner_queue *zd_memory_next_owner(const struct zd_device *device)
 {
-	struct zd_owner *next = NULL;
-	for (struct zd_owner *owner = e->owners; owner; owner = owner->hh.next) {
-		const struct zd_owner_queue *queue = &owner->queues[device->index];
-		if (queue->waiters == device->memory_waiters)
+	struct zd_owner_queue *queue, *next = NULL;
+	if (device->memory_waiters == 0)
+		return NULL;
+	TAILQ_FOREACH (queue, &device->owners, link) {
+		if (queue->nwaiters == device->memory_waiters)
 			return NULL; /* no other uid waits */
-		if (queue->waiters == 0 || queue->walked_pass == device->pass)
-			continue;
-		if (!next || queue->last_grant < next->queues[device->index].last_grant)
-			next = owner;
+		if (queue->nwaiters > 0 && queue->walked_pass != device->pass &&
+		    (!next || queue->last_grant < next->last_grant))
+			next = queue;
 	}
 	return next;
 }

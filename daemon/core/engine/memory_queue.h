@@ -10,7 +10,7 @@
 bool zd_memory_has_turn(const struct zd_engine *e, const struct zd_request *req);
 /* The gather waits for memory: later ones of the uid wait as well. */
 void zd_memory_block(struct zd_request *req);
-/* The gather has got memory. While gathers of other uids wait, the uid has no further turn in this pass. */
+/* The gather has got memory. While gathers of other uids wait, the uid has no further turn in this walk. */
 void zd_memory_note_grant(struct zd_engine *e, const struct zd_request *req);
 
 /* ---- For request.c ------------------------------------------------------------------------------------- */
@@ -24,7 +24,7 @@ void zd_memory_dequeue(struct zd_engine *e, struct zd_request *req);
 void zd_memory_begin_pass(struct zd_engine *e, struct zd_device *device);
 /* Returns the uid whose requests are tried next in this pass, since its waiters got memory the longest ago;
  * NULL: the order of all others does not matter. */
-struct zd_owner *zd_memory_next_owner(const struct zd_engine *e, const struct zd_device *device);
+struct zd_owner_queue *zd_memory_next_owner(const struct zd_device *device);
 /* Marks the device dirty if the time of its favour has passed. Returns when it will pass, or UINT64_MAX. */
 uint64_t zd_memory_tick(struct zd_engine *e, struct zd_device *device);
 

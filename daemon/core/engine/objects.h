@@ -8,6 +8,7 @@
 #define ZD_CORE_ENGINE_OBJECTS_H
 
 #include "base/sm.h"
+#include "core/engine/deadlines.h"
 #include "core/engine/hash_table.h"
 #include "core/engine/history.h"
 #include "core/engine/journal.h"
@@ -302,8 +303,11 @@ struct zd_engine {
 	char host[ZD_MAX_NAME_BYTES + 1];
 	uint32_t nclosing;         /* sessions that are CLOSING */
 	uint32_t nendings;         /* incomplete ends of all uids */
+	uint32_t nwalks;           /* incomplete walks of all uids */
 	uint32_t end_step_objects; /* see struct zd_engine_config */
 	uint64_t now_ns, next_deadline_ns;
+	uint64_t next_unmap_ns; /* no session is late to unmap a segment earlier */
+	struct zd_deadlines deadlines;
 	uint64_t next_expiry_ns; /* no durable job's time passes earlier */
 	uint64_t next_id;        /* of every object; ascending, never reused */
 	uint32_t next_segment;

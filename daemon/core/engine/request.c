@@ -191,13 +191,24 @@ static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 	HASH_ADD(hh, session->waiting, id, sizeof(req->id), req);
 	TAILQ_INSERT_TAIL(&session->requests, req, session_link);
 	session->outstanding += counts(req);
+	struct zd_owner_queue *queue = &session->owner->queues[req->device->index];
+	if (TAILQ_EMPTY(&queue->requests))
+		TAILQ_INSERT_TAIL(&req->device->owners, queue, link);
+	TAILQ_INSERT_TAIL(&queue->requests, req, owner_link);
 	TAILQ_INSERT_TAIL(&req->device->queue, req, device_link);
 	req->device->nqueued++;
 	zd_id_tree_append(&e->waiting, &req->listed, req->serial);
 	zd_memory_enqueue(e, req);
 	measure_wait(e, req, req->wait.kind);
 	if (req->deadline_ns)
-		e->next_deadline_ns = zd_min_u64(e->next_deadline_ns, req->deadline_ns);
+		zd_deadlines_add(&e->deadlines, req);
+}
+
+static void walk_end(struct zd_engine *e, struct zd_owner_queue *queue)
+{
+	e->nwalks -= queue->walks;
+	queue->owner->nwalks -= queue->walks;
+	queue->walks = queue->again = false;
 }
 
 static void dequeue(struct zd_engine *e, struct zd_request *req)
@@ -210,6 +221,15 @@ static void dequeue(struct zd_engine *e, struct zd_request *req)
 	session->outstanding -= counts(req);
 	TAILQ_REMOVE(&req->device->queue, req, device_link);
 	req->device->nqueued--;
+	struct zd_owner_queue *queue = &session->owner->queues[req->device->index];
+	if (queue->next == req)
+		queue->next = TAILQ_NEXT(req, owner_link);
+	TAILQ_REMOVE(&queue->requests, req, owner_link);
+	if (TAILQ_EMPTY(&queue->requests)) {
+		TAILQ_REMOVE(&req->device->owners, queue, link);
+		walk_end(e, queue);
+	}
+	zd_deadlines_remove(&e->deadlines, req);
 	zd_id_tree_remove(&e->waiting, &req->listed);
 	zd_memory_dequeue(e, req);
 	/* A session's collective gathers have one order over all devices. */
@@ -229,12 +249,18 @@ static void reply_well(struct zd_engine *e, const struct zd_request *req)
 	e->sink.reply(e->sink.arg, &e->reply);
 }
 
+void zd_request_drop_deadline(struct zd_engine *e, struct zd_request *req)
+{
+	zd_deadlines_remove(&e->deadlines, req);
+	req->deadline_ns = 0;
+}
+
 void zd_request_answer(struct zd_engine *e, struct zd_request *req)
 {
 	uint32_t counted = req->queued && counts(req);
 	req->answered = true;
 	req->session->outstanding -= counted && !counts(req);
-	req->deadline_ns = 0; /* the client has its reply */
+	zd_request_drop_deadline(e, req); /* the client has its reply */
 	reply_well(e, req);
 }
 
@@ -333,7 +359,7 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	session->nrequests++;
 	session->requested_ns = e->now_ns;
 	e->metrics.requests[args->kind]++;
-	if (e->nendings > 0)
+	if (e->nendings > 0 || e->nwalks > 0)
 		zd_endings_finish_of(e, session->uid);
 
 	struct zd_request *req;
@@ -437,35 +463,48 @@ void zd_requests_drop(struct zd_engine *e, struct zd_session *session, struct zd
 	}
 }
 
+static uint64_t next_deadline(const struct zd_engine *e)
+{
+	const struct zd_request *first = zd_deadlines_first(&e->deadlines);
+	uint64_t next_ns = zd_min_u64(e->next_deadline_ns, e->next_unmap_ns);
+	return first ? zd_min_u64(next_ns, first->deadline_ns) : next_ns;
+}
+
+static void expire(struct zd_engine *e, struct zd_request *req)
+{
+	char reason[ZD_WAIT_TEXT];
+	struct zd_err err = ZD_ERR_NONE;
+	e->events->wait_text(e, req, reason);
+	zd_err_set(&err, ZEROD_E_DEADLINE, "%s: waited %llu ms for %s", e->types[req->kind]->name,
+	           (unsigned long long)((e->now_ns - req->since_ns) / 1000000u), reason);
+	drop(e, req, ZEROD_E_DEADLINE, err.text);
+}
+
+/* The requests that one event tries or ends, of those that are waiting. */
+static uint32_t step_budget(const struct zd_engine *e)
+{
+	return e->sink.ends ? e->end_step_objects : UINT32_MAX;
+}
+
 void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 {
 	zd_assert(now_ns >= e->now_ns);
 	e->now_ns = now_ns;
 	if (now_ns >= e->next_expiry_ns)
 		e->events->jobs_expire(e);
-	if (now_ns < e->next_deadline_ns)
+	if (now_ns < next_deadline(e))
 		return;
-	uint64_t earliest = e->events->unmaps_expire(e);
-	for (uint32_t i = 0; i < e->ndevices; i++) {
-		struct zd_request *req, *next;
-		earliest = zd_min_u64(earliest, zd_memory_tick(e, &e->devices[i]));
-		TAILQ_FOREACH_SAFE (req, &e->devices[i].queue, device_link, next) {
-			if (req->deadline_ns == 0)
-				continue;
-			if (req->deadline_ns > now_ns) {
-				earliest = zd_min_u64(earliest, req->deadline_ns);
-				continue;
-			}
-			char reason[ZD_WAIT_TEXT];
-			struct zd_err err = ZD_ERR_NONE;
-			e->events->wait_text(e, req, reason);
-			zd_err_set(&err, ZEROD_E_DEADLINE, "%s: waited %llu ms for %s",
-			           e->types[req->kind]->name,
-			           (unsigned long long)((now_ns - req->since_ns) / 1000000u), reason);
-			drop(e, req, ZEROD_E_DEADLINE, err.text);
-		}
+	if (now_ns >= e->next_unmap_ns)
+		e->next_unmap_ns = e->events->unmaps_expire(e);
+	e->next_deadline_ns = UINT64_MAX;
+	for (uint32_t i = 0; i < e->ndevices; i++)
+		e->next_deadline_ns = zd_min_u64(e->next_deadline_ns, zd_memory_tick(e, &e->devices[i]));
+	for (uint32_t budget = step_budget(e); budget > 0; budget--) {
+		struct zd_request *req = zd_deadlines_first(&e->deadlines);
+		if (!req || req->deadline_ns > now_ns)
+			break;
+		expire(e, req);
 	}
-	e->next_deadline_ns = earliest;
 	zd_settle(e);
 }
 
@@ -492,7 +531,7 @@ void zd_engine_undrain(struct zd_engine *e)
 
 uint64_t zd_engine_next_deadline(const struct zd_engine *e)
 {
-	return zd_min_u64(e->next_deadline_ns, e->next_expiry_ns);
+	return zd_min_u64(next_deadline(e), e->next_expiry_ns);
 }
 
 void zd_dirty(struct zd_engine *e, struct zd_device *device)
@@ -518,19 +557,15 @@ void zd_dirty_group(struct zd_engine *e, struct zd_group *group)
 	}
 }
 
-/* Tries the owner's waiting requests, in order; with NULL those of all owners whose turn was not in this
- * pass. */
-static void walk_queue(struct zd_engine *e, struct zd_device *device, struct zd_owner *owner)
+/* Goes on with the walk until it is complete, or the budget is 0. */
+static void walk(struct zd_engine *e, struct zd_owner_queue *queue, uint32_t *budget)
 {
-	struct zd_request *req, *next;
-	if (owner)
-		owner->queues[device->index].walked_pass = device->pass;
-	TAILQ_FOREACH_SAFE (req, &device->queue, device_link, next) {
-		if (req->pending_ops > 0)
-			continue;
-		const struct zd_owner *of = req->session->owner;
+	struct zd_request *req;
+	while ((req = queue->next) && *budget > 0) {
 		struct zd_err err = ZD_ERR_NONE;
-		if (owner ? of != owner : of->queues[device->index].walked_pass == device->pass)
+		--*budget;
+		queue->next = TAILQ_NEXT(req, owner_link);
+		if (req->pending_ops > 0)
 			continue;
 		int status = attempt(e, req, &err);
 		if (status == ZD_WAIT) {
@@ -542,14 +577,62 @@ static void walk_queue(struct zd_engine *e, struct zd_device *device, struct zd_
 	}
 }
 
+static void walk_restart(struct zd_owner_queue *queue, const struct zd_device *device)
+{
+	queue->walked_pass = device->pass;
+	queue->next = TAILQ_FIRST(&queue->requests);
+	queue->blocked = queue->again = false;
+}
+
+/* Begins a walk, unless one is incomplete: then another one follows it. */
+static void walk_begin(struct zd_engine *e, struct zd_device *device, struct zd_owner_queue *queue)
+{
+	uint32_t budget = step_budget(e);
+	if (queue->walks) {
+		queue->walked_pass = device->pass;
+		queue->again = true;
+		return;
+	}
+	walk_restart(queue, device);
+	walk(e, queue, &budget);
+	if (!queue->next)
+		return;
+	queue->walks = true;
+	e->nwalks++;
+	if (queue->owner->nwalks++ == 0)
+		e->sink.ends(e->sink.arg, queue->owner->uid);
+}
+
+void zd_walks_step(struct zd_engine *e, struct zd_owner *owner, uint32_t budget)
+{
+	bool paused = e->settling;
+	e->settling = true;
+	for (uint32_t i = 0; i < e->ndevices && budget > 0; i++) {
+		struct zd_owner_queue *queue = &owner->queues[i];
+		while (queue->walks && budget > 0) {
+			walk(e, queue, &budget);
+			if (queue->next)
+				break;
+			if (queue->again)
+				walk_restart(queue, &e->devices[i]);
+			else
+				walk_end(e, queue);
+		}
+	}
+	e->settling = paused;
+}
+
 static void settle_device(struct zd_engine *e, struct zd_device *device)
 {
-	struct zd_owner *owner;
+	struct zd_owner_queue *queue, *next;
 	e->events->device_settles(e, device);
 	zd_memory_begin_pass(e, device);
-	while ((owner = zd_memory_next_owner(e, device)))
-		walk_queue(e, device, owner);
-	walk_queue(e, device, NULL);
+	while ((queue = zd_memory_next_owner(device)))
+		walk_begin(e, device, queue);
+	TAILQ_FOREACH_SAFE (queue, &device->owners, link, next) {
+		if (queue->walked_pass != device->pass)
+			walk_begin(e, device, queue);
+	}
 }
 
 void zd_settle(struct zd_engine *e)

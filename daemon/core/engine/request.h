@@ -6,6 +6,9 @@
  * event that may end a wait marks the device dirty (zd_dirty); zd_settle() tries the waiting requests of
  * dirty devices again, in order, until no device is dirty. So no event needs to know which requests wait for
  * it, and to fail a group or a unit is to set its state: its requests see the state at their next attempt.
+ *
+ * A uid with many waiting requests has a bounded number of them tried in one event, and the others in further
+ * steps (zd_engine_end_step()). These come before its next request, like those of its ends (ending.h).
  */
 #ifndef ZD_CORE_ENGINE_REQUEST_H
 #define ZD_CORE_ENGINE_REQUEST_H
@@ -99,6 +102,7 @@ struct zd_request {
 	uint32_t segment_wait;   /* id of the segment that the request waits for */
 	uint32_t metadata_bytes; /* charged while it waits */
 	uint64_t since_ns, deadline_ns;
+	uint32_t deadline_at; /* its place among the engine's deadlines, from 1; 0: none */
 	struct zd_session *session;
 	struct zd_member *member; /* NULL where no group is involved */
 	/* the device whose queue it is in; set by begin() of every kind that can wait */
@@ -109,6 +113,7 @@ struct zd_request {
 	uint64_t measured_ns;
 	struct zd_event wait_event; /* of this wait */
 	TAILQ_ENTRY(zd_request) session_link, device_link;
+	TAILQ_ENTRY(zd_request) owner_link, memory_link; /* of struct zd_owner_queue */
 	struct zd_id_node listed; /* in the device's queue */
 	UT_hash_handle hh;
 	union {
@@ -238,6 +243,8 @@ void zd_request_fail(struct zd_request *req, int status, const char *text);
 /* Replies with success and e->reply, from attempt(). The request then stays, without a deadline; its end
  * sends no reply. */
 void zd_request_answer(struct zd_engine *e, struct zd_request *req);
+/* The request cannot expire any more. */
+void zd_request_drop_deadline(struct zd_engine *e, struct zd_request *req);
 /* Op callback for requests: decrements pending_ops, records a failure, frees a cancelled request. The owner
  * is the request; increment pending_ops when submitting. */
 zd_op_fn zd_request_op_done;
@@ -251,5 +258,7 @@ void zd_dirty(struct zd_engine *e, struct zd_device *device);
 void zd_dirty_session(struct zd_engine *e, const struct zd_session *session);
 void zd_dirty_group(struct zd_engine *e, struct zd_group *group);
 void zd_settle(struct zd_engine *e);
+/* Goes on with the owner's incomplete walks, by `budget` requests at most. */
+void zd_walks_step(struct zd_engine *e, struct zd_owner *owner, uint32_t budget);
 
 #endif

@@ -196,7 +196,7 @@ static void load_copy(struct zd_engine *e, struct zd_load *load, struct zd_alloc
 	const struct zd_unit *unit = load->unit;
 	load->source = source;
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
-		load->requests[rank]->deadline_ns = 0;
+		zd_request_drop_deadline(e, load->requests[rank]);
 		if (zd_part_true_numel(&unit->parts[rank]) > 0)
 			copy_slice(e, load, &unit->parts[rank]);
 	}

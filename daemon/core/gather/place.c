@@ -260,7 +260,7 @@ static void begin_copies(struct zd_engine *e, struct zd_move *move)
 	move->generation = unit->group->generation;
 	for (uint32_t rank = 0; rank < world; rank++) {
 		struct zd_part *part = &unit->parts[rank];
-		move->requests[rank]->deadline_ns = 0;
+		zd_request_drop_deadline(e, move->requests[rank]);
 		copy(e, move, part);
 		if (lacks_own(part))
 			copy_own(e, move, part->buffer);

@@ -239,7 +239,7 @@ static void retire(struct zd_engine *e, struct zd_segment *segment)
 	segment->job->owner->retiring_bytes += segment->bytes;
 	segment->unmap_until_ns = e->now_ns + ZD_UNMAP_NS;
 	if (!TAILQ_EMPTY(&segment->mappings))
-		e->next_deadline_ns = zd_min_u64(e->next_deadline_ns, segment->unmap_until_ns);
+		e->next_unmap_ns = zd_min_u64(e->next_unmap_ns, segment->unmap_until_ns);
 	tell_sessions(e, segment);
 	destroy_if_unmapped(e, segment);
 }

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* deadlines.h - waiting requests by deadline: a heap, of which the first is the next to expire. */
+#ifndef ZD_CORE_ENGINE_DEADLINES_H
+#define ZD_CORE_ENGINE_DEADLINES_H
+
+#include <stdint.h>
+
+struct zd_request;
+
+/* All zero: empty. */
+struct zd_deadlines {
+	struct zd_request **heap;
+	uint32_t count, room;
+};
+
+/* The request has a deadline, and is not in the heap. */
+void zd_deadlines_add(struct zd_deadlines *deadlines, struct zd_request *req);
+/* Does nothing to a request that is not in the heap. */
+void zd_deadlines_remove(struct zd_deadlines *deadlines, struct zd_request *req);
+/* Returns the request whose deadline is the earliest; NULL: none. */
+struct zd_request *zd_deadlines_first(const struct zd_deadlines *deadlines);
+void zd_deadlines_deinit(struct zd_deadlines *deadlines);
+
+#endif

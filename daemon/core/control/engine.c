@@ -46,6 +46,7 @@ static void device_init(struct zd_engine *e, uint32_t index, const struct zd_eng
 	TAILQ_INIT(&device->queue);
 	TAILQ_INIT(&device->owners);
 	TAILQ_INIT(&device->buffers);
+	TAILQ_INIT(&device->prefetched);
 }
 
 struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const struct zd_engine_sink *sink)

@@ -266,8 +266,7 @@ static int join_check(struct zd_engine *e, const struct zd_session *session, con
 }
 
 static int join_check_group(const struct zd_engine *e, const struct zd_group *group,
-                            const struct zd_session *session, const struct zd_args *args,
-                            struct zd_err *err)
+                            const struct zd_session *session, const struct zd_args *args, struct zd_err *err)
 {
 	if (group->world_size != args->u.group_join.world_size)
 		return zd_err_set(err, ZEROD_E_MISMATCH, "group '%s' has world_size %u; rank %u says %u",

@@ -45,6 +45,7 @@ struct zd_account {
 };
 
 TAILQ_HEAD(zd_request_list, zd_request);
+TAILQ_HEAD(zd_buffer_list, zd_buffer);
 
 /*
  * A uid's requests that wait in the queue of one device, in order of arrival.
@@ -56,12 +57,14 @@ struct zd_owner_queue {
 	struct zd_request_list requests;
 	bool walks, again;
 	struct zd_request *next;
-	bool blocked; /* in this walk none of its gathers gets memory any more */
+	bool blocked;                     /* in this walk none of its gathers gets memory any more */
 	TAILQ_HEAD(, zd_request) waiters; /* demand gathers that wait for memory, by wants_memory_ns */
 	uint32_t nwaiters;
 	uint64_t walked_pass;  /* the device's pass in which the last walk began */
 	uint64_t last_grant;   /* the device's `grants` when a gather last got memory */
 	uint64_t staging_pass; /* scratch of slice.c */
+	struct zd_buffer_list
+	        formers; /* quarantined buffers whose memory can be promised, the oldest first */
 	struct zd_owner *owner;
 	TAILQ_ENTRY(zd_owner_queue) link; /* of the device, while there are requests */
 };
@@ -116,7 +119,6 @@ int zd_metadata_check_work(const struct zd_engine *e, const struct zd_session *s
 
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
-TAILQ_HEAD(zd_buffer_list, zd_buffer);
 TAILQ_HEAD(zd_segment_list, zd_segment);
 
 struct zd_device {
@@ -134,15 +136,16 @@ struct zd_device {
 	struct zd_slice *staging_queue; /* utlist: slices that wait for staging, in order; slice.c */
 	struct zd_account account;
 	struct zd_segment_list segments;
-	struct zd_request_list queue;  /* waiting requests, in order of arrival */
-	uint32_t nqueued;              /* in the queue */
+	struct zd_request_list queue;        /* waiting requests, in order of arrival */
+	uint32_t nqueued;                    /* in the queue */
 	TAILQ_HEAD(, zd_owner_queue) owners; /* the same by uid */
-	struct zd_buffer_list buffers; /* by id, quarantined ones too */
+	struct zd_buffer_list buffers;       /* by id, quarantined ones too */
 	uint32_t nbuffers;
-	uint32_t memory_waiters; /* demand gathers in the queue that wait for memory */
-	uint64_t pass;           /* counts passes over the queue */
-	bool pass_blocked;       /* in this pass an earlier request waits for memory: no prefetch gets any */
-	uint64_t grants;         /* counts gathers that got memory */
+	struct zd_buffer_list prefetched; /* that no gather has joined */
+	uint32_t memory_waiters;          /* demand gathers in the queue that wait for memory */
+	uint64_t pass;                    /* counts passes over the queue */
+	bool pass_blocked; /* in this pass an earlier request waits for memory: no prefetch gets any */
+	uint64_t grants;   /* counts gathers that got memory */
 	/* the request that got memory in this pass, and may get more; NULL: none */
 	const struct zd_request *granted;
 	struct zd_request *favoured; /* until then no gather of another uid gets memory; NULL: none */

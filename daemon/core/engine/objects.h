@@ -329,9 +329,10 @@ struct zd_engine {
 	uint32_t nforgotten;  /* of these, to be dropped with the next records */
 	char keep_ended[160]; /* why the driver keeps nothing any more; "": it does, or nobody expects it */
 	struct zd_group *groups;
-	struct zd_hash_table members; /* with a session, by group and session */
-	struct zd_hash_table units;   /* by id */
-	uint64_t parts_serial;      /* counts freed units, and ranks that their sessions have left */
+	struct zd_hash_table members;       /* with a session, by group and session */
+	struct zd_hash_table units;         /* by id */
+	struct zd_hash_table segment_waits; /* waiting requests, by `segment_wait` */
+	uint64_t parts_serial;              /* counts freed units, and ranks that their sessions have left */
 	struct zd_bucket *buckets;
 	struct zd_segment *segments;
 	struct zd_allocation *allocations;

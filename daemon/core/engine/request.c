@@ -181,6 +181,19 @@ static void measure_wait(struct zd_engine *e, struct zd_request *req, enum zd_wa
 		begin_wait(e, req);
 }
 
+static void await_segment(struct zd_engine *e, struct zd_request *req)
+{
+	if (req->segment_wait)
+		zd_hash_insert(&e->segment_waits, &req->awaits, zd_hash_id(req->segment_wait));
+}
+
+static void forget_segment(struct zd_engine *e, struct zd_request *req)
+{
+	if (req->queued && req->segment_wait)
+		zd_hash_remove(&e->segment_waits, &req->awaits);
+	req->segment_wait = 0;
+}
+
 static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_session *session = req->session;
@@ -199,6 +212,7 @@ static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 	req->device->nqueued++;
 	zd_id_tree_append(&e->waiting, &req->listed, req->serial);
 	zd_memory_enqueue(e, req);
+	await_segment(e, req);
 	measure_wait(e, req, req->wait.kind);
 	if (req->deadline_ns)
 		zd_deadlines_add(&e->deadlines, req);
@@ -230,6 +244,7 @@ static void dequeue(struct zd_engine *e, struct zd_request *req)
 		walk_end(e, queue);
 	}
 	zd_deadlines_remove(&e->deadlines, req);
+	forget_segment(e, req);
 	zd_id_tree_remove(&e->waiting, &req->listed);
 	zd_memory_dequeue(e, req);
 	/* A session's collective gathers have one order over all devices. */
@@ -327,12 +342,14 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 		return zd_err_set(err, req->failed, "%s", req->failed_text ? req->failed_text : "");
 	}
 	req->wait = (struct zd_wait){0};
-	req->segment_wait = 0;
+	forget_segment(e, req);
 	int status = req->args ? begin_request(e, req, req->args, err) : 0;
 	if (status == 0 && type->attempt)
 		status = type->attempt(e, req, err);
 	if (status == ZD_WAIT)
 		zd_memory_note_wait(e, req);
+	if (status == ZD_WAIT && req->queued)
+		await_segment(e, req);
 	return status;
 }
 

@@ -13,6 +13,7 @@
 #ifndef ZD_CORE_ENGINE_REQUEST_H
 #define ZD_CORE_ENGINE_REQUEST_H
 
+#include "core/engine/hash_table.h"
 #include "core/engine/op.h"
 
 #define ZD_WAIT 1 /* returned instead of a status: the request waits, for req->wait, and is tried again */
@@ -97,9 +98,11 @@ struct zd_request {
 	/* begin() will be called again with these arguments; owned. NULL: begin() has succeeded */
 	struct zd_args *args;
 	uint32_t pending_ops;
-	int failed;              /* status of an op or segment that failed; with failed_text */
-	char *failed_text;       /* owned; NULL: none */
-	uint32_t segment_wait;   /* id of the segment that the request waits for */
+	int failed;            /* status of an op or segment that failed; with failed_text */
+	char *failed_text;     /* owned; NULL: none */
+	uint32_t segment_wait; /* id of the segment that the request waits for; 0: none */
+	struct zd_hash_node
+	        awaits;          /* of the engine's `segment_waits`, while it is queued and waits for one */
 	uint32_t metadata_bytes; /* charged while it waits */
 	uint64_t since_ns, deadline_ns;
 	uint32_t deadline_at; /* its place among the engine's deadlines, from 1; 0: none */
@@ -114,7 +117,7 @@ struct zd_request {
 	struct zd_event wait_event; /* of this wait */
 	TAILQ_ENTRY(zd_request) session_link, device_link;
 	TAILQ_ENTRY(zd_request) owner_link, memory_link; /* of struct zd_owner_queue */
-	struct zd_id_node listed; /* in the device's queue */
+	struct zd_id_node listed;                        /* in the device's queue */
 	UT_hash_handle hh;
 	union {
 		struct {

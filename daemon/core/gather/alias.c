@@ -78,7 +78,7 @@ int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t versio
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 	buffer->version = version;
 	buffer->stale = false;
-	buffer->prefetched = req->u.gather.prefetch;
+	zd_buffer_set_prefetched(buffer, req->u.gather.prefetch);
 	buffer->device->gathers++;
 	zd_count(e, ZD_COUNT_GATHERS_TRANSFERRED, 1);
 	buffer->transfer = ++e->transfers;

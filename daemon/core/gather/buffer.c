@@ -15,12 +15,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "core/engine/deferred_teardown.h"
 #include "core/gather/buffer.h"
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
 #include "core/gather/scope.h"
 #include "core/gather/shadow.h"
+
+#define MOST_UNINDEXED 8u /* leases of a buffer */
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
@@ -54,10 +57,36 @@ static void buffer_uncharge(struct zd_engine *e, struct zd_buffer *buffer)
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
+void zd_buffer_set_prefetched(struct zd_buffer *buffer, bool prefetched)
+{
+	if (buffer->prefetched == prefetched)
+		return;
+	buffer->prefetched = prefetched;
+	if (prefetched)
+		TAILQ_INSERT_TAIL(&buffer->device->prefetched, buffer, use_link);
+	else
+		TAILQ_REMOVE(&buffer->device->prefetched, buffer, use_link);
+}
+
+/* Whether the memory can be promised to another buffer. */
+static void set_reusable(struct zd_buffer *buffer, bool reusable)
+{
+	struct zd_owner *owner = buffer->unit->group->job->owner;
+	struct zd_buffer_list *formers = &owner->queues[buffer->device->index].formers;
+	if (buffer->reusable == reusable)
+		return;
+	buffer->reusable = reusable;
+	if (reusable)
+		TAILQ_INSERT_TAIL(formers, buffer, use_link);
+	else
+		TAILQ_REMOVE(formers, buffer, use_link);
+}
+
 /* Passes the memory of `former` to the buffer. */
 static void take_over(struct zd_buffer *buffer, struct zd_buffer *former)
 {
 	zd_assert(former->state == ZD_BUFFER_QUARANTINED && !former->heir && former->slot == buffer->slot);
+	set_reusable(former, false);
 	buffer->former = former;
 	former->heir = buffer;
 	if (!former->slot)
@@ -105,6 +134,7 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->charged && TAILQ_EMPTY(&buffer->leases));
 	zd_dirty(e, buffer->device);
 	zd_alias_read_done(e, buffer);
+	set_reusable(buffer, false);
 	TAILQ_REMOVE(&buffer->device->buffers, buffer, device_link);
 	buffer->device->nbuffers--;
 	zd_id_tree_remove(&e->listed[ZD_TABLE_BUFFERS], &buffer->listed);
@@ -189,11 +219,49 @@ void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_assert(TAILQ_EMPTY(&buffer->leases) && buffer->part->buffer == buffer);
 	zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_QUARANTINED);
 	buffer->part->buffer = NULL;
+	zd_buffer_set_prefetched(buffer, false);
+	set_reusable(buffer, !buffer->slot && !buffer->aliased);
 	buffer_uncharge(e, buffer);
 	zd_dirty(e, buffer->device);
 	hold_for_process(e, buffer);
 	if (!zd_buffer_is_in_use(buffer))
 		buffer_end(e, buffer);
+}
+
+/* Most buffers have one lease or two: the list is their index. */
+static void index_lease(struct zd_buffer *buffer, struct zd_lease *added)
+{
+	struct zd_lease *lease;
+	buffer->nleases++;
+	if (buffer->tags)
+		zd_hash_insert(buffer->tags, &added->by_tag, zd_text_hash(added->tag));
+	if (buffer->tags || buffer->nleases <= MOST_UNINDEXED)
+		return;
+	buffer->tags = zd_calloc(1, sizeof(*buffer->tags));
+	TAILQ_FOREACH (lease, &buffer->leases, link)
+		zd_hash_insert(buffer->tags, &lease->by_tag, zd_text_hash(lease->tag));
+}
+
+static void unindex(struct zd_buffer *buffer, struct zd_lease *lease)
+{
+	buffer->nleases--;
+	if (!buffer->tags)
+		return;
+	zd_hash_remove(buffer->tags, &lease->by_tag);
+	if (buffer->nleases > 0)
+		return;
+	free(buffer->tags);
+	buffer->tags = NULL;
+}
+
+void zd_lease_rename(struct zd_lease *lease, const char *tag)
+{
+	struct zd_hash_table *tags = lease->buffer->tags;
+	if (tags)
+		zd_hash_remove(tags, &lease->by_tag);
+	memcpy(lease->tag, tag, strlen(tag) + 1);
+	if (tags)
+		zd_hash_insert(tags, &lease->by_tag, zd_text_hash(tag));
 }
 
 static void lease_event(struct zd_engine *e, const struct zd_lease *lease)
@@ -211,6 +279,7 @@ static void lease_free(struct zd_engine *e, struct zd_buffer *buffer, struct zd_
 	struct zd_scope *scope = lease->scope;
 	lease_event(e, lease);
 	TAILQ_REMOVE(&buffer->leases, lease, link);
+	unindex(buffer, lease);
 	if (scope) {
 		TAILQ_REMOVE(&scope->leases, lease, scope_link);
 		scope->nleases--;
@@ -221,13 +290,17 @@ static void lease_free(struct zd_engine *e, struct zd_buffer *buffer, struct zd_
 	free(lease);
 }
 
-void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer, uint32_t *budget)
+bool zd_buffer_thin_out(struct zd_engine *e, struct zd_buffer *buffer, uint32_t *budget)
 {
-	struct zd_lease *lease, *next;
-	TAILQ_FOREACH_SAFE (lease, &buffer->leases, link, next) {
-		lease_free(e, buffer, lease);
-		(void)zd_ending_may_free(budget);
-	}
+	while (buffer->nleases > 1 && zd_ending_may_free(budget))
+		lease_free(e, buffer, TAILQ_FIRST(&buffer->leases));
+	return buffer->nleases <= 1;
+}
+
+void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	while (buffer->nleases > 0)
+		lease_free(e, buffer, TAILQ_FIRST(&buffer->leases));
 	zd_buffer_drop(e, buffer);
 }
 
@@ -236,7 +309,16 @@ void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer, uint32_t *b
 struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag)
 {
 	struct zd_lease *lease;
-	TAILQ_FOREACH (lease, &buffer->leases, link) {
+	struct zd_hash_node *node;
+	if (!buffer->tags) {
+		TAILQ_FOREACH (lease, &buffer->leases, link) {
+			if (strcmp(lease->tag, tag) == 0)
+				return lease;
+		}
+		return NULL;
+	}
+	for (node = zd_hash_first(buffer->tags, zd_text_hash(tag)); node; node = zd_hash_next(node)) {
+		lease = ZD_CONTAINER_OF(node, struct zd_lease, by_tag);
 		if (strcmp(lease->tag, tag) == 0)
 			return lease;
 	}
@@ -253,9 +335,10 @@ struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, con
 		lease->since_ns = e->now_ns;
 		lease->buffer = buffer;
 		TAILQ_INSERT_TAIL(&buffer->leases, lease, link);
+		index_lease(buffer, lease);
 	}
 	lease->uses += uses;
-	buffer->prefetched = false;
+	zd_buffer_set_prefetched(buffer, false);
 	buffer->fill_due = zd_part_member(buffer->part)->session->poison;
 	zd_alias_read(buffer);
 	return lease;

@@ -28,13 +28,16 @@ struct zd_lease {
 	struct zd_buffer *buffer;
 	struct zd_scope *scope; /* NULL: a client's own tag */
 	TAILQ_ENTRY(zd_lease) link, scope_link;
+	struct zd_hash_node by_tag;
 };
 
 /* A rank's gathered buffer. While QUARANTINED it belongs to no part any more and is not charged. */
 struct zd_buffer {
 	uint64_t id;
 	uint8_t state;
-	bool prefetched; /* no lease yet: a gather may join it, and other gathers may evict it */
+	/* no lease yet: a gather may join it, and other gathers may evict it; set by zd_buffer_set_prefetched() */
+	bool prefetched;
+	bool reusable; /* listed among the uid's `formers` */
 	bool charged;
 	bool stale;      /* the transfer failed, or a shard in it was dropped or undone: no gather joins it */
 	bool own_left;   /* the transfer leaves the rank's own slice to its client */
@@ -78,7 +81,10 @@ struct zd_buffer {
 		TAILQ_ENTRY(zd_buffer) taker_link, source_link;
 	} relay;
 	TAILQ_HEAD(, zd_lease) leases;
+	uint32_t nleases;
+	struct zd_hash_table *tags; /* the leases by tag, if they are many; owned */
 	TAILQ_ENTRY(zd_buffer) device_link, deferred_link;
+	TAILQ_ENTRY(zd_buffer) use_link; /* of `prefetched` or `formers` */
 	struct zd_id_node listed;
 };
 
@@ -94,8 +100,11 @@ static inline bool zd_buffer_is_in_use(const struct zd_buffer *buffer)
 void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer);
 /* Drops a prefetched buffer, whose memory is needed. */
 void zd_buffer_evict(struct zd_engine *e, struct zd_buffer *buffer);
-/* Ends all leases of the buffer, which count against the budget, and drops the buffer. */
-void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer, uint32_t *budget);
+/* Ends leases of the buffer, which count against the budget, until one is left. Returns false if more are. */
+bool zd_buffer_thin_out(struct zd_engine *e, struct zd_buffer *buffer, uint32_t *budget);
+/* Ends all leases of the buffer, and drops the buffer. */
+void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer);
+void zd_buffer_set_prefetched(struct zd_buffer *buffer, bool prefetched);
 /* Frees a slot without an occupant. */
 void zd_slot_free(struct zd_engine *e, struct zd_slot *slot);
 /* Writes the tags of the buffer's leases: "'plan', 'fallback'". */

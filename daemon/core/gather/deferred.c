@@ -19,16 +19,20 @@ bool zd_part_is_publishing_version(const struct zd_part *part, uint64_t version)
 	return part->state == ZD_PART_PUBLISHING && part->version + 1 == version;
 }
 
+#define MOST_FORMERS 1024u /* among which a gather looks for one; others are as good later */
+
 /* Finds the oldest buffer, which is likely to be over first. The size must be equal, since a buffer is
  * charged for its block. */
 struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t bytes)
 {
 	struct zd_buffer *buffer;
+	uint32_t left = MOST_FORMERS;
 	if (!zd_may_defer(req))
 		return NULL;
-	TAILQ_FOREACH (buffer, &req->device->buffers, device_link) {
-		if (buffer->state == ZD_BUFFER_QUARANTINED && !buffer->slot && !buffer->heir &&
-		    buffer->session == req->session->id && buffer->extent.bytes == bytes &&
+	TAILQ_FOREACH (buffer, &req->session->owner->queues[req->device->index].formers, use_link) {
+		if (left-- == 0)
+			break;
+		if (buffer->session == req->session->id && buffer->extent.bytes == bytes &&
 		    buffer->unit->group->job == req->member->group->job &&
 		    !zd_gathers_are_collective(buffer->unit->group))
 			return buffer;

@@ -191,9 +191,8 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
 {
 	struct zd_buffer *buffer;
-	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
-		if (buffer->prefetched && buffer->state != ZD_BUFFER_QUARANTINED &&
-		    !zd_buffer_is_shared(buffer)) {
+	TAILQ_FOREACH (buffer, &device->prefetched, use_link) {
+		if (!zd_buffer_is_shared(buffer)) {
 			zd_buffer_evict(e, buffer);
 			return true;
 		}
@@ -570,7 +569,7 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 		extent.bytes = bytes;
 	}
 	struct zd_buffer *buffer = zd_buffer_new(e, part, slot, &extent, former);
-	buffer->prefetched = req->u.gather.prefetch;
+	zd_buffer_set_prefetched(buffer, req->u.gather.prefetch);
 	buffer->asked_ns = req->since_ns;
 	zd_buffer_transfer(e, buffer, version);
 	zd_memory_note_grant(e, req);

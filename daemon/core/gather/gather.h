@@ -65,6 +65,8 @@ void zd_publishes_complete(struct zd_engine *e, struct zd_session *session);
 bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, uint64_t *version);
 
 struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag);
+/* Gives the lease another tag. */
+void zd_lease_rename(struct zd_lease *lease, const char *tag);
 struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, const char *tag, uint32_t uses);
 /* Removes one use of the lease. Returns true if that has ended the lease; the buffer may be freed then. */
 bool zd_lease_release(struct zd_engine *e, struct zd_buffer *buffer, struct zd_lease *lease,

@@ -132,11 +132,11 @@ static bool part_stays(const struct zd_part *part)
 	       part->state == ZD_PART_IDLE && !zd_part_is_unpublished(part);
 }
 
-static void part_detach(struct zd_engine *e, struct zd_part *part, uint32_t *budget)
+static void part_detach(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_member *member = zd_part_member(part);
 	if (part->buffer)
-		zd_buffer_revoke(e, part->buffer, budget);
+		zd_buffer_revoke(e, part->buffer);
 	zd_part_hold(e, member->session, part);
 	if (part_stays(part)) {
 		struct zd_unit *unit = part->unit;
@@ -156,9 +156,10 @@ bool zd_parts_detach(struct zd_engine *e, struct zd_member *member, uint32_t *bu
 {
 	struct zd_part *part;
 	while ((part = LIST_FIRST(&member->parts))) {
-		if (!zd_ending_may_free(budget))
+		if ((part->buffer && !zd_buffer_thin_out(e, part->buffer, budget)) ||
+		    !zd_ending_may_free(budget))
 			return false;
-		part_detach(e, part, budget);
+		part_detach(e, part);
 	}
 	zd_mismatches_forget(member);
 	return true;

@@ -9,8 +9,8 @@
  * too. */
 static bool is_idle_prefetch(const struct zd_buffer *buffer)
 {
-	return buffer->prefetched && buffer->state == ZD_BUFFER_AVAILABLE && buffer->watches == 0 &&
-	       !buffer->slot && !buffer->aliased && !zd_buffer_is_shared(buffer);
+	return buffer->state == ZD_BUFFER_AVAILABLE && buffer->watches == 0 && !buffer->slot &&
+	       !buffer->aliased && !zd_buffer_is_shared(buffer);
 }
 
 void zd_buffer_evict(struct zd_engine *e, struct zd_buffer *buffer)
@@ -27,7 +27,7 @@ void zd_prefetches_count(struct zd_device *device)
 	const struct zd_buffer *buffer;
 	TAILQ_FOREACH (segment, &device->segments, device_link)
 		segment->prefetched_bytes = 0;
-	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
+	TAILQ_FOREACH (buffer, &device->prefetched, use_link) {
 		if (is_idle_prefetch(buffer))
 			buffer->extent.segment->prefetched_bytes += buffer->extent.bytes;
 	}
@@ -36,7 +36,7 @@ void zd_prefetches_count(struct zd_device *device)
 void zd_prefetches_drop(struct zd_engine *e, struct zd_segment *segment)
 {
 	struct zd_buffer *buffer, *next;
-	TAILQ_FOREACH_SAFE (buffer, &segment->device->buffers, device_link, next) {
+	TAILQ_FOREACH_SAFE (buffer, &segment->device->prefetched, use_link, next) {
 		if (buffer->extent.segment == segment)
 			zd_buffer_evict(e, buffer);
 	}

@@ -32,7 +32,7 @@ static void set_tag(struct zd_scope *scope)
 	(void)snprintf(scope->tag, sizeof(scope->tag), "%c%s %llu", ZD_RESERVED_TAG, kind,
 	               (unsigned long long)scope->id);
 	TAILQ_FOREACH (lease, &scope->leases, scope_link)
-		memcpy(lease->tag, scope->tag, sizeof(lease->tag));
+		zd_lease_rename(lease, scope->tag);
 }
 
 int zd_scope_new(struct zd_engine *e, struct zd_member *member, bool context, uint32_t leaving,

@@ -24,25 +24,10 @@ static bool is_for(const struct zd_segment *segment, const struct zd_job *job, e
 	       (purpose == ZD_PURPOSE_STRICT ? segment->bytes == bytes : segment->bytes >= bytes);
 }
 
-/* Finds a request that waits for the segment; NULL: none. Requests for host memory are in the queues of their
- * ranks' devices. */
-static struct zd_request *find_waiter(const struct zd_engine *e, const struct zd_segment *segment)
-{
-	struct zd_request *req;
-	for (uint32_t i = 0; i < e->ndevices; i++) {
-		if (!(segment->device->queues >> i & 1))
-			continue;
-		TAILQ_FOREACH (req, &e->devices[i].queue, device_link) {
-			if (req->segment_wait == segment->id)
-				return req;
-		}
-	}
-	return NULL;
-}
-
 bool zd_segment_is_awaited(const struct zd_engine *e, const struct zd_segment *segment)
 {
-	return find_waiter(e, segment) || e->events->segment_is_awaited(segment->device, segment->id);
+	return zd_hash_first(&e->segment_waits, zd_hash_id(segment->id)) ||
+	       e->events->segment_is_awaited(segment->device, segment->id);
 }
 
 /* Whether the segment is for a larger block than one of `need` bytes, whose request has yet to take it. */
@@ -189,11 +174,9 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 static void segment_failed(const struct zd_engine *e, const struct zd_segment *segment, int status,
                            const char *error)
 {
-	struct zd_request *req;
-	while ((req = find_waiter(e, segment))) {
-		zd_request_fail(req, status, error);
-		req->segment_wait = 0;
-	}
+	struct zd_hash_node *node = zd_hash_first(&e->segment_waits, zd_hash_id(segment->id));
+	for (; node; node = zd_hash_next(node))
+		zd_request_fail(ZD_CONTAINER_OF(node, struct zd_request, awaits), status, error);
 }
 
 void zd_journal_segment(struct zd_engine *e, struct zd_segment *segment)

@@ -14,9 +14,13 @@ extern const struct zd_request_type *const zd_request_types[ZD_NREQUESTS];
 /* events.c */
 extern const struct zd_events zd_control_events;
 
+/* Most buffers of a device, and requests of a session, that are visited for one text. */
+#define ZD_WAIT_TEXT_VISITS 64u
+
 /* Writes what the request waits for: "rank 2 to publish version 4 of unit 'h1' (has 3)". The text also says
  * whether every session with leases on the device's gathered buffers waits for memory itself. */
-void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT]);
+void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const struct zd_session *reader,
+                  char out[ZD_WAIT_TEXT]);
 extern const char *const zd_wait_names[ZD_NWAITS];
 
 /* Returns the rank of the session for which the request gathers, or does something that other ranks see;

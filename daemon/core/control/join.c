@@ -369,12 +369,8 @@ static int join_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 		member_unlink(e, req->member);
 		return status;
 	}
-	if (group->attached < group->local_world_size) {
-		uint32_t missing = 0;
-		while (group->members[missing].session)
-			missing++;
-		return zd_wait_for(req, ZD_WAIT_RANKS, missing, group->local_world_size - group->attached, 0);
-	}
+	if (group->attached < group->local_world_size)
+		return zd_wait_for(req, ZD_WAIT_RANKS, 0, 0, 0);
 	if (group->state == ZD_GROUP_CONNECTING)
 		return zd_wait_for(req, ZD_WAIT_NODES, 0, group->world_size - group->local_world_size, 0);
 	req->member->joining = false;

@@ -38,7 +38,7 @@ struct listing {
 
 static bool sees_uid(const struct listing *l, uint32_t uid)
 {
-	return !l->asker || l->asker->admin || l->asker->uid == uid;
+	return zd_session_sees_uid(l->asker, uid);
 }
 
 /* Whether the query is for rows of this job, or for all. */
@@ -237,12 +237,12 @@ static bool row_job(struct listing *l, struct zd_row *row, const struct zd_job *
 	return fn(row, arg);
 }
 
-/* zd_wait_text(), which visits all gathered buffers of the device for a request that waits for memory. */
+/* zd_wait_text(), which visits gathered buffers of the device for a request that waits for memory. */
 static void wait_text(struct listing *l, const struct zd_request *req, char out[ZD_WAIT_TEXT])
 {
-	if (req->wants_memory)
+	if (req->wants_memory && req->device->nbuffers <= ZD_WAIT_TEXT_VISITS)
 		l->visits += req->device->nbuffers;
-	zd_wait_text(l->e, req, out);
+	zd_wait_text(l->e, req, l->asker, out);
 }
 
 static bool row_session(struct listing *l, struct zd_row *row, const struct zd_session *session, row_fn *fn,

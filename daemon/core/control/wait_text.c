@@ -2,6 +2,9 @@
 /*
  * wait_text.c - texts that say why a request or a buffer waits: for zeroctl and for errors of deadlines;
  * and a name for each reason, for metrics.
+ *
+ * A text is made when somebody reads it. It names no session, process or segment of another user, unless the
+ * reader is an administrator.
  */
 #include <stdio.h>
 
@@ -35,7 +38,10 @@ const char *const zd_wait_names[ZD_NWAITS] = {
 static bool session_wants_memory(const struct zd_session *session, const struct zd_device *device)
 {
 	const struct zd_request *req;
+	uint32_t left = ZD_WAIT_TEXT_VISITS;
 	TAILQ_FOREACH (req, &session->requests, session_link) {
+		if (left-- == 0)
+			break;
 		if (req->device == device && req->wants_memory)
 			return true;
 	}
@@ -43,11 +49,13 @@ static bool session_wants_memory(const struct zd_session *session, const struct 
 }
 
 /* Whether every session with leases on gathered buffers of the device waits for memory there. Then only a
- * release from another thread or a deadline ends the wait. */
+ * release from another thread or a deadline ends the wait. False if there are too many to tell. */
 static bool holders_all_wait(const struct zd_device *device)
 {
 	const struct zd_buffer *buffer;
 	bool any = false;
+	if (device->nbuffers > ZD_WAIT_TEXT_VISITS)
+		return false;
 	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
 		if (buffer->state == ZD_BUFFER_QUARANTINED)
 			return false; /* will be freed without a further call */
@@ -60,30 +68,34 @@ static bool holders_all_wait(const struct zd_device *device)
 	return any;
 }
 
-static int holders_text(const struct zd_device *device, char *out, size_t out_bytes)
+static int holders_text(const struct zd_device *device, const struct zd_session *reader, char *out,
+                        size_t out_bytes)
 {
 	const struct zd_buffer *buffer;
 	uint64_t last = 0;
+	bool others = false;
 	int used = snprintf(out, out_bytes, "; every holder waits for room itself: sessions");
 	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
 		if (TAILQ_EMPTY(&buffer->leases) || (size_t)used >= out_bytes - 24)
 			continue;
-		uint64_t session = zd_part_member(buffer->part)->session->id;
-		if (session != last)
+		const struct zd_session *session = zd_part_member(buffer->part)->session;
+		others |= !zd_session_sees(reader, session);
+		if (session->id != last && zd_session_sees(reader, session))
 			used += snprintf(out + used, out_bytes - (size_t)used, " %llu",
-			                 (unsigned long long)session);
-		last = session;
+			                 (unsigned long long)session->id);
+		last = session->id;
 	}
-	return used;
+	return used + snprintf(out + used, out_bytes - (size_t)used, "%s", others ? " of others" : "");
 }
 
-static int room_text(const struct zd_request *req, const char *what, char *out)
+static int room_text(const struct zd_request *req, const struct zd_session *reader, const char *what,
+                     char *out)
 {
 	unsigned long long a = req->wait.a, b = req->wait.b;
 	int used = snprintf(out, ZD_WAIT_TEXT, "%llu bytes of device %u's %s (%llu %s)", a,
 	                    req->device->index, what, b, req->wait.kind == ZD_WAIT_BUDGET ? "live" : "left");
 	if (holders_all_wait(req->device))
-		used += holders_text(req->device, out + used, ZD_WAIT_TEXT - (size_t)used);
+		used += holders_text(req->device, reader, out + used, ZD_WAIT_TEXT - (size_t)used);
 	return used;
 }
 
@@ -163,11 +175,22 @@ static int collectives_text(const struct zd_wait *wait, char *out)
 	}
 }
 
-void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT])
+/* The group's ranks that have not joined. */
+static int ranks_text(const struct zd_group *group, char *out)
+{
+	uint32_t missing = group->local_world_size - group->attached, first = 0;
+	while (first + 1 < group->local_world_size && group->members[first].session)
+		first++;
+	return snprintf(out, ZD_WAIT_TEXT, "%u rank%s to join, rank %u first", missing,
+	                missing == 1 ? "" : "s", group->first_rank + first);
+}
+
+void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const struct zd_session *reader,
+                  char out[ZD_WAIT_TEXT])
 {
 	const struct zd_wait *wait = &req->wait;
 	unsigned long long a = wait->a, b = wait->b;
-	const char *unit = wait->unit ? wait->unit->name : "", *plural = a == 1 ? "" : "s";
+	const char *unit = wait->unit ? wait->unit->name : "";
 	uint32_t rank = wait->rank + (req->member ? req->member->group->first_rank : 0);
 	int used = 0;
 	out[0] = '\0';
@@ -176,14 +199,14 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 	case ZD_NWAITS:
 		break;
 	case ZD_WAIT_RANKS:
-		used = snprintf(out, ZD_WAIT_TEXT, "%llu rank%s to join, rank %u first", a, plural, rank);
+		used = ranks_text(req->member->group, out);
 		break;
 	case ZD_WAIT_SEGMENT:
 		used = snprintf(out, ZD_WAIT_TEXT, "a segment of device %u to be created",
 		                req->device->index);
 		break;
 	case ZD_WAIT_RETIRE:
-		used = zd_retire_text(e, (uint32_t)a, out, ZD_WAIT_TEXT);
+		used = zd_retire_text(e, (uint32_t)a, reader, out, ZD_WAIT_TEXT);
 		break;
 	case ZD_WAIT_FILL:
 		used = snprintf(out, ZD_WAIT_TEXT, "memory to be zeroed");
@@ -224,10 +247,10 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, char 
 		used = snprintf(out, ZD_WAIT_TEXT, "slot %llu, which unit '%.64s' leaves", a, unit);
 		break;
 	case ZD_WAIT_MEMORY:
-		used = room_text(req, "arena", out);
+		used = room_text(req, reader, "arena", out);
 		break;
 	case ZD_WAIT_BUDGET:
-		used = room_text(req, "gather budget", out);
+		used = room_text(req, reader, "gather budget", out);
 		break;
 	case ZD_WAIT_TURN:
 		used = snprintf(out, ZD_WAIT_TEXT, "gathers before it that wait for room on device %u",

@@ -21,7 +21,9 @@ struct zd_events {
 	void (*group_freed)(struct zd_group *group);
 	/* Called before the requests of a dirty device are tried. */
 	void (*device_settles)(struct zd_engine *e, struct zd_device *device);
-	void (*wait_text)(const struct zd_engine *e, const struct zd_request *req, char out[ZD_WAIT_TEXT]);
+	/* `reader` NULL: sees all. */
+	void (*wait_text)(const struct zd_engine *e, const struct zd_request *req,
+	                  const struct zd_session *reader, char out[ZD_WAIT_TEXT]);
 	/* Finds the rank for which a request acts; NULL: none. */
 	struct zd_member *(*acting_member)(struct zd_engine *e, struct zd_session *session,
 	                                   const struct zd_args *args);

@@ -221,6 +221,17 @@ void zd_session_signal(struct zd_engine *e, const struct zd_session *session, ui
 void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t timeline);
 int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Whether the reader may know of the uid's sessions and objects; NULL: it sees all. */
+static inline bool zd_session_sees_uid(const struct zd_session *reader, uint32_t uid)
+{
+	return !reader || reader->admin || reader->uid == uid;
+}
+
+static inline bool zd_session_sees(const struct zd_session *reader, const struct zd_session *session)
+{
+	return zd_session_sees_uid(reader, session->uid);
+}
+
 bool zd_session_may_use(const struct zd_session *session, uint32_t device);
 /* NOT_FOUND: there is no such device. PERMISSION: the session may not use it. */
 int zd_session_check_device(const struct zd_engine *e, const struct zd_session *session, uint32_t device,

@@ -491,7 +491,7 @@ static void expire(struct zd_engine *e, struct zd_request *req)
 {
 	char reason[ZD_WAIT_TEXT];
 	struct zd_err err = ZD_ERR_NONE;
-	e->events->wait_text(e, req, reason);
+	e->events->wait_text(e, req, req->session, reason);
 	zd_err_set(&err, ZEROD_E_DEADLINE, "%s: waited %llu ms for %s", e->types[req->kind]->name,
 	           (unsigned long long)((e->now_ns - req->since_ns) / 1000000u), reason);
 	drop(e, req, ZEROD_E_DEADLINE, err.text);

@@ -32,7 +32,7 @@ struct zd_unit;
 
 enum zd_wait_kind {
 	ZD_WAIT_NONE,
-	ZD_WAIT_RANKS,   /* a: ranks missing, rank: the first */
+	ZD_WAIT_RANKS,   /* not all have joined */
 	ZD_WAIT_SEGMENT, /* a segment is being created */
 	ZD_WAIT_RETIRE,  /* a: the segment that is retiring */
 	ZD_WAIT_FILL,    /* memory is being zeroed */

@@ -174,7 +174,8 @@ void zd_segment_end(struct zd_engine *e, struct zd_segment *segment)
 	zd_segment_free(e, segment);
 }
 
-int zd_retire_text(const struct zd_engine *e, uint32_t id, char *out, size_t out_bytes)
+int zd_retire_text(const struct zd_engine *e, uint32_t id, const struct zd_session *reader, char *out,
+                   size_t out_bytes)
 {
 	const struct zd_segment *segment;
 	HASH_FIND(hh, e->segments, &id, sizeof(id), segment);
@@ -183,6 +184,9 @@ int zd_retire_text(const struct zd_engine *e, uint32_t id, char *out, size_t out
 		return snprintf(out, out_bytes, "segment %u to be given back", id);
 	if (!mapping)
 		return snprintf(out, out_bytes, "segment %u to be given back to device %u", id,
+		                segment->device->index);
+	if (!zd_session_sees(reader, mapping->session))
+		return snprintf(out, out_bytes, "another user's process to unmap memory of device %u",
 		                segment->device->index);
 	return snprintf(out, out_bytes, "session %llu (pid %u) to unmap segment %u",
 	                (unsigned long long)mapping->session->id, mapping->session->pid, id);

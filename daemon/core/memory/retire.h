@@ -35,7 +35,8 @@ void zd_mappings_leave(struct zd_engine *e, struct zd_session *session);
 /* Returns a session that has not unmapped a retiring segment in time, and the segment's device; NULL: none.
  * Lowers *next_ns to the time at which the next one will be late. */
 struct zd_session *zd_retire_find_late(const struct zd_engine *e, uint32_t *device, uint64_t *next_ns);
-/* Writes "session 5 (pid 77) to unmap segment 3". */
-int zd_retire_text(const struct zd_engine *e, uint32_t segment, char *out, size_t out_bytes);
+/* Writes "session 5 (pid 77) to unmap segment 3", without numbers if the reader may not know the session. */
+int zd_retire_text(const struct zd_engine *e, uint32_t segment, const struct zd_session *reader, char *out,
+                   size_t out_bytes);
 
 #endif

@@ -97,6 +97,27 @@ static void test_empty_gathers_make_room_for_allocations(void **state)
 	core_end(rig.core);
 }
 
+/* What another user's session keeps is waited for without its name, pid or segment. */
+static void test_others_are_not_named(void **state)
+{
+	struct rig rig;
+	struct core_row row;
+	(void)state;
+	start(&rig, 3);
+	rig.other = core_open(rig.core, CORE_BOB);
+	(void)leave_gathers_segment(&rig, "w");
+	const struct zd_args args = {.kind = ZD_REQ_ALLOC, .u.alloc = {.job = "alloc", .bytes = 2 * SEGMENT}};
+	uint64_t request = core_send_until(rig.core, rig.other, 1, &args);
+	assert_int_equal(core_rows_for(rig.core, rig.other, ZD_TABLE_SESSIONS, NULL, &row, 1), 1);
+	assert_string_equal(row.waits[0], "alloc: another user's process to unmap memory of device 0");
+	core_tick(rig.core, 1);
+	const struct zd_reply *reply = core_expect(rig.core, request, ZEROD_E_DEADLINE);
+	assert_string_equal(reply->error,
+	                    "alloc: waited 0 ms for another user's process to unmap memory of device 0");
+	core_unmap(rig.core, rig.session);
+	core_end(rig.core);
+}
+
 static void test_gather_takes_what_allocations_left(void **state)
 {
 	struct rig rig;
@@ -461,6 +482,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_empty_gathers_make_room_for_allocations),
+	        cmocka_unit_test(test_others_are_not_named),
 	        cmocka_unit_test(test_gather_takes_what_allocations_left),
 	        cmocka_unit_test(test_nothing_goes_when_all_is_not_enough),
 	        cmocka_unit_test(test_segment_in_use_stays),

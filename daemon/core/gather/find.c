@@ -29,8 +29,6 @@ int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, s
 {
 	const struct zd_unit *unit = zd_unit_find(e, id);
 	const struct zd_member *member = unit ? zd_member_of(e, session, unit->group) : NULL;
-	if (!unit)
-		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no unit %llu", (unsigned long long)id);
 	if (!member || !zd_part_is_complete(&unit->parts[member->rank]))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session has not registered unit %llu",
 		                  (unsigned long long)id);

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An id of another user's object is answered as one that does not exist: in each field of each request, with the
+ * same status and the same text.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/support/core_reduce.h"
+
+enum object { GROUP, UNIT, BUCKET, ENTRY, SCOPE, ALLOCATION, SESSION, JOB, NOBJECTS };
+
+struct user {
+	uint64_t session, ids[NOBJECTS];
+};
+
+/* ---- Fields -------------------------------------------------------------------------------------------- */
+
+#define ID(KIND, field, object)                                                                              \
+	{                                                                                                    \
+		ZD_REQ_##KIND, #KIND " " #field, offsetof(struct zd_args, u.field), object, false            \
+	}
+#define IDS(KIND, of, object)                                                                                \
+	{                                                                                                    \
+		ZD_REQ_##KIND, #KIND " units", offsetof(struct zd_args, u.of.units), object, true            \
+	}
+#define NO_IDS(KIND)                                                                                         \
+	{                                                                                                    \
+		ZD_REQ_##KIND, NULL, 0, NOBJECTS, false                                                      \
+	}
+
+static const struct field {
+	enum zd_request_kind kind;
+	const char *name; /* NULL: the request has no ids */
+	size_t at;
+	enum object object;
+	bool list;
+} fields[] = {
+        NO_IDS(SESSION_RESET),
+        NO_IDS(GROUP_JOIN),
+        NO_IDS(UNIQUE_IDS),
+        NO_IDS(TRIM),
+        NO_IDS(SEGMENTS_UNMAPPED), /* ids that are not the session's are ignored: test_retire.c */
+        ID(GROUP_LEAVE, group, GROUP),
+        ID(GROUP_BARRIER, group, GROUP),
+        ID(UNIT_REGISTER, unit_register.group, GROUP),
+        ID(UNITS_RESUME, units_resume.group, GROUP),
+        IDS(UNITS_RESUME, units_resume, UNIT),
+        ID(UNIT_UNREGISTER, unit, UNIT),
+        IDS(UPDATE_BEGIN, publish, UNIT),
+        IDS(PUBLISH, publish, UNIT),
+        ID(COMMIT, commit.group, GROUP),
+        ID(SET_PERSISTENT, set_persistent.unit, UNIT),
+        ID(SET_SLOT, set_slot.unit, UNIT),
+        ID(SET_FROZEN, set_frozen.unit, UNIT),
+        ID(UNIT_LOAD, unit_load.unit, UNIT),
+        ID(UNIT_LOAD, unit_load.allocation, ALLOCATION),
+        ID(UNIT_PLACE, unit_place.unit, UNIT),
+        ID(GATHER, gather.unit, UNIT),
+        ID(GATHER, gather.scope, SCOPE),
+        ID(RELEASE, release.unit, UNIT),
+        ID(FORWARD_BEGIN, forward_begin.group, GROUP),
+        ID(FORWARD_BEGIN, forward_begin.parent, SCOPE),
+        ID(FORWARD_END, scope_end.scope, SCOPE),
+        ID(CLAIM_END, scope_end.scope, SCOPE),
+        ID(SCOPE_ABANDON, scope_end.scope, SCOPE),
+        IDS(CONTEXT_BEGIN, context_begin, UNIT),
+        ID(CONTEXT_END, scope_end.scope, SCOPE),
+        ID(GROUP_AGREE, group_agree.group, GROUP),
+        ID(BACKWARD_BEGIN, backward_begin.group, GROUP),
+        ID(BUCKET_CREATE, bucket_create.group, GROUP),
+        ID(BUCKET_DESTROY, bucket, BUCKET),
+        ID(BUCKET_RESERVE, bucket_reserve.bucket, BUCKET),
+        ID(BUCKET_RESERVE, bucket_reserve.unit, UNIT),
+        ID(BUCKET_SUBMIT, bucket_submit.bucket, BUCKET),
+        ID(BUCKET_SUBMIT, bucket_submit.entry, ENTRY),
+        ID(REDUCE_SKIP, unit, UNIT),
+        ID(REDUCE_WAIT, reduce_wait.unit, UNIT),
+        IDS(TARGET_RETURN, target_return, UNIT),
+        ID(BACKWARD_END, backward_end.group, GROUP),
+        ID(BACKWARD_ABANDON, backward_abandon.group, GROUP),
+        ID(STEP_BEGIN, step_begin.group, GROUP),
+        ID(STEP_GET, step_get.group, GROUP),
+        IDS(STEP_GET, step_get, UNIT),
+        ID(STEP_END, step_end.group, GROUP),
+        ID(ALLOC, alloc.unit, UNIT),
+        ID(FREE, free.allocation, ALLOCATION),
+        ID(KILL_SESSION, session, SESSION),
+        ID(ABORT_GROUP, group, GROUP),
+        ID(END_JOB, job, JOB),
+        ID(KILL_JOB, job, JOB),
+};
+#define NFIELDS (sizeof(fields) / sizeof(fields[0]))
+
+/* The arguments of a request whose other ids are the user's own. */
+static struct zd_args args_of(enum zd_request_kind kind, const struct user *user)
+{
+	static const uint64_t description;
+	static const double value = 1.0;
+	struct zd_args args = {.kind = kind};
+	switch (kind) {
+	case ZD_REQ_UNIT_REGISTER:
+		args.u.unit_register.name = "new";
+		args.u.unit_register.dtype = ZEROD_FLOAT32;
+		args.u.unit_register.numel = 1;
+		break;
+	case ZD_REQ_UNITS_RESUME:
+		args.u.units_resume.group = user->ids[GROUP];
+		args.u.units_resume.nunits = 1;
+		args.u.units_resume.descriptions = &description;
+		args.u.units_resume.units = &user->ids[UNIT];
+		break;
+	case ZD_REQ_UPDATE_BEGIN:
+	case ZD_REQ_PUBLISH:
+		args.u.publish.nunits = 1;
+		break;
+	case ZD_REQ_UNIT_LOAD:
+		args.u.unit_load.unit = user->ids[UNIT];
+		break;
+	case ZD_REQ_GATHER:
+		args.u.gather.unit = user->ids[UNIT];
+		break;
+	case ZD_REQ_RELEASE:
+		args.u.release.tag = "t";
+		break;
+	case ZD_REQ_FORWARD_BEGIN:
+		args.u.forward_begin.group = user->ids[GROUP];
+		break;
+	case ZD_REQ_CONTEXT_BEGIN:
+		args.u.context_begin.nunits = 1;
+		break;
+	case ZD_REQ_GROUP_AGREE:
+		args.u.group_agree.count = 1;
+		args.u.group_agree.values = &value;
+		break;
+	case ZD_REQ_BACKWARD_BEGIN:
+		args.u.backward_begin.stage = 3;
+		args.u.backward_begin.target_dtype = ZEROD_FLOAT32;
+		break;
+	case ZD_REQ_BUCKET_CREATE:
+		args.u.bucket_create.dtype = ZEROD_FLOAT32;
+		args.u.bucket_create.slot_bytes = CORE_KIB;
+		args.u.bucket_create.nslots = 2;
+		break;
+	case ZD_REQ_BUCKET_RESERVE:
+		args.u.bucket_reserve.bucket = user->ids[BUCKET];
+		args.u.bucket_reserve.unit = user->ids[UNIT];
+		break;
+	case ZD_REQ_BUCKET_SUBMIT:
+		args.u.bucket_submit.bucket = user->ids[BUCKET];
+		args.u.bucket_submit.entry = user->ids[ENTRY];
+		break;
+	case ZD_REQ_TARGET_RETURN:
+		args.u.target_return.nunits = 1;
+		break;
+	case ZD_REQ_STEP_GET:
+		args.u.step_get.group = user->ids[GROUP];
+		args.u.step_get.nunits = 1;
+		args.u.step_get.units = &user->ids[UNIT];
+		break;
+	default:
+		break;
+	}
+	return args;
+}
+
+/* ---- The test ------------------------------------------------------------------------------------------ */
+
+/* A group of one rank in whose backward an entry is reserved, a scope and an allocation. */
+static void user_start(struct core_driver *core, uint32_t uid, struct user *user)
+{
+	struct core_row row;
+	struct core_team team = {.core = core, .world_size = 1, .nranks = 1};
+	uint64_t session = team.session[0] = user->session = user->ids[SESSION] = core_open(core, uid);
+	uint64_t group = core_expect(core, core_join(core, session, &(struct core_join){.world_size = 1}), 0)
+	                         ->u.group_join.group;
+	team.group = user->ids[GROUP] = group;
+	const struct core_unit unit = {.name = "w", .numel = 300};
+	user->ids[UNIT] =
+	        core_expect(core, core_register(core, session, group, &unit), 0)->u.unit_register.unit;
+	user->ids[BUCKET] = core_expect(core, core_bucket(&team, 0, ZEROD_FLOAT32, 16 * CORE_KIB, 2), 0)
+	                            ->u.bucket_create.bucket;
+	core_expect(core, core_backward(&team, 0, 3, true), 0);
+	user->ids[ENTRY] = core_expect(core, core_reserve(&team, 0, user->ids[BUCKET], user->ids[UNIT]), 0)
+	                           ->u.bucket_reserve.entry;
+	user->ids[SCOPE] =
+	        core_expect(core, core_forward_begin(core, session, group, 0, NULL, 0), 0)->u.scope.scope;
+	user->ids[ALLOCATION] =
+	        core_expect(core, core_alloc(core, session, "job", 0, 2 * CORE_KIB), 0)->u.alloc.allocation;
+	assert_int_equal(core_rows_for(core, session, ZD_TABLE_JOBS, NULL, &row, 1), 1);
+	user->ids[JOB] = row.row.id;
+}
+
+/* The answer to the request with that id in the field, and "#" in the id's place. */
+static void answer(struct core_driver *core, const struct user *user, const struct field *field, uint64_t id,
+                   char out[512])
+{
+	struct zd_args args = args_of(field->kind, user);
+	const uint64_t *list = &id;
+	char number[24], *found;
+	if (field->list)
+		memcpy((char *)&args + field->at, &list, sizeof(list));
+	else
+		memcpy((char *)&args + field->at, &id, sizeof(id));
+	const struct zd_reply *reply = core_reply(core, core_send(core, user->session, &args));
+	(void)snprintf(out, 512, "%s: %s", reply ? zerod_status_name(reply->status) : "waits",
+	               reply ? reply->error : "");
+	if (reply && field->kind == ZD_REQ_UNITS_RESUME && reply->status == 0)
+		(void)snprintf(out, 512, "not registered: segment %u",
+		               reply->u.units_resume.units[0].shard.segment);
+	(void)snprintf(number, sizeof(number), "%llu", (unsigned long long)id);
+	while ((found = strstr(out, number))) {
+		*found = '#';
+		memmove(found + 1, found + strlen(number), strlen(found + strlen(number)) + 1);
+	}
+}
+
+static void test_foreign_is_absent(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.ndevices = 1});
+	struct user alice, bob;
+	bool tried[ZD_NREQUESTS] = {false};
+	uint32_t failures = 0;
+	(void)state;
+	for (uint32_t i = 0; i < 1000; i++) /* numbers of four digits occur in no text by chance */
+		core_close(core, core_open(core, CORE_BOB));
+	user_start(core, CORE_ALICE, &alice);
+	user_start(core, CORE_BOB, &bob);
+	for (size_t i = 0; i < NFIELDS; i++) {
+		char foreign[512], absent[512];
+		tried[fields[i].kind] = true;
+		if (!fields[i].name)
+			continue;
+		answer(core, &bob, &fields[i], alice.ids[fields[i].object], foreign);
+		answer(core, &bob, &fields[i], 9999999, absent);
+		if (strcmp(foreign, absent) == 0 && strncmp(absent, "OK", 2) != 0)
+			continue;
+		print_error("%s\n  of another user: %s\n  of none:         %s\n", fields[i].name, foreign,
+		            absent);
+		failures++;
+	}
+	for (uint32_t kind = 0; kind < ZD_NREQUESTS; kind++)
+		assert_true(tried[kind]);
+	assert_int_equal(failures, 0);
+	core_close_all(core);
+	core_end(core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(test_foreign_is_absent),
+	};
+	return cmocka_run_group_tests_name("core/foreign", tests, NULL, NULL);
+}

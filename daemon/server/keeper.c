@@ -41,12 +41,13 @@ struct zd_former {
 
 uint64_t zd_process_started(pid_t pid)
 {
-	char path[32], line[1024];
+	char path[48], line[1024];
 	const char *at;
 	uint64_t started = 0;
 	FILE *file;
 
-	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	/* The first thread's file has the same fields as the process's, which the kernel adds up over all threads. */
+	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)pid);
 	file = fopen(path, "re");
 	if (!file)
 		return 0;

@@ -183,7 +183,7 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 	const struct zd_creds *creds = zd_conn_creds(session->conn);
 	struct zd_peer peer = {.uid = creds->uid,
 	                       .pid = (uint32_t)creds->pid,
-	                       .started = zd_process_started(creds->pid),
+	                       .started = bridge->keeper.store ? zd_process_started(creds->pid) : 0,
 	                       .admin = session->admin,
 	                       .strict = hello->strict,
 	                       .poison = hello->poison,

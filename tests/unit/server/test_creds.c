@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -15,6 +16,7 @@
 
 #include "base/err.h"
 #include "server/creds.h"
+#include "server/keeper.h"
 
 #define SOME_UID    12345
 #define NOBODYS_UID 65534
@@ -127,12 +129,31 @@ static void test_process_without_a_pid(void **state)
 	expect_refused(0, CLONE_NEWPID, "outside the daemon's pid namespace (pid 0)");
 }
 
+/* As ps shows it; a number that is no process has none. */
+static void test_start_of_a_process(void **state)
+{
+	char line[1024];
+	unsigned long long started;
+	FILE *file = fopen("/proc/self/stat", "re");
+
+	(void)state;
+	assert_non_null(file);
+	assert_non_null(fgets(line, sizeof(line), file));
+	assert_int_equal(fclose(file), 0);
+	assert_int_equal(
+	        sscanf(strrchr(line, ')') + 1,
+	               " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+	               &started),
+	        1);
+	assert_int_equal(zd_process_started(getpid()), started);
+	assert_int_equal(zd_process_started(0), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_pidfd_is_the_peers),
-	        cmocka_unit_test(test_nobody_is_a_user),
-	        cmocka_unit_test(test_user_without_a_uid),
+	        cmocka_unit_test(test_start_of_a_process),    cmocka_unit_test(test_pidfd_is_the_peers),
+	        cmocka_unit_test(test_nobody_is_a_user),      cmocka_unit_test(test_user_without_a_uid),
 	        cmocka_unit_test(test_process_without_a_pid),
 	};
 

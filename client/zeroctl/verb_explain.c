@@ -398,7 +398,7 @@ static void explain_group(const struct zd_ctl_facts *facts, const json_t *group)
 
 /* ---- The verb ------------------------------------------------------------------------------------------ */
 
-/* What the text may mean. All rows are references. */
+/* The meanings that the text can have. All rows are references. */
 struct search {
 	const char *text;
 	json_t *job, *jobs; /* the last one that was found, and all */

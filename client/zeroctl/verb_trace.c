@@ -104,7 +104,7 @@ int zd_ctl_trace(struct zd_ctl *ctl)
 	status = run(&tracing);
 	const uint64_t count = zd_ctl_trace_count(tracing.trace);
 	zd_ctl_trace_end(tracing.trace, tracing.at.now_ns);
-	/* What was read until the daemon went is a trace, too. */
+	/* The part that was read before the daemon ended is a trace, too. */
 	int written = zd_ctl_output_close(&tracing.output, 0);
 	if (written)
 		return written;

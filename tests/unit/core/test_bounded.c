@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one request costs does not grow with what its user holds, for each kind of request.
+ * The cost of one request does not grow with the number of objects that its user holds, for each kind.
  *
  * The core is compiled once more for this program, with a call at each basic block (the Makefile's COUNTED).
  * So loops of every sort are counted, and none has to be marked. A scene holds many objects of one sort; then

@@ -97,7 +97,7 @@ static void test_empty_gathers_make_room_for_allocations(void **state)
 	core_end(rig.core);
 }
 
-/* What another user's session keeps is waited for without its name, pid or segment. */
+/* The text of a wait for another user's session has neither its name nor its pid nor its segment. */
 static void test_others_are_not_named(void **state)
 {
 	struct rig rig;

@@ -252,7 +252,7 @@ static void test_formats_are_chosen_by_weight(void **state)
 	        {"Accept: */*\r\n", ZD_CTL_PROMETHEUS},
 	        {"accept:text/plain\r\n", ZD_CTL_PROMETHEUS},
 	        {"Accept: application/openmetrics-text\r\n", ZD_CTL_OPENMETRICS},
-	        /* What Prometheus 2.50 sends, and what it sends when it is to prefer the older format. */
+	        /* The headers of Prometheus 2.50, by default and if it prefers the older format. */
 	        {"Accept: application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;"
 	         "version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2\r\n",
 	         ZD_CTL_OPENMETRICS},

@@ -167,7 +167,8 @@ static void test_bad_arguments(void **state)
 {
 	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
-	core_expect_error(core, core_gather(core, rig->session, 9999), ZEROD_E_NOT_FOUND, "this session has not registered unit 9999");
+	core_expect_error(core, core_gather(core, rig->session, 9999), ZEROD_E_NOT_FOUND,
+	                  "this session has not registered unit 9999");
 	core_expect_error(core, core_gather_tag(core, rig->session, rig->unit, "", 1), ZEROD_E_INVALID,
 	                  "tag");
 	core_expect(core,

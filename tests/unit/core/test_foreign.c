@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An id of another user's object is answered as one that does not exist: in each field of each request, with the
- * same status and the same text.
+ * An id of another user's object has the answer of an id that does not exist: in each field of each request,
+ * with the same status and the same text.
  */
 #include <setjmp.h>
 #include <stdarg.h>

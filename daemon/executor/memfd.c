@@ -89,3 +89,11 @@ close_fd:
 	close(made);
 	return rc;
 }
+
+/* The kernel wants a writable mapping. */
+void zd_memfd_drop(void *map, uint64_t bytes)
+{
+	if (mprotect(map, bytes, PROT_READ | PROT_WRITE) == 0)
+		(void)madvise(map, bytes, MADV_REMOVE);
+	(void)munmap(map, bytes);
+}

@@ -21,4 +21,8 @@ int zd_memfd_reserve(int fd, uint64_t bytes, struct zd_err *err) __attribute__((
 int zd_memfd_map(const char *name, uint64_t bytes, int protection, int more_seals, void **map, int *fd,
                  struct zd_err *err) __attribute__((warn_unused_result));
 
+/* Frees the file's pages and unmaps them. A process that still maps the file finds zeros. With
+ * F_SEAL_FUTURE_WRITE the pages stay until no process maps them. */
+void zd_memfd_drop(void *map, uint64_t bytes);
+
 #endif

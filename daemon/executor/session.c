@@ -63,12 +63,18 @@ int zd_backend_session_init(struct zd_backend_session *session, uint64_t id, boo
 	return 0;
 }
 
+static void drop_page(struct zd_fence_page *page, bool left)
+{
+	if (page && left)
+		zd_memfd_drop(page, PAGE_BYTES);
+	else if (page)
+		munmap(page, PAGE_BYTES);
+}
+
 void zd_backend_session_deinit(struct zd_backend_session *session)
 {
-	if (session->client_page)
-		munmap(session->client_page, PAGE_BYTES);
-	if (session->daemon_page)
-		munmap(session->daemon_page, PAGE_BYTES);
+	drop_page(session->client_page, session->left);
+	drop_page(session->daemon_page, session->left);
 	session->client_page = session->daemon_page = NULL;
 }
 
@@ -85,10 +91,11 @@ void zd_backend_session_unref(struct zd_backend_session *session)
 		session->release(session);
 }
 
-void zd_backend_session_end(struct zd_backend_session *session)
+void zd_backend_session_end(struct zd_backend_session *session, bool left)
 {
 	if (!session)
 		return;
+	session->left = left;
 	atomic_store_explicit(&session->closed, true, memory_order_relaxed);
 	zd_backend_session_unref(session);
 }

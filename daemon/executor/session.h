@@ -30,6 +30,7 @@ struct zd_backend_session {
 	uint64_t id;
 	atomic_uint references;
 	atomic_bool closed;                /* the session's watches abort */
+	bool left;                         /* by a goodbye: the client uses the pages no more */
 	atomic_bool lingers;               /* the connection has ended: no caller waits for the watches */
 	struct zd_fence_page *client_page; /* mapped read-only */
 	struct zd_fence_page *daemon_page;
@@ -44,14 +45,16 @@ struct zd_backend_session {
 int zd_backend_session_init(struct zd_backend_session *session, uint64_t id, bool client_writes,
                             void (*release)(struct zd_backend_session *session), int *client_fd,
                             int *daemon_fd, struct zd_err *err) __attribute__((warn_unused_result));
-/* Unmaps the pages. */
+/* Unmaps the pages. After a goodbye it also frees them, whoever has them mapped. Without a goodbye the client
+ * may still read its counters. */
 void zd_backend_session_deinit(struct zd_backend_session *session);
 /* Add and drop a reference. Thread-safe; NULL is allowed. */
 struct zd_backend_session *zd_backend_session_ref(struct zd_backend_session *session);
 void zd_backend_session_unref(struct zd_backend_session *session);
 
-/* Aborts the session's watches and drops the table's reference. NULL is allowed. Thread-safe. */
-void zd_backend_session_end(struct zd_backend_session *session);
+/* Aborts the session's watches and drops the table's reference. `left`: the client has said goodbye. NULL is
+ * allowed. Thread-safe. */
+void zd_backend_session_end(struct zd_backend_session *session, bool left);
 
 /* Reads a counter of the client page with acquire order. */
 uint64_t zd_backend_session_counter(struct zd_backend_session *session, uint32_t timeline);

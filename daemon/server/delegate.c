@@ -559,7 +559,7 @@ void zd_delegate_close(struct zd_delegate *delegate)
 		TAILQ_REMOVE(&delegate->delegates->to_send, delegate, dirty);
 	HASH_DEL(delegate->delegates->all, delegate);
 	zd_channel_close(delegate->channel);
-	(void)munmap((void *)delegate->page, ZD_WORK_PAGE_BYTES);
+	zd_memfd_drop((void *)delegate->page, ZD_WORK_PAGE_BYTES);
 	free(delegate);
 }
 

@@ -24,7 +24,8 @@
 
 struct zd_kept_segment {
 	uint32_t id;
-	bool dropped; /* leaves the store with the next write */
+	bool dropped;               /* leaves the store with the next write */
+	struct zd_command *destroy; /* for the backend, with the next write; NULL: none */
 };
 
 /* ---- Processes of the former daemon's sessions --------------------------------------------------------- */
@@ -107,6 +108,21 @@ static int open_process(pid_t pid, uint64_t started)
 	return -1;
 }
 
+/* The memory must not be freed while the registry says that it is there. */
+static bool defer_destroy(struct zd_keeper *keeper, const struct zd_command *command)
+{
+	for (size_t i = 0; i < keeper->nkept && keeper->has_dropped; i++) {
+		struct zd_kept_segment *segment = &keeper->kept[i];
+
+		if (segment->id != command->u.segment.segment || !segment->dropped)
+			continue;
+		segment->destroy = zd_calloc(1, sizeof(*command));
+		*segment->destroy = *command;
+		return true;
+	}
+	return false;
+}
+
 bool zd_keeper_submit(struct zd_keeper *keeper, const struct zd_command *command)
 {
 	struct zd_former *former;
@@ -114,6 +130,8 @@ bool zd_keeper_submit(struct zd_keeper *keeper, const struct zd_command *command
 	uint64_t started;
 	int pidfd;
 
+	if (command->kind == ZD_CMD_SEGMENT_DESTROY)
+		return defer_destroy(keeper, command);
 	if (command->kind != ZD_CMD_WATCH || !command->u.watch.until_gone ||
 	    !zd_engine_former(keeper->bridge->engine, command->u.watch.session, &uid, &pid, &started))
 		return false;
@@ -198,11 +216,12 @@ static void note(struct zd_keeper *keeper)
  * store may not be able to. */
 static void give_up(struct zd_keeper *keeper, const struct zd_err *why)
 {
-	zd_log(ZD_LOG_ERROR, "durable jobs will not outlive this daemon: %s", why->text);
 	zd_registry_give_up(&keeper->registry, why->text);
 	zd_engine_keep_ended(keeper->bridge->engine, why->text);
 	remove_all(keeper);
 	keeper->store = NULL;
+	note(keeper);
+	zd_log(ZD_LOG_ERROR, "durable jobs will not outlive this daemon: %s", why->text);
 }
 
 static void add_kept(struct zd_keeper *keeper, uint32_t segment)
@@ -280,10 +299,17 @@ static void remove_dropped(struct zd_keeper *keeper)
 	size_t left = 0;
 
 	for (size_t i = 0; i < keeper->nkept; i++) {
-		if (keeper->kept[i].dropped)
-			remove_segment(keeper, keeper->kept[i].id);
-		else
-			keeper->kept[left++] = keeper->kept[i];
+		const struct zd_kept_segment *segment = &keeper->kept[i];
+
+		if (!segment->dropped) {
+			keeper->kept[left++] = *segment;
+			continue;
+		}
+		if (keeper->store)
+			remove_segment(keeper, segment->id);
+		if (segment->destroy)
+			zd_bridge_submit(keeper->bridge, segment->destroy);
+		free(segment->destroy);
 	}
 	keeper->nkept = left;
 	keeper->has_dropped = false;
@@ -360,7 +386,7 @@ void zd_keeper_write(void *arg)
 	/* Without a store any more the engine goes on recording. */
 	if (keeper->store && nbytes > 0 && write_event(keeper, bytes, nbytes, &err) != 0)
 		give_up(keeper, &err);
-	if (keeper->store && keeper->has_dropped)
+	if (keeper->has_dropped)
 		remove_dropped(keeper);
 	note(keeper);
 }
@@ -593,6 +619,8 @@ void zd_keeper_close(struct zd_keeper *keeper)
 		remove_all(keeper);
 	keeper->store = keeper->opened = NULL;
 	zd_registry_close(&keeper->registry);
+	for (size_t i = 0; i < keeper->nkept; i++)
+		free(keeper->kept[i].destroy);
 	free(keeper->kept);
 	keeper->kept = NULL;
 	keeper->nkept = keeper->kept_room = 0;

@@ -58,7 +58,8 @@ int zd_keeper_restore_segment(struct zd_keeper *keeper, uint32_t device, uint32_
                               struct zd_err *err) __attribute__((warn_unused_result));
 void zd_keeper_keep_segment(struct zd_keeper *keeper, uint32_t segment, bool kept);
 
-/* Takes a WATCH that awaits the process of a former session; returns false for any other command. */
+/* Takes a WATCH that awaits the process of a former session, and delays the SEGMENT_DESTROY of a segment that
+ * the registry still has; returns false for any other command. */
 bool zd_keeper_submit(struct zd_keeper *keeper, const struct zd_command *command);
 /* The process of these former sessions says that it uses nothing of theirs any more. Ignores other ids, and
  * those of other processes. */

@@ -103,9 +103,10 @@ static void leave_rings(struct zd_api_session *session)
 {
 	if (!session->rings)
 		return;
-	if (!session->api->ending)
-		(void)madvise(session->rings, ZD_RINGS_BYTES, MADV_REMOVE);
-	(void)munmap(session->rings, ZD_RINGS_BYTES);
+	if (session->api->ending)
+		(void)munmap(session->rings, ZD_RINGS_BYTES);
+	else
+		zd_memfd_drop(session->rings, ZD_RINGS_BYTES);
 }
 
 static void on_ended(void *arg, const struct zd_err *why)

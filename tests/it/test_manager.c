@@ -222,7 +222,7 @@ static void test_manager_does_not_read(void **state)
 	end(&daemon, "lm");
 }
 
-/* The descriptors that the daemon did not send belong to one job. */
+/* The descriptors that wait belong to one job. */
 static void test_daemon_is_killed_with_descriptors_that_wait(void **state)
 {
 	struct zd_daemon daemon;

@@ -367,7 +367,7 @@ static void cuda_session_close(struct zd_backend *backend, uint64_t session, boo
 {
 	struct zd_backend_session *found = zd_backend_sessions_take(&backend->sessions, session);
 	if (!found || clean_exit)
-		zd_backend_session_end(found);
+		zd_backend_session_end(found, clean_exit);
 	else
 		zd_cuda_monitor_take(&backend->monitor, zd_cuda_session_of(found));
 }

@@ -49,7 +49,7 @@ static void poll_processes(struct zd_cuda_monitor *monitor)
 		struct zd_cuda_session *next = LIST_NEXT(session, lingering);
 		if (is_gone(monitor, session)) {
 			LIST_REMOVE(session, lingering);
-			zd_backend_session_end(&session->base);
+			zd_backend_session_end(&session->base, false);
 		}
 		session = next;
 	}
@@ -210,7 +210,7 @@ void zd_cuda_monitor_deinit(struct zd_cuda_monitor *monitor)
 	pthread_join(monitor->thread, NULL);
 	while ((session = LIST_FIRST(&monitor->lingering))) {
 		LIST_REMOVE(session, lingering);
-		zd_backend_session_end(&session->base);
+		zd_backend_session_end(&session->base, false);
 	}
 	zd_nvml_close(monitor->nvml);
 	pthread_cond_destroy(&monitor->changed);

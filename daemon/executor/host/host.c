@@ -173,8 +173,7 @@ static int host_session_open(struct zd_backend *backend, uint64_t session, pid_t
 
 static void host_session_close(struct zd_backend *backend, uint64_t session, bool clean_exit)
 {
-	(void)clean_exit;
-	zd_backend_session_end(zd_backend_sessions_take(&backend->sessions, session));
+	zd_backend_session_end(zd_backend_sessions_take(&backend->sessions, session), clean_exit);
 }
 
 static uint64_t host_timeline_read(const struct zd_backend *backend, uint64_t session, uint32_t timeline)

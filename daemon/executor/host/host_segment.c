@@ -149,12 +149,28 @@ int zd_host_segment_pin(struct zd_host_segment *segment, const struct zd_host_pi
 	return rc;
 }
 
+static void unpin(struct zd_host_segment *segment)
+{
+	if (segment->pinned_by)
+		segment->pinned_by->unpin(segment->pinned_by->arg, segment->base);
+	segment->pinned_by = NULL;
+}
+
+void zd_host_segment_destroy(struct zd_host_segment *segment)
+{
+	if (!segment)
+		return;
+	unpin(segment);
+	zd_memfd_drop(segment->base, segment->bytes);
+	segment->base = NULL;
+	zd_host_segment_free(segment);
+}
+
 void zd_host_segment_free(struct zd_host_segment *segment)
 {
 	if (!segment)
 		return;
-	if (segment->pinned_by)
-		segment->pinned_by->unpin(segment->pinned_by->arg, segment->base);
+	unpin(segment);
 	if (segment->base)
 		munmap(segment->base, segment->bytes);
 	if (segment->fd >= 0)

@@ -71,9 +71,11 @@ int zd_host_segment_import(uint32_t id, uint64_t bytes, int fd, struct zd_host_s
 /* Pins the segment until it is freed. */
 int zd_host_segment_pin(struct zd_host_segment *segment, const struct zd_host_pinning *pinning,
                         struct zd_err *err) __attribute__((warn_unused_result));
-/* Unmaps the segment. The kernel frees the memory when the last client has unmapped it too. NULL is
- * allowed. */
+/* Unmaps the segment. The kernel frees the memory when no other process maps it, and no store holds its
+ * descriptor. NULL is allowed. */
 void zd_host_segment_free(struct zd_host_segment *segment);
+/* The same, but frees the memory now: a process that still maps the segment finds zeros. */
+void zd_host_segment_destroy(struct zd_host_segment *segment);
 
 void zd_host_segments_init(struct zd_host_segments *segments);
 /* Frees the remaining segments. */

@@ -92,7 +92,7 @@ void zd_host_task_free(struct zd_host_task *task)
 		return;
 	zd_backend_session_unref(task->session);
 	if (task->base.kind == ZD_CMD_SEGMENT_DESTROY)
-		zd_host_segment_free(task->u.destroy);
+		zd_host_segment_destroy(task->u.destroy);
 	else if (task->base.kind == ZD_CMD_REDUCE)
 		free(task->u.reduce.inputs);
 	zd_task_deinit(&task->base);
@@ -148,7 +148,7 @@ bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segme
 		create_segment(task, segments, completion);
 		return true;
 	case ZD_CMD_SEGMENT_DESTROY:
-		zd_host_segment_free(task->u.destroy);
+		zd_host_segment_destroy(task->u.destroy);
 		task->u.destroy = NULL;
 		return true;
 	case ZD_CMD_COPY:

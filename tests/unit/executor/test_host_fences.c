@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_host_fences.c - the host backend's watches, signals and fence pages, and who may write which. */
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include "tests/unit/executor/backend_fixture.h"
 #include "tests/unit/executor/fence_cases.h"
@@ -54,6 +55,20 @@ static void test_client_cannot_write_the_daemon_page(void **state)
 	forget_session(&c);
 }
 
+/* The client may keep its mapping. Without a goodbye it may also read its counters. */
+static void test_pages_are_freed_behind_a_goodbye(void **state)
+{
+	struct fixture *f = *state;
+	struct stat found;
+	for (int goodbye = 0; goodbye < 2; goodbye++) {
+		struct client c = open_session(f, SESSION);
+		ops->session_close(f->backend, SESSION, goodbye);
+		assert_int_equal(fstat(c.client_fd, &found), 0);
+		assert_int_equal(found.st_blocks == 0, goodbye);
+		forget_session(&c);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -64,6 +79,7 @@ int main(void)
 	        TEST(test_session_close_aborts_watches, open_two),
 	        TEST(test_pages_start_at_zero_and_are_read, open_two),
 	        TEST(test_client_cannot_write_the_daemon_page, open_two),
+	        TEST(test_pages_are_freed_behind_a_goodbye, open_two),
 	        TEST(test_client_cannot_resize_a_page, open_two),
 	        TEST(test_signal_comes_after_the_bytes, open_two),
 	        TEST(test_aborted_timeline_stays_so, open_two),

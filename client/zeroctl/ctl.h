@@ -54,6 +54,7 @@ struct zd_ctl {
 	bool has_since;       /* events */
 	uint64_t since;       /* events; 0 without --since */
 	double seconds;       /* trace */
+	const char *end;      /* holders; NULL: not given */
 	const char *output;   /* trace, snapshot; "-": standard output; NULL: not given */
 	json_int_t pid_here;  /* of this process, as the daemon sees it; 0 until zd_ctl_add_processes() */
 	zerod_client *client; /* NULL until zd_ctl_connect() */
@@ -267,6 +268,7 @@ int zd_ctl_undrain(struct zd_ctl *ctl);
 int zd_ctl_kill_session(struct zd_ctl *ctl);
 int zd_ctl_abort_group(struct zd_ctl *ctl);
 int zd_ctl_end_job(struct zd_ctl *ctl);
+int zd_ctl_holders(struct zd_ctl *ctl);
 int zd_ctl_kill_job(struct zd_ctl *ctl);
 
 #endif

@@ -44,6 +44,7 @@ enum option_bit {
 	OPT_SINCE = 1 << 21,
 	OPT_SECONDS = 1 << 22,
 	OPT_OUTPUT = 1 << 23,
+	OPT_END = 1 << 27,
 };
 #define OPT_ALWAYS (OPT_SOCKET | OPT_HELP | OPT_VERSION)
 #define OPT_TABLE  (OPT_COLUMNS | OPT_WIDE | OPT_RAW | OPT_NO_HEADINGS)
@@ -75,6 +76,7 @@ static const struct {
         {"since", "SEQ", OPT_SINCE, "only events behind this number"},
         {"seconds", "N", OPT_SECONDS, "how long (default: 10)"},
         {"output", "FILE", OPT_OUTPUT, "the file to write, -o for short; -: standard output"},
+        {"end", "SOCKET", OPT_END, "end the holder of this daemon's socket, and free the memory"},
         {"help", NULL, OPT_HELP, "this text"},
         {"version", NULL, OPT_VERSION, "the program's version"},
 };
@@ -126,6 +128,8 @@ static const struct verb {
         {"abort-group", zd_ctl_abort_group, "abort a group: all that waits in it fails with ABORTED", 0,
          "GROUP"},
         {"end-job", zd_ctl_end_job, "end a durable job without sessions, and free its shards", 0, "JOB"},
+        {"holders", zd_ctl_holders, "processes that hold durable state for a daemon's end",
+         OPT_LIST | OPT_END, NULL},
         {"kill-job", zd_ctl_kill_job, "end all sessions of a job, and a durable job's memory", 0, "JOB"},
         {"help", NULL, "this text; or a verb's options", 0, "[VERB]"},
 };
@@ -310,6 +314,9 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 	case OPT_OUTPUT:
 		ctl->output = value;
 		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--output: expected a file, or -");
+	case OPT_END:
+		ctl->end = value;
+		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--end: expected the path of a socket");
 	case OPT_COLUMNS:
 		ctl->columns = value;
 		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--columns: expected titles of columns");

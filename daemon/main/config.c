@@ -33,6 +33,7 @@
 #define KEYS_TEXT            160
 #define MAX_JOBS_PER_UID     1000000
 #define DAY_S                86400u
+#define TTL_EXPECTED         "a time such as 12h or 7d, at most 3650d"
 #define MAX_TTL_DAYS         3650u
 #define DEFAULT_ID_TTL_S     3600u
 #define MAX_ID_TTL_DAYS      30u
@@ -382,6 +383,11 @@ static int set_durable_ttl(struct zd_config *config, const char *text)
 	return read_time(text, 0, MAX_TTL_DAYS * DAY_S, &config->durable_ttl_s);
 }
 
+static int set_keep_state_ttl(struct zd_config *config, const char *text)
+{
+	return read_time(text, 0, MAX_TTL_DAYS * DAY_S, &config->keep_state_ttl_s);
+}
+
 static int set_durable_groups(struct zd_config *config, const char *text)
 {
 	return read_groups(text, &config->durable_groups);
@@ -404,6 +410,7 @@ static const struct key {
         {"daemon", "allow_groups", set_allow_groups, GROUPS_EXPECTED},
         {"daemon", "log_level", set_log_level, "error, warning, notice, info or debug"},
         {"daemon", "keep_state", set_keep_state, "auto, none, systemd or holder"},
+        {"daemon", "keep_state_ttl", set_keep_state_ttl, TTL_EXPECTED},
         {"daemon", "drain_timeout_s", set_drain_timeout, "a number of seconds, at most 86400"},
         {"daemon", "events", set_events, "a number from 0 to 16777216"},
         {"devices", "backend", set_backend, "auto, host or cuda"},
@@ -426,7 +433,7 @@ static const struct key {
         {"limits", "max_sessions_per_uid", set_max_sessions_per_uid, "a number from 0 to 1024"},
         {"limits", "max_jobs_per_uid", set_max_jobs_per_uid, "a number from 0 to 1000000"},
         {"limits", "max_durable_segments_per_uid", set_durable_segments, "a number from 0 to 1000000"},
-        {"limits", "durable_ttl", set_durable_ttl, "a time such as 12h or 7d, at most 3650d"},
+        {"limits", "durable_ttl", set_durable_ttl, TTL_EXPECTED},
         {"limits", "durable_groups", set_durable_groups, GROUPS_EXPECTED},
 };
 
@@ -504,6 +511,7 @@ void zd_config_init(struct zd_config *config)
 	        .root_is_admin = true,
 	        .log_level = ZD_LOG_INFO,
 	        .drain_timeout_s = DEFAULT_DRAIN_S,
+	        .keep_state_ttl_s = DAY_S,
 	        .events = ZD_DEFAULT_EVENTS,
 	        .device_count = ZD_DEFAULT_DEVICES,
 	        .gpus = ZD_DEFAULT_GPUS,

@@ -64,7 +64,8 @@ struct zd_config {
 	enum zd_log_level log_level;
 	uint32_t drain_timeout_s;
 	enum zd_keep_state keep_state;
-	uint32_t events; /* that are kept; 0: none */
+	uint32_t keep_state_ttl_s; /* 0: for ever */
+	uint32_t events;           /* that are kept; 0: none */
 	/* [devices]; for bytes, 0 is the default of the backend or the engine */
 	const struct zd_backend_ops *backend; /* NULL: auto */
 	uint32_t device_count;                /* host */

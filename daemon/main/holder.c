@@ -24,14 +24,17 @@
 #include "base/mem.h"
 #include "proto/frame.h"
 
-/* To the holder: PUT with a descriptor, REMOVE. From it, after a connection: HELD with a descriptor for each
- * that it holds, then END. */
-enum { PUT, REMOVE, HELD, END };
+/* To the holder: PUT with a descriptor, REMOVE, TTL with seconds in the place of a name. From it, after a
+ * connection: HELD with a descriptor for each that it holds, then END. A holder that knows TTL says so in the
+ * name of END: an older one would drop the state. */
+enum { PUT, REMOVE, HELD, END, TTL };
+#define KNOWS_TTL "ttl"
 
 #define WAIT_MS         5000
 #define NEXT_ACCEPT_NS  10000000 /* while the system has no memory or descriptor for a connection */
 #define MOST_STARTS     3u
 #define OWN_DESCRIPTORS 16u
+#define MOST_POLL_S     3600u
 
 struct message {
 	uint32_t kind;
@@ -130,7 +133,7 @@ static void drop_all(struct zd_stored *held, size_t *nheld)
 
 /* Serves a daemon until it has ended. After a message that was not understood, or whose descriptor this
  * process has no room for, the rest would be half of the state. */
-static void serve_daemon(int sock, struct zd_stored **held, size_t *nheld)
+static void serve_daemon(int sock, struct zd_stored **held, size_t *nheld, uint64_t *ttl_s)
 {
 	struct message message;
 	int fd, rc = 0;
@@ -138,13 +141,15 @@ static void serve_daemon(int sock, struct zd_stored **held, size_t *nheld)
 	for (size_t i = 0; i < *nheld && rc == 0; i++)
 		rc = send_message(sock, HELD, (*held)[i].name, (*held)[i].fd);
 	if (rc == 0)
-		rc = send_message(sock, END, "", -1);
+		rc = send_message(sock, END, KNOWS_TTL, -1);
 	while (rc == 0) {
 		rc = receive_message(sock, &message, &fd, NULL);
 		if (rc == 0 && message.kind == PUT && fd >= 0)
 			add(held, nheld, message.name, fd);
 		else if (rc == 0 && message.kind == REMOVE)
 			take_out(*held, nheld, message.name);
+		else if (rc == 0 && message.kind == TTL)
+			*ttl_s = strtoull(message.name, NULL, 10);
 		else if (rc != ZEROD_E_DISCONNECTED)
 			drop_all(*held, nheld);
 	}
@@ -176,12 +181,36 @@ static void remove_path(int listening)
 		(void)unlink(address.sun_path);
 }
 
+static uint64_t now_s(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_BOOTTIME, &now);
+	return (uint64_t)now.tv_sec;
+}
+
+/* Returns false if no daemon has come within the time. */
+static bool wait_for_daemon(int listening, uint64_t ttl_s)
+{
+	struct pollfd readable = {.fd = listening, .events = POLLIN};
+	uint64_t end_s = now_s() + ttl_s, at_s = now_s();
+	int ready = 0;
+
+	for (; ready <= 0 && (ttl_s == 0 || at_s < end_s); at_s = now_s()) {
+		uint64_t left_s = ttl_s == 0 ? MOST_POLL_S : zd_min_u64(end_s - at_s, MOST_POLL_S);
+
+		ready = poll(&readable, 1, (int)left_s * 1000);
+	}
+	return ready > 0;
+}
+
 int zd_holder_main(int argc, char **argv)
 {
 	const struct timespec next_accept = {.tv_nsec = NEXT_ACCEPT_NS};
-	int listening = argc == 1 ? atoi(argv[0]) : -1;
+	int listening = argc >= 1 ? atoi(argv[0]) : -1;
 	struct zd_stored *held = NULL;
 	size_t nheld = 0;
+	uint64_t ttl_s = 0;
 
 	if (listening < 0)
 		return 2;
@@ -189,7 +218,7 @@ int zd_holder_main(int argc, char **argv)
 	(void)signal(SIGHUP, SIG_IGN);
 	(void)signal(SIGINT, SIG_IGN);
 	leave_terminal();
-	for (;;) {
+	while (wait_for_daemon(listening, ttl_s)) {
 		int sock = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
 		bool is_daemon = sock >= 0 && is_own_user(sock);
 
@@ -198,14 +227,13 @@ int zd_holder_main(int argc, char **argv)
 		if (sock < 0)
 			(void)nanosleep(&next_accept, NULL);
 		if (is_daemon)
-			serve_daemon(sock, &held, &nheld);
-		if (is_daemon && nheld == 0)
-			remove_path(listening);
-		if (sock >= 0)
-			(void)close(sock); /* a daemon that ends waits for this */
+			serve_daemon(sock, &held, &nheld, &ttl_s);
 		if (is_daemon && nheld == 0)
 			break;
+		if (sock >= 0)
+			(void)close(sock); /* a daemon that ends waits for this */
 	}
+	remove_path(listening); /* and the daemon that ends for the end of this process */
 	free(held);
 	return 0;
 }
@@ -259,17 +287,20 @@ static int listen_at(const struct sockaddr_un *address)
 /* A grandchild, which does not become the daemon's zombie. */
 static int start(const struct sockaddr_un *address, struct zd_err *err)
 {
-	char number[16];
+	int path_bytes = (int)(strlen(address->sun_path) - strlen(".state"));
+	char number[16], path[sizeof(address->sun_path)];
 	int listening = listen_at(address);
 	pid_t child;
 
 	if (listening < 0)
 		return zd_err_errno(err, errno, "listening at %s", address->sun_path);
 	(void)snprintf(number, sizeof(number), "%d", listening);
+	(void)snprintf(path, sizeof(path), "%.*s", path_bytes, address->sun_path);
 	child = fork();
 	if (child == 0) {
 		if (fork() == 0 && fcntl(listening, F_SETFD, 0) == 0)
-			(void)execl("/proc/self/exe", "zerod", ZD_HOLDER_PROGRAM_ARG, number, (char *)NULL);
+			(void)execl("/proc/self/exe", "zerod", ZD_HOLDER_PROGRAM_ARG, number, path,
+			            (char *)NULL);
 		_exit(0);
 	}
 	(void)close(listening);
@@ -295,6 +326,7 @@ static int receive_held(struct zd_holder *holder, struct zd_err *err)
 		rc = receive_message(holder->sock, &message, &fd, &why);
 		if (rc)
 			return zd_err_set(err, rc, "the process at %s: %s", holder->path, why.text);
+		holder->takes_ttl = strcmp(message.name, KNOWS_TTL) == 0;
 		if (message.kind == END)
 			return 0;
 		if (fd >= 0)
@@ -326,6 +358,7 @@ static int connect_to(struct zd_holder *holder, const struct sockaddr_un *addres
 static int open_at(struct zd_holder *holder, struct zd_err *err)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	char ttl[16];
 	int rc = ZEROD_E_CONNECT;
 
 	memcpy(address.sun_path, holder->path, sizeof(address.sun_path));
@@ -335,6 +368,9 @@ static int open_at(struct zd_holder *holder, struct zd_err *err)
 		if (started == 0 || rc == 0)
 			rc = connect_to(holder, &address, err);
 	}
+	(void)snprintf(ttl, sizeof(ttl), "%u", holder->ttl_s);
+	if (rc == 0 && holder->takes_ttl)
+		(void)post(holder, TTL, ttl, -1); /* a failure is its end */
 	return rc;
 }
 
@@ -435,11 +471,11 @@ static uint32_t room_at_holder(void)
 	return (uint32_t)zd_max_u64(limit.rlim_cur, OWN_DESCRIPTORS + 1) - OWN_DESCRIPTORS;
 }
 
-int zd_holder_open(struct zd_holder *holder, const char *socket_path, struct zd_err *err)
+int zd_holder_open(struct zd_holder *holder, const char *socket_path, uint32_t ttl_s, struct zd_err *err)
 {
 	struct sockaddr_un address;
 
-	*holder = (struct zd_holder){.sock = -1};
+	*holder = (struct zd_holder){.sock = -1, .ttl_s = ttl_s};
 	zd_outbox_init(&holder->box, -1);
 	holder->store = (struct zd_store){
 	        .arg = holder, .room = room_at_holder(), .put = put, .remove = take_away, .renew = renew};

@@ -4,9 +4,9 @@
  * does it.
  *
  * The daemon starts it as a child, `zerod --hold`, at the first descriptor. It listens at the daemon's socket
- * path with ".state" behind it, serves one daemon at a time, and ends when it has neither a daemon nor a
- * descriptor. It holds all that it was given, or nothing. If it is killed while the daemon runs, the daemon
- * starts another one.
+ * path with ".state" behind it, and serves one daemon at a time. It ends when it has neither a daemon nor a
+ * descriptor, or has had no daemon for the time that the last one has set. It holds all that it was given, or
+ * nothing. If it is killed while the daemon runs, the daemon starts another one.
  */
 #ifndef ZD_MAIN_HOLDER_H
 #define ZD_MAIN_HOLDER_H
@@ -24,6 +24,8 @@ struct zd_err;
 struct zd_holder {
 	struct zd_store store;
 	char path[128];
+	uint32_t ttl_s;       /* see zd_holder_open() */
+	bool takes_ttl;       /* the process is of a version that does */
 	int sock;             /* -1: closed */
 	struct zd_outbox box; /* what the process has not received yet */
 	uv_loop_t *loop;
@@ -32,9 +34,10 @@ struct zd_holder {
 	void *ended_arg;
 };
 
-/* Connects to the holder of a daemon with this socket, or starts one, and receives what it holds. Errors:
- * SYSTEM, LIMIT: the path is too long. */
-int zd_holder_open(struct zd_holder *holder, const char *socket_path, struct zd_err *err)
+/* Connects to the holder of a daemon with this socket, or starts one, and receives what it holds. After
+ * the end of this daemon it waits `ttl_s` seconds for the next one; 0: for ever. Errors: SYSTEM, LIMIT: the
+ * path is too long. */
+int zd_holder_open(struct zd_holder *holder, const char *socket_path, uint32_t ttl_s, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Calls `ended` in the loop when the process has ended, though it holds something. The store may be renewed
  * then. Without a holder it does nothing. */
@@ -43,7 +46,8 @@ void zd_holder_watch(struct zd_holder *holder, uv_loop_t *loop, void (*ended)(vo
 void zd_holder_unwatch(struct zd_holder *holder);
 void zd_holder_close(struct zd_holder *holder);
 
-/* The holder's program; argument 1 is the number of its listening descriptor. Returns its exit status. */
+/* The holder's program. Its arguments are the number of its listening descriptor, and the path of the socket
+ * for `zeroctl holders`. Returns its exit status. */
 int zd_holder_main(int argc, char **argv);
 
 #endif

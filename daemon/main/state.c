@@ -67,9 +67,11 @@ static void discard_found(struct zd_store *store)
 	}
 }
 
-int zd_state_open(struct zd_state *state, enum zd_keep_state where, bool discard, const char *socket_path,
-                  struct zd_notify *notify, struct zd_store **store, struct zd_err *err)
+int zd_state_open(struct zd_state *state, const struct zd_config *config, bool discard,
+                  const char *socket_path, struct zd_notify *notify, struct zd_store **store,
+                  struct zd_err *err)
 {
+	enum zd_keep_state where = config->keep_state;
 	int rc = 0;
 
 	*state = (struct zd_state){.notify = notify, .holder = {.sock = -1}};
@@ -85,7 +87,7 @@ int zd_state_open(struct zd_state *state, enum zd_keep_state where, bool discard
 		*store = &state->manager;
 	}
 	if (where == ZD_KEEP_HOLDER)
-		rc = zd_holder_open(&state->holder, socket_path, err);
+		rc = zd_holder_open(&state->holder, socket_path, config->keep_state_ttl_s, err);
 	if (where == ZD_KEEP_HOLDER && rc == 0)
 		*store = &state->holder.store;
 	if (!*store)

@@ -21,10 +21,10 @@ struct zd_state {
 };
 
 /* Opens the store, with what the daemon before has left; without it with `discard`, and if that daemon has
- * noted that it is not whole. *store is NULL if nothing is kept. */
-int zd_state_open(struct zd_state *state, enum zd_keep_state where, bool discard, const char *socket_path,
-                  struct zd_notify *notify, struct zd_store **store, struct zd_err *err)
-        __attribute__((warn_unused_result));
+ * noted that it is not whole. *store is NULL if nothing is kept. Uses keep_state and keep_state_ttl. */
+int zd_state_open(struct zd_state *state, const struct zd_config *config, bool discard,
+                  const char *socket_path, struct zd_notify *notify, struct zd_store **store,
+                  struct zd_err *err) __attribute__((warn_unused_result));
 /* Closes descriptors of the former daemon that were not taken, and the connection to the holder. */
 void zd_state_close(struct zd_state *state);
 

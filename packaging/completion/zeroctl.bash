@@ -3,18 +3,18 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status self-test devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain kill-session abort-group end-job kill-job help'
+	local verbs='status self-test devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain kill-session abort-group end-job holders kill-job help'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in
 		--socket) socket=(--socket "${COMP_WORDS[++i]}") ;;
-		--job | --sort | --columns | --interval | --delay | --count | --device | --keep | --format | --since | --seconds | --output | -o) ((i++)) ;;
+		--job | --sort | --columns | --interval | --delay | --count | --device | --keep | --format | --since | --seconds | --end | --output | -o) ((i++)) ;;
 		-*) ;;
 		*) verb=${verb:-$word} ;;
 		esac
 	done
 	case $prev in
-	--socket | --output | -o)
+	--socket | --end | --output | -o)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return
 		;;
@@ -46,7 +46,7 @@ _zeroctl()
 	if [[ $cur == -* ]]; then
 		local options='--socket --help --version' table='--columns --wide --raw --no-headings'
 		case $verb in
-		'') options+=" --json --bytes --job --sort $table --interval --delay --count --device --keep --format --http --follow --since --seconds --output" ;;
+		'') options+=" --json --bytes --job --sort $table --interval --delay --count --device --keep --format --http --follow --since --seconds --end --output" ;;
 		watch) options+=" --json --bytes --job --sort $table --interval --count" ;;
 		top) options+=' --job --sort --delay' ;;
 		status) options+=' --json --bytes' ;;
@@ -55,6 +55,7 @@ _zeroctl()
 		events) options+=' --json --bytes --job --follow --since' ;;
 		trace) options+=' --job --seconds --output' ;;
 		devices) options+=" --json --bytes --sort $table" ;;
+		holders) options+=" --json --bytes --sort $table --end" ;;
 		map) options+=" --json --bytes --sort $table --device" ;;
 		snapshot) options+=' --json --job --device --output' ;;
 		trim) options+=" --json --bytes $table --device --keep" ;;

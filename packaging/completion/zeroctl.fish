@@ -11,7 +11,7 @@ function __zeroctl_column --argument-names column verb
     zeroctl $socket $verb --columns $column --raw --no-headings 2>/dev/null | string match -r '^[A-Za-z0-9._:+@%,=/-]+$'
 end
 set -l verbs status self-test devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain \
-    kill-session abort-group end-job kill-job help
+    kill-session abort-group end-job holders kill-job help
 set -l none "not __fish_seen_subcommand_from $verbs"
 
 complete -c zeroctl -f
@@ -40,6 +40,7 @@ complete -c zeroctl -n $none -a undrain -d 'End a drain'
 complete -c zeroctl -n $none -a kill-session -d 'End a session'
 complete -c zeroctl -n $none -a abort-group -d 'Abort a group'
 complete -c zeroctl -n $none -a end-job -d 'End a durable job without sessions'
+complete -c zeroctl -n $none -a holders -d 'Processes that hold durable state'
 complete -c zeroctl -n $none -a help -d 'List the verbs, or the options of one'
 complete -c zeroctl -n $none -a kill-job -d 'End all sessions of a job, and the memory of a durable one'
 complete -c zeroctl -n '__fish_seen_subcommand_from kill-session' -a '(__zeroctl_column id sessions)'
@@ -59,6 +60,7 @@ complete -c zeroctl -l columns -x -d 'These columns alone'
 complete -c zeroctl -l wide -d 'All columns, uncut'
 complete -c zeroctl -l raw -d 'Exact values, for scripts'
 complete -c zeroctl -l no-headings -d 'No line of titles'
+complete -c zeroctl -l end -r -F -d 'End the holder of this socket'
 complete -c zeroctl -l format -x -a 'openmetrics prometheus' -d 'Of metrics'
 complete -c zeroctl -l http -d 'Answer HTTP requests on standard input'
 complete -c zeroctl -l follow -d 'Events from now on'

@@ -417,6 +417,32 @@ static void test_no_holder_comes(void **state)
 	end_all(&daemon, false);
 }
 
+/* zeroctl lists it, and ends it if no daemon uses it. */
+static void test_a_holder_is_ended(void **state)
+{
+	struct zd_daemon daemon;
+	char command[256];
+	pid_t holder;
+
+	(void)state;
+	start_training(&daemon, &holder);
+	(void)snprintf(command, sizeof(command),
+	               "holders --raw --columns socket,pid,daemon | grep -q '%s %d yes'", daemon.socket_path,
+	               (int)holder);
+	assert_int_equal(zd_daemon_zeroctl(&daemon, command), 0);
+	(void)snprintf(command, sizeof(command),
+	               "holders --end %s 2>&1 | grep -q 'BUSY\\|a daemon uses the holder'",
+	               daemon.socket_path);
+	assert_int_equal(zd_daemon_zeroctl(&daemon, command), 0);
+	assert_int_equal(zd_daemon_kill(&daemon), 0);
+	(void)snprintf(command, sizeof(command), "holders --end %s >/dev/null", daemon.socket_path);
+	assert_int_equal(zd_daemon_zeroctl(&daemon, command), 0);
+	assert_int_equal(waitpid(holder, NULL, 0), holder);
+	assert_int_equal(zd_daemon_restart(&options_, &daemon), 0);
+	assert_true(says_lost(&daemon, "the daemon before has kept durable jobs"));
+	end_all(&daemon, false);
+}
+
 /* It would get the memory of all users. */
 static void test_a_holder_of_another_user(void **state)
 {
@@ -462,6 +488,7 @@ int main(void)
 	        cmocka_unit_test(test_the_holder_ends_with_the_daemon),
 	        cmocka_unit_test(test_nothing_is_lost),
 	        cmocka_unit_test(test_no_holder_comes),
+	        cmocka_unit_test(test_a_holder_is_ended),
 	        cmocka_unit_test(test_a_holder_of_another_user),
 	};
 

@@ -88,6 +88,7 @@ static void test_defaults(void **state)
 	assert_int_equal(config.max_sessions_per_uid, 256);
 	assert_int_equal(config.max_jobs_per_uid, 128);
 	assert_int_equal(config.max_durable_segments_per_uid, 4096);
+	assert_int_equal(config.keep_state_ttl_s, 86400);
 	assert_int_equal(config.durable_ttl_s, 0);
 	assert_int_equal(config.durable_groups.count, 0);
 }
@@ -208,6 +209,7 @@ static void test_every_key(void **state)
 	                           "timeout_s = 86400\n"
 	                           "key_file = /etc/zerod/collectives.key\n"
 	                           "id_ttl = 30d\n"
+	                           "[daemon]\nkeep_state_ttl = 0\n"
 	                           "[limits]\t; of users\n"
 	                           "uid_quota = 1024T\n"
 	                           "uid_unsent = 1.5M\n"
@@ -249,6 +251,7 @@ static void test_every_key(void **state)
 	assert_int_equal(config.max_sessions_per_uid, 0);
 	assert_int_equal(config.max_jobs_per_uid, 1000000);
 	assert_int_equal(config.max_durable_segments_per_uid, 7);
+	assert_int_equal(config.keep_state_ttl_s, 0);
 	assert_int_equal(config.durable_ttl_s, 7 * 86400);
 	assert_int_equal(config.durable_groups.count, 2);
 	assert_int_equal(config.durable_groups.gids[0], 0);
@@ -329,7 +332,8 @@ static const struct mistake {
          ":2: [daemon] drain_timeout_s: expected a number of seconds, at most 86400, found '86401'"},
         {"[daemon]\n\n# one\nsokcet = x\n",
          ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, root_is_admin, "
-         "admin_group, allow_groups, log_level, keep_state, drain_timeout_s, events"},
+         "admin_group, allow_groups, log_level, keep_state, keep_state_ttl, "
+         "drain_timeout_s, events"},
         {"[daemon]\nevents = 16777217\n",
          ":2: [daemon] events: expected a number from 0 to 16777216, found '16777217'"},
         {"[limits]\nsocket = x\n", ":2: [limits] socket: unknown key, expected one of uid_quota, uid_unsent, "

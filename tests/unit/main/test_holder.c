@@ -22,15 +22,17 @@
 static char folder[32], socket_path[64];
 static pid_t child;
 
+static struct sockaddr_un address;
+
 static void begin(void)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	int listening = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 	char number[16], *argv[] = {number};
 
 	(void)snprintf(folder, sizeof(folder), "/tmp/zd-holder-XXXXXX");
 	assert_non_null(mkdtemp(folder));
 	(void)snprintf(socket_path, sizeof(socket_path), "%s/s", folder);
+	address = (struct sockaddr_un){.sun_family = AF_UNIX};
 	(void)snprintf(address.sun_path, sizeof(address.sun_path), "%s.state", socket_path);
 	assert_int_equal(bind(listening, (struct sockaddr *)&address, sizeof(address)), 0);
 	assert_int_equal(listen(listening, 4), 0);
@@ -97,10 +99,10 @@ static void fill(struct zd_holder *holder)
 	struct zd_err err;
 
 	begin();
-	assert_int_equal(zd_holder_open(holder, socket_path, &err), 0);
+	assert_int_equal(zd_holder_open(holder, socket_path, 0, &err), 0);
 	put(holder, "registry");
 	zd_holder_close(holder); /* waits until the holder has seen it */
-	assert_int_equal(zd_holder_open(holder, socket_path, &err), 0);
+	assert_int_equal(zd_holder_open(holder, socket_path, 0, &err), 0);
 	assert_int_equal(holder->store.nfound, 1);
 	assert_string_equal(holder->store.found[0].name, "registry");
 	limit_descriptors(3);
@@ -112,16 +114,20 @@ static void test_no_descriptor_for_a_daemon(void **state)
 	struct zd_holder holder;
 	struct zd_err err;
 	unsigned slept;
+	int waiting;
 
 	(void)state;
 	fill(&holder);
+	waiting = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 	slept = count_sleeps();
 	zd_holder_close(&holder);
+	assert_int_equal(connect(waiting, (struct sockaddr *)&address, sizeof(address)), 0);
 	while (!has_ended() && count_sleeps() < slept + 4)
 		(void)sched_yield();
 	assert_false(has_ended());
+	(void)close(waiting);
 	limit_descriptors(64);
-	assert_int_equal(zd_holder_open(&holder, socket_path, &err), 0);
+	assert_int_equal(zd_holder_open(&holder, socket_path, 0, &err), 0);
 	assert_int_equal(holder.store.nfound, 1);
 	holder.store.remove(holder.store.arg, "registry");
 	end(&holder);
@@ -138,11 +144,25 @@ static void test_no_descriptor_for_the_state(void **state)
 	end(&holder);
 }
 
+/* No daemon comes: the holder ends, and leaves nothing. */
+static void test_time_without_a_daemon(void **state)
+{
+	struct zd_holder holder;
+	struct zd_err err;
+
+	(void)state;
+	begin();
+	assert_int_equal(zd_holder_open(&holder, socket_path, 1, &err), 0);
+	put(&holder, "registry");
+	end(&holder);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_no_descriptor_for_a_daemon),
 	        cmocka_unit_test(test_no_descriptor_for_the_state),
+	        cmocka_unit_test(test_time_without_a_daemon),
 	};
 
 	(void)alarm(60);

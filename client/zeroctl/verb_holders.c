@@ -2,8 +2,8 @@
 /*
  * verb_holders.c - zeroctl holders: the processes that hold durable state while no daemon runs.
  *
- * They are found in /proc, since a holder serves its daemon alone: `zerod --hold NUMBER SOCKET`. Root sees the
- * descriptors of all holders, other users those of their own.
+ * They are found in /proc, since a holder serves its daemon alone: `zerod --hold NUMBER SOCKET`. Root sees
+ * the descriptors of all holders, other users those of their own.
  */
 #include "ctl.h"
 

@@ -144,6 +144,22 @@ struct zd_lost {
 	bool ended; /* normally */
 };
 
+/* Norms by unit: those of the present epoch, and older ones whose memory is used again; norms.c. */
+struct zd_norms {
+	struct zd_slice_norm *all, *hand; /* hash by unit id; the next one that is looked at to be freed */
+	uint64_t epoch;
+	uint32_t count; /* of the present epoch */
+};
+
+/* The sum of a window's norms, as far as it has come: `found` norms of a rank, up to the unit `next`. */
+struct zd_summing {
+	bool runs;
+	uint64_t window;
+	uint32_t rank, found;
+	struct zd_unit *next; /* NULL: all units of the rank are added */
+	double sum;
+};
+
 struct zd_group {
 	uint64_t id;
 	char *name;
@@ -190,7 +206,8 @@ struct zd_group {
 	char commit_text[192];
 	TAILQ_HEAD(, zd_reduction) reductions; /* in progress, in order; reduce.c */
 	struct zd_reduction *reduction_index;  /* hash by unit and backward; reduce.c */
-	struct zd_slice_norm *step_norms;      /* hash by unit, of the last step; norms.c */
+	struct zd_norms step_norms;            /* of the last step; norms.c */
+	struct zd_summing summing;             /* of the step that is being taken */
 	uint64_t reduce_serial;                /* counts failures of the group, for requests of reductions */
 	TAILQ_ENTRY(zd_group) job_link;
 	struct zd_hash_node by_name; /* unless it is over */

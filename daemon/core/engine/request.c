@@ -342,6 +342,7 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 		return zd_err_set(err, req->failed, "%s", req->failed_text ? req->failed_text : "");
 	}
 	req->wait = (struct zd_wait){0};
+	req->goes_on = false;
 	forget_segment(e, req);
 	int status = req->args ? begin_request(e, req, req->args, err) : 0;
 	if (status == 0 && type->attempt)
@@ -415,6 +416,8 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	if (status == ZD_WAIT) {
 		req->serial = zd_next_id(e);
 		enqueue_request(e, req);
+		if (req->goes_on)
+			zd_dirty(e, req->device);
 		if (req->kind == ZD_REQ_SET_PERSISTENT)
 			zd_request_answer(e, req); /* it only waits for earlier requests, and cannot fail */
 	} else {
@@ -587,6 +590,10 @@ static void walk(struct zd_engine *e, struct zd_owner_queue *queue, uint32_t *bu
 		int status = attempt(e, req, &err);
 		if (status == ZD_WAIT) {
 			measure_wait(e, req, req->wait.kind);
+			if (req->goes_on) {
+				queue->next = req;
+				return;
+			}
 			continue;
 		}
 		dequeue(e, req);
@@ -629,8 +636,8 @@ void zd_walks_step(struct zd_engine *e, struct zd_owner *owner, uint32_t budget)
 		while (queue->walks && budget > 0) {
 			walk(e, queue, &budget);
 			if (queue->next)
-				break;
-			if (queue->again)
+				budget = 0;
+			else if (queue->again)
 				walk_restart(queue, &e->devices[i]);
 			else
 				walk_end(e, queue);

@@ -387,12 +387,19 @@ bool zd_unit_is_left(const struct zd_unit *unit)
 	return unit->registrations == 0;
 }
 
+static void leave_units(struct zd_group *group, struct zd_unit *unit)
+{
+	if (group->summing.next == unit)
+		group->summing.next = TAILQ_NEXT(unit, group_link);
+	TAILQ_REMOVE(&group->units, unit, group_link);
+}
+
 /* Frees the unit's name. No other former unit has it: while one exists, registrations of the name wait, so no
  * newer unit of that name has a part. */
 static void unit_make_former(struct zd_unit *unit)
 {
 	struct zd_group *group = unit->group;
-	TAILQ_REMOVE(&group->units, unit, group_link);
+	leave_units(group, unit);
 	group->nunits--;
 	TAILQ_INSERT_TAIL(&group->former, unit, group_link);
 	unit->is_former = true;
@@ -418,7 +425,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 		TAILQ_REMOVE(&group->former, unit, group_link);
 		zd_dirty_group(e, group); /* a registration of the same name may wait for this */
 	} else {
-		TAILQ_REMOVE(&group->units, unit, group_link);
+		leave_units(group, unit);
 		group->nunits--;
 		journal_unit_gone(unit);
 	}

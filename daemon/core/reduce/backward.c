@@ -47,6 +47,7 @@ void zd_member_reduce_release(struct zd_member_reduce *mr)
 		return;
 	zd_assert(!mr->closing);
 	mr->member->reduce = NULL;
+	zd_norms_deinit(&mr->w->norms);
 	free(mr->w);
 	free(mr);
 }

@@ -3,8 +3,8 @@
  * norms.c - squared norms of reduced gradients.
  *
  * The reduction of a slice yields the slice's norm. Norms are added up in the order of ranks and units, so
- * that all runs compute the same bits. At a step, the group keeps the norm of each unit over the ranks of
- * this daemon until the next step: step_get cannot ask for it later.
+ * that all runs compute the same bits. The sum takes steps if the units are many. At a step, the group keeps
+ * the norm of each unit over the ranks of this daemon until the next step: step_get cannot ask for it later.
  */
 #include "core/cluster/cluster.h"
 #include "core/gather/unit.h"
@@ -12,51 +12,93 @@
 #include "core/reduce/reduce.h"
 #include "core/reduce/window.h"
 
-static struct zd_slice_norm *find_norm(struct zd_slice_norm *norms, uint64_t unit)
+#define UNITS_PER_OBJECT 8u /* that a step of a sum adds in place of one object that an end would free */
+
+/* The norm of the present epoch; NULL: none. */
+static struct zd_slice_norm *find_norm(const struct zd_norms *norms, uint64_t unit)
 {
 	struct zd_slice_norm *norm;
-	HASH_FIND(hh, norms, &unit, sizeof(unit), norm);
-	return norm;
+	HASH_FIND(hh, norms->all, &unit, sizeof(unit), norm);
+	return norm && norm->epoch == norms->epoch ? norm : NULL;
 }
 
-static struct zd_slice_norm *get_norm(struct zd_slice_norm **norms, uint64_t unit)
+/* Frees two norms at most that had no value in the last epoch: so none stays for a unit that has ended. */
+static void sweep(struct zd_norms *norms)
 {
-	struct zd_slice_norm *norm = find_norm(*norms, unit);
-	if (norm)
-		return norm;
-	norm = zd_calloc(1, sizeof(*norm));
-	norm->unit = unit;
-	HASH_ADD(hh, *norms, unit, sizeof(norm->unit), norm);
-	return norm;
-}
-
-static void forget(struct zd_slice_norm **norms)
-{
-	struct zd_slice_norm *norm = *norms, *next;
-	HASH_CLEAR(hh, *norms);
-	for (; norm; norm = next) {
-		next = norm->hh.next;
+	for (uint32_t i = 0; i < 2; i++) {
+		struct zd_slice_norm *norm = norms->hand ? norms->hand : norms->all;
+		if (!norm)
+			return;
+		norms->hand = norm->hh.next;
+		if (norm->epoch + 1 >= norms->epoch)
+			continue;
+		HASH_DEL(norms->all, norm);
 		free(norm);
 	}
 }
 
+static struct zd_slice_norm *get_norm(struct zd_norms *norms, uint64_t unit)
+{
+	struct zd_slice_norm *norm;
+	HASH_FIND(hh, norms->all, &unit, sizeof(unit), norm);
+	if (norm && norm->epoch == norms->epoch)
+		return norm;
+	if (!norm) {
+		sweep(norms);
+		norm = zd_calloc(1, sizeof(*norm));
+		norm->unit = unit;
+		HASH_ADD(hh, norms->all, unit, sizeof(norm->unit), norm);
+	}
+	norms->count++;
+	norm->epoch = norms->epoch;
+	norm->skipped = false;
+	norm->sum_squares = 0;
+	return norm;
+}
+
+/* The memory stays for the norms of the next epoch, which are mostly of the same units. */
+static void forget(struct zd_norms *norms)
+{
+	norms->epoch++;
+	norms->count = 0;
+}
+
+void zd_norms_deinit(struct zd_norms *norms)
+{
+	struct zd_slice_norm *norm = norms->all, *next;
+	HASH_CLEAR(hh, norms->all);
+	for (; norm; norm = next) {
+		next = norm->hh.next;
+		free(norm);
+	}
+	*norms = (struct zd_norms){0};
+}
+
 /* ---- Of an owner --------------------------------------------------------------------------------------- */
+
+/* A norm has changed: a sum that is incomplete begins anew. */
+static void changed(struct zd_window *w)
+{
+	w->mr->member->group->summing = (struct zd_summing){.runs = false};
+}
 
 bool zd_norms_has(const struct zd_window *w, const struct zd_unit *unit)
 {
-	const struct zd_slice_norm *norm = find_norm(w->norms, unit->id);
+	const struct zd_slice_norm *norm = find_norm(&w->norms, unit->id);
 	return norm && !norm->skipped;
 }
 
 void zd_norms_note_skipped(struct zd_window *w, const struct zd_unit *unit)
 {
-	if (!find_norm(w->norms, unit->id))
-		get_norm(&w->norms, unit->id)->skipped = true;
+	if (find_norm(&w->norms, unit->id))
+		return;
+	changed(w);
+	get_norm(&w->norms, unit->id)->skipped = true;
 }
 
 bool zd_norms_skipped(const struct zd_window *w, const struct zd_unit *unit)
 {
-	const struct zd_slice_norm *norm = find_norm(w->norms, unit->id);
+	const struct zd_slice_norm *norm = find_norm(&w->norms, unit->id);
 	return norm && norm->skipped;
 }
 
@@ -65,6 +107,7 @@ void zd_norms_note(struct zd_window *w, const struct zd_unit *unit, const struct
 	uint64_t *unwritten_numel = &w->targets[unit->on_host].unwritten_numel;
 	if (!zd_norms_has(w, unit) && *unwritten_numel > 0) /* 0: a cancelled step has zeroed the target */
 		*unwritten_numel -= zd_unit_target_numel(unit);
+	changed(w);
 	struct zd_slice_norm *norm = get_norm(&w->norms, unit->id);
 	norm->skipped = false;
 	norm->sum_squares = result->sum_squares;
@@ -73,6 +116,7 @@ void zd_norms_note(struct zd_window *w, const struct zd_unit *unit, const struct
 
 void zd_norms_forget(struct zd_window *w)
 {
+	changed(w);
 	forget(&w->norms);
 	w->overflow = false;
 }
@@ -84,27 +128,79 @@ static int by_unit(const struct zd_slice_norm *a, const struct zd_slice_norm *b)
 
 void zd_norms_add(struct zd_window *w, double *sum)
 {
-	HASH_SORT(w->norms, by_unit);
-	for (const struct zd_slice_norm *norm = w->norms; norm; norm = norm->hh.next)
-		*sum += norm->sum_squares;
+	HASH_SORT(w->norms.all, by_unit);
+	w->norms.hand = NULL;
+	for (const struct zd_slice_norm *norm = w->norms.all; norm; norm = norm->hh.next)
+		*sum += norm->epoch == w->norms.epoch ? norm->sum_squares : 0;
 }
 
 /* ---- Of a step ----------------------------------------------------------------------------------------- */
+
+static void keep(struct zd_group *group, const struct zd_slice_norm *norm)
+{
+	get_norm(&group->step_norms, norm->unit)->sum_squares += norm->sum_squares;
+}
 
 void zd_norms_keep(struct zd_group *group, uint64_t window)
 {
 	forget(&group->step_norms);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		const struct zd_slice_norm *norm = zd_window_find(mr, window)->norms;
-		for (; norm; norm = norm->hh.next)
-			get_norm(&group->step_norms, norm->unit)->sum_squares += norm->sum_squares;
+		const struct zd_norms *norms =
+		        &zd_window_find(zd_member_reduce(&group->members[rank]), window)->norms;
+		for (const struct zd_slice_norm *norm = norms->all; norm; norm = norm->hh.next) {
+			if (norm->epoch == norms->epoch)
+				keep(group, norm);
+		}
 	}
+}
+
+/* Units of which a rank has a norm have ended since: adds up all norms at once. */
+static double sum_all(struct zd_group *group, uint64_t window)
+{
+	double sum = 0;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+		zd_norms_add(zd_window_find(zd_member_reduce(&group->members[rank]), window), &sum);
+	zd_norms_keep(group, window);
+	return sum;
+}
+
+bool zd_norms_sum(const struct zd_engine *e, struct zd_group *group, uint64_t window, double *sum)
+{
+	struct zd_summing *summing = &group->summing;
+	uint32_t left = e->sink.ends ? UNITS_PER_OBJECT * e->end_step_objects : UINT32_MAX;
+	if (!summing->runs || summing->window != window) {
+		forget(&group->step_norms);
+		*summing = (struct zd_summing){
+		        .runs = true, .window = window, .next = TAILQ_FIRST(&group->units)};
+	}
+	while (summing->rank < group->local_world_size) {
+		const struct zd_norms *norms =
+		        &zd_window_find(zd_member_reduce(&group->members[summing->rank]), window)->norms;
+		for (; summing->next; summing->next = TAILQ_NEXT(summing->next, group_link)) {
+			if (left-- == 0)
+				return false;
+			const struct zd_slice_norm *norm = find_norm(norms, summing->next->id);
+			if (!norm)
+				continue;
+			summing->found++;
+			summing->sum += norm->sum_squares;
+			keep(group, norm);
+		}
+		if (summing->found < norms->count) {
+			*sum = sum_all(group, window);
+			return true;
+		}
+		summing->found = 0;
+		summing->rank++;
+		summing->next = TAILQ_FIRST(&group->units);
+	}
+	*sum = summing->sum;
+	return true;
 }
 
 void zd_norms_group_end(struct zd_group *group)
 {
-	forget(&group->step_norms);
+	zd_norms_deinit(&group->step_norms);
 }
 
 int zd_norms_check(struct zd_engine *e, struct zd_session *session, const struct zd_group *group,
@@ -132,7 +228,7 @@ void zd_norms_reply(struct zd_engine *e, struct zd_request *req)
 	uint32_t count = req->u.reduce.nunits;
 	double *norms = zd_calloc(count, sizeof(*norms));
 	for (uint32_t i = 0; i < count; i++) {
-		const struct zd_slice_norm *norm = find_norm(req->member->group->step_norms,
+		const struct zd_slice_norm *norm = find_norm(&req->member->group->step_norms,
 		                                             req->u.reduce.units[i]);
 		norms[i] = norm ? norm->sum_squares : 0;
 	}

@@ -289,7 +289,6 @@ static struct sums local_sums(const struct zd_group *group, uint64_t window)
 static void agree_on_sums(struct zd_engine *e, struct zd_group *group, uint64_t window,
                           const struct sums *sums)
 {
-	zd_norms_keep(group, window);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		struct zd_window *w = window_of_rank(group, rank, window);
 		w->mr->steps++;
@@ -339,7 +338,9 @@ static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, con
 			all.norm_squared += sums.norm_squared;
 		all.overflow |= sums.overflow;
 	}
-	agree_on_sums(e, group, zd_member_reduce(&group->members[0])->w->number, &all);
+	uint64_t window = zd_member_reduce(&group->members[0])->w->number;
+	zd_norms_keep(group, window);
+	agree_on_sums(e, group, window, &all);
 }
 
 /* Begins an agreement on each rail, so that all rails have the same operations: on the sums of the daemon's
@@ -359,18 +360,24 @@ static void ask(struct zd_engine *e, struct zd_group *group, uint64_t window)
 	zd_dirty_group(e, group); /* the ranks' requests wait for other daemons now */
 }
 
-/* All ranks of this daemon have begun the step. Returns whether the result is known. */
-static bool decided(struct zd_engine *e, struct zd_group *group, uint64_t window)
+/* All ranks of this daemon have begun the step. 0: the result is known. */
+static int decide(struct zd_engine *e, struct zd_request *req, uint64_t window)
 {
-	struct sums sums;
+	struct zd_group *group = req->member->group;
+	struct sums sums = {0};
 	if (group->cluster) {
 		if (!group->cluster->step.pending)
 			ask(e, group, window);
-		return false;
+		return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
 	}
-	sums = local_sums(group, window);
+	if (!zd_norms_sum(e, group, window, &sums.norm_squared)) {
+		req->goes_on = true;
+		return zd_wait_for(req, ZD_WAIT_SUMS, req->member->rank, 0, 0);
+	}
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
+		sums.overflow |= window_of_rank(group, rank, window)->overflow;
 	agree_on_sums(e, group, window, &sums);
-	return true;
+	return 0;
 }
 
 /* Zeroes what no sum has written; nothing is reduced between the last backward's end and the step. Fills of a
@@ -461,7 +468,7 @@ static int take_step(struct zd_engine *e, struct zd_request *req, struct zd_wind
 	uint32_t missing = first_missing(w);
 	if (missing < req->member->group->local_world_size)
 		return zd_wait_for(req, ZD_WAIT_STEP, missing, 0, 0);
-	return decided(e, req->member->group, w->number) ? 0 : zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
+	return decide(e, req, w->number);
 }
 
 /* Fails the window: other ranks were promised this step and make no call that waits for it. */

@@ -124,6 +124,7 @@ void zd_window_end(struct zd_engine *e, struct zd_window *w)
 	if (w != mr->closing)
 		return;
 	mr->closing = NULL;
+	zd_norms_deinit(&w->norms);
 	free(w);
 	zd_window_try_pass(e, mr);
 }

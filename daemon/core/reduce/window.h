@@ -35,7 +35,8 @@ struct zd_failure {
  * reduced or skipped since the last step. */
 struct zd_slice_norm {
 	uint64_t unit; /* id */
-	bool skipped;  /* all ranks have skipped the unit in each backward */
+	uint64_t epoch;
+	bool skipped; /* all ranks have skipped the unit in each backward */
 	double sum_squares;
 	UT_hash_handle hh;
 };
@@ -70,7 +71,7 @@ struct zd_window {
 	enum zerod_dtype target_dtype;
 
 	struct zd_target targets[ZD_NTARGETS];
-	struct zd_slice_norm *norms; /* hash by unit id */
+	struct zd_norms norms;
 	struct zd_failure failure;
 
 	struct zd_storage *scalars; /* the result of the step under way, for kernels; NULL: not requested */
@@ -166,6 +167,11 @@ void zd_norms_add(struct zd_window *w, double *sum);
 /* Keeps the norm of each unit over the daemon's ranks until the next step is taken. Called when the step of
  * the window is taken. */
 void zd_norms_keep(struct zd_group *group, uint64_t window);
+/* Adds the norms of all ranks in the order of ranks and units, by a bounded number of units, and keeps them as
+ * zd_norms_keep() does. Returns whether all are added; if not, the caller has to call again. */
+bool zd_norms_sum(const struct zd_engine *e, struct zd_group *group, uint64_t window, double *sum);
+/* Frees the memory. */
+void zd_norms_deinit(struct zd_norms *norms);
 /* Checks that STEP_GET may ask for the norms of its units. Errors: INVALID, NOT_FOUND, UNSUPPORTED. */
 int zd_norms_check(struct zd_engine *e, struct zd_session *session, const struct zd_group *group,
                    const struct zd_args *args, struct zd_err *err) __attribute__((warn_unused_result));

@@ -451,7 +451,7 @@ static int end_backward(struct zd_engine *e, struct zd_request *req, struct zd_w
 		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_ZEROING);
 	else if (w->stage > 1 || w->boundary || w->told)
 		zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_READY);
-	zd_reduction_forget(mr->member->group, w->number, w->count);
+	zd_reduction_forget(e, mr->member->group, w->number, w->count);
 	return 0;
 }
 

@@ -14,6 +14,9 @@
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
 
+/* Old reductions that are looked at when one begins, so that they become fewer. */
+#define FORGOTTEN_WITH_ONE 4u
+
 /* ---- Records ------------------------------------------------------------------------------------------- */
 
 struct zd_reduction *zd_reduction_find(const struct zd_window *w, uint64_t unit)
@@ -23,32 +26,6 @@ struct zd_reduction *zd_reduction_find(const struct zd_window *w, uint64_t unit)
 	struct zd_reduction *r;
 	/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): hashed byte by byte */
 	HASH_FIND(hh, group->reduction_index, key, sizeof(key), r);
-	return r;
-}
-
-static void index_add(struct zd_group *group, struct zd_reduction *r)
-{
-	HASH_ADD(hh, group->reduction_index, key, sizeof(r->key), r);
-}
-
-static struct zd_reduction *get_reduction(const struct zd_engine *e, const struct zd_member_reduce *mr,
-                                          struct zd_unit *unit)
-{
-	struct zd_group *group = mr->member->group;
-	struct zd_reduction *r = zd_reduction_find(mr->w, unit->id);
-	if (r)
-		return r;
-	r = zd_calloc(1, sizeof(*r));
-	r->begin_ns = e->now_ns;
-	r->key[ZD_REDUCTION_UNIT] = unit->id;
-	r->key[ZD_REDUCTION_WINDOW] = mr->w->number;
-	r->key[ZD_REDUCTION_BACKWARD] = mr->w->count;
-	r->group = group;
-	r->unit = unit;
-	r->ranks = zd_calloc(group->local_world_size, sizeof(*r->ranks));
-	unit->refs++;
-	index_add(group, r);
-	TAILQ_INSERT_TAIL(&group->reductions, r, link);
 	return r;
 }
 
@@ -137,20 +114,46 @@ static bool are_past(const struct zd_group *group, uint64_t window, uint64_t bac
 	return rank == group->local_world_size;
 }
 
-void zd_reduction_forget(struct zd_group *group, uint64_t window, uint64_t backward)
+/* Frees reductions that are over and that no rank asks for any more, of the oldest `most`. */
+static void forget_past(struct zd_group *group, uint32_t most)
 {
-	struct zd_reduction *r, *next;
-	if (!are_past(group, window, backward))
-		return;
-	r = group->reduction_index;
-	HASH_CLEAR(hh, group->reduction_index);
-	for (; r; r = next) {
+	struct zd_reduction *r = group->reduction_index, *next;
+	for (; r && most-- > 0; r = next) {
 		next = r->hh.next;
-		if (r->over && are_past(group, r->key[ZD_REDUCTION_WINDOW], r->key[ZD_REDUCTION_BACKWARD]))
-			reduction_free(r);
-		else
-			index_add(group, r);
+		if (!r->over || !are_past(group, r->key[ZD_REDUCTION_WINDOW], r->key[ZD_REDUCTION_BACKWARD]))
+			continue;
+		HASH_DEL(group->reduction_index, r);
+		reduction_free(r);
 	}
+}
+
+void zd_reduction_forget(const struct zd_engine *e, struct zd_group *group, uint64_t window,
+                         uint64_t backward)
+{
+	if (are_past(group, window, backward))
+		forget_past(group, e->sink.ends ? e->end_step_objects : UINT32_MAX);
+}
+
+static struct zd_reduction *get_reduction(const struct zd_engine *e, const struct zd_member_reduce *mr,
+                                          struct zd_unit *unit)
+{
+	struct zd_group *group = mr->member->group;
+	struct zd_reduction *r = zd_reduction_find(mr->w, unit->id);
+	if (r)
+		return r;
+	r = zd_calloc(1, sizeof(*r));
+	r->begin_ns = e->now_ns;
+	r->key[ZD_REDUCTION_UNIT] = unit->id;
+	r->key[ZD_REDUCTION_WINDOW] = mr->w->number;
+	r->key[ZD_REDUCTION_BACKWARD] = mr->w->count;
+	r->group = group;
+	r->unit = unit;
+	r->ranks = zd_calloc(group->local_world_size, sizeof(*r->ranks));
+	unit->refs++;
+	forget_past(group, FORGOTTEN_WITH_ONE);
+	HASH_ADD(hh, group->reduction_index, key, sizeof(r->key), r);
+	TAILQ_INSERT_TAIL(&group->reductions, r, link);
+	return r;
 }
 
 /* ---- Contributions ------------------------------------------------------------------------------------- */

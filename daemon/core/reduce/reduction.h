@@ -146,9 +146,10 @@ void zd_reduction_drain(struct zd_engine *e, struct zd_reduction *r, uint32_t ra
 void zd_reduction_try_settle(struct zd_engine *e, struct zd_reduction *r, uint32_t rank);
 /* Called when an operation of the reduction has ended. May complete or free the reduction. */
 void zd_reduction_op_end(struct zd_engine *e, struct zd_reduction *r);
-/* Called when a rank has ended the window's backward of that number, or the window: frees the records of all
+/* Called when a rank has ended the window's backward of that number, or the window: frees records of
  * reductions whose backward every rank has ended. */
-void zd_reduction_forget(struct zd_group *group, uint64_t window, uint64_t backward);
+void zd_reduction_forget(const struct zd_engine *e, struct zd_group *group, uint64_t window,
+                         uint64_t backward);
 /* Drops all reductions of a group that has failed. */
 void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group);
 

@@ -157,7 +157,7 @@ void zd_window_leave(struct zd_engine *e, struct zd_window *w, enum zd_step_stat
 		align_number(mr);
 	}
 	zd_window_close(w);
-	zd_reduction_forget(mr->member->group, number, count);
+	zd_reduction_forget(e, mr->member->group, number, count);
 	zd_dirty_group(e, mr->member->group);
 }
 
@@ -300,7 +300,7 @@ static int abandon_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	(void)zd_bucket_trim(e, mr);
 	if (mr->w->backward == ZD_BACKWARD_RUNNING) {
 		zd_sm_move(&zd_sm_backward, &mr->w->backward, ZD_BACKWARD_IDLE);
-		zd_reduction_forget(mr->member->group, mr->w->number, mr->w->count);
+		zd_reduction_forget(e, mr->member->group, mr->w->number, mr->w->count);
 	}
 	/* in stage 1 without a boundary */
 	if (mr->w->backward == ZD_BACKWARD_IDLE && mr->w->step == ZD_STEP_NONE)

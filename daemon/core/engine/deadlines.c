@@ -58,11 +58,6 @@ void zd_deadlines_remove(struct zd_deadlines *deadlines, struct zd_request *req)
 		sift(deadlines, at, last);
 }
 
-struct zd_request *zd_deadlines_first(const struct zd_deadlines *deadlines)
-{
-	return deadlines->count > 0 ? deadlines->heap[0] : NULL;
-}
-
 void zd_deadlines_deinit(struct zd_deadlines *deadlines)
 {
 	free(deadlines->heap);

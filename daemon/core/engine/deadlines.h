@@ -3,6 +3,7 @@
 #ifndef ZD_CORE_ENGINE_DEADLINES_H
 #define ZD_CORE_ENGINE_DEADLINES_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct zd_request;
@@ -18,7 +19,10 @@ void zd_deadlines_add(struct zd_deadlines *deadlines, struct zd_request *req);
 /* Does nothing to a request that is not in the heap. */
 void zd_deadlines_remove(struct zd_deadlines *deadlines, struct zd_request *req);
 /* Returns the request whose deadline is the earliest; NULL: none. */
-struct zd_request *zd_deadlines_first(const struct zd_deadlines *deadlines);
+static inline struct zd_request *zd_deadlines_first(const struct zd_deadlines *deadlines)
+{
+	return deadlines->count > 0 ? deadlines->heap[0] : NULL;
+}
 void zd_deadlines_deinit(struct zd_deadlines *deadlines);
 
 #endif

@@ -358,15 +358,12 @@ void zd_member_note_told(struct zd_member *member)
 	member->session->nuntold += untold ? 1u : -1u;
 }
 
-struct zd_member *zd_member_of(const struct zd_engine *e, const struct zd_session *session,
-                               const struct zd_group *group)
+struct zd_member *zd_member_find_indexed(const struct zd_engine *e, const struct zd_session *session,
+                                         const struct zd_group *group)
 {
-	struct zd_member *member = TAILQ_FIRST(&session->members);
-	if (!member || member->group == group)
-		return member;
 	struct zd_hash_node *node = zd_hash_first(&e->members, hash_member(session, group));
 	for (; node; node = zd_hash_next(node)) {
-		member = ZD_CONTAINER_OF(node, struct zd_member, by_session);
+		struct zd_member *member = ZD_CONTAINER_OF(node, struct zd_member, by_session);
 		if (member->group == group && member->session == session)
 			return member;
 	}

@@ -275,9 +275,16 @@ void zd_member_link(struct zd_engine *e, struct zd_member *member, struct zd_ses
 void zd_member_unlink(struct zd_engine *e, struct zd_member *member);
 /* Called when the member's `told` or the group's generation has changed. */
 void zd_member_note_told(struct zd_member *member);
-/* The session's member of the group; NULL: none. */
-struct zd_member *zd_member_of(const struct zd_engine *e, const struct zd_session *session,
-                               const struct zd_group *group);
+/* Looks the session's member of the group up in the index; NULL: none. */
+struct zd_member *zd_member_find_indexed(const struct zd_engine *e, const struct zd_session *session,
+                                         const struct zd_group *group);
+/* The session's member of the group; NULL: none. Most sessions have one member. */
+static inline struct zd_member *zd_member_of(const struct zd_engine *e, const struct zd_session *session,
+                                             const struct zd_group *group)
+{
+	struct zd_member *member = TAILQ_FIRST(&session->members);
+	return !member || member->group == group ? member : zd_member_find_indexed(e, session, group);
+}
 /* Finds the session's membership in the group: NOT_FOUND. */
 int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t group, struct zd_member **member,
                    struct zd_err *err) __attribute__((warn_unused_result));

@@ -68,25 +68,32 @@ void zd_buffer_set_prefetched(struct zd_buffer *buffer, bool prefetched)
 		TAILQ_REMOVE(&buffer->device->prefetched, buffer, use_link);
 }
 
-/* Whether the memory can be promised to another buffer. */
-static void set_reusable(struct zd_buffer *buffer, bool reusable)
+static struct zd_buffer_list *formers_of(const struct zd_buffer *buffer)
 {
-	struct zd_owner *owner = buffer->unit->group->job->owner;
-	struct zd_buffer_list *formers = &owner->queues[buffer->device->index].formers;
-	if (buffer->reusable == reusable)
+	return &buffer->unit->group->job->owner->queues[buffer->device->index].formers;
+}
+
+/* A quarantined buffer has operations left: its memory can be promised to another one. */
+static void set_reusable(struct zd_buffer *buffer)
+{
+	if (buffer->slot || buffer->aliased || buffer->reusable || buffer->heir)
 		return;
-	buffer->reusable = reusable;
-	if (reusable)
-		TAILQ_INSERT_TAIL(formers, buffer, use_link);
-	else
-		TAILQ_REMOVE(formers, buffer, use_link);
+	buffer->reusable = true;
+	TAILQ_INSERT_TAIL(formers_of(buffer), buffer, use_link);
+}
+
+static void clear_reusable(struct zd_buffer *buffer)
+{
+	if (buffer->reusable)
+		TAILQ_REMOVE(formers_of(buffer), buffer, use_link);
+	buffer->reusable = false;
 }
 
 /* Passes the memory of `former` to the buffer. */
 static void take_over(struct zd_buffer *buffer, struct zd_buffer *former)
 {
 	zd_assert(former->state == ZD_BUFFER_QUARANTINED && !former->heir && former->slot == buffer->slot);
-	set_reusable(former, false);
+	clear_reusable(former);
 	buffer->former = former;
 	former->heir = buffer;
 	if (!former->slot)
@@ -134,7 +141,7 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->charged && TAILQ_EMPTY(&buffer->leases));
 	zd_dirty(e, buffer->device);
 	zd_alias_read_done(e, buffer);
-	set_reusable(buffer, false);
+	clear_reusable(buffer);
 	TAILQ_REMOVE(&buffer->device->buffers, buffer, device_link);
 	buffer->device->nbuffers--;
 	zd_id_tree_remove(&e->listed[ZD_TABLE_BUFFERS], &buffer->listed);
@@ -171,6 +178,7 @@ static void fill(struct zd_engine *e, struct zd_buffer *buffer)
 	command.u.fill.pattern = ZD_FILL_NAN;
 	buffer->fill_due = false;
 	buffer->filling = true;
+	set_reusable(buffer);
 	zd_op_submit(e, buffer->unit->group->job, &command, fill_done, buffer, 0);
 }
 
@@ -220,11 +228,12 @@ void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_QUARANTINED);
 	buffer->part->buffer = NULL;
 	zd_buffer_set_prefetched(buffer, false);
-	set_reusable(buffer, !buffer->slot && !buffer->aliased);
 	buffer_uncharge(e, buffer);
 	zd_dirty(e, buffer->device);
 	hold_for_process(e, buffer);
-	if (!zd_buffer_is_in_use(buffer))
+	if (zd_buffer_is_in_use(buffer))
+		set_reusable(buffer);
+	else
 		buffer_end(e, buffer);
 }
 
@@ -306,19 +315,23 @@ void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer)
 
 /* ---- Leases -------------------------------------------------------------------------------------------- */
 
+static struct zd_lease *find_indexed(const struct zd_buffer *buffer, const char *tag)
+{
+	struct zd_hash_node *node = zd_hash_first(buffer->tags, zd_text_hash(tag));
+	for (; node; node = zd_hash_next(node)) {
+		struct zd_lease *lease = ZD_CONTAINER_OF(node, struct zd_lease, by_tag);
+		if (strcmp(lease->tag, tag) == 0)
+			return lease;
+	}
+	return NULL;
+}
+
 struct zd_lease *zd_lease_find(struct zd_buffer *buffer, const char *tag)
 {
 	struct zd_lease *lease;
-	struct zd_hash_node *node;
-	if (!buffer->tags) {
-		TAILQ_FOREACH (lease, &buffer->leases, link) {
-			if (strcmp(lease->tag, tag) == 0)
-				return lease;
-		}
-		return NULL;
-	}
-	for (node = zd_hash_first(buffer->tags, zd_text_hash(tag)); node; node = zd_hash_next(node)) {
-		lease = ZD_CONTAINER_OF(node, struct zd_lease, by_tag);
+	if (buffer->tags)
+		return find_indexed(buffer, tag);
+	TAILQ_FOREACH (lease, &buffer->leases, link) {
 		if (strcmp(lease->tag, tag) == 0)
 			return lease;
 	}

@@ -4,6 +4,10 @@
  */
 #include "events.h"
 
+#include <time.h>
+
+#define NS_PER_S 1000000000
+
 struct page {
 	struct zd_ctl_events *events;
 	int (*fn)(const Zd__Event *event, void *arg);
@@ -48,6 +52,15 @@ int zd_ctl_events_read(struct zd_ctl *ctl, struct zd_ctl_events *events,
 	if (!status && page.malformed)
 		status = zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events make no sense");
 	return status ? status : page.status;
+}
+
+/* Both clocks are this machine's. */
+int64_t zd_ctl_clock_offset_ns(void)
+{
+	struct timespec real, monotonic;
+	clock_gettime(CLOCK_MONOTONIC, &monotonic);
+	clock_gettime(CLOCK_REALTIME, &real);
+	return (int64_t)(real.tv_sec - monotonic.tv_sec) * NS_PER_S + (real.tv_nsec - monotonic.tv_nsec);
 }
 
 int zd_ctl_events_read_all(struct zd_ctl *ctl, struct zd_ctl_events *events,

@@ -11,12 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
-#include <time.h>
 
 #include "base/mem.h"
 #include "events.h"
-
-#define NS_PER_S 1000000000ull
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
@@ -24,6 +21,7 @@ struct history {
 	long long device;  /* -1: of all */
 	json_t *rows;      /* of all pages up to now */
 	json_t *page;      /* of the page that is being read */
+	uint64_t last_ns;  /* up to this time all events have been read */
 	uint64_t first_ns; /* the time of the first event of the rows' pages, of whatever kind; 0: none yet */
 };
 
@@ -44,6 +42,8 @@ static int take_event(const Zd__Event *event, void *arg)
 	struct history *history = arg;
 	if (history->first_ns == 0)
 		history->first_ns = event->time_ns;
+	if (history->last_ns < event->time_ns)
+		history->last_ns = event->time_ns;
 	if (!is_wanted(history, event))
 		return 0;
 	if (json_array_append_new(
@@ -81,7 +81,8 @@ static int read_pages(struct zd_ctl *ctl, struct zd_ctl_events *at, struct histo
 	return status;
 }
 
-/* "known_from_ns": from this time on the rows are complete; "whole": that is the daemon's start. */
+/* "now_ns": when the newest event of the rows happened, or there was none that is newer; "known_from_ns": from
+ * this time on the rows are complete; "whole": that is the daemon's start. */
 static int fetch_events(struct zd_ctl *ctl, json_t **out)
 {
 	struct zd_ctl_events at = {.after = UINT64_MAX};
@@ -89,6 +90,7 @@ static int fetch_events(struct zd_ctl *ctl, json_t **out)
 	bool whole;
 	int status = zd_ctl_events_read(ctl, &at, take_event, &history);
 	json_decref(history.page);
+	history.last_ns = at.now_ns; /* later events are read only as far as the last page goes */
 	if (!status) {
 		at.after = at.last > ZD_CTL_SNAPSHOT_EVENTS ? at.last - ZD_CTL_SNAPSHOT_EVENTS : 0;
 		status = read_pages(ctl, &at, &history, &whole);
@@ -97,9 +99,9 @@ static int fetch_events(struct zd_ctl *ctl, json_t **out)
 		json_decref(history.rows);
 		return status;
 	}
-	*out = json_pack("{s:I,s:I,s:b,s:o}", "now_ns", ZD_CTL_INT(at.now_ns), "known_from_ns",
-	                 ZD_CTL_INT(history.first_ns ? history.first_ns : at.now_ns), "whole", (int)whole,
-	                 "rows", history.rows);
+	*out = json_pack("{s:I,s:I,s:b,s:o}", "now_ns", ZD_CTL_INT(history.last_ns), "known_from_ns",
+	                 ZD_CTL_INT(history.first_ns ? history.first_ns : history.last_ns), "whole",
+	                 (int)whole, "rows", history.rows);
 	return 0;
 }
 
@@ -165,7 +167,6 @@ static int add_rows(struct zd_ctl *ctl, json_t *snapshot)
 int zd_ctl_snapshot_fetch(struct zd_ctl *ctl, json_t **out)
 {
 	struct utsname node = {.nodename = ""};
-	struct timespec now;
 	json_t *snapshot = json_object();
 	int status = zd_ctl_check_job(ctl);
 	if (!status)
@@ -175,11 +176,12 @@ int zd_ctl_snapshot_fetch(struct zd_ctl *ctl, json_t **out)
 		return status;
 	}
 	(void)uname(&node);
-	(void)clock_gettime(CLOCK_REALTIME, &now);
+	const json_int_t now_ns =
+	        json_integer_value(json_object_get(json_object_get(snapshot, "events"), "now_ns"));
 	json_t *head = json_pack("{s:i,s:s,s:s,s:s,s:I,s:s,s:I}", "schema", ZD_CTL_SCHEMA, "verb", ctl->verb,
 	                         "zeroctl", ZEROD_VERSION_TEXT, "node", node.nodename, "time_ns",
-	                         ZD_CTL_INT((uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec), "job",
-	                         ctl->job, "device", ZD_CTL_INT(ctl->device));
+	                         now_ns + zd_ctl_clock_offset_ns(), "job", ctl->job, "device",
+	                         ZD_CTL_INT(ctl->device));
 	(void)json_object_update(head, snapshot);
 	json_decref(snapshot);
 	*out = head;

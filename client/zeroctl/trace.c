@@ -456,12 +456,14 @@ void zd_ctl_trace_add(struct zd_ctl_trace *trace, const Zd__Event *event)
 	add_instant(trace, event);
 }
 
-struct zd_ctl_trace *zd_ctl_trace_new(FILE *out, uint64_t begin_ns)
+struct zd_ctl_trace *zd_ctl_trace_new(FILE *out, uint64_t begin_ns, int64_t real_ns)
 {
 	struct zd_ctl_trace *trace = zd_calloc(1, sizeof(*trace));
 	trace->out = out;
 	trace->begin_ns = begin_ns;
-	fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", out);
+	/* By this name tools read the begin of torch's traces (Kineto). */
+	fprintf(out, "{\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":%" PRId64 ",\"traceEvents\":[",
+	        real_ns);
 	return trace;
 }
 

@@ -177,15 +177,6 @@ static int print_event(const Zd__Event *event, void *arg)
 
 /* ---- The verb ------------------------------------------------------------------------------------------ */
 
-/* Both clocks are this machine's. */
-static int64_t clock_offset_ns(void)
-{
-	struct timespec real, monotonic;
-	clock_gettime(CLOCK_MONOTONIC, &monotonic);
-	clock_gettime(CLOCK_REALTIME, &real);
-	return (int64_t)(real.tv_sec - monotonic.tv_sec) * NS_PER_S + (real.tv_nsec - monotonic.tv_nsec);
-}
-
 /* Reads the pages up to the newest event. `tells`: of the events that are missing. */
 static int read_on(struct printing *printing, bool tells)
 {
@@ -244,7 +235,8 @@ static int follow(struct printing *printing)
 
 int zd_ctl_events(struct zd_ctl *ctl)
 {
-	struct printing printing = {.ctl = ctl, .offset_ns = clock_offset_ns(), .at = {.after = ctl->since}};
+	struct printing printing = {
+	        .ctl = ctl, .offset_ns = zd_ctl_clock_offset_ns(), .at = {.after = ctl->since}};
 	if (ctl->follow)
 		return follow(&printing);
 	const char *job = ctl->job;

@@ -89,7 +89,8 @@ static int begin(struct tracing *tracing)
 	status = zd_ctl_output_open(&tracing->output, ctl->output, is_compressed(ctl->output));
 	if (status)
 		return status;
-	tracing->trace = zd_ctl_trace_new(tracing->output.file, tracing->at.now_ns);
+	tracing->trace = zd_ctl_trace_new(tracing->output.file, tracing->at.now_ns,
+	                                  (int64_t)tracing->at.now_ns + zd_ctl_clock_offset_ns());
 	return 0;
 }
 

@@ -153,8 +153,9 @@ tracer=
 	"$PYTHON" tests/it/trace.py "$dir/trace.json" gathers=20+ copies=20+ leases=20+ waits=10+ reductions=5+ flows=20+ processes=5+
 report $? "a trace is valid after an interrupt, with tracks for all"
 
-ctl trace --seconds 0.3 --output - >"$dir/trace.json" 2>"$dir/err" && [ ! -s "$dir/err" ] && "$PYTHON" tests/it/trace.py "$dir/trace.json"
-report $? "and on standard output"
+since=$(date +%s%N)
+ctl trace --seconds 0.3 --output - >"$dir/trace.json" 2>"$dir/err" && [ ! -s "$dir/err" ] && ZEROD_TRACE_SINCE=$since "$PYTHON" tests/it/trace.py "$dir/trace.json"
+report $? "and on standard output, with the time of day of its begin"
 
 "$bin/zeroctl" --socket "$socket" trace --seconds 600 -o "$dir/trace.json.gz" 2>"$dir/err" &
 tracer=$!

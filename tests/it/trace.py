@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks a file of `zeroctl trace`, compressed if its name ends in .gz: trace.py FILE [WORD=COUNT...].
 
+With ZEROD_TRACE_SINCE, a time in nanoseconds since the epoch, the trace begins between it and now.
+
 WORD is gathers, copies, leases, waits, reductions, events, flows or processes; COUNT a number, or a number and "+" for at least so many.
 """
 
 import gzip
 import json
+import os
 import sys
+import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
 
@@ -86,6 +90,9 @@ def check_flows(events):
 def main():
     with (gzip.open if sys.argv[1].endswith(".gz") else open)(sys.argv[1], "rt", encoding="utf-8") as file:
         trace = json.load(file)
+    since_ns = int(os.environ.get("ZEROD_TRACE_SINCE", 0))
+    if not since_ns <= trace.pop("baseTimeNanoseconds") <= time.time_ns():
+        fail("baseTimeNanoseconds is not between the trace's begin and now")
     if set(trace) != {"displayTimeUnit", "traceEvents", "otherData"} or trace["otherData"]["lost_events"] != 0:
         fail(f"keys {sorted(trace)}, {trace.get('otherData')}")
     events = trace["traceEvents"]

@@ -236,7 +236,7 @@ extern const struct zd_ctl_column zd_ctl_status_columns[];
 bool zd_ctl_status_ends(const json_t *row);
 
 /* Fetches the arena of --device, or of all devices, as rows of kind segment, each with its blocks and holes
- * behind it, and unused. With --job: the segments of this job, and no unused. */
+ * behind it, others, and unused. With --job: the segments of this job, and no unused. */
 int zd_ctl_map_fetch(struct zd_ctl *ctl, json_t **rows) __attribute__((warn_unused_result));
 /* NOT_FOUND: --device names none of these. */
 int zd_ctl_check_device(const struct zd_ctl *ctl, const json_t *devices) __attribute__((warn_unused_result));

@@ -2,7 +2,7 @@
 /*
  * map.c - the arenas of devices as segments, blocks and holes, made of the daemon's listings.
  *
- * The segments of a device and what is in none of them add up to its arena, and the blocks and holes of a
+ * The segments of a device, those of other users as one sum, and what is in none of them add up to its arena, and the blocks and holes of a
  * segment to the segment. Memory that changes its owner between two pages of the daemon's is a hole of kind
  * "changed".
  */
@@ -151,7 +151,8 @@ static int add_segment(struct zd_ctl *ctl, json_t *segment, json_t *rows)
 static int add_device(struct zd_ctl *ctl, const json_t *device, const json_t *segments, json_t *rows)
 {
 	const json_int_t index = json_integer_value(json_object_get(device, "index"));
-	uint64_t bytes = 0, arena_bytes = number(device, "arena_bytes");
+	uint64_t bytes = 0, all_bytes = number(device, "segment_bytes");
+	const uint64_t arena_bytes = number(device, "arena_bytes");
 	size_t i;
 	json_t *segment;
 	json_array_foreach((json_t *)segments, i, segment)
@@ -165,6 +166,10 @@ static int add_device(struct zd_ctl *ctl, const json_t *device, const json_t *se
 	}
 	if (*ctl->job)
 		return 0;
+	if (bytes < all_bytes)
+		(void)json_array_append_new(rows, json_pack("{s:s,s:I,s:I}", "kind", "others", "device",
+		                                            index, "bytes", ZD_CTL_INT(all_bytes - bytes)));
+	bytes = bytes < all_bytes ? all_bytes : bytes;
 	return json_array_append_new(rows,
 	                             json_pack("{s:s,s:I,s:I}", "kind", "unused", "device", index, "bytes",
 	                                       bytes < arena_bytes ? ZD_CTL_INT(arena_bytes - bytes) : 0));

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* "lm/world/layers.0@3": job, group, unit or allocation, rank. "-": another user's. */
+/* "lm/world/layers.0@3": job, group, unit or allocation, rank. */
 static char *owner_text(const json_t *row)
 {
 	const char *job = json_string_value(json_object_get(row, "job"));
@@ -15,8 +15,6 @@ static char *owner_text(const json_t *row)
 	const char *kind = json_string_value(json_object_get(row, "kind"));
 	if (!job || strcmp(kind, "hole") == 0)
 		return zd_ctl_text("%s", "");
-	if (!*job)
-		return zd_ctl_text("-");
 	group = group ? group : "";
 	name = name ? name : "";
 	if (!*group)

@@ -43,8 +43,11 @@ static void stderr_sink(const struct zd_log_line *line)
 {
 	flockfile(stderr);
 	(void)fprintf(stderr, "%s: %s", level_name(line->level), line->text);
-	for (size_t i = 0; i < line->nfields; i++)
-		(void)fprintf(stderr, " %s=%s", line->fields[i].key, line->fields[i].value);
+	for (size_t i = 0; i < line->nfields; i++) {
+		char shown[sizeof(line->fields[i].value) * ZD_TEXT_ESCAPE_GROWTH];
+		(void)zd_text_escape(line->fields[i].value, shown, sizeof(shown));
+		(void)fprintf(stderr, " %s=%s", line->fields[i].key, shown);
+	}
 	(void)fputc('\n', stderr);
 	funlockfile(stderr);
 }

@@ -20,6 +20,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "main/journal.h"
 
 #define LINE_BYTES 4096 /* PIPE_BUF: a pipe accepts so many bytes as a whole */
@@ -72,8 +73,11 @@ static void add_line(struct text *text, const struct zd_log_line *line)
 	(void)gmtime_r(&now.tv_sec, &utc);
 	(void)strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &utc);
 	add(text, "%s.%03ldZ %s: %s", when, now.tv_nsec / 1000000, level_name(line->level), line->text);
-	for (size_t i = 0; i < line->nfields; i++)
-		add(text, " %s=%s", line->fields[i].key, line->fields[i].value);
+	for (size_t i = 0; i < line->nfields; i++) {
+		char shown[sizeof(line->fields[i].value) * ZD_TEXT_ESCAPE_GROWTH];
+		(void)zd_text_escape(line->fields[i].value, shown, sizeof(shown));
+		add(text, " %s=%s", line->fields[i].key, shown);
+	}
 	add(text, "\n");
 }
 

@@ -28,7 +28,7 @@ function ownerOf(block) {
 function segmentsOf(snapshot, device) {
 	const segments = [];
 	for (const row of snapshot.map) {
-		if (row.device !== device || row.kind === "unused")
+		if (row.device !== device || row.kind === "unused" || row.kind === "others")
 			continue;
 		if (row.kind === "segment")
 			segments.push({...row, blocks: []});

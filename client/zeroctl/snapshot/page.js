@@ -173,7 +173,7 @@ function chooseDevice(device) {
 
 function historyNote() {
 	const {known_from_ns: begin, now_ns: now, whole} = snapshot.events;
-	const others = page.segments.some((segment) => !segment.job) ? " Memory of other users has no history here." : "";
+	const others = snapshot.map.some((row) => row.kind === "others") ? " Memory of other users is not shown." : "";
 	const since = whole ? "the first event since the daemon\u2019s start" : "the oldest event that the daemon keeps";
 	const known = "Known for " + durationText(now - begin) + ", from " + wallText(wallOf(begin), true) + " on: " + since + ".";
 	const none = page.spans.length + page.blocks.length === 0 ? " No block was there in this time." : "";

@@ -83,13 +83,6 @@ static bool sees_waiting(const struct listing *l, const struct zd_request *req)
 	return zd_request_gathers(req) && sees(l, req->member->group->job);
 }
 
-/* Segments of all uids are listed; those of other uids do not say what they are for. */
-static bool names_segment(const struct listing *l, const struct zd_segment *segment)
-{
-	const char *only = l->query->job;
-	return !only || !only[0] || sees(l, segment->job);
-}
-
 /* Sets the item's object, and returns whether it has a row. */
 static bool find_object(const struct listing *l, const struct zd_id_node *node, struct item *item)
 {
@@ -113,7 +106,7 @@ static bool find_object(const struct listing *l, const struct zd_id_node *node, 
 	case ZD_TABLE_SCOPES:
 		return sees(l, OWNER(zd_scope)->member->group->job);
 	case ZD_TABLE_SEGMENTS:
-		return names_segment(l, OWNER(zd_segment));
+		return sees(l, OWNER(zd_segment)->job);
 	case ZD_TABLE_DEVICES:
 	case ZD_TABLE_BLOCKS:
 	case ZD_NTABLES:
@@ -133,7 +126,7 @@ struct place {
 static void begin_blocks(struct listing *l, struct place *place)
 {
 	HASH_FIND(hh, l->e->segments, &l->query->segment, sizeof(l->query->segment), l->segment);
-	if (l->segment && names_segment(l, l->segment))
+	if (l->segment && sees(l, l->segment->job))
 		place->block = zd_block_behind(l->segment->range, l->query->cursor);
 }
 
@@ -462,11 +455,10 @@ static bool row_scope(struct listing *l, struct zd_row *row, const struct zd_sco
 	return fn(row, arg);
 }
 
-static bool row_segment(const struct listing *l, struct zd_row *row, const struct zd_segment *segment,
-                        row_fn *fn, void *arg)
+static bool row_segment(struct zd_row *row, const struct zd_segment *segment, row_fn *fn, void *arg)
 {
 	char text[ZD_WAIT_TEXT];
-	zd_segment_row(segment, sees_uid(l, segment->job->owner->uid), row, text);
+	zd_segment_row(segment, row, text);
 	return fn(row, arg);
 }
 
@@ -474,7 +466,7 @@ static bool row_block(const struct listing *l, struct zd_row *row, const struct 
                       void *arg)
 {
 	char text[ZD_WAIT_TEXT];
-	zd_block_row(l->segment, block, sees_uid(l, l->segment->job->owner->uid), row, text);
+	zd_block_row(l->segment, block, row, text);
 	return fn(row, arg);
 }
 
@@ -503,7 +495,7 @@ static bool row(struct listing *l, const struct item *item, row_fn *fn, void *ar
 	case ZD_TABLE_SCOPES:
 		return row_scope(l, &r, item->object, fn, arg);
 	case ZD_TABLE_SEGMENTS:
-		return row_segment(l, &r, item->object, fn, arg);
+		return row_segment(&r, item->object, fn, arg);
 	case ZD_TABLE_BLOCKS:
 		return row_block(l, &r, item->object, fn, arg);
 	case ZD_NTABLES:

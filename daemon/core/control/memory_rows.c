@@ -26,17 +26,14 @@ static const char *purpose_name(enum zd_purpose purpose)
 	return names[purpose];
 }
 
-void zd_segment_row(const struct zd_segment *segment, bool owned, struct zd_row *row, char text[ZD_WAIT_TEXT])
+void zd_segment_row(const struct zd_segment *segment, struct zd_row *row, char text[ZD_WAIT_TEXT])
 {
 	const struct zd_mapping *mapping;
 	row->state = zd_sm_name(&zd_sm_segment, segment->state);
 	row->u.segment.device = segment->device->index;
 	row->u.segment.bytes = segment->bytes;
 	row->u.segment.used_bytes = zd_block_used_bytes(segment->range);
-	row->u.segment.purpose = "";
 	row->u.segment.pins = "";
-	if (!owned)
-		return;
 	row->job = segment->job->name;
 	row->u.segment.purpose = purpose_name(segment->purpose);
 	/* Of one job's sessions, at most ZD_MAX_WORLD for each of its groups. */
@@ -125,8 +122,8 @@ static void slot_row(struct zd_row *row, const struct zd_slot *slot, char text[Z
 		(void)snprintf(text, ZD_WAIT_TEXT, "slot %u of the rank", slot->number);
 }
 
-void zd_block_row(const struct zd_segment *segment, const struct zd_block *block, bool owned,
-                  struct zd_row *row, char text[ZD_WAIT_TEXT])
+void zd_block_row(const struct zd_segment *segment, const struct zd_block *block, struct zd_row *row,
+                  char text[ZD_WAIT_TEXT])
 {
 	row->u.block.offset = block->offset;
 	row->u.block.bytes = block->bytes;
@@ -134,7 +131,7 @@ void zd_block_row(const struct zd_segment *segment, const struct zd_block *block
 	row->u.block.purpose = "";
 	row->u.block.pins = text;
 	text[0] = '\0';
-	if (block->free || !owned)
+	if (block->free)
 		return;
 	row->job = segment->job->name;
 	switch ((enum zd_block_owner)block->owner_type) {

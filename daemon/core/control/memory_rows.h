@@ -5,10 +5,9 @@
 
 #include "core/memory/pool.h"
 
-/* Each fills the row, with texts in `text`. Without `owned` the row does not say what the memory is for. */
-void zd_segment_row(const struct zd_segment *segment, bool owned, struct zd_row *row,
-                    char text[ZD_WAIT_TEXT]);
-void zd_block_row(const struct zd_segment *segment, const struct zd_block *block, bool owned,
-                  struct zd_row *row, char text[ZD_WAIT_TEXT]);
+/* Each fills the row, with texts in `text`. */
+void zd_segment_row(const struct zd_segment *segment, struct zd_row *row, char text[ZD_WAIT_TEXT]);
+void zd_block_row(const struct zd_segment *segment, const struct zd_block *block, struct zd_row *row,
+                  char text[ZD_WAIT_TEXT]);
 
 #endif

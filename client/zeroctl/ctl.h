@@ -172,8 +172,8 @@ void zd_ctl_add_processes(struct zd_ctl *ctl, json_t *sessions);
 
 /* Finds the row with this id; NULL: none. */
 json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id);
-/* Stores the id of the row that `text` is the id of, or the name: `named`, NULL if none. One of the two is there.
- * Errors: INVALID, it is both. */
+/* Stores the id of the row that `text` is the id of, or the name: `named`, NULL if none. One of the two is
+ * there. Errors: INVALID, it is both. */
 int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, uint64_t *id)
         __attribute__((warn_unused_result));
 
@@ -195,8 +195,8 @@ char *zd_ctl_user_text(uint32_t uid);
 /* Adds to each row with a "uid" the "user". */
 void zd_ctl_add_users(struct zd_ctl *ctl, json_t *rows);
 
-/* If `text` begins with the name of this row of `jobs`, or with UID/NAME or USER/NAME: what follows behind a '/',
- * "" for nothing. NULL: it does not. */
+/* If `text` begins with the name of this row of `jobs`, or with UID/NAME or USER/NAME: what follows behind
+ * a '/', "" for nothing. NULL: it does not. */
 const char *zd_ctl_behind_job(const json_t *job, const char *text);
 /* "USER/NAME", which the caller frees. */
 char *zd_ctl_job_text(const json_t *job) __attribute__((returns_nonnull));
@@ -205,18 +205,18 @@ void zd_ctl_keep_job(struct zd_ctl *ctl, const json_t *job);
 /* Each prints the failure and returns its status. `jobs`: those that the text names, or all. */
 int zd_ctl_fail_ambiguous(const json_t *jobs, const char *text);
 int zd_ctl_fail_no_job(const json_t *jobs, const char *text);
-/* Finds the one job that --job names. Errors: NOT_FOUND, also for jobs that the caller may not see; INVALID: the
- * job is several users'. */
+/* Finds the one job that --job names. Errors: NOT_FOUND, also for jobs that the caller may not see;
+ * INVALID: the job is several users'. */
 int zd_ctl_check_job(struct zd_ctl *ctl) __attribute__((warn_unused_result));
 /* The same, and a job of which only events may be left is none that is not found. */
 int zd_ctl_check_past_job(struct zd_ctl *ctl) __attribute__((warn_unused_result));
-/* Calls `fn` for each job with whose name `text` begins, with what follows, while listings are of that job only,
- * until it fails. */
+/* Calls `fn` for each job with whose name `text` begins, with what follows, while listings are of that job
+ * only, until it fails. */
 int zd_ctl_each_job(struct zd_ctl *ctl, const char *text,
                     int (*fn)(struct zd_ctl *ctl, const json_t *job, const char *rest, void *arg), void *arg)
         __attribute__((warn_unused_result));
-/* Finds the job that `text` is the id or the name of. `what` gets its name and how much it has, as a text that the
- * caller frees. */
+/* Finds the job that `text` is the id or the name of. `what` gets its name and how much it has, as a text
+ * that the caller frees. */
 int zd_ctl_find_job(struct zd_ctl *ctl, const char *text, uint64_t *id, char **what)
         __attribute__((warn_unused_result));
 

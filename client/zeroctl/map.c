@@ -2,9 +2,9 @@
 /*
  * map.c - the arenas of devices as segments, blocks and holes, made of the daemon's listings.
  *
- * The segments of a device, those of other users as one sum, and what is in none of them add up to its arena, and the blocks and holes of a
- * segment to the segment. Memory that changes its owner between two pages of the daemon's is a hole of kind
- * "changed".
+ * The segments of a device, those of other users as one sum, and what is in none of them add up to its
+ * arena, and the blocks and holes of a segment to the segment. Memory that changes its owner between two
+ * pages of the daemon's is a hole of kind "changed".
  */
 #include "ctl.h"
 

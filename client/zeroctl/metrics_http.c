@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * metrics_http.c - HTTP/1.1 for one connection, or for those of a listening socket, as a socket unit hands it over.
+ * metrics_http.c - HTTP/1.1 for one connection, or for those of a listening socket, as a socket unit hands
+ * it over.
  *
  * A connection ends after the answer, so a body that follows the headers is not read. What a peer sends is
- * bounded in bytes and in time. A connection that sends no request keeps nobody else from an answer: where all
- * places are taken, the oldest one gives way.
+ * bounded in bytes and in time. A connection that sends no request keeps nobody else from an answer: where
+ * all places are taken, the oldest one gives way.
  */
 #include "metrics.h"
 
@@ -162,8 +163,8 @@ static void begin_state(struct connection *connection, enum state state, int64_t
 	connection->until_ms = now_ms() + for_ms;
 }
 
-/* To close a socket while a part of the request is not read would reset the connection, and the peer would not
- * see the answer. */
+/* To close a socket while a part of the request is not read would reset the connection, and the peer would
+ * not see the answer. */
 static void begin_lingering(const struct server *server, struct connection *connection)
 {
 	if (shutdown(connection->out, SHUT_WR) < 0)
@@ -269,7 +270,8 @@ static void go_on(struct server *server, struct connection *connection)
 
 /* ---- The server ---------------------------------------------------------------------------------------- */
 
-/* Finds a free place, or frees one: that of the oldest connection that has no answer under way, if there is one. */
+/* Finds a free place, or frees one: that of the oldest connection that has no answer under way, if there is
+ * one. */
 static struct connection *find_place(struct server *server)
 {
 	struct connection *oldest = NULL;
@@ -314,8 +316,8 @@ static int64_t expire(struct server *server)
 	return next_ms;
 }
 
-/* Waits for connections, requests and room, and goes on with those that are ready. Returns false when nothing was
- * ready in time. */
+/* Waits for connections, requests and room, and goes on with those that are ready. Returns false when
+ * nothing was ready in time. */
 static bool serve_some(struct server *server, int64_t wait_ms)
 {
 	struct pollfd ready[CONNECTIONS + 1];

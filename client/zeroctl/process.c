@@ -2,8 +2,8 @@
 /*
  * process.c - whether the processes of sessions run, as the kernel says.
  *
- * The daemon is not asked: /proc is read for the pids that it lists. That needs its pid namespace, in which it
- * sees this process under the pid that this process has here.
+ * The daemon is not asked: /proc is read for the pids that it lists. That needs its pid namespace, in which
+ * it sees this process under the pid that this process has here.
  */
 #include "ctl.h"
 
@@ -68,7 +68,8 @@ static const char *process_of(const json_t *session, const char **why)
 	struct process process;
 	*why = "";
 	if (!read_process(pid, &process))
-		/* A process that is younger than the session has got its pid. A tick may be lost by rounding. */
+		/* A process that is younger than the session has got its pid. A tick may be lost by
+		 * rounding. */
 		return process.started_ns + age_ns > since_boot_ns() + 100000000u ? "gone"
 		                                                                  : state_name(process.state);
 	if (kill((pid_t)pid, 0) && errno == ESRCH)

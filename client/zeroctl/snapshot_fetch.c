@@ -81,8 +81,8 @@ static int read_pages(struct zd_ctl *ctl, struct zd_ctl_events *at, struct histo
 	return status;
 }
 
-/* "now_ns": when the newest event of the rows happened, or there was none that is newer; "known_from_ns": from
- * this time on the rows are complete; "whole": that is the daemon's start. */
+/* "now_ns": when the newest event of the rows happened, or there was none that is newer; "known_from_ns":
+ * from this time on the rows are complete; "whole": that is the daemon's start. */
 static int fetch_events(struct zd_ctl *ctl, json_t **out)
 {
 	struct zd_ctl_events at = {.after = UINT64_MAX};

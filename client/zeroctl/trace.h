@@ -14,8 +14,8 @@
 
 struct zd_ctl_trace;
 
-/* Begins a trace at this time of the events' clock, which is `real_ns` since the epoch, and writes its head. Never NULL; the memory does not grow
- * with the number of events. The caller checks ferror(). */
+/* Begins a trace at this time of the events' clock, which is `real_ns` since the epoch, and writes its
+ * head. Never NULL; the memory does not grow with the number of events. The caller checks ferror(). */
 struct zd_ctl_trace *zd_ctl_trace_new(FILE *out, uint64_t begin_ns, int64_t real_ns);
 /* Adds an event; they come by ascending number. */
 void zd_ctl_trace_add(struct zd_ctl_trace *trace, const Zd__Event *event);

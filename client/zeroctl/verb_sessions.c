@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_sessions.c - zeroctl sessions: connected processes, and what each one's requests wait for, and whether it runs.
+ * verb_sessions.c - zeroctl sessions: connected processes, and what each one's requests wait for, and
+ * whether it runs.
  */
 #include "ctl.h"
 

@@ -2,8 +2,8 @@
 /*
  * verb_trace.c - zeroctl trace: a timeline of what happens in the next seconds, as a file for Perfetto.
  *
- * The file is written while the events are read, under another name, and is complete after an interrupt too. Perfetto reads it
- * compressed as well.
+ * The file is written while the events are read, under another name, and is complete after an interrupt too.
+ * Perfetto reads it compressed as well.
  */
 #include "events.h"
 #include "interrupt.h"

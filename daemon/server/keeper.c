@@ -47,7 +47,7 @@ uint64_t zd_process_started(pid_t pid)
 	uint64_t started = 0;
 	FILE *file;
 
-	/* The first thread's file has the same fields as the process's, which the kernel adds up over all threads. */
+	/* This file has the fields of /proc/PID/stat, for which the kernel visits all threads. */
 	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)pid);
 	file = fopen(path, "re");
 	if (!file)

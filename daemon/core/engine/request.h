@@ -95,8 +95,8 @@ struct zd_request {
 	/* ended by its session or deadline while ops were pending; freed with the last one */
 	bool cancelled;
 	bool answered; /* replied to before its end */
-	/* set by attempt(), which returns ZD_WAIT: it has done a part of long work, and is called for the next
-	 * part in another event */
+	/* set by attempt(), which returns ZD_WAIT: it has done a part of long work, and is called in another
+	 * event for the next part */
 	bool goes_on;
 	/* begin() will be called again with these arguments; owned. NULL: begin() has succeeded */
 	struct zd_args *args;

@@ -35,7 +35,8 @@ struct zd_lease {
 struct zd_buffer {
 	uint64_t id;
 	uint8_t state;
-	/* no lease yet: a gather may join it, and other gathers may evict it; set by zd_buffer_set_prefetched() */
+	/* no lease yet: a gather may join it, and other gathers may evict it;
+	 * set by zd_buffer_set_prefetched() */
 	bool prefetched;
 	bool reusable; /* listed among the uid's `formers` */
 	bool charged;

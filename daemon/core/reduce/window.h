@@ -167,8 +167,8 @@ void zd_norms_add(struct zd_window *w, double *sum);
 /* Keeps the norm of each unit over the daemon's ranks until the next step is taken. Called when the step of
  * the window is taken. */
 void zd_norms_keep(struct zd_group *group, uint64_t window);
-/* Adds the norms of all ranks in the order of ranks and units, by a bounded number of units, and keeps them as
- * zd_norms_keep() does. Returns whether all are added; if not, the caller has to call again. */
+/* Adds the norms of all ranks in the order of ranks and units, by a bounded number of units, and keeps them
+ * as zd_norms_keep() does. Returns whether all are added; if not, the caller has to call again. */
 bool zd_norms_sum(const struct zd_engine *e, struct zd_group *group, uint64_t window, double *sum);
 /* Frees the memory. */
 void zd_norms_deinit(struct zd_norms *norms);

@@ -23,7 +23,7 @@
 
 #define NRANKS 3u
 #define ARENA  (256 * CORE_MIB) /* of a device */
-#define MOST   256u             /* objects that are held, or half of them */
+#define MOST   240u             /* objects that are held, or half of them: no hash table is about to grow */
 /* About 0.3 ms of a processor. */
 #define MOST_BLOCKS 80000u
 
@@ -303,7 +303,7 @@ static const char *const known[][2] = {
         {"abort_group", "sums"},     {"kill_session", "groups"}, {"step_begin", "buffers in quarantine"},
 };
 
-/* ---- Every request, with what has to come before it ------------------------------------------------------ */
+/* ---- Every request, with what has to come before it ---------------------------------------------------- */
 
 static void ask_session_reset(struct scene *s)
 {

@@ -296,7 +296,7 @@ static const struct hold {
         {"sums", hold_sums, ZD_MAX_UNITS},
 };
 
-/* What still visits all: by request and by what is held. */
+/* Requests that still visit all that is held. */
 static const char *const known[][2] = {
         {"session_reset", "groups"}, {"step_begin", "units"},    {"step_begin", "buffers"},
         {"step_begin", "sums"},      {"group_leave", "sums"},    {"kill_session", "sums"},

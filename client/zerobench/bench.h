@@ -277,8 +277,6 @@ void zd_report_end(const struct zd_bench *bench);
 
 /* ---- A daemon of our own (private.c) ------------------------------------------------------------------- */
 
-#define ZD_PRIVATE_KEY_BYTES 32u
-
 struct zd_private {
 	pid_t pid; /* 0: none */
 	char dir[64];
@@ -286,16 +284,16 @@ struct zd_private {
 };
 
 struct zd_private_options {
-	bool cuda;                         /* on GPUs, else on the host backend */
-	uint32_t first_gpu, ngpus;         /* 0: on all GPUs */
-	const char *nccl_path;             /* NULL: the daemon's own choice */
-	uint32_t devices;                  /* emulated ones */
-	uint64_t arena_bytes;              /* of each device */
-	uint64_t host_arena_bytes;         /* 0: no host memory */
-	uint8_t key[ZD_PRIVATE_KEY_BYTES]; /* that daemons share whose ranks form one group */
+	bool cuda;                 /* on GPUs, else on the host backend */
+	uint32_t first_gpu, ngpus; /* 0: on all GPUs */
+	const char *nccl_path;     /* NULL: the daemon's own choice */
+	uint32_t devices;          /* emulated ones */
+	uint64_t arena_bytes;      /* of each device */
+	uint64_t host_arena_bytes; /* 0: no host memory */
 };
 
-/* Starts `zerod` from this program's own folder, else from PATH, and waits until it serves. */
+/* Starts `zerod` from this program's own folder, else from PATH, and waits until it serves.
+ * All daemons of this process have one key, so their ranks can form one group. */
 int zd_private_start(const struct zd_private_options *options, struct zd_private *daemon, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Ends the daemon and removes its folder. A zeroed struct is allowed. */

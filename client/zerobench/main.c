@@ -528,8 +528,6 @@ static int measure_private(struct zd_bench *bench, struct zd_err *err)
 		options.host_arena_bytes = zd_align_up(4 * bench->options.max_bytes, 2u << 20);
 	struct zd_private daemons[ZD_BENCH_MAX_NODES] = {0};
 	int status = 0;
-	if (getentropy(options.key, sizeof(options.key)))
-		return zd_err_errno(err, errno, "random bytes for a key");
 	if (nccl_path && strcmp(nccl_path, "none") != 0)
 		options.nccl_path = nccl_path;
 	if (nodes > 1)

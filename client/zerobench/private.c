@@ -48,17 +48,21 @@ static void key_file(const struct zd_private *daemon, char *path, size_t path_by
 	snprintf(path, path_bytes, "%s/key", daemon->dir);
 }
 
-static int write_key(const struct zd_private_options *options, const struct zd_private *daemon,
-                     struct zd_err *err)
+static int write_key(const struct zd_private *daemon, struct zd_err *err)
 {
+	static uint8_t key[32];
+	static bool has_key;
 	char path[96];
+	if (!has_key && getentropy(key, sizeof(key)))
+		return zd_err_errno(err, errno, "random bytes for a key");
+	has_key = true;
 	key_file(daemon, path, sizeof(path));
 	int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	ssize_t written = file < 0 ? -1 : write(file, options->key, sizeof(options->key));
+	ssize_t written = file < 0 ? -1 : write(file, key, sizeof(key));
 	int failure = written < 0 ? errno : EIO;
 	if (file >= 0)
 		close(file);
-	if (written != (ssize_t)sizeof(options->key))
+	if (written != (ssize_t)sizeof(key))
 		return zd_err_errno(err, failure, "cannot write %s", path);
 	return 0;
 }
@@ -173,7 +177,7 @@ int zd_private_start(const struct zd_private_options *options, struct zd_private
 		return zd_err_errno(err, failure, "cannot make a folder in %s", base);
 	}
 	snprintf(daemon->socket_path, sizeof(daemon->socket_path), "%s/zerod.sock", daemon->dir);
-	int status = write_key(options, daemon, err);
+	int status = write_key(daemon, err);
 	fflush(NULL);
 	if (!status)
 		daemon->pid = fork();

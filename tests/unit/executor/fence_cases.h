@@ -165,7 +165,7 @@ static void test_pages_outlive_the_session_for_queued_commands(void **state)
 	wait_op(f, gate); /* the executor is inside done() now, and stays there */
 	struct zd_command signal = {.kind = ZD_CMD_SIGNAL, .signal = {SESSION, 0, 5}};
 	uint64_t before = submit(f, signal);
-	ops->session_close(f->backend, SESSION, true);
+	ops->session_close(f->backend, SESSION, false);
 	signal.signal.value = 6;
 	uint64_t after = submit(f, signal); /* names a session that is gone: done, seen by nobody */
 	set_gate(f, gate, true);

@@ -141,7 +141,7 @@ EXAMPLES := $(SMALL_EXAMPLES) $(BIN)/charlm
 UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 IT_BIN   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(IT_SRC))
 TOP_SESSIONS_BIN := $(BUILD)/tests/it/top_sessions
-HOSTILE_BIN := $(filter $(BUILD)/tests/it/test_hostile_%,$(IT_BIN))
+HOSTILE_BIN := $(filter $(BUILD)/tests/it/test_hostile_%,$(IT_BIN)) $(BUILD)/tests/unit/core/test_bounded
 CONTRACT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CONTRACT_SRC))
 SIM_BIN  := $(BUILD)/tests/zdsim
 SIMBACKEND_BIN := $(BUILD)/tests/zerod-sim
@@ -442,7 +442,7 @@ check-faults: deps  ## the contract suite with one call of the driver failing, R
 	@$(MAKE) --no-print-directory all $(CONTRACT_BIN) $(DOUBLE_SO)
 	@BUILD=$(BUILD) tests/contract/faults.sh --seed $(or $(FIRST),1) $(if $(ROUNDS),--rounds $(ROUNDS))
 
-check-hostile: deps  ## the daemon against clients that misbehave, while others work: part of `make check`
+check-hostile: deps  ## the daemon against clients that misbehave, and the work of each request counted: part of `make check`
 	@$(MAKE) --no-print-directory all $(HOSTILE_BIN)
 	@BUILD=$(BUILD) tests/run.sh $(HOSTILE_BIN)
 

@@ -20,8 +20,8 @@
 #include "tests/support/daemon_fixture.h"
 #include "tests/support/raw_client.h"
 
-#define TENANT_UID 12345u
-#define OTHER_UID  12346u
+#define TENANT_UID 200012345u
+#define OTHER_UID  200012346u
 #define NRANKS     3
 #define NUMEL      300u
 #define CANNOT     77
@@ -119,7 +119,7 @@ static void test_counts_as_the_tenant(void **state)
 	assert_int_equal(jobs->n_rows, 1);
 	assert_string_equal(jobs->rows[0]->job->name, "mine");
 	assert_int_equal(jobs->rows[0]->job->uid, TENANT_UID);
-	RAW_EXPECT_ERROR(&raw, send_alloc(&raw, "second", 0), ZEROD_E_LIMIT, "uid 12345 has 1 jobs already");
+	RAW_EXPECT_ERROR(&raw, send_alloc(&raw, "second", 0), ZEROD_E_LIMIT, "uid 200012345 has 1 jobs already");
 	RAW_EXPECT_ERROR(&raw, raw_send(&raw, RAW(DRAIN, drain, Drain)), ZEROD_E_PERMISSION,
 	                 "administrators");
 	RAW_EXPECT_ERROR(
@@ -174,7 +174,7 @@ static void test_groups(void **state)
 	raw_open(&raw, tenant_path);
 	join = raw_send(&raw, RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT("j"),
 	                          .group = RAW_TEXT("g"), .world_size = 1, .durable = true));
-	RAW_EXPECT_ERROR(&raw, join, ZEROD_E_PERMISSION, "uid 12345 may keep no durable job");
+	RAW_EXPECT_ERROR(&raw, join, ZEROD_E_PERMISSION, "uid 200012345 may keep no durable job");
 }
 
 static void test_file(void **state)
@@ -379,7 +379,7 @@ static void expect_denied(struct raw_client *client, uint32_t device)
 static void test_devices_of_a_socket(void **state)
 {
 	(void)state;
-	start("devices = 1,3\n[grants]\nuser:12345 = 0\n");
+	start("devices = 1,3\n[grants]\nuser:200012345 = 0\n");
 	raw_open(&raw, tenant_path);
 	expect_devices(&raw, "deniedokdeniedok");
 	expect_denied(&raw, 0);
@@ -392,7 +392,7 @@ static void test_devices_of_users(void **state)
 	(void)state;
 	if (geteuid() != 0)
 		skip();
-	start("[grants]\nuser:12345 = 0\nuser:12345 = 2\n");
+	start("[grants]\nuser:200012345 = 0\nuser:200012345 = 2\n");
 	open_as(&raw, daemon_of_tenants.socket_path, TENANT_UID);
 	expect_devices(&raw, "okdeniedokdenied");
 	expect_denied(&raw, 1);
@@ -411,12 +411,12 @@ static void test_reload(void **state)
 	FILE *file;
 
 	(void)state;
-	start("[grants]\nuser:12345 = 0\n");
+	start("[grants]\nuser:200012345 = 0\n");
 	raw_open(&raw, tenant_path);
 	expect_devices(&raw, "okdenieddenieddenied");
 	file = fopen(daemon_of_tenants.config_path, "w");
 	assert_non_null(file);
-	(void)fprintf(file, "[socket tenant]\npath = %s\nmode = 0666\nuid = %u\n[grants]\nuser:12345 = 1\n",
+	(void)fprintf(file, "[socket tenant]\npath = %s\nmode = 0666\nuid = %u\n[grants]\nuser:200012345 = 1\n",
 	              tenant_path, TENANT_UID);
 	assert_int_equal(fclose(file), 0);
 	assert_int_equal(kill(daemon_of_tenants.pid, SIGHUP), 0);

@@ -119,7 +119,8 @@ static void test_counts_as_the_tenant(void **state)
 	assert_int_equal(jobs->n_rows, 1);
 	assert_string_equal(jobs->rows[0]->job->name, "mine");
 	assert_int_equal(jobs->rows[0]->job->uid, TENANT_UID);
-	RAW_EXPECT_ERROR(&raw, send_alloc(&raw, "second", 0), ZEROD_E_LIMIT, "uid 200012345 has 1 jobs already");
+	RAW_EXPECT_ERROR(&raw, send_alloc(&raw, "second", 0), ZEROD_E_LIMIT,
+	                 "uid 200012345 has 1 jobs already");
 	RAW_EXPECT_ERROR(&raw, raw_send(&raw, RAW(DRAIN, drain, Drain)), ZEROD_E_PERMISSION,
 	                 "administrators");
 	RAW_EXPECT_ERROR(
@@ -416,7 +417,8 @@ static void test_reload(void **state)
 	expect_devices(&raw, "okdenieddenieddenied");
 	file = fopen(daemon_of_tenants.config_path, "w");
 	assert_non_null(file);
-	(void)fprintf(file, "[socket tenant]\npath = %s\nmode = 0666\nuid = %u\n[grants]\nuser:200012345 = 1\n",
+	(void)fprintf(file,
+	              "[socket tenant]\npath = %s\nmode = 0666\nuid = %u\n[grants]\nuser:200012345 = 1\n",
 	              tenant_path, TENANT_UID);
 	assert_int_equal(fclose(file), 0);
 	assert_int_equal(kill(daemon_of_tenants.pid, SIGHUP), 0);

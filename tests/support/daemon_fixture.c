@@ -29,6 +29,7 @@
 
 #define DEADLINE_MS 30000 /* sanitizers and a busy machine included */
 #define RETRY_NS    2000000L
+#define MOST_PASSED 256u /* descriptors */
 #define MAX_ARGS    48
 #define NOTE_BYTES  1024
 #define CHUNK_BYTES 4096
@@ -150,13 +151,15 @@ static int remove_folder(struct zd_daemon *daemon)
 
 static int pass_descriptors(const struct zd_daemon_options *options)
 {
+	int copies[MOST_PASSED];
 	char text[16];
 
+	if (options->npassed > MOST_PASSED)
+		return -1;
 	for (unsigned i = 0; i < options->npassed; i++) /* out of the way of the numbers below */
-		if (dup2(fcntl(options->passed_fds[i], F_DUPFD_CLOEXEC, 1000), 2000 + (int)i) < 0)
-			return -1;
+		copies[i] = fcntl(options->passed_fds[i], F_DUPFD_CLOEXEC, 3 + (int)options->npassed);
 	for (unsigned i = 0; i < options->npassed; i++)
-		if (dup2(2000 + (int)i, 3 + (int)i) < 0 || close(2000 + (int)i) < 0)
+		if (dup2(copies[i], 3 + (int)i) < 0 || close(copies[i]) < 0)
 			return -1;
 	(void)snprintf(text, sizeof(text), "%d", (int)getpid());
 	(void)setenv("LISTEN_PID", text, 1);

@@ -191,7 +191,8 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
 	const struct zd_wait *wait = &req->wait;
 	unsigned long long a = wait->a, b = wait->b;
 	const char *unit = wait->unit ? wait->unit->name : "";
-	uint32_t rank = wait->rank + (req->member ? req->member->group->first_rank : 0);
+	const struct zd_group *group = req->member ? req->member->group : NULL;
+	uint32_t rank = wait->rank + (group ? group->first_rank : 0);
 	int used = 0;
 	out[0] = '\0';
 	switch (wait->kind) {
@@ -199,7 +200,7 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
 	case ZD_NWAITS:
 		break;
 	case ZD_WAIT_RANKS:
-		used = ranks_text(req->member->group, out);
+		used = group ? ranks_text(group, out) : 0;
 		break;
 	case ZD_WAIT_SEGMENT:
 		used = snprintf(out, ZD_WAIT_TEXT, "a segment of device %u to be created",

@@ -299,17 +299,23 @@ static void lease_free(struct zd_engine *e, struct zd_buffer *buffer, struct zd_
 	free(lease);
 }
 
+static void free_first_lease(struct zd_engine *e, struct zd_buffer *buffer)
+{
+	/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
+	lease_free(e, buffer, TAILQ_FIRST(&buffer->leases));
+}
+
 bool zd_buffer_thin_out(struct zd_engine *e, struct zd_buffer *buffer, uint32_t *budget)
 {
 	while (buffer->nleases > 1 && zd_ending_may_free(budget))
-		lease_free(e, buffer, TAILQ_FIRST(&buffer->leases));
+		free_first_lease(e, buffer);
 	return buffer->nleases <= 1;
 }
 
 void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	while (buffer->nleases > 0)
-		lease_free(e, buffer, TAILQ_FIRST(&buffer->leases));
+		free_first_lease(e, buffer);
 	zd_buffer_drop(e, buffer);
 }
 

@@ -169,6 +169,8 @@ int zd_ctl_parse_id(const char *text, uint64_t *id) __attribute__((warn_unused_r
 /* Adds to each session's row "process" ("running", "stopped", "traced", "zombie", "gone", "unknown") and
  * "process_unknown", why it is. */
 void zd_ctl_add_processes(struct zd_ctl *ctl, json_t *sessions);
+/* How long the process has run; 0: there is none. */
+uint64_t zd_ctl_process_age_ns(json_int_t pid);
 
 /* Finds the row with this id; NULL: none. */
 json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * process.c - whether the processes of sessions run, as the kernel says.
+ * process.c - whether processes of sessions run, and for how long, as the kernel says.
  *
  * The daemon is not asked: /proc is read for the pids that it lists. That needs its pid namespace, in which
  * it sees this process under the pid that this process has here.
@@ -58,6 +58,15 @@ static const char *state_name(char state)
 	       : state == 't'                 ? "traced"
 	       : state == 'Z' || state == 'X' ? "zombie"
 	                                      : "running";
+}
+
+uint64_t zd_ctl_process_age_ns(json_int_t pid)
+{
+	struct process process;
+	if (read_process(pid, &process))
+		return 0;
+	const uint64_t now_ns = since_boot_ns();
+	return now_ns > process.started_ns ? now_ns - process.started_ns : 0;
 }
 
 /* *why: the reason for "unknown". */

@@ -18,7 +18,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define END_WAIT_MS 5000
@@ -70,23 +69,6 @@ static bool is_holder(pid_t pid, char socket_path[PATH_BYTES])
 	return true;
 }
 
-static uint64_t age_of(pid_t pid)
-{
-	char line[1024];
-	uint64_t ticks = 0;
-	struct timespec now;
-	(void)read_of(pid, "stat", line, sizeof(line));
-	const char *at = strrchr(line, ')');
-	for (unsigned field = 2; at && field < 22; field++)
-		at = strchr(at + 1, ' ');
-	if (!at || sscanf(at, " %" SCNu64, &ticks) != 1)
-		return 0;
-	(void)clock_gettime(CLOCK_BOOTTIME, &now);
-	uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-	uint64_t began_ns = ticks * (1000000000u / (uint64_t)sysconf(_SC_CLK_TCK));
-	return now_ns > began_ns ? now_ns - began_ns : 0;
-}
-
 /* Beside what it holds the process has its listening socket, one for its daemon, and /dev/null. */
 static void count_descriptors(struct holder *holder)
 {
@@ -121,7 +103,7 @@ static bool look_at(pid_t pid, struct holder *holder)
 	if (!is_holder(pid, holder->socket_path) || stat(path, &found) < 0)
 		return false;
 	holder->uid = found.st_uid;
-	holder->age_ns = age_of(pid);
+	holder->age_ns = zd_ctl_process_age_ns(pid);
 	count_descriptors(holder);
 	return true;
 }

@@ -26,8 +26,9 @@ static int take_page(const Zd__Reply *reply, void *arg)
 		page->malformed = true;
 		return 0;
 	}
+	events->lost = events->after >= events->overwritten ? body->lost : 0;
+	events->overwritten = body->overwritten;
 	events->last = body->last;
-	events->lost = body->lost;
 	events->now_ns = body->now_ns;
 	events->count = body->n_events;
 	for (size_t i = 0; i < body->n_events && page->status == 0; i++)

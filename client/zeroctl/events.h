@@ -9,9 +9,11 @@
 
 /* Where a reader is. Zeroed, it is before the oldest event. */
 struct zd_ctl_events {
-	bool copies;     /* asks for events of copies, too: they are made for 2 s from each page on */
-	uint64_t after;  /* the number of the last event that was read */
-	uint64_t last;   /* the newest event's number when the last page was made */
+	bool copies;    /* asks for events of copies, too: they are made for 2 s from each page on */
+	uint64_t after; /* the number of the last event that was read */
+	uint64_t last;  /* the newest event's number when the last page was made */
+	/* Of events up to this number, those of long-lived memory alone are kept: others are not lost. */
+	uint64_t overwritten;
 	uint64_t lost;   /* events that were overwritten before the last page was made; 0: none */
 	uint64_t now_ns; /* the daemon's time then, on the clock of the events */
 	size_t count;    /* of events in that page */

@@ -23,6 +23,8 @@ struct history {
 	json_t *page;      /* of the page that is being read */
 	uint64_t last_ns;  /* up to this time all events have been read */
 	uint64_t first_ns; /* the time of the first event of the rows' pages, of whatever kind; 0: none yet */
+	uint64_t complete_ns; /* the same of the events that were not overwritten */
+	struct zd_ctl_events at;
 };
 
 static bool is_wanted(const struct history *history, const Zd__Event *event)
@@ -42,6 +44,8 @@ static int take_event(const Zd__Event *event, void *arg)
 	struct history *history = arg;
 	if (history->first_ns == 0)
 		history->first_ns = event->time_ns;
+	if (history->complete_ns == 0 && event->seq > history->at.overwritten)
+		history->complete_ns = event->time_ns;
 	if (history->last_ns < event->time_ns)
 		history->last_ns = event->time_ns;
 	if (!is_wanted(history, event))
@@ -59,21 +63,23 @@ static int take_event(const Zd__Event *event, void *arg)
 }
 
 /* Reads all pages. Where events were overwritten before a page was made, the rows begin with that page. */
-static int read_pages(struct zd_ctl *ctl, struct zd_ctl_events *at, struct history *history, bool *whole)
+static int read_pages(struct zd_ctl *ctl, struct history *history, bool *whole)
 {
+	struct zd_ctl_events *at = &history->at;
 	const uint64_t until = at->last;
 	int status = 0;
 	*whole = at->after == 0 && until > 0;
 	do {
-		uint64_t first_ns = history->first_ns;
+		const uint64_t first_ns = history->first_ns, complete_ns = history->complete_ns;
 		history->page = json_array();
-		history->first_ns = 0;
+		history->first_ns = history->complete_ns = 0;
 		status = zd_ctl_events_read(ctl, at, take_event, history);
 		if (at->lost > 0) {
 			json_array_clear(history->rows);
 			*whole = false;
-		} else if (first_ns > 0) {
-			history->first_ns = first_ns;
+		} else {
+			history->first_ns = first_ns ? first_ns : history->first_ns;
+			history->complete_ns = complete_ns ? complete_ns : history->complete_ns;
 		}
 		(void)json_array_extend(history->rows, history->page);
 		json_decref(history->page);
@@ -81,26 +87,34 @@ static int read_pages(struct zd_ctl *ctl, struct zd_ctl_events *at, struct histo
 	return status;
 }
 
-/* "now_ns": when the newest event of the rows happened, or there was none that is newer; "known_from_ns":
- * from this time on the rows are complete; "whole": that is the daemon's start. */
+/* "now_ns": when the newest event of the rows happened, or there was none that is newer. From "known_from_ns"
+ * on the rows have all segments, and the blocks that were in use for long; "whole": that is the daemon's
+ * start. From "complete_from_ns" on they have all blocks. */
 static int fetch_events(struct zd_ctl *ctl, json_t **out)
 {
-	struct zd_ctl_events at = {.after = UINT64_MAX};
-	struct history history = {.device = ctl->device, .rows = json_array(), .page = json_array()};
+	struct history history = {.device = ctl->device,
+	                          .rows = json_array(),
+	                          .page = json_array(),
+	                          .at = {.after = UINT64_MAX}};
+	struct zd_ctl_events *at = &history.at;
 	bool whole;
-	int status = zd_ctl_events_read(ctl, &at, take_event, &history);
+	int status = zd_ctl_events_read(ctl, at, take_event, &history);
 	json_decref(history.page);
-	history.last_ns = at.now_ns; /* later events are read only as far as the last page goes */
+	history.last_ns = at->now_ns; /* later events are read only as far as the last page goes */
 	if (!status) {
-		at.after = at.last > ZD_CTL_SNAPSHOT_EVENTS ? at.last - ZD_CTL_SNAPSHOT_EVENTS : 0;
-		status = read_pages(ctl, &at, &history, &whole);
+		const bool all = at->last - at->overwritten <= ZD_CTL_SNAPSHOT_EVENTS;
+		at->after = all ? 0 : at->last - ZD_CTL_SNAPSHOT_EVENTS;
+		at->overwritten = 0;
+		status = read_pages(ctl, &history, &whole);
 	}
 	if (status) {
 		json_decref(history.rows);
 		return status;
 	}
-	*out = json_pack("{s:I,s:I,s:b,s:o}", "now_ns", ZD_CTL_INT(history.last_ns), "known_from_ns",
-	                 ZD_CTL_INT(history.first_ns ? history.first_ns : history.last_ns), "whole",
+	*out = json_pack("{s:I,s:I,s:I,s:b,s:o}", "now_ns", ZD_CTL_INT(history.last_ns), "known_from_ns",
+	                 ZD_CTL_INT(history.first_ns ? history.first_ns : history.last_ns),
+	                 "complete_from_ns",
+	                 ZD_CTL_INT(history.complete_ns ? history.complete_ns : history.last_ns), "whole",
 	                 (int)whole, "rows", history.rows);
 	return 0;
 }

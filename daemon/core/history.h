@@ -2,8 +2,9 @@
 /*
  * history.h - the history: lifecycle events, which the core keeps in a ring of fixed size.
  *
- * The newest events are kept, and readers are told how many were overwritten. An event has ids of objects; a
- * reader gets their names, also of objects that have ended, as long as those are kept.
+ * The newest events are kept, those of long-lived memory longer, and readers are told how many were
+ * overwritten. An event has ids of objects; a reader gets their names, also of objects that have ended, as
+ * long as those are kept.
  */
 #ifndef ZD_CORE_HISTORY_H
 #define ZD_CORE_HISTORY_H
@@ -71,7 +72,8 @@ struct zd_event_query {
 struct zd_event_page {
 	uint64_t next; /* `after` of the next page */
 	uint64_t last; /* the newest event's number, of any user; equal to `next`: the end was reached */
-	uint64_t lost; /* events behind `after` that were overwritten before they were read */
+	uint64_t lost; /* events between `after` and `next` that were overwritten before they were read */
+	uint64_t overwritten; /* events with a greater number are all kept; of others those of memory alone */
 };
 
 #endif

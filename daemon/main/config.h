@@ -24,7 +24,7 @@ struct zd_backend_ops;
 #define ZD_DEFAULT_CONFIG  "/etc/zerod/zerod.conf"
 #define ZD_DEFAULT_DEVICES 1
 #define ZD_DEFAULT_GPUS    "all"
-#define ZD_DEFAULT_EVENTS  65536u /* of 64 bytes */
+#define ZD_DEFAULT_EVENTS  65536u
 #define ZD_DEFAULT_UNSENT  (64ull << 20)
 /* A job of 64 ranks with 10,000 units of 10 views takes 190 MiB: see docs/design/memory.md. */
 #define ZD_DEFAULT_METADATA (256ull << 20)

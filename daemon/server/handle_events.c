@@ -129,6 +129,7 @@ int zd_answer_events(struct zd_api_session *session, const Zd__Request *request,
 	events.next = found.next;
 	events.last = found.last;
 	events.lost = found.lost;
+	events.overwritten = found.overwritten;
 	events.now_ns = zd_loop_now_ns();
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_EVENTS;

@@ -163,6 +163,7 @@ static void events_lead_to_the_map(void **state)
 	data = data_of(page);
 	events = json_object_get(data, "events");
 	assert_true(json_is_true(json_object_get(events, "whole")));
+	assert_int_equal(integer(events, "complete_from_ns"), integer(events, "known_from_ns"));
 	json_array_foreach(json_object_get(events, "rows"), i, row)
 	{
 		const char *kind = json_string_value(json_object_get(row, "kind"));

@@ -172,12 +172,13 @@ function chooseDevice(device) {
 }
 
 function historyNote() {
-	const {known_from_ns: begin, now_ns: now, whole} = snapshot.events;
+	const {known_from_ns: begin, complete_from_ns: complete, now_ns: now, whole} = snapshot.events;
 	const others = snapshot.map.some((row) => row.kind === "others") ? " Memory of other users is not shown." : "";
 	const since = whole ? "the first event since the daemon\u2019s start" : "the oldest event that the daemon keeps";
 	const known = "Known for " + durationText(now - begin) + ", from " + wallText(wallOf(begin), true) + " on: " + since + ".";
+	const thinned = complete > begin ? " Before " + wallText(wallOf(complete), true) + " blocks that were in use for a short time are left out." : "";
 	const none = page.spans.length + page.blocks.length === 0 ? " No block was there in this time." : "";
-	return (begin >= now ? "Nothing is known of the time before the snapshot." : known) + none + others;
+	return (begin >= now ? "Nothing is known of the time before the snapshot." : known) + thinned + none + others;
 }
 
 function recolour() {

@@ -152,10 +152,10 @@ void zd_engine_events(struct zd_engine *e, const struct zd_event_query *query, s
 {
 	const struct zd_history *history = &e->history;
 	struct reader reader = {.e = e, .query = query};
-	uint64_t last = history->on ? history->last : 0, kept = zd_min_u64(last, history->mask + 1);
-	uint64_t oldest = last - kept; /* the last event that was overwritten */
+	uint64_t last = history->on ? history->last : 0;
 	uint32_t visits = 0;
 	*page = (struct zd_event_page){.next = zd_min_u64(query->after, last), .last = last};
+	page->overwritten = history->on ? zd_history_overwritten(history) : 0;
 	if (query->session) {
 		reader.asker = zd_session_find(e, query->session);
 		if (!reader.asker) /* the session has ended: it reads nothing */
@@ -163,11 +163,11 @@ void zd_engine_events(struct zd_engine *e, const struct zd_event_query *query, s
 	}
 	if (query->copies)
 		e->history.copies_until_ns = e->now_ns + ZD_EVENT_COPIES_NS;
-	page->lost = page->next < oldest ? oldest - page->next : 0;
-	page->next += page->lost;
 	while (page->next < last && (!query->most_visits || visits++ < query->most_visits)) {
-		uint64_t seq = page->next + 1;
-		const struct zd_event *event = &history->events[seq & history->mask];
+		uint64_t seq;
+		const struct zd_event *event = zd_history_find(history, page->next, &seq);
+		page->lost += seq - page->next - 1;
+		page->next = seq - 1;
 		if (may_read(&reader, event) && is_wanted(&reader, event) &&
 		    !give(&reader, seq, event, fn, arg))
 			return;

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * history.h - the ring of lifecycle events, and the names of objects that have ended.
+ * history.h - the ring of lifecycle events, a longer history of memory, and the names of objects that have
+ * ended.
  *
- * Both have a fixed size. Without a size the ring is one event, which is overwritten by each other one and
- * never read, so that adding has no branch.
+ * All have a fixed size. Without a size the ring is one event, which is overwritten by each other one and
+ * never read.
+ *
+ * A busy job fills the ring in seconds. So the events of segments, and of blocks that were in use while the
+ * whole ring was overwritten, move to the longer history: the give of such a block when the ring overwrites
+ * it, and later its free. Of a block that was in use for a shorter time neither is kept.
  */
 #ifndef ZD_CORE_ENGINE_HISTORY_H
 #define ZD_CORE_ENGINE_HISTORY_H
@@ -13,6 +18,13 @@
 
 /* A name is kept for each so many events: most objects outlive many. */
 #define ZD_HISTORY_EVENTS_PER_NAME 64u
+/* So many events of the ring are one of the longer history. */
+#define ZD_HISTORY_EVENTS_PER_OLD 4u
+
+struct zd_old_event {
+	uint64_t seq;
+	struct zd_event event;
+};
 
 /* The names of an object that has ended. */
 struct zd_ended_name {
@@ -26,6 +38,10 @@ struct zd_history {
 	uint64_t last; /* the newest event's number */
 	uint64_t mask; /* the number of events, a power of two, minus 1 */
 	struct zd_event *events;
+	bool *moves; /* by place in the ring: the event moves to the longer history */
+	/* the longer history, a ring */
+	struct zd_old_event *old;
+	uint64_t nold, old_count; /* its size, and how many there have been */
 	bool on;
 	uint64_t copies_until_ns; /* copies that begin before are events */
 	uint32_t nnames, next_name;
@@ -41,10 +57,29 @@ void zd_history_keep_name(struct zd_history *history, uint64_t id, const char *n
 /* NULL: not kept. */
 const struct zd_ended_name *zd_history_ended(const struct zd_history *history, uint64_t id);
 
+/* Moves the event with this number, which is about to be overwritten, to the longer history. */
+void zd_history_move(struct zd_history *history, uint64_t seq);
+/* The first event behind `after` that is kept, and its number; `after` is less than the newest one's. */
+const struct zd_event *zd_history_find(const struct zd_history *history, uint64_t after, uint64_t *seq);
+/* Events with a greater number are all in the ring. */
+static inline uint64_t zd_history_overwritten(const struct zd_history *history)
+{
+	return history->last > history->mask ? history->last - history->mask - 1 : 0;
+}
+
 /* Returns the place of the next event. The caller fills all of it. */
 static inline struct zd_event *zd_history_next(struct zd_history *history)
 {
-	return &history->events[++history->last & history->mask];
+	uint64_t place = ++history->last & history->mask;
+	if (history->moves[place])
+		zd_history_move(history, history->last - history->mask - 1);
+	return &history->events[place];
+}
+
+/* Whether the newest event, or another one in the ring, will move. */
+static inline void zd_history_set_moves(struct zd_history *history, uint64_t seq, bool moves)
+{
+	history->moves[seq & history->mask] = moves;
 }
 
 #endif

@@ -44,6 +44,7 @@ struct zd_block {
 	uint8_t owner_type; /* enum zd_block_owner */
 	/* for events, while in use: enum zd_event_word, and the id of the unit, group or allocation */
 	uint8_t purpose;
+	uint32_t given; /* the lowest bits of the event's number that gave it to its owner */
 	uint64_t object;
 };
 

@@ -65,6 +65,7 @@ void zd_segment_event(struct zd_engine *e, const struct zd_segment *segment, enu
 	event->device = (uint8_t)(segment->device->index + 1);
 	event->number = segment->id;
 	event->bytes = segment->bytes;
+	zd_history_set_moves(&e->history, e->history.last, true);
 }
 
 static struct zd_segment *find_creating(const struct zd_engine *e, struct zd_device *device,
@@ -487,12 +488,27 @@ static struct zd_event *block_event(struct zd_engine *e, const struct zd_extent 
 	return event;
 }
 
+/* Neither the give nor the free of a block moves to the longer history if both are in the ring. */
+static void free_event(struct zd_engine *e, const struct zd_extent *extent)
+{
+	struct zd_history *history = &e->history;
+	const struct zd_block *block = extent->block;
+	(void)block_event(e, extent, ZD_EVENT_BLOCK_FREE);
+	uint64_t given = history->last - (uint32_t)((uint32_t)history->last - block->given);
+	const struct zd_event *give = &history->events[given & history->mask];
+	bool brief = given > zd_history_overwritten(history) && give->kind == ZD_EVENT_BLOCK_GIVE &&
+	             give->number == extent->segment->id && give->value == block->offset;
+	zd_history_set_moves(history, history->last, !brief);
+	if (brief)
+		zd_history_set_moves(history, given, false);
+}
+
 void zd_extent_own(struct zd_engine *e, const struct zd_extent *extent, enum zd_block_owner type,
                    const void *owner, struct zd_extent_use use)
 {
 	struct zd_block *block = extent->block;
 	if (block->owner_type != ZD_BLOCK_NOBODY) /* a gather takes over the block of a former buffer */
-		(void)block_event(e, extent, ZD_EVENT_BLOCK_FREE);
+		free_event(e, extent);
 	block->owner_type = (uint8_t)type;
 	block->owner = owner;
 	block->purpose = (uint8_t)use.purpose;
@@ -500,6 +516,8 @@ void zd_extent_own(struct zd_engine *e, const struct zd_extent *extent, enum zd_
 	struct zd_event *event = block_event(e, extent, ZD_EVENT_BLOCK_GIVE);
 	event->session = use.session;
 	event->rank = use.rank;
+	block->given = (uint32_t)e->history.last;
+	zd_history_set_moves(&e->history, e->history.last, true);
 }
 
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent)
@@ -507,7 +525,7 @@ void zd_pool_free(struct zd_engine *e, struct zd_extent *extent)
 	if (!extent->block)
 		return;
 	if (extent->block->owner_type != ZD_BLOCK_NOBODY)
-		(void)block_event(e, extent, ZD_EVENT_BLOCK_FREE);
+		free_event(e, extent);
 	zd_block_free(extent->segment->range, extent->block);
 	zd_dirty(e, extent->segment->device);
 	*extent = (struct zd_extent){0};

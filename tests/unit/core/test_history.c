@@ -408,6 +408,59 @@ static void test_a_full_ring_loses_its_oldest(void **state)
 	core_end(core);
 }
 
+static void fill_ring(struct core_driver *core)
+{
+	for (uint32_t i = 0; i < 16; i++)
+		core_close(core, core_open(core, CORE_BOB));
+}
+
+/* What is left of events that the ring has overwritten, by pages of 2. */
+static void read_old(struct core_driver *core, struct events *events)
+{
+	struct zd_event_query query = {.most_visits = 2};
+	struct zd_event_page page;
+	struct events some;
+	events->count = 0;
+	do {
+		page = read_events(core, &query, &some);
+		for (uint32_t i = 0; i < some.count && some.all[i].seq <= page.overwritten; i++)
+			events->all[events->count++] = some.all[i];
+		query.after = page.next;
+	} while (page.next < page.overwritten);
+}
+
+static uint64_t alloc(struct core_driver *core, uint64_t session)
+{
+	return core_expect(core, core_alloc(core, session, "job", 0, 512), 0)->u.alloc.allocation;
+}
+
+static void free_allocation(struct core_driver *core, uint64_t session, uint64_t allocation)
+{
+	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free.allocation = allocation};
+	core_expect(core, core_send(core, session, &args), 0);
+}
+
+static void test_long_lived_memory_is_kept_longer(void **state)
+{
+	struct core_driver *core = core_new(&(struct core_options){.events = 32});
+	struct events events;
+	(void)state;
+	uint64_t session = core_open(core, CORE_ALICE);
+	uint64_t stays = alloc(core, session);
+	free_allocation(core, session, alloc(core, session));
+	fill_ring(core);
+	read_old(core, &events);
+	expect_kinds(&events, "segment_begin/allocations block_give/allocation ");
+	assert_int_equal(events.all[1].event.object, stays);
+	free_allocation(core, session, stays);
+	fill_ring(core);
+	read_old(core, &events);
+	expect_kinds(&events, "segment_begin/allocations block_give/allocation block_free/allocation "
+	                      "segment_end/allocations ");
+	assert_int_equal(events.all[2].event.object, stays);
+	core_end(core);
+}
+
 static void test_without_events(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.no_events = true});
@@ -458,6 +511,7 @@ int main(void)
 	        cmocka_unit_test(test_a_job_is_chosen_also_when_it_has_ended),
 	        cmocka_unit_test(test_pages),
 	        cmocka_unit_test(test_a_full_ring_loses_its_oldest),
+	        cmocka_unit_test(test_long_lived_memory_is_kept_longer),
 	        cmocka_unit_test(test_without_events),
 	        cmocka_unit_test(test_old_names_are_forgotten),
 	};

@@ -414,7 +414,7 @@ static void fill_ring(struct core_driver *core)
 		core_close(core, core_open(core, CORE_BOB));
 }
 
-/* What is left of events that the ring has overwritten, by pages of 2. */
+/* Reads the kept ones of the events that the ring has overwritten, by pages of 2. */
 static void read_old(struct core_driver *core, struct events *events)
 {
 	struct zd_event_query query = {.most_visits = 2};

@@ -97,6 +97,8 @@ struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const str
 	}
 	TAILQ_INIT(&group->units);
 	TAILQ_INIT(&group->former);
+	for (uint32_t i = 0; i < ZD_NTARGETS; i++)
+		TAILQ_INIT(&group->places[i]);
 	TAILQ_INIT(&group->unready);
 	TAILQ_INIT(&group->slots);
 	TAILQ_INIT(&group->reductions);

@@ -23,6 +23,7 @@
 #include "core/control/radix.h"
 #include "core/engine/deferred_teardown.h"
 #include "core/gather/commit.h"
+#include "core/gather/layout.h"
 #include "core/memory/allocation.h"
 
 /* Ids that the former daemon may have given since its journal began to objects that the journal does not
@@ -277,8 +278,7 @@ static int restore_target(const struct zd_record_unit *record, struct zd_unit *u
 	uint64_t numel = zd_unit_target_numel(unit);
 	if (numel > INT64_MAX || record->target_offset_numel > INT64_MAX - numel)
 		return zd_journal_bad(&record->record, "it has no such place in the target", err);
-	unit->targeted = true;
-	unit->target_offset_numel = record->target_offset_numel;
+	zd_layout_put(unit, record->target_offset_numel);
 	uint64_t *end = &unit->group->target_numel[unit->on_host];
 	*end = zd_max_u64(*end, record->target_offset_numel + numel);
 	return 0;

@@ -197,6 +197,7 @@ struct zd_group {
 	uint64_t versions_hash;      /* over the other units' versions */
 	/* of each target: sum of the places of the trainable units on devices, and of those on the host */
 	uint64_t target_numel[ZD_NTARGETS];
+	struct zd_unit_list places[ZD_NTARGETS]; /* units with a place in the target, in its order */
 	uint64_t committed_step;
 	/* the commit that this daemon has voted for, with its outcome unknown; 0: none */
 	uint64_t voted_step;

@@ -205,8 +205,9 @@ struct zd_request {
 			void *entry; /* struct zd_entry */
 			uint64_t serial;
 			uint64_t window; /* BACKWARD_END, STEP_BEGIN, REDUCE_WAIT: its number */
-			/* fills of the elements that no sum has written have begun */
-			bool zeroes;
+			/* STEP_BEGIN: how far the targets are zeroed; target.c */
+			uint32_t zeroed_targets;
+			uint64_t zeroed_numel, zeroes_unit;
 			bool scalars;               /* STEP_BEGIN: the result is stored for kernels */
 			bool ahead;                 /* the reply may come before the target may be read */
 			struct zd_promise *promise; /* REDUCE_WAIT: of the unit's sum; NULL: none */

@@ -101,13 +101,33 @@ static int target_check(const struct zd_unit *unit, struct zd_err *err)
 	return unit->targeted ? 0 : check_room(unit, unit->on_host, err);
 }
 
+void zd_layout_put(struct zd_unit *unit, uint64_t offset_numel)
+{
+	struct zd_unit_list *places = &unit->group->places[unit->on_host];
+	struct zd_unit *before = TAILQ_LAST(places, zd_unit_list);
+	while (before && before->target_offset_numel > offset_numel)
+		before = TAILQ_PREV(before, zd_unit_list, place_link);
+	if (before)
+		TAILQ_INSERT_AFTER(places, before, unit, place_link);
+	else
+		TAILQ_INSERT_HEAD(places, unit, place_link);
+	unit->targeted = true;
+	unit->target_offset_numel = offset_numel;
+}
+
+static void leave_place(struct zd_unit *unit)
+{
+	if (unit->targeted)
+		TAILQ_REMOVE(&unit->group->places[unit->on_host], unit, place_link);
+	unit->targeted = false;
+}
+
 static void target_take(struct zd_unit *unit)
 {
 	uint64_t *numel = &unit->group->target_numel[unit->on_host];
 	if (unit->targeted)
 		return;
-	unit->targeted = true;
-	unit->target_offset_numel = *numel;
+	zd_layout_put(unit, *numel);
 	*numel += zd_unit_target_numel(unit);
 	zd_journal_unit(unit);
 }
@@ -118,7 +138,13 @@ void zd_layout_give_back(struct zd_unit *unit)
 	if (!unit->targeted || unit->target_offset_numel + zd_unit_target_numel(unit) != *numel)
 		return;
 	*numel = unit->target_offset_numel;
-	unit->targeted = false;
+	leave_place(unit);
+}
+
+void zd_layout_forget(struct zd_unit *unit)
+{
+	zd_layout_give_back(unit);
+	leave_place(unit);
 }
 
 int zd_layout_check_move(const struct zd_unit *unit, bool on_host, struct zd_err *err)
@@ -126,44 +152,18 @@ int zd_layout_check_move(const struct zd_unit *unit, bool on_host, struct zd_err
 	return unit->targeted ? check_room(unit, on_host, err) : 0;
 }
 
-/* A place in a target. */
-struct place {
-	uint64_t begin, end;
-};
-
-static int by_begin(const void *a, const void *b)
-{
-	const struct place *left = a, *right = b;
-	return left->begin < right->begin ? -1 : left->begin > right->begin;
-}
-
-static size_t add_places(const struct zd_unit_list *units, bool on_host, struct place *places, size_t nplaces)
-{
-	const struct zd_unit *unit;
-	TAILQ_FOREACH (unit, units, group_link) {
-		uint64_t begin = unit->target_offset_numel;
-		if (unit->targeted && unit->on_host == on_host)
-			places[nplaces++] = (struct place){begin, begin + zd_unit_target_numel(unit)};
-	}
-	return nplaces;
-}
-
 /* Returns the offset of the first gap of `numel` elements between the places of the group's units in the
  * target, or the end of the last place, which *end gets in any case. */
 static uint64_t find_gap(const struct zd_group *group, bool on_host, uint64_t numel, uint64_t *end)
 {
-	struct place *places = zd_calloc(group->unit_names.nnodes + 1, sizeof(*places));
-	size_t nplaces = add_places(&group->units, on_host, places, 0);
+	const struct zd_unit *unit;
 	uint64_t gap = UINT64_MAX;
-	nplaces = add_places(&group->former, on_host, places, nplaces);
-	qsort(places, nplaces, sizeof(*places), by_begin);
 	*end = 0;
-	for (size_t i = 0; i < nplaces; i++) {
-		if (gap == UINT64_MAX && places[i].begin - *end >= numel)
+	TAILQ_FOREACH (unit, &group->places[on_host], place_link) {
+		if (gap == UINT64_MAX && unit->target_offset_numel - *end >= numel)
 			gap = *end;
-		*end = places[i].end;
+		*end = unit->target_offset_numel + zd_unit_target_numel(unit);
 	}
-	free(places);
 	return gap == UINT64_MAX ? *end : gap;
 }
 
@@ -172,15 +172,14 @@ void zd_layout_move(struct zd_unit *unit, bool on_host)
 	struct zd_group *group = unit->group;
 	bool targeted = unit->targeted, was_on_host = unit->on_host;
 	uint64_t numel = zd_unit_target_numel(unit), end;
-	unit->targeted = false;
+	leave_place(unit);
 	unit->on_host = on_host;
 	if (!targeted)
 		return;
 	(void)find_gap(group, was_on_host, 0, &end);
 	group->target_numel[was_on_host] = end;
-	unit->target_offset_numel = find_gap(group, on_host, numel, &end);
+	zd_layout_put(unit, find_gap(group, on_host, numel, &end));
 	group->target_numel[on_host] = zd_max_u64(end, unit->target_offset_numel + numel);
-	unit->targeted = true;
 }
 
 int zd_layout_check(struct zd_unit *unit, struct zd_err *err)

@@ -25,6 +25,10 @@ int zd_layout_check(struct zd_unit *unit, struct zd_err *err) __attribute__((war
 void zd_layout_enter(struct zd_part *part);
 /* Removes a part whose registration has ended, and which has no gathered buffer, from its slot. */
 void zd_layout_leave(struct zd_engine *e, struct zd_part *part);
+/* Gives the unit a place in the target. */
+void zd_layout_put(struct zd_unit *unit, uint64_t offset_numel);
+/* Frees the unit's place: the unit ends. */
+void zd_layout_forget(struct zd_unit *unit);
 /* Frees the unit's place in the target if it is at the target's end. A gap is not closed, since clients know
  * the offsets of later units. */
 void zd_layout_give_back(struct zd_unit *unit);

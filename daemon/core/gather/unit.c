@@ -429,7 +429,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 		group->nunits--;
 		journal_unit_gone(unit);
 	}
-	zd_layout_give_back(unit);
+	zd_layout_forget(unit);
 	set_mismatch(unit, 0, NULL);
 	if (group->unit_names.nnodes == 0)
 		memset(group->target_numel, 0, sizeof(group->target_numel));

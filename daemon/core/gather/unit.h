@@ -110,6 +110,7 @@ struct zd_unit {
 	uint64_t version_hash; /* its share of the group's `versions_hash` */
 	TAILQ_ENTRY(zd_unit) unready_link;
 	TAILQ_ENTRY(zd_unit) group_link; /* of the group's units, or former units */
+	TAILQ_ENTRY(zd_unit) place_link; /* of the group's places, if it is targeted */
 };
 
 static inline uint64_t zd_unit_shard_bytes(const struct zd_unit *unit)

@@ -12,8 +12,6 @@
 #include "core/reduce/reduce.h"
 #include "core/reduce/window.h"
 
-#define UNITS_PER_OBJECT 8u /* that a step of a sum adds in place of one object that an end would free */
-
 /* The norm of the present epoch; NULL: none. */
 static struct zd_slice_norm *find_norm(const struct zd_norms *norms, uint64_t unit)
 {
@@ -167,7 +165,7 @@ static double sum_all(struct zd_group *group, uint64_t window)
 bool zd_norms_sum(const struct zd_engine *e, struct zd_group *group, uint64_t window, double *sum)
 {
 	struct zd_summing *summing = &group->summing;
-	uint32_t left = e->sink.ends ? UNITS_PER_OBJECT * e->end_step_objects : UINT32_MAX;
+	uint32_t left = zd_step_units(e);
 	if (!summing->runs || summing->window != window) {
 		forget(&group->step_norms);
 		*summing = (struct zd_summing){

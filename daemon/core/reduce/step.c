@@ -387,11 +387,8 @@ static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_wind
 {
 	if (zd_targets_are_in_use(w))
 		return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
-	if (!req->u.reduce.zeroes) {
-		req->u.reduce.zeroes = true;
-		if (zd_targets_zero_rest(e, req, w) == ZD_WAIT)
-			return ZD_WAIT;
-	}
+	if (zd_targets_zero_rest(e, req, w) == ZD_WAIT)
+		return ZD_WAIT;
 	zd_targets_set_written(w);
 	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_WAITING);
 	return 0;

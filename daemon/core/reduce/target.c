@@ -141,11 +141,6 @@ void zd_target_store_scalars(struct zd_engine *e, struct zd_window *w, struct zd
 
 /* ---- Zeroing ------------------------------------------------------------------------------------------- */
 
-/* A range of the target, in elements. */
-struct range {
-	uint64_t begin, end;
-};
-
 struct fill {
 	struct zd_storage *storage;
 	struct zd_request *req;
@@ -164,10 +159,10 @@ static void filled(struct zd_engine *e, struct zd_op *op, int status, const char
 }
 
 static void zero_range(struct zd_engine *e, struct zd_request *req, const struct zd_window *w,
-                       struct zd_storage *target, struct range range)
+                       struct zd_storage *target, uint64_t begin, uint64_t end)
 {
 	uint64_t each = zerod_dtype_bytes(w->target_dtype);
-	if (range.begin >= range.end)
+	if (begin >= end)
 		return;
 	struct fill *fill = zd_calloc(1, sizeof(*fill));
 	*fill = (struct fill){target, req};
@@ -175,47 +170,40 @@ static void zero_range(struct zd_engine *e, struct zd_request *req, const struct
 	zd_storage_use(target);
 	req->pending_ops++;
 	zd_op_fill(e, w->mr->member->group->job, target->device->index,
-	           zd_storage_location(target, range.begin * each, (range.end - range.begin) * each), filled,
-	           fill, 0);
+	           zd_storage_location(target, begin * each, (end - begin) * each), filled, fill, 0);
 }
 
-static int by_begin(const void *a, const void *b)
+/* The place that the request's zeroing has come to; NULL: the end. If that unit has ended, the first one:
+ * elements may be zeroed twice. */
+static struct zd_unit *next_place(struct zd_engine *e, struct zd_request *req, const struct zd_window *w)
 {
-	const struct range *left = a, *right = b;
-	return left->begin < right->begin ? -1 : left->begin > right->begin;
+	uint32_t memory = req->u.reduce.zeroed_targets;
+	struct zd_unit *unit = zd_unit_find(e, req->u.reduce.zeroes_unit);
+	if (unit && unit->group == req->member->group && unit->targeted && unit->on_host == memory)
+		return unit;
+	req->u.reduce.zeroed_numel = 0;
+	return TAILQ_FIRST(&w->mr->member->group->places[memory]);
 }
 
-/* The places in one target that a sum has written, in order. The caller frees the array. */
-static struct range *find_written(const struct zd_window *w, const struct zd_target *target, size_t *n)
-{
-	const struct zd_group *group = w->mr->member->group;
-	struct range *written = zd_calloc(group->nunits + 1, sizeof(*written));
-	*n = 0;
-	const struct zd_unit *unit;
-	TAILQ_FOREACH (unit, &group->units, group_link) {
-		if (zd_window_target(w, unit) == target && zd_norms_has(w, unit))
-			written[(*n)++] =
-			        (struct range){unit->target_offset_numel,
-			                       unit->target_offset_numel + zd_unit_target_numel(unit)};
-	}
-	qsort(written, *n, sizeof(*written), by_begin);
-	return written;
-}
-
-static void zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w,
+/* Returns whether it has come to the target's end. */
+static bool zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w,
                       const struct zd_target *target)
 {
-	uint64_t at = 0;
-	size_t n;
-	if (target->unwritten_numel == 0)
-		return;
-	struct range *written = find_written(w, target, &n);
-	for (size_t i = 0; i < n; i++) {
-		zero_range(e, req, w, target->storage, (struct range){at, written[i].begin});
-		at = written[i].end;
+	uint32_t most = zd_step_units(e);
+	struct zd_unit *unit = next_place(e, req, w);
+	uint64_t at = req->u.reduce.zeroed_numel;
+	for (; unit && most > ZD_UNITS_PER_OBJECT * req->pending_ops; unit = TAILQ_NEXT(unit, place_link)) {
+		most--;
+		if (unit->is_former || !zd_norms_has(w, unit))
+			continue;
+		zero_range(e, req, w, target->storage, at, unit->target_offset_numel);
+		at = unit->target_offset_numel + zd_unit_target_numel(unit);
 	}
-	zero_range(e, req, w, target->storage, (struct range){at, target->numel});
-	free(written);
+	req->u.reduce.zeroed_numel = at;
+	req->u.reduce.zeroes_unit = unit ? unit->id : 0;
+	if (!unit)
+		zero_range(e, req, w, target->storage, at, target->numel);
+	return !unit;
 }
 
 bool zd_targets_are_in_use(const struct zd_window *w)
@@ -234,7 +222,14 @@ void zd_targets_set_written(struct zd_window *w)
 
 int zd_targets_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w)
 {
-	for (uint32_t i = 0; i < ZD_NTARGETS; i++)
-		zero_rest(e, req, w, &w->targets[i]);
-	return req->pending_ops > 0 ? zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0) : 0;
+	uint32_t *memory = &req->u.reduce.zeroed_targets;
+	while (*memory < ZD_NTARGETS) {
+		const struct zd_target *target = &w->targets[*memory];
+		if (target->unwritten_numel > 0 && !zero_rest(e, req, w, target)) {
+			req->goes_on = req->pending_ops == 0;
+			break;
+		}
+		++*memory;
+	}
+	return req->pending_ops > 0 || req->goes_on ? zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0) : 0;
 }

@@ -19,8 +19,8 @@ void zd_targets_unbind(struct zd_engine *e, struct zd_window *w);
 void zd_targets_drop(struct zd_engine *e, struct zd_window *w);
 /* Whether operations use a target that has elements to be zeroed. */
 bool zd_targets_are_in_use(const struct zd_window *w);
-/* Begins to zero the elements of the targets that no sum has written, by operations of the request. Returns
- * ZD_WAIT, or 0 if there are no such elements. */
+/* Zeroes the elements of the targets that no sum has written, by operations of the request, for a bounded
+ * number of units at a time. Returns ZD_WAIT, or 0 when all are zeroed. */
 int zd_targets_zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w)
         __attribute__((warn_unused_result));
 /* Records that no element is to be zeroed: all are written, or the content of the targets is undefined. */

@@ -148,6 +148,15 @@ static inline bool zd_step_is_called(const struct zd_window *w)
 	return w->step == ZD_STEP_CALLED || w->step == ZD_STEP_ZEROING || w->step == ZD_STEP_WAITING;
 }
 
+/* So many units are visited in the time in which an end frees an object. */
+#define ZD_UNITS_PER_OBJECT 8u
+
+/* Returns the number of units that one event may visit for a step. */
+static inline uint32_t zd_step_units(const struct zd_engine *e)
+{
+	return e->sink.ends ? ZD_UNITS_PER_OBJECT * e->end_step_objects : UINT32_MAX;
+}
+
 /* ---- Norms (norms.c) ----------------------------------------------------------------------------------- */
 
 /* Forgets the norms and the overflow of the window. */

@@ -298,9 +298,8 @@ static const struct hold {
 
 /* Requests that still visit all that is held. */
 static const char *const known[][2] = {
-        {"session_reset", "groups"}, {"step_begin", "units"},    {"step_begin", "buffers"},
-        {"step_begin", "sums"},      {"group_leave", "sums"},    {"kill_session", "sums"},
-        {"abort_group", "sums"},     {"kill_session", "groups"}, {"step_begin", "buffers in quarantine"},
+        {"session_reset", "groups"}, {"step_begin", "sums"},  {"group_leave", "sums"},
+        {"kill_session", "sums"},    {"abort_group", "sums"}, {"kill_session", "groups"},
 };
 
 /* ---- Every request, with what has to come before it ---------------------------------------------------- */

@@ -113,6 +113,36 @@ static void test_the_rest_is_zeros(void **state)
 	}
 }
 
+/* The units take several steps: some need a fill each, others one for all, or none. */
+static void test_zeros_in_steps(void **state)
+{
+	enum { MANY = 60 };
+	struct scene s;
+	(void)state;
+	s.core = core_new(&(struct core_options){.end_step_objects = 2});
+	core_reducers_new(&s.g, s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	uint64_t step[NRANKS];
+	uint64_t units[MANY];
+	for (uint32_t i = 0; i < MANY; i++)
+		units[i] = core_reducers_unit(&s.g, (char[]){'u', (char)('0' + i), 0}, NUMEL);
+	core_reducers_begin(&s.g, 3, true);
+	for (uint32_t i = MANY; i-- > 0;)
+		for (uint32_t rank = 0; rank < NRANKS && (i > 40 || (i < 20 && i % 2)); rank++)
+			core_reduce(&s.g, rank, units[i], 1.0f);
+	core_reducers_end(&s.g);
+	for (uint32_t rank = 0; rank < NRANKS; rank++) {
+		step[rank] = core_step(&s.g.team, rank);
+		for (uint32_t i = 0; i < MANY; i++) /* each step of it, and the fills' completions */
+			(void)core_end_step(s.core, CORE_ALICE);
+	}
+	for (uint32_t i = 0; i < MANY; i++)
+		for (uint32_t rank = 0; rank < NRANKS; rank++)
+			core_check_target(&s.g, rank, core_expect(s.core, step[rank], 0), i * s.g.shard_numel,
+			                  i > 40 || (i < 20 && i % 2) ? 1.0f : 0.0f);
+	core_reducers_step_end(&s.g);
+	core_end(s.core);
+}
+
 static void test_what_all_skip_is_zeros(void **state)
 {
 	struct scene s;
@@ -263,6 +293,7 @@ int main(void)
 	        cmocka_unit_test(test_first_sums_overwrite),
 	        cmocka_unit_test(test_what_is_reduced_is_not_filled),
 	        cmocka_unit_test(test_the_rest_is_zeros),
+	        cmocka_unit_test(test_zeros_in_steps),
 	        cmocka_unit_test(test_what_all_skip_is_zeros),
 	        cmocka_unit_test(test_the_place_of_a_unit_that_is_gone),
 	        cmocka_unit_test(test_a_replicated_unit_without_a_gradient),

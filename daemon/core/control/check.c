@@ -570,7 +570,8 @@ static void check_owners(struct zd_engine *e)
 		zd_assert(owner->found_bytes == owner->metadata_bytes);
 		refs += owner->refs;
 	}
-	zd_assert(refs == HASH_COUNT(e->jobs) + HASH_COUNT(e->sessions) + HASH_COUNT(e->used_ids));
+	zd_assert(refs ==
+	          HASH_COUNT(e->jobs) + HASH_COUNT(e->sessions) + HASH_COUNT(e->used_ids) + e->nendings);
 }
 
 static void check_endings(const struct zd_engine *e)

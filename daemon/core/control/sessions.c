@@ -20,10 +20,7 @@
 #include "core/memory/retire.h"
 #include "core/reduce/reduce.h"
 
-/* So many groups fail in one step of a session's end. It takes less time than to free as many objects, and a
- * trainer has fewer: its peers learn at once that it has ended. */
-#define MEMBERS_PER_STEP 256u
-#define MOST_REPORTED    16u /* groups of a session that is lost; a line in the log takes some microseconds */
+#define MOST_REPORTED 16u /* groups of a session that is lost; a line in the log takes some microseconds */
 
 static int check_session_count(const struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
 {
@@ -95,10 +92,10 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 }
 
 /* Everything that the session still has, as far as the budget goes. All its groups fail before any object is
- * freed. */
+ * freed: its peers learn at once that it has ended. */
 static bool drop_objects(struct zd_engine *e, struct zd_session *session, uint32_t *budget)
 {
-	uint32_t begins = e->sink.ends ? MEMBERS_PER_STEP : UINT32_MAX;
+	uint32_t begins = *budget;
 	struct zd_member *member;
 	struct zd_allocation *allocation;
 
@@ -146,9 +143,11 @@ void zd_session_end(struct zd_engine *e, struct zd_session *session, enum zd_eve
 	zd_deferred_drop(e, session);
 	zd_promises_void(session);
 	zd_mappings_leave(e, session); /* before their jobs end */
-	TAILQ_FOREACH (member, &session->members, session_link) {
-		if (member->detaching)
-			zd_ending_cancel(e, &member->ending); /* the session's end has it */
+	TAILQ_FOREACH_REVERSE(member, &session->members, zd_member_list, session_link)
+	{
+		if (!member->detaching)
+			break;
+		zd_ending_cancel(e, &member->ending); /* the session's end has it */
 	}
 	zd_ending_begin(e, session->owner, &session->ending, end_step);
 }

@@ -16,17 +16,24 @@ static bool make_step(struct zd_engine *e, struct zd_ending *ending, uint32_t bu
 	struct zd_owner *owner = ending->owner;
 	if (ending->step(e, ending, &budget)) {
 		e->nendings--;
+		zd_owner_put(e, owner);
 		return true;
 	}
 	TAILQ_INSERT_HEAD(&owner->endings, ending, link);
 	return false;
 }
 
+static void init(struct zd_engine *e, struct zd_owner *owner, struct zd_ending *ending, zd_ending_fn *step)
+{
+	*ending = (struct zd_ending){.step = step, .owner = owner};
+	owner->refs++;
+	e->nendings++;
+}
+
 void zd_ending_begin(struct zd_engine *e, struct zd_owner *owner, struct zd_ending *ending,
                      zd_ending_fn *step)
 {
-	*ending = (struct zd_ending){.step = step, .owner = owner};
-	e->nendings++;
+	init(e, owner, ending, step);
 	if (!make_step(e, ending, e->sink.ends ? e->end_step_objects : UINT32_MAX))
 		e->sink.ends(e->sink.arg, owner->uid);
 }
@@ -39,8 +46,7 @@ void zd_ending_begin_last(struct zd_engine *e, struct zd_owner *owner, struct zd
 		zd_ending_begin(e, owner, ending, step);
 		return;
 	}
-	*ending = (struct zd_ending){.step = step, .owner = owner};
-	e->nendings++;
+	init(e, owner, ending, step);
 	TAILQ_INSERT_TAIL(&owner->endings, ending, link);
 }
 
@@ -48,6 +54,7 @@ void zd_ending_cancel(struct zd_engine *e, struct zd_ending *ending)
 {
 	TAILQ_REMOVE(&ending->owner->endings, ending, link);
 	e->nendings--;
+	zd_owner_put(e, ending->owner);
 }
 
 static bool next_step(struct zd_engine *e, struct zd_owner *owner, uint32_t budget)

@@ -29,7 +29,7 @@ typedef bool zd_ending_fn(struct zd_engine *e, struct zd_ending *ending, uint32_
 /* Embedded in the object that ends. */
 struct zd_ending {
 	zd_ending_fn *step;
-	struct zd_owner *owner; /* lives at least as long */
+	struct zd_owner *owner; /* of which it is a reference */
 	TAILQ_ENTRY(zd_ending) link;
 };
 

@@ -44,7 +44,7 @@ struct zd_session {
 	uint32_t outstanding;
 	struct zd_request *waiting;      /* hash by the client's id */
 	struct zd_request_list requests; /* the same, in order */
-	TAILQ_HEAD(, zd_member) members;
+	TAILQ_HEAD(zd_member_list, zd_member) members;
 	uint32_t nuntold; /* of these: members that have not been told of a loss */
 	TAILQ_HEAD(, zd_allocation) allocations;
 	TAILQ_HEAD(, zd_mapping) mappings;       /* segments that its process may have mapped */

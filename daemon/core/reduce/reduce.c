@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "core/cluster/cluster.h"
+#include "core/engine/ending.h"
 #include "core/gather/unit.h"
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
@@ -494,26 +495,53 @@ void zd_reduction_fail_without(struct zd_engine *e, struct zd_window *w)
 	}
 }
 
+/* Records of reductions that are over, of a group that has failed. */
+struct past {
+	struct zd_ending ending;
+	struct zd_reduction *first;
+};
+
+static bool free_past(struct zd_engine *e, struct zd_ending *ending, uint32_t *budget)
+{
+	struct past *past = ZD_CONTAINER_OF(ending, struct past, ending);
+	struct zd_reduction *r;
+	(void)e;
+	while ((r = past->first)) {
+		if (!zd_ending_may_free(budget))
+			return false;
+		past->first = r->hh.next;
+		reduction_free(r);
+	}
+	free(past);
+	return true;
+}
+
+static void drop(struct zd_engine *e, struct zd_reduction *r)
+{
+	HASH_DEL(r->group->reduction_index, r);
+	if (r->state != ZD_REDUCTION_FAILED) {
+		zd_count(e, ZD_COUNT_REDUCTIONS_DROPPED, 1);
+		reduction_event(e, r, ZD_WORD_DROPPED);
+		zd_slices_stop(e, r);
+	}
+	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_DROPPED);
+	release_unit(e, r);
+	if (r->ops == 0)
+		reduction_free(r);
+}
+
 void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group)
 {
-	struct zd_reduction *r = group->reduction_index, *next;
+	struct zd_reduction *r, *next;
+	TAILQ_FOREACH_SAFE (r, &group->reductions, link, next)
+		drop(e, r);
+	r = group->reduction_index;
+	if (!r)
+		return;
+	struct past *past = zd_calloc(1, sizeof(*past));
+	past->first = r;
 	HASH_CLEAR(hh, group->reduction_index);
-	for (; r; r = next) {
-		next = r->hh.next;
-		if (r->over) {
-			reduction_free(r);
-			continue;
-		}
-		if (r->state != ZD_REDUCTION_FAILED) {
-			zd_count(e, ZD_COUNT_REDUCTIONS_DROPPED, 1);
-			reduction_event(e, r, ZD_WORD_DROPPED);
-			zd_slices_stop(e, r);
-		}
-		zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_DROPPED);
-		release_unit(e, r);
-		if (r->ops == 0)
-			reduction_free(r);
-	}
+	zd_ending_begin_last(e, group->job->owner, &past->ending, free_past);
 }
 
 /* ---- Waiting ------------------------------------------------------------------------------------------- */

@@ -298,8 +298,8 @@ static const struct hold {
 
 /* Requests that still visit all that is held. */
 static const char *const known[][2] = {
-        {"session_reset", "groups"}, {"step_begin", "sums"},  {"group_leave", "sums"},
-        {"kill_session", "sums"},    {"abort_group", "sums"}, {"kill_session", "groups"},
+        {"session_reset", "groups"},
+        {"step_begin", "sums"},
 };
 
 /* ---- Every request, with what has to come before it ---------------------------------------------------- */

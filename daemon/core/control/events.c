@@ -7,10 +7,10 @@
 #include "core/gather/gather.h"
 #include "core/reduce/reduce.h"
 
-static void group_freed(struct zd_group *group)
+static void group_freed(struct zd_engine *e, struct zd_group *group)
 {
 	zd_cluster_free(group->cluster);
-	zd_norms_group_end(group);
+	zd_norms_group_end(e, group);
 }
 
 const struct zd_events zd_control_events = {

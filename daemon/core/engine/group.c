@@ -185,9 +185,9 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	TAILQ_REMOVE(&group->job->groups, group, job_link);
 	zd_metadata_uncharge(group->job->owner, group->metadata_bytes);
 	zd_group_event(e, group, NULL, ZD_EVENT_GROUP_END, ZD_WORD_NONE);
+	e->events->group_freed(e, group);
 	zd_job_unref(e, group->job);
 	zd_history_keep_name(&e->history, group->id, "", group->name);
-	e->events->group_freed(group);
 	free(group->members);
 	free(group->aborted_why);
 	free(group->name);

@@ -146,7 +146,8 @@ struct zd_lost {
 
 /* Norms by unit: those of the present epoch, and older ones whose memory is used again; norms.c. */
 struct zd_norms {
-	struct zd_slice_norm *all, *hand; /* hash by unit id; the next one that is looked at to be freed */
+	struct zd_hash_table by_unit;
+	struct zd_slice_norm *all, *hand; /* hand: the next one that is looked at to be freed */
 	uint64_t epoch;
 	uint32_t count; /* of the present epoch */
 };

@@ -41,14 +41,14 @@ struct zd_member_reduce *zd_member_reduce_get(struct zd_member *member)
 	return mr;
 }
 
-void zd_member_reduce_release(struct zd_member_reduce *mr)
+void zd_member_reduce_release(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	if (mr->attached || !TAILQ_EMPTY(&mr->storages))
 		return;
 	zd_assert(!mr->closing);
 	mr->member->reduce = NULL;
-	zd_norms_deinit(&mr->w->norms);
-	free(mr->w);
+	zd_window_free(e, mr->w);
+	zd_window_free(e, mr->spare);
 	free(mr);
 }
 
@@ -595,5 +595,5 @@ void zd_reduce_member_detach(struct zd_engine *e, struct zd_member *member)
 	mr->w->number = 0;
 	mr->steps = 0;
 	mr->attached = false;
-	zd_member_reduce_release(mr);
+	zd_member_reduce_release(e, mr);
 }

@@ -38,6 +38,7 @@ struct zd_member_reduce {
 	uint64_t number;           /* of the last backward begun, from 1; for texts */
 	struct zd_window *w;       /* in which the rank begins backwards */
 	struct zd_window *closing; /* NULL: none */
+	struct zd_window *spare;   /* the next one's memory, with that of its norms; NULL: none */
 	struct zd_failure past;    /* of the last window that was closed with a failure */
 
 	uint32_t nlent;    /* units whose places in the window's target are lent */
@@ -68,7 +69,7 @@ static inline struct zd_member_reduce *zd_member_reduce(const struct zd_member *
 	return member->reduce && member->reduce->attached ? member->reduce : NULL;
 }
 /* Frees the object if its member has left the group and no storage is left. */
-void zd_member_reduce_release(struct zd_member_reduce *mr);
+void zd_member_reduce_release(struct zd_engine *e, struct zd_member_reduce *mr);
 
 /* Whether the rank's closing window has a target that is freed without a further call of any process. */
 static inline bool zd_window_gives_room(const struct zd_member_reduce *mr)

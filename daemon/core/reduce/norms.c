@@ -6,18 +6,36 @@
  * that all runs compute the same bits. The sum takes steps if the units are many. At a step, the group keeps
  * the norm of each unit over the ranks of this daemon until the next step: step_get cannot ask for it later.
  */
+#include <stdlib.h>
+
+#include <utlist.h>
+
 #include "core/cluster/cluster.h"
+#include "core/engine/ending.h"
 #include "core/gather/unit.h"
 #include "core/reduce/member.h"
 #include "core/reduce/reduce.h"
 #include "core/reduce/window.h"
 
+/* NULL: none. */
+static struct zd_slice_norm *find_any(const struct zd_norms *norms, uint64_t unit)
+{
+	struct zd_hash_node *node = zd_hash_first(&norms->by_unit, zd_hash_id(unit));
+	return node ? ZD_CONTAINER_OF(node, struct zd_slice_norm, by_unit) : NULL;
+}
+
 /* The norm of the present epoch; NULL: none. */
 static struct zd_slice_norm *find_norm(const struct zd_norms *norms, uint64_t unit)
 {
-	struct zd_slice_norm *norm;
-	HASH_FIND(hh, norms->all, &unit, sizeof(unit), norm);
+	struct zd_slice_norm *norm = find_any(norms, unit);
 	return norm && norm->epoch == norms->epoch ? norm : NULL;
+}
+
+static void norm_free(struct zd_norms *norms, struct zd_slice_norm *norm)
+{
+	zd_hash_remove(&norms->by_unit, &norm->by_unit);
+	DL_DELETE(norms->all, norm);
+	free(norm);
 }
 
 /* Frees two norms at most that had no value in the last epoch: so none stays for a unit that has ended. */
@@ -27,25 +45,23 @@ static void sweep(struct zd_norms *norms)
 		struct zd_slice_norm *norm = norms->hand ? norms->hand : norms->all;
 		if (!norm)
 			return;
-		norms->hand = norm->hh.next;
-		if (norm->epoch + 1 >= norms->epoch)
-			continue;
-		HASH_DEL(norms->all, norm);
-		free(norm);
+		norms->hand = norm->next;
+		if (norm->epoch + 1 < norms->epoch)
+			norm_free(norms, norm);
 	}
 }
 
 static struct zd_slice_norm *get_norm(struct zd_norms *norms, uint64_t unit)
 {
-	struct zd_slice_norm *norm;
-	HASH_FIND(hh, norms->all, &unit, sizeof(unit), norm);
+	struct zd_slice_norm *norm = find_any(norms, unit);
 	if (norm && norm->epoch == norms->epoch)
 		return norm;
 	if (!norm) {
 		sweep(norms);
 		norm = zd_calloc(1, sizeof(*norm));
 		norm->unit = unit;
-		HASH_ADD(hh, norms->all, unit, sizeof(norm->unit), norm);
+		zd_hash_insert(&norms->by_unit, &norm->by_unit, zd_hash_id(unit));
+		DL_APPEND(norms->all, norm);
 	}
 	norms->count++;
 	norm->epoch = norms->epoch;
@@ -61,15 +77,32 @@ static void forget(struct zd_norms *norms)
 	norms->count = 0;
 }
 
-void zd_norms_deinit(struct zd_norms *norms)
+struct ended {
+	struct zd_ending ending;
+	struct zd_norms norms;
+};
+
+static bool free_ended(struct zd_engine *e, struct zd_ending *ending, uint32_t *budget)
 {
-	struct zd_slice_norm *norm = norms->all, *next;
-	HASH_CLEAR(hh, norms->all);
-	for (; norm; norm = next) {
-		next = norm->hh.next;
-		free(norm);
+	struct ended *ended = ZD_CONTAINER_OF(ending, struct ended, ending);
+	(void)e;
+	while (ended->norms.all) {
+		if (!zd_ending_may_free(budget))
+			return false;
+		norm_free(&ended->norms, ended->norms.all);
 	}
+	free(ended);
+	return true;
+}
+
+void zd_norms_end(struct zd_engine *e, struct zd_owner *owner, struct zd_norms *norms)
+{
+	if (!norms->all)
+		return;
+	struct ended *ended = zd_calloc(1, sizeof(*ended));
+	ended->norms = *norms;
 	*norms = (struct zd_norms){0};
+	zd_ending_begin_last(e, owner, &ended->ending, free_ended);
 }
 
 /* ---- Of an owner --------------------------------------------------------------------------------------- */
@@ -119,17 +152,25 @@ void zd_norms_forget(struct zd_window *w)
 	w->overflow = false;
 }
 
-static int by_unit(const struct zd_slice_norm *a, const struct zd_slice_norm *b)
+static int by_unit(const void *a, const void *b)
 {
-	return a->unit < b->unit ? -1 : a->unit > b->unit;
+	const struct zd_slice_norm *const *left = a, *const *right = b;
+	return (*left)->unit < (*right)->unit ? -1 : (*left)->unit > (*right)->unit;
 }
 
-void zd_norms_add(struct zd_window *w, double *sum)
+void zd_norms_add(const struct zd_window *w, double *sum)
 {
-	HASH_SORT(w->norms.all, by_unit);
-	w->norms.hand = NULL;
-	for (const struct zd_slice_norm *norm = w->norms.all; norm; norm = norm->hh.next)
-		*sum += norm->epoch == w->norms.epoch ? norm->sum_squares : 0;
+	const struct zd_norms *norms = &w->norms;
+	const struct zd_slice_norm **sorted = zd_calloc(norms->count + 1, sizeof(struct zd_slice_norm *)),
+	                           *norm;
+	uint32_t count = 0;
+	DL_FOREACH(norms->all, norm)
+	if (norm->epoch == norms->epoch)
+		sorted[count++] = norm;
+	qsort(sorted, count, sizeof(struct zd_slice_norm *), by_unit);
+	for (uint32_t i = 0; i < count; i++)
+		*sum += sorted[i]->sum_squares;
+	free(sorted);
 }
 
 /* ---- Of a step ----------------------------------------------------------------------------------------- */
@@ -145,10 +186,10 @@ void zd_norms_keep(struct zd_group *group, uint64_t window)
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_norms *norms =
 		        &zd_window_find(zd_member_reduce(&group->members[rank]), window)->norms;
-		for (const struct zd_slice_norm *norm = norms->all; norm; norm = norm->hh.next) {
-			if (norm->epoch == norms->epoch)
-				keep(group, norm);
-		}
+		const struct zd_slice_norm *norm;
+		DL_FOREACH(norms->all, norm)
+		if (norm->epoch == norms->epoch)
+			keep(group, norm);
 	}
 }
 
@@ -196,9 +237,9 @@ bool zd_norms_sum(const struct zd_engine *e, struct zd_group *group, uint64_t wi
 	return true;
 }
 
-void zd_norms_group_end(struct zd_group *group)
+void zd_norms_group_end(struct zd_engine *e, struct zd_group *group)
 {
-	zd_norms_deinit(&group->step_norms);
+	zd_norms_end(e, group->job->owner, &group->step_norms);
 }
 
 int zd_norms_check(struct zd_engine *e, struct zd_session *session, const struct zd_group *group,

@@ -27,7 +27,7 @@ void zd_reduce_group_revived(struct zd_engine *e, struct zd_group *group);
 int zd_backward_check_ended(const struct zd_member *member, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Frees the norms of a group that is about to be freed. */
-void zd_norms_group_end(struct zd_group *group);
+void zd_norms_group_end(struct zd_engine *e, struct zd_group *group);
 /* Whether the rank's streams may access its target: the rank is between the reply to step_begin and step_end,
  * or a unit's place in the target is lent. */
 bool zd_step_is_taken(const struct zd_member *member);

@@ -59,7 +59,7 @@ static void storage_free(struct zd_engine *e, struct zd_storage *storage)
 	zd_pool_free(e, &storage->extent);
 	TAILQ_REMOVE(&mr->storages, storage, link);
 	free(storage);
-	zd_member_reduce_release(mr);
+	zd_member_reduce_release(e, mr);
 }
 
 static void end_storage_hold(struct zd_engine *e, struct zd_op *op, int status, const char *error,

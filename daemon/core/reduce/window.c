@@ -53,10 +53,17 @@ void zd_failure_copy(struct zd_failure *failure, const struct zd_failure *from)
 
 struct zd_window *zd_window_new(struct zd_member_reduce *mr, uint64_t number)
 {
-	struct zd_window *w = zd_calloc(1, sizeof(*w));
-	w->mr = mr;
-	w->number = number;
+	struct zd_window *w = mr->spare ? mr->spare : zd_calloc(1, sizeof(*w));
+	*w = (struct zd_window){.mr = mr, .number = number, .norms = w->norms};
+	mr->spare = NULL;
 	return w;
+}
+
+void zd_window_free(struct zd_engine *e, struct zd_window *w)
+{
+	if (w)
+		zd_norms_end(e, w->mr->member->group->job->owner, &w->norms);
+	free(w);
 }
 
 /* A closing window whose step is taken is not found: only its target is left. */
@@ -124,8 +131,8 @@ void zd_window_end(struct zd_engine *e, struct zd_window *w)
 	if (w != mr->closing)
 		return;
 	mr->closing = NULL;
-	zd_norms_deinit(&w->norms);
-	free(w);
+	zd_assert(w->norms.count == 0);
+	mr->spare = w;
 	zd_window_try_pass(e, mr);
 }
 

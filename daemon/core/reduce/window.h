@@ -38,7 +38,8 @@ struct zd_slice_norm {
 	uint64_t epoch;
 	bool skipped; /* all ranks have skipped the unit in each backward */
 	double sum_squares;
-	UT_hash_handle hh;
+	struct zd_hash_node by_unit;
+	struct zd_slice_norm *prev, *next; /* of all */
 };
 
 /* The sums of a rank's slices in one memory. */
@@ -99,6 +100,8 @@ struct zd_window *zd_window_find(const struct zd_member_reduce *mr, uint64_t num
 struct zd_window *zd_window_of(const struct zd_request *req);
 /* Makes a window in which no backward has begun; never NULL. */
 struct zd_window *zd_window_new(struct zd_member_reduce *mr, uint64_t number);
+/* NULL is allowed. */
+void zd_window_free(struct zd_engine *e, struct zd_window *w);
 /* Begins the rank's next window, while the present one closes, if the present window's step was promised and
  * step_end was called for it. Does nothing while another window of the rank is closing. */
 void zd_window_try_pass(struct zd_engine *e, struct zd_member_reduce *mr);
@@ -172,15 +175,15 @@ void zd_norms_note_skipped(struct zd_window *w, const struct zd_unit *unit);
 /* Whether all ranks have skipped the unit in the window and it was never reduced. */
 bool zd_norms_skipped(const struct zd_window *w, const struct zd_unit *unit);
 /* Adds the norms of all units of this owner to *sum, in the order of the units' ids. */
-void zd_norms_add(struct zd_window *w, double *sum);
+void zd_norms_add(const struct zd_window *w, double *sum);
 /* Keeps the norm of each unit over the daemon's ranks until the next step is taken. Called when the step of
  * the window is taken. */
 void zd_norms_keep(struct zd_group *group, uint64_t window);
 /* Adds the norms of all ranks in the order of ranks and units, by a bounded number of units, and keeps them
  * as zd_norms_keep() does. Returns whether all are added; if not, the caller has to call again. */
 bool zd_norms_sum(const struct zd_engine *e, struct zd_group *group, uint64_t window, double *sum);
-/* Frees the memory. */
-void zd_norms_deinit(struct zd_norms *norms);
+/* Frees the memory, in steps of the owner's ends. */
+void zd_norms_end(struct zd_engine *e, struct zd_owner *owner, struct zd_norms *norms);
 /* Checks that STEP_GET may ask for the norms of its units. Errors: INVALID, NOT_FOUND, UNSUPPORTED. */
 int zd_norms_check(struct zd_engine *e, struct zd_session *session, const struct zd_group *group,
                    const struct zd_args *args, struct zd_err *err) __attribute__((warn_unused_result));

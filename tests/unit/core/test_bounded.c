@@ -101,7 +101,7 @@ struct scene {
 	struct core_driver *core;
 	struct core_reducers g;
 	uint64_t session, group, unit;
-	uint64_t units[MOST]; /* that a scene of many units has; the first ones */
+	uint64_t units[4 * MOST]; /* that a scene of many units has; the first ones */
 	uint32_t nunits;
 	bool runs;  /* a backward */
 	bool keeps; /* it is in a durable job */
@@ -299,7 +299,6 @@ static const struct hold {
 /* Requests that still visit all that is held. */
 static const char *const known[][2] = {
         {"session_reset", "groups"},
-        {"step_begin", "sums"},
 };
 
 /* ---- Every request, with what has to come before it ---------------------------------------------------- */
@@ -644,20 +643,27 @@ static bool is_known(const struct ask *ask, const struct hold *hold)
 	return false;
 }
 
+/* Basic blocks beside as many objects as the limit allows. */
+static uint64_t foresee(const struct ask *ask, const struct hold *hold, uint32_t n)
+{
+	uint64_t half = measure(ask, hold, n / 2), all = measure(ask, hold, n);
+	return half + (all > half ? (all - half) * hold->limit / (n / 2) : 0);
+}
+
 static void test_no_request_visits_all(void **state)
 {
 	uint32_t failures = 0;
 	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(asks); i++) {
 		for (size_t j = 0; j < ZD_ARRAY_LEN(holds); j++) {
-			uint64_t half = measure(&asks[i], &holds[j], MOST / 2);
-			uint64_t all = measure(&asks[i], &holds[j], MOST);
-			uint64_t more = all > half ? (all - half) * holds[j].limit / (MOST / 2) : 0;
-			if ((half + more > MOST_BLOCKS) == is_known(&asks[i], &holds[j]))
+			uint64_t count = foresee(&asks[i], &holds[j], MOST);
+			if (count > MOST_BLOCKS) /* it may only grow up to what one step may do */
+				count = foresee(&asks[i], &holds[j], 4 * MOST);
+			if ((count > MOST_BLOCKS) == is_known(&asks[i], &holds[j]))
 				continue;
-			print_error("%s beside %u %s: %llu basic blocks, %llu beside %llu\n", asks[i].name,
-			            MOST, holds[j].name, (unsigned long long)all,
-			            (unsigned long long)(half + more), (unsigned long long)holds[j].limit);
+			print_error("%s beside %llu %s: %llu basic blocks\n", asks[i].name,
+			            (unsigned long long)holds[j].limit, holds[j].name,
+			            (unsigned long long)count);
 			failures++;
 		}
 	}

@@ -144,6 +144,12 @@ struct zd_lost {
 	bool ended; /* normally */
 };
 
+/* Records of reductions, by unit and backward; reduce.c. */
+struct zd_reductions {
+	struct zd_hash_table by_key;
+	struct zd_reduction *first; /* utlist: the oldest one */
+};
+
 /* Norms by unit: those of the present epoch, and older ones whose memory is used again; norms.c. */
 struct zd_norms {
 	struct zd_hash_table by_unit;
@@ -207,10 +213,10 @@ struct zd_group {
 	int commit_status;      /* of the last one */
 	char commit_text[192];
 	TAILQ_HEAD(, zd_reduction) reductions; /* in progress, in order; reduce.c */
-	struct zd_reduction *reduction_index;  /* hash by unit and backward; reduce.c */
-	struct zd_norms step_norms;            /* of the last step; norms.c */
-	struct zd_summing summing;             /* of the step that is being taken */
-	uint64_t reduce_serial;                /* counts failures of the group, for requests of reductions */
+	struct zd_reductions reduction_index;
+	struct zd_norms step_norms; /* of the last step; norms.c */
+	struct zd_summing summing;  /* of the step that is being taken */
+	uint64_t reduce_serial;     /* counts failures of the group, for requests of reductions */
 	TAILQ_ENTRY(zd_group) job_link;
 	struct zd_hash_node by_name; /* unless it is over */
 	struct zd_id_node listed;

@@ -8,6 +8,9 @@
  * reduction remains until every rank has ended the backward, so that a second contribution is rejected.
  */
 #include <stdio.h>
+#include <string.h>
+
+#include <utlist.h>
 
 #include "core/cluster/cluster.h"
 #include "core/engine/ending.h"
@@ -20,14 +23,29 @@
 
 /* ---- Records ------------------------------------------------------------------------------------------- */
 
+static uint64_t hash_key(const uint64_t *key)
+{
+	return zd_hash_id(key[ZD_REDUCTION_UNIT] +
+	                  zd_hash_id(key[ZD_REDUCTION_WINDOW] + zd_hash_id(key[ZD_REDUCTION_BACKWARD])));
+}
+
 struct zd_reduction *zd_reduction_find(const struct zd_window *w, uint64_t unit)
 {
 	const struct zd_group *group = w->mr->member->group;
-	uint64_t key[ZD_REDUCTION_NKEYS] = {unit, w->number, w->count};
-	struct zd_reduction *r;
-	/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): hashed byte by byte */
-	HASH_FIND(hh, group->reduction_index, key, sizeof(key), r);
-	return r;
+	const uint64_t key[ZD_REDUCTION_NKEYS] = {unit, w->number, w->count};
+	struct zd_hash_node *node = zd_hash_first(&group->reduction_index.by_key, hash_key(key));
+	for (; node; node = zd_hash_next(node)) {
+		struct zd_reduction *r = ZD_CONTAINER_OF(node, struct zd_reduction, by_key);
+		if (memcmp(r->key, key, sizeof(key)) == 0)
+			return r;
+	}
+	return NULL;
+}
+
+static void unlink_record(struct zd_reductions *index, struct zd_reduction *r)
+{
+	zd_hash_remove(&index->by_key, &r->by_key);
+	DL_DELETE(index->first, r);
 }
 
 static void reduction_free(struct zd_reduction *r)
@@ -118,12 +136,12 @@ static bool are_past(const struct zd_group *group, uint64_t window, uint64_t bac
 /* Frees reductions that are over and that no rank asks for any more, of the oldest `most`. */
 static void forget_past(struct zd_group *group, uint32_t most)
 {
-	struct zd_reduction *r = group->reduction_index, *next;
+	struct zd_reduction *r = group->reduction_index.first, *next;
 	for (; r && most-- > 0; r = next) {
-		next = r->hh.next;
+		next = r->next;
 		if (!r->over || !are_past(group, r->key[ZD_REDUCTION_WINDOW], r->key[ZD_REDUCTION_BACKWARD]))
 			continue;
-		HASH_DEL(group->reduction_index, r);
+		unlink_record(&group->reduction_index, r);
 		reduction_free(r);
 	}
 }
@@ -152,7 +170,8 @@ static struct zd_reduction *get_reduction(const struct zd_engine *e, const struc
 	r->ranks = zd_calloc(group->local_world_size, sizeof(*r->ranks));
 	unit->refs++;
 	forget_past(group, FORGOTTEN_WITH_ONE);
-	HASH_ADD(hh, group->reduction_index, key, sizeof(r->key), r);
+	zd_hash_insert(&group->reduction_index.by_key, &r->by_key, hash_key(r->key));
+	DL_APPEND(group->reduction_index.first, r);
 	TAILQ_INSERT_TAIL(&group->reductions, r, link);
 	return r;
 }
@@ -276,7 +295,7 @@ void zd_reduction_unreserve(struct zd_engine *e, struct zd_entry *entry)
 	if (r->state != ZD_REDUCTION_COLLECTING || r->nreserved + ncontributions(r) > 0)
 		return;
 	release_unit(e, r);
-	HASH_DEL(r->group->reduction_index, r);
+	unlink_record(&r->group->reduction_index, r);
 	reduction_free(r);
 }
 
@@ -498,7 +517,7 @@ void zd_reduction_fail_without(struct zd_engine *e, struct zd_window *w)
 /* Records of reductions that are over, of a group that has failed. */
 struct past {
 	struct zd_ending ending;
-	struct zd_reduction *first;
+	struct zd_reductions all;
 };
 
 static bool free_past(struct zd_engine *e, struct zd_ending *ending, uint32_t *budget)
@@ -506,10 +525,10 @@ static bool free_past(struct zd_engine *e, struct zd_ending *ending, uint32_t *b
 	struct past *past = ZD_CONTAINER_OF(ending, struct past, ending);
 	struct zd_reduction *r;
 	(void)e;
-	while ((r = past->first)) {
+	while ((r = past->all.first)) {
 		if (!zd_ending_may_free(budget))
 			return false;
-		past->first = r->hh.next;
+		unlink_record(&past->all, r);
 		reduction_free(r);
 	}
 	free(past);
@@ -518,7 +537,7 @@ static bool free_past(struct zd_engine *e, struct zd_ending *ending, uint32_t *b
 
 static void drop(struct zd_engine *e, struct zd_reduction *r)
 {
-	HASH_DEL(r->group->reduction_index, r);
+	unlink_record(&r->group->reduction_index, r);
 	if (r->state != ZD_REDUCTION_FAILED) {
 		zd_count(e, ZD_COUNT_REDUCTIONS_DROPPED, 1);
 		reduction_event(e, r, ZD_WORD_DROPPED);
@@ -535,12 +554,11 @@ void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group)
 	struct zd_reduction *r, *next;
 	TAILQ_FOREACH_SAFE (r, &group->reductions, link, next)
 		drop(e, r);
-	r = group->reduction_index;
-	if (!r)
+	if (!group->reduction_index.first)
 		return;
 	struct past *past = zd_calloc(1, sizeof(*past));
-	past->first = r;
-	HASH_CLEAR(hh, group->reduction_index);
+	past->all = group->reduction_index;
+	group->reduction_index = (struct zd_reductions){.first = NULL};
 	zd_ending_begin_last(e, group->job->owner, &past->ending, free_past);
 }
 

@@ -289,7 +289,7 @@ void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*fou
 			check_storages(member->reduce, found, quarantine);
 		check_member(member);
 	}
-	for (r = group->reduction_index; r; r = r->hh.next) {
+	for (r = group->reduction_index.first; r; r = r->next) {
 		under_way += !r->over;
 		check_reduction(r);
 	}
@@ -297,5 +297,5 @@ void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*fou
 		listed++;
 	zd_assert(listed == under_way);
 	if (group->state != ZD_GROUP_READY)
-		zd_assert(!group->reduction_index);
+		zd_assert(!group->reduction_index.first);
 }

@@ -75,7 +75,8 @@ struct zd_reduction {
 	struct zd_contribution *ranks;  /* local_world_size; NULL once COMPLETE and over */
 	struct zd_slice *slices;        /* likewise; NULL before the reduction runs */
 	TAILQ_ENTRY(zd_reduction) link; /* until it is over */
-	UT_hash_handle hh;
+	struct zd_hash_node by_key;
+	struct zd_reduction *prev, *next; /* of all records */
 };
 
 extern const struct zd_sm zd_sm_reduction, zd_sm_contribution;

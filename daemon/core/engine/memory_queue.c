@@ -38,7 +38,8 @@ bool zd_memory_has_turn(const struct zd_engine *e, const struct zd_request *req)
 	    e->now_ns < device->favoured_until_ns)
 		return false;
 	if (req->u.gather.prefetch)
-		return !device->pass_blocked && (req->queued || device->memory_waiters == 0);
+		return !device->pass_blocked &&
+		       (req->queued ? !(queue->prefetch_waits && queue->again) : device->memory_waiters == 0);
 	return req->queued ? !queue->blocked : queue->nwaiters == 0;
 }
 
@@ -92,7 +93,10 @@ void zd_memory_note_wait(struct zd_engine *e, struct zd_request *req)
 	bool wants = req->wait.kind == ZD_WAIT_MEMORY || req->wait.kind == ZD_WAIT_BUDGET ||
 	             req->wait.kind == ZD_WAIT_TURN || req->wait.kind == ZD_WAIT_SEGMENT ||
 	             req->wait.kind == ZD_WAIT_RETIRE;
-	wants = wants && zd_request_gathers(req) && !req->u.gather.prefetch;
+	wants = wants && zd_request_gathers(req);
+	if (wants && req->queued && req->u.gather.prefetch)
+		queue_of(req)->prefetch_waits = true;
+	wants = wants && !req->u.gather.prefetch;
 	if (wants == req->wants_memory)
 		return;
 	if (req->queued && !wants)

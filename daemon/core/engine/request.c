@@ -605,7 +605,7 @@ static void walk_restart(struct zd_owner_queue *queue, const struct zd_device *d
 {
 	queue->walked_pass = device->pass;
 	queue->next = TAILQ_FIRST(&queue->requests);
-	queue->blocked = queue->again = false;
+	queue->blocked = queue->prefetch_waits = queue->again = false;
 }
 
 /* Begins a walk, unless one is incomplete: then another one follows it. */

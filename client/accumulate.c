@@ -83,7 +83,7 @@ static int add_gradient(struct zc_reserved *given, const struct zc_fence_args *f
 
 	if (!sum->open)
 		return zd_err_set(err, ZEROD_E_STATE, "entry %llu of unit '%s' is submitted already",
-		                  (unsigned long long)given->entry, given->unit->name);
+		                  ZD_ID_NUMBER(given->entry), given->unit->name);
 	if (sum->ngradients > 0 && !is_same(&sum->options, options))
 		return zd_err_set(err, ZEROD_E_MISMATCH,
 		                  "unit '%s': op, prescale and OVERWRITE of a gradient that accumulates are "

@@ -556,7 +556,7 @@ int zerod_bucket_submit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *c
 	}
 	if (sending.detached && !sending.unit)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "this client has not reserved entry %llu",
-		                  (unsigned long long)entry_id);
+		                  ZD_ID_NUMBER(entry_id));
 	rc = zc_entry_submit(client, bucket, entry_id, &fences, &options, &sending, err);
 	given_end(client, bucket, entry_id, sending.unit, rc == 0);
 	return rc;

@@ -35,7 +35,7 @@ static int take_gather_options(const struct zerod_client *client, const struct z
 	    (options->tag || options->uses > 1 || options->flags & ZEROD_GATHER_PREFETCH))
 		rc = zd_err_set(err, ZEROD_E_INVALID,
 		                "a gather in scope %llu has no tag, uses or prefetch of its own",
-		                (unsigned long long)options->scope.id);
+		                ZD_ID_NUMBER(options->scope.id));
 	if (!rc)
 		rc = zc_flags(options->flags, ZEROD_GATHER_PREFETCH | ZEROD_GATHER_NO_SLOT,
 		              "zerod_gather_options", err);

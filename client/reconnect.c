@@ -29,11 +29,12 @@
 #include "client/offloaded_sum.h"
 #include "client/options.h"
 #include "client/stream.h"
+#include "proto/limits.h"
 
 #define RETRY_NS   5000000 /* between two connects, as nothing tells when a daemon begins to listen */
-#define ID_BITS    56u
+#define ID_BITS    (ZD_ID_NUMBER_BITS + ZD_ID_KIND_BITS) /* the others are the same in all ids of a session */
 #define ID_MASK    ((1ull << ID_BITS) - 1)
-#define GENERATION 0xFFu
+#define GENERATION (UINT64_MAX >> ID_BITS)
 
 /* ---- Threads inside ------------------------------------------------------------------------------------ */
 
@@ -141,7 +142,9 @@ void zc_loss_explain(const struct zerod_client *client, struct zd_err *err)
 
 uint64_t zc_id_give(const struct zerod_client *client, uint64_t id)
 {
-	return id == 0 ? 0 : id | (uint64_t)(client->generation & GENERATION) << ID_BITS;
+	if (id == 0 || client->reconnect_ms == 0)
+		return id;
+	return (id & ID_MASK) | (client->generation & GENERATION) << ID_BITS;
 }
 
 int zc_id_take(const struct zerod_client *client, uint64_t given, const char *what, uint64_t *id,
@@ -151,7 +154,7 @@ int zc_id_take(const struct zerod_client *client, uint64_t given, const char *wh
 
 	if (!plain && given >> ID_BITS != (client->generation & GENERATION))
 		return zd_err_set(err, ZEROD_E_RESTARTED, "the %s ended with the daemon before", what);
-	*id = plain ? given : given & ID_MASK;
+	*id = plain ? given : (given & ID_MASK) | (client->session & ~ID_MASK);
 	return 0;
 }
 

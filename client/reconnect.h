@@ -60,8 +60,8 @@ int zc_requests_repeat(struct zerod_group *group, const struct zc_repeat *repeat
 
 /* ---- Ids that callers have ----------------------------------------------------------------------------- */
 
-/* Returns the caller's id of an object of the daemon: the daemon's, with the number of the connection in the
- * highest byte. 0 is 0. */
+/* Returns the caller's id of an object of the daemon. If the client reconnects, the number of the connection
+ * replaces the bits above the kind. 0 is 0. */
 uint64_t zc_id_give(const struct zerod_client *client, uint64_t id);
 /* Returns in *id the daemon's id. RESTARTED if it was given during a former connection. */
 int zc_id_take(const struct zerod_client *client, uint64_t given, const char *what, uint64_t *id,

@@ -7,6 +7,13 @@
 #define ZD_PROTOCOL_VERSION 1u /* the only supported version */
 #define ZD_DEFAULT_SOCKET   "/run/zerod/zerod.sock"
 
+/* An object's id ends with its number, which people see and type. It counts the objects of one kind of one
+ * uid; the bits above it differ for each kind and uid. */
+#define ZD_ID_NUMBER_BITS 41u
+#define ZD_ID_KIND_BITS   4u
+#define ZD_ID_NUMBER(id)  ((unsigned long long)(id) & ((1ull << ZD_ID_NUMBER_BITS) - 1))
+#define ZD_ID_OWNER(id)   ((unsigned long long)(id) >> (ZD_ID_NUMBER_BITS + ZD_ID_KIND_BITS))
+
 #define ZD_MAX_PACKET_BYTES 65536u /* one SOCK_SEQPACKET message */
 #define ZD_MAX_PACKET_FDS   8u     /* of one packet, and unread ones of one session */
 #define ZD_MAX_BATCH        256u   /* requests in one packet */

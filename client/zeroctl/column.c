@@ -78,6 +78,8 @@ char *zd_ctl_cell_text(const struct zd_ctl *ctl, const json_t *row, const struct
 		if (!ctl->raw)
 			return zd_ctl_text("%s", zd_ctl_age_text((uint64_t)number, text));
 		return zd_ctl_text("%" JSON_INTEGER_FORMAT, number);
+	case ZD_CTL_ID:
+		return zd_ctl_text("%" JSON_INTEGER_FORMAT, zd_ctl_number(number));
 	case ZD_CTL_COUNT:
 		return zd_ctl_text("%" JSON_INTEGER_FORMAT, number);
 	case ZD_CTL_YES_NO:
@@ -96,8 +98,9 @@ char *zd_ctl_cell_text(const struct zd_ctl *ctl, const json_t *row, const struct
 
 bool zd_ctl_is_number(const struct zd_ctl_column *column)
 {
-	return column->format == ZD_CTL_COUNT || column->format == ZD_CTL_BYTES ||
-	       column->format == ZD_CTL_AGE || column->format == ZD_CTL_PERCENT;
+	return column->format == ZD_CTL_COUNT || column->format == ZD_CTL_ID ||
+	       column->format == ZD_CTL_BYTES || column->format == ZD_CTL_AGE ||
+	       column->format == ZD_CTL_PERCENT;
 }
 
 size_t zd_ctl_count_columns(const struct zd_ctl_column *columns)
@@ -180,6 +183,10 @@ static int compare_cells(const json_t *a, const json_t *b, const struct zd_ctl_c
 	if (zd_ctl_is_number(column)) {
 		json_int_t x = json_integer_value(value_at(a, column->key));
 		json_int_t y = json_integer_value(value_at(b, column->key));
+		if (column->format == ZD_CTL_ID) {
+			x = zd_ctl_number(x);
+			y = zd_ctl_number(y);
+		}
 		return (x > y) - (x < y);
 	}
 	char *x = zd_ctl_cell_text(&exact, a, column), *y = zd_ctl_cell_text(&exact, b, column);

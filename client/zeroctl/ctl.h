@@ -91,8 +91,8 @@ char *zd_ctl_cut(char *text, size_t width) __attribute__((returns_nonnull));
 char *zd_ctl_age_text(uint64_t ns, char out[ZD_CTL_AGE_TEXT]);
 
 /* Prints one text of JSON with these flags of jansson, and a newline. Hidden characters are escaped, as JSON
- * allows. */
-int zd_ctl_print_json_text(FILE *out, const json_t *object, size_t flags) __attribute__((warn_unused_result));
+ * allows, and all ids in `object` become their numbers. */
+int zd_ctl_print_json_text(FILE *out, json_t *object, size_t flags) __attribute__((warn_unused_result));
 /* Prints {"schema": 1, "verb": ..., "rows": rows}. Takes ownership of `rows`. */
 int zd_ctl_print_json(FILE *out, const char *verb, json_t *rows) __attribute__((warn_unused_result));
 
@@ -102,6 +102,7 @@ enum zd_ctl_format {
 	ZD_CTL_TEXT,
 	ZD_CTL_STATE, /* a text that may have a colour */
 	ZD_CTL_COUNT,
+	ZD_CTL_ID, /* of an object: its number is shown */
 	ZD_CTL_BYTES,
 	ZD_CTL_AGE,     /* nanoseconds */
 	ZD_CTL_PERCENT, /* key "part/whole": both are keys */
@@ -164,8 +165,6 @@ int zd_ctl_list_print(const struct zd_ctl *ctl, const struct zd_ctl_listing *lis
 int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
         __attribute__((warn_unused_result));
 
-/* Parses a decimal id from 1. Errors: INVALID, without a message. */
-int zd_ctl_parse_id(const char *text, uint64_t *id) __attribute__((warn_unused_result));
 /* Adds to each session's row "process" ("running", "stopped", "traced", "zombie", "gone", "unknown") and
  * "process_unknown", why it is. */
 void zd_ctl_add_processes(struct zd_ctl *ctl, json_t *sessions);
@@ -174,10 +173,6 @@ uint64_t zd_ctl_process_age_ns(json_int_t pid);
 
 /* Finds the row with this id; NULL: none. */
 json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id);
-/* Stores the id of the row that `text` is the id of, or the name: `named`, NULL if none. One of the two is
- * there. Errors: INVALID, it is both. */
-int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, uint64_t *id)
-        __attribute__((warn_unused_result));
 
 /* ---- Names: name.c ------------------------------------------------------------------------------------- */
 
@@ -195,11 +190,11 @@ int zd_ctl_near_fail(struct zd_ctl_near *near, int status, const char *what);
 /* The name of the user; NULL: the uid has none. The caller frees it. */
 char *zd_ctl_user_text(uint32_t uid);
 /* Adds to each row with a "uid" the "user". */
-void zd_ctl_add_users(struct zd_ctl *ctl, json_t *rows);
+void zd_ctl_add_users(json_t *rows);
 
-/* If `text` begins with the name of this row of `jobs`, or with UID/NAME or USER/NAME: what follows behind
- * a '/', "" for nothing. NULL: it does not. */
-const char *zd_ctl_behind_job(const json_t *job, const char *text);
+/* If `text` begins with the name of this row, or with UID/NAME or USER/NAME: what follows behind a '/', ""
+ * for nothing. NULL: it does not. */
+const char *zd_ctl_behind_name(const json_t *row, const char *name, const char *text);
 /* "USER/NAME", which the caller frees. */
 char *zd_ctl_job_text(const json_t *job) __attribute__((returns_nonnull));
 /* Lets listings and events be of this job only; NULL: of all. */
@@ -220,6 +215,22 @@ int zd_ctl_each_job(struct zd_ctl *ctl, const char *text,
 /* Finds the job that `text` is the id or the name of. `what` gets its name and how much it has, as a text
  * that the caller frees. */
 int zd_ctl_find_job(struct zd_ctl *ctl, const char *text, uint64_t *id, char **what)
+        __attribute__((warn_unused_result));
+
+/* ---- Ids: id.c ----------------------------------------------------------------------------------------- */
+
+/* Parses a decimal number from 1. Errors: INVALID, without a message. */
+int zd_ctl_parse_id(const char *text, uint64_t *id) __attribute__((warn_unused_result));
+/* Returns the part of an id that people see. */
+json_int_t zd_ctl_number(json_int_t id);
+/* Replaces all ids in the value by their numbers. */
+void zd_ctl_show_ids(json_t *value);
+/* Finds the id of the row that `text` names by NUMBER, USER/NUMBER or UID/NUMBER; 0: none. Errors: INVALID,
+ * several users' rows have this number. */
+int zd_ctl_find_id(const json_t *rows, const char *text, uint64_t *id) __attribute__((warn_unused_result));
+/* The same, or the id of `named`, whose name the text is; NULL: none. Errors: also INVALID, it is the id of
+ * one row, and the name of another. */
+int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, uint64_t *id)
         __attribute__((warn_unused_result));
 
 /* Converts a Usage to an object with a key for each purpose. */

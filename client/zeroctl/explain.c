@@ -113,13 +113,13 @@ char *zd_ctl_session_text(const struct zd_ctl_facts *facts, json_int_t id)
 {
 	const json_t *row = zd_ctl_row_of_id(facts->sessions, id);
 	if (!row)
-		return zd_ctl_text("session %" JSON_INTEGER_FORMAT ", which has ended", id);
+		return zd_ctl_text("session %" JSON_INTEGER_FORMAT ", which has ended", zd_ctl_number(id));
 	const char *name = zd_ctl_string(row, "name");
 	const char *process = zd_ctl_string(row, "process");
 	const bool runs = strcmp(process, "running") == 0 || strcmp(process, "unknown") == 0;
-	return zd_ctl_text("session %" JSON_INTEGER_FORMAT " (pid %" JSON_INTEGER_FORMAT "%s%s%s%s%s)", id,
-	                   zd_ctl_integer(row, "pid"), *name ? ", '" : "", name, *name ? "'" : "",
-	                   runs ? "" : ", ", runs ? "" : process);
+	return zd_ctl_text("session %" JSON_INTEGER_FORMAT " (pid %" JSON_INTEGER_FORMAT "%s%s%s%s%s)",
+	                   zd_ctl_number(id), zd_ctl_integer(row, "pid"), *name ? ", '" : "", name,
+	                   *name ? "'" : "", runs ? "" : ", ", runs ? "" : process);
 }
 
 static const json_t *find_group(const struct zd_ctl_facts *facts, const char *job, const char *name)
@@ -215,12 +215,26 @@ void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, cons
 
 /* ---- Buffers ------------------------------------------------------------------------------------------- */
 
+/* The session's scope of this tag. */
+static const json_t *find_scope(const struct zd_ctl_facts *facts, const json_t *holder)
+{
+	size_t i;
+	json_t *scope;
+	json_array_foreach(facts->scopes, i, scope)
+	{
+		if (zd_ctl_integer(scope, "session") == zd_ctl_integer(holder, "session") &&
+		    strcmp(zd_ctl_string(scope, "tag"), zd_ctl_string(holder, "tag")) == 0)
+			return scope;
+	}
+	return NULL;
+}
+
 /* A tag with '@' in front is a scope's. */
 static void say_holder(const struct zd_ctl_facts *facts, const json_t *holder)
 {
-	const char *tag = zd_ctl_string(holder, "tag"), *digits = strpbrk(tag, "0123456789");
+	const char *tag = zd_ctl_string(holder, "tag");
 	const json_int_t uses = zd_ctl_integer(holder, "uses");
-	const json_t *scope = *tag == '@' && digits ? zd_ctl_row_of_id(facts->scopes, atoll(digits)) : NULL;
+	const json_t *scope = *tag == '@' ? find_scope(facts, holder) : NULL;
 	if (*tag && zd_ctl_integer(holder, "session") == 0) { /* "and 3 more" */
 		zd_ctl_say("  %s leases hold it.", tag);
 		return;

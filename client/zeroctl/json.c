@@ -6,8 +6,9 @@
 
 #include <stdlib.h>
 
-int zd_ctl_print_json_text(FILE *out, const json_t *object, size_t flags)
+int zd_ctl_print_json_text(FILE *out, json_t *object, size_t flags)
 {
+	zd_ctl_show_ids(object);
 	char *text = json_dumps(object, flags);
 	if (!text)
 		return zd_ctl_fail(ZEROD_E_SYSTEM, "out of memory");

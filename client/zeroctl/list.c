@@ -4,8 +4,6 @@
  */
 #include "ctl.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +24,10 @@ static int take_page(const Zd__Reply *reply, void *arg)
 	}
 	for (size_t i = 0; i < reply->list->n_rows; i++) {
 		const Zd__Row *row = reply->list->rows[i];
-		if (row->row_case != page->listing->row_case ||
-		    json_array_append_new(page->rows, page->listing->row(row)))
+		json_t *object = row->row_case == page->listing->row_case ? page->listing->row(row) : NULL;
+		if (row->owner)
+			(void)json_object_set_new(object, "uid", json_integer(ZD_CTL_INT(row->owner - 1)));
+		if (json_array_append_new(page->rows, object))
 			page->malformed = true;
 	}
 	page->next = reply->list->next;
@@ -66,6 +66,7 @@ int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listin
 		json_decref(page.rows);
 		return status;
 	}
+	zd_ctl_add_users(page.rows);
 	if (listing->complete)
 		listing->complete(ctl, page.rows);
 	*rows = page.rows;
@@ -105,17 +106,6 @@ int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
 	return status;
 }
 
-int zd_ctl_parse_id(const char *text, uint64_t *id)
-{
-	char *end;
-	errno = 0;
-	unsigned long long number = strtoull(text, &end, 10);
-	if (!isdigit((unsigned char)*text) || *end || errno || number == 0)
-		return ZEROD_E_INVALID;
-	*id = number;
-	return 0;
-}
-
 json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id)
 {
 	size_t i;
@@ -126,20 +116,6 @@ json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id)
 			return row;
 	}
 	return NULL;
-}
-
-int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, uint64_t *id)
-{
-	uint64_t number;
-	const bool is_id = !zd_ctl_parse_id(text, &number) && zd_ctl_row_of_id(rows, ZD_CTL_INT(number));
-	const uint64_t named_id = (uint64_t)json_integer_value(json_object_get(named, "id"));
-	if (is_id && named && number != named_id)
-		return zd_ctl_fail(ZEROD_E_INVALID,
-		                   "INVALID: '%s' is the id of one, and the name of another, whose id is "
-		                   "%" PRIu64 ": give that, or the first one's name",
-		                   text, named_id);
-	*id = is_id ? number : named_id;
-	return 0;
 }
 
 json_t *zd_ctl_usage(const Zd__Usage *usage)

@@ -171,7 +171,7 @@ static void print_verb_help(const struct verb *verb)
 	       verb->arg ? verb->arg : "");
 	printf("%c%s.\n", toupper((unsigned char)verb->help[0]), verb->help + 1);
 	if (verb->arg && strcmp(verb->arg, "SESSION") == 0)
-		puts("SESSION is an id of `zeroctl sessions`.");
+		puts("SESSION is an id of `zeroctl sessions`, or USER/ID where several users have it.");
 	if (verb->arg && strcmp(verb->arg, "GROUP") == 0)
 		puts("GROUP is an id of `zeroctl groups`, or JOB/GROUP by their names.");
 	if (verb->arg && strcmp(verb->arg, "JOB") == 0)

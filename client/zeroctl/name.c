@@ -72,19 +72,28 @@ char *zd_ctl_user_text(uint32_t uid)
 	return user ? zd_ctl_text("%s", user->pw_name) : NULL;
 }
 
-void zd_ctl_add_users(struct zd_ctl *ctl, json_t *rows)
+void zd_ctl_add_users(json_t *rows)
 {
 	size_t i;
-	json_t *row;
-	(void)ctl;
+	json_t *row, *user = NULL;
+	uint32_t last = 0;
 	json_array_foreach(rows, i, row)
 	{
-		const uint32_t uid = (uint32_t)json_integer_value(json_object_get(row, "uid"));
-		char *user = zd_ctl_user_text(uid);
-		user = user ? user : zd_ctl_text("%" PRIu32, uid);
-		(void)json_object_set_new(row, "user", json_string(user));
-		free(user);
+		const json_t *value = json_object_get(row, "uid");
+		const uint32_t uid = (uint32_t)json_integer_value(value);
+		if (!value)
+			continue;
+		if (!user || uid != last) { /* a look-up may ask a server */
+			char *text = zd_ctl_user_text(uid);
+			text = text ? text : zd_ctl_text("%" PRIu32, uid);
+			json_decref(user);
+			user = json_string(text);
+			last = uid;
+			free(text);
+		}
+		(void)json_object_set(row, "user", user);
 	}
+	json_decref(user);
 }
 
 /* ---- Jobs ---------------------------------------------------------------------------------------------- */
@@ -98,18 +107,23 @@ static const char *behind(const char *text, const char *name)
 	return text + bytes + (text[bytes] == '/');
 }
 
-const char *zd_ctl_behind_job(const json_t *job, const char *text)
+const char *zd_ctl_behind_name(const json_t *row, const char *name, const char *text)
 {
-	const char *name = json_string_value(json_object_get(job, "name")), *rest = behind(text, name);
+	const char *rest = behind(text, name);
 	char uid[32];
 	(void)snprintf(uid, sizeof(uid), "%" JSON_INTEGER_FORMAT,
-	               json_integer_value(json_object_get(job, "uid")));
-	const char *const owners[] = {uid, json_string_value(json_object_get(job, "user"))};
+	               json_integer_value(json_object_get(row, "uid")));
+	const char *const owners[] = {uid, json_string_value(json_object_get(row, "user"))};
 	for (size_t i = 0; i < 2 && !rest; i++) {
-		const char *job_text = behind(text, owners[i]);
-		rest = job_text && *job_text ? behind(job_text, name) : NULL;
+		const char *owned = behind(text, owners[i]);
+		rest = owned && *owned ? behind(owned, name) : NULL;
 	}
 	return rest;
+}
+
+static const char *behind_job(const json_t *job, const char *text)
+{
+	return zd_ctl_behind_name(job, json_string_value(json_object_get(job, "name")), text);
 }
 
 char *zd_ctl_job_text(const json_t *job)
@@ -171,7 +185,7 @@ static json_t *jobs_called(const json_t *jobs, const char *text)
 	size_t i;
 	json_array_foreach((json_t *)jobs, i, job)
 	{
-		const char *rest = zd_ctl_behind_job(job, text);
+		const char *rest = behind_job(job, text);
 		if (rest && !*rest)
 			(void)json_array_append(found, job);
 	}
@@ -239,7 +253,7 @@ int zd_ctl_each_job(struct zd_ctl *ctl, const char *text,
 		return status;
 	json_array_foreach(jobs, i, job)
 	{
-		const char *rest = zd_ctl_behind_job(job, text);
+		const char *rest = behind_job(job, text);
 		if (!rest || status)
 			continue;
 		zd_ctl_keep_job(ctl, job);
@@ -273,14 +287,12 @@ int zd_ctl_find_job(struct zd_ctl *ctl, const char *text, uint64_t *id, char **w
 	if (status)
 		return status;
 	json_t *found = jobs_called(jobs, text);
-	uint64_t number;
-	const bool is_id = !zd_ctl_parse_id(text, &number) && zd_ctl_row_of_id(jobs, ZD_CTL_INT(number));
-	if (!is_id && json_array_size(found) == 0)
-		status = zd_ctl_fail_no_job(jobs, text);
-	else if (json_array_size(found) > 1)
+	if (json_array_size(found) > 1)
 		status = zd_ctl_fail_ambiguous(found, text);
 	else
 		status = zd_ctl_choose_id(jobs, json_array_get(found, 0), text, id);
+	if (!status && !*id)
+		status = zd_ctl_fail_no_job(jobs, text);
 	if (!status)
 		*what = contents_text(zd_ctl_row_of_id(jobs, ZD_CTL_INT(*id)));
 	json_decref(found);

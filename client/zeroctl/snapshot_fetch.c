@@ -50,14 +50,15 @@ static int take_event(const Zd__Event *event, void *arg)
 		history->last_ns = event->time_ns;
 	if (!is_wanted(history, event))
 		return 0;
-	if (json_array_append_new(
-	            history->page,
-	            json_pack("{s:I,s:s,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:s,s:I,s:I}", "time_ns",
-	                      ZD_CTL_INT(event->time_ns), "kind", event->kind, "device",
-	                      ZD_CTL_INT(event->devices[0]), "segment", ZD_CTL_INT(event->segment), "offset",
-	                      ZD_CTL_INT(event->offset), "bytes", ZD_CTL_INT(event->bytes), "purpose",
-	                      event->reason, "job", event->job, "group", event->group, "name", event->name,
-	                      "rank", ZD_CTL_INT(event->rank), "session", ZD_CTL_INT(event->session))))
+	if (json_array_append_new(history->page,
+	                          json_pack("{s:I,s:s,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:s,s:I,s:I,s:I}",
+	                                    "time_ns", ZD_CTL_INT(event->time_ns), "kind", event->kind,
+	                                    "device", ZD_CTL_INT(event->devices[0]), "segment",
+	                                    ZD_CTL_INT(event->segment), "offset", ZD_CTL_INT(event->offset),
+	                                    "bytes", ZD_CTL_INT(event->bytes), "purpose", event->reason,
+	                                    "job", event->job, "group", event->group, "name", event->name,
+	                                    "rank", ZD_CTL_INT(event->rank), "session",
+	                                    ZD_CTL_INT(event->session), "uid", ZD_CTL_INT(event->owner) - 1)))
 		return zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events make no sense");
 	return 0;
 }
@@ -198,6 +199,7 @@ int zd_ctl_snapshot_fetch(struct zd_ctl *ctl, json_t **out)
 	                         ZD_CTL_INT(ctl->device));
 	(void)json_object_update(head, snapshot);
 	json_decref(snapshot);
+	zd_ctl_show_ids(head);
 	*out = head;
 	return 0;
 }

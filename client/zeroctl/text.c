@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "proto/limits.h"
 
 #define ELLIPSIS "\u2026"
 
@@ -111,4 +112,9 @@ char *zd_ctl_age_text(uint64_t ns, char out[ZD_CTL_AGE_TEXT])
 		snprintf(out, ZD_CTL_AGE_TEXT, "%llud%02uh", (unsigned long long)(s / 86400),
 		         (unsigned)(s / 3600 % 24));
 	return out;
+}
+
+json_int_t zd_ctl_number(json_int_t id)
+{
+	return (json_int_t)ZD_ID_NUMBER(id);
 }

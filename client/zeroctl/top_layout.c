@@ -271,7 +271,7 @@ static const struct zd_top_table_column session_columns[ZD_TOP_NCOLUMNS] = {
 
 static void make_session_row(const struct zd_top_session *session, char **cells)
 {
-	cells[ZD_TOP_ID] = zd_ctl_text("%llu", (unsigned long long)session->id);
+	cells[ZD_TOP_ID] = zd_ctl_text("%" JSON_INTEGER_FORMAT, zd_ctl_number(ZD_CTL_INT(session->id)));
 	cells[ZD_TOP_NAME] = zd_ctl_text("%s", session->name);
 	cells[ZD_TOP_USER] = zd_ctl_text("%s", session->user);
 	cells[ZD_TOP_PID] = zd_ctl_text("%u", session->pid);

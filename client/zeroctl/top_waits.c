@@ -74,7 +74,8 @@ static char *with_rank(const struct zd_top_sample *sample, const char *job, cons
 	if (!session)
 		return zd_ctl_text("%s", text);
 	return zd_ctl_text("%s [rank %u: session %" JSON_INTEGER_FORMAT ", pid %" JSON_INTEGER_FORMAT "%s]",
-	                   text, rank, session, json_integer_value(json_object_get(member, "pid")),
+	                   text, rank, zd_ctl_number(session),
+	                   json_integer_value(json_object_get(member, "pid")),
 	                   is_stopped(row_of(sample->sessions, session)) ? ", stopped" : "");
 }
 
@@ -114,7 +115,9 @@ static void add_session(struct zd_top_model *model, const struct zd_top_sample *
 		char *longer = zd_ctl_text("%s%s%s", all, i ? "; " : "", text);
 		free(all);
 		all = longer;
-		add(model, zd_ctl_text("session %" JSON_INTEGER_FORMAT " %s", id, string_of(row, "name")),
+		add(model,
+		    zd_ctl_text("session %" JSON_INTEGER_FORMAT " %s", zd_ctl_number(id),
+		                string_of(row, "name")),
 		    with_rank(sample, job, group_of(sample->groups, id), text), job, session->user,
 		    session->name);
 	}
@@ -124,7 +127,9 @@ static void add_session(struct zd_top_model *model, const struct zd_top_sample *
 		char *longer = zd_ctl_text("%s%s%s", text, *all ? "; " : "", all);
 		free(all);
 		all = longer;
-		add(model, zd_ctl_text("session %" JSON_INTEGER_FORMAT " %s", id, string_of(row, "name")),
+		add(model,
+		    zd_ctl_text("session %" JSON_INTEGER_FORMAT " %s", zd_ctl_number(id),
+		                string_of(row, "name")),
 		    text, string_of(row, "job"), session->user, session->name);
 	}
 	free(session->waits);

@@ -22,6 +22,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "proto/limits.h"
 
 #define MAX_PROCESSES  4096u
 #define TRACKS         64u /* of one kind in one process */
@@ -134,13 +135,13 @@ static void name_process(struct zd_ctl_trace *trace, uint32_t process, const Zd_
 	if (p->kind == DEVICE)
 		(void)snprintf(name, sizeof(name), "device %" PRIu64, p->id);
 	else if (p->kind == JOB)
-		(void)snprintf(name, sizeof(name), "job %s (%" PRIu64 ")", event->job, p->id);
+		(void)snprintf(name, sizeof(name), "job %s (%llu)", event->job, ZD_ID_NUMBER(p->id));
 	else if (event->job_id)
-		(void)snprintf(name, sizeof(name), "session %" PRIu64 ": %s, rank %" PRIu32, p->id,
+		(void)snprintf(name, sizeof(name), "session %llu: %s, rank %" PRIu32, ZD_ID_NUMBER(p->id),
 		               event->job, event->rank);
 	else
-		(void)snprintf(name, sizeof(name), "session %" PRIu64 "%s%s", p->id, *event->name ? ": " : "",
-		               event->name);
+		(void)snprintf(name, sizeof(name), "session %llu%s%s", ZD_ID_NUMBER(p->id),
+		               *event->name ? ": " : "", event->name);
 	put_metadata(trace, process, 0, "process_name", name);
 }
 
@@ -250,7 +251,7 @@ static void put_args(struct zd_ctl_trace *trace, const Zd__Event *event, enum pr
 		before = ",";
 	}
 	if (event->session && kind != SESSION) {
-		fprintf(trace->out, "%s\"session\":%" PRIu64, before, event->session);
+		fprintf(trace->out, "%s\"session\":%llu", before, ZD_ID_NUMBER(event->session));
 		before = ",";
 	}
 	fputs(before == first ? "}" : "}}", trace->out);

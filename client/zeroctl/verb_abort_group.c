@@ -4,7 +4,6 @@
  */
 #include "explain.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,18 +35,16 @@ static int add_group(struct zd_ctl *ctl, const json_t *job, const char *rest, vo
 static int find_group(struct zd_ctl *ctl, const char *text, const struct search *search, uint64_t *id)
 {
 	struct zd_ctl_near near = {.name = text};
-	uint64_t number;
 	json_t *groups, *group;
 	size_t i;
 	int status = zd_ctl_list_fetch(ctl, &zd_ctl_groups_listing, &groups);
 	if (status)
 		return status;
-	const bool is_id = !zd_ctl_parse_id(text, &number) && zd_ctl_row_of_id(groups, ZD_CTL_INT(number));
-	if (json_array_size(search->groups) > 1) {
+	if (json_array_size(search->groups) > 1)
 		status = zd_ctl_fail_ambiguous(search->jobs, text);
-	} else if (is_id || json_array_size(search->groups) == 1) {
+	else
 		status = zd_ctl_choose_id(groups, json_array_get(search->groups, 0), text, id);
-	} else {
+	if (!status && !*id) {
 		json_array_foreach(groups, i, group)
 		{
 			char *name = zd_ctl_text("%s/%s", json_string_value(json_object_get(group, "job")),
@@ -79,6 +76,7 @@ int zd_ctl_abort_group(struct zd_ctl *ctl)
 	request.abort_group = &body;
 	status = zd_ctl_call(ctl, &request, NULL, NULL);
 	if (!status)
-		zd_ctl_say("aborted group %" PRIu64 ", '%s'", body.group, ctl->args[0]);
+		zd_ctl_say("aborted group %" JSON_INTEGER_FORMAT ", '%s'",
+		           zd_ctl_number(ZD_CTL_INT(body.group)), ctl->args[0]);
 	return status;
 }

@@ -5,10 +5,14 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, 3, NULL},         {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
-        {"NAME", "name", ZD_CTL_TEXT, 0, NULL},      {"SESSION", "session", ZD_CTL_COUNT, 1, NULL},
-        {"DEVICE", "device", ZD_CTL_COUNT, 0, NULL}, {"BYTES", "bytes", ZD_CTL_BYTES, 0, NULL},
-        {"AGE", "age_ns", ZD_CTL_AGE, 2, NULL},      {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
+        {"ID", "id", ZD_CTL_ID, 3, NULL},
+        {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
+        {"NAME", "name", ZD_CTL_TEXT, 0, NULL},
+        {"SESSION", "session", ZD_CTL_ID, 1, NULL},
+        {"DEVICE", "device", ZD_CTL_COUNT, 0, NULL},
+        {"BYTES", "bytes", ZD_CTL_BYTES, 0, NULL},
+        {"AGE", "age_ns", ZD_CTL_AGE, 2, NULL},
+        {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
 static json_t *allocation_row(const Zd__Row *row)

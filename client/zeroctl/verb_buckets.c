@@ -5,7 +5,7 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, 7, NULL},
+        {"ID", "id", ZD_CTL_ID, 7, NULL},
         {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
         {"GROUP", "group", ZD_CTL_TEXT, 1, NULL},
         {"RANK", "rank", ZD_CTL_COUNT, 0, NULL},

@@ -14,11 +14,11 @@ static char *holders_text(const json_t *row)
 	json_t *holder;
 	json_array_foreach(json_object_get(row, "holders"), index, holder)
 	{
-		char *longer = zd_ctl_text("%s%s%" JSON_INTEGER_FORMAT ":%s\u00d7%" JSON_INTEGER_FORMAT, text,
-		                           index ? ", " : "",
-		                           json_integer_value(json_object_get(holder, "session")),
-		                           json_string_value(json_object_get(holder, "tag")),
-		                           json_integer_value(json_object_get(holder, "uses")));
+		char *longer = zd_ctl_text(
+		        "%s%s%" JSON_INTEGER_FORMAT ":%s\u00d7%" JSON_INTEGER_FORMAT, text, index ? ", " : "",
+		        zd_ctl_number(json_integer_value(json_object_get(holder, "session"))),
+		        json_string_value(json_object_get(holder, "tag")),
+		        json_integer_value(json_object_get(holder, "uses")));
 		free(text);
 		text = longer;
 	}

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/text.h"
+#include "proto/limits.h"
 
 #define FOLLOW_S     0.25
 #define NS_PER_S     1000000000ll
@@ -81,7 +82,7 @@ static void add_owner(struct line *line, const Zd__Event *event)
 	if (*event->job)
 		add(line, " %s", event->job);
 	else if (event->job_id)
-		add(line, " job %" PRIu64, event->job_id);
+		add(line, " job %llu", ZD_ID_NUMBER(event->job_id));
 	if (*event->group)
 		add(line, "/%s", event->group);
 	if (*event->name)
@@ -120,7 +121,7 @@ static void add_details(const struct zd_ctl *ctl, struct line *line, const Zd__E
 	if (event->begin_ns && event->begin_ns <= event->time_ns)
 		add(line, ", after %s", zd_ctl_age_text(event->time_ns - event->begin_ns, age));
 	if (event->session)
-		add(line, ", session %" PRIu64, event->session);
+		add(line, ", session %llu", ZD_ID_NUMBER(event->session));
 	if (strcmp(event->kind, "commit") == 0)
 		add(line, ", step %" PRIu64, event->number);
 	else if (strcmp(event->kind, "update") == 0 || strcmp(event->kind, "publish") == 0)
@@ -158,6 +159,8 @@ static int print_json(const struct printing *printing, const Zd__Event *event)
 	        ZD_CTL_INT(event->number));
 	if (!row)
 		return zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events make no sense");
+	if (event->owner)
+		(void)json_object_set_new(row, "uid", json_integer(ZD_CTL_INT(event->owner - 1)));
 	int status = zd_ctl_print_json_text(stdout, row, JSON_COMPACT);
 	json_decref(row);
 	return status;

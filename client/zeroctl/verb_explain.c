@@ -241,7 +241,8 @@ static int explain_job(const struct zd_ctl_facts *facts, const json_t *job)
 		    zd_ctl_integer(session, "uid") != uid ||
 		    strcmp(zd_ctl_string(session, "state"), "CLOSING") == 0)
 			continue;
-		char *who = zd_ctl_text("Session %" JSON_INTEGER_FORMAT, zd_ctl_integer(session, "id"));
+		char *who = zd_ctl_text("Session %" JSON_INTEGER_FORMAT,
+		                        zd_ctl_number(zd_ctl_integer(session, "id")));
 		say_waits(facts, session, who);
 		free(who);
 	}
@@ -359,7 +360,7 @@ static int explain_session(const struct zd_ctl_facts *facts, const json_t *sessi
 	if (!closing)
 		zd_ctl_say("`zeroctl kill-session %" JSON_INTEGER_FORMAT
 		           "` ends it, and frees what it holds.",
-		           id);
+		           zd_ctl_number(id));
 	return 0;
 }
 
@@ -495,29 +496,32 @@ static int explain_found(struct zd_ctl *ctl, struct zd_ctl_facts *facts, const s
 
 static int explain(struct zd_ctl *ctl, struct zd_ctl_facts *facts, struct search *search)
 {
-	const json_t *session = NULL;
-	uint64_t id;
+	json_t *sessions = NULL;
+	uint64_t id = 0;
 	int status = zd_ctl_each_job(ctl, search->text, search_job, search);
-	if (!status && !zd_ctl_parse_id(search->text, &id)) {
-		status = zd_ctl_facts_fetch(ctl, facts);
-		session = zd_ctl_row_of_id(facts->sessions, ZD_CTL_INT(id));
-	}
+	if (!status)
+		status = zd_ctl_list_fetch(ctl, &zd_ctl_sessions_listing, &sessions);
+	if (!status)
+		status = zd_ctl_find_id(sessions, search->text, &id);
+	json_decref(sessions);
 	const size_t found = json_array_size(search->jobs);
 	if (status)
 		return status;
 	if (found > 1)
 		return zd_ctl_fail_ambiguous(search->jobs, search->text);
-	if (session && found)
+	if (id && found)
 		return zd_ctl_fail(ZEROD_E_INVALID,
 		                   "INVALID: '%s' is the id of a session, and the name of a job; "
 		                   "give the job as USER/NAME",
 		                   search->text);
-	if (session)
-		return explain_session(facts, session);
-	if (!found)
+	if (found)
+		return explain_found(ctl, facts, search);
+	if (id)
+		status = zd_ctl_facts_fetch(ctl, facts);
+	const json_t *session = id ? zd_ctl_row_of_id(facts->sessions, ZD_CTL_INT(id)) : NULL;
+	if (!status && !session)
 		return fail_not_found(ctl, search->text);
-	zd_ctl_facts_deinit(facts);
-	return explain_found(ctl, facts, search);
+	return status ? status : explain_session(facts, session);
 }
 
 int zd_ctl_explain(struct zd_ctl *ctl)

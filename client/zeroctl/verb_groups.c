@@ -54,7 +54,8 @@ static char *members_text(const json_t *row)
 	json_array_foreach(json_object_get(row, "members"), index, member)
 	{
 		json_int_t session = json_integer_value(json_object_get(member, "session"));
-		char *who = session ? zd_ctl_text("%" JSON_INTEGER_FORMAT, session) : zd_ctl_text("-");
+		char *who = session ? zd_ctl_text("%" JSON_INTEGER_FORMAT, zd_ctl_number(session))
+		                    : zd_ctl_text("-");
 		char *longer = zd_ctl_text("%s%s%" JSON_INTEGER_FORMAT ":%s@%" JSON_INTEGER_FORMAT, text,
 		                           index ? " " : "",
 		                           json_integer_value(json_object_get(member, "rank")), who,
@@ -67,7 +68,7 @@ static char *members_text(const json_t *row)
 }
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, 9, NULL},
+        {"ID", "id", ZD_CTL_ID, 9, NULL},
         {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
         {"GROUP", "name", ZD_CTL_TEXT, 0, NULL},
         {"STATE", "state", ZD_CTL_STATE, 0, NULL},

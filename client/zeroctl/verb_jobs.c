@@ -6,7 +6,7 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, 6, NULL},
+        {"ID", "id", ZD_CTL_ID, 6, NULL},
         {"JOB", "name", ZD_CTL_TEXT, 0, NULL},
         {"USER", "user", ZD_CTL_TEXT, 3, NULL},
         {"UID", "uid", ZD_CTL_COUNT, 3, NULL},
@@ -38,7 +38,6 @@ const struct zd_ctl_listing zd_ctl_jobs_listing = {
         .row_case = ZD__ROW__ROW_JOB,
         .row = job_row,
         .columns = columns,
-        .complete = zd_ctl_add_users,
         .plural = "jobs",
 };
 

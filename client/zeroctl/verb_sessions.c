@@ -6,7 +6,7 @@
 #include "ctl.h"
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, 0, NULL},
+        {"ID", "id", ZD_CTL_ID, 0, NULL},
         {"NAME", "name", ZD_CTL_TEXT, 2, NULL},
         {"USER", "user", ZD_CTL_TEXT, 4, NULL},
         {"UID", "uid", ZD_CTL_COUNT, 4, NULL},
@@ -32,18 +32,12 @@ static json_t *session_row(const Zd__Row *row)
 	                 "waits", zd_ctl_strings(s->waits, s->n_waits));
 }
 
-static void complete(struct zd_ctl *ctl, json_t *rows)
-{
-	zd_ctl_add_users(ctl, rows);
-	zd_ctl_add_processes(ctl, rows);
-}
-
 const struct zd_ctl_listing zd_ctl_sessions_listing = {
         .table = ZD__TABLE__SESSIONS,
         .row_case = ZD__ROW__ROW_SESSION,
         .row = session_row,
         .columns = columns,
-        .complete = complete,
+        .complete = zd_ctl_add_processes,
         .plural = "sessions",
 };
 

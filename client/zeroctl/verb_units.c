@@ -15,7 +15,7 @@ static char *version_text(const json_t *row)
 }
 
 static const struct zd_ctl_column columns[] = {
-        {"ID", "id", ZD_CTL_COUNT, 10, NULL},
+        {"ID", "id", ZD_CTL_ID, 10, NULL},
         {"JOB", "job", ZD_CTL_TEXT, 0, NULL},
         {"GROUP", "group", ZD_CTL_TEXT, 3, NULL},
         {"UNIT", "name", ZD_CTL_TEXT, 0, NULL},

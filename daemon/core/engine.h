@@ -135,7 +135,7 @@ void zd_engine_free(struct zd_engine *engine);
 /* ---- The journal --------------------------------------------------------------------------------------- */
 
 /* Of the records' format. */
-#define ZD_JOURNAL_VERSION 4u
+#define ZD_JOURNAL_VERSION 5u
 
 /* From now on the engine records durable jobs (engine/journal.h). Clears the journal, and records all of
  * them. */

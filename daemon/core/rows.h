@@ -46,6 +46,7 @@ struct zd_member_row {
 struct zd_row {
 	enum zd_table table;
 	uint64_t id;                            /* ascending within a table; the cursor */
+	uint64_t owner;                         /* uid + 1; 0: a device */
 	const char *job, *group, *name, *state; /* "" where they do not apply */
 	union {
 		struct {

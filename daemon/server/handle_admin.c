@@ -133,8 +133,8 @@ int zd_answer_drain(struct zd_api_session *session, const Zd__Request *request, 
 
 	if (!session->admin)
 		return zd_err_set(err, ZEROD_E_PERMISSION, "only administrators drain the daemon");
-	(void)snprintf(by, sizeof(by), "session %" PRIu64 " (pid %d, uid %u)", session->id, (int)creds->pid,
-	               (unsigned)creds->uid);
+	(void)snprintf(by, sizeof(by), "session %llu (pid %d, uid %u)", ZD_ID_NUMBER(session->id),
+	               (int)creds->pid, (unsigned)creds->uid);
 	if (request->drain->undrain)
 		rc = zd_api_undrain(session->api, err);
 	else

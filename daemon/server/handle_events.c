@@ -95,6 +95,8 @@ static bool take_event(const struct zd_event_row *row, void *arg)
 	message->job_id = event->job;
 	message->object = event->object;
 	message->session = event->session;
+	if (event->uid != ZD_EVENT_EVERYBODY)
+		message->owner = (uint64_t)event->uid + 1;
 	message->rank = event->rank;
 	message->bytes = event->bytes;
 	fill_figures(event, message);

@@ -79,7 +79,7 @@ static void log_lost(const struct zd_notice *notice, const struct zd_err *why)
 	add(&fields, "ZEROD_DEVICE", "%u", notice->device);
 	add(&fields, "ZEROD_PID", "%u", notice->pid);
 	add(&fields, "ZEROD_UID", "%u", notice->uid);
-	add(&fields, "ZEROD_SESSION", "%" PRIu64, notice->session);
+	add(&fields, "ZEROD_SESSION", "%llu", ZD_ID_NUMBER(notice->session));
 	if (notice->more)
 		(void)snprintf(more, sizeof(more), "; it was a rank of %u more groups", notice->more);
 	zd_log_with(ZD_LOG_WARNING, fields.all, fields.count,
@@ -95,12 +95,11 @@ static void log_late(const struct zd_notice *notice)
 	add(&fields, "ZEROD_DEVICE", "%u", notice->device);
 	add(&fields, "ZEROD_PID", "%u", notice->pid);
 	add(&fields, "ZEROD_UID", "%u", notice->uid);
-	add(&fields, "ZEROD_SESSION", "%" PRIu64, notice->session);
+	add(&fields, "ZEROD_SESSION", "%llu", ZD_ID_NUMBER(notice->session));
 	zd_log_with(ZD_LOG_WARNING, fields.all, fields.count,
-	            "session %" PRIu64
-	            " (pid %u, uid %u) has not unmapped unused memory of device %u in time: "
+	            "session %llu (pid %u, uid %u) has not unmapped unused memory of device %u in time: "
 	            "disconnected",
-	            notice->session, notice->pid, notice->uid, notice->device);
+	            ZD_ID_NUMBER(notice->session), notice->pid, notice->uid, notice->device);
 }
 
 void zd_notice_log(struct zd_api *api, const struct zd_notice *notice)

@@ -346,6 +346,7 @@ Zd__Row *zd_rows_message(const struct zd_row *row, struct zd_arena *arena)
 
 	zd_assert((unsigned)row->table < ZD_NTABLES);
 	zd__row__init(message);
+	message->owner = row->owner;
 	fills[row->table](row, arena, message);
 	return message;
 }

@@ -14,7 +14,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,10 +54,11 @@ static void log_session(const struct zd_api_session *session, enum zd_log_level 
 
 	if (!zd_log_limit_admits(&session->api->log_limit, creds->uid, level))
 		return;
-	(void)snprintf(fields[0].value, sizeof(fields[0].value), "%" PRIu64, session->id);
+	(void)snprintf(fields[0].value, sizeof(fields[0].value), "%llu", ZD_ID_NUMBER(session->id));
 	(void)snprintf(fields[1].value, sizeof(fields[1].value), "%d", (int)creds->pid);
 	(void)snprintf(fields[2].value, sizeof(fields[2].value), "%u", (unsigned)creds->uid);
-	(void)snprintf(who, sizeof(who), session->id ? "session %" PRIu64 : "a client", session->id);
+	(void)snprintf(who, sizeof(who), session->id ? "session %llu" : "a client",
+	               ZD_ID_NUMBER(session->id));
 	zd_log_with(level, fields, ZD_ARRAY_LEN(fields), "%s (pid %d, uid %u) %s: %s", who, (int)creds->pid,
 	            (unsigned)creds->uid, what, detail);
 }

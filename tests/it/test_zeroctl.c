@@ -5,6 +5,7 @@
  * Job "alpha": a unit with two leases and a persistent one, which a claim holds too, a bucket, an allocation.
  * Job "beta": durable, one unit.
  */
+#include "proto/limits.h"
 #include "tests/it/zeroctl_scene.h"
 
 #include <zerod.h>
@@ -204,11 +205,11 @@ static void scopes_are_shown_with_what_they_hold(void **state)
 {
 	(void)state;
 	char tag[32];
-	snprintf(tag, sizeof(tag), "@claim %llu", (unsigned long long)alpha.claim.id);
+	snprintf(tag, sizeof(tag), "@claim %llu", ZD_ID_NUMBER(alpha.claim.id));
 	json_t *object = listing("scopes", "scopes");
 	const json_t *row = json_array_get(json_object_get(object, "rows"), 0);
 	assert_int_equal(json_array_size(json_object_get(object, "rows")), 1);
-	assert_true((uint64_t)integer(row, "id") == alpha.claim.id);
+	assert_int_equal(integer(row, "id"), ZD_ID_NUMBER(alpha.claim.id));
 	assert_string_equal(json_string_value(json_object_get(row, "tag")), tag);
 	assert_string_equal(json_string_value(json_object_get(row, "state")), "CLAIMED");
 	assert_false(json_is_true(json_object_get(row, "context")));
@@ -574,10 +575,10 @@ static void kill_session_frees_what_it_held(void **state)
 	gather(doomed.unit, NULL, 1);
 	assert_int_equal(count_rows("buffers --job victim", "buffers"), 1);
 	json_t *object = listing("sessions", "sessions");
-	snprintf(line, sizeof(line), "kill-session %lld",
+	snprintf(line, sizeof(line), "kill-session %u/%lld", (unsigned)getuid(),
 	         (long long)integer(row_where(object, "name", "victim"), "id"));
 	json_decref(object);
-	snprintf(logged, sizeof(logged), "ended session %s (pid %d, 'victim')\n", strchr(line, ' ') + 1,
+	snprintf(logged, sizeof(logged), "ended session %s (pid %d, 'victim')\n", strchr(line, '/') + 1,
 	         (int)getpid());
 	run_and_read(line, logged);
 	expect_status("buffers --job victim", 3, "no job is called 'victim'");
@@ -585,7 +586,7 @@ static void kill_session_frees_what_it_held(void **state)
 	assert_null(row_where(object, "name", "victim"));
 	json_decref(object);
 	snprintf(logged, sizeof(logged), "session %s (pid %d, uid %u) ended: ended by session",
-	         strchr(line, ' ') + 1, (int)getpid(), (unsigned)getuid());
+	         strchr(line, '/') + 1, (int)getpid(), (unsigned)getuid());
 	assert_logged(logged);
 	struct zerod_device_info info = ZEROD_INIT(info);
 	assert_int_equal(zerod_device_get(doomed.client, 0, &info), ZEROD_E_ABORTED);

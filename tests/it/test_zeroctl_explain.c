@@ -313,7 +313,7 @@ static void jobs_of_one_name_are_told_apart(void **state)
 	pids[0] = start_stopped("mine", 0);
 	pids[1] = start_stopped("mine", 65534);
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
-		zeroctl_fails(daemon_.socket_path, lines[i], 1, " names 2 jobs: root/mine, nobody/mine");
+		zeroctl_fails(daemon_.socket_path, lines[i], 1, " names 2 jobs: nobody/mine, root/mine");
 	json_t *object = zeroctl_listing(daemon_.socket_path, "sessions --job nobody/mine", "sessions");
 	assert_int_equal(json_array_size(json_object_get(object, "rows")), 1);
 	assert_int_equal(integer(row_where(object, "user", "nobody"), "pid"), pids[1]);

@@ -2,6 +2,7 @@
 /*
  * test_zeroctl_waits.c - zeroctl says why something is still there, and what it waits for.
  */
+#include "proto/limits.h"
 #include "tests/it/scope_scene.h"
 #include "tests/it/zeroctl_scene.h"
 
@@ -140,12 +141,12 @@ static void scopes_show_their_state(void **state)
 	assert_status(me.client, zerod_forward_end(me.client, claim, 1, NULL, 0, NULL), ZEROD_OK);
 	object = zeroctl_listing(daemon_.socket_path, "scopes", "scopes");
 	assert_int_equal(json_array_size(json_object_get(object, "rows")), 3);
-	snprintf(tag, sizeof(tag), "@scope %llu", (unsigned long long)inner.id);
+	snprintf(tag, sizeof(tag), "@scope %llu", ZD_ID_NUMBER(inner.id));
 	assert_string_equal(json_string_value(json_object_get(row_where(object, "tag", tag), "state")),
 	                    "OPEN");
-	assert_int_equal(integer(row_where(object, "tag", tag), "parent"), outer.id);
+	assert_int_equal(integer(row_where(object, "tag", tag), "parent"), ZD_ID_NUMBER(outer.id));
 	assert_int_equal(integer(row_where(object, "tag", tag), "bytes"), UNIT_BYTES);
-	snprintf(tag, sizeof(tag), "@claim %llu", (unsigned long long)claim.id);
+	snprintf(tag, sizeof(tag), "@claim %llu", ZD_ID_NUMBER(claim.id));
 	assert_string_equal(json_string_value(json_object_get(row_where(object, "tag", tag), "state")),
 	                    "CLAIMED");
 	json_decref(object);

@@ -38,7 +38,7 @@ def make(snapshot, nblocks, seed=1, ndevices=2):
         made["jobs"] = [{"id": i + 1, "name": name, "uid": 1000 + i, "durable": False, "sessions": 4, "groups": 1, "usage": {},
                          "uid_metadata_bytes": 0} for i, name in enumerate(("llama-70b", "tokenizer", "eval"))]
         for i, job in enumerate(made["jobs"]):
-            made["groups"].append({"id": 50 + i, "job": job["name"], "name": "world", "state": "READY",
+            made["groups"].append({"id": 50 + i, "uid": job["uid"], "job": job["name"], "name": "world", "state": "READY",
                                    "members": [{"rank": r, "device": r % ndevices, "session": 10 * (i + 1) + r, "pid": 4000 + r} for r in range(4)]})
             made["sessions"] += [{"id": 10 * (i + 1) + r, "name": f"{job['name']}.{r}", "uid": job["uid"], "pid": 4000 + 10 * i + r,
                                   "state": "READY", "job": job["name"], "age_ns": 9 * 10**9, "outstanding": 0, "requests": 7,
@@ -56,7 +56,7 @@ def make(snapshot, nblocks, seed=1, ndevices=2):
             size = chance.randrange(most // 4, most) // 512 * 512 + 512
             free = chance.random() < 0.12
             state = chance.choice(["AVAILABLE"] * 7 + ["QUARANTINED"]) if purpose == "gathers" else "IDLE"
-            blocks.append({"kind": "block", "offset": offset, "bytes": size, "purpose": chance.choice(kinds_of_block), "job": job["name"],
+            blocks.append({"kind": "block", "offset": offset, "bytes": size, "purpose": chance.choice(kinds_of_block), "uid": job["uid"], "job": job["name"],
                            "group": "" if purpose == "allocations" else "world", "name": f"layers.{i % 80}.attention.wq", "rank": 0,
                            "state": state, "pins": "1 lease" if state == "AVAILABLE" else "", "device": 0, "segment": s + 1})
             offset += size
@@ -80,7 +80,7 @@ def make(snapshot, nblocks, seed=1, ndevices=2):
 def _event(kind, block, time_ns):
     session = {"llama-70b": 10, "tokenizer": 20, "eval": 30}[block["job"]]
     return {"time_ns": time_ns, "kind": kind, "session": session if kind == "block_give" else 0,
-            **{key: block[key] for key in ("device", "segment", "offset", "bytes", "purpose", "job", "group", "name", "rank")}}
+            **{key: block[key] for key in ("device", "segment", "offset", "bytes", "purpose", "uid", "job", "group", "name", "rank")}}
 
 
 def _events(chance, segment, blocks, begin, now):

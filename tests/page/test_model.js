@@ -89,15 +89,18 @@ test("blocks are stacked by group and time, and fall when one below is freed", (
 	assert.strictEqual(model.mostAtOnce([...first, ...second]), 3);
 });
 test("holders are named by membership, allocation or event", () => {
-	const map = [segment(1, 1000), block(0, 10), block(10, 20, {rank: 1}), block(30, 40, {group: "", name: "x", purpose: "allocation"}),
-		block(70, 80, {group: "", name: "y", purpose: "allocation"}), block(150, 5, {job: "", group: "", purpose: ""})];
+	const alice = {uid: 1000}, bob = {uid: 1001};
+	const map = [segment(1, 1000), block(0, 10, alice), block(10, 20, {...alice, rank: 1}),
+		block(30, 40, {...alice, group: "", name: "x", purpose: "allocation"}), block(70, 80, {...alice, group: "", name: "y", purpose: "allocation"}),
+		block(150, 5, {job: "", group: "", purpose: ""}), block(160, 9, bob)];
 	const data = snapshot(map, [give(110, map[4], 9)], {
-		groups: [{job: "lm", name: "world", members: [{rank: 0, session: 7}, {rank: 1, session: 8}]}],
-		allocations: [{job: "lm", name: "x", session: 8, device: 0}], jobs: [{name: "lm", uid: 1000}],
-		sessions: [{id: 7, name: "trainer", uid: 1001, pid: 5, waits: []}]});
-	const rows = model.holdersOf(data, model.sessionFinder(data)).map((r) => [r.job, r.session, r.uid, r.total, r.gathered, r.allocation]);
-	assert.deepStrictEqual(rows, [["lm", 7, 1001, 10, 10, 0], ["lm", 8, 1000, 60, 20, 40], ["lm", 9, 1000, 80, 0, 80],
-		[model.OTHER_USERS, "", "", 5, 0, 0]]);
+		groups: [{...alice, job: "lm", name: "world", members: [{rank: 0, session: 7}, {rank: 1, session: 8}]},
+			{...bob, job: "lm", name: "world", members: [{rank: 0, session: 7}]}],
+		allocations: [{...alice, job: "lm", name: "x", session: 8, device: 0}],
+		sessions: [{...alice, id: 7, name: "", pid: 5, waits: []}, {...bob, id: 7, name: "", pid: 6, waits: []}]});
+	const rows = model.holdersOf(data, model.sessionFinder(data)).map((r) => [r.job, r.session, r.uid, r.process, r.total, r.gathered, r.allocation]);
+	assert.deepStrictEqual(rows, [["lm", 7, 1000, "(pid 5)", 10, 10, 0], ["lm", 8, 1000, "", 60, 20, 40], ["lm", 9, 1000, "", 80, 0, 80],
+		[model.OTHER_USERS, "", "", "", 5, 0, 0], ["lm", 7, 1001, "(pid 6)", 9, 9, 0]]);
 });
 test("waits: a gather is named once, by its buffer", () => {
 	const buffer = {job: "lm", group: "world", unit: "u", rank: 0, device: 0, state: "WAITING", waits_for: "rank 1", age_ns: 5,

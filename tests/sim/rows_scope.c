@@ -22,7 +22,7 @@ static const char *const kind_names[] = {
 
 static void scope_tag(const struct zd_sim_scope *scope, char *tag, size_t nbytes)
 {
-	(void)snprintf(tag, nbytes, "@%s %llu", kind_names[scope->state], (unsigned long long)scope->id);
+	(void)snprintf(tag, nbytes, "@%s %llu", kind_names[scope->state], ZD_ID_NUMBER(scope->id));
 }
 
 enum zd_sim_holder zd_sim_scope_holder(const struct zd_sim_member *member, uint32_t unit, const char *tag)

@@ -38,7 +38,7 @@ function segmentsOf(snapshot, device) {
 	return segments;
 }
 
-// Returns a function of a block or span: the id of the session that it is of, or 0.
+// Returns a function of a block or span: the id of its user's session that it is of, or 0.
 function sessionFinder(snapshot) {
 	const given = new Map(), members = new Map(), allocations = new Map();
 	for (const event of snapshot.events.rows)
@@ -46,9 +46,9 @@ function sessionFinder(snapshot) {
 			given.set(placeOf(event), event);
 	for (const group of snapshot.groups)
 		for (const member of group.members)
-			members.set(JSON.stringify([group.job, group.name, member.rank]), member.session);
+			members.set(JSON.stringify([group.uid, group.job, group.name, member.rank]), member.session);
 	for (const row of snapshot.allocations) {
-		const key = JSON.stringify([row.job, row.name, row.device]);
+		const key = JSON.stringify([row.uid, row.job, row.name, row.device]);
 		allocations.set(key, allocations.has(key) && allocations.get(key) !== row.session ? 0 : row.session);
 	}
 	return function (block) {
@@ -57,8 +57,8 @@ function sessionFinder(snapshot) {
 		if (!block.job)
 			return 0;
 		if (block.group)
-			return members.get(JSON.stringify([block.job, block.group, block.rank])) || 0;
-		const session = allocations.get(JSON.stringify([block.job, block.name, block.device]));
+			return members.get(JSON.stringify([block.uid, block.job, block.group, block.rank])) || 0;
+		const session = allocations.get(JSON.stringify([block.uid, block.job, block.name, block.device]));
 		const event = session ? null : given.get(placeOf(block));
 		return session || (event && event.job === block.job && event.bytes === block.bytes ? event.session : 0);
 	};
@@ -67,8 +67,8 @@ function sessionFinder(snapshot) {
 // ---- History ------------------------------------------------------------------------------------------------
 
 function spanOf(block, from, before) {
-	return {device: block.device, segment: block.segment, offset: block.offset, bytes: block.bytes, purpose: block.purpose, job: block.job,
-		group: block.group, name: block.name, rank: block.rank, session: block.session || 0, from, before, to: 0, open: false};
+	return {device: block.device, segment: block.segment, offset: block.offset, bytes: block.bytes, purpose: block.purpose, uid: block.uid,
+		job: block.job, group: block.group, name: block.name, rank: block.rank, session: block.session || 0, from, before, to: 0, open: false};
 }
 
 // Returns the spans of the device. A block that is freed by an event, and given by none, was there all along; so was a block of the map
@@ -282,19 +282,15 @@ function colouring(by, blocks) {
 // Returns a row for each job, session and device that has blocks, with the bytes of each purpose.
 function holdersOf(snapshot, sessionOf) {
 	const rows = new Map();
-	const sessions = new Map(snapshot.sessions.map((row) => [row.id, row]));
-	const uids = new Map();
-	for (const job of snapshot.jobs)
-		uids.set(job.name, uids.has(job.name) && uids.get(job.name) !== job.uid ? "" : job.uid);
+	const sessions = new Map(snapshot.sessions.map((row) => [row.uid + "/" + row.id, row]));
 	for (const block of snapshot.map) {
 		if (block.kind !== "block")
 			continue;
-		const id = sessionOf(block), key = JSON.stringify([block.job, id, block.device]);
+		const id = sessionOf(block), key = JSON.stringify([block.uid, block.job, id, block.device]);
 		let row = rows.get(key);
 		if (!row) {
-			const session = sessions.get(id);
-			const uid = session ? session.uid : uids.get(block.job);
-			row = {job: block.job || OTHER_USERS, uid: uid === undefined ? "" : uid, session: id || "",
+			const session = sessions.get(block.uid + "/" + id);
+			row = {job: block.job || OTHER_USERS, uid: block.uid === undefined ? "" : block.uid, session: id || "",
 				process: session ? (session.name ? session.name + " " : "") + "(pid " + session.pid + ")" : "", device: block.device,
 				blocks: 0, total: 0};
 			for (const purpose of PURPOSES)
@@ -316,7 +312,7 @@ function waitsOf(snapshot) {
 		if (!buffer.waits_for)
 			continue;
 		for (const holder of buffer.state === "WAITING" ? buffer.holders : [])
-			gathers.add(holder.session + ": gather: " + buffer.waits_for);
+			gathers.add(buffer.uid + "/" + holder.session + ": gather: " + buffer.waits_for);
 		rows.push({what: buffer.state === "WAITING" ? "gather" : buffer.state.toLowerCase() + " buffer", job: buffer.job,
 			object: buffer.group + "/" + buffer.unit + "@" + buffer.rank,
 			session: buffer.holders.map((holder) => holder.session).filter(Boolean).join(", "), device: buffer.device,
@@ -325,7 +321,7 @@ function waitsOf(snapshot) {
 	for (const session of snapshot.sessions)
 		for (const wait of session.waits) {
 			const colon = wait.indexOf(": ");
-			if (gathers.has(session.id + ": " + wait))
+			if (gathers.has(session.uid + "/" + session.id + ": " + wait))
 				continue;
 			rows.push({what: colon < 0 ? "session" : wait.slice(0, colon), job: session.job, object: session.name, session: session.id,
 				device: "", waits: colon < 0 ? wait : wait.slice(colon + 2), age_ns: ""});

@@ -235,11 +235,11 @@ function timesOf(span) {
 
 function ownerFacts(thing) {
 	const facts = [["Job", thing.job], ["Group", thing.group], ["Name", thing.name], ["Rank", thing.group ? thing.rank : ""]];
-	const id = sessionOf(thing), session = snapshot.sessions.find((row) => row.id === id);
+	const id = sessionOf(thing), session = snapshot.sessions.find((row) => row.uid === thing.uid && row.id === id);
 	const process = session ? " (pid " + session.pid + (session.name ? ", " + session.name : "") + ", uid " + session.uid + ")" : "";
 	facts.push(["Session", id ? id + process : ""]);
 	for (const buffer of thing.purpose === "gathered" && thing.kind === "block" ? snapshot.buffers : []) {
-		if (buffer.job !== thing.job || buffer.group !== thing.group || buffer.unit !== thing.name || buffer.rank !== thing.rank ||
+		if (buffer.uid !== thing.uid || buffer.job !== thing.job || buffer.group !== thing.group || buffer.unit !== thing.name || buffer.rank !== thing.rank ||
 			buffer.state === "WAITING")
 			continue;
 		facts.push(["Version", buffer.version]);

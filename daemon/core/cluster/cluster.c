@@ -243,7 +243,7 @@ static void open_rail_comm(struct zd_engine *e, struct zd_member *member, enum z
 	struct zd_cluster *cluster = group->cluster;
 	struct zd_command command = {.kind = ZD_CMD_COMM_OPEN, .device = member->device->index};
 	uint32_t rail = cluster->nccl_collectives ? 0 : member->rank;
-	member->comm[role] = zd_next_id(e);
+	member->comm[role] = ++e->next_op;
 	command.u.comm_open = (struct zd_comm_desc){
 	        .comm = member->comm[role],
 	        .group = group->name,

@@ -45,7 +45,7 @@ static int check_found(const struct zd_allocation *allocation, const struct zd_a
 		return zd_err_set(err, ZEROD_E_EXISTS,
 		                  "allocation '%s' of job '%s' on device %u is held by session %llu (pid %u)",
 		                  allocation->name, allocation->job->name, allocation->device->index,
-		                  (unsigned long long)allocation->session->id, allocation->session->pid);
+		                  ZD_ID_NUMBER(allocation->session->id), allocation->session->pid);
 	if (allocation->extent.bytes != zd_align_up(args->u.alloc.bytes, ZD_BLOCK_MIN_ALIGN))
 		return zd_err_set(
 		        err, ZEROD_E_MISMATCH,
@@ -132,7 +132,7 @@ static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct
 	struct zd_allocation *allocation = zd_calloc(1, sizeof(*allocation));
 	zd_metadata_charge(job->owner, ZD_ALLOCATION_METADATA_BYTES);
 	zd_job_ref(job);
-	allocation->id = zd_next_id(e);
+	allocation->id = zd_next_id(e, job->owner->ids, ZD_ID_ALLOCATION);
 	(void)snprintf(allocation->name, sizeof(allocation->name), "%s",
 	               args->u.alloc.name ? args->u.alloc.name : "");
 	allocation->session = req->session;
@@ -144,7 +144,7 @@ static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct
 		zd_allocation_keep(allocation);
 	TAILQ_INSERT_TAIL(&req->session->allocations, allocation, session_link);
 	HASH_ADD(hh, e->allocations, id, sizeof(allocation->id), allocation);
-	zd_id_tree_append(&e->listed[ZD_TABLE_ALLOCATIONS], &allocation->listed, allocation->id);
+	zd_id_tree_insert(&e->listed[ZD_TABLE_ALLOCATIONS], &allocation->listed, allocation->id);
 	req->device = allocation->device;
 	req->u.alloc.allocation = allocation;
 	req->u.alloc.align = zd_max_u64(args->u.alloc.alignment, ZD_BLOCK_MIN_ALIGN);

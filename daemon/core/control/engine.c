@@ -131,6 +131,7 @@ void zd_engine_free(struct zd_engine *e)
 	free(e->spare_request);
 	zd_used_ids_free(e);
 	zd_deadlines_deinit(&e->deadlines);
+	zd_ids_free(e);
 	free(e->devices);
 	zd_history_deinit(&e->history);
 	free(e);

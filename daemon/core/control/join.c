@@ -77,7 +77,7 @@ struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const str
 	struct zd_group *group = zd_calloc(1, sizeof(*group));
 	group->metadata_bytes = group_metadata_bytes(args);
 	zd_metadata_charge(job->owner, group->metadata_bytes);
-	group->id = zd_next_id(e);
+	group->id = zd_next_id(e, job->owner->ids, ZD_ID_GROUP);
 	group->name = zd_strdup(args->u.group_join.group);
 	group->shadow = args->u.group_join.shadow;
 	group->job = job;
@@ -105,7 +105,7 @@ struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const str
 	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
 	zd_hash_insert(&job->group_names, &group->by_name, zd_text_hash(group->name));
 	HASH_ADD(hh, e->groups, id, sizeof(group->id), group);
-	zd_id_tree_append(&e->listed[ZD_TABLE_GROUPS], &group->listed, group->id);
+	zd_id_tree_insert(&e->listed[ZD_TABLE_GROUPS], &group->listed, group->id);
 	zd_job_ref(job);
 	zd_job_note_group(e, job);
 	if (job->durable)
@@ -287,7 +287,7 @@ static int join_check_group(const struct zd_engine *e, const struct zd_group *gr
 	if (member->session)
 		return zd_err_set(err, ZEROD_E_EXISTS,
 		                  "rank %u of group '%s' is taken by session %llu (pid %u)",
-		                  zd_world_rank(member), group->name, (unsigned long long)member->session->id,
+		                  zd_world_rank(member), group->name, ZD_ID_NUMBER(member->session->id),
 		                  member->session->pid);
 	member = zd_member_of(e, session, group);
 	if (member)
@@ -419,8 +419,8 @@ void zd_group_tell_end(struct zd_engine *e, const struct zd_group *group, const 
 	char why[128];
 	if (!e->sink.group_ended)
 		return;
-	(void)snprintf(why, sizeof(why), "%s by session %llu (pid %u, uid %u)", what,
-	               (unsigned long long)by->id, by->pid, by->uid);
+	(void)snprintf(why, sizeof(why), "%s by session %llu (pid %u, uid %u)", what, ZD_ID_NUMBER(by->id),
+	               by->pid, by->uid);
 	e->sink.group_ended(e->sink.arg, group->job->owner->uid, group->job->name, group->name, why);
 }
 
@@ -431,7 +431,7 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 	zd_endings_finish_for(e, req->session);
 	HASH_FIND(hh, e->groups, &args->u.group, sizeof(args->u.group), group);
 	if (!group || (!req->session->admin && group->job->owner->uid != req->session->uid))
-		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu", (unsigned long long)args->u.group);
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu", ZD_ID_NUMBER(args->u.group));
 	if (group->state == ZD_GROUP_ABORTED)
 		return zd_err_set(err, ZEROD_E_STATE, "group '%s' was aborted already", group->name);
 	if (group->attached == 0) /* no rank could leave it, and so it could never be joined again */
@@ -500,7 +500,7 @@ int zd_job_find_for(struct zd_engine *e, const struct zd_session *session, uint6
 	zd_endings_finish_for(e, session);
 	HASH_FIND(hh, e->jobs, &id, sizeof(id), job);
 	if (!job || (!session->admin && job->owner->uid != session->uid))
-		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no job %llu", (unsigned long long)id);
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no job %llu", ZD_ID_NUMBER(id));
 	*out = job;
 	return 0;
 }
@@ -571,7 +571,7 @@ static int end_job_begin(struct zd_engine *e, struct zd_request *req, const stru
 		if (allocation->session)
 			return zd_err_set(err, ZEROD_E_BUSY,
 			                  "allocation '%s' is held by session %llu (pid %u)",
-			                  allocation->name, (unsigned long long)allocation->session->id,
+			                  allocation->name, ZD_ID_NUMBER(allocation->session->id),
 			                  allocation->session->pid);
 	}
 	TAILQ_FOREACH (group, &job->groups, job_link)

@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "core/control/radix.h"
+#include "core/engine/ids.h"
 
 /* A record, or the GONE of its object; `at`: in units of 8 bytes. */
 struct entry {
@@ -42,7 +43,7 @@ int zd_journal_bad(const struct zd_record *record, const char *what, struct zd_e
 {
 	return zd_err_set(err, ZEROD_E_INVALID, "the journal's %s %llu.%u: %s",
 	                  record->type < ZD_NRECORDS ? type_names[record->type] : "record",
-	                  (unsigned long long)record->id, record->index, what);
+	                  ZD_ID_NUMBER(record->id), record->index, what);
 }
 
 /* ---- The form of a record ------------------------------------------------------------------------------ */
@@ -50,12 +51,14 @@ int zd_journal_bad(const struct zd_record *record, const char *what, struct zd_e
 static bool has_index(uint16_t type)
 {
 	return type == ZD_RECORD_MEMBER || type == ZD_RECORD_PART || type == ZD_RECORD_PART_STATE ||
-	       type == ZD_RECORD_HOLDS || type == ZD_RECORD_GONE;
+	       type == ZD_RECORD_HOLDS || type == ZD_RECORD_GONE || type == ZD_RECORD_IDS;
 }
 
 static bool may_be_id(const struct zd_record *record)
 {
-	if (record->type == ZD_RECORD_DEVICE || record->type == ZD_RECORD_IDS)
+	if (record->type == ZD_RECORD_IDS)
+		return record->id <= UINT32_MAX && record->index < ZD_NIDS;
+	if (record->type == ZD_RECORD_DEVICE)
 		return record->index == 0;
 	return record->id > 0 && record->id < INT64_MAX && (record->index == 0 || has_index(record->type));
 }

@@ -53,9 +53,9 @@ static int kill_job_begin(struct zd_engine *e, struct zd_request *req, const str
 		return status;
 	if (is_of_job(by, job))
 		return zd_err_set(err, ZEROD_E_INVALID, "session %llu, which asks, is one of job '%s'",
-		                  (unsigned long long)by->id, job->name);
+		                  ZD_ID_NUMBER(by->id), job->name);
 	(void)snprintf(why, sizeof(why), "job '%s' was killed by session %llu (pid %u, uid %u)", job->name,
-	               (unsigned long long)by->id, by->pid, by->uid);
+	               ZD_ID_NUMBER(by->id), by->pid, by->uid);
 	TAILQ_FOREACH (group, &job->groups, job_link) {
 		if (!group->over)
 			zd_group_tell_end(e, group, "its job was killed", by);

@@ -34,6 +34,7 @@ struct listing {
 	const struct zd_session *asker; /* NULL: sees all */
 	uint32_t visits;
 	const struct zd_segment *segment; /* BLOCKS: NULL: there is none */
+	uint64_t first, last;             /* the asker sees no object whose id is not between these */
 };
 
 static bool sees_uid(const struct listing *l, uint32_t uid)
@@ -138,15 +139,18 @@ static void begin_listing(struct listing *l, struct place *place)
 	if (query->table == ZD_TABLE_DEVICES)
 		place->device = (uint32_t)zd_min_u64(query->cursor, l->e->ndevices);
 	else if ((unsigned)query->table < ZD_NTABLES)
-		place->node = zd_id_tree_after(&l->e->listed[query->table], query->cursor);
+		place->node = zd_id_tree_after(&l->e->listed[query->table],
+		                               zd_max_u64(query->cursor, l->first));
 	if (query->table == ZD_TABLE_BUFFERS)
-		place->waiting = zd_id_tree_after(&l->e->waiting, query->cursor);
+		place->waiting = zd_id_tree_after(&l->e->waiting, zd_max_u64(query->cursor, l->first));
 }
 
 static bool is_at_end(const struct listing *l, const struct place *place)
 {
 	bool devices_left = l->query->table == ZD_TABLE_DEVICES && place->device < l->e->ndevices;
-	return !place->node && !place->waiting && !place->block && !devices_left;
+	bool nodes_left = place->node && place->node->id <= l->last;
+	bool waiting_left = place->waiting && place->waiting->id <= l->last;
+	return !nodes_left && !waiting_left && !place->block && !devices_left;
 }
 
 /* Visits the next object, and returns whether it has a row. */
@@ -459,6 +463,7 @@ static bool row_segment(struct zd_row *row, const struct zd_segment *segment, ro
 {
 	char text[ZD_WAIT_TEXT];
 	zd_segment_row(segment, row, text);
+	row->owner = (uint64_t)segment->job->owner->uid + 1;
 	return fn(row, arg);
 }
 
@@ -467,6 +472,7 @@ static bool row_block(const struct listing *l, struct zd_row *row, const struct 
 {
 	char text[ZD_WAIT_TEXT];
 	zd_block_row(l->segment, block, row, text);
+	row->owner = (uint64_t)l->segment->job->owner->uid + 1;
 	return fn(row, arg);
 }
 
@@ -474,6 +480,7 @@ static bool row(struct listing *l, const struct item *item, row_fn *fn, void *ar
 {
 	struct zd_row r = {
 	        .table = l->query->table, .id = item->id, .job = "", .group = "", .name = "", .state = ""};
+	r.owner = zd_ids_owner(l->e, item->id);
 	switch (l->query->table) {
 	case ZD_TABLE_DEVICES:
 		return row_device(l, &r, item->object, fn, arg);
@@ -507,7 +514,7 @@ static bool row(struct listing *l, const struct item *item, row_fn *fn, void *ar
 uint64_t zd_engine_list(struct zd_engine *e, const struct zd_list_query *query,
                         bool (*fn)(const struct zd_row *row, void *arg), void *arg)
 {
-	struct listing l = {.e = e, .query = query};
+	struct listing l = {.e = e, .query = query, .last = UINT64_MAX};
 	struct place place = {NULL, NULL, NULL, 0};
 	struct item item;
 	uint64_t last = query->cursor;
@@ -516,6 +523,10 @@ uint64_t zd_engine_list(struct zd_engine *e, const struct zd_list_query *query,
 		l.asker = zd_session_find(e, query->session);
 		if (!l.asker) /* the session has ended: it sees nothing; id 0, the daemon, sees all */
 			return 0;
+		if (!l.asker->admin && query->table != ZD_TABLE_SEGMENTS) {
+			l.first = zd_id_first(l.asker->owner->ids, 0);
+			l.last = zd_id_first(l.asker->owner->ids, ZD_NIDS);
+		}
 	}
 	begin_listing(&l, &place);
 	while (more && !is_at_end(&l, &place)) {

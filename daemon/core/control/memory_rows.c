@@ -44,7 +44,7 @@ void zd_segment_row(const struct zd_segment *segment, struct zd_row *row, char t
 		return;
 	(void)snprintf(text, ZD_WAIT_TEXT, "%u session%s to unmap it, first session %llu (pid %u)",
 	               row->u.segment.mappings, PLURAL(row->u.segment.mappings),
-	               (unsigned long long)mapping->session->id, mapping->session->pid);
+	               ZD_ID_NUMBER(mapping->session->id), mapping->session->pid);
 	row->u.segment.pins = text;
 }
 
@@ -106,7 +106,7 @@ static void allocation_row(struct zd_row *row, const struct zd_allocation *alloc
 	row->u.block.purpose = "allocation";
 	if (allocation->session)
 		(void)snprintf(text, ZD_WAIT_TEXT, "session %llu (pid %u)",
-		               (unsigned long long)allocation->session->id, allocation->session->pid);
+		               ZD_ID_NUMBER(allocation->session->id), allocation->session->pid);
 	else if (allocation->pending > 0)
 		(void)snprintf(text, ZD_WAIT_TEXT, "fences and fills: %u", allocation->pending);
 }

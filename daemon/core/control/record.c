@@ -14,6 +14,11 @@
 
 #define AHEAD 8u /* parts whose blocks are fetched before they are recorded */
 
+static void record_ids(struct zd_engine *e, struct zd_id_node *node)
+{
+	zd_ids_journal(e, ZD_CONTAINER_OF(node, struct zd_ids, by_uid));
+}
+
 static void record_job(struct zd_engine *e, struct zd_id_node *node)
 {
 	(void)e;
@@ -61,11 +66,12 @@ static void record_allocation(struct zd_engine *e, struct zd_id_node *node)
 	zd_journal_allocation(ZD_CONTAINER_OF(node, struct zd_allocation, listed));
 }
 
-/* Each records the object if its job has a journal. */
+/* Each records the object if its job has a journal; NTABLES: the uids' ids, whatever they hold. */
 static const struct {
 	enum zd_table table;
 	void (*record)(struct zd_engine *e, struct zd_id_node *node);
 } phases[] = {
+        {ZD_NTABLES, record_ids},
         {ZD_TABLE_JOBS, record_job},
         {ZD_TABLE_SEGMENTS, record_segment},
         {ZD_TABLE_GROUPS, record_group},
@@ -90,7 +96,8 @@ bool zd_engine_journal_step(struct zd_engine *e, uint32_t nobjects)
 	struct zd_journal *journal = &e->journal;
 	struct zd_session *session;
 	for (; journal->phase < ZD_ARRAY_LEN(phases); journal->phase++, journal->after_id = 0) {
-		const struct zd_id_tree *tree = &e->listed[phases[journal->phase].table];
+		enum zd_table table = phases[journal->phase].table;
+		const struct zd_id_tree *tree = table == ZD_NTABLES ? &e->uids : &e->listed[table];
 		struct zd_id_node *node = zd_id_tree_after(tree, journal->after_id);
 		for (; node; node = zd_id_tree_next(node)) {
 			if (nobjects-- == 0)
@@ -99,7 +106,6 @@ bool zd_engine_journal_step(struct zd_engine *e, uint32_t nobjects)
 			journal->after_id = node->id;
 		}
 	}
-	zd_journal_ids(e);
 	for (uint32_t i = 0; i < e->ndevices; i++)
 		zd_journal_device(e, i);
 	for (session = e->sessions; session; session = session->hh.next)

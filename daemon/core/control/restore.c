@@ -26,10 +26,6 @@
 #include "core/gather/layout.h"
 #include "core/memory/allocation.h"
 
-/* Ids that the former daemon may have given since its journal began to objects that the journal does not
- * have. */
-#define IDS_SKIPPED (UINT64_C(1) << 32)
-
 #define AHEAD 8u /* objects that are fetched before they are accessed: each would miss the caches */
 
 struct restore {
@@ -39,7 +35,6 @@ struct restore {
 	size_t nlost;
 	struct zd_record_session *sessions; /* of the former daemon, by id */
 	size_t nsessions, sessions_room;
-	uint64_t last_id;
 };
 
 /* ---- Objects of the journal ---------------------------------------------------------------------------- */
@@ -65,19 +60,22 @@ static struct zd_job *find_job(struct restore *restore, const struct zd_journal_
 
 /* ---- Objects ------------------------------------------------------------------------------------------- */
 
-/* The next object gets this id. */
-static void use_id(struct restore *restore, uint64_t id)
+/* The uid's next object of this kind gets the record's id. */
+static int use_id(struct restore *restore, uint32_t uid, enum zd_id_kind kind, const struct zd_record *record,
+                  struct zd_err *err)
 {
-	restore->e->next_id = id - 1;
-	restore->last_id = zd_max_u64(restore->last_id, id);
+	if (zd_ids_set_next(restore->e, uid, kind, record->id))
+		return 0;
+	return zd_journal_bad(record, "its uid cannot have had this id", err);
 }
 
 static int restore_ids(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
-	(void)err;
-	restore->last_id = zd_max_u64(restore->last_id,
-	                              ((const struct zd_record_ids *)(const void *)kept->record)->last);
-	return 0;
+	const struct zd_record_ids *record = (const void *)kept->record;
+	if (zd_ids_restore(restore->e, (uint32_t)record->record.id, record->prefix, record->record.index,
+	                   record->mark))
+		return 0;
+	return zd_journal_bad(&record->record, "its prefix or number is wrong", err);
 }
 
 static int restore_device(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
@@ -134,7 +132,8 @@ static int restore_job(struct restore *restore, struct zd_journal_object *kept, 
 		return 0;
 	if (zd_job_find(restore->e, record->uid, record->name))
 		return zd_journal_bad(&record->record, "another one has its name", err);
-	use_id(restore, record->record.id);
+	if (use_id(restore, record->uid, ZD_ID_JOB, &record->record, err) != 0)
+		return ZEROD_E_INVALID;
 	job = zd_job_new(restore->e, record->uid, record->name, true);
 	job->had_group = record->had_group;
 	job->began_ns = record->began_ns;
@@ -184,23 +183,27 @@ static int restore_group(struct restore *restore, struct zd_journal_object *kept
 	args.u.group_join.shadow = record->shadow;
 	args.u.group_join.hybrid = record->hybrid;
 	args.u.group_join.nccl_collectives = record->nccl_collectives;
-	use_id(restore, record->record.id);
+	if (use_id(restore, job->owner->uid, ZD_ID_GROUP, &record->record, err) != 0)
+		return ZEROD_E_INVALID;
 	kept->made = group = zd_group_new(restore->e, job, &args);
 	restore_group_state(restore, group, state);
 	return 0;
 }
 
-static void note_session(struct restore *restore, const struct zd_record_session *session)
+static int note_session(struct restore *restore, const struct zd_record_session *session,
+                        const struct zd_record *record, struct zd_err *err)
 {
 	if (session->id == 0)
-		return;
+		return 0;
+	if (!zd_ids_set_next(restore->e, session->uid, ZD_ID_SESSION, session->id))
+		return zd_journal_bad(record, "its session's uid cannot have had this id", err);
 	if (restore->nsessions == restore->sessions_room) {
 		restore->sessions_room = restore->sessions_room ? 2 * restore->sessions_room : 64;
 		restore->sessions = zd_realloc(restore->sessions, restore->sessions_room,
 		                               sizeof(*restore->sessions));
 	}
 	restore->sessions[restore->nsessions++] = *session;
-	restore->last_id = zd_max_u64(restore->last_id, session->id);
+	return 0;
 }
 
 static int restore_member(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
@@ -222,15 +225,13 @@ static int restore_member(struct restore *restore, struct zd_journal_object *kep
 		group->lost[group->generation % ZD_LOST_KEPT] =
 		        (struct zd_lost){.rank = zd_world_rank(member), .pid = record->session.pid};
 	}
-	note_session(restore, &record->session);
-	return 0;
+	return note_session(restore, &record->session, &record->record, err);
 }
 
 static int restore_holds(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
-	(void)err;
-	note_session(restore, &((const struct zd_record_holds *)(const void *)kept->record)->session);
-	return 0;
+	const struct zd_record_holds *record = (const void *)kept->record;
+	return note_session(restore, &record->session, &record->record, err);
 }
 
 static int restore_segment(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
@@ -322,8 +323,9 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 		free(views);
 		return zd_journal_bad(&record->record, unit ? "another one has its name" : wrong.text, err);
 	}
-	use_id(restore, record->record.id);
-	status = zd_unit_new(restore->e, NULL, group, record->first_rank, &args, &unit, err);
+	status = use_id(restore, group->job->owner->uid, ZD_ID_UNIT, &record->record, err);
+	if (status == 0)
+		status = zd_unit_new(restore->e, NULL, group, record->first_rank, &args, &unit, err);
 	free(views);
 	if (status != 0)
 		return status;
@@ -401,21 +403,21 @@ static int restore_allocation(struct restore *restore, struct zd_journal_object 
 		return 0;
 	if (record->device >= e->ndevices)
 		return zd_journal_bad(&record->record, "it has no such device", err);
-	use_id(restore, record->record.id);
+	if (use_id(restore, job->owner->uid, ZD_ID_ALLOCATION, &record->record, err) != 0)
+		return ZEROD_E_INVALID;
 	allocation = zd_calloc(1, sizeof(*allocation));
 	zd_job_ref(job);
 	zd_metadata_charge(job->owner, ZD_ALLOCATION_METADATA_BYTES);
-	allocation->id = zd_next_id(e);
+	allocation->id = zd_next_id(e, job->owner->ids, ZD_ID_ALLOCATION);
 	memcpy(allocation->name, record->name, sizeof(allocation->name));
 	allocation->job = job;
 	allocation->device = &e->devices[record->device];
 	allocation->since_ns = e->now_ns;
 	zd_allocation_keep(allocation);
 	HASH_ADD(hh, e->allocations, id, sizeof(allocation->id), allocation);
-	zd_id_tree_append(&e->listed[ZD_TABLE_ALLOCATIONS], &allocation->listed, allocation->id);
-	note_session(restore, &record->session);
+	zd_id_tree_insert(&e->listed[ZD_TABLE_ALLOCATIONS], &allocation->listed, allocation->id);
 	kept->made = allocation;
-	return 0;
+	return note_session(restore, &record->session, &record->record, err);
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
@@ -624,10 +626,13 @@ static void sort_sessions(struct restore *restore)
 static void restore_sessions(struct restore *restore)
 {
 	sort_sessions(restore);
-	for (size_t i = 0; i < restore->nsessions; i++)
-		(void)zd_session_new_former(restore->e, &restore->sessions[i]);
+	for (size_t i = 0; i < restore->nsessions; i++) {
+		const struct zd_record_session *session = &restore->sessions[i];
+		zd_assert(zd_ids_set_next(restore->e, session->uid, ZD_ID_SESSION, session->id));
+		(void)zd_session_new_former(restore->e, session);
+	}
 	hold_all(restore);
-	restore->e->next_id = restore->last_id + IDS_SKIPPED;
+	zd_ids_end_restore(restore->e);
 	for (size_t i = 0; i < restore->nsessions; i++) /* which submits the watches */
 		zd_deferred_teardowns_end(restore->e, find_session(restore, &restore->sessions[i]));
 }

@@ -42,7 +42,7 @@ static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer 
 	session->admin = peer->admin;
 	session->owner = zd_owner_get(e, peer->uid);
 	zd_metadata_charge(session->owner, ZD_SESSION_METADATA_BYTES);
-	session->id = zd_next_id(e);
+	session->id = zd_next_id(e, session->owner->ids, ZD_ID_SESSION);
 	session->state = ZD_SESSION_OPEN;
 	session->pid = peer->pid;
 	session->started = peer->started;
@@ -62,7 +62,7 @@ static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer 
 	TAILQ_INIT(&session->promises);
 	TAILQ_INIT(&session->deferred);
 	HASH_ADD(hh, e->sessions, id, sizeof(session->id), session);
-	zd_id_tree_append(&e->listed[ZD_TABLE_SESSIONS], &session->listed, session->id);
+	zd_id_tree_insert(&e->listed[ZD_TABLE_SESSIONS], &session->listed, session->id);
 	return session;
 }
 
@@ -76,6 +76,10 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	}
 	if (check_session_count(e, peer, err) != 0)
 		return 0;
+	if (!zd_ids_have_room(e, peer->uid)) {
+		(void)zd_err_set(err, ZEROD_E_LIMIT, "too many users have had sessions of this daemon");
+		return 0;
+	}
 	struct zd_session asks = {
 	        .uid = peer->uid, .admin = peer->admin, .owner = zd_owner_get(e, peer->uid)};
 	if (zd_metadata_check(e, &asks, "session", peer->name ? peer->name : "", ZD_SESSION_METADATA_BYTES,
@@ -163,7 +167,6 @@ struct zd_session *zd_session_new_former(struct zd_engine *e, const struct zd_re
 {
 	struct zd_peer peer = {.uid = record->uid, .pid = record->pid, .started = record->started};
 	struct zd_session *session;
-	e->next_id = record->id - 1;
 	session = session_new(e, &peer);
 	session->former = true;
 	zd_deferred_teardowns_begin(e, session);
@@ -340,14 +343,13 @@ static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	zd_endings_finish_for(e, req->session);
 	struct zd_session *victim = zd_session_find(e, args->u.session);
 	if (!victim || (!req->session->admin && victim->uid != req->session->uid))
-		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no session %llu",
-		                  (unsigned long long)args->u.session);
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no session %llu", ZD_ID_NUMBER(args->u.session));
 	if (victim == req->session)
 		return zd_err_set(err, ZEROD_E_INVALID, "session %llu is the one that asks",
-		                  (unsigned long long)victim->id);
+		                  ZD_ID_NUMBER(victim->id));
 	char why[96];
 	(void)snprintf(why, sizeof(why), "ended by session %llu (pid %u, uid %u)",
-	               (unsigned long long)req->session->id, req->session->pid, req->session->uid);
+	               ZD_ID_NUMBER(req->session->id), req->session->pid, req->session->uid);
 	zd_session_end(e, victim, ZD_WORD_KILLED);
 	e->sink.session_killed(e->sink.arg, args->u.session, why);
 	return 0;

@@ -82,7 +82,7 @@ static int holders_text(const struct zd_device *device, const struct zd_session 
 		others |= !zd_session_sees(reader, session);
 		if (session->id != last && zd_session_sees(reader, session))
 			used += snprintf(out + used, out_bytes - (size_t)used, " %llu",
-			                 (unsigned long long)session->id);
+			                 ZD_ID_NUMBER(session->id));
 		last = session->id;
 	}
 	return used + snprintf(out + used, out_bytes - (size_t)used, "%s", others ? " of others" : "");

@@ -21,6 +21,7 @@
 #include "core/engine.h"
 #include "core/engine/ending.h"
 #include "core/engine/id_tree.h"
+#include "core/engine/ids.h"
 
 struct zd_device;
 struct zd_job;
@@ -75,6 +76,7 @@ struct zd_owner_queue {
 /* The account of one uid, against its limits. */
 struct zd_owner {
 	uint32_t uid;
+	struct zd_ids *ids;            /* of its objects; they outlive it */
 	uint32_t refs;                 /* jobs and sessions */
 	struct zd_job *jobs;           /* hash by name */
 	struct zd_owner_queue *queues; /* by device */

@@ -56,9 +56,9 @@ static uint32_t job_metadata_bytes(const char *name)
 struct zd_job *zd_job_new(struct zd_engine *e, uint32_t uid, const char *name, bool durable)
 {
 	struct zd_job *job = zd_calloc(1, sizeof(*job));
-	job->id = zd_next_id(e);
 	job->name = zd_strdup(name);
 	job->owner = zd_owner_get(e, uid);
+	job->id = zd_next_id(e, job->owner->ids, ZD_ID_JOB);
 	job->metadata_bytes = job_metadata_bytes(name);
 	zd_metadata_charge(job->owner, job->metadata_bytes);
 	HASH_ADD_KEYPTR(hh_name, job->owner->jobs, job->name, strlen(job->name), job);
@@ -66,7 +66,7 @@ struct zd_job *zd_job_new(struct zd_engine *e, uint32_t uid, const char *name, b
 	TAILQ_INIT(&job->groups);
 	TAILQ_INIT(&job->allocations);
 	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
-	zd_id_tree_append(&e->listed[ZD_TABLE_JOBS], &job->listed, job->id);
+	zd_id_tree_insert(&e->listed[ZD_TABLE_JOBS], &job->listed, job->id);
 	job->made_ns = e->now_ns;
 	(void)zd_event_new(e, ZD_EVENT_JOB_BEGIN, job);
 	return job;
@@ -384,5 +384,5 @@ int zd_member_find(struct zd_engine *e, struct zd_session *session, uint64_t id,
 		return 0;
 	}
 	return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session is not a member of group %llu",
-	                  (unsigned long long)id);
+	                  ZD_ID_NUMBER(id));
 }

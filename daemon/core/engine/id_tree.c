@@ -37,11 +37,49 @@ static void attach(struct zd_id_node **link, struct zd_id_node *parent, struct z
 		node->parent = parent;
 }
 
-void zd_id_tree_append(struct zd_id_tree *tree, struct zd_id_node *node, uint64_t id)
+/* Puts the branch's nodes of smaller ids left of the node, and the others right of it. */
+static void split(struct zd_id_node *branch, struct zd_id_node *node)
+{
+	struct zd_id_node *left = node, *right = node; /* whose links are open */
+	struct zd_id_node **smaller = &node->left, **greater = &node->right;
+	while (branch) {
+		zd_assert(branch->id != node->id);
+		if (branch->id < node->id) {
+			attach(smaller, left, branch);
+			left = branch;
+			smaller = &left->right;
+			branch = *smaller;
+		} else {
+			attach(greater, right, branch);
+			right = branch;
+			greater = &right->left;
+			branch = *greater;
+		}
+	}
+	*smaller = *greater = NULL;
+}
+
+static void insert(struct zd_id_tree *tree, struct zd_id_node *node)
+{
+	struct zd_id_node **link = &tree->root, *above = NULL, *below;
+	while (*link && priority(*link) >= priority(node)) {
+		above = *link;
+		zd_assert(above->id != node->id);
+		link = node->id < above->id ? &above->left : &above->right;
+	}
+	below = *link;
+	attach(link, above, node);
+	split(below, node);
+}
+
+void zd_id_tree_insert(struct zd_id_tree *tree, struct zd_id_node *node, uint64_t id)
 {
 	struct zd_id_node *above = tree->last, *below = NULL;
-	zd_assert(!above || id > above->id);
 	node->id = id;
+	if (above && id <= above->id) {
+		insert(tree, node);
+		return;
+	}
 	node->right = NULL;
 	/* The last nodes of all right branches, from below: the new node is put above those of a lower
 	 * priority. */

@@ -33,12 +33,6 @@ void zd_journal_gone(struct zd_journal *journal, enum zd_record_type type, uint6
 	record->gone = (uint16_t)type;
 }
 
-void zd_journal_ids(struct zd_engine *e)
-{
-	struct zd_record_ids *record = zd_journal_add(&e->journal, ZD_RECORD_IDS, 0, 0, sizeof(*record));
-	record->last = e->next_id;
-}
-
 void zd_journal_device(struct zd_engine *e, uint32_t index)
 {
 	struct zd_record_device *record = zd_journal_add(&e->journal, ZD_RECORD_DEVICE, index, 0,

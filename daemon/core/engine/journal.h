@@ -53,9 +53,9 @@ enum zd_record_type {
 	ZD_NRECORDS
 };
 
-/* `id` and `index` name the object: of a device its index, of a segment its number, of a member the group and
- * the local rank, of a part and its state the unit and the local rank, of holds the session and a number.
- * `bytes` counts the whole record, a multiple of 8. */
+/* `id` and `index` name the object: of ids the uid and the kind, of a device its index, of a segment its
+ * number, of a member the group and the local rank, of a part and its state the unit and the local rank, of
+ * holds the session and a number. `bytes` counts the whole record, a multiple of 8. */
 struct zd_record {
 	uint16_t type;
 	uint16_t gone; /* GONE: the type of what is gone */
@@ -64,10 +64,10 @@ struct zd_record {
 	uint32_t index, pad;
 };
 
-/* Ids up to `last` were given when the journal began. */
+/* The uid's objects of this kind have no greater numbers. */
 struct zd_record_ids {
 	struct zd_record record;
-	uint64_t last;
+	uint64_t prefix, mark;
 };
 
 struct zd_record_device {
@@ -191,7 +191,6 @@ void *zd_journal_add(struct zd_journal *journal, enum zd_record_type type, uint6
                      size_t bytes);
 void zd_journal_gone(struct zd_journal *journal, enum zd_record_type type, uint64_t id, uint32_t index);
 
-void zd_journal_ids(struct zd_engine *e);
 /* Each records the object's state if its job has a journal. */
 void zd_journal_device(struct zd_engine *e, uint32_t index);
 void zd_journal_job(const struct zd_job *job);

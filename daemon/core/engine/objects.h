@@ -352,7 +352,7 @@ struct zd_engine {
 	uint64_t next_unmap_ns; /* no session is late to unmap a segment earlier */
 	struct zd_deadlines deadlines;
 	uint64_t next_expiry_ns; /* no durable job's time passes earlier */
-	uint64_t next_id;        /* of every object; ascending, never reused */
+	uint64_t next_op;        /* of ops and communicators, which no user sees */
 	uint32_t next_segment;
 	uint64_t retire_serial; /* counts segments that began to retire */
 	uint64_t dirty_mask;
@@ -389,14 +389,11 @@ struct zd_engine {
 	struct zd_journal journal;
 	struct zd_op *ops;
 	struct zd_owner *owners;          /* hash by uid */
+	struct zd_id_tree uids, prefixes; /* ids.c */
+	uint32_t nuids;
 	struct zd_used_id *used_ids;      /* hash by id, see unique_ids.c */
 	struct zd_request *spare_request; /* memory of an ended request; NULL: none */
 };
-
-static inline uint64_t zd_next_id(struct zd_engine *e)
-{
-	return ++e->next_id;
-}
 
 static inline void zd_count(struct zd_engine *e, enum zd_counter counter, uint64_t n)
 {

@@ -44,7 +44,7 @@ void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *co
 {
 	struct zd_op *op = zd_calloc(1, sizeof(*op));
 	op->metadata_bytes = command->kind == ZD_CMD_WATCH && job ? ZD_WATCH_METADATA_BYTES : 0;
-	op->id = zd_next_id(e);
+	op->id = ++e->next_op;
 	op->done = done;
 	op->job = job;
 	op->owner = owner;

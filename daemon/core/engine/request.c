@@ -210,7 +210,7 @@ static void enqueue_request(struct zd_engine *e, struct zd_request *req)
 	TAILQ_INSERT_TAIL(&queue->requests, req, owner_link);
 	TAILQ_INSERT_TAIL(&req->device->queue, req, device_link);
 	req->device->nqueued++;
-	zd_id_tree_append(&e->waiting, &req->listed, req->serial);
+	zd_id_tree_insert(&e->waiting, &req->listed, req->serial);
 	zd_memory_enqueue(e, req);
 	await_segment(e, req);
 	measure_wait(e, req, req->wait.kind);
@@ -414,7 +414,7 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 		}
 	}
 	if (status == ZD_WAIT) {
-		req->serial = zd_next_id(e);
+		req->serial = zd_next_id(e, req->session->owner->ids, ZD_ID_BUFFER);
 		enqueue_request(e, req);
 		if (req->goes_on)
 			zd_dirty(e, req->device);

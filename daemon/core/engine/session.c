@@ -39,7 +39,7 @@ int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *e
 	        err, ZEROD_E_POISONED,
 	        "session %llu ran on after an aborted wait; discard what it has computed since, and "
 	        "reset the session",
-	        (unsigned long long)session->id);
+	        ZD_ID_NUMBER(session->id));
 }
 
 bool zd_session_may_use(const struct zd_session *session, uint32_t device)
@@ -73,6 +73,6 @@ int zd_session_check_device(const struct zd_engine *e, const struct zd_session *
 	return zd_err_set(err, ZEROD_E_PERMISSION,
 	                  "device %u (%s) is not granted to session %llu (uid %u), whose devices are: %s; "
 	                  "the daemon's administrator grants devices, by [grants] and [socket] of zerod.conf",
-	                  device, e->devices[device].config.name, (unsigned long long)session->id,
-	                  session->uid, granted);
+	                  device, e->devices[device].config.name, ZD_ID_NUMBER(session->id), session->uid,
+	                  granted);
 }

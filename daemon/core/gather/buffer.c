@@ -106,7 +106,7 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 	struct zd_buffer *buffer = zd_calloc(1, sizeof(*buffer));
 	zd_assert(!part->buffer);
 	zd_metadata_charge(part->unit->group->job->owner, sizeof(*buffer));
-	buffer->id = zd_next_id(e);
+	buffer->id = zd_next_id(e, part->unit->group->job->owner->ids, ZD_ID_BUFFER);
 	buffer->state = ZD_BUFFER_INFLIGHT;
 	buffer->unit = part->unit;
 	buffer->part = part;
@@ -127,7 +127,7 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 		take_over(buffer, former);
 	TAILQ_INSERT_TAIL(&buffer->device->buffers, buffer, device_link);
 	buffer->device->nbuffers++;
-	zd_id_tree_append(&e->listed[ZD_TABLE_BUFFERS], &buffer->listed, buffer->id);
+	zd_id_tree_insert(&e->listed[ZD_TABLE_BUFFERS], &buffer->listed, buffer->id);
 	part->buffer = buffer;
 	part->unit->refs++;
 	buffer_charge(e, buffer);

@@ -49,7 +49,7 @@ static int part_check(const struct zd_request *req, const struct zd_part *part, 
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is given twice", part->unit->name);
 	if (other)
 		return zd_err_set(err, ZEROD_E_EXISTS, "unit '%s' is in context %llu of rank %u already",
-		                  part->unit->name, (unsigned long long)other->id,
+		                  part->unit->name, ZD_ID_NUMBER(other->id),
 		                  zd_world_rank(zd_part_member(part)));
 	return 0;
 }

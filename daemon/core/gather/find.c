@@ -31,7 +31,7 @@ int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, s
 	const struct zd_member *member = unit ? zd_member_of(e, session, unit->group) : NULL;
 	if (!member || !zd_part_is_complete(&unit->parts[member->rank]))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session has not registered unit %llu",
-		                  (unsigned long long)id);
+		                  ZD_ID_NUMBER(id));
 	*out = &unit->parts[member->rank];
 	return 0;
 }

@@ -393,7 +393,7 @@ static int scope_check(const struct zd_scope *scope, const struct zd_part *part,
                        struct zd_err *err)
 {
 	const char *tag = args->u.gather.tag;
-	unsigned long long id = scope->id;
+	unsigned long long id = ZD_ID_NUMBER(scope->id);
 	if ((tag && tag[0]) || args->u.gather.uses > 1 || args->u.gather.prefetch)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "a gather in scope %llu has no tag, uses or prefetch of its own", id);
@@ -670,7 +670,7 @@ static int gather_try(struct zd_engine *e, struct zd_request *req, struct zd_err
 	if (scope && scope->state == ZD_SCOPE_ENDED) { /* while the request waited */
 		zd_collective_given_up(e, req);
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "scope %llu of rank %u ended before unit '%s' came",
-		                  (unsigned long long)scope->id, zd_world_rank(req->member),
+		                  ZD_ID_NUMBER(scope->id), zd_world_rank(req->member),
 		                  req->u.gather.part->unit->name);
 	}
 	int status = zd_gather_buffer(e, req, &buffer, err);

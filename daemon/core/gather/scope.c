@@ -30,7 +30,7 @@ static void set_tag(struct zd_scope *scope)
 	const char *kind = scope->context ? "context" : scope->state == ZD_SCOPE_CLAIMED ? "claim" : "scope";
 	struct zd_lease *lease;
 	(void)snprintf(scope->tag, sizeof(scope->tag), "%c%s %llu", ZD_RESERVED_TAG, kind,
-	               (unsigned long long)scope->id);
+	               ZD_ID_NUMBER(scope->id));
 	TAILQ_FOREACH (lease, &scope->leases, scope_link)
 		zd_lease_rename(lease, scope->tag);
 }
@@ -48,7 +48,7 @@ int zd_scope_new(struct zd_engine *e, struct zd_member *member, bool context, ui
 		return status;
 	struct zd_scope *scope = zd_calloc(1, sizeof(*scope));
 	zd_metadata_charge(member->group->job->owner, sizeof(*scope));
-	scope->id = zd_next_id(e);
+	scope->id = zd_next_id(e, member->group->job->owner->ids, ZD_ID_SCOPE);
 	scope->state = context ? ZD_SCOPE_GATHERING : ZD_SCOPE_OPEN;
 	scope->context = context;
 	scope->member = member;
@@ -59,7 +59,7 @@ int zd_scope_new(struct zd_engine *e, struct zd_member *member, bool context, ui
 	TAILQ_INSERT_TAIL(&member->scopes, scope, member_link);
 	member->nscopes++;
 	HASH_ADD(hh, e->scopes, id, sizeof(scope->id), scope);
-	zd_id_tree_append(&e->listed[ZD_TABLE_SCOPES], &scope->listed, scope->id);
+	zd_id_tree_insert(&e->listed[ZD_TABLE_SCOPES], &scope->listed, scope->id);
 	*out = scope;
 	return 0;
 }
@@ -73,7 +73,7 @@ int zd_scope_find(struct zd_engine *e, const struct zd_session *session, uint64_
 	if (!scope || scope->member->session != session || scope->state == ZD_SCOPE_GATHERING)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND,
 		                  "this session has no scope, claim or context %llu, or it has ended",
-		                  (unsigned long long)id);
+		                  ZD_ID_NUMBER(id));
 	*out = scope;
 	return 0;
 }
@@ -200,7 +200,7 @@ static int take_fences(struct zd_request *req, const struct zd_fence_list *fence
 
 static int parent_check(const struct zd_scope *parent, const struct zd_member *member, struct zd_err *err)
 {
-	unsigned long long id = parent->id;
+	unsigned long long id = ZD_ID_NUMBER(parent->id);
 	if (parent->member != member)
 		return zd_err_set(err, ZEROD_E_INVALID, "scope %llu is of group '%s', not of '%s'", id,
 		                  parent->member->group->name, member->group->name);
@@ -303,7 +303,7 @@ static void end_cancel(struct zd_engine *e, struct zd_request *req)
 static int end_check(const struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_scope *scope = req->u.scope.scope, *inner;
-	unsigned long long id = scope->id;
+	unsigned long long id = ZD_ID_NUMBER(scope->id);
 	uint32_t rank = zd_world_rank(req->member);
 	if (scope->state == ZD_SCOPE_ENDED) /* while the request waited */
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "scope %llu of rank %u has ended", id, rank);
@@ -323,7 +323,7 @@ static int end_check(const struct zd_request *req, struct zd_err *err)
 		if (inner->parent == scope->id && inner->state == ZD_SCOPE_OPEN)
 			return zd_err_set(err, ZEROD_E_STATE,
 			                  "scope %llu is open inside scope %llu on rank %u",
-			                  (unsigned long long)inner->id, id, rank);
+			                  ZD_ID_NUMBER(inner->id), id, rank);
 	}
 	return 0;
 }

@@ -355,9 +355,9 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 		if (zd_gathers_are_collective(group))
 			unit->parts[rank].collective = zd_collective_new();
 	}
-	unit->id = zd_next_id(e);
+	unit->id = zd_next_id(e, group->job->owner->ids, ZD_ID_UNIT);
 	zd_hash_insert(&e->units, &unit->by_id, zd_hash_id(unit->id));
-	zd_id_tree_append(&e->listed[ZD_TABLE_UNITS], &unit->listed, unit->id);
+	zd_id_tree_insert(&e->listed[ZD_TABLE_UNITS], &unit->listed, unit->id);
 	zd_hash_insert(&group->unit_names, &unit->by_name, zd_text_hash(unit->name));
 	TAILQ_INSERT_TAIL(&group->units, unit, group_link);
 	group->nunits++;

@@ -143,10 +143,10 @@ int zd_allocation_find(struct zd_engine *e, const struct zd_session *session, ui
 	HASH_FIND(hh, e->allocations, &id, sizeof(id), allocation);
 	if (!allocation || allocation->session != session || !allocation->extent.block || allocation->filling)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session has no allocation %llu",
-		                  (unsigned long long)id);
+		                  ZD_ID_NUMBER(id));
 	if (allocation->loader)
 		return zd_err_set(err, ZEROD_E_STATE, "allocation %llu is being loaded into a unit",
-		                  (unsigned long long)id);
+		                  ZD_ID_NUMBER(id));
 	*out = allocation;
 	return 0;
 }

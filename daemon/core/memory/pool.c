@@ -243,7 +243,7 @@ static struct zd_segment *segment_add(struct zd_engine *e, struct zd_job *job, u
 	TAILQ_INIT(&segment->mappings);
 	HASH_ADD(hh, e->segments, id, sizeof(segment->id), segment);
 	TAILQ_INSERT_TAIL(&device->segments, segment, device_link);
-	zd_id_tree_append(&e->listed[ZD_TABLE_SEGMENTS], &segment->listed, id);
+	zd_id_tree_insert(&e->listed[ZD_TABLE_SEGMENTS], &segment->listed, id);
 	device->segment_bytes += bytes;
 	job->owner->segment_bytes += bytes;
 	zd_metadata_charge(job->owner, zd_segment_metadata_bytes(segment));

@@ -189,7 +189,7 @@ int zd_retire_text(const struct zd_engine *e, uint32_t id, const struct zd_sessi
 		return snprintf(out, out_bytes, "another user's process to unmap memory of device %u",
 		                segment->device->index);
 	return snprintf(out, out_bytes, "session %llu (pid %u) to unmap segment %u",
-	                (unsigned long long)mapping->session->id, mapping->session->pid, id);
+	                ZD_ID_NUMBER(mapping->session->id), mapping->session->pid, id);
 }
 
 /* ---- Choice -------------------------------------------------------------------------------------------- */

@@ -217,7 +217,7 @@ int zd_bucket_find(struct zd_engine *e, const struct zd_session *session, uint64
 	HASH_FIND(hh, e->buckets, &id, sizeof(id), bucket);
 	if (!bucket || bucket->mr->member->session != session)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "this session has no bucket %llu",
-		                  (unsigned long long)id);
+		                  ZD_ID_NUMBER(id));
 	*out = bucket;
 	return 0;
 }
@@ -302,7 +302,7 @@ static int create_begin(struct zd_engine *e, struct zd_request *req, const struc
 	struct zd_bucket *bucket = zd_calloc(1, sizeof(*bucket));
 	zd_metadata_charge(req->session->owner, sizeof(*bucket));
 	uint64_t slot_bytes = args->u.bucket_create.slot_bytes;
-	bucket->id = zd_next_id(e);
+	bucket->id = zd_next_id(e, req->session->owner->ids, ZD_ID_BUCKET);
 	bucket->mr = mr;
 	bucket->dtype = args->u.bucket_create.dtype;
 	bucket->slot_bytes = zd_align_up(slot_bytes ? slot_bytes : DEFAULT_SLOT_BYTES, ZD_BLOCK_MIN_ALIGN);
@@ -310,7 +310,7 @@ static int create_begin(struct zd_engine *e, struct zd_request *req, const struc
 	for (uint32_t i = 0; i < bucket->nslots; i++)
 		TAILQ_INIT(&bucket->slots[i].queue);
 	HASH_ADD(hh, e->buckets, id, sizeof(bucket->id), bucket);
-	zd_id_tree_append(&e->listed[ZD_TABLE_BUCKETS], &bucket->listed, bucket->id);
+	zd_id_tree_insert(&e->listed[ZD_TABLE_BUCKETS], &bucket->listed, bucket->id);
 	TAILQ_INSERT_TAIL(&mr->buckets, bucket, link);
 	mr->nbuckets++;
 	req->u.reduce.bucket = bucket;

@@ -23,7 +23,7 @@ static struct zd_entry *entry_new(struct zd_engine *e, struct zd_bucket *bucket,
 {
 	struct zd_entry *entry = zd_calloc(1, sizeof(*entry));
 	const struct zd_unit *unit = part->unit;
-	entry->id = zd_next_id(e);
+	entry->id = zd_next_id(e, unit->group->job->owner->ids, ZD_ID_ENTRY);
 	entry->bucket = bucket;
 	entry->part = part;
 	entry->bytes =
@@ -216,7 +216,7 @@ static int reserve_check(struct zd_engine *e, const struct zd_bucket *bucket, co
 	const struct zd_group *group = bucket->mr->member->group;
 	if (unit->group != group)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' and bucket %llu are of different groups",
-		                  unit->name, (unsigned long long)bucket->id);
+		                  unit->name, ZD_ID_NUMBER(bucket->id));
 	int status = zd_group_check(group, err);
 	if (status == 0)
 		status = zd_reduction_admit(e, bucket->mr, unit, "reduce", err);
@@ -436,10 +436,10 @@ static int submit_check(const struct zd_bucket *bucket, const struct zd_entry *e
 		return status;
 	if (!entry)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "bucket %llu has no entry %llu",
-		                  (unsigned long long)bucket->id, (unsigned long long)id);
+		                  ZD_ID_NUMBER(bucket->id), ZD_ID_NUMBER(id));
 	if (entry->state != ZD_ENTRY_RESERVED)
 		return zd_err_set(err, ZEROD_E_STATE, "entry %llu of unit '%s' is submitted already",
-		                  (unsigned long long)id, entry->part->unit->name);
+		                  ZD_ID_NUMBER(id), entry->part->unit->name);
 	return 0;
 }
 

@@ -12,7 +12,7 @@ static void test_context_holds_all_its_units(void **state)
 	const uint64_t units[] = {rig->a, rig->b};
 	char tag[32];
 	uint64_t id = context(rig, units, 2);
-	(void)snprintf(tag, sizeof(tag), "@context %llu", (unsigned long long)id);
+	(void)snprintf(tag, sizeof(tag), "@context %llu", ZD_ID_NUMBER(id));
 	expect_row(rig, id, tag, "OPEN", 2);
 	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);
 	/* addresses come from gathers that join */
@@ -46,8 +46,7 @@ static void test_overlapping_context_fails_as_a_whole(void **state)
 	const uint64_t first_units[] = {rig->a, rig->b}, second_units[] = {rig->c, rig->b};
 	char text[64];
 	uint64_t first = context(rig, first_units, 2);
-	(void)snprintf(text, sizeof(text), "unit 'b' is in context %llu of rank 0",
-	               (unsigned long long)first);
+	(void)snprintf(text, sizeof(text), "unit 'b' is in context %llu of rank 0", ZD_ID_NUMBER(first));
 	core_expect_error(rig->core, core_context_begin(rig->core, rig->session, second_units, 2),
 	                  ZEROD_E_EXISTS, text);
 	assert_int_equal(nscopes(rig), 1);

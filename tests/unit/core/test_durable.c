@@ -454,7 +454,7 @@ static void test_kill_job(void **state)
 	assert_true(core_is_open(core, team.session[0]) && core_is_open(core, team.session[1]));
 	core_expect(core, core_simple(core, owner, ZD_REQ_KILL_JOB, job), 0);
 	(void)snprintf(text, sizeof(text), "job 'job' was killed by session %llu (pid %u, uid %u)",
-	               (unsigned long long)owner, CORE_ALICE + 1, CORE_ALICE);
+	               ZD_ID_NUMBER(owner), CORE_ALICE + 1, CORE_ALICE);
 	for (unsigned rank = 0; rank < 2; rank++) {
 		assert_false(core_is_open(core, team.session[rank]));
 		assert_string_equal(core_killed_why(core, team.session[rank]), text);

@@ -197,13 +197,12 @@ static void user_start(struct core_driver *core, uint32_t uid, struct user *user
 	user->ids[JOB] = row.row.id;
 }
 
-/* The answer to the request with that id in the field, and "#" in the id's place. */
+/* The answer to the request with that id in the field. */
 static void answer(struct core_driver *core, const struct user *user, const struct field *field, uint64_t id,
                    char out[512])
 {
 	struct zd_args args = args_of(field->kind, user);
 	const uint64_t *list = &id;
-	char number[24], *found;
 	if (field->list)
 		memcpy((char *)&args + field->at, &list, sizeof(list));
 	else
@@ -214,11 +213,6 @@ static void answer(struct core_driver *core, const struct user *user, const stru
 	if (reply && field->kind == ZD_REQ_UNITS_RESUME && reply->status == 0)
 		(void)snprintf(out, 512, "not registered: segment %u",
 		               reply->u.units_resume.units[0].shard.segment);
-	(void)snprintf(number, sizeof(number), "%llu", (unsigned long long)id);
-	while ((found = strstr(out, number))) {
-		*found = '#';
-		memmove(found + 1, found + strlen(number), strlen(found + strlen(number)) + 1);
-	}
 }
 
 static void test_foreign_is_absent(void **state)
@@ -228,8 +222,6 @@ static void test_foreign_is_absent(void **state)
 	bool tried[ZD_NREQUESTS] = {false};
 	uint32_t failures = 0;
 	(void)state;
-	for (uint32_t i = 0; i < 1000; i++) /* numbers of four digits occur in no text by chance */
-		core_close(core, core_open(core, CORE_BOB));
 	user_start(core, CORE_ALICE, &alice);
 	user_start(core, CORE_BOB, &bob);
 	for (size_t i = 0; i < NFIELDS; i++) {
@@ -237,8 +229,9 @@ static void test_foreign_is_absent(void **state)
 		tried[fields[i].kind] = true;
 		if (!fields[i].name)
 			continue;
-		answer(core, &bob, &fields[i], alice.ids[fields[i].object], foreign);
-		answer(core, &bob, &fields[i], 9999999, absent);
+		uint64_t id = alice.ids[fields[i].object];
+		answer(core, &bob, &fields[i], id, foreign);
+		answer(core, &bob, &fields[i], id ^ UINT64_C(1) << 62, absent); /* with the same number */
 		if (strcmp(foreign, absent) == 0 && strncmp(absent, "OK", 2) != 0)
 			continue;
 		print_error("%s\n  of another user: %s\n  of none:         %s\n", fields[i].name, foreign,

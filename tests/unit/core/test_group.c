@@ -140,7 +140,7 @@ static void test_join_that_differs_names_both(void **state)
 	uint64_t first = core_open(core, CORE_ALICE), second = core_open(core, CORE_ALICE);
 	struct core_join join = {.world_size = 2, .rank = 0};
 	uint64_t waiting = core_join(core, first, &join);
-	char text[64];
+	char text[80];
 	(void)state;
 	core_expect_error(core, core_join(core, second, &(struct core_join){.world_size = 3, .rank = 1}),
 	                  ZEROD_E_MISMATCH, "has world_size 2; rank 1 says 3");
@@ -149,7 +149,7 @@ static void test_join_that_differs_names_both(void **state)
 	        core_join(core, second, &(struct core_join){.world_size = 2, .rank = 1, .durable = true}),
 	        ZEROD_E_MISMATCH, "is not durable; rank 1 says durable");
 	(void)snprintf(text, sizeof(text), "rank 0 of group 'world' is taken by session %llu (pid %u)",
-	               (unsigned long long)first, CORE_ALICE + 1);
+	               ZD_ID_NUMBER(first), CORE_ALICE + 1);
 	core_expect_error(core, core_join(core, second, &join), ZEROD_E_EXISTS, text);
 	core_expect_error(core, core_join(core, first, &(struct core_join){.world_size = 2, .rank = 1}),
 	                  ZEROD_E_EXISTS, "this session is rank 0");
@@ -222,7 +222,7 @@ static void test_death_fails_the_group_and_names_the_rank(void **state)
 {
 	struct core_driver *core = core_new(NULL);
 	struct core_team team;
-	char text[64];
+	char text[80];
 	(void)state;
 	core_team_new(&team, core, "job", 3, false);
 	uint64_t unit = core_team_unit(&team, "w", 3 * 256ull);

@@ -25,7 +25,7 @@ static int setup(void **state)
 {
 	struct scene *scene = zd_calloc(1, sizeof(*scene));
 	for (uint64_t id = 1; id <= NODES; id++) {
-		zd_id_tree_append(&scene->tree, &scene->nodes[id], id);
+		zd_id_tree_insert(&scene->tree, &scene->nodes[id], id);
 		scene->there[id] = true;
 	}
 	*state = scene;
@@ -112,12 +112,28 @@ static void test_random(void **state)
 	for (uint64_t id = 1; id <= NODES; id++) {
 		seed = seed * 6364136223846793005ull + 1442695040888963407ull;
 		uint64_t other = 1 + (seed >> 33) % id;
-		zd_id_tree_append(&scene->tree, &scene->nodes[id], id);
+		zd_id_tree_insert(&scene->tree, &scene->nodes[id], id);
 		scene->there[id] = true;
 		if (scene->there[other])
 			drop(scene, other);
 	}
 	check(scene);
+}
+
+/* Ids of several users come in any order. */
+static void test_any_order(void **state)
+{
+	struct scene *scene = *state;
+	for (uint64_t id = 1; id <= NODES; id++)
+		drop(scene, id);
+	for (uint64_t i = 1; i <= NODES; i++) {
+		uint64_t id = 1 + i * 7919 % NODES; /* a prime: each of them once */
+		zd_id_tree_insert(&scene->tree, &scene->nodes[id], id);
+		scene->there[id] = true;
+		if (i % 5000 == 0)
+			check(scene);
+	}
+	assert_ptr_equal(scene->tree.last, &scene->nodes[NODES]);
 }
 
 int main(void)
@@ -127,6 +143,7 @@ int main(void)
 	        cmocka_unit_test_setup_teardown(test_strides, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_first_and_last_leave, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_random, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_any_order, setup, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -318,6 +318,7 @@ static void test_rows_are_seen_by_their_uid(void **state)
 		assert_int_equal(core_rows_for(core, admin, tables[i], NULL, NULL, 0), all);
 		assert_int_equal(core_rows_for(core, gone, tables[i], NULL, NULL, 0), 0);
 		assert_string_equal(row[0].job, "job");
+		assert_int_equal(row[0].row.owner, CORE_BOB + 1);
 	}
 	assert_int_equal(core_rows_for(core, rig->session, ZD_TABLE_BUFFERS, NULL, NULL, 0), 0);
 	assert_int_equal(core_rows_for(core, rig->session, ZD_TABLE_DEVICES, NULL, NULL, 0), 2);
@@ -482,7 +483,7 @@ static void test_mapping_is_what_pins_a_segment(void **state)
 	core_row(rig->core, ZD_TABLE_SESSIONS, rig->session, &row);
 	(void)snprintf(expected, sizeof(expected),
 	               "allocations mapped by 1: 1 session to unmap it, first session %llu (pid %u)",
-	               (unsigned long long)rig->session, row.row.u.session.pid);
+	               ZD_ID_NUMBER(rig->session), row.row.u.session.pid);
 	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take_retiring, text), 0);
 	assert_string_equal(text, expected);
 }
@@ -592,7 +593,7 @@ static void test_page_visits_its_rows_only(void **state)
 	}
 }
 
-/* Rows that the session does not see cost visits, too: such a page may have no rows. */
+/* Rows of other jobs cost visits, too: such a page may have no rows. A session visits no other user's. */
 static void test_page_of_others_rows_ends(void **state)
 {
 	enum { ROWS = 100, MOST = 16 };
@@ -602,7 +603,8 @@ static void test_page_of_others_rows_ends(void **state)
 	for (int i = 0; i < ROWS; i++)
 		core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0);
 	bob_starts(rig);
-	query.session = rig->bobs.session[0];
+	query.job = "job";
+	query.job_owner = CORE_BOB + 1;
 	do {
 		struct page page = {.n = 0};
 		uint64_t before = visits(rig);
@@ -613,6 +615,8 @@ static void test_page_of_others_rows_ends(void **state)
 	} while (query.cursor);
 	assert_int_equal(rows, 1);
 	assert_int_equal(pages, (ROWS + 1 + MOST - 1) / MOST);
+	query.session = rig->bobs.session[0];
+	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take, &(struct page){.n = 0}), 0);
 }
 
 /* A row of a unit is made from all of its parts, a row of a job from all sessions. */

@@ -196,7 +196,7 @@ static void test_holders_that_all_wait_are_named(void **state)
 	assert_null(strstr(row.waits[0], "every holder"));
 	(void)core_gather(rig.core, other.session[0], y);
 	(void)snprintf(text, sizeof(text), "; every holder waits for room itself: sessions %llu %llu",
-	               (unsigned long long)rig.session, (unsigned long long)other.session[0]);
+	               ZD_ID_NUMBER(rig.session), ZD_ID_NUMBER(other.session[0]));
 	core_expect_waits(rig.core, first, text);
 	/* a stream that is on its way gives room by itself */
 	core_expect(rig.core,

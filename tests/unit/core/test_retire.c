@@ -66,8 +66,8 @@ static void expect_waits_for(struct rig *rig, uint64_t request, uint64_t session
 	char text[96];
 	struct core_row row;
 	core_row(rig->core, ZD_TABLE_SESSIONS, session, &row);
-	(void)snprintf(text, sizeof(text), "session %llu (pid %u) to unmap segment %u",
-	               (unsigned long long)session, row.row.u.session.pid, segment);
+	(void)snprintf(text, sizeof(text), "session %llu (pid %u) to unmap segment %u", ZD_ID_NUMBER(session),
+	               row.row.u.session.pid, segment);
 	core_expect_waits(rig->core, request, text);
 }
 

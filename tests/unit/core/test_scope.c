@@ -13,12 +13,12 @@ static void test_touched_in_forward_needed_in_backward(void **state)
 	struct rig *rig = *state;
 	char tag[32];
 	uint64_t scope = begin(rig, 0);
-	(void)snprintf(tag, sizeof(tag), "@scope %llu", (unsigned long long)scope);
+	(void)snprintf(tag, sizeof(tag), "@scope %llu", ZD_ID_NUMBER(scope));
 	expect_row(rig, scope, tag, "OPEN", 0);
 	struct zd_location where = touch(rig, rig->a, scope)->u.gather.buffer;
 	expect_row(rig, scope, tag, "OPEN", 1);
 	forward_end(rig, scope, true);
-	(void)snprintf(tag, sizeof(tag), "@claim %llu", (unsigned long long)scope);
+	(void)snprintf(tag, sizeof(tag), "@claim %llu", ZD_ID_NUMBER(scope));
 	expect_row(rig, scope, tag, "CLAIMED", 1);
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 	/* the backward finds it where it was: no second transfer */
@@ -164,8 +164,8 @@ static void test_nested_scopes_end_one_by_one(void **state)
 	core_row(rig->core, ZD_TABLE_SCOPES, inner, &row);
 	assert_true(row.row.u.scope.parent == outer);
 	touch(rig, rig->a, inner);
-	(void)snprintf(text, sizeof(text), "scope %llu is open inside scope %llu", (unsigned long long)inner,
-	               (unsigned long long)outer);
+	(void)snprintf(text, sizeof(text), "scope %llu is open inside scope %llu", ZD_ID_NUMBER(inner),
+	               ZD_ID_NUMBER(outer));
 	core_expect_error(rig->core, core_forward_end(rig->core, rig->session, outer, true), ZEROD_E_STATE,
 	                  text);
 	forward_end(rig, inner, true);
@@ -446,7 +446,7 @@ static void test_a_claim_keeps_its_unit_registered_and_unpublished(void **state)
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
 	forward_end(rig, scope, true);
-	(void)snprintf(text, sizeof(text), "'@claim %llu'", (unsigned long long)scope);
+	(void)snprintf(text, sizeof(text), "'@claim %llu'", ZD_ID_NUMBER(scope));
 	core_expect_error(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, rig->a),
 	                  ZEROD_E_BUSY, text);
 	core_expect(rig->core, core_update(rig->core, rig->session, rig->a), 0);
@@ -526,7 +526,7 @@ static void test_tags_of_scopes_cannot_be_named(void **state)
 	char tag[32];
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
-	(void)snprintf(tag, sizeof(tag), "@scope %llu", (unsigned long long)scope);
+	(void)snprintf(tag, sizeof(tag), "@scope %llu", ZD_ID_NUMBER(scope));
 	core_expect_error(rig->core, core_release_tag(rig->core, rig->session, rig->a, tag, NULL, 0),
 	                  ZEROD_E_INVALID, "the daemon's");
 	core_expect_error(rig->core, core_gather_tag(rig->core, rig->session, rig->a, tag, 1),

@@ -277,6 +277,29 @@ static void test_engine_ends_with_all_of_it(void **state)
 	zd_engine_free(NULL);
 }
 
+/* ---- Ids ----------------------------------------------------------------------------------------------- */
+
+/* Another user's objects do not change them, and a user that held nothing in between continues. */
+static void test_ids_count_the_uids_own_objects(void **state)
+{
+	struct core_driver *core = core_new(NULL);
+	(void)state;
+	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
+	for (int i = 0; i < 20; i++) {
+		core_expect(core, core_alloc(core, bob, "job", 0, 4096), 0);
+		core_close(core, core_open(core, CORE_BOB));
+	}
+	uint64_t first = core_expect(core, core_alloc(core, alice, "job", 0, 4096), 0)->u.alloc.allocation;
+	assert_int_equal(ZD_ID_NUMBER(alice), 1);
+	assert_int_equal(ZD_ID_NUMBER(bob), 1);
+	assert_int_equal(ZD_ID_NUMBER(first), 1);
+	assert_int_equal(ZD_ID_OWNER(alice), ZD_ID_OWNER(first));
+	assert_int_not_equal(ZD_ID_OWNER(alice), ZD_ID_OWNER(bob));
+	core_close(core, alice);
+	assert_int_equal(core_open(core, CORE_ALICE), alice + 1);
+	core_end(core);
+}
+
 /* ---- Ended by others ----------------------------------------------------------------------------------- */
 
 static void test_kill_session(void **state)
@@ -298,8 +321,8 @@ static void test_kill_session(void **state)
 	assert_true(core_is_open(core, team.session[0]));
 	core_expect(core, core_simple(core, alice, ZD_REQ_KILL_SESSION, team.session[0]), 0);
 	assert_false(core_is_open(core, team.session[0]));
-	(void)snprintf(text, sizeof(text), "ended by session %llu (pid %u, uid %u)",
-	               (unsigned long long)alice, CORE_ALICE + 1, CORE_ALICE);
+	(void)snprintf(text, sizeof(text), "ended by session %llu (pid %u, uid %u)", ZD_ID_NUMBER(alice),
+	               CORE_ALICE + 1, CORE_ALICE);
 	assert_string_equal(core_killed_why(core, team.session[0]), text);
 	assert_int_equal(core_usage(core).gathered_bytes, 0);
 	core_expect_error(core, waiting, ZEROD_E_PEER_LOST, "rank 0");
@@ -372,6 +395,7 @@ int main(void)
 	        cmocka_unit_test(test_unknown_sessions_are_ignored),
 	        cmocka_unit_test(test_end_in_every_state),
 	        cmocka_unit_test(test_engine_ends_with_all_of_it),
+	        cmocka_unit_test(test_ids_count_the_uids_own_objects),
 	        cmocka_unit_test(test_kill_session),
 	        cmocka_unit_test(test_jobs_begin_and_end),
 	        cmocka_unit_test(test_lost_ranks_are_named_once),

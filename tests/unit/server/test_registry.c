@@ -197,14 +197,14 @@ static void test_refuses_any_changed_byte(void **state)
 static void test_refuses_a_newer_version(void **state)
 {
 	int fd = new_file();
-	uint32_t version = 5, check;
+	uint32_t version = 6, check;
 
 	(void)state;
 	assert_int_equal(pread(fd, &check, sizeof(check), 12), 4);
-	check ^= ~4u ^ ~version;
+	check ^= ~5u ^ ~version;
 	assert_int_equal(pwrite(fd, &version, sizeof(version), 8), 4);
 	assert_int_equal(pwrite(fd, &check, sizeof(check), 12), 4);
-	expect_refused(fd, "has version 5; this daemon reads 4");
+	expect_refused(fd, "has version 6; this daemon reads 5");
 	(void)close(fd);
 }
 

@@ -59,8 +59,8 @@ struct zd_owner_queue {
 	bool walks, again;
 	struct zd_request *next;
 	bool blocked; /* in this walk none of its gathers gets memory any more */
-	/* in this walk a prefetch has waited for memory: if another walk follows, later ones wait for that one,
-	 * which tries the earlier one first */
+	/* in this walk a prefetch has waited for memory: if another walk follows, later ones wait for that
+	 * one, which tries the earlier one first */
 	bool prefetch_waits;
 	TAILQ_HEAD(, zd_request) waiters; /* demand gathers that wait for memory, by wants_memory_ns */
 	uint32_t nwaiters;

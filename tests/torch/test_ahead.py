@@ -42,6 +42,7 @@ ALWAYS = frozenset("""
     reduce forward_end claim_end context_end backward_abandon unit_unregister group_leave trim session_reset connect
     group_unique_id unique_id step_get step_norms_get reduce_wait stream_synchronize stream_destroy close
 """.split())
+WITHOUT_DAEMON = ("mapping_retain", "mapping_release")  # of tensors' memory, as they are made and collected
 _DETACHED = int(s.ReleaseFlags.DETACHED)
 _DETACHABLE = (s.ReleaseOptions, s.ReduceOptions, s.SkipOptions)
 
@@ -52,7 +53,8 @@ class Recorder:
     def __init__(self) -> None:
         self.made: list[str] = []
         self.tickets: dict[int, str] = {}  # the call that each ticket is of
-        wrapped = {id(function): self._wrap(name, function) for name, function in vars(library.calls).items()}
+        wrapped = {id(function): self._wrap(name, function) for name, function in vars(library.calls).items()
+                   if name not in WITHOUT_DAEMON}
         places = [vars(module) for name, module in sys.modules.items() if name.split(".")[0] == "zerod"]
         for place in [vars(library.calls), *places]:
             place.update({key: wrapped[id(value)] for key, value in place.items() if id(value) in wrapped})

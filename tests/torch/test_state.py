@@ -193,10 +193,14 @@ class Groups(unittest.TestCase):
 
 class Gradients(unittest.TestCase):
     def test_clip(self) -> None:
-        """clipping: norm and parameters within 1e-6 of one process; other norms"""
-        for norm_type in (2.0, float("inf"), 3.0):
-            for scale in (0.05, 1e6):
+        """clipping: norm and parameters within 1e-6 of one process; other norms; gradients that the program has edited"""
+        for norm_type in (2.0, "inf", -float("inf"), 3.0):
+            for scale, edit in ((0.05, 1.0), (1e6, 1.0), (0.001, 1 / 64)):
                 def clip(module: nn.Module, optimizer: Any) -> Any:
+                    for parameter in module.parameters() if edit != 1 else ():
+                        parameter.grad.mul_(edit)  # type: ignore[union-attr]
+                    if edit != 1:
+                        nn.utils.clip_grad_value_(module.parameters(), 0.002)
                     if hasattr(module, "_zerod_model"):
                         norms.append(zt.clip_grad_norm_(module, scale, norm_type))
                     else:
@@ -218,6 +222,15 @@ class Gradients(unittest.TestCase):
                     self.assertEqual(norm, other)
                     torch.testing.assert_close(norm, reference, rtol=1e-6, atol=0)
                 torch.testing.assert_close(harness.whole([result[1] for result in results]), expected, rtol=1e-5, atol=1e-6)
+
+    def test_no_norm(self) -> None:
+        """norm_type 0 is refused"""
+        def body(rank: int) -> None:
+            module = harness.shard(models.MLP())
+            with self.assertRaisesRegex(ValueError, "norm_type is 0.0"):
+                zt.clip_grad_norm_(module, 1.0, 0)
+
+        harness.ranks(daemon.socket, 1, body)
 
     def test_scaler(self) -> None:
         """GradScaler: an infinity on one rank makes all ranks skip the step, and the scale falls everywhere"""

@@ -144,7 +144,8 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     """Scales the gradients of the sharded module so that their norm over all ranks is at most max_norm.
 
     Returns the norm before. Every rank calls it, after the last backward and before step(). The norm is that of
-    the reduced gradients; norm_type may be 2, inf or any other p. Blocks until all ranks' gradients are summed.
+    what `.grad` shows: an unscale, a scaling or an earlier clip counts. norm_type: 2, inf, -inf or another number
+    that is not 0 (ValueError). Blocks until all ranks' gradients are summed.
     """
     return clip.clip_grad_norm_(model_of(module), max_norm, norm_type)
 

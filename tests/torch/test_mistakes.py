@@ -49,6 +49,18 @@ class Mistakes(unittest.TestCase):
         harness.compare(daemon.socket, 2, Unused, models.sgd, models.mlp_loss, before_step=lambda module, _: (
             convert(module) if hasattr(module, "_zerod_model") else None))
 
+    def test_arguments(self) -> None:
+        """arguments of shard() that make no sense are refused by name, and so are parameters that cannot be gathered"""
+        def body(rank: int) -> None:
+            for wrong in ({"param_dtype": "bf16"}, {"param_dtype": torch.float64}, {"reduce_dtype": torch.int32}, {"op": "avg"},
+                          {"stage": 4}, {"prefetch": -1}, {"persist_below": 0.5}, {"deadline_ms": None}):
+                with self.assertRaisesRegex(ValueError, f"^{list(wrong)[0]} is "):
+                    zt.shard(models.MLP(), **wrong)
+            with self.assertRaisesRegex(ValueError, "torch.float64 cannot be sharded"):
+                zt.shard(models.MLP().double(), param_dtype=torch.bfloat16)
+
+        harness.ranks(daemon.socket, 1, body)
+
     def test_copies(self) -> None:
         """deepcopy() and pickling of a sharded model and of its blocks are refused, and so is a checkpoint that is not there"""
         def body(rank: int) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import unittest
 from typing import Any
+from unittest import mock
 
 import harness
 import models
@@ -16,6 +17,7 @@ from harness import compare, same, support
 from torch import nn
 
 import zerod.torch as zt
+from zerod.torch.environment import job_name
 
 
 def setUpModule() -> None:
@@ -133,6 +135,34 @@ class Inductor(Compiling):
         for when in ("before", "after", "wrapped"):
             with self.subTest(when=when):
                 self.check("inductor", when)
+
+
+class Far(nn.Module):
+    """A layer behind a long name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_module("n" * 130, nn.Linear(13, 13))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return getattr(self, "n" * 130)(value)
+
+
+class Names(unittest.TestCase):
+    def test_long_names(self) -> None:
+        """blocks whose names end alike have units of their own"""
+        compare(daemon.socket, 2, lambda: nn.Sequential(Far(), Far()), models.sgd, models.mlp_loss, policy=[nn.Linear])
+
+    def test_runs(self) -> None:
+        """runs of torchrun whose names begin alike have jobs of their own"""
+        runs = [{"RANK": "0", "TORCHELASTIC_RUN_ID": "r" * 80 + end} for end in "ab"]
+        jobs = []
+        for run in runs:
+            with mock.patch.dict(os.environ, run), mock.patch.dict(os.environ):
+                os.environ.pop("ZEROD_JOB", None)
+                jobs.append(job_name())
+        self.assertNotEqual(*jobs)
+        self.assertTrue(all(len(job) <= 63 for job in jobs))
 
 
 class HuggingFace(unittest.TestCase):

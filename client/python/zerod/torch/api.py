@@ -45,15 +45,14 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     ConnectionFailed without a daemon; OutOfMemory with the sizes.
     """
     arguments = {name: value for name, value in locals().items() if name != "module"}
-    if stage not in (1, 2, 3):
-        raise ValueError(f"stage is {stage}: 1, 2 or 3 are possible")
+    _check(arguments)
     if getattr(module, "_zerod_model", None) is not None:
         raise ValueError("the module is sharded already")
     settings = Settings(reduce_dtype, persist_below, prefetch, slots, stage, s.ReduceOp[op.upper()])
     plans = blocks_of(module, policy, param_dtype)
     env = environment()
     check_devices(plans, env.device)
-    for dtype in {unit.dtype for block in plans for unit in block.units}:
+    for dtype in {dtype for block in plans for unit in block.units for dtype in (unit.dtype, unit.source_dtype)}:
         if dtype not in DTYPES:
             raise ValueError(f"parameters of {dtype} cannot be sharded")
     if durable is not None:
@@ -85,6 +84,20 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
         whole.refuse_copies(block.module)
     env.trim(rank)
     return module
+
+
+def _check(arguments: dict[str, Any]) -> None:
+    """ValueError for an argument of shard() that makes no sense for any module."""
+    for name, values in (("stage", (1, 2, 3)), ("op", ("mean", "sum"))):
+        if arguments[name] not in values:
+            raise ValueError(f"{name} is {arguments[name]!r}: {', '.join(map(repr, values))} are possible")
+    for name in ("param_dtype", "reduce_dtype"):
+        dtype = arguments[name]
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in DTYPES and dtype.is_floating_point):
+            raise ValueError(f"{name} is {dtype!r}: give None, torch.float32, torch.bfloat16 or torch.float16")
+    for name in ("persist_below", "prefetch", "deadline_ms"):
+        if not isinstance(arguments[name], int) or arguments[name] < 0:
+            raise ValueError(f"{name} is {arguments[name]!r}: give a number from 0")
 
 
 def recover(module: nn.Module, deadline_ms: int = 60000) -> int:

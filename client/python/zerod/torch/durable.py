@@ -30,7 +30,7 @@ from torch import nn
 import zerod
 from zerod import structs as s
 
-from .environment import Environment, job_name
+from .environment import MOST_JOB_BYTES, Environment, job_name, short_name
 from .layout import BlockPlan
 from .offload import ON_DEVICE, Placement, offloaded
 from .tensors import tensor_at
@@ -299,7 +299,7 @@ class Durable:
         """For units that last for a call: in the durable group, a killed rank would leave them behind. Collective."""
         if self._passing is None:
             self._passing = self.environment.client.join(
-                job=f"{job_name()[:55]}.passing", group=self.name, world_size=self.group.world_size, rank=self.group.rank,
+                job=short_name(f"{job_name()}.passing", MOST_JOB_BYTES), group=self.name, world_size=self.group.world_size, rank=self.group.rank,
                 **self.environment.place(self.group.rank))
         return self._passing
 

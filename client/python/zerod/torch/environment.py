@@ -10,6 +10,7 @@ which the next daemon keeps for itself until the first connection is closed (rec
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import time
 import weakref
@@ -219,6 +220,18 @@ def members(process_group: Any) -> tuple[int, int, str]:
     return dist.get_rank(group), len(ranks), f"@{min(ranks)}-{max(ranks)}x{len(ranks)}"
 
 
+MOST_JOB_BYTES = 63
+MOST_UNIT_BYTES = 127
+
+
+def short_name(text: str, most_bytes: int) -> str:
+    """The text, or where it has more bytes its end behind a hash of the whole: names that differ stay different."""
+    data = text.encode()
+    if len(data) <= most_bytes:
+        return text
+    return hashlib.sha256(data).hexdigest()[:16] + "." + data[17 - most_bytes:].decode(errors="ignore")
+
+
 def job_name() -> str:
     """$ZEROD_JOB, else a name that all processes of this run of torchrun have, and no other run."""
     named = os.environ.get("ZEROD_JOB")
@@ -228,4 +241,5 @@ def job_name() -> str:
         return f"torch-{os.getpid()}"
     run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     port = os.environ.get("MASTER_PORT", "")
-    return f"torch-{run}-{port}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"[:63]
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return short_name(f"torch-{run}-{port}-{restarts}", MOST_JOB_BYTES)

@@ -16,6 +16,7 @@ from torch import nn
 
 import zerod
 
+from .environment import MOST_UNIT_BYTES, short_name
 from .offload import ON_DEVICE, Placement
 from .replicas import Replicas
 
@@ -225,6 +226,6 @@ def _add(block: BlockPlan, member: Member, param_dtype: Optional[torch.dtype]) -
             unit.add(member)
             return
     kind = str(source).rsplit(".", 1)[1] + ("" if trainable else ".frozen")
-    unit = UnitPlan(f"{block.name or '(root)'}:{kind}"[-127:], dtype, source, trainable)
+    unit = UnitPlan(short_name(f"{block.name or '(root)'}:{kind}", MOST_UNIT_BYTES), dtype, source, trainable)
     unit.add(member)
     block.units.append(unit)

@@ -32,7 +32,7 @@ from zerod import structs as s
 
 from . import hooks
 from .durable import Durable
-from .environment import Environment
+from .environment import MOST_UNIT_BYTES, Environment, short_name
 from .layout import BlockPlan
 from .offload import Offload
 from .pace import Pace
@@ -170,7 +170,7 @@ class Model(Steps):
     def passing_name(self, unit: FlatUnit) -> str:
         """For a unit that lasts for a call: a new name each time, since ranks unregister at different moments."""
         self.passing += 1
-        return f"{unit.name[:100]}:{self.passing}"
+        return short_name(f"{unit.name}:{self.passing}", MOST_UNIT_BYTES)
 
     def _hook(self, block: Block) -> None:
         disable = torch.compiler.disable

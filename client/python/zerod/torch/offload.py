@@ -22,14 +22,13 @@ import zerod
 from zerod import structs as s
 from zerod.memory import KDLCPU
 
-from .environment import Environment
+from .environment import MOST_JOB_BYTES, Environment, short_name
 from .tensors import tensor_at
 
 if TYPE_CHECKING:
     from .unit import FlatUnit
 
 VALUES = ("params", "optimizer", "all")
-_MAX_NAME = 63
 _PAGE = mmap.PAGESIZE  # a GPU's driver pins whole pages: no two allocations may share one
 
 
@@ -122,7 +121,7 @@ class Offload:
         assert self.index is not None
         if numel == 0:
             return torch.empty(0, dtype=dtype, device="cpu")  # a program may have another default device
-        name = what.encode()[-_MAX_NAME:].decode(errors="ignore")
+        name = short_name(what, MOST_JOB_BYTES)
         nbytes = -(-numel * dtype.itemsize // _PAGE) * _PAGE
         made = self.environment.with_room(self.environment.client.alloc, self.job, nbytes, self.index, name, alignment=_PAGE)
         tensor = tensor_at(made.address, numel, dtype, (KDLCPU, 0))

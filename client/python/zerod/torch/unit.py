@@ -20,7 +20,7 @@ import zerod
 from zerod import structs as s
 from zerod.library import calls
 
-from .environment import DTYPES
+from .environment import DTYPES, MOST_UNIT_BYTES, short_name
 from .layout import BlockPlan, Member, UnitPlan
 from .parameter import ShardedGradient, ShardedParameter
 from .tensors import Places, tensor_at
@@ -35,7 +35,6 @@ _gather_begin, _wait, _release, _cork, _uncork = (calls.gather_begin, calls.wait
                                                   calls.uncork)
 _DETACHED = s.ReleaseOptions(flags=s.ReleaseFlags.DETACHED)
 _NO_SLOT = s.GatherOptions(flags=s.GatherFlags.NO_SLOT)
-_MAX_NAME = 127
 
 
 class FlatUnit:
@@ -54,7 +53,7 @@ class FlatUnit:
         self.numel = max(plan.numel, 1)
         model = block.model
         names = {member.name for member in plan.members}
-        named = len(plan.members) <= s.MAX_VIEWS and all(len(name.encode()) <= _MAX_NAME for name in names)
+        named = len(plan.members) <= s.MAX_VIEWS and all(len(name.encode()) <= MOST_UNIT_BYTES for name in names)
         self.has_views = named and len(plan.members[0].shape) <= s.MAX_DIMS and all(
             len(member.shape) <= s.MAX_DIMS for member in plan.members)
         views = [s.view(m.name, m.offset, tuple(m.shape)) for m in plan.members] if self.has_views else None
@@ -179,7 +178,7 @@ class FlatUnit:
         if model.durable is None:
             self.master = torch.empty(self.shard.true_numel, dtype=self.source_dtype, device=model.device)
             return
-        self.master_unit = model.environment.with_room(model.group.register, f"{self.name[-119:]}:master",
+        self.master_unit = model.environment.with_room(model.group.register, short_name(f"{self.name}:master", MOST_UNIT_BYTES),
                                                        DTYPES[self.source_dtype], self.shard.padded_numel,
                                                        flags=s.UnitFlags.FROZEN | placement.own_flags)
         shard = self.master_unit.shard()

@@ -29,7 +29,7 @@ def clip_grad_norm_(model: Model, max_norm: float, norm_type: float = 2.0) -> to
             if member.parameter.grad is not None and member.parameter.grad.numel():
                 grad = member.parameter.grad.as_subclass(torch.Tensor)
                 found.setdefault(grad.device, []).append(grad)
-    norm = _total(model, [_norm(torch._foreach_norm(grads, norm_type), norm_type) for grads in found.values()], norm_type)
+    norm = _total(model, [_norm(_each_norm(grads, norm_type), norm_type) for grads in found.values()], norm_type)
     factor = max_norm / (norm + 1e-6)
     if not factor >= 1.0:  # of NaN as well
         for grads in found.values():
@@ -37,9 +37,16 @@ def clip_grad_norm_(model: Model, max_norm: float, norm_type: float = 2.0) -> to
     return torch.tensor(norm, device=model.device)
 
 
+def _each_norm(grads: list[torch.Tensor], norm_type: float) -> Sequence[torch.Tensor]:
+    """The norms of the tensors, at least in float32."""
+    if all(grad.dtype == torch.float32 for grad in grads):
+        return torch._foreach_norm(grads, norm_type)
+    return [torch.linalg.vector_norm(grad, norm_type, dtype=torch.promote_types(grad.dtype, torch.float32)) for grad in grads]
+
+
 def _norm(norms: Sequence[torch.Tensor], norm_type: float) -> torch.Tensor:
     """The norm of tensors that have these norms, on the CPU."""
-    return torch.linalg.vector_norm(torch.stack(list(norms)).double(), norm_type).cpu()
+    return torch.linalg.vector_norm(torch.stack([norm.double() for norm in norms]), norm_type).cpu()
 
 
 def _total(model: Model, norms: list[torch.Tensor], norm_type: float) -> float:

@@ -299,8 +299,8 @@ class Durable:
         """For units that last for a call: in the durable group, a killed rank would leave them behind. Collective."""
         if self._passing is None:
             self._passing = self.environment.client.join(
-                job=short_name(f"{job_name()}.passing", MOST_JOB_BYTES), group=self.name, world_size=self.group.world_size, rank=self.group.rank,
-                **self.environment.place(self.group.rank))
+                job=short_name(f"{job_name()}.passing", MOST_JOB_BYTES), group=self.name,
+                world_size=self.group.world_size, rank=self.group.rank, **self.environment.place(self.group.rank))
         return self._passing
 
     # ---- The optimizer's state ----

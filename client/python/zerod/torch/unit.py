@@ -178,9 +178,9 @@ class FlatUnit:
         if model.durable is None:
             self.master = torch.empty(self.shard.true_numel, dtype=self.source_dtype, device=model.device)
             return
-        self.master_unit = model.environment.with_room(model.group.register, short_name(f"{self.name}:master", MOST_UNIT_BYTES),
-                                                       DTYPES[self.source_dtype], self.shard.padded_numel,
-                                                       flags=s.UnitFlags.FROZEN | placement.own_flags)
+        name = short_name(f"{self.name}:master", MOST_UNIT_BYTES)
+        self.master_unit = model.environment.with_room(model.group.register, name, DTYPES[self.source_dtype],
+                                                       self.shard.padded_numel, flags=s.UnitFlags.FROZEN | placement.own_flags)
         shard = self.master_unit.shard()
         if shard.shard_numel != self.shard.shard_numel:
             raise zerod.errors.error(s.Status.UNSUPPORTED, f"unit {self.name!r}: a durable job has no masters of "

@@ -75,6 +75,44 @@ class Mistakes(unittest.TestCase):
 
         harness.ranks(daemon.socket, 2, body)
 
+    def test_hooks(self) -> None:
+        """gradient hooks of parameters, which would never run, are refused before shard() and behind it"""
+        def body(rank: int) -> None:
+            hooked = models.MLP()
+            hooked.first.weight.register_hook(lambda gradient: gradient * 2)
+            with self.assertRaisesRegex(ValueError, "first.weight has a gradient hook"):
+                zt.shard(hooked)
+            module = harness.shard(models.MLP())
+            for register in (module.first.weight.register_hook, module.first.weight.register_post_accumulate_grad_hook):
+                with self.assertRaisesRegex(NotImplementedError, "first.weight.*never run"):
+                    register(lambda _: None)
+
+        harness.ranks(daemon.socket, 1, body)
+
+    def test_ddp(self) -> None:
+        """DistributedDataParallel around a sharded model, or around one that contains it, is refused"""
+        def body(rank: int) -> None:
+            module = harness.shard(models.MLP())
+            for outer in (module, nn.Sequential(nn.Linear(13, 13), module)):
+                with self.assertRaisesRegex(RuntimeError, "sharded parameter .*first.weight"):
+                    nn.parallel.DistributedDataParallel(outer)
+            with self.assertRaisesRegex((ValueError, RuntimeError), "process group"):
+                nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+
+        harness.ranks(daemon.socket, 1, body)
+
+    def test_wrong_checkpoint(self) -> None:
+        """a checkpoint of what is no tensor is refused by name; assign=True copies, and training goes on"""
+        def load(module: nn.Module, *_: Any) -> None:
+            state, sharded = module.state_dict(), hasattr(module, "_zerod_model")
+            for value, text in ((None, "no tensor"), ([1.0], "no tensor"), (torch.empty(1, device="meta"), "no values")):
+                if sharded:
+                    with self.assertRaisesRegex(RuntimeError, f"first.weight is .*{text}"):
+                        module.load_state_dict({**state, "first.weight": value})
+            module.load_state_dict({name: value * 0.5 for name, value in state.items()}, assign=sharded)
+
+        harness.compare(daemon.socket, 2, models.MLP, models.sgd, models.mlp_loss, steps=2, before_step=load)
+
     def test_initialize(self) -> None:
         """torch.nn.init on a sharded parameter is refused by its name"""
         def body(rank: int) -> None:

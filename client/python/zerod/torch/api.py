@@ -80,6 +80,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     env.sharded.add(model)
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
+    whole.refuse_ddp()
     for block in model.blocks:
         whole.refuse_copies(block.module)
     env.trim(rank)

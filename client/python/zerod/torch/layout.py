@@ -149,6 +149,8 @@ def _check(name: str, parameter: nn.Parameter) -> None:
         if hasattr(parameter, "_zerod"):
             raise ValueError(f"{name} is sharded already")
         raise ValueError(f"{name} is a {type(parameter).__name__}: only nn.Parameter can be sharded")
+    if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+        raise ValueError(f"{name} has a gradient hook, which would never run: the daemon sums gradients. Remove it before shard()")
     if parameter.layout != torch.strided:
         raise ValueError(f"{name} has the layout {parameter.layout}")
 

@@ -27,8 +27,8 @@ _COMPUTING_PROPERTIES = tuple(getattr(torch.Tensor, name).__get__ for name in ("
 
 _LOCAL_NAMES = frozenset("""
     __get__ __set__ __delete__ __repr__ __hash__ __format__ __dir__ __reduce_ex__ __setstate__ __len__ size dim
-    ndimension numel nelement stride is_contiguous data_ptr const_data_ptr detach requires_grad_ register_hook
-    register_post_accumulate_grad_hook element_size untyped_storage storage _typed_storage storage_offset
+    ndimension numel nelement stride is_contiguous data_ptr const_data_ptr detach requires_grad_ element_size
+    untyped_storage storage _typed_storage storage_offset
     storage_type is_floating_point is_complex is_signed get_device is_set_to is_same_size is_shared is_pinned
     retain_grad zeros_like empty_like ones_like full_like rand_like randn_like new_empty new_zeros new_ones new_full
     new_tensor is_inference is_tensor result_type can_cast type cpu cuda
@@ -57,6 +57,9 @@ class ShardedParameter(nn.Parameter):
                 args[0]._zerod[0].block.model.refreeze = True
             with _local():
                 return func(*args, **kwargs)
+        if name in ("register_hook", "register_post_accumulate_grad_hook"):
+            raise NotImplementedError(f"{name}() on a sharded parameter ({describe(args[0])}): the hook would never run, since "
+                                      "the daemon sums gradients. Read .grad between the backward and the optimizer's step()")
         written = args[0] if args else kwargs.get("tensor")  # torch.nn.init names it
         if isinstance(written, ShardedParameter) and _writes(name) and name not in _IN_PLACE_LOCAL:
             if written._zerod[0].block.model.load_depth:

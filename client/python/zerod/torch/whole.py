@@ -7,6 +7,7 @@ unit that lasts for the call, in which every rank takes part.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 
 import torch
@@ -86,6 +87,17 @@ def write(unit: "FlatUnit", index: int, value: torch.Tensor) -> None:
     begin = first + unit.shard.offset_numel - member.offset
     if last > first:
         unit.own[first:last].copy_(value.reshape(-1)[begin:begin + last - first])
+
+
+def _why_not(key: str, value: Any, shape: tuple[int, ...]) -> str:
+    """Why this value of a checkpoint cannot become the parameter's, or nothing."""
+    if not isinstance(value, torch.Tensor):
+        return f"{key} is no tensor in the checkpoint, but {type(value).__name__}"
+    if value.is_meta:
+        return f"{key} is a meta tensor in the checkpoint, which has no values"
+    if tuple(value.shape) != shape:
+        return f"size mismatch for {key}: {tuple(value.shape)} in the checkpoint, {shape} in the model"
+    return ""
 
 
 def begin_loading(model: "Model") -> None:
@@ -179,6 +191,24 @@ def refuse_copies(module: nn.Module) -> None:
         object.__setattr__(module, name, refuse)
 
 
+def refuse_ddp() -> None:
+    """DistributedDataParallel around sharded parameters raises: it would broadcast rank 0's slices. torch has no hook there."""
+    plain = nn.parallel.DistributedDataParallel.__init__
+    if hasattr(plain, "_zerod_refuses"):
+        return
+
+    @wraps(plain)
+    def init(self: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        for name, parameter in module.named_parameters():
+            if isinstance(parameter, ShardedParameter):
+                raise RuntimeError(f"DistributedDataParallel around a sharded parameter ({name}): zerod.torch sums the gradients "
+                                   "of all ranks. Call the module that shard() returned")
+        plain(self, module, *args, **kwargs)
+
+    init._zerod_refuses = True  # type: ignore[attr-defined]
+    nn.parallel.DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+
+
 def install(model: "Model", module: nn.Module) -> None:
     """state_dict() gives whole parameters, and load_state_dict() takes them, of the module and of parts of it."""
     reader = _Reader()
@@ -190,22 +220,22 @@ def install(model: "Model", module: nn.Module) -> None:
         if owner is module:
             reader.unit, reader.parts = None, []
 
-    def before_load(owner: nn.Module, state: dict, prefix: str, _: Any, strict: bool, missing: list, unexpected: list,
-                    errors: list) -> None:
+    def before_load(owner: nn.Module, state: dict, prefix: str, metadata: dict, strict: bool, missing: list,
+                    unexpected: list, errors: list) -> None:
         begin_loading(model)
         for name, parameter in owner._parameters.items():
             key = prefix + name
             if not isinstance(parameter, ShardedParameter) or key not in state:
                 continue
             unit, index = parameter._zerod
-            value = state[key]
-            if tuple(value.shape) != tuple(unit.members[index].shape):
-                errors.append(f"size mismatch for {key}: {tuple(value.shape)} in the checkpoint, "
-                              f"{tuple(unit.members[index].shape)} in the model")
+            wrong = _why_not(key, state[key], tuple(unit.members[index].shape))
+            if wrong:
+                errors.append(wrong)
             else:
                 with torch.no_grad():
-                    write(unit, index, value)
+                    write(unit, index, state[key])
             state[key] = parameter.detach()
+            metadata["assign_to_params_buffers"] = False  # the memory is the daemon's: values are copied
 
     def after_load(owner: nn.Module, _: Any) -> None:
         end_loading(model)

@@ -110,7 +110,6 @@ int zd_top_screen_open(void)
 	(void)curs_set(0);
 	(void)keypad(stdscr, TRUE);
 	(void)nodelay(stdscr, TRUE);
-	(void)typeahead(-1); /* a key does not end the drawing of a picture */
 	(void)set_escdelay(ESCAPE_DELAY_MS);
 	choose_styles();
 	return 0;

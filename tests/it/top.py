@@ -74,13 +74,41 @@ class Session:
         assert self.process.wait() == 0
 
 
+class Screen(pyte.Screen):
+    """pyte's, with the ways of xterm to move lines and to repeat a character, which ncurses uses and pyte lacks."""
+
+    def draw(self, data):
+        super().draw(data)
+        self.last = data[-1:]
+
+    def repeat(self, count=1):
+        self.draw(self.last * count)
+
+    def scroll_up(self, count=1):
+        self.scroll(self.delete_lines, count)
+
+    def scroll_down(self, count=1):
+        self.scroll(self.insert_lines, count)
+
+    def scroll(self, edit, count):
+        x, y = self.cursor.x, self.cursor.y
+        self.cursor.y = self.margins.top if self.margins else 0
+        edit(count)
+        self.cursor.x, self.cursor.y = x, y
+
+
+class Stream(pyte.ByteStream):
+    csi = {**pyte.ByteStream.csi, "S": "scroll_up", "T": "scroll_down", "b": "repeat"}
+    events = pyte.ByteStream.events | {"scroll_up", "scroll_down", "repeat"}
+
+
 class Top:
     """`zeroctl top` as the foreground program of a terminal."""
 
     def __init__(self, *options, columns=60, lines=12, term="xterm", **environment):
         self.master, self.slave = pty.openpty()
-        self.screen = pyte.Screen(columns, lines)
-        self.stream = pyte.ByteStream(self.screen)
+        self.screen = Screen(columns, lines)
+        self.stream = Stream(self.screen)
         self.output = b""
         self.set_size(columns, lines)
         self.before = termios.tcgetattr(self.slave)

@@ -232,37 +232,6 @@ class Gradients(unittest.TestCase):
 
         harness.ranks(daemon.socket, 1, body)
 
-    def test_two_optimizers(self) -> None:
-        """GradScaler with two optimizers: the one whose gradients overflow is skipped, on all ranks, and the other steps"""
-        def make() -> nn.Module:
-            return nn.ModuleList([nn.Linear(13, 5), nn.Linear(13, 5)])
-
-        def train(module: nn.Module, ranks: Any) -> None:
-            optimizers = [models.sgd(part) for part in module]
-            scaler = torch.amp.GradScaler(models.DEVICE, init_scale=1024.0)
-            for step in range(3):
-                for rank in ranks:
-                    losses = [part(models.numbers(rank, step, 6, 13)).square().mean() / len(ranks) for part in module]
-                    scale = float("inf") if step == 1 and rank == 1 else 1.0
-                    scaler.scale(losses[0] + losses[1] * scale).backward()
-                for optimizer in optimizers:
-                    scaler.step(optimizer)
-                scaler.update()
-                for optimizer in optimizers:
-                    optimizer.zero_grad()
-
-        def body(rank: int) -> Any:
-            module = harness.shard(harness.seeded(make), policy=[nn.Linear])
-            train(module, [rank])
-            return harness.slices(module)
-
-        def alone() -> Any:
-            module = harness.seeded(make).to(models.DEVICE)
-            train(module, [0, 1])
-            return {name: parameter.detach().cpu().flatten() for name, parameter in module.named_parameters()}
-
-        torch.testing.assert_close(harness.whole(harness.ranks(daemon.socket, 2, body)), harness.alone(alone), rtol=1e-6, atol=1e-7)
-
     def test_scaler(self) -> None:
         """GradScaler: an infinity on one rank makes all ranks skip the step, and the scale falls everywhere"""
         def body(rank: int) -> Any:

@@ -438,13 +438,12 @@ class Steps:
         return self._info
 
     def overflow(self: "Model", found: torch.Tensor) -> bool:
-        """Whether one of these gradients is infinite or NaN on any rank; `found` says it of this rank's slices.
-
-        Another optimizer of the model may have other gradients, and step.
-        """
-        overflown = self.group.agree(zerod.AgreeOp.MAX, [float(found)])[0] > 0
-        self.skips |= overflown
-        return overflown
+        """Whether a gradient of any rank is infinite or NaN; `found` says it of this rank's slices."""
+        if self.replicas is None:
+            self.skips = bool(self.step_info().overflow)
+        else:  # slices are the same in all rows
+            self.skips = self.group.agree(zerod.AgreeOp.MAX, [float(found)])[0] > 0
+        return self.skips
 
     def before_step(self: "Model", parameters: list[nn.Parameter]) -> None:
         """The optimizer is about to write these sharded parameters."""

@@ -300,7 +300,7 @@ ZEROD_MUST_USE int zerod_group_get(zerod_group *group, struct zerod_group_info *
 ZEROD_MUST_USE int zerod_group_barrier(zerod_group *group, const struct zerod_wait_options *options,
                                        zerod_ticket *ticket);
 
-#define ZEROD_MAX_AGREED 16u
+#define ZEROD_MAX_AGREED 1024u
 enum zerod_agree_op { ZEROD_AGREE_SUM = 0, ZEROD_AGREE_MAX = 1, ZEROD_AGREE_MIN = 2 };
 /* Replaces each of `count` values (1..ZEROD_MAX_AGREED) by the sum, maximum or minimum of all ranks' values
  * at its index, when every rank has called it. Sums are made in rank order: all runs have the same bits. A

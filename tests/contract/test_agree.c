@@ -18,6 +18,21 @@ static void agree(struct contract_rank *rank, void *arg)
 	CHECK(values[0] == round->first && values[1] == round->second);
 }
 
+/* 1e17 + 1 - 1e17 is 0 from left to right, and 1 in another order. */
+static void agree_on_many(struct contract_rank *rank, void *arg)
+{
+	static const double first[RANKS] = {1e17, 1.0, -1e17};
+	double values[ZEROD_MAX_AGREED] = {first[rank->number]};
+
+	(void)arg;
+	for (uint32_t i = 1; i < ZEROD_MAX_AGREED; i++)
+		values[i] = rank->number + i;
+	OK(rank->client, zerod_group_agree(rank->group, ZEROD_AGREE_SUM, values, ZEROD_MAX_AGREED, NULL));
+	CHECK(values[0] == 0.0);
+	for (uint32_t i = 1; i < ZEROD_MAX_AGREED; i++)
+		CHECK(values[i] == 3.0 + RANKS * i);
+}
+
 static void test_every_operation(void **state)
 {
 	static struct round rounds[] = {{ZEROD_AGREE_SUM, 6.0, -1.5},
@@ -31,6 +46,7 @@ static void test_every_operation(void **state)
 	struct contract *c = contract_open(&(struct contract_options){.world_size = RANKS});
 	for (size_t i = 0; i < sizeof(rounds) / sizeof(rounds[0]); i++)
 		contract_run(c, agree, &rounds[i]);
+	contract_run(c, agree_on_many, NULL);
 	contract_close(c);
 }
 
@@ -61,7 +77,7 @@ static void test_ranks_that_differ(void **state)
 	      "values is NULL");
 	FAILS(rank->client,
 	      zerod_group_agree(rank->group, ZEROD_AGREE_SUM, values, ZEROD_MAX_AGREED + 1, NULL),
-	      ZEROD_E_LIMIT, "at most 16");
+	      ZEROD_E_LIMIT, "at most 1024");
 	contract_run(c, differ, NULL);
 	contract_run(c, agree, &round);
 	contract_close(c);

@@ -2,14 +2,18 @@
 /*
  * agree.c - scalars that all ranks of a group agree on: their sums, maxima or minima.
  *
- * A rank's request holds its values, and `member->agreeing` points to the request while it waits. The first
- * attempt that finds a request of every rank computes the result for all of them. If operations or counts
- * differ between the ranks, all requests of the round fail with MISMATCH.
+ * A rank's request holds its values, and `member->agreeing` points to the request while it waits. Attempts
+ * that find a request of every rank compute the result, which all requests of the round share. One attempt
+ * combines the values of a bounded number of ranks. If a request ends in between, the unfinished result is
+ * dropped. If operations or counts differ between the ranks, all requests of the round fail with MISMATCH.
  */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/engine/objects.h"
+
+#define VALUES_AT_ONCE 2048u /* values that one attempt combines, of at least one rank */
 
 static const char *op_name(uint32_t op)
 {
@@ -52,6 +56,7 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 	req->device = member->device;
 	req->u.agree.op = args->u.group_agree.op;
 	req->u.agree.count = args->u.group_agree.count;
+	req->u.agree.values = zd_calloc(req->u.agree.count, sizeof(double));
 	memcpy(req->u.agree.values, args->u.group_agree.values, req->u.agree.count * sizeof(double));
 	member->agreeing = req;
 	return 0;
@@ -80,23 +85,35 @@ static double combine(uint32_t op, double a, double b)
 	return (op == ZEROD_AGREE_MAX) == (a > b) ? a : b;
 }
 
-/* Combines the values in rank order, so that all runs compute the same bits. */
+/* Combines values of further ranks, in rank order, so that all runs compute the same bits. Returns whether
+ * all ranks are combined. */
+static bool combine_ranks(const struct zd_engine *e, struct zd_group *group)
+{
+	const struct zd_request *first = group->members[0].agreeing;
+	uint32_t count = first->u.agree.count, op = first->u.agree.op;
+	struct zd_agreement *agreement = group->agreement;
+	if (!agreement) {
+		agreement = group->agreement = zd_calloc(1, sizeof(*agreement) + count * sizeof(double));
+		memcpy(agreement->values, first->u.agree.values, count * sizeof(double));
+		agreement->nranks = 1;
+	}
+	uint32_t left = e->sink.ends ? 1 + VALUES_AT_ONCE / count : UINT32_MAX;
+	for (; agreement->nranks < group->local_world_size && left > 0; agreement->nranks++, left--) {
+		const double *values = group->members[agreement->nranks].agreeing->u.agree.values;
+		for (uint32_t i = 0; i < count; i++)
+			agreement->values[i] = combine(op, agreement->values[i], values[i]);
+	}
+	return agreement->nranks == group->local_world_size;
+}
+
 static void decide(struct zd_engine *e, struct zd_group *group)
 {
-	double values[ZEROD_MAX_AGREED];
-	uint32_t count = group->members[0].agreeing->u.agree.count;
-	memcpy(values, group->members[0].agreeing->u.agree.values, sizeof(values));
-	for (uint32_t rank = 1; rank < group->local_world_size; rank++) {
-		const struct zd_request *req = group->members[rank].agreeing;
-		for (uint32_t i = 0; i < count; i++)
-			values[i] = combine(req->u.agree.op, values[i], req->u.agree.values[i]);
-	}
+	group->agreement->refs = group->local_world_size;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		struct zd_request *req = group->members[rank].agreeing;
-		memcpy(req->u.agree.values, values, sizeof(values));
-		req->u.agree.decided = true;
+		group->members[rank].agreeing->u.agree.result = group->agreement;
 		group->members[rank].agreeing = NULL;
 	}
+	group->agreement = NULL;
 	zd_dirty_group(e, group);
 }
 
@@ -114,29 +131,35 @@ static bool are_alike(const struct zd_request *a, const struct zd_request *b)
 	return a->u.agree.op == b->u.agree.op && a->u.agree.count == b->u.agree.count;
 }
 
-/* Every rank has a request. */
-static void evaluate(struct zd_engine *e, struct zd_group *group)
+/* Every rank has a request. Returns whether the round has ended. */
+static bool evaluate(struct zd_engine *e, struct zd_group *group)
 {
 	for (uint32_t rank = 1; rank < group->local_world_size; rank++) {
 		if (!are_alike(group->members[0].agreeing, group->members[rank].agreeing)) {
 			differ(e, group, rank);
-			return;
+			return true;
 		}
 	}
+	if (!combine_ranks(e, group))
+		return false;
 	decide(e, group);
+	return true;
 }
 
 static void agree_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	(void)e;
-	if (req->member->agreeing == req)
-		req->member->agreeing = NULL;
+	if (req->member->agreeing != req)
+		return;
+	req->member->agreeing = NULL;
+	free(req->member->group->agreement);
+	req->member->group->agreement = NULL;
 }
 
 static int agree_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_group *group = req->member->group;
-	if (!req->u.agree.decided) {
+	if (!req->u.agree.result) {
 		int status = zd_group_check(group, err);
 		if (status != 0) {
 			agree_cancel(e, req);
@@ -145,14 +168,17 @@ static int agree_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 		uint32_t missing = first_missing(group);
 		if (missing < group->local_world_size)
 			return zd_wait_for(req, ZD_WAIT_AGREE, missing, 0, 0);
-		evaluate(e, group);
+		if (!evaluate(e, group)) {
+			req->goes_on = true;
+			return zd_wait_for(req, ZD_WAIT_AGREE, group->agreement->nranks, 0, 0);
+		}
 	}
-	if (!req->u.agree.decided) { /* the request has failed with all others of the round */
+	if (!req->u.agree.result) { /* the request has failed with all others of the round */
 		agree_cancel(e, req);
 		return zd_err_set(err, req->failed, "%s", req->failed_text);
 	}
 	e->reply.u.group_agree.count = req->u.agree.count;
-	e->reply.u.group_agree.values = req->u.agree.values;
+	e->reply.u.group_agree.values = req->u.agree.result->values;
 	return 0;
 }
 

@@ -214,9 +214,10 @@ struct zd_group {
 	char commit_text[192];
 	TAILQ_HEAD(, zd_reduction) reductions; /* in progress, in order; reduce.c */
 	struct zd_reductions reduction_index;
-	struct zd_norms step_norms; /* of the last step; norms.c */
-	struct zd_summing summing;  /* of the step that is being taken */
-	uint64_t reduce_serial;     /* counts failures of the group, for requests of reductions */
+	struct zd_agreement *agreement; /* while it is computed; NULL: none */
+	struct zd_norms step_norms;     /* of the last step; norms.c */
+	struct zd_summing summing;      /* of the step that is being taken */
+	uint64_t reduce_serial;         /* counts failures of the group, for requests of reductions */
 	TAILQ_ENTRY(zd_group) job_link;
 	struct zd_hash_node by_name; /* unless it is over */
 	struct zd_id_node listed;

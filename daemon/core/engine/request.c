@@ -84,6 +84,11 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 		free(req->u.reduce.units);
 		free(req->u.reduce.norms);
 		break;
+	case ZD_REQ_GROUP_AGREE:
+		free(req->u.agree.values);
+		if (req->u.agree.result && --req->u.agree.result->refs == 0)
+			free(req->u.agree.result);
+		break;
 	case ZD_REQ_UNIQUE_IDS:
 		free(req->u.unique_ids.bytes);
 		free(req->u.unique_ids.job);
@@ -133,6 +138,9 @@ static uint32_t request_metadata_bytes(const struct zd_request *req)
 		break;
 	case ZD_REQ_STEP_GET:
 		bytes += req->u.reduce.nunits * (sizeof(uint64_t) + sizeof(double));
+		break;
+	case ZD_REQ_GROUP_AGREE: /* and the result, which is the round's */
+		bytes += 2 * sizeof(double) * req->u.agree.count;
 		break;
 	case ZD_REQ_UNIQUE_IDS:
 		bytes += (size_t)req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;

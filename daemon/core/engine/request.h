@@ -81,6 +81,13 @@ struct zd_wait {
 	const struct zd_unit *unit; /* named in the text; NULL: none */
 };
 
+/* The values that the ranks of a group agree on; agree.c. */
+struct zd_agreement {
+	uint32_t refs;   /* requests whose result it is */
+	uint32_t nranks; /* ranks that are combined so far */
+	double values[];
+};
+
 /* Sets req->wait and returns ZD_WAIT. */
 int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, uint64_t a, uint64_t b);
 struct zd_request {
@@ -182,8 +189,8 @@ struct zd_request {
 		} alloc;
 		struct {
 			uint32_t op, count;
-			bool decided; /* `values` are the result */
-			double values[ZEROD_MAX_AGREED];
+			double *values;              /* owned */
+			struct zd_agreement *result; /* with a reference; NULL: not known yet */
 		} agree;
 		struct {
 			bool passed;

@@ -108,7 +108,7 @@ static void test_arguments(void **state)
 	open_scene(&s);
 	core_expect_error(s.core, agree(&s, 0, 3, 1, many), ZEROD_E_INVALID, "unknown agreement operation 3");
 	core_expect(s.core, agree(&s, 0, 0, 0, many), ZEROD_E_INVALID);
-	core_expect_error(s.core, agree(&s, 0, 0, ZEROD_MAX_AGREED + 1, many), ZEROD_E_LIMIT, "at most 16");
+	core_expect_error(s.core, agree(&s, 0, 0, ZEROD_MAX_AGREED + 1, many), ZEROD_E_LIMIT, "at most 1024");
 	(void)agree(&s, 0, 0, 1, many);
 	core_expect_error(s.core, agree(&s, 0, 0, 1, many), ZEROD_E_STATE, "waits for an agreement already");
 	core_end(s.core);
@@ -125,6 +125,39 @@ static void test_a_deadline(void **state)
 	core_tick(s.core, 7);
 	core_expect_error(s.core, late, ZEROD_E_DEADLINE, "rank 1 to agree");
 	expect_agreed(&s, ZEROD_AGREE_MIN, -1e17, -5.0);
+	core_end(s.core);
+}
+
+/* Many values are combined in steps. A rank that gives up between two of them takes its values back. */
+static void test_steps(void **state)
+{
+	double many[CORE_TEAM][ZEROD_MAX_AGREED];
+	uint64_t requests[CORE_TEAM];
+	struct scene s;
+	(void)state;
+	s.core = core_new(&(struct core_options){.ndevices = 1, .end_step_objects = 64});
+	core_reducers_new(&s.g, s.core, CORE_TEAM, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	for (uint32_t rank = 0; rank < CORE_TEAM; rank++) {
+		for (uint32_t i = 0; i < ZEROD_MAX_AGREED; i++)
+			many[rank][i] = rank == 1 ? 1e17 : rank == 5 ? -1e17 : i + 1;
+		struct zd_args args = args_of(&s, ZEROD_AGREE_SUM, ZEROD_MAX_AGREED, many[rank]);
+		requests[rank] = core_send_until(s.core, s.g.team.session[rank], rank == 1 ? 7 : 0, &args);
+	}
+	core_tick(s.core, 7);
+	core_expect_error(s.core, requests[1], ZEROD_E_DEADLINE, "to agree");
+	while (core_end_step(s.core, CORE_ALICE))
+		;
+	core_expect_waits(s.core, requests[0], "rank 1 to agree");
+	requests[1] = agree(&s, 1, ZEROD_AGREE_SUM, ZEROD_MAX_AGREED, many[1]);
+	assert_null(core_reply(s.core, requests[0]));
+	while (core_end_step(s.core, CORE_ALICE))
+		;
+	for (uint32_t rank = 0; rank < CORE_TEAM; rank++)
+		for (uint32_t i = 0; i < ZEROD_MAX_AGREED; i++) {
+			double sum = ((i + 1) + 1e17 + (i + 1) + (i + 1) + (i + 1) - 1e17) + (i + 1) +
+			             (i + 1);
+			assert_true(core_expect(s.core, requests[rank], 0)->u.group_agree.values[i] == sum);
+		}
 	core_end(s.core);
 }
 
@@ -146,6 +179,7 @@ int main(void)
 	        cmocka_unit_test(test_values),       cmocka_unit_test(test_no_number),
 	        cmocka_unit_test(test_ranks_differ), cmocka_unit_test(test_arguments),
 	        cmocka_unit_test(test_a_deadline),   cmocka_unit_test(test_a_rank_that_goes),
+	        cmocka_unit_test(test_steps),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -440,9 +440,11 @@ static void ask_context_end(struct scene *s)
 
 static void ask_group_agree(struct scene *s)
 {
-	const double value = 1.0;
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_GROUP_AGREE,
-	                                .u.group_agree = {s->group, ZEROD_AGREE_SUM, 1, &value}});
+	static const double values[ZEROD_MAX_AGREED];
+	const struct zd_args args = {.kind = ZD_REQ_GROUP_AGREE,
+	                             .u.group_agree = {s->group, ZEROD_AGREE_MAX, ZEROD_MAX_AGREED, values}};
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		(void)core_send(s->core, s->g.team.session[rank], &args);
 }
 
 static void ask_backward_begin(struct scene *s)

@@ -130,22 +130,31 @@ static int explain_connect(int error, const char *path, struct zd_err *err)
 	}
 }
 
+int zc_receive_slice_ms(const struct zerod_client *client)
+{
+	return client->interrupted ? (int)(ZC_ASK_NS / 1000000u) : ZC_RECEIVE_SLICE_MS;
+}
+
 /* A receiving thread blocks in recvmsg(), which saves a poll() for each reply. Sending never blocks:
  * zd_frame_send(). */
-static int let_block(int sock, struct zd_err *err)
+static int let_block(const struct zerod_client *client, int sock, struct zd_err *err)
 {
-	const struct timeval slice = {.tv_sec = ZC_RECEIVE_SLICE_MS / 1000};
+	int slice_ms = zc_receive_slice_ms(client);
+	const struct timeval slice = {.tv_sec = slice_ms / 1000,
+	                              .tv_usec = (suseconds_t)(slice_ms % 1000) * 1000};
 
 	if (fcntl(sock, F_SETFL, 0) || setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof(slice)))
 		return zd_err_errno(err, errno, "preparing a socket");
 	return 0;
 }
 
-int zc_socket_open(const char *path, uint64_t deadline_ns, int *sock, struct zd_err *err)
+int zc_socket_open(struct zerod_client *client, const char *path, uint64_t deadline_ns, struct zd_err *err)
 {
 	const struct timespec retry = {.tv_nsec = CONNECT_RETRY_NS};
 	struct sockaddr_un addr;
+	uint64_t ask_ns = zc_ask_from(client);
 	int opened, error, rc = zd_frame_address(path, &addr, err);
+	bool given_up = false;
 
 	if (rc)
 		return rc;
@@ -154,15 +163,18 @@ int zc_socket_open(const char *path, uint64_t deadline_ns, int *sock, struct zd_
 		return zd_err_errno(err, errno, "opening a socket");
 	for (;;) {
 		error = connect(opened, (const struct sockaddr *)&addr, sizeof(addr)) ? errno : 0;
-		if (error != EINTR && (error != EAGAIN || zc_now_ns() >= deadline_ns))
+		given_up = error && zc_ask(client, &ask_ns);
+		if (given_up || (error != EINTR && (error != EAGAIN || zc_now_ns() >= deadline_ns)))
 			break;
 		(void)nanosleep(&retry, NULL); /* there is nothing to poll for: the queue is the listener's */
 	}
-	rc = error ? explain_connect(error, path, err) : let_block(opened, err);
+	rc = error ? explain_connect(error, path, err) : let_block(client, opened, err);
+	if (given_up)
+		rc = zd_err_set(err, ZEROD_E_INTERRUPTED, "connecting to %s was given up", path);
 	if (rc)
 		(void)close(opened);
 	else
-		*sock = opened;
+		client->endpoint.sock = opened;
 	return rc;
 }
 
@@ -289,6 +301,7 @@ void zerod_close(zerod_client *client)
 
 	if (!client)
 		return;
+	client->interrupted = NULL;
 	client->deadline_ms = GOODBYE_MS; /* of whatever waits for a daemon that does not answer */
 	if (zc_is_forked(client))
 		client->strict = false; /* a child's views stay as they were at the fork */
@@ -500,7 +513,9 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 	made->daemon = zd_text_hash(choose_path(&options));
 	made->strict = options.strict != 0;
 	made->poison_mode = options.poison != 0 || poison_text()[0] == '1';
-	rc = zc_socket_open(choose_path(&options), zc_default_ns(made), &made->endpoint.sock, err);
+	made->interrupted = options.interrupted;
+	made->interrupted_context = options.interrupted_context;
+	rc = zc_socket_open(made, choose_path(&options), zc_default_ns(made), err);
 	if (!rc) {
 		rc = zc_greet(made, name);
 		if (rc)

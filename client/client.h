@@ -46,12 +46,13 @@
 #define ZC_SURPLUS_TICKETS 64u
 /* Limit of freed tickets that are kept for new requests. */
 #define ZC_MAX_SPARE_TICKETS 128u
-/* The socket's receive timeout: a longer wait is several of these. */
+/* The socket's receive timeout, unless the program wants to be asked: a longer wait is several of these. */
 #define ZC_RECEIVE_SLICE_MS 1000
-#define ZC_SPIN_NS          50000u   /* busy-polling after an event, before a thread sleeps */
-#define ZC_CALL_SPIN_NS     250000u  /* busy-polling for the answer to a blocking call */
-#define ZC_SPIN_PROCESSORS  8u       /* with fewer, threads do not spin */
-#define ZC_NAPS_NS          5000000u /* after an event, threads nap this long before they sleep */
+#define ZC_SPIN_NS          50000u    /* busy-polling after an event, before a thread sleeps */
+#define ZC_CALL_SPIN_NS     250000u   /* busy-polling for the answer to a blocking call */
+#define ZC_SPIN_PROCESSORS  8u        /* with fewer, threads do not spin */
+#define ZC_NAPS_NS          5000000u  /* after an event, threads nap this long before they sleep */
+#define ZC_ASK_NS           50000000u /* between two calls of the program's `interrupted` */
 /* The interval at which a thread that sleeps on a counter checks that the daemon is alive. */
 #define ZC_POLL_SLICE_NS 100000000ull
 
@@ -87,6 +88,8 @@ struct zerod_client {
 	char *socket_path, *name; /* owned; NULL in a client that never reconnects */
 	unsigned fork_generation;
 	uint32_t deadline_ms;
+	int (*interrupted)(void *context); /* NULL: none; interrupt.c */
+	void *interrupted_context;
 	uint32_t reconnect_ms; /* 0: the client ends with its daemon */
 	unsigned generation;   /* the number of reconnections */
 	bool strict;
@@ -187,8 +190,10 @@ int zc_enter_quietly(const struct zerod_client *client, struct zd_err **err)
 /* Whether this process is a child of the one that made the client. */
 bool zc_is_forked(const struct zerod_client *client);
 /* Connects to the daemon's socket. While the daemon's queue is full, retries until the deadline. */
-int zc_socket_open(const char *path, uint64_t deadline_ns, int *sock, struct zd_err *err)
+int zc_socket_open(struct zerod_client *client, const char *path, uint64_t deadline_ns, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* The socket's receive timeout. */
+int zc_receive_slice_ms(const struct zerod_client *client);
 /* Exchanges the hellos. */
 int zc_greet(struct zerod_client *client, const char *name) __attribute__((warn_unused_result));
 /* Returns the reason for the connection's end, as far as it has been read. */

@@ -190,12 +190,15 @@ static int poll_copied(struct zerod_client *client, const struct zc_fence *copie
                        struct zd_err *err)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_AGAIN};
+	uint64_t ask_ns = zc_ask_from(client);
+	bool given_up;
 
 	for (unsigned polls = 1; !has_copied(client, copied->timeline, copied->value); polls++) {
 		if (polls % CHECK_EVERY == 0 && !zc_cuda_alive(client->cuda))
 			return zd_err_set(err, ZEROD_E_DEVICE, "a GPU failed that was to copy slices");
-		if (zc_now_ns() >= deadline_ns)
-			return zd_err_set(err, ZEROD_E_DEADLINE,
+		given_up = zc_ask(client, &ask_ns);
+		if (given_up || zc_now_ns() >= deadline_ns)
+			return zd_err_set(err, given_up ? ZEROD_E_INTERRUPTED : ZEROD_E_DEADLINE,
 			                  "waited for a stream of the caller that has a copy of this rank's "
 			                  "shard to make");
 		(void)nanosleep(&pause, NULL);

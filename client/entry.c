@@ -169,7 +169,7 @@ static int await_request(struct reserving *reserving, struct zc_op *op)
 
 	op->stale = false;
 	if (!op->answered)
-		rc = zc_wait_answer(client, op, zc_answer_ns(reserving->deadline_ns));
+		rc = zc_wait_own_answer(client, op, zc_answer_ns(reserving->deadline_ns));
 	if (rc) {
 		reserving->late = true;
 		op->stale = true; /* its answer is kept by the reservation alone */

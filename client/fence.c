@@ -143,10 +143,10 @@ static void check_connection(struct zerod_client *client)
 	pthread_mutex_unlock(&client->lock);
 }
 
-/* 0, ABORTED, DEADLINE, or why the connection broke; no text. */
+/* 0, ABORTED, DEADLINE, INTERRUPTED, or why the connection broke; no text. */
 static int wait_one(struct zerod_client *client, struct zc_fence fence, uint64_t deadline_ns)
 {
-	uint64_t looked_ns = zc_now_ns();
+	uint64_t looked_ns = zc_now_ns(), ask_ns = zc_ask_from(client);
 
 	for (unsigned i = 0; i < SPINS; i++) {
 		int rc = judge(load_counter(client, fence.timeline), fence.value);
@@ -168,6 +168,8 @@ static int wait_one(struct zerod_client *client, struct zc_fence fence, uint64_t
 			return ZEROD_E_DEADLINE;
 		sleep_on(&client->daemon_page[fence.timeline], counter,
 		         deadline_ns - now_ns < ZC_POLL_SLICE_NS ? deadline_ns - now_ns : ZC_POLL_SLICE_NS);
+		if (zc_ask(client, &ask_ns))
+			return ZEROD_E_INTERRUPTED;
 		/* However short the sleeps are, which signals cut. */
 		now_ns = zc_now_ns();
 		if (now_ns - looked_ns >= ZC_POLL_SLICE_NS) {
@@ -192,6 +194,7 @@ static int explain(struct zerod_client *client, int rc, struct zc_fence fence, c
 		                  "the session",
 		                  what);
 	case ZEROD_E_DEADLINE:
+	case ZEROD_E_INTERRUPTED:
 		return zd_err_set(err, rc, "waited for %s: timeline %u is at %llu, expected %llu", what,
 		                  fence.timeline, (unsigned long long)load_counter(client, fence.timeline),
 		                  (unsigned long long)fence.value);

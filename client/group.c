@@ -228,7 +228,7 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 		return rc;
 	deadline_ns = zc_until_ns(zc_deadline_ms(client, deadline_ms));
 	rc = zc_cuda_copies_finish(client, deadline_ns, err);
-	if (rc == ZEROD_E_DEADLINE)
+	if (rc == ZEROD_E_DEADLINE || rc == ZEROD_E_INTERRUPTED)
 		return rc;
 	if (rc) /* a GPU that is lost copies nothing any more */
 		err->text[0] = '\0';
@@ -242,7 +242,8 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
 	request.group_leave = &leave;
 	rc = zc_call(client, &request, zc_left_ms(deadline_ns), NULL, NULL);
-	if (rc == ZEROD_E_FORKED || rc == ZEROD_E_DEADLINE) /* the parent's locks; it may be called again */
+	/* In a child of fork() the locks are the parent's; after the others it may be called again. */
+	if (rc == ZEROD_E_FORKED || rc == ZEROD_E_DEADLINE || rc == ZEROD_E_INTERRUPTED)
 		return rc;
 	pthread_mutex_lock(&client->lock);
 	zc_group_free(group);

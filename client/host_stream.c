@@ -114,6 +114,7 @@ static void *stream_main(void *arg)
 	struct host_stream *stream = arg;
 
 	zc_inside_stay(stream->base.client);
+	zc_ask_never(true);
 	pthread_mutex_lock(&stream->lock);
 	for (;;) {
 		struct work *work = STAILQ_FIRST(&stream->queue);

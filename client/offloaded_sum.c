@@ -363,6 +363,7 @@ static void *worker_main(void *arg)
 {
 	struct worker_context *context = arg;
 
+	zc_ask_never(true);
 	(void)prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul); /* the usual 50 us are longer than a nap */
 	serve_channel(context);
 	free_context(context);

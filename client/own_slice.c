@@ -293,6 +293,7 @@ int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, 
 int zc_own_slices_await(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
                         uint64_t deadline_ns, struct zd_err *err)
 {
+	uint64_t ask_ns = zc_ask_from(client);
 	int failed = 0;
 	uint32_t i = 0;
 
@@ -301,17 +302,17 @@ int zc_own_slices_await(struct zerod_client *client, struct zc_op *const *ops, u
 		const struct zc_unit *unit = ops[i]->unit;
 
 		if (unit->moving && (unit->own.due || is_held_up(client, &unit->own, NULL))) {
-			failed = zc_cond_wait(&client->moved, &client->lock, deadline_ns);
+			failed = zc_cond_await(client, &client->moved, deadline_ns, &ask_ns);
 			i = 0;
 		} else {
 			i++;
 		}
 	}
 	if (failed)
-		(void)zd_err_set(err, ZEROD_E_DEADLINE, "waited for another thread that moves unit '%s'",
+		(void)zd_err_set(err, failed, "waited for another thread that moves unit '%s'",
 		                 ops[i]->unit->name);
 	pthread_mutex_unlock(&client->lock);
-	return failed ? ZEROD_E_DEADLINE : 0;
+	return failed;
 }
 
 int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,

@@ -280,7 +280,7 @@ static int sleep_for_packet(struct zerod_client *client, int timeout_ms, bool or
 {
 	bool napped = naps(client, timeout_ms);
 
-	if (!napped && !or_writable && (timeout_ms < 0 || timeout_ms >= ZC_RECEIVE_SLICE_MS))
+	if (!napped && !or_writable && (timeout_ms < 0 || timeout_ms >= zc_receive_slice_ms(client)))
 		return zd_endpoint_recv_wait(&client->endpoint, client->receive_buffer, ZD_MAX_PACKET_BYTES,
 		                             nbytes, received->fds, &received->nfds, err);
 	if (!napped && !is_ready(client, timeout_ms, or_writable))
@@ -378,6 +378,8 @@ static void sleep_until_woken(struct zerod_client *client, const struct zc_op *o
 {
 	struct zc_waiter waiter = {.wake = PTHREAD_COND_INITIALIZER, .op = op};
 
+	if (client->interrupted && deadline_ns > zc_now_ns() + ZC_ASK_NS)
+		deadline_ns = zc_now_ns() + ZC_ASK_NS;
 	TAILQ_INSERT_TAIL(&client->waiters, &waiter, link);
 	(void)zc_cond_wait(&waiter.wake, &client->lock, deadline_ns); /* the caller checks the clock itself */
 	TAILQ_REMOVE(&client->waiters, &waiter, link);
@@ -413,10 +415,16 @@ bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint6
 
 int zc_wait_answer(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
 {
-	bool in_time = true;
+	uint64_t ask_ns = op->answered ? UINT64_MAX : zc_ask_from(client);
+	bool in_time = true, given_up = false, again = false;
 
-	while (!op->answered && in_time)
-		in_time = zc_wait_progress(client, op, deadline_ns);
+	while (!op->answered && in_time && !given_up) {
+		in_time = zc_wait_progress(client, again ? NULL : op, deadline_ns);
+		given_up = !op->answered && zc_ask_locked(client, &ask_ns);
+		again = client->interrupted; /* naps are for the first slice */
+	}
 	zc_hand_over(client);
-	return op->answered ? 0 : ZEROD_E_DEADLINE;
+	if (op->answered)
+		return 0;
+	return given_up ? ZEROD_E_INTERRUPTED : ZEROD_E_DEADLINE;
 }

@@ -43,6 +43,7 @@ static _Thread_local const struct zerod_client *inside_of;
 void zc_inside_stay(const struct zerod_client *client)
 {
 	inside_of = client;
+	zc_ask_never(true);
 }
 
 /* The last thread to go wakes the one that connects again. */
@@ -95,6 +96,7 @@ static void close_client(struct zerod_client *client)
 static void open_client(struct zerod_client *client, const struct zerod_client *before)
 {
 	inside_of = before;
+	zc_ask_never(false);
 	pthread_mutex_lock(&client->lock);
 	client->closed = false;
 	(void)pthread_cond_broadcast(&client->reopened);
@@ -304,7 +306,7 @@ static int leave_former(struct zerod_client *client, struct zd_err *err)
 static int greet_next(struct zerod_client *client, uint64_t deadline_ns, struct zd_err *err)
 {
 	zerod_stream *stream;
-	int rc = zc_socket_open(client->socket_path, deadline_ns, &client->endpoint.sock, err);
+	int rc = zc_socket_open(client, client->socket_path, deadline_ns, err);
 
 	if (rc)
 		return rc;

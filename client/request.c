@@ -123,18 +123,24 @@ int zc_outstanding_reserve(struct zerod_client *client, Zd__Request__BodyCase bo
                            uint64_t deadline_ns, struct zd_err *err)
 {
 	unsigned limit = outstanding_limit(body);
-	bool in_time = true;
+	uint64_t ask_ns = deadline_ns ? zc_ask_from(client) : UINT64_MAX;
+	bool in_time = true, given_up = false;
 
 	pthread_mutex_lock(&client->lock);
 	if (client->outstanding + count > limit)
 		zc_drain(client);
-	while (!client->broken_status && in_time && client->outstanding + count > limit)
+	while (!client->broken_status && in_time && !given_up && client->outstanding + count > limit) {
 		in_time = zc_wait_progress(client, NULL, deadline_ns);
+		given_up = zc_ask_locked(client, &ask_ns);
+	}
 	zc_hand_over(client);
 	if (client->broken_status)
 		(void)zd_err_set(err, client->broken_status, "%s", client->broken_text);
-	else if (!in_time)
-		(void)zd_err_set(err, deadline_ns ? ZEROD_E_DEADLINE : ZEROD_E_LIMIT,
+	else if (!in_time || given_up)
+		(void)zd_err_set(err,
+		                 given_up      ? ZEROD_E_INTERRUPTED
+		                 : deadline_ns ? ZEROD_E_DEADLINE
+		                               : ZEROD_E_LIMIT,
 		                 "%u requests are outstanding; at most %u", client->outstanding, limit);
 	else
 		err->status = 0;
@@ -294,6 +300,36 @@ static int send_unmapped(struct zerod_client *client, uint64_t deadline_ns)
 	return rc;
 }
 
+/* The answer is ignored, as that of send_unmapped(). */
+void zc_request_cancel(struct zerod_client *client, uint64_t id)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Cancel cancel = ZD__CANCEL__INIT;
+	struct packed packed;
+	struct zd_err ignored;
+	int rc;
+
+	pthread_mutex_lock(&client->lock);
+	request.id = ++client->next_id;
+	client->outstanding++;
+	client->abandoned++;
+	pthread_mutex_unlock(&client->lock);
+	cancel.request = id;
+	request.body_case = ZD__REQUEST__BODY_CANCEL;
+	request.cancel = &cancel;
+	rc = pack(&request, &packed, &ignored); /* it is small */
+	pthread_mutex_lock(&client->send_lock);
+	if (!rc)
+		rc = push_packet(client, packed.bytes, packed.nbytes, zc_now_ns() + ZC_GRACE_NS, &ignored);
+	pthread_mutex_unlock(&client->send_lock);
+	if (!rc)
+		return;
+	pthread_mutex_lock(&client->lock);
+	client->abandoned--;
+	zc_outstanding_return(client, 1);
+	pthread_mutex_unlock(&client->lock);
+}
+
 int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
                 unsigned nids, uint64_t deadline_ns, struct zd_err *err)
 {
@@ -418,7 +454,7 @@ static int wait_call(struct zerod_client *client, struct zc_op *op, uint64_t dea
 	int rc;
 
 	pthread_mutex_lock(&client->lock);
-	rc = zc_wait_answer(client, op, deadline_ns);
+	rc = zc_wait_own_answer(client, op, deadline_ns);
 	if (rc) {
 		zc_op_remove(op);
 		client->abandoned++; /* its answer may still come */

@@ -185,6 +185,8 @@ int zc_call_end(struct zerod_client *client, struct zc_op *op, uint64_t deadline
  * the table owns the op from then on. On failure the op is freed, and its room returned. */
 int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Ends a request in the daemon as its deadline would. Without the lock. */
+void zc_request_cancel(struct zerod_client *client, uint64_t id);
 /* Reports unmapped segments to the daemon, unless another thread is sending: that thread then reports the
  * segments afterwards. Without the lock. */
 void zc_unmapped_send(struct zerod_client *client);
@@ -196,7 +198,7 @@ void zc_unmapped_send(struct zerod_client *client);
 /* Waits on the condition until the deadline; UINT64_MAX: for ever. Returns ETIMEDOUT, or 0 as
  * pthread_cond_wait(). */
 int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns);
-/* Waits until the op is answered. Returns DEADLINE, without a text, if there is no answer in time. */
+/* Waits until the op is answered. Returns DEADLINE or INTERRUPTED, without a text, if it is given up. */
 int zc_wait_answer(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
         __attribute__((warn_unused_result));
 /* Reads, or sleeps until another thread has read. False when the deadline has passed. */
@@ -222,6 +224,23 @@ void zc_break(struct zerod_client *client, const struct zd_err *err);
 void zc_wake(struct zerod_client *client, const struct zc_op *op);
 void zc_packet_unref(struct zerod_client *client, struct zc_packet *packet);
 void zc_packet_free(struct zc_packet *packet);
+
+/* ---- interrupt.c --------------------------------------------------------------------------------------- */
+
+/* Whether the program is asked in the calling thread. Not in threads of the library, nor under a lock. */
+void zc_ask_never(bool never);
+/* Returns the time from which a wait that begins now asks the program; UINT64_MAX: never. */
+uint64_t zc_ask_from(const struct zerod_client *client);
+/* Asks if the time has come, and returns whether the wait is given up. Without any lock. */
+bool zc_ask(const struct zerod_client *client, uint64_t *due_ns);
+/* The same with the lock, which is released meanwhile. */
+bool zc_ask_locked(struct zerod_client *client, uint64_t *due_ns);
+/* Waits on the condition, with the lock, and asks. Returns 0, DEADLINE or INTERRUPTED, without a text. */
+int zc_cond_await(struct zerod_client *client, pthread_cond_t *wake, uint64_t deadline_ns, uint64_t *due_ns);
+/* Does what zc_wait_answer() does for the op that the call is about. If the program gives up, the daemon ends
+ * the request, whose answer then has the status INTERRUPTED. */
+int zc_wait_own_answer(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns)
+        __attribute__((warn_unused_result));
 
 /* ---- cork.c -------------------------------------------------------------------------------------------- */
 

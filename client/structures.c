@@ -22,7 +22,8 @@ _Static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "libzerod is for mach
 SOLID(OF(deadline_ms) OF(reserved));
 #undef T
 #define T struct zerod_options
-SOLID(OF(socket_path) OF(name) OF(deadline_ms) OF(strict) OF(poison) OF(reconnect_ms));
+SOLID(OF(socket_path) OF(name) OF(deadline_ms) OF(strict) OF(poison) OF(reconnect_ms) OF(interrupted)
+              OF(interrupted_context));
 #undef T
 #define T struct zerod_device_info
 SOLID(OF(index) OF(host) OF(name) OF(arena_bytes) OF(allocated_bytes) OF(gathered_bytes) OF(peak_bytes));

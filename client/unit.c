@@ -93,17 +93,18 @@ static int naming_begin(struct zc_naming *naming, const struct zerod_group *grou
                         uint64_t deadline_ns, struct zd_err *err)
 {
 	struct zerod_client *client = group->client;
-	int failed = 0, rc = 0;
+	uint64_t ask_ns = zc_ask_from(client);
+	int rc = 0;
 
 	naming->group = group;
 	memcpy(naming->name, name, strlen(name) + 1); /* its length was checked */
 	zc_flush(client);
 	pthread_mutex_lock(&client->lock);
-	while (!failed && is_name_taken(client, naming))
-		failed = zc_cond_wait(&client->named, &client->lock, deadline_ns);
-	if (failed)
-		rc = zd_err_set(err, ZEROD_E_DEADLINE,
-		                "waited for another thread that registers or unregisters unit '%s'", name);
+	while (!rc && is_name_taken(client, naming))
+		rc = zc_cond_await(client, &client->named, deadline_ns, &ask_ns);
+	if (rc)
+		(void)zd_err_set(err, rc, "waited for another thread that registers or unregisters unit '%s'",
+		                 name);
 	else
 		LIST_INSERT_HEAD(&client->namings, naming, link);
 	pthread_mutex_unlock(&client->lock);

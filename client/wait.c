@@ -108,7 +108,7 @@ static int find_all(struct waiting *waiting, const zerod_ticket *tickets, uint32
 static int await_answer(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
                         struct zd_err *err)
 {
-	int rc = op->answered ? 0 : zc_wait_answer(client, op, deadline_ns);
+	int rc = op->answered ? 0 : zc_wait_own_answer(client, op, deadline_ns);
 	char text[DESCRIPTION_BYTES];
 
 	if (rc)

@@ -14,7 +14,7 @@
  *   - A function that can fail returns ZEROD_OK (0) or a negative ZEROD_E_* status; zerod_last_error() has
  *     the text. Out-parameters come last and are untouched on failure.
  *   - Any call may return INVALID (a wrong handle, option or flag), FORKED, DISCONNECTED (or RESTARTED),
- *     PROTOCOL and SYSTEM; a call that sends a request LIMIT and DEADLINE; a call about a failed group
+ *     PROTOCOL and SYSTEM; one that sends a request LIMIT, DEADLINE and INTERRUPTED; one about a failed group
  *     PEER_LOST and ABORTED; and a call that begins or publishes an update, loads, commits, or begins a
  *     backward or a step POISONED after an abort. Declarations list these only to say more.
  *   - `numel` counts elements, `bytes` counts bytes. Shapes are in elements, row-major.
@@ -55,6 +55,11 @@
  *     zerod_backward_end [t] (reductions), zerod_step_get and zerod_step_norms_get (sums), zerod_reduce_wait
  *     (the other ranks' gradients; without a stream the sum).
  *   - zerod_stream_synchronize(), zerod_stream_destroy(), zerod_close(): for own streams, with no deadline.
+ *   While a call waits, its thread calls `interrupted` of zerod_connect(): after 50 ms, then at least every
+ *   100 ms. That function may make calls, which are not given up, but not zerod_close(). When it has returned
+ *   non-zero, the call ends as if its deadline had passed, with INTERRUPTED. The call succeeds if the daemon
+ *   has done it already. If the daemon hangs, this takes two seconds more. Not given up are: the last three
+ *   calls, zerod_uncork(), zerod_group_get() while it connects again, and calls by functions of host streams.
  */
 #ifndef ZEROD_H
 #define ZEROD_H
@@ -74,7 +79,6 @@ extern "C" {
 #define ZEROD_VERSION_PATCH 0
 /* The version of the library that runs, as major * 1 000 000 + minor * 1000 + patch. */
 uint32_t zerod_version(void);
-
 /* ---- Status codes ------------------------------------------------------------------------------
  * The protocol has the same numbers; zeroctl and zerobench exit with the positive value. */
 enum zerod_status {
@@ -111,8 +115,8 @@ enum zerod_status {
 	ZEROD_E_SYSTEM = -30,        /* a system call failed; the text describes errno */
 	ZEROD_E_FORKED = -31,        /* the client was made before fork() */
 	ZEROD_E_RESTARTED = -32,     /* the daemon has ended; zerod_group_get() goes on with the next one */
+	ZEROD_E_INTERRUPTED = -33,   /* `interrupted` of zerod_connect() has given up the wait */
 };
-
 /* The status's name without prefix, e.g. "NOT_HELD"; "UNKNOWN" for any other number. Never NULL. */
 const char *zerod_status_name(int status);
 
@@ -124,7 +128,6 @@ enum zerod_dtype {
 	ZEROD_UINT8 = 10, ZEROD_BOOL = 11
 };
 /* clang-format on */
-
 /* Bytes of one element, and "float32", "bfloat16", ...; 0 and "unknown" for any other number. */
 size_t zerod_dtype_bytes(enum zerod_dtype dtype);
 const char *zerod_dtype_name(enum zerod_dtype dtype);
@@ -151,14 +154,12 @@ extern "C++" template <typename T> inline T zerod_init() { T t = T(); t.struct_s
 #define ZEROD_INIT(var) {.struct_size = sizeof(var)}
 #endif
 /* clang-format on */
-
 /* How long a call waits. NULL in its place: the client's deadline. */
 struct zerod_wait_options {
 	size_t struct_size;
 	uint32_t deadline_ms;
 	uint32_t reserved;
 };
-
 struct zerod_options {
 	size_t struct_size;
 	const char *socket_path; /* NULL: $ZEROD_SOCKET, else /run/zerod/zerod.sock */
@@ -167,6 +168,8 @@ struct zerod_options {
 	int strict;              /* 1: views of released buffers fault, see docs/strict.md */
 	int poison;              /* 1, or $ZEROD_POISON=1: released buffers are filled with NaN, see there */
 	uint32_t reconnect_ms;   /* 0: $ZEROD_RECONNECT_MS, else no next daemon; see zerod_group_get() */
+	int (*interrupted)(void *context); /* NULL: none; see "Calls that block" */
+	void *interrupted_context;
 };
 
 /* Connects and exchanges hellos. `options` may be NULL; zerod_last_error(NULL) has the text of a failure.
@@ -178,7 +181,6 @@ ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_clie
  * The caller's own work on GPUs that uses the daemon's memory must have ended. A rank whose session ends
  * otherwise has died. The call waits at most a second for an answer of the daemon. NULL is allowed. */
 void zerod_close(zerod_client *client);
-
 /* The text of this thread's last failure on `client` (NULL: on none), until its next call; "" if there is
  * none. A later failure on none, as of zerod_update_begin(NULL, 0), counts for every client. */
 const char *zerod_last_error(const zerod_client *client);
@@ -206,7 +208,6 @@ ZEROD_MUST_USE int zerod_device_get(zerod_client *client, uint32_t device, struc
  * (names a stopped process that has the memory mapped; freed when it continues). */
 ZEROD_MUST_USE int zerod_trim(zerod_client *client, uint32_t device, uint64_t keep_bytes,
                               const struct zerod_wait_options *options, uint64_t *freed_bytes);
-
 /* Requests of the *calling thread* that return at once are collected until zerod_uncork() sends them in few
  * packets. Calls that wait send them first. Corks nest. Errors of uncork: STATE (no cork by this thread). */
 void zerod_cork(zerod_client *client);
@@ -215,9 +216,7 @@ ZEROD_MUST_USE int zerod_uncork(zerod_client *client);
 /* ---- Streams -----------------------------------------------------------------------------------
  * A stream is a first-in first-out sequence of work that runs asynchronously to its caller. zerod_host.h
  * makes streams of the CPU, zerod_cuda.h wraps a GPU's. NULL in place of a stream: the calling thread. */
-
 #define ZEROD_MAX_STREAMS 256 /* streams of one client that have a handle, of both kinds */
-
 /* Waits until the work that is in the stream has run. Errors: DEVICE, ABORTED (an abort has freed a wait). */
 ZEROD_MUST_USE int zerod_stream_synchronize(zerod_stream *stream);
 /* Frees the handle, of a host stream when its work has run. A GPU's stream runs on. NULL is allowed. */
@@ -229,13 +228,11 @@ enum zerod_group_flags {
 	ZEROD_GROUP_SHADOW = 1u << 1,  /* with DURABLE: the last commit is kept, too */
 	ZEROD_GROUP_HYBRID = 1u << 2,  /* spans daemons: the ranks of each daemon have all shards */
 };
-
 /* How bytes travel between the ranks of one daemon. NCCL carries them between daemons in either case. */
 enum zerod_collectives {
 	ZEROD_COLLECTIVES_COPIES = 0, /* copies by the daemon: no kernels, and gathers are one-sided */
 	ZEROD_COLLECTIVES_NCCL = 1,   /* collectives of NCCL, under the contract of docs/several-nodes.md */
 };
-
 /* Opaque bytes by which ranks in several daemons find each other. The launcher gives them to all ranks. */
 #define ZEROD_UNIQUE_ID_BYTES 4288
 struct zerod_unique_id {

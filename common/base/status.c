@@ -43,6 +43,7 @@ static const char *const status_names[] = {
         [-ZEROD_E_SYSTEM] = "SYSTEM",
         [-ZEROD_E_FORKED] = "FORKED",
         [-ZEROD_E_RESTARTED] = "RESTARTED",
+        [-ZEROD_E_INTERRUPTED] = "INTERRUPTED",
 };
 
 static const struct {

@@ -71,7 +71,8 @@ struct zd_args {
 			uint32_t count;
 			const char *job, *group; /* that the ids are for; repeated in the reply */
 		} unique_ids;
-		uint64_t group; /* GROUP_LEAVE, GROUP_BARRIER, ABORT_GROUP */
+		uint64_t request; /* CANCEL: the client's id of it */
+		uint64_t group;   /* GROUP_LEAVE, GROUP_BARRIER, ABORT_GROUP */
 		struct {
 			uint64_t group;
 			const char *name;

@@ -205,3 +205,13 @@ void zd_fill_session_reset(const struct zd_reply *reply, struct zd_answer *answe
 	answer->reply.body_case = ZD__REPLY__BODY_SESSION_RESET;
 	answer->reply.session_reset = message;
 }
+
+int zd_args_cancel(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
+                   struct zd_err *err)
+{
+	(void)arena;
+	(void)err;
+	args->kind = ZD_REQ_CANCEL;
+	args->u.request = request->cancel->request;
+	return 0;
+}

@@ -43,6 +43,8 @@ static struct {
 	struct zerod_unique_id id; /* of the test's group, where it spans daemons */
 	uint32_t flags;
 	int strict, poison;
+	int (*interrupted)(void *context);
+	void *interrupted_context;
 	LIST_HEAD(, contract_task) tasks;
 } scene;
 
@@ -185,7 +187,7 @@ bool contract_in_task(void)
 
 /* ---- The daemon and its ranks -------------------------------------------------------------------------- */
 
-static zerod_client *connect_client(uint32_t daemon, const char *name, int strict, int poison)
+static zerod_client *connect_client(uint32_t daemon, const char *name, int strict, bool first)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	zerod_client *client = NULL;
@@ -193,7 +195,11 @@ static zerod_client *connect_client(uint32_t daemon, const char *name, int stric
 	options.socket_path = scene.daemons[daemon].socket_path;
 	options.name = name;
 	options.strict = strict;
-	options.poison = poison;
+	if (first) {
+		options.poison = scene.poison;
+		options.interrupted = scene.interrupted;
+		options.interrupted_context = scene.interrupted_context;
+	}
 	options.deadline_ms = deadline_ms();
 	OK(NULL, zerod_connect(&options, &client));
 	return client;
@@ -201,8 +207,7 @@ static zerod_client *connect_client(uint32_t daemon, const char *name, int stric
 
 static zerod_client *connect_rank(const struct contract_rank *rank, const char *name)
 {
-	return connect_client(contract_daemon_of(rank), name, scene.strict,
-	                      rank->number == 0 && scene.poison);
+	return connect_client(contract_daemon_of(rank), name, scene.strict, rank->number == 0);
 }
 
 static void join_group(struct contract_rank *rank, void *arg)
@@ -345,6 +350,8 @@ struct contract *contract_open(const struct contract_options *given)
 	scene.flags = options->flags;
 	scene.strict = options->strict;
 	scene.poison = options->poison;
+	scene.interrupted = options->interrupted;
+	scene.interrupted_context = options->interrupted_context;
 	scene.keeps = may_keep(options);
 	if (!is_kept(options)) {
 		stop_kept();

@@ -73,8 +73,10 @@ struct contract_options {
 	const char *config;  /* lines of a configuration file; NULL: none */
 	uint32_t flags;      /* enum zerod_group_flags */
 	int strict;          /* of the ranks' clients */
-	int poison;          /* of rank 0's client */
-	bool fresh;          /* peaks are looked at: no other test has been on this daemon */
+	int poison;          /* of rank 0's client, too: */
+	int (*interrupted)(void *context);
+	void *interrupted_context;
+	bool fresh; /* peaks are looked at: no other test has been on this daemon */
 };
 
 enum contract_need {

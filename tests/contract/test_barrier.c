@@ -112,12 +112,47 @@ static void test_a_ticket_takes_no_stream(void **state)
 	contract_close(c);
 }
 
+static int third_time(void *context)
+{
+	int *calls = context;
+
+	return ++*calls == 3 || *calls == 6;
+}
+
+static void test_a_rank_gives_up(void **state)
+{
+	int calls = 6; /* while the ranks join */
+	struct contract_options options = {.interrupted = third_time, .interrupted_context = &calls};
+	struct zerod_wait_options never = ZEROD_INIT(never);
+	zerod_ticket ticket;
+
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	contract_needs(CONTRACT_ONE_DAEMON);
+	struct contract *c = contract_open(&options);
+	struct contract_rank *first = &c->ranks[0];
+	calls = 0;
+	never.deadline_ms = ZEROD_NO_DEADLINE;
+	FAILS(first->client, zerod_group_barrier(first->group, &never, NULL), ZEROD_E_INTERRUPTED,
+	      "rank 1 to reach the barrier");
+	CHECK(calls == 3);
+	OK(first->client, zerod_group_barrier(first->group, NULL, &ticket));
+	FAILS(first->client, zerod_wait(first->client, ticket, NULL, NULL), ZEROD_E_INTERRUPTED,
+	      "rank 1 to reach the barrier");
+	CHECK(calls == 6);
+	FAILS(first->client, zerod_wait(first->client, ticket, NULL, NULL), ZEROD_E_STALE, NULL);
+	/* neither of them counts */
+	contract_run(c, wait_twice, NULL);
+	contract_close(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_all_pass),
 	        CONTRACT_TEST(test_ranks_leave_behind_it),
 	        CONTRACT_TEST(test_deadline_names_the_missing_rank),
+	        CONTRACT_TEST(test_a_rank_gives_up),
 	        CONTRACT_TEST(test_lost_rank_is_named),
 	        CONTRACT_TEST(test_a_ticket_takes_no_stream),
 	};

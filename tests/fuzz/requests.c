@@ -213,6 +213,9 @@ static void fill_session(Zd__Request__BodyCase kind)
 		FILL(events, .after = pick(4) ? pick(100) : pick_size(), .job = pick(2) ? "job" : "",
 		     .copies = pick(2));
 		break;
+	case ZD__REQUEST__BODY_CANCEL:
+		FILL(cancel, .request = pick(40));
+		break;
 	case ZD__REQUEST__BODY_SESSION_RESET:
 	case ZD__REQUEST__BODY_GOODBYE:
 		zd__session_reset__init(&body.session_reset);
@@ -419,6 +422,7 @@ static const struct {
         {ZD__REQUEST__BODY_BUCKET_SUBMIT, fill_bucket},
         {ZD__REQUEST__BODY_TRIM, fill_session},
         {ZD__REQUEST__BODY_SEGMENTS_UNMAPPED, fill_session},
+        {ZD__REQUEST__BODY_CANCEL, fill_session},
         {ZD__REQUEST__BODY_UNIT_LOAD, fill_unit},
         {ZD__REQUEST__BODY_UNIT_PLACE, fill_unit},
         {ZD__REQUEST__BODY_GROUP_BARRIER, fill_group},

@@ -60,6 +60,7 @@ size_t fuzz_script_mutate(uint8_t *bytes, size_t nbytes, size_t room, unsigned s
 union fuzz_body {
 	Zd__Hello hello;
 	Zd__SessionReset session_reset;
+	Zd__Cancel cancel;
 	Zd__GroupJoin group_join;
 	Zd__GroupLeave group_leave;
 	Zd__GroupBarrier group_barrier;

@@ -68,6 +68,20 @@ class Daemon:
         self.folder.cleanup()
 
 
+def zeroctl(daemon: Daemon, *arguments: str) -> str:
+    return subprocess.run([str(BUILD / "bin" / "zeroctl"), "--socket", daemon.socket, *arguments], capture_output=True,
+                          text=True, check=True).stdout
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Looks again and again until it holds, a minute at most."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError("it does not hold after a minute")
+        time.sleep(0.01)
+
+
 _jobs = iter(range(1, 1 << 30))
 
 

@@ -375,6 +375,38 @@ class Lifetimes(unittest.TestCase):
         self.assertEqual(ran, list(range(50)))
 
 
+WAITING = """
+import signal, sys, zerod
+signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+with zerod.Client(sys.argv[1], deadline_ms=60000) as client, client.join("signals", world_size=2) as group:
+    try:
+        group.barrier()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    group.barrier()
+    print("passed", flush=True)
+    group.barrier()
+"""
+
+
+class Signals(unittest.TestCase):
+    def test_a_wait_is_interrupted(self) -> None:
+        """SIGINT ends a wait with KeyboardInterrupt, a handler that returns does not; the group is as before"""
+        child = subprocess.Popen([sys.executable, "-c", WAITING, daemon.socket], stdout=subprocess.PIPE, text=True,
+                                 env={**os.environ, "PYTHONPATH": str(support.ROOT / "client/python")})
+        with child, zerod.Client(daemon.socket, deadline_ms=60000) as client:
+            group = client.join("signals", world_size=2, rank=1, device=1)
+            support.until(lambda: "rank 1 to reach the barrier" in support.zeroctl(daemon, "sessions", "--json"))
+            for number, line in ((signal.SIGUSR1, "handled"), (signal.SIGINT, "interrupted")):
+                child.send_signal(number)
+                self.assertEqual(child.stdout.readline(), line + "\n")
+            group.barrier()
+            self.assertEqual(child.stdout.readline(), "passed\n")
+            group.barrier()
+            group.leave()
+            self.assertEqual(child.wait(60), 0)
+
+
 class Steps(unittest.TestCase):
     def test_step(self) -> None:
         """a whole step over two ranks: gradients, target, float32 masters, publish, commit of nothing"""

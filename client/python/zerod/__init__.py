@@ -15,7 +15,7 @@ is imported: that is `zerod.torch`.
 """
 from .client import Allocation, Client, Stream
 from .errors import (Aborted, AlreadyExists, ConnectionFailed, Deadline, DeviceFailed, Forked, InvalidArgument,
-                     InvalidState, LimitExceeded, Mismatch, NotFound, NotHeld, OutOfMemory, PeerLost,
+                     Interrupted, InvalidState, LimitExceeded, Mismatch, NotFound, NotHeld, OutOfMemory, PeerLost,
                      PermissionDenied, Poisoned, Restarted, Torn, Unsupported, ZerodError)
 from .group import Group
 from .library import calls

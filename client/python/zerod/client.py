@@ -7,7 +7,7 @@ from ctypes import byref, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Sequence, Union
 
 from . import structs as s
-from .errors import ZerodError
+from .interrupts import asked, install
 from .library import Handle, calls, failed
 from .memory import KDLCPU, KDLCUDA, Memory
 
@@ -130,6 +130,7 @@ class Client(Handle):
                  strict: bool = False, poison: bool = False, reconnect_ms: int = 0) -> None:
         options = s.Options(socket_path=socket_path, name=name, deadline_ms=deadline_ms, strict=int(strict),
                             poison=int(poison), reconnect_ms=reconnect_ms)
+        install(options)
         handle = c_void_p()
         status = calls.connect(byref(options), byref(handle))
         if status:
@@ -164,11 +165,11 @@ class Client(Handle):
         self.close()
 
     def check(self, status: int) -> None:
-        """Raises when the status of a call on this client is an error."""
-        if status:
+        """Raises when the status of a call on this client is an error, or a signal handler has raised during it."""
+        if status or asked.raised is not None:
             raise failed(status, self.handle)
 
-    def error(self, status: int) -> ZerodError:
+    def error(self, status: int) -> BaseException:
         """The exception for a status that a call on this client has just returned."""
         return failed(status, self.handle)
 

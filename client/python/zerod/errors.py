@@ -112,6 +112,10 @@ class Forked(ZerodError, RuntimeError):
     """FORKED: the client was made before fork()."""
 
 
+class Interrupted(ZerodError, InterruptedError):
+    """INTERRUPTED: a signal handler of another call has ended the wait. The exception of a handler is raised itself."""
+
+
 _CLASSES: dict[int, type[ZerodError]] = {
     Status.INVALID: InvalidArgument,
     Status.NOT_FOUND: NotFound,
@@ -144,6 +148,7 @@ _CLASSES: dict[int, type[ZerodError]] = {
     Status.SYSTEM: DeviceFailed,
     Status.FORKED: Forked,
     Status.RESTARTED: Restarted,
+    Status.INTERRUPTED: Interrupted,
 }
 
 

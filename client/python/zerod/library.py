@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable
 
-from . import errors, structs as s
+from . import errors, interrupts, structs as s
 
 SONAME = "libzerod.so.0"
 _TICKET = POINTER(c_uint64)
@@ -181,6 +181,6 @@ def last_error(client: int | None) -> str:
     return calls.last_error(client).decode(errors="replace")
 
 
-def failed(status: int, client: int | None) -> errors.ZerodError:
-    """The exception for a failed call on a client, to be raised."""
-    return errors.error(status, last_error(client))
+def failed(status: int, client: int | None) -> BaseException:
+    """The exception for a failed call on a client, to be raised: a signal handler's own, if that ended the call."""
+    return interrupts.taken() or errors.error(status, last_error(client))

@@ -58,6 +58,7 @@ class Status(enum.IntEnum):
     SYSTEM = -30
     FORKED = -31
     RESTARTED = -32
+    INTERRUPTED = -33
 
 
 class DType(enum.IntEnum):
@@ -179,7 +180,7 @@ class Struct(ctypes.Structure):
 class Options(Struct):
     _fields_ = [("struct_size", c_size_t), ("socket_path", c_char_p), ("name", c_char_p),
                 ("deadline_ms", c_uint32), ("strict", c_int), ("poison", c_int),
-                ("reconnect_ms", c_uint32)]
+                ("reconnect_ms", c_uint32), ("interrupted", c_void_p), ("interrupted_context", c_void_p)]
 
 
 class WaitOptions(Struct):

@@ -131,6 +131,7 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 	case ZD_REQ_FREE:
 	case ZD_REQ_SEGMENTS_UNMAPPED: /* these end or free something; the kinds below act for no rank */
 	case ZD_REQ_SESSION_RESET:
+	case ZD_REQ_CANCEL:
 	case ZD_REQ_GROUP_JOIN:
 	case ZD_REQ_UNITS_RESUME: /* is a part of the join */
 	case ZD_REQ_UNIQUE_IDS:

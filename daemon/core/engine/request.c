@@ -276,6 +276,7 @@ void zd_request_drop_deadline(struct zd_engine *e, struct zd_request *req)
 {
 	zd_deadlines_remove(&e->deadlines, req);
 	req->deadline_ns = 0;
+	req->must_end = true;
 }
 
 void zd_request_answer(struct zd_engine *e, struct zd_request *req)
@@ -498,10 +499,12 @@ static uint64_t next_deadline(const struct zd_engine *e)
 	return first ? zd_min_u64(next_ns, first->deadline_ns) : next_ns;
 }
 
-static void expire(struct zd_engine *e, struct zd_request *req)
+void zd_request_expire(struct zd_engine *e, struct zd_request *req)
 {
 	char reason[ZD_WAIT_TEXT];
 	struct zd_err err = ZD_ERR_NONE;
+	if (req->must_end)
+		return;
 	e->events->wait_text(e, req, req->session, reason);
 	zd_err_set(&err, ZEROD_E_DEADLINE, "%s: waited %llu ms for %s", e->types[req->kind]->name,
 	           (unsigned long long)((e->now_ns - req->since_ns) / 1000000u), reason);
@@ -531,7 +534,7 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 		struct zd_request *req = zd_deadlines_first(&e->deadlines);
 		if (!req || req->deadline_ns > now_ns)
 			break;
-		expire(e, req);
+		zd_request_expire(e, req);
 	}
 	zd_settle(e);
 }

@@ -102,6 +102,7 @@ struct zd_request {
 	/* ended by its session or deadline while ops were pending; freed with the last one */
 	bool cancelled;
 	bool answered; /* replied to before its end */
+	bool must_end; /* it cannot expire any more */
 	/* set by attempt(), which returns ZD_WAIT: it has done a part of long work, and is called in another
 	 * event for the next part */
 	bool goes_on;
@@ -257,6 +258,8 @@ void zd_request_fail(struct zd_request *req, int status, const char *text);
 /* Replies with success and e->reply, from attempt(). The request then stays, without a deadline; its end
  * sends no reply. */
 void zd_request_answer(struct zd_engine *e, struct zd_request *req);
+/* Ends a waiting request with DEADLINE, unless the request cannot expire any more. */
+void zd_request_expire(struct zd_engine *e, struct zd_request *req);
 /* The request cannot expire any more. */
 void zd_request_drop_deadline(struct zd_engine *e, struct zd_request *req);
 /* Op callback for requests: decrements pending_ops, records a failure, frees a cancelled request. The owner

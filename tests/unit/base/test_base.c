@@ -220,15 +220,15 @@ static void status_names(void **state)
 	assert_string_equal(zerod_status_name(ZEROD_E_NOT_HELD), "NOT_HELD");
 	assert_string_equal(zerod_status_name(ZEROD_E_FORKED), "FORKED");
 	assert_string_equal(zerod_status_name(RESERVED), "UNKNOWN");
-	for (int status = ZEROD_E_RESTARTED; status <= ZEROD_OK; status++) {
+	for (int status = ZEROD_E_INTERRUPTED; status <= ZEROD_OK; status++) {
 		if (status == RESERVED)
 			continue;
 		assert_string_not_equal(zerod_status_name(status), "UNKNOWN");
-		for (int other = ZEROD_E_RESTARTED; other < status; other++)
+		for (int other = ZEROD_E_INTERRUPTED; other < status; other++)
 			assert_string_not_equal(zerod_status_name(status), zerod_status_name(other));
 	}
 	assert_string_equal(zerod_status_name(1), "UNKNOWN");
-	assert_string_equal(zerod_status_name(ZEROD_E_RESTARTED - 1), "UNKNOWN");
+	assert_string_equal(zerod_status_name(ZEROD_E_INTERRUPTED - 1), "UNKNOWN");
 	assert_string_equal(zerod_status_name(INT32_MIN), "UNKNOWN");
 	assert_string_equal(zerod_status_name(INT32_MAX), "UNKNOWN");
 }

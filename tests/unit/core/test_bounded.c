@@ -308,6 +308,12 @@ static void ask_session_reset(struct scene *s)
 	(void)core_simple(s->core, s->session, ZD_REQ_SESSION_RESET, 0);
 }
 
+static void ask_cancel(struct scene *s)
+{
+	uint64_t waits = core_gather_version(s->core, s->session, s->unit, 99);
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_CANCEL, .u.request = waits});
+}
+
 static void ask_group_join(struct scene *s)
 {
 	(void)core_join(s->core, s->session, &(struct core_join){.group = "new", .world_size = 2});

@@ -43,6 +43,7 @@ static const struct field {
 	bool list;
 } fields[] = {
         NO_IDS(SESSION_RESET),
+        NO_IDS(CANCEL), /* the id of a request is the session's own: test_request.c */
         NO_IDS(GROUP_JOIN),
         NO_IDS(UNIQUE_IDS),
         NO_IDS(TRIM),

@@ -211,6 +211,21 @@ static void test_deadline_wakes_those_that_waited_for_it(void **state)
 }
 
 /* Requests that wait are tried for several completions at once, in their order. */
+static void test_a_client_gives_up(void **state)
+{
+	struct rig *rig = *state;
+	struct zd_args gather = future_gather(rig), cancel = {.kind = ZD_REQ_CANCEL};
+	uint64_t first = core_send(rig->core, rig->session, &gather);
+	uint64_t second = core_send(rig->core, rig->session, &gather);
+	cancel.u.request = first;
+	core_expect(rig->core, core_send(rig->core, rig->team.session[1], &cancel), 0); /* it is another's */
+	core_expect_waits(rig->core, first, "version 99");
+	core_expect(rig->core, core_send(rig->core, rig->session, &cancel), 0);
+	core_expect_error(rig->core, first, ZEROD_E_DEADLINE, "gather: waited 0 ms for rank 0 to publish");
+	core_expect_waits(rig->core, second, "version 99");
+	core_expect(rig->core, core_send(rig->core, rig->session, &cancel), 0); /* once more */
+}
+
 static void test_completions_at_once(void **state)
 {
 	struct rig *rig = *state;
@@ -238,6 +253,7 @@ int main(void)
 	        TEST(test_releases_have_room_of_their_own),
 	        TEST(test_deadlines_expire_in_time),
 	        TEST(test_deadline_wakes_those_that_waited_for_it),
+	        TEST(test_a_client_gives_up),
 	        TEST(test_completions_at_once),
 	};
 	return cmocka_run_group_tests_name("core/request", tests, NULL, NULL);

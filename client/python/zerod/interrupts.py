@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python's signal handlers run while the main thread waits in the library.
+
+The library calls `interrupted` while a call waits (zerod.h, "Calls that block"). Python runs a pending handler as soon
+as it executes bytecode, and that may be the first of a function. An exception that the handler raises there cannot be
+caught in that function, and ctypes drops it. So the library calls no function of Python but resumes a generator, which
+waits inside of a `try`. All steps on the way to it are functions of C.
+"""
+from __future__ import annotations
+
+import ctypes
+import operator
+import threading
+from typing import Any, Iterator, Optional
+
+from . import structs as s
+
+_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object)
+
+
+class _Asked(threading.local):
+    ask: Any = int  # in other threads, which run no handlers: 0
+    raised: Optional[BaseException] = None  # the exception of a handler, which has ended a wait of the thread
+
+
+asked = _Asked()
+_function = _FUNCTION(operator.methodcaller("ask"))
+
+
+def _answers() -> Iterator[int]:
+    """Yields 1 for a wait that a handler has ended by an exception, 0 for a wait that goes on."""
+    answer = 0
+    while True:
+        try:
+            yield answer
+            ctypes.pythonapi.PyErr_CheckSignals()
+            answer = 0
+        except GeneratorExit:
+            return
+        except BaseException as raised:
+            asked.raised, answer = raised, 1
+
+
+def _arm() -> None:
+    answers = _answers()
+    next(answers)
+    asked.ask = answers.__next__
+
+
+def install(options: s.Options) -> None:
+    """Has handlers run while a call of the client waits, if the calling thread is Python's main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    _arm()
+    options.interrupted = ctypes.cast(_function, ctypes.c_void_p)
+    options.interrupted_context = id(asked)
+
+
+def taken() -> Optional[BaseException]:
+    """asked.raised, once."""
+    raised, asked.raised = asked.raised, None
+    if raised is not None:
+        _arm()  # a second signal may have ended the generator
+    return raised

@@ -195,6 +195,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 	client->endpoint.sock = client->worker.endpoint.sock = client->worker.expected = -1;
 	client->serial = atomic_fetch_add(&serials, 1) + 1;
 	client->fork_generation = fork_generation;
+	client->connect_deadline_ms = deadline_ms;
 	client->deadline_ms = deadline_ms;
 	pthread_mutex_init(&client->reconnect_lock, NULL);
 	pthread_mutex_init(&client->send_lock, NULL);

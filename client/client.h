@@ -87,7 +87,8 @@ struct zerod_client {
 	uint64_t daemon;  /* a hash of its socket's path */
 	char *socket_path, *name; /* owned; NULL in a client that never reconnects */
 	unsigned fork_generation;
-	uint32_t deadline_ms;
+	uint32_t connect_deadline_ms;
+	atomic_uint deadline_ms;           /* of calls without a deadline of their own */
 	int (*interrupted)(void *context); /* NULL: none; interrupt.c */
 	void *interrupted_context;
 	uint32_t reconnect_ms; /* 0: the client ends with its daemon */

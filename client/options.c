@@ -117,6 +117,14 @@ uint32_t zc_deadline_ms(const struct zerod_client *client, uint32_t option_ms)
 	return chosen_ms == ZEROD_NO_DEADLINE ? 0 : chosen_ms;
 }
 
+int zerod_set_deadline(zerod_client *client, uint32_t deadline_ms)
+{
+	if (!client)
+		return zd_err_set(zc_err(NULL), ZEROD_E_INVALID, "the handle is NULL");
+	client->deadline_ms = deadline_ms ? deadline_ms : client->connect_deadline_ms;
+	return 0;
+}
+
 uint64_t zc_now_ns(void)
 {
 	struct timespec now;

@@ -59,7 +59,7 @@
  *   100 ms. That function may make calls, which are not given up, but not zerod_close(). When it has returned
  *   non-zero, the call ends as if its deadline had passed, with INTERRUPTED. The call succeeds if the daemon
  *   has done it already. If the daemon hangs, this takes two seconds more. Not given up are: the last three
- *   calls, zerod_uncork(), zerod_group_get() while it connects again, and calls by functions of host streams.
+ *   calls, uncork, zerod_group_get() while it connects again, and calls by functions of host streams.
  */
 #ifndef ZEROD_H
 #define ZEROD_H
@@ -176,7 +176,8 @@ struct zerod_options {
  * Errors: INVALID (path, name, a variable of the environment), CONNECT, VERSION, LIMIT (daemon full),
  * PERMISSION, UNSUPPORTED (strict, and pages of more than 4096 bytes; a daemon without poison mode). */
 ZEROD_MUST_USE int zerod_connect(const struct zerod_options *options, zerod_client **client);
-
+/* The client's deadline of calls that begin from now on; 0: that of zerod_connect(). */
+ZEROD_MUST_USE int zerod_set_deadline(zerod_client *client, uint32_t deadline_ms);
 /* Ends the session and frees its memory (its shards as zerod_group_leave() does); all handles become invalid.
  * The caller's own work on GPUs that uses the daemon's memory must have ended. A rank whose session ends
  * otherwise has died. The call waits at most a second for an answer of the daemon. NULL is allowed. */

@@ -114,12 +114,35 @@ static void test_context(void **state)
 	contract_close(w.c);
 }
 
+static void reach(struct contract_rank *rank, void *arg)
+{
+	(void)arg;
+	OK(rank->client, zerod_group_barrier(rank->group, NULL, NULL));
+}
+
+static void test_the_default_may_change(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED); /* elsewhere a deadline is the group's end */
+	contract_needs(CONTRACT_ONE_DAEMON);
+	struct contract *c = contract_open(NULL);
+	struct contract_rank *rank = &c->ranks[0];
+
+	(void)state;
+	FAILS(NULL, zerod_set_deadline(NULL, 1), ZEROD_E_INVALID, "NULL");
+	OK(rank->client, zerod_set_deadline(rank->client, 1));
+	FAILS(rank->client, zerod_group_barrier(rank->group, NULL, NULL), ZEROD_E_DEADLINE, "rank 1");
+	OK(rank->client, zerod_set_deadline(rank->client, 0));
+	contract_run(c, reach, NULL);
+	contract_close(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_abandon),
 	        CONTRACT_TEST(test_forward_and_claim),
 	        CONTRACT_TEST(test_context),
+	        CONTRACT_TEST(test_the_default_may_change),
 	};
 
 	return cmocka_run_group_tests_name("deadlines: of calls that end something", tests, NULL, NULL);

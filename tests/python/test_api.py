@@ -145,9 +145,12 @@ class Errors(unittest.TestCase):
 
     def test_deadline(self) -> None:
         """a rank that does not come: Deadline, a TimeoutError, which names it"""
-        with zerod.Client(daemon.socket) as client:
+        with zerod.Client(daemon.socket, deadline_ms=zerod.NO_DEADLINE) as client:
             with self.assertRaisesRegex(TimeoutError, "rank 1"):
                 client.join(job="lonely", world_size=2, deadline_ms=20)
+            client.set_deadline(20)
+            with self.assertRaisesRegex(TimeoutError, "rank 1"):
+                client.join(job="lonely", world_size=2)
 
     def test_release(self) -> None:
         """a release that waits for its answer: NotHeld; a detached one: by the next call"""

@@ -177,6 +177,10 @@ class Client(Handle):
         """zerod_session_reset()."""
         self.check(calls.session_reset(self.handle, wait_options(deadline_ms)))
 
+    def set_deadline(self, deadline_ms: int) -> None:
+        """The deadline of calls that pass none, from now on; 0: the one that the client was made with."""
+        self.check(calls.set_deadline(self.handle, deadline_ms))
+
     # ---- Devices ----
 
     def device(self, index: int = 0) -> s.DeviceInfo:

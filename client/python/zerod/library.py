@@ -36,6 +36,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "close": (None, [c_void_p]),
     "last_error": (c_char_p, [c_void_p]),
     "session_reset": (c_int, [c_void_p, _WAIT]),
+    "set_deadline": (c_int, [c_void_p, c_uint32]),
     "device_get": (c_int, [c_void_p, c_uint32, POINTER(s.DeviceInfo)]),
     "trim": (c_int, [c_void_p, c_uint32, c_uint64, _WAIT, POINTER(c_uint64)]),
     "cork": (None, [c_void_p]),

@@ -153,7 +153,7 @@ def slices(module: nn.Module) -> dict[str, tuple[int, torch.Tensor]]:
         for member in unit.members:
             first, _ = unit.bounds(member)
             begin = first + unit.shard.offset_numel - member.offset
-            found[member.name] = (begin, member.parameter.data.cpu().clone())
+            found[member.name] = (begin, member.parameter.detach().read_local().cpu().clone())
     return found
 
 
@@ -212,15 +212,18 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
             for rank in range(world):
                 into = sums[rank * rows // world]
                 for name in names:
-                    theirs[name].grad = kept[rank].get(name) if local else None
+                    theirs[name].grad = None
                 seen[rank].append(losses(module, rank, step * accumulate + micro))
-                if local and micro < accumulate - 1:
-                    kept[rank] = {name: theirs[name].grad for name in names if theirs[name].grad is not None}
-                    continue
+                if local:  # in the wider dtype of both
+                    for name in names:
+                        if theirs[name].grad is not None:
+                            kept[rank][name] = kept[rank].get(name, 0) + theirs[name].grad.to(reduce_dtype or ours[name].dtype)
+                    if micro < accumulate - 1:
+                        continue
                 for name in names:
-                    gradient = theirs[name].grad
+                    gradient = kept[rank].pop(name, None) if local else theirs[name].grad
                     if gradient is not None:
-                        gradient = gradient.to(reduce_dtype or gradient.dtype).float()
+                        gradient = gradient.to(reduce_dtype or theirs[name].dtype).float()
                         into[name] = into[name] + gradient if name in into else gradient.clone()
             for row, into in zip(sums, targets):
                 for name, value in row.items():

@@ -394,14 +394,18 @@ class Unplanned(unittest.TestCase):
                 compare(daemon.socket, world, Recurrent, models.adamw, models.mlp_loss)
 
     def test_writes(self) -> None:
-        """writing to a sharded parameter, a norm of its gradient: errors that say what to use"""
+        """writing a weight in a forward, also by max_norm: an error that names it on that rank, and no rank takes the step"""
+        class Writes(models.MLP):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                with torch.no_grad():
+                    self.first.weight.clamp_(-1, 1) if self.how else F.embedding(x.long() % 2, self.last.weight, max_norm=0.1)
+                return super().forward(x)
+
         def body(rank: int) -> None:
-            module = harness.shard(models.MLP())
-            with self.assertRaisesRegex(RuntimeError, "first.weight.*full_parameters"), torch.no_grad():
-                module.first.weight.mul_(2)
-            models.mlp_loss(module, rank, 0)
-            with self.assertRaisesRegex(RuntimeError, "zerod.torch.clip_grad_norm_"):
-                nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            module = harness.shard(Writes(), policy=[])
+            for module.how, name in ((True, "first.weight"), (False, "last.weight")):
+                with self.assertRaisesRegex(zt.ShardedWrite, f"{name} was written in a forward"):
+                    models.mlp_loss(module, rank, 0)
             with self.assertRaisesRegex(ValueError, "sharded already"):
                 zt.shard(module)
 

@@ -22,7 +22,7 @@ from torch import nn
 
 import zerod
 import zerod.torch as zt
-from zerod.torch import environment, layout, unit
+from zerod.torch import environment, layout, block
 
 
 def setUpModule() -> None:
@@ -462,11 +462,11 @@ class Memory(unittest.TestCase):
 
             def wait(*args: Any) -> int:
                 wait_once.stop()
-                self.assertEqual(unit._wait(*args), 0)
+                self.assertEqual(block._wait(*args), 0)
                 root.unit.release()
                 return zerod.Status.NO_MEMORY
 
-            wait_once = mock.patch.object(unit, "_wait", wait)
+            wait_once = mock.patch.object(block, "_wait", wait)
             wait_once.start()
             with torch.no_grad():
                 output = module(torch.ones(2, 13))
@@ -584,23 +584,21 @@ class Mistakes(unittest.TestCase):
             self.assertRegex(text, "1.*2|2.*1")
 
     def test_optimizer_state(self) -> None:
-        """an optimizer made before shard() works; one that has stepped is refused"""
-        def body(rank: int) -> Any:
-            module = models.MLP()
+        """an optimizer made before shard() goes on, with the state and the gradients that it has"""
+        def body(rank: int, sharded: bool = True) -> Any:
+            module = harness.seeded(models.MLP)
             optimizer = models.adamw(module)
-            used = models.MLP()
-            stepped = models.adamw(used)
-            used(torch.ones(2, 13)).sum().backward()
-            stepped.step()
-            harness.shard(module)
-            harness.shard(used)
-            models.mlp_loss(module, rank, 0)
-            optimizer.step()
-            models.mlp_loss(used, rank, 0)
-            with self.assertRaisesRegex(RuntimeError, "after shard"):
-                stepped.step()
+            for step in range(3):
+                optimizer.zero_grad()
+                models.mlp_loss(module, 0, step)
+                if step == 1 and sharded:
+                    harness.shard(module)
+                harness.step_with(optimizer)
+            return dict(module.state_dict())
 
-        harness.ranks(daemon.socket, 2, body)
+        expected = harness.alone(lambda: body(0, False))
+        for state in harness.ranks(daemon.socket, 2, body):
+            harness.same(state, expected)
 
     def test_closure(self) -> None:
         """step(closure) is refused with its reason"""
@@ -642,7 +640,7 @@ if models.DEVICE != "cpu":
 modules = [zt.shard(harness.seeded(models.MLP), stage=stage) for stage in (1, 2, 3)]
 optimizers = [models.sgd(module) for module in modules]
 model = zt.model_of(modules[-1])
-agree, steps = model._agree_on_update, iter(range(3))
+agree, steps = model.steps._agree, iter(range(3))
 
 def slowly(fails):
     agreed = agree(fails)
@@ -650,11 +648,11 @@ def slowly(fails):
         sys.stdin.read()
     return agreed
 
-model._agree_on_update = slowly
+model.steps._agree = slowly
 for module, optimizer in zip(modules, optimizers):
     harness.train(module, optimizer, models.mlp_loss, rank, 3)
 if rank == 0:
-    model._agree_on_update = agree
+    model.steps._agree = agree
     with torch.no_grad():
         seen = [(module(models.numbers(0, 9, 6, 13)).cpu(), dict(module.state_dict())) for module in modules]
     torch.save(seen, sys.argv[1])

@@ -22,6 +22,7 @@ from harness import same, support
 from torch import nn
 
 import zerod.torch as zt
+from zerod.torch.block import Use
 
 VALUES = ("params", "optimizer", "all")
 
@@ -107,8 +108,8 @@ class Equal(unittest.TestCase):
                 self.layers[-1][0].bias.requires_grad_(False)  # keeps the block until another one's backward begins
 
         def drain(model: Any) -> None:
-            model.overlap.drain()
-            held.append(model.blocks[-1].held)
+            model.gradients.fetcher.drain()
+            held.append(model.blocks[-1].uses)
 
         def optimize(module: nn.Module) -> torch.optim.Optimizer:
             if hasattr(module, "_zerod_model"):
@@ -119,7 +120,7 @@ class Equal(unittest.TestCase):
             held.clear()
             loss = models.mlp_loss(module, rank, micro)
             if hasattr(module, "_zerod_model"):
-                self.assertEqual(held, [1])
+                self.assertEqual(held, [Use.BACKWARD])
             return loss
 
         held: list[int] = []
@@ -226,7 +227,7 @@ class Overlap(unittest.TestCase):
         """gradients are copied in the backward, but not behind a window with several of them"""
         def body(rank: int) -> Any:
             module = harness.shard(harness.seeded(small), offload="params")
-            fetcher = zt.model_of(module).fetcher
+            fetcher = zt.model_of(module).gradients.fetcher
             optimizer, found = models.sgd(module), []
             for backwards in (1, 2, 2, 1, 1):
                 for micro in range(backwards):
@@ -268,10 +269,10 @@ class Overlap(unittest.TestCase):
             optimizer = zt.optimizer_in_backward(module, models.sgd(module))
             model = zt.model_of(module)
             first, ended = model.blocks[1], threading.Event()
-            update, publish_from = model.overlap._update, model.group.publish_from
+            update, publish_from = model.gradients.fetcher._update, model.group.publish_from
 
             def held(unit: Any, copied: Any) -> bool:
-                if unit.block is first:
+                if unit.block == first.name:
                     self.assertTrue(ended.wait(30))
                 return update(unit, copied)
 
@@ -280,8 +281,8 @@ class Overlap(unittest.TestCase):
                 return publish_from(sources, *arguments, **options)
 
             rounded: list[Any] = []
-            model.overlap._update, model.group.publish_from = held, counted
-            when_backward_comes(first.module, model.overlap.drain)
+            model.gradients.fetcher._update, model.group.publish_from = held, counted
+            when_backward_comes(first.module, model.gradients.fetcher.drain)
             found = []
             for step in range(2):
                 models.mlp_loss(module, rank, step)
@@ -310,7 +311,7 @@ class Overlap(unittest.TestCase):
             with self.assertRaises(Trouble):
                 zt.optimizer_in_backward(module, optimizer)
             harness.train(module, optimizer, models.mlp_loss, rank, 2)
-            return model.overlap is None, model.fetcher._fetches._thread.is_alive()
+            return not model.gradients.fetcher.runs_optimizer, model.gradients.fetcher._fetches._thread.is_alive()
 
         same(harness.ranks(daemon.socket, 2, body), [(True, True)] * 2)
 
@@ -366,7 +367,7 @@ class Failing(unittest.TestCase):
                 @staticmethod
                 def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
                     if state["where"] == "backward":
-                        model.fetcher.drain()  # so that the last block is updated here
+                        model.gradients.fetcher.drain()  # so that the last block is updated here
                         raise Trouble("backward")
                     return gradient
 
@@ -381,7 +382,7 @@ class Failing(unittest.TestCase):
                     optimizer.zero_grad()
                     state["where"] = where if (rank, step) == (bad, 1) else ""
                     if (rank, step, where) == (0, 1, "backward") and world > 1:
-                        model.fetcher._fetches.put(lambda: raised.wait(60))
+                        model.gradients.fetcher._fetches.put(lambda: raised.wait(60))
                     try:
                         models.mlp_loss(module, rank, step)
                         optimizer.step()

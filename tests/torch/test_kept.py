@@ -39,6 +39,7 @@ def warm(**options: Any) -> Any:
     optimizer = models.sgd(module)
     losses(module, 0, 0)
     optimizer.step()
+    optimizer.zero_grad()
     return module, optimizer, module._zerod_model
 
 
@@ -58,12 +59,12 @@ class InPlace(unittest.TestCase):
         def body() -> Any:
             module, _, model = warm()
             out = output(module, 0, 1)
-            held = [block.held for block in model.blocks]
+            held = [block.uses for block in model.blocks]
             names = {type(saved).__name__ for saved in self._saved(out.grad_fn)}
             out.sum().backward()
-            return model.in_place, set(held), names, {block.held for block in model.blocks}
+            return model.context.in_place, set(held), names, {block.uses for block in model.blocks}
 
-        self.assertEqual(in_one_rank(body), (True, {1}, {"Parameter", "Tensor"}, {0}))
+        self.assertEqual(in_one_rank(body), (True, {2}, {"Parameter", "Tensor"}, {0}))
 
     @staticmethod
     def _saved(node: Any) -> list[torch.Tensor]:
@@ -84,7 +85,7 @@ class InPlace(unittest.TestCase):
             module, _, model = warm()
             with torch.no_grad():
                 output(module, 0, 1)
-            return {block.held for block in model.blocks}
+            return {block.uses for block in model.blocks}
 
         self.assertEqual(in_one_rank(body), {0})
 
@@ -95,6 +96,7 @@ class InPlace(unittest.TestCase):
             losses(module, 0, 1)
             late = output(module, 0, 2).sum()
             optimizer.step()
+            optimizer.zero_grad()
             try:
                 late.backward()
             except RuntimeError as error:
@@ -104,6 +106,7 @@ class InPlace(unittest.TestCase):
                 optimizer.step()
             except zt.StepAbandoned:
                 pass
+            optimizer.zero_grad()
             losses(module, 0, 4)
             optimizer.step()
             return text

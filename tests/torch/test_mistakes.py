@@ -113,16 +113,6 @@ class Mistakes(unittest.TestCase):
 
         harness.compare(daemon.socket, 2, models.MLP, models.sgd, models.mlp_loss, steps=2, before_step=load)
 
-    def test_initialize(self) -> None:
-        """torch.nn.init on a sharded parameter is refused by its name"""
-        def body(rank: int) -> None:
-            module = harness.shard(models.MLP())
-            for write in (nn.init.normal_, nn.init.zeros_, lambda p: nn.init.constant_(p, 1.0)):
-                with self.assertRaisesRegex(RuntimeError, "first.weight.*full_parameters"):
-                    write(module.first.weight)
-
-        harness.ranks(daemon.socket, 2, body)
-
     def test_unused_gradient(self) -> None:
         """the gradient of an unused parameter, taken before the step has begun, is zero"""
         def body(rank: int) -> Any:

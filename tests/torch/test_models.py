@@ -224,7 +224,7 @@ class Memory(unittest.TestCase):
                 model.settle()
                 model.group.barrier()
                 info = model.client.device(rank)
-                held = {id(p.untyped_storage()): p.untyped_storage().nbytes() for p in module.parameters()}
+                held = {id(p): p.detach().read_local().nbytes for p in module.parameters()}
                 model.group.barrier()
                 return block, shards, loaded, info.peak_bytes, info.allocated_bytes, sum(held.values())
 
@@ -263,6 +263,7 @@ class Memory(unittest.TestCase):
             module = harness.shard(models.MLP())
             optimizer = models.sgd(module)
             for step in range(2):
+                optimizer.zero_grad()
                 models.mlp_loss(module, rank, step)
                 optimizer.step()
             (module.last.weight * 1).sum()

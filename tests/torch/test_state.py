@@ -15,7 +15,8 @@ from harness import compare, same, support
 from torch import nn
 
 import zerod.torch as zt
-from zerod.torch.state import boxes, checkpointable
+from zerod.torch.sharded import boxes
+from zerod.torch.state import checkpointable
 
 
 def setUpModule() -> None:

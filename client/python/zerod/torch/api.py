@@ -11,12 +11,14 @@ from torch import nn
 
 from zerod import structs as s
 
-from . import clip, durable as durables, offload as offloads, optimizer, recovery, state, whole
-from . import footprint, overlap, placement, summary as summaries
+from . import buffers, clip, durable as durables, footprint, offload as offloads, optimizer, overlap, placement, recovery, state
+from . import summary as summaries, whole
+from .context import Context, Settings
 from .environment import DTYPES, environment, job_name, members, next_environment, rows
 from .layout import Policy, check_devices, check_same, plan as blocks_of
-from .model import Model, Settings
+from .model import Model
 from .replicas import Replicas
+from ..integrations import torch as integration
 
 
 def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
@@ -57,6 +59,8 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
             raise ValueError(f"parameters of {dtype} cannot be sharded")
     if durable is not None:
         durables.refuse(env, durable, name or "model", process_group, job)
+    if deadline_ms:
+        env.client.set_deadline(deadline_ms)
     mesh = rows(process_group)
     offloads.check(offload, stage, mesh, device_budget)
     rank, world, ranks = members(process_group)
@@ -76,11 +80,12 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
         recovery.check_kept(module, kept)
         kept.check_same(plans)
     optimizer.register()
-    model = Model(module, plans, env, group, settings, host, recovery.Recovery(plans, env.device, arguments), replicas, kept)
-    env.sharded.add(model)
+    context = Context(env, group, settings, host, replicas, kept)
+    buffers.place(context, module)
+    model = Model(module, plans, context, getattr(module, "_zerod_recovery", None) or recovery.Recovery(arguments))
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
-    whole.refuse_ddp()
+    integration.install()
     for block in model.blocks:
         whole.refuse_copies(block.module)
     env.trim(rank)
@@ -101,6 +106,17 @@ def _check(arguments: dict[str, Any]) -> None:
             raise ValueError(f"{name} is {arguments[name]!r}: give a number from 0")
 
 
+def unshard(module: nn.Module) -> nn.Module:
+    """Ends the sharding of the module, and returns it: its parameters are plain ones with whole values. Every rank calls it.
+
+    The daemon's memory of the model goes, and gradients with it. The parameters are the same objects; an optimizer's state stays
+    sharded, so make another one, or take its state by state_dict(full=True) before. A model that the program drops, with its
+    optimizer, frees its memory without this.
+    """
+    model_of(module).unshard()
+    return module
+
+
 def recover(module: nn.Module, deadline_ms: int = 60000) -> int:
     """Goes on with a module that was sharded with durable=, after the daemon has ended and another one runs.
 
@@ -111,7 +127,9 @@ def recover(module: nn.Module, deadline_ms: int = 60000) -> int:
     """
     made = recovery.of(module)
     next_environment(deadline_ms)
-    made.make_whole()
+    model = getattr(module, "_zerod_model", None)
+    if model is not None:
+        model.take_apart()
     shard(module, **made.arguments)
     made.finish(module)
     return committed_step(module)
@@ -128,12 +146,12 @@ def model_of(module: nn.Module) -> Model:
 @contextmanager
 def no_sync(module: nn.Module) -> Iterator[None]:
     """Backwards inside keep their gradients on this rank, whole; the next one outside reduces the sum."""
-    model = model_of(module)
-    before, model.sync = model.sync, False
+    gradients = model_of(module).gradients
+    before, gradients.sync = gradients.sync, False
     try:
         yield
     finally:
-        model.sync = before
+        gradients.sync = before
 
 
 def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -146,10 +164,14 @@ def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -
     """
     model = model_of(module)
     model.settle()
-    overlap.check(model, optimizer)
-    assert model.fetcher is not None
-    made, former = overlap.Overlap(model, optimizer), model.fetcher
-    model.fetcher = model.overlap = made
+    gradients, former = model.gradients, model.gradients.fetcher
+    overlap.check(model.context, optimizer, model.units)
+    assert former is not None
+    if former.runs_optimizer:
+        raise ValueError("the model has an optimizer in its backward already")
+    if gradients.window or gradients.reducing:
+        raise RuntimeError("optimizer_in_backward() between a backward and its step: call it before the first backward")
+    gradients.fetcher = overlap.Overlap(model.context, model.updates, gradients, optimizer)
     former.end()
     return optimizer
 
@@ -182,7 +204,7 @@ def state_dict(module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = N
     takes part, and has all. module.state_dict() alone gives whole tensors, too.
     """
     model = model_of(module)
-    made: dict[str, Any] = {"model": module.state_dict() if full else state.sharded_state(model, module)}
+    made: dict[str, Any] = {"model": module.state_dict() if full else state.model_state(model, module)}
     if optimizer is not None:
         made["optimizer"] = state.optimizer_state(model, optimizer, full)
     return made
@@ -220,8 +242,9 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
     if optimizer is not None:
         state.make_state(model, optimizer)
     asked = {**state_dict(module, optimizer), **({"extra": extra} if extra else {})}
-    with whole.loading(model):
+    with model.updates.writes():
         dcp.load(asked, checkpoint_id=path, planner=state.planner())
+    state.load_model_state(module, asked["model"])
     if optimizer is not None:
         state.load_optimizer_state(model, optimizer, asked["optimizer"])
     return asked.get("extra", {})

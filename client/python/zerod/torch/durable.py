@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Iterable, Optional
+from typing import Any, Iterable, Optional, Protocol
 
 import torch
 from torch import nn
@@ -31,21 +31,30 @@ import zerod
 from zerod import structs as s
 
 from .environment import MOST_JOB_BYTES, Environment, job_name, short_name
-from .layout import BlockPlan
+from .layout import BlockPlan, Member
 from .offload import ON_DEVICE, Placement, offloaded
+from .sharded import Part, ShardedTensor
 from .tensors import tensor_at
 
-if TYPE_CHECKING:
-    from .model import Model
-    from .unit import FlatUnit
+
+class Unit(Protocol):
+    """What this file knows of a model's unit."""
+
+    members: list[Member]
+    trainable: bool
+    placement: Placement
+    master_unit: Optional[zerod.Unit]
+    parts: list[Part]
+
 
 JOIN_DEADLINE_MS = 60000
-FORMAT = 1
+FORMAT = 2
 _ALIGN = 256
 _RECORD_NUMEL = 512  # of int64: format, bytes of the description, whether it is complete, and the slabs' bytes
 _FIRST_SLAB = 3
 _MOST_UNITS = 1024  # of one update
 _HEAD_BYTES = _ALIGN  # of a slab: the number of bytes of its description
+_TENSORS = ("part", "tensor")
 _NUMBERS = {"int": int, "float": float, "bool": bool}
 
 
@@ -105,7 +114,7 @@ class Entry:
 
     parameter: str
     key: str
-    kind: str  # tensor; scalar: a tensor without dimensions; or the name of a type of numbers
+    kind: str  # part: this rank's of a sharded tensor; tensor; scalar: one without dimensions; or a type of numbers
     dtype: str
     shape: list[int]
     offset: int  # bytes, of a tensor, from the slab's data
@@ -148,12 +157,13 @@ class Durable:
             raise self._error(s.Status.TORN, f"the shards of step {info.committed_step} are lost")
         self.step = int(info.committed_step)
         self.adopts = self.step > 0
-        self.model: "Optional[Model]" = None
+        self.units: list[Unit] = []
         self.slabs: list[Slab] = []
         self.entries: dict[tuple[str, str], Entry] = {}
         self.unclaimed: set[tuple[str, str]] = set()  # no optimizer has got these yet
         self.owners: dict[str, torch.optim.Optimizer] = {}
         self.parameters: dict[str, nn.Parameter] = {}
+        self.parts: dict[str, Part] = {}
         self.agreed_bytes: list[int] = []  # of the slab that this step makes, for each placement
         self._passing: Optional[zerod.Group] = None
         self._planned: list[tuple[bytes, list[Entry]]] = []
@@ -163,6 +173,8 @@ class Durable:
 
     def leave(self) -> None:
         """The process may shard another module as this one of the job."""
+        if self._passing is not None:
+            self._passing.leave()
         self.group.leave()
         self.environment.durables.discard((self.job, self.name))
 
@@ -212,10 +224,11 @@ class Durable:
 
     # ---- Units ----
 
-    def attach(self, model: "Model") -> None:
+    def attach(self, units: Iterable[Unit]) -> None:
         """Called when the model's units are registered: finds the slabs of the last commit."""
-        self.parameters = {member.name: member.parameter for unit in model.units for member in unit.members}
-        self.model = model
+        self.units = list(units)
+        self.parameters = {member.name: member.parameter for unit in self.units for member in unit.members}
+        self.parts = {part.name: part for unit in self.units for part in unit.parts}
         for index, nbytes in enumerate(self.record[_FIRST_SLAB:].tolist()):
             if nbytes:
                 self._attach_slab(index, nbytes)
@@ -254,7 +267,7 @@ class Durable:
         values = memory[begin:begin + nbytes].view(torch.float64).view(2, len(entries))
         begin += _align(nbytes)
         for entry in entries:
-            if entry.kind == "tensor":
+            if entry.kind in _TENSORS:
                 dtype = getattr(torch, entry.dtype)
                 first = begin + entry.offset
                 last = first + torch.Size(entry.shape).numel() * dtype.itemsize
@@ -262,7 +275,7 @@ class Durable:
             self.entries[entry.parameter, entry.key] = entry
         self.slabs.append(Slab(unit, placement, values, entries))
 
-    def _units(self, masters: "list[FlatUnit]") -> "list[tuple[Optional[zerod.Stream], list[zerod.Unit]]]":
+    def _units(self, masters: "list[Unit]") -> "list[tuple[Optional[zerod.Stream], list[zerod.Unit]]]":
         """Units of an update beside the weights' units: these masters, and all slabs.
 
         In the portions of one request, with the stream that writes them.
@@ -277,14 +290,12 @@ class Durable:
         return found
 
     def begin_update(self, all_masters: bool = False) -> None:
-        assert self.model is not None
-        for stream, units in self._units(self.model.units if all_masters else self.model.trainable):
+        for stream, units in self._units([unit for unit in self.units if all_masters or unit.trainable]):
             self.environment.client.complete(self.group.update_begin_ticket(units), stream)
 
     def publish(self) -> None:
         """Waits for the device: a commit takes no unit that is being published."""
-        assert self.model is not None
-        for stream, units in self._units(self.model.trainable):
+        for stream, units in self._units([unit for unit in self.units if unit.trainable]):
             self.group.publish(units, stream)
 
     def publish_slabs(self) -> None:
@@ -308,8 +319,7 @@ class Durable:
     def take(self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
         """The optimizer steps these parameters. It gets their state of the last commit, unless one has got it already."""
         for parameter in parameters:
-            unit, index = parameter._zerod  # type: ignore[attr-defined]
-            self.owners[unit.members[index].name] = optimizer
+            self.owners[parameter.part.name] = optimizer  # type: ignore[attr-defined]
         if not self.unclaimed:
             return
         for name, key in [each for each in self.entries if each in self.unclaimed and each[0] in self.owners]:
@@ -322,9 +332,10 @@ class Durable:
             optimizer.state.pop(self.parameters[name], None)
 
     def _value(self, entry: Entry) -> Any:
-        if entry.kind == "tensor":
+        if entry.kind in _TENSORS:
             assert entry.tensor is not None
-            return entry.tensor if entry.beside else entry.tensor.to("cpu", copy=True)
+            values = entry.tensor if entry.beside else entry.tensor.to("cpu", copy=True)
+            return values if entry.kind == "tensor" else self._sharded(entry, values)
         value = self._number(entry)
         if entry.kind == "scalar":
             device = self._placement(entry.parameter).torch_device(self.environment) if entry.beside else "cpu"
@@ -332,7 +343,7 @@ class Durable:
         return _NUMBERS[entry.kind](value)
 
     def _placement(self, parameter: str) -> Placement:
-        return self.parameters[parameter]._zerod[0].placement  # type: ignore[attr-defined]
+        return self.parts[parameter].place[0].placement
 
     def _number(self, entry: Entry) -> float:
         slab = next(slab for slab in self.slabs if entry in slab.entries)
@@ -358,8 +369,8 @@ class Durable:
                 continue
             entry = self._entry(name, key, value)
             entry.offset = nbytes
-            if entry.kind == "tensor":
-                nbytes += _align(value.numel() * value.element_size())
+            if entry.kind in _TENSORS:
+                nbytes += _align(torch.Size(entry.shape).numel() * value.element_size())
             found.append(entry)
         text = json.dumps([entry.described() for entry in found]).encode()
         self._planned.append((text, found))
@@ -367,6 +378,10 @@ class Durable:
 
     def _entry(self, name: str, key: str, value: Any) -> Entry:
         kind = type(value).__name__
+        if isinstance(value, ShardedTensor):
+            values = value.read_local()
+            return Entry(name, key, "part", str(values.dtype)[6:], list(values.shape), 0,
+                         values.device == self._placement(name).torch_device(self.environment))
         if isinstance(value, torch.Tensor):
             if value.layout == torch.strided and not value.is_complex():
                 return Entry(name, key, "tensor" if value.dim() else "scalar", str(value.dtype)[6:], list(value.shape), 0,
@@ -392,7 +407,7 @@ class Durable:
             entry = self.entries[name, key]
             (present, numbers), i = places[id(entry)]
             present[i] = 1.0
-            if entry.kind == "tensor":
+            if entry.kind in _TENSORS:
                 self._store_tensor(entry, value)
             else:
                 numbers[i] = float(value)
@@ -400,16 +415,24 @@ class Durable:
             slab.values.copy_(torch.tensor(rows, dtype=torch.float64))
 
     def _store_tensor(self, entry: Entry, value: Any) -> None:
-        if value is entry.tensor:
-            return
         assert entry.tensor is not None
-        if list(value.shape) != entry.shape or str(value.dtype)[6:] != entry.dtype:
-            raise self._error(s.Status.MISMATCH, f"the optimizer's {entry.key} of {entry.parameter} is {list(value.shape)} of "
-                              f"{str(value.dtype)[6:]} now, it was {entry.shape} of {entry.dtype}")
+        if isinstance(value, ShardedTensor) != (entry.kind == "part"):
+            raise self._error(s.Status.MISMATCH, f"the optimizer's {entry.key} of {entry.parameter} is a {type(value).__name__} "
+                              f"now, it was a {entry.kind}")
+        values = value.read_local() if isinstance(value, ShardedTensor) else value
+        if values is entry.tensor:
+            return
+        if list(values.shape) != entry.shape or str(values.dtype)[6:] != entry.dtype:
+            raise self._error(s.Status.MISMATCH, f"the optimizer's {entry.key} of {entry.parameter} is {list(values.shape)} of "
+                              f"{str(values.dtype)[6:]} now, it was {entry.shape} of {entry.dtype}")
         with torch.no_grad():
-            entry.tensor.copy_(value)
+            entry.tensor.copy_(values)
         if entry.beside:
-            self.owners[entry.parameter].state[self.parameters[entry.parameter]][entry.key] = entry.tensor
+            state = self.owners[entry.parameter].state[self.parameters[entry.parameter]]
+            state[entry.key] = entry.tensor if entry.kind == "tensor" else self._sharded(entry, entry.tensor)
+
+    def _sharded(self, entry: Entry, values: torch.Tensor) -> ShardedTensor:
+        return ShardedTensor(values, self.parts[entry.parameter])
 
     def _make_slab(self, number: int, nbytes: int) -> None:
         """`number`: of its placement."""

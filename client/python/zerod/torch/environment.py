@@ -15,7 +15,7 @@ import os
 import time
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
+from typing import Any, Callable, Optional, Protocol, TypeVar
 
 import torch
 
@@ -23,10 +23,14 @@ import zerod
 from zerod import DType
 from zerod.structs import NO_HOST
 
-from . import recovery
 
-if TYPE_CHECKING:
-    from .model import Model
+
+class Sharded(Protocol):
+    """What this file knows of a model."""
+
+    def take_apart(self) -> None:
+        """Of all tensors of the model's none is over the daemon's memory afterwards."""
+
 
 FLOOR = (2, 4)
 T = TypeVar("T")
@@ -62,7 +66,7 @@ class Environment:
         self.host = self.client.is_host
         self.device = torch.device("cpu")
         self.models = 0
-        self.sharded: "weakref.WeakSet[Model]" = weakref.WeakSet()
+        self.sharded: "weakref.WeakSet[Sharded]" = weakref.WeakSet()
         self.durables: set[tuple[str, str]] = set()  # (job, group) of those that were joined
         self._streams: dict[int, zerod.Stream] = {}
         if not self.host:
@@ -90,7 +94,7 @@ class Environment:
         """Closes a connection that has ended, where the next daemon may wait for that."""
         if self.durables:
             for model in list(self.sharded):
-                recovery.take_apart(model)
+                model.take_apart()
             self.sharded.clear()
             self.client.close()
 

@@ -16,18 +16,18 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import weakref
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Iterable, Optional
 
 import torch
 
 import zerod
 
-if TYPE_CHECKING:
-    from .model import Model
-    from .unit import FlatUnit
+from .context import Context
+from .unit import FlatUnit
 
 _END_MS = 10_000  # how long the end of the process waits for a unit that is under way
 
@@ -59,23 +59,40 @@ class Worker:
 
 
 class Fetcher:
-    """Of one model: see the file's beginning."""
+    """Of one model: see the file's beginning. optimizer_in_backward() has one that runs the optimizer, too."""
 
-    def __init__(self, model: "Model") -> None:
-        self.model = model
+    runs_optimizer = False
+    mends = False  # the window was given up, and units of it may be updated
+    taken: "frozenset[FlatUnit] | set[FlatUnit]" = frozenset()  # whose optimizer runs in the backward
+    stepped: "frozenset[FlatUnit] | set[FlatUnit]" = frozenset()  # for which it has at least begun
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
         self.ahead = True
-        self.fetched: "set[FlatUnit]" = set()  # of the open window; their copies may still be under way
+        self.fetched: set[FlatUnit] = set()  # of the open window; their copies may still be under way
         self.failure: Optional[BaseException] = None  # in a window that has one, nothing more is done
-        self._ready: "list[FlatUnit]" = []
+        self._ready: list[FlatUnit] = []
         self._idle = threading.Condition()
         self._pending = 0
         self.lock = threading.Lock()  # held while a place that is lent is read; the end of a backward takes places back
         self._stopped = False
-        self._fetches = Worker("zerod-fetch", model.device)
+        self._fetches = Worker("zerod-fetch", context.device)
         self._workers = [self._fetches]
-        atexit.register(self._at_exit, os.getpid())  # runs before the connection is closed
+        atexit.register(_at_exit, weakref.ref(self), os.getpid())  # runs before the connection is closed
 
-    def ready(self, unit: "FlatUnit") -> None:
+    def left(self, trainable: "Iterable[FlatUnit]") -> "list[FlatUnit]":
+        """The units that the optimizer has still to step."""
+        return [unit for unit in trainable if unit not in self.stepped]
+
+    def take_failure(self) -> Optional[BaseException]:
+        """The exception of an optimizer that has run in the backward."""
+        return None
+
+    def mend(self) -> bool:
+        """Ends a window that was given up; every rank calls it. Returns whether any rank has updated a unit."""
+        return False
+
+    def ready(self, unit: FlatUnit) -> None:
         """The unit was handed over; start() follows when the daemon has been told."""
         if self.ahead:
             self._ready.append(unit)
@@ -95,7 +112,7 @@ class Fetcher:
             self._idle.wait_for(lambda: not self._pending)
         for worker in self._workers:
             if worker.stream is not None:
-                self.model.offload.follow(worker.stream)
+                self.context.offload.follow(worker.stream)
 
     def stop(self) -> None:
         """The window is given up: no thread reads its target from now on."""
@@ -116,19 +133,17 @@ class Fetcher:
         for worker in self._workers:
             worker.join()
 
-    def _at_exit(self, pid: int) -> None:
+    def at_exit(self) -> None:
         """No thread is inside of the library when the connection is closed."""
-        if os.getpid() != pid:
-            return
         self.stop()
         if self._pending:  # a sum that will not be: the other ranks lose this one
             with suppress(zerod.ZerodError):
-                self.model.group.backward_abandon(deadline_ms=_END_MS)
+                self.context.group.backward_abandon(deadline_ms=_END_MS)
         self.end()
 
     # ---- The thread ----
 
-    def _guard(self, task: Callable, unit: "FlatUnit", *args: Any) -> None:
+    def _guard(self, task: Callable, unit: FlatUnit, *args: Any) -> None:
         """Runs a unit's task; a unit that has ended is not pending any more."""
         ended = True
         try:
@@ -141,7 +156,7 @@ class Fetcher:
                 self._pending -= 1
                 self._idle.notify_all()
 
-    def _fetch(self, unit: "FlatUnit") -> bool:
+    def _fetch(self, unit: FlatUnit) -> bool:
         with self._fetches.on_stream():
             target = unit.unit.reduce_wait()
             with self.lock:
@@ -151,11 +166,17 @@ class Fetcher:
                 if gradient is not None:
                     if not unit.placement.shards_on_host and self._fetches.stream is not None:
                         # Marks the stream as a reader of the place; the sum is stored, so the stream does not wait.
-                        target = unit.unit.reduce_wait(self.model.environment.stream())
-                    self.model.offload.copy(gradient, unit.targets(target.data or 0))
+                        target = unit.unit.reduce_wait(self.context.stream())
+                    self.context.offload.copy(gradient, unit.targets(target.data or 0))
                 self.fetched.add(unit)
             return self._then(unit)
 
-    def _then(self, unit: "FlatUnit") -> bool:
+    def _then(self, unit: FlatUnit) -> bool:
         """Behind the copy, in the thread and on its stream; whether the unit has ended."""
         return True
+
+
+def _at_exit(fetcher: "weakref.ref[Fetcher]", pid: int) -> None:
+    found = fetcher()
+    if found is not None and os.getpid() == pid:
+        found.at_exit()

@@ -7,15 +7,24 @@ gradients on their way to the sum are not.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Optional, Union
+from typing import Optional, Protocol
 
 import torch
 
 from .layout import ALIGN_BYTES, BlockPlan, UnitPlan
 from .offload import Placement
 
-if TYPE_CHECKING:
-    from .unit import FlatUnit
+
+
+class Unit(Protocol):
+    """A unit of a sharded model, or of a plan."""
+
+    name: str
+    numel: int
+    dtype: torch.dtype
+    source_dtype: torch.dtype
+    trainable: bool
+
 
 _MIB = 1 / (1 << 20)
 
@@ -53,7 +62,7 @@ class UnitBytes:
                 f"gradients {self.gradients * _MIB:.1f} on {own}")
 
 
-def unit_bytes(block: str, unit: "Union[UnitPlan, FlatUnit]", world: int, placement: Placement) -> UnitBytes:
+def unit_bytes(block: str, unit: Unit, world: int, placement: Placement) -> UnitBytes:
     """Of the unit, if it is placed so."""
     dtype, trainable = unit.dtype, unit.trainable
     align = max(ALIGN_BYTES // dtype.itemsize, 1)

@@ -7,12 +7,14 @@ it counts what is saved, keeps none of it, and runs the forward again in the bac
 """
 from __future__ import annotations
 
+import copy
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
+from torch import nn
 
-from .unit import FlatUnit, storages
+from .unit import FlatUnit, storages, unit_of
 
 
 def _follow_stack() -> None:
@@ -46,6 +48,7 @@ _top = _autograd._top_saved_tensors_default_hooks
 _push = _autograd._push_saved_tensors_default_hooks
 _pop = _autograd._pop_saved_tensors_default_hooks
 _task = torch._C._current_graph_task_id
+_PLAIN = (torch.Tensor, nn.Parameter)
 
 
 class Packed:
@@ -73,7 +76,8 @@ class _Outer:
 
 
 def pack(tensor: torch.Tensor) -> Any:
-    unit = storages.get(tensor.untyped_storage()._cdata)
+    known = storages.get(tensor.untyped_storage()._cdata)
+    unit = None if known is None else known()
     return tensor if unit is None else Packed(unit, tensor)
 
 
@@ -87,7 +91,7 @@ def _gathered(packed: Packed) -> torch.Tensor:
     unit = packed.unit
     if unit.version != packed.version:
         raise RuntimeError(f"{unit.name} was updated between forward and backward: its weights of that forward are gone")
-    flat = unit.block.model.backward_flat(unit)
+    flat = unit.context.gathered(unit)
     if packed.dtype != flat.dtype:
         flat = flat.view(packed.dtype)
     return flat.as_strided(packed.size, packed.stride, packed.offset)
@@ -97,7 +101,7 @@ def _composed(outer: tuple[Callable, Callable]) -> tuple[Callable, Callable]:
     outer_pack, outer_unpack = outer
 
     def both_pack(tensor: torch.Tensor) -> Any:
-        unit = storages.get(tensor.untyped_storage()._cdata)
+        unit = unit_of(tensor)
         return Packed(unit, tensor) if unit is not None else _Outer(outer_unpack, outer_pack(tensor))
 
     def both_unpack(packed: Any) -> torch.Tensor:
@@ -142,57 +146,73 @@ class Boundary(torch.autograd.Function):
     """The identity on a block's inputs. Its backward runs when the block's own backward is over."""
 
     @staticmethod
-    def forward(ctx: Any, block: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.block = block
+    def forward(ctx: Any, passed: Callable[[], None], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.passed = passed
         return tensors
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Optional[torch.Tensor], ...]:
-        ctx.block.model.passed(ctx.block)
+        ctx.passed()
         return (None, *gradients)
+
+
+def tensors_of(value: Any) -> "Iterator[torch.Tensor]":
+    """The tensors in lists, tuples and dictionaries."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_of(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from tensors_of(each)
 
 
 def before_backward(output: Any, hook: Callable[[torch.Tensor], None]) -> None:
     """Calls the hook when a tensor of the output gets its gradient."""
-    if isinstance(output, torch.Tensor):
-        if output.requires_grad:
-            output.register_hook(hook)
-    elif isinstance(output, (list, tuple)):
-        for each in output:
-            before_backward(each, hook)
-    elif isinstance(output, dict):
-        for each in output.values():
-            before_backward(each, hook)
+    for tensor in tensors_of(output):
+        if tensor.requires_grad:
+            tensor.register_hook(hook)
 
 
-def with_boundary(block: Any, args: Any, kwargs: Any) -> Any:
+def replaced(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The value with its tensors changed, in lists, tuples and dictionaries, which are made anew."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    kind = type(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return kind(*(replaced(each, change) for each in value))
+    if kind in (list, tuple):
+        return kind(replaced(each, change) for each in value)
+    if isinstance(value, dict):
+        made = copy.copy(value)
+        for key, each in value.items():
+            made[key] = replaced(each, change)
+        return made
+    return value
+
+
+def with_boundary(passed: Callable[[], None], args: Any, kwargs: Any) -> Any:
     """args and kwargs with a Boundary on every tensor that needs a gradient."""
-    found: list[torch.Tensor] = []
-
-    def collect(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            if value.requires_grad:
-                found.append(value)
-        elif type(value) in (list, tuple):
-            for each in value:
-                collect(each)
-        elif type(value) is dict:
-            for each in value.values():
-                collect(each)
-
-    collect(args)
-    collect(kwargs)
+    found = [tensor for tensor in tensors_of((args, kwargs)) if tensor.requires_grad]
     if not found:
         return args, kwargs
-    made = iter(Boundary.apply(block, *found))
+    made = iter(Boundary.apply(passed, *found))
+    return replaced((args, kwargs), lambda tensor: next(made) if tensor.requires_grad else tensor)
 
-    def replace(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return next(made) if value.requires_grad else value
-        if type(value) in (list, tuple):
-            return type(value)(replace(each) for each in value)
-        if type(value) is dict:
-            return {key: replace(each) for key, each in value.items()}
-        return value
 
-    return replace(args), replace(kwargs)
+def without_views(output: Any) -> Any:
+    """The output, with a copy in place of every tensor over a gathered buffer, which is released."""
+    if not any(map(_is_lent, tensors_of(output))):
+        return output
+    return replaced(output, lambda tensor: tensor.clone() if _is_lent(tensor) else tensor)
+
+
+def _is_lent(tensor: torch.Tensor) -> bool:
+    return tensor.__class__ in _PLAIN and tensor.layout is torch.strided and unit_of(tensor) is not None
+
+
+def recomputes() -> bool:
+    """Whether a non-reentrant checkpoint runs its forward again: the graph of that forward is thrown away."""
+    top = _top(False)
+    return top is not None and "_recomputation_hook" in getattr(top[0], "__qualname__", "")

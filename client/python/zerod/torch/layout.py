@@ -79,6 +79,11 @@ def default_policy(root: nn.Module) -> list[str]:
     return chosen
 
 
+def plain_name(name: str) -> str:
+    """Without what wrappers put into names: those of checkpoints do not depend on checkpoint_wrapper() and torch.compile()."""
+    return name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
+
+
 def choose(root: nn.Module, policy: Policy) -> list[str]:
     """The names of the modules that the policy chooses, in the order of named_modules()."""
     if policy is None:
@@ -125,7 +130,7 @@ def _members(root: nn.Module, blocks: list[BlockPlan]) -> list[tuple[Member, int
             known = found.get(id(parameter))
             if known is None:
                 _check(full, parameter)
-                found[id(parameter)] = (Member(full, parameter, [(module, name)], parameter.shape,
+                found[id(parameter)] = (Member(plain_name(full), parameter, [(module, name)], parameter.shape,
                                                parameter.numel()), inside)
             else:
                 if (module, name) not in known[0].owners:
@@ -146,7 +151,7 @@ def _common(blocks: list[BlockPlan], a: int, b: int) -> int:
 
 def _check(name: str, parameter: nn.Parameter) -> None:
     if type(parameter) is not nn.Parameter:
-        if hasattr(parameter, "_zerod"):
+        if hasattr(parameter, "part"):
             raise ValueError(f"{name} is sharded already")
         raise ValueError(f"{name} is a {type(parameter).__name__}: only nn.Parameter can be sharded")
     if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
@@ -228,6 +233,6 @@ def _add(block: BlockPlan, member: Member, param_dtype: Optional[torch.dtype]) -
             unit.add(member)
             return
     kind = str(source).rsplit(".", 1)[1] + ("" if trainable else ".frozen")
-    unit = UnitPlan(short_name(f"{block.name or '(root)'}:{kind}", MOST_UNIT_BYTES), dtype, source, trainable)
+    unit = UnitPlan(short_name(f"{plain_name(block.name + '.')[:-1] or '(root)'}:{kind}", MOST_UNIT_BYTES), dtype, source, trainable)
     unit.add(member)
     block.units.append(unit)

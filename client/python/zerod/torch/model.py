@@ -4,24 +4,24 @@
 Forward. A pre-hook of each block gathers it, puts the leaves in place, and asks for the block that came next last
 time; a hook releases it. The outermost forward runs under the hooks of hooks.py.
 
-Backward. An unpack hook, or a forward that runs again, holds a block. When all leaves of a unit have their
-gradient, the unit is handed over; torch calls the last of a leaf's gradients once in a backward, so nothing can come
-later. `finish_backward`, which torch calls when the backward has ended, hands over the units of which some leaves
-had none, and releases everything. A backward that raises never ends: its callback is dropped, and that abandons it.
+Backward. An unpack hook, or a forward that runs again, holds a block. When all leaves of a unit have their last
+gradient, the unit is handed over. That is known by counting. A forward without a graph is to run again, in a backward
+(a reentrant checkpoint): `block.pending`. A forward with a graph is run backward once, by the task that belongs to it:
+the outermost one, or one nested in a checkpoint's: `block.graphs`. Each task gives each leaf one gradient:
+`unit.fired`. Units of which that is not known are handed over by `finish_backward`, which torch calls when the
+outermost backward has ended, and which releases everything. A backward that raises never ends: its callback is
+dropped, and that abandons it.
 
 In place. At world size 1 the gathered buffers are the shards: a release frees no memory, and no address changes. From
 the second forward on, a forward then holds all blocks, by one packet, until its backward has ended, and autograd saves
 the leaves themselves. Not where some units are in host memory: a gather of those takes memory.
-
-Steps are in steps.py, which this class inherits.
 """
 from __future__ import annotations
 
 import sys
 import weakref
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch import nn
@@ -30,128 +30,113 @@ from torch.autograd import Variable
 import zerod
 from zerod import structs as s
 
-from . import hooks
-from .durable import Durable
-from .environment import MOST_UNIT_BYTES, Environment, short_name
+from . import hooks, sharded, whole
+from .block import Block, Use
+from .context import Context
+from .gradients import Gradients
+from .kept import Kept
 from .layout import BlockPlan
-from .offload import Offload
 from .pace import Pace
 from .recovery import Recovery
-from .replicas import Replicas
+from .sharded import Part, ShardedWrite
 from .steps import Steps
-from .unit import Block, FlatUnit
+from .unit import FlatUnit
+from .updates import Updates
 
 _task = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
-
-
-@dataclass
-class Counts:
-    """Since shard(): what summary() shows."""
-
-    gathers: int = 0
-    waited: int = 0
-    unplanned: int = 0
-    backwards: int = 0
-    steps: int = 0
-    abandoned: int = 0
-
-
-@dataclass
-class Settings:
-    """The arguments of shard()."""
-
-    reduce_dtype: Optional[torch.dtype] = None
-    persist_below: int = 0
-    prefetch: int = 1
-    slots: bool = False
-    stage: int = 3
-    op: s.ReduceOp = s.ReduceOp.MEAN
+_FORWARD, _KEPT, _BACKWARD = Use.FORWARD, Use.KEPT, Use.BACKWARD
+_OPS = {"sum": zerod.AgreeOp.SUM, "max": zerod.AgreeOp.MAX, "min": zerod.AgreeOp.MIN}
 
 
 def _flatten_nothing() -> None:
     """Takes the place of RNNBase.flatten_parameters(): cuDNN copies the weights in each forward instead."""
 
 
-class Model(Steps):
-    """The state that shard() attaches to a module."""
+class Model:
+    """The state that shard() attaches to a module, and the owner of its sharded tensors."""
 
-    def __init__(self, module: nn.Module, plans: list[BlockPlan], environment: Environment, group: zerod.Group,
-                 settings: Settings, offload: Offload, recovery: Recovery, replicas: Optional[Replicas] = None,
-                 durable: Optional[Durable] = None) -> None:
+    def __init__(self, module: nn.Module, plans: list[BlockPlan], context: Context, recovery: Recovery) -> None:
         self.module = weakref.ref(module)
+        self.context = context
         self.recovery = recovery
         self.removable: list[Any] = []  # hooks of the module
-        self.environment = environment
-        self.client = environment.client
-        self.device = environment.device  # of computation
-        self.offload = offload
-        self.group = group
-        self.rank, self.world = group.rank, group.world_size
-        self.replicas = replicas
-        self.durable = durable
-        self.settings = settings
-        self.device_index = environment.device_index(self.rank)
-        self.prefetch = settings.prefetch if self.world > 1 or offload.shards else 0
-        self.counts = Counts()
+        self.environment, self.client, self.group = context.environment, context.client, context.group
+        self.rank, self.world, self.device = context.rank, context.world, context.device
+        self.replicas, self.durable, self.offload = context.replicas, context.durable, context.offload
+        self.settings, self.counts = context.settings, context.counts
+        context.environment.sharded.add(self)  # what is made from here on is taken apart when the daemon has ended
+        self.device_index = context.environment.device_index(self.rank)
+        self.prefetch = self.settings.prefetch if self.world > 1 or self.offload.shards else 0
+        self.kept = Kept()
+        self.updates = Updates(context, self.kept, self.release_kept)
+        self.gradients = Gradients(context, self.updates)
+        self.steps = Steps(context, self.updates, self.gradients, self.release_kept)
+        self.gradients.begin_step, self.gradients.finish_step = self.steps.begin, self.steps.finish
+        context.gathered = _weakly(self.backward_flat)
+        self._leaves = weakref.finalize(self, _leave, context)
+        self._leaves.atexit = False  # the end of the connection does it
         self.outermost: Optional[Block] = None
         self.pushed = False
         self.failure: Optional[BaseException] = None
+        self.deferred_failure: Optional[Exception] = None
         self.last_forward: Optional[Block] = None
         self.last_backward: Optional[Block] = None
         self.backward_blocks: list[Block] = []
         self.ending: Optional[weakref.ref[_Ending]] = None
         self.scope = 0
-        self.sync = True
-        self.passing = 0
         self.refreeze = False
+        self.changed: list[tuple[nn.Module, str]] = []  # parameters and modules that were registered behind shard()
         self.own_slots = 0
-        self.in_place = False
         self.holds_all = False  # in place: all blocks are held
         self.keeps_all = False  # and a backward may follow
-        self._init_steps()
-        self.blocks = [Block(self, plan, i) for i, plan in enumerate(plans)]
+        self.blocks = [Block(context, plan, i, self.kept) for i, plan in enumerate(plans)]
         for block in self.blocks[1:]:
             self.blocks[block.parent].has_blocks = True
-        self.units: list[FlatUnit] = []
-        self.trainable: list[FlatUnit] = []
+        self._block_of: dict[FlatUnit, Block] = {}
         self._make_units(plans)
         for owner in module.modules():
             if isinstance(owner, nn.RNNBase):  # would move gathered weights into memory of its own, where they stay
                 owner.flatten_parameters = _flatten_nothing  # type: ignore[method-assign]
-            for name, buffer in owner._buffers.items():
-                if buffer is not None and not buffer.is_meta:
-                    owner._buffers[name] = buffer.to(self.device)
         for block in self.blocks:
             self._hook(block)
 
+    @property
+    def units(self) -> list[FlatUnit]:
+        return self.updates.units
+
+    @property
+    def trainable(self) -> list[FlatUnit]:
+        return self.updates.trainable
+
     def _make_units(self, plans: list[BlockPlan]) -> None:
-        loads = self.group_loads()
+        arrival = _arrivals(weakref.ref(self))
         for block, plan in zip(self.blocks, plans):
             for unit_plan in plan.units:
                 numel = sum(member.numel for member in unit_plan.members)
                 small = numel < self.settings.persist_below or self.settings.stage == 1
-                unit = FlatUnit(block, unit_plan, len(block.units), s.UnitFlags.PERSISTENT if small else 0)
+                flags = s.UnitFlags.PERSISTENT if small else 0
+                unit = FlatUnit(self.context, plan.name, unit_plan, flags, self._slot(block, len(block.units)), arrival)
                 unit.make_master()
                 if unit.trainable:
                     unit.host_gradient()
                 if self.durable is None or not self.durable.adopts:
-                    unit.fill([member.parameter for member in unit_plan.members], loads)
+                    self.updates.fill([unit], [[member.parameter for member in unit_plan.members]])
                 block.units.append(unit)
                 self.units.append(unit)
+                self._block_of[unit] = block
+                unit.shard_parameters(self)
             block.finish()
-        self.trainable = [unit for unit in self.units if unit.trainable]
-        paced = (self.world > 1 or self.offload.shards) and not self.environment.host
-        self.pace = Pace(max(block.nbytes for block in self.blocks)) if paced else None
-        self._init_gradients()
+        self.updates.follow()
+        if (self.world > 1 or self.offload.shards) and not self.environment.host:
+            pace = Pace(max(block.nbytes for block in self.blocks))
+            for block in self.blocks:
+                block.pace = pace
+        self.gradients.start()
         if self.durable is not None:
-            self.durable.attach(self)
+            self.durable.attach(self.units)
 
-    def group_loads(self) -> bool:
-        """Whether rank 0's weights are to be given to other ranks."""
-        return self.world > 1
-
-    def slot(self, block: Block, index: int) -> int:
+    def _slot(self, block: Block, index: int) -> int:
         """The slot of a block's unit: blocks of the root take turns, others and those of stage 1 have their own."""
         if not self.settings.slots:
             return s.NO_SLOT
@@ -162,15 +147,6 @@ class Model(Steps):
         self.own_slots += 1
         slot = turns * most + self.own_slots
         return slot if slot <= 4096 else s.NO_SLOT
-
-    def passing_group(self) -> zerod.Group:
-        """Where units are registered that last for a call."""
-        return self.group if self.durable is None else self.durable.passing_group()
-
-    def passing_name(self, unit: FlatUnit) -> str:
-        """For a unit that lasts for a call: a new name each time, since ranks unregister at different moments."""
-        self.passing += 1
-        return short_name(f"{unit.name}:{self.passing}", MOST_UNIT_BYTES)
 
     def _hook(self, block: Block) -> None:
         disable = torch.compiler.disable
@@ -186,96 +162,108 @@ class Model(Steps):
             block.depth += 1
             if block.depth > 1:
                 return None
-            again = _task() != -1  # in a backward
+            task = _task()
+            again = task != -1 and self.outermost is None  # in a backward
             if again:
                 self.enter_backward()
             elif self.outermost is None:
                 self._begin_forward(block)
-            if self.in_place:
+            self._count(block, task)
+            if self.context.in_place:
                 self._hold_all()
                 block.show_leaves()
                 return None
             if again:
                 block.raw = True
-                block.hold_backward()
+                self._hold_backward(block)
                 block.show_leaves()
                 if torch.is_grad_enabled() and not hooks.ours_apply():
-                    return hooks.with_boundary(block, args, kwargs)
+                    return hooks.with_boundary(self._passed(block), args, kwargs)
                 return None
             last = self.last_forward
             if last is not None and last is not block:
                 last.next_forward = block
             self.last_forward = block
-            if block.keeps_forward:
-                block.keeps_forward = False
-            else:
-                block.acquire(self.following(block, "next_forward") if self.prefetch else ())
+            self._acquire(block, _FORWARD, self._following(block, "next_forward") if self.prefetch else ())
             block.show_leaves()
             if torch.is_grad_enabled():
                 if not hooks.ours_apply():
                     block.pushed = hooks.push()  # a program has put other hooks between
                 if self.settings.slots or not hooks.ours_apply():
-                    return hooks.with_boundary(block, args, kwargs)
+                    return hooks.with_boundary(self._passed(block), args, kwargs)
             return None
 
         return pre_forward
+
+    def _count(self, block: Block, task: int) -> None:
+        """Of a forward: whether a graph of it will be run backward, and by which task."""
+        if task != -1 and block.pending:
+            block.pending -= 1
+        if not torch.is_grad_enabled():
+            block.pending += task == -1 and _in_function()
+        elif task == -1 or not hooks.recomputes():
+            block.graphs[task] = block.graphs.get(task, 0) + 1
+
+    def _acquire(self, block: Block, use: int, ahead: tuple[Block, ...]) -> None:
+        if self.settings.slots:
+            for other in self.blocks:  # what was asked for and not needed would be in the way
+                if other.tickets is not None and other is not block and other not in ahead:
+                    other.forget_ahead()
+        block.acquire(use, ahead)
 
     def _hold_all(self) -> None:
         """In place: before a forward, also one that runs again in a backward."""
         if not self.holds_all:
             self.holds_all = True
             first, *others = self.blocks
-            first.acquire(tuple(others))
+            first.acquire(_KEPT, tuple(others))
             for other in others:
-                other.acquire()
+                other.acquire(_KEPT)
 
     def release_kept(self) -> None:
         """Releases what a forward keeps for its backward: an update begins, or the backward has ended."""
-        kept = [block for block in self.blocks if block.keeps_forward or self.holds_all]
+        held = [block for block in self.blocks if block.uses & _KEPT]
         self.holds_all = self.keeps_all = False
-        if not kept:
-            return
-        with self.client.corked():
-            for block in kept:
-                block.keeps_forward = False
-                block.release()
+        if held:
+            with self.client.corked():
+                for block in held:
+                    block.release(_KEPT)
 
-    def following(self, block: Block, direction: str) -> tuple[Block, ...]:
+    def _following(self, block: Block, direction: str) -> tuple[Block, ...]:
         """The blocks that came next last time, as many as are to be asked for ahead."""
         found: list[Block] = []
         while len(found) < self.prefetch:
             following = getattr(block, direction)
-            if following is None or following in found or following.held:
+            if following is None or following in found or following.uses:
                 break
             found.append(following)
             block = following
         return tuple(found)
 
     def _post_forward(self, block: Block) -> Callable:
-        def post_forward(module: nn.Module, args: Any, output: Any) -> None:
+        def post_forward(module: nn.Module, args: Any, output: Any) -> Any:
             if block.depth == 0:
-                return
+                return None
             block.depth -= 1
             if block.depth:
-                return
+                return None
             block.show_shards()
             if block.pushed:
                 block.pushed = False
                 hooks.pop()
-            if _task() != -1:
-                return
-            if self.in_place:
-                if self.outermost is block:
-                    self._end_forward()
-                return
-            if self.settings.slots and torch.is_grad_enabled():
-                hooks.before_backward(output, self._before_backward(block))
+            if _task() != -1 and self.outermost is None:
+                return None
             try:
-                if block.held:
-                    if self.settings.stage < 3 and torch.is_grad_enabled() and block.trainable:
-                        block.keeps_forward = True
-                    else:
-                        block.release()
+                block.check_unwritten()
+                if self.context.in_place:
+                    return hooks.without_views(output) if self.outermost is block else None
+                copied = hooks.without_views(output)
+                if self.settings.slots and torch.is_grad_enabled():
+                    hooks.before_backward(copied, self._before_backward(block))
+                if self.settings.stage < 3 and torch.is_grad_enabled() and block.trainable and block.uses:
+                    block.uses |= _KEPT
+                block.release(_FORWARD)
+                return copied if copied is not output else None
             finally:
                 if self.outermost is block:
                     self._end_forward()
@@ -287,21 +275,26 @@ class Model(Steps):
         def before_backward(_: torch.Tensor) -> None:
             self.enter_backward()
             block.raw = True
-            block.hold_backward()
+            self._hold_backward(block)
 
         return before_backward
 
     def _begin_forward(self, block: Block) -> None:
         self.settle()
+        if self.changed:
+            whole.check_registered(self.changed, self)
+            self.changed.clear()
         self.outermost = block
+        sharded.forwards += 1
         self.last_forward = None
         self.failure = sys.exc_info()[1]
-        if not self.in_place and not self.offload.shards and not any(each.held for each in self.blocks):
-            self.in_place = any(unit.address == unit.shard.data for unit in self.units)
-        self.pushed = not self.in_place and hooks.push()
+        if not self.context.in_place and not self.offload.shards and not any(each.uses for each in self.blocks):
+            self.context.in_place = any(unit.address == unit.shard.data for unit in self.units)
+        self.pushed = not self.context.in_place and hooks.push()
 
     def _end_forward(self) -> None:
         self.outermost = None
+        sharded.forwards -= 1
         if self.pushed:
             self.pushed = False
             hooks.pop()
@@ -320,45 +313,58 @@ class Model(Steps):
         """An exception leaves the outermost forward: no step of any rank may count this micro-batch."""
         self.release_kept()
         for block in self.blocks:
-            while block.held and not block.in_backward:
-                block.keeps_forward = False
-                block.release()
+            block.release(_FORWARD)
+            block.pending = 0
+            block.graphs.clear()
         if torch.is_grad_enabled() and self.trainable:
             self.abandon()
 
     # ---- Unplanned use ----
 
-    def unplanned(self, unit: FlatUnit, index: int) -> nn.Parameter:
-        """The whole parameter, for code that no hook of a block has prepared."""
-        block = unit.block
-        if not block.held:
+    def leaf(self, part: Part) -> torch.Tensor:
+        """The whole parameter, for code that no hook of a block has prepared.
+
+        In the model's forward it is the leaf over the gathered buffer. Elsewhere a copy of that, so that the buffer goes.
+        """
+        unit, index = part.place
+        block = self._block_of[unit]
+        if self.updates.writing or self.updates.updating:
+            return self.weights(part).to(unit.dtype)
+        if not block.uses:
             self.counts.unplanned += 1
-            if _task() != -1:
+            if self.outermost is None and _task() == -1:
+                self.settle()
+                self._use_unit(unit)
+                copy = unit.leaves[index].clone()
+                self.end_scope()
+                return copy
+            if self.outermost is None:
                 self.enter_backward()
                 block.raw = True
-                block.hold_backward()
-            elif not unit.scope or unit.scope != self.scope:
-                if not self.scope:
-                    self.scope = self.group.forward_begin(0, self.environment.stream())
-                unit.place(self.environment.with_room(unit.unit.gather, self.environment.stream(),
-                                                      s.GatherOptions(scope=self.scope)))
-                unit.scope = self.scope
+                self._hold_backward(block)
+            else:
+                self._use_unit(unit)
+        if torch.is_grad_enabled() and not block.depth:
+            block.graphs.setdefault(_task(), 1)
         return unit.leaves[index]
 
-    @contextmanager
-    def saving(self) -> Iterator[None]:
-        """Inside, autograd saves tensors by this package's hooks, unless hooks.push() declines."""
-        pushed = hooks.push()
-        try:
-            yield
-        finally:
-            if pushed:
-                hooks.pop()
+    def _use_unit(self, unit: FlatUnit) -> None:
+        if unit.scope and unit.scope == self.scope:
+            return
+        stream = self.context.stream()
+        if not self.scope:
+            self.scope = self.group.forward_begin(0, stream)
+        unit.place(self.environment.with_room(unit.unit.gather, stream, s.GatherOptions(scope=self.scope)))
+        unit.scope = self.scope
 
     def end_scope(self) -> None:
+        if not self.scope or self.outermost is not None:
+            return
         scope, self.scope = self.scope, 0
-        if scope and self.outermost is None:
-            self.client.forward_end(scope, False, self.environment.stream())
+        for unit in self.units:
+            if unit.scope == scope:
+                self.kept.keep(unit)
+        self.client.forward_end(scope, False, self.context.stream())
 
     # ---- Backward ----
 
@@ -370,30 +376,52 @@ class Model(Steps):
         """Called by whatever of this model happens first in a backward."""
         if self.in_backward:
             return
-        ending = _Ending(self)
+        ending = _Ending(self, inside=self.outermost is not None)
         self.ending = weakref.ref(ending)
         Variable._execution_engine.queue_callback(ending)
         self.last_backward = None
+        if self.outermost is None:
+            self.gradients.enter()
 
     def backward_flat(self, unit: FlatUnit) -> torch.Tensor:
         """The unit's gathered buffer, for an unpack hook."""
-        block = unit.block
+        block = self._block_of[unit]
         if _task() == -1:
-            return self._flat_outside(unit)
-        if torch.is_grad_enabled():
+            if not block.uses:
+                self.counts.unplanned += 1
+                self._use_unit(unit)  # a program looks at a saved tensor
+            return unit.flat(unit.address)
+        if torch.is_grad_enabled() and not hooks.ours_apply():
             raise NotImplementedError("zerod.torch: backward with create_graph=True keeps views of gathered weights")
         node = _node()
-        if not block.in_backward:
+        if not block.uses & _BACKWARD:
             self.enter_backward()
-            block.hold_backward()
+            self._hold_backward(block)
             self._leave_passed(block, node)
         block.node = node
         return unit.flat(unit.address)
 
-    def _flat_outside(self, unit: FlatUnit) -> torch.Tensor:
-        """For a program that looks at a saved tensor: held until the next forward, backward or step."""
-        self.unplanned(unit, 0)
-        return unit.flat(unit.address)
+    def _hold_backward(self, block: Block) -> None:
+        """Holds the block for the backward that runs, and asks for the one that came next last time."""
+        if block.uses & _BACKWARD:
+            return
+        ahead: tuple[Block, ...] = ()
+        last = self.last_backward
+        if last is not None and last is not block:
+            last.next_backward = block
+        self.last_backward = block
+        if self.prefetch:
+            ahead = tuple(each for each in self._following(block, "next_backward") if not each.uses & _BACKWARD)
+        self._acquire(block, _BACKWARD, ahead)
+        self.backward_blocks.append(block)
+
+    def _leave_backward(self, block: Block) -> None:
+        if block.uses & _BACKWARD:
+            block.raw = False
+            block.node = None
+            self.backward_blocks.remove(block)
+            block.release(_BACKWARD)
+        block.release(_KEPT)
 
     def _leave_passed(self, block: Block, node: Any) -> None:
         """Releases blocks that wait for no gradient, now that the backward has come to another one.
@@ -404,54 +432,88 @@ class Model(Steps):
             if other is block or other.raw or other.node is node or other.node is None or other.depth:
                 continue
             if not other.encloses(block) and all(unit.submitted for unit in other.trainable):
-                other.leave_backward()
+                self._leave_backward(other)
 
-    def passed(self, block: Block) -> None:
-        """The backward of the block's module is over."""
-        if block.in_backward and block.raw and not block.depth:
-            if all(unit.submitted or not unit.arrived for unit in block.trainable):
-                block.leave_backward()
+    def _passed(self, block: Block) -> Callable[[], None]:
+        """Called when the backward of the block's module is over."""
+        def passed() -> None:
+            if block.uses & _BACKWARD and block.raw and not block.depth:
+                if all(unit.submitted or not unit.fired for unit in block.trainable):
+                    self._leave_backward(block)
 
-    def arrival(self, unit: FlatUnit) -> Callable[[torch.Tensor], None]:
-        """The hook that torch calls when a leaf has its gradient."""
+        return passed
 
-        def arrived(leaf: torch.Tensor) -> None:
-            unit.arrived += 1
-            if self.ending is None:
-                self.enter_backward()
-            if unit.arrived == unit.expected and self.sync:
-                block = unit.block
-                with self.client.corked():  # the gradient and the release, in one packet
-                    self.submit(unit)
-                    if block.in_backward and not block.raw and len(block.trainable) == len(block.units):
-                        if all(each.submitted for each in block.trainable):
-                            block.leave_backward()
-                if self.fetcher is not None:
-                    self.fetcher.start()
+    def arrived(self, unit: FlatUnit, index: int) -> None:
+        """Torch calls it when a leaf has its gradient of a task."""
+        task, leaf = _task(), unit.leaves[index]
+        if torch.is_grad_enabled():
+            leaf.grad = None
+            raise NotImplementedError("zerod.torch: backward with create_graph=True: gradients of parameters have no graph")
+        if self.outermost is not None:
+            leaf.grad = None
+            raise NotImplementedError("zerod.torch: backward() inside of the model's forward: use torch.autograd.grad() for the inputs")
+        if self.ending is None:
+            self.enter_backward()
+        fired = unit.fired
+        fired[task] = fired.get(task, 0) + 1
+        if not self.gradients.sync:
+            return self.gradients.keep(unit, index)
+        if unit.submitted:
+            leaf.grad = None
+            raise RuntimeError(f"zerod.torch: a gradient of {unit.name} came when the unit had been handed over: one of its "
+                               "forwards was not seen. Call the module, and not a function of it")
+        if fired[task] == unit.expected and self._is_complete(unit):
+            block = self._block_of[unit]
+            with self.client.corked():  # the gradient and the release, in one packet
+                self.gradients.submit(unit)
+                if block.uses & _BACKWARD and not block.raw and len(block.trainable) == len(block.units):
+                    if all(each.submitted for each in block.trainable):
+                        self._leave_backward(block)
+            if self.gradients.fetcher is not None:
+                self.gradients.fetcher.start()
 
-        return arrived
+    def _is_complete(self, unit: FlatUnit) -> bool:
+        """Whether every graph of the block has given all gradients, and no forward is to run again."""
+        block = self._block_of[unit]
+        if block.pending:
+            return False
+        full = len(unit.fired)
+        if full == 1 and len(block.graphs) == 1 and -1 in block.graphs:
+            return True
+        wanted = sum(count for task, count in block.graphs.items() if task != -1) + (-1 in block.graphs)
+        return full >= wanted and all(count == unit.expected for count in unit.fired.values())
 
     def finish_backward(self) -> None:
         """Torch calls it when the backward has ended."""
         self.ending = None
         try:
-            self.end_reduce()
+            self.gradients.end()
         finally:
             self._leave_all()
         self.counts.backwards += 1
 
+    def finish_inside(self) -> None:
+        """A backward inside of a forward has ended: torch.autograd.grad() for the inputs."""
+        self.ending = None
+        for block in tuple(self.backward_blocks):
+            block.release(_BACKWARD)
+        self.backward_blocks.clear()
+
     def _leave_all(self) -> None:
         for block in tuple(self.backward_blocks):
             block.depth = 0
-            block.leave_backward()
+            self._leave_backward(block)
         self.release_kept()
         for block in self.blocks:
             if block.tickets is not None:
                 block.forget_ahead()
+            block.pending = 0
+            block.graphs.clear()
         for unit in self.trainable:
-            unit.arrived = 0
+            unit.fired.clear()
             unit.submitted = False
         self.end_scope()
+        self.kept.sweep()
 
     def backward_failed(self) -> None:
         """A backward raised: what it held goes, and no rank takes its step."""
@@ -464,18 +526,23 @@ class Model(Steps):
         finally:
             self._leave_all()
 
+    def abandon(self) -> None:
+        """Gives up the window for all ranks."""
+        self.gradients.abandon()
+
     def settle(self) -> None:
         """Before a forward: whatever the last step or backward has left is ended."""
         failure, self.deferred_failure = self.deferred_failure, None
         if failure is not None:
             raise failure
-        if not self.in_backward and (self.backward_blocks or self.reducing):
+        if not self.in_backward and (self.backward_blocks or self.gradients.reducing):
             self.backward_failed()
-        if self.scope and self.outermost is None:
-            self.end_scope()
-        if self.overlap is not None and not self.in_backward:
-            self.settle_overlap()
-        self.finish_step()
+        self.end_scope()
+        if not self.in_backward:
+            self.steps.settle_overlap()
+        self.steps.finish()
+        self.updates.end_writes()
+        self.kept.sweep()
         if self.refreeze:
             self._follow_requires_grad()
 
@@ -484,28 +551,144 @@ class Model(Steps):
         self.refreeze = False
         changed = [unit.follow_requires_grad() for unit in self.units]
         if any(changed):
-            self.trainable = [unit for unit in self.units if unit.trainable]
+            self.updates.follow()
             for block in self.blocks:
-                block.trainable = [unit for unit in block.units if unit.trainable]
+                block.follow()
 
-    def gradient_dtype(self, unit: FlatUnit) -> torch.dtype:
-        return self.settings.reduce_dtype or unit.dtype
+    # ---- The end ----
+
+    @property
+    def lost(self) -> bool:
+        """Whether its daemon has ended."""
+        return self.environment.lost()
+
+    def take_apart(self) -> None:
+        """Of all tensors of the model's none is over the daemon's memory afterwards."""
+        self._remove_hooks()
+        self.recovery.take_apart(self.units)
+        if self.durable is not None:
+            self.durable.forget()
+        module = self.module()
+        if module is not None:
+            object.__setattr__(module, "_zerod_recovery", self.recovery)
+
+    def unshard(self) -> None:
+        """The parameters are plain ones, with whole values, and the daemon's memory goes. Every rank calls it."""
+        self.settle()
+        values = [unit.split(whole.read(unit)) for unit in self.units]
+        self.group.barrier()  # others read this rank's shards
+        self._remove_hooks()
+        for unit, parts in zip(self.units, values):
+            unit.forget()
+            unit.whole_parameters([part.clone() for part in parts])
+        self._leaves()
+
+    def _remove_hooks(self) -> None:
+        for hook in self.removable:
+            hook.remove()
+        module = self.module()
+        if module is not None:
+            object.__setattr__(module, "_zerod_model", None)
+            for owner in module.modules():
+                whole.uninstall(owner)
+
+    # ---- The owner of sharded tensors ----
+
+    def agree(self, values: Sequence[float], op: str) -> list[float]:
+        return self.steps.agree(list(values), _OPS[op])
+
+    def overflow(self, parts: Sequence[Part], found: bool) -> bool:
+        return self.steps.overflow([part.place[0].members[part.place[1]].parameter for part in parts], found)
+
+    def gather(self, part: Part, local: torch.Tensor) -> torch.Tensor:
+        return whole.gather(part, local)
+
+    def weights(self, part: Part) -> torch.Tensor:
+        unit, index = part.place
+        if self.updates.writing or self.updates.updating:
+            return whole.gather(part, unit.members[index].parameter.detach().read_local())
+        self.settle()
+        return unit.split(whole.read(unit))[index].clone()
+
+    def before_write(self, part: Part) -> None:
+        unit = part.place[0]
+        fetcher = self.gradients.fetcher
+        if self.updates.writing or self.updates.updating or fetcher is not None and unit in fetcher.stepped:
+            return
+        if self.outermost is not None or self.in_backward:
+            raise ShardedWrite(f"{part.name} is written in the model's forward or backward: the write would be lost. Write it "
+                               "between two steps, or make it a buffer")
+        if self.steps.open and unit.trainable:
+            self.updates.begin()
+        else:
+            self.settle()
+            self.updates.begin_writes()
+
+    def set_requires_grad(self, part: Part, wanted: bool) -> None:
+        unit, index = part.place
+        self.refreeze = True
+        if unit.wants[index]:  # a backward of a graph that is there leaves a frozen one out, as with plain parameters
+            unit.leaves[index].requires_grad_(wanted)
+
+
+def _weakly(method: Callable) -> Callable:
+    """The method, without keeping its object alive."""
+    found = weakref.WeakMethod(method)
+    return lambda *args: found()(*args)  # type: ignore[misc]
+
+
+def _leave(context: Context) -> None:
+    context.leave()
+
+
+def _arrivals(model: "weakref.ref[Model]") -> Callable[[FlatUnit, int], Callable[[torch.Tensor], None]]:
+    """The hooks of leaves, which do not keep the model alive."""
+    def arrival(unit: FlatUnit, index: int) -> Callable[[torch.Tensor], None]:
+        here = weakref.ref(unit)
+
+        def arrived(_: torch.Tensor) -> None:
+            found, its = model(), here()
+            if found is not None and its is not None:
+                found.arrived(its, index)
+
+        return arrived
+
+    return arrival
+
+
+def _in_function() -> bool:
+    """Whether the forward of a torch.autograd.Function runs, as a reentrant checkpoint's, and not an evaluation."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "forward" and code.co_varnames[:1] not in ((), ("self",)) \
+                and isinstance(frame.f_locals.get(code.co_varnames[0]), torch.autograd.function.FunctionCtx):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 class _Ending:
     """The callback of a backward. Torch drops it without a call when the backward raises."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, inside: bool) -> None:
         self.model = model
+        self.inside = inside
         self.called = False
 
     def __call__(self) -> None:
         self.called = True
-        self.model.finish_backward()
+        if self.inside:
+            self.model.finish_inside()
+        else:
+            self.model.finish_backward()
 
     def __del__(self) -> None:
         if not self.called:
             try:
-                self.model.backward_failed()
+                if self.inside:
+                    self.model.finish_inside()
+                else:
+                    self.model.backward_failed()
             except Exception as failure:  # an exception cannot leave __del__
                 self.model.deferred_failure = failure

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Iterable, Optional
+from typing import Any, Iterable, Optional
 
 import torch
 
@@ -24,9 +24,6 @@ from zerod.memory import KDLCPU
 
 from .environment import MOST_JOB_BYTES, Environment, short_name
 from .tensors import tensor_at
-
-if TYPE_CHECKING:
-    from .unit import FlatUnit
 
 VALUES = ("params", "optimizer", "all")
 _PAGE = mmap.PAGESIZE  # a GPU's driver pins whole pages: no two allocations may share one
@@ -108,6 +105,8 @@ class Offload:
         self.optimizer = any(placement.optimizer_on_host for placement in placements)
         self.index: Optional[int] = None
         self._copied: Optional[torch.cuda.Event] = None
+        self._allocations: list[zerod.client.Allocation] = []
+        self._pinned_at: list[int] = []
         if self.optimizer:
             self.index = environment.host_index(rank)
             if self.index is None:
@@ -124,6 +123,7 @@ class Offload:
         name = short_name(what, MOST_JOB_BYTES)
         nbytes = -(-numel * dtype.itemsize // _PAGE) * _PAGE
         made = self.environment.with_room(self.environment.client.alloc, self.job, nbytes, self.index, name, alignment=_PAGE)
+        self._allocations.append(made)
         tensor = tensor_at(made.address, numel, dtype, (KDLCPU, 0))
         if copied:
             self.pin(tensor)
@@ -135,6 +135,15 @@ class Offload:
             return
         nbytes = -(-tensor.nbytes // _PAGE) * _PAGE
         torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), nbytes, 0))
+        self._pinned_at.append(tensor.data_ptr())
+
+    def free(self) -> None:
+        """The memory goes: no tensor over it is used any more."""
+        for address in self._pinned_at:
+            torch.cuda.cudart().cudaHostUnregister(address)
+        for made in self._allocations:
+            made.free()
+        self._pinned_at, self._allocations = [], []
 
     def fetch(self, pairs: "Iterable[tuple[torch.Tensor, torch.Tensor]]") -> None:
         """Copies (into host memory, from the device); wait() before the first use."""
@@ -147,19 +156,19 @@ class Offload:
         if into.numel():
             into.copy_(source.to(into.dtype), non_blocking=self._pinned(into))
 
-    def write_shards(self, units: "Iterable[FlatUnit]", note: bool = True) -> None:
+    def write_shards(self, masters: "Iterable[tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, bool]]",
+                     note: bool = True) -> None:
         """Rounds masters to the shards' dtype, by the CPU, and copies the result to where the shards are.
 
-        note: wait() waits for it.
+        Of each: the master, pinned memory on its way, the shard, and whether the shard is on the device. note: wait()
+        waits for it.
         """
         with torch.no_grad():
-            for unit in units:
-                assert unit.master is not None
-                source = unit.master
-                if unit.staging is not None:
-                    source = unit.staging.copy_(unit.master)
+            for source, staging, shard, on_device in masters:
+                if staging is not None:
+                    source = staging.copy_(source)
                 if source.numel():
-                    unit.slice.copy_(source, non_blocking=unit.placement.apart and self._pinned(source))
+                    shard.copy_(source, non_blocking=on_device and self._pinned(source))
         if note:
             self._note()
 

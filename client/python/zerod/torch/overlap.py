@@ -19,83 +19,73 @@ from __future__ import annotations
 from collections import OrderedDict
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import torch
-from torch import nn
 
 import zerod
 
+from .context import Context
 from .fetcher import Fetcher, Worker
-from .parameter import ShardedParameter
-
-if TYPE_CHECKING:
-    from .model import Model
-    from .unit import FlatUnit
+from .gradients import Gradients
+from .sharded import ShardedParameter, ShardedTensor, part_of
+from .unit import FlatUnit
+from .updates import Updates
 
 _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)  # what the daemon's library converts
 _local = torch._C.DisableTorchFunctionSubclass
 
 
-def check(model: "Model", optimizer: Any) -> None:
+def check(context: Context, optimizer: Any, units: "list[FlatUnit]") -> None:
     """ValueError and the like where the optimizer cannot run in the backward."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer_in_backward() takes an optimizer of torch.optim, not {type(optimizer).__name__}")
-    if model.offload.value is None:
+    if context.offload.value is None:
         raise ValueError("optimizer_in_backward() is for models with offload: without it the optimizer runs on the GPU, "
                          "which the backward uses")
-    if model.durable is not None:
+    if context.durable is not None:
         raise ValueError("optimizer_in_backward() with durable= is not supported: a step is committed as a whole")
-    if model.overlap is not None:
-        raise ValueError("the model has an optimizer in its backward already")
-    if model.window or model.step_open or model.reducing:
-        raise RuntimeError("optimizer_in_backward() between a backward and its step: call it before the first backward")
-    known = (parameter.__dict__.get("_zerod") for group in optimizer.param_groups for parameter in group["params"])
-    if not any(of is not None and of[0].block.model is model for of in known):
+    parts = (part_of(parameter) for group in optimizer.param_groups for parameter in group["params"])
+    if not any(part is not None and part.place[0] in units for part in parts):
         raise ValueError("the optimizer has no parameter of the model: make it from model.parameters(), after shard()")
 
 
 class Overlap(Fetcher):
     """Of one model: see the file's beginning. The sets are of the open window."""
 
-    def __init__(self, model: "Model", optimizer: torch.optim.Optimizer) -> None:
+    runs_optimizer = True
+
+    def __init__(self, context: Context, updates: Updates, gradients: Gradients, optimizer: torch.optim.Optimizer) -> None:
         # The units whose masters the GPU may read, and an event behind its last reads. The driver may refuse to pin memory,
         # so nothing else has been changed by then.
-        self._rounded: "dict[FlatUnit, Optional[torch.cuda.Event]]" = {}
-        for unit in model.units:
+        self._rounded: dict[FlatUnit, Optional[torch.cuda.Event]] = {}
+        for unit in updates.units:
             if unit.master is not None and unit.placement.shards_on_host and unit.source_dtype in _ROUNDED:
-                model.offload.pin(unit.master)
+                context.offload.pin(unit.master)
                 self._rounded[unit] = None
-        super().__init__(model)
+        super().__init__(context)
+        self.updates = updates
+        self.gradients = gradients
         self.optimizer = optimizer
         # GradScaler then hands its scale to the step, which refuses it.
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
-        self.mends = False  # the window was given up
-        self.taken: "set[FlatUnit]" = set()  # handed to the threads
-        self.stepped: "set[FlatUnit]" = set()  # whose slices the optimizer has at least begun to write
-        self.begun: "set[FlatUnit]" = set()  # of which an update has begun
-        self.published: "set[FlatUnit]" = set()
-        self._groups: "Optional[dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]]" = None
-        self._updates = Worker("zerod-optimizer", model.device)
-        self._workers.append(self._updates)
+        self.taken: set[FlatUnit] = set()  # handed to the threads
+        self.stepped: set[FlatUnit] = set()  # whose slices the optimizer has at least begun to write
+        self._groups: Optional[dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]] = None
+        self._stepper = Worker("zerod-optimizer", context.device)
+        self._workers.append(self._stepper)
 
     # ---- For the backward and the step ----
 
-    def ready(self, unit: "FlatUnit") -> None:
+    def ready(self, unit: FlatUnit) -> None:
         if self._groups is None:
             self._groups = self._group()
         self.taken.add(unit)
         super().ready(unit)
 
-    def left(self) -> "list[FlatUnit]":
-        """The units that the optimizer has still to step."""
-        return [unit for unit in self.model.trainable if unit not in self.stepped]
-
-    def raise_failure(self) -> None:
+    def take_failure(self) -> Optional[BaseException]:
         failure, self.failure = self.failure, None
-        if failure is not None:
-            self.model.raised = True
-            raise failure
+        return failure
 
     def stop(self) -> None:
         """mend() follows, with nothing held."""
@@ -103,36 +93,32 @@ class Overlap(Fetcher):
         self.mends = True
 
     def mend(self) -> bool:
-        """Ends a window that was given up; every rank calls it. Returns whether any rank has updated a unit."""
         self.drain()
-        model = self.model
-        torn = bool(self.stepped)
-        if model.world > 1:
-            torn = bool(model.group.agree(zerod.AgreeOp.MAX, [int(torn)])[0])
+        torn = self.context.agree([float(bool(self.stepped))], zerod.AgreeOp.MAX)[0] > 0
         if torn:
-            model.begin_update()
-            model.end_update()
+            self.updates.begin()
+            self.updates.end()
         self.clear()
         return torn
 
     def clear(self) -> None:
         super().clear()
         self.mends = False
-        for units in (self.taken, self.stepped, self.begun, self.published):
+        for units in (self.taken, self.stepped, self.updates.begun, self.updates.published):
             units.clear()
         self._groups = None
 
     # ---- The threads ----
 
-    def _then(self, unit: "FlatUnit") -> bool:
+    def _then(self, unit: FlatUnit) -> bool:
         copied = None
         if self._fetches.stream is not None:
             copied = torch.cuda.Event(blocking=True)
             copied.record(self._fetches.stream)
-        self._updates.put(partial(self._guard, self._update, unit, copied))
+        self._stepper.put(partial(self._guard, self._update, unit, copied))
         return False
 
-    def _update(self, unit: "FlatUnit", copied: "Optional[torch.cuda.Event]") -> bool:
+    def _update(self, unit: FlatUnit, copied: "Optional[torch.cuda.Event]") -> bool:
         for event in (copied, self._rounded.get(unit)):
             if event is not None:
                 event.synchronize()
@@ -143,39 +129,40 @@ class Overlap(Fetcher):
                 return True
             self.stepped.add(unit)
             self._step(unit)
-        if not self.model.in_place:  # else the backward that runs holds all blocks, and step() publishes
+        if not self.context.in_place:  # else the backward that runs holds all blocks, and step() publishes
             self._begin(unit)
             self._publish(unit)
-            self.published.add(unit)
+            self.updates.published.add(unit)
         return True
 
-    def _publish(self, unit: "FlatUnit") -> None:
+    def _publish(self, unit: FlatUnit) -> None:
         """While the backward goes on, the CPU rounds: a kernel that waits for the link would hold back the backward's."""
-        on_device = unit in self._rounded and not self.model.reducing
-        with self._updates.on_stream():
-            self.model.publish([unit], ticket=on_device or not unit.placement.shards_on_host, early=True,
+        on_device = unit in self._rounded and not self.gradients.reducing
+        with self._stepper.on_stream():
+            self.updates.publish([unit], ticket=on_device or not unit.placement.shards_on_host, early=True,
                                on_device=on_device)
-        if on_device and self._updates.stream is not None:
-            self._rounded[unit] = self._updates.stream.record_event()
+        if on_device and self._stepper.stream is not None:
+            self._rounded[unit] = self._stepper.stream.record_event()
 
-    def _begin(self, unit: "FlatUnit") -> None:
-        if unit not in self.begun:
-            self.model.group.update_begin([unit.unit])
-            self.begun.add(unit)
+    def _begin(self, unit: FlatUnit) -> None:
+        if unit not in self.updates.begun:
+            self.context.group.update_begin([unit.unit])
+            self.updates.begun.add(unit)
 
     def _group(self) -> "dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]":
         """For each unit its parameters in each of the optimizer's groups."""
-        found: "dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]" = {}
+        found: dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]] = {}
         for group in self.optimizer.param_groups:
-            of: "dict[FlatUnit, list[ShardedParameter]]" = {}
+            of: dict[FlatUnit, list[ShardedParameter]] = {}
             for parameter in group["params"]:
-                if isinstance(parameter, ShardedParameter):
-                    of.setdefault(parameter._zerod[0], []).append(parameter)
+                part = part_of(parameter)
+                if part is not None:
+                    of.setdefault(part.place[0], []).append(parameter)
             for unit, parameters in of.items():
                 found.setdefault(unit, []).append((group, parameters))
         return found
 
-    def _step(self, unit: "FlatUnit") -> None:
+    def _step(self, unit: FlatUnit) -> None:
         """Runs the optimizer for this rank's slices of the unit's parameters."""
         assert self._groups is not None
         groups = self._groups.get(unit)
@@ -193,11 +180,10 @@ class Overlap(Fetcher):
         try:
             with _local():
                 for parameter in parameters:
-                    parameter.grad = gradients[parameter._zerod[1]]
-                    parameter.__class__ = nn.Parameter  # type: ignore[assignment]
+                    index = parameter.part.place[1]
+                    parameter.grad = ShardedTensor(gradients[index], unit.gradient_parts[index])
             type(part).step(part)  # type: ignore[call-arg, arg-type]
         finally:
             with _local():
                 for parameter in parameters:
                     parameter.grad = None
-                    parameter.__class__ = ShardedParameter

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharded state for torch.distributed.checkpoint, of a model and of its optimizer.
-
-A FlatShard stands for a whole tensor of which this rank has a flat range. The range is described as boxes of the
-true shape, so that a checkpoint is read by any number of ranks, and by programs without zerod.
-"""
+"""Sharded state for torch.distributed.checkpoint, of a model and of its optimizer, by the parameters' names."""
 from __future__ import annotations
 
 import importlib.util
@@ -13,90 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from .layout import plain_name
 from .model import Model
-from .parameter import ShardedParameter
-from .whole import assemble, loading
-
-
-def boxes(shape: tuple[int, ...], begin: int, end: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(offsets, sizes) of boxes that are, one behind the other, the elements begin to end of a row-major tensor."""
-    if begin >= end:
-        return []
-    if not shape:
-        return [((), ())]
-    row = 1
-    for extent in shape[1:]:
-        row *= extent
-    found = []
-    first, last = begin // row, end // row  # rows that are begun, rows that are complete
-    if begin % row:
-        stop = min(end, (first + 1) * row)
-        found += [((first, *offsets), (1, *sizes)) for offsets, sizes in
-                  boxes(shape[1:], begin - first * row, stop - first * row)]
-        first += 1
-    if last > first:
-        found.append(((first,) + (0,) * (len(shape) - 1), (last - first,) + tuple(shape[1:])))
-    if end % row and last >= first:
-        found += [((last, *offsets), (1, *sizes)) for offsets, sizes in boxes(shape[1:], 0, end - last * row)]
-    return found
-
-
-class FlatShard(torch.Tensor):
-    """A tensor of the whole's size, of which only `local` exists here: elements `begin` and following."""
-
-    local: torch.Tensor
-    begin: int
-
-    @staticmethod
-    def __new__(cls, local: torch.Tensor, begin: int, shape: tuple[int, ...]) -> "FlatShard":
-        made = torch.Tensor._make_wrapper_subclass(cls, torch.Size(shape), dtype=local.dtype, device=local.device)
-        made.local = local
-        made.begin = begin
-        return made
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise NotImplementedError(f"{func} on a FlatShard, which is for torch.distributed.checkpoint: its values here "
-                                  "are in `.local`")
-
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"FlatShard({tuple(self.shape)}, elements {self.begin} to {self.begin + self.local.numel()})"
-
-    def _boxes(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        return boxes(tuple(self.shape), self.begin, self.begin + self.local.numel())
-
-    def __create_write_items__(self, fqn: str, _: Any) -> list[Any]:
-        from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
-        from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
-
-        return [WriteItem(index=MetadataIndex(fqn, torch.Size(offsets), i), type=WriteItemType.SHARD,
-                          tensor_data=TensorWriteData(
-                              chunk=ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)),
-                              properties=TensorProperties.create_from_tensor(self.local), size=self.size()))
-                for i, (offsets, sizes) in enumerate(self._boxes())]
-
-    def __create_chunk_list__(self) -> list[Any]:
-        from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
-
-        return [ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)) for offsets, sizes in self._boxes()]
-
-    def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
-        at = 0
-        for offsets, sizes in self._boxes():
-            count = 1
-            for extent in sizes:
-                count *= extent
-            if index.offset is None or tuple(index.offset) == offsets:
-                return self.local[at:at + count].view(sizes)
-            at += count
-        raise ValueError(f"{self} has no part at {tuple(index.offset)}")
-
-
-def _shard(parameter: torch.Tensor, local: torch.Tensor) -> FlatShard:
-    unit, index = parameter._zerod
-    member = unit.members[index]
-    first, _ = unit.bounds(member)
-    return FlatShard(local, max(first + unit.shard.offset_numel - member.offset, 0), tuple(member.shape))
+from .optimizer import parameters_of
+from .sharded import ShardedTensor
 
 
 def checkpointable() -> bool:
@@ -104,84 +20,88 @@ def checkpointable() -> bool:
     return importlib.util.find_spec("torch.distributed._checkpointable") is not None
 
 
-def sharded_state(model: Model, module: nn.Module) -> dict[str, Any]:
-    """{name: FlatShard} over this rank's slices themselves, and the buffers."""
+def model_state(model: Model, module: nn.Module) -> dict[str, Any]:
+    """{name: this rank's part}, over the slices themselves; tied names too. Buffers and extra state beside."""
     if not checkpointable():
         raise NotImplementedError(f"sharded checkpoints need a newer torch than {torch.__version__}: full=True works")
     model.settle()
     state: dict[str, Any] = {}
-    for unit in model.units:
-        for member in unit.members:
-            state[member.name] = _shard(member.parameter, member.parameter.data)
-    for prefix, owner in module.named_modules():
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        prefix = plain_name(f"{prefix}." if prefix else "")
+        for name, parameter in owner._parameters.items():
+            if parameter is not None:
+                state[prefix + name] = parameter.detach()
         for name, buffer in owner._buffers.items():
             if buffer is not None and name not in owner._non_persistent_buffers_set:
-                state[f"{prefix}.{name}" if prefix else name] = buffer
+                state[prefix + name] = buffer
+        if type(owner).get_extra_state is not nn.Module.get_extra_state:
+            state[f"{prefix}_extra_state"] = owner.get_extra_state()
     return state
+
+
+def load_model_state(module: nn.Module, state: dict[str, Any]) -> None:
+    """Takes what model_state() gave. Values of parameters and buffers may be in place already."""
+    found = dict(state)
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        key = plain_name(f"{prefix}." if prefix else "") + "_extra_state"
+        if key in found:
+            owner.set_extra_state(found[key])
 
 
 def make_state(model: Model, optimizer: torch.optim.Optimizer) -> None:
     """Has the optimizer make its state, by a step of rate zero; for an optimizer that a checkpoint is read into."""
     if model.durable is not None:
-        model.durable.take(optimizer, _parameters(optimizer))
+        model.durable.take(optimizer, parameters_of(optimizer))
     if optimizer.state:
         return
     rates = []
     for group in optimizer.param_groups:
         rates.append(group["lr"])
         group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0
-    with loading(model):
-        for parameter in _parameters(optimizer):
-            parameter.__class__ = nn.Parameter
-            parameter.grad = torch.zeros_like(parameter)
-        before = [(parameter, parameter.data.clone()) for parameter in _parameters(optimizer)]
-        optimizer.step()
-        for parameter, values in before:
-            parameter.data.copy_(values)
-            parameter.grad = None
-            parameter.__class__ = ShardedParameter
-    for group, rate in zip(optimizer.param_groups, rates):
-        group["lr"] = rate
+    parameters = parameters_of(optimizer)
+    model.settle()
+    optimizer.__dict__["_zerod_part"] = True
+    try:
+        with torch._C.DisableTorchFunctionSubclass(), model.updates.writes():
+            before = [parameter.detach().clone() for parameter in parameters]
+            shown = [parameter.grad for parameter in parameters]
+            for parameter in parameters:
+                parameter.grad = torch.zeros_like(parameter.detach())
+            try:
+                type(optimizer).step(optimizer)  # not a scheduler's, which counts the program's steps
+            finally:
+                with torch.no_grad():
+                    for parameter, values, gradient in zip(parameters, before, shown):
+                        parameter.detach().copy_(values)
+                        parameter.grad = gradient
+    finally:
+        del optimizer.__dict__["_zerod_part"]
+        for group, rate in zip(optimizer.param_groups, rates):
+            group["lr"] = rate
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]
-            if "_zerod" in parameter.__dict__]
-
-
-def _name(parameter: torch.Tensor) -> str:
-    unit, index = parameter._zerod
-    return unit.members[index].name
+def _name(parameter: nn.Parameter) -> str:
+    return parameter.part.name  # type: ignore[attr-defined]
 
 
 def optimizer_state(model: Model, optimizer: torch.optim.Optimizer, full: bool) -> dict[str, Any]:
     """{"state": {name: {key: value}}, "param_groups": [...]}: by names, so that it does not depend on an order.
 
-    Tensors of a parameter's size are FlatShards, or with full whole tensors, for which every rank takes part.
+    With full whole tensors, for which every rank takes part.
     """
-    state: dict[str, Any] = {}
+    parameters = parameters_of(optimizer)
     if model.durable is not None:
-        model.durable.take(optimizer, _parameters(optimizer))
-    for parameter in _parameters(optimizer):
-        kept = state[_name(parameter)] = {}
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, torch.Tensor) and value.dim() == 1 and value.numel() == parameter.data.numel():
-                kept[key] = _whole(parameter, value) if full else _shard(parameter, value)
-            else:
-                kept[key] = value
+        model.durable.take(optimizer, parameters)
+    model.settle()
+    state: dict[str, Any] = {}
+    for parameter in parameters:
+        state[_name(parameter)] = {key: value.whole() if full and isinstance(value, ShardedTensor) else value
+                                   for key, value in optimizer.state.get(parameter, {}).items()}
+    named = {id(parameter) for parameter in parameters}
     groups = [{**{key: value for key, value in group.items() if key != "params"},
-               "params": [_name(p) for p in group["params"] if "_zerod" in p.__dict__]}
+               "params": [_name(p) for p in group["params"] if id(p) in named]}
               for group in optimizer.param_groups]
     return {"state": state, "param_groups": groups}
-
-
-def _whole(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    unit, index = parameter._zerod
-    member = unit.members[index]
-    first, last = unit.bounds(member)
-    part = torch.zeros(unit.shard.true_numel, dtype=value.dtype, device=value.device)
-    part[first:last].copy_(value)
-    return assemble(unit, part)[member.offset:member.offset + member.numel].view(member.shape).clone()
 
 
 def planner() -> Any:
@@ -190,38 +110,80 @@ def planner() -> Any:
 
     class Planner(DefaultLoadPlanner):
         def set_up_planner(self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False) -> None:
-            for name, kept in state_dict.get("optimizer", {"state": {}})["state"].items():
-                if not any(f"optimizer.state.{name}.{key}" in metadata.state_dict_metadata for key in kept):
-                    kept.clear()
+            if "optimizer" in state_dict:
+                asked = state_dict["optimizer"]
+                for name, kept in asked["state"].items():
+                    if not any(f"optimizer.state.{name}.{key}" in metadata.state_dict_metadata for key in kept):
+                        kept.clear()
+                asked["param_groups"] = _saved_groups(metadata)
             super().set_up_planner(state_dict, metadata, is_coordinator)
 
     return Planner()
 
 
+def _saved_groups(metadata: Any) -> list[Any]:
+    """Room for the groups that the checkpoint has, whatever those of the optimizer are."""
+    made: Any = {}
+    for key, found in metadata.state_dict_metadata.items():
+        path = metadata.planner_data.get(key, ())
+        if tuple(path[:2]) != ("optimizer", "param_groups"):
+            continue
+        at = made
+        for step in path[2:-1]:
+            at = at.setdefault(step, {})
+        at[path[-1]] = torch.empty(found.size, dtype=found.properties.dtype) if hasattr(found, "size") else None
+
+    def listed(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        values = {key: listed(each) for key, each in value.items()}
+        return [values[index] for index in range(len(values))] if values and all(isinstance(key, int) for key in values) else values
+
+    return listed(made) or []
+
+
 def load_optimizer_state(model: Model, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Takes what optimizer_state() gave, whole tensors or FlatShards (whose values are in place already)."""
+    """Takes what optimizer_state() gave, of any number of ranks. ValueError for the state of another kind of optimizer."""
+    groups = _groups(optimizer, state["param_groups"])
     make_state(model, optimizer)
-    with nullcontext() if model.durable is None else loading(model):  # its state is in units
-        _copy_state(optimizer, state)
-
-
-def _copy_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    for parameter in _parameters(optimizer):
-        unit, index = parameter._zerod
-        member = unit.members[index]
-        first, last = unit.bounds(member)
-        begin = first + unit.shard.offset_numel - member.offset
-        saved = state["state"].get(_name(parameter), {})
-        if not saved:  # the parameter had no gradient before it was saved
-            optimizer.state.pop(parameter, None)
-        for key, value in saved.items():
-            mine = optimizer.state[parameter].get(key)
-            if isinstance(value, FlatShard):
-                if mine is not value.local:
-                    mine.copy_(value.local)
-            elif isinstance(value, torch.Tensor) and value.dim() > 0 and value.numel() == member.numel:
-                mine.copy_(value.reshape(-1)[begin:begin + last - first])
-            else:
-                optimizer.state[parameter][key] = value.clone() if isinstance(value, torch.Tensor) else value
-    for group, saved in zip(optimizer.param_groups, state["param_groups"]):
+    model.settle()
+    with nullcontext() if model.durable is None else model.updates.writes():  # its state is in units
+        for parameter in parameters_of(optimizer):
+            _load_one(optimizer, parameter, state["state"].get(_name(parameter), {}))
+    for group, saved in groups:
         group.update({key: value for key, value in saved.items() if key != "params"})
+
+
+def _groups(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(group, its hyperparameters), by the names of the parameters. ValueError where the groups are other ones."""
+    found = []
+    by_names = {frozenset(group["params"]): group for group in saved}
+    for index, group in enumerate(optimizer.param_groups):
+        names = frozenset(_name(parameter) for parameter in group["params"] if isinstance(parameter, ShardedTensor))
+        if names not in by_names:
+            raise ValueError(f"parameter group {index} of the optimizer has {len(names)} parameters that are no group of the loaded "
+                             f"state, such as {min(names, default='none')}; that has {len(saved)} groups, this optimizer "
+                             f"{len(optimizer.param_groups)}")
+        missing = set(group) - set(by_names[names]) - {"params"}
+        if missing:
+            raise ValueError(f"the loaded state is of another optimizer: it has no {min(missing)}, which {type(optimizer).__name__} has")
+        found.append((group, by_names[names]))
+    if len(found) != len(saved):
+        raise ValueError(f"the loaded state has {len(saved)} parameter groups, this optimizer has {len(found)}")
+    return found
+
+
+def _load_one(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, saved: dict[str, Any]) -> None:
+    if not saved:  # the parameter had no gradient before it was saved
+        optimizer.state.pop(parameter, None)
+        return
+    mine = optimizer.state[parameter]
+    if set(mine) != set(saved):
+        raise ValueError(f"the loaded state of {_name(parameter)} has {sorted(saved)}; {type(optimizer).__name__} has {sorted(mine)}")
+    for key, value in saved.items():
+        if isinstance(mine[key], ShardedTensor):
+            if value is not mine[key]:
+                with torch.no_grad():
+                    mine[key].copy_(value)
+        else:
+            mine[key] = value.clone() if isinstance(value, torch.Tensor) else value

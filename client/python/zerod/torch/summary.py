@@ -46,6 +46,6 @@ def summary(model: Model) -> Summary:
     shards = sum(unit.shard.shard_numel * unit.dtype.itemsize for unit in model.units)
     counts = model.counts
     host = 0 if model.offload.index is None else model.client.device(model.offload.index).allocated_bytes
-    units = [unit_bytes(unit.block.name, unit, model.world, unit.placement) for unit in model.units]
+    units = [unit_bytes(unit.block, unit, model.world, unit.placement) for unit in model.units]
     return Summary(counts.steps, counts.backwards, counts.abandoned, counts.gathers, counts.waited, counts.unplanned,
                    shards, info.gathered_bytes, info.allocated_bytes, info.peak_bytes, host, units)

@@ -1,66 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole parameters outside of a forward: for state_dict(), load_state_dict(), and programs that look or write.
 
-Weights that are their own masters are gathered by one rank alone. Masters of another type are put together by a
-unit that lasts for the call, in which every rank takes part.
+Weights that are their own masters are gathered by one rank alone. Masters of another type, gradients and the optimizer's
+state are put together by a unit that lasts for the call, in which every rank takes part.
 """
 from __future__ import annotations
 
+import weakref
 from contextlib import contextmanager
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional, Protocol, Sequence
 
 import torch
 from torch import nn
 
 from zerod import structs as s
 
+from .context import Context
 from .environment import DTYPES
-from .parameter import ShardedParameter
+from .sharded import Part, part_of
 from .tensors import tensor_at
-
-if TYPE_CHECKING:
-    from .model import Model
-    from .unit import FlatUnit
+from .unit import FlatUnit
+from .updates import Updates
 
 
-def assemble(unit: "FlatUnit", part: torch.Tensor) -> torch.Tensor:
-    """The whole of which each rank has a part (true_numel elements of any floating type). Every rank calls it."""
-    model = unit.block.model
-    stream = model.environment.stream()
-    with_room = model.environment.with_room
-    group = model.passing_group()
-    made = with_room(group.register, model.passing_name(unit), DTYPES[part.dtype], unit.shard.padded_numel,
-                     flags=s.UnitFlags.FROZEN | unit.placement.own_flags)
+class Model(Protocol):
+    """What this file needs of a model."""
+
+    context: Context
+    updates: Updates
+    removable: list[Any]
+    changed: "list[tuple[nn.Module, str]]"
+
+    @property
+    def units(self) -> list[FlatUnit]: ...
+
+    def settle(self) -> None: ...
+
+
+# ---- Reading ----
+
+def passed(context: Context, name: str, local: torch.Tensor, numel: int) -> list[torch.Tensor]:
+    """What each rank gives, at most numel elements: of each rank so many. Every rank calls it."""
+    group, stream, device = context.passing_group(), context.stream(), context.client.dlpack_device
+    room = -(-max(numel, 1) // 256) * 256  # every rank's part begins where its shard does
+    made = context.environment.with_room(group.register, context.passing_name(name), DTYPES[local.dtype], context.world * room,
+                                         flags=s.UnitFlags.FROZEN)
     try:
         shard = made.shard()
         group.update_begin([made])
-        if part.numel():
-            tensor_at(shard.data, part.numel(), part.dtype, unit.placement.own_device(model.environment)).copy_(part)
-        group.publish([made], unit.placement.own_stream(model.environment))
-        address = with_room(made.gather, stream)
-        whole = tensor_at(address, unit.numel, part.dtype, unit.device).to(unit.placement.torch_device(model.environment),
-                                                                           copy=True)
+        if local.numel():
+            tensor_at(shard.data, local.numel(), local.dtype, device).copy_(local)
+        group.publish([made], stream)
+        whole = tensor_at(context.environment.with_room(made.gather, stream), context.world * room, local.dtype, device).clone()
         made.release(stream, None)
         group.barrier()  # the unit goes when nobody reads it any more
     finally:
         made.unregister()
-    return whole
+    return [whole[rank * room:rank * room + numel] for rank in range(context.world)]
 
 
-def read(unit: "FlatUnit") -> torch.Tensor:
+def gather(part: Part, local: torch.Tensor) -> torch.Tensor:
+    """The whole tensor of which each rank has its part of the parameter's range. Every rank calls it."""
+    unit, index = part.place
+    context, member = unit.context, unit.members[index]
+    if context.world == 1:
+        return local.clone().view(part.shape)
+    step = unit.shard.shard_numel
+    counts = [max(min(member.offset + member.numel, (rank + 1) * step) - max(member.offset, rank * step), 0)
+              for rank in range(context.world)]
+    bits = local.detach().to(context.device)
+    if bits.dtype not in DTYPES:
+        bits = bits.view({8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[bits.dtype.itemsize])
+    found = passed(context, f"{unit.name}:{index}", bits, max(counts))
+    whole = torch.cat([each[:count] for each, count in zip(found, counts)])
+    return whole.view(local.dtype).view(part.shape).to(local.device)
+
+
+def read(unit: FlatUnit) -> torch.Tensor:
     """The unit's parameters in their own type, flat, in memory of torch's on the parameters' device."""
-    model = unit.block.model
-    model.settle()
-    casts = unit.dtype != unit.source_dtype
-    if casts and unit.master is not None and unit.master_unit is None:
-        return assemble(unit, unit.master)
-    environment = model.environment
-    stream = environment.stream()
-    source = unit.master_unit if casts and unit.master_unit is not None else unit.unit
-    address = environment.with_room(source.gather, stream)
-    whole = tensor_at(address, unit.numel, unit.source_dtype, unit.device).to(unit.placement.torch_device(environment),
-                                                                              copy=True)
+    context = unit.context
+    device = unit.placement.torch_device(context.environment)
+    if unit.dtype != unit.source_dtype and unit.master is not None and unit.master_unit is None:
+        parts = passed(context, unit.name, unit.master, unit.shard.shard_numel)
+        return torch.cat(parts)[:unit.numel].to(device)
+    stream = context.stream()
+    source = unit.unit if unit.dtype == unit.source_dtype or unit.master_unit is None else unit.master_unit
+    address = context.environment.with_room(source.gather, stream)
+    whole = tensor_at(address, unit.numel, unit.source_dtype, unit.device).to(device, copy=True)
     source.release(stream, None)
     return whole
 
@@ -69,105 +95,65 @@ class _Reader:
     """Keeps the unit that was read last, since parameters of one unit are asked for one after another."""
 
     def __init__(self) -> None:
-        self.unit: "Optional[FlatUnit]" = None
+        self.unit: Optional[FlatUnit] = None
         self.parts: list[torch.Tensor] = []
 
-    def __call__(self, parameter: torch.Tensor) -> torch.Tensor:
-        unit, index = parameter._zerod
+    def __call__(self, unit: FlatUnit, index: int) -> torch.Tensor:
         if self.unit is not unit:
-            self.parts = unit._split(read(unit))
+            self.parts = unit.split(read(unit))
             self.unit = unit
         return self.parts[index].clone()
 
 
-def write(unit: "FlatUnit", index: int, value: torch.Tensor) -> None:
-    """This rank's slice of a parameter, from the whole; inside an update of the unit."""
-    member = unit.members[index]
-    first, last = unit.bounds(member)
-    begin = first + unit.shard.offset_numel - member.offset
-    if last > first:
-        unit.own[first:last].copy_(value.reshape(-1)[begin:begin + last - first])
-
-
-def _why_not(key: str, value: Any, shape: tuple[int, ...]) -> str:
-    """Why this value of a checkpoint cannot become the parameter's, or nothing."""
-    if not isinstance(value, torch.Tensor):
-        return f"{key} is no tensor in the checkpoint, but {type(value).__name__}"
-    if value.is_meta:
-        return f"{key} is a meta tensor in the checkpoint, which has no values"
-    if tuple(value.shape) != shape:
-        return f"size mismatch for {key}: {tuple(value.shape)} in the checkpoint, {shape} in the model"
-    return ""
-
-
-def begin_loading(model: "Model") -> None:
-    """All slices may be written until end_loading(). Every rank calls it.
-
-    The barrier comes first: a rank that still reads the former weights would wait for the new ones, also its own.
-    """
-    model.settle()
-    model.load_depth += 1
-    if model.load_depth == 1:
-        model.release_kept()
-        model.offload.wait()
-        model.group.barrier()
-        model.group.update_begin([unit.unit for unit in model.units])
-        if model.durable is not None:
-            model.durable.begin_update(all_masters=True)
-
-
-def end_loading(model: "Model") -> None:
-    model.load_depth -= 1
-    if model.load_depth == 0:
-        for unit in model.units:
-            unit.publish()
-        if model.durable is not None:
-            model.durable.publish_slabs()
+def _sum(tensor: torch.Tensor) -> int:
+    """Changes with the tensor's bits."""
+    return int(tensor.detach().contiguous().view(torch.uint8).sum(dtype=torch.int64)) if tensor.numel() else 0
 
 
 @contextmanager
-def loading(model: "Model") -> Iterator[None]:
-    """begin_loading() and end_loading()."""
-    begin_loading(model)
-    try:
-        yield
-    finally:
-        end_loading(model)
-
-
-@contextmanager
-def full_parameters(model: "Model", write_back: bool = False, units: "Optional[list[FlatUnit]]" = None) -> Iterator[None]:
+def full_parameters(model: Model, write_back: bool = False) -> Iterator[None]:
     """The module shows whole parameters inside, copies in memory of torch's.
 
-    With write_back what they hold on rank 0 then becomes all ranks' weights, and every rank enters it.
+    With write_back what they hold on rank 0 then becomes all ranks' weights, and every rank enters it. Without it an
+    edit raises RuntimeError at the end.
     """
-    units = model.units if units is None else units
-    copies: list[tuple["FlatUnit", list[nn.Parameter]]] = []
-    for unit in units:
-        parts = unit._split(read(unit))
-        copies.append((unit, [nn.Parameter(part, requires_grad=False) for part in parts]))
-    for unit, parameters in copies:
+    model.settle()
+    units = list(model.units)
+    copies = [[nn.Parameter(part, requires_grad=False) for part in unit.split(read(unit))] for unit in units]
+    sums = [[(_sum(copy), copy._version) for copy in parameters] for parameters in copies]
+    for unit, parameters in zip(units, copies):
         for member, parameter in zip(unit.members, parameters):
             for owner, name in member.owners:
                 owner._parameters[name] = parameter
+    shown: list[list[torch.Tensor]] = []
     try:
         yield
     finally:
-        for unit, _ in copies:
+        for unit in units:
+            owners = [member.owners[0] for member in unit.members]
+            shown.append([owner._parameters.get(name) for owner, name in owners])  # type: ignore[misc]
             for member in unit.members:
                 for owner, name in member.owners:
                     owner._parameters[name] = member.parameter
+    for unit, parameters, noted, found in zip(units, copies, sums, shown):
+        for member, copy, before, now in zip(unit.members, parameters, noted, found):
+            if write_back and (now is None or now.shape != copy.shape):
+                raise RuntimeError(f"{member.name} was taken away or changed its shape inside full_parameters()")
+            if not write_back and (now is not copy or (_sum(copy), copy._version) != before):
+                raise RuntimeError(f"{member.name} was written inside full_parameters(), which shows copies: to keep what is written, "
+                                   "every rank enters full_parameters(model, write=True)")
     if write_back:
-        model.group.barrier()  # see begin_loading()
-        for unit, parameters in copies:
-            unit.fill([parameter.detach() for parameter in parameters], model.group_loads())
+        model.context.group.barrier()  # see Updates.begin_writes()
+        model.updates.fill(units, [[value.detach() for value in found] for found in shown])
 
 
-def _apply_of(model: "Model", owner: nn.Module) -> Callable:
+# ---- What a sharded module does otherwise than a plain one ----
+
+def _apply_of(model: Model, owner: nn.Module) -> Callable:
     """The function behind to(), half(), cpu() and the like: it changes buffers, and raises if parameters would change."""
     def apply(change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
         for dtype in {unit.own.dtype for unit in model.units}:
-            before = torch.empty(0, dtype=dtype, device=model.device)
+            before = torch.empty(0, dtype=dtype, device=model.context.device)
             after = change(before)
             if (after.dtype, after.device) != (before.dtype, before.device):
                 raise RuntimeError(f"a sharded model keeps its dtype and device: {dtype} on {before.device} cannot become "
@@ -191,57 +177,95 @@ def refuse_copies(module: nn.Module) -> None:
         object.__setattr__(module, name, refuse)
 
 
-def refuse_ddp() -> None:
-    """DistributedDataParallel around sharded parameters raises: it would broadcast rank 0's slices. torch has no hook there."""
-    plain = nn.parallel.DistributedDataParallel.__init__
-    if hasattr(plain, "_zerod_refuses"):
-        return
-
-    @wraps(plain)
-    def init(self: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
-        for name, parameter in module.named_parameters():
-            if isinstance(parameter, ShardedParameter):
-                raise RuntimeError(f"DistributedDataParallel around a sharded parameter ({name}): zerod.torch sums the gradients "
-                                   "of all ranks. Call the module that shard() returned")
-        plain(self, module, *args, **kwargs)
-
-    init._zerod_refuses = True  # type: ignore[attr-defined]
-    nn.parallel.DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+def _why_not(key: str, value: Any, shape: tuple[int, ...]) -> str:
+    """Why this value of a checkpoint cannot become the parameter's, or nothing."""
+    if not isinstance(value, torch.Tensor):
+        return f"{key} is no tensor in the checkpoint, but {type(value).__name__}"
+    if value.is_meta:
+        return f"{key} is a meta tensor in the checkpoint, which has no values"
+    if tuple(value.shape) != shape:
+        return f"size mismatch for {key}: {tuple(value.shape)} in the checkpoint, {shape} in the model"
+    return ""
 
 
-def install(model: "Model", module: nn.Module) -> None:
+sharded_states = 0  # get_state_dict() and the like run: state_dict() gives sharded tensors
+
+
+def install(model: Model, module: nn.Module) -> None:
     """state_dict() gives whole parameters, and load_state_dict() takes them, of the module and of parts of it."""
     reader = _Reader()
+    its = weakref.ref(model)
 
-    def after_state_dict(owner: nn.Module, state: dict, prefix: str, _: Any) -> None:
+    def before_state_dict(owner: nn.Module, *_: Any) -> None:
+        found = its()
+        if found is not None:
+            found.settle()
+
+    def after_state_dict(owner: nn.Module, state: dict, prefix: str, metadata: dict) -> None:
         for name, parameter in owner._parameters.items():
-            if isinstance(parameter, ShardedParameter) and prefix + name in state:
-                state[prefix + name] = reader(parameter)
-        if owner is module:
+            part = part_of(parameter)
+            if part is not None and prefix + name in state and not sharded_states:
+                state[prefix + name] = reader(*part.place)
+        if not prefix:
             reader.unit, reader.parts = None, []
 
     def before_load(owner: nn.Module, state: dict, prefix: str, metadata: dict, strict: bool, missing: list,
                     unexpected: list, errors: list) -> None:
-        begin_loading(model)
         for name, parameter in owner._parameters.items():
             key = prefix + name
-            if not isinstance(parameter, ShardedParameter) or key not in state:
+            if part_of(parameter) is None or key not in state:
                 continue
-            unit, index = parameter._zerod
-            wrong = _why_not(key, state[key], tuple(unit.members[index].shape))
+            wrong = _why_not(key, state[key], tuple(parameter.shape))  # type: ignore[union-attr]
             if wrong:
                 errors.append(wrong)
-            else:
-                with torch.no_grad():
-                    write(unit, index, state[key])
-            state[key] = parameter.detach()
+                state[key] = parameter.detach()  # type: ignore[union-attr]
             metadata["assign_to_params_buffers"] = False  # the memory is the daemon's: values are copied
-
-    def after_load(owner: nn.Module, _: Any) -> None:
-        end_loading(model)
 
     for owner in module.modules():
         owner._apply = _apply_of(model, owner)  # type: ignore[method-assign]
-        model.removable += [owner._register_state_dict_hook(after_state_dict),
-                            owner._register_load_state_dict_pre_hook(before_load, with_module=True),
-                            owner.register_load_state_dict_post_hook(after_load)]
+        object.__setattr__(owner, "_zerod_part_of", its)
+        model.removable += [owner.register_state_dict_pre_hook(before_state_dict),
+                            owner._register_state_dict_hook(after_state_dict),
+                            owner._register_load_state_dict_pre_hook(before_load, with_module=True)]
+    _watch()
+
+
+def uninstall(owner: nn.Module) -> None:
+    """The module is a plain one again, but for hooks that torch has registered."""
+    for name in ("_apply", "_zerod_part_of", "__deepcopy__", "__reduce_ex__", "flatten_parameters"):
+        owner.__dict__.pop(name, None)
+
+
+# ---- Parameters and modules that are registered behind shard() ----
+
+_watches = False
+
+
+def _watch() -> None:
+    global _watches
+    if not _watches:
+        _watches = True
+        nn.modules.module.register_module_parameter_registration_hook(_registered)
+        nn.modules.module.register_module_module_registration_hook(_registered)
+
+
+def _registered(owner: nn.Module, name: str, _: Any) -> None:
+    model = owner.__dict__.get("_zerod_part_of")
+    model = None if model is None else model()
+    if model is not None:
+        model.changed.append((owner, name))
+
+
+def check_registered(changed: "Sequence[tuple[nn.Module, str]]", model: Any) -> None:
+    """RuntimeError where one of them is not sharded. The model's own parameters may be registered once more: they are tied."""
+    for owner, name in changed:
+        found = owner._parameters.get(name)
+        inside = owner._modules.get(name)
+        parameters = [(name, found)] if found is not None else inside.named_parameters(name) if inside is not None else []
+        for label, parameter in parameters:
+            part = part_of(parameter)
+            if part is None or part.owner is not model:
+                raise RuntimeError(f"{type(owner).__name__}.{label} was added behind shard(), so no rank shards it and no sum has its "
+                                   "gradient: add parameters and modules before shard()")
+
+

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.nn.parallel and torch.distributed.checkpoint.state_dict with sharded modules, where torch has no hook."""
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from ..torch import whole
+from ..torch.sharded import ShardedParameter, ShardedTensor, ShardedWrite
+
+
+def install() -> None:
+    """Harmless when repeated."""
+    _refuse_ddp()
+    if torch.distributed.is_available():
+        _refuse_collectives()
+        _shard_states()
+        _stage_parts()
+
+
+def _refuse_ddp() -> None:
+    """DistributedDataParallel around sharded parameters raises: it would broadcast rank 0's parts."""
+    plain = nn.parallel.DistributedDataParallel.__init__
+    if hasattr(plain, "_zerod"):
+        return
+
+    @wraps(plain)
+    def init(self: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        for name, parameter in module.named_parameters():
+            if isinstance(parameter, ShardedParameter):
+                raise RuntimeError(f"DistributedDataParallel around a sharded parameter ({name}): zerod.torch sums the gradients "
+                                   "of all ranks. Call the module that shard() returned")
+        plain(self, module, *args, **kwargs)
+
+    init._zerod = True  # type: ignore[attr-defined]
+    nn.parallel.DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+
+
+def _refuse_collectives() -> None:
+    """all_reduce() and the like of sharded tensors raise: torch would hand their backends no memory."""
+    from torch.distributed import distributed_c10d as c10d
+
+    for name in ("_check_single_tensor", "_check_tensor_list"):
+        plain = getattr(c10d, name)
+        if not hasattr(plain, "_zerod"):
+            setattr(c10d, name, _checked(plain))
+
+
+def _checked(plain: Any) -> Any:
+    @wraps(plain)
+    def check(given: Any, name: str) -> None:
+        for each in given if isinstance(given, (list, tuple)) else (given,):
+            if isinstance(each, ShardedTensor):
+                raise ShardedWrite(f"a collective of torch.distributed on a sharded tensor ({each.part.name}), of which each rank has "
+                                   "another part. zerod.torch sums gradients itself; whole() gives the whole")
+        plain(given, name)
+
+    check._zerod = True  # type: ignore[attr-defined]
+    return check
+
+
+def _shard_states() -> None:
+    """get_model_state_dict() and get_optimizer_state_dict() give sharded tensors, and whole ones for full_state_dict."""
+    import torch.distributed.checkpoint.state_dict as states
+
+    if hasattr(states._get_model_state_dict, "_zerod"):
+        return
+    get_model, finish = states._get_model_state_dict, states._maybe_full_or_cpu_state_dict
+
+    @wraps(get_model)
+    def get_sharded(*args: Any, **kwargs: Any) -> Any:
+        whole.sharded_states += 1
+        try:
+            return get_model(*args, **kwargs)
+        finally:
+            whole.sharded_states -= 1
+
+    @wraps(finish)
+    def finish_sharded(state: dict[str, Any], info: Any) -> dict[str, Any]:
+        if info.full_state_dict:
+            state = tree_map_only(ShardedTensor, lambda tensor: tensor.whole(), state)
+        return finish(state, info)
+
+    get_sharded._zerod = True  # type: ignore[attr-defined]
+    states._get_model_state_dict = get_sharded
+    states._maybe_full_or_cpu_state_dict = finish_sharded
+
+
+def _stage_parts() -> None:
+    """dcp.async_save() copies this rank's part of a sharded tensor to the CPU."""
+    try:
+        from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+    except ImportError:  # an older torch calls to("cpu")
+        return
+    plain = StateDictStager.deepcopy_with_tensor_offload
+    if hasattr(plain, "_zerod"):
+        return
+
+    @wraps(plain)
+    def copy(self: Any, x: Any, memo: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, ShardedTensor):
+            return plain(self, x, memo, *args, **kwargs)
+        memo = {} if memo is None else memo
+        if id(x) not in memo:
+            memo[id(x)] = ShardedTensor(x.read_local().detach().to("cpu", copy=True), x.part)
+        return memo[id(x)]
+
+    copy._zerod = True  # type: ignore[attr-defined]
+    StateDictStager.deepcopy_with_tensor_offload = copy  # type: ignore[method-assign]

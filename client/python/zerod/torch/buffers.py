@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers of a sharded module: each rank's own, on the device of computation."""
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import zerod
+
+from .context import Context
+from .whole import passed
+
+
+def place(context: Context, module: nn.Module) -> None:
+    """Moves the buffers to the device. One that is on the meta device gets the values that rank 0 has.
+
+    Every rank calls it. ValueError on all ranks where rank 0 has none, and state_dict() would not give any either.
+    """
+    named = [(owner, name, f"{prefix}.{name}" if prefix else name) for prefix, owner in module.named_modules()
+             for name, buffer in owner._buffers.items() if buffer is not None]
+    if not named:
+        return
+    is_meta = [bool(owner._buffers[name].is_meta) for owner, name, _ in named]  # type: ignore[union-attr]
+    at_root = [each and context.rank == 0 for each in is_meta]
+    told = context.agree([float(each) for each in is_meta + at_root], zerod.AgreeOp.MAX)
+    for (owner, name, label), wanted, has_none in zip(named, told, told[len(named):]):
+        buffer = owner._buffers[name]
+        assert buffer is not None
+        if has_none and name in owner._non_persistent_buffers_set:
+            raise ValueError(f"{label} is a buffer on the meta device on rank 0, and state_dict() does not have it: it would have no "
+                             "values. Construct the module with its buffers on another device")
+        placed = torch.zeros_like(buffer, device=context.device) if buffer.is_meta else buffer.to(context.device)
+        if wanted and not has_none and buffer.numel():
+            flat = placed.detach().contiguous().view(-1).view(torch.uint8)
+            root = passed(context, label, flat, flat.numel())[0]
+            if buffer.is_meta:
+                placed = root.view(buffer.dtype).view(buffer.shape)
+        owner._buffers[name] = placed

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of one sharded model share."""
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+import torch
+
+import zerod
+from zerod import structs as s
+
+from .durable import Durable
+from .environment import MOST_UNIT_BYTES, Environment, short_name
+from .offload import Offload
+from .replicas import Replicas
+
+
+@dataclass
+class Counts:
+    """Since shard(): what summary() shows."""
+
+    gathers: int = 0
+    waited: int = 0
+    unplanned: int = 0
+    backwards: int = 0
+    steps: int = 0
+    abandoned: int = 0
+
+
+@dataclass
+class Settings:
+    """The arguments of shard()."""
+
+    reduce_dtype: Optional[torch.dtype] = None
+    persist_below: int = 0
+    prefetch: int = 1
+    slots: bool = False
+    stage: int = 3
+    op: s.ReduceOp = s.ReduceOp.MEAN
+
+
+class Context:
+    """Of one model. `device`: of computation."""
+
+    def __init__(self, environment: Environment, group: zerod.Group, settings: Settings, offload: Offload,
+                 replicas: Optional[Replicas] = None, durable: Optional[Durable] = None) -> None:
+        self.environment = environment
+        self.client = environment.client
+        self.device = environment.device
+        self.group = group
+        self.rank, self.world = group.rank, group.world_size
+        self.settings = settings
+        self.offload = offload
+        self.replicas = replicas
+        self.durable = durable
+        self.counts = Counts()
+        self.gathered: Callable[[Any], torch.Tensor] = lambda unit: unit.buffer  # a unit's buffer, for an unpack hook
+        self.in_place = False  # the gathered buffers are the shards
+        self._passing = 0
+
+    @property
+    def loads(self) -> bool:
+        """Whether rank 0's values are to be given to other ranks."""
+        return self.world > 1
+
+    def stream(self) -> Optional[zerod.Stream]:
+        return self.environment.stream()
+
+    def agree(self, values: "list[float]", op: zerod.AgreeOp) -> "list[float]":
+        """The sum, maximum or minimum of each value over the ranks of the group, in portions of the daemon's limit."""
+        if self.world == 1:
+            return list(values)
+        return [value for first in range(0, len(values), s.MAX_AGREED)
+                for value in self.group.agree(op, values[first:first + s.MAX_AGREED])]
+
+    def leave(self) -> None:
+        """The model has gone: so do the group's memory, and that of the host."""
+        with suppress(zerod.ZerodError):  # the daemon may have ended, or the connection
+            if self.durable is None:
+                self.group.leave()
+            else:
+                self.durable.leave()
+            self.offload.free()
+
+    def passing_group(self) -> zerod.Group:
+        """Where units are registered that last for a call."""
+        return self.group if self.durable is None else self.durable.passing_group()
+
+    def passing_name(self, name: str) -> str:
+        """For a unit that lasts for a call: a new name each time, since ranks unregister at different moments."""
+        self._passing += 1
+        return short_name(f"{name}:{self._passing}", MOST_UNIT_BYTES)

@@ -1,0 +1,472 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of a sharded model: from the leaves to the daemon, and what `.grad` shows of their sums.
+
+The backwards between two steps form a window of the daemon's. `submit()` hands a unit's gradient over while the
+backward runs. A window is closed when a sum is used first, by a step or by the program; that is Steps.begin().
+
+`.grad` of a parameter is a ShardedTensor for each parameter alone. It waits for its sum until it is used, and what the
+program shows then counts, as in one process:
+
+* Set to None, or to zeros, it forgets what was summed for it. Other gradients do not change.
+* If some of the gradients have been taken away or written when the next backward begins, the window is closed. What is
+  still shown keeps its values in memory of torch's, and the next sum is added to it. If all were taken away the window
+  is abandoned; if none was, it goes on.
+* A step that has used a gradient ends its memory. The tensor stays, without values: a use raises, zeros and None may take
+  their place, and so does the next backward's sum.
+
+Where a rank had no gradient for a parameter, it says so in the unit of usage: a sum over all ranks. A parameter for
+which no rank had a gradient shows None, as in one process.
+"""
+from __future__ import annotations
+
+import sys
+import weakref
+from contextlib import nullcontext, suppress
+from typing import Callable, Optional, Sequence
+
+import torch
+
+import zerod
+from zerod import structs as s
+
+from .context import Context
+from .environment import DTYPES
+from .fetcher import Fetcher
+from .sharded import ShardedTensor
+from .tensors import tensor_at
+from .unit import FlatUnit, references_from_torch
+from .updates import Updates
+
+_local = torch._C.DisableTorchFunctionSubclass
+
+# Flags of usage are so small that they vanish in the norm of the gradients, and powers of two, so that sums are exact.
+_FLAG = 2.0**-60
+_SKIP_REST = s.BackwardEndOptions(flags=s.BackwardEndFlags.SKIP_REST)
+_BUCKET_BYTES = 32 << 20  # of a slot, of two
+_SPARE = 3  # references of Python to a holder that are not the program's: the unit's, and two of the code that asks
+
+
+class _Spent:
+    """The source of gradients whose step has ended."""
+
+    def fill(self, tensor: ShardedTensor) -> None:
+        raise RuntimeError(f"the gradient of {tensor.part.name} went with the optimizer's step: read or clone it before")
+
+
+_spent = _Spent()
+
+
+class _Waiting:
+    """The source of gradients whose sum is to come. torch's .grad is nothing that Python's collector sees: nothing that a
+    gradient refers to may keep the model alive."""
+
+    def __init__(self, gradients: "Gradients") -> None:
+        self._gradients = weakref.ref(gradients)
+
+    def fill(self, tensor: ShardedTensor) -> None:
+        found = self._gradients()
+        if found is None:
+            raise RuntimeError(f"the model of this gradient ({tensor.part.name}) has gone")
+        found.fill(tensor)
+
+
+class Gradients:
+    """Of one model. `window`: backwards that the open window has; `sync`: whether backwards are summed now."""
+
+    def __init__(self, context: Context, updates: Updates) -> None:
+        self.context = context
+        self.updates = updates
+        self.begin_step: Callable[[], None] = lambda: None  # Steps.begin() and Steps.finish()
+        self.finish_step: Callable[[], None] = lambda: None
+        self.fetcher: Optional[Fetcher] = None if context.offload.value is None else Fetcher(context)
+        self._source = _Waiting(self)
+        self.sync = True
+        self.reducing = False  # between backward_begin and backward_end
+        self.window = 0
+        self.local = False  # leaves hold gradients of no_sync()
+        self.end_ticket = 0
+        self.unused: list[set[int]] = []
+        self.flags = 0
+        self._waiting: list[tuple[FlatUnit, int, ShardedTensor]] = []  # gradients whose sum is to come
+        self._settled: list[tuple[FlatUnit, int, ShardedTensor]] = []  # in the open step
+        self._usage: Optional[zerod.Unit] = None
+        self._buckets: dict[tuple[torch.dtype, bool], zerod.Bucket] = {}
+        self._entry = s.Entry()
+        self._reserve = s.ReserveOptions(flags=s.ReserveFlags.ZERO_HOLES)
+        self._submit = s.ReduceOptions(op=context.settings.op, flags=s.ReduceFlags.DETACHED)
+        once = context.settings.stage == 1
+        self._backward = s.BackwardOptions(stage=1 if once else 3, boundary=int(once))
+
+    def start(self) -> None:
+        """All units are there."""
+        for unit in self.updates.units:
+            unit.first_flag = self.flags
+            self.flags += len(unit.members)
+        if self.context.world > 1 and self.flags:
+            group = self.context.group
+            self._usage = group.register("(usage)", zerod.DType.FLOAT32, self.flags, flags=s.UnitFlags.ALL_REDUCE)
+            self._usage_bucket = group.bucket(zerod.DType.FLOAT32, slot_bytes=4 * self.flags, nslots=1)
+
+    # ---- A backward ----
+
+    def enter(self) -> None:
+        """A backward begins: what the program shows decides what is kept of the backwards before."""
+        self.finish_step()  # the program has read gradients, and no optimizer has taken all of them
+        if not self._waiting:
+            return
+        with _local():
+            shown = [unit.members[index].parameter.grad is holder and holder.source is self._source for unit, index, holder in self._waiting]
+        if all(shown):
+            return
+        for (unit, index, _), is_shown in zip(self._waiting, shown):
+            if not is_shown:
+                unit.kept[index] = None
+        self.complete_end()
+        if not any(shown):
+            if self.window:
+                self.abandon_window()
+            self._waiting.clear()
+        elif self.window:
+            local, self.local = self.local, False
+            self.begin_step()
+            self.finish_step()
+            self.local = local
+            if local:
+                self._show(lambda unit, index: unit.kept[index] is not None)
+        else:
+            self._waiting = [each for each, is_shown in zip(self._waiting, shown) if is_shown]
+
+    def begin(self) -> None:
+        """The first gradient of a backward is there."""
+        if self.reducing:
+            return
+        self.complete_end()
+        if self.window and self.fetcher is not None and self.fetcher.runs_optimizer:
+            raise RuntimeError("optimizer_in_backward() has run the optimizer in the backward before: call step() behind "
+                               "each backward, or accumulate inside `with zerod.torch.no_sync(model):`")
+        if self.fetcher is not None:
+            self.fetcher.drain()
+            self.fetcher.clear()
+            self.fetcher.ahead = self.fetcher.ahead and not self.window
+        if self.window and self.context.settings.stage == 1:
+            raise RuntimeError("stage 1 sums gradients once a step, in its last backward: run the others inside "
+                               "`with zerod.torch.no_sync(model):`")
+        self.context.environment.with_room(self.context.group.backward_begin, self._backward)
+        self.reducing = True
+
+    def complete_end(self) -> None:
+        ticket, self.end_ticket = self.end_ticket, 0
+        if ticket:
+            self.context.client.complete(ticket)
+
+    def _bucket(self, dtype: torch.dtype, beside: bool = False) -> zerod.Bucket:
+        """The bucket for gradients of a dtype; or one whose slots are so small that each has a buffer of its own."""
+        bucket = self._buckets.get((dtype, beside))
+        if bucket is None:
+            whole = sum(unit.shard.padded_numel for unit in self.updates.units) * dtype.itemsize
+            bucket = self.context.group.bucket(DTYPES[dtype], slot_bytes=256 if beside else min(_BUCKET_BYTES, whole))
+            self._buckets[dtype, beside] = bucket
+        return bucket
+
+    def submit(self, unit: FlatUnit) -> None:
+        """Hands over the gradients that the unit's leaves have; the leaves then have none."""
+        self.begin()
+        bucket = self._bucket(unit.gradient_dtype)
+        stream = self.context.stream()
+        entry = self._entry
+        self._reserve.stream = None if stream is None else stream.handle
+        try:
+            address = self.context.environment.with_room(bucket.reserve, unit.unit, entry, self._reserve)
+        except zerod.InvalidState as error:
+            if error.status != s.Status.CAPACITY:
+                raise
+            # Ranks use different units, and each waits for the other to say which it skips: room outside of the slots.
+            bucket = self._bucket(unit.gradient_dtype, beside=True)
+            address = bucket.reserve(unit.unit, entry, self._reserve)
+        views = unit.entries(address)
+        into, given, absent = [], [], []
+        for index, leaf in enumerate(unit.leaves):
+            gradient = leaf.grad
+            if self.local:
+                gradient = self._with_kept(unit, index, gradient)
+            if gradient is None or not unit.wants[index]:
+                absent.append(index)
+            else:
+                into.append(views[index])
+                given.append(gradient)
+        with torch.no_grad():
+            torch._foreach_copy_(into, given)
+            if absent and not unit.named_views:
+                torch._foreach_zero_([views[index] for index in absent])
+        options = self._submit
+        if absent and unit.named_views:
+            options = s.ReduceOptions(op=self.context.settings.op, flags=s.ReduceFlags.DETACHED, **zerod.absent(absent))
+        bucket.submit(entry.id, stream, options)
+        for leaf in unit.leaves:
+            leaf.grad = None
+        unit.submitted = True
+        if absent:
+            unit.missing = tuple(absent)
+        if self.fetcher is not None and unit.placement.optimizer_on_host and not (absent and self.fetcher.runs_optimizer):
+            self.fetcher.ready(unit)
+
+    def keep(self, unit: FlatUnit, index: int) -> None:
+        """A leaf has its gradient in no_sync(): it is added up, in the wider of its own dtype and the masters'."""
+        leaf, kept = unit.leaves[index], unit.kept[index]
+        gradient, leaf.grad = leaf.grad, None
+        if gradient is None:
+            return
+        dtype = self.context.settings.reduce_dtype or torch.promote_types(unit.dtype, unit.source_dtype)
+        with torch.no_grad():
+            unit.kept[index] = gradient.to(dtype) if kept is None else kept.add_(gradient)
+
+    def _with_kept(self, unit: FlatUnit, index: int, gradient: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+        kept, unit.kept[index] = unit.kept[index], None
+        return kept if gradient is None else gradient if kept is None else kept.add_(gradient)
+
+    def end(self) -> None:
+        """Ends the backward: hands over what is left, and says which parameters had no gradient."""
+        if not self.sync:
+            if any(unit.fired for unit in self.updates.trainable):
+                self.local = True
+                self._show(lambda unit, index: unit.wants[index])
+            return
+        self.finish()
+
+    def finish(self) -> None:
+        """The same, also of backwards in no_sync() that no other one has followed."""
+        trainable = self.updates.trainable
+        rest = [unit for unit in trainable if not unit.submitted and
+                (any(leaf.grad is not None for leaf in unit.leaves) or self.local and any(each is not None for each in unit.kept))]
+        if not (self.reducing or rest):
+            self.local = False
+            return
+        self.begin()
+        for unit in rest:
+            self.submit(unit)
+        self._submit_usage()
+        with nullcontext() if self.fetcher is None else self.fetcher.lock:
+            self.end_ticket = self.context.group.backward_end_begin(_SKIP_REST)
+        self.reducing = self.local = False
+        self.window += 1
+        if self.fetcher is not None:
+            self.fetcher.start()
+        self._show(lambda unit, index: unit.wants[index])
+
+    def _submit_usage(self) -> None:
+        unused = []
+        for unit in self.updates.trainable:
+            missing = unit.missing if unit.submitted else range(len(unit.members))
+            unused += [unit.first_flag + index for index in missing if unit.wants[index]]
+            unit.missing = ()
+        if self.window == 0:
+            self.unused = [set(unused)]
+        else:
+            self.unused.append(set(unused))
+        if not unused or self._usage is None:
+            return
+        stream = self.context.stream()
+        entry = self._entry
+        self._reserve.stream = None if stream is None else stream.handle
+        address = self._usage_bucket.reserve(self._usage, entry, self._reserve)
+        flags = tensor_at(address, self._usage.numel, torch.float32, self.context.client.dlpack_device)
+        flags.zero_()
+        flags[torch.tensor(unused, device=flags.device)] = _FLAG
+        self._usage_bucket.submit(entry.id, stream, s.ReduceOptions(op=s.ReduceOp.SUM, flags=s.ReduceFlags.DETACHED))
+
+    def unused_everywhere(self, backwards: int) -> set[int]:
+        """The flags of parameters for which no rank had a gradient in any backward of the window, in the open step."""
+        here = set.intersection(*self.unused)
+        if not here or self._usage is None:
+            return here
+        stream = self.context.stream()
+        if stream is not None:
+            stream.synchronize()
+        target = self._usage.target()
+        sums = tensor_at(target.data, self._usage.numel, torch.float32, self.context.client.dlpack_device)
+        everywhere = float(backwards * self.context.world) * _FLAG
+        return {flag for flag in here if float(sums[flag]) == everywhere}
+
+    # ---- Giving up ----
+
+    def abandon(self) -> None:
+        """Gives up the window for all ranks."""
+        self.context.counts.abandoned += 1
+        if self.fetcher is not None:
+            self.fetcher.stop()
+        try:
+            self.complete_end()
+            if not self.reducing and not self.window:
+                self.context.group.backward_begin(self._backward)
+            self.abandon_window()
+        finally:
+            self.reducing = False
+            self.window = 0
+            self.clear()
+
+    def abandon_empty(self) -> None:
+        """This rank steps without a backward: ranks that have had one are told."""
+        self.context.group.backward_begin(self._backward)
+        self.abandon_window()
+
+    def abandon_window(self) -> None:
+        self.window = 0
+        try:
+            self.context.group.backward_abandon(self.context.stream())
+            with suppress(zerod.Mismatch):  # a detached gradient's, which is abandoned with the window
+                self.context.client.wait_many([])
+        finally:
+            self._tell_rows()
+
+    def _tell_rows(self) -> None:
+        self.tell_rows(self.context.rank)
+
+    def tell_rows(self, rank: int) -> None:
+        """The other rows take no step of this window, either, since a rank of this one has given it up."""
+        replicas = self.context.replicas
+        if replicas is not None:
+            replicas.send([1 + replicas.members[rank], 0, 0] + [0] * self.flags)
+
+    def clear(self) -> None:
+        """Nothing is left of the window: neither in the leaves, nor in what waits for its sum."""
+        self.local = False
+        for unit in self.updates.trainable:
+            unit.kept = [None] * len(unit.members)
+            for leaf in unit.leaves:
+                leaf.grad = None
+        waiting, self._waiting = self._waiting, []
+        with _local():
+            for unit, index, holder in waiting:
+                parameter = unit.members[index].parameter
+                if holder.source is not self._source:
+                    continue
+                if holder.stash is not None:
+                    self._settle(holder, holder.stash)
+                elif parameter.grad is holder:
+                    parameter.grad = None
+                    holder.wait_for(_spent)
+
+    # ---- What the program sees ----
+
+    def _show(self, contributes: Callable[[FlatUnit, int], bool]) -> None:
+        """`.grad` of these parameters waits for the sum from now on."""
+        taken = () if self.fetcher is None else self.fetcher.taken
+        with _local():
+            for unit in self.updates.trainable:
+                if unit in taken:
+                    continue
+                for index, member in enumerate(unit.members):
+                    if contributes(unit, index):
+                        holder = self._shown(unit, index, member.parameter)
+                        if holder is not None:
+                            self._waiting.append((unit, index, holder))
+
+    def _shown(self, unit: FlatUnit, index: int, parameter: torch.nn.Parameter) -> Optional[ShardedTensor]:
+        """The parameter's `.grad`, which waits now; None where it has waited before."""
+        shown = parameter.grad
+        if shown is None:
+            holder = parameter.grad = self._holder(unit, index)
+            return holder
+        if not isinstance(shown, ShardedTensor):  # the program's own
+            shown = ShardedTensor(unit.parts[index].cut(shown).clone(), unit.gradient_parts[index])
+            parameter.grad = shown
+        if shown.source is self._source:
+            return None
+        if shown.source is None:
+            shown.stash = shown._local
+        shown.wait_for(self._source)
+        shown.aliases = shown.aliases or []
+        return shown
+
+    def _holder(self, unit: FlatUnit, index: int) -> ShardedTensor:
+        holder = unit.holders[index]
+        if holder is None or sys.getrefcount(holder) > _SPARE:
+            holder = ShardedTensor.__new__(ShardedTensor, unit.own[:0], unit.gradient_parts[index])
+        unit.holders[index] = holder
+        holder.wait_for(self._source)
+        holder.stash, holder.aliases = None, []
+        return holder
+
+    def fill(self, tensor: ShardedTensor) -> None:
+        """A gradient, or a tensor over the same values, is used first. Every rank calls it."""
+        self.begin_step()
+        if tensor.source is self._source:
+            raise RuntimeError(f"the gradient of {tensor.part.name} was taken away, by zero_grad() or otherwise, and its sum has "
+                               "gone with the step or backward that followed")
+        if tensor.source is not None:
+            tensor.source.fill(tensor)
+
+    def settle(self, none: set[int], units: "list[FlatUnit]") -> None:
+        """The step has begun: what waits gets its sum, but for the flags of parameters without a gradient."""
+        waiting, self._waiting = self._waiting, []
+        open_units = set(units)
+        sums: dict[FlatUnit, list[torch.Tensor]] = {}
+        with _local():
+            for unit, index, holder in waiting:
+                if holder.source is not self._source or unit not in open_units:
+                    continue
+                parts = sums.get(unit)
+                if parts is None:
+                    parts = sums[unit] = unit.reduced()
+                if unit.first_flag + index not in none:
+                    self._settle(holder, self._sum(holder, parts[index]))
+                elif holder.stash is not None:
+                    self._settle(holder, holder.stash)
+                else:
+                    if unit.members[index].parameter.grad is holder:
+                        unit.members[index].parameter.grad = None
+                    self._settle(holder, torch.zeros_like(parts[index], dtype=unit.source_dtype))
+                self._settled.append((unit, index, holder))
+
+    def _sum(self, holder: ShardedTensor, gradient: torch.Tensor) -> torch.Tensor:
+        if gradient.dtype != holder.dtype:
+            gradient = gradient.to(holder.dtype)
+        return gradient if holder.stash is None else holder.stash + gradient
+
+    def _settle(self, holder: ShardedTensor, values: torch.Tensor) -> None:
+        holder.settle(values)
+        holder.stash = None
+        for reference in holder.aliases or ():
+            alias = reference()
+            if alias is not None:
+                alias.settle(values)
+
+    def end_step(self, stepped: set[int]) -> None:
+        """Before the gradients' memory goes: of these parameters they are spent; others', and what the program holds, are copied."""
+        settled, self._settled = self._settled, []
+        count, shown_more = sys.getrefcount, references_from_torch
+        with _local():
+            for unit, index, holder in settled:
+                parameter = unit.members[index].parameter
+                is_shown = parameter.grad is holder
+                is_held = count(holder) > _SPARE + 1 + shown_more * is_shown
+                others = holder.aliases and any(reference() is not None for reference in holder.aliases)
+                if is_shown and not is_held and not others and id(parameter) in stepped:
+                    holder.wait_for(_spent)
+                elif holder.source is None and (others or is_held or is_shown):
+                    self._settle(holder, holder._local.clone())
+                    if is_shown and not is_held and id(parameter) in stepped:
+                        holder.wait_for(_spent)
+
+    def take(self, parameters: "Sequence[torch.nn.Parameter]") -> bool:
+        """An optimizer uses the gradients that are shown; False: there are none. Whole tensors of the program's are cut.
+
+        RuntimeError for a gradient that went with an earlier step.
+        """
+        some = False
+        with _local():
+            for parameter in parameters:
+                gradient = parameter.grad
+                if gradient is None:
+                    continue
+                some = True
+                if gradient.__class__ is ShardedTensor:
+                    if gradient.source is _spent:
+                        _spent.fill(gradient)
+                    continue
+                unit, index = parameter.part.place  # type: ignore[attr-defined]
+                if gradient.layout != torch.strided:
+                    raise NotImplementedError(f"zerod.torch: the gradient of {parameter.part.name} is {gradient.layout}, not dense")
+                part = unit.gradient_parts[index]
+                parameter.grad = ShardedTensor(part.cut(gradient).clone(), part)
+        return some

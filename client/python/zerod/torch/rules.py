@@ -1,0 +1,532 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operations do with sharded tensors, below autograd.
+
+    local    elementwise operations, copies, foreach and fused kernels: on this rank's values. A plain operand that
+             broadcasts is cut to this rank's range.
+    reduced  sums, means, norms, extrema: of this rank's values, then one agreement of all ranks.
+    whole    all others that read: the whole is gathered. A view of a parameter, or of anything that lasts, is read-only.
+    written  in place, and not elementwise: the whole is gathered and written, and cut again.
+    refused  writes to views of what lasts, changes of shape, collectives of torch.distributed.
+
+Reductions and gathers are made by all ranks alike. A gather of a parameter that is its own master needs no other rank.
+"""
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any, Callable, Iterable, Optional, Sequence
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from . import sharded
+from .sharded import NeedsWhole, ShardedParameter, ShardedTensor, ShardedWrite, SteppedParameter
+
+aten = torch.ops.aten
+Rule = Callable[[Any, Any, dict], Any]
+_make = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+_KINDS = (ShardedTensor, ShardedParameter, SteppedParameter)
+
+
+class Operation:
+    """What an operation's schema says."""
+
+    def __init__(self, func: Any) -> None:
+        arguments = func._schema.arguments
+        self.written = [i for i, each in enumerate(arguments)
+                        if each.alias_info is not None and each.alias_info.is_write and not each.kwarg_only]
+        self.has_out = any(each.alias_info is not None and each.alias_info.is_write and each.kwarg_only for each in arguments)
+        self.views = any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
+        self.returns = len(func._schema.returns)
+
+
+_operations: dict[Any, Operation] = {}
+
+
+def operation(func: Any) -> Operation:
+    known = _operations.get(func)
+    if known is None:
+        known = _operations[func] = Operation(func)
+    return known
+
+
+def is_sharded(value: Any) -> bool:
+    return value.__class__ in _KINDS
+
+
+def _locals(value: Any) -> Any:
+    """The values here in place of sharded tensors, in lists too."""
+    kind = value.__class__
+    if kind in _KINDS:
+        return value._local if value.source is None else value.read_local()
+    if kind is list or kind is tuple:
+        return [(each._local if each.source is None else each.read_local()) if each.__class__ in _KINDS else each for each in value]
+    return value
+
+
+def _ready(values: Sequence[Any]) -> Optional[list[torch.Tensor]]:
+    """The values here of a list of sharded tensors, None for those that wait; None where one is plain."""
+    try:
+        return [each._local for each in values]
+    except AttributeError:
+        return None
+
+
+def _check_writable(values: Any) -> None:
+    for each in values if values.__class__ in (list, tuple) else (values,):
+        if each.__class__ in _KINDS and not each.free:
+            each.check_writable()
+
+
+def _result(value: Any, part: sharded.Part) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value if not isinstance(value, (list, tuple)) else tuple(_result(each, part) for each in value)
+    made = _make(ShardedTensor, part.shape, dtype=value.dtype, device=value.device)
+    made._local, made.part, made.result = value, part, True
+    return made
+
+
+def _first(values: Iterable[Any]) -> ShardedTensor:
+    return next(each for each in tree_leaves(tuple(values)) if is_sharded(each))
+
+
+class View(torch.Tensor):
+    """A view of a gathered copy. It is read as a plain tensor; a write, which would be lost, raises."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    plain: torch.Tensor
+    of: str
+
+    @staticmethod
+    def __new__(cls, plain: torch.Tensor, of: str) -> "View":
+        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, plain.shape, strides=plain.stride(), dtype=plain.dtype, device=plain.device)
+        made.plain, made.of = plain, of
+        return made
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return repr(self.plain)
+
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        return self.plain.numpy(*args, **kwargs)
+
+    def tolist(self) -> Any:
+        return self.plain.tolist()
+
+    def data_ptr(self) -> int:
+        return self.plain.data_ptr()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.plain.__reduce_ex__(protocol)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        first = next(each for each in tree_leaves((args, kwargs)) if isinstance(each, View))
+        told = operation(func)
+        written = [args[i] for i in told.written if i < len(args)] + ([kwargs] if told.has_out else [])
+        if any(isinstance(each, View) for each in tree_leaves(written)):
+            raise ShardedWrite(f"{func} writes to a view of {first.of}, which is sharded: the write would be lost. Write the "
+                               "whole (`p[...] = x`), or use `with zerod.torch.full_parameters(model, write=True):`")
+        args, kwargs = tree_map_only(View, lambda view: view.plain, (args, kwargs))
+        made = func(*args, **kwargs)
+        return View(made, first.of) if told.views and isinstance(made, torch.Tensor) else made
+
+
+# ---- Local ----
+
+def _elementwise(func: Any, args: Any, kwargs: dict) -> Any:
+    told = operation(func)
+    part = _first((args, kwargs)).part
+    operands = []
+    for i, each in enumerate(args):
+        if each.__class__ in _KINDS:
+            if not each.part.same(part):
+                return _whole(func, args, kwargs)
+            each = each._local if each.source is None else each.read_local()
+        elif isinstance(each, torch.Tensor):
+            if isinstance(each, View):
+                each = each.plain
+            if i in told.written or each.dim() and torch.broadcast_shapes(each.shape, part.shape) != part.shape:
+                return _whole(func, args, kwargs)
+            each = part.cut(each)
+        operands.append(each)
+    if told.has_out:
+        made = _into(func, operands, kwargs, part)
+        return _whole(func, args, kwargs) if made is None else made
+    for i in told.written:
+        _check_writable(args[i])
+    made = func(*operands, **{key: _locals(value) for key, value in kwargs.items()})
+    return args[0] if told.written else _result(made, part)
+
+
+def _into(func: Any, operands: list[Any], kwargs: dict, part: sharded.Part) -> Any:
+    """func(..., out=) where that is one sharded tensor of the same range; else None."""
+    out = kwargs.get("out")
+    if not isinstance(out, ShardedTensor) or not out.part.same(part) or len(kwargs) > 1:
+        return None
+    _check_writable(out)
+    func(*operands, out=_locals(out))
+    return out
+
+
+def _refuse(func: Any, args: Any, kwargs: dict) -> Any:
+    raise ShardedWrite(f"{func} on a sharded tensor ({_first((args, kwargs)).part.name}) would change its memory or shape. Write values "
+                       "by copy_()")
+
+
+def _like(func: Any, args: Any, kwargs: dict) -> Any:
+    """One tensor in, another one of the same range out."""
+    kwargs.pop("memory_format", None)
+    if func is aten.clone.default or func is aten._to_copy.default:
+        return _result(func(_locals(args[0]), *args[1:], **kwargs), args[0].part)
+    return _result(func(args[0]._local if args[0].source is None else _blank(args[0]), *args[1:], **kwargs), args[0].part)
+
+
+def _blank(tensor: ShardedTensor) -> torch.Tensor:
+    """Of the values' size, for what does not read them."""
+    return torch.empty(tensor.part.end - tensor.part.begin, dtype=tensor.dtype, device=tensor.device)
+
+
+def _detach(func: Any, args: Any, kwargs: dict) -> ShardedTensor:
+    tensor = args[0]
+    made = ShardedTensor.__new__(ShardedTensor, _blank(tensor) if tensor.source is not None else tensor._local, tensor.part)
+    made.guarded, made.result, made.exposed = tensor.guarded, tensor.result, tensor.exposed
+    made.free = not tensor.guarded and tensor.exposed is None
+    if tensor.aliases is not None:
+        if tensor.source is not None:
+            made.wait_for(tensor.source)
+        tensor.aliases.append(weakref.ref(made))
+        made.aliases = tensor.aliases
+    return made
+
+
+def _view(func: Any, args: Any, kwargs: dict) -> Any:
+    return _detach(func, args, kwargs) if tuple(args[1]) == tuple(args[0].shape) else _whole(func, args, kwargs)
+
+
+def _new(func: Any, args: Any, kwargs: dict) -> Any:
+    tensor, size = args[0], args[1]
+    if tuple(size) == tuple(tensor.shape) and func is not aten.new_empty_strided.default:
+        size = (tensor.part.end - tensor.part.begin,)
+        return _result(func(_blank(tensor), size, *args[2:], **kwargs), tensor.part)
+    return func(_blank(tensor), *args[1:], **kwargs)
+
+
+def _random(func: Any, args: Any, kwargs: dict) -> Any:
+    """The numbers that the whole would get: with equal seeds the ranks' parts fit together."""
+    tensor = args[0]
+    whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    made = func(whole, *args[1:], **{key: value for key, value in kwargs.items() if key != "memory_format"})
+    if operation(func).written:
+        tensor.write_local(tensor.part.cut(made))
+        return tensor
+    return _result(tensor.part.cut(made).clone(), tensor.part)
+
+
+def _foreach(func: Any, args: Any, kwargs: dict) -> Any:
+    told = operation(func)
+    operands: list[Any] = []
+    for each in args:
+        if each.__class__ in (list, tuple) and each and isinstance(each[0], torch.Tensor):
+            found = _ready(each)
+            if found is None:
+                return _foreach_mixed(func, args, kwargs)
+            each = found
+        operands.append(each)
+    for i in told.written:
+        for tensor in args[i]:
+            if not tensor.free:
+                tensor.check_writable()
+    try:
+        made = func(*operands, **kwargs)
+    except (TypeError, RuntimeError):  # of None: a tensor waits
+        if all(None is not value for each in operands if each.__class__ is list for value in each):
+            raise
+        made = func(*[_locals(each) for each in args], **kwargs)
+    if told.written or not told.returns:
+        return args[0] if told.returns else None
+    return [_result(value, tensor.part) for value, tensor in zip(made, args[0])]
+
+
+def _foreach_mixed(func: Any, args: Any, kwargs: dict) -> Any:
+    """Where some of the tensors are plain: cut, if the others are written, and else the others are gathered."""
+    told = operation(func)
+    lists = [each for each in args if each.__class__ in (list, tuple) and each and isinstance(each[0], torch.Tensor)]
+    cut = _cut_lists(args, lists)
+    if cut is None:
+        return func(*tree_map_only(ShardedTensor, lambda tensor: tensor.whole(), args), **kwargs)
+    for i in told.written:
+        _check_writable(args[i])
+    made = func(*[_locals(each) for each in cut], **{key: _locals(value) for key, value in kwargs.items()})
+    if told.written or not told.returns:
+        return args[0] if told.returns else None
+    return [_result(value, tensor.part) if is_sharded(tensor) else value for value, tensor in zip(made, args[0])]
+
+
+def _fused(func: Any, args: Any, kwargs: dict) -> None:
+    for i in operation(func).written:
+        _check_writable(args[i])
+    func(*[_locals(each) for each in args], **{key: _locals(value) for key, value in kwargs.items()})
+
+
+def _cut_lists(args: Any, lists: list[Any]) -> Optional[list[Any]]:
+    """The arguments with plain tensors cut to the range of sharded ones beside them; None: the first list is written plain."""
+    count = max(map(len, lists))
+    parts = [next((values[i].part for values in lists if len(values) == count and is_sharded(values[i])), None) for i in range(count)]
+    if any(part is not None and not is_sharded(tensor) for part, tensor in zip(parts, args[0])):
+        return None
+
+    def cut(value: Any) -> Any:
+        if value.__class__ not in (list, tuple) or len(value) != count or not isinstance(value[0], torch.Tensor):
+            return value
+        return [tensor if part is None or is_sharded(tensor) else part.cut(tensor) for tensor, part in zip(value, parts)]
+
+    return [cut(value) for value in args]
+
+
+def _unscale(func: Any, args: Any, kwargs: dict) -> None:
+    """GradScaler: an infinity of any rank counts on all."""
+    gradients, found, scale = args
+    values = _locals(gradients)
+    if values and values[0].is_cuda and scale.device.type == "cpu":
+        torch.cuda.current_stream(values[0].device).synchronize()  # torch copies the scale, and does not wait
+    func(values, found, scale)
+    for owner, tensors in _by_owner(gradients):
+        if owner.overflow([tensor.part for tensor in tensors], bool(found)):
+            found.fill_(1.0)
+
+
+def _by_owner(tensors: Iterable[torch.Tensor]) -> "list[tuple[sharded.Owner, list[ShardedTensor]]]":
+    found: dict[int, list[ShardedTensor]] = {}
+    for tensor in tensors:
+        if isinstance(tensor, ShardedTensor):
+            found.setdefault(id(tensor.part.owner), []).append(tensor)
+    return [(some[0].part.owner, some) for some in found.values()]
+
+
+def _copy(func: Any, args: Any, kwargs: dict) -> Any:
+    into, source = args[0], args[1]
+    if isinstance(source, View):
+        source = source.plain
+    if not is_sharded(into):
+        into.copy_(source.whole(), *args[2:])
+        return into
+    if is_sharded(source):
+        source = _locals(source) if source.part.same(into.part) else into.part.cut(source.whole())
+    else:
+        source = into.part.cut(source)
+    _check_writable(into)
+    _locals(into).copy_(source, *args[2:])
+    return into
+
+
+def _zero(func: Any, args: Any, kwargs: dict) -> Any:
+    """A gradient whose sum is not there yet forgets it, without waiting."""
+    for tensor in args[0] if isinstance(args[0], (list, tuple)) else (args[0],):
+        if is_sharded(tensor):
+            _check_writable(tensor)
+            if tensor.source is not None:
+                tensor.source, tensor._local = None, _blank(tensor).zero_()
+            else:
+                tensor._local.zero_()
+        else:
+            tensor.zero_()
+    return args[0] if operation(func).returns else None
+
+
+def _index_put(func: Any, args: Any, kwargs: dict) -> Any:
+    """t[mask] = scalar, with a mask of the same range: Rprop."""
+    tensor, indices, values = args[:3]
+    mask = indices[0] if len(indices) == 1 else None
+    if is_sharded(tensor) and is_sharded(mask) and mask.dtype == torch.bool and mask.part.same(tensor.part) \
+            and not is_sharded(values) and values.numel() == 1:
+        _check_writable(tensor)
+        _locals(tensor).masked_fill_(_locals(mask), values.reshape(()))
+        return tensor
+    return _whole(func, args, kwargs)
+
+
+# ---- Reduced ----
+
+def norms(tensors: Sequence[torch.Tensor], order: float) -> list[float]:
+    """Of whole tensors, sharded ones and plain ones that all ranks have, by one agreement for each model."""
+    order = float(order)
+    here = [_power_sum(_locals(tensor), order) for tensor in tensors]
+    sums = torch.stack([each.to(here[0].device) for each in here]).tolist()
+    op = "sum" if not math.isinf(order) else "max" if order > 0 else "min"
+    for owner, _ in _by_owner(tensors):
+        indices = [i for i, tensor in enumerate(tensors) if isinstance(tensor, ShardedTensor) and tensor.part.owner is owner]
+        for index, value in zip(indices, owner.agree([sums[i] for i in indices], op)):
+            sums[index] = value
+    return sums if math.isinf(order) or order == 0 else torch.tensor(sums, dtype=torch.double).pow(1 / order).tolist()
+
+
+def _power_sum(values: torch.Tensor, order: float) -> torch.Tensor:
+    if not values.numel():
+        return torch.tensor(math.inf if order == -math.inf else 0.0, dtype=torch.double, device=values.device)
+    norm = torch.linalg.vector_norm(values, order, dtype=torch.promote_types(values.dtype, torch.float32)).double()
+    return norm if math.isinf(order) or order == 0 else norm.pow(order)
+
+
+def _norms_of(tensors: Sequence[torch.Tensor], order: Any, dtype: Any) -> list[torch.Tensor]:
+    return [torch.tensor(value, dtype=dtype or tensor.dtype, device=tensor.device)
+            for value, tensor in zip(norms(tensors, order), tensors)]
+
+
+def _foreach_norm(func: Any, args: Any, kwargs: dict) -> Any:
+    return _norms_of(args[0], args[1] if len(args) > 1 else kwargs.get("ord", 2), kwargs.get("dtype"))
+
+
+def _norm(func: Any, args: Any, kwargs: dict) -> Any:
+    """aten::linalg_vector_norm(self, ord, dim, keepdim), aten::norm(self, p, dim, keepdim)"""
+    tensor = args[0]
+    order = args[1] if len(args) > 1 else kwargs.get("ord", 2)
+    dim = args[2] if len(args) > 2 else kwargs.get("dim")
+    keep = args[3] if len(args) > 3 else kwargs.get("keepdim", False)
+    if dim is not None and len(dim) not in (0, tensor.dim()):
+        return _whole(func, args, kwargs)
+    made = _norms_of([tensor], 2 if order is None else order, kwargs.get("dtype"))[0]
+    return made.view((1,) * tensor.dim()) if keep else made
+
+
+def _foreach_max(func: Any, args: Any, kwargs: dict) -> Any:
+    here = [float(values.max()) if values.numel() else -math.inf for values in map(_locals, args[0])]
+    there = _first(args).part.owner.agree(here, "max")
+    return [torch.tensor(value, dtype=tensor.dtype, device=tensor.device) for value, tensor in zip(there, args[0])]
+
+
+def _reduction(op: str, here: Callable[[torch.Tensor], Any], empty: float, mean: bool = False) -> Rule:
+    def reduce(func: Any, args: Any, kwargs: dict) -> Any:
+        tensor = args[0]
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        keep = len(args) > 2 or kwargs.get("keepdim", False)
+        if keep or dim is not None and (not isinstance(dim, (list, tuple)) or len(dim) not in (0, tensor.dim())):
+            return _whole(func, args, kwargs)
+        values = _locals(tensor)
+        if not tensor.dtype.is_floating_point and op != "sum" and tensor.dtype != torch.bool:
+            return _whole(func, args, kwargs)  # a float64 does not hold every int64
+        value = tensor.part.owner.agree([float(here(values)) if values.numel() else empty], op)[0]
+        dtype = kwargs.get("dtype")
+        if dtype is None:
+            dtype = tensor.dtype if tensor.dtype.is_floating_point else torch.int64 if op == "sum" else torch.bool
+        return torch.tensor(value / tensor.part.numel if mean else value, device=tensor.device).to(dtype)
+
+    return reduce
+
+
+def _equal(func: Any, args: Any, kwargs: dict) -> bool:
+    if args[0].shape != args[1].shape:
+        return False
+    part = _first(args).part
+    same = torch.equal(*[_locals(each) if is_sharded(each) else part.cut(each) for each in args])
+    return bool(part.owner.agree([float(same)], "min")[0])
+
+
+# ---- Whole ----
+
+def _item(func: Any, args: Any, kwargs: dict) -> Any:
+    return func(args[0].whole().reshape(()))
+
+
+def _whole(func: Any, args: Any, kwargs: dict) -> Any:
+    told = operation(func)
+    name = _first((args, kwargs)).part.name
+    args, kwargs = tree_map_only(View, lambda view: view.plain, (args, kwargs))
+    written = [i for i in told.written if any(is_sharded(each) for each in tree_leaves(args[i]))]
+    if told.has_out and any(is_sharded(each) for each in tree_leaves(kwargs)) or written and written != [0] \
+            or written and not is_sharded(args[0]):
+        raise ShardedWrite(f"{func} writes to a sharded tensor ({name}) in a way that its ranks cannot: write by "
+                           "copy_(), or use `with zerod.torch.full_parameters(model, write=True):`")
+    if told.views and not written and is_sharded(args[0]) and args[0].result:
+        tensor = args[0]
+        if tensor.exposed is None:
+            tensor.exposed, tensor.free = tensor.whole(), False
+            tensor._local = tensor.part.cut(tensor.exposed)
+        return func(tensor.exposed, *args[1:], **kwargs)
+    target = args[0] if written else None
+    args, kwargs = tree_map_only(ShardedTensor, lambda tensor: tensor.whole(), (args, kwargs))
+    made = func(*args, **kwargs)
+    if target is not None:
+        if args[0].shape != target.shape:
+            raise ShardedWrite(f"{func} changes the shape of a sharded tensor ({name})")
+        target.write_local(target.part.cut(args[0]))
+        return target
+    return View(made, name) if told.views and isinstance(made, torch.Tensor) else made
+
+
+def _collective(func: Any, args: Any, kwargs: dict) -> Any:
+    raise ShardedWrite(f"{func} on a sharded tensor ({_first((args, kwargs)).part.name}), of which each rank has another part. "
+                       "zerod.torch sums gradients itself; whole() gives the whole")
+
+
+# ---- Which operation has which rule ----
+
+_rules: dict[Any, Rule] = {}
+
+
+def _register(made: Rule, names: str) -> None:
+    for name in names.split():
+        packet, _, overload = name.partition(".")
+        found = getattr(aten, packet, None)
+        for each in [overload] if overload else found.overloads() if found is not None else []:
+            if hasattr(found, each):
+                _rules[getattr(found, each)] = made
+
+
+_register(_detach, "detach alias")
+_register(_view, "view.default _unsafe_view.default reshape.default")
+_register(_like, "clone.default zeros_like.default empty_like.default ones_like.default full_like.default _to_copy.default")
+_register(_random, "rand_like.default randn_like.default normal_.default uniform_.default bernoulli_.float exponential_.default "
+          "log_normal_.default cauchy_.default geometric_.default random_.default random_.from random_.to")
+_register(_copy, "copy_.default")
+_register(_zero, "zero_.default _foreach_zero_.default")
+_register(_elementwise, "fill_.Scalar fill_.Tensor lerp.Scalar lerp.Tensor lerp_.Scalar lerp_.Tensor masked_fill_.Scalar masked_fill.Scalar")
+_register(_new, "new_empty.default new_zeros.default new_ones.default new_full.default new_empty_strided.default")
+_register(_unscale, "_amp_foreach_non_finite_check_and_unscale_.default")
+_register(_foreach_norm, "_foreach_norm.Scalar")
+_register(_foreach_max, "_foreach_max.default")
+_register(_norm, "linalg_vector_norm.default norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype")
+_register(_reduction("sum", lambda x: x.sum(dtype=torch.double), 0.0), "sum.default sum.dim_IntList")
+_register(_reduction("sum", lambda x: x.sum(dtype=torch.double), 0.0, mean=True), "mean.default mean.dim")
+_register(_reduction("max", torch.max, -math.inf), "max.default amax.default")
+_register(_reduction("min", torch.min, math.inf), "min.default amin.default")
+_register(_reduction("max", torch.any, 0.0), "any.default")
+_register(_reduction("min", torch.all, 1.0), "all.default")
+_register(_equal, "equal.default")
+_register(_index_put, "index_put_.default")
+_register(_refuse, "set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_ swapdims_ swapaxes_ as_strided_ detach_")
+_register(_item, "_local_scalar_dense.default")
+
+
+def rule(func: Any) -> Rule:
+    known = _rules.get(func)
+    if known is None:
+        name = func._schema.name.split("::")[1]
+        if func.namespace in ("c10d", "_c10d_functional", "c10d_functional", "symm_mem"):
+            known = _collective
+        elif name.startswith("_fused_"):
+            known = _fused
+        elif name.startswith("_foreach_") and "powsum" not in name:
+            known = _foreach
+        elif torch.Tag.pointwise in func.tags:
+            known = _elementwise
+        else:
+            known = _whole
+        _rules[func] = known
+    return known
+
+
+sharded.rule = rule
+
+
+def take_kernels() -> None:
+    """Has torch.optim and torch.nn.utils choose foreach and fused kernels for sharded tensors as for plain ones."""
+    from torch.optim.optimizer import _foreach_supported_types as by_optimizers
+    from torch.utils._foreach_utils import _foreach_supported_types as by_utilities
+
+    for types in (by_optimizers, by_utilities):
+        types += [kind for kind in _KINDS if kind not in types]
+
+
+__all__ = ["NeedsWhole", "View", "is_sharded", "norms", "operation", "rule", "take_kernels"]

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of which this rank has a flat range: parameters, their gradients, the optimizer's state.
+
+A ShardedTensor has the shape of the whole. Its values here are `part.begin` to `part.end` of the whole's elements in
+row-major order, flat: read_local() gives them, write_local() replaces them, and nothing else reaches them. What an
+operation does with it is in rules.py.
+
+A ShardedParameter is what model.parameters() gives outside of a forward. Operations that autograd records get the
+unit's leaf instead, which is the whole parameter.
+"""
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, NoReturn, Optional, Protocol, Sequence
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+
+class NeedsWhole(RuntimeError):
+    """An operation needs the memory of the whole tensor, of which this rank has a part."""
+
+
+class ShardedWrite(RuntimeError):
+    """A write to a sharded tensor that would be lost, or that ranks cannot make in parts."""
+
+
+class Owner(Protocol):
+    """What a sharded tensor asks of its model."""
+
+    def agree(self, values: Sequence[float], op: str) -> list[float]:
+        """The "sum", "max" or "min" of each value over the ranks. Every rank calls it."""
+
+    def gather(self, part: "Part", local: torch.Tensor) -> torch.Tensor:
+        """The whole of which each rank has `local`. Every rank calls it."""
+
+    def weights(self, part: "Part") -> torch.Tensor:
+        """The whole parameter in its own dtype, in memory of torch's."""
+
+    def leaf(self, part: "Part") -> torch.Tensor:
+        """The whole parameter as a forward computes with it; its gradient is the parameter's."""
+
+    def before_write(self, part: "Part") -> None:
+        """This rank's part of the parameter is about to be written."""
+
+    def overflow(self, parts: "Sequence[Part]", found: bool) -> bool:
+        """Whether the gradients of these parameters overflow on any rank; `found`: here. Every rank calls it."""
+
+    def set_requires_grad(self, part: "Part", wanted: bool) -> None: ...
+
+
+class Source(Protocol):
+    """What gives a tensor its values at their first use."""
+
+    def fill(self, tensor: "ShardedTensor") -> None: ...
+
+
+class Part:
+    """Elements begin to end of a row-major tensor of `shape` are this rank's. `place` is the owner's own."""
+
+    __slots__ = ("name", "shape", "numel", "begin", "end", "owner", "place")
+
+    def __init__(self, name: str, shape: torch.Size, begin: int, end: int, owner: Owner, place: Any) -> None:
+        self.name = name
+        self.shape = shape
+        self.numel = shape.numel()
+        self.begin, self.end = begin, end
+        self.owner = owner
+        self.place = place
+
+    def same(self, other: "Part") -> bool:
+        return self is other or (self.shape, self.begin, self.end) == (other.shape, other.begin, other.end)
+
+    def cut(self, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a tensor that broadcasts to the shape; a scalar stays one."""
+        if whole.dim() == 0:
+            return whole
+        if whole.shape != self.shape:
+            whole = whole.expand(self.shape)
+        return whole.reshape(-1)[self.begin:self.end]
+
+    def boxes(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        return boxes(tuple(self.shape), self.begin, self.end)
+
+
+def boxes(shape: tuple[int, ...], begin: int, end: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(offsets, sizes) of boxes that are, one behind the other, the elements begin to end of a row-major tensor."""
+    if begin >= end:
+        return []
+    if not shape:
+        return [((), ())]
+    row = math.prod(shape[1:])
+    found = []
+    first, last = begin // row, end // row  # rows that are begun, rows that are complete
+    if begin % row:
+        stop = min(end, (first + 1) * row)
+        found += [((first, *offsets), (1, *sizes)) for offsets, sizes in
+                  boxes(shape[1:], begin - first * row, stop - first * row)]
+        first += 1
+    if last > first:
+        found.append(((first,) + (0,) * (len(shape) - 1), (last - first,) + tuple(shape[1:])))
+    if end % row and last >= first:
+        found += [((last, *offsets), (1, *sizes)) for offsets, sizes in boxes(shape[1:], 0, end - last * row)]
+    return found
+
+
+class ShardedTensor(torch.Tensor):
+    """See the file's beginning.
+
+    `source`: gives the values at their first use; None: they are there. `guarded`: the values are the parameter's own,
+    and a write to them begins an update. `exposed`: the whole of a result, after a view of it was taken.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    part: Part
+    _local: torch.Tensor  # None while `source` is not
+    source: Optional[Source] = None
+    guarded = False
+    free = True  # a write needs no check
+    result = False  # of an operation: all ranks may write a view of it alike
+    exposed: Optional[torch.Tensor] = None
+    # Of gradients: weak references to tensors over the same values, and values to which a sum is to be added.
+    aliases: "Optional[list[Any]]" = None
+    stash: Optional[torch.Tensor] = None
+
+    @staticmethod
+    def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = False) -> "ShardedTensor":
+        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, part.shape, dtype=local.dtype, device=local.device, requires_grad=requires_grad)
+        made._local, made.part = local, part
+        return made
+
+    # ---- Values ----
+
+    def read_local(self) -> torch.Tensor:
+        """This rank's values, flat."""
+        if self.source is not None:
+            self.source.fill(self)
+        return self._local
+
+    def wait_for(self, source: Source) -> None:
+        """The values are the source's from now on."""
+        self.source, self._local = source, None  # type: ignore[assignment]
+
+    def settle(self, values: torch.Tensor) -> None:
+        """The values are these."""
+        self._local, self.source = values, None
+
+    def write_local(self, values: torch.Tensor) -> None:
+        """Replaces this rank's values by as many."""
+        local = self.read_local()
+        self.check_writable()
+        with torch.no_grad():
+            local.copy_(values)
+
+    def check_writable(self) -> None:
+        if self.guarded:
+            self.part.owner.before_write(self.part)
+        if self.exposed is not None:
+            raise ShardedWrite(f"a view of this tensor ({self.part.name}) was taken before: write a clone() of it")
+
+    def whole(self) -> torch.Tensor:
+        """The whole, in memory of torch's. Every rank calls it, but of a parameter that is its own master."""
+        if self.exposed is not None:
+            return self.exposed
+        if self.guarded:
+            return self.part.owner.weights(self.part)
+        return self.part.owner.gather(self.part, self.read_local().detach())
+
+    # ---- What torch does by memory, and not by an operation ----
+
+    @property
+    def data(self) -> "ShardedTensor":  # type: ignore[override]
+        with torch.no_grad():
+            return self.detach()  # type: ignore[return-value]
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        if value.shape != self.shape:
+            raise ShardedWrite(f"{self.part.name}.data of the shape {tuple(value.shape)} in place of {tuple(self.shape)}: "
+                               "a sharded parameter keeps its shape")
+        with torch.no_grad():
+            self.detach().copy_(value)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if torch.is_grad_enabled() and self.requires_grad:
+            raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+        with torch.no_grad():
+            whole = self.whole()
+            whole[index] = value.whole() if isinstance(value, ShardedTensor) else value
+            self.write_local(self.part.cut(whole))
+
+    def _no_memory(self, *_: Any) -> NoReturn:
+        raise NeedsWhole(f"{self.part.name} is sharded: its values are not one block of memory. whole() gives them")
+
+    data_ptr = untyped_storage = storage = _typed_storage = share_memory_ = _no_memory  # type: ignore[assignment]
+
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        if self.requires_grad:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        return self.whole().numpy(*args, **kwargs)
+
+    def tolist(self) -> Any:
+        return self.whole().tolist()
+
+    def type(self, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        if dtype is None:
+            return torch.empty((), dtype=self.dtype, device=self.device).type()
+        return self.to(dtype) if isinstance(dtype, torch.dtype) else self.whole().type(dtype, *args, **kwargs)
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return (f"{type(self).__name__}({self.part.name!r}, {tuple(self.part.shape)}, elements {self.part.begin} to "
+                f"{self.part.end}, {self.dtype})")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ShardedTensor":
+        made = memo[id(self)] = type(self)(self.read_local().detach().clone(), self.part, self.requires_grad)
+        if self.grad is not None:
+            made.grad = self.grad.clone()
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickled as the whole: every rank takes part."""
+        return self.whole().detach().__reduce_ex__(protocol)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return rule(func)(func, args, kwargs or {})
+
+    # ---- torch.distributed.checkpoint ----
+
+    def __create_write_items__(self, fqn: str, _: Any) -> list[Any]:
+        from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+        from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+        properties = TensorProperties.create_from_tensor(self.read_local())
+        return [WriteItem(index=MetadataIndex(fqn, torch.Size(offsets), i), type=WriteItemType.SHARD,
+                          tensor_data=TensorWriteData(
+                              chunk=ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)),
+                              properties=properties, size=self.size()))
+                for i, (offsets, sizes) in enumerate(self.part.boxes())]
+
+    def __create_chunk_list__(self) -> list[Any]:
+        from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
+
+        return [ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)) for offsets, sizes in self.part.boxes()]
+
+    def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
+        self.check_writable()  # a checkpoint that is read goes here
+        at = 0
+        for offsets, sizes in self.part.boxes():
+            count = math.prod(sizes)
+            if index.offset is None or tuple(index.offset) == offsets:
+                return self.read_local().detach()[at:at + count].view(sizes)
+            at += count
+        raise ValueError(f"{self} has no part at {tuple(index.offset)}")
+
+
+rule: Callable[[Any], Callable[[Any, Any, Any], Any]]  # of an operation; rules.py sets it
+forwards = 0  # of sharded models that run now in this process
+
+_plain = torch._C.DisableTorchFunctionSubclass
+_T = torch.Tensor
+# These tell of a tensor, or make one that holds no values of it.
+_TELLING = frozenset([getattr(_T, name).__get__ for name in (
+    "grad shape requires_grad dtype device is_leaf data ndim layout grad_fn is_sparse is_cuda is_cpu is_meta itemsize nbytes "
+    "names output_nr is_quantized is_nested is_mkldnn is_xpu is_mps _version _base _backward_hooks _post_accumulate_grad_hooks "
+    "retains_grad").split() if hasattr(getattr(_T, name, None), "__get__")]
+    + [getattr(_T, name) for name in (
+        "dim size numel nelement detach stride is_contiguous element_size is_floating_point is_complex is_signed get_device "
+        "storage_offset is_set_to is_same_size is_shared is_pinned is_inference __len__ __hash__ __repr__ __format__ __dir__ "
+        "new_empty new_zeros new_ones new_full new_tensor __reduce_ex__ __deepcopy__ retain_grad").split()]
+    + [_T.grad.__set__, _T.grad.__delete__,  # type: ignore[attr-defined]
+       torch.is_floating_point, torch.is_complex, torch.is_tensor, torch.is_storage, torch.numel, torch.result_type,
+       torch.can_cast, torch.zeros_like, torch.empty_like, torch.ones_like, torch.full_like, torch.rand_like,
+       torch.randn_like, torch.detach])
+_SETS = {_T.requires_grad.__set__: "__set__", _T.requires_grad_: "requires_grad_"}  # type: ignore[attr-defined]
+_HOOKS = frozenset([_T.register_hook, _T.register_post_accumulate_grad_hook])
+# A forward's operations, which compute with the leaf also where autograd records nothing.
+_COMPUTES = frozenset("linear embedding embedding_bag matmul __matmul__ __rmatmul__ mm bmm addmm addbmm baddbmm conv1d conv2d conv3d "
+                      "conv_transpose1d conv_transpose2d conv_transpose3d layer_norm group_norm batch_norm rms_norm prelu bilinear "
+                      "einsum".split())
+
+
+def _writes(name: str) -> bool:
+    if name.startswith("__i") and name.endswith("__") and name not in ("__iter__", "__invert__", "__index__", "__int__"):
+        return True
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+class ShardedParameter(ShardedTensor, nn.Parameter):
+    """This rank's part of a parameter. `own`: the model's own one; a copy is not."""
+
+    own = False
+    free = False
+
+    @staticmethod
+    def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = True) -> "ShardedParameter":
+        return ShardedTensor.__new__(cls, local, part, requires_grad)  # type: ignore[return-value]
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _TELLING:
+            with _plain():
+                return func(*args, **kwargs)
+        if func in _HOOKS:
+            raise NotImplementedError(f"{func.__name__}() on a sharded parameter ({args[0].part.name}): the hook would never run, "
+                                      "since the daemon sums gradients. Read .grad between the backward and the optimizer's step()")
+        if getattr(func, "__module__", None) == "torch.distributed.distributed_c10d":
+            part = next(each.part for each in tree_leaves((args, kwargs)) if isinstance(each, ShardedTensor))
+            raise ShardedWrite(f"{func.__name__}() on a sharded parameter ({part.name}), of which each rank has another part. "
+                               "zerod.torch sums gradients itself; whole() gives the whole")
+        if func in _SETS and args[0].own:
+            args[0].part.owner.set_requires_grad(args[0].part, bool(args[1]) if len(args) > 1 else kwargs.get("requires_grad", True))
+        elif torch.is_grad_enabled() or forwards or getattr(func, "__name__", "") in _COMPUTES:
+            written = args[0] if args else kwargs.get("tensor")  # torch.nn.init names it
+            if not (isinstance(written, ShardedParameter) and _writes(getattr(func, "__name__", ""))):
+                args, kwargs = tree_map_only(ShardedParameter, _leaf, (args, kwargs))
+        with _plain():
+            return func(*args, **kwargs)
+
+    def module_load(self, other: torch.Tensor, assign: bool = False) -> "ShardedParameter":
+        """For load_state_dict() where torch swaps parameters: the values are written, and the same ones swapped in."""
+        with torch.no_grad():
+            self.copy_(other)
+        made = ShardedParameter(self._local, self.part, self.requires_grad)
+        made.own, made.guarded = self.own, self.guarded
+        return made
+
+
+class SteppedParameter(ShardedTensor, nn.Parameter):
+    """What a ShardedParameter is inside an optimizer's step, where no operation is recorded."""
+
+    own = False
+
+
+def _leaf(parameter: ShardedParameter) -> torch.Tensor:
+    return parameter.part.owner.leaf(parameter.part) if parameter.own else parameter
+
+
+def part_of(parameter: Any) -> Optional[Part]:
+    """None for a tensor that is no parameter of a sharded model."""
+    return parameter.part if isinstance(parameter, (ShardedParameter, SteppedParameter)) and parameter.own else None
+
+
+def become(parameter: nn.Parameter, other: nn.Parameter) -> None:
+    """The parameter object is what `other` was, for all who hold it; other is what it was."""
+    for name in ("__class__", "__dict__"):
+        mine, others = getattr(parameter, name), getattr(other, name)
+        setattr(parameter, name, others)
+        setattr(other, name, mine)
+    torch._C._swap_tensor_impl(parameter, other)  # type: ignore[attr-defined]

@@ -191,6 +191,9 @@ class Gradients:
                 gradient = self._with_kept(unit, index, gradient)
             if gradient is None or not unit.wants[index]:
                 absent.append(index)
+            elif gradient.layout is not torch.strided:
+                raise NotImplementedError(f"zerod.torch: the gradient of {unit.members[index].name} is {gradient.layout}, and not dense: "
+                                          "construct the module with sparse=False")
             else:
                 into.append(views[index])
                 given.append(gradient)

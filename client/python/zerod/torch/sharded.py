@@ -195,7 +195,7 @@ class ShardedTensor(torch.Tensor):
     def _no_memory(self, *_: Any) -> NoReturn:
         raise NeedsWhole(f"{self.part.name} is sharded: its values are not one block of memory. whole() gives them")
 
-    data_ptr = untyped_storage = storage = _typed_storage = share_memory_ = _no_memory  # type: ignore[assignment]
+    data_ptr = untyped_storage = storage = _typed_storage = share_memory_ = __dlpack__ = _no_memory  # type: ignore[assignment]
 
     def numpy(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         if self.requires_grad:

@@ -107,7 +107,7 @@ class _Reader:
 
 def _sum(tensor: torch.Tensor) -> int:
     """Changes with the tensor's bits."""
-    return int(tensor.detach().contiguous().view(torch.uint8).sum(dtype=torch.int64)) if tensor.numel() else 0
+    return int(tensor.detach().contiguous().view(-1).view(torch.uint8).sum(dtype=torch.int64)) if tensor.numel() else 0
 
 
 @contextmanager
@@ -264,6 +264,9 @@ def check_registered(changed: "Sequence[tuple[nn.Module, str]]", model: Any) -> 
         parameters = [(name, found)] if found is not None else inside.named_parameters(name) if inside is not None else []
         for label, parameter in parameters:
             part = part_of(parameter)
+            if part is None and any(parameter is leaf for unit in model.units for leaf in unit.leaves):
+                raise RuntimeError(f"{type(owner).__name__}.{label} was assigned in a forward, where a weight is a gathered one: assign the "
+                                   "parameter outside of forwards, or a clone() of it")
             if part is None or part.owner is not model:
                 raise RuntimeError(f"{type(owner).__name__}.{label} was added behind shard(), so no rank shards it and no sum has its "
                                    "gradient: add parameters and modules before shard()")

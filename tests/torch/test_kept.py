@@ -64,7 +64,7 @@ class InPlace(unittest.TestCase):
             out.sum().backward()
             return model.context.in_place, set(held), names, {block.uses for block in model.blocks}
 
-        self.assertEqual(in_one_rank(body), (True, {2}, {"Parameter", "Tensor"}, {0}))
+        self.assertEqual(in_one_rank(body), (True, {2}, {"Leaf", "Tensor"}, {0}))
 
     @staticmethod
     def _saved(node: Any) -> list[torch.Tensor]:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other packages have to know of sharded modules. Each file is for one of them."""
+"""Other packages with sharded modules: a file for each of them."""

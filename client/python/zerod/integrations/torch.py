@@ -16,6 +16,7 @@ from ..torch.sharded import ShardedParameter, ShardedTensor, ShardedWrite
 def install() -> None:
     """Harmless when repeated."""
     _refuse_ddp()
+    _refuse_inputs()
     if torch.distributed.is_available():
         _refuse_collectives()
         _shard_states()
@@ -38,6 +39,25 @@ def _refuse_ddp() -> None:
 
     init._zerod = True  # type: ignore[attr-defined]
     nn.parallel.DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+
+
+def _refuse_inputs() -> None:
+    """backward(inputs=) with sharded parameters raises: torch would find no way to them, and say nothing."""
+    plain = torch.autograd.backward
+    if hasattr(plain, "_zerod"):
+        return
+
+    @wraps(plain)
+    def backward(tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False,
+                 grad_variables: Any = None, inputs: Any = None) -> None:
+        for each in inputs if isinstance(inputs, (list, tuple)) else () if inputs is None else (inputs,):
+            if isinstance(each, ShardedParameter):
+                raise NotImplementedError(f"backward(inputs=) with a sharded parameter ({each.part.name}): freeze the others by "
+                                          "requires_grad_(False) before the forward")
+        plain(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+
+    backward._zerod = True  # type: ignore[attr-defined]
+    torch.autograd.backward = backward
 
 
 def _refuse_collectives() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of one sharded model share."""
+"""The state that all parts of a sharded model share."""
 from __future__ import annotations
 
 from contextlib import suppress

@@ -38,7 +38,7 @@ from .tensors import tensor_at
 
 
 class Unit(Protocol):
-    """What this file knows of a model's unit."""
+    """A unit of a model, as far as this file knows it."""
 
     members: list[Member]
     trainable: bool

@@ -26,7 +26,7 @@ from zerod.structs import NO_HOST
 
 
 class Sharded(Protocol):
-    """What this file knows of a model."""
+    """A model, as far as this file knows it."""
 
     def take_apart(self) -> None:
         """Of all tensors of the model's none is over the daemon's memory afterwards."""

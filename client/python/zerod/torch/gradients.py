@@ -191,14 +191,12 @@ class Gradients:
                 gradient = self._with_kept(unit, index, gradient)
             if gradient is None or not unit.wants[index]:
                 absent.append(index)
-            elif gradient.layout is not torch.strided:
-                raise NotImplementedError(f"zerod.torch: the gradient of {unit.members[index].name} is {gradient.layout}, and not dense: "
-                                          "construct the module with sparse=False")
             else:
                 into.append(views[index])
                 given.append(gradient)
         with torch.no_grad():
-            torch._foreach_copy_(into, given)
+            if into:  # a leaf that was frozen behind the forward arrives without a gradient
+                torch._foreach_copy_(into, given)
             if absent and not unit.named_views:
                 torch._foreach_zero_([views[index] for index in absent])
         options = self._submit

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterator, Optional
 import torch
 from torch import nn
 
-from .unit import FlatUnit, storages, unit_of
+from .unit import FlatUnit, Leaf, storages, unit_of
 
 
 def _follow_stack() -> None:
@@ -48,7 +48,7 @@ _top = _autograd._top_saved_tensors_default_hooks
 _push = _autograd._push_saved_tensors_default_hooks
 _pop = _autograd._pop_saved_tensors_default_hooks
 _task = torch._C._current_graph_task_id
-_PLAIN = (torch.Tensor, nn.Parameter)
+_PLAIN = (torch.Tensor, nn.Parameter, Leaf)
 
 
 class Packed:

@@ -38,6 +38,7 @@ from .kept import Kept
 from .layout import BlockPlan
 from .pace import Pace
 from .recovery import Recovery
+from .rules import View
 from .sharded import Part, ShardedWrite
 from .steps import Steps
 from .unit import FlatUnit
@@ -335,9 +336,9 @@ class Model:
             if self.outermost is None and _task() == -1:
                 self.settle()
                 self._use_unit(unit)
-                copy = unit.leaves[index].clone()
+                copy = unit.leaves[index].clone().unsqueeze(0).unbind()[0]  # autograd refuses writes to it and its views
                 self.end_scope()
-                return copy
+                return copy if copy.requires_grad else View(copy, part.name)
             if self.outermost is None:
                 self.enter_backward()
                 block.raw = True
@@ -392,6 +393,7 @@ class Model:
                 self._use_unit(unit)  # a program looks at a saved tensor
             return unit.flat(unit.address)
         if torch.is_grad_enabled() and not hooks.ours_apply():
+            self.enter_backward()  # so that the other ranks are told
             raise NotImplementedError("zerod.torch: backward with create_graph=True keeps views of gathered weights")
         node = _node()
         if not block.uses & _BACKWARD:
@@ -449,6 +451,10 @@ class Model:
         if torch.is_grad_enabled():
             leaf.grad = None
             raise NotImplementedError("zerod.torch: backward with create_graph=True: gradients of parameters have no graph")
+        if leaf.grad is not None and leaf.grad.layout != torch.strided:
+            leaf.grad = None
+            raise NotImplementedError(f"zerod.torch: the gradient of {unit.members[index].name} is sparse: construct the module with "
+                                      "sparse=False")
         if self.outermost is not None:
             leaf.grad = None
             raise NotImplementedError("zerod.torch: backward() inside of the model's forward: use torch.autograd.grad() for the inputs")

@@ -53,7 +53,7 @@ class Recovery:
 
 
 class Model(Protocol):
-    """What this file needs of a model."""
+    """A model, as far as this file knows it."""
 
     recovery: Recovery
 

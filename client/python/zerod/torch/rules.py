@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operations do with sharded tensors, below autograd.
+"""Rules for operations on sharded tensors, below autograd.
 
     local    elementwise operations, copies, foreach and fused kernels: on this rank's values. A plain operand that
              broadcasts is cut to this rank's range.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import Any, Callable, Iterable, Optional, Sequence
+from typing import Any, Callable, Iterable, NoReturn, Optional, Sequence
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -29,7 +29,7 @@ _KINDS = (ShardedTensor, ShardedParameter, SteppedParameter)
 
 
 class Operation:
-    """What an operation's schema says."""
+    """The schema of an operation."""
 
     def __init__(self, func: Any) -> None:
         arguments = func._schema.arguments
@@ -126,11 +126,15 @@ class View(torch.Tensor):
         told = operation(func)
         written = [args[i] for i in told.written if i < len(args)] + ([kwargs] if told.has_out else [])
         if any(isinstance(each, View) for each in tree_leaves(written)):
-            raise ShardedWrite(f"{func} writes to a view of {first.of}, which is sharded: the write would be lost. Write the "
-                               "whole (`p[...] = x`), or use `with zerod.torch.full_parameters(model, write=True):`")
+            _refuse_view(func, first.of)
         args, kwargs = tree_map_only(View, lambda view: view.plain, (args, kwargs))
         made = func(*args, **kwargs)
-        return View(made, first.of) if told.views and isinstance(made, torch.Tensor) else made
+        return tree_map_only(torch.Tensor, lambda tensor: View(tensor, first.of), made) if told.views else made
+
+
+def _refuse_view(func: Any, name: str) -> NoReturn:
+    raise ShardedWrite(f"{func} writes to a view of {name}, which is sharded: the write would be lost. Write the "
+                       "whole (`p[...] = x`), or use `with zerod.torch.full_parameters(model, write=True):`")
 
 
 # ---- Local ----
@@ -432,6 +436,8 @@ def _item(func: Any, args: Any, kwargs: dict) -> Any:
 def _whole(func: Any, args: Any, kwargs: dict) -> Any:
     told = operation(func)
     name = _first((args, kwargs)).part.name
+    if any(isinstance(each, View) for each in tree_leaves(([args[i] for i in told.written], kwargs.get("out")))):
+        _refuse_view(func, name)
     args, kwargs = tree_map_only(View, lambda view: view.plain, (args, kwargs))
     written = [i for i in told.written if any(is_sharded(each) for each in tree_leaves(args[i]))]
     if told.has_out and any(is_sharded(each) for each in tree_leaves(kwargs)) or written and written != [0] \
@@ -452,7 +458,7 @@ def _whole(func: Any, args: Any, kwargs: dict) -> Any:
             raise ShardedWrite(f"{func} changes the shape of a sharded tensor ({name})")
         target.write_local(target.part.cut(args[0]))
         return target
-    return View(made, name) if told.views and isinstance(made, torch.Tensor) else made
+    return tree_map_only(torch.Tensor, lambda tensor: View(tensor, name), made) if told.views else made
 
 
 def _collective(func: Any, args: Any, kwargs: dict) -> Any:

@@ -27,7 +27,7 @@ class ShardedWrite(RuntimeError):
 
 
 class Owner(Protocol):
-    """What a sharded tensor asks of its model."""
+    """The model of a sharded tensor, as the tensor sees it."""
 
     def agree(self, values: Sequence[float], op: str) -> list[float]:
         """The "sum", "max" or "min" of each value over the ranks. Every rank calls it."""
@@ -51,7 +51,7 @@ class Owner(Protocol):
 
 
 class Source(Protocol):
-    """What gives a tensor its values at their first use."""
+    """Gives a tensor its values at their first use."""
 
     def fill(self, tensor: "ShardedTensor") -> None: ...
 
@@ -312,6 +312,10 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
             part = next(each.part for each in tree_leaves((args, kwargs)) if isinstance(each, ShardedTensor))
             raise ShardedWrite(f"{func.__name__}() on a sharded parameter ({part.name}), of which each rank has another part. "
                                "zerod.torch sums gradients itself; whole() gives the whole")
+        if func is torch.autograd.grad:
+            inputs = args[1] if len(args) > 1 else kwargs["inputs"]
+            name = next(each.part.name for each in tree_leaves(inputs) if isinstance(each, ShardedParameter))
+            raise NotImplementedError(f"torch.autograd.grad() for a sharded parameter ({name}): backward() gives its gradient")
         if func in _SETS and args[0].own:
             args[0].part.owner.set_requires_grad(args[0].part, bool(args[1]) if len(args) > 1 else kwargs.get("requires_grad", True))
         elif torch.is_grad_enabled() or forwards or getattr(func, "__name__", "") in _COMPUTES:
@@ -331,7 +335,7 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
 
 
 class SteppedParameter(ShardedTensor, nn.Parameter):
-    """What a ShardedParameter is inside an optimizer's step, where no operation is recorded."""
+    """A ShardedParameter inside an optimizer's step, where no operation is recorded."""
 
     own = False
 

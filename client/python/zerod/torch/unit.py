@@ -20,7 +20,7 @@ from zerod import structs as s
 from .context import Context
 from .environment import DTYPES, MOST_UNIT_BYTES, short_name
 from .layout import Member, UnitPlan
-from .sharded import Owner, Part, ShardedParameter, ShardedTensor, become
+from .sharded import Owner, Part, ShardedParameter, ShardedTensor, ShardedWrite, become
 from .tensors import Places, tensor_at
 
 # The unit of each gathered buffer, by the identity of the storage that stands for the buffer.
@@ -46,6 +46,25 @@ def unit_of(tensor: torch.Tensor) -> "Optional[FlatUnit]":
 
 references_from_torch = _references_from_torch()
 Arrival = Callable[["FlatUnit", int], Callable[[torch.Tensor], None]]
+
+
+class Leaf(nn.Parameter):
+    """The whole parameter, as a forward sees it. Writes by `.data` count as others in place."""
+
+    @staticmethod
+    def __new__(cls, data: torch.Tensor, requires_grad: bool) -> "Leaf":
+        return torch.Tensor._make_subclass(cls, data, requires_grad)
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        return self.detach()
+
+    @data.setter
+    def data(self, _: torch.Tensor) -> None:
+        raise ShardedWrite("the parameter of a sharded model was written in a forward, by `.data = `: the write would be lost")
+
+
+_set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 class FlatUnit:
@@ -106,7 +125,7 @@ class FlatUnit:
 
     def _leaf(self, index: int, member: Member) -> nn.Parameter:
         blank = torch.empty((), dtype=self.dtype, device=self.context.device).expand(member.shape)
-        leaf = nn.Parameter(blank, requires_grad=self.trainable)
+        leaf = Leaf(blank, requires_grad=self.trainable)
         if self.trainable:
             leaf.register_post_accumulate_grad_hook(self._arrival(self, index))
         return leaf
@@ -301,7 +320,7 @@ class FlatUnit:
         """The leaves have no data, and no tensor stands for a buffer."""
         for leaf in self.leaves:
             leaf.grad = None
-            leaf.data = torch.empty((), dtype=self.dtype, device=leaf.device).expand(leaf.shape)
+            _set_data(leaf, torch.empty((), dtype=self.dtype, device=leaf.device).expand(leaf.shape))
         for places in (self.flat, self.views, self.entries, self.gradients, self.targets):
             places.clear()
         self.holders = [None] * len(self.members)
@@ -314,7 +333,7 @@ class FlatUnit:
             self.address = address
             self.buffer = self.flat(address)
             for leaf, view in zip(self.leaves, self.views(address)):
-                leaf.data = view
+                _set_data(leaf, view)
 
     def has_views(self, flat: torch.Tensor) -> bool:
         """Whether the program, or autograd without our hooks, has a tensor over a buffer that is no leaf."""
@@ -341,4 +360,4 @@ class FlatUnit:
         blank = torch.empty((), dtype=self.dtype, device=self.context.device)
         blank.fill_(float("nan") if self.dtype.is_floating_point else 0)
         for leaf in self.leaves:
-            leaf.data = blank.expand(leaf.shape)
+            _set_data(leaf, blank.expand(leaf.shape))

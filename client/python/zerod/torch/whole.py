@@ -24,7 +24,7 @@ from .updates import Updates
 
 
 class Model(Protocol):
-    """What this file needs of a model."""
+    """A model, as far as this file knows it."""
 
     context: Context
     updates: Updates
@@ -40,7 +40,7 @@ class Model(Protocol):
 # ---- Reading ----
 
 def passed(context: Context, name: str, local: torch.Tensor, numel: int) -> list[torch.Tensor]:
-    """What each rank gives, at most numel elements: of each rank so many. Every rank calls it."""
+    """Returns numel elements of each rank: those that it gives, and others behind. Every rank calls it."""
     group, stream, device = context.passing_group(), context.stream(), context.client.dlpack_device
     room = -(-max(numel, 1) // 256) * 256  # every rank's part begins where its shard does
     made = context.environment.with_room(group.register, context.passing_name(name), DTYPES[local.dtype], context.world * room,
@@ -107,7 +107,13 @@ class _Reader:
 
 def _sum(tensor: torch.Tensor) -> int:
     """Changes with the tensor's bits."""
-    return int(tensor.detach().contiguous().view(-1).view(torch.uint8).sum(dtype=torch.int64)) if tensor.numel() else 0
+    if not tensor.numel():
+        return 0
+    found, step = 0, 1 << 20
+    weights = torch.arange(1, step + 1, device=tensor.device)
+    for i, chunk in enumerate(tensor.detach().reshape(-1).view(torch.uint8).split(step)):
+        found += (i + 1) * int((chunk * weights[:chunk.numel()]).sum())
+    return found
 
 
 @contextmanager
@@ -130,8 +136,8 @@ def full_parameters(model: Model, write_back: bool = False) -> Iterator[None]:
         yield
     finally:
         for unit in units:
-            owners = [member.owners[0] for member in unit.members]
-            shown.append([owner._parameters.get(name) for owner, name in owners])  # type: ignore[misc]
+            shown.append([member.owners[0][0]._parameters.get(member.owners[0][1]) if member.owners else copy  # type: ignore[misc]
+                          for member, copy in zip(unit.members, copies[units.index(unit)])])
             for member in unit.members:
                 for owner, name in member.owners:
                     owner._parameters[name] = member.parameter
@@ -270,5 +276,20 @@ def check_registered(changed: "Sequence[tuple[nn.Module, str]]", model: Any) -> 
             if part is None or part.owner is not model:
                 raise RuntimeError(f"{type(owner).__name__}.{label} was added behind shard(), so no rank shards it and no sum has its "
                                    "gradient: add parameters and modules before shard()")
+            if parameter is found:
+                _tie(owner, name, part, model)
+
+
+def _tie(owner: nn.Module, name: str, part: Part, model: Any) -> None:
+    """The module's parameter of this name is another parameter of the model from now on."""
+    for block in model.blocks:
+        for unit in block.units:
+            for index, member in enumerate(unit.members):
+                has = any(each is owner and its == name for each, its in member.owners)
+                if has and (unit, index) != part.place:
+                    member.owners = [each for each in member.owners if each[0] is not owner or each[1] != name]
+                elif not has and (unit, index) == part.place:
+                    member.owners.append((owner, name))
+        block.finish()
 
 

@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Steps without a backward, gradients that are refused, and parameters that are frozen at any time."""
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import edges
+import torch
+from cases import Program, state
+from edges import Net, case, loss_of, refused, sgd, trained
+from harness import support
+from torch import nn
+
+import zerod.torch as zt
+
+
+# ---- Steps ----
+
+@case("steps")
+def no_backward_here(program: Program) -> Any:
+    """Rank 0 steps without a backward: rank 1 is told at once."""
+    module = program.shard(Net)
+    optimizer = sgd(module)
+    for number in range(3):
+        optimizer.zero_grad()
+        if program.sharded and number == 1 and program.world > 1:
+            if program.ranks == [0]:
+                optimizer.step()
+            else:
+                program.backward(loss_of(module, number))
+                refused(program, "rank 0 .*step\\(\\) without a backward", optimizer.step)
+        elif number != 1:
+            program.backward(loss_of(module, number))
+            optimizer.step()
+    return state(module)
+
+
+@case("steps")
+def no_backward_anywhere(program: Program) -> Any:
+    module = program.shard(Net)
+    optimizer = sgd(module)
+    optimizer.step()
+    program.backward(loss_of(module, 0))
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.step()
+    optimizer.step()
+    return state(module), trained(program, module)
+
+
+class Faulty(nn.Linear):
+    """Does something that is refused, in a forward or backward."""
+
+    how = ""
+
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+        self.table = nn.Embedding(2, 6, sparse=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "write":
+            with torch.no_grad():
+                self.weight.add_(1)
+        y = super().forward(x)
+        if self.how == "backward":
+            y.sum().backward(retain_graph=True)
+        return y + self.table(torch.zeros(1, dtype=torch.long)) if self.how == "sparse" else y
+
+
+@case("steps", how=("write", "backward", "sparse", "graph"))
+def fault_of_one_rank(program: Program, how: str) -> Any:
+    """The other rank is told in its step, which no rank takes."""
+    module = program.shard(lambda: Net(Faulty))
+    optimizer = sgd(module)
+    if 0 in program.ranks:
+        module.blocks[0].how = how
+        refused(program, "written|inside|parse|create_graph", lambda: loss_of(module, 0)(0).backward(create_graph=how == "graph"))
+        module.blocks[0].how = ""
+    elif program.sharded:
+        program.backward(loss_of(module, 0))
+        refused(program, "rank 0 has abandoned", optimizer.step)
+    return trained(program, module) if how != "write" or program.world > 1 else None
+
+
+# ---- Gradients and writes of other kinds ----
+
+class Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Embedding(7, 6, sparse=True), nn.Linear(6, 6)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.blocks[1](self.blocks[0](torch.tensor([1, 3, 3])) + x[:, :1].mean())
+
+
+@case("kinds")
+def sparse(program: Program) -> Any:
+    module = program.shard(Sparse)
+    refused(program, "parse.*blocks.0|blocks.0.*parse", lambda: loss_of(module, 0)(program.ranks[0]).backward())
+    module.blocks[0].sparse = False
+    return trained(program, module)
+
+
+@case("kinds")
+def sparse_no_sync(program: Program) -> Any:
+    module = program.shard(Sparse)
+
+    def accumulate() -> None:
+        with zt.no_sync(module):
+            loss_of(module, 0)(program.ranks[0]).backward()
+        loss_of(module, 1)(program.ranks[0]).backward()
+
+    refused(program, "parse.*blocks.0|blocks.0.*parse", accumulate)
+    module.blocks[0].sparse = False
+    return trained(program, module)
+
+
+def set_grad(p: torch.Tensor) -> None:
+    p.grad = torch.ones(2, 2)
+
+
+def set_data(p: torch.Tensor) -> None:
+    p.data = torch.ones(2, 2)
+
+
+def set_dtype(p: torch.Tensor) -> None:
+    p.grad = torch.ones(3, 6, dtype=torch.float64)
+
+
+@torch.no_grad()
+def by_set(p: torch.Tensor) -> None:
+    p.set_(torch.ones(3, 6))
+
+
+@torch.no_grad()
+def resize(p: torch.Tensor) -> None:
+    p.resize_(2, 2)
+
+
+@torch.no_grad()
+def set_storage(p: torch.Tensor) -> None:
+    p.set_(torch.ones(3, 6).untyped_storage(), 0, (3, 6), (6, 1))
+
+
+@torch.no_grad()
+def data_set(p: torch.Tensor) -> None:
+    p.data.set_(torch.ones(3, 6))
+
+
+@torch.no_grad()
+def transpose(p: torch.Tensor) -> None:
+    p.t_()
+
+
+def hook(p: torch.Tensor) -> None:
+    p.register_hook(lambda gradient: gradient)
+
+
+def accumulate_hook(p: torch.Tensor) -> None:
+    p.register_post_accumulate_grad_hook(lambda parameter: None)
+
+
+REFUSED = {set_grad: "grad.* size", set_dtype: "grad.* d?type", resize: "cannot resize",
+           **dict.fromkeys((set_data, by_set, set_storage, data_set, transpose, hook, accumulate_hook), "head.weight")}
+
+
+@case("kinds", write=REFUSED)
+def refused_write(program: Program, write: Callable) -> Any:
+    module = program.shard(Net)
+    refused(program, REFUSED[write], lambda: write(module.head.weight))
+    return trained(program, module)
+
+
+# ---- Frozen and unfrozen ----
+
+MOMENTS = ("before forward", "before backward", "before step", "before zero_grad")
+
+
+@case("frozen", moment=MOMENTS)
+def freeze(program: Program, moment: str) -> Any:
+    return toggled(program, moment, (False, True, False, True))
+
+
+@case("frozen", moment=MOMENTS)
+def unfreeze(program: Program, moment: str) -> Any:
+    return toggled(program, moment, (True, False, True))
+
+
+@case("frozen", moment=MOMENTS)
+def freeze_all(program: Program, moment: str) -> Any:
+    return toggled(program, moment, (False, True, False, True), ("stem.weight", "stem.bias", "blocks.0.weight", "blocks.0.bias"))
+
+
+def toggled(program: Program, moment: str, values: tuple, names: tuple = ("stem.weight", "blocks.0.weight")) -> Any:
+    module = program.shard(Net)
+    parameters = dict(module.named_parameters())
+    for name in names:
+        parameters[name].requires_grad_(not values[0])
+    optimizer = sgd(module)
+    seen = []
+    for number, value in enumerate(values):
+        def toggle(now: str) -> None:
+            if now == moment:
+                for name in names:
+                    parameters[name].requires_grad_(value)
+
+        toggle("before forward")
+        losses = [loss_of(module, number)(rank) for rank in program.ranks]
+        toggle("before backward")
+        (sum(losses) / len(losses)).backward()
+        toggle("before step")
+        float(module.head.bias.grad.norm())  # gradients are summed: unused ones are None
+        seen.append([None if p.grad is None else p.grad.norm() for p in parameters.values()])
+        optimizer.step()
+        toggle("before zero_grad")
+        optimizer.zero_grad()
+    return seen, state(module)
+
+
+class EdgeSteps(edges.Tables):
+    def test_steps(self) -> None:
+        """step() without a backward, and faults of one rank alone"""
+        self.check("steps")
+
+    def test_kinds(self) -> None:
+        """sparse gradients, other shapes, other memory"""
+        self.check("kinds")
+
+    def test_frozen(self) -> None:
+        """requires_grad_() at any time"""
+        self.check("frozen")
+
+
+if __name__ == "__main__":
+    support.main()

@@ -18,7 +18,7 @@ def clip_grad_norm_(model: Model, max_norm: float, norm_type: float = 2.0) -> to
     if model.gradients.fetcher is not None and model.gradients.fetcher.runs_optimizer:
         raise RuntimeError("clip_grad_norm_() does not work with optimizer_in_backward(): the norm is known when all "
                            "gradients are, and the optimizer has used them by then. Use an ordinary optimizer")
-    model.steps.begin()
+    model.steps.begin(waits=True)
     with torch._C.DisableTorchFunctionSubclass():
         gradients = [member.parameter.grad for unit in model.trainable for member in unit.members
                      if member.parameter.grad is not None]

@@ -76,7 +76,7 @@ class Gradients:
     def __init__(self, context: Context, updates: Updates) -> None:
         self.context = context
         self.updates = updates
-        self.begin_step: Callable[[], None] = lambda: None  # Steps.begin() and Steps.finish()
+        self.begin_step: Callable[..., None] = lambda: None  # Steps.begin() and Steps.finish()
         self.finish_step: Callable[[], None] = lambda: None
         self.fetcher: Optional[Fetcher] = None if context.offload.value is None else Fetcher(context)
         self._source = _Waiting(self)
@@ -390,7 +390,7 @@ class Gradients:
 
     def fill(self, tensor: ShardedTensor) -> None:
         """A gradient, or a tensor over the same values, is used first. Every rank calls it."""
-        self.begin_step()
+        self.begin_step(waits=True)
         if tensor.source is self._source:
             raise RuntimeError(f"the gradient of {tensor.part.name} was taken away, by zero_grad() or otherwise, and its sum has "
                                "gone with the step or backward that followed")

@@ -50,12 +50,13 @@ def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     for model, parameters in found.items():
         if model.durable is not None:
             model.durable.take(optimizer, parameters)
+        first = "_zerod_state" not in optimizer.__dict__
         _cut(optimizer, parameters)
         if model.gradients.fetcher is not None and model.gradients.fetcher.runs_optimizer:
             _check_overlap(model, optimizer)
         if any(parameter.device.type == "cpu" for parameter in parameters):
             _fetch_scale(optimizer)
-        model.steps.before_optimizer(parameters)
+        model.steps.before_optimizer(parameters, first)
 
 
 def _check_overlap(model: Model, optimizer: torch.optim.Optimizer) -> None:

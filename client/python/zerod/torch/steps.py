@@ -73,8 +73,12 @@ class Steps:
 
     # ---- Begin ----
 
-    def begin(self) -> None:
-        """Gives the gradients their values. Every rank calls it. StepAbandoned where a rank has given up."""
+    def begin(self, waits: bool = False) -> None:
+        """Gives the gradients their values. Every rank calls it. StepAbandoned where a rank has given up.
+
+        waits: the CPU waits for the sums, and not torch's stream. This process makes its sums, by kernels, and the driver may
+        hold their launches back until all streams are idle, for example while torch uses a kernel for the first time.
+        """
         gradients, fetcher = self.gradients, self.gradients.fetcher
         if self.open:
             return
@@ -87,7 +91,7 @@ class Steps:
                 self._release_kept()
             fetcher.drain()
         backwards = gradients.window
-        none = self._close_window()
+        none = self._close_window(waits)
         if self.context.replicas is not None:
             none = self._sum_rows(backwards, none)
         units = self.updates.trainable if fetcher is None else fetcher.left(self.updates.trainable)
@@ -97,13 +101,13 @@ class Steps:
         self.open = True
         self.context.counts.steps += 1
 
-    def _close_window(self) -> set[int]:
+    def _close_window(self, waits: bool) -> set[int]:
         """Begins the daemon's step; returns the flags of parameters for which no rank of the group had a gradient."""
         gradients, fetcher, group = self.gradients, self.gradients.fetcher, self.context.group
         try:
             ended, gradients.end_ticket = gradients.end_ticket, 0  # the step's ticket waits for the end of the backward
             try:
-                self.context.client.complete(group.step_begin_ticket(), self.context.stream())
+                self.context.client.complete(group.step_begin_ticket(), None if waits else self.context.stream())
             except zerod.InvalidState:
                 if ended:
                     self.context.client.complete(ended)  # if the end of the backward has failed, its error says why
@@ -203,11 +207,11 @@ class Steps:
 
     # ---- The optimizer ----
 
-    def before_optimizer(self, parameters: "list[nn.Parameter]") -> None:
-        """The optimizer is about to write these sharded parameters."""
+    def before_optimizer(self, parameters: "list[nn.Parameter]", first: bool) -> None:
+        """The optimizer is about to write these sharded parameters. first: it has not stepped them before."""
         fetcher = self.gradients.fetcher
         self.updates.end_writes()
-        self.begin()
+        self.begin(waits=first)
         failure = fetcher.take_failure() if fetcher is not None and self.open else None
         if failure is not None:
             self.raised = True

@@ -28,7 +28,7 @@ READS = {
     "equal": lambda p: torch.equal(p, p.detach().clone()),
     "clone": lambda p: p.detach().clone(),
     "list": lambda p: p.tolist(),
-    "numpy": lambda p: torch.from_numpy(p.detach().numpy().copy()),
+    "numpy": lambda p: torch.from_numpy(p.detach().cpu().numpy().copy()),
     "square": lambda p: (p.detach() * 2).square().mean(),
     "finite": lambda p: torch.isfinite(p).all(),
 }

@@ -356,8 +356,7 @@ def _index_put(func: Any, args: Any, kwargs: dict) -> Any:
 def norms(tensors: Sequence[torch.Tensor], order: float) -> list[float]:
     """Of whole tensors, sharded ones and plain ones that all ranks have, by one agreement for each model."""
     order = float(order)
-    here = [_power_sum(_locals(tensor), order) for tensor in tensors]
-    sums = torch.stack([each.to(here[0].device) for each in here]).tolist()
+    sums = _power_sums([_locals(tensor) for tensor in tensors], order)
     op = "sum" if not math.isinf(order) else "max" if order > 0 else "min"
     for owner, _ in _by_owner(tensors):
         indices = [i for i, tensor in enumerate(tensors) if isinstance(tensor, ShardedTensor) and tensor.part.owner is owner]
@@ -366,11 +365,21 @@ def norms(tensors: Sequence[torch.Tensor], order: float) -> list[float]:
     return sums if math.isinf(order) or order == 0 else torch.tensor(sums, dtype=torch.double).pow(1 / order).tolist()
 
 
-def _power_sum(values: torch.Tensor, order: float) -> torch.Tensor:
-    if not values.numel():
-        return torch.tensor(math.inf if order == -math.inf else 0.0, dtype=torch.double, device=values.device)
-    norm = torch.linalg.vector_norm(values, order, dtype=torch.promote_types(values.dtype, torch.float32)).double()
-    return norm if math.isinf(order) or order == 0 else norm.pow(order)
+def _power_sums(values: list[torch.Tensor], order: float) -> list[float]:
+    """Of each tensor the sum of powers, or its largest or smallest absolute value; at least in float32."""
+    nothing = math.inf if order == -math.inf else 0.0
+    found = [nothing] * len(values)
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for i, each in enumerate(values):
+        if each.numel():
+            groups.setdefault((each.device, each.dtype), []).append(i)
+    for (_, dtype), indices in groups.items():
+        some = [values[i] for i in indices]
+        wide = torch.promote_types(dtype, torch.float32)
+        made = torch._foreach_norm(some, order) if dtype == wide else [torch.linalg.vector_norm(each, order, dtype=wide) for each in some]
+        for i, norm in zip(indices, torch.stack(list(made)).double().tolist()):
+            found[i] = norm if math.isinf(order) or order == 0 else norm ** order
+    return found
 
 
 def _norms_of(tensors: Sequence[torch.Tensor], order: Any, dtype: Any) -> list[torch.Tensor]:

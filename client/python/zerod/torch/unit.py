@@ -27,7 +27,10 @@ from .tensors import Places, tensor_at
 storages: "dict[int, weakref.ref[FlatUnit]]" = {}
 
 _uses_of_storage = torch._C._storage_Use_Count  # type: ignore[attr-defined]
+_alone = torch.empty(1, device="cpu")
+_USES_BY_LOOKING = _uses_of_storage(_alone.untyped_storage()._cdata) - 1  # in this torch
 _local = torch._C.DisableTorchFunctionSubclass
+_TAKES_LISTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)  # increment_version()
 
 
 def _references_from_torch() -> int:
@@ -287,7 +290,8 @@ class FlatUnit:
         """Invalidates the views of the leaves that autograd has saved."""
         self.version += 1
         if self.context.in_place:  # autograd itself has saved them, and compares the numbers of their versions
-            torch.autograd.graph.increment_version(self.leaves)
+            for leaves in [self.leaves] if _TAKES_LISTS else self.leaves:
+                torch.autograd.graph.increment_version(leaves)  # type: ignore[arg-type]
 
     def shard_parameters(self, owner: Owner) -> None:
         """Gives the module's parameter objects this rank's slices, and makes them sharded."""
@@ -338,7 +342,7 @@ class FlatUnit:
     def has_views(self, flat: torch.Tensor) -> bool:
         """Whether the program, or autograd without our hooks, has a tensor over a buffer that is no leaf."""
         own = 1 + len(self.members) * (2 if flat is self.buffer else 1)  # flat itself, its views, the leaves' data
-        return _uses_of_storage(flat.untyped_storage()._cdata) > own + 1
+        return _uses_of_storage(flat.untyped_storage()._cdata) > own + _USES_BY_LOOKING
 
     def is_aliased(self, flat: torch.Tensor) -> bool:
         """Whether the program has a tensor over a buffer: a view, or a leaf."""

@@ -3,6 +3,7 @@
 """Compiled models, models of others, peak memory, models without weights on most ranks, and the summary."""
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -233,6 +234,38 @@ class Memory(unittest.TestCase):
                 self.assertLessEqual(peak, 2 * shards + 3 * block + entries + 65536)
                 self.assertLessEqual(held, shards + 65536)
                 self.assertLessEqual(loaded, shards + 2 * block + 65536)
+
+    def test_dropped(self) -> None:
+        """a model that the program drops leaves nothing in the daemon; nor does unshard(), behind which it is a plain one"""
+        def body(rank: int, dtype: Any, drops: bool) -> Any:
+            module = zt.shard(harness.seeded(models.GPT), param_dtype=dtype)
+            optimizer = models.adamw(module)
+            for step in range(2):
+                optimizer.zero_grad()
+                models.gpt_loss(module, rank, step)
+                optimizer.step()
+            model = module._zerod_model
+            client, device, before = model.client, model.device_index, dict(module.state_dict())
+            zt.barrier(module)
+            del optimizer, model
+            if drops:
+                del module
+            else:
+                zt.unshard(module)
+                same(dict(module.state_dict()), before)
+                models.gpt_loss(module, rank, 2)
+                self.assertIs(type(module.head.weight.grad), torch.Tensor)
+                self.assertIs(module.head.weight, module.tokens.weight)
+            gc.collect()
+            client.join(job=f"meet {dtype} {drops}", world_size=2, rank=rank, device=device).barrier()
+            return client.device(device).gathered_bytes, client.device(device).allocated_bytes
+
+        for dtype in (None, torch.bfloat16):
+            for drops in (True, False):
+                with self.subTest(dtype=dtype, drops=drops), support.Daemon(devices=2, arena="64M") as own:
+                    for gathered, allocated in harness.ranks(own.socket, 2, lambda rank: body(rank, dtype, drops)):
+                        self.assertEqual(gathered, 0)
+                        self.assertLessEqual(allocated, 1024)  # of the group that the ranks meet in
 
     def test_meta(self) -> None:
         """rank 0 has the weights, the others a model on the meta device; weights streamed in block by block"""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import tempfile
 import unittest
 from typing import Any
+from unittest import mock
 
 import harness
 import models
@@ -14,6 +15,7 @@ import torch.distributed
 from harness import compare, same, support
 from torch import nn
 
+import zerod
 import zerod.torch as zt
 from zerod.torch.sharded import boxes
 from zerod.torch.state import checkpointable
@@ -223,6 +225,18 @@ class Gradients(unittest.TestCase):
                     self.assertEqual(norm, other)
                     torch.testing.assert_close(norm, reference, rtol=1e-6, atol=0)
                 torch.testing.assert_close(harness.whole([result[1] for result in results]), expected, rtol=1e-5, atol=1e-6)
+
+    def test_agreements(self) -> None:
+        """clipping by torch's function: the ranks agree once for all gradients"""
+        def body(rank: int) -> int:
+            module = harness.shard(nn.Sequential(*[nn.Linear(3, 3) for _ in range(150)]), policy=[])
+            module(torch.ones(1, 3)).sum().backward()
+            module[0].weight.grad.read_local()
+            with mock.patch.object(zerod.Group, "agree", autospec=True, side_effect=zerod.Group.agree) as calls:
+                nn.utils.clip_grad_norm_(module.parameters(), 1.0, foreach=True)
+            return calls.call_count
+
+        self.assertEqual(harness.ranks(daemon.socket, 2, body), [1, 1])
 
     def test_no_norm(self) -> None:
         """norm_type 0 is refused"""

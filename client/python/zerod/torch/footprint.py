@@ -11,7 +11,7 @@ from typing import Optional, Protocol
 
 import torch
 
-from .layout import ALIGN_BYTES, BlockPlan, UnitPlan
+from .layout import ALIGN_BYTES, BlockPlan
 from .offload import Placement
 
 

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 from torch import nn

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import types
 import unittest
+from functools import partial
 from typing import Any, Callable
 from unittest import mock
 
@@ -312,6 +313,29 @@ class Ends(unittest.TestCase):
             return "no error"
 
         self.assertRegex(harness.ranks("/nowhere/zerod.sock", 1, body)[0], "/nowhere/zerod.sock")
+
+    def test_deadline(self) -> None:
+        """shard(deadline_ms=) bounds every wait: of a step that another rank does not begin, and of a barrier"""
+        done = os.pipe()
+
+        def body(rank: int) -> list[str]:
+            module = zt.shard(models.MLP(), deadline_ms=300)
+            optimizer = models.sgd(module)
+            models.mlp_loss(module, rank, 0)
+            if rank == 1:
+                os.read(done[0], 1)
+                return []
+            told = []
+            for call in (optimizer.step, partial(zt.barrier, module)):
+                with self.assertRaises(zerod.Deadline) as raised:
+                    call()
+                told.append(str(raised.exception))
+            os.write(done[1], b".")
+            return told
+
+        told, _ = harness.ranks(daemon.socket, 2, body)
+        self.assertRegex(told[0], "waited 300 ms for rank 1 to begin the step")
+        self.assertRegex(told[1], "waited 300 ms for rank 1 to reach the barrier")
 
     def test_draining(self) -> None:
         """the daemon is told to end: steps go on, ConnectionFailed says why nobody joins and, in a step, that it ended"""

@@ -21,7 +21,7 @@ import zerod.torch as zt
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena="128M").__enter__()
+    daemon = support.Daemon(devices=4, arena="128M", host_arena="64M").__enter__()
 
 
 def tearDownModule() -> None:
@@ -222,6 +222,12 @@ class Gradients(unittest.TestCase):
     def test_edits(self) -> None:
         """edits of single gradients between backward and step"""
         self.check("edits", 1, 2, 4)
+
+    def test_options(self) -> None:
+        """the same with slots, stage 2, persistent units, and in host memory"""
+        for options in ({"slots": True}, {"stage": 2}, {"persist_below": 1000}, {"offload": "optimizer"}, {"offload": "all"}):
+            with self.subTest(**options):
+                cases.check(daemon.socket, 2, TABLES["edits"], **options)  # type: ignore[arg-type]
 
     def test_sums(self) -> None:
         """sums in float32, and gradients of parameters that no rank uses"""

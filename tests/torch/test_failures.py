@@ -235,6 +235,39 @@ class Exceptions(unittest.TestCase):
         """a rank that calls step() again has not failed"""
         harness.compare(daemon.socket, 2, models.MLP, Again, models.mlp_loss)
 
+    def test_interrupted(self) -> None:
+        """Ctrl-C in a forward, in and between blocks, behind which torch runs no hooks: the step is nobody's, and training goes on"""
+        def trained(rank: int) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            optimizer, plain = models.sgd(module), [layer.forward for layer in module.layers]
+
+            def interrupted(x: torch.Tensor) -> torch.Tensor:
+                if rank in hit:
+                    raise KeyboardInterrupt
+                return plain[1](x)
+
+            told = []
+            for step in range(4):
+                hit = {1: (0,), 2: (0, 1)}.get(step, ())
+                module.layers[1].forward = interrupted
+                optimizer.zero_grad()
+                try:
+                    models.mlp_loss(module, rank, step)
+                    optimizer.step()
+                except (KeyboardInterrupt, zt.StepAbandoned) as raised:
+                    told.append(type(raised).__name__)
+            return told, harness.slices(module)
+
+        def expected() -> Any:
+            def losses(module: nn.Module, rank: int, step: int) -> torch.Tensor:
+                return models.mlp_loss(module, rank, 3 * step)
+
+            return harness.reference(models.MLP, models.sgd, losses, 2, 2)[1]
+
+        (first, a), (second, b) = harness.ranks(daemon.socket, 2, trained)
+        self.assertEqual((first, second), (["KeyboardInterrupt"] * 2, ["StepAbandoned", "KeyboardInterrupt"]))
+        harness.same(harness.whole([a, b]), harness.alone(expected))
+
     def test_alone(self) -> None:
         """one rank alone: an exception in backward, then in forward"""
         for place in ("forward", "backward"):

@@ -46,6 +46,7 @@ from .updates import Updates
 _task = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
 _FORWARD, _KEPT, _BACKWARD = Use.FORWARD, Use.KEPT, Use.BACKWARD
+_CALL = nn.Module._call_impl.__code__
 _OPS = {"sum": zerod.AgreeOp.SUM, "max": zerod.AgreeOp.MAX, "min": zerod.AgreeOp.MIN}
 
 
@@ -161,7 +162,10 @@ class Model:
         def pre_forward(module: nn.Module, args: Any, kwargs: Any) -> Any:
             block.depth += 1
             if block.depth > 1:
-                return None
+                if _calls(module) > 1:
+                    return None
+                self._forget_forward()
+                block.depth = 1
             task = _task()
             again = task != -1 and self.outermost is None  # in a backward
             if again:
@@ -308,6 +312,23 @@ class Model:
         failure = sys.exc_info()[1]
         if failure is not None and failure is not self.failure:
             self._forward_failed()
+
+    def _forget_forward(self) -> None:
+        """A KeyboardInterrupt has left a forward: torch runs no hooks then."""
+        for block in self.blocks:
+            block.depth = 0
+            block.show_shards()
+            if block.pushed:
+                block.pushed = False
+                hooks.pop()
+        if self.pushed:
+            self.pushed = False
+            hooks.pop()
+        if self.outermost is not None:
+            self.outermost = None
+            sharded.forwards -= 1
+        self.end_scope()
+        self._forward_failed()
 
     def _forward_failed(self) -> None:
         """An exception leaves the outermost forward: no step of any rank may count this micro-batch."""
@@ -659,6 +680,15 @@ def _arrivals(model: "weakref.ref[Model]") -> Callable[[FlatUnit, int], Callable
         return arrived
 
     return arrival
+
+
+def _calls(module: nn.Module) -> int:
+    """How many calls of the module run in this thread."""
+    found, frame = 0, sys._getframe(1)
+    while frame is not None:
+        found += frame.f_code is _CALL and frame.f_locals.get("self") is module
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
 
 
 def _in_function() -> bool:

@@ -10,6 +10,7 @@ import pickle
 import tempfile
 import unittest
 from typing import Any
+from unittest import mock
 
 import harness
 import models
@@ -18,6 +19,7 @@ from harness import support
 from torch import nn
 
 import zerod.torch as zt
+from zerod.torch.environment import members
 
 
 def setUpModule() -> None:
@@ -60,6 +62,12 @@ class Mistakes(unittest.TestCase):
                 zt.shard(models.MLP().double(), param_dtype=torch.bfloat16)
 
         harness.ranks(daemon.socket, 1, body)
+
+    def test_not_in_group(self) -> None:
+        """a process group without this rank, which torch numbers -1"""
+        with mock.patch("torch.distributed.get_rank", side_effect=lambda group=None: 3 if group is None else -1), \
+                self.assertRaisesRegex(ValueError, "rank 3 is not in the process group"):
+            members(object())
 
     def test_copies(self) -> None:
         """deepcopy() and pickling of a sharded model and of its blocks are refused, and so is a checkpoint that is not there"""

@@ -220,8 +220,11 @@ def members(process_group: Any) -> tuple[int, int, str]:
     group = process_group
     if hasattr(group, "get_group"):
         group = group.get_group(group.ndim - 1)
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not in the process group that shard() was given: only its ranks call shard()")
     ranks = dist.get_process_group_ranks(group)
-    return dist.get_rank(group), len(ranks), f"@{min(ranks)}-{max(ranks)}x{len(ranks)}"
+    return rank, len(ranks), f"@{min(ranks)}-{max(ranks)}x{len(ranks)}"
 
 
 MOST_JOB_BYTES = 63

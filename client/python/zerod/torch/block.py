@@ -11,7 +11,6 @@ that autograd has saved without our hooks. Such a buffer is kept by a lease of i
 """
 from __future__ import annotations
 
-import enum
 from ctypes import c_uint64, c_void_p
 from typing import Any, Optional
 
@@ -40,12 +39,6 @@ class Use:
     FORWARD = 1
     KEPT = 2  # by a forward for its backward: in stage 2, and in place
     BACKWARD = 4
-
-
-class State(enum.Enum):
-    SHARDED = "sharded"
-    ASKED = "asked for"
-    GATHERED = "gathered"
 
 
 _BACKWARD = Use.BACKWARD
@@ -96,10 +89,6 @@ class Block:
 
     def encloses(self, other: "Block") -> bool:
         return not self.name or other.name.startswith(self.name + ".")
-
-    @property
-    def state(self) -> State:
-        return State.GATHERED if self.uses else State.ASKED if self.tickets is not None else State.SHARDED
 
     # ---- The lease ----
 

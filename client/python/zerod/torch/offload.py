@@ -77,10 +77,6 @@ class Placement:
         """own_device() as torch names it: that of parameters outside of a forward."""
         return torch.device("cpu") if self.optimizer_on_host else environment.device
 
-    def shard_stream(self, environment: Environment) -> Optional[zerod.Stream]:
-        """The stream that writes the shards; None: the CPU does."""
-        return None if self.shards_on_host else environment.stream()
-
     def own_stream(self, environment: Environment) -> Optional[zerod.Stream]:
         return None if self.optimizer_on_host else environment.stream()
 

@@ -2,8 +2,8 @@
 """Tensors of which this rank has a flat range: parameters, their gradients, the optimizer's state.
 
 A ShardedTensor has the shape of the whole. Its values here are `part.begin` to `part.end` of the whole's elements in
-row-major order, flat: read_local() gives them, write_local() replaces them, and nothing else reaches them. What an
-operation does with it is in rules.py.
+row-major order, flat: read_local() gives them, and write_local() replaces them. For speed the rules of operations, in
+rules.py, use `_local`, where the values are if nothing has to be waited for.
 
 A ShardedParameter is what model.parameters() gives outside of a forward. Operations that autograd records get the
 unit's leaf instead, which is the whole parameter.

@@ -374,7 +374,7 @@ class Gradients:
         if shown.source is self._source:
             return None
         if shown.source is None:
-            shown.stash = shown._local
+            shown.stash = shown.read_local()
         shown.wait_for(self._source)
         shown.aliases = shown.aliases or []
         return shown
@@ -445,7 +445,7 @@ class Gradients:
                 if is_shown and not is_held and not others and id(parameter) in stepped:
                     holder.wait_for(_spent)
                 elif holder.source is None and (others or is_held or is_shown):
-                    self._settle(holder, holder._local.clone())
+                    self._settle(holder, holder.read_local().clone())
                     if is_shown and not is_held and id(parameter) in stepped:
                         holder.wait_for(_spent)
 

@@ -349,6 +349,8 @@ class Model:
         """
         unit, index = part.place
         block = self._block_of[unit]
+        if self.steps.running:  # an optimizer, which has its masters, and for which nothing is recorded
+            return unit.members[index].parameter
         if self.updates.writing or self.updates.updating:
             return self.weights(part).to(unit.dtype)
         if not block.uses:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks that torch calls before and after every optimizer's step, registered once."""
+"""The hooks that torch calls before and after every optimizer's step, registered once.
+
+An optimizer that has sharded parameters receives two hooks of its own. The last of its pre-hooks puts a copy in its place
+that steps plain tensors (plain.py), and the first of its post-hooks takes over the copy's state.
+"""
 from __future__ import annotations
 
 from typing import Any
@@ -8,12 +12,13 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from . import plain
 from .model import Model
 from .rules import take_kernels
-from .sharded import ShardedTensor, part_of
+from .sharded import part_of
 
 _registered = False
-_stepping: "dict[int, dict[Model, list[nn.Parameter]]]" = {}  # optimizers that run
+_HOOK: Any = "zerod.torch"  # among an optimizer's own hooks
 
 
 def register() -> None:
@@ -30,33 +35,43 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"] if part_of(parameter) is not None]
 
 
-def _sharded(optimizer: torch.optim.Optimizer) -> dict[Model, list[nn.Parameter]]:
+def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """args begins with the optimizer itself."""
+    if "_zerod_copy" in optimizer.__dict__:  # plain.step() calls it
+        return
     found: dict[Model, list[nn.Parameter]] = {}
     for parameter in parameters_of(optimizer):
         found.setdefault(parameter.part.owner, []).append(parameter)  # type: ignore[attr-defined]
-    return found
-
-
-def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """args begins with the optimizer itself."""
-    if "_zerod_part" in optimizer.__dict__:  # in the backward, for one unit
-        return
-    found = _sharded(optimizer)
+    optimizer.__dict__["_zerod_stepping"] = found
     if not found:
         return
     if (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None:
         raise NotImplementedError("zerod.torch: optimizer.step(closure) is not supported; call backward() before step()")
-    _stepping[id(optimizer)] = found
+    first = _HOOK not in optimizer._optimizer_step_pre_hooks
+    optimizer._optimizer_step_pre_hooks[_HOOK], optimizer._optimizer_step_post_hooks[_HOOK] = _copy, _take_state
+    optimizer._optimizer_step_pre_hooks.move_to_end(_HOOK)  # type: ignore[attr-defined]
+    optimizer._optimizer_step_post_hooks.move_to_end(_HOOK, last=False)  # type: ignore[attr-defined]
     for model, parameters in found.items():
         if model.durable is not None:
             model.durable.take(optimizer, parameters)
-        first = "_zerod_state" not in optimizer.__dict__
-        _cut(optimizer, parameters)
         if model.gradients.fetcher is not None and model.gradients.fetcher.runs_optimizer:
             _check_overlap(model, optimizer)
         if any(parameter.device.type == "cpu" for parameter in parameters):
             _fetch_scale(optimizer)
         model.steps.before_optimizer(parameters, first)
+
+
+def _copy(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+    if plain.is_elementwise(optimizer):
+        return (plain.begin(optimizer, optimizer.param_groups, keep=True), *args[1:]), kwargs
+    for parameter in parameters_of(optimizer):
+        plain.cut_state(parameter.part, optimizer.state.get(parameter, {}))  # type: ignore[attr-defined]
+    return None
+
+
+def _take_state(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    if args[0] is not optimizer:
+        plain.end(optimizer, args[0].values)
 
 
 def _check_overlap(model: Model, optimizer: torch.optim.Optimizer) -> None:
@@ -76,21 +91,7 @@ def _fetch_scale(optimizer: torch.optim.Optimizer) -> None:
             setattr(optimizer, name, value.cpu())
 
 
-def _cut(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
-    """Whole tensors of the state, which a checkpoint has given, become this rank's part of them."""
-    known = optimizer.__dict__.get("_zerod_state")
-    if known is not None and known[0] is optimizer.state and known[1] == len(optimizer.state):
-        return
-    for parameter in parameters:
-        part = parameter.part  # type: ignore[attr-defined]
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if type(value) is torch.Tensor and value.dim() and value.shape == part.shape:
-                optimizer.state[parameter][key] = ShardedTensor(part.cut(value).clone(), part)
-    optimizer.__dict__["_zerod_state"] = optimizer.state, len(optimizer.state)
-
-
 def _after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    if "_zerod_part" in optimizer.__dict__:
-        return
-    for model, parameters in _stepping.pop(id(optimizer), {}).items():
-        model.steps.after_optimizer(parameters)
+    if "_zerod_copy" not in optimizer.__dict__:
+        for model, parameters in optimizer.__dict__.pop("_zerod_stepping", {}).items():
+            model.steps.after_optimizer(parameters)

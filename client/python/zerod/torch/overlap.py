@@ -8,15 +8,13 @@ which some parameters had no gradient here, so that the other ranks have to say 
 Behind the backward the GPU is idle, and the CPU's memory is what the optimizer waits for. So the GPU then reads the masters
 of a unit whose shards are in host memory, rounds them, and writes the shards, while the CPU steps the next unit.
 
-The optimizer is the program's own. For a unit a copy of it steps that has the unit's parameters alone, and shares the
-state. A sum exists when all ranks have their gradient, so no rank needs the unit's former version in this window.
+The optimizer is the program's own. For a unit a copy of it steps that has the unit's parameters alone (plain.py). A sum exists when all ranks have their gradient, so no rank needs the unit's former version in this window.
 
 A published unit cannot be taken back. So when a rank gives a window up, all ranks publish what any of them has
 published (`mend()`), with whatever their slices hold: StepTorn.
 """
 from __future__ import annotations
 
-from collections import OrderedDict
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Optional
@@ -25,6 +23,7 @@ import torch
 
 import zerod
 
+from . import plain
 from .context import Context
 from .fetcher import Fetcher, Worker
 from .gradients import Gradients
@@ -168,11 +167,6 @@ class Overlap(Fetcher):
         groups = self._groups.get(unit)
         if not groups:
             return
-        part = object.__new__(type(self.optimizer))
-        part.__dict__.update(self.optimizer.__dict__, _optimizer_step_pre_hooks=OrderedDict(), _zerod_part=True,
-                             _optimizer_step_post_hooks=OrderedDict(),
-                             param_groups=[{**group, "params": parameters} for group, parameters in groups])
-        part.__dict__.pop("step", None)  # a scheduler's, which counts the program's steps
         if unit.host_gradient() is None:  # the place is lent again: the backward has ended since, perhaps
             unit.unit.reduce_wait()
         gradients = unit.reduced()
@@ -182,7 +176,7 @@ class Overlap(Fetcher):
                 for parameter in parameters:
                     index = parameter.part.place[1]
                     parameter.grad = ShardedTensor(gradients[index], unit.gradient_parts[index])
-            type(part).step(part)  # type: ignore[call-arg, arg-type]
+            plain.step(self.optimizer, [{**group, "params": parameters} for group, parameters in groups])
         finally:
             with _local():
                 for parameter in parameters:

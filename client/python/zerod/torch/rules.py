@@ -20,12 +20,11 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import sharded
-from .sharded import NeedsWhole, ShardedParameter, ShardedTensor, ShardedWrite, SteppedParameter
+from .sharded import NeedsWhole, ShardedParameter, ShardedTensor, ShardedWrite
 
 aten = torch.ops.aten
 Rule = Callable[[Any, Any, dict], Any]
-_make = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
-_KINDS = (ShardedTensor, ShardedParameter, SteppedParameter)
+_KINDS = (ShardedTensor, ShardedParameter)
 
 
 class Operation:
@@ -56,33 +55,24 @@ def is_sharded(value: Any) -> bool:
 
 def _locals(value: Any) -> Any:
     """The values here in place of sharded tensors, in lists too."""
-    kind = value.__class__
-    if kind in _KINDS:
-        return value._local if value.source is None else value.read_local()
-    if kind is list or kind is tuple:
-        return [(each._local if each.source is None else each.read_local()) if each.__class__ in _KINDS else each for each in value]
+    if is_sharded(value):
+        return value.read_local()
+    if isinstance(value, (list, tuple)):
+        return [each.read_local() if is_sharded(each) else each for each in value]
     return value
 
 
-def _ready(values: Sequence[Any]) -> Optional[list[torch.Tensor]]:
-    """The values here of a list of sharded tensors, None for those that wait; None where one is plain."""
-    try:
-        return [each._local for each in values]
-    except AttributeError:
-        return None
-
-
 def _check_writable(values: Any) -> None:
-    for each in values if values.__class__ in (list, tuple) else (values,):
-        if each.__class__ in _KINDS and not each.free:
-            each.check_writable()
+    for each in values if isinstance(values, (list, tuple)) else (values,):
+        if is_sharded(each):
+            each.writable_local()
 
 
 def _result(value: Any, part: sharded.Part) -> Any:
     if not isinstance(value, torch.Tensor):
         return value if not isinstance(value, (list, tuple)) else tuple(_result(each, part) for each in value)
-    made = _make(ShardedTensor, part.shape, dtype=value.dtype, device=value.device)
-    made._local, made.part, made.result = value, part, True
+    made = ShardedTensor.__new__(ShardedTensor, value, part)
+    made.result = True
     return made
 
 
@@ -147,7 +137,7 @@ def _elementwise(func: Any, args: Any, kwargs: dict) -> Any:
         if each.__class__ in _KINDS:
             if not each.part.same(part):
                 return _whole(func, args, kwargs)
-            each = each._local if each.source is None else each.read_local()
+            each = each.read_local()
         elif isinstance(each, torch.Tensor):
             if isinstance(each, View):
                 each = each.plain
@@ -169,8 +159,7 @@ def _into(func: Any, operands: list[Any], kwargs: dict, part: sharded.Part) -> A
     out = kwargs.get("out")
     if not isinstance(out, ShardedTensor) or not out.part.same(part) or len(kwargs) > 1:
         return None
-    _check_writable(out)
-    func(*operands, out=_locals(out))
+    func(*operands, out=out.writable_local())
     return out
 
 
@@ -184,19 +173,13 @@ def _like(func: Any, args: Any, kwargs: dict) -> Any:
     kwargs.pop("memory_format", None)
     if func is aten.clone.default or func is aten._to_copy.default:
         return _result(func(_locals(args[0]), *args[1:], **kwargs), args[0].part)
-    return _result(func(args[0]._local if args[0].source is None else _blank(args[0]), *args[1:], **kwargs), args[0].part)
-
-
-def _blank(tensor: ShardedTensor) -> torch.Tensor:
-    """Of the values' size, for what does not read them."""
-    return torch.empty(tensor.part.end - tensor.part.begin, dtype=tensor.dtype, device=tensor.device)
+    return _result(func(args[0].blank_local(), *args[1:], **kwargs), args[0].part)
 
 
 def _detach(func: Any, args: Any, kwargs: dict) -> ShardedTensor:
     tensor = args[0]
-    made = ShardedTensor.__new__(ShardedTensor, _blank(tensor) if tensor.source is not None else tensor._local, tensor.part)
+    made = ShardedTensor.__new__(ShardedTensor, tensor.blank_local(), tensor.part)
     made.guarded, made.result, made.exposed = tensor.guarded, tensor.result, tensor.exposed
-    made.free = not tensor.guarded and tensor.exposed is None
     if tensor.aliases is not None:
         if tensor.source is not None:
             made.wait_for(tensor.source)
@@ -213,8 +196,8 @@ def _new(func: Any, args: Any, kwargs: dict) -> Any:
     tensor, size = args[0], args[1]
     if tuple(size) == tuple(tensor.shape) and func is not aten.new_empty_strided.default:
         size = (tensor.part.end - tensor.part.begin,)
-        return _result(func(_blank(tensor), size, *args[2:], **kwargs), tensor.part)
-    return func(_blank(tensor), *args[1:], **kwargs)
+        return _result(func(tensor.blank_local(), size, *args[2:], **kwargs), tensor.part)
+    return func(tensor.blank_local(), *args[1:], **kwargs)
 
 
 def _random(func: Any, args: Any, kwargs: dict) -> Any:
@@ -229,64 +212,42 @@ def _random(func: Any, args: Any, kwargs: dict) -> Any:
 
 
 def _foreach(func: Any, args: Any, kwargs: dict) -> Any:
+    """Lists of tensors. A plain one is cut, if sharded ones beside it are written; else those are gathered."""
     told = operation(func)
-    operands: list[Any] = []
-    for each in args:
-        if each.__class__ in (list, tuple) and each and isinstance(each[0], torch.Tensor):
-            found = _ready(each)
-            if found is None:
-                return _foreach_mixed(func, args, kwargs)
-            each = found
-        operands.append(each)
-    for i in told.written:
-        for tensor in args[i]:
-            if not tensor.free:
-                tensor.check_writable()
-    try:
-        made = func(*operands, **kwargs)
-    except (TypeError, RuntimeError):  # of None: a tensor waits
-        if all(None is not value for each in operands if each.__class__ is list for value in each):
-            raise
-        made = func(*[_locals(each) for each in args], **kwargs)
-    if told.written or not told.returns:
-        return args[0] if told.returns else None
-    return [_result(value, tensor.part) for value, tensor in zip(made, args[0])]
-
-
-def _foreach_mixed(func: Any, args: Any, kwargs: dict) -> Any:
-    """Where some of the tensors are plain: cut, if the others are written, and else the others are gathered."""
-    told = operation(func)
-    lists = [each for each in args if each.__class__ in (list, tuple) and each and isinstance(each[0], torch.Tensor)]
-    cut = _cut_lists(args, lists)
-    if cut is None:
+    operands = args if all(_all_sharded(each) for each in args) else _cut_lists(args)
+    if operands is None:
         return func(*tree_map_only(ShardedTensor, lambda tensor: tensor.whole(), args), **kwargs)
     for i in told.written:
         _check_writable(args[i])
-    made = func(*[_locals(each) for each in cut], **{key: _locals(value) for key, value in kwargs.items()})
+    made = func(*map(_locals, operands), **{key: _locals(value) for key, value in kwargs.items()})
     if told.written or not told.returns:
         return args[0] if told.returns else None
     return [_result(value, tensor.part) if is_sharded(tensor) else value for value, tensor in zip(made, args[0])]
 
 
-def _fused(func: Any, args: Any, kwargs: dict) -> None:
-    for i in operation(func).written:
-        _check_writable(args[i])
-    func(*[_locals(each) for each in args], **{key: _locals(value) for key, value in kwargs.items()})
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], torch.Tensor)
 
 
-def _cut_lists(args: Any, lists: list[Any]) -> Optional[list[Any]]:
+def _all_sharded(value: Any) -> bool:
+    return not _is_list(value) or all(map(is_sharded, value))
+
+
+def _cut_lists(args: Any) -> Optional[list[Any]]:
     """The arguments with plain tensors cut to the range of sharded ones beside them; None: the first list is written plain."""
+    lists = [each for each in args if _is_list(each)]
     count = max(map(len, lists))
     parts = [next((values[i].part for values in lists if len(values) == count and is_sharded(values[i])), None) for i in range(count)]
     if any(part is not None and not is_sharded(tensor) for part, tensor in zip(parts, args[0])):
         return None
+    return [[tensor if part is None or is_sharded(tensor) else part.cut(tensor) for tensor, part in zip(value, parts)]
+            if _is_list(value) and len(value) == count else value for value in args]
 
-    def cut(value: Any) -> Any:
-        if value.__class__ not in (list, tuple) or len(value) != count or not isinstance(value[0], torch.Tensor):
-            return value
-        return [tensor if part is None or is_sharded(tensor) else part.cut(tensor) for tensor, part in zip(value, parts)]
 
-    return [cut(value) for value in args]
+def _fused(func: Any, args: Any, kwargs: dict) -> None:
+    for i in operation(func).written:
+        _check_writable(args[i])
+    func(*map(_locals, args), **{key: _locals(value) for key, value in kwargs.items()})
 
 
 def _unscale(func: Any, args: Any, kwargs: dict) -> None:
@@ -320,8 +281,7 @@ def _copy(func: Any, args: Any, kwargs: dict) -> Any:
         source = _locals(source) if source.part.same(into.part) else into.part.cut(source.whole())
     else:
         source = into.part.cut(source)
-    _check_writable(into)
-    _locals(into).copy_(source, *args[2:])
+    into.writable_local().copy_(source, *args[2:])
     return into
 
 
@@ -329,11 +289,10 @@ def _zero(func: Any, args: Any, kwargs: dict) -> Any:
     """A gradient whose sum is not there yet forgets it, without waiting."""
     for tensor in args[0] if isinstance(args[0], (list, tuple)) else (args[0],):
         if is_sharded(tensor):
-            _check_writable(tensor)
-            if tensor.source is not None:
-                tensor.source, tensor._local = None, _blank(tensor).zero_()
+            if tensor.source is None:
+                tensor.writable_local().zero_()
             else:
-                tensor._local.zero_()
+                tensor.settle(tensor.blank_local().zero_())
         else:
             tensor.zero_()
     return args[0] if operation(func).returns else None
@@ -456,8 +415,8 @@ def _whole(func: Any, args: Any, kwargs: dict) -> Any:
     if told.views and not written and is_sharded(args[0]) and args[0].result:
         tensor = args[0]
         if tensor.exposed is None:
-            tensor.exposed, tensor.free = tensor.whole(), False
-            tensor._local = tensor.part.cut(tensor.exposed)
+            tensor.exposed = tensor.whole()
+            tensor.settle(tensor.part.cut(tensor.exposed))
         return func(tensor.exposed, *args[1:], **kwargs)
     target = args[0] if written else None
     args, kwargs = tree_map_only(ShardedTensor, lambda tensor: tensor.whole(), (args, kwargs))

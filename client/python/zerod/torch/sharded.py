@@ -2,8 +2,7 @@
 """Tensors of which this rank has a flat range: parameters, their gradients, the optimizer's state.
 
 A ShardedTensor has the shape of the whole. Its values here are `part.begin` to `part.end` of the whole's elements in
-row-major order, flat: read_local() gives them, and write_local() replaces them. For speed the rules of operations, in
-rules.py, use `_local`, where the values are if nothing has to be waited for.
+row-major order, flat: read_local() gives them, and write_local() replaces them.
 
 A ShardedParameter is what model.parameters() gives outside of a forward. Operations that autograd records get the
 unit's leaf instead, which is the whole parameter.
@@ -73,8 +72,8 @@ class Part:
         return self is other or (self.shape, self.begin, self.end) == (other.shape, other.begin, other.end)
 
     def cut(self, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a tensor that broadcasts to the shape; a scalar stays one."""
-        if whole.dim() == 0:
+        """This rank's part of a tensor that broadcasts to the shape. A scalar stays one, unless it is the whole."""
+        if whole.dim() == 0 and self.shape:
             return whole
         if whole.shape != self.shape:
             whole = whole.expand(self.shape)
@@ -118,7 +117,6 @@ class ShardedTensor(torch.Tensor):
     _local: torch.Tensor  # None while `source` is not
     source: Optional[Source] = None
     guarded = False
-    free = True  # a write needs no check
     result = False  # of an operation: all ranks may write a view of it alike
     exposed: Optional[torch.Tensor] = None
     # Of gradients: weak references to tensors over the same values, and values to which a sum is to be added.
@@ -148,18 +146,24 @@ class ShardedTensor(torch.Tensor):
         """The values are these."""
         self._local, self.source = values, None
 
-    def write_local(self, values: torch.Tensor) -> None:
-        """Replaces this rank's values by as many."""
-        local = self.read_local()
-        self.check_writable()
-        with torch.no_grad():
-            local.copy_(values)
-
-    def check_writable(self) -> None:
+    def writable_local(self) -> torch.Tensor:
+        """This rank's values, which the caller is about to write in place."""
         if self.guarded:
             self.part.owner.before_write(self.part)
         if self.exposed is not None:
             raise ShardedWrite(f"a view of this tensor ({self.part.name}) was taken before: write a clone() of it")
+        return self.read_local()
+
+    def write_local(self, values: torch.Tensor) -> None:
+        """Replaces this rank's values by as many."""
+        with torch.no_grad():
+            self.writable_local().copy_(values)
+
+    def blank_local(self) -> torch.Tensor:
+        """A tensor like this rank's values, for callers that do not read them. It does not wait."""
+        if self.source is None:
+            return self._local
+        return torch.empty(self.part.end - self.part.begin, dtype=self.dtype, device=self.device)
 
     def whole(self) -> torch.Tensor:
         """The whole, in memory of torch's. Every rank calls it, but of a parameter that is its own master."""
@@ -247,12 +251,11 @@ class ShardedTensor(torch.Tensor):
         return [ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)) for offsets, sizes in self.part.boxes()]
 
     def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
-        self.check_writable()  # a checkpoint that is read goes here
-        at = 0
+        local, at = self.writable_local().detach(), 0  # a checkpoint that is read goes here
         for offsets, sizes in self.part.boxes():
             count = math.prod(sizes)
             if index.offset is None or tuple(index.offset) == offsets:
-                return self.read_local().detach()[at:at + count].view(sizes)
+                return local[at:at + count].view(sizes)
             at += count
         raise ValueError(f"{self} has no part at {tuple(index.offset)}")
 
@@ -293,7 +296,6 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
     """This rank's part of a parameter. `own`: the model's own one; a copy is not."""
 
     own = False
-    free = False
 
     @staticmethod
     def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = True) -> "ShardedParameter":
@@ -329,15 +331,9 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
         """For load_state_dict() where torch swaps parameters: the values are written, and the same ones swapped in."""
         with torch.no_grad():
             self.copy_(other)
-        made = ShardedParameter(self._local, self.part, self.requires_grad)
+        made = ShardedParameter(self.read_local(), self.part, self.requires_grad)
         made.own, made.guarded = self.own, self.guarded
         return made
-
-
-class SteppedParameter(ShardedTensor, nn.Parameter):
-    """A ShardedParameter inside an optimizer's step, where no operation is recorded."""
-
-    own = False
 
 
 def _leaf(parameter: ShardedParameter) -> torch.Tensor:
@@ -346,7 +342,7 @@ def _leaf(parameter: ShardedParameter) -> torch.Tensor:
 
 def part_of(parameter: Any) -> Optional[Part]:
     """None for a tensor that is no parameter of a sharded model."""
-    return parameter.part if isinstance(parameter, (ShardedParameter, SteppedParameter)) and parameter.own else None
+    return parameter.part if isinstance(parameter, ShardedParameter) and parameter.own else None
 
 
 def become(parameter: nn.Parameter, other: nn.Parameter) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import plain
 from .layout import plain_name
 from .model import Model
 from .optimizer import parameters_of
-from .sharded import ShardedTensor
+from .sharded import ShardedTensor, part_of
 
 
 def checkpointable() -> bool:
@@ -54,30 +55,23 @@ def make_state(model: Model, optimizer: torch.optim.Optimizer) -> None:
         model.durable.take(optimizer, parameters_of(optimizer))
     if optimizer.state:
         return
-    rates = []
-    for group in optimizer.param_groups:
-        rates.append(group["lr"])
-        group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0
+    groups = [{**group, "params": [parameter for parameter in group["params"] if part_of(parameter) is not None],
+               "lr": torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0}
+              for group in optimizer.param_groups]
     parameters = parameters_of(optimizer)
     model.settle()
-    optimizer.__dict__["_zerod_part"] = True
-    try:
-        with torch._C.DisableTorchFunctionSubclass(), model.updates.writes():
-            before = [parameter.detach().clone() for parameter in parameters]
-            shown = [parameter.grad for parameter in parameters]
-            for parameter in parameters:
-                parameter.grad = torch.zeros_like(parameter.detach())
-            try:
-                type(optimizer).step(optimizer)  # not a scheduler's, which counts the program's steps
-            finally:
-                with torch.no_grad():
-                    for parameter, values, gradient in zip(parameters, before, shown):
-                        parameter.detach().copy_(values)
-                        parameter.grad = gradient
-    finally:
-        del optimizer.__dict__["_zerod_part"]
-        for group, rate in zip(optimizer.param_groups, rates):
-            group["lr"] = rate
+    with torch._C.DisableTorchFunctionSubclass(), model.updates.writes():
+        before = [parameter.detach().clone() for parameter in parameters]
+        shown = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter.detach())
+        try:
+            plain.step(optimizer, groups)
+        finally:
+            with torch.no_grad():
+                for parameter, values, gradient in zip(parameters, before, shown):
+                    parameter.detach().copy_(values)
+                    parameter.grad = gradient
 
 
 def _name(parameter: nn.Parameter) -> str:

@@ -19,7 +19,6 @@ from zerod import structs as s
 
 from .context import Context
 from .gradients import Gradients
-from .sharded import ShardedParameter, SteppedParameter
 from .tensors import tensor_at
 from .unit import FlatUnit
 from .updates import Updates
@@ -65,7 +64,7 @@ class Steps:
         self._release_kept = release_kept
         self.open = False
         self.raised = False  # an optimizer has raised inside its step
-        self._running: set[int] = set()  # parameters whose optimizer has begun its step, and has not ended it
+        self.running: set[int] = set()  # parameters whose optimizer has begun its step, and has not ended it
         self._stepped: set[int] = set()
         self._skipped: set[int] = set()  # all ranks have seen that their gradients overflow
         self._failed = -1  # a rank that has said so in the last step's end
@@ -221,15 +220,11 @@ class Steps:
             self.gradients.abandon_empty()  # a rank that has had a backward is told
         if self.open or uses:
             self.updates.begin()
-            self._running.update(map(id, parameters))
-            for parameter in parameters:
-                parameter.__class__ = SteppedParameter
+            self.running.update(map(id, parameters))
 
     def after_optimizer(self, parameters: "list[nn.Parameter]") -> None:
         ids = set(map(id, parameters))
-        for parameter in parameters:
-            parameter.__class__ = ShardedParameter
-        self._running -= ids
+        self.running -= ids
         self._stepped |= ids
         if all(id(member.parameter) in self._stepped for unit in self.updates.trainable for member in unit.members):
             self.finish()
@@ -241,16 +236,13 @@ class Steps:
 
         asks: this rank has not failed, but waits for something else.
         """
-        for unit in self.updates.trainable if self._running else ():  # an optimizer has raised
-            for member in unit.members:
-                member.parameter.__class__ = ShardedParameter
         if not self.open:  # of gradients that the program had made itself
             self._stepped.clear()
-            self._running.clear()
+            self.running.clear()
             self.updates.end()
             return
         durable, fetcher = self.context.durable, self.gradients.fetcher
-        self.raised = self.raised or bool(self._running)
+        self.raised = self.raised or bool(self.running)
         fails = not asks and (self.raised or not self.updates.updating)
         torn = self._agree(fails)
         commits = durable is not None and torn is None and (self.updates.updating or bool(self._skipped))
@@ -258,7 +250,7 @@ class Steps:
             durable.store()
         self.gradients.end_step(self._stepped)
         self.open = self.raised = False
-        for noted in (self._skipped, self._stepped, self._running):
+        for noted in (self._skipped, self._stepped, self.running):
             noted.clear()
         self.updates.end()
         self.context.group.step_end(self.context.stream())

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizer steps on plain tensors: this rank's values of parameters, gradients and state.
+
+The elementwise optimizers of torch.optim need no rule of rules.py, since they compute each element alone. A copy of the
+optimizer steps in its place, with plain tensors in its groups and its state. The program's optimizer is not changed
+meanwhile, so that its hooks see sharded tensors, and an exception leaves nothing to restore. All other optimizers step the
+sharded tensors.
+"""
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from operator import is_
+from typing import Any
+
+import torch
+from torch import optim
+
+from .sharded import Part, ShardedTensor, part_of
+
+_plain = torch._C.DisableTorchFunctionSubclass
+_ELEMENTWISE = frozenset([optim.Adam, optim.AdamW, optim.SGD, optim.NAdam, optim.RAdam, optim.Adamax, optim.ASGD, optim.RMSprop,
+                          optim.Rprop, optim.Adagrad, optim.Adadelta])
+_NUMBERS = frozenset(["step", "mu_product", "eta", "mu"])  # in their state: one for a parameter, not one for each element
+_KEPT = "_zerod_plain"  # in an optimizer's __dict__: the Values of its last step
+
+
+def is_elementwise(optimizer: optim.Optimizer) -> bool:
+    return type(optimizer) in _ELEMENTWISE and not any(
+        options.get("differentiable") for options in (optimizer.defaults, *optimizer.param_groups))
+
+
+def copy_of(optimizer: optim.Optimizer, groups: list[dict[str, Any]]) -> Any:
+    """The optimizer for these groups alone, with the same state and without hooks."""
+    made = object.__new__(type(optimizer))
+    made.__dict__.update(optimizer.__dict__, param_groups=groups, _zerod_copy=True, _optimizer_step_pre_hooks=OrderedDict(),
+                         _optimizer_step_post_hooks=OrderedDict())
+    for name in ("step", _KEPT):  # a scheduler's step() counts the program's steps
+        made.__dict__.pop(name, None)
+    return made
+
+
+def cut_state(part: Part, state: dict[str, Any], elementwise: bool = False) -> None:
+    """Whole tensors in a parameter's state, which a checkpoint has given, become this rank's part of them."""
+    for key, value in state.items():
+        if value.__class__ is torch.Tensor and value.shape == part.shape and (value.dim() or elementwise and key not in _NUMBERS):
+            state[key] = ShardedTensor(part.cut(value).clone(), part)
+
+
+class Values:
+    """Plain tensors for the parameters and the state of an optimizer, valid while `objects` are the same."""
+
+    def __init__(self, optimizer: optim.Optimizer, parameters: list[Any]) -> None:
+        self.parameters = parameters
+        self.values = [parameter if part_of(parameter) is None else parameter.writable_local().detach() for parameter in parameters]
+        self.state: dict[torch.Tensor, dict[str, Any]] = defaultdict(dict)
+        for parameter, values in zip(parameters, self.values):
+            part, state = part_of(parameter), optimizer.state.get(parameter)
+            if state and part is not None:
+                cut_state(part, state, elementwise=True)
+                state = {key: _of_state(value) for key, value in state.items()}
+            if state:
+                self.state[values] = state
+        self.objects = _objects(optimizer, parameters)
+        self.tensors = _flat(self.state)
+
+
+def _of_state(value: Any) -> Any:
+    if not isinstance(value, ShardedTensor):
+        return value
+    value.result = False  # it lasts: its views are read-only, and never take the place of its values
+    return value.writable_local()
+
+
+def _flat(state: dict[torch.Tensor, dict[str, Any]]) -> list[Any]:
+    return [value for each in state.values() for value in each.values()]
+
+
+def _objects(optimizer: optim.Optimizer, parameters: list[Any]) -> list[Any]:
+    return [*parameters, *[parameter if part_of(parameter) is None else parameter.read_local() for parameter in parameters],
+            *optimizer.state, *_flat(optimizer.state)]
+
+
+def _same(some: list[Any], others: list[Any]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
+def begin(optimizer: optim.Optimizer, groups: list[dict[str, Any]], keep: bool = False) -> Any:
+    """A copy of an elementwise optimizer, which steps plain tensors. keep: for its next step, which has the same groups."""
+    with _plain():
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        values = optimizer.__dict__.pop(_KEPT, None) if keep else None
+        if values is None or not _same(_objects(optimizer, parameters), values.objects):
+            values = Values(optimizer, parameters)
+        made = copy_of(optimizer, [])
+        made.state, made.values = values.state, values
+        if keep:
+            optimizer.__dict__[_KEPT] = values
+        plain = iter(values.values)
+        for group in groups:
+            stepped = []
+            for parameter, each in zip(group["params"], plain):
+                gradient = parameter.grad
+                if gradient is None:
+                    continue
+                if each is not parameter:
+                    each.grad = gradient.read_local() if isinstance(gradient, ShardedTensor) else parameter.part.cut(gradient)
+                stepped.append(each)
+            made.param_groups.append({**group, "params": stepped})
+    return made
+
+
+def end(optimizer: optim.Optimizer, values: Values) -> None:
+    """The optimizer has the state of the copy that has stepped. Tensors that it has already remain the same objects."""
+    for parameter, each in zip(values.parameters, values.values):
+        if each is not parameter:
+            each.grad = None
+    if _same(_flat(values.state), values.tensors):
+        return
+    for parameter, each in zip(values.parameters, values.values):
+        made, part = values.state.get(each), part_of(parameter)
+        if made is None or made is optimizer.state.get(parameter):
+            continue
+        state = optimizer.state[parameter]
+        for key, value in made.items():
+            before = state.get(key)
+            if before is not value and not (isinstance(before, ShardedTensor) and before.read_local() is value):
+                is_local = part is not None and isinstance(value, torch.Tensor) and value.shape == each.shape
+                state[key] = ShardedTensor(value, part) if is_local else value
+
+
+def step(optimizer: optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+    """Steps the groups' sharded parameters alone, without hooks."""
+    made = begin(optimizer, groups) if is_elementwise(optimizer) else copy_of(optimizer, groups)
+    type(made).step(made)
+    if made.state is not optimizer.state:
+        end(optimizer, made.values)

@@ -38,8 +38,9 @@ class Towers(nn.Module):
         return self.left(x).square().mean() + self.right(x).square().mean() * factor
 
 
-def optimizers_of(module: nn.Module) -> list[torch.optim.Optimizer]:
-    return [torch.optim.SGD(part.parameters(), lr=0.1, momentum=0.9) for part in (module.left, module.right)]
+def optimizers_of(module: nn.Module, fused: bool = False) -> list[torch.optim.Optimizer]:
+    """Fused ones receive the scale and whether a gradient has overflown, and skip the step themselves."""
+    return [torch.optim.SGD(part.parameters(), lr=0.1, momentum=0.9, fused=fused) for part in (module.left, module.right)]
 
 
 def clip(program: Program, module: nn.Module, by: str) -> torch.Tensor:
@@ -67,10 +68,10 @@ def recipe(clips: str, program: Program) -> Any:
     return seen, state(module)
 
 
-def overflow(unscale: str, program: Program) -> Any:
+def overflow(unscale: str, fused: bool, program: Program) -> Any:
     """In step 1 the right tower's gradients overflow on the last rank. All ranks skip that tower's optimizer only."""
     module = program.shard(Towers)
-    optimizers = optimizers_of(module)
+    optimizers = optimizers_of(module, fused)
     scaler = torch.amp.GradScaler(models.DEVICE, init_scale=1024.0, growth_interval=100)
     seen = []
     for step in range(3):
@@ -94,8 +95,8 @@ def overflow(unscale: str, program: Program) -> Any:
 TABLE: dict[str, cases.Case] = {
     **{f"{clips} clipping": partial(recipe, clips)
        for clips in ("torch's", "zerod's", "torch's, zerod's", "zerod's, torch's")},
-    **{f"overflow of one optimizer, unscale_() {unscale}": partial(overflow, unscale)
-       for unscale in ("never", "before", "between")},
+    **{f"overflow of one optimizer, unscale_() {unscale}, fused={fused}": partial(overflow, unscale, fused)
+       for unscale in ("never", "before", "between") for fused in (False, True)},
 }
 
 

@@ -49,6 +49,7 @@ def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         raise NotImplementedError("zerod.torch: optimizer.step(closure) is not supported; call backward() before step()")
     first = _HOOK not in optimizer._optimizer_step_pre_hooks
     optimizer._optimizer_step_pre_hooks[_HOOK], optimizer._optimizer_step_post_hooks[_HOOK] = _copy, _take_state
+    optimizer._optimizer_load_state_dict_post_hooks[_HOOK] = plain.forget
     optimizer._optimizer_step_pre_hooks.move_to_end(_HOOK)  # type: ignore[attr-defined]
     optimizer._optimizer_step_post_hooks.move_to_end(_HOOK, last=False)  # type: ignore[attr-defined]
     for model, parameters in found.items():

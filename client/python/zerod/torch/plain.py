@@ -60,7 +60,7 @@ class Values:
                 state = {key: _of_state(value) for key, value in state.items()}
             if state:
                 self.state[values] = state
-        self.objects = _objects(optimizer, parameters)
+        self.objects: list[Any] = []
         self.tensors = _flat(self.state)
 
 
@@ -94,7 +94,7 @@ def begin(optimizer: optim.Optimizer, groups: list[dict[str, Any]], keep: bool =
         made = copy_of(optimizer, [])
         made.state, made.values = values.state, values
         if keep:
-            optimizer.__dict__[_KEPT] = values
+            values.objects, optimizer.__dict__[_KEPT] = _objects(optimizer, parameters), values
         plain = iter(values.values)
         for group in groups:
             stepped = []
@@ -107,6 +107,11 @@ def begin(optimizer: optim.Optimizer, groups: list[dict[str, Any]], keep: bool =
                 stepped.append(each)
             made.param_groups.append({**group, "params": stepped})
     return made
+
+
+def forget(optimizer: optim.Optimizer) -> None:
+    """The optimizer has other state, so that the tensors of its former one are freed."""
+    optimizer.__dict__.pop(_KEPT, None)
 
 
 def end(optimizer: optim.Optimizer, values: Values) -> None:

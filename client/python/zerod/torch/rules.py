@@ -298,18 +298,6 @@ def _zero(func: Any, args: Any, kwargs: dict) -> Any:
     return args[0] if operation(func).returns else None
 
 
-def _index_put(func: Any, args: Any, kwargs: dict) -> Any:
-    """t[mask] = scalar, with a mask of the same range: Rprop."""
-    tensor, indices, values = args[:3]
-    mask = indices[0] if len(indices) == 1 else None
-    if is_sharded(tensor) and is_sharded(mask) and mask.dtype == torch.bool and mask.part.same(tensor.part) \
-            and not is_sharded(values) and values.numel() == 1:
-        _check_writable(tensor)
-        _locals(tensor).masked_fill_(_locals(mask), values.reshape(()))
-        return tensor
-    return _whole(func, args, kwargs)
-
-
 # ---- Reduced ----
 
 def norms(tensors: Sequence[torch.Tensor], order: float) -> list[float]:
@@ -468,7 +456,6 @@ _register(_reduction("min", torch.min, math.inf), "min.default amin.default")
 _register(_reduction("max", torch.any, 0.0), "any.default")
 _register(_reduction("min", torch.all, 1.0), "all.default")
 _register(_equal, "equal.default")
-_register(_index_put, "index_put_.default")
 _register(_refuse, "set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_ swapdims_ swapaxes_ as_strided_ detach_")
 _register(_item, "_local_scalar_dense.default")
 

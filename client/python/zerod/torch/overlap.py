@@ -27,7 +27,7 @@ from . import plain
 from .context import Context
 from .fetcher import Fetcher, Worker
 from .gradients import Gradients
-from .sharded import ShardedParameter, ShardedTensor, part_of
+from .sharded import ShardedTensor, part_of
 from .unit import FlatUnit
 from .updates import Updates
 
@@ -70,15 +70,15 @@ class Overlap(Fetcher):
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
         self.taken: set[FlatUnit] = set()  # handed to the threads
         self.stepped: set[FlatUnit] = set()  # whose slices the optimizer has at least begun to write
-        self._groups: Optional[dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]] = None
+        self._group_of: Optional[dict[int, dict[str, Any]]] = None  # of each parameter, by its id
         self._stepper = Worker("zerod-optimizer", context.device)
         self._workers.append(self._stepper)
 
     # ---- For the backward and the step ----
 
     def ready(self, unit: FlatUnit) -> None:
-        if self._groups is None:
-            self._groups = self._group()
+        if self._group_of is None:
+            self._group_of = {id(parameter): group for group in self.optimizer.param_groups for parameter in group["params"]}
         self.taken.add(unit)
         super().ready(unit)
 
@@ -105,7 +105,7 @@ class Overlap(Fetcher):
         self.mends = False
         for units in (self.taken, self.stepped, self.updates.begun, self.updates.published):
             units.clear()
-        self._groups = None
+        self._group_of = None
 
     # ---- The threads ----
 
@@ -148,36 +148,23 @@ class Overlap(Fetcher):
             self.context.group.update_begin([unit.unit])
             self.updates.begun.add(unit)
 
-    def _group(self) -> "dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]]":
-        """For each unit its parameters in each of the optimizer's groups."""
-        found: dict[FlatUnit, list[tuple[dict[str, Any], list[ShardedParameter]]]] = {}
-        for group in self.optimizer.param_groups:
-            of: dict[FlatUnit, list[ShardedParameter]] = {}
-            for parameter in group["params"]:
-                part = part_of(parameter)
-                if part is not None:
-                    of.setdefault(part.place[0], []).append(parameter)
-            for unit, parameters in of.items():
-                found.setdefault(unit, []).append((group, parameters))
-        return found
-
     def _step(self, unit: FlatUnit) -> None:
         """Runs the optimizer for this rank's slices of the unit's parameters."""
-        assert self._groups is not None
-        groups = self._groups.get(unit)
-        if not groups:
+        assert self._group_of is not None
+        group_of = self._group_of
+        mine = [(index, member.parameter) for index, member in enumerate(unit.members) if id(member.parameter) in group_of]
+        if not mine:
             return
         if unit.host_gradient() is None:  # the place is lent again: the backward has ended since, perhaps
             unit.unit.reduce_wait()
         gradients = unit.reduced()
-        parameters = [parameter for _, of in groups for parameter in of]
         try:
             with _local():
-                for parameter in parameters:
-                    index = parameter.part.place[1]
+                for index, parameter in mine:
                     parameter.grad = ShardedTensor(gradients[index], unit.gradient_parts[index])
-            plain.step(self.optimizer, [{**group, "params": parameters} for group, parameters in groups])
+            plain.step(self.optimizer, [{**group, "params": [parameter for _, parameter in mine if group_of[id(parameter)] is group]}
+                                        for group in self.optimizer.param_groups])
         finally:
             with _local():
-                for parameter in parameters:
+                for _, parameter in mine:
                     parameter.grad = None

@@ -51,7 +51,7 @@ class Values:
 
     def __init__(self, optimizer: optim.Optimizer, parameters: list[Any]) -> None:
         self.parameters = parameters
-        self.values = [parameter if part_of(parameter) is None else parameter.writable_local().detach() for parameter in parameters]
+        self.values = [parameter if part_of(parameter) is None else parameter.read_local().detach() for parameter in parameters]
         self.state: dict[torch.Tensor, dict[str, Any]] = defaultdict(dict)
         for parameter, values in zip(parameters, self.values):
             part, state = part_of(parameter), optimizer.state.get(parameter)
@@ -103,6 +103,7 @@ def begin(optimizer: optim.Optimizer, groups: list[dict[str, Any]], keep: bool =
                 if gradient is None:
                     continue
                 if each is not parameter:
+                    parameter.writable_local()
                     each.grad = gradient.read_local() if isinstance(gradient, ShardedTensor) else parameter.part.cut(gradient)
                 stepped.append(each)
             made.param_groups.append({**group, "params": stepped})
@@ -130,11 +131,12 @@ def end(optimizer: optim.Optimizer, values: Values) -> None:
             before = state.get(key)
             if before is not value and not (isinstance(before, ShardedTensor) and before.read_local() is value):
                 is_local = part is not None and isinstance(value, torch.Tensor) and value.shape == each.shape
-                state[key] = ShardedTensor(value, part) if is_local else value
+                state[key] = ShardedTensor(value, part) if is_local else value  # type: ignore[arg-type]
 
 
 def step(optimizer: optim.Optimizer, groups: list[dict[str, Any]]) -> None:
-    """Steps the groups' sharded parameters alone, without hooks."""
+    """Steps the groups' parameters alone, without hooks."""
+    groups = [group for group in groups if group["params"]]
     made = begin(optimizer, groups) if is_elementwise(optimizer) else copy_of(optimizer, groups)
     type(made).step(made)
     if made.state is not optimizer.state:

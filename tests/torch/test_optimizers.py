@@ -3,7 +3,9 @@
 """Optimizers of torch and of programs on sharded parameters, compared with one process."""
 from __future__ import annotations
 
+import copy
 import unittest
+import weakref
 from contextlib import nullcontext
 from functools import partial
 from operator import is_
@@ -125,7 +127,7 @@ def replaced(foreach: bool, program: Program) -> Any:
     """Tensors and dicts of the state are read, replaced and dropped between steps."""
     module = program.shard(cases.Table)
     optimizer = of_torch("Adam", list(module.parameters()), foreach=foreach)
-    state_of = {name: optimizer.state[p] for name, p in module.named_parameters()}
+    state_of = {name: optimizer.state[getattr(module, name)] for name in ("matrix", "wide", "cube")}
     train(program, module, optimizer, 0, 1)
     state_of["matrix"]["exp_avg"] = state_of["matrix"]["exp_avg"] * 0.5
     seen = [whole(state_of[name]["exp_avg"][0]) for name in ("wide", "matrix")]
@@ -136,7 +138,11 @@ def replaced(foreach: bool, program: Program) -> Any:
         state_of["matrix"]["exp_avg"].add_(1 if program.sharded else 0)  # its view was read
     state_of["matrix"]["exp_avg"] = state_of["matrix"]["exp_avg"].clone()
     train(program, module, optimizer, 2)
-    optimizer.load_state_dict(optimizer.state_dict())
+    former = optimizer.state[module.one]["exp_avg"]
+    gone = weakref.ref(former.read_local() if program.sharded else former)
+    del former
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert gone() is None
     train(program, module, optimizer, 3, 4)
     return seen, state(module), [whole(dict(optimizer.state[p])) for p in module.parameters()]
 

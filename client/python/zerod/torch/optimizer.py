@@ -57,7 +57,7 @@ def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             model.durable.take(optimizer, parameters)
         if model.gradients.fetcher is not None and model.gradients.fetcher.runs_optimizer:
             _check_overlap(model, optimizer)
-        if any(parameter.device.type == "cpu" for parameter in parameters):
+        if model.offload.optimizer:
             _fetch_scale(optimizer)
         model.steps.before_optimizer(parameters, first)
 

@@ -169,15 +169,17 @@ def same_objects(optimizer: optim.Optimizer, parameters: Parameters) -> None:
 
 
 def kept(program: Program) -> Any:
-    """Objects that a program holds are those of the next steps."""
+    """Objects that a program holds are those of the next steps, also if a parameter has its first gradient later."""
     module = program.shard(cases.Table)
     parameters = list(module.parameters())
     optimizer = of_torch("Adam", parameters)
-    train(program, module, optimizer, 0)
-    held = [value for p in parameters for value in optimizer.state[p].values()]
+    program.backward(lambda rank: module(rank))
+    parameters[-1].grad = None
+    optimizer.step()
+    held = [value for p in parameters[:-1] for value in optimizer.state[p].values()]
     group, listed = optimizer.param_groups[0], optimizer.param_groups[0]["params"]
     train(program, module, optimizer, 1, 2)
-    assert all(map(is_, held, (value for p in parameters for value in optimizer.state[p].values())))
+    assert all(map(is_, held, (value for p in parameters[:-1] for value in optimizer.state[p].values())))
     assert optimizer.param_groups[0] is group and group["params"] is listed
     same_objects(optimizer, parameters)
     return whole(held)
@@ -222,6 +224,23 @@ def hooked(program: Program) -> Any:
     return seen, state(module)
 
 
+def hook_alone(program: Program) -> Any:
+    """A hook makes the gradients, without a backward."""
+    module = program.shard(cases.Table)
+    optimizer = of_torch("SGD", list(module.parameters()))
+
+    def before(_: optim.Optimizer, *__: Any) -> None:
+        for p in module.parameters():
+            p.grad = torch.ones(p.shape, device=models.DEVICE)
+
+    optimizer.register_step_pre_hook(before)
+    seen = []
+    for _ in range(2):
+        optimizer.step()
+        seen.append(module())
+    return seen
+
+
 def own_dtype(program: Program) -> Any:
     """An optimizer computes with the masters, not with what a forward computes with."""
     module = program.shard(cases.Table, **({"param_dtype": torch.bfloat16} if program.sharded else {}))
@@ -238,7 +257,7 @@ def own_dtype(program: Program) -> Any:
 
 USES: dict[str, cases.Case] = {
     **{f"{case.__name__}, foreach={foreach}": partial(case, foreach) for case in (replaced, raising, mixed) for foreach in (False, True)},
-    **{case.__name__: case for case in (kept, hooked, own_dtype)},
+    **{case.__name__: case for case in (kept, hooked, hook_alone, own_dtype)},
 }
 
 

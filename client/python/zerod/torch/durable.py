@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Iterable, Optional
 
 import torch
 from torch import nn
@@ -31,20 +31,13 @@ import zerod
 from zerod import structs as s
 
 from .environment import MOST_JOB_BYTES, Environment, job_name, short_name
-from .layout import BlockPlan, Member
+from .layout import BlockPlan
 from .offload import ON_DEVICE, Placement, offloaded
 from .sharded import Part, ShardedTensor
 from .tensors import tensor_at
 
-
-class Unit(Protocol):
-    """A unit of a model, as far as this file knows it."""
-
-    members: list[Member]
-    trainable: bool
-    placement: Placement
-    master_unit: Optional[zerod.Unit]
-    parts: list[Part]
+if TYPE_CHECKING:
+    from .unit import FlatUnit
 
 
 JOIN_DEADLINE_MS = 60000
@@ -157,7 +150,7 @@ class Durable:
             raise self._error(s.Status.TORN, f"the shards of step {info.committed_step} are lost")
         self.step = int(info.committed_step)
         self.adopts = self.step > 0
-        self.units: list[Unit] = []
+        self.units: list[FlatUnit] = []
         self.slabs: list[Slab] = []
         self.entries: dict[tuple[str, str], Entry] = {}
         self.unclaimed: set[tuple[str, str]] = set()  # no optimizer has got these yet
@@ -224,7 +217,7 @@ class Durable:
 
     # ---- Units ----
 
-    def attach(self, units: Iterable[Unit]) -> None:
+    def attach(self, units: Iterable[FlatUnit]) -> None:
         """Called when the model's units are registered: finds the slabs of the last commit."""
         self.units = list(units)
         self.parameters = {member.name: member.parameter for unit in self.units for member in unit.members}
@@ -275,7 +268,7 @@ class Durable:
             self.entries[entry.parameter, entry.key] = entry
         self.slabs.append(Slab(unit, placement, values, entries))
 
-    def _units(self, masters: "list[Unit]") -> "list[tuple[Optional[zerod.Stream], list[zerod.Unit]]]":
+    def _units(self, masters: "list[FlatUnit]") -> "list[tuple[Optional[zerod.Stream], list[zerod.Unit]]]":
         """Units of an update beside the weights' units: these masters, and all slabs.
 
         In the portions of one request, with the stream that writes them.

@@ -7,23 +7,15 @@ gradients on their way to the sum are not.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Optional, Protocol
+from typing import TYPE_CHECKING, Optional
 
 import torch
 
-from .layout import ALIGN_BYTES, BlockPlan
+from .layout import ALIGN_BYTES, BlockPlan, UnitPlan
 from .offload import Placement
 
-
-
-class Unit(Protocol):
-    """A unit of a sharded model, or of a plan."""
-
-    name: str
-    numel: int
-    dtype: torch.dtype
-    source_dtype: torch.dtype
-    trainable: bool
+if TYPE_CHECKING:
+    from .unit import FlatUnit
 
 
 _MIB = 1 / (1 << 20)
@@ -62,7 +54,7 @@ class UnitBytes:
                 f"gradients {self.gradients * _MIB:.1f} on {own}")
 
 
-def unit_bytes(block: str, unit: Unit, world: int, placement: Placement) -> UnitBytes:
+def unit_bytes(block: str, unit: "FlatUnit | UnitPlan", world: int, placement: Placement) -> UnitBytes:
     """Of the unit, if it is placed so."""
     dtype, trainable = unit.dtype, unit.trainable
     align = max(ALIGN_BYTES // dtype.itemsize, 1)

@@ -211,7 +211,7 @@ class Model:
     def _acquire(self, block: Block, use: int, ahead: tuple[Block, ...]) -> None:
         if self.settings.slots:
             for other in self.blocks:  # what was asked for and not needed would be in the way
-                if other.tickets is not None and other is not block and other not in ahead:
+                if other is not block and other not in ahead:
                     other.forget_ahead()
         block.acquire(use, ahead)
 
@@ -252,9 +252,7 @@ class Model:
             if block.depth:
                 return None
             block.show_shards()
-            if block.pushed:
-                block.pushed = False
-                hooks.pop()
+            _pop_hooks(block)
             if _task() != -1 and self.outermost is None:
                 return None
             try:
@@ -299,16 +297,13 @@ class Model:
     def _end_forward(self) -> None:
         self.outermost = None
         sharded.forwards -= 1
-        if self.pushed:
-            self.pushed = False
-            hooks.pop()
+        _pop_hooks(self)
         self.end_scope()
         self.keeps_all = self.keeps_all or torch.is_grad_enabled()
         if self.holds_all and not self.keeps_all:
             self.release_kept()
         for block in self.blocks:
-            if block.tickets is not None:
-                block.forget_ahead()
+            block.forget_ahead()
         failure = sys.exc_info()[1]
         if failure is not None and failure is not self.failure:
             self._forward_failed()
@@ -318,12 +313,8 @@ class Model:
         for block in self.blocks:
             block.depth = 0
             block.show_shards()
-            if block.pushed:
-                block.pushed = False
-                hooks.pop()
-        if self.pushed:
-            self.pushed = False
-            hooks.pop()
+            _pop_hooks(block)
+        _pop_hooks(self)
         if self.outermost is not None:
             self.outermost = None
             sharded.forwards -= 1
@@ -533,8 +524,7 @@ class Model:
             self._leave_backward(block)
         self.release_kept()
         for block in self.blocks:
-            if block.tickets is not None:
-                block.forget_ahead()
+            block.forget_ahead()
             block.pending = 0
             block.graphs.clear()
         for unit in self.trainable:
@@ -657,6 +647,12 @@ class Model:
         self.refreeze = True
         if unit.wants[index]:  # a backward of a graph that is there leaves a frozen one out, as with plain parameters
             unit.leaves[index].requires_grad_(wanted)
+
+
+def _pop_hooks(owner: "Model | Block") -> None:
+    if owner.pushed:
+        owner.pushed = False
+        hooks.pop()
 
 
 def _weakly(method: Callable) -> Callable:

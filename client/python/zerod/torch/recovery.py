@@ -10,7 +10,7 @@ again.
 """
 from __future__ import annotations
 
-from typing import Any, Iterable, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Iterable, Optional
 
 import torch
 from torch import nn
@@ -19,6 +19,9 @@ import zerod
 
 from .durable import Durable
 from .unit import FlatUnit
+
+if TYPE_CHECKING:
+    from .model import Model
 
 
 class Recovery:
@@ -50,17 +53,6 @@ class Recovery:
                 parameter.requires_grad_(wanted)
         self._wanted = []
         object.__delattr__(module, "_zerod_recovery")
-
-
-class Model(Protocol):
-    """A model, as far as this file knows it."""
-
-    recovery: Recovery
-
-    @property
-    def lost(self) -> bool: ...
-
-    def take_apart(self) -> None: ...
 
 
 def of(module: nn.Module) -> Recovery:

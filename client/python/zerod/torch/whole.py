@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Optional, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch import nn
@@ -20,21 +20,9 @@ from .environment import DTYPES
 from .sharded import Part, part_of
 from .tensors import tensor_at
 from .unit import FlatUnit
-from .updates import Updates
 
-
-class Model(Protocol):
-    """A model, as far as this file knows it."""
-
-    context: Context
-    updates: Updates
-    removable: list[Any]
-    changed: "list[tuple[nn.Module, str]]"
-
-    @property
-    def units(self) -> list[FlatUnit]: ...
-
-    def settle(self) -> None: ...
+if TYPE_CHECKING:
+    from .model import Model
 
 
 # ---- Reading ----

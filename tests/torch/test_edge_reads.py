@@ -190,15 +190,9 @@ def reads_in_backward(program: Program) -> Any:
     return seen, trained(program, module)
 
 
-class EdgeReads(edges.Tables):
-    def test_loads(self) -> None:
-        """load_state_dict() with hooks, overrides, wrong values and torch's switches"""
-        self.check("loads")
-
-    def test_reads(self) -> None:
-        """parameters and gradients are read at any time, and the streams of one rank lag"""
-        self.check("reads")
-
+Edges = edges.suite(
+    loads="load_state_dict() with hooks, overrides, wrong values and torch's switches",
+    reads="parameters and gradients are read at any time, and the streams of one rank lag")
 
 if __name__ == "__main__":
     support.main()

@@ -218,19 +218,10 @@ def toggled(program: Program, moment: str, values: tuple, names: tuple = ("stem.
     return seen, state(module)
 
 
-class EdgeSteps(edges.Tables):
-    def test_steps(self) -> None:
-        """step() without a backward, and faults of one rank alone"""
-        self.check("steps")
-
-    def test_kinds(self) -> None:
-        """sparse gradients, other shapes, other memory"""
-        self.check("kinds")
-
-    def test_frozen(self) -> None:
-        """requires_grad_() at any time"""
-        self.check("frozen")
-
+Edges = edges.suite(
+    steps="step() without a backward, and faults of one rank alone",
+    kinds="sparse gradients, other shapes, other memory",
+    frozen="requires_grad_() at any time")
 
 if __name__ == "__main__":
     support.main()

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import re
+from typing import Any, Callable
 
 import cases
 import edges
@@ -190,9 +191,102 @@ def reads_in_backward(program: Program) -> Any:
     return seen, trained(program, module)
 
 
+# ---- Views that outlive their values ----
+
+TAKEN = {
+    "slice": lambda p: p[:2],
+    "transposed": lambda p: p.t(),
+    "flat": lambda p: p.view(-1),
+    "detached": lambda p: p.detach()[0],
+    "rows": lambda p: list(p.data)[1],
+    "view of a view": lambda p: p.t()[1],
+    "the same": lambda p: p.contiguous(),
+}
+WRITTEN: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
+    "mul_": lambda module, p: p.mul_(2),
+    "mul_ of data": lambda module, p: p.data.mul_(2),
+    "item": lambda module, p: p.__setitem__(0, 1),
+    "foreach": lambda module, p: torch._foreach_mul_([p], 2),
+    "init": lambda module, p: nn.init.constant_(p, 3),
+    "load": lambda module, p: module.load_state_dict(halved(module)),
+    "zero_": lambda module, p: p.zero_(),
+}
+
+
+def now(view: torch.Tensor, again: Callable[[], torch.Tensor], look: Callable = lambda view: view * 1) -> torch.Tensor:
+    """What a view shows. If it raises an error that says so, it is taken again."""
+    try:
+        return look(view)
+    except RuntimeError as raised:
+        assert re.search("view of stem.weight.*again", str(raised)), raised
+        return look(again())
+
+
+@case("views", take=TAKEN)
+def of_weight(program: Program, take: str) -> Any:
+    """A view shows the values of now, or raises. Writes to another parameter do not concern it."""
+    module = program.shard(Net)
+    weight, optimizer = module.stem.weight, sgd(module)
+    seen: list[Any] = []
+    for grad in (False, True):
+        for how, write in {**WRITTEN, "step": lambda *_: optimizer.step()}.items():
+            if how == "step":
+                optimizer.zero_grad()
+                program.backward(loss_of(module, 0))
+            with torch.set_grad_enabled(grad):
+                view = TAKEN[take](weight)
+            with torch.no_grad():
+                module.head.weight.mul_(1.5)
+                seen.append(view.clone())
+                write(module, weight)
+                seen += [now(view, lambda: TAKEN[take](weight), look) for look in
+                         (lambda v: v * 1, lambda v: v[..., :2].clone(), lambda v: v.tolist(), lambda v: torch.cat([v, v]))]
+    return seen, state(module)
+
+
+@case("views", take=TAKEN)
+def of_gradient(program: Program, take: str) -> Any:
+    module = program.shard(Net)
+    weight, optimizer = module.stem.weight, sgd(module)
+    seen, kept = [], []
+    writes: dict[str, Callable] = {
+        "mul_": lambda g: g.mul_(2), "foreach": lambda g: torch._foreach_mul_([g], 2), "detached": lambda g: g.detach().mul_(3),
+        "item": lambda g: g.__setitem__(0, 1), "clip": lambda g: nn.utils.clip_grad_norm_(module.parameters(), 0.01),
+        "backward": lambda g: program.backward(loss_of(module, 1)), "zero_grad": lambda g: optimizer.zero_grad(set_to_none=False),
+        "unscale": lambda g: torch._amp_foreach_non_finite_check_and_unscale_([g], torch.zeros(1), torch.full((1,), 0.5)),
+        "step": lambda g: optimizer.step(), "alias": lambda g: torch._foreach_mul_([g.detach()], 2)}
+    for how, write in writes.items():
+        optimizer.zero_grad()
+        program.backward(loss_of(module, 0))
+        view = TAKEN[take](weight.grad.detach() if how == "mul_" else weight.grad)
+        kept.append(TAKEN[take](weight.grad) if how == "step" else TAKEN[take](weight.grad).clone())
+        module.head.weight.grad.mul_(1.5)
+        seen.append(view.clone())
+        with torch.set_grad_enabled(how == "backward"):
+            write(weight.grad)
+        if how != "step":  # a step leaves a gradient as it is
+            seen.append(now(view, lambda: TAKEN[take](weight.grad)))
+            optimizer.step()
+        seen.append([each.clone() for each in kept])
+    return seen, state(module)
+
+
+@case("views")
+def after_write(program: Program) -> Any:
+    """A parameter that was written is used outside of a forward, and gets its gradient."""
+    module = program.shard(Net)
+    with torch.no_grad():
+        module.stem.weight.mul_(2)
+    penalty = module.stem.weight[:2].square().sum()
+    program.backward(lambda rank: penalty + loss_of(module, 0)(rank))
+    sgd(module).step()
+    return state(module)
+
+
 Edges = edges.suite(
     loads="load_state_dict() with hooks, overrides, wrong values and torch's switches",
-    reads="parameters and gradients are read at any time, and the streams of one rank lag")
+    reads="parameters and gradients are read at any time, and the streams of one rank lag",
+    views="views of weights and gradients that outlive their values")
 
 if __name__ == "__main__":
     support.main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+import cases
 import edges
 import torch
 from cases import Program, state
@@ -81,6 +82,73 @@ def fault_of_one_rank(program: Program, how: str) -> Any:
         program.backward(loss_of(module, 0))
         refused(program, "rank 0 has abandoned", optimizer.step)
     return trained(program, module) if how != "write" or program.world > 1 else None
+
+
+# ---- Without zero_grad() ----
+
+HEALS: dict[str, Callable[[nn.Module], Any]] = {
+    "zero_grad": lambda module: module.zero_grad(),
+    "zeros": lambda module: module.zero_grad(set_to_none=False),
+    "None": lambda module: [setattr(p, "grad", None) for p in module.parameters()],
+    "zero_": lambda module: [p.grad.zero_() for p in module.parameters()],
+    "del": lambda module: [delattr(p, "grad") for p in module.parameters()],
+}
+USES: list[Callable[[nn.Module, torch.optim.Optimizer], Any]] = [
+    lambda module, optimizer: optimizer.step(),
+    lambda module, optimizer: [p.grad.sum() for p in module.parameters()],
+    lambda module, optimizer: [p.grad[0] for p in module.parameters()],
+    lambda module, optimizer: [p.grad.mul_(2) for p in module.parameters()],
+    lambda module, optimizer: nn.utils.clip_grad_norm_(module.parameters(), 1.0),
+    lambda module, optimizer: zt.clip_grad_norm_(module, 1.0),
+]
+
+
+@case("zeroing", heal=HEALS)
+def spent(program: Program, heal: str) -> Any:
+    """A backward adds to gradients that have gone with a step: each use raises, until they are set to None or to zeros."""
+    module = program.shard(Net)
+    optimizer = sgd(module)
+    for number, again in enumerate((1, 2, 1)):
+        program.backward(loss_of(module, number))
+        optimizer.step()
+        for _ in range(again):
+            program.backward(loss_of(module, 3))
+        for use in USES if number != 1 else USES[1:]:
+            refused(program, r"(weight|bias).*zero_grad\(\)", lambda: use(module, optimizer))
+        HEALS[heal](module)
+    return trained(program, module)
+
+
+@case("zeroing", heal=HEALS)
+def of_another(program: Program, heal: str) -> Any:
+    """As a GAN: the backward of one optimizer gives gradients that the other one drops, before or after the first one's step."""
+    module = program.shard(Net)
+    a, b = (torch.optim.SGD(part.parameters(), lr=0.1, momentum=0.9) for part in (module.blocks, module.head))
+    for number in range(4):
+        HEALS[heal](module.blocks) if number else None
+        program.backward(loss_of(module, 2 * number))
+        if number % 2:
+            HEALS[heal](module.head)
+            program.backward(loss_of(module, 2 * number + 1))
+        a.step()
+        HEALS[heal](module.head)
+        program.backward(loss_of(module, 2 * number + 2))
+        b.step()
+    return state(module)
+
+
+@case("zeroing", held=("gradient", "alias"))
+def held_gradients(program: Program, held: str) -> Any:
+    """What the program holds is added to."""
+    module = program.shard(Net)
+    optimizer = sgd(module)
+    program.backward(loss_of(module, 0))
+    kept = [p.grad if held == "gradient" else p.grad.detach() for p in list(module.parameters())]
+    seen = cases.whole(kept)
+    if held == "gradient":
+        optimizer.step()
+    program.backward(loss_of(module, 1))
+    return seen, cases.whole(kept), [optimizer.step(), state(module)]
 
 
 # ---- Gradients and writes of other kinds ----
@@ -220,6 +288,7 @@ def toggled(program: Program, moment: str, values: tuple, names: tuple = ("stem.
 
 Edges = edges.suite(
     steps="step() without a backward, and faults of one rank alone",
+    zeroing="gradients that a step has used, without zero_grad()",
     kinds="sparse gradients, other shapes, other memory",
     frozen="requires_grad_() at any time")
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import sys
 import weakref
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Callable, Optional, Sequence
 
 import torch
@@ -54,6 +55,11 @@ class _Spent:
 
 
 _spent = _Spent()
+
+
+def _is_other(holder: ShardedTensor, reference: "weakref.ref[ShardedTensor]") -> bool:
+    found = reference()
+    return found is not None and found is not holder
 
 
 class _Waiting:
@@ -375,13 +381,15 @@ class Gradients:
             return None
         if shown.source is None:
             shown.stash = shown._local
+        if shown.counter is not None:
+            shown.counter.writes += 1
         shown.wait_for(self._source)
         shown.aliases = shown.aliases or []
         return shown
 
     def _holder(self, unit: FlatUnit, index: int) -> ShardedTensor:
         holder = unit.holders[index]
-        if holder is None or sys.getrefcount(holder) > _SPARE:
+        if holder is None or sys.getrefcount(holder) > _SPARE or holder.counter is not None:
             holder = ShardedTensor.__new__(ShardedTensor, unit.own[:0], unit.gradient_parts[index])
         unit.holders[index] = holder
         holder.wait_for(self._source)
@@ -441,7 +449,7 @@ class Gradients:
                 parameter = unit.members[index].parameter
                 is_shown = parameter.grad is holder
                 is_held = count(holder) > _SPARE + 1 + shown_more * is_shown
-                others = holder.aliases and any(reference() is not None for reference in holder.aliases)
+                others = holder.aliases and any(map(partial(_is_other, holder), holder.aliases))
                 if is_shown and not is_held and not others and id(parameter) in stepped:
                     holder.wait_for(_spent)
                 elif holder.source is None and (others or is_held or is_shown):
@@ -461,6 +469,7 @@ class Gradients:
                 if gradient is None:
                     continue
                 some = True
+                parameter.part.writes += 1  # type: ignore[attr-defined]
                 if gradient.__class__ is ShardedTensor:
                     if gradient.source is _spent:
                         _spent.fill(gradient)

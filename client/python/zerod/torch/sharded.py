@@ -59,7 +59,7 @@ class Source(Protocol):
 class Part:
     """Elements begin to end of a row-major tensor of `shape` are this rank's. `place` is the owner's own."""
 
-    __slots__ = ("name", "shape", "numel", "begin", "end", "owner", "place")
+    __slots__ = ("name", "shape", "numel", "begin", "end", "owner", "place", "writes")
 
     def __init__(self, name: str, shape: torch.Size, begin: int, end: int, owner: Owner, place: Any) -> None:
         self.name = name
@@ -68,6 +68,7 @@ class Part:
         self.begin, self.end = begin, end
         self.owner = owner
         self.place = place
+        self.writes = 0  # to the parameter
 
     def same(self, other: "Part") -> bool:
         return self is other or (self.shape, self.begin, self.end) == (other.shape, other.begin, other.end)
@@ -105,6 +106,12 @@ def boxes(shape: tuple[int, ...], begin: int, end: int) -> list[tuple[tuple[int,
     return found
 
 
+class Writes:
+    """Counts the writes to a gradient of which a view was taken."""
+
+    writes = 0
+
+
 class ShardedTensor(torch.Tensor):
     """See the file's beginning.
 
@@ -124,6 +131,7 @@ class ShardedTensor(torch.Tensor):
     # Of gradients: weak references to tensors over the same values, and values to which a sum is to be added.
     aliases: "Optional[list[Any]]" = None
     stash: Optional[torch.Tensor] = None
+    counter: Optional[Writes] = None
 
     @staticmethod
     def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = False) -> "ShardedTensor":
@@ -158,8 +166,21 @@ class ShardedTensor(torch.Tensor):
     def check_writable(self) -> None:
         if self.guarded:
             self.part.owner.before_write(self.part)
+            self.part.writes += 1
+        elif self.counter is not None:
+            self.counter.writes += 1
         if self.exposed is not None:
             raise ShardedWrite(f"a view of this tensor ({self.part.name}) was taken before: write a clone() of it")
+
+    def count_writes(self) -> "Part | Writes":
+        """Counts the writes to these values from now on, for views of them."""
+        if self.guarded:
+            return self.part
+        counter = self.counter or Writes()
+        for each in [self, *(reference() for reference in self.aliases or ())]:
+            if each is not None:
+                each.counter, each.free = counter, False
+        return counter
 
     def whole(self) -> torch.Tensor:
         """The whole, in memory of torch's. Every rank calls it, but of a parameter that is its own master."""

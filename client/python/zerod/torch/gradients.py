@@ -11,8 +11,8 @@ program shows then counts, as in one process:
 * If some of the gradients have been taken away or written when the next backward begins, the window is closed. What is
   still shown keeps its values in memory of torch's, and the next sum is added to it. If all were taken away the window
   is abandoned; if none was, it goes on.
-* A step that has used a gradient ends its memory. The tensor stays, without values: a use raises, zeros and None may take
-  their place, and so does the next backward's sum.
+* A step that has used a gradient ends its memory. The tensor stays, without values: a use raises, also after a further
+  backward, until zeros or None take their place.
 
 Where a rank had no gradient for a parameter, it says so in the unit of usage: a sum over all ranks. A parameter for
 which no rank had a gradient shows None, as in one process.
@@ -54,7 +54,15 @@ class _Spent:
         raise RuntimeError(f"the gradient of {tensor.part.name} went with the optimizer's step: read or clone it before")
 
 
-_spent = _Spent()
+class _Unzeroed:
+    """The source of gradients to which a backward has added when their step had ended."""
+
+    def fill(self, tensor: ShardedTensor) -> None:
+        raise RuntimeError(f"the gradient of {tensor.part.name} went with the optimizer's step, and a backward has followed, which would "
+                           "add to it: call zero_grad() after each step, or set it to None or to zeros")
+
+
+_spent, _unzeroed = _Spent(), _Unzeroed()
 
 
 def _is_other(holder: ShardedTensor, reference: "weakref.ref[ShardedTensor]") -> bool:
@@ -121,7 +129,8 @@ class Gradients:
         if not self._waiting:
             return
         with _local():
-            shown = [unit.members[index].parameter.grad is holder and holder.source is self._source for unit, index, holder in self._waiting]
+            shown = [unit.members[index].parameter.grad is holder and holder.source in (self._source, _unzeroed)
+                     for unit, index, holder in self._waiting]
         if all(shown):
             return
         for (unit, index, _), is_shown in zip(self._waiting, shown):
@@ -383,8 +392,11 @@ class Gradients:
             shown.stash = shown._local
         if shown.counter is not None:
             shown.counter.writes += 1
-        shown.wait_for(self._source)
+        source = self._source if shown.source is None else _unzeroed
         shown.aliases = shown.aliases or []
+        for each in [shown, *(reference() for reference in shown.aliases)]:
+            if each is not None:
+                each.wait_for(source)
         return shown
 
     def _holder(self, unit: FlatUnit, index: int) -> ShardedTensor:
@@ -471,8 +483,8 @@ class Gradients:
                 some = True
                 parameter.part.writes += 1  # type: ignore[attr-defined]
                 if gradient.__class__ is ShardedTensor:
-                    if gradient.source is _spent:
-                        _spent.fill(gradient)
+                    if gradient.source in (_spent, _unzeroed):
+                        gradient.source.fill(gradient)
                     continue
                 unit, index = parameter.part.place  # type: ignore[attr-defined]
                 if gradient.layout != torch.strided:

@@ -83,6 +83,7 @@ def _result(value: Any, part: sharded.Part) -> Any:
         return value if not isinstance(value, (list, tuple)) else tuple(_result(each, part) for each in value)
     made = _make(ShardedTensor, part.shape, dtype=value.dtype, device=value.device)
     made._local, made.part, made.result = value, part, True
+    sharded.hide_pointer(made)
     return made
 
 
@@ -103,6 +104,7 @@ class View(torch.Tensor):
         made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, plain.shape, strides=plain.stride(), dtype=plain.dtype, device=plain.device)
         made._plain, made.of, made.origin, made.writes = plain, of, origin, writes
+        sharded.hide_pointer(made)
         return made
 
     @property

@@ -18,6 +18,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 
+hide_pointer = torch._C._set_throw_on_mutable_data_ptr  # type: ignore[attr-defined]  # C++ that asks for it raises, in place of 0
+_NO_POINTER = "{} is sharded: its values are not one block of memory. whole() gives them"
+
+
 class NeedsWhole(RuntimeError):
     """An operation needs the memory of the whole tensor, of which this rank has a part."""
 
@@ -138,6 +142,7 @@ class ShardedTensor(torch.Tensor):
         made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, part.shape, dtype=local.dtype, device=local.device, requires_grad=requires_grad)
         made._local, made.part = local, part
+        hide_pointer(made)
         return made
 
     # ---- Values ----
@@ -214,7 +219,7 @@ class ShardedTensor(torch.Tensor):
             self.write_local(self.part.cut(whole))
 
     def _no_memory(self, *_: Any) -> NoReturn:
-        raise NeedsWhole(f"{self.part.name} is sharded: its values are not one block of memory. whole() gives them")
+        raise NeedsWhole(_NO_POINTER.format(self.part.name))
 
     data_ptr = untyped_storage = storage = _typed_storage = share_memory_ = __dlpack__ = _no_memory  # type: ignore[assignment]
 
@@ -318,7 +323,11 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
 
     @staticmethod
     def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = True) -> "ShardedParameter":
-        return ShardedTensor.__new__(cls, local, part, requires_grad)  # type: ignore[return-value]
+        made = ShardedTensor.__new__(cls, local, part, requires_grad)
+        if hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"):
+            with _plain():
+                torch._C._set_storage_data_ptr_access_error_msg(torch.Tensor.untyped_storage(made)._cdata, _NO_POINTER.format(part.name))
+        return made  # type: ignore[return-value]
 
     @classmethod
     def __torch_function__(cls, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -326,6 +326,7 @@ class Failures(unittest.TestCase):
             module = zt.shard(models.MLP(), process_group=mesh)
             optimizer = models.sgd(module)
             for step in range(100):
+                optimizer.zero_grad()
                 models.mlp_loss(module, rank, step)
                 if step == 3 and rank == 2:
                     os.kill(os.getpid(), signal.SIGKILL)

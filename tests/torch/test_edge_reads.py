@@ -193,28 +193,17 @@ def reads_in_backward(program: Program) -> Any:
 
 # ---- Views that outlive their values ----
 
-TAKEN = {
-    "slice": lambda p: p[:2],
-    "transposed": lambda p: p.t(),
-    "flat": lambda p: p.view(-1),
-    "detached": lambda p: p.detach()[0],
-    "rows": lambda p: list(p.data)[1],
-    "view of a view": lambda p: p.t()[1],
-    "the same": lambda p: p.contiguous(),
-}
+TAKEN = {"slice": lambda p: p[:2], "flat": lambda p: p.view(-1), "rows": lambda p: list(p.data)[1],
+         "view of a view": lambda p: p.t()[1], "the same": lambda p: p.contiguous()}
 WRITTEN: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
-    "mul_": lambda module, p: p.mul_(2),
-    "mul_ of data": lambda module, p: p.data.mul_(2),
-    "item": lambda module, p: p.__setitem__(0, 1),
-    "foreach": lambda module, p: torch._foreach_mul_([p], 2),
-    "init": lambda module, p: nn.init.constant_(p, 3),
-    "load": lambda module, p: module.load_state_dict(halved(module)),
-    "zero_": lambda module, p: p.zero_(),
+    "mul_": lambda module, p: p.mul_(2), "data": lambda module, p: p.data.mul_(2), "item": lambda module, p: p.__setitem__(0, 1),
+    "foreach": lambda module, p: torch._foreach_mul_([p], 2), "init": lambda module, p: nn.init.constant_(p, 3),
+    "load": lambda module, p: module.load_state_dict(halved(module)), "zero_": lambda module, p: p.zero_(),
 }
 
 
 def now(view: torch.Tensor, again: Callable[[], torch.Tensor], look: Callable = lambda view: view * 1) -> torch.Tensor:
-    """What a view shows. If it raises an error that says so, it is taken again."""
+    """Returns the values of a view. If the read raises the error of an old view, the view is taken again."""
     try:
         return look(view)
     except RuntimeError as raised:
@@ -224,23 +213,21 @@ def now(view: torch.Tensor, again: Callable[[], torch.Tensor], look: Callable = 
 
 @case("views", take=TAKEN)
 def of_weight(program: Program, take: str) -> Any:
-    """A view shows the values of now, or raises. Writes to another parameter do not concern it."""
+    """Each view shows the values of now, or raises. Writes to another parameter do not matter."""
     module = program.shard(Net)
     weight, optimizer = module.stem.weight, sgd(module)
     seen: list[Any] = []
     for grad in (False, True):
-        for how, write in {**WRITTEN, "step": lambda *_: optimizer.step()}.items():
-            if how == "step":
-                optimizer.zero_grad()
-                program.backward(loss_of(module, 0))
+        for write in [*WRITTEN.values(), lambda *_: optimizer.step()]:
+            optimizer.zero_grad()
+            program.backward(loss_of(module, 0))
             with torch.set_grad_enabled(grad):
                 view = TAKEN[take](weight)
             with torch.no_grad():
                 module.head.weight.mul_(1.5)
                 seen.append(view.clone())
                 write(module, weight)
-                seen += [now(view, lambda: TAKEN[take](weight), look) for look in
-                         (lambda v: v * 1, lambda v: v[..., :2].clone(), lambda v: v.tolist(), lambda v: torch.cat([v, v]))]
+                seen += [now(view, lambda: TAKEN[take](weight), look) for look in (lambda v: v[..., :2] * 1, lambda v: v.tolist())]
     return seen, state(module)
 
 
@@ -249,25 +236,22 @@ def of_gradient(program: Program, take: str) -> Any:
     module = program.shard(Net)
     weight, optimizer = module.stem.weight, sgd(module)
     seen, kept = [], []
-    writes: dict[str, Callable] = {
-        "mul_": lambda g: g.mul_(2), "foreach": lambda g: torch._foreach_mul_([g], 2), "detached": lambda g: g.detach().mul_(3),
-        "item": lambda g: g.__setitem__(0, 1), "clip": lambda g: nn.utils.clip_grad_norm_(module.parameters(), 0.01),
-        "backward": lambda g: program.backward(loss_of(module, 1)), "zero_grad": lambda g: optimizer.zero_grad(set_to_none=False),
-        "unscale": lambda g: torch._amp_foreach_non_finite_check_and_unscale_([g], torch.zeros(1), torch.full((1,), 0.5)),
-        "step": lambda g: optimizer.step(), "alias": lambda g: torch._foreach_mul_([g.detach()], 2)}
-    for how, write in writes.items():
+    for how, write in {**WRITTEN, "clip": lambda *_: nn.utils.clip_grad_norm_(module.parameters(), 0.01), "step": None,
+                       "backward": lambda *_: program.backward(loss_of(module, 1)), "alias": lambda _, g: g.detach().mul_(3),
+                       "zeros": lambda *_: optimizer.zero_grad(set_to_none=False), "unscale":
+                       lambda _, g: torch._amp_foreach_non_finite_check_and_unscale_([g], torch.zeros(1), torch.ones(1) / 2)}.items():
         optimizer.zero_grad()
         program.backward(loss_of(module, 0))
         view = TAKEN[take](weight.grad.detach() if how == "mul_" else weight.grad)
-        kept.append(TAKEN[take](weight.grad) if how == "step" else TAKEN[take](weight.grad).clone())
         module.head.weight.grad.mul_(1.5)
         seen.append(view.clone())
-        with torch.set_grad_enabled(how == "backward"):
-            write(weight.grad)
-        if how != "step":  # a step leaves a gradient as it is
+        if write is None:
+            kept.append(view)  # a step leaves a gradient as it is
+        elif how != "load":
+            write(module, weight.grad)
             seen.append(now(view, lambda: TAKEN[take](weight.grad)))
-            optimizer.step()
-        seen.append([each.clone() for each in kept])
+        optimizer.step()
+        seen += [each.clone() for each in kept]
     return seen, state(module)
 
 

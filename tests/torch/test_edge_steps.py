@@ -87,19 +87,14 @@ def fault_of_one_rank(program: Program, how: str) -> Any:
 # ---- Without zero_grad() ----
 
 HEALS: dict[str, Callable[[nn.Module], Any]] = {
-    "zero_grad": lambda module: module.zero_grad(),
-    "zeros": lambda module: module.zero_grad(set_to_none=False),
-    "None": lambda module: [setattr(p, "grad", None) for p in module.parameters()],
+    "zero_grad": lambda module: module.zero_grad(), "zeros": lambda module: module.zero_grad(set_to_none=False),
     "zero_": lambda module: [p.grad.zero_() for p in module.parameters()],
     "del": lambda module: [delattr(p, "grad") for p in module.parameters()],
 }
-USES: list[Callable[[nn.Module, torch.optim.Optimizer], Any]] = [
-    lambda module, optimizer: optimizer.step(),
-    lambda module, optimizer: [p.grad.sum() for p in module.parameters()],
-    lambda module, optimizer: [p.grad[0] for p in module.parameters()],
-    lambda module, optimizer: [p.grad.mul_(2) for p in module.parameters()],
-    lambda module, optimizer: nn.utils.clip_grad_norm_(module.parameters(), 1.0),
-    lambda module, optimizer: zt.clip_grad_norm_(module, 1.0),
+USES: list[Callable[[nn.Module], Any]] = [
+    lambda module: [p.grad.sum() for p in module.parameters()], lambda module: [p.grad[0] for p in module.parameters()],
+    lambda module: [p.grad.mul_(2) for p in module.parameters()], lambda module: zt.clip_grad_norm_(module, 1.0),
+    lambda module: nn.utils.clip_grad_norm_(module.parameters(), 1.0), lambda module: sgd(module).step(),
 ]
 
 
@@ -107,48 +102,48 @@ USES: list[Callable[[nn.Module, torch.optim.Optimizer], Any]] = [
 def spent(program: Program, heal: str) -> Any:
     """A backward adds to gradients that have gone with a step: each use raises, until they are set to None or to zeros."""
     module = program.shard(Net)
-    optimizer = sgd(module)
-    for number, again in enumerate((1, 2, 1)):
-        program.backward(loss_of(module, number))
-        optimizer.step()
+    for again in (1, 2):
+        program.backward(loss_of(module, 0))
+        sgd(module).step()
         for _ in range(again):
             program.backward(loss_of(module, 3))
-        for use in USES if number != 1 else USES[1:]:
-            refused(program, r"(weight|bias).*zero_grad\(\)", lambda: use(module, optimizer))
+        for use in USES:
+            refused(program, r"(weight|bias).*zero_grad\(\)", lambda: use(module))
         HEALS[heal](module)
     return trained(program, module)
 
 
 @case("zeroing", heal=HEALS)
 def of_another(program: Program, heal: str) -> Any:
-    """As a GAN: the backward of one optimizer gives gradients that the other one drops, before or after the first one's step."""
+    """As in a GAN, the backward of one optimizer gives gradients that the other one drops."""
     module = program.shard(Net)
     a, b = (torch.optim.SGD(part.parameters(), lr=0.1, momentum=0.9) for part in (module.blocks, module.head))
     for number in range(4):
-        HEALS[heal](module.blocks) if number else None
-        program.backward(loss_of(module, 2 * number))
+        program.backward(loss_of(module, number))
         if number % 2:
             HEALS[heal](module.head)
-            program.backward(loss_of(module, 2 * number + 1))
+            program.backward(loss_of(module, number + 4))
         a.step()
         HEALS[heal](module.head)
-        program.backward(loss_of(module, 2 * number + 2))
+        program.backward(loss_of(module, number + 8))
         b.step()
+        HEALS[heal](module.blocks)
     return state(module)
 
 
-@case("zeroing", held=("gradient", "alias"))
-def held_gradients(program: Program, held: str) -> Any:
-    """What the program holds is added to."""
+@case("zeroing", alias=(False, True))
+def held(program: Program, alias: bool) -> Any:
+    """A backward adds to gradients that the program holds."""
     module = program.shard(Net)
-    optimizer = sgd(module)
     program.backward(loss_of(module, 0))
-    kept = [p.grad if held == "gradient" else p.grad.detach() for p in list(module.parameters())]
+    kept = [p.grad.detach() if alias else p.grad for p in module.parameters()]
     seen = cases.whole(kept)
-    if held == "gradient":
-        optimizer.step()
+    if not alias:
+        sgd(module).step()
     program.backward(loss_of(module, 1))
-    return seen, cases.whole(kept), [optimizer.step(), state(module)]
+    seen += cases.whole(kept)
+    sgd(module).step()
+    return seen, state(module)
 
 
 # ---- Gradients and writes of other kinds ----

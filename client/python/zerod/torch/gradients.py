@@ -22,7 +22,6 @@ from __future__ import annotations
 import sys
 import weakref
 from contextlib import nullcontext, suppress
-from functools import partial
 from typing import Callable, Optional, Sequence
 
 import torch
@@ -47,27 +46,18 @@ _BUCKET_BYTES = 32 << 20  # of a slot, of two
 _SPARE = 3  # references of Python to a holder that are not the program's: the unit's, and two of the code that asks
 
 
-class _Spent:
+class _Gone:
     """The source of gradients whose step has ended."""
 
-    def fill(self, tensor: ShardedTensor) -> None:
-        raise RuntimeError(f"the gradient of {tensor.part.name} went with the optimizer's step: read or clone it before")
-
-
-class _Unzeroed:
-    """The source of gradients to which a backward has added when their step had ended."""
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def fill(self, tensor: ShardedTensor) -> None:
-        raise RuntimeError(f"the gradient of {tensor.part.name} went with the optimizer's step, and a backward has followed, which would "
-                           "add to it: call zero_grad() after each step, or set it to None or to zeros")
+        raise RuntimeError(f"the gradient of {tensor.part.name} went with the optimizer's step{self._text}")
 
 
-_spent, _unzeroed = _Spent(), _Unzeroed()
-
-
-def _is_other(holder: ShardedTensor, reference: "weakref.ref[ShardedTensor]") -> bool:
-    found = reference()
-    return found is not None and found is not holder
+_spent = _Gone(": read or clone it before")
+_unzeroed = _Gone(", and a backward has followed, which would add to it: call zero_grad() after each step, or set it to None or to zeros")
 
 
 class _Waiting:
@@ -461,7 +451,7 @@ class Gradients:
                 parameter = unit.members[index].parameter
                 is_shown = parameter.grad is holder
                 is_held = count(holder) > _SPARE + 1 + shown_more * is_shown
-                others = holder.aliases and any(map(partial(_is_other, holder), holder.aliases))
+                others = holder.aliases and any(reference() is not None for reference in holder.aliases[1:])
                 if is_shown and not is_held and not others and id(parameter) in stepped:
                     holder.wait_for(_spent)
                 elif holder.source is None and (others or is_held or is_shown):
@@ -483,7 +473,7 @@ class Gradients:
                 some = True
                 parameter.part.writes += 1  # type: ignore[attr-defined]
                 if gradient.__class__ is ShardedTensor:
-                    if gradient.source in (_spent, _unzeroed):
+                    if isinstance(gradient.source, _Gone):
                         gradient.source.fill(gradient)
                     continue
                 unit, index = parameter.part.place  # type: ignore[attr-defined]

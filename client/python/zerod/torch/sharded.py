@@ -11,6 +11,7 @@ unit's leaf instead, which is the whole parameter.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any, Callable, NoReturn, Optional, Protocol, Sequence
 
 import torch
@@ -110,12 +111,6 @@ def boxes(shape: tuple[int, ...], begin: int, end: int) -> list[tuple[tuple[int,
     return found
 
 
-class Writes:
-    """Counts the writes to a gradient of which a view was taken."""
-
-    writes = 0
-
-
 class ShardedTensor(torch.Tensor):
     """See the file's beginning.
 
@@ -133,9 +128,9 @@ class ShardedTensor(torch.Tensor):
     result = False  # of an operation: all ranks may write a view of it alike
     exposed: Optional[torch.Tensor] = None
     # Of gradients: weak references to tensors over the same values, and values to which a sum is to be added.
-    aliases: "Optional[list[Any]]" = None
+    aliases: "Optional[list[Any]]" = None  # the first one: of the gradient itself
     stash: Optional[torch.Tensor] = None
-    counter: Optional[Writes] = None
+    counter: Any = None  # of writes to a gradient of which a view was taken
 
     @staticmethod
     def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = False) -> "ShardedTensor":
@@ -177,11 +172,11 @@ class ShardedTensor(torch.Tensor):
         if self.exposed is not None:
             raise ShardedWrite(f"a view of this tensor ({self.part.name}) was taken before: write a clone() of it")
 
-    def count_writes(self) -> "Part | Writes":
+    def count_writes(self) -> Any:
         """Counts the writes to these values from now on, for views of them."""
         if self.guarded:
             return self.part
-        counter = self.counter or Writes()
+        counter = self.counter or SimpleNamespace(writes=0)
         for each in [self, *(reference() for reference in self.aliases or ())]:
             if each is not None:
                 each.counter, each.free = counter, False

@@ -99,3 +99,15 @@ class Tables(unittest.TestCase):
                     failures.append(f"ZEROD_POISON={poison}: {failed}")
         if failures:
             self.fail("\n".join(failures))
+
+
+def suite(**tables: str) -> type[Tables]:
+    """A test for each table, with its description."""
+    def test(name: str, description: str) -> Callable[[Tables], None]:
+        def run(self: Tables) -> None:
+            self.check(name)
+
+        run.__doc__ = description
+        return run
+
+    return type("Edges", (Tables,), {f"test_{name}": test(name, description) for name, description in tables.items()})

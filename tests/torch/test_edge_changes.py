@@ -269,23 +269,11 @@ def in_evaluation(program: Program, how: str) -> Any:
     return trained(program, module) if program.world > 1 else None
 
 
-class EdgeChanges(edges.Tables):
-    def test_changes(self) -> None:
-        """parameters and modules that change behind shard()"""
-        self.check("changes")
-
-    def test_buffers(self) -> None:
-        """buffers on the meta device"""
-        self.check("buffers")
-
-    def test_full(self) -> None:
-        """edits inside of full_parameters()"""
-        self.check("full")
-
-    def test_writes(self) -> None:
-        """weights that are written in a forward"""
-        self.check("writes")
-
+Edges = edges.suite(
+    changes="parameters and modules that change behind shard()",
+    buffers="buffers on the meta device",
+    full="edits inside of full_parameters()",
+    writes="weights that are written in a forward")
 
 if __name__ == "__main__":
     support.main()

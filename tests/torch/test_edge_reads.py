@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import re
+from typing import Any, Callable
 
 import cases
 import edges
@@ -190,15 +191,86 @@ def reads_in_backward(program: Program) -> Any:
     return seen, trained(program, module)
 
 
-class EdgeReads(edges.Tables):
-    def test_loads(self) -> None:
-        """load_state_dict() with hooks, overrides, wrong values and torch's switches"""
-        self.check("loads")
+# ---- Views that outlive their values ----
 
-    def test_reads(self) -> None:
-        """parameters and gradients are read at any time, and the streams of one rank lag"""
-        self.check("reads")
+TAKEN = {"slice": lambda p: p[:2], "flat": lambda p: p.view(-1), "rows": lambda p: list(p.data)[1],
+         "view of a view": lambda p: p.t()[1], "the same": lambda p: p.contiguous()}
+WRITTEN: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
+    "mul_": lambda module, p: p.mul_(2), "data": lambda module, p: p.data.mul_(2), "item": lambda module, p: p.__setitem__(0, 1),
+    "foreach": lambda module, p: torch._foreach_mul_([p], 2), "init": lambda module, p: nn.init.constant_(p, 3),
+    "load": lambda module, p: module.load_state_dict(halved(module)), "zero_": lambda module, p: p.zero_(),
+}
 
+
+def now(view: torch.Tensor, again: Callable[[], torch.Tensor], look: Callable = lambda view: view * 1) -> torch.Tensor:
+    """Returns the values of a view. If the read raises the error of an old view, the view is taken again."""
+    try:
+        return look(view)
+    except RuntimeError as raised:
+        assert re.search("view of stem.weight.*again", str(raised)), raised
+        return look(again())
+
+
+@case("views", take=TAKEN)
+def of_weight(program: Program, take: str) -> Any:
+    """Each view shows the values of now, or raises. Writes to another parameter do not matter."""
+    module = program.shard(Net)
+    weight, optimizer = module.stem.weight, sgd(module)
+    seen: list[Any] = []
+    for grad in (False, True):
+        for write in [*WRITTEN.values(), lambda *_: optimizer.step()]:
+            optimizer.zero_grad()
+            program.backward(loss_of(module, 0))
+            with torch.set_grad_enabled(grad):
+                view = TAKEN[take](weight)
+            with torch.no_grad():
+                module.head.weight.mul_(1.5)
+                seen.append(view.clone())
+                write(module, weight)
+                seen += [now(view, lambda: TAKEN[take](weight), look) for look in (lambda v: v[..., :2] * 1, lambda v: v.tolist())]
+    return seen, state(module)
+
+
+@case("views", take=TAKEN)
+def of_gradient(program: Program, take: str) -> Any:
+    module = program.shard(Net)
+    weight, optimizer = module.stem.weight, sgd(module)
+    seen, kept = [], []
+    for how, write in {**WRITTEN, "clip": lambda *_: nn.utils.clip_grad_norm_(module.parameters(), 0.01), "step": None,
+                       "backward": lambda *_: program.backward(loss_of(module, 1)), "alias": lambda _, g: g.detach().mul_(3),
+                       "zeros": lambda *_: optimizer.zero_grad(set_to_none=False), "unscale":
+                       lambda _, g: torch._amp_foreach_non_finite_check_and_unscale_([g], torch.zeros(1), torch.ones(1) / 2)}.items():
+        optimizer.zero_grad()
+        program.backward(loss_of(module, 0))
+        view = TAKEN[take](weight.grad.detach() if how == "mul_" else weight.grad)
+        module.head.weight.grad.mul_(1.5)
+        seen.append(view.clone())
+        if write is None:
+            kept.append(view)  # a step leaves a gradient as it is
+        elif how != "load":
+            write(module, weight.grad)
+            seen.append(now(view, lambda: TAKEN[take](weight.grad)))
+        optimizer.step()
+        seen += [each.clone() for each in kept]
+    return seen, state(module)
+
+
+@case("views")
+def after_write(program: Program) -> Any:
+    """A parameter that was written is used outside of a forward, and gets its gradient."""
+    module = program.shard(Net)
+    with torch.no_grad():
+        module.stem.weight.mul_(2)
+    penalty = module.stem.weight[:2].square().sum()
+    program.backward(lambda rank: penalty + loss_of(module, 0)(rank))
+    sgd(module).step()
+    return state(module)
+
+
+Edges = edges.suite(
+    loads="load_state_dict() with hooks, overrides, wrong values and torch's switches",
+    reads="parameters and gradients are read at any time, and the streams of one rank lag",
+    views="views of weights and gradients that outlive their values")
 
 if __name__ == "__main__":
     support.main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+import cases
 import edges
 import torch
 from cases import Program, state
@@ -81,6 +82,68 @@ def fault_of_one_rank(program: Program, how: str) -> Any:
         program.backward(loss_of(module, 0))
         refused(program, "rank 0 has abandoned", optimizer.step)
     return trained(program, module) if how != "write" or program.world > 1 else None
+
+
+# ---- Without zero_grad() ----
+
+HEALS: dict[str, Callable[[nn.Module], Any]] = {
+    "zero_grad": lambda module: module.zero_grad(), "zeros": lambda module: module.zero_grad(set_to_none=False),
+    "zero_": lambda module: [p.grad.zero_() for p in module.parameters()],
+    "del": lambda module: [delattr(p, "grad") for p in module.parameters()],
+}
+USES: list[Callable[[nn.Module], Any]] = [
+    lambda module: [p.grad.sum() for p in module.parameters()], lambda module: [p.grad[0] for p in module.parameters()],
+    lambda module: [p.grad.mul_(2) for p in module.parameters()], lambda module: zt.clip_grad_norm_(module, 1.0),
+    lambda module: nn.utils.clip_grad_norm_(module.parameters(), 1.0), lambda module: sgd(module).step(),
+]
+
+
+@case("zeroing", heal=HEALS)
+def spent(program: Program, heal: str) -> Any:
+    """A backward adds to gradients that have gone with a step: each use raises, until they are set to None or to zeros."""
+    module = program.shard(Net)
+    for again in (1, 2):
+        program.backward(loss_of(module, 0))
+        sgd(module).step()
+        for _ in range(again):
+            program.backward(loss_of(module, 3))
+        for use in USES:
+            refused(program, r"(weight|bias).*zero_grad\(\)", lambda: use(module))
+        HEALS[heal](module)
+    return trained(program, module)
+
+
+@case("zeroing", heal=HEALS)
+def of_another(program: Program, heal: str) -> Any:
+    """As in a GAN, the backward of one optimizer gives gradients that the other one drops."""
+    module = program.shard(Net)
+    a, b = (torch.optim.SGD(part.parameters(), lr=0.1, momentum=0.9) for part in (module.blocks, module.head))
+    for number in range(4):
+        program.backward(loss_of(module, number))
+        if number % 2:
+            HEALS[heal](module.head)
+            program.backward(loss_of(module, number + 4))
+        a.step()
+        HEALS[heal](module.head)
+        program.backward(loss_of(module, number + 8))
+        b.step()
+        HEALS[heal](module.blocks)
+    return state(module)
+
+
+@case("zeroing", alias=(False, True))
+def held(program: Program, alias: bool) -> Any:
+    """A backward adds to gradients that the program holds."""
+    module = program.shard(Net)
+    program.backward(loss_of(module, 0))
+    kept = [p.grad.detach() if alias else p.grad for p in module.parameters()]
+    seen = cases.whole(kept)
+    if not alias:
+        sgd(module).step()
+    program.backward(loss_of(module, 1))
+    seen += cases.whole(kept)
+    sgd(module).step()
+    return seen, state(module)
 
 
 # ---- Gradients and writes of other kinds ----
@@ -218,19 +281,11 @@ def toggled(program: Program, moment: str, values: tuple, names: tuple = ("stem.
     return seen, state(module)
 
 
-class EdgeSteps(edges.Tables):
-    def test_steps(self) -> None:
-        """step() without a backward, and faults of one rank alone"""
-        self.check("steps")
-
-    def test_kinds(self) -> None:
-        """sparse gradients, other shapes, other memory"""
-        self.check("kinds")
-
-    def test_frozen(self) -> None:
-        """requires_grad_() at any time"""
-        self.check("frozen")
-
+Edges = edges.suite(
+    steps="step() without a backward, and faults of one rank alone",
+    zeroing="gradients that a step has used, without zero_grad()",
+    kinds="sparse gradients, other shapes, other memory",
+    frozen="requires_grad_() at any time")
 
 if __name__ == "__main__":
     support.main()

@@ -269,19 +269,10 @@ def backward_inside(program: Program) -> Any:
     return trained(program, module)
 
 
-class Edges(edges.Tables):
-    def test_outputs(self) -> None:
-        """weights that a block or the model returns, in any container"""
-        self.check("outputs")
-
-    def test_kept(self) -> None:
-        """weights that a function's context or a module keeps"""
-        self.check("kept")
-
-    def test_derivatives(self) -> None:
-        """autograd.grad() and backward() inside and outside of the forward"""
-        self.check("derivatives")
-
+Edges = edges.suite(
+    outputs="weights that a block or the model returns, in any container",
+    kept="weights that a function's context or a module keeps",
+    derivatives="autograd.grad() and backward() inside and outside of the forward")
 
 if __name__ == "__main__":
     support.main()

@@ -287,6 +287,7 @@ class Ends(unittest.TestCase):
                     if step == 3 and rank == 2:
                         os.kill(os.getpid(), signal.SIGKILL)
                     optimizer.step()
+                    optimizer.zero_grad()
             except zerod.PeerLost as lost:
                 return lost.text
             return "no error"
@@ -311,6 +312,7 @@ class Ends(unittest.TestCase):
                 for step in range(100):
                     models.mlp_loss(module, rank, step)
                     optimizer.step()
+                    optimizer.zero_grad()
             except zerod.PeerLost as lost:
                 return lost.text
             return "no error"
@@ -328,6 +330,7 @@ class Ends(unittest.TestCase):
                     for step in range(100):
                         models.mlp_loss(module, rank, step)
                         optimizer.step()
+                        optimizer.zero_grad()
                         if step == 3 and rank == 0:
                             os.kill(mortal.process.pid, signal.SIGKILL)
                 except (zerod.ConnectionFailed, zerod.Aborted) as failed:
@@ -382,6 +385,7 @@ class Ends(unittest.TestCase):
                     for step in range(first, last):
                         models.mlp_loss(module, rank, step)
                         optimizer.step()
+                        optimizer.zero_grad()
 
                 steps(0, 3)
                 os.kill(ending.process.pid, signal.SIGTERM)
@@ -488,6 +492,7 @@ class Memory(unittest.TestCase):
                     loss.backward()
                     counts.append(hog.asked)
                     models.sgd(module).step()
+                    module.zero_grad()
                 return counts
 
             self.assertEqual(harness.ranks(small.socket, 1, body), [[1, 2]])

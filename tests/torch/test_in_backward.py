@@ -235,6 +235,7 @@ class Overlap(unittest.TestCase):
                 fetcher.drain()
                 found.append(len(fetcher.fetched))
                 optimizer.step()
+                optimizer.zero_grad()
             return len(zt.model_of(module).units), found
 
         for units, found in harness.ranks(daemon.socket, 2, body):

@@ -8,6 +8,7 @@ import re
 import signal
 import tempfile
 import unittest
+from contextlib import nullcontext
 from typing import Any, Callable, Optional
 
 import harness
@@ -272,6 +273,20 @@ class Failures(unittest.TestCase):
         self.assertEqual([result[0] for result in results], [3, -1, 3, -1])
         replicas([result[1] for result in results])
 
+    def test_no_backward(self) -> None:
+        """rank 0 steps without a backward, in rows of one rank: the other row is told"""
+        def body(rank: int, mesh: Any) -> Any:
+            module = harness.shard(harness.seeded(models.MLP), process_group=mesh)
+            optimizer = models.sgd(module)
+            if rank:
+                models.mlp_loss(module, rank, 0)
+            with self.assertRaises(zt.StepAbandoned) if rank else nullcontext():
+                optimizer.step()
+            harness.train(module, optimizer, models.mlp_loss, rank, 2)
+            return harness.slices(module)
+
+        replicas(mesh_ranks(body, columns=1), 1)
+
     def test_dropped(self) -> None:
         """a rank takes no step after its backward: the others are told, and stay in step"""
         def body(rank: int, mesh: Any) -> Any:
@@ -326,6 +341,7 @@ class Failures(unittest.TestCase):
             module = zt.shard(models.MLP(), process_group=mesh)
             optimizer = models.sgd(module)
             for step in range(100):
+                optimizer.zero_grad()
                 models.mlp_loss(module, rank, step)
                 if step == 3 and rank == 2:
                     os.kill(os.getpid(), signal.SIGKILL)

@@ -180,7 +180,8 @@ class Nested(unittest.TestCase):
 
     def test_no_sync(self) -> None:
         """the sum of two backwards, with the first one in no_sync()"""
-        cases.check(daemon.socket, 2, table(HARD, accumulate=2, sync=False))
+        for stage in (3, 1):
+            cases.check(daemon.socket, 2, table(HARD, accumulate=2, sync=False), stage=stage)
 
 
 if __name__ == "__main__":

@@ -138,6 +138,11 @@ def replaced(foreach: bool, program: Program) -> Any:
         state_of["matrix"]["exp_avg"].add_(1 if program.sharded else 0)  # its view was read
     state_of["matrix"]["exp_avg"] = state_of["matrix"]["exp_avg"].clone()
     train(program, module, optimizer, 2)
+    for number in (5, 6):
+        view = state_of["cube"]["exp_avg"][0]
+        train(program, module, optimizer, number)
+        with unittest.TestCase().assertRaisesRegex(RuntimeError, "take it again") if program.sharded else nullcontext():
+            view.sum()
     former = optimizer.state[module.one]["exp_avg"]
     gone = weakref.ref(former.read_local() if program.sharded else former)
     del former

@@ -188,7 +188,15 @@ class Shapes(unittest.TestCase):
                     found.append(f"{name}: is not rejected")
                 except Exception as refused:
                     found += [] if "matrix" in str(refused) else [f"{name}: {type(refused).__name__}: {refused}"]
-            optim.SGD(module.parameters(), lr=0.1).step()
+            optimizer = optim.Adam(module.parameters(), lr=0.1)
+            optimizer.step()
+            p = module.matrix
+            with torch.no_grad():
+                for tensor in (p, p.data, p.grad, p[:2], p * 2, *torch._foreach_mul([p], 2), optimizer.state[p]["exp_avg"]):
+                    try:
+                        found.append(f"C++ sees a pointer {torch._C.TensorBase.data_ptr(tensor)} of {type(tensor)}")
+                    except RuntimeError:
+                        pass
             dist.destroy_process_group()
             return found
 

@@ -11,8 +11,8 @@ program shows then counts, as in one process:
 * If some of the gradients have been taken away or written when the next backward begins, the window is closed. What is
   still shown keeps its values in memory of torch's, and the next sum is added to it. If all were taken away the window
   is abandoned; if none was, it goes on.
-* A step that has used a gradient ends its memory. The tensor stays, without values: a use raises, zeros and None may take
-  their place, and so does the next backward's sum.
+* A step that has used a gradient ends its memory. The tensor stays, without values: a use raises, also after a further
+  backward, until zeros or None take their place.
 
 Where a rank had no gradient for a parameter, it says so in the unit of usage: a sum over all ranks. A parameter for
 which no rank had a gradient shows None, as in one process.
@@ -46,14 +46,18 @@ _BUCKET_BYTES = 32 << 20  # of a slot, of two
 _SPARE = 3  # references of Python to a holder that are not the program's: the unit's, and two of the code that asks
 
 
-class _Spent:
+class _Gone:
     """The source of gradients whose step has ended."""
 
+    def __init__(self, text: str) -> None:
+        self._text = text
+
     def fill(self, tensor: ShardedTensor) -> None:
-        raise RuntimeError(f"the gradient of {tensor.part.name} went with the optimizer's step: read or clone it before")
+        raise RuntimeError(f"the gradient of {tensor.part.name} went with the optimizer's step{self._text}")
 
 
-_spent = _Spent()
+_spent = _Gone(": read or clone it before")
+_unzeroed = _Gone(", and a backward has followed, which would add to it: call zero_grad() after each step, or set it to None or to zeros")
 
 
 class _Waiting:
@@ -115,7 +119,8 @@ class Gradients:
         if not self._waiting:
             return
         with _local():
-            shown = [unit.members[index].parameter.grad is holder and holder.source is self._source for unit, index, holder in self._waiting]
+            shown = [unit.members[index].parameter.grad is holder and holder.source in (self._source, _unzeroed)
+                     for unit, index, holder in self._waiting]
         if all(shown):
             return
         for (unit, index, _), is_shown in zip(self._waiting, shown):
@@ -375,13 +380,18 @@ class Gradients:
             return None
         if shown.source is None:
             shown.stash = shown.read_local()
-        shown.wait_for(self._source)
+        if shown.counter is not None:
+            shown.counter.writes += 1
+        source = self._source if shown.source is None else _unzeroed
         shown.aliases = shown.aliases or []
+        for each in [shown, *(reference() for reference in shown.aliases)]:
+            if each is not None:
+                each.wait_for(source)
         return shown
 
     def _holder(self, unit: FlatUnit, index: int) -> ShardedTensor:
         holder = unit.holders[index]
-        if holder is None or sys.getrefcount(holder) > _SPARE:
+        if holder is None or sys.getrefcount(holder) > _SPARE or holder.counter is not None:
             holder = ShardedTensor.__new__(ShardedTensor, unit.own[:0], unit.gradient_parts[index])
         unit.holders[index] = holder
         holder.wait_for(self._source)
@@ -441,7 +451,7 @@ class Gradients:
                 parameter = unit.members[index].parameter
                 is_shown = parameter.grad is holder
                 is_held = count(holder) > _SPARE + 1 + shown_more * is_shown
-                others = holder.aliases and any(reference() is not None for reference in holder.aliases)
+                others = holder.aliases and any(reference() is not None for reference in holder.aliases[1:])
                 if is_shown and not is_held and not others and id(parameter) in stepped:
                     holder.wait_for(_spent)
                 elif holder.source is None and (others or is_held or is_shown):
@@ -462,8 +472,8 @@ class Gradients:
                     continue
                 some = True
                 if gradient.__class__ is ShardedTensor:
-                    if gradient.source is _spent:
-                        _spent.fill(gradient)
+                    if isinstance(gradient.source, _Gone):
+                        gradient.source.fill(gradient)
                     continue
                 unit, index = parameter.part.place  # type: ignore[attr-defined]
                 if gradient.layout != torch.strided:

@@ -37,7 +37,7 @@ from .kept import Kept
 from .layout import BlockPlan
 from .pace import Pace
 from .recovery import Recovery
-from .rules import View
+from .rules import ViewOf
 from .sharded import Part, ShardedWrite
 from .steps import Steps
 from .unit import FlatUnit
@@ -342,6 +342,8 @@ class Model:
         block = self._block_of[unit]
         if self.steps.running:  # an optimizer, which has its masters, and for which nothing is recorded
             return unit.members[index].parameter
+        if self.updates.writing and torch.is_grad_enabled() and unit.wants[index] and _task() == -1:
+            self.settle()
         if self.updates.writing or self.updates.updating:
             return self.weights(part).to(unit.dtype)
         if not block.uses:
@@ -349,9 +351,9 @@ class Model:
             if self.outermost is None and _task() == -1:
                 self.settle()
                 self._use_unit(unit)
-                copy = unit.leaves[index].clone().unsqueeze(0).unbind()[0]  # autograd refuses writes to it and its views
+                copy = unit.leaves[index].clone()
                 self.end_scope()
-                return copy if copy.requires_grad else View(copy, part.name)
+                return ViewOf.apply(copy, part)
             if self.outermost is None:
                 self.enter_backward()
                 block.raw = True

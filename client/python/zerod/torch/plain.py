@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import optim
 
+from . import sharded
 from .sharded import Part, ShardedTensor, part_of
 
 _plain = torch._C.DisableTorchFunctionSubclass
@@ -61,6 +62,7 @@ class Values:
             if state:
                 self.state[values] = state
         self.objects: list[Any] = []
+        self.counted = [value for value in _flat(optimizer.state) if isinstance(value, ShardedTensor) and value.counter is not None]
         self.tensors = _flat(self.state)
 
 
@@ -76,7 +78,7 @@ def _flat(state: dict[torch.Tensor, dict[str, Any]]) -> list[Any]:
 
 
 def _objects(optimizer: optim.Optimizer, parameters: list[Any]) -> list[Any]:
-    return [*parameters, *[parameter if part_of(parameter) is None else parameter.read_local() for parameter in parameters],
+    return [sharded.counters, *parameters, *[parameter if part_of(parameter) is None else parameter.read_local() for parameter in parameters],
             *optimizer.state, *_flat(optimizer.state)]
 
 
@@ -95,6 +97,8 @@ def begin(optimizer: optim.Optimizer, groups: list[dict[str, Any]], keep: bool =
         made.state, made.values = values.state, values
         if keep:
             values.objects, optimizer.__dict__[_KEPT] = _objects(optimizer, parameters), values
+        for tensor in values.counted:
+            tensor.writable_local()
         plain = iter(values.values)
         for group in groups:
             stepped = []

@@ -81,18 +81,27 @@ def _first(values: Iterable[Any]) -> ShardedTensor:
 
 
 class View(torch.Tensor):
-    """A view of a gathered copy. It is read as a plain tensor; a write, which would be lost, raises."""
+    """A view of a gathered copy. It is read as a plain tensor, until its origin is written; a write, which would be lost, raises."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-    plain: torch.Tensor
+    _plain: torch.Tensor
     of: str
 
     @staticmethod
-    def __new__(cls, plain: torch.Tensor, of: str) -> "View":
+    def __new__(cls, plain: torch.Tensor, of: str, origin: Any, writes: int) -> "View":
+        """origin.writes: what `writes` was when the copy was made, and is while it has the origin's values."""
         made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, plain.shape, strides=plain.stride(), dtype=plain.dtype, device=plain.device)
-        made.plain, made.of = plain, of
+        made._plain, made.of, made.origin, made.writes = plain, of, origin, writes
+        sharded.hide_pointer(made)
         return made
+
+    @property
+    def plain(self) -> torch.Tensor:
+        if self.origin.writes != self.writes:
+            raise RuntimeError(f"a view of {self.of}, which is sharded, was taken before {self.of} was written or stepped, and has the "
+                               "former values: take it again, or keep a clone() of it")
+        return self._plain
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return repr(self.plain)
@@ -119,7 +128,19 @@ class View(torch.Tensor):
             _refuse_view(func, first.of)
         args, kwargs = tree_map_only(View, lambda view: view.plain, (args, kwargs))
         made = func(*args, **kwargs)
-        return tree_map_only(torch.Tensor, lambda tensor: View(tensor, first.of), made) if told.views else made
+        return tree_map_only(torch.Tensor, lambda tensor: View(tensor, first.of, first.origin, first.writes), made) if told.views else made
+
+
+class ViewOf(torch.autograd.Function):
+    """A copy of a parameter for code outside of a forward, as a View. Its gradient is the copy's."""
+
+    @staticmethod
+    def forward(ctx: Any, copy: torch.Tensor, part: sharded.Part) -> View:  # type: ignore[override]
+        return View(copy, part.name, part, part.writes)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return gradient, None
 
 
 def _refuse_view(func: Any, name: str) -> NoReturn:
@@ -180,7 +201,10 @@ def _detach(func: Any, args: Any, kwargs: dict) -> ShardedTensor:
     tensor = args[0]
     made = ShardedTensor.__new__(ShardedTensor, tensor.blank_local(), tensor.part)
     made.guarded, made.result, made.exposed = tensor.guarded, tensor.result, tensor.exposed
+    made.counter = tensor.counter
     if tensor.aliases is not None:
+        if not tensor.aliases:
+            tensor.aliases.append(weakref.ref(tensor))
         if tensor.source is not None:
             made.wait_for(tensor.source)
         tensor.aliases.append(weakref.ref(made))
@@ -253,6 +277,7 @@ def _fused(func: Any, args: Any, kwargs: dict) -> None:
 def _unscale(func: Any, args: Any, kwargs: dict) -> None:
     """GradScaler: an infinity of any rank counts on all."""
     gradients, found, scale = args
+    _check_writable(gradients)
     values = _locals(gradients)
     if values and values[0].is_cuda and scale.device.type == "cpu":
         torch.cuda.current_stream(values[0].device).synchronize()  # torch copies the scale, and does not wait
@@ -406,7 +431,7 @@ def _whole(func: Any, args: Any, kwargs: dict) -> Any:
             tensor.exposed = tensor.whole()
             tensor.settle(tensor.part.cut(tensor.exposed))
         return func(tensor.exposed, *args[1:], **kwargs)
-    target = args[0] if written else None
+    target, origin = args[0] if written else None, _first((args, kwargs))
     args, kwargs = tree_map_only(ShardedTensor, lambda tensor: tensor.whole(), (args, kwargs))
     made = func(*args, **kwargs)
     if target is not None:
@@ -414,7 +439,10 @@ def _whole(func: Any, args: Any, kwargs: dict) -> Any:
             raise ShardedWrite(f"{func} changes the shape of a sharded tensor ({name})")
         target.write_local(target.part.cut(args[0]))
         return target
-    return tree_map_only(torch.Tensor, lambda tensor: View(tensor, name), made) if told.views else made
+    if not told.views:
+        return made
+    counter = origin.count_writes()
+    return tree_map_only(torch.Tensor, lambda tensor: View(tensor, name, counter, counter.writes), made)
 
 
 def _collective(func: Any, args: Any, kwargs: dict) -> Any:

@@ -10,11 +10,16 @@ unit's leaf instead, which is the whole parameter.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any, Callable, NoReturn, Optional, Protocol, Sequence
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+
+hide_pointer = torch._C._set_throw_on_mutable_data_ptr  # type: ignore[attr-defined]  # C++ that asks for it raises, in place of 0
+_NO_POINTER = "{} is sharded: its values are not one block of memory. whole() gives them"
 
 
 class NeedsWhole(RuntimeError):
@@ -58,7 +63,7 @@ class Source(Protocol):
 class Part:
     """Elements begin to end of a row-major tensor of `shape` are this rank's. `place` is the owner's own."""
 
-    __slots__ = ("name", "shape", "numel", "begin", "end", "owner", "place")
+    __slots__ = ("name", "shape", "numel", "begin", "end", "owner", "place", "writes")
 
     def __init__(self, name: str, shape: torch.Size, begin: int, end: int, owner: Owner, place: Any) -> None:
         self.name = name
@@ -67,6 +72,7 @@ class Part:
         self.begin, self.end = begin, end
         self.owner = owner
         self.place = place
+        self.writes = 0  # to the parameter
 
     def same(self, other: "Part") -> bool:
         return self is other or (self.shape, self.begin, self.end) == (other.shape, other.begin, other.end)
@@ -120,14 +126,16 @@ class ShardedTensor(torch.Tensor):
     result = False  # of an operation: all ranks may write a view of it alike
     exposed: Optional[torch.Tensor] = None
     # Of gradients: weak references to tensors over the same values, and values to which a sum is to be added.
-    aliases: "Optional[list[Any]]" = None
+    aliases: "Optional[list[Any]]" = None  # the first one: of the gradient itself
     stash: Optional[torch.Tensor] = None
+    counter: Any = None  # of writes to a gradient of which a view was taken
 
     @staticmethod
     def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = False) -> "ShardedTensor":
         made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, part.shape, dtype=local.dtype, device=local.device, requires_grad=requires_grad)
         made._local, made.part = local, part
+        hide_pointer(made)
         return made
 
     # ---- Values ----
@@ -150,6 +158,9 @@ class ShardedTensor(torch.Tensor):
         """This rank's values, which the caller is about to write in place."""
         if self.guarded:
             self.part.owner.before_write(self.part)
+            self.part.writes += 1
+        elif self.counter is not None:
+            self.counter.writes += 1
         if self.exposed is not None:
             raise ShardedWrite(f"a view of this tensor ({self.part.name}) was taken before: write a clone() of it")
         return self.read_local()
@@ -164,6 +175,17 @@ class ShardedTensor(torch.Tensor):
         if self.source is None:
             return self._local
         return torch.empty(self.part.end - self.part.begin, dtype=self.dtype, device=self.device)
+
+    def count_writes(self) -> Any:
+        """Counts the writes to these values from now on, for views of them."""
+        if self.guarded:
+            return self.part
+        global counters
+        counter, counters = self.counter or SimpleNamespace(writes=0), counters + 1
+        for each in [self, *(reference() for reference in self.aliases or ())]:
+            if each is not None:
+                each.counter = counter
+        return counter
 
     def whole(self) -> torch.Tensor:
         """The whole, in memory of torch's. Every rank calls it, but of a parameter that is its own master."""
@@ -197,7 +219,7 @@ class ShardedTensor(torch.Tensor):
             self.write_local(self.part.cut(whole))
 
     def _no_memory(self, *_: Any) -> NoReturn:
-        raise NeedsWhole(f"{self.part.name} is sharded: its values are not one block of memory. whole() gives them")
+        raise NeedsWhole(_NO_POINTER.format(self.part.name))
 
     data_ptr = untyped_storage = storage = _typed_storage = share_memory_ = __dlpack__ = _no_memory  # type: ignore[assignment]
 
@@ -262,6 +284,7 @@ class ShardedTensor(torch.Tensor):
 
 rule: Callable[[Any], Callable[[Any, Any, Any], Any]]  # of an operation; rules.py sets it
 forwards = 0  # of sharded models that run now in this process
+counters = 0  # of writes, that tensors in this process have received
 
 _plain = torch._C.DisableTorchFunctionSubclass
 _T = torch.Tensor
@@ -299,7 +322,11 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
 
     @staticmethod
     def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = True) -> "ShardedParameter":
-        return ShardedTensor.__new__(cls, local, part, requires_grad)  # type: ignore[return-value]
+        made = ShardedTensor.__new__(cls, local, part, requires_grad)
+        if hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"):
+            with _plain():
+                torch._C._set_storage_data_ptr_access_error_msg(torch.Tensor.untyped_storage(made)._cdata, _NO_POINTER.format(part.name))
+        return made  # type: ignore[return-value]
 
     @classmethod
     def __torch_function__(cls, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:

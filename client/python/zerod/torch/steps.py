@@ -216,7 +216,7 @@ class Steps:
             self.raised = True
             raise failure
         uses = self.gradients.take(parameters)
-        if not self.open and self.context.world > 1:
+        if not self.open and (self.context.world > 1 or self.context.replicas is not None):
             self.gradients.abandon_empty()  # a rank that has had a backward is told
         if self.open or uses:
             self.updates.begin()

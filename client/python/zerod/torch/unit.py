@@ -251,6 +251,8 @@ class FlatUnit:
 
         At world size 1 it is this rank's.
         """
+        for part in self.parts:
+            part.writes += 1
         if self.dtype == self.source_dtype:
             self._load(self.unit, whole, self.slice)
             if self.master is not None:

@@ -62,7 +62,6 @@ class Values:
             if state:
                 self.state[values] = state
         self.objects: list[Any] = []
-        self.counted = [value for value in _flat(optimizer.state) if isinstance(value, ShardedTensor) and value.counter is not None]
         self.tensors = _flat(self.state)
 
 
@@ -70,7 +69,7 @@ def _of_state(value: Any) -> Any:
     if not isinstance(value, ShardedTensor):
         return value
     value.result = False  # it lasts: its views are read-only, and never take the place of its values
-    return value.writable_local()
+    return value.writable_local()  # views that were taken are old after the step
 
 
 def _flat(state: dict[torch.Tensor, dict[str, Any]]) -> list[Any]:
@@ -78,7 +77,7 @@ def _flat(state: dict[torch.Tensor, dict[str, Any]]) -> list[Any]:
 
 
 def _objects(optimizer: optim.Optimizer, parameters: list[Any]) -> list[Any]:
-    return [sharded.counters, *parameters, *[parameter if part_of(parameter) is None else parameter.read_local() for parameter in parameters],
+    return [sharded.viewed, *parameters, *[parameter if part_of(parameter) is None else parameter.read_local() for parameter in parameters],
             *optimizer.state, *_flat(optimizer.state)]
 
 
@@ -97,8 +96,6 @@ def begin(optimizer: optim.Optimizer, groups: list[dict[str, Any]], keep: bool =
         made.state, made.values = values.state, values
         if keep:
             values.objects, optimizer.__dict__[_KEPT] = _objects(optimizer, parameters), values
-        for tensor in values.counted:
-            tensor.writable_local()
         plain = iter(values.values)
         for group in groups:
             stepped = []

@@ -180,8 +180,8 @@ class ShardedTensor(torch.Tensor):
         """Counts the writes to these values from now on, for views of them."""
         if self.guarded:
             return self.part
-        global counters
-        counter, counters = self.counter or SimpleNamespace(writes=0), counters + 1
+        global viewed
+        counter, viewed = self.counter or SimpleNamespace(writes=0), viewed + 1
         for each in [self, *(reference() for reference in self.aliases or ())]:
             if each is not None:
                 each.counter = counter
@@ -284,7 +284,7 @@ class ShardedTensor(torch.Tensor):
 
 rule: Callable[[Any], Callable[[Any, Any, Any], Any]]  # of an operation; rules.py sets it
 forwards = 0  # of sharded models that run now in this process
-counters = 0  # of writes, that tensors in this process have received
+viewed = 0  # times that a view was taken of a tensor of this process whose writes count since
 
 _plain = torch._C.DisableTorchFunctionSubclass
 _T = torch.Tensor

@@ -60,11 +60,6 @@ class Context:
         self.in_place = False  # the gathered buffers are the shards
         self._passing = 0
 
-    @property
-    def loads(self) -> bool:
-        """Whether rank 0's values are to be given to other ranks."""
-        return self.world > 1
-
     def stream(self) -> Optional[zerod.Stream]:
         return self.environment.stream()
 

@@ -178,15 +178,12 @@ class Durable:
                                           f"{self.name}.{self.group.rank}.{what}", flags=s.AllocFlags.DURABLE)
         return made, tensor_at(made.address, nbytes, torch.uint8, self.environment.client.dlpack_device)
 
-    def _synchronize(self) -> None:
+    def _note(self, index: int, value: int) -> None:
         """Waits until the device has written the record: this process may be killed afterwards."""
+        self.record[index] = value
         stream = self.environment.stream()
         if stream is not None:
             stream.synchronize()
-
-    def _note(self, index: int, value: int) -> None:
-        self.record[index] = value
-        self._synchronize()
 
     def check_same(self, plans: list[BlockPlan]) -> None:
         """Mismatch where the job holds another model: names the first parameter that differs."""

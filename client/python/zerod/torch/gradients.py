@@ -322,10 +322,7 @@ class Gradients:
             with suppress(zerod.Mismatch):  # a detached gradient's, which is abandoned with the window
                 self.context.client.wait_many([])
         finally:
-            self._tell_rows()
-
-    def _tell_rows(self) -> None:
-        self.tell_rows(self.context.rank)
+            self.tell_rows(self.context.rank)
 
     def tell_rows(self, rank: int) -> None:
         """The other rows take no step of this window, either, since a rank of this one has given it up."""

@@ -8,7 +8,8 @@ which some parameters had no gradient here, so that the other ranks have to say 
 Behind the backward the GPU is idle, and the CPU's memory is what the optimizer waits for. So the GPU then reads the masters
 of a unit whose shards are in host memory, rounds them, and writes the shards, while the CPU steps the next unit.
 
-The optimizer is the program's own. For a unit a copy of it steps that has the unit's parameters alone (plain.py). A sum exists when all ranks have their gradient, so no rank needs the unit's former version in this window.
+The optimizer is the program's own. For a unit a copy of it steps, which has the unit's parameters alone (plain.py). A sum
+exists when all ranks have their gradient, so no rank needs the unit's former version in this window.
 
 A published unit cannot be taken back. So when a rank gives a window up, all ranks publish what any of them has
 published (`mend()`), with whatever their slices hold: StepTorn.

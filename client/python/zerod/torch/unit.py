@@ -261,7 +261,7 @@ class FlatUnit:
             self._load_master(whole)
 
     def _load(self, unit: zerod.Unit, whole: Optional[torch.Tensor], into: torch.Tensor) -> None:
-        if self.context.loads:
+        if self.context.world > 1:
             stream = self.context.stream()
             unit.load(None if whole is None else whole.data_ptr(), stream)
             if stream is not None:
@@ -273,7 +273,7 @@ class FlatUnit:
     def _load_master(self, whole: Optional[torch.Tensor]) -> None:
         """The slices of the source dtype come by a unit of that dtype, which lasts for this call."""
         assert self.master is not None
-        if not self.context.loads or self.master_unit is not None:
+        if self.context.world == 1 or self.master_unit is not None:
             return self._load(self.master_unit or self.unit, whole, self.master)
         group, environment = self.context.group, self.context.environment
         unit = environment.with_room(group.register, self.context.passing_name(self.name), DTYPES[self.source_dtype],

@@ -107,7 +107,7 @@ class Updates:
             self.kept.end()
             context.offload.wait()
             context.group.update_begin([each for each in (unit.unit, unit.master_unit) if each is not None])
-            unit.load(unit.whole_of(values) if not context.loads or context.rank == 0 else None)
+            unit.load(unit.whole_of(values) if context.rank == 0 else None)
             if context.replicas is not None:
                 context.replicas.broadcast([unit.own])
             self.publish([unit])

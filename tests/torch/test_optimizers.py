@@ -86,11 +86,13 @@ EQUAL: dict[str, Make] = {
     "AdamW, decay of matrices": decayed,
 }
 CLOSE: dict[str, Make] = {  # fused CPU kernels round the last elements of a tensor differently
-    **{f"{name}, fused": partial(of_torch, name, fused=True) for name in ("SGD", "Adam", "AdamW", "Adagrad")},
+    **{f"{name}, fused": partial(of_torch, name, fused=True) for name in ("SGD", "Adam", "AdamW", "Adagrad")
+       if name != "Adagrad" or models.DEVICE == "cpu"},  # torch has none for GPUs
     **{f"Adafactor, foreach={foreach}": partial(of_torch, "Adafactor", foreach=foreach) for foreach in (False, True)
        if hasattr(optim, "Adafactor")},
     **({"Muon": muon} if hasattr(optim, "Muon") else {}),
     "LARS": partial(Lars, lr=0.05), "LAMB": partial(Lamb, lr=0.05), "without no_grad()": lambda parameters: Outdated(parameters, lr=0.05),
+    "plain tensors beside sharded ones": lambda parameters: Mixed(parameters, lr=0.05),
 }
 
 
@@ -112,6 +114,20 @@ class Outdated(Lars):
         for p in self.param_groups[0]["params"]:
             change = p.grad.data + (p @ p.t() @ p if p.dim() == 2 else p * p.norm())
             p.data.add_(change.detach(), alpha=-self.param_groups[0]["lr"])
+
+
+class Mixed(Lars):
+    """Averages whose first one is a plain tensor, beside sharded ones, are written by one operation."""
+
+    def step(self, closure: Optional[Callable] = None) -> None:
+        parameters = [p for p in self.param_groups[0]["params"] if p.grad is not None]
+        for i, p in enumerate(parameters):
+            if not self.state[p]:
+                self.state[p]["average"] = torch.zeros(p.shape, device=p.device) if i == 0 else torch.zeros_like(p)
+        with torch.no_grad():
+            averages = [self.state[p]["average"] for p in parameters]
+            torch._foreach_lerp_(averages, [p.grad for p in parameters], 0.5)
+            torch._foreach_add_(parameters, averages, alpha=-self.param_groups[0]["lr"])
 
 
 # ---- Programs that use an optimizer between its steps ----

@@ -239,6 +239,10 @@ def _foreach(func: Any, args: Any, kwargs: dict) -> Any:
     """Lists of tensors. A plain one is cut, if sharded ones beside it are written; else those are gathered."""
     told = operation(func)
     operands = args if all(_all_sharded(each) for each in args) else _cut_lists(args)
+    if operands is None and told.written and len(args[0]) > 1:  # some of what is written is sharded
+        for i in range(len(args[0])):
+            func(*[each[i:i + 1] if isinstance(each, (list, tuple)) else each for each in args], **kwargs)
+        return args[0] if told.returns else None
     if operands is None:
         return func(*tree_map_only(ShardedTensor, lambda tensor: tensor.whole(), args), **kwargs)
     for i in told.written:

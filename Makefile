@@ -368,8 +368,6 @@ check: deps  ## build and run all tests
 # The contract holds on GPUs, too: the driver's double stands for them. One daemon serves the tests of a program.
 ON_DOUBLE := ZEROD_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(BUILD)/tests/double
 KEPT := ZEROD_TEST_KEEP_DAEMON=1
-# Clients copy their own slices on GPUs that are idle, which the double's are not unless they are told to be.
-ON_IDLE := ZD_DOUBLE_BUSY=0 $(ON_DOUBLE) $(KEPT)
 # And with its ranks in two daemons, or under NCCL's collectives, of which there is a double as well.
 ON_TWO := $(ON_DOUBLE) $(KEPT) ZEROD_TEST_DAEMONS=2
 ON_NCCL := $(ON_DOUBLE) $(KEPT) ZEROD_TEST_COLLECTIVES=nccl
@@ -380,10 +378,9 @@ ON_FOUR := ZD_DOUBLE_DEVICES=2 ZD_SEVERAL=4 ZD_SEVERAL_DRIVER=$(BUILD)/tests/dou
 AWAKE := ZEROD_SPIN=always
 AWAKE_IT := $(filter %/test_client_calls %/test_client_daemon %/test_client_gather %/test_cuda_two_daemons %/test_cuda_offloaded_sum \
 	%/test_cuda_offloaded_sum_ahead %/test_cuda_offloaded_sum_ends %/test_hostile_disconnect %/test_lifetimes_kill %/test_scope_client,$(IT_BIN))
-# And on whatever a backend may do, with trainers whose streams lag. Where clients copy their own slices, a stream and a later call are
-# ordered by way of the daemon, which the thread sanitizer does not see: it has no idle GPUs, and a seed where devices do.
+# And on whatever a backend may do, with trainers whose streams lag.
 LATE := ZEROD_LAG=1
-ON_SIM := $(LATE) ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=$(if $(filter thread,$(SAN)),15,10)
+ON_SIM := $(LATE) ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=10
 # And with all units in host memory. What the others look at is another with these: a gathered copy that is the shard, the list of devices, room,
 # structures.
 ON_HOST := ZEROD_TEST_PLACEMENT=host
@@ -402,7 +399,7 @@ CHECKS = "$(SIM_BIN) --contract --seeds 20" "$(SIM_BIN) --seeds 200" $(UNIT_BIN)
 SWEPT := $(filter %/test_cuda_faults %/test_cluster_random %/test_cluster_doubt,$(UNIT_BIN)) $(filter %/test_zerobench_gpu,$(IT_BIN))
 SWEEPS = "$(SIM_BIN) --first 1000 --contract --seeds 50" "$(SIM_BIN) --first 1000 --seeds 500" $(SWEPT:%="ZEROD_TEST_SWEEP=1 %") \
 	"tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)" \
-	$(if $(filter thread,$(SAN)),,$(call on,$(ON_IDLE))) $(call on,$(ON_FOUR)) $(call on,$(ON_FOUR) ZEROD_TEST_DAEMONS=2) \
+	$(call on,$(ON_FOUR)) $(call on,$(ON_FOUR) ZEROD_TEST_DAEMONS=2) \
 	$(call on,$(ON_HOST) $(ON_FOUR),host) $(call on,$(AWAKE)) $(call on,$(AWAKE) $(ON_DOUBLE) $(KEPT)) $(AWAKE_IT:%="$(AWAKE) %") \
 	"$(AWAKE) $(ON_DOUBLE) $(STRESS_SHORT) --kill"
 # So many programs at a time: most of a test's time is waits.

@@ -199,12 +199,10 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 	client->deadline_ms = deadline_ms;
 	pthread_mutex_init(&client->reconnect_lock, NULL);
 	pthread_mutex_init(&client->send_lock, NULL);
-	pthread_mutex_init(&client->copy_lock, NULL);
 	pthread_mutex_init(&client->cuda_lock, NULL);
 	pthread_mutex_init(&client->page_lock, NULL);
 	pthread_mutex_init(&client->lock, NULL);
 	pthread_cond_init(&client->named, NULL);
-	pthread_cond_init(&client->moved, NULL);
 	pthread_cond_init(&client->reopened, NULL);
 	zd_spin_init(&client->spin, ZC_SPIN_NS, ZC_SPIN_PROCESSORS);
 	TAILQ_INIT(&client->finished);
@@ -251,12 +249,10 @@ static void free_client(struct zerod_client *client)
 	if (!zc_is_forked(client)) { /* in a child, a lock may be held by a thread that is not there */
 		pthread_mutex_destroy(&client->reconnect_lock);
 		pthread_mutex_destroy(&client->send_lock);
-		pthread_mutex_destroy(&client->copy_lock);
 		pthread_mutex_destroy(&client->cuda_lock);
 		pthread_mutex_destroy(&client->page_lock);
 		pthread_mutex_destroy(&client->lock);
 		pthread_cond_destroy(&client->named);
-		pthread_cond_destroy(&client->moved);
 		pthread_cond_destroy(&client->reopened);
 	}
 	free(client->receive_buffer);
@@ -376,7 +372,8 @@ int zc_greet(struct zerod_client *client, const char *name)
 	Zd__Hello hello = ZD__HELLO__INIT;
 	struct greeting greeting = {.client = client, .err = zc_err(client)};
 	uint64_t former[ZC_MAX_FORMER];
-	char *features[] = {(char *)ZD_FEATURE_WORK, (char *)ZD_FEATURE_WORK_AHEAD, (char *)ZD_FEATURE_RINGS};
+	char *features[] = {(char *)ZD_FEATURE_WORK, (char *)ZD_FEATURE_WORK_AHEAD, (char *)ZD_FEATURE_FRAMES,
+	                    (char *)ZD_FEATURE_RINGS};
 
 	hello.version_min = ZD_PROTOCOL_VERSION;
 	hello.version_max = ZD_PROTOCOL_VERSION;

@@ -2,7 +2,7 @@
 /*
  * client.h - the client: a connection to a daemon, and the library's state of it.
  *
- * Locks, in the order in which they nest: a client's reconnect_lock, its send_lock, its copy_lock, its
+ * Locks, in the order in which they nest: a client's reconnect_lock, its send_lock, its
  * cuda_lock, its lock, a stream's lock, the client's page_lock. The library holds none of them while a
  * function of the caller runs.
  *
@@ -130,7 +130,6 @@ struct zerod_client {
 	pthread_mutex_t page_lock;  /* segments' holders and their unmapping, and: */
 	struct zd_err page_failure; /* of taking access away; status 0: none */
 
-	pthread_mutex_t copy_lock; /* one own-slice copy of the CPU at a time */
 	pthread_mutex_t cuda_lock; /* one GPU is opened at a time */
 	pthread_mutex_t lock;      /* all members below */
 	uint64_t next_id;
@@ -159,10 +158,10 @@ struct zerod_client {
 	struct zc_unit *units; /* hash by id */
 	LIST_HEAD(, zc_naming) namings;
 	pthread_cond_t named; /* a naming has ended */
-	pthread_cond_t moved; /* a unit's `moving` has changed */
 	LIST_HEAD(, zc_batch) batches;
 	struct zc_batch *spare_batch;
 	LIST_HEAD(, zerod_group) groups;
+	struct zc_range *ranges; /* hash by their segments */
 	LIST_HEAD(, zerod_allocation) buffers;
 	LIST_HEAD(, zerod_stream) streams;
 	uint32_t nlent; /* units whose place in a target this client may access (target.c) */

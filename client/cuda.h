@@ -38,6 +38,11 @@ void zc_cuda_forget(struct zerod_client *client);
 
 /* ---- cuda_segment.c ------------------------------------------------------------------------------------ */
 
+/* Maps the range's segments, of which each may be NULL and all are mapped already, side by side. */
+int zc_cuda_range_map(struct zerod_client *client, struct zc_range *range, struct zc_segment *const *segments,
+                      struct zd_err *err) __attribute__((warn_unused_result));
+void zc_cuda_range_unmap(struct zerod_client *client, struct zc_range *range);
+
 /* Imports and maps the segment, readable and writable by its own GPU. PROTOCOL if the descriptor is not GPU
  * memory, or the segment's device was not joined. With the lock. */
 int zc_cuda_segment_map(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
@@ -79,11 +84,11 @@ int zc_cuda_converts(const struct zc_segment *segment, struct zd_err *err)
  * copies count as not made. With the lock. */
 int zc_cuda_copy(struct zerod_client *client, struct zc_copy *copies, unsigned count, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Block the calling thread until these copies, or all copies, have ended, without a lock. Copies in the
- * caller's streams may wait for other work in these streams: DEADLINE. */
-int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *copied, uint64_t deadline_ns,
-                        struct zd_err *err) __attribute__((warn_unused_result));
-int zc_cuda_copies_finish(struct zerod_client *client, uint64_t deadline_ns, struct zd_err *err)
+/* Block the calling thread until these copies, or all copies, have ended, without a lock. They wait for
+ * nothing but the memory. */
+int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *copied, struct zd_err *err)
+        __attribute__((warn_unused_result));
+int zc_cuda_copies_finish(struct zerod_client *client, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Adds a fence for each GPU on which copies have not ended. With or without the lock. */
 int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args, struct zd_err *err)

@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_copy.c - copies of own slices by the trainer's GPU, on a stream of the library's, and waits for all
- * copies of own slices.
+ * cuda_copy.c - copies and conversions by the trainer's GPU, on a stream of the library's, and waits for
+ * these.
  *
  * The library's stream is non-blocking and of the highest priority, in the primary context, so that a copy
  * overtakes the kernels that the trainer has queued. Behind copies that are enqueued together the stream
- * writes the next value of a timeline on the client's page. All users of the slice wait for that counter:
- * consumers' streams, the CPU, and the daemon before it reuses the memory.
+ * writes the next value of a timeline on the client's page. All users of the bytes wait for that counter:
+ * streams, the CPU, and the daemon.
  */
 #include "client/cuda_internal.h"
 #include "client/options.h"
 
 #include <time.h>
 
-#define SPINS       1000u
-#define LOOK_AGAIN  20000L /* ns */
-#define CHECK_EVERY 256u   /* polls between two checks of the contexts */
+#define SPINS 1000u
 
 static bool has_copied(const struct zerod_client *client, uint32_t timeline, uint64_t value)
 {
@@ -179,55 +177,30 @@ static int synchronize(struct zerod_client *client, const struct zc_gpu *gpu, st
 	                     gpu->name);
 
 	if (!rc)
-		rc = zd_cuda_err(driver, driver->streamSynchronize(gpu->copies), err, "copying slices on %s",
+		rc = zd_cuda_err(driver, driver->streamSynchronize(gpu->copies), err, "copies on %s",
 		                 gpu->name);
 	zc_cuda_leave(driver, &scope);
 	return rc;
 }
 
-/* The caller's stream may have more to do behind the copy, which is not waited for. */
-static int poll_copied(struct zerod_client *client, const struct zc_fence *copied, uint64_t deadline_ns,
-                       struct zd_err *err)
-{
-	const struct timespec pause = {.tv_nsec = LOOK_AGAIN};
-	uint64_t ask_ns = zc_ask_from(client);
-	bool given_up;
-
-	for (unsigned polls = 1; !has_copied(client, copied->timeline, copied->value); polls++) {
-		if (polls % CHECK_EVERY == 0 && !zc_cuda_alive(client->cuda))
-			return zd_err_set(err, ZEROD_E_DEVICE, "a GPU failed that was to copy slices");
-		given_up = zc_ask(client, &ask_ns);
-		if (given_up || zc_now_ns() >= deadline_ns)
-			return zd_err_set(err, given_up ? ZEROD_E_INTERRUPTED : ZEROD_E_DEADLINE,
-			                  "waited for a stream of the caller that has a copy of this rank's "
-			                  "shard to make");
-		(void)nanosleep(&pause, NULL);
-	}
-	return 0;
-}
-
 /* The library's own stream has nothing but copies in it, and they wait for nothing. */
-static int wait_one(struct zerod_client *client, const struct zc_fence *copied, uint64_t deadline_ns,
-                    struct zd_err *err)
+static int wait_one(struct zerod_client *client, const struct zc_fence *copied, struct zd_err *err)
 {
 	const struct zc_cuda *cuda = client->cuda;
 
 	for (unsigned i = 0; i < SPINS; i++)
 		if (has_copied(client, copied->timeline, copied->value))
 			return 0;
-	if (copied->timeline < ZEROD_MAX_STREAMS)
-		return poll_copied(client, copied, deadline_ns, err);
 	return synchronize(client, &cuda->gpus[copied->timeline - ZEROD_MAX_STREAMS], err);
 }
 
-int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *copied, uint64_t deadline_ns,
-                        struct zd_err *err)
+int zc_cuda_copies_wait(struct zerod_client *client, const struct zc_fences *copied, struct zd_err *err)
 {
 	const struct zc_fence *list = zc_fences_list(copied);
 	int rc = 0;
 
 	for (unsigned i = 0; i < copied->count && !rc; i++)
-		rc = wait_one(client, &list[i], deadline_ns, err);
+		rc = wait_one(client, &list[i], err);
 	return rc;
 }
 
@@ -254,12 +227,12 @@ static void find_open(const struct zerod_client *client, struct zc_fence_merge *
 	}
 }
 
-int zc_cuda_copies_finish(struct zerod_client *client, uint64_t deadline_ns, struct zd_err *err)
+int zc_cuda_copies_finish(struct zerod_client *client, struct zd_err *err)
 {
 	struct zc_fence_merge open;
 
 	find_open(client, &open);
-	return zc_cuda_copies_wait(client, &open.fences, deadline_ns, err);
+	return zc_cuda_copies_wait(client, &open.fences, err);
 }
 
 /* A fence of the same stream that was taken since stands for its copies, too. */
@@ -284,8 +257,7 @@ int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args
 		if (is_listed(args, open.list[i].timeline))
 			continue;
 		if (args->count == ZD_MAX_FENCES) /* no room to tell the daemon of them */
-			return zc_cuda_copies_wait(client, &open.fences,
-			                           zc_until_ns(zc_deadline_ms(client, 0)), err);
+			return zc_cuda_copies_wait(client, &open.fences, err);
 		zd__fence__init(fence);
 		fence->timeline = open.list[i].timeline;
 		fence->value = open.list[i].value;

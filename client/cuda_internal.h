@@ -60,7 +60,7 @@ struct zc_gpu {
 	/* With the client's lock: */
 	bool joined;
 	uint32_t index;             /* the daemon's number, once joined */
-	struct CUstream_st *copies; /* of own slices; NULL before the first */
+	struct CUstream_st *copies; /* NULL before the first */
 };
 
 struct zc_cuda {

@@ -172,10 +172,102 @@ void zc_cuda_segment_unmap(struct zerod_client *client, struct zc_segment *segme
 		unmap(cuda, segment);
 }
 
+/* ---- Ranges -------------------------------------------------------------------------------------------- */
+
+/* Maps the memory of a mapped segment a second time. In the GPU's context. */
+static int map_again(const struct zd_cuda *driver, const struct zc_segment *segment, zd_cu_ptr at)
+{
+	zd_cu_memory memory;
+	int result = driver->memRetainAllocationHandle(&memory, segment->map);
+
+	if (result != ZD_CU_SUCCESS)
+		return result;
+	result = driver->memMap(at, segment->bytes, 0, memory, 0);
+	(void)driver->memRelease(memory);
+	return result;
+}
+
+static void unmap_parts(const struct zd_cuda *driver, struct zc_segment *const *segments, unsigned count,
+                        zd_cu_ptr at)
+{
+	for (unsigned i = 0; i < count; i++) {
+		if (!segments[i])
+			continue;
+		(void)driver->memUnmap(at, segments[i]->bytes);
+		at += segments[i]->bytes;
+	}
+}
+
+/* In the GPU's context. */
+static int map_parts(const struct zd_cuda *driver, const struct zc_gpu *gpu, const struct zc_range *range,
+                     struct zc_segment *const *segments, zd_cu_ptr base)
+{
+	int result = ZD_CU_SUCCESS;
+	zd_cu_ptr at = base;
+	unsigned i;
+
+	for (i = 0; i < ZC_RANGE_PARTS && result == ZD_CU_SUCCESS; i++) {
+		if (!segments[i])
+			continue;
+		result = map_again(driver, segments[i], at);
+		at += segments[i]->bytes;
+	}
+	if (result == ZD_CU_SUCCESS)
+		result = set_access(driver, gpu, base, range->bytes, ZD_CU_ACCESS_READWRITE);
+	else
+		i--; /* the last one is not mapped */
+	if (result != ZD_CU_SUCCESS)
+		unmap_parts(driver, segments, i, base);
+	return result;
+}
+
+int zc_cuda_range_map(struct zerod_client *client, struct zc_range *range, struct zc_segment *const *segments,
+                      struct zd_err *err)
+{
+	const struct zc_cuda *cuda = client->cuda;
+	const struct zc_gpu *gpu = segments[1]->gpu;
+	struct zc_cuda_scope scope;
+	zd_cu_ptr base = 0;
+	int result = zc_cuda_enter(cuda->driver, gpu->context, &scope);
+
+	if (result == ZD_CU_SUCCESS)
+		result = cuda->driver->memAddressReserve(&base, range->bytes, 0, 0, 0);
+	if (result == ZD_CU_SUCCESS) {
+		result = map_parts(cuda->driver, gpu, range, segments, base);
+		if (result != ZD_CU_SUCCESS)
+			(void)cuda->driver->memAddressFree(base, range->bytes);
+	}
+	zc_cuda_leave(cuda->driver, &scope);
+	if (result != ZD_CU_SUCCESS)
+		return zd_cuda_err(cuda->driver, result, err, "mapping %llu bytes around segment %u on %s",
+		                   (unsigned long long)range->bytes, segments[1]->id, gpu->name);
+	range->map = (void *)base; /* NOLINT(performance-no-int-to-ptr): for the caller's kernels */
+	range->gpu = gpu;
+	return 0;
+}
+
+/* Whole mappings are unmapped together. */
+void zc_cuda_range_unmap(struct zerod_client *client, struct zc_range *range)
+{
+	const struct zc_cuda *cuda = client->cuda;
+	struct zc_cuda_scope scope;
+
+	if (!cuda || !range->map)
+		return;
+	zc_cuda_enter_last(cuda->driver, range->gpu->context, &scope);
+	(void)cuda->driver->memUnmap((zd_cu_ptr)range->map, range->bytes);
+	(void)cuda->driver->memAddressFree((zd_cu_ptr)range->map, range->bytes);
+	zc_cuda_leave(cuda->driver, &scope);
+	range->map = NULL;
+}
+
 void zc_cuda_segments_unmap(struct zerod_client *client, struct zc_cuda *cuda)
 {
 	struct zc_segment *segment, *next;
+	struct zc_range *range, *after;
 
+	HASH_ITER (hh, client->ranges, range, after)
+		zc_cuda_range_unmap(client, range);
 	HASH_ITER (hh, client->segments, segment, next)
 		unmap(cuda, segment);
 }

@@ -10,8 +10,7 @@
  *   - the value is written for every fence, also of an idle stream, since a query whether the stream is idle
  *     would be a driver call as well;
  *   - all events that a GPU waits for have been submitted: the daemon's copies are under way when the client
- *     gets their fences, and own slices are enqueued before. Hardware queues are few, and a waiting stream
- *     blocks all streams in its queue;
+ *     gets their fences. Hardware queues are few, and a waiting stream blocks all streams in its queue;
  *   - a wait that an abort has freed is not reported by the GPU. So each stream remembers its waits until
  *     they are seen to have passed; the first wait that is found aborted poisons the session.
  */
@@ -122,28 +121,6 @@ static int order_behind(struct gpu_stream *stream, struct orders *orders, struct
 	return order(stream, orders, ZD_CU_OP_WAIT_64, stream->gpu_page, fence, err);
 }
 
-/* Enqueues the copies, and the next value behind them. With the client's lock and the stream's, in its
- * context. */
-static int order_copies(struct gpu_stream *stream, struct orders *orders, const struct zc_stream_wait *wait,
-                        struct zd_err *err)
-{
-	const struct zd_cuda *driver = driver_of(stream);
-	struct zc_fence fence = {stream->base.timeline, stream->value + 1};
-	int rc = submit_orders(stream, orders, err);
-
-	for (unsigned i = 0; i < wait->ncopies && !rc; i++) {
-		struct zc_copy *copy = &wait->copies[i];
-
-		rc = zd_cuda_err(driver,
-		                 driver->memcpyAsync((zd_cu_ptr)copy->to, (zd_cu_ptr)copy->from, copy->bytes,
-		                                     stream->handle),
-		                 err, "copying a slice of %llu bytes on %s", (unsigned long long)copy->bytes,
-		                 stream->gpu->name);
-		copy->copied = fence;
-	}
-	return rc ? rc : order(stream, orders, ZD_CU_OP_WRITE_64, stream->gpu_page, fence, err);
-}
-
 /* Enqueues the waits that have not passed already. With the stream's lock, in its context. */
 static int order_fences(struct gpu_stream *stream, struct orders *orders, const struct zc_fences *fences,
                         struct zd_err *err)
@@ -181,35 +158,12 @@ static int push_wait(struct gpu_stream *stream, const struct zc_stream_wait *wai
 	orders.count = 0; /* large: only the used part is written */
 	for (unsigned i = 0; i < wait->copied->count && !rc; i++)
 		rc = order_behind(stream, &orders, list[i], err);
-	if (!rc && wait->ncopies > 0)
-		rc = order_copies(stream, &orders, wait, err);
 	if (!rc)
 		rc = order_fences(stream, &orders, wait->fences, err);
 	if (!rc)
 		rc = submit_orders(stream, &orders, err);
 	if (!rc)
 		note_vouched(stream, wait->vouched);
-	if (!rc && wait->ncopies > 0) {
-		stream->value++;
-		zc_copied_note(stream->base.client->cuda, wait->copies[0].copied);
-	}
-	return rc;
-}
-
-/* The same; the pages that the copies write are held until the copies have ended. */
-static int push_wait_holding(struct gpu_stream *stream, const struct zc_stream_wait *wait, struct zd_err *err)
-{
-	struct zerod_client *client = stream->base.client;
-	struct zc_forwarded_fence *forwarded = NULL;
-	int rc = wait->ncopies > 0 ? zc_forwarded_fence_new_for_copies(client, wait->copies, wait->ncopies,
-	                                                               &forwarded, err)
-	                           : 0;
-
-	if (rc)
-		return rc;
-	rc = push_wait(stream, wait, err);
-	zc_forwarded_fence_enqueue(client, forwarded, (struct zc_fence){stream->base.timeline, stream->value},
-	                           rc);
 	return rc;
 }
 
@@ -235,7 +189,7 @@ static int gpu_wait(zerod_stream *base, const struct zc_stream_wait *wait, struc
 		rc = check_capture(stream, err);
 	if (!rc) {
 		pthread_mutex_lock(&stream->lock);
-		rc = push_wait_holding(stream, wait, err);
+		rc = push_wait(stream, wait, err);
 		if (!rc && zc_open_waits_aborted(&stream->open, base->client))
 			rc = say_aborted(base->client, err);
 		pthread_mutex_unlock(&stream->lock);

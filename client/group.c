@@ -227,9 +227,7 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 	if (rc)
 		return rc;
 	deadline_ns = zc_until_ns(zc_deadline_ms(client, deadline_ms));
-	rc = zc_cuda_copies_finish(client, deadline_ns, err);
-	if (rc == ZEROD_E_DEADLINE || rc == ZEROD_E_INTERRUPTED)
-		return rc;
+	rc = zc_cuda_copies_finish(client, err);
 	if (rc) /* a GPU that is lost copies nothing any more */
 		err->text[0] = '\0';
 	if (group->id == 0 && !zc_is_forked(client)) { /* it ended with the daemon before */

@@ -181,7 +181,6 @@ static int host_wait(zerod_stream *base, const struct zc_stream_wait *wait, stru
 	struct work *work;
 	size_t many_bytes = fences->count * sizeof(*fences->many);
 	int rc = zc_cuda_copies_wait(stream->base.client, wait->copied,
-	                             zc_until_ns(zc_deadline_ms(stream->base.client, 0)),
 	                             err); /* rare: functions that launch on a GPU */
 
 	if (rc)

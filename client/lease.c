@@ -58,36 +58,8 @@ static void drop_ticket(struct zerod_client *client, struct zc_lease *lease, str
 	zc_ticket_drop(client, op);
 }
 
-/* Whether a gather that was answered has uses left. A gather without an answer may get another buffer. */
-static bool is_held(const struct zc_unit *unit)
-{
-	const struct zc_lease *lease;
-	const struct zc_op *op;
-
-	LIST_FOREACH (lease, &unit->leases, link) {
-		uint64_t awaited_uses = 0;
-		bool answered = false;
-
-		TAILQ_FOREACH (op, &lease->tickets, in_queue) {
-			answered |= op->answered;
-			awaited_uses += op->answered ? 0 : op->uses;
-		}
-		if (lease->scope ? answered : lease->uses_left > awaited_uses)
-			return true;
-	}
-	return false;
-}
-
-/* The daemon may reuse the buffer's memory from now on. */
-static void drop_own_slice(struct zc_unit *unit)
-{
-	if (unit->own.due && !unit->persistent && !is_held(unit))
-		zc_own_slice_drop(unit);
-}
-
 static void end_lease(struct zerod_client *client, struct zc_lease *lease)
 {
-	struct zc_unit *unit = lease->unit;
 	struct zc_op *op;
 
 	while ((op = TAILQ_FIRST(&lease->tickets)))
@@ -96,7 +68,6 @@ static void end_lease(struct zerod_client *client, struct zc_lease *lease)
 	if (lease->scope)
 		LIST_REMOVE(lease, scope_link);
 	zc_holds_drop(client, &lease->holds);
-	drop_own_slice(unit);
 	free(lease);
 }
 
@@ -197,8 +168,6 @@ void zc_lease_release(struct zerod_client *client, struct zc_unit *unit, const c
 
 	if (lease && --lease->uses_left == 0)
 		end_lease(client, lease);
-	else
-		drop_own_slice(unit);
 }
 
 void zc_lease_withdraw(struct zerod_client *client, struct zc_op *op)

@@ -88,7 +88,7 @@ static int copy_on_gpu(const struct load *load)
 	copy.segment = zc_segment_find(load->client, load->at.segment);
 	rc = zc_cuda_copy(load->client, &copy, 1, load->err);
 	pthread_mutex_unlock(&load->client->lock);
-	return rc ? rc : zc_cuda_copies_finish(load->client, load->deadline_ns, load->err);
+	return rc ? rc : zc_cuda_copies_finish(load->client, load->err);
 }
 
 /* After an error the stream may have been told to copy all the same: the room is freed behind it. The error
@@ -207,8 +207,6 @@ int zerod_unit_load(zerod_unit *unit, const void *data, zerod_stream *stream,
 		rc = zc_stream_check(load.client, stream, load.err);
 	if (!rc)
 		rc = check_load(&load);
-	if (!rc) /* the daemon writes the shard, which streams of this client may still copy from */
-		rc = zc_own_slices_settle(load.client, &load.unit, 1, load.deadline_ns, NULL, load.err);
 	if (!rc && data)
 		rc = bring_data(&load);
 	return rc ? rc : send_load(&load, ticket);

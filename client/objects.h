@@ -35,19 +35,6 @@ struct zc_lease {
 	LIST_ENTRY(zc_lease) link, scope_link;
 };
 
-/* The number of streams that may copy one shard at a time; the first place is the library's own stream's. */
-#define ZC_SHARD_READERS 4u
-
-/* The rank's own part of its gathered buffer, which the daemon may leave to the client (own_slice.c). */
-struct zc_own_slice {
-	uint64_t transfer; /* the transfer to which this copy belongs; 0: none, or the daemon names none */
-	bool due;          /* not copied yet */
-	struct zc_location from, to;
-	/* GPUs: on the client's page, value 0: none. `copied` passes when this transfer's slice has been
-	 * copied; `readers`: of each stream, its last copy out of the shard, for any transfer. */
-	struct zc_fence copied, readers[ZC_SHARD_READERS];
-};
-
 /* A unit of the daemon, shared by all handles of the unit and by its ops. */
 struct zc_unit {
 	uint64_t id;                     /* 0: not registered with the present daemon */
@@ -67,7 +54,6 @@ struct zc_unit {
 	bool updating;    /* between update_begin and publish, as far as this client knows */
 	bool granted;     /* the daemon has granted an update_begin that then failed, or is unawaited */
 	bool unawaited;   /* an update_begin with a ticket, whose shard may not be written yet */
-	unsigned moving;  /* threads that move it: no thread copies its own slice (placement.c) */
 	struct zc_location shard, target_place;
 	uint64_t shard_numel, true_numel, offset_numel, padded_numel, numel;
 	uint64_t target_offset_numel;
@@ -75,7 +61,6 @@ struct zc_unit {
 	uint64_t version;
 	uint64_t listed;          /* the last list that contains the unit (zc_units_take()) */
 	struct zc_op *publishing; /* a publish with a ticket that has not been answered; NULL: none */
-	struct zc_own_slice own;
 	LIST_HEAD(, zc_lease) leases;
 	struct zc_hold_list kept; /* strict: of a persistent copy; one or none */
 	UT_hash_handle hh;
@@ -198,40 +183,6 @@ int zc_collectives_check(const struct zerod_client *client, struct zerod_group_o
 void zc_collectives_pack(const struct zerod_group_options *options, Zd__GroupJoin *join);
 /* Sets the index of the rank's shard in each unit. */
 void zc_collectives_place(const struct zerod_group_options *options, struct zerod_group *group);
-
-/* ---- own_slice.c --------------------------------------------------------------------------------------- */
-
-/* Records that the daemon has placed a gather of the unit in `buffer`, and leaves the copy of the own slice,
- * from `from`, to the client. With the lock. */
-void zc_own_slice_leave(struct zc_unit *unit, uint64_t transfer, const struct zc_location *from,
-                        const struct zc_location *buffer);
-/* Records that the daemon has placed a gather and copies the own slice, too. With the lock. */
-void zc_own_slice_is_there(struct zc_unit *unit, uint64_t transfer);
-/* Drops a copy that is due: the unit's buffer has no lease any more, so nothing may be copied into it. With
- * the lock. */
-void zc_own_slice_drop(struct zc_unit *unit);
-/*
- * Copies the own slices of gathers' buffers that are due, without the lock. Adds the fences of these copies,
- * on the client's page, to `copied`. STALE if one of the tickets was released; no GPU has copied anything
- * then.
- */
-int zc_own_slices_copy(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
-                       struct zc_fence_merge *copied, struct zd_err *err) __attribute__((warn_unused_result));
-/* Copies the own slices for a GPU's stream, and makes the stream wait for the fences of `wait` on the
- * daemon's page, and for `copied`, to which the fences of the copies are added. Without the lock. */
-int zc_own_slices_append(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
-                         zerod_stream *stream, struct zc_stream_wait *wait, struct zc_fence_merge *copied,
-                         struct zd_err *err) __attribute__((warn_unused_result));
-/* Waits until no unit of these gathers whose own slice is to be copied is being moved, or DEADLINE. Without
- * the lock. */
-int zc_own_slices_await(struct zerod_client *client, struct zc_op *const *ops, uint32_t count,
-                        uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
-/* Makes the copies that are due, when an update of the units has begun, and waits until no copy reads a
- * shard, or DEADLINE. With `copied`, adds the fences of GPUs' copies instead of waiting for them. Without the
- * lock. */
-int zc_own_slices_settle(struct zerod_client *client, struct zc_unit *const *units, uint32_t count,
-                         uint64_t deadline_ns, struct zc_fence_merge *copied, struct zd_err *err)
-        __attribute__((warn_unused_result));
 
 /* ---- gather.c, wait.c ---------------------------------------------------------------------------------- */
 

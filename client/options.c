@@ -69,16 +69,26 @@ int zc_reserved(uint32_t reserved, const char *what, struct zd_err *err)
 	return 0;
 }
 
-int zc_wait_options(const struct zerod_wait_options *given, uint32_t *deadline_ms, struct zd_err *err)
+int zc_wait_flags(const struct zerod_wait_options *given, uint32_t known, uint32_t *flags,
+                  uint32_t *deadline_ms, struct zd_err *err)
 {
 	struct zerod_wait_options options;
 	int rc = zc_options(&options, sizeof(options), given, "zerod_wait_options", err);
 
 	if (!rc)
-		rc = zc_reserved(options.reserved, "zerod_wait_options", err);
-	if (!rc)
+		rc = zc_flags(options.flags, known, "zerod_wait_options", err);
+	if (!rc) {
+		*flags = options.flags;
 		*deadline_ms = options.deadline_ms;
+	}
 	return rc;
+}
+
+int zc_wait_options(const struct zerod_wait_options *given, uint32_t *deadline_ms, struct zd_err *err)
+{
+	uint32_t none;
+
+	return zc_wait_flags(given, 0, &none, deadline_ms, err);
 }
 
 int zc_result_check(const void *given, const char *what, struct zd_err *err)

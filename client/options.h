@@ -22,7 +22,10 @@ int zc_element(void *copy, size_t known_bytes, const void *array, uint32_t i, co
                struct zd_err *err) __attribute__((warn_unused_result));
 /* Checks that a field that has no meaning yet is 0. Errors: INVALID. */
 int zc_reserved(uint32_t reserved, const char *what, struct zd_err *err) __attribute__((warn_unused_result));
-/* Returns the caller's deadline in `options`; 0 for NULL. */
+/* Returns the caller's deadline and flags in `options`; 0 for NULL. */
+int zc_wait_flags(const struct zerod_wait_options *options, uint32_t known, uint32_t *flags,
+                  uint32_t *deadline_ms, struct zd_err *err) __attribute__((warn_unused_result));
+/* The same where no flag is known. */
 int zc_wait_options(const struct zerod_wait_options *options, uint32_t *deadline_ms, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Checks a result structure. Errors: INVALID for NULL and for a struct_size that was not set. `what` is the

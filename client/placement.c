@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * placement.c - moves of units between the ranks' devices and host memory.
- *
- * The daemon frees the former shard with its answer. So no copy of an own slice may read it then
- * (own_slice.c): the call makes the copies that are due and waits for all of them, and until it ends other
- * threads that wait for gathers of the unit begin none. What they leave out the daemon copies in a move that
- * succeeds.
- */
+/* placement.c - moves of units between the ranks' devices and host memory. */
 #include "client/client.h"
 
 #include "client/options.h"
@@ -18,11 +11,6 @@ struct placement {
 	bool on_host;
 	struct zd_err *err;
 };
-
-static bool is_same(const struct zc_location *a, const struct zc_location *b)
-{
-	return a->segment == b->segment && a->offset == b->offset;
-}
 
 /* With the lock. */
 static int take_place(const struct placement *placement, const Zd__UnitPlaceReply *reply)
@@ -38,8 +26,6 @@ static int take_place(const struct placement *placement, const Zd__UnitPlaceRepl
 		                (unsigned long long)reply->target_offset_numel);
 	if (rc)
 		return rc;
-	if (!is_same(&shard, &unit->shard) && is_same(&unit->own.from, &unit->shard))
-		unit->own.due = false; /* the daemon has copied the slice with the shard */
 	unit->shard = shard;
 	unit->on_host = placement->on_host;
 	unit->target_offset_numel = reply->target_offset_numel;
@@ -64,23 +50,12 @@ static int call(struct placement *placement, uint64_t deadline_ns)
 	struct zerod_client *client = placement->client;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitPlace unit_place = ZD__UNIT_PLACE__INIT;
-	int rc = zc_own_slices_settle(client, &placement->unit, 1, deadline_ns, NULL, placement->err);
 
-	if (rc)
-		return rc;
 	unit_place.unit = placement->unit->id;
 	unit_place.on_host = placement->on_host;
 	request.body_case = ZD__REQUEST__BODY_UNIT_PLACE;
 	request.unit_place = &unit_place;
 	return zc_call(client, &request, zc_left_ms(deadline_ns), take_reply, placement);
-}
-
-static void set_moving(struct zerod_client *client, struct zc_unit *unit, int by)
-{
-	pthread_mutex_lock(&client->lock);
-	unit->moving += (unsigned)by;
-	(void)pthread_cond_broadcast(&client->moved);
-	pthread_mutex_unlock(&client->lock);
 }
 
 int zerod_unit_place(zerod_unit *unit, uint32_t flags, const struct zerod_wait_options *options)
@@ -105,8 +80,6 @@ int zerod_unit_place(zerod_unit *unit, uint32_t flags, const struct zerod_wait_o
 	if (rc)
 		return rc;
 	placement.unit = unit->shared;
-	set_moving(placement.client, placement.unit, 1);
 	rc = call(&placement, deadline_ns);
-	set_moving(placement.client, placement.unit, -1);
 	return rc;
 }

@@ -229,7 +229,7 @@ static int check_reads(const struct zerod_client *client, const struct source *s
 }
 
 static int convert_on_gpu(struct zerod_client *client, const struct sources *sources, zerod_stream *stream,
-                          uint64_t deadline_ns, struct zd_err *err)
+                          struct zd_err *err)
 {
 	int rc = stream ? check_stream(client, sources, stream, err) : 0;
 
@@ -246,14 +246,14 @@ static int convert_on_gpu(struct zerod_client *client, const struct sources *sou
 			rc = enqueue_own(client, each, err);
 	}
 	if (!rc && !stream)
-		rc = zc_cuda_copies_finish(client, deadline_ns, err);
+		rc = zc_cuda_copies_finish(client, err);
 	return rc;
 }
 
 /* ---- The call ------------------------------------------------------------------------------------------ */
 
 static int fill_shards(struct zerod_client *client, const struct zerod_source *given, uint32_t count,
-                       enum zerod_dtype from, zerod_stream *stream, uint64_t deadline_ns, struct zd_err *err)
+                       enum zerod_dtype from, zerod_stream *stream, struct zd_err *err)
 {
 	struct sources *sources = malloc(sizeof(*sources) + count * sizeof(*sources->each));
 	int rc;
@@ -265,7 +265,7 @@ static int fill_shards(struct zerod_client *client, const struct zerod_source *g
 	if (!rc && are_on_host(client, sources, stream))
 		return convert_on_host(sources, stream, err);
 	if (!rc)
-		rc = convert_on_gpu(client, sources, stream, deadline_ns, err);
+		rc = convert_on_gpu(client, sources, stream, err);
 	free(sources);
 	return rc;
 }
@@ -300,7 +300,7 @@ int zerod_publish_from(const struct zerod_source *sources, uint32_t count, enum 
 	if (rc)
 		return rc;
 	deadline_ns = zc_until_ns(zc_deadline_ms(list.client, options.deadline_ms));
-	rc = fill_shards(list.client, sources, count, source_dtype, stream, deadline_ns, err);
+	rc = fill_shards(list.client, sources, count, source_dtype, stream, err);
 	options.deadline_ms = zc_left_ms(deadline_ns);
 	return rc ? rc : zc_publish(&list, units, &stream, stream != NULL, &options, ticket, err);
 }

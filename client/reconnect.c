@@ -172,7 +172,6 @@ static void forget_unit(struct zerod_client *client, struct zc_unit *unit)
 	unit->id = 0;
 	unit->target_lent = unit->updating = unit->granted = unit->unawaited = false;
 	unit->publishing = NULL;
-	unit->own = (struct zc_own_slice){0};
 }
 
 /* With the lock. */

@@ -101,8 +101,9 @@ struct zc_op {
 	TAILQ_ENTRY(zc_op) in_queue; /* of its lease, or of finished tickets */
 
 	/* Once answered with 0 */
-	struct zc_location buffer; /* GATHER */
-	struct zc_fences fences;   /* GATHER, and OTHER where streams may wait: on the daemon's page */
+	struct zc_location buffer; /* GATHER; nowhere if it is in place: */
+	struct zc_frames frames;
+	struct zc_fences fences; /* GATHER, and OTHER where streams may wait: on the daemon's page */
 };
 
 LIST_HEAD(zc_op_list, zc_op);

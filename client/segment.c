@@ -214,6 +214,7 @@ int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *e
 	if (rc)
 		return rc;
 	client->nretired++;
+	zc_ranges_drop(client, id);
 	HASH_DEL(client->segments, segment);
 	unmap_segment(client, segment);
 	pthread_mutex_lock(&client->page_lock);
@@ -232,6 +233,7 @@ void zc_segments_free(struct zerod_client *client)
 {
 	struct zc_segment *segment = client->segments;
 
+	zc_ranges_free(client);
 	HASH_CLEAR(hh, client->segments); /* the elements stay chained in the order of their arrival */
 	while (segment) {
 		struct zc_segment *next = segment->hh.next;

@@ -45,6 +45,23 @@ struct zc_segment {
 	UT_hash_handle hh;
 };
 
+/* Where the slices of a buffer in place are, beside the rank's own shard. Each frame may be nowhere. */
+struct zc_frames {
+	struct zc_location low, own, high;
+};
+
+#define ZC_RANGE_PARTS 3u
+
+/* Addresses at which the segments of such a buffer are mapped side by side (range.c). */
+struct zc_range {
+	uint32_t segments[ZC_RANGE_PARTS]; /* 0: none */
+	void *map;
+	uint64_t bytes;
+	struct zerod_mapping *mapping; /* of host memory; NULL: of a GPU, which is: */
+	const struct zc_gpu *gpu;
+	UT_hash_handle hh;
+};
+
 /* ---- Pages of strict clients --------------------------------------------------------------------------- */
 
 /* A holder's claim on the pages of a gathered buffer, which stay accessible while there is a hold (strict.c).
@@ -56,6 +73,19 @@ struct zc_hold {
 };
 
 LIST_HEAD(zc_hold_list, zc_hold);
+
+/* ---- range.c ------------------------------------------------------------------------------------------- */
+
+/* All with the lock. */
+
+/* Returns in *data the address of the first slice of a buffer in place, whose frames were checked. Errors: as
+ * zc_location_map(). */
+int zc_range_map(struct zerod_client *client, const struct zc_frames *frames, void **data, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Unmaps all ranges that contain the segment. */
+void zc_ranges_drop(struct zerod_client *client, uint32_t segment);
+/* Frees all ranges; those of GPUs are unmapped already. */
+void zc_ranges_free(struct zerod_client *client);
 
 /* ---- segment.c ----------------------------------------------------------------------------------------- */
 

@@ -22,10 +22,6 @@ struct zc_stream_wait {
 	/* NULL: none. Fences on the daemon's page that `copied` implies, so that the stream need not wait for
 	 * them. But a GPU's stream that continues although one of these is aborted has used garbage. */
 	const struct zc_fences *vouched;
-	/* Copies that a GPU's stream makes, and whose fences it fills in. With the client's lock if there are
-	 * any. */
-	struct zc_copy *copies;
-	unsigned ncopies;
 };
 
 struct zc_stream_ops {

@@ -19,7 +19,7 @@ _Static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "libzerod is for mach
 	               "a structure with a hole")
 
 #define T struct zerod_wait_options
-SOLID(OF(deadline_ms) OF(reserved));
+SOLID(OF(deadline_ms) OF(flags));
 #undef T
 #define T struct zerod_options
 SOLID(OF(socket_path) OF(name) OF(deadline_ms) OF(strict) OF(poison) OF(reconnect_ms) OF(interrupted)

@@ -175,27 +175,51 @@ static int check_strict_place(const struct zerod_client *client, const struct zc
 	return 0;
 }
 
+static int bad_frames(const struct zc_op *op, struct zd_err *err)
+{
+	return zd_err_set(err, ZEROD_E_PROTOCOL,
+	                  "the daemon's frames of unit '%s' do not border on its shard", op->unit->name);
+}
+
+/* Checks that the shard fills its segment, that the slices below it end where their segment does, and that
+ * those above begin there. */
+static int take_frames(struct zerod_client *client, struct zc_op *op, const Zd__Frames *from,
+                       struct zd_err *err)
+{
+	const struct zc_unit *unit = op->unit;
+	size_t align = zerod_dtype_bytes(unit->dtype);
+	uint64_t below = unit->offset_numel * align, shard = zc_unit_shard_bytes(unit);
+	uint64_t above = zc_unit_padded_bytes(unit) - below - shard;
+	struct zc_frames *frames = &op->frames;
+	int rc = zc_location_take(client, from->own, shard, align, &frames->own, err);
+
+	if (!rc && below > 0)
+		rc = zc_location_take(client, from->low, below, align, &frames->low, err);
+	if (!rc && above > 0)
+		rc = zc_location_take(client, from->high, above, align, &frames->high, err);
+	if (rc)
+		return rc;
+	if (frames->own.offset != 0 || zc_segment_find(client, frames->own.segment)->bytes != shard)
+		return bad_frames(op, err);
+	if (below > 0 && (frames->low.bytes != below ||
+	                  frames->low.offset + below != zc_segment_find(client, frames->low.segment)->bytes))
+		return bad_frames(op, err);
+	return above > 0 && frames->high.offset != 0 ? bad_frames(op, err) : 0;
+}
+
 static int take_gather(struct zerod_client *client, struct zc_op *op, const Zd__GatherReply *reply,
                        struct zd_err *err)
 {
 	size_t align = zerod_dtype_bytes(op->unit->dtype);
 	size_t place_align = client->strict ? ZD_STRICT_ALIGN_BYTES : align;
-	struct zc_location own;
-	int rc = zc_location_take(client, reply->buffer, zc_unit_padded_bytes(op->unit), place_align,
-	                          &op->buffer, err);
+	int rc = reply->frames ? take_frames(client, op, reply->frames, err)
+	                       : zc_location_take(client, reply->buffer, zc_unit_padded_bytes(op->unit),
+	                                          place_align, &op->buffer, err);
 
 	if (!rc && client->strict)
 		rc = check_strict_place(client, op, err);
 	if (!rc)
 		rc = zc_fences_take(client, reply->n_fences, reply->fences, &op->fences, err);
-	if (!rc && reply->own_shard && reply->own_shard->segment != 0) {
-		rc = zc_location_take(client, reply->own_shard, zc_unit_shard_bytes(op->unit), align, &own,
-		                      err);
-		if (!rc && op->lease)
-			zc_own_slice_leave(op->unit, reply->transfer, &own, &op->buffer);
-	} else if (!rc && op->lease) {
-		zc_own_slice_is_there(op->unit, reply->transfer);
-	}
 	return rc;
 }
 

@@ -132,7 +132,7 @@ static int check_options(const struct zerod_unit_options *options, struct zd_err
 	if (!rc)
 		rc = zc_flags(options->flags,
 		              ZEROD_UNIT_PERSISTENT | ZEROD_UNIT_FROZEN | ZEROD_UNIT_ALL_REDUCE |
-		                      ZEROD_UNIT_ON_HOST,
+		                      ZEROD_UNIT_ON_HOST | ZEROD_UNIT_COPIED,
 		              "zerod_unit_options", err);
 	if (rc)
 		return rc;
@@ -354,6 +354,7 @@ static int send_registration(struct registration *registration)
 	unit_register.frozen = (options->flags & ZEROD_UNIT_FROZEN) != 0;
 	unit_register.all_reduce = (options->flags & ZEROD_UNIT_ALL_REDUCE) != 0;
 	unit_register.on_host = (options->flags & ZEROD_UNIT_ON_HOST) != 0;
+	unit_register.copied = (options->flags & ZEROD_UNIT_COPIED) != 0;
 	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
 	request.unit_register = &unit_register;
 	rc = zc_call(registration->group->client, &request, zc_left_ms(registration->deadline_ns),
@@ -424,7 +425,7 @@ static int give_up_unit(zerod_unit *unit, uint64_t deadline_ns, struct zd_err *e
 	struct zerod_client *client = unit->group->client;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitUnregister unit_unregister = ZD__UNIT_UNREGISTER__INIT;
-	int rc = zc_cuda_copies_finish(client, deadline_ns, err);
+	int rc = zc_cuda_copies_finish(client, err);
 
 	if (!rc)
 		rc = zc_step_await(unit->group, 0, deadline_ns, err);
@@ -510,8 +511,6 @@ static int set_persistent(zerod_unit *unit, bool persistent, struct zd_err *err)
 	was_persistent = unit->shared->persistent;
 	if (persistent)
 		rc = zc_strict_keep(client, unit->shared, err);
-	else if (LIST_EMPTY(&unit->shared->leases))
-		zc_own_slice_drop(unit->shared);
 	if (!rc)
 		unit->shared->persistent = was_persistent || persistent;
 	pthread_mutex_unlock(&client->lock);
@@ -548,10 +547,6 @@ static int set_slot(zerod_unit *unit, uint32_t slot)
 	Zd__SetSlot set_slot = ZD__SET_SLOT__INIT;
 	int rc;
 
-	pthread_mutex_lock(&client->lock);
-	if (LIST_EMPTY(&unit->shared->leases))
-		zc_own_slice_drop(unit->shared);
-	pthread_mutex_unlock(&client->lock);
 	set_slot.unit = unit->shared->id;
 	set_slot.slot = slot;
 	request.body_case = ZD__REQUEST__BODY_SET_SLOT;

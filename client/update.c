@@ -95,14 +95,6 @@ static void leave_granted_out(struct zc_unit_list *list, zerod_unit *const *unit
 	pthread_mutex_unlock(&list->client->lock);
 }
 
-static void set_granted(struct zerod_client *client, zerod_unit *const *units, size_t count)
-{
-	pthread_mutex_lock(&client->lock);
-	for (size_t i = 0; i < count; i++)
-		units[i]->shared->granted = true;
-	pthread_mutex_unlock(&client->lock);
-}
-
 /* ---- The units of a ticket ----------------------------------------------------------------------------- */
 
 struct ticket_units {
@@ -275,21 +267,21 @@ static void update_failed(struct zerod_client *client, struct zc_op *op)
 		units->each[i]->unawaited = false;
 }
 
-/* The stream waits for this process's own copies out of the shards, or the calling thread does. A reset may
- * have ended the update meanwhile. */
+/* A reset may have ended the update meanwhile. */
 static int update_settle(struct zerod_client *client, struct zc_op *op, zerod_stream *stream,
                          struct zc_fence_merge *copied, struct zd_err *err)
 {
 	struct ticket_units *units = op->data;
-	int rc = zc_own_slices_settle(client, units->each, units->count, zc_until_ns(op->deadline_ms),
-	                              stream ? copied : NULL, err);
 
+	(void)stream;
+	(void)copied;
+	(void)err;
 	pthread_mutex_lock(&client->lock);
-	for (uint32_t i = 0; i < units->count && !rc; i++)
+	for (uint32_t i = 0; i < units->count; i++)
 		if (units->each[i]->unawaited)
 			set_one(units->each[i], true);
 	pthread_mutex_unlock(&client->lock);
-	return rc;
+	return 0;
 }
 
 static const struct zc_ticket_type update_ticket = {
@@ -301,7 +293,7 @@ static const struct zc_ticket_type update_ticket = {
         .deinit = ticket_deinit,
 };
 
-static int ask_for_update(const struct zc_unit_list *list, uint64_t deadline_ns)
+static int ask_for_update(const struct zc_unit_list *list, bool await_leases, uint64_t deadline_ns)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
@@ -309,12 +301,13 @@ static int ask_for_update(const struct zc_unit_list *list, uint64_t deadline_ns)
 	if (list->count == 0)
 		return 0;
 	pack_update(list, &request, &update_begin);
+	update_begin.await_leases = await_leases;
 	return zc_call(list->client, &request, zc_left_ms(deadline_ns), NULL, NULL);
 }
 
 /* The daemon would reject units whose update it has granted already, to a call that failed afterwards. */
 static int post_update(const struct zc_unit_list *list, zerod_unit *const *units, uint32_t count,
-                       uint64_t deadline_ns, zerod_ticket *ticket, struct zd_err *err)
+                       bool await_leases, uint64_t deadline_ns, zerod_ticket *ticket, struct zd_err *err)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
@@ -330,21 +323,15 @@ static int post_update(const struct zc_unit_list *list, zerod_unit *const *units
 	request.deadline_ms = zc_deadline_ms(list->client, zc_left_ms(deadline_ns));
 	pack_update(list, &request, &update_begin);
 	update_begin.ahead = true;
+	update_begin.await_leases = await_leases;
 	return post(list->client, &update_ticket, mine, &request, ticket, err);
 }
 
-static int begin_now(struct zc_unit_list *list, zerod_unit *const *units, uint32_t count,
-                     uint64_t deadline_ns, struct zd_err *err)
+static int begin_now(struct zc_unit_list *list, zerod_unit *const *units, uint32_t count, bool await_leases,
+                     uint64_t deadline_ns)
 {
-	struct zc_unit *shared[ZD_MAX_UNITS_PER_REQUEST];
-	int rc = ask_for_update(list, deadline_ns);
+	int rc = ask_for_update(list, await_leases, deadline_ns);
 
-	if (rc)
-		return rc;
-	set_granted(list->client, units, count);
-	for (uint32_t i = 0; i < count; i++)
-		shared[i] = units[i]->shared;
-	rc = zc_own_slices_settle(list->client, shared, count, deadline_ns, NULL, err);
 	if (!rc)
 		set_updating(list->client, units, count, true);
 	return rc;
@@ -353,7 +340,7 @@ static int begin_now(struct zc_unit_list *list, zerod_unit *const *units, uint32
 int zerod_update_begin(zerod_unit *const *units, uint32_t count, const struct zerod_wait_options *options,
                        zerod_ticket *ticket)
 {
-	uint32_t deadline_ms;
+	uint32_t deadline_ms, flags;
 	uint64_t deadline_ns;
 	struct zc_unit_list list; /* large: only the used part is written */
 	struct zd_err *err;
@@ -361,7 +348,7 @@ int zerod_update_begin(zerod_unit *const *units, uint32_t count, const struct ze
 	int rc = zc_update_take(units, count, &list, &err);
 
 	if (!rc)
-		rc = zc_wait_options(options, &deadline_ms, err);
+		rc = zc_wait_flags(options, ZEROD_WAIT_LEASES, &flags, &deadline_ms, err);
 	if (rc)
 		return rc;
 	deadline_ns = zc_until_ns(zc_deadline_ms(list.client, deadline_ms));
@@ -369,8 +356,8 @@ int zerod_update_begin(zerod_unit *const *units, uint32_t count, const struct ze
 	if (rc)
 		return rc;
 	leave_granted_out(&list, units);
-	return ticket ? post_update(&list, units, count, deadline_ns, ticket, err)
-	              : begin_now(&list, units, count, deadline_ns, err);
+	return ticket ? post_update(&list, units, count, flags & ZEROD_WAIT_LEASES, deadline_ns, ticket, err)
+	              : begin_now(&list, units, count, flags & ZEROD_WAIT_LEASES, deadline_ns);
 }
 
 /* ---- publish ------------------------------------------------------------------------------------------- */

@@ -138,10 +138,15 @@ static void consume(struct zerod_client *client, struct zc_op *op)
 static int open_buffer(const struct waiting *waiting, struct zc_op *op, void **buffer, struct zd_err *err)
 {
 	const zerod_stream *stream = waiting->stream;
-	int rc = zc_location_map(waiting->client, &op->buffer, buffer, err);
+	bool in_place = op->frames.own.segment != 0;
+	int rc = in_place ? zc_range_map(waiting->client, &op->frames, buffer, err)
+	                  : zc_location_map(waiting->client, &op->buffer, buffer, err);
 
 	if (!rc && stream && stream->ops->reach)
-		rc = stream->ops->reach(stream, zc_segment_find(waiting->client, op->buffer.segment), err);
+		rc = stream->ops->reach(stream,
+		                        zc_segment_find(waiting->client, in_place ? op->frames.own.segment
+		                                                                  : op->buffer.segment),
+		                        err);
 	return rc ? rc : zc_strict_open(waiting->client, op, err);
 }
 
@@ -184,7 +189,7 @@ static int block(const struct waiting *waiting, const struct zc_fences *fences,
                  const struct zc_fences *copied, struct zd_err *err)
 {
 	char what[DESCRIPTION_BYTES + 64], text[DESCRIPTION_BYTES];
-	int rc = zc_cuda_copies_wait(waiting->client, copied, waiting->deadline_ns, err);
+	int rc = zc_cuda_copies_wait(waiting->client, copied, err);
 
 	if (rc || zc_fences_poll(waiting->client, fences) == 1)
 		return rc;
@@ -255,15 +260,6 @@ static int await_bytes(const struct waiting *waiting, struct zd_err *err)
 			zc_fence_merge_add(to, list[j]);
 	}
 	rc = settle_others(waiting, &copied, err);
-	if (!rc)
-		rc = zc_own_slices_await(waiting->client, waiting->gathers, waiting->ngathers,
-		                         waiting->deadline_ns, err);
-	if (rc)
-		return rc;
-	if (waiting->stream && waiting->stream->ops->convert)
-		return zc_own_slices_append(waiting->client, waiting->gathers, waiting->ngathers,
-		                            waiting->stream, &wait, &copied, err);
-	rc = zc_own_slices_copy(waiting->client, waiting->gathers, waiting->ngathers, &copied, err);
 	if (rc)
 		return rc;
 	if (!waiting->stream)

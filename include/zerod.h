@@ -154,11 +154,12 @@ extern "C++" template <typename T> inline T zerod_init() { T t = T(); t.struct_s
 #define ZEROD_INIT(var) {.struct_size = sizeof(var)}
 #endif
 /* clang-format on */
+#define ZEROD_WAIT_LEASES 1u
 /* How long a call waits. NULL in its place: the client's deadline. */
 struct zerod_wait_options {
 	size_t struct_size;
 	uint32_t deadline_ms;
-	uint32_t reserved;
+	uint32_t flags; /* ZEROD_WAIT_LEASES: zerod_update_begin() waits for leases, too, instead of BUSY */
 };
 struct zerod_options {
 	size_t struct_size;
@@ -332,6 +333,7 @@ enum zerod_unit_flags {
 	ZEROD_UNIT_FROZEN = 1u << 1,     /* has no gradient, and no part in targets */
 	ZEROD_UNIT_ALL_REDUCE = 1u << 2, /* every rank's target has the whole reduced gradient */
 	ZEROD_UNIT_ON_HOST = 1u << 3,    /* shards and targets are in host memory: docs/offload.md */
+	ZEROD_UNIT_COPIED = 1u << 4,     /* gathers make whole copies, never in place: docs/gathers.md */
 };
 struct zerod_unit_options {
 	size_t struct_size;
@@ -398,12 +400,12 @@ ZEROD_MUST_USE int zerod_unit_set_frozen(zerod_unit *unit, int frozen);
  * a `ticket`, zerod_wait() waits until no gather of another rank reads them; a publish before it returns
  * STATE. Where the gathered buffer is the shard (docs/gathers.md, "One local rank"), the update follows the
  * streams of past releases: the call waits for them, or zerod_wait() makes its stream wait.
- * Errors, and no shard may be written: STATE (an update is open), BUSY (one local rank, and leases; names the
- * tags), DEADLINE (the call may be repeated). */
+ * Errors, and no shard may be written: STATE (an update is open), BUSY (a unit in place that this rank holds;
+ * names the tags), DEADLINE (the call may be repeated). */
 ZEROD_MUST_USE int zerod_update_begin(zerod_unit *const *units, uint32_t count,
                                       const struct zerod_wait_options *options, zerod_ticket *ticket);
 
-/* FORCE: even with leases outstanding on this rank's gathered buffers. */
+/* FORCE: even with leases outstanding on this rank's gathered copies. */
 enum zerod_publish_flags { ZEROD_PUBLISH_FORCE = 1u << 0 };
 struct zerod_publish_options {
 	size_t struct_size;

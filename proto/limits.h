@@ -64,9 +64,10 @@
 #define ZD_WORK_SLOT_BYTES    64u
 #define ZD_WORK_PAGE_BYTES    (ZD_WORK_SLOTS * (unsigned long)ZD_WORK_SLOT_BYTES)
 
-#define ZD_FEATURE_RINGS "rings" /* in both hellos: packets may also travel by shared memory (ring.h) */
-#define ZD_RING_BYTES    16384u  /* of packets with their headers, in one direction */
-#define ZD_RINGS_BYTES   69632ul /* of a session's rings: whole pages */
+#define ZD_FEATURE_FRAMES "frames" /* in the client's hello: it maps buffers in place */
+#define ZD_FEATURE_RINGS  "rings"  /* in both hellos: packets may also travel by shared memory (ring.h) */
+#define ZD_RING_BYTES     16384u   /* of packets with their headers, in one direction */
+#define ZD_RINGS_BYTES    69632ul  /* of a session's rings: whole pages */
 
 #define ZD_SHARD_ALIGN_BYTES 256u /* a shard's size is a multiple of this */
 /* strict sessions: gathered buffers begin at a multiple of this and occupy whole multiples; on GPUs, whole

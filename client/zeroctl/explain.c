@@ -283,10 +283,11 @@ void zd_ctl_explain_buffer(const struct zd_ctl_facts *facts, const json_t *buffe
 		return;
 	}
 	zd_ctl_say("Rank %" JSON_INTEGER_FORMAT ", device %" JSON_INTEGER_FORMAT
-	           ": a buffer of %s, version %" JSON_INTEGER_FORMAT ", has been %s for %s.",
+	           ": a buffer of %s%s, version %" JSON_INTEGER_FORMAT ", has been %s for %s.",
 	           zd_ctl_integer(buffer, "rank"), zd_ctl_integer(buffer, "device"),
-	           zd_ctl_bytes(zd_ctl_integer(buffer, "padded_bytes")), zd_ctl_integer(buffer, "version"),
-	           state, zd_ctl_age(zd_ctl_integer(buffer, "age_ns")));
+	           zd_ctl_bytes(zd_ctl_integer(buffer, "padded_bytes")),
+	           json_is_true(json_object_get(buffer, "in_place")) ? " beside the rank's own shard" : "",
+	           zd_ctl_integer(buffer, "version"), state, zd_ctl_age(zd_ctl_integer(buffer, "age_ns")));
 	json_array_foreach((json_t *)holders, i, holder) say_holder(facts, holder);
 	if (json_is_true(json_object_get(buffer, "persistent")))
 		zd_ctl_say("  Its unit is persistent for this rank: it stays without leases until the rank "

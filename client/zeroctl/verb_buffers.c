@@ -37,7 +37,7 @@ static const struct zd_ctl_column columns[] = {
         {"JOB", "job", ZD_CTL_TEXT, 0, NULL},          {"GROUP", "group", ZD_CTL_TEXT, 5, NULL},
         {"UNIT", "unit", ZD_CTL_TEXT, 0, NULL},        {"RANK", "rank", ZD_CTL_COUNT, 0, NULL},
         {"DEVICE", "device", ZD_CTL_COUNT, 6, NULL},   {"STATE", "state", ZD_CTL_STATE, 0, NULL},
-        {"TRUE", "true_bytes", ZD_CTL_BYTES, 8, NULL}, {"PADDED", "padded_bytes", ZD_CTL_BYTES, 2, NULL},
+        {"TRUE", "true_bytes", ZD_CTL_BYTES, 8, NULL}, {"MEMORY", "padded_bytes", ZD_CTL_BYTES, 2, NULL},
         {"VERSION", "version", ZD_CTL_COUNT, 4, NULL}, {"AGE", "age_ns", ZD_CTL_AGE, 3, NULL},
         {"KEPT", NULL, ZD_CTL_CUSTOM, 7, kept_text},   {"HOLDERS", "holders", ZD_CTL_CUSTOM, 1, holders_text},
         {"WAITS", "waits_for", ZD_CTL_TEXT, 0, NULL},  {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
@@ -62,13 +62,13 @@ static json_t *holders_of(const Zd__BufferRow *buffer)
 static json_t *buffer_row(const Zd__Row *row)
 {
 	const Zd__BufferRow *b = row->buffer;
-	return json_pack("{s:I,s:s,s:s,s:s,s:I,s:I,s:s,s:I,s:I,s:I,s:I,s:b,s:b,s:o,s:s}", "id",
+	return json_pack("{s:I,s:s,s:s,s:s,s:I,s:I,s:s,s:I,s:I,s:I,s:I,s:b,s:b,s:b,s:o,s:s}", "id",
 	                 ZD_CTL_INT(b->id), "job", b->job, "group", b->group, "unit", b->unit, "rank",
 	                 ZD_CTL_INT(b->rank), "device", ZD_CTL_INT(b->device), "state", b->state,
 	                 "true_bytes", ZD_CTL_INT(b->true_bytes), "padded_bytes", ZD_CTL_INT(b->padded_bytes),
 	                 "version", ZD_CTL_INT(b->version), "age_ns", ZD_CTL_INT(b->age_ns), "persistent",
-	                 (int)b->persistent, "prefetched", (int)b->prefetched, "holders", holders_of(b),
-	                 "waits_for", b->waits_for);
+	                 (int)b->persistent, "prefetched", (int)b->prefetched, "in_place", (int)b->in_place,
+	                 "holders", holders_of(b), "waits_for", b->waits_for);
 }
 
 const struct zd_ctl_listing zd_ctl_buffers_listing = {

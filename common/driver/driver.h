@@ -190,6 +190,7 @@ enum {
 	F(memMap, cuMemMap,                                                                                  \
 	  (zd_cu_ptr at, size_t bytes, size_t offset, zd_cu_memory memory, unsigned long long flags))        \
 	F(memUnmap, cuMemUnmap, (zd_cu_ptr at, size_t bytes))                                                \
+	F(memRetainAllocationHandle, cuMemRetainAllocationHandle, (zd_cu_memory * memory, void *at))         \
 	F(memSetAccess, cuMemSetAccess,                                                                      \
 	  (zd_cu_ptr at, size_t bytes, const struct zd_cu_access *access, size_t count))                     \
 	F(memGetAccess, cuMemGetAccess,                                                                      \

@@ -21,10 +21,6 @@ struct nvml_process {
 	unsigned int gpu_instance, compute_instance;
 };
 
-struct nvml_utilization {
-	unsigned int gpu_percent, memory_percent;
-};
-
 struct nvml_event {
 	void *device;
 	unsigned long long type, data;
@@ -42,7 +38,6 @@ struct zd_nvml {
 	int (*deviceGetHandleByUuid)(const char *uuid, void **device);
 	int (*deviceGetUuid)(void *device, char *uuid, unsigned int bytes);
 	int (*deviceGetProcesses)(void *device, unsigned int *count, struct nvml_process *processes);
-	int (*deviceGetUtilization)(void *device, struct nvml_utilization *utilization);
 	int (*eventSetCreate)(void **set);
 	int (*eventSetFree)(void *set);
 	int (*deviceRegisterEvents)(void *device, unsigned long long types, void *set);
@@ -61,7 +56,6 @@ static const struct {
         {"nvmlDeviceGetHandleByUUID", offsetof(struct zd_nvml, deviceGetHandleByUuid)},
         {"nvmlDeviceGetUUID", offsetof(struct zd_nvml, deviceGetUuid)},
         {"nvmlDeviceGetComputeRunningProcesses_v3", offsetof(struct zd_nvml, deviceGetProcesses)},
-        {"nvmlDeviceGetUtilizationRates", offsetof(struct zd_nvml, deviceGetUtilization)},
         {"nvmlEventSetCreate", offsetof(struct zd_nvml, eventSetCreate)},
         {"nvmlEventSetFree", offsetof(struct zd_nvml, eventSetFree)},
         {"nvmlDeviceRegisterEvents", offsetof(struct zd_nvml, deviceRegisterEvents)},
@@ -181,18 +175,6 @@ int zd_nvml_lists(struct zd_nvml *nvml, const char *uuid_text, pid_t pid, struct
 		found |= processes[i].pid == (unsigned int)pid;
 	free(processes);
 	return found;
-}
-
-int zd_nvml_busy_percent(struct zd_nvml *nvml, const char *uuid_text, struct zd_err *err)
-{
-	struct nvml_utilization utilization = {0};
-	void *device;
-	int rc = translate(nvml, nvml->deviceGetHandleByUuid(uuid_text, &device), err, uuid_text);
-
-	if (!rc)
-		rc = translate(nvml, nvml->deviceGetUtilization(device, &utilization), err,
-		               "asking how busy a GPU is");
-	return rc ? rc : (int)utilization.gpu_percent;
 }
 
 int zd_nvml_next_xid(struct zd_nvml *nvml, struct zd_nvml_xid *xid)

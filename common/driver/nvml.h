@@ -28,11 +28,6 @@ void zd_nvml_close(struct zd_nvml *nvml);
 int zd_nvml_lists(struct zd_nvml *nvml, const char *uuid_text, pid_t pid, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Returns the share of the last 200 ms (on an H200) in which kernels ran on the GPU: 0 to 100, or a status.
- * About 12 us. */
-int zd_nvml_busy_percent(struct zd_nvml *nvml, const char *uuid_text, struct zd_err *err)
-        __attribute__((warn_unused_result));
-
 /* An error that a GPU has reported. */
 struct zd_nvml_xid {
 	char uuid_text[41];

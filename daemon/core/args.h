@@ -84,6 +84,7 @@ struct zd_args {
 			bool persistent, frozen;
 			bool all_reduce; /* every rank gets the whole reduced gradient */
 			bool on_host;    /* the shards are in host memory */
+			bool copied;     /* the unit is never gathered in place */
 		} unit_register;
 		struct {
 			uint64_t group;
@@ -98,7 +99,7 @@ struct zd_args {
 			struct zd_fence_list fences; /* PUBLISH only */
 			bool force;                  /* PUBLISH only */
 			/* UPDATE_BEGIN: the reply may carry a fence in place of waiting for readers */
-			bool ahead;
+			bool ahead, await_leases;
 			struct zd_found *found; /* NULL: the request finds all of them */
 		} publish;                      /* UPDATE_BEGIN, PUBLISH */
 		struct {
@@ -296,7 +297,11 @@ struct zd_reply {
 			uint64_t transfer;
 			uint32_t nfences;
 			const struct zd_fence *fences; /* daemon page */
-			struct zd_location own_shard;  /* to be copied by the client; segment 0: nothing */
+			/* instead of `buffer`: the client maps the three side by side. A frame may be empty.
+			 * The low one begins where its slices do. */
+			struct zd_frames {
+				struct zd_location low, own, high;
+			} frames;
 		} gather;
 		struct {
 			bool lease_ended;

@@ -74,8 +74,16 @@ enum zd_purpose {
 	ZD_PURPOSE_STRICT, /* one gathered buffer or slot, which fills the segment: see strict_by_segment */
 	ZD_PURPOSE_GRADIENTS,
 	ZD_PURPOSE_ALLOCATIONS,
+	ZD_PURPOSE_OWN_PARTS, /* one shard, which fills the segment: clients map it into gathered buffers */
+	ZD_PURPOSE_FRAMES,    /* one frame, which fills the segment */
 	ZD_NPURPOSES
 };
+
+/* Whether a segment of the purpose has one block. */
+static inline bool zd_purpose_is_single(enum zd_purpose purpose)
+{
+	return purpose == ZD_PURPOSE_STRICT || purpose >= ZD_PURPOSE_OWN_PARTS;
+}
 
 struct zd_reduce_desc {
 	uint64_t session; /* of the target's rank, whose process may be asked for the sum */

@@ -73,9 +73,6 @@ struct zd_engine_sink {
 	/* Asks the session to unmap a segment that it was given; later replies do not name the segment. The
 	 * session answers by SEGMENTS_UNMAPPED. */
 	void (*segment_retire)(void *arg, uint64_t session, uint32_t segment);
-	/* Called when a transfer into a gathered buffer begins: whether the client copies the rank's own
-	 * slice, of `bytes`, itself. NULL: never. */
-	bool (*client_copies_own)(void *arg, uint32_t device, uint64_t bytes);
 	/* Called when commands for the device will follow, possibly within microseconds, so that its executor
 	 * wakes up meanwhile. NULL: not needed. */
 	void (*expect)(void *arg, uint32_t device);
@@ -134,8 +131,9 @@ void zd_engine_free(struct zd_engine *engine);
 
 /* ---- The journal --------------------------------------------------------------------------------------- */
 
-/* Of the records' format. */
-#define ZD_JOURNAL_VERSION 5u
+/* Of the records' format. Those of version 5 are a part of it: their units are copied whole. */
+#define ZD_JOURNAL_VERSION       6u
+#define ZD_FIRST_JOURNAL_VERSION 5u /* that this daemon restores */
 
 /* From now on the engine records durable jobs (engine/journal.h). Clears the journal, and records all of
  * them. */
@@ -187,6 +185,7 @@ struct zd_peer {
 	bool strict;      /* its gathered buffers share no page, or no segment, with other memory */
 	bool poison;      /* its gathered buffers are copies, filled with NaN patterns when leases end */
 	bool no_durable;  /* it may not join groups of durable jobs, unless it is an administrator */
+	bool maps_frames; /* its client maps frames and shards side by side: gathers are in place */
 	/* bit for each device that it may neither join on nor allocate on, unless it is an administrator */
 	uint64_t denied_devices;
 	const char *name;

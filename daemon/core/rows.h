@@ -87,12 +87,12 @@ struct zd_row {
 		struct {
 			uint32_t dtype, slot, views, registered, gathered;
 			uint64_t numel, padded_bytes, version_min, version_max;
-			bool frozen, all_reduce, on_host;
+			bool frozen, all_reduce, on_host, copied;
 		} unit;
 		struct {
 			uint32_t rank, device, nholders;
 			uint64_t true_bytes, padded_bytes, version, age_ns;
-			bool persistent, prefetched;
+			bool persistent, prefetched, in_place;
 			const struct zd_holder_row *holders;
 			const char *waits_for;
 		} buffer;

@@ -67,9 +67,6 @@ struct zd_backend_ops {
 	 * fails. */
 	bool (*device_failure)(const struct zd_backend *backend, uint32_t device, char why[ZD_FAILURE_TEXT]);
 
-	/* See struct zd_engine_sink. NULL: always false. */
-	bool (*client_copies_own)(const struct zd_backend *backend, uint32_t device, uint64_t bytes);
-
 	/* See struct zd_engine_sink; never blocks. NULL: the backend does not need the hint. */
 	void (*expect)(struct zd_backend *backend, uint32_t device);
 	/* Submits a command; never blocks. SEGMENT_CREATE completes through `done` as well. The backend

@@ -15,7 +15,7 @@
 struct zd_api_session;
 struct zd_err;
 
-#define ZD_ANSWER_SEGMENTS 2u /* locations that one reply can name */
+#define ZD_ANSWER_SEGMENTS 3u /* locations that one reply can name */
 
 /* A reply under construction. Its parts are in the arena, which is reset after the reply was sent. */
 struct zd_answer {

@@ -162,13 +162,6 @@ static void sink_segment_retire(void *arg, uint64_t session, uint32_t segment)
 	zd_api_session_retire(bridge->api, session, segment);
 }
 
-static bool sink_client_copies_own(void *arg, uint32_t device, uint64_t bytes)
-{
-	struct zd_bridge *bridge = arg;
-
-	return bridge->ops->client_copies_own(bridge->backend, device, bytes);
-}
-
 static void sink_expect(void *arg, uint32_t device)
 {
 	struct zd_bridge *bridge = arg;
@@ -261,7 +254,6 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .fence_passed = sink_fence_passed,
 	        .session_killed = sink_session_killed,
 	        .segment_retire = sink_segment_retire,
-	        .client_copies_own = bridge->ops->client_copies_own ? sink_client_copies_own : NULL,
 	        .expect = sink_expect,
 	        .sums_ahead = sink_sums_ahead,
 	        .is_summing = sink_is_summing,

@@ -26,6 +26,20 @@ int zd_args_gather(const Zd__Request *request, struct zd_arena *arena, struct zd
 	return 0;
 }
 
+static Zd__Frames *frames_of(struct zd_answer *answer, const struct zd_frames *frames)
+{
+	Zd__Frames *message;
+
+	if (frames->own.segment == 0)
+		return NULL;
+	message = zd_arena_alloc(answer->arena, sizeof(*message));
+	zd__frames__init(message);
+	message->low = zd_answer_location(answer, &frames->low);
+	message->own = zd_answer_location(answer, &frames->own);
+	message->high = zd_answer_location(answer, &frames->high);
+	return message;
+}
+
 void zd_fill_gather(const struct zd_reply *reply, struct zd_answer *answer)
 {
 	Zd__GatherReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
@@ -36,7 +50,7 @@ void zd_fill_gather(const struct zd_reply *reply, struct zd_answer *answer)
 	message->transfer = reply->u.gather.transfer;
 	message->n_fences = reply->u.gather.nfences;
 	message->fences = zd_answer_fences(answer, reply->u.gather.fences, reply->u.gather.nfences);
-	message->own_shard = zd_answer_location(answer, &reply->u.gather.own_shard);
+	message->frames = frames_of(answer, &reply->u.gather.frames);
 	answer->reply.body_case = ZD__REPLY__BODY_GATHER;
 	answer->reply.gather = message;
 }

@@ -64,7 +64,7 @@ static int check_hello(const struct zd_api_session *session, const Zd__Hello *he
 	return 0;
 }
 
-static bool has_feature(const Zd__Hello *hello, const char *feature)
+bool zd_hello_has_feature(const Zd__Hello *hello, const char *feature)
 {
 	for (size_t i = 0; i < hello->n_features; i++)
 		if (strcmp(hello->features[i], feature) == 0)
@@ -90,13 +90,13 @@ static bool open_delegate(struct zd_api_session *session, const Zd__Hello *hello
 	        .conns = &session->api->conns,
 	        .conn = session->conn,
 	        .sums = sums,
-	        .ahead = sums && has_feature(hello, ZD_FEATURE_WORK_AHEAD),
+	        .ahead = sums && zd_hello_has_feature(hello, ZD_FEATURE_WORK_AHEAD),
 	        .announce = zd_api_session_announce,
 	        .arg = session,
 	};
 	struct zd_err err;
 
-	if (!has_feature(hello, ZD_FEATURE_WORK))
+	if (!zd_hello_has_feature(hello, ZD_FEATURE_WORK))
 		return false;
 	if (zd_delegate_open(&session->api->bridge.delegates, session->id, &above, &session->delegate,
 	                     &ends[0].fd, &ends[1].fd, &err) == 0)
@@ -110,7 +110,7 @@ static bool open_rings(struct zd_api_session *session, const Zd__Hello *hello, s
 {
 	struct zd_err err;
 
-	if (!zd_loop_spins(session->api->conns.loop) || !has_feature(hello, ZD_FEATURE_RINGS))
+	if (!zd_loop_spins(session->api->conns.loop) || !zd_hello_has_feature(hello, ZD_FEATURE_RINGS))
 		return false;
 	if (zd_api_session_open_rings(session, &rings->fd, &err) == 0)
 		return true;

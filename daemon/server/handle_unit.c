@@ -44,6 +44,7 @@ int zd_args_unit_register(const Zd__Request *request, struct zd_arena *arena, st
 	args->u.unit_register.frozen = unit->frozen;
 	args->u.unit_register.all_reduce = unit->all_reduce;
 	args->u.unit_register.on_host = unit->on_host;
+	args->u.unit_register.copied = unit->copied;
 	return 0;
 }
 
@@ -174,6 +175,7 @@ int zd_args_update_begin(const Zd__Request *request, struct zd_arena *arena, str
 	args->u.publish.nunits = (uint32_t)update->n_units;
 	args->u.publish.units = update->units;
 	args->u.publish.ahead = update->ahead;
+	args->u.publish.await_leases = update->await_leases;
 	return 0;
 }
 

@@ -28,8 +28,13 @@
 
 struct zd_registry_header {
 	uint64_t magic;
-	uint32_t version; /* ZD_JOURNAL_VERSION */
-	uint32_t check;   /* of the two before */
+	union format {
+		struct {
+			uint32_t version; /* ZD_JOURNAL_VERSION */
+			uint32_t check;   /* of the two before */
+		};
+		uint64_t word; /* a kill leaves the old or the new one */
+	} format;
 	/* The bytes in use of half 0, or of half 1 with the lowest bit set; packets are multiples of 8. One
 	 * word, so that a kill leaves the old or the new value. */
 	_Atomic uint64_t used;
@@ -57,7 +62,7 @@ static uint64_t hash_of(const uint8_t *bytes, size_t nbytes)
 
 static uint32_t header_check(const struct zd_registry_header *header)
 {
-	return (uint32_t)(header->magic >> 32) ^ ~header->version;
+	return (uint32_t)(header->magic >> 32) ^ ~header->format.version;
 }
 
 static uint8_t *half_of(const struct zd_registry *registry, uint64_t used)
@@ -78,6 +83,15 @@ static int map(struct zd_registry *registry, struct zd_err *err)
 	return 0;
 }
 
+/* Before the first record of this version: a daemon that does not know it refuses the file then. */
+static void set_version(struct zd_registry_header *header)
+{
+	union format format = {{ZD_JOURNAL_VERSION, (uint32_t)(MAGIC >> 32) ^ ~ZD_JOURNAL_VERSION}};
+
+	if (header->format.version != format.version)
+		__atomic_store_n(&header->format.word, format.word, __ATOMIC_SEQ_CST);
+}
+
 int zd_registry_new(struct zd_registry *registry, struct zd_err *err)
 {
 	int rc;
@@ -93,8 +107,7 @@ int zd_registry_new(struct zd_registry *registry, struct zd_err *err)
 		return rc;
 	}
 	registry->header->magic = MAGIC;
-	registry->header->version = ZD_JOURNAL_VERSION;
-	registry->header->check = header_check(registry->header);
+	set_version(registry->header);
 	return 0;
 }
 
@@ -107,7 +120,7 @@ void zd_registry_give_up(struct zd_registry *registry, const char *why)
 		return;
 	(void)snprintf(header->why, sizeof(header->why), "%s", why);
 	atomic_store(&header->given_up, 1);
-	header->check = ~header_check(header);
+	header->format.check = ~header_check(header);
 }
 
 void zd_registry_close(struct zd_registry *registry)
@@ -155,11 +168,12 @@ static int check(const struct zd_registry *registry, struct zd_err *err)
 
 	if (header->magic == MAGIC && atomic_load(&header->given_up))
 		return zd_err_set(err, ZEROD_E_ABORTED, "%.*s", (int)sizeof(header->why) - 1, header->why);
-	if (header->magic != MAGIC || header->check != header_check(header))
+	if (header->magic != MAGIC || header->format.check != header_check(header))
 		return zd_err_set(err, ZEROD_E_INVALID, "the registry is damaged: its header is wrong");
-	if (header->version != ZD_JOURNAL_VERSION)
-		return zd_err_set(err, ZEROD_E_INVALID, "the registry has version %u; this daemon reads %u",
-		                  header->version, ZD_JOURNAL_VERSION);
+	if (header->format.version < ZD_FIRST_JOURNAL_VERSION || header->format.version > ZD_JOURNAL_VERSION)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "the registry has version %u; this daemon reads %u to %u",
+		                  header->format.version, ZD_FIRST_JOURNAL_VERSION, ZD_JOURNAL_VERSION);
 	return check_packets(registry, err);
 }
 
@@ -275,6 +289,7 @@ void zd_registry_append(struct zd_registry *registry, const uint8_t *bytes, size
 	uint64_t used = atomic_load(&registry->header->used);
 
 	zd_assert(nbytes % 8 == 0 && zd_registry_has_room(registry, nbytes));
+	set_version(registry->header);
 	write_packet(half_of(registry, used) + (used & ~UINT64_C(7)), bytes, nbytes);
 	atomic_store(&registry->header->used, used + sizeof(struct packet) + nbytes);
 	if (registry->rewriting)
@@ -309,6 +324,7 @@ void zd_registry_switch(struct zd_registry *registry)
 	uint64_t former = used_bytes(registry);
 
 	zd_assert(registry->rewriting);
+	set_version(registry->header);
 	atomic_store(&registry->header->used, registry->next_bytes | other_half(registry));
 	registry->rewriting = false;
 	registry->full_bytes = registry->next_bytes + registry->next_all_bytes + ROOM_BYTES;

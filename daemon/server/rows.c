@@ -226,6 +226,7 @@ static void fill_buffer(const struct zd_row *row, struct zd_arena *arena, Zd__Ro
 	buffer->age_ns = row->u.buffer.age_ns;
 	buffer->persistent = row->u.buffer.persistent;
 	buffer->prefetched = row->u.buffer.prefetched;
+	buffer->in_place = row->u.buffer.in_place;
 	fill_holders(row, arena, buffer);
 	buffer->waits_for = zd_answer_text(arena, row->u.buffer.waits_for);
 	message->row_case = ZD__ROW__ROW_BUFFER;

@@ -51,6 +51,8 @@ int zd_api_session_new(struct zd_api *api, const struct zd_api_socket *at, int s
 
 /* Registers a NEW session with engine and backend, under `name` and with the modes of its hello. The caller
  * owns the descriptors of the pages. Errors: LIMIT, SYSTEM, NO_MEMORY; the session stays NEW then. */
+/* Whether the client names the feature. */
+bool zd_hello_has_feature(const Zd__Hello *hello, const char *feature);
 int zd_api_session_admit(struct zd_api_session *session, const char *name, const Zd__Hello *hello,
                          int *client_page, int *daemon_page, struct zd_err *err)
         __attribute__((warn_unused_result));

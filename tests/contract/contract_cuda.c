@@ -258,11 +258,18 @@ static void gate_open(struct contract_gate *gate)
 static int find_gpu(zerod_client *client, const uint8_t *at)
 {
 	struct zc_segment *segment, *next;
+	struct zc_range *range, *after;
 	int ordinal = -1;
 
 	if (!client)
 		return -1;
 	pthread_mutex_lock(&client->lock);
+	HASH_ITER (hh, client->ranges, range, after) {
+		const uint8_t *first = range->map;
+
+		if (!range->mapping && at >= first && at < first + range->bytes)
+			ordinal = range->gpu->device;
+	}
 	HASH_ITER (hh, client->segments, segment, next) {
 		const uint8_t *first = segment->map;
 

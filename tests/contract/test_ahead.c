@@ -28,7 +28,7 @@ struct forward {
 };
 
 static void open_forward(struct forward *f, const struct contract_options *options, uint64_t numel,
-                         bool in_slots, uint32_t count)
+                         bool in_slots, uint32_t count, uint32_t flags)
 {
 	*f = (struct forward){.c = contract_open(options)};
 	f->rank = &f->c->ranks[0];
@@ -40,6 +40,7 @@ static void open_forward(struct forward *f, const struct contract_options *optio
 		unit.name = name;
 		unit.dtype = ZEROD_FLOAT32;
 		unit.numel = numel;
+		unit.flags = flags;
 		unit.slot = in_slots ? 1 + i % SLOTS : ZEROD_NO_SLOT;
 		contract_unit(f->c, &unit, &f->units[i]);
 		contract_publish_all(f->c, &f->units[i]);
@@ -93,7 +94,7 @@ static void test_a_peer_ends_under_a_forward(void **state)
 
 	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
-	open_forward(&f, NULL, NUMEL, true, UNITS);
+	open_forward(&f, NULL, NUMEL, true, UNITS, 0);
 	for (uint32_t i = 0; i < UNITS - 1; i++)
 		enqueue(&f, i);
 	if (on_gpus()) {
@@ -108,22 +109,29 @@ static void test_a_peer_ends_under_a_forward(void **state)
 	close_forward(&f);
 }
 
-/* A device has room for the shards and one copy. Its memory is promised again and again. */
-static void test_one_block_is_promised_in_a_row(void **state)
+/* A device has room for 24 MiB of shards, and for one copy or one frame. The memory is promised again
+ * and again: a copy has one address, and in place each unit has its own. */
+static void one_block_in_a_row(const char *arena, uint32_t flags)
 {
-	const struct contract_options options = {.devices = 1, .arena = "36M"};
-	const uint32_t count = 3; /* of 8 MiB: 24 MiB of shards */
+	const struct contract_options options = {.devices = 1, .arena = arena};
+	const uint32_t count = 3;
 	struct forward f;
 
-	(void)state;
-	contract_needs(CONTRACT_ONE_SIDED);
-	open_forward(&f, &options, 8 * MIB / sizeof(float), false, count);
+	open_forward(&f, &options, 8 * MIB / sizeof(float), false, count, flags);
 	for (uint32_t i = 0; i < count; i++) {
 		enqueue(&f, i);
-		CHECK(f.data[i] == f.data[0]);
+		CHECK(f.data[i] == f.data[0] || flags != ZEROD_UNIT_COPIED);
 	}
 	run(&f, count);
 	close_forward(&f);
+}
+
+static void test_one_block_is_promised_in_a_row(void **state)
+{
+	(void)state;
+	contract_needs(CONTRACT_ONE_SIDED);
+	one_block_in_a_row("36M", ZEROD_UNIT_COPIED);
+	one_block_in_a_row("30M", 0);
 }
 
 /* ---- A thread that does nothing ------------------------------------------------------------------------ */

@@ -558,7 +558,7 @@ static void test_reserved_fields(void **state)
 	open_units(&c, &unit, &other);
 	client = c->ranks[0].client;
 	group = c->ranks[0].group;
-	wait.reserved = join.reserved = view.reserved = layer.reserved = 1;
+	wait.flags = join.reserved = view.reserved = layer.reserved = 1;
 	gather.reserved = reduce.reserved = alloc.reserved = 1;
 	join.job = alloc.job = "j";
 	join.world_size = 1;
@@ -570,7 +570,7 @@ static void test_reserved_fields(void **state)
 	seen.views = &view;
 	alloc.bytes = 256;
 	REFUSED(c, client, zerod_group_barrier(group, &wait, NULL), ZEROD_E_INVALID,
-	        "wait_options: reserved");
+	        "wait_options: unknown flags 0x1");
 	REFUSED(c, client, zerod_group_join(client, &join, &group), ZEROD_E_INVALID,
 	        "group_options: reserved");
 	REFUSED(c, client, zerod_unit_register(group, &layer, &handle), ZEROD_E_INVALID,

@@ -44,14 +44,20 @@ static void begin_gather(struct contract_rank *rank, struct contract_unit *unit,
 	AWAIT(is_placed(rank->world, rank->number, unit));
 }
 
-/* Every push of the old version is on its way when the optimizers ask to write: bytes of one version only. */
+/* Every push of the old version is on its way when the optimizers ask to write: bytes of one version
+ * only. The copies are held meanwhile. */
 static void test_update_waits_for_pushes(void **state)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
+	struct zerod_unit_options copied = ZEROD_INIT(copied);
 	struct contract_unit unit;
 
 	(void)state;
-	contract_plain_unit(c, "w", LARGE_NUMEL, &unit);
+	copied.name = "w";
+	copied.dtype = ZEROD_FLOAT32;
+	copied.numel = LARGE_NUMEL;
+	copied.flags = ZEROD_UNIT_COPIED;
+	contract_unit(c, &copied, &unit);
 	contract_publish_all(c, &unit);
 	for (uint64_t version = 1; version < 6; version++) {
 		zerod_ticket tickets[4];

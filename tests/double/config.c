@@ -173,7 +173,6 @@ static void read_environment(void)
 	config.compute_mode = (int)read_number("ZD_DOUBLE_COMPUTE_MODE", 0, ZD_CU_COMPUTE_EXCLUSIVE_PROCESS);
 	config.nqueues = (int)read_number("CUDA_DEVICE_MAX_CONNECTIONS", 8, 1000000);
 	config.copy_us = read_number("ZD_DOUBLE_COPY_US", 0, 10000000);
-	config.busy_percent = (unsigned)read_number("ZD_DOUBLE_BUSY", 100, 100);
 	config.frees_wait = read_number("ZD_DOUBLE_FREES_WAIT", 0, 1) == 1;
 	config.reports_leaks = read_number("ZD_DOUBLE_LEAKS", 0, 1) == 1;
 	config.dir = getenv("ZD_DOUBLE_DIR");

@@ -24,10 +24,9 @@ struct double_config {
 	int nqueues;           /* CUDA_DEVICE_MAX_CONNECTIONS: hardware queues of a context */
 	uint64_t copy_us;      /* ZD_DOUBLE_COPY_US: what each copy takes at least */
 	bool frees_wait; /* ZD_DOUBLE_FREES_WAIT=1: for kernels, and keep other calls out, as the driver's */
-	unsigned busy_percent; /* ZD_DOUBLE_BUSY: of every GPU, as NVML says it */
-	bool reports_leaks;    /* ZD_DOUBLE_LEAKS */
-	const char *dir;   /* ZD_DOUBLE_DIR: what processes on one node see of each other; NULL: nothing */
-	const char *lacks; /* ZD_DOUBLE_LACKS: the function that an older driver does not have */
+	bool reports_leaks; /* ZD_DOUBLE_LEAKS */
+	const char *dir;    /* ZD_DOUBLE_DIR: what processes on one node see of each other; NULL: nothing */
+	const char *lacks;  /* ZD_DOUBLE_LACKS: the function that an older driver does not have */
 	const char *count_file; /* ZD_DOUBLE_COUNT */
 	const char *fail;       /* ZD_DOUBLE_FAIL, unless ZD_DOUBLE_FAIL_IN names another program */
 	int nvisible;

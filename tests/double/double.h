@@ -143,6 +143,7 @@ uint64_t double_taken_bytes(int index);
 struct double_memory {
 	TAILQ_ENTRY(double_memory) link;
 	zd_cu_memory handle; /* 0 when released */
+	int nhandles;        /* how often it is held by it */
 	int refs;
 	int device;
 	int fd;

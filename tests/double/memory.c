@@ -127,7 +127,7 @@ static int add_memory(struct double_memory *from, zd_cu_memory *handle)
 		free(made);
 		return ZD_CU_OUT_OF_MEMORY;
 	}
-	made->refs = 1;
+	made->refs = made->nhandles = 1;
 	made->handle = ++last_handle;
 	TAILQ_INSERT_TAIL(&memories, made, link);
 	*handle = made->handle;
@@ -178,9 +178,28 @@ int cuMemRelease(zd_cu_memory memory)
 	found = double_memory_find(memory);
 	if (!found)
 		return double_leave(ZD_CU_INVALID_VALUE);
-	found->handle = 0;
+	if (--found->nhandles == 0)
+		found->handle = 0;
 	double_memory_unref(found);
 	return double_leave(after);
+}
+
+/* The handle of what is mapped there, which may have been released. */
+int cuMemRetainAllocationHandle(zd_cu_memory *memory, void *at)
+{
+	int result = double_enter(__func__, DOUBLE_NEEDS_CONTEXT);
+	struct double_mapping *mapping;
+
+	if (result)
+		return result;
+	mapping = double_mapping_at((zd_cu_ptr)(uintptr_t)at);
+	if (!mapping)
+		return double_leave(ZD_CU_INVALID_VALUE);
+	if (mapping->memory->nhandles++ == 0)
+		mapping->memory->handle = ++last_handle;
+	double_memory_ref(mapping->memory);
+	*memory = mapping->memory->handle;
+	return double_leave(ZD_CU_SUCCESS);
 }
 
 /* ---- Descriptors --------------------------------------------------------------------------------------- */

@@ -3,9 +3,7 @@
  * nvml.c - the double of NVML, as far as common/driver/nvml.c uses it: a libnvidia-ml.so.1.
  *
  * It shows all GPUs of the node, whatever CUDA_VISIBLE_DEVICES says. Processes are listed by the files in
- * ZD_DOUBLE_DIR (listed.c). A file xid-INDEX there, with a number in it, is an Xid that the GPU reports once;
- * busy-INDEX is how busy the GPU is, in percent, and without it ZD_DOUBLE_BUSY of the environment: 100, if
- * that is not set either.
+ * ZD_DOUBLE_DIR (listed.c). A file xid-INDEX there, with a number in it, is an Xid that the GPU reports once.
  */
 #include "tests/double/config.h"
 #include "tests/double/listing.h"
@@ -37,10 +35,6 @@ struct process {
 	unsigned int gpu_instance, compute_instance;
 };
 
-struct utilization {
-	unsigned int gpu_percent, memory_percent;
-};
-
 struct event {
 	void *device;
 	unsigned long long type, data;
@@ -60,7 +54,6 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
 EXPORT int nvmlDeviceGetUUID(void *device, char *uuid, unsigned int bytes);
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count,
                                                    struct process *processes);
-EXPORT int nvmlDeviceGetUtilizationRates(void *device, struct utilization *utilization);
 EXPORT int nvmlEventSetCreate(void **set);
 EXPORT int nvmlEventSetFree(void *set);
 EXPORT int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set);
@@ -207,31 +200,6 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, s
 	room = *count;
 	*count = list(double_config()->dir, index, processes, room);
 	return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
-}
-
-/* ---- How busy ------------------------------------------------------------------------------------------ */
-
-int nvmlDeviceGetUtilizationRates(void *device, struct utilization *utilization)
-{
-	char path[PATH_MAX], text[32] = "";
-	int index = index_of(device);
-	FILE *file = NULL;
-
-	if (check())
-		return UNINITIALIZED;
-	if (index < 0 || !utilization)
-		return INVALID_ARGUMENT;
-	*utilization = (struct utilization){.gpu_percent = double_config()->busy_percent};
-	if (double_config()->dir) {
-		(void)snprintf(path, sizeof(path), "%s/busy-%d", double_config()->dir, index);
-		file = fopen(path, "re");
-	}
-	if (file) {
-		if (fgets(text, sizeof(text), file))
-			utilization->gpu_percent = (unsigned int)strtoul(text, NULL, 10);
-		(void)fclose(file);
-	}
-	return SUCCESS;
 }
 
 /* ---- Events -------------------------------------------------------------------------------------------- */

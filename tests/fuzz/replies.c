@@ -51,6 +51,18 @@ static size_t pick_fences(Zd__Fence ***out)
 	return count;
 }
 
+/* A group of one rank has no frames; a hostile daemon may send some all the same. */
+static Zd__Frames *pick_frames(void)
+{
+	static Zd__Frames frames;
+
+	frames = (Zd__Frames)ZD__FRAMES__INIT;
+	frames.low = pick(2) ? NULL : pick_location(0);
+	frames.own = pick_location(512);
+	frames.high = pick(2) ? NULL : pick_location(0);
+	return &frames;
+}
+
 /* ---- Bodies -------------------------------------------------------------------------------------------- */
 
 /* Bodies live until the next reply is made. */
@@ -115,7 +127,7 @@ static void fill_body(Zd__Reply__BodyCase kind)
 		break;
 	case ZD__REPLY__BODY_GATHER:
 		FILL(gather, .buffer = pick_location(512), .version = pick_number(1),
-		     .own_shard = pick(4) ? NULL : pick_location(512));
+		     .frames = pick(4) ? NULL : pick_frames());
 		body.gather.n_fences = pick_fences(&body.gather.fences);
 		break;
 	case ZD__REPLY__BODY_BUCKET_CREATE:

@@ -329,8 +329,7 @@ static void serve_unit(struct fake_peer *peer)
 	fake_serve_unit(peer);
 }
 
-static void reply_gather(struct fake_peer *peer, uint64_t id, Zd__Fence **fences, size_t nfences,
-                         Zd__Location *own)
+static void reply_gather(struct fake_peer *peer, uint64_t id, Zd__Fence **fences, size_t nfences)
 {
 	Zd__Reply reply = ZD__REPLY__INIT;
 	Zd__GatherReply gather = ZD__GATHER_REPLY__INIT;
@@ -342,46 +341,30 @@ static void reply_gather(struct fake_peer *peer, uint64_t id, Zd__Fence **fences
 	gather.buffer = &buffer;
 	gather.fences = fences;
 	gather.n_fences = nfences;
-	gather.own_shard = own;
 	reply.id = id;
 	reply.body_case = ZD__REPLY__BODY_GATHER;
 	reply.gather = &gather;
 	fake_reply(peer, &reply);
 }
 
-static void leave_own_slice(struct fake_peer *peer, void *arg)
+static void serve_a_unit(struct fake_peer *peer, void *arg)
 {
-	const Zd__Request *request;
-	Zd__Location own = ZD__LOCATION__INIT;
-
 	(void)arg;
 	serve_unit(peer);
-	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
-	if (!request)
-		return;
-	memset(peer->segment, 'o', FAKE_SHARD_BYTES);
-	memset(peer->segment + GATHER_FROM, 'p', (size_t)WORLD * FAKE_SHARD_BYTES);
-	own.segment = FAKE_SEGMENT;
-	own.bytes = FAKE_SHARD_BYTES;
-	reply_gather(peer, request->id, NULL, 0, &own);
 	fake_expect_end(peer);
 }
 
 /* The place of a shard is the rank's in the whole group, not in its daemon. */
-static void test_own_slice(void **state)
+static void test_shards(void **state)
 {
 	struct scene scene = {0};
 	struct zerod_shard shard = ZEROD_INIT(shard);
-	void *data = NULL;
 
 	(void)state;
-	open_unit(&scene, leave_own_slice, NULL, 0);
+	open_unit(&scene, serve_a_unit, NULL, 0);
 	assert_status(scene.client, zerod_shard_get(scene.unit, &shard), ZEROD_OK);
 	assert_int_equal(shard.offset_numel * sizeof(float), RANK * FAKE_SHARD_BYTES);
 	assert_int_equal(shard.padded_numel * sizeof(float), WORLD * FAKE_SHARD_BYTES);
-	assert_status(scene.client, zerod_gather(scene.unit, NULL, NULL, &data), ZEROD_OK);
-	for (size_t i = 0; i < (size_t)WORLD * FAKE_SHARD_BYTES; i++)
-		assert_int_equal(((const char *)data)[i], i / FAKE_SHARD_BYTES == RANK ? 'o' : 'p');
 	scene_close(&scene);
 }
 
@@ -431,7 +414,7 @@ static void fence_every_device(struct fake_peer *peer, void *arg)
 			return;
 		for (uint32_t i = 0; i < FENCES; i++)
 			fake_signal(peer, i, round == 0 && i == FENCES - 1 ? INT64_MAX : i + 1);
-		reply_gather(peer, request->id, pointers, FENCES, NULL);
+		reply_gather(peer, request->id, pointers, FENCES);
 	}
 	fake_expect_end(peer);
 }
@@ -453,7 +436,7 @@ int main(void)
 	        cmocka_unit_test(test_bad_options), cmocka_unit_test(test_daemon_without_communicators),
 	        cmocka_unit_test(test_join),        cmocka_unit_test(test_older_program),
 	        cmocka_unit_test(test_unique_id),   cmocka_unit_test(test_ids_of_another_size),
-	        cmocka_unit_test(test_own_slice),   cmocka_unit_test(test_hybrid_shards),
+	        cmocka_unit_test(test_shards),      cmocka_unit_test(test_hybrid_shards),
 	        cmocka_unit_test(test_fences),
 	};
 

@@ -547,79 +547,6 @@ static void test_reset_waits_for_streams_timelines(void **state)
 	scene_close(&scene);
 }
 
-/* ---- Own slice ----------------------------------------------------------------------------------------- */
-
-/* arg: whether an update begins. */
-static void leave_own_slice(struct fake_peer *peer, void *arg)
-{
-	const Zd__Request *request;
-	Zd__Reply reply = ZD__REPLY__INIT;
-	Zd__GatherReply gather = ZD__GATHER_REPLY__INIT;
-	Zd__Location buffer = ZD__LOCATION__INIT;
-	Zd__Location own = ZD__LOCATION__INIT;
-
-	fake_serve_unit(peer);
-	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
-	if (!request)
-		return;
-	memset(peer->segment, 'o', FAKE_SHARD_BYTES);
-	memset(peer->segment + FAKE_BUFFER_OFFSET, 'p', FAKE_PADDED_BYTES);
-	buffer.segment = FAKE_SEGMENT;
-	buffer.offset = FAKE_BUFFER_OFFSET;
-	buffer.bytes = FAKE_PADDED_BYTES;
-	own.segment = FAKE_SEGMENT;
-	own.bytes = FAKE_SHARD_BYTES;
-	gather.buffer = &buffer;
-	gather.own_shard = &own;
-	reply.id = request->id;
-	reply.body_case = ZD__REPLY__BODY_GATHER;
-	reply.gather = &gather;
-	fake_reply(peer, &reply);
-	if (*(const bool *)arg)
-		request = fake_expect(peer, ZD__REQUEST__BODY_UPDATE_BEGIN);
-	if (*(const bool *)arg && request)
-		fake_ok(peer, request->id);
-	fake_expect_end(peer);
-}
-
-static void test_own_slice(void **state)
-{
-	struct scene scene = {0};
-	const char *bytes;
-	void *data = NULL;
-
-	(void)state;
-	scene_open(&scene, leave_own_slice, &(bool){false});
-	assert_status(scene.client, zerod_gather(scene.unit, NULL, NULL, &data), ZEROD_OK);
-	bytes = data;
-	assert_int_equal(bytes[0], 'o');
-	assert_int_equal(bytes[FAKE_SHARD_BYTES - 1], 'o');
-	assert_int_equal(bytes[FAKE_SHARD_BYTES], 'p');
-	scene_close(&scene);
-}
-
-/* It is of the version that was gathered, though the shard is written before anybody has waited. */
-static void test_own_slice_is_copied_before_an_update(void **state)
-{
-	struct scene scene = {0};
-	struct zerod_shard shard = ZEROD_INIT(shard);
-	zerod_ticket ticket;
-	const char *bytes;
-	void *data = NULL;
-
-	(void)state;
-	scene_open(&scene, leave_own_slice, &(bool){true});
-	assert_status(scene.client, zerod_gather_begin(scene.unit, NULL, &ticket), ZEROD_OK);
-	assert_status(scene.client, zerod_update_begin(&scene.unit, 1, NULL, NULL), ZEROD_OK);
-	assert_status(scene.client, zerod_shard_get(scene.unit, &shard), ZEROD_OK);
-	memset(shard.data, 'n', FAKE_SHARD_BYTES);
-	assert_status(scene.client, zerod_wait(scene.client, ticket, NULL, &data), ZEROD_OK);
-	bytes = data;
-	assert_int_equal(bytes[0], 'o');
-	assert_int_equal(bytes[FAKE_SHARD_BYTES - 1], 'o');
-	scene_close(&scene);
-}
-
 /* ---- Arguments ----------------------------------------------------------------------------------------- */
 
 static void only_unit(struct fake_peer *peer, void *arg)
@@ -692,8 +619,6 @@ int main(void)
 	        cmocka_unit_test(test_daemon_dies_under_a_timer),
 	        cmocka_unit_test(test_abort_poisons),
 	        cmocka_unit_test(test_reset_waits_for_streams_timelines),
-	        cmocka_unit_test(test_own_slice),
-	        cmocka_unit_test(test_own_slice_is_copied_before_an_update),
 	        cmocka_unit_test(test_bad_arguments),
 	};
 

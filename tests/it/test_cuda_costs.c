@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cuda_costs.c - how many calls of the driver a gather and its release cost, and that many units at once
- * share all but their copies. Each call takes a trainer's CPU a microsecond or two, so their number is what a
- * change may not raise.
+ * test_cuda_costs.c - how many calls of the driver a gather and its release cost, which many units share.
+ * Each call takes a trainer's CPU a microsecond or two, so their number is what a change may not raise.
  *
  * The driver's double counts what a process calls. One of N rounds and one of 2 N differ by the calls of N
  * rounds.
@@ -17,6 +16,7 @@
 #define TRAINER_SECONDS 30
 #define ROUNDS          10u
 #define MANY            16u
+#define IN_PLACE_NUMEL  (2u << 20) /* of two ranks: slices of 4 MiB */
 
 /* ---- The trainer, in a process of its own -------------------------------------------------------------- */
 
@@ -26,7 +26,7 @@ struct trainer {
 	zerod_stream *stream;
 	struct CUstream_st *handle;
 	zerod_unit *units[MANY];
-	unsigned count;
+	unsigned count, rank, world;
 	uint32_t flags; /* of its group */
 };
 
@@ -42,7 +42,8 @@ static void join(struct trainer *t)
 
 	must(zerod_connect(NULL, &t->client));
 	options.job = "costs";
-	options.world_size = 1;
+	options.world_size = t->world;
+	options.rank = options.device = t->rank;
 	options.flags = t->flags;
 	must(zerod_group_join(t->client, &options, &t->group));
 	for (unsigned i = 0; i < t->count; i++) {
@@ -51,12 +52,12 @@ static void join(struct trainer *t)
 
 		unit.name = name;
 		unit.dtype = ZEROD_FLOAT32;
-		unit.numel = SCENE_NUMEL;
+		unit.numel = t->world > 1 ? IN_PLACE_NUMEL : SCENE_NUMEL;
 		must(zerod_unit_register(t->group, &unit, &t->units[i]));
 	}
 	must(zerod_update_begin(t->units, t->count, NULL, NULL));
 	must(zerod_publish(t->units, t->count, NULL, 0, NULL, NULL));
-	t->handle = scene_stream(0);
+	t->handle = scene_stream((int)t->rank);
 	must(zerod_cuda_stream_wrap(t->client, t->handle, &t->stream));
 }
 
@@ -70,14 +71,16 @@ static void do_round(struct trainer *t)
 	must(zerod_release_many(t->units, t->count, &t->stream, 1, NULL, NULL));
 }
 
-static int trainer_main(unsigned count, unsigned rounds, uint32_t flags)
+/* The others are there until rank 0 has done its rounds. */
+static int trainer_main(unsigned count, unsigned rounds, uint32_t flags, unsigned rank, unsigned world)
 {
-	struct trainer t = {.count = count, .flags = flags};
+	struct trainer t = {.count = count, .flags = flags, .rank = rank, .world = world};
 
 	alarm(TRAINER_SECONDS);
 	join(&t);
-	for (unsigned i = 0; i < rounds; i++)
+	for (unsigned i = 0; i < rounds && rank == 0; i++)
 		do_round(&t);
+	must(zerod_group_barrier(t.group, NULL, NULL));
 	must(zerod_stream_synchronize(t.stream)); /* else the end may have to ask how the GPU is */
 	zerod_stream_destroy(t.stream);
 	zerod_close(t.client);
@@ -87,29 +90,46 @@ static int trainer_main(unsigned count, unsigned rounds, uint32_t flags)
 /* ---- Counting ------------------------------------------------------------------------------------------ */
 
 struct calls {
-	unsigned all, copies, orders, captures;
+	unsigned all, copies, orders, captures, maps;
 };
 
-/* With a group of these flags. */
-static void run_trainer(const char *socket_path, unsigned count, unsigned rounds, uint32_t flags,
+struct job {
+	unsigned count, world; /* of units, of ranks */
+	uint32_t flags;        /* of the group */
+};
+
+/* Counts if there is a file. */
+static pid_t start_rank(const struct job *job, unsigned rank, unsigned rounds, const char *socket_path,
                         const char *count_file)
 {
-	char units_text[16], rounds_text[16], flags_text[16];
-	char *const args[] = {(char *)"case", (char *)TRAINER, units_text, rounds_text, flags_text, NULL};
-	int status = 0;
+	const unsigned numbers[] = {job->count, rounds, job->flags, rank, job->world};
+	char texts[5][16];
+	char *const args[] = {(char *)"case", (char *)TRAINER, texts[0], texts[1],
+	                      texts[2],       texts[3],        texts[4], NULL};
 	pid_t pid = fork();
 
-	if (pid == 0) {
-		(void)snprintf(units_text, sizeof(units_text), "%u", count);
-		(void)snprintf(rounds_text, sizeof(rounds_text), "%u", rounds);
-		(void)snprintf(flags_text, sizeof(flags_text), "%u", flags);
-		(void)setenv("ZEROD_SOCKET", socket_path, 1);
+	if (pid != 0)
+		return pid;
+	for (unsigned i = 0; i < 5; i++)
+		(void)snprintf(texts[i], sizeof(texts[i]), "%u", numbers[i]);
+	(void)setenv("ZEROD_SOCKET", socket_path, 1);
+	if (count_file)
 		(void)setenv("ZD_DOUBLE_COUNT", count_file, 1);
-		(void)execv("/proc/self/exe", args);
-		_exit(127);
+	(void)execv("/proc/self/exe", args);
+	_exit(127);
+}
+
+static void run_job(const struct job *job, const char *socket_path, unsigned rounds, const char *count_file)
+{
+	pid_t pids[2];
+	int status = 0;
+
+	for (unsigned rank = 0; rank < job->world; rank++)
+		pids[rank] = start_rank(job, rank, rounds, socket_path, rank == 0 ? count_file : NULL);
+	for (unsigned rank = 0; rank < job->world; rank++) {
+		assert_int_equal(waitpid(pids[rank], &status, 0), pids[rank]);
+		assert_int_equal(status, 0);
 	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(status, 0);
 }
 
 /* Whether the daemon's fences have passed already decides which of three calls orders the stream, not how
@@ -120,7 +140,7 @@ static bool orders_stream(const char *function)
 	       strcmp(function, "cuStreamWriteValue64") == 0;
 }
 
-static struct calls count_calls(const char *socket_path, unsigned count, unsigned rounds, uint32_t flags)
+static struct calls count_calls(const struct job *job, const char *socket_path, unsigned rounds)
 {
 	char path[] = "/tmp/zd-count-XXXXXX", line[128], function[64];
 	struct calls calls = {0};
@@ -129,7 +149,7 @@ static struct calls count_calls(const char *socket_path, unsigned count, unsigne
 
 	assert_true(fd >= 0);
 	(void)close(fd);
-	run_trainer(socket_path, count, rounds, flags, path);
+	run_job(job, socket_path, rounds, path);
 	file = fopen(path, "re");
 	assert_non_null(file);
 	while (fgets(line, sizeof(line), file)) {
@@ -142,6 +162,8 @@ static struct calls count_calls(const char *socket_path, unsigned count, unsigne
 			calls.copies = n;
 		else if (strcmp(function, "cuStreamIsCapturing") == 0)
 			calls.captures = n;
+		else if (strcmp(function, "cuMemMap") == 0 || strcmp(function, "cuMemUnmap") == 0)
+			calls.maps += n;
 		else if (orders_stream(function))
 			calls.orders += n;
 	}
@@ -150,8 +172,8 @@ static struct calls count_calls(const char *socket_path, unsigned count, unsigne
 	return calls;
 }
 
-/* Of ROUNDS rounds of `count` units. */
-static struct calls cost(unsigned count, uint32_t flags)
+/* Of ROUNDS rounds. */
+static struct calls cost(const struct job *job)
 {
 	const char *const args[] = {"--backend", "cuda", NULL};
 	struct zd_daemon_options options = {.args = args};
@@ -159,43 +181,19 @@ static struct calls cost(unsigned count, uint32_t flags)
 	struct calls some, more;
 
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
-	some = count_calls(daemon.socket_path, count, ROUNDS, flags);
-	more = count_calls(daemon.socket_path, count, 2 * ROUNDS, flags);
+	some = count_calls(job, daemon.socket_path, ROUNDS);
+	more = count_calls(job, daemon.socket_path, 2 * ROUNDS);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 	return (struct calls){more.all - some.all, more.copies - some.copies, more.orders - some.orders,
-	                      more.captures - some.captures};
+	                      more.captures - some.captures, more.maps - some.maps};
 }
 
-/* A rank that is alone gathers copies in such a group only. */
-#define COPIES (ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW)
-
-/* Beside what is named: entering the context and leaving it, once for the wait and once for the release. */
-static void expect_cost(unsigned count)
+/* A rank that is alone gathers copies in such a group only. Waits are only enqueued for what has not
+ * passed yet, so their number is not known. */
+static void test_copies(void **state)
 {
-	struct calls calls = cost(count, COPIES);
-
-	assert_int_equal(calls.copies, ROUNDS * count);
-	assert_int_equal(calls.orders, ROUNDS * 2);
-	assert_int_equal(calls.captures, ROUNDS * 2);
-	assert_int_equal(calls.all, ROUNDS * (count + 2 + 2 + 2 * 3));
-}
-
-static void test_one_unit(void **state)
-{
-	(void)state;
-	expect_cost(1);
-}
-
-static void test_many_units(void **state)
-{
-	(void)state;
-	expect_cost(MANY);
-}
-
-/* Waits are only enqueued for what has not passed yet, so their number is not known. */
-static void test_many_units_of_several_gpus(void **state)
-{
-	struct calls calls = cost(MANY, COPIES);
+	const struct job job = {.count = MANY, .world = 1, .flags = ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW};
+	struct calls calls = cost(&job);
 
 	(void)state;
 	assert_int_equal(calls.copies, 0);
@@ -205,26 +203,39 @@ static void test_many_units_of_several_gpus(void **state)
 /* The gathered buffer is the shard: what is left is the fence of each release. */
 static void test_a_rank_that_is_alone(void **state)
 {
-	struct calls calls = cost(MANY, 0);
+	const struct job job = {.count = MANY, .world = 1};
+	struct calls calls = cost(&job);
 
 	(void)state;
 	assert_int_equal(calls.copies, 0);
 	assert_int_equal(calls.orders, ROUNDS);
 }
 
-/* On one GPU the client copies its own slices, on several the daemon does. */
+/* A unit in frames that it has been in before is mapped there. */
+static void test_in_place(void **state)
+{
+	const struct job job = {.count = 3, .world = 2};
+	struct calls calls = cost(&job);
+
+	(void)state;
+	assert_int_equal(calls.maps, 0);
+	assert_int_equal(calls.copies, 0);
+	assert_int_equal(calls.captures, ROUNDS * 2);
+}
+
 int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
-	        CASE(test_one_unit, "ZD_DOUBLE_DEVICES=1"),
-	        CASE(test_many_units, "ZD_DOUBLE_DEVICES=1"),
-	        CASE(test_many_units_of_several_gpus, "ZD_DOUBLE_DEVICES=2"),
+	        CASE(test_copies, "ZD_DOUBLE_DEVICES=1"),
+	        CASE(test_copies, "ZD_DOUBLE_DEVICES=2"),
 	        CASE(test_a_rank_that_is_alone, "ZD_DOUBLE_DEVICES=1"),
+	        CASE(test_in_place, "ZD_DOUBLE_DEVICES=2"),
 	};
+	unsigned numbers[5];
 
-	if (argc == 5 && strcmp(argv[1], TRAINER) == 0)
-		return trainer_main((unsigned)strtoul(argv[2], NULL, 10),
-		                    (unsigned)strtoul(argv[3], NULL, 10),
-		                    (uint32_t)strtoul(argv[4], NULL, 10));
-	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+	if (argc != 7 || strcmp(argv[1], TRAINER) != 0)
+		return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+	for (int i = 0; i < 5; i++)
+		numbers[i] = (unsigned)strtoul(argv[2 + i], NULL, 10);
+	return trainer_main(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]);
 }

@@ -97,53 +97,6 @@ static void test_daemon_sees_the_stream_when_access_is_gone(void **state)
 	contract_close(c);
 }
 
-/* ---- Own slices ---------------------------------------------------------------------------------------- */
-
-/* Nobody has said that the stream uses the buffer, but the own slice is still to be copied by it. */
-static void test_own_slice_holds_its_buffer(void **state)
-{
-	struct contract_unit unit;
-	struct contract *c = strict_open(&unit);
-	struct contract_rank *rank = &c->ranks[0];
-	zerod_stream *stream = contract_stream(rank);
-	struct contract_gate *gate = contract_block(rank, stream);
-	void *view = NULL;
-
-	(void)state;
-	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &view));
-	contract_release(rank, &unit, NULL);
-	assert_true(contract_can_touch(rank, view));
-	assert_int_equal(contract_device(c, 0).quarantine_bytes, SEGMENT_BYTES);
-	pass(rank, stream, gate);
-	assert_false(contract_can_touch(rank, view));
-	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
-	contract_close(c);
-}
-
-/* An update that has begun copies what is due, into a buffer that nobody has waited for. */
-static void test_own_slice_of_an_update_opens_its_buffer(void **state)
-{
-	struct contract_unit unit;
-	struct contract *c = strict_open(&unit);
-	struct contract_rank *rank = &c->ranks[0];
-	zerod_ticket ticket;
-	const void *view = contract_gather(rank, &unit, NULL);
-	void *again = NULL;
-
-	(void)state;
-	contract_release(rank, &unit, NULL);
-	assert_false(contract_can_touch(rank, view));
-	AWAIT(contract_device(c, 0).quarantine_bytes == 0); /* so that the next one is placed at once */
-	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
-	OK(rank->client, zerod_update_begin(&unit.at[0], 1, NULL, NULL));
-	OK(rank->client, zerod_wait(rank->client, ticket, NULL, &again));
-	assert_ptr_equal(again, view);
-	contract_expect_bytes(&unit, again, 1);
-	contract_release(rank, &unit, NULL);
-	OK(rank->client, zerod_publish(&unit.at[0], 1, NULL, 0, NULL, NULL));
-	contract_close(c);
-}
-
 /* ---- main ---------------------------------------------------------------------------------------------- */
 
 #define ONE_GPU "ZD_DOUBLE_DEVICES=1" /* where clients copy their own slices */
@@ -154,8 +107,6 @@ int main(int argc, char **argv)
 	        CASE(test_stale_view_ends_its_context),
 	        CASE(test_stale_view_of_others_shows_something),
 	        CASE(test_daemon_sees_the_stream_when_access_is_gone),
-	        CASE(test_own_slice_holds_its_buffer, ONE_GPU),
-	        CASE(test_own_slice_of_an_update_opens_its_buffer, ONE_GPU),
 	};
 
 	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);

@@ -66,7 +66,7 @@ report $? "the picture has a point of loss and of memory for each step"
 grep -q 'writes before  *[^ ]' "$dir/out" && grep -q 'writes after  *[^ ]' "$dir/out"
 report $? "the model writes text before and after"
 shards() { sed -n "s/.*rank $1 .*\[\(P*\)A.*/\1/p" "$dir/out"; }
-[ "$(shards 0)" = PPPPPPP ] && [ "$(shards 1)" = PPP ] && [ "$(shards 2)" = PPPPPPP ]
+[ "$(shards 0)" = PPPPPPP ] && [ "$(shards 1)" = PPPP ] && [ "$(shards 2)" = PPPPPPP ]
 report $? "a bar for each rank's device has all shards of the device"
 
 # One byte, over and over, is learnt before the first step: losses are 0.

@@ -9,7 +9,7 @@
 #include "tests/it/program.h"
 
 #define WORLD       2u
-#define BIG_NUMEL   100000u /* two gathered copies fit the budget, three do not */
+#define BIG_NUMEL   200000u /* the frames of two gathers fit the budget, of three they do not */
 #define SLOT        1u
 #define ALLOC_BYTES (3u << 20)
 

@@ -132,12 +132,6 @@ static bool needs_idle_streams(const struct zd_sim_world *world, const struct zd
 	}
 }
 
-/* No copy of an own slice may read the shard any more. */
-static bool settles_copies(const struct zd_sim_world *world, const struct zd_sim_op *op)
-{
-	return world->config.client_copies && (op->kind == ZD_SIM_PUBLISH || op->kind == ZD_SIM_PLACE);
-}
-
 static bool ready(const struct zd_sim_world *world, const struct zd_sim_session *session,
                   const struct zd_sim_op *op)
 {
@@ -149,8 +143,6 @@ static bool ready(const struct zd_sim_world *world, const struct zd_sim_session 
 		return op->noise || answered_all(session);
 	if (op->kind == ZD_SIM_RESET)
 		return true;
-	if (settles_copies(world, op) && !zd_sim_streams_idle(session))
-		return false;
 	if (op->kind == ZD_SIM_PLACE && !op->noise)
 		return answered_all(session); /* the end of its step, too */
 	if (op->noise)
@@ -248,7 +240,7 @@ void zd_sim_actor_run(struct zd_sim_world *world, uint32_t index)
 		if (!stays && op->kind == ZD_SIM_BARRIER)
 			stays = !zd_sim_barrier(world, index, op);
 		if (stays) {
-			bool memory = op->kind == ZD_SIM_PUBLISH || settles_copies(world, op) ||
+			bool memory = op->kind == ZD_SIM_PUBLISH ||
 			              needs_idle_streams(world, actor->session, op);
 			if (!impatient(world, index))
 				return;

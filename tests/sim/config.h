@@ -57,7 +57,7 @@ struct zd_sim_unit_config {
 	uint64_t numel;
 	uint32_t slot, nviews;
 	bool persistent, frozen;
-	bool on_host;
+	bool on_host, copied;
 };
 
 /* The steps of the training, equal for all ranks of a group. */
@@ -78,7 +78,8 @@ struct zd_sim_plan {
 struct zd_sim_group_config {
 	char name[16];
 	uint32_t job, world;
-	bool reversed; /* ranks run against the actors' */
+	bool reversed;          /* ranks run against the actors' */
+	uint64_t granule_bytes; /* units with slices of two are gathered in place; 0: none is */
 	uint32_t nunits;
 	struct zd_sim_unit_config units[ZD_SIM_UNITS];
 	struct zd_sim_plan plan;
@@ -93,14 +94,13 @@ struct zd_sim_job_config {
 struct zd_sim_actor_config {
 	int job; /* -1: a stranger */
 	uint32_t rank, device, uid;
-	bool admin, strict, poison;
+	bool admin, strict, poison, maps_frames;
 };
 
 struct zd_sim_config {
 	uint64_t seed;
-	bool clean;  /* no faults, no noise: every request must succeed and every program must end */
-	bool mortal; /* nothing goes wrong but that ranks die, and others take their places */
-	bool client_copies;
+	bool clean;           /* no faults, no noise: every request must succeed and every program must end */
+	bool mortal;          /* nothing goes wrong but that ranks die, and others take their places */
 	bool sums_ahead;      /* processes are asked for sums whose inputs are on their way */
 	bool publishes_ahead; /* actors go on behind a publish, to gathers of its version */
 	bool steps_ahead; /* actors go on behind the end of a window's last backward, and that of its step */
@@ -115,7 +115,7 @@ struct zd_sim_config {
 	uint32_t slow_device;                      /* its executor is behind the others; ndevices: none is */
 	uint64_t patience_ns;                      /* 0: actors wait as long as it takes */
 	uint64_t executor_ns, stream_ns, actor_ns; /* scales of delays */
-	uint64_t quota_bytes, segment_bytes, cut_bytes;
+	uint64_t quota_bytes, segment_bytes, cut_bytes, granule_bytes;
 	uint32_t ndevices, njobs, ngroups, nactors; /* devices that ranks join on */
 	bool has_host;                              /* device `ndevices` is their host memory */
 	struct zd_device_config devices[ZD_SIM_DEVICES];
@@ -138,7 +138,13 @@ void zd_sim_config_print(const struct zd_sim_config *config);
 uint32_t zd_sim_rank(const struct zd_sim_config *config, uint32_t actor, uint32_t group);
 uint64_t zd_sim_shard_numel(const struct zd_sim_group_config *group, uint32_t unit);
 uint64_t zd_sim_padded_bytes(const struct zd_sim_group_config *group, uint32_t unit);
-/* The bytes of the actor's gathered copy of the unit. */
+/* Whether the unit is laid out to be gathered in place. */
+bool zd_sim_is_in_place(const struct zd_sim_group_config *group, uint32_t unit);
+/* Whether the actor gathers in place where units are on devices. */
+bool zd_sim_maps_frames(const struct zd_sim_actor_config *actor);
+/* The bytes of the actor's gathered copy of the unit; of frames where it is gathered in place. */
+uint64_t zd_sim_copied_bytes(const struct zd_sim_config *config, uint32_t actor, uint32_t group,
+                             uint32_t unit);
 uint64_t zd_sim_gathered_bytes(const struct zd_sim_config *config, uint32_t actor, uint32_t group,
                                uint32_t unit);
 enum zerod_dtype zd_sim_gradient_dtype(const struct zd_sim_group_config *group, uint32_t unit);

@@ -15,11 +15,10 @@
 #include "base/mem.h"
 #include "sim.h"
 
-#define ROWS_EVERY     16        /* calls between two looks at all tables */
-#define MAX_EVENTS     20000000u /* far more than any seed needs: something goes round in circles */
-#define COPIED_PERCENT 70        /* of transfers, by the client, where clients may */
-#define MOST_AT_ONCE   4u        /* completions in one event */
-#define AHEAD_PERCENT  80        /* of slices, where processes may be asked for sums ahead */
+#define ROWS_EVERY    16        /* calls between two looks at all tables */
+#define MAX_EVENTS    20000000u /* far more than any seed needs: something goes round in circles */
+#define MOST_AT_ONCE  4u        /* completions in one event */
+#define AHEAD_PERCENT 80        /* of slices, where processes may be asked for sums ahead */
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
@@ -268,16 +267,6 @@ static void drain(struct zd_sim_world *world)
 
 /* ---- One seed ------------------------------------------------------------------------------------------ */
 
-/* A backend may change its mind from one transfer to the next. */
-static bool client_copies_own(void *arg, uint32_t device, uint64_t bytes)
-{
-	struct zd_sim_world *world = arg;
-
-	(void)device;
-	(void)bytes;
-	return zd_sim_percent(&world->rng, COPIED_PERCENT);
-}
-
 static bool sums_ahead(void *arg, uint64_t session)
 {
 	struct zd_sim_world *world = arg;
@@ -309,7 +298,6 @@ static void start(struct zd_sim_world *world)
 	        .session_killed = zd_sim_session_killed,
 	        .segment_retire = zd_sim_segment_retire,
 	        .segment_kept = zd_sim_segment_kept,
-	        .client_copies_own = config->client_copies ? client_copies_own : NULL,
 	        .sums_ahead = config->sums_ahead ? sums_ahead : NULL,
 	        .ends = config->end_step_objects ? ends : NULL,
 	};
@@ -425,6 +413,7 @@ void zd_sim_run(uint64_t seed, const struct zd_sim_script *script, bool verbose,
 	stats->reductions_checked += world->stats.reductions_checked;
 	stats->loans_checked += world->stats.loans_checked;
 	stats->moves += world->stats.moves;
+	stats->in_place += world->stats.in_place;
 	stats->restores += world->stats.restores;
 	stats->resumed += world->stats.resumed;
 	stats->end_steps += world->stats.end_steps;

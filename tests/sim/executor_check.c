@@ -181,6 +181,5 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 	default:
 		break;
 	}
-	if (!zd_sim_copies_own(world, command))
-		zd_sim_poison_check(world, command);
+	zd_sim_poison_check(world, command);
 }

@@ -115,18 +115,13 @@ static void small_frame(struct zd_sim_generator *gen, uint32_t group)
 	}
 }
 
-/* A client that copies its own slice writes into what it gathered, and has to be told of it before it lets
- * go. */
-static uint32_t ahead(struct zd_sim_generator *gen)
-{
-	return !gen->config->client_copies && zd_sim_percent(&gen->rng, 25) ? ZD_SIM_END_AHEAD : 0;
-}
-
 static void frame(struct zd_sim_generator *gen, uint32_t group, uint32_t parent)
 {
 	uint32_t place = begin(gen, group, parent), draw;
 	bool nests = !parent && zd_sim_percent(&gen->rng, 30);
-	uint32_t after = nests ? 0 : ahead(gen); /* the inner one must have ended before the outer one may */
+	uint32_t after = !nests && zd_sim_percent(&gen->rng, 25)
+	                         ? ZD_SIM_END_AHEAD
+	                         : 0; /* the inner one must have ended before the outer one may */
 
 	if (place == ZD_SIM_SCOPES)
 		return;

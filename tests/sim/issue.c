@@ -168,6 +168,7 @@ static bool issue_register(struct zd_sim_issue *issue)
 	issue->world->groups[issue->op->group].kept[issue->op->unit] |= unit->persistent;
 	issue->args.u.unit_register.frozen = unit->frozen;
 	issue->args.u.unit_register.on_host = unit->on_host;
+	issue->args.u.unit_register.copied = unit->copied;
 	if (issue->op->noise && issue->op->arg == 0 && somebody_registered(issue, issue->op->unit)) {
 		issue->args.u.unit_register.numel++;
 		issue->request.must_fail = true;
@@ -252,31 +253,36 @@ static bool issue_gather(struct zd_sim_issue *issue)
 static bool issue_use(struct zd_sim_issue *issue)
 {
 	struct zd_sim_lease *lease = &issue->handle->leases[issue->op->tag];
-	uint32_t stream = issue->world->config.client_copies ? issue->handle->home
-	                                                     : zd_sim_issue_any_stream(issue);
+	uint32_t stream = zd_sim_issue_any_stream(issue);
 
-	if (lease->uses == 0 || lease->held_off || lease->buffer.segment == 0 ||
+	if (lease->uses == 0 || (!lease->at[ZD_SIM_LOW].segment && !lease->at[ZD_SIM_OWN].segment) ||
 	    (named_scope(issue) && zd_sim_scope_ending(issue->session, named_scope(issue)->id)))
 		return false;
-	zd_sim_lease_read(issue->world, issue->session, issue->op->group, issue->op->unit, lease, stream,
-	                  false);
+	zd_sim_lease_read(issue->world, issue->session, issue->op->group, issue->op->unit, lease, stream);
 	return true;
 }
 
-/* Its holder writes into what it gathered: in no other copy, and not in the next one, may anything of that be
- * seen. */
+/* Its holder writes into what it gathered, but not into its shard: in no other copy, and not in the next
+ * one, may anything of that be seen. */
 static bool issue_edit(struct zd_sim_issue *issue)
 {
 	struct zd_sim_lease *lease = &issue->handle->leases[issue->op->tag];
 
-	if (lease->uses == 0 || lease->held_off)
+	uint32_t stream = 0;
+
+	if (lease->uses == 0)
 		return false;
-	zd_sim_lease_read(issue->world, issue->session, issue->op->group, issue->op->unit, lease,
-	                  issue->handle->home, false);
-	struct zd_sim_item *item = zd_sim_stream_append(issue->world, issue->session, issue->handle->home,
-	                                                ZD_SIM_ITEM_WRITE);
-	item->at = lease->buffer;
-	item->key = zd_sim_next(&issue->rng);
+	while (stream + 1 < ZD_SIM_STREAMS && !(lease->streams & (1u << stream))) /* behind the read */
+		stream++;
+	zd_sim_lease_read(issue->world, issue->session, issue->op->group, issue->op->unit, lease, stream);
+	for (uint32_t p = 0; p < ZD_SIM_PARTS; p++) {
+		if (p == ZD_SIM_OWN || !lease->at[p].segment)
+			continue;
+		struct zd_sim_item *item = zd_sim_stream_append(issue->world, issue->session, stream,
+		                                                ZD_SIM_ITEM_WRITE);
+		item->at = lease->at[p];
+		item->key = zd_sim_next(&issue->rng);
+	}
 	lease->doubtful = true;
 	return true;
 }
@@ -286,9 +292,6 @@ static bool issue_release(struct zd_sim_issue *issue)
 	struct zd_sim_lease *lease = &issue->handle->leases[issue->op->tag];
 
 	if (!issue->handle->id || (!issue->op->noise && !issue->op->expect && lease->uses == 0))
-		return false;
-	/* a client that is to copy its own slice has to be told before it may let go */
-	if (issue->world->config.client_copies && lease->pending)
 		return false;
 	for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++) {
 		if (lease->streams & (1u << s))

@@ -95,17 +95,6 @@ static bool issue_forward_begin(struct zd_sim_world *world, struct zd_sim_sessio
 	return true;
 }
 
-/* Has a gather in the scope no reply yet, which tells the client to copy its slice. */
-static bool copies_to_come(const struct zd_sim_world *world, const struct zd_sim_member *member,
-                           uint32_t place)
-{
-	for (uint32_t u = 0; u < ZD_SIM_UNITS && world->config.client_copies; u++) {
-		if (member->handles[u].leases[ZD_SIM_TAGS + place].pending)
-			return true;
-	}
-	return false;
-}
-
 static bool issue_end(struct zd_sim_world *world, struct zd_sim_session *session, const struct zd_sim_op *op,
                       struct zd_sim_request *request, enum zd_request_kind kind)
 {
@@ -117,7 +106,7 @@ static bool issue_end(struct zd_sim_world *world, struct zd_sim_session *session
 	bool foolish = op->noise || op->expect;
 
 	if ((!scope->id && !op->expect) || scope->state == ZD_SIM_SCOPE_PENDING ||
-	    copies_to_come(world, member, op->tag) || (scope->state == ZD_SIM_SCOPE_NONE && !foolish))
+	    (scope->state == ZD_SIM_SCOPE_NONE && !foolish))
 		return false;
 	request->must_fail = scope->state == ZD_SIM_SCOPE_NONE;
 	request->scope = scope->id ? scope->id : ZD_SIM_NO_SCOPE;

@@ -48,13 +48,41 @@ static bool send_out_of_turn(struct zd_sim_issue *issue)
 	return pick_units(issue, any) > 0 && zd_sim_issue_send(issue);
 }
 
+/* May the units be updated or published: not under leases of their shards; `copies`: under no lease at
+ * all. */
+static void note_holders(struct zd_sim_issue *issue, bool copies)
+{
+	const struct zd_sim_member *member = issue->member;
+
+	issue->request.held = false;
+	issue->request.unheld = true;
+	for (uint32_t u = 0; u < issue->group->nunits; u++) {
+		for (uint32_t h = 0; issue->request.units & (1u << u) && h < ZD_SIM_HOLDERS; h++) {
+			const struct zd_sim_lease *lease = &member->handles[u].leases[h];
+			if (lease->uses == 0)
+				continue;
+			issue->request.held |= copies || lease->at[ZD_SIM_OWN].segment;
+			if (copies || !lease->at[ZD_SIM_LOW].segment || lease->at[ZD_SIM_OWN].segment)
+				issue->request.unheld = false; /* a context's may be of either kind */
+		}
+	}
+	for (uint32_t p = 0; p < ZD_SIM_SCOPES; p++) {
+		if (member->scopes[p].state == ZD_SIM_SCOPE_PENDING &&
+		    member->scopes[p].units & issue->request.units)
+			issue->request.unheld = false;
+	}
+}
+
 bool zd_sim_issue_update_begin(struct zd_sim_issue *issue)
 {
 	issue->args.kind = ZD_REQ_UPDATE_BEGIN;
 	issue->args.u.publish.ahead = zd_sim_percent(&issue->rng, 50);
 	if (issue->op->expect == ZEROD_E_STATE)
 		return send_out_of_turn(issue);
-	return pick_units(issue, not_updating) > 0 && zd_sim_issue_send(issue);
+	if (pick_units(issue, not_updating) == 0)
+		return false;
+	note_holders(issue, false);
+	return zd_sim_issue_send(issue);
 }
 
 /* The shard's new content. What an earlier, refused publish has queued stays in front, on the same stream. */
@@ -79,26 +107,6 @@ static void write_shard(struct zd_sim_issue *issue, uint32_t unit, bool now)
 		}
 	}
 	shard->keys[(shard->version + 1) % ZD_SIM_VERSIONS] = shard->next_key;
-}
-
-/* Of the units that are to be published: may they be, without force. */
-static void note_holders(struct zd_sim_issue *issue)
-{
-	const struct zd_sim_member *member = issue->member;
-
-	issue->request.held = false;
-	issue->request.unheld = true;
-	for (uint32_t u = 0; u < issue->group->nunits; u++) {
-		for (uint32_t h = 0; issue->request.units & (1u << u) && h < ZD_SIM_HOLDERS; h++)
-			issue->request.held |= member->handles[u].leases[h].uses > 0;
-	}
-	for (uint32_t p = 0; p < ZD_SIM_SCOPES; p++) {
-		if (member->scopes[p].state == ZD_SIM_SCOPE_PENDING &&
-		    member->scopes[p].units & issue->request.units)
-			issue->request.unheld = false;
-	}
-	issue->request.unheld = issue->request.unheld && !issue->request.held;
-	issue->request.held = issue->request.held && !issue->args.u.publish.force;
 }
 
 bool zd_sim_issue_publish(struct zd_sim_issue *issue)
@@ -129,7 +137,7 @@ bool zd_sim_issue_publish(struct zd_sim_issue *issue)
 	issue->args.u.publish.fences = zd_sim_issue_fences(issue);
 	issue->args.u.publish.force = (issue->op->noise && zd_sim_percent(&issue->rng, 50)) ||
 	                              issue->op->arg == ZD_SIM_FORCE;
-	note_holders(issue);
+	note_holders(issue, !issue->args.u.publish.force);
 	return zd_sim_issue_send(issue);
 }
 

@@ -235,15 +235,18 @@ int main(int argc, char **argv)
 		sum.resumed += workers[w].stats.resumed;
 		sum.end_steps += workers[w].stats.end_steps;
 		sum.moves += workers[w].stats.moves;
+		sum.in_place += workers[w].stats.in_place;
 	}
 	runs += failures;
-	printf("%llu seeds, %llu failures, %llu requests, %llu ops, %llu gathered buffers, %llu targets "
+	printf("%llu seeds, %llu failures, %llu requests, %llu ops, %llu gathered parts, %llu gathers in "
+	       "place, %llu targets "
 	       "and %llu lent places compared, %llu engines restored, %llu units resumed, %llu moved, %llu "
 	       "further steps of ends\n",
 	       (unsigned long long)runs, (unsigned long long)failures, (unsigned long long)sum.requests,
 	       (unsigned long long)sum.ops, (unsigned long long)sum.gathers_checked,
-	       (unsigned long long)sum.reductions_checked, (unsigned long long)sum.loans_checked,
-	       (unsigned long long)sum.restores, (unsigned long long)sum.resumed,
-	       (unsigned long long)sum.moves, (unsigned long long)sum.end_steps);
+	       (unsigned long long)sum.in_place, (unsigned long long)sum.reductions_checked,
+	       (unsigned long long)sum.loans_checked, (unsigned long long)sum.restores,
+	       (unsigned long long)sum.resumed, (unsigned long long)sum.moves,
+	       (unsigned long long)sum.end_steps);
 	return failures ? 1 : 0;
 }

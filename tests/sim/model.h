@@ -8,10 +8,9 @@
 /* ---- Clients ------------------------------------------------------------------------------------------- */
 
 enum zd_sim_item_kind {
-	ZD_SIM_ITEM_WAIT, /* for the daemon page's fences; `at`: to write that shard, to read that target */
-	ZD_SIM_ITEM_OWN_COPY, /* own shard -> own slice of the gathered buffer */
-	ZD_SIM_ITEM_READ,     /* a gathered buffer must hold keys[] */
-	ZD_SIM_ITEM_WRITE,    /* content `key` (shards, allocations) */
+	ZD_SIM_ITEM_WAIT,  /* for the daemon page's fences; `at`: to write that shard, to read that target */
+	ZD_SIM_ITEM_READ,  /* slices begin .. end of a gathered buffer must hold keys[] */
+	ZD_SIM_ITEM_WRITE, /* content `key` (shards, allocations) */
 	ZD_SIM_ITEM_GRADIENT, /* elements begin .. end of a gradient */
 	ZD_SIM_ITEM_CHECK,    /* content `key` must be there (allocations) */
 	ZD_SIM_ITEM_TARGET,   /* reduced gradients must be as expected */
@@ -24,7 +23,7 @@ struct zd_sim_item {
 	enum zd_sim_item_kind kind;
 	uint8_t group, unit;
 	enum zerod_dtype dtype;
-	struct zd_location at, from;
+	struct zd_location at;
 	uint64_t key, value, begin, end, inf_at;
 	uint64_t keys[ZD_SIM_WORLD]; /* TARGET: of each unit its first element there */
 	uint32_t nfences;
@@ -40,14 +39,17 @@ struct zd_sim_stream {
 	bool garbage;       /* a wait was freed by an abort: what follows is not checked */
 };
 
+/* The parts of a gathered buffer: a whole copy is at LOW; in place OWN is the shard, and frames may be
+ * empty. */
+enum { ZD_SIM_LOW, ZD_SIM_OWN, ZD_SIM_HIGH, ZD_SIM_PARTS };
+
 /* The last successful gather under one tag or in one scope. */
 struct zd_sim_lease {
 	uint32_t uses;    /* releases that are owed */
 	uint32_t pending; /* gathers without a reply */
 	bool doubtful;    /* from before a reset: what is in it counts as garbage */
-	bool held_off;    /* while its unit is moved: its own slice may be missing, and is not read */
 	uint8_t streams;  /* bits: which streams read since the last release */
-	struct zd_location buffer, own_shard;
+	struct zd_location at[ZD_SIM_PARTS];
 	uint64_t version, keys[ZD_SIM_WORLD];
 	uint32_t nfences;
 	struct zd_fence fences[ZD_SIM_FENCES];
@@ -65,9 +67,8 @@ struct zd_sim_handle {
 	bool registering;
 	struct zd_location shard;
 	uint64_t target_offset_numel;
-	struct zd_location slot_at;         /* where the slot was seen */
-	uint8_t home;                       /* the stream that copied the own slice, and so reads */
-	bool updating, publishing, written; /* written: since update_begin, by stream `writer` */
+	struct zd_location slot_at[2][ZD_SIM_PARTS]; /* where its copies and frames in the slot were seen */
+	bool updating, publishing, written;          /* written: since update_begin, by stream `writer` */
 	bool undone; /* the update was undone by a rank that went; its publish must be refused */
 	uint8_t writer;
 	struct zd_sim_lease leases[ZD_SIM_HOLDERS]; /* by tag, then by place of a scope */
@@ -132,7 +133,7 @@ struct zd_sim_request {
 	uint64_t key, inf_at; /* BUCKET_SUBMIT: what was written */
 	uint32_t alloc;
 	uint8_t units;          /* bits: of an UPDATE_BEGIN, PUBLISH, CONTEXT_BEGIN or BACKWARD_ABANDON */
-	bool held, unheld;      /* PUBLISH: BUSY is the only answer; is none */
+	bool held, unheld;      /* UPDATE_BEGIN, PUBLISH: success is no answer; BUSY is none */
 	bool had;               /* BACKWARD_ABANDON: the window was abandoned already */
 	bool grad;              /* FORWARD_END */
 	uint64_t scope, parent; /* of a gather; of what begins or ends scopes */

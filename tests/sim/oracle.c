@@ -24,7 +24,7 @@ void zd_sim_gather_check(struct zd_sim_world *world, const struct zd_sim_item *i
 	uint64_t shard_bytes = zd_sim_shard_numel(group, item->unit) * each;
 	const uint8_t *bytes = zd_sim_memory(world, &item->at, "gathered buffer");
 
-	for (uint32_t r = 0; r < group->world; r++, bytes += shard_bytes) {
+	for (uint64_t r = item->begin; r < item->end; r++, bytes += shard_bytes) {
 		uint64_t true_bytes = zd_sim_true_numel(group, item->unit, r) * each;
 		if (item->keys[r] ==
 		    ZD_SIM_UNKNOWN) /* committed without being restored: the trainers' own doing */
@@ -32,17 +32,18 @@ void zd_sim_gather_check(struct zd_sim_world *world, const struct zd_sim_item *i
 		size_t same = zd_sim_pattern_check(item->keys[r], bytes, true_bytes);
 
 		if (same != true_bytes)
-			zd_sim_fail(world,
-			            "gathered %s/%s at %u+%llu, version %llu: slice of rank %u is wrong from "
-			            "byte %zu of %llu",
-			            group->name, group->units[item->unit].name, item->at.segment,
-			            (unsigned long long)item->at.offset, (unsigned long long)item->value, r,
-			            same, (unsigned long long)true_bytes);
+			zd_sim_fail(
+			        world,
+			        "gathered %s/%s at %u+%llu, version %llu: slice of rank %llu is wrong from "
+			        "byte %zu of %llu",
+			        group->name, group->units[item->unit].name, item->at.segment,
+			        (unsigned long long)item->at.offset, (unsigned long long)item->value,
+			        (unsigned long long)r, same, (unsigned long long)true_bytes);
 		same = zd_sim_pattern_check(0, bytes + true_bytes, shard_bytes - true_bytes);
 		if (same != shard_bytes - true_bytes)
-			zd_sim_fail(world, "gathered %s/%s, version %llu: padding of rank %u is not zero",
+			zd_sim_fail(world, "gathered %s/%s, version %llu: padding of rank %llu is not zero",
 			            group->name, group->units[item->unit].name,
-			            (unsigned long long)item->value, r);
+			            (unsigned long long)item->value, (unsigned long long)r);
 	}
 	world->stats.gathers_checked++;
 }

@@ -115,8 +115,10 @@ static const char *owned_by_handle(const struct zd_sim_world *world, const struc
 		return "a place of a target that is lent";
 	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
 		const struct zd_sim_lease *lease = &handle->leases[h];
-		if (lease->uses && zd_sim_overlap(&lease->buffer, at) &&
-		    !are_behind(session, lease->fences, lease->nfences, by) &&
+		bool overlaps = false;
+		for (uint32_t p = 0; p < ZD_SIM_PARTS; p++)
+			overlaps |= zd_sim_overlap(&lease->at[p], at);
+		if (lease->uses && overlaps && !are_behind(session, lease->fences, lease->nfences, by) &&
 		    !(is_nan_fill(by) && zd_sim_is_ending(session, group, unit, h)))
 			return "a gathered buffer that is held";
 	}
@@ -227,6 +229,34 @@ void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *
 	check_streams(world, at, USES, "writes", by);
 }
 
+/* A read of a later version waits for its publish. After an abort the session's results are garbage. */
+void zd_sim_unread_check(struct zd_sim_world *world, const struct zd_sim_session *session, uint32_t group,
+                         uint32_t unit)
+{
+	const struct zd_sim_handle *handle = &session->members[group].handles[unit];
+	uint32_t rank = zd_sim_rank(&world->config, session->actor, group);
+	uint64_t version = world->groups[group].shards[unit][rank].version;
+
+	for (uint32_t i = 0; i < world->nsessions; i++) {
+		const struct zd_sim_session *reader = world->sessions[i];
+		for (uint32_t s = 0; !reader->broken && s < ZD_SIM_STREAMS; s++) {
+			const struct zd_sim_stream *stream = &reader->streams[s];
+			for (uint32_t k = 0; k < stream->count; k++) {
+				const struct zd_sim_item *item = &stream->items[stream->first + k];
+				if (item->kind == ZD_SIM_ITEM_READ && item->value <= version &&
+				    zd_sim_overlap(&item->at, &handle->shard))
+					zd_sim_fail(
+					        world,
+					        "rank %u may write %s/%s, which stream %u of session %llu "
+					        "reads in place",
+					        rank, world->config.groups[group].name,
+					        world->config.groups[group].units[unit].name, s,
+					        (unsigned long long)reader->id);
+			}
+		}
+	}
+}
+
 /* ---- Copies -------------------------------------------------------------------------------------------- */
 
 /* Only a shard of a job with shadows is ever copied into: from right behind it, and not while its rank
@@ -270,10 +300,8 @@ void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_command *comm
 {
 	const struct zd_location *src = &command->u.copy.src, *dst = &command->u.copy.dst;
 
-	if (!zd_sim_copies_own(world, command)) {
-		check_owners(world, dst, true, command);
-		check_streams(world, dst, USES, "writes", command);
-	}
+	check_owners(world, dst, true, command);
+	check_streams(world, dst, USES, "writes", command);
 	check_streams(world, src, WRITES, "reads", NULL);
 	for (uint32_t g = 0; g < world->config.ngroups; g++) {
 		for (uint32_t u = 0; u < world->config.groups[g].nunits; u++) {

@@ -67,7 +67,7 @@ void zd_sim_placed_check(struct zd_sim_world *world, uint32_t group, uint32_t un
 
 /* ---- While a unit is moved ----------------------------------------------------------------------------- */
 
-bool zd_sim_moves(const struct zd_sim_session *session, uint32_t group, uint32_t unit)
+static bool moves(const struct zd_sim_session *session, uint32_t group, uint32_t unit)
 {
 	for (uint32_t r = 0; r < session->nrequests; r++) {
 		const struct zd_sim_request *request = &session->requests[r];
@@ -80,32 +80,8 @@ bool zd_sim_moves(const struct zd_sim_session *session, uint32_t group, uint32_t
 bool zd_sim_is_moving(const struct zd_sim_world *world, uint32_t group, uint32_t unit)
 {
 	for (uint32_t i = 0; i < world->nsessions; i++) {
-		if (zd_sim_moves(world->sessions[i], group, unit))
+		if (moves(world->sessions[i], group, unit))
 			return true;
-	}
-	return false;
-}
-
-/* Whether the command copies a shard of the unit, of a rank that is still there. */
-static bool reads_shard(const struct zd_sim_world *world, uint32_t group, uint32_t unit,
-                        const struct zd_command *command)
-{
-	for (uint32_t r = 0; r < world->config.groups[group].world; r++) {
-		if (zd_sim_overlap(&world->groups[group].shards[unit][r].at, &command->u.copy.src))
-			return true;
-	}
-	return false;
-}
-
-bool zd_sim_copies_own(const struct zd_sim_world *world, const struct zd_command *command)
-{
-	if (!world->config.client_copies || command->kind != ZD_CMD_COPY || command->signal.session != 0)
-		return false;
-	for (uint32_t g = 0; g < world->config.ngroups; g++) {
-		for (uint32_t u = 0; u < world->config.groups[g].nunits; u++) {
-			if (zd_sim_is_moving(world, g, u) && reads_shard(world, g, u, command))
-				return true;
-		}
 	}
 	return false;
 }
@@ -118,27 +94,6 @@ bool zd_sim_issue_place(struct zd_sim_issue *issue)
 	issue->args.u.unit_place.unit = issue->handle->id;
 	issue->args.u.unit_place.on_host = issue->op->arg & ZD_SIM_PLACE_ON_HOST;
 	return issue->handle->id && zd_sim_issue_send(issue);
-}
-
-/* First the gather that is to copy the own slice. */
-void zd_sim_read_held_off(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
-                          uint32_t unit, bool copied)
-{
-	struct zd_sim_handle *handle = &session->members[group].handles[unit];
-
-	for (int copies = 1; copies >= 0; copies--) {
-		for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
-			struct zd_sim_lease *lease = &handle->leases[h];
-			if (copied)
-				lease->own_shard = (struct zd_location){0};
-			if (!lease->held_off || (copies && !copied && !lease->own_shard.segment))
-				continue;
-			lease->held_off = false;
-			if (lease->uses > 0 && !zd_sim_is_ending(session, group, unit, h) &&
-			    !zd_sim_may_end(world, session->id))
-				zd_sim_lease_read(world, session, group, unit, lease, handle->home, true);
-		}
-	}
 }
 
 /* All ranks' shards are elsewhere now. */
@@ -165,8 +120,6 @@ void zd_sim_reply_place(struct zd_sim_world *world, struct zd_sim_session *sessi
 	const struct zd_sim_segment *segment = zd_sim_segment_find(world, at->segment);
 	bool on_host = world->program.ops[request->op].arg & ZD_SIM_PLACE_ON_HOST;
 
-	zd_sim_read_held_off(world, session, group, unit,
-	                     reply->status == 0 && !zd_sim_same_place(at, &handle->shard));
 	if (reply->status != 0)
 		return;
 	if (on_host != zd_sim_on_host(world, group, unit))

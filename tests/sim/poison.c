@@ -62,7 +62,7 @@ void zd_sim_expose(struct zd_sim_world *world, const struct zd_sim_session *sess
 	*exposure = (struct zd_sim_exposure){.session = session->id,
 	                                     .group = (uint8_t)group,
 	                                     .unit = (uint8_t)unit,
-	                                     .at = lease->buffer,
+	                                     .at = lease->at[ZD_SIM_LOW],
 	                                     .nfences = lease->nfences};
 	memcpy(exposure->fences, lease->fences, lease->nfences * sizeof(*lease->fences));
 }

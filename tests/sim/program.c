@@ -321,6 +321,7 @@ static void move_unit(struct zd_sim_generator *gen, uint32_t group, uint32_t uni
                       bool updated)
 {
 	bool ahead = zd_sim_percent(&gen->rng, 50);
+	bool in_place = zd_sim_is_in_place(&gen->config->groups[group], unit);
 
 	if (updated && ahead && zd_sim_percent(&gen->rng, 30)) {
 		release_slot(gen, group, unit);
@@ -329,7 +330,7 @@ static void move_unit(struct zd_sim_generator *gen, uint32_t group, uint32_t uni
 	if (updated && zd_sim_percent(&gen->rng, 30))
 		gather_and_use(gen, group, unit, false);
 	zd_sim_train(gen, ZD_SIM_PLACE, group, unit, 0, on_host | (ahead ? ZD_SIM_PLACE_AHEAD : 0));
-	if (updated && ahead)
+	if (updated && ahead && !in_place) /* which would be a lease of the shard when the last rank calls */
 		gather_and_use(gen, group, unit, false);
 }
 
@@ -339,7 +340,7 @@ static void move_units(struct zd_sim_generator *gen, uint32_t group, uint32_t nu
 	for (uint32_t u = 0; gen->config->has_host && u < gen->config->groups[group].nunits; u++) {
 		uint64_t draw = zd_sim_mix(gen->config->seed,
 		                           2000 + (ZD_SIM_VERSIONS * group + number) * 8 + u);
-		if (draw % 2 == 0)
+		if (draw % 2 == 0 && (updated || !zd_sim_is_in_place(&gen->config->groups[group], u)))
 			move_unit(gen, group, u, (uint32_t)(draw >> 32) % 2, updated);
 	}
 }
@@ -359,7 +360,7 @@ static void step(struct zd_sim_generator *gen, uint32_t group, uint32_t number)
 	bool keeps = gen->config->lends && gen->config->clean && !given_up && zd_sim_percent(&gen->rng, 15);
 	zd_sim_train(gen, ZD_SIM_STEP_BEGIN, group, 0, 0, keeps ? ZD_SIM_KEEPS_LOANS : 0);
 	zd_sim_train(gen, ZD_SIM_STEP_END, group, 0, 0, 0);
-	/* not while the shard itself is leased */
+	/* not while the only shard is leased */
 	bool holds = gen->config->groups[group].world > 1 && zd_sim_mix(gen->config->seed, number) % 2;
 	if (!given_up && holds)
 		move_units(gen, group, number, false);

@@ -189,16 +189,28 @@ static void check_held(struct zd_sim_world *world, const struct zd_sim_request *
                        const struct zd_reply *reply)
 {
 	if (request->held && reply->status == 0)
-		zd_sim_fail(world, "operation %u publishes what its rank holds", request->op);
+		zd_sim_fail(world, "operation %u writes or publishes what its rank holds", request->op);
 	if (request->unheld && reply->status == ZEROD_E_BUSY)
-		zd_sim_fail(world, "operation %u publishes what its rank does not hold: %s", request->op,
-		            reply->error);
+		zd_sim_fail(world, "operation %u writes or publishes what its rank does not hold: %s",
+		            request->op, reply->error);
+}
+
+static void check_unheld(struct zd_sim_world *world, const struct zd_sim_handle *handle,
+                         const struct zd_sim_request *request)
+{
+	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
+		if (handle->leases[h].uses && handle->leases[h].at[ZD_SIM_OWN].segment)
+			zd_sim_fail(world, "operation %u: the rank holds the shard that it may write",
+			            request->op);
+	}
 }
 
 /* Granted ahead: what writes the shard waits on a stream. */
 static void write_behind(struct zd_sim_world *world, struct zd_sim_session *session,
-                         struct zd_sim_handle *handle, struct zd_fence fence)
+                         const struct zd_sim_request *request, uint32_t unit, struct zd_fence fence)
 {
+	struct zd_sim_handle *handle = &session->members[request->group].handles[unit];
+
 	if (fence.value == 0)
 		return;
 	handle->written = true;
@@ -206,6 +218,9 @@ static void write_behind(struct zd_sim_world *world, struct zd_sim_session *sess
 	struct zd_sim_item *item = zd_sim_stream_append(world, session, handle->writer, ZD_SIM_ITEM_WAIT);
 	item->fences[item->nfences++] = fence;
 	item->at = handle->shard;
+	item->group = request->group;
+	item->unit = (uint8_t)unit;
+	item->value = 1;
 }
 
 static void replied_update(struct zd_sim_world *world, struct zd_sim_session *session,
@@ -223,12 +238,14 @@ static void replied_update(struct zd_sim_world *world, struct zd_sim_session *se
 		if (request->kind == ZD_REQ_UPDATE_BEGIN) {
 			if (reply->status == 0) {
 				check_update(world, session, request);
-				zd_sim_read_held_off(world, session, request->group, u, false);
 				handle->updating = true;
 				handle->written = handle->undone = false;
-				if (reply->u.update_begin.value == 0)
+				check_unheld(world, handle, request);
+				if (reply->u.update_begin.value == 0) {
 					zd_sim_residue_check(world, &handle->shard);
-				write_behind(world, session, handle, reply->u.update_begin);
+					zd_sim_unread_check(world, session, request->group, u);
+				}
+				write_behind(world, session, request, u, reply->u.update_begin);
 				shard->next_key = shard->keys[shard->version % ZD_SIM_VERSIONS];
 			}
 			continue;

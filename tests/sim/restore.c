@@ -143,7 +143,8 @@ static void compare_unit(struct trial *trial, const struct zd_unit *was, const s
 	              is->slot == was->slot && is->frozen == was->frozen &&
 	              is->all_reduce == was->all_reduce && is->first_rank == was->first_rank &&
 	              is->nviews == was->nviews && is->targeted == was->targeted &&
-	              is->on_host == was->on_host && is->placed == was->placed &&
+	              is->on_host == was->on_host && is->placed == was->placed && is->copied == was->copied &&
+	              is->in_place == was->in_place && is->shard_numel == was->shard_numel &&
 	              is->description == was->description,
 	      "the unit's description", was->id);
 	check(trial, !was->targeted || is->target_offset_numel == was->target_offset_numel,

@@ -56,6 +56,7 @@ static void derive_units(const struct zd_sim_script *script, struct zd_sim_rng *
 		unit->nviews = script->viewed ? 2 : (uint32_t)zd_sim_below(rng, 3);
 		unit->slot = script->one_slot ? 1 : ZEROD_NO_SLOT;
 		unit->frozen = script->frozen && u == 0;
+		unit->copied = script->ncopies > 0;
 	}
 }
 
@@ -95,7 +96,7 @@ void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, str
 	zd_sim_rng_init(&rng, seed, UINT64_MAX);
 	config->seed = seed;
 	config->clean = true;
-	config->client_copies = zd_sim_percent(&rng, 20);
+	config->granule_bytes = seed / 4 % 2 ? 512 : 4096;
 	config->sums_ahead = seed / 2 % 2; /* no draw: all else of a seed stays as it is */
 	config->unordered = zd_sim_percent(&rng, 50);
 	config->linger = zd_sim_percent(&rng, 25);
@@ -117,9 +118,12 @@ void zd_sim_script_config(const struct zd_sim_script *script, uint64_t seed, str
 		                                     .device = config->nactors % config->ndevices,
 		                                     .uid = 1000,
 		                                     .strict = zd_sim_percent(&rng, 15) || script->copies,
-		                                     .poison = zd_sim_mix(seed, config->nactors) % 4 == 0};
+		                                     .poison = zd_sim_mix(seed, config->nactors) % 4 == 0,
+		                                     .maps_frames = zd_sim_percent(&rng, 60)};
 	struct zd_sim_group_config *group = &config->groups[0];
-	*group = (struct zd_sim_group_config){.name = "g0", .world = script->world};
+	*group = (struct zd_sim_group_config){.name = "g0",
+	                                      .world = script->world,
+	                                      .granule_bytes = script->world > 1 ? config->granule_bytes : 0};
 	zd_sim_derive_plan(&rng, config, &group->plan);
 	derive_units(script, &rng, group);
 	group->plan.stage = script->stage;

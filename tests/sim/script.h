@@ -42,7 +42,7 @@ struct zd_sim_script {
 	bool apart;      /* every rank has a device of its own */
 	bool too_large;  /* the last unit is larger than the gather budget, the one before twice the others */
 	bool too_wide;   /* an entry for unit 0 is larger than the device */
-	bool copies;     /* sessions are strict: a rank that is alone has copies, too */
+	bool copies;     /* sessions are strict: no gather is in place */
 	bool full;       /* the device has room for the shards and for one copy of unit 0, and no more */
 	uint32_t ncopies;   /* of a unit fit into the gather budget, all being of one size; 0: of all units */
 	uint32_t backwards; /* of a window that a rank abandons; 0: none does */

@@ -73,7 +73,7 @@ OPS(never_ended) = {FORWARD(0),
                     ONLY(RANK(0), EXPECT_LIVE, 0, 0, 0),
                     ONLY(RANK(1), EXPECT_LIVE, 0, 0, 1),
                     ONLY(RANK(1), CLAIM_END, 0, 0, 0)};
-SCRIPT(never_ended, never_ended, "scope-never-ended", .world = 2, .nunits = 1, .repeats = 1);
+SCRIPT(never_ended, never_ended, "scope-never-ended", .world = 2, .nunits = 1, .copies = true, .repeats = 1);
 
 #define NO_SUCH "this session has no scope, claim or context 123456"
 OPS(unknown) = {REFUSED(ALL, FORWARD_END, 0, 0, 1, NOT_FOUND, NO_SUCH),

@@ -38,6 +38,7 @@ void zd_sim_session_open(struct zd_sim_world *world, uint32_t actor)
 	                       .admin = config->admin,
 	                       .strict = config->strict,
 	                       .poison = config->poison,
+	                       .maps_frames = config->maps_frames,
 	                       .name = name};
 	struct zd_err err = ZD_ERR_NONE;
 	uint64_t id = zd_engine_session_open(world->engine, &peer, &err);
@@ -154,9 +155,10 @@ static void keep_handle(struct zd_sim_world *world, struct zd_sim_session *sessi
 	if (handle->lent && !session->members[group].beginning)
 		keep(world, session, &handle->lent_at, true);
 	for (uint32_t h = 0; h < ZD_SIM_HOLDERS; h++) {
-		bool aliased = zd_sim_overlap(&handle->leases[h].buffer, &handle->shard); /* only read */
-		if (handle->leases[h].uses && !aliased)
-			keep(world, session, &handle->leases[h].buffer, !slot);
+		for (uint32_t p = 0; handle->leases[h].uses && p < ZD_SIM_PARTS; p++) {
+			if (p != ZD_SIM_OWN) /* which is only read */
+				keep(world, session, &handle->leases[h].at[p], !slot);
+		}
 	}
 }
 

@@ -119,8 +119,7 @@ void zd_sim_shards_check(struct zd_sim_world *world, const struct zd_sim_session
 		const struct zd_sim_member *member = &session->members[g];
 		uint32_t rank = zd_sim_rank(&world->config, session->actor, g);
 
-		/* a client that copies its own slice may still read a shard that is to be set back */
-		if (!member->id || member->set_back || world->config.client_copies)
+		if (!member->id || member->set_back)
 			continue;
 		for (uint32_t u = 0; u < world->config.groups[g].nunits; u++) {
 			if (member->handles[u].id && !member->handles[u].updating)

@@ -70,7 +70,7 @@ struct zd_sim_segment {
 
 struct zd_sim_stats {
 	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked, restores, resumed,
-	        end_steps, moves;
+	        end_steps, moves, in_place;
 };
 
 struct zd_sim_world {
@@ -168,6 +168,10 @@ void zd_sim_streams_check(struct zd_sim_world *world, const struct zd_location *
 /* Nor read what streams still write; what is copied into a shard is the last commit, and nobody writes
  * there. */
 void zd_sim_copy_check(struct zd_sim_world *world, const struct zd_command *command);
+/* The rank may write its shard now: no stream reads the shard's version any more, and no lease may begin
+ * to. */
+void zd_sim_unread_check(struct zd_sim_world *world, const struct zd_sim_session *session, uint32_t group,
+                         uint32_t unit);
 /* Memory that is new to its client: no process that lingers may have it. */
 void zd_sim_residue_check(struct zd_sim_world *world, const struct zd_location *at);
 /* The entry is the rank's to write and to commit. */
@@ -213,16 +217,8 @@ void zd_sim_register_place(struct zd_sim_world *world, uint32_t group, uint32_t 
 /* Checks what the reply to a registration says. */
 void zd_sim_placed_check(struct zd_sim_world *world, uint32_t group, uint32_t unit, uint32_t rank,
                          enum zd_placed placed);
-/* Whether the session waits for a move of the unit. */
-bool zd_sim_moves(const struct zd_sim_session *session, uint32_t group, uint32_t unit);
 /* Whether a rank waits for a move of the unit. */
 bool zd_sim_is_moving(const struct zd_sim_world *world, uint32_t group, uint32_t unit);
-/* Whether the command copies an own slice for its client, whose shard is moved. */
-bool zd_sim_copies_own(const struct zd_sim_world *world, const struct zd_command *command);
-/* The rank reads what it was given while it waited for a move of the unit. `copied`: the daemon has copied
- * the own slice with the shard. */
-void zd_sim_read_held_off(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
-                          uint32_t unit, bool copied);
 void zd_sim_reply_place(struct zd_sim_world *world, struct zd_sim_session *session,
                         const struct zd_sim_request *request, const struct zd_reply *reply);
 
@@ -337,10 +333,9 @@ void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
                          const struct zd_sim_request *request, const struct zd_reply *reply);
 void zd_sim_reply_scope(struct zd_sim_world *world, struct zd_sim_session *session,
                         const struct zd_sim_request *request, const struct zd_reply *reply);
-/* Queues a read of the gathered buffer on the stream. A client that copies its own slice does so once, by
- * `copies`. */
+/* Queues a read of the gathered buffer on the stream. */
 void zd_sim_lease_read(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t group,
-                       uint32_t unit, struct zd_sim_lease *lease, uint32_t stream, bool copies);
+                       uint32_t unit, struct zd_sim_lease *lease, uint32_t stream);
 bool zd_sim_same_place(const struct zd_location *a, const struct zd_location *b);
 /* A location that a reply gave to the session: it must be mapped by it. */
 void zd_sim_location_seen(struct zd_sim_world *world, const struct zd_sim_session *session,

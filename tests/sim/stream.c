@@ -82,13 +82,6 @@ static void check_bytes(struct zd_sim_world *world, const struct zd_sim_session 
 		            (unsigned long long)item->at.offset, same, (unsigned long long)item->at.bytes);
 }
 
-static void copy_own_slice(struct zd_sim_world *world, const struct zd_sim_item *item)
-{
-	const uint8_t *from = zd_sim_memory(world, &item->from, "own shard");
-
-	memcpy(zd_sim_memory(world, &item->at, "own slice"), from, item->from.bytes);
-}
-
 static void run_item(struct zd_sim_world *world, struct zd_sim_session *session, uint32_t stream,
                      const struct zd_sim_item *item)
 {
@@ -104,9 +97,6 @@ static void run_item(struct zd_sim_world *world, struct zd_sim_session *session,
 		break;
 	case ZD_SIM_ITEM_GRADIENT:
 		write_gradient(world, item);
-		break;
-	case ZD_SIM_ITEM_OWN_COPY: /* the daemon counts on it, whatever came before */
-		copy_own_slice(world, item);
 		break;
 	case ZD_SIM_ITEM_READ:
 		if (!garbage)
@@ -141,6 +131,8 @@ void zd_sim_stream_run(struct zd_sim_world *world, struct zd_sim_session *sessio
 		return; /* a signal on the daemon page comes back here */
 	if (aborted)
 		s->garbage = session->poisoned = true;
+	else if (item.kind == ZD_SIM_ITEM_WAIT && item.value) /* for the grant of an update */
+		zd_sim_unread_check(world, session, item.group, item.unit);
 	s->first++;
 	s->count--;
 	run_item(world, session, stream, &item);

@@ -26,8 +26,22 @@ uint64_t zd_sim_shard_numel(const struct zd_sim_group_config *group, uint32_t un
 	const struct zd_sim_unit_config *u = &group->units[unit];
 	uint64_t each = zerod_dtype_bytes(u->dtype);
 	uint64_t part = (u->numel + group->world - 1) / group->world;
+	uint64_t align = zd_sim_is_in_place(group, unit) ? group->granule_bytes : ZD_SHARD_ALIGN_BYTES;
 
-	return zd_align_up(part * each, ZD_SHARD_ALIGN_BYTES) / each;
+	return zd_align_up(part * each, align) / each;
+}
+
+bool zd_sim_is_in_place(const struct zd_sim_group_config *group, uint32_t unit)
+{
+	const struct zd_sim_unit_config *u = &group->units[unit];
+
+	return group->granule_bytes && !u->on_host && !u->copied &&
+	       u->numel * zerod_dtype_bytes(u->dtype) / group->world >= 2 * group->granule_bytes;
+}
+
+bool zd_sim_maps_frames(const struct zd_sim_actor_config *actor)
+{
+	return actor->maps_frames && !actor->strict && !actor->poison;
 }
 
 enum zerod_dtype zd_sim_gradient_dtype(const struct zd_sim_group_config *group, uint32_t unit)
@@ -59,12 +73,27 @@ uint64_t zd_sim_padded_bytes(const struct zd_sim_group_config *group, uint32_t u
 	return group->world * zd_sim_shard_numel(group, unit) * zerod_dtype_bytes(group->units[unit].dtype);
 }
 
+uint64_t zd_sim_copied_bytes(const struct zd_sim_config *config, uint32_t actor, uint32_t group,
+                             uint32_t unit)
+{
+	uint64_t padded = zd_sim_padded_bytes(&config->groups[group], unit);
+	const struct zd_device_config *device = &config->devices[config->actors[actor].device];
+	uint64_t align = config->strict_by_segment && device->segment_align_bytes
+	                         ? device->segment_align_bytes
+	                         : ZD_STRICT_ALIGN_BYTES;
+
+	return config->actors[actor].strict ? zd_align_up(padded, align) : padded;
+}
+
 uint64_t zd_sim_gathered_bytes(const struct zd_sim_config *config, uint32_t actor, uint32_t group,
                                uint32_t unit)
 {
-	uint64_t padded = zd_sim_padded_bytes(&config->groups[group], unit);
+	const struct zd_sim_group_config *g = &config->groups[group];
+	uint64_t bytes = zd_sim_copied_bytes(config, actor, group, unit);
 
-	return config->actors[actor].strict ? zd_align_up(padded, ZD_STRICT_ALIGN_BYTES) : padded;
+	return zd_sim_is_in_place(g, unit) && zd_sim_maps_frames(&config->actors[actor])
+	               ? bytes - bytes / g->world
+	               : bytes;
 }
 
 static enum zerod_dtype reducible_dtype(struct zd_sim_rng *rng)
@@ -74,10 +103,14 @@ static enum zerod_dtype reducible_dtype(struct zd_sim_rng *rng)
 	return dtypes[zd_sim_below(rng, ZD_ARRAY_LEN(dtypes))];
 }
 
-static uint64_t unit_numel(struct zd_sim_rng *rng)
+static uint64_t unit_numel(struct zd_sim_rng *rng, const struct zd_sim_group_config *group,
+                           enum zerod_dtype dtype)
 {
 	static const uint64_t odd[] = {1, 2, 3, 63, 64, 65, 127, 257};
+	uint64_t granules = group->granule_bytes * group->world / zerod_dtype_bytes(dtype);
 
+	if (granules && granules <= 16384 && zd_sim_percent(rng, 55)) /* around the least size in place */
+		return zd_sim_between(rng, 2 * granules - 2, 3 * granules);
 	return zd_sim_percent(rng, 40) ? odd[zd_sim_below(rng, ZD_ARRAY_LEN(odd))]
 	                               : zd_sim_between(rng, 1, 600);
 }
@@ -119,11 +152,12 @@ static void derive_group(struct zd_sim_rng *rng, struct zd_sim_config *config,
 		unit->dtype = zd_sim_percent(rng, 60)
 		                      ? reducible_dtype(rng)
 		                      : (enum zerod_dtype)zd_sim_between(rng, ZEROD_FLOAT32, ZEROD_BOOL);
-		unit->numel = unit_numel(rng);
+		unit->numel = unit_numel(rng, group, unit->dtype);
 		unit->slot = slots && zd_sim_percent(rng, 70) ? 1 + u % 3 : ZEROD_NO_SLOT;
 		unit->nviews = (uint32_t)zd_sim_below(rng, 3);
 		unit->frozen = zd_sim_percent(rng, 15);
 		unit->on_host = config->has_host && zd_sim_mix(config->seed, unit->numel) % 2; /* no draw */
+		unit->copied = zd_sim_percent(rng, 15);
 		unit->persistent = !unit->slot && !group->plan.one_at_a_time &&
 		                   zd_sim_percent(rng, config->mortal ? 40 : 15);
 	}
@@ -153,6 +187,7 @@ static void derive_jobs(struct zd_sim_rng *rng, struct zd_sim_config *config)
 			actor->strict = zd_sim_percent(rng, 15);
 			/* no draw: all else of a seed stays as it is */
 			actor->poison = zd_sim_mix(config->seed, config->nactors) % 4 == 0;
+			actor->maps_frames = zd_sim_percent(rng, 70);
 			actor->device = (uint32_t)(zd_sim_percent(rng, 80)
 			                                   ? r % config->ndevices
 			                                   : zd_sim_below(rng, config->ndevices));
@@ -170,6 +205,7 @@ static void derive_jobs(struct zd_sim_rng *rng, struct zd_sim_config *config)
 			group->job = j;
 			group->world = job->world;
 			group->reversed = g == 1;
+			group->granule_bytes = job->world > 1 && !job->shadow ? config->granule_bytes : 0;
 			derive_group(rng, config, group);
 			if (job->shadow && config->mortal)
 				group->plan.commits = (uint32_t)zd_sim_between(rng, 1, 2);
@@ -202,7 +238,7 @@ static void enough_memory(const struct zd_sim_config *config, uint32_t device, u
 		const struct zd_sim_job_config *job = &config->jobs[config->actors[a].job];
 		for (uint32_t g = job->first_group; g < job->first_group + job->ngroups; g++)
 			for (uint32_t u = 0; u < config->groups[g].nunits; u++) {
-				uint64_t bytes = zd_sim_gathered_bytes(config, a, g, u);
+				uint64_t bytes = zd_sim_copied_bytes(config, a, g, u);
 				*all += bytes;
 				*largest = zd_max_u64(*largest, bytes);
 			}
@@ -225,6 +261,9 @@ void zd_sim_derive_devices(struct zd_sim_rng *rng, struct zd_sim_config *config)
 		device->host_memory = d == config->ndevices;
 		device->has_host = config->has_host && !device->host_memory;
 		device->host = config->ndevices;
+		if (config->granule_bytes && !device->host_memory) /* the largest one is the layout's */
+			device->segment_align_bytes = config->granule_bytes >>
+			                              (d > 0 && zd_sim_percent(rng, 30));
 		enough_memory(config, d, &all, &largest);
 		if (config->clean || config->mortal) {
 			/* shards, gathers, buckets, targets, pieces: each at most 8 bytes for one of the
@@ -254,7 +293,7 @@ void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config)
 	config->seed = seed;
 	config->clean = zd_sim_percent(&rng, 35);
 	config->mortal = !config->clean && zd_sim_percent(&rng, 25);
-	config->client_copies = zd_sim_percent(&rng, 20);
+	config->granule_bytes = 512ull << zd_sim_below(&rng, 4);
 	config->sums_ahead = seed / 2 % 2; /* no draw: all else of a seed stays as it is */
 	config->publishes_ahead = seed / 8 % 2;
 	config->steps_ahead = (config->clean || config->mortal) && seed / 4 % 2; /* no draw either */
@@ -303,27 +342,29 @@ static void print_group(const struct zd_sim_config *config, uint32_t g)
 	       plan->op == ZEROD_SUM ? "sum" : "mean", (double)plan->prescale,
 	       plan->overwrite ? ", overwrite" : "", plan->one_at_a_time ? ", one unit at a time" : "");
 	for (uint32_t u = 0; u < group->nunits; u++)
-		printf("    %s %s numel %llu, %llu padded bytes, slot %u%s%s%s\n", group->units[u].name,
+		printf("    %s %s numel %llu, %llu padded bytes, slot %u%s%s%s%s%s\n", group->units[u].name,
 		       zerod_dtype_name(group->units[u].dtype), (unsigned long long)group->units[u].numel,
 		       (unsigned long long)zd_sim_padded_bytes(group, u), group->units[u].slot,
 		       group->units[u].persistent ? " persistent" : "",
-		       group->units[u].frozen ? " frozen" : "",
-		       group->units[u].on_host ? " on the host" : "");
+		       group->units[u].frozen ? " frozen" : "", group->units[u].on_host ? " on the host" : "",
+		       group->units[u].copied ? " copied" : "",
+		       zd_sim_is_in_place(group, u) ? " in place" : "");
 }
 
 void zd_sim_config_print(const struct zd_sim_config *config)
 {
-	printf("seed %llu: %s, segments of %llu bytes, slices cut from %llu, quota %llu, noise %u %%, deaths "
+	printf("seed %llu: %s, segments of %llu bytes, granules of %llu, slices cut from %llu, quota %llu, "
+	       "noise %u %%, deaths "
 	       "%u "
 	       "%%, device faults "
-	       "%u/1000%s%s%s%s%s%s%s%s%s\n",
+	       "%u/1000%s%s%s%s%s%s%s%s\n",
 	       (unsigned long long)config->seed,
 	       config->clean    ? "clean"
 	       : config->mortal ? "mortal"
 	                        : "noisy",
-	       (unsigned long long)config->segment_bytes, (unsigned long long)config->cut_bytes,
-	       (unsigned long long)config->quota_bytes, config->noise_percent, config->death_percent,
-	       config->device_fault_permille, config->client_copies ? ", clients copy their own slice" : "",
+	       (unsigned long long)config->segment_bytes, (unsigned long long)config->granule_bytes,
+	       (unsigned long long)config->cut_bytes, (unsigned long long)config->quota_bytes,
+	       config->noise_percent, config->death_percent, config->device_fault_permille,
 	       config->sums_ahead ? ", sums ahead" : "", config->steps_ahead ? ", steps ahead" : "",
 	       config->publishes_ahead ? ", publishes ahead" : "",
 	       config->unordered ? ", unordered executors" : "", config->linger ? ", processes linger" : "",
@@ -344,8 +385,9 @@ void zd_sim_config_print(const struct zd_sim_config *config)
 	for (uint32_t g = 0; g < config->ngroups; g++)
 		print_group(config, g);
 	for (uint32_t a = 0; a < config->nactors; a++)
-		printf("  actor %u: job %d rank %u device %u uid %u%s%s%s\n", a, config->actors[a].job,
+		printf("  actor %u: job %d rank %u device %u uid %u%s%s%s%s\n", a, config->actors[a].job,
 		       config->actors[a].rank, config->actors[a].device, config->actors[a].uid,
 		       config->actors[a].admin ? " admin" : "", config->actors[a].strict ? " strict" : "",
-		       config->actors[a].poison ? " poison" : "");
+		       config->actors[a].poison ? " poison" : "",
+		       config->actors[a].maps_frames ? " maps frames" : "");
 }

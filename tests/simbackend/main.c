@@ -32,14 +32,6 @@ static uint64_t read_or_deny(const struct zd_backend *backend, uint64_t session,
 	return zd_backend_host.timeline_read(backend, session, timeline);
 }
 
-static bool client_copies_own(const struct zd_backend *backend, uint32_t device, uint64_t bytes)
-{
-	(void)backend;
-	(void)device;
-	(void)bytes;
-	return zd_sim_percent(&loop_rng, temper.client_copies_percent);
-}
-
 static bool parse_seed(uint64_t *seed)
 {
 	const char *text = getenv("ZEROD_SIM_SEED");
@@ -60,14 +52,12 @@ static void make_backend(uint64_t seed)
 	zd_temper_draw_backend(&temper);
 	ops = zd_backend_host;
 	ops.name = "sim";
-	ops.client_copies_own = client_copies_own;
 	ops.sessions_linger = temper.sessions_linger;
 	ops.strict_by_segment = temper.strict_by_segment;
 	ops.timeline_read = read_or_deny;
 	zd_log(ZD_LOG_NOTICE,
-	       "seed %" PRIu64 ": own slices: %" PRIu32
-	       " %% by clients, sessions: %s, strict: by %s, fences denied: %" PRIu32 " %%",
-	       seed, temper.client_copies_percent, temper.sessions_linger ? "linger" : "do not linger",
+	       "seed %" PRIu64 ": sessions: %s, strict: by %s, fences denied: %" PRIu32 " %%", seed,
+	       temper.sessions_linger ? "linger" : "do not linger",
 	       temper.strict_by_segment ? "segment" : "page", temper.deny_percent);
 }
 

@@ -28,11 +28,9 @@ static uint64_t draw_scale(struct zd_sim_rng *rng)
 
 void zd_temper_draw_backend(struct zd_temper_backend *backend)
 {
-	static const uint32_t percents[] = {0, 50, 100};
 	struct zd_sim_rng rng;
 
 	zd_sim_rng_init(&rng, given_seed, BACKEND_STREAM);
-	backend->client_copies_percent = percents[zd_sim_below(&rng, ZD_ARRAY_LEN(percents))];
 	backend->sessions_linger = zd_sim_percent(&rng, 50);
 	backend->strict_by_segment = zd_sim_percent(&rng, 50);
 	backend->deny_percent = (uint32_t)zd_sim_below(&rng, 101);

@@ -16,7 +16,6 @@
 
 /* Properties that all devices have in common. */
 struct zd_temper_backend {
-	uint32_t client_copies_percent;          /* of transfers leave the own slice to the client */
 	bool sessions_linger, strict_by_segment; /* as in struct zd_backend_ops */
 	uint32_t deny_percent;                   /* of fences that have passed: they are told of by a watch */
 };

@@ -30,22 +30,30 @@ uint64_t core_open_peer(struct core_driver *core, const struct zd_peer *peer)
 
 uint64_t core_open(struct core_driver *core, uint32_t uid)
 {
-	const struct zd_peer peer = {.uid = uid, .pid = uid + 1, .poison = core->copies, .name = "trainer"};
+	const struct zd_peer peer = {.uid = uid,
+	                             .pid = uid + 1,
+	                             .poison = core->copies,
+	                             .maps_frames = !core->no_frames,
+	                             .name = "trainer"};
 	return core_open_peer(core, &peer);
 }
 
 uint64_t core_open_strict(struct core_driver *core, uint32_t uid)
 {
 	return core_open_peer(
-	        core, &(struct zd_peer){.uid = uid, .pid = uid + 1, .strict = true, .name = "trainer"});
+	        core,
+	        &(struct zd_peer){
+	                .uid = uid, .pid = uid + 1, .strict = true, .maps_frames = true, .name = "trainer"});
 }
 
 uint64_t core_open_poison(struct core_driver *core, uint32_t uid, bool strict)
 {
-	return core_open_peer(
-	        core,
-	        &(struct zd_peer){
-	                .uid = uid, .pid = uid + 1, .strict = strict, .poison = true, .name = "trainer"});
+	return core_open_peer(core, &(struct zd_peer){.uid = uid,
+	                                              .pid = uid + 1,
+	                                              .strict = strict,
+	                                              .poison = true,
+	                                              .maps_frames = true,
+	                                              .name = "trainer"});
 }
 
 uint64_t core_open_admin(struct core_driver *core)

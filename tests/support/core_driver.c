@@ -194,6 +194,18 @@ static uint32_t segment_of(const struct zd_reply *reply)
 	}
 }
 
+static void give_segments(struct core_driver *core, const struct zd_reply *reply)
+{
+	const struct zd_frames *frames = &reply->u.gather.frames;
+	uint32_t segments[] = {segment_of(reply), frames->low.segment, frames->own.segment,
+	                       frames->high.segment};
+	size_t n = reply->kind == ZD_REQ_GATHER ? ZD_ARRAY_LEN(segments) : 1;
+	for (size_t i = 0; i < n; i++) {
+		if (segments[i])
+			zd_engine_segment_given(core->engine, reply->session, segments[i]);
+	}
+}
+
 static void sink_segment_retire(void *arg, uint64_t id, uint32_t segment)
 {
 	struct session *session = core_session(arg, id);
@@ -218,8 +230,8 @@ static void sink_reply(void *arg, const struct zd_reply *reply)
 	call->reply = *reply;
 	(void)snprintf(call->error, sizeof(call->error), "%s", reply->error);
 	call->reply.error = call->error;
-	if (core->sessions_map && reply->status == 0 && segment_of(reply))
-		zd_engine_segment_given(core->engine, reply->session, segment_of(reply));
+	if (core->sessions_map && reply->status == 0)
+		give_segments(core, reply);
 	if (reply->kind == ZD_REQ_UNIQUE_IDS && reply->status == 0) {
 		assert_true(reply->u.unique_ids.nbytes <= sizeof(call->ids));
 		memcpy(call->ids, reply->u.unique_ids.bytes, reply->u.unique_ids.nbytes);
@@ -467,11 +479,6 @@ void core_settle(struct core_driver *core)
 		core_net_settle(core->net);
 }
 
-void core_devices_copy_own(struct core_driver *core, bool own)
-{
-	core->devices_copy_own = own;
-}
-
 void core_hold(struct core_driver *core, enum zd_command_kind kind)
 {
 	core->held[kind] = true;
@@ -589,14 +596,6 @@ void core_tick(struct core_driver *core, uint64_t now_ns)
 	core_settle(core);
 }
 
-static bool sink_client_copies_own(void *arg, uint32_t device, uint64_t bytes)
-{
-	struct core_driver *core = arg;
-	(void)device;
-	(void)bytes;
-	return !core->devices_copy_own;
-}
-
 static bool sink_sums_ahead(void *arg, uint64_t session)
 {
 	const struct core_driver *core = arg;
@@ -661,24 +660,23 @@ struct core_driver *core_new(const struct core_options *options)
 		if (device->host_memory)
 			device->arena_bytes = options->host_arena_bytes;
 	}
-	core->sink = (struct zd_engine_sink){
-	        .arg = core,
-	        .command = sink_command,
-	        .reply = sink_reply,
-	        .fence_passed = sink_fence_passed,
-	        .session_killed = sink_session_killed,
-	        .notice = sink_notice,
-	        .segment_retire = sink_segment_retire,
-	        .expect = sink_expect,
-	        .client_copies_own = options->client_copies_own_slice ? sink_client_copies_own : NULL,
-	        .sums_ahead = options->sums_ahead ? sink_sums_ahead : NULL,
-	        .ends = options->end_step_objects ? sink_ends : NULL};
+	core->sink = (struct zd_engine_sink){.arg = core,
+	                                     .command = sink_command,
+	                                     .reply = sink_reply,
+	                                     .fence_passed = sink_fence_passed,
+	                                     .session_killed = sink_session_killed,
+	                                     .notice = sink_notice,
+	                                     .segment_retire = sink_segment_retire,
+	                                     .expect = sink_expect,
+	                                     .sums_ahead = options->sums_ahead ? sink_sums_ahead : NULL,
+	                                     .ends = options->end_step_objects ? sink_ends : NULL};
 	core->net = options->net;
 	core->unordered = options->unordered;
 	core->sessions_map = options->sessions_map;
 	core->no_bytes = options->no_bytes;
 	core->sessions_linger = options->sessions_linger;
 	core->copies = options->copies;
+	core->no_frames = options->no_frames;
 	TAILQ_INIT(&core->commands);
 	TAILQ_INIT(&core->segments);
 	TAILQ_INIT(&core->sessions);

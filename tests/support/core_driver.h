@@ -33,8 +33,8 @@ struct core_options {
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
 	uint64_t unreached; /* of each device: see struct zd_device_config */
 	uint64_t reduction_cut_bytes, landing_chunk_bytes;
-	bool client_copies_own_slice; /* until core_devices_copy_own() */
-	bool sessions_linger;         /* until core_gone() */
+	bool sessions_linger; /* until core_gone() */
+	bool no_frames;       /* core_open() opens sessions whose clients map no frames */
 	bool strict_by_segment;
 	bool copies; /* core_open() opens sessions whose gathers are copies, also of a shard that is alone */
 	bool sums_ahead;   /* sessions' processes wait for sums' fences, until core_refuse_sums() */
@@ -131,8 +131,6 @@ const struct zd_reply *core_call(struct core_driver *core, uint64_t session, con
 
 /* ---- Commands ------------------------------------------------------------------------------------------ */
 
-/* Transfers that begin from here on leave own slices to clients, or not. */
-void core_devices_copy_own(struct core_driver *core, bool own);
 /* How often commands for the device were said to follow. */
 unsigned core_expected(const struct core_driver *core, uint32_t device);
 
@@ -223,7 +221,7 @@ struct core_unit {
 	uint32_t nviews;
 	const struct zd_view_args *views;
 	uint32_t slot;
-	bool persistent, frozen, all_reduce, on_host;
+	bool persistent, frozen, all_reduce, on_host, copied;
 };
 uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t group,
                        const struct core_unit *unit);
@@ -288,6 +286,8 @@ void core_team_publish_rank(struct core_team *team, uint64_t unit, uint32_t rank
 void core_team_write(struct core_team *team, uint64_t unit, uint32_t rank);
 /* Every byte of a rank's shard at a version. */
 uint8_t core_pattern(uint32_t rank, uint64_t version);
+/* Where the slice of a gathered buffer is that has `nshards` of them, also in place. */
+struct zd_location core_slice(const struct zd_reply *gather, uint32_t index, uint32_t nshards);
 /* Fails unless the gathered buffer holds the pattern of this version of every shard. */
 void core_team_check(struct core_team *team, const struct zd_reply *gather, uint64_t version);
 

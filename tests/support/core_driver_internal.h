@@ -70,8 +70,7 @@ struct core_driver {
 	size_t journal_bytes;
 	uint64_t now_ns;
 	struct core_net *net;
-	bool copies, no_bytes, abandoned, sessions_linger, sessions_map, devices_copy_own, unordered,
-	        refuses_sums;
+	bool copies, no_bytes, abandoned, sessions_linger, sessions_map, no_frames, unordered, refuses_sums;
 	unsigned expected[ZD_MAX_DEVICES];
 	uint64_t next_request;
 	bool held[KINDS];

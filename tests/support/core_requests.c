@@ -45,6 +45,7 @@ uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t grou
 	args.u.unit_register.frozen = unit->frozen;
 	args.u.unit_register.all_reduce = unit->all_reduce;
 	args.u.unit_register.on_host = unit->on_host;
+	args.u.unit_register.copied = unit->copied;
 	return core_send(core, session, &args);
 }
 
@@ -251,6 +252,7 @@ static const struct zd_reply *find_shard(struct core_team *team, uint64_t unit, 
 	        .frozen = row.row.u.unit.frozen,
 	        .all_reduce = row.row.u.unit.all_reduce,
 	        .on_host = row.row.u.unit.on_host,
+	        .copied = row.row.u.unit.copied,
 	};
 	return core_expect(team->core, core_register(team->core, team->session[rank], team->group, &again),
 	                   0);
@@ -277,16 +279,36 @@ void core_team_publish(struct core_team *team, uint64_t unit)
 		core_team_publish_rank(team, unit, rank);
 }
 
+struct zd_location core_slice(const struct zd_reply *gather, uint32_t index, uint32_t nshards)
+{
+	const struct zd_frames *frames = &gather->u.gather.frames;
+	struct zd_location slice = gather->u.gather.buffer;
+	uint64_t bytes = slice.bytes / nshards;
+	assert_int_equal(gather->kind, ZD_REQ_GATHER);
+	assert_true(index < nshards && (slice.segment == 0) == (frames->own.segment != 0));
+	if (frames->own.segment != 0) {
+		bytes = frames->own.bytes;
+		assert_int_equal(frames->low.bytes + bytes + frames->high.bytes, nshards * bytes);
+		assert_int_equal(frames->low.bytes % bytes, 0);
+		uint32_t own = (uint32_t)(frames->low.bytes / bytes);
+		slice = index < own ? frames->low : index == own ? frames->own : frames->high;
+		index = index < own ? index : index == own ? 0 : index - own - 1;
+	}
+	slice.offset += index * bytes;
+	slice.bytes = bytes;
+	return slice;
+}
+
 void core_team_check(struct core_team *team, const struct zd_reply *gather, uint64_t version)
 {
-	uint64_t bytes = gather->u.gather.buffer.bytes;
-	const uint8_t *data = core_bytes(team->core, gather->u.gather.buffer);
-	assert_int_equal(gather->kind, ZD_REQ_GATHER);
 	assert_true(gather->u.gather.version == version);
-	for (uint64_t i = 0; i < bytes; i++) {
-		uint32_t rank = (uint32_t)(i / (bytes / team->world_size));
-		if (data[i] != core_pattern(rank, version))
-			fail_msg("byte %llu is %#x, not that of rank %u, version %llu", (unsigned long long)i,
-			         data[i], rank, (unsigned long long)version);
+	for (uint32_t rank = 0; rank < team->world_size; rank++) {
+		struct zd_location slice = core_slice(gather, rank, team->world_size);
+		const uint8_t *data = core_bytes(team->core, slice);
+		for (uint64_t i = 0; i < slice.bytes; i++) {
+			if (data[i] != core_pattern(rank, version))
+				fail_msg("byte %llu is %#x, not that of rank %u, version %llu",
+				         (unsigned long long)i, data[i], rank, (unsigned long long)version);
+		}
 	}
 }

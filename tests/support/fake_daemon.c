@@ -320,7 +320,8 @@ static unsigned make_fds(struct fake_peer *peer, int fds[4])
 
 void fake_hello(struct fake_peer *peer)
 {
-	static const char *const asked[] = {ZD_FEATURE_WORK, ZD_FEATURE_WORK_AHEAD, ZD_FEATURE_RINGS};
+	static const char *const asked[] = {ZD_FEATURE_WORK, ZD_FEATURE_WORK_AHEAD, ZD_FEATURE_FRAMES,
+	                                    ZD_FEATURE_RINGS};
 	Zd__DaemonPacket packet = ZD__DAEMON_PACKET__INIT;
 	Zd__Reply reply = ZD__REPLY__INIT;
 	Zd__Reply *replies = &reply;
@@ -335,8 +336,8 @@ void fake_hello(struct fake_peer *peer)
 	if (!request)
 		return;
 	fake_check(peer, request->hello->version_min == ZD_PROTOCOL_VERSION);
-	if (peer->on_gpus && fake_check(peer, request->hello->n_features == 3))
-		for (unsigned i = 0; i < 3; i++)
+	if (peer->on_gpus && fake_check(peer, request->hello->n_features == 4))
+		for (unsigned i = 0; i < 4; i++)
 			fake_check(peer, strcmp(request->hello->features[i], asked[i]) == 0);
 	nfds = make_fds(peer, fds);
 	hello.version = ZD_PROTOCOL_VERSION;

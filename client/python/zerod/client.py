@@ -343,9 +343,9 @@ class _Corked:
             raise failed(status, self.client.handle)
 
 
-def wait_options(deadline_ms: int) -> Optional[s.WaitOptions]:
+def wait_options(deadline_ms: int, flags: int = 0) -> Optional[s.WaitOptions]:
     """NULL, the client's default, for 0."""
-    return s.WaitOptions(deadline_ms=deadline_ms) if deadline_ms else None
+    return s.WaitOptions(deadline_ms=deadline_ms, flags=flags) if deadline_ms or flags else None
 
 
 def handle_array(objects: Iterable[Any]) -> tuple[Any, int]:

@@ -82,9 +82,9 @@ class Group(Handle):
 
     # ---- Updates ----
 
-    def update_begin(self, units: Sequence[Unit], deadline_ms: int = 0) -> None:
-        """The shards of the units may be written until publish()."""
-        self.client.check(calls.update_begin(*handle_array(units), wait_options(deadline_ms), None))
+    def update_begin(self, units: Sequence[Unit], deadline_ms: int = 0, flags: int = 0) -> None:
+        """The shards of the units may be written until publish(). flags: of structs.WaitFlags."""
+        self.client.check(calls.update_begin(*handle_array(units), wait_options(deadline_ms, flags), None))
 
     def update_begin_ticket(self, units: Sequence[Unit]) -> int:
         """update_begin() with a ticket: the shards may be written behind Client.complete(ticket, stream)."""

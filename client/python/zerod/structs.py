@@ -95,6 +95,11 @@ class UnitFlags(enum.IntFlag):
     FROZEN = 2
     ALL_REDUCE = 4
     ON_HOST = 8
+    COPIED = 16
+
+
+class WaitFlags(enum.IntFlag):
+    LEASES = 1
 
 
 class GatherFlags(enum.IntFlag):
@@ -184,7 +189,7 @@ class Options(Struct):
 
 
 class WaitOptions(Struct):
-    _fields_ = [("struct_size", c_size_t), ("deadline_ms", c_uint32), ("reserved", c_uint32)]
+    _fields_ = [("struct_size", c_size_t), ("deadline_ms", c_uint32), ("flags", c_uint32)]
 
 
 class DeviceInfo(Struct):

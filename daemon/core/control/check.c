@@ -39,40 +39,59 @@ static void check_extent(const struct zd_extent *extent, const struct zd_device 
 	zd_assert(extent->block->offset + extent->block->bytes <= extent->segment->bytes);
 }
 
-/* The extent of a gathered buffer or slot. In a strict session's segment it is the only block. */
-static void check_gathered(const struct zd_engine *e, const struct zd_extent *extent,
+/* An extent of a gathered buffer or slot. */
+static void check_gathered(const struct zd_engine *e, const struct zd_extent *extent, bool is_frame,
                            const struct zd_device *device, const struct zd_job *job,
                            enum zd_block_owner owner_type, const void *owner)
 {
-	bool is_alone = extent->segment && extent->segment->purpose == ZD_PURPOSE_STRICT;
-	check_extent(extent, device, job, is_alone ? ZD_PURPOSE_STRICT : ZD_PURPOSE_GATHERS, owner_type,
-	             owner);
-	if (is_alone)
-		zd_assert(e->strict_by_segment && extent->block->bytes == extent->segment->bytes);
+	enum zd_purpose purpose = is_frame ? ZD_PURPOSE_FRAMES : ZD_PURPOSE_GATHERS;
+	if (extent->segment && extent->segment->purpose == ZD_PURPOSE_STRICT)
+		purpose = ZD_PURPOSE_STRICT;
+	check_extent(extent, device, job, purpose, owner_type, owner);
+	zd_assert(purpose != ZD_PURPOSE_STRICT || e->strict_by_segment);
+	if (zd_purpose_is_single(purpose))
+		zd_assert(extent->block->bytes == extent->segment->bytes);
+}
+
+/* Each of its extents may be empty. */
+static void check_space(const struct zd_engine *e, const struct zd_space *space, bool are_frames,
+                        const struct zd_device *device, const struct zd_job *job,
+                        enum zd_block_owner owner_type, const void *owner)
+{
+	if (space->low.bytes > 0)
+		check_gathered(e, &space->low, are_frames, device, job, owner_type, owner);
+	if (space->high.bytes > 0)
+		check_gathered(e, &space->high, are_frames, device, job, owner_type, owner);
+	zd_assert(are_frames || space->high.bytes == 0);
 }
 
 static void check_strict(const struct zd_engine *e, const struct zd_buffer *buffer)
 {
-	const struct zd_block *block = buffer->extent.block;
+	const struct zd_block *block = buffer->space.low.block;
 	zd_assert(block->offset % ZD_STRICT_ALIGN_BYTES == 0);
 	if (e->strict_by_segment)
-		zd_assert(buffer->extent.segment->purpose == ZD_PURPOSE_STRICT);
+		zd_assert(buffer->space.low.segment->purpose == ZD_PURPOSE_STRICT);
 }
 
-/* An aliased buffer has no extent. From its version's publish on it counts as a reader, while it is leased or
- * fences of past leases are pending. check_part() asserts that a shard under update has no readers. */
-static void check_aliased(const struct zd_buffer *buffer)
+/* From its own part's publish on a buffer in place counts as a viewer, while it is leased or fences of past
+ * leases are pending. check_part() asserts that a shard under update has no readers. */
+static void check_in_place(const struct zd_buffer *buffer)
 {
 	const struct zd_part *part = buffer->part;
-	zd_assert(!buffer->extent.block && buffer->extent.bytes == 0 && !buffer->slot);
-	zd_assert(!buffer->own_left && buffer->plan.left == (buffer->promise != NULL));
-	zd_assert(part->shard.block && part->readers >= buffer->reading);
-	if (buffer->promise)
-		zd_assert(!buffer->reading && zd_part_is_publishing_version(part, buffer->version));
+	bool frameless = zd_buffer_bytes(buffer) == 0, early = zd_deferred_awaits(buffer, part);
+	zd_assert(frameless == (buffer->unit->group->nshards == 1) && (!frameless || !buffer->slot));
+	zd_assert(!frameless || buffer->plan.left == (buffer->promise != NULL));
+	zd_assert(frameless || !buffer->promise);
+	zd_assert(part->readers >= part->viewers && part->viewers >= buffer->views);
+	if (buffer->views || buffer->charged || early) /* copies into frames may outlast the shard */
+		zd_assert(part->shard.block &&
+		          (frameless || part->shard.segment->purpose == ZD_PURPOSE_OWN_PARTS));
+	if (early)
+		zd_assert(!buffer->views && zd_part_is_publishing_version(part, buffer->version));
 	else if (!TAILQ_EMPTY(&buffer->leases))
-		zd_assert(buffer->reading && (buffer->version == part->version || buffer->stale));
-	else if (buffer->watches == 0)
-		zd_assert(!buffer->reading);
+		zd_assert(buffer->views && (buffer->version == part->version || buffer->stale));
+	else /* a process that leaves with a persistent buffer is watched, and reads no shard */
+		zd_assert(!buffer->views || buffer->watches > 0);
 }
 
 /* Counts buffers of a version whose publish has failed: they may be read during the next update. */
@@ -81,7 +100,7 @@ static uint32_t count_stale_readers(const struct zd_part *part)
 	const struct zd_buffer *buffer;
 	uint32_t n = 0;
 	TAILQ_FOREACH (buffer, &zd_part_member(part)->device->buffers, device_link)
-		n += buffer->part == part && buffer->reading && buffer->stale;
+		n += buffer->part == part && buffer->views && buffer->stale;
 	return n;
 }
 
@@ -95,19 +114,18 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 	if (buffer->filling)
 		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->fill_due &&
 		          buffer->plan.left == 0 && buffer->watches == 0 && !buffer->former);
-	zd_assert(!buffer->fill_due || (!buffer->aliased && !buffer->prefetched));
+	zd_assert(!buffer->fill_due || (!buffer->in_place && !buffer->prefetched));
 	if (buffer->heir) { /* check_buffer() of the heir checks the memory */
 		zd_assert(buffer->heir->former == buffer && buffer->heir->slot == buffer->slot);
 		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && TAILQ_EMPTY(&buffer->leases));
 		zd_assert(zd_buffer_is_in_use(buffer));
 		return;
 	}
-	if (buffer->aliased)
-		check_aliased(buffer);
-	else
-		check_gathered(e, &buffer->extent, buffer->device, buffer->unit->group->job,
-		               buffer->slot ? ZD_BLOCK_SLOT : ZD_BLOCK_BUFFER,
-		               buffer->slot ? (const void *)buffer->slot : buffer);
+	if (buffer->in_place)
+		check_in_place(buffer);
+	check_space(e, &buffer->space, buffer->in_place, buffer->device, buffer->unit->group->job,
+	            buffer->slot ? ZD_BLOCK_SLOT : ZD_BLOCK_BUFFER,
+	            buffer->slot ? (const void *)buffer->slot : buffer);
 	zd_assert((buffer->plan.steps != NULL) == (buffer->plan.left > 0)); /* there may be many buffers */
 	zd_plan_check(&buffer->plan);
 	TAILQ_FOREACH (lease, &buffer->leases, link) {
@@ -117,17 +135,18 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 	}
 	if (buffer->slot)
 		zd_assert(buffer->slot->occupant == buffer &&
-		          buffer->slot->extent.block == buffer->extent.block);
+		          (buffer->in_place ? &buffer->slot->frames : &buffer->slot->copy)->low.block ==
+		                  buffer->space.low.block);
 	if (buffer->charged) {
 		const struct zd_session *session = zd_part_member(buffer->part)->session;
-		zd_assert(buffer->kept || buffer->extent.bytes == zd_part_gathered_bytes(buffer->part));
-		zd_assert(buffer->aliased == (zd_part_is_aliased(buffer->part) && !buffer->kept));
-		zd_assert(!buffer->kept || (zd_part_is_aliased(buffer->part) && buffer->unit->placed));
+		zd_assert(buffer->kept || zd_buffer_bytes(buffer) == zd_part_gathered_bytes(buffer->part));
+		zd_assert(buffer->in_place == (zd_part_is_in_place(buffer->part) && !buffer->kept));
+		zd_assert(!buffer->kept || (zd_part_is_in_place(buffer->part) && buffer->unit->placed));
 		if (session->strict)
 			check_strict(e, buffer);
-		found->charged[index][ZD_CHARGE_GATHERED] += buffer->extent.bytes;
+		found->charged[index][ZD_CHARGE_GATHERED] += zd_buffer_bytes(buffer);
 	} else if (!buffer->slot) {
-		found->quarantine[index] += buffer->extent.bytes;
+		found->quarantine[index] += zd_buffer_bytes(buffer);
 	}
 	if (buffer->state == ZD_BUFFER_QUARANTINED) {
 		zd_assert(!buffer->charged && TAILQ_EMPTY(&buffer->leases));
@@ -140,21 +159,22 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 	zd_assert(!TAILQ_EMPTY(&buffer->leases) || buffer->prefetched || buffer->part->persistent);
 }
 
-static void check_part(const struct zd_engine *e, const struct zd_part *part, struct found *found)
+static void check_part(const struct zd_part *part, struct found *found)
 {
 	const struct zd_member *member = zd_part_member(part);
-	zd_shadow_check(e, part);
+	zd_shadow_check(part);
 	found->context_parts += part->context != NULL;
 	if (part->state == ZD_PART_ABSENT) {
 		zd_assert(!part->context);
-		zd_assert(!part->shard.block && !part->buffer && part->readers == 0);
+		zd_assert(!part->shard.block && !part->buffer && part->readers == 0 && part->viewers == 0);
 		return;
 	}
 	/* The rank of a DYING part may have joined again, on another device. */
 	const struct zd_device *device = part->state == ZD_PART_DYING ? part->shard.segment->device
 	                                                              : zd_part_memory(part);
 	uint32_t index = device->index;
-	check_extent(&part->shard, device, part->unit->group->job, ZD_PURPOSE_SHARDS, ZD_BLOCK_PART, part);
+	check_extent(&part->shard, device, part->unit->group->job,
+	             zd_unit_purpose(part->unit, device->config.host_memory), ZD_BLOCK_PART, part);
 	zd_assert(part->shard.bytes == zd_unit_part_bytes(part->unit));
 	if (part->state == ZD_PART_DYING) {
 		zd_assert(part->readers > 0 && !part->buffer);
@@ -193,8 +213,7 @@ static void check_landings(const struct zd_unit *unit, struct found *found)
 	}
 }
 
-static void check_unit(const struct zd_engine *e, const struct zd_group *group, const struct zd_unit *unit,
-                       struct found *found)
+static void check_unit(const struct zd_group *group, const struct zd_unit *unit, struct found *found)
 {
 	bool kept = false, registered = false;
 	zd_assert(unit->group == group && unit->refs > 0 && unit->refs >= unit->registrations);
@@ -203,7 +222,7 @@ static void check_unit(const struct zd_engine *e, const struct zd_group *group, 
 	zd_assert(unit->placed || unit->on_host == unit->first_on_host);
 	check_landings(unit, found);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		check_part(e, &unit->parts[rank], found);
+		check_part(&unit->parts[rank], found);
 		kept |= zd_part_is_kept(&unit->parts[rank]);
 		registered |= zd_part_is_registered(&unit->parts[rank]);
 		if (unit->parts[rank].collective)
@@ -243,12 +262,12 @@ static void check_units(const struct zd_engine *e, const struct zd_group *group,
 	TAILQ_FOREACH (unit, &group->units, group_link) {
 		zd_assert(!unit->is_former && zd_unit_find(e, unit->id) == unit &&
 		          zd_unit_find_name(group, unit->name, false) == unit);
-		check_unit(e, group, unit, found);
+		check_unit(group, unit, found);
 		nunits++;
 	}
 	TAILQ_FOREACH (unit, &group->former, group_link) {
 		zd_assert(unit->is_former && zd_unit_is_left(unit));
-		check_unit(e, group, unit, found);
+		check_unit(group, unit, found);
 		nformer++;
 	}
 	zd_commit_check(group);
@@ -267,7 +286,12 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 		check_lists(member);
 		TAILQ_FOREACH (slot, &member->slots, link) {
 			zd_assert(member->session && !slot->orphan && slot->member == member);
-			check_gathered(e, &slot->extent, member->device, group->job, ZD_BLOCK_SLOT, slot);
+			{
+				check_space(e, &slot->copy, false, member->device, group->job, ZD_BLOCK_SLOT,
+				            slot);
+				check_space(e, &slot->frames, true, member->device, group->job, ZD_BLOCK_SLOT,
+				            slot);
+			}
 		}
 	}
 	zd_assert(attached == group->attached && group->refs >= attached);
@@ -291,10 +315,9 @@ static void find_slots(struct zd_engine *e, struct found *found)
 			const struct zd_slot *slot;
 			TAILQ_FOREACH (slot, &group->members[rank].slots, link) {
 				uint64_t used = slot->occupant && slot->occupant->charged
-				                        ? slot->occupant->extent.bytes
+				                        ? zd_buffer_bytes(slot->occupant)
 				                        : 0;
-				found->idle_slots[group->members[rank].device->index] += slot->extent.bytes -
-				                                                         used;
+				found->idle_slots[slot->device->index] += zd_slot_bytes(slot) - used;
 			}
 		}
 	}
@@ -302,7 +325,7 @@ static void find_slots(struct zd_engine *e, struct found *found)
 		const struct zd_buffer *buffer;
 		TAILQ_FOREACH (buffer, &e->devices[i].buffers, device_link) {
 			if (buffer->slot && buffer->slot->orphan && buffer->slot->occupant == buffer)
-				found->idle_slots[i] += buffer->slot->extent.bytes;
+				found->idle_slots[i] += zd_slot_bytes(buffer->slot);
 		}
 	}
 }

@@ -69,8 +69,12 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 	e->next_deadline_ns = e->next_unmap_ns = e->next_expiry_ns = UINT64_MAX;
 	zd_history_init(&e->history, config->events);
 	e->devices = zd_calloc(config->ndevices, sizeof(*e->devices));
-	for (uint32_t i = 0; i < config->ndevices; i++)
+	for (uint32_t i = 0; i < config->ndevices; i++) {
 		device_init(e, i, config);
+		if (!e->devices[i].config.host_memory)
+			e->granule_bytes = zd_max_u64(e->granule_bytes,
+			                              e->devices[i].config.segment_align_bytes);
+	}
 	return e;
 }
 

@@ -339,6 +339,7 @@ static bool row_unit(struct listing *l, struct zd_row *row, const struct zd_unit
 	row->u.unit.padded_bytes = zd_unit_padded_bytes(unit);
 	row->u.unit.all_reduce = unit->all_reduce;
 	row->u.unit.on_host = unit->on_host;
+	row->u.unit.copied = unit->copied;
 	const struct zd_part *first = first_registered(unit);
 	row->u.unit.slot = first ? first->slot : unit->slot;
 	row->u.unit.frozen = first ? first->frozen : unit->frozen;
@@ -374,7 +375,7 @@ static bool row_buffer(const struct listing *l, struct zd_row *row, const struct
 	const struct zd_session *session = zd_part_member(buffer->part)->session;
 	char text[ZD_WAIT_TEXT] = "";
 	row_unit_names(row, buffer->unit);
-	row->u.buffer.padded_bytes = buffer->extent.bytes;
+	row->u.buffer.padded_bytes = zd_buffer_bytes(buffer);
 	row->state = zd_sm_name(&zd_sm_buffer, buffer->state);
 	row->u.buffer.rank = zd_world_rank(zd_part_member(buffer->part));
 	row->u.buffer.device = buffer->device->index;
@@ -382,6 +383,7 @@ static bool row_buffer(const struct listing *l, struct zd_row *row, const struct
 	row->u.buffer.age_ns = l->e->now_ns - buffer->since_ns;
 	row->u.buffer.persistent = buffer->state != ZD_BUFFER_QUARANTINED && buffer->part->persistent;
 	row->u.buffer.prefetched = buffer->prefetched;
+	row->u.buffer.in_place = buffer->in_place;
 	TAILQ_FOREACH (lease, &buffer->leases, link) {
 		if (row->u.buffer.nholders == MAX_HOLDERS)
 			break;
@@ -455,7 +457,7 @@ static bool row_scope(struct listing *l, struct zd_row *row, const struct zd_sco
 	row->u.scope.units = scope->nleases;
 	l->visits += scope->nleases;
 	TAILQ_FOREACH (lease, &scope->leases, scope_link)
-		row->u.scope.bytes += lease->buffer->extent.bytes;
+		row->u.scope.bytes += zd_buffer_bytes(lease->buffer);
 	return fn(row, arg);
 }
 

@@ -21,7 +21,8 @@ static const char *purpose_name(enum zd_purpose purpose)
 	static const char *const names[ZD_NPURPOSES] = {
 	        [ZD_PURPOSE_SHARDS] = "shards",           [ZD_PURPOSE_GATHERS] = "gathers",
 	        [ZD_PURPOSE_STRICT] = "strict",           [ZD_PURPOSE_GRADIENTS] = "gradients",
-	        [ZD_PURPOSE_ALLOCATIONS] = "allocations",
+	        [ZD_PURPOSE_ALLOCATIONS] = "allocations", [ZD_PURPOSE_OWN_PARTS] = "own parts",
+	        [ZD_PURPOSE_FRAMES] = "frames",
 	};
 	return names[purpose];
 }
@@ -142,7 +143,7 @@ void zd_block_row(const struct zd_segment *segment, const struct zd_block *block
 		const struct zd_buffer *buffer = block->owner;
 		row->group = buffer->unit->group->name;
 		row->u.block.rank = zd_world_rank(zd_part_member(buffer->part));
-		row->u.block.purpose = "gathered";
+		row->u.block.purpose = buffer->in_place ? "frame" : "gathered";
 		buffer_row(row, buffer, text);
 		break;
 	}

@@ -317,15 +317,17 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	args.u.unit_register.frozen = record->frozen;
 	args.u.unit_register.all_reduce = record->all_reduce;
 	args.u.unit_register.on_host = record->first_on_host;
+	args.u.unit_register.copied = record->copied;
 	unit = zd_unit_find_name(group, record->name, false);
-	status = zd_unit_check_description(&args, group->nshards, &wrong);
+	status = zd_unit_check_description(restore->e, group, &args, &wrong);
 	if (unit || status != 0) {
 		free(views);
 		return zd_journal_bad(&record->record, unit ? "another one has its name" : wrong.text, err);
 	}
 	status = use_id(restore, group->job->owner->uid, ZD_ID_UNIT, &record->record, err);
 	if (status == 0)
-		status = zd_unit_new(restore->e, NULL, group, record->first_rank, &args, &unit, err);
+		status = zd_unit_new(restore->e, NULL, group, record->first_rank, &args, record->in_place,
+		                     &unit, err);
 	free(views);
 	if (status != 0)
 		return status;
@@ -475,8 +477,9 @@ static int place(struct restore *restore, const struct zd_journal_object *kept, 
 	const struct zd_record_extent *extent = extent_of(kept);
 	struct zd_segment *segment = find_made(restore, ZD_RECORD_SEGMENT, extent->segment);
 	bool is_part = kept->record->type == ZD_RECORD_PART;
-	enum zd_purpose purpose = is_part ? ZD_PURPOSE_SHARDS : ZD_PURPOSE_ALLOCATIONS;
 	struct zd_part *part = is_part ? kept->made : NULL;
+	enum zd_purpose purpose = is_part ? zd_unit_purpose(part->unit, part->unit->on_host)
+	                                  : ZD_PURPOSE_ALLOCATIONS;
 	struct zd_allocation *allocation = is_part ? NULL : kept->made;
 	struct zd_job *job = is_part ? part->unit->group->job : allocation->job;
 	const struct zd_device *device = is_part ? zd_part_memory(part) : allocation->device;

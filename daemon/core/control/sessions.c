@@ -48,6 +48,7 @@ static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer 
 	session->started = peer->started;
 	session->strict = peer->strict;
 	session->poison = peer->poison;
+	session->maps_frames = peer->maps_frames && !peer->strict && !peer->poison;
 	session->no_durable = peer->no_durable;
 	session->denied_devices = peer->admin ? 0 : peer->denied_devices;
 	if (peer->name)
@@ -326,7 +327,7 @@ static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 		return zd_wait_for(req, ZD_WAIT_TRANSFERS, zd_world_rank(member), member->transfers, 0);
 	take_aborts_back(e, req->session);
 	TAILQ_FOREACH (member, &req->session->members, session_link) {
-		const struct zd_part *part = zd_shadow_find_owed(e, member);
+		const struct zd_part *part = zd_shadow_find_owed(member);
 		if (!part)
 			continue;
 		int wait = zd_wait_for(req, ZD_WAIT_RESTORE, zd_world_rank(member), 0, 0);

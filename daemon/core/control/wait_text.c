@@ -221,8 +221,10 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
 		break;
 	case ZD_WAIT_READERS:
 		used = snprintf(out, ZD_WAIT_TEXT, "%llu %s%s the shard of rank %u of unit '%.64s'", a,
-		                b ? "consumer" : "transfer", a == 1 ? " that reads" : "s that read", rank,
-		                unit);
+		                a == b  ? "consumer"
+		                : b > 0 ? "reader"
+		                        : "transfer",
+		                a == 1 ? " that reads" : "s that read", rank, unit);
 		break;
 	case ZD_WAIT_FORMER:
 		used = snprintf(out, ZD_WAIT_TEXT, "the end of the work on the former unit '%.64s'", unit);

@@ -33,7 +33,7 @@ struct zd_session {
 	uint64_t started; /* see struct zd_peer */
 	struct zd_owner *owner;
 	bool admin;
-	bool strict, poison, no_durable;
+	bool strict, poison, no_durable, maps_frames;
 	uint64_t denied_devices; /* bits of devices that it may not use; an administrator has none */
 	bool clean_exit;         /* the client has said goodbye */
 	bool former;             /* of a daemon before this one: its end waits for its process */
@@ -336,6 +336,7 @@ struct zd_engine {
 	struct zd_engine_sink sink;
 	struct zd_device *devices;
 	uint32_t ndevices;
+	uint64_t granule_bytes; /* the largest of the devices' `segment_align_bytes` */
 	uint64_t quota_bytes;
 	struct zd_uid_limits uid_limits;
 	uint64_t reduction_cut_bytes; /* 0: the default of plan_sums.c */

@@ -27,11 +27,17 @@
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
+uint64_t zd_slot_bytes(const struct zd_slot *slot)
+{
+	return zd_space_bytes(&slot->copy) + zd_space_bytes(&slot->frames);
+}
+
 void zd_slot_free(struct zd_engine *e, struct zd_slot *slot)
 {
 	zd_assert(!slot->occupant);
-	slot->extent.segment->device->idle_slot_bytes -= slot->extent.bytes;
-	zd_pool_free(e, &slot->extent);
+	slot->device->idle_slot_bytes -= zd_slot_bytes(slot);
+	zd_pool_free_space(e, &slot->copy);
+	zd_pool_free_space(e, &slot->frames);
 	free(slot);
 }
 
@@ -39,19 +45,19 @@ void zd_slot_free(struct zd_engine *e, struct zd_slot *slot)
 
 static void buffer_charge(struct zd_engine *e, struct zd_buffer *buffer)
 {
-	zd_charge(e, buffer->unit->group->job, buffer->device, ZD_CHARGE_GATHERED, buffer->extent.bytes);
+	zd_charge(e, buffer->unit->group->job, buffer->device, ZD_CHARGE_GATHERED, zd_buffer_bytes(buffer));
 	if (buffer->slot)
-		buffer->device->idle_slot_bytes -= buffer->extent.bytes;
+		buffer->device->idle_slot_bytes -= zd_buffer_bytes(buffer);
 	buffer->charged = true;
 }
 
 static void buffer_uncharge(struct zd_engine *e, struct zd_buffer *buffer)
 {
-	zd_uncharge(e, buffer->unit->group->job, buffer->device, ZD_CHARGE_GATHERED, buffer->extent.bytes);
+	zd_uncharge(e, buffer->unit->group->job, buffer->device, ZD_CHARGE_GATHERED, zd_buffer_bytes(buffer));
 	if (buffer->slot)
-		buffer->device->idle_slot_bytes += buffer->extent.bytes;
+		buffer->device->idle_slot_bytes += zd_buffer_bytes(buffer);
 	else
-		buffer->device->quarantine_bytes += buffer->extent.bytes;
+		buffer->device->quarantine_bytes += zd_buffer_bytes(buffer);
 	buffer->charged = false;
 }
 
@@ -76,7 +82,7 @@ static struct zd_buffer_list *formers_of(const struct zd_buffer *buffer)
 /* A quarantined buffer has operations left: its memory can be promised to another one. */
 static void set_reusable(struct zd_buffer *buffer)
 {
-	if (buffer->slot || buffer->aliased || buffer->reusable || buffer->heir)
+	if (buffer->slot || zd_buffer_bytes(buffer) == 0 || buffer->reusable || buffer->heir)
 		return;
 	buffer->reusable = true;
 	TAILQ_INSERT_TAIL(formers_of(buffer), buffer, use_link);
@@ -97,11 +103,11 @@ static void take_over(struct zd_buffer *buffer, struct zd_buffer *former)
 	buffer->former = former;
 	former->heir = buffer;
 	if (!former->slot)
-		former->device->quarantine_bytes -= former->extent.bytes;
+		former->device->quarantine_bytes -= zd_buffer_bytes(former);
 }
 
 struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struct zd_slot *slot,
-                                const struct zd_extent *extent, struct zd_buffer *former)
+                                const struct zd_space *space, struct zd_buffer *former)
 {
 	struct zd_buffer *buffer = zd_calloc(1, sizeof(*buffer));
 	zd_assert(!part->buffer);
@@ -111,15 +117,16 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 	buffer->unit = part->unit;
 	buffer->part = part;
 	buffer->device = zd_part_member(part)->device;
-	buffer->aliased = !extent;
-	if (extent)
-		buffer->extent = *extent;
+	buffer->in_place = zd_part_is_in_place(part);
+	buffer->space = *space;
 	buffer->slot = slot;
 	if (slot)
 		slot->occupant = buffer;
-	else if (extent)
-		zd_extent_own(e, extent, ZD_BLOCK_BUFFER, buffer,
-		              zd_member_use(zd_part_member(part), ZD_WORD_GATHERED, part->unit->id));
+	else
+		zd_space_own(e, space, ZD_BLOCK_BUFFER, buffer,
+		             zd_member_use(zd_part_member(part),
+		                           buffer->in_place ? ZD_WORD_FRAME : ZD_WORD_GATHERED,
+		                           part->unit->id));
 	buffer->since_ns = e->now_ns;
 	TAILQ_INIT(&buffer->leases);
 	LIST_INIT(&buffer->awaits);
@@ -140,7 +147,7 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 	struct zd_slot *slot = buffer->slot;
 	zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->charged && TAILQ_EMPTY(&buffer->leases));
 	zd_dirty(e, buffer->device);
-	zd_alias_read_done(e, buffer);
+	zd_assert(!buffer->views);
 	clear_reusable(buffer);
 	TAILQ_REMOVE(&buffer->device->buffers, buffer, device_link);
 	buffer->device->nbuffers--;
@@ -151,9 +158,9 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 		slot->occupant = NULL;
 		if (slot->orphan)
 			zd_slot_free(e, slot);
-	} else if (!buffer->aliased) {
-		buffer->device->quarantine_bytes -= buffer->extent.bytes;
-		zd_pool_free(e, &buffer->extent);
+	} else {
+		buffer->device->quarantine_bytes -= zd_buffer_bytes(buffer);
+		zd_pool_free_space(e, &buffer->space);
 	}
 	zd_metadata_uncharge(buffer->unit->group->job->owner, sizeof(*buffer));
 	zd_unit_unref(e, buffer->unit);
@@ -174,7 +181,7 @@ static void fill_done(struct zd_engine *e, struct zd_op *op, int status, const c
 static void fill(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_command command = {.kind = ZD_CMD_FILL, .device = buffer->device->index};
-	command.u.fill.dst = zd_extent_location(&buffer->extent);
+	command.u.fill.dst = zd_extent_location(&buffer->space.low);
 	command.u.fill.pattern = ZD_FILL_NAN;
 	buffer->fill_due = false;
 	buffer->filling = true;
@@ -194,13 +201,12 @@ static void buffer_end(struct zd_engine *e, struct zd_buffer *buffer)
 void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	zd_shadow_try(e, buffer->part);
+	zd_buffer_view_done(e, buffer);
 	if (zd_buffer_is_in_use(buffer))
 		return;
 	zd_dirty(e, buffer->device);
 	if (buffer->state == ZD_BUFFER_QUARANTINED)
 		buffer_end(e, buffer);
-	else
-		zd_alias_read_done(e, buffer);
 }
 
 static void watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
@@ -231,6 +237,7 @@ void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 	buffer_uncharge(e, buffer);
 	zd_dirty(e, buffer->device);
 	hold_for_process(e, buffer);
+	zd_buffer_view_done(e, buffer);
 	if (zd_buffer_is_in_use(buffer))
 		set_reusable(buffer);
 	else
@@ -278,7 +285,7 @@ static void lease_event(struct zd_engine *e, const struct zd_lease *lease)
 	const struct zd_buffer *buffer = lease->buffer;
 	struct zd_event *event = zd_event_of(e, ZD_EVENT_LEASE, zd_part_member(buffer->part));
 	event->object = buffer->unit->id;
-	event->bytes = buffer->extent.bytes;
+	event->bytes = zd_buffer_bytes(buffer);
 	event->value = lease->since_ns;
 	event->number = (uint32_t)buffer->transfer;
 }
@@ -359,7 +366,7 @@ struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, con
 	lease->uses += uses;
 	zd_buffer_set_prefetched(buffer, false);
 	buffer->fill_due = zd_part_member(buffer->part)->session->poison;
-	zd_alias_read(buffer);
+	zd_buffer_view(buffer);
 	return lease;
 }
 
@@ -384,7 +391,7 @@ void zd_lease_end(struct zd_engine *e, struct zd_lease *lease)
 	if (TAILQ_EMPTY(&buffer->leases) && !buffer->part->persistent)
 		zd_buffer_drop(e, buffer);
 	else
-		zd_alias_read_done(e, buffer);
+		zd_buffer_view_done(e, buffer);
 }
 
 bool zd_lease_release(struct zd_engine *e, struct zd_buffer *buffer, struct zd_lease *lease,

@@ -8,12 +8,14 @@
 #include "core/gather/unit.h"
 #include "core/plan/plan.h"
 
-/* A slot of one rank: its block, from the first gather into it on. */
+/* A slot of one rank: its memory, from the first gather into it on. */
 struct zd_slot {
 	uint32_t number;
-	struct zd_extent extent;
+	struct zd_space copy;   /* for whole copies; empty before the first one */
+	struct zd_space frames; /* for buffers in place, likewise */
 	/* the last buffer that got the slot, or was promised it; NULL: none has operations there */
 	struct zd_buffer *occupant;
+	struct zd_device *device;
 	bool orphan;                    /* its rank has left: freed with the occupant */
 	const struct zd_member *member; /* the rank */
 	TAILQ_ENTRY(zd_slot) link;
@@ -40,21 +42,19 @@ struct zd_buffer {
 	bool prefetched;
 	bool reusable; /* listed among the uid's `formers` */
 	bool charged;
-	bool stale;      /* the transfer failed, or a shard in it was dropped or undone: no gather joins it */
-	bool own_left;   /* the transfer leaves the rank's own slice to its client */
-	bool own_copied; /* a reply has told a client to copy it */
-	bool landing;    /* the transfer may use landings; landing.h */
-	bool joined;     /* it has joined them */
-	bool deferred;   /* the transfer begins, or began, after the reply; deferred.h */
-	bool aliased;    /* the buffer is the shard itself, without an extent; alias.c */
-	bool kept;       /* a copy, made before the unit was moved to where its part is aliased; place.c */
-	bool reading;    /* aliased: the buffer counts among the part's readers */
-	bool fill_due;   /* of a poison session that has had a lease: filled before its memory is reused */
-	bool filling;    /* the fill is under way */
+	bool stale;    /* the transfer failed, or a shard in it was dropped or undone: no gather joins it */
+	bool landing;  /* the transfer may use landings; landing.h */
+	bool joined;   /* it has joined them */
+	bool deferred; /* the transfer begins, or began, after the reply; deferred.h */
+	bool in_place; /* the rank's own part is the shard itself; in_place.c */
+	bool kept;     /* a copy, made before the unit was moved to where it is gathered in place; place.c */
+	bool views;    /* in place: the buffer counts among the part's viewers */
+	bool fill_due; /* of a poison session that has had a lease: filled before its memory is reused */
+	bool filling;  /* the fill is under way */
 	struct zd_unit *unit;
 	struct zd_part *part;
 	struct zd_device *device;
-	struct zd_extent extent; /* also the slot's or heir's, if there is one; empty if aliased */
+	struct zd_space space; /* also the slot's or heir's, if there is one */
 	struct zd_slot *slot;
 	/* QUARANTINED in the same memory: the transfer begins when its last operation has ended */
 	struct zd_buffer *former;
@@ -72,13 +72,14 @@ struct zd_buffer {
 	uint32_t leaving_pid; /* the process of that hold; 0: none */
 	uint32_t nfences;     /* daemon-page fences of its transfer */
 	struct zd_fence *fences;
-	struct zd_promise *promise; /* aliased: that the part gets the version; NULL: the part has it */
-	struct {                    /* of collective gathers: plan_rail_gathers.c */
-		uint64_t ordinal;   /* N: the transfer is the Nth of the unit on its rank */
-		uint32_t waiting;   /* relays into it that were not run */
-		uint32_t expected;  /* relays out of it that were not run, also of ranks that are behind */
-		uint32_t running;   /* relays out of it */
-		bool exchanged;     /* the exchange of the transfer is done */
+	struct zd_promise
+	        *promise;          /* without frames: that the part gets the version; NULL: the part has it */
+	struct {                   /* of collective gathers: plan_rail_gathers.c */
+		uint64_t ordinal;  /* N: the transfer is the Nth of the unit on its rank */
+		uint32_t waiting;  /* relays into it that were not run */
+		uint32_t expected; /* relays out of it that were not run, also of ranks that are behind */
+		uint32_t running;  /* relays out of it */
+		bool exchanged;    /* the exchange of the transfer is done */
 		TAILQ_ENTRY(zd_buffer) taker_link, source_link;
 	} relay;
 	TAILQ_HEAD(, zd_lease) leases;
@@ -96,6 +97,18 @@ static inline bool zd_buffer_is_in_use(const struct zd_buffer *buffer)
 	return buffer->plan.left > 0 || buffer->watches > 0 || buffer->former || buffer->filling;
 }
 
+/* Returns the bytes of its own memory, without the rank's part if that is the shard. */
+static inline uint64_t zd_buffer_bytes(const struct zd_buffer *buffer)
+{
+	return zd_space_bytes(&buffer->space);
+}
+
+/* Returns the place of slice `index`. */
+struct zd_location zd_buffer_slice(const struct zd_buffer *buffer, uint32_t index);
+/* Returns the place of a whole copy; in place, of the slices below the own part, whose frame the own part
+ * follows. */
+struct zd_location zd_buffer_low(const struct zd_buffer *buffer);
+
 /* Drops a buffer without leases: its bytes are uncharged at once, its block is freed when the last op has
  * ended. */
 void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer);
@@ -106,6 +119,8 @@ bool zd_buffer_thin_out(struct zd_engine *e, struct zd_buffer *buffer, uint32_t 
 /* Ends all leases of the buffer, and drops the buffer. */
 void zd_buffer_revoke(struct zd_engine *e, struct zd_buffer *buffer);
 void zd_buffer_set_prefetched(struct zd_buffer *buffer, bool prefetched);
+/* Returns the bytes of all its memory. */
+uint64_t zd_slot_bytes(const struct zd_slot *slot);
 /* Frees a slot without an occupant. */
 void zd_slot_free(struct zd_engine *e, struct zd_slot *slot);
 /* Writes the tags of the buffer's leases: "'plan', 'fallback'". */

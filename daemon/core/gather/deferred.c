@@ -21,23 +21,29 @@ bool zd_part_is_publishing_version(const struct zd_part *part, uint64_t version)
 
 #define MOST_FORMERS 1024u /* among which a gather looks for one; others are as good later */
 
-/* Finds the oldest buffer, which is likely to be over first. The size must be equal, since a buffer is
- * charged for its block. */
-struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t bytes)
+/* Finds the oldest buffer, which is likely to be over first; but in place one of the same unit, whose frames
+ * the client has mapped for the unit. The sizes must be equal, since a buffer is charged for its blocks. */
+struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, bool in_place, uint64_t low_bytes,
+                                          uint64_t high_bytes)
 {
-	struct zd_buffer *buffer;
+	struct zd_buffer *buffer, *oldest = NULL;
 	uint32_t left = MOST_FORMERS;
 	if (!zd_may_defer(req))
 		return NULL;
 	TAILQ_FOREACH (buffer, &req->session->owner->queues[req->device->index].formers, use_link) {
 		if (left-- == 0)
 			break;
-		if (buffer->session == req->session->id && buffer->extent.bytes == bytes &&
-		    buffer->unit->group->job == req->member->group->job &&
-		    !zd_gathers_are_collective(buffer->unit->group))
+		if (buffer->session != req->session->id || buffer->in_place != in_place ||
+		    buffer->space.low.bytes != low_bytes || buffer->space.high.bytes != high_bytes ||
+		    buffer->unit->group->job != req->member->group->job ||
+		    zd_gathers_are_collective(buffer->unit->group))
+			continue;
+		if (!in_place || buffer->unit == req->u.gather.part->unit)
 			return buffer;
+		if (!oldest)
+			oldest = buffer;
 	}
-	return NULL;
+	return oldest;
 }
 
 /* Counts the copies of the buffer's transfer that read the part's shard. */
@@ -68,7 +74,7 @@ static void await_end(struct zd_await *await)
 	free(await);
 }
 
-static struct zd_await *find_await(struct zd_buffer *buffer, const struct zd_part *source)
+static struct zd_await *find_await(const struct zd_buffer *buffer, const struct zd_part *source)
 {
 	struct zd_await *await;
 	LIST_FOREACH (await, &buffer->awaits, buffer_link) {
@@ -77,6 +83,11 @@ static struct zd_await *find_await(struct zd_buffer *buffer, const struct zd_par
 			break;
 	}
 	return await;
+}
+
+bool zd_deferred_awaits(const struct zd_buffer *buffer, const struct zd_part *source)
+{
+	return find_await(buffer, source) != NULL;
 }
 
 /* Whether the step's bytes can be copied now: the chunk has landed, or there is no landing. */
@@ -153,11 +164,13 @@ void zd_deferred_published(struct zd_engine *e, struct zd_part *part)
 		struct zd_session *session = await->session;
 		struct zd_buffer *buffer = await->buffer;
 		await_end(await);
-		if (buffer->aliased) {
-			zd_alias_published(e, buffer);
+		if (buffer->promise) {
+			zd_frameless_published(e, buffer);
 			continue;
 		}
 		part->readers += count_steps(buffer, part);
+		zd_buffer_view(buffer);
+		zd_buffer_view_done(e, buffer);
 		zd_deferred_try(e, session);
 	}
 }
@@ -178,6 +191,8 @@ static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 	while ((await = LIST_FIRST(&buffer->awaits)))
 		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
 		await_end(await);
+	zd_buffer_view(buffer); /* its streams may read a shard that was to be published */
+	zd_buffer_view_done(e, buffer);
 	zd_plan_skip_rest(&buffer->plan);
 	if (buffer->plan.left > 0)
 		return; /* the transfer is over with the copies that have begun */
@@ -226,9 +241,9 @@ void zd_deferred_unpublished(struct zd_engine *e, struct zd_part *part)
 	while ((await = LIST_FIRST(&part->awaits))) {
 		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
 		struct zd_buffer *buffer = await->buffer;
-		if (buffer->aliased) {
+		if (buffer->promise) {
 			await_end(await);
-			zd_alias_unpublished(e, buffer);
+			zd_frameless_unpublished(e, buffer);
 		} else {
 			zd_deferred_break(e, await->session);
 		}

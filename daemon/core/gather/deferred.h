@@ -18,7 +18,8 @@
  * or a deferred copy fails, no promised transfer of the session begins any more: the session's streams are
  * freed and the session is POISONED.
  *
- * An aliased buffer has no copy to defer: the publish itself is promised, see alias.c.
+ * A buffer in place also awaits the publish of its own part, for which it has no copy. One without frames has
+ * no copy at all: the publish itself is promised, see in_place.c.
  */
 #ifndef ZD_CORE_GATHER_DEFERRED_H
 #define ZD_CORE_GATHER_DEFERRED_H
@@ -39,11 +40,15 @@ struct zd_await {
 bool zd_may_defer(const struct zd_request *req);
 /* The part is being published, and will have that version. */
 bool zd_part_is_publishing_version(const struct zd_part *part, uint64_t version);
-/* Returns a quarantined buffer whose block a new buffer of the request may inherit; NULL: none. */
-struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, uint64_t bytes);
+/* Returns a quarantined buffer whose memory, of that kind and size, a new buffer of the request may inherit;
+ * NULL: none. */
+struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, bool in_place, uint64_t low_bytes,
+                                          uint64_t high_bytes);
 
 /* Makes the buffer's transfer wait until the part is published. */
 void zd_deferred_await(struct zd_session *session, struct zd_buffer *buffer, struct zd_part *source);
+/* Whether it still waits for that. */
+bool zd_deferred_awaits(const struct zd_buffer *buffer, const struct zd_part *source);
 /* Begins the promised transfers of the session, in order, as far as they wait for nothing. */
 void zd_deferred_try(struct zd_engine *e, struct zd_session *session);
 /* The same when a chunk has landed: no transfer can join landings that could not before. */

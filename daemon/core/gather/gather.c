@@ -117,13 +117,13 @@ uint64_t zd_gather_version(const struct zd_part *part)
 	return zd_gathers_are_collective(part->unit->group) ? default_version(part) : 0;
 }
 
-/* Whether the rank's client may copy its own slice into the buffer: the shard has the buffer's version, and
- * is neither under update nor being moved. */
+/* Whether a lease may begin on a buffer in place: its own part has the buffer's version, or was promised with
+ * it, and is neither about to be written nor about to be freed. */
 static bool own_readable(const struct zd_buffer *buffer)
 {
 	const struct zd_part *part = buffer->part;
-	return part->version == buffer->version && !zd_part_is_written(part) && !zd_shadow_is_owed(part) &&
-	       part->state != ZD_PART_MOVING;
+	return zd_buffer_is_promised(buffer) || (part->version == buffer->version && !part_open(part) &&
+	                                         !zd_shadow_is_owed(part) && part->state != ZD_PART_MOVING);
 }
 
 /* Whether the gather can join the buffer. */
@@ -132,12 +132,8 @@ static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *
 	uint64_t want = req->u.gather.version;
 	if (buffer->stale)
 		return false;
-	if (buffer->aliased && part_open(buffer->part) && !zd_alias_is_promised(buffer))
-		return false; /* no lease may begin on a shard that is written, or about to be */
-	if (buffer->aliased && buffer->part->state == ZD_PART_MOVING)
-		return false; /* nor on one that is about to be freed */
-	if (buffer->own_left && !buffer->own_copied && !own_readable(buffer))
-		return false; /* prefetched, and too late to be completed */
+	if (buffer->in_place && !own_readable(buffer))
+		return false;
 	return want ? buffer->version == want : buffer->version >= own_version(buffer->part);
 }
 
@@ -240,11 +236,14 @@ static enum zd_purpose block_purpose(const struct zd_engine *e, const struct zd_
 /* Makes room when the pool has no block: retires empty segments of other purposes and jobs. Does not do so
  * while blocks that are large enough will be freed, or for a prefetch; otherwise gathers and buckets would
  * retire each other's segments alternately. */
-static int room_find(struct zd_engine *e, struct zd_request *req, uint64_t bytes, int status)
+static int room_find(struct zd_engine *e, struct zd_request *req, bool in_place, struct zd_space_bytes wanted,
+                     int status)
 {
 	const struct zd_job *job = req->member->group->job;
 	struct zd_device *device = req->device;
-	bool could_fit = zd_pool_could_fit(e, device, job, block_purpose(e, req->session), bytes);
+	uint64_t bytes = wanted.low + wanted.high;
+	enum zd_purpose purpose = in_place ? ZD_PURPOSE_FRAMES : block_purpose(e, req->session);
+	bool could_fit = zd_pool_could_fit(e, device, job, purpose, bytes);
 	if (!could_fit || (status != ZD_WAIT && !req->u.gather.prefetch)) {
 		zd_pool_reclaim(e, job, device, bytes);
 		uint32_t retiring = zd_retiring_find(e, job->owner, device, bytes);
@@ -259,11 +258,14 @@ static int room_find(struct zd_engine *e, struct zd_request *req, uint64_t bytes
 
 /* If no block is free, returns a quarantined buffer of the session: the copies begin when the buffer's
  * operations have ended. Its block costs no memory, so it is preferred to a segment beyond the usual size. */
-static struct zd_buffer *find_former(const struct zd_engine *e, const struct zd_request *req, uint64_t bytes)
+static struct zd_buffer *find_former(const struct zd_engine *e, const struct zd_request *req, bool in_place,
+                                     struct zd_space_bytes bytes)
 {
-	struct zd_buffer *former = zd_deferred_find_former(req, bytes);
-	if (former &&
-	    zd_pool_has(e, req->device, req->member->group->job, block_purpose(e, req->session), bytes))
+	const struct zd_job *job = req->member->group->job;
+	struct zd_buffer *former = zd_deferred_find_former(req, in_place, bytes.low, bytes.high);
+	enum zd_purpose purpose = in_place ? ZD_PURPOSE_FRAMES : block_purpose(e, req->session);
+	if (former && (bytes.low == 0 || zd_pool_has(e, req->device, job, purpose, bytes.low)) &&
+	    (bytes.high == 0 || zd_pool_has(e, req->device, job, purpose, bytes.high)))
 		return NULL;
 	return former;
 }
@@ -274,25 +276,34 @@ static uint32_t gather_slot(const struct zd_request *req)
 	return req->u.gather.no_slot ? ZEROD_NO_SLOT : req->u.gather.part->slot;
 }
 
-/* A block from the pool, for a slot or for a unit without one; or, for a unit, that of *former. */
-static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t bytes, struct zd_extent *extent,
-                      struct zd_buffer **former, struct zd_err *err)
+static int space_alloc(struct zd_engine *e, struct zd_request *req, bool in_place,
+                       struct zd_space_bytes bytes, struct zd_space *space, struct zd_err *err)
 {
 	struct zd_job *job = req->member->group->job;
-	struct zd_device *device = req->device;
-	enum zd_purpose purpose = block_purpose(e, req->session);
 	uint64_t align = req->session->strict ? ZD_STRICT_ALIGN_BYTES : ZD_BLOCK_MIN_ALIGN;
+	if (in_place)
+		return zd_pool_alloc_frames(e, req, job, req->device, bytes.low, bytes.high, space, err);
+	*space = (struct zd_space){.low = {.block = NULL}};
+	return zd_pool_alloc(e, req, job, req->device, block_purpose(e, req->session), bytes.low, align,
+	                     &space->low, err);
+}
+
+/* Memory from the pool, for a slot or for a unit without one; or, for a unit, that of *former. */
+static int space_take(struct zd_engine *e, struct zd_request *req, bool in_place, struct zd_space_bytes bytes,
+                      struct zd_space *space, struct zd_buffer **former, struct zd_err *err)
+{
+	struct zd_device *device = req->device;
 	int status;
 	do {
-		*former = gather_slot(req) == ZEROD_NO_SLOT ? find_former(e, req, bytes) : NULL;
+		*former = gather_slot(req) == ZEROD_NO_SLOT ? find_former(e, req, in_place, bytes) : NULL;
 		if (*former) {
-			*extent = (*former)->extent;
+			*space = (*former)->space;
 			return 0;
 		}
-		status = zd_pool_alloc(e, req, job, device, purpose, bytes, align, extent, err);
+		status = space_alloc(e, req, in_place, bytes, space, err);
 	} while (!place_comes(req, status) && !req->u.gather.prefetch && revoke_prefetch(e, device));
 	if (!place_comes(req, status))
-		status = room_find(e, req, bytes, status);
+		status = room_find(e, req, in_place, bytes, status);
 	if (status == ZD_WAIT)
 		return wait_for_room(req, req->wait.kind, req->wait.a, req->wait.b);
 	return status;
@@ -300,17 +311,32 @@ static int block_take(struct zd_engine *e, struct zd_request *req, uint64_t byte
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
-/* Finds the rank's slot. Retires a slot whose block is too small for the unit, unless the slot's occupant is
- * leased or persistent. */
-static struct zd_slot *slot_find(struct zd_engine *e, const struct zd_request *req, uint32_t number)
+/* Returns the slot's memory for that kind of buffer. */
+static struct zd_space *slot_space(struct zd_slot *slot, bool in_place)
 {
-	uint64_t bytes = zd_unit_padded_bytes(req->u.gather.part->unit);
+	return in_place ? &slot->frames : &slot->copy;
+}
+
+/* Whether the slot has no memory for that kind of buffer yet, or enough. */
+static bool slot_fits(struct zd_slot *slot, bool in_place, struct zd_space_bytes bytes)
+{
+	const struct zd_space *space = slot_space(slot, in_place);
+	return zd_space_bytes(space) == 0 ||
+	       (space->low.bytes >= bytes.low && space->high.bytes >= bytes.high);
+}
+
+/* Finds the rank's slot. Retires a slot whose memory is too small for the unit, unless the slot's occupant is
+ * leased or persistent. */
+static struct zd_slot *slot_find(struct zd_engine *e, const struct zd_request *req, bool in_place,
+                                 struct zd_space_bytes bytes)
+{
+	uint32_t number = req->u.gather.part->slot;
 	struct zd_slot *slot;
 	TAILQ_FOREACH (slot, &req->member->slots, link) {
 		if (slot->number == number)
 			break;
 	}
-	if (!slot || slot->extent.bytes >= zd_gathered_bytes(req->session, req->device, bytes))
+	if (!slot || slot_fits(slot, in_place, bytes))
 		return slot;
 	if (slot->occupant && slot->occupant->state != ZD_BUFFER_QUARANTINED && slot->occupant->prefetched)
 		zd_buffer_drop(e, slot->occupant);
@@ -320,31 +346,45 @@ static struct zd_slot *slot_find(struct zd_engine *e, const struct zd_request *r
 	return NULL;
 }
 
-static int slot_place(struct zd_engine *e, struct zd_request *req, uint32_t number, struct zd_slot **out,
-                      struct zd_err *err)
+static struct zd_slot *slot_new(const struct zd_request *req)
 {
-	struct zd_slot *slot = slot_find(e, req, number);
-	if (slot) {
+	struct zd_slot *slot = zd_calloc(1, sizeof(*slot));
+	slot->number = req->u.gather.part->slot;
+	slot->member = req->member;
+	slot->device = req->device;
+	TAILQ_INSERT_TAIL(&req->member->slots, slot, link);
+	return slot;
+}
+
+/* A buffer of each kind has memory of its own in the slot, for the group's largest unit in the slot. */
+static int slot_place(struct zd_engine *e, struct zd_request *req, bool in_place, struct zd_space_bytes bytes,
+                      struct zd_slot **out, struct zd_err *err)
+{
+	struct zd_part *part = req->u.gather.part;
+	struct zd_slot *slot = slot_find(e, req, in_place, bytes);
+	if (slot && zd_space_bytes(slot_space(slot, in_place)) > 0) {
 		*out = slot;
 		return 0;
 	}
-	struct zd_group_slot *shape = zd_group_slot_find(req->member->group, number);
+	struct zd_group_slot *shape = zd_group_slot_find(req->member->group, part->slot);
 	zd_assert(shape);
-	struct zd_extent extent;
+	uint64_t largest = shape->bytes;
+	if (!in_place && req->session->maps_frames)
+		largest = zd_max_u64(shape->copied_bytes, zd_unit_padded_bytes(part->unit));
+	struct zd_space space;
 	struct zd_buffer *former;
-	int status = block_take(e, req, zd_gathered_bytes(req->session, req->device, shape->bytes), &extent,
+	int status = space_take(e, req, in_place,
+	                        zd_part_space_bytes(part, largest / req->member->group->nshards), &space,
 	                        &former, err);
 	if (status != 0)
 		return status;
-	slot = zd_calloc(1, sizeof(*slot));
-	slot->number = number;
-	slot->extent = extent;
-	slot->member = req->member;
-	zd_extent_own(e, &slot->extent, ZD_BLOCK_SLOT, slot,
-	              zd_member_use(slot->member, ZD_WORD_SLOT, slot->member->group->id));
+	if (!slot)
+		slot = slot_new(req);
+	*slot_space(slot, in_place) = space;
+	zd_space_own(e, &space, ZD_BLOCK_SLOT, slot,
+	             zd_member_use(slot->member, ZD_WORD_SLOT, slot->member->group->id));
 	shape->placed = true;
-	req->device->idle_slot_bytes += extent.bytes;
-	TAILQ_INSERT_TAIL(&req->member->slots, slot, link);
+	req->device->idle_slot_bytes += zd_space_bytes(&space);
 	*out = slot;
 	return 0;
 }
@@ -517,15 +557,17 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	int status = gather_hold(e, req, buffer, err);
 	if (status != 0)
 		return status;
-	e->reply.u.gather.buffer = zd_buffer_location(buffer);
+	if (!buffer->in_place)
+		e->reply.u.gather.buffer = zd_buffer_low(buffer);
+	else if (zd_buffer_bytes(buffer) == 0)
+		e->reply.u.gather.buffer = zd_part_location(part);
+	else
+		e->reply.u.gather.frames = (struct zd_frames){zd_buffer_low(buffer), zd_part_location(part),
+		                                              zd_extent_location(&buffer->space.high)};
 	e->reply.u.gather.transfer = buffer->transfer;
 	if (buffer->state == ZD_BUFFER_INFLIGHT) {
 		e->reply.u.gather.nfences = buffer->nfences;
 		e->reply.u.gather.fences = buffer->fences;
-	}
-	if (buffer->own_left && own_readable(buffer)) {
-		e->reply.u.gather.own_shard = zd_part_location(part);
-		buffer->own_copied = true;
 	}
 	return 0;
 }
@@ -544,31 +586,33 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	struct zd_part *part = req->u.gather.part;
 	struct zd_slot *slot = NULL;
 	struct zd_buffer *former = NULL;
-	struct zd_extent extent;
-	uint64_t bytes = zd_part_gathered_bytes(part);
+	struct zd_space space;
+	bool in_place = zd_part_is_in_place(part);
+	struct zd_space_bytes bytes = zd_part_space_bytes(part, zd_unit_shard_bytes(part->unit));
 
 	int status = zd_collective_check_followers(req);
 	if (status != 0)
 		return status;
 	if (!has_turn(e, req))
 		return wait_for_room(req, ZD_WAIT_TURN, 0, 0);
-	status = zd_quota_check(e, req->member->group->job, bytes, err);
+	status = zd_quota_check(e, req->member->group->job, bytes.low + bytes.high, err);
 	if (status == 0 && gather_slot(req) != ZEROD_NO_SLOT) {
-		status = slot_place(e, req, part->slot, &slot, err);
+		status = slot_place(e, req, in_place, bytes, &slot, err);
 		if (status == 0)
 			status = slot_vacate(e, req, slot, &former, err);
 	}
 	if (status == 0)
-		status = budget_check(e, req, bytes, err);
+		status = budget_check(e, req, bytes.low + bytes.high, err);
 	if (status == 0 && !slot)
-		status = block_take(e, req, bytes, &extent, &former, err);
+		status = space_take(e, req, in_place, bytes, &space, &former, err);
 	if (status != 0)
 		return status;
 	if (slot) {
-		extent = slot->extent;
-		extent.bytes = bytes;
+		space = *slot_space(slot, in_place);
+		space.low.bytes = bytes.low;
+		space.high.bytes = bytes.high;
 	}
-	struct zd_buffer *buffer = zd_buffer_new(e, part, slot, &extent, former);
+	struct zd_buffer *buffer = zd_buffer_new(e, part, slot, &space, former);
 	zd_buffer_set_prefetched(buffer, req->u.gather.prefetch);
 	buffer->asked_ns = req->since_ns;
 	zd_buffer_transfer(e, buffer, version);
@@ -582,11 +626,11 @@ static struct zd_buffer *replace(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_part *part = buffer->part;
 	struct zd_slot *slot = buffer->slot;
-	struct zd_extent extent = buffer->extent;
+	struct zd_space space = buffer->space;
 	bool fill_due = buffer->fill_due;
 	buffer->fill_due = false; /* a persistent copy is not released: its memory stays the unit's */
 	zd_buffer_drop(e, buffer);
-	struct zd_buffer *copy = zd_buffer_new(e, part, slot, &extent, buffer);
+	struct zd_buffer *copy = zd_buffer_new(e, part, slot, &space, buffer);
 	copy->fill_due = fill_due;
 	return copy;
 }
@@ -625,10 +669,12 @@ static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, st
 	int status = shards_check(req, part->unit, want, err);
 	if (status != 0)
 		return status;
-	if (zd_part_is_aliased(part))
-		return zd_alias_gather(e, req, want, out);
-	if (buffer && buffer->prefetched) {
-		zd_buffer_drop(e, buffer); /* no lease was on the former version */
+	if (zd_part_is_in_place(part) && part->unit->group->nshards == 1)
+		return zd_gather_frameless(e, req, want, out);
+	if (buffer && (buffer->prefetched ||
+	               (TAILQ_EMPTY(&buffer->leases) && buffer->in_place != zd_part_is_in_place(part)))) {
+		zd_buffer_drop(e,
+		               buffer); /* no lease was on the former version, or it is of the former place */
 		buffer = NULL;
 	}
 	if (!buffer)

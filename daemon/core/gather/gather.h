@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gather.h - the interface between gathers (gather.c), their buffers (buffer.c) and aliases (alias.c). */
+/* gather.h - the interface between gathers (gather.c), their buffers (buffer.c) and those in place
+ * (in_place.c). */
 #ifndef ZD_CORE_GATHER_GATHER_H
 #define ZD_CORE_GATHER_GATHER_H
 
@@ -16,37 +17,42 @@ static inline uint64_t zd_gathered_bytes(const struct zd_session *session, const
 	return session->strict ? zd_align_up(padded_bytes, device->strict_align_bytes) : padded_bytes;
 }
 
-/* Makes the part's gathered buffer, charged, INFLIGHT without transfers. `extent` moves to the buffer, or is
- * the part of the slot that the unit needs; NULL: the buffer is aliased. `former` is the quarantined buffer
- * that still uses the memory; NULL: none. */
+/* The bytes of a gathered buffer's memory; see struct zd_space. */
+struct zd_space_bytes {
+	uint64_t low, high;
+};
+
+/* Makes the part's gathered buffer, charged, INFLIGHT without transfers. `space` moves to the buffer, or is
+ * the part of the slot that the unit needs. `former` is the quarantined buffer that still uses the memory;
+ * NULL: none. */
 struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struct zd_slot *slot,
-                                const struct zd_extent *extent, struct zd_buffer *former);
+                                const struct zd_space *space, struct zd_buffer *former);
 /* Called when an operation on the buffer is over: frees a quarantined buffer with its last operation. */
 void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer);
 
-/* Whether the part's gathered buffer is the shard itself: the shard is the whole unit, and the session may
- * read it in place (alias.c). */
-bool zd_part_is_aliased(const struct zd_part *part);
-/* Returns in *out the aliased buffer of the request's part, which is made if there is none. `version` is the
- * shard's, or is being published. 0 or ZD_WAIT. */
-int zd_alias_gather(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out)
-        __attribute__((warn_unused_result));
-/* Whether the buffer's version is still being published, and was promised to its session. */
-bool zd_alias_is_promised(const struct zd_buffer *buffer);
-/* Called when the part has the version that was promised with the buffer, or never will have it. Both may
- * free the buffer. */
-void zd_alias_published(struct zd_engine *e, struct zd_buffer *buffer);
-void zd_alias_unpublished(struct zd_engine *e, struct zd_buffer *buffer);
-/* Called when a lease on the buffer begins: adds an aliased buffer to the part's readers. Does nothing before
- * the buffer's version is published. */
-void zd_alias_read(struct zd_buffer *buffer);
-/* Called when a lease or watch of the buffer has ended: removes an aliased buffer from the part's readers
- * after the last one. May free the part. */
-void zd_alias_read_done(struct zd_engine *e, struct zd_buffer *buffer);
-/* Returns the bytes of the part's gathered buffer; 0 if the buffer is aliased. */
+/* Whether buffers that the part's rank gathers from now on are in place. */
+bool zd_part_is_in_place(const struct zd_part *part);
+/* Returns what a buffer of the part needs if its unit's shards have that size. */
+struct zd_space_bytes zd_part_space_bytes(const struct zd_part *part, uint64_t shard_bytes);
+/* Returns the bytes of the part's gathered buffer. */
 uint64_t zd_part_gathered_bytes(const struct zd_part *part);
-/* Returns the location of the buffer's bytes. */
-struct zd_location zd_buffer_location(const struct zd_buffer *buffer);
+
+/* Gathers the request's part, whose buffer is in place and without frames. `version` is the shard's, or is
+ * being published. Returns in *out the buffer, which is made if there is none. 0 or ZD_WAIT. */
+int zd_gather_frameless(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out)
+        __attribute__((warn_unused_result));
+/* Called when the part has the version that was promised with such a buffer, or never will have it. Both may
+ * free the buffer. */
+void zd_frameless_published(struct zd_engine *e, struct zd_buffer *buffer);
+void zd_frameless_unpublished(struct zd_engine *e, struct zd_buffer *buffer);
+/* Whether the version of the buffer's own part is still being published, and was promised to its session. */
+bool zd_buffer_is_promised(const struct zd_buffer *buffer);
+/* Called when a lease on the buffer begins, or the version of its own part has been published: adds a buffer
+ * in place to the part's viewers. Does nothing before that. */
+void zd_buffer_view(struct zd_buffer *buffer);
+/* Called when a lease or watch of the buffer has ended: removes it from the part's viewers after the last
+ * one. May free the part. */
+void zd_buffer_view_done(struct zd_engine *e, struct zd_buffer *buffer);
 
 /* Returns the version for a gather that names none, as of its request; 0: the newest version at the time of
  * its attempt. */

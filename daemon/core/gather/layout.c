@@ -55,6 +55,8 @@ static void slot_enter(struct zd_part *part, uint32_t number)
 		TAILQ_INSERT_TAIL(&group->slots, slot, link);
 	}
 	slot->bytes = zd_max_u64(slot->bytes, zd_unit_padded_bytes(part->unit));
+	if (!part->unit->in_place)
+		slot->copied_bytes = zd_max_u64(slot->copied_bytes, zd_unit_padded_bytes(part->unit));
 	slot->parts[part->rank]++;
 	slot->nparts++;
 }

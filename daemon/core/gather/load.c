@@ -283,8 +283,7 @@ static int load_join(struct zd_engine *e, struct zd_request *req, struct zd_err 
 	if (zd_shadow_is_owed(part))
 		return zd_shadow_undone(part, err);
 	if (part->early) {
-		int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers,
-		                       zd_part_is_aliased(part));
+		int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, part->viewers);
 		req->wait.unit = unit;
 		return wait;
 	}

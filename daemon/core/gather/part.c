@@ -92,11 +92,13 @@ void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
 {
 	zd_assert(part->readers > 0);
 	part->readers--;
-	if (part->readers > 0)
+	if (part->readers > part->viewers)
 		return;
 	/* The shard's device: the rank may have joined again on another one. */
 	struct zd_device *device = part->shard.segment->device;
-	zd_dirty(e, device);
+	zd_dirty(e, device); /* an update may be granted ahead of viewers */
+	if (part->readers > 0)
+		return;
 	if (part->state == ZD_PART_DYING) {
 		device->quarantine_bytes -= part->shard.bytes;
 		part_absent(e, part);

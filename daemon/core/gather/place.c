@@ -15,9 +15,8 @@
  *
  * Copies count as `readers` of the shards, which therefore outlive a rank that leaves.
  *
- * Gathered buffers stay, with their leases. Where a transfer to a device has left the rank's own slice to its
- * client, the move copies the slice: the client cannot copy it out of a shard that is gone. A buffer that is
- * the shard itself cannot stay, so a lease of one prevents the move.
+ * Gathered buffers stay, with their leases. A buffer in place, whose own part is the shard, cannot stay: a
+ * lease of one prevents the move.
  */
 #include "core/engine/events.h"
 #include "core/gather/buffer.h"
@@ -125,32 +124,17 @@ static int move_fail(struct zd_engine *e, struct zd_move *move, int status, stru
 
 /* ---- The change ---------------------------------------------------------------------------------------- */
 
-/* An aliased buffer without leases is dropped. A copy stays, also of a part that is aliased now. */
+/* A buffer in place without leases is dropped. A copy stays, also of a part that is gathered in place now. */
 static void replace_shard(struct zd_engine *e, struct zd_move *move, struct zd_part *part)
 {
 	struct zd_buffer *buffer = part->buffer;
 	struct zd_extent former = part->shard;
-	if (buffer && buffer->aliased)
+	if (buffer && buffer->in_place)
 		zd_buffer_drop(e, buffer);
 	part->shard = move->shards[part->rank];
 	move->shards[part->rank] = (struct zd_extent){0};
 	zd_uncharge(e, part->unit->group->job, former.segment->device, ZD_CHARGE_SHARD, former.bytes);
 	zd_pool_free(e, &former);
-}
-
-/* Whether a client may have yet to copy its own slice out of the part's shard. */
-static bool lacks_own(const struct zd_part *part)
-{
-	const struct zd_buffer *buffer = part->buffer;
-	return buffer && buffer->own_left && !buffer->stale && buffer->version == part->version;
-}
-
-static void settle_buffer(const struct zd_part *part)
-{
-	if (lacks_own(part))
-		part->buffer->own_left = false; /* it was copied with the shards */
-	if (part->buffer)
-		part->buffer->kept = zd_part_is_aliased(part);
 }
 
 static void change_place(struct zd_engine *e, struct zd_move *move)
@@ -163,8 +147,10 @@ static void change_place(struct zd_engine *e, struct zd_move *move)
 	unit->placed = true;
 	zd_journal_unit(unit);
 	for (uint32_t rank = 0; rank < world; rank++) {
-		settle_buffer(&unit->parts[rank]);
-		zd_journal_part(&unit->parts[rank]);
+		struct zd_part *part = &unit->parts[rank];
+		if (part->buffer)
+			part->buffer->kept = zd_part_is_in_place(part);
+		zd_journal_part(part);
 	}
 }
 
@@ -218,40 +204,6 @@ static void copy(struct zd_engine *e, struct zd_move *move, struct zd_part *part
 	zd_op_submit(e, move->unit->group->job, &command, copied, move, part->rank);
 }
 
-/* A copy of a rank's own slice into its buffer. */
-struct own_copy {
-	struct zd_move *move;
-	struct zd_buffer *buffer;
-};
-
-static void own_copied(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                       const struct zd_op_result *result)
-{
-	struct own_copy *own = op->owner;
-	struct zd_part *part = own->buffer->part;
-	(void)result;
-	zd_buffer_unwatch(e, own->buffer);
-	copy_over(e, own->move, part, status, error);
-	free(own);
-}
-
-static void copy_own(struct zd_engine *e, struct zd_move *move, struct zd_buffer *buffer)
-{
-	struct zd_part *part = buffer->part;
-	struct zd_command command = {.kind = ZD_CMD_COPY, .device = buffer->device->index};
-	struct own_copy *own = zd_calloc(1, sizeof(*own));
-	*own = (struct own_copy){move, buffer};
-	command.u.copy.src = zd_part_location(part);
-	command.u.copy.dst = zd_extent_location(&buffer->extent);
-	command.u.copy.dst.bytes = command.u.copy.src.bytes;
-	command.u.copy.dst.offset += zd_shard_index(zd_part_member(part)) * command.u.copy.src.bytes;
-	command.u.copy.dst_device = buffer->device->index;
-	move->ops++;
-	part->readers++;
-	zd_buffer_watch(buffer);
-	zd_op_submit(e, move->unit->group->job, &command, own_copied, own, 0);
-}
-
 static void begin_copies(struct zd_engine *e, struct zd_move *move)
 {
 	struct zd_unit *unit = move->unit;
@@ -262,8 +214,6 @@ static void begin_copies(struct zd_engine *e, struct zd_move *move)
 		struct zd_part *part = &unit->parts[rank];
 		zd_request_drop_deadline(e, move->requests[rank]);
 		copy(e, move, part);
-		if (lacks_own(part))
-			copy_own(e, move, part->buffer);
 	}
 	zd_dirty_group(e, unit->group); /* all wait for something else now */
 }
@@ -312,14 +262,14 @@ static int check_part(const struct zd_engine *e, const struct zd_part *part, str
 	if (part->state != ZD_PART_IDLE)
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' is %s on rank %u; unit_place needs it IDLE",
 		                  unit->name, zd_sm_name(&zd_sm_part, part->state), zd_world_rank(member));
-	if (part->buffer && part->buffer->aliased && !TAILQ_EMPTY(&part->buffer->leases)) {
+	if (part->buffer && part->buffer->in_place && !TAILQ_EMPTY(&part->buffer->leases)) {
 		char tags[128];
 		zd_buffer_tags(part->buffer, tags, sizeof(tags));
-		return zd_err_set(
-		        err, ZEROD_E_BUSY,
-		        "unit '%s' is held on rank %u by %s; its gathered buffer is the shard, whose "
-		        "place cannot change under a lease",
-		        unit->name, zd_world_rank(member), tags);
+		return zd_err_set(err, ZEROD_E_BUSY,
+		                  "unit '%s' is held on rank %u by %s; its gathered buffer is in place: the "
+		                  "shard cannot "
+		                  "move under a lease",
+		                  unit->name, zd_world_rank(member), tags);
 	}
 	/* A unit that was always frozen is in no target. */
 	return unit->targeted ? e->events->check_window_closed(member, unit, err) : 0;
@@ -452,8 +402,8 @@ static int take_shard(struct zd_engine *e, struct zd_request *req, struct zd_mov
 	uint64_t bytes = zd_unit_part_bytes(move->unit);
 	int status = zd_quota_check(e, job, bytes, err);
 	if (status == 0)
-		status = zd_pool_alloc(e, req, job, memory, ZD_PURPOSE_SHARDS, bytes, ZD_BLOCK_MIN_ALIGN,
-		                       shard, err);
+		status = zd_pool_alloc(e, req, job, memory, zd_unit_purpose(move->unit, !move->unit->on_host),
+		                       bytes, ZD_BLOCK_MIN_ALIGN, shard, err);
 	if (status != 0)
 		return status;
 	zd_extent_own(e, shard, ZD_BLOCK_PART, part, zd_part_use(part));
@@ -474,7 +424,7 @@ static int check_ready(struct zd_request *req, const struct zd_move *move)
 		if (zd_shadow_is_owed(part))
 			return wait_for(req, ZD_WAIT_RESTORE, rank, 0, 0);
 		if (part->readers > 0)
-			return wait_for(req, ZD_WAIT_READERS, rank, part->readers, zd_part_is_aliased(part));
+			return wait_for(req, ZD_WAIT_READERS, rank, part->readers, part->viewers);
 	}
 	return 0;
 }

@@ -19,12 +19,13 @@ void zd_transfer_add_copies(struct zd_buffer *buffer)
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		struct zd_part *source = &unit->parts[rank];
 		struct zd_plan_step step = {.kind = ZD_TRANSFER_COPY, .source = rank};
-		if (source == buffer->part && buffer->own_left)
-			continue;
-		if (source->version == buffer->version)
-			source->readers++;
-		else
+		bool is_own = buffer->in_place && source == buffer->part;
+		if (source->version != buffer->version)
 			zd_deferred_await(session, buffer, source);
+		else if (!is_own)
+			source->readers++;
+		if (is_own)
+			continue;
 		zd_transfer_add(buffer, step, timelines + zd_transfer_copy_device(buffer, source));
 	}
 }
@@ -36,9 +37,7 @@ void zd_transfer_run_copy(struct zd_engine *e, struct zd_buffer *buffer, struct 
 	const struct zd_landing *landing = step->memory;
 	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_transfer_copy_device(buffer, source)};
 	command.u.copy.src = landing ? zd_landing_location(landing) : zd_part_location(source);
-	command.u.copy.dst = zd_extent_location(&buffer->extent);
-	command.u.copy.dst.bytes = command.u.copy.src.bytes;
-	command.u.copy.dst.offset += zd_shard_index(zd_part_member(source)) * command.u.copy.src.bytes;
+	command.u.copy.dst = zd_buffer_slice(buffer, zd_shard_index(zd_part_member(source)));
 	if (buffer->landing) {
 		command.device = step->signal.timeline - ZD_TIMELINE_DEFERRED;
 		command.u.copy.src = zd_landing_chunk(e, unit, command.u.copy.src, step->index);
@@ -61,7 +60,6 @@ static void build(struct zd_engine *e, struct zd_buffer *buffer)
 }
 
 const struct zd_gather_planner zd_plan_copies = {
-        .leaves_own = true,
         .max_steps = max_steps,
         .build = build,
 };

@@ -84,14 +84,10 @@ void zd_transfer_run_relay(struct zd_engine *e, struct zd_buffer *buffer, struct
 {
 	const struct zd_group *group = buffer->unit->group;
 	const struct zd_buffer *source = step->memory;
-	uint64_t bytes = zd_unit_shard_bytes(buffer->unit);
-	uint64_t at = (step->index * group->local_world_size + step->source) * bytes;
+	uint32_t index = step->index * group->local_world_size + step->source;
 	struct zd_command command = {.kind = ZD_CMD_COPY, .device = source->device->index};
-	command.u.copy.src = zd_extent_location(&source->extent);
-	command.u.copy.dst = zd_extent_location(&buffer->extent);
-	command.u.copy.src.offset += at;
-	command.u.copy.dst.offset += at;
-	command.u.copy.src.bytes = command.u.copy.dst.bytes = bytes;
+	command.u.copy.src = zd_buffer_slice(source, index);
+	command.u.copy.dst = zd_buffer_slice(buffer, index);
 	command.u.copy.dst_device = buffer->device->index;
 	zd_transfer_submit(e, buffer, step, &command);
 }
@@ -211,7 +207,7 @@ void zd_transfer_run_exchange(struct zd_engine *e, struct zd_buffer *buffer, str
 	        .comm = zd_part_member(part)->comm[ZD_COMM_GATHERS],
 	        .bytes = bytes,
 	        .send = zd_part_location(part),
-	        .receive = zd_extent_location(&buffer->extent),
+	        .receive = zd_buffer_low(buffer),
 	        .receive_stride = bytes,
 	        .what = what,
 	};

@@ -10,14 +10,14 @@
 static bool is_idle_prefetch(const struct zd_buffer *buffer)
 {
 	return buffer->state == ZD_BUFFER_AVAILABLE && buffer->watches == 0 && !buffer->slot &&
-	       !buffer->aliased && !zd_buffer_is_shared(buffer);
+	       !zd_buffer_is_shared(buffer);
 }
 
 void zd_buffer_evict(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_event *event = zd_event_of(e, ZD_EVENT_EVICT, zd_part_member(buffer->part));
 	event->object = buffer->unit->id;
-	event->bytes = buffer->extent.bytes;
+	event->bytes = zd_buffer_bytes(buffer);
 	zd_buffer_drop(e, buffer);
 }
 
@@ -28,8 +28,12 @@ void zd_prefetches_count(struct zd_device *device)
 	TAILQ_FOREACH (segment, &device->segments, device_link)
 		segment->prefetched_bytes = 0;
 	TAILQ_FOREACH (buffer, &device->prefetched, use_link) {
-		if (is_idle_prefetch(buffer))
-			buffer->extent.segment->prefetched_bytes += buffer->extent.bytes;
+		if (!is_idle_prefetch(buffer))
+			continue;
+		if (buffer->space.low.segment)
+			buffer->space.low.segment->prefetched_bytes += buffer->space.low.bytes;
+		if (buffer->space.high.segment)
+			buffer->space.high.segment->prefetched_bytes += buffer->space.high.bytes;
 	}
 }
 
@@ -37,7 +41,7 @@ void zd_prefetches_drop(struct zd_engine *e, struct zd_segment *segment)
 {
 	struct zd_buffer *buffer, *next;
 	TAILQ_FOREACH_SAFE (buffer, &segment->device->prefetched, use_link, next) {
-		if (buffer->extent.segment == segment)
+		if (buffer->space.low.segment == segment || buffer->space.high.segment == segment)
 			zd_buffer_evict(e, buffer);
 	}
 }

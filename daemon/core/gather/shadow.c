@@ -108,25 +108,10 @@ static void restore_done(struct zd_engine *e, struct zd_op *op, int status, cons
 	zd_part_reader_done(e, part);
 }
 
-/* Whether the rank's client may still be copying its own slice out of the shard: until its leases have ended
- * and the fences of its releases have passed. */
-static bool is_read_by_client(const struct zd_engine *e, const struct zd_part *part)
-{
-	const struct zd_buffer *buffer;
-	if (!e->sink.client_copies_own)
-		return false;
-	TAILQ_FOREACH (buffer, &part->shard.segment->device->buffers, device_link) { /* none of host memory */
-		if (buffer->part == part && buffer->own_copied &&
-		    (!TAILQ_EMPTY(&buffer->leases) || buffer->watches > 0))
-			return true;
-	}
-	return false;
-}
-
 void zd_shadow_try(struct zd_engine *e, struct zd_part *part)
 {
 	if (part->shadow != ZD_SHADOW_DUE || part->state == ZD_PART_DYING || zd_part_is_written(part) ||
-	    part->readers > 0 || is_read_by_client(e, part))
+	    part->readers > 0)
 		return;
 	shadow_move(part, ZD_SHADOW_RESTORING);
 	copy(e, part, false, restore_done);
@@ -208,14 +193,9 @@ void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)
 	}
 }
 
-const struct zd_part *zd_shadow_find_owed(const struct zd_engine *e, const struct zd_member *member)
+const struct zd_part *zd_shadow_find_owed(const struct zd_member *member)
 {
-	const struct zd_part *part;
-	LIST_FOREACH (part, &member->owed, commit_link) {
-		if (!is_read_by_client(e, part))
-			return part;
-	}
-	return NULL;
+	return LIST_FIRST(&member->owed);
 }
 
 int zd_shadow_undone(const struct zd_part *part, struct zd_err *err)
@@ -232,7 +212,7 @@ int zd_shadow_undone(const struct zd_part *part, struct zd_err *err)
 
 /* ---- Invariants ---------------------------------------------------------------------------------------- */
 
-void zd_shadow_check(const struct zd_engine *e, const struct zd_part *part)
+void zd_shadow_check(const struct zd_part *part)
 {
 	bool copies = part->shadow == ZD_SHADOW_SAVING || part->shadow == ZD_SHADOW_RESTORING;
 	uint64_t committed = zd_part_committed(part);
@@ -251,5 +231,5 @@ void zd_shadow_check(const struct zd_engine *e, const struct zd_part *part)
 	if (part->unit->group->voted_step) /* the shards hold what other daemons may have committed */
 		zd_assert(!zd_shadow_is_owed(part));
 	if (part->shadow == ZD_SHADOW_DUE) /* an event to come will call zd_shadow_try() */
-		zd_assert(zd_part_is_written(part) || part->readers > 0 || is_read_by_client(e, part));
+		zd_assert(zd_part_is_written(part) || part->readers > 0);
 }

@@ -54,14 +54,14 @@ bool zd_shadow_rolls_back(const struct zd_group *group);
  * write any more. */
 void zd_shadow_accept(struct zd_engine *e, struct zd_member *member);
 /* Finds a part of the rank that is still to be restored; NULL: none. */
-const struct zd_part *zd_shadow_find_owed(const struct zd_engine *e, const struct zd_member *member);
+const struct zd_part *zd_shadow_find_owed(const struct zd_member *member);
 /* Restores the shard if the restore is DUE and the shard is neither written nor read. Called whenever a
  * writer or reader ends. */
 void zd_shadow_try(struct zd_engine *e, struct zd_part *part);
 /* Returns the error for an update that was undone: PEER_LOST, or the reason why the group is ABORTED. */
 int zd_shadow_undone(const struct zd_part *part, struct zd_err *err) __attribute__((warn_unused_result));
 /* Asserts the invariants of the part's shadow, for zd_engine_check(). */
-void zd_shadow_check(const struct zd_engine *e, const struct zd_part *part);
+void zd_shadow_check(const struct zd_part *part);
 
 extern const struct zd_sm zd_sm_shadow;
 

@@ -94,7 +94,7 @@ void zd_transfer_event(struct zd_engine *e, const struct zd_buffer *buffer)
 	event->session = buffer->session;
 	event->reason = buffer->stale ? ZD_WORD_FAILED : ZD_WORD_READY;
 	event->object = buffer->unit->id;
-	event->bytes = buffer->extent.bytes;
+	event->bytes = zd_buffer_bytes(buffer);
 	event->value = buffer->asked_ns;
 	event->number = (uint32_t)buffer->transfer;
 }
@@ -102,7 +102,7 @@ void zd_transfer_event(struct zd_engine *e, const struct zd_buffer *buffer)
 static void plan_over(struct zd_engine *e, struct zd_plan *plan)
 {
 	struct zd_buffer *buffer = plan->owner;
-	if (!buffer->stale && !buffer->aliased)
+	if (!buffer->stale && plan->steps->kind != ZD_TRANSFER_PUBLISH)
 		zd_histogram_observe(&e->metrics.gathers, e->now_ns - buffer->asked_ns);
 	zd_transfer_event(e, buffer);
 	if (buffer->state == ZD_BUFFER_INFLIGHT)
@@ -157,12 +157,6 @@ static bool is_early(const struct zd_buffer *buffer)
 	return early;
 }
 
-static bool is_left_to_client(const struct zd_engine *e, const struct zd_buffer *buffer)
-{
-	return e->sink.client_copies_own && e->sink.client_copies_own(e->sink.arg, buffer->device->index,
-	                                                              zd_unit_shard_bytes(buffer->unit));
-}
-
 /* One fence for each timeline that the steps signal: a timeline's commands end in order. */
 static void set_fences(struct zd_buffer *buffer)
 {
@@ -193,17 +187,13 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	buffer->era = buffer->unit->era;
 	buffer->deferred = buffer->landing || is_early(buffer);
 	planner = zd_gather_planner_of(buffer);
-	/* A client would have to learn when it may begin to copy. */
-	buffer->own_left = planner->leaves_own && !buffer->deferred && !buffer->unit->on_host &&
-	                   is_left_to_client(e, buffer);
-	buffer->own_copied = false;
 	buffer->device->gathers++;
-	buffer->device->gathered_bytes += buffer->extent.bytes;
+	buffer->device->gathered_bytes += zd_buffer_bytes(buffer);
 	zd_count(e, ZD_COUNT_GATHERS_TRANSFERRED, 1);
 	buffer->transfer = ++e->transfers;
 	buffer->session = session->id;
 	buffer->resets = session->resets;
-	zd_count(e, ZD_COUNT_GATHERED_BYTES, buffer->extent.bytes);
+	zd_count(e, ZD_COUNT_GATHERED_BYTES, zd_buffer_bytes(buffer));
 
 	zd_plan_init(&buffer->plan, &plan_type, group->job, buffer, planner->max_steps(e, buffer));
 	planner->build(e, buffer);

@@ -21,13 +21,12 @@ enum zd_transfer_step {
 	ZD_TRANSFER_COPY,     /* a shard of this daemon into the buffer */
 	ZD_TRANSFER_EXCHANGE, /* of the rank's shard with the ranks of its rail */
 	ZD_TRANSFER_RELAY, /* COPY of shards that another local rank has received, from that rank's buffer */
-	ZD_TRANSFER_PUBLISH, /* no command: the buffer is an aliased shard, which gets the version */
+	ZD_TRANSFER_PUBLISH, /* no command: a buffer without frames, whose shard gets the version */
 	ZD_TRANSFER_NSTEPS
 };
 
 /* The last three functions may be NULL. */
 struct zd_gather_planner {
-	bool leaves_own; /* the rank's own shard may be left to its client */
 	uint32_t (*max_steps)(const struct zd_engine *e, const struct zd_buffer *buffer);
 	/* Adds the steps to the buffer's plan, and reserves what they read. In a plan that may be deferred,
 	 * all steps read shards: deferred.c ends each step's reading of a shard, or the buffer's wait for
@@ -49,7 +48,7 @@ const struct zd_gather_planner *zd_gather_planner_of(const struct zd_buffer *buf
 /* Fills the buffer with `version`, which all shards have and are idle, while nothing reads or writes the
  * buffer. Otherwise the transfer is deferred until both are true. */
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version);
-/* Plans the publish of an aliased buffer: one step, which zd_plan_satisfy() completes. */
+/* Plans the publish of a buffer without frames: one step, which zd_plan_satisfy() completes. */
 void zd_buffer_plan_publish(struct zd_buffer *buffer);
 
 /* Adds the event of a transfer that has ended. */
@@ -60,7 +59,7 @@ void zd_transfer_forget(struct zd_buffer *buffer);
 /* Adds a step, for planners. The step depends on `step.waits` events, and signals the next value of the
  * timeline. */
 void zd_transfer_add(struct zd_buffer *buffer, struct zd_plan_step step, uint32_t timeline);
-/* Adds a copy of each local shard, except for a shard that is left to the client (plan_copies.c). */
+/* Adds a copy of each local shard, in place without the rank's own (plan_copies.c). */
 void zd_transfer_add_copies(struct zd_buffer *buffer);
 /* Returns the device that copies the part's shard into the buffer. */
 static inline uint32_t zd_transfer_copy_device(const struct zd_buffer *buffer, const struct zd_part *part)

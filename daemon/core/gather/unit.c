@@ -72,14 +72,34 @@ static int view_check(const struct zd_args *args, uint32_t index, struct zd_err 
 	return 0;
 }
 
-/* Elements of one rank's shard, padded. */
-static uint64_t shard_numel(uint64_t numel, enum zerod_dtype dtype, uint32_t nshards)
+#define IN_PLACE_GRANULES 2u /* from such slices on: their padding is at most a third of the memory */
+
+/* Elements of one rank's shard, padded to a multiple of `align` bytes. */
+static uint64_t padded_numel(const struct zd_args *args, uint32_t nshards, uint64_t align)
 {
-	return zd_align_up((numel + nshards - 1) / nshards, ZD_SHARD_ALIGN_BYTES / zerod_dtype_bytes(dtype));
+	return zd_align_up((args->u.unit_register.numel + nshards - 1) / nshards,
+	                   align / zerod_dtype_bytes(args->u.unit_register.dtype));
 }
 
-int zd_unit_check_description(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
+/* Whether the unit is gathered in place, by its description alone: all ranks and daemons lay it out alike. */
+static bool is_in_place(const struct zd_engine *e, const struct zd_group *group, const struct zd_args *args)
 {
+	uint64_t numel = padded_numel(args, group->nshards, ZD_SHARD_ALIGN_BYTES);
+	return group->nshards > 1 && !group->shadow && !zd_gathers_are_collective(group) &&
+	       !args->u.unit_register.on_host && !args->u.unit_register.copied &&
+	       numel * zerod_dtype_bytes(args->u.unit_register.dtype) >= IN_PLACE_GRANULES * e->granule_bytes;
+}
+
+static uint64_t shard_numel(const struct zd_engine *e, const struct zd_args *args, uint32_t nshards,
+                            bool in_place)
+{
+	return padded_numel(args, nshards, in_place ? e->granule_bytes : ZD_SHARD_ALIGN_BYTES);
+}
+
+int zd_unit_check_description(const struct zd_engine *e, const struct zd_group *group,
+                              const struct zd_args *args, struct zd_err *err)
+{
+	uint32_t nshards = group->nshards;
 	const char *name = args->u.unit_register.name;
 	uint64_t numel = args->u.unit_register.numel;
 	int status = zd_name_check(name, ZD_MAX_UNIT_NAME_BYTES, "unit name", err);
@@ -92,7 +112,7 @@ int zd_unit_check_description(const struct zd_args *args, uint32_t nshards, stru
 	if (numel == 0 || numel > ZD_MAX_BYTES / itemsize)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': numel %llu is not in 1 .. %llu", name,
 		                  (unsigned long long)numel, ZD_MAX_BYTES / itemsize);
-	uint64_t padded = nshards * shard_numel(numel, args->u.unit_register.dtype, nshards);
+	uint64_t padded = nshards * shard_numel(e, args, nshards, is_in_place(e, group, args));
 	if (padded > ZD_MAX_BYTES / itemsize)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "unit '%s': %llu elements, padded for %u ranks, are more than %llu", name,
@@ -126,7 +146,7 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 	    unit->numel != args->u.unit_register.numel || unit->slot != args->u.unit_register.slot ||
 	    unit->frozen != args->u.unit_register.frozen ||
 	    unit->all_reduce != args->u.unit_register.all_reduce || !place_equal(unit, args) ||
-	    unit->nviews != args->u.unit_register.nviews)
+	    unit->copied != args->u.unit_register.copied || unit->nviews != args->u.unit_register.nviews)
 		return false;
 	for (uint32_t i = 0; i < unit->nviews; i++) {
 		if (!view_equal(&unit->views[i], &args->u.unit_register.views[i]))
@@ -137,8 +157,8 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 
 /* "float32, 40 elements, slot 1, views w[4,8]@0 b[8]@32", truncated to the buffer. */
 static void description_text(enum zerod_dtype dtype, uint64_t numel, uint32_t slot, bool frozen,
-                             bool all_reduce, bool on_host, uint32_t nviews, const struct zd_view_args *views,
-                             char *out, size_t out_bytes)
+                             bool all_reduce, bool on_host, bool is_copied, uint32_t nviews,
+                             const struct zd_view_args *views, char *out, size_t out_bytes)
 {
 	int used = snprintf(out, out_bytes, "%s, %llu elements", zerod_dtype_name(dtype),
 	                    (unsigned long long)numel);
@@ -150,6 +170,8 @@ static void description_text(enum zerod_dtype dtype, uint64_t numel, uint32_t sl
 		used += snprintf(out + used, out_bytes - (size_t)used, ", all-reduced");
 	if (on_host)
 		used += snprintf(out + used, out_bytes - (size_t)used, ", on the host");
+	if (is_copied)
+		used += snprintf(out + used, out_bytes - (size_t)used, ", copied");
 	for (uint32_t i = 0; i < nviews && (size_t)used < out_bytes - 64; i++) {
 		used += snprintf(out + used, out_bytes - (size_t)used, "%s%.16s[", i ? " " : ", views ",
 		                 views[i].name);
@@ -167,11 +189,11 @@ static int mismatch(struct zd_unit *unit, const struct zd_member *member, const 
 {
 	char had[180], says[180];
 	description_text(unit->dtype, unit->numel, unit->slot, unit->frozen, unit->all_reduce,
-	                 unit->first_on_host, unit->nviews, unit->views, had, sizeof(had));
+	                 unit->first_on_host, unit->copied, unit->nviews, unit->views, had, sizeof(had));
 	description_text(args->u.unit_register.dtype, args->u.unit_register.numel, args->u.unit_register.slot,
 	                 args->u.unit_register.frozen, args->u.unit_register.all_reduce,
-	                 args->u.unit_register.on_host, args->u.unit_register.nviews,
-	                 args->u.unit_register.views, says, sizeof(says));
+	                 args->u.unit_register.on_host, args->u.unit_register.copied,
+	                 args->u.unit_register.nviews, args->u.unit_register.views, says, sizeof(says));
 	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%.64s': rank %u registered %s; rank %u says %s",
 	                  unit->name, member->group->first_rank + unit->first_rank, had,
 	                  zd_world_rank(member), says);
@@ -195,6 +217,8 @@ void zd_journal_unit(const struct zd_unit *unit)
 	record->all_reduce = unit->all_reduce;
 	record->on_host = unit->on_host;
 	record->first_on_host = unit->first_on_host;
+	record->copied = unit->copied;
+	record->in_place = unit->in_place;
 	record->placed = unit->placed;
 	record->targeted = unit->targeted;
 	record->target_offset_numel = unit->target_offset_numel;
@@ -316,7 +340,8 @@ static void unit_free(struct zd_unit *unit)
 }
 
 int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd_group *group,
-                uint32_t first_rank, const struct zd_args *args, struct zd_unit **out, struct zd_err *err)
+                uint32_t first_rank, const struct zd_args *args, bool in_place, struct zd_unit **out,
+                struct zd_err *err)
 {
 	if (group->nunits >= ZD_MAX_UNITS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "group '%s' has %u units already", group->name,
@@ -334,7 +359,9 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 	unit->group = group;
 	unit->dtype = args->u.unit_register.dtype;
 	unit->numel = args->u.unit_register.numel;
-	unit->shard_numel = shard_numel(unit->numel, unit->dtype, group->nshards);
+	unit->copied = args->u.unit_register.copied;
+	unit->in_place = in_place;
+	unit->shard_numel = shard_numel(e, args, group->nshards, in_place);
 	unit->slot = args->u.unit_register.slot;
 	unit->frozen = args->u.unit_register.frozen;
 	unit->all_reduce = args->u.unit_register.all_reduce;
@@ -490,7 +517,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	struct zd_unit *unit;
 	int status = zd_member_find(e, req->session, args->u.unit_register.group, &member, err);
 	if (status == 0)
-		status = zd_unit_check_description(args, member->group->nshards, err);
+		status = zd_unit_check_description(e, member->group, args, err);
 	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
 		status = zd_group_check(member->group, err);
 	if (status == 0)
@@ -512,7 +539,8 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 		return status;
 	}
 	if (!unit)
-		status = zd_unit_new(e, req->session, member->group, member->rank, args, &unit, err);
+		status = zd_unit_new(e, req->session, member->group, member->rank, args,
+		                     is_in_place(e, member->group, args), &unit, err);
 	else
 		status = zd_unit_check_place(member, unit->name, unit->on_host, err);
 	if (status != 0)
@@ -563,7 +591,8 @@ static int register_place(struct zd_engine *e, struct zd_request *req, struct zd
 	if (status == 0)
 		status = zd_quota_check(e, group->job, bytes, err);
 	if (status == 0)
-		status = zd_pool_alloc(e, req, group->job, memory, ZD_PURPOSE_SHARDS, bytes,
+		status = zd_pool_alloc(e, req, group->job, memory,
+		                       zd_unit_purpose(part->unit, part->unit->on_host), bytes,
 		                       ZD_BLOCK_MIN_ALIGN, &part->shard, err);
 	if (status != 0)
 		return status;

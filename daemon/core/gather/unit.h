@@ -47,7 +47,8 @@ struct zd_part {
 	uint64_t committed;
 	uint32_t ncommits; /* the group's number of commits then */
 	uint32_t rank;
-	uint32_t readers; /* copies that read the shard, its fill, aliased buffers that are read, and holds */
+	uint32_t readers; /* copies that read the shard, its fill, its viewers, and holds */
+	uint32_t viewers; /* of these: buffers in place that the rank's streams may read; in_place.c */
 	uint32_t slot;    /* the slot that the part is gathered into; only while it is registered */
 	uint32_t users;   /* waiting requests and reductions that refer to it: prevent an unregister */
 	uint32_t target_accesses; /* by the rank's streams, of its place in the target; lent_target.c */
@@ -84,6 +85,8 @@ struct zd_unit {
 	uint32_t slot;        /* the initial slot of its parts; `frozen` likewise */
 	bool frozen;
 	bool all_reduce;    /* its place in a target is the whole unit, on every rank */
+	bool copied;        /* it is never gathered in place */
+	bool in_place;      /* its shards are padded to whole granules, and have segments of their own */
 	bool on_host;       /* its shards are in the host memory of their ranks' devices */
 	bool first_on_host; /* by its description */
 	uint32_t nviews;
@@ -177,6 +180,11 @@ static inline bool zd_part_is_unpublished(const struct zd_part *part)
 
 /* Returns the number of elements of the shard without padding. */
 uint64_t zd_part_true_numel(const struct zd_part *part);
+/* Returns the purpose of the segments of the unit's shards in that memory. */
+static inline enum zd_purpose zd_unit_purpose(const struct zd_unit *unit, bool on_host)
+{
+	return unit->in_place && !on_host ? ZD_PURPOSE_OWN_PARTS : ZD_PURPOSE_SHARDS;
+}
 /* Returns the use of its extent. */
 struct zd_extent_use zd_part_use(const struct zd_part *part);
 static inline struct zd_member *zd_part_member(const struct zd_part *part)
@@ -211,15 +219,16 @@ static inline enum zd_placed zd_unit_placed(const struct zd_unit *unit)
 	return unit->on_host ? ZD_PLACED_ON_HOST : ZD_PLACED_ON_DEVICE;
 }
 /* Checks UNIT_REGISTER's description of a unit of so many shards: INVALID, LIMIT. */
-int zd_unit_check_description(const struct zd_args *args, uint32_t nshards, struct zd_err *err)
+int zd_unit_check_description(const struct zd_engine *e, const struct zd_group *group,
+                              const struct zd_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Returns the digest of UNIT_REGISTER's description of a unit; not 0. */
 uint64_t zd_unit_digest(const struct zd_args *args);
-/* Makes a unit as UNIT_REGISTER's arguments describe it; `first_rank` has given them. `session` asks for it;
- * NULL: a restore does. LIMIT. */
+/* Makes a unit as UNIT_REGISTER's arguments describe it; `first_rank` has given them. in_place: it is
+ * gathered in place. `session` asks for it; NULL: a restore does. LIMIT. */
 int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd_group *group,
-                uint32_t first_rank, const struct zd_args *args, struct zd_unit **unit, struct zd_err *err)
-        __attribute__((warn_unused_result));
+                uint32_t first_rank, const struct zd_args *args, bool in_place, struct zd_unit **unit,
+                struct zd_err *err) __attribute__((warn_unused_result));
 /* Each records the object if its job has a journal, parts if they have bytes to keep. */
 void zd_journal_unit(const struct zd_unit *unit);
 void zd_journal_part(const struct zd_part *part);

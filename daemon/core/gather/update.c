@@ -3,15 +3,15 @@
  * update.c - updates of shards, and their publishes.
  *
  * update_begin closes the shards for new gathers at once. It is granted when the transfers that read them,
- * and the consumers of aliased buffers (alias.c), have ended. publish opens the shards again, one version
+ * and their viewers (in_place.c), have ended. publish opens the shards again, one version
  * higher, when the writers' fences have passed. So no transfer ever reads a shard that is being written, and
  * no gathered buffer mixes versions. Both requests apply to all of their units or to none. In a group with
  * shadows an update also waits until the last commit is saved (shadow.c), and begins only while all ranks are
  * attached.
  *
- * Consumers of an aliased buffer end without a further call, since all its leases have been released. So an
- * update of such parts may be granted ahead of their end, with a promise. A part is `early` until the promise
- * is kept: a publish or a load of it waits for that. Transfers to other ranks are awaited in any case:
+ * Viewers end without a further call, since all their leases have been released. So an update may be granted
+ * ahead of their end, with a promise. A part is `early` until the promise is kept: a publish or a load of it
+ * waits for that. Transfers to other ranks are awaited in any case:
  * streams of a process that loses its connection may run on and write, and must not write a shard that a
  * transfer reads.
  */
@@ -114,20 +114,21 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 	return 0;
 }
 
-/* BUSY if a part has a gathered buffer with leases; with `aliased`, only if that buffer is the shard
- * itself. */
-static int check_leases(const struct zd_request *req, bool aliased, struct zd_err *err)
+/* BUSY if a part has a gathered buffer with leases; with `in_place`, only if the shard is a part of that
+ * buffer. */
+static int check_leases(const struct zd_request *req, bool in_place, struct zd_err *err)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
 		const struct zd_part *part = req->u.publish.parts[i];
 		if (!part->buffer || TAILQ_EMPTY(&part->buffer->leases) ||
-		    (aliased && !part->buffer->aliased))
+		    (in_place && !part->buffer->in_place))
 			continue;
 		char tags[128];
 		zd_buffer_tags(part->buffer, tags, sizeof(tags));
 		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is held on rank %u by %s%s", part->unit->name,
 		                  zd_world_rank(zd_part_member(part)), tags,
-		                  aliased ? "; its gathered buffer is the shard" : "");
+		                  part->buffer->in_place ? "; the shard is a part of its gathered buffer"
+		                                         : "");
 	}
 	return 0;
 }
@@ -138,7 +139,7 @@ static int update_begin(struct zd_engine *e, struct zd_request *req, const struc
 	int status = parts_take(e, req, args, ZD_PART_IDLE, ZD_PART_UPDATE_WAIT, err);
 	if (status != 0)
 		return status;
-	status = check_leases(req, true, err);
+	status = args->u.publish.await_leases ? 0 : check_leases(req, true, err);
 	if (status != 0)
 		parts_move(req, ZD_PART_IDLE);
 	req->u.publish.ahead = args->u.publish.ahead;
@@ -147,11 +148,13 @@ static int update_begin(struct zd_engine *e, struct zd_request *req, const struc
 
 /* ---- Granted ahead ------------------------------------------------------------------------------------- */
 
-/* All parts are of one rank and group, so all are aliased or none is. */
+/* Whether only viewers are left to wait for. */
 static bool may_promise(const struct zd_request *req)
 {
-	return req->u.publish.ahead && req->session->state == ZD_SESSION_OPEN &&
-	       zd_part_is_aliased(req->u.publish.parts[0]);
+	bool may = req->u.publish.ahead && req->session->state == ZD_SESSION_OPEN;
+	for (uint32_t i = 0; i < req->u.publish.nparts && may; i++)
+		may = req->u.publish.parts[i]->readers == req->u.publish.parts[i]->viewers;
+	return may;
 }
 
 /* The units of a request are one event. */
@@ -173,9 +176,23 @@ static const struct zd_part *find_read(const struct zd_request *req)
 	return NULL;
 }
 
+/* No lease begins on a buffer in place while its part is UPDATE_WAIT. */
+static int check_unleased(struct zd_request *req)
+{
+	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
+		const struct zd_buffer *buffer = req->u.publish.parts[i]->buffer;
+		if (!buffer || !buffer->in_place || TAILQ_EMPTY(&buffer->leases))
+			continue;
+		int wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, buffer->version, 0);
+		req->wait.unit = buffer->unit;
+		return wait;
+	}
+	return 0;
+}
+
 static int wait_for_readers(struct zd_request *req, const struct zd_part *part)
 {
-	int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, zd_part_is_aliased(part));
+	int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, part->viewers);
 	req->wait.unit = part->unit;
 	return wait;
 }
@@ -277,7 +294,7 @@ static int check_unread(struct zd_request *req, const struct zd_part *part)
 	                                                            : ZD_WAIT_READERS;
 	if (part->readers == 0 && kind != ZD_WAIT_RESTORE)
 		return 0;
-	int wait = zd_wait_for(req, kind, part->rank, part->readers, zd_part_is_aliased(part));
+	int wait = zd_wait_for(req, kind, part->rank, part->readers, part->viewers);
 	req->wait.unit = part->unit;
 	return wait;
 }
@@ -306,6 +323,9 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	}
 	if (group->voted_step) /* other daemons may commit the shards as they are */
 		return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
+	status = check_unleased(req);
+	if (status != 0)
+		return status;
 	if (may_promise(req) && find_read(req)) {
 		grant_ahead(e, req);
 		return wait_for_readers(req, find_read(req));
@@ -335,8 +355,7 @@ static int publish_begin(struct zd_engine *e, struct zd_request *req, const stru
 		status = parts_take(e, req, args, ZD_PART_UPDATING, ZD_PART_PUBLISHING, err);
 	if (status != 0)
 		return status;
-	if (!args->u.publish.force)
-		status = check_leases(req, false, err);
+	status = check_leases(req, args->u.publish.force, err);
 	if (status != 0) {
 		parts_move(req, ZD_PART_UPDATING);
 		return status;

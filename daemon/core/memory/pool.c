@@ -16,12 +16,12 @@
 #define SEGMENTS_PER_QUOTA 16ull /* on each device */
 #define FIRST_PER_USUAL    64ull /* a job's first segment of a purpose is such a part of the usual size */
 
-/* Whether such a block may be allocated from the segment. A strict session's buffer fills its segment. */
+/* Whether such a block may be allocated from the segment. */
 static bool is_for(const struct zd_segment *segment, const struct zd_job *job, enum zd_purpose purpose,
                    uint64_t bytes)
 {
 	return segment->job == job && segment->purpose == purpose &&
-	       (purpose == ZD_PURPOSE_STRICT ? segment->bytes == bytes : segment->bytes >= bytes);
+	       (zd_purpose_is_single(purpose) ? segment->bytes == bytes : segment->bytes >= bytes);
 }
 
 bool zd_segment_is_awaited(const struct zd_engine *e, const struct zd_segment *segment)
@@ -85,7 +85,8 @@ static struct zd_segment *find_creating(const struct zd_engine *e, struct zd_dev
 /* Only what commits cover outlives the daemon: gathered buffers and gradients are made again. */
 static bool is_kept(enum zd_purpose purpose)
 {
-	return purpose == ZD_PURPOSE_SHARDS || purpose == ZD_PURPOSE_ALLOCATIONS;
+	return purpose == ZD_PURPOSE_SHARDS || purpose == ZD_PURPOSE_OWN_PARTS ||
+	       purpose == ZD_PURPOSE_ALLOCATIONS;
 }
 
 static void count_kept(struct zd_engine *e, struct zd_segment *segment)
@@ -337,7 +338,7 @@ static uint64_t segment_size(const struct zd_engine *e, const struct zd_device *
 	uint64_t size = zd_max_u64(usual / FIRST_PER_USUAL, held_by(device, job, purpose));
 
 	size = zd_min_u64(zd_align_up(size, device->config.segment_align_bytes), zd_min_u64(usual, left));
-	return purpose == ZD_PURPOSE_STRICT || need >= size ? need : size / need * need;
+	return zd_purpose_is_single(purpose) || need >= size ? need : size / need * need;
 }
 
 /* The room that there is for a request. */
@@ -431,6 +432,35 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	return wait ? wait : no_room(e, job->owner, device, &room, err);
 }
 
+/* The blocks were never given: no request is attempted again. */
+static void take_back(struct zd_space *space)
+{
+	struct zd_extent *extents[2] = {&space->low, &space->high};
+	for (unsigned i = 0; i < 2; i++) {
+		if (extents[i]->block)
+			zd_block_free(extents[i]->segment->range, extents[i]->block);
+	}
+	*space = (struct zd_space){.low = {.block = NULL}};
+}
+
+int zd_pool_alloc_frames(struct zd_engine *e, struct zd_request *req, struct zd_job *job,
+                         struct zd_device *device, uint64_t low_bytes, uint64_t high_bytes,
+                         struct zd_space *space, struct zd_err *err)
+{
+	uint64_t bytes[2] = {low_bytes, high_bytes};
+	struct zd_extent *extents[2] = {&space->low, &space->high};
+	int status = 0;
+	*space = (struct zd_space){.low = {.block = NULL}};
+	for (unsigned i = 0; i < 2 && status == 0; i++) {
+		if (bytes[i] > 0)
+			status = zd_pool_alloc(e, req, job, device, ZD_PURPOSE_FRAMES, bytes[i],
+			                       ZD_BLOCK_MIN_ALIGN, extents[i], err);
+	}
+	if (status != 0)
+		take_back(space);
+	return status;
+}
+
 /* Whether a new segment for the bytes fits in the arena and the quota, and the pool with it in the usual size
  * of a segment. */
 static bool may_grow(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
@@ -454,6 +484,11 @@ bool zd_pool_has(const struct zd_engine *e, const struct zd_device *device, cons
 	return purpose != ZD_PURPOSE_STRICT && may_grow(e, device, job, purpose, bytes);
 }
 
+static bool is_of_gathers(enum zd_purpose purpose)
+{
+	return purpose == ZD_PURPOSE_GATHERS || purpose == ZD_PURPOSE_STRICT || purpose == ZD_PURPOSE_FRAMES;
+}
+
 /* The job's segments of gathered buffers count as room: each may retire once its buffers are freed. */
 bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
                        enum zd_purpose purpose, uint64_t bytes)
@@ -464,10 +499,9 @@ bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
 		if (segment->state > ZD_SEGMENT_READY)
 			continue;
-		if (is_for(segment, job, purpose, bytes))
+		if (purpose != ZD_PURPOSE_FRAMES && is_for(segment, job, purpose, bytes))
 			return true;
-		if (segment->job == job &&
-		    (segment->purpose == purpose || segment->purpose == ZD_PURPOSE_STRICT))
+		if (segment->job == job && (segment->purpose == purpose || is_of_gathers(segment->purpose)))
 			room += segment->bytes;
 	}
 	return zd_align_up(bytes, device->config.segment_align_bytes) <= room;
@@ -520,6 +554,15 @@ void zd_extent_own(struct zd_engine *e, const struct zd_extent *extent, enum zd_
 	zd_history_set_moves(&e->history, e->history.last, true);
 }
 
+void zd_space_own(struct zd_engine *e, const struct zd_space *space, enum zd_block_owner type,
+                  const void *owner, struct zd_extent_use use)
+{
+	if (space->low.block)
+		zd_extent_own(e, &space->low, type, owner, use);
+	if (space->high.block)
+		zd_extent_own(e, &space->high, type, owner, use);
+}
+
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent)
 {
 	if (!extent->block)
@@ -529,6 +572,12 @@ void zd_pool_free(struct zd_engine *e, struct zd_extent *extent)
 	zd_block_free(extent->segment->range, extent->block);
 	zd_dirty(e, extent->segment->device);
 	*extent = (struct zd_extent){0};
+}
+
+void zd_pool_free_space(struct zd_engine *e, struct zd_space *space)
+{
+	zd_pool_free(e, &space->low);
+	zd_pool_free(e, &space->high);
 }
 
 struct zd_location zd_extent_location(const struct zd_extent *extent)

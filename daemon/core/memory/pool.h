@@ -51,6 +51,17 @@ struct zd_extent {
 	uint64_t bytes;
 };
 
+/* The memory of a gathered copy: all of it in `low`; or the frames below and above the rank's own part, of
+ * which each may be empty. */
+struct zd_space {
+	struct zd_extent low, high;
+};
+
+static inline uint64_t zd_space_bytes(const struct zd_space *space)
+{
+	return space->low.bytes + space->high.bytes;
+}
+
 /* The use of an extent. */
 struct zd_extent_use {
 	enum zd_event_word purpose;
@@ -70,6 +81,8 @@ static inline struct zd_extent_use zd_member_use(const struct zd_member *member,
 /* Notes what has the extent from now on, for listings and events. */
 void zd_extent_own(struct zd_engine *e, const struct zd_extent *extent, enum zd_block_owner type,
                    const void *owner, struct zd_extent_use use);
+void zd_space_own(struct zd_engine *e, const struct zd_space *space, enum zd_block_owner type,
+                  const void *owner, struct zd_extent_use use);
 
 /*
  * The granules of each device that a uid's segments may occupy beyond its quota. A quota of a few bytes can
@@ -87,13 +100,18 @@ void zd_extent_own(struct zd_engine *e, const struct zd_extent *extent, enum zd_
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                   enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
                   struct zd_err *err) __attribute__((warn_unused_result));
+/* The same for two blocks in segments of their own, both or none. A block of no bytes is empty. */
+int zd_pool_alloc_frames(struct zd_engine *e, struct zd_request *req, struct zd_job *job,
+                         struct zd_device *device, uint64_t low_bytes, uint64_t high_bytes,
+                         struct zd_space *space, struct zd_err *err) __attribute__((warn_unused_result));
 /* Whether a free block of the job and purpose has the bytes now, or a new segment may: a small pool grows to
  * the usual size of a segment, as long as there is room. */
 bool zd_pool_has(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
                  enum zd_purpose purpose, uint64_t bytes);
 /* Returns the bytes that the uid's segments may still occupy, on all devices. */
 uint64_t zd_pool_quota_left(const struct zd_engine *e, const struct zd_owner *owner);
-/* Whether a segment, or room for a new one, could ever hold the bytes for this job and purpose. */
+/* Whether a segment, or room for a new one, could ever hold the bytes for this job and purpose; of
+ * frames: the bytes of both. */
 bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
                        enum zd_purpose purpose, uint64_t bytes);
 /* Returns the size of the segment's bookkeeping, without the headers of blocks. */
@@ -109,6 +127,7 @@ void zd_segment_event(struct zd_engine *e, const struct zd_segment *segment, enu
 void zd_segment_forget(struct zd_engine *e, struct zd_segment *segment);
 /* Frees the block at once: nothing may use it any more. Marks the device dirty. Clears *extent. */
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent);
+void zd_pool_free_space(struct zd_engine *e, struct zd_space *space);
 struct zd_location zd_extent_location(const struct zd_extent *extent);
 /* Makes a segment that the device's executor has already: it is READY, and its range free. */
 struct zd_segment *zd_segment_restore(struct zd_engine *e, struct zd_job *job, uint32_t id,

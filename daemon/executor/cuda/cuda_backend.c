@@ -40,7 +40,6 @@
 #include "executor/nccl/cuda_comm_thread.h"
 
 #define DEFAULT_ARENA_PERCENT 80u
-#define OWN_BYTES_IDLE        (1ull << 20)
 
 struct gpu {
 	uint64_t arena_bytes;
@@ -220,18 +219,6 @@ static void cuda_device_info(const struct zd_backend *backend, uint32_t device, 
 	(void)snprintf(info->pci_address, sizeof(info->pci_address), "%s", found->pci_address);
 }
 
-/* A copy by the client's own GPU is the fastest one while that GPU is idle. On a busy GPU that copy waits for
- * kernels, and the daemon's peer bounce does not. Below OWN_BYTES_IDLE the client's calls cost more than the
- * copy saves. */
-static bool cuda_client_copies_own(const struct zd_backend *backend, uint32_t device, uint64_t bytes)
-{
-	zd_assert(device < backend->devices.count);
-	uint64_t ours_bytes = zd_cuda_executor_own_slice_bytes(&backend->gpus[device].executor);
-	if (!zd_cuda_device_is_busy(&backend->devices.all[device]))
-		ours_bytes = zd_min_u64(ours_bytes, OWN_BYTES_IDLE);
-	return bytes > ours_bytes;
-}
-
 static bool cuda_device_failure(const struct zd_backend *backend, uint32_t device, char why[ZD_FAILURE_TEXT])
 {
 	if (zd_cuda_host_memory_node(&backend->host, device))
@@ -389,7 +376,6 @@ const struct zd_backend_ops zd_backend_cuda = {
         .device_count = cuda_device_count,
         .device_info = cuda_device_info,
         .device_failure = cuda_device_failure,
-        .client_copies_own = cuda_client_copies_own,
         .expect = cuda_expect,
         .submit = cuda_submit,
         .segment_fd = cuda_segment_fd,

@@ -38,7 +38,6 @@ struct zd_cuda_device {
 	        out_ns; /* the inward and outward links are reserved until then: cuda_link_scheduler.h */
 	_Atomic uint64_t offered_bytes,
 	        offered_targets; /* of its large pushes that are not issued yet; targets as bits */
-	atomic_bool idle;        /* the latest known load; zd_cuda_monitor sets it */
 	atomic_bool failed;
 	pthread_mutex_t lock; /* protects `failure` */
 	char failure[ZD_FAILURE_TEXT];
@@ -100,12 +99,6 @@ void zd_cuda_device_enter(struct zd_cuda_device *device);
 /* Makes the context current until zd_cuda_leave(), for code that frees resources: a failure does not mark the
  * device. Returns the second argument for zd_cuda_leave(). */
 bool zd_cuda_device_push(const struct zd_cuda_device *device);
-
-/* Returns whether kernels occupy the GPU most of the time, or the load is unknown. */
-static inline bool zd_cuda_device_is_busy(const struct zd_cuda_device *device)
-{
-	return !atomic_load_explicit(&device->idle, memory_order_relaxed);
-}
 
 /* Returns the properties of memory on the device, for memCreate. */
 struct zd_cu_allocation zd_cuda_device_allocation(const struct zd_cuda_device *device);

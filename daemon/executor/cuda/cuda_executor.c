@@ -20,14 +20,12 @@
 #include "base/mem.h"
 #include "executor/thread.h"
 
-#define OWN_BYTES (16ull << 20) /* a larger bounce costs the links more than it saves */
 #define INFLIGHT_LIMIT_BYTES                                                                                 \
 	(ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES) /* links stay busy between two polls */
 #define SPIN_NS           50000u
 #define PROCESSORS        8u /* with fewer the thread does not busy-poll */
 #define SLEEP_FIRST_NS    20000u
-#define SLEEP_HOP_NS      10000u /* at most, while a bounce is half done: the thread starts its second push */
-#define SLEEP_ROOM_NS     20000u /* at most, while tasks wait for room, or the CPU reports a completion */
+#define SLEEP_ROOM_NS     20000u  /* at most, while tasks wait for room, or the CPU reports a completion */
 #define SLEEP_INFLIGHT_NS 100000u /* at most, while something is in flight */
 #define SLEEP_MOST_NS     100000u
 #define SLEEP_CALM_NS     5000000u /* at most, while only watches that nobody waits for are left */
@@ -90,8 +88,6 @@ static void reap_pushes(struct zd_cuda_executor *executor)
 static void reap_local(struct zd_cuda_executor *executor)
 {
 	struct zd_cuda_task *task;
-	if (zd_cuda_local_copy_push_back(&executor->local))
-		note_event(executor);
 	while (zd_cuda_local_copy_reap(&executor->local, &task)) {
 		note_event(executor);
 		if (task)
@@ -342,9 +338,8 @@ static void fail_all_inflight(struct zd_cuda_executor *executor, const struct zd
 		fail_inflight(executor, task, why);
 }
 
-/* Ends a task whose bounce has failed. A fill without a fence can be repeated on its own GPU. */
-static void end_bounced(struct zd_cuda_executor *executor, struct zd_cuda_task *task,
-                        const struct zd_err *why)
+/* Ends a task that the other GPU had. A fill without a fence can be repeated on its own GPU. */
+static void end_across(struct zd_cuda_executor *executor, struct zd_cuda_task *task, const struct zd_err *why)
 {
 	if (task && task->base.kind == ZD_CMD_FILL && !task->session && task->completion.status == 0)
 		zd_cuda_order_add(&executor->order, task);
@@ -352,22 +347,22 @@ static void end_bounced(struct zd_cuda_executor *executor, struct zd_cuda_task *
 		fail_inflight(executor, task, why);
 }
 
-/* The peer of the bounce has failed, not this one, which continues without a bounce. */
-static void give_up_bounce(struct zd_cuda_executor *executor)
+/* The other GPU has failed, not this one, which continues without it. */
+static void give_up_across(struct zd_cuda_executor *executor)
 {
-	struct zd_cuda_peer_bounce *bounce = &executor->local.bounce;
+	struct zd_cuda_copy_stream *stream = &executor->local.across.stream;
 	struct zd_err why = ZD_ERR_NONE;
 	struct zd_cuda_task *task;
-	if (zd_cuda_peer_bounce_is_idle(bounce))
+	if (stream->count == 0)
 		return;
-	if (!executor->giving_up_bounce)
-		zd_cuda_peer_bounce_walk(bounce, abort_timeline);
-	executor->giving_up_bounce = true;
-	if (!zd_cuda_peer_bounce_is_still(bounce))
+	if (!executor->giving_up_across)
+		zd_cuda_copy_stream_walk(stream, abort_timeline);
+	executor->giving_up_across = true;
+	if (!zd_cuda_copy_stream_is_still(stream))
 		return;
-	(void)zd_cuda_device_failure(bounce->other, &why);
-	while (zd_cuda_peer_bounce_drop(bounce, &task))
-		end_bounced(executor, task, &why);
+	(void)zd_cuda_device_failure(stream->device, &why);
+	while (zd_cuda_copy_stream_drop(stream, &task))
+		end_across(executor, task, &why);
 	note_event(executor);
 }
 
@@ -452,8 +447,6 @@ static uint64_t rest_ns(struct zd_cuda_executor *executor)
 		return 0;
 	if (!inflight && !waiting && STAILQ_EMPTY(&executor->watches))
 		return UINT64_MAX;
-	if (zd_cuda_local_copy_is_urgent(&executor->local))
-		return SLEEP_HOP_NS;
 	uint64_t most = waiting || awaited  ? SLEEP_ROOM_NS
 	                : inflight          ? SLEEP_INFLIGHT_NS
 	                : executor->hurried ? SLEEP_MOST_NS
@@ -543,8 +536,8 @@ static void *executor_main(void *arg)
 			give_up_device(executor);
 			continue;
 		}
-		if (zd_cuda_peer_bounce_has_failed(&executor->local.bounce))
-			give_up_bounce(executor);
+		if (zd_cuda_across_has_failed(&executor->local.across))
+			give_up_across(executor);
 		issue_all(executor);
 	}
 	shut_down(executor);
@@ -640,9 +633,4 @@ void zd_cuda_executor_expect(struct zd_cuda_executor *executor)
 	atomic_store_explicit(&executor->news, true, memory_order_relaxed);
 	pthread_mutex_unlock(&executor->lock);
 	pthread_cond_signal(&executor->changed);
-}
-
-uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor)
-{
-	return executor->local.bounce.memory ? OWN_BYTES : 0;
 }

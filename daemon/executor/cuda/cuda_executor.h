@@ -3,7 +3,7 @@
  * cuda_executor.h - the thread that issues a GPU's commands and polls for their completion.
  *
  * Trainers' kernels do not delay pushes into other GPUs' memory. They would delay copies within the GPU, so
- * these bounce off a peer (cuda_peer_bounce.h). The remaining copies and fills, and all of those on a
+ * another GPU makes these (cuda_across.h). The remaining copies and fills, and all of those on a
  * machine's only GPU, have a stream of their own and delay nothing else. Watches are polled in between. The
  * thread never blocks inside the driver; calls that may take long are made by a worker (cuda_worker.h).
  */
@@ -48,7 +48,7 @@ struct zd_cuda_executor {
 	struct zd_cuda_tasks watches;
 	bool hurried;          /* a caller waits for one of them */
 	bool giving_up;        /* the device has failed, and the waiters of its tasks have been freed */
-	bool giving_up_bounce; /* the same for the peer of the bounce, and the tasks that use it */
+	bool giving_up_across; /* the same for the GPU that makes copies within this one, and their tasks */
 	struct zd_spin spin;
 	unsigned sleeps;     /* since the last event */
 	uint64_t checked_ns; /* when the streams were last checked, or nothing was in flight */
@@ -64,9 +64,6 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 void zd_cuda_executor_stop(struct zd_cuda_executor *executor);
 /* Stops the thread and waits for it: no task completes afterwards. */
 void zd_cuda_executor_deinit(struct zd_cuda_executor *executor);
-
-/* Returns the largest slice whose copy within the GPU does not wait for the GPU's kernels. */
-uint64_t zd_cuda_executor_own_slice_bytes(const struct zd_cuda_executor *executor);
 
 /* Submits the task, which the executor then owns: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done.
  * Never blocks. */

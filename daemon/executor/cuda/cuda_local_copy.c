@@ -8,7 +8,7 @@ int zd_cuda_local_copy_init(struct zd_cuda_local_copy *local, struct zd_cuda_dev
 	int rc = zd_cuda_copy_stream_init(&local->direct, devices, device, UINT64_MAX, err);
 	if (rc)
 		return rc;
-	rc = zd_cuda_peer_bounce_init(&local->bounce, devices, device, err);
+	rc = zd_cuda_across_init(&local->across, devices, device, err);
 	if (rc)
 		zd_cuda_copy_stream_deinit(&local->direct);
 	return rc;
@@ -16,28 +16,28 @@ int zd_cuda_local_copy_init(struct zd_cuda_local_copy *local, struct zd_cuda_dev
 
 void zd_cuda_local_copy_deinit(struct zd_cuda_local_copy *local)
 {
-	zd_cuda_peer_bounce_deinit(&local->bounce);
+	zd_cuda_across_deinit(&local->across);
 	zd_cuda_copy_stream_deinit(&local->direct);
 }
 
 /* ---- Issuing ------------------------------------------------------------------------------------------- */
 
-/* The other GPU may fail at any time, so two calls may differ. While hops are left on the bounce no copy is
- * made locally: it would overtake these, and maybe its own hops. */
-static bool uses_bounce(const struct zd_cuda_local_copy *local, const struct zd_cuda_task *task)
+/* The other GPU may fail at any time, so two calls may differ. While it has copies in progress no copy is
+ * made locally, which would overtake these. */
+static bool goes_across(const struct zd_cuda_local_copy *local, const struct zd_cuda_task *task)
 {
-	const struct zd_cuda_peer_bounce *bounce = &local->bounce;
-	return zd_cuda_peer_bounce_accepts(bounce, task) &&
-	       !(zd_cuda_peer_bounce_has_failed(bounce) && zd_cuda_peer_bounce_is_idle(bounce));
+	const struct zd_cuda_across *across = &local->across;
+	return zd_cuda_across_accepts(across, task) &&
+	       !(zd_cuda_across_has_failed(across) && zd_cuda_across_is_idle(across));
 }
 
-/* Needs local room in any case, since the other GPU may fail while a task is sent. */
+/* Needs local room in any case, since the other GPU may fail while a task is issued. */
 bool zd_cuda_local_copy_has_room(const struct zd_cuda_local_copy *local, const struct zd_cuda_task *task)
 {
-	if (zd_cuda_peer_bounce_has_failed(&local->bounce) && !zd_cuda_peer_bounce_is_idle(&local->bounce))
+	if (zd_cuda_across_has_failed(&local->across) && !zd_cuda_across_is_idle(&local->across))
 		return false;
 	return zd_cuda_copy_stream_has_room(&local->direct) &&
-	       (!uses_bounce(local, task) || zd_cuda_peer_bounce_has_room(&local->bounce));
+	       (!goes_across(local, task) || zd_cuda_copy_stream_has_room(&local->across.stream));
 }
 
 /* In one piece: each further piece would wait for the trainers' kernels again. */
@@ -58,11 +58,11 @@ int zd_cuda_local_copy_issue(struct zd_cuda_local_copy *local, struct zd_cuda_ta
                              struct zd_err *err)
 {
 	*whole = true;
-	if (!uses_bounce(local, task))
+	if (!goes_across(local, task))
 		return issue_direct(local, task, err);
-	int rc = zd_cuda_peer_bounce_send(&local->bounce, task, whole, err);
-	if (rc && task->base.kind == ZD_CMD_FILL && zd_cuda_peer_bounce_has_failed(&local->bounce)) {
-		*whole = false; /* made locally, once the bounce is idle */
+	int rc = zd_cuda_across_issue(&local->across, task, err);
+	if (rc && task->base.kind == ZD_CMD_FILL && zd_cuda_across_has_failed(&local->across)) {
+		*whole = false; /* made locally, once nothing is in progress across */
 		return 0;
 	}
 	return rc;
@@ -70,60 +70,57 @@ int zd_cuda_local_copy_issue(struct zd_cuda_local_copy *local, struct zd_cuda_ta
 
 void zd_cuda_local_copy_follow(struct zd_cuda_local_copy *local, struct zd_cuda_task *task)
 {
-	if (uses_bounce(local, task))
-		zd_cuda_peer_bounce_follow(&local->bounce, task);
-	else
-		zd_cuda_copy_stream_follow(&local->direct, task);
+	zd_cuda_copy_stream_follow(goes_across(local, task) ? &local->across.stream : &local->direct, task);
 }
 
 void zd_cuda_local_copy_close(struct zd_cuda_local_copy *local)
 {
-	if (local->bounce.memory)
-		zd_cuda_peer_bounce_close(&local->bounce);
+	if (local->across.zeros)
+		zd_cuda_across_close(&local->across);
 }
 
 /* ---- Completion ---------------------------------------------------------------------------------------- */
 
-bool zd_cuda_local_copy_push_back(struct zd_cuda_local_copy *local)
-{
-	return local->bounce.memory && zd_cuda_peer_bounce_push_back(&local->bounce);
-}
-
 bool zd_cuda_local_copy_reap(struct zd_cuda_local_copy *local, struct zd_cuda_task **ended)
 {
 	return zd_cuda_copy_stream_reap(&local->direct, ended) ||
-	       (local->bounce.memory && !zd_cuda_peer_bounce_has_failed(&local->bounce) &&
-	        zd_cuda_peer_bounce_reap(&local->bounce, ended));
+	       (local->across.zeros && !zd_cuda_across_has_failed(&local->across) &&
+	        zd_cuda_copy_stream_reap(&local->across.stream, ended));
 }
 
 void zd_cuda_local_copy_check(struct zd_cuda_local_copy *local)
 {
 	zd_cuda_copy_stream_check(&local->direct);
-	zd_cuda_peer_bounce_check(&local->bounce);
+	zd_cuda_across_check(&local->across);
 }
 
 /* ---- The end ------------------------------------------------------------------------------------------- */
 
+static bool is_still(struct zd_cuda_copy_stream *stream)
+{
+	return stream->count == 0 || zd_cuda_copy_stream_is_still(stream);
+}
+
 bool zd_cuda_local_copy_is_still(struct zd_cuda_local_copy *local)
 {
-	return (local->direct.count == 0 || zd_cuda_copy_stream_is_still(&local->direct)) &&
-	       zd_cuda_peer_bounce_is_still(&local->bounce);
+	return is_still(&local->direct) && is_still(&local->across.stream);
 }
 
 void zd_cuda_local_copy_wait(struct zd_cuda_local_copy *local)
 {
 	zd_cuda_copy_stream_wait(&local->direct);
-	zd_cuda_peer_bounce_wait(&local->bounce);
+	if (local->across.zeros)
+		zd_cuda_copy_stream_wait(&local->across.stream);
 }
 
 bool zd_cuda_local_copy_drop(struct zd_cuda_local_copy *local, struct zd_cuda_task **ended)
 {
 	return zd_cuda_copy_stream_drop(&local->direct, ended) ||
-	       zd_cuda_peer_bounce_drop(&local->bounce, ended);
+	       zd_cuda_copy_stream_drop(&local->across.stream, ended);
 }
 
 void zd_cuda_local_copy_walk(const struct zd_cuda_local_copy *local, void (*fn)(struct zd_cuda_task *task))
 {
 	zd_cuda_copy_stream_walk(&local->direct, fn);
-	zd_cuda_peer_bounce_walk(&local->bounce, fn);
+	zd_cuda_copy_stream_walk(&local->across.stream, fn);
 }

@@ -2,21 +2,21 @@
 /*
  * cuda_local_copy.h - fills and copies within one GPU.
  *
- * Both would wait for the trainers' kernels. So they bounce off a peer, another GPU (cuda_peer_bounce.h).
- * Without a peer they are made locally, and so are fills that are large or not of zeros. Fills signal no
- * timeline, so fills and copies may overtake each other.
+ * Both would wait for the trainers' kernels. So another GPU makes them (cuda_across.h). Without one they are
+ * made locally, and so are fills that are large or not of zeros. Fills signal no timeline, so fills and
+ * copies may overtake each other.
  */
 #ifndef ZD_EXECUTOR_CUDA_LOCAL_COPY_H
 #define ZD_EXECUTOR_CUDA_LOCAL_COPY_H
 
 #include <stdbool.h>
 
-#include "executor/cuda/cuda_peer_bounce.h"
+#include "executor/cuda/cuda_across.h"
 #include "executor/cuda/cuda_copy_stream.h"
 
 struct zd_cuda_local_copy {
 	struct zd_cuda_copy_stream direct;
-	struct zd_cuda_peer_bounce bounce;
+	struct zd_cuda_across across;
 };
 
 /* Creates the streams. The device's context is current, here and below. On failure there is nothing to
@@ -28,18 +28,15 @@ void zd_cuda_local_copy_deinit(struct zd_cuda_local_copy *local);
 
 /* Returns whether the task may be issued now. */
 bool zd_cuda_local_copy_has_room(const struct zd_cuda_local_copy *local, const struct zd_cuda_task *task);
-/* Issues the task or its next hop; sets `*whole` if nothing of it is left. There must be room. On failure
- * nothing was issued. Copies may be delayed until zd_cuda_local_copy_close(). Errors: NO_MEMORY, DEVICE. */
+/* Issues the task; clears `*whole` if it is to be issued again. There must be room. On failure nothing was
+ * issued. Copies may be delayed until zd_cuda_local_copy_close(). Errors: NO_MEMORY, DEVICE. */
 int zd_cuda_local_copy_issue(struct zd_cuda_local_copy *local, struct zd_cuda_task *task, bool *whole,
                              struct zd_err *err) __attribute__((warn_unused_result));
 /* Adds a task that moves nothing but has to keep its place in the order. There must be room. */
 void zd_cuda_local_copy_follow(struct zd_cuda_local_copy *local, struct zd_cuda_task *task);
 void zd_cuda_local_copy_close(struct zd_cuda_local_copy *local);
 
-/* Starts the second half of bounces whose first half has ended. Returns whether there were any. */
-bool zd_cuda_local_copy_push_back(struct zd_cuda_local_copy *local);
-/* Removes the next task or hop that has completed; false when there is none. Sets `*ended` to the task that
- * ends with it, or NULL. */
+/* Removes the next task that has completed; false when there is none. */
 bool zd_cuda_local_copy_reap(struct zd_cuda_local_copy *local, struct zd_cuda_task **ended);
 
 /* See zd_cuda_copy_stream_check(). */
@@ -47,17 +44,10 @@ void zd_cuda_local_copy_check(struct zd_cuda_local_copy *local);
 
 static inline bool zd_cuda_local_copy_is_idle(const struct zd_cuda_local_copy *local)
 {
-	return local->direct.count == 0 && zd_cuda_peer_bounce_is_idle(&local->bounce);
+	return local->direct.count == 0 && zd_cuda_across_is_idle(&local->across);
 }
 
-/* Returns whether the first half of a bounce is in progress; the executor then polls often, since it starts
- * the second half. */
-static inline bool zd_cuda_local_copy_is_urgent(const struct zd_cuda_local_copy *local)
-{
-	return local->bounce.out.count > 0;
-}
-
-/* For the shutdown; see cuda_peer_bounce.h. */
+/* For the shutdown; see cuda_copy_stream.h. */
 bool zd_cuda_local_copy_is_still(struct zd_cuda_local_copy *local);
 void zd_cuda_local_copy_wait(struct zd_cuda_local_copy *local);
 bool zd_cuda_local_copy_drop(struct zd_cuda_local_copy *local, struct zd_cuda_task **ended);

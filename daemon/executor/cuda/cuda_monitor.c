@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_monitor.c - the state of the GPUs that NVML reports: processes, Xids, load. */
+/* cuda_monitor.c - the state of the GPUs that NVML reports: processes, Xids. */
 #include "executor/cuda/cuda_monitor.h"
 
 #include <inttypes.h>
@@ -16,10 +16,6 @@
 
 #define LOOK_NS 5000000ull    /* between two checks of processes whose sessions linger */
 #define XID_NS  1000000000ull /* between two reads of Xids */
-#define LOAD_NS 100000000ull  /* between two reads of the load, which NVML updates every 200 ms */
-/* Between the two limits the state does not change. */
-#define BUSY_PERCENT 60
-#define IDLE_PERCENT 40
 
 /* ---- Processes ----------------------------------------------------------------------------------------- */
 
@@ -96,20 +92,6 @@ static void poll_xids(struct zd_cuda_monitor *monitor)
 	}
 }
 
-/* ---- Load ---------------------------------------------------------------------------------------------- */
-
-static void poll_load(struct zd_cuda_monitor *monitor)
-{
-	for (uint32_t i = 0; monitor->nvml && i < monitor->devices->count; i++) {
-		struct zd_cuda_device *device = &monitor->devices->all[i];
-		int busy_percent = zd_nvml_busy_percent(monitor->nvml, device->name, NULL);
-		if (busy_percent < 0 || busy_percent >= BUSY_PERCENT)
-			atomic_store_explicit(&device->idle, false, memory_order_relaxed);
-		else if (busy_percent < IDLE_PERCENT)
-			atomic_store_explicit(&device->idle, true, memory_order_relaxed);
-	}
-}
-
 /* ---- The thread ---------------------------------------------------------------------------------------- */
 
 static void take_arrived(struct zd_cuda_monitor *monitor)
@@ -129,7 +111,7 @@ static void rest(struct zd_cuda_monitor *monitor)
 	if (!LIST_EMPTY(&monitor->lingering))
 		zd_cond_sleep(&monitor->changed, &monitor->lock, LOOK_NS);
 	else if (monitor->nvml)
-		zd_cond_sleep(&monitor->changed, &monitor->lock, LOAD_NS);
+		zd_cond_sleep(&monitor->changed, &monitor->lock, XID_NS);
 	else
 		pthread_cond_wait(&monitor->changed, &monitor->lock);
 }
@@ -137,7 +119,7 @@ static void rest(struct zd_cuda_monitor *monitor)
 static void *monitor_main(void *arg)
 {
 	struct zd_cuda_monitor *monitor = arg;
-	uint64_t xids_at_ns = 0, load_at_ns = 0;
+	uint64_t xids_at_ns = 0;
 	pthread_mutex_lock(&monitor->lock);
 	while (!monitor->stopping) {
 		take_arrived(monitor);
@@ -147,10 +129,6 @@ static void *monitor_main(void *arg)
 		if (now_ns - xids_at_ns >= XID_NS) {
 			xids_at_ns = now_ns;
 			poll_xids(monitor);
-		}
-		if (now_ns - load_at_ns >= LOAD_NS) {
-			load_at_ns = now_ns;
-			poll_load(monitor);
 		}
 		pthread_mutex_lock(&monitor->lock);
 		rest(monitor);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_monitor.h - the state of the GPUs that NVML reports: processes, Xids, load.
+ * cuda_monitor.h - the state of the GPUs that NVML reports: processes, Xids.
  *
  * A process that was killed may still have kernels running. Its pidfd reports its end, but a forked child can
  * keep its context alive. Until the driver has freed that context, which NVML shows, the process's memory
@@ -8,9 +8,6 @@
  * for a process outside the daemon's pid namespace, the pidfd decides.
  *
  * Xids are logged; those after which a GPU is unusable mark it failed.
- *
- * A GPU on which kernels run most of the time is busy: copies within it would wait for them. A GPU whose load
- * NVML does not report counts as busy.
  */
 #ifndef ZD_EXECUTOR_CUDA_MONITOR_H
 #define ZD_EXECUTOR_CUDA_MONITOR_H

@@ -444,7 +444,7 @@ static void run_new(struct run *run, uint64_t seed)
 	run->config.durable = run->config.shadow = pick(run, 2);
 	run->config.strict = pick(run, 3) == 0;
 	options->strict_by_segment = run->config.strict && pick(run, 2);
-	options->client_copies_own_slice = !run->config.hybrid && pick(run, 2);
+	options->no_frames = pick(run, 2);
 	if (pick(run, 2)) {
 		options->arena_bytes = SMALL_ARENA * (options->ndevices == 1 ? shape[1] : 1);
 		options->staging_bytes = 1 + pick(run, 8 * CORE_KIB);

@@ -16,9 +16,8 @@
 #define UNIT_BYTES 4096u
 #define REASON     "process 1001 to leave device 0 (a child of it may keep it there)"
 
-static const struct core_options lingering = {.sessions_linger = true, .client_copies_own_slice = true};
-static const struct core_options copying = {
-        .sessions_linger = true, .client_copies_own_slice = true, .copies = true};
+static const struct core_options lingering = {.sessions_linger = true};
+static const struct core_options copying = {.sessions_linger = true, .copies = true};
 
 static uint64_t release_with(struct core_driver *core, uint64_t session, uint64_t unit, struct zd_fence fence)
 {
@@ -157,7 +156,7 @@ static void test_durable_shard_has_one_writer(void **state)
 	core_expect(core, core_join(core, team.session[0], &join), 0);
 	core_expect(core, core_register(core, team.session[0], team.group, &again), 0);
 	uint64_t update = core_update(core, team.session[0], unit);
-	core_expect_waits(core, update, "consumer that reads the shard of rank 0 of unit 'w'");
+	core_expect_waits(core, update, "1 transfer that reads the shard of rank 0 of unit 'w'");
 	core_gone(core, old);
 	core_expect(core, update, 0);
 	core_close(core, team.session[0]);

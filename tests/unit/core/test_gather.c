@@ -78,7 +78,6 @@ static void test_gather_is_inflight_then_available(void **state)
 	const struct zd_reply *reply = core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit),
 	                                           0);
 	assert_int_equal(reply->u.gather.buffer.bytes, UNIT_BYTES);
-	assert_int_equal(reply->u.gather.own_shard.segment, 0);
 	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
 	assert_string_equal(row.state, "INFLIGHT");
 	assert_string_equal(row.waits[0], "2 transfers");
@@ -466,81 +465,6 @@ static void test_prefetch_of_a_former_version_is_not_joined(void **state)
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 }
 
-/* ---- Own slices copied by the client ------------------------------------------------------------------- */
-
-static int setup_client_copies(void **state)
-{
-	struct core_options options = {.client_copies_own_slice = true};
-	struct rig *rig = zd_calloc(1, sizeof(*rig));
-	rig->core = core_new(&options);
-	core_team_new(&rig->team, rig->core, "job", 2, false);
-	rig->session = rig->team.session[0];
-	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
-	*state = rig;
-	return 0;
-}
-
-static void test_client_copies_its_own_slice(void **state)
-{
-	struct rig *rig = *state;
-	struct core_driver *core = rig->core;
-	const struct zd_reply *reply = core_expect(core, core_gather(core, rig->session, rig->unit), 0);
-	assert_int_equal(core_count(core, ZD_CMD_COPY), 1);
-	assert_int_equal(reply->u.gather.nfences, 1);
-	assert_int_equal(reply->u.gather.fences[0].timeline, 1);
-	assert_int_equal(reply->u.gather.own_shard.bytes, UNIT_BYTES / 2);
-	memcpy(core_bytes(core, reply->u.gather.buffer), core_bytes(core, reply->u.gather.own_shard),
-	       UNIT_BYTES / 2);
-	core_team_check(&rig->team, reply, 1);
-	uint64_t transfer = reply->u.gather.transfer;
-	assert_int_not_equal(transfer, 0);
-	/* who joins while the shard is written finds the slice copied, and must not copy it again */
-	core_expect(core, core_update(core, rig->session, rig->unit), 0);
-	reply = core_expect(core, core_gather_version(core, rig->session, rig->unit, 1), 0);
-	assert_int_equal(reply->u.gather.own_shard.segment, 0);
-	assert_int_equal(reply->u.gather.transfer, transfer);
-	core_team_check(&rig->team, reply, 1);
-}
-
-static void test_each_transfer_has_an_answer_of_its_own(void **state)
-{
-	struct rig *rig = *state;
-	struct core_driver *core = rig->core;
-	core_expect(core, core_gather(core, rig->session, rig->unit), 0);
-	core_devices_copy_own(core, true);
-	/* who joins it may be the first to wait, and copies */
-	const struct zd_reply *reply = core_expect(core, core_gather(core, rig->session, rig->unit), 0);
-	assert_int_equal(reply->u.gather.own_shard.bytes, UNIT_BYTES / 2);
-	assert_int_equal(core_count(core, ZD_CMD_COPY), 1);
-	core_expect(core, core_release(core, rig->session, rig->unit), 0);
-	core_expect(core, core_release(core, rig->session, rig->unit), 0);
-	reply = core_expect(core, core_gather(core, rig->session, rig->unit), 0);
-	assert_int_equal(reply->u.gather.own_shard.segment, 0);
-	assert_int_equal(core_count(core, ZD_CMD_COPY), 3);
-	core_team_check(&rig->team, reply, 1);
-	/* and joins that one after the next change */
-	core_devices_copy_own(core, false);
-	reply = core_expect(core, core_gather(core, rig->session, rig->unit), 0);
-	assert_int_equal(reply->u.gather.own_shard.segment, 0);
-	core_team_check(&rig->team, reply, 1);
-}
-
-static void test_prefetch_without_its_own_slice_is_too_late(void **state)
-{
-	struct rig *rig = *state;
-	struct core_driver *core = rig->core;
-	core_expect(core, core_prefetch(core, rig->session, rig->unit), 0);
-	core_expect(core, core_update(core, rig->session, rig->unit), 0);
-	core_expect(core, core_gather_version(core, rig->session, rig->unit, 1), ZEROD_E_STALE_VERSION);
-	uint64_t gather = core_gather(core, rig->session, rig->unit);
-	core_expect_waits(core, gather, "rank 0 to publish version 2");
-	core_expect(core, core_publish(core, rig->session, rig->unit), 0);
-	core_team_publish_rank(&rig->team, rig->unit, 1);
-	const struct zd_reply *reply = core_expect(core, gather, 0);
-	assert_int_equal(reply->u.gather.version, 2);
-	assert_int_not_equal(reply->u.gather.own_shard.segment, 0);
-}
-
 static void test_world_of_one_needs_no_transfer(void **state)
 {
 	struct rig *rig = *state;
@@ -564,8 +488,7 @@ static void test_world_of_one_needs_no_transfer(void **state)
 
 int main(void)
 {
-#define TEST(test)        cmocka_unit_test_setup_teardown(test, setup, teardown)
-#define TEST_COPIES(test) cmocka_unit_test_setup_teardown(test, setup_client_copies, teardown)
+#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_gather_is_inflight_then_available),
 	        cmocka_unit_test(test_several_ranks_of_a_device_share_its_fence),
@@ -587,10 +510,7 @@ int main(void)
 	        TEST(test_newest_version_is_the_default),
 	        TEST(test_prefetch_is_joined),
 	        TEST(test_prefetch_of_a_former_version_is_not_joined),
-	        TEST_COPIES(test_client_copies_its_own_slice),
-	        TEST_COPIES(test_each_transfer_has_an_answer_of_its_own),
-	        TEST_COPIES(test_prefetch_without_its_own_slice_is_too_late),
-	        TEST_COPIES(test_world_of_one_needs_no_transfer),
+	        TEST(test_world_of_one_needs_no_transfer),
 	};
 	return cmocka_run_group_tests_name("core/gather", tests, NULL, NULL);
 }

@@ -91,71 +91,6 @@ static void test_gathered_copies_stay(void **state)
 	core_end(rig.core);
 }
 
-/* The client can copy its own slice out of the former shard no more: the move has copied it. */
-static void test_own_slices_are_copied(void **state)
-{
-	const struct zd_reply *reply;
-	uint64_t prefetch;
-	struct rig rig;
-	(void)state;
-	start_with(&rig, 2, (struct core_options){.client_copies_own_slice = true});
-	core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
-	prefetch = core_prefetch(rig.core, rig.team.session[1], rig.unit);
-	core_expect(rig.core, prefetch, 0);
-	move(&rig, true);
-	for (uint32_t rank = 0; rank < 2; rank++) {
-		reply = core_expect(rig.core, core_gather(rig.core, rig.team.session[rank], rig.unit), 0);
-		assert_int_equal(reply->u.gather.own_shard.segment, 0);
-		core_team_check(&rig.team, reply, 1);
-	}
-	core_end(rig.core);
-}
-
-/* The buffer is freed only behind the copy of its slice. */
-static void test_own_slice_of_a_buffer_that_is_released(void **state)
-{
-	uint64_t requests[CORE_TEAM];
-	struct rig rig;
-	(void)state;
-	start_with(&rig, 2, (struct core_options){.client_copies_own_slice = true});
-	core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
-	core_hold(rig.core, ZD_CMD_COPY);
-	place_all(&rig, true, requests);
-	core_expect(rig.core, core_release(rig.core, rig.team.session[0], rig.unit), 0);
-	assert_int_equal(core_quarantine(rig.core, 0), 2 * BYTES);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	expect_all(&rig, requests, 0, NULL);
-	expect_place(&rig, true);
-	expect_version(&rig, 1);
-	core_end(rig.core);
-}
-
-/* The shard has a newer version, and the client had to copy its slice before that was written. */
-static void test_own_slices_of_former_versions(void **state)
-{
-	struct zd_args args = {.kind = ZD_REQ_PUBLISH};
-	const struct zd_reply *held;
-	struct rig rig;
-	(void)state;
-	start_with(&rig, 2, (struct core_options){.client_copies_own_slice = true});
-	held = core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
-	memcpy(core_bytes(rig.core, held->u.gather.buffer), core_bytes(rig.core, held->u.gather.own_shard),
-	       BYTES);
-	args.u.publish.nunits = 1;
-	args.u.publish.units = &rig.unit;
-	args.u.publish.force = true;
-	for (uint32_t rank = 0; rank < 2; rank++) {
-		core_expect(rig.core, core_update(rig.core, rig.team.session[rank], rig.unit), 0);
-		core_team_write(&rig.team, rig.unit, rank);
-		core_call(rig.core, rig.team.session[rank], &args, 0);
-	}
-	move(&rig, true);
-	core_team_check(&rig.team, held, 1);
-	core_expect(rig.core, core_release(rig.core, rig.team.session[0], rig.unit), 0);
-	expect_version(&rig, 2);
-	core_end(rig.core);
-}
-
 static void test_gathers_and_updates_wait(void **state)
 {
 	uint64_t requests[CORE_TEAM], gather;
@@ -209,7 +144,7 @@ static void test_a_lease_of_the_shard_itself(void **state)
 	start(&rig, 1);
 	core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
 	refuse(&rig, true, ZEROD_E_BUSY,
-	       "unit 'w' is held on rank 0 by 'plan'; its gathered buffer is the shard");
+	       "unit 'w' is held on rank 0 by 'plan'; its gathered buffer is in place");
 	expect_place(&rig, false);
 	core_expect(rig.core, core_release_tag(rig.core, rig.team.session[0], rig.unit, CORE_TAG, &fence, 1),
 	            0);
@@ -485,9 +420,6 @@ int main(void)
 	        cmocka_unit_test(test_each_shard_is_copied_once),
 	        cmocka_unit_test(test_the_same_place_moves_nothing),
 	        cmocka_unit_test(test_gathered_copies_stay),
-	        cmocka_unit_test(test_own_slices_are_copied),
-	        cmocka_unit_test(test_own_slice_of_a_buffer_that_is_released),
-	        cmocka_unit_test(test_own_slices_of_former_versions),
 	        cmocka_unit_test(test_gathers_and_updates_wait),
 	        cmocka_unit_test(test_a_move_waits_for_transfers),
 	        cmocka_unit_test(test_a_lease_of_the_shard_itself),

@@ -379,34 +379,6 @@ static void test_a_move_waits_for_a_restore(void **state)
 	core_end(rig.core);
 }
 
-/* A restore waits for the client that copies its own slice out of the shard, and the move for the restore. */
-static void test_a_move_waits_for_a_restore_that_waits(void **state)
-{
-	uint64_t request, requests[CORE_TEAM];
-	struct rig rig;
-	(void)state;
-	start_durable_with(&rig, true, (struct core_options){.client_copies_own_slice = true});
-	core_team_publish(&rig.team, rig.unit);
-	core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
-	core_close(rig.core, rig.team.session[1]);
-	core_expect(rig.core, core_simple(rig.core, rig.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
-	rig.team.session[1] = core_open(rig.core, CORE_ALICE);
-	request =
-	        core_join(rig.core, rig.team.session[1],
-	                  &(struct core_join){
-	                          .world_size = 2, .rank = 1, .device = 1, .durable = true, .shadow = true});
-	core_expect(rig.core, request, 0);
-	core_expect(rig.core, core_register(rig.core, rig.team.session[1], rig.team.group, &unit_w), 0);
-	place_all(&rig, true, requests);
-	core_expect_waits(rig.core, requests[1],
-	                  "rank 0's shard of unit 'w' to be restored to the last commit");
-	core_expect(rig.core, core_release(rig.core, rig.team.session[0], rig.unit), 0);
-	expect_all(&rig, requests, 0, NULL);
-	core_devices_copy_own(rig.core, true);
-	expect_version(&rig, 1);
-	core_end(rig.core);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -425,7 +397,6 @@ int main(void)
 	        cmocka_unit_test(test_shadows_move),
 	        cmocka_unit_test(test_a_rank_dies_while_shadows_are_copied),
 	        cmocka_unit_test(test_a_move_waits_for_a_restore),
-	        cmocka_unit_test(test_a_move_waits_for_a_restore_that_waits),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -379,20 +379,20 @@ static void test_full_arena(void **state)
 	core_end(rig.core);
 }
 
-static void test_prefetched_memory_is_taken_back(void **state)
+/* Each device has 64 KiB of shards, and room for two copies or two frames. */
+static void expect_taken_back(struct core_options options, const char *text)
 {
-	struct core_driver *core = core_new(&(struct core_options){.arena_bytes = 128 * CORE_KIB});
+	struct core_driver *core = core_new(&options);
 	struct core_team team;
 	uint64_t unit[4];
 	struct core_row row[3];
-	(void)state;
 	core_team_new(&team, core, "job", 2, false);
-	for (uint32_t i = 0; i < 4; i++) /* 64 KiB of shards a device; two copies fit */
+	for (uint32_t i = 0; i < 4; i++)
 		unit[i] = core_team_unit(&team, (const char *[]){"a", "b", "c", "d"}[i], 32 * CORE_KIB);
 	core_expect(core, core_prefetch(core, team.session[0], unit[0]), 0);
 	core_expect(core, core_prefetch(core, team.session[0], unit[1]), 0);
 	uint64_t prefetch = core_prefetch(core, team.session[0], unit[2]);
-	core_expect_waits(core, prefetch, "32768 bytes of device 0's arena (0 left)");
+	core_expect_waits(core, prefetch, text);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit[3]), 0);
 	assert_int_equal(core_rows(core, ZD_TABLE_BUFFERS, row, 3), 3);
@@ -401,6 +401,15 @@ static void test_prefetched_memory_is_taken_back(void **state)
 	assert_string_equal(row[2].name, "d");
 	core_unhold(core, ZD_CMD_COPY);
 	core_end(core);
+}
+
+static void test_prefetched_memory_is_taken_back(void **state)
+{
+	(void)state;
+	expect_taken_back((struct core_options){.arena_bytes = 128 * CORE_KIB, .no_frames = true},
+	                  "32768 bytes of device 0's arena (0 left)");
+	expect_taken_back((struct core_options){.arena_bytes = 96 * CORE_KIB},
+	                  "16384 bytes of device 0's arena (0 left)");
 }
 
 static void test_gather_waits_for_memory(void **state)

@@ -75,22 +75,6 @@ static void test_hybrid_gathers_stay_inside(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-/* Whether a client had copied in time depends on the daemon; transfers over rails must not. */
-static void test_own_slice_is_not_left_to_clients(void **state)
-{
-	struct rig rig;
-	(void)state;
-	rig_new(&rig, &(struct core_nodes_config){.options = {.client_copies_own_slice = true}});
-	for (uint32_t rank = 0; rank < 4; rank++)
-		core_expect(core_of(&rig, rank), gather(&rig, rig.u, rank), 0);
-	for (uint32_t rank = 0; rank < 4; rank++) {
-		uint64_t again = core_gather_tag(core_of(&rig, rank), session_of(&rig, rank),
-		                                 on(&rig, rig.u, rank), "eval", 1);
-		assert_int_equal(expect_bytes(&rig, rank, again, 1)->u.gather.own_shard.segment, 0);
-	}
-	core_net_end(rig.nodes.net);
-}
-
 static void test_one_fence_a_timeline(void **state)
 {
 	struct rig *rig = *state;
@@ -648,7 +632,6 @@ int main(void)
 	        cmocka_unit_test(test_bytes_on_all_ranks),
 	        cmocka_unit_test(test_one_rank_a_daemon_copies_nothing),
 	        cmocka_unit_test(test_hybrid_gathers_stay_inside),
-	        cmocka_unit_test(test_own_slice_is_not_left_to_clients),
 	        RIG(test_one_fence_a_timeline),
 	        RIG(test_relay_behind_its_exchange),
 	        RIG(test_order_is_kept),

@@ -507,47 +507,6 @@ static void test_shards_are_set_back_behind_their_readers(void **state)
 	core_end(s.core);
 }
 
-/* A client that copies its own slice may do so until it releases. */
-static void test_shards_are_set_back_behind_their_clients_copies(void **state)
-{
-	struct core_options options = {.client_copies_own_slice = true};
-	struct shadowed s;
-	(void)state;
-	start(&s, &options);
-	both_publish(&s, 0);
-	core_expect(s.core, gather(&s, 0, 1), 0);
-	core_hold(s.core, ZD_CMD_COPY);
-	close_rank(&s, 0);
-	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 1);
-	core_unhold(s.core, ZD_CMD_COPY);
-	expect_shard(&s, 0, 1, UNDONE);
-	core_expect(s.core, core_release_tag(s.core, s.team.session[1], s.unit[0], CORE_TAG, &slow, 1), 0);
-	expect_shard(&s, 0, 1, UNDONE);
-	core_pass(s.core, s.team.session[1], slow.timeline, slow.value);
-	expect_shard(&s, 0, 1, core_pattern(1, 1));
-	core_end(s.core);
-}
-
-/* The client has copied its slice: what its peers still push into the buffer does not hold the shard. */
-static void test_shards_are_set_back_beside_pushes_of_others(void **state)
-{
-	struct core_options options = {.client_copies_own_slice = true};
-	struct shadowed s;
-	(void)state;
-	start(&s, &options);
-	both_publish(&s, 0);
-	core_hold(s.core, ZD_CMD_COPY);
-	core_expect(s.core, gather(&s, 0, 1), 0);
-	core_expect(s.core, core_release_tag(s.core, s.team.session[1], s.unit[0], CORE_TAG, &slow, 1), 0);
-	close_rank(&s, 0);
-	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 1); /* rank 0's push */
-	core_pass(s.core, s.team.session[1], slow.timeline, slow.value);
-	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 2);
-	core_unhold(s.core, ZD_CMD_COPY);
-	expect_shard(&s, 0, 1, core_pattern(1, 1));
-	core_end(s.core);
-}
-
 /* ---- What is copied, and when -------------------------------------------------------------------------- */
 
 static void test_one_copy_a_step(void **state)
@@ -776,8 +735,6 @@ int main(void)
 	        cmocka_unit_test(test_survivor_of_a_whole_step_goes_on),
 	        cmocka_unit_test(test_copies_of_undone_versions_are_stale),
 	        cmocka_unit_test(test_shards_are_set_back_behind_their_readers),
-	        cmocka_unit_test(test_shards_are_set_back_behind_their_clients_copies),
-	        cmocka_unit_test(test_shards_are_set_back_beside_pushes_of_others),
 	        cmocka_unit_test(test_one_copy_a_step),
 	        cmocka_unit_test(test_update_that_gives_up),
 	        cmocka_unit_test(test_commit_without_a_new_version),

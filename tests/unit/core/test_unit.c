@@ -152,6 +152,7 @@ static void test_padded_size_is_within_the_limit(void **state)
 	core_expect_error(core, core_register(core, team.session[0], team.group, &unit), ZEROD_E_INVALID,
 	                  "padded");
 	unit.numel = ZD_MAX_BYTES - 1024;
+	unit.copied = true;
 	uint64_t id = core_team_register(&team, &unit);
 	for (uint32_t rank = 0; rank < 3; rank++) {
 		core_expect(core, core_update(core, team.session[rank], id), 0);

@@ -90,24 +90,6 @@ static void test_an_unknown_gpu(void **state)
 	zd_nvml_close(nvml);
 }
 
-static void test_how_busy_a_gpu_is(void **state)
-{
-	struct zd_err err = ZD_ERR_NONE;
-	struct zd_nvml *nvml;
-
-	(void)state;
-	make_dir();
-	nvml = nvml_open();
-	assert_int_equal(zd_nvml_busy_percent(nvml, FIRST, &err), 30);
-	case_write_file(dir, "busy-1", "75");
-	assert_int_equal(zd_nvml_busy_percent(nvml, SECOND, &err), 75);
-	assert_int_equal(zd_nvml_busy_percent(nvml, FIRST, &err), 30);
-	assert_int_equal(zd_nvml_busy_percent(nvml, "GPU-0", &err), ZEROD_E_DEVICE);
-	assert_string_equal(err.text, "GPU-0: NVML: Not Found");
-	zd_nvml_close(nvml);
-	case_remove_dir(dir);
-}
-
 /* A trainer with a forked worker: reports through the pipe when it has its context, and is then killed. */
 static void trainer(int ready, int hold)
 {
@@ -215,7 +197,6 @@ int main(int argc, char **argv)
 	         .libraries = CASE_SWAPPED},
 	        CASE(test_a_process_is_listed_while_it_has_a_context, "CUDA_VISIBLE_DEVICES=1"),
 	        CASE(test_an_unknown_gpu),
-	        CASE(test_how_busy_a_gpu_is, "ZD_DOUBLE_BUSY=30"),
 	        CASE(test_a_forked_child_keeps_its_dead_parent_listed),
 	        CASE(test_many_processes),
 	        CASE(test_an_xid_is_told_once),

@@ -7,7 +7,7 @@
 #include "tests/unit/executor/backend_fixture.h"
 
 #define SEGMENT (12 * MIB)
-#define LARGE   (5 * MIB) /* too large to go across in one copy: two hops */
+#define LARGE   (5 * MIB)
 
 static inline struct fixture *open_fixture(void **state, uint32_t ndevices)
 {

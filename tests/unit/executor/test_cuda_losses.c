@@ -10,14 +10,14 @@
 #include <dlfcn.h>
 #include <sched.h>
 
-#include "executor/cuda/cuda_peer_bounce.h"
+#include "executor/cuda/cuda_across.h"
 #include "tests/double/control.h"
 #include "tests/unit/driver/cases.h"
 #include "tests/unit/executor/backend_fixture.h"
 #include "tests/unit/executor/cuda_scene.h"
 
 /* Waits for an empty copy that goes another way: when it has ended, the executor has issued all commands
- * before it. That is a push behind bounces, or a bounce behind pushes. */
+ * before it. That is a push behind copies across, or one of these behind pushes. */
 static void wait_issued(struct fixture *f, uint32_t to)
 {
 	struct zd_command nothing = copy(0, at(0, 0, 0), to, at(0, 0, 0));
@@ -111,51 +111,13 @@ static void test_signal_behind_pushes_of_a_lost_gpu(void **state)
 	close_all(state);
 }
 
-/* Of two copies that go round, the second one's way back is refused while the first is under way: who waits
- * for that one waits on. */
-static void test_lost_leg_behind_a_copy_under_way(void **state)
-{
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
-	make_segments(f, 2);
-	hold_copies(1);
-	uint64_t first = submit(f, round_of(LARGE, 1));
-	wait_copies(4); /* two hops there and back */
-	uint64_t second = submit(f, round_of(LARGE, 2));
-	wait_copies(7);
-	wait_issued(f, 1);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), 0);
-	hold_copies(-1);
-	assert_int_equal(wait_op(f, first).completion.status, 0);
-	assert_int_equal(wait_op(f, second).completion.status, ZEROD_E_NO_MEMORY);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
-	forget_session(&c);
-	close_all(state);
-}
-
-/* A bounce whose first hop has landed is not continued into a lost GPU: that would lose the other GPU,
- * too. */
-static void test_lost_gpu_leaves_its_way_round_alone(void **state)
-{
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
-	make_segments(f, 2);
-	uint64_t half = submit(f, round_of(LARGE, 1)), refused = submit(f, fill(0, at(1, 0, MIB)));
-	assert_int_equal(wait_op(f, refused).completion.status, ZEROD_E_DEVICE);
-	assert_int_equal(wait_op(f, half).completion.status, ZEROD_E_DEVICE);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
-	assert_int_equal(wait_op(f, submit(f, fill(1, at(2, 0, MIB)))).completion.status, 0);
-	forget_session(&c);
-	close_all(state);
-}
-
 /* The way is lost while as many fills are in flight as may be: the copy that finds it so has a place behind
  * them. */
 static void test_way_that_is_lost_behind_many_fills(void **state)
 {
 	enum {
 		FILLS = 128,
-		BYTES = ZD_CUDA_PEER_BOUNCE_ZEROS_BYTES + 256 /* smaller ones go round themselves */
+		BYTES = ZD_CUDA_ACROSS_ZEROS_BYTES + 256 /* smaller ones go across themselves */
 	};
 	struct fixture *f = open_fixture(state, 2);
 	struct client c = open_session(f, SESSION);
@@ -291,9 +253,6 @@ int main(int argc, char **argv)
 	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1"),
 	        CASE(test_signal_behind_pushes_of_a_lost_gpu, "ZD_DOUBLE_COPY_US=100000",
 	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:6:1"),
-	        CASE(test_lost_leg_behind_a_copy_under_way, "ZD_DOUBLE_FAIL=cuMemcpyAsync:7:2"),
-	        CASE(test_lost_gpu_leaves_its_way_round_alone, "ZD_DOUBLE_COPY_US=100000",
-	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1,cuMemcpyAsync:3:719"),
 	        CASE(test_way_that_is_lost_behind_many_fills, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
 	        CASE(test_small_fill_under_way_is_made_again, "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1"),
 	        CASE(test_small_fill_that_is_not_taken_is_made_again, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),

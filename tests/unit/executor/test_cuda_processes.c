@@ -218,38 +218,6 @@ static void test_xids(void **state)
 	close_all(state);
 }
 
-/* ---- Load ---------------------------------------------------------------------------------------------- */
-
-static void let_it_find(struct fixture *f, uint32_t device, bool idle)
-{
-	const struct timespec pause = {.tv_nsec = 1000000};
-	while (zd_backend_cuda.client_copies_own(f->backend, device, 2 * MIB) != idle)
-		(void)nanosleep(&pause, NULL);
-}
-
-/* A GPU counts as busy until NVML says otherwise, and between much and little as what it was. */
-static void test_idle_gpus_copy_their_own_slices(void **state)
-{
-	const char *dir = getenv("ZD_DOUBLE_DIR");
-	case_write_file(dir, "busy-0", "39");
-	struct fixture *f = open_fixture(state);
-	let_it_find(f, 0, true);
-	assert_false(zd_backend_cuda.client_copies_own(f->backend, 0, MIB)); /* not worth its calls */
-	assert_false(zd_backend_cuda.client_copies_own(f->backend, 1, 2 * MIB));
-	assert_true(zd_backend_cuda.client_copies_own(f->backend, 1, 64 * MIB));
-	case_write_file(dir, "busy-0", "59");
-	case_write_file(dir, "busy-1", "0");
-	let_it_find(f, 1, true);
-	assert_true(zd_backend_cuda.client_copies_own(f->backend, 0, 2 * MIB));
-	case_write_file(dir, "busy-0", "60");
-	let_it_find(f, 0, false);
-	case_write_file(dir, "busy-0", "40");
-	case_write_file(dir, "busy-1", "100");
-	let_it_find(f, 1, false);
-	assert_false(zd_backend_cuda.client_copies_own(f->backend, 0, 2 * MIB));
-	close_all(state);
-}
-
 int main(int argc, char **argv)
 {
 	static char dir[] = CASE_DIR, env[64];
@@ -261,7 +229,6 @@ int main(int argc, char **argv)
 	        CASE(test_no_session_without_a_pidfd),
 	        CASE(test_end_with_sessions_that_linger, env),
 	        CASE(test_xids, env),
-	        CASE(test_idle_gpus_copy_their_own_slices, env),
 	};
 	if (argc > 1 && strcmp(argv[0], "trainer") == 0)
 		return trainer_main(strcmp(argv[1], "forking trainer") == 0);

@@ -65,6 +65,7 @@ static void test_bodies(void **state)
 	Zd__Reply reply[MAX_REPLIES];
 	Zd__Reply *replies[MAX_REPLIES];
 	Zd__GatherReply gather = ZD__GATHER_REPLY__INIT;
+	Zd__Frames frames = ZD__FRAMES__INIT;
 	Zd__ReleaseReply release = ZD__RELEASE_REPLY__INIT;
 	Zd__Location location = ZD__LOCATION__INIT;
 	Zd__Fence fence = ZD__FENCE__INIT;
@@ -86,7 +87,8 @@ static void test_bodies(void **state)
 	location.offset = 1ull << 40;
 	location.bytes = 4096;
 	gather.buffer = &location;
-	gather.own_shard = &location;
+	frames.low = frames.own = frames.high = &location;
+	gather.frames = &frames;
 	gather.fences = fences;
 	gather.n_fences = 200; /* a body with a length of two bytes */
 	step.norm_squared = 0.1;

@@ -194,17 +194,53 @@ static void test_refuses_any_changed_byte(void **state)
 	(void)close(fd);
 }
 
-static void test_refuses_a_newer_version(void **state)
+static void set_version(int fd, uint32_t version)
 {
-	int fd = new_file();
-	uint32_t version = 6, check;
+	uint32_t former, check;
 
-	(void)state;
+	assert_int_equal(pread(fd, &former, sizeof(former), 8), 4);
 	assert_int_equal(pread(fd, &check, sizeof(check), 12), 4);
-	check ^= ~5u ^ ~version;
+	check ^= ~former ^ ~version;
 	assert_int_equal(pwrite(fd, &version, sizeof(version), 8), 4);
 	assert_int_equal(pwrite(fd, &check, sizeof(check), 12), 4);
-	expect_refused(fd, "has version 6; this daemon reads 5");
+}
+
+static void test_refuses_other_versions(void **state)
+{
+	int fd = new_file();
+
+	(void)state;
+	set_version(fd, 7);
+	expect_refused(fd, "has version 7; this daemon reads 5 to 6");
+	set_version(fd, 4);
+	expect_refused(fd, "has version 4; this daemon reads 5 to 6");
+	(void)close(fd);
+}
+
+/* The file has the newer version from the first record of this daemon on, and not before. */
+static void test_reads_a_former_version(void **state)
+{
+	struct zd_registry registry;
+	struct zd_err err;
+	uint32_t version;
+	int fd = new_file();
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		set_version(fd, 5);
+		expect(fd, (const uint8_t *const[]){records[0], records[1], records[2]}, 2 + i);
+		assert_int_equal(pread(fd, &version, sizeof(version), 8), 4);
+		assert_int_equal(version, 5);
+		assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
+		if (i == 0)
+			zd_registry_append(&registry, records[2], RECORDS);
+		else
+			replace(&registry, 1);
+		zd_registry_close(&registry);
+		assert_int_equal(pread(fd, &version, sizeof(version), 8), 4);
+		assert_int_equal(version, 6);
+	}
+	expect(fd, (const uint8_t *const[]){records[1]}, 1);
 	(void)close(fd);
 }
 
@@ -269,7 +305,8 @@ int main(void)
 	        cmocka_unit_test(test_frees_what_was_replaced),
 	        cmocka_unit_test(test_ignores_half_a_packet),
 	        cmocka_unit_test(test_refuses_any_changed_byte),
-	        cmocka_unit_test(test_refuses_a_newer_version),
+	        cmocka_unit_test(test_refuses_other_versions),
+	        cmocka_unit_test(test_reads_a_former_version),
 	        cmocka_unit_test(test_refuses_a_cut_file),
 	        cmocka_unit_test(test_is_given_up),
 	        cmocka_unit_test(test_is_full_some_day),

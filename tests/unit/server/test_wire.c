@@ -110,8 +110,8 @@ static void test_largest_requests(void **state)
 	request.id = request.deadline_ms = 1;
 	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
 	request.unit_register = &body;
-	body = (Zd__UnitRegister){body.base, 1, (char *)"unit", 1,    1,    ZD_MAX_VIEWS,
-	                          views,     1, true,           true, true, true};
+	body = (Zd__UnitRegister){body.base, 1,    (char *)"unit", 1,    1,    ZD_MAX_VIEWS, views,
+	                          1,         true, true,           true, true, true};
 	assert_true(search(&request, ZD_MAX_FIELDS, &zero));
 }
 

@@ -231,7 +231,7 @@ class Durable:
     def _register(self, index: int, nbytes: int, placement: Placement) -> tuple[zerod.Unit, torch.Tensor]:
         unit = self.environment.with_room(self.group.register, f"(state {index})", zerod.DType.UINT8,
                                           self.group.world_size * nbytes,
-                                          flags=s.UnitFlags.FROZEN | placement.own_flags)
+                                          flags=s.UnitFlags.FROZEN | s.UnitFlags.COPIED | placement.own_flags)
         return unit, tensor_at(unit.shard().data or 0, nbytes, torch.uint8, placement.own_device(self.environment))
 
     def _attach_slab(self, index: int, nbytes: int) -> None:

@@ -58,14 +58,18 @@ class Kept:
                 lease.release()
         self._leases = [lease for lease, is_held in zip(self._leases, held) if is_held]
 
+    def check(self, unit: FlatUnit) -> None:
+        """RuntimeError where the program keeps a view of the unit."""
+        if any(lease.unit is unit and unit.has_views(lease.flat) for lease in self._leases):
+            names = ", ".join(member.name for member in unit.members[:3])
+            raise RuntimeError(f"the program keeps a view of weights that are to be updated: of {names} or another parameter of "
+                               f"{unit.name!r}. Keep a clone() of it, or delete it before the step")
+
     def end(self) -> None:
         """An update begins, and the daemon has one buffer of a unit: RuntimeError where a view is kept."""
         self.sweep()
         for lease in self._leases:
-            if lease.unit.has_views(lease.flat):
-                names = ", ".join(member.name for member in lease.unit.members[:3])
-                raise RuntimeError(f"the program keeps a view of weights that are to be updated: of {names} or another parameter of "
-                                   f"{lease.unit.name!r}. Keep a clone() of it, or delete it before the step")
+            self.check(lease.unit)
         for lease in self._leases:
             lease.unit.leave_buffer()
             lease.release()

@@ -23,6 +23,7 @@ from typing import Any, Optional
 import torch
 
 import zerod
+from zerod import structs as s
 
 from . import plain
 from .context import Context
@@ -146,7 +147,8 @@ class Overlap(Fetcher):
 
     def _begin(self, unit: FlatUnit) -> None:
         if unit not in self.updates.begun:
-            self.context.group.update_begin([unit.unit])
+            self.updates.kept.check(unit)  # else this would wait for the program
+            self.context.group.update_begin([unit.unit], flags=s.WaitFlags.LEASES)
             self.updates.begun.add(unit)
 
     def _step(self, unit: FlatUnit) -> None:

@@ -223,7 +223,7 @@ class FlatUnit:
         name = short_name(f"{self.name}:master", MOST_UNIT_BYTES)
         self.master_unit = context.environment.with_room(
             context.group.register, name, DTYPES[self.source_dtype], self.shard.padded_numel,
-            flags=s.UnitFlags.FROZEN | placement.own_flags)
+            flags=s.UnitFlags.FROZEN | s.UnitFlags.COPIED | placement.own_flags)
         shard = self.master_unit.shard()
         if shard.shard_numel != self.shard.shard_numel:
             raise zerod.errors.error(s.Status.UNSUPPORTED, f"unit {self.name!r}: a durable job has no masters of "
@@ -277,7 +277,8 @@ class FlatUnit:
             return self._load(self.master_unit or self.unit, whole, self.master)
         group, environment = self.context.group, self.context.environment
         unit = environment.with_room(group.register, self.context.passing_name(self.name), DTYPES[self.source_dtype],
-                                     self.shard.padded_numel, flags=s.UnitFlags.FROZEN | self.placement.own_flags)
+                                     self.shard.padded_numel,
+                                     flags=s.UnitFlags.FROZEN | s.UnitFlags.COPIED | self.placement.own_flags)
         shard = unit.shard()
         assert shard.shard_numel == self.shard.shard_numel, (shard, self.shard)
         group.update_begin([unit])

@@ -32,7 +32,7 @@ def passed(context: Context, name: str, local: torch.Tensor, numel: int) -> list
     group, stream, device = context.passing_group(), context.stream(), context.client.dlpack_device
     room = -(-max(numel, 1) // 256) * 256  # every rank's part begins where its shard does
     made = context.environment.with_room(group.register, context.passing_name(name), DTYPES[local.dtype], context.world * room,
-                                         flags=s.UnitFlags.FROZEN)
+                                         flags=s.UnitFlags.FROZEN | s.UnitFlags.COPIED)
     try:
         shard = made.shard()
         group.update_begin([made])

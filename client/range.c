@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include <zerod_host.h>
@@ -19,10 +18,13 @@
 #include "client/cuda.h"
 #include "client/mapping.h"
 
-static void forget(struct zerod_client *client, struct zc_range *range)
+/* A range of a GPU is unmapped with its segments when the client ends. */
+static void range_free(struct zerod_client *client, struct zc_range *range)
 {
-	HASH_DEL(client->ranges, range);
-	zerod_mapping_release(range->mapping);
+	if (range->mapping)
+		zerod_mapping_release(range->mapping);
+	else
+		zc_cuda_range_unmap(client, range);
 	free(range);
 }
 
@@ -38,12 +40,12 @@ void zc_ranges_drop(struct zerod_client *client, uint32_t segment)
 {
 	struct zc_range *range, *next;
 
+	/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is not in the table */
 	HASH_ITER (hh, client->ranges, range, next) {
 		if (!has_segment(range, segment))
 			continue;
-		if (!range->mapping)
-			zc_cuda_range_unmap(client, range);
-		forget(client, range);
+		HASH_DEL(client->ranges, range);
+		range_free(client, range);
 	}
 }
 
@@ -51,8 +53,11 @@ void zc_ranges_free(struct zerod_client *client)
 {
 	struct zc_range *range, *next;
 
-	HASH_ITER (hh, client->ranges, range, next)
-		forget(client, range);
+	/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is not in the table */
+	HASH_ITER (hh, client->ranges, range, next) {
+		HASH_DEL(client->ranges, range);
+		range_free(client, range);
+	}
 }
 
 /* A second mapping of shared memory is made by a move of no bytes: mremap(2). */
@@ -86,8 +91,8 @@ static int map_host(struct zc_range *range, struct zc_segment *const *segments, 
 	return zd_err_errno(err, ENOMEM, "mapping a gathered buffer");
 }
 
-static int make(struct zerod_client *client, const struct zc_frames *frames, struct zc_range *range,
-                struct zd_err *err)
+static int map_parts(struct zerod_client *client, const struct zc_frames *frames, struct zc_range *range,
+                     struct zd_err *err)
 {
 	const struct zc_location *parts[ZC_RANGE_PARTS] = {&frames->low, &frames->own, &frames->high};
 	struct zc_segment *segments[ZC_RANGE_PARTS] = {NULL};
@@ -103,37 +108,47 @@ static int make(struct zerod_client *client, const struct zc_frames *frames, str
 		segments[i] = zc_segment_find(client, parts[i]->segment);
 		range->bytes += segments[i]->bytes;
 	}
+	zd_assert(segments[1]); /* its location was checked */
 	return segments[1]->is_file ? map_host(range, segments, err)
 	                            : zc_cuda_range_map(client, range, segments, err);
 }
 
-int zc_range_map(struct zerod_client *client, const struct zc_frames *frames, void **data, struct zd_err *err)
+static int make(struct zerod_client *client, const struct zc_frames *frames, struct zc_range **made,
+                struct zd_err *err)
 {
-	uint32_t key[ZC_RANGE_PARTS] = {frames->low.segment, frames->own.segment, frames->high.segment};
-	struct zc_range *range;
+	struct zc_range *range = calloc(1, sizeof(*range));
 	int rc;
 
-	HASH_FIND(hh, client->ranges, key, sizeof(key), range);
-	if (!range) {
-		range = calloc(1, sizeof(*range));
-		if (!range)
-			return zd_err_errno(err, ENOMEM, "mapping a gathered buffer");
-		memcpy(range->segments, key, sizeof(key));
-		rc = make(client, frames, range, err);
-		if (!rc)
-			HASH_ADD(hh, client->ranges, segments, sizeof(key), range);
-		if (!rc && !range->hh.tbl) {
-			rc = zd_err_errno(err, ENOMEM, "mapping a gathered buffer");
-			if (range->mapping)
-				zerod_mapping_release(range->mapping);
-			else
-				zc_cuda_range_unmap(client, range);
-		}
-		if (rc) {
-			free(range);
-			return rc;
-		}
+	if (!range)
+		return zd_err_errno(err, ENOMEM, "mapping a gathered buffer");
+	range->segments[0] = frames->low.segment;
+	range->segments[1] = frames->own.segment;
+	range->segments[2] = frames->high.segment;
+	rc = map_parts(client, frames, range, err);
+	if (rc) {
+		free(range);
+		return rc;
 	}
-	*data = (uint8_t *)range->map + frames->low.offset;
+	HASH_ADD(hh, client->ranges, segments, sizeof(range->segments), range);
+	if (!range->hh.tbl) {
+		range_free(client, range);
+		return zd_err_errno(err, ENOMEM, "mapping a gathered buffer");
+	}
+	*made = range;
 	return 0;
+}
+
+int zc_range_map(struct zerod_client *client, const struct zc_frames *frames, void **data, struct zd_err *err)
+{
+	const uint32_t key[ZC_RANGE_PARTS] = {frames->low.segment, frames->own.segment, frames->high.segment};
+	struct zc_range *range;
+	int rc = 0;
+
+	/* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): all of the key is set */
+	HASH_FIND(hh, client->ranges, key, sizeof(key), range);
+	if (!range)
+		rc = make(client, frames, &range, err);
+	if (!rc)
+		*data = (uint8_t *)range->map + frames->low.offset;
+	return rc;
 }

@@ -18,6 +18,7 @@
 #define ROWS_EVERY    16        /* calls between two looks at all tables */
 #define MAX_EVENTS    20000000u /* far more than any seed needs: something goes round in circles */
 #define MOST_AT_ONCE  4u        /* completions in one event */
+#define MOST_EXPIRED  64u       /* requests with one deadline */
 #define AHEAD_PERCENT 80        /* of slices, where processes may be asked for sums ahead */
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
@@ -240,6 +241,9 @@ static void tick(struct zd_sim_world *world, uint64_t now_ns)
 
 	world->now_ns = now_ns;
 	zd_engine_tick(world->engine, now_ns);
+	/* where ends take several steps, each tick expires few requests */
+	for (uint32_t i = 0; i < MOST_EXPIRED && zd_engine_next_deadline(world->engine) <= now_ns; i++)
+		zd_engine_tick(world->engine, now_ns);
 	if (expires)
 		zd_sim_called(world);
 }

@@ -81,7 +81,11 @@ bool zd_sim_issue_update_begin(struct zd_sim_issue *issue)
 		return send_out_of_turn(issue);
 	if (pick_units(issue, not_updating) == 0)
 		return false;
+	issue->args.u.publish.await_leases = !issue->op->expect && zd_sim_percent(&issue->rng, 25);
 	note_holders(issue, false);
+	if (issue->args.u.publish.await_leases) /* the request waits until the units are not held */
+		issue->request.held = false;
+	issue->request.unheld = issue->request.unheld || issue->args.u.publish.await_leases;
 	return zd_sim_issue_send(issue);
 }
 

@@ -187,7 +187,9 @@ static void take_parts(struct zd_sim_world *world, struct zd_sim_session *sessio
 		if (p != ZD_SIM_OWN)
 			zd_sim_residue_check(world, &lease->at[p]);
 	}
-	if (group->units[request->unit].slot && (!group->granule_bytes || !world->config.has_host))
+	/* the only shard of a unit may have been moved, and its rank not told yet */
+	if (group->units[request->unit].slot &&
+	    (!world->config.has_host || (!group->granule_bytes && group->world > 1)))
 		check_slot(world, handle, request, lease);
 }
 

@@ -86,7 +86,7 @@ OPS(forced) = {GATHER(0, OTHER),
                LIVE(0, 0),
                TAKE(ALL, 0),
                MEET};
-SCRIPT(forced, forced, "publish-with-leases", .world = 2, .nunits = 1, .repeats = 3);
+SCRIPT(forced, forced, "publish-with-leases", .world = 2, .copies = true, .nunits = 1, .repeats = 3);
 
 OPS(prefetched) = {PREFETCH(0), MEET, LIVE(0, 1), MEET, REWRITE(ALL, 0), LIVE(0, 0), TAKE(ALL, 0), MEET};
 SCRIPT(prefetched, prefetched, "publish-makes-copies-stale", .world = 2, .nunits = 1, .repeats = 4);
@@ -105,7 +105,8 @@ OPS(refreshed) = {PERSISTENT(0, 1),
                   RELEASE(0, OTHER),
                   LIVE(0, 1),
                   MEET};
-SCRIPT(refreshed, refreshed, "refreshed-when-nobody-reads-it", .world = 2, .nunits = 1, .repeats = 3);
+SCRIPT(refreshed, refreshed, "refreshed-when-nobody-reads-it", .world = 2, .copies = true, .nunits = 1,
+       .repeats = 3);
 
 /* ---- Commit -------------------------------------------------------------------------------------------- */
 

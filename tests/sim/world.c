@@ -21,22 +21,25 @@ uint32_t zd_sim_rank(const struct zd_sim_config *config, uint32_t actor, uint32_
 	return g->reversed ? g->world - 1 - rank : rank;
 }
 
-uint64_t zd_sim_shard_numel(const struct zd_sim_group_config *group, uint32_t unit)
+/* The bytes of a shard, padded to a multiple of `align`. */
+static uint64_t shard_bytes(const struct zd_sim_group_config *group, uint32_t unit, uint64_t align)
 {
 	const struct zd_sim_unit_config *u = &group->units[unit];
-	uint64_t each = zerod_dtype_bytes(u->dtype);
-	uint64_t part = (u->numel + group->world - 1) / group->world;
+
+	return zd_align_up((u->numel + group->world - 1) / group->world * zerod_dtype_bytes(u->dtype), align);
+}
+
+uint64_t zd_sim_shard_numel(const struct zd_sim_group_config *group, uint32_t unit)
+{
 	uint64_t align = zd_sim_is_in_place(group, unit) ? group->granule_bytes : ZD_SHARD_ALIGN_BYTES;
 
-	return zd_align_up(part * each, align) / each;
+	return shard_bytes(group, unit, align) / zerod_dtype_bytes(group->units[unit].dtype);
 }
 
 bool zd_sim_is_in_place(const struct zd_sim_group_config *group, uint32_t unit)
 {
-	const struct zd_sim_unit_config *u = &group->units[unit];
-
-	return group->granule_bytes && !u->on_host && !u->copied &&
-	       u->numel * zerod_dtype_bytes(u->dtype) / group->world >= 2 * group->granule_bytes;
+	return group->granule_bytes && !group->units[unit].on_host && !group->units[unit].copied &&
+	       shard_bytes(group, unit, ZD_SHARD_ALIGN_BYTES) >= 2 * group->granule_bytes;
 }
 
 bool zd_sim_maps_frames(const struct zd_sim_actor_config *actor)
@@ -109,8 +112,8 @@ static uint64_t unit_numel(struct zd_sim_rng *rng, const struct zd_sim_group_con
 	static const uint64_t odd[] = {1, 2, 3, 63, 64, 65, 127, 257};
 	uint64_t granules = group->granule_bytes * group->world / zerod_dtype_bytes(dtype);
 
-	if (granules && granules <= 16384 && zd_sim_percent(rng, 55)) /* around the least size in place */
-		return zd_sim_between(rng, 2 * granules - 2, 3 * granules);
+	if (granules && granules <= 8192 && zd_sim_percent(rng, 55)) /* around the least size in place */
+		return zd_sim_between(rng, 2 * granules - 2, 5 * granules);
 	return zd_sim_percent(rng, 40) ? odd[zd_sim_below(rng, ZD_ARRAY_LEN(odd))]
 	                               : zd_sim_between(rng, 1, 600);
 }
@@ -141,7 +144,7 @@ void zd_sim_derive_plan(struct zd_sim_rng *rng, const struct zd_sim_config *conf
 static void derive_group(struct zd_sim_rng *rng, struct zd_sim_config *config,
                          struct zd_sim_group_config *group)
 {
-	bool slots = zd_sim_percent(rng, 40);
+	uint32_t nslots = zd_sim_percent(rng, 40) ? (uint32_t)zd_sim_between(rng, 1, 3) : 0;
 
 	zd_sim_derive_plan(rng, config, &group->plan);
 	group->nunits = (uint32_t)zd_sim_between(rng, 1, config->nactors > 6 ? 3 : ZD_SIM_UNITS);
@@ -153,7 +156,7 @@ static void derive_group(struct zd_sim_rng *rng, struct zd_sim_config *config,
 		                      ? reducible_dtype(rng)
 		                      : (enum zerod_dtype)zd_sim_between(rng, ZEROD_FLOAT32, ZEROD_BOOL);
 		unit->numel = unit_numel(rng, group, unit->dtype);
-		unit->slot = slots && zd_sim_percent(rng, 70) ? 1 + u % 3 : ZEROD_NO_SLOT;
+		unit->slot = nslots && zd_sim_percent(rng, 70) ? 1 + u % nslots : ZEROD_NO_SLOT;
 		unit->nviews = (uint32_t)zd_sim_below(rng, 3);
 		unit->frozen = zd_sim_percent(rng, 15);
 		unit->on_host = config->has_host && zd_sim_mix(config->seed, unit->numel) % 2; /* no draw */

@@ -55,9 +55,8 @@ static void make_backend(uint64_t seed)
 	ops.sessions_linger = temper.sessions_linger;
 	ops.strict_by_segment = temper.strict_by_segment;
 	ops.timeline_read = read_or_deny;
-	zd_log(ZD_LOG_NOTICE,
-	       "seed %" PRIu64 ": sessions: %s, strict: by %s, fences denied: %" PRIu32 " %%", seed,
-	       temper.sessions_linger ? "linger" : "do not linger",
+	zd_log(ZD_LOG_NOTICE, "seed %" PRIu64 ": sessions: %s, strict: by %s, fences denied: %" PRIu32 " %%",
+	       seed, temper.sessions_linger ? "linger" : "do not linger",
 	       temper.strict_by_segment ? "segment" : "page", temper.deny_percent);
 }
 

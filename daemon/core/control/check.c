@@ -45,7 +45,8 @@ static void check_gathered(const struct zd_engine *e, const struct zd_extent *ex
                            enum zd_block_owner owner_type, const void *owner)
 {
 	enum zd_purpose purpose = is_frame ? ZD_PURPOSE_FRAMES : ZD_PURPOSE_GATHERS;
-	if (extent->segment && extent->segment->purpose == ZD_PURPOSE_STRICT)
+	zd_assert(extent->segment);
+	if (extent->segment->purpose == ZD_PURPOSE_STRICT)
 		purpose = ZD_PURPOSE_STRICT;
 	check_extent(extent, device, job, purpose, owner_type, owner);
 	zd_assert(purpose != ZD_PURPOSE_STRICT || e->strict_by_segment);
@@ -343,6 +344,15 @@ static uint64_t check_retiring(const struct zd_segment *segment)
 	return segment->bytes;
 }
 
+/* Blocks are allocated from segments that offer some, and candidates retire. */
+static void check_offers(const struct zd_segment *segment)
+{
+	bool single = zd_purpose_is_single(segment->purpose), used = zd_block_used_bytes(segment->range) > 0;
+	zd_assert(segment->is_held == (segment->state <= ZD_SEGMENT_READY));
+	zd_assert((segment->offered != NULL) == (single && segment->is_held && !used));
+	zd_assert(segment->is_candidate || (single && used));
+}
+
 static void check_device(struct zd_engine *e, struct zd_device *device, struct found *found)
 {
 	uint64_t segment_bytes = 0, block_bytes = 0, retiring_bytes = 0, charged = 0;
@@ -356,6 +366,7 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 		segment_bytes += segment->bytes;
 		block_bytes += zd_block_used_bytes(segment->range);
 		retiring_bytes += check_retiring(segment);
+		check_offers(segment);
 	}
 	zd_assert(retiring_bytes == device->retiring_bytes);
 	zd_assert(segment_bytes == device->segment_bytes && segment_bytes <= device->config.arena_bytes);

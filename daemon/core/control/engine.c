@@ -43,6 +43,8 @@ static void device_init(struct zd_engine *e, uint32_t index, const struct zd_eng
 		host->queues |= 1ull << index;
 	}
 	TAILQ_INIT(&device->segments);
+	TAILQ_INIT(&device->shared);
+	TAILQ_INIT(&device->candidates);
 	TAILQ_INIT(&device->queue);
 	TAILQ_INIT(&device->owners);
 	TAILQ_INIT(&device->buffers);

@@ -452,7 +452,7 @@ static void sort_places(struct place *places, size_t nplaces)
 static void take_blocks(struct restore *restore, struct place *places, size_t nplaces,
                         struct zd_block **blocks)
 {
-	const struct zd_segment *segment = NULL;
+	struct zd_segment *segment = NULL;
 	struct zd_block *last = NULL;
 	sort_places(places, nplaces);
 	for (size_t i = 0; i < nplaces; i++) {
@@ -464,8 +464,10 @@ static void take_blocks(struct restore *restore, struct place *places, size_t np
 		}
 		if (segment)
 			block = zd_block_take(segment->range, last, place->offset, place->bytes);
-		if (block)
+		if (block) {
 			last = block;
+			zd_segment_take(restore->e, segment);
+		}
 		blocks[place->index] = block;
 	}
 }

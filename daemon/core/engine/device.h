@@ -55,6 +55,7 @@ TAILQ_HEAD(zd_buffer_list, zd_buffer);
  * If the device is dirty again meanwhile, another walk follows.
  */
 struct zd_owner_queue {
+	uint64_t segment_bytes; /* of its jobs' segments on the device, until they are destroyed */
 	struct zd_request_list requests;
 	bool walks, again;
 	struct zd_request *next;
@@ -141,6 +142,9 @@ struct zd_device {
 	struct zd_slice *staging_queue; /* utlist: slices that wait for staging, in order; slice.c */
 	struct zd_account account;
 	struct zd_segment_list segments;
+	/* of these: those that retire, or may: not one whose single block is in use. `candidate_link` */
+	struct zd_segment_list candidates;
+	struct zd_segment_list shared;       /* of these: those with many blocks, by `shared_link` */
 	struct zd_request_list queue;        /* waiting requests, in order of arrival */
 	uint32_t nqueued;                    /* in the queue */
 	TAILQ_HEAD(, zd_owner_queue) owners; /* the same by uid */

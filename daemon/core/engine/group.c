@@ -139,6 +139,7 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 	zd_event_new(e, ZD_EVENT_JOB_END, job)->value = job->made_ns;
 	zd_owner_put(e, job->owner);
 	zd_history_keep_name(&e->history, job->id, job->name, "");
+	free(job->held_bytes);
 	free(job->name);
 	free(job);
 }

@@ -79,6 +79,8 @@ struct zd_job {
 	uint64_t made_ns;
 	uint64_t began_ns; /* when it had its first group */
 	struct zd_account account;
+	/* in segments that do not retire, by device and purpose; NULL: none yet */
+	uint64_t (*held_bytes)[ZD_NPURPOSES];
 	uint32_t metadata_bytes;
 	TAILQ_HEAD(, zd_group) groups;
 	struct zd_hash_table group_names;        /* groups that are not over */
@@ -376,6 +378,7 @@ struct zd_engine {
 	struct zd_group *groups;
 	struct zd_hash_table members;       /* with a session, by group and session */
 	struct zd_hash_table units;         /* by id */
+	struct zd_hash_table singles;       /* classes of segments of one block that is free; pool.c */
 	struct zd_hash_table segment_waits; /* waiting requests, by `segment_wait` */
 	uint64_t parts_serial;              /* counts freed units, and ranks that their sessions have left */
 	struct zd_bucket *buckets;

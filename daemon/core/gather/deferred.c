@@ -21,6 +21,8 @@ bool zd_part_is_publishing_version(const struct zd_part *part, uint64_t version)
 
 #define MOST_FORMERS 1024u /* among which a gather looks for one; others are as good later */
 
+#define MOST_OTHERS 64u /* behind the oldest that fits, among which it looks for the unit's own */
+
 /* Finds the oldest buffer, which is likely to be over first; but in place one of the same unit, whose frames
  * the client has mapped for the unit. The sizes must be equal, since a buffer is charged for its blocks. */
 struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, bool in_place, uint64_t low_bytes,
@@ -40,8 +42,10 @@ struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, bool in_
 			continue;
 		if (!in_place || buffer->unit == req->u.gather.part->unit)
 			return buffer;
-		if (!oldest)
-			oldest = buffer;
+		if (oldest)
+			continue;
+		oldest = buffer;
+		left = MOST_OTHERS;
 	}
 	return oldest;
 }

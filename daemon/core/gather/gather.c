@@ -368,9 +368,9 @@ static int slot_place(struct zd_engine *e, struct zd_request *req, bool in_place
 	}
 	struct zd_group_slot *shape = zd_group_slot_find(req->member->group, part->slot);
 	zd_assert(shape);
-	uint64_t largest = shape->bytes;
-	if (!in_place && req->session->maps_frames)
-		largest = zd_max_u64(shape->copied_bytes, zd_unit_padded_bytes(part->unit));
+	uint64_t largest = zd_max_u64(shape->bytes[in_place], zd_unit_padded_bytes(part->unit));
+	if (!req->session->maps_frames)
+		largest = zd_max_u64(largest, shape->bytes[1]);
 	struct zd_space space;
 	struct zd_buffer *former;
 	int status = space_take(e, req, in_place,
@@ -383,7 +383,8 @@ static int slot_place(struct zd_engine *e, struct zd_request *req, bool in_place
 	*slot_space(slot, in_place) = space;
 	zd_space_own(e, &space, ZD_BLOCK_SLOT, slot,
 	             zd_member_use(slot->member, ZD_WORD_SLOT, slot->member->group->id));
-	shape->placed = true;
+	uint64_t *placed = &shape->placed[in_place];
+	*placed = *placed ? zd_min_u64(*placed, largest) : largest;
 	req->device->idle_slot_bytes += zd_space_bytes(&space);
 	*out = slot;
 	return 0;

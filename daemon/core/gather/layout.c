@@ -54,9 +54,8 @@ static void slot_enter(struct zd_part *part, uint32_t number)
 		slot->parts = zd_calloc(group->local_world_size, sizeof(*slot->parts));
 		TAILQ_INSERT_TAIL(&group->slots, slot, link);
 	}
-	slot->bytes = zd_max_u64(slot->bytes, zd_unit_padded_bytes(part->unit));
-	if (!part->unit->in_place)
-		slot->copied_bytes = zd_max_u64(slot->copied_bytes, zd_unit_padded_bytes(part->unit));
+	uint64_t *bytes = &slot->bytes[part->unit->in_place];
+	*bytes = zd_max_u64(*bytes, zd_unit_padded_bytes(part->unit));
 	slot->parts[part->rank]++;
 	slot->nparts++;
 }
@@ -184,18 +183,29 @@ void zd_layout_move(struct zd_unit *unit, bool on_host)
 	group->target_numel[on_host] = zd_max_u64(end, unit->target_offset_numel + numel);
 }
 
+/* Returns the largest size of another unit in the slot, whose memory stays where it is. Sessions that map no
+ * frames copy all units. */
+static uint64_t slot_room(const struct zd_group_slot *slot, bool in_place)
+{
+	uint64_t largest = zd_max_u64(slot->bytes[0], slot->bytes[1]);
+	if (!slot->placed[0] && !slot->placed[1])
+		return UINT64_MAX;
+	return slot->placed[in_place] ? zd_min_u64(slot->placed[in_place], largest) : largest;
+}
+
 int zd_layout_check(struct zd_unit *unit, struct zd_err *err)
 {
 	const struct zd_group_slot *slot = zd_group_slot_find(unit->group, unit->slot);
 	uint64_t bytes = zd_unit_padded_bytes(unit);
 	if (unit->laid_out)
 		return 0;
-	if (slot && slot->placed && bytes > slot->bytes)
+	if (slot && bytes > slot_room(slot, unit->in_place))
 		return zd_err_set(
 		        err, ZEROD_E_INVALID,
 		        "unit '%s' needs %llu bytes; slot %u has %llu and was gathered into already: "
 		        "register its largest unit before the first gather",
-		        unit->name, (unsigned long long)bytes, unit->slot, (unsigned long long)slot->bytes);
+		        unit->name, (unsigned long long)bytes, unit->slot,
+		        (unsigned long long)slot_room(slot, unit->in_place));
 	return unit->frozen ? 0 : target_check(unit, err);
 }
 

@@ -7,11 +7,11 @@
 
 struct zd_group_slot {
 	uint32_t number;
-	uint64_t bytes;        /* of the largest padded unit that was put into the slot */
-	uint64_t copied_bytes; /* of the largest of those that are not gathered in place */
-	bool placed;           /* a rank has a block for the slot: larger units are rejected */
-	uint32_t nparts;       /* registered parts in the slot */
-	uint32_t *parts;       /* numbers of these, by rank; owned */
+	/* by `in_place` of units */
+	uint64_t bytes[2];  /* of the largest padded unit that was put into the slot */
+	uint64_t placed[2]; /* the largest that fits into every rank's memory; 0: no rank has any */
+	uint32_t nparts;    /* registered parts in the slot */
+	uint32_t *parts;    /* numbers of these, by rank; owned */
 	TAILQ_ENTRY(zd_group_slot) link;
 };
 

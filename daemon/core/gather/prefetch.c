@@ -21,19 +21,32 @@ void zd_buffer_evict(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_buffer_drop(e, buffer);
 }
 
+static void count(const struct zd_extent *extent)
+{
+	if (!extent->segment)
+		return;
+	if (!extent->segment->is_candidate)
+		extent->segment->prefetched_bytes = 0; /* of an earlier count */
+	zd_segment_set_candidate(extent->segment, true);
+	extent->segment->prefetched_bytes += extent->bytes;
+}
+
 void zd_prefetches_count(struct zd_device *device)
 {
-	struct zd_segment *segment;
+	struct zd_segment *segment, *next;
 	const struct zd_buffer *buffer;
-	TAILQ_FOREACH (segment, &device->segments, device_link)
+	TAILQ_FOREACH_SAFE (segment, &device->candidates, candidate_link, next) {
 		segment->prefetched_bytes = 0;
+		/* One whose prefetched buffer was the only one, and has been joined since. */
+		if (zd_purpose_is_single(segment->purpose) && !segment->offered &&
+		    segment->state == ZD_SEGMENT_READY)
+			zd_segment_set_candidate(segment, false);
+	}
 	TAILQ_FOREACH (buffer, &device->prefetched, use_link) {
 		if (!is_idle_prefetch(buffer))
 			continue;
-		if (buffer->space.low.segment)
-			buffer->space.low.segment->prefetched_bytes += buffer->space.low.bytes;
-		if (buffer->space.high.segment)
-			buffer->space.high.segment->prefetched_bytes += buffer->space.high.bytes;
+		count(&buffer->space.low);
+		count(&buffer->space.high);
 	}
 }
 

@@ -89,27 +89,27 @@ struct zd_unit {
 	bool in_place;      /* its shards are padded to whole granules, and have segments of their own */
 	bool on_host;       /* its shards are in the host memory of their ranks' devices */
 	bool first_on_host; /* by its description */
+	bool is_former;     /* the unit is in the group's table `former` */
 	uint32_t nviews;
 	uint32_t metadata_bytes;
 	struct zd_view_args *views; /* names owned; within the unit's elements */
 	uint32_t first_rank;        /* the rank that described it */
 	uint32_t refs;              /* parts not ABSENT, buffers, reductions, registrations */
 	uint32_t registrations;     /* registrations that have not ended */
-	bool is_former;             /* the unit is in the group's table `former` */
+	uint32_t era;   /* of its shards: another one begins when a version can be published a second time */
 	char *mismatch; /* a rank described it differently: both descriptions, until that rank agrees */
 	uint32_t mismatch_rank;
 	uint64_t target_offset_numel;
 	LIST_HEAD(, zd_landing) landings; /* of its shards; landing.h */
-	uint32_t era; /* of its shards: another one begins when a version can be published a second time */
-	struct zd_load *load;  /* in progress; NULL: none; load.c */
-	struct zd_move *move;  /* likewise; place.c */
-	bool targeted;         /* the unit has its place in the flat target */
-	bool laid_out;         /* a part of the unit has had a shard */
-	bool placed;           /* it was moved: ranks may register it with either place */
-	struct zd_part *parts; /* local_world_size */
+	struct zd_load *load;             /* in progress; NULL: none; load.c */
+	struct zd_move *move;             /* likewise; place.c */
+	bool targeted;                    /* the unit has its place in the flat target */
+	bool laid_out;                    /* a part of the unit has had a shard */
+	bool placed;                      /* it was moved: ranks may register it with either place */
+	bool unready;                     /* it forbids a commit */
+	struct zd_part *parts;            /* local_world_size */
 	struct zd_id_node listed;
 	struct zd_hash_node by_id, by_name;
-	bool unready;          /* it forbids a commit */
 	uint64_t version_hash; /* its share of the group's `versions_hash` */
 	TAILQ_ENTRY(zd_unit) unready_link;
 	TAILQ_ENTRY(zd_unit) group_link; /* of the group's units, or former units */

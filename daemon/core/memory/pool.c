@@ -6,6 +6,7 @@
  * created by the device's executor, so an allocation may have to wait for one. They are destroyed when their
  * job ends, or retired earlier, when they are empty and their memory is needed elsewhere (retire.c).
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/engine/events.h"
@@ -37,13 +38,114 @@ static bool is_for_larger(const struct zd_engine *e, const struct zd_segment *se
 	       (segment->state == ZD_SEGMENT_CREATING || zd_segment_is_awaited(e, segment));
 }
 
-static struct zd_segment *find_block(const struct zd_engine *e, struct zd_device *device,
-                                     const struct zd_job *job, enum zd_purpose purpose, uint64_t bytes,
-                                     uint64_t align, struct zd_block **block)
+/* ---- Segments of one block ----------------------------------------------------------------------------- */
+
+/* Segments of one device, job, purpose and size whose block is free. A job may have 10^5 of them. */
+struct zd_single_class {
+	struct zd_hash_node node; /* of the engine's `singles` */
+	TAILQ_HEAD(, zd_segment) segments;
+};
+
+static uint64_t single_hash(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose,
+                            uint64_t bytes)
+{
+	uint64_t hash = zd_hash_id(job->id ^ zd_hash_id((uint64_t)device->index << 8 | (uint64_t)purpose));
+	return zd_hash_id(hash ^ bytes);
+}
+
+void zd_segment_set_candidate(struct zd_segment *segment, bool is_candidate)
+{
+	struct zd_segment_list *candidates = &segment->device->candidates;
+	if (segment->is_candidate == is_candidate)
+		return;
+	segment->is_candidate = is_candidate;
+	if (!is_candidate)
+		TAILQ_REMOVE(candidates, segment, candidate_link);
+	else if (segment->state == ZD_SEGMENT_RETIRING)
+		TAILQ_INSERT_HEAD(candidates, segment, candidate_link);
+	else
+		TAILQ_INSERT_TAIL(candidates, segment, candidate_link);
+}
+
+static struct zd_single_class *find_class(const struct zd_engine *e, const struct zd_device *device,
+                                          const struct zd_job *job, enum zd_purpose purpose, uint64_t bytes)
+{
+	struct zd_hash_node *node = zd_hash_first(&e->singles, single_hash(device, job, purpose, bytes));
+	for (; node; node = zd_hash_next(node)) {
+		struct zd_single_class *class = ZD_CONTAINER_OF(node, struct zd_single_class, node);
+		const struct zd_segment *first = TAILQ_FIRST(&class->segments);
+		if (first->device == device && is_for(first, job, purpose, bytes))
+			return class;
+	}
+	return NULL;
+}
+
+static void offer(struct zd_engine *e, struct zd_segment *segment)
+{
+	if (!zd_purpose_is_single(segment->purpose) || segment->offered)
+		return;
+	struct zd_single_class *class = find_class(e, segment->device, segment->job, segment->purpose,
+	                                           segment->bytes);
+	if (!class) {
+		class = zd_calloc(1, sizeof(*class));
+		TAILQ_INIT(&class->segments);
+		zd_hash_insert(&e->singles, &class->node,
+		               single_hash(segment->device, segment->job, segment->purpose, segment->bytes));
+	}
+	TAILQ_INSERT_HEAD(&class->segments, segment, offered_link);
+	segment->offered = class;
+	zd_segment_set_candidate(segment, true);
+}
+
+void zd_segment_take(struct zd_engine *e, struct zd_segment *segment)
+{
+	struct zd_single_class *class = segment->offered;
+	if (!class)
+		return;
+	TAILQ_REMOVE(&class->segments, segment, offered_link);
+	segment->offered = NULL;
+	zd_segment_set_candidate(segment, false);
+	if (!TAILQ_EMPTY(&class->segments))
+		return;
+	zd_hash_remove(&e->singles, &class->node);
+	free(class);
+}
+
+/* Returns one in that state; NULL: there is none. */
+static struct zd_segment *find_single(const struct zd_engine *e, const struct zd_device *device,
+                                      const struct zd_job *job, enum zd_purpose purpose, uint64_t bytes,
+                                      enum zd_segment_state state)
+{
+	const struct zd_single_class *class = find_class(e, device, job, purpose, bytes);
+	struct zd_segment *segment = class ? TAILQ_FIRST(&class->segments) : NULL;
+	while (segment && segment->state != state)
+		segment = TAILQ_NEXT(segment, offered_link);
+	return segment;
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------------------- */
+
+static struct zd_segment *take_single(struct zd_engine *e, struct zd_segment *segment, uint64_t bytes,
+                                      uint64_t align, struct zd_block **block)
+{
+	*block = zd_block_alloc(segment->range, bytes, align);
+	zd_assert(*block);
+	zd_segment_take(e, segment);
+	segment->one_block = false;
+	return segment;
+}
+
+static struct zd_segment *find_block(struct zd_engine *e, struct zd_device *device, const struct zd_job *job,
+                                     enum zd_purpose purpose, uint64_t bytes, uint64_t align,
+                                     struct zd_block **block)
 {
 	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes);
 	struct zd_segment *segment;
-	TAILQ_FOREACH (segment, &device->segments, device_link) {
+	if (zd_purpose_is_single(purpose)) {
+		segment = find_single(e, device, job, purpose, bytes, ZD_SEGMENT_READY);
+		return segment ? take_single(e, segment, bytes, align, block) : NULL;
+	}
+	TAILQ_FOREACH (segment, &device->shared, shared_link) {
 		if (segment->state != ZD_SEGMENT_READY || !is_for(segment, job, purpose, bytes) ||
 		    is_for_larger(e, segment, need))
 			continue;
@@ -72,7 +174,9 @@ static struct zd_segment *find_creating(const struct zd_engine *e, struct zd_dev
                                         const struct zd_job *job, enum zd_purpose purpose, uint64_t need)
 {
 	struct zd_segment *segment;
-	TAILQ_FOREACH (segment, &device->segments, device_link) {
+	if (zd_purpose_is_single(purpose))
+		return find_single(e, device, job, purpose, need, ZD_SEGMENT_CREATING);
+	TAILQ_FOREACH (segment, &device->shared, shared_link) {
 		if (segment->state == ZD_SEGMENT_CREATING && is_for(segment, job, purpose, need) &&
 		    !is_for_larger(e, segment, need))
 			return segment;
@@ -161,9 +265,13 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 	zd_segment_forget(e, segment);
 	HASH_DEL(e->segments, segment);
 	zd_id_tree_remove(&e->listed[ZD_TABLE_SEGMENTS], &segment->listed);
+	zd_segment_withdraw(e, segment);
 	TAILQ_REMOVE(&segment->device->segments, segment, device_link);
+	if (!zd_purpose_is_single(segment->purpose))
+		TAILQ_REMOVE(&segment->device->shared, segment, shared_link);
 	segment->device->segment_bytes -= segment->bytes;
 	segment->job->owner->segment_bytes -= segment->bytes;
+	segment->job->owner->queues[segment->device->index].segment_bytes -= segment->bytes;
 	for (uint32_t i = 0; i < e->ndevices && e->quota_bytes; i++)
 		zd_dirty(e, &e->devices[i]); /* the uid may have a segment on any of them now */
 	zd_metadata_uncharge(segment->job->owner, zd_segment_metadata_bytes(segment));
@@ -244,9 +352,18 @@ static struct zd_segment *segment_add(struct zd_engine *e, struct zd_job *job, u
 	TAILQ_INIT(&segment->mappings);
 	HASH_ADD(hh, e->segments, id, sizeof(segment->id), segment);
 	TAILQ_INSERT_TAIL(&device->segments, segment, device_link);
+	if (!zd_purpose_is_single(purpose))
+		TAILQ_INSERT_TAIL(&device->shared, segment, shared_link);
+	zd_segment_set_candidate(segment, true);
+	offer(e, segment);
+	if (!job->held_bytes)
+		job->held_bytes = zd_calloc(e->ndevices, sizeof(*job->held_bytes));
+	job->held_bytes[device->index][purpose] += bytes;
+	segment->is_held = true;
 	zd_id_tree_insert(&e->listed[ZD_TABLE_SEGMENTS], &segment->listed, id);
 	device->segment_bytes += bytes;
 	job->owner->segment_bytes += bytes;
+	job->owner->queues[device->index].segment_bytes += bytes;
 	zd_metadata_charge(job->owner, zd_segment_metadata_bytes(segment));
 	count_kept(e, segment);
 	return segment;
@@ -316,13 +433,16 @@ static uint64_t usual_size(const struct zd_engine *e, const struct zd_device *de
 /* The bytes of the job's segments of the purpose that do not retire. */
 static uint64_t held_by(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose)
 {
-	const struct zd_segment *segment;
-	uint64_t bytes = 0;
-	TAILQ_FOREACH (segment, &device->segments, device_link) {
-		if (segment->state <= ZD_SEGMENT_READY && segment->job == job && segment->purpose == purpose)
-			bytes += segment->bytes;
-	}
-	return bytes;
+	return job->held_bytes ? job->held_bytes[device->index][purpose] : 0;
+}
+
+void zd_segment_withdraw(struct zd_engine *e, struct zd_segment *segment)
+{
+	zd_segment_take(e, segment);
+	zd_segment_set_candidate(segment, false);
+	if (segment->is_held)
+		segment->job->held_bytes[segment->device->index][segment->purpose] -= segment->bytes;
+	segment->is_held = false;
 }
 
 /*
@@ -365,13 +485,7 @@ static int wait_for_memory(const struct zd_engine *e, struct zd_request *req, co
 /* The bytes of the device in segments of other users' jobs, which this user can neither free nor get. */
 static uint64_t held_by_others(const struct zd_device *device, const struct zd_owner *owner)
 {
-	const struct zd_segment *segment;
-	uint64_t bytes = 0;
-	TAILQ_FOREACH (segment, &device->segments, device_link) {
-		if (segment->job->owner != owner)
-			bytes += segment->bytes;
-	}
-	return bytes;
+	return device->segment_bytes - owner->queues[device->index].segment_bytes;
 }
 
 static int no_room(const struct zd_engine *e, const struct zd_owner *owner, const struct zd_device *device,
@@ -412,6 +526,7 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	                    .left = device->config.arena_bytes - device->segment_bytes,
 	                    .quota_left = zd_pool_quota_left(e, job->owner)};
 	uint64_t most = zd_min_u64(room.left, room.quota_left);
+	zd_assert(!zd_purpose_is_single(purpose) || room.need == bytes);
 	segment = find_creating(e, device, job, purpose, room.need);
 	int status = !segment && job->durable && is_kept(purpose) ? check_kept(e, job->owner, 1, err) : 0;
 	if (status != 0)
@@ -433,12 +548,14 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 }
 
 /* The blocks were never given: no request is attempted again. */
-static void take_back(struct zd_space *space)
+static void take_back(struct zd_engine *e, struct zd_space *space)
 {
 	struct zd_extent *extents[2] = {&space->low, &space->high};
 	for (unsigned i = 0; i < 2; i++) {
-		if (extents[i]->block)
-			zd_block_free(extents[i]->segment->range, extents[i]->block);
+		if (!extents[i]->block)
+			continue;
+		zd_block_free(extents[i]->segment->range, extents[i]->block);
+		offer(e, extents[i]->segment);
 	}
 	*space = (struct zd_space){.low = {.block = NULL}};
 }
@@ -457,7 +574,7 @@ int zd_pool_alloc_frames(struct zd_engine *e, struct zd_request *req, struct zd_
 			                       ZD_BLOCK_MIN_ALIGN, extents[i], err);
 	}
 	if (status != 0)
-		take_back(space);
+		take_back(e, space);
 	return status;
 }
 
@@ -476,7 +593,9 @@ bool zd_pool_has(const struct zd_engine *e, const struct zd_device *device, cons
                  enum zd_purpose purpose, uint64_t bytes)
 {
 	const struct zd_segment *segment;
-	TAILQ_FOREACH (segment, &device->segments, device_link) {
+	if (zd_purpose_is_single(purpose) && find_single(e, device, job, purpose, bytes, ZD_SEGMENT_READY))
+		return true;
+	TAILQ_FOREACH (segment, &device->shared, shared_link) {
 		if (segment->state == ZD_SEGMENT_READY && is_for(segment, job, purpose, bytes) &&
 		    zd_block_largest_free(segment->range) >= bytes)
 			return true;
@@ -484,26 +603,16 @@ bool zd_pool_has(const struct zd_engine *e, const struct zd_device *device, cons
 	return purpose != ZD_PURPOSE_STRICT && may_grow(e, device, job, purpose, bytes);
 }
 
-static bool is_of_gathers(enum zd_purpose purpose)
-{
-	return purpose == ZD_PURPOSE_GATHERS || purpose == ZD_PURPOSE_STRICT || purpose == ZD_PURPOSE_FRAMES;
-}
-
 /* The job's segments of gathered buffers count as room: each may retire once its buffers are freed. */
 bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
                        enum zd_purpose purpose, uint64_t bytes)
 {
-	const struct zd_segment *segment;
 	uint64_t room = zd_min_u64(device->config.arena_bytes - device->segment_bytes,
 	                           zd_pool_quota_left(e, job->owner));
-	TAILQ_FOREACH (segment, &device->segments, device_link) {
-		if (segment->state > ZD_SEGMENT_READY)
-			continue;
-		if (purpose != ZD_PURPOSE_FRAMES && is_for(segment, job, purpose, bytes))
-			return true;
-		if (segment->job == job && (segment->purpose == purpose || is_of_gathers(segment->purpose)))
-			room += segment->bytes;
-	}
+	zd_assert(purpose == ZD_PURPOSE_GATHERS || purpose == ZD_PURPOSE_STRICT ||
+	          purpose == ZD_PURPOSE_FRAMES);
+	room += held_by(device, job, ZD_PURPOSE_GATHERS) + held_by(device, job, ZD_PURPOSE_STRICT) +
+	        held_by(device, job, ZD_PURPOSE_FRAMES);
 	return zd_align_up(bytes, device->config.segment_align_bytes) <= room;
 }
 
@@ -570,6 +679,7 @@ void zd_pool_free(struct zd_engine *e, struct zd_extent *extent)
 	if (extent->block->owner_type != ZD_BLOCK_NOBODY)
 		free_event(e, extent);
 	zd_block_free(extent->segment->range, extent->block);
+	offer(e, extent->segment);
 	zd_dirty(e, extent->segment->device);
 	*extent = (struct zd_extent){0};
 }

@@ -40,6 +40,13 @@ struct zd_segment {
 	struct zd_block_range *range;
 	TAILQ_HEAD(, zd_mapping) mappings;
 	TAILQ_ENTRY(zd_segment) device_link;
+	TAILQ_ENTRY(zd_segment) shared_link; /* of a purpose whose segments have many blocks */
+	TAILQ_ENTRY(zd_segment) candidate_link;
+	bool is_candidate; /* in the device's `candidates` */
+	/* its block is free, and it is the only one: the segments like it */
+	struct zd_single_class *offered;
+	TAILQ_ENTRY(zd_segment) offered_link;
+	bool is_held; /* counted in the job's `held_bytes` */
 	struct zd_id_node listed;
 	UT_hash_handle hh;
 };
@@ -129,6 +136,12 @@ void zd_segment_forget(struct zd_engine *e, struct zd_segment *segment);
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent);
 void zd_pool_free_space(struct zd_engine *e, struct zd_space *space);
 struct zd_location zd_extent_location(const struct zd_extent *extent);
+/* Adds the segment to its device's `candidates`, or removes it. */
+void zd_segment_set_candidate(struct zd_segment *segment, bool is_candidate);
+/* Called when a restore has taken a block of the segment. */
+void zd_segment_take(struct zd_engine *e, struct zd_segment *segment);
+/* Called when the segment begins to retire: no block is allocated from it. */
+void zd_segment_withdraw(struct zd_engine *e, struct zd_segment *segment);
 /* Makes a segment that the device's executor has already: it is READY, and its range free. */
 struct zd_segment *zd_segment_restore(struct zd_engine *e, struct zd_job *job, uint32_t id,
                                       struct zd_device *device, enum zd_purpose purpose, uint64_t bytes);

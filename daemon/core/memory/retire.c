@@ -194,11 +194,11 @@ int zd_retire_text(const struct zd_engine *e, uint32_t id, const struct zd_sessi
 
 /* ---- Choice -------------------------------------------------------------------------------------------- */
 
-/* Valid after the event count_prefetched. */
+/* Valid after the event count_prefetched. A prefetched buffer with two frames ends with the first of them. */
 static bool is_empty(const struct zd_engine *e, const struct zd_segment *segment)
 {
-	return segment->state == ZD_SEGMENT_READY &&
-	       zd_block_used_bytes(segment->range) == segment->prefetched_bytes &&
+	uint64_t used = zd_block_used_bytes(segment->range);
+	return segment->state == ZD_SEGMENT_READY && (used == 0 || used == segment->prefetched_bytes) &&
 	       !zd_segment_is_awaited(e, segment);
 }
 
@@ -223,7 +223,7 @@ static struct zd_segment *choose(const struct zd_engine *e, const struct zd_devi
                                  const struct zd_owner *owner, const struct zd_job *job)
 {
 	struct zd_segment *segment, *best = NULL;
-	TAILQ_FOREACH (segment, &device->segments, device_link) {
+	TAILQ_FOREACH (segment, &device->candidates, candidate_link) {
 		if (!is_empty(e, segment) || (owner && segment->job->owner != owner))
 			continue;
 		if (!best || goes_before(segment, best, job))
@@ -236,7 +236,9 @@ static void retire(struct zd_engine *e, struct zd_segment *segment)
 {
 	e->events->drop_prefetched(e, segment);
 	zd_assert(zd_block_used_bytes(segment->range) == 0);
+	zd_segment_withdraw(e, segment);
 	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_RETIRING);
+	zd_segment_set_candidate(segment, true);
 	segment->retire_serial = ++e->retire_serial;
 	zd_segment_event(e, segment, ZD_EVENT_SEGMENT_RETIRE, 0);
 	segment->device->retiring_bytes += segment->bytes;
@@ -295,7 +297,7 @@ static uint64_t empty_bytes(struct zd_engine *e, struct zd_device *device, const
 	const struct zd_segment *segment;
 	uint64_t bytes = 0;
 	e->events->count_prefetched(device);
-	TAILQ_FOREACH (segment, &device->segments, device_link) {
+	TAILQ_FOREACH (segment, &device->candidates, candidate_link) {
 		if (is_empty(e, segment) && (!owner || segment->job->owner == owner))
 			bytes += segment->bytes;
 	}
@@ -338,7 +340,7 @@ void zd_pool_reclaim(struct zd_engine *e, const struct zd_job *job, struct zd_de
 static uint32_t find_retiring(const struct zd_device *device)
 {
 	const struct zd_segment *segment;
-	TAILQ_FOREACH (segment, &device->segments, device_link) {
+	TAILQ_FOREACH (segment, &device->candidates, candidate_link) {
 		if (is_retiring(segment))
 			return segment->id;
 	}
@@ -360,18 +362,49 @@ uint32_t zd_retiring_find(const struct zd_engine *e, const struct zd_owner *owne
 
 /* ---- trim ---------------------------------------------------------------------------------------------- */
 
+/* A trim may retire 10^5 segments: it does not choose each among all. */
+static int compare(const void *left, const void *right)
+{
+	const struct zd_segment *a = *(const struct zd_segment *const *)left;
+	const struct zd_segment *b = *(const struct zd_segment *const *)right;
+	if (goes_before(a, b, NULL) != goes_before(b, a, NULL))
+		return goes_before(a, b, NULL) ? -1 : 1;
+	return a->id < b->id ? -1 : 1;
+}
+
+/* Returns the segments that choose() would, in that order; owned by the caller. */
+static struct zd_segment **list_empty(const struct zd_engine *e, const struct zd_device *device,
+                                      const struct zd_owner *owner, uint32_t *count)
+{
+	struct zd_segment *segment, **list;
+	uint32_t n = 0;
+	TAILQ_FOREACH (segment, &device->candidates, candidate_link)
+		n++;
+	list = zd_calloc(n + 1, sizeof(struct zd_segment *));
+	*count = 0;
+	TAILQ_FOREACH (segment, &device->candidates, candidate_link) {
+		if (is_empty(e, segment) && (!owner || segment->job->owner == owner))
+			list[(*count)++] = segment;
+	}
+	qsort(list, *count, sizeof(struct zd_segment *), compare);
+	return list;
+}
+
 static int trim_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                       struct zd_err *err)
 {
 	uint32_t index = args->u.trim.device;
-	struct zd_segment *segment;
 	if (index >= e->ndevices)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no device %u; there are %u", index, e->ndevices);
 	struct zd_device *device = req->device = &e->devices[index];
 	e->events->count_prefetched(device);
-	while (device->segment_bytes - device->retiring_bytes > args->u.trim.keep_bytes &&
-	       (segment = choose(e, device, req->session->admin ? NULL : req->session->owner, NULL)))
-		retire(e, segment);
+	uint32_t count;
+	struct zd_segment **list = list_empty(e, device, req->session->admin ? NULL : req->session->owner,
+	                                      &count);
+	for (uint32_t i = 0;
+	     i < count && device->segment_bytes - device->retiring_bytes > args->u.trim.keep_bytes; i++)
+		retire(e, list[i]);
+	free(list);
 	req->u.trim.serial = e->retire_serial;
 	return 0;
 }
@@ -380,7 +413,7 @@ static int trim_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 {
 	const struct zd_segment *segment;
 	(void)err;
-	TAILQ_FOREACH (segment, &req->device->segments, device_link) {
+	TAILQ_FOREACH (segment, &req->device->candidates, candidate_link) {
 		if (is_retiring(segment) && trim_waits_for(req, segment))
 			return zd_wait_for(req, ZD_WAIT_RETIRE, 0, segment->id, 0);
 	}

@@ -21,9 +21,10 @@
 #include "core/engine.h"
 #include "tests/support/core_reduce.h"
 
-#define NRANKS 3u
-#define ARENA  (256 * CORE_MIB) /* of a device */
-#define MOST   240u             /* objects that are held, or half of them: no hash table is about to grow */
+#define NRANKS   3u
+#define ARENA    (256 * CORE_MIB) /* of a device */
+#define IN_PLACE (NRANKS * 2048u) /* elements */
+#define MOST     240u             /* objects that are held, or half of them: no hash table is about to grow */
 /* About 0.3 ms of a processor. */
 #define MOST_BLOCKS 80000u
 
@@ -101,6 +102,7 @@ struct scene {
 	struct core_driver *core;
 	struct core_reducers g;
 	uint64_t session, group, unit;
+	uint64_t numel;           /* of units; they are gathered in place from IN_PLACE on */
 	uint64_t units[4 * MOST]; /* that a scene of many units has; the first ones */
 	uint32_t nunits;
 	bool runs;  /* a backward */
@@ -119,7 +121,7 @@ static const struct zd_reply *need(const struct scene *s, uint64_t request)
 
 static uint64_t add_unit(struct scene *s, const char *name)
 {
-	uint64_t unit = core_reducers_unit(&s->g, name, 300);
+	uint64_t unit = core_reducers_unit(&s->g, name, s->numel);
 	core_team_publish(&s->g.team, unit);
 	return unit;
 }
@@ -128,7 +130,7 @@ static void open_scene(struct scene *s)
 {
 	const struct core_options options = {
 	        .ndevices = NRANKS, .arena_bytes = ARENA, .no_events = true, .end_step_objects = 8};
-	*s = (struct scene){.core = core_new(&options)};
+	*s = (struct scene){.core = core_new(&options), .numel = 300};
 	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	s->session = s->g.team.session[0];
 	s->group = s->g.team.group;
@@ -218,11 +220,26 @@ static void hold_units(struct scene *s)
 	}
 }
 
+/* Shards and frames in segments of their own. */
+static void hold_units_in_place(struct scene *s)
+{
+	s->numel = IN_PLACE;
+	s->unit = add_unit(s, "in place");
+	hold_units(s);
+}
+
 static void hold_buffers(struct scene *s)
 {
-	hold_units(s);
+	if (s->nunits == 0)
+		hold_units(s);
 	for (uint32_t i = 0; i < held; i++)
 		need(s, core_gather(s->core, s->session, s->units[i]));
+}
+
+static void hold_buffers_in_place(struct scene *s)
+{
+	hold_units_in_place(s);
+	hold_buffers(s);
 }
 
 /* Buffers whose memory waits for streams. */
@@ -232,6 +249,20 @@ static void hold_quarantine(struct scene *s)
 	hold_buffers(s);
 	for (uint32_t i = 0; i < held; i++)
 		need(s, core_release_tag(s->core, s->session, s->units[i], CORE_TAG, &fence, 1));
+}
+
+static void hold_quarantine_in_place(struct scene *s)
+{
+	hold_units_in_place(s);
+	hold_quarantine(s);
+}
+
+/* Frames that are free. */
+static void hold_frames(struct scene *s)
+{
+	hold_buffers_in_place(s);
+	for (uint32_t i = 0; i < held; i++)
+		need(s, core_release(s->core, s->session, s->units[i]));
 }
 
 static void hold_tags(struct scene *s)
@@ -289,6 +320,10 @@ static const struct hold {
         {"units", hold_units, ZD_MAX_UNITS},
         {"buffers", hold_buffers, ZD_MAX_UNITS},
         {"buffers in quarantine", hold_quarantine, ZD_MAX_UNITS},
+        {"units in place", hold_units_in_place, ZD_MAX_UNITS},
+        {"buffers in place", hold_buffers_in_place, ZD_MAX_UNITS},
+        {"buffers in place in quarantine", hold_quarantine_in_place, ZD_MAX_UNITS},
+        {"free frames", hold_frames, ZD_MAX_UNITS},
         {"tags", hold_tags, 300000},
         {"scopes", hold_scopes, ZD_MAX_SCOPES},
         {"gathers of a session that wait", hold_waiters, ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM},
@@ -299,6 +334,8 @@ static const struct hold {
 /* Requests that still visit all that is held. */
 static const char *const known[][2] = {
         {"session_reset", "groups"},
+        {"trim", "free frames"},
+        {"an alloc without room", "free frames"},
 };
 
 /* ---- Every request, with what has to come before it ---------------------------------------------------- */
@@ -336,7 +373,8 @@ static void ask_unique_ids(struct scene *s)
 
 static void ask_unit_register(struct scene *s)
 {
-	(void)core_register(s->core, s->session, s->group, &(struct core_unit){.name = "new", .numel = 300});
+	(void)core_register(s->core, s->session, s->group,
+	                    &(struct core_unit){.name = "new", .numel = s->numel});
 }
 
 static void ask_units_resume(struct scene *s)

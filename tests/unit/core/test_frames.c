@@ -149,7 +149,7 @@ static void test_frames_of_each_rank(void **state)
 static void test_units_in_place(void **state)
 {
 	struct rig rig;
-	const struct core_unit small = {.name = "s", .numel = RANKS * SLICE / 4 - 1};
+	const struct core_unit small = {.name = "s", .numel = RANKS * (SLICE - ZD_SHARD_ALIGN_BYTES) / 4};
 	const struct core_unit copied = {.name = "c", .numel = RANKS * SLICE + 1, .copied = true};
 	const struct core_unit odd = {.name = "o", .numel = RANKS * SLICE / 4 + 1};
 	(void)state;
@@ -426,6 +426,10 @@ static void test_heirs(void **state)
 	assert_true(has_passed(&rig, 1, again) && has_passed(&rig, 1, reply[2]));
 	core_team_check(&rig.team, again, 1);
 	core_team_check(&rig.team, reply[2], 1);
+	uint32_t segments = core_count(rig.core, ZD_CMD_SEGMENT_CREATE);
+	release_of(&rig, 1, units[1], 0); /* and frames that are free */
+	gather(&rig, 1);
+	assert_int_equal(core_count(rig.core, ZD_CMD_SEGMENT_CREATE), segments);
 	core_end(rig.core);
 }
 
@@ -451,6 +455,20 @@ static void test_frames_retire(void **state)
 	while (core_told(rig.core, session))
 		core_unmap(rig.core, session);
 	core_team_check(&rig.team, core_expect(rig.core, again, 0), 1);
+	core_end(rig.core);
+}
+
+/* Both frames of a prefetched buffer, which ends with the first of them. */
+static void test_trim(void **state)
+{
+	struct rig rig;
+	struct zd_args args = {.kind = ZD_REQ_TRIM, .u.trim = {.device = 1}};
+	(void)state;
+	start(&rig, NULL);
+	core_expect(rig.core, core_prefetch(rig.core, rig.team.session[1], rig.unit), 0);
+	const struct zd_reply *reply = core_call(rig.core, rig.team.session[1], &args, 0);
+	assert_int_equal(reply->u.trim.freed_bytes, (RANKS - 1) * SLICE);
+	core_team_check(&rig.team, gather(&rig, 1), 1);
 	core_end(rig.core);
 }
 
@@ -613,6 +631,7 @@ int main(void)
 	        cmocka_unit_test(test_persistent),
 	        cmocka_unit_test(test_heirs),
 	        cmocka_unit_test(test_frames_retire),
+	        cmocka_unit_test(test_trim),
 	        cmocka_unit_test(test_moves),
 	        cmocka_unit_test(test_rank_is_lost_under_pushes),
 	        cmocka_unit_test(test_peer_is_lost_while_it_is_read),

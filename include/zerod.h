@@ -398,8 +398,8 @@ ZEROD_MUST_USE int zerod_unit_set_frozen(zerod_unit *unit, int frozen);
 /* Begins an update of this rank's shards of `count` units (1..1024, each once). When it returns no gather
  * reads the shards, and they may be written; gathers that are requested later wait for the new version. With
  * a `ticket`, zerod_wait() waits until no gather of another rank reads them; a publish before it returns
- * STATE. Where the gathered buffer is the shard (docs/gathers.md, "One local rank"), the update follows the
- * streams of past releases: the call waits for them, or zerod_wait() makes its stream wait.
+ * STATE. Where the shard is a part of the gathered buffer (docs/gathers.md, "Buffers in place"), the update
+ * follows the streams of past releases: the call waits for them, or zerod_wait() makes its stream wait.
  * Errors, and no shard may be written: STATE (an update is open), BUSY (a unit in place that this rank holds;
  * names the tags), DEADLINE (the call may be repeated). */
 ZEROD_MUST_USE int zerod_update_begin(zerod_unit *const *units, uint32_t count,
@@ -475,7 +475,7 @@ struct zerod_gather_options {
 /* Requests this rank's gathered buffer of the unit: world_size * shard_numel elements, of which the first
  * numel are the unit's. `options` may be NULL. A gather joins a buffer that exists or is being filled: one
  * transfer, any number of leases. It adds `uses` to the lease of (session, tag). Other ranks take no part,
- * except where gathers are collectives. The buffer is for reading; with one local rank it may be its shard.
+ * except where gathers are collectives. The buffer is for reading: the rank's shard may be a part of it.
  * The daemon places the buffer when every rank has registered the unit and called zerod_publish() for the
  * version, and when memory for it has been released. It waits for these calls, and not for their streams: the
  * copies run behind them. Strict clients, groups that span daemons, and memory that another process had or

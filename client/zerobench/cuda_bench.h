@@ -6,7 +6,8 @@
  * iteration all ranks gather through the daemon, then by NCCL in place in the same buffers, then the pusher
  * pushes; so whatever else the machine does falls on all three alike. A time runs from the host's call until
  * the CPU sees a mark that the rank's stream has written behind the gather. Between them the first and last
- * element of every slice are compared and spoilt: a gather that did nothing cannot pass.
+ * element of every slice are compared, and those of other ranks spoilt: a gather that did nothing cannot
+ * pass.
  *
  * Nobody sleeps at the barriers between them: a process that wakes up 50 us late would measure that.
  */
@@ -26,6 +27,10 @@
 #define ZD_CUDA_PACE_NS 500000u
 #define ZD_CUDA_PAUSELESS_BYTES                                                                              \
 	(64u << 20) /* the unit that is gathered without pause, if sizes go that far */
+
+#define ZD_CUDA_SKEW_BYTES                                                                                   \
+	(64u << 20) /* the unit that is gathered while a rank is late, or the largest size */
+#define ZD_CUDA_LATE_US 5000u
 
 #define ZD_CUDA_BUCKETS        4u           /* of a backward, in turn */
 #define ZD_CUDA_BUCKET_BYTES   (64u << 20)  /* each, unless the backward or the largest size is less */
@@ -56,6 +61,9 @@ enum zd_cuda_backward_part {
 	ZD_CUDA_BACKWARD_PARTS,
 };
 
+/* Rank 0's gathers with all ranks on time, and with the last one late. */
+enum zd_cuda_skew_way { ZD_CUDA_ON_TIME, ZD_CUDA_LATE, ZD_CUDA_LATE_NCCL, ZD_CUDA_SKEWS };
+
 struct zd_cuda_row {
 	uint64_t bytes, count, wrong;
 	struct zd_cuda_time ways[ZD_CUDA_WAYS], calls;
@@ -66,6 +74,8 @@ struct zd_cuda_costs {
 	double cpu_single_ns, cpu_corked_ns;
 	struct zd_stats batch,
 	        whole; /* ns: ZD_CUDA_BATCH units of ZD_CUDA_BATCH_BYTES, and one unit of all that */
+	struct zd_stats skew[ZD_CUDA_SKEWS]; /* ns */
+	_Atomic uint64_t skew_wrong;
 	/* While all ranks gather without pause. */
 	double pauseless_gathers_s, pauseless_busbw;
 	/* CPU time / time: without pause, with a gather each ZD_CUDA_PACE_NS, with nothing to do. */
@@ -178,6 +188,8 @@ void zd_cuda_note(const struct zd_cuda_trainer *trainer, uint32_t iteration,
                   const uint64_t took_ns[ZD_CUDA_CALLS + 1]);
 /* Makes a row of the size, when all its times are recorded. */
 void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t wrong);
+/* Measures gathers while one rank is late (cuda_gather.c). */
+int zd_cuda_skew(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 /* Measures CPU times, batches, and gathers without pause (cuda_costs.c). */
 int zd_cuda_costs(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 /* Measures the share of the GPU that the kernels of a reduction hold, zerod's and NCCL's, where CUPTI is
@@ -215,10 +227,9 @@ void zd_cuda_words_free(struct zd_cuda_trainer *trainer);
 /* Compares with the pattern of `seed`, and adds the number of wrong elements to *wrong. */
 int zd_cuda_words_check(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
                         uint64_t seed, uint64_t *wrong) __attribute__((warn_unused_result));
-/* Overwrites these elements, on all slices or on the other ranks' alone; not where the buffer is the shard
- * itself. */
+/* Overwrites these elements of the other ranks' slices. */
 int zd_cuda_words_spoil(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
-                        uint64_t seed, bool own_too) __attribute__((warn_unused_result));
+                        uint64_t seed) __attribute__((warn_unused_result));
 
 /* Calls fn for each size of the options, in elements; the same in all processes. */
 int zd_cuda_each_size(const struct zd_cuda_run *run, int (*fn)(void *arg, uint64_t numel), void *arg)

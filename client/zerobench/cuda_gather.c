@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 
@@ -98,20 +99,24 @@ static int gather_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_uni
 	return status;
 }
 
-static int nccl_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
-                     uint64_t *took_ns)
+static int gather_by_nccl(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
+                          uint64_t *took_ns)
 {
 	const uint64_t slice_bytes = unit->shard.shard_numel * zerod_dtype_bytes(unit->shard.dtype);
-	int status = zd_cuda_meet(trainer);
-	if (status || !trainer->nccl)
-		return status;
 	const uint64_t start_ns = zd_bench_now_ns();
-	status = zd_nccl_rank_all_gather(trainer->nccl, data, slice_bytes, trainer->gpu.stream,
-	                                 trainer->member->err);
+	int status = zd_nccl_rank_all_gather(trainer->nccl, data, slice_bytes, trainer->gpu.stream,
+	                                     trainer->member->err);
 	if (!status)
 		status = zd_cuda_reach(trainer);
 	*took_ns = zd_bench_now_ns() - start_ns;
 	return status;
+}
+
+static int nccl_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
+                     uint64_t *took_ns)
+{
+	int status = zd_cuda_meet(trainer);
+	return status || !trainer->nccl ? status : gather_by_nccl(trainer, unit, data, took_ns);
 }
 
 /* Where NCCL gathers: with all but the rank's own slice spoilt. */
@@ -127,7 +132,7 @@ static int prepare_nccl(struct zd_cuda_trainer *trainer, const struct zd_cuda_un
 		                     cuda->memcpyAsync(nccl_data + offset_bytes, data + offset_bytes,
 		                                       slice_bytes, trainer->gpu.stream),
 		                     trainer->member->err, "copying the own slice");
-	return status ? status : zd_cuda_words_spoil(trainer, unit, nccl_data, 1, false);
+	return status ? status : zd_cuda_words_spoil(trainer, unit, nccl_data, 1);
 }
 
 /* Own slices are NCCL's input, and stay as they are until it has run. */
@@ -148,7 +153,7 @@ static int iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *u
 	if (!status && trainer->nccl)
 		status = zd_cuda_words_check(trainer, unit, nccl_data, 1, wrong);
 	if (!status)
-		status = zd_cuda_words_spoil(trainer, unit, data, 1, true);
+		status = zd_cuda_words_spoil(trainer, unit, data, 1);
 	if (!status)
 		status = zd_cuda_release(trainer, unit, NULL);
 	return status ? status : zd_cuda_meet(trainer); /* the pusher's turn */
@@ -225,5 +230,75 @@ int zd_cuda_measure_gathers(struct zd_cuda_trainer *trainer, uint64_t numel)
 	if (status)
 		return status;
 	zd_cuda_row_end(trainer, &unit, wrong);
+	return zd_cuda_unit_free(trainer, &unit);
+}
+
+/* ---- A rank that is late ------------------------------------------------------------------------------- */
+
+/* All ranks meet; the last one begins later than the others. */
+static void meet_with_one_late(const struct zd_cuda_trainer *trainer)
+{
+	zd_cuda_meet_trainers(trainer->run);
+	if (trainer->member->index == trainer->run->ranks - 1)
+		usleep(ZD_CUDA_LATE_US);
+}
+
+static int one_late(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                    uint64_t took_ns[ZD_CUDA_SKEWS], uint64_t *wrong)
+{
+	zd_cu_ptr data = 0;
+	meet_with_one_late(trainer);
+	const uint64_t start_ns = zd_bench_now_ns();
+	int status = zd_cuda_gather(trainer, unit, &data);
+	took_ns[ZD_CUDA_LATE] = zd_bench_now_ns() - start_ns;
+	if (!status)
+		status = zd_cuda_words_check(trainer, unit, data, 1, wrong);
+	if (status || !trainer->nccl)
+		return status ? status : zd_cuda_release(trainer, unit, NULL);
+	const zd_cu_ptr nccl_data = zd_nccl_rank_place(trainer->nccl, data);
+	status = prepare_nccl(trainer, unit, data, nccl_data);
+	if (status)
+		return status;
+	meet_with_one_late(trainer);
+	status = gather_by_nccl(trainer, unit, nccl_data, &took_ns[ZD_CUDA_LATE_NCCL]);
+	if (!status)
+		status = zd_cuda_words_check(trainer, unit, nccl_data, 1, wrong);
+	return status ? status : zd_cuda_release(trainer, unit, NULL);
+}
+
+static int all_on_time(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t *took_ns)
+{
+	zd_cu_ptr data;
+	zd_cuda_meet_trainers(trainer->run);
+	const uint64_t start_ns = zd_bench_now_ns();
+	int status = zd_cuda_gather(trainer, unit, &data);
+	*took_ns = zd_bench_now_ns() - start_ns;
+	return status ? status : zd_cuda_release(trainer, unit, NULL);
+}
+
+int zd_cuda_skew(struct zd_cuda_trainer *trainer)
+{
+	const struct zd_cuda_run *run = trainer->run;
+	const struct zd_bench_options *options = &run->bench->options;
+	const uint64_t bytes = zd_min_u64(options->max_bytes, ZD_CUDA_SKEW_BYTES);
+	uint64_t *samples = zd_calloc((size_t)ZD_CUDA_SKEWS * options->iters, sizeof(*samples)), wrong = 0;
+	struct zd_cuda_unit unit;
+	int status = zd_cuda_unit_new(trainer, "skew", bytes / zerod_dtype_bytes(options->dtype), &unit);
+	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
+		uint64_t took_ns[ZD_CUDA_SKEWS] = {0};
+		status = all_on_time(trainer, &unit, &took_ns[ZD_CUDA_ON_TIME]);
+		if (!status)
+			status = one_late(trainer, &unit, took_ns, &wrong);
+		for (uint32_t way = 0; way < ZD_CUDA_SKEWS && i >= options->warmup; way++)
+			samples[(size_t)way * options->iters + i - options->warmup] = took_ns[way];
+	}
+	for (uint32_t way = 0; way < ZD_CUDA_SKEWS && !status && trainer->member->index == 0; way++)
+		zd_stats_of(samples + (size_t)way * options->iters, options->iters,
+		            &run->shared->costs.skew[way]);
+	free(samples);
+	if (status)
+		return status;
+	atomic_fetch_add(&run->shared->costs.skew_wrong, wrong);
+	zd_cuda_meet_trainers(run);
 	return zd_cuda_unit_free(trainer, &unit);
 }

@@ -175,12 +175,31 @@ static void reduce_targets(struct zd_bench *bench, const struct zd_cuda_run *run
 		zd_report_target(bench, what, speedup, false, wanted);
 }
 
-static void size_targets(struct zd_bench *bench, const struct zd_cuda_run *run, const struct zd_cuda_row *row)
+/* A gather's speed over NCCL's that is promised for its size and this load; 0: none. */
+static double promised_speedup(const struct zd_bench_options *options, uint64_t bytes)
 {
 	static const struct {
-		uint64_t mib;
+		uint64_t bytes;
+		bool beside_products, over_copy_engines;
 		double speedup;
-	} idle[] = {{16, 1.2}, {64, 1.25}, {1024, 1.15}};
+	} promised[] = {
+	        {16u << 20, false, false, 1.2}, {64u << 20, false, false, 1.25},
+	        {1u << 30, false, false, 1.15}, {64u << 20, false, true, 1.05},
+	        {256u << 20, false, true, 1},   {1u << 30, false, true, 0.99},
+	        {1u << 20, true, false, 8},     {16u << 20, true, false, 8},
+	        {64u << 20, true, false, 8},    {8u << 20, true, true, 0.9},
+	        {64u << 20, true, true, 1.1},
+	};
+	for (size_t i = 0; i < ZD_ARRAY_LEN(promised); i++)
+		if (promised[i].bytes == bytes && promised[i].over_copy_engines == options->copy_engines &&
+		    promised[i].beside_products == (options->load_side > 0))
+			return promised[i].speedup;
+	return 0;
+}
+
+static void size_targets(struct zd_bench *bench, const struct zd_cuda_run *run, const struct zd_cuda_row *row)
+{
+	const double promised = promised_speedup(&bench->options, row->bytes);
 	const uint64_t zerod_ns = row->ways[ZD_CUDA_ZEROD].each.p50;
 	const uint64_t nccl_ns = row->ways[ZD_CUDA_NCCL].each.p50;
 	const uint64_t mib = row->bytes >> 20;
@@ -199,8 +218,8 @@ static void size_targets(struct zd_bench *bench, const struct zd_cuda_run *run, 
 	if (bench->options.load_side) {
 		snprintf(what, sizeof(what), "gather of %llu MiB under load: NCCL's / zerod's",
 		         (unsigned long long)mib);
-		if (has_nccl && bench->options.load_side == 8192 && (mib == 1 || mib == 16 || mib == 64))
-			zd_report_target(bench, what, ratio(nccl_ns, zerod_ns), false, 8);
+		if (has_nccl && bench->options.load_side == 8192 && promised > 0)
+			zd_report_target(bench, what, ratio(nccl_ns, zerod_ns), false, promised);
 		return;
 	}
 	if (row->bytes >= 64u << 10 && row->bytes <= 1u << 20) {
@@ -208,11 +227,9 @@ static void size_targets(struct zd_bench *bench, const struct zd_cuda_run *run, 
 		         (unsigned long long)(row->bytes >> 10));
 		zd_report_target(bench, what, us(zerod_ns), true, 30);
 	}
-	for (size_t i = 0; i < ZD_ARRAY_LEN(idle) && has_nccl; i++) {
-		snprintf(what, sizeof(what), "gather of %llu MiB: speed / NCCL's", (unsigned long long)mib);
-		if (idle[i].mib << 20 == row->bytes)
-			zd_report_target(bench, what, ratio(nccl_ns, zerod_ns), false, idle[i].speedup);
-	}
+	snprintf(what, sizeof(what), "gather of %llu MiB: speed / NCCL's", (unsigned long long)mib);
+	if (has_nccl && promised > 0)
+		zd_report_target(bench, what, ratio(nccl_ns, zerod_ns), false, promised);
 	if (mib == 1024)
 		zd_report_target(bench, "gather of 1024 MiB: busbw, GB/s", busbw(run, row->bytes, zerod_ns),
 		                 false, 380);
@@ -305,6 +322,21 @@ static void report_spread(const struct zd_bench *bench, const struct zd_stats *s
 	zd_report_figure(bench, line, (double)stats->max / ns_each, unit);
 }
 
+static void report_skew(struct zd_bench *bench, const struct zd_cuda_run *run)
+{
+	const struct zd_cuda_costs *costs = &run->shared->costs;
+	const struct zd_stats *skew = costs->skew;
+	bench->wrong += atomic_load(&costs->skew_wrong);
+	if (!skew[ZD_CUDA_LATE].p50)
+		return;
+	report_spread(bench, &skew[ZD_CUDA_ON_TIME], "rank 0's gather, all on time", 1e3, "us");
+	report_spread(bench, &skew[ZD_CUDA_LATE], "rank 0's gather, the last rank 5 ms late", 1e3, "us");
+	if (has(run, ZD_CUDA_NCCL))
+		report_spread(bench, &skew[ZD_CUDA_LATE_NCCL], "the same by NCCL", 1e3, "us");
+	zd_report_target(bench, "rank 0's gather: a rank 5 ms late / all on time",
+	                 ratio(skew[ZD_CUDA_LATE].p50, skew[ZD_CUDA_ON_TIME].p50), true, 1.1);
+}
+
 static void report_backward(struct zd_bench *bench, const struct zd_cuda_run *run)
 {
 	const struct zd_cuda_costs *costs = &run->shared->costs;
@@ -363,6 +395,7 @@ void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run)
 			size_targets(bench, run, row);
 		nccl_targets(bench, run, row);
 	}
+	report_skew(bench, run);
 	report_costs(bench, run);
 	report_slowdown(bench, run);
 	report_backward(bench, run);

@@ -217,8 +217,12 @@ static int measure_rest(struct zd_cuda_trainer *trainer)
 	/* Costs go by the clock, and ranks that gather together must gather as often. */
 	if (options->nodes > 1 || options->collectives != ZEROD_COLLECTIVES_COPIES || options->all_reduce)
 		return 0;
+	if (options->op == ZD_BENCH_GATHER && options->alone)
+		return 0;
+	if (options->op == ZD_BENCH_GATHER && trainer->run->ranks > 1)
+		status = zd_cuda_skew(trainer);
 	if (options->op == ZD_BENCH_GATHER)
-		return options->alone ? 0 : zd_cuda_costs(trainer);
+		return status ? status : zd_cuda_costs(trainer);
 	if (trainer->gemm)
 		status = zd_cuda_reduce_slowdown(trainer);
 	if (!status && options->backward_bytes)

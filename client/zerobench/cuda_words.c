@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_words.c - the first and last element of every slice of a gathered buffer: compared after each gather,
- * and spoilt before the next, so that a gather that moved nothing is wrong.
+ * cuda_words.c - the first and last element of every slice of a gathered buffer: compared after each gather.
+ * Those of other ranks are spoilt before the next, so that a gather that moved nothing is wrong; the own
+ * slice may be the shard.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -83,18 +84,16 @@ int zd_cuda_words_check(struct zd_cuda_trainer *trainer, const struct zd_cuda_un
 }
 
 int zd_cuda_words_spoil(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
-                        uint64_t seed, bool own_too)
+                        uint64_t seed)
 {
 	const struct zd_cuda *cuda = trainer->gpu.cuda;
 	const size_t bytes = element_bytes(unit);
 	struct words words;
 	int result = 0;
-	if (data == (zd_cu_ptr)(uintptr_t)unit->shard.data) /* a gather copies nothing */
-		return 0;
 	find_words(trainer, unit, seed, &words);
 	for (uint32_t i = 0; i < words.count && !result; i++) {
 		trainer->words[i] = ~words.expected[i];
-		if (own_too || words.slice[i] != trainer->member->index)
+		if (words.slice[i] != trainer->member->index)
 			result = cuda->memcpyHtoDAsync(data + words.index[i] * bytes, &trainer->words[i],
 			                               bytes, trainer->gpu.stream);
 	}

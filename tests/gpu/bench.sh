@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # tests/gpu/bench.sh [FOLDER] [OPTION...]: zerobench's gathers on this machine's GPUs, beside NCCL and plain pushes: idle, beside
-# large and small matrix products, and one rank alone; reductions and a backward's worth of them, idle and beside large products; then what zerod promises for it. OPTIONs go to every zerobench. FOLDER is
+# large and small matrix products, and one rank alone; idle and beside large products against NCCL's copy engines; reductions and a
+# backward's worth of them, idle and beside large products; then what zerod promises for it. OPTIONs go to every zerobench. FOLDER is
 # what make built, or a bundle; without it, the bundle that this script lies in, else build. Exits 1 when a promise is missed.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -25,6 +26,8 @@ command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,c
 bench "$@"
 bench --load gemm:8192 "$@"
 bench --load gemm:2048 "$@"
+bench --peer nccl-ce "$@"
+bench --peer nccl-ce --load gemm:8192 -b 8M -e 64M -f 8 "$@"
 bench --alone -b 1M -e 64M -f 8 "$@"
 bench --op reduce_scatter -d bfloat16 --backward 16G "$@"
 bench --op reduce_scatter -d bfloat16 --backward 16G --load gemm:8192 -b 64M "$@"

@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -166,12 +167,14 @@ static void await_hangup(struct fake_peer *peer)
 	hang_up(peer);
 }
 
-/* The client meets two daemons that drain: one accepts no session any more, the other one no rank. */
-static void drain_twice(struct fake_peer *peer, void *arg)
+/* The client meets two daemons that drain: one accepts no session any more, the other one no rank. It has joined
+ * before the first daemon ends. */
+static void drain_twice(struct fake_peer *peer, void *joined)
 {
-	(void)arg;
 	fake_hello(peer);
 	fake_serve_join(peer);
+	while (sem_wait(joined) != 0)
+		continue;
 	hang_up(peer);
 	fake_accept(peer);
 	refuse(peer, ZD__REQUEST__BODY_HELLO);
@@ -188,17 +191,24 @@ static void test_daemons_that_drain(void **state)
 {
 	struct zerod_group_options options = ZEROD_INIT(options);
 	struct zerod_group_info info = ZEROD_INIT(info);
+	struct pollfd hangup = {.events = POLLRDHUP};
 	struct scene scene = {0};
+	sem_t joined;
 
 	(void)state;
-	scene_connect(&scene, drain_twice, NULL, 20000);
+	assert_int_equal(sem_init(&joined, 0, 0), 0);
+	scene_connect(&scene, drain_twice, &joined, 20000);
 	options.job = "job";
 	options.world_size = 2;
 	options.flags = ZEROD_GROUP_DURABLE;
 	assert_status(scene.client, zerod_group_join(scene.client, &options, &scene.group), ZEROD_OK);
+	assert_int_equal(sem_post(&joined), 0);
+	hangup.fd = scene.client->endpoint.sock;
+	assert_int_equal(poll(&hangup, 1, -1), 1);
 	assert_status(scene.client, zerod_group_get(scene.group, &info), ZEROD_E_RESTARTED);
 	assert_status(scene.client, zerod_group_get(scene.group, &info), ZEROD_OK);
 	scene_close(&scene);
+	(void)sem_destroy(&joined);
 }
 
 int main(void)

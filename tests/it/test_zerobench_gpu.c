@@ -115,13 +115,17 @@ static double figure(const json_t *report, const char *what)
 
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
+/* The largest unit is gathered in place. */
 static void three_ways_are_measured(void **state)
 {
-	const char *const args[] = {"-r", "2", "-b", "1000", "-e", "64K", "-f", "8", "--json", NULL};
+	const char *const args[] = {"-r", "2", "-b", "1000", "-e", "10M", "-f", "100", "--json", NULL};
 	json_t *report = run_json(args);
 
 	(void)state;
 	assert_int_equal(expect_rows(report, true, true), 3);
+	assert_true(figure(report, "rank 0's gather, the last rank 5 ms late, p50") > 0);
+	assert_true(figure(report, "the same by NCCL, p50") > 0);
+	assert_true(has_target(report, "a rank 5 ms late / all on time"));
 	assert_true(has_target(report, "in a batch"));
 	assert_true(has_target(report, "trainer's CPU"));
 	assert_true(has_target(report, "daemon's CPU"));

@@ -7,7 +7,7 @@
  * they begin and end. A trainer may die at any point and be replaced. publish_core.pml is the daemon; README.md says what
  * is abstracted.
  *
- * What must hold: no shard is written while a push reads it (stream, executor, register_attempt); a gather's bytes are one
+ * What must hold: no shard is written while a push or a copy in place reads it (stream, executor, register_attempt); a gather's bytes are one
  * version of every shard, the one that was asked for and not older than what the rank has published (stream, gather_done);
  * a commit is of one version (commit_evaluate); of a rank that died nothing is gathered that was not committed
  * (COMMITTED_OR_ALIVE); every call ends, with PEER_LOST if a rank has gone (no invalid end state, no endless run).
@@ -15,6 +15,7 @@
  * Sizes and variants, for run.sh: ROUNDS0..1 (gathers of each rank), START (version that is there), UPDATES (versions or,
  * with DURABLE, commits after it), DEATHS, ALONE (who dies is not replaced),
  * DEADLINES (of updates that wait), DURABLE (shards outlive sessions), PERSISTENT (rank 0's copy stays),
+ * IN_PLACE (a copy's own slice is the shard, and updates wait for leases),
  * NO_CHECK (only what a trainer would notice counts). M_* break one rule each: see the file mutations.
  */
 
@@ -48,7 +49,7 @@
 #define HALF_WRITTEN     15
 
 byte piece[3] = START;  /* the shards */
-byte slice[6];          /* the copies: rank * 3 + piece */
+byte slice[6];          /* the copies: rank * 3 + piece; with IN_PLACE without the own ones */
 bool write[3], use[2];  /* appended to the stream and not over */
 bool writing[3];        /* a kernel is at it */
 bool reading[4];        /* rank * 2 + source: a push is at it */
@@ -112,7 +113,9 @@ end:
 	od
 }
 
-#define SLICE_IS(r, k) (VERSION(slice[3 * (r) + (k)]) == buffer_version[r])
+#define SLICE(r, k)    (OWN(r, SHARD(k)) -> piece[k] : slice[3 * (r) + (k)])
+#define SLICE_IS(r, k) (VERSION(SLICE(r, k)) == buffer_version[r])
+#define ARRIVED(r)     ((OWN(r, 0) || arrived[2 * (r)]) && (OWN(r, 1) || arrived[2 * (r) + 1]))
 
 proctype stream(byte s)
 {
@@ -121,6 +124,7 @@ end:
 	:: d_step {
 		alive[SHARD(s)] && write[s] && !writing[s] ->
 		assert(!reading[SHARD(s)] && !reading[2 + SHARD(s)]);
+		assert(!OWN(SHARD(s), SHARD(s)) || !use[SHARD(s)]);
 		writing[s] = true;
 		piece[s] = HALF_WRITTEN
 	   }
@@ -131,9 +135,9 @@ end:
 		write[s] = false
 	   }
 	:: d_step {
-		s != 1 && alive[SHARD(s)] && use[SHARD(s)] && arrived[s] && arrived[s + 1] ->
+		s != 1 && alive[SHARD(s)] && use[SHARD(s)] && ARRIVED(SHARD(s)) ->
 		assert(SLICE_IS(SHARD(s), 0) && SLICE_IS(SHARD(s), 1) && SLICE_IS(SHARD(s), 2));
-		assert(slice[3 * SHARD(s)] == slice[3 * SHARD(s) + 1]);
+		assert(SLICE(SHARD(s), 0) == SLICE(SHARD(s), 1));
 		use[SHARD(s)] = false
 	   }
 	od

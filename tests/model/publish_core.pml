@@ -11,7 +11,7 @@ mtype = { ABSENT, IDLE, UPDATE_WAIT, UPDATING, PUBLISHING, DETACHED, DYING, NONE
 mtype state[2] = IDLE;
 byte version[2] = START, committed[2] = START;
 byte first[2];                         /* version that the part was registered with: nobody has published that */
-byte readers[2];                       /* pushes given to executors and not seen to be over */
+byte readers[2];                       /* pushes given to executors and not seen to be over, and the viewer */
 bool torn;
 bool attached[2] = true, joining[2];   /* the rank has a session; its replacement asks for one */
 bool registered[2] = true;             /* and has been told so */
@@ -20,7 +20,7 @@ byte session[2];                       /* its number: a replacement has another 
 /* Buffers: a rank's copy. */
 mtype buffer[2] = NONE;
 byte buffer_version[2], transfers[2];
-bool stale[2], leased[2], watched[2];
+bool stale[2], leased[2], watched[2], views[2];
 bool copied[4];                        /* rank * 2 + source: completions that the daemon has not seen */
 chan copy_queue[2] = [2] of { byte };        /* to the executor of a source: for which rank */
 
@@ -63,6 +63,69 @@ inline dirty_group()
 {
 	dirty[0] = true;
 	dirty[1] = true
+}
+
+/* ---- core/part.c ----------------------------------------------------------------------------------------------- */
+
+inline part_absent(r)
+{
+	state[r] = ABSENT;
+	version[r] = 0;
+	first[r] = 0;
+	committed[r] = 0;
+	dirty_group()
+}
+
+inline part_reader_done(src)
+{
+	assert(readers[src] > 0);
+	readers[src]--;
+	if
+	:: readers[src] == 0 ->
+#ifndef M_READERS_WAKE_NOBODY
+		dirty[src] = true;
+#endif
+		if
+		:: state[src] == DYING -> part_absent(src)
+		:: else
+		fi
+	:: else
+	fi
+}
+
+#ifdef IN_PLACE
+#define OWN(r, src) ((r) == (src))
+#else
+#define OWN(r, src) false
+#endif
+
+/* ---- core/in_place.c ------------------------------------------------------------------------------------------- */
+
+/* A copy in place is a viewer of the rank's shard from a lease until no stream that has used it is left. */
+inline buffer_view(r)
+{
+#ifdef IN_PLACE
+	if
+	:: !views[r] -> views[r] = true; readers[r]++
+	:: else
+	fi
+#else
+	skip
+#endif
+}
+
+#ifdef M_VIEWS_END_WITH_LEASES
+#define VIEW_ENDS(r) (views[r] && !leased[r])
+#else
+#define VIEW_ENDS(r) (views[r] && !leased[r] && !watched[r])
+#endif
+
+inline buffer_view_done(r)
+{
+	if
+	:: VIEW_ENDS(r) -> views[r] = false; part_reader_done(r)
+	:: else
+	fi
 }
 
 /* ---- core/buffer.c --------------------------------------------------------------------------------------------- */
@@ -116,22 +179,28 @@ inline buffer_op_over(r)
 	fi
 }
 
-/* A push of each shard. From here on the copy is written, and the shards are read. */
+inline push(r, src)
+{
+	if
+	:: OWN(r, src)
+	:: else -> transfers[r]++; readers[src]++; copy_queue[src]!r
+	fi
+}
+
+/* A push of each shard, but of none into its own place. From here on the copy is written, and the shards are read. */
 inline buffer_transfer(r, of_version)
 {
 	assert(transfers[r] == 0 && !use[r]);
 	buffer[r] = INFLIGHT;
 	buffer_version[r] = of_version;
 	stale[r] = false;
-	transfers[r] = 2;
+	transfers[r] = 0;
 	forget_bytes(r);
-	readers[0]++;
-	readers[1]++;
 	sent[3 * r] = piece[0];
 	sent[3 * r + 1] = piece[1];
 	sent[3 * r + 2] = piece[2];
-	copy_queue[0]!r;
-	copy_queue[1]!r
+	push(r, 0);
+	push(r, 1)
 }
 
 /* ---- core/gather.c --------------------------------------------------------------------------------------------- */
@@ -142,7 +211,7 @@ inline joined_check(r)
 	k = 0;
 	do
 	:: k < 3 ->
-		assert(state[SHARD(k)] != IDLE || version[SHARD(k)] != buffer_version[r] || sent[3 * r + k] == piece[k]);
+		assert(OWN(r, SHARD(k)) || state[SHARD(k)] != IDLE || version[SHARD(k)] != buffer_version[r] || sent[3 * r + k] == piece[k]);
 		k++
 	:: else -> break
 	od
@@ -158,8 +227,16 @@ inline gather_done(r)
 	assert(COMMITTED_OR_ALIVE(0) && COMMITTED_OR_ALIVE(1) && COMMITTED_OR_ALIVE(2));
 #endif
 	leased[r] = true;
+	buffer_view(r);
 	gather_reply[r] = DONE
 }
+
+/* No lease begins while the own part is under update. */
+#if defined(IN_PLACE) && !defined(M_LEASE_UNDER_UPDATE)
+#define MAY_VIEW(r) (!OPEN(r) && version[r] == buffer_version[r])
+#else
+#define MAY_VIEW(r) true
+#endif
 
 /* buffer_has() */
 #ifdef M_JOIN_STALE
@@ -167,7 +244,7 @@ inline gather_done(r)
 #elif defined(M_JOIN_OF_THE_LOST)
 #define JOINS(r) (HAS(r) && (want[r] -> buffer_version[r] == want[r] : buffer_version[r] >= version[r]))
 #else
-#define JOINS(r) (HAS(r) && !stale[r] && \
+#define JOINS(r) (HAS(r) && !stale[r] && MAY_VIEW(r) && \
                   (want[r] -> buffer_version[r] == want[r] : buffer_version[r] >= version[r]))
 #endif
 
@@ -246,6 +323,7 @@ inline release(r)
 	leased[r] = false;
 	watched[r] = use[r];
 	dirty[r] = true;
+	buffer_view_done(r);
 	if
 	:: !KEPT(r) -> buffer_drop(r)
 	:: else
@@ -346,32 +424,6 @@ inline commit_attempt(r)
 
 /* ---- core/unit.c, core/group.c --------------------------------------------------------------------------------- */
 
-inline part_absent(r)
-{
-	state[r] = ABSENT;
-	version[r] = 0;
-	first[r] = 0;
-	committed[r] = 0;
-	dirty_group()
-}
-
-inline part_reader_done(src)
-{
-	assert(readers[src] > 0);
-	readers[src]--;
-	if
-	:: readers[src] == 0 ->
-#ifndef M_READERS_WAKE_NOBODY
-		dirty[src] = true;
-#endif
-		if
-		:: state[src] == DYING -> part_absent(src)
-		:: else
-		fi
-	:: else
-	fi
-}
-
 /* Copies that have it in them stay with their holders, and are joined by nobody. */
 inline part_drop(r)
 {
@@ -389,7 +441,7 @@ inline part_detach(r)
 	:: state[r] == ABSENT || state[r] == DYING
 	:: else ->
 		if
-		:: HAS(r) -> leased[r] = false; buffer_drop(r)
+		:: HAS(r) -> leased[r] = false; buffer_view_done(r); buffer_drop(r)
 		:: else
 		fi;
 #ifdef DURABLE
@@ -478,6 +530,7 @@ inline check(r)
 	assert((buffer[r] == INFLIGHT) -> transfers[r] > 0 : true);
 	assert(HAS(r) -> (leased[r] || KEPT(r)) && attached[r] : !leased[r]);
 	assert(WRITTEN(r) -> readers[r] == 0 && attached[r] : true);
+	assert(views[r] -> leased[r] || watched[r] : true);
 	assert((state[r] == DYING) -> readers[r] > 0 : true)
 #else
 	skip
@@ -535,6 +588,7 @@ inline on_copied(r, src)
 inline on_watch(r)
 {
 	watched[r] = false;
+	buffer_view_done(r);
 	buffer_op_over(r);
 	settle()
 }

@@ -110,7 +110,7 @@ void core_send_as(struct core_driver *core, const struct zd_call *to, const stru
 		call = zd_calloc(1, sizeof(*call));
 		call->session = to->session;
 		call->request = to->request;
-		TAILQ_INSERT_HEAD(&core->calls, call, link);
+		HASH_ADD(hh, core->calls, request, sizeof(call->request), call);
 	}
 	call->sent++;
 	zd_engine_request(core->engine, to, args);

@@ -43,10 +43,7 @@ struct segment *core_segment(const struct core_driver *core, uint32_t id)
 struct call *core_find_call(const struct core_driver *core, uint64_t request)
 {
 	struct call *call;
-	TAILQ_FOREACH (call, &core->calls, link) {
-		if (call->request == request)
-			break;
-	}
+	HASH_FIND(hh, core->calls, &request, sizeof(request), call);
 	return call;
 }
 
@@ -680,7 +677,6 @@ struct core_driver *core_new(const struct core_options *options)
 	TAILQ_INIT(&core->commands);
 	TAILQ_INIT(&core->segments);
 	TAILQ_INIT(&core->sessions);
-	TAILQ_INIT(&core->calls);
 	if (core->net)
 		core_net_join(core->net, core);
 	core_restart_sink(&core->sink);
@@ -727,7 +723,7 @@ static void driver_free(struct core_driver *core)
 	struct session *session;
 	struct segment *segment;
 	struct pending *p;
-	struct call *call;
+	struct call *call, *next;
 	if (core->net)
 		core_net_leave(core->net, core);
 	zd_engine_free(core->engine);
@@ -744,8 +740,8 @@ static void driver_free(struct core_driver *core)
 		TAILQ_REMOVE(&core->sessions, session, link);
 		free(session);
 	}
-	while ((call = TAILQ_FIRST(&core->calls))) {
-		TAILQ_REMOVE(&core->calls, call, link);
+	HASH_ITER (hh, core->calls, call, next) {
+		HASH_DEL(core->calls, call);
 		free(call);
 	}
 	free(core->journal);

@@ -4,6 +4,7 @@
 #define ZD_TESTS_CORE_DRIVER_INTERNAL_H
 
 #include <sys/queue.h>
+#include <uthash.h>
 
 #include "core_driver.h"
 
@@ -53,7 +54,7 @@ struct call {
 	unsigned char ids[ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES];
 	double values[ZEROD_MAX_AGREED];
 	struct zd_resumed_unit resumed[CORE_RESUMED];
-	TAILQ_ENTRY(call) link;
+	UT_hash_handle hh;
 };
 
 struct failure {
@@ -82,7 +83,7 @@ struct core_driver {
 	TAILQ_HEAD(, pending) commands; /* in the order in which they were given */
 	TAILQ_HEAD(, segment) segments;
 	TAILQ_HEAD(, session) sessions;
-	TAILQ_HEAD(, call) calls; /* the newest first */
+	struct call *calls; /* by `request` */
 };
 
 /* NULL: there is none. */

@@ -490,6 +490,8 @@ static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 		zd_cluster_give_up(e, req->member, "a step that others take");
 		return;
 	}
+	if (!w) /* another rank's request has taken the step for all */
+		return;
 	if (zd_step_is_promised(w))
 		fail_promised(e, req, w);
 	if (w->promise) { /* the request has failed, or the rank is lost and its group fails next */

@@ -19,13 +19,18 @@ struct scene {
 };
 
 /* All ranks end a backward whose sums are held; the other unit is skipped, so that its place is zeroed. */
-static void open_scene(struct scene *s)
+static void open_scene_with(struct scene *s, uint32_t ndevices, uint32_t requests_a_step)
 {
-	s->core = core_new(&(struct core_options){.ndevices = NRANKS});
+	s->core = core_new(&(struct core_options){.ndevices = ndevices, .end_step_objects = requests_a_step});
 	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
 	s->other = core_reducers_unit(&s->g, "x", NUMEL);
 	core_hold(s->core, ZD_CMD_REDUCE);
+}
+
+static void open_scene(struct scene *s)
+{
+	open_scene_with(s, NRANKS, 0);
 }
 
 static uint64_t end(struct scene *s, uint32_t rank, uint64_t deadline_ns)
@@ -290,6 +295,35 @@ static void test_the_group_fails(void **state)
 	core_end(s.core);
 }
 
+/* Rank 1's request takes the step for both. Rank 0 ends the step, or closes, before its own requests are
+ * tried again. */
+static void test_the_step_is_over_before_its_request(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < 48; i++) {
+		struct scene s;
+		open_scene_with(&s, 1, 1);
+		backward(&s);
+		uint64_t steps[NRANKS] = {step(&s, 0, true, 0), step(&s, 1, true, 0)};
+		while (core_end_step(s.core, CORE_ALICE))
+			;
+		core_unhold(s.core, ZD_CMD_REDUCE);
+		for (uint32_t n = 0; n < i / 4; n++)
+			(void)core_end_step(s.core, CORE_ALICE);
+		uint64_t over = i % 2 ? core_step_end(&s.g.team, 0, NULL, 0) : 0;
+		if (i & 2)
+			core_close(s.core, s.g.team.session[0]);
+		while (core_end_step(s.core, CORE_ALICE))
+			;
+		if (!(i & 2)) {
+			core_expect(s.core, s.end[0], 0);
+			assert_true(passed(&s, 0, steps[0]));
+			core_expect(s.core, over ? over : core_step_end(&s.g.team, 0, NULL, 0), 0);
+		}
+		core_end(s.core);
+	}
+}
+
 static void test_a_promised_step_is_not_abandoned(void **state)
 {
 	struct scene s;
@@ -337,6 +371,7 @@ int main(void)
 	        cmocka_unit_test(test_a_sum_fails),
 	        cmocka_unit_test(test_zeroing_fails),
 	        cmocka_unit_test(test_the_group_fails),
+	        cmocka_unit_test(test_the_step_is_over_before_its_request),
 	        cmocka_unit_test(test_a_promised_step_is_not_abandoned),
 	        cmocka_unit_test(test_the_end_waits_for_the_sums),
 	};

@@ -167,8 +167,8 @@ static void await_hangup(struct fake_peer *peer)
 	hang_up(peer);
 }
 
-/* The client meets two daemons that drain: one accepts no session any more, the other one no rank. It has joined
- * before the first daemon ends. */
+/* The client meets two daemons that drain: one accepts no session any more, the other one no rank. It has
+ * joined before the first daemon ends. */
 static void drain_twice(struct fake_peer *peer, void *joined)
 {
 	fake_hello(peer);

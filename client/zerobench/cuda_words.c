@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * cuda_words.c - the first and last element of every slice of a gathered buffer: compared after each gather.
- * Those of other ranks are spoilt before the next, so that a gather that moved nothing is wrong; the own
- * slice may be the shard.
+ * The words of other ranks' slices are spoilt before the next, so that a gather that moved nothing is wrong;
+ * the own slice may be the shard.
  */
 #include "client/zerobench/cuda_bench.h"
 

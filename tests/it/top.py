@@ -204,15 +204,14 @@ def test(what, **options):
 
 @test("a session is shown with what it holds, and each device with a whole bar")
 def shows(top):
-    with Session("holder", "lm", 5 << 20):
-        text = top.wait(lambda text: all(each in text for each in ("holder", "5.0 MiB", "lm")) and "WAITS FOR" not in text)
-        lines = text.split("\n")
-        assert lines[0].startswith("zerod ") and "host, SERVING" in lines[0], lines[0]
-        assert lines[1].startswith("DEV  MEMORY"), lines[1]
-        assert lines[2].startswith("  0  [+") and lines[2].count("]") == 1 and " 8%  5.0/64.0 MiB" in lines[2], lines[2]
+    def shown(lines):
+        return (lines[0].startswith("zerod ") and "host, SERVING" in lines[0] and lines[1].startswith("DEV  MEMORY")
+                and lines[2].startswith("  0  [+") and lines[2].count("]") == 1 and " 8%  5.0/64.0 MiB" in lines[2]
+                and lines[4].startswith("ID\u25b2  NAME ") and lines[11].startswith("q quit  h help  / filter  < > sort"))
+
+    with Session("holder", "lm", 5 << 20):  # a line at a time arrives, and at first the allocation waits for its zeros
+        top.wait(lambda text: shown(text.split("\n")) and "holder" in text and "5.0 MiB" in text and "lm" in text and "WAITS FOR" not in text)
         assert COLOUR.search(top.output), "no colour is chosen"
-        assert lines[4].startswith("ID\u25b2  NAME "), lines[4]
-        assert lines[11].startswith("q quit  h help  / filter  < > sort"), lines[11]
 
 
 @test("hidden characters of names are escaped")

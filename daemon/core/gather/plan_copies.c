@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * plan_copies.c - the planner of gathers inside one daemon: a copy of each shard, by the device that has it.
- * A shard in host memory is copied by the device that has the buffer.
+ * A shard in host memory is copied by the device that has the buffer. The device of a neighbour's shard
+ * copies a small own slice, in one group with its own shard: the buffer's device would do it behind the
+ * trainer's kernels, and with stores and a fence of its own.
  *
  * No copy depends on another one. A copy whose shard is being published, or whose buffer's memory is still in
  * use, makes the whole transfer a deferred one (deferred.h), whose copies signal timelines of their own.
@@ -11,11 +13,38 @@
 #include "core/gather/landing.h"
 #include "core/gather/transfer.h"
 
+#define SMALL_BYTES (4ull << 20) /* of an own slice; larger ones would delay the neighbour's shard */
+
+static bool reaches(const struct zd_device *device, const struct zd_device *other)
+{
+	return !(device->config.unreached >> other->index & 1);
+}
+
+/* Returns the device that copies the part's shard into the buffer. */
+static uint32_t copy_device(const struct zd_buffer *buffer, const struct zd_part *part)
+{
+	const struct zd_unit *unit = buffer->unit;
+	const struct zd_device *from = part->shard.segment->device, *to = buffer->device;
+	if (from == to && zd_unit_shard_bytes(unit) <= SMALL_BYTES) {
+		for (uint32_t i = 1; i < unit->group->local_world_size; i++) {
+			uint32_t rank = (part->rank + i) % unit->group->local_world_size;
+			const struct zd_device *other = unit->parts[rank].shard.segment->device;
+			if (other != to && !other->config.host_memory && reaches(to, other) && reaches(other, to))
+				return other->index;
+		}
+	}
+	return zd_copy_device(from, to);
+}
+
+static uint32_t timelines_of(const struct zd_buffer *buffer)
+{
+	return buffer->deferred ? ZD_TIMELINE_DEFERRED : ZD_TIMELINE_COPIES;
+}
+
 void zd_transfer_add_copies(struct zd_buffer *buffer)
 {
 	struct zd_session *session = zd_part_member(buffer->part)->session;
 	const struct zd_unit *unit = buffer->unit;
-	uint32_t timelines = buffer->deferred ? ZD_TIMELINE_DEFERRED : ZD_TIMELINE_COPIES;
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		struct zd_part *source = &unit->parts[rank];
 		struct zd_plan_step step = {.kind = ZD_TRANSFER_COPY, .source = rank};
@@ -26,7 +55,7 @@ void zd_transfer_add_copies(struct zd_buffer *buffer)
 			source->readers++;
 		if (is_own)
 			continue;
-		zd_transfer_add(buffer, step, timelines + zd_transfer_copy_device(buffer, source));
+		zd_transfer_add(buffer, step, timelines_of(buffer) + copy_device(buffer, source));
 	}
 }
 
@@ -35,11 +64,10 @@ void zd_transfer_run_copy(struct zd_engine *e, struct zd_buffer *buffer, struct 
 	const struct zd_unit *unit = buffer->unit;
 	const struct zd_part *source = &unit->parts[step->source];
 	const struct zd_landing *landing = step->memory;
-	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_transfer_copy_device(buffer, source)};
+	struct zd_command command = {.kind = ZD_CMD_COPY, .device = step->signal.timeline - timelines_of(buffer)};
 	command.u.copy.src = landing ? zd_landing_location(landing) : zd_part_location(source);
 	command.u.copy.dst = zd_buffer_slice(buffer, zd_shard_index(zd_part_member(source)));
 	if (buffer->landing) {
-		command.device = step->signal.timeline - ZD_TIMELINE_DEFERRED;
 		command.u.copy.src = zd_landing_chunk(e, unit, command.u.copy.src, step->index);
 		command.u.copy.dst = zd_landing_chunk(e, unit, command.u.copy.dst, step->index);
 	}

@@ -61,12 +61,6 @@ void zd_transfer_forget(struct zd_buffer *buffer);
 void zd_transfer_add(struct zd_buffer *buffer, struct zd_plan_step step, uint32_t timeline);
 /* Adds a copy of each local shard, in place without the rank's own (plan_copies.c). */
 void zd_transfer_add_copies(struct zd_buffer *buffer);
-/* Returns the device that copies the part's shard into the buffer. */
-static inline uint32_t zd_transfer_copy_device(const struct zd_buffer *buffer, const struct zd_part *part)
-{
-	return zd_copy_device(part->shard.segment->device, buffer->device);
-}
-
 /* Submits the step's command, with the step's signal. */
 void zd_transfer_submit(struct zd_engine *e, struct zd_buffer *buffer, struct zd_plan_step *step,
                         struct zd_command *command);

@@ -532,7 +532,7 @@ static void test_copy_fails_after_a_reset(void **state)
 	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
 	gather_ok(&rig, unit);
 	core_fail_next(rig.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
-	core_run_on(rig.core, ZD_CMD_COPY, 0);
+	core_run_on(rig.core, ZD_CMD_COPY, 1);
 	core_expect(rig.core, core_release(rig.core, rig.session, unit), 0);
 	core_unhold(rig.core, ZD_CMD_COPY);
 	core_expect(rig.core, core_commit(rig.core, rig.session, rig.team.group, 1), ZEROD_E_POISONED);

@@ -81,15 +81,14 @@ static void test_gather_is_inflight_then_available(void **state)
 	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
 	assert_string_equal(row.state, "INFLIGHT");
 	assert_string_equal(row.waits[0], "2 transfers");
-	/* one fence a source device, passed when its copies have been made */
-	assert_int_equal(reply->u.gather.nfences, 2);
-	for (uint32_t i = 0; i < 2; i++) {
-		struct zd_fence fence = reply->u.gather.fences[i];
-		assert_int_equal(fence.timeline, i);
-		assert_false(zd_fence_reached(core_timeline(rig->core, rig->session, i), fence.value));
-		core_run_one(rig->core, ZD_CMD_COPY);
-		assert_true(zd_fence_reached(core_timeline(rig->core, rig->session, i), fence.value));
-	}
+	/* the neighbour's device makes both copies, behind one fence */
+	assert_int_equal(reply->u.gather.nfences, 1);
+	struct zd_fence fence = reply->u.gather.fences[0];
+	assert_int_equal(fence.timeline, 1);
+	core_run_on(rig->core, ZD_CMD_COPY, 1);
+	assert_false(zd_fence_reached(core_timeline(rig->core, rig->session, 1), fence.value));
+	core_run_on(rig->core, ZD_CMD_COPY, 1);
+	assert_true(zd_fence_reached(core_timeline(rig->core, rig->session, 1), fence.value));
 	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
 	assert_string_equal(row.state, "AVAILABLE");
 	assert_int_equal(row.row.u.buffer.padded_bytes, UNIT_BYTES);
@@ -105,9 +104,9 @@ static void test_several_ranks_of_a_device_share_its_fence(void **state)
 	core_team_new(&team, core, "job", 4, false);
 	uint64_t unit = core_team_unit(&team, "w", 1024);
 	const struct zd_reply *reply = core_expect(core, core_gather(core, team.session[3], unit), 0);
-	assert_int_equal(reply->u.gather.nfences, 2);
-	assert_int_equal(reply->u.gather.fences[0].value, 2);
-	assert_int_equal(core_timeline(core, team.session[3], 0), 2);
+	assert_int_equal(reply->u.gather.nfences, 1);
+	assert_int_equal(reply->u.gather.fences[0].value, 4);
+	assert_int_equal(core_timeline(core, team.session[3], 0), 4);
 	core_team_check(&team, reply, 1);
 	core_end(core);
 }
@@ -141,12 +140,10 @@ static void test_second_gather_has_the_fences_of_the_first(void **state)
 	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	const struct zd_reply *first = gather_reply(rig, "plan"), *second = gather_reply(rig, "eager");
-	assert_int_equal(first->u.gather.nfences, 2);
-	assert_int_equal(second->u.gather.nfences, 2);
-	for (uint32_t i = 0; i < 2; i++) {
-		assert_int_equal(second->u.gather.fences[i].timeline, first->u.gather.fences[i].timeline);
-		assert_int_equal(second->u.gather.fences[i].value, first->u.gather.fences[i].value);
-	}
+	assert_int_equal(first->u.gather.nfences, 1);
+	assert_int_equal(second->u.gather.nfences, 1);
+	assert_int_equal(second->u.gather.fences[0].timeline, first->u.gather.fences[0].timeline);
+	assert_int_equal(second->u.gather.fences[0].value, first->u.gather.fences[0].value);
 	core_unhold(rig->core, ZD_CMD_COPY);
 	assert_int_equal(gather_reply(rig, "context")->u.gather.nfences, 0); /* nothing to wait for */
 }

@@ -214,7 +214,7 @@ static void test_a_failed_transfer_has_no_duration(void **state)
 	core_end(core);
 }
 
-/* Two copies of one device: the time with one under way, not the sum of both. */
+/* Several copies of one device: the time with one under way, not the sum of both. */
 static void test_a_device_copies_while_it_has_a_copy(void **state)
 {
 	struct core_driver *core = core_new(NULL);
@@ -222,19 +222,20 @@ static void test_a_device_copies_while_it_has_a_copy(void **state)
 	(void)state;
 	core_team_new(&team, core, "job", 4, false); /* two ranks on each device */
 	uint64_t unit = core_team_unit(&team, "w", 1024);
-	uint64_t copied = device_row(core, 0).row.u.device.copied_bytes;
-	uint64_t copying = device_row(core, 0).row.u.device.copying_ns;
+	uint64_t copied = device_row(core, 1).row.u.device.copied_bytes;
+	uint64_t copying = device_row(core, 1).row.u.device.copying_ns;
 	core_hold(core, ZD_CMD_COPY);
 	core_tick(core, 1 * MS);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_tick(core, 3 * MS);
-	assert_int_equal(device_row(core, 0).row.u.device.copying_ns, copying + 2 * MS); /* so far */
-	core_run_on(core, ZD_CMD_COPY, 0);
+	assert_int_equal(device_row(core, 1).row.u.device.copying_ns, copying + 2 * MS); /* so far */
+	core_run_on(core, ZD_CMD_COPY, 1);
 	core_tick(core, 6 * MS);
-	core_run_on(core, ZD_CMD_COPY, 0);
+	for (int i = 0; i < 3; i++)
+		core_run_on(core, ZD_CMD_COPY, 1);
 	core_tick(core, 9 * MS); /* it has nothing to do */
-	assert_int_equal(device_row(core, 0).row.u.device.copying_ns, copying + 5 * MS);
-	assert_int_equal(device_row(core, 0).row.u.device.copied_bytes, copied + 512);
+	assert_int_equal(device_row(core, 1).row.u.device.copying_ns, copying + 5 * MS);
+	assert_int_equal(device_row(core, 1).row.u.device.copied_bytes, copied + 1024);
 	core_unhold(core, ZD_CMD_COPY);
 	core_end(core);
 }

@@ -220,7 +220,6 @@ static void go_to(struct shadowed *s, enum point point)
 		core_expect(s->core, gather(s, 0, 1), 0);
 		core_expect(s->core, core_release(s->core, s->team.session[1], s->unit[0]), 0);
 		(void)update(s, 0, 0);
-		core_run_on(s->core, ZD_CMD_COPY, 1);
 		core_expect_waits(s->core, update(s, 1, 0), "to be saved");
 		break;
 	case GRANTED:
@@ -494,10 +493,10 @@ static void test_shards_are_set_back_behind_their_readers(void **state)
 	start(&s, NULL);
 	both_publish(&s, 0);
 	core_hold(s.core, ZD_CMD_COPY);
-	core_expect(s.core, gather(&s, 0, 1), 0);
+	core_expect(s.core, gather(&s, 0, 0), 0);
 	close_rank(&s, 0);
 	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 2); /* the gather's */
-	core_run_on(s.core, ZD_CMD_COPY, 0);
+	core_run_on(s.core, ZD_CMD_COPY, 1);
 	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 2); /* rank 0's shard is free to be written */
 	core_run_on(s.core, ZD_CMD_COPY, 0);
 	expect_shard(&s, 0, 0, core_pattern(0, 1));

@@ -59,6 +59,14 @@ struct zd_notice {
 	uint64_t session;
 };
 
+/* REDUCEs of a session. */
+enum zd_sums_state {
+	ZD_SUMS_BY_EXECUTOR, /* its process makes none */
+	ZD_SUMS_NONE,        /* its process makes them, and has been asked for none that has not ended */
+	ZD_SUMS_ASKED,       /* it has been asked for one that it has not launched */
+	ZD_SUMS_LAUNCHED,    /* its GPU makes what it has been asked for */
+};
+
 struct zd_engine_sink {
 	void *arg;
 	void (*command)(void *arg, const struct zd_command *command);
@@ -78,9 +86,8 @@ struct zd_engine_sink {
 	void (*expect)(void *arg, uint32_t device);
 	/* Whether the session's process waits for the fences of REDUCEs itself. NULL: no process does. */
 	bool (*sums_ahead)(void *arg, uint64_t session);
-	/* Whether the session's process has been asked for sums that have not ended. For texts only. NULL:
-	 * never. */
-	bool (*is_summing)(void *arg, uint64_t session);
+	/* Who makes the session's sums, and how far they are. NULL: the executors make all. */
+	enum zd_sums_state (*sums)(void *arg, uint64_t session);
 	/* Called when a group of the uid's that spans daemons has ended by itself, a session has ended a
 	 * group, or its durable job has expired; for the log. NULL: not needed. */
 	void (*group_ended)(void *arg, uint32_t uid, const char *job, const char *group, const char *why);
@@ -220,6 +227,8 @@ bool zd_engine_find_ahead(struct zd_engine *engine, uint64_t session, const stru
  * AGREE. An unknown op fails an assertion. */
 void zd_engine_op_done(struct zd_engine *engine, uint64_t op, int status, const char *error,
                        const struct zd_op_result *result);
+/* Reports that the session's sums are not ZD_SUMS_ASKED any more. */
+void zd_engine_sums_launched(struct zd_engine *engine, uint64_t session);
 /* Between these two, only zd_engine_op_done() is called. Requests that wait are tried once for all of these
  * completions, not after each: a queue may be long. */
 void zd_engine_pause(struct zd_engine *engine);

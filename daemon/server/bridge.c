@@ -178,11 +178,11 @@ static bool sink_sums_ahead(void *arg, uint64_t session)
 	return zd_delegates_sum_ahead(&bridge->delegates, session);
 }
 
-static bool sink_is_summing(void *arg, uint64_t session)
+static enum zd_sums_state sink_sums(void *arg, uint64_t session)
 {
 	struct zd_bridge *bridge = arg;
 
-	return zd_delegates_are_summing(&bridge->delegates, session);
+	return zd_delegates_sums(&bridge->delegates, session);
 }
 
 static void sink_group_ended(void *arg, uint32_t uid, const char *job, const char *group, const char *why)
@@ -256,7 +256,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .segment_retire = sink_segment_retire,
 	        .expect = sink_expect,
 	        .sums_ahead = sink_sums_ahead,
-	        .is_summing = sink_is_summing,
+	        .sums = sink_sums,
 	        .group_ended = sink_group_ended,
 	        .segment_is_kept = sink_segment_is_kept,
 	        .segment_restore = sink_segment_restore,

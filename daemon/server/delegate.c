@@ -66,6 +66,7 @@ struct zd_delegate {
 	const struct zd_work_page *page;
 	uint64_t free_slots;                /* as bits */
 	TAILQ_HEAD(, zd_delegate_sum) sums; /* in the order of the engine's commands */
+	uint32_t nasked;                    /* sums that are not LAUNCHED */
 	uint64_t nretired, ntold;           /* segments to unmap: all, and those reported */
 	bool to_send;                       /* in delegates->to_send */
 	TAILQ_ENTRY(zd_delegate) dirty;     /* in delegates->to_send */
@@ -109,6 +110,7 @@ static struct zd_delegate_sum *sum_new(struct zd_delegate *delegate, const struc
 	sum->command.u.reduce.inputs = inputs;
 	sum->command.u.reduce.fences = copy_fences(desc);
 	TAILQ_INSERT_TAIL(&delegate->sums, sum, link);
+	delegate->nasked++;
 	HASH_ADD(hh, delegate->delegates->sums, op, sizeof(sum->op), sum);
 	return sum;
 }
@@ -121,6 +123,7 @@ static void leave_session(struct zd_delegate_sum *sum)
 	if (!delegate)
 		return;
 	TAILQ_REMOVE(&delegate->sums, sum, link);
+	delegate->nasked -= sum->state != LAUNCHED;
 	if (sum->state != QUEUED)
 		delegate->free_slots |= 1ull << sum->slot;
 	sum->delegate = NULL;
@@ -197,11 +200,15 @@ bool zd_delegates_sum_ahead(const struct zd_delegates *delegates, uint64_t sessi
 	return delegate && delegate->owner_session.ahead;
 }
 
-bool zd_delegates_are_summing(const struct zd_delegates *delegates, uint64_t session)
+enum zd_sums_state zd_delegates_sums(const struct zd_delegates *delegates, uint64_t session)
 {
 	const struct zd_delegate *delegate = find_delegate(delegates, session);
 
-	return delegate && !TAILQ_EMPTY(&delegate->sums);
+	if (!delegate || !delegate->owner_session.sums)
+		return ZD_SUMS_BY_EXECUTOR;
+	if (delegate->nasked > 0)
+		return ZD_SUMS_ASKED;
+	return TAILQ_EMPTY(&delegate->sums) ? ZD_SUMS_NONE : ZD_SUMS_LAUNCHED;
 }
 
 void zd_delegate_note_retired(struct zd_delegate *delegate)
@@ -385,6 +392,7 @@ static void watch(struct zd_delegate *delegate, struct zd_delegate_sum *sum, str
 	struct zd_command command = {.kind = ZD_CMD_WATCH, .op = sum->op, .device = sum->command.device};
 
 	zd_sm_move(&sum_sm, &sum->state, LAUNCHED);
+	delegate->nasked--;
 	if (zd_bridge_fence_passed(bridge, delegate->session, fence)) {
 		sum_ended(sum);
 		return;
@@ -435,6 +443,8 @@ static int take_answer(struct zd_delegate *delegate, const Zd__WorkDone *done, s
 		watch(delegate, sum, fence);
 	else
 		take_refusal(sum, done);
+	if (delegate->nasked == 0)
+		zd_engine_sums_launched(delegate->delegates->bridge->engine, delegate->session);
 	return 0;
 }
 

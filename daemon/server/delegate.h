@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "core/engine.h"
 #include "proto/frame.h"
 
 struct zd_bridge;
@@ -78,7 +79,7 @@ void zd_delegates_flush(void *arg);
 
 /* Whether the session's client waits for the fences of sums. */
 bool zd_delegates_sum_ahead(const struct zd_delegates *delegates, uint64_t session);
-/* Whether sums of the session are in progress. */
-bool zd_delegates_are_summing(const struct zd_delegates *delegates, uint64_t session);
+/* As struct zd_engine_sink's `sums`. */
+enum zd_sums_state zd_delegates_sums(const struct zd_delegates *delegates, uint64_t session);
 
 #endif

@@ -12,6 +12,7 @@
 #include "tests/unit/driver/cases.h"
 
 #define SCENE_NUMEL 1000u
+#define SCENE_IN_PLACE_NUMEL (2u << 20) /* of two ranks: slices of 4 MiB, each gathered by one push */
 
 /* The driver, in this process; what is put into the environment from here on is the daemon's alone. */
 static inline const struct zd_cuda *scene_driver(void)
@@ -62,13 +63,18 @@ static inline void scene_let_go(uint64_t *word)
 }
 
 /* Two ranks, and a unit in its first version. */
-static inline struct contract *scene_open(struct contract_unit *unit)
+static inline struct contract *scene_open_with(struct contract_unit *unit, uint64_t numel)
 {
 	struct contract *c = contract_open(NULL);
 
-	contract_plain_unit(c, "w", SCENE_NUMEL, unit);
+	contract_plain_unit(c, "w", numel, unit);
 	contract_publish_all(c, unit);
 	return c;
+}
+
+static inline struct contract *scene_open(struct contract_unit *unit)
+{
+	return scene_open_with(unit, SCENE_NUMEL);
 }
 
 static inline int scene_main(struct a_case *cases, size_t count, int argc, char **argv)

@@ -16,7 +16,6 @@
 #define TRAINER_SECONDS 30
 #define ROUNDS          10u
 #define MANY            16u
-#define IN_PLACE_NUMEL  (2u << 20) /* of two ranks: slices of 4 MiB */
 
 /* ---- The trainer, in a process of its own -------------------------------------------------------------- */
 
@@ -52,7 +51,7 @@ static void join(struct trainer *t)
 
 		unit.name = name;
 		unit.dtype = ZEROD_FLOAT32;
-		unit.numel = t->world > 1 ? IN_PLACE_NUMEL : SCENE_NUMEL;
+		unit.numel = t->world > 1 ? SCENE_IN_PLACE_NUMEL : SCENE_NUMEL;
 		must(zerod_unit_register(t->group, &unit, &t->units[i]));
 	}
 	must(zerod_update_begin(t->units, t->count, NULL, NULL));

@@ -19,7 +19,7 @@
 #define QUEUES "queueing " /* as parking, and there are as many hardware queues as there mostly are */
 #define FINISH 'f'
 #define CLOSE  'c'
-#define SUMMED "is to be summed by rank 1's process"
+#define SUMMED "summed by rank 1's process" /* it is to be, or is being */
 
 /* ---- Both ranks ---------------------------------------------------------------------------------------- */
 

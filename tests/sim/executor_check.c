@@ -131,13 +131,15 @@ static void check_beside(struct zd_sim_world *world, const struct zd_command *co
 	}
 }
 
-/* A GPU copies what it has, and what it reads from host memory: that to another GPU only for a gather. */
+/* A GPU copies what it has, and what it reads from host memory. Only gathers let it copy from host memory to
+ * another GPU, or within another GPU. */
 static void check_copy_device(struct zd_sim_world *world, const struct zd_command *command)
 {
 	const struct zd_sim_segment *source = zd_sim_segment_find(world, command->u.copy.src.segment);
 	bool reads_host = source && world->config.devices[source->device].host_memory;
+	bool within = source && source->device == command->u.copy.dst_device;
 
-	if (!reads_host)
+	if (!reads_host && !(within && command->signal.session != 0))
 		check_device(world, &command->u.copy.src, command->device, "source of a copy");
 	else if (command->device != command->u.copy.dst_device && command->signal.session == 0)
 		zd_sim_fail(world, "device %u copies from host memory to device %u", command->device,

@@ -134,11 +134,11 @@ static void sink_command(void *arg, const struct zd_command *command)
 		return;
 	}
 	if (command->kind == ZD_CMD_SIGNAL) {
-		assert_int_equal(command->op, 0);
 		core->last_signal = command->signal;
 		leave_timeline(core, command->signal);
 		store_signal(core, command->signal);
-		return;
+		if (command->op == 0)
+			return;
 	}
 	if (command->kind == ZD_CMD_COMM_CLOSE) {
 		assert_int_equal(command->op, 0);
@@ -148,6 +148,7 @@ static void sink_command(void *arg, const struct zd_command *command)
 	assert_int_not_equal(command->op, 0);
 	struct pending *p = zd_calloc(1, sizeof(*p));
 	p->command = *command;
+	p->landed = command->kind == ZD_CMD_SIGNAL; /* it is stored */
 	if (command->kind == ZD_CMD_WATCH) {
 		assert_true(command->u.watch.nfences <= ZD_MAX_FENCES);
 		for (uint32_t i = 0; i < command->u.watch.nfences; i++)

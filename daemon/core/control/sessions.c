@@ -289,14 +289,34 @@ static const struct zd_member *find_transferring(const struct zd_session *sessio
 	return NULL;
 }
 
+static void taken_back(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                       const struct zd_op_result *result)
+{
+	struct zd_session *session = zd_session_find(e, op->aux);
+	(void)status;
+	(void)error;
+	(void)result;
+	if (!session)
+		return;
+	session->naborts--;
+	zd_dirty_session(e, session);
+}
+
 /* Ends the aborts: all fences handed out on these timelines count as passed, and later values work again. An
- * exchange that is still under way has failed, whether its command has completed or not. */
+ * exchange that is still under way has failed, whether its command has completed or not. The store follows
+ * the copies that are left on its timeline, and a gather's streams must not meet the abort after the reset.
+ * On a timeline of exchanges it follows nothing. */
 static void take_aborts_back(struct zd_engine *e, struct zd_session *session)
 {
 	for (uint32_t i = 0; i < ZD_SESSION_TIMELINES; i++) {
-		if (zd_timelines_has(&session->aborted, i) ||
-		    (zd_timeline_is_of_exchanges(i) && session->timeline[i] > 0))
+		if (zd_timeline_is_of_exchanges(i) && session->timeline[i] > 0) {
 			zd_session_signal(e, session, i, session->timeline[i]);
+		} else if (zd_timelines_has(&session->aborted, i)) {
+			struct zd_command command = {.kind = ZD_CMD_SIGNAL, .device = i % ZD_MAX_DEVICES};
+			command.signal = (struct zd_signal){session->id, i, session->timeline[i]};
+			session->naborts++;
+			zd_op_submit(e, NULL, &command, taken_back, NULL, session->id);
+		}
 	}
 	session->aborted = (struct zd_timelines){{0}};
 	session->resets++;
@@ -326,6 +346,9 @@ static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	if (member)
 		return zd_wait_for(req, ZD_WAIT_TRANSFERS, zd_world_rank(member), member->transfers, 0);
 	take_aborts_back(e, req->session);
+	member = TAILQ_FIRST(&req->session->members); /* without one nothing is gathered */
+	if (member && req->session->naborts > 0)
+		return zd_wait_for(req, ZD_WAIT_TRANSFERS, zd_world_rank(member), req->session->naborts, 0);
 	TAILQ_FOREACH (member, &req->session->members, session_link) {
 		const struct zd_part *part = zd_shadow_find_owed(member);
 		if (!part)

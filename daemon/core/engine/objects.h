@@ -50,6 +50,7 @@ struct zd_session {
 	TAILQ_HEAD(, zd_mapping) mappings;       /* segments that its process may have mapped */
 	uint64_t timeline[ZD_SESSION_TIMELINES]; /* last values handed out on the daemon page */
 	struct zd_timelines aborted;             /* timelines that hold ZD_FENCE_ABORTED */
+	uint32_t naborts;                        /* of these, that a reset is taking back */
 	/* timelines of failed pieces of reductions, for which no sum is submitted early any more */
 	struct zd_timelines failed;
 	/* sums that its process was asked for before their inputs were complete */

@@ -106,14 +106,14 @@ static struct zd_bucket_slot *free_slot(struct zd_bucket *bucket, bool with_stor
 }
 
 /* The first closed slot in ring order whose entries are drained without a further call. */
-static struct zd_bucket_slot *draining_slot(struct zd_bucket *bucket)
+static struct zd_bucket_slot *draining_slot(const struct zd_engine *e, struct zd_bucket *bucket)
 {
 	for (uint32_t i = 0; i < bucket->nslots; i++) {
 		struct zd_bucket_slot *slot = &bucket->slots[(bucket->next + i) % bucket->nslots];
 		const struct zd_entry *entry = bucket->entries;
 		if (slot->state != ZD_BUCKET_SLOT_CLOSED)
 			continue;
-		while (entry && (entry->slot != slot || zd_entry_drains(entry)))
+		while (entry && (entry->slot != slot || zd_entry_drains(e, entry)))
 			entry = entry->hh.next;
 		if (!entry)
 			return slot;
@@ -168,7 +168,7 @@ static int place_open(struct zd_engine *e, struct zd_request *req, struct zd_ent
 	if (!slot)
 		slot = free_slot(bucket, false);
 	if (!slot && entry->ahead)
-		slot = draining_slot(bucket);
+		slot = draining_slot(e, bucket);
 	if (!slot) {
 		entry->wait = ZD_ENTRY_WAIT_SLOT;
 		return ZD_WAIT;
@@ -176,7 +176,7 @@ static int place_open(struct zd_engine *e, struct zd_request *req, struct zd_ent
 	if (!slot->storage) {
 		int status = place_storage(e, req, entry, bucket->slot_bytes, &slot->storage, err);
 		if (status == ZD_WAIT && entry->wait == ZD_ENTRY_WAIT_MEMORY && entry->ahead)
-			slot = draining_slot(bucket);
+			slot = draining_slot(e, bucket);
 		if (status != 0 && (status != ZD_WAIT || !slot || !slot->storage))
 			return status;
 		entry->wait = ZD_ENTRY_WAIT_NONE;

@@ -109,11 +109,11 @@ void zd_entry_abandon(struct zd_engine *e, struct zd_entry *entry)
 	zd_entry_release_promise(e, entry);
 }
 
-bool zd_entry_drains(const struct zd_entry *entry)
+bool zd_entry_drains(const struct zd_engine *e, const struct zd_entry *entry)
 {
 	if (entry->state < ZD_ENTRY_SUBMITTED)
 		return false;
-	return !entry->reduction || zd_reduction_drains(entry->reduction);
+	return !entry->reduction || zd_reduction_drains(e, entry->reduction);
 }
 
 /* The entry's place was not zeroed: fails its reduction. Returns false if that has ended the group, and with

@@ -78,7 +78,7 @@ void zd_entry_detach(struct zd_engine *e, struct zd_entry *entry);
 void zd_entry_return(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences);
 /* Whether the entry will be drained by executors and by streams whose fences the engine has, without a call
  * of any process. */
-bool zd_entry_drains(const struct zd_entry *entry);
+bool zd_entry_drains(const struct zd_engine *e, const struct zd_entry *entry);
 /* Makes a SUBMITTED entry READY if its fences have passed and its place is zeroed. May end the entry. */
 void zd_entry_try_ready(struct zd_engine *e, struct zd_entry *entry);
 /* Frees the object of an entry that has ended and has no operation left. */

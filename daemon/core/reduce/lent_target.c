@@ -157,7 +157,7 @@ static void fill_place(struct zd_engine *e, const struct zd_member_reduce *mr, c
 static void promise_lent(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
 {
 	const struct zd_reduction *r = zd_reduction_find(mr->w, req->u.reduce.part->unit->id);
-	if (!req->u.reduce.ahead || req->u.reduce.promise || !zd_reduction_drains(r))
+	if (!req->u.reduce.ahead || req->u.reduce.promise || !zd_reduction_drains(e, r))
 		return;
 	req->u.reduce.promise = zd_promise_new(e, req->session, req->device, ZD_PROMISE_STEPS);
 	lend(mr, req->u.reduce.part);

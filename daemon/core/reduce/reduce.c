@@ -594,26 +594,55 @@ uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
 	return rank;
 }
 
+/* Whether no call of a process is needed to launch the slice's sums. A process may be unable to launch one
+ * while its stream waits: other calls of the driver, such as copies to pageable memory, may keep launches out
+ * until the stream goes on. */
+static bool sums_are_launched(const struct zd_engine *e, const struct zd_slice *slice)
+{
+	const struct zd_session *session = slice->reduction->group->members[slice->owner].session;
+	enum zd_sums_state sums =
+	        session && e->sink.sums ? e->sink.sums(e->sink.arg, session->id) : ZD_SUMS_BY_EXECUTOR;
+	if (sums == ZD_SUMS_BY_EXECUTOR || slice->state == ZD_SLICE_DONE)
+		return true;
+	for (uint32_t chunk = 0; chunk < slice->reduction->nchunks; chunk++) {
+		if (slice->plan.steps[zd_slice_sum_step(slice, chunk)].state == ZD_PLAN_WAITING)
+			return false;
+	}
+	return sums != ZD_SUMS_ASKED;
+}
+
+void zd_engine_sums_launched(struct zd_engine *e, uint64_t id)
+{
+	const struct zd_session *session = zd_session_find(e, id);
+	const struct zd_member *member;
+	if (!session)
+		return;
+	TAILQ_FOREACH (member, &session->members, session_link)
+		zd_dirty_group(e, member->group);
+	zd_settle(e);
+}
+
 /* Over rails, ranks of other daemons have to contribute too. A slice that waits for staging may wait for
  * memory in quarantine, behind fences that wait for the promise that the caller is about to make. */
-bool zd_reduction_drains(const struct zd_reduction *r)
+bool zd_reduction_drains(const struct zd_engine *e, const struct zd_reduction *r)
 {
 	if (r->state == ZD_REDUCTION_FAILED)
 		return true;
 	if (r->state != ZD_REDUCTION_RUNNING || r->group->cluster)
 		return false;
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
-		if (r->slices[rank].state == ZD_SLICE_WAITING)
+		const struct zd_slice *slice = &r->slices[rank];
+		if (slice->state == ZD_SLICE_WAITING || !sums_are_launched(e, slice))
 			return false;
 	}
 	return true;
 }
 
-bool zd_reductions_drain(const struct zd_group *group, uint64_t window)
+bool zd_reductions_drain(const struct zd_engine *e, const struct zd_group *group, uint64_t window)
 {
 	const struct zd_reduction *r;
 	TAILQ_FOREACH (r, &group->reductions, link) {
-		if (r->key[ZD_REDUCTION_WINDOW] == window && !zd_reduction_drains(r))
+		if (r->key[ZD_REDUCTION_WINDOW] == window && !zd_reduction_drains(e, r))
 			return false;
 	}
 	return true;

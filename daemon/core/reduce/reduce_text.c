@@ -31,12 +31,20 @@ static void producers_text(const struct zd_engine *e, const struct zd_entry *ent
 		               zd_world_rank(member));
 }
 
-/* Whether the awaited slice waits for a sum that the process of its rank was asked for. */
-static bool is_summing(const struct zd_engine *e, const struct zd_reduction *r)
+/* What the awaited slice waits for, if that is a sum of its rank's process; else NULL. */
+static const char *sum_text(const struct zd_engine *e, const struct zd_reduction *r)
 {
 	uint32_t rank = zd_reduction_waits_for(r);
-	return r->state == ZD_REDUCTION_RUNNING && zd_slice_awaits_sum(&r->slices[rank]) &&
-	       e->sink.is_summing && e->sink.is_summing(e->sink.arg, r->group->members[rank].session->id);
+	if (r->state != ZD_REDUCTION_RUNNING || !zd_slice_awaits_sum(&r->slices[rank]) || !e->sink.sums)
+		return NULL;
+	switch (e->sink.sums(e->sink.arg, r->group->members[rank].session->id)) {
+	case ZD_SUMS_ASKED:
+		return "is to be summed by";
+	case ZD_SUMS_LAUNCHED:
+		return "is being summed by";
+	default:
+		return NULL;
+	}
 }
 
 static void reduction_text(const struct zd_engine *e, const struct zd_reduction *r, char *out,
@@ -48,8 +56,8 @@ static void reduction_text(const struct zd_engine *e, const struct zd_reduction 
 		(void)snprintf(out, out_bytes, "unit '%.64s' waits for rank %u", unit, shown);
 	else if (r->state != ZD_REDUCTION_RUNNING)
 		(void)snprintf(out, out_bytes, "unit '%.64s' was given up", unit);
-	else if (is_summing(e, r))
-		(void)snprintf(out, out_bytes, "unit '%.64s' is to be summed by rank %u's process", unit,
+	else if (sum_text(e, r))
+		(void)snprintf(out, out_bytes, "unit '%.64s' %s rank %u's process", unit, sum_text(e, r),
 		               shown);
 	else if (r->ranks[rank].state == ZD_CONTRIBUTION_SUBMITTED && r->ranks[rank].entry)
 		producers_text(e, r->ranks[rank].entry, out, out_bytes);
@@ -83,9 +91,9 @@ int zd_reductions_text(const struct zd_engine *e, const struct zd_request *req, 
 	const struct zd_reduction *r = w ? zd_reduction_first_open(w) : NULL;
 	int used = snprintf(out, out_bytes, "%llu reduction%s, first ", (unsigned long long)wait->a,
 	                    wait->a == 1 ? "" : "s");
-	if (r && is_summing(e, r))
-		return used + snprintf(out + used, out_bytes - (size_t)used,
-		                       "unit '%.64s' is to be summed by rank %u's process", r->unit->name,
+	if (r && sum_text(e, r))
+		return used + snprintf(out + used, out_bytes - (size_t)used, "unit '%.64s' %s rank %u's process",
+		                       r->unit->name, sum_text(e, r),
 		                       r->group->first_rank + zd_reduction_waits_for(r));
 	return used + snprintf(out + used, out_bytes - (size_t)used, "unit '%.64s' (rank %u)",
 	                       wait->unit ? wait->unit->name : "",

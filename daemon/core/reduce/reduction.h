@@ -160,10 +160,11 @@ void zd_reduction_drop_all(struct zd_engine *e, struct zd_group *group);
  * none. */
 const struct zd_reduction *zd_reduction_first_open(const struct zd_window *w);
 /* Whether executors, and streams whose fences the engine has, will drain the reduction's entries without a
- * call of any process: all ranks have contributed, and no slice waits for memory. */
-bool zd_reduction_drains(const struct zd_reduction *r);
+ * call of any process: all ranks have contributed, no slice waits for memory, and processes that make sums
+ * have launched them. */
+bool zd_reduction_drains(const struct zd_engine *e, const struct zd_reduction *r);
 /* Whether zd_reduction_drains() is true of all reductions of the window. */
-bool zd_reductions_drain(const struct zd_group *group, uint64_t window);
+bool zd_reductions_drain(const struct zd_engine *e, const struct zd_group *group, uint64_t window);
 /* Returns the first rank that the reduction waits for. */
 uint32_t zd_reduction_waits_for(const struct zd_reduction *r);
 

@@ -232,7 +232,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 
 /* Whether the rank's target will be complete without a further call of any process. A closing window before
  * it needs none either: its step was promised. */
-static bool may_promise(const struct zd_window *w)
+static bool may_promise(const struct zd_engine *e, const struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
 	if (group->cluster || w->failure.status != 0 || zd_window_is_abandoned(w))
@@ -243,7 +243,7 @@ static bool may_promise(const struct zd_window *w)
 		if (!other || !zd_step_is_called(other))
 			return false;
 	}
-	return zd_reductions_drain(group, w->number);
+	return zd_reductions_drain(e, group, w->number);
 }
 
 /* The first rank whose step is not WAITING; local_world_size if there is none. */
@@ -534,7 +534,7 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 		if (status != 0)
 			return status;
 	}
-	if (req->u.reduce.ahead && zd_step_is_called(w) && !w->promise && may_promise(w))
+	if (req->u.reduce.ahead && zd_step_is_called(w) && !w->promise && may_promise(e, w))
 		promise_step(e, req, w);
 	if (w->step == ZD_STEP_CALLED)
 		status = zd_backward_end_for_step(e, req, w);

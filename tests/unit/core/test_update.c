@@ -409,7 +409,11 @@ static void test_failed_transfer_poisons(void **state)
 	/* the others are not concerned */
 	core_expect(rig->core, core_update(rig->core, rig->team.session[1], rig->unit), 0);
 
-	core_expect(rig->core, core_simple(rig->core, session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_hold(rig->core, ZD_CMD_SIGNAL);
+	uint64_t reset = core_simple(rig->core, session, ZD_REQ_SESSION_RESET, 0);
+	core_expect_waits(rig->core, reset, "1 transfers of rank 0 to end"); /* else a gather would meet the abort */
+	core_unhold(rig->core, ZD_CMD_SIGNAL);
+	core_expect(rig->core, reset, 0);
 	assert_int_equal(core_timeline(rig->core, session, 1), gather->u.gather.fences[0].value);
 	core_expect(rig->core, core_publish(rig->core, session, rig->unit), 0);
 	core_row(rig->core, ZD_TABLE_SESSIONS, session, &row);

@@ -62,6 +62,12 @@ void core_close_all(struct core_driver *core);
 void core_abandon(struct core_driver *core);
 struct zd_engine *core_engine(struct core_driver *core);
 
+/* Fixtures: *state is a driver with the default options, or a structure that begins with a pointer to one. */
+int core_setup(void **state);
+int core_teardown(void **state);
+int core_rig_teardown(void **state);
+#define CORE_TEST(test) cmocka_unit_test_setup_teardown(test, core_setup, core_teardown)
+
 /* ---- Restarts (core_restart.c) ------------------------------------------------------------------------- */
 
 /* The engine records durable jobs from here on, and the driver stores the records after every call. */

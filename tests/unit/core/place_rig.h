@@ -44,6 +44,15 @@ static inline void start(struct rig *rig, uint32_t world_size)
 	start_with(rig, world_size, (struct core_options){.ndevices = 2});
 }
 
+#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+static inline int setup(void **state)
+{
+	static struct rig rig;
+	start(&rig, 2);
+	*state = &rig;
+	return 0;
+}
+
 static inline uint64_t place_until(struct rig *rig, uint32_t rank, bool on_host, uint64_t deadline_ns)
 {
 	struct zd_args args = {.kind = ZD_REQ_UNIT_PLACE,

@@ -51,6 +51,14 @@ static void begin_reserved(struct scene *s)
 	reserve(s, 1);
 }
 
+static int setup(void **state)
+{
+	static struct scene s;
+	begin_reserved(&s);
+	*state = &s;
+	return 0;
+}
+
 /* Up to the step: both ranks have their targets. */
 static void begin_step(struct scene *s, const struct zd_reply *step[CORE_TEAM])
 {
@@ -138,68 +146,61 @@ static void expect_not_handed_out(struct scene *s, struct zd_location kept)
 
 static void test_commit_gives_back(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	struct core_row row;
 	struct zd_fence fence = {2, 1}, wrong = {2, 0};
-	(void)state;
-	begin_reserved(&s);
-	lose_peer(&s);
-	core_row(s.core, ZD_TABLE_BUCKETS, s.g.bucket[0], &row);
+	lose_peer(s);
+	core_row(s->core, ZD_TABLE_BUCKETS, s->g.bucket[0], &row);
 	assert_string_equal(row.state, "IDLE");
 	assert_string_equal(row.waits[0], "unit 'a': abandoned, not given back yet");
 	assert_int_equal(row.row.u.bucket.reserved, 2);
 	assert_int_equal(row.row.u.bucket.held_bytes, SLOT_BYTES);
-	assert_int_equal(buckets(&s), SLOT_BYTES);
-	expect_not_handed_out(&s, s.at[0]);
+	assert_int_equal(buckets(s), SLOT_BYTES);
+	expect_not_handed_out(s, s->at[0]);
 
-	core_expect(s.core, commit(&s, 0, &wrong), ZEROD_E_INVALID);
-	core_expect_error(s.core, commit(&s, 0, &fence), ZEROD_E_PEER_LOST, "rank 1 (pid");
-	assert_int_equal(buckets(&s), SLOT_BYTES); /* the slot's other entry is still written */
-	core_expect(s.core, commit(&s, 1, NULL), ZEROD_E_PEER_LOST);
-	assert_int_equal(buckets(&s), 0);
-	assert_int_equal(core_quarantine(s.core, 0), SLOT_BYTES); /* entry a's streams are under way */
-	expect_not_handed_out(&s, s.at[0]);
-	core_pass(s.core, s.g.team.session[0], 2, 1);
-	expect_nothing_left(&s);
-	replace_peer(&s);
-	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_NOT_FOUND);
-	core_end(s.core);
+	core_expect(s->core, commit(s, 0, &wrong), ZEROD_E_INVALID);
+	core_expect_error(s->core, commit(s, 0, &fence), ZEROD_E_PEER_LOST, "rank 1 (pid");
+	assert_int_equal(buckets(s), SLOT_BYTES); /* the slot's other entry is still written */
+	core_expect(s->core, commit(s, 1, NULL), ZEROD_E_PEER_LOST);
+	assert_int_equal(buckets(s), 0);
+	assert_int_equal(core_quarantine(s->core, 0), SLOT_BYTES); /* entry a's streams are under way */
+	expect_not_handed_out(s, s->at[0]);
+	core_pass(s->core, s->g.team.session[0], 2, 1);
+	expect_nothing_left(s);
+	replace_peer(s);
+	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_NOT_FOUND);
 }
 
 /* The group is whole again before the rank says a word: it is told all the same. */
 static void test_commit_after_the_replacement(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	struct zd_fence fence = {0, 1};
-	(void)state;
-	begin_reserved(&s);
-	lose_peer(&s);
-	replace_peer(&s);
-	expect_not_handed_out(&s, s.at[1]);
-	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_PEER_LOST);
-	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_STATE);
-	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s.unit[0]),
+	lose_peer(s);
+	replace_peer(s);
+	expect_not_handed_out(s, s->at[1]);
+	core_expect(s->core, core_backward_end(&s->g.team, 0), ZEROD_E_PEER_LOST);
+	core_expect(s->core, core_backward_end(&s->g.team, 0), ZEROD_E_STATE);
+	core_expect(s->core, core_simple(s->core, s->g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[0]),
 	            ZEROD_E_BUSY);
-	core_expect_error(s.core, commit(&s, 0, NULL), ZEROD_E_PEER_LOST, "was gone meanwhile");
-	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s.unit[0]), 0);
-	core_expect_error(s.core, commit(&s, 1, &fence), ZEROD_E_PEER_LOST, "was gone meanwhile");
-	assert_int_equal(core_quarantine(s.core, 0), SLOT_BYTES);
-	core_pass(s.core, s.g.team.session[0], 0, 1);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	core_expect_error(s->core, commit(s, 0, NULL), ZEROD_E_PEER_LOST, "was gone meanwhile");
+	core_expect(s->core, core_simple(s->core, s->g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[0]),
+	            0);
+	core_expect_error(s->core, commit(s, 1, &fence), ZEROD_E_PEER_LOST, "was gone meanwhile");
+	assert_int_equal(core_quarantine(s->core, 0), SLOT_BYTES);
+	core_pass(s->core, s->g.team.session[0], 0, 1);
+	expect_nothing_left(s);
 }
 
 static void test_commit_after_an_abort(void **state)
 {
-	struct scene s;
-	(void)state;
-	begin_reserved(&s);
-	core_expect(s.core, core_simple(s.core, s.g.team.session[1], ZD_REQ_ABORT_GROUP, s.g.team.group), 0);
-	assert_int_equal(buckets(&s), SLOT_BYTES);
-	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_ABORTED);
-	core_expect(s.core, commit(&s, 1, NULL), ZEROD_E_ABORTED);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	struct scene *s = *state;
+	core_expect(s->core, core_simple(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group),
+	            0);
+	assert_int_equal(buckets(s), SLOT_BYTES);
+	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_ABORTED);
+	core_expect(s->core, commit(s, 1, NULL), ZEROD_E_ABORTED);
+	expect_nothing_left(s);
 }
 
 /* An entry with a buffer of its own, beside a slot. */
@@ -229,21 +230,18 @@ static void test_large_entry(void **state)
 /* An entry that was committed before the loss keeps its fences, and needs no second commit. */
 static void test_committed_before(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	struct zd_fence fence = {0, 1};
-	(void)state;
-	begin_reserved(&s);
-	core_expect(s.core, commit(&s, 0, &fence), 0);
-	lose_peer(&s);
-	assert_int_equal(buckets(&s), SLOT_BYTES);
-	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_PEER_LOST);
-	core_expect(s.core, commit(&s, 1, NULL), ZEROD_E_PEER_LOST);
-	assert_int_equal(buckets(&s), 0);
-	assert_int_equal(core_quarantine(s.core, 0), SLOT_BYTES);
-	expect_not_handed_out(&s, s.at[0]);
-	core_pass(s.core, s.g.team.session[0], 0, 1);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	core_expect(s->core, commit(s, 0, &fence), 0);
+	lose_peer(s);
+	assert_int_equal(buckets(s), SLOT_BYTES);
+	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_PEER_LOST);
+	core_expect(s->core, commit(s, 1, NULL), ZEROD_E_PEER_LOST);
+	assert_int_equal(buckets(s), 0);
+	assert_int_equal(core_quarantine(s->core, 0), SLOT_BYTES);
+	expect_not_handed_out(s, s->at[0]);
+	core_pass(s->core, s->g.team.session[0], 0, 1);
+	expect_nothing_left(s);
 }
 
 /* The rank was never told of an entry whose padding is still being zeroed: only the fill keeps it. */
@@ -278,19 +276,16 @@ static void test_reserve_under_way(void **state)
 /* A group that fails again and again: what a silent rank has stays one and the same. */
 static void test_failures_in_a_row(void **state)
 {
-	struct scene s;
-	(void)state;
-	begin_reserved(&s);
+	struct scene *s = *state;
 	for (int i = 0; i < 3; i++) {
-		lose_peer(&s);
-		replace_peer(&s);
-		assert_int_equal(buckets(&s), SLOT_BYTES);
+		lose_peer(s);
+		replace_peer(s);
+		assert_int_equal(buckets(s), SLOT_BYTES);
 	}
-	expect_not_handed_out(&s, s.at[0]);
-	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_PEER_LOST);
-	core_expect(s.core, commit(&s, 1, NULL), ZEROD_E_PEER_LOST);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	expect_not_handed_out(s, s->at[0]);
+	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_PEER_LOST);
+	core_expect(s->core, commit(s, 1, NULL), ZEROD_E_PEER_LOST);
+	expect_nothing_left(s);
 }
 
 /* ---- Targets: by the step's end ------------------------------------------------------------------------ */
@@ -413,19 +408,16 @@ static void test_units_beside_an_abandoned_target(void **state)
 
 static void test_backward_begin_gives_up_entries(void **state)
 {
-	struct scene s;
-	(void)state;
-	begin_reserved(&s);
-	lose_peer(&s);
-	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), ZEROD_E_PEER_LOST); /* no word at all */
-	assert_int_equal(buckets(&s), SLOT_BYTES);
-	replace_peer(&s);
-	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), 0);
-	assert_int_equal(buckets(&s), 0);
-	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_NOT_FOUND);
-	reserve(&s, 0);
-	core_expect(s.core, commit(&s, 0, NULL), 0);
-	core_end(s.core);
+	struct scene *s = *state;
+	lose_peer(s);
+	core_expect(s->core, core_backward(&s->g.team, 0, 3, true), ZEROD_E_PEER_LOST); /* no word at all */
+	assert_int_equal(buckets(s), SLOT_BYTES);
+	replace_peer(s);
+	core_expect(s->core, core_backward(&s->g.team, 0, 3, true), 0);
+	assert_int_equal(buckets(s), 0);
+	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_NOT_FOUND);
+	reserve(s, 0);
+	core_expect(s->core, commit(s, 0, NULL), 0);
 }
 
 static void test_backward_begin_gives_up_the_target(void **state)
@@ -518,21 +510,22 @@ static void test_leave_and_end_give_up(void **state)
 
 int main(void)
 {
+#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_commit_gives_back),
-	        cmocka_unit_test(test_commit_after_the_replacement),
-	        cmocka_unit_test(test_commit_after_an_abort),
+	        TEST(test_commit_gives_back),
+	        TEST(test_commit_after_the_replacement),
+	        TEST(test_commit_after_an_abort),
 	        cmocka_unit_test(test_large_entry),
-	        cmocka_unit_test(test_committed_before),
+	        TEST(test_committed_before),
 	        cmocka_unit_test(test_reserve_under_way),
-	        cmocka_unit_test(test_failures_in_a_row),
+	        TEST(test_failures_in_a_row),
 	        cmocka_unit_test(test_step_end_gives_back),
 	        cmocka_unit_test(test_step_end_after_the_replacement),
 	        cmocka_unit_test(test_step_end_after_an_abort),
 	        cmocka_unit_test(test_target_of_a_backward),
 	        cmocka_unit_test(test_target_through_failures_in_a_row),
 	        cmocka_unit_test(test_units_beside_an_abandoned_target),
-	        cmocka_unit_test(test_backward_begin_gives_up_entries),
+	        TEST(test_backward_begin_gives_up_entries),
 	        cmocka_unit_test(test_backward_begin_gives_up_the_target),
 	        cmocka_unit_test(test_bucket_destroy_gives_up),
 	        cmocka_unit_test(test_reset_gives_up),

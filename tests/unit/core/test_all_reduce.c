@@ -193,8 +193,7 @@ static void test_copy_fails(void **state)
 /* One rank says so, another does not: they would lay their targets out differently. */
 static void test_ranks_must_agree(void **state)
 {
-	(void)state;
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
 	core_team_new(&team, core, "job", 2, false);
 	struct core_unit unit = {.name = "w", .numel = 10, .all_reduce = true};
@@ -202,7 +201,6 @@ static void test_ranks_must_agree(void **state)
 	unit.all_reduce = false;
 	core_expect_error(core, core_register(core, team.session[1], team.group, &unit), ZEROD_E_MISMATCH,
 	                  "rank 0 registered float32, 10 elements, all-reduced; rank 1 says");
-	core_end(core);
 }
 
 int main(void)
@@ -214,7 +212,7 @@ int main(void)
 	        cmocka_unit_test(test_norm_counts_once),
 	        cmocka_unit_test(test_backward_waits_for_copies),
 	        cmocka_unit_test(test_copy_fails),
-	        cmocka_unit_test(test_ranks_must_agree),
+	        CORE_TEST(test_ranks_must_agree),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

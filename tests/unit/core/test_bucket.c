@@ -57,10 +57,9 @@ static void check_units(struct core_reducers *g, uint32_t nunits, float factor)
 
 static void test_create(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
 	struct core_row row;
-	(void)state;
 	core_team_new(&team, core, "job", 2, false);
 	core_expect(core, core_bucket(&team, 0, 99, 0, 0), ZEROD_E_INVALID);
 	core_expect_error(core, core_bucket(&team, 0, ZEROD_INT32, 0, 0), ZEROD_E_UNSUPPORTED, "int32");
@@ -84,15 +83,13 @@ static void test_create(void **state)
 	core_expect(core, core_bucket_destroy(&team, 0, bucket), ZEROD_E_NOT_FOUND); /* another's */
 	core_expect(core, core_bucket_destroy(&team, 1, bucket), 0);
 	core_expect(core, core_bucket_destroy(&team, 1, bucket), ZEROD_E_NOT_FOUND);
-	core_end(core);
 }
 
 static void test_destroy(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit;
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 2);
 	make_units(&g, &unit, 1);
 	core_reducers_begin(&g, 3, true);
@@ -106,17 +103,15 @@ static void test_destroy(void **state)
 	            0); /* drained: no need to end the backward */
 	core_reducers_end(&g);
 	check_units(&g, 1, 1.0f);
-	core_end(core);
 }
 
 /* ---- Arguments ----------------------------------------------------------------------------------------- */
 
 static void test_reserve_arguments(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit;
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 2);
 	make_units(&g, &unit, 1);
 	uint64_t frozen = core_team_register(&g.team,
@@ -142,16 +137,14 @@ static void test_reserve_arguments(void **state)
 	uint64_t foreign = core_expect(core, request, 0)->u.unit_register.unit;
 	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], foreign), ZEROD_E_INVALID,
 	                  "different groups");
-	core_end(core);
 }
 
 static void test_commit_arguments(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit;
 	struct zd_fence fence = {ZD_TIMELINES, 1};
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 2);
 	make_units(&g, &unit, 1);
 	core_reducers_begin(&g, 3, true);
@@ -174,7 +167,6 @@ static void test_commit_arguments(void **state)
 	fence.timeline = 0;
 	core_expect(core, core_bucket_submit(&g.team, 0, &c), 0);
 	core_expect_error(core, core_bucket_submit(&g.team, 0, &c), ZEROD_E_STATE, "submitted already");
-	core_end(core);
 }
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
@@ -182,11 +174,10 @@ static void test_commit_arguments(void **state)
 /* The next writer of a slot waits for that slot's reduction, and nothing else does. */
 static void test_ring(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t units[6];
 	struct zd_fence fence = {0, 1};
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
 	make_units(&g, units, 6);
 	core_reducers_begin(&g, 3, true);
@@ -217,17 +208,15 @@ static void test_ring(void **state)
 	assert_int_equal(core_expect(core, wait[0], 0)->u.bucket_reserve.location.bytes, ENTRY_BYTES);
 	core_expect(core, wait[1], 0);
 	expect_slots(core, g.bucket[0], "OPEN", "FREE");
-	core_end(core);
 }
 
 /* A slot that is free again is filled, also while the one that would be next in the ring is still reduced. */
 static void test_slot_out_of_turn(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t units[3];
 	struct zd_fence fence = {0, 1};
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
 	make_units(&g, units, 3);
 	core_reducers_begin(&g, 3, true);
@@ -244,16 +233,14 @@ static void test_slot_out_of_turn(void **state)
 	expect_slots(core, g.bucket[0], "CLOSED", "OPEN");
 	core_pass(core, g.team.session[0], 0, 1);
 	expect_slots(core, g.bucket[0], "FREE", "OPEN");
-	core_end(core);
 }
 
 /* While a slot is being reduced, its bytes stay: the piece that is still to travel is what was committed. */
 static void test_write_after_read(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t units[2];
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
@@ -272,16 +259,14 @@ static void test_write_after_read(void **state)
 	core_reduce(&g, 1, units[1], 1.0f);
 	core_reducers_end(&g);
 	check_units(&g, 2, 1.0f);
-	core_end(core);
 }
 
 /* A slot whose entries are all reduced is filled from its start again. */
 static void test_an_open_slot_is_rewound(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t units[8];
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 1);
 	make_units(&g, units, 8);
 	core_reducers_begin(&g, 3, true);
@@ -291,16 +276,14 @@ static void test_an_open_slot_is_rewound(void **state)
 	}
 	core_reducers_end(&g);
 	check_units(&g, 8, 1.0f);
-	core_end(core);
 }
 
 static void test_large_entries(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t units[2];
 	static const struct zd_fence fences[] = {{0, 1}, {1, 1}};
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 512, 2);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
@@ -318,16 +301,14 @@ static void test_large_entries(void **state)
 	core_reduce(&g, 0, units[1], 1.0f);
 	core_reducers_end(&g);
 	check_units(&g, 2, 1.0f);
-	core_end(core);
 }
 
 /* Two entries side by side: the first one's padding was another's bytes before. */
 static void test_padding_is_zeroed(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 1);
 	uint64_t big = core_reducers_unit(&g, "big", 700);
 	uint64_t small = core_reducers_unit(&g, "small", 3);
@@ -340,18 +321,16 @@ static void test_padding_is_zeroed(void **state)
 	core_reducers_step(&g, step);
 	core_check_target(&g, 0, step[0], 384, 1.0f);
 	core_check_target(&g, 1, step[1], 384, 1.0f);
-	core_end(core);
 }
 
 /* A reserve that is given up while its padding is being zeroed: the place is given to nobody until that is
  * over. */
 static void test_given_up_during_the_fill(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t units[2];
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE};
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
 	make_units(&g, units, 2);
@@ -378,14 +357,12 @@ static void test_given_up_during_the_fill(void **state)
 	const struct zd_reply *step[CORE_TEAM];
 	core_reducers_step(&g, step);
 	core_check_target(&g, 0, step[0], 128, 1.0f);
-	core_end(core);
 }
 
 static void test_a_fill_fails(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
-	(void)state;
 	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, 4096, 1);
 	uint64_t unit = core_reducers_unit(&g, "w", 5);
 	core_reducers_begin(&g, 3, true);
@@ -394,16 +371,14 @@ static void test_a_fill_fails(void **state)
 	core_reduce(&g, 0, unit, 1.0f);
 	core_reducers_end(&g);
 	check_units(&g, 1, 1.0f);
-	core_end(core);
 }
 
 static void test_deadline_of_a_reserve(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t units[2];
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE};
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
@@ -419,7 +394,6 @@ static void test_deadline_of_a_reserve(void **state)
 	core_reduce(&g, 1, units[1], 1.0f);
 	core_reducers_end(&g);
 	check_units(&g, 2, 1.0f);
-	core_end(core);
 }
 
 /* ---- Orders that cross --------------------------------------------------------------------------------- */
@@ -427,10 +401,9 @@ static void test_deadline_of_a_reserve(void **state)
 static void test_orders_cross_within_capacity(void **state)
 {
 	static const uint32_t orders[2][4] = {{0, 1, 2, 3}, {1, 0, 3, 2}};
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t units[4];
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
 	make_units(&g, units, 4);
 	core_reducers_begin(&g, 3, true);
@@ -440,16 +413,14 @@ static void test_orders_cross_within_capacity(void **state)
 	}
 	core_reducers_end(&g);
 	check_units(&g, 4, 1.0f);
-	core_end(core);
 }
 
 /* Each holds what the other wants to come to: an error with names, and nobody hangs. */
 static void test_orders_cross_beyond_capacity(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t units[2], wait[2];
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
@@ -467,7 +438,6 @@ static void test_orders_cross_beyond_capacity(void **state)
 	core_expect(core, core_skip(&g.team, 0, units[1]), 0); /* a way out */
 	core_expect(core, core_skip(&g.team, 1, units[0]), 0);
 	core_reducers_end(&g);
-	core_end(core);
 }
 
 /* A circle of three, and a fourth rank that waits for one of them. */
@@ -525,10 +495,9 @@ static void test_a_chain_is_no_circle(void **state)
 /* An entry that is not committed keeps its own rank as well. */
 static void test_waiting_for_itself(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t units[2];
-	(void)state;
 	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
@@ -536,7 +505,6 @@ static void test_waiting_for_itself(void **state)
 	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], units[1]), ZEROD_E_CAPACITY,
 	                  "rank 0 wants room for 'b' and holds 'a', which rank 0 has not reduced");
 	commit(&g, 0, entry, NULL);
-	core_end(core);
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
@@ -733,24 +701,24 @@ static void test_no_segment_for_staging(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_create),
-	        cmocka_unit_test(test_destroy),
-	        cmocka_unit_test(test_reserve_arguments),
-	        cmocka_unit_test(test_commit_arguments),
-	        cmocka_unit_test(test_ring),
-	        cmocka_unit_test(test_slot_out_of_turn),
-	        cmocka_unit_test(test_write_after_read),
-	        cmocka_unit_test(test_an_open_slot_is_rewound),
-	        cmocka_unit_test(test_large_entries),
-	        cmocka_unit_test(test_padding_is_zeroed),
-	        cmocka_unit_test(test_given_up_during_the_fill),
-	        cmocka_unit_test(test_a_fill_fails),
-	        cmocka_unit_test(test_deadline_of_a_reserve),
-	        cmocka_unit_test(test_orders_cross_within_capacity),
-	        cmocka_unit_test(test_orders_cross_beyond_capacity),
+	        CORE_TEST(test_create),
+	        CORE_TEST(test_destroy),
+	        CORE_TEST(test_reserve_arguments),
+	        CORE_TEST(test_commit_arguments),
+	        CORE_TEST(test_ring),
+	        CORE_TEST(test_slot_out_of_turn),
+	        CORE_TEST(test_write_after_read),
+	        CORE_TEST(test_an_open_slot_is_rewound),
+	        CORE_TEST(test_large_entries),
+	        CORE_TEST(test_padding_is_zeroed),
+	        CORE_TEST(test_given_up_during_the_fill),
+	        CORE_TEST(test_a_fill_fails),
+	        CORE_TEST(test_deadline_of_a_reserve),
+	        CORE_TEST(test_orders_cross_within_capacity),
+	        CORE_TEST(test_orders_cross_beyond_capacity),
 	        cmocka_unit_test(test_circle_of_three),
 	        cmocka_unit_test(test_a_chain_is_no_circle),
-	        cmocka_unit_test(test_waiting_for_itself),
+	        CORE_TEST(test_waiting_for_itself),
 	        cmocka_unit_test(test_memory_for_fewer_slots),
 	        cmocka_unit_test(test_quota),
 	        cmocka_unit_test(test_room_comes_back),

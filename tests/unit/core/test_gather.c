@@ -99,9 +99,8 @@ static void test_gather_is_inflight_then_available(void **state)
 
 static void test_several_ranks_of_a_device_share_its_fence(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	core_team_new(&team, core, "job", 4, false);
 	uint64_t unit = core_team_unit(&team, "w", 1024);
 	const struct zd_reply *reply = core_expect(core, core_gather(core, team.session[3], unit), 0);
@@ -109,7 +108,6 @@ static void test_several_ranks_of_a_device_share_its_fence(void **state)
 	assert_int_equal(reply->u.gather.fences[0].value, 2);
 	assert_int_equal(core_timeline(core, team.session[3], 0), 2);
 	core_team_check(&team, reply, 1);
-	core_end(core);
 }
 
 static void test_second_gather_joins(void **state)
@@ -491,7 +489,7 @@ int main(void)
 #define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_gather_is_inflight_then_available),
-	        cmocka_unit_test(test_several_ranks_of_a_device_share_its_fence),
+	        CORE_TEST(test_several_ranks_of_a_device_share_its_fence),
 	        TEST(test_second_gather_joins),
 	        TEST(test_second_gather_has_the_fences_of_the_first),
 	        TEST(test_ranks_have_copies_of_their_own),

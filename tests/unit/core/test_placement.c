@@ -144,14 +144,12 @@ static void test_ranks_do_not_join_on_host_memory(void **state)
 
 static void test_without_host_memory(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
 
-	(void)state;
 	core_team_new(&team, core, "job", 1, false);
 	core_expect_error(core, core_register(core, team.session[0], team.group, &on_host),
 	                  ZEROD_E_UNSUPPORTED, "host_arena in zerod.conf sets its size");
-	core_end(core);
 }
 
 /* Nothing is charged, and a smaller unit of the name is registered. */
@@ -212,7 +210,7 @@ int main(void)
 	        cmocka_unit_test(test_a_shard_that_is_alone_is_pulled),
 	        cmocka_unit_test(test_placement_belongs_to_the_description),
 	        cmocka_unit_test(test_ranks_do_not_join_on_host_memory),
-	        cmocka_unit_test(test_without_host_memory),
+	        CORE_TEST(test_without_host_memory),
 	        cmocka_unit_test(test_a_unit_larger_than_host_memory),
 	        cmocka_unit_test(test_a_segment_that_fails),
 	        cmocka_unit_test(test_restart),

@@ -311,9 +311,8 @@ static void test_segment_that_fails_is_told_to_those_that_waited(void **state)
 
 static void test_several_wait_for_one_segment(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	core_hold(core, ZD_CMD_SEGMENT_CREATE);
 	uint64_t a = core_alloc(core, session, "job", 0, SMALL),
 	         b = core_alloc(core, session, "job", 0, SMALL);
@@ -324,7 +323,6 @@ static void test_several_wait_for_one_segment(void **state)
 	core_expect(core, a, 0);
 	core_expect(core, b, 0);
 	core_expect(core, c, 0);
-	core_end(core);
 }
 
 /* Small blocks without room in an earlier segment take none of the segment that is created for a large block,
@@ -672,7 +670,7 @@ int main(void)
 	        cmocka_unit_test(test_segments_serve_one_job_and_purpose),
 	        cmocka_unit_test(test_segments_are_mapped_by_their_job_alone),
 	        cmocka_unit_test(test_segment_that_fails_is_told_to_those_that_waited),
-	        cmocka_unit_test(test_several_wait_for_one_segment),
+	        CORE_TEST(test_several_wait_for_one_segment),
 	        cmocka_unit_test(test_segment_of_a_large_block_is_its_own),
 	        cmocka_unit_test(test_full_arena),
 	        cmocka_unit_test(test_prefetched_memory_is_taken_back),

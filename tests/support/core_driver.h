@@ -277,8 +277,7 @@ struct core_team {
 
 /* All ranks, of uid CORE_ALICE, rank r on device r modulo the devices. */
 void core_team_join(struct core_team *team, struct core_driver *core, const struct core_join *options);
-void core_team_new(struct core_team *team, struct core_driver *core, const char *job, uint32_t world_size,
-                   bool durable);
+struct core_team core_team_new(struct core_driver *core, const char *job, uint32_t world_size, bool durable);
 /* Registers on all ranks and returns the unit. */
 uint64_t core_team_register(struct core_team *team, const struct core_unit *unit);
 /* A unit of float32 with this padded size on every rank, at version 1. */

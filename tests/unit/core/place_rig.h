@@ -34,7 +34,7 @@ static inline void start_with(struct rig *rig, uint32_t world_size, struct core_
 	if (options.host_arena_bytes == 0)
 		options.host_arena_bytes = CORE_MIB;
 	rig->core = core_new(&options);
-	core_team_new(&rig->team, rig->core, "job", world_size, false);
+	rig->team = core_team_new(rig->core, "job", world_size, false);
 	rig->unit = core_team_register(&rig->team, &unit_w);
 	core_team_publish(&rig->team, rig->unit);
 }

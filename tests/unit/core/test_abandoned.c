@@ -29,7 +29,7 @@ struct scene {
 static void begin(struct scene *s)
 {
 	s->core = core_new(NULL);
-	core_reducers_new(&s->g, s->core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g = core_reducers_new(s->core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->unit[0] = core_reducers_unit(&s->g, "a", NUMEL);
 	s->unit[1] = core_reducers_unit(&s->g, "b", NUMEL);
 	core_reducers_begin(&s->g, 3, true);
@@ -210,7 +210,7 @@ static void test_large_entry(void **state)
 	struct zd_fence fence = {0, 1};
 	(void)state;
 	s.core = core_new(NULL);
-	core_reducers_new(&s.g, s.core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s.g = core_reducers_new(s.core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s.unit[0] = core_reducers_unit(&s.g, "a", NUMEL);
 	s.unit[1] = core_reducers_unit(&s.g, "large", LARGE_BYTES / 4);
 	core_reducers_begin(&s.g, 3, true);

@@ -19,7 +19,7 @@ struct scene {
 static void open_scene(struct scene *s)
 {
 	s->core = core_new(&(struct core_options){.ndevices = NRANKS});
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 }
 
 static int setup(void **state)
@@ -129,7 +129,7 @@ static void test_steps(void **state)
 	struct scene s;
 	(void)state;
 	s.core = core_new(&(struct core_options){.ndevices = 1, .end_step_objects = 64});
-	core_reducers_new(&s.g, s.core, CORE_TEAM, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	s.g = core_reducers_new(s.core, CORE_TEAM, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	for (uint32_t rank = 0; rank < CORE_TEAM; rank++) {
 		for (uint32_t i = 0; i < ZEROD_MAX_AGREED; i++)
 			many[rank][i] = rank == 1 ? 1e17 : rank == 5 ? -1e17 : i + 1;

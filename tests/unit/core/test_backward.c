@@ -17,7 +17,7 @@
 
 static uint64_t new_pair(struct core_reducers *g, struct core_driver *core)
 {
-	core_reducers_new(g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	*g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	return core_reducers_unit(g, "w", NUMEL);
 }
 
@@ -171,9 +171,8 @@ static void test_step_end_with_fences(void **state)
 static void test_nothing_trainable(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	core_team_register(&g.team, &(struct core_unit){.name = "f", .numel = 8, .frozen = true});
 	core_reducers_begin(&g, 0, true);
 	core_reducers_end(&g);
@@ -406,10 +405,9 @@ static void test_deadlines_of_ends_and_steps(void **state)
 static void test_a_rank_behind_a_failure(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
-	struct core_reducers g;
 	uint64_t step[3];
 	(void)state;
-	core_reducers_new(&g, core, 3, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
 	/* rank 1 leaves the unit out while rank 2 has not even begun */
 	for (int window = 0; window < 2; window++) {

@@ -25,7 +25,7 @@ static uint64_t reach_until(struct core_team *team, uint32_t rank, uint64_t dead
 
 static void open_team(struct core_team *team)
 {
-	core_team_new(team, core_new(NULL), "job", RANKS, false);
+	*team = core_team_new(core_new(NULL), "job", RANKS, false);
 }
 
 static int setup(void **state)

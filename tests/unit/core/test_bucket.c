@@ -58,9 +58,8 @@ static void check_units(struct core_reducers *g, uint32_t nunits, float factor)
 static void test_create(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_row row;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect(core, core_bucket(&team, 0, 99, 0, 0), ZEROD_E_INVALID);
 	core_expect_error(core, core_bucket(&team, 0, ZEROD_INT32, 0, 0), ZEROD_E_UNSUPPORTED, "int32");
 	core_expect(core, core_bucket(&team, 0, ZEROD_FLOAT32, UINT64_MAX, 0), ZEROD_E_LIMIT);
@@ -88,9 +87,8 @@ static void test_create(void **state)
 static void test_destroy(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t unit;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 2);
 	make_units(&g, &unit, 1);
 	core_reducers_begin(&g, 3, true);
 	uint64_t entry = core_put(&g, 0, unit, 1.0f);
@@ -110,9 +108,8 @@ static void test_destroy(void **state)
 static void test_reserve_arguments(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t unit;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 2);
 	make_units(&g, &unit, 1);
 	uint64_t frozen = core_team_register(&g.team,
 	                                     &(struct core_unit){.name = "f", .numel = 8, .frozen = true});
@@ -142,10 +139,9 @@ static void test_reserve_arguments(void **state)
 static void test_commit_arguments(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t unit;
 	struct zd_fence fence = {ZD_TIMELINES, 1};
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 2);
 	make_units(&g, &unit, 1);
 	core_reducers_begin(&g, 3, true);
 	struct core_commit c = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f)};
@@ -175,10 +171,9 @@ static void test_commit_arguments(void **state)
 static void test_ring(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[6];
 	struct zd_fence fence = {0, 1};
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
 	make_units(&g, units, 6);
 	core_reducers_begin(&g, 3, true);
 	for (uint32_t i = 0; i < 4; i++) { /* rank 1 is far ahead, by buckets of its own */
@@ -214,10 +209,9 @@ static void test_ring(void **state)
 static void test_slot_out_of_turn(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[3];
 	struct zd_fence fence = {0, 1};
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
 	make_units(&g, units, 3);
 	core_reducers_begin(&g, 3, true);
 	g.bucket[1] = core_expect(core, core_bucket(&g.team, 1, ZEROD_FLOAT32, 3 * ENTRY_BYTES, 1), 0)
@@ -239,9 +233,8 @@ static void test_slot_out_of_turn(void **state)
 static void test_write_after_read(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[2];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
@@ -265,9 +258,8 @@ static void test_write_after_read(void **state)
 static void test_an_open_slot_is_rewound(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[8];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 1);
 	make_units(&g, units, 8);
 	core_reducers_begin(&g, 3, true);
 	for (uint32_t i = 0; i < 8; i++) {
@@ -281,10 +273,9 @@ static void test_an_open_slot_is_rewound(void **state)
 static void test_large_entries(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[2];
 	static const struct zd_fence fences[] = {{0, 1}, {1, 1}};
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 512, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 512, 2);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	struct core_commit c = {.bucket = g.bucket[0], .nfences = 2, .fences = fences};
@@ -307,9 +298,8 @@ static void test_large_entries(void **state)
 static void test_padding_is_zeroed(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 1);
 	uint64_t big = core_reducers_unit(&g, "big", 700);
 	uint64_t small = core_reducers_unit(&g, "small", 3);
 	core_reducers_begin(&g, 3, true);
@@ -328,10 +318,9 @@ static void test_padding_is_zeroed(void **state)
 static void test_given_up_during_the_fill(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[2];
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE};
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
@@ -362,8 +351,7 @@ static void test_given_up_during_the_fill(void **state)
 static void test_a_fill_fails(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
-	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, 4096, 1);
+	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, 4096, 1);
 	uint64_t unit = core_reducers_unit(&g, "w", 5);
 	core_reducers_begin(&g, 3, true);
 	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
@@ -376,10 +364,9 @@ static void test_a_fill_fails(void **state)
 static void test_deadline_of_a_reserve(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[2];
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE};
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, units[0], 1.0f);
@@ -402,9 +389,8 @@ static void test_orders_cross_within_capacity(void **state)
 {
 	static const uint32_t orders[2][4] = {{0, 1, 2, 3}, {1, 0, 3, 2}};
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[4];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
 	make_units(&g, units, 4);
 	core_reducers_begin(&g, 3, true);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -419,9 +405,8 @@ static void test_orders_cross_within_capacity(void **state)
 static void test_orders_cross_beyond_capacity(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[2], wait[2];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, units[0], 1.0f);
@@ -444,10 +429,9 @@ static void test_orders_cross_beyond_capacity(void **state)
 static void test_circle_of_three(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
-	struct core_reducers g;
 	uint64_t units[4], wait[4];
 	(void)state;
-	core_reducers_new(&g, core, 4, ZEROD_FLOAT32, 2048, 1);
+	struct core_reducers g = core_reducers_new(core, 4, ZEROD_FLOAT32, 2048, 1);
 	for (uint32_t i = 0; i < 4; i++) {
 		char name[2] = {(char)('a' + (char)i), '\0'};
 		units[i] = core_reducers_unit(&g, name, 512);
@@ -470,10 +454,9 @@ static void test_circle_of_three(void **state)
 static void test_a_chain_is_no_circle(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
-	struct core_reducers g;
 	uint64_t b, c, d, wait[3];
 	(void)state;
-	core_reducers_new(&g, core, 3, ZEROD_FLOAT32, 1536, 1);
+	struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, 1536, 1);
 	b = core_reducers_unit(&g, "b", 384);
 	c = core_reducers_unit(&g, "c", 384);
 	d = core_reducers_unit(&g, "d", 384);
@@ -496,9 +479,8 @@ static void test_a_chain_is_no_circle(void **state)
 static void test_waiting_for_itself(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[2];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	uint64_t entry = core_put(&g, 0, units[0], 1.0f);
@@ -513,10 +495,9 @@ static void test_waiting_for_itself(void **state)
 static void test_memory_for_fewer_slots(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 16 * CORE_KIB});
-	struct core_reducers g;
 	uint64_t units[3];
 	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
 	make_units(&g, units, 3);
 	core_reducers_begin(&g, 3, true); /* shards and targets: 6 KiB */
 	core_reduce(&g, 0, units[0], 1.0f);
@@ -541,11 +522,10 @@ static void test_memory_for_fewer_slots(void **state)
 static void test_quota(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 15 * CORE_KIB});
-	struct core_reducers g;
 	uint64_t units[4];
 	(void)state;
 	/* shards: 4 times 1 KiB; targets the same; slots of 2 KiB */
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
 	make_units(&g, units, 4);
 	core_reducers_begin(&g, 3, true);
 	assert_int_equal(core_usage(core).shard_bytes + core_usage(core).target_bytes, 8 * CORE_KIB);
@@ -575,10 +555,10 @@ static void test_quota(void **state)
 static void test_room_comes_back(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 14 * CORE_KIB});
-	struct core_reducers g;
 	uint64_t units[4];
 	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2, 2); /* every entry is a large one */
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2,
+	                                           2); /* every entry is a large one */
 	make_units(&g, units, 4);
 	core_reducers_begin(&g, 3, true); /* 8 KiB */
 	for (uint32_t i = 0; i < 3; i++)
@@ -603,10 +583,9 @@ static void test_room_comes_back(void **state)
 static void test_room_that_never_comes(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 7 * CORE_KIB});
-	struct core_reducers g;
 	uint64_t units[2], wait[2];
 	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2, 2);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true); /* 4 KiB */
 	core_reduce(&g, 0, units[0], 1.0f);
@@ -626,9 +605,8 @@ static void test_room_that_never_comes(void **state)
 static void staging(uint64_t bound, uint32_t at_once)
 {
 	struct core_driver *core = core_new(&(struct core_options){.staging_bytes = bound});
-	struct core_reducers g;
 	uint64_t units[4];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4 * ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4 * ENTRY_BYTES, 1);
 	make_units(&g, units, 4);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
@@ -662,10 +640,9 @@ static void test_staging_is_bounded(void **state)
 static void test_no_room_for_staging(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 64 * CORE_KIB});
-	struct core_reducers g;
 	uint64_t unit, end[2];
 	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, &unit, 1);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f);
@@ -684,9 +661,8 @@ static void test_no_room_for_staging(void **state)
 static void test_no_segment_for_staging(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.segment_bytes = 65536});
-	struct core_reducers g;
 	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 72 * CORE_KIB, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 72 * CORE_KIB, 1);
 	uint64_t unit = core_reducers_unit(&g, "w", 18 * 1024);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f);

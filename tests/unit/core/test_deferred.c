@@ -27,7 +27,7 @@ struct rig {
 static void start(struct rig *rig, const struct core_options *options)
 {
 	rig->core = core_new(options);
-	core_team_new(&rig->team, rig->core, "job", NRANKS, false);
+	rig->team = core_team_new(rig->core, "job", NRANKS, false);
 	rig->session = rig->team.session[0];
 }
 

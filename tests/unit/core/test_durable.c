@@ -20,7 +20,7 @@ static const struct core_unit unit_again = {.name = "w", .numel = UNIT_BYTES / 4
 /* Two ranks with one unit, committed at step 1, version 1. */
 static uint64_t start(struct core_driver *core, struct core_team *team)
 {
-	core_team_new(team, core, "job", 2, true);
+	*team = core_team_new(core, "job", 2, true);
 	uint64_t unit = core_team_unit(team, "w", UNIT_BYTES);
 	uint64_t first = core_commit(core, team->session[0], team->group, 1);
 	core_expect(core, core_commit(core, team->session[1], team->group, 1), 0);
@@ -105,12 +105,11 @@ static void test_allocation_outlives_its_session(void **state)
 static void test_bad_durable_allocations(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	uint64_t session = core_open(core, CORE_ALICE);
 	core_expect_error(core, keep(core, session, "adam", STATE_BYTES), ZEROD_E_STATE,
 	                  "job 'job' is not durable: join a durable group of it before allocation 'adam'");
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_team_new(&team, core, "job", 1, false);
+	(void)core_team_new(core, "job", 1, false);
 	core_expect(core, keep(core, session, "adam", STATE_BYTES), ZEROD_E_STATE);
 	core_expect_error(core, keep(core, session, "", STATE_BYTES), ZEROD_E_INVALID, "needs a name");
 }
@@ -220,8 +219,7 @@ static void test_survivors_wait_for_the_rank_to_come_back(void **state)
 static void test_shard_that_was_never_zeroed_does_not_stay(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 1, true);
+	struct core_team team = core_team_new(core, "job", 1, true);
 	core_hold(core, ZD_CMD_FILL);
 	(void)core_register(core, team.session[0], team.group, &unit_again);
 	close_all(core, &team);
@@ -476,8 +474,7 @@ static void test_kill_job_waits_for_processes(void **state)
 static void test_end_job_is_for_durable_ones(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_expect_error(core, core_simple(core, team.session[0], ZD_REQ_END_JOB, only_job(core)),
 	                  ZEROD_E_STATE, "is not durable");
 }
@@ -538,8 +535,7 @@ static void test_name_of_an_ended_job_is_free(void **state)
 static void test_job_that_all_have_left_may_be_durable_next_time(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES), session = core_open(core, CORE_ALICE);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);

@@ -20,7 +20,7 @@ struct scene {
 static void open_scene(struct scene *s)
 {
 	s->core = core_new(&(struct core_options){.ndevices = RANKS});
-	core_team_new(&s->team, s->core, "job", RANKS, false);
+	s->team = core_team_new(s->core, "job", RANKS, false);
 	s->unit = core_team_unit(&s->team, "w", BYTES);
 }
 
@@ -281,7 +281,7 @@ static void test_a_durable_job_is_read_on(void **state)
 {
 	struct scene s = {.core = core_new(&(struct core_options){.ndevices = RANKS})};
 	(void)state;
-	core_team_new(&s.team, s.core, "job", RANKS, true);
+	s.team = core_team_new(s.core, "job", RANKS, true);
 	s.unit = core_team_unit(&s.team, "w", BYTES);
 	uint64_t commit[RANKS];
 	for (uint32_t rank = 0; rank < RANKS; rank++)

@@ -119,10 +119,9 @@ static void test_a_small_end_is_one_event(void **state)
 static void test_leases_count(void **state)
 {
 	struct core_driver *core = core_new(&in_steps);
-	struct core_team team;
 	char name[16];
 	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	uint64_t scope = core_expect(core, core_forward_begin(core, team.session[0], team.group, 0, NULL, 0),
 	                             0)
 	                         ->u.scope.scope;
@@ -143,11 +142,10 @@ static void test_leases_count(void **state)
 static void test_peers_hear_at_the_first_step(void **state)
 {
 	struct core_driver *core = core_new(&in_steps);
-	struct core_team team;
 	uint64_t unit = 0;
 	char name[16];
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	for (uint32_t i = 0; i < NUNITS; i++) {
 		(void)snprintf(name, sizeof(name), "u%u", i);
 		unit = core_team_unit(&team, name, 1024);
@@ -164,10 +162,9 @@ static void test_peers_hear_at_the_first_step(void **state)
 static void test_a_request_of_the_uid_completes_the_end(void **state)
 {
 	struct core_driver *core = core_new(&in_steps);
-	struct core_team team;
 	char name[16];
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	for (uint32_t i = 0; i < NUNITS; i++) {
 		(void)snprintf(name, sizeof(name), "u%u", i);
 		(void)core_team_unit(&team, name, 1024);

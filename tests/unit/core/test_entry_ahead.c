@@ -80,9 +80,8 @@ static void check_units(struct core_reducers *g, uint32_t nunits)
 static void test_a_slot_is_given_out_ahead(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[2];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
@@ -106,9 +105,8 @@ static void test_a_slot_is_given_out_ahead(void **state)
 static void test_not_before_all_have_contributed(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[2];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
@@ -123,9 +121,8 @@ static void test_not_before_all_have_contributed(void **state)
 static void test_not_before_its_own_commit(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[2];
-	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_REDUCE);
@@ -140,10 +137,9 @@ static void test_not_before_its_own_commit(void **state)
 static void test_generations_follow_each_other(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[4];
 	struct ahead next[4];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 4);
 	core_reducers_begin(&g, 3, true);
 	roomy(&g, 1);
@@ -177,9 +173,8 @@ static void test_generations_follow_each_other(void **state)
 static void test_a_commit_does_not_overtake_the_promise(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[2];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	roomy(&g, 1);
@@ -199,9 +194,8 @@ static void test_a_commit_does_not_overtake_the_promise(void **state)
 static void test_padding_comes_behind_the_former_entry(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t unit;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, &unit, 1);
 	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
 	core_reducers_begin(&g, 3, true);
@@ -223,8 +217,7 @@ static void test_padding_comes_behind_the_former_entry(void **state)
 static void test_a_fill_fails(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
-	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_FILL);
@@ -240,9 +233,8 @@ static void test_a_fill_fails(void **state)
 static void test_the_group_fails(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t units[3];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 3);
 	core_reducers_begin(&g, 3, true);
 	roomy(&g, 1);
@@ -281,9 +273,8 @@ static bool is_viewed(uint64_t i)
 static void test_holes_are_zeroed(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	uint64_t unit;
-	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, &unit, 1);
 	uint64_t holes = viewed_unit(&g);
 	core_reducers_begin(&g, 3, true);
@@ -311,10 +302,9 @@ static void commit_absent(struct core_reducers *g, uint64_t entry, const uint32_
 static void test_absent_views_contribute_zeros(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
 	static const uint32_t twice[] = {1, 0, 1}, beyond[] = {3}, absent[] = {2, 0};
-	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	uint64_t holes = viewed_unit(&g);
 	core_reducers_begin(&g, 3, true);
 	uint64_t entry = core_put(&g, 0, holes, 1.0f);

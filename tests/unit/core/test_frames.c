@@ -28,7 +28,7 @@ static void start(struct rig *rig, const struct core_options *some)
 	struct core_options options = some ? *some : (struct core_options){.ndevices = RANKS};
 	options.ndevices = RANKS;
 	rig->core = core_new(&options);
-	core_team_new(&rig->team, rig->core, "job", RANKS, false);
+	rig->team = core_team_new(rig->core, "job", RANKS, false);
 	rig->unit = core_team_unit(&rig->team, "w", RANKS * SLICE);
 }
 

@@ -60,9 +60,8 @@ static void test_join_waits_for_every_rank(void **state)
 static void test_joins_end_with_the_daemon(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	uint64_t session = core_open(core, CORE_ALICE);
-	core_team_new(&team, core, "team", 2, false);
+	struct core_team team = core_team_new(core, "team", 2, false);
 	uint64_t commit = core_commit(core, team.session[0], team.group, 1);
 	uint64_t join = core_join(core, session, &(struct core_join){.world_size = 2, .rank = 1});
 	core_expect_waits(core, join, "1 rank to join, rank 0 first");
@@ -77,10 +76,9 @@ static void test_joins_end_with_the_daemon(void **state)
 static void test_drain_lets_nobody_in(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_join alone = {.job = "late", .world_size = 1};
 	uint64_t late = core_open(core, CORE_ALICE);
-	core_team_new(&team, core, "team", 2, false);
+	struct core_team team = core_team_new(core, "team", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	zd_engine_drain(core_engine(core));
 	core_expect_error(core, core_join(core, late, &alone), ZEROD_E_SHUTDOWN,
@@ -205,9 +203,8 @@ static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
 static void test_death_fails_the_group_and_names_the_rank(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	char text[80];
-	core_team_new(&team, core, "job", 3, false);
+	struct core_team team = core_team_new(core, "job", 3, false);
 	uint64_t unit = core_team_unit(&team, "w", 3 * 256ull);
 	core_expect(core, core_update(core, team.session[1], unit), 0);
 	uint64_t gather = core_gather(core, team.session[0], unit);
@@ -226,8 +223,7 @@ static void test_death_fails_the_group_and_names_the_rank(void **state)
 static void test_release_works_in_a_failed_group(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_close(core, team.session[1]);
@@ -239,8 +235,7 @@ static void test_release_works_in_a_failed_group(void **state)
 static void test_leave_gives_all_back_and_answers_what_waits(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	uint64_t late = core_team_unit(&team, "late", 512);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -283,9 +278,8 @@ static void test_leaving_one_group_leaves_the_other(void **state)
 static void test_replacement_revives_the_group(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_unit again = {.name = "w", .numel = 192};
-	core_team_new(&team, core, "job", 3, false);
+	struct core_team team = core_team_new(core, "job", 3, false);
 	uint64_t unit = core_team_unit(&team, "w", 3 * 256ull);
 	core_team_publish(&team, unit);
 	core_close(core, team.session[1]);
@@ -321,8 +315,7 @@ static void test_replacement_revives_the_group(void **state)
 static void test_replacements_one_after_the_other(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_team_publish(&team, unit);
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -351,8 +344,7 @@ static void test_replacements_one_after_the_other(void **state)
 static void test_silent_member_is_told_once(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_close(core, team.session[1]);
 	team.session[1] = core_open(core, CORE_ALICE);
@@ -371,8 +363,7 @@ static void test_silent_member_is_told_once(void **state)
 static void test_each_death_is_told(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 3, false);
+	struct core_team team = core_team_new(core, "job", 3, false);
 	core_close(core, team.session[1]);
 	core_expect_told(core, team.session[0], team.group, "rank 1");
 	core_close(core, team.session[2]);
@@ -389,9 +380,8 @@ static void test_each_death_is_told(void **state)
 static void test_failed_gathers_tell(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct zd_args prefetch = {.kind = ZD_REQ_GATHER};
-	core_team_new(&team, core, "job", 3, false);
+	struct core_team team = core_team_new(core, "job", 3, false);
 	uint64_t unit = core_team_unit(&team, "w", 768);
 	core_expect(core, core_update(core, team.session[2], unit), 0);
 	prefetch.u.gather.unit = unit;
@@ -417,8 +407,7 @@ static void test_failed_gathers_tell(void **state)
 static void test_replacement_on_another_device(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_hold(core, ZD_CMD_COPY);
 	uint64_t gather = core_gather(core, team.session[1], unit);
@@ -460,8 +449,7 @@ static void test_abort_ends_joins(void **state)
 static void test_abort_ends_what_waits(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	uint64_t busy = core_team_unit(&team, "busy", 512);
 	core_expect(core, core_update(core, team.session[1], unit), 0);
@@ -489,9 +477,8 @@ static void test_abort_ends_what_waits(void **state)
 static void test_aborted_group_is_formed_anew_when_all_have_left(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_join join = {.world_size = 2, .rank = 0};
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group), 0);
 	core_expect(core, core_join(core, team.session[0], &join), ZEROD_E_ABORTED);
@@ -508,10 +495,9 @@ static void test_aborted_group_is_formed_anew_when_all_have_left(void **state)
 static void test_group_that_all_have_left_begins_anew(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
-	struct core_team team;
 	struct core_unit larger = {.name = "w", .numel = 256, .slot = 1};
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_slot_unit(&team, "w", 512, 1);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -542,8 +528,7 @@ static void test_group_that_all_have_left_begins_anew(void **state)
 static void test_only_owner_and_administrator_abort(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_expect_error(core, core_simple(core, core_open(core, CORE_BOB), ZD_REQ_ABORT_GROUP, team.group),
 	                  ZEROD_E_NOT_FOUND, "no group");
 	expect_group(core, team.group, "READY", 1);

@@ -105,9 +105,8 @@ static const struct event *find(const struct events *events, const char *kind)
 static void test_a_gather_from_request_to_release(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct events events = {.count = 0};
-	core_team_new(&team, core, "lm", 2, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	core_expect(core, core_gather(core, team.session[0], unit), 0); /* makes the segment */
 	core_expect(core, core_release(core, team.session[0], unit), 0);
@@ -144,9 +143,8 @@ static void test_a_gather_from_request_to_release(void **state)
 static void test_a_failed_gather_is_said(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct events events = {.count = 0};
-	core_team_new(&team, core, "lm", 2, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	uint64_t before = newest(core);
 	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "it broke");
@@ -160,10 +158,9 @@ static void test_a_gather_that_never_began_is_said(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB});
 	const struct core_unit on_host = {.name = "w", .numel = UNIT_BYTES / 4, .on_host = true};
-	struct core_team team;
 	struct events events = {.count = 0};
 	(void)state;
-	core_team_new(&team, core, "lm", 2, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
 	uint64_t unit = core_team_register(&team, &on_host), before = 0;
 	core_team_publish(&team, unit);
 	for (uint32_t i = 0; i < 3; i++) { /* before the last one the pools have grown for landings */
@@ -182,10 +179,9 @@ static void test_a_gather_that_never_began_is_said(void **state)
 static void test_copies_on_demand(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct events events = {.count = 0};
 	struct zd_event_query query = {.after = UINT64_MAX, .copies = true};
-	core_team_new(&team, core, "lm", 2, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES),
 	         other = core_team_unit(&team, "v", UNIT_BYTES);
 	uint64_t before = read_events(core, &query, &events).last;
@@ -245,7 +241,7 @@ static void test_sessions_and_groups_end_for_a_reason(void **state)
 	struct core_driver *core = *state;
 	struct core_team team;
 	struct events events = {.count = 0};
-	core_team_new(&team, core, "lost", 2, false);
+	team = core_team_new(core, "lost", 2, false);
 	uint64_t before = newest(core);
 	core_close(core, team.session[1]);
 	read_after(core, before, &events);
@@ -257,7 +253,7 @@ static void test_sessions_and_groups_end_for_a_reason(void **state)
 	read_after(core, before, &events);
 	expect_kinds(&events, "session_end/goodbye group_end job_end ");
 	assert_string_equal(events.all[1].group, "world");
-	core_team_new(&team, core, "aborted", 2, false);
+	team = core_team_new(core, "aborted", 2, false);
 	before = newest(core);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
 	core_close(core, core_open(core, CORE_ALICE));
@@ -297,9 +293,8 @@ static uint32_t count_of(struct core_driver *core, uint64_t session, const char 
 static void test_a_session_reads_its_own_users_events(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct events events = {.count = 0};
-	core_team_new(&team, core, "alices", 1, false);
+	struct core_team team = core_team_new(core, "alices", 1, false);
 	uint64_t bob = core_open(core, CORE_BOB), admin = core_open_admin(core);
 	core_expect(core, core_alloc(core, bob, "bobs", 0, 256), 0);
 	zd_engine_drain(core_engine(core));
@@ -322,10 +317,9 @@ static void test_a_session_reads_its_own_users_events(void **state)
 static void test_a_job_is_chosen_also_when_it_has_ended(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team, other;
 	struct events events = {.count = 0};
-	core_team_new(&team, core, "lm", 2, false);
-	core_team_new(&other, core, "another", 1, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
+	(void)core_team_new(core, "another", 1, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	core_close(core, team.session[0]);
 	core_close(core, team.session[1]);
@@ -342,12 +336,11 @@ static void test_a_job_is_chosen_also_when_it_has_ended(void **state)
 static void test_pages(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct events whole = {.count = 0}, page_events = {.most = 3};
 	struct zd_event_query query = {.most_visits = 2};
 	struct zd_event_page page;
 	uint32_t at = 0;
-	core_team_new(&team, core, "lm", 2, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	read_after(core, 0, &whole);
 	assert_true(whole.count > 10);
@@ -446,10 +439,9 @@ static void test_long_lived_memory_is_kept_longer(void **state)
 static void test_without_events(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.no_events = true});
-	struct core_team team;
 	struct events events = {.count = 0};
 	(void)state;
-	core_team_new(&team, core, "lm", 2, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	struct zd_event_page page = read_events(core, &(struct zd_event_query){.after = 0}, &events);
 	assert_int_equal(events.count, 0);
@@ -466,9 +458,8 @@ static void test_old_names_are_forgotten(void **state)
 	char job[16];
 	(void)state;
 	for (uint32_t i = 0; i < 20; i++) {
-		struct core_team team;
 		(void)snprintf(job, sizeof(job), "job%u", i);
-		core_team_new(&team, core, job, 1, false);
+		struct core_team team = core_team_new(core, job, 1, false);
 		core_close(core, team.session[0]);
 	}
 	(void)read_events(core, &(struct zd_event_query){.after = 0}, &events);

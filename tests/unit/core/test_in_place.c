@@ -24,7 +24,7 @@ static void start(struct rig *rig, bool sessions_linger)
 {
 	rig->core = core_new(
 	        &(struct core_options){.gather_budget_bytes = 1, .sessions_linger = sessions_linger});
-	core_team_new(&rig->team, rig->core, "job", 1, false);
+	rig->team = core_team_new(rig->core, "job", 1, false);
 	rig->session = rig->team.session[0];
 	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 }

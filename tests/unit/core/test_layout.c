@@ -23,7 +23,7 @@ struct rig {
 static void open_rig(struct rig *rig)
 {
 	rig->core = core_new(&(struct core_options){.segment_align_bytes = 64 * CORE_KIB});
-	core_team_new(&rig->team, rig->core, "job", 2, false);
+	rig->team = core_team_new(rig->core, "job", 2, false);
 	rig->session = rig->team.session[0];
 	rig->a = core_team_unit(&rig->team, "a", UNIT_BYTES);
 	rig->b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES / 2, 3);
@@ -197,9 +197,8 @@ static void train(struct core_reducers *g, uint64_t unit, uint64_t offset_numel,
 static void test_units_are_unfrozen_and_frozen(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	struct core_unit frozen = {.name = "late", .numel = NUMEL, .frozen = true};
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t late = core_team_register(&g.team, &frozen);
 	uint64_t w = core_reducers_unit(&g, "w", NUMEL);
 	uint64_t place = g.shard_numel;
@@ -232,8 +231,7 @@ static void test_units_are_unfrozen_and_frozen(void **state)
 static void test_ranks_freeze_different_units(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t w = core_reducers_unit(&g, "w", NUMEL);
 	core_expect(core, set_frozen(&g, 0, w, true), 0);
 	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
@@ -251,9 +249,8 @@ static void test_ranks_freeze_different_units(void **state)
 static void test_rank_that_is_replaced(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	struct core_unit unit = {.name = "w", .numel = NUMEL};
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t w = core_reducers_unit(&g, "w", NUMEL);
 	set_frozen_all(&g, w, true);
 	core_close(core, g.team.session[1]);

@@ -21,7 +21,7 @@ struct scene {
 static void open_scene(struct scene *s)
 {
 	s->core = core_new(&(struct core_options){.ndevices = NRANKS});
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
 }
 

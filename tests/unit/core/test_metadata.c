@@ -69,14 +69,13 @@ static void test_sessions(void **state)
 static void test_objects(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_join join = {.group = "other", .world_size = 1024};
 	const struct zd_view_args view = {.name = "weight", .ndim = 1, .shape = {UNIT_BYTES / 4}};
 	struct core_unit unit = {.name = "more", .numel = UNIT_BYTES / 4, .nviews = 1, .views = &view};
 	struct zd_args bucket = {.kind = ZD_REQ_BUCKET_CREATE};
 	uint64_t before, w;
 
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	w = core_team_unit(&team, "w", UNIT_BYTES);
 	before = held(core);
 	set_limit(core, before * 8 / 7 + 300);
@@ -105,14 +104,13 @@ static void test_objects(void **state)
 static void test_leases_and_watches(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	const struct zd_fence never = {.timeline = 900, .value = 1};
 	const char *text = "a gather needs ";
 	uint64_t request, w;
 	char tag[ZD_MAX_TAG_BYTES + 1];
 	int n = 0;
 
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	w = core_team_unit(&team, "w", UNIT_BYTES);
 	set_limit(core, held(core) + 20000);
 	core_expect(core, core_gather_tag(core, team.session[0], w, "many", MOST), 0);
@@ -138,11 +136,10 @@ static void test_leases_and_watches(void **state)
 static void test_waiting_requests(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	uint64_t before, request, w;
 	int n = 0;
 
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	w = core_team_unit(&team, "w", UNIT_BYTES);
 	core_expect(core, core_update(core, team.session[0], w), 0);
 	(void)core_gather_tag(core, team.session[0], w, CORE_TAG, MOST);

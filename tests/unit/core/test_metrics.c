@@ -122,8 +122,7 @@ static void test_a_join_waits_for_ranks(void **state)
 static void test_a_wait_is_split_by_reason(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	core_tick(core, 1 * MS);
 	uint64_t unit = core_expect(core,
 	                            core_register(core, team.session[0], team.group,
@@ -147,8 +146,7 @@ static void test_a_wait_is_split_by_reason(void **state)
 static void test_a_wait_ends_with_its_deadline_or_session(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_register(&team, &(struct core_unit){.name = "w", .numel = 128});
 	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = unit, .tag = CORE_TAG}};
 	uint64_t request = core_send_until(core, team.session[0], 2 * MS, &args);
@@ -169,8 +167,7 @@ static void test_a_wait_ends_with_its_deadline_or_session(void **state)
 static void test_a_gather_lasts_until_its_bytes_are_there(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	core_hold(core, ZD_CMD_COPY);
 	core_tick(core, 1 * MS);
@@ -194,8 +191,7 @@ static void test_a_gather_lasts_until_its_bytes_are_there(void **state)
 static void test_a_failed_transfer_has_no_duration(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "it broke");
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -206,8 +202,7 @@ static void test_a_failed_transfer_has_no_duration(void **state)
 static void test_a_device_copies_while_it_has_a_copy(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 4, false); /* two ranks on each device */
+	struct core_team team = core_team_new(core, "job", 4, false); /* two ranks on each device */
 	uint64_t unit = core_team_unit(&team, "w", 1024);
 	uint64_t copied = device_row(core, 0).row.u.device.copied_bytes;
 	uint64_t copying = device_row(core, 0).row.u.device.copying_ns;
@@ -230,8 +225,7 @@ static void test_a_device_copies_while_it_has_a_copy(void **state)
 static void test_reductions_by_outcome(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", 256), other = core_reducers_unit(&g, "b", 256);
 	core_reducers_begin(&g, 3, true);
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -256,20 +250,20 @@ static void test_lost_sessions_and_groups(void **state)
 {
 	struct core_driver *core = *state;
 	struct core_team team;
-	core_team_new(&team, core, "left", 2, false);
+	team = core_team_new(core, "left", 2, false);
 	zd_engine_session_goodbye(core_engine(core), team.session[0]);
 	core_close(core, team.session[0]);
 	core_expect(core, core_simple(core, team.session[1], ZD_REQ_GROUP_LEAVE, team.group), 0);
 	expect_count(core, ZD_COUNT_SESSIONS_OPENED, 2);
 	expect_count(core, ZD_COUNT_SESSIONS_LOST, 0);
 	expect_count(core, ZD_COUNT_GROUPS_RANK_LOST, 0);
-	core_team_new(&team, core, "lost", 2, false);
+	team = core_team_new(core, "lost", 2, false);
 	core_close(core, team.session[0]);
 	core_close(core, team.session[1]);             /* the group has failed already */
 	core_close(core, core_open(core, CORE_ALICE)); /* it was no rank */
 	expect_count(core, ZD_COUNT_SESSIONS_LOST, 2);
 	expect_count(core, ZD_COUNT_GROUPS_RANK_LOST, 1);
-	core_team_new(&team, core, "aborted", 2, false);
+	team = core_team_new(core, "aborted", 2, false);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
 	expect_count(core, ZD_COUNT_GROUPS_ABORTED, 1);
 }
@@ -279,9 +273,9 @@ static void test_restored_jobs(void **state)
 	struct core_driver *core = *state;
 	struct core_team team;
 	core_journal(core);
-	core_team_new(&team, core, "kept", 2, true);
+	team = core_team_new(core, "kept", 2, true);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
-	core_team_new(&team, core, "passing", 2, false);
+	team = core_team_new(core, "passing", 2, false);
 	core_restart(core);
 	expect_count(core, ZD_COUNT_JOBS_RESTORED, 1);
 }

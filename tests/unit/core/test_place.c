@@ -241,7 +241,7 @@ static void test_without_host_memory(void **state)
 	struct rig rig;
 	(void)state;
 	rig.core = core_new(NULL);
-	core_team_new(&rig.team, rig.core, "job", 2, false);
+	rig.team = core_team_new(rig.core, "job", 2, false);
 	rig.unit = core_team_register(&rig.team, &unit_w);
 	refuse(&rig, true, ZEROD_E_UNSUPPORTED, "unit 'w': this daemon has no host memory for device 0");
 	move(&rig, false);

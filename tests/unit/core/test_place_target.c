@@ -29,7 +29,7 @@ static void open_scene(struct scene *s)
 {
 	static const char *const names[NUNITS] = {"a", "b", "c"};
 	*s = (struct scene){.core = core_new(&(struct core_options){.host_arena_bytes = CORE_MIB})};
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	for (uint32_t u = 0; u < NUNITS; u++) {
 		s->units[u] = core_reducers_unit(&s->g, names[u], NUMEL);
 		s->offsets[u] = u * SLICE_NUMEL;

@@ -397,7 +397,7 @@ static void test_rank_that_is_alone(void **state)
 	struct core_driver *core = core_new(&(struct core_options){.copies = true});
 	struct rig rig = {.core = core};
 	(void)state;
-	core_team_new(&rig.team, core, "job", 1, false);
+	rig.team = core_team_new(core, "job", 1, false);
 	rig.session = rig.team.session[0];
 	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
 	struct zd_location at = gather_ok(&rig, rig.unit)->u.gather.buffer;

@@ -20,7 +20,7 @@
 static uint64_t begin_one(struct core_reducers *g, struct core_driver *core, uint32_t world_size,
                           uint32_t dtype, uint64_t numel)
 {
-	core_reducers_new(g, core, world_size, dtype, SLOT_BYTES, 2);
+	*g = core_reducers_new(core, world_size, dtype, SLOT_BYTES, 2);
 	uint64_t unit = core_reducers_unit(g, "w", numel);
 	core_reducers_begin(g, 3, true);
 	return unit;
@@ -134,8 +134,7 @@ static void test_dtypes(void **state)
 	(void)state;
 	for (int i = 0; i < 9; i++) {
 		struct core_driver *core = core_new(NULL);
-		struct core_reducers g;
-		core_reducers_new(&g, core, 2, dtypes[i / 3], SLOT_BYTES, 2);
+		struct core_reducers g = core_reducers_new(core, 2, dtypes[i / 3], SLOT_BYTES, 2);
 		uint64_t unit = core_reducers_unit(&g, "w", 300);
 		for (uint32_t rank = 0; rank < 2; rank++)
 			core_expect(core, core_backward_into(&g.team, rank, 2, true, dtypes[i % 3]), 0);
@@ -166,8 +165,7 @@ static void test_mean_and_prescale(void **state)
 static void test_accumulate_over_micro_steps(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
-	core_reducers_new(&g, core, 2, ZEROD_BFLOAT16, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_BFLOAT16, SLOT_BYTES, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", 200);
 	for (int i = 0; i < 8; i++) {
 		core_reducers_begin(&g, 2, i == 7);
@@ -184,8 +182,7 @@ static void test_accumulate_over_micro_steps(void **state)
 static void test_overwrite(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", 200);
 	for (int i = 1; i <= 3; i++) {
 		core_reducers_begin(&g, 3, i == 3);

@@ -89,7 +89,6 @@ static int setup(void **state)
 static void test_a_durable_job_survives(void **state)
 {
 	struct durable *d = *state;
-	struct core_team other;
 	struct rows before;
 	struct zd_args alloc;
 	struct core_join second = {.group = "second", .world_size = 1, .device = 1, .durable = true};
@@ -102,7 +101,7 @@ static void test_a_durable_job_survives(void **state)
 	uint64_t kept = reply->u.alloc.allocation;
 	struct zd_location at = reply->u.alloc.location;
 	memset(core_bytes(d->core, at), 0x5a, at.bytes);
-	core_team_new(&other, d->core, "passing", 2, false);
+	struct core_team other = core_team_new(d->core, "passing", 2, false);
 	(void)core_team_unit(&other, "w", UNIT_BYTES);
 	core_expect(d->core, core_alloc(d->core, lone, "job", 0, STATE_BYTES), 0);
 	core_close(d->core, other.session[1]);
@@ -160,7 +159,7 @@ static void test_ids_are_not_used_again(void **state)
 	struct core_team passing;
 	uint64_t session = 0, group = 0, unit = 0, made;
 	for (uint32_t restarts = 0; restarts < 4; restarts++) {
-		core_team_new(&passing, d->core, "passing", 2, false);
+		passing = core_team_new(d->core, "passing", 2, false);
 		made = core_team_unit(&passing, "w", UNIT_BYTES);
 		assert_true(passing.session[0] > session && passing.group > group && made > unit);
 		session = passing.session[1];
@@ -278,9 +277,8 @@ static void test_a_unit_that_was_described_anew(void **state)
 static void test_without_jobs_nothing_is_restored(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	core_journal(core);
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	core_restart(core);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);

@@ -221,7 +221,7 @@ static void test_end_in_every_state(void **state)
 	(void)state;
 	for (size_t i = 0; i < 2 * ZD_ARRAY_LEN(bring); i++) {
 		struct rig rig = {.core = core_new(NULL)};
-		core_team_new(&rig.team, rig.core, "job", 2, false);
+		rig.team = core_team_new(rig.core, "job", 2, false);
 		rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
 		rig.other = core_team_unit(&rig.team, "v", UNIT_BYTES);
 		rig.session = rig.team.session[0];
@@ -257,7 +257,7 @@ static void test_engine_ends_with_all_of_it(void **state)
 	(void)state;
 	for (int durable = 0; durable < 2; durable++) {
 		struct rig rig = {.core = core_new(NULL)};
-		core_team_new(&rig.team, rig.core, "job", 2, durable);
+		rig.team = core_team_new(rig.core, "job", 2, durable);
 		rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
 		rig.other = core_team_unit(&rig.team, "v", UNIT_BYTES);
 		rig.session = rig.team.session[0];
@@ -299,9 +299,8 @@ static void test_ids_count_the_uids_own_objects(void **state)
 static void test_kill_session(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	char text[96];
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	uint64_t waiting = core_commit(core, team.session[1], team.group, 1);
 	uint64_t bob = core_open(core, CORE_BOB), alice = core_open(core, CORE_ALICE);
@@ -354,7 +353,7 @@ static void test_lost_ranks_are_named_once(void **state)
 	struct core_team team;
 	struct core_join second = {.job = "lm", .group = "second", .world_size = 2, .rank = 1, .device = 1};
 	char text[128];
-	core_team_new(&team, core, "lm", 2, false);
+	team = core_team_new(core, "lm", 2, false);
 	uint64_t waiting = core_commit(core, team.session[0], team.group, 1);
 	(void)core_join(core, team.session[1], &second);
 	core_close(core, core_open(core, CORE_ALICE)); /* of no group */
@@ -370,7 +369,7 @@ static void test_lost_ranks_are_named_once(void **state)
 	zd_engine_session_goodbye(core_engine(core), team.session[0]);
 	core_close(core, team.session[0]);
 	assert_string_equal(core_notice(core, 4), "");
-	core_team_new(&team, core, "lm", 2, false); /* whoever kills a session is told of elsewhere */
+	team = core_team_new(core, "lm", 2, false); /* whoever kills a session is told of elsewhere */
 	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_SESSION, team.session[0]), 0);
 	assert_string_equal(core_notice(core, 4), "job 1000/lm began");
 	assert_string_equal(core_notice(core, 5), "");

@@ -20,7 +20,7 @@
 static struct core_driver *open_held(struct core_reducers *g, uint64_t *unit, bool boundary)
 {
 	struct core_driver *core = core_new(NULL);
-	core_reducers_new(g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	*g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	*unit = core_reducers_unit(g, "w", NUMEL);
 	core_reducers_begin(g, 3, boundary);
 	core_hold(core, ZD_CMD_REDUCE);
@@ -70,8 +70,7 @@ static void test_own_slice_is_enough(void **state)
 static void test_all_reduce_needs_all(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = core_team_register(
 	        &g.team, &(struct core_unit){.name = "norm", .numel = NUMEL, .all_reduce = true});
 	core_reducers_begin(&g, 3, false);
@@ -161,8 +160,7 @@ static void test_rank_ahead_dies(void **state)
 static void test_failure_of_a_window_before(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t first = core_reducers_unit(&g, "first", NUMEL),
 	         second = core_reducers_unit(&g, "second", NUMEL);
 	core_reducers_begin(&g, 3, true);

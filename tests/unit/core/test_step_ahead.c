@@ -22,7 +22,7 @@ struct scene {
 static void open_scene_with(struct scene *s, uint32_t ndevices, uint32_t requests_a_step)
 {
 	s->core = core_new(&(struct core_options){.ndevices = ndevices, .end_step_objects = requests_a_step});
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
 	s->other = core_reducers_unit(&s->g, "x", NUMEL);
 	core_hold(s->core, ZD_CMD_REDUCE);
@@ -141,7 +141,7 @@ static void test_not_before_staging_is_there(void **state)
 	struct scene s = {.core = core_new(&(struct core_options){.ndevices = NRANKS, .staging_bytes = 1})};
 	uint64_t steps[NRANKS], entries[NRANKS][2];
 	(void)state;
-	core_reducers_new(&s.g, s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s.g = core_reducers_new(s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s.unit = core_reducers_unit(&s.g, "w", NUMEL);
 	s.other = core_reducers_unit(&s.g, "x", NUMEL);
 	core_reducers_begin(&s.g, 3, true);

@@ -27,7 +27,7 @@ static void open_scene(struct scene *s)
 {
 	static const char *const names[NUNITS] = {"a", "b", "c"};
 	s->core = core_new(NULL);
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	for (uint32_t i = 0; i < NUNITS; i++)
 		s->units[i] = core_reducers_unit(&s->g, names[i], NUMEL);
 }
@@ -122,7 +122,7 @@ static void test_zeros_in_steps(void **state)
 	struct scene s;
 	(void)state;
 	s.core = core_new(&(struct core_options){.end_step_objects = 2});
-	core_reducers_new(&s.g, s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s.g = core_reducers_new(s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t step[NRANKS];
 	uint64_t units[MANY];
 	for (uint32_t i = 0; i < MANY; i++)
@@ -177,10 +177,9 @@ static void test_the_place_of_a_unit_that_is_gone(void **state)
 static void test_a_replicated_unit_without_a_gradient(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_reducers g;
 	const struct zd_reply *replies[CORE_TEAM];
 	struct core_unit unit = {.name = "norm", .numel = NUMEL, .all_reduce = true};
-	core_reducers_new(&g, core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	(void)core_team_register(&g.team, &unit);
 	core_reducers_begin(&g, 3, true);
 	core_reducers_end(&g);

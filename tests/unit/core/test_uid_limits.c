@@ -66,12 +66,11 @@ static void test_sessions(void **state)
 static void test_lingering_sessions(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.sessions_linger = true});
-	struct core_team team;
 	uint64_t gone;
 
 	(void)state;
 	set_limits(core, (struct zd_uid_limits){.max_sessions = 1});
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	gone = team.session[0];
 	core_close(core, gone);

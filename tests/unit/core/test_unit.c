@@ -35,10 +35,9 @@ static void test_shards_are_padded_and_split_evenly(void **state)
 	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		struct core_driver *core = core_new(NULL);
-		struct core_team team;
 		struct core_unit unit = {.name = "w", .dtype = cases[i].dtype, .numel = cases[i].numel};
 		uint64_t bytes = cases[i].shard_numel * zerod_dtype_bytes(cases[i].dtype);
-		core_team_new(&team, core, "job", cases[i].world, false);
+		struct core_team team = core_team_new(core, "job", cases[i].world, false);
 		for (uint32_t rank = 0; rank < cases[i].world; rank++) {
 			const struct zd_reply *reply = core_expect(
 			        core, core_register(core, team.session[rank], team.group, &unit), 0);
@@ -66,9 +65,8 @@ static void test_views_have_true_shapes(void **state)
 	        {"none at the end", 37, 1, {0}}, {"overlap", 3, 3, {2, 3, 5}},
 	};
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_row row;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t id = core_team_register(
 	        &team, &(struct core_unit){.name = "layer", .numel = 37, .nviews = 6, .views = views});
 	core_row(core, ZD_TABLE_UNITS, id, &row);
@@ -120,8 +118,7 @@ static void test_bad_descriptions(void **state)
 	        {{.name = "w", .numel = 64, .nviews = 1, .views = &unnamed}, ZEROD_E_INVALID, "view name"},
 	};
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++)
 		core_expect_error(core, core_register(core, team.session[0], team.group, &cases[i].unit),
 		                  cases[i].status, cases[i].text);
@@ -141,10 +138,9 @@ static void test_padded_size_is_within_the_limit(void **state)
 {
 	struct core_options options = {.ndevices = 3, .arena_bytes = ZD_MAX_BYTES, .no_bytes = true};
 	struct core_driver *core = core_new(&options);
-	struct core_team team;
 	struct core_unit unit = {.name = "w", .numel = ZD_MAX_BYTES, .dtype = ZEROD_UINT8, .slot = 1};
 	(void)state;
-	core_team_new(&team, core, "job", 3, false);
+	struct core_team team = core_team_new(core, "job", 3, false);
 	core_expect_error(core, core_register(core, team.session[0], team.group, &unit), ZEROD_E_INVALID,
 	                  "padded");
 	unit.numel = ZD_MAX_BYTES - 1024;
@@ -162,9 +158,8 @@ static void test_padded_size_is_within_the_limit(void **state)
 static void test_targets_are_laid_out_in_order(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_unit unit = {.name = "a", .numel = 128};
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	uint64_t request = core_register(core, team.session[0], team.group, &unit);
 	assert_int_equal(core_expect(core, request, 0)->u.unit_register.target_offset_numel, 0);
 	unit = (struct core_unit){.name = "frozen", .numel = 64, .frozen = true};
@@ -200,8 +195,7 @@ static void test_mismatch_names_both_ranks(void **state)
 	        {{.name = "layer", .numel = 40, .nviews = 2, .views = views, .frozen = true}, "frozen"},
 	};
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect(core, core_register(core, team.session[1], team.group, &first), 0);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++)
 		core_expect_error(core, core_register(core, team.session[0], team.group, &cases[i].unit),
@@ -212,9 +206,8 @@ static void test_mismatch_names_both_ranks(void **state)
 static void test_mismatch_ends_gathers_until_the_rank_agrees(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_unit unit = {.name = "w", .numel = 128}, other = {.name = "w", .numel = 64};
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t id = core_expect(core, core_register(core, team.session[0], team.group, &unit), 0)
 	                      ->u.unit_register.unit;
 	core_team_publish_rank(&team, id, 0);
@@ -231,9 +224,8 @@ static void test_mismatch_ends_gathers_until_the_rank_agrees(void **state)
 static void test_mismatch_is_forgotten_when_the_rank_goes(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_unit unit = {.name = "w", .numel = 128}, other = {.name = "w", .numel = 64};
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t id = core_expect(core, core_register(core, team.session[0], team.group, &unit), 0)
 	                      ->u.unit_register.unit;
 	core_team_publish_rank(&team, id, 0);
@@ -252,9 +244,8 @@ static void test_mismatch_is_forgotten_when_the_rank_goes(void **state)
 static void test_mismatch_beside_a_shard_that_goes(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_unit other = {.name = "w", .numel = 64};
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -270,9 +261,8 @@ static void test_mismatch_beside_a_shard_that_goes(void **state)
 static void test_persistent_behind_a_shard_that_goes(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_unit persistent = {.name = "w", .numel = 128, .persistent = true};
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -291,9 +281,8 @@ static void test_persistent_behind_a_shard_that_goes(void **state)
 static void test_registering_twice(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_unit unit = {.name = "w", .numel = 128};
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	/* also while the first is under way */
 	core_hold(core, ZD_CMD_FILL);
 	uint64_t first = core_register(core, team.session[0], team.group, &unit);
@@ -317,9 +306,8 @@ static void test_registering_twice(void **state)
 static void test_fill_that_fails_leaves_nothing(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_unit unit = {.name = "w", .numel = 128};
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_hold(core, ZD_CMD_FILL);
 	uint64_t first = core_register(core, team.session[0], team.group, &unit);
 	uint64_t second = core_register(core, team.session[0], team.group, &unit);
@@ -335,8 +323,7 @@ static void test_fill_that_fails_leaves_nothing(void **state)
 static void test_session_ends_while_its_shard_is_filled(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_hold(core, ZD_CMD_FILL);
 	(void)core_register(core, team.session[0], team.group, &(struct core_unit){.name = "w", .numel = 64});
 	core_close(core, team.session[0]);
@@ -351,9 +338,8 @@ static void test_session_ends_while_its_shard_is_filled(void **state)
 static void test_registration_that_ends_early(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	args.u.unit_register.group = team.group;
 	args.u.unit_register.name = "w";
 	args.u.unit_register.dtype = ZEROD_FLOAT32;
@@ -377,8 +363,7 @@ static void test_registration_that_ends_early(void **state)
 static void test_unregister_is_refused_while_in_use(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_expect(core, core_gather_tag(core, team.session[0], unit, "plan", 1), 0);
 	core_expect(core, core_gather_tag(core, team.session[0], unit, "eager", 1), 0);
@@ -407,8 +392,7 @@ static void test_unregister_is_refused_while_in_use(void **state)
 static void test_unregister_while_others_read(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_expect(core, core_set_persistent(core, team.session[0], unit, true), 0);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -429,9 +413,8 @@ static void test_unregister_while_others_read(void **state)
 static void test_copy_of_a_shard_that_is_gone_is_not_joined(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_unit again = {.name = "w", .numel = 128};
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	const struct zd_reply *old = core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_close(core, team.session[1]);
@@ -475,10 +458,9 @@ static void leave_a_unit_behind(struct core_driver *core, struct core_team *team
 static void test_unit_that_all_have_left_may_change_its_shape(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct core_unit other = {.name = "w", .numel = 96}, third = {.name = "w", .numel = 100};
 	uint64_t request[2], unit[2];
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	leave_a_unit_behind(core, &team);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		request[rank] = core_register(core, team.session[rank], team.group, &other);
@@ -502,9 +484,8 @@ static void test_unit_that_all_have_left_may_change_its_shape(void **state)
 static void test_registration_that_waits_for_a_former_unit_ends_early(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
 	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	leave_a_unit_behind(core, &team);
 	args.u.unit_register.group = team.group;
 	args.u.unit_register.name = "w";
@@ -525,8 +506,7 @@ static void test_registration_that_waits_for_a_former_unit_ends_early(void **sta
 static void test_unit_that_all_have_left_is_found_again(void **state)
 {
 	struct core_driver *core = *state;
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	leave_a_unit_behind(core, &team);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		uint64_t request = core_register(core, team.session[rank], team.group,

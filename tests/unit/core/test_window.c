@@ -23,7 +23,7 @@ struct scene {
 static void open_scene(struct scene *s, uint32_t nranks)
 {
 	s->core = core_new(&(struct core_options){.ndevices = nranks});
-	core_reducers_new(&s->g, s->core, nranks, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g = core_reducers_new(s->core, nranks, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
 }
 

@@ -24,6 +24,7 @@ struct scene {
 	uint64_t unit[2];
 	uint64_t entry[2];
 	struct zd_location at[2];
+	const struct zd_reply *step[CORE_TEAM];
 };
 
 static void begin(struct scene *s)
@@ -60,7 +61,7 @@ static int setup(void **state)
 }
 
 /* Up to the step: both ranks have their targets. */
-static void begin_step(struct scene *s, const struct zd_reply *step[CORE_TEAM])
+static void begin_step(struct scene *s)
 {
 	begin(s);
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -68,7 +69,15 @@ static void begin_step(struct scene *s, const struct zd_reply *step[CORE_TEAM])
 		core_reduce(&s->g, rank, s->unit[1], 1.0f);
 	}
 	core_reducers_end(&s->g);
-	core_reducers_step(&s->g, step);
+	core_reducers_step(&s->g, s->step);
+}
+
+static int setup_step(void **state)
+{
+	static struct scene s;
+	begin_step(&s);
+	*state = &s;
+	return 0;
 }
 
 static void lose_peer(struct scene *s)
@@ -292,75 +301,60 @@ static void test_failures_in_a_row(void **state)
 
 static void test_step_end_gives_back(void **state)
 {
-	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
+	struct scene *s = *state;
 	struct zd_fence fence = {1, 1}, wrong = {1, 0};
-	(void)state;
-	begin_step(&s, step);
-	lose_peer(&s);
-	assert_int_equal(targets(&s), TARGET_BYTES); /* the lost rank's is gone */
-	expect_not_handed_out(&s, step[0]->u.step_begin.targets[0]);
-	core_check_target(&s.g, 0, step[0], 0, 1.0f);
-	core_expect(s.core, core_step_end(&s.g.team, 0, &wrong, 1), ZEROD_E_INVALID);
-	core_expect(s.core, core_step_end(&s.g.team, 0, &fence, 1), 0);
-	assert_int_equal(targets(&s), 0);
-	assert_int_equal(core_quarantine(s.core, 0), TARGET_BYTES);
-	expect_not_handed_out(&s, step[0]->u.step_begin.targets[0]);
-	core_pass(s.core, s.g.team.session[0], 1, 1);
-	expect_nothing_left(&s);
-	core_expect_error(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_PEER_LOST, "rank 1");
-	core_end(s.core);
+	lose_peer(s);
+	assert_int_equal(targets(s), TARGET_BYTES); /* the lost rank's is gone */
+	expect_not_handed_out(s, s->step[0]->u.step_begin.targets[0]);
+	core_check_target(&s->g, 0, s->step[0], 0, 1.0f);
+	core_expect(s->core, core_step_end(&s->g.team, 0, &wrong, 1), ZEROD_E_INVALID);
+	core_expect(s->core, core_step_end(&s->g.team, 0, &fence, 1), 0);
+	assert_int_equal(targets(s), 0);
+	assert_int_equal(core_quarantine(s->core, 0), TARGET_BYTES);
+	expect_not_handed_out(s, s->step[0]->u.step_begin.targets[0]);
+	core_pass(s->core, s->g.team.session[0], 1, 1);
+	expect_nothing_left(s);
+	core_expect_error(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_PEER_LOST, "rank 1");
 }
 
 static void test_step_end_after_the_replacement(void **state)
 {
-	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
-	begin_step(&s, step);
-	lose_peer(&s);
-	replace_peer(&s);
-	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_PEER_LOST, "rank 1");
-	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_STATE, "no backward of rank 0");
-	core_check_target(&s.g, 0, step[0], 0, 1.0f);
-	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), 0);
-	expect_nothing_left(&s);
-	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_STATE);
-	core_end(s.core);
+	struct scene *s = *state;
+	lose_peer(s);
+	replace_peer(s);
+	core_expect_error(s->core, core_step(&s->g.team, 0), ZEROD_E_PEER_LOST, "rank 1");
+	core_expect_error(s->core, core_step(&s->g.team, 0), ZEROD_E_STATE, "no backward of rank 0");
+	core_check_target(&s->g, 0, s->step[0], 0, 1.0f);
+	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), 0);
+	expect_nothing_left(s);
+	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_STATE);
 }
 
 static void test_step_end_after_an_abort(void **state)
 {
-	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
-	begin_step(&s, step);
-	core_expect(s.core, core_simple(s.core, s.g.team.session[1], ZD_REQ_ABORT_GROUP, s.g.team.group), 0);
-	assert_int_equal(targets(&s), 2 * TARGET_BYTES); /* both ranks are there */
+	struct scene *s = *state;
+	core_expect(s->core, core_simple(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group),
+	            0);
+	assert_int_equal(targets(s), 2 * TARGET_BYTES); /* both ranks are there */
 	for (uint32_t rank = 0; rank < 2; rank++) {
-		core_check_target(&s.g, rank, step[rank], 0, 1.0f);
-		core_expect(s.core, core_step_end(&s.g.team, rank, NULL, 0), 0);
+		core_check_target(&s->g, rank, s->step[rank], 0, 1.0f);
+		core_expect(s->core, core_step_end(&s->g.team, rank, NULL, 0), 0);
 	}
-	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_ABORTED);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_ABORTED);
+	expect_nothing_left(s);
 }
 
 static void test_target_through_failures_in_a_row(void **state)
 {
-	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
-	begin_step(&s, step);
+	struct scene *s = *state;
 	for (int i = 0; i < 3; i++) {
-		lose_peer(&s);
-		replace_peer(&s);
-		assert_int_equal(targets(&s), TARGET_BYTES);
+		lose_peer(s);
+		replace_peer(s);
+		assert_int_equal(targets(s), TARGET_BYTES);
 	}
-	core_check_target(&s.g, 0, step[0], 0, 1.0f);
-	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), 0);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	core_check_target(&s->g, 0, s->step[0], 0, 1.0f);
+	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), 0);
+	expect_nothing_left(s);
 }
 
 /* Nobody reads a target whose step was not begun: it goes at once. */
@@ -382,26 +376,22 @@ static void test_target_of_a_backward(void **state)
 /* It is bound no more: units that come and go meanwhile change the next one. */
 static void test_units_beside_an_abandoned_target(void **state)
 {
-	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
-	begin_step(&s, step);
-	lose_peer(&s);
-	replace_peer(&s);
-	core_expect_told(s.core, s.g.team.session[0], s.g.team.group, "rank 1");
+	struct scene *s = *state;
+	lose_peer(s);
+	replace_peer(s);
+	core_expect_told(s->core, s->g.team.session[0], s->g.team.group, "rank 1");
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(s.core,
-		            core_simple(s.core, s.g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s.unit[1]),
+		core_expect(s->core,
+		            core_simple(s->core, s->g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s->unit[1]),
 		            0);
-	uint64_t late = core_reducers_unit(&s.g, "c", 512);
-	core_reducers_begin(&s.g, 3, true);
-	assert_int_equal(targets(&s), 2 * (TARGET_BYTES + 512));
-	uint64_t request = core_bucket(&s.g.team, 1, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	s.g.bucket[1] = core_expect(s.core, request, 0)->u.bucket_create.bucket;
+	uint64_t late = core_reducers_unit(&s->g, "c", 512);
+	core_reducers_begin(&s->g, 3, true);
+	assert_int_equal(targets(s), 2 * (TARGET_BYTES + 512));
+	uint64_t request = core_bucket(&s->g.team, 1, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g.bucket[1] = core_expect(s->core, request, 0)->u.bucket_create.bucket;
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_reduce(&s.g, rank, late, 1.0f);
-	core_reducers_end(&s.g);
-	core_end(s.core);
+		core_reduce(&s->g, rank, late, 1.0f);
+	core_reducers_end(&s->g);
 }
 
 /* ---- The rank's other words: its streams have drained -------------------------------------------------- */
@@ -422,23 +412,19 @@ static void test_backward_begin_gives_up_entries(void **state)
 
 static void test_backward_begin_gives_up_the_target(void **state)
 {
-	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
-	begin_step(&s, step);
-	lose_peer(&s);
-	replace_peer(&s);
-	core_expect_told(s.core, s.g.team.session[0], s.g.team.group, "rank 1");
-	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), 0);
-	assert_int_equal(targets(&s), TARGET_BYTES);
-	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_STATE);
-	core_expect(s.core, core_backward(&s.g.team, 1, 3, true), 0);
-	core_reducers_end(&s.g);
-	core_reducers_step(&s.g, step);
-	assert_int_equal(step[0]->u.step_begin.step, 2);
-	core_reducers_step_end(&s.g);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	struct scene *s = *state;
+	lose_peer(s);
+	replace_peer(s);
+	core_expect_told(s->core, s->g.team.session[0], s->g.team.group, "rank 1");
+	core_expect(s->core, core_backward(&s->g.team, 0, 3, true), 0);
+	assert_int_equal(targets(s), TARGET_BYTES);
+	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_STATE);
+	core_expect(s->core, core_backward(&s->g.team, 1, 3, true), 0);
+	core_reducers_end(&s->g);
+	core_reducers_step(&s->g, s->step);
+	assert_int_equal(s->step[0]->u.step_begin.step, 2);
+	core_reducers_step_end(&s->g);
+	expect_nothing_left(s);
 }
 
 static void test_bucket_destroy_gives_up(void **state)
@@ -464,7 +450,6 @@ static void test_bucket_destroy_gives_up(void **state)
 static void test_reset_gives_up(void **state)
 {
 	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
 	(void)state;
 	begin_reserved(&s);
 	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
@@ -474,7 +459,7 @@ static void test_reset_gives_up(void **state)
 	expect_nothing_left(&s);
 	core_end(s.core);
 
-	begin_step(&s, step);
+	begin_step(&s);
 	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
 	assert_int_equal(targets(&s), 2 * TARGET_BYTES);
 	lose_peer(&s);
@@ -489,11 +474,10 @@ static void test_leave_and_end_give_up(void **state)
 	(void)state;
 	for (int i = 0; i < 4; i++) {
 		struct scene s;
-		const struct zd_reply *step[CORE_TEAM];
 		if (i < 2)
 			begin_reserved(&s);
 		else
-			begin_step(&s, step);
+			begin_step(&s);
 		lose_peer(&s);
 		assert_int_not_equal(buckets(&s) + targets(&s), 0);
 		if (i % 2 == 0)
@@ -510,7 +494,8 @@ static void test_leave_and_end_give_up(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define STEP_TEST(test) cmocka_unit_test_setup_teardown(test, setup_step, core_rig_teardown)
+#define TEST(test)      cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_commit_gives_back),
 	        TEST(test_commit_after_the_replacement),
@@ -519,14 +504,14 @@ int main(void)
 	        TEST(test_committed_before),
 	        cmocka_unit_test(test_reserve_under_way),
 	        TEST(test_failures_in_a_row),
-	        cmocka_unit_test(test_step_end_gives_back),
-	        cmocka_unit_test(test_step_end_after_the_replacement),
-	        cmocka_unit_test(test_step_end_after_an_abort),
+	        STEP_TEST(test_step_end_gives_back),
+	        STEP_TEST(test_step_end_after_the_replacement),
+	        STEP_TEST(test_step_end_after_an_abort),
 	        cmocka_unit_test(test_target_of_a_backward),
-	        cmocka_unit_test(test_target_through_failures_in_a_row),
-	        cmocka_unit_test(test_units_beside_an_abandoned_target),
+	        STEP_TEST(test_target_through_failures_in_a_row),
+	        STEP_TEST(test_units_beside_an_abandoned_target),
 	        TEST(test_backward_begin_gives_up_entries),
-	        cmocka_unit_test(test_backward_begin_gives_up_the_target),
+	        STEP_TEST(test_backward_begin_gives_up_the_target),
 	        cmocka_unit_test(test_bucket_destroy_gives_up),
 	        cmocka_unit_test(test_reset_gives_up),
 	        cmocka_unit_test(test_leave_and_end_give_up),

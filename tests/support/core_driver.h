@@ -66,7 +66,14 @@ struct zd_engine *core_engine(struct core_driver *core);
 int core_setup(void **state);
 int core_teardown(void **state);
 int core_rig_teardown(void **state);
-#define CORE_TEST(test) cmocka_unit_test_setup_teardown(test, core_setup, core_teardown)
+/* A test between a setup and a teardown. A failed test leaves its engine, which may be inside of a call. */
+struct core_fixture {
+	void (*test)(void **state);
+	int (*setup)(void **state), (*teardown)(void **state);
+};
+struct CMUnitTest core_fixture_test(const char *name, struct core_fixture *fixture);
+#define CORE_FIXTURE_TEST(test, ...) core_fixture_test(#test, &(struct core_fixture){test, __VA_ARGS__})
+#define CORE_TEST(test)              CORE_FIXTURE_TEST(test, core_setup, core_teardown)
 
 /* ---- Restarts (core_restart.c) ------------------------------------------------------------------------- */
 

@@ -44,7 +44,7 @@ static inline void start(struct rig *rig, uint32_t world_size)
 	start_with(rig, world_size, (struct core_options){.ndevices = 2});
 }
 
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 static inline int setup(void **state)
 {
 	static struct rig rig;

@@ -494,8 +494,8 @@ static void test_leave_and_end_give_up(void **state)
 
 int main(void)
 {
-#define STEP_TEST(test) cmocka_unit_test_setup_teardown(test, setup_step, core_rig_teardown)
-#define TEST(test)      cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define STEP_TEST(test) CORE_FIXTURE_TEST(test, setup_step, core_rig_teardown)
+#define TEST(test)      CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_commit_gives_back),
 	        TEST(test_commit_after_the_replacement),

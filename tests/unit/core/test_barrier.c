@@ -260,7 +260,7 @@ static void test_a_lost_rank_between_daemons(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_the_last_rank_lets_all_pass),
 	        TEST(test_barriers_do_not_mix),

@@ -395,7 +395,7 @@ static void test_deadline_of_a_step(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_all_commit),
 	        cmocka_unit_test(test_refused_commit),

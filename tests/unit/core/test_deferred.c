@@ -540,7 +540,7 @@ static void test_failed_copy_ends_its_heir(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_slot_is_promised_again_and_again),
 	        cmocka_unit_test(test_quarantined_block_is_promised_twice_in_a_row),

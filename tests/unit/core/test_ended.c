@@ -297,7 +297,7 @@ static void test_a_durable_job_is_read_on(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_the_last_rank_gathers_on),
 	        TEST(test_a_call_that_needs_the_rank_says_so),

@@ -493,7 +493,7 @@ static void test_a_rank_of_many_groups_is_reported_for_some(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_a_step_frees_a_bounded_number),
 	        TEST(test_a_small_end_is_one_event),

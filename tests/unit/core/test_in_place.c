@@ -496,7 +496,7 @@ static void test_copies_where_they_are_needed(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_gather_is_the_shard),
 	        TEST(test_update_is_rejected_while_leased),

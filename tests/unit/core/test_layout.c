@@ -270,7 +270,7 @@ static void test_rank_that_is_replaced(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_slot_is_entered_and_left),          TEST(test_slot_of_a_unit_in_use),
 	        TEST(test_slot_that_a_larger_unit_enters),    TEST(test_persistent_copy_moves),

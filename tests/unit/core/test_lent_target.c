@@ -189,7 +189,7 @@ static void test_no_sum_under_a_fill(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_the_answer_comes_first), TEST(test_no_sum_under_a_reader),
 	        TEST(test_a_unit_that_all_skip),   TEST(test_a_place_of_an_abandoned_window),

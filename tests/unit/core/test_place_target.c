@@ -154,7 +154,7 @@ static void test_frozen_units_inside_a_window(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_sums_follow_their_units),
 	        TEST(test_targets_shrink),

@@ -437,7 +437,7 @@ static void test_ranks_of_several_daemons(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_behind_the_last_fence_of_every_lease),
 	        TEST(test_block_is_quarantined_until_filled),

@@ -662,7 +662,7 @@ static void test_ended_without_before_others_begin(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, teardown)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_sums),
 	        cmocka_unit_test(test_accumulation),

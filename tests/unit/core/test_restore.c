@@ -496,7 +496,7 @@ static void test_a_group_that_was_not_complete(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_a_durable_job_survives),
 	        TEST(test_a_restored_unit_has_its_description),

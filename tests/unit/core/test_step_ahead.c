@@ -339,7 +339,7 @@ static void test_the_end_waits_for_the_sums(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_the_answer_comes_first),
 	        TEST(test_not_before_all_ranks_have_called),

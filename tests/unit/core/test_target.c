@@ -271,7 +271,7 @@ static void test_a_group_that_fails_meanwhile(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_first_sums_overwrite),
 	        TEST(test_what_is_reduced_is_not_filled),

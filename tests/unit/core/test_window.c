@@ -230,7 +230,7 @@ static void test_no_rank_leaves_it_untold(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_the_step_closes_the_window),
 	        TEST(test_a_step_inside_a_backward),

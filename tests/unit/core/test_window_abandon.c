@@ -340,7 +340,7 @@ static void test_skip_rest_without_a_place(void **state)
 
 int main(void)
 {
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, core_rig_teardown)
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_before_the_last_commit),
 	        TEST(test_after_the_last_commit),

@@ -26,11 +26,7 @@ from torch import nn
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(arena="4G").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(arena="4G").for_module()
 
 
 class Train(unittest.TestCase):

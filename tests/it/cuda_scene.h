@@ -11,7 +11,7 @@
 #include "tests/contract/contract_internal.h"
 #include "tests/unit/driver/cases.h"
 
-#define SCENE_NUMEL 1000u
+#define SCENE_NUMEL          1000u
 #define SCENE_IN_PLACE_NUMEL (2u << 20) /* of two ranks: slices of 4 MiB, each gathered by one push */
 
 /* The driver, in this process; what is put into the environment from here on is the daemon's alone. */

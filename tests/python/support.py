@@ -61,6 +61,11 @@ class Daemon:
                     raise RuntimeError("the daemon does not start: " + self.log.read())
                 time.sleep(0.01)
 
+    def for_module(self) -> "Daemon":
+        """Lasts through all tests of a module. Its setUpModule() calls this."""
+        unittest.addModuleCleanup(self.__exit__)
+        return self.__enter__()
+
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
         self.process.wait(30)

@@ -23,11 +23,7 @@ daemon: support.Daemon
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(host_arena="64M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(host_arena="64M").for_module()
 
 
 def make_weights(group: zerod.Group, numel: int = 1000, dtype: DType = DType.FLOAT32) -> zerod.Unit:

@@ -42,11 +42,7 @@ def run(*command: str, **environment: str) -> str:
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=1).__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=1).for_module()
 
 
 class Wheel(unittest.TestCase):

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * core_calls.c - sessions and requests of a driven engine.
+ * core_calls.c - fixtures, sessions and requests of a driven engine.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +12,38 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "core_driver_internal.h"
+
+int core_setup(void **state)
+{
+	*state = core_new(NULL);
+	return 0;
+}
+
+int core_teardown(void **state)
+{
+	core_end(*state);
+	return 0;
+}
+
+int core_rig_teardown(void **state)
+{
+	core_end(*(struct core_driver **)*state);
+	return 0;
+}
+
+static void run_fixture(void **state)
+{
+	const struct core_fixture *fixture = *state;
+	void *rig;
+	assert_int_equal(fixture->setup(&rig), 0);
+	fixture->test(&rig);
+	assert_int_equal(fixture->teardown(&rig), 0);
+}
+
+struct CMUnitTest core_fixture_test(const char *name, struct core_fixture *fixture)
+{
+	return (struct CMUnitTest){.name = name, .test_func = run_fixture, .initial_state = fixture};
+}
 
 /* ---- Sessions ------------------------------------------------------------------------------------------ */
 

@@ -62,6 +62,19 @@ void core_close_all(struct core_driver *core);
 void core_abandon(struct core_driver *core);
 struct zd_engine *core_engine(struct core_driver *core);
 
+/* Fixtures: *state is a driver with the default options, or a structure that begins with a pointer to one. */
+int core_setup(void **state);
+int core_teardown(void **state);
+int core_rig_teardown(void **state);
+/* A test between a setup and a teardown. A failed test leaves its engine, which may be inside of a call. */
+struct core_fixture {
+	void (*test)(void **state);
+	int (*setup)(void **state), (*teardown)(void **state);
+};
+struct CMUnitTest core_fixture_test(const char *name, struct core_fixture *fixture);
+#define CORE_FIXTURE_TEST(test, ...) core_fixture_test(#test, &(struct core_fixture){test, __VA_ARGS__})
+#define CORE_TEST(test)              CORE_FIXTURE_TEST(test, core_setup, core_teardown)
+
 /* ---- Restarts (core_restart.c) ------------------------------------------------------------------------- */
 
 /* The engine records durable jobs from here on, and the driver stores the records after every call. */
@@ -271,8 +284,7 @@ struct core_team {
 
 /* All ranks, of uid CORE_ALICE, rank r on device r modulo the devices. */
 void core_team_join(struct core_team *team, struct core_driver *core, const struct core_join *options);
-void core_team_new(struct core_team *team, struct core_driver *core, const char *job, uint32_t world_size,
-                   bool durable);
+struct core_team core_team_new(struct core_driver *core, const char *job, uint32_t world_size, bool durable);
 /* Registers on all ranks and returns the unit. */
 uint64_t core_team_register(struct core_team *team, const struct core_unit *unit);
 /* A unit of float32 with this padded size on every rank, at version 1. */

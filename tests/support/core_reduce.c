@@ -142,15 +142,15 @@ uint64_t core_step_end(struct core_team *team, uint32_t rank, const struct zd_fe
 
 /* ---- Whole passes -------------------------------------------------------------------------------------- */
 
-void core_reducers_new(struct core_reducers *g, struct core_driver *core, uint32_t world_size, uint32_t dtype,
-                       uint64_t slot_bytes, uint32_t nslots)
+struct core_reducers core_reducers_new(struct core_driver *core, uint32_t world_size, uint32_t dtype,
+                                       uint64_t slot_bytes, uint32_t nslots)
 {
-	*g = (struct core_reducers){.dtype = dtype};
-	core_team_new(&g->team, core, "job", world_size, false);
+	struct core_reducers g = {.dtype = dtype, .team = core_team_new(core, "job", world_size, false)};
 	for (uint32_t rank = 0; rank < world_size; rank++) {
-		uint64_t request = core_bucket(&g->team, rank, dtype, slot_bytes, nslots);
-		g->bucket[rank] = core_expect(core, request, 0)->u.bucket_create.bucket;
+		uint64_t request = core_bucket(&g.team, rank, dtype, slot_bytes, nslots);
+		g.bucket[rank] = core_expect(core, request, 0)->u.bucket_create.bucket;
 	}
+	return g;
 }
 
 uint64_t core_reducers_unit(struct core_reducers *g, const char *name, uint64_t numel)

@@ -59,8 +59,8 @@ struct core_reducers {
 	uint64_t numel, shard_numel; /* of the unit registered last by core_reducers_unit() */
 };
 
-void core_reducers_new(struct core_reducers *g, struct core_driver *core, uint32_t world_size, uint32_t dtype,
-                       uint64_t slot_bytes, uint32_t nslots);
+struct core_reducers core_reducers_new(struct core_driver *core, uint32_t world_size, uint32_t dtype,
+                                       uint64_t slot_bytes, uint32_t nslots);
 /* A trainable float32 unit on every rank. */
 uint64_t core_reducers_unit(struct core_reducers *g, const char *name, uint64_t numel);
 /* All ranks begin a backward, or end it, and must get 0. */

@@ -200,11 +200,12 @@ void core_team_join(struct core_team *team, struct core_driver *core, const stru
 		team->group = core_expect(core, request[rank], 0)->u.group_join.group;
 }
 
-void core_team_new(struct core_team *team, struct core_driver *core, const char *job, uint32_t world_size,
-                   bool durable)
+struct core_team core_team_new(struct core_driver *core, const char *job, uint32_t world_size, bool durable)
 {
-	core_team_join(team, core,
+	struct core_team team;
+	core_team_join(&team, core,
 	               &(struct core_join){.job = job, .world_size = world_size, .durable = durable});
+	return team;
 }
 
 uint64_t core_team_register(struct core_team *team, const struct core_unit *unit)

@@ -28,8 +28,7 @@ def case(group: str, **variants: Any) -> Callable:
         table, name = TABLES.setdefault(group, {}), function.__name__
         for key, values in variants.items():
             for value in values:
-                label = value.__name__ if callable(value) else value
-                table[f"{name}({key}={label})"] = lambda program, key=key, value=value: function(program, **{key: value})
+                table[f"{name}({key}={value})"] = lambda program, key=key, value=value: function(program, **{key: value})
         if not variants:
             table[name] = function
         return function

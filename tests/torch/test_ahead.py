@@ -27,11 +27,7 @@ from zerod.torch.pace import Pace
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena=harness.ARENA).__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=4, arena=harness.ARENA).for_module()
 
 
 # The section "Calls that block" of zerod.h: those that a ticket keeps from waiting, and the others.

@@ -31,11 +31,7 @@ ALL = 1 << 40
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=3, arena=harness.ARENA, host_arena="256M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=3, arena=harness.ARENA, host_arena="256M").for_module()
 
 
 def make() -> models.MLP:

@@ -27,11 +27,7 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # fo
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena="128M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=4, arena="128M").for_module()
 
 
 class Counted(nn.Module):

@@ -26,11 +26,7 @@ PLACES = ("forward", "backward", "optimizer", "update", "publish", "commit", "af
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=2, arena="128M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=2, arena="128M").for_module()
 
 
 def end_job(job: str) -> None:

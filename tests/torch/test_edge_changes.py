@@ -29,89 +29,45 @@ class Lora(nn.Module):
         return self.inner(x) + x @ self.low.t() @ self.high.t()
 
 
-def tie(module: nn.Module) -> None:
-    module.blocks[1].weight = module.blocks[0].weight
-
-
-def swap_bias(module: nn.Module) -> None:
-    module.blocks[0].bias = nn.Parameter(torch.ones(6))
-
-
-def add_parameter(module: nn.Module) -> None:
-    module.blocks[0].scale = nn.Parameter(torch.ones(6))
-
-
-def add_module(module: nn.Module) -> None:
-    module.extra = nn.Linear(6, 6)
-
-
-def append_block(module: nn.Module) -> None:
-    module.blocks.append(nn.Linear(6, 6))
-
-
-def wrap(module: nn.Module) -> None:
-    module.blocks[0] = Lora(module.blocks[0])
-
-
-def delete_bias(module: nn.Module) -> None:
-    del module.blocks[0].bias
-    module.blocks[0].bias = None
-
-
-def no_bias(module: nn.Module) -> None:
-    module.blocks[0].bias = None
-
-
-def root_no_bias(module: nn.Module) -> None:
-    module.head.bias = None
-
-
-def swap_root(module: nn.Module) -> None:
-    module.head.weight = nn.Parameter(torch.ones(3, 6))
-
-
-def by_dict(module: nn.Module) -> None:
-    module.blocks[0]._parameters["bias"] = nn.Parameter(torch.ones(6))
-
-
-def new_linear(module: nn.Module) -> None:
-    module.blocks[0] = nn.Linear(6, 6)
-
-
-def parametrized(module: nn.Module) -> None:
-    nn.utils.parametrize.register_parametrization(module.blocks[0], "weight", nn.Identity())
-
-
-def weight_norm(module: nn.Module) -> None:
-    nn.utils.parametrizations.weight_norm(module.blocks[0])
-
-
-def old_weight_norm(module: nn.Module) -> None:
-    nn.utils.weight_norm(module.blocks[0])
+def ones(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.ones(*shape))
 
 
 def functional(module: nn.Module) -> None:
     torch.func.functional_call(module, {"blocks.0.bias": torch.ones(6)}, (inputs(0, 0),))
 
 
-CHANGES = {
-    swap_bias: "Linear.bias was added", add_parameter: "Linear.scale was added", add_module: "extra.weight was added",
-    append_block: "ModuleList.2.weight was added", wrap: "0.low was added", delete_bias: "blocks.0.bias", no_bias: "blocks.0.bias",
-    root_no_bias: "head.bias", swap_root: "Linear.weight was added", by_dict: "blocks.0.bias", new_linear: "0.weight was added",
-    parametrized: "weight", weight_norm: "Parameter from an instance of type ShardedParameter", old_weight_norm: "weight",
-    functional: "blocks.0.bias",
+# A change of the module, and the error that the change or the next step raises.
+CHANGES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
+    "bias": (lambda m: setattr(m.blocks[0], "bias", ones(6)), "Linear.bias was added"),
+    "parameter": (lambda m: setattr(m.blocks[0], "scale", ones(6)), "Linear.scale was added"),
+    "module": (lambda m: setattr(m, "extra", nn.Linear(6, 6)), "extra.weight was added"),
+    "block": (lambda m: m.blocks.append(nn.Linear(6, 6)), "ModuleList.2.weight was added"),
+    "wrapped": (lambda m: setattr(m.blocks, "0", Lora(m.blocks[0])), "0.low was added"),
+    "deleted": (lambda m: (delattr(m.blocks[0], "bias"), setattr(m.blocks[0], "bias", None)), "blocks.0.bias"),
+    "no bias": (lambda m: setattr(m.blocks[0], "bias", None), "blocks.0.bias"),
+    "no bias of the root's": (lambda m: setattr(m.head, "bias", None), "head.bias"),
+    "weight of the root's": (lambda m: setattr(m.head, "weight", ones(3, 6)), "Linear.weight was added"),
+    "by dict": (lambda m: m.blocks[0]._parameters.__setitem__("bias", ones(6)), "blocks.0.bias"),
+    "new linear": (lambda m: setattr(m.blocks, "0", nn.Linear(6, 6)), "0.weight was added"),
+    "parametrized": (lambda m: nn.utils.parametrize.register_parametrization(m.blocks[0], "weight", nn.Identity()), "weight"),
+    "weight_norm": (lambda m: nn.utils.parametrizations.weight_norm(m.blocks[0]),
+                    "Parameter from an instance of type ShardedParameter"),
+    "old weight_norm": (lambda m: nn.utils.weight_norm(m.blocks[0]), "weight"),
+    "functional": (functional, "blocks.0.bias"),
 }
 
 
-@case("changes", change=CHANGES)
-def changed(program: Program, change: Callable) -> Any:
+@case("changes", name=CHANGES)
+def changed(program: Program, name: str) -> Any:
     module = program.shard(Net)
+    change, text = CHANGES[name]
 
     def change_and_run() -> None:
         change(module)
         loss_of(module, 0)(program.ranks[0]).backward()
 
-    refused(program, CHANGES[change], change_and_run)
+    refused(program, text, change_and_run)
 
 
 @case("changes")
@@ -124,7 +80,7 @@ def functional_then_right(program: Program) -> Any:
 @case("changes")
 def tied(program: Program) -> Any:
     module = program.shard(Net)
-    tie(module)
+    module.blocks[1].weight = module.blocks[0].weight
     return trained(program, module)
 
 
@@ -172,30 +128,19 @@ def meta_everywhere(program: Program, persistent: bool) -> Any:
 
 # ---- full_parameters() ----
 
+EDITS: dict[str, Callable[[nn.Linear], Any]] = {
+    "add_": lambda layer: layer.weight.add_(1), "copy_": lambda layer: layer.weight.copy_(torch.ones(6, 6)),
+    "data": lambda layer: layer.weight.data.add_(1), "item": lambda layer: layer.weight.__setitem__((0, 0), 4),
+    "replaced": lambda layer: setattr(layer, "weight", ones(6, 6)), "init": lambda layer: nn.init.constant_(layer.weight, 2),
+    "data =": lambda layer: setattr(layer.weight, "data", torch.ones(6, 6)),
+    "swapped values": lambda layer: setattr(layer.weight, "data", layer.weight.data.flip(0)),
+    **({"numpy": lambda layer: layer.weight.numpy().fill(3)} if models.DEVICE == "cpu" else {}),
+}
+
+
 @torch.no_grad()
 def edit(module: nn.Module, how: str) -> None:
-    layer = module.blocks[0]
-    if how == "add_":
-        layer.weight.add_(1)
-    elif how == "copy_":
-        layer.weight.copy_(torch.ones(6, 6))
-    elif how == "data":
-        layer.weight.data.add_(1)
-    elif how == "item":
-        layer.weight[0, 0] = 4
-    elif how == "replaced":
-        layer.weight = nn.Parameter(torch.ones(6, 6))
-    elif how == "data =":
-        layer.weight.data = torch.ones(6, 6)
-    elif how == "init":
-        nn.init.constant_(layer.weight, 2)
-    elif how == "swapped values":
-        layer.weight.data = layer.weight.data.flip(0)
-    elif how == "numpy":
-        layer.weight.numpy()[:] = 3
-
-
-EDITS = ("add_", "copy_", "data", "item", "replaced", "data =", "init", "swapped values") + (("numpy",) if models.DEVICE == "cpu" else ())
+    EDITS[how](module.blocks[0])
 
 
 @case("full", how=EDITS)
@@ -223,8 +168,16 @@ def full_write(program: Program, how: str) -> Any:
 
 # ---- Writes in a forward ----
 
+WRITES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "clamp": lambda w: w.clamp_(-0.1, 0.1), "data": lambda w: w.data.clamp_(-0.1, 0.1),
+    "data copy": lambda w: w.data.copy_(torch.zeros(6, 6)), "detached": lambda w: w.detach().mul_(0.5),
+    "data =": lambda w: setattr(w, "data", torch.zeros(6, 6)), "item": lambda w: w.__setitem__(0, 0),
+    "data item": lambda w: w.data.__setitem__(0, 0), "max_norm": lambda w: None, "nothing": lambda w: None,
+}
+
+
 class Writer(nn.Linear):
-    how = "clamp"
+    how = "nothing"
 
     def __init__(self) -> None:
         super().__init__(6, 6)
@@ -232,41 +185,24 @@ class Writer(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            if self.how == "clamp":
-                self.weight.clamp_(-0.1, 0.1)
-            elif self.how == "data":
-                self.weight.data.clamp_(-0.1, 0.1)
-            elif self.how == "data copy":
-                self.weight.data.copy_(torch.zeros(6, 6))
-            elif self.how == "detached":
-                self.weight.detach().mul_(0.5)
-            elif self.how == "data =":
-                self.weight.data = torch.zeros(6, 6)
-            elif self.how == "item":
-                self.weight[0] = 0
-            elif self.how == "data item":
-                self.weight.data[0] = 0
+            WRITES[self.how](self.weight)
         y = super().forward(x)
         return y + self.table.weight.sum() if self.how != "max_norm" else y + self.table(torch.arange(4))
 
 
-@case("writes", how=("clamp", "data", "data copy", "detached", "data =", "item", "data item", "max_norm"))
-def in_forward(program: Program, how: str) -> Any:
+@case("writes", how=[how for how in WRITES if how != "nothing"])
+def in_forward(program: Program, how: str, grad: bool = True) -> Any:
     module = program.shard(lambda: Net(Writer))
     module.blocks[0].how = how
-    refused(program, "written", lambda: module(inputs(0, 0)))
+    with torch.set_grad_enabled(grad):
+        refused(program, "written", lambda: module(inputs(0, 0)))
     module.blocks[0].how = "nothing"
     return trained(program, module) if program.world > 1 else None  # in place the write has reached the shard
 
 
 @case("writes", how=("clamp", "data", "data copy"))
 def in_evaluation(program: Program, how: str) -> Any:
-    module = program.shard(lambda: Net(Writer))
-    module.blocks[0].how = how
-    with torch.no_grad():
-        refused(program, "written", lambda: module(inputs(0, 0)))
-    module.blocks[0].how = "nothing"
-    return trained(program, module) if program.world > 1 else None
+    return in_forward(program, how, grad=False)
 
 
 Edges = edges.suite(

@@ -78,7 +78,7 @@ def read_in_load(program: Program, how: str) -> Any:
     return module.seen, trained(program, module)
 
 
-@case("loads", how=("plain", "assign", "swap", "swap assign", "not strict", "submodule", "submodule assign", "grad mode", "twice"))
+@case("loads", how=("plain", "assign", "swap", "swap assign", "not strict", "submodule", "submodule assign", "twice"))
 def load(program: Program, how: str) -> Any:
     module = program.shard(Net)
     optimizer = sgd(module)

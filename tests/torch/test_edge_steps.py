@@ -157,81 +157,41 @@ class Sparse(nn.Module):
         return self.blocks[1](self.blocks[0](torch.tensor([1, 3, 3])) + x[:, :1].mean())
 
 
-@case("kinds")
-def sparse(program: Program) -> Any:
+@case("kinds", accumulate=(False, True))
+def sparse(program: Program, accumulate: bool) -> Any:
     module = program.shard(Sparse)
-    refused(program, "parse.*blocks.0|blocks.0.*parse", lambda: loss_of(module, 0)(program.ranks[0]).backward())
+
+    def run() -> None:
+        if accumulate:
+            with zt.no_sync(module):
+                loss_of(module, 0)(program.ranks[0]).backward()
+        loss_of(module, int(accumulate))(program.ranks[0]).backward()
+
+    refused(program, "parse.*blocks.0|blocks.0.*parse", run)
     module.blocks[0].sparse = False
     return trained(program, module)
 
 
-@case("kinds")
-def sparse_no_sync(program: Program) -> Any:
-    module = program.shard(Sparse)
-
-    def accumulate() -> None:
-        with zt.no_sync(module):
-            loss_of(module, 0)(program.ranks[0]).backward()
-        loss_of(module, 1)(program.ranks[0]).backward()
-
-    refused(program, "parse.*blocks.0|blocks.0.*parse", accumulate)
-    module.blocks[0].sparse = False
-    return trained(program, module)
-
-
-def set_grad(p: torch.Tensor) -> None:
-    p.grad = torch.ones(2, 2)
-
-
-def set_data(p: torch.Tensor) -> None:
-    p.data = torch.ones(2, 2)
-
-
-def set_dtype(p: torch.Tensor) -> None:
-    p.grad = torch.ones(3, 6, dtype=torch.float64)
-
-
-@torch.no_grad()
-def by_set(p: torch.Tensor) -> None:
-    p.set_(torch.ones(3, 6))
-
-
-@torch.no_grad()
-def resize(p: torch.Tensor) -> None:
-    p.resize_(2, 2)
-
-
-@torch.no_grad()
-def set_storage(p: torch.Tensor) -> None:
-    p.set_(torch.ones(3, 6).untyped_storage(), 0, (3, 6), (6, 1))
-
-
-@torch.no_grad()
-def data_set(p: torch.Tensor) -> None:
-    p.data.set_(torch.ones(3, 6))
-
-
-@torch.no_grad()
-def transpose(p: torch.Tensor) -> None:
-    p.t_()
-
-
-def hook(p: torch.Tensor) -> None:
-    p.register_hook(lambda gradient: gradient)
-
-
-def accumulate_hook(p: torch.Tensor) -> None:
-    p.register_post_accumulate_grad_hook(lambda parameter: None)
-
-
-REFUSED = {set_grad: "grad.* size", set_dtype: "grad.* d?type", resize: "cannot resize",
-           **dict.fromkeys((set_data, by_set, set_storage, data_set, transpose, hook, accumulate_hook), "head.weight")}
+no_grad = torch.no_grad()
+REFUSED: dict[str, tuple[Callable[[nn.Parameter], Any], str]] = {
+    "grad": (lambda p: setattr(p, "grad", torch.ones(2, 2)), "grad.* size"),
+    "dtype": (lambda p: setattr(p, "grad", torch.ones(3, 6, dtype=torch.float64)), "grad.* d?type"),
+    "resize_": (no_grad(lambda p: p.resize_(2, 2)), "cannot resize"),
+    "data": (lambda p: setattr(p, "data", torch.ones(2, 2)), "head.weight"),
+    "set_": (no_grad(lambda p: p.set_(torch.ones(3, 6))), "head.weight"),
+    "storage": (no_grad(lambda p: p.set_(torch.ones(3, 6).untyped_storage(), 0, (3, 6), (6, 1))), "head.weight"),
+    "data.set_": (no_grad(lambda p: p.data.set_(torch.ones(3, 6))), "head.weight"),
+    "t_": (no_grad(lambda p: p.t_()), "head.weight"),
+    "hook": (lambda p: p.register_hook(lambda gradient: gradient), "head.weight"),
+    "accumulate hook": (lambda p: p.register_post_accumulate_grad_hook(lambda parameter: None), "head.weight"),
+}
 
 
 @case("kinds", write=REFUSED)
-def refused_write(program: Program, write: Callable) -> Any:
+def refused_write(program: Program, write: str) -> Any:
     module = program.shard(Net)
-    refused(program, REFUSED[write], lambda: write(module.head.weight))
+    call, text = REFUSED[write]
+    refused(program, text, lambda: call(module.head.weight))
     return trained(program, module)
 
 

@@ -21,13 +21,9 @@ EXAMPLES = support.ROOT / "client" / "examples" / "torch"
 def setUpModule() -> None:
     global daemon, scratch
     scratch = tempfile.TemporaryDirectory()
+    unittest.addModuleCleanup(scratch.cleanup)
     os.environ["TMPDIR"] = scratch.name  # torchrun leaves folders there
-    daemon = support.Daemon(devices=2, arena="256M", host_arena="256M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
-    scratch.cleanup()
+    daemon = support.Daemon(devices=2, arena="256M", host_arena="256M").for_module()
 
 
 def run(program: str, *arguments: str) -> str:

@@ -28,11 +28,7 @@ from zerod.torch import environment, layout, block
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena="128M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=4, arena="128M").for_module()
 
 
 class Trouble(Exception):

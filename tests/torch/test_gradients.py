@@ -21,11 +21,7 @@ import zerod.torch as zt
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena="128M", host_arena="64M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=4, arena="128M", host_arena="64M").for_module()
 
 
 class Job:

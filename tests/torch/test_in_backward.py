@@ -29,11 +29,7 @@ VALUES = ("params", "optimizer", "all")
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=3, arena=harness.ARENA, host_arena="256M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=3, arena=harness.ARENA, host_arena="256M").for_module()
 
 
 def small() -> models.MLP:

@@ -18,11 +18,7 @@ import zerod.torch as zt
 def setUpModule() -> None:
     global daemon
     os.environ["ZEROD_POISON"] = "0"  # in poison mode buffers are copies
-    daemon = support.Daemon(devices=2, arena="128M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=2, arena="128M").for_module()
 
 
 def output(module: torch.nn.Module, rank: int, step: int) -> torch.Tensor:

@@ -17,11 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena=harness.ARENA).__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=4, arena=harness.ARENA).for_module()
 
 
 class Kernels(TorchDispatchMode):

@@ -27,11 +27,7 @@ from zerod.torch.state import checkpointable
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena="128M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=4, arena="128M").for_module()
 
 
 def mesh_ranks(body: Callable[[int, Any], Any], rows: int = 2, columns: int = 2, second: Optional[str] = None) -> list[Any]:

@@ -24,11 +24,7 @@ from zerod.torch.environment import members
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=2, arena="128M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=2, arena="128M").for_module()
 
 
 class Unused(models.MLP):

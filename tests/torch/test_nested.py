@@ -29,11 +29,7 @@ Use = Callable[[Any, torch.Tensor], torch.Tensor]  # (blocks, input)
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena="128M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=4, arena="128M").for_module()
 
 
 class Block(nn.Module):

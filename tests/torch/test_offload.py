@@ -24,11 +24,7 @@ SHARED = 1 if models.DEVICE == "cpu" or "ZD_SEVERAL" in os.environ else 2  # ran
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=2, arena=harness.ARENA, host_arena="256M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=2, arena=harness.ARENA, host_arena="256M").for_module()
 
 
 def small() -> models.MLP:

@@ -27,11 +27,7 @@ SAVED, KILLED, STEPS = 3, 4, 7  # steps before the checkpoint, before the one in
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena="128M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=4, arena="128M").for_module()
 
 
 def shifted(first: int) -> harness.Loss:

@@ -25,11 +25,7 @@ INFINITY = float("inf")
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena="128M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=4, arena="128M").for_module()
 
 
 def clipped(kind: float, foreach: Optional[bool], ps: Parameters) -> Any:

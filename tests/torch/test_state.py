@@ -23,11 +23,7 @@ from zerod.torch.state import checkpointable
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena="128M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=4, arena="128M").for_module()
 
 
 def trained(rank: int, steps: int, dtype: Any = None, module: Any = None) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -31,11 +31,7 @@ Pair = tuple[nn.Module, optim.Optimizer]
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=4, arena="128M").__enter__()
-
-
-def tearDownModule() -> None:
-    daemon.__exit__()
+    daemon = support.Daemon(devices=4, arena="128M").for_module()
 
 
 def small() -> nn.Module:

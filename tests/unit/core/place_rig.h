@@ -34,7 +34,7 @@ static inline void start_with(struct rig *rig, uint32_t world_size, struct core_
 	if (options.host_arena_bytes == 0)
 		options.host_arena_bytes = CORE_MIB;
 	rig->core = core_new(&options);
-	core_team_new(&rig->team, rig->core, "job", world_size, false);
+	rig->team = core_team_new(rig->core, "job", world_size, false);
 	rig->unit = core_team_register(&rig->team, &unit_w);
 	core_team_publish(&rig->team, rig->unit);
 }
@@ -42,6 +42,15 @@ static inline void start_with(struct rig *rig, uint32_t world_size, struct core_
 static inline void start(struct rig *rig, uint32_t world_size)
 {
 	start_with(rig, world_size, (struct core_options){.ndevices = 2});
+}
+
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
+static inline int setup(void **state)
+{
+	static struct rig rig;
+	start(&rig, 2);
+	*state = &rig;
+	return 0;
 }
 
 static inline uint64_t place_until(struct rig *rig, uint32_t rank, bool on_host, uint64_t deadline_ns)

@@ -29,7 +29,7 @@ static inline struct rig *rig_new(const struct core_options *options)
 {
 	struct rig *rig = zd_calloc(1, sizeof(*rig));
 	rig->core = core_new(options);
-	core_team_new(&rig->team, rig->core, "job", 2, false);
+	rig->team = core_team_new(rig->core, "job", 2, false);
 	rig->session = rig->team.session[0];
 	rig->a = core_team_unit(&rig->team, "a", UNIT_BYTES);
 	rig->b = core_team_unit(&rig->team, "b", UNIT_BYTES);

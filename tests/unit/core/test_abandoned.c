@@ -24,12 +24,13 @@ struct scene {
 	uint64_t unit[2];
 	uint64_t entry[2];
 	struct zd_location at[2];
+	const struct zd_reply *step[CORE_TEAM];
 };
 
 static void begin(struct scene *s)
 {
 	s->core = core_new(NULL);
-	core_reducers_new(&s->g, s->core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g = core_reducers_new(s->core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->unit[0] = core_reducers_unit(&s->g, "a", NUMEL);
 	s->unit[1] = core_reducers_unit(&s->g, "b", NUMEL);
 	core_reducers_begin(&s->g, 3, true);
@@ -51,8 +52,16 @@ static void begin_reserved(struct scene *s)
 	reserve(s, 1);
 }
 
+static int setup(void **state)
+{
+	static struct scene s;
+	begin_reserved(&s);
+	*state = &s;
+	return 0;
+}
+
 /* Up to the step: both ranks have their targets. */
-static void begin_step(struct scene *s, const struct zd_reply *step[CORE_TEAM])
+static void begin_step(struct scene *s)
 {
 	begin(s);
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -60,7 +69,15 @@ static void begin_step(struct scene *s, const struct zd_reply *step[CORE_TEAM])
 		core_reduce(&s->g, rank, s->unit[1], 1.0f);
 	}
 	core_reducers_end(&s->g);
-	core_reducers_step(&s->g, step);
+	core_reducers_step(&s->g, s->step);
+}
+
+static int setup_step(void **state)
+{
+	static struct scene s;
+	begin_step(&s);
+	*state = &s;
+	return 0;
 }
 
 static void lose_peer(struct scene *s)
@@ -138,68 +155,61 @@ static void expect_not_handed_out(struct scene *s, struct zd_location kept)
 
 static void test_commit_gives_back(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	struct core_row row;
 	struct zd_fence fence = {2, 1}, wrong = {2, 0};
-	(void)state;
-	begin_reserved(&s);
-	lose_peer(&s);
-	core_row(s.core, ZD_TABLE_BUCKETS, s.g.bucket[0], &row);
+	lose_peer(s);
+	core_row(s->core, ZD_TABLE_BUCKETS, s->g.bucket[0], &row);
 	assert_string_equal(row.state, "IDLE");
 	assert_string_equal(row.waits[0], "unit 'a': abandoned, not given back yet");
 	assert_int_equal(row.row.u.bucket.reserved, 2);
 	assert_int_equal(row.row.u.bucket.held_bytes, SLOT_BYTES);
-	assert_int_equal(buckets(&s), SLOT_BYTES);
-	expect_not_handed_out(&s, s.at[0]);
+	assert_int_equal(buckets(s), SLOT_BYTES);
+	expect_not_handed_out(s, s->at[0]);
 
-	core_expect(s.core, commit(&s, 0, &wrong), ZEROD_E_INVALID);
-	core_expect_error(s.core, commit(&s, 0, &fence), ZEROD_E_PEER_LOST, "rank 1 (pid");
-	assert_int_equal(buckets(&s), SLOT_BYTES); /* the slot's other entry is still written */
-	core_expect(s.core, commit(&s, 1, NULL), ZEROD_E_PEER_LOST);
-	assert_int_equal(buckets(&s), 0);
-	assert_int_equal(core_quarantine(s.core, 0), SLOT_BYTES); /* entry a's streams are under way */
-	expect_not_handed_out(&s, s.at[0]);
-	core_pass(s.core, s.g.team.session[0], 2, 1);
-	expect_nothing_left(&s);
-	replace_peer(&s);
-	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_NOT_FOUND);
-	core_end(s.core);
+	core_expect(s->core, commit(s, 0, &wrong), ZEROD_E_INVALID);
+	core_expect_error(s->core, commit(s, 0, &fence), ZEROD_E_PEER_LOST, "rank 1 (pid");
+	assert_int_equal(buckets(s), SLOT_BYTES); /* the slot's other entry is still written */
+	core_expect(s->core, commit(s, 1, NULL), ZEROD_E_PEER_LOST);
+	assert_int_equal(buckets(s), 0);
+	assert_int_equal(core_quarantine(s->core, 0), SLOT_BYTES); /* entry a's streams are under way */
+	expect_not_handed_out(s, s->at[0]);
+	core_pass(s->core, s->g.team.session[0], 2, 1);
+	expect_nothing_left(s);
+	replace_peer(s);
+	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_NOT_FOUND);
 }
 
 /* The group is whole again before the rank says a word: it is told all the same. */
 static void test_commit_after_the_replacement(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	struct zd_fence fence = {0, 1};
-	(void)state;
-	begin_reserved(&s);
-	lose_peer(&s);
-	replace_peer(&s);
-	expect_not_handed_out(&s, s.at[1]);
-	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_PEER_LOST);
-	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_STATE);
-	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s.unit[0]),
+	lose_peer(s);
+	replace_peer(s);
+	expect_not_handed_out(s, s->at[1]);
+	core_expect(s->core, core_backward_end(&s->g.team, 0), ZEROD_E_PEER_LOST);
+	core_expect(s->core, core_backward_end(&s->g.team, 0), ZEROD_E_STATE);
+	core_expect(s->core, core_simple(s->core, s->g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[0]),
 	            ZEROD_E_BUSY);
-	core_expect_error(s.core, commit(&s, 0, NULL), ZEROD_E_PEER_LOST, "was gone meanwhile");
-	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s.unit[0]), 0);
-	core_expect_error(s.core, commit(&s, 1, &fence), ZEROD_E_PEER_LOST, "was gone meanwhile");
-	assert_int_equal(core_quarantine(s.core, 0), SLOT_BYTES);
-	core_pass(s.core, s.g.team.session[0], 0, 1);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	core_expect_error(s->core, commit(s, 0, NULL), ZEROD_E_PEER_LOST, "was gone meanwhile");
+	core_expect(s->core, core_simple(s->core, s->g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[0]),
+	            0);
+	core_expect_error(s->core, commit(s, 1, &fence), ZEROD_E_PEER_LOST, "was gone meanwhile");
+	assert_int_equal(core_quarantine(s->core, 0), SLOT_BYTES);
+	core_pass(s->core, s->g.team.session[0], 0, 1);
+	expect_nothing_left(s);
 }
 
 static void test_commit_after_an_abort(void **state)
 {
-	struct scene s;
-	(void)state;
-	begin_reserved(&s);
-	core_expect(s.core, core_simple(s.core, s.g.team.session[1], ZD_REQ_ABORT_GROUP, s.g.team.group), 0);
-	assert_int_equal(buckets(&s), SLOT_BYTES);
-	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_ABORTED);
-	core_expect(s.core, commit(&s, 1, NULL), ZEROD_E_ABORTED);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	struct scene *s = *state;
+	core_expect(s->core, core_simple(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group),
+	            0);
+	assert_int_equal(buckets(s), SLOT_BYTES);
+	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_ABORTED);
+	core_expect(s->core, commit(s, 1, NULL), ZEROD_E_ABORTED);
+	expect_nothing_left(s);
 }
 
 /* An entry with a buffer of its own, beside a slot. */
@@ -209,7 +219,7 @@ static void test_large_entry(void **state)
 	struct zd_fence fence = {0, 1};
 	(void)state;
 	s.core = core_new(NULL);
-	core_reducers_new(&s.g, s.core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s.g = core_reducers_new(s.core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s.unit[0] = core_reducers_unit(&s.g, "a", NUMEL);
 	s.unit[1] = core_reducers_unit(&s.g, "large", LARGE_BYTES / 4);
 	core_reducers_begin(&s.g, 3, true);
@@ -229,21 +239,18 @@ static void test_large_entry(void **state)
 /* An entry that was committed before the loss keeps its fences, and needs no second commit. */
 static void test_committed_before(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	struct zd_fence fence = {0, 1};
-	(void)state;
-	begin_reserved(&s);
-	core_expect(s.core, commit(&s, 0, &fence), 0);
-	lose_peer(&s);
-	assert_int_equal(buckets(&s), SLOT_BYTES);
-	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_PEER_LOST);
-	core_expect(s.core, commit(&s, 1, NULL), ZEROD_E_PEER_LOST);
-	assert_int_equal(buckets(&s), 0);
-	assert_int_equal(core_quarantine(s.core, 0), SLOT_BYTES);
-	expect_not_handed_out(&s, s.at[0]);
-	core_pass(s.core, s.g.team.session[0], 0, 1);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	core_expect(s->core, commit(s, 0, &fence), 0);
+	lose_peer(s);
+	assert_int_equal(buckets(s), SLOT_BYTES);
+	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_PEER_LOST);
+	core_expect(s->core, commit(s, 1, NULL), ZEROD_E_PEER_LOST);
+	assert_int_equal(buckets(s), 0);
+	assert_int_equal(core_quarantine(s->core, 0), SLOT_BYTES);
+	expect_not_handed_out(s, s->at[0]);
+	core_pass(s->core, s->g.team.session[0], 0, 1);
+	expect_nothing_left(s);
 }
 
 /* The rank was never told of an entry whose padding is still being zeroed: only the fill keeps it. */
@@ -278,94 +285,76 @@ static void test_reserve_under_way(void **state)
 /* A group that fails again and again: what a silent rank has stays one and the same. */
 static void test_failures_in_a_row(void **state)
 {
-	struct scene s;
-	(void)state;
-	begin_reserved(&s);
+	struct scene *s = *state;
 	for (int i = 0; i < 3; i++) {
-		lose_peer(&s);
-		replace_peer(&s);
-		assert_int_equal(buckets(&s), SLOT_BYTES);
+		lose_peer(s);
+		replace_peer(s);
+		assert_int_equal(buckets(s), SLOT_BYTES);
 	}
-	expect_not_handed_out(&s, s.at[0]);
-	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_PEER_LOST);
-	core_expect(s.core, commit(&s, 1, NULL), ZEROD_E_PEER_LOST);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	expect_not_handed_out(s, s->at[0]);
+	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_PEER_LOST);
+	core_expect(s->core, commit(s, 1, NULL), ZEROD_E_PEER_LOST);
+	expect_nothing_left(s);
 }
 
 /* ---- Targets: by the step's end ------------------------------------------------------------------------ */
 
 static void test_step_end_gives_back(void **state)
 {
-	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
+	struct scene *s = *state;
 	struct zd_fence fence = {1, 1}, wrong = {1, 0};
-	(void)state;
-	begin_step(&s, step);
-	lose_peer(&s);
-	assert_int_equal(targets(&s), TARGET_BYTES); /* the lost rank's is gone */
-	expect_not_handed_out(&s, step[0]->u.step_begin.targets[0]);
-	core_check_target(&s.g, 0, step[0], 0, 1.0f);
-	core_expect(s.core, core_step_end(&s.g.team, 0, &wrong, 1), ZEROD_E_INVALID);
-	core_expect(s.core, core_step_end(&s.g.team, 0, &fence, 1), 0);
-	assert_int_equal(targets(&s), 0);
-	assert_int_equal(core_quarantine(s.core, 0), TARGET_BYTES);
-	expect_not_handed_out(&s, step[0]->u.step_begin.targets[0]);
-	core_pass(s.core, s.g.team.session[0], 1, 1);
-	expect_nothing_left(&s);
-	core_expect_error(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_PEER_LOST, "rank 1");
-	core_end(s.core);
+	lose_peer(s);
+	assert_int_equal(targets(s), TARGET_BYTES); /* the lost rank's is gone */
+	expect_not_handed_out(s, s->step[0]->u.step_begin.targets[0]);
+	core_check_target(&s->g, 0, s->step[0], 0, 1.0f);
+	core_expect(s->core, core_step_end(&s->g.team, 0, &wrong, 1), ZEROD_E_INVALID);
+	core_expect(s->core, core_step_end(&s->g.team, 0, &fence, 1), 0);
+	assert_int_equal(targets(s), 0);
+	assert_int_equal(core_quarantine(s->core, 0), TARGET_BYTES);
+	expect_not_handed_out(s, s->step[0]->u.step_begin.targets[0]);
+	core_pass(s->core, s->g.team.session[0], 1, 1);
+	expect_nothing_left(s);
+	core_expect_error(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_PEER_LOST, "rank 1");
 }
 
 static void test_step_end_after_the_replacement(void **state)
 {
-	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
-	begin_step(&s, step);
-	lose_peer(&s);
-	replace_peer(&s);
-	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_PEER_LOST, "rank 1");
-	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_STATE, "no backward of rank 0");
-	core_check_target(&s.g, 0, step[0], 0, 1.0f);
-	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), 0);
-	expect_nothing_left(&s);
-	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_STATE);
-	core_end(s.core);
+	struct scene *s = *state;
+	lose_peer(s);
+	replace_peer(s);
+	core_expect_error(s->core, core_step(&s->g.team, 0), ZEROD_E_PEER_LOST, "rank 1");
+	core_expect_error(s->core, core_step(&s->g.team, 0), ZEROD_E_STATE, "no backward of rank 0");
+	core_check_target(&s->g, 0, s->step[0], 0, 1.0f);
+	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), 0);
+	expect_nothing_left(s);
+	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_STATE);
 }
 
 static void test_step_end_after_an_abort(void **state)
 {
-	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
-	begin_step(&s, step);
-	core_expect(s.core, core_simple(s.core, s.g.team.session[1], ZD_REQ_ABORT_GROUP, s.g.team.group), 0);
-	assert_int_equal(targets(&s), 2 * TARGET_BYTES); /* both ranks are there */
+	struct scene *s = *state;
+	core_expect(s->core, core_simple(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group),
+	            0);
+	assert_int_equal(targets(s), 2 * TARGET_BYTES); /* both ranks are there */
 	for (uint32_t rank = 0; rank < 2; rank++) {
-		core_check_target(&s.g, rank, step[rank], 0, 1.0f);
-		core_expect(s.core, core_step_end(&s.g.team, rank, NULL, 0), 0);
+		core_check_target(&s->g, rank, s->step[rank], 0, 1.0f);
+		core_expect(s->core, core_step_end(&s->g.team, rank, NULL, 0), 0);
 	}
-	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_ABORTED);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_ABORTED);
+	expect_nothing_left(s);
 }
 
 static void test_target_through_failures_in_a_row(void **state)
 {
-	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
-	begin_step(&s, step);
+	struct scene *s = *state;
 	for (int i = 0; i < 3; i++) {
-		lose_peer(&s);
-		replace_peer(&s);
-		assert_int_equal(targets(&s), TARGET_BYTES);
+		lose_peer(s);
+		replace_peer(s);
+		assert_int_equal(targets(s), TARGET_BYTES);
 	}
-	core_check_target(&s.g, 0, step[0], 0, 1.0f);
-	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), 0);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	core_check_target(&s->g, 0, s->step[0], 0, 1.0f);
+	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), 0);
+	expect_nothing_left(s);
 }
 
 /* Nobody reads a target whose step was not begun: it goes at once. */
@@ -387,66 +376,55 @@ static void test_target_of_a_backward(void **state)
 /* It is bound no more: units that come and go meanwhile change the next one. */
 static void test_units_beside_an_abandoned_target(void **state)
 {
-	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
-	begin_step(&s, step);
-	lose_peer(&s);
-	replace_peer(&s);
-	core_expect_told(s.core, s.g.team.session[0], s.g.team.group, "rank 1");
+	struct scene *s = *state;
+	lose_peer(s);
+	replace_peer(s);
+	core_expect_told(s->core, s->g.team.session[0], s->g.team.group, "rank 1");
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(s.core,
-		            core_simple(s.core, s.g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s.unit[1]),
+		core_expect(s->core,
+		            core_simple(s->core, s->g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s->unit[1]),
 		            0);
-	uint64_t late = core_reducers_unit(&s.g, "c", 512);
-	core_reducers_begin(&s.g, 3, true);
-	assert_int_equal(targets(&s), 2 * (TARGET_BYTES + 512));
-	uint64_t request = core_bucket(&s.g.team, 1, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	s.g.bucket[1] = core_expect(s.core, request, 0)->u.bucket_create.bucket;
+	uint64_t late = core_reducers_unit(&s->g, "c", 512);
+	core_reducers_begin(&s->g, 3, true);
+	assert_int_equal(targets(s), 2 * (TARGET_BYTES + 512));
+	uint64_t request = core_bucket(&s->g.team, 1, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g.bucket[1] = core_expect(s->core, request, 0)->u.bucket_create.bucket;
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_reduce(&s.g, rank, late, 1.0f);
-	core_reducers_end(&s.g);
-	core_end(s.core);
+		core_reduce(&s->g, rank, late, 1.0f);
+	core_reducers_end(&s->g);
 }
 
 /* ---- The rank's other words: its streams have drained -------------------------------------------------- */
 
 static void test_backward_begin_gives_up_entries(void **state)
 {
-	struct scene s;
-	(void)state;
-	begin_reserved(&s);
-	lose_peer(&s);
-	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), ZEROD_E_PEER_LOST); /* no word at all */
-	assert_int_equal(buckets(&s), SLOT_BYTES);
-	replace_peer(&s);
-	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), 0);
-	assert_int_equal(buckets(&s), 0);
-	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_NOT_FOUND);
-	reserve(&s, 0);
-	core_expect(s.core, commit(&s, 0, NULL), 0);
-	core_end(s.core);
+	struct scene *s = *state;
+	lose_peer(s);
+	core_expect(s->core, core_backward(&s->g.team, 0, 3, true), ZEROD_E_PEER_LOST); /* no word at all */
+	assert_int_equal(buckets(s), SLOT_BYTES);
+	replace_peer(s);
+	core_expect(s->core, core_backward(&s->g.team, 0, 3, true), 0);
+	assert_int_equal(buckets(s), 0);
+	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_NOT_FOUND);
+	reserve(s, 0);
+	core_expect(s->core, commit(s, 0, NULL), 0);
 }
 
 static void test_backward_begin_gives_up_the_target(void **state)
 {
-	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
-	begin_step(&s, step);
-	lose_peer(&s);
-	replace_peer(&s);
-	core_expect_told(s.core, s.g.team.session[0], s.g.team.group, "rank 1");
-	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), 0);
-	assert_int_equal(targets(&s), TARGET_BYTES);
-	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_STATE);
-	core_expect(s.core, core_backward(&s.g.team, 1, 3, true), 0);
-	core_reducers_end(&s.g);
-	core_reducers_step(&s.g, step);
-	assert_int_equal(step[0]->u.step_begin.step, 2);
-	core_reducers_step_end(&s.g);
-	expect_nothing_left(&s);
-	core_end(s.core);
+	struct scene *s = *state;
+	lose_peer(s);
+	replace_peer(s);
+	core_expect_told(s->core, s->g.team.session[0], s->g.team.group, "rank 1");
+	core_expect(s->core, core_backward(&s->g.team, 0, 3, true), 0);
+	assert_int_equal(targets(s), TARGET_BYTES);
+	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_STATE);
+	core_expect(s->core, core_backward(&s->g.team, 1, 3, true), 0);
+	core_reducers_end(&s->g);
+	core_reducers_step(&s->g, s->step);
+	assert_int_equal(s->step[0]->u.step_begin.step, 2);
+	core_reducers_step_end(&s->g);
+	expect_nothing_left(s);
 }
 
 static void test_bucket_destroy_gives_up(void **state)
@@ -472,7 +450,6 @@ static void test_bucket_destroy_gives_up(void **state)
 static void test_reset_gives_up(void **state)
 {
 	struct scene s;
-	const struct zd_reply *step[CORE_TEAM];
 	(void)state;
 	begin_reserved(&s);
 	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
@@ -482,7 +459,7 @@ static void test_reset_gives_up(void **state)
 	expect_nothing_left(&s);
 	core_end(s.core);
 
-	begin_step(&s, step);
+	begin_step(&s);
 	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
 	assert_int_equal(targets(&s), 2 * TARGET_BYTES);
 	lose_peer(&s);
@@ -497,11 +474,10 @@ static void test_leave_and_end_give_up(void **state)
 	(void)state;
 	for (int i = 0; i < 4; i++) {
 		struct scene s;
-		const struct zd_reply *step[CORE_TEAM];
 		if (i < 2)
 			begin_reserved(&s);
 		else
-			begin_step(&s, step);
+			begin_step(&s);
 		lose_peer(&s);
 		assert_int_not_equal(buckets(&s) + targets(&s), 0);
 		if (i % 2 == 0)
@@ -518,22 +494,24 @@ static void test_leave_and_end_give_up(void **state)
 
 int main(void)
 {
+#define STEP_TEST(test) CORE_FIXTURE_TEST(test, setup_step, core_rig_teardown)
+#define TEST(test)      CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_commit_gives_back),
-	        cmocka_unit_test(test_commit_after_the_replacement),
-	        cmocka_unit_test(test_commit_after_an_abort),
+	        TEST(test_commit_gives_back),
+	        TEST(test_commit_after_the_replacement),
+	        TEST(test_commit_after_an_abort),
 	        cmocka_unit_test(test_large_entry),
-	        cmocka_unit_test(test_committed_before),
+	        TEST(test_committed_before),
 	        cmocka_unit_test(test_reserve_under_way),
-	        cmocka_unit_test(test_failures_in_a_row),
-	        cmocka_unit_test(test_step_end_gives_back),
-	        cmocka_unit_test(test_step_end_after_the_replacement),
-	        cmocka_unit_test(test_step_end_after_an_abort),
+	        TEST(test_failures_in_a_row),
+	        STEP_TEST(test_step_end_gives_back),
+	        STEP_TEST(test_step_end_after_the_replacement),
+	        STEP_TEST(test_step_end_after_an_abort),
 	        cmocka_unit_test(test_target_of_a_backward),
-	        cmocka_unit_test(test_target_through_failures_in_a_row),
-	        cmocka_unit_test(test_units_beside_an_abandoned_target),
-	        cmocka_unit_test(test_backward_begin_gives_up_entries),
-	        cmocka_unit_test(test_backward_begin_gives_up_the_target),
+	        STEP_TEST(test_target_through_failures_in_a_row),
+	        STEP_TEST(test_units_beside_an_abandoned_target),
+	        TEST(test_backward_begin_gives_up_entries),
+	        STEP_TEST(test_backward_begin_gives_up_the_target),
 	        cmocka_unit_test(test_bucket_destroy_gives_up),
 	        cmocka_unit_test(test_reset_gives_up),
 	        cmocka_unit_test(test_leave_and_end_give_up),

@@ -19,7 +19,15 @@ struct scene {
 static void open_scene(struct scene *s)
 {
 	s->core = core_new(&(struct core_options){.ndevices = NRANKS});
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+}
+
+static int setup(void **state)
+{
+	static struct scene s;
+	open_scene(&s);
+	*state = &s;
+	return 0;
 }
 
 static struct zd_args args_of(struct scene *s, uint32_t op, uint32_t count, const double *values)
@@ -55,77 +63,62 @@ static void expect_agreed(struct scene *s, uint32_t op, double first, double sec
 
 static void test_values(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
+	struct scene *s = *state;
 	/* in rank order, whoever comes first: 1 is lost in 1e17 */
-	expect_agreed(&s, ZEROD_AGREE_SUM, (1.0 + 1e17) - 1e17, 4.0);
-	expect_agreed(&s, ZEROD_AGREE_MAX, 1e17, 7.0);
-	expect_agreed(&s, ZEROD_AGREE_MIN, -1e17, -5.0);
-	core_end(s.core);
+	expect_agreed(s, ZEROD_AGREE_SUM, (1.0 + 1e17) - 1e17, 4.0);
+	expect_agreed(s, ZEROD_AGREE_MAX, 1e17, 7.0);
+	expect_agreed(s, ZEROD_AGREE_MIN, -1e17, -5.0);
 }
 
 static void test_no_number(void **state)
 {
 	static const double numbers[NRANKS] = {1.0, NAN, 2.0};
-	struct scene s;
+	struct scene *s = *state;
 	uint64_t request = 0;
-	(void)state;
-	open_scene(&s);
 	for (uint32_t op = ZEROD_AGREE_SUM; op <= ZEROD_AGREE_MIN; op++) {
 		for (uint32_t rank = 0; rank < NRANKS; rank++)
-			request = agree(&s, rank, op, 1, &numbers[rank]);
-		assert_true(isnan(core_expect(s.core, request, 0)->u.group_agree.values[0]));
+			request = agree(s, rank, op, 1, &numbers[rank]);
+		assert_true(isnan(core_expect(s->core, request, 0)->u.group_agree.values[0]));
 	}
-	core_end(s.core);
 }
 
 /* All ranks are told, and may try again. */
 static void test_ranks_differ(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	uint64_t requests[NRANKS];
-	(void)state;
-	open_scene(&s);
 	for (uint32_t last = 0; last < NRANKS; last++) {
 		for (uint32_t i = 1; i <= NRANKS; i++) {
 			uint32_t rank = (last + i) % NRANKS;
-			requests[rank] = agree(&s, rank, ZEROD_AGREE_MAX, rank == 1 ? 2 : 1, values[rank]);
+			requests[rank] = agree(s, rank, ZEROD_AGREE_MAX, rank == 1 ? 2 : 1, values[rank]);
 		}
 		for (uint32_t rank = 0; rank < NRANKS; rank++)
-			core_expect_error(s.core, requests[rank], ZEROD_E_MISMATCH,
+			core_expect_error(s->core, requests[rank], ZEROD_E_MISMATCH,
 			                  "rank 0 agrees on the max of 1 values; rank 1 says the max of 2");
 	}
-	expect_agreed(&s, ZEROD_AGREE_MAX, 1e17, 7.0);
-	core_end(s.core);
+	expect_agreed(s, ZEROD_AGREE_MAX, 1e17, 7.0);
 }
 
 static void test_arguments(void **state)
 {
 	double many[ZEROD_MAX_AGREED + 1] = {0};
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_expect_error(s.core, agree(&s, 0, 3, 1, many), ZEROD_E_INVALID, "unknown agreement operation 3");
-	core_expect(s.core, agree(&s, 0, 0, 0, many), ZEROD_E_INVALID);
-	core_expect_error(s.core, agree(&s, 0, 0, ZEROD_MAX_AGREED + 1, many), ZEROD_E_LIMIT, "at most 1024");
-	(void)agree(&s, 0, 0, 1, many);
-	core_expect_error(s.core, agree(&s, 0, 0, 1, many), ZEROD_E_STATE, "waits for an agreement already");
-	core_end(s.core);
+	struct scene *s = *state;
+	core_expect_error(s->core, agree(s, 0, 3, 1, many), ZEROD_E_INVALID, "unknown agreement operation 3");
+	core_expect(s->core, agree(s, 0, 0, 0, many), ZEROD_E_INVALID);
+	core_expect_error(s->core, agree(s, 0, 0, ZEROD_MAX_AGREED + 1, many), ZEROD_E_LIMIT, "at most 1024");
+	(void)agree(s, 0, 0, 1, many);
+	core_expect_error(s->core, agree(s, 0, 0, 1, many), ZEROD_E_STATE, "waits for an agreement already");
 }
 
 /* A request that is given up is no word any more. */
 static void test_a_deadline(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	struct zd_args args = args_of(&s, ZEROD_AGREE_SUM, 1, values[0]);
-	uint64_t late = core_send_until(s.core, s.g.team.session[0], 7, &args);
-	core_tick(s.core, 7);
-	core_expect_error(s.core, late, ZEROD_E_DEADLINE, "rank 1 to agree");
-	expect_agreed(&s, ZEROD_AGREE_MIN, -1e17, -5.0);
-	core_end(s.core);
+	struct scene *s = *state;
+	struct zd_args args = args_of(s, ZEROD_AGREE_SUM, 1, values[0]);
+	uint64_t late = core_send_until(s->core, s->g.team.session[0], 7, &args);
+	core_tick(s->core, 7);
+	core_expect_error(s->core, late, ZEROD_E_DEADLINE, "rank 1 to agree");
+	expect_agreed(s, ZEROD_AGREE_MIN, -1e17, -5.0);
 }
 
 /* Many values are combined in steps. A rank that gives up between two of them takes its values back. */
@@ -136,7 +129,7 @@ static void test_steps(void **state)
 	struct scene s;
 	(void)state;
 	s.core = core_new(&(struct core_options){.ndevices = 1, .end_step_objects = 64});
-	core_reducers_new(&s.g, s.core, CORE_TEAM, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	s.g = core_reducers_new(s.core, CORE_TEAM, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	for (uint32_t rank = 0; rank < CORE_TEAM; rank++) {
 		for (uint32_t i = 0; i < ZEROD_MAX_AGREED; i++)
 			many[rank][i] = rank == 1 ? 1e17 : rank == 5 ? -1e17 : i + 1;
@@ -163,22 +156,23 @@ static void test_steps(void **state)
 
 static void test_a_rank_that_goes(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	uint64_t first = agree(&s, 0, ZEROD_AGREE_SUM, 1, values[0]);
-	(void)agree(&s, 1, ZEROD_AGREE_SUM, 1, values[1]);
-	core_close(s.core, s.g.team.session[1]);
-	core_expect_error(s.core, first, ZEROD_E_PEER_LOST, "rank 1");
-	core_end(s.core);
+	struct scene *s = *state;
+	uint64_t first = agree(s, 0, ZEROD_AGREE_SUM, 1, values[0]);
+	(void)agree(s, 1, ZEROD_AGREE_SUM, 1, values[1]);
+	core_close(s->core, s->g.team.session[1]);
+	core_expect_error(s->core, first, ZEROD_E_PEER_LOST, "rank 1");
 }
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_values),       cmocka_unit_test(test_no_number),
-	        cmocka_unit_test(test_ranks_differ), cmocka_unit_test(test_arguments),
-	        cmocka_unit_test(test_a_deadline),   cmocka_unit_test(test_a_rank_that_goes),
+	        TEST(test_values),
+	        TEST(test_no_number),
+	        TEST(test_ranks_differ),
+	        TEST(test_arguments),
+	        TEST(test_a_deadline),
+	        TEST(test_a_rank_that_goes),
 	        cmocka_unit_test(test_steps),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

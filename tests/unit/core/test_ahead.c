@@ -24,7 +24,7 @@ static const struct core_options ahead = {.sums_ahead = true, .unordered = true}
 static struct core_driver *open_held(struct core_reducers *g, const struct core_options *options)
 {
 	struct core_driver *core = core_new(options);
-	core_reducers_new(g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, NSLOTS);
+	*g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, NSLOTS);
 	core_hold(core, ZD_CMD_COPY);
 	return core;
 }
@@ -228,10 +228,10 @@ static void test_a_reset_does_not_mend_them(void **state)
 static void test_abort_spares_sums_behind_others(void **state)
 {
 	struct core_options three = {.ndevices = 3, .sums_ahead = true, .unordered = true};
-	struct core_reducers g, h;
+	struct core_reducers h;
 	struct core_driver *core = core_new(&three);
 	(void)state;
-	core_reducers_new(&g, core, 3, ZEROD_FLOAT32, SLOT_BYTES, NSLOTS);
+	struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, SLOT_BYTES, NSLOTS);
 	core_hold(core, ZD_CMD_COPY);
 	second_group(&h, &g, 2);
 	uint64_t first = core_reducers_unit(&g, "w", NUMEL), second = core_reducers_unit(&h, "v", NUMEL);

@@ -62,8 +62,7 @@ static void test_every_rank_has_the_sum(void **state)
 	for (size_t i = 0; i < sizeof(numel) / sizeof(numel[0]); i++) {
 		struct core_driver *core =
 		        core_new(&(struct core_options){.ndevices = 3, .reduction_cut_bytes = 2 * CORE_KIB});
-		struct core_reducers g;
-		core_reducers_new(&g, core, 3, ZEROD_FLOAT32, SLOT_BYTES, 2);
+		struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, SLOT_BYTES, 2);
 		uint64_t unit = all_reduced(&g, "norm", numel[i]);
 		core_reducers_begin(&g, 3, true);
 		reduce_by_all(&g, unit, 2.0f);
@@ -78,9 +77,8 @@ static void test_beside_slices(void **state)
 {
 	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
-	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t before = core_reducers_unit(&g, "before", 1000);
 	uint64_t unit = all_reduced(&g, "norm", 300);
 	uint64_t behind = core_reducers_unit(&g, "behind", 1000);
@@ -106,8 +104,7 @@ static void test_accumulates(void **state)
 {
 	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
-	struct core_reducers g;
-	core_reducers_new(&g, core, 4, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 4, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = all_reduced(&g, "norm", 500);
 	for (uint32_t micro = 0; micro < 3; micro++) {
 		core_reducers_begin(&g, 2, micro == 2);
@@ -123,10 +120,9 @@ static void test_norm_counts_once(void **state)
 {
 	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
-	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
 	double expected = 0.0;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = all_reduced(&g, "norm", 100);
 	core_reducers_begin(&g, 3, true);
 	reduce_by_all(&g, unit, 1.0f);
@@ -146,9 +142,8 @@ static void test_backward_waits_for_copies(void **state)
 {
 	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
-	struct core_reducers g;
 	uint64_t ends[2];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = all_reduced(&g, "norm", 100);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
@@ -172,9 +167,8 @@ static void test_copy_fails(void **state)
 {
 	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
-	struct core_reducers g;
 	uint64_t end[2];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = all_reduced(&g, "norm", 100);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
@@ -193,16 +187,13 @@ static void test_copy_fails(void **state)
 /* One rank says so, another does not: they would lay their targets out differently. */
 static void test_ranks_must_agree(void **state)
 {
-	(void)state;
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	struct core_unit unit = {.name = "w", .numel = 10, .all_reduce = true};
 	core_expect(core, core_register(core, team.session[0], team.group, &unit), 0);
 	unit.all_reduce = false;
 	core_expect_error(core, core_register(core, team.session[1], team.group, &unit), ZEROD_E_MISMATCH,
 	                  "rank 0 registered float32, 10 elements, all-reduced; rank 1 says");
-	core_end(core);
 }
 
 int main(void)
@@ -214,7 +205,7 @@ int main(void)
 	        cmocka_unit_test(test_norm_counts_once),
 	        cmocka_unit_test(test_backward_waits_for_copies),
 	        cmocka_unit_test(test_copy_fails),
-	        cmocka_unit_test(test_ranks_must_agree),
+	        CORE_TEST(test_ranks_must_agree),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

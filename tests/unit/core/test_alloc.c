@@ -75,9 +75,8 @@ static void test_bad_arguments(void **state)
 	        {"job", NULL, 1, 4 * CORE_MIB, 0, ZEROD_E_INVALID, "alignment"},
 	        {"job", NULL, ZD_MAX_BYTES, 0, 0, ZEROD_E_NO_MEMORY, "do not fit on device 0: arena 4194304"},
 	};
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		struct zd_args args = {.kind = ZD_REQ_ALLOC,
 		                       .u.alloc = {cases[i].job, cases[i].name, cases[i].device,
@@ -85,7 +84,6 @@ static void test_bad_arguments(void **state)
 		core_expect_error(core, core_send(core, session, &args), cases[i].status, cases[i].text);
 		assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
 	}
-	core_end(core);
 }
 
 static void test_freed_memory_waits_for_its_streams(void **state)
@@ -113,10 +111,9 @@ static void test_freed_memory_waits_for_its_streams(void **state)
 
 static void test_only_what_is_there_and_ones_own_is_freed(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
 	struct core_row row;
-	(void)state;
 	uint64_t id = core_expect(core, alloc(core, session, 256, 0), 0)->u.alloc.allocation;
 	core_expect_error(core, free_after(core, other, id, NULL, 0), ZEROD_E_NOT_FOUND, "has no allocation");
 	core_expect(core, free_after(core, session, id + 1000, NULL, 0), ZEROD_E_NOT_FOUND);
@@ -136,28 +133,24 @@ static void test_only_what_is_there_and_ones_own_is_freed(void **state)
 	core_expect(core, free_after(core, session, row.row.id, NULL, 0), ZEROD_E_NOT_FOUND);
 	core_unhold(core, ZD_CMD_FILL);
 	assert_true(core_expect(core, waiting, 0)->u.alloc.allocation == row.row.id);
-	core_end(core);
 }
 
 static void test_allocations_end_with_their_session(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
-	(void)state;
 	core_expect(core, alloc(core, session, 1000, 0), 0);
 	core_expect(core, alloc(core, session, 1000, 0), 0);
 	core_expect(core, alloc(core, other, 256, 0), 0);
 	core_close(core, session);
 	assert_int_equal(core_usage(core).allocation_bytes, 256);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 1);
-	core_end(core);
 }
 
 static void test_failed_fill_leaves_nothing(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "ECC error");
 	core_expect_error(core, alloc(core, session, 256, 0), ZEROD_E_DEVICE, "ECC error");
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
@@ -165,15 +158,13 @@ static void test_failed_fill_leaves_nothing(void **state)
 	core_expect_error(core, alloc(core, session, 256, 0), ZEROD_E_SYSTEM, "memfd_create: EMFILE");
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
 	core_expect(core, alloc(core, session, 256, 0), 0);
-	core_end(core);
 }
 
 static void test_deadline_while_it_is_zeroed(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	struct zd_args args = {.kind = ZD_REQ_ALLOC, .u.alloc = {.job = "job", .bytes = 256}};
-	(void)state;
 	core_hold(core, ZD_CMD_FILL);
 	uint64_t request = core_send_until(core, session, 2000000, &args);
 	core_tick(core, 2000000);
@@ -182,7 +173,6 @@ static void test_deadline_while_it_is_zeroed(void **state)
 	assert_int_equal(core_quarantine(core, 0), 256);
 	core_unhold(core, ZD_CMD_FILL);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 /* Memory that comes free by itself is waited for; memory that somebody holds is not. */
@@ -233,12 +223,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_allocations_are_zeroed_and_aligned),
-	        cmocka_unit_test(test_bad_arguments),
+	        CORE_TEST(test_bad_arguments),
 	        cmocka_unit_test(test_freed_memory_waits_for_its_streams),
-	        cmocka_unit_test(test_only_what_is_there_and_ones_own_is_freed),
-	        cmocka_unit_test(test_allocations_end_with_their_session),
-	        cmocka_unit_test(test_failed_fill_leaves_nothing),
-	        cmocka_unit_test(test_deadline_while_it_is_zeroed),
+	        CORE_TEST(test_only_what_is_there_and_ones_own_is_freed),
+	        CORE_TEST(test_allocations_end_with_their_session),
+	        CORE_TEST(test_failed_fill_leaves_nothing),
+	        CORE_TEST(test_deadline_while_it_is_zeroed),
 	        cmocka_unit_test(test_full_arena),
 	        cmocka_unit_test(test_others_are_counted),
 	};

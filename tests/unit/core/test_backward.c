@@ -17,7 +17,7 @@
 
 static uint64_t new_pair(struct core_reducers *g, struct core_driver *core)
 {
-	core_reducers_new(g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	*g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	return core_reducers_unit(g, "w", NUMEL);
 }
 
@@ -109,10 +109,9 @@ static void test_parts_without_reductions(void **state)
 /* It is behind the bound target's end, so it can neither be reduced before the step nor is it kept by it. */
 static void test_unit_that_is_registered_after_the_target_was_bound(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
-	(void)state;
 	core_reducers_begin(&g, 2, false);
 	reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
@@ -125,17 +124,15 @@ static void test_unit_that_is_registered_after_the_target_was_bound(void **state
 		core_expect(core, core_simple(core, g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, unit),
 		            ZEROD_E_BUSY);
 	}
-	core_end(core);
 }
 
 /* Memory that the optimizer allocates comes after the target is released: the peak shows that the two do not
  * exist at the same time. */
 static void test_release_is_seen_in_the_peak(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
@@ -144,18 +141,16 @@ static void test_release_is_seen_in_the_peak(void **state)
 	assert_true(peak >= 2 * SLOT_BYTES);
 	core_expect(core, core_alloc(core, g.team.session[0], "job", 0, SLOT_BYTES), 0);
 	assert_int_equal(core_usage(core).peak_bytes, peak);
-	core_end(core);
 }
 
 /* The optimizer's streams still read: uncharged at once, reused when they have passed. */
 static void test_step_end_with_fences(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
 	static const struct zd_fence fences[] = {{0, 1}, {1, 1}}, wrong = {0, 0};
 	uint64_t unit = new_pair(&g, core);
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
@@ -171,16 +166,13 @@ static void test_step_end_with_fences(void **state)
 	assert_int_equal(core_quarantine(core, 0), charged / 2);
 	core_pass(core, g.team.session[0], 0, 1);
 	assert_int_equal(core_quarantine(core, 0), 0);
-	core_end(core);
 }
 
 static void test_nothing_trainable(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	core_team_register(&g.team, &(struct core_unit){.name = "f", .numel = 8, .frozen = true});
 	core_reducers_begin(&g, 0, true);
 	core_reducers_end(&g);
@@ -188,18 +180,16 @@ static void test_nothing_trainable(void **state)
 	assert_int_equal(step[1]->u.step_begin.targets[0].segment, 0);
 	assert_true(step[1]->u.step_begin.norm_squared == 0.0 && !step[1]->u.step_begin.overflow);
 	core_reducers_step_end(&g);
-	core_end(core);
 }
 
 /* ---- States -------------------------------------------------------------------------------------------- */
 
 static void test_order_of_calls(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
 	uint64_t unit = new_pair(&g, core);
-	(void)state;
 	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_STATE, "runs no backward");
 	core_expect_error(core, core_step(&g.team, 0), ZEROD_E_STATE,
 	                  "no backward of rank 0 has ended since its last step");
@@ -226,15 +216,13 @@ static void test_order_of_calls(void **state)
 	                  "step 1 of rank 1 has not ended");
 	core_check_target(&g, 1, step[1], 0, 1.0f);
 	core_reducers_step_end(&g);
-	core_end(core);
 }
 
 static void test_arguments(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	struct zd_args args = {.kind = ZD_REQ_BACKWARD_BEGIN, .u.backward_begin = {.group = 999}};
-	(void)state;
 	(void)new_pair(&g, core);
 	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
 	core_expect(core, core_backward(&g.team, 0, 4, true), ZEROD_E_INVALID);
@@ -247,17 +235,15 @@ static void test_arguments(void **state)
 	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
 	args = (struct zd_args){.kind = ZD_REQ_BACKWARD_END, .u.group = 999};
 	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
-	core_end(core);
 }
 
 /* ---- What ranks must say alike ------------------------------------------------------------------------- */
 
 static void test_stage_and_dtype_must_agree(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
-	(void)state;
 	core_expect(core, core_backward(&g.team, 0, 2, false), 0);
 	core_expect_error(
 	        core, core_backward(&g.team, 1, 3, false), ZEROD_E_MISMATCH,
@@ -273,16 +259,14 @@ static void test_stage_and_dtype_must_agree(void **state)
 	core_reducers_end(&g);
 	take_step(&g, 1, 1.0f);
 	core_reducers_begin(&g, 3, true); /* the next one is free to */
-	core_end(core);
 }
 
 /* Stage 1 alone has one: the other stages reduce in each backward. */
 static void test_boundary_must_agree(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
-	(void)state;
 	core_expect(core, core_backward(&g.team, 0, 1, true), 0);
 	core_expect_error(core, core_backward(&g.team, 1, 1, false), ZEROD_E_MISMATCH,
 	                  "backward 1 is not the boundary of rank 1; rank 0 has its boundary at backward 1");
@@ -313,17 +297,15 @@ static void test_boundary_must_agree(void **state)
 	reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
 	take_step(&g, 3, 1.0f);
-	core_end(core);
 }
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
 
 static void test_no_room_for_the_target(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
-	(void)state;
 	zd_engine_set_quota(core_engine(core), 1024 + 100);
 	core_expect_error(core, core_backward(&g.team, 0, 3, true), ZEROD_E_QUOTA, "1124");
 	zd_engine_set_quota(core_engine(core), 0);
@@ -331,17 +313,15 @@ static void test_no_room_for_the_target(void **state)
 	reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
 	take_step(&g, 1, 1.0f);
-	core_end(core);
 }
 
 /* Requests of a backward may follow its beginning at once: they wait while that waits for memory. */
 static void test_requests_behind_a_beginning(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	uint64_t other = core_reducers_unit(&g, "x", NUMEL);
-	(void)state;
 	core_hold(core, ZD_CMD_SEGMENT_CREATE);
 	uint64_t begun = core_backward(&g.team, 0, 3, true);
 	uint64_t skipped = core_skip(&g.team, 0, other);
@@ -359,7 +339,6 @@ static void test_requests_behind_a_beginning(void **state)
 	for (uint64_t u = unit; u; u = u == unit ? other : 0)
 		core_expect(core, core_skip(&g.team, 1, u), 0);
 	core_reducers_end(&g);
-	core_end(core);
 }
 
 /* A beginning that fails, or is given up, leaves none of them. */
@@ -401,12 +380,11 @@ static void test_requests_behind_a_beginning_that_fails(void **state)
 
 static void test_deadlines_of_ends_and_steps(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	uint64_t other = core_reducers_unit(&g, "x", NUMEL);
 	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END, .u.group = g.team.group};
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f);
 	uint64_t late = core_send_until(core, g.team.session[0], 1000000, &args);
@@ -421,17 +399,15 @@ static void test_deadlines_of_ends_and_steps(void **state)
 	core_tick(core, 2000000);
 	core_expect_error(core, late, ZEROD_E_DEADLINE, "rank 1 to begin the step");
 	take_step(&g, 1, 1.0f);
-	core_end(core);
 }
 
 /* A failed window is closed by each rank on its own; one that is behind is told of it when it comes there. */
 static void test_a_rank_behind_a_failure(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
-	struct core_reducers g;
 	uint64_t step[3];
 	(void)state;
-	core_reducers_new(&g, core, 3, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
 	/* rank 1 leaves the unit out while rank 2 has not even begun */
 	for (int window = 0; window < 2; window++) {
@@ -479,10 +455,9 @@ static void replace(struct core_reducers *g, uint32_t rank)
 /* Steps are counted on; what was under way is gone on all ranks. */
 static void test_a_rank_is_replaced(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
@@ -508,17 +483,15 @@ static void test_a_rank_is_replaced(void **state)
 	reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
 	take_step(&g, 2, 1.0f);
-	core_end(core);
 }
 
 /* The group fails and is whole again while requests still wait for the executor: they do not go on as if
  * nothing was. */
 static void test_requests_that_slept_through_a_failure(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	core_reducers_end(&g);
 	core_hold(core, ZD_CMD_FILL);
@@ -532,17 +505,15 @@ static void test_requests_that_slept_through_a_failure(void **state)
 	core_unhold(core, ZD_CMD_FILL);
 	core_expect_error(core, step, ZEROD_E_PEER_LOST, "was gone meanwhile");
 	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_STATE);
-	core_end(core);
 }
 
 /* A reservation whose place is being zeroed ends at once. */
 static void test_a_reservation_ends_with_its_group(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	(void)new_pair(&g, core);
 	uint64_t odd = core_reducers_unit(&g, "odd", NUMEL - 1);
-	(void)state;
 	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
 	core_hold(core, ZD_CMD_FILL);
 	uint64_t reserve = core_reserve(&g.team, 0, g.bucket[0], odd);
@@ -551,32 +522,28 @@ static void test_a_reservation_ends_with_its_group(void **state)
 	core_expect_error(core, reserve, ZEROD_E_PEER_LOST, "is gone");
 	core_unhold(core, ZD_CMD_FILL);
 	assert_int_equal(core_usage(core).bucket_bytes, 0);
-	core_end(core);
 }
 
 static void test_leave_in_a_backward(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f);
 	uint64_t end = core_backward_end(&g.team, 0);
 	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_GROUP_LEAVE, g.team.group), 0);
 	core_expect(core, end, ZEROD_E_PEER_LOST);
 	core_expect(core, core_bucket_destroy(&g.team, 1, g.bucket[1]), ZEROD_E_NOT_FOUND);
-	core_end(core);
 }
 
 /* The last rank goes with an operation under way: its group stays until that has ended. */
 static void test_the_end_of_a_group(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	struct core_row row;
 	uint64_t unit = new_pair(&g, core);
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_REDUCE);
 	reduce_all(&g, unit, 1.0f);
@@ -586,7 +553,6 @@ static void test_the_end_of_a_group(void **state)
 	assert_int_not_equal(core_quarantine(core, 0), 0);
 	core_unhold(core, ZD_CMD_REDUCE);
 	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 0);
-	core_end(core);
 }
 
 int main(void)
@@ -596,24 +562,24 @@ int main(void)
 	        cmocka_unit_test(test_stage_2),
 	        cmocka_unit_test(test_stage_3),
 	        cmocka_unit_test(test_parts_without_reductions),
-	        cmocka_unit_test(test_unit_that_is_registered_after_the_target_was_bound),
-	        cmocka_unit_test(test_release_is_seen_in_the_peak),
-	        cmocka_unit_test(test_step_end_with_fences),
-	        cmocka_unit_test(test_nothing_trainable),
-	        cmocka_unit_test(test_order_of_calls),
-	        cmocka_unit_test(test_arguments),
-	        cmocka_unit_test(test_stage_and_dtype_must_agree),
-	        cmocka_unit_test(test_boundary_must_agree),
-	        cmocka_unit_test(test_no_room_for_the_target),
-	        cmocka_unit_test(test_requests_behind_a_beginning),
+	        CORE_TEST(test_unit_that_is_registered_after_the_target_was_bound),
+	        CORE_TEST(test_release_is_seen_in_the_peak),
+	        CORE_TEST(test_step_end_with_fences),
+	        CORE_TEST(test_nothing_trainable),
+	        CORE_TEST(test_order_of_calls),
+	        CORE_TEST(test_arguments),
+	        CORE_TEST(test_stage_and_dtype_must_agree),
+	        CORE_TEST(test_boundary_must_agree),
+	        CORE_TEST(test_no_room_for_the_target),
+	        CORE_TEST(test_requests_behind_a_beginning),
 	        cmocka_unit_test(test_requests_behind_a_beginning_that_fails),
-	        cmocka_unit_test(test_deadlines_of_ends_and_steps),
+	        CORE_TEST(test_deadlines_of_ends_and_steps),
 	        cmocka_unit_test(test_a_rank_behind_a_failure),
-	        cmocka_unit_test(test_a_rank_is_replaced),
-	        cmocka_unit_test(test_requests_that_slept_through_a_failure),
-	        cmocka_unit_test(test_a_reservation_ends_with_its_group),
-	        cmocka_unit_test(test_leave_in_a_backward),
-	        cmocka_unit_test(test_the_end_of_a_group),
+	        CORE_TEST(test_a_rank_is_replaced),
+	        CORE_TEST(test_requests_that_slept_through_a_failure),
+	        CORE_TEST(test_a_reservation_ends_with_its_group),
+	        CORE_TEST(test_leave_in_a_backward),
+	        CORE_TEST(test_the_end_of_a_group),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

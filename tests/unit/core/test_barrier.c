@@ -25,151 +25,136 @@ static uint64_t reach_until(struct core_team *team, uint32_t rank, uint64_t dead
 
 static void open_team(struct core_team *team)
 {
-	core_team_new(team, core_new(NULL), "job", RANKS, false);
+	*team = core_team_new(core_new(NULL), "job", RANKS, false);
+}
+
+static int setup(void **state)
+{
+	static struct core_team team;
+	open_team(&team);
+	*state = &team;
+	return 0;
 }
 
 /* ---- One daemon ---------------------------------------------------------------------------------------- */
 
 static void test_the_last_rank_lets_all_pass(void **state)
 {
-	struct core_team team;
-	(void)state;
-	open_team(&team);
-	uint64_t last = reach(&team, 2);
-	core_expect_waits(team.core, last, "rank 0 to reach the barrier");
-	uint64_t first = reach(&team, 0);
-	core_expect_waits(team.core, last, "rank 1 to reach the barrier");
-	core_expect(team.core, reach(&team, 1), 0);
-	core_expect(team.core, first, 0);
-	core_expect(team.core, last, 0);
-	core_end(team.core);
+	struct core_team *team = *state;
+	uint64_t last = reach(team, 2);
+	core_expect_waits(team->core, last, "rank 0 to reach the barrier");
+	uint64_t first = reach(team, 0);
+	core_expect_waits(team->core, last, "rank 1 to reach the barrier");
+	core_expect(team->core, reach(team, 1), 0);
+	core_expect(team->core, first, 0);
+	core_expect(team->core, last, 0);
 }
 
 /* A rank that is ahead waits at the second barrier, whatever the others do at the first one. */
 static void test_barriers_do_not_mix(void **state)
 {
-	struct core_team team;
+	struct core_team *team = *state;
 	uint64_t ahead[3];
-	(void)state;
-	open_team(&team);
 	for (uint32_t i = 0; i < 3; i++)
-		ahead[i] = reach(&team, 0);
-	uint64_t first = reach(&team, 1);
-	core_expect_waits(team.core, ahead[0], "rank 2 to reach the barrier");
-	core_expect_waits(team.core, ahead[1], "rank 1 to reach the barrier");
-	core_expect(team.core, reach(&team, 2), 0);
-	core_expect(team.core, first, 0);
-	core_expect(team.core, ahead[0], 0);
+		ahead[i] = reach(team, 0);
+	uint64_t first = reach(team, 1);
+	core_expect_waits(team->core, ahead[0], "rank 2 to reach the barrier");
+	core_expect_waits(team->core, ahead[1], "rank 1 to reach the barrier");
+	core_expect(team->core, reach(team, 2), 0);
+	core_expect(team->core, first, 0);
+	core_expect(team->core, ahead[0], 0);
 	for (uint32_t i = 1; i < 3; i++) {
-		uint64_t other = reach(&team, 2);
-		core_expect_waits(team.core, ahead[i], "rank 1 to reach the barrier");
-		core_expect(team.core, reach(&team, 1), 0);
-		core_expect(team.core, other, 0);
-		core_expect(team.core, ahead[i], 0);
+		uint64_t other = reach(team, 2);
+		core_expect_waits(team->core, ahead[i], "rank 1 to reach the barrier");
+		core_expect(team->core, reach(team, 1), 0);
+		core_expect(team->core, other, 0);
+		core_expect(team->core, ahead[i], 0);
 	}
-	core_end(team.core);
 }
 
 /* A rank whose deadline passes has not reached the barrier. */
 static void test_a_deadline_takes_the_rank_back(void **state)
 {
-	struct core_team team;
-	(void)state;
-	open_team(&team);
-	uint64_t late = reach_until(&team, 0, 7);
-	uint64_t other = reach(&team, 1);
-	core_tick(team.core, 7);
-	core_expect_error(team.core, late, ZEROD_E_DEADLINE, "rank 2 to reach the barrier");
-	uint64_t last = reach(&team, 2);
-	core_expect_waits(team.core, other, "rank 0 to reach the barrier");
-	core_expect(team.core, reach(&team, 0), 0);
-	core_expect(team.core, other, 0);
-	core_expect(team.core, last, 0);
-	core_end(team.core);
+	struct core_team *team = *state;
+	uint64_t late = reach_until(team, 0, 7);
+	uint64_t other = reach(team, 1);
+	core_tick(team->core, 7);
+	core_expect_error(team->core, late, ZEROD_E_DEADLINE, "rank 2 to reach the barrier");
+	uint64_t last = reach(team, 2);
+	core_expect_waits(team->core, other, "rank 0 to reach the barrier");
+	core_expect(team->core, reach(team, 0), 0);
+	core_expect(team->core, other, 0);
+	core_expect(team->core, last, 0);
 }
 
 /* The second of two stays when the first one's deadline passes, and is the rank's first then. */
 static void test_a_deadline_of_the_first_of_two(void **state)
 {
-	struct core_team team;
-	(void)state;
-	open_team(&team);
-	uint64_t late = reach_until(&team, 0, 7), stays = reach(&team, 0);
-	core_tick(team.core, 7);
-	core_expect(team.core, late, ZEROD_E_DEADLINE);
-	(void)reach(&team, 1);
-	core_expect(team.core, reach(&team, 2), 0);
-	core_expect(team.core, stays, 0);
-	core_end(team.core);
+	struct core_team *team = *state;
+	uint64_t late = reach_until(team, 0, 7), stays = reach(team, 0);
+	core_tick(team->core, 7);
+	core_expect(team->core, late, ZEROD_E_DEADLINE);
+	(void)reach(team, 1);
+	core_expect(team->core, reach(team, 2), 0);
+	core_expect(team->core, stays, 0);
 }
 
 /* Ranks that have passed may leave; no other rank is told, since none was left behind. */
 static void test_a_rank_that_has_passed_may_leave(void **state)
 {
-	struct core_team team;
-	(void)state;
-	open_team(&team);
-	uint64_t first = reach(&team, 0), second = reach(&team, 1);
-	core_expect(team.core, reach(&team, 2), 0);
-	core_close(team.core, team.session[2]);
-	core_expect(team.core, first, 0);
-	core_expect(team.core, second, 0);
-	core_end(team.core);
+	struct core_team *team = *state;
+	uint64_t first = reach(team, 0), second = reach(team, 1);
+	core_expect(team->core, reach(team, 2), 0);
+	core_close(team->core, team->session[2]);
+	core_expect(team->core, first, 0);
+	core_expect(team->core, second, 0);
 }
 
 /* A rank that is lost ends the others' requests; its replacement begins with no barrier reached. */
 static void test_a_lost_rank(void **state)
 {
-	struct core_team team;
-	(void)state;
-	open_team(&team);
-	uint64_t first = reach(&team, 0);
-	(void)reach(&team, 1);
-	(void)reach(&team, 1);
-	core_close(team.core, team.session[1]);
-	core_expect_error(team.core, first, ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
-	core_expect_error(team.core, reach(&team, 2), ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
-	team.session[1] = core_open(team.core, CORE_ALICE);
-	core_expect(team.core,
-	            core_join(team.core, team.session[1],
+	struct core_team *team = *state;
+	uint64_t first = reach(team, 0);
+	(void)reach(team, 1);
+	(void)reach(team, 1);
+	core_close(team->core, team->session[1]);
+	core_expect_error(team->core, first, ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
+	core_expect_error(team->core, reach(team, 2), ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
+	team->session[1] = core_open(team->core, CORE_ALICE);
+	core_expect(team->core,
+	            core_join(team->core, team->session[1],
 	                      &(struct core_join){.world_size = RANKS, .rank = 1, .device = 1}),
 	            0);
-	first = reach(&team, 0);
-	uint64_t last = reach(&team, 2);
-	core_expect_waits(team.core, first, "rank 1 to reach the barrier");
-	core_expect(team.core, reach(&team, 1), 0);
-	core_expect(team.core, first, 0);
-	core_expect(team.core, last, 0);
-	core_end(team.core);
+	first = reach(team, 0);
+	uint64_t last = reach(team, 2);
+	core_expect_waits(team->core, first, "rank 1 to reach the barrier");
+	core_expect(team->core, reach(team, 1), 0);
+	core_expect(team->core, first, 0);
+	core_expect(team->core, last, 0);
 }
 
 /* A rank that has not been told of a lost one is told here, once. */
 static void test_a_silent_rank_is_told(void **state)
 {
-	struct core_team team;
-	(void)state;
-	open_team(&team);
-	core_close(team.core, team.session[1]);
-	team.session[1] = core_open(team.core, CORE_ALICE);
-	core_expect(team.core,
-	            core_join(team.core, team.session[1],
+	struct core_team *team = *state;
+	core_close(team->core, team->session[1]);
+	team->session[1] = core_open(team->core, CORE_ALICE);
+	core_expect(team->core,
+	            core_join(team->core, team->session[1],
 	                      &(struct core_join){.world_size = RANKS, .rank = 1, .device = 1}),
 	            0);
-	core_expect_error(team.core, reach(&team, 0), ZEROD_E_PEER_LOST,
+	core_expect_error(team->core, reach(team, 0), ZEROD_E_PEER_LOST,
 	                  "another session may have its place");
-	core_expect_waits(team.core, reach(&team, 0), "rank 1 to reach the barrier");
-	core_end(team.core);
+	core_expect_waits(team->core, reach(team, 0), "rank 1 to reach the barrier");
 }
 
 static void test_an_abort_ends_it(void **state)
 {
-	struct core_team team;
-	(void)state;
-	open_team(&team);
-	uint64_t first = reach(&team, 0);
-	core_expect(team.core, core_simple(team.core, team.session[1], ZD_REQ_ABORT_GROUP, team.group), 0);
-	core_expect_error(team.core, first, ZEROD_E_ABORTED, "was aborted");
-	core_end(team.core);
+	struct core_team *team = *state;
+	uint64_t first = reach(team, 0);
+	core_expect(team->core, core_simple(team->core, team->session[1], ZD_REQ_ABORT_GROUP, team->group),
+	            0);
+	core_expect_error(team->core, first, ZEROD_E_ABORTED, "was aborted");
 }
 
 /* ---- Several daemons ----------------------------------------------------------------------------------- */
@@ -275,15 +260,16 @@ static void test_a_lost_rank_between_daemons(void **state)
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_the_last_rank_lets_all_pass),
-	        cmocka_unit_test(test_barriers_do_not_mix),
-	        cmocka_unit_test(test_a_deadline_takes_the_rank_back),
-	        cmocka_unit_test(test_a_deadline_of_the_first_of_two),
-	        cmocka_unit_test(test_a_rank_that_has_passed_may_leave),
-	        cmocka_unit_test(test_a_lost_rank),
-	        cmocka_unit_test(test_a_silent_rank_is_told),
-	        cmocka_unit_test(test_an_abort_ends_it),
+	        TEST(test_the_last_rank_lets_all_pass),
+	        TEST(test_barriers_do_not_mix),
+	        TEST(test_a_deadline_takes_the_rank_back),
+	        TEST(test_a_deadline_of_the_first_of_two),
+	        TEST(test_a_rank_that_has_passed_may_leave),
+	        TEST(test_a_lost_rank),
+	        TEST(test_a_silent_rank_is_told),
+	        TEST(test_an_abort_ends_it),
 	        cmocka_unit_test(test_daemons_wait_for_each_other),
 	        cmocka_unit_test(test_between_daemons_other_work_comes_first),
 	        cmocka_unit_test(test_deadlines_between_daemons),

@@ -131,7 +131,7 @@ static void open_scene(struct scene *s)
 	const struct core_options options = {
 	        .ndevices = NRANKS, .arena_bytes = ARENA, .no_events = true, .end_step_objects = 8};
 	*s = (struct scene){.core = core_new(&options), .numel = 300};
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	s->session = s->g.team.session[0];
 	s->group = s->g.team.group;
 	s->unit = add_unit(s, "w");

@@ -57,11 +57,9 @@ static void check_units(struct core_reducers *g, uint32_t nunits, float factor)
 
 static void test_create(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_row row;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect(core, core_bucket(&team, 0, 99, 0, 0), ZEROD_E_INVALID);
 	core_expect_error(core, core_bucket(&team, 0, ZEROD_INT32, 0, 0), ZEROD_E_UNSUPPORTED, "int32");
 	core_expect(core, core_bucket(&team, 0, ZEROD_FLOAT32, UINT64_MAX, 0), ZEROD_E_LIMIT);
@@ -84,16 +82,13 @@ static void test_create(void **state)
 	core_expect(core, core_bucket_destroy(&team, 0, bucket), ZEROD_E_NOT_FOUND); /* another's */
 	core_expect(core, core_bucket_destroy(&team, 1, bucket), 0);
 	core_expect(core, core_bucket_destroy(&team, 1, bucket), ZEROD_E_NOT_FOUND);
-	core_end(core);
 }
 
 static void test_destroy(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t unit;
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 2);
 	make_units(&g, &unit, 1);
 	core_reducers_begin(&g, 3, true);
 	uint64_t entry = core_put(&g, 0, unit, 1.0f);
@@ -106,18 +101,15 @@ static void test_destroy(void **state)
 	            0); /* drained: no need to end the backward */
 	core_reducers_end(&g);
 	check_units(&g, 1, 1.0f);
-	core_end(core);
 }
 
 /* ---- Arguments ----------------------------------------------------------------------------------------- */
 
 static void test_reserve_arguments(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t unit;
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 2);
 	make_units(&g, &unit, 1);
 	uint64_t frozen = core_team_register(&g.team,
 	                                     &(struct core_unit){.name = "f", .numel = 8, .frozen = true});
@@ -142,17 +134,14 @@ static void test_reserve_arguments(void **state)
 	uint64_t foreign = core_expect(core, request, 0)->u.unit_register.unit;
 	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], foreign), ZEROD_E_INVALID,
 	                  "different groups");
-	core_end(core);
 }
 
 static void test_commit_arguments(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t unit;
 	struct zd_fence fence = {ZD_TIMELINES, 1};
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 2);
 	make_units(&g, &unit, 1);
 	core_reducers_begin(&g, 3, true);
 	struct core_commit c = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f)};
@@ -174,7 +163,6 @@ static void test_commit_arguments(void **state)
 	fence.timeline = 0;
 	core_expect(core, core_bucket_submit(&g.team, 0, &c), 0);
 	core_expect_error(core, core_bucket_submit(&g.team, 0, &c), ZEROD_E_STATE, "submitted already");
-	core_end(core);
 }
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
@@ -182,12 +170,10 @@ static void test_commit_arguments(void **state)
 /* The next writer of a slot waits for that slot's reduction, and nothing else does. */
 static void test_ring(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[6];
 	struct zd_fence fence = {0, 1};
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
 	make_units(&g, units, 6);
 	core_reducers_begin(&g, 3, true);
 	for (uint32_t i = 0; i < 4; i++) { /* rank 1 is far ahead, by buckets of its own */
@@ -217,18 +203,15 @@ static void test_ring(void **state)
 	assert_int_equal(core_expect(core, wait[0], 0)->u.bucket_reserve.location.bytes, ENTRY_BYTES);
 	core_expect(core, wait[1], 0);
 	expect_slots(core, g.bucket[0], "OPEN", "FREE");
-	core_end(core);
 }
 
 /* A slot that is free again is filled, also while the one that would be next in the ring is still reduced. */
 static void test_slot_out_of_turn(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[3];
 	struct zd_fence fence = {0, 1};
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
 	make_units(&g, units, 3);
 	core_reducers_begin(&g, 3, true);
 	g.bucket[1] = core_expect(core, core_bucket(&g.team, 1, ZEROD_FLOAT32, 3 * ENTRY_BYTES, 1), 0)
@@ -244,17 +227,14 @@ static void test_slot_out_of_turn(void **state)
 	expect_slots(core, g.bucket[0], "CLOSED", "OPEN");
 	core_pass(core, g.team.session[0], 0, 1);
 	expect_slots(core, g.bucket[0], "FREE", "OPEN");
-	core_end(core);
 }
 
 /* While a slot is being reduced, its bytes stay: the piece that is still to travel is what was committed. */
 static void test_write_after_read(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[2];
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
@@ -272,17 +252,14 @@ static void test_write_after_read(void **state)
 	core_reduce(&g, 1, units[1], 1.0f);
 	core_reducers_end(&g);
 	check_units(&g, 2, 1.0f);
-	core_end(core);
 }
 
 /* A slot whose entries are all reduced is filled from its start again. */
 static void test_an_open_slot_is_rewound(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[8];
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 1);
 	make_units(&g, units, 8);
 	core_reducers_begin(&g, 3, true);
 	for (uint32_t i = 0; i < 8; i++) {
@@ -291,17 +268,14 @@ static void test_an_open_slot_is_rewound(void **state)
 	}
 	core_reducers_end(&g);
 	check_units(&g, 8, 1.0f);
-	core_end(core);
 }
 
 static void test_large_entries(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[2];
 	static const struct zd_fence fences[] = {{0, 1}, {1, 1}};
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 512, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 512, 2);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	struct core_commit c = {.bucket = g.bucket[0], .nfences = 2, .fences = fences};
@@ -318,17 +292,14 @@ static void test_large_entries(void **state)
 	core_reduce(&g, 0, units[1], 1.0f);
 	core_reducers_end(&g);
 	check_units(&g, 2, 1.0f);
-	core_end(core);
 }
 
 /* Two entries side by side: the first one's padding was another's bytes before. */
 static void test_padding_is_zeroed(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	const struct zd_reply *step[CORE_TEAM];
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4096, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 1);
 	uint64_t big = core_reducers_unit(&g, "big", 700);
 	uint64_t small = core_reducers_unit(&g, "small", 3);
 	core_reducers_begin(&g, 3, true);
@@ -340,19 +311,16 @@ static void test_padding_is_zeroed(void **state)
 	core_reducers_step(&g, step);
 	core_check_target(&g, 0, step[0], 384, 1.0f);
 	core_check_target(&g, 1, step[1], 384, 1.0f);
-	core_end(core);
 }
 
 /* A reserve that is given up while its padding is being zeroed: the place is given to nobody until that is
  * over. */
 static void test_given_up_during_the_fill(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[2];
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE};
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
@@ -378,15 +346,12 @@ static void test_given_up_during_the_fill(void **state)
 	const struct zd_reply *step[CORE_TEAM];
 	core_reducers_step(&g, step);
 	core_check_target(&g, 0, step[0], 128, 1.0f);
-	core_end(core);
 }
 
 static void test_a_fill_fails(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
-	(void)state;
-	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, 4096, 1);
+	struct core_driver *core = *state;
+	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, 4096, 1);
 	uint64_t unit = core_reducers_unit(&g, "w", 5);
 	core_reducers_begin(&g, 3, true);
 	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
@@ -394,17 +359,14 @@ static void test_a_fill_fails(void **state)
 	core_reduce(&g, 0, unit, 1.0f);
 	core_reducers_end(&g);
 	check_units(&g, 1, 1.0f);
-	core_end(core);
 }
 
 static void test_deadline_of_a_reserve(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[2];
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE};
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, units[0], 1.0f);
@@ -419,7 +381,6 @@ static void test_deadline_of_a_reserve(void **state)
 	core_reduce(&g, 1, units[1], 1.0f);
 	core_reducers_end(&g);
 	check_units(&g, 2, 1.0f);
-	core_end(core);
 }
 
 /* ---- Orders that cross --------------------------------------------------------------------------------- */
@@ -427,11 +388,9 @@ static void test_deadline_of_a_reserve(void **state)
 static void test_orders_cross_within_capacity(void **state)
 {
 	static const uint32_t orders[2][4] = {{0, 1, 2, 3}, {1, 0, 3, 2}};
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[4];
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
 	make_units(&g, units, 4);
 	core_reducers_begin(&g, 3, true);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -440,17 +399,14 @@ static void test_orders_cross_within_capacity(void **state)
 	}
 	core_reducers_end(&g);
 	check_units(&g, 4, 1.0f);
-	core_end(core);
 }
 
 /* Each holds what the other wants to come to: an error with names, and nobody hangs. */
 static void test_orders_cross_beyond_capacity(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[2], wait[2];
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, units[0], 1.0f);
@@ -467,17 +423,15 @@ static void test_orders_cross_beyond_capacity(void **state)
 	core_expect(core, core_skip(&g.team, 0, units[1]), 0); /* a way out */
 	core_expect(core, core_skip(&g.team, 1, units[0]), 0);
 	core_reducers_end(&g);
-	core_end(core);
 }
 
 /* A circle of three, and a fourth rank that waits for one of them. */
 static void test_circle_of_three(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
-	struct core_reducers g;
 	uint64_t units[4], wait[4];
 	(void)state;
-	core_reducers_new(&g, core, 4, ZEROD_FLOAT32, 2048, 1);
+	struct core_reducers g = core_reducers_new(core, 4, ZEROD_FLOAT32, 2048, 1);
 	for (uint32_t i = 0; i < 4; i++) {
 		char name[2] = {(char)('a' + (char)i), '\0'};
 		units[i] = core_reducers_unit(&g, name, 512);
@@ -500,10 +454,9 @@ static void test_circle_of_three(void **state)
 static void test_a_chain_is_no_circle(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
-	struct core_reducers g;
 	uint64_t b, c, d, wait[3];
 	(void)state;
-	core_reducers_new(&g, core, 3, ZEROD_FLOAT32, 1536, 1);
+	struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, 1536, 1);
 	b = core_reducers_unit(&g, "b", 384);
 	c = core_reducers_unit(&g, "c", 384);
 	d = core_reducers_unit(&g, "d", 384);
@@ -525,18 +478,15 @@ static void test_a_chain_is_no_circle(void **state)
 /* An entry that is not committed keeps its own rank as well. */
 static void test_waiting_for_itself(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[2];
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	uint64_t entry = core_put(&g, 0, units[0], 1.0f);
 	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], units[1]), ZEROD_E_CAPACITY,
 	                  "rank 0 wants room for 'b' and holds 'a', which rank 0 has not reduced");
 	commit(&g, 0, entry, NULL);
-	core_end(core);
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
@@ -545,10 +495,9 @@ static void test_waiting_for_itself(void **state)
 static void test_memory_for_fewer_slots(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 16 * CORE_KIB});
-	struct core_reducers g;
 	uint64_t units[3];
 	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
 	make_units(&g, units, 3);
 	core_reducers_begin(&g, 3, true); /* shards and targets: 6 KiB */
 	core_reduce(&g, 0, units[0], 1.0f);
@@ -573,11 +522,10 @@ static void test_memory_for_fewer_slots(void **state)
 static void test_quota(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 15 * CORE_KIB});
-	struct core_reducers g;
 	uint64_t units[4];
 	(void)state;
 	/* shards: 4 times 1 KiB; targets the same; slots of 2 KiB */
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
 	make_units(&g, units, 4);
 	core_reducers_begin(&g, 3, true);
 	assert_int_equal(core_usage(core).shard_bytes + core_usage(core).target_bytes, 8 * CORE_KIB);
@@ -607,10 +555,10 @@ static void test_quota(void **state)
 static void test_room_comes_back(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 14 * CORE_KIB});
-	struct core_reducers g;
 	uint64_t units[4];
 	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2, 2); /* every entry is a large one */
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2,
+	                                           2); /* every entry is a large one */
 	make_units(&g, units, 4);
 	core_reducers_begin(&g, 3, true); /* 8 KiB */
 	for (uint32_t i = 0; i < 3; i++)
@@ -635,10 +583,9 @@ static void test_room_comes_back(void **state)
 static void test_room_that_never_comes(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 7 * CORE_KIB});
-	struct core_reducers g;
 	uint64_t units[2], wait[2];
 	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2, 2);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true); /* 4 KiB */
 	core_reduce(&g, 0, units[0], 1.0f);
@@ -658,9 +605,8 @@ static void test_room_that_never_comes(void **state)
 static void staging(uint64_t bound, uint32_t at_once)
 {
 	struct core_driver *core = core_new(&(struct core_options){.staging_bytes = bound});
-	struct core_reducers g;
 	uint64_t units[4];
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 4 * ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4 * ENTRY_BYTES, 1);
 	make_units(&g, units, 4);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
@@ -694,10 +640,9 @@ static void test_staging_is_bounded(void **state)
 static void test_no_room_for_staging(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 64 * CORE_KIB});
-	struct core_reducers g;
 	uint64_t unit, end[2];
 	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, &unit, 1);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f);
@@ -716,9 +661,8 @@ static void test_no_room_for_staging(void **state)
 static void test_no_segment_for_staging(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.segment_bytes = 65536});
-	struct core_reducers g;
 	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 72 * CORE_KIB, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 72 * CORE_KIB, 1);
 	uint64_t unit = core_reducers_unit(&g, "w", 18 * 1024);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f);
@@ -733,24 +677,24 @@ static void test_no_segment_for_staging(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_create),
-	        cmocka_unit_test(test_destroy),
-	        cmocka_unit_test(test_reserve_arguments),
-	        cmocka_unit_test(test_commit_arguments),
-	        cmocka_unit_test(test_ring),
-	        cmocka_unit_test(test_slot_out_of_turn),
-	        cmocka_unit_test(test_write_after_read),
-	        cmocka_unit_test(test_an_open_slot_is_rewound),
-	        cmocka_unit_test(test_large_entries),
-	        cmocka_unit_test(test_padding_is_zeroed),
-	        cmocka_unit_test(test_given_up_during_the_fill),
-	        cmocka_unit_test(test_a_fill_fails),
-	        cmocka_unit_test(test_deadline_of_a_reserve),
-	        cmocka_unit_test(test_orders_cross_within_capacity),
-	        cmocka_unit_test(test_orders_cross_beyond_capacity),
+	        CORE_TEST(test_create),
+	        CORE_TEST(test_destroy),
+	        CORE_TEST(test_reserve_arguments),
+	        CORE_TEST(test_commit_arguments),
+	        CORE_TEST(test_ring),
+	        CORE_TEST(test_slot_out_of_turn),
+	        CORE_TEST(test_write_after_read),
+	        CORE_TEST(test_an_open_slot_is_rewound),
+	        CORE_TEST(test_large_entries),
+	        CORE_TEST(test_padding_is_zeroed),
+	        CORE_TEST(test_given_up_during_the_fill),
+	        CORE_TEST(test_a_fill_fails),
+	        CORE_TEST(test_deadline_of_a_reserve),
+	        CORE_TEST(test_orders_cross_within_capacity),
+	        CORE_TEST(test_orders_cross_beyond_capacity),
 	        cmocka_unit_test(test_circle_of_three),
 	        cmocka_unit_test(test_a_chain_is_no_circle),
-	        cmocka_unit_test(test_waiting_for_itself),
+	        CORE_TEST(test_waiting_for_itself),
 	        cmocka_unit_test(test_memory_for_fewer_slots),
 	        cmocka_unit_test(test_quota),
 	        cmocka_unit_test(test_room_comes_back),

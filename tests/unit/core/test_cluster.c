@@ -192,17 +192,15 @@ static void test_sizes_are_checked(void **state)
 
 static void test_backend_without_communicators(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	unsigned char ids[ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES] = {1};
 	struct core_join join = {
 	        .world_size = 2, .local_world_size = 1, .ids = ids, .ids_bytes = sizeof(ids)};
 	struct zd_args args = {.kind = ZD_REQ_UNIQUE_IDS, .u.unique_ids = {1, "job", "group"}};
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	core_expect_error(core, core_join(core, session, &join), ZEROD_E_UNSUPPORTED,
 	                  "needs communicators; this daemon's backend has none");
 	core_expect_error(core, core_send(core, session, &args), ZEROD_E_UNSUPPORTED, "has no communicators");
-	core_end(core);
 }
 
 /* ---- Of one mind --------------------------------------------------------------------------------------- */
@@ -665,7 +663,7 @@ int main(void)
 	        cmocka_unit_test(test_greetings_are_awaited),
 	        cmocka_unit_test(test_ids_are_checked),
 	        cmocka_unit_test(test_sizes_are_checked),
-	        cmocka_unit_test(test_backend_without_communicators),
+	        CORE_TEST(test_backend_without_communicators),
 	        cmocka_unit_test(test_greetings_differ),
 	        cmocka_unit_test(test_worlds_differ),
 	        cmocka_unit_test(test_committed_steps_differ),

@@ -28,6 +28,20 @@ static void rig_new(struct rig *rig, const struct core_nodes_config *config)
 	core_nodes_unit(&rig->nodes, "w", WORLD * ZD_SHARD_ALIGN_BYTES, rig->unit);
 }
 
+static int setup(void **state)
+{
+	static struct rig rig;
+	rig_new(&rig, NULL);
+	*state = &rig;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	core_net_end(((struct rig *)*state)->nodes.net);
+	return 0;
+}
+
 static struct core_team *team_of(struct rig *rig, uint32_t rank)
 {
 	return core_nodes_team(&rig->nodes, rank);
@@ -65,22 +79,20 @@ static void expect_state(struct rig *rig, uint32_t node, const char *state)
 
 static void test_all_commit(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t request[WORLD];
-	(void)state;
-	rig_new(&rig, NULL);
-	request[0] = send_commit(&rig, 0, 5);
-	core_expect_waits(rig.nodes.node[0].core, request[0], "rank 1 to commit");
-	request[1] = send_commit(&rig, 1, 5);
-	core_expect_waits(rig.nodes.node[0].core, request[0], "ranks of other daemons to make the same call");
-	request[3] = send_commit(&rig, 3, 5);
-	core_expect_waits(rig.nodes.node[1].core, request[3], "rank 2 to commit");
-	expect_committed(&rig, 0);
-	request[2] = send_commit(&rig, 2, 5);
+	request[0] = send_commit(rig, 0, 5);
+	core_expect_waits(rig->nodes.node[0].core, request[0], "rank 1 to commit");
+	request[1] = send_commit(rig, 1, 5);
+	core_expect_waits(rig->nodes.node[0].core, request[0],
+	                  "ranks of other daemons to make the same call");
+	request[3] = send_commit(rig, 3, 5);
+	core_expect_waits(rig->nodes.node[1].core, request[3], "rank 2 to commit");
+	expect_committed(rig, 0);
+	request[2] = send_commit(rig, 2, 5);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		core_expect(team_of(&rig, rank)->core, request[rank], 0);
-	expect_committed(&rig, 5);
-	core_net_end(rig.nodes.net);
+		core_expect(team_of(rig, rank)->core, request[rank], 0);
+	expect_committed(rig, 5);
 }
 
 /* All daemons refuse what one refuses, and say which did; they may try again. */
@@ -122,20 +134,17 @@ static void test_refused_commit(void **state)
 
 static void test_steps_differ(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t request[WORLD];
-	(void)state;
-	rig_new(&rig, NULL);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		request[rank] = send_commit(&rig, rank, rank < 2 ? 1 : 2);
+		request[rank] = send_commit(rig, rank, rank < 2 ? 1 : 2);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect_error(rig.nodes.node[0].core, request[rank], ZEROD_E_MISMATCH,
+		core_expect_error(rig->nodes.node[0].core, request[rank], ZEROD_E_MISMATCH,
 		                  "rank 0 commits step 1; rank 2 (node bee) says 2");
 	for (uint32_t rank = 2; rank < 4; rank++)
-		core_expect_error(rig.nodes.node[1].core, request[rank], ZEROD_E_MISMATCH,
+		core_expect_error(rig->nodes.node[1].core, request[rank], ZEROD_E_MISMATCH,
 		                  "rank 2 commits step 2; rank 0 (node ant) says 1");
-	expect_committed(&rig, 0);
-	core_net_end(rig.nodes.net);
+	expect_committed(rig, 0);
 }
 
 static uint64_t send_commit_until(struct rig *rig, uint32_t rank, uint64_t deadline_ns)
@@ -147,86 +156,71 @@ static uint64_t send_commit_until(struct rig *rig, uint32_t rank, uint64_t deadl
 
 static void test_deadline_of_a_commit(void **state)
 {
-	struct rig rig;
-	(void)state;
-	rig_new(&rig, NULL);
+	struct rig *rig = *state;
 	/* before all ranks of the daemon have come, nobody elsewhere knows of it */
-	uint64_t alone = send_commit_until(&rig, 0, 1000);
-	core_tick(rig.nodes.node[0].core, 1000);
-	core_expect(rig.nodes.node[0].core, alone, ZEROD_E_DEADLINE);
-	expect_state(&rig, 0, "READY");
+	uint64_t alone = send_commit_until(rig, 0, 1000);
+	core_tick(rig->nodes.node[0].core, 1000);
+	core_expect(rig->nodes.node[0].core, alone, ZEROD_E_DEADLINE);
+	expect_state(rig, 0, "READY");
 	/* then, the others count on it */
-	uint64_t other = send_commit(&rig, 1, 1), voted = send_commit_until(&rig, 0, 2000);
-	core_tick(rig.nodes.node[0].core, 2000);
-	core_expect_error(rig.nodes.node[0].core, voted, ZEROD_E_DEADLINE, "ranks of other daemons");
-	core_expect_error(rig.nodes.node[0].core, other, ZEROD_E_ABORTED,
+	uint64_t other = send_commit(rig, 1, 1), voted = send_commit_until(rig, 0, 2000);
+	core_tick(rig->nodes.node[0].core, 2000);
+	core_expect_error(rig->nodes.node[0].core, voted, ZEROD_E_DEADLINE, "ranks of other daemons");
+	core_expect_error(rig->nodes.node[0].core, other, ZEROD_E_ABORTED,
 	                  "group 'world': rank 0 gave up a commit that others make");
-	expect_state(&rig, 0, "ABORTED");
-	core_net_end(rig.nodes.net);
+	expect_state(rig, 0, "ABORTED");
 }
 
 static void test_vote_fails(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t request[WORLD];
-	(void)state;
-	rig_new(&rig, NULL);
-	core_fail_next(rig.nodes.node[0].core, ZD_CMD_AGREE, ZEROD_E_DEVICE, "a link is down");
-	commit_all(&rig, 1, request);
+	core_fail_next(rig->nodes.node[0].core, ZD_CMD_AGREE, ZEROD_E_DEVICE, "a link is down");
+	commit_all(rig, 1, request);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect_error(rig.nodes.node[0].core, request[rank], ZEROD_E_DEVICE, "a link is down");
-	expect_state(&rig, 0, "ABORTED");
-	core_net_end(rig.nodes.net);
+		core_expect_error(rig->nodes.node[0].core, request[rank], ZEROD_E_DEVICE, "a link is down");
+	expect_state(rig, 0, "ABORTED");
 }
 
 static void test_rank_is_killed_while_others_vote(void **state)
 {
-	struct rig rig;
-	(void)state;
-	rig_new(&rig, NULL);
-	(void)send_commit(&rig, 0, 1);
-	uint64_t request = send_commit(&rig, 1, 1);
-	core_close(rig.nodes.node[0].core, core_nodes_session(&rig.nodes, 0));
-	core_expect_error(rig.nodes.node[0].core, request, ZEROD_E_PEER_LOST,
+	struct rig *rig = *state;
+	(void)send_commit(rig, 0, 1);
+	uint64_t request = send_commit(rig, 1, 1);
+	core_close(rig->nodes.node[0].core, core_nodes_session(&rig->nodes, 0));
+	core_expect_error(rig->nodes.node[0].core, request, ZEROD_E_PEER_LOST,
 	                  "rank 0 (pid 1001) of group 'world' is gone");
-	core_net_end(rig.nodes.net);
 }
 
 /* Other daemons commit a step to which this daemon has agreed, whatever happens to it: no rank writes a shard
  * before the result is known. */
 static void test_update_waits_for_the_commit(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t request[WORLD];
-	(void)state;
-	rig_new(&rig, NULL);
-	struct core_driver *core = rig.nodes.node[0].core;
+	struct core_driver *core = rig->nodes.node[0].core;
 	core_hold(core, ZD_CMD_AGREE);
-	commit_all(&rig, 1, request);
-	uint64_t update = core_update(core, core_nodes_session(&rig.nodes, 0), rig.unit[0]);
+	commit_all(rig, 1, request);
+	uint64_t update = core_update(core, core_nodes_session(&rig->nodes, 0), rig->unit[0]);
 	core_expect_waits(core, update, "ranks of other daemons to make the same call");
 	core_unhold(core, ZD_CMD_AGREE);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		core_expect(team_of(&rig, rank)->core, request[rank], 0);
-	expect_committed(&rig, 1);
+		core_expect(team_of(rig, rank)->core, request[rank], 0);
+	expect_committed(rig, 1);
 	core_expect(core, update, 0);
-	core_net_end(rig.nodes.net);
 }
 
 static void test_update_during_a_commit_that_ends(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t request[WORLD];
-	(void)state;
-	rig_new(&rig, NULL);
-	struct core_driver *core = rig.nodes.node[0].core;
+	struct core_driver *core = rig->nodes.node[0].core;
 	core_hold(core, ZD_CMD_AGREE);
-	commit_all(&rig, 1, request);
-	uint64_t update = core_update(core, core_nodes_session(&rig.nodes, 0), rig.unit[0]);
-	core_close(core, core_nodes_session(&rig.nodes, 1));
+	commit_all(rig, 1, request);
+	uint64_t update = core_update(core, core_nodes_session(&rig->nodes, 0), rig->unit[0]);
+	core_close(core, core_nodes_session(&rig->nodes, 1));
 	core_expect(core, update, ZEROD_E_PEER_LOST);
 	core_unhold(core, ZD_CMD_AGREE);
-	core_net_end(rig.nodes.net);
 }
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
@@ -401,15 +395,16 @@ static void test_deadline_of_a_step(void **state)
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_all_commit),
+	        TEST(test_all_commit),
 	        cmocka_unit_test(test_refused_commit),
-	        cmocka_unit_test(test_steps_differ),
-	        cmocka_unit_test(test_deadline_of_a_commit),
-	        cmocka_unit_test(test_vote_fails),
-	        cmocka_unit_test(test_rank_is_killed_while_others_vote),
-	        cmocka_unit_test(test_update_waits_for_the_commit),
-	        cmocka_unit_test(test_update_during_a_commit_that_ends),
+	        TEST(test_steps_differ),
+	        TEST(test_deadline_of_a_commit),
+	        TEST(test_vote_fails),
+	        TEST(test_rank_is_killed_while_others_vote),
+	        TEST(test_update_waits_for_the_commit),
+	        TEST(test_update_during_a_commit_that_ends),
 	        cmocka_unit_test(test_commit_in_a_backward),
 	        cmocka_unit_test(test_all_see_an_overflow),
 	        cmocka_unit_test(test_hybrid_norms),

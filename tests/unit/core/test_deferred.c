@@ -27,8 +27,16 @@ struct rig {
 static void start(struct rig *rig, const struct core_options *options)
 {
 	rig->core = core_new(options);
-	core_team_new(&rig->team, rig->core, "job", NRANKS, false);
+	rig->team = core_team_new(rig->core, "job", NRANKS, false);
 	rig->session = rig->team.session[0];
+}
+
+static int setup(void **state)
+{
+	static struct rig rig;
+	start(&rig, NULL);
+	*state = &rig;
+	return 0;
 }
 
 static const struct zd_reply *gather_ok(struct rig *rig, uint64_t unit)
@@ -101,27 +109,24 @@ static void test_slot_is_promised_again_and_again(void **state)
 {
 	const struct zd_reply *replies[6];
 	uint64_t units[6];
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
+	struct rig *rig = *state;
 	for (uint32_t i = 0; i < 6; i++) {
 		char name[8] = {'a', (char)('0' + i)};
-		units[i] = core_team_slot_unit(&rig.team, name, UNIT_BYTES, 2);
+		units[i] = core_team_slot_unit(&rig->team, name, UNIT_BYTES, 2);
 	}
 	for (uint32_t i = 0; i < 6; i++) {
-		replies[i] = gather_ok(&rig, units[i]);
+		replies[i] = gather_ok(rig, units[i]);
 		expect_same(replies[i]->u.gather.buffer, replies[0]->u.gather.buffer);
-		release_after(&rig, units[i], i + 1);
+		release_after(rig, units[i], i + 1);
 	}
-	assert_int_equal(core_usage(rig.core).gathered_bytes, 0);
+	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
 	for (uint32_t i = 0; i < 6; i++) {
-		assert_true(is_there(&rig, replies[i]));
-		core_team_check(&rig.team, replies[i], 1);
+		assert_true(is_there(rig, replies[i]));
+		core_team_check(&rig->team, replies[i], 1);
 		if (i < 5)
-			assert_false(is_there(&rig, replies[i + 1]));
-		pass(&rig, i + 1);
+			assert_false(is_there(rig, replies[i + 1]));
+		pass(rig, i + 1);
 	}
-	core_end(rig.core);
 }
 
 /* The same with blocks: no more memory than is held at once, and the budget counts the same. */
@@ -157,62 +162,53 @@ static void test_quarantined_block_is_promised_twice_in_a_row(void **state)
 /* Only where no block is free. */
 static void test_free_block_comes_before_a_promised_one(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t a = core_team_unit(&rig.team, "a", UNIT_BYTES),
-	         b = core_team_unit(&rig.team, "b", UNIT_BYTES);
-	gather_ok(&rig, a);
-	release_after(&rig, a, 1);
-	assert_true(is_there(&rig, gather_ok(&rig, b)));
-	core_end(rig.core);
+	struct rig *rig = *state;
+	uint64_t a = core_team_unit(&rig->team, "a", UNIT_BYTES),
+	         b = core_team_unit(&rig->team, "b", UNIT_BYTES);
+	gather_ok(rig, a);
+	release_after(rig, a, 1);
+	assert_true(is_there(rig, gather_ok(rig, b)));
 }
 
 /* Transfers of a session begin in the order of their promises, since their fences share counters. */
 static void test_promises_begin_in_order(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	uint64_t c = core_team_slot_unit(&rig.team, "c", UNIT_BYTES, 2);
-	uint64_t d = core_team_slot_unit(&rig.team, "d", UNIT_BYTES, 2);
-	uint64_t e = core_team_slot_unit(&rig.team, "e", UNIT_BYTES, 3);
-	gather_ok(&rig, a);
-	release_after(&rig, a, 2);
-	gather_ok(&rig, c);
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
+	uint64_t c = core_team_slot_unit(&rig->team, "c", UNIT_BYTES, 2);
+	uint64_t d = core_team_slot_unit(&rig->team, "d", UNIT_BYTES, 2);
+	uint64_t e = core_team_slot_unit(&rig->team, "e", UNIT_BYTES, 3);
+	gather_ok(rig, a);
+	release_after(rig, a, 2);
+	gather_ok(rig, c);
 	const struct zd_fence sooner = {.timeline = 4, .value = 1};
-	core_expect(rig.core, core_release_tag(rig.core, rig.session, c, CORE_TAG, &sooner, 1), 0);
-	const struct zd_reply *first = gather_ok(&rig, b), *second = gather_ok(&rig, d);
-	core_pass(rig.core, rig.session, 4, 1);
-	assert_false(is_there(&rig, second));
-	assert_true(is_there(&rig, gather_ok(&rig, e))); /* what waits for nothing waits for none of them */
-	pass(&rig, 2);
-	assert_true(is_there(&rig, first));
-	assert_true(is_there(&rig, second));
-	core_end(rig.core);
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, c, CORE_TAG, &sooner, 1), 0);
+	const struct zd_reply *first = gather_ok(rig, b), *second = gather_ok(rig, d);
+	core_pass(rig->core, rig->session, 4, 1);
+	assert_false(is_there(rig, second));
+	assert_true(is_there(rig, gather_ok(rig, e))); /* what waits for nothing waits for none of them */
+	pass(rig, 2);
+	assert_true(is_there(rig, first));
+	assert_true(is_there(rig, second));
 }
 
 /* A place that a lease still holds is not promised: its release depends on the client's next call. */
 static void test_held_place_is_not_promised(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	gather_ok(&rig, a);
-	uint64_t prefetch = core_prefetch(rig.core, rig.session, b);
-	core_expect_waits(rig.core, prefetch, "slot 1, which unit 'a' leaves");
-	core_expect(rig.core, core_gather(rig.core, rig.session, b), ZEROD_E_SLOT_CONFLICT);
-	release_after(&rig, a, 1);
-	core_expect(rig.core, prefetch, 0);
-	const struct zd_reply *joined = gather_ok(&rig, b);
-	assert_false(is_there(&rig, joined));
-	pass(&rig, 1);
-	core_team_check(&rig.team, joined, 1);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
+	gather_ok(rig, a);
+	uint64_t prefetch = core_prefetch(rig->core, rig->session, b);
+	core_expect_waits(rig->core, prefetch, "slot 1, which unit 'a' leaves");
+	core_expect(rig->core, core_gather(rig->core, rig->session, b), ZEROD_E_SLOT_CONFLICT);
+	release_after(rig, a, 1);
+	core_expect(rig->core, prefetch, 0);
+	const struct zd_reply *joined = gather_ok(rig, b);
+	assert_false(is_there(rig, joined));
+	pass(rig, 1);
+	core_team_check(&rig->team, joined, 1);
 }
 
 /* The process of another session may wait for a collective with this one. */
@@ -235,90 +231,79 @@ static void test_block_of_another_session_is_not_promised(void **state)
 /* A lease that ended before the copies began: they come all the same, into memory that is nobody else's. */
 static void test_promised_copy_that_is_released_first(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	gather_ok(&rig, a);
-	release_after(&rig, a, 1);
-	const struct zd_reply *promised = gather_ok(&rig, b);
-	core_expect(rig.core, core_release(rig.core, rig.session, b), 0);
-	const struct zd_reply *again = gather_ok(&rig, a);
-	core_hold(rig.core, ZD_CMD_COPY);
-	pass(&rig, 1);
-	assert_int_equal(core_pending(rig.core, ZD_CMD_COPY), NRANKS); /* not two into one place */
-	core_unhold(rig.core, ZD_CMD_COPY);
-	assert_true(is_there(&rig, promised));
-	assert_true(is_there(&rig, again));
-	core_team_check(&rig.team, again, 1);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
+	gather_ok(rig, a);
+	release_after(rig, a, 1);
+	const struct zd_reply *promised = gather_ok(rig, b);
+	core_expect(rig->core, core_release(rig->core, rig->session, b), 0);
+	const struct zd_reply *again = gather_ok(rig, a);
+	core_hold(rig->core, ZD_CMD_COPY);
+	pass(rig, 1);
+	assert_int_equal(core_pending(rig->core, ZD_CMD_COPY), NRANKS); /* not two into one place */
+	core_unhold(rig->core, ZD_CMD_COPY);
+	assert_true(is_there(rig, promised));
+	assert_true(is_there(rig, again));
+	core_team_check(&rig->team, again, 1);
 }
 
 /* ---- Versions that are being published ----------------------------------------------------------------- */
 
 static void test_version_is_promised_while_it_is_published(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
-	write_version(&rig, unit, 0);
-	uint64_t own = publish_after(&rig, unit, 0, 1);
-	uint64_t early = core_gather(rig.core, rig.session, unit);
-	core_expect_waits(rig.core, early, "rank 1 to publish version 2 of unit 'w'"); /* it has not called */
-	write_version(&rig, unit, 1);
-	core_expect_waits(rig.core, early, "rank 1 to publish version 2 of unit 'w'");
-	uint64_t peer = publish_after(&rig, unit, 1, 1);
-	const struct zd_reply *reply = core_expect(rig.core, early, 0);
+	struct rig *rig = *state;
+	uint64_t unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+	write_version(rig, unit, 0);
+	uint64_t own = publish_after(rig, unit, 0, 1);
+	uint64_t early = core_gather(rig->core, rig->session, unit);
+	core_expect_waits(rig->core, early,
+	                  "rank 1 to publish version 2 of unit 'w'"); /* it has not called */
+	write_version(rig, unit, 1);
+	core_expect_waits(rig->core, early, "rank 1 to publish version 2 of unit 'w'");
+	uint64_t peer = publish_after(rig, unit, 1, 1);
+	const struct zd_reply *reply = core_expect(rig->core, early, 0);
 	assert_int_equal(reply->u.gather.version, 2);
-	core_pass(rig.core, rig.session, 5, 1);
-	core_expect(rig.core, own, 0);
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), 0);
-	core_pass(rig.core, rig.team.session[1], 5, 1);
-	core_expect(rig.core, peer, 0);
-	assert_true(is_there(&rig, reply));
-	core_team_check(&rig.team, reply, 2);
-	core_end(rig.core);
+	core_pass(rig->core, rig->session, 5, 1);
+	core_expect(rig->core, own, 0);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 0);
+	core_pass(rig->core, rig->team.session[1], 5, 1);
+	core_expect(rig->core, peer, 0);
+	assert_true(is_there(rig, reply));
+	core_team_check(&rig->team, reply, 2);
 }
 
 /* The next update waits for copies that were promised and have not begun. */
 static void test_promised_copies_read_the_shard(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	gather_ok(&rig, a);
-	release_after(&rig, a, 1);
-	const struct zd_reply *promised = gather_ok(&rig, b);
-	uint64_t update = core_update(rig.core, rig.team.session[1], b);
-	core_expect_waits(rig.core, update, "1 transfer that reads the shard of rank 1 of unit 'b'");
-	pass(&rig, 1);
-	core_expect(rig.core, update, 0);
-	core_team_check(&rig.team, promised, 1);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
+	gather_ok(rig, a);
+	release_after(rig, a, 1);
+	const struct zd_reply *promised = gather_ok(rig, b);
+	uint64_t update = core_update(rig->core, rig->team.session[1], b);
+	core_expect_waits(rig->core, update, "1 transfer that reads the shard of rank 1 of unit 'b'");
+	pass(rig, 1);
+	core_expect(rig->core, update, 0);
+	core_team_check(&rig->team, promised, 1);
 }
 
 /* A prefetched copy of the new version outlives the publish that it waited for. */
 static void test_publish_keeps_what_was_promised(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
+	struct rig *rig = *state;
+	uint64_t unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
-		write_version(&rig, unit, rank);
-		publish_after(&rig, unit, rank, 1);
+		write_version(rig, unit, rank);
+		publish_after(rig, unit, rank, 1);
 	}
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, unit), 0);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, unit), 0);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_pass(rig.core, rig.team.session[rank], 5, 1);
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), NRANKS);
-	core_team_check(&rig.team, gather_ok(&rig, unit), 2);
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), NRANKS);
-	core_end(rig.core);
+		core_pass(rig->core, rig->team.session[rank], 5, 1);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), NRANKS);
+	core_team_check(&rig->team, gather_ok(rig, unit), 2);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), NRANKS);
 }
 
 /* ---- What does not come -------------------------------------------------------------------------------- */
@@ -326,44 +311,38 @@ static void test_publish_keeps_what_was_promised(void **state)
 /* The publisher dies before its stream has come so far: who was promised its version is freed. */
 static void test_publisher_dies(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t unit = core_team_unit(&rig.team, "w", UNIT_BYTES),
-	         other = core_team_unit(&rig.team, "v", UNIT_BYTES);
+	struct rig *rig = *state;
+	uint64_t unit = core_team_unit(&rig->team, "w", UNIT_BYTES),
+	         other = core_team_unit(&rig->team, "v", UNIT_BYTES);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
-		write_version(&rig, unit, rank);
-		publish_after(&rig, unit, rank, 1);
+		write_version(rig, unit, rank);
+		publish_after(rig, unit, rank, 1);
 	}
-	const struct zd_reply *reply = gather_ok(&rig, unit);
-	core_close(rig.core, rig.team.session[1]);
-	assert_true(is_aborted(&rig, reply));
-	core_expect_told(rig.core, rig.session, rig.team.group, "rank 1");
-	core_expect(rig.core, core_update(rig.core, rig.session, other), ZEROD_E_POISONED);
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), 0);
-	core_expect(rig.core, core_release(rig.core, rig.session, unit), 0);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
-	assert_false(is_aborted(&rig, reply));
-	core_end(rig.core);
+	const struct zd_reply *reply = gather_ok(rig, unit);
+	core_close(rig->core, rig->team.session[1]);
+	assert_true(is_aborted(rig, reply));
+	core_expect_told(rig->core, rig->session, rig->team.group, "rank 1");
+	core_expect(rig->core, core_update(rig->core, rig->session, other), ZEROD_E_POISONED);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 0);
+	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	assert_false(is_aborted(rig, reply));
 }
 
 /* A peer that dies with its shards published leaves them to the copies that were promised. */
 static void test_source_dies(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	gather_ok(&rig, a);
-	release_after(&rig, a, 1);
-	const struct zd_reply *promised = gather_ok(&rig, b);
-	core_close(rig.core, rig.team.session[1]);
-	assert_false(is_there(&rig, promised));
-	pass(&rig, 1);
-	assert_true(is_there(&rig, promised));
-	core_team_check(&rig.team, promised, 1);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
+	gather_ok(rig, a);
+	release_after(rig, a, 1);
+	const struct zd_reply *promised = gather_ok(rig, b);
+	core_close(rig->core, rig->team.session[1]);
+	assert_false(is_there(rig, promised));
+	pass(rig, 1);
+	assert_true(is_there(rig, promised));
+	core_team_check(&rig->team, promised, 1);
 }
 
 /* The one that was promised something dies, in the middle of a chain. */
@@ -396,54 +375,48 @@ static void test_reader_dies(void **state)
 /* A deferred copy that fails takes all that is promised behind it along; after a reset all is as new. */
 static void test_failed_copy_breaks_what_follows(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	gather_ok(&rig, a);
-	release_after(&rig, a, 1);
-	const struct zd_reply *first = gather_ok(&rig, b);
-	release_after(&rig, b, 2);
-	const struct zd_reply *second = gather_ok(&rig, a);
-	core_fail_next(rig.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
-	pass(&rig, 1);
-	assert_true(is_aborted(&rig, second));
-	core_expect(rig.core, core_release(rig.core, rig.session, a), 0);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
+	gather_ok(rig, a);
+	release_after(rig, a, 1);
+	const struct zd_reply *first = gather_ok(rig, b);
+	release_after(rig, b, 2);
+	const struct zd_reply *second = gather_ok(rig, a);
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
+	pass(rig, 1);
+	assert_true(is_aborted(rig, second));
+	core_expect(rig->core, core_release(rig->core, rig->session, a), 0);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
 	for (uint32_t i = 0; i < second->u.gather.nfences; i++)
-		assert_int_equal(core_timeline(rig.core, rig.session, second->u.gather.fences[i].timeline),
+		assert_int_equal(core_timeline(rig->core, rig->session, second->u.gather.fences[i].timeline),
 		                 second->u.gather.fences[i].value);
-	pass(&rig, 2);
-	gather_ok(&rig, a);
-	release_after(&rig, a, 3);
-	const struct zd_reply *third = gather_ok(&rig, b);
-	assert_false(is_there(&rig, third));
-	pass(&rig, 3);
-	assert_true(is_there(&rig, third));
-	core_team_check(&rig.team, third, 1);
+	pass(rig, 2);
+	gather_ok(rig, a);
+	release_after(rig, a, 3);
+	const struct zd_reply *third = gather_ok(rig, b);
+	assert_false(is_there(rig, third));
+	pass(rig, 3);
+	assert_true(is_there(rig, third));
+	core_team_check(&rig->team, third, 1);
 	(void)first;
-	core_end(rig.core);
 }
 
 /* A poisoned session is promised nothing, since its reset passes all values that were given out. */
 static void test_poisoned_session_waits(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	uint64_t c = core_team_unit(&rig.team, "c", UNIT_BYTES);
-	gather_ok(&rig, a);
-	release_after(&rig, a, 1);
-	core_fail_next(rig.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
-	gather_ok(&rig, c);
-	uint64_t waits = core_gather(rig.core, rig.session, b);
-	core_expect_waits(rig.core, waits, "slot 1, which unit 'a' leaves");
-	pass(&rig, 1);
-	core_expect(rig.core, waits, 0);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
+	uint64_t c = core_team_unit(&rig->team, "c", UNIT_BYTES);
+	gather_ok(rig, a);
+	release_after(rig, a, 1);
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
+	gather_ok(rig, c);
+	uint64_t waits = core_gather(rig->core, rig->session, b);
+	core_expect_waits(rig->core, waits, "slot 1, which unit 'a' leaves");
+	pass(rig, 1);
+	core_expect(rig->core, waits, 0);
 }
 
 /* Rank 0 is in poison mode, or none is. */
@@ -522,76 +495,71 @@ static void test_refresh_is_promised_again_after_a_failed_publish(void **state)
  * later gathers are freed with it: the session is poisoned again, and the next reset ends the abort. */
 static void test_copy_fails_after_a_reset(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
-	core_hold(rig.core, ZD_CMD_COPY);
-	gather_ok(&rig, unit);
-	core_expect(rig.core, core_release(rig.core, rig.session, unit), 0);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
-	gather_ok(&rig, unit);
-	core_fail_next(rig.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
-	core_run_on(rig.core, ZD_CMD_COPY, 1);
-	core_expect(rig.core, core_release(rig.core, rig.session, unit), 0);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	core_expect(rig.core, core_commit(rig.core, rig.session, rig.team.group, 1), ZEROD_E_POISONED);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
-	const struct zd_reply *reply = gather_ok(&rig, unit);
-	assert_true(is_there(&rig, reply));
-	core_team_check(&rig.team, reply, 1);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	uint64_t unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+	core_hold(rig->core, ZD_CMD_COPY);
+	gather_ok(rig, unit);
+	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	gather_ok(rig, unit);
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
+	core_run_on(rig->core, ZD_CMD_COPY, 1);
+	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_commit(rig->core, rig->session, rig->team.group, 1), ZEROD_E_POISONED);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	const struct zd_reply *reply = gather_ok(rig, unit);
+	assert_true(is_there(rig, reply));
+	core_team_check(&rig->team, reply, 1);
 }
 
 /* A copy that fails breaks the promise of its own heir, which waits for nothing else then and is released
  * already: both end with it. */
 static void test_failed_copy_ends_its_heir(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	gather_ok(&rig, a);
-	release_after(&rig, a, 1);
-	const struct zd_reply *first = gather_ok(&rig, b);
-	core_expect(rig.core, core_release(rig.core, rig.session, b), 0);
-	gather_ok(&rig, a);
-	core_expect(rig.core, core_release(rig.core, rig.session, a), 0);
-	core_hold(rig.core, ZD_CMD_COPY);
-	pass(&rig, 1);
-	assert_int_equal(core_pending(rig.core, ZD_CMD_COPY), NRANKS);
-	core_fail_next(rig.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
-	core_run_one(rig.core, ZD_CMD_COPY);
-	assert_true(is_aborted(&rig, first));
-	core_unhold(rig.core, ZD_CMD_COPY);
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), 2 * NRANKS);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
-	core_team_check(&rig.team, gather_ok(&rig, b), 1);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
+	gather_ok(rig, a);
+	release_after(rig, a, 1);
+	const struct zd_reply *first = gather_ok(rig, b);
+	core_expect(rig->core, core_release(rig->core, rig->session, b), 0);
+	gather_ok(rig, a);
+	core_expect(rig->core, core_release(rig->core, rig->session, a), 0);
+	core_hold(rig->core, ZD_CMD_COPY);
+	pass(rig, 1);
+	assert_int_equal(core_pending(rig->core, ZD_CMD_COPY), NRANKS);
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
+	core_run_one(rig->core, ZD_CMD_COPY);
+	assert_true(is_aborted(rig, first));
+	core_unhold(rig->core, ZD_CMD_COPY);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2 * NRANKS);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_team_check(&rig->team, gather_ok(rig, b), 1);
 }
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_slot_is_promised_again_and_again),
+	        TEST(test_slot_is_promised_again_and_again),
 	        cmocka_unit_test(test_quarantined_block_is_promised_twice_in_a_row),
-	        cmocka_unit_test(test_free_block_comes_before_a_promised_one),
-	        cmocka_unit_test(test_promises_begin_in_order),
-	        cmocka_unit_test(test_held_place_is_not_promised),
+	        TEST(test_free_block_comes_before_a_promised_one),
+	        TEST(test_promises_begin_in_order),
+	        TEST(test_held_place_is_not_promised),
 	        cmocka_unit_test(test_block_of_another_session_is_not_promised),
-	        cmocka_unit_test(test_promised_copy_that_is_released_first),
-	        cmocka_unit_test(test_version_is_promised_while_it_is_published),
-	        cmocka_unit_test(test_promised_copies_read_the_shard),
-	        cmocka_unit_test(test_publish_keeps_what_was_promised),
-	        cmocka_unit_test(test_publisher_dies),
-	        cmocka_unit_test(test_source_dies),
+	        TEST(test_promised_copy_that_is_released_first),
+	        TEST(test_version_is_promised_while_it_is_published),
+	        TEST(test_promised_copies_read_the_shard),
+	        TEST(test_publish_keeps_what_was_promised),
+	        TEST(test_publisher_dies),
+	        TEST(test_source_dies),
 	        cmocka_unit_test(test_reader_dies),
-	        cmocka_unit_test(test_failed_copy_breaks_what_follows),
-	        cmocka_unit_test(test_failed_copy_ends_its_heir),
-	        cmocka_unit_test(test_copy_fails_after_a_reset),
+	        TEST(test_failed_copy_breaks_what_follows),
+	        TEST(test_failed_copy_ends_its_heir),
+	        TEST(test_copy_fails_after_a_reset),
 	        cmocka_unit_test(test_refresh_is_promised_again_after_a_failed_publish),
-	        cmocka_unit_test(test_poisoned_session_waits),
+	        TEST(test_poisoned_session_waits),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

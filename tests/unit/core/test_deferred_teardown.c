@@ -37,9 +37,8 @@ static void expect_no_session(struct core_driver *core, uint64_t id)
 static void test_peers_hear_at_once(void **state)
 {
 	struct core_driver *core = core_new(&lingering);
-	struct core_team team;
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	core_expect(core, core_update(core, team.session[0], unit), 0);
 	uint64_t waiting = core_gather_version(core, team.session[1], unit, 2);
@@ -53,10 +52,9 @@ static void test_peers_hear_at_once(void **state)
 static void test_all_that_a_process_can_touch_is_kept(void **state)
 {
 	struct core_driver *core = core_new(&copying);
-	struct core_reducers g;
 	struct core_row row;
 	(void)state;
-	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, UNIT_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, UNIT_BYTES, 1);
 	uint64_t session = g.team.session[0];
 	uint64_t unit = core_reducers_unit(&g, "w", UNIT_BYTES / 4);
 	uint64_t released = core_team_unit(&g.team, "released", UNIT_BYTES);
@@ -95,10 +93,9 @@ static void test_all_that_a_process_can_touch_is_kept(void **state)
 static void test_buffers_say_what_they_wait_for(void **state)
 {
 	struct core_driver *core = core_new(&lingering);
-	struct core_team team;
 	struct core_row row;
 	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_expect(core, core_gather(core, team.session[0], core_team_unit(&team, "w", UNIT_BYTES)), 0);
 	core_close(core, team.session[0]);
 	assert_int_equal(core_rows(core, ZD_TABLE_BUFFERS, &row, 1), 1);
@@ -126,9 +123,8 @@ static void test_memory_is_not_given_to_others_before(void **state)
 static void test_nothing_held_nothing_kept(void **state)
 {
 	struct core_driver *core = core_new(&lingering);
-	struct core_team team;
 	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_team_unit(&team, "w", UNIT_BYTES);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group), 0);
 	core_close(core, team.session[0]);
@@ -143,11 +139,10 @@ static void test_nothing_held_nothing_kept(void **state)
 static void test_durable_shard_has_one_writer(void **state)
 {
 	struct core_driver *core = core_new(&lingering);
-	struct core_team team;
 	const struct core_join join = {.world_size = 1, .durable = true};
 	const struct core_unit again = {.name = "w", .numel = UNIT_BYTES / 4};
 	(void)state;
-	core_team_new(&team, core, "job", 1, true);
+	struct core_team team = core_team_new(core, "job", 1, true);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES), old = team.session[0];
 	core_expect(core, core_update(core, old, unit), 0);
 	core_close(core, old);
@@ -166,9 +161,8 @@ static void test_durable_shard_has_one_writer(void **state)
 static void test_lingering_session_is_nobodys(void **state)
 {
 	struct core_driver *core = core_new(&lingering);
-	struct core_team team;
 	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_team_unit(&team, "w", UNIT_BYTES);
 	uint64_t admin = core_open_admin(core);
 	core_close(core, team.session[0]);
@@ -183,9 +177,8 @@ static void test_lingering_session_is_nobodys(void **state)
 static void test_end_of_the_engine_with_lingering_sessions(void **state)
 {
 	struct core_driver *core = core_new(&lingering);
-	struct core_team team;
 	(void)state;
-	core_team_new(&team, core, "job", 2, true);
+	struct core_team team = core_team_new(core, "job", 2, true);
 	core_expect(core, core_gather(core, team.session[0], core_team_unit(&team, "w", UNIT_BYTES)), 0);
 	core_close(core, team.session[0]);
 	core_abandon(core);

@@ -20,7 +20,7 @@ static const struct core_unit unit_again = {.name = "w", .numel = UNIT_BYTES / 4
 /* Two ranks with one unit, committed at step 1, version 1. */
 static uint64_t start(struct core_driver *core, struct core_team *team)
 {
-	core_team_new(team, core, "job", 2, true);
+	*team = core_team_new(core, "job", 2, true);
 	uint64_t unit = core_team_unit(team, "w", UNIT_BYTES);
 	uint64_t first = core_commit(core, team->session[0], team->group, 1);
 	core_expect(core, core_commit(core, team->session[1], team->group, 1), 0);
@@ -69,10 +69,9 @@ static uint64_t keep(struct core_driver *core, uint64_t session, const char *nam
 
 static void test_allocation_outlives_its_session(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
 	struct core_row row;
-	(void)state;
 	(void)start(core, &team);
 	const struct zd_reply *reply = core_expect(core, keep(core, team.session[0], "adam", STATE_BYTES), 0);
 	struct zd_location at = reply->u.alloc.location;
@@ -101,30 +100,25 @@ static void test_allocation_outlives_its_session(void **state)
 	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = id}};
 	core_expect(core, core_send(core, session, &args), 0);
 	assert_int_equal(core_usage(core).allocation_bytes, 0);
-	core_end(core);
 }
 
 static void test_bad_durable_allocations(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	core_expect_error(core, keep(core, session, "adam", STATE_BYTES), ZEROD_E_STATE,
 	                  "job 'job' is not durable: join a durable group of it before allocation 'adam'");
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_team_new(&team, core, "job", 1, false);
+	(void)core_team_new(core, "job", 1, false);
 	core_expect(core, keep(core, session, "adam", STATE_BYTES), ZEROD_E_STATE);
 	core_expect_error(core, keep(core, session, "", STATE_BYTES), ZEROD_E_INVALID, "needs a name");
-	core_end(core);
 }
 
 /* Memory that was not zeroed yet is nobody's. */
 static void test_session_that_ends_before_its_allocation_is_there(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	(void)start(core, &team);
 	core_hold(core, ZD_CMD_FILL);
 	(void)keep(core, team.session[0], "adam", STATE_BYTES);
@@ -132,15 +126,13 @@ static void test_session_that_ends_before_its_allocation_is_there(void **state)
 	core_unhold(core, ZD_CMD_FILL);
 	assert_int_equal(core_usage(core).allocation_bytes, 0);
 	core_expect(core, keep(core, team.session[1], "adam", STATE_BYTES), 0);
-	core_end(core);
 }
 
 static void test_allocations_end_with_their_job(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
 	struct core_row row;
-	(void)state;
 	(void)start(core, &team);
 	uint64_t session = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
 	core_expect(core, keep(core, session, "adam", STATE_BYTES), 0);
@@ -153,17 +145,15 @@ static void test_allocations_end_with_their_job(void **state)
 	core_expect(core, core_simple(core, other, ZD_REQ_END_JOB, row.row.id), 0);
 	assert_int_equal(core_usage(core).allocation_bytes, 0);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 /* ---- Shards stay --------------------------------------------------------------------------------------- */
 
 static void test_shards_outlive_their_sessions(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
 	struct core_row row;
-	(void)state;
 	uint64_t unit = start(core, &team);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	close_all(core, &team);
@@ -183,14 +173,12 @@ static void test_shards_outlive_their_sessions(void **state)
 	core_expect(core, core_update(core, team.session[1], unit), ZEROD_E_NOT_FOUND);
 	core_expect(core, core_register(core, team.session[1], team.group, &unit_again), 0);
 	core_team_check(&team, core_expect(core, gather, 0), 1);
-	core_end(core);
 }
 
 static void test_shards_stay_on_their_device(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	start(core, &team);
 	close_all(core, &team);
 	uint64_t session = core_open(core, CORE_ALICE);
@@ -201,28 +189,24 @@ static void test_shards_stay_on_their_device(void **state)
 	        ZEROD_E_MISMATCH, "the shards of rank 1 are on device 1; it joins on device 0");
 	core_expect_error(core, core_join(core, session, &(struct core_join){.world_size = 2, .rank = 1}),
 	                  ZEROD_E_MISMATCH, "job 'job' is durable; rank 1 says not durable");
-	core_end(core);
 }
 
 /* Its work has ended with its ranks, and its data is kept for the next ones. */
 static void test_abort_of_a_group_that_was_left(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	start(core, &team);
 	close_all(core, &team);
 	core_expect_error(core, core_simple(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, team.group),
 	                  ZEROD_E_STATE, "all ranks of group 'world' have left already");
 	assert_int_equal(rejoin(core, &team)->u.group_join.committed_step, 1);
-	core_end(core);
 }
 
 static void test_survivors_wait_for_the_rank_to_come_back(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	uint64_t unit = start(core, &team);
 	core_close(core, team.session[1]);
 	assert_int_equal(core_usage(core).shard_bytes, UNIT_BYTES);
@@ -230,30 +214,25 @@ static void test_survivors_wait_for_the_rank_to_come_back(void **state)
 	rejoin(core, &team);
 	core_expect(core, core_register(core, team.session[1], team.group, &unit_again), 0);
 	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], unit), 0), 1);
-	core_end(core);
 }
 
 static void test_shard_that_was_never_zeroed_does_not_stay(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 1, true);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 1, true);
 	core_hold(core, ZD_CMD_FILL);
 	(void)core_register(core, team.session[0], team.group, &unit_again);
 	close_all(core, &team);
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	core_unhold(core, ZD_CMD_FILL);
 	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 0);
-	core_end(core);
 }
 
 /* An abort ends work, not data: once everybody has left, the ranks may come again. */
 static void test_aborted_group_keeps_its_shards(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	uint64_t unit = start(core, &team);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
 	core_close(core, team.session[0]);
@@ -266,7 +245,6 @@ static void test_aborted_group_keeps_its_shards(void **state)
 	for (uint32_t rank = 0; rank < 2; rank++)
 		core_expect(core, core_register(core, team.session[rank], team.group, &unit_again), 0);
 	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], unit), 0), 1);
-	core_end(core);
 }
 
 /* ---- Torn ---------------------------------------------------------------------------------------------- */
@@ -328,10 +306,9 @@ static void test_death_between_update_and_commit_is_torn(void **state)
 /* Everything is published again, by a rank that lags behind once more than by the others. */
 static void test_torn_group_is_restored_and_committed(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
 	struct core_row row;
-	(void)state;
 	uint64_t unit = start(core, &team);
 	core_team_publish_rank(&team, unit, 1);
 	core_expect(core, core_update(core, team.session[0], unit), 0);
@@ -353,14 +330,12 @@ static void test_torn_group_is_restored_and_committed(void **state)
 	core_row(core, ZD_TABLE_GROUPS, team.group, &row);
 	assert_false(row.row.u.group.torn);
 	assert_int_equal(row.row.u.group.committed_step, 2);
-	core_end(core);
 }
 
 static void test_commit_needs_every_shard_registered(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	start(core, &team);
 	close_all(core, &team);
 	rejoin(core, &team);
@@ -368,7 +343,6 @@ static void test_commit_needs_every_shard_registered(void **state)
 	(void)core_commit(core, team.session[0], team.group, 2);
 	core_expect_error(core, core_commit(core, team.session[1], team.group, 2), ZEROD_E_STATE,
 	                  "unit 'w' is DETACHED on rank 1");
-	core_end(core);
 }
 
 /* Both ranks give their unit back, with a version that was not committed, while their shards are still
@@ -387,25 +361,21 @@ static void give_the_unit_back(struct core_driver *core, struct core_team *team)
 /* Whether transfers are through with it makes no difference. */
 static void test_shard_that_was_given_back_is_in_no_commit(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	give_the_unit_back(core, &team);
 	uint64_t first = core_commit(core, team.session[0], team.group, 2);
 	core_expect(core, core_commit(core, team.session[1], team.group, 2), 0);
 	core_expect(core, first, 0);
-	core_end(core);
 }
 
 static void test_shard_that_was_given_back_is_not_torn(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	give_the_unit_back(core, &team);
 	core_close(core, team.session[1]);
 	assert_false(rejoin(core, &team)->u.group_join.torn);
-	core_end(core);
 }
 
 /* ---- The end ------------------------------------------------------------------------------------------- */
@@ -419,9 +389,8 @@ static uint64_t only_job(struct core_driver *core)
 
 static void test_end_job(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	start(core, &team);
 	uint64_t job = only_job(core), owner = core_open(core, CORE_ALICE);
 	core_expect_error(core, core_simple(core, owner, ZD_REQ_END_JOB, job), ZEROD_E_BUSY,
@@ -434,16 +403,14 @@ static void test_end_job(void **state)
 	core_expect(core, core_simple(core, owner, ZD_REQ_END_JOB, job), 0);
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 /* All sessions of the job end, with its memory; those of other jobs, and of other users, do not. */
 static void test_kill_job(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
 	char text[128];
-	(void)state;
 	start(core, &team);
 	uint64_t job = only_job(core), owner = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	uint64_t waiting = core_commit(core, team.session[1], team.group, 2);
@@ -463,17 +430,15 @@ static void test_kill_job(void **state)
 	assert_true(core_is_open(core, owner) && core_is_open(core, bob));
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 /* Ranks that still join, holders of allocations, and a durable job without sessions. */
 static void test_kill_job_of_any_sort(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t admin = core_open_admin(core), joins = core_open(core, CORE_ALICE);
 	uint64_t holds = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
 	struct core_team team;
-	(void)state;
 	core_expect(core, core_alloc(core, holds, "job", 0, 4096), 0);
 	core_expect(core, core_alloc(core, other, "other", 0, 4096), 0);
 	(void)core_join(core, joins, &(struct core_join){.world_size = 2});
@@ -489,7 +454,6 @@ static void test_kill_job_of_any_sort(void **state)
 	core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, only_job(core)), 0);
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 /* The processes of the victims may use the memory until they have left the devices. */
@@ -509,20 +473,16 @@ static void test_kill_job_waits_for_processes(void **state)
 
 static void test_end_job_is_for_durable_ones(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_expect_error(core, core_simple(core, team.session[0], ZD_REQ_END_JOB, only_job(core)),
 	                  ZEROD_E_STATE, "is not durable");
-	core_end(core);
 }
 
 static void test_end_job_waits_for_what_still_reads(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	uint64_t unit = start(core, &team);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -534,7 +494,6 @@ static void test_end_job_waits_for_what_still_reads(void **state)
 	core_unhold(core, ZD_CMD_COPY);
 	assert_int_equal(core_quarantine(core, 0) + core_quarantine(core, 1), 0);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 /* The memory of an ended job has no owner, and exists until its copies have ended: a session that uses the
@@ -575,44 +534,41 @@ static void test_name_of_an_ended_job_is_free(void **state)
 /* Also of one that was not durable and that all have left. */
 static void test_job_that_all_have_left_may_be_durable_next_time(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 1, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES), session = core_open(core, CORE_ALICE);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_close(core, team.session[0]);
 	core_expect(core, core_join(core, session, &(struct core_join){.world_size = 1, .durable = true}), 0);
-	core_end(core);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_allocation_outlives_its_session),
-	        cmocka_unit_test(test_bad_durable_allocations),
-	        cmocka_unit_test(test_session_that_ends_before_its_allocation_is_there),
-	        cmocka_unit_test(test_allocations_end_with_their_job),
-	        cmocka_unit_test(test_shards_outlive_their_sessions),
-	        cmocka_unit_test(test_shards_stay_on_their_device),
-	        cmocka_unit_test(test_abort_of_a_group_that_was_left),
-	        cmocka_unit_test(test_survivors_wait_for_the_rank_to_come_back),
-	        cmocka_unit_test(test_shard_that_was_never_zeroed_does_not_stay),
-	        cmocka_unit_test(test_aborted_group_keeps_its_shards),
+	        CORE_TEST(test_allocation_outlives_its_session),
+	        CORE_TEST(test_bad_durable_allocations),
+	        CORE_TEST(test_session_that_ends_before_its_allocation_is_there),
+	        CORE_TEST(test_allocations_end_with_their_job),
+	        CORE_TEST(test_shards_outlive_their_sessions),
+	        CORE_TEST(test_shards_stay_on_their_device),
+	        CORE_TEST(test_abort_of_a_group_that_was_left),
+	        CORE_TEST(test_survivors_wait_for_the_rank_to_come_back),
+	        CORE_TEST(test_shard_that_was_never_zeroed_does_not_stay),
+	        CORE_TEST(test_aborted_group_keeps_its_shards),
 	        cmocka_unit_test(test_death_between_update_and_commit_is_torn),
-	        cmocka_unit_test(test_torn_group_is_restored_and_committed),
-	        cmocka_unit_test(test_commit_needs_every_shard_registered),
-	        cmocka_unit_test(test_shard_that_was_given_back_is_in_no_commit),
-	        cmocka_unit_test(test_shard_that_was_given_back_is_not_torn),
-	        cmocka_unit_test(test_end_job),
-	        cmocka_unit_test(test_kill_job),
-	        cmocka_unit_test(test_kill_job_of_any_sort),
+	        CORE_TEST(test_torn_group_is_restored_and_committed),
+	        CORE_TEST(test_commit_needs_every_shard_registered),
+	        CORE_TEST(test_shard_that_was_given_back_is_in_no_commit),
+	        CORE_TEST(test_shard_that_was_given_back_is_not_torn),
+	        CORE_TEST(test_end_job),
+	        CORE_TEST(test_kill_job),
+	        CORE_TEST(test_kill_job_of_any_sort),
 	        cmocka_unit_test(test_kill_job_waits_for_processes),
-	        cmocka_unit_test(test_end_job_is_for_durable_ones),
-	        cmocka_unit_test(test_end_job_waits_for_what_still_reads),
+	        CORE_TEST(test_end_job_is_for_durable_ones),
+	        CORE_TEST(test_end_job_waits_for_what_still_reads),
 	        cmocka_unit_test(test_name_of_an_ended_job_is_free),
-	        cmocka_unit_test(test_job_that_all_have_left_may_be_durable_next_time),
+	        CORE_TEST(test_job_that_all_have_left_may_be_durable_next_time),
 	};
 	return cmocka_run_group_tests_name("core/durable", tests, NULL, NULL);
 }

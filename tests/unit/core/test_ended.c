@@ -20,8 +20,16 @@ struct scene {
 static void open_scene(struct scene *s)
 {
 	s->core = core_new(&(struct core_options){.ndevices = RANKS});
-	core_team_new(&s->team, s->core, "job", RANKS, false);
+	s->team = core_team_new(s->core, "job", RANKS, false);
 	s->unit = core_team_unit(&s->team, "w", BYTES);
+}
+
+static int setup(void **state)
+{
+	static struct scene s;
+	open_scene(&s);
+	*state = &s;
+	return 0;
 }
 
 static void end(struct scene *s, uint32_t rank)
@@ -68,140 +76,117 @@ static void replace(struct scene *s, uint32_t rank)
 
 static void test_the_last_rank_gathers_on(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	end(&s, 1);
-	expect_version(&s, 0, 1);
-	expect_version(&s, 2, 1);
-	core_expect(s.core, core_simple(s.core, s.team.session[2], ZD_REQ_GROUP_LEAVE, s.team.group), 0);
-	expect_state(&s, "LEFT");
-	assert_int_equal(core_usage(s.core).shard_bytes, BYTES);
-	uint64_t scope = core_expect(s.core,
-	                             core_forward_begin(s.core, s.team.session[0], s.team.group, 0, NULL, 0),
-	                             0)
-	                         ->u.scope.scope;
-	core_team_check(&s.team,
-	                core_expect(s.core, core_gather_in(s.core, s.team.session[0], s.unit, scope), 0), 1);
-	core_expect(s.core, core_forward_end(s.core, s.team.session[0], scope, false), 0);
-	core_expect(s.core, core_context_begin(s.core, s.team.session[0], &s.unit, 1), 0);
-	end(&s, 0);
-	assert_int_equal(core_rows(s.core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(s.core);
+	struct scene *s = *state;
+	end(s, 1);
+	expect_version(s, 0, 1);
+	expect_version(s, 2, 1);
+	core_expect(s->core, core_simple(s->core, s->team.session[2], ZD_REQ_GROUP_LEAVE, s->team.group), 0);
+	expect_state(s, "LEFT");
+	assert_int_equal(core_usage(s->core).shard_bytes, BYTES);
+	uint64_t scope =
+	        core_expect(s->core,
+	                    core_forward_begin(s->core, s->team.session[0], s->team.group, 0, NULL, 0), 0)
+	                ->u.scope.scope;
+	core_team_check(&s->team,
+	                core_expect(s->core, core_gather_in(s->core, s->team.session[0], s->unit, scope), 0),
+	                1);
+	core_expect(s->core, core_forward_end(s->core, s->team.session[0], scope, false), 0);
+	core_expect(s->core, core_context_begin(s->core, s->team.session[0], &s->unit, 1), 0);
+	end(s, 0);
+	assert_int_equal(core_rows(s->core, ZD_TABLE_JOBS, NULL, 0), 0);
 }
 
 static void test_a_call_that_needs_the_rank_says_so(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	end(&s, 1);
-	expect_version(&s, 0, 1);
+	struct scene *s = *state;
+	end(s, 1);
+	expect_version(s, 0, 1);
 	for (uint32_t i = 0; i < 2; i++) /* not once only: it cannot succeed */
-		core_expect_error(s.core, barrier(&s, 0), ZEROD_E_PEER_LOST,
+		core_expect_error(s->core, barrier(s, 0), ZEROD_E_PEER_LOST,
 		                  "rank 1 (pid 1001) of group 'world' ended normally");
-	core_expect_error(s.core, core_update(s.core, s.team.session[2], s.unit), ZEROD_E_PEER_LOST,
+	core_expect_error(s->core, core_update(s->core, s->team.session[2], s->unit), ZEROD_E_PEER_LOST,
 	                  "rank 1 (pid 1001) of group 'world' ended normally");
-	expect_version(&s, 0, 1);
-	expect_version(&s, 2, 1);
-	core_end(s.core);
+	expect_version(s, 0, 1);
+	expect_version(s, 2, 1);
 }
 
 static void test_it_publishes_no_more(void **state)
 {
 	static const char text[] =
 	        "rank 1 of group 'world' ended normally, and does not publish version 2 of unit 'w'";
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_team_publish_rank(&s.team, s.unit, 0);
-	uint64_t waiting = gather(&s, 0), named = core_gather_version(s.core, s.team.session[0], s.unit, 2);
-	core_expect_waits(s.core, waiting, "rank 1 to publish version 2");
-	end(&s, 1);
-	core_expect_error(s.core, waiting, ZEROD_E_PEER_LOST, text);
-	core_expect_error(s.core, named, ZEROD_E_PEER_LOST, text);
-	core_expect_error(s.core, gather(&s, 0), ZEROD_E_PEER_LOST, text);
-	core_end(s.core);
+	struct scene *s = *state;
+	core_team_publish_rank(&s->team, s->unit, 0);
+	uint64_t waiting = gather(s, 0), named = core_gather_version(s->core, s->team.session[0], s->unit, 2);
+	core_expect_waits(s->core, waiting, "rank 1 to publish version 2");
+	end(s, 1);
+	core_expect_error(s->core, waiting, ZEROD_E_PEER_LOST, text);
+	core_expect_error(s->core, named, ZEROD_E_PEER_LOST, text);
+	core_expect_error(s->core, gather(s, 0), ZEROD_E_PEER_LOST, text);
 }
 
 /* It does not wait for its own publish, which would come to nothing. */
 static void test_its_version_is_over_for_a_rank_that_writes(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	end(&s, 1);
-	core_expect(s.core, core_update(s.core, s.team.session[0], s.unit), ZEROD_E_PEER_LOST);
-	core_expect(s.core, core_update(s.core, s.team.session[0], s.unit), 0);
-	core_expect_error(s.core, gather(&s, 0), ZEROD_E_PEER_LOST, "does not publish version 2 of unit 'w'");
-	core_end(s.core);
+	struct scene *s = *state;
+	end(s, 1);
+	core_expect(s->core, core_update(s->core, s->team.session[0], s->unit), ZEROD_E_PEER_LOST);
+	core_expect(s->core, core_update(s->core, s->team.session[0], s->unit), 0);
+	core_expect_error(s->core, gather(s, 0), ZEROD_E_PEER_LOST, "does not publish version 2 of unit 'w'");
 }
 
 /* It was ahead by one publish: the others make that version as well, and need nothing of it. */
 static void test_others_catch_up_with_its_version(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_team_publish_rank(&s.team, s.unit, 1);
-	end(&s, 1);
-	uint64_t waiting = gather(&s, 0);
-	core_expect_waits(s.core, waiting, "rank 0 to publish version 2");
-	core_team_publish_rank(&s.team, s.unit, 0);
-	core_team_publish_rank(&s.team, s.unit, 2);
-	core_team_check(&s.team, core_expect(s.core, waiting, 0), 2);
-	expect_version(&s, 2, 2);
-	core_expect_error(s.core, core_update(s.core, s.team.session[2], s.unit), ZEROD_E_PEER_LOST,
+	struct scene *s = *state;
+	core_team_publish_rank(&s->team, s->unit, 1);
+	end(s, 1);
+	uint64_t waiting = gather(s, 0);
+	core_expect_waits(s->core, waiting, "rank 0 to publish version 2");
+	core_team_publish_rank(&s->team, s->unit, 0);
+	core_team_publish_rank(&s->team, s->unit, 2);
+	core_team_check(&s->team, core_expect(s->core, waiting, 0), 2);
+	expect_version(s, 2, 2);
+	core_expect_error(s->core, core_update(s->core, s->team.session[2], s->unit), ZEROD_E_PEER_LOST,
 	                  "rank 1 (pid 1001) of group 'world' ended normally");
-	core_end(s.core);
 }
 
 /* A shard that it was writing when it ended has no version. */
 static void test_it_ends_inside_an_update(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_expect(s.core, core_update(s.core, s.team.session[1], s.unit), 0);
-	end(&s, 1);
-	assert_int_equal(core_usage(s.core).shard_bytes, 512);
-	core_expect_error(s.core, gather(&s, 0), ZEROD_E_PEER_LOST, "ended normally, and does not publish");
-	core_end(s.core);
+	struct scene *s = *state;
+	core_expect(s->core, core_update(s->core, s->team.session[1], s->unit), 0);
+	end(s, 1);
+	assert_int_equal(core_usage(s->core).shard_bytes, 512);
+	core_expect_error(s->core, gather(s, 0), ZEROD_E_PEER_LOST, "ended normally, and does not publish");
 }
 
 /* A goodbye says that its streams have run, also those whose fences the daemon has not seen pass. */
 static void test_its_last_publish_is_complete(void **state)
 {
 	const struct zd_fence fence = {.timeline = 5, .value = 1};
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_team_publish_rank(&s.team, s.unit, 0);
-	core_team_publish_rank(&s.team, s.unit, 2);
-	core_expect(s.core, core_update(s.core, s.team.session[1], s.unit), 0);
-	core_team_write(&s.team, s.unit, 1);
+	struct scene *s = *state;
+	core_team_publish_rank(&s->team, s->unit, 0);
+	core_team_publish_rank(&s->team, s->unit, 2);
+	core_expect(s->core, core_update(s->core, s->team.session[1], s->unit), 0);
+	core_team_write(&s->team, s->unit, 1);
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &s.unit, .fences = {1, &fence}}};
-	(void)core_send(s.core, s.team.session[1], &args);
-	const struct zd_reply *ahead = core_expect(s.core, gather(&s, 2), 0); /* of the version to come */
-	end(&s, 1);
-	core_team_check(&s.team, ahead, 2);
-	expect_version(&s, 0, 2);
-	core_end(s.core);
+	                       .u.publish = {.nunits = 1, .units = &s->unit, .fences = {1, &fence}}};
+	(void)core_send(s->core, s->team.session[1], &args);
+	const struct zd_reply *ahead = core_expect(s->core, gather(s, 2), 0); /* of the version to come */
+	end(s, 1);
+	core_team_check(&s->team, ahead, 2);
+	expect_version(s, 0, 2);
 }
 
 static void test_a_copy_from_its_shard_is_under_way(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_hold(s.core, ZD_CMD_COPY);
-	const struct zd_reply *reply = core_expect(s.core, gather(&s, 0), 0);
-	end(&s, 1);
-	core_unhold(s.core, ZD_CMD_COPY);
-	core_team_check(&s.team, reply, 1);
-	expect_version(&s, 2, 1);
-	core_end(s.core);
+	struct scene *s = *state;
+	core_hold(s->core, ZD_CMD_COPY);
+	const struct zd_reply *reply = core_expect(s->core, gather(s, 0), 0);
+	end(s, 1);
+	core_unhold(s->core, ZD_CMD_COPY);
+	core_team_check(&s->team, reply, 1);
+	expect_version(s, 2, 1);
 }
 
 /* ---- How long shards are kept -------------------------------------------------------------------------- */
@@ -209,49 +194,40 @@ static void test_a_copy_from_its_shard_is_under_way(void **state)
 /* Nobody could gather it: a rank that registers it anew has no version of it. */
 static void test_shards_go_with_the_last_registration(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	end(&s, 1);
-	core_expect(s.core, core_simple(s.core, s.team.session[0], ZD_REQ_UNIT_UNREGISTER, s.unit), 0);
-	assert_int_equal(core_usage(s.core).shard_bytes, 512);
-	expect_state(&s, "LEFT");
-	core_expect(s.core, core_simple(s.core, s.team.session[2], ZD_REQ_UNIT_UNREGISTER, s.unit), 0);
-	assert_int_equal(core_usage(s.core).shard_bytes, 0);
+	struct scene *s = *state;
+	end(s, 1);
+	core_expect(s->core, core_simple(s->core, s->team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit), 0);
+	assert_int_equal(core_usage(s->core).shard_bytes, 512);
+	expect_state(s, "LEFT");
+	core_expect(s->core, core_simple(s->core, s->team.session[2], ZD_REQ_UNIT_UNREGISTER, s->unit), 0);
+	assert_int_equal(core_usage(s->core).shard_bytes, 0);
 	const struct core_unit other = {.name = "w", .numel = 2 * BYTES};
-	core_expect(s.core, core_register(s.core, s.team.session[0], s.team.group, &other), 0);
-	core_end(s.core);
+	core_expect(s->core, core_register(s->core, s->team.session[0], s->team.group, &other), 0);
 }
 
 static void test_a_copy_outlives_all_ranks(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_hold(s.core, ZD_CMD_COPY);
-	core_expect(s.core, gather(&s, 0), 0);
-	end(&s, 1);
-	end(&s, 2);
-	end(&s, 0);
-	assert_int_equal(core_usage(s.core).shard_bytes, 0);
-	assert_true(core_quarantine(s.core, 1) >= 256);
-	core_unhold(s.core, ZD_CMD_COPY);
-	assert_int_equal(core_rows(s.core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(s.core);
+	struct scene *s = *state;
+	core_hold(s->core, ZD_CMD_COPY);
+	core_expect(s->core, gather(s, 0), 0);
+	end(s, 1);
+	end(s, 2);
+	end(s, 0);
+	assert_int_equal(core_usage(s->core).shard_bytes, 0);
+	assert_true(core_quarantine(s->core, 1) >= 256);
+	core_unhold(s->core, ZD_CMD_COPY);
+	assert_int_equal(core_rows(s->core, ZD_TABLE_JOBS, NULL, 0), 0);
 }
 
 static void test_a_killed_job_keeps_nothing(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	struct core_row job;
-	(void)state;
-	open_scene(&s);
-	end(&s, 1);
-	assert_int_equal(core_rows(s.core, ZD_TABLE_JOBS, &job, 1), 1);
-	core_expect(s.core, core_simple(s.core, core_open(s.core, CORE_ALICE), ZD_REQ_KILL_JOB, job.row.id),
-	            0);
-	assert_int_equal(core_usage(s.core).shard_bytes, 0);
-	core_end(s.core);
+	end(s, 1);
+	assert_int_equal(core_rows(s->core, ZD_TABLE_JOBS, &job, 1), 1);
+	core_expect(s->core,
+	            core_simple(s->core, core_open(s->core, CORE_ALICE), ZD_REQ_KILL_JOB, job.row.id), 0);
+	assert_int_equal(core_usage(s->core).shard_bytes, 0);
 }
 
 /* ---- Its place is taken, and deaths beside it ---------------------------------------------------------- */
@@ -259,53 +235,44 @@ static void test_a_killed_job_keeps_nothing(void **state)
 /* The next one begins with a shard that nobody gathers before it is published, as in place of a dead rank. */
 static void test_another_takes_its_place(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	end(&s, 1);
-	expect_version(&s, 0, 1);
-	replace(&s, 1);
-	assert_int_equal(core_usage(s.core).shard_bytes, BYTES);
-	expect_state(&s, "READY");
-	core_expect_error(s.core, gather(&s, 0), ZEROD_E_PEER_LOST,
+	struct scene *s = *state;
+	end(s, 1);
+	expect_version(s, 0, 1);
+	replace(s, 1);
+	assert_int_equal(core_usage(s->core).shard_bytes, BYTES);
+	expect_state(s, "READY");
+	core_expect_error(s->core, gather(s, 0), ZEROD_E_PEER_LOST,
 	                  "ended normally; another session may have its place");
-	uint64_t waiting = gather(&s, 0);
-	core_expect_waits(s.core, waiting, "rank 1 to publish version 1");
-	core_team_publish_rank(&s.team, s.unit, 1);
-	core_team_check(&s.team, core_expect(s.core, waiting, 0), 1);
-	core_end(s.core);
+	uint64_t waiting = gather(s, 0);
+	core_expect_waits(s->core, waiting, "rank 1 to publish version 1");
+	core_team_publish_rank(&s->team, s->unit, 1);
+	core_team_check(&s->team, core_expect(s->core, waiting, 0), 1);
 }
 
 static void test_a_death_is_told_all_the_same(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	end(&s, 1);
-	expect_version(&s, 0, 1);
-	core_close(s.core, s.team.session[2]);
-	expect_state(&s, "FAILED");
+	struct scene *s = *state;
+	end(s, 1);
+	expect_version(s, 0, 1);
+	core_close(s->core, s->team.session[2]);
+	expect_state(s, "FAILED");
 	core_expect_error(
-	        s.core, gather(&s, 0), ZEROD_E_PEER_LOST,
+	        s->core, gather(s, 0), ZEROD_E_PEER_LOST,
 	        "rank 2 (pid 1001) of group 'world' is gone, as is rank 1 (pid 1001, ended normally)");
-	core_expect_error(s.core, gather(&s, 0), ZEROD_E_PEER_LOST,
+	core_expect_error(s->core, gather(s, 0), ZEROD_E_PEER_LOST,
 	                  "rank 2 (pid 1001) of group 'world' is gone");
-	core_end(s.core);
 }
 
 /* The other way round: the dead rank is missed, and the one that ended is no way out. */
 static void test_an_end_behind_a_death(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_close(s.core, s.team.session[2]);
-	end(&s, 1);
+	struct scene *s = *state;
+	core_close(s->core, s->team.session[2]);
+	end(s, 1);
 	core_expect_error(
-	        s.core, gather(&s, 0), ZEROD_E_PEER_LOST,
+	        s->core, gather(s, 0), ZEROD_E_PEER_LOST,
 	        "rank 1 (pid 1001) of group 'world' ended normally, as did rank 2 (pid 1001, is gone)");
-	core_expect(s.core, gather(&s, 0), ZEROD_E_PEER_LOST);
-	core_end(s.core);
+	core_expect(s->core, gather(s, 0), ZEROD_E_PEER_LOST);
 }
 
 /* ---- Durable jobs -------------------------------------------------------------------------------------- */
@@ -314,7 +281,7 @@ static void test_a_durable_job_is_read_on(void **state)
 {
 	struct scene s = {.core = core_new(&(struct core_options){.ndevices = RANKS})};
 	(void)state;
-	core_team_new(&s.team, s.core, "job", RANKS, true);
+	s.team = core_team_new(s.core, "job", RANKS, true);
 	s.unit = core_team_unit(&s.team, "w", BYTES);
 	uint64_t commit[RANKS];
 	for (uint32_t rank = 0; rank < RANKS; rank++)
@@ -330,21 +297,22 @@ static void test_a_durable_job_is_read_on(void **state)
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_the_last_rank_gathers_on),
-	        cmocka_unit_test(test_a_call_that_needs_the_rank_says_so),
-	        cmocka_unit_test(test_it_publishes_no_more),
-	        cmocka_unit_test(test_its_version_is_over_for_a_rank_that_writes),
-	        cmocka_unit_test(test_others_catch_up_with_its_version),
-	        cmocka_unit_test(test_it_ends_inside_an_update),
-	        cmocka_unit_test(test_its_last_publish_is_complete),
-	        cmocka_unit_test(test_a_copy_from_its_shard_is_under_way),
-	        cmocka_unit_test(test_shards_go_with_the_last_registration),
-	        cmocka_unit_test(test_a_copy_outlives_all_ranks),
-	        cmocka_unit_test(test_a_killed_job_keeps_nothing),
-	        cmocka_unit_test(test_another_takes_its_place),
-	        cmocka_unit_test(test_a_death_is_told_all_the_same),
-	        cmocka_unit_test(test_an_end_behind_a_death),
+	        TEST(test_the_last_rank_gathers_on),
+	        TEST(test_a_call_that_needs_the_rank_says_so),
+	        TEST(test_it_publishes_no_more),
+	        TEST(test_its_version_is_over_for_a_rank_that_writes),
+	        TEST(test_others_catch_up_with_its_version),
+	        TEST(test_it_ends_inside_an_update),
+	        TEST(test_its_last_publish_is_complete),
+	        TEST(test_a_copy_from_its_shard_is_under_way),
+	        TEST(test_shards_go_with_the_last_registration),
+	        TEST(test_a_copy_outlives_all_ranks),
+	        TEST(test_a_killed_job_keeps_nothing),
+	        TEST(test_another_takes_its_place),
+	        TEST(test_a_death_is_told_all_the_same),
+	        TEST(test_an_end_behind_a_death),
 	        cmocka_unit_test(test_a_durable_job_is_read_on),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

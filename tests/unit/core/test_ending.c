@@ -19,8 +19,13 @@
 #define STEP   16u
 #define NUNITS 50u
 
-static const struct core_options in_steps = {.end_step_objects = STEP};
 static const struct core_options lingering = {.end_step_objects = STEP, .sessions_linger = true};
+
+static int setup(void **state)
+{
+	*state = core_new(&(struct core_options){.end_step_objects = STEP});
+	return 0;
+}
 
 static uint64_t join(struct core_driver *core, uint64_t session, const char *group, bool durable)
 {
@@ -88,9 +93,8 @@ static uint32_t make_steps(struct core_driver *core, uint32_t uid)
 
 static void test_a_step_frees_a_bounded_number(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
-	(void)state;
 	register_units(core, session, group, NUNITS);
 	for (uint32_t i = 0; i < NUNITS; i++)
 		core_expect(core, core_alloc(core, session, "job", 0, 256), 0);
@@ -100,29 +104,24 @@ static void test_a_step_frees_a_bounded_number(void **state)
 	assert_int_equal(make_steps(core, CORE_ALICE), 2 * NUNITS / STEP);
 	assert_int_equal(count_objects(core), 0);
 	assert_false(core_end_step(core, CORE_ALICE));
-	core_end(core);
 }
 
 static void test_a_small_end_is_one_event(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
-	(void)state;
 	register_units(core, session, group, STEP - 1);
 	core_close(core, session);
 	assert_int_equal(count_objects(core), 0);
 	assert_int_equal(count_endings(core), 0);
-	core_end(core);
 }
 
 /* Leases end one by one, with the buffers and in scopes. */
 static void test_leases_count(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
-	struct core_team team;
+	struct core_driver *core = *state;
 	char name[16];
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	uint64_t scope = core_expect(core, core_forward_begin(core, team.session[0], team.group, 0, NULL, 0),
 	                             0)
 	                         ->u.scope.scope;
@@ -137,17 +136,14 @@ static void test_leases_count(void **state)
 	assert_int_equal(count_objects(core), NUNITS + 1);
 	/* The last lease of a buffer ends with its part. */
 	assert_int_equal(make_steps(core, CORE_ALICE), 3 * NUNITS / STEP);
-	core_end(core);
 }
 
 static void test_peers_hear_at_the_first_step(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
-	struct core_team team;
+	struct core_driver *core = *state;
 	uint64_t unit = 0;
 	char name[16];
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	for (uint32_t i = 0; i < NUNITS; i++) {
 		(void)snprintf(name, sizeof(name), "u%u", i);
 		unit = core_team_unit(&team, name, 1024);
@@ -158,16 +154,13 @@ static void test_peers_hear_at_the_first_step(void **state)
 	assert_int_equal(count_endings(core), 1);
 	core_expect_error(core, waiting, ZEROD_E_PEER_LOST, "rank 0");
 	(void)make_steps(core, CORE_ALICE);
-	core_end(core);
 }
 
 static void test_a_request_of_the_uid_completes_the_end(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
-	struct core_team team;
+	struct core_driver *core = *state;
 	char name[16];
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	for (uint32_t i = 0; i < NUNITS; i++) {
 		(void)snprintf(name, sizeof(name), "u%u", i);
 		(void)core_team_unit(&team, name, 1024);
@@ -180,14 +173,12 @@ static void test_a_request_of_the_uid_completes_the_end(void **state)
 	core_expect(core, core_alloc(core, team.session[1], "job", 0, 256), 0);
 	assert_int_equal(count_endings(core), 0);
 	assert_true(core_engine(core)->groups->attached == 1);
-	core_end(core);
 }
 
 static void test_a_hello_of_the_uid_and_an_administrator_complete_the_end(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	uint64_t admin = core_open_admin(core), session;
-	(void)state;
 	for (uint32_t round = 0; round < 2; round++) {
 		session = core_open(core, CORE_ALICE);
 		register_units(core, session, join(core, session, "world", false), NUNITS);
@@ -199,7 +190,6 @@ static void test_a_hello_of_the_uid_and_an_administrator_complete_the_end(void *
 			core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, 1), ZEROD_E_NOT_FOUND);
 		assert_int_equal(count_endings(core), 0);
 	}
-	core_end(core);
 }
 
 static uint64_t leave(struct core_driver *core, uint64_t session, uint64_t group)
@@ -209,9 +199,8 @@ static uint64_t leave(struct core_driver *core, uint64_t session, uint64_t group
 
 static void test_a_rank_leaves_in_steps(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
-	(void)state;
 	register_units(core, session, group, NUNITS);
 	core_expect(core, leave(core, session, group), 0);
 	assert_int_equal(count_objects(core), NUNITS + 1 - STEP);
@@ -219,16 +208,14 @@ static void test_a_rank_leaves_in_steps(void **state)
 	assert_int_equal(count_objects(core), NUNITS + 1 - 2 * STEP);
 	core_expect(core, leave(core, session, group), ZEROD_E_NOT_FOUND);
 	assert_int_equal(count_objects(core), 0);
-	core_end(core);
 }
 
 /* The fills of shards end between two steps: the registrations have failed, so that nothing is kept. */
 static void test_a_rank_leaves_while_it_registers(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", true);
 	uint64_t registration = 0;
-	(void)state;
 	core_hold(core, ZD_CMD_FILL);
 	for (uint32_t i = 0; i < NUNITS; i++) {
 		char name[16];
@@ -242,15 +229,13 @@ static void test_a_rank_leaves_while_it_registers(void **state)
 	assert_int_equal(count_endings(core), 1);
 	(void)make_steps(core, CORE_ALICE);
 	assert_int_equal(core_engine(core)->units.nnodes, 0);
-	core_end(core);
 }
 
 /* The session's end goes on where the rank was. */
 static void test_a_session_ends_while_a_rank_leaves(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
-	(void)state;
 	register_units(core, session, join(core, session, "other", false), NUNITS);
 	register_units(core, session, group, NUNITS);
 	core_expect(core, leave(core, session, group), 0);
@@ -258,7 +243,6 @@ static void test_a_session_ends_while_a_rank_leaves(void **state)
 	assert_int_equal(count_endings(core), 1);
 	(void)make_steps(core, CORE_ALICE);
 	assert_int_equal(count_objects(core), 0);
-	core_end(core);
 }
 
 /* The session is CLOSING when its objects are gone, and the holds end in steps when its process has left. */
@@ -354,9 +338,8 @@ static uint32_t count_uncommitted(struct core_driver *core)
 
 static void test_a_loss_undoes_updates_in_steps(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), unit[NUNITS];
-	(void)state;
 	core_journal(core);
 	(void)publish_after_commit(core, session, unit);
 	assert_int_equal(count_uncommitted(core), NUNITS);
@@ -365,17 +348,15 @@ static void test_a_loss_undoes_updates_in_steps(void **state)
 	(void)make_steps(core, CORE_ALICE);
 	assert_int_equal(count_uncommitted(core), 0);
 	assert_int_equal(count_detached(core, false), NUNITS);
-	core_end(core);
 }
 
 /* The fences of a peer's publish pass between two steps of the loss, before the steps come to its unit. */
 static void test_a_publish_between_two_steps_of_a_loss_is_undone(void **state)
 {
 	static const struct zd_fence slow = {7, 1};
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	struct core_join args = {.world_size = 2, .durable = true, .shadow = true};
 	uint64_t session[2], join_of[2], group = 0, unit[NUNITS], waiting = 0;
-	(void)state;
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		session[rank] = core_open(core, CORE_ALICE);
 		args.rank = rank;
@@ -404,16 +385,14 @@ static void test_a_publish_between_two_steps_of_a_loss_is_undone(void **state)
 	assert_int_equal(count_endings(core), 1);
 	core_expect_error(core, waiting, ZEROD_E_PEER_LOST, "is restored to step 0");
 	(void)make_steps(core, CORE_ALICE);
-	core_end(core);
 }
 
 /* All units are at the last commit, those of the first step and the others. */
 static void test_a_restart_between_two_steps_of_a_loss(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), unit[NUNITS];
 	const struct zd_unit *restored;
-	(void)state;
 	core_journal(core);
 	(void)publish_after_commit(core, session, unit);
 	core_close(core, session);
@@ -421,14 +400,12 @@ static void test_a_restart_between_two_steps_of_a_loss(void **state)
 	TAILQ_FOREACH (restored, &core_engine(core)->groups->units, group_link)
 		assert_true(restored->parts[0].version == 1 && zd_part_committed(&restored->parts[0]) == 1);
 	assert_int_equal(core_engine(core)->groups->nunits, NUNITS);
-	core_end(core);
 }
 
 static void test_a_durable_job_ends_in_steps(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), admin = core_open_admin(core);
-	(void)state;
 	register_units(core, session, join(core, session, "first", true), NUNITS);
 	register_units(core, session, join(core, session, "second", true), NUNITS);
 	core_close(core, session);
@@ -439,15 +416,13 @@ static void test_a_durable_job_ends_in_steps(void **state)
 	(void)make_steps(core, CORE_ALICE);
 	assert_int_equal(count_objects(core), 0);
 	assert_null(core_engine(core)->jobs);
-	core_end(core);
 }
 
 /* The job's memory goes when its sessions have ended, and a request of its user finds nothing of it. */
 static void test_a_killed_job_ends_after_its_sessions(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	uint64_t admin = core_open_admin(core);
-	(void)state;
 	for (uint32_t round = 0; round < 2; round++) {
 		uint64_t session = core_open(core, CORE_ALICE);
 		register_units(core, session, join(core, session, "world", true), NUNITS);
@@ -461,15 +436,13 @@ static void test_a_killed_job_ends_after_its_sessions(void **state)
 		assert_null(core_engine(core)->jobs);
 		assert_int_equal(count_objects(core), 0);
 	}
-	core_end(core);
 }
 
 /* The reply was sent: a daemon that is killed then does not restore the job. */
 static void test_a_restart_between_two_steps_of_a_job(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	core_journal(core);
 	register_units(core, session, join(core, session, "world", true), NUNITS);
 	core_expect(core,
@@ -478,7 +451,6 @@ static void test_a_restart_between_two_steps_of_a_job(void **state)
 	assert_int_equal(count_endings(core), 2);
 	core_restart(core);
 	assert_null(core_engine(core)->jobs);
-	core_end(core);
 }
 
 /* A journal that is begun anew in steps may have the records of a session's end, made by an event between two
@@ -505,11 +477,10 @@ static void test_holds_are_restored_once(void **state)
 
 static void test_a_rank_of_many_groups_is_reported_for_some(void **state)
 {
-	struct core_driver *core = core_new(&in_steps);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	char name[16];
 	uint32_t nlost = 0;
-	(void)state;
 	for (uint32_t i = 0; i < 20; i++) {
 		(void)snprintf(name, sizeof(name), "g%u", i);
 		(void)join(core, session, name, false);
@@ -518,32 +489,32 @@ static void test_a_rank_of_many_groups_is_reported_for_some(void **state)
 	for (uint32_t i = 0; core_notice(core, i)[0]; i++)
 		nlost += strstr(core_notice(core, i), " lost") != NULL;
 	assert_int_equal(nlost, 16);
-	core_end(core);
 }
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_a_step_frees_a_bounded_number),
-	        cmocka_unit_test(test_a_small_end_is_one_event),
-	        cmocka_unit_test(test_leases_count),
-	        cmocka_unit_test(test_peers_hear_at_the_first_step),
-	        cmocka_unit_test(test_a_request_of_the_uid_completes_the_end),
-	        cmocka_unit_test(test_a_hello_of_the_uid_and_an_administrator_complete_the_end),
-	        cmocka_unit_test(test_a_rank_leaves_in_steps),
-	        cmocka_unit_test(test_a_rank_leaves_while_it_registers),
-	        cmocka_unit_test(test_a_session_ends_while_a_rank_leaves),
+	        TEST(test_a_step_frees_a_bounded_number),
+	        TEST(test_a_small_end_is_one_event),
+	        TEST(test_leases_count),
+	        TEST(test_peers_hear_at_the_first_step),
+	        TEST(test_a_request_of_the_uid_completes_the_end),
+	        TEST(test_a_hello_of_the_uid_and_an_administrator_complete_the_end),
+	        TEST(test_a_rank_leaves_in_steps),
+	        TEST(test_a_rank_leaves_while_it_registers),
+	        TEST(test_a_session_ends_while_a_rank_leaves),
 	        cmocka_unit_test(test_holds_end_in_steps),
 	        cmocka_unit_test(test_a_restart_between_two_steps),
 	        cmocka_unit_test(test_a_restart_between_two_steps_of_holds),
-	        cmocka_unit_test(test_a_loss_undoes_updates_in_steps),
-	        cmocka_unit_test(test_a_publish_between_two_steps_of_a_loss_is_undone),
-	        cmocka_unit_test(test_a_restart_between_two_steps_of_a_loss),
-	        cmocka_unit_test(test_a_durable_job_ends_in_steps),
-	        cmocka_unit_test(test_a_killed_job_ends_after_its_sessions),
-	        cmocka_unit_test(test_a_restart_between_two_steps_of_a_job),
+	        TEST(test_a_loss_undoes_updates_in_steps),
+	        TEST(test_a_publish_between_two_steps_of_a_loss_is_undone),
+	        TEST(test_a_restart_between_two_steps_of_a_loss),
+	        TEST(test_a_durable_job_ends_in_steps),
+	        TEST(test_a_killed_job_ends_after_its_sessions),
+	        TEST(test_a_restart_between_two_steps_of_a_job),
 	        cmocka_unit_test(test_holds_are_restored_once),
-	        cmocka_unit_test(test_a_rank_of_many_groups_is_reported_for_some),
+	        TEST(test_a_rank_of_many_groups_is_reported_for_some),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

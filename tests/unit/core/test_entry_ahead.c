@@ -79,11 +79,9 @@ static void check_units(struct core_reducers *g, uint32_t nunits)
 /* The slot is given out again while its former entry is still read, and its fence passes when it is not. */
 static void test_a_slot_is_given_out_ahead(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[2];
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
@@ -101,17 +99,14 @@ static void test_a_slot_is_given_out_ahead(void **state)
 	core_reduce(&g, 1, units[1], 1.0f);
 	core_reducers_end(&g);
 	check_units(&g, 2);
-	core_end(core);
 }
 
 /* An entry is not granted ahead while a rank has not contributed: the request waits for that rank. */
 static void test_not_before_all_have_contributed(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[2];
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
@@ -120,17 +115,14 @@ static void test_not_before_all_have_contributed(void **state)
 	core_expect_waits(core, request, "a slot of the bucket: unit 'a' waits for rank 1");
 	core_reduce(&g, 1, units[0], 1.0f);
 	assert_false(passed(&g, 0, granted(&g, request)));
-	core_end(core);
 }
 
 /* Nor is the place of an entry that its own rank has not committed. */
 static void test_not_before_its_own_commit(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[2];
-	(void)state;
-	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_REDUCE);
@@ -138,19 +130,16 @@ static void test_not_before_its_own_commit(void **state)
 	core_expect_error(core, ask(&g, 0, units[1]), ZEROD_E_CAPACITY, "holds 'a'");
 	commit(&g, 0, entry);
 	assert_false(passed(&g, 0, granted(&g, ask(&g, 0, units[1]))));
-	core_end(core);
 }
 
 /* Several generations of one slot, each committed before its place was there: every sum reads its own
  * bytes. */
 static void test_generations_follow_each_other(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[4];
 	struct ahead next[4];
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 4);
 	core_reducers_begin(&g, 3, true);
 	roomy(&g, 1);
@@ -177,18 +166,15 @@ static void test_generations_follow_each_other(void **state)
 	}
 	core_reducers_end(&g);
 	check_units(&g, 4);
-	core_end(core);
 }
 
 /* A commit whose fences have passed although the promise has not been kept: a client that does not wait. Its
  * entry is read when the place is its own, and not before. */
 static void test_a_commit_does_not_overtake_the_promise(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[2];
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true);
 	roomy(&g, 1);
@@ -202,17 +188,14 @@ static void test_a_commit_does_not_overtake_the_promise(void **state)
 	core_unhold(core, ZD_CMD_COPY);
 	assert_true(passed(&g, 0, next));
 	core_reducers_end(&g);
-	core_end(core);
 }
 
 /* The padding is zeroed when the former entry has been read, and the fence passes behind that. */
 static void test_padding_comes_behind_the_former_entry(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t unit;
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, &unit, 1);
 	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
 	core_reducers_begin(&g, 3, true);
@@ -228,16 +211,13 @@ static void test_padding_comes_behind_the_former_entry(void **state)
 	core_run_one(core, ZD_CMD_FILL);
 	assert_true(passed(&g, 0, next));
 	assert_true(core_element(ZEROD_FLOAT32, core_bytes(core, next.at), ENTRY_NUMEL - 1) == 0);
-	core_end(core);
 }
 
 /* A fill that fails frees the stream, and what it wrote is not reduced. */
 static void test_a_fill_fails(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
-	(void)state;
-	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_driver *core = *state;
+	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_FILL);
@@ -247,17 +227,14 @@ static void test_a_fill_fails(void **state)
 	core_unhold(core, ZD_CMD_FILL);
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
 	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_DEVICE, "no device");
-	core_end(core);
 }
 
 /* The group fails: streams that wait for room go on, and the session is not poisoned. */
 static void test_the_group_fails(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t units[3];
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 3);
 	core_reducers_begin(&g, 3, true);
 	roomy(&g, 1);
@@ -275,7 +252,6 @@ static void test_the_group_fails(void **state)
 	core_expect(core, core_bucket_submit(&g.team, 0, &c), ZEROD_E_PEER_LOST);
 	assert_int_equal(zd_session_find(core_engine(core), g.team.session[0])->state, ZD_SESSION_OPEN);
 	core_unhold(core, ZD_CMD_COPY);
-	core_end(core);
 }
 
 /* ---- What is zeroed ------------------------------------------------------------------------------------ */
@@ -296,11 +272,9 @@ static bool is_viewed(uint64_t i)
 
 static void test_holes_are_zeroed(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	uint64_t unit;
-	(void)state;
-	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, &unit, 1);
 	uint64_t holes = viewed_unit(&g);
 	core_reducers_begin(&g, 3, true);
@@ -314,7 +288,6 @@ static void test_holes_are_zeroed(void **state)
 		float expected = is_viewed(i) ? core_gradient(0, i) : 0.0f;
 		assert_true(core_element(ZEROD_FLOAT32, bytes, i) == expected);
 	}
-	core_end(core);
 }
 
 static void commit_absent(struct core_reducers *g, uint64_t entry, const uint32_t *absent, uint32_t n,
@@ -328,12 +301,10 @@ static void commit_absent(struct core_reducers *g, uint64_t entry, const uint32_
 
 static void test_absent_views_contribute_zeros(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	const struct zd_reply *step[CORE_TEAM];
 	static const uint32_t twice[] = {1, 0, 1}, beyond[] = {3}, absent[] = {2, 0};
-	(void)state;
-	core_reducers_new(&g, core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	uint64_t holes = viewed_unit(&g);
 	core_reducers_begin(&g, 3, true);
 	uint64_t entry = core_put(&g, 0, holes, 1.0f);
@@ -347,22 +318,21 @@ static void test_absent_views_contribute_zeros(void **state)
 		float expected = i == 100 || (i >= 200 && i < 240) ? 0.0f : core_gradient(0, i);
 		assert_true(core_element(ZEROD_FLOAT32, target, i) == expected);
 	}
-	core_end(core);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_a_slot_is_given_out_ahead),
-	        cmocka_unit_test(test_not_before_all_have_contributed),
-	        cmocka_unit_test(test_not_before_its_own_commit),
-	        cmocka_unit_test(test_generations_follow_each_other),
-	        cmocka_unit_test(test_a_commit_does_not_overtake_the_promise),
-	        cmocka_unit_test(test_padding_comes_behind_the_former_entry),
-	        cmocka_unit_test(test_a_fill_fails),
-	        cmocka_unit_test(test_the_group_fails),
-	        cmocka_unit_test(test_holes_are_zeroed),
-	        cmocka_unit_test(test_absent_views_contribute_zeros),
+	        CORE_TEST(test_a_slot_is_given_out_ahead),
+	        CORE_TEST(test_not_before_all_have_contributed),
+	        CORE_TEST(test_not_before_its_own_commit),
+	        CORE_TEST(test_generations_follow_each_other),
+	        CORE_TEST(test_a_commit_does_not_overtake_the_promise),
+	        CORE_TEST(test_padding_comes_behind_the_former_entry),
+	        CORE_TEST(test_a_fill_fails),
+	        CORE_TEST(test_the_group_fails),
+	        CORE_TEST(test_holes_are_zeroed),
+	        CORE_TEST(test_absent_views_contribute_zeros),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,8 +28,16 @@ static void start(struct rig *rig, const struct core_options *some)
 	struct core_options options = some ? *some : (struct core_options){.ndevices = RANKS};
 	options.ndevices = RANKS;
 	rig->core = core_new(&options);
-	core_team_new(&rig->team, rig->core, "job", RANKS, false);
+	rig->team = core_team_new(rig->core, "job", RANKS, false);
 	rig->unit = core_team_unit(&rig->team, "w", RANKS * SLICE);
+}
+
+static int setup(void **state)
+{
+	static struct rig rig;
+	start(&rig, NULL);
+	*state = &rig;
+	return 0;
 }
 
 static struct zd_location shard_of(struct rig *rig, uint32_t rank, const struct core_unit *unit)
@@ -114,22 +122,20 @@ static uint64_t segment_bytes(struct rig *rig, uint32_t segment)
 /* Each of the three is a whole segment, and the own slice is not copied. */
 static void test_frames_of_each_rank(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	const struct core_unit unit = {.name = "w", .numel = RANKS * SLICE / 4};
-	(void)state;
-	start(&rig, NULL);
 	for (uint32_t rank = 0; rank < RANKS; rank++) {
-		uint32_t copies = core_count(rig.core, ZD_CMD_COPY);
-		core_hold(rig.core, ZD_CMD_COPY);
-		const struct zd_reply *reply = gather(&rig, rank);
-		assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies + RANKS - 1);
+		uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
+		core_hold(rig->core, ZD_CMD_COPY);
+		const struct zd_reply *reply = gather(rig, rank);
+		assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + RANKS - 1);
 		assert_int_equal(reply->u.gather.nfences, RANKS - 1);
-		assert_false(has_passed(&rig, rank, reply));
-		core_unhold(rig.core, ZD_CMD_COPY);
-		assert_true(has_passed(&rig, rank, reply));
-		core_team_check(&rig.team, reply, 1);
+		assert_false(has_passed(rig, rank, reply));
+		core_unhold(rig->core, ZD_CMD_COPY);
+		assert_true(has_passed(rig, rank, reply));
+		core_team_check(&rig->team, reply, 1);
 		struct zd_location own = reply->u.gather.frames.own;
-		assert_true(same(own, shard_of(&rig, rank, &unit)));
+		assert_true(same(own, shard_of(rig, rank, &unit)));
 		struct zd_location parts[] = {reply->u.gather.frames.low, own, reply->u.gather.frames.high};
 		uint64_t bytes[] = {rank * SLICE, SLICE, (RANKS - 1 - rank) * SLICE};
 		for (int i = 0; i < 3; i++) {
@@ -137,34 +143,30 @@ static void test_frames_of_each_rank(void **state)
 			assert_int_equal(parts[i].segment != 0, bytes[i] > 0);
 			assert_int_equal(parts[i].offset, 0);
 			if (bytes[i] > 0)
-				assert_int_equal(segment_bytes(&rig, parts[i].segment), bytes[i]);
+				assert_int_equal(segment_bytes(rig, parts[i].segment), bytes[i]);
 		}
-		assert_int_equal(core_usage(rig.core).gathered_bytes, (rank + 1) * (RANKS - 1) * SLICE);
+		assert_int_equal(core_usage(rig->core).gathered_bytes, (rank + 1) * (RANKS - 1) * SLICE);
 	}
-	core_end(rig.core);
 }
 
 /* Slices below two granules are copied whole, and so are units that ask for it. Others are padded to
  * granules. */
 static void test_units_in_place(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	const struct core_unit small = {.name = "s", .numel = RANKS * (SLICE - ZD_SHARD_ALIGN_BYTES) / 4};
 	const struct core_unit copied = {.name = "c", .numel = RANKS * SLICE + 1, .copied = true};
 	const struct core_unit odd = {.name = "o", .numel = RANKS * SLICE / 4 + 1};
-	(void)state;
-	start(&rig, NULL);
 	const struct core_unit *units[] = {&small, &copied, &odd};
 	for (int i = 0; i < 3; i++) {
-		uint64_t id = core_team_register(&rig.team, units[i]);
-		core_team_publish(&rig.team, id);
-		const struct zd_reply *reply = gather_of(&rig, 1, id);
-		core_team_check(&rig.team, reply, 1);
+		uint64_t id = core_team_register(&rig->team, units[i]);
+		core_team_publish(&rig->team, id);
+		const struct zd_reply *reply = gather_of(rig, 1, id);
+		core_team_check(&rig->team, reply, 1);
 		assert_int_equal(reply->u.gather.frames.own.segment != 0, units[i] == &odd);
 	}
-	assert_int_equal(shard_of(&rig, 0, &odd).bytes, SLICE + 4096);
-	assert_int_equal(shard_of(&rig, 0, &copied).bytes, 4 * SLICE + ZD_SHARD_ALIGN_BYTES);
-	core_end(rig.core);
+	assert_int_equal(shard_of(rig, 0, &odd).bytes, SLICE + 4096);
+	assert_int_equal(shard_of(rig, 0, &copied).bytes, 4 * SLICE + ZD_SHARD_ALIGN_BYTES);
 }
 
 /* One of the four maps frames. The others get whole copies of the same padded unit. */
@@ -204,68 +206,59 @@ static void test_sessions_that_map_no_frames(void **state)
 
 static void test_update_under_a_lease(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	gather(&rig, 0);
-	core_expect_error(rig.core, update(&rig, 0, true), ZEROD_E_BUSY,
+	struct rig *rig = *state;
+	gather(rig, 0);
+	core_expect_error(rig->core, update(rig, 0, true), ZEROD_E_BUSY,
 	                  "'w' is held on rank 0 by '" CORE_TAG "'");
-	core_expect(rig.core, update(&rig, 1, false), 0); /* frames are copies of the others' shards */
-	gather(&rig, 0);
-	release(&rig, 0, 0);
-	core_expect(rig.core, update(&rig, 0, false), ZEROD_E_BUSY);
-	release(&rig, 0, 0);
-	core_expect(rig.core, update(&rig, 0, false), 0);
-	core_end(rig.core);
+	core_expect(rig->core, update(rig, 1, false), 0); /* frames are copies of the others' shards */
+	gather(rig, 0);
+	release(rig, 0, 0);
+	core_expect(rig->core, update(rig, 0, false), ZEROD_E_BUSY);
+	release(rig, 0, 0);
+	core_expect(rig->core, update(rig, 0, false), 0);
 }
 
 /* The lease was given ahead of a publish that failed. */
 static void test_publish_under_a_lease(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
+	struct rig *rig = *state;
 	for (uint32_t rank = 0; rank < RANKS; rank++)
-		core_expect(rig.core, update(&rig, rank, false), 0);
+		core_expect(rig->core, update(rig, rank, false), 0);
 	for (uint32_t rank = 1; rank < RANKS; rank++)
-		core_expect(rig.core, publish_behind(&rig, rank, 0, 0), 0);
-	uint64_t failed = publish_behind(&rig, 0, 1, 100);
-	gather(&rig, 0);
-	core_tick(rig.core, 100);
-	core_expect(rig.core, failed, ZEROD_E_DEADLINE);
-	core_expect(rig.core, core_simple(rig.core, rig.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
+		core_expect(rig->core, publish_behind(rig, rank, 0, 0), 0);
+	uint64_t failed = publish_behind(rig, 0, 1, 100);
+	gather(rig, 0);
+	core_tick(rig->core, 100);
+	core_expect(rig->core, failed, ZEROD_E_DEADLINE);
+	core_expect(rig->core, core_simple(rig->core, rig->team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &rig.unit, .force = true}};
-	core_expect_error(rig.core, core_send(rig.core, rig.team.session[0], &args), ZEROD_E_BUSY,
+	                       .u.publish = {.nunits = 1, .units = &rig->unit, .force = true}};
+	core_expect_error(rig->core, core_send(rig->core, rig->team.session[0], &args), ZEROD_E_BUSY,
 	                  "'w' is held on rank 0 by '" CORE_TAG "'");
-	release(&rig, 0, 0);
-	core_call(rig.core, rig.team.session[0], &args, 0);
-	core_team_check(&rig.team, gather(&rig, 0), 2);
-	core_end(rig.core);
+	release(rig, 0, 0);
+	core_call(rig->core, rig->team.session[0], &args, 0);
+	core_team_check(&rig->team, gather(rig, 0), 2);
 }
 
 /* Transfers to other ranks are awaited. Behind viewers the update is granted ahead, and its publish waits. */
 static void test_update_ahead_of_viewers(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	gather(&rig, 0);
-	release(&rig, 0, 1);
-	core_hold(rig.core, ZD_CMD_COPY);
-	gather(&rig, 1);
-	uint64_t begun = update(&rig, 0, true);
-	core_expect_waits(rig.core, begun, "2 readers that read the shard of rank 0 of unit 'w'");
-	core_unhold(rig.core, ZD_CMD_COPY);
-	struct zd_fence granted = core_expect(rig.core, begun, 0)->u.update_begin;
+	struct rig *rig = *state;
+	gather(rig, 0);
+	release(rig, 0, 1);
+	core_hold(rig->core, ZD_CMD_COPY);
+	gather(rig, 1);
+	uint64_t begun = update(rig, 0, true);
+	core_expect_waits(rig->core, begun, "2 readers that read the shard of rank 0 of unit 'w'");
+	core_unhold(rig->core, ZD_CMD_COPY);
+	struct zd_fence granted = core_expect(rig->core, begun, 0)->u.update_begin;
 	assert_int_not_equal(granted.value, 0);
-	uint64_t published = publish_behind(&rig, 0, 0, 0);
-	core_expect_waits(rig.core, published, "1 consumer that reads the shard of rank 0 of unit 'w'");
-	assert_true(core_timeline(rig.core, rig.team.session[0], granted.timeline) < granted.value);
-	core_pass(rig.core, rig.team.session[0], STREAM, 1);
-	assert_true(core_timeline(rig.core, rig.team.session[0], granted.timeline) == granted.value);
-	core_expect(rig.core, published, 0);
-	core_end(rig.core);
+	uint64_t published = publish_behind(rig, 0, 0, 0);
+	core_expect_waits(rig->core, published, "1 consumer that reads the shard of rank 0 of unit 'w'");
+	assert_true(core_timeline(rig->core, rig->team.session[0], granted.timeline) < granted.value);
+	core_pass(rig->core, rig->team.session[0], STREAM, 1);
+	assert_true(core_timeline(rig->core, rig->team.session[0], granted.timeline) == granted.value);
+	core_expect(rig->core, published, 0);
 }
 
 /* The copies begin, and the buffer is a viewer, when the own part is published: the publish awaits no
@@ -305,29 +298,26 @@ static void test_gather_ahead_of_the_own_publish(void **state)
 /* Other ranks may write theirs: frames are copies. */
 static void test_prefetch_of_a_former_version(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t session = rig.team.session[0];
-	core_expect(rig.core, core_prefetch(rig.core, session, rig.unit), 0);
-	core_team_publish_rank(&rig.team, rig.unit, 1);
-	core_team_check(&rig.team,
-	                core_expect(rig.core, core_gather_version(rig.core, session, rig.unit, 1), 0), 1);
-	release(&rig, 0, 0);
-	core_team_publish_rank(&rig.team, rig.unit, 2);
-	core_team_publish_rank(&rig.team, rig.unit, 0);
-	uint32_t copies = core_count(rig.core, ZD_CMD_COPY);
-	core_expect(rig.core, core_prefetch(rig.core, session, rig.unit), 0);
-	core_expect(rig.core, update(&rig, 0, false), 0);
-	core_expect(rig.core, core_gather_version(rig.core, session, rig.unit, 2), ZEROD_E_STALE_VERSION);
-	core_expect(rig.core, publish_behind(&rig, 0, 0, 0), 0);
-	uint64_t next = core_gather(rig.core, session, rig.unit);
-	core_expect_waits(rig.core, next, "to publish version 3");
-	core_team_publish_rank(&rig.team, rig.unit, 1);
-	core_team_publish_rank(&rig.team, rig.unit, 2);
-	core_team_check(&rig.team, core_expect(rig.core, next, 0), 3);
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies + 2 * (RANKS - 1));
-	core_end(rig.core);
+	struct rig *rig = *state;
+	uint64_t session = rig->team.session[0];
+	core_expect(rig->core, core_prefetch(rig->core, session, rig->unit), 0);
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	core_team_check(&rig->team,
+	                core_expect(rig->core, core_gather_version(rig->core, session, rig->unit, 1), 0), 1);
+	release(rig, 0, 0);
+	core_team_publish_rank(&rig->team, rig->unit, 2);
+	core_team_publish_rank(&rig->team, rig->unit, 0);
+	uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_prefetch(rig->core, session, rig->unit), 0);
+	core_expect(rig->core, update(rig, 0, false), 0);
+	core_expect(rig->core, core_gather_version(rig->core, session, rig->unit, 2), ZEROD_E_STALE_VERSION);
+	core_expect(rig->core, publish_behind(rig, 0, 0, 0), 0);
+	uint64_t next = core_gather(rig->core, session, rig->unit);
+	core_expect_waits(rig->core, next, "to publish version 3");
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	core_team_publish_rank(&rig->team, rig->unit, 2);
+	core_team_check(&rig->team, core_expect(rig->core, next, 0), 3);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + 2 * (RANKS - 1));
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
@@ -336,29 +326,27 @@ static void test_prefetch_of_a_former_version(void **state)
  * copied unit has memory of its own in the slot, which still has one occupant. */
 static void test_slot(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t small, large, copied;
-	(void)state;
-	start(&rig, NULL);
-	small = core_team_slot_unit(&rig.team, "small", RANKS * SLICE, 1);
-	large = core_team_slot_unit(&rig.team, "large", 2 * RANKS * SLICE, 1);
-	copied = core_team_slot_unit(&rig.team, "copied", RANKS * ZD_SHARD_ALIGN_BYTES, 1);
+	small = core_team_slot_unit(&rig->team, "small", RANKS * SLICE, 1);
+	large = core_team_slot_unit(&rig->team, "large", 2 * RANKS * SLICE, 1);
+	copied = core_team_slot_unit(&rig->team, "copied", RANKS * ZD_SHARD_ALIGN_BYTES, 1);
 	const uint64_t units[] = {small, large, copied, small, copied, large};
 	struct zd_frames first[3] = {{.low = {0}}};
 	for (unsigned i = 0; i < ZD_ARRAY_LEN(units); i++) {
-		core_hold(rig.core, ZD_CMD_COPY);
-		const struct zd_reply *reply = gather_of(&rig, 1, units[i]);
+		core_hold(rig->core, ZD_CMD_COPY);
+		const struct zd_reply *reply = gather_of(rig, 1, units[i]);
 		core_expect_error(
-		        rig.core,
-		        core_gather(rig.core, rig.team.session[1], units[i] == small ? copied : small),
+		        rig->core,
+		        core_gather(rig->core, rig->team.session[1], units[i] == small ? copied : small),
 		        ZEROD_E_SLOT_CONFLICT, "slot 1 holds unit");
-		core_unhold(rig.core, ZD_CMD_COPY);
+		core_unhold(rig->core, ZD_CMD_COPY);
 		if (i > 0) { /* behind the stream of the former occupant */
-			assert_false(has_passed(&rig, 1, reply));
-			core_pass(rig.core, rig.team.session[1], STREAM, i);
+			assert_false(has_passed(rig, 1, reply));
+			core_pass(rig->core, rig->team.session[1], STREAM, i);
 		}
-		assert_true(has_passed(&rig, 1, reply));
-		core_team_check(&rig.team, reply, 1);
+		assert_true(has_passed(rig, 1, reply));
+		core_team_check(&rig->team, reply, 1);
 		struct zd_frames *place = &first[units[i] == small ? 0 : units[i] == large ? 1 : 2];
 		if (units[i] == copied)
 			place->own = place->own.segment ? place->own : reply->u.gather.buffer;
@@ -367,40 +355,36 @@ static void test_slot(void **state)
 		assert_true(units[i] == copied ? same(place->own, reply->u.gather.buffer)
 		                               : same(place->low, reply->u.gather.frames.low) &&
 		                                         same(place->high, reply->u.gather.frames.high));
-		release_of(&rig, 1, units[i], i + 1);
+		release_of(rig, 1, units[i], i + 1);
 	}
 	assert_true(first[0].low.segment == first[1].low.segment &&
 	            first[0].high.segment == first[1].high.segment);
 	assert_int_equal(first[0].low.offset, SLICE);
 	assert_int_equal(first[0].high.offset, 0);
-	core_end(rig.core);
 }
 
 /* A refresh fills the frames, behind the streams that read the former version there. */
 static void test_persistent(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t session = rig.team.session[0];
-	core_expect(rig.core, core_set_persistent(rig.core, session, rig.unit, true), 0);
-	const struct zd_reply *first = gather(&rig, 0);
-	release(&rig, 0, 1);
-	struct zd_fence granted = core_expect(rig.core, update(&rig, 0, true), 0)->u.update_begin;
+	struct rig *rig = *state;
+	uint64_t session = rig->team.session[0];
+	core_expect(rig->core, core_set_persistent(rig->core, session, rig->unit, true), 0);
+	const struct zd_reply *first = gather(rig, 0);
+	release(rig, 0, 1);
+	struct zd_fence granted = core_expect(rig->core, update(rig, 0, true), 0)->u.update_begin;
 	assert_int_not_equal(granted.value, 0);
-	uint64_t published = publish_behind(&rig, 0, 0, 0);
-	core_team_publish_rank(&rig.team, rig.unit, 1);
-	core_team_publish_rank(&rig.team, rig.unit, 2);
-	uint32_t copies = core_count(rig.core, ZD_CMD_COPY);
-	const struct zd_reply *next = gather(&rig, 0);
+	uint64_t published = publish_behind(rig, 0, 0, 0);
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	core_team_publish_rank(&rig->team, rig->unit, 2);
+	uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
+	const struct zd_reply *next = gather(rig, 0);
 	assert_true(same_frames(first, next));
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies);
-	core_pass(rig.core, session, STREAM, 1);
-	core_expect(rig.core, published, 0);
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies + RANKS - 1);
-	assert_true(has_passed(&rig, 0, next));
-	core_team_check(&rig.team, next, 2);
-	core_end(rig.core);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies);
+	core_pass(rig->core, session, STREAM, 1);
+	core_expect(rig->core, published, 0);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + RANKS - 1);
+	assert_true(has_passed(rig, 0, next));
+	core_team_check(&rig->team, next, 2);
 }
 
 /* Frames in quarantine: first those of the same unit, which the client has mapped for it, then the oldest. */
@@ -461,15 +445,12 @@ static void test_frames_retire(void **state)
 /* Both frames of a prefetched buffer, which ends with the first of them. */
 static void test_trim(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_TRIM, .u.trim = {.device = 1}};
-	(void)state;
-	start(&rig, NULL);
-	core_expect(rig.core, core_prefetch(rig.core, rig.team.session[1], rig.unit), 0);
-	const struct zd_reply *reply = core_call(rig.core, rig.team.session[1], &args, 0);
+	core_expect(rig->core, core_prefetch(rig->core, rig->team.session[1], rig->unit), 0);
+	const struct zd_reply *reply = core_call(rig->core, rig->team.session[1], &args, 0);
 	assert_int_equal(reply->u.trim.freed_bytes, (RANKS - 1) * SLICE);
-	core_team_check(&rig.team, gather(&rig, 1), 1);
-	core_end(rig.core);
+	core_team_check(&rig->team, gather(rig, 1), 1);
 }
 
 static void place(struct rig *rig, bool on_host, int status)
@@ -520,43 +501,37 @@ static void test_moves(void **state)
 /* The frames are free when the pushes into them have ended. */
 static void test_rank_is_lost_under_pushes(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	core_hold(rig.core, ZD_CMD_COPY);
-	gather(&rig, 1);
-	core_close(rig.core, rig.team.session[1]);
-	assert_int_equal(core_quarantine(rig.core, 1), (RANKS - 1) * SLICE);
-	assert_int_equal(core_usage(rig.core).gathered_bytes, 0);
-	core_run_on(rig.core, ZD_CMD_COPY, 0);
-	assert_int_equal(core_quarantine(rig.core, 1), (RANKS - 1) * SLICE);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	assert_int_equal(core_quarantine(rig.core, 1), 0);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	gather(rig, 1);
+	core_close(rig->core, rig->team.session[1]);
+	assert_int_equal(core_quarantine(rig->core, 1), (RANKS - 1) * SLICE);
+	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
+	core_run_on(rig->core, ZD_CMD_COPY, 0);
+	assert_int_equal(core_quarantine(rig->core, 1), (RANKS - 1) * SLICE);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	assert_int_equal(core_quarantine(rig->core, 1), 0);
 }
 
 /* The push out of its shard ends, and the buffer is good. No gather joins it. */
 static void test_peer_is_lost_while_it_is_read(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	core_hold(rig.core, ZD_CMD_COPY);
-	const struct zd_reply *reply = gather(&rig, 1);
-	core_close(rig.core, rig.team.session[0]);
-	assert_int_equal(core_quarantine(rig.core, 0), SLICE);
-	core_expect(rig.core, core_gather(rig.core, rig.team.session[1], rig.unit), ZEROD_E_PEER_LOST);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	assert_int_equal(core_quarantine(rig.core, 0), 0);
-	assert_true(has_passed(&rig, 1, reply));
-	core_team_check(&rig.team, reply, 1);
-	release(&rig, 1, 1);
-	core_expect(rig.core, core_simple(rig.core, rig.team.session[1], ZD_REQ_UNIT_UNREGISTER, rig.unit),
-	            0);
-	assert_int_equal(core_quarantine(rig.core, 1), RANKS * SLICE);
-	core_pass(rig.core, rig.team.session[1], STREAM, 1);
-	assert_int_equal(core_quarantine(rig.core, 1), 0);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	const struct zd_reply *reply = gather(rig, 1);
+	core_close(rig->core, rig->team.session[0]);
+	assert_int_equal(core_quarantine(rig->core, 0), SLICE);
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), ZEROD_E_PEER_LOST);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	assert_int_equal(core_quarantine(rig->core, 0), 0);
+	assert_true(has_passed(rig, 1, reply));
+	core_team_check(&rig->team, reply, 1);
+	release(rig, 1, 1);
+	core_expect(rig->core,
+	            core_simple(rig->core, rig->team.session[1], ZD_REQ_UNIT_UNREGISTER, rig->unit), 0);
+	assert_int_equal(core_quarantine(rig->core, 1), RANKS * SLICE);
+	core_pass(rig->core, rig->team.session[1], STREAM, 1);
+	assert_int_equal(core_quarantine(rig->core, 1), 0);
 }
 
 /* ---- Restarts ------------------------------------------------------------------------------------------ */
@@ -618,23 +593,24 @@ static void test_restored_units(void **state)
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_frames_of_each_rank),
-	        cmocka_unit_test(test_units_in_place),
+	        TEST(test_frames_of_each_rank),
+	        TEST(test_units_in_place),
 	        cmocka_unit_test(test_sessions_that_map_no_frames),
-	        cmocka_unit_test(test_update_under_a_lease),
-	        cmocka_unit_test(test_publish_under_a_lease),
-	        cmocka_unit_test(test_update_ahead_of_viewers),
+	        TEST(test_update_under_a_lease),
+	        TEST(test_publish_under_a_lease),
+	        TEST(test_update_ahead_of_viewers),
 	        cmocka_unit_test(test_gather_ahead_of_the_own_publish),
-	        cmocka_unit_test(test_prefetch_of_a_former_version),
-	        cmocka_unit_test(test_slot),
-	        cmocka_unit_test(test_persistent),
+	        TEST(test_prefetch_of_a_former_version),
+	        TEST(test_slot),
+	        TEST(test_persistent),
 	        cmocka_unit_test(test_heirs),
 	        cmocka_unit_test(test_frames_retire),
-	        cmocka_unit_test(test_trim),
+	        TEST(test_trim),
 	        cmocka_unit_test(test_moves),
-	        cmocka_unit_test(test_rank_is_lost_under_pushes),
-	        cmocka_unit_test(test_peer_is_lost_while_it_is_read),
+	        TEST(test_rank_is_lost_under_pushes),
+	        TEST(test_peer_is_lost_while_it_is_read),
 	        cmocka_unit_test(test_restored_units),
 	};
 	return cmocka_run_group_tests_name("core/frames", tests, NULL, NULL);

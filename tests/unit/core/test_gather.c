@@ -26,7 +26,7 @@ static int setup(void **state)
 {
 	struct rig *rig = zd_calloc(1, sizeof(*rig));
 	rig->core = core_new(NULL);
-	core_team_new(&rig->team, rig->core, "job", 2, false);
+	rig->team = core_team_new(rig->core, "job", 2, false);
 	rig->session = rig->team.session[0];
 	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 	*state = rig;
@@ -98,17 +98,14 @@ static void test_gather_is_inflight_then_available(void **state)
 
 static void test_several_ranks_of_a_device_share_its_fence(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 4, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 4, false);
 	uint64_t unit = core_team_unit(&team, "w", 1024);
 	const struct zd_reply *reply = core_expect(core, core_gather(core, team.session[3], unit), 0);
 	assert_int_equal(reply->u.gather.nfences, 1);
 	assert_int_equal(reply->u.gather.fences[0].value, 4);
 	assert_int_equal(core_timeline(core, team.session[3], 0), 4);
 	core_team_check(&team, reply, 1);
-	core_end(core);
 }
 
 static void test_second_gather_joins(void **state)
@@ -488,7 +485,7 @@ int main(void)
 #define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 	const struct CMUnitTest tests[] = {
 	        TEST(test_gather_is_inflight_then_available),
-	        cmocka_unit_test(test_several_ranks_of_a_device_share_its_fence),
+	        CORE_TEST(test_several_ranks_of_a_device_share_its_fence),
 	        TEST(test_second_gather_joins),
 	        TEST(test_second_gather_has_the_fences_of_the_first),
 	        TEST(test_ranks_have_copies_of_their_own),

@@ -29,10 +29,9 @@ static void expect_group(struct core_driver *core, uint64_t group, const char *s
 
 static void test_join_waits_for_every_rank(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session[3], request[3];
 	struct core_row group;
-	(void)state;
 	for (uint32_t i = 0; i < 3; i++)
 		session[i] = core_open(core, CORE_ALICE);
 	/* in any order */
@@ -55,17 +54,14 @@ static void test_join_waits_for_every_rank(void **state)
 	core_row(core, ZD_TABLE_GROUPS, id, &group);
 	assert_true(group.members[1].session == session[1]);
 	assert_int_equal(group.members[1].device, 1);
-	core_end(core);
 }
 
 /* A rank that has not joined cannot join any more; requests that wait for other reasons may still succeed. */
 static void test_joins_end_with_the_daemon(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
-	core_team_new(&team, core, "team", 2, false);
+	struct core_team team = core_team_new(core, "team", 2, false);
 	uint64_t commit = core_commit(core, team.session[0], team.group, 1);
 	uint64_t join = core_join(core, session, &(struct core_join){.world_size = 2, .rank = 1});
 	core_expect_waits(core, join, "1 rank to join, rank 0 first");
@@ -74,18 +70,15 @@ static void test_joins_end_with_the_daemon(void **state)
 	core_expect_waits(core, commit, "commit");
 	core_expect(core, core_commit(core, team.session[1], team.group, 1), 0);
 	core_expect(core, commit, 0);
-	core_end(core);
 }
 
 /* Running jobs go on, also with new allocations, until somebody ends the drain. */
 static void test_drain_lets_nobody_in(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_join alone = {.job = "late", .world_size = 1};
 	uint64_t late = core_open(core, CORE_ALICE);
-	(void)state;
-	core_team_new(&team, core, "team", 2, false);
+	struct core_team team = core_team_new(core, "team", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	zd_engine_drain(core_engine(core));
 	core_expect_error(core, core_join(core, late, &alone), ZEROD_E_SHUTDOWN,
@@ -102,7 +95,6 @@ static void test_drain_lets_nobody_in(void **state)
 	alone = (struct core_join){.job = "late", .world_size = 1};
 	core_expect(core, core_join(core, late, &alone), 0);
 	core_expect(core, core_alloc(core, core_open(core, CORE_BOB), "late", 0, 4096), 0);
-	core_end(core);
 }
 
 static void test_join_arguments(void **state)
@@ -122,26 +114,23 @@ static void test_join_arguments(void **state)
 	        {{.world_size = 1, .group = "a\nb"}, ZEROD_E_INVALID, "group name"},
 	        {{.world_size = 1, .group = "\xff"}, ZEROD_E_INVALID, "group name"},
 	};
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		core_expect_error(core, core_join(core, session, &cases[i].join), cases[i].status,
 		                  cases[i].text);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
 	core_expect(core,
 	            core_join(core, session, &(struct core_join){.world_size = 1, .job = long_name + 1}), 0);
-	core_end(core);
 }
 
 static void test_join_that_differs_names_both(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t first = core_open(core, CORE_ALICE), second = core_open(core, CORE_ALICE);
 	struct core_join join = {.world_size = 2, .rank = 0};
 	uint64_t waiting = core_join(core, first, &join);
 	char text[80];
-	(void)state;
 	core_expect_error(core, core_join(core, second, &(struct core_join){.world_size = 3, .rank = 1}),
 	                  ZEROD_E_MISMATCH, "has world_size 2; rank 1 says 3");
 	core_expect_error(
@@ -154,29 +143,25 @@ static void test_join_that_differs_names_both(void **state)
 	core_expect_error(core, core_join(core, first, &(struct core_join){.world_size = 2, .rank = 1}),
 	                  ZEROD_E_EXISTS, "this session is rank 0");
 	core_expect_waits(core, waiting, "rank 1 first");
-	core_end(core);
 }
 
 static void test_job_belongs_to_its_uid(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	struct core_join join = {.world_size = 1};
-	(void)state;
 	uint64_t first = core_expect(core, core_join(core, alice, &join), 0)->u.group_join.group;
 	uint64_t second = core_expect(core, core_join(core, bob, &join), 0)->u.group_join.group;
 	assert_true(first != second);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 2);
-	core_end(core);
 }
 
 static void test_join_that_ends_early_frees_its_rank(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t late = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
 	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN, .u.group_join = {"job", "world", 2, 0, 0, false}};
 	uint64_t request = core_send_until(core, late, 5000000, &args);
-	(void)state;
 	core_tick(core, 5000000);
 	core_expect_error(core, request, ZEROD_E_DEADLINE,
 	                  "group_join: waited 5 ms for 1 rank to join, rank 1 first");
@@ -191,19 +176,17 @@ static void test_join_that_ends_early_frees_its_rank(void **state)
 	        core_join(core, core_open(core, CORE_ALICE), &(struct core_join){.world_size = 2, .rank = 1}),
 	        0);
 	core_expect(core, request, 0);
-	core_end(core);
 }
 
 /* A rank whose join waits is not a member, although its number is taken: nothing may be left when the join
  * ends. */
 static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN, .u.group_join = {"job", "world", 2, 0, 0, false}};
 	uint64_t request = core_send_until(core, session, 1000, &args);
 	struct core_row row;
-	(void)state;
 	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 1);
 	core_expect_error(
 	        core, core_register(core, session, row.row.id, &(struct core_unit){.name = "w", .numel = 64}),
@@ -213,18 +196,15 @@ static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
 	core_tick(core, 1000);
 	core_expect(core, request, ZEROD_E_DEADLINE);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 /* ---- Leaving and dying --------------------------------------------------------------------------------- */
 
 static void test_death_fails_the_group_and_names_the_rank(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	char text[80];
-	(void)state;
-	core_team_new(&team, core, "job", 3, false);
+	struct core_team team = core_team_new(core, "job", 3, false);
 	uint64_t unit = core_team_unit(&team, "w", 3 * 256ull);
 	core_expect(core, core_update(core, team.session[1], unit), 0);
 	uint64_t gather = core_gather(core, team.session[0], unit);
@@ -238,30 +218,24 @@ static void test_death_fails_the_group_and_names_the_rank(void **state)
 	expect_group(core, team.group, "FAILED", 2);
 	core_expect_error(core, core_gather(core, team.session[0], unit), ZEROD_E_PEER_LOST, text);
 	core_expect_error(core, core_commit(core, team.session[0], team.group, 1), ZEROD_E_PEER_LOST, text);
-	core_end(core);
 }
 
 static void test_release_works_in_a_failed_group(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_close(core, team.session[1]);
 	assert_int_equal(core_usage(core).gathered_bytes, 512);
 	core_expect(core, core_release(core, team.session[0], unit), 0);
 	assert_int_equal(core_usage(core).gathered_bytes, 0);
-	core_end(core);
 }
 
 static void test_leave_gives_all_back_and_answers_what_waits(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	uint64_t late = core_team_unit(&team, "late", 512);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -279,15 +253,13 @@ static void test_leave_gives_all_back_and_answers_what_waits(void **state)
 	/* the last one takes the group with it */
 	core_expect(core, core_simple(core, team.session[1], ZD_REQ_GROUP_LEAVE, team.group), 0);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 static void test_leaving_one_group_leaves_the_other(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	struct core_unit unit = {.name = "w", .numel = 64};
-	(void)state;
 	uint64_t a = core_expect(core,
 	                         core_join(core, session, &(struct core_join){.group = "a", .world_size = 1}),
 	                         0)
@@ -301,16 +273,13 @@ static void test_leaving_one_group_leaves_the_other(void **state)
 	core_expect(core, core_simple(core, session, ZD_REQ_GROUP_LEAVE, a), 0);
 	assert_int_equal(core_usage(core).shard_bytes, 256);
 	core_expect(core, core_update(core, session, kept), 0);
-	core_end(core);
 }
 
 static void test_replacement_revives_the_group(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_unit again = {.name = "w", .numel = 192};
-	(void)state;
-	core_team_new(&team, core, "job", 3, false);
+	struct core_team team = core_team_new(core, "job", 3, false);
 	uint64_t unit = core_team_unit(&team, "w", 3 * 256ull);
 	core_team_publish(&team, unit);
 	core_close(core, team.session[1]);
@@ -339,17 +308,14 @@ static void test_replacement_revives_the_group(void **state)
 	core_expect_waits(core, gather, "rank 2 to publish version 2 of unit 'w' (has 1)");
 	core_team_publish_rank(&team, unit, 2);
 	core_team_check(&team, core_expect(core, gather, 0), 2);
-	core_end(core);
 }
 
 /* A shard that a replacement has registered has no version, even after the ranks with the version to which it
  * was to catch up have gone. */
 static void test_replacements_one_after_the_other(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_team_publish(&team, unit);
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -372,16 +338,13 @@ static void test_replacements_one_after_the_other(void **state)
 	core_team_publish_rank(&team, unit, 0);
 	core_team_check(&team, core_expect(core, early, 0), 2);
 	core_team_check(&team, core_expect(core, gather, 0), 2);
-	core_end(core);
 }
 
 /* A member that was silent while a rank died and was replaced contributes nothing before it is told, once. */
 static void test_silent_member_is_told_once(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_close(core, team.session[1]);
 	team.session[1] = core_open(core, CORE_ALICE);
@@ -394,16 +357,13 @@ static void test_silent_member_is_told_once(void **state)
 	/* the replacement has seen nobody go */
 	core_expect(core, core_backward(&team, 1, 3, true), 0);
 	core_expect(core, core_backward(&team, 0, 3, true), 0);
-	core_end(core);
 }
 
 /* The second death is told as well, also when the first was, and both ranks have been replaced since. */
 static void test_each_death_is_told(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 3, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 3, false);
 	core_close(core, team.session[1]);
 	core_expect_told(core, team.session[0], team.group, "rank 1");
 	core_close(core, team.session[2]);
@@ -414,17 +374,14 @@ static void test_each_death_is_told(void **state)
 	expect_group(core, team.group, "READY", 3);
 	core_expect_told(core, team.session[0], team.group, "rank 2");
 	core_expect(core, core_backward(&team, 0, 3, true), 0);
-	core_end(core);
 }
 
 /* The failure of a request that waited tells; that of a prefetch, whose ticket nobody waits for, does not. */
 static void test_failed_gathers_tell(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct zd_args prefetch = {.kind = ZD_REQ_GATHER};
-	(void)state;
-	core_team_new(&team, core, "job", 3, false);
+	struct core_team team = core_team_new(core, "job", 3, false);
 	uint64_t unit = core_team_unit(&team, "w", 768);
 	core_expect(core, core_update(core, team.session[2], unit), 0);
 	prefetch.u.gather.unit = unit;
@@ -443,17 +400,14 @@ static void test_failed_gathers_tell(void **state)
 	core_expect(core, core_backward(&team, 0, 3, true), 0);
 	core_expect(core, core_backward(&team, 1, 3, true), ZEROD_E_PEER_LOST);
 	core_expect(core, core_backward(&team, 1, 3, true), 0);
-	core_end(core);
 }
 
 /* The old shard is still read while its rank comes again on another device: its bytes belong to the old
  * one. */
 static void test_replacement_on_another_device(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_hold(core, ZD_CMD_COPY);
 	uint64_t gather = core_gather(core, team.session[1], unit);
@@ -476,31 +430,26 @@ static void test_replacement_on_another_device(void **state)
 	assert_int_equal(core_timeline(core, team.session[1], 1), 0);
 	assert_int_equal(core_quarantine(core, 0), 0);
 	core_expect(core, request, 0);
-	core_end(core);
 }
 
 /* ---- Aborting ------------------------------------------------------------------------------------------ */
 
 static void test_abort_ends_joins(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	uint64_t request = core_join(core, session, &(struct core_join){.world_size = 2});
 	struct core_row row;
-	(void)state;
 	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 1);
 	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, row.row.id), 0);
 	core_expect_error(core, request, ZEROD_E_ABORTED, "group 'world' was aborted");
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 static void test_abort_ends_what_waits(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	uint64_t busy = core_team_unit(&team, "busy", 512);
 	core_expect(core, core_update(core, team.session[1], unit), 0);
@@ -523,16 +472,13 @@ static void test_abort_ends_what_waits(void **state)
 	                  ZEROD_E_STATE, "aborted already");
 	expect_group(core, team.group, "ABORTED", 2);
 	core_unhold(core, ZD_CMD_COPY);
-	core_end(core);
 }
 
 static void test_aborted_group_is_formed_anew_when_all_have_left(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_join join = {.world_size = 2, .rank = 0};
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group), 0);
 	core_expect(core, core_join(core, team.session[0], &join), ZEROD_E_ABORTED);
@@ -542,7 +488,6 @@ static void test_aborted_group_is_formed_anew_when_all_have_left(void **state)
 	join.rank = 1;
 	core_expect(core, core_join(core, core_open(core, CORE_ALICE), &join), 0);
 	assert_true(core_expect(core, request, 0)->u.group_join.group != team.group);
-	core_end(core);
 }
 
 /* Its memory is still being written when the job comes again, with fewer ranks, larger units and the slot of
@@ -550,10 +495,9 @@ static void test_aborted_group_is_formed_anew_when_all_have_left(void **state)
 static void test_group_that_all_have_left_begins_anew(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
-	struct core_team team;
 	struct core_unit larger = {.name = "w", .numel = 256, .slot = 1};
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_slot_unit(&team, "w", 512, 1);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -583,45 +527,42 @@ static void test_group_that_all_have_left_begins_anew(void **state)
 
 static void test_only_owner_and_administrator_abort(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_expect_error(core, core_simple(core, core_open(core, CORE_BOB), ZD_REQ_ABORT_GROUP, team.group),
 	                  ZEROD_E_NOT_FOUND, "no group");
 	expect_group(core, team.group, "READY", 1);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group + 1000),
 	            ZEROD_E_NOT_FOUND);
 	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, team.group), 0);
-	core_end(core);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_join_waits_for_every_rank),
-	        cmocka_unit_test(test_joins_end_with_the_daemon),
-	        cmocka_unit_test(test_drain_lets_nobody_in),
-	        cmocka_unit_test(test_join_arguments),
-	        cmocka_unit_test(test_join_that_differs_names_both),
-	        cmocka_unit_test(test_job_belongs_to_its_uid),
-	        cmocka_unit_test(test_join_that_ends_early_frees_its_rank),
-	        cmocka_unit_test(test_nothing_is_done_for_a_rank_that_still_joins),
-	        cmocka_unit_test(test_death_fails_the_group_and_names_the_rank),
-	        cmocka_unit_test(test_release_works_in_a_failed_group),
-	        cmocka_unit_test(test_leave_gives_all_back_and_answers_what_waits),
-	        cmocka_unit_test(test_leaving_one_group_leaves_the_other),
-	        cmocka_unit_test(test_replacement_revives_the_group),
-	        cmocka_unit_test(test_replacements_one_after_the_other),
-	        cmocka_unit_test(test_silent_member_is_told_once),
-	        cmocka_unit_test(test_each_death_is_told),
-	        cmocka_unit_test(test_failed_gathers_tell),
-	        cmocka_unit_test(test_replacement_on_another_device),
-	        cmocka_unit_test(test_abort_ends_joins),
-	        cmocka_unit_test(test_abort_ends_what_waits),
-	        cmocka_unit_test(test_aborted_group_is_formed_anew_when_all_have_left),
+	        CORE_TEST(test_join_waits_for_every_rank),
+	        CORE_TEST(test_joins_end_with_the_daemon),
+	        CORE_TEST(test_drain_lets_nobody_in),
+	        CORE_TEST(test_join_arguments),
+	        CORE_TEST(test_join_that_differs_names_both),
+	        CORE_TEST(test_job_belongs_to_its_uid),
+	        CORE_TEST(test_join_that_ends_early_frees_its_rank),
+	        CORE_TEST(test_nothing_is_done_for_a_rank_that_still_joins),
+	        CORE_TEST(test_death_fails_the_group_and_names_the_rank),
+	        CORE_TEST(test_release_works_in_a_failed_group),
+	        CORE_TEST(test_leave_gives_all_back_and_answers_what_waits),
+	        CORE_TEST(test_leaving_one_group_leaves_the_other),
+	        CORE_TEST(test_replacement_revives_the_group),
+	        CORE_TEST(test_replacements_one_after_the_other),
+	        CORE_TEST(test_silent_member_is_told_once),
+	        CORE_TEST(test_each_death_is_told),
+	        CORE_TEST(test_failed_gathers_tell),
+	        CORE_TEST(test_replacement_on_another_device),
+	        CORE_TEST(test_abort_ends_joins),
+	        CORE_TEST(test_abort_ends_what_waits),
+	        CORE_TEST(test_aborted_group_is_formed_anew_when_all_have_left),
 	        cmocka_unit_test(test_group_that_all_have_left_begins_anew),
-	        cmocka_unit_test(test_only_owner_and_administrator_abort),
+	        CORE_TEST(test_only_owner_and_administrator_abort),
 	};
 	return cmocka_run_group_tests_name("core/group", tests, NULL, NULL);
 }

@@ -104,11 +104,9 @@ static const struct event *find(const struct events *events, const char *kind)
 
 static void test_a_gather_from_request_to_release(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct events events = {.count = 0};
-	(void)state;
-	core_team_new(&team, core, "lm", 2, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	core_expect(core, core_gather(core, team.session[0], unit), 0); /* makes the segment */
 	core_expect(core, core_release(core, team.session[0], unit), 0);
@@ -140,23 +138,19 @@ static void test_a_gather_from_request_to_release(void **state)
 		assert_string_equal(events.all[i].job, "lm");
 		assert_string_equal(events.all[i].name, "w");
 	}
-	core_end(core);
 }
 
 static void test_a_failed_gather_is_said(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct events events = {.count = 0};
-	(void)state;
-	core_team_new(&team, core, "lm", 2, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	uint64_t before = newest(core);
 	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "it broke");
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	read_after(core, before, &events);
 	assert_string_equal(find(&events, "gather")->reason, "failed");
-	core_end(core);
 }
 
 /* None of the gather's copies has begun when a pull from host memory fails. */
@@ -164,10 +158,9 @@ static void test_a_gather_that_never_began_is_said(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB});
 	const struct core_unit on_host = {.name = "w", .numel = UNIT_BYTES / 4, .on_host = true};
-	struct core_team team;
 	struct events events = {.count = 0};
 	(void)state;
-	core_team_new(&team, core, "lm", 2, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
 	uint64_t unit = core_team_register(&team, &on_host), before = 0;
 	core_team_publish(&team, unit);
 	for (uint32_t i = 0; i < 3; i++) { /* before the last one the pools have grown for landings */
@@ -185,12 +178,10 @@ static void test_a_gather_that_never_began_is_said(void **state)
 /* Copies are events for so long after a reader has asked for them. */
 static void test_copies_on_demand(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct events events = {.count = 0};
 	struct zd_event_query query = {.after = UINT64_MAX, .copies = true};
-	(void)state;
-	core_team_new(&team, core, "lm", 2, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES),
 	         other = core_team_unit(&team, "v", UNIT_BYTES);
 	uint64_t before = read_events(core, &query, &events).last;
@@ -208,15 +199,13 @@ static void test_copies_on_demand(void **state)
 		assert_int_equal(events.all[i].event.session, team.session[0]);
 	}
 	assert_int_equal(copies, 2);
-	core_end(core);
 }
 
 static void test_a_wait_has_a_begin_an_end_and_its_reason(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_join join = {.job = "lm", .world_size = 2};
 	struct events events = {.count = 0};
-	(void)state;
 	uint64_t first = core_open(core, CORE_ALICE), second = core_open(core, CORE_ALICE);
 	core_tick(core, 5 * MS);
 	uint64_t before = newest(core), request = core_join(core, first, &join);
@@ -231,32 +220,28 @@ static void test_a_wait_has_a_begin_an_end_and_its_reason(void **state)
 	assert_int_equal(end->event.time_ns, 8 * MS);
 	assert_int_equal(end->event.session, first);
 	assert_string_equal(end->request, "group_join");
-	core_end(core);
 }
 
 /* The join's group ends before the wait does. */
 static void test_a_wait_ends_with_its_session(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_join join = {.job = "lm", .world_size = 2};
 	struct events events = {.count = 0};
-	(void)state;
 	uint64_t session = core_open(core, CORE_ALICE), before = newest(core);
 	(void)core_join(core, session, &join);
 	core_close(core, session);
 	read_after(core, before, &events);
 	assert_int_equal(find(&events, "wait_end")->event.session, session);
 	assert_string_equal(find(&events, "job_end")->job, "lm");
-	core_end(core);
 }
 
 static void test_sessions_and_groups_end_for_a_reason(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
 	struct events events = {.count = 0};
-	(void)state;
-	core_team_new(&team, core, "lost", 2, false);
+	team = core_team_new(core, "lost", 2, false);
 	uint64_t before = newest(core);
 	core_close(core, team.session[1]);
 	read_after(core, before, &events);
@@ -268,13 +253,12 @@ static void test_sessions_and_groups_end_for_a_reason(void **state)
 	read_after(core, before, &events);
 	expect_kinds(&events, "session_end/goodbye group_end job_end ");
 	assert_string_equal(events.all[1].group, "world");
-	core_team_new(&team, core, "aborted", 2, false);
+	team = core_team_new(core, "aborted", 2, false);
 	before = newest(core);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
 	core_close(core, core_open(core, CORE_ALICE));
 	read_after(core, before, &events);
 	expect_kinds(&events, "group_fail/aborted session_begin session_end/closed ");
-	core_end(core);
 }
 
 static void test_refusals_and_drains(void **state)
@@ -308,11 +292,9 @@ static uint32_t count_of(struct core_driver *core, uint64_t session, const char 
 
 static void test_a_session_reads_its_own_users_events(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct events events = {.count = 0};
-	(void)state;
-	core_team_new(&team, core, "alices", 1, false);
+	struct core_team team = core_team_new(core, "alices", 1, false);
 	uint64_t bob = core_open(core, CORE_BOB), admin = core_open_admin(core);
 	core_expect(core, core_alloc(core, bob, "bobs", 0, 256), 0);
 	zd_engine_drain(core_engine(core));
@@ -330,17 +312,14 @@ static void test_a_session_reads_its_own_users_events(void **state)
 	struct zd_event_page page = read_events(core, &(struct zd_event_query){.session = bob}, &events);
 	assert_int_equal(events.count, 0); /* it has ended */
 	assert_int_equal(page.next, 0);
-	core_end(core);
 }
 
 static void test_a_job_is_chosen_also_when_it_has_ended(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team, other;
+	struct core_driver *core = *state;
 	struct events events = {.count = 0};
-	(void)state;
-	core_team_new(&team, core, "lm", 2, false);
-	core_team_new(&other, core, "another", 1, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
+	(void)core_team_new(core, "another", 1, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	core_close(core, team.session[0]);
 	core_close(core, team.session[1]);
@@ -351,20 +330,17 @@ static void test_a_job_is_chosen_also_when_it_has_ended(void **state)
 	assert_string_equal(find(&events, "group_end")->group, "world");
 	for (uint32_t i = 0; i < events.count; i++)
 		assert_string_equal(events.all[i].job, "lm");
-	core_end(core);
 }
 
 /* Each event is in one page, also where a page ends by the number of events that were looked at. */
 static void test_pages(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct events whole = {.count = 0}, page_events = {.most = 3};
 	struct zd_event_query query = {.most_visits = 2};
 	struct zd_event_page page;
 	uint32_t at = 0;
-	(void)state;
-	core_team_new(&team, core, "lm", 2, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	read_after(core, 0, &whole);
 	assert_true(whole.count > 10);
@@ -380,7 +356,6 @@ static void test_pages(void **state)
 	page = read_events(core, &query, &page_events); /* nothing is new */
 	assert_int_equal(page_events.count, 0);
 	assert_int_equal(page.next, page.last);
-	core_end(core);
 }
 
 /* ---- The ring ------------------------------------------------------------------------------------------ */
@@ -464,10 +439,9 @@ static void test_long_lived_memory_is_kept_longer(void **state)
 static void test_without_events(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.no_events = true});
-	struct core_team team;
 	struct events events = {.count = 0};
 	(void)state;
-	core_team_new(&team, core, "lm", 2, false);
+	struct core_team team = core_team_new(core, "lm", 2, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	struct zd_event_page page = read_events(core, &(struct zd_event_query){.after = 0}, &events);
 	assert_int_equal(events.count, 0);
@@ -484,9 +458,8 @@ static void test_old_names_are_forgotten(void **state)
 	char job[16];
 	(void)state;
 	for (uint32_t i = 0; i < 20; i++) {
-		struct core_team team;
 		(void)snprintf(job, sizeof(job), "job%u", i);
-		core_team_new(&team, core, job, 1, false);
+		struct core_team team = core_team_new(core, job, 1, false);
 		core_close(core, team.session[0]);
 	}
 	(void)read_events(core, &(struct zd_event_query){.after = 0}, &events);
@@ -499,17 +472,17 @@ static void test_old_names_are_forgotten(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_a_gather_from_request_to_release),
-	        cmocka_unit_test(test_a_failed_gather_is_said),
+	        CORE_TEST(test_a_gather_from_request_to_release),
+	        CORE_TEST(test_a_failed_gather_is_said),
 	        cmocka_unit_test(test_a_gather_that_never_began_is_said),
-	        cmocka_unit_test(test_copies_on_demand),
-	        cmocka_unit_test(test_a_wait_has_a_begin_an_end_and_its_reason),
-	        cmocka_unit_test(test_a_wait_ends_with_its_session),
-	        cmocka_unit_test(test_sessions_and_groups_end_for_a_reason),
+	        CORE_TEST(test_copies_on_demand),
+	        CORE_TEST(test_a_wait_has_a_begin_an_end_and_its_reason),
+	        CORE_TEST(test_a_wait_ends_with_its_session),
+	        CORE_TEST(test_sessions_and_groups_end_for_a_reason),
 	        cmocka_unit_test(test_refusals_and_drains),
-	        cmocka_unit_test(test_a_session_reads_its_own_users_events),
-	        cmocka_unit_test(test_a_job_is_chosen_also_when_it_has_ended),
-	        cmocka_unit_test(test_pages),
+	        CORE_TEST(test_a_session_reads_its_own_users_events),
+	        CORE_TEST(test_a_job_is_chosen_also_when_it_has_ended),
+	        CORE_TEST(test_pages),
 	        cmocka_unit_test(test_a_full_ring_loses_its_oldest),
 	        cmocka_unit_test(test_long_lived_memory_is_kept_longer),
 	        cmocka_unit_test(test_without_events),

@@ -30,7 +30,7 @@ static struct scene open_scene(uint64_t host_arena_bytes)
 	struct scene s = {.core = core_new(&(struct core_options){.host_arena_bytes = host_arena_bytes,
 	                                                          .reduction_cut_bytes = 1024,
 	                                                          .unordered = true})};
-	core_reducers_new(&s.g, s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s.g = core_reducers_new(s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s.on_device = core_reducers_unit(&s.g, "device", NUMEL);
 	s.on_host = core_team_register(&s.g.team, &on_host);
 	s.other = core_team_register(&s.g.team, &other);

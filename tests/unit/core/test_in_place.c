@@ -10,6 +10,8 @@
 #include "tests/support/core_net.h"
 
 #define UNIT_BYTES 4096ull
+#define STREAM     1u /* timelines of the client's page */
+#define PUBLISHER  2u
 
 struct rig {
 	struct core_driver *core;
@@ -17,12 +19,22 @@ struct rig {
 	uint64_t session, unit;
 };
 
-static void start(struct rig *rig, const struct core_options *options)
+/* The budget has no room for a copy. */
+static void start(struct rig *rig, bool sessions_linger)
 {
-	rig->core = core_new(options);
-	core_team_new(&rig->team, rig->core, "job", 1, false);
+	rig->core = core_new(
+	        &(struct core_options){.gather_budget_bytes = 1, .sessions_linger = sessions_linger});
+	rig->team = core_team_new(rig->core, "job", 1, false);
 	rig->session = rig->team.session[0];
 	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+}
+
+static int setup(void **state)
+{
+	static struct rig rig;
+	start(&rig, false);
+	*state = &rig;
+	return 0;
 }
 
 /* Where a unit's shard is. */
@@ -45,8 +57,9 @@ static uint64_t gather(struct rig *rig)
 	return core_gather(rig->core, rig->session, rig->unit);
 }
 
-static uint64_t release(struct rig *rig, struct zd_fence fence)
+static uint64_t release(struct rig *rig, uint64_t value)
 {
+	const struct zd_fence fence = {STREAM, value};
 	return core_release_tag(rig->core, rig->session, rig->unit, CORE_TAG, &fence, 1);
 }
 
@@ -68,103 +81,86 @@ static void expect_nothing_taken(const struct rig *rig)
 	assert_int_equal(core_usage(rig->core).shard_bytes, UNIT_BYTES);
 }
 
-/* The budget has no room for a copy. */
 static void test_gather_is_the_shard(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, &(struct core_options){.gather_budget_bytes = 1});
+	struct rig *rig = *state;
 	for (uint64_t version = 1; version < 4; version++) {
-		const struct zd_reply *reply = core_expect(rig.core, gather(&rig), 0);
-		core_team_check(&rig.team, reply, version);
-		expect_place(reply,
-		             shard_of(&rig, &(struct core_unit){.name = "w", .numel = UNIT_BYTES / 4}));
-		expect_nothing_taken(&rig);
-		core_expect(rig.core, core_release(rig.core, rig.session, rig.unit), 0);
-		assert_int_equal(core_quarantine(rig.core, 0), 0);
-		core_team_publish(&rig.team, rig.unit);
+		const struct zd_reply *reply = core_expect(rig->core, gather(rig), 0);
+		core_team_check(&rig->team, reply, version);
+		expect_place(reply, shard_of(rig, &(struct core_unit){.name = "w", .numel = UNIT_BYTES / 4}));
+		expect_nothing_taken(rig);
+		core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
+		assert_int_equal(core_quarantine(rig->core, 0), 0);
+		core_team_publish(&rig->team, rig->unit);
 	}
-	core_end(rig.core);
 }
 
 /* The lease's holder may be the caller: to wait would be to wait for ever. */
 static void test_update_is_rejected_while_leased(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	core_expect(rig.core, gather(&rig), 0);
-	core_expect_error(rig.core, update(&rig), ZEROD_E_BUSY, "'w' is held on rank 0 by '" CORE_TAG "'");
-	core_expect(rig.core, gather(&rig), 0); /* nothing was closed */
+	struct rig *rig = *state;
+	core_expect(rig->core, gather(rig), 0);
+	core_expect_error(rig->core, update(rig), ZEROD_E_BUSY, "'w' is held on rank 0 by '" CORE_TAG "'");
+	core_expect(rig->core, gather(rig), 0); /* nothing was closed */
 	for (int i = 0; i < 2; i++)
-		core_expect(rig.core, core_release(rig.core, rig.session, rig.unit), 0);
-	core_expect(rig.core, update(&rig), 0);
-	core_end(rig.core);
+		core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
+	core_expect(rig->core, update(rig), 0);
 }
 
 static void test_update_waits_for_past_leases(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
+	struct rig *rig = *state;
 	for (uint64_t persistent = 0; persistent < 2; persistent++) {
-		core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, persistent), 0);
-		core_expect(rig.core, gather(&rig), 0);
-		core_expect(rig.core, release(&rig, (struct zd_fence){1, persistent + 1}), 0);
-		uint64_t begun = update(&rig);
-		core_expect_waits(rig.core, begun, "1 consumer that reads the shard of rank 0 of unit 'w'");
+		core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, persistent),
+		            0);
+		core_expect(rig->core, gather(rig), 0);
+		core_expect(rig->core, release(rig, persistent + 1), 0);
+		uint64_t begun = update(rig);
+		core_expect_waits(rig->core, begun, "1 consumer that reads the shard of rank 0 of unit 'w'");
 		/* one that is asked for now is for the next version */
-		uint64_t behind = gather(&rig);
-		core_expect_waits(rig.core, behind, "rank 0 to publish");
-		core_pass(rig.core, rig.session, 1, persistent + 1);
-		core_expect(rig.core, begun, 0);
-		core_expect(rig.core, publish(&rig), 0);
-		assert_int_equal(core_expect(rig.core, behind, 0)->u.gather.version, persistent + 2);
-		core_expect(rig.core, core_release(rig.core, rig.session, rig.unit), 0);
+		uint64_t behind = gather(rig);
+		core_expect_waits(rig->core, behind, "rank 0 to publish");
+		core_pass(rig->core, rig->session, 1, persistent + 1);
+		core_expect(rig->core, begun, 0);
+		core_expect(rig->core, publish(rig), 0);
+		assert_int_equal(core_expect(rig->core, behind, 0)->u.gather.version, persistent + 2);
+		core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
 	}
-	expect_nothing_taken(&rig);
-	core_end(rig.core);
+	expect_nothing_taken(rig);
 }
 
 /* A kept copy is joined by nobody while the shard is written, under no version. */
 static void test_versions(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, true), 0);
-	core_expect(rig.core, gather(&rig), 0);
-	core_expect(rig.core, core_release(rig.core, rig.session, rig.unit), 0);
-	core_expect(rig.core, update(&rig), 0);
-	core_expect(rig.core, core_gather_version(rig.core, rig.session, rig.unit, 1), ZEROD_E_STALE_VERSION);
-	uint64_t next = core_gather_version(rig.core, rig.session, rig.unit, 2);
-	core_expect_waits(rig.core, next, "rank 0 to publish version 2");
-	core_expect(rig.core, publish(&rig), 0);
-	assert_int_equal(core_expect(rig.core, next, 0)->u.gather.version, 2);
-	core_expect(rig.core, core_gather_version(rig.core, rig.session, rig.unit, 1), ZEROD_E_STALE_VERSION);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
+	core_expect(rig->core, gather(rig), 0);
+	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
+	core_expect(rig->core, update(rig), 0);
+	core_expect(rig->core, core_gather_version(rig->core, rig->session, rig->unit, 1),
+	            ZEROD_E_STALE_VERSION);
+	uint64_t next = core_gather_version(rig->core, rig->session, rig->unit, 2);
+	core_expect_waits(rig->core, next, "rank 0 to publish version 2");
+	core_expect(rig->core, publish(rig), 0);
+	assert_int_equal(core_expect(rig->core, next, 0)->u.gather.version, 2);
+	core_expect(rig->core, core_gather_version(rig->core, rig->session, rig->unit, 1),
+	            ZEROD_E_STALE_VERSION);
 }
 
 static void test_prefetch_holds_nothing(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.unit), 0);
-	core_expect(rig.core, update(&rig), 0);
-	core_expect(rig.core, publish(&rig), 0);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.unit), 0);
+	struct rig *rig = *state;
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
+	core_expect(rig->core, update(rig), 0);
+	core_expect(rig->core, publish(rig), 0);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
 	struct zd_args args = {.kind = ZD_REQ_TRIM};
-	core_call(rig.core, rig.session, &args, 0);
-	assert_int_equal(core_expect(rig.core, gather(&rig), 0)->u.gather.version, 2);
-	expect_nothing_taken(&rig);
-	core_end(rig.core);
+	core_call(rig->core, rig->session, &args, 0);
+	assert_int_equal(core_expect(rig->core, gather(rig), 0)->u.gather.version, 2);
+	expect_nothing_taken(rig);
 }
 
 /* ---- Behind a publish ---------------------------------------------------------------------------------- */
-
-#define STREAM    1 /* timelines of the client's page */
-#define PUBLISHER 2
 
 /* The shard is written, and published when PUBLISHER has come to the value. */
 static uint64_t publish_behind(struct rig *rig, uint64_t unit, uint64_t value, uint64_t deadline_ns)
@@ -197,115 +193,87 @@ static bool is_aborted(struct rig *rig, const struct zd_reply *gather)
  * publish on. */
 static void test_gather_behind_a_publish(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
+	struct rig *rig = *state;
 	for (uint64_t i = 1; i < 3; i++) {
-		core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, i > 1), 0);
-		uint64_t published = publish_behind(&rig, rig.unit, i, 0);
-		const struct zd_reply *first = core_expect(rig.core, gather(&rig), 0);
-		core_expect(rig.core, release(&rig, (struct zd_fence){STREAM, i}), 0);
-		const struct zd_reply *second = core_expect(rig.core, gather(&rig), 0);
+		core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, i > 1), 0);
+		uint64_t published = publish_behind(rig, rig->unit, i, 0);
+		const struct zd_reply *first = core_expect(rig->core, gather(rig), 0);
+		core_expect(rig->core, release(rig, i), 0);
+		const struct zd_reply *second = core_expect(rig->core, gather(rig), 0);
 		assert_int_equal(second->u.gather.version, 2 * i);
-		assert_false(has_passed(&rig, first));
-		core_pass(rig.core, rig.session, PUBLISHER, i);
-		core_expect(rig.core, published, 0);
-		assert_true(has_passed(&rig, first) && has_passed(&rig, second));
-		core_team_check(&rig.team, second, 2 * i);
-		core_expect_error(rig.core, update(&rig), ZEROD_E_BUSY, "by '" CORE_TAG "'");
-		core_expect(rig.core, core_release(rig.core, rig.session, rig.unit), 0);
-		uint64_t begun = update(&rig);
-		core_expect_waits(rig.core, begun, "that read");
-		core_pass(rig.core, rig.session, STREAM, i);
-		core_expect(rig.core, begun, 0);
-		core_expect(rig.core, publish(&rig), 0);
+		assert_false(has_passed(rig, first));
+		core_pass(rig->core, rig->session, PUBLISHER, i);
+		core_expect(rig->core, published, 0);
+		assert_true(has_passed(rig, first) && has_passed(rig, second));
+		core_team_check(&rig->team, second, 2 * i);
+		core_expect_error(rig->core, update(rig), ZEROD_E_BUSY, "by '" CORE_TAG "'");
+		core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
+		uint64_t begun = update(rig);
+		core_expect_waits(rig->core, begun, "that read");
+		core_pass(rig->core, rig->session, STREAM, i);
+		core_expect(rig->core, begun, 0);
+		core_expect(rig->core, publish(rig), 0);
 	}
-	expect_nothing_taken(&rig);
-	core_end(rig.core);
+	expect_nothing_taken(rig);
 }
 
 /* The copy that is kept serves the next version while consumers of the one before are still at it. */
 static void test_kept_copy_behind_a_publish(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, true), 0);
-	core_expect(rig.core, gather(&rig), 0);
-	core_expect(rig.core, core_release(rig.core, rig.session, rig.unit), 0);
-	uint64_t published = publish_behind(&rig, rig.unit, 1, 0);
-	core_expect(rig.core, core_gather_version(rig.core, rig.session, rig.unit, 1), ZEROD_E_STALE_VERSION);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.unit), 0);
-	const struct zd_reply *reply = core_expect(rig.core, gather(&rig), 0);
-	assert_false(has_passed(&rig, reply));
-	core_pass(rig.core, rig.session, PUBLISHER, 1);
-	core_expect(rig.core, published, 0);
-	core_team_check(&rig.team, reply, 2);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
+	core_expect(rig->core, gather(rig), 0);
+	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
+	uint64_t published = publish_behind(rig, rig->unit, 1, 0);
+	core_expect(rig->core, core_gather_version(rig->core, rig->session, rig->unit, 1),
+	            ZEROD_E_STALE_VERSION);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
+	const struct zd_reply *reply = core_expect(rig->core, gather(rig), 0);
+	assert_false(has_passed(rig, reply));
+	core_pass(rig->core, rig->session, PUBLISHER, 1);
+	core_expect(rig->core, published, 0);
+	core_team_check(&rig->team, reply, 2);
 }
 
 /* Its streams are freed and the lease stays. The update is open still, and can be published again. */
 static void test_publish_fails(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t published = publish_behind(&rig, rig.unit, 1, 100);
-	const struct zd_reply *reply = core_expect(rig.core, gather(&rig), 0);
-	core_tick(rig.core, 100);
-	core_expect(rig.core, published, ZEROD_E_DEADLINE);
-	assert_true(is_aborted(&rig, reply));
-	core_expect(rig.core, publish(&rig), ZEROD_E_POISONED);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
-	core_expect_error(rig.core, publish(&rig), ZEROD_E_BUSY, "'w' is held on rank 0 by '" CORE_TAG "'");
-	uint64_t behind = core_gather_tag(rig.core, rig.session, rig.unit, "other", 1);
-	core_expect_waits(rig.core, behind, "rank 0 to publish version 2");
+	struct rig *rig = *state;
+	uint64_t published = publish_behind(rig, rig->unit, 1, 100);
+	const struct zd_reply *reply = core_expect(rig->core, gather(rig), 0);
+	core_tick(rig->core, 100);
+	core_expect(rig->core, published, ZEROD_E_DEADLINE);
+	assert_true(is_aborted(rig, reply));
+	core_expect(rig->core, publish(rig), ZEROD_E_POISONED);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_expect_error(rig->core, publish(rig), ZEROD_E_BUSY, "'w' is held on rank 0 by '" CORE_TAG "'");
+	uint64_t behind = core_gather_tag(rig->core, rig->session, rig->unit, "other", 1);
+	core_expect_waits(rig->core, behind, "rank 0 to publish version 2");
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &rig.unit, .force = true}};
-	core_call(rig.core, rig.session, &args, ZEROD_E_BUSY); /* its holders would read the next version */
-	core_expect(rig.core, release(&rig, (struct zd_fence){STREAM, 1}), 0);
-	core_expect(rig.core, publish(&rig), 0);
-	core_team_check(&rig.team, core_expect(rig.core, behind, 0), 2);
-	core_end(rig.core);
+	                       .u.publish = {.nunits = 1, .units = &rig->unit, .force = true}};
+	core_call(rig->core, rig->session, &args, ZEROD_E_BUSY); /* its holders would read the next version */
+	core_expect(rig->core, release(rig, 1), 0);
+	core_expect(rig->core, publish(rig), 0);
+	core_team_check(&rig->team, core_expect(rig->core, behind, 0), 2);
 }
 
 /* A reset passes all fences of the kind. So a buffer whose version is still to come is joined by nobody. */
 static void test_reset_before_a_publish(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t other = core_team_unit(&rig.team, "v", UNIT_BYTES);
-	uint64_t failed = publish_behind(&rig, rig.unit, 1, 100);
-	core_expect(rig.core, gather(&rig), 0);
-	uint64_t published = publish_behind(&rig, other, 2, 0);
-	core_expect(rig.core, core_gather(rig.core, rig.session, other), 0);
-	core_tick(rig.core, 100);
-	core_expect(rig.core, failed, ZEROD_E_DEADLINE);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
-	uint64_t again = core_gather(rig.core, rig.session, other);
-	core_expect_waits(rig.core, again, "leases on version 2");
-	core_pass(rig.core, rig.session, PUBLISHER, 2);
-	core_expect(rig.core, published, 0);
-	core_team_check(&rig.team, core_expect(rig.core, again, 0), 2);
-	core_end(rig.core);
-}
-
-/* With a publish, leases on its version, and their fences under way. */
-static void test_session_ends_before_a_publish(void **state)
-{
-	struct rig rig;
-	(void)state;
-	start(&rig, &(struct core_options){.sessions_linger = true});
-	publish_behind(&rig, rig.unit, 1, 0);
-	core_expect(rig.core, gather(&rig), 0);
-	core_expect(rig.core, release(&rig, (struct zd_fence){STREAM, 1}), 0);
-	core_expect(rig.core, gather(&rig), 0);
-	core_close(rig.core, rig.session);
-	assert_int_equal(core_quarantine(rig.core, 0), UNIT_BYTES);
-	core_gone(rig.core, rig.session);
-	assert_int_equal(core_quarantine(rig.core, 0), 0);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	uint64_t other = core_team_unit(&rig->team, "v", UNIT_BYTES);
+	uint64_t failed = publish_behind(rig, rig->unit, 1, 100);
+	core_expect(rig->core, gather(rig), 0);
+	uint64_t published = publish_behind(rig, other, 2, 0);
+	core_expect(rig->core, core_gather(rig->core, rig->session, other), 0);
+	core_tick(rig->core, 100);
+	core_expect(rig->core, failed, ZEROD_E_DEADLINE);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	uint64_t again = core_gather(rig->core, rig->session, other);
+	core_expect_waits(rig->core, again, "leases on version 2");
+	core_pass(rig->core, rig->session, PUBLISHER, 2);
+	core_expect(rig->core, published, 0);
+	core_team_check(&rig->team, core_expect(rig->core, again, 0), 2);
 }
 
 /* ---- Updates that are granted ahead of their readers' end ---------------------------------------------- */
@@ -334,7 +302,7 @@ static bool may_write(struct rig *rig, const struct zd_reply *update)
 static const struct zd_reply *grant(struct rig *rig)
 {
 	core_expect(rig->core, gather(rig), 0);
-	core_expect(rig->core, release(rig, (struct zd_fence){STREAM, 1}), 0);
+	core_expect(rig->core, release(rig, 1), 0);
 	return core_expect(rig->core, update_ahead(rig, 0), 0);
 }
 
@@ -342,166 +310,149 @@ static const struct zd_reply *grant(struct rig *rig)
  * for all of them, and no request does. */
 static void test_step_ahead_of_its_streams(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, true), 0);
-	core_expect(rig.core, gather(&rig), 0);
-	core_expect(rig.core, release(&rig, (struct zd_fence){STREAM, 1}), 0);
-	const struct zd_reply *granted = core_expect(rig.core, update_ahead(&rig, 9), 0);
-	core_tick(rig.core, 9); /* it is answered: its deadline is over */
-	core_expect(rig.core, update(&rig), ZEROD_E_STATE);
+	struct rig *rig = *state;
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
+	core_expect(rig->core, gather(rig), 0);
+	core_expect(rig->core, release(rig, 1), 0);
+	const struct zd_reply *granted = core_expect(rig->core, update_ahead(rig, 9), 0);
+	core_tick(rig->core, 9); /* it is answered: its deadline is over */
+	core_expect(rig->core, update(rig), ZEROD_E_STATE);
 	const struct zd_fence fence = {PUBLISHER, 1};
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &rig.unit, .fences = {1, &fence}}};
-	uint64_t published = core_send(rig.core, rig.session, &args);
-	const struct zd_reply *next = core_expect(rig.core, gather(&rig), 0);
-	core_expect(rig.core, release(&rig, (struct zd_fence){STREAM, 2}), 0);
-	assert_false(may_write(&rig, granted));
-	core_pass(rig.core, rig.session, STREAM, 1);
-	assert_true(may_write(&rig, granted));
-	assert_false(has_passed(&rig, next));
-	core_pass(rig.core, rig.session, PUBLISHER, 1);
-	core_expect(rig.core, published, 0);
-	assert_true(has_passed(&rig, next));
-	uint64_t begun = update(&rig);
-	core_expect_waits(rig.core, begun, "1 consumer that reads");
-	core_pass(rig.core, rig.session, STREAM, 2);
-	core_expect(rig.core, begun, 0);
-	core_end(rig.core);
+	                       .u.publish = {.nunits = 1, .units = &rig->unit, .fences = {1, &fence}}};
+	uint64_t published = core_send(rig->core, rig->session, &args);
+	const struct zd_reply *next = core_expect(rig->core, gather(rig), 0);
+	core_expect(rig->core, release(rig, 2), 0);
+	assert_false(may_write(rig, granted));
+	core_pass(rig->core, rig->session, STREAM, 1);
+	assert_true(may_write(rig, granted));
+	assert_false(has_passed(rig, next));
+	core_pass(rig->core, rig->session, PUBLISHER, 1);
+	core_expect(rig->core, published, 0);
+	assert_true(has_passed(rig, next));
+	uint64_t begun = update(rig);
+	core_expect_waits(rig->core, begun, "1 consumer that reads");
+	core_pass(rig->core, rig->session, STREAM, 2);
+	core_expect(rig->core, begun, 0);
 }
 
 /* A publish completes when no consumer reads the former version any more. */
 static void test_publish_behind_a_grant(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	assert_int_equal(core_expect(rig.core, update_ahead(&rig, 0), 0)->u.update_begin.value, 0);
-	core_expect(rig.core, publish(&rig), 0);
-	const struct zd_reply *granted = grant(&rig);
-	uint64_t published = publish(&rig);
-	core_expect_waits(rig.core, published, "1 consumer that reads the shard of rank 0 of unit 'w'");
-	core_pass(rig.core, rig.session, STREAM, 1);
-	assert_true(may_write(&rig, granted));
-	core_expect(rig.core, published, 0);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	assert_int_equal(core_expect(rig->core, update_ahead(rig, 0), 0)->u.update_begin.value, 0);
+	core_expect(rig->core, publish(rig), 0);
+	const struct zd_reply *granted = grant(rig);
+	uint64_t published = publish(rig);
+	core_expect_waits(rig->core, published, "1 consumer that reads the shard of rank 0 of unit 'w'");
+	core_pass(rig->core, rig->session, STREAM, 1);
+	assert_true(may_write(rig, granted));
+	core_expect(rig->core, published, 0);
 }
 
 /* So it is with bytes that are loaded. */
 static void test_load_behind_a_grant(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	struct zd_args args = {.kind = ZD_REQ_ALLOC, .u.alloc = {.unit = rig.unit}};
-	uint64_t source = core_call(rig.core, rig.session, &args, 0)->u.alloc.allocation;
-	(void)grant(&rig);
+	struct rig *rig = *state;
+	struct zd_args args = {.kind = ZD_REQ_ALLOC, .u.alloc = {.unit = rig->unit}};
+	uint64_t source = core_call(rig->core, rig->session, &args, 0)->u.alloc.allocation;
+	(void)grant(rig);
 	args = (struct zd_args){.kind = ZD_REQ_UNIT_LOAD,
-	                        .u.unit_load = {.unit = rig.unit, .allocation = source}};
-	uint64_t load = core_send(rig.core, rig.session, &args);
-	core_expect_waits(rig.core, load, "1 consumer that reads the shard of rank 0 of unit 'w'");
-	core_pass(rig.core, rig.session, STREAM, 1);
-	core_expect(rig.core, load, 0);
-	core_end(rig.core);
+	                        .u.unit_load = {.unit = rig->unit, .allocation = source}};
+	uint64_t load = core_send(rig->core, rig->session, &args);
+	core_expect_waits(rig->core, load, "1 consumer that reads the shard of rank 0 of unit 'w'");
+	core_pass(rig->core, rig->session, STREAM, 1);
+	core_expect(rig->core, load, 0);
 }
 
 /* The rank leaves its group: its streams are freed, and what they write counts for nothing. */
 static void test_rank_leaves_with_a_grant(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	const struct zd_reply *granted = grant(&rig);
-	publish(&rig);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_GROUP_LEAVE, rig.team.group), 0);
-	assert_true(counter_of(&rig, granted) == (uint64_t)ZD_FENCE_ABORTED);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
-	assert_true(may_write(&rig, granted));
-	core_end(rig.core);
+	struct rig *rig = *state;
+	const struct zd_reply *granted = grant(rig);
+	publish(rig);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
+	assert_true(counter_of(rig, granted) == (uint64_t)ZD_FENCE_ABORTED);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	assert_true(may_write(rig, granted));
 }
 
 static void test_session_ends_with_a_grant(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	(void)grant(&rig);
-	publish(&rig);
-	core_close(rig.core, rig.session);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	(void)grant(rig);
+	publish(rig);
+	core_close(rig->core, rig->session);
 }
 
 /* ---- Other ways to hold it ----------------------------------------------------------------------------- */
 
-/* A context of more than the budget; its leases keep the update out. */
+/* A context's leases keep the update out. */
 static void test_context(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, &(struct core_options){.gather_budget_bytes = 1});
-	uint64_t request = core_context_begin(rig.core, rig.session, &rig.unit, 1);
-	uint64_t scope = core_expect(rig.core, request, 0)->u.scope.scope;
-	core_expect_error(rig.core, update(&rig), ZEROD_E_BUSY, "'@context");
-	core_expect(
-	        rig.core,
-	        core_scope_end(rig.core, rig.session, ZD_REQ_CONTEXT_END, scope, &(struct zd_fence){1, 1}, 1),
-	        0);
-	uint64_t begun = update(&rig);
-	core_expect_waits(rig.core, begun, "1 consumer that reads");
-	core_pass(rig.core, rig.session, 1, 1);
-	core_expect(rig.core, begun, 0);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	uint64_t request = core_context_begin(rig->core, rig->session, &rig->unit, 1);
+	uint64_t scope = core_expect(rig->core, request, 0)->u.scope.scope;
+	core_expect_error(rig->core, update(rig), ZEROD_E_BUSY, "'@context");
+	core_expect(rig->core,
+	            core_scope_end(rig->core, rig->session, ZD_REQ_CONTEXT_END, scope,
+	                           &(struct zd_fence){1, 1}, 1),
+	            0);
+	uint64_t begun = update(rig);
+	core_expect_waits(rig->core, begun, "1 consumer that reads");
+	core_pass(rig->core, rig->session, 1, 1);
+	core_expect(rig->core, begun, 0);
 }
 
 /* The shard is not free before the consumers of a former lease are through, and charged to nobody. */
 static void test_unregistered_under_a_consumer(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	core_expect(rig.core, gather(&rig), 0);
-	core_expect(rig.core, release(&rig, (struct zd_fence){1, 1}), 0);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_UNIT_UNREGISTER, rig.unit), 0);
-	assert_int_equal(core_usage(rig.core).shard_bytes, 0);
-	assert_int_equal(core_quarantine(rig.core, 0), UNIT_BYTES);
-	core_pass(rig.core, rig.session, 1, 1);
-	assert_int_equal(core_quarantine(rig.core, 0), 0);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_expect(rig->core, gather(rig), 0);
+	core_expect(rig->core, release(rig, 1), 0);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, rig->unit), 0);
+	assert_int_equal(core_usage(rig->core).shard_bytes, 0);
+	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
+	core_pass(rig->core, rig->session, 1, 1);
+	assert_int_equal(core_quarantine(rig->core, 0), 0);
 }
 
-/* A session that ends with leases, and one whose process may still read. */
+/* The session's process may read what it held, with a publish, leases on its version and their fences under
+ * way as well. */
 static void test_session_ends(void **state)
 {
-	struct rig rig;
 	(void)state;
-	start(&rig, &(struct core_options){.sessions_linger = true});
-	core_expect(rig.core, gather(&rig), 0);
-	core_close(rig.core, rig.session);
-	assert_int_equal(core_quarantine(rig.core, 0), UNIT_BYTES);
-	core_gone(rig.core, rig.session);
-	assert_int_equal(core_quarantine(rig.core, 0), 0);
-	core_end(rig.core);
+	for (int publishes = 0; publishes < 2; publishes++) {
+		struct rig rig;
+		start(&rig, true);
+		if (publishes) {
+			publish_behind(&rig, rig.unit, 1, 0);
+			core_expect(rig.core, gather(&rig), 0);
+			core_expect(rig.core, release(&rig, 1), 0);
+		}
+		core_expect(rig.core, gather(&rig), 0);
+		core_close(rig.core, rig.session);
+		assert_int_equal(core_quarantine(rig.core, 0), UNIT_BYTES);
+		core_gone(rig.core, rig.session);
+		assert_int_equal(core_quarantine(rig.core, 0), 0);
+		core_end(rig.core);
+	}
 }
 
 /* Two units of one slot are held at once, at addresses of their own. */
 static void test_slot_is_not_occupied(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t unit[2];
-	(void)state;
-	start(&rig, NULL);
-	for (int i = 0; i < 2; i++) {
-		unit[i] = core_team_slot_unit(&rig.team, i ? "a" : "b", UNIT_BYTES, 1);
-	}
+	for (int i = 0; i < 2; i++)
+		unit[i] = core_team_slot_unit(&rig->team, i ? "a" : "b", UNIT_BYTES, 1);
 	for (int i = 0; i < 2; i++) {
 		const struct core_unit again = {.name = i ? "a" : "b", .numel = UNIT_BYTES / 4, .slot = 1};
-		const struct zd_reply *reply = core_expect(rig.core,
-		                                           core_gather(rig.core, rig.session, unit[i]), 0);
-		expect_place(reply, shard_of(&rig, &again));
+		const struct zd_reply *reply = core_expect(rig->core,
+		                                           core_gather(rig->core, rig->session, unit[i]), 0);
+		expect_place(reply, shard_of(rig, &again));
 	}
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), 0);
-	core_end(rig.core);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 0);
 }
 
 /* Hybrid groups with one rank in each daemon are alone with their shards as well. */
@@ -545,26 +496,26 @@ static void test_copies_where_they_are_needed(void **state)
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_gather_is_the_shard),
-	        cmocka_unit_test(test_update_is_rejected_while_leased),
-	        cmocka_unit_test(test_update_waits_for_past_leases),
-	        cmocka_unit_test(test_versions),
-	        cmocka_unit_test(test_prefetch_holds_nothing),
-	        cmocka_unit_test(test_gather_behind_a_publish),
-	        cmocka_unit_test(test_kept_copy_behind_a_publish),
-	        cmocka_unit_test(test_publish_fails),
-	        cmocka_unit_test(test_reset_before_a_publish),
-	        cmocka_unit_test(test_session_ends_before_a_publish),
-	        cmocka_unit_test(test_step_ahead_of_its_streams),
-	        cmocka_unit_test(test_publish_behind_a_grant),
-	        cmocka_unit_test(test_load_behind_a_grant),
-	        cmocka_unit_test(test_rank_leaves_with_a_grant),
-	        cmocka_unit_test(test_session_ends_with_a_grant),
-	        cmocka_unit_test(test_context),
-	        cmocka_unit_test(test_unregistered_under_a_consumer),
+	        TEST(test_gather_is_the_shard),
+	        TEST(test_update_is_rejected_while_leased),
+	        TEST(test_update_waits_for_past_leases),
+	        TEST(test_versions),
+	        TEST(test_prefetch_holds_nothing),
+	        TEST(test_gather_behind_a_publish),
+	        TEST(test_kept_copy_behind_a_publish),
+	        TEST(test_publish_fails),
+	        TEST(test_reset_before_a_publish),
+	        TEST(test_step_ahead_of_its_streams),
+	        TEST(test_publish_behind_a_grant),
+	        TEST(test_load_behind_a_grant),
+	        TEST(test_rank_leaves_with_a_grant),
+	        TEST(test_session_ends_with_a_grant),
+	        TEST(test_context),
+	        TEST(test_unregistered_under_a_consumer),
 	        cmocka_unit_test(test_session_ends),
-	        cmocka_unit_test(test_slot_is_not_occupied),
+	        TEST(test_slot_is_not_occupied),
 	        cmocka_unit_test(test_hybrid),
 	        cmocka_unit_test(test_copies_where_they_are_needed),
 	};

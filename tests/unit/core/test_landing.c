@@ -49,7 +49,7 @@ static uint64_t start_landing_in(struct core_team *team, uint32_t chunks)
 	                                        .landing_chunk_bytes = UNIT_BYTES / 2 / chunks,
 	                                        .unordered = true});
 	uint64_t unit;
-	core_team_new(team, core, "job", 2, false);
+	*team = core_team_new(core, "job", 2, false);
 	unit = register_on_host(team, "w", UNIT_BYTES);
 	gather_once(team, unit);
 	gather_once(team, unit);
@@ -204,12 +204,11 @@ static void test_a_rank_joins_again_on_another_device(void **state)
 	        core_new(&(struct core_options){.ndevices = 3,
 	                                        .host_arena_bytes = 4 * CORE_MIB,
 	                                        .landing_chunk_bytes = UNIT_BYTES / 2 / CHUNKS});
-	struct core_team team;
 	const struct zd_reply *reply;
 	uint64_t unit;
 
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	unit = register_on_host(&team, "w", UNIT_BYTES);
 	gather_once(&team, unit);
 	gather_once(&team, unit);
@@ -240,12 +239,11 @@ static void test_landings_take_no_room_that_a_request_waits_for(void **state)
 	struct core_driver *core = core_new(&(struct core_options){.arena_bytes = 2 * UNIT_BYTES,
 	                                                           .host_arena_bytes = 4 * CORE_MIB,
 	                                                           .segment_align_bytes = 2 * UNIT_BYTES});
-	struct core_team team;
 	const struct zd_reply *reply;
 	uint64_t small, large, waiting;
 
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	small = register_on_host(&team, "small", UNIT_BYTES);
 	large = register_on_host(&team, "large", 2 * UNIT_BYTES);
 	gather_once(&team, small);
@@ -270,11 +268,10 @@ static void test_no_landings_between_devices_that_do_not_reach_each_other(void *
 {
 	struct core_driver *core =
 	        core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB, .unreached = 1});
-	struct core_team team;
 	uint64_t unit;
 
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	unit = register_on_host(&team, "w", UNIT_BYTES);
 	gather_once(&team, unit); /* for which the pools grow */
 	core_hold(core, ZD_CMD_COPY);

@@ -23,10 +23,18 @@ struct rig {
 static void open_rig(struct rig *rig)
 {
 	rig->core = core_new(&(struct core_options){.segment_align_bytes = 64 * CORE_KIB});
-	core_team_new(&rig->team, rig->core, "job", 2, false);
+	rig->team = core_team_new(rig->core, "job", 2, false);
 	rig->session = rig->team.session[0];
 	rig->a = core_team_unit(&rig->team, "a", UNIT_BYTES);
 	rig->b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES / 2, 3);
+}
+
+static int setup(void **state)
+{
+	static struct rig rig;
+	open_rig(&rig);
+	*state = &rig;
+	return 0;
 }
 
 static uint64_t set_slot(struct rig *rig, uint64_t unit, uint32_t slot)
@@ -58,117 +66,102 @@ static uint64_t block_bytes(struct rig *rig)
 
 static void test_slot_is_entered_and_left(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	struct core_row row;
-	(void)state;
-	open_rig(&rig);
-	uint64_t before = block_bytes(&rig);
-	core_expect(rig.core, set_slot(&rig, rig.a, 1), 0);
-	struct zd_location at = use(&rig, rig.a);
-	assert_int_equal(block_bytes(&rig), before + UNIT_BYTES); /* kept for the next use */
-	uint64_t other = core_team_unit(&rig.team, "other", UNIT_BYTES);
-	before = block_bytes(&rig);
-	(void)gather(&rig, other); /* cannot take the slot's place */
-	assert_int_equal(use(&rig, rig.a).offset, at.offset);
-	core_expect(rig.core, core_release(rig.core, rig.session, other), 0);
-	core_row(rig.core, ZD_TABLE_UNITS, rig.a, &row);
+	uint64_t before = block_bytes(rig);
+	core_expect(rig->core, set_slot(rig, rig->a, 1), 0);
+	struct zd_location at = use(rig, rig->a);
+	assert_int_equal(block_bytes(rig), before + UNIT_BYTES); /* kept for the next use */
+	uint64_t other = core_team_unit(&rig->team, "other", UNIT_BYTES);
+	before = block_bytes(rig);
+	(void)gather(rig, other); /* cannot take the slot's place */
+	assert_int_equal(use(rig, rig->a).offset, at.offset);
+	core_expect(rig->core, core_release(rig->core, rig->session, other), 0);
+	core_row(rig->core, ZD_TABLE_UNITS, rig->a, &row);
 	assert_int_equal(row.row.u.unit.slot, 1);
 	/* the last unit takes the block along */
-	core_expect(rig.core, set_slot(&rig, rig.a, ZEROD_NO_SLOT), 0);
-	assert_int_equal(block_bytes(&rig), before - UNIT_BYTES);
+	core_expect(rig->core, set_slot(rig, rig->a, ZEROD_NO_SLOT), 0);
+	assert_int_equal(block_bytes(rig), before - UNIT_BYTES);
 	/* the other rank's part is where it was */
-	core_expect(rig.core, core_gather(rig.core, rig.team.session[1], rig.a), 0);
-	core_end(rig.core);
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->a), 0);
 }
 
 static void test_slot_of_a_unit_in_use(void **state)
 {
-	struct rig rig;
-	(void)state;
-	open_rig(&rig);
-	struct zd_location at = gather(&rig, rig.a);
-	core_expect_error(rig.core, set_slot(&rig, rig.a, 1), ZEROD_E_BUSY,
+	struct rig *rig = *state;
+	struct zd_location at = gather(rig, rig->a);
+	core_expect_error(rig->core, set_slot(rig, rig->a, 1), ZEROD_E_BUSY,
 	                  "unit 'a' is held on rank 0 by 'plan'");
-	core_expect(rig.core, set_slot(&rig, rig.a, ZEROD_NO_SLOT), 0); /* where it is */
-	assert_int_equal(use(&rig, rig.a).offset, at.offset);
-	core_expect(rig.core, core_release(rig.core, rig.session, rig.a), 0);
-	core_expect(rig.core, core_update(rig.core, rig.team.session[1], rig.a), 0);
-	uint64_t waits = core_gather_tag(rig.core, rig.session, rig.a, "eager", 1);
-	core_expect_error(rig.core, set_slot(&rig, rig.a, 1), ZEROD_E_BUSY,
+	core_expect(rig->core, set_slot(rig, rig->a, ZEROD_NO_SLOT), 0); /* where it is */
+	assert_int_equal(use(rig, rig->a).offset, at.offset);
+	core_expect(rig->core, core_release(rig->core, rig->session, rig->a), 0);
+	core_expect(rig->core, core_update(rig->core, rig->team.session[1], rig->a), 0);
+	uint64_t waits = core_gather_tag(rig->core, rig->session, rig->a, "eager", 1);
+	core_expect_error(rig->core, set_slot(rig, rig->a, 1), ZEROD_E_BUSY,
 	                  "a gather under tag 'eager' waits");
-	core_expect(rig.core, core_publish(rig.core, rig.team.session[1], rig.a), 0);
-	core_expect_waits(rig.core, waits, "rank 0 to publish version 2");
-	core_team_publish_rank(&rig.team, rig.a, 0);
-	core_expect(rig.core, waits, 0);
-	core_expect(rig.core, core_release_tag(rig.core, rig.session, rig.a, "eager", NULL, 0), 0);
-	core_hold(rig.core, ZD_CMD_COPY);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.a), 0);
-	core_expect_error(rig.core, set_slot(&rig, rig.a, 1), ZEROD_E_BUSY,
+	core_expect(rig->core, core_publish(rig->core, rig->team.session[1], rig->a), 0);
+	core_expect_waits(rig->core, waits, "rank 0 to publish version 2");
+	core_team_publish_rank(&rig->team, rig->a, 0);
+	core_expect(rig->core, waits, 0);
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->a, "eager", NULL, 0), 0);
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->a), 0);
+	core_expect_error(rig->core, set_slot(rig, rig->a, 1), ZEROD_E_BUSY,
 	                  "a gather of rank 0 is under way");
-	core_unhold(rig.core, ZD_CMD_COPY);
-	core_expect(rig.core, set_slot(&rig, rig.a, 1), 0);
-	core_expect_error(rig.core, set_slot(&rig, rig.a, ZD_MAX_SLOTS + 1), ZEROD_E_LIMIT, "slot 4097");
-	core_end(rig.core);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, set_slot(rig, rig->a, 1), 0);
+	core_expect_error(rig->core, set_slot(rig, rig->a, ZD_MAX_SLOTS + 1), ZEROD_E_LIMIT, "slot 4097");
 }
 
 /* The block is too small for the unit that came: another one takes its place when nobody is in it, even while
  * streams are. */
 static void test_slot_that_a_larger_unit_enters(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	struct zd_fence stream = {1, 1};
-	(void)state;
-	open_rig(&rig);
-	struct zd_location small = gather(&rig, rig.b);
-	core_expect(rig.core, set_slot(&rig, rig.a, 3), 0);
-	core_expect_error(rig.core, core_gather(rig.core, rig.session, rig.a), ZEROD_E_SLOT_CONFLICT,
+	struct zd_location small = gather(rig, rig->b);
+	core_expect(rig->core, set_slot(rig, rig->a, 3), 0);
+	core_expect_error(rig->core, core_gather(rig->core, rig->session, rig->a), ZEROD_E_SLOT_CONFLICT,
 	                  "slot 3 holds unit 'b', which rank 0 has not released");
-	core_expect(rig.core, core_release_tag(rig.core, rig.session, rig.b, CORE_TAG, &stream, 1), 0);
-	struct zd_location large = use(&rig, rig.a);
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->b, CORE_TAG, &stream, 1), 0);
+	struct zd_location large = use(rig, rig->a);
 	assert_int_not_equal(large.offset, small.offset);
-	assert_int_equal(use(&rig, rig.b).offset, large.offset);
-	uint64_t before = block_bytes(&rig);
-	core_pass(rig.core, rig.session, 1, 1);
-	assert_int_equal(block_bytes(&rig), before - UNIT_BYTES / 2);
-	core_end(rig.core);
+	assert_int_equal(use(rig, rig->b).offset, large.offset);
+	uint64_t before = block_bytes(rig);
+	core_pass(rig->core, rig->session, 1, 1);
+	assert_int_equal(block_bytes(rig), before - UNIT_BYTES / 2);
 }
 
 static void test_persistent_copy_moves(void **state)
 {
-	struct rig rig;
-	(void)state;
-	open_rig(&rig);
-	core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.b, true), 0);
-	struct zd_location at = use(&rig, rig.b);
-	core_expect(rig.core, set_slot(&rig, rig.b, ZEROD_NO_SLOT), 0);
-	assert_int_equal(core_usage(rig.core).gathered_bytes, 0);
-	core_expect(rig.core, set_slot(&rig, rig.a, 3), 0);
-	struct zd_location a = gather(&rig, rig.a), b = gather(&rig, rig.b); /* at once */
+	struct rig *rig = *state;
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->b, true), 0);
+	struct zd_location at = use(rig, rig->b);
+	core_expect(rig->core, set_slot(rig, rig->b, ZEROD_NO_SLOT), 0);
+	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
+	core_expect(rig->core, set_slot(rig, rig->a, 3), 0);
+	struct zd_location a = gather(rig, rig->a), b = gather(rig, rig->b); /* at once */
 	assert_true(a.segment != b.segment || a.offset != b.offset);
 	(void)at;
-	core_end(rig.core);
 }
 
 /* One gather's copy is outside; the next that finds none is in the slot again. */
 static void test_gather_outside_the_slot(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_GATHER};
-	(void)state;
-	open_rig(&rig);
-	struct zd_location slot = use(&rig, rig.b);
-	args.u.gather.unit = rig.b;
+	struct zd_location slot = use(rig, rig->b);
+	args.u.gather.unit = rig->b;
 	args.u.gather.tag = "look";
 	args.u.gather.no_slot = true;
 	struct zd_location out =
-	        core_expect(rig.core, core_send(rig.core, rig.session, &args), 0)->u.gather.buffer;
+	        core_expect(rig->core, core_send(rig->core, rig->session, &args), 0)->u.gather.buffer;
 	assert_true(out.segment != slot.segment || out.offset != slot.offset);
-	assert_int_equal(use(&rig, rig.b).offset, out.offset); /* joins it */
-	core_expect(rig.core, core_release_tag(rig.core, rig.session, rig.b, "look", NULL, 0), 0);
-	assert_int_equal(gather(&rig, rig.b).offset, slot.offset);
-	out = core_expect(rig.core, core_send(rig.core, rig.session, &args), 0)->u.gather.buffer;
+	assert_int_equal(use(rig, rig->b).offset, out.offset); /* joins it */
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->b, "look", NULL, 0), 0);
+	assert_int_equal(gather(rig, rig->b).offset, slot.offset);
+	out = core_expect(rig->core, core_send(rig->core, rig->session, &args), 0)->u.gather.buffer;
 	assert_int_equal(out.offset, slot.offset); /* and is joined where it is */
-	core_end(rig.core);
 }
 
 /* ---- Frozen units -------------------------------------------------------------------------------------- */
@@ -203,11 +196,9 @@ static void train(struct core_reducers *g, uint64_t unit, uint64_t offset_numel,
 
 static void test_units_are_unfrozen_and_frozen(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	struct core_unit frozen = {.name = "late", .numel = NUMEL, .frozen = true};
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t late = core_team_register(&g.team, &frozen);
 	uint64_t w = core_reducers_unit(&g, "w", NUMEL);
 	uint64_t place = g.shard_numel;
@@ -234,16 +225,13 @@ static void test_units_are_unfrozen_and_frozen(void **state)
 	set_frozen_all(&g, w, false);
 	set_frozen_all(&g, late, true);
 	train(&g, w, 0, place);
-	core_end(core);
 }
 
 /* The first rank that begins the backward counts. */
 static void test_ranks_freeze_different_units(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_driver *core = *state;
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t w = core_reducers_unit(&g, "w", NUMEL);
 	core_expect(core, set_frozen(&g, 0, w, true), 0);
 	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
@@ -255,17 +243,14 @@ static void test_ranks_freeze_different_units(void **state)
 	const struct zd_reply *step[CORE_TEAM];
 	core_reducers_step(&g, step);
 	core_reducers_step_end(&g);
-	core_end(core);
 }
 
 /* A rank's changes to a unit end with its part: the replacement begins with the unit as it was described. */
 static void test_rank_that_is_replaced(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	struct core_unit unit = {.name = "w", .numel = NUMEL};
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t w = core_reducers_unit(&g, "w", NUMEL);
 	set_frozen_all(&g, w, true);
 	core_close(core, g.team.session[1]);
@@ -281,20 +266,16 @@ static void test_rank_that_is_replaced(void **state)
 	                  "unit 'w' is trainable for rank 1 and frozen for rank 0");
 	core_expect(core, set_frozen(&g, 1, w, true), 0);
 	core_expect(core, core_backward(&g.team, 1, 3, true), 0);
-	core_end(core);
 }
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_slot_is_entered_and_left),
-	        cmocka_unit_test(test_slot_of_a_unit_in_use),
-	        cmocka_unit_test(test_slot_that_a_larger_unit_enters),
-	        cmocka_unit_test(test_persistent_copy_moves),
-	        cmocka_unit_test(test_gather_outside_the_slot),
-	        cmocka_unit_test(test_units_are_unfrozen_and_frozen),
-	        cmocka_unit_test(test_ranks_freeze_different_units),
-	        cmocka_unit_test(test_rank_that_is_replaced),
+	        TEST(test_slot_is_entered_and_left),          TEST(test_slot_of_a_unit_in_use),
+	        TEST(test_slot_that_a_larger_unit_enters),    TEST(test_persistent_copy_moves),
+	        TEST(test_gather_outside_the_slot),           CORE_TEST(test_units_are_unfrozen_and_frozen),
+	        CORE_TEST(test_ranks_freeze_different_units), CORE_TEST(test_rank_that_is_replaced),
 	};
 	return cmocka_run_group_tests_name("places that ranks change", tests, NULL, NULL);
 }

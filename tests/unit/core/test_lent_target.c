@@ -21,8 +21,16 @@ struct scene {
 static void open_scene(struct scene *s)
 {
 	s->core = core_new(&(struct core_options){.ndevices = NRANKS});
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
+}
+
+static int setup(void **state)
+{
+	static struct scene s;
+	open_scene(&s);
+	*state = &s;
+	return 0;
 }
 
 static uint64_t wait_sum(struct scene *s, uint32_t rank, bool ahead)
@@ -52,98 +60,86 @@ static bool passed(struct scene *s, uint32_t rank, struct zd_fence fence)
 /* The answer comes when all ranks have contributed, its fence passes when the rank's own slice is stored. */
 static void test_the_answer_comes_first(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, true);
-	core_hold(s.core, ZD_CMD_REDUCE);
-	core_reduce(&s.g, 0, s.unit, 1.0f);
-	uint64_t waits = wait_sum(&s, 0, true);
-	assert_null(core_reply(s.core, waits));
-	core_expect_waits(s.core, waits, "unit 'w' (rank 1)");
-	core_reduce(&s.g, 1, s.unit, 1.0f);
-	const struct zd_fence fence = core_expect(s.core, waits, 0)->u.reduce_wait.fence;
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 3, true);
+	core_hold(s->core, ZD_CMD_REDUCE);
+	core_reduce(&s->g, 0, s->unit, 1.0f);
+	uint64_t waits = wait_sum(s, 0, true);
+	assert_null(core_reply(s->core, waits));
+	core_expect_waits(s->core, waits, "unit 'w' (rank 1)");
+	core_reduce(&s->g, 1, s->unit, 1.0f);
+	const struct zd_fence fence = core_expect(s->core, waits, 0)->u.reduce_wait.fence;
 	assert_int_not_equal(fence.value, 0);
-	assert_false(passed(&s, 0, fence));
-	core_unhold(s.core, ZD_CMD_REDUCE);
-	assert_true(passed(&s, 0, fence));
-	core_reducers_end(&s.g);
-	assert_int_equal(core_expect(s.core, wait_sum(&s, 1, true), 0)->u.reduce_wait.fence.value, 0);
-	core_end(s.core);
+	assert_false(passed(s, 0, fence));
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	assert_true(passed(s, 0, fence));
+	core_reducers_end(&s->g);
+	assert_int_equal(core_expect(s->core, wait_sum(s, 1, true), 0)->u.reduce_wait.fence.value, 0);
 }
 
 /* A lent place, and one whose readers have not passed, takes no sum; other ranks' slices are stored. */
 static void test_no_sum_under_a_reader(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, true);
-	reduce_all(&s);
-	core_reducers_end(&s.g);
-	core_expect(s.core, wait_sum(&s, 0, false), 0);
-	core_reducers_begin(&s.g, 3, true);
-	uint64_t sums = core_count(s.core, ZD_CMD_REDUCE);
-	reduce_all(&s);
-	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 1);
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 3, true);
+	reduce_all(s);
+	core_reducers_end(&s->g);
+	core_expect(s->core, wait_sum(s, 0, false), 0);
+	core_reducers_begin(&s->g, 3, true);
+	uint64_t sums = core_count(s->core, ZD_CMD_REDUCE);
+	reduce_all(s);
+	assert_int_equal(core_count(s->core, ZD_CMD_REDUCE), sums + 1);
 	const struct zd_fence reader = {1, 7};
-	core_expect(s.core, give_back(&s, 0, &reader), 0);
-	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 1);
-	core_pass(s.core, s.g.team.session[0], reader.timeline, reader.value);
-	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 2);
-	core_expect(s.core, wait_sum(&s, 0, false), 0);
-	core_reducers_end(&s.g);
-	core_reducers_begin(&s.g, 3, true);
-	reduce_all(&s);
-	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 3);
-	core_expect(s.core, give_back(&s, 0, NULL), 0);
-	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 4);
-	core_reducers_end(&s.g);
-	core_end(s.core);
+	core_expect(s->core, give_back(s, 0, &reader), 0);
+	assert_int_equal(core_count(s->core, ZD_CMD_REDUCE), sums + 1);
+	core_pass(s->core, s->g.team.session[0], reader.timeline, reader.value);
+	assert_int_equal(core_count(s->core, ZD_CMD_REDUCE), sums + 2);
+	core_expect(s->core, wait_sum(s, 0, false), 0);
+	core_reducers_end(&s->g);
+	core_reducers_begin(&s->g, 3, true);
+	reduce_all(s);
+	assert_int_equal(core_count(s->core, ZD_CMD_REDUCE), sums + 3);
+	core_expect(s->core, give_back(s, 0, NULL), 0);
+	assert_int_equal(core_count(s->core, ZD_CMD_REDUCE), sums + 4);
+	core_reducers_end(&s->g);
 }
 
 /* Nothing to lend, which a rank is told in a later backward as well. */
 static void test_a_unit_that_all_skip(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, true);
-	core_expect_error(s.core, wait_sum(&s, 0, false), ZEROD_E_STATE, "neither reduced nor skipped");
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 3, true);
+	core_expect_error(s->core, wait_sum(s, 0, false), ZEROD_E_STATE, "neither reduced nor skipped");
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_expect(s.core, core_skip(&s.g.team, rank, s.unit), 0);
-	core_expect_error(s.core, wait_sum(&s, 0, false), ZEROD_E_NOT_FOUND, "all ranks have skipped it");
-	core_reducers_end(&s.g);
-	core_expect_error(s.core, wait_sum(&s, 0, false), ZEROD_E_NOT_FOUND, "all ranks have skipped it");
-	core_reducers_begin(&s.g, 3, true);
-	core_expect_error(s.core, wait_sum(&s, 1, true), ZEROD_E_NOT_FOUND, "all ranks have skipped it");
-	reduce_all(&s);
-	core_expect(s.core, wait_sum(&s, 0, false), 0);
-	core_reducers_end(&s.g);
-	core_end(s.core);
+		core_expect(s->core, core_skip(&s->g.team, rank, s->unit), 0);
+	core_expect_error(s->core, wait_sum(s, 0, false), ZEROD_E_NOT_FOUND, "all ranks have skipped it");
+	core_reducers_end(&s->g);
+	core_expect_error(s->core, wait_sum(s, 0, false), ZEROD_E_NOT_FOUND, "all ranks have skipped it");
+	core_reducers_begin(&s->g, 3, true);
+	core_expect_error(s->core, wait_sum(s, 1, true), ZEROD_E_NOT_FOUND, "all ranks have skipped it");
+	reduce_all(s);
+	core_expect(s->core, wait_sum(s, 0, false), 0);
+	core_reducers_end(&s->g);
 }
 
 /* Another rank abandons the window: the place stays until it is returned and its reader has passed. */
 static void test_a_place_of_an_abandoned_window(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	const struct zd_fence reader = {1, 7};
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, true);
-	reduce_all(&s);
-	core_reducers_end(&s.g);
-	core_expect(s.core, wait_sum(&s, 0, false), 0);
-	uint64_t target_bytes = core_usage(s.core).target_bytes;
-	struct zd_args args = {.kind = ZD_REQ_BACKWARD_ABANDON, .u.backward_abandon.group = s.g.team.group};
-	core_expect(s.core, core_send(s.core, s.g.team.session[1], &args), 0);
-	assert_int_equal(core_usage(s.core).target_bytes, target_bytes / NRANKS);
-	core_expect(s.core, give_back(&s, 0, &reader), 0);
-	assert_int_equal(core_usage(s.core).target_bytes, 0);
-	assert_int_not_equal(core_quarantine(s.core, 0), 0);
-	core_pass(s.core, s.g.team.session[0], reader.timeline, reader.value);
-	assert_int_equal(core_quarantine(s.core, 0), 0);
-	core_end(s.core);
+	core_reducers_begin(&s->g, 3, true);
+	reduce_all(s);
+	core_reducers_end(&s->g);
+	core_expect(s->core, wait_sum(s, 0, false), 0);
+	uint64_t target_bytes = core_usage(s->core).target_bytes;
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_ABANDON, .u.backward_abandon.group = s->g.team.group};
+	core_expect(s->core, core_send(s->core, s->g.team.session[1], &args), 0);
+	assert_int_equal(core_usage(s->core).target_bytes, target_bytes / NRANKS);
+	core_expect(s->core, give_back(s, 0, &reader), 0);
+	assert_int_equal(core_usage(s->core).target_bytes, 0);
+	assert_int_not_equal(core_quarantine(s->core, 0), 0);
+	core_pass(s->core, s->g.team.session[0], reader.timeline, reader.value);
+	assert_int_equal(core_quarantine(s->core, 0), 0);
 }
 
 /* A step of rank 0 that is given up when its deadline passes. */
@@ -158,54 +154,46 @@ static void give_up_step(struct scene *s, const char *waits_for)
 /* It has zeroed what no sum had written. A further backward's first sum is stored there all the same. */
 static void test_a_sum_behind_zeros(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	const struct zd_reply *steps[CORE_TEAM];
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, true);
-	core_reducers_end(&s.g);
-	give_up_step(&s, "rank 1 to begin the step");
-	core_reducers_begin(&s.g, 3, true);
-	reduce_all(&s);
-	core_reducers_end(&s.g);
-	core_reducers_step(&s.g, steps);
+	core_reducers_begin(&s->g, 3, true);
+	core_reducers_end(&s->g);
+	give_up_step(s, "rank 1 to begin the step");
+	core_reducers_begin(&s->g, 3, true);
+	reduce_all(s);
+	core_reducers_end(&s->g);
+	core_reducers_step(&s->g, steps);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_check_target(&s.g, rank, steps[rank], 0, 1.0f);
-	core_reducers_step_end(&s.g);
-	core_end(s.core);
+		core_check_target(&s->g, rank, steps[rank], 0, 1.0f);
+	core_reducers_step_end(&s->g);
 }
 
 /* It still zeroes it: a further backward's sums wait. The unit has no padding that would be zeroed, too. */
 static void test_no_sum_under_a_fill(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	s.unit = core_reducers_unit(&s.g, "x", NRANKS * 64);
-	core_reducers_begin(&s.g, 3, true);
-	core_reducers_end(&s.g);
-	core_hold(s.core, ZD_CMD_FILL);
-	give_up_step(&s, "zeroed");
-	core_reducers_begin(&s.g, 3, true);
-	uint32_t sums = core_count(s.core, ZD_CMD_REDUCE);
-	reduce_all(&s);
-	assert_int_equal(core_pending(s.core, ZD_CMD_REDUCE),
+	struct scene *s = *state;
+	s->unit = core_reducers_unit(&s->g, "x", NRANKS * 64);
+	core_reducers_begin(&s->g, 3, true);
+	core_reducers_end(&s->g);
+	core_hold(s->core, ZD_CMD_FILL);
+	give_up_step(s, "zeroed");
+	core_reducers_begin(&s->g, 3, true);
+	uint32_t sums = core_count(s->core, ZD_CMD_REDUCE);
+	reduce_all(s);
+	assert_int_equal(core_pending(s->core, ZD_CMD_REDUCE),
 	                 0); /* rank 1 waits for a piece behind the fill */
-	core_unhold(s.core, ZD_CMD_FILL);
-	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), sums + 2);
-	core_reducers_end(&s.g);
-	core_end(s.core);
+	core_unhold(s->core, ZD_CMD_FILL);
+	assert_int_equal(core_count(s->core, ZD_CMD_REDUCE), sums + 2);
+	core_reducers_end(&s->g);
 }
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_the_answer_comes_first),
-	        cmocka_unit_test(test_no_sum_under_a_reader),
-	        cmocka_unit_test(test_a_unit_that_all_skip),
-	        cmocka_unit_test(test_a_place_of_an_abandoned_window),
-	        cmocka_unit_test(test_a_sum_behind_zeros),
-	        cmocka_unit_test(test_no_sum_under_a_fill),
+	        TEST(test_the_answer_comes_first), TEST(test_no_sum_under_a_reader),
+	        TEST(test_a_unit_that_all_skip),   TEST(test_a_place_of_an_abandoned_window),
+	        TEST(test_a_sum_behind_zeros),     TEST(test_no_sum_under_a_fill),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

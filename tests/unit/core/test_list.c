@@ -45,7 +45,7 @@ static int setup(void **state)
 	struct rig *rig = zd_calloc(1, sizeof(*rig));
 	rig->core = core_new(NULL);
 	core_tick(rig->core, SECOND);
-	core_team_new(&rig->team, rig->core, "job", 2, false);
+	rig->team = core_team_new(rig->core, "job", 2, false);
 	rig->session = rig->team.session[0];
 	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 	*state = rig;
@@ -330,8 +330,7 @@ static void test_rows_of_one_job(void **state)
 	static const enum zd_table tables[] = {ZD_TABLE_JOBS,  ZD_TABLE_SESSIONS, ZD_TABLE_GROUPS,
 	                                       ZD_TABLE_UNITS, ZD_TABLE_BUFFERS,  ZD_TABLE_ALLOCATIONS};
 	struct rig *rig = *state;
-	struct core_team other;
-	core_team_new(&other, rig->core, "other", 1, false);
+	struct core_team other = core_team_new(rig->core, "other", 1, false);
 	uint64_t unit = core_team_unit(&other, "w", UNIT_BYTES), lone = core_open(rig->core, CORE_ALICE);
 	core_expect(rig->core, core_gather(rig->core, other.session[0], unit), 0);
 	core_expect(rig->core, core_alloc(rig->core, lone, "other", 0, 256), 0);

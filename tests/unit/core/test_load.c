@@ -44,7 +44,7 @@ static void update_all(struct rig *rig)
 static void start(struct rig *rig, bool durable)
 {
 	rig->core = core_new(NULL);
-	core_team_new(&rig->team, rig->core, "job", RANKS, durable);
+	rig->team = core_team_new(rig->core, "job", RANKS, durable);
 	rig->unit = core_team_register(
 	        &rig->team, &(struct core_unit){.name = "w", .dtype = ZEROD_INT16, .numel = NUMEL});
 	update_all(rig);

@@ -294,12 +294,12 @@ static void test_staging_is_shared(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){
 	        .ndevices = 1, .staging_bytes = 2 * SMALL, .segment_align_bytes = 256 * CORE_KIB});
-	struct core_reducers alice, bob;
+	struct core_reducers bob;
 	uint64_t large, units[12], of_one;
 	uint32_t n = 1;
 
 	(void)state;
-	core_reducers_new(&alice, core, 2, ZEROD_FLOAT32, 32 * SMALL, 2);
+	struct core_reducers alice = core_reducers_new(core, 2, ZEROD_FLOAT32, 32 * SMALL, 2);
 	large = core_reducers_unit(&alice, "large", 4 * SMALL / 4);
 	bobs_reducers(&bob, core);
 	for (uint32_t i = 0; i < 12; i++) {

@@ -43,12 +43,11 @@ static void expect_limit(struct core_driver *core, uint64_t request, const char 
 
 static void test_sessions(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	const struct zd_peer peer = {.uid = CORE_ALICE, .pid = 7, .name = "trainer"};
 	struct zd_err err = ZD_ERR_NONE;
 	uint64_t first = core_open(core, CORE_ALICE);
 
-	(void)state;
 	set_limit(core, 150000); /* of which seven eighths are less than two */
 	assert_int_equal(zd_engine_session_open(core_engine(core), &peer, &err), 0);
 	assert_int_equal(err.status, ZEROD_E_LIMIT);
@@ -64,22 +63,19 @@ static void test_sessions(void **state)
 	set_limit(core, 0);
 	(void)core_open(core, CORE_ALICE);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* Units, groups, jobs, allocations and buckets are refused; what is there goes on. */
 static void test_objects(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_join join = {.group = "other", .world_size = 1024};
 	const struct zd_view_args view = {.name = "weight", .ndim = 1, .shape = {UNIT_BYTES / 4}};
 	struct core_unit unit = {.name = "more", .numel = UNIT_BYTES / 4, .nviews = 1, .views = &view};
 	struct zd_args bucket = {.kind = ZD_REQ_BUCKET_CREATE};
 	uint64_t before, w;
 
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	w = core_team_unit(&team, "w", UNIT_BYTES);
 	before = held(core);
 	set_limit(core, before * 8 / 7 + 300);
@@ -102,22 +98,19 @@ static void test_objects(void **state)
 	assert_true(held(core) < before);
 	core_expect(core, core_alloc(core, team.session[0], "job", 0, 256), 0);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* Leases under ever new tags, and releases whose fences never pass. */
 static void test_leases_and_watches(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	const struct zd_fence never = {.timeline = 900, .value = 1};
 	const char *text = "a gather needs ";
 	uint64_t request, w;
 	char tag[ZD_MAX_TAG_BYTES + 1];
 	int n = 0;
 
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	w = core_team_unit(&team, "w", UNIT_BYTES);
 	set_limit(core, held(core) + 20000);
 	core_expect(core, core_gather_tag(core, team.session[0], w, "many", MOST), 0);
@@ -137,19 +130,16 @@ static void test_leases_and_watches(void **state)
 	expect_limit(core, request, text, ": uid_metadata is ");
 	assert_in_range(n, 50, 400);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* Releases of a gather that waits. */
 static void test_waiting_requests(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	uint64_t before, request, w;
 	int n = 0;
 
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	w = core_team_unit(&team, "w", UNIT_BYTES);
 	core_expect(core, core_update(core, team.session[0], w), 0);
 	(void)core_gather_tag(core, team.session[0], w, CORE_TAG, MOST);
@@ -164,13 +154,12 @@ static void test_waiting_requests(void **state)
 	assert_true(held(core) > before + 19000 && held(core) <= before + 20000);
 	core_expect(core, core_publish(core, team.session[0], w), 0);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* A job of 64 ranks and 10,000 units of 10 views needs less than the default of 256 MiB has for objects. */
 static void test_real_job(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_join join = {.world_size = 64};
 	struct zd_view_args views[10] = {{0}};
 	char names[10][64];
@@ -180,7 +169,6 @@ static void test_real_job(void **state)
 	                         .views = views};
 	uint64_t all, before, session = 0, group = 0;
 
-	(void)state;
 	for (int i = 0; i < 10; i++) {
 		(void)snprintf(names[i], sizeof(names[i]), "model.layers.47.mlp.experts.112.proj_%d.weight",
 		               i);
@@ -198,15 +186,14 @@ static void test_real_job(void **state)
 	all = before + 10000 * (held(core) - before);
 	assert_in_range(all, 128 << 20, (256 << 20) / 8 * 7);
 	core_close_all(core);
-	core_end(core);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_sessions),           cmocka_unit_test(test_objects),
-	        cmocka_unit_test(test_leases_and_watches), cmocka_unit_test(test_waiting_requests),
-	        cmocka_unit_test(test_real_job),
+	        CORE_TEST(test_sessions),           CORE_TEST(test_objects),
+	        CORE_TEST(test_leases_and_watches), CORE_TEST(test_waiting_requests),
+	        CORE_TEST(test_real_job),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -94,23 +94,20 @@ static void test_extremes_have_a_bucket(void **state)
 
 static void test_each_reason_to_wait_has_a_name(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct zd_metrics_view view = view_of(core);
-	(void)state;
 	assert_null(view.wait_names[0]); /* a request that does not wait */
 	for (uint32_t i = 1; i < view.nwaits; i++) {
 		assert_non_null(view.wait_names[i]);
 		for (uint32_t k = 1; k < i; k++)
 			assert_string_not_equal(view.wait_names[i], view.wait_names[k]);
 	}
-	core_end(core);
 }
 
 static void test_a_join_waits_for_ranks(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_join join = {.world_size = 2};
-	(void)state;
 	uint64_t first = core_open(core, CORE_ALICE), second = core_open(core, CORE_ALICE);
 	core_tick(core, 5 * MS);
 	uint64_t request = core_join(core, first, &join);
@@ -120,15 +117,12 @@ static void test_a_join_waits_for_ranks(void **state)
 	core_expect(core, core_join(core, second, &join), 0);
 	core_expect(core, request, 0);
 	expect_one(waits_for(core, "ranks"), 3 * MS);
-	core_end(core);
 }
 
 static void test_a_wait_is_split_by_reason(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	core_tick(core, 1 * MS);
 	uint64_t unit = core_expect(core,
 	                            core_register(core, team.session[0], team.group,
@@ -147,15 +141,12 @@ static void test_a_wait_is_split_by_reason(void **state)
 	core_expect(core, request, 0);
 	expect_one(waits_for(core, "register"), 2 * MS);
 	expect_one(waits_for(core, "version"), 5 * MS);
-	core_end(core);
 }
 
 static void test_a_wait_ends_with_its_deadline_or_session(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_register(&team, &(struct core_unit){.name = "w", .numel = 128});
 	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = unit, .tag = CORE_TAG}};
 	uint64_t request = core_send_until(core, team.session[0], 2 * MS, &args);
@@ -169,17 +160,14 @@ static void test_a_wait_ends_with_its_deadline_or_session(void **state)
 	assert_int_equal(observed(waits_for(core, "version")), 2);
 	expect_count(core, ZD_COUNT_GATHERS_DROPPED, 1);
 	expect_count(core, ZD_COUNT_GATHERS_FAILED, 1);
-	core_end(core);
 }
 
 /* ---- Gathers ------------------------------------------------------------------------------------------- */
 
 static void test_a_gather_lasts_until_its_bytes_are_there(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	core_hold(core, ZD_CMD_COPY);
 	core_tick(core, 1 * MS);
@@ -198,29 +186,23 @@ static void test_a_gather_lasts_until_its_bytes_are_there(void **state)
 	assert_int_equal(device_row(core, 1).row.u.device.gathered_bytes, 0);
 	assert_int_equal(view_of(core).metrics->requests[ZD_REQ_GATHER], 2);
 	core_unhold(core, ZD_CMD_COPY);
-	core_end(core);
 }
 
 static void test_a_failed_transfer_has_no_duration(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "it broke");
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	assert_int_equal(observed(&view_of(core).metrics->gathers), 0);
-	core_end(core);
 }
 
 /* Several copies of one device: the time with one under way, not the sum of both. */
 static void test_a_device_copies_while_it_has_a_copy(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 4, false); /* two ranks on each device */
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 4, false); /* two ranks on each device */
 	uint64_t unit = core_team_unit(&team, "w", 1024);
 	uint64_t copied = device_row(core, 1).row.u.device.copied_bytes;
 	uint64_t copying = device_row(core, 1).row.u.device.copying_ns;
@@ -237,17 +219,14 @@ static void test_a_device_copies_while_it_has_a_copy(void **state)
 	assert_int_equal(device_row(core, 1).row.u.device.copying_ns, copying + 5 * MS);
 	assert_int_equal(device_row(core, 1).row.u.device.copied_bytes, copied + 1024);
 	core_unhold(core, ZD_CMD_COPY);
-	core_end(core);
 }
 
 /* ---- Reductions, sessions, groups, restarts ------------------------------------------------------------ */
 
 static void test_reductions_by_outcome(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
-	(void)state;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	struct core_driver *core = *state;
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", 256), other = core_reducers_unit(&g, "b", 256);
 	core_reducers_begin(&g, 3, true);
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -266,45 +245,40 @@ static void test_reductions_by_outcome(void **state)
 	expect_count(core, ZD_COUNT_REDUCTIONS_DROPPED, 1);
 	expect_count(core, ZD_COUNT_REDUCTIONS_FAILED, 1);
 	expect_count(core, ZD_COUNT_REDUCTIONS_COMPLETE, 2);
-	core_end(core);
 }
 
 static void test_lost_sessions_and_groups(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "left", 2, false);
+	team = core_team_new(core, "left", 2, false);
 	zd_engine_session_goodbye(core_engine(core), team.session[0]);
 	core_close(core, team.session[0]);
 	core_expect(core, core_simple(core, team.session[1], ZD_REQ_GROUP_LEAVE, team.group), 0);
 	expect_count(core, ZD_COUNT_SESSIONS_OPENED, 2);
 	expect_count(core, ZD_COUNT_SESSIONS_LOST, 0);
 	expect_count(core, ZD_COUNT_GROUPS_RANK_LOST, 0);
-	core_team_new(&team, core, "lost", 2, false);
+	team = core_team_new(core, "lost", 2, false);
 	core_close(core, team.session[0]);
 	core_close(core, team.session[1]);             /* the group has failed already */
 	core_close(core, core_open(core, CORE_ALICE)); /* it was no rank */
 	expect_count(core, ZD_COUNT_SESSIONS_LOST, 2);
 	expect_count(core, ZD_COUNT_GROUPS_RANK_LOST, 1);
-	core_team_new(&team, core, "aborted", 2, false);
+	team = core_team_new(core, "aborted", 2, false);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
 	expect_count(core, ZD_COUNT_GROUPS_ABORTED, 1);
-	core_end(core);
 }
 
 static void test_restored_jobs(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	core_journal(core);
-	core_team_new(&team, core, "kept", 2, true);
+	team = core_team_new(core, "kept", 2, true);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
-	core_team_new(&team, core, "passing", 2, false);
+	team = core_team_new(core, "passing", 2, false);
 	core_restart(core);
 	expect_count(core, ZD_COUNT_JOBS_RESTORED, 1);
-	core_end(core);
 }
 
 static void test_quota_errors(void **state)
@@ -323,16 +297,16 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_bound_belongs_to_its_bucket),
 	        cmocka_unit_test(test_extremes_have_a_bucket),
-	        cmocka_unit_test(test_each_reason_to_wait_has_a_name),
-	        cmocka_unit_test(test_a_join_waits_for_ranks),
-	        cmocka_unit_test(test_a_wait_is_split_by_reason),
-	        cmocka_unit_test(test_a_wait_ends_with_its_deadline_or_session),
-	        cmocka_unit_test(test_a_gather_lasts_until_its_bytes_are_there),
-	        cmocka_unit_test(test_a_failed_transfer_has_no_duration),
-	        cmocka_unit_test(test_a_device_copies_while_it_has_a_copy),
-	        cmocka_unit_test(test_reductions_by_outcome),
-	        cmocka_unit_test(test_lost_sessions_and_groups),
-	        cmocka_unit_test(test_restored_jobs),
+	        CORE_TEST(test_each_reason_to_wait_has_a_name),
+	        CORE_TEST(test_a_join_waits_for_ranks),
+	        CORE_TEST(test_a_wait_is_split_by_reason),
+	        CORE_TEST(test_a_wait_ends_with_its_deadline_or_session),
+	        CORE_TEST(test_a_gather_lasts_until_its_bytes_are_there),
+	        CORE_TEST(test_a_failed_transfer_has_no_duration),
+	        CORE_TEST(test_a_device_copies_while_it_has_a_copy),
+	        CORE_TEST(test_reductions_by_outcome),
+	        CORE_TEST(test_lost_sessions_and_groups),
+	        CORE_TEST(test_restored_jobs),
 	        cmocka_unit_test(test_quota_errors),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,23 +8,20 @@
 
 static void test_a_unit_moves_down_and_up(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
-	expect_place(&rig, false);
+	struct rig *rig = *state;
+	expect_place(rig, false);
 	for (uint32_t round = 0; round < 2; round++) {
-		move(&rig, true);
-		expect_place(&rig, true);
-		expect_version(&rig, 1 + 2 * round);
-		core_team_publish(&rig.team, rig.unit);
-		expect_version(&rig, 2 + 2 * round);
-		move(&rig, false);
-		expect_place(&rig, false);
-		expect_version(&rig, 2 + 2 * round);
-		core_team_publish(&rig.team, rig.unit);
-		expect_version(&rig, 3 + 2 * round);
+		move(rig, true);
+		expect_place(rig, true);
+		expect_version(rig, 1 + 2 * round);
+		core_team_publish(&rig->team, rig->unit);
+		expect_version(rig, 2 + 2 * round);
+		move(rig, false);
+		expect_place(rig, false);
+		expect_version(rig, 2 + 2 * round);
+		core_team_publish(&rig->team, rig->unit);
+		expect_version(rig, 3 + 2 * round);
 	}
-	core_end(rig.core);
 }
 
 /* One copy of each shard, by the rank's device in both directions, and the shard's new location. */
@@ -32,84 +29,72 @@ static void test_each_shard_is_copied_once(void **state)
 {
 	struct core_row rows[HOST + 1];
 	uint64_t requests[CORE_TEAM];
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
+	struct rig *rig = *state;
 	for (int on_host = 1; on_host >= 0; on_host--) {
-		uint32_t copies = core_count(rig.core, ZD_CMD_COPY);
-		place_all(&rig, on_host, requests);
-		assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies + 2);
+		uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
+		place_all(rig, on_host, requests);
+		assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + 2);
 		for (uint32_t rank = 0; rank < 2; rank++) {
-			const struct zd_reply *reply = core_expect(rig.core, requests[rank], 0);
+			const struct zd_reply *reply = core_expect(rig->core, requests[rank], 0);
 			assert_int_equal(reply->u.unit_place.shard.bytes, BYTES);
-			assert_int_equal(core_bytes(rig.core, reply->u.unit_place.shard)[BYTES - 1],
+			assert_int_equal(core_bytes(rig->core, reply->u.unit_place.shard)[BYTES - 1],
 			                 core_pattern(rank, 1));
 		}
-		core_rows(rig.core, ZD_TABLE_DEVICES, rows, HOST + 1);
+		core_rows(rig->core, ZD_TABLE_DEVICES, rows, HOST + 1);
 		assert_int_equal(rows[HOST].row.u.device.copied_bytes, 0);
 	}
-	core_end(rig.core);
 }
 
 static void test_the_same_place_moves_nothing(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t first;
-	(void)state;
-	start(&rig, 2);
-	first = place(&rig, 0, false);
-	core_expect_waits(rig.core, first, "rank 1 to call unit_place of unit 'w'");
-	core_expect(rig.core, place(&rig, 1, false), 0);
-	core_expect(rig.core, first, 0);
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), 0);
-	expect_place(&rig, false);
-	core_end(rig.core);
+	first = place(rig, 0, false);
+	core_expect_waits(rig->core, first, "rank 1 to call unit_place of unit 'w'");
+	core_expect(rig->core, place(rig, 1, false), 0);
+	core_expect(rig->core, first, 0);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 0);
+	expect_place(rig, false);
 }
 
 /* Gathered copies, their leases and persistence. */
 static void test_gathered_copies_stay(void **state)
 {
 	const struct zd_reply *before, *after;
-	struct rig rig;
+	struct rig *rig = *state;
 	uint32_t copies;
-	(void)state;
-	start(&rig, 2);
-	core_expect(rig.core, core_set_persistent(rig.core, rig.team.session[1], rig.unit, true), 0);
-	expect_version(&rig, 1);
-	before = core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
-	move(&rig, true);
-	copies = core_count(rig.core, ZD_CMD_COPY);
-	after = core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
+	core_expect(rig->core, core_set_persistent(rig->core, rig->team.session[1], rig->unit, true), 0);
+	expect_version(rig, 1);
+	before = core_expect(rig->core, core_gather(rig->core, rig->team.session[0], rig->unit), 0);
+	move(rig, true);
+	copies = core_count(rig->core, ZD_CMD_COPY);
+	after = core_expect(rig->core, core_gather(rig->core, rig->team.session[0], rig->unit), 0);
 	assert_int_equal(after->u.gather.buffer.offset, before->u.gather.buffer.offset);
 	assert_int_equal(after->u.gather.transfer, before->u.gather.transfer);
-	core_expect(rig.core, core_gather(rig.core, rig.team.session[1], rig.unit), 0);
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies);
-	core_team_check(&rig.team, after, 1);
-	core_expect(rig.core, core_release(rig.core, rig.team.session[1], rig.unit), 0);
-	core_expect(rig.core, core_release(rig.core, rig.team.session[0], rig.unit), 0);
-	core_expect(rig.core, core_release(rig.core, rig.team.session[0], rig.unit), 0);
-	core_end(rig.core);
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies);
+	core_team_check(&rig->team, after, 1);
+	core_expect(rig->core, core_release(rig->core, rig->team.session[1], rig->unit), 0);
+	core_expect(rig->core, core_release(rig->core, rig->team.session[0], rig->unit), 0);
+	core_expect(rig->core, core_release(rig->core, rig->team.session[0], rig->unit), 0);
 }
 
 static void test_gathers_and_updates_wait(void **state)
 {
 	uint64_t requests[CORE_TEAM], gather;
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
-	core_hold(rig.core, ZD_CMD_COPY);
-	place_all(&rig, true, requests);
-	gather = core_gather(rig.core, rig.team.session[0], rig.unit);
-	core_expect_waits(rig.core, gather, "unit 'w' to be moved");
-	core_expect_error(rig.core, core_update(rig.core, rig.team.session[0], rig.unit), ZEROD_E_STATE,
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	place_all(rig, true, requests);
+	gather = core_gather(rig->core, rig->team.session[0], rig->unit);
+	core_expect_waits(rig->core, gather, "unit 'w' to be moved");
+	core_expect_error(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), ZEROD_E_STATE,
 	                  "unit 'w' is MOVING");
-	core_expect_error(rig.core, place(&rig, 0, true), ZEROD_E_STATE, "rank 0 has called unit_place");
-	core_unhold(rig.core, ZD_CMD_COPY);
-	expect_all(&rig, requests, 0, NULL);
-	core_team_check(&rig.team, core_expect(rig.core, gather, 0), 1);
-	core_expect(rig.core, core_release(rig.core, rig.team.session[0], rig.unit), 0);
-	expect_place(&rig, true);
-	core_end(rig.core);
+	core_expect_error(rig->core, place(rig, 0, true), ZEROD_E_STATE, "rank 0 has called unit_place");
+	core_unhold(rig->core, ZD_CMD_COPY);
+	expect_all(rig, requests, 0, NULL);
+	core_team_check(&rig->team, core_expect(rig->core, gather, 0), 1);
+	core_expect(rig->core, core_release(rig->core, rig->team.session[0], rig->unit), 0);
+	expect_place(rig, true);
 }
 
 /* The copies of a gather read the former shards to their end. */
@@ -117,20 +102,17 @@ static void test_a_move_waits_for_transfers(void **state)
 {
 	uint64_t requests[CORE_TEAM];
 	const struct zd_reply *reply;
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
-	core_hold(rig.core, ZD_CMD_COPY);
-	reply = core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
-	place_all(&rig, true, requests);
-	core_expect_waits(rig.core, requests[0], "1 transfer that reads the shard of rank 0 of unit 'w'");
-	assert_int_equal(core_pending(rig.core, ZD_CMD_COPY), 2);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	expect_all(&rig, requests, 0, NULL);
-	core_team_check(&rig.team, reply, 1);
-	core_expect(rig.core, core_release(rig.core, rig.team.session[0], rig.unit), 0);
-	expect_place(&rig, true);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	reply = core_expect(rig->core, core_gather(rig->core, rig->team.session[0], rig->unit), 0);
+	place_all(rig, true, requests);
+	core_expect_waits(rig->core, requests[0], "1 transfer that reads the shard of rank 0 of unit 'w'");
+	assert_int_equal(core_pending(rig->core, ZD_CMD_COPY), 2);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	expect_all(rig, requests, 0, NULL);
+	core_team_check(&rig->team, reply, 1);
+	core_expect(rig->core, core_release(rig->core, rig->team.session[0], rig->unit), 0);
+	expect_place(rig, true);
 }
 
 /* ---- Buffers that are the shard ------------------------------------------------------------------------ */
@@ -209,18 +191,15 @@ static void test_copies_of_a_shard_that_is_alone(void **state)
 
 static void test_ranks_that_differ(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t first;
-	(void)state;
-	start(&rig, 2);
-	first = place(&rig, 0, true);
-	core_expect_error(rig.core, place(&rig, 1, false), ZEROD_E_MISMATCH,
+	first = place(rig, 0, true);
+	core_expect_error(rig->core, place(rig, 1, false), ZEROD_E_MISMATCH,
 	                  "unit 'w': rank 0 places it on the host; rank 1 says on its device");
-	core_expect_error(rig.core, first, ZEROD_E_MISMATCH, "rank 1 says on its device");
-	expect_place(&rig, false);
-	move(&rig, true);
-	expect_version(&rig, 1);
-	core_end(rig.core);
+	core_expect_error(rig->core, first, ZEROD_E_MISMATCH, "rank 1 says on its device");
+	expect_place(rig, false);
+	move(rig, true);
+	expect_version(rig, 1);
 }
 
 /* All ranks learn what one of them does. */
@@ -228,39 +207,33 @@ static void test_an_update_of_one_rank(void **state)
 {
 	const struct zd_fence fence = {3, 1};
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH};
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t publish;
-	(void)state;
-	start(&rig, 2);
-	core_expect(rig.core, core_update(rig.core, rig.team.session[1], rig.unit), 0);
-	refuse(&rig, true, ZEROD_E_STATE, "unit 'w' is UPDATING on rank 1; unit_place needs it IDLE");
+	core_expect(rig->core, core_update(rig->core, rig->team.session[1], rig->unit), 0);
+	refuse(rig, true, ZEROD_E_STATE, "unit 'w' is UPDATING on rank 1; unit_place needs it IDLE");
 	args.u.publish.nunits = 1;
-	args.u.publish.units = &rig.unit;
+	args.u.publish.units = &rig->unit;
 	args.u.publish.fences = (struct zd_fence_list){1, &fence};
-	core_team_write(&rig.team, rig.unit, 1);
-	publish = core_send(rig.core, rig.team.session[1], &args);
-	refuse(&rig, true, ZEROD_E_STATE, "unit 'w' is PUBLISHING on rank 1");
-	core_pass(rig.core, rig.team.session[1], 3, 1);
-	core_expect(rig.core, publish, 0);
-	move(&rig, true); /* before rank 0 has published */
-	core_team_publish_rank(&rig.team, rig.unit, 0);
-	expect_version(&rig, 2);
-	expect_place(&rig, true);
-	core_end(rig.core);
+	core_team_write(&rig->team, rig->unit, 1);
+	publish = core_send(rig->core, rig->team.session[1], &args);
+	refuse(rig, true, ZEROD_E_STATE, "unit 'w' is PUBLISHING on rank 1");
+	core_pass(rig->core, rig->team.session[1], 3, 1);
+	core_expect(rig->core, publish, 0);
+	move(rig, true); /* before rank 0 has published */
+	core_team_publish_rank(&rig->team, rig->unit, 0);
+	expect_version(rig, 2);
+	expect_place(rig, true);
 }
 
 static void test_a_unit_that_is_loaded(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_UNIT_LOAD};
-	(void)state;
-	start(&rig, 2);
-	args.u.unit_load.unit = rig.unit;
+	args.u.unit_load.unit = rig->unit;
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(rig.core, core_update(rig.core, rig.team.session[rank], rig.unit), 0);
-	(void)core_send(rig.core, rig.team.session[0], &args);
-	refuse(&rig, true, ZEROD_E_STATE, "unit 'w' is LOADING on rank 0");
-	core_end(rig.core);
+		core_expect(rig->core, core_update(rig->core, rig->team.session[rank], rig->unit), 0);
+	(void)core_send(rig->core, rig->team.session[0], &args);
+	refuse(rig, true, ZEROD_E_STATE, "unit 'w' is LOADING on rank 0");
 }
 
 static void test_without_host_memory(void **state)
@@ -268,7 +241,7 @@ static void test_without_host_memory(void **state)
 	struct rig rig;
 	(void)state;
 	rig.core = core_new(NULL);
-	core_team_new(&rig.team, rig.core, "job", 2, false);
+	rig.team = core_team_new(rig.core, "job", 2, false);
 	rig.unit = core_team_register(&rig.team, &unit_w);
 	refuse(&rig, true, ZEROD_E_UNSUPPORTED, "unit 'w': this daemon has no host memory for device 0");
 	move(&rig, false);
@@ -309,134 +282,117 @@ static void test_too_little_quota(void **state)
 
 static void test_a_segment_that_fails(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
-	core_fail_next(rig.core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_NO_MEMORY, "cannot be pinned");
-	refuse(&rig, true, ZEROD_E_NO_MEMORY, "cannot be pinned");
-	expect_place(&rig, false);
-	move(&rig, true);
-	expect_version(&rig, 1);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_fail_next(rig->core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_NO_MEMORY, "cannot be pinned");
+	refuse(rig, true, ZEROD_E_NO_MEMORY, "cannot be pinned");
+	expect_place(rig, false);
+	move(rig, true);
+	expect_version(rig, 1);
 }
 
 static void test_a_copy_that_fails(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
-	core_fail_next(rig.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "no such device");
-	refuse(&rig, true, ZEROD_E_DEVICE, "unit 'w': moving rank 0's shard: no such device");
-	expect_place(&rig, false);
-	expect_version(&rig, 1);
-	move(&rig, true);
-	expect_version(&rig, 1);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "no such device");
+	refuse(rig, true, ZEROD_E_DEVICE, "unit 'w': moving rank 0's shard: no such device");
+	expect_place(rig, false);
+	expect_version(rig, 1);
+	move(rig, true);
+	expect_version(rig, 1);
 }
 
 static void test_a_unit_in_use_is_not_unregistered(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t request;
-	(void)state;
-	start(&rig, 2);
-	request = place(&rig, 0, true);
-	core_expect(rig.core, core_simple(rig.core, rig.team.session[0], ZD_REQ_UNIT_UNREGISTER, rig.unit),
+	request = place(rig, 0, true);
+	core_expect(rig->core,
+	            core_simple(rig->core, rig->team.session[0], ZD_REQ_UNIT_UNREGISTER, rig->unit),
 	            ZEROD_E_BUSY);
-	core_expect(rig.core, place(&rig, 1, true), 0);
-	core_expect(rig.core, request, 0);
-	core_expect(rig.core, core_simple(rig.core, rig.team.session[0], ZD_REQ_UNIT_UNREGISTER, rig.unit),
-	            0);
-	core_end(rig.core);
+	core_expect(rig->core, place(rig, 1, true), 0);
+	core_expect(rig->core, request, 0);
+	core_expect(rig->core,
+	            core_simple(rig->core, rig->team.session[0], ZD_REQ_UNIT_UNREGISTER, rig->unit), 0);
 }
 
 /* ---- Deadlines ----------------------------------------------------------------------------------------- */
 
 static void test_deadline_names_the_rank_that_never_called(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t first;
-	(void)state;
-	start(&rig, 2);
-	first = place_until(&rig, 0, true, 1000);
-	core_tick(rig.core, 1500);
-	core_expect_error(rig.core, first, ZEROD_E_DEADLINE, "rank 1 to call unit_place of unit 'w'");
-	first = place_until(&rig, 1, true, 2000);
-	core_tick(rig.core, 2500);
-	core_expect_error(rig.core, first, ZEROD_E_DEADLINE, "rank 0 to call unit_place of unit 'w'");
-	move(&rig, true);
-	core_end(rig.core);
+	first = place_until(rig, 0, true, 1000);
+	core_tick(rig->core, 1500);
+	core_expect_error(rig->core, first, ZEROD_E_DEADLINE, "rank 1 to call unit_place of unit 'w'");
+	first = place_until(rig, 1, true, 2000);
+	core_tick(rig->core, 2500);
+	core_expect_error(rig->core, first, ZEROD_E_DEADLINE, "rank 0 to call unit_place of unit 'w'");
+	move(rig, true);
 }
 
 /* The other rank waits for the next call, and the unit is open meanwhile. */
 static void test_deadline_while_shards_are_read(void **state)
 {
 	uint64_t first, second, gather;
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
-	core_hold(rig.core, ZD_CMD_COPY);
-	core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
-	first = place_until(&rig, 0, true, 1000);
-	second = place(&rig, 1, true);
-	gather = core_gather(rig.core, rig.team.session[1], rig.unit);
-	core_expect_waits(rig.core, gather, "unit 'w' to be moved");
-	core_tick(rig.core, 1500);
-	core_expect_error(rig.core, first, ZEROD_E_DEADLINE, "transfer that reads the shard of rank 0");
-	core_expect(rig.core, gather, 0);
-	core_expect_waits(rig.core, second, "rank 0 to call unit_place of unit 'w'");
-	expect_place(&rig, false);
-	first = place(&rig, 0, true);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	core_expect(rig.core, first, 0);
-	core_expect(rig.core, second, 0);
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[0], rig->unit), 0);
+	first = place_until(rig, 0, true, 1000);
+	second = place(rig, 1, true);
+	gather = core_gather(rig->core, rig->team.session[1], rig->unit);
+	core_expect_waits(rig->core, gather, "unit 'w' to be moved");
+	core_tick(rig->core, 1500);
+	core_expect_error(rig->core, first, ZEROD_E_DEADLINE, "transfer that reads the shard of rank 0");
+	core_expect(rig->core, gather, 0);
+	core_expect_waits(rig->core, second, "rank 0 to call unit_place of unit 'w'");
+	expect_place(rig, false);
+	first = place(rig, 0, true);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, first, 0);
+	core_expect(rig->core, second, 0);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(rig.core, core_release(rig.core, rig.team.session[rank], rig.unit), 0);
-	expect_place(&rig, true);
-	expect_version(&rig, 1);
-	core_end(rig.core);
+		core_expect(rig->core, core_release(rig->core, rig->team.session[rank], rig->unit), 0);
+	expect_place(rig, true);
+	expect_version(rig, 1);
 }
 
 static void test_no_deadline_while_copying(void **state)
 {
 	uint64_t requests[CORE_TEAM];
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
-	core_hold(rig.core, ZD_CMD_COPY);
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		requests[rank] = place_until(&rig, rank, true, 1000);
-	core_tick(rig.core, 5000);
-	core_expect_waits(rig.core, requests[0], "unit 'w' to be moved");
-	core_unhold(rig.core, ZD_CMD_COPY);
-	expect_all(&rig, requests, 0, NULL);
-	core_end(rig.core);
+		requests[rank] = place_until(rig, rank, true, 1000);
+	core_tick(rig->core, 5000);
+	core_expect_waits(rig->core, requests[0], "unit 'w' to be moved");
+	core_unhold(rig->core, ZD_CMD_COPY);
+	expect_all(rig, requests, 0, NULL);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_a_unit_moves_down_and_up),
-	        cmocka_unit_test(test_each_shard_is_copied_once),
-	        cmocka_unit_test(test_the_same_place_moves_nothing),
-	        cmocka_unit_test(test_gathered_copies_stay),
-	        cmocka_unit_test(test_gathers_and_updates_wait),
-	        cmocka_unit_test(test_a_move_waits_for_transfers),
+	        TEST(test_a_unit_moves_down_and_up),
+	        TEST(test_each_shard_is_copied_once),
+	        TEST(test_the_same_place_moves_nothing),
+	        TEST(test_gathered_copies_stay),
+	        TEST(test_gathers_and_updates_wait),
+	        TEST(test_a_move_waits_for_transfers),
 	        cmocka_unit_test(test_a_lease_of_the_shard_itself),
 	        cmocka_unit_test(test_no_lease_of_the_shard_begins_while_it_moves),
 	        cmocka_unit_test(test_copies_of_a_shard_that_is_alone),
-	        cmocka_unit_test(test_ranks_that_differ),
-	        cmocka_unit_test(test_an_update_of_one_rank),
-	        cmocka_unit_test(test_a_unit_that_is_loaded),
+	        TEST(test_ranks_that_differ),
+	        TEST(test_an_update_of_one_rank),
+	        TEST(test_a_unit_that_is_loaded),
 	        cmocka_unit_test(test_without_host_memory),
 	        cmocka_unit_test(test_too_little_memory),
 	        cmocka_unit_test(test_too_little_quota),
-	        cmocka_unit_test(test_a_segment_that_fails),
-	        cmocka_unit_test(test_a_copy_that_fails),
-	        cmocka_unit_test(test_a_unit_in_use_is_not_unregistered),
-	        cmocka_unit_test(test_deadline_names_the_rank_that_never_called),
-	        cmocka_unit_test(test_deadline_while_shards_are_read),
-	        cmocka_unit_test(test_no_deadline_while_copying),
+	        TEST(test_a_segment_that_fails),
+	        TEST(test_a_copy_that_fails),
+	        TEST(test_a_unit_in_use_is_not_unregistered),
+	        TEST(test_deadline_names_the_rank_that_never_called),
+	        TEST(test_deadline_while_shards_are_read),
+	        TEST(test_no_deadline_while_copying),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

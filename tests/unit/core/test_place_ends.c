@@ -8,98 +8,81 @@
 
 static void test_a_rank_dies_before_all_have_called(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t waits;
-	(void)state;
-	start(&rig, 2);
-	waits = place(&rig, 0, true);
-	core_close(rig.core, rig.team.session[1]);
-	core_expect_error(rig.core, waits, ZEROD_E_PEER_LOST, "rank 1");
-	assert_int_equal(shard_bytes(&rig, HOST), 0);
-	core_end(rig.core);
+	waits = place(rig, 0, true);
+	core_close(rig->core, rig->team.session[1]);
+	core_expect_error(rig->core, waits, ZEROD_E_PEER_LOST, "rank 1");
+	assert_int_equal(shard_bytes(rig, HOST), 0);
 }
 
 static void test_a_rank_dies_while_shards_are_read(void **state)
 {
 	uint64_t requests[CORE_TEAM];
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
-	core_hold(rig.core, ZD_CMD_COPY);
-	core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
-	place_all(&rig, true, requests);
-	assert_int_equal(shard_bytes(&rig, HOST), 2 * BYTES);
-	core_close(rig.core, rig.team.session[1]);
-	core_expect_error(rig.core, requests[0], ZEROD_E_PEER_LOST, "rank 1");
-	assert_int_equal(shard_bytes(&rig, HOST) + core_quarantine(rig.core, HOST), 0);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_gather(rig->core, rig->team.session[0], rig->unit), 0);
+	place_all(rig, true, requests);
+	assert_int_equal(shard_bytes(rig, HOST), 2 * BYTES);
+	core_close(rig->core, rig->team.session[1]);
+	core_expect_error(rig->core, requests[0], ZEROD_E_PEER_LOST, "rank 1");
+	assert_int_equal(shard_bytes(rig, HOST) + core_quarantine(rig->core, HOST), 0);
+	core_unhold(rig->core, ZD_CMD_COPY);
 }
 
 /* The new shards are uncharged at once, and are free behind the copies. */
 static void test_a_rank_dies_while_copying(void **state)
 {
 	uint64_t requests[CORE_TEAM];
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
-	core_hold(rig.core, ZD_CMD_COPY);
-	place_all(&rig, true, requests);
-	core_close(rig.core, rig.team.session[1]);
-	core_expect_waits(rig.core, requests[0], "unit 'w' to be moved");
-	assert_int_equal(shard_bytes(&rig, HOST), 0);
-	assert_int_equal(core_quarantine(rig.core, HOST), 2 * BYTES);
-	assert_int_equal(core_quarantine(rig.core, 1), BYTES);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	core_expect_error(rig.core, requests[0], ZEROD_E_PEER_LOST, "rank 1");
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	place_all(rig, true, requests);
+	core_close(rig->core, rig->team.session[1]);
+	core_expect_waits(rig->core, requests[0], "unit 'w' to be moved");
+	assert_int_equal(shard_bytes(rig, HOST), 0);
+	assert_int_equal(core_quarantine(rig->core, HOST), 2 * BYTES);
+	assert_int_equal(core_quarantine(rig->core, 1), BYTES);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect_error(rig->core, requests[0], ZEROD_E_PEER_LOST, "rank 1");
 	for (uint32_t device = 0; device <= HOST; device++)
-		assert_int_equal(core_quarantine(rig.core, device), 0);
-	core_end(rig.core);
+		assert_int_equal(core_quarantine(rig->core, device), 0);
 }
 
 static void test_all_ranks_die_while_copying(void **state)
 {
 	uint64_t requests[CORE_TEAM];
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
-	core_hold(rig.core, ZD_CMD_COPY);
-	place_all(&rig, true, requests);
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	place_all(rig, true, requests);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_close(rig.core, rig.team.session[rank]);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	core_end(rig.core);
+		core_close(rig->core, rig->team.session[rank]);
+	core_unhold(rig->core, ZD_CMD_COPY);
 }
 
 static void test_a_rank_leaves_while_copying(void **state)
 {
 	uint64_t requests[CORE_TEAM], leave;
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
-	core_hold(rig.core, ZD_CMD_COPY);
-	place_all(&rig, true, requests);
-	leave = core_simple(rig.core, rig.team.session[0], ZD_REQ_GROUP_LEAVE, rig.team.group);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	core_expect(rig.core, leave, 0);
-	core_expect_error(rig.core, requests[1], ZEROD_E_PEER_LOST, "rank 0");
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	place_all(rig, true, requests);
+	leave = core_simple(rig->core, rig->team.session[0], ZD_REQ_GROUP_LEAVE, rig->team.group);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, leave, 0);
+	core_expect_error(rig->core, requests[1], ZEROD_E_PEER_LOST, "rank 0");
 }
 
 static void test_the_group_is_aborted(void **state)
 {
 	uint64_t requests[CORE_TEAM];
-	struct rig rig;
-	(void)state;
-	start(&rig, 2);
-	core_hold(rig.core, ZD_CMD_COPY);
-	place_all(&rig, true, requests);
-	core_expect(rig.core,
-	            core_simple(rig.core, core_open_admin(rig.core), ZD_REQ_ABORT_GROUP, rig.team.group), 0);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	expect_all(&rig, requests, ZEROD_E_ABORTED, "group 'world' was aborted");
-	expect_place(&rig, false);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	place_all(rig, true, requests);
+	core_expect(rig->core,
+	            core_simple(rig->core, core_open_admin(rig->core), ZD_REQ_ABORT_GROUP, rig->team.group),
+	            0);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	expect_all(rig, requests, ZEROD_E_ABORTED, "group 'world' was aborted");
+	expect_place(rig, false);
 }
 
 /* A unit that no rank has is registered anew, also while the former one is still read. */
@@ -382,12 +365,12 @@ static void test_a_move_waits_for_a_restore(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_a_rank_dies_before_all_have_called),
-	        cmocka_unit_test(test_a_rank_dies_while_shards_are_read),
-	        cmocka_unit_test(test_a_rank_dies_while_copying),
-	        cmocka_unit_test(test_all_ranks_die_while_copying),
-	        cmocka_unit_test(test_a_rank_leaves_while_copying),
-	        cmocka_unit_test(test_the_group_is_aborted),
+	        TEST(test_a_rank_dies_before_all_have_called),
+	        TEST(test_a_rank_dies_while_shards_are_read),
+	        TEST(test_a_rank_dies_while_copying),
+	        TEST(test_all_ranks_die_while_copying),
+	        TEST(test_a_rank_leaves_while_copying),
+	        TEST(test_the_group_is_aborted),
 	        cmocka_unit_test(test_a_unit_that_all_ranks_have_left),
 	        cmocka_unit_test(test_a_restart_before_the_change),
 	        cmocka_unit_test(test_a_restart_after_the_change),

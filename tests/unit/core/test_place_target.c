@@ -29,11 +29,19 @@ static void open_scene(struct scene *s)
 {
 	static const char *const names[NUNITS] = {"a", "b", "c"};
 	*s = (struct scene){.core = core_new(&(struct core_options){.host_arena_bytes = CORE_MIB})};
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	for (uint32_t u = 0; u < NUNITS; u++) {
 		s->units[u] = core_reducers_unit(&s->g, names[u], NUMEL);
 		s->offsets[u] = u * SLICE_NUMEL;
 	}
+}
+
+static int setup(void **state)
+{
+	static struct scene s;
+	open_scene(&s);
+	*state = &s;
+	return 0;
 }
 
 static uint64_t place(struct scene *s, uint32_t rank, uint64_t unit, bool on_host)
@@ -92,77 +100,66 @@ static void check_window(struct scene *s, uint64_t device_numel, uint64_t host_n
 
 static void test_sums_follow_their_units(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	check_window(&s, 3 * SLICE_NUMEL, 0);
-	move(&s, 0, true, 0);
-	check_window(&s, 3 * SLICE_NUMEL, SLICE_NUMEL); /* with a gap where the unit was */
-	move(&s, 1, true, SLICE_NUMEL);
-	check_window(&s, 3 * SLICE_NUMEL, 2 * SLICE_NUMEL);
-	move(&s, 1, false, 0); /* the first gap */
-	move(&s, 0, false, SLICE_NUMEL);
-	check_window(&s, 3 * SLICE_NUMEL, 0);
-	core_end(s.core);
+	struct scene *s = *state;
+	check_window(s, 3 * SLICE_NUMEL, 0);
+	move(s, 0, true, 0);
+	check_window(s, 3 * SLICE_NUMEL, SLICE_NUMEL); /* with a gap where the unit was */
+	move(s, 1, true, SLICE_NUMEL);
+	check_window(s, 3 * SLICE_NUMEL, 2 * SLICE_NUMEL);
+	move(s, 1, false, 0); /* the first gap */
+	move(s, 0, false, SLICE_NUMEL);
+	check_window(s, 3 * SLICE_NUMEL, 0);
 }
 
 /* The target ends with its last place. */
 static void test_targets_shrink(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	move(&s, 1, true, 0);
-	move(&s, 2, true, SLICE_NUMEL);
-	check_window(&s, SLICE_NUMEL, 2 * SLICE_NUMEL);
-	move(&s, 0, true, 2 * SLICE_NUMEL);
-	check_window(&s, 0, 3 * SLICE_NUMEL);
-	core_end(s.core);
+	struct scene *s = *state;
+	move(s, 1, true, 0);
+	move(s, 2, true, SLICE_NUMEL);
+	check_window(s, SLICE_NUMEL, 2 * SLICE_NUMEL);
+	move(s, 0, true, 2 * SLICE_NUMEL);
+	check_window(s, 0, 3 * SLICE_NUMEL);
 }
 
 static void test_not_inside_a_window(void **state)
 {
 	const struct zd_reply *replies[CORE_TEAM];
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_expect(s.core, core_backward(&s.g.team, 1, 3, true), 0);
-	refuse(&s, s.units[0],
+	struct scene *s = *state;
+	core_expect(s->core, core_backward(&s->g.team, 1, 3, true), 0);
+	refuse(s, s->units[0],
 	       "rank 1 is between backward 1 and the end of its step: unit 'a' stays as it is");
-	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), 0);
-	core_reducers_end(&s.g);
-	refuse(&s, s.units[0], "rank 0 is between backward 1 and the end of its step");
-	core_reducers_step(&s.g, replies);
-	refuse(&s, s.units[0], "rank 0 is between backward 1 and the end of its step");
-	core_reducers_step_end(&s.g);
-	move(&s, 0, true, 0);
-	check_window(&s, 3 * SLICE_NUMEL, SLICE_NUMEL);
-	core_end(s.core);
+	core_expect(s->core, core_backward(&s->g.team, 0, 3, true), 0);
+	core_reducers_end(&s->g);
+	refuse(s, s->units[0], "rank 0 is between backward 1 and the end of its step");
+	core_reducers_step(&s->g, replies);
+	refuse(s, s->units[0], "rank 0 is between backward 1 and the end of its step");
+	core_reducers_step_end(&s->g);
+	move(s, 0, true, 0);
+	check_window(s, 3 * SLICE_NUMEL, SLICE_NUMEL);
 }
 
 /* It has no gradient. */
 static void test_frozen_units_inside_a_window(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	uint64_t unit, first;
-	(void)state;
-	open_scene(&s);
-	unit = core_team_register(&s.g.team,
+	unit = core_team_register(&s->g.team,
 	                          &(struct core_unit){.name = "f", .numel = NUMEL, .frozen = true});
-	core_reducers_begin(&s.g, 3, true);
-	first = place(&s, 0, unit, true);
-	core_expect(s.core, place(&s, 1, unit, true), 0);
-	core_expect(s.core, first, 0);
-	core_end(s.core);
+	core_reducers_begin(&s->g, 3, true);
+	first = place(s, 0, unit, true);
+	core_expect(s->core, place(s, 1, unit, true), 0);
+	core_expect(s->core, first, 0);
 }
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_sums_follow_their_units),
-	        cmocka_unit_test(test_targets_shrink),
-	        cmocka_unit_test(test_not_inside_a_window),
-	        cmocka_unit_test(test_frozen_units_inside_a_window),
+	        TEST(test_sums_follow_their_units),
+	        TEST(test_targets_shrink),
+	        TEST(test_not_inside_a_window),
+	        TEST(test_frozen_units_inside_a_window),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,13 +40,12 @@ static struct core_row *device_rows(struct core_driver *core, struct core_row ro
 static void test_shards_are_in_host_memory_and_pulled(void **state)
 {
 	struct core_driver *core = new_core();
-	struct core_team team;
 	struct core_row rows[3];
 	const struct zd_reply *reply;
 	uint64_t unit;
 
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	unit = core_team_register(&team, &on_host);
 	assert_int_equal(shard_bytes(core, HOST), 2 * BYTES);
 	assert_int_equal(shard_bytes(core, 0) + shard_bytes(core, 1), 0);
@@ -64,7 +63,7 @@ static void test_shards_are_in_host_memory_and_pulled(void **state)
 static uint64_t landing_unit(struct core_team *team, struct core_driver *core)
 {
 	uint64_t unit;
-	core_team_new(team, core, "job", 2, false);
+	*team = core_team_new(core, "job", 2, false);
 	unit = core_team_register(team, &on_host);
 	core_team_publish(team, unit);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -100,12 +99,11 @@ static void test_shards_land_once(void **state)
 static void test_a_shard_that_is_alone_is_pulled(void **state)
 {
 	struct core_driver *core = new_core();
-	struct core_team team;
 	const struct zd_reply *reply;
 	uint64_t unit;
 
 	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	unit = core_team_register(&team, &on_host);
 	core_team_publish(&team, unit);
 	reply = core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -119,10 +117,9 @@ static void test_placement_belongs_to_the_description(void **state)
 {
 	const struct core_unit elsewhere = {.name = "w", .numel = NUMEL};
 	struct core_driver *core = new_core();
-	struct core_team team;
 
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect(core, core_register(core, team.session[0], team.group, &on_host), 0);
 	core_expect_error(core, core_register(core, team.session[1], team.group, &elsewhere),
 	                  ZEROD_E_MISMATCH, "rank 0 registered float32, 1000 elements, on the host");
@@ -144,14 +141,11 @@ static void test_ranks_do_not_join_on_host_memory(void **state)
 
 static void test_without_host_memory(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_expect_error(core, core_register(core, team.session[0], team.group, &on_host),
 	                  ZEROD_E_UNSUPPORTED, "host_arena in zerod.conf sets its size");
-	core_end(core);
 }
 
 /* Nothing is charged, and a smaller unit of the name is registered. */
@@ -159,10 +153,9 @@ static void test_a_unit_larger_than_host_memory(void **state)
 {
 	const struct core_unit large = {.name = "w", .numel = 4 * CORE_MIB, .on_host = true};
 	struct core_driver *core = new_core();
-	struct core_team team;
 
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect_error(core, core_register(core, team.session[0], team.group, &large), ZEROD_E_NO_MEMORY,
 	                  "8388608 bytes do not fit on device 2: arena 4194304 bytes, 0 of them in segments");
 	assert_int_equal(core_usage(core).shard_bytes, 0);
@@ -175,10 +168,9 @@ static void test_a_unit_larger_than_host_memory(void **state)
 static void test_a_segment_that_fails(void **state)
 {
 	struct core_driver *core = new_core();
-	struct core_team team;
 
 	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_fail_next(core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_NO_MEMORY, "cannot be pinned");
 	core_expect_error(core, core_register(core, team.session[0], team.group, &on_host), ZEROD_E_NO_MEMORY,
 	                  "cannot be pinned");
@@ -191,12 +183,11 @@ static void test_a_segment_that_fails(void **state)
 static void test_restart(void **state)
 {
 	struct core_driver *core = new_core();
-	struct core_team team;
 	uint64_t unit;
 
 	(void)state;
 	core_journal(core);
-	core_team_new(&team, core, "job", 2, true);
+	struct core_team team = core_team_new(core, "job", 2, true);
 	unit = core_team_register(&team, &on_host);
 	core_team_publish(&team, unit);
 	core_restart(core);
@@ -212,7 +203,7 @@ int main(void)
 	        cmocka_unit_test(test_a_shard_that_is_alone_is_pulled),
 	        cmocka_unit_test(test_placement_belongs_to_the_description),
 	        cmocka_unit_test(test_ranks_do_not_join_on_host_memory),
-	        cmocka_unit_test(test_without_host_memory),
+	        CORE_TEST(test_without_host_memory),
 	        cmocka_unit_test(test_a_unit_larger_than_host_memory),
 	        cmocka_unit_test(test_a_segment_that_fails),
 	        cmocka_unit_test(test_restart),

@@ -49,6 +49,14 @@ static void start(struct rig *rig, const struct core_options *options)
 	start_as(rig, options, false);
 }
 
+static int setup(void **state)
+{
+	static struct rig rig;
+	start(&rig, NULL);
+	*state = &rig;
+	return 0;
+}
+
 /* So many fills have been given since. */
 static void expect_fills(const struct rig *rig, uint32_t fills)
 {
@@ -97,79 +105,68 @@ static void expect_same(struct zd_location a, struct zd_location b)
 
 static void test_behind_the_last_fence_of_every_lease(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	const struct zd_reply *reply = gather_ok(&rig, rig.unit);
-	core_expect(rig.core, core_gather_tag(rig.core, rig.session, rig.unit, "other", 2), 0);
-	release_after(&rig, rig.unit, "other", 2);
-	release(&rig, rig.unit);
-	pass(&rig, 1);
-	expect_fills(&rig, 0); /* a use is left */
-	release_after(&rig, rig.unit, "other", 3);
-	pass(&rig, 2);
-	expect_fills(&rig, 0);
-	core_team_check(&rig.team, reply, 1);
-	pass(&rig, 3);
-	expect_fills(&rig, 1);
-	assert_true(is_filled(&rig, reply->u.gather.buffer));
-	core_end(rig.core);
+	struct rig *rig = *state;
+	const struct zd_reply *reply = gather_ok(rig, rig->unit);
+	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "other", 2), 0);
+	release_after(rig, rig->unit, "other", 2);
+	release(rig, rig->unit);
+	pass(rig, 1);
+	expect_fills(rig, 0); /* a use is left */
+	release_after(rig, rig->unit, "other", 3);
+	pass(rig, 2);
+	expect_fills(rig, 0);
+	core_team_check(&rig->team, reply, 1);
+	pass(rig, 3);
+	expect_fills(rig, 1);
+	assert_true(is_filled(rig, reply->u.gather.buffer));
 }
 
 /* The bytes are uncharged at once, and the block is quarantined until the fill is done. */
 static void test_block_is_quarantined_until_filled(void **state)
 {
 	struct core_row row;
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	struct zd_location at = gather_ok(&rig, rig.unit)->u.gather.buffer;
-	core_hold(rig.core, ZD_CMD_FILL);
-	release(&rig, rig.unit);
-	expect_fills(&rig, 1);
-	assert_int_equal(core_usage(rig.core).gathered_bytes, 0);
-	assert_int_equal(core_quarantine(rig.core, 0), UNIT_BYTES);
-	assert_int_equal(core_rows(rig.core, ZD_TABLE_BUFFERS, &row, 1), 1);
+	struct rig *rig = *state;
+	struct zd_location at = gather_ok(rig, rig->unit)->u.gather.buffer;
+	core_hold(rig->core, ZD_CMD_FILL);
+	release(rig, rig->unit);
+	expect_fills(rig, 1);
+	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
+	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
+	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
 	assert_string_equal(row.state, "QUARANTINED");
 	assert_string_equal(row.waits[0], "its fill with NaN patterns");
-	assert_false(is_filled(&rig, at));
-	core_run_one(rig.core, ZD_CMD_FILL);
-	assert_true(is_filled(&rig, at));
-	assert_int_equal(core_quarantine(rig.core, 0), 0);
-	core_end(rig.core);
+	assert_false(is_filled(rig, at));
+	core_run_one(rig->core, ZD_CMD_FILL);
+	assert_true(is_filled(rig, at));
+	assert_int_equal(core_quarantine(rig->core, 0), 0);
 }
 
 /* A scope's end is a release like any other. */
 static void test_end_of_a_scope(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t request = core_forward_begin(rig.core, rig.session, rig.team.group, 0, NULL, 0);
-	uint64_t scope = core_expect(rig.core, request, 0)->u.scope.scope;
-	const struct zd_reply *reply = core_expect(rig.core,
-	                                           core_gather_in(rig.core, rig.session, rig.unit, scope), 0);
-	core_expect(rig.core, core_forward_end(rig.core, rig.session, scope, true), 0);
-	expect_fills(&rig, 0); /* the claim holds it */
+	struct rig *rig = *state;
+	uint64_t request = core_forward_begin(rig->core, rig->session, rig->team.group, 0, NULL, 0);
+	uint64_t scope = core_expect(rig->core, request, 0)->u.scope.scope;
+	const struct zd_reply *reply =
+	        core_expect(rig->core, core_gather_in(rig->core, rig->session, rig->unit, scope), 0);
+	core_expect(rig->core, core_forward_end(rig->core, rig->session, scope, true), 0);
+	expect_fills(rig, 0); /* the claim holds it */
 	const struct zd_fence fence = {.timeline = 3, .value = 1};
-	core_expect(rig.core, core_scope_end(rig.core, rig.session, ZD_REQ_CLAIM_END, scope, &fence, 1), 0);
-	expect_fills(&rig, 0);
-	pass(&rig, 1);
-	expect_fills(&rig, 1);
-	assert_true(is_filled(&rig, reply->u.gather.buffer));
-	core_end(rig.core);
+	core_expect(rig->core, core_scope_end(rig->core, rig->session, ZD_REQ_CLAIM_END, scope, &fence, 1),
+	            0);
+	expect_fills(rig, 0);
+	pass(rig, 1);
+	expect_fills(rig, 1);
+	assert_true(is_filled(rig, reply->u.gather.buffer));
 }
 
 /* It is its rank's own memory that goes, though the session stays. */
 static void test_what_a_rank_leaves_behind(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	(void)gather_ok(&rig, rig.unit);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_GROUP_LEAVE, rig.team.group), 0);
-	expect_fills(&rig, 1);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	(void)gather_ok(rig, rig->unit);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
+	expect_fills(rig, 1);
 }
 
 /* ---- What comes behind --------------------------------------------------------------------------------- */
@@ -177,54 +174,48 @@ static void test_what_a_rank_leaves_behind(void **state)
 /* The address is given ahead; the next unit's copies come behind the fill, which comes behind the readers. */
 static void test_promised_slot(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	rig.fills = core_count(rig.core, ZD_CMD_FILL);
-	struct zd_location at = gather_ok(&rig, a)->u.gather.buffer;
-	release_after(&rig, a, CORE_TAG, 1);
-	uint32_t copies = core_count(rig.core, ZD_CMD_COPY);
-	const struct zd_reply *next = gather_ok(&rig, b);
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
+	rig->fills = core_count(rig->core, ZD_CMD_FILL);
+	struct zd_location at = gather_ok(rig, a)->u.gather.buffer;
+	release_after(rig, a, CORE_TAG, 1);
+	uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
+	const struct zd_reply *next = gather_ok(rig, b);
 	expect_same(next->u.gather.buffer, at);
-	expect_fills(&rig, 0);
-	core_hold(rig.core, ZD_CMD_FILL);
-	pass(&rig, 1);
-	expect_fills(&rig, 1);
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies);
-	core_unhold(rig.core, ZD_CMD_FILL);
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies + 2);
-	core_team_check(&rig.team, next, 1);
-	release(&rig, b);
-	assert_true(is_filled(&rig, at));
-	core_end(rig.core);
+	expect_fills(rig, 0);
+	core_hold(rig->core, ZD_CMD_FILL);
+	pass(rig, 1);
+	expect_fills(rig, 1);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies);
+	core_unhold(rig->core, ZD_CMD_FILL);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + 2);
+	core_team_check(&rig->team, next, 1);
+	release(rig, b);
+	assert_true(is_filled(rig, at));
 }
 
 /* A view of the slot's former unit shows NaN as long as the next one's version is still being published. */
 static void test_slot_before_the_next_bytes(void **state)
 {
 	const struct zd_fence fence = {.timeline = 5, .value = 1};
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	core_expect(rig.core, core_update(rig.core, rig.team.session[1], b), 0);
-	core_team_write(&rig.team, b, 1);
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
+	core_expect(rig->core, core_update(rig->core, rig->team.session[1], b), 0);
+	core_team_write(&rig->team, b, 1);
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
 	                       .u.publish = {.nunits = 1, .units = &b, .fences = {1, &fence}}};
-	uint64_t publish = core_send(rig.core, rig.team.session[1], &args);
-	core_team_publish_rank(&rig.team, b, 0);
-	struct zd_location at = gather_ok(&rig, a)->u.gather.buffer;
-	release(&rig, a);
-	const struct zd_reply *next = gather_ok(&rig, b);
+	uint64_t publish = core_send(rig->core, rig->team.session[1], &args);
+	core_team_publish_rank(&rig->team, b, 0);
+	struct zd_location at = gather_ok(rig, a)->u.gather.buffer;
+	release(rig, a);
+	const struct zd_reply *next = gather_ok(rig, b);
 	expect_same(next->u.gather.buffer, at);
-	assert_true(is_filled(&rig, at));
-	core_pass(rig.core, rig.team.session[1], 5, 1);
-	core_expect(rig.core, publish, 0);
-	core_team_check(&rig.team, next, 2);
-	core_end(rig.core);
+	assert_true(is_filled(rig, at));
+	core_pass(rig->core, rig->team.session[1], 5, 1);
+	core_expect(rig->core, publish, 0);
+	core_team_check(&rig->team, next, 2);
 }
 
 /* A block that is promised twice in a row is filled twice, each time between two units. */
@@ -278,93 +269,78 @@ static void test_strict_waits_for_the_fill(void **state)
 /* A device that fails a fill breaks no promise. */
 static void test_fill_that_fails(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	(void)gather_ok(&rig, a);
-	release_after(&rig, a, CORE_TAG, 1);
-	const struct zd_reply *next = gather_ok(&rig, b);
-	core_fail_next(rig.core, ZD_CMD_FILL, ZEROD_E_DEVICE, "ECC error");
-	pass(&rig, 1);
-	core_team_check(&rig.team, next, 1);
-	core_team_publish(&rig.team, rig.unit); /* the session is not POISONED */
-	core_end(rig.core);
+	struct rig *rig = *state;
+	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
+	(void)gather_ok(rig, a);
+	release_after(rig, a, CORE_TAG, 1);
+	const struct zd_reply *next = gather_ok(rig, b);
+	core_fail_next(rig->core, ZD_CMD_FILL, ZEROD_E_DEVICE, "ECC error");
+	pass(rig, 1);
+	core_team_check(&rig->team, next, 1);
+	core_team_publish(&rig->team, rig->unit); /* the session is not POISONED */
 }
 
 /* ---- What is not filled -------------------------------------------------------------------------------- */
 
 static void test_other_sessions(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	const struct zd_reply *reply = core_expect(rig.core,
-	                                           core_gather(rig.core, rig.team.session[1], rig.unit), 0);
-	core_expect(rig.core, core_release(rig.core, rig.team.session[1], rig.unit), 0);
-	expect_fills(&rig, 0);
-	core_team_check(&rig.team, reply, 1);
-	assert_int_equal(core_quarantine(rig.core, 1), 0);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	const struct zd_reply *reply =
+	        core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
+	core_expect(rig->core, core_release(rig->core, rig->team.session[1], rig->unit), 0);
+	expect_fills(rig, 0);
+	core_team_check(&rig->team, reply, 1);
+	assert_int_equal(core_quarantine(rig->core, 1), 0);
 }
 
 /* Nobody has had the address of a copy that was prefetched and never leased: a trim takes it at once. */
 static void test_prefetched_copies(void **state)
 {
 	struct zd_args trim = {.kind = ZD_REQ_TRIM};
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.unit), 0);
-	core_call(rig.core, rig.session, &trim, 0);
-	expect_fills(&rig, 0);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.unit), 0);
-	(void)gather_ok(&rig, rig.unit);
-	release(&rig, rig.unit);
-	expect_fills(&rig, 1);
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
+	core_call(rig->core, rig->session, &trim, 0);
+	expect_fills(rig, 0);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
+	(void)gather_ok(rig, rig->unit);
+	release(rig, rig->unit);
+	expect_fills(rig, 1);
 }
 
 /* A persistent copy is filled when it ends, however it was refreshed before: in place, and behind streams
  * that still read the former version. */
 static void test_persistent_copies(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, true), 0);
-	struct zd_location at = gather_ok(&rig, rig.unit)->u.gather.buffer;
-	release(&rig, rig.unit);
-	core_team_publish(&rig.team, rig.unit);
-	expect_same(gather_ok(&rig, rig.unit)->u.gather.buffer, at);
-	release_after(&rig, rig.unit, CORE_TAG, 1);
-	core_team_publish(&rig.team, rig.unit);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, rig.unit), 0);
-	pass(&rig, 1);
-	expect_fills(&rig, 0);
-	core_expect(rig.core, core_set_persistent(rig.core, rig.session, rig.unit, false), 0);
-	expect_fills(&rig, 1);
-	assert_true(is_filled(&rig, at));
-	core_end(rig.core);
+	struct rig *rig = *state;
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
+	struct zd_location at = gather_ok(rig, rig->unit)->u.gather.buffer;
+	release(rig, rig->unit);
+	core_team_publish(&rig->team, rig->unit);
+	expect_same(gather_ok(rig, rig->unit)->u.gather.buffer, at);
+	release_after(rig, rig->unit, CORE_TAG, 1);
+	core_team_publish(&rig->team, rig->unit);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
+	pass(rig, 1);
+	expect_fills(rig, 0);
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, false), 0);
+	expect_fills(rig, 1);
+	assert_true(is_filled(rig, at));
 }
 
 /* A copy that leaves its slot by set_slot is filled, and the slot's block is free behind that. */
 static void test_slot_that_is_left(void **state)
 {
-	struct rig rig;
-	(void)state;
-	start(&rig, NULL);
-	uint64_t unit = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	rig.fills = core_count(rig.core, ZD_CMD_FILL);
-	core_expect(rig.core, core_set_persistent(rig.core, rig.session, unit, true), 0);
-	struct zd_location at = gather_ok(&rig, unit)->u.gather.buffer;
-	release(&rig, unit);
+	struct rig *rig = *state;
+	uint64_t unit = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
+	rig->fills = core_count(rig->core, ZD_CMD_FILL);
+	core_expect(rig->core, core_set_persistent(rig->core, rig->session, unit, true), 0);
+	struct zd_location at = gather_ok(rig, unit)->u.gather.buffer;
+	release(rig, unit);
 	struct zd_args args = {.kind = ZD_REQ_SET_SLOT, .u.set_slot = {unit, ZEROD_NO_SLOT}};
-	core_call(rig.core, rig.session, &args, 0);
-	expect_fills(&rig, 1);
-	assert_true(is_filled(&rig, at));
-	core_end(rig.core);
+	core_call(rig->core, rig->session, &args, 0);
+	expect_fills(rig, 1);
+	assert_true(is_filled(rig, at));
 }
 
 /* ---- Sessions that end --------------------------------------------------------------------------------- */
@@ -421,7 +397,7 @@ static void test_rank_that_is_alone(void **state)
 	struct core_driver *core = core_new(&(struct core_options){.copies = true});
 	struct rig rig = {.core = core};
 	(void)state;
-	core_team_new(&rig.team, core, "job", 1, false);
+	rig.team = core_team_new(core, "job", 1, false);
 	rig.session = rig.team.session[0];
 	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
 	struct zd_location at = gather_ok(&rig, rig.unit)->u.gather.buffer;
@@ -461,20 +437,21 @@ static void test_ranks_of_several_daemons(void **state)
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_behind_the_last_fence_of_every_lease),
-	        cmocka_unit_test(test_block_is_quarantined_until_filled),
-	        cmocka_unit_test(test_end_of_a_scope),
-	        cmocka_unit_test(test_what_a_rank_leaves_behind),
-	        cmocka_unit_test(test_promised_slot),
-	        cmocka_unit_test(test_slot_before_the_next_bytes),
+	        TEST(test_behind_the_last_fence_of_every_lease),
+	        TEST(test_block_is_quarantined_until_filled),
+	        TEST(test_end_of_a_scope),
+	        TEST(test_what_a_rank_leaves_behind),
+	        TEST(test_promised_slot),
+	        TEST(test_slot_before_the_next_bytes),
 	        cmocka_unit_test(test_promised_block),
 	        cmocka_unit_test(test_strict_waits_for_the_fill),
-	        cmocka_unit_test(test_fill_that_fails),
-	        cmocka_unit_test(test_other_sessions),
-	        cmocka_unit_test(test_prefetched_copies),
-	        cmocka_unit_test(test_persistent_copies),
-	        cmocka_unit_test(test_slot_that_is_left),
+	        TEST(test_fill_that_fails),
+	        TEST(test_other_sessions),
+	        TEST(test_prefetched_copies),
+	        TEST(test_persistent_copies),
+	        TEST(test_slot_that_is_left),
 	        cmocka_unit_test(test_session_ends_before_the_fill),
 	        cmocka_unit_test(test_session_ends_during_the_fill),
 	        cmocka_unit_test(test_rank_that_is_alone),

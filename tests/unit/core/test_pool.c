@@ -29,7 +29,7 @@ static void start(struct rig *rig, const struct core_options *options)
 	struct core_options copying = options ? *options : (struct core_options){.ndevices = 0};
 	copying.copies = true;
 	rig->core = core_new(&copying);
-	core_team_new(&rig->team, rig->core, "job", 1, false);
+	rig->team = core_team_new(rig->core, "job", 1, false);
 	rig->session = rig->team.session[0];
 }
 
@@ -117,9 +117,8 @@ static void test_what_never_fits_fails_at_once(void **state)
 static void test_budget_is_each_devices_own(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.gather_budget_bytes = SMALL});
-	struct core_team team;
 	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t a = core_team_unit(&team, "a", SMALL), b = core_team_unit(&team, "b", SMALL);
 	core_expect(core, core_gather(core, team.session[0], a), 0);
 	core_expect(core, core_gather(core, team.session[1], b), 0);
@@ -180,11 +179,10 @@ static void test_revoked_prefetch_is_gathered_again(void **state)
 static void test_holders_that_all_wait_are_named(void **state)
 {
 	struct rig rig;
-	struct core_team other;
 	char text[96];
 	(void)state;
 	start(&rig, &(struct core_options){.ndevices = 1, .gather_budget_bytes = 2 * SMALL});
-	core_team_new(&other, rig.core, "other", 1, false);
+	struct core_team other = core_team_new(rig.core, "other", 1, false);
 	uint64_t a = core_team_unit(&rig.team, "a", SMALL), b = core_team_unit(&rig.team, "b", SMALL);
 	uint64_t x = core_team_unit(&other, "x", SMALL), y = core_team_unit(&other, "y", SMALL);
 	core_expect(rig.core, gather(&rig, a), 0);
@@ -223,10 +221,9 @@ static void test_waiting_holds_no_memory(void **state)
 static void test_segments_serve_one_job_and_purpose(void **state)
 {
 	struct rig rig;
-	struct core_team other;
 	(void)state;
 	start(&rig, &(struct core_options){.ndevices = 1});
-	core_team_new(&other, rig.core, "other", 1, false);
+	struct core_team other = core_team_new(rig.core, "other", 1, false);
 	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);
 	uint64_t theirs = core_team_unit(&other, "w", SMALL);
 	uint32_t a = core_expect(rig.core, gather(&rig, unit), 0)->u.gather.buffer.segment;
@@ -247,13 +244,12 @@ static void test_segments_serve_one_job_and_purpose(void **state)
 static void test_segments_are_mapped_by_their_job_alone(void **state)
 {
 	struct rig rig;
-	struct core_team other;
 	(void)state;
 	start(&rig, NULL);
 	struct zd_engine *engine = core_engine(rig.core);
 	uint32_t device;
 	uint64_t bytes;
-	core_team_new(&other, rig.core, "other", 2, false);
+	struct core_team other = core_team_new(rig.core, "other", 2, false);
 	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);
 	uint32_t segment = core_expect(rig.core, gather(&rig, unit), 0)->u.gather.buffer.segment;
 	uint64_t bob = core_open(rig.core, CORE_BOB);
@@ -311,9 +307,8 @@ static void test_segment_that_fails_is_told_to_those_that_waited(void **state)
 
 static void test_several_wait_for_one_segment(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	core_hold(core, ZD_CMD_SEGMENT_CREATE);
 	uint64_t a = core_alloc(core, session, "job", 0, SMALL),
 	         b = core_alloc(core, session, "job", 0, SMALL);
@@ -324,7 +319,6 @@ static void test_several_wait_for_one_segment(void **state)
 	core_expect(core, a, 0);
 	core_expect(core, b, 0);
 	core_expect(core, c, 0);
-	core_end(core);
 }
 
 /* Small blocks without room in an earlier segment take none of the segment that is created for a large block,
@@ -383,10 +377,9 @@ static void test_full_arena(void **state)
 static void expect_taken_back(struct core_options options, const char *text)
 {
 	struct core_driver *core = core_new(&options);
-	struct core_team team;
 	uint64_t unit[4];
 	struct core_row row[3];
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	for (uint32_t i = 0; i < 4; i++)
 		unit[i] = core_team_unit(&team, (const char *[]){"a", "b", "c", "d"}[i], 32 * CORE_KIB);
 	core_expect(core, core_prefetch(core, team.session[0], unit[0]), 0);
@@ -630,10 +623,9 @@ static void test_slot_waits_for_memory(void **state)
 static void test_quota_counts_all_of_a_uid(void **state)
 {
 	struct rig rig;
-	struct core_team other;
 	(void)state;
 	start(&rig, &(struct core_options){.uid_quota_bytes = 4 * SMALL});
-	core_team_new(&other, rig.core, "other", 1, false);
+	struct core_team other = core_team_new(rig.core, "other", 1, false);
 	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);                        /* 1: its shard */
 	core_expect(rig.core, gather(&rig, unit), 0);                                 /* 2 */
 	core_expect(rig.core, core_alloc(rig.core, rig.session, "job", 1, SMALL), 0); /* 3: another device */
@@ -672,7 +664,7 @@ int main(void)
 	        cmocka_unit_test(test_segments_serve_one_job_and_purpose),
 	        cmocka_unit_test(test_segments_are_mapped_by_their_job_alone),
 	        cmocka_unit_test(test_segment_that_fails_is_told_to_those_that_waited),
-	        cmocka_unit_test(test_several_wait_for_one_segment),
+	        CORE_TEST(test_several_wait_for_one_segment),
 	        cmocka_unit_test(test_segment_of_a_large_block_is_its_own),
 	        cmocka_unit_test(test_full_arena),
 	        cmocka_unit_test(test_prefetched_memory_is_taken_back),

@@ -220,11 +220,10 @@ static void test_gathers(void **state)
 {
 	struct core_driver *core =
 	        core_new(&(struct core_options){.ndevices = 1, .uid_quota_bytes = 2 * QUOTA, .copies = true});
-	struct core_team team;
 	uint64_t a, b, c, wait;
 
 	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	a = core_team_unit(&team, "a", 16 * CORE_KIB);
 	b = core_team_unit(&team, "b", 8 * CORE_KIB);
 	c = core_team_unit(&team, "c", 32 * CORE_KIB);

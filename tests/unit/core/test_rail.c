@@ -496,8 +496,7 @@ static void test_followers_wait_for_nobody(void **state)
 	        &(struct core_nodes_config){
 	                .options = {.ndevices = 1, .copies = true, .gather_budget_bytes = 3 * UNIT_BYTES}});
 	struct core_driver *core = core_of(&rig, 0);
-	struct core_team other;
-	core_team_new(&other, core, "other", 1, false);
+	struct core_team other = core_team_new(core, "other", 1, false);
 	uint64_t w = core_team_unit(&other, "w", 3 * UNIT_BYTES);
 	gather_both(&rig, rig.u, 0, request);
 	uint64_t large = core_gather(core, other.session[0], w);

@@ -83,6 +83,20 @@ static void rig_end(struct rig *rig)
 		free(rig->expected[i]);
 }
 
+static int setup(void **state)
+{
+	static struct rig rig;
+	rig_new(&rig, NULL, 500, 70);
+	*state = &rig;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	rig_end(*state);
+	return 0;
+}
+
 /* ---- Gradients and their sums -------------------------------------------------------------------------- */
 
 /* Numbers whose sums depend on the order. */
@@ -364,27 +378,24 @@ static void test_crossing_orders(void **state)
 /* One daemon is a whole backward ahead. */
 static void test_daemon_ahead(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t request[2];
-	(void)state;
-	rig_new(&rig, NULL, 500, 70);
-	begin(&rig, 3, true);
+	begin(rig, 3, true);
 	for (uint32_t rank = 0; rank < 2; rank++) {
-		contribute_to(&rig, 0, rank, 0);
-		contribute_to(&rig, 1, rank, 0);
-		request[rank] = core_backward_end(team_of(&rig, rank), rank);
+		contribute_to(rig, 0, rank, 0);
+		contribute_to(rig, 1, rank, 0);
+		request[rank] = core_backward_end(team_of(rig, rank), rank);
 	}
-	core_expect_waits(team_of(&rig, 0)->core, request[0], "");
+	core_expect_waits(team_of(rig, 0)->core, request[0], "");
 	for (uint32_t rank = 2; rank < 4; rank++) {
-		contribute_to(&rig, 0, rank, 0);
-		contribute_to(&rig, 1, rank, 0);
-		(void)core_backward_end(team_of(&rig, rank), rank - 2);
+		contribute_to(rig, 0, rank, 0);
+		contribute_to(rig, 1, rank, 0);
+		(void)core_backward_end(team_of(rig, rank), rank - 2);
 	}
-	core_expect(team_of(&rig, 0)->core, request[0], 0);
-	expect_sum(&rig, 0, ALL);
-	expect_sum(&rig, 1, ALL);
-	step(&rig);
-	rig_end(&rig);
+	core_expect(team_of(rig, 0)->core, request[0], 0);
+	expect_sum(rig, 0, ALL);
+	expect_sum(rig, 1, ALL);
+	step(rig);
 }
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
@@ -397,19 +408,16 @@ static void expect_ended(struct rig *rig, uint32_t rank, int status, const char 
 
 static void test_daemons_mean_different_sums(void **state)
 {
-	struct rig rig;
-	(void)state;
-	rig_new(&rig, NULL, 500, 70);
-	begin(&rig, 3, true);
-	contribute_to(&rig, 0, 0, 0);
-	contribute_to(&rig, 0, 1, 0);
-	rig.op = ZEROD_MEAN;
-	contribute_to(&rig, 0, 2, 0);
-	contribute_to(&rig, 0, 3, 0);
+	struct rig *rig = *state;
+	begin(rig, 3, true);
+	contribute_to(rig, 0, 0, 0);
+	contribute_to(rig, 0, 1, 0);
+	rig->op = ZEROD_MEAN;
+	contribute_to(rig, 0, 2, 0);
+	contribute_to(rig, 0, 3, 0);
 	for (uint32_t rank = 0; rank < 4; rank++)
-		expect_ended(&rig, rank, ZEROD_E_MISMATCH,
+		expect_ended(rig, rank, ZEROD_E_MISMATCH,
 		             "by sum of float32 into float32, prescale 1, accumulate; rank");
-	rig_end(&rig);
 }
 
 static void test_daemons_reduce_different_units(void **state)
@@ -429,24 +437,21 @@ static void test_daemons_reduce_different_units(void **state)
  * next reduction's. */
 static void test_daemons_mean_different_kinds(void **state)
 {
-	struct rig rig;
-	(void)state;
-	rig_new(&rig, NULL, 500, 70);
+	struct rig *rig = *state;
 	for (uint32_t rank = 0; rank < 4; rank++) {
-		struct core_team *team = team_of(&rig, rank);
+		struct core_team *team = team_of(rig, rank);
 		struct core_unit unit = {
 		        .name = "w", .numel = 70, .slot = ZEROD_NO_SLOT, .all_reduce = rank < 2};
-		uint64_t request = core_register(team->core, team->session[local(&rig, rank)], team->group,
+		uint64_t request = core_register(team->core, team->session[local(rig, rank)], team->group,
 		                                 &unit);
-		rig.unit[1][rank / 2] = core_expect(team->core, request, 0)->u.unit_register.unit;
+		rig->unit[1][rank / 2] = core_expect(team->core, request, 0)->u.unit_register.unit;
 	}
-	begin(&rig, 3, true);
+	begin(rig, 3, true);
 	for (uint32_t rank = 0; rank < 4; rank++)
-		contribute_to(&rig, 1, rank, 0);
+		contribute_to(rig, 1, rank, 0);
 	for (uint32_t rank = 0; rank < 4; rank++)
-		expect_ended(&rig, rank, ZEROD_E_MISMATCH,
+		expect_ended(rig, rank, ZEROD_E_MISMATCH,
 		             rank < 2 ? "accumulate, all-reduced; rank 2 says" : "accumulate, all-reduced");
-	rig_end(&rig);
 }
 
 /* The reduced gradients of an all-reduced unit, which have the target's size, go over the rails too. Who
@@ -536,42 +541,35 @@ static void test_operations_fail(void **state)
 /* Zeros are sent for a daemon whose ranks have skipped. */
 static void test_zeros_fail(void **state)
 {
-	struct rig rig;
-	(void)state;
-	rig_new(&rig, NULL, 500, 70);
-	begin(&rig, 3, true);
-	core_fail_next(team_of(&rig, 0)->core, ZD_CMD_FILL, ZEROD_E_DEVICE, "broken by the test");
+	struct rig *rig = *state;
+	begin(rig, 3, true);
+	core_fail_next(team_of(rig, 0)->core, ZD_CMD_FILL, ZEROD_E_DEVICE, "broken by the test");
 	for (uint32_t rank = 0; rank < 4; rank++)
-		take_part(&rig, 0, rank, 0xc);
-	expect_ended(&rig, 0, ZEROD_E_DEVICE, "broken by the test");
-	core_net_expire(rig.nodes.net);
-	rig_end(&rig);
+		take_part(rig, 0, rank, 0xc);
+	expect_ended(rig, 0, ZEROD_E_DEVICE, "broken by the test");
+	core_net_expire(rig->nodes.net);
 }
 
 /* The streams that write a gradient fail, and with them the group, while nothing else of the reduction is
  * under way. */
 static void test_producers_fail(void **state)
 {
-	struct rig rig;
-	(void)state;
-	rig_new(&rig, NULL, 500, 70);
-	begin(&rig, 3, true);
-	struct core_team *team = team_of(&rig, 0);
-	uint64_t session = core_nodes_session(&rig.nodes, 0);
-	uint64_t request = core_reserve(team, 0, rig.bucket[0], unit_of(&rig, 0, 0));
+	struct rig *rig = *state;
+	begin(rig, 3, true);
+	struct core_team *team = team_of(rig, 0);
+	uint64_t session = core_nodes_session(&rig->nodes, 0);
+	uint64_t request = core_reserve(team, 0, rig->bucket[0], unit_of(rig, 0, 0));
 	struct zd_fence fence = {.timeline = 1, .value = 1};
-	struct core_commit commit = {.bucket = rig.bucket[0],
+	struct core_commit commit = {.bucket = rig->bucket[0],
 	                             .entry = core_expect(team->core, request, 0)->u.bucket_reserve.entry,
 	                             .nfences = 1,
 	                             .fences = &fence};
 	core_expect(team->core, core_bucket_submit(team, 0, &commit), 0);
 	core_fail_next(team->core, ZD_CMD_WATCH, ZEROD_E_DEVICE, "broken by the test");
 	core_pass(team->core, session, 1, 1);
-	expect_ended(&rig, 0, ZEROD_E_DEVICE,
-	             "the streams of rank 0 that wrote unit 'u': broken by the test");
-	expect_ended(&rig, 1, ZEROD_E_DEVICE, "broken by the test");
-	core_net_expire(rig.nodes.net);
-	rig_end(&rig);
+	expect_ended(rig, 0, ZEROD_E_DEVICE, "the streams of rank 0 that wrote unit 'u': broken by the test");
+	expect_ended(rig, 1, ZEROD_E_DEVICE, "broken by the test");
+	core_net_expire(rig->nodes.net);
 }
 
 /* There is memory for what is to go over a rail later, and then none for what is to go first: that is an
@@ -598,23 +596,20 @@ static void test_crossing_orders_without_memory(void **state)
 
 static void test_rank_is_killed(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint64_t request[4];
-	(void)state;
-	rig_new(&rig, NULL, 500, 70);
-	begin(&rig, 3, true);
+	begin(rig, 3, true);
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		if (rank != 1)
-			contribute_to(&rig, 0, rank, 0);
+			contribute_to(rig, 0, rank, 0);
 	}
 	for (uint32_t rank = 2; rank < 4; rank++)
-		request[rank] = core_backward_end(team_of(&rig, rank), rank - 2);
-	core_close(team_of(&rig, 1)->core, core_nodes_session(&rig.nodes, 1));
-	expect_ended(&rig, 0, ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
-	core_net_expire(rig.nodes.net);
+		request[rank] = core_backward_end(team_of(rig, rank), rank - 2);
+	core_close(team_of(rig, 1)->core, core_nodes_session(&rig->nodes, 1));
+	expect_ended(rig, 0, ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
+	core_net_expire(rig->nodes.net);
 	for (uint32_t rank = 2; rank < 4; rank++)
-		core_expect(team_of(&rig, rank)->core, request[rank], ZEROD_E_DEADLINE);
-	rig_end(&rig);
+		core_expect(team_of(rig, rank)->core, request[rank], ZEROD_E_DEADLINE);
 }
 
 static void expect_group_ended(struct rig *rig)
@@ -667,6 +662,7 @@ static void test_ended_without_before_others_begin(void **state)
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, teardown)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_sums),
 	        cmocka_unit_test(test_accumulation),
@@ -674,16 +670,16 @@ int main(void)
 	        cmocka_unit_test(test_norm_of_what_was_accumulated),
 	        cmocka_unit_test(test_crossing_orders),
 	        cmocka_unit_test(test_crossing_orders_without_memory),
-	        cmocka_unit_test(test_daemon_ahead),
-	        cmocka_unit_test(test_daemons_mean_different_sums),
+	        TEST(test_daemon_ahead),
+	        TEST(test_daemons_mean_different_sums),
 	        cmocka_unit_test(test_daemons_reduce_different_units),
-	        cmocka_unit_test(test_daemons_mean_different_kinds),
+	        TEST(test_daemons_mean_different_kinds),
 	        cmocka_unit_test(test_daemons_mean_different_targets),
 	        cmocka_unit_test(test_options_of_others_are_checked),
 	        cmocka_unit_test(test_operations_fail),
-	        cmocka_unit_test(test_zeros_fail),
-	        cmocka_unit_test(test_producers_fail),
-	        cmocka_unit_test(test_rank_is_killed),
+	        TEST(test_zeros_fail),
+	        TEST(test_producers_fail),
+	        TEST(test_rank_is_killed),
 	        cmocka_unit_test(test_ended_without_before_others_commit),
 	        cmocka_unit_test(test_ended_without_before_others_begin),
 	};

@@ -20,7 +20,7 @@
 static uint64_t begin_one(struct core_reducers *g, struct core_driver *core, uint32_t world_size,
                           uint32_t dtype, uint64_t numel)
 {
-	core_reducers_new(g, core, world_size, dtype, SLOT_BYTES, 2);
+	*g = core_reducers_new(core, world_size, dtype, SLOT_BYTES, 2);
 	uint64_t unit = core_reducers_unit(g, "w", numel);
 	core_reducers_begin(g, 3, true);
 	return unit;
@@ -134,8 +134,7 @@ static void test_dtypes(void **state)
 	(void)state;
 	for (int i = 0; i < 9; i++) {
 		struct core_driver *core = core_new(NULL);
-		struct core_reducers g;
-		core_reducers_new(&g, core, 2, dtypes[i / 3], SLOT_BYTES, 2);
+		struct core_reducers g = core_reducers_new(core, 2, dtypes[i / 3], SLOT_BYTES, 2);
 		uint64_t unit = core_reducers_unit(&g, "w", 300);
 		for (uint32_t rank = 0; rank < 2; rank++)
 			core_expect(core, core_backward_into(&g.team, rank, 2, true, dtypes[i % 3]), 0);
@@ -149,10 +148,9 @@ static void test_dtypes(void **state)
 
 static void test_mean_and_prescale(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
-	(void)state;
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		struct core_commit commit = {.bucket = g.bucket[rank],
 		                             .entry = core_put(&g, rank, unit, 1.0f),
@@ -162,16 +160,13 @@ static void test_mean_and_prescale(void **state)
 	}
 	core_reducers_end(&g);
 	check_step(&g, 4.0f / 2.0f);
-	core_end(core);
 }
 
 static void test_accumulate_over_micro_steps(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
-	core_reducers_new(&g, core, 2, ZEROD_BFLOAT16, SLOT_BYTES, 2);
+	struct core_driver *core = *state;
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_BFLOAT16, SLOT_BYTES, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", 200);
-	(void)state;
 	for (int i = 0; i < 8; i++) {
 		core_reducers_begin(&g, 2, i == 7);
 		for (uint32_t rank = 0; rank < 2; rank++)
@@ -182,16 +177,13 @@ static void test_accumulate_over_micro_steps(void **state)
 	}
 	check_step(&g, 8.0f);
 	assert_int_equal(core_usage(core).target_bytes, 0);
-	core_end(core);
 }
 
 static void test_overwrite(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_driver *core = *state;
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", 200);
-	(void)state;
 	for (int i = 1; i <= 3; i++) {
 		core_reducers_begin(&g, 3, i == 3);
 		for (uint32_t rank = 0; rank < 2; rank++) {
@@ -203,7 +195,6 @@ static void test_overwrite(void **state)
 		core_reducers_end(&g);
 	}
 	check_step(&g, 3.0f); /* the last one's norm too */
-	core_end(core);
 }
 
 /* Summed in rank order, whichever piece arrives first: not a bit differs. */
@@ -240,12 +231,11 @@ static void test_rank_order(void **state)
 /* One of three streams is late: its rank's pieces wait for it, the other rank's travel. */
 static void test_producers(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	static const struct zd_fence fences[] = {{0, 7}, {1, 3}, {2, 9}};
 	struct core_row bucket;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 500);
-	(void)state;
 	core_reduce(&g, 1, unit, 1.0f);
 	assert_int_equal(core_count(core, ZD_CMD_COPY), 0); /* not before all ranks are there */
 	core_row(core, ZD_TABLE_BUCKETS, g.bucket[1], &bucket);
@@ -273,16 +263,14 @@ static void test_producers(void **state)
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 2);
 	core_reducers_end(&g);
 	check_step(&g, 1.0f);
-	core_end(core);
 }
 
 static void test_fences_that_have_passed_already(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	struct zd_fence fence = {3, 2};
 	uint64_t unit = begin_one(&g, core, 1, ZEROD_FLOAT32, 64);
-	(void)state;
 	core_pass(core, g.team.session[0], 3, 2);
 	struct core_commit commit = {
 	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
@@ -291,7 +279,6 @@ static void test_fences_that_have_passed_already(void **state)
 	assert_int_equal(core_count(core, ZD_CMD_COPY), 0); /* alone: read from the entry */
 	core_reducers_end(&g);
 	check_step(&g, 1.0f);
-	core_end(core);
 }
 
 /* Each commit announces pieces to the backend before there is a piece to copy; a rejected commit announces
@@ -346,11 +333,10 @@ static void test_skip(void **state)
 
 static void test_all_skip(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
-	(void)state;
 	core_expect(core, core_skip(&g.team, 0, unit), 0);
 	core_expect(core, core_skip(&g.team, 1, unit), 0);
 	core_expect_error(core, core_skip(&g.team, 1, unit), ZEROD_E_DUPLICATE,
@@ -360,15 +346,13 @@ static void test_all_skip(void **state)
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
 	assert_true(step[0]->u.step_begin.norm_squared == 0.0);
 	assert_true(*(float *)core_bytes(core, step[0]->u.step_begin.targets[0]) == 0.0f);
-	core_end(core);
 }
 
 static void test_twice_in_one_backward(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
-	(void)state;
 	uint64_t entry = core_put(&g, 0, unit, 1.0f);
 	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_DUPLICATE, "unit 'w'");
 	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_DUPLICATE);
@@ -386,16 +370,14 @@ static void test_twice_in_one_backward(void **state)
 	core_reduce(&g, 1, unit, 1.0f);
 	core_reducers_end(&g);
 	check_step(&g, 1.0f);
-	core_end(core);
 }
 
 static void test_options_must_agree(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
 	struct core_commit commit = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f)};
-	(void)state;
 	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	commit = (struct core_commit){
 	        .bucket = g.bucket[1], .entry = core_put(&g, 1, unit, 1.0f), .op = ZEROD_MEAN};
@@ -413,33 +395,29 @@ static void test_options_must_agree(void **state)
 	core_expect(core, core_bucket_submit(&g.team, 1, &commit), 0);
 	core_reducers_end(&g);
 	check_step(&g, 1.0f);
-	core_end(core);
 }
 
 static void test_dtypes_must_agree(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
 	uint64_t narrow = core_expect(core, core_bucket(&g.team, 1, ZEROD_BFLOAT16, SLOT_BYTES, 0), 0)
 	                          ->u.bucket_create.bucket;
-	(void)state;
 	core_reduce(&g, 0, unit, 1.0f);
 	const struct zd_reply *reply = core_expect(core, core_reserve(&g.team, 1, narrow, unit), 0);
 	struct core_commit commit = {.bucket = narrow, .entry = reply->u.bucket_reserve.entry};
 	core_expect_error(core, core_bucket_submit(&g.team, 1, &commit), ZEROD_E_MISMATCH, "sum of bfloat16");
-	core_end(core);
 }
 
 /* Rank 1 ends its backward without a unit that rank 0 has reduced: both are told, and neither hangs. */
 static void test_missing_contribution(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	static const char text[] =
 	        "rank 1 ended backward 1 without a gradient or skip for unit 'w' that rank 0 reduced";
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
-	(void)state;
 	core_reduce(&g, 0, unit, 1.0f);
 	uint64_t end = core_backward_end(&g.team, 0);
 	core_expect_waits(core, end, "1 reduction, first unit 'w' (rank 1)");
@@ -455,7 +433,6 @@ static void test_missing_contribution(void **state)
 	core_reduce(&g, 1, unit, 1.0f);
 	core_reducers_end(&g);
 	check_step(&g, 1.0f);
-	core_end(core);
 }
 
 /* The same with a skip, whichever rank is first: no text says that the rank reduced. */
@@ -483,13 +460,12 @@ static void test_a_skip_without_the_others(void **state)
 /* The other way round: the rank that is late with a unit is told at once, and only it. */
 static void test_contribution_after_the_end(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	struct zd_fence fence = {0, 1};
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
 	struct core_commit commit = {
 	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
-	(void)state;
 	core_expect(core, core_backward_end(&g.team, 1), 0);
 	core_expect_error(core, core_bucket_submit(&g.team, 0, &commit), ZEROD_E_MISMATCH,
 	                  "rank 1 ended backward 1 without a gradient or skip for unit 'w'");
@@ -500,7 +476,6 @@ static void test_contribution_after_the_end(void **state)
 	core_pass(core, g.team.session[0], 0, 1);
 	core_expect(core, end, 0);
 	assert_int_equal(core_usage(core).bucket_bytes, 0);
-	core_end(core);
 }
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
@@ -585,13 +560,12 @@ static void test_a_sum_fails(void **state)
 
 static void test_a_watch_fails(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	struct zd_fence fence = {0, 1};
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
 	struct core_commit commit = {
 	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
-	(void)state;
 	core_reduce(&g, 1, unit, 1.0f);
 	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	core_fail_next(core, ZD_CMD_WATCH, ZEROD_E_DEVICE, "no page");
@@ -599,7 +573,6 @@ static void test_a_watch_fails(void **state)
 	for (uint32_t rank = 0; rank < 2; rank++)
 		core_expect_error(core, core_backward_end(&g.team, rank), ZEROD_E_DEVICE,
 		                  "the streams of rank 0 that wrote unit 'w': no page");
-	core_end(core);
 }
 
 /* A rank dies with everything under way: what its operations use stays until they end, and nobody hangs. */
@@ -658,29 +631,26 @@ static void test_peer_dies_during_sums(void **state)
 /* The group goes, and its reduction when the last operation has ended. */
 static void test_all_die_during_sums(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
-	(void)state;
 	core_hold(core, ZD_CMD_REDUCE);
 	core_reduce(&g, 0, unit, 1.0f);
 	core_reduce(&g, 1, unit, 1.0f);
 	core_close(core, g.team.session[0]);
 	core_close(core, g.team.session[1]);
 	core_unhold(core, ZD_CMD_REDUCE);
-	core_end(core);
 }
 
 static void test_abort(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
 	uint64_t admin = core_open_admin(core);
 	struct zd_fence fence = {0, 1};
 	struct core_commit commit = {
 	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
-	(void)state;
 	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	uint64_t end = core_backward_end(&g.team, 0);
 	core_expect(core, core_simple(core, admin, ZD_REQ_ABORT_GROUP, g.team.group), 0);
@@ -691,17 +661,15 @@ static void test_abort(void **state)
 	assert_int_equal(core_quarantine(core, 0), 0);
 	core_expect(core, core_backward(&g.team, 0, 3, true), ZEROD_E_ABORTED);
 	core_expect(core, core_bucket_destroy(&g.team, 0, g.bucket[0]), 0);
-	core_end(core);
 }
 
 /* A reduction names its unit: it stays until it is over. */
 static void test_unit_stays_while_it_is_reduced(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_reducers g;
 	const struct zd_reply *replies[CORE_TEAM];
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
-	(void)state;
 	core_reduce(&g, 0, unit, 1.0f);
 	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
 	uint64_t entry = core_put(&g, 1, unit, 1.0f);
@@ -718,7 +686,6 @@ static void test_unit_stays_while_it_is_reduced(void **state)
 	core_reducers_step_end(&g);
 	for (uint32_t rank = 0; rank < 2; rank++)
 		core_expect(core, core_simple(core, g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, unit), 0);
-	core_end(core);
 }
 
 int main(void)
@@ -729,30 +696,30 @@ int main(void)
 	        cmocka_unit_test(test_cuts),
 	        cmocka_unit_test(test_a_chunk_fails),
 	        cmocka_unit_test(test_dtypes),
-	        cmocka_unit_test(test_mean_and_prescale),
-	        cmocka_unit_test(test_accumulate_over_micro_steps),
-	        cmocka_unit_test(test_overwrite),
+	        CORE_TEST(test_mean_and_prescale),
+	        CORE_TEST(test_accumulate_over_micro_steps),
+	        CORE_TEST(test_overwrite),
 	        cmocka_unit_test(test_rank_order),
-	        cmocka_unit_test(test_producers),
-	        cmocka_unit_test(test_fences_that_have_passed_already),
+	        CORE_TEST(test_producers),
+	        CORE_TEST(test_fences_that_have_passed_already),
 	        cmocka_unit_test(test_pieces_are_expected),
 	        cmocka_unit_test(test_skip),
-	        cmocka_unit_test(test_all_skip),
-	        cmocka_unit_test(test_twice_in_one_backward),
-	        cmocka_unit_test(test_options_must_agree),
-	        cmocka_unit_test(test_dtypes_must_agree),
-	        cmocka_unit_test(test_missing_contribution),
+	        CORE_TEST(test_all_skip),
+	        CORE_TEST(test_twice_in_one_backward),
+	        CORE_TEST(test_options_must_agree),
+	        CORE_TEST(test_dtypes_must_agree),
+	        CORE_TEST(test_missing_contribution),
 	        cmocka_unit_test(test_a_skip_without_the_others),
-	        cmocka_unit_test(test_contribution_after_the_end),
+	        CORE_TEST(test_contribution_after_the_end),
 	        cmocka_unit_test(test_overflow_is_agreed),
 	        cmocka_unit_test(test_a_transfer_fails),
 	        cmocka_unit_test(test_a_sum_fails),
-	        cmocka_unit_test(test_a_watch_fails),
+	        CORE_TEST(test_a_watch_fails),
 	        cmocka_unit_test(test_peer_dies_during_transfers),
 	        cmocka_unit_test(test_peer_dies_during_sums),
-	        cmocka_unit_test(test_all_die_during_sums),
-	        cmocka_unit_test(test_abort),
-	        cmocka_unit_test(test_unit_stays_while_it_is_reduced),
+	        CORE_TEST(test_all_die_during_sums),
+	        CORE_TEST(test_abort),
+	        CORE_TEST(test_unit_stays_while_it_is_reduced),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

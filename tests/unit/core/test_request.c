@@ -26,7 +26,7 @@ static int setup(void **state)
 {
 	struct rig *rig = zd_calloc(1, sizeof(*rig));
 	rig->core = core_new(NULL);
-	core_team_new(&rig->team, rig->core, "job", 2, false);
+	rig->team = core_team_new(rig->core, "job", 2, false);
 	rig->session = rig->team.session[0];
 	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 	*state = rig;

@@ -78,104 +78,102 @@ static void expect_same_rows(struct core_driver *core, const char *job, const st
 	}
 }
 
+static int setup(void **state)
+{
+	static struct durable d;
+	start(&d, false);
+	*state = &d;
+	return 0;
+}
+
 static void test_a_durable_job_survives(void **state)
 {
-	struct durable d;
-	struct core_team other;
+	struct durable *d = *state;
 	struct rows before;
 	struct zd_args alloc;
-	(void)state;
-	start(&d, false);
 	struct core_join second = {.group = "second", .world_size = 1, .device = 1, .durable = true};
-	uint64_t lone = core_open(d.core, CORE_ALICE);
-	uint64_t second_group = core_expect(d.core, core_join(d.core, lone, &second), 0)->u.group_join.group;
-	core_expect(d.core, core_register(d.core, lone, second_group, &frozen_unit), 0);
-	uint64_t odd = core_team_register(&d.team, &odd_unit);
-	const struct zd_reply *reply = core_expect(d.core, keep(&d, lone, "adam"), 0);
+	uint64_t lone = core_open(d->core, CORE_ALICE);
+	uint64_t second_group =
+	        core_expect(d->core, core_join(d->core, lone, &second), 0)->u.group_join.group;
+	core_expect(d->core, core_register(d->core, lone, second_group, &frozen_unit), 0);
+	uint64_t odd = core_team_register(&d->team, &odd_unit);
+	const struct zd_reply *reply = core_expect(d->core, keep(d, lone, "adam"), 0);
 	uint64_t kept = reply->u.alloc.allocation;
 	struct zd_location at = reply->u.alloc.location;
-	memset(core_bytes(d.core, at), 0x5a, at.bytes);
-	core_team_new(&other, d.core, "passing", 2, false);
+	memset(core_bytes(d->core, at), 0x5a, at.bytes);
+	struct core_team other = core_team_new(d->core, "passing", 2, false);
 	(void)core_team_unit(&other, "w", UNIT_BYTES);
-	core_expect(d.core, core_alloc(d.core, lone, "job", 0, STATE_BYTES), 0);
-	core_close(d.core, other.session[1]);
-	list(d.core, "job", &before);
+	core_expect(d->core, core_alloc(d->core, lone, "job", 0, STATE_BYTES), 0);
+	core_close(d->core, other.session[1]);
+	list(d->core, "job", &before);
 	before.n[ZD_TABLE_ALLOCATIONS]--; /* the one without a name is not durable */
 	struct zd_usage usage = before.rows[ZD_TABLE_JOBS][0].row.u.job.usage;
 	usage.allocation_bytes = at.bytes;
 	before.rows[ZD_TABLE_JOBS][0].row.u.job.usage = usage;
 
-	core_restart(d.core);
-	expect_same_rows(d.core, "job", &before);
-	assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 1);
-	assert_int_equal(core_rows(d.core, ZD_TABLE_SESSIONS, NULL, 0), 0);
-	assert_int_equal(core_rows(d.core, ZD_TABLE_BUFFERS, NULL, 0), 0);
-	assert_true(core_usage(d.core).shard_bytes == usage.shard_bytes);
-	assert_true(core_usage(d.core).allocation_bytes == at.bytes);
-	assert_true(core_usage(d.core).gathered_bytes == 0);
-	expect_group(&d, "PARKED", 1, false);
+	core_restart(d->core);
+	expect_same_rows(d->core, "job", &before);
+	assert_int_equal(core_rows(d->core, ZD_TABLE_JOBS, NULL, 0), 1);
+	assert_int_equal(core_rows(d->core, ZD_TABLE_SESSIONS, NULL, 0), 0);
+	assert_int_equal(core_rows(d->core, ZD_TABLE_BUFFERS, NULL, 0), 0);
+	assert_true(core_usage(d->core).shard_bytes == usage.shard_bytes);
+	assert_true(core_usage(d->core).allocation_bytes == at.bytes);
+	assert_true(core_usage(d->core).gathered_bytes == 0);
+	expect_group(d, "PARKED", 1, false);
 
-	come_back(&d, 1, false);
-	assert_true(core_team_register(&d.team, &odd_unit) == odd);
-	expect_commit(&d, 1);
-	lone = core_open(d.core, CORE_ALICE);
-	reply = core_expect(d.core, core_join(d.core, lone, &second), 0);
+	come_back(d, 1, false);
+	assert_true(core_team_register(&d->team, &odd_unit) == odd);
+	expect_commit(d, 1);
+	lone = core_open(d->core, CORE_ALICE);
+	reply = core_expect(d->core, core_join(d->core, lone, &second), 0);
 	assert_true(reply->u.group_join.group == second_group);
-	core_expect(d.core, core_register(d.core, lone, second_group, &frozen_unit), 0);
-	reply = core_expect(d.core, keep(&d, lone, "adam"), 0);
+	core_expect(d->core, core_register(d->core, lone, second_group, &frozen_unit), 0);
+	reply = core_expect(d->core, keep(d, lone, "adam"), 0);
 	assert_true(reply->u.alloc.allocation == kept);
 	expect_location(reply->u.alloc.location, at);
 	for (uint32_t i = 0; i < at.bytes; i++)
-		assert_int_equal(core_bytes(d.core, at)[i], 0x5a);
+		assert_int_equal(core_bytes(d->core, at)[i], 0x5a);
 	alloc = (struct zd_args){.kind = ZD_REQ_FREE, .u.free = {.allocation = kept}};
-	core_expect(d.core, core_send(d.core, lone, &alloc), 0);
-	core_end(d.core);
+	core_expect(d->core, core_send(d->core, lone, &alloc), 0);
 }
 
 /* The description is the old one: another is rejected as if the daemon had lived on. */
 static void test_a_restored_unit_has_its_description(void **state)
 {
-	struct durable d;
+	struct durable *d = *state;
 	struct core_unit wrong = odd_unit;
 	struct zd_view_args other_views[] = {views[0], views[1]};
-	(void)state;
-	start(&d, false);
-	(void)core_team_register(&d.team, &odd_unit);
-	core_restart(d.core);
-	join_all(&d, 1, false);
-	core_expect(d.core, core_register(d.core, d.team.session[0], d.team.group, &odd_unit), 0);
+	(void)core_team_register(&d->team, &odd_unit);
+	core_restart(d->core);
+	join_all(d, 1, false);
+	core_expect(d->core, core_register(d->core, d->team.session[0], d->team.group, &odd_unit), 0);
 	other_views[1].shape[0] = 4;
 	wrong.views = other_views;
-	core_expect_error(d.core, core_register(d.core, d.team.session[1], d.team.group, &wrong),
+	core_expect_error(d->core, core_register(d->core, d->team.session[1], d->team.group, &wrong),
 	                  ZEROD_E_MISMATCH, "bias[5]@32; rank 1 says");
-	core_end(d.core);
 }
 
 static void test_ids_are_not_used_again(void **state)
 {
-	struct durable d;
+	struct durable *d = *state;
 	struct core_team passing;
 	uint64_t session = 0, group = 0, unit = 0, made;
-	(void)state;
-	start(&d, false);
 	for (uint32_t restarts = 0; restarts < 4; restarts++) {
-		core_team_new(&passing, d.core, "passing", 2, false);
+		passing = core_team_new(d->core, "passing", 2, false);
 		made = core_team_unit(&passing, "w", UNIT_BYTES);
 		assert_true(passing.session[0] > session && passing.group > group && made > unit);
 		session = passing.session[1];
 		group = passing.group;
 		unit = made;
-		core_restart(d.core);
+		core_restart(d->core);
 	}
-	core_end(d.core);
 }
 
 /* Not even where no durable object holds the newest ids, or any. */
 static void test_ids_of_a_journal_without_jobs_are_not_used_again(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t before;
-	(void)state;
 	core_journal(core);
 	before = core_open(core, CORE_ALICE);
 	for (uint32_t opened = 1; opened <= 300; opened++) {
@@ -186,122 +184,104 @@ static void test_ids_of_a_journal_without_jobs_are_not_used_again(void **state)
 		before = session;
 	}
 	assert_in_range(ZD_ID_NUMBER(before), 301, 900); /* they stay small */
-	core_end(core);
 }
 
 static void test_a_unit_that_is_being_filled_is_not_there(void **state)
 {
-	struct durable d;
+	struct durable *d = *state;
 	struct rows before;
-	(void)state;
-	start(&d, false);
-	list(d.core, "job", &before);
-	core_hold(d.core, ZD_CMD_FILL);
+	list(d->core, "job", &before);
+	core_hold(d->core, ZD_CMD_FILL);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		(void)core_register(d.core, d.team.session[rank], d.team.group, &odd_unit);
-	(void)keep(&d, d.team.session[0], "adam");
-	core_restart(d.core);
-	core_unhold(d.core, ZD_CMD_FILL);
-	expect_same_rows(d.core, "job", &before);
-	come_back(&d, 1, false);
-	(void)core_team_register(&d.team, &odd_unit);
-	expect_commit(&d, 1);
-	core_end(d.core);
+		(void)core_register(d->core, d->team.session[rank], d->team.group, &odd_unit);
+	(void)keep(d, d->team.session[0], "adam");
+	core_restart(d->core);
+	core_unhold(d->core, ZD_CMD_FILL);
+	expect_same_rows(d->core, "job", &before);
+	come_back(d, 1, false);
+	(void)core_team_register(&d->team, &odd_unit);
+	expect_commit(d, 1);
 }
 
 /* One of two ranks has its shard: the other has only asked. */
 static void test_a_unit_of_some_ranks(void **state)
 {
-	struct durable d;
+	struct durable *d = *state;
 	struct core_row row;
-	(void)state;
-	start(&d, false);
-	uint64_t request = core_register(d.core, d.team.session[1], d.team.group, &odd_unit);
-	uint64_t odd = core_expect(d.core, request, 0)->u.unit_register.unit;
-	core_hold(d.core, ZD_CMD_FILL);
-	(void)core_register(d.core, d.team.session[0], d.team.group, &odd_unit);
-	core_restart(d.core);
-	core_unhold(d.core, ZD_CMD_FILL);
-	core_row(d.core, ZD_TABLE_UNITS, odd, &row);
-	come_back(&d, 1, false);
-	assert_true(core_team_register(&d.team, &odd_unit) == odd);
-	expect_commit(&d, 1);
-	core_end(d.core);
+	uint64_t request = core_register(d->core, d->team.session[1], d->team.group, &odd_unit);
+	uint64_t odd = core_expect(d->core, request, 0)->u.unit_register.unit;
+	core_hold(d->core, ZD_CMD_FILL);
+	(void)core_register(d->core, d->team.session[0], d->team.group, &odd_unit);
+	core_restart(d->core);
+	core_unhold(d->core, ZD_CMD_FILL);
+	core_row(d->core, ZD_TABLE_UNITS, odd, &row);
+	come_back(d, 1, false);
+	assert_true(core_team_register(&d->team, &odd_unit) == odd);
+	expect_commit(d, 1);
 }
 
 static void test_an_unregistered_unit_stays_away(void **state)
 {
-	struct durable d;
+	struct durable *d = *state;
 	struct rows before;
-	(void)state;
-	start(&d, false);
-	list(d.core, "job", &before);
-	uint64_t odd = core_team_register(&d.team, &odd_unit);
+	list(d->core, "job", &before);
+	uint64_t odd = core_team_register(&d->team, &odd_unit);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(d.core, core_simple(d.core, d.team.session[rank], ZD_REQ_UNIT_UNREGISTER, odd),
+		core_expect(d->core, core_simple(d->core, d->team.session[rank], ZD_REQ_UNIT_UNREGISTER, odd),
 		            0);
-	core_restart(d.core);
-	expect_same_rows(d.core, "job", &before);
-	come_back(&d, 1, false);
-	core_end(d.core);
+	core_restart(d->core);
+	expect_same_rows(d->core, "job", &before);
+	come_back(d, 1, false);
 }
 
 /* Left by all ranks and described anew: the former unit's name is the new one's. */
 /* Optimizer states in durable allocations are laid out as the target is. */
 static void test_a_unit_keeps_its_place_in_the_target(void **state)
 {
-	struct durable d;
-	(void)state;
-	start(&d, false);
-	uint64_t odd = core_team_register(&d.team, &odd_unit);
-	uint64_t request = core_register(d.core, d.team.session[0], d.team.group, &odd_unit);
-	uint64_t place = core_expect(d.core, request, 0)->u.unit_register.target_offset_numel;
+	struct durable *d = *state;
+	uint64_t odd = core_team_register(&d->team, &odd_unit);
+	uint64_t request = core_register(d->core, d->team.session[0], d->team.group, &odd_unit);
+	uint64_t place = core_expect(d->core, request, 0)->u.unit_register.target_offset_numel;
 	for (uint32_t rank = 0; rank < 2; rank++) /* leaves a hole before the unit */
-		core_expect(d.core,
-		            core_simple(d.core, d.team.session[rank], ZD_REQ_UNIT_UNREGISTER, d.unit[1]), 0);
-	core_restart(d.core);
-	join_all(&d, 1, false);
-	request = core_register(d.core, d.team.session[0], d.team.group, &odd_unit);
-	const struct zd_reply *reply = core_expect(d.core, request, 0);
+		core_expect(d->core,
+		            core_simple(d->core, d->team.session[rank], ZD_REQ_UNIT_UNREGISTER, d->unit[1]),
+		            0);
+	core_restart(d->core);
+	join_all(d, 1, false);
+	request = core_register(d->core, d->team.session[0], d->team.group, &odd_unit);
+	const struct zd_reply *reply = core_expect(d->core, request, 0);
 	assert_true(reply->u.unit_register.unit == odd);
 	assert_int_equal(reply->u.unit_register.target_offset_numel, place);
-	request = send_register(&d, 1, 0); /* behind it */
-	assert_true(core_expect(d.core, request, 0)->u.unit_register.target_offset_numel > place);
-	core_end(d.core);
+	request = send_register(d, 1, 0); /* behind it */
+	assert_true(core_expect(d->core, request, 0)->u.unit_register.target_offset_numel > place);
 }
 
 static void test_a_unit_that_was_described_anew(void **state)
 {
-	struct durable d;
+	struct durable *d = *state;
 	struct core_unit unit = {.name = "new", .numel = UNIT_BYTES / 4};
 	struct core_row row;
-	(void)state;
-	start(&d, false);
-	core_hold(d.core, ZD_CMD_FILL);
-	(void)core_register(d.core, d.team.session[0], d.team.group, &unit);
-	core_close(d.core, d.team.session[0]);
-	core_expect_told(d.core, d.team.session[1], d.team.group, "rank 0");
+	core_hold(d->core, ZD_CMD_FILL);
+	(void)core_register(d->core, d->team.session[0], d->team.group, &unit);
+	core_close(d->core, d->team.session[0]);
+	core_expect_told(d->core, d->team.session[1], d->team.group, "rank 0");
 	unit.numel *= 2;
-	uint64_t again = core_register(d.core, d.team.session[1], d.team.group, &unit);
-	core_unhold(d.core, ZD_CMD_FILL);
-	uint64_t id = core_expect(d.core, again, 0)->u.unit_register.unit;
-	core_restart(d.core);
-	core_row(d.core, ZD_TABLE_UNITS, id, &row);
+	uint64_t again = core_register(d->core, d->team.session[1], d->team.group, &unit);
+	core_unhold(d->core, ZD_CMD_FILL);
+	uint64_t id = core_expect(d->core, again, 0)->u.unit_register.unit;
+	core_restart(d->core);
+	core_row(d->core, ZD_TABLE_UNITS, id, &row);
 	assert_int_equal(row.row.u.unit.numel, unit.numel);
-	core_end(d.core);
 }
 
 static void test_without_jobs_nothing_is_restored(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
+	struct core_driver *core = *state;
 	core_journal(core);
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	core_restart(core);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 /* ---- Ended jobs ---------------------------------------------------------------------------------------- */
@@ -364,20 +344,17 @@ static void test_an_incomplete_job_is_lost_alone(void **state)
 /* Commits are refused on all ranks once the driver cannot keep them. */
 static void test_commits_that_would_not_be_kept(void **state)
 {
-	struct durable d;
+	struct durable *d = *state;
 	uint64_t request[2];
-	(void)state;
-	start(&d, false);
-	both_publish(&d, 0);
-	request[0] = core_commit(d.core, d.team.session[0], d.team.group, 2);
-	zd_engine_keep_ended(core_engine(d.core), "the store is gone");
-	request[1] = core_commit(d.core, d.team.session[1], d.team.group, 2);
+	both_publish(d, 0);
+	request[0] = core_commit(d->core, d->team.session[0], d->team.group, 2);
+	zd_engine_keep_ended(core_engine(d->core), "the store is gone");
+	request[1] = core_commit(d->core, d->team.session[1], d->team.group, 2);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect_error(d.core, request[rank], ZEROD_E_SYSTEM,
+		core_expect_error(d->core, request[rank], ZEROD_E_SYSTEM,
 		                  "no step is committed any more: durable jobs will not outlive this daemon: "
 		                  "the store is gone");
-	expect_group(&d, "READY", 1, false);
-	core_end(d.core);
+	expect_group(d, "READY", 1, false);
 }
 
 /* The old job's memory waits for its processes while ranks begin a new job of its name. */
@@ -428,37 +405,31 @@ static void test_a_group_without_shadows_inside_an_update_is_torn(void **state)
 
 static void test_a_commit_mends_a_torn_group(void **state)
 {
-	struct durable d;
-	(void)state;
-	start(&d, false);
-	core_expect(d.core, update(&d, 0, 0), 0);
-	core_restart(d.core);
-	come_back(&d, 1, true);
+	struct durable *d = *state;
+	core_expect(d->core, update(d, 0, 0), 0);
+	core_restart(d->core);
+	come_back(d, 1, true);
 	for (uint32_t unit = 0; unit < NUNITS; unit++)
-		core_team_publish(&d.team, d.unit[unit]);
-	commit(&d, 2);
-	core_restart(d.core);
-	expect_group(&d, "PARKED", 2, false);
-	come_back(&d, 2, false);
-	expect_commit(&d, 2);
-	core_end(d.core);
+		core_team_publish(&d->team, d->unit[unit]);
+	commit(d, 2);
+	core_restart(d->core);
+	expect_group(d, "PARKED", 2, false);
+	come_back(d, 2, false);
+	expect_commit(d, 2);
 }
 
 static void test_a_group_outside_updates_is_not_torn(void **state)
 {
-	struct durable d;
-	(void)state;
-	start(&d, false);
+	struct durable *d = *state;
 	/* an update that waits for a reader has changed nothing */
-	core_hold(d.core, ZD_CMD_COPY);
-	(void)core_gather(d.core, d.team.session[1], d.unit[0]);
-	core_expect_waits(d.core, update(&d, 0, 0), "");
-	core_restart(d.core);
-	core_unhold(d.core, ZD_CMD_COPY);
-	expect_group(&d, "PARKED", 1, false);
-	come_back(&d, 1, false);
-	expect_commit(&d, 1);
-	core_end(d.core);
+	core_hold(d->core, ZD_CMD_COPY);
+	(void)core_gather(d->core, d->team.session[1], d->unit[0]);
+	core_expect_waits(d->core, update(d, 0, 0), "");
+	core_restart(d->core);
+	core_unhold(d->core, ZD_CMD_COPY);
+	expect_group(d, "PARKED", 1, false);
+	come_back(d, 1, false);
+	expect_commit(d, 1);
 }
 
 /* ---- Limits -------------------------------------------------------------------------------------------- */
@@ -504,9 +475,8 @@ static void test_restored_jobs_expire(void **state)
 /* A rank of a group that was never complete has no shards: it may join on any device. */
 static void test_a_group_that_was_not_complete(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_join join = {.world_size = 2, .rank = 1, .device = 1, .durable = true};
-	(void)state;
 	core_journal(core);
 	(void)core_join(core, core_open(core, CORE_ALICE), &join);
 	core_restart(core);
@@ -522,32 +492,32 @@ static void test_a_group_that_was_not_complete(void **state)
 	join.device = 1;
 	core_expect_error(core, core_join(core, core_open(core, CORE_ALICE), &join), ZEROD_E_MISMATCH,
 	                  "are on device 0; it joins on device 1");
-	core_end(core);
 }
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_a_durable_job_survives),
-	        cmocka_unit_test(test_a_restored_unit_has_its_description),
-	        cmocka_unit_test(test_ids_are_not_used_again),
-	        cmocka_unit_test(test_ids_of_a_journal_without_jobs_are_not_used_again),
-	        cmocka_unit_test(test_a_unit_that_is_being_filled_is_not_there),
-	        cmocka_unit_test(test_a_unit_of_some_ranks),
-	        cmocka_unit_test(test_an_unregistered_unit_stays_away),
-	        cmocka_unit_test(test_a_unit_keeps_its_place_in_the_target),
-	        cmocka_unit_test(test_a_unit_that_was_described_anew),
-	        cmocka_unit_test(test_without_jobs_nothing_is_restored),
+	        TEST(test_a_durable_job_survives),
+	        TEST(test_a_restored_unit_has_its_description),
+	        TEST(test_ids_are_not_used_again),
+	        CORE_TEST(test_ids_of_a_journal_without_jobs_are_not_used_again),
+	        TEST(test_a_unit_that_is_being_filled_is_not_there),
+	        TEST(test_a_unit_of_some_ranks),
+	        TEST(test_an_unregistered_unit_stays_away),
+	        TEST(test_a_unit_keeps_its_place_in_the_target),
+	        TEST(test_a_unit_that_was_described_anew),
+	        CORE_TEST(test_without_jobs_nothing_is_restored),
 	        cmocka_unit_test(test_an_ended_job_is_not_restored),
 	        cmocka_unit_test(test_an_incomplete_job_is_lost_alone),
-	        cmocka_unit_test(test_commits_that_would_not_be_kept),
+	        TEST(test_commits_that_would_not_be_kept),
 	        cmocka_unit_test(test_a_job_that_follows_an_ended_one_of_its_name),
 	        cmocka_unit_test(test_a_group_without_shadows_inside_an_update_is_torn),
-	        cmocka_unit_test(test_a_commit_mends_a_torn_group),
-	        cmocka_unit_test(test_a_group_outside_updates_is_not_torn),
+	        TEST(test_a_commit_mends_a_torn_group),
+	        TEST(test_a_group_outside_updates_is_not_torn),
 	        cmocka_unit_test(test_quotas_count_restored_bytes),
 	        cmocka_unit_test(test_restored_jobs_expire),
-	        cmocka_unit_test(test_a_group_that_was_not_complete),
+	        CORE_TEST(test_a_group_that_was_not_complete),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

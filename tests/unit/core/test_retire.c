@@ -27,7 +27,7 @@ static void start(struct rig *rig, uint32_t segments)
 	struct core_options options = {
 	        .ndevices = 1, .arena_bytes = segments * SEGMENT, .sessions_map = true, .copies = true};
 	rig->core = core_new(&options);
-	core_team_new(&rig->team, rig->core, "job", 1, false);
+	rig->team = core_team_new(rig->core, "job", 1, false);
 	rig->session = rig->team.session[0];
 	rig->other = core_open(rig->core, CORE_ALICE);
 }

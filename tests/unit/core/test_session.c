@@ -21,10 +21,9 @@
 
 static void test_sessions_are_limited(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct zd_peer peer = {.uid = CORE_ALICE, .pid = 1, .name = NULL};
 	struct zd_err err = ZD_ERR_NONE;
-	(void)state;
 	uint64_t first = core_open(core, CORE_ALICE), last = first;
 	for (uint32_t i = 1; i < ZD_MAX_SESSIONS; i++) {
 		uint64_t id = core_open(core, CORE_ALICE);
@@ -36,15 +35,13 @@ static void test_sessions_are_limited(void **state)
 	assert_string_equal(err.text, "1024 sessions are open already");
 	core_close(core, first);
 	assert_true(core_open(core, CORE_BOB) > last); /* ids are never used again */
-	core_end(core);
 }
 
 static void test_unknown_sessions_are_ignored(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct zd_peer peer = {.uid = CORE_ALICE, .pid = 1, .name = NULL};
 	struct core_row row;
-	(void)state;
 	zd_engine_session_close(core_engine(core), 4711);
 	uint64_t id = zd_engine_session_open(core_engine(core), &peer, NULL);
 	core_row(core, ZD_TABLE_SESSIONS, id, &row);
@@ -52,7 +49,6 @@ static void test_unknown_sessions_are_ignored(void **state)
 	assert_string_equal(row.state, "OPEN");
 	zd_engine_session_close(core_engine(core), id);
 	zd_engine_session_close(core_engine(core), id);
-	core_end(core);
 }
 
 /* ---- Ending in every state ----------------------------------------------------------------------------- */
@@ -225,7 +221,7 @@ static void test_end_in_every_state(void **state)
 	(void)state;
 	for (size_t i = 0; i < 2 * ZD_ARRAY_LEN(bring); i++) {
 		struct rig rig = {.core = core_new(NULL)};
-		core_team_new(&rig.team, rig.core, "job", 2, false);
+		rig.team = core_team_new(rig.core, "job", 2, false);
 		rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
 		rig.other = core_team_unit(&rig.team, "v", UNIT_BYTES);
 		rig.session = rig.team.session[0];
@@ -261,7 +257,7 @@ static void test_engine_ends_with_all_of_it(void **state)
 	(void)state;
 	for (int durable = 0; durable < 2; durable++) {
 		struct rig rig = {.core = core_new(NULL)};
-		core_team_new(&rig.team, rig.core, "job", 2, durable);
+		rig.team = core_team_new(rig.core, "job", 2, durable);
 		rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
 		rig.other = core_team_unit(&rig.team, "v", UNIT_BYTES);
 		rig.session = rig.team.session[0];
@@ -282,8 +278,7 @@ static void test_engine_ends_with_all_of_it(void **state)
 /* Another user's objects do not change them, and a user that held nothing in between continues. */
 static void test_ids_count_the_uids_own_objects(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	(void)state;
+	struct core_driver *core = *state;
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	for (int i = 0; i < 20; i++) {
 		core_expect(core, core_alloc(core, bob, "job", 0, 4096), 0);
@@ -297,18 +292,15 @@ static void test_ids_count_the_uids_own_objects(void **state)
 	assert_int_not_equal(ZD_ID_OWNER(alice), ZD_ID_OWNER(bob));
 	core_close(core, alice);
 	assert_int_equal(core_open(core, CORE_ALICE), alice + 1);
-	core_end(core);
 }
 
 /* ---- Ended by others ----------------------------------------------------------------------------------- */
 
 static void test_kill_session(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	char text[96];
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	uint64_t waiting = core_commit(core, team.session[1], team.group, 1);
 	uint64_t bob = core_open(core, CORE_BOB), alice = core_open(core, CORE_ALICE);
@@ -328,7 +320,6 @@ static void test_kill_session(void **state)
 	core_expect_error(core, waiting, ZEROD_E_PEER_LOST, "rank 0");
 	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_SESSION, bob), 0);
 	assert_false(core_is_open(core, bob));
-	core_end(core);
 }
 
 /* ---- Notices for the log ------------------------------------------------------------------------------- */
@@ -336,9 +327,8 @@ static void test_kill_session(void **state)
 /* A job begins with its first group, and ends when nothing of it is left. */
 static void test_jobs_begin_and_end(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
-	(void)state;
 	core_tick(core, 5000);
 	core_expect(core, core_join(core, alice, &(struct core_join){.job = "lm", .world_size = 1}), 0);
 	assert_string_equal(core_notice(core, 0), "job 1000/lm began");
@@ -354,18 +344,16 @@ static void test_jobs_begin_and_end(void **state)
 	core_close(core, alice);
 	assert_string_equal(core_notice(core, 1), "job 1000/lm ended, since 5000, peak 8192");
 	assert_string_equal(core_notice(core, 2), "");
-	core_end(core);
 }
 
 /* One notice for each group of a session that ends without a goodbye, also of a rank that still joins. */
 static void test_lost_ranks_are_named_once(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
 	struct core_join second = {.job = "lm", .group = "second", .world_size = 2, .rank = 1, .device = 1};
 	char text[128];
-	(void)state;
-	core_team_new(&team, core, "lm", 2, false);
+	team = core_team_new(core, "lm", 2, false);
 	uint64_t waiting = core_commit(core, team.session[0], team.group, 1);
 	(void)core_join(core, team.session[1], &second);
 	core_close(core, core_open(core, CORE_ALICE)); /* of no group */
@@ -381,24 +369,23 @@ static void test_lost_ranks_are_named_once(void **state)
 	zd_engine_session_goodbye(core_engine(core), team.session[0]);
 	core_close(core, team.session[0]);
 	assert_string_equal(core_notice(core, 4), "");
-	core_team_new(&team, core, "lm", 2, false); /* whoever kills a session is told of elsewhere */
+	team = core_team_new(core, "lm", 2, false); /* whoever kills a session is told of elsewhere */
 	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_SESSION, team.session[0]), 0);
 	assert_string_equal(core_notice(core, 4), "job 1000/lm began");
 	assert_string_equal(core_notice(core, 5), "");
-	core_end(core);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_sessions_are_limited),
-	        cmocka_unit_test(test_unknown_sessions_are_ignored),
+	        CORE_TEST(test_sessions_are_limited),
+	        CORE_TEST(test_unknown_sessions_are_ignored),
 	        cmocka_unit_test(test_end_in_every_state),
 	        cmocka_unit_test(test_engine_ends_with_all_of_it),
-	        cmocka_unit_test(test_ids_count_the_uids_own_objects),
-	        cmocka_unit_test(test_kill_session),
-	        cmocka_unit_test(test_jobs_begin_and_end),
-	        cmocka_unit_test(test_lost_ranks_are_named_once),
+	        CORE_TEST(test_ids_count_the_uids_own_objects),
+	        CORE_TEST(test_kill_session),
+	        CORE_TEST(test_jobs_begin_and_end),
+	        CORE_TEST(test_lost_ranks_are_named_once),
 	};
 	return cmocka_run_group_tests_name("core/session", tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@
 static struct core_driver *open_held(struct core_reducers *g, uint64_t *unit, bool boundary)
 {
 	struct core_driver *core = core_new(NULL);
-	core_reducers_new(g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	*g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	*unit = core_reducers_unit(g, "w", NUMEL);
 	core_reducers_begin(g, 3, boundary);
 	core_hold(core, ZD_CMD_REDUCE);
@@ -69,12 +69,10 @@ static void test_own_slice_is_enough(void **state)
 /* Its target is written from all owners' slices. */
 static void test_all_reduce_needs_all(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_driver *core = *state;
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = core_team_register(
 	        &g.team, &(struct core_unit){.name = "norm", .numel = NUMEL, .all_reduce = true});
-	(void)state;
 	core_reducers_begin(&g, 3, false);
 	core_hold(core, ZD_CMD_REDUCE);
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -89,7 +87,6 @@ static void test_all_reduce_needs_all(void **state)
 	core_unhold(core, ZD_CMD_REDUCE);
 	core_expect(core, end, 0);
 	core_expect(core, core_backward_end(&g.team, 1), 0);
-	core_end(core);
 }
 
 /* The same unit again, while rank 1 has not summed the first backward's. */
@@ -162,12 +159,10 @@ static void test_rank_ahead_dies(void **state)
  * concerned. */
 static void test_failure_of_a_window_before(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
-	core_reducers_new(&g, core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_driver *core = *state;
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t first = core_reducers_unit(&g, "first", NUMEL),
 	         second = core_reducers_unit(&g, "second", NUMEL);
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	uint64_t entries[2][2];
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -202,19 +197,18 @@ static void test_failure_of_a_window_before(void **state)
 	const struct zd_reply *step[CORE_TEAM];
 	core_reducers_step(&g, step); /* both get 0 */
 	core_reducers_step_end(&g);
-	core_end(core);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_own_slice_is_enough),
-	        cmocka_unit_test(test_all_reduce_needs_all),
+	        CORE_TEST(test_all_reduce_needs_all),
 	        cmocka_unit_test(test_next_backward_meanwhile),
 	        cmocka_unit_test(test_unit_may_not_go),
 	        cmocka_unit_test(test_late_failure),
 	        cmocka_unit_test(test_rank_ahead_dies),
-	        cmocka_unit_test(test_failure_of_a_window_before),
+	        CORE_TEST(test_failure_of_a_window_before),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,6 +80,14 @@ static void start(struct shadowed *s, const struct core_options *options)
 	commit(s, 1);
 }
 
+static int setup(void **state)
+{
+	static struct shadowed s;
+	start(&s, NULL);
+	*state = &s;
+	return 0;
+}
+
 static uint64_t update(struct shadowed *s, uint32_t unit, uint32_t rank)
 {
 	return core_update(s->core, s->team.session[rank], s->unit[unit]);
@@ -293,69 +301,60 @@ static void test_death_at_every_point(void **state)
 /* The way back is cut short, again and again. */
 static void test_death_while_set_back(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	both_publish(&s, 0);
-	both_publish(&s, 1);
-	core_hold(s.core, ZD_CMD_COPY);
-	close_rank(&s, 0);
-	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 2 * NUNITS);
-	core_run_on(s.core, ZD_CMD_COPY, 0);
-	close_rank(&s, 1);
-	core_run_on(s.core, ZD_CMD_COPY, 1);
+	struct shadowed *s = *state;
+	both_publish(s, 0);
+	both_publish(s, 1);
+	core_hold(s->core, ZD_CMD_COPY);
+	close_rank(s, 0);
+	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 2 * NUNITS);
+	core_run_on(s->core, ZD_CMD_COPY, 0);
+	close_rank(s, 1);
+	core_run_on(s->core, ZD_CMD_COPY, 1);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		(void)send_join(&s, rank);
-	close_rank(&s, 0);
-	close_rank(&s, 1);
-	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 2 * NUNITS - 2); /* none is begun twice */
-	core_unhold(s.core, ZD_CMD_COPY);
-	recover(&s, 1);
-	expect_commit(&s, 1);
-	core_end(s.core);
+		(void)send_join(s, rank);
+	close_rank(s, 0);
+	close_rank(s, 1);
+	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 2 * NUNITS - 2); /* none is begun twice */
+	core_unhold(s->core, ZD_CMD_COPY);
+	recover(s, 1);
+	expect_commit(s, 1);
 }
 
 /* Death before the first commit: what was there at the registration. */
 static void test_nothing_committed_yet(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
+	struct shadowed *s = *state;
 	struct core_unit options = {.name = "new", .numel = UNIT_BYTES / 4};
 	struct zd_location shard[2];
 	uint64_t unit = 0;
 	for (uint32_t rank = 0; rank < 2; rank++) {
-		uint64_t request = core_register(s.core, s.team.session[rank], s.team.group, &options);
-		const struct zd_reply *reply = core_expect(s.core, request, 0);
+		uint64_t request = core_register(s->core, s->team.session[rank], s->team.group, &options);
+		const struct zd_reply *reply = core_expect(s->core, request, 0);
 		unit = reply->u.unit_register.unit;
 		shard[rank] = reply->u.unit_register.shard;
 	}
-	core_team_publish(&s.team, unit);
-	close_rank(&s, 0);
-	recover(&s, 1);
+	core_team_publish(&s->team, unit);
+	close_rank(s, 0);
+	recover(s, 1);
 	for (uint32_t rank = 0; rank < 2; rank++) {
-		uint64_t request = core_register(s.core, s.team.session[rank], s.team.group, &options);
-		assert_int_equal(core_expect(s.core, request, 0)->u.unit_register.version, 0);
+		uint64_t request = core_register(s->core, s->team.session[rank], s->team.group, &options);
+		assert_int_equal(core_expect(s->core, request, 0)->u.unit_register.version, 0);
 		for (uint32_t i = 0; i < SHARD_BYTES; i++)
-			assert_int_equal(core_bytes(s.core, shard[rank])[i], 0);
+			assert_int_equal(core_bytes(s->core, shard[rank])[i], 0);
 	}
-	core_end(s.core);
 }
 
 static void test_aborted_group_is_set_back(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	both_publish(&s, 0);
-	core_expect(s.core, update(&s, 1, 1), 0);
-	core_expect(s.core, core_simple(s.core, s.team.session[0], ZD_REQ_ABORT_GROUP, s.team.group), 0);
-	close_rank(&s, 0);
-	core_expect(s.core, publish(&s, 1, 1), ZEROD_E_ABORTED);
-	close_rank(&s, 1);
-	recover(&s, 1);
-	expect_commit(&s, 1);
-	core_end(s.core);
+	struct shadowed *s = *state;
+	both_publish(s, 0);
+	core_expect(s->core, update(s, 1, 1), 0);
+	core_expect(s->core, core_simple(s->core, s->team.session[0], ZD_REQ_ABORT_GROUP, s->team.group), 0);
+	close_rank(s, 0);
+	core_expect(s->core, publish(s, 1, 1), ZEROD_E_ABORTED);
+	close_rank(s, 1);
+	recover(s, 1);
+	expect_commit(s, 1);
 }
 
 /* ---- Ranks that stay ----------------------------------------------------------------------------------- */
@@ -365,102 +364,90 @@ static void test_survivor_does_not_go_on_unaware(void **state)
 {
 	static const char text[] =
 	        "rank 0 (pid 1001) of group 'world' was lost: rank 1 is restored to step 1";
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	both_publish(&s, 0);
-	core_expect(s.core, update(&s, 1, 1), 0);
-	write_undone(&s, 1, 1);
-	close_rank(&s, 0);
-	core_expect_error(s.core, gather(&s, 0, 1), ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
-	core_expect(s.core, send_join(&s, 0), 0);
+	struct shadowed *s = *state;
+	both_publish(s, 0);
+	core_expect(s->core, update(s, 1, 1), 0);
+	write_undone(s, 1, 1);
+	close_rank(s, 0);
+	core_expect_error(s->core, gather(s, 0, 1), ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
+	core_expect(s->core, send_join(s, 0), 0);
 	for (uint32_t unit = 0; unit < NUNITS; unit++)
-		core_expect(s.core, send_register(&s, unit, 0), 0);
-	expect_group(&s, "READY", 1, false);
-	core_expect_error(s.core, gather(&s, 0, 1), ZEROD_E_PEER_LOST, text);
-	core_expect_error(s.core, update(&s, 0, 1), ZEROD_E_PEER_LOST, text);
-	core_expect_error(s.core, core_commit(s.core, s.team.session[1], s.team.group, 2), ZEROD_E_PEER_LOST,
-	                  text);
+		core_expect(s->core, send_register(s, unit, 0), 0);
+	expect_group(s, "READY", 1, false);
+	core_expect_error(s->core, gather(s, 0, 1), ZEROD_E_PEER_LOST, text);
+	core_expect_error(s->core, update(s, 0, 1), ZEROD_E_PEER_LOST, text);
+	core_expect_error(s->core, core_commit(s->core, s->team.session[1], s->team.group, 2),
+	                  ZEROD_E_PEER_LOST, text);
 	/* The shard that rank 1 writes is set back when its publish says that it has stopped, and others wait
 	 * for that. */
-	uint64_t waiting = gather(&s, 1, 0);
-	core_expect_waits(s.core, waiting, "rank 1's shard of unit 'b' to be restored to the last commit");
-	core_expect_error(s.core, publish(&s, 1, 1), ZEROD_E_PEER_LOST,
+	uint64_t waiting = gather(s, 1, 0);
+	core_expect_waits(s->core, waiting, "rank 1's shard of unit 'b' to be restored to the last commit");
+	core_expect_error(s->core, publish(s, 1, 1), ZEROD_E_PEER_LOST,
 	                  "was lost during the update: unit 'b' is restored to step 1");
-	core_team_check(&s.team, core_expect(s.core, waiting, 0), 1);
-	core_expect_error(s.core, gather(&s, 0, 1), ZEROD_E_PEER_LOST, text);
-	core_expect(s.core, core_release(s.core, s.team.session[0], s.unit[1]), 0);
-	recover(&s, 1);
-	expect_commit(&s, 1);
-	core_end(s.core);
+	core_team_check(&s->team, core_expect(s->core, waiting, 0), 1);
+	core_expect_error(s->core, gather(s, 0, 1), ZEROD_E_PEER_LOST, text);
+	core_expect(s->core, core_release(s->core, s->team.session[0], s->unit[1]), 0);
+	recover(s, 1);
+	expect_commit(s, 1);
 }
 
 /* A loss is told before the rank's own work, although nothing of it was undone: the first update neither
  * begins nor lets others gather. After the reset all ranks are at the last commit. */
 static void test_survivor_is_told_by_its_first_update(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	close_rank(&s, 1);
-	core_expect(s.core, send_join(&s, 1), 0);
+	struct shadowed *s = *state;
+	close_rank(s, 1);
+	core_expect(s->core, send_join(s, 1), 0);
 	for (uint32_t unit = 0; unit < NUNITS; unit++)
-		core_expect(s.core, send_register(&s, unit, 1), 0);
-	core_expect_error(s.core, update(&s, 0, 0), ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
-	core_expect(s.core, publish(&s, 0, 0), ZEROD_E_STATE);
-	core_team_check(&s.team, core_expect(s.core, gather(&s, 0, 1), 0), 1);
-	core_expect(s.core, core_release(s.core, s.team.session[1], s.unit[0]), 0);
-	recover(&s, 1);
-	expect_commit(&s, 1);
-	core_end(s.core);
+		core_expect(s->core, send_register(s, unit, 1), 0);
+	core_expect_error(s->core, update(s, 0, 0), ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
+	core_expect(s->core, publish(s, 0, 0), ZEROD_E_STATE);
+	core_team_check(&s->team, core_expect(s->core, gather(s, 0, 1), 0), 1);
+	core_expect(s->core, core_release(s->core, s->team.session[1], s->unit[0]), 0);
+	recover(s, 1);
+	expect_commit(s, 1);
 }
 
 /* A reset ends the update as well, and returns when the shards are back; so does a registration. */
 static void test_reset_waits_for_the_shards(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	publish_undone(&s, 0, 0);
-	core_expect(s.core, update(&s, 0, 1), 0);
-	write_undone(&s, 0, 1);
-	core_hold(s.core, ZD_CMD_COPY);
-	close_rank(&s, 0);
-	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 1); /* rank 1 may be writing */
-	uint64_t back = reset(&s, 1);
-	core_expect_waits(s.core, back, "rank 1's shard of unit 'a' to be restored to the last commit");
-	core_expect(s.core, send_join(&s, 0), 0);
-	uint64_t registered = send_register(&s, 0, 0);
-	core_expect_waits(s.core, registered, "rank 0's shard of unit 'a' to be restored");
-	uint64_t begun = update(&s, 0, 1);
-	core_expect_waits(s.core, begun, "rank 1's shard of unit 'a' to be restored");
-	core_run_on(s.core, ZD_CMD_COPY, 1);
-	core_expect(s.core, back, 0);
-	core_expect(s.core, begun, 0); /* the shadow is whole still: nothing is copied */
-	core_run_on(s.core, ZD_CMD_COPY, 0);
-	assert_int_equal(core_expect(s.core, registered, 0)->u.unit_register.version, 1);
-	core_unhold(s.core, ZD_CMD_COPY);
-	expect_shard(&s, 0, 1, core_pattern(1, 1));
-	core_expect(s.core, publish(&s, 0, 1), 0);
-	core_end(s.core);
+	struct shadowed *s = *state;
+	publish_undone(s, 0, 0);
+	core_expect(s->core, update(s, 0, 1), 0);
+	write_undone(s, 0, 1);
+	core_hold(s->core, ZD_CMD_COPY);
+	close_rank(s, 0);
+	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 1); /* rank 1 may be writing */
+	uint64_t back = reset(s, 1);
+	core_expect_waits(s->core, back, "rank 1's shard of unit 'a' to be restored to the last commit");
+	core_expect(s->core, send_join(s, 0), 0);
+	uint64_t registered = send_register(s, 0, 0);
+	core_expect_waits(s->core, registered, "rank 0's shard of unit 'a' to be restored");
+	uint64_t begun = update(s, 0, 1);
+	core_expect_waits(s->core, begun, "rank 1's shard of unit 'a' to be restored");
+	core_run_on(s->core, ZD_CMD_COPY, 1);
+	core_expect(s->core, back, 0);
+	core_expect(s->core, begun, 0); /* the shadow is whole still: nothing is copied */
+	core_run_on(s->core, ZD_CMD_COPY, 0);
+	assert_int_equal(core_expect(s->core, registered, 0)->u.unit_register.version, 1);
+	core_unhold(s->core, ZD_CMD_COPY);
+	expect_shard(s, 0, 1, core_pattern(1, 1));
+	core_expect(s->core, publish(s, 0, 1), 0);
 }
 
 /* Nothing was undone: nobody is told, and nothing is copied. */
 static void test_survivor_of_a_whole_step_goes_on(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	core_expect(s.core, gather(&s, 0, 1), 0);
-	uint32_t copies = core_count(s.core, ZD_CMD_COPY);
-	close_rank(&s, 0);
-	core_expect(s.core, send_join(&s, 0), 0);
-	core_expect_told(s.core, s.team.session[1], s.team.group, "rank 0");
+	struct shadowed *s = *state;
+	core_expect(s->core, gather(s, 0, 1), 0);
+	uint32_t copies = core_count(s->core, ZD_CMD_COPY);
+	close_rank(s, 0);
+	core_expect(s->core, send_join(s, 0), 0);
+	core_expect_told(s->core, s->team.session[1], s->team.group, "rank 0");
 	for (uint32_t unit = 0; unit < NUNITS; unit++)
-		core_expect(s.core, send_register(&s, unit, 0), 0);
-	core_team_check(&s.team, core_expect(s.core, gather(&s, 0, 1), 0), 1); /* joins */
-	assert_int_equal(core_count(s.core, ZD_CMD_COPY), copies);
-	core_end(s.core);
+		core_expect(s->core, send_register(s, unit, 0), 0);
+	core_team_check(&s->team, core_expect(s->core, gather(s, 0, 1), 0), 1); /* joins */
+	assert_int_equal(core_count(s->core, ZD_CMD_COPY), copies);
 }
 
 /* ---- Gathered copies ----------------------------------------------------------------------------------- */
@@ -468,214 +455,184 @@ static void test_survivor_of_a_whole_step_goes_on(void **state)
 /* One of an undone version is not joined, even when the next one has the same number. */
 static void test_copies_of_undone_versions_are_stale(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	core_expect(s.core, core_set_persistent(s.core, s.team.session[1], s.unit[0], true), 0);
-	both_publish(&s, 0);
-	assert_int_equal(core_expect(s.core, gather(&s, 0, 1), 0)->u.gather.version, 2);
-	close_rank(&s, 0);
-	recover(&s, 1);
-	uint64_t again = gather(&s, 0, 1);
-	core_expect_waits(s.core, again, "leases on version 2 of unit 'a'");
-	core_expect(s.core, core_release(s.core, s.team.session[1], s.unit[0]), 0);
-	core_team_check(&s.team, core_expect(s.core, again, 0), 1);
-	core_expect(s.core, core_release(s.core, s.team.session[1], s.unit[0]), 0);
-	core_team_publish(&s.team, s.unit[0]);
-	core_team_check(&s.team, core_expect(s.core, gather(&s, 0, 1), 0), 2);
-	core_end(s.core);
+	struct shadowed *s = *state;
+	core_expect(s->core, core_set_persistent(s->core, s->team.session[1], s->unit[0], true), 0);
+	both_publish(s, 0);
+	assert_int_equal(core_expect(s->core, gather(s, 0, 1), 0)->u.gather.version, 2);
+	close_rank(s, 0);
+	recover(s, 1);
+	uint64_t again = gather(s, 0, 1);
+	core_expect_waits(s->core, again, "leases on version 2 of unit 'a'");
+	core_expect(s->core, core_release(s->core, s->team.session[1], s->unit[0]), 0);
+	core_team_check(&s->team, core_expect(s->core, again, 0), 1);
+	core_expect(s->core, core_release(s->core, s->team.session[1], s->unit[0]), 0);
+	core_team_publish(&s->team, s->unit[0]);
+	core_team_check(&s->team, core_expect(s->core, gather(s, 0, 1), 0), 2);
 }
 
 static void test_shards_are_set_back_behind_their_readers(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	both_publish(&s, 0);
-	core_hold(s.core, ZD_CMD_COPY);
-	core_expect(s.core, gather(&s, 0, 0), 0);
-	close_rank(&s, 0);
-	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 2); /* the gather's */
-	core_run_on(s.core, ZD_CMD_COPY, 1);
-	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 2); /* rank 0's shard is free to be written */
-	core_run_on(s.core, ZD_CMD_COPY, 0);
-	expect_shard(&s, 0, 0, core_pattern(0, 1));
-	expect_shard(&s, 0, 1, UNDONE);
-	core_unhold(s.core, ZD_CMD_COPY);
-	expect_shard(&s, 0, 1, core_pattern(1, 1));
-	core_end(s.core);
+	struct shadowed *s = *state;
+	both_publish(s, 0);
+	core_hold(s->core, ZD_CMD_COPY);
+	core_expect(s->core, gather(s, 0, 0), 0);
+	close_rank(s, 0);
+	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 2); /* the gather's */
+	core_run_on(s->core, ZD_CMD_COPY, 1);
+	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 2); /* rank 0's shard is free to be written */
+	core_run_on(s->core, ZD_CMD_COPY, 0);
+	expect_shard(s, 0, 0, core_pattern(0, 1));
+	expect_shard(s, 0, 1, UNDONE);
+	core_unhold(s->core, ZD_CMD_COPY);
+	expect_shard(s, 0, 1, core_pattern(1, 1));
 }
 
 /* ---- What is copied, and when -------------------------------------------------------------------------- */
 
 static void test_one_copy_a_step(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	uint32_t copies = core_count(s.core, ZD_CMD_COPY);
+	struct shadowed *s = *state;
+	uint32_t copies = core_count(s->core, ZD_CMD_COPY);
 	for (int i = 0; i < 3; i++)
-		publish_undone(&s, 0, 0);
-	assert_int_equal(core_count(s.core, ZD_CMD_COPY), copies + 1);
+		publish_undone(s, 0, 0);
+	assert_int_equal(core_count(s->core, ZD_CMD_COPY), copies + 1);
 	for (int i = 0; i < 3; i++)
-		publish_undone(&s, 0, 1);
-	commit(&s, 2);
-	assert_int_equal(core_count(s.core, ZD_CMD_COPY), copies + 2); /* a commit copies nothing */
-	publish_undone(&s, 0, 0);
-	assert_int_equal(core_count(s.core, ZD_CMD_COPY), copies + 3);
-	core_end(s.core);
+		publish_undone(s, 0, 1);
+	commit(s, 2);
+	assert_int_equal(core_count(s->core, ZD_CMD_COPY), copies + 2); /* a commit copies nothing */
+	publish_undone(s, 0, 0);
+	assert_int_equal(core_count(s->core, ZD_CMD_COPY), copies + 3);
 }
 
 /* The copy goes on when nobody waits for it any more, and the next update finds it. */
 static void test_update_that_gives_up(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 1, .units = &s.unit[0]}};
-	core_hold(s.core, ZD_CMD_COPY);
-	uint64_t late = core_send_until(s.core, s.team.session[0], 10, &args);
-	core_tick(s.core, 20);
-	core_expect_error(s.core, late, ZEROD_E_DEADLINE, "to be saved");
-	uint64_t next = update(&s, 0, 0);
-	core_expect_waits(s.core, next, "to be saved");
-	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 1);
-	core_unhold(s.core, ZD_CMD_COPY);
-	core_expect(s.core, next, 0);
-	uint32_t copies = core_count(s.core, ZD_CMD_COPY);
-	close_rank(&s, 0);
-	assert_int_equal(core_count(s.core, ZD_CMD_COPY), copies + 1);
-	recover(&s, 1);
+	struct shadowed *s = *state;
+	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 1, .units = &s->unit[0]}};
+	core_hold(s->core, ZD_CMD_COPY);
+	uint64_t late = core_send_until(s->core, s->team.session[0], 10, &args);
+	core_tick(s->core, 20);
+	core_expect_error(s->core, late, ZEROD_E_DEADLINE, "to be saved");
+	uint64_t next = update(s, 0, 0);
+	core_expect_waits(s->core, next, "to be saved");
+	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 1);
+	core_unhold(s->core, ZD_CMD_COPY);
+	core_expect(s->core, next, 0);
+	uint32_t copies = core_count(s->core, ZD_CMD_COPY);
+	close_rank(s, 0);
+	assert_int_equal(core_count(s->core, ZD_CMD_COPY), copies + 1);
+	recover(s, 1);
 	/* granted, given up by the reset, and begun again: still the same shadow */
-	core_expect(s.core, update(&s, 0, 0), 0);
-	assert_int_equal(core_count(s.core, ZD_CMD_COPY), copies + 1);
-	core_end(s.core);
+	core_expect(s->core, update(s, 0, 0), 0);
+	assert_int_equal(core_count(s->core, ZD_CMD_COPY), copies + 1);
 }
 
 /* A commit of what was not published keeps what there is. */
 static void test_commit_without_a_new_version(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	publish_undone(&s, 0, 0);
-	close_rank(&s, 0);
-	recover(&s, 1);
-	core_hold(s.core, ZD_CMD_COPY);
-	commit(&s, 2);
-	core_unhold(s.core, ZD_CMD_COPY);
-	publish_undone(&s, 0, 0);
-	close_rank(&s, 1);
-	expect_shard(&s, 0, 0, core_pattern(0, 1));
-	recover(&s, 2);
-	core_end(s.core);
+	struct shadowed *s = *state;
+	publish_undone(s, 0, 0);
+	close_rank(s, 0);
+	recover(s, 1);
+	core_hold(s->core, ZD_CMD_COPY);
+	commit(s, 2);
+	core_unhold(s->core, ZD_CMD_COPY);
+	publish_undone(s, 0, 0);
+	close_rank(s, 1);
+	expect_shard(s, 0, 0, core_pattern(0, 1));
+	recover(s, 2);
 }
 
 /* ---- Devices that fail --------------------------------------------------------------------------------- */
 
 static void test_copy_that_fails_grants_nothing(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	struct zd_args both = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 2, .units = s.unit}};
-	core_fail_next(s.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "uncorrectable error");
-	core_expect_error(s.core, core_send(s.core, s.team.session[0], &both), ZEROD_E_DEVICE,
+	struct shadowed *s = *state;
+	struct zd_args both = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 2, .units = s->unit}};
+	core_fail_next(s->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "uncorrectable error");
+	core_expect_error(s->core, core_send(s->core, s->team.session[0], &both), ZEROD_E_DEVICE,
 	                  "uncorrectable error");
-	core_expect(s.core, publish(&s, 0, 0), ZEROD_E_STATE);
-	core_team_check(&s.team, core_expect(s.core, gather(&s, 0, 1), 0), 1);
-	core_expect(s.core, core_send(s.core, s.team.session[0], &both), 0);
-	close_rank(&s, 0);
-	recover(&s, 1);
-	core_expect(s.core, core_release(s.core, s.team.session[1], s.unit[0]), 0);
-	expect_commit(&s, 1);
-	core_end(s.core);
+	core_expect(s->core, publish(s, 0, 0), ZEROD_E_STATE);
+	core_team_check(&s->team, core_expect(s->core, gather(s, 0, 1), 0), 1);
+	core_expect(s->core, core_send(s->core, s->team.session[0], &both), 0);
+	close_rank(s, 0);
+	recover(s, 1);
+	core_expect(s->core, core_release(s->core, s->team.session[1], s->unit[0]), 0);
+	expect_commit(s, 1);
 }
 
 /* The one way to a torn group: the shard is garbage. The shadow is good for the next time. */
 static void test_shard_that_cannot_be_set_back(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	publish_undone(&s, 0, 0);
-	core_fail_next(s.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "uncorrectable error");
-	close_rank(&s, 0);
-	expect_group(&s, "FAILED", 1, true);
-	assert_true(core_expect(s.core, send_join(&s, 0), 0)->u.group_join.torn);
+	struct shadowed *s = *state;
+	publish_undone(s, 0, 0);
+	core_fail_next(s->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "uncorrectable error");
+	close_rank(s, 0);
+	expect_group(s, "FAILED", 1, true);
+	assert_true(core_expect(s->core, send_join(s, 0), 0)->u.group_join.torn);
 	for (uint32_t unit = 0; unit < NUNITS; unit++)
-		core_expect(s.core, send_register(&s, unit, 0), 0);
-	core_expect_told(s.core, s.team.session[1], s.team.group, "rank 0");
-	core_expect(s.core, gather(&s, 0, 1), ZEROD_E_TORN);
-	core_expect(s.core, update(&s, 0, 0), 0);
-	close_rank(&s, 0);
-	expect_shard(&s, 0, 0, core_pattern(0, 1));
-	core_end(s.core);
+		core_expect(s->core, send_register(s, unit, 0), 0);
+	core_expect_told(s->core, s->team.session[1], s->team.group, "rank 0");
+	core_expect(s->core, gather(s, 0, 1), ZEROD_E_TORN);
+	core_expect(s->core, update(s, 0, 0), 0);
+	close_rank(s, 0);
+	expect_shard(s, 0, 0, core_pattern(0, 1));
 }
 
 /* ---- Memory and words ---------------------------------------------------------------------------------- */
 
 static void test_shadows_are_charged(void **state)
 {
-	struct shadowed s;
+	struct shadowed *s = *state;
 	struct core_row row;
-	(void)state;
-	start(&s, NULL);
-	assert_int_equal(core_usage(s.core).shard_bytes, 2 * NUNITS * UNIT_BYTES);
-	core_expect(s.core, core_simple(s.core, s.team.session[0], ZD_REQ_UNIT_UNREGISTER, s.unit[1]), 0);
-	assert_int_equal(core_usage(s.core).shard_bytes, 2 * NUNITS * UNIT_BYTES - UNIT_BYTES);
-	publish_undone(&s, 0, 0);
-	core_hold(s.core, ZD_CMD_COPY);
-	close_rank(&s, 0);
-	close_rank(&s, 1);
-	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 1);
+	assert_int_equal(core_usage(s->core).shard_bytes, 2 * NUNITS * UNIT_BYTES);
+	core_expect(s->core, core_simple(s->core, s->team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[1]), 0);
+	assert_int_equal(core_usage(s->core).shard_bytes, 2 * NUNITS * UNIT_BYTES - UNIT_BYTES);
+	publish_undone(s, 0, 0);
+	core_hold(s->core, ZD_CMD_COPY);
+	close_rank(s, 0);
+	close_rank(s, 1);
+	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 1);
 	/* The job ends while a shard is set back. */
-	assert_int_equal(core_rows(s.core, ZD_TABLE_JOBS, &row, 1), 1);
-	core_expect(s.core, core_simple(s.core, core_open_admin(s.core), ZD_REQ_END_JOB, row.row.id), 0);
-	assert_int_equal(core_usage(s.core).shard_bytes, 0);
-	assert_int_equal(core_quarantine(s.core, 0), 2 * SHARD_BYTES);
-	core_unhold(s.core, ZD_CMD_COPY);
-	assert_int_equal(core_quarantine(s.core, 0), 0);
-	core_end(s.core);
+	assert_int_equal(core_rows(s->core, ZD_TABLE_JOBS, &row, 1), 1);
+	core_expect(s->core, core_simple(s->core, core_open_admin(s->core), ZD_REQ_END_JOB, row.row.id), 0);
+	assert_int_equal(core_usage(s->core).shard_bytes, 0);
+	assert_int_equal(core_quarantine(s->core, 0), 2 * SHARD_BYTES);
+	core_unhold(s->core, ZD_CMD_COPY);
+	assert_int_equal(core_quarantine(s->core, 0), 0);
 }
 
 static void test_no_room_for_the_shadow(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_join join = {.world_size = 1, .durable = true, .shadow = true};
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	uint64_t group = core_expect(core, core_join(core, session, &join), 0)->u.group_join.group;
 	struct core_unit huge = {.name = "huge", .dtype = ZEROD_UINT8, .numel = 1ull << 50};
 	core_expect_error(core, core_register(core, session, group, &huge), ZEROD_E_NO_MEMORY,
 	                  "unit 'huge': a shard and its shadow of 2251799813685248 bytes are more than");
-	core_end(core);
 }
 
 static void test_joins_that_do_not_fit(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	uint64_t other = core_open(s.core, CORE_ALICE);
+	struct shadowed *s = *state;
+	uint64_t other = core_open(s->core, CORE_ALICE);
 	struct core_join join = {.job = "other", .world_size = 1, .shadow = true};
-	core_expect_error(s.core, core_join(s.core, other, &join), ZEROD_E_INVALID,
+	core_expect_error(s->core, core_join(s->core, other, &join), ZEROD_E_INVALID,
 	                  "only a durable group keeps shadow shards");
-	close_rank(&s, 1);
+	close_rank(s, 1);
 	join = (struct core_join){.world_size = 2, .rank = 1, .device = 1, .durable = true};
-	core_expect_error(s.core, core_join(s.core, other, &join), ZEROD_E_MISMATCH,
+	core_expect_error(s->core, core_join(s->core, other, &join), ZEROD_E_MISMATCH,
 	                  "group 'world' keeps shadow shards; rank 1 says it does not");
-	core_end(s.core);
 }
 
 /* The copies of a large update are submitted a part at a time: others follow as some complete. */
 static void test_copies_of_a_large_update(void **state)
 {
 	enum { MANY = 200, MOST = 128 };
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t units[MANY], session = core_open(core, CORE_ALICE);
 	char name[16];
-	(void)state;
 	uint64_t group =
 	        core_expect(core,
 	                    core_join(core, session,
@@ -697,52 +654,49 @@ static void test_copies_of_a_large_update(void **state)
 	core_unhold(core, ZD_CMD_COPY);
 	core_expect(core, update, 0);
 	assert_int_equal(core_count(core, ZD_CMD_COPY), MANY);
-	core_end(core);
 }
 
 /* Uncommitted versions are undone by a rank that ends normally, too. Reads go on with the last commit. */
 static void test_rank_that_ends_is_read_on(void **state)
 {
-	struct shadowed s;
-	(void)state;
-	start(&s, NULL);
-	publish_undone(&s, 0, 1);
-	publish_undone(&s, 1, 0);
-	zd_engine_session_goodbye(core_engine(s.core), s.team.session[1]);
-	core_hold(s.core, ZD_CMD_COPY);
-	core_close(s.core, s.team.session[1]);
-	core_expect_error(s.core, gather(&s, 0, 0), ZEROD_E_PEER_LOST, "rank 0 is restored to step 1");
-	core_unhold(s.core, ZD_CMD_COPY);
-	core_expect(s.core, reset(&s, 0), 0);
-	expect_group(&s, "LEFT", 1, false);
+	struct shadowed *s = *state;
+	publish_undone(s, 0, 1);
+	publish_undone(s, 1, 0);
+	zd_engine_session_goodbye(core_engine(s->core), s->team.session[1]);
+	core_hold(s->core, ZD_CMD_COPY);
+	core_close(s->core, s->team.session[1]);
+	core_expect_error(s->core, gather(s, 0, 0), ZEROD_E_PEER_LOST, "rank 0 is restored to step 1");
+	core_unhold(s->core, ZD_CMD_COPY);
+	core_expect(s->core, reset(s, 0), 0);
+	expect_group(s, "LEFT", 1, false);
 	for (uint32_t unit = 0; unit < NUNITS; unit++)
-		core_team_check(&s.team, core_expect(s.core, gather(&s, unit, 0), 0), 1);
-	core_end(s.core);
+		core_team_check(&s->team, core_expect(s->core, gather(s, unit, 0), 0), 1);
 }
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_death_at_every_point),
-	        cmocka_unit_test(test_death_while_set_back),
-	        cmocka_unit_test(test_nothing_committed_yet),
-	        cmocka_unit_test(test_copies_of_a_large_update),
-	        cmocka_unit_test(test_aborted_group_is_set_back),
-	        cmocka_unit_test(test_survivor_does_not_go_on_unaware),
-	        cmocka_unit_test(test_survivor_is_told_by_its_first_update),
-	        cmocka_unit_test(test_reset_waits_for_the_shards),
-	        cmocka_unit_test(test_survivor_of_a_whole_step_goes_on),
-	        cmocka_unit_test(test_copies_of_undone_versions_are_stale),
-	        cmocka_unit_test(test_shards_are_set_back_behind_their_readers),
-	        cmocka_unit_test(test_one_copy_a_step),
-	        cmocka_unit_test(test_update_that_gives_up),
-	        cmocka_unit_test(test_commit_without_a_new_version),
-	        cmocka_unit_test(test_copy_that_fails_grants_nothing),
-	        cmocka_unit_test(test_shard_that_cannot_be_set_back),
-	        cmocka_unit_test(test_shadows_are_charged),
-	        cmocka_unit_test(test_no_room_for_the_shadow),
-	        cmocka_unit_test(test_joins_that_do_not_fit),
-	        cmocka_unit_test(test_rank_that_ends_is_read_on),
+	        TEST(test_death_while_set_back),
+	        TEST(test_nothing_committed_yet),
+	        CORE_TEST(test_copies_of_a_large_update),
+	        TEST(test_aborted_group_is_set_back),
+	        TEST(test_survivor_does_not_go_on_unaware),
+	        TEST(test_survivor_is_told_by_its_first_update),
+	        TEST(test_reset_waits_for_the_shards),
+	        TEST(test_survivor_of_a_whole_step_goes_on),
+	        TEST(test_copies_of_undone_versions_are_stale),
+	        TEST(test_shards_are_set_back_behind_their_readers),
+	        TEST(test_one_copy_a_step),
+	        TEST(test_update_that_gives_up),
+	        TEST(test_commit_without_a_new_version),
+	        TEST(test_copy_that_fails_grants_nothing),
+	        TEST(test_shard_that_cannot_be_set_back),
+	        TEST(test_shadows_are_charged),
+	        CORE_TEST(test_no_room_for_the_shadow),
+	        TEST(test_joins_that_do_not_fit),
+	        TEST(test_rank_that_ends_is_read_on),
 	};
 	return cmocka_run_group_tests_name("core/shadow", tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ struct scene {
 static void open_scene_with(struct scene *s, uint32_t ndevices, uint32_t requests_a_step)
 {
 	s->core = core_new(&(struct core_options){.ndevices = ndevices, .end_step_objects = requests_a_step});
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
 	s->other = core_reducers_unit(&s->g, "x", NUMEL);
 	core_hold(s->core, ZD_CMD_REDUCE);
@@ -31,6 +31,14 @@ static void open_scene_with(struct scene *s, uint32_t ndevices, uint32_t request
 static void open_scene(struct scene *s)
 {
 	open_scene_with(s, NRANKS, 0);
+}
+
+static int setup(void **state)
+{
+	static struct scene s;
+	open_scene(&s);
+	*state = &s;
+	return 0;
 }
 
 static uint64_t end(struct scene *s, uint32_t rank, uint64_t deadline_ns)
@@ -80,57 +88,51 @@ static void promise_all(struct scene *s, uint64_t steps[NRANKS])
 /* The answer comes with the last rank's call, the fence with the sums and the zeros, the info then too. */
 static void test_the_answer_comes_first(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	uint64_t steps[NRANKS];
-	(void)state;
-	open_scene(&s);
 	for (uint64_t number = 1; number <= 2; number++) {
-		core_hold(s.core, ZD_CMD_REDUCE);
-		backward(&s);
-		steps[0] = step(&s, 0, true, 0);
-		assert_null(core_reply(s.core, steps[0]));
-		steps[1] = step(&s, 1, true, 0);
+		core_hold(s->core, ZD_CMD_REDUCE);
+		backward(s);
+		steps[0] = step(s, 0, true, 0);
+		assert_null(core_reply(s->core, steps[0]));
+		steps[1] = step(s, 1, true, 0);
 		for (uint32_t rank = 0; rank < NRANKS; rank++) {
-			assert_false(passed(&s, rank, steps[rank]));
-			assert_int_equal(core_reply(s.core, steps[rank])->u.step_begin.step, number);
+			assert_false(passed(s, rank, steps[rank]));
+			assert_int_equal(core_reply(s->core, steps[rank])->u.step_begin.step, number);
 		}
-		uint64_t info = get(&s, 0);
-		core_expect_waits(s.core, info, "the sums of rank 0's step");
-		core_hold(s.core, ZD_CMD_FILL);
-		core_unhold(s.core, ZD_CMD_REDUCE);
-		core_expect(s.core, s.end[0], 0);
-		assert_false(passed(&s, 0, steps[0]) || passed(&s, 1, steps[1]));
-		core_unhold(s.core, ZD_CMD_FILL);
+		uint64_t info = get(s, 0);
+		core_expect_waits(s->core, info, "the sums of rank 0's step");
+		core_hold(s->core, ZD_CMD_FILL);
+		core_unhold(s->core, ZD_CMD_REDUCE);
+		core_expect(s->core, s->end[0], 0);
+		assert_false(passed(s, 0, steps[0]) || passed(s, 1, steps[1]));
+		core_unhold(s->core, ZD_CMD_FILL);
 		for (uint32_t rank = 0; rank < NRANKS; rank++) {
-			assert_true(passed(&s, rank, steps[rank]));
-			core_check_target(&s.g, rank, core_reply(s.core, steps[rank]), 0, 1.0f);
-			assert_true(core_expect(s.core, get(&s, rank), 0)->u.step_begin.norm_squared > 0.0);
+			assert_true(passed(s, rank, steps[rank]));
+			core_check_target(&s->g, rank, core_reply(s->core, steps[rank]), 0, 1.0f);
+			assert_true(core_expect(s->core, get(s, rank), 0)->u.step_begin.norm_squared > 0.0);
 		}
-		assert_int_equal(core_expect(s.core, info, 0)->u.step_begin.step, number);
-		core_reducers_step_end(&s.g);
-		assert_int_equal(core_expect(s.core, get(&s, 1), 0)->u.step_begin.step, number);
+		assert_int_equal(core_expect(s->core, info, 0)->u.step_begin.step, number);
+		core_reducers_step_end(&s->g);
+		assert_int_equal(core_expect(s->core, get(s, 1), 0)->u.step_begin.step, number);
 	}
-	core_end(s.core);
 }
 
 /* A step is not answered ahead while a rank has not contributed: the request waits for that rank. */
 static void test_not_before_all_ranks_have_called(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_expect_error(s.core, get(&s, 0), ZEROD_E_STATE, "rank 0 has begun no step");
-	backward(&s);
-	core_expect_error(s.core, step(&s, 1, false, 0), ZEROD_E_STATE, "backward 1 of rank 1 runs");
-	uint64_t first = step(&s, 0, true, 0);
-	core_expect_waits(s.core, first, "first unit 'w'");
-	core_unhold(s.core, ZD_CMD_REDUCE);
-	core_expect_waits(s.core, first, "rank 1 to begin the step");
-	core_expect(s.core, s.end[1], 0);
-	core_expect(s.core, step(&s, 1, false, 0), 0);
-	core_check_target(&s.g, 0, core_expect(s.core, first, 0), 0, 1.0f);
-	core_reducers_step_end(&s.g);
-	core_end(s.core);
+	struct scene *s = *state;
+	core_expect_error(s->core, get(s, 0), ZEROD_E_STATE, "rank 0 has begun no step");
+	backward(s);
+	core_expect_error(s->core, step(s, 1, false, 0), ZEROD_E_STATE, "backward 1 of rank 1 runs");
+	uint64_t first = step(s, 0, true, 0);
+	core_expect_waits(s->core, first, "first unit 'w'");
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	core_expect_waits(s->core, first, "rank 1 to begin the step");
+	core_expect(s->core, s->end[1], 0);
+	core_expect(s->core, step(s, 1, false, 0), 0);
+	core_check_target(&s->g, 0, core_expect(s->core, first, 0), 0, 1.0f);
+	core_reducers_step_end(&s->g);
 }
 
 /* Staging may wait for memory, and so for calls: no promise is made before every slice has its own. */
@@ -139,7 +141,7 @@ static void test_not_before_staging_is_there(void **state)
 	struct scene s = {.core = core_new(&(struct core_options){.ndevices = NRANKS, .staging_bytes = 1})};
 	uint64_t steps[NRANKS], entries[NRANKS][2];
 	(void)state;
-	core_reducers_new(&s.g, s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s.g = core_reducers_new(s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s.unit = core_reducers_unit(&s.g, "w", NUMEL);
 	s.other = core_reducers_unit(&s.g, "x", NUMEL);
 	core_reducers_begin(&s.g, 3, true);
@@ -170,44 +172,38 @@ static void test_not_before_staging_is_there(void **state)
 
 static void test_the_step_ends_the_backward(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	uint64_t steps[NRANKS];
-	(void)state;
-	open_scene(&s);
-	promise_all(&s, steps);
-	core_tick(s.core, 9);
-	core_expect(s.core, s.end[0], ZEROD_E_DEADLINE);
-	core_unhold(s.core, ZD_CMD_REDUCE);
-	assert_true(passed(&s, 0, steps[0]));
-	core_expect(s.core, get(&s, 0), 0);
-	core_reducers_step_end(&s.g);
-	core_end(s.core);
+	promise_all(s, steps);
+	core_tick(s->core, 9);
+	core_expect(s->core, s->end[0], ZEROD_E_DEADLINE);
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	assert_true(passed(s, 0, steps[0]));
+	core_expect(s->core, get(s, 0), 0);
+	core_reducers_step_end(&s->g);
 }
 
 /* Before the answer a step is as if it had not been asked for. */
 static void test_a_deadline_before_the_answer(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	backward(&s);
-	uint64_t late = step(&s, 1, true, 7);
-	core_tick(s.core, 7);
-	core_expect(s.core, late, ZEROD_E_DEADLINE);
-	late = step(&s, 0, true, 11);
-	core_tick(s.core, 9);
-	core_expect(s.core, s.end[0], ZEROD_E_DEADLINE);
-	core_tick(s.core, 11);
-	core_expect(s.core, late, ZEROD_E_DEADLINE);
-	s.end[0] = end(&s, 0, 0); /* nothing ended it meanwhile */
-	core_unhold(s.core, ZD_CMD_REDUCE);
-	core_expect(s.core, s.end[0], 0);
-	core_expect(s.core, s.end[1], 0);
+	struct scene *s = *state;
+	backward(s);
+	uint64_t late = step(s, 1, true, 7);
+	core_tick(s->core, 7);
+	core_expect(s->core, late, ZEROD_E_DEADLINE);
+	late = step(s, 0, true, 11);
+	core_tick(s->core, 9);
+	core_expect(s->core, s->end[0], ZEROD_E_DEADLINE);
+	core_tick(s->core, 11);
+	core_expect(s->core, late, ZEROD_E_DEADLINE);
+	s->end[0] = end(s, 0, 0); /* nothing ended it meanwhile */
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	core_expect(s->core, s->end[0], 0);
+	core_expect(s->core, s->end[1], 0);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		late = step(&s, rank, false, 0);
-	core_check_target(&s.g, 1, core_expect(s.core, late, 0), 0, 1.0f);
-	core_reducers_step_end(&s.g);
-	core_end(s.core);
+		late = step(s, rank, false, 0);
+	core_check_target(&s->g, 1, core_expect(s->core, late, 0), 0, 1.0f);
+	core_reducers_step_end(&s->g);
 }
 
 static void expect_failed(struct scene *s, uint64_t promised, int status, const char *text)
@@ -222,77 +218,65 @@ static void expect_failed(struct scene *s, uint64_t promised, int status, const 
 /* Rank 1's call without a ticket, on which rank 0's promise relies. */
 static void test_a_rank_gives_up(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, true);
-	core_expect(s.core, core_skip(&s.g.team, 0, s.unit), 0);
-	core_expect(s.core, core_skip(&s.g.team, 1, s.unit), 0);
-	core_reducers_end(&s.g);
-	core_hold(s.core, ZD_CMD_FILL);
-	uint64_t late = step(&s, 1, false, 7), promised = step(&s, 0, true, 8);
-	assert_false(passed(&s, 0, promised));
-	core_tick(s.core, 8);
-	core_expect(s.core, late, ZEROD_E_DEADLINE);
-	assert_false(passed(&s, 0, promised)); /* its target is being zeroed */
-	core_unhold(s.core, ZD_CMD_FILL);
-	expect_failed(&s, promised, ZEROD_E_ABORTED, "rank 1 has given up the step");
-	core_expect_error(s.core, core_backward(&s.g.team, 1, 3, true), ZEROD_E_ABORTED, "given up");
-	core_unhold(s.core, ZD_CMD_REDUCE);
-	core_reducers_begin(&s.g, 3, true);
-	core_end(s.core);
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 3, true);
+	core_expect(s->core, core_skip(&s->g.team, 0, s->unit), 0);
+	core_expect(s->core, core_skip(&s->g.team, 1, s->unit), 0);
+	core_reducers_end(&s->g);
+	core_hold(s->core, ZD_CMD_FILL);
+	uint64_t late = step(s, 1, false, 7), promised = step(s, 0, true, 8);
+	assert_false(passed(s, 0, promised));
+	core_tick(s->core, 8);
+	core_expect(s->core, late, ZEROD_E_DEADLINE);
+	assert_false(passed(s, 0, promised)); /* its target is being zeroed */
+	core_unhold(s->core, ZD_CMD_FILL);
+	expect_failed(s, promised, ZEROD_E_ABORTED, "rank 1 has given up the step");
+	core_expect_error(s->core, core_backward(&s->g.team, 1, 3, true), ZEROD_E_ABORTED, "given up");
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	core_reducers_begin(&s->g, 3, true);
 }
 
 /* Told once, by the next backward, where nobody asks. */
 static void test_a_sum_fails(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	uint64_t steps[NRANKS];
-	(void)state;
-	open_scene(&s);
-	promise_all(&s, steps);
-	core_fail_next(s.core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "gone");
-	core_unhold(s.core, ZD_CMD_REDUCE);
-	assert_true(passed(&s, 1, steps[1]));
-	core_expect(s.core, core_step_end(&s.g.team, 1, NULL, 0), 0);
-	expect_failed(&s, steps[0], ZEROD_E_DEVICE, "gone");
-	core_expect_error(s.core, core_backward(&s.g.team, 1, 3, true), ZEROD_E_DEVICE, "gone");
-	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0),
+	promise_all(s, steps);
+	core_fail_next(s->core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "gone");
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	assert_true(passed(s, 1, steps[1]));
+	core_expect(s->core, core_step_end(&s->g.team, 1, NULL, 0), 0);
+	expect_failed(s, steps[0], ZEROD_E_DEVICE, "gone");
+	core_expect_error(s->core, core_backward(&s->g.team, 1, 3, true), ZEROD_E_DEVICE, "gone");
+	core_expect(s->core, core_simple(s->core, s->g.team.session[0], ZD_REQ_SESSION_RESET, 0),
 	            0); /* the owner */
-	core_reducers_begin(&s.g, 3, true);
-	core_end(s.core);
+	core_reducers_begin(&s->g, 3, true);
 }
 
 static void test_zeroing_fails(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	uint64_t steps[NRANKS];
-	(void)state;
-	open_scene(&s);
-	promise_all(&s, steps);
-	core_fail_next(s.core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
-	core_unhold(s.core, ZD_CMD_REDUCE);
-	assert_true(passed(&s, 1, steps[1]));
-	expect_failed(&s, steps[0], ZEROD_E_DEVICE, "no device");
-	core_end(s.core);
+	promise_all(s, steps);
+	core_fail_next(s->core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	assert_true(passed(s, 1, steps[1]));
+	expect_failed(s, steps[0], ZEROD_E_DEVICE, "no device");
 }
 
 /* The streams go on, and their target stays until the step's end. */
 static void test_the_group_fails(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	uint64_t steps[NRANKS];
-	(void)state;
-	open_scene(&s);
-	promise_all(&s, steps);
-	core_close(s.core, s.g.team.session[1]);
-	assert_true(passed(&s, 0, steps[0]));
-	assert_true(core_usage(s.core).target_bytes > 0);
-	core_expect_error(s.core, get(&s, 0), ZEROD_E_PEER_LOST, "rank 1");
-	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), 0);
-	assert_int_equal(core_usage(s.core).target_bytes, 0);
-	core_unhold(s.core, ZD_CMD_REDUCE);
-	core_end(s.core);
+	promise_all(s, steps);
+	core_close(s->core, s->g.team.session[1]);
+	assert_true(passed(s, 0, steps[0]));
+	assert_true(core_usage(s->core).target_bytes > 0);
+	core_expect_error(s->core, get(s, 0), ZEROD_E_PEER_LOST, "rank 1");
+	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), 0);
+	assert_int_equal(core_usage(s->core).target_bytes, 0);
+	core_unhold(s->core, ZD_CMD_REDUCE);
 }
 
 /* Rank 1's request takes the step for both. Rank 0 ends the step, or closes, before its own requests are
@@ -326,54 +310,49 @@ static void test_the_step_is_over_before_its_request(void **state)
 
 static void test_a_promised_step_is_not_abandoned(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	uint64_t steps[NRANKS];
-	(void)state;
-	open_scene(&s);
-	promise_all(&s, steps);
+	promise_all(s, steps);
 	struct zd_args args = {.kind = ZD_REQ_BACKWARD_ABANDON,
-	                       .u.backward_abandon = {.group = s.g.team.group}};
-	core_expect_error(s.core, core_send(s.core, s.g.team.session[1], &args), ZEROD_E_STATE,
+	                       .u.backward_abandon = {.group = s->g.team.group}};
+	core_expect_error(s->core, core_send(s->core, s->g.team.session[1], &args), ZEROD_E_STATE,
 	                  "all ranks have begun the step");
-	core_unhold(s.core, ZD_CMD_REDUCE);
-	core_reducers_step_end(&s.g);
-	core_end(s.core);
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	core_reducers_step_end(&s->g);
 }
 
 /* Its fences, of streams that wait for the promise, do not keep the target from being written. */
 static void test_the_end_waits_for_the_sums(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	struct zd_fence fence = {0, 1};
 	uint64_t steps[NRANKS];
-	(void)state;
-	open_scene(&s);
-	promise_all(&s, steps);
-	uint64_t request = core_step_end(&s.g.team, 0, &fence, 1);
-	core_expect_waits(s.core, request, "the sums of rank 0's step");
-	core_unhold(s.core, ZD_CMD_REDUCE);
-	core_expect(s.core, request, 0);
-	assert_true(passed(&s, 0, steps[0]));
-	core_expect(s.core, core_step_end(&s.g.team, 1, NULL, 0), 0);
-	core_pass(s.core, s.g.team.session[0], 0, 1);
-	core_end(s.core);
+	promise_all(s, steps);
+	uint64_t request = core_step_end(&s->g.team, 0, &fence, 1);
+	core_expect_waits(s->core, request, "the sums of rank 0's step");
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	core_expect(s->core, request, 0);
+	assert_true(passed(s, 0, steps[0]));
+	core_expect(s->core, core_step_end(&s->g.team, 1, NULL, 0), 0);
+	core_pass(s->core, s->g.team.session[0], 0, 1);
 }
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_the_answer_comes_first),
-	        cmocka_unit_test(test_not_before_all_ranks_have_called),
+	        TEST(test_the_answer_comes_first),
+	        TEST(test_not_before_all_ranks_have_called),
 	        cmocka_unit_test(test_not_before_staging_is_there),
-	        cmocka_unit_test(test_the_step_ends_the_backward),
-	        cmocka_unit_test(test_a_deadline_before_the_answer),
-	        cmocka_unit_test(test_a_rank_gives_up),
-	        cmocka_unit_test(test_a_sum_fails),
-	        cmocka_unit_test(test_zeroing_fails),
-	        cmocka_unit_test(test_the_group_fails),
+	        TEST(test_the_step_ends_the_backward),
+	        TEST(test_a_deadline_before_the_answer),
+	        TEST(test_a_rank_gives_up),
+	        TEST(test_a_sum_fails),
+	        TEST(test_zeroing_fails),
+	        TEST(test_the_group_fails),
 	        cmocka_unit_test(test_the_step_is_over_before_its_request),
-	        cmocka_unit_test(test_a_promised_step_is_not_abandoned),
-	        cmocka_unit_test(test_the_end_waits_for_the_sums),
+	        TEST(test_a_promised_step_is_not_abandoned),
+	        TEST(test_the_end_waits_for_the_sums),
 	};
 	return cmocka_run_group_tests_name("steps ahead", tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ struct asked {
 static void open_scene(struct scene *s, const struct core_options *options)
 {
 	s->core = core_new(options);
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
 	s->other = core_reducers_unit(&s->g, "x", NUMEL);
 	core_hold(s->core, ZD_CMD_REDUCE);

@@ -46,10 +46,9 @@ static bool share_a_page(struct zd_location a, struct zd_location b)
 static void test_buffers_fill_whole_pages(void **state)
 {
 	static const char *const names[NUNITS] = {"a", "b", "c", "d"};
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
 	struct zd_location strict[NUNITS], usual[NUNITS];
-	(void)state;
 	start(core, &team);
 	for (uint32_t i = 0; i < NUNITS; i++) { /* taking turns, so that neighbours would be mixed */
 		uint64_t unit = core_team_unit(&team, names[i], UNIT_BYTES);
@@ -66,14 +65,12 @@ static void test_buffers_fill_whole_pages(void **state)
 		}
 	}
 	assert_int_equal(core_usage(core).gathered_bytes, NUNITS * (PAGE + UNIT_BYTES));
-	core_end(core);
 }
 
 static void test_slots_fill_whole_pages(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_team team;
-	(void)state;
 	start(core, &team);
 	uint64_t small = core_team_slot_unit(&team, "small", UNIT_BYTES, 1);
 	uint64_t large = core_team_slot_unit(&team, "large", PAGE + UNIT_BYTES, 1);
@@ -84,7 +81,6 @@ static void test_slots_fill_whole_pages(void **state)
 	assert_int_equal(second.bytes, 2 * PAGE);
 	assert_int_equal(second.offset, first.offset);
 	assert_int_equal(second.offset % PAGE, 0);
-	core_end(core);
 }
 
 /* The listed bytes are the charged bytes, also while a gather waits. */
@@ -219,8 +215,8 @@ static void test_segments_make_room_for_other_sizes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_buffers_fill_whole_pages),
-	        cmocka_unit_test(test_slots_fill_whole_pages),
+	        CORE_TEST(test_buffers_fill_whole_pages),
+	        CORE_TEST(test_slots_fill_whole_pages),
 	        cmocka_unit_test(test_budget_counts_whole_pages),
 	        cmocka_unit_test(test_buffers_fill_segments),
 	        cmocka_unit_test(test_segments_serve_the_next_of_their_size),

@@ -27,9 +27,17 @@ static void open_scene(struct scene *s)
 {
 	static const char *const names[NUNITS] = {"a", "b", "c"};
 	s->core = core_new(NULL);
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	for (uint32_t i = 0; i < NUNITS; i++)
 		s->units[i] = core_reducers_unit(&s->g, names[i], NUMEL);
+}
+
+static int setup(void **state)
+{
+	static struct scene s;
+	open_scene(&s);
+	*state = &s;
+	return 0;
 }
 
 static void reduce_all(struct scene *s, uint32_t unit)
@@ -65,35 +73,29 @@ static void take_step(struct scene *s, const float *factors)
 
 static void test_first_sums_overwrite(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
+	struct scene *s = *state;
 	for (int window = 0; window < 3; window++) {
-		core_reducers_begin(&s.g, 3, false);
-		reduce_all(&s, 2); /* in another order than they lie in the target */
-		reduce_all(&s, 0);
-		core_reducers_end(&s.g);
-		backward(&s, 7, true);
-		take_step(&s, (const float[]){2, 1, 2});
+		core_reducers_begin(&s->g, 3, false);
+		reduce_all(s, 2); /* in another order than they lie in the target */
+		reduce_all(s, 0);
+		core_reducers_end(&s->g);
+		backward(s, 7, true);
+		take_step(s, (const float[]){2, 1, 2});
 	}
-	core_end(s.core);
 }
 
 /* A GPU that fills stops its trainer: where all is reduced, nothing is filled. */
 static void test_what_is_reduced_is_not_filled(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, true);
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 3, true);
 	for (uint32_t i = 0; i < NUNITS; i++)
-		reduce_all(&s, i);
-	core_hold(s.core, ZD_CMD_FILL); /* entries' paddings were */
-	core_reducers_end(&s.g);
-	take_step(&s, (const float[]){1, 1, 1});
-	core_reducers_begin(&s.g, 3, true); /* nor when the next is bound */
-	core_unhold(s.core, ZD_CMD_FILL);
-	core_end(s.core);
+		reduce_all(s, i);
+	core_hold(s->core, ZD_CMD_FILL); /* entries' paddings were */
+	core_reducers_end(&s->g);
+	take_step(s, (const float[]){1, 1, 1});
+	core_reducers_begin(&s->g, 3, true); /* nor when the next is bound */
+	core_unhold(s->core, ZD_CMD_FILL);
 }
 
 /* Which are reduced, of all sets; nothing else is filled, and neighbours in one piece. */
@@ -120,7 +122,7 @@ static void test_zeros_in_steps(void **state)
 	struct scene s;
 	(void)state;
 	s.core = core_new(&(struct core_options){.end_step_objects = 2});
-	core_reducers_new(&s.g, s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s.g = core_reducers_new(s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t step[NRANKS];
 	uint64_t units[MANY];
 	for (uint32_t i = 0; i < MANY; i++)
@@ -145,46 +147,39 @@ static void test_zeros_in_steps(void **state)
 
 static void test_what_all_skip_is_zeros(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, true);
-	reduce_all(&s, 0);
-	reduce_all(&s, 2);
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 3, true);
+	reduce_all(s, 0);
+	reduce_all(s, 2);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_expect(s.core, core_skip(&s.g.team, rank, s.units[1]), 0);
-	core_reducers_end(&s.g);
-	take_step(&s, (const float[]){1, 0, 1});
-	core_end(s.core);
+		core_expect(s->core, core_skip(&s->g.team, rank, s->units[1]), 0);
+	core_reducers_end(&s->g);
+	take_step(s, (const float[]){1, 0, 1});
 }
 
 /* It leaves a gap, which the flat target holds. */
 static void test_the_place_of_a_unit_that_is_gone(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	const struct zd_reply *replies[CORE_TEAM];
-	(void)state;
-	open_scene(&s);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_expect(s.core,
-		            core_simple(s.core, s.g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s.units[1]),
-		            0);
-	backward(&s, 5, true);
-	core_reducers_step(&s.g, replies);
+		core_expect(
+		        s->core,
+		        core_simple(s->core, s->g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s->units[1]),
+		        0);
+	backward(s, 5, true);
+	core_reducers_step(&s->g, replies);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		check_target(&s, rank, replies[rank], (const float[]){1, 0, 1});
-	core_end(s.core);
+		check_target(s, rank, replies[rank], (const float[]){1, 0, 1});
 }
 
 /* A replicated unit has all of it in each target. */
 static void test_a_replicated_unit_without_a_gradient(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
+	struct core_driver *core = *state;
 	const struct zd_reply *replies[CORE_TEAM];
 	struct core_unit unit = {.name = "norm", .numel = NUMEL, .all_reduce = true};
-	(void)state;
-	core_reducers_new(&g, core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	struct core_reducers g = core_reducers_new(core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	(void)core_team_register(&g.team, &unit);
 	core_reducers_begin(&g, 3, true);
 	core_reducers_end(&g);
@@ -196,7 +191,6 @@ static void test_a_replicated_unit_without_a_gradient(void **state)
 		for (uint64_t i = 0; i < where.bytes; i++)
 			assert_int_equal(bytes[i], 0);
 	}
-	core_end(core);
 }
 
 /* ---- While it is zeroed -------------------------------------------------------------------------------- */
@@ -204,103 +198,92 @@ static void test_a_replicated_unit_without_a_gradient(void **state)
 /* No rank takes the step before: the reply is the word that the target may be read. */
 static void test_a_step_waits_for_its_zeros(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	uint64_t steps[NRANKS];
-	(void)state;
-	open_scene(&s);
-	backward(&s, 2, true);
-	core_hold(s.core, ZD_CMD_FILL);
+	backward(s, 2, true);
+	core_hold(s->core, ZD_CMD_FILL);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
-		steps[rank] = core_step(&s.g.team, rank);
-		core_expect_waits(s.core, steps[rank], "memory to be zeroed");
+		steps[rank] = core_step(&s->g.team, rank);
+		core_expect_waits(s->core, steps[rank], "memory to be zeroed");
 	}
-	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_STATE,
+	core_expect_error(s->core, core_step(&s->g.team, 0), ZEROD_E_STATE,
 	                  "rank 0 has begun the step already");
-	core_run_on(s.core, ZD_CMD_FILL, 0);
-	core_run_on(s.core, ZD_CMD_FILL, 0);
-	core_expect_waits(s.core, steps[0], "rank 1 to begin the step");
-	core_expect_waits(s.core, steps[1], "memory to be zeroed");
-	core_unhold(s.core, ZD_CMD_FILL);
+	core_run_on(s->core, ZD_CMD_FILL, 0);
+	core_run_on(s->core, ZD_CMD_FILL, 0);
+	core_expect_waits(s->core, steps[0], "rank 1 to begin the step");
+	core_expect_waits(s->core, steps[1], "memory to be zeroed");
+	core_unhold(s->core, ZD_CMD_FILL);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		check_target(&s, rank, core_expect(s.core, steps[rank], 0), (const float[]){0, 1, 0});
-	core_end(s.core);
+		check_target(s, rank, core_expect(s->core, steps[rank], 0), (const float[]){0, 1, 0});
 }
 
 static void test_a_fill_that_fails(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	backward(&s, 1, true);
-	core_fail_next(s.core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
-	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_DEVICE, "no device");
-	take_step(&s, (const float[]){1, 0, 0}); /* as if it had not been asked for */
-	core_end(s.core);
+	struct scene *s = *state;
+	backward(s, 1, true);
+	core_fail_next(s->core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
+	core_expect_error(s->core, core_step(&s->g.team, 0), ZEROD_E_DEVICE, "no device");
+	take_step(s, (const float[]){1, 0, 0}); /* as if it had not been asked for */
 }
 
 static void test_a_deadline_meanwhile(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN};
-	(void)state;
-	open_scene(&s);
-	args.u.group = s.g.team.group;
-	backward(&s, 4, true);
-	core_hold(s.core, ZD_CMD_FILL);
-	uint64_t late = core_send_until(s.core, s.g.team.session[0], 7, &args);
-	core_tick(s.core, 7);
-	core_expect(s.core, late, ZEROD_E_DEADLINE);
+	args.u.group = s->g.team.group;
+	backward(s, 4, true);
+	core_hold(s->core, ZD_CMD_FILL);
+	uint64_t late = core_send_until(s->core, s->g.team.session[0], 7, &args);
+	core_tick(s->core, 7);
+	core_expect(s->core, late, ZEROD_E_DEADLINE);
 	/* The next one waits for what is under way before it begins its own. */
-	uint32_t fills = core_count(s.core, ZD_CMD_FILL);
-	uint64_t step = core_step(&s.g.team, 0);
-	core_expect_waits(s.core, step, "memory to be zeroed");
-	assert_int_equal(core_count(s.core, ZD_CMD_FILL), fills);
-	core_run_one(s.core, ZD_CMD_FILL);
-	core_expect_waits(s.core, step, "memory to be zeroed");
-	assert_int_equal(core_count(s.core, ZD_CMD_FILL), fills + 1);
-	core_unhold(s.core, ZD_CMD_FILL);
-	uint64_t other = core_step(&s.g.team, 1);
-	check_target(&s, 0, core_expect(s.core, step, 0), (const float[]){0, 0, 1});
-	check_target(&s, 1, core_expect(s.core, other, 0), (const float[]){0, 0, 1});
-	core_end(s.core);
+	uint32_t fills = core_count(s->core, ZD_CMD_FILL);
+	uint64_t step = core_step(&s->g.team, 0);
+	core_expect_waits(s->core, step, "memory to be zeroed");
+	assert_int_equal(core_count(s->core, ZD_CMD_FILL), fills);
+	core_run_one(s->core, ZD_CMD_FILL);
+	core_expect_waits(s->core, step, "memory to be zeroed");
+	assert_int_equal(core_count(s->core, ZD_CMD_FILL), fills + 1);
+	core_unhold(s->core, ZD_CMD_FILL);
+	uint64_t other = core_step(&s->g.team, 1);
+	check_target(s, 0, core_expect(s->core, step, 0), (const float[]){0, 0, 1});
+	check_target(s, 1, core_expect(s->core, other, 0), (const float[]){0, 0, 1});
 }
 
 /* The group fails and is whole again while a fill is under way: its memory is given out when that has ended,
  * and not before. */
 static void test_a_group_that_fails_meanwhile(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	struct core_join join = {.world_size = NRANKS, .rank = 1, .device = 1};
-	(void)state;
-	open_scene(&s);
-	backward(&s, 0, true);
-	core_hold(s.core, ZD_CMD_FILL);
-	uint64_t step = core_step(&s.g.team, 0);
-	core_close(s.core, s.g.team.session[1]);
-	s.g.team.session[1] = core_open(s.core, CORE_ALICE);
-	core_expect(s.core, core_join(s.core, s.g.team.session[1], &join), 0);
-	assert_int_equal(core_usage(s.core).target_bytes, 0);
-	assert_int_not_equal(core_quarantine(s.core, 0), 0);
-	core_unhold(s.core, ZD_CMD_FILL);
-	core_expect_error(s.core, step, ZEROD_E_PEER_LOST, "was gone meanwhile");
-	assert_int_equal(core_quarantine(s.core, 0), 0);
-	core_end(s.core);
+	backward(s, 0, true);
+	core_hold(s->core, ZD_CMD_FILL);
+	uint64_t step = core_step(&s->g.team, 0);
+	core_close(s->core, s->g.team.session[1]);
+	s->g.team.session[1] = core_open(s->core, CORE_ALICE);
+	core_expect(s->core, core_join(s->core, s->g.team.session[1], &join), 0);
+	assert_int_equal(core_usage(s->core).target_bytes, 0);
+	assert_int_not_equal(core_quarantine(s->core, 0), 0);
+	core_unhold(s->core, ZD_CMD_FILL);
+	core_expect_error(s->core, step, ZEROD_E_PEER_LOST, "was gone meanwhile");
+	assert_int_equal(core_quarantine(s->core, 0), 0);
 }
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_first_sums_overwrite),
-	        cmocka_unit_test(test_what_is_reduced_is_not_filled),
+	        TEST(test_first_sums_overwrite),
+	        TEST(test_what_is_reduced_is_not_filled),
 	        cmocka_unit_test(test_the_rest_is_zeros),
 	        cmocka_unit_test(test_zeros_in_steps),
-	        cmocka_unit_test(test_what_all_skip_is_zeros),
-	        cmocka_unit_test(test_the_place_of_a_unit_that_is_gone),
-	        cmocka_unit_test(test_a_replicated_unit_without_a_gradient),
-	        cmocka_unit_test(test_a_step_waits_for_its_zeros),
-	        cmocka_unit_test(test_a_fill_that_fails),
-	        cmocka_unit_test(test_a_deadline_meanwhile),
-	        cmocka_unit_test(test_a_group_that_fails_meanwhile),
+	        TEST(test_what_all_skip_is_zeros),
+	        TEST(test_the_place_of_a_unit_that_is_gone),
+	        CORE_TEST(test_a_replicated_unit_without_a_gradient),
+	        TEST(test_a_step_waits_for_its_zeros),
+	        TEST(test_a_fill_that_fails),
+	        TEST(test_a_deadline_meanwhile),
+	        TEST(test_a_group_that_fails_meanwhile),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,10 +40,9 @@ static uint32_t count_jobs(struct core_driver *core)
 
 static void test_sessions(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t first, second;
 
-	(void)state;
 	first = core_open(core, CORE_ALICE);
 	second = core_open(core, CORE_ALICE);
 	set_limits(core, (struct zd_uid_limits){.max_sessions = 2});
@@ -61,19 +60,17 @@ static void test_sessions(void **state)
 	set_limits(core, (struct zd_uid_limits){0});
 	(void)core_open(core, CORE_ALICE);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* A session whose process may still use the devices does not count: it is not open. */
 static void test_lingering_sessions(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.sessions_linger = true});
-	struct core_team team;
 	uint64_t gone;
 
 	(void)state;
 	set_limits(core, (struct zd_uid_limits){.max_sessions = 1});
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	gone = team.session[0];
 	core_close(core, gone);
@@ -113,11 +110,10 @@ static void test_denied_devices(void **state)
 
 static void test_jobs(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_join join = {.job = "third", .world_size = 1};
 	uint64_t alice, bob, admin;
 
-	(void)state;
 	set_limits(core, (struct zd_uid_limits){.max_jobs = 2});
 	alice = core_open(core, CORE_ALICE);
 	bob = core_open(core, CORE_BOB);
@@ -138,7 +134,6 @@ static void test_jobs(void **state)
 	}
 	core_close_all(core);
 	assert_int_equal(count_jobs(core), 0);
-	core_end(core);
 }
 
 #define SAME_NAMES 300u
@@ -191,12 +186,11 @@ static void test_same_names(void **state)
 
 static void test_durable_jobs_of_some(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_join join = {.world_size = 1, .durable = true};
 	struct zd_peer peer = {.uid = CORE_ALICE, .pid = 7, .no_durable = true, .name = "trainer"};
 	uint64_t session = core_open_peer(core, &peer);
 
-	(void)state;
 	core_expect_error(core, core_join(core, session, &join), ZEROD_E_PERMISSION,
 	                  "uid 1000 may keep no durable job: it is in no group of durable_groups");
 	join.durable = false;
@@ -207,7 +201,6 @@ static void test_durable_jobs_of_some(void **state)
 	join.durable = true;
 	core_expect(core, core_join(core, session, &join), 0);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* A durable job with a shard and an allocation, each of UNIT_BYTES; its session is open. */
@@ -227,10 +220,9 @@ static uint64_t make_durable(struct core_driver *core)
 
 static void test_durable_jobs_expire(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	uint64_t session;
 
-	(void)state;
 	set_limits(core, (struct zd_uid_limits){.durable_ttl_ns = TTL_NS});
 	core_tick(core, TTL_NS);
 	session = make_durable(core);
@@ -251,18 +243,16 @@ static void test_durable_jobs_expire(void **state)
 	assert_int_equal(count_jobs(core), 0);
 	assert_int_equal(core_usage(core).shard_bytes + core_usage(core).allocation_bytes, 0);
 	assert_int_equal(zd_engine_next_deadline(core_engine(core)), UINT64_MAX);
-	core_end(core);
 }
 
 /* An allocation that a session holds keeps the job, also without a rank. */
 static void test_held_allocation_is_a_use(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct zd_args alloc = {.kind = ZD_REQ_ALLOC,
 	                        .u.alloc = {.job = "job", .name = "m", .bytes = 256, .durable = true}};
 	uint64_t session;
 
-	(void)state;
 	set_limits(core, (struct zd_uid_limits){.durable_ttl_ns = TTL_NS});
 	core_close(core, make_durable(core));
 	session = core_open(core, CORE_ALICE);
@@ -274,15 +264,13 @@ static void test_held_allocation_is_a_use(void **state)
 	assert_int_equal(count_jobs(core), 1);
 	core_tick(core, 4 * TTL_NS);
 	assert_int_equal(count_jobs(core), 0);
-	core_end(core);
 }
 
 /* A reload that sets the limit counts from when the session left, not from the reload. */
 static void test_limit_set_later(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 
-	(void)state;
 	core_close(core, make_durable(core));
 	assert_int_equal(zd_engine_next_deadline(core_engine(core)), UINT64_MAX);
 	core_tick(core, TTL_NS / 2);
@@ -293,18 +281,16 @@ static void test_limit_set_later(void **state)
 	assert_int_equal(count_jobs(core), 1);
 	set_limits(core, (struct zd_uid_limits){.durable_ttl_ns = TTL_NS});
 	assert_int_equal(count_jobs(core), 0);
-	core_end(core);
 }
 
 /* A shard and an allocation have a segment each. */
 static void test_segments_that_are_kept(void **state)
 {
-	struct core_driver *core = core_new(NULL);
+	struct core_driver *core = *state;
 	struct core_join join = {.job = "other", .world_size = 1, .durable = true};
 	const struct core_unit unit = {.name = "w", .numel = UNIT_BYTES / 4};
 	uint64_t alice, bob, session, group;
 
-	(void)state;
 	core_journal(core);
 	set_limits(core, (struct zd_uid_limits){.max_kept = 2});
 	zd_engine_set_kept_room(core_engine(core), 3);
@@ -328,22 +314,21 @@ static void test_segments_that_are_kept(void **state)
 	core_tick(core, 2 * TTL_NS);
 	core_expect(core, core_register(core, bob, group, &unit), 0);
 	core_close_all(core);
-	core_end(core);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_sessions),
+	        CORE_TEST(test_sessions),
 	        cmocka_unit_test(test_lingering_sessions),
 	        cmocka_unit_test(test_denied_devices),
-	        cmocka_unit_test(test_jobs),
+	        CORE_TEST(test_jobs),
 	        cmocka_unit_test(test_same_names),
-	        cmocka_unit_test(test_durable_jobs_of_some),
-	        cmocka_unit_test(test_durable_jobs_expire),
-	        cmocka_unit_test(test_held_allocation_is_a_use),
-	        cmocka_unit_test(test_limit_set_later),
-	        cmocka_unit_test(test_segments_that_are_kept),
+	        CORE_TEST(test_durable_jobs_of_some),
+	        CORE_TEST(test_durable_jobs_expire),
+	        CORE_TEST(test_held_allocation_is_a_use),
+	        CORE_TEST(test_limit_set_later),
+	        CORE_TEST(test_segments_that_are_kept),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,10 +35,9 @@ static void test_shards_are_padded_and_split_evenly(void **state)
 	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		struct core_driver *core = core_new(NULL);
-		struct core_team team;
 		struct core_unit unit = {.name = "w", .dtype = cases[i].dtype, .numel = cases[i].numel};
 		uint64_t bytes = cases[i].shard_numel * zerod_dtype_bytes(cases[i].dtype);
-		core_team_new(&team, core, "job", cases[i].world, false);
+		struct core_team team = core_team_new(core, "job", cases[i].world, false);
 		for (uint32_t rank = 0; rank < cases[i].world; rank++) {
 			const struct zd_reply *reply = core_expect(
 			        core, core_register(core, team.session[rank], team.group, &unit), 0);
@@ -65,11 +64,9 @@ static void test_views_have_true_shapes(void **state)
 	        {"empty", 37, 2, {0, 9}},        {"scalar", 36, 0, {0}},
 	        {"none at the end", 37, 1, {0}}, {"overlap", 3, 3, {2, 3, 5}},
 	};
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_row row;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t id = core_team_register(
 	        &team, &(struct core_unit){.name = "layer", .numel = 37, .nviews = 6, .views = views});
 	core_row(core, ZD_TABLE_UNITS, id, &row);
@@ -77,7 +74,6 @@ static void test_views_have_true_shapes(void **state)
 	assert_int_equal(row.row.u.unit.numel, 37);
 	assert_int_equal(row.row.u.unit.padded_bytes, 512);
 	assert_int_equal(row.row.u.unit.registered, 2);
-	core_end(core);
 }
 
 static void test_bad_descriptions(void **state)
@@ -121,10 +117,8 @@ static void test_bad_descriptions(void **state)
 	         "unit 'w': views 0 and 2 both have the name 'a'"},
 	        {{.name = "w", .numel = 64, .nviews = 1, .views = &unnamed}, ZEROD_E_INVALID, "view name"},
 	};
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 1, false);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++)
 		core_expect_error(core, core_register(core, team.session[0], team.group, &cases[i].unit),
 		                  cases[i].status, cases[i].text);
@@ -137,7 +131,6 @@ static void test_bad_descriptions(void **state)
 	            core_register(core, team.session[0], team.group,
 	                          &(struct core_unit){.name = name128 + 1, .numel = 1}),
 	            0);
-	core_end(core);
 }
 
 /* Elements that are within the limit and are not any more once they are padded. */
@@ -145,10 +138,9 @@ static void test_padded_size_is_within_the_limit(void **state)
 {
 	struct core_options options = {.ndevices = 3, .arena_bytes = ZD_MAX_BYTES, .no_bytes = true};
 	struct core_driver *core = core_new(&options);
-	struct core_team team;
 	struct core_unit unit = {.name = "w", .numel = ZD_MAX_BYTES, .dtype = ZEROD_UINT8, .slot = 1};
 	(void)state;
-	core_team_new(&team, core, "job", 3, false);
+	struct core_team team = core_team_new(core, "job", 3, false);
 	core_expect_error(core, core_register(core, team.session[0], team.group, &unit), ZEROD_E_INVALID,
 	                  "padded");
 	unit.numel = ZD_MAX_BYTES - 1024;
@@ -165,11 +157,9 @@ static void test_padded_size_is_within_the_limit(void **state)
 
 static void test_targets_are_laid_out_in_order(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_unit unit = {.name = "a", .numel = 128};
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	uint64_t request = core_register(core, team.session[0], team.group, &unit);
 	assert_int_equal(core_expect(core, request, 0)->u.unit_register.target_offset_numel, 0);
 	unit = (struct core_unit){.name = "frozen", .numel = 64, .frozen = true};
@@ -177,7 +167,6 @@ static void test_targets_are_laid_out_in_order(void **state)
 	unit = (struct core_unit){.name = "b", .numel = 64};
 	request = core_register(core, team.session[0], team.group, &unit);
 	assert_int_equal(core_expect(core, request, 0)->u.unit_register.target_offset_numel, 128);
-	core_end(core);
 }
 
 /* ---- Descriptions agree -------------------------------------------------------------------------------- */
@@ -205,25 +194,20 @@ static void test_mismatch_names_both_ranks(void **state)
 	        {{.name = "layer", .numel = 40, .nviews = 2, .views = views, .slot = 3}, "slot 3"},
 	        {{.name = "layer", .numel = 40, .nviews = 2, .views = views, .frozen = true}, "frozen"},
 	};
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect(core, core_register(core, team.session[1], team.group, &first), 0);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++)
 		core_expect_error(core, core_register(core, team.session[0], team.group, &cases[i].unit),
 		                  ZEROD_E_MISMATCH, cases[i].text);
-	core_end(core);
 }
 
 /* Nobody hangs: the others' gathers are told until the rank agrees or goes. */
 static void test_mismatch_ends_gathers_until_the_rank_agrees(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_unit unit = {.name = "w", .numel = 128}, other = {.name = "w", .numel = 64};
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t id = core_expect(core, core_register(core, team.session[0], team.group, &unit), 0)
 	                      ->u.unit_register.unit;
 	core_team_publish_rank(&team, id, 0);
@@ -235,16 +219,13 @@ static void test_mismatch_ends_gathers_until_the_rank_agrees(void **state)
 	core_expect(core, core_register(core, team.session[1], team.group, &unit), 0);
 	core_team_publish_rank(&team, id, 1);
 	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], id), 0), 1);
-	core_end(core);
 }
 
 static void test_mismatch_is_forgotten_when_the_rank_goes(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_unit unit = {.name = "w", .numel = 128}, other = {.name = "w", .numel = 64};
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t id = core_expect(core, core_register(core, team.session[0], team.group, &unit), 0)
 	                      ->u.unit_register.unit;
 	core_team_publish_rank(&team, id, 0);
@@ -257,17 +238,14 @@ static void test_mismatch_is_forgotten_when_the_rank_goes(void **state)
 	            0);
 	core_expect_told(core, team.session[0], team.group, "rank 1");
 	core_expect_waits(core, core_gather(core, team.session[0], id), "rank 1 to register");
-	core_end(core);
 }
 
 /* Its shard of before is still being read; that is no registration of today. */
 static void test_mismatch_beside_a_shard_that_goes(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_unit other = {.name = "w", .numel = 64};
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -277,17 +255,14 @@ static void test_mismatch_beside_a_shard_that_goes(void **state)
 	core_expect_error(core, core_gather(core, team.session[0], unit), ZEROD_E_MISMATCH,
 	                  "rank 1 says float32, 64 elements");
 	core_unhold(core, ZD_CMD_COPY);
-	core_end(core);
 }
 
 /* Registered again as persistent while the former shard is still being read. */
 static void test_persistent_behind_a_shard_that_goes(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_unit persistent = {.name = "w", .numel = 128, .persistent = true};
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -301,16 +276,13 @@ static void test_persistent_behind_a_shard_that_goes(void **state)
 	core_expect(core, core_gather(core, team.session[1], unit), 0);
 	core_expect(core, core_release(core, team.session[1], unit), 0);
 	assert_int_equal(core_usage(core).gathered_bytes, 512);
-	core_end(core);
 }
 
 static void test_registering_twice(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_unit unit = {.name = "w", .numel = 128};
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	/* also while the first is under way */
 	core_hold(core, ZD_CMD_FILL);
 	uint64_t first = core_register(core, team.session[0], team.group, &unit);
@@ -327,18 +299,15 @@ static void test_registering_twice(void **state)
 	/* which is nobody else's matter: the rank is registered */
 	core_team_publish_rank(&team, a->u.unit_register.unit, 0);
 	core_expect(core, core_gather(core, team.session[0], a->u.unit_register.unit), 0);
-	core_end(core);
 }
 
 /* ---- Shards come and go -------------------------------------------------------------------------------- */
 
 static void test_fill_that_fails_leaves_nothing(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_unit unit = {.name = "w", .numel = 128};
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_hold(core, ZD_CMD_FILL);
 	uint64_t first = core_register(core, team.session[0], team.group, &unit);
 	uint64_t second = core_register(core, team.session[0], team.group, &unit);
@@ -349,15 +318,12 @@ static void test_fill_that_fails_leaves_nothing(void **state)
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 0);
 	core_expect(core, core_register(core, team.session[0], team.group, &unit), 0);
-	core_end(core);
 }
 
 static void test_session_ends_while_its_shard_is_filled(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 1, false);
 	core_hold(core, ZD_CMD_FILL);
 	(void)core_register(core, team.session[0], team.group, &(struct core_unit){.name = "w", .numel = 64});
 	core_close(core, team.session[0]);
@@ -365,18 +331,15 @@ static void test_session_ends_while_its_shard_is_filled(void **state)
 	assert_int_equal(core_quarantine(core, 0), 256);
 	core_unhold(core, ZD_CMD_FILL);
 	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 /* The deadline of a registration ends the request; the shard that it made stays, and is found by the next
  * one. */
 static void test_registration_that_ends_early(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
-	(void)state;
-	core_team_new(&team, core, "job", 1, false);
+	struct core_team team = core_team_new(core, "job", 1, false);
 	args.u.unit_register.group = team.group;
 	args.u.unit_register.name = "w";
 	args.u.unit_register.dtype = ZEROD_FLOAT32;
@@ -395,15 +358,12 @@ static void test_registration_that_ends_early(void **state)
 	core_unhold(core, ZD_CMD_FILL);
 	core_expect(core, core_send(core, team.session[0], &args), 0);
 	assert_int_equal(core_usage(core).shard_bytes, 256);
-	core_end(core);
 }
 
 static void test_unregister_is_refused_while_in_use(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_expect(core, core_gather_tag(core, team.session[0], unit, "plan", 1), 0);
 	core_expect(core, core_gather_tag(core, team.session[0], unit, "eager", 1), 0);
@@ -426,16 +386,13 @@ static void test_unregister_is_refused_while_in_use(void **state)
 	assert_int_equal(core_usage(core).shard_bytes, 256);
 	core_expect(core, core_simple(core, team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), 0);
 	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 0);
-	core_end(core);
 }
 
 /* A shard that another rank reads is quarantined; a persistent copy of the unit ends with it. */
 static void test_unregister_while_others_read(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_expect(core, core_set_persistent(core, team.session[0], unit, true), 0);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -450,17 +407,14 @@ static void test_unregister_while_others_read(void **state)
 	core_expect(core, core_gather(core, team.session[0], unit), ZEROD_E_NOT_FOUND);
 	core_unhold(core, ZD_CMD_COPY);
 	assert_int_equal(core_quarantine(core, 0), 0);
-	core_end(core);
 }
 
 /* A copy that was made of a shard that is gone is not given to anybody new, whatever its version says. */
 static void test_copy_of_a_shard_that_is_gone_is_not_joined(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_unit again = {.name = "w", .numel = 128};
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	const struct zd_reply *old = core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_close(core, team.session[1]);
@@ -483,7 +437,6 @@ static void test_copy_of_a_shard_that_is_gone_is_not_joined(void **state)
 	const struct zd_reply *fresh = core_expect(core, gather, 0);
 	assert_int_equal(core_bytes(core, fresh->u.gather.buffer)[0], core_pattern(0, 1));
 	assert_int_equal(core_bytes(core, fresh->u.gather.buffer)[256], 0x77);
-	core_end(core);
 }
 
 /* ---- A name that is registered differently ------------------------------------------------------------- */
@@ -504,12 +457,10 @@ static void leave_a_unit_behind(struct core_driver *core, struct core_team *team
 /* Nobody is left to disagree with: the new unit takes the old one's place as soon as that has gone. */
 static void test_unit_that_all_have_left_may_change_its_shape(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct core_unit other = {.name = "w", .numel = 96}, third = {.name = "w", .numel = 100};
 	uint64_t request[2], unit[2];
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	leave_a_unit_behind(core, &team);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		request[rank] = core_register(core, team.session[rank], team.group, &other);
@@ -527,17 +478,14 @@ static void test_unit_that_all_have_left_may_change_its_shape(void **state)
 	}
 	assert_int_equal(unit[0], unit[1]);
 	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 1);
-	core_end(core);
 }
 
 /* One that waited in vain has taken nothing, the name least of all. */
 static void test_registration_that_waits_for_a_former_unit_ends_early(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
+	struct core_driver *core = *state;
 	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_team team = core_team_new(core, "job", 2, false);
 	leave_a_unit_behind(core, &team);
 	args.u.unit_register.group = team.group;
 	args.u.unit_register.name = "w";
@@ -552,16 +500,13 @@ static void test_registration_that_waits_for_a_former_unit_ends_early(void **sta
 	core_close(core, team.session[0]);
 	core_unhold(core, ZD_CMD_COPY);
 	core_expect(core, request, 0);
-	core_end(core);
 }
 
 /* As it was described before, it is the same unit: what still works on its copies is in nobody's way. */
 static void test_unit_that_all_have_left_is_found_again(void **state)
 {
-	struct core_driver *core = core_new(NULL);
-	struct core_team team;
-	(void)state;
-	core_team_new(&team, core, "job", 2, false);
+	struct core_driver *core = *state;
+	struct core_team team = core_team_new(core, "job", 2, false);
 	leave_a_unit_behind(core, &team);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		uint64_t request = core_register(core, team.session[rank], team.group,
@@ -570,32 +515,31 @@ static void test_unit_that_all_have_left_is_found_again(void **state)
 	}
 	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 1);
 	core_unhold(core, ZD_CMD_COPY);
-	core_end(core);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_shards_are_padded_and_split_evenly),
-	        cmocka_unit_test(test_views_have_true_shapes),
-	        cmocka_unit_test(test_bad_descriptions),
+	        CORE_TEST(test_views_have_true_shapes),
+	        CORE_TEST(test_bad_descriptions),
 	        cmocka_unit_test(test_padded_size_is_within_the_limit),
-	        cmocka_unit_test(test_targets_are_laid_out_in_order),
-	        cmocka_unit_test(test_mismatch_names_both_ranks),
-	        cmocka_unit_test(test_mismatch_ends_gathers_until_the_rank_agrees),
-	        cmocka_unit_test(test_mismatch_is_forgotten_when_the_rank_goes),
-	        cmocka_unit_test(test_mismatch_beside_a_shard_that_goes),
-	        cmocka_unit_test(test_persistent_behind_a_shard_that_goes),
-	        cmocka_unit_test(test_registering_twice),
-	        cmocka_unit_test(test_fill_that_fails_leaves_nothing),
-	        cmocka_unit_test(test_session_ends_while_its_shard_is_filled),
-	        cmocka_unit_test(test_registration_that_ends_early),
-	        cmocka_unit_test(test_unregister_is_refused_while_in_use),
-	        cmocka_unit_test(test_unregister_while_others_read),
-	        cmocka_unit_test(test_copy_of_a_shard_that_is_gone_is_not_joined),
-	        cmocka_unit_test(test_unit_that_all_have_left_may_change_its_shape),
-	        cmocka_unit_test(test_registration_that_waits_for_a_former_unit_ends_early),
-	        cmocka_unit_test(test_unit_that_all_have_left_is_found_again),
+	        CORE_TEST(test_targets_are_laid_out_in_order),
+	        CORE_TEST(test_mismatch_names_both_ranks),
+	        CORE_TEST(test_mismatch_ends_gathers_until_the_rank_agrees),
+	        CORE_TEST(test_mismatch_is_forgotten_when_the_rank_goes),
+	        CORE_TEST(test_mismatch_beside_a_shard_that_goes),
+	        CORE_TEST(test_persistent_behind_a_shard_that_goes),
+	        CORE_TEST(test_registering_twice),
+	        CORE_TEST(test_fill_that_fails_leaves_nothing),
+	        CORE_TEST(test_session_ends_while_its_shard_is_filled),
+	        CORE_TEST(test_registration_that_ends_early),
+	        CORE_TEST(test_unregister_is_refused_while_in_use),
+	        CORE_TEST(test_unregister_while_others_read),
+	        CORE_TEST(test_copy_of_a_shard_that_is_gone_is_not_joined),
+	        CORE_TEST(test_unit_that_all_have_left_may_change_its_shape),
+	        CORE_TEST(test_registration_that_waits_for_a_former_unit_ends_early),
+	        CORE_TEST(test_unit_that_all_have_left_is_found_again),
 	};
 	return cmocka_run_group_tests_name("core/unit", tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ static int setup(void **state)
 {
 	struct rig *rig = zd_calloc(1, sizeof(*rig));
 	rig->core = core_new(NULL);
-	core_team_new(&rig->team, rig->core, "job", 2, false);
+	rig->team = core_team_new(rig->core, "job", 2, false);
 	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 	rig->other = core_team_unit(&rig->team, "v", UNIT_BYTES);
 	*state = rig;
@@ -411,7 +411,8 @@ static void test_failed_transfer_poisons(void **state)
 
 	core_hold(rig->core, ZD_CMD_SIGNAL);
 	uint64_t reset = core_simple(rig->core, session, ZD_REQ_SESSION_RESET, 0);
-	core_expect_waits(rig->core, reset, "1 transfers of rank 0 to end"); /* else a gather would meet the abort */
+	/* else a gather would meet the abort */
+	core_expect_waits(rig->core, reset, "1 transfers of rank 0 to end");
 	core_unhold(rig->core, ZD_CMD_SIGNAL);
 	core_expect(rig->core, reset, 0);
 	assert_int_equal(core_timeline(rig->core, session, 1), gather->u.gather.fences[0].value);

@@ -23,8 +23,16 @@ struct scene {
 static void open_scene(struct scene *s, uint32_t nranks)
 {
 	s->core = core_new(&(struct core_options){.ndevices = nranks});
-	core_reducers_new(&s->g, s->core, nranks, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g = core_reducers_new(s->core, nranks, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
+}
+
+static int setup(void **state)
+{
+	static struct scene s;
+	open_scene(&s, 2);
+	*state = &s;
+	return 0;
 }
 
 static uint64_t begin(struct scene *s, uint32_t rank)
@@ -61,42 +69,33 @@ static void pass_through(struct scene *s, uint32_t rank)
 
 static void test_the_step_closes_the_window(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s, 2);
+	struct scene *s = *state;
 	for (uint32_t count = 1; count <= 4; count++) {
 		for (uint32_t i = 0; i < count; i++)
-			backward(&s, 1.0f);
-		take_step(&s, (float)count);
+			backward(s, 1.0f);
+		take_step(s, (float)count);
 	}
-	core_expect_error(s.core, core_step(&s.g.team, 1), ZEROD_E_STATE,
+	core_expect_error(s->core, core_step(&s->g.team, 1), ZEROD_E_STATE,
 	                  "no backward of rank 1 has ended since its last step");
-	core_end(s.core);
 }
 
 static void test_a_step_inside_a_backward(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s, 2);
-	core_expect(s.core, begin(&s, 0), 0);
-	core_expect_error(s.core, core_step(&s.g.team, 0), ZEROD_E_STATE, "backward 1 of rank 0 runs");
-	core_end(s.core);
+	struct scene *s = *state;
+	core_expect(s->core, begin(s, 0), 0);
+	core_expect_error(s->core, core_step(&s->g.team, 0), ZEROD_E_STATE, "backward 1 of rank 0 runs");
 }
 
 /* Its target cannot be had in a second backward, which is as if it had not been asked for. */
 static void test_a_backward_that_cannot_begin(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s, 2);
-	core_reducers_begin(&s.g, 3, false);
-	core_reducers_end(&s.g);
-	core_expect(s.core, core_backward(&s.g.team, 0, 2, false), ZEROD_E_MISMATCH);
-	core_reducers_begin(&s.g, 3, false);
-	core_reducers_end(&s.g);
-	take_step(&s, 0.0f);
-	core_end(s.core);
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 3, false);
+	core_reducers_end(&s->g);
+	core_expect(s->core, core_backward(&s->g.team, 0, 2, false), ZEROD_E_MISMATCH);
+	core_reducers_begin(&s->g, 3, false);
+	core_reducers_end(&s->g);
+	take_step(s, 0.0f);
 }
 
 /* ---- Counts that differ -------------------------------------------------------------------------------- */
@@ -144,51 +143,46 @@ static void test_one_backward_less_than_the_others(void **state)
 static void test_an_entry_of_a_backward_too_many(void **state)
 {
 	static const char counts[] = "rank 0 runs 1 backward in this step, rank 1 runs 2";
-	struct scene s;
+	struct scene *s = *state;
 	struct core_commit commit = {0};
-	(void)state;
-	open_scene(&s, 2);
-	uint64_t other = core_reducers_unit(&s.g, "v", NUMEL);
-	pass_through(&s, 0);
-	pass_through(&s, 1);
-	core_expect(s.core, begin(&s, 1), 0);
-	commit.bucket = s.g.bucket[1];
-	commit.entry = core_put(&s.g, 1, s.unit, 1.0f);
-	core_expect(s.core, core_step(&s.g.team, 0), ZEROD_E_MISMATCH);
+	uint64_t other = core_reducers_unit(&s->g, "v", NUMEL);
+	pass_through(s, 0);
+	pass_through(s, 1);
+	core_expect(s->core, begin(s, 1), 0);
+	commit.bucket = s->g.bucket[1];
+	commit.entry = core_put(&s->g, 1, s->unit, 1.0f);
+	core_expect(s->core, core_step(&s->g.team, 0), ZEROD_E_MISMATCH);
 	/* the other rank has not ended this backward: it never began it */
-	core_expect_error(s.core, core_bucket_submit(&s.g.team, 1, &commit), ZEROD_E_MISMATCH, counts);
-	core_expect_error(s.core, core_reserve(&s.g.team, 1, s.g.bucket[1], s.unit), ZEROD_E_MISMATCH,
+	core_expect_error(s->core, core_bucket_submit(&s->g.team, 1, &commit), ZEROD_E_MISMATCH, counts);
+	core_expect_error(s->core, core_reserve(&s->g.team, 1, s->g.bucket[1], s->unit), ZEROD_E_MISMATCH,
 	                  counts);
-	core_expect_error(s.core, core_skip(&s.g.team, 1, other), ZEROD_E_MISMATCH, counts);
-	core_expect_error(s.core, core_reserve(&s.g.team, 1, s.g.bucket[1], other), ZEROD_E_MISMATCH, counts);
-	core_expect(s.core, core_backward_end(&s.g.team, 1), ZEROD_E_MISMATCH);
-	core_expect(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH);
-	assert_int_equal(core_usage(s.core).bucket_bytes, 0);
-	backward(&s, 1.0f);
-	take_step(&s, 1.0f);
-	core_end(s.core);
+	core_expect_error(s->core, core_skip(&s->g.team, 1, other), ZEROD_E_MISMATCH, counts);
+	core_expect_error(s->core, core_reserve(&s->g.team, 1, s->g.bucket[1], other), ZEROD_E_MISMATCH,
+	                  counts);
+	core_expect(s->core, core_backward_end(&s->g.team, 1), ZEROD_E_MISMATCH);
+	core_expect(s->core, core_step(&s->g.team, 1), ZEROD_E_MISMATCH);
+	assert_int_equal(core_usage(s->core).bucket_bytes, 0);
+	backward(s, 1.0f);
+	take_step(s, 1.0f);
 }
 
 /* Both ask for the step after all of their backwards. */
 static void test_counts_that_differ_at_the_step(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s, 2);
+	struct scene *s = *state;
 	for (uint32_t i = 0; i < 3; i++)
-		pass_through(&s, 0);
-	pass_through(&s, 1);
-	uint64_t step = core_step(&s.g.team, 0);
-	core_expect_waits(s.core, step, "rank 1 to begin the step"); /* it may still run its others */
-	core_expect_error(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH,
+		pass_through(s, 0);
+	pass_through(s, 1);
+	uint64_t step = core_step(&s->g.team, 0);
+	core_expect_waits(s->core, step, "rank 1 to begin the step"); /* it may still run its others */
+	core_expect_error(s->core, core_step(&s->g.team, 1), ZEROD_E_MISMATCH,
 	                  "rank 1 runs 1 backward in this step, rank 0 runs 3");
-	core_expect(s.core, step, ZEROD_E_MISMATCH);
+	core_expect(s->core, step, ZEROD_E_MISMATCH);
 	for (uint32_t window = 0; window < 2; window++) { /* numbers of backwards are alike again */
-		backward(&s, 1.0f);
-		backward(&s, 1.0f);
-		take_step(&s, 2.0f);
+		backward(s, 1.0f);
+		backward(s, 1.0f);
+		take_step(s, 2.0f);
 	}
-	core_end(s.core);
 }
 
 /* ---- Leaving a window that has failed ------------------------------------------------------------------ */
@@ -204,15 +198,12 @@ static void fail_window(struct scene *s)
 /* A rank that was told leaves it by its next backward, whether or not it asks for the step. */
 static void test_the_next_backward_leaves_it(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s, 2);
-	fail_window(&s);
-	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_MISMATCH);
-	core_expect(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH);
-	backward(&s, 2.0f);
-	take_step(&s, 2.0f);
-	core_end(s.core);
+	struct scene *s = *state;
+	fail_window(s);
+	core_expect(s->core, core_backward_end(&s->g.team, 0), ZEROD_E_MISMATCH);
+	core_expect(s->core, core_step(&s->g.team, 1), ZEROD_E_MISMATCH);
+	backward(s, 2.0f);
+	take_step(s, 2.0f);
 }
 
 /* One that had ended its backward before is told by the next one that it asks for, and leaves it after. */
@@ -239,15 +230,16 @@ static void test_no_rank_leaves_it_untold(void **state)
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_the_step_closes_the_window),
-	        cmocka_unit_test(test_a_step_inside_a_backward),
-	        cmocka_unit_test(test_a_backward_that_cannot_begin),
+	        TEST(test_the_step_closes_the_window),
+	        TEST(test_a_step_inside_a_backward),
+	        TEST(test_a_backward_that_cannot_begin),
 	        cmocka_unit_test(test_one_backward_more_than_the_others),
 	        cmocka_unit_test(test_one_backward_less_than_the_others),
-	        cmocka_unit_test(test_an_entry_of_a_backward_too_many),
-	        cmocka_unit_test(test_counts_that_differ_at_the_step),
-	        cmocka_unit_test(test_the_next_backward_leaves_it),
+	        TEST(test_an_entry_of_a_backward_too_many),
+	        TEST(test_counts_that_differ_at_the_step),
+	        TEST(test_the_next_backward_leaves_it),
 	        cmocka_unit_test(test_no_rank_leaves_it_untold),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,9 +24,17 @@ struct scene {
 static void open_scene(struct scene *s)
 {
 	s->core = core_new(&(struct core_options){.ndevices = NRANKS});
-	core_reducers_new(&s->g, s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
+	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
 	s->other = core_reducers_unit(&s->g, "x", NUMEL);
+}
+
+static int setup(void **state)
+{
+	static struct scene s;
+	open_scene(&s);
+	*state = &s;
+	return 0;
 }
 
 static uint64_t begin(struct scene *s, uint32_t rank)
@@ -91,202 +99,175 @@ static void train(struct scene *s, uint64_t step)
 /* In stage 1, between two backwards of which none was the boundary: the rank begins its step all the same. */
 static void test_before_the_boundary(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 1, false);
-	core_reducers_end(&s.g);
-	core_expect(s.core, abandon(&s, 0, NULL, 0), 0);
-	expect_abandoned(&s, 0, 0);
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 1, false);
+	core_reducers_end(&s->g);
+	core_expect(s->core, abandon(s, 0, NULL, 0), 0);
+	expect_abandoned(s, 0, 0);
 	for (uint32_t rank = 1; rank < NRANKS; rank++) {
-		core_expect(s.core, core_backward(&s.g.team, rank, 1, true), 0);
-		core_expect(s.core, core_backward_end(&s.g.team, rank), 0);
-		expect_abandoned(&s, rank, 0);
+		core_expect(s->core, core_backward(&s->g.team, rank, 1, true), 0);
+		core_expect(s->core, core_backward_end(&s->g.team, rank), 0);
+		expect_abandoned(s, rank, 0);
 	}
-	train(&s, 1);
-	core_end(s.core);
+	train(s, 1);
 }
 
 /* One rank has ended, one has committed, one raises before it has committed anything. */
 static void test_before_the_last_commit(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
+	struct scene *s = *state;
 	for (uint32_t round = 0; round < 2; round++) {
-		core_reducers_begin(&s.g, 3, false);
-		core_reduce(&s.g, 0, s.unit, 1.0f);
-		uint64_t end = core_backward_end(&s.g.team, 0);
-		core_expect_waits(s.core, end, "first unit 'w'");
-		core_reduce(&s.g, 1, s.unit, 1.0f);
-		core_expect(s.core, abandon(&s, 2, NULL, 0), 0);
-		core_expect(s.core, end, 0);
-		core_expect(s.core, core_skip(&s.g.team, 1, s.other), 0);
-		core_expect(s.core, core_backward_end(&s.g.team, 1), 0);
-		expect_nothing_held(&s);
-		expect_abandoned(&s, 0, 2);
-		expect_abandoned(&s, 1, 2);
+		core_reducers_begin(&s->g, 3, false);
+		core_reduce(&s->g, 0, s->unit, 1.0f);
+		uint64_t end = core_backward_end(&s->g.team, 0);
+		core_expect_waits(s->core, end, "first unit 'w'");
+		core_reduce(&s->g, 1, s->unit, 1.0f);
+		core_expect(s->core, abandon(s, 2, NULL, 0), 0);
+		core_expect(s->core, end, 0);
+		core_expect(s->core, core_skip(&s->g.team, 1, s->other), 0);
+		core_expect(s->core, core_backward_end(&s->g.team, 1), 0);
+		expect_nothing_held(s);
+		expect_abandoned(s, 0, 2);
+		expect_abandoned(s, 1, 2);
 		if (round == 1) /* else its next backward is enough */
-			expect_abandoned(&s, 2, 2);
-		train(&s, round + 1);
+			expect_abandoned(s, 2, 2);
+		train(s, round + 1);
 	}
-	core_end(s.core);
 }
 
 /* After all have committed: the sums are dropped where they are. */
 static void test_after_the_last_commit(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, false);
-	core_hold(s.core, ZD_CMD_REDUCE);
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 3, false);
+	core_hold(s->core, ZD_CMD_REDUCE);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s.g, rank, s.unit, 1.0f);
-	uint64_t abandoned = abandon(&s, 1, NULL, 0), end = core_backward_end(&s.g.team, 0);
-	core_expect_waits(s.core, end, "unit 'w'"); /* its gradient is being read */
-	core_unhold(s.core, ZD_CMD_REDUCE);
-	core_expect(s.core, abandoned, 0);
-	core_expect(s.core, end, 0);
-	core_expect(s.core, core_backward_end(&s.g.team, 2), 0);
-	expect_nothing_held(&s);
-	expect_abandoned(&s, 0, 1);
-	expect_abandoned(&s, 2, 1);
-	train(&s, 1);
-	core_end(s.core);
+		core_reduce(&s->g, rank, s->unit, 1.0f);
+	uint64_t abandoned = abandon(s, 1, NULL, 0), end = core_backward_end(&s->g.team, 0);
+	core_expect_waits(s->core, end, "unit 'w'"); /* its gradient is being read */
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	core_expect(s->core, abandoned, 0);
+	core_expect(s->core, end, 0);
+	core_expect(s->core, core_backward_end(&s->g.team, 2), 0);
+	expect_nothing_held(s);
+	expect_abandoned(s, 0, 1);
+	expect_abandoned(s, 2, 1);
+	train(s, 1);
 }
 
 /* Between two backwards; a rank that waits in its step is told at once. */
 static void test_between_backwards(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, false);
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 3, false);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s.g, rank, s.unit, 1.0f);
-	core_reducers_end(&s.g);
-	uint64_t step = core_step(&s.g.team, 0);
-	core_expect_waits(s.core, step, "rank 1 to begin the step");
-	core_expect(s.core, abandon(&s, 1, NULL, 0), 0);
-	assert_true(core_expect(s.core, step, 0)->u.step_begin.abandoned);
-	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), 0);
-	core_expect(s.core, begin(&s, 2), 0); /* has not noticed */
-	core_reduce(&s.g, 2, s.unit, 1.0f);
-	core_expect(s.core, core_backward_end(&s.g.team, 2), 0);
-	expect_nothing_held(&s);
-	expect_abandoned(&s, 2, 1);
-	train(&s, 1);
-	core_end(s.core);
+		core_reduce(&s->g, rank, s->unit, 1.0f);
+	core_reducers_end(&s->g);
+	uint64_t step = core_step(&s->g.team, 0);
+	core_expect_waits(s->core, step, "rank 1 to begin the step");
+	core_expect(s->core, abandon(s, 1, NULL, 0), 0);
+	assert_true(core_expect(s->core, step, 0)->u.step_begin.abandoned);
+	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), 0);
+	core_expect(s->core, begin(s, 2), 0); /* has not noticed */
+	core_reduce(&s->g, 2, s->unit, 1.0f);
+	core_expect(s->core, core_backward_end(&s->g.team, 2), 0);
+	expect_nothing_held(s);
+	expect_abandoned(s, 2, 1);
+	train(s, 1);
 }
 
 /* An entry that a rank has reserved is the rank's until its commit; an entry of the rank that abandons, until
  * its streams have passed. */
 static void test_entries_that_are_not_committed(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	static const struct zd_fence fence = {0, 1};
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, false);
-	uint64_t entry = core_put(&s.g, 0, s.unit, 1.0f);
-	(void)core_put(&s.g, 1, s.unit, 1.0f);
-	uint64_t abandoned = abandon(&s, 1, &fence, 1);
-	core_expect_waits(s.core, abandoned, "streams");
-	core_expect_error(s.core, core_reserve(&s.g.team, 1, s.g.bucket[1], s.other), ZEROD_E_STATE,
+	core_reducers_begin(&s->g, 3, false);
+	uint64_t entry = core_put(&s->g, 0, s->unit, 1.0f);
+	(void)core_put(&s->g, 1, s->unit, 1.0f);
+	uint64_t abandoned = abandon(s, 1, &fence, 1);
+	core_expect_waits(s->core, abandoned, "streams");
+	core_expect_error(s->core, core_reserve(&s->g.team, 1, s->g.bucket[1], s->other), ZEROD_E_STATE,
 	                  "rank 1 has abandoned backward 1");
-	assert_int_equal(core_usage(s.core).bucket_bytes, 2 * SLOT_BYTES);
-	core_pass(s.core, s.g.team.session[1], 0, 1);
-	core_expect(s.core, abandoned, 0);
-	assert_int_equal(core_usage(s.core).bucket_bytes, SLOT_BYTES);
-	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_STATE);
-	core_expect(s.core, commit(&s, 0, entry), 0);
-	core_expect(s.core, core_backward_end(&s.g.team, 0), 0);
-	core_expect(s.core, core_backward_end(&s.g.team, 2), 0);
-	expect_nothing_held(&s);
-	expect_abandoned(&s, 0, 1);
-	expect_abandoned(&s, 2, 1);
-	train(&s, 1);
-	core_end(s.core);
+	assert_int_equal(core_usage(s->core).bucket_bytes, 2 * SLOT_BYTES);
+	core_pass(s->core, s->g.team.session[1], 0, 1);
+	core_expect(s->core, abandoned, 0);
+	assert_int_equal(core_usage(s->core).bucket_bytes, SLOT_BYTES);
+	core_expect(s->core, core_backward_end(&s->g.team, 0), ZEROD_E_STATE);
+	core_expect(s->core, commit(s, 0, entry), 0);
+	core_expect(s->core, core_backward_end(&s->g.team, 0), 0);
+	core_expect(s->core, core_backward_end(&s->g.team, 2), 0);
+	expect_nothing_held(s);
+	expect_abandoned(s, 0, 1);
+	expect_abandoned(s, 2, 1);
+	train(s, 1);
 }
 
 /* One rank abandons window after window; another one comes through all of them. */
 static void test_a_rank_that_is_behind(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
+	struct scene *s = *state;
 	for (uint32_t window = 0; window < 3; window++) {
-		core_expect(s.core, begin(&s, 1), 0);
-		core_reduce(&s.g, 1, s.unit, 1.0f);
-		core_expect(s.core, abandon(&s, 1, NULL, 0), 0);
+		core_expect(s->core, begin(s, 1), 0);
+		core_reduce(&s->g, 1, s->unit, 1.0f);
+		core_expect(s->core, abandon(s, 1, NULL, 0), 0);
 		if (window < 2)
-			expect_abandoned(&s, 1, 1);
+			expect_abandoned(s, 1, 1);
 	}
 	for (uint32_t window = 0; window < 3; window++) {
-		core_expect(s.core, begin(&s, 0), 0);
-		core_reduce(&s.g, 0, s.unit, 1.0f);
-		core_expect(s.core, core_backward_end(&s.g.team, 0), 0);
-		expect_abandoned(&s, 0, 1);
-		core_expect(s.core, begin(&s, 2), 0);
-		core_expect(s.core, abandon(&s, 2, NULL, 0), 0); /* nor was this one told */
+		core_expect(s->core, begin(s, 0), 0);
+		core_reduce(&s->g, 0, s->unit, 1.0f);
+		core_expect(s->core, core_backward_end(&s->g.team, 0), 0);
+		expect_abandoned(s, 0, 1);
+		core_expect(s->core, begin(s, 2), 0);
+		core_expect(s->core, abandon(s, 2, NULL, 0), 0); /* nor was this one told */
 	}
-	train(&s, 1);
-	core_end(s.core);
+	train(s, 1);
 }
 
 static void test_nothing_to_abandon(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_expect_error(s.core, abandon(&s, 0, NULL, 0), ZEROD_E_STATE,
+	struct scene *s = *state;
+	core_expect_error(s->core, abandon(s, 0, NULL, 0), ZEROD_E_STATE,
 	                  "rank 0 has begun no backward since its last step");
-	train(&s, 1);
-	core_expect(s.core, abandon(&s, 0, NULL, 0), ZEROD_E_STATE);
-	core_end(s.core);
+	train(s, 1);
+	core_expect(s->core, abandon(s, 0, NULL, 0), ZEROD_E_STATE);
 }
 
 /* A rank in its last step reads that one's target, whatever becomes of the next window. */
 static void test_a_rank_in_its_step(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	const struct zd_reply *replies[CORE_TEAM];
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, false);
+	core_reducers_begin(&s->g, 3, false);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s.g, rank, s.unit, 1.0f);
-	core_reducers_end(&s.g);
-	core_reducers_step(&s.g, replies);
-	core_expect(s.core, core_step_end(&s.g.team, 1, NULL, 0), 0);
-	core_expect(s.core, begin(&s, 1), 0);
-	core_expect(s.core, abandon(&s, 1, NULL, 0), 0);
-	core_check_target(&s.g, 0, replies[0], 0, 1.0f);
+		core_reduce(&s->g, rank, s->unit, 1.0f);
+	core_reducers_end(&s->g);
+	core_reducers_step(&s->g, replies);
+	core_expect(s->core, core_step_end(&s->g.team, 1, NULL, 0), 0);
+	core_expect(s->core, begin(s, 1), 0);
+	core_expect(s->core, abandon(s, 1, NULL, 0), 0);
+	core_check_target(&s->g, 0, replies[0], 0, 1.0f);
 	for (uint32_t rank = 0; rank < NRANKS; rank += 2) {
-		core_expect(s.core, core_step_end(&s.g.team, rank, NULL, 0), 0);
-		core_expect(s.core, begin(&s, rank), 0);
-		core_expect(s.core, core_backward_end(&s.g.team, rank), 0);
-		expect_abandoned(&s, rank, 1);
+		core_expect(s->core, core_step_end(&s->g.team, rank, NULL, 0), 0);
+		core_expect(s->core, begin(s, rank), 0);
+		core_expect(s->core, core_backward_end(&s->g.team, rank), 0);
+		expect_abandoned(s, rank, 1);
 	}
-	train(&s, 2);
-	core_end(s.core);
+	train(s, 2);
 }
 
 static void test_a_rank_that_goes(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	static const struct zd_fence fence = {0, 1};
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, false);
-	core_reduce(&s.g, 0, s.unit, 1.0f);
-	(void)core_put(&s.g, 2, s.unit, 1.0f);
-	(void)core_put(&s.g, 1, s.unit, 1.0f);
-	uint64_t abandoned = abandon(&s, 1, &fence, 1);
-	core_close(s.core, s.g.team.session[2]);
-	core_expect(s.core, abandoned, ZEROD_E_PEER_LOST);
-	core_end(s.core);
+	core_reducers_begin(&s->g, 3, false);
+	core_reduce(&s->g, 0, s->unit, 1.0f);
+	(void)core_put(&s->g, 2, s->unit, 1.0f);
+	(void)core_put(&s->g, 1, s->unit, 1.0f);
+	uint64_t abandoned = abandon(s, 1, &fence, 1);
+	core_close(s->core, s->g.team.session[2]);
+	core_expect(s->core, abandoned, ZEROD_E_PEER_LOST);
 }
 
 /* ---- Skipping the rest --------------------------------------------------------------------------------- */
@@ -294,96 +275,86 @@ static void test_a_rank_that_goes(void **state)
 /* Both what others have reduced and what they reduce later. */
 static void test_skip_rest(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	const struct zd_reply *replies[CORE_TEAM];
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, false);
-	core_reduce(&s.g, 0, s.unit, 1.0f);
-	uint64_t end = end_skipping(&s, 2);
-	core_reduce(&s.g, 1, s.unit, 1.0f);
-	core_expect_waits(s.core, end, "rank 0 to end its backward");
-	core_reduce(&s.g, 0, s.other, 1.0f);
-	uint64_t first = core_backward_end(&s.g.team, 0);
-	core_expect_waits(s.core, end, "first unit 'x' (rank 1)");
-	core_expect(s.core, end_skipping(&s, 1), 0);
-	core_expect(s.core, first, 0);
-	core_expect(s.core, end, 0);
-	core_reducers_step(&s.g, replies);
+	core_reducers_begin(&s->g, 3, false);
+	core_reduce(&s->g, 0, s->unit, 1.0f);
+	uint64_t end = end_skipping(s, 2);
+	core_reduce(&s->g, 1, s->unit, 1.0f);
+	core_expect_waits(s->core, end, "rank 0 to end its backward");
+	core_reduce(&s->g, 0, s->other, 1.0f);
+	uint64_t first = core_backward_end(&s->g.team, 0);
+	core_expect_waits(s->core, end, "first unit 'x' (rank 1)");
+	core_expect(s->core, end_skipping(s, 1), 0);
+	core_expect(s->core, first, 0);
+	core_expect(s->core, end, 0);
+	core_reducers_step(&s->g, replies);
 	assert_true(replies[0]->u.step_begin.norm_squared > 0.0);
-	core_reducers_step_end(&s.g);
-	train(&s, 2);
-	core_end(s.core);
+	core_reducers_step_end(&s->g);
+	train(s, 2);
 }
 
 /* Ranks that all skip the rest do not wait for each other's contributions. */
 static void test_all_skip_the_rest(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	uint64_t ends[NRANKS];
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, false);
-	core_reduce(&s.g, 1, s.unit, 1.0f);
+	core_reducers_begin(&s->g, 3, false);
+	core_reduce(&s->g, 1, s->unit, 1.0f);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		ends[rank] = end_skipping(&s, rank);
+		ends[rank] = end_skipping(s, rank);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_expect(s.core, ends[rank], 0);
-	core_end(s.core);
+		core_expect(s->core, ends[rank], 0);
 }
 
 /* A reservation is no reduction yet, and one that is given up leaves nothing to be skipped. */
 static void test_skip_rest_beside_a_reservation(void **state)
 {
-	struct scene s;
-	(void)state;
-	open_scene(&s);
-	core_reducers_begin(&s.g, 3, false);
-	uint64_t end = end_skipping(&s, 2);
-	uint64_t entry = core_put(&s.g, 0, s.unit, 1.0f);
-	core_expect_waits(s.core, end, "rank 0 to end its backward");
-	core_expect(s.core, commit(&s, 0, entry), 0);
-	uint64_t first = core_backward_end(&s.g.team, 0);
-	core_expect(s.core, core_backward_end(&s.g.team, 1), ZEROD_E_MISMATCH); /* it did not ask for that */
-	core_expect(s.core, first, ZEROD_E_MISMATCH);
-	core_expect(s.core, end, ZEROD_E_MISMATCH);
-	train(&s, 1);
-	core_end(s.core);
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 3, false);
+	uint64_t end = end_skipping(s, 2);
+	uint64_t entry = core_put(&s->g, 0, s->unit, 1.0f);
+	core_expect_waits(s->core, end, "rank 0 to end its backward");
+	core_expect(s->core, commit(s, 0, entry), 0);
+	uint64_t first = core_backward_end(&s->g.team, 0);
+	core_expect(s->core, core_backward_end(&s->g.team, 1),
+	            ZEROD_E_MISMATCH); /* it did not ask for that */
+	core_expect(s->core, first, ZEROD_E_MISMATCH);
+	core_expect(s->core, end, ZEROD_E_MISMATCH);
+	train(s, 1);
 }
 
 /* The sum of a unit that is registered behind the bound target has no place there: it cannot be skipped. */
 static void test_skip_rest_without_a_place(void **state)
 {
-	struct scene s;
+	struct scene *s = *state;
 	uint64_t late;
-	(void)state;
-	open_scene(&s);
-	core_expect(s.core, core_backward(&s.g.team, 2, 3, false), 0);
-	late = core_reducers_unit(&s.g, "late", NUMEL);
+	core_expect(s->core, core_backward(&s->g.team, 2, 3, false), 0);
+	late = core_reducers_unit(&s->g, "late", NUMEL);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(s.core, core_backward(&s.g.team, rank, 3, false), 0);
-	(void)end_skipping(&s, 2);
-	core_expect_error(s.core, core_reserve(&s.g.team, 0, s.g.bucket[0], late), ZEROD_E_MISMATCH,
+		core_expect(s->core, core_backward(&s->g.team, rank, 3, false), 0);
+	(void)end_skipping(s, 2);
+	core_expect_error(s->core, core_reserve(&s->g.team, 0, s->g.bucket[0], late), ZEROD_E_MISMATCH,
 	                  "rank 2 ended backward 1 without a gradient or skip for unit 'late'");
-	core_end(s.core);
 }
 
 int main(void)
 {
+#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_before_the_last_commit),
-	        cmocka_unit_test(test_after_the_last_commit),
-	        cmocka_unit_test(test_between_backwards),
-	        cmocka_unit_test(test_before_the_boundary),
-	        cmocka_unit_test(test_entries_that_are_not_committed),
-	        cmocka_unit_test(test_a_rank_that_is_behind),
-	        cmocka_unit_test(test_nothing_to_abandon),
-	        cmocka_unit_test(test_a_rank_in_its_step),
-	        cmocka_unit_test(test_a_rank_that_goes),
-	        cmocka_unit_test(test_skip_rest),
-	        cmocka_unit_test(test_all_skip_the_rest),
-	        cmocka_unit_test(test_skip_rest_beside_a_reservation),
-	        cmocka_unit_test(test_skip_rest_without_a_place),
+	        TEST(test_before_the_last_commit),
+	        TEST(test_after_the_last_commit),
+	        TEST(test_between_backwards),
+	        TEST(test_before_the_boundary),
+	        TEST(test_entries_that_are_not_committed),
+	        TEST(test_a_rank_that_is_behind),
+	        TEST(test_nothing_to_abandon),
+	        TEST(test_a_rank_in_its_step),
+	        TEST(test_a_rank_that_goes),
+	        TEST(test_skip_rest),
+	        TEST(test_all_skip_the_rest),
+	        TEST(test_skip_rest_beside_a_reservation),
+	        TEST(test_skip_rest_without_a_place),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,8 @@
  *     the segment;
  *   - no event that a GPU's stream may be waiting for depends on a work that has not been answered: the
  *     daemon sends fences, also those of sums' inputs, only when the copies behind them are under way, and
- *     none for sums. So mapping may wait for a GPU without a deadlock;
+ *     those behind sums when the sums have been answered. So mapping, and launches that other calls of the
+ *     driver keep out until a stream goes on, may wait for a GPU without a deadlock;
  *   - the thread also unmaps segments that the daemon retires, in a process that makes no call.
  */
 #include <errno.h>

@@ -601,6 +601,22 @@ static bool sink_sums_ahead(void *arg, uint64_t session)
 	return true;
 }
 
+static enum zd_sums_state sink_sums(void *arg, uint64_t session)
+{
+	const struct core_driver *core = arg;
+	assert_non_null(core_session(core, session));
+	return core->sums;
+}
+
+void core_set_sums(struct core_driver *core, enum zd_sums_state sums)
+{
+	const struct session *session;
+	core->sums = sums;
+	TAILQ_FOREACH (session, &core->sessions, link)
+		zd_engine_sums_launched(core->engine, session->id);
+	core_settle(core);
+}
+
 void core_refuse_sums(struct core_driver *core)
 {
 	core->refuses_sums = true;
@@ -667,6 +683,7 @@ struct core_driver *core_new(const struct core_options *options)
 	                                     .segment_retire = sink_segment_retire,
 	                                     .expect = sink_expect,
 	                                     .sums_ahead = options->sums_ahead ? sink_sums_ahead : NULL,
+	                                     .sums = sink_sums,
 	                                     .ends = options->end_step_objects ? sink_ends : NULL};
 	core->net = options->net;
 	core->unordered = options->unordered;

@@ -72,6 +72,7 @@ struct core_driver {
 	uint64_t now_ns;
 	struct core_net *net;
 	bool copies, no_bytes, abandoned, sessions_linger, sessions_map, no_frames, unordered, refuses_sums;
+	enum zd_sums_state sums;
 	unsigned expected[ZD_MAX_DEVICES];
 	uint64_t next_request;
 	bool held[KINDS];

@@ -29,7 +29,8 @@ static uint32_t copy_device(const struct zd_buffer *buffer, const struct zd_part
 		for (uint32_t i = 1; i < unit->group->local_world_size; i++) {
 			uint32_t rank = (part->rank + i) % unit->group->local_world_size;
 			const struct zd_device *other = unit->parts[rank].shard.segment->device;
-			if (other != to && !other->config.host_memory && reaches(to, other) && reaches(other, to))
+			if (other != to && !other->config.host_memory && reaches(to, other) &&
+			    reaches(other, to))
 				return other->index;
 		}
 	}
@@ -64,7 +65,8 @@ void zd_transfer_run_copy(struct zd_engine *e, struct zd_buffer *buffer, struct 
 	const struct zd_unit *unit = buffer->unit;
 	const struct zd_part *source = &unit->parts[step->source];
 	const struct zd_landing *landing = step->memory;
-	struct zd_command command = {.kind = ZD_CMD_COPY, .device = step->signal.timeline - timelines_of(buffer)};
+	struct zd_command command = {.kind = ZD_CMD_COPY,
+	                             .device = step->signal.timeline - timelines_of(buffer)};
 	command.u.copy.src = landing ? zd_landing_location(landing) : zd_part_location(source);
 	command.u.copy.dst = zd_buffer_slice(buffer, zd_shard_index(zd_part_member(source)));
 	if (buffer->landing) {

@@ -600,8 +600,8 @@ uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
 static bool sums_are_launched(const struct zd_engine *e, const struct zd_slice *slice)
 {
 	const struct zd_session *session = slice->reduction->group->members[slice->owner].session;
-	enum zd_sums_state sums =
-	        session && e->sink.sums ? e->sink.sums(e->sink.arg, session->id) : ZD_SUMS_BY_EXECUTOR;
+	enum zd_sums_state sums = session && e->sink.sums ? e->sink.sums(e->sink.arg, session->id)
+	                                                  : ZD_SUMS_BY_EXECUTOR;
 	if (sums == ZD_SUMS_BY_EXECUTOR || slice->state == ZD_SLICE_DONE)
 		return true;
 	for (uint32_t chunk = 0; chunk < slice->reduction->nchunks; chunk++) {

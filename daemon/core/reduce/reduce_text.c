@@ -92,8 +92,8 @@ int zd_reductions_text(const struct zd_engine *e, const struct zd_request *req, 
 	int used = snprintf(out, out_bytes, "%llu reduction%s, first ", (unsigned long long)wait->a,
 	                    wait->a == 1 ? "" : "s");
 	if (r && sum_text(e, r))
-		return used + snprintf(out + used, out_bytes - (size_t)used, "unit '%.64s' %s rank %u's process",
-		                       r->unit->name, sum_text(e, r),
+		return used + snprintf(out + used, out_bytes - (size_t)used,
+		                       "unit '%.64s' %s rank %u's process", r->unit->name, sum_text(e, r),
 		                       r->group->first_rank + zd_reduction_waits_for(r));
 	return used + snprintf(out + used, out_bytes - (size_t)used, "unit '%.64s' (rank %u)",
 	                       wait->unit ? wait->unit->name : "",

@@ -101,6 +101,25 @@ static void test_a_slot_is_given_out_ahead(void **state)
 	check_units(&g, 2);
 }
 
+static void test_not_before_the_sums_are_launched(void **state)
+{
+	struct core_driver *core = *state;
+	uint64_t units[2];
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true);
+	core_hold(core, ZD_CMD_REDUCE);
+	core_set_sums(core, ZD_SUMS_ASKED);
+	core_reduce(&g, 0, units[0], 1.0f);
+	core_reduce(&g, 1, units[0], 1.0f);
+	uint64_t request = ask(&g, 0, units[1]);
+	core_expect_waits(core, request, "");
+	core_set_sums(core, ZD_SUMS_LAUNCHED);
+	assert_false(passed(&g, 0, granted(&g, request)));
+	core_unhold(core, ZD_CMD_REDUCE);
+	assert_true(passed(&g, 0, granted(&g, request)));
+}
+
 /* An entry is not granted ahead while a rank has not contributed: the request waits for that rank. */
 static void test_not_before_all_have_contributed(void **state)
 {
@@ -324,6 +343,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        CORE_TEST(test_a_slot_is_given_out_ahead),
+	        CORE_TEST(test_not_before_the_sums_are_launched),
 	        CORE_TEST(test_not_before_all_have_contributed),
 	        CORE_TEST(test_not_before_its_own_commit),
 	        CORE_TEST(test_generations_follow_each_other),

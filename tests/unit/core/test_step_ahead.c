@@ -170,6 +170,27 @@ static void test_not_before_staging_is_there(void **state)
 	core_end(s.core);
 }
 
+/* A process whose stream waits for the promise may be unable to launch. */
+static void test_not_before_the_sums_are_launched(void **state)
+{
+	struct scene *s = *state;
+	uint64_t steps[NRANKS];
+	core_set_sums(s->core, ZD_SUMS_NONE);
+	core_hold(s->core, ZD_CMD_COPY);
+	backward(s);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		steps[rank] = step(s, rank, true, 0);
+	core_expect_waits(s->core, steps[0], ""); /* the sums' pieces are on their way */
+	core_unhold(s->core, ZD_CMD_COPY);
+	core_set_sums(s->core, ZD_SUMS_ASKED);
+	core_expect_waits(s->core, steps[0], "");
+	core_set_sums(s->core, ZD_SUMS_LAUNCHED);
+	assert_false(passed(s, 0, steps[0]) || passed(s, 1, steps[1]));
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	assert_true(passed(s, 0, steps[0]) && passed(s, 1, steps[1]));
+	core_reducers_step_end(&s->g);
+}
+
 static void test_the_step_ends_the_backward(void **state)
 {
 	struct scene *s = *state;
@@ -344,6 +365,7 @@ int main(void)
 	        TEST(test_the_answer_comes_first),
 	        TEST(test_not_before_all_ranks_have_called),
 	        cmocka_unit_test(test_not_before_staging_is_there),
+	        TEST(test_not_before_the_sums_are_launched),
 	        TEST(test_the_step_ends_the_backward),
 	        TEST(test_a_deadline_before_the_answer),
 	        TEST(test_a_rank_gives_up),

@@ -163,7 +163,7 @@ bool core_run_all(struct core_driver *core);
 void core_fail_next(struct core_driver *core, enum zd_command_kind kind, int status, const char *error);
 /* The oldest of a device, held or not, happens and stores its signal; the engine is told when it may run. */
 void core_land(struct core_driver *core, enum zd_command_kind kind, uint32_t device);
-/* Sets by whom sums are made from here on, and how far processes are with them; at first executors make them. */
+/* Sets by whom sums are made, and how far processes are with them. At first executors make them. */
 void core_set_sums(struct core_driver *core, enum zd_sums_state sums);
 /* Sums with fences end at once from here on, and nothing of them is done. */
 void core_refuse_sums(struct core_driver *core);

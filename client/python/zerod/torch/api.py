@@ -166,7 +166,6 @@ def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -
     model.settle()
     gradients, former = model.gradients, model.gradients.fetcher
     overlap.check(model.context, optimizer, model.units)
-    assert former is not None
     if former.runs_optimizer:
         raise ValueError("the model has an optimizer in its backward already")
     if gradients.window or gradients.reducing:

@@ -15,7 +15,7 @@ def clip_grad_norm_(model: Model, max_norm: float, norm_type: float = 2.0) -> to
     norm_type = float(norm_type)
     if norm_type == 0 or math.isnan(norm_type):
         raise ValueError(f"norm_type is {norm_type}, which gives no norm: use 2, another number that is not 0, inf or -inf")
-    if model.gradients.fetcher is not None and model.gradients.fetcher.runs_optimizer:
+    if model.gradients.fetcher.runs_optimizer:
         raise RuntimeError("clip_grad_norm_() does not work with optimizer_in_backward(): the norm is known when all "
                            "gradients are, and the optimizer has used them by then. Use an ordinary optimizer")
     model.steps.begin(waits=True)

@@ -20,7 +20,7 @@ import weakref
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -59,7 +59,10 @@ class Worker:
 
 
 class Fetcher:
-    """Of one model: see the file's beginning. optimizer_in_backward() has one that runs the optimizer, too."""
+    """Of one model: see the file's beginning. Without offload it has no thread, and no unit is ready for it.
+
+    optimizer_in_backward() has one that runs the optimizer, too.
+    """
 
     runs_optimizer = False
     mends = False  # the window was given up, and units of it may be updated
@@ -76,13 +79,11 @@ class Fetcher:
         self._pending = 0
         self.lock = threading.Lock()  # held while a place that is lent is read; the end of a backward takes places back
         self._stopped = False
-        self._fetches = Worker("zerod-fetch", context.device)
-        self._workers = [self._fetches]
-        atexit.register(_at_exit, weakref.ref(self), os.getpid())  # runs before the connection is closed
-
-    def left(self, trainable: "Iterable[FlatUnit]") -> "list[FlatUnit]":
-        """The units that the optimizer has still to step."""
-        return [unit for unit in trainable if unit not in self.stepped]
+        self._workers: list[Worker] = []
+        if context.offload.value is not None:
+            self._fetches = Worker("zerod-fetch", context.device)
+            self._workers.append(self._fetches)
+            atexit.register(_at_exit, weakref.ref(self), os.getpid())  # runs before the connection is closed
 
     def take_failure(self) -> Optional[BaseException]:
         """The exception of an optimizer that has run in the backward."""
@@ -99,8 +100,6 @@ class Fetcher:
 
     def start(self) -> None:
         units, self._ready = self._ready, []
-        if not units:
-            return
         with self._idle:
             self._pending += len(units)
         for unit in units:

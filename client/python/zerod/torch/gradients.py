@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Callable, Optional, Sequence
 
 import torch
@@ -82,14 +82,14 @@ class Gradients:
         self.updates = updates
         self.begin_step: Callable[..., None] = lambda: None  # Steps.begin() and Steps.finish()
         self.finish_step: Callable[[], None] = lambda: None
-        self.fetcher: Optional[Fetcher] = None if context.offload.value is None else Fetcher(context)
+        self.fetcher = Fetcher(context)
         self._source = _Waiting(self)
         self.sync = True
         self.reducing = False  # between backward_begin and backward_end
         self.window = 0
         self.local = False  # leaves hold gradients of no_sync()
         self.end_ticket = 0
-        self.unused: list[set[int]] = []
+        self._unused: set[int] = set()  # flags of parameters that had no gradient here in any backward of the window
         self.flags = 0
         self._waiting: list[tuple[FlatUnit, int, ShardedTensor]] = []  # gradients whose sum is to come
         self._settled: list[tuple[FlatUnit, int, ShardedTensor]] = []  # in the open step
@@ -146,13 +146,12 @@ class Gradients:
         if self.reducing:
             return
         self.complete_end()
-        if self.window and self.fetcher is not None and self.fetcher.runs_optimizer:
+        if self.window and self.fetcher.runs_optimizer:
             raise RuntimeError("optimizer_in_backward() has run the optimizer in the backward before: call step() behind "
                                "each backward, or accumulate inside `with zerod.torch.no_sync(model):`")
-        if self.fetcher is not None:
-            self.fetcher.drain()
-            self.fetcher.clear()
-            self.fetcher.ahead = self.fetcher.ahead and not self.window
+        self.fetcher.drain()
+        self.fetcher.clear()
+        self.fetcher.ahead = self.fetcher.ahead and not self.window
         if self.window and self.context.settings.stage == 1:
             raise RuntimeError("stage 1 sums gradients once a step, in its last backward: run the others inside "
                                "`with zerod.torch.no_sync(model):`")
@@ -213,7 +212,7 @@ class Gradients:
         unit.submitted = True
         if absent:
             unit.missing = tuple(absent)
-        if self.fetcher is not None and unit.placement.optimizer_on_host and not (absent and self.fetcher.runs_optimizer):
+        if unit.placement.optimizer_on_host and not (absent and self.fetcher.runs_optimizer):
             self.fetcher.ready(unit)
 
     def keep(self, unit: FlatUnit, index: int) -> None:
@@ -232,12 +231,11 @@ class Gradients:
 
     def end(self) -> None:
         """Ends the backward: hands over what is left, and says which parameters had no gradient."""
-        if not self.sync:
-            if any(unit.fired for unit in self.updates.trainable):
-                self.local = True
-                self._show(lambda unit, index: unit.wants[index])
-            return
-        self.finish()
+        if self.sync:
+            self.finish()
+        elif any(unit.fired for unit in self.updates.trainable):
+            self.local = True
+            self._show(lambda unit, index: unit.wants[index])
 
     def finish(self) -> None:
         """The same, also of backwards in no_sync() that no other one has followed."""
@@ -251,12 +249,11 @@ class Gradients:
         for unit in rest:
             self.submit(unit)
         self._submit_usage()
-        with nullcontext() if self.fetcher is None else self.fetcher.lock:
+        with self.fetcher.lock:
             self.end_ticket = self.context.group.backward_end_begin(_SKIP_REST)
         self.reducing = self.local = False
         self.window += 1
-        if self.fetcher is not None:
-            self.fetcher.start()
+        self.fetcher.start()
         self._show(lambda unit, index: unit.wants[index])
 
     def _submit_usage(self) -> None:
@@ -265,10 +262,7 @@ class Gradients:
             missing = unit.missing if unit.submitted else range(len(unit.members))
             unused += [unit.first_flag + index for index in missing if unit.wants[index]]
             unit.missing = ()
-        if self.window == 0:
-            self.unused = [set(unused)]
-        else:
-            self.unused.append(set(unused))
+        self._unused = self._unused.intersection(unused) if self.window else set(unused)
         if not unused or self._usage is None:
             return
         stream = self.context.stream()
@@ -282,7 +276,7 @@ class Gradients:
 
     def unused_everywhere(self, backwards: int) -> set[int]:
         """The flags of parameters for which no rank had a gradient in any backward of the window, in the open step."""
-        here = set.intersection(*self.unused)
+        here = self._unused
         if not here or self._usage is None:
             return here
         stream = self.context.stream()
@@ -298,8 +292,7 @@ class Gradients:
     def abandon(self) -> None:
         """Gives up the window for all ranks."""
         self.context.counts.abandoned += 1
-        if self.fetcher is not None:
-            self.fetcher.stop()
+        self.fetcher.stop()
         try:
             self.complete_end()
             if not self.reducing and not self.window:
@@ -353,10 +346,9 @@ class Gradients:
 
     def _show(self, contributes: Callable[[FlatUnit, int], bool]) -> None:
         """`.grad` of these parameters waits for the sum from now on."""
-        taken = () if self.fetcher is None else self.fetcher.taken
         with _local():
             for unit in self.updates.trainable:
-                if unit in taken:
+                if unit in self.fetcher.taken:
                     continue
                 for index, member in enumerate(unit.members):
                     if contributes(unit, index):
@@ -417,7 +409,8 @@ class Gradients:
                 if parts is None:
                     parts = sums[unit] = unit.reduced()
                 if unit.first_flag + index not in none:
-                    self._settle(holder, self._sum(holder, parts[index]))
+                    gradient = parts[index].to(holder.dtype)
+                    self._settle(holder, gradient if holder.stash is None else holder.stash + gradient)
                 elif holder.stash is not None:
                     self._settle(holder, holder.stash)
                 else:
@@ -425,11 +418,6 @@ class Gradients:
                         unit.members[index].parameter.grad = None
                     self._settle(holder, torch.zeros_like(parts[index], dtype=unit.source_dtype))
                 self._settled.append((unit, index, holder))
-
-    def _sum(self, holder: ShardedTensor, gradient: torch.Tensor) -> torch.Tensor:
-        if gradient.dtype != holder.dtype:
-            gradient = gradient.to(holder.dtype)
-        return gradient if holder.stash is None else holder.stash + gradient
 
     def _settle(self, holder: ShardedTensor, values: torch.Tensor) -> None:
         holder.settle(values)

@@ -490,8 +490,7 @@ class Model:
                 if block.uses & _BACKWARD and not block.raw and len(block.trainable) == len(block.units):
                     if all(each.submitted for each in block.trainable):
                         self._leave_backward(block)
-            if self.gradients.fetcher is not None:
-                self.gradients.fetcher.start()
+            self.gradients.fetcher.start()
 
     def _is_complete(self, unit: FlatUnit) -> bool:
         """Whether every graph of the block has given all gradients, and no forward is to run again."""
@@ -632,8 +631,7 @@ class Model:
 
     def before_write(self, part: Part) -> None:
         unit = part.place[0]
-        fetcher = self.gradients.fetcher
-        if self.updates.writing or self.updates.updating or fetcher is not None and unit in fetcher.stepped:
+        if self.updates.writing or self.updates.updating or unit in self.gradients.fetcher.stepped:
             return
         if self.outermost is not None or self.in_backward:
             raise ShardedWrite(f"{part.name} is written in the model's forward or backward: the write would be lost. Write it "

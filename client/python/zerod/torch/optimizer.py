@@ -55,7 +55,7 @@ def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     for model, parameters in found.items():
         if model.durable is not None:
             model.durable.take(optimizer, parameters)
-        if model.gradients.fetcher is not None and model.gradients.fetcher.runs_optimizer:
+        if model.gradients.fetcher.runs_optimizer:
             _check_overlap(model, optimizer)
         if model.offload.optimizer:
             _fetch_scale(optimizer)
@@ -76,7 +76,7 @@ def _take_state(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
 
 
 def _check_overlap(model: Model, optimizer: torch.optim.Optimizer) -> None:
-    if optimizer is not model.gradients.fetcher.optimizer:  # type: ignore[union-attr]
+    if optimizer is not model.gradients.fetcher.optimizer:  # type: ignore[attr-defined]
         raise RuntimeError("optimizer_in_backward() was given another optimizer: a model has one in its backward, for all "
                            "of its parameters")
     if getattr(optimizer, "found_inf", None) is not None:

@@ -5,14 +5,12 @@ The backwards between two steps form a window of the daemon's. `submit()` hands 
 backward runs. A window is closed when a sum is used first, by a step or by the program; that is Steps.begin().
 
 `.grad` of a parameter is a ShardedTensor for each parameter alone. It waits for its sum until it is used, and what the
-program shows then counts, as in one process:
+program shows then counts, as in one process. Set to None, or to zeros, it forgets what was summed for it.
 
-* Set to None, or to zeros, it forgets what was summed for it. Other gradients do not change.
-* If some of the gradients have been taken away or written when the next backward begins, the window is closed. What is
-  still shown keeps its values in memory of torch's, and the next sum is added to it. If all were taken away the window
-  is abandoned; if none was, it goes on.
-* A step that has used a gradient ends its memory. The tensor stays, without values: a use raises, also after a further
-  backward, until zeros or None take their place.
+If some of the gradients have been taken away or written when the next backward begins, the window is closed. What is
+still shown keeps its values in memory of torch's, and the next sum is added to it. If all were taken away the window
+is abandoned; if none was, it goes on. A step that has used a gradient ends its memory. The tensor stays, without
+values: a use raises, also after a further backward, until zeros or None take their place.
 
 Where a rank had no gradient for a parameter, it says so in the unit of usage: a sum over all ranks. A parameter for
 which no rank had a gradient shows None, as in one process.
@@ -32,12 +30,10 @@ from zerod import structs as s
 from .context import Context
 from .environment import DTYPES
 from .fetcher import Fetcher
-from .sharded import ShardedTensor
+from .sharded import ShardedTensor, as_plain
 from .tensors import tensor_at
 from .unit import FlatUnit, references_from_torch
 from .updates import Updates
-
-_local = torch._C.DisableTorchFunctionSubclass
 
 # Flags of usage are so small that they vanish in the norm of the gradients, and powers of two, so that sums are exact.
 _FLAG = 2.0**-60
@@ -118,7 +114,7 @@ class Gradients:
         self.finish_step()  # the program has read gradients, and no optimizer has taken all of them
         if not self._waiting:
             return
-        with _local():
+        with as_plain():
             shown = [unit.members[index].parameter.grad is holder and holder.source in (self._source, _unzeroed)
                      for unit, index, holder in self._waiting]
         if all(shown):
@@ -192,7 +188,8 @@ class Gradients:
         for index, leaf in enumerate(unit.leaves):
             gradient = leaf.grad
             if self.local:
-                gradient = self._with_kept(unit, index, gradient)
+                self.keep(unit, index)
+                gradient, unit.kept[index] = unit.kept[index], None
             if gradient is None or not unit.wants[index]:
                 absent.append(index)
             else:
@@ -224,10 +221,6 @@ class Gradients:
         dtype = self.context.settings.reduce_dtype or torch.promote_types(unit.dtype, unit.source_dtype)
         with torch.no_grad():
             unit.kept[index] = gradient.to(dtype) if kept is None else kept.add_(gradient)
-
-    def _with_kept(self, unit: FlatUnit, index: int, gradient: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-        kept, unit.kept[index] = unit.kept[index], None
-        return kept if gradient is None else gradient if kept is None else kept.add_(gradient)
 
     def end(self) -> None:
         """Ends the backward: hands over what is left, and says which parameters had no gradient."""
@@ -331,7 +324,7 @@ class Gradients:
             for leaf in unit.leaves:
                 leaf.grad = None
         waiting, self._waiting = self._waiting, []
-        with _local():
+        with as_plain():
             for unit, index, holder in waiting:
                 parameter = unit.members[index].parameter
                 if holder.source is not self._source:
@@ -346,7 +339,7 @@ class Gradients:
 
     def _show(self, contributes: Callable[[FlatUnit, int], bool]) -> None:
         """`.grad` of these parameters waits for the sum from now on."""
-        with _local():
+        with as_plain():
             for unit in self.updates.trainable:
                 if unit in self.fetcher.taken:
                     continue
@@ -401,7 +394,7 @@ class Gradients:
         waiting, self._waiting = self._waiting, []
         open_units = set(units)
         sums: dict[FlatUnit, list[torch.Tensor]] = {}
-        with _local():
+        with as_plain():
             for unit, index, holder in waiting:
                 if holder.source is not self._source or unit not in open_units:
                     continue
@@ -431,7 +424,7 @@ class Gradients:
         """Before the gradients' memory goes: of these parameters they are spent; others', and what the program holds, are copied."""
         settled, self._settled = self._settled, []
         count, shown_more = sys.getrefcount, references_from_torch
-        with _local():
+        with as_plain():
             for unit, index, holder in settled:
                 parameter = unit.members[index].parameter
                 is_shown = parameter.grad is holder
@@ -450,7 +443,7 @@ class Gradients:
         RuntimeError for a gradient that went with an earlier step.
         """
         some = False
-        with _local():
+        with as_plain():
             for parameter in parameters:
                 gradient = parameter.grad
                 if gradient is None:

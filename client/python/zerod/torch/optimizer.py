@@ -6,6 +6,7 @@ that steps plain tensors (plain.py), and the first of its post-hooks takes over 
 """
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,17 +18,15 @@ from .model import Model
 from .rules import take_kernels
 from .sharded import part_of
 
-_registered = False
 _HOOK: Any = "zerod.torch"  # among an optimizer's own hooks
 
 
+@cache
 def register() -> None:
-    global _registered
-    if not _registered:
-        _registered = True
-        take_kernels()
-        register_optimizer_step_pre_hook(_before)
-        register_optimizer_step_post_hook(_after)
+    """Once in a process."""
+    take_kernels()
+    register_optimizer_step_pre_hook(_before)
+    register_optimizer_step_post_hook(_after)
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

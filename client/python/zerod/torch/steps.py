@@ -19,11 +19,9 @@ from zerod import structs as s
 
 from .context import Context
 from .gradients import Gradients
-from .tensors import tensor_at
+from .sharded import as_plain
 from .unit import FlatUnit
 from .updates import Updates
-
-_local = torch._C.DisableTorchFunctionSubclass
 
 
 class StepAbandoned(RuntimeError):
@@ -155,9 +153,8 @@ class Steps:
             self._leave()
             raise zerod.errors.error(zerod.Status.MISMATCH, f"rows of the mesh have run {-least} and {most} backwards "
                                      f"since the last step, this one {backwards}")
-        targets = [(unit.unit.target().data, unit.shard.true_numel) for unit in self.updates.trainable]
-        replicas.sum([tensor_at(data, numel, torch.float32, self.context.client.dlpack_device) for data, numel in targets
-                      if numel], self.context.settings.op == s.ReduceOp.MEAN)
+        replicas.sum([unit.targets(unit.unit.target().data or 0) for unit in self.updates.trainable if unit.shard.true_numel],
+                     self.context.settings.op == s.ReduceOp.MEAN)
         return {flag for flag, found in enumerate(used) if not found}
 
     def _fetch(self, units: "list[FlatUnit]") -> None:
@@ -169,7 +166,7 @@ class Steps:
         for unit in units:
             gradient = unit.host_gradient()
             if gradient is not None and unit not in self.gradients.fetcher.fetched:
-                offload.fetch([(gradient, unit.targets(unit.unit.target().data or 0))])
+                offload.fetch(gradient, unit.targets(unit.unit.target().data or 0))
         offload.wait()
 
     # ---- Agreements inside of a step ----
@@ -283,7 +280,7 @@ class Steps:
         """Whether all ranks know that no optimizer steps: the gradients of all parameters overflow."""
         if not self._skipped:
             return False
-        with _local():
+        with as_plain():
             return all(id(member.parameter) in self._skipped for unit in self.updates.trainable for member in unit.members
                        if member.parameter.grad is not None)
 

@@ -264,8 +264,8 @@ class FlatUnit:
         """
         for part in self.parts:
             part.writes += 1
-        if self.dtype == self.source_dtype:
-            self._load(self.unit, whole, self.slice)
+        if self.dtype == self.source_dtype or self.dtype.itemsize > self.source_dtype.itemsize:  # it holds every master
+            self._load(self.unit, None if whole is None else whole.to(self.dtype), self.slice)
             if self.master is not None:
                 self.master.copy_(self.slice)
         else:

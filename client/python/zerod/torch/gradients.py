@@ -366,6 +366,7 @@ class Gradients:
             shown.counter.writes += 1
         source = self._source if shown.source is None else _unzeroed
         shown.aliases = shown.aliases or []
+        shown.aliases[1:] = [reference for reference in shown.aliases[1:] if reference() is not None]
         for each in [shown, *(reference() for reference in shown.aliases)]:
             if each is not None:
                 each.wait_for(source)

@@ -74,7 +74,7 @@ class Model:
         self.updates = Updates(context, self.kept, self.release_kept)
         self.units = self.updates.units
         self.gradients = Gradients(context, self.updates)
-        self.steps = Steps(context, self.updates, self.gradients, self.release_kept)
+        self.steps = Steps(context, self.updates, self.gradients)
         self.gradients.begin_step, self.gradients.finish_step = self.steps.begin, self.steps.finish
         context.gathered = weakly(self.backward_flat)
         self._leaves = weakref.finalize(self, context.leave)

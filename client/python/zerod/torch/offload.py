@@ -58,12 +58,8 @@ class Placement:
         """Whether the optimizer works in host memory, and the shards are on the device."""
         return self.optimizer_on_host and not self.shards_on_host
 
-    def shard_device(self, environment: Environment) -> tuple[int, int]:
-        """DLPack's, as that of own_device()."""
-        return (KDLCPU, 0) if self.shards_on_host else environment.client.dlpack_device
-
     def own_device(self, environment: Environment) -> tuple[int, int]:
-        """Of masters and the optimizer's state."""
+        """DLPack's, of masters and the optimizer's state."""
         return (KDLCPU, 0) if self.optimizer_on_host else environment.client.dlpack_device
 
     def torch_device(self, environment: Environment) -> torch.device:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import Callable, Iterable, Optional
+from typing import Iterable, Optional
 
 import torch
 from torch import nn
@@ -55,11 +55,10 @@ class StepTorn(RuntimeError):
 class Steps:
     """Of one model. `open`: between the daemon's step_begin and step_end."""
 
-    def __init__(self, context: Context, updates: Updates, gradients: Gradients, release_kept: Callable[[], None]) -> None:
+    def __init__(self, context: Context, updates: Updates, gradients: Gradients) -> None:
         self.context = context
         self.updates = updates
         self.gradients = gradients
-        self._release_kept = release_kept
         self.open = False
         self.raised = False  # an optimizer has raised inside its step
         self.running: set[int] = set()  # parameters whose optimizer has begun its step, and has not ended it
@@ -83,7 +82,7 @@ class Steps:
         if not gradients.window:
             return
         if fetcher.runs_optimizer:
-            self._release_kept()
+            self.updates.release_kept()
         fetcher.drain()
         backwards = gradients.window
         none = self._close_window(waits)

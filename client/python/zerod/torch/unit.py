@@ -17,6 +17,7 @@ from torch import nn
 
 import zerod
 from zerod import structs as s
+from zerod.memory import KDLCPU
 
 from .context import Context
 from .environment import DTYPES, MOST_UNIT_BYTES, short_name
@@ -115,7 +116,7 @@ class FlatUnit:
         self.master_unit: Optional[zerod.Unit] = None  # of a durable job: the masters' memory
         self.staging: Optional[torch.Tensor] = None  # in host memory: masters on their way to shards on a device
         self.fetched: Optional[torch.Tensor] = None  # in host memory: a copy of the reduced gradient
-        self.shard_device = self.placement.shard_device(context.environment)
+        self.shard_device = (KDLCPU, 0) if self.placement.shards_on_host else self.device  # DLPack's
         self.slice = tensor_at(self.shard.data or 0, self.shard.true_numel, self.dtype, self.shard_device)
         self.address = 0
         self.buffer: Optional[torch.Tensor] = None  # flat, at the address

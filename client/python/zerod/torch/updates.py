@@ -26,7 +26,7 @@ class Updates:
     def __init__(self, context: Context, kept: Kept, release_kept: Callable[[], None]) -> None:
         self.context = context
         self.kept = kept
-        self._release_kept = release_kept
+        self.release_kept = release_kept
         self.units: list[FlatUnit] = []
         self.trainable: list[FlatUnit] = []
         self.updating = False
@@ -46,7 +46,7 @@ class Updates:
         if self.updating:
             return
         context = self.context
-        self._release_kept()
+        self.release_kept()
         self.kept.end()
         for stream, some in self._by_stream([unit for unit in self.trainable if unit not in self.begun]):
             context.client.complete(context.group.update_begin_ticket([unit.unit for unit in some]), stream)
@@ -73,7 +73,7 @@ class Updates:
         if self.writing:
             return
         context = self.context
-        self._release_kept()
+        self.release_kept()
         self.kept.end()
         context.offload.wait()
         context.group.barrier()
@@ -101,7 +101,7 @@ class Updates:
     def fill(self, unit: FlatUnit, parameters: "Sequence[torch.Tensor]") -> None:
         """Gives the unit of all ranks what rank 0's parameters hold. Every rank calls it."""
         context = self.context
-        self._release_kept()
+        self.release_kept()
         self.kept.end()
         context.offload.wait()
         context.group.update_begin([each for each in (unit.unit, unit.master_unit) if each is not None])

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Callable, Sequence
 
 import cases
+import harness
 import models
 import torch
 from cases import Program, state, whole
@@ -228,6 +229,20 @@ class Gradients(unittest.TestCase):
     def test_sums(self) -> None:
         """sums in float32, and gradients of parameters that no rank uses"""
         self.check("sums", 1, 2)
+
+    def test_dropped(self) -> None:
+        """a gradient that stays from step to step forgets tensors over its values that the program has dropped"""
+        def body(rank: int) -> int:
+            module = harness.shard(Vector())
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+            for _ in range(8):
+                optimizer.zero_grad(set_to_none=False)
+                module(1.0, other=True).backward()
+                module.weight.grad.detach().norm()
+                optimizer.step()
+            return len(module.weight.grad.aliases)
+
+        self.assertLessEqual(harness.ranks(daemon.socket, 1, body)[0], 2)
 
 
 if __name__ == "__main__":

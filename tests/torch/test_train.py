@@ -47,6 +47,12 @@ class Train(unittest.TestCase):
         """a model that is bfloat16 itself: the optimizer works on the shards"""
         compare(daemon.socket, 2, lambda: models.GPT().bfloat16(), models.adamw, models.gpt_loss)
 
+    def test_narrow_masters(self) -> None:
+        """a model that is bfloat16 itself and is gathered in float32, also where shards of bfloat16 would be longer ones"""
+        for world in (2, 3):
+            with self.subTest(world=world):
+                compare(daemon.socket, world, lambda: models.MLP().bfloat16(), models.sgd, models.mlp_loss, dtype=torch.float32)
+
 
 if __name__ == "__main__":
     support.main()

@@ -2,8 +2,9 @@
 """The interface for users: shard(), no_sync() and the other functions of zerod.torch."""
 from __future__ import annotations
 
+import math
 import os
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Iterator, Optional
 
 import torch
@@ -11,13 +12,15 @@ from torch import nn
 
 from zerod import structs as s
 
-from . import buffers, clip, durable as durables, footprint, offload as offloads, optimizer, overlap, placement, recovery, state
-from . import summary as summaries, whole
+from . import buffers, durable as durables, footprint, offload as offloads, optimizer, overlap, placement, recovery, state
+from . import whole
 from .context import Context, Settings
 from .environment import DTYPES, environment, job_name, members, next_environment, rows
 from .layout import Policy, check_devices, check_same, plan as blocks_of
 from .model import Model
 from .replicas import Replicas
+from .rules import norms
+from .sharded import as_plain
 from ..integrations import torch as integration
 
 
@@ -166,7 +169,6 @@ def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -
     model.settle()
     gradients, former = model.gradients, model.gradients.fetcher
     overlap.check(model.context, optimizer, model.units)
-    assert former is not None
     if former.runs_optimizer:
         raise ValueError("the model has an optimizer in its backward already")
     if gradients.window or gradients.reducing:
@@ -183,18 +185,35 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     what `.grad` shows: an unscale, a scaling or an earlier clip counts. norm_type: 2, inf, -inf or another number
     that is not 0 (ValueError). Blocks until all ranks' gradients are summed.
     """
-    return clip.clip_grad_norm_(model_of(module), max_norm, norm_type)
+    model, norm_type = model_of(module), float(norm_type)
+    if norm_type == 0 or math.isnan(norm_type):
+        raise ValueError(f"norm_type is {norm_type}, which gives no norm: use 2, another number that is not 0, inf or -inf")
+    if model.gradients.fetcher.runs_optimizer:
+        raise RuntimeError("clip_grad_norm_() does not work with optimizer_in_backward(): the norm is known when all "
+                           "gradients are, and the optimizer has used them by then. Use an ordinary optimizer")
+    model.steps.begin(waits=True)
+    with as_plain():
+        gradients = [member.parameter.grad for unit in model.trainable for member in unit.members
+                     if member.parameter.grad is not None]
+    if not gradients:
+        return torch.zeros((), device=model.device)
+    # The daemon's norm of its sums is not used: the program may have edited its gradients since.
+    each = torch.tensor(norms(gradients, norm_type), dtype=torch.float64)
+    norm = float(torch.linalg.vector_norm(each, norm_type))
+    factor = max_norm / (norm + 1e-6)
+    if not factor >= 1.0:  # of NaN as well
+        for device in {gradient.device for gradient in gradients}:
+            torch._foreach_mul_([gradient for gradient in gradients if gradient.device == device], factor)
+    return torch.tensor(norm, dtype=torch.promote_types(gradients[0].dtype, torch.float32), device=model.device)
 
 
-@contextmanager
-def full_parameters(module: nn.Module, write: bool = False) -> Iterator[nn.Module]:
-    """The module shows whole parameters inside: copies, to look at.
+def full_parameters(module: nn.Module, write: bool = False) -> AbstractContextManager[nn.Module]:
+    """The module shows whole parameters inside: copies in memory of torch's. RuntimeError at the end where one was edited.
 
     With write=True they may be written, and what they hold on rank 0 is then all ranks' weights. Every rank enters
     it where write is True, or where param_dtype differs from the parameters' own dtype.
     """
-    with whole.full_parameters(model_of(module), write):
-        yield module
+    return whole.full_parameters(model_of(module), module, write)
 
 
 def state_dict(module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, full: bool = False) -> dict[str, Any]:
@@ -260,9 +279,9 @@ def committed_step(module: nn.Module) -> int:
     return 0 if model.durable is None else model.durable.step
 
 
-def summary(module: nn.Module) -> summaries.Summary:
+def summary(module: nn.Module) -> footprint.Summary:
     """Counts and memory of the sharded module; str() of it is one line, and of each of its `units` another one."""
-    return summaries.summary(model_of(module))
+    return footprint.summary(model_of(module))
 
 
 def plan(module: nn.Module, world_size: int, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
@@ -286,7 +305,7 @@ def abandon(module: nn.Module) -> None:
     """
     model = model_of(module)
     model.settle()
-    model.abandon()
+    model.gradients.abandon()
 
 
 def barrier(module: nn.Module, deadline_ms: int = 0) -> None:

@@ -81,7 +81,7 @@ class Block:
         self.places = [(module._parameters, name, leaf, member.parameter) for unit in self.units
                        for member, leaf in zip(unit.members, unit.leaves) for module, name in member.owners]
         for unit in self.units:
-            unit.note_references()
+            unit.own_references = unit.count_references()
 
     def follow(self) -> None:
         """Units were frozen or unfrozen."""

@@ -12,7 +12,7 @@ import zerod
 from zerod import structs as s
 
 from .durable import Durable
-from .environment import MOST_UNIT_BYTES, Environment, short_name
+from .environment import MOST_UNIT_BYTES, Environment, agree, short_name
 from .offload import Offload
 from .replicas import Replicas
 
@@ -21,12 +21,12 @@ from .replicas import Replicas
 class Counts:
     """Since shard(): what summary() shows."""
 
-    gathers: int = 0
-    waited: int = 0
-    unplanned: int = 0
-    backwards: int = 0
     steps: int = 0
+    backwards: int = 0
     abandoned: int = 0
+    gathers: int = 0
+    waited: int = 0  # gathers whose bytes nobody had asked for ahead
+    unplanned: int = 0
 
 
 @dataclass
@@ -64,11 +64,7 @@ class Context:
         return self.environment.stream()
 
     def agree(self, values: "list[float]", op: zerod.AgreeOp) -> "list[float]":
-        """The sum, maximum or minimum of each value over the ranks of the group, in portions of the daemon's limit."""
-        if self.world == 1:
-            return list(values)
-        return [value for first in range(0, len(values), s.MAX_AGREED)
-                for value in self.group.agree(op, values[first:first + s.MAX_AGREED])]
+        return agree(self.group, op, values)
 
     def leave(self) -> None:
         """The model has gone: so do the group's memory, and that of the host."""

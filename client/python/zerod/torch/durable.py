@@ -22,7 +22,8 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Iterable, Optional
+from functools import partial
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional
 
 import torch
 from torch import nn
@@ -30,7 +31,7 @@ from torch import nn
 import zerod
 from zerod import structs as s
 
-from .environment import MOST_JOB_BYTES, Environment, job_name, short_name
+from .environment import MOST_JOB_BYTES, Environment, job_name, repeated, short_name
 from .layout import BlockPlan
 from .offload import ON_DEVICE, Placement, offloaded
 from .sharded import Part, ShardedTensor
@@ -70,27 +71,17 @@ def join(environment: Environment, job: str, name: str, rank: int, world: int, d
     The daemon may learn of the end of a process later than its launcher. Until then its rank is taken.
     """
     deadline = time.monotonic() + (deadline_ms or JOIN_DEADLINE_MS) / 1000
-    while True:
-        try:
-            group = environment.client.join(job=job, group=name, world_size=world, rank=rank, deadline_ms=deadline_ms,
-                                            flags=s.GroupFlags.DURABLE | s.GroupFlags.SHADOW,
-                                            **environment.place(rank))
-            environment.durables.add((job, name))
-            break
-        except zerod.AlreadyExists:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        except zerod.Mismatch as mismatch:
-            raise zerod.errors.error(mismatch.status, f"{mismatch.text}; durable job {job!r} goes on as it was begun: with "
-                                     f"as many ranks, on the same devices. To begin anew: zeroctl end-job {job}") from None
-    while True:
-        try:
-            group.barrier(deadline_ms)
-            return group
-        except zerod.PeerLost:  # of the former run; its successor joins this same group
-            if time.monotonic() > deadline:
-                raise
+    try:
+        group = repeated(deadline, zerod.AlreadyExists, partial(
+            environment.client.join, job=job, group=name, world_size=world, rank=rank, deadline_ms=deadline_ms,
+            flags=s.GroupFlags.DURABLE | s.GroupFlags.SHADOW, **environment.place(rank)))
+    except zerod.Mismatch as mismatch:
+        raise zerod.errors.error(mismatch.status, f"{mismatch.text}; durable job {job!r} goes on as it was begun: with "
+                                 f"as many ranks, on the same devices. To begin anew: zeroctl end-job {job}") from None
+    environment.durables.add((job, name))
+    # A rank of the former run is lost: its successor joins this same group.
+    repeated(deadline, zerod.PeerLost, partial(group.barrier, deadline_ms))
+    return group
 
 
 def _describe(plans: list[BlockPlan], offload: Optional[str]) -> list[list[str]]:
@@ -150,7 +141,6 @@ class Durable:
             raise self._error(s.Status.TORN, f"the shards of step {info.committed_step} are lost")
         self.step = int(info.committed_step)
         self.adopts = self.step > 0
-        self.units: list[FlatUnit] = []
         self.slabs: list[Slab] = []
         self.entries: dict[tuple[str, str], Entry] = {}
         self.unclaimed: set[tuple[str, str]] = set()  # no optimizer has got these yet
@@ -214,11 +204,10 @@ class Durable:
 
     # ---- Units ----
 
-    def attach(self, units: Iterable[FlatUnit]) -> None:
+    def attach(self, units: "list[FlatUnit]") -> None:
         """Called when the model's units are registered: finds the slabs of the last commit."""
-        self.units = list(units)
-        self.parameters = {member.name: member.parameter for unit in self.units for member in unit.members}
-        self.parts = {part.name: part for unit in self.units for part in unit.parts}
+        self.parameters = {member.name: member.parameter for unit in units for member in unit.members}
+        self.parts = {part.name: part for unit in units for part in unit.parts}
         for index, nbytes in enumerate(self.record[_FIRST_SLAB:].tolist()):
             if nbytes:
                 self._attach_slab(index, nbytes)
@@ -229,9 +218,8 @@ class Durable:
                               f"state, another rank has {most}")
 
     def _register(self, index: int, nbytes: int, placement: Placement) -> tuple[zerod.Unit, torch.Tensor]:
-        unit = self.environment.with_room(self.group.register, f"(state {index})", zerod.DType.UINT8,
-                                          self.group.world_size * nbytes,
-                                          flags=s.UnitFlags.FROZEN | s.UnitFlags.COPIED | placement.own_flags)
+        unit = self.environment.register(self.group, f"(state {index})", zerod.DType.UINT8, self.group.world_size * nbytes,
+                                         placement.optimizer_on_host)
         return unit, tensor_at(unit.shard().data or 0, nbytes, torch.uint8, placement.own_device(self.environment))
 
     def _attach_slab(self, index: int, nbytes: int) -> None:
@@ -265,31 +253,22 @@ class Durable:
             self.entries[entry.parameter, entry.key] = entry
         self.slabs.append(Slab(unit, placement, values, entries))
 
-    def _units(self, masters: "list[FlatUnit]") -> "list[tuple[Optional[zerod.Stream], list[zerod.Unit]]]":
-        """Units of an update beside the weights' units: these masters, and all slabs.
-
-        In the portions of one request, with the stream that writes them.
-        """
-        found = []
+    def _own_units(self, updated: "list[FlatUnit]") -> "Iterator[tuple[Optional[zerod.Stream], list[zerod.Unit]]]":
+        """The masters of the units that are updated, and all slabs, with the stream that writes them, in portions of one request."""
         for placement in self.placements:
             on_host = placement.optimizer_on_host
-            units = [unit.master_unit for unit in masters if unit.master_unit and unit.placement.optimizer_on_host == on_host]
+            units = [unit.master_unit for unit in updated if unit.master_unit and unit.placement.optimizer_on_host == on_host]
             units += [slab.unit for slab in self.slabs if slab.placement == placement]
-            found += [(placement.own_stream(self.environment), units[first:first + _MOST_UNITS])
-                      for first in range(0, len(units), _MOST_UNITS)]
-        return found
+            for first in range(0, len(units), _MOST_UNITS):
+                yield placement.own_stream(self.environment), units[first:first + _MOST_UNITS]
 
-    def begin_update(self, all_masters: bool = False) -> None:
-        for stream, units in self._units([unit for unit in self.units if all_masters or unit.trainable]):
+    def begin_update(self, updated: "list[FlatUnit]") -> None:
+        for stream, units in self._own_units(updated):
             self.environment.client.complete(self.group.update_begin_ticket(units), stream)
 
-    def publish(self) -> None:
+    def publish(self, updated: "list[FlatUnit]") -> None:
         """Waits for the device: a commit takes no unit that is being published."""
-        for stream, units in self._units([unit for unit in self.units if unit.trainable]):
-            self.group.publish(units, stream)
-
-    def publish_slabs(self) -> None:
-        for stream, units in self._units([]):
+        for stream, units in self._own_units(updated):
             self.group.publish(units, stream)
 
     def commit(self) -> None:
@@ -325,7 +304,7 @@ class Durable:
         if entry.kind in _TENSORS:
             assert entry.tensor is not None
             values = entry.tensor if entry.beside else entry.tensor.to("cpu", copy=True)
-            return values if entry.kind == "tensor" else self._sharded(entry, values)
+            return values if entry.kind == "tensor" else ShardedTensor(values, self.parts[entry.parameter])
         value = self._number(entry)
         if entry.kind == "scalar":
             device = self._placement(entry.parameter).torch_device(self.environment) if entry.beside else "cpu"
@@ -368,17 +347,15 @@ class Durable:
 
     def _entry(self, name: str, key: str, value: Any) -> Entry:
         kind = type(value).__name__
-        if isinstance(value, ShardedTensor):
-            values = value.read_local()
-            return Entry(name, key, "part", str(values.dtype)[6:], list(values.shape), 0,
-                         values.device == self._placement(name).torch_device(self.environment))
-        if isinstance(value, torch.Tensor):
-            if value.layout == torch.strided and not value.is_complex():
-                return Entry(name, key, "tensor" if value.dim() else "scalar", str(value.dtype)[6:], list(value.shape), 0,
-                             value.device == self._placement(name).torch_device(self.environment))
-            kind = f"{value.layout} tensor of {value.dtype}"
-        elif kind in _NUMBERS:
+        if kind in _NUMBERS:
             return Entry(name, key, kind, "", [], 0, False)
+        values = value.read_local() if isinstance(value, ShardedTensor) else value
+        if isinstance(values, torch.Tensor):
+            if values.layout == torch.strided and not values.is_complex():
+                kind = "part" if values is not value else "tensor" if value.dim() else "scalar"
+                return Entry(name, key, kind, str(values.dtype)[6:], list(values.shape), 0,
+                             values.device == self._placement(name).torch_device(self.environment))
+            kind = f"{value.layout} tensor of {value.dtype}"
         raise self._error(s.Status.UNSUPPORTED, f"the optimizer's {key} of {name} is a {kind}: dense real tensors and "
                           "numbers can be committed")
 
@@ -388,20 +365,14 @@ class Durable:
             if nbytes:
                 self._make_slab(number, _align(nbytes))
         self.agreed_bytes = []
-        values = [[[0.0] * len(slab.entries), [0.0] * len(slab.entries)] for slab in self.slabs]
-        places = {id(entry): (rows, i) for rows, slab in zip(values, self.slabs) for i, entry in enumerate(slab.entries)}
-        for name, key in self.unclaimed:  # as the last commit has it
-            (present, numbers), i = places[id(self.entries[name, key])]
-            present[i], numbers[i] = 1.0, self._number(self.entries[name, key])
+        numbers = {self.entries[each]: self._number(self.entries[each]) for each in self.unclaimed}  # as the last commit has them
         for name, key, value in self._state():
             entry = self.entries[name, key]
-            (present, numbers), i = places[id(entry)]
-            present[i] = 1.0
             if entry.kind in _TENSORS:
                 self._store_tensor(entry, value)
-            else:
-                numbers[i] = float(value)
-        for rows, slab in zip(values, self.slabs):
+            numbers[entry] = 0.0 if entry.kind in _TENSORS else float(value)
+        for slab in self.slabs:
+            rows = [[float(entry in numbers) for entry in slab.entries], [numbers.get(entry, 0.0) for entry in slab.entries]]
             slab.values.copy_(torch.tensor(rows, dtype=torch.float64))
 
     def _store_tensor(self, entry: Entry, value: Any) -> None:
@@ -419,10 +390,7 @@ class Durable:
             entry.tensor.copy_(values)
         if entry.beside:
             state = self.owners[entry.parameter].state[self.parameters[entry.parameter]]
-            state[entry.key] = entry.tensor if entry.kind == "tensor" else self._sharded(entry, entry.tensor)
-
-    def _sharded(self, entry: Entry, values: torch.Tensor) -> ShardedTensor:
-        return ShardedTensor(values, self.parts[entry.parameter])
+            state[entry.key] = self._value(entry)
 
     def _make_slab(self, number: int, nbytes: int) -> None:
         """`number`: of its placement."""

@@ -15,22 +15,14 @@ import os
 import time
 import weakref
 from contextlib import suppress
-from typing import Any, Callable, Optional, Protocol, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 import torch
+import torch.distributed as dist
 
 import zerod
 from zerod import DType
-from zerod.structs import NO_HOST
-
-
-
-class Sharded(Protocol):
-    """A model, as far as this file knows it."""
-
-    def take_apart(self) -> None:
-        """Of all tensors of the model's none is over the daemon's memory afterwards."""
-
+from zerod.structs import MAX_AGREED, NO_HOST, UnitFlags
 
 FLOOR = (2, 4)
 T = TypeVar("T")
@@ -66,7 +58,7 @@ class Environment:
         self.host = self.client.is_host
         self.device = torch.device("cpu")
         self.models = 0
-        self.sharded: "weakref.WeakSet[Sharded]" = weakref.WeakSet()
+        self.sharded: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models
         self.durables: set[tuple[str, str]] = set()  # (job, group) of those that were joined
         self._streams: dict[int, zerod.Stream] = {}
         if not self.host:
@@ -161,6 +153,22 @@ class Environment:
             self.again(error)
         return call(*args, **options)
 
+    def register(self, group: zerod.Group, name: str, dtype: DType, numel: int, on_host: bool = False) -> zerod.Unit:
+        """A unit of other values than a forward's weights: masters, an optimizer's state, or what lasts for a call."""
+        flags = UnitFlags.FROZEN | UnitFlags.COPIED | (UnitFlags.ON_HOST if on_host else UnitFlags(0))
+        return self.with_room(group.register, name, dtype, numel, flags=flags)
+
+
+def repeated(deadline: float, error: "type[zerod.ZerodError]", call: Callable[[], T]) -> T:
+    """call(), again and again while it raises the error. `deadline` is of time.monotonic()."""
+    while True:
+        try:
+            return call()
+        except error:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
 
 _environment: Optional[Environment] = None
 
@@ -182,14 +190,7 @@ def environment() -> Environment:
 
 def next_environment(deadline_ms: int) -> Environment:
     """The same, behind the end of a daemon: waits for the next one."""
-    deadline = time.monotonic() + deadline_ms / 1000
-    while True:
-        try:
-            return environment()
-        except zerod.ConnectionFailed:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
+    return repeated(time.monotonic() + deadline_ms / 1000, zerod.ConnectionFailed, environment)
 
 
 def _close() -> None:
@@ -215,8 +216,6 @@ def members(process_group: Any) -> tuple[int, int, str]:
     """
     if process_group is None:
         return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), ""
-    import torch.distributed as dist
-
     group = process_group
     if hasattr(group, "get_group"):
         group = group.get_group(group.ndim - 1)
@@ -225,6 +224,13 @@ def members(process_group: Any) -> tuple[int, int, str]:
         raise ValueError(f"rank {dist.get_rank()} is not in the process group that shard() was given: only its ranks call shard()")
     ranks = dist.get_process_group_ranks(group)
     return rank, len(ranks), f"@{min(ranks)}-{max(ranks)}x{len(ranks)}"
+
+
+def agree(group: zerod.Group, op: zerod.AgreeOp, values: "list[float]") -> "list[float]":
+    """The sum, maximum or minimum of each value over the ranks of the group, in portions of the daemon's limit."""
+    if group.world_size == 1:
+        return list(values)
+    return [value for first in range(0, len(values), MAX_AGREED) for value in group.agree(op, values[first:first + MAX_AGREED])]
 
 
 MOST_JOB_BYTES = 63

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reduced gradients of a model with offload on their way to host memory, while the backward goes on.
 
-When the backward has handed a unit over, a thread waits until this rank's slice of the sum is stored, and copies it on
-a CUDA stream of its own, if it is not in host memory already. It takes units in the order in which they are handed over.
-The thread waits, and not the stream: this process makes the sum, by a kernel, and the driver may hold every launch back
-until all streams are idle, for example while the backward uses a kernel for the first time.
-Units that stay on the device are not among them. When the step begins, the other slices are copied: of units without a
-gradient on this rank.
+When the backward has handed over a unit whose optimizer is on the host, a thread waits until this rank's slice of the sum
+is stored, and copies it on a CUDA stream of its own, if it is not in host memory already. The thread waits, and not the
+stream: this process makes the sum, by a kernel, and the driver may hold every launch back until all streams are idle, for
+example while the backward uses a kernel for the first time. Slices of units without a gradient on this rank are copied
+when the step begins.
 
 A slice is final where the window has one backward. After a window with several of them nothing is copied ahead, until
 one had one again.
@@ -16,18 +15,17 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import weakref
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
 import zerod
 
 from .context import Context
-from .unit import FlatUnit
+from .unit import FlatUnit, weakly
 
 _END_MS = 10_000  # how long the end of the process waits for a unit that is under way
 
@@ -59,30 +57,33 @@ class Worker:
 
 
 class Fetcher:
-    """Of one model: see the file's beginning. optimizer_in_backward() has one that runs the optimizer, too."""
+    """Of one model: see the file's beginning. Without offload it has no thread, and no unit is ready for it.
+
+    optimizer_in_backward() has one that runs the optimizer, too.
+    """
 
     runs_optimizer = False
-    mends = False  # the window was given up, and units of it may be updated
-    taken: "frozenset[FlatUnit] | set[FlatUnit]" = frozenset()  # whose optimizer runs in the backward
-    stepped: "frozenset[FlatUnit] | set[FlatUnit]" = frozenset()  # for which it has at least begun
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.ahead = True
-        self.fetched: set[FlatUnit] = set()  # of the open window; their copies may still be under way
+        self.mends = False  # the window was given up, and units of it may be updated
+        # Units of the open window: whose gradient was copied (the copy may still be under way), whose optimizer runs in the
+        # backward, and those of which it has at least begun to write the slices.
+        self.fetched: set[FlatUnit] = set()
+        self.taken: set[FlatUnit] = set()
+        self.stepped: set[FlatUnit] = set()
         self.failure: Optional[BaseException] = None  # in a window that has one, nothing more is done
         self._ready: list[FlatUnit] = []
         self._idle = threading.Condition()
         self._pending = 0
         self.lock = threading.Lock()  # held while a place that is lent is read; the end of a backward takes places back
         self._stopped = False
-        self._fetches = Worker("zerod-fetch", context.device)
-        self._workers = [self._fetches]
-        atexit.register(_at_exit, weakref.ref(self), os.getpid())  # runs before the connection is closed
-
-    def left(self, trainable: "Iterable[FlatUnit]") -> "list[FlatUnit]":
-        """The units that the optimizer has still to step."""
-        return [unit for unit in trainable if unit not in self.stepped]
+        self._workers: list[Worker] = []
+        if context.offload.value is not None:
+            self._fetches = Worker("zerod-fetch", context.device)
+            self._workers.append(self._fetches)
+            atexit.register(weakly(self.at_exit), os.getpid())  # runs before the connection is closed
 
     def take_failure(self) -> Optional[BaseException]:
         """The exception of an optimizer that has run in the backward."""
@@ -99,8 +100,6 @@ class Fetcher:
 
     def start(self) -> None:
         units, self._ready = self._ready, []
-        if not units:
-            return
         with self._idle:
             self._pending += len(units)
         for unit in units:
@@ -121,8 +120,10 @@ class Fetcher:
 
     def clear(self) -> None:
         """The window has ended, or a further backward of it begins; nothing is under way."""
-        self.fetched.clear()
+        for units in (self.fetched, self.taken, self.stepped):
+            units.clear()
         self._ready = []
+        self.mends = False
         self._stopped = False
         self.failure = None
 
@@ -133,8 +134,10 @@ class Fetcher:
         for worker in self._workers:
             worker.join()
 
-    def at_exit(self) -> None:
-        """No thread is inside of the library when the connection is closed."""
+    def at_exit(self, pid: int) -> None:
+        """No thread is inside of the library when the connection is closed. A forked process has none."""
+        if os.getpid() != pid:
+            return
         self.stop()
         if self._pending:  # a sum that will not be: the other ranks lose this one
             with suppress(zerod.ZerodError):
@@ -174,9 +177,3 @@ class Fetcher:
     def _then(self, unit: FlatUnit) -> bool:
         """Behind the copy, in the thread and on its stream; whether the unit has ended."""
         return True
-
-
-def _at_exit(fetcher: "weakref.ref[Fetcher]", pid: int) -> None:
-    found = fetcher()
-    if found is not None and os.getpid() == pid:
-        found.at_exit()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes of each unit a rank has on its device and in host memory: of a sharded model, or before it is sharded.
+"""How many bytes of each unit a rank has on its device and in host memory: of a sharded model, with its counts, or before.
 
 Counted are the bytes that the layout decides. Activations, the optimizer's state of other optimizers than Adam, and
 gradients on their way to the sum are not.
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Optional
 
 import torch
 
+from .context import Counts
 from .layout import ALIGN_BYTES, BlockPlan, UnitPlan
 from .offload import Placement
 
 if TYPE_CHECKING:
+    from .model import Model
     from .unit import FlatUnit
 
 
@@ -111,3 +113,38 @@ def plan(blocks: list[BlockPlan], world_size: int, prefetch: int, offload: Optio
     root = whole.pop("")  # is held while the others come and go
     return Plan(world_size, offload, root + sum(sorted(whole.values(), reverse=True)[:1 + prefetch]), units, device_budget,
                 budget_used)
+
+
+@dataclass
+class Summary(Counts):
+    """Counts since shard(); bytes are what the daemon holds on this rank's device now, peak since its start.
+
+    `units` says where the weights, masters and gradients of each unit are, and how many bytes they have on this rank.
+    """
+
+    shard_bytes: int = 0
+    gathered_bytes: int = 0
+    allocated_bytes: int = 0
+    peak_bytes: int = 0
+    host_bytes: int = 0  # that the daemon holds in the host memory beside this device, for all of its ranks
+    units: list[UnitBytes] = field(default_factory=list)
+
+    @property
+    def overlap(self) -> float:
+        """The share of gathers that were asked for ahead, 0 to 1."""
+        return 1 - self.waited / self.gathers if self.gathers else 0.0
+
+    def __str__(self) -> str:
+        return (f"{self.steps} steps, {self.backwards} backwards, {self.gathers} gathers ({self.overlap:.0%} ahead), "
+                f"{self.unplanned} unplanned; shards {self.shard_bytes * _MIB:.1f} MiB, gathered "
+                f"{self.gathered_bytes * _MIB:.1f} MiB, device {self.allocated_bytes * _MIB:.1f} MiB, at most "
+                f"{self.peak_bytes * _MIB:.1f} MiB" + (f"; host {self.host_bytes * _MIB:.1f} MiB" if self.host_bytes else ""))
+
+
+def summary(model: Model) -> Summary:
+    info = model.client.device(model.device_index)
+    shards = sum(unit.shard.shard_numel * unit.dtype.itemsize for unit in model.units)
+    host = 0 if model.offload.index is None else model.client.device(model.offload.index).allocated_bytes
+    units = [unit_bytes(unit.block, unit, model.world, unit.placement) for unit in model.units]
+    return Summary(**vars(model.counts), shard_bytes=shards, gathered_bytes=info.gathered_bytes,
+                   allocated_bytes=info.allocated_bytes, peak_bytes=info.peak_bytes, host_bytes=host, units=units)

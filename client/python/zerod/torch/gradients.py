@@ -5,14 +5,12 @@ The backwards between two steps form a window of the daemon's. `submit()` hands 
 backward runs. A window is closed when a sum is used first, by a step or by the program; that is Steps.begin().
 
 `.grad` of a parameter is a ShardedTensor for each parameter alone. It waits for its sum until it is used, and what the
-program shows then counts, as in one process:
+program shows then counts, as in one process. Set to None, or to zeros, it forgets what was summed for it.
 
-* Set to None, or to zeros, it forgets what was summed for it. Other gradients do not change.
-* If some of the gradients have been taken away or written when the next backward begins, the window is closed. What is
-  still shown keeps its values in memory of torch's, and the next sum is added to it. If all were taken away the window
-  is abandoned; if none was, it goes on.
-* A step that has used a gradient ends its memory. The tensor stays, without values: a use raises, also after a further
-  backward, until zeros or None take their place.
+If some of the gradients have been taken away or written when the next backward begins, the window is closed. What is
+still shown keeps its values in memory of torch's, and the next sum is added to it. If all were taken away the window
+is abandoned; if none was, it goes on. A step that has used a gradient ends its memory. The tensor stays, without
+values: a use raises, also after a further backward, until zeros or None take their place.
 
 Where a rank had no gradient for a parameter, it says so in the unit of usage: a sum over all ranks. A parameter for
 which no rank had a gradient shows None, as in one process.
@@ -21,7 +19,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Callable, Optional, Sequence
 
 import torch
@@ -32,12 +30,10 @@ from zerod import structs as s
 from .context import Context
 from .environment import DTYPES
 from .fetcher import Fetcher
-from .sharded import ShardedTensor
+from .sharded import ShardedTensor, as_plain
 from .tensors import tensor_at
 from .unit import FlatUnit, references_from_torch
 from .updates import Updates
-
-_local = torch._C.DisableTorchFunctionSubclass
 
 # Flags of usage are so small that they vanish in the norm of the gradients, and powers of two, so that sums are exact.
 _FLAG = 2.0**-60
@@ -82,14 +78,14 @@ class Gradients:
         self.updates = updates
         self.begin_step: Callable[..., None] = lambda: None  # Steps.begin() and Steps.finish()
         self.finish_step: Callable[[], None] = lambda: None
-        self.fetcher: Optional[Fetcher] = None if context.offload.value is None else Fetcher(context)
+        self.fetcher = Fetcher(context)
         self._source = _Waiting(self)
         self.sync = True
         self.reducing = False  # between backward_begin and backward_end
         self.window = 0
         self.local = False  # leaves hold gradients of no_sync()
         self.end_ticket = 0
-        self.unused: list[set[int]] = []
+        self._unused: set[int] = set()  # flags of parameters that had no gradient here in any backward of the window
         self.flags = 0
         self._waiting: list[tuple[FlatUnit, int, ShardedTensor]] = []  # gradients whose sum is to come
         self._settled: list[tuple[FlatUnit, int, ShardedTensor]] = []  # in the open step
@@ -118,7 +114,7 @@ class Gradients:
         self.finish_step()  # the program has read gradients, and no optimizer has taken all of them
         if not self._waiting:
             return
-        with _local():
+        with as_plain():
             shown = [unit.members[index].parameter.grad is holder and holder.source in (self._source, _unzeroed)
                      for unit, index, holder in self._waiting]
         if all(shown):
@@ -146,13 +142,12 @@ class Gradients:
         if self.reducing:
             return
         self.complete_end()
-        if self.window and self.fetcher is not None and self.fetcher.runs_optimizer:
+        if self.window and self.fetcher.runs_optimizer:
             raise RuntimeError("optimizer_in_backward() has run the optimizer in the backward before: call step() behind "
                                "each backward, or accumulate inside `with zerod.torch.no_sync(model):`")
-        if self.fetcher is not None:
-            self.fetcher.drain()
-            self.fetcher.clear()
-            self.fetcher.ahead = self.fetcher.ahead and not self.window
+        self.fetcher.drain()
+        self.fetcher.clear()
+        self.fetcher.ahead = self.fetcher.ahead and not self.window
         if self.window and self.context.settings.stage == 1:
             raise RuntimeError("stage 1 sums gradients once a step, in its last backward: run the others inside "
                                "`with zerod.torch.no_sync(model):`")
@@ -193,7 +188,8 @@ class Gradients:
         for index, leaf in enumerate(unit.leaves):
             gradient = leaf.grad
             if self.local:
-                gradient = self._with_kept(unit, index, gradient)
+                self.keep(unit, index)
+                gradient, unit.kept[index] = unit.kept[index], None
             if gradient is None or not unit.wants[index]:
                 absent.append(index)
             else:
@@ -213,7 +209,7 @@ class Gradients:
         unit.submitted = True
         if absent:
             unit.missing = tuple(absent)
-        if self.fetcher is not None and unit.placement.optimizer_on_host and not (absent and self.fetcher.runs_optimizer):
+        if unit.placement.optimizer_on_host and not (absent and self.fetcher.runs_optimizer):
             self.fetcher.ready(unit)
 
     def keep(self, unit: FlatUnit, index: int) -> None:
@@ -226,18 +222,13 @@ class Gradients:
         with torch.no_grad():
             unit.kept[index] = gradient.to(dtype) if kept is None else kept.add_(gradient)
 
-    def _with_kept(self, unit: FlatUnit, index: int, gradient: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-        kept, unit.kept[index] = unit.kept[index], None
-        return kept if gradient is None else gradient if kept is None else kept.add_(gradient)
-
     def end(self) -> None:
         """Ends the backward: hands over what is left, and says which parameters had no gradient."""
-        if not self.sync:
-            if any(unit.fired for unit in self.updates.trainable):
-                self.local = True
-                self._show(lambda unit, index: unit.wants[index])
-            return
-        self.finish()
+        if self.sync:
+            self.finish()
+        elif any(unit.fired for unit in self.updates.trainable):
+            self.local = True
+            self._show(lambda unit, index: unit.wants[index])
 
     def finish(self) -> None:
         """The same, also of backwards in no_sync() that no other one has followed."""
@@ -251,12 +242,11 @@ class Gradients:
         for unit in rest:
             self.submit(unit)
         self._submit_usage()
-        with nullcontext() if self.fetcher is None else self.fetcher.lock:
+        with self.fetcher.lock:
             self.end_ticket = self.context.group.backward_end_begin(_SKIP_REST)
         self.reducing = self.local = False
         self.window += 1
-        if self.fetcher is not None:
-            self.fetcher.start()
+        self.fetcher.start()
         self._show(lambda unit, index: unit.wants[index])
 
     def _submit_usage(self) -> None:
@@ -265,10 +255,7 @@ class Gradients:
             missing = unit.missing if unit.submitted else range(len(unit.members))
             unused += [unit.first_flag + index for index in missing if unit.wants[index]]
             unit.missing = ()
-        if self.window == 0:
-            self.unused = [set(unused)]
-        else:
-            self.unused.append(set(unused))
+        self._unused = self._unused.intersection(unused) if self.window else set(unused)
         if not unused or self._usage is None:
             return
         stream = self.context.stream()
@@ -282,7 +269,7 @@ class Gradients:
 
     def unused_everywhere(self, backwards: int) -> set[int]:
         """The flags of parameters for which no rank had a gradient in any backward of the window, in the open step."""
-        here = set.intersection(*self.unused)
+        here = self._unused
         if not here or self._usage is None:
             return here
         stream = self.context.stream()
@@ -298,8 +285,7 @@ class Gradients:
     def abandon(self) -> None:
         """Gives up the window for all ranks."""
         self.context.counts.abandoned += 1
-        if self.fetcher is not None:
-            self.fetcher.stop()
+        self.fetcher.stop()
         try:
             self.complete_end()
             if not self.reducing and not self.window:
@@ -338,7 +324,7 @@ class Gradients:
             for leaf in unit.leaves:
                 leaf.grad = None
         waiting, self._waiting = self._waiting, []
-        with _local():
+        with as_plain():
             for unit, index, holder in waiting:
                 parameter = unit.members[index].parameter
                 if holder.source is not self._source:
@@ -353,10 +339,9 @@ class Gradients:
 
     def _show(self, contributes: Callable[[FlatUnit, int], bool]) -> None:
         """`.grad` of these parameters waits for the sum from now on."""
-        taken = () if self.fetcher is None else self.fetcher.taken
-        with _local():
+        with as_plain():
             for unit in self.updates.trainable:
-                if unit in taken:
+                if unit in self.fetcher.taken:
                     continue
                 for index, member in enumerate(unit.members):
                     if contributes(unit, index):
@@ -381,6 +366,7 @@ class Gradients:
             shown.counter.writes += 1
         source = self._source if shown.source is None else _unzeroed
         shown.aliases = shown.aliases or []
+        shown.aliases[1:] = [reference for reference in shown.aliases[1:] if reference() is not None]
         for each in [shown, *(reference() for reference in shown.aliases)]:
             if each is not None:
                 each.wait_for(source)
@@ -409,7 +395,7 @@ class Gradients:
         waiting, self._waiting = self._waiting, []
         open_units = set(units)
         sums: dict[FlatUnit, list[torch.Tensor]] = {}
-        with _local():
+        with as_plain():
             for unit, index, holder in waiting:
                 if holder.source is not self._source or unit not in open_units:
                     continue
@@ -417,7 +403,8 @@ class Gradients:
                 if parts is None:
                     parts = sums[unit] = unit.reduced()
                 if unit.first_flag + index not in none:
-                    self._settle(holder, self._sum(holder, parts[index]))
+                    gradient = parts[index].to(holder.dtype)
+                    self._settle(holder, gradient if holder.stash is None else holder.stash + gradient)
                 elif holder.stash is not None:
                     self._settle(holder, holder.stash)
                 else:
@@ -425,11 +412,6 @@ class Gradients:
                         unit.members[index].parameter.grad = None
                     self._settle(holder, torch.zeros_like(parts[index], dtype=unit.source_dtype))
                 self._settled.append((unit, index, holder))
-
-    def _sum(self, holder: ShardedTensor, gradient: torch.Tensor) -> torch.Tensor:
-        if gradient.dtype != holder.dtype:
-            gradient = gradient.to(holder.dtype)
-        return gradient if holder.stash is None else holder.stash + gradient
 
     def _settle(self, holder: ShardedTensor, values: torch.Tensor) -> None:
         holder.settle(values)
@@ -443,7 +425,7 @@ class Gradients:
         """Before the gradients' memory goes: of these parameters they are spent; others', and what the program holds, are copied."""
         settled, self._settled = self._settled, []
         count, shown_more = sys.getrefcount, references_from_torch
-        with _local():
+        with as_plain():
             for unit, index, holder in settled:
                 parameter = unit.members[index].parameter
                 is_shown = parameter.grad is holder
@@ -462,7 +444,7 @@ class Gradients:
         RuntimeError for a gradient that went with an earlier step.
         """
         some = False
-        with _local():
+        with as_plain():
             for parameter in parameters:
                 gradient = parameter.grad
                 if gradient is None:

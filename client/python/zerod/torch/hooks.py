@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
 from torch import nn
@@ -46,39 +46,35 @@ if not hasattr(_autograd, "_top_saved_tensors_default_hooks"):
     _follow_stack()  # torch 2.4 and 2.5
 _top = _autograd._top_saved_tensors_default_hooks
 _push = _autograd._push_saved_tensors_default_hooks
-_pop = _autograd._pop_saved_tensors_default_hooks
+pop = _autograd._pop_saved_tensors_default_hooks
 _task = torch._C._current_graph_task_id
 _PLAIN = (torch.Tensor, nn.Parameter, Leaf)
 
 
-class Packed:
+class Packed(NamedTuple):
     """A view of a unit's gathered memory, of one version."""
 
-    __slots__ = ("unit", "version", "size", "stride", "offset", "dtype")
-
-    def __init__(self, unit: FlatUnit, tensor: torch.Tensor) -> None:
-        self.unit = unit
-        self.version = unit.version
-        self.size = tensor.size()
-        self.stride = tensor.stride()
-        self.offset = tensor.storage_offset()
-        self.dtype = tensor.dtype
+    unit: FlatUnit
+    version: int
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
 
 
-class _Outer:
+class _Outer(NamedTuple):
     """A tensor that an outer pair of hooks has packed."""
 
-    __slots__ = ("unpack", "packed")
-
-    def __init__(self, unpack: Callable[[Any], torch.Tensor], packed: Any) -> None:
-        self.unpack = unpack
-        self.packed = packed
+    unpack: Callable[[Any], torch.Tensor]
+    packed: Any
 
 
 def pack(tensor: torch.Tensor) -> Any:
     known = storages.get(tensor.untyped_storage()._cdata)
     unit = None if known is None else known()
-    return tensor if unit is None else Packed(unit, tensor)
+    if unit is None:
+        return tensor
+    return Packed(unit, unit.version, tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype)  # type: ignore[arg-type]
 
 
 def unpack(packed: Any) -> torch.Tensor:
@@ -101,8 +97,8 @@ def _composed(outer: tuple[Callable, Callable]) -> tuple[Callable, Callable]:
     outer_pack, outer_unpack = outer
 
     def both_pack(tensor: torch.Tensor) -> Any:
-        unit = unit_of(tensor)
-        return Packed(unit, tensor) if unit is not None else _Outer(outer_unpack, outer_pack(tensor))
+        packed = pack(tensor)
+        return packed if type(packed) is Packed else _Outer(outer_unpack, outer_pack(tensor))
 
     def both_unpack(packed: Any) -> torch.Tensor:
         return _gathered(packed) if type(packed) is Packed else packed.unpack(packed.packed)
@@ -120,10 +116,6 @@ def ours_apply() -> bool:
     return top is not None and hasattr(top[0], "_zerod")
 
 
-def _checkpoints(top: Optional[tuple]) -> bool:
-    return top is not None and "checkpoint" in getattr(top[0], "__module__", "")
-
-
 def push() -> bool:
     """Installs the hooks until pop(); False where they apply already, save nothing, or must not."""
     if not torch.is_grad_enabled() or _task() != -1:
@@ -132,14 +124,10 @@ def push() -> bool:
     if top is None:
         _push(pack, unpack)
         return True
-    if hasattr(top[0], "_zerod") or _checkpoints(top):
+    if hasattr(top[0], "_zerod") or "checkpoint" in getattr(top[0], "__module__", ""):
         return False
     _push(*_composed(top))
     return True
-
-
-def pop() -> None:
-    _pop()
 
 
 class Boundary(torch.autograd.Function):
@@ -166,13 +154,6 @@ def tensors_of(value: Any) -> "Iterator[torch.Tensor]":
     elif isinstance(value, dict):
         for each in value.values():
             yield from tensors_of(each)
-
-
-def before_backward(output: Any, hook: Callable[[torch.Tensor], None]) -> None:
-    """Calls the hook when a tensor of the output gets its gradient."""
-    for tensor in tensors_of(output):
-        if tensor.requires_grad:
-            tensor.register_hook(hook)
 
 
 def replaced(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -74,4 +74,3 @@ class Kept:
             lease.unit.leave_buffer()
             lease.release()
         self._leases.clear()
-

@@ -16,7 +16,7 @@ from torch import nn
 
 import zerod
 
-from .environment import MOST_UNIT_BYTES, short_name
+from .environment import MOST_UNIT_BYTES, agree, short_name
 from .offload import ON_DEVICE, Placement
 from .replicas import Replicas
 
@@ -34,6 +34,11 @@ class Member:
     shape: torch.Size
     numel: int
     offset: int = 0  # elements from the unit's beginning
+
+    def show(self, parameter: Optional[nn.Parameter]) -> None:
+        """The modules have this parameter."""
+        for owner, name in self.owners:
+            owner._parameters[name] = parameter
 
 
 @dataclass
@@ -109,12 +114,16 @@ def plan(root: nn.Module, policy: Policy, param_dtype: Optional[torch.dtype]) ->
     modules = dict(root.named_modules())
     blocks = [BlockPlan("", root, -1)]
     for name in chosen:
-        enclosing = [i for i, block in enumerate(blocks)
-                     if i == 0 or name.startswith(block.name + ".")]
-        blocks.append(BlockPlan(name, modules[name], max(enclosing, key=lambda i: len(blocks[i].name))))
+        blocks.append(BlockPlan(name, modules[name], _innermost(blocks, name)))
     for member, block in _members(root, blocks):
         _add(blocks[block], member, param_dtype)
     return blocks
+
+
+def _innermost(blocks: list[BlockPlan], path: str) -> int:
+    """The index of the innermost block that the module at the path is, or is in."""
+    return max((i for i, block in enumerate(blocks) if i == 0 or f"{path}.".startswith(f"{block.name}.")),
+               key=lambda i: len(blocks[i].name))
 
 
 def _members(root: nn.Module, blocks: list[BlockPlan]) -> list[tuple[Member, int]]:
@@ -124,9 +133,7 @@ def _members(root: nn.Module, blocks: list[BlockPlan]) -> list[tuple[Member, int
             if parameter is None:
                 continue
             full = f"{path}.{name}" if path else name
-            inside = max((i for i, block in enumerate(blocks)
-                          if i == 0 or path == block.name or path.startswith(block.name + ".")),
-                         key=lambda i: len(blocks[i].name))
+            inside = _innermost(blocks, path)
             known = found.get(id(parameter))
             if known is None:
                 _check(full, parameter)
@@ -169,59 +176,43 @@ def check_devices(blocks: list[BlockPlan], device: torch.device) -> None:
                              "shard() takes a model on that device, the CPU or the meta device")
 
 
-def describe(blocks: list[BlockPlan], arguments: str) -> list[str]:
-    """The lines that ranks must have in common: arguments of shard(), and one for each unit."""
-    return [arguments] + [f"{unit.name!r} of {unit.numel} elements of {str(unit.dtype)[6:]}, "
-                          + ", ".join(f"{member.name}{list(member.shape)}" for member in unit.members)
-                          for block in blocks for unit in block.units]
-
-
-def _digest(lines: list[str], count: int) -> int:
-    """Of the first lines; a float64 holds it exactly."""
-    text = "\n".join(lines[:count]) + f"\n{min(count, len(lines))}"
+def _digest(text: str) -> int:
+    """A float64 holds it exactly."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
 def check_same(group: zerod.Group, blocks: list[BlockPlan], arguments: str, replicas: Optional[Replicas]) -> None:
     """Mismatch on all ranks where they have different models, or different arguments of shard()."""
-    lines = describe(blocks, arguments)
+    lines = [arguments] + [f"{unit.name!r} of {unit.numel} elements of {str(unit.dtype)[6:]}, "
+                           + ", ".join(f"{member.name}{list(member.shape)}" for member in unit.members)
+                           for block in blocks for unit in block.units]
     failure = None
     try:
         _check_group(group, lines)
     except zerod.Mismatch as mismatch:
         failure = mismatch
     if replicas is not None:
-        replicas.check_same(failure, _digest(lines, len(lines)))
+        replicas.check_same(failure, _digest("\n".join(lines)))
     if failure is not None:
         raise failure
 
 
 def _check_group(group: zerod.Group, lines: list[str]) -> None:
     """Mismatch on all ranks of the group: names two ranks, and the first line that differs."""
-    def digest(count: int) -> float:
-        return float(_digest(lines, count))
-
-    def differ(count: int) -> tuple[float, float]:
-        low, high = group.agree(zerod.AgreeOp.MAX, [-digest(count), digest(count)])
-        return -low, high
-
-    most = int(group.agree(zerod.AgreeOp.MAX, [float(len(lines))])[0])
-    if differ(most)[0] == differ(most)[1]:
+    whole = float(_digest("\n".join(lines)))
+    low, high, most = group.agree(zerod.AgreeOp.MAX, [-whole, whole, float(len(lines))])
+    if -low == high:
         return
-    same, different = 0, most  # all ranks see the same answers, and so ask the same
-    while different - same > 1:
-        middle = (same + different) // 2
-        low, high = differ(middle)
-        same, different = (middle, different) if low == high else (same, middle)
-    low, high = differ(different)
-    here = digest(different)
-    ranks = group.agree(zerod.AgreeOp.MIN, [float(group.rank if here == low else group.world_size),
-                                            float(group.rank if here == high else group.world_size)])
-    shown = lines[different - 1] if different <= len(lines) else "nothing"
-    what = (f"models: unit {different - 2} of rank {group.rank} is" if different > 1 else
+    lines = lines + ["nothing"] * (int(most) - len(lines))
+    here = [float(_digest(line)) for line in lines]
+    lowest, highest = agree(group, zerod.AgreeOp.MIN, here), agree(group, zerod.AgreeOp.MAX, here)
+    first = next(i for i in range(len(here)) if lowest[i] != highest[i])
+    ranks = group.agree(zerod.AgreeOp.MIN, [float(group.rank if here[first] == each else group.world_size)
+                                            for each in (lowest[first], highest[first])])
+    what = (f"models: unit {first - 1} of rank {group.rank} is" if first else
             f"arguments of shard(): those of rank {group.rank} are")
     raise zerod.errors.error(zerod.Status.MISMATCH, f"ranks {int(min(ranks))} and {int(max(ranks))} have different "
-                             f"{what} {shown[:300]}")
+                             f"{what} {lines[first][:300]}")
 
 
 def _add(block: BlockPlan, member: Member, param_dtype: Optional[torch.dtype]) -> None:

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import Any, Callable, Optional, Sequence
+from functools import partial
+from typing import Any, Optional, Sequence
 
 import torch
 from torch import nn
@@ -40,7 +41,7 @@ from .recovery import Recovery
 from .rules import ViewOf
 from .sharded import Part, ShardedWrite
 from .steps import Steps
-from .unit import FlatUnit
+from .unit import FlatUnit, weakly
 from .updates import Updates
 
 _task = torch._C._current_graph_task_id
@@ -71,11 +72,12 @@ class Model:
         self.prefetch = self.settings.prefetch if self.world > 1 or self.offload.shards else 0
         self.kept = Kept()
         self.updates = Updates(context, self.kept, self.release_kept)
+        self.units = self.updates.units
         self.gradients = Gradients(context, self.updates)
-        self.steps = Steps(context, self.updates, self.gradients, self.release_kept)
+        self.steps = Steps(context, self.updates, self.gradients)
         self.gradients.begin_step, self.gradients.finish_step = self.steps.begin, self.steps.finish
-        context.gathered = _weakly(self.backward_flat)
-        self._leaves = weakref.finalize(self, _leave, context)
+        context.gathered = weakly(self.backward_flat)
+        self._leaves = weakref.finalize(self, context.leave)
         self._leaves.atexit = False  # the end of the connection does it
         self.outermost: Optional[Block] = None
         self.pushed = False
@@ -103,26 +105,22 @@ class Model:
             self._hook(block)
 
     @property
-    def units(self) -> list[FlatUnit]:
-        return self.updates.units
-
-    @property
     def trainable(self) -> list[FlatUnit]:
         return self.updates.trainable
 
     def _make_units(self, plans: list[BlockPlan]) -> None:
-        arrival = _arrivals(weakref.ref(self))
+        arrived = weakly(self.arrived)
         for block, plan in zip(self.blocks, plans):
             for unit_plan in plan.units:
                 numel = sum(member.numel for member in unit_plan.members)
                 small = numel < self.settings.persist_below or self.settings.stage == 1
                 flags = s.UnitFlags.PERSISTENT if small else 0
-                unit = FlatUnit(self.context, plan.name, unit_plan, flags, self._slot(block, len(block.units)), arrival)
+                unit = FlatUnit(self.context, plan.name, unit_plan, flags, self._slot(block, len(block.units)), arrived)
                 unit.make_master()
                 if unit.trainable:
                     unit.host_gradient()
                 if self.durable is None or not self.durable.adopts:
-                    self.updates.fill([unit], [[member.parameter for member in unit_plan.members]])
+                    self.updates.fill(unit, [member.parameter for member in unit_plan.members])
                 block.units.append(unit)
                 self.units.append(unit)
                 self._block_of[unit] = block
@@ -150,54 +148,45 @@ class Model:
         return slot if slot <= 4096 else s.NO_SLOT
 
     def _hook(self, block: Block) -> None:
-        disable = torch.compiler.disable
-        register = block.module.register_forward_pre_hook
-        self.removable.append(register(disable(self._pre_forward(block)), prepend=True, with_kwargs=True))
-        register = block.module.register_forward_hook
-        self.removable.append(register(disable(self._post_forward(block)), always_call=True))
+        before, after = (torch.compiler.disable(partial(hook, block)) for hook in (self._pre_forward, self._post_forward))
+        self.removable += [block.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
+                           block.module.register_forward_hook(after, always_call=True)]
 
     # ---- Forward ----
 
-    def _pre_forward(self, block: Block) -> Callable:
-        def pre_forward(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            block.depth += 1
-            if block.depth > 1:
-                if _calls(module) > 1:
-                    return None
-                self._forget_forward()
-                block.depth = 1
-            task = _task()
-            again = task != -1 and self.outermost is None  # in a backward
-            if again:
-                self.enter_backward()
-            elif self.outermost is None:
-                self._begin_forward(block)
-            self._count(block, task)
-            if self.context.in_place:
-                self._hold_all()
-                block.show_leaves()
+    def _pre_forward(self, block: Block, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        block.depth += 1
+        if block.depth > 1:
+            if _calls(module) > 1:
                 return None
-            if again:
-                block.raw = True
-                self._hold_backward(block)
-                block.show_leaves()
-                if torch.is_grad_enabled() and not hooks.ours_apply():
-                    return hooks.with_boundary(self._passed(block), args, kwargs)
-                return None
-            last = self.last_forward
+            self._forget_forward()
+            block.depth = 1
+        task = _task()
+        again = task != -1 and self.outermost is None  # in a backward
+        if again:
+            self.enter_backward()
+        elif self.outermost is None:
+            self._begin_forward(block)
+        self._count(block, task)
+        if self.context.in_place:
+            self._hold_all()
+            block.show_leaves()
+            return None
+        if again:
+            block.raw = True
+            self._hold_backward(block)
+            block.show_leaves()
+            bounded = torch.is_grad_enabled() and not hooks.ours_apply()
+        else:
+            last, self.last_forward = self.last_forward, block
             if last is not None and last is not block:
                 last.next_forward = block
-            self.last_forward = block
-            self._acquire(block, _FORWARD, self._following(block, "next_forward") if self.prefetch else ())
+            self._acquire(block, _FORWARD, self._following(block, "next_forward"))
             block.show_leaves()
-            if torch.is_grad_enabled():
-                if not hooks.ours_apply():
-                    block.pushed = hooks.push()  # a program has put other hooks between
-                if self.settings.slots or not hooks.ours_apply():
-                    return hooks.with_boundary(self._passed(block), args, kwargs)
-            return None
-
-        return pre_forward
+            if torch.is_grad_enabled() and not hooks.ours_apply():
+                block.pushed = hooks.push()  # a program has put other hooks between
+            bounded = torch.is_grad_enabled() and (self.settings.slots or not hooks.ours_apply())
+        return hooks.with_boundary(partial(self._passed, block), args, kwargs) if bounded else None
 
     def _count(self, block: Block, task: int) -> None:
         """Of a forward: whether a graph of it will be run backward, and by which task."""
@@ -244,42 +233,38 @@ class Model:
             block = following
         return tuple(found)
 
-    def _post_forward(self, block: Block) -> Callable:
-        def post_forward(module: nn.Module, args: Any, output: Any) -> Any:
-            if block.depth == 0:
-                return None
-            block.depth -= 1
-            if block.depth:
-                return None
-            block.show_shards()
-            _pop_hooks(block)
-            if _task() != -1 and self.outermost is None:
-                return None
-            try:
-                block.check_unwritten()
-                if self.context.in_place:
-                    return hooks.without_views(output) if self.outermost is block else None
-                copied = hooks.without_views(output)
-                if self.settings.slots and torch.is_grad_enabled():
-                    hooks.before_backward(copied, self._before_backward(block))
-                if self.settings.stage < 3 and torch.is_grad_enabled() and block.trainable and block.uses:
-                    block.uses |= _KEPT
-                block.release(_FORWARD)
-                return copied if copied is not output else None
-            finally:
-                if self.outermost is block:
-                    self._end_forward()
+    def _post_forward(self, block: Block, module: nn.Module, args: Any, output: Any) -> Any:
+        if block.depth == 0:
+            return None
+        block.depth -= 1
+        if block.depth:
+            return None
+        block.show_shards()
+        _pop_hooks(block)
+        if _task() != -1 and self.outermost is None:
+            return None
+        try:
+            block.check_unwritten()
+            if self.context.in_place:
+                return hooks.without_views(output) if self.outermost is block else None
+            copied = hooks.without_views(output)
+            if self.settings.slots and torch.is_grad_enabled():
+                for tensor in hooks.tensors_of(copied):
+                    if tensor.requires_grad:
+                        tensor.register_hook(partial(self._hold_raw, block))
+            if self.settings.stage < 3 and torch.is_grad_enabled() and block.trainable and block.uses:
+                block.uses |= _KEPT
+            block.release(_FORWARD)
+            return copied if copied is not output else None
+        finally:
+            if self.outermost is block:
+                self._end_forward()
 
-        return post_forward
-
-    def _before_backward(self, block: Block) -> Callable[[torch.Tensor], None]:
-        """With slots: a block is back in its slot before its backward, for whatever keeps views of its weights."""
-        def before_backward(_: torch.Tensor) -> None:
-            self.enter_backward()
-            block.raw = True
-            self._hold_backward(block)
-
-        return before_backward
+    def _hold_raw(self, block: Block, _: Optional[torch.Tensor] = None) -> None:
+        """Holds the block in a backward that uses its weights as they are. With slots, it is in its slot again before that."""
+        self.enter_backward()
+        block.raw = True
+        self._hold_backward(block)
 
     def _begin_forward(self, block: Block) -> None:
         self.settle()
@@ -329,7 +314,7 @@ class Model:
             block.pending = 0
             block.graphs.clear()
         if torch.is_grad_enabled() and self.trainable:
-            self.abandon()
+            self.gradients.abandon()
 
     # ---- Unplanned use ----
 
@@ -355,9 +340,7 @@ class Model:
                 self.end_scope()
                 return ViewOf.apply(copy, part)
             if self.outermost is None:
-                self.enter_backward()
-                block.raw = True
-                self._hold_backward(block)
+                self._hold_raw(block)
             else:
                 self._use_unit(unit)
         if torch.is_grad_enabled() and not block.depth:
@@ -392,7 +375,7 @@ class Model:
         """Called by whatever of this model happens first in a backward."""
         if self.in_backward:
             return
-        ending = _Ending(self, inside=self.outermost is not None)
+        ending = _Ending(self)
         self.ending = weakref.ref(ending)
         Variable._execution_engine.queue_callback(ending)
         self.last_backward = None
@@ -422,14 +405,10 @@ class Model:
         """Holds the block for the backward that runs, and asks for the one that came next last time."""
         if block.uses & _BACKWARD:
             return
-        ahead: tuple[Block, ...] = ()
-        last = self.last_backward
+        last, self.last_backward = self.last_backward, block
         if last is not None and last is not block:
             last.next_backward = block
-        self.last_backward = block
-        if self.prefetch:
-            ahead = tuple(each for each in self._following(block, "next_backward") if not each.uses & _BACKWARD)
-        self._acquire(block, _BACKWARD, ahead)
+        self._acquire(block, _BACKWARD, self._following(block, "next_backward"))
         self.backward_blocks.append(block)
 
     def _leave_backward(self, block: Block) -> None:
@@ -451,14 +430,11 @@ class Model:
             if not other.encloses(block) and all(unit.submitted for unit in other.trainable):
                 self._leave_backward(other)
 
-    def _passed(self, block: Block) -> Callable[[], None]:
-        """Called when the backward of the block's module is over."""
-        def passed() -> None:
-            if block.uses & _BACKWARD and block.raw and not block.depth:
-                if all(unit.submitted or not unit.fired for unit in block.trainable):
-                    self._leave_backward(block)
-
-        return passed
+    def _passed(self, block: Block) -> None:
+        """The backward of the block's module is over."""
+        if block.uses & _BACKWARD and block.raw and not block.depth:
+            if all(unit.submitted or not unit.fired for unit in block.trainable):
+                self._leave_backward(block)
 
     def arrived(self, unit: FlatUnit, index: int) -> None:
         """Torch calls it when a leaf has its gradient of a task."""
@@ -490,8 +466,7 @@ class Model:
                 if block.uses & _BACKWARD and not block.raw and len(block.trainable) == len(block.units):
                     if all(each.submitted for each in block.trainable):
                         self._leave_backward(block)
-            if self.gradients.fetcher is not None:
-                self.gradients.fetcher.start()
+            self.gradients.fetcher.start()
 
     def _is_complete(self, unit: FlatUnit) -> bool:
         """Whether every graph of the block has given all gradients, and no forward is to run again."""
@@ -542,13 +517,9 @@ class Model:
             for leaf in unit.leaves:
                 leaf.grad = None
         try:
-            self.abandon()
+            self.gradients.abandon()
         finally:
             self._leave_all()
-
-    def abandon(self) -> None:
-        """Gives up the window for all ranks."""
-        self.gradients.abandon()
 
     def settle(self) -> None:
         """Before a forward: whatever the last step or backward has left is ended."""
@@ -576,11 +547,6 @@ class Model:
                 block.follow()
 
     # ---- The end ----
-
-    @property
-    def lost(self) -> bool:
-        """Whether its daemon has ended."""
-        return self.environment.lost()
 
     def take_apart(self) -> None:
         """Of all tensors of the model's none is over the daemon's memory afterwards."""
@@ -612,18 +578,20 @@ class Model:
             for owner in module.modules():
                 whole.uninstall(owner)
 
-    # ---- The owner of sharded tensors ----
+    # ---- What its sharded tensors ask for ----
 
     def agree(self, values: Sequence[float], op: str) -> list[float]:
+        """The "sum", "max" or "min" of each value over the ranks. Every rank calls it."""
         return self.steps.agree(list(values), _OPS[op])
 
     def overflow(self, parts: Sequence[Part], found: bool) -> bool:
+        """Whether the gradients of these parameters overflow on any rank; `found`: here. Every rank calls it."""
         return self.steps.overflow([part.place[0].members[part.place[1]].parameter for part in parts], found)
 
-    def gather(self, part: Part, local: torch.Tensor) -> torch.Tensor:
-        return whole.gather(part, local)
+    gather = staticmethod(whole.gather)
 
     def weights(self, part: Part) -> torch.Tensor:
+        """The whole parameter in its own dtype, in memory of torch's."""
         unit, index = part.place
         if self.updates.writing or self.updates.updating:
             return whole.gather(part, unit.members[index].parameter.detach().read_local())
@@ -631,9 +599,9 @@ class Model:
         return unit.split(whole.read(unit))[index].clone()
 
     def before_write(self, part: Part) -> None:
+        """This rank's part of the parameter is about to be written."""
         unit = part.place[0]
-        fetcher = self.gradients.fetcher
-        if self.updates.writing or self.updates.updating or fetcher is not None and unit in fetcher.stepped:
+        if self.updates.writing or self.updates.updating or unit in self.gradients.fetcher.stepped:
             return
         if self.outermost is not None or self.in_backward:
             raise ShardedWrite(f"{part.name} is written in the model's forward or backward: the write would be lost. Write it "
@@ -655,31 +623,6 @@ def _pop_hooks(owner: "Model | Block") -> None:
     if owner.pushed:
         owner.pushed = False
         hooks.pop()
-
-
-def _weakly(method: Callable) -> Callable:
-    """The method, without keeping its object alive."""
-    found = weakref.WeakMethod(method)
-    return lambda *args: found()(*args)  # type: ignore[misc]
-
-
-def _leave(context: Context) -> None:
-    context.leave()
-
-
-def _arrivals(model: "weakref.ref[Model]") -> Callable[[FlatUnit, int], Callable[[torch.Tensor], None]]:
-    """The hooks of leaves, which do not keep the model alive."""
-    def arrival(unit: FlatUnit, index: int) -> Callable[[torch.Tensor], None]:
-        here = weakref.ref(unit)
-
-        def arrived(_: torch.Tensor) -> None:
-            found, its = model(), here()
-            if found is not None and its is not None:
-                found.arrived(its, index)
-
-        return arrived
-
-    return arrival
 
 
 def _calls(module: nn.Module) -> int:
@@ -706,24 +649,20 @@ def _in_function() -> bool:
 class _Ending:
     """The callback of a backward. Torch drops it without a call when the backward raises."""
 
-    def __init__(self, model: Model, inside: bool) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
-        self.inside = inside
+        inside = model.outermost is not None
+        self.finish = model.finish_inside if inside else model.finish_backward
+        self.fail = model.finish_inside if inside else model.backward_failed
         self.called = False
 
     def __call__(self) -> None:
         self.called = True
-        if self.inside:
-            self.model.finish_inside()
-        else:
-            self.model.finish_backward()
+        self.finish()
 
     def __del__(self) -> None:
         if not self.called:
             try:
-                if self.inside:
-                    self.model.finish_inside()
-                else:
-                    self.model.backward_failed()
+                self.fail()
             except Exception as failure:  # an exception cannot leave __del__
                 self.model.deferred_failure = failure

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which part of a unit is in the daemon's host memory, and the copies between that memory and the rank's device.
 
-Three places are told apart: the device of computation, where gathered buffers are; the place of the shards and the
-daemon's targets; and the place of what the optimizer works on, which is that of masters, gradients and its state. A
-Placement says of a unit where the last two are; placement.py chooses it.
-The CPU writes host memory itself, at once: where the shards are there, no stream is named for an update or a publish, but
-for the publish in overlap.py behind the backward.
+Gathered buffers are on the device of computation. A Placement says of a unit where the others are; placement.py chooses
+it. The CPU writes host memory itself, at once: where the shards are there, no stream is named for an update or a publish,
+but for the publish in overlap.py behind the backward.
 
 Each copy is made behind torch's current stream, and without the CPU waiting only where the GPU's driver has pinned the
 memory. `wait()` comes before the CPU reads what was fetched, or writes what is still being copied to the device.
@@ -14,7 +12,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
-from typing import Any, Iterable, Optional
+from typing import TYPE_CHECKING, Any, Iterable, Optional
 
 import torch
 
@@ -24,6 +22,9 @@ from zerod.memory import KDLCPU
 
 from .environment import MOST_JOB_BYTES, Environment, short_name
 from .tensors import tensor_at
+
+if TYPE_CHECKING:
+    from .unit import FlatUnit
 
 VALUES = ("params", "optimizer", "all")
 _PAGE = mmap.PAGESIZE  # a GPU's driver pins whole pages: no two allocations may share one
@@ -47,7 +48,7 @@ def check(value: Optional[str], stage: int, mesh: Any, device_budget: Optional[i
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a unit is; gathered buffers are on the device always."""
+    """Where a unit is."""
 
     shards_on_host: bool = False  # and the targets
     optimizer_on_host: bool = False  # masters, gradients and the optimizer's state
@@ -57,20 +58,8 @@ class Placement:
         """Whether the optimizer works in host memory, and the shards are on the device."""
         return self.optimizer_on_host and not self.shards_on_host
 
-    @property
-    def shard_flags(self) -> s.UnitFlags:
-        return s.UnitFlags.ON_HOST if self.shards_on_host else s.UnitFlags(0)
-
-    def shard_device(self, environment: Environment) -> tuple[int, int]:
-        """DLPack's, as that of own_device()."""
-        return (KDLCPU, 0) if self.shards_on_host else environment.client.dlpack_device
-
-    @property
-    def own_flags(self) -> s.UnitFlags:
-        """Of a unit whose shards are what the optimizer works on: masters, or state."""
-        return s.UnitFlags.ON_HOST if self.optimizer_on_host else s.UnitFlags(0)
-
     def own_device(self, environment: Environment) -> tuple[int, int]:
+        """DLPack's, of masters and the optimizer's state."""
         return (KDLCPU, 0) if self.optimizer_on_host else environment.client.dlpack_device
 
     def torch_device(self, environment: Environment) -> torch.device:
@@ -141,10 +130,9 @@ class Offload:
             made.free()
         self._pinned_at, self._allocations = [], []
 
-    def fetch(self, pairs: "Iterable[tuple[torch.Tensor, torch.Tensor]]") -> None:
-        """Copies (into host memory, from the device); wait() before the first use."""
-        for into, source in pairs:
-            self.copy(into, source)
+    def fetch(self, into: torch.Tensor, source: torch.Tensor) -> None:
+        """Copies from the device into host memory; wait() before the first use."""
+        self.copy(into, source)
         self._note()
 
     def copy(self, into: torch.Tensor, source: torch.Tensor) -> None:
@@ -152,19 +140,16 @@ class Offload:
         if into.numel():
             into.copy_(source.to(into.dtype), non_blocking=self._pinned(into))
 
-    def write_shards(self, masters: "Iterable[tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, bool]]",
-                     note: bool = True) -> None:
+    def write_shards(self, units: "Iterable[FlatUnit]", note: bool) -> None:
         """Rounds masters to the shards' dtype, by the CPU, and copies the result to where the shards are.
 
-        Of each: the master, pinned memory on its way, the shard, and whether the shard is on the device. note: wait()
-        waits for it.
+        note: wait() waits for it.
         """
         with torch.no_grad():
-            for source, staging, shard, on_device in masters:
-                if staging is not None:
-                    source = staging.copy_(source)
+            for unit in units:
+                source = unit.own if unit.staging is None else unit.staging.copy_(unit.own)
                 if source.numel():
-                    shard.copy_(source, non_blocking=on_device and self._pinned(source))
+                    unit.slice.copy_(source, non_blocking=unit.placement.apart and self._pinned(source))
         if note:
             self._note()
 

@@ -6,6 +6,7 @@ that steps plain tensors (plain.py), and the first of its post-hooks takes over 
 """
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,17 +18,15 @@ from .model import Model
 from .rules import take_kernels
 from .sharded import part_of
 
-_registered = False
 _HOOK: Any = "zerod.torch"  # among an optimizer's own hooks
 
 
+@cache
 def register() -> None:
-    global _registered
-    if not _registered:
-        _registered = True
-        take_kernels()
-        register_optimizer_step_pre_hook(_before)
-        register_optimizer_step_post_hook(_after)
+    """Once in a process."""
+    take_kernels()
+    register_optimizer_step_pre_hook(_before)
+    register_optimizer_step_post_hook(_after)
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
@@ -55,7 +54,7 @@ def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     for model, parameters in found.items():
         if model.durable is not None:
             model.durable.take(optimizer, parameters)
-        if model.gradients.fetcher is not None and model.gradients.fetcher.runs_optimizer:
+        if model.gradients.fetcher.runs_optimizer:
             _check_overlap(model, optimizer)
         if model.offload.optimizer:
             _fetch_scale(optimizer)
@@ -76,7 +75,7 @@ def _take_state(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
 
 
 def _check_overlap(model: Model, optimizer: torch.optim.Optimizer) -> None:
-    if optimizer is not model.gradients.fetcher.optimizer:  # type: ignore[union-attr]
+    if optimizer is not model.gradients.fetcher.optimizer:  # type: ignore[attr-defined]
         raise RuntimeError("optimizer_in_backward() was given another optimizer: a model has one in its backward, for all "
                            "of its parameters")
     if getattr(optimizer, "found_inf", None) is not None:

@@ -29,12 +29,11 @@ from . import plain
 from .context import Context
 from .fetcher import Fetcher, Worker
 from .gradients import Gradients
-from .sharded import ShardedTensor, part_of
+from .sharded import ShardedTensor, as_plain, part_of
 from .unit import FlatUnit
 from .updates import Updates
 
 _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)  # what the daemon's library converts
-_local = torch._C.DisableTorchFunctionSubclass
 
 
 def check(context: Context, optimizer: Any, units: "list[FlatUnit]") -> None:
@@ -52,7 +51,7 @@ def check(context: Context, optimizer: Any, units: "list[FlatUnit]") -> None:
 
 
 class Overlap(Fetcher):
-    """Of one model: see the file's beginning. The sets are of the open window."""
+    """Of one model: see the file's beginning."""
 
     runs_optimizer = True
 
@@ -70,8 +69,6 @@ class Overlap(Fetcher):
         self.optimizer = optimizer
         # GradScaler then hands its scale to the step, which refuses it.
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
-        self.taken: set[FlatUnit] = set()  # handed to the threads
-        self.stepped: set[FlatUnit] = set()  # whose slices the optimizer has at least begun to write
         self._group_of: Optional[dict[int, dict[str, Any]]] = None  # of each parameter, by its id
         self._stepper = Worker("zerod-optimizer", context.device)
         self._workers.append(self._stepper)
@@ -104,9 +101,8 @@ class Overlap(Fetcher):
 
     def clear(self) -> None:
         super().clear()
-        self.mends = False
-        for units in (self.taken, self.stepped, self.updates.begun, self.updates.published):
-            units.clear()
+        self.updates.begun.clear()
+        self.updates.published.clear()
         self._group_of = None
 
     # ---- The threads ----
@@ -162,12 +158,12 @@ class Overlap(Fetcher):
             unit.unit.reduce_wait()
         gradients = unit.reduced()
         try:
-            with _local():
+            with as_plain():
                 for index, parameter in mine:
                     parameter.grad = ShardedTensor(gradients[index], unit.gradient_parts[index])
             plain.step(self.optimizer, [{**group, "params": [parameter for _, parameter in mine if group_of[id(parameter)] is group]}
                                         for group in self.optimizer.param_groups])
         finally:
-            with _local():
+            with as_plain():
                 for _, parameter in mine:
                     parameter.grad = None

@@ -2,13 +2,9 @@
 """Which units of a model with offload stay on the device, where shard(device_budget=...) allows some.
 
 The choice follows from the layout, the number of ranks and the arguments alone, so all ranks make the same one, and
-plan() makes it without a daemon. A block stays as a whole, since its units are gathered together.
-
-The blocks that stay are spread evenly over the model. An offloaded block is copied from the host while the blocks in
-front of it compute, and its gradients to the host while the blocks behind it do; with blocks between that stay, each
-copy has the time of several blocks. If the first blocks stayed and the last ones did not, the copies of the last ones
-would queue up while nothing was copied before. The root comes first: no block computes while its weights come at a
-step's beginning, nor while its gradients go at a backward's end.
+plan() makes it without a daemon. A block stays as a whole, since its units are gathered together. The blocks that stay
+are spread evenly over the model, so that each copy of an offloaded block has the time of several blocks. The root comes
+first: no block computes while its weights come at a step's beginning, nor while its gradients go at a backward's end.
 """
 from __future__ import annotations
 
@@ -17,20 +13,19 @@ from itertools import accumulate
 from typing import Optional
 
 from .footprint import unit_bytes
-from .layout import BlockPlan, UnitPlan
-from .offload import ON_DEVICE, offloaded
+from .layout import BlockPlan
+from .offload import ON_DEVICE, Placement, offloaded
 
 
 def place(blocks: list[BlockPlan], world: int, offload: Optional[str], device_budget: int) -> int:
     """Gives each unit its placement; returns how many bytes of the budget the units use that stay on the device."""
     host = offloaded(offload)
 
-    def cost(block: BlockPlan, unit: UnitPlan) -> int:
-        """The bytes that the unit takes on the device beyond those that it takes there when it is offloaded."""
-        return (unit_bytes(block.name, unit, world, ON_DEVICE).device - unit_bytes(block.name, unit, world, host).device)
+    def device_bytes(block: BlockPlan, placement: Placement) -> int:
+        return sum(unit_bytes(block.name, unit, world, placement).device for unit in block.units)
 
     blocks = [block for block in blocks if block.units]
-    costs = [sum(cost(block, unit) for unit in block.units) for block in blocks]
+    costs = [device_bytes(block, ON_DEVICE) - device_bytes(block, host) for block in blocks]
     stay = set(staying(costs, device_budget)) if device_budget else set()
     for index, block in enumerate(blocks):
         for unit in block.units:

@@ -16,9 +16,8 @@ import torch
 from torch import optim
 
 from . import sharded
-from .sharded import Part, ShardedTensor, part_of
+from .sharded import Part, ShardedTensor, as_plain, part_of
 
-_plain = torch._C.DisableTorchFunctionSubclass
 _ELEMENTWISE = frozenset([optim.Adam, optim.AdamW, optim.SGD, optim.NAdam, optim.RAdam, optim.Adamax, optim.ASGD, optim.RMSprop,
                           optim.Rprop, optim.Adagrad, optim.Adadelta])
 _NUMBERS = frozenset(["step", "mu_product", "eta", "mu"])  # in their state: one for a parameter, not one for each element
@@ -87,7 +86,7 @@ def _same(some: list[Any], others: list[Any]) -> bool:
 
 def begin(optimizer: optim.Optimizer, groups: list[dict[str, Any]], keep: bool = False) -> Any:
     """A copy of an elementwise optimizer, which steps plain tensors. keep: for its next step, which has the same groups."""
-    with _plain():
+    with as_plain():
         parameters = [parameter for group in groups for parameter in group["params"]]
         values = optimizer.__dict__.pop(_KEPT, None) if keep else None
         if values is None or not _same(_objects(optimizer, parameters), values.objects):

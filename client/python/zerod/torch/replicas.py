@@ -15,16 +15,13 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Iterator, Sequence
+from typing import Any, Iterator, Sequence
 
 import torch
+import torch.distributed as dist
 
 import zerod
 from zerod import Status
-
-if TYPE_CHECKING:
-    import torch.distributed
-
 
 _made: Counter[tuple[int, ...]] = Counter()  # by column
 
@@ -32,9 +29,7 @@ _made: Counter[tuple[int, ...]] = Counter()  # by column
 class Replicas:
     """This rank's column. `members` are the numbers that torch.distributed gives to the ranks of this row."""
 
-    def __init__(self, mesh: Any, deadline_ms: int = 0) -> None:
-        import torch.distributed as dist
-
+    def __init__(self, mesh: Any, deadline_ms: int) -> None:
         self.group = mesh.get_group(0)
         self.column: list[int] = dist.get_process_group_ranks(self.group)
         self.members: list[int] = dist.get_process_group_ranks(mesh.get_group(1))
@@ -71,8 +66,6 @@ class Replicas:
         self._sent = self._begin(values)
 
     def _begin(self, values: Sequence[int]) -> "tuple[torch.Tensor, Any]":
-        import torch.distributed as dist
-
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
         made = torch.tensor(values, dtype=torch.int64, device="cpu")
@@ -93,8 +86,6 @@ class Replicas:
 
     def sum(self, slices: "list[torch.Tensor]", mean: bool) -> None:
         """Replaces each slice by its sum, or its mean, over the column."""
-        import torch.distributed as dist
-
         with self._losses(), torch.no_grad():
             for work in [dist.all_reduce(each, group=self.group, async_op=True) for each in slices]:
                 work.wait()
@@ -103,8 +94,6 @@ class Replicas:
 
     def broadcast(self, slices: "list[torch.Tensor]", row: int = 0) -> None:
         """All ranks of the column get what the one of `row` has, byte by byte."""
-        import torch.distributed as dist
-
         with self._losses():
             for each in slices:
                 if each.numel():

@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import sharded
-from .sharded import NeedsWhole, ShardedParameter, ShardedTensor, ShardedWrite
+from .sharded import ShardedParameter, ShardedTensor, ShardedWrite
 
 aten = torch.ops.aten
 Rule = Callable[[Any, Any, dict], Any]
@@ -167,21 +167,20 @@ def _elementwise(func: Any, args: Any, kwargs: dict) -> Any:
             each = part.cut(each)
         operands.append(each)
     if told.has_out:
-        made = _into(func, operands, kwargs, part)
-        return _whole(func, args, kwargs) if made is None else made
-    for i in told.written:
-        _check_writable(args[i])
-    made = func(*operands, **{key: _locals(value) for key, value in kwargs.items()})
+        out = kwargs.get("out")
+        if not isinstance(out, ShardedTensor) or not out.part.same(part) or len(kwargs) > 1:
+            return _whole(func, args, kwargs)
+        func(*operands, out=out.writable_local())
+        return out
+    made = _compute(func, args, operands, kwargs)
     return args[0] if told.written else _result(made, part)
 
 
-def _into(func: Any, operands: list[Any], kwargs: dict, part: sharded.Part) -> Any:
-    """func(..., out=) where that is one sharded tensor of the same range; else None."""
-    out = kwargs.get("out")
-    if not isinstance(out, ShardedTensor) or not out.part.same(part) or len(kwargs) > 1:
-        return None
-    func(*operands, out=out.writable_local())
-    return out
+def _compute(func: Any, args: Any, operands: Any, kwargs: dict) -> Any:
+    """func on the values here of the operands, which are the arguments or take their places."""
+    for i in operation(func).written:
+        _check_writable(args[i])
+    return func(*map(_locals, operands), **{key: _locals(value) for key, value in kwargs.items()})
 
 
 def _refuse(func: Any, args: Any, kwargs: dict) -> Any:
@@ -245,9 +244,7 @@ def _foreach(func: Any, args: Any, kwargs: dict) -> Any:
         return args[0] if told.returns else None
     if operands is None:
         return func(*tree_map_only(ShardedTensor, lambda tensor: tensor.whole(), args), **kwargs)
-    for i in told.written:
-        _check_writable(args[i])
-    made = func(*map(_locals, operands), **{key: _locals(value) for key, value in kwargs.items()})
+    made = _compute(func, args, operands, kwargs)
     if told.written or not told.returns:
         return args[0] if told.returns else None
     return [_result(value, tensor.part) if is_sharded(tensor) else value for value, tensor in zip(made, args[0])]
@@ -273,9 +270,7 @@ def _cut_lists(args: Any) -> Optional[list[Any]]:
 
 
 def _fused(func: Any, args: Any, kwargs: dict) -> None:
-    for i in operation(func).written:
-        _check_writable(args[i])
-    func(*map(_locals, args), **{key: _locals(value) for key, value in kwargs.items()})
+    _compute(func, args, args, kwargs)
 
 
 def _unscale(func: Any, args: Any, kwargs: dict) -> None:
@@ -291,7 +286,8 @@ def _unscale(func: Any, args: Any, kwargs: dict) -> None:
             found.fill_(1.0)
 
 
-def _by_owner(tensors: Iterable[torch.Tensor]) -> "list[tuple[sharded.Owner, list[ShardedTensor]]]":
+def _by_owner(tensors: Iterable[torch.Tensor]) -> "list[tuple[Any, list[ShardedTensor]]]":
+    """(model, its tensors) of the sharded ones."""
     found: dict[int, list[ShardedTensor]] = {}
     for tensor in tensors:
         if isinstance(tensor, ShardedTensor):
@@ -520,6 +516,3 @@ def take_kernels() -> None:
 
     for types in (by_optimizers, by_utilities):
         types += [kind for kind in _KINDS if kind not in types]
-
-
-__all__ = ["NeedsWhole", "View", "is_sharded", "norms", "operation", "rule", "take_kernels"]

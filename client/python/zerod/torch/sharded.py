@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any, Callable, NoReturn, Optional, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Protocol
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+if TYPE_CHECKING:
+    from .model import Model
 
+as_plain = torch._C.DisableTorchFunctionSubclass  # inside of it no gathered leaf takes a sharded parameter's place
 hide_pointer = torch._C._set_throw_on_mutable_data_ptr  # type: ignore[attr-defined]  # C++ that asks for it raises, in place of 0
 _NO_POINTER = "{} is sharded: its values are not one block of memory. whole() gives them"
 
@@ -30,30 +33,6 @@ class ShardedWrite(RuntimeError):
     """A write to a sharded tensor that would be lost, or that ranks cannot make in parts."""
 
 
-class Owner(Protocol):
-    """The model of a sharded tensor, as the tensor sees it."""
-
-    def agree(self, values: Sequence[float], op: str) -> list[float]:
-        """The "sum", "max" or "min" of each value over the ranks. Every rank calls it."""
-
-    def gather(self, part: "Part", local: torch.Tensor) -> torch.Tensor:
-        """The whole of which each rank has `local`. Every rank calls it."""
-
-    def weights(self, part: "Part") -> torch.Tensor:
-        """The whole parameter in its own dtype, in memory of torch's."""
-
-    def leaf(self, part: "Part") -> torch.Tensor:
-        """The whole parameter as a forward computes with it; its gradient is the parameter's."""
-
-    def before_write(self, part: "Part") -> None:
-        """This rank's part of the parameter is about to be written."""
-
-    def overflow(self, parts: "Sequence[Part]", found: bool) -> bool:
-        """Whether the gradients of these parameters overflow on any rank; `found`: here. Every rank calls it."""
-
-    def set_requires_grad(self, part: "Part", wanted: bool) -> None: ...
-
-
 class Source(Protocol):
     """Gives a tensor its values at their first use."""
 
@@ -61,11 +40,11 @@ class Source(Protocol):
 
 
 class Part:
-    """Elements begin to end of a row-major tensor of `shape` are this rank's. `place` is the owner's own."""
+    """Elements begin to end of a row-major tensor of `shape` are this rank's. `place`: its unit, and its index in that."""
 
     __slots__ = ("name", "shape", "numel", "begin", "end", "owner", "place", "writes")
 
-    def __init__(self, name: str, shape: torch.Size, begin: int, end: int, owner: Owner, place: Any) -> None:
+    def __init__(self, name: str, shape: torch.Size, begin: int, end: int, owner: "Model", place: Any) -> None:
         self.name = name
         self.shape = shape
         self.numel = shape.numel()
@@ -257,15 +236,13 @@ class ShardedTensor(torch.Tensor):
     # ---- torch.distributed.checkpoint ----
 
     def __create_write_items__(self, fqn: str, _: Any) -> list[Any]:
-        from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+        from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
         from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
         properties = TensorProperties.create_from_tensor(self.read_local())
-        return [WriteItem(index=MetadataIndex(fqn, torch.Size(offsets), i), type=WriteItemType.SHARD,
-                          tensor_data=TensorWriteData(
-                              chunk=ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)),
-                              properties=properties, size=self.size()))
-                for i, (offsets, sizes) in enumerate(self.part.boxes())]
+        return [WriteItem(index=MetadataIndex(fqn, chunk.offsets, i), type=WriteItemType.SHARD,
+                          tensor_data=TensorWriteData(chunk=chunk, properties=properties, size=self.size()))
+                for i, chunk in enumerate(self.__create_chunk_list__())]
 
     def __create_chunk_list__(self) -> list[Any]:
         from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
@@ -286,7 +263,6 @@ rule: Callable[[Any], Callable[[Any, Any, Any], Any]]  # of an operation; rules.
 forwards = 0  # of sharded models that run now in this process
 viewed = 0  # times that a view was taken of a tensor of this process whose writes count since
 
-_plain = torch._C.DisableTorchFunctionSubclass
 _T = torch.Tensor
 # These tell of a tensor, or make one that holds no values of it.
 _TELLING = frozenset([getattr(_T, name).__get__ for name in (
@@ -324,7 +300,7 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
     def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = True) -> "ShardedParameter":
         made = ShardedTensor.__new__(cls, local, part, requires_grad)
         if hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"):
-            with _plain():
+            with as_plain():
                 torch._C._set_storage_data_ptr_access_error_msg(torch.Tensor.untyped_storage(made)._cdata, _NO_POINTER.format(part.name))
         return made  # type: ignore[return-value]
 
@@ -332,7 +308,7 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
     def __torch_function__(cls, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _TELLING:
-            with _plain():
+            with as_plain():
                 return func(*args, **kwargs)
         if func in _HOOKS:
             raise NotImplementedError(f"{func.__name__}() on a sharded parameter ({args[0].part.name}): the hook would never run, "
@@ -351,7 +327,7 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
             written = args[0] if args else kwargs.get("tensor")  # torch.nn.init names it
             if not (isinstance(written, ShardedParameter) and _writes(getattr(func, "__name__", ""))):
                 args, kwargs = tree_map_only(ShardedParameter, _leaf, (args, kwargs))
-        with _plain():
+        with as_plain():
             return func(*args, **kwargs)
 
     def module_load(self, other: torch.Tensor, assign: bool = False) -> "ShardedParameter":

@@ -13,7 +13,7 @@ from . import plain
 from .layout import plain_name
 from .model import Model
 from .optimizer import parameters_of
-from .sharded import ShardedTensor, part_of
+from .sharded import ShardedTensor, as_plain, part_of
 
 
 def checkpointable() -> bool:
@@ -42,11 +42,10 @@ def model_state(model: Model, module: nn.Module) -> dict[str, Any]:
 
 def load_model_state(module: nn.Module, state: dict[str, Any]) -> None:
     """Takes what model_state() gave. Values of parameters and buffers may be in place already."""
-    found = dict(state)
     for prefix, owner in module.named_modules(remove_duplicate=False):
         key = plain_name(f"{prefix}." if prefix else "") + "_extra_state"
-        if key in found:
-            owner.set_extra_state(found[key])
+        if key in state:
+            owner.set_extra_state(state[key])
 
 
 def make_state(model: Model, optimizer: torch.optim.Optimizer) -> None:
@@ -60,7 +59,7 @@ def make_state(model: Model, optimizer: torch.optim.Optimizer) -> None:
               for group in optimizer.param_groups]
     parameters = parameters_of(optimizer)
     model.settle()
-    with torch._C.DisableTorchFunctionSubclass(), model.updates.writes():
+    with as_plain(), model.updates.writes():
         before = [parameter.detach().clone() for parameter in parameters]
         shown = [parameter.grad for parameter in parameters]
         for parameter in parameters:
@@ -87,13 +86,9 @@ def optimizer_state(model: Model, optimizer: torch.optim.Optimizer, full: bool) 
     if model.durable is not None:
         model.durable.take(optimizer, parameters)
     model.settle()
-    state: dict[str, Any] = {}
-    for parameter in parameters:
-        state[_name(parameter)] = {key: value.whole() if full and isinstance(value, ShardedTensor) else value
-                                   for key, value in optimizer.state.get(parameter, {}).items()}
-    named = {id(parameter) for parameter in parameters}
-    groups = [{**{key: value for key, value in group.items() if key != "params"},
-               "params": [_name(p) for p in group["params"] if id(p) in named]}
+    state = {_name(parameter): {key: value.whole() if full and isinstance(value, ShardedTensor) else value
+                                for key, value in optimizer.state.get(parameter, {}).items()} for parameter in parameters}
+    groups = [{**group, "params": [_name(parameter) for parameter in group["params"] if part_of(parameter) is not None]}
               for group in optimizer.param_groups]
     return {"state": state, "param_groups": groups}
 

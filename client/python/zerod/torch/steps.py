@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import Callable, Iterable, Optional
+from typing import Iterable, Optional
 
 import torch
 from torch import nn
@@ -19,11 +19,9 @@ from zerod import structs as s
 
 from .context import Context
 from .gradients import Gradients
-from .tensors import tensor_at
+from .sharded import as_plain
 from .unit import FlatUnit
 from .updates import Updates
-
-_local = torch._C.DisableTorchFunctionSubclass
 
 
 class StepAbandoned(RuntimeError):
@@ -57,18 +55,16 @@ class StepTorn(RuntimeError):
 class Steps:
     """Of one model. `open`: between the daemon's step_begin and step_end."""
 
-    def __init__(self, context: Context, updates: Updates, gradients: Gradients, release_kept: Callable[[], None]) -> None:
+    def __init__(self, context: Context, updates: Updates, gradients: Gradients) -> None:
         self.context = context
         self.updates = updates
         self.gradients = gradients
-        self._release_kept = release_kept
         self.open = False
         self.raised = False  # an optimizer has raised inside its step
         self.running: set[int] = set()  # parameters whose optimizer has begun its step, and has not ended it
         self._stepped: set[int] = set()
         self._skipped: set[int] = set()  # all ranks have seen that their gradients overflow
         self._failed = -1  # a rank that has said so in the last step's end
-        self._info: Optional[s.StepInfo] = None
 
     # ---- Begin ----
 
@@ -85,15 +81,14 @@ class Steps:
             gradients.finish()
         if not gradients.window:
             return
-        if fetcher is not None:
-            if fetcher.runs_optimizer:
-                self._release_kept()
-            fetcher.drain()
+        if fetcher.runs_optimizer:
+            self.updates.release_kept()
+        fetcher.drain()
         backwards = gradients.window
         none = self._close_window(waits)
         if self.context.replicas is not None:
             none = self._sum_rows(backwards, none)
-        units = self.updates.trainable if fetcher is None else fetcher.left(self.updates.trainable)
+        units = [unit for unit in self.updates.trainable if unit not in fetcher.stepped]
         if self.context.offload.optimizer:
             self._fetch(units)
         gradients.settle(none, units)
@@ -112,20 +107,18 @@ class Steps:
                     self.context.client.complete(ended)  # if the end of the backward has failed, its error says why
                 raise
             backwards, gradients.window = gradients.window, 0
-            if fetcher is not None:
-                fetcher.ahead = backwards == 1
-            self._info = None
+            fetcher.ahead = backwards == 1
             self._check_abandoned()
             return gradients.unused_everywhere(backwards)
         except StepAbandoned as abandoned:
             gradients.tell_rows(abandoned.rank)
-            if fetcher is not None and fetcher.mend():
+            if fetcher.mend():
                 raise StepTorn(abandoned.rank, _TORN_WINDOW) from None
             if self.context.replicas is not None:
                 raise StepAbandoned(self.context.replicas.members[abandoned.rank]) from None
             raise
         except BaseException:
-            if fetcher is not None and fetcher.runs_optimizer:
+            if fetcher.runs_optimizer:
                 fetcher.stop()
             if self.context.replicas is not None:
                 with suppress(zerod.ZerodError):
@@ -136,7 +129,7 @@ class Steps:
         try:
             self.updates.trainable[0].unit.target()
         except zerod.InvalidState:
-            info = self.info()
+            info = self.context.group.step_get()
             if not info.abandoned:
                 raise
             self._leave()
@@ -159,29 +152,21 @@ class Steps:
             self._leave()
             raise zerod.errors.error(zerod.Status.MISMATCH, f"rows of the mesh have run {-least} and {most} backwards "
                                      f"since the last step, this one {backwards}")
-        targets = [(unit.unit.target().data, unit.shard.true_numel) for unit in self.updates.trainable]
-        replicas.sum([tensor_at(data, numel, torch.float32, self.context.client.dlpack_device) for data, numel in targets
-                      if numel], self.context.settings.op == s.ReduceOp.MEAN)
+        replicas.sum([unit.targets(unit.unit.target().data or 0) for unit in self.updates.trainable if unit.shard.true_numel],
+                     self.context.settings.op == s.ReduceOp.MEAN)
         return {flag for flag, found in enumerate(used) if not found}
 
     def _fetch(self, units: "list[FlatUnit]") -> None:
         """Copies what is left of the targets to host memory, for an optimizer on the CPU, and waits for all copies."""
-        fetcher, offload = self.gradients.fetcher, self.context.offload
-        assert fetcher is not None
+        offload = self.context.offload
         stream = self.context.stream()
         if offload.shards and stream is not None:
             stream.synchronize()  # the targets are in host memory
         for unit in units:
             gradient = unit.host_gradient()
-            if gradient is not None and unit not in fetcher.fetched:
-                offload.fetch([(gradient, unit.targets(unit.unit.target().data or 0))])
+            if gradient is not None and unit not in self.gradients.fetcher.fetched:
+                offload.fetch(gradient, unit.targets(unit.unit.target().data or 0))
         offload.wait()
-
-    def info(self) -> s.StepInfo:
-        """The last step's result, equal on all ranks; blocks until it is known."""
-        if self._info is None:
-            self._info = self.context.group.step_get()
-        return self._info
 
     # ---- Agreements inside of a step ----
 
@@ -208,10 +193,9 @@ class Steps:
 
     def before_optimizer(self, parameters: "list[nn.Parameter]", first: bool) -> None:
         """The optimizer is about to write these sharded parameters. first: it has not stepped them before."""
-        fetcher = self.gradients.fetcher
         self.updates.end_writes()
         self.begin(waits=first)
-        failure = fetcher.take_failure() if fetcher is not None and self.open else None
+        failure = self.gradients.fetcher.take_failure() if self.open else None
         if failure is not None:
             self.raised = True
             raise failure
@@ -241,7 +225,7 @@ class Steps:
             self.running.clear()
             self.updates.end()
             return
-        durable, fetcher = self.context.durable, self.gradients.fetcher
+        durable = self.context.durable
         self.raised = self.raised or bool(self.running)
         fails = not asks and (self.raised or not self.updates.updating)
         torn = self._agree(fails)
@@ -256,8 +240,7 @@ class Steps:
         self.context.group.step_end(self.context.stream())
         if durable is not None and commits:
             durable.commit()
-        if fetcher is not None:
-            fetcher.clear()
+        self.gradients.fetcher.clear()
         if torn is not None and not fails:
             raise StepTorn(torn)
 
@@ -266,12 +249,12 @@ class Steps:
 
         Between rows of a mesh, the slices of ranks that have failed are taken from a row where they are whole.
         """
-        context, fetcher, durable = self.context, self.gradients.fetcher, self.context.durable
+        context, durable = self.context, self.context.durable
         self._failed = -1
         if not self.updates.updating and self._skips_all():
             return None
         number = context.rank if context.replicas is None else context.replicas.members[context.rank]
-        begins = self.updates.updating or fetcher is not None and bool(fetcher.stepped)
+        begins = self.updates.updating or bool(self.gradients.fetcher.stepped)
         values = [float(begins), float(number if fails else -1)]
         if durable is not None:
             values += durable.wanted_bytes()
@@ -296,14 +279,14 @@ class Steps:
         """Whether all ranks know that no optimizer steps: the gradients of all parameters overflow."""
         if not self._skipped:
             return False
-        with _local():
+        with as_plain():
             return all(id(member.parameter) in self._skipped for unit in self.updates.trainable for member in unit.members
                        if member.parameter.grad is not None)
 
     def settle_overlap(self) -> None:
         """Behind this, no thread writes slices. This rank has had its own exception: it is warned alone."""
         fetcher = self.gradients.fetcher
-        if fetcher is None or not fetcher.runs_optimizer:
+        if not fetcher.runs_optimizer:
             return
         if not fetcher.mends:
             fetcher.drain()

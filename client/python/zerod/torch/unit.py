@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import Callable, Optional
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 import torch
 from torch import nn
 
 import zerod
 from zerod import structs as s
+from zerod.memory import KDLCPU
 
 from .context import Context
 from .environment import DTYPES, MOST_UNIT_BYTES, short_name
 from .layout import Member, UnitPlan
-from .sharded import Owner, Part, ShardedParameter, ShardedTensor, ShardedWrite, become
+from .sharded import Part, ShardedParameter, ShardedTensor, ShardedWrite, as_plain, become
 from .tensors import Places, tensor_at
+
+if TYPE_CHECKING:
+    from .model import Model
 
 # The unit of each gathered buffer, by the identity of the storage that stands for the buffer.
 storages: "dict[int, weakref.ref[FlatUnit]]" = {}
@@ -29,7 +34,6 @@ storages: "dict[int, weakref.ref[FlatUnit]]" = {}
 _uses_of_storage = torch._C._storage_Use_Count  # type: ignore[attr-defined]
 _alone = torch.empty(1, device="cpu")
 _USES_BY_LOOKING = _uses_of_storage(_alone.untyped_storage()._cdata) - 1  # in this torch
-_local = torch._C.DisableTorchFunctionSubclass
 _TAKES_LISTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)  # increment_version()
 
 
@@ -48,7 +52,17 @@ def unit_of(tensor: torch.Tensor) -> "Optional[FlatUnit]":
 
 
 references_from_torch = _references_from_torch()
-Arrival = Callable[["FlatUnit", int], Callable[[torch.Tensor], None]]
+
+
+def weakly(method: Callable) -> Callable:
+    """The method, which does not keep its object alive, and does nothing when the object has gone."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> Any:
+        found = reference()
+        return None if found is None else found(*args)
+
+    return call
 
 
 class Leaf(nn.Parameter):
@@ -73,12 +87,14 @@ _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 class FlatUnit:
     """See the file's beginning. `address` is where the leaves' data is now; `version` counts steps."""
 
-    def __init__(self, context: Context, block: str, plan: UnitPlan, flags: int, slot: int, arrival: Arrival) -> None:
+    def __init__(self, context: Context, block: str, plan: UnitPlan, flags: int, slot: int,
+                 arrived: "Callable[[FlatUnit, int], None]") -> None:
         self.context = context
         self.block = block  # its name
         self.name = plan.name
         self.dtype = plan.dtype
         self.source_dtype = plan.source_dtype
+        self.gradient_dtype = context.settings.reduce_dtype or plan.dtype  # on their way to the sum
         self.trainable = self.planned = plan.trainable
         self.placement = plan.placement
         self.members: list[Member] = plan.members
@@ -90,16 +106,18 @@ class FlatUnit:
         views = [s.view(m.name, m.offset, tuple(m.shape)) for m in plan.members] if self.named_views else None
         if not plan.trainable or not plan.source_dtype.is_floating_point:
             flags |= s.UnitFlags.FROZEN
+        if plan.placement.shards_on_host:
+            flags |= s.UnitFlags.ON_HOST
         self.unit = context.environment.with_room(context.group.register, plan.name, DTYPES[plan.dtype], self.numel, views,
-                                                  flags=flags | plan.placement.shard_flags, slot=slot)
+                                                  flags=flags, slot=slot)
         self.shard = self.unit.shard()
         self.device = context.client.dlpack_device  # of gathered buffers
         self.master: Optional[torch.Tensor] = None
         self.master_unit: Optional[zerod.Unit] = None  # of a durable job: the masters' memory
         self.staging: Optional[torch.Tensor] = None  # in host memory: masters on their way to shards on a device
         self.fetched: Optional[torch.Tensor] = None  # in host memory: a copy of the reduced gradient
-        self.slice = tensor_at(self.shard.data or 0, self.shard.true_numel, self.dtype,
-                               self.placement.shard_device(context.environment))
+        self.shard_device = (KDLCPU, 0) if self.placement.shards_on_host else self.device  # DLPack's
+        self.slice = tensor_at(self.shard.data or 0, self.shard.true_numel, self.dtype, self.shard_device)
         self.address = 0
         self.buffer: Optional[torch.Tensor] = None  # flat, at the address
         self.version = 0
@@ -108,13 +126,20 @@ class FlatUnit:
         self.gradient_parts: list[Part] = []  # the same, which keep neither the unit nor the model alive
         self.wants = [plan.trainable] * len(self.members)  # which leaves take part in backwards
         self.expected = sum(self.wants)
-        self._arrival = arrival
-        self.leaves = [self._leaf(i, member) for i, member in enumerate(self.members)]
-        self._references: list[int] = []
+        self._arrived = arrived  # is called when a leaf has its gradient
+        # Each leaf is of a tensor of its own: views of one would share the number of its version.
+        self.leaves = [Leaf(torch.empty((), dtype=self.dtype, device=context.device).expand(member.shape), self.trainable)
+                       for member in self.members]
+        if self.trainable:
+            for index, leaf in enumerate(self.leaves):
+                self._hook(index, leaf)
+        self.own_references: list[int] = []  # of this package to each leaf, as count_references() finds them
         self.flat: Places[torch.Tensor] = Places(self._flat, self._forget)
-        self.views: Places[list[torch.Tensor]] = Places(self._views)
-        self.entries: Places[list[torch.Tensor]] = Places(self._entry)
-        self.targets: Places[torch.Tensor] = Places(self._target)
+        self.views: Places[list[torch.Tensor]] = Places(lambda address: self.split(self.flat(address)))
+        self.entries: Places[list[torch.Tensor]] = Places(
+            lambda address: self.split(tensor_at(address, self.numel, self.gradient_dtype, self.device)))
+        self.targets: Places[torch.Tensor] = Places(
+            lambda address: tensor_at(address, self.shard.true_numel, torch.float32, self.shard_device))
         self.gradients: Places[list[torch.Tensor]] = Places(lambda address: self._cut(self.targets(address)))
         self.holders: list[Optional[ShardedTensor]] = [None] * len(self.members)  # spare ones of gradients
         self.first_flag = 0  # of its members' places in the model's unit of usage
@@ -126,23 +151,22 @@ class FlatUnit:
 
     # ---- Making ----
 
-    def _leaf(self, index: int, member: Member) -> nn.Parameter:
-        blank = torch.empty((), dtype=self.dtype, device=self.context.device).expand(member.shape)
-        leaf = Leaf(blank, requires_grad=self.trainable)
-        if self.trainable:
-            leaf.register_post_accumulate_grad_hook(self._arrival(self, index))
-        return leaf
+    def _hook(self, index: int, leaf: nn.Parameter) -> None:
+        leaf.register_post_accumulate_grad_hook(partial(weakly(self._leaf_arrived), index))
+
+    def _leaf_arrived(self, index: int, _: torch.Tensor) -> None:
+        self._arrived(self, index)
 
     def follow_requires_grad(self) -> bool:
         """Takes over what the program has set on the parameters; True where the unit is frozen or unfrozen by it."""
-        with _local():
+        with as_plain():
             wants = [member.parameter.requires_grad for member in self.members]
         if wants == self.wants:
             return False
         for index, (leaf, want) in enumerate(zip(self.leaves, wants)):
             if want and not leaf._post_accumulate_grad_hooks:
                 leaf.requires_grad_(True)
-                leaf.register_post_accumulate_grad_hook(self._arrival(self, index))
+                self._hook(index, leaf)
             leaf.requires_grad_(want)
         self.wants, self.expected = wants, sum(wants)
         before, self.trainable = self.trainable, any(wants)
@@ -162,23 +186,9 @@ class FlatUnit:
         """The members, whole, of something that is as long as the unit."""
         return [flat[m.offset:m.offset + m.numel].view(m.shape) for m in self.members]
 
-    def _views(self, address: int) -> list[torch.Tensor]:
-        return self.split(self.flat(address))
-
-    def _entry(self, address: int) -> list[torch.Tensor]:
-        return self.split(tensor_at(address, self.numel, self.gradient_dtype, self.device))
-
-    def _target(self, address: int) -> torch.Tensor:
-        return tensor_at(address, self.shard.true_numel, torch.float32, self.placement.shard_device(self.context.environment))
-
     def _cut(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The members' parts of something that is as long as this rank's slice."""
         return [flat[first:last] for first, last in map(self.bounds, self.members)]
-
-    @property
-    def gradient_dtype(self) -> torch.dtype:
-        """Of gradients on their way."""
-        return self.context.settings.reduce_dtype or self.dtype
 
     def host_gradient(self) -> Optional[torch.Tensor]:
         """Where the reduced gradient is copied for the CPU's optimizer; None: the optimizer reads the target."""
@@ -200,7 +210,7 @@ class FlatUnit:
         begin, end = self.shard.offset_numel, self.shard.offset_numel + self.shard.true_numel
         first = min(max(member.offset, begin), end)
         last = min(max(member.offset + member.numel, begin), end)
-        return first - begin, max(first, last) - begin
+        return first - begin, last - begin
 
     def make_master(self) -> None:
         """Room for the masters, where they have another dtype or another place than the shards.
@@ -213,22 +223,24 @@ class FlatUnit:
         numel = self.shard.true_numel
         if placement.apart and self.dtype != self.source_dtype:
             self.staging = context.offload.allocate(f"{self.name}:staging", numel, self.dtype, copied=True)
-        if context.durable is None and placement.optimizer_on_host:
+        if context.durable is not None:
+            self.master_unit, self.master = self._register_masters(short_name(f"{self.name}:master", MOST_UNIT_BYTES))
+        elif placement.optimizer_on_host:
             self.master = context.offload.allocate(f"{self.name}:master", numel, self.source_dtype,
                                                    copied=self.dtype == self.source_dtype)
-            return
-        if context.durable is None:
+        else:
             self.master = torch.empty(numel, dtype=self.source_dtype, device=context.device)
-            return
-        name = short_name(f"{self.name}:master", MOST_UNIT_BYTES)
-        self.master_unit = context.environment.with_room(
-            context.group.register, name, DTYPES[self.source_dtype], self.shard.padded_numel,
-            flags=s.UnitFlags.FROZEN | s.UnitFlags.COPIED | placement.own_flags)
-        shard = self.master_unit.shard()
+
+    def _register_masters(self, name: str) -> tuple[zerod.Unit, torch.Tensor]:
+        """A unit of the masters' dtype, whose shards have as many elements as this one's, and this rank's slice of it."""
+        context, placement = self.context, self.placement
+        unit = context.environment.register(context.group, name, DTYPES[self.source_dtype], self.shard.padded_numel,
+                                            placement.optimizer_on_host)
+        shard = unit.shard()
         if shard.shard_numel != self.shard.shard_numel:
             raise zerod.errors.error(s.Status.UNSUPPORTED, f"unit {self.name!r}: a durable job has no masters of "
                                      f"{str(self.source_dtype)[6:]} for {str(self.dtype)[6:]}")
-        self.master = tensor_at(shard.data or 0, numel, self.source_dtype, placement.own_device(context.environment))
+        return unit, tensor_at(shard.data or 0, self.shard.true_numel, self.source_dtype, placement.own_device(context.environment))
 
     # ---- Content ----
 
@@ -237,7 +249,7 @@ class FlatUnit:
         """This rank's slice as the optimizer writes it."""
         return self.slice if self.master is None else self.master
 
-    def whole_of(self, parameters: list[torch.Tensor]) -> torch.Tensor:
+    def whole_of(self, parameters: "Sequence[torch.Tensor]") -> torch.Tensor:
         """The unit, padded, on the device of computation. Parameters on the meta device count as zeros."""
         whole = torch.zeros(self.shard.padded_numel, dtype=self.source_dtype, device=self.context.device)
         with torch.no_grad():
@@ -253,8 +265,8 @@ class FlatUnit:
         """
         for part in self.parts:
             part.writes += 1
-        if self.dtype == self.source_dtype:
-            self._load(self.unit, whole, self.slice)
+        if self.dtype == self.source_dtype or self.dtype.itemsize > self.source_dtype.itemsize:  # it holds every master
+            self._load(self.unit, None if whole is None else whole.to(self.dtype), self.slice)
             if self.master is not None:
                 self.master.copy_(self.slice)
         else:
@@ -275,18 +287,11 @@ class FlatUnit:
         assert self.master is not None
         if self.context.world == 1 or self.master_unit is not None:
             return self._load(self.master_unit or self.unit, whole, self.master)
-        group, environment = self.context.group, self.context.environment
-        unit = environment.with_room(group.register, self.context.passing_name(self.name), DTYPES[self.source_dtype],
-                                     self.shard.padded_numel,
-                                     flags=s.UnitFlags.FROZEN | s.UnitFlags.COPIED | self.placement.own_flags)
-        shard = unit.shard()
-        assert shard.shard_numel == self.shard.shard_numel, (shard, self.shard)
-        group.update_begin([unit])
+        unit, values = self._register_masters(self.context.passing_name(self.name))
+        self.context.group.update_begin([unit])
         self._load(unit, whole, self.master)
-        if shard.true_numel:
-            source = tensor_at(shard.data, shard.true_numel, self.source_dtype, self.placement.own_device(environment))
-            self.master.copy_(source[:self.shard.true_numel])
-        group.publish([unit], self.placement.own_stream(environment))
+        self.master.copy_(values)
+        self.context.group.publish([unit], self.placement.own_stream(self.context.environment))
         unit.unregister()
 
     def next_version(self) -> None:
@@ -296,7 +301,7 @@ class FlatUnit:
             for leaves in [self.leaves] if _TAKES_LISTS else self.leaves:
                 torch.autograd.graph.increment_version(leaves)  # type: ignore[arg-type]
 
-    def shard_parameters(self, owner: Owner) -> None:
+    def shard_parameters(self, owner: "Model") -> None:
         """Gives the module's parameter objects this rank's slices, and makes them sharded."""
         for index, member in enumerate(self.members):
             first, last = self.bounds(member)
@@ -317,7 +322,7 @@ class FlatUnit:
         blank = torch.zeros((), dtype=self.source_dtype, device=self.context.device)
         for index, member in enumerate(self.members):
             value = blank.expand(member.shape) if values is None else values[index]
-            with _local():
+            with as_plain():
                 wanted = member.parameter.requires_grad
                 member.parameter.grad = None
             if isinstance(member.parameter, ShardedParameter):
@@ -350,16 +355,12 @@ class FlatUnit:
     def is_aliased(self, flat: torch.Tensor) -> bool:
         """Whether the program has a tensor over a buffer: a view, or a leaf."""
         return self.has_views(flat) or flat is self.buffer and any(
-            now > before for now, before in zip(self.count_references(), self._references))
+            now > before for now, before in zip(self.count_references(), self.own_references))
 
     def count_references(self) -> list[int]:
         """How many objects of Python hold each leaf."""
         return [sys.getrefcount(leaf) - (leaf._use_count() > 1) * references_from_torch  # type: ignore[attr-defined]
                 for leaf in self.leaves]
-
-    def note_references(self) -> None:
-        """The leaves are held by this package alone."""
-        self._references = self.count_references()
 
     def leave_buffer(self) -> None:
         """The leaves have no values until the unit is gathered again: NaN, where a dtype has one."""

@@ -26,7 +26,7 @@ class Updates:
     def __init__(self, context: Context, kept: Kept, release_kept: Callable[[], None]) -> None:
         self.context = context
         self.kept = kept
-        self._release_kept = release_kept
+        self.release_kept = release_kept
         self.units: list[FlatUnit] = []
         self.trainable: list[FlatUnit] = []
         self.updating = False
@@ -46,12 +46,12 @@ class Updates:
         if self.updating:
             return
         context = self.context
-        self._release_kept()
+        self.release_kept()
         self.kept.end()
         for stream, some in self._by_stream([unit for unit in self.trainable if unit not in self.begun]):
             context.client.complete(context.group.update_begin_ticket([unit.unit for unit in some]), stream)
         if context.durable is not None:
-            context.durable.begin_update()
+            context.durable.begin_update(self.trainable)
         self.updating = True
 
     def end(self) -> None:
@@ -61,7 +61,7 @@ class Updates:
         durable = self.context.durable
         self.publish([unit for unit in self.trainable if unit not in self.published], ticket=durable is None)
         if durable is not None:
-            durable.publish()
+            durable.publish(self.trainable)
 
     # ---- The program's writes ----
 
@@ -73,13 +73,13 @@ class Updates:
         if self.writing:
             return
         context = self.context
-        self._release_kept()
+        self.release_kept()
         self.kept.end()
         context.offload.wait()
         context.group.barrier()
         context.group.update_begin([unit.unit for unit in self.units])
         if context.durable is not None:
-            context.durable.begin_update(all_masters=True)
+            context.durable.begin_update(self.units)
         self.writing = True
 
     def end_writes(self) -> None:
@@ -87,9 +87,8 @@ class Updates:
             return
         self.writing = False
         self.publish(self.units)
-        self._publish_masters(self.units)
         if self.context.durable is not None:
-            self.context.durable.publish_slabs()
+            self.context.durable.publish(self.units)
 
     @contextmanager
     def writes(self) -> Iterator[None]:
@@ -99,24 +98,19 @@ class Updates:
         finally:
             self.end_writes()
 
-    def fill(self, units: Sequence[FlatUnit], parameters: "Sequence[list[torch.Tensor]]") -> None:
-        """Gives the units of all ranks what rank 0's parameters hold. Every rank calls it."""
+    def fill(self, unit: FlatUnit, parameters: "Sequence[torch.Tensor]") -> None:
+        """Gives the unit of all ranks what rank 0's parameters hold. Every rank calls it."""
         context = self.context
-        for unit, values in zip(units, parameters):
-            self._release_kept()
-            self.kept.end()
-            context.offload.wait()
-            context.group.update_begin([each for each in (unit.unit, unit.master_unit) if each is not None])
-            unit.load(unit.whole_of(values) if context.rank == 0 else None)
-            if context.replicas is not None:
-                context.replicas.broadcast([unit.own])
-            self.publish([unit])
-            self._publish_masters([unit])
-
-    def _publish_masters(self, units: Sequence[FlatUnit]) -> None:
-        for unit in units:
-            if unit.master_unit is not None:
-                self.context.group.publish([unit.master_unit], unit.placement.own_stream(self.context.environment))
+        self.release_kept()
+        self.kept.end()
+        context.offload.wait()
+        context.group.update_begin([each for each in (unit.unit, unit.master_unit) if each is not None])
+        unit.load(unit.whole_of(parameters) if context.rank == 0 else None)
+        if context.replicas is not None:
+            context.replicas.broadcast([unit.own])
+        self.publish([unit])
+        if unit.master_unit is not None:
+            context.group.publish([unit.master_unit], unit.placement.own_stream(context.environment))
 
     # ---- Publishing ----
 
@@ -137,8 +131,7 @@ class Updates:
             else:
                 by_dtype.setdefault(unit.source_dtype, []).append(unit)
         if context.offload.optimizer:
-            context.offload.write_shards(((unit.master, unit.staging, unit.slice, unit.placement.apart) for unit in plain
-                                          if unit.master is not None), note=not early)
+            context.offload.write_shards([unit for unit in plain if unit.master is not None], note=not early)
         for stream, some in self._by_stream(plain):
             context.group.publish([unit.unit for unit in some], stream, ticket=ticket, **options)
         for dtype, masters in by_dtype.items():

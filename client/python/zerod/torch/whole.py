@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import weakref
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence
 
 import torch
 from torch import nn
-
-from zerod import structs as s
 
 from .context import Context
 from .environment import DTYPES
@@ -31,8 +30,7 @@ def passed(context: Context, name: str, local: torch.Tensor, numel: int) -> list
     """Returns numel elements of each rank: those that it gives, and others behind. Every rank calls it."""
     group, stream, device = context.passing_group(), context.stream(), context.client.dlpack_device
     room = -(-max(numel, 1) // 256) * 256  # every rank's part begins where its shard does
-    made = context.environment.with_room(group.register, context.passing_name(name), DTYPES[local.dtype], context.world * room,
-                                         flags=s.UnitFlags.FROZEN | s.UnitFlags.COPIED)
+    made = context.environment.register(group, context.passing_name(name), DTYPES[local.dtype], context.world * room)
     try:
         shard = made.shard()
         group.update_begin([made])
@@ -79,20 +77,6 @@ def read(unit: FlatUnit) -> torch.Tensor:
     return whole
 
 
-class _Reader:
-    """Keeps the unit that was read last, since parameters of one unit are asked for one after another."""
-
-    def __init__(self) -> None:
-        self.unit: Optional[FlatUnit] = None
-        self.parts: list[torch.Tensor] = []
-
-    def __call__(self, unit: FlatUnit, index: int) -> torch.Tensor:
-        if self.unit is not unit:
-            self.parts = unit.split(read(unit))
-            self.unit = unit
-        return self.parts[index].clone()
-
-
 def _sum(tensor: torch.Tensor) -> int:
     """Changes with the tensor's bits."""
     if not tensor.numel():
@@ -105,60 +89,49 @@ def _sum(tensor: torch.Tensor) -> int:
 
 
 @contextmanager
-def full_parameters(model: Model, write_back: bool = False) -> Iterator[None]:
-    """The module shows whole parameters inside, copies in memory of torch's.
-
-    With write_back what they hold on rank 0 then becomes all ranks' weights, and every rank enters it. Without it an
-    edit raises RuntimeError at the end.
-    """
+def full_parameters(model: Model, module: nn.Module, write: bool) -> Iterator[nn.Module]:
+    """See zerod.torch.full_parameters()."""
     model.settle()
-    units = list(model.units)
-    copies = [[nn.Parameter(part, requires_grad=False) for part in unit.split(read(unit))] for unit in units]
-    sums = [[(_sum(copy), copy._version) for copy in parameters] for parameters in copies]
-    for unit, parameters in zip(units, copies):
-        for member, parameter in zip(unit.members, parameters):
-            for owner, name in member.owners:
-                owner._parameters[name] = parameter
-    shown: list[list[torch.Tensor]] = []
+    members = [member for unit in model.units for member in unit.members]
+    copies = [nn.Parameter(part, requires_grad=False) for unit in model.units for part in unit.split(read(unit))]
+    noted = [(_sum(copy), copy._version) for copy in copies]
+    for member, copy in zip(members, copies):
+        member.show(copy)
     try:
-        yield
+        yield module
     finally:
-        for unit in units:
-            shown.append([member.owners[0][0]._parameters.get(member.owners[0][1]) if member.owners else copy  # type: ignore[misc]
-                          for member, copy in zip(unit.members, copies[units.index(unit)])])
-            for member in unit.members:
-                for owner, name in member.owners:
-                    owner._parameters[name] = member.parameter
-    for unit, parameters, noted, found in zip(units, copies, sums, shown):
-        for member, copy, before, now in zip(unit.members, parameters, noted, found):
-            if write_back and (now is None or now.shape != copy.shape):
-                raise RuntimeError(f"{member.name} was taken away or changed its shape inside full_parameters()")
-            if not write_back and (now is not copy or (_sum(copy), copy._version) != before):
-                raise RuntimeError(f"{member.name} was written inside full_parameters(), which shows copies: to keep what is written, "
-                                   "every rank enters full_parameters(model, write=True)")
-    if write_back:
+        shown = [member.owners[0][0]._parameters.get(member.owners[0][1]) if member.owners else copy
+                 for member, copy in zip(members, copies)]
+        for member in members:
+            member.show(member.parameter)
+    for member, copy, before, now in zip(members, copies, noted, shown):
+        if write and (now is None or now.shape != copy.shape):
+            raise RuntimeError(f"{member.name} was taken away or changed its shape inside full_parameters()")
+        if not write and (now is not copy or (_sum(copy), copy._version) != before):
+            raise RuntimeError(f"{member.name} was written inside full_parameters(), which shows copies: to keep what is written, "
+                               "every rank enters full_parameters(model, write=True)")
+    if write:
         model.context.group.barrier()  # see Updates.begin_writes()
-        model.updates.fill(units, [[value.detach() for value in found] for found in shown])
+        values = iter(shown)
+        for unit in model.units:
+            model.updates.fill(unit, [next(values).detach() for _ in unit.members])  # type: ignore[union-attr]
 
 
 # ---- What a sharded module does otherwise than a plain one ----
 
-def _apply_of(model: Model, owner: nn.Module) -> Callable:
+def _apply(model: Model, owner: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
     """The function behind to(), half(), cpu() and the like: it changes buffers, and raises if parameters would change."""
-    def apply(change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-        for dtype in {unit.own.dtype for unit in model.units}:
-            before = torch.empty(0, dtype=dtype, device=model.context.device)
-            after = change(before)
-            if (after.dtype, after.device) != (before.dtype, before.device):
-                raise RuntimeError(f"a sharded model keeps its dtype and device: {dtype} on {before.device} cannot become "
-                                   f"{after.dtype} on {after.device}. Change it before shard(), or use param_dtype")
-        for part in owner.modules() if recurse else (owner,):
-            for name, buffer in part._buffers.items():
-                if buffer is not None:
-                    part._buffers[name] = change(buffer)
-        return owner
-
-    return apply
+    for dtype in {unit.own.dtype for unit in model.units}:
+        before = torch.empty(0, dtype=dtype, device=model.context.device)
+        after = change(before)
+        if (after.dtype, after.device) != (before.dtype, before.device):
+            raise RuntimeError(f"a sharded model keeps its dtype and device: {dtype} on {before.device} cannot become "
+                               f"{after.dtype} on {after.device}. Change it before shard(), or use param_dtype")
+    for part in owner.modules() if recurse else (owner,):
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = change(buffer)
+    return owner
 
 
 def refuse_copies(module: nn.Module) -> None:
@@ -187,8 +160,8 @@ sharded_states = 0  # get_state_dict() and the like run: state_dict() gives shar
 
 def install(model: Model, module: nn.Module) -> None:
     """state_dict() gives whole parameters, and load_state_dict() takes them, of the module and of parts of it."""
-    reader = _Reader()
     its = weakref.ref(model)
+    last_read: dict[FlatUnit, list[torch.Tensor]] = {}  # parameters of one unit are asked for one after another
 
     def before_state_dict(owner: nn.Module, *_: Any) -> None:
         found = its()
@@ -199,9 +172,13 @@ def install(model: Model, module: nn.Module) -> None:
         for name, parameter in owner._parameters.items():
             part = part_of(parameter)
             if part is not None and prefix + name in state and not sharded_states:
-                state[prefix + name] = reader(*part.place)
+                unit, index = part.place
+                if unit not in last_read:
+                    last_read.clear()
+                    last_read[unit] = unit.split(read(unit))
+                state[prefix + name] = last_read[unit][index].clone()
         if not prefix:
-            reader.unit, reader.parts = None, []
+            last_read.clear()
 
     def before_load(owner: nn.Module, state: dict, prefix: str, metadata: dict, strict: bool, missing: list,
                     unexpected: list, errors: list) -> None:
@@ -216,7 +193,7 @@ def install(model: Model, module: nn.Module) -> None:
             metadata["assign_to_params_buffers"] = False  # the memory is the daemon's: values are copied
 
     for owner in module.modules():
-        owner._apply = _apply_of(model, owner)  # type: ignore[method-assign]
+        owner._apply = partial(_apply, model, owner)  # type: ignore[method-assign]
         object.__setattr__(owner, "_zerod_part_of", its)
         model.removable += [owner.register_state_dict_pre_hook(before_state_dict),
                             owner._register_state_dict_hook(after_state_dict),
@@ -232,15 +209,11 @@ def uninstall(owner: nn.Module) -> None:
 
 # ---- Parameters and modules that are registered behind shard() ----
 
-_watches = False
-
-
+@cache
 def _watch() -> None:
-    global _watches
-    if not _watches:
-        _watches = True
-        nn.modules.module.register_module_parameter_registration_hook(_registered)
-        nn.modules.module.register_module_module_registration_hook(_registered)
+    """Once in a process."""
+    nn.modules.module.register_module_parameter_registration_hook(_registered)
+    nn.modules.module.register_module_module_registration_hook(_registered)
 
 
 def _registered(owner: nn.Module, name: str, _: Any) -> None:
@@ -270,14 +243,10 @@ def check_registered(changed: "Sequence[tuple[nn.Module, str]]", model: Any) -> 
 
 def _tie(owner: nn.Module, name: str, part: Part, model: Any) -> None:
     """The module's parameter of this name is another parameter of the model from now on."""
+    for unit in model.units:
+        for member in unit.members:
+            member.owners = [each for each in member.owners if each[0] is not owner or each[1] != name]
+    unit, index = part.place
+    unit.members[index].owners.append((owner, name))
     for block in model.blocks:
-        for unit in block.units:
-            for index, member in enumerate(unit.members):
-                has = any(each is owner and its == name for each, its in member.owners)
-                if has and (unit, index) != part.place:
-                    member.owners = [each for each in member.owners if each[0] is not owner or each[1] != name]
-                elif not has and (unit, index) == part.place:
-                    member.owners.append((owner, name))
         block.finish()
-
-

@@ -366,6 +366,14 @@ static int take_hello(const Zd__Reply *reply, void *arg)
 	return 0;
 }
 
+/* A switch in the environment, for programs that are not changed. */
+static const char *setting(const char *name)
+{
+	const char *text = secure_getenv(name);
+
+	return text && text[0] ? text : "0";
+}
+
 int zc_greet(struct zerod_client *client, const char *name)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
@@ -373,28 +381,21 @@ int zc_greet(struct zerod_client *client, const char *name)
 	struct greeting greeting = {.client = client, .err = zc_err(client)};
 	uint64_t former[ZC_MAX_FORMER];
 	char *features[] = {(char *)ZD_FEATURE_WORK, (char *)ZD_FEATURE_WORK_AHEAD, (char *)ZD_FEATURE_FRAMES,
-	                    (char *)ZD_FEATURE_RINGS};
+	                    (char *)ZD_FEATURE_RINGS, (char *)ZD_FEATURE_RUN_AHEAD};
+	size_t nfeatures = sizeof(features) / sizeof(features[0]);
 
 	hello.version_min = ZD_PROTOCOL_VERSION;
 	hello.version_max = ZD_PROTOCOL_VERSION;
 	hello.name = (char *)name;
 	hello.strict = client->strict;
 	hello.poison = client->poison_mode;
-	hello.n_features = sizeof(features) / sizeof(features[0]);
+	hello.n_features = strcmp(setting("ZEROD_RUN_AHEAD"), "1") == 0 ? nfeatures : nfeatures - 1;
 	hello.features = features;
 	hello.n_former_sessions = zc_former_list(client->daemon, former);
 	hello.former_sessions = former;
 	request.body_case = ZD__REQUEST__BODY_HELLO;
 	request.hello = &hello;
 	return zc_call(client, &request, 0, take_hello, &greeting);
-}
-
-/* The value of ZEROD_POISON, by which a program that is not changed gets poison mode. */
-static const char *poison_text(void)
-{
-	const char *text = secure_getenv("ZEROD_POISON");
-
-	return text && text[0] ? text : "0";
 }
 
 /* Access is taken away by pages of this machine, and buffers are kept to pages of the protocol. */
@@ -408,11 +409,11 @@ static int check_strict(struct zd_err *err)
 	                  ZD_STRICT_ALIGN_BYTES, page_bytes);
 }
 
-static int check_poison(struct zd_err *err)
+static int check_setting(const char *name, struct zd_err *err)
 {
-	if (strcmp(poison_text(), "0") == 0 || strcmp(poison_text(), "1") == 0)
+	if (strcmp(setting(name), "0") == 0 || strcmp(setting(name), "1") == 0)
 		return 0;
-	return zd_err_set(err, ZEROD_E_INVALID, "ZEROD_POISON is '%s': 0 or 1 is expected", poison_text());
+	return zd_err_set(err, ZEROD_E_INVALID, "%s is '%s': 0 or 1 is expected", name, setting(name));
 }
 
 /* The option, else ZEROD_RECONNECT_MS. */
@@ -496,7 +497,9 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 	if (!rc && options.strict)
 		rc = check_strict(err);
 	if (!rc)
-		rc = check_poison(err);
+		rc = check_setting("ZEROD_POISON", err);
+	if (!rc)
+		rc = check_setting("ZEROD_RUN_AHEAD", err);
 	if (!rc)
 		rc = zc_lag_seed(&lag_seed, err);
 	if (!rc)
@@ -510,7 +513,7 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 		return zd_err_errno(err, ENOMEM, "connecting");
 	made->daemon = zd_text_hash(choose_path(&options));
 	made->strict = options.strict != 0;
-	made->poison_mode = options.poison != 0 || poison_text()[0] == '1';
+	made->poison_mode = options.poison != 0 || setting("ZEROD_POISON")[0] == '1';
 	made->interrupted = options.interrupted;
 	made->interrupted_context = options.interrupted_context;
 	rc = zc_socket_open(made, choose_path(&options), zc_default_ns(made), err);

@@ -60,9 +60,11 @@
  * no sums */
 #define ZD_FEATURE_WORK       "sums"
 #define ZD_FEATURE_WORK_AHEAD "work_ahead" /* in both: sums may precede their inputs, with fences */
-#define ZD_WORK_SLOTS         64u          /* results in the page: pending works of one session */
-#define ZD_WORK_SLOT_BYTES    64u
-#define ZD_WORK_PAGE_BYTES    (ZD_WORK_SLOTS * (unsigned long)ZD_WORK_SLOT_BYTES)
+#define ZD_FEATURE_RUN_AHEAD                                                                                 \
+	"run_ahead"            /* in the client's hello: its streams may wait for sums not launched */
+#define ZD_WORK_SLOTS      64u /* results in the page: pending works of one session */
+#define ZD_WORK_SLOT_BYTES 64u
+#define ZD_WORK_PAGE_BYTES (ZD_WORK_SLOTS * (unsigned long)ZD_WORK_SLOT_BYTES)
 
 #define ZD_FEATURE_FRAMES "frames" /* in the client's hello: it maps buffers in place */
 #define ZD_FEATURE_RINGS  "rings"  /* in both hellos: packets may also travel by shared memory (ring.h) */

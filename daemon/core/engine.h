@@ -193,6 +193,7 @@ struct zd_peer {
 	bool poison;      /* its gathered buffers are copies, filled with NaN patterns when leases end */
 	bool no_durable;  /* it may not join groups of durable jobs, unless it is an administrator */
 	bool maps_frames; /* its client maps frames and shards side by side: gathers are in place */
+	bool runs_ahead;  /* its process launches sums whatever its streams wait for */
 	/* bit for each device that it may neither join on nor allocate on, unless it is an administrator */
 	uint64_t denied_devices;
 	const char *name;

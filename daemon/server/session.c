@@ -189,6 +189,7 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 	                       .strict = hello->strict,
 	                       .poison = hello->poison,
 	                       .maps_frames = zd_hello_has_feature(hello, ZD_FEATURE_FRAMES),
+	                       .runs_ahead = zd_hello_has_feature(hello, ZD_FEATURE_RUN_AHEAD),
 	                       .no_durable = !zd_creds_in_groups(zd_conn_socket(session->conn), creds,
 	                                                         &api->limits.durable_groups),
 	                       .denied_devices = session->admin ? 0 : ~devices_of(session),

@@ -3,6 +3,8 @@
  * test_alone.c - a rank that is alone with its units: it gathers its own shards, and its calls still run
  * ahead of its streams.
  */
+#include <stdlib.h>
+
 #include "contract_reduce.h"
 
 #define NUMEL 1000u
@@ -280,6 +282,8 @@ static void test_no_call_of_a_step_waits_for_the_stream(void **state)
 
 int main(void)
 {
+	(void)setenv("ZEROD_RUN_AHEAD", "1",
+	             1); /* streams are held here, and pageable memory is not copied to */
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_gather_returns_before_its_publish),
 	        CONTRACT_TEST(test_a_thread_waits_for_the_publish),

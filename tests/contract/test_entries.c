@@ -373,6 +373,8 @@ static void test_a_failed_group_gets_it_back(void **state)
 
 int main(void)
 {
+	(void)setenv("ZEROD_RUN_AHEAD", "1",
+	             1); /* streams are held here, and pageable memory is not copied to */
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_a_stream_waits_for_the_slot),
 	        CONTRACT_TEST(test_a_deadline_in_a_reservation),

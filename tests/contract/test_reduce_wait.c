@@ -264,6 +264,8 @@ static void test_norms_by_unit(void **state)
 
 int main(void)
 {
+	(void)setenv("ZEROD_RUN_AHEAD", "1",
+	             1); /* streams are held here, and pageable memory is not copied to */
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_the_sum_before_the_step),
 	        CONTRACT_TEST(test_the_stream_waits),

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_steps.c - steps with a ticket: streams wait for the target, and calls do not. */
+#include <stdlib.h>
+
 #include "contract_reduce.h"
 
 #include <math.h>
@@ -294,6 +296,8 @@ static void test_arguments(void **state)
 
 int main(void)
 {
+	(void)setenv("ZEROD_RUN_AHEAD", "1",
+	             1); /* streams are held here, and pageable memory is not copied to */
 	const struct CMUnitTest tests[] = {
 	        CONTRACT_TEST(test_no_call_waits_for_the_sums),
 	        CONTRACT_TEST(test_two_steps_are_enqueued),

@@ -49,6 +49,7 @@ static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer 
 	session->strict = peer->strict;
 	session->poison = peer->poison;
 	session->maps_frames = peer->maps_frames && !peer->strict && !peer->poison;
+	session->runs_ahead = peer->runs_ahead;
 	session->no_durable = peer->no_durable;
 	session->denied_devices = peer->admin ? 0 : peer->denied_devices;
 	if (peer->name)

@@ -4,8 +4,8 @@
  *
  * A reply may carry a promised fence, so that a stream waits in place of the client's CPU. The engine makes a
  * promise only for an event that depends on no future call of any process, also none of the driver: work of
- * executors, sums that processes have launched, and fences of streams that a request has named already. Streams that wait for promises and CPUs that wait for streams
- * therefore never wait for each other.
+ * executors, sums that processes have launched, and fences of streams that a request has named already.
+ * Streams that wait for promises and CPUs that wait for streams therefore never wait for each other.
  *
  * Promises of one kind and device share a timeline, so they pass in the order in which they were made: a
  * promise that is kept early passes with the last one before it.

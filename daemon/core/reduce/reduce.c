@@ -595,14 +595,14 @@ uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
 }
 
 /* Whether no call of a process is needed to launch the slice's sums. A process may be unable to launch one
- * while its stream waits: other calls of the driver, such as copies to pageable memory, may keep launches out
- * until the stream goes on. */
+ * while its stream waits, unless it says otherwise: other calls of the driver, such as copies to pageable
+ * memory, may keep launches out until the stream goes on. */
 static bool sums_are_launched(const struct zd_engine *e, const struct zd_slice *slice)
 {
 	const struct zd_session *session = slice->reduction->group->members[slice->owner].session;
 	enum zd_sums_state sums = session && e->sink.sums ? e->sink.sums(e->sink.arg, session->id)
 	                                                  : ZD_SUMS_BY_EXECUTOR;
-	if (sums == ZD_SUMS_BY_EXECUTOR || slice->state == ZD_SLICE_DONE)
+	if (sums == ZD_SUMS_BY_EXECUTOR || session->runs_ahead || slice->state == ZD_SLICE_DONE)
 		return true;
 	for (uint32_t chunk = 0; chunk < slice->reduction->nchunks; chunk++) {
 		if (slice->plan.steps[zd_slice_sum_step(slice, chunk)].state == ZD_PLAN_WAITING)

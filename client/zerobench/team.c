@@ -116,11 +116,21 @@ static void kill_members(struct zd_team *team)
 	}
 }
 
-/* Translates a member's exit status into its error; 0 after success. */
+/* A member whose peer has failed may end before that one does. */
+static unsigned find_cause(const struct zd_team *team, unsigned index)
+{
+	for (unsigned i = 0; i < team->count && team->errors[index].status == ZEROD_E_PEER_LOST; i++)
+		if (team->errors[i].status && team->errors[i].status != ZEROD_E_PEER_LOST)
+			return i;
+	return index;
+}
+
+/* Translates a member's exit status into its error, or that of the member it failed for; 0 after success. */
 static int judge(struct zd_team *team, unsigned index, int wait_status, struct zd_err *err)
 {
 	if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0)
 		return 0;
+	index = find_cause(team, index);
 	const struct zd_err *said = &team->errors[index];
 	if (said->status)
 		return zd_err_set(err, said->status, "process %u: %s", index, said->text);

@@ -86,7 +86,7 @@ struct zd_engine_sink {
 	void (*expect)(void *arg, uint32_t device);
 	/* Whether the session's process waits for the fences of REDUCEs itself. NULL: no process does. */
 	bool (*sums_ahead)(void *arg, uint64_t session);
-	/* Who makes the session's sums, and how far they are. NULL: the executors make all. */
+	/* Returns by whom the session's sums are made, and how far they are. NULL: the executors make all. */
 	enum zd_sums_state (*sums)(void *arg, uint64_t session);
 	/* Called when a group of the uid's that spans daemons has ended by itself, a session has ended a
 	 * group, or its durable job has expired; for the log. NULL: not needed. */

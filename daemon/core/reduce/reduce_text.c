@@ -31,7 +31,7 @@ static void producers_text(const struct zd_engine *e, const struct zd_entry *ent
 		               zd_world_rank(member));
 }
 
-/* What the awaited slice waits for, if that is a sum of its rank's process; else NULL. */
+/* The awaited slice's sum, if its rank's process makes it; else NULL. */
 static const char *sum_text(const struct zd_engine *e, const struct zd_reduction *r)
 {
 	uint32_t rank = zd_reduction_waits_for(r);

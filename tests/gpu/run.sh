@@ -70,7 +70,7 @@ if [ "$gpus" -lt 4 ]; then
 		commands+=("tests/gpu/torch_several.sh ${test##*/}")
 	done
 	for name in train autograd; do
-		commands+=("ZEROD_TORCH_SLOTS=1 tests/gpu/torch_several.sh test_$name.py")
+		commands+=("ZEROD_TORCH_OPTIONS=slots=True tests/gpu/torch_several.sh test_$name.py")
 	done
 fi
 commands+=("$strict" "$comm" tests/gpu/examples.sh tests/gpu/shrink.sh tests/gpu/torch.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")

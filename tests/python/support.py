@@ -23,7 +23,8 @@ sys.path.insert(0, str(ROOT / "client" / "python"))
 class Daemon:
     """A daemon on a socket of its own, while the `with` lasts."""
 
-    def __init__(self, devices: int = 2, arena: str = "64M", *arguments: str, host_arena: str = "") -> None:
+    def __init__(self, devices: int = 2, arena: str = "64M", *arguments: str,
+                 host_arena: str = os.environ.get("ZEROD_TEST_HOST_ARENA", "")) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="zerod-test-python.")
         self.socket = self.folder.name + "/zerod.sock"
         self.log = open(self.folder.name + "/zerod.log", "w+")

@@ -38,7 +38,7 @@ class Program:
         if not self.sharded:
             return module.to(models.DEVICE)
         name = f"{self.name}-{len(self.modules)}"
-        self.modules.append(zt.shard(module, name=name, deadline_ms=DEADLINE_MS, **{**self.options, **options}))
+        self.modules.append(zt.shard(module, name=name, deadline_ms=DEADLINE_MS, **{**harness.OPTIONS, **self.options, **options}))
         return module
 
     def loss(self, of_rank: Callable[[int], torch.Tensor]) -> torch.Tensor:

@@ -36,6 +36,7 @@ if models.DEVICE != "cpu":
 if models.DEVICE == "cpu":
     os.environ.setdefault("ZEROD_LAG", "1")  # publishes and releases are late, as behind a GPU's stream
 os.environ.setdefault("ZEROD_POISON", "1")  # released memory is filled with NaN, where the library can do that
+OPTIONS = eval(f"dict({os.environ.get('ZEROD_TORCH_OPTIONS', '')})")  # of shard(): "slots=True, offload='all'"
 TIMEOUT_S = int(os.environ.get("ZEROD_TORCH_TEST_TIMEOUT", "120"))
 ARENA = "128M" if models.DEVICE == "cpu" else "1G"
 if "ZD_SEVERAL" in os.environ:  # each rank has a device of its own, where torch sees the one GPU (tests/several)
@@ -131,11 +132,10 @@ _models: list[Any] = []
 
 
 def shard(module: nn.Module, **options: Any) -> nn.Module:
-    """zerod.torch.shard(), and a barrier before the process ends."""
+    """zerod.torch.shard(), also with OPTIONS, and a barrier before the process ends."""
     import zerod.torch as zt
 
-    options.setdefault("slots", "ZEROD_TORCH_SLOTS" in os.environ)
-    zt.shard(module, **options)
+    zt.shard(module, **{**OPTIONS, **options})
     _models.append(module._zerod_model)
     return module
 

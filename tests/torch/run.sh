@@ -20,7 +20,13 @@ fi
 PATH=$(dirname "$(command -v "$TORCH_PYTHON")"):$PATH # the tests begin with "env python3"
 tests=(tests/torch/test_*.py)
 for name in train autograd; do # the same with slots, and of one rank whose buffers are its shards
-	tests+=("ZEROD_TORCH_SLOTS=1 tests/torch/test_$name.py")
+	tests+=("ZEROD_TORCH_OPTIONS=slots=True tests/torch/test_$name.py")
 	tests+=("ZEROD_TORCH_WORLD=1 ZEROD_POISON=0 tests/torch/test_$name.py")
+done
+for name in edges edge_changes edge_reads edge_steps scaling; do
+	tests+=("ZEROD_TEST_HOST_ARENA=64M ZEROD_TORCH_OPTIONS=offload='all' tests/torch/test_$name.py")
+done
+for name in gradients kept nested state; do # released buffers are not filled, so gathers are in place
+	tests+=("ZEROD_POISON=0 tests/torch/test_$name.py")
 done
 exec tests/run.sh "${tests[@]}"

@@ -90,5 +90,33 @@ class Paced(unittest.TestCase):
         self.assertGreater(self.ahead(False), 8)
 
 
+class Late(torch.autograd.Function):
+    """The identity, whose gradient comes some 0.3 s late."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        torch.cuda._sleep(600_000_000)
+        return gradient
+
+
+class Copied(unittest.TestCase):
+    def test_pageable_memory(self) -> None:
+        """a copy to pageable memory behind a step does not keep out the step's sums"""
+        def body(rank: int) -> None:
+            module = harness.shard(harness.seeded(lambda: nn.Linear(64, 64)))
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                Late.apply(module(torch.ones(4, 64))).sum().backward()
+                harness.step_with(optimizer)
+                torch.ones(1, device="cuda").cpu()
+
+        harness.ranks(daemon.socket, 2, body)
+
+
 if __name__ == "__main__":
     support.main()

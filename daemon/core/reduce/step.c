@@ -230,6 +230,13 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
+/* NULL: the rank has none of that number, or it is over. */
+static struct zd_window *window_of_rank(const struct zd_group *group, uint32_t rank, uint64_t window)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+	return mr ? zd_window_find(mr, window) : NULL;
+}
+
 /* Whether the rank's target will be complete without a further call of any process. A closing window before
  * it needs none either: its step was promised. */
 static bool may_promise(const struct zd_engine *e, const struct zd_window *w)
@@ -238,8 +245,7 @@ static bool may_promise(const struct zd_engine *e, const struct zd_window *w)
 	if (group->cluster || w->failure.status != 0 || zd_window_is_abandoned(w))
 		return false;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		const struct zd_window *other = window_of_rank(group, rank, w->number);
 		if (!other || !zd_step_is_called(other))
 			return false;
 	}
@@ -251,8 +257,7 @@ static uint32_t first_missing(const struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		const struct zd_window *other = window_of_rank(group, rank, w->number);
 		if (!other || other->step != ZD_STEP_WAITING)
 			return rank;
 	}
@@ -270,11 +275,6 @@ static void add_rank(struct sums *sums, struct zd_window *w)
 {
 	sums->overflow |= w->overflow;
 	zd_norms_add(w, &sums->norm_squared);
-}
-
-static struct zd_window *window_of_rank(const struct zd_group *group, uint32_t rank, uint64_t window)
-{
-	return zd_window_find(zd_member_reduce(&group->members[rank]), window);
 }
 
 /* Adds up in the order of ranks, so that all runs compute the same bits. */
@@ -463,8 +463,11 @@ static int take_step(struct zd_engine *e, struct zd_request *req, struct zd_wind
 	if (w->step == ZD_STEP_ZEROING && zero_rest(e, req, w) == ZD_WAIT)
 		return ZD_WAIT;
 	uint32_t missing = first_missing(w);
-	if (missing < req->member->group->local_world_size)
-		return zd_wait_for(req, ZD_WAIT_STEP, missing, 0, 0);
+	if (missing < req->member->group->local_world_size) {
+		const struct zd_window *other = window_of_rank(req->member->group, missing, w->number);
+		bool called = other && zd_step_is_called(other); /* its sums are missing */
+		return zd_wait_for(req, called ? ZD_WAIT_SUMS : ZD_WAIT_STEP, missing, 0, 0);
+	}
 	return decide(e, req, w->number);
 }
 

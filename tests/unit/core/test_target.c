@@ -210,7 +210,7 @@ static void test_a_step_waits_for_its_zeros(void **state)
 	                  "rank 0 has begun the step already");
 	core_run_on(s->core, ZD_CMD_FILL, 0);
 	core_run_on(s->core, ZD_CMD_FILL, 0);
-	core_expect_waits(s->core, steps[0], "rank 1 to begin the step");
+	core_expect_waits(s->core, steps[0], "the sums of rank 1's step");
 	core_expect_waits(s->core, steps[1], "memory to be zeroed");
 	core_unhold(s->core, ZD_CMD_FILL);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)

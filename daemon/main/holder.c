@@ -454,7 +454,7 @@ static int renew(void *arg, struct zd_err *err)
 	rc = open_at(holder, err);
 	if (rc)
 		return rc;
-	zd_log(ZD_LOG_WARNING, "the process at %s had ended: another one holds durable state", holder->path);
+	zd_log(ZD_LOG_WARNING, "the process at %s had ended: another one is started", holder->path);
 	watch(holder);
 	return 0;
 }

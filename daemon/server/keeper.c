@@ -261,6 +261,8 @@ static int put_again(struct zd_keeper *keeper, struct zd_err *why)
 		if (!keeper->kept[i].dropped)
 			rc = put_segment(keeper, keeper->kept[i].id, why);
 	}
+	if (rc == 0)
+		zd_log(ZD_LOG_NOTICE, "another process holds durable state, all of it");
 	return rc;
 }
 

@@ -346,7 +346,7 @@ static void test_the_holder_ends(void **state)
 	(void)state;
 	start_training(&daemon, &holder);
 	kill_holder(holder);
-	assert_int_equal(zd_daemon_wait_log(&daemon, "another one holds durable state"), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "another process holds durable state, all of it"), 0);
 	kill_and_restart(&daemon);
 	assert_int_equal(join(&daemon, &next), 0);
 	assert_int_equal(take_unit(&next, 0), 0);

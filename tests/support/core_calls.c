@@ -217,3 +217,20 @@ void core_expect_told(struct core_driver *core, uint64_t session, uint64_t group
 {
 	core_expect_error(core, core_commit(core, session, group, UINT64_MAX), ZEROD_E_PEER_LOST, text);
 }
+
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
+
+void core_set_sums(struct core_driver *core, enum zd_sums_state sums)
+{
+	const struct session *session;
+	core->sums = sums;
+	TAILQ_FOREACH (session, &core->sessions, link)
+		zd_engine_sums_launched(core->engine, session->id);
+	core_settle(core);
+}
+
+void core_refuse_sums(struct core_driver *core)
+{
+	core->refuses_sums = true;
+	core_settle(core);
+}

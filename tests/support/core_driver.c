@@ -608,21 +608,6 @@ static enum zd_sums_state sink_sums(void *arg, uint64_t session)
 	return core->sums;
 }
 
-void core_set_sums(struct core_driver *core, enum zd_sums_state sums)
-{
-	const struct session *session;
-	core->sums = sums;
-	TAILQ_FOREACH (session, &core->sessions, link)
-		zd_engine_sums_launched(core->engine, session->id);
-	core_settle(core);
-}
-
-void core_refuse_sums(struct core_driver *core)
-{
-	core->refuses_sums = true;
-	core_settle(core);
-}
-
 static void sink_expect(void *arg, uint32_t device)
 {
 	struct core_driver *core = arg;

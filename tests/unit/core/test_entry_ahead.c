@@ -57,6 +57,15 @@ static void commit(struct core_reducers *g, uint32_t rank, uint64_t entry)
 	core_expect(g->team.core, core_bucket_submit(&g->team, rank, &c), 0);
 }
 
+/* In a backward; a slot has room for one entry. */
+static struct core_reducers begin(struct core_driver *core, uint32_t nranks, uint64_t units[2])
+{
+	struct core_reducers g = core_reducers_new(core, nranks, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	make_units(&g, units, 2);
+	core_reducers_begin(&g, 3, true);
+	return g;
+}
+
 /* A rank's bucket with room for all. */
 static void roomy(struct core_reducers *g, uint32_t rank)
 {
@@ -81,9 +90,7 @@ static void test_a_slot_is_given_out_ahead(void **state)
 {
 	struct core_driver *core = *state;
 	uint64_t units[2];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, units, 2);
-	core_reducers_begin(&g, 3, true);
+	struct core_reducers g = begin(core, 2, units);
 	core_hold(core, ZD_CMD_COPY);
 	core_reduce(&g, 0, units[0], 1.0f);
 	core_reduce(&g, 1, units[0], 1.0f);
@@ -105,9 +112,7 @@ static void test_not_before_the_sums_are_launched(void **state)
 {
 	struct core_driver *core = *state;
 	uint64_t units[2];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, units, 2);
-	core_reducers_begin(&g, 3, true);
+	struct core_reducers g = begin(core, 2, units);
 	core_hold(core, ZD_CMD_REDUCE);
 	core_set_sums(core, ZD_SUMS_ASKED);
 	core_reduce(&g, 0, units[0], 1.0f);
@@ -125,9 +130,7 @@ static void test_not_before_all_have_contributed(void **state)
 {
 	struct core_driver *core = *state;
 	uint64_t units[2];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, units, 2);
-	core_reducers_begin(&g, 3, true);
+	struct core_reducers g = begin(core, 2, units);
 	core_hold(core, ZD_CMD_COPY);
 	core_reduce(&g, 0, units[0], 1.0f);
 	uint64_t request = ask(&g, 0, units[1]);
@@ -141,9 +144,7 @@ static void test_not_before_its_own_commit(void **state)
 {
 	struct core_driver *core = *state;
 	uint64_t units[2];
-	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, units, 2);
-	core_reducers_begin(&g, 3, true);
+	struct core_reducers g = begin(core, 1, units);
 	core_hold(core, ZD_CMD_REDUCE);
 	uint64_t entry = core_put(&g, 0, units[0], 1.0f);
 	core_expect_error(core, ask(&g, 0, units[1]), ZEROD_E_CAPACITY, "holds 'a'");
@@ -193,9 +194,7 @@ static void test_a_commit_does_not_overtake_the_promise(void **state)
 {
 	struct core_driver *core = *state;
 	uint64_t units[2];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, units, 2);
-	core_reducers_begin(&g, 3, true);
+	struct core_reducers g = begin(core, 2, units);
 	roomy(&g, 1);
 	core_hold(core, ZD_CMD_COPY);
 	core_reduce(&g, 0, units[0], 1.0f);

@@ -32,8 +32,9 @@ class Job:
         self.program, self.micro = program, 0
         self.module = program.shard(lambda: models.MLP(width=11, depth=2))
         parameters = list(self.module.parameters())
-        self.a = torch.optim.SGD(parameters[::2], lr=0.05, momentum=0.9, weight_decay=0.1)
-        self.b = torch.optim.SGD(parameters[1::2], lr=0.02, momentum=0.5, nesterov=True)
+        # Not foreach, which writes to gradients, and is torch's default on GPUs alone.
+        self.a = torch.optim.SGD(parameters[::2], lr=0.05, momentum=0.9, weight_decay=0.1, foreach=False)
+        self.b = torch.optim.SGD(parameters[1::2], lr=0.02, momentum=0.5, nesterov=True, foreach=False)
         self.seen: list[Any] = []
         self.kept: list[Any] = []
 
@@ -71,7 +72,7 @@ def keep(job: Job) -> None:
 
 
 def own(job: Job) -> None:
-    job.weight.grad = torch.arange(121.0, device=models.DEVICE).view(11, 11) / 121
+    job.weight.grad = torch.arange(121.0, device=job.weight.device).view(11, 11) / 121
 
 
 def zero(job: Job) -> None:

@@ -17,11 +17,13 @@ import harness
 import models
 import test_autograd
 import torch
-from harness import support
+import torch.nn.functional as F
+from harness import same, support
 from torch import nn
 
 import zerod.torch as zt
 from zerod import library, structs as s
+from zerod.torch import layout, updates
 from zerod.torch.pace import Pace
 
 
@@ -161,6 +163,84 @@ class Ahead(unittest.TestCase):
             for kind in ("reentrant", "not", "inside", "inside reentrant"):
                 with self.subTest(slots=slots, kind=kind):
                     self.check(lambda: test_autograd.checkpointed(kind), slots=slots)
+
+
+class Untied(models.GPT):
+    """Embedding and head have weights of their own. Both are blocks, as are three Blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.weight = nn.Parameter(self.tokens.weight.detach().clone())
+
+
+class Turn(unittest.TestCase):
+    """From forward to backward, and from step to forward."""
+
+    def setUp(self) -> None:
+        for module, name, value in ((layout, "LARGE_NUMEL", 1000), (updates, "_PART_BYTES", 1)):
+            patched = mock.patch.object(module, name, value)
+            patched.start()
+            self.addCleanup(patched.stop)
+
+    def test_policy(self) -> None:
+        """embeddings and heads are blocks, but not tied or small ones, those of subclasses, and those inside of blocks"""
+        blocks = ["blocks.0", "blocks.1", "blocks.2"]
+        self.assertEqual(layout.choose(models.GPT(), None), blocks)
+        self.assertEqual(layout.choose(Untied(), None), ["tokens", *blocks, "head"])
+        untied = Untied()
+        untied.head.__class__ = type("Head", (nn.Linear,), {})
+        self.assertEqual(layout.choose(untied, None), ["tokens", *blocks])
+
+    def test_equal(self) -> None:
+        """an untied GPT equals one process; embedding and head are used by their calls, or by their weights alone"""
+        class Plain(Untied):
+            def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+                x = F.embedding(tokens, self.tokens.weight)
+                for block in self.blocks:
+                    x = block(x)
+                return F.linear(self.norm(x), self.head.weight)
+
+        for make in (Untied, Plain):
+            for options in ({}, {"slots": True}, {"stage": 2}, {"dtype": torch.bfloat16, "accumulate": 2}):
+                for world in (1, 2, 4):
+                    with self.subTest(make=make.__name__, world=world, **options):
+                        harness.compare(daemon.socket, world, make, models.adamw, models.gpt_loss, **options)
+
+    def test_gathers(self) -> None:
+        """a backward begins with what the forward has held last: the root, the head and the block before it"""
+        def body(rank: int) -> Any:
+            module = harness.shard(Untied())
+            model, optimizer = module._zerod_model, models.adamw(module)
+            gathers = []
+            for step in range(3):
+                before = model.counts.gathers
+                models.gpt_loss(module, rank, step)
+                gathers.append(model.counts.gathers - before)
+                held = [block.name for block in model.blocks if block.uses]
+                optimizer.step()
+                optimizer.zero_grad()
+            return gathers, held
+
+        # The embedding's weight is not saved for a backward.
+        same(harness.ranks(daemon.socket, 2, body), [([11, 8, 8], [])] * 2)
+
+    def test_publish(self) -> None:
+        """units are published one by one, in the order of the forward, and small ones together"""
+        def body(rank: int) -> Any:
+            recorder = Recorder()
+            module = harness.shard(Untied(), param_dtype=torch.bfloat16)
+            model, optimizer = module._zerod_model, models.adamw(module)
+            counts = []
+            for part_bytes in (1, 1 << 20):
+                models.gpt_loss(module, rank, 0)
+                recorder.made.clear()
+                with mock.patch.object(updates, "_PART_BYTES", part_bytes):
+                    optimizer.step()
+                optimizer.zero_grad()
+                counts.append(Counter(recorder.made)["publish_from"])
+            return counts, [unit.block for unit in model.trainable]
+
+        same(harness.ranks(daemon.socket, 2, body), [([6, 1], ["", "tokens", "blocks.0", "blocks.1", "blocks.2", "head"])] * 2)
 
 
 class Event:

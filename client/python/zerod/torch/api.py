@@ -32,7 +32,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     """Shards the module's parameters over all ranks, in place, and returns it. Every rank calls it.
 
     policy: which modules are gathered as a whole: classes, names, modules, or a function of (name, module). None:
-    every module in a ModuleList or Sequential. param_dtype: what is gathered and computed with; the optimizer then
+    every module in a ModuleList or Sequential, and large embeddings and linear layers beside them. param_dtype: what is gathered and computed with; the optimizer then
     works on masters of the parameters' own dtype. reduce_dtype: of gradients on their way. persist_below: units of
     fewer elements stay gathered. prefetch: how many blocks are gathered ahead. stage: 3; 2 keeps the weights between
     forward and backward; 1 keeps them from step to step, and takes one backward a step outside of no_sync(). op:

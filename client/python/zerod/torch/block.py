@@ -55,6 +55,7 @@ class Block:
         self.name = plan.name
         self.module = plan.module
         self.parent = plan.parent
+        self.single = plan.single
         self.has_blocks = False
         self.nbytes = 0  # that a release frees
         self.units: list[FlatUnit] = []
@@ -145,7 +146,7 @@ class Block:
         context.counts.gathers += len(self.units)
 
     def release(self, use: int) -> None:
-        """Ends a use; the last one gives the lease back behind what is in torch's stream now. Harmless without the use."""
+        """Ends one or several uses; the last one gives the lease back behind what is in torch's stream now. Harmless without the use."""
         if not self.uses & use:
             return
         self.uses &= ~use
@@ -154,7 +155,7 @@ class Block:
         stream = self.context.stream()
         array, count = (None, 0) if stream is None else (stream.array, 1)
         for unit in self.units:
-            self.kept.keep(unit, views_alone=use == _BACKWARD)  # a hook of torch's may hold a leaf now
+            self.kept.keep(unit, views_alone=bool(use & _BACKWARD))  # a hook of torch's may hold a leaf now
             status = _release(unit.unit.handle, array, count, _DETACHED, None)
             if status:
                 raise self.context.client.error(status)

@@ -38,7 +38,7 @@ from .updates import Updates
 # Flags of usage are so small that they vanish in the norm of the gradients, and powers of two, so that sums are exact.
 _FLAG = 2.0**-60
 _SKIP_REST = s.BackwardEndOptions(flags=s.BackwardEndFlags.SKIP_REST)
-_BUCKET_BYTES = 32 << 20  # of a slot, of two
+_BUCKET_BYTES = 32 << 20  # of a slot, of two, at least
 _SPARE = 3  # references of Python to a holder that are not the program's: the unit's, and two of the code that asks
 
 
@@ -84,6 +84,7 @@ class Gradients:
         self.reducing = False  # between backward_begin and backward_end
         self.window = 0
         self.local = False  # leaves hold gradients of no_sync()
+        self.slot_numel = 0  # of the largest unit that is to have room in a slot
         self.end_ticket = 0
         self._unused: set[int] = set()  # flags of parameters that had no gradient here in any backward of the window
         self.flags = 0
@@ -164,7 +165,8 @@ class Gradients:
         bucket = self._buckets.get((dtype, beside))
         if bucket is None:
             whole = sum(unit.shard.padded_numel for unit in self.updates.units) * dtype.itemsize
-            bucket = self.context.group.bucket(DTYPES[dtype], slot_bytes=256 if beside else min(_BUCKET_BYTES, whole))
+            slot = min(max(_BUCKET_BYTES, self.slot_numel * dtype.itemsize), whole)
+            bucket = self.context.group.bucket(DTYPES[dtype], slot_bytes=256 if beside else slot)
             self._buckets[dtype, beside] = bucket
         return bucket
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which parameters go into which unit.
 
-A policy chooses modules; each chosen module, and the root, is a block. A parameter belongs to the innermost block
+A policy chooses modules; each chosen module, and the root, is a block. The default policy takes what is repeated, and
+what is large beside that: embeddings and the head. A parameter belongs to the innermost block
 that contains all modules which own it, so that tied parameters belong to their common ancestor. The parameters of
 a block with one dtype and one requires_grad form a unit, with views aligned to 256 bytes.
 """
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Optional, Union
 
@@ -22,6 +24,7 @@ from .replicas import Replicas
 
 Policy = Union[None, Callable[[str, nn.Module], bool], Iterable[Any]]
 ALIGN_BYTES = 256
+LARGE_NUMEL = 1 << 20  # from so many elements on, an embedding or a head is a block by default
 
 
 @dataclass
@@ -63,12 +66,15 @@ class BlockPlan:
     name: str
     module: nn.Module
     parent: int  # index of the innermost enclosing block, -1 for the root
+    single: bool = False  # an embedding or a linear layer
     units: list[UnitPlan] = field(default_factory=list)
 
 
 def default_policy(root: nn.Module) -> list[str]:
-    """Every module with parameters in a ModuleList or Sequential, outermost ones."""
+    """Every module with parameters in a ModuleList or Sequential, outermost ones, and large single layers beside them."""
     chosen: list[str] = []
+    owners = Counter(id(parameter) for _, module in root.named_modules(remove_duplicate=False)
+                     for parameter in module._parameters.values())
 
     def visit(prefix: str, module: nn.Module) -> None:
         repeated = isinstance(module, (nn.ModuleList, nn.Sequential))
@@ -77,11 +83,18 @@ def default_policy(root: nn.Module) -> list[str]:
             callable_child = not isinstance(child, (nn.ModuleList, nn.ModuleDict))
             if repeated and callable_child and next(child.parameters(), None) is not None:
                 chosen.append(path)
+            elif is_single(child) and child.weight.numel() >= LARGE_NUMEL and owners[id(child.weight)] == 1:
+                chosen.append(path)
             else:
                 visit(path, child)
 
     visit("", root)
     return chosen
+
+
+def is_single(module: nn.Module) -> bool:
+    """Not subclasses: their owners may use the weight without a call of the module."""
+    return type(module) in (nn.Embedding, nn.Linear)
 
 
 def plain_name(name: str) -> str:
@@ -114,7 +127,7 @@ def plan(root: nn.Module, policy: Policy, param_dtype: Optional[torch.dtype]) ->
     modules = dict(root.named_modules())
     blocks = [BlockPlan("", root, -1)]
     for name in chosen:
-        blocks.append(BlockPlan(name, modules[name], _innermost(blocks, name)))
+        blocks.append(BlockPlan(name, modules[name], _innermost(blocks, name), is_single(modules[name])))
     for member, block in _members(root, blocks):
         _add(blocks[block], member, param_dtype)
     return blocks

@@ -93,6 +93,7 @@ class Model:
         self.own_slots = 0
         self.holds_all = False  # in place: all blocks are held
         self.keeps_all = False  # and a backward may follow
+        self.turning: tuple[Block, ...] = ()  # where the last forward ended, and its backward begins
         self.blocks = [Block(context, plan, i, self.kept) for i, plan in enumerate(plans)]
         for block in self.blocks[1:]:
             self.blocks[block.parent].has_blocks = True
@@ -127,8 +128,10 @@ class Model:
                 unit.shard_parameters(self)
             block.finish()
         self.updates.follow()
+        listed = [block for block in self.blocks[1:] if not block.single] or self.blocks
+        self.gradients.slot_numel = max((unit.shard.padded_numel for block in listed for unit in block.units), default=0)
         if (self.world > 1 or self.offload.shards) and not self.environment.host:
-            pace = Pace(max(block.nbytes for block in self.blocks))
+            pace = Pace(max(block.nbytes for block in listed))
             for block in self.blocks:
                 block.pace = pace
         self.gradients.start()
@@ -140,7 +143,7 @@ class Model:
         if not self.settings.slots:
             return s.NO_SLOT
         turns, most = self.settings.prefetch + 2, 4
-        turn = block.index and block.parent == 0 and not block.has_blocks and index < most
+        turn = block.index and block.parent == 0 and not block.has_blocks and not block.single and index < most
         if turn and self.settings.stage > 1:
             return 1 + block.index % turns * most + index
         self.own_slots += 1
@@ -252,7 +255,8 @@ class Model:
                 for tensor in hooks.tensors_of(copied):
                     if tensor.requires_grad:
                         tensor.register_hook(partial(self._hold_raw, block))
-            if self.settings.stage < 3 and torch.is_grad_enabled() and block.trainable and block.uses:
+            turns = self.settings.stage < 3 or block in self.turning
+            if turns and torch.is_grad_enabled() and block.trainable and block.uses:
                 block.uses |= _KEPT
             block.release(_FORWARD)
             return copied if copied is not output else None
@@ -285,6 +289,7 @@ class Model:
         _pop_hooks(self)
         self.end_scope()
         self.keeps_all = self.keeps_all or torch.is_grad_enabled()
+        self._note_turn()
         if self.holds_all and not self.keeps_all:
             self.release_kept()
         for block in self.blocks:
@@ -292,6 +297,14 @@ class Model:
         failure = sys.exc_info()[1]
         if failure is not None and failure is not self.failure:
             self._forward_failed()
+
+    def _note_turn(self) -> None:
+        """The root, and the block that came last, also before a head: a backward would gather them again at once."""
+        last = self.last_forward
+        if last is None or last in self.turning:
+            return
+        before = [block for block in self.blocks if block.next_forward is last] if last.single else []
+        self.turning = (self.blocks[0], last, *before[:1])
 
     def _forget_forward(self) -> None:
         """A KeyboardInterrupt has left a forward: torch runs no hooks then."""
@@ -416,7 +429,7 @@ class Model:
             block.raw = False
             block.node = None
             self.backward_blocks.remove(block)
-            block.release(_BACKWARD)
+            block.release(_BACKWARD | _KEPT)
         block.release(_KEPT)
 
     def _leave_passed(self, block: Block, node: Any) -> None:

@@ -19,6 +19,8 @@ from .environment import DTYPES
 from .kept import Kept
 from .unit import FlatUnit
 
+_PART_BYTES = 32 << 20  # of the slices that one request publishes, so that forwards can begin while others are rounded
+
 
 class Updates:
     """Of one model. `updating`: by a step; `writing`: outside of one."""
@@ -135,11 +137,24 @@ class Updates:
         for stream, some in self._by_stream(plain):
             context.group.publish([unit.unit for unit in some], stream, ticket=ticket, **options)
         for dtype, masters in by_dtype.items():
-            context.group.publish_from([(unit.unit, unit.master.data_ptr()) for unit in masters if unit.master is not None],
-                                       DTYPES[dtype], context.stream(), ticket=ticket, **options)
+            for part in _parts(masters) if ticket else [masters]:
+                context.group.publish_from([(unit.unit, unit.master.data_ptr()) for unit in part if unit.master is not None],
+                                           DTYPES[dtype], context.stream(), ticket=ticket, **options)
 
     def _by_stream(self, units: Sequence[FlatUnit]) -> "list[tuple[Optional[zerod.Stream], list[FlatUnit]]]":
         """The units whose shards torch's stream writes, with that stream, and those whose shards the CPU writes."""
         found = [(self.context.stream(), [unit for unit in units if not unit.placement.shards_on_host]),
                  (None, [unit for unit in units if unit.placement.shards_on_host])]
         return [(stream, some) for stream, some in found if some]
+
+
+def _parts(units: "list[FlatUnit]") -> "Iterator[list[FlatUnit]]":
+    """The units in their order, some together if they are small."""
+    part: list[FlatUnit] = []
+    for unit in units:
+        part.append(unit)
+        if sum(each.own.nbytes for each in part) >= _PART_BYTES:
+            yield part
+            part = []
+    if part:
+        yield part

@@ -103,7 +103,7 @@ SIM_SRC     := $(wildcard tests/sim/*.c)
 SIMBACKEND_SRC := $(wildcard tests/simbackend/*.c) tests/sim/rng.c
 DOUBLE_SRC  := $(wildcard tests/double/*.c)
 SEVERAL_SRC := $(wildcard tests/several/*.c)
-GPU_KERNELS_SRC := $(addprefix tests/gpu/,kernels.c kernels_cast.c kernels_reduce.c kernels_measure.c) \
+GPU_KERNELS_SRC := $(addprefix tests/gpu/,kernels.c kernels_cast.c kernels_reduce.c kernels_update.c kernels_measure.c) \
 	daemon/executor/host/host_kernels.c $(addprefix client/zerobench/,cuda_gpu.c team.c)
 STRESS_SRC  := $(filter-out $(addprefix tests/gpu/,strict.c comm.c comm_backend.c) $(GPU_KERNELS_SRC),$(wildcard tests/gpu/*.c)) \
 	$(addprefix client/zerobench/,cuda_gpu.c cuda_gemm.c cuda_library.c team.c)
@@ -259,6 +259,9 @@ $(BIN)/charlm: $(call obj,$(CHARLM_SRC)) $(A_CLIENT)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
 
+# A square root is an instruction, and no call that may set errno.
+$(call obj,client/update_cpu.c): override CFLAGS += -fno-math-errno
+
 # The core once more, with a call of the test at each basic block.
 COUNTED := $(patsubst %.c,$(BUILD)/counted/%.o,$(wildcard daemon/core/*/*.c))
 $(BUILD)/counted/%.o: %.c | $(PB_H)
@@ -329,7 +332,7 @@ $(GPU_COMM_BIN): $(call obj,$(GPU_COMM_SRC)) $(A_SUPPORT) $(A_EXECUTOR) $(A_CORE
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
 # The doubles of the driver, NVML, cuBLAS, CUPTI and NCCL: found by LD_LIBRARY_PATH, under the names of the real ones.
-$(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,$(DOUBLE_SRC)))
+$(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,$(DOUBLE_SRC)) client/update_cpu.c)
 $(BUILD)/tests/double/libnvidia-ml.so.1: $(call obj,$(addprefix tests/double/,nvml.c listing.c config.c))
 $(BUILD)/tests/double/libcublas.so.13: $(call obj,tests/double/libraries/cublas.c)
 $(BUILD)/tests/double/libcupti.so.13: $(call obj,tests/double/libraries/cupti.c)
@@ -396,7 +399,7 @@ CHECKS = "$(SIM_BIN) --contract --seeds 20" "$(SIM_BIN) --seeds 200" $(UNIT_BIN)
 	$(call on,$(ON_HOST),host) "$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 	"$(ON_DOUBLE) $(STRESS_SHORT) --strict" "$(LIFETIMES_BIN) 1024"
 # Tests that try very many cases (tests/support/sweep.h) try all of them here.
-SWEPT := $(filter %/test_cuda_faults %/test_cluster_random %/test_cluster_doubt,$(UNIT_BIN)) $(filter %/test_zerobench_gpu,$(IT_BIN))
+SWEPT := $(filter %/test_cuda_faults %/test_cluster_random %/test_cluster_doubt,$(UNIT_BIN)) $(filter %/test_zerobench_gpu %/test_client_update,$(IT_BIN))
 SWEEPS = "$(SIM_BIN) --first 1000 --contract --seeds 50" "$(SIM_BIN) --first 1000 --seeds 500" $(SWEPT:%="ZEROD_TEST_SWEEP=1 %") \
 	"tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)" \
 	$(call on,$(ON_FOUR)) $(call on,$(ON_FOUR) ZEROD_TEST_DAEMONS=2) \

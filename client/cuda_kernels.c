@@ -25,6 +25,14 @@ static unsigned place(enum zerod_dtype dtype)
 
 /* ---- Loading ------------------------------------------------------------------------------------------- */
 
+static int find_named(const struct zc_kernels *kernels, const char *name, struct CUfunc_st **function,
+                      struct zd_err *err)
+{
+	return zd_cuda_err(kernels->driver,
+	                   kernels->driver->moduleGetFunction(function, kernels->module, name), err,
+	                   "kernel %s", name);
+}
+
 static int find_kernel(const struct zc_kernels *kernels, const char *what, enum zerod_dtype from,
                        enum zerod_dtype to, struct CUfunc_st **function, struct zd_err *err)
 {
@@ -32,9 +40,24 @@ static int find_kernel(const struct zc_kernels *kernels, const char *what, enum 
 
 	(void)snprintf(name, sizeof(name), "zerod_%s_%s_%s", what, zerod_dtype_name(from),
 	               zerod_dtype_name(to));
-	return zd_cuda_err(kernels->driver,
-	                   kernels->driver->moduleGetFunction(function, kernels->module, name), err,
-	                   "kernel %s", name);
+	return find_named(kernels, name, function, err);
+}
+
+static int find_updates(struct zc_kernels *kernels, struct zd_err *err)
+{
+	static const char *const names[ZC_UPDATE_KINDS][2] = {
+	        [ZC_UPDATE_ADAM] = {"zerod_adam_float32", "zerod_adam_bfloat16"},
+	        [ZC_UPDATE_SGD] = {"zerod_sgd_float32", "zerod_sgd_bfloat16"},
+	        [ZC_UPDATE_SPLIT] = {NULL, "zerod_split_bfloat16"},
+	        [ZC_UPDATE_JOIN] = {NULL, "zerod_join_bfloat16"},
+	};
+	int rc = 0;
+
+	for (unsigned i = 0; i < ZC_UPDATE_KINDS && !rc; i++)
+		for (unsigned split = 0; split < 2 && !rc; split++)
+			if (names[i][split])
+				rc = find_named(kernels, names[i][split], &kernels->update[i][split], err);
+	return rc;
 }
 
 /* Finds all kernels now: a driver that loads kernels lazily loads them here, not at their first launch. */
@@ -63,6 +86,8 @@ static int load_kernels(struct zc_kernels *kernels, const void *image, struct zd
 	if (rc)
 		return rc;
 	rc = find_all(kernels, err);
+	if (!rc)
+		rc = find_updates(kernels, err);
 	if (rc)
 		zc_kernels_unload(kernels);
 	return rc;
@@ -98,13 +123,14 @@ int zc_kernels_check(const struct zc_kernels *kernels, struct zd_err *err)
 /* ---- Launching ----------------------------------------------------------------------------------------- */
 
 static int launch_kernel(const struct zc_kernels *kernels, struct CUfunc_st *function, uint64_t blocks,
-                         struct CUstream_st *stream, void *args, const char *what, struct zd_err *err)
+                         unsigned threads, struct CUstream_st *stream, void *args, const char *what,
+                         struct zd_err *err)
 {
 	void *params[] = {args};
 
 	return zd_cuda_err(kernels->driver,
-	                   kernels->driver->launchKernel(function, (unsigned)blocks, 1, 1, ZC_THREADS, 1, 1,
-	                                                 0, stream, params, NULL),
+	                   kernels->driver->launchKernel(function, (unsigned)blocks, 1, 1, threads, 1, 1, 0,
+	                                                 stream, params, NULL),
 	                   err, "launching a %s", what);
 }
 
@@ -147,8 +173,8 @@ int zc_kernels_cast(const struct zc_kernels *kernels, struct CUstream_st *stream
 		return rc;
 	args.vectors = (args.from | args.to) % ZC_VECTOR_BYTES == 0;
 	return launch_kernel(kernels, kernels->cast[place(from)][place(to)],
-	                     count_blocks(args.numel, block_numel(from), ZC_CAST_BLOCKS), stream, &args,
-	                     "cast", err);
+	                     count_blocks(args.numel, block_numel(from), ZC_CAST_BLOCKS), ZC_THREADS, stream,
+	                     &args, "cast", err);
 }
 
 static int check_reduce(const struct zc_kernels *kernels, const struct zc_reduce *reduce, zd_cu_ptr result,
@@ -200,5 +226,30 @@ int zc_kernels_reduce(const struct zc_kernels *kernels, struct CUstream_st *stre
 	return launch_kernel(kernels,
 	                     kernels->reduce[place(reduce->input_dtype)][place(reduce->target_dtype)],
 	                     count_blocks(reduce->numel, block_numel(reduce->input_dtype), ZC_REDUCE_PARTS),
-	                     stream, &args, "reduction", err);
+	                     ZC_THREADS, stream, &args, "reduction", err);
+}
+
+int zc_kernels_update(const struct zc_kernels *kernels, struct CUstream_st *stream,
+                      const struct zc_update *update, struct zd_err *err)
+{
+	struct zc_update_args args = {
+	        .shard = (zd_cu_ptr)update->shard,
+	        .low = (zd_cu_ptr)update->low,
+	        .m = (zd_cu_ptr)update->m,
+	        .v = (zd_cu_ptr)update->v,
+	        .values = (zd_cu_ptr)update->values,
+	        .numel = update->numel,
+	        .scale = (zd_cu_ptr)update->scale,
+	        .overflow = (zd_cu_ptr)update->overflow,
+	        .numbers = update->numbers,
+	};
+	uint64_t each = (uint64_t)ZC_UPDATE_THREADS * ZC_UPDATE_NUMEL;
+	int rc = zc_kernels_check(kernels, err);
+
+	if (rc)
+		return rc;
+	args.vectors = (args.shard | args.low | args.m | args.v | args.values) % ZC_VECTOR_BYTES == 0;
+	return launch_kernel(kernels, kernels->update[update->kind][update->low != NULL],
+	                     count_blocks(update->numel, each, ZC_UPDATE_BLOCKS), ZC_UPDATE_THREADS, stream,
+	                     &args, "update", err);
 }

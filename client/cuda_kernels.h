@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_kernels.h - the library's kernels on one GPU: casts, and the sum of a reduce-scatter.
+ * cuda_kernels.h - the library's kernels on one GPU: casts, the sum of a reduce-scatter, and an optimizer's
+ * update.
  *
  * The library loads them when it opens the GPU and never later, because loading may wait for the GPU's work.
  * A GPU without kernels serves everything else, and a call that needs a kernel returns the reason. A kernel
@@ -18,6 +19,7 @@
 #include "base/err.h"
 #include "client/cast.h"
 #include "client/kernels/kernels.h"
+#include "client/optimizer.h"
 #include "driver/driver.h"
 
 #define ZC_WIDE_DTYPES     3u /* float32, float16, bfloat16: cast from, and reduced into */
@@ -29,6 +31,7 @@ struct zc_kernels {
 	/* By dtype less float32. NULL from a dtype to itself. */
 	struct CUfunc_st *cast[ZC_WIDE_DTYPES][ZC_FLOATING_DTYPES];
 	struct CUfunc_st *reduce[ZC_FLOATING_DTYPES][ZC_WIDE_DTYPES];
+	struct CUfunc_st *update[ZC_UPDATE_KINDS][2]; /* of float32 masters, and of split ones */
 	struct zd_err failure; /* UNSUPPORTED, quotes the driver; status 0 once they are loaded */
 };
 
@@ -75,6 +78,10 @@ int zc_kernels_cast(const struct zc_kernels *kernels, struct CUstream_st *stream
 int zc_kernels_reduce(const struct zc_kernels *kernels, struct CUstream_st *stream,
                       const struct zc_reduce *reduce, zd_cu_ptr result, struct zd_err *err)
         __attribute__((warn_unused_result));
+
+/* Enqueues an update, with the same bits as zc_update_run(). The arrays are aligned. Errors as above. */
+int zc_kernels_update(const struct zc_kernels *kernels, struct CUstream_st *stream,
+                      const struct zc_update *update, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- cuda_fatbin.c ------------------------------------------------------------------------------------- */
 

@@ -287,6 +287,22 @@ static int gpu_convert(zerod_stream *base, const struct zc_conversion *conversio
 	return rc;
 }
 
+static int gpu_update(zerod_stream *base, const struct zc_update *update, struct zd_err *err)
+{
+	const struct gpu_stream *stream = gpu_of(base);
+	const struct zd_cuda *driver = driver_of(stream);
+	struct zc_cuda_scope scope;
+	int rc = zd_cuda_err(driver, zc_cuda_enter(driver, stream->context, &scope), err,
+	                     "entering a stream's context");
+
+	if (!rc)
+		rc = check_capture(stream, err);
+	if (!rc)
+		rc = zc_kernels_update(&stream->gpu->kernels, stream->handle, update, err);
+	zc_cuda_leave(driver, &scope);
+	return rc;
+}
+
 /* ---- The stream as a whole ----------------------------------------------------------------------------- */
 
 static bool gpu_aborted(zerod_stream *base)
@@ -419,6 +435,7 @@ static const struct zc_stream_ops gpu_ops = {
         .wait = gpu_wait,
         .fence = gpu_fence,
         .convert = gpu_convert,
+        .update = gpu_update,
         .converts = gpu_converts,
         .synchronize = gpu_synchronize,
         .reach = gpu_reach,

@@ -14,6 +14,7 @@
 
 struct zc_conversion;
 struct zc_copy;
+struct zc_update;
 
 /* The conditions under which a stream may use gathered bytes. */
 struct zc_stream_wait {
@@ -38,6 +39,8 @@ struct zc_stream_ops {
 	/* Appends a conversion, or a copy where the dtypes are equal, to memory of the stream's GPU. NULL:
 	 * the stream is not a GPU's. */
 	int (*convert)(zerod_stream *stream, const struct zc_conversion *conversion, struct zd_err *err);
+	/* Appends an optimizer's update of memory that the stream's GPU reaches. NULL as above. */
+	int (*update)(zerod_stream *stream, const struct zc_update *update, struct zd_err *err);
 	/* Checks that the library's kernels may run on the stream. Errors: UNSUPPORTED. NULL as above. */
 	int (*converts)(const zerod_stream *stream, struct zd_err *err);
 	/* Blocks until all work that is in the stream now has run. ABORTED if an abort has freed a wait in

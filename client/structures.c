@@ -8,6 +8,7 @@
  * structures that are missing here.
  */
 #include <zerod.h>
+#include <zerod_optimizer.h>
 
 _Static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "libzerod is for machines of 64 bits");
 
@@ -92,6 +93,13 @@ SOLID(OF(data) OF(shard_numel) OF(true_numel) OF(dtype) OF(reserved));
 #undef T
 #define T struct zerod_alloc_options
 SOLID(OF(job) OF(name) OF(bytes) OF(alignment) OF(device) OF(flags) OF(deadline_ms) OF(reserved));
+#undef T
+#define T struct zerod_optimizer_step
+SOLID(OF(rule) OF(flags) OF(step) OF(lr) OF(weight_decay) OF(beta1) OF(beta2) OF(eps) OF(dampening) OF(scale)
+              OF(overflow));
+#undef T
+#define T struct zerod_optimizer_part
+SOLID(OF(unit) OF(offset_numel) OF(numel) OF(low) OF(m) OF(v) OF(values));
 #undef T
 
 /* NOLINTEND(bugprone-macro-parentheses,bugprone-sizeof-expression) */

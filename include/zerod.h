@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zerod.h - the public C interface of libzerod. zerod_cuda.h adds streams of GPUs, zerod_host.h the CPU's.
+ * zerod.h - the public C interface of libzerod; zerod_cuda.h, zerod_host.h and zerod_optimizer.h add to it.
  *
  * zerod is a daemon, one on each node, that owns the memory of sharded training. A training process connects
  * and joins a group as one rank on one device. The rank registers its units, gathers each unit before use,

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels.cu - what libzerod runs on GPUs, in the trainer's context: casts, and the sum of a reduce-scatter.
+ * kernels.cu - what libzerod runs on GPUs, in the trainer's context: casts, the sum of a reduce-scatter, and
+ * an optimizer's update.
  *
- * Both give the bits that the CPU gives: casts those of client/cast.c, reductions those of
+ * All give the bits that the CPU gives: casts those of client/cast.c, updates those of client/optimizer.c,
+ * reductions those of
  * daemon/executor/host/host_kernels.h, but for the order in which squares are added (kernels.h). So every
  * step rounds by itself: the intrinsics below are not contracted into fused operations, and nvcc is told not
  * to (ptx.sh, Makefile).
  *
- * Both are bound by memory. Where all addresses allow it a thread reads vectors of its input, of 16 bytes at
+ * All are bound by memory. Where all addresses allow it a thread reads vectors of its input, of 16 bytes at
  * most, and of a reduction several inputs at once; else, and at the end, element by element.
  */
 #include <cuda_bf16.h>
@@ -15,6 +17,7 @@
 
 #include "client/kernels/element.h"
 #include "client/kernels/kernels.h"
+#include "client/kernels/update.h"
 
 #define WARP  32u
 #define WARPS (ZC_THREADS / WARP)
@@ -370,3 +373,178 @@ REDUCE(float8_e4m3, bfloat16)
 REDUCE(float8_e5m2, float32)
 REDUCE(float8_e5m2, float16)
 REDUCE(float8_e5m2, bfloat16)
+
+/* ---- Updates by an optimizer --------------------------------------------------------------------------- */
+
+/* N elements from `first` on, of an array that may be missing. */
+template <typename Bits, unsigned N> static __device__ void load(Bits (&to)[N], uint64_t from, uint64_t first)
+{
+	constexpr unsigned EACH = ZC_VECTOR_BYTES / sizeof(Bits) < N ? ZC_VECTOR_BYTES / sizeof(Bits) : N;
+
+	if (!from)
+		return;
+#pragma unroll
+	for (unsigned i = 0; i < N; i += EACH)
+		*reinterpret_cast<pack<Bits, EACH> *>(to + i) = *reinterpret_cast<const pack<Bits, EACH> *>(
+		        reinterpret_cast<const Bits *>(from) + first + i);
+}
+
+template <typename Bits, unsigned N>
+static __device__ void store(uint64_t to, uint64_t first, const Bits (&from)[N])
+{
+	constexpr unsigned EACH = ZC_VECTOR_BYTES / sizeof(Bits) < N ? ZC_VECTOR_BYTES / sizeof(Bits) : N;
+
+	if (!to)
+		return;
+#pragma unroll
+	for (unsigned i = 0; i < N; i += EACH)
+		*reinterpret_cast<pack<Bits, EACH> *>(reinterpret_cast<Bits *>(to) + first + i) =
+		        *reinterpret_cast<const pack<Bits, EACH> *>(from + i);
+}
+
+/* The masters of N elements: float32 shards, or two halves. */
+struct whole_masters {
+	template <unsigned N>
+	static __device__ void load_all(float (&to)[N], const zc_update_args &args, uint64_t first)
+	{
+		load(to, args.shard, first);
+	}
+	template <unsigned N>
+	static __device__ void store_all(const float (&from)[N], const zc_update_args &args, uint64_t first)
+	{
+		store(args.shard, first, from);
+	}
+};
+
+struct split_masters {
+	template <unsigned N>
+	static __device__ void load_all(float (&to)[N], const zc_update_args &args, uint64_t first)
+	{
+		alignas(ZC_VECTOR_BYTES) uint16_t high[N], low[N];
+
+		load(high, args.shard, first);
+		load(low, args.low, first);
+#pragma unroll
+		for (unsigned i = 0; i < N; i++)
+			to[i] = zc_master_join(high[i], low[i]);
+	}
+	template <unsigned N>
+	static __device__ void store_all(const float (&from)[N], const zc_update_args &args, uint64_t first)
+	{
+		alignas(ZC_VECTOR_BYTES) uint16_t high[N], low[N];
+
+#pragma unroll
+		for (unsigned i = 0; i < N; i++) {
+			high[i] = zc_master_high(from[i]);
+			low[i] = zc_master_low(from[i]);
+		}
+		store(args.shard, first, high);
+		store(args.low, first, low);
+	}
+};
+
+struct adam {
+	static __device__ zc_element_state update(const zc_element_state &at, float gradient,
+	                                          const zc_update_args &args)
+	{
+		return zc_update_adam(at, gradient, &args.numbers);
+	}
+};
+
+struct sgd {
+	static __device__ zc_element_state update(const zc_element_state &at, float gradient,
+	                                          const zc_update_args &args)
+	{
+		return zc_update_sgd(at, gradient, &args.numbers);
+	}
+};
+
+template <typename Masters, typename Rule> struct updating {
+	float factor;
+
+	__device__ bool begin(const zc_update_args &args)
+	{
+		factor = args.numbers.sign;
+		if (args.scale)
+			factor = factor * *reinterpret_cast<const float *>(args.scale);
+		return !args.overflow || *reinterpret_cast<const float *>(args.overflow) == 0;
+	}
+	template <unsigned N> __device__ void run(const zc_update_args &args, uint64_t first) const
+	{
+		alignas(ZC_VECTOR_BYTES) float master[N], m[N] = {}, v[N] = {}, gradient[N];
+
+		load(gradient, args.values, first);
+		Masters::load_all(master, args, first);
+		load(m, args.m, first);
+		load(v, args.v, first);
+#pragma unroll
+		for (unsigned i = 0; i < N; i++) {
+			const zc_element_state at =
+			        Rule::update({master[i], m[i], v[i]}, gradient[i] * factor, args);
+			master[i] = at.master;
+			m[i] = at.m;
+			v[i] = at.v;
+		}
+		Masters::store_all(master, args, first);
+		store(args.m, first, m);
+		store(args.v, first, v);
+	}
+};
+
+struct splitting {
+	__device__ bool begin(const zc_update_args &)
+	{
+		return true;
+	}
+	template <unsigned N> __device__ void run(const zc_update_args &args, uint64_t first) const
+	{
+		alignas(ZC_VECTOR_BYTES) float master[N];
+
+		load(master, args.values, first);
+		split_masters::store_all(master, args, first);
+	}
+};
+
+struct joining {
+	__device__ bool begin(const zc_update_args &)
+	{
+		return true;
+	}
+	template <unsigned N> __device__ void run(const zc_update_args &args, uint64_t first) const
+	{
+		alignas(ZC_VECTOR_BYTES) float master[N];
+
+		split_masters::load_all(master, args, first);
+		store(args.values, first, master);
+	}
+};
+
+template <typename Work> static __device__ void update(const zc_update_args &args)
+{
+	constexpr unsigned N = ZC_UPDATE_NUMEL;
+	const uint64_t threads = (uint64_t)gridDim.x * blockDim.x;
+	const uint64_t thread = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+	const uint64_t vectors = args.vectors ? args.numel / N : 0;
+	Work work;
+
+	if (!work.begin(args))
+		return;
+	for (uint64_t i = thread; i < vectors; i += threads)
+		work.template run<N>(args, i * N);
+	for (uint64_t i = vectors * N + thread; i < args.numel; i += threads)
+		work.template run<1>(args, i);
+}
+
+#define UPDATE(name, ...)                                                                                    \
+	extern "C" __global__ void __launch_bounds__(ZC_UPDATE_THREADS)                                      \
+	        zerod_##name(const __grid_constant__ zc_update_args args)                                    \
+	{                                                                                                    \
+		update<__VA_ARGS__>(args);                                                                   \
+	}
+
+UPDATE(adam_float32, updating<whole_masters, adam>)
+UPDATE(adam_bfloat16, updating<split_masters, adam>)
+UPDATE(sgd_float32, updating<whole_masters, sgd>)
+UPDATE(sgd_bfloat16, updating<split_masters, sgd>)
+UPDATE(split_bfloat16, splitting)
+UPDATE(join_bfloat16, joining)

@@ -62,4 +62,33 @@ struct zc_reduce_result {
 	uint64_t overflow; /* 1: an element is inf or nan */
 };
 
+/* ---- Updates by an optimizer --------------------------------------------------------------------------- */
+
+#define ZC_UPDATE_THREADS 256u  /* of a block: more would leave a thread too few registers for its elements */
+#define ZC_UPDATE_BLOCKS  1056u /* at most: 8 for each of the 132 multiprocessors */
+#define ZC_UPDATE_NUMEL   8u    /* elements that a thread updates at once, where all addresses allow it */
+
+/* The numbers of a step, for a rule. Those that a rule has no use for are such that they change nothing. */
+struct zc_update_numbers {
+	float lr;           /* Adam: over the correction of m */
+	float keep;         /* the factor of the master that AdamW leaves */
+	float decay;        /* the part of the master that is added to the gradient */
+	float beta1, rest1; /* rest: of the gradient; Adam's 1 - beta, SGD's 1 - dampening */
+	float beta2, rest2;
+	float root, eps; /* root: of the correction of v */
+	float sign;      /* of the gradient: -1 to maximize */
+	uint32_t nesterov, first;
+};
+
+struct zc_update_args {
+	uint64_t shard, low; /* low 0: the shard is float32, and its own master */
+	uint64_t m, v;       /* 0: the rule has none */
+	uint64_t values;     /* gradients, or masters; float32 */
+	uint64_t numel;
+	uint64_t scale, overflow; /* a float32 each; 0: none */
+	struct zc_update_numbers numbers;
+	uint32_t vectors; /* all are aligned to ZC_VECTOR_BYTES */
+	uint32_t pad;
+};
+
 #endif

@@ -34,6 +34,7 @@ extern _Atomic(double_kernel_ended_fn *) double_kernel_ended;
 
 /* Finds the library's kernel of that name; NULL: none. */
 const struct double_kernel *double_library_kernel(const char *name);
+const struct double_kernel *double_update_kernel(const char *name); /* update_kernels.c */
 
 #define DOUBLE_KERNEL(name)                                                                                  \
 	__attribute__((visibility("default"))) const struct double_kernel double_kernel_##name

@@ -279,5 +279,5 @@ const struct double_kernel *double_library_kernel(const char *name)
 	for (size_t i = 0; i < ZD_ARRAY_LEN(kernels); i++)
 		if (strcmp(kernels[i].name, name) == 0)
 			return &kernels[i].kernel;
-	return NULL;
+	return double_update_kernel(name);
 }

@@ -218,6 +218,7 @@ static void run_all(struct checks *checks)
 		}
 	}
 	report(checks, check_reduce_lanes(checks), "sums on several streams", 0, 0);
+	report(checks, check_updates(checks), "updates by an optimizer", 0, 0);
 	report(checks, check_refusals(checks), "what is refused", 0, 0);
 }
 

@@ -46,7 +46,7 @@ bool checks_compare(struct checks *checks);
 typedef bool check_fn(struct checks *checks);
 bool check_reduce_pair(struct checks *checks, enum zerod_dtype input, enum zerod_dtype target);
 bool check_cast_pair(struct checks *checks, enum zerod_dtype from, enum zerod_dtype to);
-check_fn check_reduce_lanes, check_refusals;
+check_fn check_reduce_lanes, check_updates, check_refusals;
 
 /* Prints bandwidths. */
 bool measure_kernels(struct checks *checks);

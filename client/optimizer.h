@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* optimizer.h - the update of a range of a shard by an optimizer, and its masters in two halves. */
+#ifndef ZD_CLIENT_OPTIMIZER_H
+#define ZD_CLIENT_OPTIMIZER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/kernels/kernels.h"
+
+enum zc_update_kind { ZC_UPDATE_ADAM, ZC_UPDATE_SGD, ZC_UPDATE_SPLIT, ZC_UPDATE_JOIN, ZC_UPDATE_KINDS };
+
+/* The arrays do not overlap, have numel elements each, and are aligned for them. */
+struct zc_update {
+	enum zc_update_kind kind;
+	void *shard;   /* bfloat16; float32 if there is no `low` */
+	uint16_t *low; /* not NULL for SPLIT and JOIN */
+	float *m, *v;  /* NULL: the rule has none */
+	float *values; /* gradients, or masters */
+	uint64_t numel;
+	const float *scale, *overflow; /* NULL: none */
+	struct zc_update_numbers numbers;
+};
+
+/* Runs it on the calling thread. */
+void zc_update_run(const struct zc_update *update);
+
+#endif

@@ -118,7 +118,8 @@ static int check_array(const void *array, bool wanted, size_t bytes, const struc
 	if (!array && wanted)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': %s is NULL", unit->name, what);
 	if (array && !wanted)
-		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': %s has no meaning here", unit->name, what);
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': %s has no meaning here", unit->name,
+		                  what);
 	if ((uintptr_t)array % bytes != 0)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': %s is not aligned", unit->name, what);
 	return 0;
@@ -201,7 +202,7 @@ static int take_one(struct updates *updates, const struct zerod_optimizer_part *
 	return rc;
 }
 
-/* A GPU that accesses memory of the CPU which is not registered loses its context, and a CPU has no way to a GPU's. */
+/* A GPU that accesses unregistered memory of the CPU loses its context. A CPU reaches no memory of a GPU. */
 static int check_reach(const struct updates *updates, const struct zc_update *update, struct zd_err *err)
 {
 	const void *const arrays[] = {update->low,    update->m,     update->v,
@@ -211,12 +212,14 @@ static int check_reach(const struct updates *updates, const struct zc_update *up
 	for (size_t i = 0; i < ZD_ARRAY_LEN(arrays) && updates->client->on_gpus; i++) {
 		if (arrays[i] && updates->by_cpu && zc_cuda_is_gpu_address(updates->client, arrays[i]))
 			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "%s is memory of a GPU: without a stream of it the CPU updates", names[i]);
-		if (arrays[i] && !updates->by_cpu && zc_cuda_is_unreachable(updates->client, arrays[i]))
-			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "%s is memory of the CPU that the GPU cannot access: register it with "
-			                  "the driver (cudaHostRegister()), or copy it to the GPU",
+			                  "%s is memory of a GPU: without a stream of it the CPU updates",
 			                  names[i]);
+		if (arrays[i] && !updates->by_cpu && zc_cuda_is_unreachable(updates->client, arrays[i]))
+			return zd_err_set(
+			        err, ZEROD_E_INVALID,
+			        "%s is memory of the CPU that the GPU cannot access: register it with "
+			        "the driver (cudaHostRegister()), or copy it to the GPU",
+			        names[i]);
 	}
 	return 0;
 }
@@ -251,7 +254,8 @@ static void run_all(void *arg)
 /* Masters that are float32 shards are copied. */
 static int update_on_gpu(zerod_stream *stream, const struct zc_update *update, struct zd_err *err)
 {
-	struct zc_conversion copy = {.from_dtype = ZEROD_FLOAT32, .to_dtype = ZEROD_FLOAT32, .numel = update->numel};
+	struct zc_conversion copy = {
+	        .from_dtype = ZEROD_FLOAT32, .to_dtype = ZEROD_FLOAT32, .numel = update->numel};
 
 	if (update->low || update->kind == ZC_UPDATE_ADAM || update->kind == ZC_UPDATE_SGD)
 		return stream->ops->update(stream, update, err);
@@ -289,8 +293,8 @@ static int run(struct updates *updates, zerod_stream *stream, struct zd_err *err
 	return rc;
 }
 
-static int update_parts(const struct zerod_optimizer_part *parts, uint32_t count, const struct zc_update *like,
-                        zerod_stream *stream, struct zd_err *err)
+static int update_parts(const struct zerod_optimizer_part *parts, uint32_t count,
+                        const struct zc_update *like, zerod_stream *stream, struct zd_err *err)
 {
 	struct zerod_optimizer_part first;
 	struct updates *updates;

@@ -61,7 +61,8 @@ static void update_adam(const struct zc_update *update, float factor, uint64_t f
 	}
 }
 
-static void update_sgd(const struct zc_update *update, float factor, uint64_t first, unsigned n, float *master)
+static void update_sgd(const struct zc_update *update, float factor, uint64_t first, unsigned n,
+                       float *master)
 {
 	const float *gradient = update->values + first;
 

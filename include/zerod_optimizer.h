@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zerod_optimizer.h - the update of shards by an optimizer, with float32 masters in two halves: docs/optimizer.md.
+ * zerod_optimizer.h - the update of shards by an optimizer, with float32 masters in two halves. See
+ * docs/optimizer.md.
  *
- * The master of a bfloat16 unit is its shard, the upper half, and a remainder of 16 bits an element, the lower half.
- * Together they are the float32 exactly, for every value but nan, of which one is kept. The upper half is the master
- * rounded to nearest; ties are rounded away from zero. The shard of a float32 unit is its master.
+ * The master of a bfloat16 unit is its shard, the upper half, and 16 more bits an element, the lower half.
+ * Together they are the float32 exactly, for every value but nan, of which one is kept. The upper half is the
+ * master rounded to nearest, ties away from zero. The shard of a float32 unit is its master.
  */
 #ifndef ZEROD_OPTIMIZER_H
 #define ZEROD_OPTIMIZER_H
@@ -30,7 +31,7 @@ enum zerod_optimizer_flags {
 	ZEROD_OPTIMIZER_NESTEROV = 1u << 1, /* SGD */
 };
 
-/* One step of one parameter group. */
+/* A step of a parameter group. */
 struct zerod_optimizer_step {
 	size_t struct_size;
 	uint32_t rule;  /* enum zerod_rule */
@@ -39,28 +40,29 @@ struct zerod_optimizer_step {
 	double lr, weight_decay;
 	double beta1, beta2, eps; /* beta1: SGD's momentum; the others: Adam's */
 	double dampening;         /* SGD's */
-	/* One float32 each, read when the update runs; on GPUs in memory that the GPU reaches. NULL: none. */
-	const float *scale;    /* gradients are multiplied by it: 1 / the loss's scale, a clipping coefficient */
+	/* A float32 each, read when the update runs; on GPUs in memory that the GPU reaches. NULL: none. */
+	const float *scale; /* gradients are multiplied by it: 1 / the loss's scale, a clipping coefficient */
 	const float *overflow; /* not 0: nothing is changed */
 };
 
-/* A range of this rank's shard of a unit under update, and what belongs to its elements. The arrays have one element
- * for each of the range's, and begin with the range's. On GPUs they are in memory that the shard's GPU reaches. */
+/* A range of this rank's shard of a unit under update, and what belongs to its elements. The arrays have one
+ * element for each of the range's. On GPUs they are in memory that the shard's GPU reaches. */
 struct zerod_optimizer_part {
 	size_t struct_size;
-	zerod_unit *unit; /* bfloat16 or float32 */
+	zerod_unit *unit;             /* bfloat16 or float32 */
 	uint64_t offset_numel, numel; /* within the shard's true_numel elements */
-	uint16_t *low;    /* the lower halves; NULL for float32 */
-	float *m, *v;     /* the optimizer's state; NULL where the rule has none */
-	float *values;    /* of update: the gradients; of split and join: the masters */
+	uint16_t *low;                /* the lower halves; NULL for float32 */
+	float *m, *v;                 /* the optimizer's state; NULL where the rule has none */
+	float *values;                /* of update: the gradients; of split and join: the masters */
 };
 
-/* Updates the masters and the state of `count` parts (1..1024) by one step, behind the work that is in `stream`
- * now, in which the shards must be publishable and the arrays valid. NULL: the calling thread does, for emulated devices
- * and for units on the host. The result has the same bits on GPUs and CPUs, but for nan.
- * Errors, and nothing is changed: INVALID (a range beyond the shard, a missing or misaligned array, numbers that are
- * not finite or out of range, a stream of another GPU), UNSUPPORTED (another dtype, or why no kernel runs), STATE
- * (the unit is not under update, or the stream takes no work). DEVICE: parts may have been updated. */
+/* Updates the masters and the state of `count` parts (1..1024) by one step, behind the work that is in
+ * `stream` now. NULL: the calling thread does, for emulated devices and for units on the host. The result has
+ * the same bits on GPUs and CPUs, but for nan.
+ * Errors, and nothing is changed: INVALID (a range beyond the shard, a missing or misaligned array, numbers
+ * out of range, memory that the GPU or the CPU cannot reach, a stream of another GPU), UNSUPPORTED (another
+ * dtype, or why no kernel runs), STATE (the unit is not under update, or the stream takes no work). DEVICE:
+ * parts may have been updated. */
 ZEROD_MUST_USE int zerod_optimizer_update(const struct zerod_optimizer_part *parts, uint32_t count,
                                           const struct zerod_optimizer_step *step, zerod_stream *stream);
 

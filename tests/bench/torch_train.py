@@ -14,6 +14,7 @@ A way is a library, with how many blocks it gathers ahead, and what else there i
     fsdp2:1:float32         gradients are sent and summed in float32
     fsdp2:1:symmetric       NCCL gathers by copy engines: symmetric memory, zero-CTA policy
     zerod:1:compile         blocks compiled by inductor; for both
+    zerod:1:halves          zt.AdamW, with masters in two halves; also with :compile
 
     tests/bench/torch_train.py [--ranks N] [--layers N] [--iters N] [--json] [WAY...]     # $BUILD as in the tests
 """
@@ -35,7 +36,8 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-WAYS = ("zerod:1", "fsdp2:1", "fsdp2:2", "fsdp2:1:symmetric", "zerod:1:compile", "fsdp2:1:compile")
+WAYS = ("zerod:1", "zerod:1:halves", "fsdp2:1", "fsdp2:2", "fsdp2:1:symmetric", "zerod:1:compile", "zerod:1:halves:compile",
+        "fsdp2:1:compile")
 WIDTH, HEADS, GROUPS, HEAD, HIDDEN, VOCABULARY, TOKENS = 4096, 32, 8, 128, 12288, 151936, 4096
 WARM_UP = 4
 TIMEOUT_S = 150  # of a way; 124 is then its exit status
@@ -127,7 +129,12 @@ def rank_main(way: str, layers: int, iters: int) -> None:
         for layer in model.layers:
             layer.compile()
     sharded = {"zerod": zerod, "fsdp2": fsdp2}[library](model, int(ahead), choices)
-    optimizer = torch.optim.AdamW(sharded.parameters(), lr=1e-4, fused=True)
+    if "halves" in choices:
+        import zerod.torch as zt
+
+        optimizer: torch.optim.Optimizer = zt.AdamW(sharded.parameters(), lr=1e-4)
+    else:
+        optimizer = torch.optim.AdamW(sharded.parameters(), lr=1e-4, fused=True)
     torch.cuda.empty_cache()
     tokens = torch.randint(VOCABULARY, (1, TOKENS + 1), device="cuda", generator=torch.Generator("cuda").manual_seed(rank))
     ends = [torch.cuda.Event(enable_timing=True) for _ in range(WARM_UP + iters)]

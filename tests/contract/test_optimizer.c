@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_optimizer.c - shards updated by an optimizer, with masters in two halves: on every backend, in the order
- * of a stream.
+ * test_optimizer.c - shards updated by an optimizer, with masters in two halves: on every backend, in the
+ * order of a stream.
  *
  * Expected masters are computed here, element by element in float32, as docs/optimizer.md says.
  */
@@ -26,7 +26,7 @@ static bool on_gpus(void)
 	return name && strcmp(name, "cuda") == 0;
 }
 
-/* What belongs to a rank's slice, one behind the other in memory of the rank's device: low, m, v, values, scale. */
+/* The arrays of a rank's slice, one behind the other in memory of its device: low, values, m, v, scale. */
 struct state {
 	struct contract_rank *rank;
 	zerod_allocation *memory;
@@ -70,8 +70,8 @@ static void state_close(struct state *state)
 	OK(state->rank->client, zerod_free(state->memory, NULL, 0));
 }
 
-static struct zerod_optimizer_part part_of(const struct state *state, struct contract_unit *unit, uint64_t first,
-                                           uint64_t last)
+static struct zerod_optimizer_part part_of(const struct state *state, struct contract_unit *unit,
+                                           uint64_t first, uint64_t last)
 {
 	return (struct zerod_optimizer_part){.struct_size = sizeof(struct zerod_optimizer_part),
 	                                     .unit = unit->at[state->rank->number],
@@ -133,9 +133,10 @@ static void model_step(struct model *model, uint64_t i, uint64_t step, double lr
 
 	model->m[i] = 0.9f * model->m[i] + (float)(1 - 0.9) * g;
 	model->v[i] = 0.99f * model->v[i] + (float)(1 - 0.99) * (g * g);
-	model->master[i] = kept - (float)(lr / (1 - pow(0.9, (double)step))) *
-	                                  (model->m[i] / (sqrtf(model->v[i]) / (float)sqrt(1 - pow(0.99, (double)step)) +
-	                                                  1e-8f));
+	model->master[i] = kept -
+	                   (float)(lr / (1 - pow(0.9, (double)step))) *
+	                           (model->m[i] /
+	                            (sqrtf(model->v[i]) / (float)sqrt(1 - pow(0.99, (double)step)) + 1e-8f));
 }
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
@@ -191,7 +192,8 @@ static void split_masters(struct contract_rank *rank, struct contract_unit *unit
 static void step_one(struct state *state, struct contract_unit *unit, uint64_t step)
 {
 	uint64_t half = state->numel / 2;
-	struct zerod_optimizer_part parts[] = {part_of(state, unit, 0, half), part_of(state, unit, half, state->numel)};
+	struct zerod_optimizer_part parts[] = {part_of(state, unit, 0, half),
+	                                       part_of(state, unit, half, state->numel)};
 
 	begin(state, unit);
 	write_values(state, gradient, step);
@@ -280,8 +282,9 @@ static void test_float32(void **unused)
 	(void)unused;
 	open_unit(c, ZEROD_FLOAT32, &unit);
 	for (uint32_t r = 0; r < 2; r++) {
-		struct zerod_optimizer_step sgd = {sizeof(sgd), ZEROD_RULE_SGD, ZEROD_OPTIMIZER_MAXIMIZE, 1, 0.5, 0, 0, 0, 0,
-		                                   0, NULL, NULL};
+		struct zerod_optimizer_step sgd = {
+		        sizeof(sgd), ZEROD_RULE_SGD, ZEROD_OPTIMIZER_MAXIMIZE, 1, 0.5, 0, 0, 0, 0, 0, NULL,
+		        NULL};
 		struct state *state = &states[r];
 		struct zerod_optimizer_part part;
 
@@ -365,11 +368,14 @@ static void test_wrong_calls(void **unused)
 	FAILS(NULL, zerod_optimizer_update(&part, 0, &step, state.stream), ZEROD_E_INVALID, "count is 0");
 	both[0] = both[1] = part;
 	both[1].unit = unit.at[1];
-	FAILS(rank->client, zerod_optimizer_update(both, 2, &step, state.stream), ZEROD_E_INVALID, "another client than part 0");
+	FAILS(rank->client, zerod_optimizer_update(both, 2, &step, state.stream), ZEROD_E_INVALID,
+	      "another client than part 0");
 	if (other.stream)
-		FAILS(rank->client, zerod_optimizer_update(&part, 1, &step, other.stream), ZEROD_E_INVALID, "another client");
+		FAILS(rank->client, zerod_optimizer_update(&part, 1, &step, other.stream), ZEROD_E_INVALID,
+		      "another client");
 	part.m = part.v = NULL;
-	FAILS(rank->client, zerod_optimizer_split(&part, 2000, state.stream), ZEROD_E_INVALID, "count is 2000");
+	FAILS(rank->client, zerod_optimizer_split(&part, 2000, state.stream), ZEROD_E_INVALID,
+	      "count is 2000");
 	if (on_gpus() && !contract_on_host())
 		FAILS(rank->client, zerod_optimizer_join(&part, 1, NULL), ZEROD_E_INVALID, "on a GPU");
 	expect_masters(&state, &unit, model);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* update_kernels.c - an optimizer's update as client/kernels/kernels.cu makes it, by the library's code for the CPU. */
+/* update_kernels.c - the updates of client/kernels/kernels.cu, by the library's code for the CPU. */
 #include <string.h>
 
 #include "base/mem.h"

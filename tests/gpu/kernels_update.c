@@ -8,7 +8,8 @@
 #include "tests/gpu/kernels_check.h"
 
 /* Sizes around a thread's, a block's, and the whole grid's. */
-static const uint64_t numels[] = {1, 7, 8, 9, 255, 2047, 2048, 2049, 100003, ZC_UPDATE_BLOCKS *ZC_UPDATE_THREADS * 2 + 5};
+static const uint64_t numels[] = {1,    7,    8,    9,      255,
+                                  2047, 2048, 2049, 100003, ZC_UPDATE_BLOCKS *ZC_UPDATE_THREADS * 2 + 5};
 
 /* The places of an update's arrays in the image. */
 struct places {
@@ -35,7 +36,8 @@ static void store_float(struct checks *checks, uint64_t at, float value)
 }
 
 /* Magnitudes of v; no nan, whose bits may differ. */
-static void fill_all(struct checks *checks, const struct places *at, bool split, uint64_t numel, float overflow)
+static void fill_all(struct checks *checks, const struct places *at, bool split, uint64_t numel,
+                     float overflow)
 {
 	float *v = (float *)(void *)(checks->wanted + at->v);
 
@@ -51,7 +53,8 @@ static void fill_all(struct checks *checks, const struct places *at, bool split,
 	store_float(checks, at->overflow, overflow);
 }
 
-static struct zc_update update_at(const struct zc_update *like, const struct places *at, void *base, bool split)
+static struct zc_update update_at(const struct zc_update *like, const struct places *at, void *base,
+                                  bool split)
 {
 	struct zc_update update = *like;
 	bool steps = like->kind == ZC_UPDATE_ADAM || like->kind == ZC_UPDATE_SGD;
@@ -66,7 +69,8 @@ static struct zc_update update_at(const struct zc_update *like, const struct pla
 	return update;
 }
 
-static bool check_one(struct checks *checks, const struct zc_update *like, bool split, unsigned skip, float overflow)
+static bool check_one(struct checks *checks, const struct zc_update *like, bool split, unsigned skip,
+                      float overflow)
 {
 	struct places at = place_all(checks, split, like->numel, skip);
 	struct zc_update here, there;
@@ -85,8 +89,16 @@ static bool check_one(struct checks *checks, const struct zc_update *like, bool 
 bool check_updates(struct checks *checks)
 {
 	static const char *const names[] = {"adam", "sgd", "split", "join"};
-	struct zc_update like = {.numbers = {.lr = 0.013f, .keep = 0.999f, .decay = 0.01f, .beta1 = 0.9f, .rest1 = 0.1f,
-	                                     .beta2 = 0.999f, .rest2 = 0.001f, .root = 0.3f, .eps = 1e-8f, .sign = -1,
+	struct zc_update like = {.numbers = {.lr = 0.013f,
+	                                     .keep = 0.999f,
+	                                     .decay = 0.01f,
+	                                     .beta1 = 0.9f,
+	                                     .rest1 = 0.1f,
+	                                     .beta2 = 0.999f,
+	                                     .rest2 = 0.001f,
+	                                     .root = 0.3f,
+	                                     .eps = 1e-8f,
+	                                     .sign = -1,
 	                                     .nesterov = 1}};
 
 	for (like.kind = ZC_UPDATE_ADAM; like.kind < ZC_UPDATE_KINDS; like.kind++) {

@@ -90,7 +90,8 @@ static struct model *model_new(void)
 }
 
 /* With split masters, or with float32 shards: `first` to `last` of them. */
-static void update(struct model *model, const struct zc_update *like, bool split, uint32_t first, uint32_t last)
+static void update(struct model *model, const struct zc_update *like, bool split, uint32_t first,
+                   uint32_t last)
 {
 	struct zc_update update = *like;
 
@@ -189,8 +190,13 @@ static void test_adam(void **state)
 static void test_sgd(void **state)
 {
 	struct zc_update like = {.kind = ZC_UPDATE_SGD,
-	                         .numbers = {.lr = 0.5f, .decay = 0.25f, .beta1 = 0.5f, .rest1 = 0.75f,
-	                                     .sign = 1, .nesterov = 1, .first = 1}};
+	                         .numbers = {.lr = 0.5f,
+	                                     .decay = 0.25f,
+	                                     .beta1 = 0.5f,
+	                                     .rest1 = 0.75f,
+	                                     .sign = 1,
+	                                     .nesterov = 1,
+	                                     .first = 1}};
 	struct model *model = model_new();
 	float before = model->master[7], g, moved;
 

@@ -187,6 +187,10 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, losses: Loss, ran
     return seen
 
 
+def as_is(values: torch.Tensor) -> torch.Tensor:
+    return values
+
+
 def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, world: int, steps: int,
               accumulate: int = 1, dtype: Optional[torch.dtype] = None, local: bool = False,
               before_step: Optional[Callable] = None, reduce_dtype: Optional[torch.dtype] = None,
@@ -194,7 +198,8 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
     """(losses of each rank, flat parameters by name) of one process that does what all ranks do.
 
     local: each rank sums its micro-batches before the ranks are summed, as no_sync() does. rows: of a mesh: the ranks of
-    a row are summed in each micro-batch, the rows before the step.
+    a row are summed in each micro-batch, the rows before the step. An optimizer's `rounded`, if it has one, rounds the
+    masters as param_dtype does.
     """
     masters = seeded(make).to(optimizer_device)
     module = seeded(make).to(models.DEVICE)
@@ -202,6 +207,7 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
         cast(module, dtype)
     names = [name for name, _ in masters.named_parameters()]
     optimizer = optimize(masters)
+    rounded = getattr(optimizer, "rounded", as_is) if dtype is not None else as_is
     seen: list[list[Any]] = [[] for _ in range(world)]
     ours, theirs = dict(masters.named_parameters()), dict(module.named_parameters())
     for step in range(steps):
@@ -238,7 +244,7 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
         step_with(optimizer)
         with torch.no_grad():
             for name in names:
-                theirs[name].copy_(ours[name])
+                theirs[name].copy_(rounded(ours[name]))
     return seen, {name: ours[name].detach().flatten().cpu() for name in names}
 
 

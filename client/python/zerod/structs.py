@@ -252,6 +252,35 @@ class Source(Struct):
     _fields_ = [("struct_size", c_size_t), ("unit", c_void_p), ("data", c_void_p)]
 
 
+MOST_PARTS = 1024  # of an optimizer's call
+
+
+class Rule(enum.IntEnum):
+    ADAMW = 1
+    ADAM = 2
+    SGD = 3
+
+
+class OptimizerFlags(enum.IntFlag):
+    MAXIMIZE = 1
+    NESTEROV = 2
+
+
+class OptimizerStep(Struct):
+    """One step of one parameter group; `step` is 1 for the first, `beta1` is SGD's momentum."""
+
+    _fields_ = [("struct_size", c_size_t), ("rule", c_uint32), ("flags", c_uint32), ("step", c_uint64), ("lr", c_double),
+                ("weight_decay", c_double), ("beta1", c_double), ("beta2", c_double), ("eps", c_double),
+                ("dampening", c_double), ("scale", c_void_p), ("overflow", c_void_p)]
+
+
+class OptimizerPart(Struct):
+    """A range of this rank's shard, and the addresses of what belongs to its elements."""
+
+    _fields_ = [("struct_size", c_size_t), ("unit", c_void_p), ("offset_numel", c_uint64), ("numel", c_uint64),
+                ("low", c_void_p), ("m", c_void_p), ("v", c_void_p), ("values", c_void_p)]
+
+
 class GatherOptions(Struct):
     """`scope` is the number that `Group.forward_begin()` or `Group.context()` gave."""
 

@@ -31,7 +31,7 @@ class UnitBytes:
     name: str
     weights: int  # the shard
     weights_on_host: bool  # and the target
-    masters: int
+    masters: int  # beside the shard
     gradients: int  # as the optimizer reads them
     state: int  # of Adam: two values for each master
     optimizer_on_host: bool  # masters, gradients and state
@@ -63,11 +63,12 @@ def unit_bytes(block: str, unit: "FlatUnit | UnitPlan", world: int, placement: P
     shard = -(-(-(-unit.numel // world)) // align) * align
     casts = dtype != unit.source_dtype
     own = shard * unit.source_dtype.itemsize
+    masters = 2 * shard if getattr(unit, "halves", None) is not None else own if casts or placement.apart else 0
     target = 4 * shard if trainable else 0
     copied = placement.optimizer_on_host and (placement.apart or unit.source_dtype != torch.float32)
     in_place = world == 1 and not placement.shards_on_host
     return UnitBytes(block, unit.name, weights=shard * dtype.itemsize, weights_on_host=placement.shards_on_host,
-                     masters=own if casts or placement.apart else 0, state=2 * own if trainable else 0,
+                     masters=masters, state=2 * own if trainable else 0,
                      gradients=(own if copied else target) if trainable else 0,
                      optimizer_on_host=placement.optimizer_on_host,
                      staging=shard * dtype.itemsize if placement.apart and casts else 0, target=target if copied else 0,

@@ -377,7 +377,7 @@ class Gradients:
     def _holder(self, unit: FlatUnit, index: int) -> ShardedTensor:
         holder = unit.holders[index]
         if holder is None or sys.getrefcount(holder) > _SPARE or holder.counter is not None:
-            holder = ShardedTensor.__new__(ShardedTensor, unit.own[:0], unit.gradient_parts[index])
+            holder = ShardedTensor.__new__(ShardedTensor, unit.blank, unit.gradient_parts[index])
         unit.holders[index] = holder
         holder.wait_for(self._source)
         holder.stash, holder.aliases = None, []

@@ -546,6 +546,9 @@ class Model:
             self.steps.settle_overlap()
         self.steps.finish()
         self.updates.end_writes()
+        for unit in self.units:
+            if unit.halves is not None:
+                unit.halves.close(writes=False)
         self.kept.sweep()
         if self.refreeze:
             self._follow_requires_grad()

@@ -158,7 +158,6 @@ def _elementwise(func: Any, args: Any, kwargs: dict) -> Any:
         if each.__class__ in _KINDS:
             if not each.part.same(part):
                 return _whole(func, args, kwargs)
-            each = each.read_local()
         elif isinstance(each, torch.Tensor):
             if isinstance(each, View):
                 each = each.plain
@@ -170,14 +169,18 @@ def _elementwise(func: Any, args: Any, kwargs: dict) -> Any:
         out = kwargs.get("out")
         if not isinstance(out, ShardedTensor) or not out.part.same(part) or len(kwargs) > 1:
             return _whole(func, args, kwargs)
-        func(*operands, out=out.writable_local())
+        target = out.writable_local()
+        func(*map(_locals, operands), out=target)
         return out
     made = _compute(func, args, operands, kwargs)
     return args[0] if told.written else _result(made, part)
 
 
 def _compute(func: Any, args: Any, operands: Any, kwargs: dict) -> Any:
-    """func on the values here of the operands, which are the arguments or take their places."""
+    """func on the values here of the operands, which are the arguments or take their places.
+
+    They are read when the update has begun: before that the masters may be in halves.
+    """
     for i in operation(func).written:
         _check_writable(args[i])
     return func(*map(_locals, operands), **{key: _locals(value) for key, value in kwargs.items()})
@@ -198,7 +201,8 @@ def _like(func: Any, args: Any, kwargs: dict) -> Any:
 
 def _detach(func: Any, args: Any, kwargs: dict) -> ShardedTensor:
     tensor = args[0]
-    made = ShardedTensor.__new__(ShardedTensor, tensor.blank_local(), tensor.part)
+    like = tensor.read_local() if tensor.source is None else torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    made = ShardedTensor.__new__(ShardedTensor, like, tensor.part)
     made.guarded, made.result, made.exposed = tensor.guarded, tensor.result, tensor.exposed
     made.counter = tensor.counter
     if tensor.aliases is not None:
@@ -314,7 +318,7 @@ def _zero(func: Any, args: Any, kwargs: dict) -> Any:
     """A gradient whose sum is not there yet forgets it, without waiting."""
     for tensor in args[0] if isinstance(args[0], (list, tuple)) else (args[0],):
         if is_sharded(tensor):
-            if tensor.source is None:
+            if tensor.source is None or tensor.guarded:
                 tensor.writable_local().zero_()
             else:
                 tensor.settle(tensor.blank_local().zero_())

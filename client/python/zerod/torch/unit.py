@@ -26,6 +26,7 @@ from .sharded import Part, ShardedParameter, ShardedTensor, ShardedWrite, as_pla
 from .tensors import Places, tensor_at
 
 if TYPE_CHECKING:
+    from .halves import Halves
     from .model import Model
 
 # The unit of each gathered buffer, by the identity of the storage that stands for the buffer.
@@ -113,6 +114,7 @@ class FlatUnit:
         self.shard = self.unit.shard()
         self.device = context.client.dlpack_device  # of gathered buffers
         self.master: Optional[torch.Tensor] = None
+        self.halves: "Optional[Halves]" = None  # the masters are in halves, and `master` is there for a time
         self.master_unit: Optional[zerod.Unit] = None  # of a durable job: the masters' memory
         self.staging: Optional[torch.Tensor] = None  # in host memory: masters on their way to shards on a device
         self.fetched: Optional[torch.Tensor] = None  # in host memory: a copy of the reduced gradient
@@ -247,7 +249,18 @@ class FlatUnit:
     @property
     def own(self) -> torch.Tensor:
         """This rank's slice as the optimizer writes it."""
+        if self.halves is not None:
+            return self.halves.expand()
         return self.slice if self.master is None else self.master
+
+    @property
+    def has_masters(self) -> bool:
+        """In memory beside the shard."""
+        return self.master is not None or self.halves is not None
+
+    def own_parts(self) -> list[torch.Tensor]:
+        """The parameters' parts of it."""
+        return self._cut(self.own)
 
     def whole_of(self, parameters: "Sequence[torch.Tensor]") -> torch.Tensor:
         """The unit, padded, on the device of computation. Parameters on the meta device count as zeros."""
@@ -265,6 +278,8 @@ class FlatUnit:
         """
         for part in self.parts:
             part.writes += 1
+        if self.halves is not None:
+            self.halves.expand()
         if self.dtype == self.source_dtype or self.dtype.itemsize > self.source_dtype.itemsize:  # it holds every master
             self._load(self.unit, None if whole is None else whole.to(self.dtype), self.slice)
             if self.master is not None:
@@ -303,6 +318,7 @@ class FlatUnit:
 
     def shard_parameters(self, owner: "Model") -> None:
         """Gives the module's parameter objects this rank's slices, and makes them sharded."""
+        self.blank = self.own[:0]
         for index, member in enumerate(self.members):
             first, last = self.bounds(member)
             begin = max(first + self.shard.offset_numel - member.offset, 0) if last > first else 0

@@ -128,6 +128,8 @@ class Updates:
         by_dtype: dict[torch.dtype, list[FlatUnit]] = {}
         for unit in units:
             unit.next_version()
+            if unit.halves is not None:
+                unit.halves.close(writes=True)
             if unit.master is None or unit.placement.optimizer_on_host and not on_device:
                 plain.append(unit)
             else:
@@ -153,7 +155,7 @@ def _parts(units: "list[FlatUnit]") -> "Iterator[list[FlatUnit]]":
     part: list[FlatUnit] = []
     for unit in units:
         part.append(unit)
-        if sum(each.own.nbytes for each in part) >= _PART_BYTES:
+        if sum(each.slice.nbytes for each in part) >= _PART_BYTES:
             yield part
             part = []
     if part:

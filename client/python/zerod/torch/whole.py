@@ -66,8 +66,8 @@ def read(unit: FlatUnit) -> torch.Tensor:
     """The unit's parameters in their own type, flat, in memory of torch's on the parameters' device."""
     context = unit.context
     device = unit.placement.torch_device(context.environment)
-    if unit.dtype != unit.source_dtype and unit.master is not None and unit.master_unit is None:
-        parts = passed(context, unit.name, unit.master, unit.shard.shard_numel)
+    if unit.dtype != unit.source_dtype and unit.has_masters and unit.master_unit is None:
+        parts = passed(context, unit.name, unit.own, unit.shard.shard_numel)
         return torch.cat(parts)[:unit.numel].to(device)
     stream = context.stream()
     source = unit.unit if unit.dtype == unit.source_dtype or unit.master_unit is None else unit.master_unit
@@ -121,7 +121,7 @@ def full_parameters(model: Model, module: nn.Module, write: bool) -> Iterator[nn
 
 def _apply(model: Model, owner: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
     """The function behind to(), half(), cpu() and the like: it changes buffers, and raises if parameters would change."""
-    for dtype in {unit.own.dtype for unit in model.units}:
+    for dtype in {unit.source_dtype for unit in model.units}:
         before = torch.empty(0, dtype=dtype, device=model.context.device)
         after = change(before)
         if (after.dtype, after.device) != (before.dtype, before.device):

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float32 masters of a unit in two halves: its bfloat16 shard, and the lower 16 bits of each.
+
+While a program reads or writes masters as float32, `unit.master` has them, in memory of torch's, and the parameters are
+over it. It goes when the unit's update ends, or with the next step or forward. Then the parameters wait for it again.
+"""
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Optional
+
+import torch
+
+from zerod import structs as s
+
+from .sharded import ShardedTensor, as_plain
+
+if TYPE_CHECKING:
+    from .unit import FlatUnit
+
+
+class Halves:
+    """Of one unit. It is the source of the parameters' values."""
+
+    def __init__(self, unit: "FlatUnit") -> None:
+        """Inside of an update, which publishes the shard: the masters' upper halves may differ from it by a rounding."""
+        assert unit.master is not None
+        self.unit = unit
+        self.low = torch.empty(unit.shard.true_numel, dtype=torch.int16, device=unit.master.device)
+        for member in unit.members:
+            member.parameter.aliases = []  # type: ignore[attr-defined]  # they wait, too
+        unit.halves = self
+        self.close(writes=True)
+
+    def part(self, values: Optional[torch.Tensor], first: int = 0, last: Optional[int] = None) -> s.OptimizerPart:
+        """Elements of the unit's slice, with float32 `values` that begin there."""
+        last = self.low.numel() if last is None else last
+        return s.OptimizerPart(unit=self.unit.unit.handle, offset_numel=first, numel=last - first,
+                               low=self.low.data_ptr() + 2 * first, values=None if values is None else values.data_ptr())
+
+    def fill(self, tensor: ShardedTensor) -> None:
+        self.expand()
+
+    def expand(self) -> torch.Tensor:
+        """The masters as float32."""
+        unit = self.unit
+        if unit.master is None:
+            unit.master = torch.empty(unit.shard.true_numel, dtype=torch.float32, device=self.low.device)
+            if unit.master.numel():
+                unit.context.group.optimizer_join([self.part(unit.master)], unit.context.stream())
+            with as_plain():
+                for index, values in enumerate(unit.own_parts()):
+                    for each in self._over(index):
+                        each.settle(values)
+        return unit.master
+
+    def close(self, writes: bool) -> None:
+        """Ends the masters' time as float32. writes: they may have been written, in an update that is open."""
+        unit = self.unit
+        if unit.master is None:
+            return
+        if writes and unit.master.numel():
+            unit.context.group.optimizer_split([self.part(unit.master)], unit.context.stream())
+        unit.master = None
+        with as_plain():
+            for index in range(len(unit.members)):
+                for each in self._over(index):
+                    each.wait_for(self)
+
+    def _over(self, index: int) -> "list[ShardedTensor]":
+        """The parameter, and tensors over its values that the program still has."""
+        parameter = self.unit.members[index].parameter
+        references = parameter.aliases  # type: ignore[attr-defined]
+        references[1:] = [reference for reference in references[1:] if reference() is not None]
+        return [parameter, *chain(*([each] for each in (reference() for reference in references[1:]) if each is not None))]

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers whose masters are float32 in two halves (halves.py), and which update a unit by one kernel.
+
+A unit's state is two flat tensors. What `state` has for each parameter are ranges of them, so that checkpoints are as
+those of torch.optim. docs/optimizer.md in the repository has the formulas.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import torch
+from torch import nn
+
+from zerod import structs as s
+
+from .halves import Halves
+from .sharded import ShardedTensor, as_plain, part_of
+from .unit import FlatUnit
+
+_STATE = {"exp_avg": "m", "momentum_buffer": "m", "exp_avg_sq": "v"}  # by torch's names
+
+
+class _Run:
+    """Neighbours of a unit, up to member `index`, of one parameter group and one step: elements first to last, with
+    gradients in one piece that begins at `address`."""
+
+    def __init__(self, unit: FlatUnit, index: int, first: int, last: int, address: int, group: int, step: int) -> None:
+        self.unit, self.index, self.first, self.last = unit, index, first, last
+        self.address, self.group, self.step = address, group, step
+
+    def takes(self, other: "_Run") -> bool:
+        """Whether it takes over the next one. Between two members is padding, whose gradients are zeros."""
+        follows = other.unit is self.unit and other.index == self.index + 1 and \
+            (other.group, other.step) == (self.group, self.step) and \
+            other.address - self.address == 4 * (other.first - self.first)
+        if follows:
+            self.index, self.last = other.index, other.last
+        return follows
+
+
+class _Optimizer(torch.optim.Optimizer):
+    """Of parameters of sharded models, on the device. `names`: of the state, as torch has them; `counts`: steps, too."""
+
+    rule: s.Rule
+    names: tuple[str, ...]
+    counts = True
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        self._forget()
+        super().__init__(params, defaults)
+
+    def _forget(self) -> None:
+        self._flat: dict[FlatUnit, dict[str, torch.Tensor]] = {}
+        self._ranges: dict[tuple[FlatUnit, int], dict[str, ShardedTensor]] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"]:
+            self._check(parameter)
+
+    def _check(self, parameter: nn.Parameter) -> None:
+        part, name = part_of(parameter), type(self).__name__
+        if part is None:
+            raise ValueError(f"zerod.torch.{name} is for the parameters of a sharded model, and one of shape {tuple(parameter.shape)} "
+                             f"is none: call shard() first, or use torch.optim.{name}")
+        model, unit = part.owner, part.place[0]
+        for wrong, why in ((model.offload.optimizer, "offload"), (model.durable is not None, "durable"),
+                           (model.replicas is not None, "a mesh of several rows")):
+            if wrong:
+                raise NotImplementedError(f"zerod.torch.{name} with {why} ({part.name}): use torch.optim.{name}")
+        if unit.source_dtype != torch.float32 or unit.dtype not in (torch.float32, torch.bfloat16):
+            raise NotImplementedError(f"zerod.torch.{name}: {part.name} is {str(unit.source_dtype)[6:]}, and computed with as "
+                                      f"{str(unit.dtype)[6:]}. Masters are float32 here, and weights float32 or bfloat16: use "
+                                      f"torch.optim.{name}")
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable] = None) -> None:  # type: ignore[override]
+        """The hooks of optimizer.py have begun the units' update, and publish it."""
+        if closure is not None:
+            raise NotImplementedError(f"zerod.torch.{type(self).__name__}.step(closure): call backward() before step()")
+        found = []
+        with as_plain():
+            for number, group in enumerate(self.param_groups):
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        unit, index = parameter.part.place
+                        found.append((unit, index, number, parameter, parameter.grad.read_local()))
+        self._update(found)
+
+    def _update(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]") -> None:
+        runs: list[_Run] = []
+        order = {unit: position for position, unit in enumerate(dict.fromkeys(unit for unit, *_ in found))}
+        for unit in order:
+            self._open(unit)
+        for unit, index, group, parameter, gradient in sorted(found, key=lambda each: (order[each[0]], each[1])):
+            first, last = unit.bounds(unit.members[index])
+            run = _Run(unit, index, first, last, gradient.data_ptr(), group, self._count(unit, index, parameter))
+            if first < last and not (runs and runs[-1].takes(run)):
+                runs.append(run)
+        for group, step in dict.fromkeys((run.group, run.step) for run in runs):
+            some = [run for run in runs if (run.group, run.step) == (group, step)]
+            context = some[0].unit.context
+            numbers = self._numbers(self.param_groups[group], step)
+            for begin in range(0, len(some), s.MOST_PARTS):
+                context.group.optimizer_update([self._part(run) for run in some[begin:begin + s.MOST_PARTS]], numbers,
+                                               context.stream())
+
+    def _part(self, run: _Run) -> s.OptimizerPart:
+        unit, flat = run.unit, self._flat[run.unit]
+        low = None if unit.halves is None else unit.halves.low.data_ptr() + 2 * run.first
+        at = {name: flat[name].data_ptr() + 4 * run.first for name in flat}
+        return s.OptimizerPart(unit=unit.unit.handle, offset_numel=run.first, numel=run.last - run.first, low=low,
+                               m=at.get("m"), v=at.get("v"), values=run.address)
+
+    def _numbers(self, group: dict[str, Any], step: int) -> s.OptimizerStep:
+        raise NotImplementedError
+
+    # ---- State ----
+
+    def _open(self, unit: FlatUnit) -> None:
+        """The masters are in halves, and the unit has a state."""
+        if unit.halves is not None:
+            unit.halves.close(writes=True)
+        elif unit.dtype != unit.source_dtype:
+            Halves(unit)
+        if unit not in self._flat:
+            self._flat[unit] = {_STATE[name]: torch.zeros(unit.shard.true_numel, dtype=torch.float32, device=unit.slice.device)
+                                for name in self.names}
+
+    def _count(self, unit: FlatUnit, index: int, parameter: nn.Parameter) -> int:
+        """The number of the parameter's step. Its state is over the unit's; what a checkpoint has put there is copied."""
+        state, ranges = self.state[parameter], self._ranges.get((unit, index))
+        if ranges is None:
+            first, last = unit.bounds(unit.members[index])
+            part = parameter.part  # type: ignore[attr-defined]
+            ranges = self._ranges[unit, index] = {name: ShardedTensor(self._flat[unit][_STATE[name]][first:last], part)
+                                                  for name in self.names}
+        first_step = not state
+        for name, own in ranges.items():
+            known = state.get(name)
+            if known is not own and known is not None:
+                own.write_local(known.read_local() if isinstance(known, ShardedTensor) else own.part.cut(known))
+            state[name] = own
+        if not self.counts:
+            return 1 if first_step else 2
+        if first_step:
+            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
+        state["step"] += 1
+        return int(state["step"])
+
+
+class _Adam(_Optimizer):
+    names = ("exp_avg", "exp_avg_sq")
+
+    def __init__(self, params: Any, lr: Any, betas: tuple[float, float], eps: float, weight_decay: float, maximize: bool) -> None:
+        if not (0 <= betas[0] < 1 and 0 <= betas[1] < 1 and eps >= 0 and weight_decay >= 0 and float(lr) >= 0):
+            raise ValueError(f"lr={lr}, betas={betas}, eps={eps}, weight_decay={weight_decay}: betas are below 1, and none is negative")
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": False,
+                                  "maximize": maximize})
+
+    def _numbers(self, group: dict[str, Any], step: int) -> s.OptimizerStep:
+        if group.get("amsgrad"):
+            raise NotImplementedError(f"zerod.torch.{type(self).__name__}: amsgrad is not supported: use torch.optim")
+        return s.OptimizerStep(rule=self.rule, flags=s.OptimizerFlags.MAXIMIZE if group["maximize"] else 0, step=step,
+                               lr=float(group["lr"]), weight_decay=group["weight_decay"], beta1=group["betas"][0],
+                               beta2=group["betas"][1], eps=group["eps"])
+
+
+class AdamW(_Adam):
+    """torch.optim.AdamW for a sharded model, in 12 bytes a parameter besides the gradient: see docs/optimizer.md.
+
+    params: parameters of models that shard() has sharded, or parameter groups. ValueError for others; NotImplementedError
+    with offload, durable, a mesh of several rows, and other dtypes than float32 computed with as float32 or bfloat16.
+    State and checkpoints are those of torch.optim.AdamW.
+    """
+
+    rule = s.Rule.ADAMW
+
+    def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 1e-2, *, maximize: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, maximize)
+
+
+class Adam(_Adam):
+    """torch.optim.Adam for a sharded model: as AdamW, with the decay added to the gradient."""
+
+    rule = s.Rule.ADAM
+
+    def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0, *, maximize: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, maximize)
+
+
+class SGD(_Optimizer):
+    """torch.optim.SGD with momentum for a sharded model: as AdamW, in 8 bytes a parameter besides the gradient.
+
+    Without momentum torch.optim.SGD keeps no state, and serves as well.
+    """
+
+    rule = s.Rule.SGD
+    names = ("momentum_buffer",)
+    counts = False
+
+    def __init__(self, params: Any, lr: Any = 1e-3, momentum: float = 0.9, dampening: float = 0, weight_decay: float = 0,
+                 nesterov: bool = False, *, maximize: bool = False) -> None:
+        if not (momentum > 0 and weight_decay >= 0 and float(lr) >= 0):
+            raise ValueError(f"lr={lr}, momentum={momentum}, weight_decay={weight_decay}: momentum is above 0, and none is negative")
+        if nesterov and dampening != 0:
+            raise ValueError("nesterov needs a dampening of 0")
+        super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
+                                  "nesterov": nesterov, "maximize": maximize})
+
+    def _numbers(self, group: dict[str, Any], step: int) -> s.OptimizerStep:
+        flags = (s.OptimizerFlags.MAXIMIZE if group["maximize"] else 0) | (s.OptimizerFlags.NESTEROV if group["nesterov"] else 0)
+        return s.OptimizerStep(rule=self.rule, flags=flags, step=step, lr=float(group["lr"]), weight_decay=group["weight_decay"],
+                               beta1=group["momentum"], dampening=group["dampening"])

@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""zerod.torch's optimizers, with masters in two halves: beside the same arithmetic in one process, and torch's optimizers."""
+from __future__ import annotations
+
+import copy
+import tempfile
+import unittest
+from functools import partial
+from typing import Any
+
+import harness
+import models
+import torch
+from harness import compare, same, support
+from torch import nn
+
+import zerod.torch as zt
+
+
+def setUpModule() -> None:
+    global daemon
+    daemon = support.Daemon(devices=4, arena=harness.ARENA, host_arena="64M").for_module()
+
+
+class Reference(torch.optim.Optimizer):
+    """docs/optimizer.md, by operations of torch that round one by one."""
+
+    def __init__(self, params: Any, rule: str, **numbers: Any) -> None:
+        self.rule = rule
+        super().__init__(params, {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "maximize": False, "momentum": 0.9,
+                                  "dampening": 0.0, "nesterov": False, **numbers})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    state = self.state[p]
+                    state["step"] = state.get("step", 0) + 1
+                    (self.sgd if self.rule == "SGD" else self.adam)(p, -p.grad if group["maximize"] else p.grad, state, group)
+
+    def adam(self, p: torch.Tensor, g: torch.Tensor, state: Any, group: Any) -> None:
+        (beta1, beta2), lr, decay = group["betas"], float(group["lr"]), group["weight_decay"]
+        m, v = state.setdefault("m", torch.zeros_like(p)), state.setdefault("v", torch.zeros_like(p))
+        apart = self.rule == "AdamW"
+        g = g + p * (0.0 if apart else decay)
+        m.copy_(m * beta1 + g * (1 - beta1))
+        v.copy_(v * beta2 + (g * g) * (1 - beta2))
+        # In double, as torch's own square root of a float32 is off by a bit at times. torch multiplies by 1 / a number.
+        root = v.double().sqrt().float() / torch.full_like(v, (1 - beta2 ** state["step"]) ** 0.5) + group["eps"]
+        p.copy_(p * (1 - lr * decay if apart else 1) - (m / root) * (lr / (1 - beta1 ** state["step"])))
+
+    def sgd(self, p: torch.Tensor, g: torch.Tensor, state: Any, group: Any) -> None:
+        g = g + p * group["weight_decay"]
+        m = state["m"] * group["momentum"] + g * (1 - group["dampening"]) if "m" in state else g.clone()
+        state["m"] = m
+        p.copy_(p - (g + m * group["momentum"] if group["nesterov"] else m) * float(group["lr"]))
+
+    @staticmethod
+    def rounded(masters: torch.Tensor) -> torch.Tensor:
+        """To the nearest bfloat16, halfway cases away from zero."""
+        bits = masters.detach().view(torch.int32)
+        return ((bits + 0x8000) & ~0xffff).view(torch.float32)
+
+
+def optimizer(rule: str, module: nn.Module, **numbers: Any) -> torch.optim.Optimizer:
+    """The sharded module's, or the one process's."""
+    groups = [{"params": [p for p in module.parameters() if p.dim() > 1], "weight_decay": 0.1},
+              {"params": [p for p in module.parameters() if p.dim() <= 1], "lr": 3e-3, "weight_decay": 0.0}]
+    if hasattr(module, "_zerod_model"):
+        return getattr(zt, rule)(groups, **numbers)
+    return Reference(groups, rule, **numbers)
+
+
+class Halves(unittest.TestCase):
+    def test_adamw(self) -> None:
+        """AdamW equals one process bit by bit, float32 and bfloat16, on 1, 2 and 4 ranks, with slots, stages, persistent units"""
+        for world in (1, 2, 4):
+            for dtype in (None, torch.bfloat16):
+                for options in ({}, {"slots": True}, {"stage": 2}, {"persist_below": 1000}, {"accumulate": 2}):
+                    with self.subTest(world=world, dtype=dtype, **options):
+                        compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2), models.gpt_loss,
+                                dtype=dtype, **options)
+
+    def test_rules(self) -> None:
+        """Adam, and SGD with momentum"""
+        for rule, numbers in (("Adam", {"lr": 1e-2, "betas": (0.8, 0.9), "eps": 1e-3, "maximize": True}),
+                              ("SGD", {"lr": 1e-2, "momentum": 0.9, "nesterov": True}),
+                              ("SGD", {"lr": 1e-2, "momentum": 0.5, "dampening": 0.25, "maximize": True})):
+            for dtype in (None, torch.bfloat16):
+                with self.subTest(rule=rule, dtype=dtype, **numbers):
+                    compare(daemon.socket, 2, models.MLP, partial(optimizer, rule, **numbers), models.mlp_loss, dtype=dtype)
+
+    def test_torch(self) -> None:
+        """50 steps are those of torch.optim.AdamW, but for roundings; checkpoints go from one to the other"""
+        def body(rank: int, kinds: Any) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            saved, seen = None, []
+            for kind in kinds:
+                made = kind(module.parameters(), lr=1e-3, eps=1e-4)
+                if saved is not None:
+                    made.load_state_dict(saved)
+                for step in range(25):
+                    made.zero_grad()
+                    models.mlp_loss(module, rank, step)
+                    made.step()
+                saved = copy.deepcopy(made.state_dict())
+                seen.append({key: value.whole() if hasattr(value, "whole") else value for key, value in module.state_dict().items()})
+            return seen
+
+        ours, theirs = zt.AdamW, torch.optim.AdamW
+        expected = harness.ranks(daemon.socket, 2, lambda rank: body(rank, (theirs, theirs)))[0]
+        for kinds in ((ours, ours), (ours, theirs), (theirs, ours)):
+            found = harness.ranks(daemon.socket, 2, lambda rank: body(rank, kinds))[0]
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+    def train(self, between: Any, steps: int = 3) -> Any:
+        """Masters after steps of a bfloat16 MLP, on all of two ranks, with something between two steps."""
+        def body(rank: int) -> Any:
+            module = harness.shard(harness.seeded(models.MLP), param_dtype=torch.bfloat16)
+            made = zt.AdamW(module.parameters(), lr=1e-2)
+            seen = []
+            for step in range(steps):
+                made.zero_grad()
+                models.mlp_loss(module, rank, step)
+                made.step()
+                seen.append(between(module, made, step))
+            module._zerod_model.settle()
+            assert all(unit.master is None for unit in module._zerod_model.units), "masters in float32 stay"
+            return seen, harness.slices(module)
+
+        results = harness.ranks(daemon.socket, 2, body)
+        return results[0][0], harness.whole([result[1] for result in results])
+
+    def test_reads(self) -> None:
+        """parameters show their masters; tensors over them, which the program keeps, show those of later steps"""
+        def read(module: nn.Module, made: Any, step: int) -> Any:
+            kept.append(module.last.weight.data)
+            result = [float(p.norm()) for p in module.parameters()], [each.whole() for each in kept]
+            with torch.no_grad():
+                module(torch.ones(2, 13).bfloat16())  # the masters in float32 go
+            return result
+
+        kept: list[Any] = []
+        seen, masters = self.train(read)
+        for norms, shown in seen:
+            same(shown, [shown[-1]] * len(shown))
+        same(seen[-1][1][-1].flatten().cpu(), masters["last.weight"])
+        self.assertNotEqual(float(masters["last.weight"].bfloat16().float().sub(masters["last.weight"]).abs().max()), 0.0)
+
+    def test_writes(self) -> None:
+        """writes between steps, and loads, are writes of masters"""
+        def write(module: nn.Module, made: Any, step: int) -> None:
+            if step == 1:
+                with torch.no_grad():
+                    for p in module.parameters():
+                        p.fill_(1.0 + 2.0**-20)
+            elif step == 2:
+                module.load_state_dict({key: torch.full(value.shape, 2.0**-30 - 3) for key, value in module.state_dict().items()})
+                with torch.no_grad():
+                    module(torch.ones(2, 13).bfloat16())
+
+        masters = self.train(write)[1]
+        for name, values in masters.items():
+            self.assertEqual(set(values.tolist()), {float(torch.tensor(2.0**-30 - 3))}, name)
+        filled = self.train(lambda module, made, step: write(module, made, min(step, 1)), steps=2)[1]
+        self.assertEqual({value for values in filled.values() for value in values.tolist()}, {1.0 + 2.0**-20})
+
+    def test_others(self) -> None:
+        """beside another optimizer, for other parameters of the same units"""
+        class Both:
+            """One optimizer for matrices, another for vectors."""
+
+            def __init__(self, module: nn.Module) -> None:
+                sharded = hasattr(module, "_zerod_model")
+                matrices, vectors = ([p for p in module.parameters() if (p.dim() > 1) == wanted] for wanted in (True, False))
+                self.each = [zt.AdamW(matrices, lr=1e-2) if sharded else Reference(matrices, "AdamW", lr=1e-2, weight_decay=1e-2),
+                             torch.optim.SGD(vectors, lr=1e-2, foreach=False)]
+                self.rounded = Reference.rounded
+
+            def zero_grad(self) -> None:
+                for each in self.each:
+                    each.zero_grad()
+
+            def step(self) -> None:
+                for each in self.each:
+                    each.step()
+
+        for dtype in (None, torch.bfloat16):
+            compare(daemon.socket, 2, models.MLP, Both, models.mlp_loss, dtype=dtype)
+
+    def test_clipping(self) -> None:
+        """clipping and a scheduler"""
+        def clipped(module: nn.Module, made: Any) -> None:
+            zt.clip_grad_norm_(module, 0.1) if hasattr(module, "_zerod_model") else nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+            for group in made.param_groups:
+                group["lr"] *= 0.5
+
+        def body(rank: int) -> Any:
+            module = harness.shard(harness.seeded(models.MLP), param_dtype=torch.bfloat16)
+            return harness.train(module, optimizer("AdamW", module, lr=1e-2), models.mlp_loss, rank, 3, before_step=clipped)
+
+        expected = harness.alone(lambda: harness.reference(models.MLP, partial(optimizer, "AdamW", lr=1e-2), models.mlp_loss, 2, 3,
+                                                           dtype=torch.bfloat16, before_step=clipped)[0])
+        torch.testing.assert_close(harness.ranks(daemon.socket, 2, body), expected, rtol=1e-5, atol=1e-6)
+
+    def test_scaler(self) -> None:
+        """a GradScaler's overflow on one rank skips the step on all"""
+        def body(rank: int) -> Any:
+            module = harness.shard(harness.seeded(models.MLP), param_dtype=torch.bfloat16)
+            made, scaler = zt.AdamW(module.parameters(), lr=1e-2), torch.amp.GradScaler(models.DEVICE, init_scale=1024.0)
+            for step in range(3):
+                made.zero_grad()
+                loss = module(models.numbers(rank, step, 6, 13).bfloat16()).square().mean()
+                scaler.scale(loss * float("inf") if step == 1 and rank == 1 else loss).backward()
+                scaler.step(made)
+                scaler.update()
+            return scaler.get_scale(), {float(made.state[p]["step"]) for p in module.parameters()}
+
+        same(harness.ranks(daemon.socket, 2, body), [(512.0, {2.0})] * 2)
+
+    def test_checkpoint(self) -> None:
+        """zt.save() and zt.load() keep every bit; summary() counts the halves"""
+        with tempfile.TemporaryDirectory() as folder:
+            def body(rank: int, first: int, last: int) -> Any:
+                torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store{first}{last}", rank=rank, world_size=2)
+                module = harness.shard(harness.seeded(models.MLP), param_dtype=torch.bfloat16)
+                made = zt.AdamW(module.parameters(), lr=1e-2)
+                if first:
+                    zt.load(folder + "/save", module, made)
+                for step in range(first, last):
+                    made.zero_grad()
+                    models.mlp_loss(module, rank, step)
+                    made.step()
+                if last == 2:
+                    zt.save(folder + "/save", module, made)
+                self.assertEqual({unit.masters for unit in zt.summary(module).units}, {unit.weights for unit in zt.summary(module).units})
+                torch.distributed.destroy_process_group()
+                return harness.slices(module)
+
+            expected, _, found = [harness.whole(harness.ranks(daemon.socket, 2, lambda rank: body(rank, *steps)))
+                                  for steps in ((0, 4), (0, 2), (2, 4))]
+            same(found, expected)
+
+    def test_wrong(self) -> None:
+        """what it is not for raises, and says what is"""
+        def body(rank: int) -> Any:
+            module = harness.shard(nn.Linear(8, 8))
+            half = harness.shard(nn.Linear(8, 8), param_dtype=torch.float16)
+            offloaded = harness.shard(nn.Linear(8, 8), offload="all")
+            texts = []
+            for kind, parameters, numbers in ((ValueError, nn.Linear(2, 2).parameters(), {}), (NotImplementedError, half.parameters(), {}),
+                                              (NotImplementedError, offloaded.parameters(), {}),
+                                              (ValueError, module.parameters(), {"lr": -1}), (ValueError, module.parameters(), {"betas": (1, 0)})):
+                try:
+                    zt.AdamW(parameters, **numbers)
+                except kind as raised:
+                    texts.append(str(raised))
+            made = zt.AdamW(module.parameters())
+            module(torch.ones(1, 8)).sum().backward()
+            for broken in (lambda: made.step(lambda: None), lambda: made.param_groups[0].update(amsgrad=True) or made.step()):
+                try:
+                    broken()
+                except NotImplementedError as raised:
+                    texts.append(str(raised))
+            zt.abandon(module)
+            return texts
+
+        texts = harness.ranks(daemon.socket, 2, body)[0]
+        for text, wanted in zip(texts, ("call shard\\(\\) first", "float16.*torch.optim.AdamW", "offload.*torch.optim.AdamW", "lr=-1", "betas",
+                                        "backward\\(\\) before step", "amsgrad")):
+            self.assertRegex(text, wanted)
+        self.assertEqual(len(texts), 7)
+
+
+if __name__ == "__main__":
+    support.main()

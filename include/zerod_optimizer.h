@@ -19,7 +19,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/* What an optimizer does to one element: docs/optimizer.md has the formulas. */
+/* The rule for an element: docs/optimizer.md has the formulas. */
 enum zerod_rule {
 	ZEROD_RULE_ADAMW = 1, /* decay apart from the gradient */
 	ZEROD_RULE_ADAM = 2,  /* decay added to the gradient */

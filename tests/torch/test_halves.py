@@ -120,11 +120,14 @@ class Halves(unittest.TestCase):
         def body(rank: int) -> Any:
             module = harness.shard(harness.seeded(models.MLP), param_dtype=torch.bfloat16)
             made = zt.AdamW(module.parameters(), lr=1e-2)
+            masters = [unit.master.untyped_storage() for unit in module._zerod_model.units]
+            alone, uses = torch.empty(1).untyped_storage(), torch._C._storage_Use_Count
             seen = []
             for step in range(steps):
                 made.zero_grad()
                 models.mlp_loss(module, rank, step)
                 made.step()
+                assert all(uses(each._cdata) == uses(alone._cdata) for each in masters), "masters in float32 have memory"
                 seen.append(between(module, made, step))
             module._zerod_model.settle()
             assert all(unit.master is None for unit in module._zerod_model.units), "masters in float32 stay"

@@ -318,7 +318,7 @@ class FlatUnit:
 
     def shard_parameters(self, owner: "Model") -> None:
         """Gives the module's parameter objects this rank's slices, and makes them sharded."""
-        self.blank = self.own[:0]
+        self.blank = torch.empty(0, dtype=self.own.dtype, device=self.own.device)
         for index, member in enumerate(self.members):
             first, last = self.bounds(member)
             begin = max(first + self.shard.offset_numel - member.offset, 0) if last > first else 0

@@ -115,11 +115,12 @@ class Halves(unittest.TestCase):
             found = harness.ranks(daemon.socket, 2, lambda rank: body(rank, kinds))[0]
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
-    def train(self, between: Any, steps: int = 3) -> Any:
+    def train(self, between: Any, steps: int = 3, before: Any = lambda module: None) -> Any:
         """Masters after steps of a bfloat16 MLP, on all of two ranks, with something between two steps."""
         def body(rank: int) -> Any:
             module = harness.shard(harness.seeded(models.MLP), param_dtype=torch.bfloat16)
             made = zt.AdamW(module.parameters(), lr=1e-2)
+            before(module)
             masters = [unit.master.untyped_storage() for unit in module._zerod_model.units]
             alone, uses = torch.empty(1).untyped_storage(), torch._C._storage_Use_Count
             seen = []
@@ -146,7 +147,7 @@ class Halves(unittest.TestCase):
             return result
 
         kept: list[Any] = []
-        seen, masters = self.train(read)
+        seen, masters = self.train(read, before=lambda module: kept.append(module.last.weight.detach()))
         for norms, shown in seen:
             same(shown, [shown[-1]] * len(shown))
         same(seen[-1][1][-1].flatten().cpu(), masters["last.weight"])

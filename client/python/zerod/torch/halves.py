@@ -6,8 +6,7 @@ over it. It goes when the unit's update ends, or with the next step or forward. 
 """
 from __future__ import annotations
 
-from itertools import chain
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 
@@ -27,8 +26,6 @@ class Halves:
         assert unit.master is not None
         self.unit = unit
         self.low = torch.empty(unit.shard.true_numel, dtype=torch.int16, device=unit.master.device)
-        for member in unit.members:
-            member.parameter.aliases = []  # type: ignore[attr-defined]  # they wait, too
         unit.halves = self
         self.close(writes=True)
 
@@ -69,7 +66,5 @@ class Halves:
 
     def _over(self, index: int) -> "list[ShardedTensor]":
         """The parameter, and tensors over its values that the program still has."""
-        parameter = self.unit.members[index].parameter
-        references = parameter.aliases  # type: ignore[attr-defined]
-        references[1:] = [reference for reference in references[1:] if reference() is not None]
-        return [parameter, *chain(*([each] for each in (reference() for reference in references[1:]) if each is not None))]
+        parameter: Any = self.unit.members[index].parameter
+        return [parameter, *(each for each in (reference() for reference in parameter.aliases[1:]) if each is not None)]

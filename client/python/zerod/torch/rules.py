@@ -25,6 +25,7 @@ from .sharded import ShardedParameter, ShardedTensor, ShardedWrite
 aten = torch.ops.aten
 Rule = Callable[[Any, Any, dict], Any]
 _KINDS = (ShardedTensor, ShardedParameter)
+_MANY_ALIASES = 64  # then those that have gone are forgotten
 
 
 class Operation:
@@ -210,6 +211,8 @@ def _detach(func: Any, args: Any, kwargs: dict) -> ShardedTensor:
             tensor.aliases.append(weakref.ref(tensor))
         if tensor.source is not None:
             made.wait_for(tensor.source)
+        if len(tensor.aliases) >= _MANY_ALIASES:
+            tensor.aliases[1:] = [reference for reference in tensor.aliases[1:] if reference() is not None]
         tensor.aliases.append(weakref.ref(made))
         made.aliases = tensor.aliases
     return made

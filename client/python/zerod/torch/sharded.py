@@ -104,8 +104,9 @@ class ShardedTensor(torch.Tensor):
     guarded = False
     result = False  # of an operation: all ranks may write a view of it alike
     exposed: Optional[torch.Tensor] = None
-    # Of gradients: weak references to tensors over the same values, and values to which a sum is to be added.
-    aliases: "Optional[list[Any]]" = None  # the first one: of the gradient itself
+    # Of gradients and parameters: weak references to tensors over the same values; the first one: of itself.
+    aliases: "Optional[list[Any]]" = None
+    # Of gradients: values to which a sum is to be added.
     stash: Optional[torch.Tensor] = None
     counter: Any = None  # of writes to a gradient of which a view was taken
 
@@ -335,7 +336,7 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
         with torch.no_grad():
             self.copy_(other)
         made = ShardedParameter(self.read_local(), self.part, self.requires_grad)
-        made.own, made.guarded = self.own, self.guarded
+        made.own, made.guarded, made.aliases = self.own, self.guarded, self.aliases
         return made
 
 

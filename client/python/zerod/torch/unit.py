@@ -325,6 +325,7 @@ class FlatUnit:
             part = Part(member.name, member.shape, begin, begin + last - first, owner, (self, index))
             made = ShardedParameter(self.own[first:last], part, self.trainable)
             made.own = made.guarded = True
+            made.aliases = []  # tensors over the values, which go when masters go into halves
             gradient, member.parameter.grad = member.parameter.grad, None
             become(member.parameter, made)
             if gradient is not None:

@@ -104,7 +104,7 @@ class ShardedTensor(torch.Tensor):
     guarded = False
     result = False  # of an operation: all ranks may write a view of it alike
     exposed: Optional[torch.Tensor] = None
-    # Of gradients and parameters: weak references to tensors over the same values; the first one: of itself.
+    # Of gradients and parameters: weak references to tensors over the same values; the first one: of a gradient itself.
     aliases: "Optional[list[Any]]" = None
     # Of gradients: values to which a sum is to be added.
     stash: Optional[torch.Tensor] = None

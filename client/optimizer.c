@@ -277,18 +277,19 @@ static int run_on_gpu(const struct updates *updates, zerod_stream *stream, struc
 	return rc;
 }
 
-/* Takes over `updates`. */
+/* Takes over `updates`. A stream frees them when it has run them. */
 static int run(struct updates *updates, zerod_stream *stream, struct zd_err *err)
 {
+	bool launches = updates->count > 0 && updates->by_cpu && stream;
 	int rc = 0;
 
-	if (updates->count > 0 && !updates->by_cpu)
-		rc = run_on_gpu(updates, stream, err);
-	else if (updates->count > 0 && stream)
+	if (launches)
 		rc = zc_stream_launch(stream, run_all, updates, updates, err);
+	else if (updates->count > 0 && !updates->by_cpu)
+		rc = run_on_gpu(updates, stream, err);
 	else
 		run_all(updates);
-	if (rc || !updates->by_cpu || !stream || updates->count == 0)
+	if (rc || !launches)
 		free(updates);
 	return rc;
 }

@@ -262,6 +262,8 @@ class Halves(unittest.TestCase):
                 except kind as raised:
                     texts.append(str(raised))
             made = zt.AdamW(module.parameters())
+            with self.assertRaisesRegex(ValueError, "call shard"):
+                made.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
             module(torch.ones(1, 8)).sum().backward()
             for broken in (lambda: made.step(lambda: None), lambda: made.param_groups[0].update(amsgrad=True) or made.step()):
                 try:

@@ -59,8 +59,12 @@ class _Optimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
-        for parameter in self.param_groups[-1]["params"]:
-            self._check(parameter)
+        try:
+            for parameter in self.param_groups[-1]["params"]:
+                self._check(parameter)
+        except Exception:
+            self.param_groups.pop()
+            raise
 
     def _check(self, parameter: nn.Parameter) -> None:
         part, name = part_of(parameter), type(self).__name__
@@ -68,6 +72,8 @@ class _Optimizer(torch.optim.Optimizer):
             raise ValueError(f"zerod.torch.{name} is for the parameters of a sharded model, and one of shape {tuple(parameter.shape)} "
                              f"is none: call shard() first, or use torch.optim.{name}")
         model, unit = part.owner, part.place[0]
+        if unit in self._flat:
+            return
         for wrong, why in ((model.offload.optimizer, "offload"), (model.durable is not None, "durable"),
                            (model.replicas is not None, "a mesh of several rows")):
             if wrong:
@@ -87,6 +93,7 @@ class _Optimizer(torch.optim.Optimizer):
             for number, group in enumerate(self.param_groups):
                 for parameter in group["params"]:
                     if parameter.grad is not None:
+                        self._check(parameter)
                         unit, index = parameter.part.place
                         found.append((unit, index, number, parameter, parameter.grad.read_local()))
         self._update(found)

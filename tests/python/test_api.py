@@ -16,7 +16,7 @@ import support
 import numpy as np
 
 import zerod
-from zerod import DType, library
+from zerod import DType, library, structs
 
 daemon: support.Daemon
 
@@ -50,7 +50,7 @@ class Declarations(unittest.TestCase):
 
     def test_structures(self) -> None:
         """sizes and offsets of all structures, and all constants, are the compiler's"""
-        lines = ["#include <stdio.h>", "#include <zerod.h>", "int main(void) {"]
+        lines = ["#include <stdio.h>", "#include <zerod_optimizer.h>", "int main(void) {"]
         words = []
         for name in dir(zerod.structs):
             made = getattr(zerod.structs, name)
@@ -64,7 +64,7 @@ class Declarations(unittest.TestCase):
         enums = {"GroupFlags": "GROUP", "UnitFlags": "UNIT", "GatherFlags": "GATHER", "ReleaseFlags": "RELEASE",
                  "PublishFlags": "PUBLISH", "ReserveFlags": "RESERVE", "ReduceFlags": "REDUCE", "SkipFlags": "SKIP",
                  "BackwardEndFlags": "BACKWARD", "AllocFlags": "ALLOC", "Collectives": "COLLECTIVES",
-                 "AgreeOp": "AGREE"}
+                 "AgreeOp": "AGREE", "Rule": "RULE", "OptimizerFlags": "OPTIMIZER"}
         values = [(f"ZEROD_{prefix}_{m.name}", int(m)) for enum, prefix in enums.items()
                   for m in getattr(zerod.structs, enum)]
         values += [(f"ZEROD_{m.name}", int(m)) for m in DType]
@@ -324,6 +324,7 @@ class Lifetimes(unittest.TestCase):
             stream, allocation = client.host_stream(), client.alloc("closed", 4096)
             FILL = {"units": [unit], "unit": unit, "stream": stream, "streams": stream, "entry": zerod.Entry(), "sources": [(unit, 1)],
                     "values": [1.0], "tickets": [1], "function": print, "name": "weights", "dtype": DType.FLOAT32, "shape": (1,),
+                    "parts": [structs.OptimizerPart()], "step": structs.OptimizerStep(),
                     "source_dtype": DType.FLOAT32, "op": zerod.AgreeOp.SUM, "views": [zerod.view("v", 0, (1,))], "job": "closed"}
             if ended == "each":
                 unit.unregister()

@@ -119,18 +119,25 @@ class Group(Handle):
 
     def optimizer_update(self, parts: Sequence[s.OptimizerPart], step: s.OptimizerStep, stream: Optional[Stream] = None) -> None:
         """Updates masters and state of up to MOST_PARTS parts by one step, behind the work now in the stream."""
-        array = _parts(parts)
+        array = self._parts(parts)
         self.client.check(calls.optimizer_update(array, len(array), step, None if stream is None else stream.handle))
 
     def optimizer_split(self, parts: Sequence[s.OptimizerPart], stream: Optional[Stream] = None) -> None:
         """Writes the float32 masters in the parts' values to the shards and lower halves."""
-        array = _parts(parts)
+        array = self._parts(parts)
         self.client.check(calls.optimizer_split(array, len(array), None if stream is None else stream.handle))
 
     def optimizer_join(self, parts: Sequence[s.OptimizerPart], stream: Optional[Stream] = None) -> None:
         """Reads the masters into the parts' values, float32."""
-        array = _parts(parts)
+        array = self._parts(parts)
         self.client.check(calls.optimizer_join(array, len(array), None if stream is None else stream.handle))
+
+    def _parts(self, parts: Sequence[s.OptimizerPart]) -> Any:
+        _ = self.handle  # InvalidState where the group was left, and the parts' units with it
+        array = (s.OptimizerPart * len(parts))(*parts)
+        for made in array:
+            made.struct_size = ctypes.sizeof(s.OptimizerPart)
+        return array
 
     @contextmanager
     def updating(self, units: Sequence[Unit], streams: Streams = None) -> Iterator[None]:
@@ -235,10 +242,3 @@ def _product(shape: tuple[int, ...]) -> int:
     for extent in shape:
         product *= extent
     return product
-
-
-def _parts(parts: Sequence[s.OptimizerPart]) -> Any:
-    array = (s.OptimizerPart * len(parts))(*parts)
-    for made in array:
-        made.struct_size = ctypes.sizeof(s.OptimizerPart)
-    return array

@@ -29,4 +29,5 @@ done
 for name in gradients kept nested state; do # released buffers are not filled, so gathers are in place
 	tests+=("ZEROD_POISON=0 tests/torch/test_$name.py")
 done
+tests+=("ZEROD_LAG=1 ZEROD_POISON=0 tests/torch/test_halves.py") # and streams lag
 exec tests/run.sh "${tests[@]}"

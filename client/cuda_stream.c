@@ -271,7 +271,9 @@ static int enqueue_conversion(const struct gpu_stream *stream, const struct zc_c
 	                   err, "copying %llu bytes on %s", (unsigned long long)bytes, stream->gpu->name);
 }
 
-static int gpu_convert(zerod_stream *base, const struct zc_conversion *conversion, struct zd_err *err)
+/* One of the two, the other is NULL. */
+static int enqueue_work(zerod_stream *base, const struct zc_conversion *conversion,
+                        const struct zc_update *update, struct zd_err *err)
 {
 	const struct gpu_stream *stream = gpu_of(base);
 	const struct zd_cuda *driver = driver_of(stream);
@@ -281,26 +283,22 @@ static int gpu_convert(zerod_stream *base, const struct zc_conversion *conversio
 
 	if (!rc)
 		rc = check_capture(stream, err);
-	if (!rc)
+	if (!rc && conversion)
 		rc = enqueue_conversion(stream, conversion, err);
+	else if (!rc)
+		rc = zc_kernels_update(&stream->gpu->kernels, stream->handle, update, err);
 	zc_cuda_leave(driver, &scope);
 	return rc;
 }
 
+static int gpu_convert(zerod_stream *base, const struct zc_conversion *conversion, struct zd_err *err)
+{
+	return enqueue_work(base, conversion, NULL, err);
+}
+
 static int gpu_update(zerod_stream *base, const struct zc_update *update, struct zd_err *err)
 {
-	const struct gpu_stream *stream = gpu_of(base);
-	const struct zd_cuda *driver = driver_of(stream);
-	struct zc_cuda_scope scope;
-	int rc = zd_cuda_err(driver, zc_cuda_enter(driver, stream->context, &scope), err,
-	                     "entering a stream's context");
-
-	if (!rc)
-		rc = check_capture(stream, err);
-	if (!rc)
-		rc = zc_kernels_update(&stream->gpu->kernels, stream->handle, update, err);
-	zc_cuda_leave(driver, &scope);
-	return rc;
+	return enqueue_work(base, NULL, update, err);
 }
 
 /* ---- The stream as a whole ----------------------------------------------------------------------------- */

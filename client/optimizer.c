@@ -77,6 +77,8 @@ static int take_step(const struct zerod_optimizer_step *given, struct zerod_opti
 		              "zerod_optimizer_step", err);
 	if (!rc && (step->rule < ZEROD_RULE_ADAMW || step->rule > ZEROD_RULE_SGD))
 		rc = zd_err_set(err, ZEROD_E_INVALID, "rule is %u", step->rule);
+	if (!rc && ((uintptr_t)step->scale | (uintptr_t)step->overflow) % sizeof(float) != 0)
+		rc = zd_err_set(err, ZEROD_E_INVALID, "scale or overflow is not aligned");
 	if (!rc && step->step == 0)
 		rc = zd_err_set(err, ZEROD_E_INVALID, "step is 0: the first one is 1");
 	if (!rc)

@@ -363,6 +363,7 @@ static void test_wrong_calls(void **unused)
 	REFUSED_STEP(lr, NAN, "lr is nan");
 	REFUSED_STEP(beta1, 1, "beta1 is 1");
 	REFUSED_STEP(dampening, 0.5, "SGD's");
+	REFUSED_STEP(overflow, (float *)(void *)((char *)state.scale + 2), "not aligned");
 	FAILS(NULL, zerod_optimizer_update(&part, 1, NULL, state.stream), ZEROD_E_INVALID, "step is NULL");
 	FAILS(NULL, zerod_optimizer_update(NULL, 1, &step, state.stream), ZEROD_E_INVALID, "parts is NULL");
 	FAILS(NULL, zerod_optimizer_update(&part, 0, &step, state.stream), ZEROD_E_INVALID, "count is 0");

@@ -21,9 +21,10 @@ import torch.nn.functional as F
 from harness import same, support
 from torch import nn
 
+import zerod
 import zerod.torch as zt
 from zerod import library, structs as s
-from zerod.torch import layout, updates
+from zerod.torch import gradients, layout, updates
 from zerod.torch.pace import Pace
 
 
@@ -168,8 +169,8 @@ class Ahead(unittest.TestCase):
 class Untied(models.GPT):
     """Embedding and head have weights of their own. Both are blocks, as are three Blocks."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **sizes: int) -> None:
+        super().__init__(**sizes)
         self.head.weight = nn.Parameter(self.tokens.weight.detach().clone())
 
 
@@ -208,8 +209,8 @@ class Turn(unittest.TestCase):
 
     def test_gathers(self) -> None:
         """a backward begins with what the forward has held last: the root, the head and the block before it"""
-        def body(rank: int) -> Any:
-            module = harness.shard(Untied())
+        def body(rank: int, prefetch: int) -> Any:
+            module = harness.shard(Untied(), prefetch=prefetch)
             model, optimizer = module._zerod_model, models.adamw(module)
             gathers = []
             for step in range(3):
@@ -222,7 +223,24 @@ class Turn(unittest.TestCase):
             return gathers, held
 
         # The embedding's weight is not saved for a backward.
-        same(harness.ranks(daemon.socket, 2, body), [([11, 8, 8], [])] * 2)
+        for prefetch, gathers in ((1, [11, 8, 8]), (0, [11, 9, 9])):  # without one ahead, one block is held at a time
+            same(harness.ranks(daemon.socket, 2, lambda rank: body(rank, prefetch)), [(gathers, [])] * 2)
+
+    def test_room(self) -> None:
+        """a slot for gradients has room for the largest unit of a list, and not for an embedding"""
+        def body(rank: int) -> Any:
+            made: list[int] = []
+            bucket = zerod.Group.bucket
+            module = harness.shard(Untied(vocabulary=1000))
+            with mock.patch.object(gradients, "_BUCKET_BYTES", 1), mock.patch.object(
+                    zerod.Group, "bucket", lambda group, *args, slot_bytes: made.append(slot_bytes) or bucket(group, *args, slot_bytes=slot_bytes)):
+                models.gpt_loss(module, rank, 0)
+            blocks = [block for block in module._zerod_model.blocks if block.name.startswith("blocks.")]
+            zt.abandon(module)
+            return made, max(4 * unit.shard.padded_numel for block in blocks for unit in block.units)
+
+        for made, wanted in harness.ranks(daemon.socket, 2, body):
+            self.assertEqual(made, [wanted])
 
     def test_publish(self) -> None:
         """units are published one by one, in the order of the forward, and small ones together"""

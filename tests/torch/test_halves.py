@@ -78,7 +78,7 @@ class Halves(unittest.TestCase):
         """AdamW equals one process bit by bit, float32 and bfloat16, on 1, 2 and 4 ranks, with slots, stages, persistent units"""
         for world in (1, 2, 4):
             for dtype in (None, torch.bfloat16):
-                for options in ({}, {"slots": True}, {"stage": 2}, {"persist_below": 1000}, {"accumulate": 2}):
+                for options in ({}, {"slots": True}, {"stage": 2}, {"persist_below": 1000}, {"accumulate": 2}, {"stage": 1, "empty": False}):
                     with self.subTest(world=world, dtype=dtype, **options):
                         compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2), models.gpt_loss,
                                 dtype=dtype, **options)

@@ -303,7 +303,8 @@ class Model:
         last = self.last_forward
         if last is None or last in self.turning:
             return
-        before = [block for block in self.blocks if block.next_forward is last] if last.single else []
+        keeps_two = last.single and self.prefetch > 0  # no more than are held with a block ahead
+        before = [block for block in self.blocks if block.next_forward is last] if keeps_two else []
         self.turning = (self.blocks[0], last, *before[:1])
 
     def _forget_forward(self) -> None:

@@ -39,7 +39,7 @@ OPS(busy) = {GATHER(0, TAG),
              USE(0, TAG),
              RELEASE(0, TAG),
              MEET};
-SCRIPT(busy, busy, "publish-while-held", .world = 3, .nunits = 1, .repeats = 3);
+SCRIPT(busy, busy, "publish-while-held", .world = 3, .nunits = 1, .copies = true, .repeats = 3);
 
 OPS(publisher) = {UPDATE(ALL & ~RANK(1), 0),
                   PUBLISH(ALL & ~RANK(1), 0),

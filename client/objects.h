@@ -45,6 +45,7 @@ struct zc_unit {
 	bool all_reduce;
 	bool on_host;
 	bool frozen;
+	bool untargeted; /* its sums have no place in the target */
 	bool persistent;
 	uint32_t slot;
 	bool first_frozen, first_persistent, first_on_host; /* as registered */
@@ -268,8 +269,9 @@ int zc_step_await(zerod_group *group, uint32_t left, uint64_t deadline_ns, struc
  * the unit's next contribution. */
 int zc_target_return(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Returns the lent places of all units of the group. */
-int zc_targets_return(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
+/* Returns the lent places of all units of the group. placed: but sums without a place in the target. */
+int zc_targets_return(struct zerod_group *group, bool placed, struct zd_err *err)
+        __attribute__((warn_unused_result));
 /* Records that the daemon has ended the lending of all the group's places. With the lock. */
 void zc_targets_forget(struct zerod_group *group);
 /* Returns all lent places if the stream, whose handle is about to be freed, waited for one. */

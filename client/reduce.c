@@ -142,7 +142,7 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 		return rc;
 	rc = zc_accumulations_submit(group, err);
 	if (!rc && (options.flags & ZEROD_BACKWARD_SKIP_REST))
-		rc = zc_targets_return(group, err);
+		rc = zc_targets_return(group, true, err);
 	if (rc)
 		return rc;
 	end.group = group->id;
@@ -181,7 +181,7 @@ int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uin
 	if (!rc)
 		rc = zc_accumulations_fence(group, &fences, err);
 	if (!rc)
-		rc = zc_targets_return(group, err);
+		rc = zc_targets_return(group, false, err);
 	if (rc)
 		return rc;
 	abandon.group = group->id;

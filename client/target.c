@@ -9,6 +9,8 @@
  * streams have then, and the daemon waits for them before it stores another sum there. So a program need not
  * name its readers.
  */
+#include <zerod_optimizer.h>
+
 #include "client/options.h"
 #include "client/request.h"
 #include "client/stream.h"
@@ -102,9 +104,10 @@ int zc_target_return(struct zerod_client *client, struct zc_unit *unit, struct z
 	return lent ? return_places(client, &unit, 1, err) : 0;
 }
 
-/* Up to `most` units whose places are lent; of the group, or of all (NULL). */
-static uint32_t find_lent(struct zerod_client *client, const struct zerod_group *only, struct zc_unit **units,
-                          uint32_t most)
+/* Up to `most` units whose places are lent; of the group, or of all (NULL). placed: only those in the
+ * target. */
+static uint32_t find_lent(struct zerod_client *client, const struct zerod_group *only, bool placed,
+                          struct zc_unit **units, uint32_t most)
 {
 	const struct zerod_group *group;
 	const struct zerod_unit *unit;
@@ -115,7 +118,8 @@ static uint32_t find_lent(struct zerod_client *client, const struct zerod_group 
 		if (client->nlent == 0 || (only && group != only))
 			continue;
 		LIST_FOREACH (unit, &group->units, link) {
-			if (unit->shared->target_lent && count < most)
+			if (unit->shared->target_lent && !(placed && unit->shared->untargeted) &&
+			    count < most)
 				units[count++] = unit->shared;
 		}
 	}
@@ -123,20 +127,30 @@ static uint32_t find_lent(struct zerod_client *client, const struct zerod_group 
 	return count;
 }
 
-static int return_all(struct zerod_client *client, const struct zerod_group *only, struct zd_err *err)
+static int return_all(struct zerod_client *client, const struct zerod_group *only, bool placed,
+                      struct zd_err *err)
 {
 	struct zc_unit *units[ZD_MAX_UNITS_PER_REQUEST];
 	uint32_t count;
 	int rc = 0;
 
-	while (!rc && (count = find_lent(client, only, units, ZD_MAX_UNITS_PER_REQUEST)) > 0)
+	while (!rc && (count = find_lent(client, only, placed, units, ZD_MAX_UNITS_PER_REQUEST)) > 0)
 		rc = return_places(client, units, count, err);
 	return rc;
 }
 
-int zc_targets_return(struct zerod_group *group, struct zd_err *err)
+int zc_targets_return(struct zerod_group *group, bool placed, struct zd_err *err)
 {
-	return return_all(group->client, group, err);
+	return return_all(group->client, group, placed, err);
+}
+
+int zerod_target_return(zerod_unit *unit)
+{
+	struct zd_err *err;
+	ZC_INSIDE(zc_unit_client(unit));
+	int rc = zc_enter_group(zc_unit_group(unit), &err);
+
+	return rc ? rc : zc_target_return(unit->group->client, unit->shared, err);
 }
 
 /* After an error the places stay lent, so that no sum is stored there. */
@@ -144,7 +158,7 @@ void zc_reader_end(const zerod_stream *stream)
 {
 	struct zd_err ignored;
 
-	if (stream->reads_targets && return_all(stream->client, NULL, &ignored))
+	if (stream->reads_targets && return_all(stream->client, NULL, false, &ignored))
 		return;
 }
 
@@ -281,6 +295,10 @@ static int find_slice(const struct zerod_group *group, const struct zc_unit *uni
 		*slice = unit->target_place;
 		return 0;
 	}
+	if (unit->untargeted && !group->target_in_doubt)
+		return zd_err_set(err, ZEROD_E_STATE,
+		                  "unit '%s' has no place in the target: zerod_reduce_wait() lends its sum",
+		                  unit->name);
 	if (!group->target_bound && !group->target_in_doubt)
 		return zd_err_set(err, ZEROD_E_STATE,
 		                  "unit '%s' has no target outside step_begin and step_end, unless "

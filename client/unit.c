@@ -9,6 +9,8 @@
  */
 #include "client/client.h"
 
+#include <zerod_optimizer.h>
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -574,6 +576,7 @@ struct freezing {
 	struct zc_unit *unit;
 	struct zerod_client *client;
 	bool frozen;
+	bool untargeted; /* is asked for */
 	struct zd_err *err;
 };
 
@@ -587,19 +590,26 @@ static int take_frozen(const Zd__Reply *reply, void *arg)
 		rc = zd_err_set(freezing->err, ZEROD_E_PROTOCOL,
 		                "unit '%s': the daemon has its target at element %llu", freezing->unit->name,
 		                (unsigned long long)reply->set_frozen->target_offset_numel);
+	if (!rc && freezing->untargeted && !reply->set_frozen->no_target)
+		rc = zd_err_set(freezing->err, ZEROD_E_UNSUPPORTED,
+		                "the daemon is older than sums without a place in the target");
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&freezing->client->lock);
 	freezing->unit->frozen = freezing->frozen;
+	freezing->unit->untargeted = reply->set_frozen->no_target;
 	freezing->unit->target_offset_numel = reply->set_frozen->target_offset_numel;
 	pthread_mutex_unlock(&freezing->client->lock);
 	return 0;
 }
 
-static int set_frozen(zerod_unit *unit, bool frozen, struct zd_err *err)
+static int set_frozen(zerod_unit *unit, bool frozen, enum zd_target_change target, struct zd_err *err)
 {
-	struct freezing freezing = {
-	        .client = unit->group->client, .unit = unit->shared, .frozen = frozen, .err = err};
+	struct freezing freezing = {.client = unit->group->client,
+	                            .unit = unit->shared,
+	                            .frozen = frozen,
+	                            .untargeted = target == ZD_TARGET_NONE,
+	                            .err = err};
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SetFrozen set_frozen = ZD__SET_FROZEN__INIT;
 	uint64_t deadline_ns = zc_default_ns(freezing.client);
@@ -609,6 +619,7 @@ static int set_frozen(zerod_unit *unit, bool frozen, struct zd_err *err)
 		return rc;
 	set_frozen.unit = unit->shared->id;
 	set_frozen.frozen = frozen;
+	set_frozen.target = target;
 	request.body_case = ZD__REQUEST__BODY_SET_FROZEN;
 	request.set_frozen = &set_frozen;
 	return zc_call(freezing.client, &request, zc_left_ms(deadline_ns), take_frozen, &freezing);
@@ -620,7 +631,17 @@ int zerod_unit_set_frozen(zerod_unit *unit, int frozen)
 	ZC_INSIDE(zc_unit_client(unit));
 	int rc = zc_enter_group(zc_unit_group(unit), &err);
 
-	return rc ? rc : set_frozen(unit, frozen != 0, err);
+	return rc ? rc : set_frozen(unit, frozen != 0, ZD_TARGET_KEEP, err);
+}
+
+int zerod_unit_set_target(zerod_unit *unit, int target)
+{
+	struct zd_err *err;
+	ZC_INSIDE(zc_unit_client(unit));
+	int rc = zc_enter_group(zc_unit_group(unit), &err);
+
+	return rc ? rc
+	          : set_frozen(unit, unit->shared->frozen, target ? ZD_TARGET_TAKE : ZD_TARGET_NONE, err);
 }
 
 /* ---- After a restart ----------------------------------------------------------------------------------- */
@@ -663,7 +684,7 @@ static int set_again(struct zerod_unit *unit, struct zd_err *err)
 	if (!rc && shared->slot != shared->first_slot)
 		rc = set_slot(unit, shared->slot);
 	if (!rc && shared->frozen != shared->first_frozen)
-		rc = set_frozen(unit, shared->frozen, err);
+		rc = set_frozen(unit, shared->frozen, ZD_TARGET_KEEP, err);
 	return rc;
 }
 

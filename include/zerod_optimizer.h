@@ -74,6 +74,18 @@ ZEROD_MUST_USE int zerod_optimizer_split(const struct zerod_optimizer_part *part
 ZEROD_MUST_USE int zerod_optimizer_join(const struct zerod_optimizer_part *parts, uint32_t count,
                                         zerod_stream *stream);
 
+/* Takes the unit's place in this rank's target away (0), or gives it back (1, as registered). Without a place
+ * each sum has memory of its own, which zerod_reduce_wait() lends and zerod_target_return() frees: an
+ * optimizer in the backward needs no memory for all sums. Called like zerod_unit_set_frozen(), by all ranks
+ * for the same units. Errors: STATE (a window is open), LIMIT, UNSUPPORTED (ALL_REDUCE, a durable job,
+ * several daemons, an older daemon). */
+ZEROD_MUST_USE int zerod_unit_set_target(zerod_unit *unit, int target);
+
+/* Ends a loan of zerod_reduce_wait() behind the work that is now in the streams that have waited for it. A
+ * sum without a place in the target is freed then, and the window's next one begins anew. Does nothing if
+ * nothing is lent. Errors: those of the group and its streams. */
+ZEROD_MUST_USE int zerod_target_return(zerod_unit *unit);
+
 #if defined(__GNUC__)
 #pragma GCC visibility pop
 #endif

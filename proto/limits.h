@@ -71,6 +71,8 @@
 #define ZD_RING_BYTES     16384u   /* of packets with their headers, in one direction */
 #define ZD_RINGS_BYTES    69632ul  /* of a session's rings: whole pages */
 
+enum zd_target_change { ZD_TARGET_KEEP, ZD_TARGET_TAKE, ZD_TARGET_NONE }; /* SetFrozen.target */
+
 #define ZD_SHARD_ALIGN_BYTES 256u /* a shard's size is a multiple of this */
 /* strict sessions: gathered buffers begin at a multiple of this and occupy whole multiples; on GPUs, whole
  * segments */

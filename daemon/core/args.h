@@ -116,6 +116,7 @@ struct zd_args {
 		struct {
 			uint64_t unit;
 			bool frozen;
+			uint32_t target; /* enum zd_target_change */
 		} set_frozen;
 		struct {
 			uint64_t unit;
@@ -284,6 +285,7 @@ struct zd_reply {
 		struct zd_fence update_begin; /* the shards may be written when it has passed; value 0: now */
 		struct {
 			uint64_t target_offset_numel;
+			bool untargeted;
 		} set_frozen;
 		struct {
 			struct zd_location shard;

@@ -235,9 +235,13 @@ int zd_args_set_slot(const Zd__Request *request, struct zd_arena *arena, struct 
 int zd_args_set_frozen(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
                        struct zd_err *err)
 {
+	uint32_t target = request->set_frozen->target;
+
 	(void)arena;
-	(void)err;
+	if (target > ZD_TARGET_NONE)
+		return zd_err_set(err, ZEROD_E_INVALID, "set_frozen: target is %u", target);
 	args->kind = ZD_REQ_SET_FROZEN;
+	args->u.set_frozen.target = target;
 	args->u.set_frozen.unit = request->set_frozen->unit;
 	args->u.set_frozen.frozen = request->set_frozen->frozen;
 	return 0;
@@ -249,6 +253,7 @@ void zd_fill_set_frozen(const struct zd_reply *reply, struct zd_answer *answer)
 
 	zd__set_frozen_reply__init(message);
 	message->target_offset_numel = reply->u.set_frozen.target_offset_numel;
+	message->no_target = reply->u.set_frozen.untargeted;
 	answer->reply.body_case = ZD__REPLY__BODY_SET_FROZEN;
 	answer->reply.set_frozen = message;
 }

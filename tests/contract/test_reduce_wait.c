@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <zerod_optimizer.h>
+
 #include "base/mem.h"
 
 #define NUMEL 1000u
@@ -262,6 +264,198 @@ static void test_norms_by_unit(void **state)
 	contract_close(w.c);
 }
 
+/* ---- Sums without a place in the target ---------------------------------------------------------------- */
+
+static void set_target(const struct world *w, int target)
+{
+	for (uint32_t i = 0; i < RANKS; i++)
+		OK(w->c->ranks[i].client, zerod_unit_set_target(w->unit.at[i], target));
+}
+
+static void return_all(const struct world *w)
+{
+	for (uint32_t i = 0; i < RANKS; i++)
+		OK(w->c->ranks[i].client, zerod_target_return(w->unit.at[i]));
+}
+
+static void expect_unplaced(const struct world *w)
+{
+	struct zerod_target target = ZEROD_INIT(target);
+
+	for (uint32_t i = 0; i < RANKS; i++)
+		FAILS(w->c->ranks[i].client, zerod_target_get(w->unit.at[i], &target), ZEROD_E_STATE,
+		      "no place in the target");
+}
+
+static void step_of_the_other(struct contract_rank *rank, void *arg)
+{
+	const struct world *w = arg;
+
+	contract_step(rank);
+	contract_expect_target(rank, &w->other, CONTRACT_ALL(w->c), 4);
+	contract_step_end(rank);
+}
+
+/* The memory is there from the sum to its return, and the loan outlives the backward. */
+static void test_a_sum_that_goes(void **state)
+{
+	contract_needs(CONTRACT_ONE_DAEMON);
+	struct zerod_target target = ZEROD_INIT(target);
+	uint64_t least;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	set_target(&w, 0);
+	for (uint32_t step = 0; step < 2; step++) {
+		for (uint32_t i = 1; i <= 2; i++) {
+			contract_backward_all(w.c, 3, true);
+			least = contract_devices(w.c).target_bytes;
+			reduce_all(&w, &w.unit, (float)i);
+			wait_and_expect(&w, &w.unit, (float)i);
+			CHECK(contract_devices(w.c).target_bytes >= least + NUMEL * sizeof(float));
+			reduce_all(&w, &w.other, 2);
+			contract_backward_end_all(w.c);
+			wait_and_expect(&w, &w.unit, (float)i);
+			return_all(&w);
+			AWAIT(contract_devices(w.c).target_bytes == least);
+			FAILS(w.c->ranks[0].client, zerod_reduce_wait(w.unit.at[0], NULL, NULL, &target),
+			      ZEROD_E_STATE, "rank 0 has returned the sum of unit 'w'");
+			expect_unplaced(&w);
+		}
+		contract_run(w.c, step_of_the_other, &w);
+		assert_int_equal(contract_devices(w.c).target_bytes, 0);
+	}
+	set_target(&w, 1);
+	contract_backward_all(w.c, 3, true);
+	reduce_all(&w, &w.unit, 3);
+	reduce_all(&w, &w.other, 1);
+	contract_backward_end_all(w.c);
+	contract_expect_step(
+	        w.c,
+	        (struct contract_sum[]){{&w.unit, CONTRACT_ALL(w.c), 3}, {&w.other, CONTRACT_ALL(w.c), 1}},
+	        2);
+	contract_close(w.c);
+}
+
+static void step_without(struct contract_rank *rank, void *arg)
+{
+	const struct world *w = arg;
+
+	contract_step(rank);
+	expect_unplaced(w);
+	contract_step_end(rank);
+}
+
+/* Sums that nobody waits for add up as others do, and go with the step. */
+static void test_a_sum_that_stays(void **state)
+{
+	contract_needs(CONTRACT_ONE_DAEMON);
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	set_target(&w, 0);
+	for (uint32_t i = 1; i <= 2; i++) {
+		contract_backward_all(w.c, 3, true);
+		reduce_all(&w, &w.unit, 1);
+		reduce_all(&w, &w.other, 1);
+		contract_backward_end_all(w.c);
+	}
+	wait_and_expect(&w, &w.unit, 2);
+	contract_run(w.c, step_without, &w);
+	assert_int_equal(contract_devices(w.c).target_bytes, 0);
+	contract_close(w.c);
+}
+
+/* A stream still reads the sum that was returned: its memory is not used again before that has run. */
+static void test_a_reader_of_a_sum_that_goes(void **state)
+{
+	contract_needs(CONTRACT_ONE_DAEMON);
+	struct zerod_target target = ZEROD_INIT(target);
+	struct contract_gate *gate;
+	float *before, *after;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	set_target(&w, 0);
+	contract_backward_all(w.c, 3, true);
+	reduce_all(&w, &w.unit, 1);
+	wait_and_expect(&w, &w.unit, 1);
+	OK(w.c->ranks[1].client, zerod_reduce_wait(w.unit.at[1], NULL, w.streams[1], &target));
+	OK(w.c->ranks[1].client, zerod_stream_synchronize(w.streams[1]));
+	before = contract_target(&w.c->ranks[1], &w.unit, &target);
+	gate = contract_block(&w.c->ranks[1], w.streams[1]);
+	return_all(&w);
+	reduce_all(&w, &w.other, 1);
+	contract_backward_end_all(w.c);
+	contract_backward_all(w.c, 3, true);
+	contract_reduce(&w.c->ranks[0], w.buckets[0], &w.unit, 5, NULL);
+	contract_reduce(&w.c->ranks[1], w.buckets[1], &w.unit, 5, NULL);
+	after = zd_calloc(target.shard_numel, sizeof(*after));
+	contract_read(NULL, after, target.data, target.shard_numel * sizeof(*after));
+	assert_memory_equal(after, before, target.shard_numel * sizeof(*after));
+	contract_unblock(gate);
+	wait_and_expect(&w, &w.unit, 5);
+	free(before);
+	free(after);
+	contract_close(w.c);
+}
+
+static void begin_expecting(struct contract_rank *rank, void *arg)
+{
+	struct zerod_backward_options options = ZEROD_INIT(options);
+	int status;
+
+	(void)arg;
+	options.stage = 3;
+	status = zerod_backward_begin(rank->group, &options);
+	CHECK(status == 0 || (status == ZEROD_E_MISMATCH &&
+	                      strstr(zerod_last_error(rank->client), "without a place in the target")));
+}
+
+static void test_refusals_of_sums_that_go(void **state)
+{
+	contract_needs(CONTRACT_ONE_DAEMON);
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct zerod_target target = ZEROD_INIT(target);
+	struct contract_unit whole;
+	struct contract_rank *rank;
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	rank = &w.c->ranks[0];
+	options.name = "whole";
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = 10;
+	options.flags = ZEROD_UNIT_ALL_REDUCE;
+	contract_unit(w.c, &options, &whole);
+	FAILS(rank->client, zerod_unit_set_target(whole.at[0], 0), ZEROD_E_UNSUPPORTED,
+	      "every rank gets all of its gradient");
+	OK(rank->client, zerod_target_return(w.unit.at[0])); /* nothing is lent */
+	set_target(&w, 0);
+	contract_backward_all(w.c, 3, true);
+	FAILS(rank->client, zerod_unit_set_target(w.unit.at[0], 1), ZEROD_E_STATE, "unit 'w'");
+	reduce_all(&w, &w.unit, 1);
+	OK(rank->client, zerod_reduce_wait(w.unit.at[0], NULL, w.streams[0], &target));
+	AWAIT(zerod_unit_unregister(w.unit.at[0], NULL) == ZEROD_E_BUSY &&
+	      strstr(zerod_last_error(rank->client), "rank 0 has not returned the sum of unit 'w'"));
+	OK(w.c->ranks[1].client, zerod_backward_abandon(w.c->ranks[1].group, NULL, 0, NULL));
+	contract_expect_target(rank, &w.unit, CONTRACT_ALL(w.c), 1); /* its streams may read it still */
+	OK(rank->client, zerod_target_return(w.unit.at[0]));
+	AWAIT(contract_devices(w.c).target_bytes == 0);
+	OK(rank->client, zerod_backward_abandon(rank->group, NULL, 0, NULL));
+	for (uint32_t i = 0; i < RANKS; i++) {
+		contract_step(&w.c->ranks[i]);
+		contract_step_end(&w.c->ranks[i]);
+	}
+	OK(rank->client, zerod_unit_set_target(w.unit.at[0], 1));
+	contract_run(w.c, begin_expecting, &w);
+	contract_close(w.c);
+}
+
 int main(void)
 {
 	(void)setenv("ZEROD_RUN_AHEAD", "1",
@@ -273,6 +467,10 @@ int main(void)
 	        CONTRACT_TEST(test_refusals),
 	        CONTRACT_TEST(test_the_group_fails),
 	        CONTRACT_TEST(test_norms_by_unit),
+	        CONTRACT_TEST(test_a_sum_that_goes),
+	        CONTRACT_TEST(test_a_sum_that_stays),
+	        CONTRACT_TEST(test_a_reader_of_a_sum_that_goes),
+	        CONTRACT_TEST(test_refusals_of_sums_that_go),
 	};
 	return cmocka_run_group_tests_name("gradients unit by unit", tests, NULL, NULL);
 }

@@ -307,7 +307,7 @@ static void fill_unit(Zd__Request__BodyCase kind)
 		FILL(set_slot, .unit = pick_id(), .slot = pick(3));
 		break;
 	case ZD__REQUEST__BODY_SET_FROZEN:
-		FILL(set_frozen, .unit = pick_id(), .frozen = pick(2));
+		FILL(set_frozen, .unit = pick_id(), .frozen = pick(2), .target = pick(4));
 		break;
 	case ZD__REQUEST__BODY_UNIT_LOAD:
 		FILL(unit_load, .unit = pick_id(), .allocation = pick(2) ? 0 : pick_id());

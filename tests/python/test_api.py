@@ -408,6 +408,28 @@ class Signals(unittest.TestCase):
 
 
 class Steps(unittest.TestCase):
+    def test_sum_that_goes(self) -> None:
+        """a sum without a place in the target, from reduce_wait() to return_target()"""
+        def body(group: zerod.Group) -> None:
+            unit = group.register("u", DType.FLOAT32, 300)
+            bucket = group.bucket(DType.FLOAT32, slot_bytes=1 << 16)
+            entry = zerod.Entry()
+            unit.set_target(False)
+            group.backward_begin()
+            bucket.reserve(unit, entry)
+            bucket.memory(entry, unit).numpy()[:] = group.rank + 1
+            bucket.submit(entry.id)
+            unit.reduce_wait()
+            self.assertEqual(set(unit.target_memory().numpy().tolist()), {3.0})
+            unit.return_target()
+            group.backward_end()
+            with self.assertRaises(zerod.InvalidState):
+                unit.target()
+            group.step_begin()
+            group.step_end()
+
+        support.ranks(daemon.socket, 2, body)
+
     def test_step(self) -> None:
         """a whole step over two ranks: gradients, target, float32 masters, publish, commit of nothing"""
         def body(group: zerod.Group) -> float:

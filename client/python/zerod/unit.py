@@ -147,6 +147,10 @@ class Unit(Handle):
                                       None if stream is None else stream.handle, byref(target)))
         return target
 
+    def return_target(self) -> None:
+        """Ends the loan of reduce_wait(), behind the work of the streams that have waited."""
+        self._check(calls.target_return(self.handle))
+
     def target(self) -> s.Target:
         """The reduced slice, between step_begin and step_end, or while reduce_wait() has lent it."""
         target = s.Target()
@@ -167,6 +171,10 @@ class Unit(Handle):
 
     def set_frozen(self, frozen: bool) -> None:
         self._check(calls.unit_set_frozen(self.handle, int(frozen)))
+
+    def set_target(self, target: bool) -> None:
+        """False: sums have no place in the target, and their memory goes with return_target()."""
+        self._check(calls.unit_set_target(self.handle, int(target)))
 
     def unregister(self, deadline_ms: int = 0) -> None:
         """InvalidState while the unit is leased, updated or reduced."""

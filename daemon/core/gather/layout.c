@@ -219,32 +219,39 @@ void zd_layout_enter(struct zd_part *part)
 	slot_enter(part, unit->slot);
 }
 
-/* The unit's bits in the `frozen_digest` of a rank that has changed its frozen flag. */
-static uint64_t digest_of(const struct zd_unit *unit)
+/* What the rank has changed of its part. */
+static uint64_t changes_of(const struct zd_part *part)
 {
-	uint64_t x = unit->id * 0x9E3779B97F4A7C15ull;
-	x = (x ^ x >> 32) * 0xD6E8FEB86659FD93ull;
-	return x ^ x >> 32;
+	return (uint64_t)(part->frozen != part->unit->frozen) + (part->untargeted ? 2 : 0);
 }
 
-static void set_frozen(struct zd_part *part, bool frozen)
+/* The part's bits in its rank's `frozen_digest`. */
+static uint64_t digest_of(const struct zd_part *part)
 {
-	if (part->frozen != frozen)
-		zd_part_member(part)->frozen_digest ^= digest_of(part->unit);
+	uint64_t x = part->unit->id * 0x9E3779B97F4A7C15ull;
+	x = (x ^ x >> 32) * 0xD6E8FEB86659FD93ull;
+	return (x ^ x >> 32) * changes_of(part);
+}
+
+static void set_frozen(struct zd_part *part, bool frozen, bool untargeted)
+{
+	uint64_t before = digest_of(part);
 	part->frozen = frozen;
+	part->untargeted = untargeted;
+	zd_part_member(part)->frozen_digest ^= before ^ digest_of(part);
 }
 
 void zd_layout_leave(struct zd_engine *e, struct zd_part *part)
 {
-	set_frozen(part, part->unit->frozen);
+	set_frozen(part, part->unit->frozen, false);
 	slot_leave(e, part);
 }
 
 /* ---- Frozen units -------------------------------------------------------------------------------------- */
 
-static bool is_changed(const struct zd_unit *unit, const struct zd_member *member)
+static const char *word_of(const struct zd_part *part)
 {
-	return unit->parts[member->rank].frozen != unit->frozen;
+	return part->frozen ? "frozen" : part->untargeted ? "without a place in the target" : "trainable";
 }
 
 int zd_layout_compare(const struct zd_member *member, const struct zd_member *other, struct zd_err *err)
@@ -252,13 +259,12 @@ int zd_layout_compare(const struct zd_member *member, const struct zd_member *ot
 	const struct zd_unit *unit = TAILQ_FIRST(&member->group->units);
 	if (member->frozen_digest == other->frozen_digest)
 		return 0;
-	while (unit && is_changed(unit, member) == is_changed(unit, other))
+	while (unit && changes_of(&unit->parts[member->rank]) == changes_of(&unit->parts[other->rank]))
 		unit = TAILQ_NEXT(unit, group_link);
 	zd_assert(unit);
-	bool frozen = unit->parts[member->rank].frozen;
 	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%s' is %s for rank %u and %s for rank %u", unit->name,
-	                  frozen ? "frozen" : "trainable", zd_world_rank(member),
-	                  frozen ? "trainable" : "frozen", zd_world_rank(other));
+	                  word_of(&unit->parts[member->rank]), zd_world_rank(member),
+	                  word_of(&unit->parts[other->rank]), zd_world_rank(other));
 }
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
@@ -312,15 +318,36 @@ static int set_slot_begin(struct zd_engine *e, struct zd_request *req, const str
 	return 0;
 }
 
-/* Whether every rank has frozen the unit and no target that contains it is bound. */
-static bool is_frozen_everywhere(const struct zd_engine *e, const struct zd_unit *unit)
+/* Whether no rank has a place for the unit's sums, and no target that may contain one is bound. */
+static bool is_placeless(const struct zd_engine *e, const struct zd_unit *unit)
 {
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		const struct zd_part *part = &unit->parts[rank];
-		if (zd_part_is_registered(part) && !part->frozen)
+		if (zd_part_is_registered(part) && !part->frozen && !part->untargeted)
 			return false;
 	}
 	return !e->events->has_target(unit->group);
+}
+
+static void give_up_place(struct zd_unit *unit)
+{
+	uint64_t end;
+	if (!unit->targeted)
+		return;
+	leave_place(unit);
+	(void)find_gap(unit->group, unit->on_host, 0, &end);
+	unit->group->target_numel[unit->on_host] = end;
+}
+
+static int check_untargeted(const struct zd_unit *unit, struct zd_err *err)
+{
+	const char *why = unit->group->cluster        ? "its group spans daemons"
+	                  : unit->group->job->durable ? "its job is durable"
+	                  : unit->all_reduce          ? "every rank gets all of its gradient"
+	                                              : NULL;
+	return why ? zd_err_set(err, ZEROD_E_UNSUPPORTED, "unit '%s' has a place in the target: %s",
+	                        unit->name, why)
+	           : 0;
 }
 
 static int set_frozen_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -329,16 +356,24 @@ static int set_frozen_begin(struct zd_engine *e, struct zd_request *req, const s
 	struct zd_part *part;
 	bool frozen = args->u.set_frozen.frozen;
 	int status = zd_part_find(e, req->session, args->u.set_frozen.unit, &part, err);
-	if (status == 0 && part->frozen != frozen)
+	if (status != 0)
+		return status;
+	uint32_t target = args->u.set_frozen.target;
+	bool untargeted = target == ZD_TARGET_KEEP ? part->untargeted : target == ZD_TARGET_NONE;
+	if (untargeted)
+		status = check_untargeted(part->unit, err);
+	if (status == 0 && (part->frozen != frozen || part->untargeted != untargeted))
 		status = e->events->check_window_closed(zd_part_member(part), part->unit, err);
-	if (status == 0 && !frozen)
+	if (status == 0 && !frozen && !untargeted)
 		status = target_check(part->unit, err);
 	if (status != 0)
 		return status;
-	set_frozen(part, frozen);
-	if (!frozen)
+	set_frozen(part, frozen, untargeted);
+	if (!frozen && !untargeted)
 		target_take(part->unit);
-	else if (is_frozen_everywhere(e, part->unit))
+	else if (is_placeless(e, part->unit) && untargeted)
+		give_up_place(part->unit);
+	else if (is_placeless(e, part->unit)) /* it may be unfrozen: a gap stays */
 		zd_layout_give_back(part->unit);
 	zd_journal_unit(part->unit);
 	req->u.reg.part = part;
@@ -349,6 +384,7 @@ static int set_frozen_attempt(struct zd_engine *e, struct zd_request *req, struc
 {
 	(void)err;
 	e->reply.u.set_frozen.target_offset_numel = req->u.reg.part->unit->target_offset_numel;
+	e->reply.u.set_frozen.untargeted = req->u.reg.part->untargeted;
 	return 0;
 }
 

@@ -59,7 +59,9 @@ struct zd_part {
 	bool persistent;
 	bool target_lent;         /* the rank's streams may access its place in the target; lent_target.c */
 	bool frozen;              /* as the unit's, unless the rank has changed the part's */
+	bool untargeted;          /* it has no place in the rank's target: sums have memory of their own */
 	struct zd_scope *context; /* the user context that the part is in; NULL: none */
+	struct zd_storage *sum;   /* the last sum of an untargeted part; NULL: none; target.c */
 	LIST_HEAD(, zd_await) awaits; /* PUBLISHING: transfers that wait for the new version; deferred.h */
 	struct zd_collective *collective; /* collective.h; NULL where gathers are not collective */
 	LIST_ENTRY(zd_part) member_link;  /* not gone */

@@ -11,6 +11,8 @@
  * and no slice of the reduction waits for memory. The promise is kept in every case. Where the sum fails, the
  * content of the place is undefined and the window has failed, so its step returns the failure.
  *
+ * The sum of an untargeted part is lent in the same way, and goes when it is returned.
+ *
  * Invariant: while a place is lent or accessed, its target is not freed, unless the rank itself has ended the
  * window. When the group fails, the rank's target is abandoned as the target of a step is.
  */
@@ -26,7 +28,7 @@
 static bool is_accessed(const struct zd_part *part)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(zd_part_member(part));
-	const struct zd_storage *target = mr ? zd_window_target(mr->w, part->unit)->storage : NULL;
+	const struct zd_storage *target = mr ? zd_window_storage(mr->w, part) : NULL;
 	return part->target_lent || part->target_accesses > 0 || (target && target->fills > 0);
 }
 
@@ -110,6 +112,9 @@ static int check_lent(const struct zd_window *w, const struct zd_part *part, str
 		                  unit->name);
 	if (has_contributed(r, part->rank) && !is_stored(r, part->rank))
 		return ZD_WAIT;
+	if (zd_norms_has(w, unit) && !zd_window_storage(w, part))
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u has returned the sum of unit '%s'", rank,
+		                  unit->name);
 	if (zd_norms_has(w, unit))
 		return 0;
 	if (zd_norms_skipped(w, unit))
@@ -145,23 +150,24 @@ static int wait_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	return 0;
 }
 
-static void fill_place(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_unit *unit)
+static void fill_place(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_part *part)
 {
 	uint64_t each = zerod_dtype_bytes(mr->w->target_dtype);
 	e->reply.u.reduce_wait.target_dtype = mr->w->target_dtype;
-	e->reply.u.reduce_wait.target = zd_storage_location(zd_window_target(mr->w, unit)->storage,
-	                                                    unit->target_offset_numel * each,
-	                                                    zd_unit_target_numel(unit) * each);
+	e->reply.u.reduce_wait.target = zd_storage_location(zd_window_storage(mr->w, part),
+	                                                    zd_part_target_offset(part) * each,
+	                                                    zd_unit_target_numel(part->unit) * each);
 }
 
 static void promise_lent(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
 {
 	const struct zd_reduction *r = zd_reduction_find(mr->w, req->u.reduce.part->unit->id);
-	if (!req->u.reduce.ahead || req->u.reduce.promise || !zd_reduction_drains(e, r))
+	if (!req->u.reduce.ahead || req->u.reduce.promise || !zd_reduction_drains(e, r) ||
+	    !zd_window_storage(mr->w, req->u.reduce.part))
 		return;
 	req->u.reduce.promise = zd_promise_new(e, req->session, req->device, ZD_PROMISE_STEPS);
 	lend(mr, req->u.reduce.part);
-	fill_place(e, mr, req->u.reduce.part->unit);
+	fill_place(e, mr, req->u.reduce.part);
 	e->reply.u.reduce_wait.fence = req->u.reduce.promise->fence;
 	zd_request_answer(e, req);
 }
@@ -197,7 +203,7 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 	if (status != 0 || req->answered)
 		return status;
 	lend(mr, part);
-	fill_place(e, mr, part->unit);
+	fill_place(e, mr, part);
 	return 0;
 }
 
@@ -234,16 +240,19 @@ static void give_back(struct zd_engine *e, const struct zd_request *req, struct 
 		return;
 	zd_target_unlend(part);
 	zd_dirty_group(e, member->group);
+	struct zd_storage *storage = zd_window_storage(mr->w, part);
 	struct access *access = zd_calloc(1, sizeof(*access));
-	*access = (struct access){part, zd_window_target(mr->w, part->unit)->storage};
-	if (!zd_fences_watch(e, req->session, member->group->job, member->device->index, fences, passed,
-	                     access, 0)) {
+	*access = (struct access){part, storage};
+	if (zd_fences_watch(e, req->session, member->group->job, member->device->index, fences, passed,
+	                    access, 0)) {
+		part->target_accesses++;
+		part->unit->refs++;
+		zd_storage_use(storage);
+	} else {
 		free(access);
-		return;
 	}
-	part->target_accesses++;
-	part->unit->refs++;
-	zd_storage_use(access->target);
+	if (part->untargeted)
+		zd_sum_return(e, storage);
 }
 
 /* Drops the target of an abandoned window when the last place lent of it has been returned. */

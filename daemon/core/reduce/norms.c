@@ -136,7 +136,8 @@ bool zd_norms_skipped(const struct zd_window *w, const struct zd_unit *unit)
 void zd_norms_note(struct zd_window *w, const struct zd_unit *unit, const struct zd_op_result *result)
 {
 	uint64_t *unwritten_numel = &w->targets[unit->on_host].unwritten_numel;
-	if (!zd_norms_has(w, unit) && *unwritten_numel > 0) /* 0: a cancelled step has zeroed the target */
+	bool placed = !unit->parts[w->mr->member->rank].untargeted;
+	if (placed && !zd_norms_has(w, unit) && *unwritten_numel > 0) /* 0: a cancelled step has zeroed it */
 		*unwritten_numel -= zd_unit_target_numel(unit);
 	changed(w);
 	struct zd_slice_norm *norm = get_norm(&w->norms, unit->id);

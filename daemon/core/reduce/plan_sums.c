@@ -18,6 +18,7 @@
 
 #include "core/gather/unit.h"
 #include "core/reduce/slice.h"
+#include "core/reduce/target.h"
 
 #define CUT_BYTES         (32ull << 20) /* of gradients: smaller slices are one chunk */
 #define HALVE_CUTS        3u
@@ -113,7 +114,7 @@ uint64_t zd_slice_target_numel(const struct zd_slice *slice)
 	const struct zd_reduction *r = slice->reduction;
 	const struct zd_unit *unit = r->unit;
 	uint64_t index = unit->all_reduce ? zd_shard_index(&r->group->members[slice->owner]) : 0;
-	return unit->target_offset_numel + index * unit->shard_numel;
+	return zd_part_target_offset(&unit->parts[slice->owner]) + index * unit->shard_numel;
 }
 
 struct zd_location zd_slice_elements(const struct zd_slice *slice, const struct zd_storage *target,
@@ -126,13 +127,14 @@ struct zd_location zd_slice_elements(const struct zd_slice *slice, const struct 
 struct zd_storage *zd_slice_target_of(const struct zd_slice *slice, uint32_t rank)
 {
 	const struct zd_reduction *r = slice->reduction;
-	return zd_window_target(zd_reduction_window(r, rank), r->unit)->storage;
+	return zd_window_storage(zd_reduction_window(r, rank), &r->unit->parts[rank]);
 }
 
 bool zd_slice_overwrites(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
-	return r->options.overwrite || !zd_norms_has(zd_reduction_window(r, slice->owner), r->unit);
+	return r->options.overwrite || slice->fresh ||
+	       !zd_norms_has(zd_reduction_window(r, slice->owner), r->unit);
 }
 
 bool zd_slice_loads(const struct zd_slice *slice)

@@ -185,7 +185,8 @@ static int failure_text(const struct zd_reduction *r, struct zd_err *err)
 
 static bool has_place(const struct zd_window *w, const struct zd_unit *unit)
 {
-	return unit->target_offset_numel + zd_unit_target_numel(unit) <= zd_window_target(w, unit)->numel;
+	return unit->parts[w->mr->member->rank].untargeted ||
+	       unit->target_offset_numel + zd_unit_target_numel(unit) <= zd_window_target(w, unit)->numel;
 }
 
 /* A rank whose target was bound before the unit was registered cannot skip it: the sum has no place there. */

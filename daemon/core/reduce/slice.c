@@ -186,6 +186,8 @@ static void plan_over(struct zd_engine *e, struct zd_plan *plan)
 		zd_norms_note(zd_reduction_window(r, slice->owner), r->unit, &result);
 	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_DONE);
 	r->ndone++;
+	if (slice->target->summing)
+		zd_sum_made(e, slice->target);
 	zd_storage_drop(e, slice->staging);
 	slice->staging = NULL;
 	if (zd_member_reduce(owner)->nlenders > 0)
@@ -250,6 +252,7 @@ static void slice_open(struct zd_engine *e, struct zd_slice *slice)
 	struct zd_reduction *r = slice->reduction;
 	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_OPEN);
 	slice->target = zd_slice_target_of(slice, slice->owner);
+	slice->target->summing = slice->target->sum_of != NULL;
 	zd_early_sums_init(e, slice);
 	slice->planner->build(slice);
 	zd_plan_start(e, &slice->plan);
@@ -282,7 +285,8 @@ void zd_slices_start(struct zd_engine *e, struct zd_reduction *r)
 		slice->chunks = zd_calloc(r->nchunks, sizeof(*slice->chunks));
 		slice->owner = owner;
 		slice->staged = r->unit->on_host;
-		if (planner->staging_bytes(slice) == 0 && !zd_slice_target_is_accessed(slice)) {
+		if (planner->staging_bytes(slice) == 0 && !zd_slice_target_is_accessed(slice) &&
+		    zd_slice_target_of(slice, owner)) {
 			slice_open(e, slice);
 			continue;
 		}
@@ -308,9 +312,13 @@ void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r)
 	for (uint32_t owner = 0; r->slices && owner < r->group->local_world_size; owner++) {
 		struct zd_slice *slice = &r->slices[owner];
 		struct zd_device *device = r->group->members[owner].device;
+		const struct zd_window *w = zd_reduction_window(r, owner);
+		struct zd_storage *sum = r->unit->parts[owner].sum;
 		slice->plan.stopped = true;
 		if (slice->state == ZD_SLICE_WAITING)
 			DL_DELETE(device->staging_queue, slice);
+		else if (slice->state != ZD_SLICE_DONE && w && sum && sum->sum_of == w)
+			zd_sum_made(e, sum);
 		zd_storage_drop(e, slice->staging); /* the pointer stays valid while a command uses it */
 	}
 }
@@ -350,13 +358,52 @@ static bool exceeds_staging(const struct zd_device *device, struct zd_slice *sli
 	       !zd_slice_is_next(slice);
 }
 
+/* Whether a rank has the sum of an untargeted part, whose memory goes when the rank returns it. */
+static bool has_sums(const struct zd_reduction *r)
+{
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+		const struct zd_window *w = zd_reduction_window(r, rank);
+		const struct zd_storage *sum;
+		TAILQ_FOREACH (sum, &w->sums, sum_link) {
+			if (zd_norms_has(w, sum->part->unit))
+				return true;
+		}
+	}
+	return false;
+}
+
+/* Takes memory of a kind: for the slice's sum (ZD_CHARGE_TARGET) or its pieces. */
+static int take_kind(struct zd_engine *e, struct zd_slice *slice, enum zd_charge charge, uint64_t bytes,
+                     struct zd_err *err)
+{
+	struct zd_reduction *r = slice->reduction;
+	struct zd_member *owner = &r->group->members[slice->owner];
+	struct zd_window *w = zd_reduction_window(r, slice->owner);
+	struct zd_request probe = {0}; /* only to learn which segment is being created */
+	int status;
+	do {
+		status = charge == ZD_CHARGE_TARGET
+		                 ? zd_sum_new(e, &probe, w, &r->unit->parts[slice->owner], err)
+		                 : zd_storage_new(e, &probe, owner, owner->device, charge, bytes,
+		                                  &slice->staging, err);
+	} while (status < 0 && trim_device(e, r->group, owner->device));
+	slice->segment_wait = probe.segment_wait;
+	if (status >= 0)
+		return status;
+	/* Other reductions release their staging memory by themselves, unless they wait for this slice. */
+	uint64_t held = status == ZEROD_E_QUOTA ? r->group->job->owner->account.bytes[ZD_CHARGE_STAGING]
+	                                        : owner->device->staging_bytes;
+	bool gives = zd_window_gives_room(zd_member_reduce(owner)) || has_sums(r);
+	return held > held_behind(slice) || gives ? ZD_WAIT : status;
+}
+
 static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd_slice *slice,
                         struct zd_err *err)
 {
 	struct zd_reduction *r = slice->reduction;
-	struct zd_member *owner = &r->group->members[slice->owner];
 	uint64_t bytes = slice->planner->staging_bytes(slice);
-	if (bytes == 0) /* the slice has waited for its target only */
+	bool lacks_sum = !zd_slice_target_of(slice, slice->owner);
+	if (bytes == 0 && !lacks_sum) /* the slice has waited for its target only */
 		return 0;
 	if (exceeds_staging(device, slice))
 		return ZD_WAIT;
@@ -366,21 +413,17 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 	if (slice->segment_wait && !segment)
 		return zd_err_set(
 		        err, ZEROD_E_NO_MEMORY,
-		        "unit '%s' cannot be reduced: device %u gave no segment for %llu bytes of staging",
-		        r->unit->name, device->index, (unsigned long long)bytes);
-	struct zd_request probe = {0}; /* only to learn which segment is being created */
-	int status;
-	do {
-		status = zd_storage_new(e, &probe, owner, device, ZD_CHARGE_STAGING, bytes, &slice->staging,
-		                        err);
-	} while (status < 0 && trim_device(e, r->group, device));
-	slice->segment_wait = probe.segment_wait;
-	if (status >= 0)
-		return status;
-	/* Other reductions release their staging memory by themselves, unless they wait for this slice. */
-	uint64_t held = status == ZEROD_E_QUOTA ? r->group->job->owner->account.bytes[ZD_CHARGE_STAGING]
-	                                        : device->staging_bytes;
-	return held > held_behind(slice) || zd_window_gives_room(zd_member_reduce(owner)) ? ZD_WAIT : status;
+		        "unit '%s' cannot be reduced: device %u gave no segment for %llu bytes of %s",
+		        r->unit->name, device->index,
+		        (unsigned long long)(lacks_sum ? zd_unit_shard_bytes(r->unit) : bytes),
+		        lacks_sum ? "its sum" : "staging");
+	if (lacks_sum) {
+		int status = take_kind(e, slice, ZD_CHARGE_TARGET, 0, err);
+		if (status != 0)
+			return status;
+		slice->fresh = true;
+	}
+	return bytes == 0 ? 0 : take_kind(e, slice, ZD_CHARGE_STAGING, bytes, err);
 }
 
 static struct zd_owner *uid_of(const struct zd_slice *slice)

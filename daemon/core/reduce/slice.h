@@ -60,6 +60,7 @@ struct zd_slice {
 	uint64_t partial_offset, arrived_offset; /* in the staging memory, of blocks to send and received */
 	uint32_t segment_wait;        /* id of the segment that is created for the staging memory */
 	bool staged;                  /* a unit on the host: its sums are made in the staging memory */
+	bool fresh;                   /* an untargeted part: the sum's memory is new */
 	struct zd_storage *staging;   /* NULL: not needed */
 	struct zd_storage *target;    /* the owner's; set when the slice is opened */
 	struct zd_slice *prev, *next; /* device->staging_queue */

@@ -663,6 +663,7 @@ static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	const struct zd_fence_list fences = {req->u.release.nfences, req->u.release.fences};
 	struct zd_member_reduce *mr = zd_member_reduce(req->member);
 	struct zd_window *w = mr && mr->closing ? mr->closing : mr ? mr->w : NULL;
+	struct zd_storage *sum;
 	(void)err;
 	if (has_step(w) && w->promise)
 		return zd_wait_for(req, ZD_WAIT_SUMS, req->member->rank, 0, 0);
@@ -674,6 +675,8 @@ static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	for (uint32_t i = 0; i < ZD_NTARGETS; i++)
 		drop_behind(e, req, &fences, w->targets[i].storage);
 	drop_behind(e, req, &fences, w->scalars);
+	TAILQ_FOREACH (sum, &w->sums, sum_link)
+		drop_behind(e, req, &fences, sum);
 	zd_targets_drop(e, w);
 	zd_window_end(e, w);
 	return 0;

@@ -24,6 +24,12 @@ struct zd_storage {
 	uint32_t uses;  /* operations under way that read or write the block */
 	uint32_t fills; /* of these, fills of a part of a target: no sum is stored in the target meanwhile */
 	TAILQ_ENTRY(zd_storage) link;
+	/* Of a sum without a place in a target (target.c), else NULL: */
+	struct zd_window *sum_of;
+	struct zd_part *part;
+	bool summing;                     /* its slice is open */
+	bool returned;                    /* it goes when it is not summing any more */
+	TAILQ_ENTRY(zd_storage) sum_link; /* of the window's sums */
 };
 
 /* Allocates `bytes` on the member's device, or in its host memory, and charges them. Returns 0, ZD_WAIT or an

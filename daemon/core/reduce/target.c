@@ -7,6 +7,9 @@
  * driver suspends the client's kernels, and each first sum would read the zeros. Instead a unit's first sum
  * of a window overwrites its place, and places that no sum has written are zeroed when the rank begins the
  * step, before it can read any of them.
+ *
+ * A part may have no place in the target. Each of its sums then has memory of its own, which is allocated
+ * with the slice's staging memory, and dropped when the rank returns it or its step ends.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -61,9 +64,62 @@ void zd_targets_unbind(struct zd_engine *e, struct zd_window *w)
 	}
 }
 
+struct zd_storage *zd_window_storage(const struct zd_window *w, const struct zd_part *part)
+{
+	if (!part->untargeted)
+		return zd_window_target(w, part->unit)->storage;
+	return part->sum && part->sum->sum_of == w && !part->sum->returned ? part->sum : NULL;
+}
+
+int zd_sum_new(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_part *part,
+               struct zd_err *err)
+{
+	struct zd_member *member = w->mr->member;
+	struct zd_device *device = part->unit->on_host ? member->device->host : member->device;
+	struct zd_storage *storage;
+	int status = zd_storage_new(e, req, member, device, ZD_CHARGE_TARGET,
+	                            zd_unit_target_numel(part->unit) * zerod_dtype_bytes(w->target_dtype),
+	                            &storage, err);
+	if (status != 0)
+		return status;
+	storage->sum_of = w;
+	storage->part = part;
+	part->sum = storage;
+	part->unit->refs++;
+	TAILQ_INSERT_TAIL(&w->sums, storage, sum_link);
+	return 0;
+}
+
+static void sum_drop(struct zd_engine *e, struct zd_storage *storage)
+{
+	struct zd_part *part = storage->part;
+	TAILQ_REMOVE(&storage->sum_of->sums, storage, sum_link);
+	storage->sum_of = NULL;
+	if (part->sum == storage)
+		part->sum = NULL;
+	zd_storage_drop(e, storage);
+	zd_unit_unref(e, part->unit);
+}
+
+void zd_sum_return(struct zd_engine *e, struct zd_storage *storage)
+{
+	storage->returned = true;
+	if (!storage->summing)
+		sum_drop(e, storage);
+}
+
+void zd_sum_made(struct zd_engine *e, struct zd_storage *storage)
+{
+	storage->summing = false;
+	if (storage->returned)
+		sum_drop(e, storage);
+}
+
 void zd_targets_drop(struct zd_engine *e, struct zd_window *w)
 {
 	zd_target_forget_lent(w);
+	while (!TAILQ_EMPTY(&w->sums))
+		sum_drop(e, TAILQ_FIRST(&w->sums));
 	for (uint32_t i = 0; i < ZD_NTARGETS; i++)
 		drop_target(e, &w->targets[i]);
 	zd_storage_drop(e, w->scalars);
@@ -74,8 +130,12 @@ static int check_place(const struct zd_window *w, const struct zd_part *part, st
 {
 	const struct zd_unit *unit = part->unit;
 	const struct zd_target *target = w ? zd_window_target(w, unit) : NULL;
-	if (!target || !target->storage || w->step == ZD_STEP_ABANDONED || part->frozen ||
-	    unit->target_offset_numel + zd_unit_target_numel(unit) > target->numel)
+	if (!target || !zd_window_storage(w, part) || w->step == ZD_STEP_ABANDONED || part->frozen)
+		return 0;
+	if (part->untargeted)
+		return zd_err_set(err, ZEROD_E_BUSY, "rank %u has not returned the sum of unit '%s'",
+		                  zd_world_rank(w->mr->member), unit->name);
+	if (unit->target_offset_numel + zd_unit_target_numel(unit) > target->numel)
 		return 0;
 	return zd_err_set(err, ZEROD_E_BUSY,
 	                  "unit '%s' has a place in the target that rank %u bound in backward %llu: the step "

@@ -26,6 +26,21 @@ int zd_targets_zero_rest(struct zd_engine *e, struct zd_request *req, const stru
 /* Records that no element is to be zeroed: all are written, or the content of the targets is undefined. */
 void zd_targets_set_written(struct zd_window *w);
 
+/* Returns where the part's sums of the window are stored; NULL: nowhere yet, or it was returned. */
+struct zd_storage *zd_window_storage(const struct zd_window *w, const struct zd_part *part);
+/* Returns the first element of the part's sum in that memory. */
+static inline uint64_t zd_part_target_offset(const struct zd_part *part)
+{
+	return part->untargeted ? 0 : part->unit->target_offset_numel;
+}
+/* Allocates the memory for a sum of an untargeted part. Returns what zd_storage_new() returns. */
+int zd_sum_new(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_part *part,
+               struct zd_err *err) __attribute__((warn_unused_result));
+/* Drops the memory of a sum, now or when zd_sum_made() is called. */
+void zd_sum_return(struct zd_engine *e, struct zd_storage *storage);
+/* Called when the slice of a sum is done or stopped. */
+void zd_sum_made(struct zd_engine *e, struct zd_storage *storage);
+
 /* Allocates the window's scalars, the result of a step for kernels: two float32, the first one 1 after an
  * overflow, else 0, and the second one the squared norm. Returns what zd_targets_bind() returns. */
 int zd_target_bind_scalars(struct zd_engine *e, struct zd_request *req, struct zd_window *w,

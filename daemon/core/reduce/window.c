@@ -55,6 +55,7 @@ struct zd_window *zd_window_new(struct zd_member_reduce *mr, uint64_t number)
 {
 	struct zd_window *w = mr->spare ? mr->spare : zd_calloc(1, sizeof(*w));
 	*w = (struct zd_window){.mr = mr, .number = number, .norms = w->norms};
+	TAILQ_INIT(&w->sums);
 	mr->spare = NULL;
 	return w;
 }

@@ -72,6 +72,7 @@ struct zd_window {
 	enum zerod_dtype target_dtype;
 
 	struct zd_target targets[ZD_NTARGETS];
+	TAILQ_HEAD(, zd_storage) sums; /* of units without a place in them */
 	struct zd_norms norms;
 	struct zd_failure failure;
 
@@ -132,10 +133,11 @@ static inline const struct zd_target *zd_window_target(const struct zd_window *w
 	return &w->targets[unit->on_host];
 }
 
-/* Whether a target of the window is bound. */
+/* Whether the window has memory for sums. */
 static inline bool zd_window_has_target(const struct zd_window *w)
 {
-	return w->targets[ZD_TARGET_ON_DEVICE].storage || w->targets[ZD_TARGET_ON_HOST].storage;
+	return w->targets[ZD_TARGET_ON_DEVICE].storage || w->targets[ZD_TARGET_ON_HOST].storage ||
+	       !TAILQ_EMPTY(&w->sums);
 }
 
 /* Whether a rank has abandoned the window, which ends it for all ranks. */

@@ -15,6 +15,7 @@ A way is a library, with how many blocks it gathers ahead, and what else there i
     fsdp2:1:symmetric       NCCL gathers by copy engines: symmetric memory, zero-CTA policy
     zerod:1:compile         blocks compiled by inductor; for both
     zerod:1:halves          zt.AdamW, with masters in two halves; also with :compile
+    zerod:1:in_backward     the same, and it runs in the backward
 
     tests/bench/torch_train.py [--ranks N] [--layers N] [--iters N] [--json] [WAY...]     # $BUILD as in the tests
 """
@@ -36,8 +37,8 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-WAYS = ("zerod:1", "zerod:1:halves", "fsdp2:1", "fsdp2:2", "fsdp2:1:symmetric", "zerod:1:compile", "zerod:1:halves:compile",
-        "fsdp2:1:compile")
+WAYS = ("zerod:1", "zerod:1:halves", "zerod:1:in_backward", "fsdp2:1", "fsdp2:2", "fsdp2:1:symmetric", "zerod:1:compile",
+        "zerod:1:halves:compile", "zerod:1:in_backward:compile", "fsdp2:1:compile")
 WIDTH, HEADS, GROUPS, HEAD, HIDDEN, VOCABULARY, TOKENS = 4096, 32, 8, 128, 12288, 151936, 4096
 WARM_UP = 4
 TIMEOUT_S = 150  # of a way; 124 is then its exit status
@@ -129,10 +130,10 @@ def rank_main(way: str, layers: int, iters: int) -> None:
         for layer in model.layers:
             layer.compile()
     sharded = {"zerod": zerod, "fsdp2": fsdp2}[library](model, int(ahead), choices)
-    if "halves" in choices:
+    if "halves" in choices or "in_backward" in choices:
         import zerod.torch as zt
 
-        optimizer: torch.optim.Optimizer = zt.AdamW(sharded.parameters(), lr=1e-4)
+        optimizer: torch.optim.Optimizer = zt.AdamW(sharded.parameters(), lr=1e-4, in_backward="in_backward" in choices)
     else:
         optimizer = torch.optim.AdamW(sharded.parameters(), lr=1e-4, fused=True)
     torch.cuda.empty_cache()

@@ -64,12 +64,12 @@ class Reference(torch.optim.Optimizer):
         return ((bits + 0x8000) & ~0xffff).view(torch.float32)
 
 
-def optimizer(rule: str, module: nn.Module, **numbers: Any) -> torch.optim.Optimizer:
+def optimizer(rule: str, module: nn.Module, in_backward: bool = False, **numbers: Any) -> torch.optim.Optimizer:
     """The sharded module's, or the one process's."""
     groups = [{"params": [p for p in module.parameters() if p.dim() > 1], "weight_decay": 0.1},
               {"params": [p for p in module.parameters() if p.dim() <= 1], "lr": 3e-3, "weight_decay": 0.0}]
     if hasattr(module, "_zerod_model"):
-        return getattr(zt, rule)(groups, **numbers)
+        return getattr(zt, rule)(groups, in_backward=in_backward, **numbers)
     return Reference(groups, rule, **numbers)
 
 
@@ -91,6 +91,30 @@ class Halves(unittest.TestCase):
             for dtype in (None, torch.bfloat16):
                 with self.subTest(rule=rule, dtype=dtype, **numbers):
                     compare(daemon.socket, 2, models.MLP, partial(optimizer, rule, **numbers), models.mlp_loss, dtype=dtype)
+
+    def test_in_backward(self) -> None:
+        """the same bits where it runs in the backward"""
+        every: Any = ({}, {"slots": True}, {"stage": 2}, {"persist_below": 1000}, {"stage": 1, "empty": False})
+        for world, options in ((1, {}), (4, {}), *((2, each) for each in every)):
+            for dtype in (None, torch.bfloat16):
+                with self.subTest(world=world, dtype=dtype, **options):
+                    compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=True),
+                            models.gpt_loss, dtype=dtype, **options)
+
+    def test_no_sums(self) -> None:
+        """behind a backward with its optimizer no sum is there"""
+        def body(rank: int, in_backward: bool) -> tuple[int, int]:
+            module = harness.shard(harness.seeded(models.MLP), param_dtype=torch.bfloat16)
+            model = zt.model_of(module)
+            optimizer("AdamW", module, in_backward)
+            models.mlp_loss(module, rank, 0)
+            model.gradients.fetcher.drain()
+            model.group.barrier()
+            return model.client.device(model.device_index).allocated_bytes, 4 * sum(unit.shard.true_numel for unit in model.units)
+
+        kept, none = (harness.ranks(daemon.socket, 2, partial(body, in_backward=each)) for each in (False, True))
+        for (more, sums), (less, _) in zip(kept, none):
+            self.assertGreaterEqual(more - less, sums)
 
     def test_torch(self) -> None:
         """50 steps are those of torch.optim.AdamW, but for roundings; checkpoints go from one to the other"""

@@ -13,7 +13,7 @@ import threading
 import unittest
 import warnings
 from functools import partial
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import harness
 import models
@@ -25,6 +25,7 @@ import zerod.torch as zt
 from zerod.torch.block import Use
 
 VALUES = ("params", "optimizer", "all")
+EACH = (*VALUES, None)  # None: on the device
 
 
 def setUpModule() -> None:
@@ -67,7 +68,7 @@ class Equal(unittest.TestCase):
 
     def test_optimizers(self) -> None:
         """float32, one rank and two: SGD, AdamW, foreach, fused; each value of offload"""
-        for offload in VALUES:
+        for offload in EACH:
             for world in (1, 2):
                 for optimize in (models.sgd, models.adamw, models.adamw_foreach, models.adamw_fused):
                     with self.subTest(offload=offload, world=world, optimize=optimize.__name__):
@@ -75,7 +76,7 @@ class Equal(unittest.TestCase):
 
     def test_masters(self) -> None:
         """a tied GPT, bfloat16 with float32 masters; stage 2, slots, persistent units"""
-        for offload in VALUES:
+        for offload in EACH:
             for options in ({"stage": 2}, {"slots": True}, {"persist_below": 500}, {}):
                 for world in (1, 2):
                     with self.subTest(offload=offload, options=options, world=world):
@@ -91,7 +92,7 @@ class Equal(unittest.TestCase):
             model.wrap = lambda block, x: checkpoint(block, x, use_reentrant=reentrant)
             return model
 
-        for offload in VALUES:
+        for offload in EACH:
             for reentrant in (False, True):
                 with self.subTest(offload=offload, reentrant=reentrant):
                     self.compare(2, lambda: make(reentrant), models.adamw, models.gpt_loss, offload=offload)
@@ -120,7 +121,7 @@ class Equal(unittest.TestCase):
             return loss
 
         held: list[int] = []
-        for offload in VALUES:
+        for offload in EACH:
             with self.subTest(offload=offload):
                 self.compare(2, Frozen, optimize, losses, offload=offload)
 
@@ -138,8 +139,9 @@ class Equal(unittest.TestCase):
                 optimizer.step()
             return seen
 
-        self.compare(2, models.MLP, models.adamw, models.mlp_loss, accumulate=3, offload="params", train_with=train,
-                     local=True)
+        for offload in ("params", None):
+            self.compare(2, models.MLP, models.adamw, models.mlp_loss, accumulate=3, offload=offload, train_with=train,
+                         local=True)
 
     def test_groups(self) -> None:
         """two groups of parameters, and a scheduler: each step has its own rate"""
@@ -159,8 +161,9 @@ class Equal(unittest.TestCase):
                 optimizer.scheduler.step()
             return seen
 
-        self.compare(2, models.MLP, make, models.mlp_loss, offload="params", train_with=train,
-                     before_step=self.count_with_scheduler())
+        for offload in ("params", None):
+            self.compare(2, models.MLP, make, models.mlp_loss, offload=offload, train_with=train,
+                         before_step=self.count_with_scheduler())
 
     @staticmethod
     def count_with_scheduler() -> Callable:
@@ -188,7 +191,7 @@ class Equal(unittest.TestCase):
             loss.backward()
             return loss.detach()
 
-        for offload in VALUES:
+        for offload in EACH:
             with self.subTest(offload=offload):
                 self.compare(2, Parts, models.adamw, losses, offload=offload)
 
@@ -336,7 +339,7 @@ class Overlap(unittest.TestCase):
 
 
 class Failing(unittest.TestCase):
-    def told(self, world: int, where: str, offload: str = "params", ordinary: bool = False, **options: Any) -> list[Any]:
+    def told(self, world: int, where: str, offload: Optional[str] = "params", ordinary: bool = False, **options: Any) -> list[Any]:
         """Returns what each rank was told in three steps, in the second of which rank 1 (or 0 alone) raises.
 
         Where it raises in the backward, rank 0's threads lag behind: it has updated nothing, and rank 1 has.
@@ -354,6 +357,12 @@ class Failing(unittest.TestCase):
                         raise Trouble("optimizer")
                     super().step(closure)
 
+            class RaisesOnDevice(zt.SGD):
+                def update(self, found: Any, groups: Any) -> None:
+                    if state["where"] == "optimizer":
+                        raise Trouble("optimizer")
+                    super().update(found, groups)
+
             class Hurdle(torch.autograd.Function):
                 @staticmethod
                 def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
@@ -369,7 +378,7 @@ class Failing(unittest.TestCase):
                     return gradient
 
             module.layers[0].register_forward_hook(lambda _module, _args, output: Hurdle.apply(output))
-            optimizer = Raises(module.parameters(), lr=0.1)
+            optimizer = (Raises if offload else RaisesOnDevice)(module.parameters(), lr=0.1)
             if not ordinary:
                 zt.optimizer_in_backward(module, optimizer)
             told: list[Any] = []
@@ -410,7 +419,7 @@ class Failing(unittest.TestCase):
     def test_backward(self) -> None:
         """a rank raises in its backward behind an update: the weights are torn, and are the same for all ranks"""
         warning = "zerod.torch: rank {} has abandoned"
-        for offload in VALUES:
+        for offload in EACH:
             with self.subTest(offload=offload):
                 self.assertEqual(self.told(3, "backward", offload),
                                  [[(1, "StepTorn", 1)], [(1, "backward"), warning.format(1)], [(1, "StepTorn", 1)]])
@@ -439,7 +448,7 @@ class Failing(unittest.TestCase):
 
     def test_optimizer(self) -> None:
         """the optimizer raises: its rank's step() does, the others get StepTorn"""
-        for offload in VALUES:
+        for offload in EACH:
             with self.subTest(offload=offload):
                 self.assertEqual(self.told(2, "optimizer", offload), [[(1, "StepTorn", 1)], [(1, "optimizer")]])
 
@@ -451,10 +460,16 @@ class Failing(unittest.TestCase):
 
         def body(_: int) -> None:
             plain = harness.shard(harness.seeded(small))
-            refused(ValueError, "with offload", lambda: zt.optimizer_in_backward(plain, models.sgd(plain)))
+            refused(ValueError, "LBFGS is not known as one",
+                    lambda: zt.optimizer_in_backward(plain, torch.optim.LBFGS(plain.parameters())))
+            some = list(plain.parameters())[:-1]
+            refused(ValueError, "some parameters of .*, and not last.bias", lambda: zt.optimizer_in_backward(plain, torch.optim.SGD(some)))
             durable = harness.shard(harness.seeded(small), durable="in-backward", offload="all")
             refused(ValueError, "durable= is not", lambda: zt.optimizer_in_backward(durable, models.sgd(durable)))
-            module = harness.shard(harness.seeded(small), offload="all")
+            for offload in ("all", None):
+                mistakes(harness.shard(harness.seeded(small), offload=offload), plain)
+
+        def mistakes(module: nn.Module, plain: nn.Module) -> None:
             refused(TypeError, "of torch.optim, not function", lambda: zt.optimizer_in_backward(module, lambda _: None))
             refused(ValueError, "no parameter of the model", lambda: zt.optimizer_in_backward(module, models.sgd(plain)))
             optimizer = zt.optimizer_in_backward(module, models.sgd(module))
@@ -462,6 +477,8 @@ class Failing(unittest.TestCase):
             refused(RuntimeError, "the norm is known when", lambda: zt.clip_grad_norm_(module, 1.0))
             models.mlp_loss(module, 0, 0)
             refused(RuntimeError, "given another optimizer", models.sgd(module).step)
+            refused(RuntimeError, "went with the optimizer's step in the backward", lambda: next(module.parameters()).grad.norm())
+            refused(RuntimeError, "first.weight went with", lambda: nn.utils.clip_grad_norm_(module.parameters(), 1.0))
             refused(RuntimeError, "call step.. behind each", lambda: models.mlp_loss(module, 0, 1))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -471,6 +488,7 @@ class Failing(unittest.TestCase):
             refused(RuntimeError, "GradScaler does not work", lambda: scaler.step(optimizer))
             optimizer.found_inf = optimizer.grad_scale = None
             optimizer.step()
+            self.assertEqual([parameter.grad for parameter in module.parameters()], [None] * len(list(module.parameters())))
 
         harness.ranks(daemon.socket, 1, body)
 

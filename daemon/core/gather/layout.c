@@ -219,7 +219,7 @@ void zd_layout_enter(struct zd_part *part)
 	slot_enter(part, unit->slot);
 }
 
-/* What the rank has changed of its part. */
+/* The changes that the rank has made to its part, as bits. */
 static uint64_t changes_of(const struct zd_part *part)
 {
 	return (uint64_t)(part->frozen != part->unit->frozen) + (part->untargeted ? 2 : 0);

@@ -158,23 +158,17 @@ def no_sync(module: nn.Module) -> Iterator[None]:
 
 
 def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Has the optimizer of a module with offload run in the backward, on the CPU; returns it. Every rank calls it.
+    """Has the optimizer of a sharded module run in the backward; returns it. Every rank calls it.
 
-    It runs for each unit when all ranks have the unit's gradient, in a thread, while the backward goes on; step() waits
-    for it, steps the units that device_budget keeps on the device, and ends the step. The training loop stays as it is: one
-    backward outside of no_sync() a step. Not for clip_grad_norm_() and GradScaler, which raise. StepTorn, in place of
-    StepAbandoned, where a rank has abandoned a backward after a unit was updated.
+    It runs for each unit when all ranks have the unit's gradient, in a thread, while the backward goes on: on the CPU with
+    offload, else on the device, where the sum of each unit goes when it was used. step() waits for it, steps what is left
+    (with offload, units that device_budget keeps on the device), and ends the step. The training loop stays as it is: one
+    backward outside of no_sync() a step. Not for clip_grad_norm_(), GradScaler and programs that read gradients, which raise.
+    StepTorn, in place of StepAbandoned, where a rank has abandoned a backward after a unit was updated. ValueError for
+    optimizers that combine elements, durable=, a mesh of several rows without offload, and an optimizer that has some of a
+    unit's parameters.
     """
-    model = model_of(module)
-    model.settle()
-    gradients, former = model.gradients, model.gradients.fetcher
-    overlap.check(model.context, optimizer, model.units)
-    if former.runs_optimizer:
-        raise ValueError("the model has an optimizer in its backward already")
-    if gradients.window or gradients.reducing:
-        raise RuntimeError("optimizer_in_backward() between a backward and its step: call it before the first backward")
-    gradients.fetcher = overlap.Overlap(model.context, model.updates, gradients, optimizer)
-    former.end()
+    overlap.install(model_of(module), optimizer)
     return optimizer
 
 

@@ -80,7 +80,7 @@ class Fetcher:
         self.lock = threading.Lock()  # held while a place that is lent is read; the end of a backward takes places back
         self._stopped = False
         self._workers: list[Worker] = []
-        if context.offload.value is not None:
+        if context.offload.value is not None or self.runs_optimizer:
             self._fetches = Worker("zerod-fetch", context.device)
             self._workers.append(self._fetches)
             atexit.register(weakly(self.at_exit), os.getpid())  # runs before the connection is closed
@@ -92,6 +92,13 @@ class Fetcher:
     def mend(self) -> bool:
         """Ends a window that was given up; every rank calls it. Returns whether any rank has updated a unit."""
         return False
+
+    def takes(self, unit: FlatUnit, absent: bool) -> bool:
+        """Whether the unit is for the thread. absent: some of its parameters had no gradient here."""
+        return unit.placement.optimizer_on_host
+
+    def lend_rest(self) -> None:
+        """Before the step begins: sums of units that are left for it are lent, where they are not in the target."""
 
     def ready(self, unit: FlatUnit) -> None:
         """The unit was handed over; start() follows when the daemon has been told."""

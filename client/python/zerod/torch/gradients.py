@@ -56,6 +56,13 @@ _spent = _Gone(": read or clone it before")
 _unzeroed = _Gone(", and a backward has followed, which would add to it: call zero_grad() after each step, or set it to None or to zeros")
 
 
+class _Used(_Gone):
+    """The source of gradients that an optimizer in the backward uses."""
+
+
+_used = _Used(" in the backward, by optimizer_in_backward(): no program reads it")
+
+
 class _Waiting:
     """The source of gradients whose sum is to come. torch's .grad is nothing that Python's collector sees: nothing that a
     gradient refers to may keep the model alive."""
@@ -211,7 +218,9 @@ class Gradients:
         unit.submitted = True
         if absent:
             unit.missing = tuple(absent)
-        if unit.placement.optimizer_on_host and not (absent and self.fetcher.runs_optimizer):
+        if self.fetcher.takes(unit, bool(absent)):
+            if self.fetcher.runs_optimizer:
+                self._show_used(unit)
             self.fetcher.ready(unit)
 
     def keep(self, unit: FlatUnit, index: int) -> None:
@@ -351,6 +360,13 @@ class Gradients:
                         if holder is not None:
                             self._waiting.append((unit, index, holder))
 
+    def _show_used(self, unit: FlatUnit) -> None:
+        with as_plain():
+            for index, member in enumerate(unit.members):
+                if unit.wants[index]:
+                    member.parameter.grad = holder = self._holder(unit, index)
+                    holder.wait_for(_used)
+
     def _shown(self, unit: FlatUnit, index: int, parameter: torch.nn.Parameter) -> Optional[ShardedTensor]:
         """The parameter's `.grad`, which waits now; None where it has waited before."""
         shown = parameter.grad
@@ -450,6 +466,9 @@ class Gradients:
             for parameter in parameters:
                 gradient = parameter.grad
                 if gradient is None:
+                    continue
+                if isinstance(gradient, ShardedTensor) and gradient.source is _used:
+                    parameter.grad = None
                     continue
                 some = True
                 if gradient.__class__ is ShardedTensor:

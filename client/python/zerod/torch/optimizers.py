@@ -14,6 +14,7 @@ from torch import nn
 from zerod import structs as s
 
 from .halves import Halves
+from .overlap import UnitOptimizer, install
 from .sharded import ShardedTensor, as_plain, part_of
 from .unit import FlatUnit
 
@@ -38,16 +39,21 @@ class _Run:
         return follows
 
 
-class _Optimizer(torch.optim.Optimizer):
+class _Optimizer(UnitOptimizer):
     """Of parameters of sharded models, on the device. `names`: of the state, as torch has them; `counts`: steps, too."""
 
     rule: s.Rule
     names: tuple[str, ...]
     counts = True
 
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+    def __init__(self, params: Any, defaults: dict[str, Any], in_backward: bool) -> None:
         self._forget()
         super().__init__(params, defaults)
+        if in_backward:
+            models = {parameter.part.owner for group in self.param_groups for parameter in group["params"]}
+            if len(models) != 1:
+                raise ValueError(f"in_backward=True with parameters of {len(models)} models: one optimizer for each")
+            install(models.pop(), self)
 
     def _forget(self) -> None:
         self._flat: dict[FlatUnit, dict[str, torch.Tensor]] = {}
@@ -96,13 +102,14 @@ class _Optimizer(torch.optim.Optimizer):
                         self._check(parameter)
                         unit, index = parameter.part.place
                         found.append((unit, index, number, parameter, parameter.grad.read_local()))
-        self._update(found)
+        self.update(found, self.param_groups)
 
-    def _update(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]") -> None:
+    def update(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
+        """One step of parameters (unit, index, group, parameter, gradient) whose units are under update."""
         runs: list[_Run] = []
         order = {unit: position for position, unit in enumerate(dict.fromkeys(unit for unit, *_ in found))}
         for unit in order:
-            self._open(unit)
+            self.open(unit)
         for unit, index, group, parameter, gradient in sorted(found, key=lambda each: (order[each[0]], each[1])):
             first, last = unit.bounds(unit.members[index])
             run = _Run(unit, index, first, last, gradient.data_ptr(), group, self._count(unit, index, parameter))
@@ -111,7 +118,7 @@ class _Optimizer(torch.optim.Optimizer):
         for group, step in dict.fromkeys((run.group, run.step) for run in runs):
             some = [run for run in runs if (run.group, run.step) == (group, step)]
             context = some[0].unit.context
-            numbers = self._numbers(self.param_groups[group], step)
+            numbers = self._numbers(groups[group], step)
             for begin in range(0, len(some), s.MOST_PARTS):
                 context.group.optimizer_update([self._part(run) for run in some[begin:begin + s.MOST_PARTS]], numbers,
                                                context.stream())
@@ -128,8 +135,8 @@ class _Optimizer(torch.optim.Optimizer):
 
     # ---- State ----
 
-    def _open(self, unit: FlatUnit) -> None:
-        """The masters are in halves, and the unit has a state."""
+    def open(self, unit: FlatUnit) -> None:
+        """The unit, which is under update, has a state, and its masters are in halves."""
         if unit.halves is not None:
             unit.halves.close(writes=True)
         elif unit.dtype != unit.source_dtype:
@@ -150,7 +157,10 @@ class _Optimizer(torch.optim.Optimizer):
         for name, own in ranges.items():
             known = state.get(name)
             if known is not own and known is not None:
-                own.write_local(known.read_local() if isinstance(known, ShardedTensor) else own.part.cut(known))
+                values = known.read_local() if isinstance(known, ShardedTensor) else own.part.cut(known)
+                own.write_local(values)
+                if values.is_cuda:  # in the backward this is not the stream that will use its memory again
+                    values.record_stream(torch.cuda.current_stream(values.device))
             state[name] = own
         if not self.counts:
             return 1 if first_step else 2
@@ -163,11 +173,12 @@ class _Optimizer(torch.optim.Optimizer):
 class _Adam(_Optimizer):
     names = ("exp_avg", "exp_avg_sq")
 
-    def __init__(self, params: Any, lr: Any, betas: tuple[float, float], eps: float, weight_decay: float, maximize: bool) -> None:
+    def __init__(self, params: Any, lr: Any, betas: tuple[float, float], eps: float, weight_decay: float, maximize: bool,
+                 in_backward: bool) -> None:
         if not (0 <= betas[0] < 1 and 0 <= betas[1] < 1 and eps >= 0 and weight_decay >= 0 and float(lr) >= 0):
             raise ValueError(f"lr={lr}, betas={betas}, eps={eps}, weight_decay={weight_decay}: betas are below 1, and none is negative")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": False,
-                                  "maximize": maximize})
+                                  "maximize": maximize}, in_backward)
 
     def _numbers(self, group: dict[str, Any], step: int) -> s.OptimizerStep:
         if group.get("amsgrad"):
@@ -182,14 +193,15 @@ class AdamW(_Adam):
 
     params: parameters of models that shard() has sharded, or parameter groups. ValueError for others; NotImplementedError
     with offload, durable, a mesh of several rows, and other dtypes than float32 computed with as float32 or bfloat16.
-    State and checkpoints are those of torch.optim.AdamW.
+    State and checkpoints are those of torch.optim.AdamW. in_backward: as by optimizer_in_backward(), so that no gradient of
+    the whole model is ever there; every rank constructs it.
     """
 
     rule = s.Rule.ADAMW
 
     def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 1e-2, *, maximize: bool = False) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, maximize)
+                 weight_decay: float = 1e-2, *, maximize: bool = False, in_backward: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, maximize, in_backward)
 
 
 class Adam(_Adam):
@@ -198,8 +210,8 @@ class Adam(_Adam):
     rule = s.Rule.ADAM
 
     def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 0, *, maximize: bool = False) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, maximize)
+                 weight_decay: float = 0, *, maximize: bool = False, in_backward: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, maximize, in_backward)
 
 
 class SGD(_Optimizer):
@@ -213,13 +225,13 @@ class SGD(_Optimizer):
     counts = False
 
     def __init__(self, params: Any, lr: Any = 1e-3, momentum: float = 0.9, dampening: float = 0, weight_decay: float = 0,
-                 nesterov: bool = False, *, maximize: bool = False) -> None:
+                 nesterov: bool = False, *, maximize: bool = False, in_backward: bool = False) -> None:
         if not (momentum > 0 and weight_decay >= 0 and float(lr) >= 0):
             raise ValueError(f"lr={lr}, momentum={momentum}, weight_decay={weight_decay}: momentum is above 0, and none is negative")
         if nesterov and dampening != 0:
             raise ValueError("nesterov needs a dampening of 0")
         super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
-                                  "nesterov": nesterov, "maximize": maximize})
+                                  "nesterov": nesterov, "maximize": maximize}, in_backward)
 
     def _numbers(self, group: dict[str, Any], step: int) -> s.OptimizerStep:
         flags = (s.OptimizerFlags.MAXIMIZE if group["maximize"] else 0) | (s.OptimizerFlags.NESTEROV if group["nesterov"] else 0)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An optimizer on the CPU that runs while the backward goes on: optimizer_in_backward().
+"""An optimizer that runs while the backward goes on: optimizer_in_backward().
 
-A second thread takes each unit behind its copy to host memory (fetcher.py): it runs the optimizer for the unit's
-parameters and publishes the shard. step() waits for it, steps what is left (units that stay on the device, and units of
-which some parameters had no gradient here, so that the other ranks have to say whether they had one), and ends the window.
+A thread takes each unit when its sum is there, runs the optimizer for the unit's parameters and publishes the shard. step()
+waits for it, steps what is left (units of which some parameters had no gradient here, so that the other ranks have to say
+whether they had one), and ends the window.
 
-Behind the backward the GPU is idle, and the CPU's memory is what the optimizer waits for. So the GPU then reads the masters
-of a unit whose shards are in host memory, rounds them, and writes the shards, while the CPU steps the next unit.
+On the device (OnDevice) the units have no place in the target: the sum of each goes when its update has run. With offload
+(Overlap) the optimizer runs on the CPU, by a second thread, behind the copy to host memory (fetcher.py). Units that stay on
+the device are left for step(). Behind the backward the GPU is idle, and the CPU's memory is what the optimizer waits for. So the
+GPU then reads the masters of a unit whose shards are in host memory, rounds them, and writes the shards, while the CPU steps the
+next unit.
 
 The optimizer is the program's own. For a unit a copy of it steps, which has the unit's parameters alone (plain.py). A sum
 exists when all ranks have their gradient, so no rank needs the unit's former version in this window.
@@ -16,9 +19,9 @@ published (`mend()`), with whatever their slices hold: StepTorn.
 """
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 
@@ -33,21 +36,63 @@ from .sharded import ShardedTensor, as_plain, part_of
 from .unit import FlatUnit
 from .updates import Updates
 
+if TYPE_CHECKING:
+    from .model import Model
+
 _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)  # what the daemon's library converts
 
 
-def check(context: Context, optimizer: Any, units: "list[FlatUnit]") -> None:
-    """ValueError and the like where the optimizer cannot run in the backward."""
+class UnitOptimizer(torch.optim.Optimizer):
+    """One that steps the parameters of units (optimizers.py)."""
+
+    def open(self, unit: FlatUnit) -> None:
+        """Makes the state of a unit that is under update."""
+        raise NotImplementedError
+
+    def update(self, found: "list[tuple[FlatUnit, int, int, torch.nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
+        """Steps parameters of units that are under update: (unit, index, number of the group, parameter, gradient)."""
+        raise NotImplementedError
+
+
+def install(model: "Model", optimizer: Any) -> None:
+    """Every rank calls it. ValueError and the like where the optimizer cannot run in the backward."""
+    model.settle()
+    gradients, former = model.gradients, model.gradients.fetcher
+    if former.runs_optimizer:
+        raise ValueError("the model has an optimizer in its backward already")
+    if gradients.window or gradients.reducing:
+        raise RuntimeError("optimizer_in_backward() between a backward and its step: call it before the first backward")
+    units = _check(model.context, optimizer, model.trainable)
+    if model.offload.value is not None:
+        gradients.fetcher = Overlap(model.context, model.updates, gradients, optimizer)
+    else:
+        gradients.fetcher = OnDevice(model.context, model.updates, gradients, optimizer, units)
+    former.end()
+
+
+def _check(context: Context, optimizer: Any, units: "list[FlatUnit]") -> "list[FlatUnit]":
+    """The units of which it steps all parameters."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer_in_backward() takes an optimizer of torch.optim, not {type(optimizer).__name__}")
-    if context.offload.value is None:
-        raise ValueError("optimizer_in_backward() is for models with offload: without it the optimizer runs on the GPU, "
-                         "which the backward uses")
     if context.durable is not None:
         raise ValueError("optimizer_in_backward() with durable= is not supported: a step is committed as a whole")
-    parts = (part_of(parameter) for group in optimizer.param_groups for parameter in group["params"])
-    if not any(part is not None and part.place[0] in units for part in parts):
+    if context.replicas is not None and context.offload.value is None:
+        raise ValueError("optimizer_in_backward() with a mesh of several rows is not supported: their gradients are summed in step()")
+    mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    whole = []
+    for unit in units:
+        known = [id(member.parameter) in mine for member, wanted in zip(unit.members, unit.wants) if wanted]
+        if any(known) and not all(known):
+            raise ValueError(f"the optimizer has some parameters of {unit.name}, and not {unit.members[known.index(False)].name}: "
+                             "optimizer_in_backward() steps all of a unit's at once")
+        if any(known):
+            whole.append(unit)
+    if not whole:
         raise ValueError("the optimizer has no parameter of the model: make it from model.parameters(), after shard()")
+    if context.offload.value is None and not (isinstance(optimizer, UnitOptimizer) or plain.is_elementwise(optimizer)):
+        raise ValueError(f"optimizer_in_backward() is for optimizers that compute each element alone, and {type(optimizer).__name__} "
+                         "is not known as one")
+    return whole
 
 
 class Overlap(Fetcher):
@@ -69,15 +114,21 @@ class Overlap(Fetcher):
         self.optimizer = optimizer
         # GradScaler then hands its scale to the step, which refuses it.
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
-        self._group_of: Optional[dict[int, dict[str, Any]]] = None  # of each parameter, by its id
-        self._stepper = Worker("zerod-optimizer", context.device)
-        self._workers.append(self._stepper)
+        self._groups: list[dict[str, Any]] = []
+        self._group_of: Optional[dict[int, int]] = None  # of each parameter, by its id
+        if context.offload.value is not None:
+            self._stepper = Worker("zerod-optimizer", context.device)
+            self._workers.append(self._stepper)
 
     # ---- For the backward and the step ----
 
+    def takes(self, unit: FlatUnit, absent: bool) -> bool:
+        return super().takes(unit, absent) and not absent
+
     def ready(self, unit: FlatUnit) -> None:
-        if self._group_of is None:
-            self._group_of = {id(parameter): group for group in self.optimizer.param_groups for parameter in group["params"]}
+        if self._group_of is None:  # the numbers of one step, whatever a scheduler does meanwhile
+            self._groups = [dict(group) for group in self.optimizer.param_groups]
+            self._group_of = {id(parameter): number for number, group in enumerate(self._groups) for parameter in group["params"]}
         self.taken.add(unit)
         super().ready(unit)
 
@@ -92,12 +143,12 @@ class Overlap(Fetcher):
 
     def mend(self) -> bool:
         self.drain()
-        torn = self.context.agree([float(bool(self.stepped))], zerod.AgreeOp.MAX)[0] > 0
-        if torn:
+        torn, begun = self.context.agree([float(bool(self.stepped)), float(bool(self.updates.begun))], zerod.AgreeOp.MAX)
+        if begun:
             self.updates.begin()
             self.updates.end()
         self.clear()
-        return torn
+        return torn > 0
 
     def clear(self) -> None:
         super().clear()
@@ -154,16 +205,66 @@ class Overlap(Fetcher):
         mine = [(index, member.parameter) for index, member in enumerate(unit.members) if id(member.parameter) in group_of]
         if not mine:
             return
-        if unit.host_gradient() is None:  # the place is lent again: the backward has ended since, perhaps
+        if unit.host_gradient() is None and unit.placement.optimizer_on_host:  # the place is lent again: the backward has ended, perhaps
             unit.unit.reduce_wait()
         gradients = unit.reduced()
+        if isinstance(self.optimizer, UnitOptimizer):
+            self.optimizer.update([(unit, index, group_of[id(parameter)], parameter, gradients[index]) for index, parameter in mine],
+                                  self._groups)
+            return
+        shown = [parameter.grad for _, parameter in mine]
         try:
             with as_plain():
                 for index, parameter in mine:
                     parameter.grad = ShardedTensor(gradients[index], unit.gradient_parts[index])
-            plain.step(self.optimizer, [{**group, "params": [parameter for _, parameter in mine if group_of[id(parameter)] is group]}
-                                        for group in self.optimizer.param_groups])
+            plain.step(self.optimizer, [{**group, "params": [parameter for _, parameter in mine if group_of[id(parameter)] == number]}
+                                        for number, group in enumerate(self._groups)])
         finally:
             with as_plain():
-                for _, parameter in mine:
-                    parameter.grad = None
+                for (_, parameter), gradient in zip(mine, shown):
+                    parameter.grad = gradient
+
+
+class OnDevice(Overlap):
+    """Of one model without offload: see the file's beginning. The thread waits for sums, and launches on a stream of its own."""
+
+    def __init__(self, context: Context, updates: Updates, gradients: Gradients, optimizer: torch.optim.Optimizer,
+                 units: "list[FlatUnit]") -> None:
+        super().__init__(context, updates, gradients, optimizer)
+        self._units = set(units)
+        if isinstance(optimizer, UnitOptimizer):
+            with updates.writes():
+                for unit in units:
+                    optimizer.open(unit)
+        for unit in units:
+            unit.unit.set_target(False)
+            unit.placed = False
+
+    def takes(self, unit: FlatUnit, absent: bool) -> bool:
+        return unit in self._units and not absent
+
+    def ready(self, unit: FlatUnit) -> None:
+        if self._group_of is None and self._fetches.stream is not None:  # behind what has loaded state, perhaps
+            self._fetches.stream.wait_stream(torch.cuda.current_stream(self.context.device))
+        super().ready(unit)
+
+    def lend_rest(self) -> None:
+        for unit in self.updates.trainable:
+            if unit in self._units and unit not in self.stepped:
+                with suppress(LookupError, zerod.InvalidState):  # no rank has a gradient; or step_begin() says what has failed
+                    unit.unit.reduce_wait()
+
+    def _fetch(self, unit: FlatUnit) -> bool:
+        with self._fetches.on_stream():
+            unit.unit.reduce_wait()
+            self._begin(unit)
+            with self.lock:
+                if self._stopped:
+                    return True
+                unit.unit.reduce_wait(self.context.stream())  # marks the stream as a reader of the sum, which is there
+                self.stepped.add(unit)
+                self._step(unit)
+                self.updates.publish([unit], ticket=True, early=True)
+                self.updates.published.add(unit)
+                unit.unit.return_target()
+        return True

@@ -84,6 +84,7 @@ class Steps:
         if fetcher.runs_optimizer:
             self.updates.release_kept()
         fetcher.drain()
+        fetcher.lend_rest()
         backwards = gradients.window
         none = self._close_window(waits)
         if self.context.replicas is not None:
@@ -126,14 +127,16 @@ class Steps:
             raise
 
     def _check_abandoned(self) -> None:
-        try:
-            self.updates.trainable[0].unit.target()
-        except zerod.InvalidState:
-            info = self.context.group.step_get()
-            if not info.abandoned:
-                raise
+        """A step of an abandoned window has no target, which costs no message to find out."""
+        placed = next((unit for unit in self.updates.trainable if unit.placed), None)
+        with suppress(zerod.InvalidState):
+            if placed is not None:
+                placed.unit.target()
+                return
+        info = self.context.group.step_get()
+        if info.abandoned:
             self._leave()
-            raise StepAbandoned(info.abandoned_rank) from None
+            raise StepAbandoned(info.abandoned_rank)
 
     def _leave(self) -> None:
         self.gradients.clear()

@@ -115,6 +115,7 @@ class FlatUnit:
             flags |= s.UnitFlags.ON_HOST
         self.unit = context.environment.with_room(context.group.register, plan.name, DTYPES[plan.dtype], self.numel, views,
                                                   flags=flags, slot=slot)
+        self.placed = True  # its sums have a place in the target
         self.shard = self.unit.shard()
         self.device = context.client.dlpack_device  # of gathered buffers
         self.master: Optional[torch.Tensor] = None

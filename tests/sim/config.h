@@ -58,6 +58,7 @@ struct zd_sim_unit_config {
 	uint32_t slot, nviews;
 	bool persistent, frozen;
 	bool on_host, copied;
+	bool untargeted; /* its sums have no place in targets */
 };
 
 /* The steps of the training, equal for all ranks of a group. */

@@ -192,6 +192,31 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_con
 	}
 }
 
+/* In front of a window: takes the places of units' sums away. */
+static void take_places(struct zd_sim_world *world, struct zd_sim_session *session,
+                        const struct zd_sim_op *op)
+{
+	const struct zd_sim_group_config *config = &world->config.groups[op->group];
+	struct zd_sim_member *member = &session->members[op->group];
+
+	for (uint32_t u = 0; u < config->nunits; u++) {
+		struct zd_sim_handle *handle = &member->handles[u];
+		struct zd_sim_request request = {.op = (uint32_t)(op - world->program.ops),
+		                                 .group = op->group,
+		                                 .unit = u,
+		                                 .noise = op->noise};
+		struct zd_args args = {.kind = ZD_REQ_SET_FROZEN};
+
+		if (!config->units[u].untargeted || !handle->id || handle->untargeted ||
+		    member->backwards != member->step_first || op->expect)
+			continue;
+		args.u.set_frozen.unit = handle->id;
+		args.u.set_frozen.frozen = config->units[u].frozen;
+		args.u.set_frozen.target = ZD_TARGET_NONE;
+		zd_sim_send(world, session, &request, &args);
+	}
+}
+
 /* The engine may have what was abandoned from here on. */
 static void send_begin(struct zd_sim_world *world, struct zd_sim_session *session,
                        const struct zd_sim_request *request, const struct zd_args *args)
@@ -248,6 +273,7 @@ bool zd_sim_issue_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 	case ZD_SIM_BACKWARD_BEGIN:
 		if (!group_args(op, &world->config.groups[op->group], member, &rng, &args))
 			return false;
+		take_places(world, session, op);
 		send_begin(world, session, &request, &args);
 		return true;
 	default:

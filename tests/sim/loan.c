@@ -111,6 +111,8 @@ static void give_back(struct zd_sim_world *world, struct zd_sim_session *session
 			continue;
 		ids[args.u.target_return.nunits++] = handle->id;
 		streams |= handle->accessors;
+		if (handle->lent && handle->untargeted)
+			handle->sum_first = handle->lent_end;
 		handle->lent = false;
 		handle->accessors = 0;
 	}
@@ -197,6 +199,14 @@ static bool has_gradient(const struct zd_sim_group *model, uint32_t unit, uint32
 	return any;
 }
 
+/* The first backward that may be in the unit's sum. */
+static uint32_t first_summed(const struct zd_sim_member *member, uint32_t unit)
+{
+	const struct zd_sim_handle *handle = &member->handles[unit];
+	return handle->untargeted && handle->sum_first > member->step_first ? handle->sum_first
+	                                                                    : member->step_first;
+}
+
 /* The refusals that the model can predict; the group is not tainted. */
 static void check_refusal(struct zd_sim_world *world, const struct zd_sim_session *session,
                           const struct zd_sim_request *request, const struct zd_reply *reply)
@@ -205,15 +215,16 @@ static void check_refusal(struct zd_sim_world *world, const struct zd_sim_sessio
 	const struct zd_sim_group *model = &world->groups[request->group];
 	const struct zd_sim_unit_config *unit = &world->config.groups[request->group].units[request->unit];
 	bool contributed = (member->made | member->made_before) & (1u << request->unit);
-	bool any = has_gradient(model, request->unit, member->step_first,
-	                        backwards_summed(member, request->unit));
+	uint32_t end = backwards_summed(member, request->unit);
+	bool any = has_gradient(model, request->unit, member->step_first, end);
+	bool returned = any && !has_gradient(model, request->unit, first_summed(member, request->unit), end);
 	bool right = !world->config.clean ||
 	             world->program.ops[request->op].expect; /* a deadline, a reset, ... */
 
 	if (reply->status == ZEROD_E_NOT_FOUND)
 		right = contributed && !any;
 	else if (reply->status == ZEROD_E_STATE)
-		right = !contributed || zd_sim_is_abandoned(model, member->step_first) ||
+		right = !contributed || returned || zd_sim_is_abandoned(model, member->step_first) ||
 		        zd_sim_may_end(world, session->id); /* it leaves the group */
 	else if (reply->status == ZEROD_E_INVALID)
 		right = unit->frozen;
@@ -247,6 +258,8 @@ static void check_place(struct zd_sim_world *world, struct zd_sim_session *sessi
 	struct zd_location *from = &member->lent_from[memory];
 
 	zd_sim_target_memory_check(world, session, at, memory);
+	if (member->handles[request->unit].untargeted)
+		return;
 	if (reply->u.reduce_wait.target_dtype != (uint32_t)group->plan.target_dtype ||
 	    at->bytes != zd_sim_shard_numel(group, request->unit) * each || at->offset < before ||
 	    (from->segment && (from->segment != at->segment || from->offset != at->offset - before)))
@@ -292,9 +305,10 @@ static void append(struct zd_sim_world *world, struct zd_sim_session *session,
 	item->at = handle->lent_at;
 	item->nfences = from.value != 0;
 	item->begin = member->step_first;
-	item->end = end;
+	item->sum_first = first_summed(member, request->unit);
+	item->end = handle->lent_end = end;
 	item->key = last->edit;
-	if (writes && stream == 0 && !request->noise && end > member->step_first)
+	if (writes && stream == 0 && !request->noise && end > item->sum_first)
 		item->value = last->edit = zd_sim_mix(world->config.seed, request->op);
 	handle->accessors |= (uint8_t)(1u << stream);
 }
@@ -309,12 +323,14 @@ void zd_sim_reply_loan(struct zd_sim_world *world, struct zd_sim_session *sessio
 	handle->lending -= handle->lending > 0;
 	if (reply->status != 0 && !model->tainted)
 		check_refusal(world, session, request, reply);
-	if (reply->status == ZEROD_E_DEVICE || reply->status == ZEROD_E_NO_MEMORY) /* the window has failed */
+	if (reply->status == ZEROD_E_DEVICE || reply->status == ZEROD_E_NO_MEMORY ||
+	    reply->status == ZEROD_E_MISMATCH) /* the window has failed */
 		zd_sim_taint(world, request->group);
 	if (reply->status != 0 || begins_step(session, request->group))
 		return;
 	if (!model->tainted && !request->noise &&
-	    !has_gradient(model, request->unit, member->step_first, backwards_summed(member, request->unit)))
+	    !has_gradient(model, request->unit, first_summed(member, request->unit),
+	                  backwards_summed(member, request->unit)))
 		zd_sim_fail(world, "the sum of %s is lent, and there is none",
 		            world->config.groups[request->group].units[request->unit].name);
 	check_place(world, session, request, reply);

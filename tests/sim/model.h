@@ -25,6 +25,7 @@ struct zd_sim_item {
 	enum zerod_dtype dtype;
 	struct zd_location at;
 	uint64_t key, value, begin, end, inf_at;
+	uint64_t sum_first;          /* LOAN: not before this backward, if that is behind `begin` */
 	uint64_t keys[ZD_SIM_WORLD]; /* TARGET: of each unit its first element there */
 	uint32_t nfences;
 	struct zd_fence fences[ZD_SIM_FENCES];
@@ -77,6 +78,9 @@ struct zd_sim_handle {
 	uint32_t lending;  /* requests for that without a reply */
 	uint8_t accessors; /* bits: streams with work there that no return of it has named */
 	struct zd_location lent_at;
+	bool untargeted;
+	uint32_t lent_end;         /* the backward behind the last one in the sum that is lent */
+	uint32_t sum_first;        /* untargeted: the first backward whose gradients may be in a sum */
 	struct zd_fence lent_from; /* value 0: at once */
 };
 

@@ -112,7 +112,7 @@ void zd_sim_expect_unit(const struct zd_sim_world *world, const struct zd_sim_it
 	const struct zd_sim_group_config *config = &world->config.groups[item->group];
 	uint64_t shard = zd_sim_shard_numel(config, item->unit);
 
-	for (uint64_t b = item->begin; b < item->end; b++) {
+	for (uint64_t b = zd_max_u64(item->begin, item->sum_first); b < item->end; b++) {
 		const struct zd_sim_gradient *gradients =
 		        world->groups[item->group].gradients[b % ZD_SIM_BACKWARDS][item->unit];
 		(void)apply_backward(config, gradients, config->units[item->unit].numel,

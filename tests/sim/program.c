@@ -320,8 +320,8 @@ static bool is_abandoned(struct zd_sim_generator *gen, uint32_t group, uint32_t 
 static void move_unit(struct zd_sim_generator *gen, uint32_t group, uint32_t unit, uint32_t on_host,
                       bool updated)
 {
-	bool ahead = zd_sim_percent(&gen->rng, 50);
-	bool in_place = zd_sim_is_in_place(&gen->config->groups[group], unit);
+	/* a lease of a shard in place would be in the way when the last rank calls */
+	bool ahead = zd_sim_percent(&gen->rng, 50) && !zd_sim_is_in_place(&gen->config->groups[group], unit);
 
 	if (updated && ahead && zd_sim_percent(&gen->rng, 30)) {
 		release_slot(gen, group, unit);
@@ -330,7 +330,7 @@ static void move_unit(struct zd_sim_generator *gen, uint32_t group, uint32_t uni
 	if (updated && zd_sim_percent(&gen->rng, 30))
 		gather_and_use(gen, group, unit, false);
 	zd_sim_train(gen, ZD_SIM_PLACE, group, unit, 0, on_host | (ahead ? ZD_SIM_PLACE_AHEAD : 0));
-	if (updated && ahead && !in_place) /* which would be a lease of the shard when the last rank calls */
+	if (updated && ahead)
 		gather_and_use(gen, group, unit, false);
 }
 

@@ -399,6 +399,9 @@ static void dispatch(struct zd_sim_world *world, struct zd_sim_session *session,
 	case ZD_REQ_STEP_END:
 		zd_sim_reply_reduce(world, session, request, reply);
 		break;
+	case ZD_REQ_SET_FROZEN:
+		session->members[request->group].handles[request->unit].untargeted |= reply->status == 0;
+		break;
 	case ZD_REQ_REDUCE_WAIT:
 		zd_sim_reply_loan(world, session, request, reply);
 		break;

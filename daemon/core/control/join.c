@@ -191,18 +191,10 @@ static bool member_tears(const struct zd_member *member)
 	return member->group->job->durable && !member->group->shadow && zd_member_has_uncommitted(member);
 }
 
-void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
+/* The other ranks have, or may have, been told that the group is complete. */
+static void lose(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_group *group = member->group;
-	member->detaching = true;
-	member->ended = member->leaves || member->session->clean_exit;
-	TAILQ_REMOVE(&member->session->members, member, session_link); /* behind those that are not */
-	TAILQ_INSERT_TAIL(&member->session->members, member, session_link);
-	if (member_tears(member))
-		group->torn = true;
-	zd_journal_group_state(group);
-	if (group->cluster)
-		zd_cluster_leave(e, member, member->ended);
 	if (group->state == ZD_GROUP_READY || group->state == ZD_GROUP_FAILED) {
 		group->generation++;
 		note_lost(member);
@@ -216,6 +208,21 @@ void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
 		               member->ended ? ZD_WORD_RANK_LEFT : ZD_WORD_RANK_LOST);
 		zd_reduce_group_failed(e, group);
 	}
+}
+
+void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
+{
+	struct zd_group *group = member->group;
+	member->detaching = true;
+	member->ended = member->leaves || member->session->clean_exit;
+	TAILQ_REMOVE(&member->session->members, member, session_link); /* behind those that are not */
+	TAILQ_INSERT_TAIL(&member->session->members, member, session_link);
+	if (member_tears(member))
+		group->torn = true;
+	zd_journal_group_state(group);
+	if (group->cluster)
+		zd_cluster_leave(e, member, member->ended);
+	lose(e, member);
 	zd_reduce_member_detach(e, member);
 	zd_dirty_group(e, group);
 }
@@ -388,6 +395,9 @@ static void join_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	if (req->member->group->cluster)
 		zd_cluster_leave(e, req->member, false);
+	if (req->member->group->state ==
+	    ZD_GROUP_READY) /* another rank came first, and behind this one's deadline */
+		lose(e, req->member);
 	member_unlink(e, req->member);
 }
 

@@ -254,7 +254,8 @@ void zd_slice_run_sum(struct zd_engine *e, struct zd_slice *slice, struct zd_pla
 void zd_slice_run_broadcast(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
 {
 	struct zd_reduction *r = slice->reduction;
-	struct zd_storage *target = zd_slice_target_of(slice, step->rank);
+	struct zd_storage *target = step->rank == slice->owner ? slice->target /* maybe returned */
+	                                                       : zd_slice_target_of(slice, step->rank);
 	struct zd_command command = {.kind = ZD_CMD_COPY};
 	uint64_t numel, begin = slice->planner->broadcast_begin(slice, step->index, &numel);
 	command.device = r->group->members[slice->owner].device->index;

@@ -178,6 +178,24 @@ static void test_join_that_ends_early_frees_its_rank(void **state)
 	core_expect(core, request, 0);
 }
 
+/* The last rank joins, and the engine has not come to answer another one when that one's deadline passes. */
+static void test_join_behind_a_deadline(void **state)
+{
+	struct core_driver *core = *state;
+	uint64_t late = core_open(core, CORE_ALICE), last = core_open(core, CORE_ALICE);
+	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN, .u.group_join = {"job", "world", 2, 0, 0, false}};
+	uint64_t request = core_send_until(core, late, 1000, &args);
+	zd_engine_pause(core_engine(core));
+	uint64_t joined = core_join(core, last, &(struct core_join){.world_size = 2, .rank = 1, .device = 1});
+	uint64_t id = core_expect(core, joined, 0)->u.group_join.group;
+	core_tick(core, 1000);
+	zd_engine_resume(core_engine(core));
+	core_expect(core, request, ZEROD_E_DEADLINE);
+	struct core_unit unit = {.name = "w", .numel = 64};
+	core_expect_error(core, core_register(core, last, id, &unit), ZEROD_E_PEER_LOST, "rank 0");
+	zd_engine_check(core_engine(core));
+}
+
 /* A rank whose join waits is not a member, although its number is taken: nothing may be left when the join
  * ends. */
 static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
@@ -547,6 +565,7 @@ int main(void)
 	        CORE_TEST(test_join_that_differs_names_both),
 	        CORE_TEST(test_job_belongs_to_its_uid),
 	        CORE_TEST(test_join_that_ends_early_frees_its_rank),
+	        CORE_TEST(test_join_behind_a_deadline),
 	        CORE_TEST(test_nothing_is_done_for_a_rank_that_still_joins),
 	        CORE_TEST(test_death_fails_the_group_and_names_the_rank),
 	        CORE_TEST(test_release_works_in_a_failed_group),

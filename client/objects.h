@@ -52,6 +52,7 @@ struct zc_unit {
 	uint32_t first_slot;
 	struct zc_kept_request *registered; /* as the group's `joined` */
 	bool target_lent; /* this client may access the unit's place in the target (target.c) */
+	uint64_t lent_in; /* the group's `nbackwards` then */
 	bool updating;    /* between update_begin and publish, as far as this client knows */
 	bool granted;     /* the daemon has granted an update_begin that then failed, or is unawaited */
 	bool unawaited;   /* an update_begin with a ticket, whose shard may not be written yet */
@@ -128,6 +129,7 @@ struct zerod_group {
 	bool stepped_ahead;         /* the step was begun with a ticket: its end need not be awaited */
 	/* The last zerod_step_end() that has not been answered, and one before it; NULL: none. */
 	struct zc_op *step_ending, *step_ending_before;
+	uint64_t nbackwards;      /* begun by this handle */
 	uint64_t backward_ending; /* the last ticket of a backward's end; 0: none, or reported */
 	LIST_HEAD(, zerod_unit) units;
 	LIST_HEAD(, zerod_bucket) buckets;
@@ -269,8 +271,9 @@ int zc_step_await(zerod_group *group, uint32_t left, uint64_t deadline_ns, struc
  * the unit's next contribution. */
 int zc_target_return(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Returns the lent places of all units of the group. placed: but sums without a place in the target. */
-int zc_targets_return(struct zerod_group *group, bool placed, struct zd_err *err)
+/* Returns the lent places of all units of the group. in_backward: but sums without a place in the target that
+ * were lent in this backward. */
+int zc_targets_return(struct zerod_group *group, bool in_backward, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Records that the daemon has ended the lending of all the group's places. With the lock. */
 void zc_targets_forget(struct zerod_group *group);

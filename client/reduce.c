@@ -36,6 +36,7 @@ int zc_backward_report(struct zerod_group *group, struct zd_err *err)
 static void begun(struct zerod_group *group, const Zd__BackwardBeginReply *reply, uint64_t request)
 {
 	group->target_bound = false;
+	group->nbackwards++;
 	if (reply->first)
 		zc_targets_forget(group);
 	zc_buckets_forget(group, request);

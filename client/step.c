@@ -146,7 +146,7 @@ int zerod_step_begin(zerod_group *group, const struct zerod_step_options *given,
 	if (!rc)
 		rc = zc_check_poison(client, stepping.err);
 	if (!rc)
-		rc = zc_targets_return(group, true, stepping.err);
+		rc = zc_targets_return(group, false, stepping.err);
 	if (!rc)
 		rc = zc_backward_report(group, stepping.err);
 	if (rc)

@@ -104,9 +104,14 @@ int zc_target_return(struct zerod_client *client, struct zc_unit *unit, struct z
 	return lent ? return_places(client, &unit, 1, err) : 0;
 }
 
-/* Up to `most` units whose places are lent; of the group, or of all (NULL). placed: only those in the
- * target. */
-static uint32_t find_lent(struct zerod_client *client, const struct zerod_group *only, bool placed,
+/* Whether the loan outlives the end of a backward that skips the rest: no further sum is to be stored there. */
+static bool outlives_backward(const struct zerod_unit *unit)
+{
+	return unit->shared->untargeted && unit->shared->lent_in == unit->group->nbackwards;
+}
+
+/* Up to `most` units whose places are lent; of the group, or of all (NULL). */
+static uint32_t find_lent(struct zerod_client *client, const struct zerod_group *only, bool in_backward,
                           struct zc_unit **units, uint32_t most)
 {
 	const struct zerod_group *group;
@@ -118,7 +123,7 @@ static uint32_t find_lent(struct zerod_client *client, const struct zerod_group 
 		if (client->nlent == 0 || (only && group != only))
 			continue;
 		LIST_FOREACH (unit, &group->units, link) {
-			if (unit->shared->target_lent && !(placed && unit->shared->untargeted) &&
+			if (unit->shared->target_lent && !(in_backward && outlives_backward(unit)) &&
 			    count < most)
 				units[count++] = unit->shared;
 		}
@@ -127,21 +132,21 @@ static uint32_t find_lent(struct zerod_client *client, const struct zerod_group 
 	return count;
 }
 
-static int return_all(struct zerod_client *client, const struct zerod_group *only, bool placed,
+static int return_all(struct zerod_client *client, const struct zerod_group *only, bool in_backward,
                       struct zd_err *err)
 {
 	struct zc_unit *units[ZD_MAX_UNITS_PER_REQUEST];
 	uint32_t count;
 	int rc = 0;
 
-	while (!rc && (count = find_lent(client, only, placed, units, ZD_MAX_UNITS_PER_REQUEST)) > 0)
+	while (!rc && (count = find_lent(client, only, in_backward, units, ZD_MAX_UNITS_PER_REQUEST)) > 0)
 		rc = return_places(client, units, count, err);
 	return rc;
 }
 
-int zc_targets_return(struct zerod_group *group, bool placed, struct zd_err *err)
+int zc_targets_return(struct zerod_group *group, bool in_backward, struct zd_err *err)
 {
-	return return_all(group->client, group, placed, err);
+	return return_all(group->client, group, in_backward, err);
 }
 
 int zerod_target_return(zerod_unit *unit)
@@ -199,6 +204,7 @@ static int take_place(const Zd__Reply *reply, void *arg)
 	if (!rc) {
 		lending->client->nlent += !unit->target_lent;
 		unit->target_lent = true;
+		unit->lent_in = lending->unit->group->nbackwards;
 		unit->target_place = *place;
 		unit->target_dtype = (enum zerod_dtype)from->target_dtype;
 		lending->target = (struct zerod_target){.shard_numel = unit->target_numel,

@@ -403,6 +403,37 @@ static void test_a_reader_of_a_sum_that_goes(void **state)
 	contract_close(w.c);
 }
 
+static void skip_the_rest(struct contract_rank *rank, void *arg)
+{
+	struct zerod_backward_end_options options = ZEROD_INIT(options);
+
+	(void)arg;
+	options.flags = ZEROD_BACKWARD_SKIP_REST;
+	OK(rank->client, zerod_backward_end(rank->group, &options, NULL));
+}
+
+/* A rank keeps the sum that it was lent, and skips the unit as the rest of the next backward. */
+static void test_a_sum_of_the_backward_before(void **state)
+{
+	contract_needs(CONTRACT_ONE_DAEMON);
+	struct zerod_target target = ZEROD_INIT(target);
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	set_target(&w, 0);
+	contract_backward_all(w.c, 3, true);
+	reduce_all(&w, &w.unit, 1);
+	contract_backward_end_all(w.c);
+	OK(w.c->ranks[0].client, zerod_reduce_wait(w.unit.at[0], NULL, NULL, &target));
+	contract_backward_all(w.c, 3, true);
+	contract_reduce(&w.c->ranks[1], w.buckets[1], &w.unit, 4, NULL);
+	contract_run(w.c, skip_the_rest, NULL);
+	OK(w.c->ranks[0].client, zerod_reduce_wait(w.unit.at[0], NULL, NULL, &target));
+	contract_expect_target(&w.c->ranks[0], &w.unit, 2, 4);
+	contract_close(w.c);
+}
+
 static void begin_expecting(struct contract_rank *rank, void *arg)
 {
 	struct zerod_backward_options options = ZEROD_INIT(options);
@@ -470,6 +501,7 @@ int main(void)
 	        CONTRACT_TEST(test_a_sum_that_goes),
 	        CONTRACT_TEST(test_a_sum_that_stays),
 	        CONTRACT_TEST(test_a_reader_of_a_sum_that_goes),
+	        CONTRACT_TEST(test_a_sum_of_the_backward_before),
 	        CONTRACT_TEST(test_refusals_of_sums_that_go),
 	};
 	return cmocka_run_group_tests_name("gradients unit by unit", tests, NULL, NULL);

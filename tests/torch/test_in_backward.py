@@ -195,6 +195,37 @@ class Equal(unittest.TestCase):
             with self.subTest(offload=offload):
                 self.compare(2, Parts, models.adamw, losses, offload=offload)
 
+    def test_unused_block(self) -> None:
+        """a block that no rank uses"""
+        class Parts(models.MLP):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers.append(nn.Sequential(nn.Linear(29, 29)))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                used, self.layers = self.layers, self.layers[:-1]
+                try:
+                    return super().forward(x)
+                finally:
+                    self.layers = used
+
+        for world in (1, 2):
+            self.compare(world, Parts, models.adamw, models.mlp_loss)
+            self.compare(world, Parts, models.adamw, models.mlp_loss, offload="params")
+
+    def test_reads(self) -> None:
+        """a program reads masters in two halves while the thread steps their units"""
+        def trained(rank: int, reads: bool) -> Any:
+            module = harness.shard(harness.seeded(small), param_dtype=torch.bfloat16)
+            parameters = list(module.parameters())
+            if reads:
+                for layer in module.layers:
+                    when_backward_comes(layer, lambda: [parameter.detach().sum() for parameter in parameters])
+            harness.train(module, zt.AdamW(parameters, lr=1e-2, in_backward=True), models.mlp_loss, rank, 3)
+            return dict(zt.state_dict(module, full=True)["model"])
+
+        same(*(harness.ranks(daemon.socket, 1, partial(trained, reads=reads)) for reads in (True, False)))
+
     def test_state(self) -> None:
         """state of a run with the one kind of optimizer continues in a run with the other"""
         def run(rank: int, saved: bool, loaded: bool) -> Any:
@@ -485,8 +516,10 @@ class Failing(unittest.TestCase):
                 module(models.numbers(0, 0, 6, 13)).mean().backward()
             scaler = torch.amp.GradScaler("cpu")
             scaler.scale(torch.ones(()))
-            refused(RuntimeError, "GradScaler does not work", lambda: scaler.step(optimizer))
+            refused(RuntimeError, "GradScaler and programs .* need an optimizer without", lambda: scaler.step(optimizer))
             optimizer.found_inf = optimizer.grad_scale = None
+            optimizer.zero_grad()
+            refused(RuntimeError, "call step.. behind each", lambda: models.mlp_loss(module, 0, 2))  # it has left a step out
             optimizer.step()
             self.assertEqual([parameter.grad for parameter in module.parameters()], [None] * len(list(module.parameters())))
 

@@ -362,6 +362,9 @@ static int set_frozen_begin(struct zd_engine *e, struct zd_request *req, const s
 	bool untargeted = target == ZD_TARGET_KEEP ? part->untargeted : target == ZD_TARGET_NONE;
 	if (untargeted)
 		status = check_untargeted(part->unit, err);
+	if (status == 0 && part->untargeted != untargeted && (part->target_lent || part->sum))
+		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has not returned the sum of unit '%s'",
+		                    zd_world_rank(zd_part_member(part)), part->unit->name);
 	if (status == 0 && (part->frozen != frozen || part->untargeted != untargeted))
 		status = e->events->check_window_closed(zd_part_member(part), part->unit, err);
 	if (status == 0 && !frozen && !untargeted)

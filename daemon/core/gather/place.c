@@ -271,8 +271,8 @@ static int check_part(const struct zd_engine *e, const struct zd_part *part, str
 		                  "move under a lease",
 		                  unit->name, zd_world_rank(member), tags);
 	}
-	/* A unit that was always frozen is in no target. */
-	return unit->targeted ? e->events->check_window_closed(member, unit, err) : 0;
+	/* A unit that was always frozen has no sums. */
+	return unit->targeted || part->untargeted ? e->events->check_window_closed(member, unit, err) : 0;
 }
 
 static int check_move(const struct zd_engine *e, const struct zd_move *move, struct zd_err *err)

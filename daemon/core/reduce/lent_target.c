@@ -238,6 +238,7 @@ static void give_back(struct zd_engine *e, const struct zd_request *req, struct 
 	struct zd_member_reduce *mr = zd_member_reduce(member);
 	if (!part->target_lent)
 		return;
+	zd_assert(zd_window_storage(mr->w, part));
 	zd_target_unlend(part);
 	zd_dirty_group(e, member->group);
 	struct zd_storage *storage = zd_window_storage(mr->w, part);

@@ -3,6 +3,7 @@
 #include "core/gather/unit.h"
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
+#include "core/reduce/target.h"
 
 static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[ZD_NCHARGES],
                            uint64_t *quarantine)
@@ -138,6 +139,16 @@ static void check_window_state(const struct zd_window *w)
 		zd_assert(w->step == ZD_STEP_READY || zd_step_is_called(w));
 }
 
+static void check_sums(const struct zd_window *w)
+{
+	const struct zd_storage *sum;
+	TAILQ_FOREACH (sum, &w->sums, sum_link) {
+		zd_assert(sum->sum_of == w && !sum->dropped && sum->charge == ZD_CHARGE_TARGET);
+		zd_assert(sum->part->unit->refs > 0 && zd_part_member(sum->part) == w->mr->member);
+		zd_assert(!sum->returned || sum->summing);
+	}
+}
+
 static void check_window(const struct zd_window *w)
 {
 	const struct zd_member_reduce *mr = w->mr;
@@ -146,6 +157,7 @@ static void check_window(const struct zd_window *w)
 	const struct zd_reduction *r;
 	uint32_t nentries = 0, open = 0;
 	check_window_state(w);
+	check_sums(w);
 	TAILQ_FOREACH (bucket, &mr->buckets, link) {
 		for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next)
 			nentries += entry->w == w;
@@ -187,8 +199,12 @@ static void check_lent(const struct zd_member *member)
 	const struct zd_member_reduce *mr = zd_member_reduce(member);
 	const struct zd_unit *unit;
 	uint32_t nlent = 0;
-	TAILQ_FOREACH (unit, &member->group->units, group_link)
-		nlent += unit->parts[member->rank].target_lent;
+	TAILQ_FOREACH (unit, &member->group->units, group_link) {
+		const struct zd_part *part = &unit->parts[member->rank];
+		nlent += part->target_lent;
+		zd_assert(!part->target_lent || zd_window_storage(mr->w, part));
+		zd_assert(!part->sum || part->sum->part == part);
+	}
 	zd_assert(nlent == (mr ? mr->nlent : 0) && (nlent == 0 || zd_window_has_target(mr->w)));
 }
 

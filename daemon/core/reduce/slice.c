@@ -312,12 +312,11 @@ void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r)
 	for (uint32_t owner = 0; r->slices && owner < r->group->local_world_size; owner++) {
 		struct zd_slice *slice = &r->slices[owner];
 		struct zd_device *device = r->group->members[owner].device;
-		const struct zd_window *w = zd_reduction_window(r, owner);
-		struct zd_storage *sum = r->unit->parts[owner].sum;
+		struct zd_storage *sum = r->unit->parts[owner].sum; /* NULL: it was dropped already */
 		slice->plan.stopped = true;
 		if (slice->state == ZD_SLICE_WAITING)
 			DL_DELETE(device->staging_queue, slice);
-		else if (slice->state != ZD_SLICE_DONE && w && sum && sum->sum_of == w)
+		else if (slice->state != ZD_SLICE_DONE && sum && sum == slice->target)
 			zd_sum_made(e, sum);
 		zd_storage_drop(e, slice->staging); /* the pointer stays valid while a command uses it */
 	}
@@ -358,18 +357,24 @@ static bool exceeds_staging(const struct zd_device *device, struct zd_slice *sli
 	       !zd_slice_is_next(slice);
 }
 
-/* Whether a rank has the sum of an untargeted part, whose memory goes when the rank returns it. */
-static bool has_sums(const struct zd_reduction *r)
+/* Whether the memory of a sum comes back without the step: its rank may return it, and has not called that. */
+static bool comes_back(const struct zd_storage *sum, const struct zd_window *w)
 {
-	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+	return !zd_step_is_called(w) && (sum->summing || zd_norms_has(w, sum->part->unit));
+}
+
+/* Whether sums of untargeted parts will come back to the device that lacks memory, or with a status of QUOTA
+ * to the uid. */
+static bool has_sums(const struct zd_reduction *r, const struct zd_device *device, int status)
+{
+	bool found = false;
+	for (uint32_t rank = 0; rank < r->group->local_world_size && !found; rank++) {
 		const struct zd_window *w = zd_reduction_window(r, rank);
-		const struct zd_storage *sum;
-		TAILQ_FOREACH (sum, &w->sums, sum_link) {
-			if (zd_norms_has(w, sum->part->unit))
-				return true;
-		}
+		const struct zd_storage *sum = w ? TAILQ_FIRST(&w->sums) : NULL;
+		for (; sum && !found; sum = TAILQ_NEXT(sum, sum_link))
+			found = (sum->device == device || status == ZEROD_E_QUOTA) && comes_back(sum, w);
 	}
-	return false;
+	return found;
 }
 
 /* Takes memory of a kind: for the slice's sum (ZD_CHARGE_TARGET) or its pieces. */
@@ -378,12 +383,14 @@ static int take_kind(struct zd_engine *e, struct zd_slice *slice, enum zd_charge
 {
 	struct zd_reduction *r = slice->reduction;
 	struct zd_member *owner = &r->group->members[slice->owner];
-	struct zd_window *w = zd_reduction_window(r, slice->owner);
+	struct zd_part *part = &r->unit->parts[slice->owner];
+	struct zd_device *device = charge == ZD_CHARGE_TARGET && r->unit->on_host ? owner->device->host
+	                                                                          : owner->device;
 	struct zd_request probe = {0}; /* only to learn which segment is being created */
 	int status;
 	do {
 		status = charge == ZD_CHARGE_TARGET
-		                 ? zd_sum_new(e, &probe, w, &r->unit->parts[slice->owner], err)
+		                 ? zd_sum_new(e, &probe, zd_reduction_window(r, slice->owner), part, err)
 		                 : zd_storage_new(e, &probe, owner, owner->device, charge, bytes,
 		                                  &slice->staging, err);
 	} while (status < 0 && trim_device(e, r->group, owner->device));
@@ -393,7 +400,7 @@ static int take_kind(struct zd_engine *e, struct zd_slice *slice, enum zd_charge
 	/* Other reductions release their staging memory by themselves, unless they wait for this slice. */
 	uint64_t held = status == ZEROD_E_QUOTA ? r->group->job->owner->account.bytes[ZD_CHARGE_STAGING]
 	                                        : owner->device->staging_bytes;
-	bool gives = zd_window_gives_room(zd_member_reduce(owner)) || has_sums(r);
+	bool gives = zd_window_gives_room(zd_member_reduce(owner)) || has_sums(r, device, status);
 	return held > held_behind(slice) || gives ? ZD_WAIT : status;
 }
 

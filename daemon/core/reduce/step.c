@@ -221,7 +221,8 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	zd_reduce_request_init(req, member);
 	req->u.reduce.window = mr->w->number;
 	req->u.reduce.ahead = ahead;
-	req->u.reduce.scalars = args->u.step_begin.scalars && zd_window_has_target(mr->w) &&
+	req->u.reduce.scalars = args->u.step_begin.scalars &&
+	                        (zd_window_has_target(mr->w) || mr->w->norms.count > 0) &&
 	                        !zd_window_is_abandoned(mr->w);
 	zd_step_forget_result(mr);
 	zd_sm_move(&zd_sm_step, &mr->w->step,

@@ -54,6 +54,7 @@ class Worker:
             torch.cuda.set_device(self.stream.device)
         while (task := self._tasks.get()) is not None:
             task()
+            del task  # it keeps the model
 
 
 class Fetcher:
@@ -77,7 +78,7 @@ class Fetcher:
         self._ready: list[FlatUnit] = []
         self._idle = threading.Condition()
         self._pending = 0
-        self.lock = threading.Lock()  # held while a place that is lent is read; the end of a backward takes places back
+        self.lock = threading.RLock()  # held while a place that is lent is read; the end of a backward takes places back
         self._stopped = False
         self._workers: list[Worker] = []
         if context.offload.value is not None or self.runs_optimizer:
@@ -97,8 +98,8 @@ class Fetcher:
         """Whether the unit is for the thread. absent: some of its parameters had no gradient here."""
         return unit.placement.optimizer_on_host
 
-    def lend_rest(self) -> None:
-        """Before the step begins: sums of units that are left for it are lent, where they are not in the target."""
+    def copy_rest(self) -> None:
+        """Before the step begins: sums of units that are left for it are copied, where they are not in the target."""
 
     def ready(self, unit: FlatUnit) -> None:
         """The unit was handed over; start() follows when the daemon has been told."""

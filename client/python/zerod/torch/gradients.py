@@ -60,7 +60,8 @@ class _Used(_Gone):
     """The source of gradients that an optimizer in the backward uses."""
 
 
-_used = _Used(" in the backward, by optimizer_in_backward(): no program reads it")
+_used = _Used(" in the backward: clipping, GradScaler and programs that read gradients need an optimizer without "
+              "optimizer_in_backward()")
 
 
 class _Waiting:
@@ -105,21 +106,29 @@ class Gradients:
         once = context.settings.stage == 1
         self._backward = s.BackwardOptions(stage=1 if once else 3, boundary=int(once))
 
-    def start(self) -> None:
-        """All units are there."""
-        for unit in self.updates.units:
-            unit.first_flag = self.flags
-            self.flags += len(unit.members)
-        if self.context.world > 1 and self.flags:
+    def start(self, flags: int) -> None:
+        """Before the units, of so many members: the place of the unit of usage is the target's first, since others may leave theirs."""
+        self.flags = flags
+        if self.context.world > 1 and flags:
             group = self.context.group
-            self._usage = group.register("(usage)", zerod.DType.FLOAT32, self.flags, flags=s.UnitFlags.ALL_REDUCE)
-            self._usage_bucket = group.bucket(zerod.DType.FLOAT32, slot_bytes=4 * self.flags, nslots=1)
+            self._usage = group.register("(usage)", zerod.DType.FLOAT32, flags, flags=s.UnitFlags.ALL_REDUCE)
+            self._usage_bucket = group.bucket(zerod.DType.FLOAT32, slot_bytes=4 * flags, nslots=1)
+
+    def number(self) -> None:
+        """All units are there: their members get their flags."""
+        first = 0
+        for unit in self.updates.units:
+            unit.first_flag = first
+            first += len(unit.members)
 
     # ---- A backward ----
 
     def enter(self) -> None:
         """A backward begins: what the program shows decides what is kept of the backwards before."""
         self.finish_step()  # the program has read gradients, and no optimizer has taken all of them
+        if self.window and self.fetcher.runs_optimizer:
+            raise RuntimeError("optimizer_in_backward() has run the optimizer in the backward before: call step() behind "
+                               "each backward, or accumulate inside `with zerod.torch.no_sync(model):`")
         if not self._waiting:
             return
         with as_plain():
@@ -150,9 +159,6 @@ class Gradients:
         if self.reducing:
             return
         self.complete_end()
-        if self.window and self.fetcher.runs_optimizer:
-            raise RuntimeError("optimizer_in_backward() has run the optimizer in the backward before: call step() behind "
-                               "each backward, or accumulate inside `with zerod.torch.no_sync(model):`")
         self.fetcher.drain()
         self.fetcher.clear()
         self.fetcher.ahead = self.fetcher.ahead and not self.window
@@ -417,10 +423,10 @@ class Gradients:
             for unit, index, holder in waiting:
                 if holder.source is not self._source or unit not in open_units:
                     continue
-                parts = sums.get(unit)
-                if parts is None:
-                    parts = sums[unit] = unit.reduced()
                 if unit.first_flag + index not in none:
+                    parts = sums.get(unit)
+                    if parts is None:
+                        parts = sums[unit] = unit.reduced()
                     gradient = parts[index].to(holder.dtype)
                     self._settle(holder, gradient if holder.stash is None else holder.stash + gradient)
                 elif holder.stash is not None:
@@ -428,7 +434,8 @@ class Gradients:
                 else:
                     if unit.members[index].parameter.grad is holder:
                         unit.members[index].parameter.grad = None
-                    self._settle(holder, torch.zeros_like(parts[index], dtype=unit.source_dtype))
+                    first, last = unit.bounds(unit.members[index])
+                    self._settle(holder, torch.zeros(last - first, dtype=unit.source_dtype, device=unit.blank.device))
                 self._settled.append((unit, index, holder))
 
     def _settle(self, holder: ShardedTensor, values: torch.Tensor) -> None:

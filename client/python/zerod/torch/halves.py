@@ -6,7 +6,8 @@ over it. It goes when the unit's update ends, or with the next step or forward. 
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 
@@ -25,6 +26,7 @@ class Halves:
         """Inside of an update, which publishes the shard: the masters' upper halves may differ from it by a rounding."""
         assert unit.master is not None
         self.unit = unit
+        self.alone: Callable[[], AbstractContextManager[Any]] = nullcontext  # with an optimizer in another thread
         self.low = torch.empty(unit.shard.true_numel, dtype=torch.int16, device=unit.master.device)
         unit.halves = self
         self.close(writes=True)
@@ -41,15 +43,16 @@ class Halves:
     def expand(self) -> torch.Tensor:
         """The masters as float32."""
         unit = self.unit
-        if unit.master is None:
-            unit.master = torch.empty(unit.shard.true_numel, dtype=torch.float32, device=self.low.device)
-            if unit.master.numel():
-                unit.context.group.optimizer_join([self.part(unit.master)], unit.context.stream())
-            with as_plain():
-                for index, values in enumerate(unit.own_parts()):
-                    for each in self._over(index):
-                        each.settle(values)
-        return unit.master
+        with self.alone():
+            if unit.master is None:
+                unit.master = torch.empty(unit.shard.true_numel, dtype=torch.float32, device=self.low.device)
+                if unit.master.numel():
+                    unit.context.group.optimizer_join([self.part(unit.master)], unit.context.stream())
+                with as_plain():
+                    for index, values in enumerate(unit.own_parts()):
+                        for each in self._over(index):
+                            each.settle(values)
+            return unit.master
 
     def close(self, writes: bool) -> None:
         """Ends the masters' time as float32. writes: they may have been written, in an update that is open."""

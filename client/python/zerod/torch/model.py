@@ -111,6 +111,7 @@ class Model:
 
     def _make_units(self, plans: list[BlockPlan]) -> None:
         arrived = weakly(self.arrived)
+        self.gradients.start(sum(len(unit.members) for plan in plans for unit in plan.units))
         for block, plan in zip(self.blocks, plans):
             for unit_plan in plan.units:
                 numel = sum(member.numel for member in unit_plan.members)
@@ -134,7 +135,7 @@ class Model:
             pace = Pace(max(block.nbytes for block in listed))
             for block in self.blocks:
                 block.pace = pace
-        self.gradients.start()
+        self.gradients.number()
         if self.durable is not None:
             self.durable.attach(self.units)
 

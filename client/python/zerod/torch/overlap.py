@@ -19,9 +19,9 @@ published (`mend()`), with whatever their slices hold: StepTorn.
 """
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 import torch
 
@@ -232,27 +232,57 @@ class OnDevice(Overlap):
                  units: "list[FlatUnit]") -> None:
         super().__init__(context, updates, gradients, optimizer)
         self._units = set(units)
-        if isinstance(optimizer, UnitOptimizer):
-            with updates.writes():
-                for unit in units:
-                    optimizer.open(unit)
+        try:
+            for unit in units:
+                unit.unit.set_target(False)
+                unit.placed = False
+            if isinstance(optimizer, UnitOptimizer):
+                with updates.writes():
+                    for unit in units:
+                        optimizer.open(unit)
+        except BaseException:
+            self.end()
+            for unit in units:
+                if not unit.placed:
+                    unit.unit.set_target(True)
+                    unit.placed = True
+            raise
         for unit in units:
-            unit.unit.set_target(False)
-            unit.placed = False
+            if unit.halves is not None:
+                unit.halves.alone = self.alone
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Between two updates, in time and on torch's stream: another thread reads masters."""
+        with self.lock:
+            stream = self._fetches.stream
+            if stream is not None:
+                torch.cuda.current_stream(self.context.device).wait_stream(stream)
+            yield
+            if stream is not None:
+                stream.wait_stream(torch.cuda.current_stream(self.context.device))
 
     def takes(self, unit: FlatUnit, absent: bool) -> bool:
         return unit in self._units and not absent
+
+    def clear(self) -> None:
+        super().clear()
+        for unit in self._units:
+            unit.copied = None
 
     def ready(self, unit: FlatUnit) -> None:
         if self._group_of is None and self._fetches.stream is not None:  # behind what has loaded state, perhaps
             self._fetches.stream.wait_stream(torch.cuda.current_stream(self.context.device))
         super().ready(unit)
 
-    def lend_rest(self) -> None:
+    def copy_rest(self) -> None:
         for unit in self.updates.trainable:
             if unit in self._units and unit not in self.stepped:
-                with suppress(LookupError, zerod.InvalidState):  # no rank has a gradient; or step_begin() says what has failed
+                with suppress(LookupError, zerod.ZerodError):  # no rank has a gradient; or step_begin() says what has failed
                     unit.unit.reduce_wait()
+                    target = unit.unit.reduce_wait(self.context.stream())
+                    unit.copied = unit.targets(target.data or 0).clone()
+                    unit.unit.return_target()
 
     def _fetch(self, unit: FlatUnit) -> bool:
         with self._fetches.on_stream():
@@ -263,6 +293,8 @@ class OnDevice(Overlap):
                     return True
                 unit.unit.reduce_wait(self.context.stream())  # marks the stream as a reader of the sum, which is there
                 self.stepped.add(unit)
+                if unit.halves is not None:  # masters that a program reads in the backward
+                    unit.halves.close(writes=False)
                 self._step(unit)
                 self.updates.publish([unit], ticket=True, early=True)
                 self.updates.published.add(unit)

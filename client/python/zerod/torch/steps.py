@@ -84,7 +84,7 @@ class Steps:
         if fetcher.runs_optimizer:
             self.updates.release_kept()
         fetcher.drain()
-        fetcher.lend_rest()
+        fetcher.copy_rest()
         backwards = gradients.window
         none = self._close_window(waits)
         if self.context.replicas is not None:

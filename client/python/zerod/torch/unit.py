@@ -123,6 +123,7 @@ class FlatUnit:
         self.master_unit: Optional[zerod.Unit] = None  # of a durable job: the masters' memory
         self.staging: Optional[torch.Tensor] = None  # in host memory: masters on their way to shards on a device
         self.fetched: Optional[torch.Tensor] = None  # in host memory: a copy of the reduced gradient
+        self.copied: Optional[torch.Tensor] = None  # the same on the device, in a step, of a sum that is not in the target
         self.shard_device = (KDLCPU, 0) if self.placement.shards_on_host else self.device  # DLPack's
         self.slice = tensor_at(self.shard.data or 0, self.shard.true_numel, self.dtype, self.shard_device)
         self.address = 0
@@ -210,6 +211,8 @@ class FlatUnit:
         """The parameters' parts of the reduced gradient, where the optimizer reads it."""
         if self.fetched is not None:
             return self._cut(self.fetched)
+        if self.copied is not None:
+            return self._cut(self.copied)
         return self.gradients(self.unit.target().data or 0)
 
     def bounds(self, member: Member) -> tuple[int, int]:

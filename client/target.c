@@ -104,7 +104,7 @@ int zc_target_return(struct zerod_client *client, struct zc_unit *unit, struct z
 	return lent ? return_places(client, &unit, 1, err) : 0;
 }
 
-/* Whether the loan outlives the end of a backward that skips the rest: no further sum is to be stored there. */
+/* Whether the loan outlives the end of a backward that skips the rest: no further sum is stored there. */
 static bool outlives_backward(const struct zerod_unit *unit)
 {
 	return unit->shared->untargeted && unit->shared->lent_in == unit->group->nbackwards;

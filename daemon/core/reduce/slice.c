@@ -357,7 +357,8 @@ static bool exceeds_staging(const struct zd_device *device, struct zd_slice *sli
 	       !zd_slice_is_next(slice);
 }
 
-/* Whether the memory of a sum comes back without the step: its rank may return it, and has not called that. */
+/* Whether the memory of a sum comes back without the step: its rank may return it, and has not called the
+ * step. */
 static bool comes_back(const struct zd_storage *sum, const struct zd_window *w)
 {
 	return !zd_step_is_called(w) && (sum->summing || zd_norms_has(w, sum->part->unit));

@@ -128,7 +128,7 @@ static void test_room_that_does_not_come_back(void **state)
 	core_abandon(core);
 }
 
-/* A rank has left the window, with an error, while a slice of another one finds no memory. No sum is untargeted. */
+/* A rank has left the window with an error, while another one's slice finds no memory. No sum goes. */
 static void test_room_of_a_window_that_a_rank_has_left(void **state)
 {
 	(void)state;
@@ -160,8 +160,8 @@ static void test_room_in_host_memory(void **state)
 	struct core_driver *core = core_new(&(struct core_options){
 	        .ndevices = 2, .unordered = true, .host_arena_bytes = CORE_MIB, .segment_bytes = 65536});
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 64 * CORE_KIB, 4);
-	uint64_t a = core_team_register(
-	        &g.team, &(struct core_unit){.name = "host", .numel = 512, .on_host = true});
+	uint64_t a = core_team_register(&g.team,
+	                                &(struct core_unit){.name = "host", .numel = 512, .on_host = true});
 	uint64_t entry[2];
 	untarget(&g, a);
 	core_reducers_begin(&g, 3, true);
@@ -195,8 +195,10 @@ static void test_a_place_does_not_change_under_a_loan(void **state)
 	core_expect(core, wait_sum(&g, 0, b), 0);
 	core_close(core, g.team.session[1]);
 	core_expect(core, set_target(&g, 0, a, ZD_TARGET_TAKE), ZEROD_E_PEER_LOST);
-	core_expect_error(core, set_target(&g, 0, a, ZD_TARGET_TAKE), ZEROD_E_STATE, "has not returned the sum");
-	core_expect_error(core, set_target(&g, 0, b, ZD_TARGET_NONE), ZEROD_E_STATE, "has not returned the sum");
+	core_expect_error(core, set_target(&g, 0, a, ZD_TARGET_TAKE), ZEROD_E_STATE,
+	                  "has not returned the sum");
+	core_expect_error(core, set_target(&g, 0, b, ZD_TARGET_NONE), ZEROD_E_STATE,
+	                  "has not returned the sum");
 	give_back(&g, 0, a);
 	give_back(&g, 0, b);
 	core_abandon(core);

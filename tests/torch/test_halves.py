@@ -111,6 +111,10 @@ class Halves(unittest.TestCase):
             model.gradients.fetcher.drain()
             model.gradients.complete_end()  # buckets have gone
             model.group.barrier()
+            if in_backward:
+                units = zt.summary(module).units
+                self.assertEqual(units, zt.plan(models.MLP(), 2, param_dtype=torch.bfloat16, halves=True, in_backward=True).units)
+                self.assertEqual(sum(unit.device for unit in units), 12 * sum(unit.weights for unit in units) // 2)
             return model.client.device(model.device_index).allocated_bytes, 4 * sum(unit.shard.true_numel for unit in model.units)
 
         kept, none = (harness.ranks(daemon.socket, 2, partial(body, in_backward=each)) for each in (False, True))

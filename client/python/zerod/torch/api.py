@@ -279,17 +279,21 @@ def summary(module: nn.Module) -> footprint.Summary:
 
 
 def plan(module: nn.Module, world_size: int, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
-         prefetch: int = 1, offload: Optional[str] = None, device_budget: Optional[int] = None) -> footprint.Plan:
+         prefetch: int = 1, offload: Optional[str] = None, device_budget: Optional[int] = None, halves: bool = False,
+         in_backward: bool = False) -> footprint.Plan:
     """How many bytes shard() with these arguments would take on each rank's device and in host memory; print() shows it.
 
     And which units device_budget keeps on the device. Needs no daemon. The module is not changed, and may be on the meta
     device. Of stage 3. A gather in place takes less: one rank's slice. The padding of its shard is not counted: less than
-    2 MiB a unit on GPUs.
+    2 MiB a unit on GPUs. halves: with zerod.torch.AdamW; in_backward: with it in the backward, or another optimizer. ValueError
+    for these with offload.
     """
+    if offload is not None and (halves or in_backward):
+        raise ValueError("halves and in_backward are for optimizers on the device, without offload")
     offloads.check(offload, stage=3, mesh=None, device_budget=device_budget)
     blocks = blocks_of(module, policy, param_dtype)
     used = placement.place(blocks, world_size, offload, device_budget or 0)
-    return footprint.plan(blocks, world_size, prefetch, offload, device_budget or 0, used)
+    return footprint.plan(blocks, world_size, prefetch, offload, device_budget or 0, used, halves, in_backward)
 
 
 def abandon(module: nn.Module) -> None:

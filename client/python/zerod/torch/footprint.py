@@ -37,6 +37,7 @@ class UnitBytes:
     optimizer_on_host: bool  # masters, gradients and state
     staging: int  # masters that were rounded, on the host, on their way to the device
     target: int  # the sum, from a step's first backward to its end; 0 where it is `gradients`
+    passing: int  # the sum, while the optimizer in the backward uses it
     gathered: int  # the whole unit, while its block is held
 
     @property
@@ -53,18 +54,19 @@ class UnitBytes:
     def __str__(self) -> str:
         weights, own = ("host" if on_host else "device" for on_host in (self.weights_on_host, self.optimizer_on_host))
         return (f"{self.name}: weights {self.weights * _MIB:.1f} MiB on {weights}, masters {self.masters * _MIB:.1f} and "
-                f"gradients {self.gradients * _MIB:.1f} on {own}")
+                f"gradients {self.gradients * _MIB:.1f} on {own}" + (", optimizer in the backward" if self.passing else ""))
 
 
-def unit_bytes(block: str, unit: "FlatUnit | UnitPlan", world: int, placement: Placement) -> UnitBytes:
-    """Of the unit, if it is placed so."""
+def unit_bytes(block: str, unit: "FlatUnit | UnitPlan", world: int, placement: Placement, halves: bool = False,
+               in_backward: bool = False) -> UnitBytes:
+    """Of the unit, if it is placed so. halves: of masters; in_backward: an optimizer on the device."""
     dtype, trainable = unit.dtype, unit.trainable
     align = max(ALIGN_BYTES // dtype.itemsize, 1)
     shard = -(-(-(-unit.numel // world)) // align) * align
     casts = dtype != unit.source_dtype
     own = shard * unit.source_dtype.itemsize
-    masters = 2 * shard if getattr(unit, "halves", None) is not None else own if casts or placement.apart else 0
-    target = 4 * shard if trainable else 0
+    masters = 2 * shard if casts and halves else own if casts or placement.apart else 0
+    target = 4 * shard if trainable and not in_backward else 0
     copied = placement.optimizer_on_host and (placement.apart or unit.source_dtype != torch.float32)
     in_place = world == 1 and not placement.shards_on_host
     return UnitBytes(block, unit.name, weights=shard * dtype.itemsize, weights_on_host=placement.shards_on_host,
@@ -72,6 +74,7 @@ def unit_bytes(block: str, unit: "FlatUnit | UnitPlan", world: int, placement: P
                      gradients=(own if copied else target) if trainable else 0,
                      optimizer_on_host=placement.optimizer_on_host,
                      staging=shard * dtype.itemsize if placement.apart and casts else 0, target=target if copied else 0,
+                     passing=4 * shard if trainable and in_backward else 0,
                      gathered=0 if in_place else world * shard * dtype.itemsize)
 
 
@@ -88,7 +91,8 @@ class Plan:
 
     @property
     def device(self) -> int:
-        return sum(unit.device for unit in self.units) + self.gathered
+        """With the largest sum that an optimizer in the backward uses."""
+        return sum(unit.device for unit in self.units) + self.gathered + max((unit.passing for unit in self.units), default=0)
 
     @property
     def host(self) -> int:
@@ -107,9 +111,9 @@ class Plan:
 
 
 def plan(blocks: list[BlockPlan], world_size: int, prefetch: int, offload: Optional[str], device_budget: int,
-         budget_used: int) -> Plan:
+         budget_used: int, halves: bool, in_backward: bool) -> Plan:
     """Of blocks whose units are placed. See zerod.torch.plan()."""
-    units = [unit_bytes(block.name, unit, world_size, unit.placement) for block in blocks for unit in block.units]
+    units = [unit_bytes(block.name, unit, world_size, unit.placement, halves, in_backward) for block in blocks for unit in block.units]
     whole = {block.name: sum(unit.gathered for unit in units if unit.block == block.name) for block in blocks}
     root = whole.pop("")  # is held while the others come and go
     return Plan(world_size, offload, root + sum(sorted(whole.values(), reverse=True)[:1 + prefetch]), units, device_budget,
@@ -146,6 +150,7 @@ def summary(model: Model) -> Summary:
     info = model.client.device(model.device_index)
     shards = sum(unit.shard.shard_numel * unit.dtype.itemsize for unit in model.units)
     host = 0 if model.offload.index is None else model.client.device(model.offload.index).allocated_bytes
-    units = [unit_bytes(unit.block, unit, model.world, unit.placement) for unit in model.units]
+    units = [unit_bytes(unit.block, unit, model.world, unit.placement, unit.halves is not None, not unit.placed)
+             for unit in model.units]
     return Summary(**vars(model.counts), shard_bytes=shards, gathered_bytes=info.gathered_bytes,
                    allocated_bytes=info.allocated_bytes, peak_bytes=info.peak_bytes, host_bytes=host, units=units)

@@ -16,6 +16,9 @@ A way is a library, with how many blocks it gathers ahead, and what else there i
     zerod:1:compile         blocks compiled by inductor; for both
     zerod:1:halves          zt.AdamW, with masters in two halves; also with :compile
     zerod:1:in_backward     the same, and it runs in the backward
+    plain:0                 compute alone: each rank has all weights, and steps its share of as many float32 with AdamW
+    ...:clip                gradients are clipped in each step; not with in_backward
+    ...:profile             three more steps with a profiler, which says how long no kernel ran on the device
 
     tests/bench/torch_train.py [--ranks N] [--layers N] [--iters N] [--json] [WAY...]     # $BUILD as in the tests
 """
@@ -37,12 +40,14 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-WAYS = ("zerod:1", "zerod:1:halves", "zerod:1:in_backward", "fsdp2:1", "fsdp2:2", "fsdp2:1:symmetric", "zerod:1:compile",
-        "zerod:1:halves:compile", "zerod:1:in_backward:compile", "fsdp2:1:compile")
+WAYS = ("plain:0", "zerod:1", "zerod:1:halves", "zerod:1:halves:clip", "zerod:1:in_backward", "fsdp2:1", "fsdp2:1:clip", "fsdp2:2",
+        "fsdp2:1:symmetric", "plain:0:compile", "zerod:1:halves:compile", "zerod:1:in_backward:compile", "fsdp2:1:compile")
 WIDTH, HEADS, GROUPS, HEAD, HIDDEN, VOCABULARY, TOKENS = 4096, 32, 8, 128, 12288, 151936, 4096
 WARM_UP = 4
 TIMEOUT_S = 150  # of a way; 124 is then its exit status
-TIME_TARGET, MEMORY_TARGET = 1.15, 0.95  # FSDP2's time over zerod's at least; zerod's memory over FSDP2's at most
+# FSDP2's time over zerod's at least, zerod's memory over FSDP2's at most, and zerod's time over that of compute alone.
+TARGETS = {"in_backward": (1.20, 0.87, 1.06), "halves": (1.12, 1.0, 1.10)}
+PROFILED = 3
 
 
 class Block(nn.Module):
@@ -118,6 +123,54 @@ def fsdp2(model: Model, ahead: int, choices: list[str]) -> nn.Module:
     return model
 
 
+class Share(torch.optim.AdamW):
+    """Of compute alone: what a rank has to step of a model, and no gradient of that."""
+
+    def __init__(self, model: Model) -> None:
+        numel = sum(parameter.numel() for parameter in model.parameters()) // int(os.environ["WORLD_SIZE"])
+        self.model = model
+        self.share = torch.zeros(numel, device="cuda", requires_grad=True)
+        self.share.grad = torch.zeros_like(self.share)
+        super().__init__([self.share], lr=1e-4, fused=True)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.model.zero_grad()
+
+
+def plain(model: Model, ahead: int, choices: list[str]) -> nn.Module:
+    return model.bfloat16()
+
+
+def optimizer_of(library: str, sharded: nn.Module, choices: list[str]) -> torch.optim.Optimizer:
+    if library == "plain":
+        return Share(sharded)  # type: ignore[arg-type]
+    if "halves" in choices or "in_backward" in choices:
+        import zerod.torch as zt
+
+        return zt.AdamW(sharded.parameters(), lr=1e-4, in_backward="in_backward" in choices)
+    return torch.optim.AdamW(sharded.parameters(), lr=1e-4, fused=True)
+
+
+def clip(library: str, sharded: nn.Module) -> None:
+    if library == "zerod":
+        import zerod.torch as zt
+
+        zt.clip_grad_norm_(sharded, 1.0)
+    else:
+        torch.nn.utils.clip_grad_norm_(sharded.parameters(), 1.0)
+
+
+def idle_ms(profiler: Any) -> float:
+    """Of a step: how long no kernel or copy of this process ran on the device, between the first one and the last one."""
+    spans = sorted((event.time_range.start, event.time_range.end) for event in profiler.events()
+                   if event.device_type == torch.autograd.DeviceType.CUDA)
+    idle, end = 0.0, spans[0][1]
+    for begin, last in spans:
+        idle += max(begin - end, 0)
+        end = max(end, last)
+    return idle / 1000 / PROFILED
+
+
 def rank_main(way: str, layers: int, iters: int) -> None:
     """Trains as one rank; rank 0 prints the figures as JSON."""
     library, ahead, *choices = way.split(":")
@@ -129,28 +182,37 @@ def rank_main(way: str, layers: int, iters: int) -> None:
     if "compile" in choices:
         for layer in model.layers:
             layer.compile()
-    sharded = {"zerod": zerod, "fsdp2": fsdp2}[library](model, int(ahead), choices)
-    if "halves" in choices or "in_backward" in choices:
-        import zerod.torch as zt
-
-        optimizer: torch.optim.Optimizer = zt.AdamW(sharded.parameters(), lr=1e-4, in_backward="in_backward" in choices)
-    else:
-        optimizer = torch.optim.AdamW(sharded.parameters(), lr=1e-4, fused=True)
+    sharded = {"zerod": zerod, "fsdp2": fsdp2, "plain": plain}[library](model, int(ahead), choices)
+    optimizer = optimizer_of(library, sharded, choices)
     torch.cuda.empty_cache()
     tokens = torch.randint(VOCABULARY, (1, TOKENS + 1), device="cuda", generator=torch.Generator("cuda").manual_seed(rank))
     ends = [torch.cuda.Event(enable_timing=True) for _ in range(WARM_UP + iters)]
-    for end in ends:
+
+    def step() -> torch.Tensor:
         logits = sharded(tokens[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
         del logits
         loss.backward()
+        if "clip" in choices:
+            clip(library, sharded)
         optimizer.step()
         optimizer.zero_grad()
+        return loss
+
+    for end in ends:
+        loss = step()
         end.record()
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info()
     times = [a.elapsed_time(b) for a, b in zip(ends[WARM_UP - 1:], ends[WARM_UP:])]
-    print("FIGURES " + json.dumps({"rank": rank, "ms": times, "bytes": total - free, "loss": float(loss.detach()),
+    idle = None
+    if "profile" in choices:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            for _ in range(PROFILED):
+                step()
+            torch.cuda.synchronize()
+        idle = idle_ms(profiler)
+    print("FIGURES " + json.dumps({"rank": rank, "ms": times, "bytes": total - free, "idle_ms": idle, "loss": float(loss.detach()),
                                    "torch_bytes": torch.cuda.max_memory_reserved()}), flush=True)
     if library == "fsdp2":
         torch.distributed.destroy_process_group()
@@ -172,26 +234,32 @@ def run(way: str, ranks: int, layers: int, iters: int, socket: Optional[str]) ->
         errors = [line for line in done.stderr.splitlines() if "Error: " in line]
         raise RuntimeError(f"exit status {done.returncode}: {errors[0] if errors else done.stderr[-2000:]}")
     return {"ms": max((each["ms"] for each in found), key=statistics.median), "bytes": max(each["bytes"] for each in found),
-            "torch_bytes": max(each["torch_bytes"] for each in found), "loss": found[0]["loss"]}
+            "torch_bytes": max(each["torch_bytes"] for each in found), "idle_ms": found[0]["idle_ms"], "loss": found[0]["loss"]}
 
 
 def report(found: dict[str, dict[str, Any]]) -> None:
-    """The best of each library, eager and compiled, side by side."""
-    for kind in ("eager", "compiled"):
-        of = {way: figures for way, figures in found.items() if way.endswith(":compile") == (kind == "compiled")}
-        best = {}
-        for library in ("zerod", "fsdp2"):
-            ways = [way for way in of if way.startswith(library)]
-            if ways:
-                best[library] = min(ways, key=lambda way: statistics.median(of[way]["ms"]))
-        if len(best) == 2:
-            ours, theirs = of[best["zerod"]], of[best["fsdp2"]]
-            speed = statistics.median(theirs["ms"]) / statistics.median(ours["ms"])
-            memory = ours["bytes"] / theirs["bytes"]
-            print(f"target, {kind}: time of {best['fsdp2']} over {best['zerod']} {speed:.2f}, at least {TIME_TARGET:.2f}: "
-                  f"{'met' if speed >= TIME_TARGET else 'MISSED'}")
-            print(f"target, {kind}: memory of {best['zerod']} over {best['fsdp2']} {memory:.2f}, at most "
-                  f"{MEMORY_TARGET:.2f}: {'met' if memory <= MEMORY_TARGET else 'MISSED'}")
+    """Each optimizer of zerod's beside the best of FSDP2, and compute alone."""
+    def median(way: str) -> float:
+        return statistics.median(found[way]["ms"])
+
+    def said(what: str, value: float, target: float, at_least: bool) -> None:
+        met = value >= target if at_least else value <= target
+        print(f"target, {what}: {value:.2f}, at {'least' if at_least else 'most'} {target:.2f}: {'met' if met else 'MISSED'}")
+
+    for way in found:
+        library, _, *choices = way.split(":")
+        name = next((choice for choice in choices if choice in TARGETS), None)
+        like = {choice for choice in choices if choice in ("compile", "clip")}
+        theirs = [other for other in found if other.startswith("fsdp2") and {"compile", "clip"} & set(other.split(":")) == like]
+        if library != "zerod" or name is None or not theirs:
+            continue
+        best = min(theirs, key=median)
+        speed, memory, alone = TARGETS[name]
+        said(f"time of {best} over {way}", median(best) / median(way), speed, True)
+        said(f"memory of {way} over {best}", found[way]["bytes"] / found[best]["bytes"], memory, False)
+        bare = "plain:0:compile" if "compile" in like else "plain:0"
+        if bare in found and "clip" not in like:
+            said(f"time of {way} over {bare}", median(way) / median(bare), alone, False)
 
 
 def main() -> None:
@@ -228,7 +296,8 @@ def main() -> None:
         found[way] = figures
         ms = figures["ms"]
         print(f"{way:24} step ms {statistics.median(ms):8.1f} ({min(ms):.1f} to {max(ms):.1f})  device "
-              f"{figures['bytes'] / 2**30:6.1f} GiB, torch's {figures['torch_bytes'] / 2**30:.1f}  loss {figures['loss']:.4f}",
+              f"{figures['bytes'] / 2**30:6.1f} GiB, torch's {figures['torch_bytes'] / 2**30:.1f}  loss {figures['loss']:.4f}"
+              + (f"  idle {figures['idle_ms']:.1f} ms" if figures["idle_ms"] is not None else ""),
               file=log, flush=True)
     if options.json:
         print(json.dumps(found))

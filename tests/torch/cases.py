@@ -19,6 +19,7 @@ import models
 import torch
 import torch.distributed
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._pytree import tree_map
 
 import zerod.torch as zt
@@ -95,15 +96,18 @@ def close(actual: Any, expected: Any) -> None:
 
 
 def check(socket: str, world: int, table: dict[str, Case], compare: Callable[[Any, Any], None] = close,
-          expected: Optional[dict[str, Any]] = None, **options: Any) -> None:
+          expected: Optional[dict[str, Any]] = None, rows: int = 0, **options: Any) -> None:
     """Runs each case on `world` ranks and in one process. Raises Failed with the names of cases that differ.
 
-    expected: the results by name, in place of the one process. options: of shard(), in all cases.
+    expected: the results by name, in place of the one process. rows: of a mesh; 0: there is none. options: of shard(), in all
+    cases.
     """
     meeting = multiprocessing.get_context("fork").Barrier(world)
 
     def body(rank: int) -> Any:
         found = {}
+        if rows:
+            options["process_group"] = init_device_mesh("cpu", (rows, world // rows))
         for number, (name, case) in enumerate(table.items()):
             found[name] = outcome(case, Program(f"case{number}", [rank], world, True, **options))
             meeting.wait(harness.TIMEOUT_S)
@@ -113,7 +117,7 @@ def check(socket: str, world: int, table: dict[str, Case], compare: Callable[[An
         return {name: outcome(case, Program(name, range(world), world, False, **options)) for name, case in table.items()}
 
     wanted = {name: (True, value) for name, value in expected.items()} if expected is not None else harness.alone(alone)
-    results = harness.ranks(socket, world, body)
+    results = (gloo if rows else harness.ranks)(socket, world, body)
     bad = [text for name in table for text in differences(name, [result[name] for result in results], wanted[name], compare)]
     if bad:
         raise harness.Failed(f"{len(bad)} of {len(table)} cases fail with {world} ranks, {options}:\n" + "\n".join(bad))

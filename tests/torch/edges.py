@@ -86,16 +86,16 @@ def trained(program: Program, module: nn.Module, steps: int = 2, loss: Callable 
 
 
 class Tables(unittest.TestCase):
-    """Runs tables of cases on 2 ranks and on 1 rank. Without poison mode, 1 rank computes in its shards."""
+    """Runs tables of cases on 2 ranks, on 1 rank, and on a mesh of (2, 2). Without poison mode, 1 rank computes in its shards."""
 
     def check(self, name: str, **options: Any) -> None:
         failures = []
-        for world, poison in ((2, "1"), (2, "0"), (1, "0")):
-            with mock.patch.dict(os.environ, ZEROD_POISON=poison), harness.support.Daemon(devices=2, arena="128M") as daemon:
+        for world, poison, rows in ((2, "1", 0), (2, "0", 0), (1, "0", 0), (4, "1", 2)):
+            with mock.patch.dict(os.environ, ZEROD_POISON=poison), harness.support.Daemon(devices=4, arena="128M") as daemon:
                 try:
-                    cases.check(daemon.socket, world, TABLES[name], **options)
+                    cases.check(daemon.socket, world, TABLES[name], rows=rows, **options)
                 except harness.Failed as failed:
-                    failures.append(f"ZEROD_POISON={poison}: {failed}")
+                    failures.append(f"ZEROD_POISON={poison}, {rows} rows: {failed}")
         if failures:
             self.fail("\n".join(failures))
 

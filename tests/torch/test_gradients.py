@@ -227,6 +227,11 @@ class Gradients(unittest.TestCase):
             with self.subTest(**options):
                 cases.check(daemon.socket, 2, TABLES["edits"], **options)  # type: ignore[arg-type]
 
+    def test_mesh(self) -> None:
+        """on a mesh of (2, 2)"""
+        for table in TABLES.values():
+            cases.check(daemon.socket, 4, table, rows=2)
+
     def test_sums(self) -> None:
         """sums in float32, and gradients of parameters that no rank uses"""
         self.check("sums", 1, 2)

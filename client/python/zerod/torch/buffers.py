@@ -12,17 +12,21 @@ from .whole import passed
 
 
 def place(context: Context, module: nn.Module) -> None:
-    """Moves the buffers to the device. One that is on the meta device gets the values that rank 0 has.
+    """Moves the buffers to the device. One that is on the meta device gets the values that rank 0 has, of a mesh the first row's.
 
     Every rank calls it. ValueError on all ranks where rank 0 has none, and state_dict() would not give any either.
     """
+    rows = context.replicas
+    is_first = rows is None or rows.row == 0
     named = [(owner, name, f"{prefix}.{name}" if prefix else name) for prefix, owner in module.named_modules()
              for name, buffer in owner._buffers.items() if buffer is not None]
     if not named:
         return
     is_meta = [bool(owner._buffers[name].is_meta) for owner, name, _ in named]  # type: ignore[union-attr]
-    at_root = [each and context.rank == 0 for each in is_meta]
+    at_root = [each and is_first and context.rank == 0 for each in is_meta]
     told = context.agree([float(each) for each in is_meta + at_root], zerod.AgreeOp.MAX)
+    if rows is not None:
+        told = [float(each) for each in rows.exchange([int(each) for each in told])]
     for (owner, name, label), wanted, has_none in zip(named, told, told[len(named):]):
         buffer = owner._buffers[name]
         assert buffer is not None
@@ -32,7 +36,9 @@ def place(context: Context, module: nn.Module) -> None:
         placed = torch.zeros_like(buffer, device=context.device) if buffer.is_meta else buffer.to(context.device)
         if wanted and not has_none and buffer.numel():
             flat = placed.detach().contiguous().view(-1).view(torch.uint8)
-            root = passed(context, label, flat, flat.numel())[0]
+            root = passed(context, label, flat, flat.numel())[0] if is_first else torch.empty_like(flat)
+            if rows is not None:
+                rows.broadcast([root])
             if buffer.is_meta:
                 placed = root.view(buffer.dtype).view(buffer.shape)
         owner._buffers[name] = placed

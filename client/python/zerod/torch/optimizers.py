@@ -115,6 +115,8 @@ class _Optimizer(UnitOptimizer):
             run = _Run(unit, index, first, last, gradient.data_ptr(), group, self._count(unit, index, parameter))
             if first < last and not (runs and runs[-1].takes(run)):
                 runs.append(run)
+        if self.counts and found:
+            torch._foreach_add_([self.state[parameter]["step"] for _, _, _, parameter, _ in found], 1)
         for group, step in dict.fromkeys((run.group, run.step) for run in runs):
             some = [run for run in runs if (run.group, run.step) == (group, step)]
             context = some[0].unit.context
@@ -146,7 +148,7 @@ class _Optimizer(UnitOptimizer):
                                 for name in self.names}
 
     def _count(self, unit: FlatUnit, index: int, parameter: nn.Parameter) -> int:
-        """The number of the parameter's step. Its state is over the unit's; what a checkpoint has put there is copied."""
+        """The number of the parameter's next step. Its state is over the unit's; what a checkpoint has put there is copied."""
         state, ranges = self.state[parameter], self._ranges.get((unit, index))
         if ranges is None:
             first, last = unit.bounds(unit.members[index])
@@ -166,8 +168,7 @@ class _Optimizer(UnitOptimizer):
             return 1 if first_step else 2
         if first_step:
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
-        state["step"] += 1
-        return int(state["step"])
+        return int(state["step"]) + 1
 
 
 class _Adam(_Optimizer):

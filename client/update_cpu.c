@@ -3,7 +3,7 @@
  * update_cpu.c - an optimizer's update by the CPU. GPUs do the same to each element (kernels/kernels.cu).
  *
  * A block of elements is widened to float32 masters, updated and stored, each in a plain loop over arrays in
- * the L1 cache, which compilers vectorise.
+ * the L1 cache, which compilers vectorise: for the widest registers that the processor has.
  */
 #include "client/optimizer.h"
 
@@ -19,7 +19,9 @@
 
 #define BLOCK 256u
 
-static void load_masters(const struct zc_update *update, uint64_t first, unsigned n, float *master)
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void load_masters(const struct zc_update *update, uint64_t first, unsigned n, float *master)
 {
 	const uint16_t *high = (const uint16_t *)update->shard + first;
 
@@ -31,7 +33,7 @@ static void load_masters(const struct zc_update *update, uint64_t first, unsigne
 		master[i] = zc_master_join(high[i], update->low[first + i]);
 }
 
-static void store_masters(const struct zc_update *update, uint64_t first, unsigned n, const float *master)
+INLINE void store_masters(const struct zc_update *update, uint64_t first, unsigned n, const float *master)
 {
 	uint16_t *high = (uint16_t *)update->shard + first, *low = update->low + first;
 
@@ -45,7 +47,7 @@ static void store_masters(const struct zc_update *update, uint64_t first, unsign
 		low[i] = zc_master_low(master[i]);
 }
 
-static void update_adam(const struct zc_update *update, float factor, uint64_t first, unsigned n,
+INLINE void update_adam(const struct zc_update *update, float factor, uint64_t first, unsigned n,
                         float *restrict master)
 {
 	float *restrict m = update->m + first, *restrict v = update->v + first;
@@ -61,7 +63,7 @@ static void update_adam(const struct zc_update *update, float factor, uint64_t f
 	}
 }
 
-static void update_sgd(const struct zc_update *update, float factor, uint64_t first, unsigned n,
+INLINE void update_sgd(const struct zc_update *update, float factor, uint64_t first, unsigned n,
                        float *master)
 {
 	const float *gradient = update->values + first;
@@ -76,7 +78,7 @@ static void update_sgd(const struct zc_update *update, float factor, uint64_t fi
 	}
 }
 
-void zc_update_run(const struct zc_update *update)
+INLINE void run(const struct zc_update *update)
 {
 	float factor = update->numbers.sign * (update->scale ? *update->scale : 1.0f);
 	float master[BLOCK];
@@ -100,3 +102,31 @@ void zc_update_run(const struct zc_update *update)
 			store_masters(update, first, n, master);
 	}
 }
+
+#if defined(__x86_64__)
+/* No variant fuses operations, so all compute the same bits. */
+__attribute__((target("avx512f,avx512bw"))) static void run_avx512(const struct zc_update *update)
+{
+	run(update);
+}
+
+__attribute__((target("avx2"))) static void run_avx2(const struct zc_update *update)
+{
+	run(update);
+}
+
+void zc_update_run(const struct zc_update *update)
+{
+	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"))
+		run_avx512(update);
+	else if (__builtin_cpu_supports("avx2"))
+		run_avx2(update);
+	else
+		run(update);
+}
+#else
+void zc_update_run(const struct zc_update *update)
+{
+	run(update);
+}
+#endif

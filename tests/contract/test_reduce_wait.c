@@ -299,7 +299,7 @@ static void step_of_the_other(struct contract_rank *rank, void *arg)
 /* The memory is there from the sum to its return, and the loan outlives the backward. */
 static void test_a_sum_that_goes(void **state)
 {
-	contract_needs(CONTRACT_ONE_DAEMON);
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_target target = ZEROD_INIT(target);
 	uint64_t least;
 	struct world w;
@@ -350,7 +350,7 @@ static void step_without(struct contract_rank *rank, void *arg)
 /* Sums that nobody waits for add up as others do, and go with the step. */
 static void test_a_sum_that_stays(void **state)
 {
-	contract_needs(CONTRACT_ONE_DAEMON);
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct world w;
 
 	(void)state;
@@ -371,7 +371,7 @@ static void test_a_sum_that_stays(void **state)
 /* A stream still reads the sum that was returned: its memory is not used again before that has run. */
 static void test_a_reader_of_a_sum_that_goes(void **state)
 {
-	contract_needs(CONTRACT_ONE_DAEMON);
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_target target = ZEROD_INIT(target);
 	struct contract_gate *gate;
 	float *before, *after;
@@ -415,7 +415,7 @@ static void skip_the_rest(struct contract_rank *rank, void *arg)
 /* A rank keeps the sum that it was lent, and skips the unit as the rest of the next backward. */
 static void test_a_sum_of_the_backward_before(void **state)
 {
-	contract_needs(CONTRACT_ONE_DAEMON);
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_target target = ZEROD_INIT(target);
 	struct world w;
 
@@ -448,7 +448,7 @@ static void begin_expecting(struct contract_rank *rank, void *arg)
 
 static void test_refusals_of_sums_that_go(void **state)
 {
-	contract_needs(CONTRACT_ONE_DAEMON);
+	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct zerod_target target = ZEROD_INIT(target);
 	struct contract_unit whole;

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import harness
 import models
@@ -16,6 +17,7 @@ from harness import compare, same, support
 from torch import nn
 
 import zerod.torch as zt
+import zerod.torch.optimizers
 
 
 def setUpModule() -> None:
@@ -100,6 +102,16 @@ class Halves(unittest.TestCase):
                 with self.subTest(world=world, dtype=dtype, **options):
                     compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=True),
                             models.gpt_loss, dtype=dtype, **options)
+
+    def test_offload(self) -> None:
+        """the same bits in host memory, by threads of the CPU, in step() and in the backward"""
+        for world, in_backward in ((1, False), (2, False), (2, True)):
+            for options in ({"offload": "params"}, {"offload": "all", "device_budget": 3000}):
+                for dtype in (None, torch.bfloat16):
+                    with self.subTest(world=world, in_backward=in_backward, dtype=dtype, **options), \
+                            mock.patch.multiple(zerod.torch.optimizers, _PIECE=64, _width=lambda: 3):
+                        compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=in_backward),
+                                models.gpt_loss, dtype=dtype, **options)
 
     def test_no_sums(self) -> None:
         """behind a backward with its optimizer no sum is there"""
@@ -281,7 +293,7 @@ class Halves(unittest.TestCase):
         def body(rank: int) -> Any:
             module = harness.shard(nn.Linear(8, 8))
             half = harness.shard(nn.Linear(8, 8), param_dtype=torch.float16)
-            offloaded = harness.shard(nn.Linear(8, 8), offload="all")
+            offloaded = harness.shard(nn.Linear(8, 8), offload="optimizer")
             texts = []
             for kind, parameters, numbers in ((ValueError, nn.Linear(2, 2).parameters(), {}), (NotImplementedError, half.parameters(), {}),
                                               (NotImplementedError, offloaded.parameters(), {}),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 
+import zerod
 from zerod import structs as s
 
 from .sharded import ShardedTensor, as_plain
@@ -29,7 +30,9 @@ class Halves:
         self.alone: Callable[[], AbstractContextManager[Any]] = nullcontext  # with an optimizer in another thread
         self.low = torch.empty(unit.shard.true_numel, dtype=torch.int16, device=unit.master.device)
         unit.halves = self
+        whole = unit.master
         self.close(writes=True)
+        unit.context.offload.release(whole)
 
     def part(self, values: Optional[torch.Tensor], first: int = 0, last: Optional[int] = None) -> s.OptimizerPart:
         """Elements of the unit's slice, with float32 `values` that begin there."""
@@ -47,7 +50,7 @@ class Halves:
             if unit.master is None:
                 unit.master = torch.empty(unit.shard.true_numel, dtype=torch.float32, device=self.low.device)
                 if unit.master.numel():
-                    unit.context.group.optimizer_join([self.part(unit.master)], unit.context.stream())
+                    unit.context.group.optimizer_join([self.part(unit.master)], self._stream())
                 with as_plain():
                     for index, values in enumerate(unit.own_parts()):
                         for each in self._over(index):
@@ -60,12 +63,15 @@ class Halves:
         if unit.master is None:
             return
         if writes and unit.master.numel():
-            unit.context.group.optimizer_split([self.part(unit.master)], unit.context.stream())
+            unit.context.group.optimizer_split([self.part(unit.master)], self._stream())
         unit.master = None
         with as_plain():
             for index in range(len(unit.members)):
                 for each in self._over(index):
                     each.wait_for(self)
+
+    def _stream(self) -> "Optional[zerod.Stream]":
+        return self.unit.placement.own_stream(self.unit.context.environment)
 
     def _over(self, index: int) -> "list[ShardedTensor]":
         """The parameter, and tensors over its values that the program still has."""

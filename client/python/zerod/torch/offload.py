@@ -122,6 +122,17 @@ class Offload:
         torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), nbytes, 0))
         self._pinned_at.append(tensor.data_ptr())
 
+    def release(self, tensor: torch.Tensor) -> None:
+        """The memory of what allocate() has returned goes; nothing for other tensors."""
+        for made in self._allocations:
+            if made.address == tensor.data_ptr():
+                if made.address in self._pinned_at:
+                    torch.cuda.cudart().cudaHostUnregister(made.address)
+                    self._pinned_at.remove(made.address)
+                made.free()
+                self._allocations.remove(made)
+                return
+
     def free(self) -> None:
         """The memory goes: no tensor over it is used any more."""
         for address in self._pinned_at:

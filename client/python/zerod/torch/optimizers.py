@@ -6,18 +6,24 @@ those of torch.optim. docs/optimizer.md in the repository has the formulas.
 """
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 from torch import nn
 
 from zerod import structs as s
 
+from .context import Context
 from .halves import Halves
 from .overlap import UnitOptimizer, install
 from .sharded import ShardedTensor, as_plain, part_of
 from .unit import FlatUnit
 
+_PIECE = 1 << 20  # elements that one thread of the CPU updates at once
+_width = torch.get_num_threads
 _STATE = {"exp_avg": "m", "momentum_buffer": "m", "exp_avg_sq": "v"}  # by torch's names
 
 
@@ -29,6 +35,12 @@ class _Run:
         self.unit, self.index, self.first, self.last = unit, index, first, last
         self.address, self.group, self.step = address, group, step
 
+    def pieces(self) -> "Iterator[_Run]":
+        """For a thread each."""
+        for first in range(self.first, self.last, _PIECE):
+            yield _Run(self.unit, self.index, first, min(first + _PIECE, self.last), self.address + 4 * (first - self.first),
+                       self.group, self.step)
+
     def takes(self, other: "_Run") -> bool:
         """Whether it takes over the next one. Between two members is padding, whose gradients are zeros."""
         follows = other.unit is self.unit and other.index == self.index + 1 and \
@@ -37,6 +49,26 @@ class _Run:
         if follows:
             self.index, self.last = other.index, other.last
         return follows
+
+
+def _update(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, context: Context) -> None:
+    for begin in range(0, len(parts), s.MOST_PARTS):
+        context.group.optimizer_update(parts[begin:begin + s.MOST_PARTS], numbers, context.stream())
+
+
+def _update_by_cpu(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, context: Context) -> None:
+    """In host memory, by as many threads as torch's own kernels have."""
+    threads = min(_width(), len(parts))
+    if threads > 1:
+        list(_threads(os.getpid(), threads).map(lambda part: context.group.optimizer_update([part], numbers), parts))
+    elif parts:
+        context.group.optimizer_update(parts, numbers)
+
+
+@cache
+def _threads(_: int, count: int) -> ThreadPoolExecutor:
+    """Of this process: a forked one has none."""
+    return ThreadPoolExecutor(count, "zerod-adam")
 
 
 class _Optimizer(UnitOptimizer):
@@ -80,7 +112,7 @@ class _Optimizer(UnitOptimizer):
         model, unit = part.owner, part.place[0]
         if unit in self._flat:
             return
-        for wrong, why in ((model.offload.optimizer, "offload"), (model.durable is not None, "durable"),
+        for wrong, why in ((unit.placement.apart, 'offload="optimizer"'), (model.durable is not None, "durable"),
                            (model.replicas is not None, "a mesh of several rows")):
             if wrong:
                 raise NotImplementedError(f"zerod.torch.{name} with {why} ({part.name}): use torch.optim.{name}")
@@ -119,11 +151,10 @@ class _Optimizer(UnitOptimizer):
             torch._foreach_add_([self.state[parameter]["step"] for _, _, _, parameter, _ in found], 1)
         for group, step in dict.fromkeys((run.group, run.step) for run in runs):
             some = [run for run in runs if (run.group, run.step) == (group, step)]
-            context = some[0].unit.context
             numbers = self._numbers(groups[group], step)
-            for begin in range(0, len(some), s.MOST_PARTS):
-                context.group.optimizer_update([self._part(run) for run in some[begin:begin + s.MOST_PARTS]], numbers,
-                                               context.stream())
+            _update([self._part(run) for run in some if not run.unit.placement.optimizer_on_host], numbers, some[0].unit.context)
+            _update_by_cpu([self._part(piece) for run in some if run.unit.placement.optimizer_on_host for piece in run.pieces()],
+                           numbers, some[0].unit.context)
 
     def _part(self, run: _Run) -> s.OptimizerPart:
         unit, flat = run.unit, self._flat[run.unit]
@@ -193,7 +224,7 @@ class AdamW(_Adam):
     """torch.optim.AdamW for a sharded model, in 12 bytes a parameter besides the gradient: see docs/optimizer.md.
 
     params: parameters of models that shard() has sharded, or parameter groups. ValueError for others; NotImplementedError
-    with offload, durable, a mesh of several rows, and other dtypes than float32 computed with as float32 or bfloat16.
+    with offload="optimizer", durable, a mesh of several rows, and other dtypes than float32 computed with as float32 or bfloat16.
     State and checkpoints are those of torch.optim.AdamW. in_backward: as by optimizer_in_backward(), so that no gradient of
     the whole model is ever there; every rank constructs it.
     """

@@ -64,7 +64,7 @@ def install(model: "Model", optimizer: Any) -> None:
         raise RuntimeError("optimizer_in_backward() between a backward and its step: call it before the first backward")
     units = _check(model.context, optimizer, model.trainable)
     if model.offload.value is not None:
-        gradients.fetcher = Overlap(model.context, model.updates, gradients, optimizer)
+        gradients.fetcher = Overlap(model.context, model.updates, gradients, optimizer, units)
     else:
         gradients.fetcher = OnDevice(model.context, model.updates, gradients, optimizer, units)
     former.end()
@@ -100,7 +100,12 @@ class Overlap(Fetcher):
 
     runs_optimizer = True
 
-    def __init__(self, context: Context, updates: Updates, gradients: Gradients, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, context: Context, updates: Updates, gradients: Gradients, optimizer: torch.optim.Optimizer,
+                 units: "list[FlatUnit]") -> None:
+        if isinstance(optimizer, UnitOptimizer):
+            with updates.writes():
+                for unit in units:
+                    optimizer.open(unit)
         # The units whose masters the GPU may read, and an event behind its last reads. The driver may refuse to pin memory,
         # so nothing else has been changed by then.
         self._rounded: dict[FlatUnit, Optional[torch.cuda.Event]] = {}
@@ -109,6 +114,9 @@ class Overlap(Fetcher):
                 context.offload.pin(unit.master)
                 self._rounded[unit] = None
         super().__init__(context)
+        for unit in updates.units:
+            if unit.halves is not None:
+                unit.halves.alone = self.alone
         self.updates = updates
         self.gradients = gradients
         self.optimizer = optimizer
@@ -119,6 +127,12 @@ class Overlap(Fetcher):
         if context.offload.value is not None:
             self._stepper = Worker("zerod-optimizer", context.device)
             self._workers.append(self._stepper)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Between two updates: another thread reads masters in halves."""
+        with self.lock:
+            yield
 
     # ---- For the backward and the step ----
 
@@ -176,6 +190,8 @@ class Overlap(Fetcher):
             if self._stopped:
                 return True
             self.stepped.add(unit)
+            if unit.halves is not None:  # masters that a program reads in the backward
+                unit.halves.close(writes=False)
             self._step(unit)
         if not self.context.in_place:  # else the backward that runs holds all blocks, and step() publishes
             self._begin(unit)
@@ -230,16 +246,12 @@ class OnDevice(Overlap):
 
     def __init__(self, context: Context, updates: Updates, gradients: Gradients, optimizer: torch.optim.Optimizer,
                  units: "list[FlatUnit]") -> None:
-        super().__init__(context, updates, gradients, optimizer)
+        super().__init__(context, updates, gradients, optimizer, units)
         self._units = set(units)
         try:
             for unit in units:
                 unit.unit.set_target(False)
                 unit.placed = False
-            if isinstance(optimizer, UnitOptimizer):
-                with updates.writes():
-                    for unit in units:
-                        optimizer.open(unit)
         except BaseException:
             self.end()
             for unit in units:
@@ -247,9 +259,6 @@ class OnDevice(Overlap):
                     unit.unit.set_target(True)
                     unit.placed = True
             raise
-        for unit in units:
-            if unit.halves is not None:
-                unit.halves.alone = self.alone
 
     @contextmanager
     def alone(self) -> Iterator[None]:

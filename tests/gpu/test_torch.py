@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import unittest
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import models
 import torch
 from harness import compare, same, support
 from test_ahead import Ahead  # noqa: F401  (support.main() runs it)
+from test_halves import optimizer as halves
 from test_kernels import Optimizers  # noqa: F401
 from test_memory import Memory  # noqa: F401
 from test_models import Inductor  # noqa: F401
@@ -45,6 +47,15 @@ class Train(unittest.TestCase):
                 for dtype in (None, torch.bfloat16):
                     with self.subTest(world=world, poison=poison, optimize=optimize.__name__, dtype=dtype):
                         compare(daemon.socket, world, models.GPT, optimize, models.gpt_loss, steps=10, dtype=dtype)
+
+    def test_halves(self) -> None:
+        """zt.AdamW, with sums kept and in the backward: equal bit for bit to its formulas"""
+        for world in (1, 2):
+            for in_backward in (False, True):
+                for dtype in (None, torch.bfloat16):
+                    with self.subTest(world=world, in_backward=in_backward, dtype=dtype):
+                        compare(daemon.socket, world, models.GPT, partial(halves, "AdamW", lr=1e-2, in_backward=in_backward),
+                                models.gpt_loss, steps=10, dtype=dtype)
 
     def test_mlp(self) -> None:
         """an MLP with slots, accumulation, stage 2"""

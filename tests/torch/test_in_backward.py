@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+import gc
 import multiprocessing
 import threading
 import unittest
@@ -349,6 +350,24 @@ class Overlap(unittest.TestCase):
             with self.subTest(offload=offload):
                 found = harness.ranks(daemon.socket, 2, partial(body, offload=offload))
                 same(found, [[[offload != "optimizer", False]] * 2] * 2)
+
+    def test_dropped(self) -> None:
+        """a model that the program drops takes its threads with it"""
+        def body(rank: int) -> Any:
+            found = []
+            for offload in ("params", None):
+                module = zt.shard(harness.seeded(small), offload=offload)
+                harness.train(module, zt.optimizer_in_backward(module, models.sgd(module)), models.mlp_loss, rank, 2)
+                zt.barrier(module)
+                threads = [thread for thread in threading.enumerate() if thread.name.startswith("zerod-")]
+                del module
+                gc.collect()
+                for thread in threads:
+                    thread.join(30)
+                found.append([len(threads), *(thread.is_alive() for thread in threads)])
+            return found
+
+        same(harness.ranks(daemon.socket, 2, body), [[[2, False, False], [1, False]]] * 2)
 
     def test_unpinned(self) -> None:
         """masters that cannot be pinned: an error, and the model trains on with an ordinary optimizer"""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import weakref
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from queue import SimpleQueue
@@ -82,9 +83,15 @@ class Fetcher:
         self._stopped = False
         self._workers: list[Worker] = []
         if context.offload.value is not None or self.runs_optimizer:
-            self._fetches = Worker("zerod-fetch", context.device)
-            self._workers.append(self._fetches)
+            self._fetches = self._worker("zerod-fetch")
             atexit.register(weakly(self.at_exit), os.getpid())  # runs before the connection is closed
+
+    def _worker(self, name: str) -> Worker:
+        """A thread that ends with this object, if not before."""
+        made = Worker(name, self.context.device)
+        self._workers.append(made)
+        weakref.finalize(self, made.put, None).atexit = False
+        return made
 
     def take_failure(self) -> Optional[BaseException]:
         """The exception of an optimizer that has run in the backward."""

@@ -30,7 +30,7 @@ from zerod import structs as s
 
 from . import plain
 from .context import Context
-from .fetcher import Fetcher, Worker
+from .fetcher import Fetcher
 from .gradients import Gradients
 from .sharded import ShardedTensor, as_plain, part_of
 from .unit import FlatUnit
@@ -125,8 +125,7 @@ class Overlap(Fetcher):
         self._groups: list[dict[str, Any]] = []
         self._group_of: Optional[dict[int, int]] = None  # of each parameter, by its id
         if context.offload.value is not None:
-            self._stepper = Worker("zerod-optimizer", context.device)
-            self._workers.append(self._stepper)
+            self._stepper = self._worker("zerod-optimizer")
 
     @contextmanager
     def alone(self) -> Iterator[None]:

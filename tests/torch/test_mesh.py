@@ -9,6 +9,7 @@ import signal
 import tempfile
 import unittest
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Callable, Optional
 
 import harness
@@ -17,6 +18,7 @@ import test_failures
 import torch
 import torch.distributed as dist
 from harness import same, support
+from test_halves import optimizer as halves
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -87,6 +89,8 @@ class Train(unittest.TestCase):
         self.check(models.MLP, models.adamw_foreach, models.mlp_loss, columns=1, stage=2)
         self.check(models.MLP, models.sgd, models.mlp_loss, rows=1)
         self.check(models.MLP, models.sgd, models.mlp_loss, stage=1)
+        for dtype in (None, torch.bfloat16):
+            self.check(models.GPT, partial(halves, "AdamW", lr=1e-2), models.gpt_loss, accumulate=2, dtype=dtype)
 
     def test_three_rows(self) -> None:
         """three rows have the same bits, those of one process within the order of a sum"""
@@ -250,6 +254,35 @@ class Failures(unittest.TestCase):
                 self.assertEqual([result[1] for result in results], [0] * 4)
                 good = mesh_ranks(lambda rank, mesh: body(rank, mesh, ""))
                 same(replicas([result[2] for result in results]), replicas([result[2] for result in good]))
+
+    def test_halves(self) -> None:
+        """the same with masters in two halves: the slices of a rank that raises are those of the other row"""
+        class Raising(zt.SGD):
+            raises = False
+
+            def update(self, found: Any, groups: Any) -> None:
+                super().update(found[:2] if self.raises else found, groups)
+                if self.raises:
+                    raise test_failures.Trouble
+
+        def body(rank: int, mesh: Any, bad: int) -> Any:
+            module = harness.shard(harness.seeded(models.MLP), process_group=mesh, param_dtype=torch.bfloat16)
+            optimizer, told = Raising(module.parameters(), lr=0.1), None
+            for step in range(2):
+                optimizer.zero_grad()
+                models.mlp_loss(module, rank, step)
+                optimizer.raises = (rank, step) == (bad, 1)
+                try:
+                    optimizer.step()
+                except (test_failures.Trouble, zt.StepTorn) as failed:
+                    told = getattr(failed, "rank", -1)
+            with torch.no_grad():
+                module(models.numbers(rank, 0, 6, 13).bfloat16())
+            return told, harness.slices(module)
+
+        results, good = (mesh_ranks(partial(body, bad=bad)) for bad in (1, -1))
+        self.assertEqual([result[0] for result in results], [1, -1, 1, 1])
+        same(replicas([result[1] for result in results]), replicas([result[1] for result in good]))
 
     def test_optimizers(self) -> None:
         """the ranks of a column all raise: their slices are those of the first row, all others are updated"""

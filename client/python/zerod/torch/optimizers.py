@@ -112,8 +112,7 @@ class _Optimizer(UnitOptimizer):
         model, unit = part.owner, part.place[0]
         if unit in self._flat:
             return
-        for wrong, why in ((unit.placement.apart, 'offload="optimizer"'), (model.durable is not None, "durable"),
-                           (model.replicas is not None, "a mesh of several rows")):
+        for wrong, why in ((unit.placement.apart, 'offload="optimizer"'), (model.durable is not None, "durable")):
             if wrong:
                 raise NotImplementedError(f"zerod.torch.{name} with {why} ({part.name}): use torch.optim.{name}")
         if unit.source_dtype != torch.float32 or unit.dtype not in (torch.float32, torch.bfloat16):
@@ -224,7 +223,7 @@ class AdamW(_Adam):
     """torch.optim.AdamW for a sharded model, in 12 bytes a parameter besides the gradient: see docs/optimizer.md.
 
     params: parameters of models that shard() has sharded, or parameter groups. ValueError for others; NotImplementedError
-    with offload="optimizer", durable, a mesh of several rows, and other dtypes than float32 computed with as float32 or bfloat16.
+    with offload="optimizer", durable, and other dtypes than float32 computed with as float32 or bfloat16.
     State and checkpoints are those of torch.optim.AdamW. in_backward: as by optimizer_in_backward(), so that no gradient of
     the whole model is ever there; every rank constructs it.
     """

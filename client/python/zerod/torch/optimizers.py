@@ -22,7 +22,7 @@ from .overlap import UnitOptimizer, install
 from .sharded import ShardedTensor, as_plain, part_of
 from .unit import FlatUnit
 
-_PIECE = 1 << 20  # elements that one thread of the CPU updates at once
+_PIECE = 1 << 20  # elements that one thread of the CPU updates at once, at least
 _width = torch.get_num_threads
 _STATE = {"exp_avg": "m", "momentum_buffer": "m", "exp_avg_sq": "v"}  # by torch's names
 
@@ -35,10 +35,9 @@ class _Run:
         self.unit, self.index, self.first, self.last = unit, index, first, last
         self.address, self.group, self.step = address, group, step
 
-    def pieces(self) -> "Iterator[_Run]":
-        """For a thread each."""
-        for first in range(self.first, self.last, _PIECE):
-            yield _Run(self.unit, self.index, first, min(first + _PIECE, self.last), self.address + 4 * (first - self.first),
+    def pieces(self, numel: int) -> "Iterator[_Run]":
+        for first in range(self.first, self.last, numel):
+            yield _Run(self.unit, self.index, first, min(first + numel, self.last), self.address + 4 * (first - self.first),
                        self.group, self.step)
 
     def takes(self, other: "_Run") -> bool:
@@ -152,8 +151,9 @@ class _Optimizer(UnitOptimizer):
             some = [run for run in runs if (run.group, run.step) == (group, step)]
             numbers = self._numbers(groups[group], step)
             _update([self._part(run) for run in some if not run.unit.placement.optimizer_on_host], numbers, some[0].unit.context)
-            _update_by_cpu([self._part(piece) for run in some if run.unit.placement.optimizer_on_host for piece in run.pieces()],
-                           numbers, some[0].unit.context)
+            on_host = [run for run in some if run.unit.placement.optimizer_on_host]
+            numel = max(_PIECE, sum(run.last - run.first for run in on_host) // (4 * _width()))
+            _update_by_cpu([self._part(piece) for run in on_host for piece in run.pieces(numel)], numbers, some[0].unit.context)
 
     def _part(self, run: _Run) -> s.OptimizerPart:
         unit, flat = run.unit, self._flat[run.unit]

@@ -16,6 +16,7 @@ import torch
 from harness import compare, same, support
 from torch import nn
 
+import zerod
 import zerod.torch as zt
 import zerod.torch.optimizers
 
@@ -141,6 +142,8 @@ class Halves(unittest.TestCase):
             for kind in kinds:
                 made = kind(module.parameters(), lr=1e-3, eps=1e-4)
                 if saved is not None:
+                    for state in saved["state"].values():
+                        state["step"] = int(state["step"])  # as torch before 1.12
                     made.load_state_dict(saved)
                 for step in range(25):
                     made.zero_grad()
@@ -311,6 +314,12 @@ class Halves(unittest.TestCase):
                     broken()
                 except NotImplementedError as raised:
                     texts.append(str(raised))
+            made.param_groups[0]["amsgrad"] = False
+            made.add_param_group({"params": [made.param_groups[0]["params"].pop()], "lr": float("nan")})
+            before = module.weight.read_local().clone()
+            with self.assertRaisesRegex(zerod.InvalidArgument, "lr is nan"):
+                made.step()
+            self.assertTrue(torch.equal(module.weight.read_local(), before))
             zt.abandon(module)
             return texts
 

@@ -136,24 +136,30 @@ class _Optimizer(UnitOptimizer):
 
     def update(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
         """One step of parameters (unit, index, group, parameter, gradient) whose units are under update."""
+        if not found:
+            return
+        context = found[0][0].context
         runs: list[_Run] = []
+        alike: dict[tuple[int, int], s.OptimizerStep] = {}  # by group and step: of all ranks, also where this one has no elements
         order = {unit: position for position, unit in enumerate(dict.fromkeys(unit for unit, *_ in found))}
         for unit in order:
             self.open(unit)
         for unit, index, group, parameter, gradient in sorted(found, key=lambda each: (order[each[0]], each[1])):
             first, last = unit.bounds(unit.members[index])
             run = _Run(unit, index, first, last, gradient.data_ptr(), group, self._count(unit, index, parameter))
+            if (group, run.step) not in alike:
+                alike[group, run.step] = self._numbers(groups[group], run.step)
+                _update([s.OptimizerPart(unit=unit.unit.handle)], alike[group, run.step], context)  # raises for wrong numbers
             if first < last and not (runs and runs[-1].takes(run)):
                 runs.append(run)
-        if self.counts and found:
+        if self.counts:
             torch._foreach_add_([self.state[parameter]["step"] for _, _, _, parameter, _ in found], 1)
-        for group, step in dict.fromkeys((run.group, run.step) for run in runs):
-            some = [run for run in runs if (run.group, run.step) == (group, step)]
-            numbers = self._numbers(groups[group], step)
-            _update([self._part(run) for run in some if not run.unit.placement.optimizer_on_host], numbers, some[0].unit.context)
+        for key, numbers in alike.items():
+            some = [run for run in runs if (run.group, run.step) == key]
             on_host = [run for run in some if run.unit.placement.optimizer_on_host]
             numel = max(_PIECE, sum(run.last - run.first for run in on_host) // (4 * _width()))
-            _update_by_cpu([self._part(piece) for run in on_host for piece in run.pieces(numel)], numbers, some[0].unit.context)
+            _update([self._part(run) for run in some if not run.unit.placement.optimizer_on_host], numbers, context)
+            _update_by_cpu([self._part(piece) for run in on_host for piece in run.pieces(numel)], numbers, context)
 
     def _part(self, run: _Run) -> s.OptimizerPart:
         unit, flat = run.unit, self._flat[run.unit]
@@ -198,6 +204,8 @@ class _Optimizer(UnitOptimizer):
             return 1 if first_step else 2
         if first_step:
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
+        elif not isinstance(state["step"], torch.Tensor):  # torch's checkpoints before 1.12
+            state["step"] = torch.tensor(float(state["step"]), device="cpu")
         return int(state["step"]) + 1
 
 

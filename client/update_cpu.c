@@ -35,16 +35,16 @@ INLINE void load_masters(const struct zc_update *update, uint64_t first, unsigne
 
 INLINE void store_masters(const struct zc_update *update, uint64_t first, unsigned n, const float *master)
 {
-	uint16_t *high = (uint16_t *)update->shard + first, *low = update->low + first;
+	uint16_t *high = (uint16_t *)update->shard + first, *low = update->low;
 
-	if (!update->low) {
+	if (!low) {
 		memcpy((float *)update->shard + first, master, n * sizeof(*master));
 		return;
 	}
 	for (unsigned i = 0; i < n; i++)
 		high[i] = zc_master_high(master[i]);
 	for (unsigned i = 0; i < n; i++)
-		low[i] = zc_master_low(master[i]);
+		low[first + i] = zc_master_low(master[i]);
 }
 
 INLINE void update_adam(const struct zc_update *update, float factor, uint64_t first, unsigned n,

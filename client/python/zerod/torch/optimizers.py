@@ -7,8 +7,8 @@ those of torch.optim. docs/optimizer.md in the repository has the formulas.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
+from queue import SimpleQueue
 from typing import Any, Callable, Iterator, Optional
 
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 from zerod import structs as s
 
 from .context import Context
+from .fetcher import Worker
 from .halves import Halves
 from .overlap import UnitOptimizer, install
 from .sharded import ShardedTensor, as_plain, part_of
@@ -57,17 +58,31 @@ def _update(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, context: Con
 
 def _update_by_cpu(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, context: Context) -> None:
     """In host memory, by as many threads as torch's own kernels have."""
-    threads = min(_width(), len(parts))
-    if threads > 1:
-        list(_threads(os.getpid(), threads).map(lambda part: context.group.optimizer_update([part], numbers), parts))
-    elif parts:
-        context.group.optimizer_update(parts, numbers)
+    ends: "SimpleQueue[Optional[BaseException]]" = SimpleQueue()
+
+    def run(some: list[s.OptimizerPart]) -> None:
+        try:
+            for begin in range(0, len(some), s.MOST_PARTS):
+                context.group.optimizer_update(some[begin:begin + s.MOST_PARTS], numbers)
+            ends.put(None)
+        except BaseException as failure:
+            ends.put(failure)
+
+    width = _width()
+    shares = [parts[number::width] for number in range(min(width, len(parts)))]
+    for worker, share in zip(_workers(os.getpid(), width - 1), shares[1:]):
+        worker.put(partial(run, share))
+    if shares:
+        run(shares[0])
+    for failure in [ends.get() for _ in shares]:
+        if failure is not None:
+            raise failure
 
 
 @cache
-def _threads(_: int, count: int) -> ThreadPoolExecutor:
+def _workers(_: int, count: int) -> list[Worker]:
     """Of this process: a forked one has none."""
-    return ThreadPoolExecutor(count, "zerod-adam")
+    return [Worker("zerod-adam", torch.device("cpu")) for _ in range(count)]
 
 
 class _Optimizer(UnitOptimizer):
@@ -92,6 +107,9 @@ class _Optimizer(UnitOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        for group in self.param_groups:
+            for name, value in self.defaults.items():  # a checkpoint may be older than an argument
+                group.setdefault(name, value)
         self._forget()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -194,7 +212,9 @@ class _Optimizer(UnitOptimizer):
         first_step = not state
         for name, own in ranges.items():
             known = state.get(name)
-            if known is not own and known is not None:
+            if known is None:  # the first step, or the program has cleared the state
+                own.read_local().zero_()
+            elif known is not own:
                 values = known.read_local() if isinstance(known, ShardedTensor) else own.part.cut(known)
                 own.write_local(values)
                 if values.is_cuda:  # in the backward this is not the stream that will use its memory again

@@ -19,6 +19,7 @@ published (`mend()`), with whatever their slices hold: StepTorn.
 """
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Iterator, Optional
@@ -114,9 +115,7 @@ class Overlap(Fetcher):
                 context.offload.pin(unit.master)
                 self._rounded[unit] = None
         super().__init__(context)
-        for unit in updates.units:
-            if unit.halves is not None:
-                unit.halves.alone = self.alone
+        self._masters = threading.RLock()
         self.updates = updates
         self.gradients = gradients
         self.optimizer = optimizer
@@ -130,18 +129,22 @@ class Overlap(Fetcher):
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Between two updates: another thread reads masters in halves."""
-        with self.lock:
+        with self._masters:
             yield
 
     # ---- For the backward and the step ----
 
     def takes(self, unit: FlatUnit, absent: bool) -> bool:
+        if isinstance(self.optimizer, UnitOptimizer) and unit.halves is None and unit.dtype != unit.source_dtype:
+            return False  # its first step puts it in halves, in step()
         return super().takes(unit, absent) and not absent
 
     def ready(self, unit: FlatUnit) -> None:
         if self._group_of is None:  # the numbers of one step, whatever a scheduler does meanwhile
             self._groups = [dict(group) for group in self.optimizer.param_groups]
             self._group_of = {id(parameter): number for number, group in enumerate(self._groups) for parameter in group["params"]}
+        if unit.halves is not None:
+            unit.halves.alone = self.alone
         self.taken.add(unit)
         super().ready(unit)
 
@@ -183,9 +186,10 @@ class Overlap(Fetcher):
         for event in (copied, self._rounded.get(unit)):
             if event is not None:
                 event.synchronize()
-        if unit.master is None:
+        if unit.master is None or unit.halves is not None:
             self._begin(unit)
-        with self.lock if unit.host_gradient() is None else nullcontext():  # the optimizer reads the place that is lent
+        lent = self.lock if unit.host_gradient() is None else nullcontext()  # held while the optimizer reads a place that is lent
+        with lent, self._masters:
             if self._stopped:
                 return True
             self.stepped.add(unit)
@@ -201,7 +205,7 @@ class Overlap(Fetcher):
     def _publish(self, unit: FlatUnit) -> None:
         """While the backward goes on, the CPU rounds: a kernel that waits for the link would hold back the backward's."""
         on_device = unit in self._rounded and not self.gradients.reducing
-        with self._stepper.on_stream():
+        with self._masters, self._stepper.on_stream():
             self.updates.publish([unit], ticket=on_device or not unit.placement.shards_on_host, early=True,
                                on_device=on_device)
         if on_device and self._stepper.stream is not None:

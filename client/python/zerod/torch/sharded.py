@@ -122,9 +122,11 @@ class ShardedTensor(torch.Tensor):
 
     def read_local(self) -> torch.Tensor:
         """This rank's values, flat."""
-        if self.source is not None:
-            self.source.fill(self)
-        return self._local
+        while (values := self._local) is None:
+            source = self.source
+            if source is not None:  # an optimizer in another thread may end these masters' time again
+                source.fill(self)
+        return values
 
     def wait_for(self, source: Source) -> None:
         """The values are the source's from now on."""

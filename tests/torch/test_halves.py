@@ -114,6 +114,41 @@ class Halves(unittest.TestCase):
                         compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=in_backward),
                                 models.gpt_loss, dtype=dtype, **options)
 
+    def test_unfrozen(self) -> None:
+        """a block that is frozen at first joins the optimizer in the backward, on the device and in host memory"""
+        def make() -> models.MLP:
+            model = models.MLP()
+            model.layers[1].requires_grad_(False)
+            return model
+
+        def losses(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
+            if micro == 2 and (rank == 0 or hasattr(module, "_zerod_model")):  # one process does it once
+                module.layers[1].requires_grad_(True)
+            return models.mlp_loss(module, rank, micro)
+
+        for offload in (None, "params"):
+            with self.subTest(offload=offload):
+                compare(daemon.socket, 2, make, partial(optimizer, "AdamW", lr=1e-2, in_backward=True), losses, steps=5,
+                        dtype=torch.bfloat16, offload=offload)
+
+    def test_many(self) -> None:
+        """more runs of elements than one call takes, by one thread of the CPU; a state that the program has cleared"""
+        class Many(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.each = nn.ParameterList(torch.ones((2, 1) if number % 2 else 2) for number in range(2200))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x * torch.stack([each.flatten() for each in self.each]).square().sum(0)
+
+        def losses(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
+            loss = module(models.numbers(rank, micro, 4, 2)).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        compare(daemon.socket, 1, Many, partial(optimizer, "AdamW", lr=1e-2), losses, steps=3,
+                before_step=lambda module, made: made.state.clear(), offload="params")
+
     def test_no_sums(self) -> None:
         """behind a backward with its optimizer no sum is there"""
         def body(rank: int, in_backward: bool) -> tuple[int, int]:

@@ -236,8 +236,8 @@ class Equal(unittest.TestCase):
 
     def test_reads(self) -> None:
         """a program reads masters in two halves while the thread steps their units"""
-        def trained(rank: int, reads: bool) -> Any:
-            module = harness.shard(harness.seeded(small), param_dtype=torch.bfloat16)
+        def trained(rank: int, offload: str, reads: bool) -> Any:
+            module = harness.shard(harness.seeded(small), param_dtype=torch.bfloat16, offload=offload)
             parameters = list(module.parameters())
             if reads:
                 for layer in module.layers:
@@ -245,7 +245,9 @@ class Equal(unittest.TestCase):
             harness.train(module, zt.AdamW(parameters, lr=1e-2, in_backward=True), models.mlp_loss, rank, 3)
             return dict(zt.state_dict(module, full=True)["model"])
 
-        same(*(harness.ranks(daemon.socket, 1, partial(trained, reads=reads)) for reads in (True, False)))
+        for offload in (None, "params"):
+            with self.subTest(offload=offload):
+                same(*(harness.ranks(daemon.socket, 1, partial(trained, offload=offload, reads=reads)) for reads in (True, False)))
 
     def test_state(self) -> None:
         """state of a run with the one kind of optimizer continues in a run with the other"""

@@ -549,7 +549,7 @@ class Model:
         self.steps.finish()
         self.updates.end_writes()
         for unit in self.units:
-            if unit.halves is not None:
+            if unit.halves is not None and not self.in_backward:  # then a thread may be stepping it
                 unit.halves.close(writes=False)
         self.kept.sweep()
         if self.refreeze:

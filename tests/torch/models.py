@@ -87,6 +87,22 @@ def mlp_loss(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
     return loss.detach().cpu()
 
 
+def partly_frozen() -> MLP:
+    model = MLP()
+    model.layers[0].requires_grad_(False)
+    return model
+
+
+def freezing_loss(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
+    """mlp_loss() of partly_frozen(), which freezes and unfreezes blocks before."""
+    if rank == 0 or hasattr(module, "_zerod_model"):  # one process does it once
+        if micro in (1, 3):
+            module.layers[1].requires_grad_(micro == 3)
+        if micro == 2:
+            module.layers[0].requires_grad_(True)
+    return mlp_loss(module, rank, micro)
+
+
 def tokens(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
     generator = torch.Generator("cpu").manual_seed(1000 * micro + rank)
     return torch.randint(module.vocabulary, (2, module.length), generator=generator, device="cpu").to(DEVICE)

@@ -110,26 +110,16 @@ class Halves(unittest.TestCase):
             for options in ({"offload": "params"}, {"offload": "all", "device_budget": 3000}):
                 for dtype in (None, torch.bfloat16):
                     with self.subTest(world=world, in_backward=in_backward, dtype=dtype, **options), \
-                            mock.patch.multiple(zerod.torch.optimizers, _PIECE=64, _width=lambda: 3):
+                            mock.patch.multiple(zerod.torch.optimizers, _PIECE=64, _thread_count=lambda: 3):
                         compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=in_backward),
                                 models.gpt_loss, dtype=dtype, **options)
 
     def test_unfrozen(self) -> None:
         """a block that is frozen at first joins the optimizer in the backward, on the device and in host memory"""
-        def make() -> models.MLP:
-            model = models.MLP()
-            model.layers[1].requires_grad_(False)
-            return model
-
-        def losses(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
-            if micro == 2 and (rank == 0 or hasattr(module, "_zerod_model")):  # one process does it once
-                module.layers[1].requires_grad_(True)
-            return models.mlp_loss(module, rank, micro)
-
         for offload in (None, "params"):
             with self.subTest(offload=offload):
-                compare(daemon.socket, 2, make, partial(optimizer, "AdamW", lr=1e-2, in_backward=True), losses, steps=5,
-                        dtype=torch.bfloat16, offload=offload)
+                compare(daemon.socket, 2, models.partly_frozen, partial(optimizer, "AdamW", lr=1e-2, in_backward=True),
+                        models.freezing_loss, steps=6, dtype=torch.bfloat16, offload=offload)
 
     def test_many(self) -> None:
         """more runs of elements than one call takes, by one thread of the CPU; a state that the program has cleared"""

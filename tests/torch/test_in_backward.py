@@ -198,23 +198,10 @@ class Equal(unittest.TestCase):
 
     def test_frozen(self) -> None:
         """blocks are frozen and unfrozen between steps"""
-        def make() -> models.MLP:
-            model = models.MLP()
-            model.layers[0].requires_grad_(False)
-            return model
-
-        def losses(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
-            if rank == 0 or hasattr(module, "_zerod_model"):  # one process does it once
-                if micro in (1, 3):
-                    module.layers[1].requires_grad_(micro == 3)
-                if micro == 2:
-                    module.layers[0].requires_grad_(True)
-            return models.mlp_loss(module, rank, micro)
-
         for offload in ("params", None):
             for world in (1, 2):
                 with self.subTest(offload=offload, world=world):
-                    self.compare(world, make, models.adamw, losses, steps=6, offload=offload)
+                    self.compare(world, models.partly_frozen, models.adamw, models.freezing_loss, steps=6, offload=offload)
 
     def test_unused_block(self) -> None:
         """a block that no rank uses"""

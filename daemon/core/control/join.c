@@ -395,8 +395,8 @@ static void join_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	if (req->member->group->cluster)
 		zd_cluster_leave(e, req->member, false);
-	if (req->member->group->state ==
-	    ZD_GROUP_READY) /* another rank came first, and behind this one's deadline */
+	/* READY: another rank came first, and behind this one's deadline. */
+	if (req->member->group->state == ZD_GROUP_READY)
 		lose(e, req->member);
 	member_unlink(e, req->member);
 }

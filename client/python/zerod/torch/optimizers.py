@@ -24,7 +24,7 @@ from .sharded import ShardedTensor, as_plain, part_of
 from .unit import FlatUnit
 
 _PIECE = 1 << 20  # elements that one thread of the CPU updates at once, at least
-_width = torch.get_num_threads
+_thread_count = torch.get_num_threads
 _STATE = {"exp_avg": "m", "momentum_buffer": "m", "exp_avg_sq": "v"}  # by torch's names
 
 
@@ -68,7 +68,7 @@ def _update_by_cpu(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, conte
         except BaseException as failure:
             ends.put(failure)
 
-    width = _width()
+    width = _thread_count()
     shares = [parts[number::width] for number in range(min(width, len(parts)))]
     for worker, share in zip(_workers(os.getpid(), width - 1), shares[1:]):
         worker.put(partial(run, share))
@@ -86,7 +86,7 @@ def _workers(_: int, count: int) -> list[Worker]:
 
 
 class _Optimizer(UnitOptimizer):
-    """Of parameters of sharded models, on the device. `names`: of the state, as torch has them; `counts`: steps, too."""
+    """Of parameters of sharded models. `names`: of the state, as torch has them; `counts`: steps, too."""
 
     rule: s.Rule
     names: tuple[str, ...]
@@ -175,7 +175,7 @@ class _Optimizer(UnitOptimizer):
         for key, numbers in alike.items():
             some = [run for run in runs if (run.group, run.step) == key]
             on_host = [run for run in some if run.unit.placement.optimizer_on_host]
-            numel = max(_PIECE, sum(run.last - run.first for run in on_host) // (4 * _width()))
+            numel = max(_PIECE, sum(run.last - run.first for run in on_host) // (4 * _thread_count()))
             _update([self._part(run) for run in some if not run.unit.placement.optimizer_on_host], numbers, context)
             _update_by_cpu([self._part(piece) for run in on_host for piece in run.pieces(numel)], numbers, context)
 

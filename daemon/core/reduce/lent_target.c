@@ -86,16 +86,26 @@ static bool has_contributed(const struct zd_reduction *r, uint32_t rank)
 	return r && (!r->ranks || zd_contribution_made(&r->ranks[rank]));
 }
 
-static int check_window(const struct zd_window *w, struct zd_err *err)
+static int check_failure(const struct zd_failure *failure, struct zd_err *err)
 {
-	if (zd_window_is_abandoned(w))
+	if (failure->abandoned)
 		return zd_err_set(
 		        err, ZEROD_E_STATE,
 		        "rank %u has abandoned the backwards since the last step: nothing is reduced",
-		        w->failure.rank);
-	if (w->failure.status != 0)
-		return zd_err_set(err, w->failure.status, "%s", w->failure.text);
+		        failure->rank);
+	if (failure->status != 0)
+		return zd_err_set(err, failure->status, "%s", failure->text);
 	return 0;
+}
+
+/* In the step, which every rank has begun. 0: the unit's place holds its sum, or zeros if it has none. */
+static int check_in_step(const struct zd_window *w, const struct zd_part *part, struct zd_err *err)
+{
+	int status = check_failure(&w->mr->result.failure, err);
+	if (status != 0 || zd_target_has_place(w, part))
+		return status;
+	return zd_err_set(err, ZEROD_E_STATE, "the step of rank %u has no sum of unit '%s'",
+	                  zd_world_rank(w->mr->member), part->unit->name);
 }
 
 /* 0: the unit's place holds its sum. ZD_WAIT: the reduction is under way. */
@@ -104,12 +114,14 @@ static int check_lent(const struct zd_window *w, const struct zd_part *part, str
 	const struct zd_unit *unit = part->unit;
 	uint32_t rank = zd_world_rank(w->mr->member);
 	const struct zd_reduction *r = zd_reduction_find(w, unit->id);
-	int status = check_window(w, err);
+	int status = check_failure(&w->failure, err);
 	if (status != 0)
 		return status;
 	if (part->frozen)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient",
 		                  unit->name);
+	if (w->step == ZD_STEP_TAKEN)
+		return check_in_step(w, part, err);
 	if (has_contributed(r, part->rank) && !is_stored(r, part->rank))
 		return ZD_WAIT;
 	if (zd_norms_has(w, unit) && !zd_window_storage(w, part))
@@ -180,20 +192,42 @@ static void wait_end(struct zd_engine *e, struct zd_request *req)
 		zd_promise_keep(e, req->u.reduce.promise);
 }
 
+/* ZD_WAIT while the rank has begun the step and another rank has not: that one may still give up the window. */
+static int check_step(struct zd_request *req, const struct zd_window *w)
+{
+	const struct zd_group *group = req->member->group;
+	uint32_t missing = zd_step_is_called(w) ? zd_step_first_uncalled(w) : group->local_world_size;
+	if (missing < group->local_world_size)
+		return zd_wait_for(req, ZD_WAIT_STEP, missing, 0, 0);
+	if (zd_step_is_called(w) && group->cluster)
+		return zd_wait_for(req, ZD_WAIT_SUMS, zd_world_rank(req->member), 0, 0);
+	return 0;
+}
+
+/* Of the request. NULL: it is over. The object of a window whose step is taken is the next window's already. */
+static const struct zd_window *find_window(const struct zd_request *req)
+{
+	const struct zd_window *w = zd_window_of(req), *next = req->member->reduce->w;
+	bool taken = next->step == ZD_STEP_TAKEN && next->number == req->u.reduce.window + 1;
+	return !w && taken ? next : w;
+}
+
 static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member_reduce *mr = req->member->reduce;
 	struct zd_part *part = req->u.reduce.part;
 	int status = zd_reduce_request_check(req, err);
-	const struct zd_window *w = status == 0 ? zd_window_of(req) : NULL;
-	if (status == 0 && !req->answered && (!w || w != mr->w))
+	const struct zd_window *w = status == 0 ? find_window(req) : NULL;
+	if (status == 0 && !req->answered && w != mr->w)
 		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has ended the step of unit '%s'",
 		                    zd_world_rank(mr->member), part->unit->name);
 	if (status == 0 && w)
 		status = check_lent(w, part, err);
+	if (status >= 0 && !req->answered && check_step(req, w) == ZD_WAIT)
+		return ZD_WAIT;
 	if (status == ZD_WAIT) {
 		const struct zd_reduction *r = zd_reduction_find(w, part->unit->id);
-		if (w && w == mr->w)
+		if (w == mr->w)
 			promise_lent(e, req, mr);
 		(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r), 1, 0);
 		req->wait.unit = part->unit;
@@ -202,7 +236,8 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 	wait_end(e, req);
 	if (status != 0 || req->answered)
 		return status;
-	lend(mr, part);
+	if (w->step != ZD_STEP_TAKEN) /* otherwise the place is the rank's until the step's end */
+		lend(mr, part);
 	fill_place(e, mr, part);
 	return 0;
 }

@@ -116,6 +116,8 @@ void zd_step_abandon(struct zd_engine *e, struct zd_window *w);
 void zd_step_give_up(struct zd_engine *e, struct zd_member_reduce *mr);
 /* Whether a rank was promised the step that closes the window. */
 bool zd_step_is_promised(const struct zd_window *w);
+/* Returns the first rank that has not begun the window's step; local_world_size if all have. */
+uint32_t zd_step_first_uncalled(const struct zd_window *w);
 /* Returns the failure of a promised step, once, if no reply has told the rank of it; otherwise 0. */
 int zd_step_tell(struct zd_member_reduce *mr, struct zd_err *err) __attribute__((warn_unused_result));
 /* Clears the result of the last step. */

@@ -238,6 +238,18 @@ static struct zd_window *window_of_rank(const struct zd_group *group, uint32_t r
 	return mr ? zd_window_find(mr, window) : NULL;
 }
 
+uint32_t zd_step_first_uncalled(const struct zd_window *w)
+{
+	const struct zd_group *group = w->mr->member->group;
+	uint32_t rank;
+	for (rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_window *other = window_of_rank(group, rank, w->number);
+		if (!other || !zd_step_is_called(other))
+			break;
+	}
+	return rank;
+}
+
 /* Whether the rank's target will be complete without a further call of any process. A closing window before
  * it needs none either: its step was promised. */
 static bool may_promise(const struct zd_engine *e, const struct zd_window *w)
@@ -245,12 +257,8 @@ static bool may_promise(const struct zd_engine *e, const struct zd_window *w)
 	const struct zd_group *group = w->mr->member->group;
 	if (group->cluster || w->failure.status != 0 || zd_window_is_abandoned(w))
 		return false;
-	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_window *other = window_of_rank(group, rank, w->number);
-		if (!other || !zd_step_is_called(other))
-			return false;
-	}
-	return zd_reductions_drain(e, group, w->number);
+	return zd_step_first_uncalled(w) == group->local_world_size &&
+	       zd_reductions_drain(e, group, w->number);
 }
 
 /* The first rank whose step is not WAITING; local_world_size if there is none. */

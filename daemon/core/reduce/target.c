@@ -126,21 +126,27 @@ void zd_targets_drop(struct zd_engine *e, struct zd_window *w)
 	w->scalars = NULL;
 }
 
+bool zd_target_has_place(const struct zd_window *w, const struct zd_part *part)
+{
+	const struct zd_unit *unit = part->unit;
+	return zd_window_storage(w, part) &&
+	       (part->untargeted ||
+	        unit->target_offset_numel + zd_unit_target_numel(unit) <= zd_window_target(w, unit)->numel);
+}
+
 static int check_place(const struct zd_window *w, const struct zd_part *part, struct zd_err *err)
 {
 	const struct zd_unit *unit = part->unit;
-	const struct zd_target *target = w ? zd_window_target(w, unit) : NULL;
-	if (!target || !zd_window_storage(w, part) || w->step == ZD_STEP_ABANDONED || part->frozen)
+	if (!w || !zd_target_has_place(w, part) || w->step == ZD_STEP_ABANDONED || part->frozen)
 		return 0;
 	if (part->untargeted)
 		return zd_err_set(err, ZEROD_E_BUSY, "rank %u has not returned the sum of unit '%s'",
 		                  zd_world_rank(w->mr->member), unit->name);
-	if (unit->target_offset_numel + zd_unit_target_numel(unit) > target->numel)
-		return 0;
 	return zd_err_set(err, ZEROD_E_BUSY,
 	                  "unit '%s' has a place in the target that rank %u bound in backward %llu: the step "
 	                  "has not ended",
-	                  unit->name, zd_world_rank(w->mr->member), (unsigned long long)target->number);
+	                  unit->name, zd_world_rank(w->mr->member),
+	                  (unsigned long long)zd_window_target(w, unit)->number);
 }
 
 int zd_target_check_place(const struct zd_part *part, struct zd_err *err)

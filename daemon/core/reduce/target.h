@@ -28,6 +28,8 @@ void zd_targets_set_written(struct zd_window *w);
 
 /* Returns where the part's sums of the window are stored; NULL: nowhere yet, or it was returned. */
 struct zd_storage *zd_window_storage(const struct zd_window *w, const struct zd_part *part);
+/* Whether the window's targets, or the part's own sum, have memory for the part's sum. */
+bool zd_target_has_place(const struct zd_window *w, const struct zd_part *part);
 /* Returns the first element of the part's sum in that memory. */
 static inline uint64_t zd_part_target_offset(const struct zd_part *part)
 {

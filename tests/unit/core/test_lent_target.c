@@ -187,13 +187,98 @@ static void test_no_sum_under_a_fill(void **state)
 	core_reducers_end(&s->g);
 }
 
+static uint64_t begin_step(struct scene *s, uint32_t rank)
+{
+	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN,
+	                       .u.step_begin = {.group = s->g.team.group, .ahead = true}};
+	return core_send(s->core, s->g.team.session[rank], &args);
+}
+
+static void end_backward(struct scene *s)
+{
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		(void)core_backward_end(&s->g.team, rank);
+}
+
+/* A rank that has begun the step gets no sum while another one may still give the window up. */
+static void test_a_sum_in_a_step(void **state)
+{
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 3, true);
+	core_hold(s->core, ZD_CMD_REDUCE);
+	reduce_all(s);
+	end_backward(s);
+	uint64_t step = begin_step(s, 0), waits = wait_sum(s, 0, false);
+	core_expect_waits(s->core, waits, "rank 1 to begin the step");
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	assert_null(core_reply(s->core, waits));
+	core_expect(s->core, begin_step(s, 1), 0);
+	const struct zd_location lent = core_expect(s->core, waits, 0)->u.reduce_wait.target;
+	const struct zd_location *target = core_expect(s->core, step, 0)->u.step_begin.targets;
+	assert_int_equal(lent.segment, target->segment);
+	assert_int_equal(lent.offset, target->offset);
+	core_expect(s->core, wait_sum(s, 1, false), 0); /* the step is taken */
+	uint64_t unit = s->unit;
+	s->unit = core_reducers_unit(&s->g, "later", NUMEL);
+	core_expect_error(s->core, wait_sum(s, 1, false), ZEROD_E_STATE,
+	                  "the step of rank 1 has no sum of unit 'later'");
+	s->unit = unit;
+	core_reducers_step_end(&s->g);
+	core_expect_error(s->core, wait_sum(s, 1, false), ZEROD_E_STATE, "neither reduced nor skipped");
+}
+
+/* All have begun the step: a sum is there before another one is. */
+static void test_a_sum_before_the_last(void **state)
+{
+	struct scene *s = *state;
+	uint64_t other = s->unit, step = 0;
+	s->unit = core_reducers_unit(&s->g, "x", NUMEL);
+	core_reducers_begin(&s->g, 3, true);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		core_reduce(&s->g, rank, other, 1.0f);
+	core_hold(s->core, ZD_CMD_REDUCE);
+	reduce_all(s);
+	end_backward(s);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		step = begin_step(s, rank);
+	uint64_t last = wait_sum(s, 0, false);
+	s->unit = other;
+	core_expect(s->core, wait_sum(s, 0, false), 0);
+	assert_null(core_reply(s->core, last));
+	core_unhold(s->core, ZD_CMD_REDUCE);
+	core_expect(s->core, last, 0);
+	core_expect(s->core, step, 0);
+	core_reducers_step_end(&s->g);
+}
+
+/* The rank that was missing gives the window up. */
+static void test_no_sum_of_an_abandoned_step(void **state)
+{
+	struct scene *s = *state;
+	core_reducers_begin(&s->g, 3, true);
+	reduce_all(s);
+	end_backward(s);
+	uint64_t step = begin_step(s, 0), waits = wait_sum(s, 0, false);
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_ABANDON, .u.backward_abandon.group = s->g.team.group};
+	core_expect(s->core, core_send(s->core, s->g.team.session[1], &args), 0);
+	core_expect_error(s->core, waits, ZEROD_E_STATE, "rank 1 has abandoned");
+	assert_true(core_expect(s->core, step, 0)->u.step_begin.abandoned);
+	core_expect_error(s->core, wait_sum(s, 0, false), ZEROD_E_STATE, "rank 1 has abandoned");
+}
+
 int main(void)
 {
 #define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        TEST(test_the_answer_comes_first), TEST(test_no_sum_under_a_reader),
-	        TEST(test_a_unit_that_all_skip),   TEST(test_a_place_of_an_abandoned_window),
-	        TEST(test_a_sum_behind_zeros),     TEST(test_no_sum_under_a_fill),
+	        TEST(test_the_answer_comes_first),
+	        TEST(test_no_sum_under_a_reader),
+	        TEST(test_a_unit_that_all_skip),
+	        TEST(test_a_place_of_an_abandoned_window),
+	        TEST(test_a_sum_behind_zeros),
+	        TEST(test_no_sum_under_a_fill),
+	        TEST(test_a_sum_in_a_step),
+	        TEST(test_a_sum_before_the_last),
+	        TEST(test_no_sum_of_an_abandoned_step),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

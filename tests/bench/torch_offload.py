@@ -14,6 +14,8 @@ gathered buffers and sums of gradients where there is room, so --arena bounds it
     zerod                   zerod.torch at world size 1
     zerod:params            with offload="params"; likewise "optimizer" and "all"
     zerod:all:overlapped    with optimizer_in_backward(); likewise of the other two
+    zerod:all:halves        with zt.AdamW, whose masters are in two halves; likewise of "params"
+    zerod:all:in_backward   the same, and it runs in the backward
 
     tests/bench/torch_offload.py [--layers N] [--iters N] [--device-budget GIB] [--arena SIZE] [--host-arena SIZE] [--json]
                                  [WAY...]
@@ -42,7 +44,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch_train import HEAD, TOKENS, WIDTH, Block  # noqa: E402
 
-WAYS = ("fsdp2", "fsdp2:offload", "zerod", "zerod:params", "zerod:all", "zerod:all:overlapped")
+WAYS = ("fsdp2", "fsdp2:offload", "zerod", "zerod:params", "zerod:all", "zerod:all:overlapped", "zerod:all:halves", "zerod:all:in_backward")
 WARM_UP = 2
 TIMEOUT_S = 240  # of a way
 FORWARD_TARGET, STEP_TARGET, MEMORY_TARGET = 1.15, 0.5, 0.9  # of the time without offload; of FSDP2's with it
@@ -85,6 +87,17 @@ def zerod(model: Model, choice: str, device_budget: int) -> nn.Module:
     return zt.shard(model, param_dtype=torch.bfloat16, offload=choice or None, device_budget=device_budget if choice else 0)
 
 
+def optimizer_of(model: nn.Module, stepped: str) -> torch.optim.Optimizer:
+    import zerod.torch as zt
+
+    if stepped in ("halves", "in_backward"):
+        return zt.AdamW(model.parameters(), lr=1e-4, in_backward=stepped == "in_backward")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    if stepped == "overlapped":
+        zt.optimizer_in_backward(model, optimizer)
+    return optimizer
+
+
 def daemon_peak_bytes() -> int:
     import zerod
 
@@ -95,17 +108,13 @@ def daemon_peak_bytes() -> int:
 def way_main(way: str, layers: int, iters: int, device_budget: int) -> None:
     """Trains, and prints the figures as JSON."""
     library, _, rest = way.partition(":")
-    choice, _, overlapped = rest.partition(":")
+    choice, _, stepped = rest.partition(":")
     torch.manual_seed(0)
     began = time.perf_counter()
     with torch.device("cuda"):
         model: Any = Model(layers)
     model = {"fsdp2": fsdp2, "zerod": zerod}[library](model, choice, device_budget)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    if overlapped:
-        import zerod.torch as zt
-
-        zt.optimizer_in_backward(model, optimizer)
+    optimizer = optimizer_of(model, stepped)
     x = torch.randn(1, TOKENS, WIDTH, device="cuda", dtype=torch.bfloat16)
     cos, sin = rotations()
     figures: dict[str, list[float]] = {"forward_backward_ms": [], "step_ms": [], "losses": []}

@@ -178,7 +178,7 @@ class Turn(unittest.TestCase):
     """From forward to backward, and from step to forward."""
 
     def setUp(self) -> None:
-        for module, name, value in ((layout, "LARGE_NUMEL", 1000), (updates, "_PART_BYTES", 1)):
+        for module, name, value in ((layout, "LARGE_NUMEL", 1000), (updates, "PORTION_BYTES", 1)):
             patched = mock.patch.object(module, name, value)
             patched.start()
             self.addCleanup(patched.stop)
@@ -252,7 +252,7 @@ class Turn(unittest.TestCase):
             for part_bytes in (1, 1 << 20):
                 models.gpt_loss(module, rank, 0)
                 recorder.made.clear()
-                with mock.patch.object(updates, "_PART_BYTES", part_bytes):
+                with mock.patch.object(updates, "PORTION_BYTES", part_bytes):
                     optimizer.step()
                 optimizer.zero_grad()
                 counts.append(Counter(recorder.made)["publish_from"])

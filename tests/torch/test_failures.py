@@ -3,6 +3,7 @@
 """Exceptions on one rank, ranks and daemons that are killed, and what users get wrong."""
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from torch import nn
 
 import zerod
 import zerod.torch as zt
-from zerod.torch import environment, layout, block
+from zerod.torch import block, environment, layout, updates
 
 
 def setUpModule() -> None:
@@ -78,6 +79,19 @@ class Raising(torch.optim.SGD):
         super().step(closure)
 
 
+class RaisingByUnit(zt.AdamW):
+    """Raises before its first unit, or behind that."""
+
+    where = ""
+
+    def _apply(self, *args: Any) -> None:
+        if self.where == "optimizer":
+            raise Trouble(self.where)
+        super()._apply(*args)
+        if self.where == "middle":
+            raise Trouble(self.where)
+
+
 class Again:
     """Each of its steps raises, and is called again."""
 
@@ -94,10 +108,10 @@ class Again:
             self.optimizer.step()
 
 
-def train_with_trouble(rank: int, place: str, troubled: int, micro_batches: int, **options: Any) -> Any:
+def train_with_trouble(rank: int, make: Any, place: str, troubled: int, micro_batches: int, **options: Any) -> Any:
     module = harness.shard(Troubled(), **options)
     model = module._zerod_model
-    optimizer = Raising(module.parameters(), lr=0.1)
+    optimizer = make(module.parameters(), lr=0.1)
     told = []
     for step in range(5):
         hit = step == 2 and rank == troubled
@@ -126,10 +140,10 @@ def train_with_trouble(rank: int, place: str, troubled: int, micro_batches: int,
 class Exceptions(unittest.TestCase):
     def test_forward_backward(self) -> None:
         """a rank raises in forward or backward: the others learn which rank, that step is nobody's, training goes on"""
-        for place in ("forward", "backward"):
+        for make, place in itertools.product((Raising, RaisingByUnit), ("forward", "backward")):
             for micro_batches, stage in ((1, 3), (2, 3), (1, 1)):
-                with self.subTest(place=place, micro_batches=micro_batches, stage=stage):
-                    results = harness.ranks(daemon.socket, 3, lambda rank: train_with_trouble(rank, place, 1,
+                with self.subTest(make=make.__name__, place=place, micro_batches=micro_batches, stage=stage):
+                    results = harness.ranks(daemon.socket, 3, lambda rank: train_with_trouble(rank, make, place, 1,
                                                                                                micro_batches, stage=stage))
                     self.assertEqual([result[0] for result in results], [[(2, 1)], [(2, place)], [(2, 1)]])
                     if stage == 3:
@@ -140,10 +154,11 @@ class Exceptions(unittest.TestCase):
 
     def test_optimizer(self) -> None:
         """a rank raises in the optimizer: the others learn which rank, all have the same weights, training goes on"""
-        for place in ("optimizer", "middle"):
+        for make, place in itertools.product((Raising, RaisingByUnit), ("optimizer", "middle")):
             for dtype in (None, torch.bfloat16):
-                with self.subTest(place=place, dtype=dtype):
-                    results = harness.ranks(daemon.socket, 3, lambda rank: train_with_trouble(rank, place, 1, 2,
+                with self.subTest(make=make.__name__, place=place, dtype=dtype), \
+                        mock.patch.object(updates, "PORTION_BYTES", 1):
+                    results = harness.ranks(daemon.socket, 3, lambda rank: train_with_trouble(rank, make, place, 1, 2,
                                                                                                param_dtype=dtype))
                     self.assertEqual([result[0] for result in results], [[(2, 1)], [(2, place)], [(2, 1)]])
                     self.assertEqual([result[1] for result in results], [0, 0, 0])

@@ -86,6 +86,24 @@ class Halves(unittest.TestCase):
                         compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2), models.gpt_loss,
                                 dtype=dtype, **options)
 
+    def test_written_behind_the_step(self) -> None:
+        """a hook of the optimizer's that writes weights, whose units are published by then"""
+        def clamp(made: Any, *_: Any) -> None:
+            with torch.no_grad():
+                for group in made.param_groups:
+                    for p in group["params"]:
+                        p.clamp_(-0.01, 0.01)
+
+        def make(module: nn.Module, in_backward: bool = False) -> Any:
+            made = optimizer("AdamW", module, in_backward=in_backward, lr=1e-2)
+            made.register_step_post_hook(clamp)
+            return made
+
+        for in_backward in (False, True):
+            for dtype in (None, torch.bfloat16):
+                with self.subTest(in_backward=in_backward, dtype=dtype):
+                    compare(daemon.socket, 2, models.GPT, partial(make, in_backward=in_backward), models.gpt_loss, dtype=dtype)
+
     def test_rules(self) -> None:
         """Adam, and SGD with momentum"""
         for rule, numbers in (("Adam", {"lr": 1e-2, "betas": (0.8, 0.9), "eps": 1e-3, "maximize": True}),

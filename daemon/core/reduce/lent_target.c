@@ -192,7 +192,7 @@ static void wait_end(struct zd_engine *e, struct zd_request *req)
 		zd_promise_keep(e, req->u.reduce.promise);
 }
 
-/* ZD_WAIT while the rank has begun the step and another rank has not: that one may still give up the window. */
+/* ZD_WAIT while the rank has begun the step and another rank, which may give up the window, has not. */
 static int check_step(struct zd_request *req, const struct zd_window *w)
 {
 	const struct zd_group *group = req->member->group;
@@ -204,7 +204,7 @@ static int check_step(struct zd_request *req, const struct zd_window *w)
 	return 0;
 }
 
-/* Of the request. NULL: it is over. The object of a window whose step is taken is the next window's already. */
+/* Returns the request's window; NULL: it is over. With a step that is taken the object is the next one's. */
 static const struct zd_window *find_window(const struct zd_request *req)
 {
 	const struct zd_window *w = zd_window_of(req), *next = req->member->reduce->w;

@@ -97,6 +97,7 @@ class Gradients:
         self._unused: set[int] = set()  # flags of parameters that had no gradient here in any backward of the window
         self.flags = 0
         self._waiting: list[tuple[FlatUnit, int, ShardedTensor]] = []  # gradients whose sum is to come
+        self._awaited: dict[str, list[tuple[FlatUnit, int, ShardedTensor]]] = {}  # the same by unit, in a step that goes so
         self._settled: list[tuple[FlatUnit, int, ShardedTensor]] = []  # in the open step
         self._usage: Optional[zerod.Unit] = None
         self._buckets: dict[tuple[torch.dtype, bool], zerod.Bucket] = {}
@@ -408,6 +409,7 @@ class Gradients:
     def fill(self, tensor: ShardedTensor) -> None:
         """A gradient, or a tensor over the same values, is used first. Every rank calls it."""
         self.begin_step(waits=True)
+        self._await_unit(tensor.part.place[0])
         if tensor.source is self._source:
             raise RuntimeError(f"the gradient of {tensor.part.name} was taken away, by zero_grad() or otherwise, and its sum has "
                                "gone with the step or backward that followed")
@@ -416,7 +418,32 @@ class Gradients:
 
     def settle(self, none: set[int], units: "list[FlatUnit]") -> None:
         """The step has begun: what waits gets its sum, but for the flags of parameters without a gradient."""
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting + [each for some in self._awaited.values() for each in some]
+        self._waiting = []
+        self._awaited = {}
+        self._settle_all(waiting, none, units)
+
+    @property
+    def all_used(self) -> bool:
+        """Whether all parameters have had a gradient here in the window."""
+        return not self._unused
+
+    def await_units(self) -> None:
+        """The step goes unit by unit; returns when every rank has begun it. InvalidState where one has not and will not."""
+        if self._waiting:
+            self._waiting[-1][0].unit.reduce_wait()  # the sum that has come first
+        for each in self._waiting:
+            self._awaited.setdefault(each[0].name, []).append(each)
+        self._waiting = []
+
+    def _await_unit(self, unit: FlatUnit) -> None:
+        some = self._awaited.get(unit.name)
+        if some is not None:
+            unit.unit.reduce_wait()
+            del self._awaited[unit.name]
+            self._settle_all(some, set(), [some[0][0]])
+
+    def _settle_all(self, waiting: "list[tuple[FlatUnit, int, ShardedTensor]]", none: set[int], units: "list[FlatUnit]") -> None:
         open_units = set(units)
         sums: dict[FlatUnit, list[torch.Tensor]] = {}
         with as_plain():

@@ -619,6 +619,8 @@ class Model:
     def before_write(self, part: Part) -> None:
         """This rank's part of the parameter is about to be written."""
         unit = part.place[0]
+        if self.steps.open and unit in self.updates.published:
+            self.updates.reopen(unit)
         if self.updates.writing or self.updates.updating or unit in self.gradients.fetcher.stepped:
             return
         if self.outermost is not None or self.in_backward:

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from . import plain
 from .model import Model
+from .overlap import UnitOptimizer
 from .rules import take_kernels
 from .sharded import part_of
 
@@ -58,7 +59,7 @@ def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             _check_overlap(model, optimizer)
         if model.offload.optimizer:
             _fetch_scale(optimizer)
-        model.steps.before_optimizer(parameters, first)
+        model.steps.before_optimizer(parameters, first, by_unit=isinstance(optimizer, UnitOptimizer))
 
 
 def _copy(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:

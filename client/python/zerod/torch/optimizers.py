@@ -142,38 +142,47 @@ class _Optimizer(UnitOptimizer):
         """The hooks of optimizer.py have begun the units' update, and publish it."""
         if closure is not None:
             raise NotImplementedError(f"zerod.torch.{type(self).__name__}.step(closure): call backward() before step()")
-        found = []
+        shown: dict[Any, dict[FlatUnit, list[tuple[int, int, nn.Parameter]]]] = {}  # by model
         with as_plain():
             for number, group in enumerate(self.param_groups):
                 for parameter in group["params"]:
                     if parameter.grad is not None:
                         self._check(parameter)
                         unit, index = parameter.part.place
-                        found.append((unit, index, number, parameter, parameter.grad.read_local()))
-        self.update(found, self.param_groups)
+                        shown.setdefault(parameter.part.owner, {}).setdefault(unit, []).append((index, number, parameter))
+            for some in shown.values():
+                self._check_numbers(next(iter(some)), {number for each in some.values() for _, number, _ in each}, self.param_groups)
+            for model, some in shown.items():
+                for units in model.steps.in_turn(some):
+                    self._apply([(unit, *each, each[2].grad.read_local()) for unit in units for each in some[unit]], self.param_groups)
+                    model.steps.after_units([unit for unit in units if len(some[unit]) == sum(unit.wants)])
 
     def update(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
         """One step of parameters (unit, index, group, parameter, gradient) whose units are under update."""
-        if not found:
-            return
+        self._check_numbers(found[0][0], {number for _, _, number, _, _ in found}, groups)
+        self._apply(found, groups)
+
+    def _check_numbers(self, unit: FlatUnit, numbers: set[int], groups: "list[dict[str, Any]]") -> None:
+        """Raises for wrong ones on all ranks, before a weight changes; also where this one has no elements."""
+        for number in numbers:
+            _update([s.OptimizerPart(unit=unit.unit.handle)], self._numbers(groups[number], 1), unit.context)
+
+    def _apply(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
         context = found[0][0].context
         runs: list[_Run] = []
-        alike: dict[tuple[int, int], s.OptimizerStep] = {}  # by group and step: of all ranks, also where this one has no elements
         order = {unit: position for position, unit in enumerate(dict.fromkeys(unit for unit, *_ in found))}
         for unit in order:
             self.open(unit)
         for unit, index, group, parameter, gradient in sorted(found, key=lambda each: (order[each[0]], each[1])):
             first, last = unit.bounds(unit.members[index])
             run = _Run(unit, index, first, last, gradient.data_ptr(), group, self._count(unit, index, parameter))
-            if (group, run.step) not in alike:
-                alike[group, run.step] = self._numbers(groups[group], run.step)
-                _update([s.OptimizerPart(unit=unit.unit.handle)], alike[group, run.step], context)  # raises for wrong numbers
             if first < last and not (runs and runs[-1].takes(run)):
                 runs.append(run)
         if self.counts:
             torch._foreach_add_([self.state[parameter]["step"] for _, _, _, parameter, _ in found], 1)
-        for key, numbers in alike.items():
-            some = [run for run in runs if (run.group, run.step) == key]
+        for group, step in dict.fromkeys((run.group, run.step) for run in runs):
+            numbers = self._numbers(groups[group], step)
+            some = [run for run in runs if (run.group, run.step) == (group, step)]
             on_host = [run for run in some if run.unit.placement.optimizer_on_host]
             numel = max(_PIECE, sum(run.last - run.first for run in on_host) // (4 * _thread_count()))
             _update([self._part(run) for run in some if not run.unit.placement.optimizer_on_host], numbers, context)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import Iterable, Optional
+from typing import Iterable, Iterator, Optional
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from .context import Context
 from .gradients import Gradients
 from .sharded import as_plain
 from .unit import FlatUnit
-from .updates import Updates
+from .updates import Updates, portions
 
 
 class StepAbandoned(RuntimeError):
@@ -60,6 +60,8 @@ class Steps:
         self.updates = updates
         self.gradients = gradients
         self.open = False
+        self._by_unit = False  # open, and the daemon's step has been called: its sums are still to come
+        self._ticket = 0  # of that step
         self.raised = False  # an optimizer has raised inside its step
         self.running: set[int] = set()  # parameters whose optimizer has begun its step, and has not ended it
         self._stepped: set[int] = set()
@@ -68,11 +70,12 @@ class Steps:
 
     # ---- Begin ----
 
-    def begin(self, waits: bool = False) -> None:
+    def begin(self, waits: bool = False, by_unit: bool = False) -> None:
         """Gives the gradients their values. Every rank calls it. StepAbandoned where a rank has given up.
 
         waits: the CPU waits for the sums, and not torch's stream. This process makes its sums, by kernels, and the driver may
         hold their launches back until all streams are idle, for example while torch uses a kernel for the first time.
+        by_unit: returns when every rank has come here, if it can; the first use of a unit's gradient waits for its sum.
         """
         gradients, fetcher = self.gradients, self.gradients.fetcher
         if self.open:
@@ -80,6 +83,9 @@ class Steps:
         if gradients.local:
             gradients.finish()
         if not gradients.window:
+            return
+        if by_unit and self.publishes_early and gradients.all_used:
+            self._begin_by_unit()
             return
         if fetcher.runs_optimizer:
             self.updates.release_kept()
@@ -96,13 +102,31 @@ class Steps:
         self.open = True
         self.context.counts.steps += 1
 
+    @property
+    def publishes_early(self) -> bool:
+        """Whether a unit can be published before the others are stepped: nothing else is done to all of them."""
+        context = self.context
+        return context.world > 1 and context.replicas is None and context.durable is None and context.offload.value is None \
+            and not self.gradients.fetcher.runs_optimizer
+
+    def _begin_by_unit(self) -> None:
+        self._ticket = self._ticket or self.context.group.step_begin_ticket()
+        try:
+            self.gradients.await_units()
+        except zerod.InvalidState:
+            self._close_window(waits=True)  # says why
+            raise
+        self.open = self._by_unit = True
+        self.context.counts.steps += 1
+
     def _close_window(self, waits: bool) -> set[int]:
         """Begins the daemon's step; returns the flags of parameters for which no rank of the group had a gradient."""
         gradients, fetcher, group = self.gradients, self.gradients.fetcher, self.context.group
         try:
             ended, gradients.end_ticket = gradients.end_ticket, 0  # the step's ticket waits for the end of the backward
             try:
-                self.context.client.complete(group.step_begin_ticket(), None if waits else self.context.stream())
+                ticket, self._ticket = self._ticket or group.step_begin_ticket(), 0
+                self.context.client.complete(ticket, None if waits else self.context.stream())
             except zerod.InvalidState:
                 if ended:
                     self.context.client.complete(ended)  # if the end of the backward has failed, its error says why
@@ -194,10 +218,11 @@ class Steps:
 
     # ---- The optimizer ----
 
-    def before_optimizer(self, parameters: "list[nn.Parameter]", first: bool) -> None:
-        """The optimizer is about to write these sharded parameters. first: it has not stepped them before."""
+    def before_optimizer(self, parameters: "list[nn.Parameter]", first: bool, by_unit: bool) -> None:
+        """The optimizer is about to write these sharded parameters. first: it has not stepped them before. by_unit: it calls
+        in_turn() and after_units()."""
         self.updates.end_writes()
-        self.begin(waits=first)
+        self.begin(waits=first, by_unit=by_unit)
         failure = self.gradients.fetcher.take_failure() if self.open else None
         if failure is not None:
             self.raised = True
@@ -208,6 +233,28 @@ class Steps:
         if self.open or uses:
             self.updates.begin()
             self.running.update(map(id, parameters))
+
+    def in_turn(self, units: "Iterable[FlatUnit]") -> "Iterator[list[FlatUnit]]":
+        """Units of this step in the order in which to step them, some together if they are small.
+
+        The next forward waits for the first ones, but their sums come last: meanwhile the other half is stepped.
+        """
+        wanted = set(units)
+        first = [unit for unit in self.updates.trainable if unit in wanted]
+        if not self._by_unit:
+            return portions(first)
+        half = sum(unit.shard.true_numel for unit in first) / 2
+        later = []
+        while half > 0:
+            later.append(first.pop())
+            half -= later[-1].shard.true_numel
+        return portions(later + first)
+
+    def after_units(self, units: "list[FlatUnit]") -> None:
+        """All parameters of these units have been stepped, and nothing else will write them in this step."""
+        if self.publishes_early and self.updates.updating and units:
+            self.updates.publish(units, ticket=True)
+            self.updates.published.update(units)
 
     def after_optimizer(self, parameters: "list[nn.Parameter]") -> None:
         ids = set(map(id, parameters))
@@ -228,6 +275,10 @@ class Steps:
             self.running.clear()
             self.updates.end()
             return
+        if self._by_unit:
+            self._by_unit = False
+            self._close_window(waits=False)
+            self.gradients.settle(set(), self.updates.trainable)
         durable = self.context.durable
         self.raised = self.raised or bool(self.running)
         fails = not asks and (self.raised or not self.updates.updating)

@@ -19,7 +19,7 @@ from .environment import DTYPES
 from .kept import Kept
 from .unit import FlatUnit
 
-_PART_BYTES = 32 << 20  # of the slices that one request publishes, so that forwards can begin while others are rounded
+PORTION_BYTES = 32 << 20  # of slices that are stepped or published at once, so that forwards can begin meanwhile
 
 
 class Updates:
@@ -33,7 +33,7 @@ class Updates:
         self.trainable: list[FlatUnit] = []
         self.updating = False
         self.writing = False
-        # Where the optimizer runs in the backward: units of this window whose update has begun, and has ended, by then.
+        # Units whose update has begun, and has ended, before the step's end; begun ones where the optimizer runs in the backward.
         self.begun: set[FlatUnit] = set()
         self.published: set[FlatUnit] = set()
 
@@ -62,8 +62,16 @@ class Updates:
         self.updating = False
         durable = self.context.durable
         self.publish([unit for unit in self.trainable if unit not in self.published], ticket=durable is None)
+        self.begun.clear()
+        self.published.clear()
         if durable is not None:
             durable.publish(self.trainable)
+
+    def reopen(self, unit: FlatUnit) -> None:
+        """The unit is written again in the step that has published it."""
+        self.published.remove(unit)
+        stream = None if unit.placement.shards_on_host else self.context.stream()
+        self.context.client.complete(self.context.group.update_begin_ticket([unit.unit]), stream)
 
     # ---- The program's writes ----
 
@@ -139,7 +147,7 @@ class Updates:
         for stream, some in self._by_stream(plain):
             context.group.publish([unit.unit for unit in some], stream, ticket=ticket, **options)
         for dtype, masters in by_dtype.items():
-            for part in _parts(masters) if ticket else [masters]:
+            for part in portions(masters) if ticket else [masters]:
                 context.group.publish_from([(unit.unit, unit.master.data_ptr()) for unit in part if unit.master is not None],
                                            DTYPES[dtype], context.stream(), ticket=ticket, **options)
 
@@ -150,12 +158,12 @@ class Updates:
         return [(stream, some) for stream, some in found if some]
 
 
-def _parts(units: "list[FlatUnit]") -> "Iterator[list[FlatUnit]]":
+def portions(units: "list[FlatUnit]") -> "Iterator[list[FlatUnit]]":
     """The units in their order, some together if they are small."""
     part: list[FlatUnit] = []
     for unit in units:
         part.append(unit)
-        if sum(each.slice.nbytes for each in part) >= _PART_BYTES:
+        if sum(each.slice.nbytes for each in part) >= PORTION_BYTES:
             yield part
             part = []
     if part:

@@ -229,7 +229,8 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
                 for name in names:
                     gradient = kept[rank].pop(name, None) if local else theirs[name].grad
                     if gradient is not None:
-                        gradient = gradient.to(reduce_dtype or theirs[name].dtype).float()
+                        sent = ours if local and world == 1 else theirs  # nothing is sent by a rank that is alone
+                        gradient = gradient.to(reduce_dtype or sent[name].dtype).float()
                         into[name] = into[name] + gradient if name in into else gradient.clone()
             for row, into in zip(sums, targets):
                 for name, value in row.items():

@@ -107,6 +107,18 @@ class Gradients:
         once = context.settings.stage == 1
         self._backward = s.BackwardOptions(stage=1 if once else 3, boundary=int(once))
 
+    @property
+    def alone(self) -> bool:
+        """Whether gradients are this rank's own sums: they stay where autograd has written them."""
+        context = self.context
+        return context.world == 1 and context.replicas is None and context.durable is None and context.offload.value is None \
+            and not self.fetcher.runs_optimizer
+
+    @property
+    def keeps(self) -> bool:
+        """Whether backwards add up gradients here."""
+        return not self.sync or self.alone
+
     def start(self, flags: int) -> None:
         """Before the units, of so many members: the place of the unit of usage is the target's first, since others may leave theirs."""
         self.flags = flags
@@ -136,6 +148,10 @@ class Gradients:
             shown = [unit.members[index].parameter.grad is holder and holder.source in (self._source, _unzeroed)
                      for unit, index, holder in self._waiting]
         if all(shown):
+            return
+        if self.alone:
+            self.begin_step()
+            self.finish_step()
             return
         for (unit, index, _), is_shown in zip(self._waiting, shown):
             if not is_shown:
@@ -231,22 +247,26 @@ class Gradients:
             self.fetcher.ready(unit)
 
     def keep(self, unit: FlatUnit, index: int) -> None:
-        """A leaf has its gradient in no_sync(): it is added up, in the wider of its own dtype and the masters'."""
+        """A leaf has its gradient, and none is handed over: it is added up, in the wider of its own dtype and the masters'."""
         leaf, kept = unit.leaves[index], unit.kept[index]
         gradient, leaf.grad = leaf.grad, None
         if gradient is None:
             return
         dtype = self.context.settings.reduce_dtype or torch.promote_types(unit.dtype, unit.source_dtype)
+        if kept is None and gradient.dtype == dtype:
+            unit.kept[index] = gradient
+            return
         with torch.no_grad():
             unit.kept[index] = gradient.to(dtype) if kept is None else kept.add_(gradient)
 
     def end(self) -> None:
         """Ends the backward: hands over what is left, and says which parameters had no gradient."""
-        if self.sync:
+        if not self.keeps:
             self.finish()
         elif any(unit.fired for unit in self.updates.trainable):
             self.local = True
-            self._show(lambda unit, index: unit.wants[index])
+            alone = self.alone
+            self._show(lambda unit, index: unit.wants[index] and not (alone and unit.kept[index] is None))
 
     def finish(self) -> None:
         """The same, also of backwards in no_sync() that no other one has followed."""
@@ -303,6 +323,9 @@ class Gradients:
     def abandon(self) -> None:
         """Gives up the window for all ranks."""
         self.context.counts.abandoned += 1
+        if self.alone:
+            self.clear()
+            return
         self.fetcher.stop()
         try:
             self.complete_end()
@@ -422,6 +445,17 @@ class Gradients:
         self._waiting = []
         self._awaited = {}
         self._settle_all(waiting, none, units)
+
+    def settle_own(self) -> None:
+        """The same of a rank that is alone."""
+        waiting, self._waiting, self.local = self._waiting, [], False
+        with as_plain():
+            for unit, index, holder in waiting:
+                gradient, unit.kept[index] = unit.kept[index], None
+                if gradient is not None and holder.source is self._source:
+                    gradient = gradient.reshape(-1).to(holder.dtype)
+                    self._settle(holder, gradient if holder.stash is None else holder.stash + gradient)
+                self._settled.append((unit, index, holder))
 
     @property
     def all_used(self) -> bool:

@@ -468,7 +468,7 @@ class Model:
             self.enter_backward()
         fired = unit.fired
         fired[task] = fired.get(task, 0) + 1
-        if not self.gradients.sync:
+        if self.gradients.keeps:
             return self.gradients.keep(unit, index)
         if unit.submitted:
             leaf.grad = None

@@ -80,6 +80,11 @@ class Steps:
         gradients, fetcher = self.gradients, self.gradients.fetcher
         if self.open:
             return
+        if gradients.local and gradients.alone:
+            gradients.settle_own()
+            self.open = True
+            self.context.counts.steps += 1
+            return
         if gradients.local:
             gradients.finish()
         if not gradients.window:
@@ -282,7 +287,8 @@ class Steps:
         durable = self.context.durable
         self.raised = self.raised or bool(self.running)
         fails = not asks and (self.raised or not self.updates.updating)
-        torn = self._agree(fails)
+        alone = self.gradients.alone
+        torn = None if alone else self._agree(fails)
         commits = durable is not None and torn is None and (self.updates.updating or bool(self._skipped))
         if durable is not None and commits and self.updates.updating:
             durable.store()
@@ -291,7 +297,8 @@ class Steps:
         for noted in (self._skipped, self._stepped, self.running):
             noted.clear()
         self.updates.end()
-        self.context.group.step_end(self.context.stream())
+        if not alone:
+            self.context.group.step_end(self.context.stream())
         if durable is not None and commits:
             durable.commit()
         self.gradients.fetcher.clear()

@@ -131,7 +131,7 @@ def _batches(parts: list[s.OptimizerPart]) -> "Iterator[list[s.OptimizerPart]]":
 
 
 def _taken(take: Callable[[], T]) -> Iterator[T]:
-    """What it returns, until there is nothing left."""
+    """Until there is nothing left to take."""
     with suppress(IndexError):
         while True:
             yield take()

@@ -417,10 +417,10 @@ class Failing(unittest.TestCase):
                     super().step(closure)
 
             class RaisesOnDevice(zt.SGD):
-                def update(self, *args: Any, **options: Any) -> None:
+                def update(self, found: Any, groups: Any) -> None:
                     if state["where"] == "optimizer":
                         raise Trouble("optimizer")
-                    super().update(*args, **options)
+                    super().update(found, groups)
 
             class Hurdle(torch.autograd.Function):
                 @staticmethod

@@ -28,7 +28,7 @@ class Halves:
         assert unit.master is not None
         self.unit = unit
         self.alone: Callable[[], AbstractContextManager[Any]] = nullcontext  # with an optimizer in another thread
-        self.low = unit.own_zeros(torch.int16)
+        self.low = torch.empty(unit.shard.true_numel, dtype=torch.int16, device=unit.master.device)
         unit.halves = self
         whole = unit.master
         self.close(writes=True)

@@ -11,7 +11,6 @@ memory. `wait()` comes before the CPU reads what was fetched, or writes what is 
 from __future__ import annotations
 
 import mmap
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterable, Optional
 
@@ -113,17 +112,6 @@ class Offload:
         tensor = tensor_at(made.address, numel, dtype, (KDLCPU, 0))
         if copied:
             self.pin(tensor)
-        return tensor
-
-    def zeros(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """Host memory of this process, which the GPU reaches as well where its driver pins it."""
-        if self.environment.host or numel == 0:
-            return torch.zeros(numel, dtype=dtype, device="cpu")
-        nbytes = -(-numel * dtype.itemsize // _PAGE) * _PAGE
-        tensor = torch.frombuffer(mmap.mmap(-1, nbytes), dtype=dtype, count=numel)
-        at, driver = tensor.data_ptr(), torch.cuda.cudart()
-        if int(driver.cudaHostRegister(at, nbytes, 0)) == 0:
-            weakref.finalize(tensor, driver.cudaHostUnregister, at).atexit = False
         return tensor
 
     def pin(self, tensor: torch.Tensor) -> None:

@@ -7,16 +7,13 @@ those of torch.optim. docs/optimizer.md in the repository has the formulas.
 from __future__ import annotations
 
 import os
-from collections import deque
-from contextlib import suppress
 from functools import cache, partial
 from queue import SimpleQueue
-from typing import Any, Callable, Iterator, Optional, TypeVar
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 from torch import nn
 
-import zerod
 from zerod import structs as s
 
 from .context import Context
@@ -26,10 +23,8 @@ from .overlap import UnitOptimizer, install
 from .sharded import ShardedTensor, as_plain, part_of
 from .unit import FlatUnit
 
-_PIECE = 1 << 20  # elements that one thread of the CPU, or the GPU, updates at once, at least
-_LAUNCHED = 2  # such pieces that wait for the GPU, beside the one that it updates
+_PIECE = 1 << 20  # elements that one thread of the CPU updates at once, at least
 _thread_count = torch.get_num_threads
-T = TypeVar("T")
 _STATE = {"exp_avg": "m", "momentum_buffer": "m", "exp_avg_sq": "v"}  # by torch's names
 
 
@@ -61,95 +56,33 @@ def _update(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, context: Con
         context.group.optimizer_update(parts[begin:begin + s.MOST_PARTS], numbers, context.stream())
 
 
-def _update_on_host(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, units: "list[FlatUnit]", with_gpu: bool) -> None:
-    """In host memory, by as many threads as torch's own kernels have.
+def _update_by_cpu(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, context: Context) -> None:
+    """In host memory, by as many threads as torch's own kernels have."""
+    ends: "SimpleQueue[Optional[BaseException]]" = SimpleQueue()
 
-    with_gpu: and by the GPU, from the other end of the list, since the links to it have what the CPU's cores leave of the
-    memory's bandwidth.
-    """
-    context, left, ends = units[0].context, deque(_batches(parts)), SimpleQueue()  # type: ignore[var-annotated]
-
-    def by_cpu() -> None:
-        for batch in _taken(left.popleft):
-            context.group.optimizer_update(batch, numbers)
-
-    def by_gpu(worker: Worker) -> None:
-        launched: "deque[torch.cuda.Event]" = deque()
-        with worker.on_stream():
-            stream = context.stream()
-            for unit in units:
-                with suppress(zerod.ZerodError):  # there is no sum, where gradients are the program's own
-                    unit.unit.reduce_wait(stream)  # the GPU reaches its memory from then on
-            for batch in _taken(left.pop):
-                try:
-                    context.group.optimizer_update(batch, numbers, stream)
-                except zerod.InvalidArgument:  # the GPU does not reach something
-                    left.append(batch)
-                    break
-                if worker.stream is not None:
-                    launched.append(torch.cuda.Event(blocking=True))
-                    launched[-1].record(worker.stream)
-                if len(launched) > _LAUNCHED:
-                    launched.popleft().synchronize()
-            for event in launched:
-                event.synchronize()
-
-    def run(task: Callable[[], None]) -> None:
+    def run(some: list[s.OptimizerPart]) -> None:
         try:
-            task()
+            for begin in range(0, len(some), s.MOST_PARTS):
+                context.group.optimizer_update(some[begin:begin + s.MOST_PARTS], numbers)
             ends.put(None)
         except BaseException as failure:
-            left.clear()
             ends.put(failure)
 
-    width = min(_thread_count(), len(left))
-    workers = _workers(os.getpid(), _thread_count() - 1)[:width - 1]
-    tasks: list[Callable[[], None]] = [by_cpu] * len(workers)
-    if with_gpu and _has_gpu(context):
-        helper = _helper(os.getpid(), context.device)
-        workers, tasks = [helper, *workers], [partial(by_gpu, helper), *tasks]
-    for worker, task in zip(workers, tasks):
-        worker.put(partial(run, task))
-    run(by_cpu)
-    for failure in [ends.get() for _ in (run, *workers)]:
+    width = _thread_count()
+    shares = [parts[number::width] for number in range(min(width, len(parts)))]
+    for worker, share in zip(_workers(os.getpid(), width - 1), shares[1:]):
+        worker.put(partial(run, share))
+    if shares:
+        run(shares[0])
+    for failure in [ends.get() for _ in shares]:
         if failure is not None:
             raise failure
-
-
-def _batches(parts: list[s.OptimizerPart]) -> "Iterator[list[s.OptimizerPart]]":
-    """Small parts together."""
-    batch: list[s.OptimizerPart] = []
-    numel = 0
-    for part in parts:
-        batch.append(part)
-        numel += part.numel
-        if len(batch) == s.MOST_PARTS or numel >= _PIECE:
-            yield batch
-            batch, numel = [], 0
-    if batch:
-        yield batch
-
-
-def _taken(take: Callable[[], T]) -> Iterator[T]:
-    """Until there is nothing left to take."""
-    with suppress(IndexError):
-        while True:
-            yield take()
 
 
 @cache
 def _workers(_: int, count: int) -> list[Worker]:
     """Of this process: a forked one has none."""
     return [Worker("zerod-adam", torch.device("cpu")) for _ in range(count)]
-
-
-def _has_gpu(context: Context) -> bool:
-    return not context.environment.host
-
-
-@cache
-def _helper(_: int, device: torch.device) -> Worker:
-    return Worker("zerod-adam-gpu", device)
 
 
 class _Optimizer(UnitOptimizer):
@@ -224,19 +157,17 @@ class _Optimizer(UnitOptimizer):
                     self._apply([(unit, *each, each[2].grad.read_local()) for unit in units for each in some[unit]], self.param_groups)
                     model.steps.after_units([unit for unit in units if len(some[unit]) == sum(unit.wants)])
 
-    def update(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]",
-               with_gpu: bool) -> None:
+    def update(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
         """One step of parameters (unit, index, group, parameter, gradient) whose units are under update."""
         self._check_numbers(found[0][0], {number for _, _, number, _, _ in found}, groups)
-        self._apply(found, groups, with_gpu)
+        self._apply(found, groups)
 
     def _check_numbers(self, unit: FlatUnit, numbers: set[int], groups: "list[dict[str, Any]]") -> None:
         """Raises for wrong ones on all ranks, before a weight changes; also where this one has no elements."""
         for number in numbers:
             _update([s.OptimizerPart(unit=unit.unit.handle)], self._numbers(groups[number], 1), unit.context)
 
-    def _apply(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]",
-               with_gpu: bool = True) -> None:
+    def _apply(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
         context = found[0][0].context
         runs: list[_Run] = []
         order = {unit: position for position, unit in enumerate(dict.fromkeys(unit for unit, *_ in found))}
@@ -255,9 +186,7 @@ class _Optimizer(UnitOptimizer):
             on_host = [run for run in some if run.unit.placement.optimizer_on_host]
             numel = max(_PIECE, sum(run.last - run.first for run in on_host) // (4 * _thread_count()))
             _update([self._part(run) for run in some if not run.unit.placement.optimizer_on_host], numbers, context)
-            if on_host:
-                _update_on_host([self._part(piece) for run in on_host for piece in run.pieces(numel)], numbers,
-                                list(dict.fromkeys(run.unit for run in on_host)), with_gpu)
+            _update_by_cpu([self._part(piece) for run in on_host for piece in run.pieces(numel)], numbers, context)
 
     def _part(self, run: _Run) -> s.OptimizerPart:
         unit, flat = run.unit, self._flat[run.unit]
@@ -278,7 +207,8 @@ class _Optimizer(UnitOptimizer):
         elif unit.dtype != unit.source_dtype:
             Halves(unit)
         if unit not in self._flat:
-            self._flat[unit] = {_STATE[name]: unit.own_zeros(torch.float32) for name in self.names}
+            self._flat[unit] = {_STATE[name]: torch.zeros(unit.shard.true_numel, dtype=torch.float32, device=unit.slice.device)
+                                for name in self.names}
 
     def _count(self, unit: FlatUnit, index: int, parameter: nn.Parameter) -> int:
         """The number of the parameter's next step. Its state is over the unit's; what a checkpoint has put there is copied."""

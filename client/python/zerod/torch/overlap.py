@@ -50,12 +50,8 @@ class UnitOptimizer(torch.optim.Optimizer):
         """Makes the state of a unit that is under update."""
         raise NotImplementedError
 
-    def update(self, found: "list[tuple[FlatUnit, int, int, torch.nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]",
-               with_gpu: bool) -> None:
-        """Steps parameters of units that are under update: (unit, index, number of the group, parameter, gradient).
-
-        with_gpu: the GPU may help in host memory; its kernels would hold back those of a backward.
-        """
+    def update(self, found: "list[tuple[FlatUnit, int, int, torch.nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
+        """Steps parameters of units that are under update: (unit, index, number of the group, parameter, gradient)."""
         raise NotImplementedError
 
 
@@ -233,7 +229,7 @@ class Overlap(Fetcher):
         gradients = unit.reduced()
         if isinstance(self.optimizer, UnitOptimizer):
             self.optimizer.update([(unit, index, group_of[id(parameter)], parameter, gradients[index]) for index, parameter in mine],
-                                  self._groups, with_gpu=not self.gradients.reducing)
+                                  self._groups)
             return
         shown = [parameter.grad for _, parameter in mine]
         try:

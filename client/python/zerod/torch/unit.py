@@ -261,12 +261,6 @@ class FlatUnit:
             return self.halves.expand()
         return self.slice if self.master is None else self.master
 
-    def own_zeros(self, dtype: torch.dtype) -> torch.Tensor:
-        """As many zeros as this rank's slice has elements, in memory where its optimizer runs."""
-        if self.placement.optimizer_on_host:
-            return self.context.offload.zeros(self.shard.true_numel, dtype)
-        return torch.zeros(self.shard.true_numel, dtype=dtype, device=self.slice.device)
-
     @property
     def has_masters(self) -> bool:
         """In memory beside the shard."""

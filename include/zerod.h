@@ -753,9 +753,9 @@ struct zerod_target {
 /* Lends this rank the unit's place in the target before the step, when all ranks have submitted or skipped
  * the unit: work appended to `stream` (NULL: the caller) afterwards sees the sum, and may read and write it.
  * The loan ends with this rank's next submit or skip of the unit, or the step; the next sum is stored behind
- * the work that these streams have then (docs/gradients.md, "One unit before the step"). Errors: NOT_FOUND
- * (all ranks have skipped the unit), STATE (this rank has not submitted or skipped it; the window was
- * abandoned), INVALID (frozen unit; a stream of another GPU), those of a failed window. */
+ * the work that these streams have then (docs/gradients.md). While a ticket of the step's begin is open, all
+ * ranks must have begun it. Errors: NOT_FOUND (all ranks have skipped the unit), STATE (this rank has neither
+ * submitted nor skipped it; abandoned), INVALID (frozen unit; another GPU's stream), a failed window's. */
 ZEROD_MUST_USE int zerod_reduce_wait(zerod_unit *unit, const struct zerod_wait_options *options,
                                      zerod_stream *stream, struct zerod_target *target);
 /* Errors: STATE (not between a step's begin and end, and not lent; or abandoned), INVALID (frozen unit). */

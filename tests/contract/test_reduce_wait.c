@@ -162,6 +162,43 @@ static void test_a_reader_holds_the_next_sum(void **state)
 	contract_close(w.c);
 }
 
+/* A rank that has begun the step waits for the others, which may still give the window up; then for the sum. */
+static void test_in_a_step(void **state)
+{
+	struct zerod_wait_options soon = ZEROD_INIT(soon);
+	struct zerod_target target = ZEROD_INIT(target);
+	zerod_ticket tickets[RANKS];
+	struct world w;
+
+	(void)state;
+	open_world(&w);
+	soon.deadline_ms = 1;
+	for (uint32_t step = 1; step <= 2; step++) {
+		contract_backward_all(w.c, 3, true);
+		reduce_all(&w, &w.unit, 1);
+		reduce_all(&w, &w.other, 2);
+		contract_backward_end_all(w.c);
+		for (uint32_t i = 0; i < RANKS; i++) {
+			struct contract_rank *rank = &w.c->ranks[i];
+
+			OK(rank->client, zerod_step_begin(rank->group, NULL, NULL, &tickets[i]));
+			if (i == 0 && !contract_gathers_together())
+				FAILS(rank->client, zerod_reduce_wait(w.unit.at[0], &soon, NULL, &target),
+				      ZEROD_E_DEADLINE, "rank 1 to begin the step");
+		}
+		wait_and_expect(&w, &w.unit, 1);
+		for (uint32_t i = 0; i < RANKS; i++)
+			OK(w.c->ranks[i].client,
+			   zerod_wait(w.c->ranks[i].client, tickets[i], w.streams[i], NULL));
+		wait_and_expect(&w, &w.other, 2);
+		for (uint32_t i = 0; i < RANKS; i++)
+			contract_step_end(&w.c->ranks[i]);
+	}
+	FAILS(w.c->ranks[0].client, zerod_reduce_wait(w.unit.at[0], NULL, NULL, &target), ZEROD_E_STATE,
+	      "neither reduced nor skipped");
+	contract_close(w.c);
+}
+
 /* The arguments that zerod_reduce_wait() rejects, and the states in which it fails. */
 static void test_refusals(void **state)
 {
@@ -495,6 +532,7 @@ int main(void)
 	        CONTRACT_TEST(test_the_sum_before_the_step),
 	        CONTRACT_TEST(test_the_stream_waits),
 	        CONTRACT_TEST(test_a_reader_holds_the_next_sum),
+	        CONTRACT_TEST(test_in_a_step),
 	        CONTRACT_TEST(test_refusals),
 	        CONTRACT_TEST(test_the_group_fails),
 	        CONTRACT_TEST(test_norms_by_unit),

@@ -63,6 +63,8 @@ def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
 
 
 def _copy(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+    if isinstance(optimizer, UnitOptimizer):  # cuts its state itself
+        return None
     if plain.is_elementwise(optimizer):
         return (plain.begin(optimizer, optimizer.param_groups, keep=True), *args[1:]), kwargs
     for parameter in parameters_of(optimizer):

@@ -644,20 +644,24 @@ class Mistakes(unittest.TestCase):
             environment.check_torch()
 
     def test_backward_counts(self) -> None:
-        """ranks with different numbers of backwards: Mismatch names both"""
-        def body(rank: int) -> Any:
-            module = harness.shard(models.MLP())
-            optimizer = models.sgd(module)
+        """ranks with different numbers of backwards: Mismatch names both, and no weight changes"""
+        def body(rank: int, make: Callable[[nn.Module], Any]) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            optimizer = make(module)
             try:
                 for micro in range(1 + rank):
                     models.mlp_loss(module, rank, micro)
                 optimizer.step()
             except zerod.Mismatch as mismatch:
-                return mismatch.text
-            return "no error"
+                return mismatch.text, harness.slices(module)
+            return "no error", None
 
-        for text in harness.ranks(daemon.socket, 2, body):
-            self.assertRegex(text, "1.*2|2.*1")
+        unchanged = harness.ranks(daemon.socket, 2, lambda rank: harness.slices(harness.shard(harness.seeded(models.MLP))))
+        for make in (models.sgd, lambda module: zt.SGD(module.parameters(), lr=0.1, momentum=0.9)):
+            results = harness.ranks(daemon.socket, 2, lambda rank: body(rank, make))
+            for text, _ in results:
+                self.assertRegex(text, "1.*2|2.*1")
+            harness.same([after for _, after in results], unchanged)
 
     def test_optimizer_state(self) -> None:
         """an optimizer made before shard() goes on, with the state and the gradients that it has"""

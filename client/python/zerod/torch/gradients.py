@@ -463,7 +463,7 @@ class Gradients:
         return not self._unused
 
     def await_units(self) -> None:
-        """The step goes unit by unit; returns when every rank has begun it. InvalidState where one has not and will not."""
+        """The step goes unit by unit; returns when every rank has begun it. ZerodError where one has not and will not."""
         if self._waiting:
             self._waiting[-1][0].unit.reduce_wait()  # the sum that has come first
         for each in self._waiting:

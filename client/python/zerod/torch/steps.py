@@ -118,7 +118,9 @@ class Steps:
         self._ticket = self._ticket or self.context.group.step_begin_ticket()
         try:
             self.gradients.await_units()
-        except zerod.InvalidState:
+        except zerod.Interrupted:  # step() may be called again
+            raise
+        except zerod.ZerodError:
             self._close_window(waits=True)  # says why
             raise
         self.open = self._by_unit = True
@@ -244,8 +246,8 @@ class Steps:
 
         The next forward waits for the first ones, but their sums come last: meanwhile the other half is stepped.
         """
-        wanted = set(units)
-        first = [unit for unit in self.updates.trainable if unit in wanted]
+        place = {unit: number for number, unit in enumerate(self.updates.units)}
+        first = sorted(units, key=lambda unit: place[unit])
         if not self._by_unit:
             return portions(first)
         half = sum(unit.shard.true_numel for unit in first) / 2

@@ -162,7 +162,7 @@ static void test_a_reader_holds_the_next_sum(void **state)
 	contract_close(w.c);
 }
 
-/* A rank that has begun the step waits for the others, which may still give the window up; then for the sum. */
+/* A rank that has begun the step waits for the others, which may give the window up, and then for the sum. */
 static void test_in_a_step(void **state)
 {
 	struct zerod_wait_options soon = ZEROD_INIT(soon);

@@ -218,7 +218,7 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 	struct zd_part *part = req->u.reduce.part;
 	int status = zd_reduce_request_check(req, err);
 	const struct zd_window *w = status == 0 ? find_window(req) : NULL;
-	if (status == 0 && !req->answered && w != mr->w)
+	if (status == 0 && !req->answered && (!w || w != mr->w))
 		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has ended the step of unit '%s'",
 		                    zd_world_rank(mr->member), part->unit->name);
 	if (status == 0 && w)

@@ -162,11 +162,11 @@ static int wait_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	return 0;
 }
 
-static void fill_place(struct zd_engine *e, const struct zd_member_reduce *mr, const struct zd_part *part)
+static void fill_place(struct zd_engine *e, const struct zd_window *w, const struct zd_part *part)
 {
-	uint64_t each = zerod_dtype_bytes(mr->w->target_dtype);
-	e->reply.u.reduce_wait.target_dtype = mr->w->target_dtype;
-	e->reply.u.reduce_wait.target = zd_storage_location(zd_window_storage(mr->w, part),
+	uint64_t each = zerod_dtype_bytes(w->target_dtype);
+	e->reply.u.reduce_wait.target_dtype = w->target_dtype;
+	e->reply.u.reduce_wait.target = zd_storage_location(zd_window_storage(w, part),
 	                                                    zd_part_target_offset(part) * each,
 	                                                    zd_unit_target_numel(part->unit) * each);
 }
@@ -179,7 +179,7 @@ static void promise_lent(struct zd_engine *e, struct zd_request *req, struct zd_
 		return;
 	req->u.reduce.promise = zd_promise_new(e, req->session, req->device, ZD_PROMISE_STEPS);
 	lend(mr, req->u.reduce.part);
-	fill_place(e, mr, req->u.reduce.part);
+	fill_place(e, mr->w, req->u.reduce.part);
 	e->reply.u.reduce_wait.fence = req->u.reduce.promise->fence;
 	zd_request_answer(e, req);
 }
@@ -223,9 +223,9 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 		                    zd_world_rank(mr->member), part->unit->name);
 	if (status == 0 && w)
 		status = check_lent(w, part, err);
-	if (status >= 0 && !req->answered && check_step(req, w) == ZD_WAIT)
+	if (status >= 0 && w && !req->answered && check_step(req, w) == ZD_WAIT)
 		return ZD_WAIT;
-	if (status == ZD_WAIT) {
+	if (w && status == ZD_WAIT) {
 		const struct zd_reduction *r = zd_reduction_find(w, part->unit->id);
 		if (w == mr->w)
 			promise_lent(e, req, mr);
@@ -234,11 +234,11 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 		return ZD_WAIT;
 	}
 	wait_end(e, req);
-	if (status != 0 || req->answered)
+	if (status != 0 || req->answered || !w)
 		return status;
 	if (w->step != ZD_STEP_TAKEN) /* otherwise the place is the rank's until the step's end */
 		lend(mr, part);
-	fill_place(e, mr, part);
+	fill_place(e, w, part);
 	return 0;
 }
 

@@ -80,16 +80,20 @@ class Raising(torch.optim.SGD):
 
 
 class RaisingByUnit(zt.AdamW):
-    """Raises before its first unit, or behind that."""
+    """Raises before its first unit, or before the second."""
 
     where = ""
+    units = 0
 
-    def _apply(self, *args: Any, **options: Any) -> None:
-        if self.where == "optimizer":
+    def step(self, closure: Any = None) -> None:
+        self.units = 0
+        super().step(closure)
+
+    def _apply(self, *args: Any) -> None:
+        if self.where == ("optimizer", "middle")[self.units > 0]:
             raise Trouble(self.where)
-        super()._apply(*args, **options)
-        if self.where == "middle":
-            raise Trouble(self.where)
+        self.units += 1
+        super()._apply(*args)
 
 
 class Again:
@@ -245,6 +249,48 @@ class Exceptions(unittest.TestCase):
     def test_step_again(self) -> None:
         """a rank that calls step() again has not failed"""
         harness.compare(daemon.socket, 2, models.MLP, Again, models.mlp_loss)
+
+    def test_interrupted_step(self) -> None:
+        """Ctrl-C in a step that goes by units, before the others have begun it: it may be abandoned, and training goes on"""
+        def body(rank: int) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            optimizer = zt.AdamW(module.parameters(), lr=0.1)
+            models.mlp_loss(module, rank, 0)
+            if rank == 0:
+                with mock.patch.object(gradients.Gradients, "await_units", side_effect=KeyboardInterrupt), \
+                        self.assertRaises(KeyboardInterrupt):
+                    optimizer.step()
+                zt.abandon(module)
+            module._zerod_model.group.barrier()
+            if rank == 1:
+                with self.assertRaises(zt.StepAbandoned):
+                    optimizer.step()
+            optimizer.zero_grad()
+            before = harness.slices(module)
+            harness.train(module, optimizer, models.mlp_loss, rank, 2)
+            return before
+
+        unchanged = harness.ranks(daemon.socket, 2, lambda rank: harness.slices(harness.shard(harness.seeded(models.MLP))))
+        harness.same(harness.ranks(daemon.socket, 2, body), unchanged)
+
+    def test_unit_again(self) -> None:
+        """nor one whose step by units is called again: each unit is stepped once"""
+        def body(rank: int, raises: bool) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            optimizer = RaisingByUnit(module.parameters(), lr=0.1)
+            for step in range(3):
+                models.mlp_loss(module, rank, step)
+                optimizer.where = "middle" if raises and rank == 1 and step < 2 else ""
+                try:
+                    optimizer.step()
+                except Trouble:
+                    optimizer.where = ""
+                    optimizer.step()
+                optimizer.zero_grad()
+            return harness.slices(module)
+
+        with mock.patch.object(updates, "PORTION_BYTES", 1):
+            harness.same(*[harness.ranks(daemon.socket, 2, lambda rank: body(rank, raises)) for raises in (False, True)])
 
     def test_interrupted(self) -> None:
         """Ctrl-C in a forward, in and between blocks, behind which torch runs no hooks: the step is nobody's, and training goes on"""
@@ -438,142 +484,6 @@ class Ends(unittest.TestCase):
                 children = harness.start(listener.path, 1, body)
                 listener.serve(answer)
                 self.assertEqual(harness.collect(children), [("VERSION", text)])
-
-
-class Hog:
-    """Stands in for torch's allocator, which keeps memory of the device's: an allocation of all but a little of the rest."""
-
-    def __init__(self, socket: str, device: int = 0) -> None:
-        self.client = zerod.Client(socket)
-        self.device = device
-        self.held: list[Any] = []
-        self.asked = 0
-        environment.environment().return_unused = self.return_unused
-
-    def hold(self, but: int = 256 << 10) -> None:
-        self.client.trim(self.device)
-        info = self.client.device(self.device)
-        for nbytes in range(info.arena_bytes - info.allocated_bytes - but, 0, -(256 << 10)):
-            try:
-                self.held.append(self.client.alloc(job="hog", nbytes=nbytes, device=self.device))
-                return
-            except MemoryError:
-                pass  # segments are larger than what is charged
-
-    def return_unused(self) -> bool:
-        self.asked += 1
-        found = bool(self.held)
-        while self.held:
-            self.held.pop().free()
-        return found
-
-
-class Memory(unittest.TestCase):
-    def test_shard(self) -> None:
-        """the daemon has no memory, and torch's allocator does not use all of its own: shard(), state_dict()"""
-        with support.Daemon(devices=2, arena="16M") as small:
-            def body(rank: int) -> Any:
-                hog = Hog(small.socket, rank)
-                for but, dtype in ((256 << 10, None), (3 << 19, torch.bfloat16)):  # bfloat16 fits, its masters do not
-                    hog.hold(but)
-                    module = harness.shard(nn.Sequential(nn.Linear(1000, 1000)), param_dtype=dtype)
-                hog.hold()
-                module.state_dict()
-                return hog.asked
-
-            self.assertEqual(harness.ranks(small.socket, 2, body), [3, 3])
-
-    def test_backward(self) -> None:
-        """the same in the backward: for its target, and for an entry of a bucket"""
-        with support.Daemon(devices=1, arena="16M") as small:
-            def body(rank: int) -> Any:
-                hog = Hog(small.socket)
-                module = harness.shard(nn.Sequential(nn.Linear(1000, 1000)))
-                group = module._zerod_model.group
-                begin = group.backward_begin
-
-                def begins(options: Any) -> None:
-                    begin(options)
-                    hog.hold()
-
-                counts = []
-                for held in (hog.hold, lambda: setattr(group, "backward_begin", begins)):
-                    loss = module(torch.ones(2, 1000)).sum()
-                    held()
-                    loss.backward()
-                    counts.append(hog.asked)
-                    models.sgd(module).step()
-                    module.zero_grad()
-                return counts
-
-            with mock.patch.object(gradients.Gradients, "alone", False):  # as with offload, and where the optimizer runs in the backward
-                self.assertEqual(harness.ranks(small.socket, 1, body), [[1, 2]])
-
-    def test_once(self) -> None:
-        """a call that fails a second time is not made again, and none where torch's allocator has nothing to return"""
-        with support.Daemon(devices=1, arena="2M") as small:
-            def body(rank: int) -> Any:
-                hog = Hog(small.socket)
-                counts = []
-                for holds in (False, True):
-                    if holds:
-                        hog.hold()
-                    with mock.patch.object(zerod.Group, "register", autospec=True, side_effect=zerod.Group.register) as calls:
-                        with self.assertRaises(MemoryError):
-                            zt.shard(nn.Sequential(nn.Linear(1000, 1000)))
-                    counts.append((hog.asked, calls.call_count))
-                return counts
-
-            self.assertEqual(harness.ranks(small.socket, 1, body), [[(1, 1), (2, 2)]])
-
-    def test_gather(self) -> None:
-        """a block's gather that finds no memory is made again"""
-        def body(rank: int) -> Any:
-            module = harness.shard(harness.seeded(models.MLP))
-            root = module._zerod_model.units[0]
-            hog = Hog(daemon.socket)
-            hog.hold(but=32 << 20)  # segments are larger than what is charged; a block fits, in one of its own
-
-            def wait(*args: Any) -> int:
-                wait_once.stop()
-                self.assertEqual(block._wait(*args), 0)
-                root.unit.release()
-                return zerod.Status.NO_MEMORY
-
-            wait_once = mock.patch.object(block, "_wait", wait)
-            wait_once.start()
-            with torch.no_grad():
-                output = module(torch.ones(2, 13))
-            return hog.asked, output, module._zerod_model.client.device(0).gathered_bytes
-
-        expected = harness.alone(lambda: harness.seeded(models.MLP).to(models.DEVICE)(torch.ones(2, 13)).detach())
-        harness.same(harness.ranks(daemon.socket, 1, body), [(1, expected, 0)])
-
-    def test_loaded(self) -> None:
-        """what the daemon needed while shard() loaded the weights has gone back to the device"""
-        with support.Daemon(devices=2, arena="64M") as own:
-            def body(rank: int) -> int:
-                model = harness.shard(nn.Sequential(nn.Linear(1000, 1000)))._zerod_model
-                return model.client.trim(model.device_index)
-
-            self.assertEqual(harness.ranks(own.socket, 2, body), [0, 0])
-
-    def test_torch_has_none(self) -> None:
-        """what the daemon does not use goes back to the device when torch's allocator has no memory"""
-        with support.Daemon(devices=1, arena="16M") as small:
-            def body(rank: int) -> Any:
-                module = harness.shard(nn.Sequential(nn.Linear(1000, 1000)))
-                here = module._zerod_model.environment
-                while here.client.trim():  # of what shard() needed
-                    pass
-                here.client.alloc(job=os.environ["ZEROD_JOB"], nbytes=4 << 20).free()
-                here.torch_has_no_memory(0, 1, 2, 3)
-                freed = here.client.trim()
-                with mock.patch.object(here.client, "trim", side_effect=zerod.ConnectionFailed(-26, "")):
-                    here.torch_has_no_memory(0, 1, 2, 3)
-                return freed
-
-            self.assertEqual(harness.ranks(small.socket, 1, body), [0])
 
 
 class Mistakes(unittest.TestCase):

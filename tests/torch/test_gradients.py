@@ -203,11 +203,43 @@ def unused(order: str, program: Program) -> Any:
     return state(module)
 
 
+def many(program: Program) -> Any:
+    """More backwards than bfloat16 counts, whatever is sent."""
+    module = program.shard(Vector, **({"reduce_dtype": torch.bfloat16} if program.sharded else {}))
+    for _ in range(300):
+        program.backward(lambda rank: module(1.0, other=False))
+    return whole(module.weight.grad)
+
+
+class Product(torch.autograd.Function):
+    """Returns saved weights as gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(a, b)
+        return (a * b).sum()
+
+    @staticmethod
+    def backward(ctx: Any, _: torch.Tensor) -> Any:
+        a, b = ctx.saved_tensors
+        return b, a
+
+
+class Factors(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.arange(1.0, 9.0)), nn.Parameter(torch.ones(8))
+
+    def forward(self) -> torch.Tensor:
+        return Product.apply(self.a, self.b)
+
+
 TABLES: dict[str, dict[str, cases.Case]] = {
     "edits": {name: partial(edited, edits) for name, edits in EDITS.items()},
     "sums": {**{f"in float32, {'each' if sync else 'the last'} synced": partial(rounded, sync) for sync in (False, True)},
              **{f"unused, {order}": partial(unused, order)
-                for order in ("None", "zeroed between backwards", "zeroed before the backward")}},
+                for order in ("None", "zeroed between backwards", "zeroed before the backward")},
+             "many": many},
 }
 
 
@@ -235,6 +267,41 @@ class Gradients(unittest.TestCase):
     def test_sums(self) -> None:
         """sums in float32, and gradients of parameters that no rank uses"""
         self.check("sums", 1, 2)
+
+    def test_returned(self) -> None:
+        """a function that returns weights as gradients, which are added up, with no_sync() and without"""
+        def body(sharded: bool, sync: bool = True) -> Any:
+            module = harness.shard(Factors()) if sharded else Factors()
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.125)
+            for _ in range(2):
+                with nullcontext() if sync else zt.no_sync(module):
+                    for _ in range(3):
+                        module().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            return module().item()
+
+        expected = body(sharded=False)
+        for world in (1, 2):
+            for sync in (False, True):
+                self.assertEqual(harness.ranks(daemon.socket, world, lambda rank: body(True, sync)), [expected] * world)
+
+    def test_frozen(self) -> None:
+        """a unit that is frozen between a backward and its step is refused; without the gradients it is not"""
+        def body(rank: int) -> None:
+            module = harness.shard(models.MLP(width=11, depth=2))
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+            models.mlp_loss(module, rank, 0)
+            module.layers[0].requires_grad_(False)
+            with self.assertRaisesRegex(RuntimeError, "between .*backward"):
+                models.mlp_loss(module, rank, 1)
+            optimizer.zero_grad()
+            if module._zerod_model.context.world == 1:
+                models.mlp_loss(module, rank, 2)
+                optimizer.step()
+
+        for world in (1, 2):
+            harness.ranks(daemon.socket, world, body)
 
     def test_dropped(self) -> None:
         """a gradient that stays from step to step forgets tensors over its values that the program has dropped"""

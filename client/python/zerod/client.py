@@ -7,7 +7,7 @@ from ctypes import byref, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Sequence, Union
 
 from . import structs as s
-from .interrupts import asked, install
+from .interrupts import asked, at_once, install
 from .library import Handle, calls, failed
 from .memory import KDLCPU, KDLCUDA, Memory
 
@@ -262,6 +262,11 @@ class Client(Handle):
         status = _wait(self.handle, ticket, None if stream is None else stream.handle, None)
         if status:
             raise failed(status, self.handle)
+
+    def give_up(self, ticket: int) -> bool:
+        """Ends the wait for a ticket's answer, behind an exception of a signal handler. False: it has been answered."""
+        with at_once():
+            return _wait(self.handle, ticket, None, None) != 0
 
     # ---- Streams, allocations, groups ----
 

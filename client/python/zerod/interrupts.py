@@ -11,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import operator
 import threading
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Iterator, Optional
 
 from . import structs as s
@@ -54,6 +56,16 @@ def install(options: s.Options) -> None:
     _arm()
     options.interrupted = ctypes.cast(_function, ctypes.c_void_p)
     options.interrupted_context = id(asked)
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Inside, a call of this thread that waits is given up as soon as the library asks."""
+    before, asked.ask = asked.ask, partial(int, 1)
+    try:
+        yield
+    finally:
+        asked.ask = before
 
 
 def taken() -> Optional[BaseException]:

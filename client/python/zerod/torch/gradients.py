@@ -32,7 +32,7 @@ from .environment import DTYPES
 from .fetcher import Fetcher
 from .sharded import ShardedTensor, as_plain
 from .tensors import tensor_at
-from .unit import FlatUnit, references_from_torch
+from .unit import FlatUnit, references_from_torch, unit_of
 from .updates import Updates
 
 # Flags of usage are so small that they vanish in the norm of the gradients, and powers of two, so that sums are exact.
@@ -252,12 +252,16 @@ class Gradients:
         gradient, leaf.grad = leaf.grad, None
         if gradient is None:
             return
-        dtype = self.context.settings.reduce_dtype or torch.promote_types(unit.dtype, unit.source_dtype)
-        if kept is None and gradient.dtype == dtype:
-            unit.kept[index] = gradient
-            return
         with torch.no_grad():
-            unit.kept[index] = gradient.to(dtype) if kept is None else kept.add_(gradient)
+            if unit_of(gradient) is not None:  # a function has returned a weight
+                gradient = gradient.clone()
+            if not self.alone:
+                dtype = self.context.settings.reduce_dtype or torch.promote_types(unit.dtype, unit.source_dtype)
+                unit.kept[index] = gradient.to(dtype) if kept is None else kept.add_(gradient)
+            elif kept is None:
+                unit.kept[index] = gradient
+            else:  # sums are float32, as between ranks
+                unit.kept[index] = kept.to(torch.promote_types(kept.dtype, torch.float32)).add_(gradient)
 
     def end(self) -> None:
         """Ends the backward: hands over what is left, and says which parameters had no gradient."""
@@ -364,9 +368,8 @@ class Gradients:
             unit.kept = [None] * len(unit.members)
             for leaf in unit.leaves:
                 leaf.grad = None
-        waiting, self._waiting = self._waiting, []
         with as_plain():
-            for unit, index, holder in waiting:
+            for unit, index, holder in self._take_waiting():
                 parameter = unit.members[index].parameter
                 if holder.source is not self._source:
                     continue
@@ -441,10 +444,21 @@ class Gradients:
 
     def settle(self, none: set[int], units: "list[FlatUnit]") -> None:
         """The step has begun: what waits gets its sum, but for the flags of parameters without a gradient."""
+        self._settle_all(self._take_waiting(), none, units)
+
+    def _take_waiting(self) -> "list[tuple[FlatUnit, int, ShardedTensor]]":
         waiting = self._waiting + [each for some in self._awaited.values() for each in some]
-        self._waiting = []
-        self._awaited = {}
-        self._settle_all(waiting, none, units)
+        self._waiting, self._awaited = [], {}
+        return waiting
+
+    def keeps_any(self) -> bool:
+        """Whether a rank that is alone has gradients that are not stepped. It forgets those that the program has dropped."""
+        if not (self.local and self.alone):
+            return False
+        with as_plain():
+            if not any(unit.members[index].parameter.grad is holder for unit, index, holder in self._waiting):
+                self.clear()
+        return self.local
 
     def settle_own(self) -> None:
         """The same of a rank that is alone."""
@@ -464,11 +478,15 @@ class Gradients:
 
     def await_units(self) -> None:
         """The step goes unit by unit; returns when every rank has begun it. ZerodError where one has not and will not."""
-        if self._waiting:
-            self._waiting[-1][0].unit.reduce_wait()  # the sum that has come first
         for each in self._waiting:
             self._awaited.setdefault(each[0].name, []).append(each)
         self._waiting = []
+        if self._awaited:
+            next(reversed(self._awaited.values()))[0][0].unit.reduce_wait()  # the sum that has come first
+
+    def await_none(self) -> None:
+        """The step is not begun."""
+        self._waiting = self._take_waiting()
 
     def _await_unit(self, unit: FlatUnit) -> None:
         some = self._awaited.get(unit.name)

@@ -42,8 +42,9 @@ class _Run:
                        self.group, self.step)
 
     def takes(self, other: "_Run") -> bool:
-        """Whether it takes over the next one. Between two members is padding, whose gradients are zeros."""
+        """Whether it takes over the next one. Between two members is padding, whose gradients are zeros in a sum's memory."""
         follows = other.unit is self.unit and other.index == self.index + 1 and \
+            (other.first == self.last or self.unit.context.world > 1) and \
             (other.group, other.step) == (self.group, self.step) and \
             other.address - self.address == 4 * (other.first - self.first)
         if follows:
@@ -150,10 +151,12 @@ class _Optimizer(UnitOptimizer):
                         self._check(parameter)
                         unit, index = parameter.part.place
                         shown.setdefault(parameter.part.owner, {}).setdefault(unit, []).append((index, number, parameter))
-            for some in shown.values():
-                self._check_numbers(next(iter(some)), {number for each in some.values() for _, number, _ in each}, self.param_groups)
-            for model, some in shown.items():
-                for units in model.steps.in_turn(some):
+            turns = [(model, some, list(model.steps.in_turn(some))) for model, some in shown.items()]
+            for _, some, turn in turns:
+                if turn:
+                    self._check_numbers(turn[0][0], {number for each in some.values() for _, number, _ in each}, self.param_groups)
+            for model, some, turn in turns:
+                for units in turn:
                     self._apply([(unit, *each, each[2].grad.read_local()) for unit in units for each in some[unit]], self.param_groups)
                     model.steps.after_units([unit for unit in units if len(some[unit]) == sum(unit.wants)])
 

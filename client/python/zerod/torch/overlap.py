@@ -61,7 +61,7 @@ def install(model: "Model", optimizer: Any) -> None:
     gradients, former = model.gradients, model.gradients.fetcher
     if former.runs_optimizer:
         raise ValueError("the model has an optimizer in its backward already")
-    if gradients.window or gradients.reducing:
+    if gradients.window or gradients.reducing or gradients.local:
         raise RuntimeError("optimizer_in_backward() between a backward and its step: call it before the first backward")
     units = _check(model.context, optimizer, model.trainable)
     if model.offload.value is not None:

@@ -64,6 +64,7 @@ class Steps:
         self._ticket = 0  # of that step
         self.raised = False  # an optimizer has raised inside its step
         self.running: set[int] = set()  # parameters whose optimizer has begun its step, and has not ended it
+        self._again: set[int] = set()  # of these, those whose step is called again, since it has raised
         self._stepped: set[int] = set()
         self._skipped: set[int] = set()  # all ranks have seen that their gradients overflow
         self._failed = -1  # a rank that has said so in the last step's end
@@ -87,6 +88,8 @@ class Steps:
             return
         if gradients.local:
             gradients.finish()
+            for unit in self.updates.trainable:  # no backward ends, which would do it
+                unit.submitted = False
         if not gradients.window:
             return
         if by_unit and self.publishes_early and gradients.all_used:
@@ -115,16 +118,51 @@ class Steps:
             and not self.gradients.fetcher.runs_optimizer
 
     def _begin_by_unit(self) -> None:
-        self._ticket = self._ticket or self.context.group.step_begin_ticket()
+        """A signal handler's exception gives the step up, unless all ranks have begun it."""
+        self._ticket = self.context.group.step_begin_ticket()
         try:
             self.gradients.await_units()
-        except zerod.Interrupted:  # step() may be called again
-            raise
-        except zerod.ZerodError:
-            self._close_window(waits=True)  # says why
+        except Exception as failure:
+            if not isinstance(failure, zerod.ZerodError) or isinstance(failure, zerod.Interrupted):
+                self._give_up()
+                raise
+            self.open = True
+            self._end_by_unit(waits=True)  # says why
+            return
+        except BaseException:
+            self._give_up()
             raise
         self.open = self._by_unit = True
+
+    def _give_up(self) -> None:
+        ticket, self._ticket = self._ticket, 0
+        if self.context.client.give_up(ticket):
+            self.gradients.await_none()
+        else:
+            self.open, self.gradients.window = True, 0
+            self._settle_all()
+
+    def _settle_all(self) -> None:
+        self._by_unit = False
+        self.gradients.settle(set(), self.updates.trainable)
         self.context.counts.steps += 1
+
+    def _end_by_unit(self, waits: bool) -> None:
+        """All sums are awaited. Where that fails, nothing is left of the step."""
+        try:
+            self._close_window(waits)
+        except Exception:
+            self.open = self.raised = self._by_unit = False
+            self._forget()
+            self.gradients.clear()
+            with suppress(zerod.ZerodError):
+                self.updates.end()
+            raise
+        self._settle_all()
+
+    def _forget(self) -> None:
+        for noted in (self._skipped, self._stepped, self.running):
+            noted.clear()
 
     def _close_window(self, waits: bool) -> set[int]:
         """Begins the daemon's step; returns the flags of parameters for which no rank of the group had a gradient."""
@@ -239,7 +277,9 @@ class Steps:
             self.gradients.abandon_empty()  # a rank that has had a backward is told
         if self.open or uses:
             self.updates.begin()
-            self.running.update(map(id, parameters))
+            ids = set(map(id, parameters))
+            self._again = self.running & ids
+            self.running |= ids
 
     def in_turn(self, units: "Iterable[FlatUnit]") -> "Iterator[list[FlatUnit]]":
         """Units of this step in the order in which to step them, some together if they are small.
@@ -248,6 +288,11 @@ class Steps:
         """
         place = {unit: number for number, unit in enumerate(self.updates.units)}
         first = sorted(units, key=lambda unit: place[unit])
+        for unit in self.updates.published.intersection(first):
+            if any(id(member.parameter) in self._again for member in unit.members):
+                first.remove(unit)  # it was stepped before step() raised
+            else:
+                self.updates.reopen(unit)
         if not self._by_unit:
             return portions(first)
         half = sum(unit.shard.true_numel for unit in first) / 2
@@ -283,9 +328,7 @@ class Steps:
             self.updates.end()
             return
         if self._by_unit:
-            self._by_unit = False
-            self._close_window(waits=False)
-            self.gradients.settle(set(), self.updates.trainable)
+            self._end_by_unit(waits=False)
         durable = self.context.durable
         self.raised = self.raised or bool(self.running)
         fails = not asks and (self.raised or not self.updates.updating)
@@ -296,8 +339,7 @@ class Steps:
             durable.store()
         self.gradients.end_step(self._stepped)
         self.open = self.raised = False
-        for noted in (self._skipped, self._stepped, self.running):
-            noted.clear()
+        self._forget()
         self.updates.end()
         if not alone:
             self.context.group.step_end(self.context.stream())

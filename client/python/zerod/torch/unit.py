@@ -165,6 +165,11 @@ class FlatUnit:
     def _leaf_arrived(self, index: int, _: torch.Tensor) -> None:
         self._arrived(self, index)
 
+    def wants_gradients(self) -> bool:
+        """Whether the program wants one of any of its parameters."""
+        with as_plain():
+            return any(member.parameter.requires_grad for member in self.members)
+
     def follow_requires_grad(self) -> bool:
         """Takes over what the program has set on the parameters; True where the unit is frozen or unfrozen by it."""
         with as_plain():

@@ -235,7 +235,7 @@ class Failures(unittest.TestCase):
             for micro_batches in (1, 2):
                 with self.subTest(place=place, micro_batches=micro_batches):
                     results = mesh_ranks(lambda rank, mesh: test_failures.train_with_trouble(
-                        rank, place, 2, micro_batches, process_group=mesh))
+                        rank, test_failures.Raising, place, 2, micro_batches, process_group=mesh))
                     self.assertEqual([result[0] for result in results], [[(2, 2)], [(2, 2)], [(2, place)], [(2, 2)]])
                     self.assertEqual([result[1] for result in results], [0] * 4)
                     self.assertEqual([result[3] for result in results], [4] * 4)
@@ -246,7 +246,7 @@ class Failures(unittest.TestCase):
         """a rank raises in the optimizer: all ranks learn which one, and its slices are taken from the other row"""
         for dtype in (None, torch.bfloat16):
             def body(rank: int, mesh: Any, place: str) -> Any:
-                return test_failures.train_with_trouble(rank, place, 1, 1, process_group=mesh, param_dtype=dtype)
+                return test_failures.train_with_trouble(rank, test_failures.Raising, place, 1, 1, process_group=mesh, param_dtype=dtype)
 
             with self.subTest(dtype=dtype):
                 results = mesh_ranks(lambda rank, mesh: body(rank, mesh, "middle"))

@@ -260,8 +260,8 @@ class Failures(unittest.TestCase):
         class Raising(zt.SGD):
             raises = False
 
-            def update(self, found: Any, groups: Any) -> None:
-                super().update(found[:2] if self.raises else found, groups)
+            def _apply(self, found: Any, groups: Any) -> None:
+                super()._apply(found[:2] if self.raises else found, groups)
                 if self.raises:
                     raise test_failures.Trouble
 

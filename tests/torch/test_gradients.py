@@ -147,6 +147,8 @@ EDITS: dict[str, Sequence[Callable[[Job], Any]]] = {
     "all to None between backwards": [backward, all_none, backward],
     "no_sync() dropped by zero_grad()": [unsynced, lambda job: job.module.zero_grad(), unsynced, backward],
     "no_sync() dropped in part": [unsynced, drop, backward],
+    "no_sync() behind a backward, an own tensor before the step": [backward, unsynced, own],
+    "no_sync() and None before the step": [unsynced, to_none],
     "no_sync() zeroed in part": [unsynced, drop_to_zero, unsynced, backward],
     "read before the step": [backward, taken, backward, taken],
     "frozen between forward and backward": [backward, frozen, backward],

@@ -272,8 +272,8 @@ class Gradients:
             alone = self.alone
             self._show(lambda unit, index: unit.wants[index] and not (alone and unit.kept[index] is None))
 
-    def finish(self) -> None:
-        """The same, also of backwards in no_sync() that no other one has followed."""
+    def finish(self, shows: bool = True) -> None:
+        """The same, also of backwards in no_sync() that no other one has followed. Those show their gradients already."""
         trainable = self.updates.trainable
         rest = [unit for unit in trainable if not unit.submitted and
                 (any(leaf.grad is not None for leaf in unit.leaves) or self.local and any(each is not None for each in unit.kept))]
@@ -289,7 +289,8 @@ class Gradients:
         self.reducing = self.local = False
         self.window += 1
         self.fetcher.start()
-        self._show(lambda unit, index: unit.wants[index])
+        if shows:
+            self._show(lambda unit, index: unit.wants[index])
 
     def _submit_usage(self) -> None:
         unused = []

@@ -87,7 +87,7 @@ class Steps:
             self.context.counts.steps += 1
             return
         if gradients.local:
-            gradients.finish()
+            gradients.finish(shows=False)
             for unit in self.updates.trainable:  # no backward ends, which would do it
                 unit.submitted = False
         if not gradients.window:
@@ -123,24 +123,29 @@ class Steps:
         try:
             self.gradients.await_units()
         except Exception as failure:
-            if not isinstance(failure, zerod.ZerodError) or isinstance(failure, zerod.Interrupted):
-                self._give_up()
-                raise
-            self.open = True
-            self._end_by_unit(waits=True)  # says why
-            return
+            if isinstance(failure, zerod.ZerodError) and not isinstance(failure, zerod.Interrupted):
+                self.open = True
+                self._end_by_unit(waits=True)  # says why
+                return
+            self._interrupted()
+            raise
         except BaseException:
-            self._give_up()
+            self._interrupted()
             raise
         self.open = self._by_unit = True
 
-    def _give_up(self) -> None:
+    def _interrupted(self) -> None:
+        if self._give_up():
+            self.gradients.await_none()
+
+    def _give_up(self) -> bool:
+        """False: all ranks have begun the step, which is open then, with all of its sums."""
         ticket, self._ticket = self._ticket, 0
         if self.context.client.give_up(ticket):
-            self.gradients.await_none()
-        else:
-            self.open, self.gradients.window = True, 0
-            self._settle_all()
+            return True
+        self.open, self.gradients.window = True, 0
+        self._settle_all()
+        return False
 
     def _settle_all(self) -> None:
         self._by_unit = False
@@ -153,10 +158,15 @@ class Steps:
             self._close_window(waits)
         except Exception:
             self.open = self.raised = self._by_unit = False
+            self._ticket = 0
             self._forget()
             self.gradients.clear()
             with suppress(zerod.ZerodError):
                 self.updates.end()
+            raise
+        except BaseException:  # a signal handler's: the next call ends the step
+            if self._ticket:
+                self._give_up()
             raise
         self._settle_all()
 
@@ -170,8 +180,8 @@ class Steps:
         try:
             ended, gradients.end_ticket = gradients.end_ticket, 0  # the step's ticket waits for the end of the backward
             try:
-                ticket, self._ticket = self._ticket or group.step_begin_ticket(), 0
-                self.context.client.complete(ticket, None if waits else self.context.stream())
+                self.context.client.complete(self._ticket or group.step_begin_ticket(), None if waits else self.context.stream())
+                self._ticket = 0
             except zerod.InvalidState:
                 if ended:
                     self.context.client.complete(ended)  # if the end of the backward has failed, its error says why

@@ -253,7 +253,7 @@ bool zc_nap(struct pollfd *fds, nfds_t nfds, uint64_t until_ns)
 	return ready > 0;
 }
 
-/* The answer to a call mostly comes sooner than a sleeping thread is woken. */
+/* The answer to a call or to a gather mostly comes sooner than a sleeping thread is woken. */
 static int spin(struct zerod_client *client, size_t *nbytes, struct received *received, struct zd_err *err)
 {
 	int rc = ZD_FRAME_AGAIN;
@@ -407,7 +407,7 @@ bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint6
 		return true;
 	}
 	client->naps = op && (op->kind == ZC_OP_CALL || op->kind == ZC_OP_OTHER);
-	if (client->naps)
+	if (client->naps || (op && op->kind == ZC_OP_GATHER))
 		zd_spin_expect(&client->spin, zc_now_ns() + ZC_CALL_SPIN_NS);
 	(void)zc_read(client, poll_timeout_ms(deadline_ns, now_ns), false);
 	return true;

@@ -15,24 +15,29 @@ static const char *policy(void)
 	return text && text[0] ? text : "auto";
 }
 
+static bool is(const char *name)
+{
+	return strcmp(policy(), name) == 0;
+}
+
 int zd_spin_check(struct zd_err *err)
 {
-	if (strcmp(policy(), "auto") == 0 || strcmp(policy(), "never") == 0 || zd_spin_always())
+	if (is("auto") || is("never") || zd_spin_always())
 		return 0;
-	return zd_err_set(err, ZEROD_E_INVALID, "ZEROD_SPIN is '%s': auto, always or never is expected",
+	return zd_err_set(err, ZEROD_E_INVALID, "ZEROD_SPIN is '%s': auto, always, busy or never is expected",
 	                  policy());
 }
 
 bool zd_spin_always(void)
 {
-	return strcmp(policy(), "always") == 0;
+	return is("always") || is("busy");
 }
 
 void zd_spin_init(struct zd_spin *spin, uint64_t window_ns, unsigned processors)
 {
-	*spin = (struct zd_spin){.left_ns = ZD_SPIN_BURST_NS};
-	if (strcmp(policy(), "never") != 0 && (zd_spin_always() || zd_processors("") >= processors))
-		spin->window_ns = window_ns;
+	*spin = (struct zd_spin){.left_ns = ZD_SPIN_BURST_NS, .busy = is("busy")};
+	if (!is("never") && (zd_spin_always() || zd_processors("") >= processors))
+		spin->window_ns = spin->busy ? ZD_SPIN_BUSY_NS : window_ns;
 }
 
 bool zd_spin_may(struct zd_spin *spin, uint64_t now_ns)
@@ -52,6 +57,7 @@ bool zd_spin_may(struct zd_spin *spin, uint64_t now_ns)
 		spin->left_ns = ZD_SPIN_BURST_NS;
 	if (spin->left_ns < -ZD_SPIN_DEBT_NS)
 		spin->left_ns = -ZD_SPIN_DEBT_NS;
-	spin->spinning = expects || (now_ns - spin->event_ns < spin->window_ns && spin->left_ns > 0);
+	spin->spinning = expects ||
+	                 (now_ns - spin->event_ns < spin->window_ns && (spin->busy || spin->left_ns > 0));
 	return spin->spinning;
 }

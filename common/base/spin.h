@@ -6,8 +6,11 @@
  * for a moment after its last event, and in the long run for ZD_SPIN_PERCENT of the time only. Unused time is
  * saved, up to ZD_SPIN_BURST_NS, for a burst. Time in which events happened is not counted. A thread always
  * spins for an announced event; time beyond its savings is a debt, of at most ZD_SPIN_DEBT_NS. With few
- * processors no thread spins. $ZEROD_SPIN overrides this rule: "auto", "always" or "never". The caller passes
- * the time.
+ * processors no thread spins. The caller passes the time. $ZEROD_SPIN changes these rules:
+ *   auto    as above
+ *   always  as above, with few processors too
+ *   busy    for ZD_SPIN_BUSY_NS after the last event, whatever share of the time that is
+ *   never   no thread spins
  */
 #ifndef ZD_BASE_SPIN_H
 #define ZD_BASE_SPIN_H
@@ -18,24 +21,26 @@
 #define ZD_SPIN_PERCENT  8
 #define ZD_SPIN_BURST_NS INT64_C(100000000)
 #define ZD_SPIN_DEBT_NS  INT64_C(20000000)
-#define ZD_SPIN_AWAIT_NS 100000u /* for an announced event */
+#define ZD_SPIN_AWAIT_NS 100000u   /* for an announced event */
+#define ZD_SPIN_BUSY_NS  10000000u /* longer than the pauses between the gathers of a training step */
 
 struct zd_spin {
 	uint64_t window_ns; /* after an event; 0: never */
 	int64_t left_ns;    /* saved, for one burst at most; below zero: owed, up to ZD_SPIN_DEBT_NS */
 	uint64_t event_ns, expected_ns, seen_ns; /* expected_ns: the time of the announced event */
 	bool spinning;
+	bool busy; /* spins without regard to `left_ns` */
 };
 
 struct zd_err;
 
 /* Checks $ZEROD_SPIN. Returns INVALID for any other value, which the functions below treat as "auto". */
 int zd_spin_check(struct zd_err *err) __attribute__((warn_unused_result));
-/* Whether $ZEROD_SPIN is "always": threads then also spin for events that mostly take long. */
+/* Whether $ZEROD_SPIN is "always" or "busy": threads then also spin for events that mostly take long. */
 bool zd_spin_always(void);
 
 /* Initialises the state. The thread never spins if the process may keep fewer processors busy than
- * `processors` (processors.h), unless $ZEROD_SPIN is "always". */
+ * `processors` (processors.h), unless $ZEROD_SPIN is "always" or "busy". */
 void zd_spin_init(struct zd_spin *spin, uint64_t window_ns, unsigned processors);
 /* Records an event. */
 static inline void zd_spin_event(struct zd_spin *spin, uint64_t now_ns)

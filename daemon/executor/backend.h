@@ -72,6 +72,10 @@ struct zd_backend_ops {
 	/* Submits a command; never blocks. SEGMENT_CREATE completes through `done` as well. The backend
 	 * copies arrays of the command. */
 	void (*submit)(struct zd_backend *backend, const struct zd_command *command);
+	/* collect() is submit() for one of several commands: flush() must follow. NULL: there are only single
+	 * ones. */
+	void (*collect)(struct zd_backend *backend, const struct zd_command *command);
+	void (*flush)(struct zd_backend *backend);
 
 	/* Returns the descriptor of the segment, for clients. The backend owns the descriptor, which is valid
 	 * until the segment is destroyed. -1: there is no such segment. */

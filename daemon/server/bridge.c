@@ -78,6 +78,7 @@ static void take_arrived(void *arg)
 		swap_arrived(bridge);
 	end = zd_min_u64(taken->count, bridge->nhandled + MOST_COMPLETIONS);
 	(void)zd_bridge_tick(bridge);
+	zd_bridge_collect(bridge);
 	zd_engine_pause(bridge->engine);
 	while (bridge->nhandled < end) {
 		struct zd_completion *completion = &taken->items[bridge->nhandled++];
@@ -359,14 +360,25 @@ uint64_t zd_bridge_tick(struct zd_bridge *bridge)
 	return now_ns;
 }
 
+void zd_bridge_collect(struct zd_bridge *bridge)
+{
+	bridge->collecting = bridge->ops->collect != NULL;
+}
+
 void zd_bridge_settle(struct zd_bridge *bridge)
 {
+	if (bridge->collecting)
+		bridge->ops->flush(bridge->backend);
+	bridge->collecting = false;
 	zd_timer_update(&bridge->timer);
 }
 
 void zd_bridge_submit(struct zd_bridge *bridge, const struct zd_command *command)
 {
-	bridge->ops->submit(bridge->backend, command);
+	if (bridge->collecting)
+		bridge->ops->collect(bridge->backend, command);
+	else
+		bridge->ops->submit(bridge->backend, command);
 }
 
 bool zd_bridge_fence_passed(const struct zd_bridge *bridge, uint64_t session, struct zd_fence fence)

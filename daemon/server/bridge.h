@@ -56,6 +56,7 @@ struct zd_bridge {
 	struct zd_keeper keeper;
 	struct zd_api *api; /* the api that has the bridge */
 	struct zd_timer timer;
+	bool collecting; /* commands, until zd_bridge_settle() */
 	uv_async_t wake;
 	struct zd_poll_source poll_source; /* polled for completions while the loop is awake */
 	atomic_uint polling;
@@ -78,7 +79,9 @@ void zd_bridge_deinit(struct zd_bridge *bridge);
 
 /* Passes the current time to the engine, and returns that time. Called before every event for the engine. */
 uint64_t zd_bridge_tick(struct zd_bridge *bridge);
-/* Updates the timer for the engine's deadlines. Called after the events. */
+/* Lets the backend collect the commands of the following events, until zd_bridge_settle(). */
+void zd_bridge_collect(struct zd_bridge *bridge);
+/* Submits what was collected, and updates the timer for the engine's deadlines. Called after the events. */
 void zd_bridge_settle(struct zd_bridge *bridge);
 
 /* Reports a completion as an executor does. Thread-safe. */

@@ -230,6 +230,7 @@ size_t zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, siz
 	uint64_t now_ns = zd_bridge_tick(&api->bridge);
 	size_t done = nbytes;
 
+	zd_bridge_collect(&api->bridge);
 	if (!resumed)
 		session->arrived_ns = now_ns;
 	if (session->state != ZD_API_SESSION_KILLED && /* by the tick */

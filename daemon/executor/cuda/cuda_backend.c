@@ -275,7 +275,7 @@ static void submit_to_host(struct zd_backend *backend, struct zd_cuda_host_node 
 	                        zd_host_task_new(command, &node->segments, signalled, watched));
 }
 
-static void cuda_submit(struct zd_backend *backend, const struct zd_command *command)
+static void cuda_collect(struct zd_backend *backend, const struct zd_command *command)
 {
 	struct zd_cuda_host_node *node = zd_cuda_host_memory_node(&backend->host, command->device);
 	if (node) {
@@ -294,13 +294,13 @@ static void cuda_submit(struct zd_backend *backend, const struct zd_command *com
 	case ZD_CMD_COPY:
 	case ZD_CMD_FILL:
 	case ZD_CMD_WATCH:
-		zd_cuda_executor_submit(&gpu->executor, task);
+		zd_cuda_executor_collect(&gpu->executor, task);
 		break;
 	case ZD_CMD_SIGNAL:
 		if (is_of_exchanges(&command->signal))
 			zd_cuda_comm_thread_submit(&gpu->comms, task);
 		else
-			zd_cuda_executor_submit(&gpu->executor, task);
+			zd_cuda_executor_collect(&gpu->executor, task);
 		break;
 	case ZD_CMD_UNIQUE_IDS:
 	case ZD_CMD_COMM_OPEN:
@@ -311,6 +311,18 @@ static void cuda_submit(struct zd_backend *backend, const struct zd_command *com
 		zd_cuda_comm_thread_submit(&gpu->comms, task);
 		break;
 	}
+}
+
+static void cuda_flush(struct zd_backend *backend)
+{
+	for (uint32_t device = 0; device < backend->devices.count; device++)
+		zd_cuda_executor_flush(&backend->gpus[device].executor);
+}
+
+static void cuda_submit(struct zd_backend *backend, const struct zd_command *command)
+{
+	cuda_collect(backend, command);
+	cuda_flush(backend);
 }
 
 static int cuda_segment_import(struct zd_backend *backend, uint32_t device, uint32_t id, uint64_t bytes,
@@ -378,6 +390,8 @@ const struct zd_backend_ops zd_backend_cuda = {
         .device_failure = cuda_device_failure,
         .expect = cuda_expect,
         .submit = cuda_submit,
+        .collect = cuda_collect,
+        .flush = cuda_flush,
         .segment_fd = cuda_segment_fd,
         .segment_import = cuda_segment_import,
         .session_open = cuda_session_open,

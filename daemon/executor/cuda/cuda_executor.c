@@ -575,6 +575,7 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 	if (rc)
 		goto no_host;
 	STAILQ_INIT(&executor->submitted);
+	STAILQ_INIT(&executor->collected);
 	STAILQ_INIT(&executor->watches);
 	zd_cuda_order_init(&executor->order, devices, device);
 	pthread_mutex_init(&executor->lock, NULL);
@@ -617,13 +618,35 @@ void zd_cuda_executor_deinit(struct zd_cuda_executor *executor)
 	executor->started = false;
 }
 
-void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+static void submit_all(struct zd_cuda_executor *executor, struct zd_cuda_tasks *tasks)
 {
 	pthread_mutex_lock(&executor->lock);
-	STAILQ_INSERT_TAIL(&executor->submitted, task, next);
+	STAILQ_CONCAT(&executor->submitted, tasks);
 	atomic_store_explicit(&executor->news, true, memory_order_relaxed);
 	pthread_mutex_unlock(&executor->lock);
 	pthread_cond_signal(&executor->changed);
+}
+
+void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	struct zd_cuda_tasks one = STAILQ_HEAD_INITIALIZER(one);
+	STAILQ_INSERT_TAIL(&one, task, next);
+	submit_all(executor, &one);
+}
+
+void zd_cuda_executor_collect(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+{
+	STAILQ_INSERT_TAIL(&executor->collected, task, next);
+	if (++executor->ncollected == ZD_CUDA_GROUP)
+		zd_cuda_executor_flush(executor);
+}
+
+void zd_cuda_executor_flush(struct zd_cuda_executor *executor)
+{
+	if (executor->ncollected == 0)
+		return;
+	executor->ncollected = 0;
+	submit_all(executor, &executor->collected);
 }
 
 void zd_cuda_executor_expect(struct zd_cuda_executor *executor)

@@ -39,6 +39,10 @@ struct zd_cuda_executor {
 	bool expecting;   /* a task will be submitted soon */
 	atomic_bool news; /* one of these three has changed: read without the lock */
 
+	/* private to the thread that collects */
+	struct zd_cuda_tasks collected;
+	unsigned ncollected;
+
 	/* private to the executor's thread */
 	struct zd_cuda_order order;
 	struct zd_cuda_link_scheduler scheduler;
@@ -68,6 +72,10 @@ void zd_cuda_executor_deinit(struct zd_cuda_executor *executor);
 /* Submits the task, which the executor then owns: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done.
  * Never blocks. */
 void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_task *task);
+/* The same, but the executor may receive the task only with the next zd_cuda_executor_flush(). It is woken
+ * once for all tasks of a flush, and issues their copies in groups. Only one thread calls the two. */
+void zd_cuda_executor_collect(struct zd_cuda_executor *executor, struct zd_cuda_task *task);
+void zd_cuda_executor_flush(struct zd_cuda_executor *executor);
 /* Announces a task within microseconds, so that the thread is awake by then. Never blocks. */
 void zd_cuda_executor_expect(struct zd_cuda_executor *executor);
 

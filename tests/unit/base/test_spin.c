@@ -125,6 +125,24 @@ static void test_debts_are_bounded(void **state)
 	assert_true(zd_spin_may(&spin, now_ns));
 }
 
+/* A busy thread spins without regard to its share, and sleeps when nothing happens for long. */
+static void test_busy(void **state)
+{
+	uint64_t now_ns = START_NS, end_ns = START_NS + (uint64_t)(10 * ZD_SPIN_BURST_NS);
+	struct zd_spin spin;
+
+	(void)state;
+	assert_int_equal(setenv("ZEROD_SPIN", "busy", 1), 0);
+	zd_spin_init(&spin, WINDOW_NS, 1u << 20);
+	assert_int_equal(unsetenv("ZEROD_SPIN"), 0);
+	for (; now_ns < end_ns; now_ns += ZD_SPIN_BUSY_NS) {
+		zd_spin_event(&spin, now_ns);
+		assert_true(zd_spin_may(&spin, now_ns));
+		assert_true(zd_spin_may(&spin, now_ns + ZD_SPIN_BUSY_NS - 1));
+	}
+	assert_false(zd_spin_may(&spin, now_ns));
+}
+
 static void test_not_on_few_processors(void **state)
 {
 	struct zd_spin spin;
@@ -148,6 +166,9 @@ static void test_what_the_environment_says(void **state)
 	assert_true(zd_spin_always());
 	zd_spin_init(&spin, WINDOW_NS, 1u << 20);
 	assert_int_equal(spin.window_ns, WINDOW_NS);
+	assert_int_equal(setenv("ZEROD_SPIN", "busy", 1), 0);
+	assert_int_equal(zd_spin_check(&err), 0);
+	assert_true(zd_spin_always());
 	assert_int_equal(setenv("ZEROD_SPIN", "never", 1), 0);
 	assert_int_equal(zd_spin_check(&err), 0);
 	assert_false(zd_spin_always());
@@ -155,7 +176,7 @@ static void test_what_the_environment_says(void **state)
 	assert_int_equal(spin.window_ns, 0);
 	assert_int_equal(setenv("ZEROD_SPIN", "sometimes", 1), 0);
 	assert_int_equal(zd_spin_check(&err), ZEROD_E_INVALID);
-	assert_string_equal(err.text, "ZEROD_SPIN is 'sometimes': auto, always or never is expected");
+	assert_string_equal(err.text, "ZEROD_SPIN is 'sometimes': auto, always, busy or never is expected");
 	zd_spin_init(&spin, WINDOW_NS, 1);
 	assert_int_equal(spin.window_ns, WINDOW_NS);
 	assert_int_equal(setenv("ZEROD_SPIN", "", 1), 0);
@@ -174,6 +195,7 @@ int main(void)
 	        cmocka_unit_test(test_what_is_busy_is_not_counted),
 	        cmocka_unit_test(test_for_what_is_on_its_way),
 	        cmocka_unit_test(test_debts_are_bounded),
+	        cmocka_unit_test(test_busy),
 	        cmocka_unit_test(test_not_on_few_processors),
 	        cmocka_unit_test(test_what_the_environment_says),
 	};

@@ -21,7 +21,7 @@
 #define GPUS       3u
 #define MIB        (1ull << 20)
 #define LARGE      (ZD_CUDA_LINK_SLOT_LEAST_BYTES + MIB)
-#define MOST       8u
+#define MOST       ZD_CUDA_GROUP
 #define LATER      (UINT64_MAX / 2) /* a link is taken for as long as the test wants */
 
 struct fixture {
@@ -106,13 +106,18 @@ static int close_fixture(void **state)
 	return 0;
 }
 
-static void submit_push(struct fixture *f, uint64_t op, uint32_t target, uint64_t bytes)
+static struct zd_cuda_task *push_task(struct fixture *f, uint64_t op, uint32_t target, uint64_t bytes)
 {
 	struct zd_command push = {.kind = ZD_CMD_COPY, .op = op};
 	push.u.copy.src = (struct zd_location){1, 0, bytes};
 	push.u.copy.dst = (struct zd_location){target + 1, 0, bytes};
 	push.u.copy.dst_device = target;
-	zd_cuda_executor_submit(&f->executor, zd_cuda_task_new(&push, &f->segments, NULL, NULL));
+	return zd_cuda_task_new(&push, &f->segments, NULL, NULL);
+}
+
+static void submit_push(struct fixture *f, uint64_t op, uint32_t target, uint64_t bytes)
+{
+	zd_cuda_executor_submit(&f->executor, push_task(f, op, target, bytes));
 }
 
 /* Without slots on the links, the executor would issue the first push first, and on one stream it would
@@ -158,6 +163,29 @@ static void test_small_pushes_wait_for_no_link(void **state)
 	assert_int_equal(atomic_load(&f->devices.all[1].in_ns), LATER);
 }
 
+static void test_collected_tasks_wait_for_the_flush(void **state)
+{
+	static const uint64_t order[] = {2, 1, 3};
+	struct fixture *f = *state;
+	zd_cuda_executor_collect(&f->executor, push_task(f, 1, 1, MIB));
+	zd_cuda_executor_collect(&f->executor, push_task(f, 3, 1, MIB));
+	submit_push(f, 2, 1, MIB);
+	wait_ended(f, 1, order);
+	zd_cuda_executor_flush(&f->executor);
+	wait_ended(f, 3, order);
+}
+
+static void test_a_full_group_waits_for_no_flush(void **state)
+{
+	uint64_t order[ZD_CUDA_GROUP];
+	struct fixture *f = *state;
+	for (uint32_t i = 0; i < ZD_CUDA_GROUP; i++) {
+		order[i] = i + 1;
+		zd_cuda_executor_collect(&f->executor, push_task(f, order[i], 1, MIB));
+	}
+	wait_ended(f, ZD_CUDA_GROUP, order);
+}
+
 /* The text of a failure belongs to nobody then: the leak sanitizer tells whether it went. */
 static void test_what_nobody_hears_of_fails_at_the_end(void **state)
 {
@@ -178,6 +206,10 @@ int main(int argc, char **argv)
 	        cmocka_unit_test_setup_teardown(test_large_pushes_take_their_links, open_fixture,
 	                                        close_fixture),
 	        cmocka_unit_test_setup_teardown(test_small_pushes_wait_for_no_link, open_fixture,
+	                                        close_fixture),
+	        cmocka_unit_test_setup_teardown(test_collected_tasks_wait_for_the_flush, open_fixture,
+	                                        close_fixture),
+	        cmocka_unit_test_setup_teardown(test_a_full_group_waits_for_no_flush, open_fixture,
 	                                        close_fixture),
 	        cmocka_unit_test_setup_teardown(test_what_nobody_hears_of_fails_at_the_end, open_fixture,
 	                                        close_fixture),

@@ -2,6 +2,7 @@
 /* cuda_link_scheduler.c - time slots on the links for large pushes between GPUs. */
 #include "executor/cuda/cuda_link_scheduler.h"
 
+#include "base/err.h"
 #include "base/mem.h"
 
 #define PAUSE_NS 10000u /* a link is idle that long after a piece that ends its task */

@@ -407,8 +407,10 @@ bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint6
 		return true;
 	}
 	client->naps = op && (op->kind == ZC_OP_CALL || op->kind == ZC_OP_OTHER);
-	if (client->naps || (op && op->kind == ZC_OP_GATHER))
+	if (client->naps)
 		zd_spin_expect(&client->spin, zc_now_ns() + ZC_CALL_SPIN_NS);
+	else if (op && op->kind == ZC_OP_GATHER)
+		zd_spin_expect(&client->spin, zc_now_ns() + ZC_SPIN_NS);
 	(void)zc_read(client, poll_timeout_ms(deadline_ns, now_ns), false);
 	return true;
 }

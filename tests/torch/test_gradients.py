@@ -71,6 +71,11 @@ def keep(job: Job) -> None:
     job.kept += [job.first.grad, job.bias.grad]
 
 
+def over(job: Job) -> None:
+    """Keeps a tensor over a gradient that has one already, and one over another gradient."""
+    job.kept.append((job.bias if job.kept else job.first).grad.detach())
+
+
 def own(job: Job) -> None:
     job.weight.grad = torch.arange(121.0, device=job.weight.device).view(11, 11) / 121
 
@@ -136,6 +141,10 @@ EDITS: dict[str, Sequence[Callable[[Job], Any]]] = {
     "a part to zero between backwards": [backward, drop_to_zero, backward],
     "torch's clipping between backwards": [backward, lambda job: clip_grad_norm_(job.module.parameters(), 0.1), backward],
     "zerod's clipping between backwards": [backward, clip, backward],
+    "clipped twice, and one scaled": [backward, clip, lambda job: clip(job, 0.05), scale],
+    "clipped, and one of two optimizers steps": [backward, clip, lambda job: job.a.step(), drop, backward],
+    "clipped, and kept across the step": [backward, keep, clip, Job.end, backward, lambda job: job.kept],
+    "clipped between tensors over gradients": [backward, over, clip, over, lambda job: (job.kept, job.first.grad)],
     "one scaled between backwards": [backward, scale, backward],
     "one scaled before the step": [backward, backward, scale],
     "one of two optimizers steps twice": [backward, lambda job: job.a.step(), drop, backward],

@@ -282,9 +282,11 @@ class Halves(unittest.TestCase):
             compare(daemon.socket, 2, models.MLP, Both, models.mlp_loss, dtype=dtype)
 
     def test_clipping(self) -> None:
-        """clipping and a scheduler"""
+        """clipping, some gradients of a unit read behind it, and a scheduler"""
         def clipped(module: nn.Module, made: Any) -> None:
             zt.clip_grad_norm_(module, 0.1) if hasattr(module, "_zerod_model") else nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+            for parameter in list(module.parameters())[::2]:
+                self.assertLess(float(parameter.grad.norm()), 0.11)
             for group in made.param_groups:
                 group["lr"] *= 0.5
 

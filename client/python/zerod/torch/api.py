@@ -16,6 +16,7 @@ from . import buffers, durable as durables, footprint, offload as offloads, opti
 from . import whole
 from .context import Context, Settings
 from .environment import DTYPES, environment, job_name, members, next_environment, rows
+from .gradients import multiply
 from .layout import Policy, check_devices, check_same, plan as blocks_of
 from .model import Model
 from .replicas import Replicas
@@ -185,6 +186,7 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     if model.gradients.fetcher.runs_optimizer:
         raise RuntimeError("clip_grad_norm_() does not work with optimizer_in_backward(): the norm is known when all "
                            "gradients are, and the optimizer has used them by then. Use an ordinary optimizer")
+    unread = model.gradients.unread()
     model.steps.begin(waits=True)
     with as_plain():
         gradients = [member.parameter.grad for unit in model.trainable for member in unit.members
@@ -196,8 +198,7 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     norm = float(torch.linalg.vector_norm(each, norm_type))
     factor = max_norm / (norm + 1e-6)
     if not factor >= 1.0:  # of NaN as well
-        for device in {gradient.device for gradient in gradients}:
-            torch._foreach_mul_([gradient for gradient in gradients if gradient.device == device], factor)
+        multiply(gradients, factor, unread)
     return torch.tensor(norm, dtype=torch.promote_types(gradients[0].dtype, torch.float32), device=model.device)
 
 

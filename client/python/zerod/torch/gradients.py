@@ -78,6 +78,41 @@ class _Waiting:
         found.fill(tensor)
 
 
+class Scaled:
+    """The source of gradients that are multiplied by `scale`, a float32 on their device, when they are read. An optimizer
+    of optimizers.py passes it to its kernel instead."""
+
+    def __init__(self, values: torch.Tensor, scale: torch.Tensor) -> None:
+        self.values = values
+        self.scale: Optional[torch.Tensor] = scale
+
+    def fill(self, tensor: ShardedTensor) -> None:
+        if self.scale is not None:
+            self.values.mul_(self.scale)
+            self.scale = None
+        tensor.settle(self.values)
+
+
+def multiply(gradients: "Sequence[torch.Tensor]", factor: float, unread: set[int]) -> None:
+    """In place. Those with an id in `unread` are left to the optimizer: no view of their memory is the program's."""
+    for device in {gradient.device for gradient in gradients}:
+        scale = torch.tensor(factor, dtype=torch.float32, device=device)
+        rest = []
+        for gradient in gradients:
+            if gradient.device == device and id(gradient) in unread and gradient.dtype == torch.float32:
+                gradient.wait_for(Scaled(gradient.read_local(), scale))  # type: ignore[attr-defined]
+            elif gradient.device == device:
+                rest.append(gradient)
+        if rest:
+            torch._foreach_mul_(rest, factor)
+
+
+def scaled_values(gradient: ShardedTensor) -> "tuple[torch.Tensor, Optional[torch.Tensor]]":
+    """This rank's values, and by what they are still to be multiplied."""
+    source = gradient.source
+    return (source.values, source.scale) if isinstance(source, Scaled) else (gradient.read_local(), None)
+
+
 class Gradients:
     """Of one model. `window`: backwards that the open window has; `sync`: whether backwards are summed now."""
 
@@ -443,6 +478,13 @@ class Gradients:
         if tensor.source is not None:
             tensor.source.fill(tensor)
 
+    def unread(self) -> set[int]:
+        """The ids of the gradients that wait for their sum, and over which there is no other tensor."""
+        with as_plain():
+            return {id(holder) for unit, index, holder in self._waiting + [each for some in self._awaited.values() for each in some]
+                    if holder.source is self._source and unit.members[index].parameter.grad is holder
+                    and not any(reference() is not None for reference in (holder.aliases or ())[1:])}
+
     def settle(self, none: set[int], units: "list[FlatUnit]") -> None:
         """The step has begun: what waits gets its sum, but for the flags of parameters without a gradient."""
         self._settle_all(self._take_waiting(), none, units)
@@ -538,7 +580,7 @@ class Gradients:
                 others = holder.aliases and any(reference() is not None for reference in holder.aliases[1:])
                 if is_shown and not is_held and not others and id(parameter) in stepped:
                     holder.wait_for(_spent)
-                elif holder.source is None and (others or is_held or is_shown):
+                elif (holder.source is None or isinstance(holder.source, Scaled)) and (others or is_held or is_shown):
                     self._settle(holder, holder.read_local().clone())
                     if is_shown and not is_held and id(parameter) in stepped:
                         holder.wait_for(_spent)

@@ -18,6 +18,7 @@ from zerod import structs as s
 
 from .context import Context
 from .fetcher import Worker
+from .gradients import scaled_values
 from .halves import Halves
 from .overlap import UnitOptimizer, install
 from .sharded import ShardedTensor, as_plain, part_of
@@ -30,22 +31,23 @@ _STATE = {"exp_avg": "m", "momentum_buffer": "m", "exp_avg_sq": "v"}  # by torch
 
 class _Run:
     """Neighbours of a unit, up to member `index`, of one parameter group and one step: elements first to last, with
-    gradients in one piece that begins at `address`."""
+    gradients in one piece that begins at `address`, to be multiplied by `scale`."""
 
-    def __init__(self, unit: FlatUnit, index: int, first: int, last: int, address: int, group: int, step: int) -> None:
+    def __init__(self, unit: FlatUnit, index: int, first: int, last: int, address: int, group: int, step: int,
+                 scale: Optional[torch.Tensor]) -> None:
         self.unit, self.index, self.first, self.last = unit, index, first, last
-        self.address, self.group, self.step = address, group, step
+        self.address, self.group, self.step, self.scale = address, group, step, scale
 
     def pieces(self, numel: int) -> "Iterator[_Run]":
         for first in range(self.first, self.last, numel):
             yield _Run(self.unit, self.index, first, min(first + numel, self.last), self.address + 4 * (first - self.first),
-                       self.group, self.step)
+                       self.group, self.step, self.scale)
 
     def takes(self, other: "_Run") -> bool:
         """Whether it takes over the next one. Between two members is padding, whose gradients are zeros in a sum's memory."""
         follows = other.unit is self.unit and other.index == self.index + 1 and \
             (other.first == self.last or self.unit.context.world > 1) and \
-            (other.group, other.step) == (self.group, self.step) and \
+            (other.group, other.step) == (self.group, self.step) and other.scale is self.scale and \
             other.address - self.address == 4 * (other.first - self.first)
         if follows:
             self.index, self.last = other.index, other.last
@@ -157,35 +159,39 @@ class _Optimizer(UnitOptimizer):
                     self._check_numbers(turn[0][0], {number for each in some.values() for _, number, _ in each}, self.param_groups)
             for model, some, turn in turns:
                 for units in turn:
-                    self._apply([(unit, *each, each[2].grad.read_local()) for unit in units for each in some[unit]], self.param_groups)
+                    self._apply([(unit, *each, *scaled_values(each[2].grad)) for unit in units for each in some[unit]], self.param_groups)
                     model.steps.after_units([unit for unit in units if len(some[unit]) == sum(unit.wants)])
 
     def update(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
         """One step of parameters (unit, index, group, parameter, gradient) whose units are under update."""
         self._check_numbers(found[0][0], {number for _, _, number, _, _ in found}, groups)
-        self._apply(found, groups)
+        self._apply([(*each, None) for each in found], groups)
 
     def _check_numbers(self, unit: FlatUnit, numbers: set[int], groups: "list[dict[str, Any]]") -> None:
         """Raises for wrong ones on all ranks, before a weight changes; also where this one has no elements."""
         for number in numbers:
             _update([s.OptimizerPart(unit=unit.unit.handle)], self._numbers(groups[number], 1), unit.context)
 
-    def _apply(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
+    def _apply(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor, Optional[torch.Tensor]]]",
+               groups: "list[dict[str, Any]]") -> None:
         context = found[0][0].context
         runs: list[_Run] = []
         order = {unit: position for position, unit in enumerate(dict.fromkeys(unit for unit, *_ in found))}
         for unit in order:
             self.open(unit)
-        for unit, index, group, parameter, gradient in sorted(found, key=lambda each: (order[each[0]], each[1])):
+        for unit, index, group, parameter, gradient, scale in sorted(found, key=lambda each: (order[each[0]], each[1])):
             first, last = unit.bounds(unit.members[index])
-            run = _Run(unit, index, first, last, gradient.data_ptr(), group, self._count(unit, index, parameter))
+            run = _Run(unit, index, first, last, gradient.data_ptr(), group, self._count(unit, index, parameter), scale)
             if first < last and not (runs and runs[-1].takes(run)):
                 runs.append(run)
         if self.counts:
-            torch._foreach_add_([self.state[parameter]["step"] for _, _, _, parameter, _ in found], 1)
-        for group, step in dict.fromkeys((run.group, run.step) for run in runs):
-            numbers = self._numbers(groups[group], step)
-            some = [run for run in runs if (run.group, run.step) == (group, step)]
+            torch._foreach_add_([self.state[parameter]["step"] for _, _, _, parameter, _, _ in found], 1)
+        alike: dict[tuple[int, int, int], list[_Run]] = {}
+        for run in runs:
+            alike.setdefault((run.group, run.step, id(run.scale)), []).append(run)
+        for (group, step, _), some in alike.items():
+            numbers, scale = self._numbers(groups[group], step), some[0].scale
+            numbers.scale = None if scale is None else scale.data_ptr()
             on_host = [run for run in some if run.unit.placement.optimizer_on_host]
             numel = max(_PIECE, sum(run.last - run.first for run in on_host) // (4 * _thread_count()))
             _update([self._part(run) for run in some if not run.unit.placement.optimizer_on_host], numbers, context)

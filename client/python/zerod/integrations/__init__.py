@@ -1,2 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other packages with sharded modules: a file for each of them."""
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from importlib.metadata import version
+from typing import Callable
+
+
+def install() -> None:
+    """For the packages that the program has imported or will import. Harmless when repeated."""
+    from . import accelerate, torch, transformers
+    from .late import when_imported
+
+    torch.install()
+    when_imported("accelerate.accelerator", partial(_try, "accelerate", accelerate.install, "1.15"))
+    when_imported("transformers.trainer", partial(_try, "transformers", transformers.install, "5.24"))
+
+
+def _try(package: str, change: Callable[[], None], tried: str) -> None:
+    try:
+        change()
+    except (ImportError, AttributeError) as missing:
+        warnings.warn(f"{package} {version(package)} does not work with sharded modules: {missing}. Version {tried} was tried")

@@ -22,7 +22,7 @@ from .model import Model
 from .replicas import Replicas
 from .rules import norms
 from .sharded import as_plain
-from ..integrations import torch as integration
+from .. import integrations
 
 
 def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
@@ -89,7 +89,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     model = Model(module, plans, context, getattr(module, "_zerod_recovery", None) or recovery.Recovery(arguments))
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
-    integration.install()
+    integrations.install()
     for block in model.blocks:
         whole.refuse_copies(block.module)
     env.trim(rank)
@@ -145,6 +145,11 @@ def model_of(module: nn.Module) -> Model:
     if found is None:
         raise ValueError(f"{type(module).__name__} is not sharded: zerod.torch.shard() has not returned it")
     return found
+
+
+def is_sharded(module: Any) -> bool:
+    """Whether shard() has returned it."""
+    return getattr(module, "_zerod_model", None) is not None
 
 
 @contextmanager

@@ -156,6 +156,19 @@ def _why_not(key: str, value: Any, shape: tuple[int, ...]) -> str:
 
 
 sharded_states = 0  # get_state_dict() and the like run: state_dict() gives sharded tensors
+_keep: Callable[[torch.Tensor], torch.Tensor] = torch.clone  # what state_dict() has of a whole parameter
+
+
+@contextmanager
+def states_on_cpu(wanted: bool) -> Iterator[None]:
+    """state_dict() gives whole parameters in the CPU's memory, or without memory on a rank that does not want them."""
+    global _keep
+    before = _keep
+    _keep = (lambda tensor: tensor.to("cpu", copy=True)) if wanted else (lambda tensor: tensor.to("meta"))
+    try:
+        yield
+    finally:
+        _keep = before
 
 
 def install(model: Model, module: nn.Module) -> None:
@@ -176,7 +189,7 @@ def install(model: Model, module: nn.Module) -> None:
                 if unit not in last_read:
                     last_read.clear()
                     last_read[unit] = unit.split(read(unit))
-                state[prefix + name] = last_read[unit][index].clone()
+                state[prefix + name] = _keep(last_read[unit][index])
         if not prefix:
             last_read.clear()
 

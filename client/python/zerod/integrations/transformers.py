@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers.Trainer with sharded modules. Tried with transformers 5.24.
+
+A checkpoint has the weights as save_pretrained() writes them, by rank 0, and the optimizer's state in a folder of
+torch.distributed.checkpoint, to which every rank writes its own slices. Any number of ranks resumes from it.
+"""
+from __future__ import annotations
+
+import os
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+from ..torch import api, whole
+from .accelerate import FOLDER, bare
+
+_ELSEWHERE = {"zerod": f"the optimizer's state is in the folder {FOLDER} beside this file: resume with a module from zerod.torch.shard()"}
+
+
+def install() -> None:
+    """Harmless when repeated."""
+    from transformers.trainer import Trainer
+
+    save, load, save_model = Trainer._save_optimizer_and_scheduler, Trainer._load_optimizer_and_scheduler, Trainer.save_model
+    if hasattr(save, "_zerod"):
+        return
+
+    @wraps(save)
+    def save_optimizer(self: Any, output_dir: str) -> None:
+        if not api.is_sharded(self.model):
+            return save(self, output_dir)
+        kept, self.optimizer = self.optimizer, SimpleNamespace(state_dict=lambda: _ELSEWHERE)
+        try:
+            save(self, output_dir)  # the scheduler's, and a file by which load() knows that there is a checkpoint
+        finally:
+            self.optimizer = kept
+        api.save(os.path.join(output_dir, FOLDER), self.model, bare(kept))
+
+    @wraps(load)
+    def load_optimizer(self: Any, checkpoint: Any) -> None:
+        if checkpoint is None or not api.is_sharded(self.model) or not os.path.isdir(os.path.join(checkpoint, FOLDER)):
+            return load(self, checkpoint)
+        kept, self.optimizer = self.optimizer, SimpleNamespace(load_state_dict=lambda _: None)
+        try:
+            load(self, checkpoint)
+        finally:
+            self.optimizer = kept
+        api.load(os.path.join(checkpoint, FOLDER), self.model, bare(kept))
+
+    @wraps(save_model)
+    def save_weights(self: Any, output_dir: Any = None, _internal_call: bool = False) -> None:
+        if not api.is_sharded(self.model):
+            return save_model(self, output_dir, _internal_call)
+        with whole.states_on_cpu(self.args.should_save):
+            weights = self.model.state_dict()  # every rank takes part
+        write = self._save
+        self._save = lambda folder=None, state_dict=None: write(folder, state_dict=weights)
+        try:
+            save_model(self, output_dir, _internal_call)
+        finally:
+            del self._save
+
+    save_optimizer._zerod = True  # type: ignore[attr-defined]
+    Trainer._save_optimizer_and_scheduler, Trainer._load_optimizer_and_scheduler, Trainer.save_model = \
+        save_optimizer, load_optimizer, save_weights

@@ -48,11 +48,12 @@
 #define ZC_MAX_SPARE_TICKETS 128u
 /* The socket's receive timeout, unless the program wants to be asked: a longer wait is several of these. */
 #define ZC_RECEIVE_SLICE_MS 1000
-#define ZC_SPIN_NS          50000u    /* busy-polling after an event, and for the answer to a gather */
-#define ZC_CALL_SPIN_NS     250000u   /* busy-polling for the answer to a blocking call */
-#define ZC_SPIN_PROCESSORS  8u        /* with fewer, threads do not spin */
-#define ZC_NAPS_NS          5000000u  /* after an event, threads nap this long before they sleep */
-#define ZC_ASK_NS           50000000u /* between two calls of the program's `interrupted` */
+#define ZC_SPIN_NS                                                                                           \
+	50000u /* busy-polling for the answer to a gather, and of the thread for sums after an event */
+#define ZC_CALL_SPIN_NS    250000u   /* busy-polling for the answer to a blocking call */
+#define ZC_SPIN_PROCESSORS 8u        /* with fewer, threads do not spin */
+#define ZC_NAPS_NS         5000000u  /* after an event, threads nap this long before they sleep */
+#define ZC_ASK_NS          50000000u /* between two calls of the program's `interrupted` */
 /* The interval at which a thread that sleeps on a counter checks that the daemon is alive. */
 #define ZC_POLL_SLICE_NS 100000000ull
 

@@ -30,7 +30,7 @@ from zerod import structs as s
 from .context import Context
 from .environment import DTYPES
 from .fetcher import Fetcher
-from .sharded import ShardedTensor, as_plain
+from .sharded import Scaled, ShardedTensor, as_plain
 from .tensors import tensor_at
 from .unit import FlatUnit, references_from_torch, unit_of
 from .updates import Updates
@@ -76,21 +76,6 @@ class _Waiting:
         if found is None:
             raise RuntimeError(f"the model of this gradient ({tensor.part.name}) has gone")
         found.fill(tensor)
-
-
-class Scaled:
-    """The source of gradients that are multiplied by `scale`, a float32 on their device, when they are read. An optimizer
-    of optimizers.py passes it to its kernel instead."""
-
-    def __init__(self, values: torch.Tensor, scale: torch.Tensor) -> None:
-        self.values = values
-        self.scale: Optional[torch.Tensor] = scale
-
-    def fill(self, tensor: ShardedTensor) -> None:
-        if self.scale is not None:
-            self.values.mul_(self.scale)
-            self.scale = None
-        tensor.settle(self.values)
 
 
 def multiply(gradients: "Sequence[torch.Tensor]", factor: float, unread: set[int]) -> None:
@@ -578,11 +563,12 @@ class Gradients:
                 is_shown = parameter.grad is holder
                 is_held = count(holder) > _SPARE + 1 + shown_more * is_shown
                 others = holder.aliases and any(reference() is not None for reference in holder.aliases[1:])
-                if is_shown and not is_held and not others and id(parameter) in stepped:
+                is_spent = is_shown and not is_held and id(parameter) in stepped and not holder.zeroed
+                if is_spent and not others:
                     holder.wait_for(_spent)
                 elif (holder.source is None or isinstance(holder.source, Scaled)) and (others or is_held or is_shown):
                     self._settle(holder, holder.read_local().clone())
-                    if is_shown and not is_held and id(parameter) in stepped:
+                    if is_spent:
                         holder.wait_for(_spent)
 
     def take(self, parameters: "Sequence[torch.nn.Parameter]") -> bool:
@@ -603,6 +589,7 @@ class Gradients:
                 if gradient.__class__ is ShardedTensor:
                     if isinstance(gradient.source, _Gone):
                         gradient.source.fill(gradient)
+                    gradient.zeroed = False
                     continue
                 unit, index = parameter.part.place  # type: ignore[attr-defined]
                 if gradient.layout != torch.strided:

@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import sharded
-from .sharded import ShardedParameter, ShardedTensor, ShardedWrite
+from .sharded import Scaled, ShardedParameter, ShardedTensor, ShardedWrite
 
 aten = torch.ops.aten
 Rule = Callable[[Any, Any, dict], Any]
@@ -321,10 +321,14 @@ def _zero(func: Any, args: Any, kwargs: dict) -> Any:
     """A gradient whose sum is not there yet forgets it, without waiting."""
     for tensor in args[0] if isinstance(args[0], (list, tuple)) else (args[0],):
         if is_sharded(tensor):
-            if tensor.source is None or tensor.guarded:
+            tensor.zeroed = True
+            if tensor.source is None or tensor.guarded or isinstance(tensor.source, Scaled):
                 tensor.writable_local().zero_()
-            else:
-                tensor.settle(tensor.blank_local().zero_())
+                continue
+            zeros = tensor.blank_local().zero_()
+            for each in [tensor, *(reference() for reference in tensor.aliases or ())]:
+                if each is not None:
+                    each.settle(zeros)
         else:
             tensor.zero_()
     return args[0] if operation(func).returns else None

@@ -89,6 +89,21 @@ def boxes(shape: tuple[int, ...], begin: int, end: int) -> list[tuple[tuple[int,
     return found
 
 
+class Scaled:
+    """The source of gradients that are multiplied by `scale`, a float32 on their device, when they are read. An optimizer
+    of optimizers.py passes it to its kernel instead."""
+
+    def __init__(self, values: torch.Tensor, scale: torch.Tensor) -> None:
+        self.values = values
+        self.scale: Optional[torch.Tensor] = scale
+
+    def fill(self, tensor: "ShardedTensor") -> None:
+        if self.scale is not None:
+            self.values.mul_(self.scale)
+            self.scale = None
+        tensor.settle(self.values)
+
+
 class ShardedTensor(torch.Tensor):
     """See the file's beginning.
 
@@ -109,6 +124,7 @@ class ShardedTensor(torch.Tensor):
     # Of gradients: values to which a sum is to be added.
     stash: Optional[torch.Tensor] = None
     counter: Any = None  # of writes to a gradient of which a view was taken
+    zeroed = False  # of gradients: since an optimizer has used them
 
     @staticmethod
     def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = False) -> "ShardedTensor":

@@ -591,13 +591,37 @@ class Mistakes(unittest.TestCase):
             harness.same(state, expected)
 
     def test_closure(self) -> None:
-        """step(closure) is refused with its reason"""
-        def body(rank: int) -> Any:
-            module = harness.shard(models.MLP())
-            with self.assertRaisesRegex(NotImplementedError, "closure"):
-                models.sgd(module).step(lambda: 0)
+        """step(closure) runs it once, with gradients, before the update; an optimizer that calls it again is refused"""
+        def steps(module: nn.Module, optimizer: Any, loss: Callable[[int], torch.Tensor]) -> Any:
+            def closure(step: int) -> torch.Tensor:
+                optimizer.zero_grad()
+                made = loss(step)
+                made.backward()
+                return made
 
-        harness.ranks(daemon.socket, 1, body)
+            with torch.no_grad():
+                seen = [float(optimizer.step(partial(closure, step))) for step in range(3)]
+            return seen, dict(module.state_dict())
+
+        def body(make: Callable, rank: int) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            return steps(module, make(module), lambda step: module(models.numbers(rank, step, 6, 13)).square().mean())
+
+        def one(make: Callable, rank: int) -> Any:
+            module = harness.seeded(models.MLP)
+            return steps(module, make(module), lambda step: sum(module(models.numbers(each, step, 6, 13)).square().mean()
+                                                                for each in range(2)) / 2)
+
+        def adamw(module: nn.Module, **options: Any) -> Any:
+            kind = zt.AdamW if hasattr(module, "_zerod_model") else torch.optim.AdamW
+            return kind(module.parameters(), lr=1e-2, eps=1e-3, **(options if kind is zt.AdamW else {}))
+
+        for make in (models.sgd, adamw, partial(adamw, in_backward=True)):
+            expected = harness.alone(partial(one, make, 0))[1]
+            for result in harness.ranks(daemon.socket, 2, partial(body, make)):
+                torch.testing.assert_close(result[1], expected, rtol=1e-5, atol=1e-6)
+        with self.assertRaisesRegex(harness.Failed, "LBFGS calls its closure several times"):
+            harness.ranks(daemon.socket, 1, partial(body, lambda module: torch.optim.LBFGS(module.parameters())))
 
     def test_forked(self) -> None:
         """a forked data loader works on; sharding in a forked child is refused"""

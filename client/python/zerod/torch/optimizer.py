@@ -35,18 +35,34 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"] if part_of(parameter) is not None]
 
 
-def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+def _run_closure(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+    """The arguments of a step whose closure has run, which then only gives its loss; None without one."""
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        losses = [closure()]
+
+    def loss() -> Any:
+        if not losses:
+            raise NotImplementedError(f"zerod.torch: {type(optimizer).__name__} calls its closure several times in a step; it is "
+                                      "called once, before the units' update begins")
+        return losses.pop()
+
+    return ((args[0], loss, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": loss})
+
+
+def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
     """args begins with the optimizer itself."""
     if "_zerod_copy" in optimizer.__dict__:  # plain.step() calls it
-        return
+        return None
     found: dict[Model, list[nn.Parameter]] = {}
     for parameter in parameters_of(optimizer):
         found.setdefault(parameter.part.owner, []).append(parameter)  # type: ignore[attr-defined]
     optimizer.__dict__["_zerod_stepping"] = found
     if not found:
-        return
-    if (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None:
-        raise NotImplementedError("zerod.torch: optimizer.step(closure) is not supported; call backward() before step()")
+        return None
+    changed = _run_closure(optimizer, args, kwargs)
     first = _HOOK not in optimizer._optimizer_step_pre_hooks
     optimizer._optimizer_step_pre_hooks[_HOOK], optimizer._optimizer_step_post_hooks[_HOOK] = _copy, _take_state
     optimizer._optimizer_load_state_dict_post_hooks[_HOOK] = plain.forget
@@ -60,6 +76,7 @@ def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if model.offload.optimizer:
             _fetch_scale(optimizer)
         model.steps.before_optimizer(parameters, first, by_unit=isinstance(optimizer, UnitOptimizer))
+    return changed
 
 
 def _copy(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:

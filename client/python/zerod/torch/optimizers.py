@@ -141,10 +141,9 @@ class _Optimizer(UnitOptimizer):
                                       f"torch.optim.{name}")
 
     @torch.no_grad()
-    def step(self, closure: Optional[Callable] = None) -> None:  # type: ignore[override]
-        """The hooks of optimizer.py have begun the units' update, and publish it."""
-        if closure is not None:
-            raise NotImplementedError(f"zerod.torch.{type(self).__name__}.step(closure): call backward() before step()")
+    def step(self, closure: Optional[Callable] = None) -> Any:
+        """The hooks of optimizer.py have run the closure and begun the units' update, and publish it."""
+        loss = None if closure is None else closure()
         shown: dict[Any, dict[FlatUnit, list[tuple[int, int, nn.Parameter]]]] = {}  # by model
         with as_plain():
             for number, group in enumerate(self.param_groups):
@@ -161,6 +160,7 @@ class _Optimizer(UnitOptimizer):
                 for units in turn:
                     self._apply([(unit, *each, *scaled_values(each[2].grad)) for unit in units for each in some[unit]], self.param_groups)
                     model.steps.after_units([unit for unit in units if len(some[unit]) == sum(unit.wants)])
+        return loss
 
     def update(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
         """One step of parameters (unit, index, group, parameter, gradient) whose units are under update."""

@@ -474,6 +474,11 @@ check-torch: deps  ## the tests of zerod.torch on the host backend, in an enviro
 	@$(MAKE) --no-print-directory all
 	@BUILD=$(BUILD) tests/torch/run.sh
 
+.PHONY: check-frameworks
+check-frameworks: deps  ## zerod.torch with lightning, in an environment of its own (about 5 GB)
+	@$(MAKE) --no-print-directory all
+	@BUILD=$(BUILD) tests/frameworks/run.sh
+
 .PHONY: check-fresh
 check-fresh:  ## `make check` in a bare Debian 12, by an ordinary user or by FRESH_USER=root: as root
 	@FRESH=1 packaging/deps.sh

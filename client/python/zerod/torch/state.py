@@ -132,7 +132,9 @@ def _saved_groups(metadata: Any) -> list[Any]:
 
 
 def load_optimizer_state(model: Model, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Takes what optimizer_state() gave, of any number of ranks. ValueError for the state of another kind of optimizer."""
+    """Takes what optimizer_state() gave, of any number of ranks, or the optimizer's state_dict() in a plain program. ValueError
+    for the state of another kind of optimizer."""
+    state = _by_names(optimizer, state)
     groups = _groups(optimizer, state["param_groups"])
     make_state(model, optimizer)
     model.settle()
@@ -141,6 +143,21 @@ def load_optimizer_state(model: Model, optimizer: torch.optim.Optimizer, state: 
             _load_one(optimizer, parameter, state["state"].get(_name(parameter), {}))
     for group, saved in groups:
         group.update({key: value for key, value in saved.items() if key != "params"})
+
+
+def _by_names(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """torch numbers the parameters in the order of the groups."""
+    saved = state["param_groups"]
+    if not any(isinstance(each, int) for group in saved for each in group["params"]):
+        return state
+    here = [len(group["params"]) for group in optimizer.param_groups]
+    there = [len(group["params"]) for group in saved]
+    if here != there:
+        raise ValueError(f"the loaded state has groups of {there} parameters, this optimizer of {here}")
+    names = {number: _name(parameter) for group, kept in zip(optimizer.param_groups, saved)
+             for parameter, number in zip(group["params"], kept["params"]) if part_of(parameter) is not None}
+    return {"state": {names[number]: values for number, values in state["state"].items() if number in names},
+            "param_groups": [{**group, "params": [names[number] for number in group["params"] if number in names]} for group in saved]}
 
 
 def _groups(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import unittest
+from typing import Any
 
 import harness
 import models
 import torch
 from harness import compare, support
+
+import zerod.torch as zt
 
 
 def setUpModule() -> None:
@@ -42,6 +45,26 @@ class Train(unittest.TestCase):
                 with self.subTest(world=world, **options):
                     compare(daemon.socket, world, models.GPT, models.adamw, models.gpt_loss, steps=6, dtype=torch.bfloat16,
                             empty=False, **options)
+
+    def test_inner_first(self) -> None:
+        """modules that are sharded before their parent are its blocks, as with fully_shard(); with other options they are not"""
+        def body(rank: int) -> Any:
+            module = harness.seeded(models.MLP)
+            for layer in module.layers:
+                zt.shard(layer, param_dtype=torch.bfloat16)
+            for options, text in (({"policy": []}, "policy= beside layers.0"), ({}, "sharded with param_dtype=torch.bfloat16, .* has None")):
+                with self.assertRaisesRegex(ValueError, text):
+                    zt.shard(module, **options)
+            harness.shard(module, param_dtype=torch.bfloat16)
+            seen = harness.train(module, models.sgd(module), models.mlp_loss, rank, 3)
+            blocks = {block.module for block in module._zerod_model.blocks}
+            return seen, harness.slices(module), blocks == {module, *module.layers}
+
+        results = harness.ranks(daemon.socket, 2, body)
+        losses, expected = harness.alone(lambda: harness.reference(models.MLP, models.sgd, models.mlp_loss, 2, 3, dtype=torch.bfloat16))
+        harness.same([result[0] for result in results], losses)
+        harness.same(harness.whole([result[1] for result in results]), expected)
+        self.assertEqual([result[2] for result in results], [True, True])
 
     def test_all_bfloat16(self) -> None:
         """a model that is bfloat16 itself: the optimizer works on the shards"""

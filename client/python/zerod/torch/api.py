@@ -47,6 +47,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     device_budget: so many bytes of each rank's device are for blocks that are not offloaded: plan() shows which. None and
     0: all are.
 
+    Modules inside that were sharded before become its blocks; ValueError where policy is given, too, or options differ.
     All ranks get the weights of rank 0. Mismatch where ranks have different models, offload or device_budget;
     ConnectionFailed without a daemon; OutOfMemory with the sizes.
     """
@@ -54,6 +55,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     _check(arguments)
     if getattr(module, "_zerod_model", None) is not None:
         raise ValueError("the module is sharded already")
+    policy = _merged(module, policy, arguments)
     settings = Settings(reduce_dtype, persist_below, prefetch, slots, stage, s.ReduceOp[op.upper()])
     plans = blocks_of(module, policy, param_dtype)
     env = environment()
@@ -108,6 +110,23 @@ def _check(arguments: dict[str, Any]) -> None:
     for name in ("persist_below", "prefetch", "deadline_ms"):
         if not isinstance(arguments[name], int) or arguments[name] < 0:
             raise ValueError(f"{name} is {arguments[name]!r}: give a number from 0")
+
+
+def _merged(module: nn.Module, policy: Policy, arguments: dict[str, Any]) -> Policy:
+    """The policy. Modules inside that are sharded by themselves become blocks of this one, as with fully_shard()."""
+    inner = {name: each for name, each in module.named_modules() if name and is_sharded(each)}
+    if not inner:
+        return policy
+    if policy is not None:
+        raise ValueError(f"policy= beside {next(iter(inner))}, which is sharded already: leave it out, and such modules are the blocks")
+    for name, each in inner.items():
+        for key, value in model_of(each).recovery.arguments.items():
+            if key not in ("policy", "name", "job") and value != arguments[key]:
+                raise ValueError(f"{name} was sharded with {key}={value}, and this call has {arguments[key]}: blocks of a model have "
+                                 "the same options")
+    for each in inner.values():
+        unshard(each)
+    return list(inner.values())
 
 
 def unshard(module: nn.Module) -> nn.Module:

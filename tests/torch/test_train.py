@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import unittest
+from functools import partial
 from typing import Any
 
 import harness
 import models
 import torch
 from harness import compare, support
+from torch import nn
 
 import zerod.torch as zt
 
@@ -45,6 +47,27 @@ class Train(unittest.TestCase):
                 with self.subTest(world=world, **options):
                     compare(daemon.socket, world, models.GPT, models.adamw, models.gpt_loss, steps=6, dtype=torch.bfloat16,
                             empty=False, **options)
+
+    def test_inputs(self) -> None:
+        """floating inputs are cast with param_dtype, in lists and by name, and their gradients are in the inputs' own dtype"""
+        class Many(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Linear(8, 8)
+
+            def forward(self, pair: Any, *, index: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+                self.seen = [each.dtype for each in (*pair, index, scale)]
+                return self.inner(pair[0] + pair[1][index]) * scale
+
+        def body(_: int, casts: bool) -> Any:
+            module = harness.shard(Many(), param_dtype=torch.bfloat16, cast_forward_inputs=casts)
+            wide = torch.randn(4, 8, requires_grad=True)
+            module([wide if casts else wide.bfloat16(), torch.ones(4, 8).bfloat16()], index=torch.arange(4), scale=torch.tensor(2.0)).sum().backward()
+            return module.seen, wide.grad.dtype
+
+        narrow, wide = torch.bfloat16, torch.float32
+        self.assertEqual(harness.ranks(daemon.socket, 2, partial(body, casts=True)), [([narrow, narrow, torch.int64, narrow], wide)] * 2)
+        self.assertEqual(harness.ranks(daemon.socket, 2, partial(body, casts=False)), [([narrow, narrow, torch.int64, wide], wide)] * 2)
 
     def test_inner_first(self) -> None:
         """modules that are sharded before their parent are its blocks, as with fully_shard(); with other options they are not"""

@@ -29,12 +29,12 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
           reduce_dtype: Optional[torch.dtype] = None, persist_below: int = 0, prefetch: int = 1, slots: bool = False,
           stage: int = 3, op: str = "mean", process_group: Any = None, job: Optional[str] = None,
           name: Optional[str] = None, deadline_ms: int = 0, durable: Optional[str] = None,
-          offload: Optional[str] = None, device_budget: Optional[int] = None) -> nn.Module:
+          offload: Optional[str] = None, device_budget: Optional[int] = None, cast_forward_inputs: bool = True) -> nn.Module:
     """Shards the module's parameters over all ranks, in place, and returns it. Every rank calls it.
 
     policy: which modules are gathered as a whole: classes, names, modules, or a function of (name, module). None:
     every module in a ModuleList or Sequential, and large embeddings and linear layers beside them. param_dtype: what is gathered and computed with; the optimizer then
-    works on masters of the parameters' own dtype. reduce_dtype: of gradients on their way. persist_below: units of
+    works on masters of the parameters' own dtype. cast_forward_inputs: with it, blocks cast their floating inputs. reduce_dtype: of gradients on their way. persist_below: units of
     fewer elements stay gathered. prefetch: how many blocks are gathered ahead. stage: 3; 2 keeps the weights between
     forward and backward; 1 keeps them from step to step, and takes one backward a step outside of no_sync(). op:
     "mean" or "sum" over ranks. process_group: of torch.distributed, or a DeviceMesh of one dimension: the ranks of this
@@ -56,7 +56,8 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     if getattr(module, "_zerod_model", None) is not None:
         raise ValueError("the module is sharded already")
     policy = _merged(module, policy, arguments)
-    settings = Settings(reduce_dtype, persist_below, prefetch, slots, stage, s.ReduceOp[op.upper()])
+    settings = Settings(reduce_dtype, persist_below, prefetch, slots, stage, s.ReduceOp[op.upper()],
+                        param_dtype if cast_forward_inputs else None)
     plans = blocks_of(module, policy, param_dtype)
     env = environment()
     check_devices(plans, env.device)

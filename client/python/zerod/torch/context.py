@@ -39,6 +39,7 @@ class Settings:
     slots: bool = False
     stage: int = 3
     op: s.ReduceOp = s.ReduceOp.MEAN
+    input_dtype: Optional[torch.dtype] = None  # to which blocks' floating inputs are cast
 
 
 class Context:

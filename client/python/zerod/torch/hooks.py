@@ -13,6 +13,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from .unit import FlatUnit, Leaf, storages, unit_of
 
@@ -197,3 +198,20 @@ def recomputes() -> bool:
     """Whether a non-reentrant checkpoint runs its forward again: the graph of that forward is thrown away."""
     top = _top(False)
     return top is not None and "_recomputation_hook" in getattr(top[0], "__qualname__", "")
+
+
+# ---- Inputs ----
+
+def _has_other(value: Any, dtype: torch.dtype) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.dtype != dtype and value.is_floating_point()
+    if isinstance(value, (list, tuple)):
+        return any(_has_other(each, dtype) for each in value)
+    return isinstance(value, dict) and any(_has_other(each, dtype) for each in value.values())
+
+
+def cast_inputs(dtype: torch.dtype, _: nn.Module, args: Any, kwargs: Any) -> Any:
+    """A forward pre-hook: floating tensors among the arguments have this dtype behind it."""
+    if not _has_other(args, dtype) and not _has_other(kwargs, dtype):
+        return None
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, (args, kwargs))

@@ -155,6 +155,9 @@ class Model:
         before, after = (torch.compiler.disable(partial(hook, block)) for hook in (self._pre_forward, self._post_forward))
         self.removable += [block.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
                            block.module.register_forward_hook(after, always_call=True)]
+        if self.settings.input_dtype is not None:
+            cast = torch.compiler.disable(partial(hooks.cast_inputs, self.settings.input_dtype))
+            self.removable.append(block.module.register_forward_pre_hook(cast, prepend=True, with_kwargs=True))
 
     # ---- Forward ----
 

@@ -32,20 +32,21 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
           offload: Optional[str] = None, device_budget: Optional[int] = None, cast_forward_inputs: bool = True) -> nn.Module:
     """Shards the module's parameters over all ranks, in place, and returns it. Every rank calls it.
 
-    policy: which modules are gathered as a whole: classes, names, modules, or a function of (name, module). None:
-    every module in a ModuleList or Sequential, and large embeddings and linear layers beside them. param_dtype: what is gathered and computed with; the optimizer then
-    works on masters of the parameters' own dtype. cast_forward_inputs: with it, blocks cast their floating inputs. reduce_dtype: of gradients on their way. persist_below: units of
-    fewer elements stay gathered. prefetch: how many blocks are gathered ahead. stage: 3; 2 keeps the weights between
-    forward and backward; 1 keeps them from step to step, and takes one backward a step outside of no_sync(). op:
-    "mean" or "sum" over ranks. process_group: of torch.distributed, or a DeviceMesh of one dimension: the ranks of this
-    one shard the module, instead of all; its backend is not used. Of a DeviceMesh of two dimensions the second shards
-    and the first replicates, as in fully_shard(): torch.distributed sums over the first. durable: the name of a job whose
+    policy: which modules are gathered as a whole: classes, names, modules, or a function of (name, module). None: every
+    module in a ModuleList or Sequential, and large embeddings and linear layers beside them. param_dtype: what is
+    gathered and computed with; the optimizer then works on masters of the parameters' own dtype. cast_forward_inputs:
+    whether blocks then cast their floating inputs to it. reduce_dtype: of gradients on their way. persist_below: units
+    of fewer elements stay gathered. prefetch: how many blocks are gathered ahead. stage: 3; 2 keeps the weights between
+    forward and backward; 1 keeps them from step to step, and takes one backward a step outside of no_sync(). op: "mean"
+    or "sum" over ranks. process_group: of torch.distributed, or a DeviceMesh of one dimension: the ranks of this one
+    shard the module, instead of all; its backend is not used. Of a DeviceMesh of two dimensions the second shards and
+    the first replicates, as in fully_shard(): torch.distributed sums over the first. durable: the name of a job whose
     weights and optimizer's state stay in the daemon when all ranks end, as of the last step() of all ranks;
     committed_step() says which. Then shard() finds them there, and the module's own values do not count. offload:
-    "params" puts the shards into the daemon's host memory, "optimizer" masters, gradients and the optimizer's state, "all"
-    both, as "params" does, too: parameters outside of a forward are tensors of the CPU, and the CPU runs the optimizer.
-    device_budget: so many bytes of each rank's device are for blocks that are not offloaded: plan() shows which. None and
-    0: all are.
+    "params" puts the shards into the daemon's host memory, "optimizer" masters, gradients and the optimizer's state,
+    "all" both, as "params" does, too: parameters outside of a forward are tensors of the CPU, and the CPU runs the
+    optimizer. device_budget: so many bytes of each rank's device are for blocks that are not offloaded: plan() shows
+    which. None and 0: all are.
 
     Modules inside that were sharded before become its blocks; ValueError where policy is given, too, or options differ.
     All ranks get the weights of rank 0. Mismatch where ranks have different models, offload or device_budget;

@@ -3,7 +3,10 @@
 """transformers.Trainer and accelerate with sharded models, compared with one process."""
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,6 +19,7 @@ from unittest import mock
 import harness
 import models
 import torch
+import torch.distributed.fsdp
 from harness import support
 from torch import nn
 
@@ -184,6 +188,16 @@ def accelerated(model: nn.Module, folder: Optional[str], world: int, rank: int) 
         del norms[2:]
     epoch(1)
     return norms, accelerator.get_state_dict(prepared)
+
+
+class Fsdp2(unittest.TestCase):
+    def test_names(self) -> None:
+        """docs/pytorch.md names every argument of fully_shard() and its policies, and every method of FSDPModule"""
+        fsdp = torch.distributed.fsdp
+        names = [*inspect.signature(fsdp.fully_shard).parameters, *(name for name in vars(fsdp.FSDPModule) if name[0] != "_"),
+                 *(field.name for policy in (fsdp.MixedPrecisionPolicy, fsdp.CPUOffloadPolicy) for field in dataclasses.fields(policy))]
+        text = (support.ROOT / "docs" / "pytorch.md").read_text().split("## From FSDP2")[1].split("## From DeepSpeed")[0]
+        self.assertEqual([name for name in names if not re.search(rf"`[^`|]*\b{name}\b", text)], [])
 
 
 class Accelerate(unittest.TestCase):

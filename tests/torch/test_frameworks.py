@@ -59,7 +59,7 @@ def run(folder: str, *arguments: str) -> None:
     """A Python program of its own."""
     environment = {**os.environ, "ZEROD_SOCKET": daemon.socket, "OMP_NUM_THREADS": "1", "TMPDIR": scratch.name,
                    "PYTHONPATH": str(support.ROOT / "client" / "python")}
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
+    done = subprocess.run([os.path.abspath(sys.executable), *arguments], cwd=folder, env=environment, capture_output=True, text=True,
                           timeout=harness.TIMEOUT_S)
     if done.returncode:
         raise AssertionError(done.stdout + done.stderr)

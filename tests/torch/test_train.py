@@ -74,10 +74,10 @@ class Train(unittest.TestCase):
         def body(rank: int) -> Any:
             module = harness.seeded(models.MLP)
             for layer in module.layers:
-                zt.shard(layer, param_dtype=torch.bfloat16)
+                zt.shard(layer, **{**harness.OPTIONS, "param_dtype": torch.bfloat16})
             for options, text in (({"policy": []}, "policy= beside layers.0"), ({}, "sharded with param_dtype=torch.bfloat16, .* has None")):
                 with self.assertRaisesRegex(ValueError, text):
-                    zt.shard(module, **options)
+                    zt.shard(module, **{**harness.OPTIONS, **options})
             harness.shard(module, param_dtype=torch.bfloat16)
             seen = harness.train(module, models.sgd(module), models.mlp_loss, rank, 3)
             blocks = {block.module for block in module._zerod_model.blocks}

@@ -285,6 +285,8 @@ class Steps:
         uses = self.gradients.take(parameters)
         if not self.open and (self.context.world > 1 or self.context.replicas is not None):
             self.gradients.abandon_empty()  # a rank that has had a backward is told
+        if uses and not self.open and not self.updates.updating and self.context.world > 1:
+            self.context.group.barrier()  # no sum has done that: a rank's forward may still need what others are about to replace
         if self.open or uses:
             self.updates.begin()
             ids = set(map(id, parameters))

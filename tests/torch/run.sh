@@ -4,17 +4,10 @@
 # with the interpreter that $TORCH_PYTHON names. Ends with "N passed, N failed".
 set -eu
 cd "$(dirname "$0")/../.."
-: "${BUILD:=build}" "${PYTHON:=python3}" "${TORCH_PYTHON:=}"
+: "${BUILD:=build}" "${TORCH_PYTHON:=}"
 if [ -z "$TORCH_PYTHON" ]; then
-	venv=$BUILD/venv-torch
-	TORCH_PYTHON=$venv/bin/python
-	if ! cmp -s tests/torch/requirements.txt "$venv/requirements.txt"; then
-		echo "tests/torch: making $venv with $(tr '\n' ' ' <tests/torch/requirements.txt): about 5 GB"
-		rm -rf "$venv"
-		"$PYTHON" -m venv "$venv"
-		"$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/torch/requirements.txt
-		cp tests/torch/requirements.txt "$venv/requirements.txt"
-	fi
+	tests/venv.sh torch
+	TORCH_PYTHON=$BUILD/venv-torch/bin/python
 fi
 "$TORCH_PYTHON" -c 'import sys, torch; print("tests/torch: torch", torch.__version__, "on", sys.executable)'
 PATH=$(dirname "$(command -v "$TORCH_PYTHON")"):$PATH # the tests begin with "env python3"

@@ -2,14 +2,11 @@
 /* cuda_link_scheduler.c - time slots on the links for large pushes between GPUs. */
 #include "executor/cuda/cuda_link_scheduler.h"
 
-#include "base/err.h"
 #include "base/mem.h"
 
 #define PAUSE_NS 10000u /* a link is idle that long after a piece that ends its task */
 #define GAP_NS   3000u  /* and that long after any other piece */
-/* How long before its slot a push is issued, as its bytes do not move at once. */
-#define AHEAD_NS      10000u
-#define NEXT_AHEAD_NS 40000u /* the next piece of a push, if no other GPU wants the link */
+#define AHEAD_NS 10000u /* a push is issued that long before its slot, as its bytes do not move at once */
 /* The grace for the owner of a place, before another GPU uses the place: a slot's length / GRACE_SHARE,
  * within the limit for an owner that has offered a push to that target, or for any other owner. */
 #define GRACE_SHARE            3u
@@ -33,19 +30,19 @@ static uint64_t load_relaxed(const _Atomic uint64_t *value)
 }
 
 /* The earliest time at which the next slot can be reserved. */
-static uint64_t link_opens_ns(const _Atomic uint64_t *taken_ns, uint64_t ahead_ns)
+static uint64_t link_opens_ns(const _Atomic uint64_t *taken_ns)
 {
 	uint64_t ns = load_relaxed(taken_ns);
-	return ns > ahead_ns ? ns - ahead_ns : 0;
+	return ns > AHEAD_NS ? ns - AHEAD_NS : 0;
 }
 
-/* Reserves the link for `lasts_ns`. Returns false if another GPU has reserved the link meanwhile. `ahead_ns`:
- * how long before the end of the current slot that may be; UINT64_MAX: the caller prolongs the slot. */
-static bool reserve_link(_Atomic uint64_t *taken_ns, uint64_t lasts_ns, uint64_t now_ns, uint64_t ahead_ns)
+/* Reserves the link for `lasts_ns`. Returns false if another GPU has reserved the link meanwhile. `prolongs`:
+ * the caller has the current slot, and prolongs that slot. */
+static bool reserve_link(_Atomic uint64_t *taken_ns, uint64_t lasts_ns, uint64_t now_ns, bool prolongs)
 {
 	uint64_t until_ns = load_relaxed(taken_ns), next_ns;
 	do {
-		if (until_ns > now_ns && until_ns - now_ns > ahead_ns)
+		if (until_ns > now_ns + AHEAD_NS && !prolongs)
 			return false;
 		next_ns = zd_max_u64(until_ns, now_ns) + lasts_ns;
 	} while (!atomic_compare_exchange_weak_explicit(taken_ns, &until_ns, next_ns, memory_order_relaxed,
@@ -114,7 +111,6 @@ void zd_cuda_link_scheduler_init(struct zd_cuda_link_scheduler *scheduler, struc
 
 static uint32_t next_distance(const struct zd_cuda_link_scheduler *scheduler, uint32_t distance)
 {
-	zd_assert(scheduler->devices->count > 1);
 	return distance % (scheduler->devices->count - 1) + 1;
 }
 
@@ -189,7 +185,7 @@ static uint64_t other_place_opens_ns(const struct zd_cuda_link_scheduler *schedu
 	const struct zd_cuda_device *owner =
 	        &scheduler->devices->all[(target + count - scheduler->first_distance) % count];
 	uint64_t grace_ns = zd_min_u64(lasts_ns / GRACE_SHARE, KNOWN_OWNER_GRACE_NS);
-	uint64_t comes_ns = link_opens_ns(&owner->out_ns, AHEAD_NS);
+	uint64_t comes_ns = link_opens_ns(&owner->out_ns);
 	if (load_relaxed(&owner->offered_targets) >> target & 1 && comes_ns < now_ns + lasts_ns &&
 	    !zd_cuda_device_failed(owner))
 		return zd_min_u64(zd_max_u64(free_ns, comes_ns) + grace_ns, free_ns + lasts_ns);
@@ -204,39 +200,29 @@ static bool yields(const struct zd_cuda_link_scheduler *scheduler, uint32_t targ
 	for (uint32_t i = 0; i < scheduler->devices->count; i++) {
 		const struct zd_cuda_device *other = &scheduler->devices->all[i];
 		if (i != scheduler->self && load_relaxed(&other->offered_targets) >> target & 1 &&
-		    load_relaxed(&other->offered_bytes) > most &&
-		    link_opens_ns(&other->out_ns, AHEAD_NS) <= now_ns && !zd_cuda_device_failed(other))
+		    load_relaxed(&other->offered_bytes) > most && link_opens_ns(&other->out_ns) <= now_ns &&
+		    !zd_cuda_device_failed(other))
 			return true;
 	}
 	return false;
 }
 
-/* Returns whether another GPU has offered a push to `target`. */
-static bool is_contended(const struct zd_cuda_link_scheduler *scheduler, uint32_t target)
-{
-	for (uint32_t i = 0; i < scheduler->devices->count; i++)
-		if (i != scheduler->self &&
-		    load_relaxed(&scheduler->devices->all[i].offered_targets) >> target & 1)
-			return true;
-	return false;
-}
-
 static bool reserve_links(struct zd_cuda_link_scheduler *scheduler, struct zd_cuda_task *task,
-                          const struct slot *slot, uint64_t now_ns, uint64_t ahead_ns)
+                          const struct slot *slot, uint64_t now_ns, bool prolongs)
 {
 	struct zd_cuda_device *own = &scheduler->devices->all[scheduler->self],
 	                      *other = &scheduler->devices->all[task->target];
 	uint64_t done = slot->last == task ? task->u.copy.issued_bytes + slot->bytes
 	                                   : slot->last->u.copy.bytes;
-	if (!reserve_link(&other->in_ns, slot->ns, now_ns, ahead_ns))
+	if (!reserve_link(&other->in_ns, slot->ns, now_ns, prolongs))
 		return false;
-	/* only this executor reserves its own output */
-	(void)reserve_link(&own->out_ns, slot->ns, now_ns, ahead_ns);
+	(void)reserve_link(&own->out_ns, slot->ns, now_ns,
+	                   prolongs); /* only this executor reserves its own output */
 	scheduler->distance = distance_to(scheduler, task->target);
 	atomic_store_explicit(&scheduler->devices->distance, scheduler->distance, memory_order_relaxed);
 	scheduler->dst = slot->last->u.copy.dst + done;
 	scheduler->src = slot->last->u.copy.src + done;
-	scheduler->bytes = (ahead_ns == UINT64_MAX ? scheduler->bytes : 0) + slot->bytes;
+	scheduler->bytes = (prolongs ? scheduler->bytes : 0) + slot->bytes;
 	for (; task != slot->last; task = STAILQ_NEXT(task, next))
 		task->u.copy.has_link_slot = true;
 	task->u.copy.has_link_slot = true;
@@ -252,19 +238,17 @@ bool zd_cuda_link_scheduler_reserve(struct zd_cuda_link_scheduler *scheduler, st
 	if (!moves(task) || task->u.copy.has_link_slot)
 		return true;
 	struct slot slot = first_slot(task);
-	bool continues = goes_on(scheduler, task);
-	uint64_t ahead_ns = continues && !is_contended(scheduler, task->target) ? NEXT_AHEAD_NS : AHEAD_NS;
-	if (continues && scheduler->bytes + slot.bytes <= ZD_CUDA_PIECE_BYTES)
-		return reserve_links(scheduler, task, &slot, now_ns, UINT64_MAX);
+	if (goes_on(scheduler, task) && scheduler->bytes + slot.bytes <= ZD_CUDA_PIECE_BYTES)
+		return reserve_links(scheduler, task, &slot, now_ns, true);
 	if (run_bytes(task) <= ZD_CUDA_LINK_SLOT_LEAST_BYTES)
 		return true;
-	free_ns = zd_max_u64(link_opens_ns(&own->out_ns, ahead_ns), link_opens_ns(&other->in_ns, ahead_ns));
+	free_ns = zd_max_u64(link_opens_ns(&own->out_ns), link_opens_ns(&other->in_ns));
 	free_ns = zd_max_u64(free_ns, task->u.copy.seen_ns);
 	if (!is_place(scheduler, task->target, now_ns))
 		free_ns = other_place_opens_ns(scheduler, task->target, slot.ns, free_ns, now_ns);
 	if (yields(scheduler, task->target, now_ns))
 		free_ns += YIELD_NS;
-	if (free_ns <= now_ns && reserve_links(scheduler, task, &slot, now_ns, ahead_ns))
+	if (free_ns <= now_ns && reserve_links(scheduler, task, &slot, now_ns, false))
 		return true;
 	scheduler->again_ns = zd_min_u64(scheduler->again_ns, zd_max_u64(free_ns, now_ns));
 	return false;

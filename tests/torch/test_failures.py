@@ -212,8 +212,8 @@ class Exceptions(unittest.TestCase):
         self.assertEqual(harness.ranks(daemon.socket, 2, body), [1, None])
 
     def test_no_step(self) -> None:
-        """a rank that looks at its gradients and takes no step is named, and nobody waits for its weights"""
-        def body(rank: int) -> Any:
+        """a rank that looks at its gradients and takes no step is named by the others, whose weights stay as they are"""
+        def body(rank: int, abandons: bool) -> Any:
             module = harness.shard(models.MLP())
             optimizer = models.sgd(module)
             told = []
@@ -222,14 +222,42 @@ class Exceptions(unittest.TestCase):
                 models.mlp_loss(module, rank, step)
                 zt.clip_grad_norm_(module, 1.0)
                 if rank == 2 and step == 1:
+                    if abandons:
+                        zt.abandon(module)
                     continue
+                before = harness.slices(module)
                 try:
                     optimizer.step()
-                except zt.StepTorn as torn:
-                    told.append((step, torn.rank))
+                except zt.StepAbandoned as abandoned:
+                    told.append((step, abandoned.rank))
+                    harness.same(harness.slices(module), before, "")
             return told
 
-        self.assertEqual(harness.ranks(daemon.socket, 3, body), [[(1, 2)], [(1, 2)], []])
+        for abandons in (False, True):
+            self.assertEqual(harness.ranks(daemon.socket, 3, lambda rank: body(rank, abandons)), [[(1, 2)], [(1, 2)], []])
+
+    def test_evaluates(self) -> None:
+        """between clipping and step() a rank alone reads weights and evaluates: the others wait with theirs"""
+        def body(rank: int, world: int, evaluates: bool, by_hand: bool) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            optimizer = models.sgd(module)
+            for step in range(3):
+                models.mlp_loss(module, rank, step)
+                zt.clip_grad_norm_(module, 1.0)
+                if evaluates and rank == world - 1:
+                    with torch.no_grad():
+                        self.assertTrue(module(torch.ones(2, 13)).isfinite().all())
+                        self.assertEqual(module.first.weight.whole().shape, module.first.weight.shape)
+                if by_hand:
+                    with torch.no_grad():
+                        module.last.weight.mul_(0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+            return harness.slices(module)
+
+        for world, by_hand in itertools.product((2, 4), (False, True)):
+            alone, plain = [harness.ranks(daemon.socket, world, lambda rank: body(rank, world, evaluates, by_hand)) for evaluates in (True, False)]
+            harness.same(alone, plain, "")
 
     def test_skipped(self) -> None:
         """after an overflow a rank alone may run a forward: the step that no rank takes ends without the others"""

@@ -329,8 +329,10 @@ def abandon(module: nn.Module) -> None:
     An exception inside of them does this itself. The other ranks get StepAbandoned from step(); this rank calls none.
     """
     model = model_of(module)
+    was_open = model.steps.open  # a read of gradients has begun the step: settle() gives it up
     model.settle()
-    model.gradients.abandon()
+    if not was_open:
+        model.gradients.abandon()
 
 
 def barrier(module: nn.Module, deadline_ms: int = 0) -> None:

@@ -275,7 +275,7 @@ class Model:
         self._hold_backward(block)
 
     def _begin_forward(self, block: Block) -> None:
-        self.settle()
+        self.settle(reads=not torch.is_grad_enabled())
         if self.changed:
             whole.check_registered(self.changed, self)
             self.changed.clear()
@@ -352,7 +352,7 @@ class Model:
         if not block.uses:
             self.counts.unplanned += 1
             if self.outermost is None and _task() == -1:
-                self.settle()
+                self.settle(reads=not torch.is_grad_enabled())
                 self._use_unit(unit)
                 copy = unit.leaves[index].clone()
                 self.end_scope()
@@ -539,8 +539,11 @@ class Model:
         finally:
             self._leave_all()
 
-    def settle(self) -> None:
-        """Before a forward: whatever the last step or backward has left is ended."""
+    def settle(self, reads: bool = False) -> None:
+        """Before a forward: whatever the last step or backward has left is ended.
+
+        reads: weights are only read, so a step stays open that a read of gradients has begun. One rank alone may do that.
+        """
         failure, self.deferred_failure = self.deferred_failure, None
         if failure is not None:
             raise failure
@@ -549,7 +552,8 @@ class Model:
         self.end_scope()
         if not self.in_backward:
             self.steps.settle_overlap()
-        self.steps.finish()
+        if self.updates.updating or not reads:
+            self.steps.finish()
         self.updates.end_writes()
         for unit in self.units:
             if unit.halves is not None and not self.in_backward:  # then a thread may be stepping it
@@ -621,7 +625,7 @@ class Model:
         unit, index = part.place
         if self.updates.writing or self.updates.updating:
             return whole.gather(part, unit.members[index].parameter.detach().read_local())
-        self.settle()
+        self.settle(reads=True)
         return unit.split(whole.read(unit))[index].clone()
 
     def before_write(self, part: Part) -> None:
@@ -635,7 +639,7 @@ class Model:
             raise ShardedWrite(f"{part.name} is written in the model's forward or backward: the write would be lost. Write it "
                                "between two steps, or make it a buffer")
         if self.steps.open and unit.trainable:
-            self.updates.begin()
+            self.steps.begin_update()
         else:
             self.settle()
             self.updates.begin_writes()

@@ -277,6 +277,7 @@ class Steps:
         """The optimizer is about to write these sharded parameters. first: it has not stepped them before. by_unit: it calls
         in_turn() and after_units()."""
         self.updates.end_writes()
+        was_open = self.open
         self.begin(waits=first, by_unit=by_unit)
         failure = self.gradients.fetcher.take_failure() if self.open else None
         if failure is not None:
@@ -288,10 +289,20 @@ class Steps:
         if uses and not self.open and not self.updates.updating and self.context.world > 1:
             self.context.group.barrier()  # no sum has done that: a rank's forward may still need what others are about to replace
         if self.open or uses:
-            self.updates.begin()
+            self.begin_update(agrees=was_open)
             ids = set(map(id, parameters))
             self._again = self.running & ids
             self.running |= ids
+
+    def begin_update(self, agrees: bool = True) -> None:
+        """The shards are about to be written. agrees: a read of gradients has begun the step, and since then other ranks may
+        read weights, or have given the step up: StepAbandoned."""
+        if agrees and not self.updates.updating and self.context.world > 1:
+            begun, failed = self._tell(False, -1, waits=True)[:2]
+            if failed >= 0 and not begun:
+                self._close()
+                raise StepAbandoned(failed)
+        self.updates.begin()
 
     def in_turn(self, units: "Iterable[FlatUnit]") -> "Iterator[list[FlatUnit]]":
         """Units of this step in the order in which to step them, some together if they are small.
@@ -344,22 +355,24 @@ class Steps:
         durable = self.context.durable
         self.raised = self.raised or bool(self.running)
         fails = not asks and (self.raised or not self.updates.updating)
-        alone = self.gradients.alone
-        torn = None if alone else self._agree(fails)
+        torn = None if self.gradients.alone else self._agree(fails)
         commits = durable is not None and torn is None and (self.updates.updating or bool(self._skipped))
         if durable is not None and commits and self.updates.updating:
             durable.store()
-        self.gradients.end_step(self._stepped)
-        self.open = self.raised = False
-        self._forget()
-        self.updates.end()
-        if not alone:
-            self.context.group.step_end(self.context.stream())
+        self._close()
         if durable is not None and commits:
             durable.commit()
         self.gradients.fetcher.clear()
         if torn is not None and not fails:
             raise StepTorn(torn)
+
+    def _close(self) -> None:
+        self.gradients.end_step(self._stepped)
+        self.open = self.raised = False
+        self._forget()
+        self.updates.end()
+        if not self.gradients.alone:
+            self.context.group.step_end(self.context.stream())
 
     def _agree(self, fails: bool) -> Optional[int]:
         """Where any rank has begun to update its slices, all do; returns a rank that has failed to, if there is one.
@@ -372,18 +385,12 @@ class Steps:
             return None
         number = context.rank if context.replicas is None else context.replicas.members[context.rank]
         begins = self.updates.updating or bool(self.gradients.fetcher.stepped)
-        values = [float(begins), float(number if fails else -1)]
+        waits = True
+        while waits:  # for ranks that are about to write
+            begun, failed, waits, *wanted = self._tell(begins, number if fails else -1)
+            waits = waits and (begun or failed < 0)
         if durable is not None:
-            values += durable.wanted_bytes()
-        try:
-            told = [int(value) for value in context.agree(values, zerod.AgreeOp.MAX)]
-        except zerod.Mismatch:  # other ranks were asked for something else; now they come here
-            told = [int(value) for value in context.agree(values, zerod.AgreeOp.MAX)]
-        if context.replicas is not None:
-            told = context.replicas.exchange(told)
-        if durable is not None:
-            durable.agreed_bytes = told[2:]
-        begun, failed = told[:2]
+            durable.agreed_bytes = wanted
         self._failed = failed
         if not begun or failed < 0:
             return None
@@ -391,6 +398,19 @@ class Steps:
         if context.replicas is not None:
             context.replicas.mend([unit.own for unit in self.updates.trainable], not fails)
         return failed
+
+    def _tell(self, begins: bool, failed: int, waits: bool = False) -> "list[int]":
+        """The largest of each value over the ranks, and of the bytes that a durable job wants."""
+        context = self.context
+        values = [float(begins), float(failed), float(waits)]
+        if context.durable is not None:
+            values += context.durable.wanted_bytes()
+        try:
+            told = context.agree(values, zerod.AgreeOp.MAX)
+        except zerod.Mismatch:  # other ranks were asked for something else; now they come here
+            told = context.agree(values, zerod.AgreeOp.MAX)
+        found = [int(value) for value in told]
+        return found if context.replicas is None else context.replicas.exchange(found)
 
     def _skips_all(self) -> bool:
         """Whether all ranks know that no optimizer steps: the gradients of all parameters overflow."""

@@ -91,7 +91,7 @@ def _sum(tensor: torch.Tensor) -> int:
 @contextmanager
 def full_parameters(model: Model, module: nn.Module, write: bool) -> Iterator[nn.Module]:
     """See zerod.torch.full_parameters()."""
-    model.settle()
+    model.settle(reads=not write)
     members = [member for unit in model.units for member in unit.members]
     copies = [nn.Parameter(part, requires_grad=False) for unit in model.units for part in unit.split(read(unit))]
     noted = [(_sum(copy), copy._version) for copy in copies]
@@ -179,7 +179,7 @@ def install(model: Model, module: nn.Module) -> None:
     def before_state_dict(owner: nn.Module, *_: Any) -> None:
         found = its()
         if found is not None:
-            found.settle()
+            found.settle(reads=True)
 
     def after_state_dict(owner: nn.Module, state: dict, prefix: str, metadata: dict) -> None:
         for name, parameter in owner._parameters.items():

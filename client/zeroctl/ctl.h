@@ -145,8 +145,7 @@ void zd_ctl_print_record(const struct zd_ctl *ctl, const json_t *row, const stru
 struct zd_ctl_listing {
 	Zd__Table table;
 	Zd__Row__RowCase row_case;
-	json_t *(*row)(
-	        const Zd__Row *row); /* a new object; NULL when the row makes none (text that is not UTF-8) */
+	void (*amend)(json_t *row); /* changes what the message says; NULL: nothing */
 	const struct zd_ctl_column *columns;
 	void (*complete)(struct zd_ctl *ctl, json_t *rows); /* adds what this process knows; NULL: nothing */
 	const char *plural; /* "live buffers": what there is none of where the table is empty */
@@ -233,10 +232,9 @@ int zd_ctl_find_id(const json_t *rows, const char *text, uint64_t *id) __attribu
 int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, uint64_t *id)
         __attribute__((warn_unused_result));
 
-/* Converts a Usage to an object with a key for each purpose. */
-json_t *zd_ctl_usage(const Zd__Usage *usage);
-/* Converts the strings to an array; NULL if one of them is not UTF-8. */
-json_t *zd_ctl_strings(char *const *strings, size_t count);
+/* Converts the message to an object with all of its fields; NULL if a text is not UTF-8. A data type is its name, an
+ * enumerator its name in lower case, a message that was left out one of zeroes. */
+json_t *zd_ctl_object(const ProtobufCMessage *message);
 
 extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, zd_ctl_sessions_listing,
         zd_ctl_groups_listing, zd_ctl_units_listing, zd_ctl_buffers_listing, zd_ctl_scopes_listing,

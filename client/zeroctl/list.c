@@ -24,7 +24,11 @@ static int take_page(const Zd__Reply *reply, void *arg)
 	}
 	for (size_t i = 0; i < reply->list->n_rows; i++) {
 		const Zd__Row *row = reply->list->rows[i];
-		json_t *object = row->row_case == page->listing->row_case ? page->listing->row(row) : NULL;
+		/* All members of the union are pointers to messages. */
+		json_t *object = row->row_case == page->listing->row_case ? zd_ctl_object(&row->device->base)
+		                                                          : NULL;
+		if (object && page->listing->amend)
+			page->listing->amend(object);
 		if (row->owner)
 			(void)json_object_set_new(object, "uid", json_integer(ZD_CTL_INT(row->owner - 1)));
 		if (json_array_append_new(page->rows, object))
@@ -116,29 +120,4 @@ json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id)
 			return row;
 	}
 	return NULL;
-}
-
-json_t *zd_ctl_usage(const Zd__Usage *usage)
-{
-	static const Zd__Usage nothing = ZD__USAGE__INIT;
-	if (!usage) /* a message of zeroes may be left out */
-		usage = &nothing;
-	return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "shard_bytes", ZD_CTL_INT(usage->shard_bytes),
-	                 "gathered_bytes", ZD_CTL_INT(usage->gathered_bytes), "bucket_bytes",
-	                 ZD_CTL_INT(usage->bucket_bytes), "staging_bytes", ZD_CTL_INT(usage->staging_bytes),
-	                 "target_bytes", ZD_CTL_INT(usage->target_bytes), "allocation_bytes",
-	                 ZD_CTL_INT(usage->allocation_bytes), "peak_bytes", ZD_CTL_INT(usage->peak_bytes),
-	                 "peak_gathered_bytes", ZD_CTL_INT(usage->peak_gathered_bytes));
-}
-
-json_t *zd_ctl_strings(char *const *strings, size_t count)
-{
-	json_t *array = json_array();
-	for (size_t i = 0; i < count; i++) {
-		if (json_array_append_new(array, json_string(strings[i]))) {
-			json_decref(array);
-			return NULL;
-		}
-	}
-	return array;
 }

@@ -13,34 +13,30 @@
 
 #define MOST_PURPOSES 8
 
-static json_t *segment_row(const Zd__Row *row)
+static void amend_segment(json_t *row)
 {
-	const Zd__SegmentRow *s = row->segment;
-	return json_pack("{s:s,s:I,s:I,s:I,s:s,s:s,s:s,s:I,s:I,s:s}", "kind", "segment", "device",
-	                 ZD_CTL_INT(s->device), "segment", ZD_CTL_INT(s->id), "bytes", ZD_CTL_INT(s->bytes),
-	                 "job", s->job, "purpose", s->purpose, "state", s->state, "used_bytes",
-	                 ZD_CTL_INT(s->used_bytes), "mappings", ZD_CTL_INT(s->mappings), "pins", s->pins);
+	json_object_set_new(row, "kind", json_string("segment"));
+	json_object_set(row, "segment", json_object_get(row, "id"));
+	json_object_del(row, "id");
 }
 
-static json_t *block_row(const Zd__Row *row)
+static void amend_block(json_t *row)
 {
-	const Zd__BlockRow *b = row->block;
-	return json_pack("{s:s,s:I,s:I,s:s,s:s,s:s,s:s,s:I,s:s,s:s}", "kind", b->free ? "hole" : "block",
-	                 "offset", ZD_CTL_INT(b->offset), "bytes", ZD_CTL_INT(b->bytes), "purpose",
-	                 b->purpose, "job", b->job, "group", b->group, "name", b->name, "rank",
-	                 ZD_CTL_INT(b->rank), "state", b->state, "pins", b->pins);
+	json_object_set_new(row, "kind",
+	                    json_string(json_is_true(json_object_get(row, "free")) ? "hole" : "block"));
+	json_object_del(row, "free");
 }
 
 static const struct zd_ctl_listing segments_listing = {
         .table = ZD__TABLE__SEGMENTS,
         .row_case = ZD__ROW__ROW_SEGMENT,
-        .row = segment_row,
+        .amend = amend_segment,
 };
 
 static const struct zd_ctl_listing blocks_listing = {
         .table = ZD__TABLE__BLOCKS,
         .row_case = ZD__ROW__ROW_BLOCK,
-        .row = block_row,
+        .amend = amend_block,
 };
 
 static uint64_t number(const json_t *row, const char *key)

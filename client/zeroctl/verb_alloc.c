@@ -15,18 +15,9 @@ static const struct zd_ctl_column columns[] = {
         {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
-static json_t *allocation_row(const Zd__Row *row)
-{
-	const Zd__AllocationRow *a = row->allocation;
-	return json_pack("{s:I,s:s,s:s,s:I,s:I,s:I,s:b,s:I}", "id", ZD_CTL_INT(a->id), "job", a->job, "name",
-	                 a->name, "session", ZD_CTL_INT(a->session), "device", ZD_CTL_INT(a->device), "bytes",
-	                 ZD_CTL_INT(a->bytes), "durable", (int)a->durable, "age_ns", ZD_CTL_INT(a->age_ns));
-}
-
 const struct zd_ctl_listing zd_ctl_allocations_listing = {
         .table = ZD__TABLE__ALLOCATIONS,
         .row_case = ZD__ROW__ROW_ALLOCATION,
-        .row = allocation_row,
         .columns = columns,
         .plural = "allocations",
 };

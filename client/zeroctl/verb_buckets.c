@@ -20,22 +20,9 @@ static const struct zd_ctl_column columns[] = {
         {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
-static json_t *bucket_row(const Zd__Row *row)
-{
-	const Zd__BucketRow *b = row->bucket;
-	return json_pack("{s:I,s:s,s:s,s:I,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:o,s:o}", "id", ZD_CTL_INT(b->id),
-	                 "job", b->job, "group", b->group, "rank", ZD_CTL_INT(b->rank), "device",
-	                 ZD_CTL_INT(b->device), "dtype", zerod_dtype_name((enum zerod_dtype)b->dtype),
-	                 "slot_bytes", ZD_CTL_INT(b->slot_bytes), "nslots", ZD_CTL_INT(b->nslots),
-	                 "held_bytes", ZD_CTL_INT(b->held_bytes), "reserved", ZD_CTL_INT(b->reserved),
-	                 "submitted", ZD_CTL_INT(b->submitted), "slots", zd_ctl_strings(b->slots, b->n_slots),
-	                 "waits", zd_ctl_strings(b->waits, b->n_waits));
-}
-
 const struct zd_ctl_listing zd_ctl_buckets_listing = {
         .table = ZD__TABLE__BUCKETS,
         .row_case = ZD__ROW__ROW_BUCKET,
-        .row = bucket_row,
         .columns = columns,
         .plural = "buckets",
 };

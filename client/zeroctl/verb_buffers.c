@@ -43,38 +43,9 @@ static const struct zd_ctl_column columns[] = {
         {"WAITS", "waits_for", ZD_CTL_TEXT, 0, NULL},  {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
-static json_t *holders_of(const Zd__BufferRow *buffer)
-{
-	json_t *holders = json_array();
-	for (size_t i = 0; i < buffer->n_holders; i++) {
-		const Zd__Holder *h = buffer->holders[i];
-		if (json_array_append_new(holders,
-		                          json_pack("{s:I,s:s,s:I,s:I}", "session", ZD_CTL_INT(h->session),
-		                                    "tag", h->tag, "uses", ZD_CTL_INT(h->uses), "age_ns",
-		                                    ZD_CTL_INT(h->age_ns)))) {
-			json_decref(holders);
-			return NULL;
-		}
-	}
-	return holders;
-}
-
-static json_t *buffer_row(const Zd__Row *row)
-{
-	const Zd__BufferRow *b = row->buffer;
-	return json_pack("{s:I,s:s,s:s,s:s,s:I,s:I,s:s,s:I,s:I,s:I,s:I,s:b,s:b,s:b,s:o,s:s}", "id",
-	                 ZD_CTL_INT(b->id), "job", b->job, "group", b->group, "unit", b->unit, "rank",
-	                 ZD_CTL_INT(b->rank), "device", ZD_CTL_INT(b->device), "state", b->state,
-	                 "true_bytes", ZD_CTL_INT(b->true_bytes), "padded_bytes", ZD_CTL_INT(b->padded_bytes),
-	                 "version", ZD_CTL_INT(b->version), "age_ns", ZD_CTL_INT(b->age_ns), "persistent",
-	                 (int)b->persistent, "prefetched", (int)b->prefetched, "in_place", (int)b->in_place,
-	                 "holders", holders_of(b), "waits_for", b->waits_for);
-}
-
 const struct zd_ctl_listing zd_ctl_buffers_listing = {
         .table = ZD__TABLE__BUFFERS,
         .row_case = ZD__ROW__ROW_BUFFER,
-        .row = buffer_row,
         .columns = columns,
         .plural = "live buffers",
 };

@@ -47,25 +47,16 @@ static const struct zd_ctl_column columns[] = {
         {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
-static json_t *device_row(const Zd__Row *row)
+static void amend_device(json_t *row)
 {
-	const Zd__DeviceRow *d = row->device;
-	return json_pack("{s:I,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:o,s:I,s:I,s:I,s:I,s:I}", "index",
-	                 ZD_CTL_INT(d->index), "name", d->name, "model", d->model, "pci_address",
-	                 d->pci_address, "state", d->state, "failure", d->failure, "arena_bytes",
-	                 ZD_CTL_INT(d->arena_bytes), "segment_bytes", ZD_CTL_INT(d->segment_bytes),
-	                 "block_bytes", ZD_CTL_INT(d->block_bytes), "quarantine_bytes",
-	                 ZD_CTL_INT(d->quarantine_bytes), "gather_budget_bytes",
-	                 ZD_CTL_INT(d->gather_budget_bytes), "usage", zd_ctl_usage(d->usage), "gathers",
-	                 ZD_CTL_INT(d->gathers), "joined_gathers", ZD_CTL_INT(d->joined_gathers),
-	                 "fallback_gathers", ZD_CTL_INT(d->fallback_gathers), "waiting",
-	                 ZD_CTL_INT(d->waiting), "gathered_bytes_total", ZD_CTL_INT(d->gathered_bytes_total));
+	json_int_t host = json_integer_value(json_object_get(row, "host"));
+	json_object_set_new(row, "host", host ? json_integer(host - 1) : json_null());
 }
 
 const struct zd_ctl_listing zd_ctl_devices_listing = {
         .table = ZD__TABLE__DEVICES,
         .row_case = ZD__ROW__ROW_DEVICE,
-        .row = device_row,
+        .amend = amend_device,
         .columns = columns,
         .plural = "devices",
 };

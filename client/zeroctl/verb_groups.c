@@ -84,36 +84,9 @@ static const struct zd_ctl_column columns[] = {
         {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
-static json_t *members_of(const Zd__GroupRow *group)
-{
-	json_t *members = json_array();
-	for (size_t i = 0; i < group->n_members; i++) {
-		const Zd__Member *m = group->members[i];
-		json_array_append_new(members, json_pack("{s:I,s:I,s:I,s:I}", "rank", ZD_CTL_INT(m->rank),
-		                                         "device", ZD_CTL_INT(m->device), "session",
-		                                         ZD_CTL_INT(m->session), "pid", ZD_CTL_INT(m->pid)));
-	}
-	return members;
-}
-
-static json_t *group_row(const Zd__Row *row)
-{
-	const Zd__GroupRow *g = row->group;
-	uint32_t here = g->local_world_size ? g->local_world_size : g->world_size; /* an older daemon's */
-	const char *collectives = g->collectives == ZD__COLLECTIVES__NCCL ? "nccl" : "copies";
-	return json_pack("{s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:s,s:b,s:I,s:I,s:I,s:b,s:b,s:s,s:o}", "id",
-	                 ZD_CTL_INT(g->id), "job", g->job, "name", g->name, "state", g->state, "world_size",
-	                 ZD_CTL_INT(g->world_size), "first_rank", ZD_CTL_INT(g->first_rank),
-	                 "local_world_size", ZD_CTL_INT(here), "collectives", collectives, "hybrid",
-	                 (int)g->hybrid, "units", ZD_CTL_INT(g->units), "committed_step",
-	                 ZD_CTL_INT(g->committed_step), "doubt_step", ZD_CTL_INT(g->doubt_step), "torn",
-	                 (int)g->torn, "shadow", (int)g->shadow, "why", g->why, "members", members_of(g));
-}
-
 const struct zd_ctl_listing zd_ctl_groups_listing = {
         .table = ZD__TABLE__GROUPS,
         .row_case = ZD__ROW__ROW_GROUP,
-        .row = group_row,
         .columns = columns,
         .plural = "groups",
 };

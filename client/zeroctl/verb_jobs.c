@@ -24,19 +24,9 @@ static const struct zd_ctl_column columns[] = {
         {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
-static json_t *job_row(const Zd__Row *row)
-{
-	const Zd__JobRow *j = row->job;
-	return json_pack("{s:I,s:s,s:I,s:b,s:I,s:I,s:o,s:I}", "id", ZD_CTL_INT(j->id), "name", j->name, "uid",
-	                 ZD_CTL_INT(j->uid), "durable", (int)j->durable, "sessions", ZD_CTL_INT(j->sessions),
-	                 "groups", ZD_CTL_INT(j->groups), "usage", zd_ctl_usage(j->usage),
-	                 "uid_metadata_bytes", ZD_CTL_INT(j->uid_metadata_bytes));
-}
-
 const struct zd_ctl_listing zd_ctl_jobs_listing = {
         .table = ZD__TABLE__JOBS,
         .row_case = ZD__ROW__ROW_JOB,
-        .row = job_row,
         .columns = columns,
         .plural = "jobs",
 };

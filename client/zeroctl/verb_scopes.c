@@ -20,21 +20,9 @@ static const struct zd_ctl_column columns[] = {
         {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
-static json_t *scope_row(const Zd__Row *row)
-{
-	const Zd__ScopeRow *s = row->scope;
-	return json_pack("{s:I,s:s,s:s,s:I,s:I,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:I}", "id", ZD_CTL_INT(s->id),
-	                 "job", s->job, "group", s->group, "rank", ZD_CTL_INT(s->rank), "device",
-	                 ZD_CTL_INT(s->device), "tag", s->tag, "state", s->state, "context", (int)s->context,
-	                 "parent", ZD_CTL_INT(s->parent), "age_ns", ZD_CTL_INT(s->age_ns), "units",
-	                 ZD_CTL_INT(s->units), "bytes", ZD_CTL_INT(s->bytes), "session",
-	                 ZD_CTL_INT(s->session));
-}
-
 const struct zd_ctl_listing zd_ctl_scopes_listing = {
         .table = ZD__TABLE__SCOPES,
         .row_case = ZD__ROW__ROW_SCOPE,
-        .row = scope_row,
         .columns = columns,
         .plural = "scopes",
 };

@@ -22,20 +22,9 @@ static const struct zd_ctl_column columns[] = {
         {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
-static json_t *session_row(const Zd__Row *row)
-{
-	const Zd__SessionRow *s = row->session;
-	return json_pack("{s:I,s:s,s:I,s:I,s:s,s:s,s:I,s:I,s:I,s:I,s:o}", "id", ZD_CTL_INT(s->id), "name",
-	                 s->name, "uid", ZD_CTL_INT(s->uid), "pid", ZD_CTL_INT(s->pid), "state", s->state,
-	                 "job", s->job, "age_ns", ZD_CTL_INT(s->age_ns), "idle_ns", ZD_CTL_INT(s->idle_ns),
-	                 "outstanding", ZD_CTL_INT(s->outstanding), "requests", ZD_CTL_INT(s->requests),
-	                 "waits", zd_ctl_strings(s->waits, s->n_waits));
-}
-
 const struct zd_ctl_listing zd_ctl_sessions_listing = {
         .table = ZD__TABLE__SESSIONS,
         .row_case = ZD__ROW__ROW_SESSION,
-        .row = session_row,
         .columns = columns,
         .complete = zd_ctl_add_processes,
         .plural = "sessions",

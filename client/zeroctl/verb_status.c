@@ -60,17 +60,7 @@ static int take_status(const Zd__Reply *reply, void *arg)
 	json_t **row = arg;
 	if (reply->body_case != ZD__REPLY__BODY_DAEMON_STATUS)
 		return 0;
-	const Zd__DaemonStatusReply *s = reply->daemon_status;
-	*row = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:I,s:o}",
-	                 "daemon", s->daemon, "backend", s->backend, "state", s->state, "pid",
-	                 ZD_CTL_INT(s->pid), "uptime_ns", ZD_CTL_INT(s->uptime_ns), "resident_bytes",
-	                 ZD_CTL_INT(s->resident_bytes), "devices", ZD_CTL_INT(s->devices), "sessions",
-	                 ZD_CTL_INT(s->sessions), "jobs", ZD_CTL_INT(s->jobs), "groups",
-	                 ZD_CTL_INT(s->groups), "requests", ZD_CTL_INT(s->requests), "gathers",
-	                 ZD_CTL_INT(s->gathers), "fallback_gathers", ZD_CTL_INT(s->fallback_gathers),
-	                 "gathered_bytes_total", ZD_CTL_INT(s->gathered_bytes_total), "drained_by",
-	                 s->drained_by, "ends_in_ns", ZD_CTL_INT(s->ends_in_ns), "state_lost", s->state_lost,
-	                 "client_pid", ZD_CTL_INT(s->client_pid), "usage", zd_ctl_usage(s->usage));
+	*row = zd_ctl_object(&reply->daemon_status->base);
 	return 0;
 }
 

@@ -32,22 +32,9 @@ static const struct zd_ctl_column columns[] = {
         {NULL, NULL, ZD_CTL_TEXT, 0, NULL},
 };
 
-static json_t *unit_row(const Zd__Row *row)
-{
-	const Zd__UnitRow *u = row->unit;
-	return json_pack("{s:I,s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:b}", "id",
-	                 ZD_CTL_INT(u->id), "job", u->job, "group", u->group, "name", u->name, "dtype",
-	                 zerod_dtype_name((enum zerod_dtype)u->dtype), "numel", ZD_CTL_INT(u->numel),
-	                 "padded_bytes", ZD_CTL_INT(u->padded_bytes), "slot", ZD_CTL_INT(u->slot), "views",
-	                 ZD_CTL_INT(u->views), "version_min", ZD_CTL_INT(u->version_min), "version_max",
-	                 ZD_CTL_INT(u->version_max), "registered", ZD_CTL_INT(u->registered), "gathered",
-	                 ZD_CTL_INT(u->gathered), "frozen", (int)u->frozen, "all_reduce", (int)u->all_reduce);
-}
-
 const struct zd_ctl_listing zd_ctl_units_listing = {
         .table = ZD__TABLE__UNITS,
         .row_case = ZD__ROW__ROW_UNIT,
-        .row = unit_row,
         .columns = columns,
         .plural = "units",
 };

@@ -604,7 +604,7 @@ class Mistakes(unittest.TestCase):
     def test_optimizer_state(self) -> None:
         """an optimizer made before shard() goes on, with the state and the gradients that it has"""
         def body(rank: int, sharded: bool = True) -> Any:
-            module = harness.seeded(models.MLP)
+            module = harness.seeded(models.MLP).to(models.DEVICE)
             optimizer = models.adamw(module)
             for step in range(3):
                 optimizer.zero_grad()
@@ -636,7 +636,7 @@ class Mistakes(unittest.TestCase):
             return steps(module, make(module), lambda step: module(models.numbers(rank, step, 6, 13)).square().mean())
 
         def one(make: Callable, rank: int) -> Any:
-            module = harness.seeded(models.MLP)
+            module = harness.seeded(models.MLP).to(models.DEVICE)
             return steps(module, make(module), lambda step: sum(module(models.numbers(each, step, 6, 13)).square().mean()
                                                                 for each in range(2)) / 2)
 

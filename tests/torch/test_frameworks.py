@@ -82,6 +82,7 @@ def distributed(world: int, body: Callable[[int], Any]) -> list[Any]:
 
 def train(folder: str, model: nn.Module, world: int, resume: Optional[str] = None, optimizer: Any = None, **options: Any) -> Any:
     """Losses and norms that the Trainer has logged, and the weights."""
+    torch.set_default_device("cpu")  # not that of harness.fork(): loaders have generators of the CPU
     from transformers import Trainer, TrainingArguments
 
     arguments = TrainingArguments(

@@ -297,7 +297,7 @@ class Gradients(unittest.TestCase):
                 optimizer.zero_grad()
             return module().item()
 
-        expected = body(sharded=False)
+        expected = harness.alone(lambda: body(sharded=False))
         for world in (1, 2):
             for sync in (False, True):
                 self.assertEqual(harness.ranks(daemon.socket, world, lambda rank: body(True, sync)), [expected] * world)

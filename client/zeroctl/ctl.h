@@ -232,8 +232,8 @@ int zd_ctl_find_id(const json_t *rows, const char *text, uint64_t *id) __attribu
 int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, uint64_t *id)
         __attribute__((warn_unused_result));
 
-/* Converts the message to an object with all of its fields; NULL if a text is not UTF-8. A data type is its name, an
- * enumerator its name in lower case, a message that was left out one of zeroes. */
+/* Converts the message to an object with all of its fields; NULL if a text is not UTF-8. A data type becomes
+ * its name, an enumerator its name in lower case, a message that was left out one of zeroes. */
 json_t *zd_ctl_object(const ProtobufCMessage *message);
 
 extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, zd_ctl_sessions_listing,

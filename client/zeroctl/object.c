@@ -41,8 +41,8 @@ static json_t *value_of(const ProtobufCFieldDescriptor *field, const void *at)
 	case PROTOBUF_C_TYPE_UINT64:
 		return json_integer(ZD_CTL_INT(*(const uint64_t *)at));
 	case PROTOBUF_C_TYPE_ENUM: {
-		const ProtobufCEnumValue *value =
-		        protobuf_c_enum_descriptor_get_value(field->descriptor, *(const int *)at);
+		const ProtobufCEnumValue *value = protobuf_c_enum_descriptor_get_value(field->descriptor,
+		                                                                       *(const int *)at);
 		return value ? lower_case(value->name) : json_integer(*(const int *)at);
 	}
 	case PROTOBUF_C_TYPE_STRING:
@@ -78,8 +78,9 @@ json_t *zd_ctl_object(const ProtobufCMessage *message)
 	for (unsigned i = 0; i < type->n_fields; i++) {
 		const ProtobufCFieldDescriptor *field = &type->fields[i];
 		const char *at = (const char *)message;
-		json_t *value = field->label == PROTOBUF_C_LABEL_REPEATED ? list_of(field, at)
-		                                                          : value_of(field, at + field->offset);
+		json_t *value = field->label == PROTOBUF_C_LABEL_REPEATED
+		                        ? list_of(field, at)
+		                        : value_of(field, at + field->offset);
 		if (json_object_set_new(object, field->name, value)) {
 			json_decref(object);
 			return NULL;

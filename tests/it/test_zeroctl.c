@@ -143,14 +143,10 @@ static int stop(void **state)
 static const struct {
 	const char *verb, *head, *key; /* how the table begins; a key that every row has */
 } readers[] = {
-        {"devices", "DEVICE  NAME", "host"},
-        {"jobs", "ID  JOB", "usage"},
-        {"sessions", "ID  NAME", "waits"},
-        {"groups", "ID  JOB", "members"},
-        {"units", "ID  JOB", "on_host"},
-        {"buffers", "JOB", "holders"},
-        {"scopes", "ID  JOB", "tag"},
-        {"buckets", "ID  JOB", "slots"},
+        {"devices", "DEVICE  NAME", "host"}, {"jobs", "ID  JOB", "usage"},
+        {"sessions", "ID  NAME", "waits"},   {"groups", "ID  JOB", "members"},
+        {"units", "ID  JOB", "on_host"},     {"buffers", "JOB", "holders"},
+        {"scopes", "ID  JOB", "tag"},        {"buckets", "ID  JOB", "slots"},
         {"alloc", "ID  JOB", "bytes"},
 };
 

@@ -283,12 +283,4 @@ void zd_engine_events(struct zd_engine *engine, const struct zd_event_query *que
                       struct zd_event_page *page, bool (*fn)(const struct zd_event_row *row, void *arg),
                       void *arg);
 
-/*
- * Aborts (zd_assert) when an invariant does not hold: no block is owned twice; blocks + free + quarantine =
- * arena; accounted bytes and metadata = those of the objects; every waiting request has a reason; a job
- * without sessions that is not durable holds nothing; states agree with their data. Linear in the number of
- * objects; for tests and the simulator.
- */
-void zd_engine_check(struct zd_engine *engine);
-
 #endif

@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "tests/fuzz/fake_backend.h"
+#include "tests/support/core_check.h"
 
 struct fuzz_scene fuzz_scene;
 

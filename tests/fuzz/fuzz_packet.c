@@ -20,6 +20,7 @@
 #include "tests/fuzz/clients.h"
 #include "tests/fuzz/fake_backend.h"
 #include "tests/fuzz/script.h"
+#include "tests/support/core_check.h"
 
 #define CLIENTS     3u
 #define MAX_RECORDS 256u

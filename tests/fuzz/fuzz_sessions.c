@@ -24,6 +24,7 @@
 #include "tests/fuzz/fake_backend.h"
 #include "tests/fuzz/model.h"
 #include "tests/fuzz/session_checks.h"
+#include "tests/support/core_check.h"
 
 #define MAX_RECORDS 256u
 #define MAX_RETIRED 64u

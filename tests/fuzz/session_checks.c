@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "tests/fuzz/clients.h"
 #include "tests/fuzz/model.h"
+#include "tests/support/core_check.h"
 
 #define MAX_IDS      65536u
 #define MAX_COMMANDS 4096u

@@ -13,6 +13,7 @@
 
 #include "model.h"
 #include "script.h"
+#include "tests/support/core_check.h"
 
 /* ---- The world (driver.c) ------------------------------------------------------------------------------ */
 

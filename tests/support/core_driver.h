@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "core/engine.h"
+#include "tests/support/core_check.h"
 
 #define CORE_ALICE    1000u /* uids */
 #define CORE_BOB      1001u

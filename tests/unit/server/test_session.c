@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "server/session.h"
+#include "tests/support/core_check.h"
 
 #define UNITS 1500
 

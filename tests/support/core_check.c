@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.c - zd_engine_check(): computes states and sums again from the objects, and asserts the invariants.
- * For tests and the simulator.
+ * core_check.c - zd_engine_check(): computes states and sums again from the objects, and asserts the invariants.
  */
+#include "tests/support/core_check.h"
+
 #include <string.h>
 
 #include "core/cluster/cluster.h"

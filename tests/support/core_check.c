@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * core_check.c - zd_engine_check(): computes states and sums again from the objects, and asserts the invariants.
+ * core_check.c - zd_engine_check(): computes states and sums again from the objects, and asserts invariants.
  */
 #include "tests/support/core_check.h"
 

@@ -26,6 +26,7 @@
 
 #define DEFAULT_DRAIN_S 10
 #define MAX_DRAIN_S     86400
+#define MAX_IDLE_S      86400
 /* PyTorch's default for NCCL: ranks may compile, or write a checkpoint, while others wait for them in a
  * collective. */
 #define DEFAULT_COLLECTIVE_S 600
@@ -174,6 +175,11 @@ static int set_log_level(struct zd_config *config, const char *text)
 		}
 	}
 	return -1;
+}
+
+static int set_exit_when_idle(struct zd_config *config, const char *text)
+{
+	return read_u32(text, 0, MAX_IDLE_S, &config->exit_when_idle_s);
 }
 
 static int set_keep_state(struct zd_config *config, const char *text)
@@ -412,6 +418,7 @@ static const struct key {
         {"daemon", "keep_state", set_keep_state, "auto, none, systemd or holder"},
         {"daemon", "keep_state_ttl", set_keep_state_ttl, TTL_EXPECTED},
         {"daemon", "drain_timeout_s", set_drain_timeout, "a number of seconds, at most 86400"},
+        {"daemon", "exit_when_idle_s", set_exit_when_idle, "a number of seconds, at most 86400"},
         {"daemon", "events", set_events, "a number from 0 to 16777216"},
         {"devices", "backend", set_backend, "auto, host or cuda"},
         {"devices", "count", set_count, "a number from 1 to 64"},

@@ -63,6 +63,7 @@ struct zd_config {
 	struct zd_creds_groups allow_groups; /* none: all users */
 	enum zd_log_level log_level;
 	uint32_t drain_timeout_s;
+	uint32_t exit_when_idle_s; /* 0: it does not */
 	enum zd_keep_state keep_state;
 	uint32_t keep_state_ttl_s; /* 0: for ever */
 	uint32_t events;           /* that are kept; 0: none */

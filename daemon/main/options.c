@@ -22,6 +22,7 @@ enum option_key {
 	OPT_HOST_ARENA,
 	OPT_NCCL,
 	OPT_KEEP_STATE,
+	OPT_EXIT_WHEN_IDLE,
 	OPT_DISCARD_STATE,
 	OPT_KEY_FILE,
 };
@@ -40,6 +41,8 @@ static const struct argp_option argp_options[] = {
          0},
         {"keep-state", OPT_KEEP_STATE, "WHERE", 0,
          "Where durable jobs outlive the daemon: systemd, holder (a process of its own), none, or auto", 0},
+        {"exit-when-idle", OPT_EXIT_WHEN_IDLE, "SECONDS", 0,
+         "End when there has been no session for so long (default: never)", 0},
         {"discard-state", OPT_DISCARD_STATE, NULL, 0, "Begin without the durable jobs of the daemon before",
          0},
         {"key-file", OPT_KEY_FILE, "FILE", 0,
@@ -94,6 +97,9 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		return 0;
 	case OPT_KEEP_STATE:
 		options->keep_state = text;
+		return 0;
+	case OPT_EXIT_WHEN_IDLE:
+		options->exit_when_idle = text;
 		return 0;
 	case OPT_DISCARD_STATE:
 		options->discard_state = true;
@@ -154,6 +160,7 @@ int zd_options_load(const struct zd_options *options, FILE *errors, struct zd_co
 	        {"--host-arena", "devices", "host_arena", options->host_arena},
 	        {"--nccl", "collectives", "nccl", options->nccl},
 	        {"--keep-state", "daemon", "keep_state", options->keep_state},
+	        {"--exit-when-idle", "daemon", "exit_when_idle_s", options->exit_when_idle},
 	        {"--key-file", "collectives", "key_file", options->key_file},
 	};
 	struct zd_config loaded;

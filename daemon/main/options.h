@@ -13,7 +13,7 @@ struct zd_err;
 struct zd_options {
 	const char *config_path;
 	const char *socket, *backend, *devices, *gpus, *arena, *host_arena, *nccl, *key_file;
-	const char *keep_state;
+	const char *keep_state, *exit_when_idle;
 	bool check_config, foreground, discard_state;
 };
 

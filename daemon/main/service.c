@@ -38,6 +38,7 @@
 
 #define NS_PER_S  UINT64_C(1000000000)
 #define US_PER_S  UINT64_C(1000000)
+#define MS_PER_S  UINT64_C(1000)
 #define EXIT_S    10u /* after draining */
 #define WHY_BYTES 128u
 
@@ -68,7 +69,8 @@ struct service {
 	uint32_t njobs_left; /* durable jobs, at the end */
 	bool kept;           /* these are kept for the next daemon */
 	uv_signal_t signals[NSIGNALS];
-	uv_timer_t drain, watchdog;
+	uv_timer_t drain, watchdog, idle;
+	uint32_t idle_s; /* for so long there has been no session */
 	struct zd_notify notify;
 	struct zd_state state_kept;
 	/* A reload runs beside the loop, because it reads files and groups, which may block. */
@@ -119,6 +121,16 @@ static void start_draining(struct service *service, const char *signal_name)
 	                     service->config.drain_timeout_s * UINT64_C(1000), 0);
 	zd_api_drain_and_end(&service->api, signal_name, service->config.drain_timeout_s, on_drained,
 	                     service);
+}
+
+/* Once a second. A session that begins and ends between two calls is not seen. */
+static void on_idle_tick(uv_timer_t *timer)
+{
+	struct service *service = timer->data;
+
+	service->idle_s = zd_api_session_count(&service->api) ? 0 : service->idle_s + 1;
+	if (service->idle_s >= service->config.exit_when_idle_s && service->state == SERVING)
+		start_draining(service, "exit_when_idle_s");
 }
 
 /* ---- Reload -------------------------------------------------------------------------------------------- */
@@ -349,7 +361,10 @@ static int open_handles(struct service *service, struct zd_err *err)
 
 	(void)uv_timer_init(&service->loop.uv, &service->drain);
 	(void)uv_timer_init(&service->loop.uv, &service->watchdog);
-	service->drain.data = service->watchdog.data = service;
+	(void)uv_timer_init(&service->loop.uv, &service->idle);
+	service->drain.data = service->watchdog.data = service->idle.data = service;
+	if (service->config.exit_when_idle_s)
+		(void)uv_timer_start(&service->idle, on_idle_tick, MS_PER_S, MS_PER_S);
 	zd_notify_open(&service->notify, &service->loop);
 	for (size_t i = 0; i < NSIGNALS; i++) {
 		int uv_rc = uv_signal_init(&service->loop.uv, &service->signals[i]);
@@ -372,6 +387,7 @@ static void close_handles(struct service *service)
 		uv_close((uv_handle_t *)&service->signals[i], NULL);
 	uv_close((uv_handle_t *)&service->drain, NULL);
 	uv_close((uv_handle_t *)&service->watchdog, NULL);
+	uv_close((uv_handle_t *)&service->idle, NULL);
 	zd_notify_close(&service->notify);
 }
 

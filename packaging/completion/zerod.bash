@@ -10,9 +10,9 @@ _zerod()
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return
 		;;
-	-a | -d | -g | --arena | --devices | --gpus | --host-arena) return ;;
+	-a | -d | -g | --arena | --devices | --gpus | --host-arena | --exit-when-idle) return ;;
 	*)
-		words='--arena --backend --check-config --config --devices --discard-state --foreground --gpus'
+		words='--arena --backend --check-config --config --devices --discard-state --exit-when-idle --foreground --gpus'
 		words+=' --host-arena --keep-state'
 		words+=' --key-file --nccl --socket --help --version'
 		;;

@@ -282,6 +282,21 @@ static void test_drain(void **state)
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
 }
 
+/* The daemon does not end while the session is open, however long that takes. */
+static void test_idle(void **state)
+{
+	struct zd_daemon_options options = {.config = "[daemon]\nexit_when_idle_s = 1\n"};
+	struct zd_daemon daemon;
+	zerod_client *client;
+
+	(void)state;
+	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
+	client = connect_to(&daemon);
+	assert_int_equal(reset(client), 0);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_finish(&daemon), 0);
+}
+
 struct joining {
 	zerod_client *client;
 	int status;
@@ -685,6 +700,7 @@ int main(void)
 	        cmocka_unit_test(test_reload),
 	        cmocka_unit_test(test_parts_that_limit_nothing),
 	        cmocka_unit_test(test_drain),
+	        cmocka_unit_test(test_idle),
 	        cmocka_unit_test(test_drain_ends_joins),
 	        cmocka_unit_test(test_told_twice),
 	        cmocka_unit_test(test_drain_timeout),

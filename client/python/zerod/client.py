@@ -6,7 +6,9 @@ import ctypes
 from ctypes import byref, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Sequence, Union
 
+from . import private as private_daemon
 from . import structs as s
+from .errors import ConnectionFailed, error
 from .interrupts import asked, at_once, install
 from .library import Handle, calls, failed
 from .memory import KDLCPU, KDLCUDA, Memory
@@ -127,14 +129,21 @@ class Client(Handle):
     """
 
     def __init__(self, socket_path: Optional[str] = None, name: Optional[str] = None, deadline_ms: int = 0,
-                 strict: bool = False, poison: bool = False, reconnect_ms: int = 0) -> None:
+                 strict: bool = False, poison: bool = False, reconnect_ms: int = 0, private: bool = False) -> None:
+        """private: where no daemon serves the system, or not this user, one is started for the job (zerod.private)."""
         options = s.Options(socket_path=socket_path, name=name, deadline_ms=deadline_ms, strict=int(strict),
                             poison=int(poison), reconnect_ms=reconnect_ms)
         install(options)
+        self.is_private = private and socket_path is None and private_daemon.wanted()
+        if self.is_private:
+            options.socket_path = private_daemon.socket_path().encode()
         handle = c_void_p()
         status = calls.connect(byref(options), byref(handle))
         if status:
-            raise failed(status, None)
+            failure = failed(status, None)
+            if private and not self.is_private and isinstance(failure, ConnectionFailed):
+                failure = error(status, f"{failure.text}. ZEROD_PRIVATE=1 starts a daemon for this job alone")
+            raise failure
         super().__init__(handle.value or 0)
         self.streams: set[Stream] = set()
         self.cuda_ordinal = 0  # of DLPack on GPUs: this process' number of the GPU that it uses

@@ -333,7 +333,7 @@ static const struct mistake {
         {"[daemon]\n\n# one\nsokcet = x\n",
          ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, root_is_admin, "
          "admin_group, allow_groups, log_level, keep_state, keep_state_ttl, "
-         "drain_timeout_s, events"},
+         "drain_timeout_s, exit_when_idle_s, events"},
         {"[daemon]\nevents = 16777217\n",
          ":2: [daemon] events: expected a number from 0 to 16777216, found '16777217'"},
         {"[limits]\nsocket = x\n", ":2: [limits] socket: unknown key, expected one of uid_quota, uid_unsent, "

@@ -60,6 +60,8 @@ def refuse(environment: Environment, durable: str, name: str, process_group: Any
         raise ValueError(f"job={job!r} and durable={durable!r} both name the job")
     if process_group is not None:
         raise ValueError("durable works over all ranks: process groups and meshes are not supported with it")
+    if environment.client.is_private:
+        raise ValueError(f"durable={durable!r} needs a daemon of the system's: the one that was started for this job ends with it")
     if (durable, name) in environment.durables:
         raise ValueError(f"this process has sharded a module as {name!r} of durable job {durable!r} already: "
                          "another module needs another name=")

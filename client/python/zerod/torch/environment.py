@@ -54,7 +54,7 @@ class Environment:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.client = zerod.Client(name=os.environ.get("ZEROD_NAME"))
+        self.client = zerod.Client(name=os.environ.get("ZEROD_NAME"), private=True)
         self.host = self.client.is_host
         self.device = torch.device("cpu")
         self.models = 0

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon of a job's own, where the system has none.
+
+The first process of the job on a node (LOCAL_RANK 0, or the only one) starts it, the others wait for it. It lives in
+a folder of mode 0700 under $XDG_RUNTIME_DIR or /tmp, which only this user can enter, so nobody else can connect or
+listen there. It ends some seconds after the job's last session, however the job has ended, and takes the folder with
+it. If the daemon fails, its log stays there.
+"""
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Optional
+
+from .errors import error
+from .structs import Status
+
+SYSTEM = "/run/zerod/zerod.sock"
+IDLE_S = 5  # without a session
+STARTED_IN_S = 60
+# $0 is the folder, which goes after a clean end; a signal of the terminal's is for the trainers.
+_started: "list[subprocess.Popen[bytes]]" = []
+_SHELL = '"$@" </dev/null >"$0/zerod.log" 2>&1 && rm -rf "$0"'
+
+
+def wanted() -> bool:
+    """Whether a program that asks for a private daemon, where none serves the system, gets one."""
+    if os.environ.get("ZEROD_SOCKET"):
+        return False
+    return os.environ.get("ZEROD_PRIVATE") == "1" or _connects(SYSTEM) in (FileNotFoundError, NotADirectoryError, PermissionError)
+
+
+def socket_path() -> str:
+    """The socket of this job's private daemon, which serves. ConnectionFailed says why it does not, and where its log is."""
+    while True:
+        folder = _folder()
+        path = str(folder / "zerod.sock")
+        with suppress(FileNotFoundError):  # the daemon before has ended, and taken the folder with it
+            if os.environ.get("LOCAL_RANK", "0") != "0":
+                _await(folder, path, None)
+            else:
+                with open(folder / "lock", "w") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    if _connects(path):
+                        _start(folder, path)
+            return path
+
+
+def _connects(path: str) -> "Optional[type[BaseException]]":
+    """None where something listens; else the class of the error."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as tried:
+        try:
+            tried.connect(path)
+        except OSError as failure:
+            return type(failure)
+    return None
+
+
+def _folder() -> Path:
+    """Of this job: all processes of one run of torchrun have the same, and other programs each their own."""
+    run = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "ZEROD_JOB")]
+    name = "\n".join(run if "LOCAL_RANK" in os.environ or "RANK" in os.environ else [str(os.getpid())])
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not os.access(base, os.W_OK) or len(base) > 60:  # a socket's path has 107 bytes at most
+        base = "/tmp"
+    folder = Path(base, f"zerod-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:16]}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise error(Status.PERMISSION, f"{folder} is not a folder that this user alone can enter")
+    return folder
+
+
+def program(name: str = "zerod") -> str:
+    """The path of one of zerod's programs: beside the package, beside $ZEROD_LIBRARY, or found by $PATH."""
+    library = Path(os.environ.get("ZEROD_LIBRARY") or "lib/none").resolve()
+    for path in (Path(__file__).parent / "bin" / name, library.parents[1] / "bin" / name):
+        if os.access(path, os.X_OK):
+            return str(path)
+    found = shutil.which(name)
+    if not found:
+        raise error(Status.CONNECT, f"no daemon serves {SYSTEM}, and the program {name} to start one is not on $PATH")
+    return found
+
+
+def _start(folder: Path, path: str) -> None:
+    ranks = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    command = [program(), "--foreground", "--config", "/dev/null", "--socket", path, "--keep-state", "none",
+               "--exit-when-idle", str(IDLE_S)]
+    if not os.access("/dev/nvidiactl", os.F_OK):  # emulated devices take memory as it is used
+        command += ["--backend", "host", "--devices", str(ranks), "--arena", str(memory // 2 // ranks)]
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}  # where the daemon has its key of ids
+    _started.append(subprocess.Popen(["/bin/sh", "-c", _SHELL, str(folder), *command], start_new_session=True, env=environment))
+    _await(folder, path, _started[-1])
+    print(f"zerod: a daemon for this job: {path} (log: {folder}/zerod.log). It ends {IDLE_S} s after the job; "
+          f"`zeroctl --socket {path} status` shows it.", file=sys.stderr)
+
+
+def _await(folder: Path, path: str, started: "Optional[subprocess.Popen[bytes]]") -> None:
+    """Until the daemon serves. started: by this process."""
+    deadline = time.monotonic() + STARTED_IN_S
+    while _connects(path):
+        if started is not None and started.poll() is not None:
+            log = (folder / "zerod.log").read_text(errors="replace").strip().splitlines()
+            raise error(Status.CONNECT, "the job's own daemon did not start: " + "\n".join(log[-5:]) + f" ({folder}/zerod.log)")
+        if time.monotonic() > deadline:
+            raise error(Status.DEADLINE, f"the job's own daemon does not serve {path} after {STARTED_IN_S} s: LOCAL_RANK 0 starts "
+                        f"it, and its log is {folder}/zerod.log")
+        time.sleep(0.01)

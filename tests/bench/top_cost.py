@@ -114,7 +114,8 @@ def begin_daemon(folder):
 
 
 def measure_busy(daemon, socket, seconds, rounds):
-    ranks = subprocess.Popen([f"{BUILD}/bin/charlm", "--socket", socket, "--ranks", "8", "--steps", "1000000", "--batch", "1"],
+    ranks = subprocess.Popen([f"{BUILD}/bin/zerobench", "--socket", socket, "--op", "step", "--ranks", "8", "--units", "4", "--maxbytes", "64K",
+                              "--iters", "1000000"],
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     time.sleep(3)
     tops = []

@@ -32,21 +32,21 @@ fi
 		'zerod_copied_bytes_total{device="0"}=1+' 'zerod_sessions=0' 'zerod_memory_bytes{device="0",purpose="gathered"}=0'
 report $? "two gathers are two, and what they took is free"
 
-"$bin/charlm" --socket "$socket" --ranks 2 --steps 2 --batch 1 >"$dir/out" 2>&1 && within 30 idle && ctl metrics >"$dir/trained" &&
+"$bin/zerobench" --socket "$socket" --op step --ranks 2 --units 4 --maxbytes 64K --iters 1 >"$dir/out" 2>&1 && within 30 idle && ctl metrics >"$dir/trained" &&
 	check grown "$dir/gathered" "$dir/trained" 'zerod_reductions_total{outcome="complete"}=2+' 'zerod_reductions_total{outcome="failed"}=0' \
 		'zerod_gathers_total{outcome="transferred"}=2+' 'zerod_group_failures_total{cause="rank_lost"}=0' \
 		'zerod_sessions_lost_total=0'
 report $? "a training reduces, and loses nothing"
 
 # A rank is killed while others look.
-"$bin/charlm" --socket "$socket" --steps 1000000 --batch 1 --ranks 2 >"$dir/out" 2>&1 &
-charlm=$!
-rank_pid() { ctl sessions --raw --no-headings --columns name,pid,job | awk '$1 == "charlm.1" && $3 != "-" {print $2}' | grep .; }
+"$bin/zerobench" --socket "$socket" --op step --ranks 2 --units 4 --maxbytes 64K --iters 1000000 >"$dir/out" 2>&1 &
+trainer=$!
+rank_pid() { ctl sessions --raw --no-headings --columns name,pid,job | awk '$1 == "zerobench" && $3 != "-" {print $2}' | grep . | tail -n 1; }
 within 30 rank_pid
 pid=$(rank_pid)
 job=$(ctl jobs --json | sed -n 's/.*"job": "\([^"]*\)".*/\1/p; s/.*"name": "\([^"]*\)".*/\1/p' | head -n 1)
 ctl metrics >"$dir/running"
-[ -n "$job" ] && [ -n "$pid" ] && ! grep -qE "\"($job|$pid|charlm[^\"]*|root|uid|$(id -un))\"" "$dir/running"
+[ -n "$job" ] && [ -n "$pid" ] && ! grep -qE "\"($job|$pid|zerobench[^\"]*|root|uid|$(id -un))\"" "$dir/running"
 report $? "metrics name no job, process, session or user"
 if [ "$(id -u)" -eq 0 ] && chmod 666 "$socket"; then
 	copy_for_others zeroctl && as_other 65534 zeroctl --socket "$socket" metrics >"$dir/nobody" 2>"$dir/err" &&
@@ -57,7 +57,7 @@ else
 	skipped "a user who sees no job gets the same series" "only root can be another user"
 fi
 kill -KILL "$pid"
-wait $charlm
+wait $trainer
 within 30 idle && ctl metrics >"$dir/lost" &&
 	check grown "$dir/running" "$dir/lost" 'zerod_group_failures_total{cause="rank_lost"}=1' 'zerod_sessions_lost_total=1+'
 report $? "a lost rank is counted"

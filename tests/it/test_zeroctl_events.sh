@@ -9,10 +9,10 @@ cd "$(dirname "$0")/../.." || exit 2
 bin=$BUILD/bin
 dir=$(mktemp -d "${TMPDIR:-/tmp}/zerod-test-events.XXXXXX")
 socket=$dir/zerod.sock
-daemon= follower= tracer= charlm=
+daemon= follower= tracer= trainer=
 
 cleanup() {
-	for pid in $follower $tracer $charlm $daemon; do
+	for pid in $follower $tracer $trainer $daemon; do
 		kill -KILL "$pid" 2>/dev/null && wait "$pid" 2>/dev/null
 	done
 	rm -rf "$dir"
@@ -94,16 +94,16 @@ report $? "one job's, or those behind a number"
 
 # A program that gets signals is started without a subshell.
 # It ends by itself, and says why, when the job that it follows has ended.
-"$bin/charlm" --socket "$socket" --steps 1000000 --batch 1 --ranks 2 >"$dir/out" 2>&1 &
-charlm=$!
+"$bin/zerobench" --socket "$socket" --op step --ranks 2 --units 4 --maxbytes 64K --iters 1000000 >"$dir/out" 2>&1 &
+trainer=$!
 within 30 eval 'ctl groups --raw --no-headings --columns state | grep -q READY'
 job=$(ctl jobs --raw --no-headings --columns job)
 "$bin/zeroctl" --socket "$socket" events --follow --job "$job" >"$dir/followed" 2>"$dir/err" &
 follower=$!
 within 30 grep -q ' gather ' "$dir/followed"
-kill -TERM $charlm
-wait $charlm
-charlm=
+kill -TERM $trainer
+wait $trainer
+trainer=
 wait $follower
 status=$?
 follower=
@@ -139,8 +139,8 @@ ctl events >/dev/full 2>"$dir/err"
 report $? "a full disk is an error"
 
 # A trace, which an interrupt ends.
-"$bin/charlm" --socket "$socket" --steps 1000000 --batch 1 --ranks 2 >"$dir/out" 2>&1 &
-charlm=$!
+"$bin/zerobench" --socket "$socket" --op step --ranks 2 --units 4 --maxbytes 64K --iters 1000000 >"$dir/out" 2>&1 &
+trainer=$!
 within 30 eval 'ctl groups --raw --no-headings --columns state | grep -q READY'
 "$bin/zeroctl" --socket "$socket" trace --seconds 600 -o "$dir/trace.json" 2>"$dir/err" &
 tracer=$!
@@ -175,9 +175,9 @@ ln -s /dev/full "$dir/full.gz"
 ctl trace --seconds 600 -o "$dir/full.gz" 2>"$dir/err"
 [ $? -eq 30 ] && grep -q 'full.gz.: No space left on device' "$dir/err"
 report $? "also where it is compressed"
-kill -TERM $charlm
-wait $charlm
-charlm=
+kill -TERM $trainer
+wait $trainer
+trainer=
 
 status=0
 for seconds in 0 -1 3601 nan ten ''; do

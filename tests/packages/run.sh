@@ -29,7 +29,7 @@ for deb in "$BUILD"/deb/*.deb; do
 	case $deb in *-dbgsym_*) continue ;; esac
 	cp "$deb" "$root/root" && repack "$deb" 9.0.0-1 || exit 2
 done
-install -m 755 "$BUILD"/bin/{commits,charlm} "$root/opt/zerod" || exit 2
+install -m 755 "$BUILD"/bin/commits "$root/opt/zerod" || exit 2
 debian_apt "$root" || exit 2
 # Installed below: it restarts all services whose files were replaced, as some distributions have it.
 mkdir -p "$root/etc/needrestart/conf.d"
@@ -134,7 +134,7 @@ report $? "with a configuration that the new version rejects the daemon goes on"
 configure
 downgrade && jobs_are "$durable" && inside systemctl stop zerod 2>"$dir/out" && jobs_are ''
 
-as_nobody /opt/zerod/charlm --steps 1000000 --batch 1 >"$dir/charlm" 2>&1 &
+as_nobody zerobench --socket /run/zerod/zerod.sock --op step --ranks 4 --units 4 --maxbytes 64K --iters 1000000 >"$dir/trainer" 2>&1 &
 trainer=$!
 until_true jobs_are ' no ' && pid=$(property MainPID) && upgrade && same_daemon && told 'not durable' && told 'systemctl restart zerod' &&
 	jobs_are ' no '

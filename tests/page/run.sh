@@ -52,14 +52,14 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP
 ctl() { "$bin/zeroctl" --socket "$dir/zerod.sock" "$@"; }
-committed() { ctl groups --raw --no-headings --columns step | grep -qE '^[1-9]'; }
+published() { ctl buffers --raw --no-headings --columns version | grep -qE '^([2-9]|..)'; }
 
 "$bin/zerod" --foreground --backend host --devices 2 --arena 64M --socket "$dir/zerod.sock" >"$dir/zerod.log" 2>&1 &
 daemon=$!
 within 30 ctl status
-"$bin/charlm" --socket "$dir/zerod.sock" --steps 1000000 --batch 1 --ranks 2 >"$dir/charlm.log" 2>&1 &
+"$bin/zerobench" --socket "$dir/zerod.sock" --op step --ranks 2 --units 4 --maxbytes 64K --iters 1000000 >"$dir/trainer.log" 2>&1 &
 trainer=$!
-within 60 committed
+within 60 published
 report $? 'a job trains'
 ctl snapshot -o "$dir/running.html"
 report $? 'a page is written meanwhile'

@@ -16,7 +16,7 @@ container_mount /
 rm -rf "$root"/etc/systemd/system/* "$root/etc/fstab" "$root/etc/zerod" && : >"$root/etc/machine-id"
 make -s install DESTDIR="$root" PREFIX=/usr BUILD="$BUILD" >"$dir/installed" && systemd-sysusers --root="$root" 2>"$dir/users" || exit 2
 mkdir -p "$root/opt/zerod/late" "$root/etc/systemd/system/zerod.service.d"
-install -m 755 "$BUILD"/bin/{hello_gather,gpu_gather,charlm,commits} "$root/opt/zerod" && install -m 755 "$BUILD"/tests/double/*.so* "$root/opt/zerod" || exit 2
+install -m 755 "$BUILD"/bin/{hello_gather,gpu_gather,commits} "$root/opt/zerod" && install -m 755 "$BUILD"/tests/double/*.so* "$root/opt/zerod" || exit 2
 container_boot
 
 # ---- What is asked -----------------------------------------------------------------------------------------------------------------
@@ -170,15 +170,15 @@ report $? "what the unit forbids the daemon is nothing that GPUs' memory needs"
 drop_in RestartSec=1
 configure '[devices]' 'backend = host' 'count = 4' 'arena = 64M'
 inside systemctl restart zerod
-as_nobody /opt/zerod/charlm --steps 1000000 --batch 1 >"$dir/charlm" 2>&1 &
+as_nobody zerobench --socket /run/zerod/zerod.sock --op step --ranks 4 --units 4 --maxbytes 64K --iters 1000000 >"$dir/trainer" 2>&1 &
 trainer=$!
 training() {
-	inside zeroctl jobs --json | grep -q '"name"'
+	inside zeroctl groups --raw --no-headings --columns state | grep -q READY
 }
 until_true training && inside systemctl stop zerod 2>"$dir/out" && [ "$(property Result)" = success ] && said 'draining, open sessions: 4'
 report $? "a stop gives trainers their time"
 wait $trainer
-grep -q 'SHUTDOWN.*the daemon ended: drained by SIGTERM, deadline of 10 s passed' "$dir/charlm" && is zerod socket active && status && is zerod service active
+grep -q 'SHUTDOWN.*the daemon ended: drained by SIGTERM, deadline of 10 s passed' "$dir/trainer" && is zerod socket active && status && is zerod service active
 report $? "they hear why, and the socket stays"
 
 [ $failures -eq 0 ] || inside journalctl --unit zerod.service --unit zerod.socket --no-pager

@@ -93,7 +93,6 @@ CLIENT_SRC  := $(wildcard client/*.c)
 CTL_SRC     := $(wildcard client/zeroctl/*.c)
 BENCH_SRC   := $(wildcard client/zerobench/*.c)
 EXAMPLE_SRC := $(wildcard client/examples/*.c)
-CHARLM_SRC  := $(wildcard client/examples/charlm/*.c)
 UNIT_SRC    := $(wildcard tests/unit/*/test_*.c)
 IT_SRC      := $(wildcard tests/it/test_*.c)
 CONTRACT_SRC := $(wildcard tests/contract/test_*.c)
@@ -136,8 +135,7 @@ DAEMON_LIBS  := $(UV_LIBS) $(PB_LIBS) $(SD_LIBS) $(GC_LIBS) $(INI_LIBS)
 
 BIN := $(BUILD)/bin
 PROGRAMS := $(BIN)/zerod $(BIN)/zeroctl $(BIN)/zerobench
-SMALL_EXAMPLES := $(patsubst client/examples/%.c,$(BIN)/%,$(EXAMPLE_SRC))
-EXAMPLES := $(SMALL_EXAMPLES) $(BIN)/charlm
+EXAMPLES := $(patsubst client/examples/%.c,$(BIN)/%,$(EXAMPLE_SRC))
 UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 IT_BIN   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(IT_SRC))
 TOP_SESSIONS_BIN := $(BUILD)/tests/it/top_sessions
@@ -247,14 +245,7 @@ $(BIN)/zerobench: $(call obj,$(BENCH_SRC)) $(A_CLIENT)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(LDLIBS)
 
-$(SMALL_EXAMPLES): $(BIN)/%: $(BUILD)/obj/client/examples/%.o $(A_CLIENT)
-	$(say) LD $@
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
-
-# Compared bit for bit with itself, so no multiply-add may be fused in one place and not in another.
-$(call obj,$(CHARLM_SRC)): override CFLAGS += -ffp-contract=off
-$(BIN)/charlm: $(call obj,$(CHARLM_SRC)) $(A_CLIENT)
+$(EXAMPLES): $(BIN)/%: $(BUILD)/obj/client/examples/%.o $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
@@ -360,7 +351,7 @@ deps:  ## install what the build needs (Debian, Ubuntu), or print the list
 
 demo: deps  ## train a small model over four ranks through a private daemon, and check it
 	@$(MAKE) --no-print-directory all
-	@client/examples/demo.sh $(BUILD)
+	@PYTHONPATH=client/python ZEROD_LIBRARY=$(abspath $(SO_CLIENT)) tests/python/run.sh -m zerod.demo --bin $(BIN) --compare --buffers $(if $(TEXT),--text "$(TEXT)")
 
 # Long targets are made by all processors, unless -j gives a number of jobs.
 PARALLEL = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -394,7 +385,7 @@ STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256
 # The longest programs come first, so that none of them runs alone at the end.
 CHECKS = "$(SIM_BIN) --contract --seeds 20" "$(SIM_BIN) --seeds 200" $(UNIT_BIN) $(IT_SCRIPTS) $(IT_BIN) \
 	"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_COMM_BIN)" "$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_KERNELS_BIN)" "$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
-	$(if $(SAN),,"tests/python/run.sh test_api.py" "tests/python/run.sh test_wheel.py" "tests/python/run.sh test_private.py") tests/page/run.sh \
+	$(if $(SAN),,$(foreach name,api demo private wheel,"tests/python/run.sh test_$(name).py")) tests/page/run.sh \
 	$(call on,$(ON_SIM)) $(CONTRACT_BIN) $(call on,$(LATE)) $(call on,$(ON_DOUBLE) $(KEPT)) $(call on,$(ON_TWO)) $(call on,$(ON_NCCL)) \
 	$(call on,$(ON_HOST),host) "$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 	"$(ON_DOUBLE) $(STRESS_SHORT) --strict" "$(LIFETIMES_BIN) 1024"

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m zerod.demo trains a small language model over several processes, whose parameters and gradients zerod holds.
+
+    __main__.py   the command line, and a private daemon
+    model.py      the model, its passes and Adam, in numpy
+    ranks.py      a rank's training through the daemon, the processes, and the same training in one process
+    report.py     progress and summary
+"""

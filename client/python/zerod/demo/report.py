@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress and summary.
+
+On a terminal progress is one line, rewritten a few times a second. Elsewhere it is a line every tenth of the way.
+"""
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+import time
+from typing import Any, Optional
+
+from .model import Plan, write
+from .ranks import Outcome, State
+
+REDRAW_S = 0.1
+BAR, MEMORY_BAR = 8, 40
+MIB = 1 << 20
+
+
+class Progress:
+    """Of one run. `seconds` are those since its first step began."""
+
+    def __init__(self, plan: Plan, title: str, quiet: bool) -> None:
+        self.plan, self.title, self.quiet = plan, title, quiet
+        self.terminal = sys.stdout.isatty()
+        self.began = self.shown = self.seconds = 0.0
+        self.shown_step = 0
+
+    def heard(self, outcome: Outcome) -> None:
+        """A rank, or the unsharded run, is a step further. Called before the first step, too."""
+        now, step, steps = time.monotonic(), outcome.step, self.plan.steps
+        self.began = self.began or now
+        if step == self.shown_step:
+            return
+        self.seconds = now - self.began
+        due = now - self.shown >= REDRAW_S if self.terminal else step * 10 // steps > self.shown_step * 10 // steps
+        if self.quiet or not (due or step == steps):
+            return
+        self.shown_step, self.shown = step, now
+        line = f"{self.title:<9} [{'#' * (step * BAR // steps):.<{BAR}}] {step:>{len(str(steps))}}/{steps} loss " \
+               f"{outcome.losses[step - 1].mean():.4f} {tokens_per_second(self.plan, step, self.seconds):6.0f} tokens/s"
+        if outcome.states:
+            live = max(state.live_bytes for state in outcome.states)
+            line += f", live {live / MIB:.2f} of {self.plan.unsharded_bytes / MIB:.2f} MiB"
+        if self.terminal:  # a line that wraps could not be rewritten
+            line = f"\r{line[:shutil.get_terminal_size().columns - 1]}\033[K"
+        print(line, end="" if self.terminal and step < steps else "\n", flush=True)
+
+    def interrupt(self) -> None:
+        """Ends the line that would be rewritten."""
+        if self.terminal and not self.quiet and 0 < self.shown_step < self.plan.steps:
+            print(flush=True)
+
+
+def tokens_per_second(plan: Plan, steps: int, seconds: float) -> float:
+    return steps * plan.ranks * plan.batch / seconds if seconds else 0.0
+
+
+def figures(plan: Plan, outcome: Outcome, seconds: float, same: Optional[tuple[bool, bool]]) -> dict[str, Any]:
+    """Of a sharded run. `same` is whether (losses, parameters) equal the unsharded run's, None without one."""
+    return {
+        "schema": 2, "ranks": plan.ranks, "steps": plan.steps, "batch": plan.batch, "seed": plan.seed,
+        "parameters": plan.numel, "text_bytes": len(plan.tokens),
+        "loss_first": outcome.losses[0].mean(), "loss_last": outcome.losses[-1].mean(),
+        "skipped_steps": outcome.states[0].skipped, "seconds": round(seconds, 3),
+        "tokens_per_second": round(tokens_per_second(plan, plan.steps, seconds)),
+        "gathers": sum(state.gathers for state in outcome.states), "unsharded_bytes": plan.unsharded_bytes,
+        "peak_device_bytes": max(state.peak_bytes for state in outcome.states),
+        **dict(zip(("same_losses", "same_parameters"), same or ())),
+    }
+
+
+def show(plan: Plan, outcome: Outcome, shown: dict[str, Any]) -> None:
+    """Prints the figures, text of the model before and after, and a bar of each rank's device."""
+    lines = {
+        "text": f"{len(plan.tokens)} bytes, {len(plan.alphabet)} of them distinct",
+        "model": f"{plan.numel} parameters in {len(plan.layers)} layers",
+        "run": f"{plan.ranks} ranks, {plan.steps} steps of {plan.ranks} x {plan.batch} samples",
+        "loss": f"{shown['loss_first']:.4f} -> {shown['loss_last']:.4f} (of {math.log(len(plan.alphabet)):.4f} by guessing)",
+        "writes before": write(plan, plan.initial()),
+        "writes after": write(plan, outcome.values),
+        "time": f"{shown['seconds']:.1f} s, {shown['tokens_per_second']} tokens/s",
+        "gathers": shown["gathers"],
+    }
+    if "same_losses" in shown:
+        losses, parameters = ("" if shown[key] else " DIFFER" for key in ("same_losses", "same_parameters"))
+        lines["equal to unsharded"] = f"{'NO' if losses or parameters else 'yes'}, bit for bit " \
+            f"({plan.steps * plan.ranks} losses{losses}, {plan.numel} parameters{parameters})"
+    if shown["skipped_steps"]:
+        lines["overflow"] = f"{shown['skipped_steps']} steps without an update"
+    print("", *(f"  {name:<20} {text}" for name, text in lines.items()), sep="\n")
+    print(f"\n  memory at its peak   of {plan.unsharded_bytes / MIB:.2f} MiB that an unsharded process needs")
+    for rank, state in enumerate(outcome.states):
+        shards = sum(each.shard_bytes for each in outcome.states if each.device == state.device)
+        print(f"  {f'device of rank {rank}':<20} {memory_bar(shards, state, plan.unsharded_bytes)}")
+    print("  P: shards of the parameters, A: of Adam's moments, +: gathered layers and gradients, for a moment", flush=True)
+
+
+def memory_bar(shard_bytes: int, state: State, whole: int) -> str:
+    bar = ""
+    for letter, up_to in (("P", shard_bytes), ("A", 3 * shard_bytes), ("+", state.peak_bytes)):
+        bar = bar.ljust(min(round(up_to / whole * MEMORY_BAR), MEMORY_BAR), letter)
+    return f"[{bar:<{MEMORY_BAR}}] {state.peak_bytes / MIB:.2f} MiB, {100 * state.peak_bytes / whole:.0f} %"

@@ -546,11 +546,15 @@ version-check:  ## all files say the version of include/zerod.h, and have a lice
 
 # Pure Python, with the library beside it. PYTHON chooses the environment, PYTHON_PREFIX another place.
 PYTHON ?= python3
-.PHONY: install-python wheel
+.PHONY: install-python wheel check-wheel
 install-python: $(SO_CLIENT)  ## the Python package into PYTHON's environment, or under PYTHON_PREFIX, with the library beside it
 	@BUILD="$(BUILD)" $(PYTHON) client/python/backend.py install $(PYTHON_PREFIX)
-wheel: $(SO_CLIENT)  ## the same as a wheel for pip, in $(BUILD)/wheel
-	@BUILD="$(BUILD)" $(PYTHON) client/python/backend.py wheel $(BUILD)/wheel
+wheel: deps  ## the same as a wheel for pip, with zerod, zeroctl and zerobench in it, in $(BUILD)/wheel
+	@$(MAKE) --no-print-directory all BUILD=build/wheel-obj BUNDLE=1
+	@BUILD=build/wheel-obj VERSION=$(VERSION) packaging/bundle.sh build/wheel-bundle
+	@BUNDLE=build/wheel-bundle $(PYTHON) client/python/backend.py wheel $(BUILD)/wheel
+check-wheel: wheel  ## what the wheel installs where nothing else of zerod's is
+	@ZEROD_WHEEL="$$(ls -t $(BUILD)/wheel/*.whl | head -n 1)" BUILD="$(BUILD)" tests/run.sh "tests/python/run.sh test_wheel.py Programs"
 
 # The library's interface to other programs: its functions and the headers' structures.
 ABI_BASELINE := packaging/libzerod.abi

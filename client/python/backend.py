@@ -8,7 +8,8 @@
     backend.py modules FOLDER             without the library, for a distribution, whose loader finds it
 
 Python alone is needed, no other package and no network. The library is $BUILD/lib/libzerod.so.0, which `make` has
-built ($BUILD: build). It is not self-contained: it needs libprotobuf-c, as the daemon does.
+built ($BUILD: build). It is not self-contained: it needs libprotobuf-c, as the daemon does. With $BUNDLE, a folder that
+packaging/bundle.sh has made, the wheel is: it has the programs too, what they need but for libc, and all licences.
 """
 from __future__ import annotations
 
@@ -44,7 +45,14 @@ Requires-Dist: torch>=2.4; extra == "torch"
 WHEEL = "Wheel-Version: 1.0\nGenerator: zerod\nRoot-Is-Purelib: {}\nTag: {}\n"
 
 
+PROGRAMS = ("zerod", "zeroctl", "zerobench")
+SCRIPTS = "[console_scripts]\n" + "".join(f"{name} = zerod.private:run_program\n" for name in PROGRAMS)
+BUNDLE = os.environ.get("BUNDLE")
+
+
 def _library() -> Path:
+    if BUNDLE:
+        return Path(BUNDLE, "lib", LIBRARY)
     build = Path(os.environ.get("BUILD") or "build")
     found = HERE.parents[1] / build / "lib" / LIBRARY
     if not found.exists():
@@ -58,10 +66,31 @@ def _files(library: bool = True) -> "dict[str, bytes]":
     files = {path.relative_to(HERE).as_posix(): path.read_bytes() for path in sources}
     if library:
         files[f"zerod/{LIBRARY}"] = _library().read_bytes()
+    if library and BUNDLE:
+        files.update(_bundled(Path(BUNDLE)))
     files[f"{INFO}/METADATA"] = METADATA.encode()
-    files[f"{INFO}/WHEEL"] = WHEEL.format(*("false", TAG) if library else ("true", PURE_TAG)).encode()
+    files[f"{INFO}/WHEEL"] = WHEEL.format(*("false", _tag(files)) if library else ("true", PURE_TAG)).encode()
     files[f"{INFO}/RECORD"] = ("".join(_record(files)) + f"{INFO}/RECORD,,\n").encode()
     return files
+
+
+def _bundled(bundle: Path) -> "dict[str, bytes]":
+    files = {f"zerod/bin/{name}": (bundle / "bin" / name).read_bytes() for name in PROGRAMS}
+    for path in sorted((bundle / "lib").glob("*.so.*")):
+        if path.name != LIBRARY and not path.name.startswith("libcmocka"):
+            files[f"zerod/lib/{path.name}"] = path.read_bytes()
+    licences = [HERE.parents[1] / "LICENSE", *sorted((bundle / "share" / "zerod" / "licenses").iterdir())]
+    files.update({f"{INFO}/licenses/{path.name}": path.read_bytes() for path in licences})
+    files[f"{INFO}/entry_points.txt"] = SCRIPTS.encode()
+    return files
+
+
+def _tag(files: "dict[str, bytes]") -> str:
+    """The newest glibc whose functions the files use, as PEP 600 names it, if nothing else is needed."""
+    if not BUNDLE:
+        return TAG
+    minor = max(int(found) for content in files.values() for found in re.findall(rb"GLIBC_2\.(\d+)", content))
+    return "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform().replace("linux", f"manylinux_2_{minor}"))
 
 
 def _record(files: "dict[str, bytes]") -> Iterable[str]:
@@ -72,15 +101,20 @@ def _record(files: "dict[str, bytes]") -> Iterable[str]:
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: Optional[str] = None) -> str:
     """PEP 517. The same content gives the same bytes."""
-    name, files = f"zerod-{VERSION}-{TAG}.whl", _files()
+    files = _files()
+    name = f"zerod-{VERSION}-{_tag(files)}.whl"
     Path(wheel_directory).mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(Path(wheel_directory, name), "w", zipfile.ZIP_DEFLATED) as wheel:
         for path, content in files.items():
             entry = zipfile.ZipInfo(path)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = (0o100755 if path.endswith(LIBRARY) else 0o100644) << 16
+            entry.external_attr = (0o100000 | _mode(path)) << 16
             wheel.writestr(entry, content)
     return name
+
+
+def _mode(path: str) -> int:
+    return 0o755 if path.endswith(LIBRARY) or path.startswith("zerod/bin/") else 0o644
 
 
 def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
@@ -100,7 +134,7 @@ def _replace(folder: Path, files: "dict[str, bytes]") -> Path:
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
-        (folder / path).chmod(0o755 if path.endswith(LIBRARY) else 0o644)
+        (folder / path).chmod(_mode(path))
     return folder / "zerod"
 
 

@@ -92,6 +92,12 @@ def program(name: str = "zerod") -> str:
     return found
 
 
+def run_program() -> None:
+    """The console scripts of a wheel that has the programs: this process becomes the one of the script's name."""
+    name = os.path.basename(sys.argv[0])
+    os.execv(program(name), [name, *sys.argv[1:]])
+
+
 def _start(folder: Path, path: str) -> None:
     ranks = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Iterator, Optional
+from typing import Any, Iterable, Iterator, Optional
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from . import whole
 from .context import Context, Settings
 from .environment import DTYPES, environment, job_name, members, next_environment, rows
 from .gradients import multiply
-from .layout import Policy, check_devices, check_same, plan as blocks_of
+from .layout import Policy, check_devices, check_same, names_of_ignored, plan as blocks_of
 from .model import Model
 from .replicas import Replicas
 from .rules import norms
@@ -29,7 +29,8 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
           reduce_dtype: Optional[torch.dtype] = None, persist_below: int = 0, prefetch: int = 1, slots: bool = False,
           stage: int = 3, op: str = "mean", process_group: Any = None, job: Optional[str] = None,
           name: Optional[str] = None, deadline_ms: int = 0, durable: Optional[str] = None,
-          offload: Optional[str] = None, device_budget: Optional[int] = None, cast_forward_inputs: bool = True) -> nn.Module:
+          offload: Optional[str] = None, device_budget: Optional[int] = None, cast_forward_inputs: bool = True,
+          ignored_params: Optional[Iterable[nn.Parameter]] = None) -> nn.Module:
     """Shards the module's parameters over all ranks, in place, and returns it. Every rank calls it.
 
     policy: which modules are gathered as a whole: classes, names, modules, or a function of (name, module). None: every
@@ -46,7 +47,8 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     "params" puts the shards into the daemon's host memory, "optimizer" masters, gradients and the optimizer's state,
     "all" both, as "params" does, too: parameters outside of a forward are tensors of the CPU, and the CPU runs the
     optimizer. device_budget: so many bytes of each rank's device are for blocks that are not offloaded: plan() shows
-    which. None and 0: all are.
+    which. None and 0: all are. ignored_params: parameters that stay plain ones on each rank: they are not sharded, moved or
+    cast, and their gradients are the rank's own.
 
     Modules inside that were sharded before become its blocks; ValueError where policy is given, too, or options differ.
     All ranks get the weights of rank 0. Mismatch where ranks have different models, offload or device_budget;
@@ -56,16 +58,20 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     _check(arguments)
     if getattr(module, "_zerod_model", None) is not None:
         raise ValueError("the module is sharded already")
+    arguments["ignored_params"] = set(ignored_params or ())
+    ignored = names_of_ignored(module, arguments["ignored_params"])
     policy = _merged(module, policy, arguments)
     settings = Settings(reduce_dtype, persist_below, prefetch, slots, stage, s.ReduceOp[op.upper()],
                         param_dtype if cast_forward_inputs else None)
-    plans = blocks_of(module, policy, param_dtype)
+    plans = blocks_of(module, policy, param_dtype, ignored)
     env = environment()
     check_devices(plans, env.device)
     for dtype in {dtype for block in plans for unit in block.units for dtype in (unit.dtype, unit.source_dtype)}:
         if dtype not in DTYPES:
             raise ValueError(f"parameters of {dtype} cannot be sharded")
     if durable is not None:
+        if ignored:
+            raise ValueError(f"durable= with ignored_params ({min(ignored.values())}): the daemon keeps sharded parameters only")
         durables.refuse(env, durable, name or "model", process_group, job)
     if deadline_ms:
         env.client.set_deadline(deadline_ms)
@@ -90,7 +96,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     optimizer.register()
     context = Context(env, group, settings, host, replicas, kept)
     buffers.place(context, module)
-    model = Model(module, plans, context, getattr(module, "_zerod_recovery", None) or recovery.Recovery(arguments))
+    model = Model(module, plans, context, getattr(module, "_zerod_recovery", None) or recovery.Recovery(arguments), ignored)
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
     integrations.install()
@@ -123,9 +129,12 @@ def _merged(module: nn.Module, policy: Policy, arguments: dict[str, Any]) -> Pol
         raise ValueError(f"policy= beside {next(iter(inner))}, which is sharded already: leave it out, and such modules are the blocks")
     for name, each in inner.items():
         for key, value in model_of(each).recovery.arguments.items():
-            if key not in ("policy", "name", "job") and value != arguments[key]:
+            if key not in ("policy", "name", "job", "ignored_params") and value != arguments[key]:
                 raise ValueError(f"{name} was sharded with {key}={value}, and this call has {arguments[key]}: blocks of a model have "
                                  "the same options")
+        for label, parameter in each.named_parameters(name):
+            if (parameter in model_of(each).ignored) != (parameter in arguments["ignored_params"]):
+                raise ValueError(f"{label} is in ignored_params of one call of shard(), and not of the other: {name} was sharded before")
     for each in inner.values():
         unshard(each)
     return list(inner.values())
@@ -202,7 +211,7 @@ def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -
 def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
     """Scales the gradients of the sharded module so that their norm over all ranks is at most max_norm.
 
-    Returns the norm before. Every rank calls it, after the last backward and before step(). The norm is that of
+    Gradients of ignored_params neither count nor are scaled. Returns the norm before. Every rank calls it, after the last backward and before step(). The norm is that of
     what `.grad` shows: an unscale, a scaling or an earlier clip counts. norm_type: 2, inf, -inf or another number
     that is not 0 (ValueError). Blocks until all ranks' gradients are summed.
     """
@@ -260,11 +269,12 @@ def load_state_dict(module: nn.Module, loaded: dict[str, Any], optimizer: Option
 def save(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, **extra: Any) -> None:
     """Saves a checkpoint by torch.distributed.checkpoint: each rank writes its own slices.
 
-    Further arguments are saved beside. With more than one rank torch.distributed must be initialized.
+    Of what is not sharded, ignored_params and buffers, rank 0's. Further arguments are saved beside. With more than one rank torch.distributed must be initialized.
     """
     import torch.distributed.checkpoint as dcp
 
-    dcp.save({**state_dict(module, optimizer), **({"extra": extra} if extra else {})}, checkpoint_id=path)
+    dcp.save({**state_dict(module, optimizer), **({"extra": extra} if extra else {})}, checkpoint_id=path,
+             planner=state.save_planner(model_of(module)))
 
 
 def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, **extra: Any) -> dict[str, Any]:
@@ -307,7 +317,7 @@ def summary(module: nn.Module) -> footprint.Summary:
 
 def plan(module: nn.Module, world_size: int, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
          prefetch: int = 1, offload: Optional[str] = None, device_budget: Optional[int] = None, halves: bool = False,
-         in_backward: bool = False) -> footprint.Plan:
+         in_backward: bool = False, ignored_params: Optional[Iterable[nn.Parameter]] = None) -> footprint.Plan:
     """How many bytes shard() with these arguments would take on each rank's device and in host memory; print() shows it.
 
     And which units device_budget keeps on the device. Needs no daemon. The module is not changed, and may be on the meta
@@ -318,7 +328,7 @@ def plan(module: nn.Module, world_size: int, policy: Policy = None, param_dtype:
     if in_backward and offload is not None or halves and offload == "optimizer":
         raise ValueError(f"offload={offload!r}: halves is for offload='params' and 'all', and in_backward for none")
     offloads.check(offload, stage=3, mesh=None, device_budget=device_budget)
-    blocks = blocks_of(module, policy, param_dtype)
+    blocks = blocks_of(module, policy, param_dtype, set(ignored_params or ()))
     used = placement.place(blocks, world_size, offload, device_budget or 0)
     return footprint.plan(blocks, world_size, prefetch, offload, device_budget or 0, used, halves, in_backward)
 

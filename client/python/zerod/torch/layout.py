@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Optional, Union
+from typing import Any, Callable, Collection, Iterable, Optional, Union
 
 import torch
 from torch import nn
@@ -121,14 +121,29 @@ def choose(root: nn.Module, policy: Policy) -> list[str]:
     return chosen
 
 
-def plan(root: nn.Module, policy: Policy, param_dtype: Optional[torch.dtype]) -> list[BlockPlan]:
+def names_of_ignored(root: nn.Module, wanted: "Collection[Any]") -> dict[nn.Parameter, str]:
+    """The parameters that shard() leaves as they are, with their names. ValueError for one that is not the module's."""
+    names = {parameter: plain_name(name) for name, parameter in root.named_parameters() if parameter in wanted}
+    for each in wanted:
+        if each not in names:
+            told = f"a {type(each).__name__} of shape {tuple(each.shape)}" if isinstance(each, torch.Tensor) else repr(each)
+            raise ValueError(f"ignored_params has {told}, which is no parameter of {type(root).__name__}")
+        if each.is_meta:
+            raise ValueError(f"{names[each]} of ignored_params is on the meta device, and rank 0 does not give it values")
+    return names
+
+
+def plan(root: nn.Module, policy: Policy, param_dtype: Optional[torch.dtype], ignored: "Collection[Any]" = ()) -> list[BlockPlan]:
     """The blocks, the root first. ValueError for parameters that cannot be sharded."""
     chosen = choose(root, policy)
     modules = dict(root.named_modules())
     blocks = [BlockPlan("", root, -1)]
     for name in chosen:
         blocks.append(BlockPlan(name, modules[name], _innermost(blocks, name), is_single(modules[name])))
-    for member, block in _members(root, blocks):
+    for member, block in _members(root, blocks, ignored):
+        for parameter in ignored:
+            if torch._C._overlaps(parameter, member.parameter):
+                raise ValueError(f"{member.name} shares memory with a parameter of ignored_params: ignore both, or none")
         _add(blocks[block], member, param_dtype)
     return blocks
 
@@ -139,11 +154,11 @@ def _innermost(blocks: list[BlockPlan], path: str) -> int:
                key=lambda i: len(blocks[i].name))
 
 
-def _members(root: nn.Module, blocks: list[BlockPlan]) -> list[tuple[Member, int]]:
+def _members(root: nn.Module, blocks: list[BlockPlan], ignored: "Collection[Any]") -> list[tuple[Member, int]]:
     found: dict[int, tuple[Member, int]] = {}
     for path, module in root.named_modules(remove_duplicate=False):
         for name, parameter in module._parameters.items():
-            if parameter is None:
+            if parameter is None or parameter in ignored:
                 continue
             full = f"{path}.{name}" if path else name
             inside = _innermost(blocks, path)

@@ -58,8 +58,10 @@ def _flatten_nothing() -> None:
 class Model:
     """The state that shard() attaches to a module, and the owner of its sharded tensors."""
 
-    def __init__(self, module: nn.Module, plans: list[BlockPlan], context: Context, recovery: Recovery) -> None:
+    def __init__(self, module: nn.Module, plans: list[BlockPlan], context: Context, recovery: Recovery,
+                 ignored: dict[nn.Parameter, str]) -> None:
         self.module = weakref.ref(module)
+        self.ignored = ignored  # parameters that are not sharded, with their names
         self.context = context
         self.recovery = recovery
         self.removable: list[Any] = []  # hooks of the module

@@ -128,7 +128,7 @@ class _Optimizer(UnitOptimizer):
         part, name = part_of(parameter), type(self).__name__
         if part is None:
             raise ValueError(f"zerod.torch.{name} is for the parameters of a sharded model, and one of shape {tuple(parameter.shape)} "
-                             f"is none: call shard() first, or use torch.optim.{name}")
+                             f"is none: call shard() first, or use torch.optim.{name}, as for ignored_params")
         model, unit = part.owner, part.place[0]
         if unit in self._flat:
             return

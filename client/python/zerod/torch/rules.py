@@ -288,12 +288,12 @@ def _unscale(func: Any, args: Any, kwargs: dict) -> None:
     if values and values[0].is_cuda and scale.device.type == "cpu":
         torch.cuda.current_stream(values[0].device).synchronize()  # torch copies the scale, and does not wait
     func(values, found, scale)
-    for owner, tensors in _by_owner(gradients):
+    for owner, tensors in by_owner(gradients):
         if owner.overflow([tensor.part for tensor in tensors], bool(found)):
             found.fill_(1.0)
 
 
-def _by_owner(tensors: Iterable[torch.Tensor]) -> "list[tuple[Any, list[ShardedTensor]]]":
+def by_owner(tensors: Iterable[torch.Tensor]) -> "list[tuple[Any, list[ShardedTensor]]]":
     """(model, its tensors) of the sharded ones."""
     found: dict[int, list[ShardedTensor]] = {}
     for tensor in tensors:
@@ -341,7 +341,7 @@ def norms(tensors: Sequence[torch.Tensor], order: float) -> list[float]:
     order = float(order)
     sums = _power_sums([_locals(tensor) for tensor in tensors], order)
     op = "sum" if not math.isinf(order) else "max" if order > 0 else "min"
-    for owner, _ in _by_owner(tensors):
+    for owner, _ in by_owner(tensors):
         indices = [i for i, tensor in enumerate(tensors) if isinstance(tensor, ShardedTensor) and tensor.part.owner is owner]
         for index, value in zip(indices, owner.agree([sums[i] for i in indices], op)):
             sums[index] = value

@@ -12,7 +12,6 @@ from torch import nn
 from . import plain
 from .layout import plain_name
 from .model import Model
-from .optimizer import parameters_of
 from .sharded import ShardedTensor, as_plain, part_of
 
 
@@ -40,6 +39,21 @@ def model_state(model: Model, module: nn.Module) -> dict[str, Any]:
     return state
 
 
+def save_planner(model: Model) -> Any:
+    """For writing: of tensors that are not sharded, and may differ between ranks, the first rank's are written."""
+    from torch.distributed.checkpoint import DefaultSavePlanner
+    from torch.distributed.checkpoint.planner import WriteItemType
+
+    class Planner(DefaultSavePlanner):
+        def create_local_plan(self) -> Any:
+            plan = super().create_local_plan()
+            if model.rank or model.replicas is not None and model.replicas.row:
+                plan.items[:] = [item for item in plan.items if item.type != WriteItemType.TENSOR]
+            return plan
+
+    return Planner()
+
+
 def load_model_state(module: nn.Module, state: dict[str, Any]) -> None:
     """Takes what model_state() gave. Values of parameters and buffers may be in place already."""
     for prefix, owner in module.named_modules(remove_duplicate=False):
@@ -51,13 +65,13 @@ def load_model_state(module: nn.Module, state: dict[str, Any]) -> None:
 def make_state(model: Model, optimizer: torch.optim.Optimizer) -> None:
     """Has the optimizer make its state, by a step of rate zero; for an optimizer that a checkpoint is read into."""
     if model.durable is not None:
-        model.durable.take(optimizer, parameters_of(optimizer))
+        model.durable.take(optimizer, list(named(model, optimizer)))
     if optimizer.state:
         return
-    groups = [{**group, "params": [parameter for parameter in group["params"] if part_of(parameter) is not None],
+    parameters = named(model, optimizer)
+    groups = [{**group, "params": [parameter for parameter in group["params"] if parameter in parameters],
                "lr": torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0}
               for group in optimizer.param_groups]
-    parameters = parameters_of(optimizer)
     model.settle()
     with as_plain(), model.updates.writes():
         before = [parameter.detach().clone() for parameter in parameters]
@@ -73,8 +87,15 @@ def make_state(model: Model, optimizer: torch.optim.Optimizer) -> None:
                     parameter.grad = gradient
 
 
-def _name(parameter: nn.Parameter) -> str:
-    return parameter.part.name  # type: ignore[attr-defined]
+def named(model: Model, optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, str]:
+    """The optimizer's parameters that are sharded, and those that shard() has ignored, with their names."""
+    found = {}
+    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+        part = part_of(parameter)
+        name = model.ignored.get(parameter) if part is None else part.name
+        if name is not None:
+            found[parameter] = name
+    return found
 
 
 def optimizer_state(model: Model, optimizer: torch.optim.Optimizer, full: bool) -> dict[str, Any]:
@@ -82,13 +103,13 @@ def optimizer_state(model: Model, optimizer: torch.optim.Optimizer, full: bool) 
 
     With full whole tensors, for which every rank takes part.
     """
-    parameters = parameters_of(optimizer)
+    names = named(model, optimizer)
     if model.durable is not None:
-        model.durable.take(optimizer, parameters)
+        model.durable.take(optimizer, list(names))
     model.settle()
-    state = {_name(parameter): {key: value.whole() if full and isinstance(value, ShardedTensor) else value
-                                for key, value in optimizer.state.get(parameter, {}).items()} for parameter in parameters}
-    groups = [{**group, "params": [_name(parameter) for parameter in group["params"] if part_of(parameter) is not None]}
+    state = {name: {key: value.whole() if full and isinstance(value, ShardedTensor) else value
+                    for key, value in optimizer.state.get(parameter, {}).items()} for parameter, name in names.items()}
+    groups = [{**group, "params": [names[parameter] for parameter in group["params"] if parameter in names]}
               for group in optimizer.param_groups]
     return {"state": state, "param_groups": groups}
 
@@ -134,18 +155,19 @@ def _saved_groups(metadata: Any) -> list[Any]:
 def load_optimizer_state(model: Model, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Takes what optimizer_state() gave, of any number of ranks, or the optimizer's state_dict() in a plain program. ValueError
     for the state of another kind of optimizer."""
-    state = _by_names(optimizer, state)
-    groups = _groups(optimizer, state["param_groups"])
+    names = named(model, optimizer)
+    state = _by_names(optimizer, names, state)
+    groups = _groups(optimizer, names, state["param_groups"])
     make_state(model, optimizer)
     model.settle()
     with nullcontext() if model.durable is None else model.updates.writes():  # its state is in units
-        for parameter in parameters_of(optimizer):
-            _load_one(optimizer, parameter, state["state"].get(_name(parameter), {}))
+        for parameter, name in names.items():
+            _load_one(optimizer, parameter, name, state["state"].get(name, {}))
     for group, saved in groups:
         group.update({key: value for key, value in saved.items() if key != "params"})
 
 
-def _by_names(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+def _by_names(optimizer: torch.optim.Optimizer, known: dict[nn.Parameter, str], state: dict[str, Any]) -> dict[str, Any]:
     """torch numbers the parameters in the order of the groups."""
     saved = state["param_groups"]
     if not any(isinstance(each, int) for group in saved for each in group["params"]):
@@ -154,18 +176,19 @@ def _by_names(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[s
     there = [len(group["params"]) for group in saved]
     if here != there:
         raise ValueError(f"the loaded state has groups of {there} parameters, this optimizer of {here}")
-    names = {number: _name(parameter) for group, kept in zip(optimizer.param_groups, saved)
-             for parameter, number in zip(group["params"], kept["params"]) if part_of(parameter) is not None}
+    names = {number: known[parameter] for group, kept in zip(optimizer.param_groups, saved)
+             for parameter, number in zip(group["params"], kept["params"]) if parameter in known}
     return {"state": {names[number]: values for number, values in state["state"].items() if number in names},
             "param_groups": [{**group, "params": [names[number] for number in group["params"] if number in names]} for group in saved]}
 
 
-def _groups(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _groups(optimizer: torch.optim.Optimizer, known: dict[nn.Parameter, str],
+            saved: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """(group, its hyperparameters), by the names of the parameters. ValueError where the groups are other ones."""
     found = []
     by_names = {frozenset(group["params"]): group for group in saved}
     for index, group in enumerate(optimizer.param_groups):
-        names = frozenset(_name(parameter) for parameter in group["params"] if isinstance(parameter, ShardedTensor))
+        names = frozenset(known[parameter] for parameter in group["params"] if parameter in known)
         if names not in by_names:
             raise ValueError(f"parameter group {index} of the optimizer has {len(names)} parameters that are no group of the loaded "
                              f"state, such as {min(names, default='none')}; that has {len(saved)} groups, this optimizer "
@@ -179,15 +202,15 @@ def _groups(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> li
     return found
 
 
-def _load_one(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, saved: dict[str, Any]) -> None:
+def _load_one(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, name: str, saved: dict[str, Any]) -> None:
     if not saved:  # the parameter had no gradient before it was saved
         optimizer.state.pop(parameter, None)
         return
     mine = optimizer.state[parameter]
     if set(mine) != set(saved):
-        raise ValueError(f"the loaded state of {_name(parameter)} has {sorted(saved)}; {type(optimizer).__name__} has {sorted(mine)}")
+        raise ValueError(f"the loaded state of {name} has {sorted(saved)}; {type(optimizer).__name__} has {sorted(mine)}")
     for key, value in saved.items():
-        if isinstance(mine[key], ShardedTensor):
+        if isinstance(mine[key], ShardedTensor) or part_of(parameter) is None and isinstance(value, torch.Tensor):
             if value is not mine[key]:
                 with torch.no_grad():
                     mine[key].copy_(value)

@@ -120,7 +120,7 @@ def full_parameters(model: Model, module: nn.Module, write: bool) -> Iterator[nn
 # ---- What a sharded module does otherwise than a plain one ----
 
 def _apply(model: Model, owner: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-    """The function behind to(), half(), cpu() and the like: it changes buffers, and raises if parameters would change."""
+    """The function behind to(), half(), cpu() and the like: it changes buffers and ignored parameters, and raises if others would."""
     for dtype in {unit.source_dtype for unit in model.units}:
         before = torch.empty(0, dtype=dtype, device=model.context.device)
         after = change(before)
@@ -128,6 +128,10 @@ def _apply(model: Model, owner: nn.Module, change: Callable[[torch.Tensor], torc
             raise RuntimeError(f"a sharded model keeps its dtype and device: {dtype} on {before.device} cannot become "
                                f"{after.dtype} on {after.device}. Change it before shard(), or use param_dtype")
     for part in owner.modules() if recurse else (owner,):
+        for parameter in part._parameters.values():
+            if parameter is not None and part_of(parameter) is None:
+                for tensor in (parameter,) if parameter.grad is None else (parameter, parameter.grad):
+                    tensor.data = change(tensor.data)
         for name, buffer in part._buffers.items():
             if buffer is not None:
                 part._buffers[name] = change(buffer)
@@ -197,13 +201,14 @@ def install(model: Model, module: nn.Module) -> None:
                     unexpected: list, errors: list) -> None:
         for name, parameter in owner._parameters.items():
             key = prefix + name
+            if parameter is not None:
+                metadata["assign_to_params_buffers"] = False  # the memory is the daemon's: values are copied, of ignored ones too
             if part_of(parameter) is None or key not in state:
                 continue
             wrong = _why_not(key, state[key], tuple(parameter.shape))  # type: ignore[union-attr]
             if wrong:
                 errors.append(wrong)
                 state[key] = parameter.detach()  # type: ignore[union-attr]
-            metadata["assign_to_params_buffers"] = False  # the memory is the daemon's: values are copied
 
     for owner in module.modules():
         owner._apply = partial(_apply, model, owner)  # type: ignore[method-assign]
@@ -247,6 +252,8 @@ def check_registered(changed: "Sequence[tuple[nn.Module, str]]", model: Any) -> 
             if part is None and any(parameter is leaf for unit in model.units for leaf in unit.leaves):
                 raise RuntimeError(f"{type(owner).__name__}.{label} was assigned in a forward, where a weight is a gathered one: assign the "
                                    "parameter outside of forwards, or a clone() of it")
+            if parameter in model.ignored:
+                continue
             if part is None or part.owner is not model:
                 raise RuntimeError(f"{type(owner).__name__}.{label} was added behind shard(), so no rank shards it and no sum has its "
                                    "gradient: add parameters and modules before shard()")

@@ -56,6 +56,8 @@ class Mistakes(unittest.TestCase):
                     zt.shard(models.MLP(), **wrong)
             with self.assertRaisesRegex(ValueError, "torch.float64 cannot be sharded"):
                 zt.shard(models.MLP().double(), param_dtype=torch.bfloat16)
+            with self.assertRaisesRegex(ValueError, "weight is torch.complex64, which durable= does not support"):
+                zt.shard(nn.Linear(2, 2, dtype=torch.complex64), durable="complex")
 
         harness.ranks(daemon.socket, 1, body)
 

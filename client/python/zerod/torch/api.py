@@ -66,9 +66,12 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     plans = blocks_of(module, policy, param_dtype, ignored)
     env = environment()
     check_devices(plans, env.device)
-    for dtype in {dtype for block in plans for unit in block.units for dtype in (unit.dtype, unit.source_dtype)}:
-        if dtype not in DTYPES:
-            raise ValueError(f"parameters of {dtype} cannot be sharded")
+    for unit in (unit for block in plans for unit in block.units):
+        if unit.source_dtype not in DTYPES:
+            raise ValueError(f"{unit.members[0].name}: parameters of {unit.source_dtype} cannot be sharded, since the daemon sums in "
+                             "float32: convert them, or give them in ignored_params")
+        if durable is not None and unit.source_dtype.is_complex:
+            raise ValueError(f"{unit.members[0].name} is {unit.source_dtype}, which durable= does not support")
     if durable is not None:
         if ignored:
             raise ValueError(f"durable= with ignored_params ({min(ignored.values())}): the daemon keeps sharded parameters only")
@@ -134,7 +137,8 @@ def _merged(module: nn.Module, policy: Policy, arguments: dict[str, Any]) -> Pol
                                  "the same options")
         for label, parameter in each.named_parameters(name):
             if (parameter in model_of(each).ignored) != (parameter in arguments["ignored_params"]):
-                raise ValueError(f"{label} is in ignored_params of one call of shard(), and not of the other: {name} was sharded before")
+                raise ValueError(f"{label} is in ignored_params of one call of shard(), and not of the other: {name} was sharded "
+                                 "before")
     for each in inner.values():
         unshard(each)
     return list(inner.values())
@@ -211,9 +215,9 @@ def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -
 def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
     """Scales the gradients of the sharded module so that their norm over all ranks is at most max_norm.
 
-    Gradients of ignored_params neither count nor are scaled. Returns the norm before. Every rank calls it, after the last backward and before step(). The norm is that of
-    what `.grad` shows: an unscale, a scaling or an earlier clip counts. norm_type: 2, inf, -inf or another number
-    that is not 0 (ValueError). Blocks until all ranks' gradients are summed.
+    Gradients of ignored_params neither count nor are scaled. Returns the norm before. Every rank calls it, after the last
+    backward and before step(). The norm is that of what `.grad` shows: an unscale, a scaling or an earlier clip counts.
+    norm_type: 2, inf, -inf or another number that is not 0 (ValueError). Blocks until all ranks' gradients are summed.
     """
     model, norm_type = model_of(module), float(norm_type)
     if norm_type == 0 or math.isnan(norm_type):
@@ -234,7 +238,7 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     factor = max_norm / (norm + 1e-6)
     if not factor >= 1.0:  # of NaN as well
         multiply(gradients, factor, unread)
-    return torch.tensor(norm, dtype=torch.promote_types(gradients[0].dtype, torch.float32), device=model.device)
+    return torch.tensor(norm, dtype=torch.promote_types(gradients[0].dtype.to_real(), torch.float32), device=model.device)
 
 
 def full_parameters(module: nn.Module, write: bool = False) -> AbstractContextManager[nn.Module]:
@@ -269,7 +273,8 @@ def load_state_dict(module: nn.Module, loaded: dict[str, Any], optimizer: Option
 def save(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, **extra: Any) -> None:
     """Saves a checkpoint by torch.distributed.checkpoint: each rank writes its own slices.
 
-    Of what is not sharded, ignored_params and buffers, rank 0's. Further arguments are saved beside. With more than one rank torch.distributed must be initialized.
+    Of what is not sharded, ignored_params and buffers, rank 0's. Further arguments are saved beside. With more than one
+    rank torch.distributed must be initialized.
     """
     import torch.distributed.checkpoint as dcp
 

@@ -39,6 +39,7 @@ DTYPES = {
     torch.int64: DType.INT64,
     torch.uint8: DType.UINT8,
     torch.bool: DType.BOOL,
+    torch.complex64: DType.FLOAT32,  # two of them: sums are linear
 }
 
 

@@ -66,15 +66,16 @@ def unit_bytes(block: str, unit: "FlatUnit | UnitPlan", world: int, placement: P
     casts = dtype != unit.source_dtype
     own = shard * unit.source_dtype.itemsize
     masters = 2 * shard if casts and halves else own if casts or placement.apart else 0
-    target = 4 * shard if trainable and not in_backward else 0
-    copied = placement.optimizer_on_host and (placement.apart or unit.source_dtype != torch.float32)
+    sum_bytes = shard * (8 if dtype.is_complex else 4)
+    target = sum_bytes if trainable and not in_backward else 0
+    copied = placement.optimizer_on_host and (placement.apart or unit.source_dtype not in (torch.float32, torch.complex64))
     in_place = world == 1 and not placement.shards_on_host
     return UnitBytes(block, unit.name, weights=shard * dtype.itemsize, weights_on_host=placement.shards_on_host,
                      masters=masters, state=2 * own if trainable else 0,
                      gradients=(own if copied else target) if trainable else 0,
                      optimizer_on_host=placement.optimizer_on_host,
                      staging=shard * dtype.itemsize if placement.apart and casts else 0, target=target if copied else 0,
-                     passing=4 * shard if trainable and in_backward else 0,
+                     passing=sum_bytes if trainable and in_backward else 0,
                      gathered=0 if in_place else world * shard * dtype.itemsize)
 
 

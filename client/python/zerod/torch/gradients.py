@@ -276,7 +276,8 @@ class Gradients:
             if unit_of(gradient) is not None:  # a function has returned a weight
                 gradient = gradient.clone()
             if not self.alone:
-                dtype = self.context.settings.reduce_dtype or torch.promote_types(unit.dtype, unit.source_dtype)
+                wide = torch.promote_types(unit.dtype, unit.source_dtype)
+                dtype = wide if wide.is_complex else self.context.settings.reduce_dtype or wide
                 unit.kept[index] = gradient.to(dtype) if kept is None else kept.add_(gradient)
             elif kept is None:
                 unit.kept[index] = gradient

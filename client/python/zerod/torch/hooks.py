@@ -61,6 +61,8 @@ class Packed(NamedTuple):
     stride: tuple[int, ...]
     offset: int
     dtype: torch.dtype
+    conjugated: bool  # by a bit of the view's
+    negated: bool
 
 
 class _Outer(NamedTuple):
@@ -75,7 +77,8 @@ def pack(tensor: torch.Tensor) -> Any:
     unit = None if known is None else known()
     if unit is None:
         return tensor
-    return Packed(unit, unit.version, tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype)  # type: ignore[arg-type]
+    return Packed(unit, unit.version, tensor.size(), tensor.stride(), tensor.storage_offset(),  # type: ignore[arg-type]
+                  tensor.dtype, unit.dtype.is_complex and tensor.is_conj(), unit.dtype.is_complex and tensor.is_neg())
 
 
 def unpack(packed: Any) -> torch.Tensor:
@@ -91,7 +94,9 @@ def _gathered(packed: Packed) -> torch.Tensor:
     flat = unit.context.gathered(unit)
     if packed.dtype != flat.dtype:
         flat = flat.view(packed.dtype)
-    return flat.as_strided(packed.size, packed.stride, packed.offset)
+    view = flat.as_strided(packed.size, packed.stride, packed.offset)
+    view = view.conj() if packed.conjugated else view
+    return torch._neg_view(view) if packed.negated else view
 
 
 def _composed(outer: tuple[Callable, Callable]) -> tuple[Callable, Callable]:

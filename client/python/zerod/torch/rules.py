@@ -366,7 +366,7 @@ def _power_sums(values: list[torch.Tensor], order: float) -> list[float]:
 
 
 def _norms_of(tensors: Sequence[torch.Tensor], order: Any, dtype: Any) -> list[torch.Tensor]:
-    return [torch.tensor(value, dtype=dtype or tensor.dtype, device=tensor.device)
+    return [torch.tensor(value, dtype=dtype or tensor.dtype.to_real(), device=tensor.device)
             for value, tensor in zip(norms(tensors, order), tensors)]
 
 
@@ -400,7 +400,7 @@ def _reduction(op: str, here: Callable[[torch.Tensor], Any], empty: float, mean:
         if keep or dim is not None and (not isinstance(dim, (list, tuple)) or len(dim) not in (0, tensor.dim())):
             return _whole(func, args, kwargs)
         values = _locals(tensor)
-        if not tensor.dtype.is_floating_point and op != "sum" and tensor.dtype != torch.bool:
+        if tensor.dtype.is_complex or not tensor.dtype.is_floating_point and op != "sum" and tensor.dtype != torch.bool:
             return _whole(func, args, kwargs)  # a float64 does not hold every int64
         value = tensor.part.owner.agree([float(here(values)) if values.numel() else empty], op)[0]
         dtype = kwargs.get("dtype")

@@ -99,24 +99,29 @@ class FlatUnit:
         self.name = plan.name
         self.dtype = plan.dtype
         self.source_dtype = plan.source_dtype
-        self.gradient_dtype = context.settings.reduce_dtype or plan.dtype  # on their way to the sum
+        self.sum_dtype = torch.complex64 if plan.dtype.is_complex else torch.float32
+        reduce_dtype = None if plan.dtype.is_complex else context.settings.reduce_dtype
+        self.gradient_dtype = reduce_dtype or plan.dtype  # on their way to the sum
+        width = plan.dtype.itemsize // DTYPES[plan.dtype].itemsize  # elements of the daemon's in one
         self.trainable = self.planned = plan.trainable
         self.placement = plan.placement
         self.members: list[Member] = plan.members
         self.persistent = bool(flags & s.UnitFlags.PERSISTENT)
         self.numel = max(plan.numel, 1)
         names = {member.name for member in plan.members}
-        named = len(plan.members) <= s.MAX_VIEWS and all(len(name.encode()) <= MOST_UNIT_BYTES for name in names)
+        named = width == 1 and len(plan.members) <= s.MAX_VIEWS and all(len(name.encode()) <= MOST_UNIT_BYTES for name in names)
         self.named_views = named and all(len(member.shape) <= s.MAX_DIMS for member in plan.members)
         views = [s.view(m.name, m.offset, tuple(m.shape)) for m in plan.members] if self.named_views else None
-        if not plan.trainable or not plan.source_dtype.is_floating_point:
+        if not plan.trainable or not (plan.source_dtype.is_floating_point or plan.source_dtype.is_complex):
             flags |= s.UnitFlags.FROZEN
         if plan.placement.shards_on_host:
             flags |= s.UnitFlags.ON_HOST
-        self.unit = context.environment.with_room(context.group.register, plan.name, DTYPES[plan.dtype], self.numel, views,
-                                                  flags=flags, slot=slot)
+        self.unit = context.environment.with_room(context.group.register, plan.name, DTYPES[plan.dtype], self.numel * width,
+                                                  views, flags=flags, slot=slot)
         self.placed = True  # its sums have a place in the target
         self.shard = self.unit.shard()
+        for field in ("shard_numel", "true_numel", "offset_numel", "padded_numel"):
+            setattr(self.shard, field, getattr(self.shard, field) // width)
         self.device = context.client.dlpack_device  # of gathered buffers
         self.master: Optional[torch.Tensor] = None
         self.halves: "Optional[Halves]" = None  # the masters are in halves, and `master` is there for a time
@@ -147,7 +152,7 @@ class FlatUnit:
         self.entries: Places[list[torch.Tensor]] = Places(
             lambda address: self.split(tensor_at(address, self.numel, self.gradient_dtype, self.device)))
         self.targets: Places[torch.Tensor] = Places(
-            lambda address: tensor_at(address, self.shard.true_numel, torch.float32, self.shard_device))
+            lambda address: tensor_at(address, self.shard.true_numel, self.sum_dtype, self.shard_device))
         self.gradients: Places[list[torch.Tensor]] = Places(lambda address: self._cut(self.targets(address)))
         self.holders: list[Optional[ShardedTensor]] = [None] * len(self.members)  # spare ones of gradients
         self.first_flag = 0  # of its members' places in the model's unit of usage
@@ -205,7 +210,7 @@ class FlatUnit:
 
     def host_gradient(self) -> Optional[torch.Tensor]:
         """Where the reduced gradient is copied for the CPU's optimizer; None: the optimizer reads the target."""
-        if not self.placement.optimizer_on_host or self.placement.shards_on_host and self.source_dtype == torch.float32:
+        if not self.placement.optimizer_on_host or self.placement.shards_on_host and self.source_dtype == self.sum_dtype:
             return None
         if self.fetched is None:
             self.fetched = self.context.offload.allocate(f"{self.name}:gradient", self.shard.true_numel, self.source_dtype,
@@ -397,6 +402,6 @@ class FlatUnit:
         """The leaves have no values until the unit is gathered again: NaN, where a dtype has one."""
         self.address, self.buffer = 0, None
         blank = torch.empty((), dtype=self.dtype, device=self.context.device)
-        blank.fill_(float("nan") if self.dtype.is_floating_point else 0)
+        blank.fill_(float("nan") if self.dtype.is_floating_point or self.dtype.is_complex else 0)
         for leaf in self.leaves:
             _set_data(leaf, blank.expand(leaf.shape))

@@ -55,7 +55,7 @@ def gather(part: Part, local: torch.Tensor) -> torch.Tensor:
     counts = [max(min(member.offset + member.numel, (rank + 1) * step) - max(member.offset, rank * step), 0)
               for rank in range(context.world)]
     bits = local.detach().to(context.device)
-    if bits.dtype not in DTYPES:
+    if bits.dtype.is_complex or bits.dtype not in DTYPES:
         bits = bits.view({8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[bits.dtype.itemsize])
     found = passed(context, f"{unit.name}:{index}", bits, max(counts))
     whole = torch.cat([each[:count] for each, count in zip(found, counts)])

@@ -12,7 +12,7 @@ from torch import nn
 
 from zerod import structs as s
 
-from . import buffers, durable as durables, footprint, offload as offloads, optimizer, overlap, placement, recovery, state
+from . import buffers, copies, durable as durables, footprint, offload as offloads, optimizer, overlap, placement, recovery, state
 from . import whole
 from .context import Context, Settings
 from .environment import DTYPES, environment, job_name, members, next_environment, rows
@@ -103,8 +103,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     object.__setattr__(module, "_zerod_model", model)
     whole.install(model, module)
     integrations.install()
-    for block in model.blocks:
-        whole.refuse_copies(block.module)
+    copies.install(model, module, shard)
     env.trim(rank)
     return module
 

@@ -606,7 +606,6 @@ class Model:
             hook.remove()
         module = self.module()
         if module is not None:
-            object.__setattr__(module, "_zerod_model", None)
             for owner in module.modules():
                 whole.uninstall(owner)
 

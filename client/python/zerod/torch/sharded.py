@@ -240,9 +240,10 @@ class ShardedTensor(torch.Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ShardedTensor":
         made = memo[id(self)] = type(self)(self.read_local().detach().clone(), self.part, self.requires_grad)
-        if self.grad is not None:
-            made.grad = self.grad.clone()
         return made
+
+    def __copy__(self) -> torch.Tensor:
+        return self.detach()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled as the whole: every rank takes part."""

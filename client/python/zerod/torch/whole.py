@@ -119,6 +119,8 @@ def full_parameters(model: Model, module: nn.Module, write: bool) -> Iterator[nn
 
 # ---- What a sharded module does otherwise than a plain one ----
 
+ATTRIBUTES = ("_zerod_model", "_apply", "_zerod_part_of", "__deepcopy__", "__reduce_ex__", "flatten_parameters")  # of the object
+
 def _apply(model: Model, owner: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
     """The function behind to(), half(), cpu() and the like: it changes buffers and ignored parameters, and raises if others would."""
     for dtype in {unit.source_dtype for unit in model.units}:
@@ -136,16 +138,6 @@ def _apply(model: Model, owner: nn.Module, change: Callable[[torch.Tensor], torc
             if buffer is not None:
                 part._buffers[name] = change(buffer)
     return owner
-
-
-def refuse_copies(module: nn.Module) -> None:
-    """deepcopy() and pickling raise: a copy would share the daemon's memory with the module, or have none."""
-    def refuse(*_: Any) -> Any:
-        raise TypeError(f"a sharded {type(module).__name__} is neither copied nor pickled: "
-                        "use zerod.torch.state_dict() or save()")
-
-    for name in ("__deepcopy__", "__reduce_ex__"):
-        object.__setattr__(module, name, refuse)
 
 
 def _why_not(key: str, value: Any, shape: tuple[int, ...]) -> str:
@@ -178,7 +170,7 @@ def states_on_cpu(wanted: bool) -> Iterator[None]:
 def install(model: Model, module: nn.Module) -> None:
     """state_dict() gives whole parameters, and load_state_dict() takes them, of the module and of parts of it."""
     its = weakref.ref(model)
-    last_read: dict[FlatUnit, list[torch.Tensor]] = {}  # parameters of one unit are asked for one after another
+    last_read: dict[tuple[FlatUnit, int], list[torch.Tensor]] = {}  # parameters of one unit are asked for one after another
 
     def before_state_dict(owner: nn.Module, *_: Any) -> None:
         found = its()
@@ -190,11 +182,11 @@ def install(model: Model, module: nn.Module) -> None:
             part = part_of(parameter)
             if part is not None and prefix + name in state and not sharded_states:
                 unit, index = part.place
-                if unit not in last_read:
+                if (unit, unit.version) not in last_read:
                     last_read.clear()
-                    last_read[unit] = unit.split(read(unit))
-                state[prefix + name] = _keep(last_read[unit][index])
-        if not prefix:
+                    last_read[unit, unit.version] = unit.split(read(unit))
+                state[prefix + name] = _keep(last_read[unit, unit.version][index])
+        if not prefix or "_zerod_model" in owner.__dict__:
             last_read.clear()
 
     def before_load(owner: nn.Module, state: dict, prefix: str, metadata: dict, strict: bool, missing: list,
@@ -221,7 +213,7 @@ def install(model: Model, module: nn.Module) -> None:
 
 def uninstall(owner: nn.Module) -> None:
     """The module is a plain one again, but for hooks that torch has registered."""
-    for name in ("_apply", "_zerod_part_of", "__deepcopy__", "__reduce_ex__", "flatten_parameters"):
+    for name in ATTRIBUTES:
         owner.__dict__.pop(name, None)
 
 

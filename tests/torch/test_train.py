@@ -69,6 +69,22 @@ class Train(unittest.TestCase):
         self.assertEqual(harness.ranks(daemon.socket, 2, partial(body, casts=True)), [([narrow, narrow, torch.int64, narrow], wide)] * 2)
         self.assertEqual(harness.ranks(daemon.socket, 2, partial(body, casts=False)), [([narrow, narrow, torch.int64, wide], wide)] * 2)
 
+    def test_outputs(self) -> None:
+        """floating outputs of the module, not of its blocks, are cast to output_dtype, in lists and dictionaries"""
+        class Several(models.MLP):
+            def forward(self, x: torch.Tensor) -> Any:
+                return {"y": [super().forward(x), torch.arange(3)]}
+
+        def loss(module: nn.Module, rank: int, micro: int) -> torch.Tensor:
+            y, index = module(models.numbers(rank, micro, 6, 13).to(models.dtype_of(module)))["y"]
+            self.assertEqual((y.dtype, index.dtype), (torch.float32 if zt.is_sharded(module) else torch.bfloat16, torch.int64))
+            made = y.float().square().mean()
+            made.backward()
+            return made.detach().cpu()
+
+        for world, options in ((1, {}), (2, {"slots": True}), (2, {"stage": 2})):
+            compare(daemon.socket, world, Several, models.adamw, loss, dtype=torch.bfloat16, output_dtype=torch.float32, **options)
+
     def test_inner_first(self) -> None:
         """modules that are sharded before their parent are its blocks, as with fully_shard(); with other options they are not"""
         def body(rank: int) -> Any:

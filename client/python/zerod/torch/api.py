@@ -30,7 +30,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
           stage: int = 3, op: str = "mean", process_group: Any = None, job: Optional[str] = None,
           name: Optional[str] = None, deadline_ms: int = 0, durable: Optional[str] = None,
           offload: Optional[str] = None, device_budget: Optional[int] = None, cast_forward_inputs: bool = True,
-          ignored_params: Optional[Iterable[nn.Parameter]] = None) -> nn.Module:
+          ignored_params: Optional[Iterable[nn.Parameter]] = None, output_dtype: Optional[torch.dtype] = None) -> nn.Module:
     """Shards the module's parameters over all ranks, in place, and returns it. Every rank calls it.
 
     policy: which modules are gathered as a whole: classes, names, modules, or a function of (name, module). None: every
@@ -48,7 +48,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     "all" both, as "params" does, too: parameters outside of a forward are tensors of the CPU, and the CPU runs the
     optimizer. device_budget: so many bytes of each rank's device are for blocks that are not offloaded: plan() shows
     which. None and 0: all are. ignored_params: parameters that stay plain ones on each rank: they are not sharded, moved or
-    cast, and their gradients are the rank's own.
+    cast, and their gradients are the rank's own. output_dtype: to which the floating outputs of the module are cast.
 
     Modules inside that were sharded before become its blocks; ValueError where policy is given, too, or options differ.
     All ranks get the weights of rank 0. Mismatch where ranks have different models, offload or device_budget;
@@ -62,7 +62,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     ignored = names_of_ignored(module, arguments["ignored_params"])
     policy = _merged(module, policy, arguments)
     settings = Settings(reduce_dtype, persist_below, prefetch, slots, stage, s.ReduceOp[op.upper()],
-                        param_dtype if cast_forward_inputs else None)
+                        param_dtype if cast_forward_inputs else None, output_dtype)
     plans = blocks_of(module, policy, param_dtype, ignored)
     env = environment()
     check_devices(plans, env.device)
@@ -113,7 +113,7 @@ def _check(arguments: dict[str, Any]) -> None:
     for name, values in (("stage", (1, 2, 3)), ("op", ("mean", "sum"))):
         if arguments[name] not in values:
             raise ValueError(f"{name} is {arguments[name]!r}: {', '.join(map(repr, values))} are possible")
-    for name in ("param_dtype", "reduce_dtype"):
+    for name in ("param_dtype", "reduce_dtype", "output_dtype"):
         dtype = arguments[name]
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in DTYPES and dtype.is_floating_point):
             raise ValueError(f"{name} is {dtype!r}: give None, torch.float32, torch.bfloat16 or torch.float16")

@@ -40,6 +40,7 @@ class Settings:
     stage: int = 3
     op: s.ReduceOp = s.ReduceOp.MEAN
     input_dtype: Optional[torch.dtype] = None  # to which blocks' floating inputs are cast
+    output_dtype: Optional[torch.dtype] = None  # to which the module's floating outputs are cast
 
 
 class Context:

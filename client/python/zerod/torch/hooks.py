@@ -205,7 +205,7 @@ def recomputes() -> bool:
     return top is not None and "_recomputation_hook" in getattr(top[0], "__qualname__", "")
 
 
-# ---- Inputs ----
+# ---- Inputs and outputs ----
 
 def _has_other(value: Any, dtype: torch.dtype) -> bool:
     if isinstance(value, torch.Tensor):
@@ -220,3 +220,10 @@ def cast_inputs(dtype: torch.dtype, _: nn.Module, args: Any, kwargs: Any) -> Any
     if not _has_other(args, dtype) and not _has_other(kwargs, dtype):
         return None
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, (args, kwargs))
+
+
+def cast_outputs(dtype: torch.dtype, _: nn.Module, args: Any, output: Any) -> Any:
+    """A forward hook: floating tensors in the output have this dtype behind it."""
+    if not _has_other(output, dtype):
+        return None
+    return replaced(output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)

@@ -160,6 +160,9 @@ class Model:
         if self.settings.input_dtype is not None:
             cast = torch.compiler.disable(partial(hooks.cast_inputs, self.settings.input_dtype))
             self.removable.append(block.module.register_forward_pre_hook(cast, prepend=True, with_kwargs=True))
+        if self.settings.output_dtype is not None and not block.index:
+            cast = torch.compiler.disable(partial(hooks.cast_outputs, self.settings.output_dtype))
+            self.removable.append(block.module.register_forward_hook(cast))
 
     # ---- Forward ----
 

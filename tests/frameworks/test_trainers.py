@@ -3,6 +3,7 @@
 """peft's adapters in transformers' Trainer, and trl's trainers, with sharded models, compared with one process."""
 from __future__ import annotations
 
+import copy
 import tempfile
 import unittest
 from functools import partial
@@ -45,6 +46,34 @@ class Peft(unittest.TestCase):
                     return dict(PeftModel.from_pretrained(base.llama(), f"{folder}/sharded/checkpoint-{base.STEPS}").state_dict())
 
                 close([harness.alone(read)], expected[1])
+
+
+    def test_merge(self) -> None:
+        """merge_and_unload() merges masters, and the merged model runs and trains, also with param_dtype"""
+        def merged(sharded: bool, dtype: Any, options: dict[str, Any], _: int = 0) -> Any:
+            module = adapted(**options)
+            for name, parameter in module.named_parameters():
+                if "lora_B" in name:
+                    nn.init.normal_(parameter, std=0.1)
+            made = (harness.shard(module, param_dtype=dtype) if sharded else module).merge_and_unload()
+            weights = copy.deepcopy(dict(made.state_dict()))
+            ids = torch.arange(12)[None]
+            if dtype is not None:
+                with torch.no_grad():
+                    return weights, made.to(made.dtype if sharded else dtype)(ids).logits
+            optimizer = torch.optim.SGD(made.requires_grad_(True).parameters(), lr=0.1)
+            made(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+            return weights, dict(made.state_dict())
+
+        for options in ({}, {"use_dora": True}):
+            for dtype in (None, torch.bfloat16):
+                with self.subTest(dtype=dtype, **options):
+                    expected = harness.alone(partial(merged, False, dtype, options))
+                    results = base.distributed(2, partial(merged, True, dtype, options))
+                    close([result[0] for result in results], expected[0])
+                    for _, after in results:
+                        torch.testing.assert_close(after, expected[1], rtol=1e-2 if dtype else 1e-5, atol=1e-2 if dtype else 1e-5)
 
 
 def words() -> Any:

@@ -10,11 +10,12 @@ from typing import Callable
 
 def install() -> None:
     """For the packages that the program has imported or will import. Harmless when repeated."""
-    from . import accelerate, torch, transformers
+    from . import accelerate, peft, torch, transformers
     from .late import when_imported
 
     torch.install()
     when_imported("accelerate.accelerator", partial(_try, "accelerate", accelerate.install, "1.15"))
+    when_imported("peft.tuners.tuners_utils", partial(_try, "peft", peft.install, "0.21"))
     when_imported("transformers.trainer", partial(_try, "transformers", transformers.install, "5.24"))
 
 

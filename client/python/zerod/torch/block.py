@@ -54,6 +54,7 @@ class Block:
         self.index = index
         self.name = plan.name
         self.module = plan.module
+        self.entries = [plan.module]  # modules whose forward is the block's
         self.parent = plan.parent
         self.single = plan.single
         self.has_blocks = False

@@ -105,7 +105,7 @@ class Model:
             if isinstance(owner, nn.RNNBase):  # would move gathered weights into memory of its own, where they stay
                 owner.flatten_parameters = _flatten_nothing  # type: ignore[method-assign]
         for block in self.blocks:
-            self._hook(block)
+            self._hook(block, block.module)
 
     @property
     def trainable(self) -> list[FlatUnit]:
@@ -153,23 +153,30 @@ class Model:
         slot = turns * most + self.own_slots
         return slot if slot <= 4096 else s.NO_SLOT
 
-    def _hook(self, block: Block) -> None:
+    def enter_by(self, part: nn.Module) -> None:
+        """Calls of this part of the module are forwards of the whole, too: it is used without the modules around it."""
+        root = self.blocks[0]
+        if part not in root.entries:
+            root.entries.append(part)
+            self._hook(root, part)
+
+    def _hook(self, block: Block, module: nn.Module) -> None:
         before, after = (torch.compiler.disable(partial(hook, block)) for hook in (self._pre_forward, self._post_forward))
-        self.removable += [block.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
-                           block.module.register_forward_hook(after, always_call=True)]
+        self.removable += [module.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
+                           module.register_forward_hook(after, always_call=True)]
         if self.settings.input_dtype is not None:
             cast = torch.compiler.disable(partial(hooks.cast_inputs, self.settings.input_dtype))
-            self.removable.append(block.module.register_forward_pre_hook(cast, prepend=True, with_kwargs=True))
+            self.removable.append(module.register_forward_pre_hook(cast, prepend=True, with_kwargs=True))
         if self.settings.output_dtype is not None and not block.index:
             cast = torch.compiler.disable(partial(hooks.cast_outputs, self.settings.output_dtype))
-            self.removable.append(block.module.register_forward_hook(cast))
+            self.removable.append(module.register_forward_hook(cast))
 
     # ---- Forward ----
 
     def _pre_forward(self, block: Block, module: nn.Module, args: Any, kwargs: Any) -> Any:
         block.depth += 1
         if block.depth > 1:
-            if _calls(module) > 1:
+            if _calls(block.entries) > 1:
                 return None
             self._forget_forward()
             block.depth = 1
@@ -661,11 +668,11 @@ def _pop_hooks(owner: "Model | Block") -> None:
         hooks.pop()
 
 
-def _calls(module: nn.Module) -> int:
-    """How many calls of the module run in this thread."""
+def _calls(modules: Sequence[nn.Module]) -> int:
+    """How many calls of the modules run in this thread."""
     found, frame = 0, sys._getframe(1)
     while frame is not None:
-        found += frame.f_code is _CALL and frame.f_locals.get("self") is module
+        found += frame.f_code is _CALL and frame.f_locals.get("self") in modules
         frame = frame.f_back  # type: ignore[assignment]
     return found
 

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""peft's merge_and_unload() of sharded modules. Tried with peft 0.21."""
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+import torch
+
+from ..torch.sharded import as_plain
+
+
+def install() -> None:
+    """Harmless when repeated."""
+    from peft.tuners.tuners_utils import BaseTuner
+
+    plain = BaseTuner._unload_and_optionally_merge
+    if hasattr(plain, "_zerod"):
+        return
+
+    @wraps(plain)
+    def unload(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Merges masters, not weights of param_dtype. The part of the sharded module that is returned runs as the whole does."""
+        its = self.model.__dict__.get("_zerod_part_of")
+        model = None if its is None else its()
+        if model is None:
+            return plain(self, *args, **kwargs)
+        with torch.no_grad(), as_plain():
+            made = plain(self, *args, **kwargs)
+        model.enter_by(made)
+        return made
+
+    unload._zerod = True  # type: ignore[attr-defined]
+    BaseTuner._unload_and_optionally_merge = unload

@@ -160,11 +160,13 @@ class Ignored(unittest.TestCase):
             for wrong, text, options in (([other], "a Parameter of shape .3,., which is no parameter of MLP", {}),
                                          (["tied"], "has 'tied', which", {}), ([module.tied], "first.weight shares memory", {}),
                                          ([module.last.bias], "durable= .*last.bias", {"durable": "job"})):
-                with self.assertRaisesRegex(ValueError, text):
-                    zt.shard(module, ignored_params=wrong, **options)
+                for call in (zt.shard,) if options else (zt.shard, partial(zt.plan, world_size=2)):
+                    with self.assertRaisesRegex(ValueError, text):
+                        call(module, ignored_params=wrong, **options)
             with self.assertRaisesRegex(ValueError, "bias of ignored_params is on the meta device"):
                 meta = nn.Linear(2, 2, device="meta")
                 zt.shard(meta, ignored_params=[meta.bias])
+            self.assertEqual(zt.plan(meta, 1, ignored_params=meta.parameters()).units, [])
             with self.assertRaisesRegex(ValueError, "ignored_params"):
                 zt.AdamW(sharded().parameters())
 

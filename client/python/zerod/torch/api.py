@@ -65,7 +65,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
                         param_dtype if cast_forward_inputs else None, output_dtype)
     plans = blocks_of(module, policy, param_dtype, ignored)
     env = environment()
-    check_devices(plans, env.device)
+    check_devices(plans, env.device, ignored)
     for unit in (unit for block in plans for unit in block.units):
         if unit.source_dtype not in DTYPES:
             raise ValueError(f"{unit.members[0].name}: parameters of {unit.source_dtype} cannot be sharded, since the daemon sums in "
@@ -332,7 +332,7 @@ def plan(module: nn.Module, world_size: int, policy: Policy = None, param_dtype:
     if in_backward and offload is not None or halves and offload == "optimizer":
         raise ValueError(f"offload={offload!r}: halves is for offload='params' and 'all', and in_backward for none")
     offloads.check(offload, stage=3, mesh=None, device_budget=device_budget)
-    blocks = blocks_of(module, policy, param_dtype, set(ignored_params or ()))
+    blocks = blocks_of(module, policy, param_dtype, names_of_ignored(module, set(ignored_params or ())))
     used = placement.place(blocks, world_size, offload, device_budget or 0)
     return footprint.plan(blocks, world_size, prefetch, offload, device_budget or 0, used, halves, in_backward)
 

@@ -128,8 +128,6 @@ def names_of_ignored(root: nn.Module, wanted: "Collection[Any]") -> dict[nn.Para
         if each not in names:
             told = f"a {type(each).__name__} of shape {tuple(each.shape)}" if isinstance(each, torch.Tensor) else repr(each)
             raise ValueError(f"ignored_params has {told}, which is no parameter of {type(root).__name__}")
-        if each.is_meta:
-            raise ValueError(f"{names[each]} of ignored_params is on the meta device, and rank 0 does not give it values")
     return names
 
 
@@ -195,8 +193,11 @@ def _check(name: str, parameter: nn.Parameter) -> None:
         raise ValueError(f"{name} has the layout {parameter.layout}")
 
 
-def check_devices(blocks: list[BlockPlan], device: torch.device) -> None:
-    """ValueError for parameters on a device that is neither the rank's nor the CPU nor the meta device."""
+def check_devices(blocks: list[BlockPlan], device: torch.device, ignored: dict[nn.Parameter, str]) -> None:
+    """ValueError for parameters on other devices than the rank's, the CPU and the meta device, and for ignored ones on the last."""
+    for parameter, name in ignored.items():
+        if parameter.is_meta:
+            raise ValueError(f"{name} of ignored_params is on the meta device, and rank 0 does not give it values")
     for member in (member for block in blocks for unit in block.units for member in unit.members):
         found = member.parameter.device
         if found.type not in ("cpu", "meta") and found != device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any, Callable, Iterable, Iterator, Optional
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from . import whole
 from .context import Context, Settings
 from .environment import DTYPES, environment, job_name, members, next_environment, rows
 from .gradients import multiply
+from .join import Join
 from .layout import Policy, check_devices, check_same, names_of_ignored, plan as blocks_of
 from .model import Model
 from .replicas import Replicas
@@ -194,6 +195,38 @@ def no_sync(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         gradients.sync = before
+
+
+def skip(module: nn.Module) -> None:
+    """In place of a forward and its backward on a rank that has no batch for them. Every rank runs a backward, or this.
+
+    Other ranks' gradients get zeros from this one: with op="mean" they are still divided by the number of ranks. A parameter for
+    which no rank has a gradient has none. step() follows as always. Inside of no_sync() it does nothing. RuntimeError in a
+    forward or backward of the model.
+    """
+    model_of(module).skip()
+
+
+@contextmanager
+def join(module: nn.Module, *steppers: Any, step: Optional[Callable[[], Any]] = None, backwards: int = 1) -> Iterator[None]:
+    """Around a training loop that ranks leave after different numbers of steps: returns when all ranks have left it.
+
+    A rank that leaves the loop early goes on taking part in the others' steps: skip(), and then step() of each of `steppers`,
+    which are the optimizers and schedulers that the loop steps, or a call of `step`, which has whatever else all ranks call
+    between backward and zero_grad(), such as clipping. backwards: how many of them a step has outside of no_sync(). All ranks
+    enter it with the same arguments. It costs one agreement a step.
+
+    RuntimeError where ranks have different learning rates, because a scheduler is missing, or where a rank leaves the loop
+    between a backward and its step; Mismatch where a step has another number of backwards; NotImplementedError in a join() of
+    another model. StepAbandoned where another rank leaves the loop by an exception.
+    """
+    joined = Join(model_of(module), module, steppers, step, backwards)
+    try:
+        yield
+        joined.follow()
+    except BaseException as failure:
+        joined.fail(failure)
+        raise
 
 
 def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -111,6 +111,7 @@ class Gradients:
         self.sync = True
         self.reducing = False  # between backward_begin and backward_end
         self.window = 0
+        self.announce: Optional[Callable[[bool], None]] = None  # in join(): before each window
         self.local = False  # leaves hold gradients of no_sync()
         self.slot_numel = 0  # of the largest unit that is to have room in a slot
         self.end_ticket = 0
@@ -202,8 +203,14 @@ class Gradients:
         if self.window and self.context.settings.stage == 1:
             raise RuntimeError("stage 1 sums gradients once a step, in its last backward: run the others inside "
                                "`with zerod.torch.no_sync(model):`")
-        self.context.environment.with_room(self.context.group.backward_begin, self._backward)
+        self._open(raises=True)
         self.reducing = True
+
+    def _open(self, raises: bool) -> None:
+        """A backward begins in the daemon. raises: where join() ends before it."""
+        if self.announce is not None and not self.window:
+            self.announce(raises)
+        self.context.environment.with_room(self.context.group.backward_begin, self._backward)
 
     def complete_end(self) -> None:
         ticket, self.end_ticket = self.end_ticket, 0
@@ -284,21 +291,21 @@ class Gradients:
             else:  # sums are float32, as between ranks
                 unit.kept[index] = kept.to(torch.promote_types(kept.dtype, torch.float32)).add_(gradient)
 
-    def end(self) -> None:
-        """Ends the backward: hands over what is left, and says which parameters had no gradient."""
+    def end(self, skips: bool = False) -> None:
+        """Ends the backward: hands over what is left, and says which parameters had no gradient. skips: also if none had."""
         if not self.keeps:
-            self.finish()
+            self.finish(skips=skips)
         elif any(unit.fired for unit in self.updates.trainable):
             self.local = True
             alone = self.alone
             self._show(lambda unit, index: unit.wants[index] and not (alone and unit.kept[index] is None))
 
-    def finish(self, shows: bool = True) -> None:
+    def finish(self, shows: bool = True, skips: bool = False) -> None:
         """The same, also of backwards in no_sync() that no other one has followed. Those show their gradients already."""
         trainable = self.updates.trainable
         rest = [unit for unit in trainable if not unit.submitted and
                 (any(leaf.grad is not None for leaf in unit.leaves) or self.local and any(each is not None for each in unit.kept))]
-        if not (self.reducing or rest):
+        if not (self.reducing or rest or skips):
             self.local = False
             return
         self.begin()
@@ -356,7 +363,7 @@ class Gradients:
         try:
             self.complete_end()
             if not self.reducing and not self.window:
-                self.context.group.backward_begin(self._backward)
+                self._open(raises=False)
             self.abandon_window()
         finally:
             self.reducing = False
@@ -365,7 +372,7 @@ class Gradients:
 
     def abandon_empty(self) -> None:
         """This rank steps without a backward: ranks that have had one are told."""
-        self.context.group.backward_begin(self._backward)
+        self._open(raises=False)
         self.abandon_window()
 
     def abandon_window(self) -> None:

@@ -509,11 +509,19 @@ class Model:
         wanted = sum(count for task, count in block.graphs.items() if task != -1) + (-1 in block.graphs)
         return full >= wanted and all(count == unit.expected for count in unit.fired.values())
 
-    def finish_backward(self) -> None:
+    def skip(self) -> None:
+        """A backward in which no parameter has a gradient on this rank."""
+        if self.outermost is not None or self.in_backward:
+            raise RuntimeError("skip() in a forward or backward of the model: call it in place of both")
+        self.settle()
+        self.gradients.enter()
+        self.finish_backward(skips=True)
+
+    def finish_backward(self, skips: bool = False) -> None:
         """Torch calls it when the backward has ended."""
         self.ending = None
         try:
-            self.gradients.end()
+            self.gradients.end(skips)
         finally:
             self._leave_all()
         self.counts.backwards += 1

@@ -288,13 +288,16 @@ class OnDevice(Overlap):
         super().ready(unit)
 
     def copy_rest(self) -> None:
-        for unit in self.updates.trainable:
-            if unit in self._units and unit not in self.stepped:
-                with suppress(LookupError, zerod.ZerodError):  # no rank has a gradient; or step_begin() says what has failed
-                    unit.unit.reduce_wait()
-                    target = unit.unit.reduce_wait(self.context.stream())
-                    unit.copied = unit.targets(target.data or 0).clone()
-                    unit.unit.return_target()
+        rest = [unit for unit in self.updates.trainable if unit in self._units and unit not in self.stepped]
+        if rest:
+            with suppress(zerod.ZerodError):  # step_begin() says what has failed
+                self.gradients.complete_end()  # then every rank has said of which units it has a gradient
+        for unit in rest:
+            with suppress(LookupError, zerod.ZerodError):  # no rank has a gradient; or step_begin() says what has failed
+                unit.unit.reduce_wait()
+                target = unit.unit.reduce_wait(self.context.stream())
+                unit.copied = unit.targets(target.data or 0).clone()
+                unit.unit.return_target()
 
     def _fetch(self, unit: FlatUnit) -> bool:
         with self._fetches.on_stream():

@@ -30,9 +30,8 @@ class StepAbandoned(RuntimeError):
     `rank` says which: in the group that shards the model, or in a mesh of two dimensions as torch.distributed counts.
     """
 
-    def __init__(self, rank: int) -> None:
-        super().__init__(f"rank {rank} has abandoned its forward or backward, or has called step() without a backward: this step is "
-                         "not taken by any rank")
+    def __init__(self, rank: int, text: str = "has abandoned its forward or backward, or has called step() without a backward") -> None:
+        super().__init__(f"rank {rank} {text}: this step is not taken by any rank")
         self.rank = rank
 
 

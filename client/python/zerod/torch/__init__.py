@@ -8,8 +8,9 @@
 
 docs/pytorch.md says what is supported and what costs what.
 """
-from .api import (abandon, barrier, clip_grad_norm_, committed_step, full_parameters, is_sharded, join, load, load_state_dict,
-                  model_of, no_sync, optimizer_in_backward, plan, recover, save, shard, skip, state_dict, summary, unshard)
+from .api import (abandon, barrier, clip_grad_norm_, committed_step, full_grad, full_parameters, full_state, is_sharded, join, load,
+                  load_state_dict, model_of, no_sync, optimizer_in_backward, plan, recover, save, set_full_state, shard, skip, state_dict,
+                  summary, unshard)
 from .optimizers import SGD, Adam, AdamW
 from .sharded import NeedsWhole, ShardedParameter, ShardedTensor, ShardedWrite
 from .steps import StepAbandoned, StepTorn
@@ -19,5 +20,6 @@ errors.HINTS.append((Status.PEER_LOST, "ended normally",
                      "call zt.barrier(model) at the end of the program, so that no rank ends while others train"))
 
 __all__ = ["Adam", "AdamW", "NeedsWhole", "SGD", "ShardedParameter", "ShardedTensor", "ShardedWrite", "StepAbandoned", "StepTorn",
-           "abandon", "barrier", "clip_grad_norm_", "committed_step", "full_parameters", "is_sharded", "join", "load", "load_state_dict",
-           "model_of", "no_sync", "optimizer_in_backward", "plan", "recover", "save", "shard", "skip", "state_dict", "summary", "unshard"]
+           "abandon", "barrier", "clip_grad_norm_", "committed_step", "full_grad", "full_parameters", "full_state", "is_sharded", "join", "load",
+           "load_state_dict", "model_of", "no_sync", "optimizer_in_backward", "plan", "recover", "save", "set_full_state", "shard", "skip",
+           "state_dict", "summary", "unshard"]

@@ -22,7 +22,7 @@ from .layout import Policy, check_devices, check_same, names_of_ignored, plan as
 from .model import Model
 from .replicas import Replicas
 from .rules import norms
-from .sharded import as_plain
+from .sharded import ShardedTensor, as_plain, part_of
 from .. import integrations
 
 
@@ -271,6 +271,40 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     if not factor >= 1.0:  # of NaN as well
         multiply(gradients, factor, unread)
     return torch.tensor(norm, dtype=torch.promote_types(gradients[0].dtype.to_real(), torch.float32), device=model.device)
+
+
+def full_grad(parameter: nn.Parameter) -> Optional[torch.Tensor]:
+    """The whole of what `.grad` shows, as a copy in the gradient's dtype and shape; None if no rank has one. Every rank calls it.
+
+    Waits for the sums, as every first use of a gradient. `parameter.grad = whole` sets it: each rank takes its range.
+    ValueError for a parameter of no sharded model; RuntimeError for a gradient that went with a step.
+    """
+    part = part_of(parameter)
+    if part is None:
+        raise ValueError(f"full_grad() of a parameter of shape {tuple(parameter.shape)}, which is not one of a sharded model")
+    with as_plain():
+        if isinstance(parameter.grad, ShardedTensor):
+            parameter.grad.read_local()  # afterwards there is no gradient where no rank has one
+        gradient = parameter.grad
+    if gradient is None or isinstance(gradient, ShardedTensor):
+        return None if gradient is None else gradient.whole().clone()
+    return part.owner.gather(part, part.cut(gradient))
+
+
+def full_state(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
+    """optimizer.state[parameter] with whole tensors, as copies; {} before the first step. Every rank calls it.
+
+    ValueError for a parameter of no sharded model, or of another optimizer.
+    """
+    return state.whole_state(optimizer, parameter)
+
+
+def set_full_state(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, values: dict[str, Any]) -> None:
+    """Sets optimizer.state[parameter] to what full_state() gives, here or in a plain program. Every rank calls it.
+
+    ValueError for other keys or shapes than the optimizer's, a parameter of no sharded model, or of another optimizer.
+    """
+    state.set_whole_state(optimizer, parameter, values)
 
 
 def full_parameters(module: nn.Module, write: bool = False) -> AbstractContextManager[nn.Module]:

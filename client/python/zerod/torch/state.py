@@ -2,9 +2,10 @@
 """Sharded state for torch.distributed.checkpoint, of a model and of its optimizer, by the parameters' names."""
 from __future__ import annotations
 
+import copy
 import importlib.util
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch import nn
@@ -62,14 +63,15 @@ def load_model_state(module: nn.Module, state: dict[str, Any]) -> None:
             owner.set_extra_state(state[key])
 
 
-def make_state(model: Model, optimizer: torch.optim.Optimizer) -> None:
-    """Has the optimizer make its state, by a step of rate zero; for an optimizer that a checkpoint is read into."""
+def make_state(model: Model, optimizer: torch.optim.Optimizer, only: Optional[nn.Parameter] = None) -> None:
+    """Has the optimizer make its state, or that of one parameter, by a step of rate zero: for a state that is read."""
     if model.durable is not None:
         model.durable.take(optimizer, list(named(model, optimizer)))
-    if optimizer.state:
+    if optimizer.state if only is None else only in optimizer.state:
         return
-    parameters = named(model, optimizer)
-    groups = [{**group, "params": [parameter for parameter in group["params"] if parameter in parameters],
+    parameters = list(named(model, optimizer)) if only is None else [only]
+    ids = set(map(id, parameters))
+    groups = [{**group, "params": [parameter for parameter in group["params"] if id(parameter) in ids],
                "lr": torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0}
               for group in optimizer.param_groups]
     model.settle()
@@ -112,6 +114,32 @@ def optimizer_state(model: Model, optimizer: torch.optim.Optimizer, full: bool) 
     groups = [{**group, "params": [names[parameter] for parameter in group["params"] if parameter in names]}
               for group in optimizer.param_groups]
     return {"state": state, "param_groups": groups}
+
+
+def whole_state(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
+    """One parameter's state, as copies. Every rank calls it."""
+    _prepare(optimizer, parameter)
+    return {key: value.whole() if isinstance(value, ShardedTensor) else copy.deepcopy(value)
+            for key, value in optimizer.state.get(parameter, {}).items()}
+
+
+def set_whole_state(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, values: dict[str, Any]) -> None:
+    """Takes what whole_state() gave. Every rank calls it. ValueError for other keys or shapes than the optimizer's."""
+    model = _prepare(optimizer, parameter)
+    make_state(model, optimizer, parameter)
+    with nullcontext() if model.durable is None else model.updates.writes():
+        _load_one(optimizer, parameter, named(model, optimizer)[parameter], values)
+
+
+def _prepare(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> Model:
+    part = part_of(parameter)
+    if part is None or not any(parameter is each for group in optimizer.param_groups for each in group["params"]):
+        raise ValueError(f"the parameter of shape {tuple(parameter.shape)} is " +
+                         ("not one of a sharded model" if part is None else f"{part.name}, which the optimizer does not step"))
+    if part.owner.durable is not None:
+        part.owner.durable.take(optimizer, list(named(part.owner, optimizer)))
+    part.owner.settle()
+    return part.owner
 
 
 def planner() -> Any:
@@ -211,6 +239,9 @@ def _load_one(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, name: s
         raise ValueError(f"the loaded state of {name} has {sorted(saved)}; {type(optimizer).__name__} has {sorted(mine)}")
     for key, value in saved.items():
         if isinstance(mine[key], ShardedTensor) or part_of(parameter) is None and isinstance(value, torch.Tensor):
+            if not isinstance(value, torch.Tensor) or value.shape != mine[key].shape:
+                raise ValueError(f"the loaded {key} of {name} has the shape {tuple(getattr(value, 'shape', ()))}, this one "
+                                 f"{tuple(mine[key].shape)}")
             if value is not mine[key]:
                 with torch.no_grad():
                     mine[key].copy_(value)

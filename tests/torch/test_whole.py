@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whole gradients and optimizer state of one parameter, compared with one process."""
+from __future__ import annotations
+
+import copy
+import unittest
+from functools import partial
+from typing import Any, Callable
+
+import cases
+import harness
+import models
+import torch
+from cases import Program, state
+from harness import support
+
+import zerod.torch as zt
+
+
+def setUpModule() -> None:
+    global daemon
+    daemon = support.Daemon(devices=4, arena="128M", host_arena="64M").for_module()
+
+
+def gradients(program: Program, optimize: Callable) -> Any:
+    """Reads a whole gradient, sets it, and steps. One parameter has none."""
+    module = program.shard(models.partly_frozen)
+    optimizer, weight = optimize(module), module.first.weight
+    read = zt.full_grad if program.sharded else lambda p: p.grad
+    seen = []
+    for micro in range(3):
+        optimizer.zero_grad()
+        program.backward(lambda rank: module(models.numbers(rank, micro, 6, 13)).square().mean())
+        seen += [read(weight), read(module.layers[0][0].weight)]
+        weight.grad = -2 * seen[-2]
+        seen.append(read(weight))
+        optimizer.step()
+    return seen, state(module)
+
+
+def states(program: Program, optimize: Callable) -> Any:
+    """The state of one optimizer becomes another one's, changed."""
+    module = program.shard(models.MLP)
+    first, second, weight = optimize(module), optimize(module), module.layers[1][0].weight
+    seen = []
+    for number, optimizer in enumerate((first, first, second)):
+        optimizer.zero_grad()
+        program.backward(lambda rank: module(models.numbers(rank, number, 6, 13)).square().mean())
+        if number == 2:
+            values = zt.full_state(first, weight) if program.sharded else copy.deepcopy(first.state[weight])
+            seen.append(copy.deepcopy(values))
+            values["exp_avg"] = 2 * values["exp_avg"]
+            if program.sharded:
+                zt.set_full_state(second, weight, values)
+            else:
+                second.state[weight] = values
+        optimizer.step()
+    return seen, state(module)
+
+
+def zerods(module: Any) -> torch.optim.Optimizer:
+    sharded = hasattr(module, "_zerod_model")
+    return zt.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1) if sharded else models.adamw(module)
+
+
+def close(actual: Any, expected: Any) -> None:
+    """zerod's AdamW rounds in other places than torch's."""
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+class Wholes(unittest.TestCase):
+    def test_equal(self) -> None:
+        """on 1, 2 and 4 ranks, with torch's optimizer and zerod's"""
+        for world in (1, 2, 4):
+            for options in ({}, {"offload": "all"}, {"stage": 1}):
+                with self.subTest(world=world, **options):
+                    cases.check(daemon.socket, world, {f"{case.__name__}-{optimize.__name__}": partial(case, optimize=optimize)
+                                for case in (gradients, states) for optimize in (models.adamw, zerods)}, close, **options)
+
+    def test_masters(self) -> None:
+        """state of masters is that of a full state dict; what is set is there; mistakes are named"""
+        def body(optimize: Callable, rank: int) -> None:
+            module = harness.shard(harness.seeded(models.MLP), param_dtype=torch.bfloat16)
+            optimizer, weight, bias = optimize(module), module.first.weight, module.first.bias
+            self.assertIsNone(zt.full_grad(weight))
+            self.assertEqual(zt.full_state(optimizer, weight), {})
+            harness.train(module, optimizer, models.mlp_loss, rank, 2)
+            values = zt.full_state(optimizer, weight)
+            harness.same(values, zt.state_dict(module, optimizer, full=True)["optimizer"]["state"]["first.weight"])
+            values["exp_avg_sq"] += 1
+            zt.set_full_state(optimizer, weight, values)
+            harness.same(zt.full_state(optimizer, weight), values)
+            for call in (lambda: zt.set_full_state(optimizer, weight, zt.full_state(optimizer, bias)),
+                         lambda: zt.set_full_state(optimizer, weight, {"step": 1}),
+                         lambda: zt.full_state(torch.optim.SGD([weight]), bias), lambda: zt.full_grad(torch.nn.Parameter(torch.ones(3)))):
+                with self.assertRaisesRegex(ValueError, "first.weight|first.bias|sharded"):
+                    call()
+            with self.assertRaisesRegex(RuntimeError, "first.weight went with"):
+                zt.full_grad(weight)
+
+        for optimize in (models.adamw, zerods):
+            harness.ranks(daemon.socket, 2, partial(body, optimize))
+
+
+if __name__ == "__main__":
+    unittest.main()

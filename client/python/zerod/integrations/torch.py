@@ -17,7 +17,7 @@ from ..torch.sharded import ShardedParameter, ShardedTensor, ShardedWrite
 def install() -> None:
     """Harmless when repeated."""
     _refuse_ddp()
-    _refuse_inputs()
+    _take_inputs()
     _check_norms()
     if torch.distributed.is_available():
         _refuse_collectives()
@@ -43,8 +43,8 @@ def _refuse_ddp() -> None:
     nn.parallel.DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
 
 
-def _refuse_inputs() -> None:
-    """backward(inputs=) with sharded parameters raises: torch would find no way to them, and say nothing."""
+def _take_inputs() -> None:
+    """backward(inputs=) with sharded parameters is for the whole ones of the forward: torch would find no way to the others."""
     plain = torch.autograd.backward
     if hasattr(plain, "_zerod"):
         return
@@ -52,14 +52,15 @@ def _refuse_inputs() -> None:
     @wraps(plain)
     def backward(tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False,
                  grad_variables: Any = None, inputs: Any = None) -> None:
-        for each in inputs if isinstance(inputs, (list, tuple)) else () if inputs is None else (inputs,):
-            if isinstance(each, ShardedParameter):
-                raise NotImplementedError(f"backward(inputs=) with a sharded parameter ({each.part.name}): freeze the others by "
-                                          "requires_grad_(False) before the forward")
-        plain(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+        plain(tensors, grad_tensors, retain_graph, create_graph, grad_variables, tree_map_only(ShardedParameter, _whole_leaf, inputs))
 
     backward._zerod = True  # type: ignore[attr-defined]
     torch.autograd.backward = backward
+
+
+def _whole_leaf(parameter: ShardedParameter) -> torch.Tensor:
+    unit, index = parameter.part.place
+    return unit.leaves[index] if parameter.own else parameter
 
 
 def _check_norms() -> None:

@@ -189,6 +189,9 @@ def _check(name: str, parameter: nn.Parameter) -> None:
         raise ValueError(f"{name} is a {type(parameter).__name__}: only nn.Parameter can be sharded")
     if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
         raise ValueError(f"{name} has a gradient hook, which would never run: the daemon sums gradients. Remove it before shard()")
+    if getattr(parameter, "grad_dtype", parameter.dtype) != parameter.dtype:  # torch 2.10 and newer
+        raise ValueError(f"{name}.grad_dtype is {parameter.grad_dtype}, and a sharded parameter's gradient has its own dtype, "
+                         f"{parameter.dtype}: sums are float32, and param_dtype= computes with another dtype")
     if parameter.layout != torch.strided:
         raise ValueError(f"{name} has the layout {parameter.layout}")
 

@@ -287,7 +287,7 @@ _T = torch.Tensor
 # These tell of a tensor, or make one that holds no values of it.
 _TELLING = frozenset([getattr(_T, name).__get__ for name in (
     "grad shape requires_grad dtype device is_leaf data ndim layout grad_fn is_sparse is_cuda is_cpu is_meta itemsize nbytes "
-    "names output_nr is_quantized is_nested is_mkldnn is_xpu is_mps _version _base _backward_hooks _post_accumulate_grad_hooks "
+    "names output_nr grad_dtype is_quantized is_nested is_mkldnn is_xpu is_mps _version _base _backward_hooks _post_accumulate_grad_hooks "
     "retains_grad").split() if hasattr(getattr(_T, name, None), "__get__")]
     + [getattr(_T, name) for name in (
         "dim size numel nelement detach stride is_contiguous element_size is_floating_point is_complex is_signed get_device "
@@ -297,6 +297,8 @@ _TELLING = frozenset([getattr(_T, name).__get__ for name in (
        torch.is_floating_point, torch.is_complex, torch.is_tensor, torch.is_storage, torch.numel, torch.result_type,
        torch.can_cast, torch.zeros_like, torch.empty_like, torch.ones_like, torch.full_like, torch.rand_like,
        torch.randn_like, torch.detach])
+_SAME_AS = frozenset([_T.view_as, _T.expand_as])
+_SET_GRAD_DTYPE = _T.grad_dtype.__set__ if hasattr(_T, "grad_dtype") else None  # type: ignore[attr-defined]
 _SETS = {_T.requires_grad.__set__: "__set__", _T.requires_grad_: "requires_grad_"}  # type: ignore[attr-defined]
 _HOOKS = frozenset([_T.register_hook, _T.register_post_accumulate_grad_hook])
 # A forward's operations, which compute with the leaf also where autograd records nothing.
@@ -337,6 +339,15 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
             part = next(each.part for each in tree_leaves((args, kwargs)) if isinstance(each, ShardedTensor))
             raise ShardedWrite(f"{func.__name__}() on a sharded parameter ({part.name}), of which each rank has another part. "
                                "zerod.torch sums gradients itself; whole() gives the whole")
+        if func == _SET_GRAD_DTYPE:
+            if args[1] == args[0].dtype:
+                return None
+            raise NotImplementedError(f"{args[0].part.name}.grad_dtype = {args[1]}: a sharded parameter's gradient has its own dtype, "
+                                      f"{args[0].dtype}. Sums are float32, and shard(reduce_dtype=...) is the dtype before them")
+        if func in _SAME_AS and len(args) > 1 and args[0] is args[1] and args[0].own and torch.is_grad_enabled():
+            raise NotImplementedError(f"{func.__name__}() of a sharded parameter ({args[0].part.name}) and itself, by which torch finds "
+                                      "where its gradient is added up, for a backward of inputs and then of weights or for "
+                                      "get_gradient_edge(): the daemon sums what backward() gives")
         if func is torch.autograd.grad:
             inputs = args[1] if len(args) > 1 else kwargs["inputs"]
             name = next(each.part.name for each in tree_leaves(inputs) if isinstance(each, ShardedParameter))

@@ -456,7 +456,7 @@ class Ends(unittest.TestCase):
 
         told, _ = harness.ranks(daemon.socket, 2, body)
         self.assertRegex(told[0], "waited 3[0-9]{3} ms for rank 1 to begin the step")
-        self.assertRegex(told[1], "waited 3[0-9]{3} ms for rank 1 to reach the barrier")
+        self.assertRegex(told[1], "waited 3[0-9]{3} ms for rank 1 to agree")
 
     def test_draining(self) -> None:
         """the daemon is told to end: steps go on, ConnectionFailed says why nobody joins and, in a step, that it ended"""

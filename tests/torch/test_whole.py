@@ -14,7 +14,9 @@ import models
 import torch
 from cases import Program, state
 from harness import support
+from test_halves import optimizer as halves
 
+import zerod
 import zerod.torch as zt
 
 
@@ -101,6 +103,27 @@ class Wholes(unittest.TestCase):
 
         for optimize in (models.adamw, zerods):
             harness.ranks(daemon.socket, 2, partial(body, optimize))
+
+    def test_alone(self) -> None:
+        """rank 0 alone reads masters: it learns when another rank goes on, or waits in a barrier, and training goes on"""
+        def losses(module: Any, rank: int, micro: int) -> Any:
+            if hasattr(module, "_zerod_model") and rank == 0 and micro:
+                with self.assertRaisesRegex(zerod.Mismatch, "all ranks must read them.*rank 0 agrees, and rank [12] has begun"):
+                    module.state_dict()
+            return models.mlp_loss(module, rank, micro)
+
+        def ends(rank: int) -> None:
+            module = harness.shard(harness.seeded(models.MLP), param_dtype=torch.bfloat16)
+            if rank == 0:
+                with self.assertRaisesRegex(zerod.Mismatch, "all ranks must read them"):
+                    module.state_dict()
+            zt.barrier(module)
+
+        for optimize in (models.adamw, partial(halves, "AdamW", lr=1e-2)):
+            for options in ({}, {"offload": "all"}):
+                with self.subTest(optimize, **options):
+                    harness.compare(daemon.socket, 3, models.MLP, optimize, losses, dtype=torch.bfloat16, **options)
+        harness.ranks(daemon.socket, 3, ends)
 
 
 if __name__ == "__main__":

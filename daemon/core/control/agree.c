@@ -5,13 +5,15 @@
  * A rank's request holds its values, and `member->agreeing` points to the request while it waits. Attempts
  * that find a request of every rank compute the result, which all requests of the round share. One attempt
  * combines the values of a bounded number of ranks. If a request ends in between, the unfinished result is
- * dropped. If operations or counts differ between the ranks, all requests of the round fail with MISMATCH.
+ * dropped. If operations or counts differ between the ranks, all requests of the round fail with MISMATCH. A
+ * request also fails if another rank has begun a backward that its own rank has not: that rank does not come.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/engine/objects.h"
+#include "core/reduce/window.h"
 
 #define VALUES_AT_ONCE 2048u /* values that one attempt combines, of at least one rank */
 
@@ -59,6 +61,7 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 	req->u.agree.values = zd_calloc(req->u.agree.count, sizeof(double));
 	memcpy(req->u.agree.values, args->u.group_agree.values, req->u.agree.count * sizeof(double));
 	member->agreeing = req;
+	zd_window_fail_agreements(e, member->group);
 	return 0;
 }
 

@@ -354,3 +354,37 @@ int zd_window_check_step(const struct zd_window *w, struct zd_err *err)
 	}
 	return 0;
 }
+
+/* Returns the rank's window in which a backward has begun and which no rank has abandoned. NULL: none, or the
+ * rank waits in an agreement. */
+static const struct zd_window *begun_window(const struct zd_member *member)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(member);
+	return mr && !member->agreeing && mr->w->count > 0 && !zd_window_is_abandoned(mr->w) ? mr->w : NULL;
+}
+
+void zd_window_fail_agreements(struct zd_engine *e, struct zd_group *group)
+{
+	const struct zd_window *ahead = NULL;
+	struct zd_err err = ZD_ERR_NONE;
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		const struct zd_window *w = begun_window(&group->members[rank]);
+		if (w && (!ahead || w->number > ahead->number))
+			ahead = w;
+	}
+	for (uint32_t rank = 0; ahead && rank < group->local_world_size; rank++) {
+		struct zd_member *member = &group->members[rank];
+		if (!member->agreeing)
+			continue;
+		const struct zd_window *w = zd_member_reduce_get(member)->w;
+		if (w->number != ahead->number || w->count > 0)
+			continue;
+		int status = zd_err_set(
+		        &err, ZEROD_E_MISMATCH,
+		        "rank %u agrees, and rank %u has begun the next backward: all ranks agree, in "
+		        "the same place of their programs",
+		        zd_world_rank(member), zd_world_rank(ahead->mr->member));
+		zd_request_fail(member->agreeing, status, err.text);
+		zd_dirty_group(e, group);
+	}
+}

@@ -154,6 +154,21 @@ static void test_steps(void **state)
 	core_end(s.core);
 }
 
+/* A rank that has begun the next backward does not come, before the agreement or after. */
+static void test_a_rank_that_goes_on(void **state)
+{
+	struct scene *s = *state;
+	uint64_t early = agree(s, 0, ZEROD_AGREE_SUM, 1, values[0]);
+	core_expect(s->core, core_backward(&s->g.team, 1, 3, false), 0);
+	core_expect_error(s->core, early, ZEROD_E_MISMATCH,
+	                  "rank 0 agrees, and rank 1 has begun the next backward");
+	core_expect_error(s->core, agree(s, 2, ZEROD_AGREE_SUM, 1, values[2]), ZEROD_E_MISMATCH,
+	                  "rank 2 agrees");
+	core_expect(s->core, core_backward(&s->g.team, 0, 3, false), 0);
+	core_expect(s->core, core_backward(&s->g.team, 2, 3, false), 0);
+	expect_agreed(s, ZEROD_AGREE_MIN, -1e17, -5.0);
+}
+
 static void test_a_rank_that_goes(void **state)
 {
 	struct scene *s = *state;
@@ -167,13 +182,9 @@ int main(void)
 {
 #define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        TEST(test_values),
-	        TEST(test_no_number),
-	        TEST(test_ranks_differ),
-	        TEST(test_arguments),
-	        TEST(test_a_deadline),
-	        TEST(test_a_rank_that_goes),
-	        cmocka_unit_test(test_steps),
+	        TEST(test_values),           TEST(test_no_number),         TEST(test_ranks_differ),
+	        TEST(test_arguments),        TEST(test_a_deadline),        TEST(test_a_rank_that_goes_on),
+	        TEST(test_a_rank_that_goes), cmocka_unit_test(test_steps),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterable, Iterator, Optional
 import torch
 from torch import nn
 
+from zerod import AgreeOp, Mismatch
 from zerod import structs as s
 
 from . import buffers, copies, durable as durables, footprint, offload as offloads, optimizer, overlap, placement, recovery, state
@@ -420,6 +421,13 @@ def barrier(module: nn.Module, deadline_ms: int = 0) -> None:
     """Waits for all ranks of the module. A program's last call: when a rank has ended, the others can only gather."""
     model = model_of(module)
     model.settle()
+    for last in (False, True):
+        try:
+            model.group.agree(AgreeOp.MIN, [0.0] * 7, deadline_ms)
+            break
+        except Mismatch:  # another rank asks for something else, which raises there; then it comes here
+            if last:
+                raise
     model.group.barrier(deadline_ms)
     if model.replicas is not None:
         model.replicas.exchange([0])

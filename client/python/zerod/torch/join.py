@@ -53,7 +53,7 @@ class Join:
         rates = [float(group.get("lr", 0)) for each in self.steppers for group in getattr(each, "param_groups", ())]
         digest = zlib.crc32(repr(rates).encode())
         values = [int(inside), failed, digest, -digest]
-        told = [int(value) for value in context.agree([float(value) for value in values], zerod.AgreeOp.MAX)]
+        told = [-int(value) for value in context.agree([-float(value) for value in values], zerod.AgreeOp.MIN)]  # the maxima
         if replicas is not None:
             told = replicas.exchange(told)
         some, failed, high, low = told

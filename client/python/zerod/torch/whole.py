@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence
 import torch
 from torch import nn
 
+import zerod
+
 from .context import Context
 from .environment import DTYPES
 from .sharded import Part, part_of
@@ -24,10 +26,18 @@ if TYPE_CHECKING:
     from .model import Model
 
 
+_READS = [0.0] * 11  # as many values as no other agreement has
+
+
 # ---- Reading ----
 
 def passed(context: Context, name: str, local: torch.Tensor, numel: int) -> list[torch.Tensor]:
     """Returns numel elements of each rank: those that it gives, and others behind. Every rank calls it."""
+    try:
+        context.agree(_READS, zerod.AgreeOp.MIN)
+    except zerod.Mismatch as differs:
+        raise zerod.errors.error(zerod.Status.MISMATCH, f"{name}: each rank has a part of these values in memory of its own, so all "
+                                 f"ranks must read them at the same place of the program: {differs}") from None
     group, stream, device = context.passing_group(), context.stream(), context.client.dlpack_device
     room = -(-max(numel, 1) // 256) * 256  # every rank's part begins where its shard does
     made = context.environment.register(group, context.passing_name(name), DTYPES[local.dtype], context.world * room)

@@ -1,34 +1,33 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""lightning's Trainer with ZerodStrategy, compared with its own DDP strategy."""
+"""lightning's Trainer and Fabric with ZerodStrategy, compared with their own DDP strategies."""
 from __future__ import annotations
 
 import logging
 import os
-import socket
 import tempfile
 import unittest
-import warnings
 from functools import partial
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import harness
 import lightning
 import models
+import test_frameworks as base
 import torch
-from harness import support
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
 
 import zerod.torch as zt
+from zerod.integrations.fabric import ZerodStrategy as FabricStrategy
 from zerod.integrations.lightning import ZerodStrategy
 
 EPOCHS, BATCH, WORLD = 2, 8, 2
 
 
 def setUpModule() -> None:
-    global daemon
-    daemon = support.Daemon(devices=2, arena="128M").for_module()
-    warnings.filterwarnings("ignore")
+    base.setUpModule()
+    os.environ["GROUP_RANK"] = "0"  # of torchrun's variables lightning reads this one as well
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 
@@ -59,44 +58,86 @@ def train(folder: str, strategy: Any, resume: Optional[str], kind: Any, sharded:
         logger=False, enable_progress_bar=False, enable_model_summary=False,
         callbacks=[ModelCheckpoint(dirpath=folder, filename="{epoch}", save_top_k=-1)])
     rows = models.numbers(0, 0, 64, 13).cpu()
-    trainer.fit(module, torch.utils.data.DataLoader(rows, batch_size=BATCH // WORLD), ckpt_path=resume, weights_only=False)
+    trainer.fit(module, torch.utils.data.DataLoader(rows, batch_size=BATCH // WORLD), ckpt_path=resume)
     return module.losses[-4:], dict(module.net.state_dict())
 
 
+def fabric(folder: str, strategy: Any, resume: Optional[str], kind: Any, sharded: bool) -> Any:
+    """The same in a loop of the program's own, with Fabric."""
+    made = lightning.Fabric(accelerator="cpu", strategy=strategy, devices=WORLD)
+    made.launch()
+    net = harness.seeded(models.MLP)
+    net = harness.shard(net) if sharded else net
+    model, optimizer = made.setup(net, kind(net.parameters(), lr=1e-2))
+    loader = made.setup_dataloaders(torch.utils.data.DataLoader(models.numbers(0, 0, 64, 13).cpu(), batch_size=BATCH // WORLD))
+    state: Any = {"model": model, "optimizer": optimizer, "epoch": 0}
+    if resume:
+        made.load(resume, state)
+    losses: list[float] = []
+    for epoch in range(state["epoch"], EPOCHS):
+        for micro, batch in enumerate(loader):
+            with made.no_backward_sync(model, enabled=micro % 2 == 0):
+                loss = model(batch).square().mean() / 2
+                made.backward(loss)
+            losses.append(float(loss.detach()))
+            if micro % 2:
+                made.clip_gradients(model, optimizer, max_norm=0.1)
+                optimizer.step()
+                optimizer.zero_grad()
+        state["epoch"] = epoch + 1
+        made.save(f"{folder}/{epoch=}.ckpt", state)
+    return losses[-4:], dict(model.state_dict())
+
+
 def distributed(folder: str, strategy: Any, resume: Optional[str] = None, kind: Any = torch.optim.AdamW,
-                sharded: Optional[bool] = None) -> list[Any]:
-    """As torchrun starts them."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GROUP_RANK="0")
+                sharded: Optional[bool] = None, loop: Callable = train) -> list[Any]:
     sharded = strategy != "ddp" if sharded is None else sharded
-    return harness.ranks(daemon.socket, WORLD, lambda _: train(folder, strategy() if callable(strategy) else strategy, resume, kind, sharded))
+    return base.distributed(WORLD, lambda _: loop(folder, strategy() if callable(strategy) else strategy, resume, kind, sharded))
+
+
+LOOPS: Any = ((train, ZerodStrategy), (fabric, FabricStrategy))
 
 
 class Lightning(unittest.TestCase):
     def test_train(self) -> None:
-        """clipping, accumulation and checkpoints; both read the other's checkpoints"""
-        with tempfile.TemporaryDirectory() as folder:
-            expected = distributed(folder + "/ddp", "ddp")
-            same = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
-            same(distributed(folder + "/zerod", ZerodStrategy), expected)
-            for name in ("/ddp", "/zerod"):
-                for strategy in ("ddp", ZerodStrategy):
-                    with self.subTest(checkpoint=name, strategy=str(strategy)):
-                        same(distributed(folder + "/resumed", strategy, f"{folder}{name}/epoch=0.ckpt"), expected)
+        """clipping, accumulation and checkpoints, in the Trainer and with Fabric; both read the other strategy's checkpoints"""
+        same = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
+        for loop, ours in LOOPS:
+            with tempfile.TemporaryDirectory() as folder:
+                expected = distributed(folder + "/ddp", "ddp", loop=loop)
+                same(distributed(folder + "/zerod", ours, loop=loop), expected)
+                for name in ("/ddp", "/zerod"):
+                    for strategy in ("ddp", ours):
+                        with self.subTest(loop=loop.__name__, checkpoint=name, strategy=str(strategy)):
+                            same(distributed(folder + "/resumed", strategy, f"{folder}{name}/epoch=0.ckpt", loop=loop), expected)
 
     def test_halves(self) -> None:
         """zt.AdamW resumes bit by bit"""
-        with tempfile.TemporaryDirectory() as folder:
-            whole = distributed(folder, ZerodStrategy, kind=zt.AdamW)
-            harness.same(distributed(folder + "/resumed", ZerodStrategy, folder + "/epoch=0.ckpt", zt.AdamW), whole)
+        for loop, ours in LOOPS:
+            with tempfile.TemporaryDirectory() as folder:
+                whole = distributed(folder, ours, kind=zt.AdamW, loop=loop)
+                harness.same(distributed(folder + "/resumed", ours, folder + "/epoch=0.ckpt", zt.AdamW, loop=loop), whole)
 
     def test_not_sharded(self) -> None:
-        """a module that was not sharded"""
-        with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(harness.Failed, "call zerod.torch.shard.. in configure_model"):
-            distributed(folder, ZerodStrategy, sharded=False)
+        """a module that was not sharded; one with a trained parameter beside the sharded module"""
+        class Beside(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.body, self.head = harness.shard(nn.Linear(4, 4)), nn.Linear(4, 1)
+
+        for loop, ours in LOOPS:
+            with self.assertRaisesRegex(harness.Failed, "call zerod.torch.shard.. in configure_model"):
+                distributed("", ours, sharded=False, loop=loop)
+        with self.assertRaisesRegex(harness.Failed, "head.weight of Beside is trained, but not sharded"):
+            base.distributed(WORLD, lambda _: FabricStrategy().setup_module(Beside()))
+
+    def test_launcher(self) -> None:
+        """the program in docs/frameworks.md, whose other rank lightning starts"""
+        with tempfile.TemporaryDirectory() as folder:
+            base.example(folder, "lightning import Fabric")
+            base.run(folder, "train.py")
+            self.assertEqual(torch.load(folder + "/out.ckpt")["step"], 20)
 
 
 if __name__ == "__main__":
-    support.main()
+    base.support.main()

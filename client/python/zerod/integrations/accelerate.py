@@ -29,15 +29,22 @@ def is_sharded(optimizer: Any) -> bool:
     return any(part_of(parameter) is not None for group in bare(optimizer).param_groups for parameter in group["params"])
 
 
-def module_of(models: Any, optimizer: Any) -> Any:
-    """The sharded module whose parameters the optimizer steps. ValueError where there is none, or there are several."""
+def owner_of(optimizer: Any) -> Any:
+    """The sharded model whose parameters the optimizer steps. ValueError where there is none, or there are several."""
     owners = {part.owner for group in bare(optimizer).param_groups for parameter in group["params"]
               if (part := part_of(parameter)) is not None}
-    found = [module for module in models if api.is_sharded(module) and api.model_of(module) in owners]
-    if len(owners) != 1 or not found:
-        raise ValueError(f"an optimizer of {len(owners)} sharded modules, of which {len(found)} were given to prepare(): "
-                         "its state cannot be saved")
-    return found[0]
+    if len(owners) != 1:
+        raise ValueError(f"an optimizer of {len(owners)} sharded modules: its state cannot be saved")
+    return owners.pop()
+
+
+def module_of(models: Any, optimizer: Any) -> Any:
+    """The one of the models. ValueError where it is not among them."""
+    owner = owner_of(optimizer)
+    for module in models:
+        if api.is_sharded(module) and api.model_of(module) is owner:
+            return module
+    raise ValueError("an optimizer of a sharded module that was not given to prepare(): its state cannot be saved")
 
 
 def install() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import unittest
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from harness import compare, support
 from torch import nn
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 
 import zerod.torch as zt
 from zerod.torch.steps import Steps
@@ -212,6 +213,9 @@ def checkpointed(kind: str) -> models.GPT:
     module = models.GPT()
     if kind in ("reentrant", "not"):
         module.wrap = lambda block, x: checkpoint(block, x, use_reentrant=kind == "reentrant")
+    elif kind == "selective":
+        keeps = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+        module.wrap = lambda block, x: checkpoint(block, x, use_reentrant=False, context_fn=keeps)
     elif kind == "inside":
         for block in module.blocks:
             forward = block.forward
@@ -225,8 +229,8 @@ def checkpointed(kind: str) -> models.GPT:
 
 class Checkpoint(unittest.TestCase):
     def test_kinds(self) -> None:
-        """activation checkpointing around blocks and in them, reentrant and not"""
-        for kind in ("reentrant", "not", "inside", "inside reentrant"):
+        """activation checkpointing around blocks and in them, reentrant and not, and of some operations"""
+        for kind in ("reentrant", "not", "selective", "inside", "inside reentrant"):
             for world in (1, 2):
                 with self.subTest(kind=kind, world=world):
                     compare(daemon.socket, world, lambda: checkpointed(kind), models.adamw, models.gpt_loss, steps=3)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Callable, Generic, Optional, TypeVar
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from zerod import DType
 from zerod.memory import capsule
@@ -43,7 +44,7 @@ class Places(Generic[T]):
         if made is None:
             if len(self._made) >= self.LIMIT:
                 self.clear()
-            with torch.inference_mode(False):  # the tensors outlive the mode of whoever asks first
+            with torch.inference_mode(False), _disable_current_modes():  # the tensors outlive the modes of the first caller
                 made = self._made[address] = self._make(address)
         return made
 

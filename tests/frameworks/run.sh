@@ -1,13 +1,21 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the tests of frameworks that tests/torch has not, in a virtual environment of its own under $BUILD, or with the
-# interpreter that $FRAMEWORKS_PYTHON names. Ends with "N passed, N failed".
+# Runs the tests of frameworks that tests/torch has not, with the newest versions and with older ones, in virtual environments
+# of its own under $BUILD, or with the interpreter that $FRAMEWORKS_PYTHON names. Ends with "N passed, N failed".
 set -eu
 cd "$(dirname "$0")/../.."
 : "${BUILD:=build}" "${FRAMEWORKS_PYTHON:=}"
-if [ -z "$FRAMEWORKS_PYTHON" ]; then
+if [ -n "$FRAMEWORKS_PYTHON" ]; then
+	folders=("$(dirname "$(command -v "$FRAMEWORKS_PYTHON")")")
+else
 	tests/venv.sh frameworks
-	FRAMEWORKS_PYTHON=$BUILD/venv-frameworks/bin/python
+	tests/venv.sh frameworks older
+	folders=("$(realpath "$BUILD")"/venv-frameworks{,-older}/bin)
 fi
-PATH=$(dirname "$(command -v "$FRAMEWORKS_PYTHON")"):$PATH # the tests begin with "env python3"
-PYTHONPATH=tests/torch${PYTHONPATH:+:$PYTHONPATH} exec tests/run.sh tests/frameworks/test_*.py
+tests=()
+for folder in "${folders[@]}"; do
+	for test in tests/frameworks/test_*.py; do # they begin with "env python3"
+		tests+=("PATH=$folder:$PATH $test")
+	done
+done
+PYTHONPATH=tests/torch${PYTHONPATH:+:$PYTHONPATH} exec tests/run.sh "${tests[@]}"

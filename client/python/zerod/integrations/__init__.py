@@ -14,13 +14,13 @@ def install() -> None:
     from .late import when_imported
 
     torch.install()
-    when_imported("accelerate.accelerator", partial(_try, "accelerate", accelerate.install, "1.15"))
-    when_imported("peft.tuners.tuners_utils", partial(_try, "peft", peft.install, "0.21"))
-    when_imported("transformers.trainer", partial(_try, "transformers", transformers.install, "5.24"))
+    when_imported("accelerate.accelerator", partial(_try, "accelerate", accelerate.install, "1.10 to 1.15"))
+    when_imported("peft.tuners.tuners_utils", partial(_try, "peft", peft.install, "0.17 to 0.21"))
+    when_imported("transformers.trainer", partial(_try, "transformers", transformers.install, "4.57 to 5.24"))
 
 
 def _try(package: str, change: Callable[[], None], tried: str) -> None:
     try:
         change()
     except (ImportError, AttributeError) as missing:
-        warnings.warn(f"{package} {version(package)} does not work with sharded modules: {missing}. Version {tried} was tried")
+        warnings.warn(f"{package} {version(package)} does not work with sharded modules: {missing}. Versions {tried} were tried")

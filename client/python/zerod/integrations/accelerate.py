@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""accelerate.Accelerator with sharded modules. Tried with accelerate 1.15.
+"""accelerate.Accelerator with sharded modules. Tried with accelerate 1.10 to 1.15.
 
 prepare() leaves a sharded module as it is: no DistributedDataParallel around it, no move to a device. accumulate() and
 no_sync() are those of zerod.torch. save_state() and load_state() keep the optimizers' state in a folder of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A strategy for lightning's Trainer. Tried with lightning 2.6 and 2.5.
+"""A strategy for lightning's Trainer. Tried with lightning 2.5 and 2.6.
 
 The processes and samplers are those of its DDPStrategy, without DistributedDataParallel. Checkpoints hold whole tensors, as
 those of one process do: all ranks take part in them, and rank 0 writes.

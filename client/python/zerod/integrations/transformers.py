@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers.Trainer with sharded modules. Tried with transformers 5.24.
+"""transformers.Trainer with sharded modules. Tried with transformers 4.57 to 5.24.
 
 A checkpoint has the weights as save_pretrained() writes them, by rank 0, and the optimizer's state in a folder of
 torch.distributed.checkpoint, to which every rank writes its own slices. Any number of ranks resumes from it.

@@ -466,7 +466,7 @@ check-torch: deps  ## the tests of zerod.torch on the host backend, in an enviro
 	@BUILD=$(BUILD) tests/torch/run.sh
 
 .PHONY: check-frameworks
-check-frameworks: deps  ## zerod.torch with lightning, peft and trl, in an environment of its own (about 5 GB)
+check-frameworks: deps  ## zerod.torch with lightning, peft, trl and torchtitan, in environments of their own (about 5.5 GB)
 	@$(MAKE) --no-print-directory all
 	@BUILD=$(BUILD) tests/frameworks/run.sh
 

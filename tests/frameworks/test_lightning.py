@@ -134,7 +134,7 @@ class Lightning(unittest.TestCase):
     def test_launcher(self) -> None:
         """the program in docs/frameworks.md, whose other rank lightning starts"""
         with tempfile.TemporaryDirectory() as folder:
-            base.example(folder, "lightning import Fabric")
+            base.example(folder, "docs/frameworks.md", "lightning import Fabric")
             base.run(folder, "train.py")
             self.assertEqual(torch.load(folder + "/out.ckpt")["step"], 20)
 

@@ -65,9 +65,9 @@ def run(folder: str, *arguments: str) -> None:
         raise AssertionError(done.stdout + done.stderr)
 
 
-def example(folder: str, words: str) -> None:
-    """train.py: the program in docs/frameworks.md that has the words."""
-    text = (support.ROOT / "docs" / "frameworks.md").read_text()
+def example(folder: str, document: str, words: str) -> None:
+    """train.py: the program in the document that has the words."""
+    text = (support.ROOT / document).read_text()
     [program] = [part.split("```")[0] for part in text.split("```python\n")[1:] if words in part.split("```")[0]]
     with open(folder + "/train.py", "w") as file:
         file.write(program)
@@ -88,8 +88,7 @@ def distributed(world: int, body: Callable[[int], Any]) -> list[Any]:
         del os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
 
 
-def train(folder: str, model: nn.Module, world: int, resume: Optional[str] = None, optimizer: Any = None, **options: Any) -> Any:
-    """Losses and norms that the Trainer has logged, and the weights."""
+def make_trainer(folder: str, model: nn.Module, world: int, optimizer: Any = None, **options: Any) -> Any:
     torch.set_default_device("cpu")  # not that of harness.fork(): loaders have generators of the CPU
     from transformers import Trainer, TrainingArguments
 
@@ -100,6 +99,12 @@ def train(folder: str, model: nn.Module, world: int, resume: Optional[str] = Non
     trainer = Trainer(model, arguments, train_dataset=Tokens(), eval_dataset=Tokens(),
                       optimizers=(optimizer(model) if optimizer else None, None))
     trainer.log = lambda logs, *_, **__: trainer.state.log_history.append(logs)
+    return trainer
+
+
+def train(folder: str, model: nn.Module, world: int, resume: Optional[str] = None, optimizer: Any = None, **options: Any) -> Any:
+    """Losses and norms that the Trainer has logged, and the weights."""
+    trainer = make_trainer(folder, model, world, optimizer, **options)
     trainer.train(resume_from_checkpoint=resume)
     assert trainer.model_wrapped is model, "wrapped"
     seen = [[logs[key] for key in ("loss", "grad_norm", "eval_loss") if key in logs] for logs in trainer.state.log_history]
@@ -142,6 +147,28 @@ class Trainer(unittest.TestCase):
             harness.same(dict(LlamaForCausalLM.from_pretrained(saved).state_dict()), weights)
             self.assertIn("zerod.torch.shard()", torch.load(saved + "/optimizer.pt")["zerod"])
 
+    def test_mistakes(self) -> None:
+        """fsdp= beside; another model in the Trainer; changed embeddings"""
+        def body(rank: int, folder: str) -> None:
+            from transformers import TrainerCallback
+
+            class Other(TrainerCallback):
+                def on_step_end(self, *_: Any, **__: Any) -> None:
+                    trainer.model = llama()
+
+            model = harness.shard(llama())
+            with self.assertRaisesRegex(zt.ShardedWrite, "keeps its shape"):
+                model.resize_token_embeddings(80)
+            with self.assertRaisesRegex(ValueError, "configured for FSDP"), mock.patch.dict(os.environ):
+                train(folder, model, 2, fsdp="full_shard")
+            trainer = make_trainer(folder, model, 2)
+            trainer.add_callback(Other())
+            with self.assertRaisesRegex(ValueError, "make another Trainer"):
+                trainer.train()
+
+        with tempfile.TemporaryDirectory() as folder:
+            distributed(2, lambda rank: body(rank, folder))
+
     def test_generate(self) -> None:
         """one rank alone generates what one process does"""
         def generate(model: nn.Module) -> Any:
@@ -156,10 +183,10 @@ class Trainer(unittest.TestCase):
 
     @unittest.skipIf("ZD_SEVERAL" in os.environ, "torch sees one GPU, and the example gives each rank its own")
     def test_example(self) -> None:
-        """the program in docs/frameworks.md, by torchrun"""
+        """the program in README.md, by torchrun"""
         with tempfile.TemporaryDirectory() as folder:
-            example(folder, "transformers import")
-            for world in (1, 2):
+            example(folder, "README.md", "transformers import")
+            for world in (1, 2, 4):
                 run(folder, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", "train.py")
                 self.assertIn("zerod", os.listdir(folder + "/out/checkpoint-20"))
 

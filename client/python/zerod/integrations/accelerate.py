@@ -59,6 +59,8 @@ def install() -> None:
     @wraps(prepare)
     def prepare_all(self: Any, *args: Any, **kwargs: Any) -> Any:
         way = getattr(self.distributed_type, "value", str(self.distributed_type))
+        if os.environ.get("ACCELERATE_USE_FSDP") == "true":  # accelerate itself leaves it out on the CPU
+            way = "FSDP"
         if way in ("FSDP", "DEEPSPEED", "MEGATRON_LM") and any(map(api.is_sharded, args)):
             raise ValueError(f"accelerate is configured for {way}, and shard() has sharded the module already: leave out fsdp=, "
                              "deepspeed= or the configuration for it")

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..torch import api, whole
-from .accelerate import FOLDER, bare
+from .accelerate import FOLDER, bare, is_sharded, owner_of
 
 _ELSEWHERE = {"zerod": f"the optimizer's state is in the folder {FOLDER} beside this file: resume with a module from zerod.torch.shard()"}
 
@@ -27,6 +27,9 @@ def install() -> None:
 
     @wraps(save)
     def save_optimizer(self: Any, output_dir: str) -> None:
+        if is_sharded(self.optimizer) and owner_of(self.optimizer) is not getattr(self.model, "_zerod_model", None):
+            raise ValueError("trainer.model is not the sharded module any more whose parameters the optimizer steps: make another Trainer "
+                             "for another model")
         if not api.is_sharded(self.model):
             return save(self, output_dir)
         kept, self.optimizer = self.optimizer, SimpleNamespace(state_dict=lambda: _ELSEWHERE)

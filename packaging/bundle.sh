@@ -35,7 +35,7 @@ fi
 # Of the package, or of the package of the file, where Debian's tool knows it.
 add_licence() {
 	package=$1
-	case $1 in /*) package=$(dpkg -S "$(realpath "$1")" 2>/dev/null | cut -d: -f1) ;; esac
+	case $1 in /*) package=$(dpkg -S "*/$(basename "$(realpath "$1")")" 2>/dev/null | head -n 1 | cut -d: -f1) ;; esac
 	[ -f "/usr/share/doc/$package/copyright" ] || return 0
 	mkdir -p "$out/share/zerod/licenses"
 	{

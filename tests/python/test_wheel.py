@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import zipfile
 from pathlib import Path
@@ -28,6 +29,16 @@ with zerod.Client(sys.argv[1]) as client, client.join(job="wheel") as group:
     unit = group.register("unit", zerod.DType.FLOAT32, 8)
     print(zerod.__file__, zerod.version(), unit.shard().true_numel)
 print([line.split()[-1] for line in open("/proc/self/maps") if "libzerod" in line][0])
+"""
+
+PRIVATE = """
+import zerod
+with zerod.Client(private=True) as client, client.join(job="wheel") as group:
+    unit = group.register("unit", zerod.DType.FLOAT32, 8)
+    with group.updating([unit]):
+        pass
+    with unit.gathered():
+        print("gathered")
 """
 
 
@@ -108,6 +119,27 @@ class Wheel(unittest.TestCase):
             with self.assertRaisesRegex(AssertionError, "lib/libzerod.so.0 does not exist: `make` builds it"):
                 run(sys.executable, str(PACKAGE / "backend.py"), "wheel", folder, BUILD=folder)
             self.assertEqual(os.listdir(folder), [])
+
+
+@unittest.skipUnless("ZEROD_WHEEL" in os.environ, "make check-wheel makes the wheel")
+class Programs(unittest.TestCase):
+    def test_alone(self) -> None:
+        """the wheel with programs needs nothing but pip: its scripts run, and a job starts the daemon that is inside"""
+        wheel = support.ROOT / os.environ["ZEROD_WHEEL"]
+        self.assertRegex(wheel.name, rf"^zerod-{re.escape(VERSION)}-py3-none-manylinux_2_\d+_\w+\.whl$")
+        self.assertLess(wheel.stat().st_size, 15 << 20)
+        with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as opened:
+            licences = {name.rsplit("/", 1)[1] for name in opened.namelist() if f"{INFO}/licenses/" in name}
+            bundled = [name for name in opened.namelist() if name.startswith("zerod/lib/")]
+            self.assertGreaterEqual(len(licences), len(bundled))
+            run(*PIP, "install", "--no-index", "--no-deps", "--target", f"{folder}/into", str(wheel))
+            alone = {"PYTHONPATH": f"{folder}/into", "PATH": f"{folder}/into/bin:/usr/bin:/bin", "BUILD": "/nowhere",
+                     "ZEROD_SOCKET": "", "ZEROD_PRIVATE": "1", "XDG_RUNTIME_DIR": folder}
+            for program in ("zerod", "zeroctl", "zerobench"):
+                self.assertIn(VERSION, run(program, "--version", **alone))
+            self.assertIn("gathered", run(sys.executable, "-c", PRIVATE, **alone))
+            while any(name.startswith("zerod-") for name in os.listdir(folder)):
+                time.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -83,4 +83,4 @@ class Split(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    support.main()

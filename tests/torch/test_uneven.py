@@ -228,4 +228,4 @@ class Trouble(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    support.main()

@@ -127,4 +127,4 @@ class Wholes(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    support.main()

@@ -417,13 +417,16 @@ def abandon(module: nn.Module) -> None:
         model.gradients.abandon()
 
 
+_BARRIER = [0.0] * 7  # as many values as no other agreement has: a rank that asks for something else is told at once
+
+
 def barrier(module: nn.Module, deadline_ms: int = 0) -> None:
     """Waits for all ranks of the module. A program's last call: when a rank has ended, the others can only gather."""
     model = model_of(module)
     model.settle()
     for last in (False, True):
         try:
-            model.group.agree(AgreeOp.MIN, [0.0] * 7, deadline_ms)
+            model.group.agree(AgreeOp.MIN, _BARRIER, deadline_ms)
             break
         except Mismatch:  # another rank asks for something else, which raises there; then it comes here
             if last:

@@ -95,6 +95,7 @@ def make_trainer(folder: str, model: nn.Module, world: int, optimizer: Any = Non
     arguments = TrainingArguments(
         folder, max_steps=STEPS, per_device_train_batch_size=BATCH // world, learning_rate=1e-2, weight_decay=0.1, logging_steps=1,
         save_strategy="steps", save_steps=STEPS // 2, eval_strategy="steps", eval_steps=STEPS // 2, use_cpu=models.DEVICE == "cpu",
+        adam_epsilon=1e-3,  # by a smaller one a step enlarges what rounding there is
         report_to=[], disable_tqdm=True, lr_scheduler_type="linear", **options)
     trainer = Trainer(model, arguments, train_dataset=Tokens(), eval_dataset=Tokens(),
                       optimizers=(optimizer(model) if optimizer else None, None))

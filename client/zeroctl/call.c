@@ -46,22 +46,37 @@ int zd_ctl_fail(int status, const char *format, ...)
 	return status;
 }
 
+static int connect_to(struct zd_ctl *ctl, const char *socket_path)
+{
+	struct zerod_options options = ZEROD_INIT(options);
+	options.socket_path = socket_path;
+	options.name = "zeroctl";
+	options.deadline_ms = ctl->deadline_ms;
+	return zerod_connect(&options, &ctl->client);
+}
+
 int zd_ctl_connect(struct zd_ctl *ctl)
 {
 	if (ctl->client)
 		return 0;
-	struct zerod_options options = ZEROD_INIT(options);
-	options.socket_path = ctl->socket_path;
-	options.name = "zeroctl";
-	options.deadline_ms = ctl->deadline_ms;
-	int status = zerod_connect(&options, &ctl->client);
-	if (status == ZEROD_E_CONNECT)
-		return zd_ctl_fail(
-		        status,
-		        "%s\n"
-		        "  start it:     systemctl start zerod, or: zerod --foreground --socket %s\n"
-		        "  name another: --socket PATH, or the variable ZEROD_SOCKET",
-		        zerod_last_error(NULL), ctl->socket_path);
+	int status = connect_to(ctl, ctl->socket_path);
+	if (status == ZEROD_E_CONNECT) {
+		char *paths = NULL;
+		unsigned count = ctl->socket_given ? 0 : zd_ctl_private_sockets(&paths);
+		if (count == 1)
+			status = connect_to(ctl, paths);
+		if (status == ZEROD_E_CONNECT)
+			status = zd_ctl_fail(
+			        status,
+			        "%s\n"
+			        "  start it:     systemctl start zerod, or: zerod --foreground --socket %s\n"
+			        "  name another: --socket PATH, or the variable ZEROD_SOCKET%s%s",
+			        zerod_last_error(NULL), ctl->socket_path,
+			        count ? "\nDaemons of your jobs:\n" : "", count ? paths : "");
+		free(paths);
+		if (status == ZEROD_E_CONNECT)
+			return status;
+	}
 	if (status)
 		return zd_ctl_fail(status, "%s: %s", zerod_status_name(status), zerod_last_error(NULL));
 	return 0;

@@ -37,11 +37,12 @@ struct zd_ctl {
 	int nargs;
 	char **args;             /* the arguments after the verb, without options */
 	const char *socket_path; /* never NULL */
-	const char *job;         /* as given, zd_ctl_check_job() makes it a name; "": all */
-	uint64_t job_owner;      /* the job's uid + 1; 0: jobs of this name of all users */
-	char *job_owned;         /* the name that zd_ctl_keep_job() has made; NULL: none */
-	const char *sort;        /* NULL: the daemon's order */
-	const char *columns;     /* the titles or keys of those to show, with commas between; NULL: all */
+	bool socket_given;
+	const char *job;     /* as given, zd_ctl_check_job() makes it a name; "": all */
+	uint64_t job_owner;  /* the job's uid + 1; 0: jobs of this name of all users */
+	char *job_owned;     /* the name that zd_ctl_keep_job() has made; NULL: none */
+	const char *sort;    /* NULL: the daemon's order */
+	const char *columns; /* the titles or keys of those to show, with commas between; NULL: all */
 	bool json, exact_bytes, wide, raw, no_headings;
 	double interval_s;    /* watch, top */
 	uint64_t count;       /* watch; 0: until interrupted */
@@ -67,7 +68,11 @@ int zd_ctl_fail(int status, const char *format, ...) __attribute__((format(print
 void zd_ctl_keep_failures(bool keep);
 const char *zd_ctl_kept_failure(void) __attribute__((returns_nonnull));
 
-/* Connects unless that was done. The message for a missing daemon has the socket's path and a remedy. */
+/* Finds the sockets of daemons that jobs of this user have started for themselves, as lines of a new text.
+ * Returns how many there are. */
+unsigned zd_ctl_private_sockets(char **paths);
+/* Connects unless that was done: if no socket was given and no daemon serves the system, to the only daemon of
+ * a job of this user. The message for a missing daemon has the socket's path and a remedy. */
 int zd_ctl_connect(struct zd_ctl *ctl) __attribute__((warn_unused_result));
 
 /* Sends the request; `fn` gets the reply when its status is 0. */

@@ -56,7 +56,8 @@ static const struct {
 	const char *help;
 } options[] = {
         {"socket", "PATH", OPT_SOCKET,
-         "the daemon's socket (default: $ZEROD_SOCKET, else " ZD_DEFAULT_SOCKET ")"},
+         "the daemon's socket (default: $ZEROD_SOCKET, else " ZD_DEFAULT_SOCKET
+         ", else that of your only job with a daemon of its own)"},
         {"json", NULL, OPT_JSON, "an object with a schema version instead of a table"},
         {"bytes", NULL, OPT_BYTES, "exact bytes instead of KiB, MiB, GiB"},
         {"columns", "A,B,...", OPT_COLUMNS, "only these columns, in this order"},
@@ -276,6 +277,7 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 	switch (bit) {
 	case OPT_SOCKET:
 		ctl->socket_path = value;
+		ctl->socket_given = true;
 		return 0;
 	case OPT_JSON:
 		ctl->json = true;
@@ -434,6 +436,7 @@ int main(int argc, char **argv)
 	const char *socket_path = getenv("ZEROD_SOCKET");
 	struct zd_ctl ctl = {
 	        .socket_path = socket_path && *socket_path ? socket_path : ZD_DEFAULT_SOCKET,
+	        .socket_given = socket_path && *socket_path,
 	        .job = "",
 	        .interval_s = 2,
 	        .seconds = 10,

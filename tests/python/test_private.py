@@ -94,6 +94,15 @@ class Private(unittest.TestCase):
         with support.Daemon() as daemon, mock.patch.dict(os.environ, {"ZEROD_SOCKET": daemon.socket}):
             self.assertFalse(zerod.Client(private=True).is_private)
 
+    def test_zeroctl(self) -> None:
+        """zeroctl finds the daemon of this user's only job by itself, and lists those of several"""
+        self.patch(mock.patch.dict(os.environ, {"RANK": "0", "MASTER_PORT": "1"}))
+        with zerod.Client(private=True), mock.patch.dict(os.environ, {"MASTER_PORT": "2"}), zerod.Client(private=True):
+            told = subprocess.run([str(support.BUILD / "bin" / "zeroctl"), "status"], capture_output=True, text=True)
+            self.assertEqual(told.returncode, 25)
+            for path in self.base.glob("zerod-*/zerod.sock"):
+                self.assertIn(f"\n{path}\n", told.stderr)
+
 
 if __name__ == "__main__":
     support.main()

@@ -108,8 +108,8 @@ def _start(folder: Path, path: str) -> None:
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}  # where the daemon has its key of ids
     _started.append(subprocess.Popen(["/bin/sh", "-c", _SHELL, str(folder), *command], start_new_session=True, env=environment))
     _await(folder, path, _started[-1])
-    print(f"zerod: a daemon for this job: {path} (log: {folder}/zerod.log). It ends {IDLE_S} s after the job; "
-          f"`zeroctl --socket {path} status` shows it.", file=sys.stderr)
+    print(f"zerod: a daemon for this job: {path} (log: {folder}/zerod.log). It ends {IDLE_S} s after the job. `zeroctl top` shows it",
+          file=sys.stderr)
 
 
 def _await(folder: Path, path: str, started: "Optional[subprocess.Popen[bytes]]") -> None:

@@ -71,8 +71,8 @@ const char *zd_ctl_kept_failure(void) __attribute__((returns_nonnull));
 /* Finds the sockets of daemons that jobs of this user have started for themselves, as lines of a new text.
  * Returns how many there are. */
 unsigned zd_ctl_private_sockets(char **paths);
-/* Connects unless that was done: if no socket was given and no daemon serves the system, to the only daemon of
- * a job of this user. The message for a missing daemon has the socket's path and a remedy. */
+/* Connects unless that was done: if no socket was given and no daemon serves the system, to the only daemon
+ * of a job of this user. The message for a missing daemon has the socket's path and a remedy. */
 int zd_ctl_connect(struct zd_ctl *ctl) __attribute__((warn_unused_result));
 
 /* Sends the request; `fn` gets the reply when its status is 0. */

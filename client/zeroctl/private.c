@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * private.c - the daemons that this user's jobs have started for themselves: the Python package's zerod/private.py.
+ * private.c - the daemons that this user's jobs have started for themselves (Python's zerod/private.py).
  */
 #include "ctl.h"
 

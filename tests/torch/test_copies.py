@@ -78,7 +78,7 @@ class Copies(unittest.TestCase):
     def test_options(self) -> None:
         """masters in halves, what was frozen since, ignored parameters and blocks are the copy's; its memory goes with it"""
         def body(rank: int) -> None:
-            module = harness.seeded(Net)
+            module = harness.seeded(Net).to(models.DEVICE)
             zt.shard(module.layers[1], param_dtype=torch.bfloat16)
             harness.shard(module, param_dtype=torch.bfloat16, ignored_params=[module.gain])
             module.first.requires_grad_(False)

@@ -139,7 +139,7 @@ class Ignored(unittest.TestCase):
     def test_nested(self) -> None:
         """blocks that were sharded before have the same ignored parameters"""
         def body(rank: int) -> None:
-            module = harness.seeded(Gain)
+            module = harness.seeded(Gain).to(models.DEVICE)
             wanted = list(ignored(module).values())
             zt.shard(module.layers[1][1], ignored_params=wanted[3:])
             with self.assertRaisesRegex(ValueError, "layers.1.1.weight is in ignored_params of one call"):

@@ -10,15 +10,15 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from ..torch import whole
-from ..torch.rules import by_owner
 from ..torch.sharded import ShardedParameter, ShardedTensor, ShardedWrite
+from . import clip_grad
 
 
 def install() -> None:
     """Harmless when repeated."""
     _refuse_ddp()
     _take_inputs()
-    _check_norms()
+    clip_grad.install()
     if torch.distributed.is_available():
         _refuse_collectives()
         _shard_states()
@@ -61,30 +61,6 @@ def _take_inputs() -> None:
 def _whole_leaf(parameter: ShardedParameter) -> torch.Tensor:
     unit, index = parameter.part.place
     return unit.leaves[index] if parameter.own else parameter
-
-
-def _check_norms() -> None:
-    """clip_grad_norm_() raises where gradients that are not sharded differ between ranks, which would all clip differently."""
-    from torch.nn.utils import clip_grad
-
-    plain = getattr(clip_grad, "_get_total_norm", None)  # torch 2.4 and 2.5 have none
-    if plain is None or hasattr(plain, "_zerod"):
-        return
-
-    @wraps(plain)
-    def total_norm(tensors: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        made = plain(tensors, *args, **kwargs)
-        for owner, _ in by_owner(tensors):
-            low, high = owner.agree([-float(made), float(made)], "max") if owner.ignored else (0.0, 0.0)
-            if -low < high:
-                raise RuntimeError(f"the norm of these gradients is {-low} on one rank and {high} on another: those of "
-                                   f"ignored_params, such as {min(owner.ignored.values())}, are each rank's own. Clip the others alone, as "
-                                   "zerod.torch.clip_grad_norm_() does")
-        return made
-
-    total_norm._zerod = True  # type: ignore[attr-defined]
-    clip_grad._get_total_norm = total_norm
 
 
 def _refuse_collectives() -> None:

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.nn.utils.clip_grad_norm_() beside parameters that shard() was told to ignore."""
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.nn.utils import clip_grad
+
+from ..torch.rules import by_owner
+
+
+def install() -> None:
+    """clip_grad_norm_() raises where gradients that are not sharded differ between ranks, which would all clip differently."""
+    plain = getattr(clip_grad, "_get_total_norm", None)  # torch 2.4 and 2.5 have none
+    if plain is None or hasattr(plain, "_zerod"):
+        return
+
+    @wraps(plain)
+    def total_norm(tensors: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        made = plain(tensors, *args, **kwargs)
+        for owner, _ in by_owner(tensors):
+            low, high = owner.agree([-float(made), float(made)], "max") if owner.ignored else (0.0, 0.0)
+            if -low < high:
+                raise RuntimeError(f"the norm of these gradients is {-low} on one rank and {high} on another: those of "
+                                   f"ignored_params, such as {min(owner.ignored.values())}, are each rank's own. Clip the others alone, as "
+                                   "zerod.torch.clip_grad_norm_() does")
+        return made
+
+    total_norm._zerod = True  # type: ignore[attr-defined]
+    clip_grad._get_total_norm = total_norm

@@ -244,6 +244,7 @@ class Exceptions(unittest.TestCase):
             for step in range(3):
                 models.mlp_loss(module, rank, step)
                 zt.clip_grad_norm_(module, 1.0)
+                module.layers[0].requires_grad_(step == 1)  # it is followed after the step
                 if evaluates and rank == world - 1:
                     with torch.no_grad():
                         self.assertTrue(module(torch.ones(2, 13)).isfinite().all())
@@ -566,15 +567,15 @@ class Mistakes(unittest.TestCase):
         module = models.MLP()
         blocks = layout.plan(module, None, None)
         here = torch.device("cuda", 0)
-        layout.check_devices(blocks, here)
+        layout.check_devices(blocks, here, {})
         with torch.device("meta"):
-            layout.check_devices(layout.plan(models.MLP(), None, None), here)
+            layout.check_devices(layout.plan(models.MLP(), None, None), here, {})
         elsewhere = types.SimpleNamespace(device=torch.device("cuda", 1))
         blocks[-1].units[0].members[0].parameter = elsewhere
-        layout.check_devices(blocks, elsewhere.device)
+        layout.check_devices(blocks, elsewhere.device, {})
         for device in (here, torch.device("cpu")):
             with self.assertRaisesRegex(ValueError, f"layers.2.0.weight is on cuda:1, .* device is {device}"):
-                layout.check_devices(blocks, device)
+                layout.check_devices(blocks, device, {})
 
     def test_old_torch(self) -> None:
         """a torch that is too old is refused by its number"""

@@ -130,6 +130,9 @@ class Ignored(unittest.TestCase):
             self.assertTrue(torch.equal(module.gain.grad, own) and abs(norm - 1e-2) < 1e-4)
             with self.assertRaisesRegex(RuntimeError, "the norm .* such as gain"):
                 torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            module.gain.grad.fill_(float("nan") if rank else 0.0)
+            with self.assertRaisesRegex(RuntimeError, "the norm .* is nan on one rank"):
+                torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
             module.gain.grad.fill_(1.0)
             torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
             models.sgd(module).step()

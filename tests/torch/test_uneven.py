@@ -17,6 +17,7 @@ from harness import support
 from test_halves import optimizer as halves
 from torch import nn
 
+import zerod
 import zerod.torch as zt
 
 RAISED = (test_failures.Trouble, zt.StepAbandoned, zt.StepTorn)
@@ -149,6 +150,7 @@ class Trouble(unittest.TestCase):
                             told = f"{told}{type(raised).__name__}{getattr(raised, 'rank', '')} "
                             if not catches:
                                 raise
+                            optimizer.where = ""
             except RAISED as raised:
                 told += f"left by {type(raised).__name__}{getattr(raised, 'rank', '')}"
             zt.model_of(module).settle()
@@ -186,6 +188,46 @@ class Trouble(unittest.TestCase):
         for place in ("forward", "backward"):
             with self.subTest(place):
                 self.assertEqual(self.outcomes(place, catches=True), ["", "Trouble ", "StepAbandoned1 "])
+
+    def test_torn(self) -> None:
+        """a step that the loop tears and goes on: the rank that has left it is told at the end"""
+        self.assertEqual(self.outcomes("optimizer", catches=True), ["left by StepTorn1", "Trouble ", "StepTorn1 "])
+
+    def test_clips(self) -> None:
+        """clipping in the loop, without step=: the ranks in it are told; no norm is taken for another agreement"""
+        def body(rank: int, norm_type: float) -> str:
+            module = harness.shard(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1, bias=False)))
+            optimizer = models.sgd(module)
+            try:
+                with zt.join(module, optimizer):
+                    for step in range(2 * rank):
+                        module(models.numbers(rank, step, 3, 4)).square().mean().backward()
+                        zt.clip_grad_norm_(module, 0.1, norm_type=norm_type)
+                        optimizer.step()
+            except (zerod.Mismatch, zt.StepTorn, zt.StepAbandoned) as error:
+                return type(error).__name__
+            return ""
+
+        for norm_type in (2.0, float("inf")):
+            for told in harness.ranks(daemon.socket, 2, lambda rank: body(rank, norm_type)):
+                self.assertIn(told, ("Mismatch", "StepTorn", "StepAbandoned"))
+
+    def test_local(self) -> None:
+        """skip() inside of no_sync(), and a step without another backward"""
+        def body(rank: int) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            optimizer = models.sgd(module)
+            with zt.no_sync(module):
+                if rank == 0:
+                    zt.skip(module)
+                else:
+                    models.mlp_loss(module, rank, 0)
+            optimizer.step()
+            return harness.slices(module)
+
+        losses = Skipping(lambda rank, micro: rank > 0)
+        _, expected = harness.alone(lambda: harness.reference(models.MLP, models.sgd, losses, 2, 1))
+        harness.same(harness.whole(harness.ranks(daemon.socket, 2, body)), expected, "parameter ")
 
     def test_in_backward(self) -> None:
         """with an optimizer in the backward"""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import time
 from ctypes import byref, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Sequence, Union
 
@@ -134,11 +136,16 @@ class Client(Handle):
         options = s.Options(socket_path=socket_path, name=name, deadline_ms=deadline_ms, strict=int(strict),
                             poison=int(poison), reconnect_ms=reconnect_ms)
         install(options)
-        self.is_private = private and socket_path is None and private_daemon.wanted()
-        if self.is_private:
-            options.socket_path = private_daemon.socket_path().encode()
+        private = private and socket_path is None and not os.environ.get("ZEROD_SOCKET")
+        self.is_private = private and private_daemon.wanted()
         handle = c_void_p()
-        status = calls.connect(byref(options), byref(handle))
+        for _ in range(private_daemon.TRIES):
+            if self.is_private:
+                options.socket_path = private_daemon.socket_path().encode()
+            status = calls.connect(byref(options), byref(handle))
+            if not self.is_private or status not in private_daemon.ENDING:
+                break
+            time.sleep(0.05)
         if status:
             failure = failed(status, None)
             if private and not self.is_private and isinstance(failure, ConnectionFailed):

@@ -27,8 +27,10 @@ from .structs import Status
 SYSTEM = "/run/zerod/zerod.sock"
 IDLE_S = 5  # without a session
 STARTED_IN_S = 60
-# $0 is the folder, which goes after a clean end; a signal of the terminal's is for the trainers.
+ENDING = (Status.CONNECT, Status.DISCONNECTED, Status.SHUTDOWN)  # of a daemon that has just been idle for too long
+TRIES = 200
 _started: "list[subprocess.Popen[bytes]]" = []
+# $0 is the folder, which goes after a clean end; a signal of the terminal's is for the trainers.
 _SHELL = '"$@" </dev/null >"$0/zerod.log" 2>&1 && rm -rf "$0"'
 
 
@@ -41,18 +43,37 @@ def wanted() -> bool:
 
 def socket_path() -> str:
     """The socket of this job's private daemon, which serves. ConnectionFailed says why it does not, and where its log is."""
+    starts = os.environ.get("LOCAL_RANK", "0") == "0"
+    deadline = time.monotonic() + STARTED_IN_S
     while True:
         folder = _folder()
         path = str(folder / "zerod.sock")
-        with suppress(FileNotFoundError):  # the daemon before has ended, and taken the folder with it
-            if os.environ.get("LOCAL_RANK", "0") != "0":
-                _await(folder, path, None)
-            else:
-                with open(folder / "lock", "w") as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                    if _connects(path):
-                        _start(folder, path)
+        if not _connects(path):
             return path
+        lock = _locked(folder) if starts else None
+        if lock is not None:
+            try:
+                _start(folder, path, lock)
+            finally:
+                os.close(lock)
+            return path
+        if time.monotonic() > deadline:
+            raise error(Status.DEADLINE, f"the job's own daemon does not serve {path} after {STARTED_IN_S} s: LOCAL_RANK 0 starts "
+                        f"it, and its log is {folder}/zerod.log")
+        time.sleep(0.01)
+
+
+def _locked(folder: Path) -> Optional[int]:
+    """A descriptor of the folder's lock, which the daemon's shell inherits: until it has removed the folder nobody else starts
+    one there. None: another process has it, or the folder has just gone."""
+    with suppress(FileNotFoundError):
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        with suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), os.stat(folder / "lock")):
+                return lock
+        os.close(lock)
+    return None
 
 
 def _connects(path: str) -> "Optional[type[BaseException]]":
@@ -67,14 +88,17 @@ def _connects(path: str) -> "Optional[type[BaseException]]":
 
 def _folder() -> Path:
     """Of this job: all processes of one run of torchrun have the same, and other programs each their own."""
-    run = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "ZEROD_JOB")]
+    run = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "ZEROD_JOB")]
     name = "\n".join(run if "LOCAL_RANK" in os.environ or "RANK" in os.environ else [str(os.getpid())])
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if not os.access(base, os.W_OK) or len(base) > 60:  # a socket's path has 107 bytes at most
         base = "/tmp"
     folder = Path(base, f"zerod-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:16]}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
+    found = None
+    while found is None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileNotFoundError):  # the daemon before has just ended, and taken the folder with it
+            found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise error(Status.PERMISSION, f"{folder} is not a folder that this user alone can enter")
     return folder
@@ -98,7 +122,7 @@ def run_program() -> None:
     os.execv(program(name), [name, *sys.argv[1:]])
 
 
-def _start(folder: Path, path: str) -> None:
+def _start(folder: Path, path: str, lock: int) -> None:
     ranks = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     command = [program(), "--foreground", "--config", "/dev/null", "--socket", path, "--keep-state", "none",
@@ -106,20 +130,17 @@ def _start(folder: Path, path: str) -> None:
     if not os.access("/dev/nvidiactl", os.F_OK):  # emulated devices take memory as it is used
         command += ["--backend", "host", "--devices", str(ranks), "--arena", str(memory // 2 // ranks)]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}  # where the daemon has its key of ids
-    _started.append(subprocess.Popen(["/bin/sh", "-c", _SHELL, str(folder), *command], start_new_session=True, env=environment))
+    _started.append(subprocess.Popen(["/bin/sh", "-c", _SHELL, str(folder), *command], start_new_session=True, env=environment,
+                                     pass_fds=[lock]))
     _await(folder, path, _started[-1])
     print(f"zerod: a daemon for this job: {path} (log: {folder}/zerod.log). It ends {IDLE_S} s after the job. `zeroctl top` shows it",
           file=sys.stderr)
 
 
-def _await(folder: Path, path: str, started: "Optional[subprocess.Popen[bytes]]") -> None:
-    """Until the daemon serves. started: by this process."""
-    deadline = time.monotonic() + STARTED_IN_S
+def _await(folder: Path, path: str, started: "subprocess.Popen[bytes]") -> None:
+    """Until the daemon serves that this process has started."""
     while _connects(path):
-        if started is not None and started.poll() is not None:
+        if started.poll() is not None:
             log = (folder / "zerod.log").read_text(errors="replace").strip().splitlines()
             raise error(Status.CONNECT, "the job's own daemon did not start: " + "\n".join(log[-5:]) + f" ({folder}/zerod.log)")
-        if time.monotonic() > deadline:
-            raise error(Status.DEADLINE, f"the job's own daemon does not serve {path} after {STARTED_IN_S} s: LOCAL_RANK 0 starts "
-                        f"it, and its log is {folder}/zerod.log")
         time.sleep(0.01)

@@ -2,6 +2,7 @@
 """torch.nn.utils.clip_grad_norm_() beside parameters that shard() was told to ignore."""
 from __future__ import annotations
 
+import math
 from functools import wraps
 from typing import Any
 
@@ -22,9 +23,13 @@ def install() -> None:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         made = plain(tensors, *args, **kwargs)
         for owner, _ in by_owner(tensors):
-            low, high = owner.agree([-float(made), float(made)], "max") if owner.ignored else (0.0, 0.0)
-            if -low < high:
-                raise RuntimeError(f"the norm of these gradients is {-low} on one rank and {high} on another: those of "
+            if not owner.ignored:
+                continue
+            norm = float(made)
+            nan = math.isnan(norm)
+            low, high, some, others = owner.agree([0.0, 0.0, 1.0, 0.0] if nan else [-norm, norm, 0.0, 1.0], "max")
+            if some and others or not some and -low < high:
+                raise RuntimeError(f"the norm of these gradients is {'nan' if some else -low} on one rank and {high} on another: those of "
                                    f"ignored_params, such as {min(owner.ignored.values())}, are each rank's own. Clip the others alone, as "
                                    "zerod.torch.clip_grad_norm_() does")
         return made

@@ -295,7 +295,7 @@ class Gradients:
         """Ends the backward: hands over what is left, and says which parameters had no gradient. skips: also if none had."""
         if not self.keeps:
             self.finish(skips=skips)
-        elif any(unit.fired for unit in self.updates.trainable):
+        elif skips or any(unit.fired for unit in self.updates.trainable):
             self.local = True
             alone = self.alone
             self._show(lambda unit, index: unit.wants[index] and not (alone and unit.kept[index] is None))
@@ -305,8 +305,7 @@ class Gradients:
         trainable = self.updates.trainable
         rest = [unit for unit in trainable if not unit.submitted and
                 (any(leaf.grad is not None for leaf in unit.leaves) or self.local and any(each is not None for each in unit.kept))]
-        if not (self.reducing or rest or skips):
-            self.local = False
+        if not (self.reducing or rest or skips or self.local):
             return
         self.begin()
         for unit in rest:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 from torch import nn
+from torch.optim import Optimizer
 
 import zerod
 
@@ -52,11 +53,11 @@ class Join:
         context, replicas = self.model.context, self.model.replicas
         rates = [float(group.get("lr", 0)) for each in self.steppers for group in getattr(each, "param_groups", ())]
         digest = zlib.crc32(repr(rates).encode())
-        values = [int(inside), failed, digest, -digest]
+        values = [int(inside), failed, digest, -digest, 0]  # an odd number, as all agreements that are not the program's
         told = [-int(value) for value in context.agree([-float(value) for value in values], zerod.AgreeOp.MIN)]  # the maxima
         if replicas is not None:
             told = replicas.exchange(told)
-        some, failed, high, low = told
+        some, failed, high, low, _ = told
         failure: Optional[Exception] = None
         if failed:
             failure = StepAbandoned(failed - 1, "has left the loop inside of join() by an exception")
@@ -89,8 +90,13 @@ class Join:
                 gradients.abandon()
                 raise torn or failure
             if not some:
+                if torn is not None:
+                    raise torn
                 return
             self.module.zero_grad()
+            for each in self.steppers:
+                if isinstance(each, Optimizer):
+                    each.zero_grad()
             try:
                 for _ in range(self.backwards):
                     model.skip()

@@ -579,7 +579,7 @@ class Model:
             if unit.halves is not None and not self.in_backward:  # then a thread may be stepping it
                 unit.halves.close(writes=False)
         self.kept.sweep()
-        if self.refreeze:
+        if self.refreeze and not self.steps.open:
             self._follow_requires_grad()
 
     def _follow_requires_grad(self) -> None:

@@ -49,7 +49,8 @@ def save_planner(model: Model) -> Any:
         def create_local_plan(self) -> Any:
             plan = super().create_local_plan()
             if model.rank or model.replicas is not None and model.replicas.row:
-                plan.items[:] = [item for item in plan.items if item.type != WriteItemType.TENSOR]
+                plan.items[:] = [item for item in plan.items
+                                 if item.type != WriteItemType.TENSOR or item.index.fqn.startswith("extra.")]
             return plan
 
     return Planner()

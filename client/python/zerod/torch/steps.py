@@ -66,7 +66,6 @@ class Steps:
         self._again: set[int] = set()  # of these, those whose step is called again, since it has raised
         self._stepped: set[int] = set()
         self._skipped: set[int] = set()  # all ranks have seen that their gradients overflow
-        self._failed = -1  # a rank that has said so in the last step's end
 
     # ---- Begin ----
 
@@ -252,16 +251,23 @@ class Steps:
     # ---- Agreements inside of a step ----
 
     def agree(self, values: "list[float]", op: zerod.AgreeOp) -> "list[float]":
-        """Context.agree(), which raises StepTorn or StepAbandoned where another rank has given this step up meanwhile."""
+        """Context.agree(), which raises StepTorn or StepAbandoned where another rank has given this step up meanwhile.
+
+        The number of values is made even: agreements of the binding's own have odd numbers, and no rank takes one for the other.
+        """
         try:
-            return self.context.agree(values, op)
+            return self.context.agree(values + [0.0] * (2 - len(values) % 2), op)[:len(values)]
         except zerod.Mismatch:
             if not self.open:
                 raise
-            self.finish(asks=True)
-            if self._failed < 0:  # all ranks were asked, for different things
+            begun, failed = self._tell(False, -1, waits=True)[:2]
+            if failed < 0:  # no rank has given up: this one can still step, and the others wait for that
                 raise
-            raise StepAbandoned(self._failed) from None
+            if begun:
+                self.finish(asks=True)
+            else:
+                self._close()
+            raise StepAbandoned(failed) from None
 
     def overflow(self, parameters: "Iterable[torch.Tensor]", found: bool) -> bool:
         """Whether a gradient of these parameters is infinite or NaN on any rank."""
@@ -296,7 +302,7 @@ class Steps:
     def begin_update(self, agrees: bool = True) -> None:
         """The shards are about to be written. agrees: a read of gradients has begun the step, and since then other ranks may
         read weights, or have given the step up: StepAbandoned."""
-        if agrees and not self.updates.updating and self.context.world > 1:
+        if agrees and not self.updates.updating and (self.context.world > 1 or self.context.replicas is not None):
             begun, failed = self._tell(False, -1, waits=True)[:2]
             if failed >= 0 and not begun:
                 self._close()
@@ -379,7 +385,6 @@ class Steps:
         Between rows of a mesh, the slices of ranks that have failed are taken from a row where they are whole.
         """
         context, durable = self.context, self.context.durable
-        self._failed = -1
         if not self.updates.updating and self._skips_all():
             return None
         number = context.rank if context.replicas is None else context.replicas.members[context.rank]
@@ -390,7 +395,6 @@ class Steps:
             waits = waits and (begun or failed < 0)
         if durable is not None:
             durable.agreed_bytes = wanted
-        self._failed = failed
         if not begun or failed < 0:
             return None
         self.updates.begin()
@@ -404,11 +408,12 @@ class Steps:
         values = [float(begins), float(failed), float(waits)]
         if context.durable is not None:
             values += context.durable.wanted_bytes()
+        padded = values + [0.0] * (1 - len(values) % 2)
         try:
-            told = context.agree(values, zerod.AgreeOp.MAX)
+            told = context.agree(padded, zerod.AgreeOp.MAX)
         except zerod.Mismatch:  # other ranks were asked for something else; now they come here
-            told = context.agree(values, zerod.AgreeOp.MAX)
-        found = [int(value) for value in told]
+            told = context.agree(padded, zerod.AgreeOp.MAX)
+        found = [int(value) for value in told[:len(values)]]
         return found if context.replicas is None else context.replicas.exchange(found)
 
     def _skips_all(self) -> bool:

@@ -16,8 +16,12 @@ from torch import nn
 
 import zerod.torch as zt
 
-setUpModule = base.setUpModule
 STEPS, BATCH = 4, 4
+
+
+def setUpModule() -> None:
+    base.setUpModule()
+    tempfile.tempdir = base.scratch.name  # wandb, which torchtitan brings, leaves folders there
 
 
 def close(results: list[Any], expected: Any) -> None:
@@ -46,7 +50,6 @@ class Peft(unittest.TestCase):
                     return dict(PeftModel.from_pretrained(base.llama(), f"{folder}/sharded/checkpoint-{base.STEPS}").state_dict())
 
                 close([harness.alone(read)], expected[1])
-
 
     def test_merge(self) -> None:
         """merge_and_unload() merges masters, and the merged model runs and trains, also with param_dtype"""

@@ -367,7 +367,6 @@ class Steps:
         self._close()
         if durable is not None and commits:
             durable.commit()
-        self.gradients.fetcher.clear()
         if torn is not None and not fails:
             raise StepTorn(torn)
 
@@ -378,6 +377,7 @@ class Steps:
         self.updates.end()
         if not self.gradients.alone:
             self.context.group.step_end(self.context.stream())
+        self.gradients.fetcher.clear()
 
     def _agree(self, fails: bool) -> Optional[int]:
         """Where any rank has begun to update its slices, all do; returns a rank that has failed to, if there is one.

@@ -554,7 +554,7 @@ wheel: deps  ## the same as a wheel for pip, with zerod, zeroctl and zerobench i
 	@BUILD=build/wheel-obj VERSION=$(VERSION) packaging/bundle.sh build/wheel-bundle
 	@BUNDLE=build/wheel-bundle $(PYTHON) client/python/backend.py wheel $(BUILD)/wheel
 check-wheel: wheel  ## what the wheel installs where nothing else of zerod's is
-	@ZEROD_WHEEL="$$(ls -t $(BUILD)/wheel/*.whl | head -n 1)" BUILD="$(BUILD)" tests/run.sh "tests/python/run.sh test_wheel.py Programs"
+	@ZEROD_WHEEL="$$(ls -t $(BUILD)/wheel/*.whl | head -n 1)" BUILD="$(BUILD)" tests/run.sh "$(PYTHON) tests/python/test_wheel.py Programs"
 
 # The library's interface to other programs: its functions and the headers' structures.
 ABI_BASELINE := packaging/libzerod.abi

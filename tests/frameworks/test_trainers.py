@@ -7,6 +7,7 @@ import copy
 import tempfile
 import unittest
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import harness
@@ -53,6 +54,9 @@ class Peft(unittest.TestCase):
 
     def test_merge(self) -> None:
         """merge_and_unload() merges masters, and the merged model runs and trains, also with param_dtype"""
+        if version("peft") < "0.20":
+            self.skipTest(f"peft {version('peft')}: with param_dtype the merged model was tried with 0.21")
+
         def merged(sharded: bool, dtype: Any, options: dict[str, Any], _: int = 0) -> Any:
             module = adapted(**options)
             for name, parameter in module.named_parameters():

@@ -15,7 +15,7 @@ def install() -> None:
 
     torch.install()
     when_imported("accelerate.accelerator", partial(_try, "accelerate", accelerate.install, "1.10 to 1.15"))
-    when_imported("peft.tuners.tuners_utils", partial(_try, "peft", peft.install, "0.17 to 0.21"))
+    when_imported("peft.tuners.tuners_utils", partial(_try, "peft", peft.install, "0.21"))
     when_imported("transformers.trainer", partial(_try, "transformers", transformers.install, "4.57 to 5.24"))
 
 

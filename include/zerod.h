@@ -302,10 +302,9 @@ ZEROD_MUST_USE int zerod_group_barrier(zerod_group *group, const struct zerod_wa
 #define ZEROD_MAX_AGREED 1024u
 enum zerod_agree_op { ZEROD_AGREE_SUM = 0, ZEROD_AGREE_MAX = 1, ZEROD_AGREE_MIN = 2 };
 /* Replaces each of `count` values (1..ZEROD_MAX_AGREED) by the sum, maximum or minimum of all ranks' values
- * at its index, when every rank has called it. Sums are made in rank order: all runs have the same bits. A
- * maximum or minimum with a NaN is NaN. Errors: MISMATCH on all ranks (`op` or `count` differ) or on this one
- * (another rank has begun the first backward of a step that this rank has not begun), STATE (another thread
- * of this rank waits in it), UNSUPPORTED (the group spans daemons), DEADLINE. */
+ * at its index, when every rank has called it. Sums are in rank order. A NaN makes a maximum or minimum NaN.
+ * Errors: MISMATCH on all ranks (`op` or `count` differ), or on this one (another rank has begun a step's
+ * backward instead), STATE (another thread waits in it), UNSUPPORTED (a group over daemons), DEADLINE. */
 ZEROD_MUST_USE int zerod_group_agree(zerod_group *group, enum zerod_agree_op op, double *values,
                                      uint32_t count, const struct zerod_wait_options *options);
 

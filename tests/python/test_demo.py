@@ -71,7 +71,7 @@ class Demo(unittest.TestCase):
             for status, words, option, value in (
                     (0, "", "--text", "blanks"), (2, "one byte: too short to train on, 1 of at least 13", "--text", "one byte"),
                     (2, "nothing: No such file", "--text", "nothing"), (2, "pipe: not a regular file", "--text", "pipe"),
-                    (25, "rank 0: CONNECT", "--socket", "no.sock"), (22, "on the CPU, .* GPUs", "--socket", gpus.socket),
+                    (25, r"rank \d: CONNECT", "--socket", "no.sock"), (22, "on the CPU, .* GPUs", "--socket", gpus.socket),
                     (2, "a number from 1 to 64", "--ranks", "0"), (1, "zerod was not found in", "--bin", "")):
                 value = value if value == "0" else os.path.join(daemon.folder.name, value)
                 got, _, errors = end(start("--steps", "2", "--batch", "2", "--compare", option, value))

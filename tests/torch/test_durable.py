@@ -14,6 +14,7 @@ import harness
 import models
 import torch
 from harness import same, support
+from test_halves import Reference
 from torch import nn
 
 import zerod
@@ -26,7 +27,7 @@ PLACES = ("forward", "backward", "optimizer", "update", "publish", "commit", "af
 
 def setUpModule() -> None:
     global daemon
-    daemon = support.Daemon(devices=2, arena="128M").for_module()
+    daemon = support.Daemon(devices=2, arena="128M", host_arena="64M").for_module()
 
 
 def end_job(job: str) -> None:
@@ -64,6 +65,9 @@ def kill_at(place: str, module: nn.Module, optimizer: torch.optim.Optimizer, kil
         group = optimizer.param_groups[0]
         optimizer.param_groups[:] = [{**group, "params": group["params"][:9]},
                                      {**group, "params": group["params"][9:], "weight_decay": _Killing()}]
+    elif place == "kernel":  # some units are written
+        optimizer.open = lambda unit: kill() if unit is optimizer.param_groups[0]["params"][9].part.place[0] else type(
+            optimizer).open(optimizer, unit)
     elif place == "publish":
         kept.publish = killed
     elif place == "commit":  # all is published
@@ -85,6 +89,14 @@ class _Killing:
         die()
 
     __mul__ = __rmul__ = __ne__ = __eq__ = __bool__ = __float__ = _die  # type: ignore[assignment]
+
+
+def own_adamw(module: nn.Module) -> torch.optim.Optimizer:
+    if hasattr(module, "_zerod_model"):
+        return zt.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1)
+    reference = Reference(module.parameters(), "AdamW", lr=1e-2, weight_decay=0.1)
+    reference.rounded = lambda masters: masters  # type: ignore[method-assign, assignment]  # publishes round, as with torch's optimizers
+    return reference
 
 
 def make_small() -> nn.Module:
@@ -155,14 +167,13 @@ class Killed(unittest.TestCase):
     def check(self, optimize: Callable, dtype: Optional[torch.dtype], places: tuple[str, ...],
               killed: tuple[tuple[int, ...], ...], killed_step: int = KILLED, **options: Any) -> None:
         wanted = harness.alone(lambda: expected(make_small, optimize, dtype))
-        for place in places:
-            for ranks in killed:
-                with self.subTest(place=place, killed=ranks):
-                    job = f"{optimize.__name__}-{dtype}-{place}-{ranks}-{killed_step}-{'-'.join(options)}"
-                    for result in self.run_killed(job, place, ranks, optimize, dtype, killed_step, **options):
-                        same(result[0], wanted[0], "parameter ")
-                        same(result[1], wanted[1], "optimizer ")
-                    end_job(job)
+        for place, ranks in harness.combined(places, killed):
+            with self.subTest(place=place, killed=ranks):
+                job = f"{optimize.__name__}-{dtype}-{place}-{ranks}-{killed_step}-{'-'.join(options)}"
+                for result in self.run_killed(job, place, ranks, optimize, dtype, killed_step, **options):
+                    same(result[0], wanted[0], "parameter ")
+                    same(result[1], wanted[1], "optimizer ")
+                end_job(job)
 
     def test_adamw(self) -> None:
         """float32, AdamW: killed in each part of a step, one rank or all"""
@@ -174,8 +185,7 @@ class Killed(unittest.TestCase):
 
     def test_sgd(self) -> None:
         """SGD with momentum: killed in each part of a step"""
-        for dtype in (None, torch.bfloat16):
-            self.check(models.sgd, dtype, PLACES, ((0, 1),))
+        self.check(models.sgd, torch.bfloat16, PLACES, ((0, 1),))
 
     def test_first_step(self) -> None:
         """killed in the first step, in which the optimizer's state appears: nothing of it is found"""
@@ -185,6 +195,17 @@ class Killed(unittest.TestCase):
         """killed inside of the optimizer's step, with slots, with stage 2, with persistent units"""
         for options in ({"slots": True}, {"stage": 2}, {"persist_below": 1000}):
             self.check(models.adamw, torch.bfloat16, ("update",), ((1,),), **options)
+
+    def test_own_adamw(self) -> None:
+        """zerod.torch.AdamW, float32 and with masters, offload too: killed inside of its step and before its first commit"""
+        for dtype in (None, torch.bfloat16):
+            wanted = harness.alone(lambda: expected(make_small, own_adamw, dtype)[0])
+            for offload, (place, step) in harness.combined((None, "all", "optimizer"), (("kernel", KILLED), ("commit", 0))):
+                options = {} if offload is None else {"offload": offload}
+                with self.subTest(dtype=dtype, offload=offload, place=place):
+                    for result in self.run_killed(f"own-{dtype}-{offload}", place, (1,), own_adamw, dtype, step, **options):
+                        same(result[0], wanted)
+                    end_job(f"own-{dtype}-{offload}")
 
     def test_other_optimizer(self) -> None:
         """killed before AdamW's first commit, started again with SGD: AdamW's state is not in the way"""

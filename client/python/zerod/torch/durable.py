@@ -297,10 +297,11 @@ class Durable:
             self.unclaimed.discard((name, key))
             self.owners[name].state[self.parameters[name]][key] = self._value(self.entries[name, key])
 
-    def forget(self) -> None:
-        """The optimizers have no state: some of it is in the daemon's memory, and all of it in the last commit."""
+    def forget(self) -> "set[torch.optim.Optimizer]":
+        """The optimizers, which have no state any more: some of it is in the daemon's memory, and all of it in the last commit."""
         for name, optimizer in self.owners.items():
             optimizer.state.pop(self.parameters[name], None)
+        return set(self.owners.values())
 
     def _value(self, entry: Entry) -> Any:
         if entry.kind in _TENSORS:

@@ -36,6 +36,7 @@ from .context import Context
 from .gradients import Gradients
 from .kept import Kept
 from .layout import BlockPlan
+from .overlap import UnitOptimizer
 from .pace import Pace
 from .recovery import Recovery
 from .rules import ViewOf
@@ -602,8 +603,9 @@ class Model:
         """Of all tensors of the model's none is over the daemon's memory afterwards."""
         self._remove_hooks()
         self.recovery.take_apart(self.units)
-        if self.durable is not None:
-            self.durable.forget()
+        for optimizer in () if self.durable is None else self.durable.forget():
+            if isinstance(optimizer, UnitOptimizer):
+                optimizer.forget()
         module = self.module()
         if module is not None:
             object.__setattr__(module, "_zerod_recovery", self.recovery)

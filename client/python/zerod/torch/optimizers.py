@@ -2,7 +2,8 @@
 """Optimizers whose masters are float32 in two halves (halves.py), and which update a unit by one kernel.
 
 A unit's state is two flat tensors. What `state` has for each parameter are ranges of them, so that checkpoints are as
-those of torch.optim. docs/optimizer.md in the repository has the formulas.
+those of torch.optim. In a durable job the state is where durable.py stores it, and the masters are a float32 unit.
+docs/optimizer.md in the repository has the formulas.
 """
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from typing import Any, Callable, Iterator, Optional
 import torch
 from torch import nn
 
+import zerod
 from zerod import structs as s
 
 from .context import Context
@@ -30,25 +32,29 @@ _STATE = {"exp_avg": "m", "momentum_buffer": "m", "exp_avg_sq": "v"}  # by torch
 
 
 class _Run:
-    """Neighbours of a unit, up to member `index`, of one parameter group and one step: elements first to last, with
-    gradients in one piece that begins at `address`, to be multiplied by `scale`."""
+    """Neighbours of a unit, up to member `index`, of one parameter group and one step: elements first to last. Each of
+    `addresses` is of float32 values in one piece: gradients, to be multiplied by `scale`, and the state."""
 
-    def __init__(self, unit: FlatUnit, index: int, first: int, last: int, address: int, group: int, step: int,
+    def __init__(self, unit: FlatUnit, index: int, first: int, last: int, addresses: dict[str, int], group: int, step: int,
                  scale: Optional[torch.Tensor]) -> None:
         self.unit, self.index, self.first, self.last = unit, index, first, last
-        self.address, self.group, self.step, self.scale = address, group, step, scale
+        self.addresses, self.group, self.step, self.scale = addresses, group, step, scale
 
     def pieces(self, numel: int) -> "Iterator[_Run]":
         for first in range(self.first, self.last, numel):
-            yield _Run(self.unit, self.index, first, min(first + numel, self.last), self.address + 4 * (first - self.first),
-                       self.group, self.step, self.scale)
+            yield _Run(self.unit, self.index, first, min(first + numel, self.last), self._from(first), self.group, self.step, self.scale)
+
+    def _from(self, element: int) -> dict[str, int]:
+        return {name: address + 4 * (element - self.first) for name, address in self.addresses.items()}
 
     def takes(self, other: "_Run") -> bool:
-        """Whether it takes over the next one. Between two members is padding, whose gradients are zeros in a sum's memory."""
-        follows = other.unit is self.unit and other.index == self.index + 1 and \
-            (other.first == self.last or self.unit.context.world > 1) and \
+        """Whether it takes over the next one. Between two members is padding, whose gradients are zeros in a sum's memory. In a
+        durable job the members' states are not at the members' distances."""
+        context = self.unit.context
+        follows = other.unit is self.unit and other.index == self.index + 1 and context.durable is None and \
+            (other.first == self.last or context.world > 1) and \
             (other.group, other.step) == (self.group, self.step) and other.scale is self.scale and \
-            other.address - self.address == 4 * (other.first - self.first)
+            other.addresses == self._from(other.first)
         if follows:
             self.index, self.last = other.index, other.last
         return follows
@@ -88,6 +94,11 @@ def _workers(_: int, count: int) -> list[Worker]:
     return [Worker("zerod-adam", torch.device("cpu")) for _ in range(count)]
 
 
+def _written(unit: FlatUnit) -> zerod.Unit:
+    """The unit whose shard has the masters, or their upper halves."""
+    return unit.unit if unit.master_unit is None else unit.master_unit
+
+
 class _Optimizer(UnitOptimizer):
     """Of parameters of sharded models. `names`: of the state, as torch has them; `counts`: steps, too."""
 
@@ -96,7 +107,7 @@ class _Optimizer(UnitOptimizer):
     counts = True
 
     def __init__(self, params: Any, defaults: dict[str, Any], in_backward: bool) -> None:
-        self._forget()
+        self.forget()
         super().__init__(params, defaults)
         if in_backward:
             models = {parameter.part.owner for group in self.param_groups for parameter in group["params"]}
@@ -104,16 +115,15 @@ class _Optimizer(UnitOptimizer):
                 raise ValueError(f"in_backward=True with parameters of {len(models)} models: one optimizer for each")
             install(models.pop(), self)
 
-    def _forget(self) -> None:
-        self._flat: dict[FlatUnit, dict[str, torch.Tensor]] = {}
-        self._ranges: dict[tuple[FlatUnit, int], dict[str, ShardedTensor]] = {}
+    def forget(self) -> None:
+        self._ranges: dict[FlatUnit, list[dict[str, ShardedTensor]]] = {}  # the state of each member
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
             for name, value in self.defaults.items():  # a checkpoint may be older than an argument
                 group.setdefault(name, value)
-        self._forget()
+        self.forget()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -129,12 +139,11 @@ class _Optimizer(UnitOptimizer):
         if part is None:
             raise ValueError(f"zerod.torch.{name} is for the parameters of a sharded model, and one of shape {tuple(parameter.shape)} "
                              f"is none: call shard() first, or use torch.optim.{name}, as for ignored_params")
-        model, unit = part.owner, part.place[0]
-        if unit in self._flat:
+        unit = part.place[0]
+        if unit in self._ranges:
             return
-        for wrong, why in ((unit.placement.apart, 'offload="optimizer"'), (model.durable is not None, "durable")):
-            if wrong:
-                raise NotImplementedError(f"zerod.torch.{name} with {why} ({part.name}): use torch.optim.{name}")
+        if unit.placement.apart and unit.master_unit is None:
+            raise NotImplementedError(f'zerod.torch.{name} with offload="optimizer" ({part.name}): use torch.optim.{name}')
         if unit.source_dtype != torch.float32 or unit.dtype not in (torch.float32, torch.bfloat16):
             raise NotImplementedError(f"zerod.torch.{name}: {part.name} is {str(unit.source_dtype)[6:]}, and computed with as "
                                       f"{str(unit.dtype)[6:]}. Masters are float32 here, and weights float32 or bfloat16: use "
@@ -170,7 +179,7 @@ class _Optimizer(UnitOptimizer):
     def _check_numbers(self, unit: FlatUnit, numbers: set[int], groups: "list[dict[str, Any]]") -> None:
         """Raises for wrong ones on all ranks, before a weight changes; also where this one has no elements."""
         for number in numbers:
-            _update([s.OptimizerPart(unit=unit.unit.handle)], self._numbers(groups[number], 1), unit.context)
+            _update([s.OptimizerPart(unit=_written(unit).handle)], self._numbers(groups[number], 1), unit.context)
 
     def _apply(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor, Optional[torch.Tensor]]]",
                groups: "list[dict[str, Any]]") -> None:
@@ -181,7 +190,9 @@ class _Optimizer(UnitOptimizer):
             self.open(unit)
         for unit, index, group, parameter, gradient, scale in sorted(found, key=lambda each: (order[each[0]], each[1])):
             first, last = unit.bounds(unit.members[index])
-            run = _Run(unit, index, first, last, gradient.data_ptr(), group, self._count(unit, index, parameter), scale)
+            step = self._count(unit, index, parameter)
+            addresses = {_STATE[name]: values.read_local().data_ptr() for name, values in self._ranges[unit][index].items()}
+            run = _Run(unit, index, first, last, {"values": gradient.data_ptr(), **addresses}, group, step, scale)
             if first < last and not (runs and runs[-1].takes(run)):
                 runs.append(run)
         if self.counts:
@@ -198,11 +209,10 @@ class _Optimizer(UnitOptimizer):
             _update_by_cpu([self._part(piece) for run in on_host for piece in run.pieces(numel)], numbers, context)
 
     def _part(self, run: _Run) -> s.OptimizerPart:
-        unit, flat = run.unit, self._flat[run.unit]
+        unit = run.unit
         low = None if unit.halves is None else unit.halves.low.data_ptr() + 2 * run.first
-        at = {name: flat[name].data_ptr() + 4 * run.first for name in flat}
-        return s.OptimizerPart(unit=unit.unit.handle, offset_numel=run.first, numel=run.last - run.first, low=low,
-                               m=at.get("m"), v=at.get("v"), values=run.address)
+        return s.OptimizerPart(unit=_written(unit).handle, offset_numel=run.first, numel=run.last - run.first, low=low,
+                               **run.addresses)
 
     def _numbers(self, group: dict[str, Any], step: int) -> s.OptimizerStep:
         raise NotImplementedError
@@ -213,25 +223,24 @@ class _Optimizer(UnitOptimizer):
         """The unit, which is under update, has a state, and its masters are in halves."""
         if unit.halves is not None:
             unit.halves.close(writes=True)
-        elif unit.dtype != unit.source_dtype:
+        elif unit.dtype != unit.source_dtype and unit.master_unit is None:
             Halves(unit)
-        if unit not in self._flat:
-            self._flat[unit] = {_STATE[name]: torch.zeros(unit.shard.true_numel, dtype=torch.float32, device=unit.slice.device)
-                                for name in self.names}
+        if unit not in self._ranges:
+            device = (unit.slice if unit.master_unit is None else unit.own).device
+            flat = {name: torch.zeros(unit.shard.true_numel, dtype=torch.float32, device=device) for name in self.names}
+            self._ranges[unit] = [{name: ShardedTensor(values[slice(*unit.bounds(member))], part) for name, values in flat.items()}
+                                  for member, part in zip(unit.members, unit.parts)]
 
     def _count(self, unit: FlatUnit, index: int, parameter: nn.Parameter) -> int:
         """The number of the parameter's next step. Its state is over the unit's; what a checkpoint has put there is copied."""
-        state, ranges = self.state[parameter], self._ranges.get((unit, index))
-        if ranges is None:
-            first, last = unit.bounds(unit.members[index])
-            part = parameter.part  # type: ignore[attr-defined]
-            ranges = self._ranges[unit, index] = {name: ShardedTensor(self._flat[unit][_STATE[name]][first:last], part)
-                                                  for name in self.names}
+        state, ranges = self.state[parameter], self._ranges[unit][index]
         first_step = not state
         for name, own in ranges.items():
             known = state.get(name)
             if known is None:  # the first step, or the program has cleared the state
                 own.read_local().zero_()
+            elif known is not own and unit.context.durable is not None and isinstance(known, ShardedTensor):
+                own = ranges[name] = known  # the job's memory
             elif known is not own:
                 values = known.read_local() if isinstance(known, ShardedTensor) else own.part.cut(known)
                 own.write_local(values)
@@ -269,7 +278,7 @@ class AdamW(_Adam):
     """torch.optim.AdamW for a sharded model, in 12 bytes a parameter besides the gradient: see docs/optimizer.md.
 
     params: parameters of models that shard() has sharded, or parameter groups. ValueError for others; NotImplementedError
-    with offload="optimizer", durable, and other dtypes than float32 computed with as float32 or bfloat16.
+    with offload="optimizer" unless the job is durable, and other dtypes than float32 computed with as float32 or bfloat16.
     State and checkpoints are those of torch.optim.AdamW. in_backward: as by optimizer_in_backward(), so that no gradient of
     the whole model is ever there; every rank constructs it.
     """

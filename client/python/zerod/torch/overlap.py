@@ -46,6 +46,10 @@ _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)  # what the daemon's l
 class UnitOptimizer(torch.optim.Optimizer):
     """One that steps the parameters of units (optimizers.py)."""
 
+    def forget(self) -> None:
+        """Drops its references to the units' state."""
+        raise NotImplementedError
+
     def open(self, unit: FlatUnit) -> None:
         """Makes the state of a unit that is under update."""
         raise NotImplementedError

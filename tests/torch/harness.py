@@ -7,13 +7,14 @@ as the daemon does. Everything is compared bit for bit.
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import os
 import pickle
 import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 import support  # noqa: E402  (sets the path of the package)
@@ -42,6 +43,15 @@ ARENA = "128M" if models.DEVICE == "cpu" else "1G"
 if "ZD_SEVERAL" in os.environ:  # each rank has a device of its own, where torch sees the one GPU (tests/several)
     zerod.torch.environment.Environment.place = lambda self, rank: {"device": int(os.environ["LOCAL_RANK"])}
 _jobs = iter(range(1, 1 << 30))
+
+
+def combined(*axes: "Sequence[Any]") -> "Iterator[tuple[Any, ...]]":
+    """Combinations of the axes' values: all if $ZEROD_TORCH_ALL is set. Otherwise each combination of the longer axes comes once,
+    with the values of the shortest in turn."""
+    fewest = 1 if "ZEROD_TORCH_ALL" in os.environ else min(map(len, axes))
+    for places in itertools.product(*(range(len(axis)) for axis in axes)):
+        if sum(places) % fewest == 0:
+            yield tuple(axis[place] for axis, place in zip(axes, places))
 
 
 class Failed(AssertionError):

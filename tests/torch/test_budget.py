@@ -142,18 +142,17 @@ class Equal(unittest.TestCase):
 
     def test_float32(self) -> None:
         """an MLP, float32: SGD, AdamW, foreach, fused; each value of offload; one rank, two and three"""
-        for offload in VALUES:
-            for world in (1, 2, 3):
-                for optimize in (models.sgd, models.adamw, models.adamw_foreach, models.adamw_fused):
-                    with self.subTest(offload=offload, world=world, optimize=optimize.__name__):
-                        self.compare(world, optimize, offload)
+        optimizers = (models.sgd, models.adamw, models.adamw_foreach, models.adamw_fused)
+        for offload, world, optimize in harness.combined(VALUES, (1, 2, 3), optimizers):
+            with self.subTest(offload=offload, world=world, optimize=optimize.__name__):
+                self.compare(world, optimize, offload)
 
     def test_masters(self) -> None:
         """a tied GPT, bfloat16 with float32 masters; stage 2, slots, persistent units, several blocks ahead"""
-        for offload in VALUES:
-            for options in ({}, {"stage": 2}, {"slots": True}, {"persist_below": 500}, {"prefetch": 2}):
-                with self.subTest(offload=offload, options=options):
-                    self.compare(2, models.adamw_fused, offload, models.GPT, models.gpt_loss, torch.bfloat16, **options)
+        each: Any = ({}, {"stage": 2}, {"slots": True}, {"persist_below": 500}, {"prefetch": 2})
+        for offload, options in harness.combined(VALUES, each):
+            with self.subTest(offload=offload, options=options):
+                self.compare(2, models.adamw_fused, offload, models.GPT, models.gpt_loss, torch.bfloat16, **options)
 
     def test_in_place(self) -> None:
         """at world size 1, where a gather of a unit on the device gives its shard: not all blocks are held"""

@@ -42,9 +42,9 @@ class Examples(unittest.TestCase):
     def test_nanogpt(self) -> None:
         """nanogpt.py learns, in bfloat16, also with weights in host memory"""
         for options in ((), ("--offload", "params")):
-            losses = [float(each) for each in re.findall(r"loss ([0-9.]+)", run("nanogpt.py", "--steps", "40", "--bfloat16",
+            losses = [float(each) for each in re.findall(r"loss ([0-9.]+)", run("nanogpt.py", "--steps", "16", "--bfloat16",
                                                                                 *options))]
-            self.assertLess(losses[-1], losses[0] - 0.2)
+            self.assertLess(losses[-1], losses[0] - 0.1)
 
     def test_finetune(self) -> None:
         """finetune.py learns, saves, and goes on"""

@@ -79,12 +79,10 @@ def optimizer(rule: str, module: nn.Module, in_backward: bool = False, **numbers
 class Halves(unittest.TestCase):
     def test_adamw(self) -> None:
         """AdamW equals one process bit by bit, float32 and bfloat16, on 1, 2 and 4 ranks, with slots, stages, persistent units"""
-        for world in (1, 2, 4):
-            for dtype in (None, torch.bfloat16):
-                for options in ({}, {"slots": True}, {"stage": 2}, {"persist_below": 1000}, {"accumulate": 2}, {"stage": 1, "empty": False}):
-                    with self.subTest(world=world, dtype=dtype, **options):
-                        compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2), models.gpt_loss,
-                                dtype=dtype, **options)
+        each: Any = ({}, {"slots": True}, {"stage": 2}, {"persist_below": 1000}, {"accumulate": 2}, {"stage": 1, "empty": False})
+        for world, dtype, options in harness.combined((1, 2, 4), (None, torch.bfloat16), each):
+            with self.subTest(world=world, dtype=dtype, **options):
+                compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2), models.gpt_loss, dtype=dtype, **options)
 
     def test_written_behind_the_step(self) -> None:
         """a hook of the optimizer's that writes weights, whose units are published by then"""
@@ -124,13 +122,12 @@ class Halves(unittest.TestCase):
 
     def test_offload(self) -> None:
         """the same bits in host memory, by threads of the CPU, in step() and in the backward"""
-        for world, in_backward in ((1, False), (2, False), (2, True)):
-            for options in ({"offload": "params"}, {"offload": "all", "device_budget": 3000}):
-                for dtype in (None, torch.bfloat16):
-                    with self.subTest(world=world, in_backward=in_backward, dtype=dtype, **options), \
-                            mock.patch.multiple(zerod.torch.optimizers, _PIECE=64, _thread_count=lambda: 3):
-                        compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=in_backward),
-                                models.gpt_loss, dtype=dtype, **options)
+        each: Any = ({"offload": "params"}, {"offload": "all", "device_budget": 3000})
+        for (world, in_backward), options, dtype in harness.combined(((1, False), (2, False), (2, True)), each, (None, torch.bfloat16)):
+            with self.subTest(world=world, in_backward=in_backward, dtype=dtype, **options), \
+                    mock.patch.multiple(zerod.torch.optimizers, _PIECE=64, _thread_count=lambda: 3):
+                compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=in_backward),
+                        models.gpt_loss, dtype=dtype, **options)
 
     def test_unfrozen(self) -> None:
         """a block that is frozen at first joins the optimizer in the backward, on the device and in host memory"""

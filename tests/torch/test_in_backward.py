@@ -69,20 +69,17 @@ class Equal(unittest.TestCase):
 
     def test_optimizers(self) -> None:
         """float32, one rank and two: SGD, AdamW, foreach, fused; each value of offload"""
-        for offload in EACH:
-            for world in (1, 2):
-                for optimize in (models.sgd, models.adamw, models.adamw_foreach, models.adamw_fused):
-                    with self.subTest(offload=offload, world=world, optimize=optimize.__name__):
-                        self.compare(world, models.MLP, optimize, models.mlp_loss, offload=offload)
+        optimizers = (models.sgd, models.adamw, models.adamw_foreach, models.adamw_fused)
+        for offload, world, optimize in harness.combined(EACH, (1, 2), optimizers):
+            with self.subTest(offload=offload, world=world, optimize=optimize.__name__):
+                self.compare(world, models.MLP, optimize, models.mlp_loss, offload=offload)
 
     def test_masters(self) -> None:
         """a tied GPT, bfloat16 with float32 masters; stage 2, slots, persistent units"""
-        for offload in EACH:
-            for options in ({"stage": 2}, {"slots": True}, {"persist_below": 500}, {}):
-                for world in (1, 2):
-                    with self.subTest(offload=offload, options=options, world=world):
-                        self.compare(world, models.GPT, models.adamw, models.gpt_loss, dtype=torch.bfloat16,
-                                     offload=offload, **options)
+        each: Any = ({"stage": 2}, {"slots": True}, {"persist_below": 500}, {})
+        for offload, options, world in harness.combined(EACH, each, (1, 2)):
+            with self.subTest(offload=offload, options=options, world=world):
+                self.compare(world, models.GPT, models.adamw, models.gpt_loss, dtype=torch.bfloat16, offload=offload, **options)
 
     def test_checkpointed(self) -> None:
         """blocks that run again in the backward"""

@@ -461,7 +461,7 @@ check-gpu: deps  ## the contract suite and the stress on this machine's GPUs; ST
 	@tests/gpu/run.sh $(STRESS_SECONDS) $(BUILD)
 
 .PHONY: check-torch
-check-torch: deps  ## the tests of zerod.torch on the host backend, in an environment with a pinned torch (about 5 GB)
+check-torch: deps  ## the tests of zerod.torch on the host backend, with a pinned torch (about 5 GB); SHARE=K/N of their variants
 	@$(MAKE) --no-print-directory all
 	@BUILD=$(BUILD) tests/torch/run.sh
 

@@ -2,25 +2,30 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the tests of zerod.torch, in a virtual environment of its own under $BUILD with a pinned torch from PyPI, or
 # with the interpreter that $TORCH_PYTHON names. Ends with "N passed, N failed".
+# SHARE=K/N runs the Kth of each N variants of tests only (0 <= K < N).
 set -eu
 cd "$(dirname "$0")/../.."
-: "${BUILD:=build}" "${TORCH_PYTHON:=}"
+: "${BUILD:=build}" "${TORCH_PYTHON:=}" "${SHARE:=0/1}"
 if [ -z "$TORCH_PYTHON" ]; then
 	tests/venv.sh torch
 	TORCH_PYTHON=$BUILD/venv-torch/bin/python
 fi
 "$TORCH_PYTHON" -c 'import sys, torch; print("tests/torch: torch", torch.__version__, "on", sys.executable)'
 PATH=$(dirname "$(command -v "$TORCH_PYTHON")"):$PATH # the tests begin with "env python3"
-tests=(tests/torch/test_*.py)
-for name in train autograd; do # the same with slots, and of one rank whose buffers are its shards
-	tests+=("ZEROD_TORCH_OPTIONS=slots=True tests/torch/test_$name.py")
-	tests+=("ZEROD_TORCH_WORLD=1 ZEROD_POISON=0 tests/torch/test_$name.py")
+variants=()
+for name in train autograd; do # with slots, and of one rank whose buffers are its shards
+	variants+=("ZEROD_TORCH_OPTIONS=slots=True tests/torch/test_$name.py")
+	variants+=("ZEROD_TORCH_WORLD=1 ZEROD_POISON=0 tests/torch/test_$name.py")
 done
 for name in edges edge_changes edge_reads edge_steps scaling; do
-	tests+=("ZEROD_TEST_HOST_ARENA=64M ZEROD_TORCH_OPTIONS=offload='all' tests/torch/test_$name.py")
+	variants+=("ZEROD_TEST_HOST_ARENA=64M ZEROD_TORCH_OPTIONS=offload='all' tests/torch/test_$name.py")
 done
 for name in gradients kept nested state; do # released buffers are not filled, so gathers are in place
-	tests+=("ZEROD_POISON=0 tests/torch/test_$name.py")
+	variants+=("ZEROD_POISON=0 tests/torch/test_$name.py")
 done
-tests+=("ZEROD_LAG=1 ZEROD_POISON=0 tests/torch/test_halves.py") # and streams lag
-exec tests/run.sh "${tests[@]}"
+variants+=("ZEROD_LAG=1 ZEROD_POISON=0 tests/torch/test_halves.py") # and streams lag
+tests=(tests/torch/test_*.py)
+for ((i = ${SHARE%/*}; i < ${#variants[@]}; i += ${SHARE#*/})); do
+	tests+=("${variants[i]}")
+done
+SHARE=0/1 exec tests/run.sh "${tests[@]}"

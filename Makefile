@@ -89,7 +89,9 @@ EXECUTOR_SRC := $(wildcard daemon/executor/*.c daemon/executor/*/*.c)
 DRIVER_SRC  := $(wildcard common/driver/*.c)
 SERVER_SRC  := $(wildcard daemon/server/*.c)
 MAIN_SRC    := $(wildcard daemon/main/*.c)
-CLIENT_SRC  := $(wildcard client/*.c)
+# The rooms of the library, each above the next.
+CLIENT_ROOMS := life calls gradients streams device conn segments compute base
+CLIENT_SRC  := $(foreach room,$(CLIENT_ROOMS),$(wildcard client/lib/$(room)/*.c))
 CTL_SRC     := $(wildcard client/zeroctl/*.c)
 BENCH_SRC   := $(wildcard client/zerobench/*.c)
 EXAMPLE_SRC := $(wildcard client/examples/*.c)
@@ -186,8 +188,8 @@ $(BUILD)/obj/%.o: %.c | $(PB_H)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 # Files that an object embeds (base/embed.h): the compiler reports no dependency on them.
-$(call obj,client/cuda_kernels.c): client/kernels/kernels.ptx
-$(call obj,tests/gpu/stress_kernels.c): tests/gpu/kernels.ptx
+$(call obj,client/lib/compute/cuda_kernels.c): client/kernels/generated/kernels.ptx
+$(call obj,tests/gpu/stress_kernels.c): tests/gpu/generated/kernels.ptx
 $(call obj,client/zeroctl/verb_snapshot.c): $(wildcard client/zeroctl/snapshot/*)
 
 # No multiply-add may be fused: sums are compared bit for bit. Of the host's compiler only the preprocessor is used.
@@ -200,8 +202,8 @@ $(FATBIN): $(addprefix client/kernels/,kernels.cu kernels.h element.h)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(NVCC) $(FATBIN_FLAGS) -o $@ $<
 
-$(call obj,client/cuda_fatbin.c): $(FATBIN)
-$(call obj,client/cuda_fatbin.c): override CPPFLAGS += -DZD_KERNELS_FATBIN='"$(FATBIN)"'
+$(call obj,client/lib/compute/cuda_fatbin.c): $(FATBIN)
+$(call obj,client/lib/compute/cuda_fatbin.c): override CPPFLAGS += -DZD_KERNELS_FATBIN='"$(FATBIN)"'
 endif
 
 define archive
@@ -220,10 +222,10 @@ $(eval $(call archive,$(A_MAIN),$(call obj,$(filter-out daemon/main/main.c,$(MAI
 $(eval $(call archive,$(A_CLIENT),$(call obj,$(CLIENT_SRC) $(PROTO_SRC) $(DRIVER_SRC) $(BASE_SRC)) $(PB_O)))
 $(eval $(call archive,$(A_SUPPORT),$(call obj,$(SUPPORT_SRC))))
 
-$(SO_CLIENT): $(call obj,$(CLIENT_SRC) $(PROTO_SRC) $(DRIVER_SRC) $(BASE_SRC)) $(PB_O) client/libzerod.map
+$(SO_CLIENT): $(call obj,$(CLIENT_SRC) $(PROTO_SRC) $(DRIVER_SRC) $(BASE_SRC)) $(PB_O) client/lib/libzerod.map
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) -shared -Wl,-soname,libzerod.so.0 -Wl,--version-script=client/libzerod.map $(LDFLAGS) -o $@ \
+	$(Q)$(CC) -shared -Wl,-soname,libzerod.so.0 -Wl,--version-script=client/lib/libzerod.map $(LDFLAGS) -o $@ \
 		$(filter %.o,$^) $(PB_LIBS) $(LDLIBS)
 
 $(LIB)/libzerod.so: $(SO_CLIENT)
@@ -251,7 +253,7 @@ $(EXAMPLES): $(BIN)/%: $(BUILD)/obj/client/examples/%.o $(A_CLIENT)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
 
 # A square root is an instruction, and no call that may set errno.
-$(call obj,client/update_cpu.c): override CFLAGS += -fno-math-errno
+$(call obj,client/lib/compute/update_cpu.c): override CFLAGS += -fno-math-errno
 
 # The core once more, with a call of the test at each basic block.
 COUNTED := $(patsubst %.c,$(BUILD)/counted/%.o,$(wildcard daemon/core/*/*.c))
@@ -323,7 +325,7 @@ $(GPU_COMM_BIN): $(call obj,$(GPU_COMM_SRC)) $(A_SUPPORT) $(A_EXECUTOR) $(A_CORE
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
 # The doubles of the driver, NVML, cuBLAS, CUPTI and NCCL: found by LD_LIBRARY_PATH, under the names of the real ones.
-$(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,$(DOUBLE_SRC)) client/update_cpu.c)
+$(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,$(DOUBLE_SRC)) client/lib/compute/update_cpu.c)
 $(BUILD)/tests/double/libnvidia-ml.so.1: $(call obj,$(addprefix tests/double/,nvml.c listing.c config.c))
 $(BUILD)/tests/double/libcublas.so.13: $(call obj,tests/double/libraries/cublas.c)
 $(BUILD)/tests/double/libcupti.so.13: $(call obj,tests/double/libraries/cupti.c)
@@ -481,7 +483,7 @@ check-systemd:  ## the units under a systemd of their own, in a container: as ro
 	@$(MAKE) --no-print-directory all $(DOUBLE_SO)
 	@BUILD=$(BUILD) tests/systemd/run.sh
 
-ptx:  ## the PTX of each kernels.cu, in the file beside it (nvcc)
+ptx:  ## the PTX of each kernels.cu, in `generated` beside it (nvcc)
 	@NVCC="$(NVCC)" packaging/ptx.sh
 ptx-check:  ## fails when `make ptx` would change something; passes without nvcc
 	@NVCC="$(NVCC)" packaging/ptx.sh --check

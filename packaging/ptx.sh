@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# packaging/ptx.sh [--check]: makes kernels.ptx of each kernels.cu, by CUDA's nvcc ($NVCC). The files are kept beside the source, so
-# that neither a build nor a machine with GPUs needs the compiler. --check writes nothing, and fails if a file differs from what
-# nvcc makes; it prints a line and passes where there is no nvcc, or one of another release than RELEASE.
+# packaging/ptx.sh [--check]: makes generated/kernels.ptx beside each kernels.cu, by CUDA's nvcc ($NVCC). The files are committed, so that
+# neither a build nor a machine with GPUs needs the compiler. --check writes nothing, and fails if a file differs from what nvcc makes; it
+# prints a line and passes where there is no nvcc, or one of another release than RELEASE.
 set -eu
 cd "$(dirname "$0")/.."
 : "${NVCC=}"
@@ -27,7 +27,7 @@ if [ "$found" != "$RELEASE" ]; then
 fi
 
 for source in client/kernels/kernels.cu tests/gpu/kernels.cu; do
-	ptx=${source%.cu}.ptx
+	ptx=$(dirname "$source")/generated/kernels.ptx
 	"$NVCC" -ptx -arch=compute_80 -fmad=false -allow-unsupported-compiler -I. -o "$work/all" "$source"
 	sed -e "s/^\.version .*/.version $PTX_VERSION/" -e '/^[[:space:]]*\(\/\/.*\|\.pragma "used_bytes_mask.*\)\?$/d' "$work/all" >"$work/ptx"
 	"${NVCC%nvcc}ptxas" -arch=sm_80 -o "$work/cubin" "$work/ptx"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # packaging/version.sh: prints the version, which include/zerod.h alone defines; the makefile passes it on to programs, zerod.pc and
 # packages. packaging/version.sh --check: fails where a file that cannot ask says another version, and where the symbols of the Debian
-# package are not those of client/libzerod.map.
+# package are not those of client/lib/libzerod.map.
 set -eu
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^#define ZEROD_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' include/zerod.h | paste -sd.)
@@ -23,9 +23,9 @@ says packaging/debian/changelog '^zerod \((.*)-[^-]*\) .*'
 says packaging/rpm/zerod.spec '^Version: +(.*)$'
 says CHANGELOG.md '^## ([0-9.]+).*'
 says README.md '^\*\*Status\*\*: version ([0-9]+\.[0-9]+\.[0-9]+)\..*'
-if ! diff <(sed -n 's/^\t\t\(zerod_.*\);/\1/p' client/libzerod.map | LC_ALL=C sort) \
+if ! diff <(sed -n 's/^\t\t\(zerod_.*\);/\1/p' client/lib/libzerod.map | LC_ALL=C sort) \
 	<(sed -n 's/^ \(zerod_.*\)@ZEROD_0 .*/\1/p' packaging/debian/libzerod0.symbols | LC_ALL=C sort) >&2; then
-	echo "packaging/debian/libzerod0.symbols (>) and client/libzerod.map (<) have other functions" >&2
+	echo "packaging/debian/libzerod0.symbols (>) and client/lib/libzerod.map (<) have other functions" >&2
 	failed=1
 fi
 exit $failed

@@ -26,6 +26,22 @@ deny common/driver "$daemon|\"(proto|client)/" 'knows only base'
 deny proto "$driver|$daemon|\"client/" 'knows only base'
 deny client "$daemon" 'knows only include, proto, driver and base'
 
+# Each room of the library includes itself and the rooms below it, in the order of the Makefile, and calls no function that an upper room
+# defines, whatever declares it.
+above=
+for room in $(sed -n 's/^CLIENT_ROOMS *:= *//p' Makefile); do
+	if [ -n "$above" ]; then
+		deny "client/lib/$room" "\"client/(lib/($above)/|zero)" 'is below the rooms that it includes'
+		if grep -nE "\b($upper)\(" client/lib/"$room"/*.[ch] | grep -vE '^[^:]*:[0-9]+:[[:space:]]*/?\*' | sed 's@/\*.*@@; s@"[^"]*"@@g' |
+			grep -E "\b($upper)\("; then
+			echo "layers: client/lib/$room calls functions of the rooms above" >&2
+			bad=1
+		fi
+	fi
+	above=${above:+$above|}$room
+	upper=${upper:+$upper|}$(sed -nE '/^(static|\/\*|#)/d; s/^[a-z][^(]*\b((zc|zerod)_[a-z0-9_]+)\(.*/\1/p' client/lib/"$room"/*.c | paste -sd '|')
+done
+
 # The daemon: core, executor, server, main, from below.
 deny daemon/core "$driver|\"(daemon/)?(executor|server|main)/|\"client/|$packets" 'knows only base and proto/limits.h'
 # Each room of the core includes itself and the rooms below it, in the order of the Makefile.
@@ -61,7 +77,7 @@ done
 
 # Only these files may use the driver's interface; no file includes the driver's own headers.
 if grep -rnE 'include *([<"](cuda|nccl|nvml)[a-z_]*\.h|"(common/)?driver/)' --include='*.[ch]' common daemon client 2>/dev/null |
-	grep -vE '^(common/driver/[a-z_]*\.[ch]:[0-9]+:#include "driver/|(daemon/executor/(cuda|nccl)|client|client/zeroctl|client/zerobench)/cuda_)'; then
+	grep -vE '^(common/driver/[a-z_]*\.[ch]:[0-9]+:#include "driver/|(daemon/executor/(cuda|nccl)|client/lib/[a-z]+|client/zeroctl|client/zerobench)/cuda_)'; then
 	echo 'layers: only executor/cuda, executor/nccl and the files cuda_* of client name the driver, and none its headers' >&2
 	bad=1
 fi

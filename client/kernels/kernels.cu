@@ -3,11 +3,10 @@
  * kernels.cu - what libzerod runs on GPUs, in the trainer's context: casts, the sum of a reduce-scatter, and
  * an optimizer's update.
  *
- * All give the bits that the CPU gives: casts those of client/cast.c, updates those of client/optimizer.c,
- * reductions those of
- * daemon/executor/host/host_kernels.h, but for the order in which squares are added (kernels.h). So every
- * step rounds by itself: the intrinsics below are not contracted into fused operations, and nvcc is told not
- * to (ptx.sh, Makefile).
+ * All give the bits that the CPU gives: casts those of compute/cast.c, updates those of compute/update_cpu.c,
+ * reductions those of daemon/executor/host/host_kernels.h, but for the order in which squares are added
+ * (kernels.h). So every step rounds by itself: the intrinsics below are not contracted into fused operations,
+ * and nvcc is told not to (ptx.sh, Makefile).
  *
  * All are bound by memory. Where all addresses allow it a thread reads vectors of its input, of 16 bytes at
  * most, and of a reduction several inputs at once; else, and at the end, element by element.

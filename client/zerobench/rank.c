@@ -8,8 +8,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "client/client.h"
-#include "client/request.h"
+#include "client/lib/conn/request.h"
 #include "proto/limits.h"
 
 int zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "client/client.h"
+#include "client/lib/conn/request.h"
 
 #define LONGEST_NS      100000.0
 #define BLOCKED_PERCENT 2.0

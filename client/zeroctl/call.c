@@ -7,8 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-#include "client/client.h"
-#include "client/request.h"
+#include "client/lib/conn/request.h"
 
 static char *kept; /* the last failure's text */
 static bool keeping;

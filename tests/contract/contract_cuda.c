@@ -15,7 +15,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "client/cuda_internal.h"
+#include "client/lib/segments/cuda_context.h"
+#include "client/lib/segments/segment.h"
 #include "contract_internal.h"
 
 #define MAX_GPUS     16

@@ -3,8 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/client.h"
-#include "client/request.h"
+#include "client/lib/conn/request.h"
 #include "contract_internal.h"
 
 static void list_one(zerod_client *observer, Zd__Table table, int (*fn)(const Zd__Reply *reply, void *arg),

@@ -11,7 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/mem.h"
-#include "client/cast.h"
+#include "client/lib/compute/cast.h"
 
 #define NUMEL 1000u
 #define RANKS 4u

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "client/optimizer.h"
+#include "client/lib/compute/optimizer.h"
 #include "tests/double/kernel.h"
 
 static bool reach_array(struct double_reach *reach, uint64_t address, uint64_t first, size_t each, void **at,

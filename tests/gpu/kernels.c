@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "client/cast.h"
+#include "client/lib/compute/cast.h"
 #include "tests/gpu/kernels_check.h"
 
 #define FILLED 256u /* values, at a time */

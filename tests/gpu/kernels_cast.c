@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "client/cast.h"
+#include "client/lib/compute/cast.h"
 #include "tests/gpu/kernels_check.h"
 
 #define PATTERNS (1u << 16) /* all of a 16-bit dtype */

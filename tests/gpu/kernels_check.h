@@ -8,7 +8,7 @@
 #define ZD_TESTS_GPU_KERNELS_CHECK_H
 
 #include "base/err.h"
-#include "client/cuda_kernels.h"
+#include "client/lib/compute/cuda_kernels.h"
 #include "client/zerobench/cuda_gpu.h"
 
 #define IMAGE_BYTES (48ull << 20)

@@ -3,7 +3,7 @@
  * kernels_reduce.c - sums by the GPU beside those by the CPU. Targets have the same bits. Of the sum of
  * squares, which the GPU adds in another order, two things are checked: that it is in the order that
  * client/kernels/kernels.h says, to the last bit, and that it is as near to the CPU's as
- * client/cuda_kernels.h says.
+ * client/lib/compute/cuda_kernels.h says.
  */
 #include <math.h>
 #include <stdlib.h>

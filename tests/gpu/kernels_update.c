@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "client/optimizer.h"
+#include "client/lib/compute/optimizer.h"
 #include "tests/gpu/kernels_check.h"
 
 /* Sizes around a thread's, a block's, and the whole grid's. */

@@ -11,7 +11,7 @@
 #define THREADS     256
 #define MOST_BLOCKS 264
 
-ZD_EMBED(stress_kernels_ptx, "tests/gpu/kernels.ptx");
+ZD_EMBED(stress_kernels_ptx, "tests/gpu/generated/kernels.ptx");
 
 static int find(struct stress_kernels *kernels, const char *name, struct CUfunc_st **function,
                 struct zd_err *err)

@@ -9,8 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/client.h"
-#include "client/request.h"
+#include "client/lib/conn/request.h"
 
 static int status_call(zerod_client *client, uint32_t deadline_ms)
 {

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "client/cast.h"
+#include "client/lib/compute/cast.h"
 
 #define RANDOM_NUMEL (1u << 20)
 

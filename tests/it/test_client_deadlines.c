@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/client.h"
+#include "client/lib/base/client.h"
 #include "proto/limits.h"
 
 /* ---- The library's clock ------------------------------------------------------------------------------- */

@@ -3,8 +3,10 @@
 #include "tests/it/client_scene.h"
 
 #include <pthread.h>
+#include <string.h>
 
-#include "client/client.h"
+#include "client/lib/base/handles.h"
+#include "client/lib/conn/request.h"
 
 #define MANY 200u
 

@@ -12,7 +12,7 @@
 
 #include <zerod_host.h>
 
-#include "client/client.h"
+#include "client/lib/base/client.h"
 
 #define REASON "the daemon ended: drained by SIGTERM"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/time.h>
 
-#include "client/client.h"
+#include "client/lib/base/fence.h"
 
 static uint64_t answer_gather(struct fake_peer *peer, uint64_t fence_value)
 {
@@ -539,11 +539,12 @@ static void test_reset_waits_for_streams_timelines(void **state)
 	(void)state;
 	scene_open(&scene, abort_one_by_one, NULL);
 	assert_status(scene.client, zerod_unit_set_persistent(scene.unit, 1), ZEROD_OK);
-	assert_null(zc_abort_find(scene.client));
+	assert_null(zc_fence_find_abort(scene.client));
 	assert_status(scene.client, zerod_unit_set_persistent(scene.unit, 0), ZEROD_OK);
-	assert_ptr_equal(zc_abort_find(scene.client), &scene.client->daemon_page[ZD_AWAITED_TIMELINES - 1]);
+	assert_ptr_equal(zc_fence_find_abort(scene.client),
+	                 &scene.client->daemon_page[ZD_AWAITED_TIMELINES - 1]);
 	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
-	assert_null(zc_abort_find(scene.client));
+	assert_null(zc_fence_find_abort(scene.client));
 	scene_close(&scene);
 }
 

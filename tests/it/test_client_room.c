@@ -6,8 +6,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "client/client.h"
-#include "client/request.h"
+#include "client/lib/conn/request.h"
 
 static int call(zerod_client *client, uint32_t deadline_ms)
 {

@@ -16,7 +16,7 @@
 
 #include "base/mem.h"
 #include "client/kernels/update.h"
-#include "client/optimizer.h"
+#include "client/lib/compute/optimizer.h"
 
 #define NUMEL 1003u
 #define STEPS 200u

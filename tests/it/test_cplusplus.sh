@@ -22,9 +22,9 @@ for name in $exported; do
 done
 report $missing "it exports the functions that the headers declare, and no others"
 
-listed=$(grep -oE "\bzerod_[a-z_]+;" client/libzerod.map | tr -d ';' | sort -u)
+listed=$(grep -oE "\bzerod_[a-z_]+;" client/lib/libzerod.map | tr -d ';' | sort -u)
 diff <(echo "$declared") <(echo "$listed")
-report $? "client/libzerod.map lists the functions that the headers declare, and no others"
+report $? "client/lib/libzerod.map lists the functions that the headers declare, and no others"
 
 for header in include/*.h; do
 	name=${header##*/}
@@ -35,10 +35,10 @@ for header in include/*.h; do
 	report $? "no structure of $name has a byte that belongs to no field and would become somebody's option"
 done
 
-# Beside the compiler's warning above client/structures.c asserts that, wherever the library is built.
+# Beside the compiler's warning above client/lib/base/structures.c asserts that, wherever the library is built.
 diff <(sed -nE 's/^struct (zerod_[a-z_]+) \{$/\1/p' include/*.h | grep -v '^zerod_unique_id$' | sort) \
-	<(sed -nE 's/^#define T struct (zerod_[a-z_]+)$/\1/p' client/structures.c | sort)
-report $? "client/structures.c has every structure of the headers"
+	<(sed -nE 's/^#define T struct (zerod_[a-z_]+)$/\1/p' client/lib/base/structures.c | sort)
+report $? "client/lib/base/structures.c has every structure of the headers"
 
 missing=0
 for page in $(grep -ohE "\b[a-z-]+\.md" include/*.h | sort -u); do

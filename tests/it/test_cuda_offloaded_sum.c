@@ -10,8 +10,8 @@
 #include <fcntl.h>
 #include <sched.h>
 
-#include "client/client.h"
-#include "client/offloaded_sum.h"
+#include "client/lib/base/client.h"
+#include "client/lib/device/offloaded_sum.h"
 #include "tests/contract/contract_reduce.h"
 
 #define NUMEL 700000u

@@ -9,7 +9,9 @@
 
 #include <sys/mman.h>
 
-#include "client/cuda_internal.h"
+#include "client/lib/base/fence.h"
+#include "client/lib/device/cuda.h"
+#include "client/lib/segments/cuda_context.h"
 #include "tests/unit/driver/cases.h"
 
 #define NUMEL     64u

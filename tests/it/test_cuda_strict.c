@@ -7,7 +7,8 @@
 
 #include <zerod_cuda.h>
 
-#include "client/cuda_internal.h"
+#include "client/lib/segments/cuda_context.h"
+#include "client/lib/streams/stream.h"
 
 /* ---- The promise --------------------------------------------------------------------------------------- */
 

@@ -20,8 +20,7 @@
 #include <zerod.h>
 
 #include "../support/daemon_fixture.h"
-#include "client/client.h"
-#include "client/request.h"
+#include "client/lib/conn/request.h"
 #include "proto/limits.h"
 
 #define OUTPUT_BYTES 8192

@@ -18,8 +18,8 @@
 
 #include <zerod_host.h>
 
-#include "client/reconnect.h"
-#include "client/request.h"
+#include "client/lib/base/inside.h"
+#include "client/lib/conn/request.h"
 #include "tests/support/options.h"
 
 #define NRANKS      2

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/request.h"
+#include "client/lib/conn/request.h"
 #include "proto/limits.h"
 #include "tests/support/options.h"
 

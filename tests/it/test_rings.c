@@ -10,8 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "client/client.h"
-#include "client/request.h"
+#include "client/lib/conn/request.h"
 #include "tests/support/daemon_fixture.h"
 
 #define CALLERS 6

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * detached.c - failures of requests without a ticket, which no call has awaited.
+ *
+ * The op of a detached request is in the table until the daemon has answered it, like any other op, but no
+ * ticket names it. A rejection is kept until a public call reports it: zc_enter() returns the failure instead
+ * of carrying out the call. Calls that end or free something do not: one wrong call would then keep what
+ * another one releases. The first failure is kept with its text, later ones are counted. PEER_LOST replaces
+ * another failure, since the daemon reports a loss only once. For the same reason, the PEER_LOST of a gather
+ * that was released before its answer arrived is kept: no call can wait for that gather any more.
+ */
+#include "client/lib/base/detached.h"
+
+#include "client/lib/base/handles.h"
+
+static bool is_kept(const struct zc_detached *detached, int status)
+{
+	return detached->nfailures == 0 ||
+	       (status == ZEROD_E_PEER_LOST && detached->first.status != ZEROD_E_PEER_LOST);
+}
+
+void zc_detached_fail(struct zerod_client *client, int status, const char *what, const struct zc_unit *unit,
+                      const char *error)
+{
+	struct zc_detached *detached = &client->detached;
+
+	if (!error[0])
+		error = zerod_status_name(status);
+	if (is_kept(detached, status) && !unit)
+		(void)zd_err_set(&detached->first, status,
+		                 "a detached %s failed: %s; the present call was not carried out", what,
+		                 error);
+	else if (is_kept(detached, status))
+		(void)zd_err_set(&detached->first, status,
+		                 "a %s %s of unit '%s' failed: %s; the present call was not carried out",
+		                 what ? "detached" : "released", what ? what : "gather", unit->name, error);
+	detached->nfailures++;
+	client->detached_failed = true;
+}
+
+int zc_detached_report(struct zerod_client *client, struct zd_err *err)
+{
+	struct zc_detached *detached = &client->detached;
+
+	if (!atomic_load_explicit(&client->detached_failed, memory_order_relaxed))
+		return 0;
+	pthread_mutex_lock(&client->lock);
+	if (detached->nfailures > 1)
+		(void)zd_err_set(err, detached->first.status, "%s, and %llu more requests failed",
+		                 detached->first.text, (unsigned long long)detached->nfailures - 1);
+	else if (detached->nfailures == 1)
+		*err = detached->first;
+	else /* another thread's call has reported it */
+		err->status = 0;
+	detached->nfailures = 0;
+	client->detached_failed = false;
+	pthread_mutex_unlock(&client->lock);
+	return err->status;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agree.c - scalars that all ranks of a group agree on. */
+#include <string.h>
+
+#include "client/lib/base/enter.h"
+#include "client/lib/base/handles.h"
+#include "client/lib/base/options.h"
+#include "client/lib/conn/request.h"
+
+struct agreeing {
+	double *values;
+	uint32_t count;
+	struct zd_err *err;
+};
+
+static int take_values(const Zd__Reply *reply, void *arg)
+{
+	const struct agreeing *agreeing = arg;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_GROUP_AGREE, agreeing->err);
+
+	if (rc)
+		return rc;
+	if (reply->group_agree->n_values != agreeing->count)
+		return zd_err_set(agreeing->err, ZEROD_E_PROTOCOL, "the daemon agrees on %zu values, not %u",
+		                  reply->group_agree->n_values, agreeing->count);
+	memcpy(agreeing->values, reply->group_agree->values, agreeing->count * sizeof(double));
+	return 0;
+}
+
+int zerod_group_agree(zerod_group *group, enum zerod_agree_op op, double *values, uint32_t count,
+                      const struct zerod_wait_options *options)
+{
+	struct zerod_client *client = zc_group_client(group);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupAgree agree = ZD__GROUP_AGREE__INIT;
+	struct agreeing agreeing = {.values = values, .count = count};
+	uint32_t deadline_ms = 0;
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &agreeing.err);
+
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, agreeing.err);
+	if (!rc && !values)
+		rc = zd_err_set(agreeing.err, ZEROD_E_INVALID, "values is NULL");
+	if (!rc && count > ZEROD_MAX_AGREED)
+		rc = zd_err_set(agreeing.err, ZEROD_E_LIMIT, "%u values to agree on; at most %u", count,
+		                ZEROD_MAX_AGREED);
+	if (rc)
+		return rc;
+	agree.group = group->id;
+	agree.op = op;
+	agree.n_values = count;
+	agree.values = values;
+	request.body_case = ZD__REQUEST__BODY_GROUP_AGREE;
+	request.group_agree = &agree;
+	return zc_call(client, &request, deadline_ms, take_values, &agreeing);
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* group.c - joining a group as one rank, and leaving it. */
+#include "client/lib/calls/group.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "client/lib/base/enter.h"
+#include "client/lib/base/errors.h"
+#include "client/lib/base/options.h"
+#include "client/lib/calls/unit.h"
+#include "client/lib/conn/repeat.h"
+#include "client/lib/device/cuda.h"
+#include "client/lib/device/device.h"
+#include "client/lib/gradients/bucket.h"
+
+void zc_group_free(struct zerod_group *group)
+{
+	struct zerod_unit *unit;
+	struct zerod_bucket *bucket;
+
+	while ((unit = LIST_FIRST(&group->units)))
+		zc_unit_handle_free(unit);
+	while ((bucket = LIST_FIRST(&group->buckets)))
+		zc_bucket_free(bucket);
+	LIST_REMOVE(group, link);
+	free(group->joined);
+	free(group);
+}
+
+/* The device that a UUID names is `device` from here on. */
+static int choose_device(struct zerod_client *client, struct zerod_group_options *options, struct zd_err *err)
+{
+	uint32_t device = 0;
+	int rc;
+
+	if (!options->device_uuid)
+		return 0;
+	rc = zc_device_find(client, options->device_uuid, &device, err);
+	if (!rc && options->device != 0 && options->device != device)
+		rc = zd_err_set(err, ZEROD_E_INVALID,
+		                "group '%s': device is %u, and device_uuid '%s' is device %u", options->group,
+		                options->device, options->device_uuid, device);
+	options->device = device;
+	return rc;
+}
+
+struct joining {
+	struct zerod_group *group;
+	struct zd_err *err;
+};
+
+static int fill_group(const Zd__Reply *reply, void *object, struct zd_err *err)
+{
+	struct zerod_group *group = object;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_GROUP_JOIN, err);
+
+	if (rc)
+		return rc;
+	group->id = reply->group_join->group;
+	group->committed_step = reply->group_join->committed_step;
+	group->torn = reply->group_join->torn;
+	return 0;
+}
+
+static int take_join(const Zd__Reply *reply, void *arg)
+{
+	const struct joining *joining = arg;
+
+	return fill_group(reply, joining->group, joining->err);
+}
+
+static const struct zc_kept_request *kept_join(const void *object)
+{
+	return ((const struct zerod_group *)object)->joined;
+}
+
+int zc_group_rejoin(struct zerod_group *group, struct zd_err *err)
+{
+	static const struct zc_repeat repeat = {.kept = kept_join, .take = fill_group};
+	void *object = group;
+	int rc = zc_device_join(group->client, group->device, err);
+
+	return rc ? rc : zc_requests_repeat(group, &repeat, &object, 1, err);
+}
+
+/* A group that spans daemons needs another unique id, which only the launcher can give to all ranks. */
+static bool rejoins(const struct zerod_group_options *options)
+{
+	return (options->flags & ZEROD_GROUP_DURABLE) && !options->unique_id;
+}
+
+int zerod_group_join(zerod_client *client, const struct zerod_group_options *given, zerod_group **group)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupJoin join = ZD__GROUP_JOIN__INIT;
+	struct zerod_group_options options;
+	struct joining joining;
+	ZC_INSIDE(client);
+	int rc = zc_enter(client, &joining.err);
+
+	if (!rc && (!given || !group))
+		rc = zd_err_set(joining.err, ZEROD_E_INVALID, "options or group is NULL");
+	if (!rc)
+		rc = zc_group_options(given, &options, joining.err);
+	if (!rc)
+		rc = zc_collectives_check(client, &options, joining.err);
+	if (!rc)
+		rc = choose_device(client, &options, joining.err);
+	if (!rc)
+		rc = zc_device_join(client, options.device, joining.err);
+	if (rc)
+		return rc;
+	joining.group = calloc(1, sizeof(*joining.group));
+	if (!joining.group)
+		return zd_err_errno(joining.err, ENOMEM, "joining group '%s'", options.group);
+	join.job = (char *)options.job;
+	join.group = (char *)options.group;
+	join.world_size = options.world_size;
+	join.rank = options.rank;
+	join.device = options.device;
+	join.durable = options.flags & ZEROD_GROUP_DURABLE;
+	join.shadow = (options.flags & ZEROD_GROUP_SHADOW) != 0;
+	zc_collectives_pack(&options, &join);
+	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
+	request.group_join = &join;
+	rc = zc_call(client, &request, options.deadline_ms, take_join, &joining);
+	if (rc) {
+		free(joining.group);
+		return rc;
+	}
+	joining.group->client = client;
+	joining.group->device = options.device;
+	if (rejoins(&options))
+		joining.group->joined = zc_request_keep(client, &request);
+	zc_collectives_place(&options, joining.group);
+	joining.group->shadow = options.flags & ZEROD_GROUP_SHADOW;
+	pthread_mutex_lock(&client->lock);
+	LIST_INSERT_HEAD(&client->groups, joining.group, link);
+	pthread_mutex_unlock(&client->lock);
+	*group = joining.group;
+	return 0;
+}
+
+int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *options)
+{
+	struct zerod_client *client = zc_group_client(group);
+	struct zd_err *err = zc_err(client);
+	uint32_t deadline_ms;
+	uint64_t deadline_ns;
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__GroupLeave leave = ZD__GROUP_LEAVE__INIT;
+	int rc;
+
+	if (!group)
+		return 0;
+	ZC_INSIDE(client);
+	rc = zc_wait_options(options, &deadline_ms, err);
+	if (rc)
+		return rc;
+	deadline_ns = zc_until_ns(zc_deadline_ms(client, deadline_ms));
+	rc = zc_cuda_copies_finish(client, err);
+	if (rc) /* a GPU that is lost copies nothing any more */
+		err->text[0] = '\0';
+	if (group->id == 0 && !zc_is_forked(client)) { /* it ended with the daemon before */
+		pthread_mutex_lock(&client->lock);
+		zc_group_free(group);
+		pthread_mutex_unlock(&client->lock);
+		return 0;
+	}
+	leave.group = group->id;
+	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
+	request.group_leave = &leave;
+	rc = zc_call(client, &request, zc_left_ms(deadline_ns), NULL, NULL);
+	/* In a child of fork() the locks are the parent's; after the others it may be called again. */
+	if (rc == ZEROD_E_FORKED || rc == ZEROD_E_DEADLINE || rc == ZEROD_E_INTERRUPTED)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	zc_group_free(group);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load.c - loads of units: one rank's data is copied into the shards of all ranks.
+ *
+ * The rank that has the data copies it, in the order of its stream, into memory that the daemon allocates for
+ * the load. Its request names this memory and the stream's fence; the requests of the other ranks name
+ * neither. The daemon copies the slices from there, and frees the memory with its answer.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/lib/base/enter.h"
+#include "client/lib/base/handles.h"
+#include "client/lib/base/options.h"
+#include "client/lib/calls/alloc.h"
+#include "client/lib/compute/cast.h"
+#include "client/lib/conn/request.h"
+#include "client/lib/device/cuda.h"
+#include "client/lib/streams/stream.h"
+
+struct load {
+	struct zerod_client *client;
+	struct zc_unit *unit;
+	const void *data; /* NULL: another rank's */
+	zerod_stream *stream;
+	uint64_t deadline_ns;
+	struct zerod_allocation *room; /* for the data; NULL: none */
+	struct zc_location at;         /* of the room */
+	void *to;
+	struct zd_err *err;
+};
+
+/* ---- The data ------------------------------------------------------------------------------------------ */
+
+/* On a host stream. */
+struct host_copy {
+	void *to;
+	const void *from;
+	uint64_t bytes;
+};
+
+static void host_copy_run(void *arg)
+{
+	const struct host_copy *copy = arg;
+
+	memcpy(copy->to, copy->from, copy->bytes);
+}
+
+static int copy_on_host(const struct load *load)
+{
+	struct host_copy *copy = malloc(sizeof(*copy));
+	int rc = 0;
+
+	if (!copy)
+		return zd_err_errno(load->err, ENOMEM, "loading unit '%s'", load->unit->name);
+	*copy = (struct host_copy){load->to, load->data, zc_unit_bytes(load->unit)};
+	if (load->stream)
+		rc = zc_stream_launch(load->stream, host_copy_run, copy, copy, load->err);
+	else
+		host_copy_run(copy);
+	if (!load->stream || rc)
+		free(copy);
+	return rc;
+}
+
+static int copy_on_stream(const struct load *load)
+{
+	const struct zc_conversion bytes = {.from_dtype = load->unit->dtype,
+	                                    .to_dtype = load->unit->dtype,
+	                                    .from = load->data,
+	                                    .to = load->to,
+	                                    .numel = load->unit->numel};
+	int rc;
+
+	pthread_mutex_lock(&load->client->lock);
+	rc = load->stream->ops->reach(load->stream, zc_segment_find(load->client, load->at.segment),
+	                              load->err);
+	pthread_mutex_unlock(&load->client->lock);
+	return rc ? rc : load->stream->ops->convert(load->stream, &bytes, load->err);
+}
+
+static int copy_on_gpu(const struct load *load)
+{
+	struct zc_copy copy = {.to = load->to, .from = load->data, .bytes = zc_unit_bytes(load->unit)};
+	int rc;
+
+	if (load->stream)
+		return copy_on_stream(load);
+	pthread_mutex_lock(&load->client->lock);
+	copy.segment = zc_segment_find(load->client, load->at.segment);
+	rc = zc_cuda_copy(load->client, &copy, 1, load->err);
+	pthread_mutex_unlock(&load->client->lock);
+	return rc ? rc : zc_cuda_copies_finish(load->client, load->err);
+}
+
+/* After an error the stream may have been told to copy all the same: the room is freed behind it. The error
+ * stays what it is. */
+static void give_room_back(const struct load *load)
+{
+	struct zd_err why = *load->err;
+
+	if (load->room && zerod_free(load->room, &load->stream, load->stream != NULL) != 0)
+		zc_buffer_forget(load->room); /* the daemon has freed it already, or ends with the session */
+	*load->err = why;
+}
+
+static int bring_data(struct load *load)
+{
+	Zd__Alloc alloc = ZD__ALLOC__INIT;
+	int rc;
+
+	alloc.unit = load->unit->id;
+	rc = zc_buffer_new(load->client, &alloc, zc_unit_bytes(load->unit), zc_left_ms(load->deadline_ns),
+	                   &load->room, &load->at, &load->to, load->err);
+	if (rc)
+		return rc;
+	rc = load->client->on_gpus ? copy_on_gpu(load) : copy_on_host(load);
+	if (rc)
+		give_room_back(load);
+	return rc;
+}
+
+/* ---- The request --------------------------------------------------------------------------------------- */
+
+static const struct zc_ticket_type load_ticket = {.what = "the load of"};
+
+static int post_load(struct load *load, Zd__Request *request, zerod_ticket *ticket)
+{
+	struct zc_op *op;
+	int rc = zc_outstanding_reserve(load->client, request->body_case, 1, 0, load->err);
+
+	if (rc)
+		return rc;
+	request->deadline_ms = zc_deadline_ms(load->client, zc_left_ms(load->deadline_ns));
+	op = zc_op_new_other(load->client, &load_ticket, NULL, load->unit, request->deadline_ms, load->err);
+	if (!op) {
+		pthread_mutex_lock(&load->client->lock);
+		zc_outstanding_return(load->client, 1);
+		pthread_mutex_unlock(&load->client->lock);
+		return ZEROD_E_SYSTEM;
+	}
+	rc = zc_post(load->client, op, request, load->err);
+	if (!rc)
+		ticket->id = request->id;
+	return rc;
+}
+
+/* The room is the daemon's when this returns, or has been freed. */
+static int send_load(struct load *load, zerod_ticket *ticket)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__UnitLoad unit_load = ZD__UNIT_LOAD__INIT;
+	struct zc_fence_args fences = {.count = 0};
+	int rc = 0;
+
+	if (load->room)
+		rc = zc_streams_fence(load->client, &load->stream, load->stream != NULL, &fences, load->err);
+	unit_load.unit = load->unit->id;
+	unit_load.allocation = load->room ? load->room->id : 0;
+	unit_load.n_fences = fences.count;
+	unit_load.fences = fences.pointers;
+	request.body_case = ZD__REQUEST__BODY_UNIT_LOAD;
+	request.unit_load = &unit_load;
+	if (!rc)
+		rc = ticket ? post_load(load, &request, ticket)
+		            : zc_call(load->client, &request, zc_left_ms(load->deadline_ns), NULL, NULL);
+	if (rc)
+		give_room_back(load);
+	else if (load->room)
+		zc_buffer_forget(load->room);
+	return rc;
+}
+
+static int check_load(const struct load *load)
+{
+	const struct zc_unit *unit = load->unit;
+	bool updating;
+
+	pthread_mutex_lock(&load->client->lock);
+	updating = unit->updating;
+	pthread_mutex_unlock(&load->client->lock);
+	if (!updating)
+		return zd_err_set(load->err, ZEROD_E_STATE, "unit '%s' is not under update", unit->name);
+	if ((uintptr_t)load->data % zerod_dtype_bytes(unit->dtype) != 0)
+		return zd_err_set(load->err, ZEROD_E_INVALID, "unit '%s': data is not aligned for %s",
+		                  unit->name, zerod_dtype_name(unit->dtype));
+	if (load->data && load->stream && load->client->on_gpus && !load->stream->ops->convert)
+		return zd_err_set(load->err, ZEROD_E_INVALID,
+		                  "the shards are on a GPU, the stream is a host stream");
+	return 0;
+}
+
+int zerod_unit_load(zerod_unit *unit, const void *data, zerod_stream *stream,
+                    const struct zerod_wait_options *options, zerod_ticket *ticket)
+{
+	struct load load = {.client = zc_unit_client(unit), .data = data, .stream = stream};
+	uint32_t deadline_ms = 0;
+	ZC_INSIDE(load.client);
+	int rc = zc_enter_group(zc_unit_group(unit), &load.err);
+
+	if (rc)
+		return rc;
+	load.unit = unit->shared;
+	rc = zc_wait_options(options, &deadline_ms, load.err);
+	load.deadline_ns = zc_until_ns(zc_deadline_ms(load.client, deadline_ms));
+	if (!rc)
+		rc = zc_streams_check_poison(load.client, load.err);
+	if (!rc)
+		rc = zc_stream_check(load.client, stream, load.err);
+	if (!rc)
+		rc = check_load(&load);
+	if (!rc && data)
+		rc = bring_data(&load);
+	return rc ? rc : send_load(&load, ticket);
+}

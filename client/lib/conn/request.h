@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request.h - requests from their ids to their answers: alone or in batches, with a caller that waits, with a
+ * ticket, or detached.
+ *
+ * A request gets an id and an op, is packed, and is sent at once or put into its thread's batch (cork.c).
+ * There is no reader thread: one of the threads that wait for answers, the leader, reads the socket and
+ * completes the ops of all answers. When the leader has its own answer, another waiting thread becomes the
+ * leader (receive.c). So a round trip wakes only the thread that made the call.
+ */
+#ifndef ZD_CLIENT_REQUEST_H
+#define ZD_CLIENT_REQUEST_H
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include <zerod.h>
+
+#include "base/err.h"
+#include "client/lib/base/client.h"
+#include "client/lib/base/fence.h"
+#include "client/lib/base/location.h"
+#include "proto/endpoint.h"
+#include "proto/limits.h"
+#include "proto/zerod.pb-c.h"
+
+struct zc_lease;
+struct zc_unit;
+
+/* An unpacked packet of the daemon, shared by the callers whose replies it carries. */
+struct zc_packet {
+	unsigned refs;
+	struct zd_arena arena;
+};
+
+enum zc_op_kind {
+	ZC_OP_CALL,     /* a caller waits for the reply; the op is on its stack */
+	ZC_OP_GATHER,   /* a ticket, valid while its lease lasts */
+	ZC_OP_PREFETCH, /* a ticket without a lease, consumed by the first wait */
+	ZC_OP_RELEASE,  /* likewise */
+	ZC_OP_DETACHED, /* no ticket: the next call reports a failure (detached.c) */
+	ZC_OP_OTHER,    /* a ticket of another call, whose functions are in `type` */
+};
+
+struct zc_op;
+
+/* The functions of one call's tickets. NULL functions do nothing. */
+struct zc_ticket_type {
+	const char *what; /* DETACHED: "release", for error texts; a literal. NULL: reports nothing */
+	/* True: zerod_wait() accepts a stream, which then waits for op->fences and for the fences that
+	 * settle() adds. False: a wait returns when the daemon has answered, and accepts no stream. */
+	bool takes_stream;
+	/* Called with the lock when the daemon has granted the request. An error means an invalid reply: the
+	 * connection ends. */
+	int (*answered)(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+	                struct zd_err *err);
+	/* Called with the lock when the daemon has rejected the request, or will not answer any more;
+	 * op->status has the reason. */
+	void (*failed)(struct zerod_client *client, struct zc_op *op);
+	/* Called without the lock when the request is granted: does this process's part before the stream
+	 * (NULL: the calling thread) continues. Adds the fences to be awaited, on the client's page, to
+	 * `copied`. */
+	int (*settle)(struct zerod_client *client, struct zc_op *op, zerod_stream *stream,
+	              struct zc_fence_merge *copied, struct zd_err *err);
+	/* Frees op->data. Called with the lock. */
+	void (*deinit)(struct zerod_client *client, struct zc_op *op);
+};
+
+/*
+ * A request. The op is in the client's table from its submission until it has been answered (CALL), consumed,
+ * or released (tickets). A ticket is valid while its op is in the table.
+ */
+struct zc_op {
+	uint64_t id;
+	enum zc_op_kind kind;
+	bool sent;     /* false: the request is in a batch */
+	bool answered; /* status is set */
+	bool stale;    /* the lease ended before the answer arrived */
+	int status;
+	LIST_ENTRY(zc_op) in_table;
+
+	/* CALL: the packet is referenced until zc_packet_unref(); both NULL when the connection broke. */
+	const Zd__Reply *reply;
+	struct zc_packet *packet;
+
+	/* tickets */
+	const struct zc_ticket_type *type; /* OTHER, GATHER; DETACHED: or NULL */
+	void *data;                        /* the type's */
+	unsigned refs;                     /* the table's, and one for each thread that waits */
+	bool finished;                     /* in the client's list of finished tickets */
+	bool waited;                       /* GATHER: a wait has returned its buffer's address */
+	uint32_t deadline_ms;
+	char *error;            /* the daemon's text; NULL: none, or no memory for a copy */
+	uint32_t uses;          /* GATHER: the uses that the op has added to its lease; 0 in a scope */
+	const char *what;       /* DETACHED: "release", for error texts; NULL: failures are not reported */
+	struct zc_unit *unit;   /* NULL: of no unit */
+	struct zc_lease *lease; /* GATHER: until the lease ends or the gather fails */
+	TAILQ_ENTRY(zc_op) in_queue; /* of its lease, or of finished tickets */
+
+	/* Once answered with 0 */
+	struct zc_location buffer; /* GATHER; nowhere if it is in place: */
+	struct zc_frames frames;
+	struct zc_fences fences; /* GATHER, and OTHER where streams may wait: on the daemon's page */
+};
+
+/* A thread that sleeps until its op is answered (op NULL: until any op is), or until it must read. */
+struct zc_waiter {
+	pthread_cond_t wake;
+	const struct zc_op *op;
+	TAILQ_ENTRY(zc_waiter) link;
+};
+
+/* The requests that one thread has collected since it corked. Only that thread accesses it, except for
+ * `link`. */
+struct zc_batch {
+	uint64_t thread; /* zc_thread_serial() */
+	unsigned depth;
+	struct zd_err failure; /* of the first packet that could not be sent */
+	unsigned count;
+	uint64_t ids[ZD_MAX_BATCH];
+	size_t nbytes;
+	uint8_t bytes[ZD_MAX_PACKET_BYTES];
+	LIST_ENTRY(zc_batch) link;
+};
+
+/* ---- ticket.c ------------------------------------------------------------------------------------------ */
+
+/* Gives the op an id, which becomes the request's, and adds the op to the table. Without the lock. */
+void zc_op_add(struct zerod_client *client, struct zc_op *op, Zd__Request *request);
+/* Adds a ticket that needs no request to the table, answered with success. Returns its id. Without the
+ * lock. */
+uint64_t zc_op_done(struct zerod_client *client, struct zc_op *op);
+/* Makes the op of a ticket or detached request, with one reference, which becomes the table's; NULL: no
+ * memory. `unit` may be NULL. Without the lock. */
+struct zc_op *zc_op_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
+                        uint32_t deadline_ms, struct zd_err *err);
+/* Makes an op of kind OTHER, which owns `data`; after an error the caller still owns `data`. */
+struct zc_op *zc_op_new_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
+                              struct zc_unit *unit, uint32_t deadline_ms, struct zd_err *err);
+/* Implements a type's deinit() for `data` from malloc(). */
+void zc_ticket_free_data(struct zerod_client *client, struct zc_op *op);
+/* Frees an op that was not posted. Without the lock. */
+void zc_ticket_withdraw(struct zerod_client *client, struct zc_op *op);
+/* All functions below: with the lock. */
+
+struct zc_op *zc_op_find(struct zerod_client *client, uint64_t id);
+void zc_op_remove(struct zc_op *op);
+/* Handles the daemon's answer to a ticket. PROTOCOL: the answer is invalid. */
+int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+                     struct zd_err *err) __attribute__((warn_unused_result));
+/* Fails a ticket that was rejected, or that the daemon will not answer; op->status has the reason. */
+void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *error);
+/* Removes a ticket that is not needed any more from the table, at once or when it is answered. */
+void zc_ticket_drop(struct zerod_client *client, struct zc_op *op);
+/* Decides whether an answered ticket stays in the table for its lease, moves to the list of finished tickets,
+ * or is removed. */
+void zc_ticket_settle(struct zerod_client *client, struct zc_op *op);
+void zc_ticket_unref(struct zerod_client *client, struct zc_op *op);
+void zc_tickets_free(struct zerod_client *client);
+/* Answers the op with a failure of this process: the request could not be sent, or the connection broke. */
+void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_err *err);
+
+/* ---- waiters.c ----------------------------------------------------------------------------------------- */
+
+/* All with the lock held, which they release while they block. */
+
+/* Wakes the threads that wait for the op, which is answered. */
+void zc_wake(struct zerod_client *client, const struct zc_op *op);
+/* Wakes another thread that waits, which may have to read now. Called by a thread that stops waiting. */
+void zc_hand_over(struct zerod_client *client);
+/* Waits on the condition until the deadline; UINT64_MAX: for ever. Returns ETIMEDOUT, or 0 as
+ * pthread_cond_wait(). */
+int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns);
+/* Does what zc_ask() does, with the lock, which is released meanwhile. */
+bool zc_ask_locked(struct zerod_client *client, uint64_t *due_ns);
+/* Waits on the condition, with the lock, and asks. Returns 0, DEADLINE or INTERRUPTED, without a text. */
+int zc_cond_await(struct zerod_client *client, pthread_cond_t *wake, uint64_t deadline_ns, uint64_t *due_ns);
+/* Sleeps until another thread has read, or the deadline has passed. */
+void zc_waiter_sleep(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns);
+/* Returns the room of `count` requests that will not be sent. With the lock. */
+void zc_outstanding_return(struct zerod_client *client, unsigned count);
+
+/* ---- receive.c ----------------------------------------------------------------------------------------- */
+
+/* All with the lock held, which they release while they block. */
+
+/* Reads one packet, and returns whether one arrived within the timeout; with `or_writable` also returns when
+ * the socket has room. No other thread may be reading. */
+bool zc_read(struct zerod_client *client, int timeout_ms, bool or_writable);
+/* Reads all packets that have arrived, unless another thread is reading. */
+void zc_drain(struct zerod_client *client);
+/* Reads, or sleeps until another thread has read. False when the deadline has passed. */
+bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns);
+/* Waits until the op is answered. Returns DEADLINE or INTERRUPTED, without a text, if it is given up. */
+int zc_wait_answer(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
+        __attribute__((warn_unused_result));
+/* Waits in naps until a descriptor is ready or the time has come, and returns whether one is ready. Naps,
+ * because a processor that has been idle for long takes hundreds of microseconds to wake up. Needs no
+ * lock. */
+bool zc_nap(struct pollfd *fds, nfds_t nfds, uint64_t until_ns);
+/* Ends the connection: all outstanding ops are answered with err->status and its text. Only the first call
+ * has an effect. */
+void zc_break(struct zerod_client *client, const struct zd_err *err);
+void zc_packet_unref(struct zerod_client *client, struct zc_packet *packet);
+void zc_packet_free(struct zc_packet *packet);
+
+/* ---- pack.c -------------------------------------------------------------------------------------------- */
+
+#define ZC_SMALL_REQUEST_BYTES 1024u /* packed on the stack */
+
+/* A packet of one request. Packets of several are these, one behind the other: protobuf reads repeated fields
+ * so. */
+struct zc_packed {
+	uint8_t small[ZC_SMALL_REQUEST_BYTES];
+	uint8_t *large; /* NULL: in `small` */
+	uint8_t *bytes;
+	size_t nbytes;
+};
+
+/* Packs the request. The caller frees packed->large. LIMIT: the request is too large. */
+int zc_pack(const Zd__Request *request, struct zc_packed *packed, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* ---- transmit.c ---------------------------------------------------------------------------------------- */
+
+/* Returns the number of packets that the client has sent so far. */
+uint64_t zc_packets_sent(const struct zerod_client *client);
+/* Whether the daemon has closed the connection, also if no call has noticed it yet. A daemon that ends closes
+ * all connections before it aborts a fence: the end explains the abort. With or without the lock. */
+bool zc_is_hung_up(const struct zerod_client *client);
+/* Reads the last packets of a connection that the daemon has closed, which may have the reason; otherwise
+ * `err` is the reason. Returns the status with which the connection broke. Without the lock. */
+int zc_read_last_words(struct zerod_client *client, struct zd_err *err);
+/* Sends a packet with the requests `ids`, which have room, and waits for the daemon to read its socket until
+ * the deadline. On failure fails their ops, and returns their room. */
+int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes, const uint64_t *ids,
+                unsigned nids, uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
+/* Ends a request in the daemon as its deadline would. Without the lock. */
+void zc_transmit_cancel(struct zerod_client *client, uint64_t id);
+/* Reports unmapped segments to the daemon, unless another thread is sending: that thread then reports the
+ * segments afterwards. Without the lock. */
+void zc_transmit_unmapped(struct zerod_client *client);
+
+/* ---- outstanding.c ------------------------------------------------------------------------------------- */
+
+/* Reserves room for `count` requests of this kind. With `deadline_ns` 0 the call does not wait for room, and
+ * the error is LIMIT; else DEADLINE. Without the lock. */
+int zc_outstanding_reserve(struct zerod_client *client, Zd__Request__BodyCase body, unsigned count,
+                           uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
+/* With the lock. Drains if more than ZC_DRAIN_ABOVE requests are outstanding, besides `unsent` ones: replies
+ * that no thread waits for must not pile up in the daemon. */
+void zc_outstanding_drain(struct zerod_client *client, unsigned unsent);
+
+/* ---- cork.c -------------------------------------------------------------------------------------------- */
+
+/* Finds the calling thread's batch; NULL: the thread has not corked. */
+struct zc_batch *zc_batch_find(struct zerod_client *client);
+/* Adds a packed request; first sends the batch if the request does not fit. If the batch cannot be sent, the
+ * op is answered with the failure. */
+void zc_batch_add(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes, size_t nbytes,
+                  uint64_t id);
+/* Adds a request whose answer is awaited, and sends the batch. */
+int zc_batch_add_last(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes,
+                      size_t nbytes, uint64_t id, uint64_t deadline_ns, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Sends the calling thread's batch: every call that waits does this first. The ops and zerod_uncork() get a
+ * failure. */
+void zc_flush(struct zerod_client *client);
+void zc_batches_free(struct zerod_client *client);
+
+/* ---- request.c ----------------------------------------------------------------------------------------- */
+
+/* Reserves room for one request whose answer is awaited, and waits for room until the deadline. The request
+ * then has the time that is left. */
+int zc_outstanding_await(struct zerod_client *client, Zd__Request *request, uint64_t deadline_ns,
+                         struct zd_err *err) __attribute__((warn_unused_result));
+/* The halves of zc_call(), for requests under way together. The first one sends the request of a CALL, whose
+ * deadline_ms is set, or puts the request into the thread's batch, which the caller flushes before the other
+ * half. After an error there is no request. Without the lock. */
+int zc_call_begin(struct zerod_client *client, struct zc_op *op, Zd__Request *request, uint64_t deadline_ns,
+                  struct zd_err *err) __attribute__((warn_unused_result));
+/* Waits for the reply, and hands it to `fn`, as zc_call() does. */
+int zc_call_end(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
+                int (*fn)(const Zd__Reply *reply, void *arg), void *arg, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Sends the request of an op other than a CALL, or puts the request into the thread's batch. The op has room;
+ * the table owns the op from then on. On failure the op is freed, and its room returned. */
+int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Does what zc_wait_answer() does for the op that the call is about. If the program gives up, the daemon ends
+ * the request, whose answer then has the status INTERRUPTED. */
+int zc_wait_own_answer(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns)
+        __attribute__((warn_unused_result));
+/* Checks that the reply has the body that the request expects. Errors: PROTOCOL. */
+int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/*
+ * Fills request->id and request->deadline_ms, sends the request and waits for its reply. `deadline_ms` as in
+ * zerod.h: 0 is the client's default, ZEROD_NO_DEADLINE none. It is the deadline of all waits of the call:
+ * for room, for the socket, and for the reply, which may come a grace later. Returns the reply's status when
+ * that is not 0 (its text is then in zerod_last_error()), else the result of `fn`. `fn` runs on the calling
+ * thread; the reply is valid during the call only. `fn` may be NULL. If `fn` returns PROTOCOL, the connection
+ * is ended.
+ */
+ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
+                           int (*fn)(const Zd__Reply *reply, void *arg), void *arg);
+
+/* ---- post.c -------------------------------------------------------------------------------------------- */
+
+/* Sends a request of no unit, or puts the request into the thread's batch, and makes its ticket.
+ * `deadline_ms` is the caller's option. Takes ownership of `data` (NULL, or from malloc()), also after an
+ * error. Without the lock. */
+int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
+                  Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Sends a request about the unit without a ticket, or puts the request into the thread's batch. After an
+ * error nothing was sent. `what` names the request in the text of a later failure: a string literal. */
+int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
+                     Zd__Request *request, struct zd_err *err) __attribute__((warn_unused_result));
+/* Sends a request about the group without a ticket. The op's data is the group's id, by which the type's
+ * functions find the group, unless the rank has left. *noted (unless NULL) is set, with the lock, to the op
+ * before it is sent. `what` is a call of zerod.h, or NULL. */
+int zc_post_for_group(zerod_group *group, const struct zc_ticket_type *type, const char *what,
+                      Zd__Request *request, struct zc_op **noted, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+#endif

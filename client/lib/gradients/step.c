@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * step.c - the optimizer's step: the result on which the ranks agree, and the time in which this rank may
+ * access its target (target.c).
+ *
+ * A call that ends a step whose sums are not known yet does not wait for them. The calls that the daemon
+ * would reject before then wait instead (zc_step_await()): changes of units, and a backward if the sums of
+ * the step before are not known yet either.
+ */
+#include "client/lib/gradients/step.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "client/lib/base/enter.h"
+#include "client/lib/base/options.h"
+#include "client/lib/conn/fence_wait.h"
+#include "client/lib/conn/request.h"
+#include "client/lib/gradients/target.h"
+#include "client/lib/segments/segment.h"
+#include "client/lib/streams/stream.h"
+
+struct stepping {
+	struct zerod_group *group;
+	struct zerod_step_info *info;
+	Zd__Reply__BodyCase body;
+	struct zc_fences fences; /* when the scalars can be read */
+	struct zd_err *err;
+};
+
+/* With the lock. A group whose units are all frozen has no target: segment 0. */
+static int bind_target(struct zerod_group *group, const Zd__StepBeginReply *reply, struct zd_err *err)
+{
+	size_t align = zerod_dtype_bytes((enum zerod_dtype)reply->target_dtype);
+	const Zd__Location *from[] = {reply->target, reply->host_target};
+	struct zc_location targets[ZD_ARRAY_LEN(from)] = {{0}}, scalars = {.segment = 0};
+	int rc = 0;
+
+	for (unsigned i = 0; i < ZD_ARRAY_LEN(from) && !rc; i++) {
+		if (!from[i] || from[i]->segment == 0)
+			continue;
+		if (align == 0)
+			return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon's target has dtype %u",
+			                  reply->target_dtype);
+		rc = zc_location_take(group->client, from[i], 0, align, &targets[i], err);
+	}
+	if (!rc && reply->scalars && reply->scalars->segment != 0)
+		rc = zc_location_take(group->client, reply->scalars, 2 * sizeof(float), sizeof(float),
+		                      &scalars, err);
+	if (rc)
+		return rc;
+	memcpy(group->targets, targets, sizeof(targets));
+	group->target_dtype = (enum zerod_dtype)reply->target_dtype;
+	group->scalars = scalars;
+	group->target_bound = !reply->abandoned;
+	group->target_in_doubt = false;
+	return 0;
+}
+
+static int take_step(const Zd__Reply *reply, void *arg)
+{
+	struct stepping *stepping = arg;
+	struct zerod_client *client = stepping->group->client;
+	const Zd__StepBeginReply *step = reply->step_begin; /* step_get has the same in the same place */
+	int rc = zc_check_body(reply, stepping->body, stepping->err);
+
+	if (!rc && stepping->body == ZD__REPLY__BODY_STEP_BEGIN) {
+		pthread_mutex_lock(&client->lock);
+		rc = bind_target(stepping->group, step, stepping->err);
+		stepping->group->stepped_ahead = false;
+		if (!rc)
+			rc = zc_fences_take(client, step->n_fences, step->fences, &stepping->fences,
+			                    stepping->err);
+		pthread_mutex_unlock(&client->lock);
+	}
+	if (rc)
+		return rc;
+	zc_result_fill(stepping->info,
+	               &(struct zerod_step_info){
+	                       .step = step->step,
+	                       .overflow = step->overflow,
+	                       .norm_squared = step->norm_squared,
+	                       .abandoned = step->abandoned,
+	                       .abandoned_rank = step->abandoned_rank,
+	               },
+	               sizeof(struct zerod_step_info));
+	return 0;
+}
+
+/* ---- The ticket of a step ------------------------------------------------------------------------------ */
+
+/* With the lock. If the rank has left the group since the request, the answer is ignored. */
+static int take_promised(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+                         struct zd_err *err)
+{
+	const uint64_t *id = op->data;
+	struct zerod_group *group = zc_group_find(client, *id);
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_STEP_BEGIN, err);
+
+	if (!rc && group) {
+		rc = bind_target(group, reply->step_begin, err);
+		group->stepped_ahead = true;
+	}
+	if (!rc)
+		rc = zc_fences_take(client, reply->step_begin->n_fences, reply->step_begin->fences,
+		                    &op->fences, err);
+	return rc;
+}
+
+static const struct zc_ticket_type step_ticket = {
+        .what = "the step's target",
+        .takes_stream = true,
+        .answered = take_promised,
+        .deinit = zc_ticket_free_data,
+};
+
+static int post_step(const struct zerod_group *group, Zd__Request *request, uint32_t deadline_ms,
+                     zerod_ticket *ticket, struct zd_err *err)
+{
+	uint64_t *id = malloc(sizeof(*id));
+
+	if (!id)
+		return zd_err_errno(err, ENOMEM, "making a ticket for a step");
+	*id = group->id;
+	return zc_post_other(group->client, &step_ticket, id, request, deadline_ms, ticket, err);
+}
+
+int zerod_step_begin(zerod_group *group, const struct zerod_step_options *given, struct zerod_step_info *info,
+                     zerod_ticket *ticket)
+{
+	struct zerod_step_options options;
+	struct zerod_client *client = zc_group_client(group);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__StepBegin begin = ZD__STEP_BEGIN__INIT;
+	struct stepping stepping = {.group = group, .info = info, .body = ZD__REPLY__BODY_STEP_BEGIN};
+	uint64_t deadline_ns;
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &stepping.err);
+
+	if (!rc)
+		rc = zc_options(&options, sizeof(options), given, "zerod_step_options", stepping.err);
+	if (!rc)
+		rc = zc_flags(options.flags, ZEROD_STEP_SCALARS, "zerod_step_options", stepping.err);
+	if (!rc && ticket && info)
+		rc = zd_err_set(stepping.err, ZEROD_E_INVALID,
+		                "info and ticket are given: with a ticket info must be NULL, and "
+		                "zerod_step_get() has it");
+	else if (!rc && !ticket)
+		rc = zc_result_check(info, "info", stepping.err);
+	if (!rc)
+		rc = zc_streams_check_poison(client, stepping.err);
+	if (!rc)
+		rc = zc_targets_return(group, false, stepping.err);
+	if (!rc)
+		rc = zc_backward_report(group, stepping.err);
+	if (rc)
+		return rc;
+	begin.group = group->id;
+	begin.ahead = ticket != NULL;
+	begin.scalars = options.flags & ZEROD_STEP_SCALARS;
+	request.body_case = ZD__REQUEST__BODY_STEP_BEGIN;
+	request.step_begin = &begin;
+	if (ticket)
+		return post_step(group, &request, options.deadline_ms, ticket, stepping.err);
+	deadline_ns = zc_until_ns(zc_deadline_ms(client, options.deadline_ms));
+	rc = zc_call(client, &request, options.deadline_ms, take_step, &stepping);
+	if (!rc)
+		rc = zc_fences_wait(client, &stepping.fences, zc_answer_ns(deadline_ns),
+		                    "the result of the step to be stored", stepping.err);
+	zc_fences_deinit(&stepping.fences);
+	return rc;
+}
+
+int zc_backward_report(struct zerod_group *group, struct zd_err *err)
+{
+	struct zerod_client *client = group->client;
+	const struct zc_op *op;
+	int rc = 0;
+
+	pthread_mutex_lock(&client->lock);
+	if (group->backward_ending)
+		zc_drain(client); /* the answer may have come */
+	op = group->backward_ending ? zc_op_find(client, group->backward_ending) : NULL;
+	if (op && op->answered && op->status == ZEROD_E_PEER_LOST) {
+		rc = zd_err_set(err, op->status, "%s", op->error ? op->error : "a rank is gone");
+		group->backward_ending = 0;
+	}
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+int zerod_step_get(zerod_group *group, const struct zerod_wait_options *options, struct zerod_step_info *info)
+{
+	uint32_t deadline_ms = 0;
+	struct zerod_client *client = zc_group_client(group);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__StepGet get = ZD__STEP_GET__INIT;
+	struct stepping stepping = {.group = group, .info = info, .body = ZD__REPLY__BODY_STEP_GET};
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &stepping.err);
+
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, stepping.err);
+	if (!rc)
+		rc = zc_result_check(info, "info", stepping.err);
+	if (rc)
+		return rc;
+	get.group = group->id;
+	request.body_case = ZD__REQUEST__BODY_STEP_GET;
+	request.step_get = &get;
+	return zc_call(client, &request, deadline_ms, take_step, &stepping);
+}
+
+int zerod_step_scalars_get(zerod_group *group, struct zerod_step_scalars *scalars)
+{
+	struct zerod_client *client = zc_group_client(group);
+	struct zd_err *err;
+	void *data = NULL;
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &err);
+
+	if (!rc)
+		rc = zc_result_check(scalars, "scalars", err);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	if (!group->target_bound || group->target_in_doubt || group->scalars.segment == 0)
+		rc = zd_err_set(err, ZEROD_E_STATE,
+		                "there are no scalars outside a step that was begun with ZEROD_STEP_SCALARS "
+		                "and has a target");
+	else
+		rc = zc_location_map(client, &group->scalars, &data, err);
+	pthread_mutex_unlock(&client->lock);
+	if (rc)
+		return rc;
+	zc_result_fill(scalars,
+	               &(struct zerod_step_scalars){.overflow = data, .norm_squared = (float *)data + 1},
+	               sizeof(*scalars));
+	return 0;
+}
+
+struct norms {
+	struct zerod_client *client;
+	size_t count;
+	double *norms_squared;
+	struct zd_err *err;
+};
+
+static int take_norms(const Zd__Reply *reply, void *arg)
+{
+	const struct norms *norms = arg;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_STEP_GET, norms->err);
+
+	if (!rc && reply->step_get->n_norms_squared != norms->count)
+		rc = zd_err_set(norms->err, ZEROD_E_PROTOCOL,
+		                "the daemon's reply has %zu norms, expected %zu",
+		                reply->step_get->n_norms_squared, norms->count);
+	if (!rc)
+		memcpy(norms->norms_squared, reply->step_get->norms_squared, norms->count * sizeof(double));
+	return rc;
+}
+
+int zerod_step_norms_get(zerod_group *group, zerod_unit *const *units, uint32_t count,
+                         const struct zerod_wait_options *options, double *norms_squared)
+{
+	struct zerod_client *client = zc_group_client(group);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__StepGet get = ZD__STEP_GET__INIT;
+	uint64_t ids[ZD_MAX_UNITS_PER_REQUEST];
+	struct norms norms = {.client = client, .count = count, .norms_squared = norms_squared};
+	uint32_t deadline_ms = 0;
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &norms.err);
+
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, norms.err);
+	if (!rc && (count == 0 || !units || !norms_squared))
+		rc = zd_err_set(norms.err, ZEROD_E_INVALID, "units or norms_squared is NULL, or count is 0");
+	if (!rc && count > ZD_MAX_UNITS_PER_REQUEST)
+		rc = zd_err_set(norms.err, ZEROD_E_LIMIT, "%u units; at most %u", count,
+		                ZD_MAX_UNITS_PER_REQUEST);
+	for (uint32_t i = 0; i < count && !rc; i++) {
+		if (!units[i] || units[i]->group->client != client)
+			rc = zd_err_set(norms.err, ZEROD_E_INVALID, "units[%u] is %s", i,
+			                units[i] ? "another client's" : "NULL");
+		else
+			ids[i] = units[i]->shared->id;
+	}
+	if (rc)
+		return rc;
+	get.group = group->id;
+	get.n_units = count;
+	get.units = ids;
+	request.body_case = ZD__REQUEST__BODY_STEP_GET;
+	request.step_get = &get;
+	return zc_call(client, &request, deadline_ms, take_norms, &norms);
+}
+
+/* ---- The end ------------------------------------------------------------------------------------------- */
+
+/* With the lock. */
+static void end_over(struct zerod_client *client, const struct zc_op *op)
+{
+	const uint64_t *id = op->data;
+	struct zerod_group *group = zc_group_find(client, *id);
+
+	if (group && group->step_ending == op)
+		group->step_ending = NULL;
+	if (group && group->step_ending_before == op)
+		group->step_ending_before = NULL;
+}
+
+static int end_answered(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
+                        struct zd_err *err)
+{
+	(void)reply;
+	(void)err;
+	end_over(client, op);
+	return 0;
+}
+
+/* A step that is begun can be ended, whatever becomes of its group: its rank has left meanwhile. */
+static void end_failed(struct zerod_client *client, struct zc_op *op)
+{
+	end_over(client, op);
+}
+
+static const struct zc_ticket_type end_type = {
+        .what = "the end of a step",
+        .answered = end_answered,
+        .failed = end_failed,
+        .deinit = zc_ticket_free_data,
+};
+
+/* With the lock. They end in order. */
+static void note_before(struct zerod_group *group)
+{
+	if (group->step_ending)
+		group->step_ending_before = group->step_ending;
+	group->step_ending = NULL;
+}
+
+int zc_step_await(zerod_group *group, uint32_t left, uint64_t deadline_ns, struct zd_err *err)
+{
+	struct zerod_client *client = group->client;
+	struct zc_op *op;
+	int rc = 0;
+
+	pthread_mutex_lock(&client->lock);
+	op = group->step_ending_before;
+	if (group->step_ending && left == 0)
+		op = group->step_ending;
+	else if (!group->step_ending && left > 0) /* that one is the only one */
+		op = NULL;
+	if (op) {
+		op->refs++;
+		pthread_mutex_unlock(&client->lock);
+		zc_flush(client); /* it may be corked */
+		pthread_mutex_lock(&client->lock);
+		rc = zc_wait_answer(client, op, deadline_ns); /* the daemon does not keep this deadline */
+		zc_ticket_unref(client, op);
+	}
+	pthread_mutex_unlock(&client->lock);
+	return rc ? zd_err_set(err, rc, "waited for the sums of the step that was ended") : 0;
+}
+
+int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t nstreams,
+                   const struct zerod_wait_options *options)
+{
+	uint32_t deadline_ms;
+	struct zerod_client *client = zc_group_client(group);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__StepEnd end = ZD__STEP_END__INIT;
+	struct zc_fence_args fences;
+	struct zd_err *err;
+	ZC_INSIDE(client);
+	int rc = zc_enter_group_quietly(group, &err);
+
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, err);
+	if (!rc)
+		rc = zc_streams_fence(client, streams, nstreams, &fences, err);
+	if (rc)
+		return rc;
+	end.group = group->id;
+	end.n_fences = fences.count;
+	end.fences = fences.pointers;
+	request.body_case = ZD__REQUEST__BODY_STEP_END;
+	request.step_end = &end;
+	pthread_mutex_lock(&client->lock);
+	note_before(group);
+	pthread_mutex_unlock(&client->lock);
+	if (group->target_bound && group->stepped_ahead) /* without a deadline: no call would retry */
+		rc = zc_post_for_group(group, &end_type, NULL, &request, &group->step_ending, err);
+	else
+		rc = zc_call(client, &request, deadline_ms, NULL, NULL);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	group->target_bound = false;
+	zc_targets_forget(group);
+	pthread_mutex_unlock(&client->lock);
+	return 0;
+}

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * target.c - this rank's reduced gradients: the target of a step, and its places that are lent before the
+ * step.
+ *
+ * The flat targets are bound to the group between step_begin and step_end; each unit has its place in one.
+ * zerod_reduce_wait() lends the unit's place until the unit's next contribution or the step. A stream that
+ * waited for a lent place is marked. When the place is returned, the fences are behind all work that marked
+ * streams have then, and the daemon waits for them before it stores another sum there. So a program need not
+ * name its readers.
+ */
+#include "client/lib/gradients/target.h"
+
+#include <zerod_optimizer.h>
+
+#include "client/lib/base/enter.h"
+#include "client/lib/base/options.h"
+#include "client/lib/conn/request.h"
+#include "client/lib/segments/segment.h"
+#include "client/lib/streams/stream.h"
+
+/* ---- Loans --------------------------------------------------------------------------------------------- */
+
+void zc_targets_forget(struct zerod_group *group)
+{
+	const struct zerod_unit *unit;
+
+	LIST_FOREACH (unit, &group->units, link) {
+		group->client->nlent -= unit->shared->target_lent;
+		unit->shared->target_lent = false;
+	}
+}
+
+/* Fences behind all work of the streams that may access lent places. */
+static int fence_readers(struct zerod_client *client, struct zc_fence_args *fences, struct zd_err *err)
+{
+	zerod_stream *readers[ZD_MAX_FENCES], *stream;
+	uint32_t count = 0;
+	bool too_many = false;
+
+	pthread_mutex_lock(&client->lock);
+	LIST_FOREACH (stream, &client->streams, link) {
+		if (!stream->end_reader)
+			continue;
+		too_many = count == ZD_MAX_FENCES;
+		if (too_many)
+			break;
+		readers[count++] = stream;
+	}
+	pthread_mutex_unlock(&client->lock);
+	if (too_many)
+		return zd_err_set(err, ZEROD_E_LIMIT,
+		                  "more than %u streams have waited for reduced gradients", ZD_MAX_FENCES);
+	return zc_streams_fence(client, readers, count, fences, err);
+}
+
+/* With the lock. */
+static void unmark_readers(struct zerod_client *client)
+{
+	zerod_stream *stream;
+
+	if (client->nlent > 0)
+		return;
+	LIST_FOREACH (stream, &client->streams, link)
+		stream->end_reader = NULL;
+}
+
+/* Their loans end. */
+static int return_places(struct zerod_client *client, struct zc_unit *const *units, uint32_t count,
+                         struct zd_err *err)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__TargetReturn back = ZD__TARGET_RETURN__INIT;
+	uint64_t ids[ZD_MAX_UNITS_PER_REQUEST];
+	struct zc_fence_args fences;
+	int rc = fence_readers(client, &fences, err);
+
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < count; i++)
+		ids[i] = units[i]->id;
+	back.n_units = count;
+	back.units = ids;
+	back.n_fences = fences.count;
+	back.fences = fences.pointers;
+	request.body_case = ZD__REQUEST__BODY_TARGET_RETURN;
+	request.target_return = &back;
+	rc = zc_post_detached(client, units[0], "return of the target", &request, err);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	for (uint32_t i = 0; i < count; i++) {
+		client->nlent -= units[i]->target_lent;
+		units[i]->target_lent = false;
+	}
+	unmark_readers(client);
+	pthread_mutex_unlock(&client->lock);
+	return 0;
+}
+
+int zc_target_return(struct zerod_client *client, struct zc_unit *unit, struct zd_err *err)
+{
+	bool lent;
+
+	pthread_mutex_lock(&client->lock);
+	lent = unit->target_lent;
+	pthread_mutex_unlock(&client->lock);
+	return lent ? return_places(client, &unit, 1, err) : 0;
+}
+
+/* Whether the loan outlives the end of a backward that skips the rest: no further sum is stored there. */
+static bool outlives_backward(const struct zerod_unit *unit)
+{
+	return unit->shared->untargeted && unit->shared->lent_in == unit->group->nbackwards;
+}
+
+/* Up to `most` units whose places are lent; of the group, or of all (NULL). */
+static uint32_t find_lent(struct zerod_client *client, const struct zerod_group *only, bool in_backward,
+                          struct zc_unit **units, uint32_t most)
+{
+	const struct zerod_group *group;
+	const struct zerod_unit *unit;
+	uint32_t count = 0;
+
+	pthread_mutex_lock(&client->lock);
+	LIST_FOREACH (group, &client->groups, link) {
+		if (client->nlent == 0 || (only && group != only))
+			continue;
+		LIST_FOREACH (unit, &group->units, link) {
+			if (unit->shared->target_lent && !(in_backward && outlives_backward(unit)) &&
+			    count < most)
+				units[count++] = unit->shared;
+		}
+	}
+	pthread_mutex_unlock(&client->lock);
+	return count;
+}
+
+static int return_all(struct zerod_client *client, const struct zerod_group *only, bool in_backward,
+                      struct zd_err *err)
+{
+	struct zc_unit *units[ZD_MAX_UNITS_PER_REQUEST];
+	uint32_t count;
+	int rc = 0;
+
+	while (!rc && (count = find_lent(client, only, in_backward, units, ZD_MAX_UNITS_PER_REQUEST)) > 0)
+		rc = return_places(client, units, count, err);
+	return rc;
+}
+
+int zc_targets_return(struct zerod_group *group, bool in_backward, struct zd_err *err)
+{
+	return return_all(group->client, group, in_backward, err);
+}
+
+int zerod_target_return(zerod_unit *unit)
+{
+	struct zd_err *err;
+	ZC_INSIDE(zc_unit_client(unit));
+	int rc = zc_enter_group(zc_unit_group(unit), &err);
+
+	return rc ? rc : zc_target_return(unit->group->client, unit->shared, err);
+}
+
+/* After an error the places stay lent, so that no sum is stored there. */
+static void end_reader(const zerod_stream *stream)
+{
+	struct zd_err ignored;
+
+	if (return_all(stream->client, NULL, false, &ignored))
+		return;
+}
+
+/* ---- Waiting for a sum --------------------------------------------------------------------------------- */
+
+struct lending {
+	struct zerod_client *client;
+	struct zerod_unit *unit;
+	zerod_stream *stream;
+	/* Of the reply: another thread's step may return the unit's place before the call ends. */
+	struct zc_location place;
+	struct zerod_target target;
+	struct zc_fences fences;
+	struct zd_err *err;
+};
+
+static int take_place(const Zd__Reply *reply, void *arg)
+{
+	struct lending *lending = arg;
+	struct zc_unit *unit = lending->unit->shared;
+	const Zd__ReduceWaitReply *from = reply->reduce_wait;
+	struct zc_location *place = &lending->place;
+	size_t each;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_REDUCE_WAIT, lending->err);
+
+	if (rc)
+		return rc;
+	each = zerod_dtype_bytes((enum zerod_dtype)from->target_dtype);
+	if (each == 0)
+		return zd_err_set(lending->err, ZEROD_E_PROTOCOL, "the daemon's target has dtype %u",
+		                  from->target_dtype);
+	pthread_mutex_lock(&lending->client->lock);
+	rc = zc_location_take(lending->client, from->target, unit->target_numel * each, each, place,
+	                      lending->err);
+	if (!rc)
+		rc = zc_fences_take(lending->client, from->n_fences, from->fences, &lending->fences,
+		                    lending->err);
+	if (!rc) {
+		lending->client->nlent += !unit->target_lent;
+		unit->target_lent = true;
+		unit->lent_in = lending->unit->group->nbackwards;
+		unit->target_place = *place;
+		unit->target_dtype = (enum zerod_dtype)from->target_dtype;
+		lending->target = (struct zerod_target){.shard_numel = unit->target_numel,
+		                                        .true_numel = unit->target_true_numel,
+		                                        .dtype = unit->target_dtype};
+		if (lending->stream)
+			lending->stream->end_reader = end_reader;
+	}
+	pthread_mutex_unlock(&lending->client->lock);
+	return rc;
+}
+
+static int in_doubt(struct zd_err *err)
+{
+	return zd_err_set(err, ZEROD_E_STATE, "there is no target until zerod_session_reset() has succeeded");
+}
+
+static int map_place(struct lending *lending)
+{
+	struct zerod_client *client = lending->client;
+	zerod_stream *stream = lending->stream;
+	int rc;
+
+	pthread_mutex_lock(&client->lock);
+	if (lending->unit->group->target_in_doubt)
+		rc = in_doubt(lending->err);
+	else
+		rc = zc_location_map(client, &lending->place, &lending->target.data, lending->err);
+	if (!rc && stream && stream->ops->reach)
+		rc = stream->ops->reach(stream, zc_segment_find(client, lending->place.segment),
+		                        lending->err);
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* The stream's work may touch the place, behind the sum. */
+static int let_stream_wait(const struct lending *lending)
+{
+	struct zc_fences none = {.count = 0};
+	const struct zc_stream_wait wait = {.fences = &lending->fences, .copied = &none};
+
+	if (zc_fences_poll(lending->client, &lending->fences) == 1)
+		return 0;
+	return lending->stream->ops->wait(lending->stream, &wait, lending->err);
+}
+
+int zerod_reduce_wait(zerod_unit *unit, const struct zerod_wait_options *options, zerod_stream *stream,
+                      struct zerod_target *target)
+{
+	struct lending lending = {.client = zc_unit_client(unit), .unit = unit, .stream = stream};
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__ReduceWait wait = ZD__REDUCE_WAIT__INIT;
+	uint32_t deadline_ms = 0;
+	ZC_INSIDE(lending.client);
+	int rc = zc_enter_group(zc_unit_group(unit), &lending.err);
+
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, lending.err);
+	if (!rc)
+		rc = zc_result_check(target, "target", lending.err);
+	if (!rc)
+		rc = zc_stream_check(lending.client, stream, lending.err);
+	if (rc)
+		return rc;
+	wait.unit = unit->shared->id;
+	wait.ahead = stream != NULL;
+	request.body_case = ZD__REQUEST__BODY_REDUCE_WAIT;
+	request.reduce_wait = &wait;
+	rc = zc_call(lending.client, &request, deadline_ms, take_place, &lending);
+	if (rc)
+		return rc;
+	rc = map_place(&lending);
+	if (!rc && stream)
+		rc = let_stream_wait(&lending);
+	zc_fences_deinit(&lending.fences);
+	if (!rc)
+		zc_result_fill(target, &lending.target, sizeof(*target));
+	return rc;
+}
+
+/* ---- Where it is --------------------------------------------------------------------------------------- */
+
+/* Returns the unit's place in its group's target. With the lock. */
+static int find_slice(const struct zerod_group *group, const struct zc_unit *unit, struct zc_location *slice,
+                      struct zd_err *err)
+{
+	const struct zc_location *target = &group->targets[unit->on_host];
+	size_t element = zerod_dtype_bytes(group->target_dtype);
+	uint64_t offset_bytes, bytes;
+
+	if (unit->frozen)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen and has no target", unit->name);
+	if (unit->target_lent && !group->target_in_doubt) {
+		*slice = unit->target_place;
+		return 0;
+	}
+	if (unit->untargeted && !group->target_in_doubt)
+		return zd_err_set(err, ZEROD_E_STATE,
+		                  "unit '%s' has no place in the target: zerod_reduce_wait() lends its sum",
+		                  unit->name);
+	if (!group->target_bound && !group->target_in_doubt)
+		return zd_err_set(err, ZEROD_E_STATE,
+		                  "unit '%s' has no target outside step_begin and step_end, unless "
+		                  "zerod_reduce_wait() has waited for its gradient",
+		                  unit->name);
+	if (group->target_in_doubt)
+		return in_doubt(err);
+	offset_bytes = unit->target_offset_numel * element; /* both were checked when they were received */
+	bytes = unit->target_numel * element;
+	if (offset_bytes > target->bytes || bytes > target->bytes - offset_bytes)
+		return zd_err_set(
+		        err, ZEROD_E_STATE,
+		        "unit '%s' was registered after the target was bound, which it has no part in",
+		        unit->name);
+	*slice = (struct zc_location){target->segment, target->offset + offset_bytes, bytes};
+	return 0;
+}
+
+int zerod_target_get(zerod_unit *unit, struct zerod_target *target)
+{
+	struct zerod_client *client = zc_unit_client(unit);
+	struct zc_location slice;
+	struct zd_err *err;
+	void *data;
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(zc_unit_group(unit), &err);
+
+	if (!rc)
+		rc = zc_result_check(target, "target", err);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&client->lock);
+	rc = find_slice(unit->group, unit->shared, &slice, err);
+	if (!rc)
+		rc = zc_location_map(client, &slice, &data, err);
+	if (!rc)
+		zc_result_fill(target,
+		               &(struct zerod_target){
+		                       .data = data,
+		                       .shard_numel = unit->shared->target_numel,
+		                       .true_numel = unit->shared->target_true_numel,
+		                       .dtype = unit->shared->target_lent ? unit->shared->target_dtype
+		                                                          : unit->group->target_dtype,
+		               },
+		               sizeof(*target));
+	pthread_mutex_unlock(&client->lock);
+	return rc;
+}
+
+/* ---- Resets -------------------------------------------------------------------------------------------- */
+
+void zc_targets_doubt(struct zerod_client *client)
+{
+	struct zerod_group *group;
+
+	LIST_FOREACH (group, &client->groups, link)
+		group->target_in_doubt = group->target_bound || client->nlent > 0;
+}
+
+static void group_lost(struct zerod_group *group)
+{
+	group->target_bound = false;
+	zc_targets_forget(group);
+}
+
+static bool is_named(const Zd__SessionResetReply *reply, uint64_t group)
+{
+	for (size_t i = 0; i < reply->n_steps; i++)
+		if (reply->steps[i] == group)
+			return true;
+	return false;
+}
+
+void zc_targets_settle(struct zerod_client *client, const Zd__SessionResetReply *reply)
+{
+	struct zerod_group *group;
+
+	LIST_FOREACH (group, &client->groups, link) {
+		if (group->target_in_doubt && reply && !is_named(reply, group->id))
+			group_lost(group);
+		group->target_in_doubt = false;
+	}
+}

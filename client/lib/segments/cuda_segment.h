@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_segment.h - segments as GPUs have them mapped, without types of the driver. */
+#ifndef ZD_CLIENT_CUDA_SEGMENT_H
+#define ZD_CLIENT_CUDA_SEGMENT_H
+
+#include "client/lib/segments/segment.h"
+
+struct zc_cuda;
+
+/* Maps the range's segments, of which each may be NULL and all are mapped already, side by side. */
+int zc_cuda_range_map(struct zerod_client *client, struct zc_range *range, struct zc_segment *const *segments,
+                      struct zd_err *err) __attribute__((warn_unused_result));
+void zc_cuda_range_unmap(struct zerod_client *client, struct zc_range *range);
+
+/* Imports and maps the segment, readable and writable by its own GPU. PROTOCOL if the descriptor is not GPU
+ * memory, or the segment's device was not joined. With the lock. */
+int zc_cuda_segment_map(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
+        __attribute__((warn_unused_result));
+
+/* Lets the GPUs of this process access a mapped segment of host memory, which takes 60 ms for each GiB. Done
+ * once, until the segment is unmapped. With the lock. */
+int zc_cuda_segment_register(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Unmaps a segment whose memory nothing uses any more; of host memory, ends the GPUs' access only. With the
+ * lock and page_lock. */
+void zc_cuda_segment_unmap(struct zerod_client *client, struct zc_segment *segment);
+/* Grants or revokes the GPU's access to a mapped segment, which keeps its content. With page_lock. */
+int zc_cuda_segment_protect(struct zerod_client *client, const struct zc_segment *segment, bool open,
+                            struct zd_err *err) __attribute__((warn_unused_result));
+/* Unmaps all segments at the client's end. */
+void zc_cuda_segments_unmap(struct zerod_client *client, struct zc_cuda *cuda);
+
+#endif

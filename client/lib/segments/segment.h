@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * segment.h - the daemon's memory in this process: segments, and ranges in which several are side by side.
+ */
+#ifndef ZD_CLIENT_SEGMENT_H
+#define ZD_CLIENT_SEGMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define HASH_NONFATAL_OOM 1 /* an element that could not be added has hh.tbl NULL */
+#include <uthash.h>
+
+#include <zerod.h>
+
+#include "base/err.h"
+#include "client/lib/base/client.h"
+#include "client/lib/base/location.h"
+#include "proto/zerod.pb-c.h"
+
+struct zc_gpu;
+struct zerod_mapping;
+
+struct zc_segment {
+	uint32_t id;
+	uint32_t device;
+	uint64_t bytes;
+	bool is_file;                  /* memory of the host; else of a GPU */
+	bool registered;               /* of a file: GPUs of this process may access it */
+	int fd;                        /* -1 once the segment is mapped */
+	void *map;                     /* NULL until the first use; on GPUs a GPU address */
+	struct zerod_mapping *mapping; /* of a mapped file */
+	const struct zc_gpu *gpu;      /* the GPU that has the segment mapped; NULL: an emulated device */
+	uint32_t *page_holders; /* strict: of each page, or of the segment; NULL until the first hold */
+	uint64_t nholds;        /* strict: holds that name the segment */
+	struct zc_segment *next_retired;
+	UT_hash_handle hh;
+};
+
+#define ZC_RANGE_PARTS 3u
+
+/* Addresses at which the segments of such a buffer are mapped side by side (range.c). */
+struct zc_range {
+	uint32_t segments[ZC_RANGE_PARTS]; /* 0: none */
+	void *map;
+	uint64_t bytes;
+	struct zerod_mapping *mapping; /* of host memory; NULL: of a GPU, which is: */
+	const struct zc_gpu *gpu;
+	UT_hash_handle hh;
+};
+
+/* ---- segment.c ----------------------------------------------------------------------------------------- */
+
+/* All functions below: with the lock. */
+
+/* Finds the segment; NULL: the daemon never sent it. */
+struct zc_segment *zc_segment_find(struct zerod_client *client, uint32_t id);
+/* Adds a segment. Takes ownership of the descriptor, also after an error. PROTOCOL for a description that
+ * does not match the descriptor. */
+int zc_segment_add(struct zerod_client *client, const Zd__Segment *segment, int fd, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Checks that the location lies in a known segment, holds `min_bytes`, and is aligned for elements of `align`
+ * bytes. */
+int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint64_t min_bytes, size_t align,
+                     struct zc_location *location, struct zd_err *err) __attribute__((warn_unused_result));
+/* Returns in *data the address of a location that was checked. Maps the segment at the first use. Errors:
+ * SYSTEM if mapping fails; STALE if the location was released meanwhile and its segment has retired. */
+int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
+                    struct zd_err *err) __attribute__((warn_unused_result));
+
+/* ---- range.c ------------------------------------------------------------------------------------------- */
+
+/* Returns in *data the address of the first slice of a buffer in place, whose frames were checked. Errors: as
+ * zc_location_map(). */
+int zc_range_map(struct zerod_client *client, const struct zc_frames *frames, void **data, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Unmaps all ranges that contain the segment. */
+void zc_ranges_drop(struct zerod_client *client, uint32_t segment);
+/* Frees all ranges; those of GPUs are unmapped already. */
+void zc_ranges_free(struct zerod_client *client);
+
+/* ---- retire.c ------------------------------------------------------------------------------------------ */
+
+/* Unmaps a segment that the daemon retires, and in which it names no location any more; the unmapping will be
+ * reported. PROTOCOL if the segment was never sent. */
+int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *err)
+        __attribute__((warn_unused_result));
+void zc_segments_free(struct zerod_client *client);
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stream.c - the part that streams of every kind share: their timelines, and the client's list of them.
+ *
+ * Invariant: a timeline's values are written in the order in which they were reserved. So another stream gets
+ * a timeline only when its last value has been written, which for a GPU's stream may be long after its handle
+ * was freed.
+ */
+#include "client/lib/streams/stream.h"
+
+#include "client/lib/base/enter.h"
+#include "client/lib/conn/request.h"
+
+/* ---- Timelines ----------------------------------------------------------------------------------------- */
+
+static bool is_written(const struct zerod_client *client, uint32_t timeline)
+{
+	uint64_t counter = __atomic_load_n(&client->client_page[timeline], __ATOMIC_ACQUIRE);
+
+	return zc_fence_reached(counter, client->timeline_value[timeline]);
+}
+
+int zc_timeline_take(struct zerod_client *client, uint32_t *timeline, uint64_t *value, struct zd_err *err)
+{
+	uint32_t limit = client->ntimelines < ZEROD_MAX_STREAMS ? client->ntimelines : ZEROD_MAX_STREAMS;
+	uint32_t i = 0;
+
+	pthread_mutex_lock(&client->lock);
+	while (i < limit && (client->timeline_used[i] || !is_written(client, i)))
+		i++;
+	if (i < limit) {
+		client->timeline_used[i] = true;
+		*timeline = i;
+		*value = client->timeline_value[i];
+	}
+	pthread_mutex_unlock(&client->lock);
+	if (i == limit)
+		return zd_err_set(err, ZEROD_E_LIMIT, "the session has %u streams already", limit);
+	return 0;
+}
+
+void zc_timeline_give(struct zerod_client *client, uint32_t timeline, uint64_t value)
+{
+	pthread_mutex_lock(&client->lock);
+	client->timeline_used[timeline] = false;
+	client->timeline_value[timeline] = value;
+	pthread_mutex_unlock(&client->lock);
+}
+
+/* ---- The list ------------------------------------------------------------------------------------------ */
+
+int zc_stream_check(const struct zerod_client *client, const zerod_stream *stream, struct zd_err *err)
+{
+	if (stream && stream->client != client)
+		return zd_err_set(err, ZEROD_E_INVALID, "the stream belongs to another client");
+	return 0;
+}
+
+void zc_stream_add(zerod_stream *stream)
+{
+	pthread_mutex_lock(&stream->client->lock);
+	LIST_INSERT_HEAD(&stream->client->streams, stream, link);
+	pthread_mutex_unlock(&stream->client->lock);
+}
+
+int zc_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg, void *owned, struct zd_err *err)
+{
+	int rc = stream->ops->launch(stream, fn, arg, owned, err);
+
+	return rc == ZEROD_E_STATE && zc_is_hung_up(stream->client) ? zc_loss_say(stream->client, err) : rc;
+}
+
+void zc_stream_forget(zerod_stream *stream)
+{
+	LIST_REMOVE(stream, link);
+	stream->ops->forget(stream);
+}

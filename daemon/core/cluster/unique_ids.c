@@ -109,5 +109,20 @@ static int ids_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	return 0;
 }
 
-const struct zd_request_type zd_req_unique_ids = {
-        .name = "unique_ids", .begin = ids_begin, .attempt = ids_attempt};
+static void ids_free(struct zd_request *req)
+{
+	free(req->u.unique_ids.bytes);
+	free(req->u.unique_ids.job);
+	free(req->u.unique_ids.group);
+}
+
+static size_t ids_bytes(const struct zd_request *req)
+{
+	return (size_t)req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
+}
+
+const struct zd_request_type zd_req_unique_ids = {.name = "unique_ids",
+                                                  .begin = ids_begin,
+                                                  .attempt = ids_attempt,
+                                                  .free = ids_free,
+                                                  .bytes = ids_bytes};

@@ -185,4 +185,22 @@ static int agree_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	return 0;
 }
 
-const struct zd_request_type zd_req_group_agree = {"group_agree", agree_begin, agree_attempt, agree_cancel};
+static void agree_free(struct zd_request *req)
+{
+	free(req->u.agree.values);
+	if (req->u.agree.result && --req->u.agree.result->refs == 0)
+		free(req->u.agree.result);
+}
+
+/* The values, and the result, which is the round's. */
+static size_t agree_bytes(const struct zd_request *req)
+{
+	return 2 * sizeof(double) * req->u.agree.count;
+}
+
+const struct zd_request_type zd_req_group_agree = {.name = "group_agree",
+                                                   .begin = agree_begin,
+                                                   .attempt = agree_attempt,
+                                                   .cancel = agree_cancel,
+                                                   .free = agree_free,
+                                                   .bytes = agree_bytes};

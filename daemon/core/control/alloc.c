@@ -208,5 +208,6 @@ static int free_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	return 0;
 }
 
-const struct zd_request_type zd_req_alloc = {"alloc", alloc_begin, alloc_attempt, alloc_cancel};
+const struct zd_request_type zd_req_alloc = {
+        .name = "alloc", .begin = alloc_begin, .attempt = alloc_attempt, .cancel = alloc_cancel};
 const struct zd_request_type zd_req_free = {.name = "free", .begin = free_begin};

@@ -165,5 +165,7 @@ void zd_barrier_check(const struct zd_group *group)
 	zd_assert(reached < group->local_world_size || (group->cluster && group->cluster->barrier.pending));
 }
 
-const struct zd_request_type zd_req_group_barrier = {"group_barrier", barrier_begin, barrier_attempt,
-                                                     barrier_cancel};
+const struct zd_request_type zd_req_group_barrier = {.name = "group_barrier",
+                                                     .begin = barrier_begin,
+                                                     .attempt = barrier_attempt,
+                                                     .cancel = barrier_cancel};

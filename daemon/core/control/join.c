@@ -590,7 +590,11 @@ static int end_job_begin(struct zd_engine *e, struct zd_request *req, const stru
 	return 0;
 }
 
-const struct zd_request_type zd_req_group_join = {"group_join", join_begin, join_attempt, join_cancel};
+const struct zd_request_type zd_req_group_join = {.name = "group_join",
+                                                  .begin = join_begin,
+                                                  .attempt = join_attempt,
+                                                  .cancel = join_cancel,
+                                                  .forms_group = true};
 const struct zd_request_type zd_req_group_leave = {.name = "group_leave", .begin = leave_begin};
 const struct zd_request_type zd_req_abort_group = {.name = "abort_group", .begin = abort_begin};
 const struct zd_request_type zd_req_end_job = {.name = "end_job", .begin = end_job_begin};

@@ -40,7 +40,7 @@ static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request,
 	        .session = session, .request = request, .kind = kind, .status = status, .error = text};
 	zd_assert(status < 0 && (unsigned)-status < ZD_NERRORS);
 	e->metrics.errors[-status]++;
-	if (kind == ZD_REQ_GATHER || kind == ZD_REQ_CONTEXT_BEGIN)
+	if (e->types[kind]->gathers)
 		zd_count(e, ZD_COUNT_GATHERS_FAILED, 1);
 	if (status == ZEROD_E_QUOTA || status == ZEROD_E_LIMIT || status == ZEROD_E_NO_MEMORY)
 		refuse_event(e, session, kind, status);
@@ -60,43 +60,9 @@ static struct zd_request *request_new(struct zd_engine *e)
 
 static void request_free(struct zd_engine *e, struct zd_request *req)
 {
-	switch (req->kind) {
-	case ZD_REQ_UPDATE_BEGIN:
-	case ZD_REQ_PUBLISH:
-		free(req->u.publish.parts);
-		break;
-	case ZD_REQ_RELEASE:
-	case ZD_REQ_STEP_END:
-		free(req->u.release.fences);
-		break;
-	case ZD_REQ_FORWARD_BEGIN:
-	case ZD_REQ_FORWARD_END:
-	case ZD_REQ_CLAIM_END:
-	case ZD_REQ_SCOPE_ABANDON:
-	case ZD_REQ_CONTEXT_END:
-		free(req->u.scope.fences);
-		break;
-	case ZD_REQ_CONTEXT_BEGIN:
-		free(req->u.gather.parts);
-		free(req->u.gather.versions);
-		break;
-	case ZD_REQ_STEP_GET:
-		free(req->u.reduce.units);
-		free(req->u.reduce.norms);
-		break;
-	case ZD_REQ_GROUP_AGREE:
-		free(req->u.agree.values);
-		if (req->u.agree.result && --req->u.agree.result->refs == 0)
-			free(req->u.agree.result);
-		break;
-	case ZD_REQ_UNIQUE_IDS:
-		free(req->u.unique_ids.bytes);
-		free(req->u.unique_ids.job);
-		free(req->u.unique_ids.group);
-		break;
-	default:
-		break;
-	}
+	if (req->type->free)
+		req->type->free(req);
+	free((void *)req->fences.fences);
 	free(req->failed_text);
 	free(req->args);
 	if (e->spare_request)
@@ -106,49 +72,19 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 }
 
 /* Whether the request counts against the limit of outstanding ones. One that was answered before its end does
- * not, since a unit or group has at most one of these; SET_PERSISTENT does, since a unit may have any
- * number. */
+ * not, since a unit or group has at most one of these, unless it was answered by its kind: a unit may have any
+ * number of these. */
 static bool counts(const struct zd_request *req)
 {
-	return !req->answered || req->kind == ZD_REQ_SET_PERSISTENT;
+	return !req->answered || req->type->answered_first;
 }
 
 /* Everything that request_free() frees, but for the text of a failure. */
 static uint32_t request_metadata_bytes(const struct zd_request *req)
 {
-	size_t bytes = sizeof(*req) + (req->args ? sizeof(*req->args) : 0);
-	switch (req->kind) {
-	case ZD_REQ_UPDATE_BEGIN:
-	case ZD_REQ_PUBLISH:
-		bytes += req->u.publish.nparts * sizeof(struct zd_part *);
-		break;
-	case ZD_REQ_RELEASE:
-	case ZD_REQ_STEP_END:
-		bytes += req->u.release.nfences * sizeof(struct zd_fence);
-		break;
-	case ZD_REQ_FORWARD_BEGIN:
-	case ZD_REQ_FORWARD_END:
-	case ZD_REQ_CLAIM_END:
-	case ZD_REQ_SCOPE_ABANDON:
-	case ZD_REQ_CONTEXT_END:
-		bytes += req->u.scope.nfences * sizeof(struct zd_fence);
-		break;
-	case ZD_REQ_CONTEXT_BEGIN:
-		bytes += req->u.gather.nparts * (sizeof(struct zd_part *) + sizeof(uint64_t));
-		break;
-	case ZD_REQ_STEP_GET:
-		bytes += req->u.reduce.nunits * (sizeof(uint64_t) + sizeof(double));
-		break;
-	case ZD_REQ_GROUP_AGREE: /* and the result, which is the round's */
-		bytes += 2 * sizeof(double) * req->u.agree.count;
-		break;
-	case ZD_REQ_UNIQUE_IDS:
-		bytes += (size_t)req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
-		break;
-	default:
-		break;
-	}
-	return (uint32_t)bytes;
+	size_t bytes = sizeof(*req) + (req->args ? sizeof(*req->args) : 0) +
+	               req->fences.count * sizeof(struct zd_fence);
+	return (uint32_t)(bytes + (req->type->bytes ? req->type->bytes(req) : 0));
 }
 
 static void begin_wait(struct zd_engine *e, struct zd_request *req)
@@ -288,16 +224,10 @@ void zd_request_answer(struct zd_engine *e, struct zd_request *req)
 	reply_well(e, req);
 }
 
-/* Whether the reply tells the session of a failure: clients do not wait for the reply to a prefetch. */
-static bool tells(const struct zd_request *req)
-{
-	return req->member && !(req->kind == ZD_REQ_GATHER && req->u.gather.prefetch);
-}
-
 /* Replies to the request, which is in no list, and frees it. */
 static void finish_request(struct zd_engine *e, struct zd_request *req, int status, const char *text)
 {
-	if (status == ZEROD_E_PEER_LOST && !req->answered && tells(req)) {
+	if (status == ZEROD_E_PEER_LOST && !req->answered && req->member && !req->unheard) {
 		req->member->told = req->member->group->generation;
 		zd_member_note_told(req->member);
 	}
@@ -310,8 +240,8 @@ static void finish_request(struct zd_engine *e, struct zd_request *req, int stat
 
 static void undo(struct zd_engine *e, struct zd_request *req)
 {
-	if (e->types[req->kind]->cancel && !req->args)
-		e->types[req->kind]->cancel(e, req);
+	if (req->type->cancel && !req->args)
+		req->type->cancel(e, req);
 }
 
 /* The loss of a rank is told before the request changes anything. A session that was told of all losses of
@@ -328,10 +258,9 @@ static int tell_loss(struct zd_engine *e, const struct zd_request *req, const st
 static int begin_request(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                          struct zd_err *err)
 {
-	const struct zd_request_type *type = e->types[req->kind];
 	int status = tell_loss(e, req, args, err);
-	if (status == 0 && type->begin)
-		status = type->begin(e, req, args, err);
+	if (status == 0 && req->type->begin)
+		status = req->type->begin(e, req, args, err);
 	if (status == ZD_WAIT && !req->args) {
 		req->args = zd_calloc(1, sizeof(*req->args));
 		*req->args = *args;
@@ -344,7 +273,6 @@ static int begin_request(struct zd_engine *e, struct zd_request *req, const stru
 
 static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	const struct zd_request_type *type = e->types[req->kind];
 	memset(&e->reply, 0, sizeof(e->reply));
 	if (req->failed) {
 		undo(e, req);
@@ -354,8 +282,8 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 	req->goes_on = false;
 	forget_segment(e, req);
 	int status = req->args ? begin_request(e, req, req->args, err) : 0;
-	if (status == 0 && type->attempt)
-		status = type->attempt(e, req, err);
+	if (status == 0 && req->type->attempt)
+		status = req->type->attempt(e, req, err);
 	if (status == ZD_WAIT)
 		zd_memory_note_wait(e, req);
 	if (status == ZD_WAIT && req->queued)
@@ -363,17 +291,11 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 	return status;
 }
 
-/* Releases have some room of their own, since other requests may wait for them. */
-static uint32_t outstanding_limit(const struct zd_request *req)
-{
-	return req->kind == ZD_REQ_RELEASE ? ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM : ZD_MAX_OUTSTANDING;
-}
-
 /* Whether one more request of the session may wait. */
 static int check_may_wait(const struct zd_engine *e, const struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_session *session = req->session;
-	if (session->outstanding >= outstanding_limit(req))
+	if (session->outstanding >= ZD_MAX_OUTSTANDING + req->type->room)
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u requests are outstanding already",
 		                  session->outstanding);
 	return zd_metadata_check_work(e, session, "a request that waits", request_metadata_bytes(req), err);
@@ -400,6 +322,7 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	req = request_new(e);
 	req->id = call->request;
 	req->kind = args->kind;
+	req->type = e->types[args->kind];
 	req->since_ns = e->now_ns;
 	req->deadline_ns = call->deadline_ns;
 	req->session = session;
@@ -427,8 +350,8 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 		enqueue_request(e, req);
 		if (req->goes_on)
 			zd_dirty(e, req->device);
-		if (req->kind == ZD_REQ_SET_PERSISTENT)
-			zd_request_answer(e, req); /* it only waits for earlier requests, and cannot fail */
+		if (req->type->answered_first)
+			zd_request_answer(e, req);
 	} else {
 		finish_request(e, req, status, err.text);
 	}
@@ -439,6 +362,16 @@ int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, u
 {
 	req->wait = (struct zd_wait){.kind = kind, .rank = rank, .a = a, .b = b};
 	return ZD_WAIT;
+}
+
+void zd_request_keep_fences(struct zd_request *req, const struct zd_fence_list *fences)
+{
+	struct zd_fence *copy;
+	if (fences->count == 0)
+		return;
+	copy = zd_calloc(fences->count, sizeof(*copy));
+	memcpy(copy, fences->fences, fences->count * sizeof(*copy));
+	req->fences = (struct zd_fence_list){fences->count, copy};
 }
 
 void zd_request_fail(struct zd_request *req, int status, const char *text)
@@ -506,7 +439,7 @@ void zd_request_expire(struct zd_engine *e, struct zd_request *req)
 	if (req->must_end)
 		return;
 	e->events->wait_text(e, req, req->session, reason);
-	zd_err_set(&err, ZEROD_E_DEADLINE, "%s: waited %llu ms for %s", e->types[req->kind]->name,
+	zd_err_set(&err, ZEROD_E_DEADLINE, "%s: waited %llu ms for %s", req->type->name,
 	           (unsigned long long)((e->now_ns - req->since_ns) / 1000000u), reason);
 	drop(e, req, ZEROD_E_DEADLINE, err.text);
 }
@@ -546,7 +479,7 @@ void zd_engine_drain(struct zd_engine *e)
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		struct zd_request *req, *next;
 		TAILQ_FOREACH_SAFE (req, &e->devices[i].queue, device_link, next) {
-			if (req->kind == ZD_REQ_GROUP_JOIN)
+			if (req->type->forms_group)
 				drop(e, req, ZEROD_E_SHUTDOWN,
 				     "the daemon is draining: ranks that are missing cannot join any more");
 		}

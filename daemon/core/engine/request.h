@@ -94,6 +94,7 @@ struct zd_request {
 	uint64_t id;     /* the client's */
 	uint64_t serial; /* the engine's; the row id of a waiting gather in the table of buffers */
 	enum zd_request_kind kind;
+	const struct zd_request_type *type; /* of its kind */
 	bool queued;
 	uint64_t told;            /* the member's `told` when the request began */
 	bool wants_memory;        /* a waiter of its uid's queue of the device */
@@ -103,11 +104,13 @@ struct zd_request {
 	bool cancelled;
 	bool answered; /* replied to before its end */
 	bool must_end; /* it cannot expire any more */
+	bool unheard;  /* its client does not wait for the reply, which so tells the session of no loss */
 	/* set by attempt(), which returns ZD_WAIT: it has done a part of long work, and is called in another
 	 * event for the next part */
 	bool goes_on;
 	/* begin() will be called again with these arguments; owned. NULL: begin() has succeeded */
 	struct zd_args *args;
+	struct zd_fence_list fences; /* of the client's streams, by zd_request_keep_fences(); owned */
 	uint32_t pending_ops;
 	int failed;            /* status of an op or segment that failed; with failed_text */
 	char *failed_text;     /* owned; NULL: none */
@@ -174,16 +177,12 @@ struct zd_request {
 		} gather; /* GATHER, CONTEXT_BEGIN */
 		struct {
 			struct zd_part *part;
-			uint32_t nfences;
-			struct zd_fence *fences; /* owned */
 			char tag[ZD_MAX_TAG_BYTES + 1];
-		} release; /* RELEASE, STEP_END */
+		} release; /* RELEASE */
 		struct {
 			struct zd_scope *scope; /* FORWARD_BEGIN: the parent, or NULL */
 			bool grad;
-			uint32_t nfences;
-			struct zd_fence *fences; /* owned */
-		} scope;                         /* FORWARD_BEGIN, and the requests that end a scope */
+		} scope; /* FORWARD_BEGIN, and the requests that end a scope */
 		struct {
 			struct zd_allocation *allocation;
 			uint64_t align;
@@ -226,12 +225,6 @@ struct zd_request {
 	} u;
 };
 
-/* Whether the request uses u.gather. */
-static inline bool zd_request_gathers(const struct zd_request *req)
-{
-	return req->kind == ZD_REQ_GATHER || req->kind == ZD_REQ_CONTEXT_BEGIN;
-}
-
 /*
  * The functions of a kind of request. Each may be NULL.
  *
@@ -242,6 +235,8 @@ static inline bool zd_request_gathers(const struct zd_request *req)
  *           again whenever the device is dirty and no op of the request is pending
  *   cancel  undoes begin and attempt of a waiting request: at its deadline, at the session's end, or after a
  *           failed op. Never called after an error of attempt
+ *   free    frees what `u` of the request owns, whatever became of the request
+ *   bytes   returns the size of that memory, which is charged while the request waits
  */
 struct zd_request_type {
 	const char *name;
@@ -249,12 +244,27 @@ struct zd_request_type {
 	             struct zd_err *err);
 	int (*attempt)(struct zd_engine *e, struct zd_request *req, struct zd_err *err);
 	void (*cancel)(struct zd_engine *e, struct zd_request *req);
+	void (*free)(struct zd_request *req);
+	size_t (*bytes)(const struct zd_request *req);
+	uint32_t room;    /* requests that may wait beyond ZD_MAX_OUTSTANDING, since others wait for them */
+	bool gathers;     /* it uses u.gather */
+	bool forms_group; /* it cannot complete once the daemon drains */
+	bool answered_first; /* is answered when it begins to wait: it waits for earlier requests, and cannot fail */
 };
+
+/* Requests of the engine itself have no type. */
+static inline bool zd_request_gathers(const struct zd_request *req)
+{
+	return req->type && req->type->gathers;
+}
+
 #define REQUEST(KIND, name) extern const struct zd_request_type zd_req_##name;
 #include "core/requests.def"
 
 /* Makes the request end with this error at its next attempt. The first error counts. */
 void zd_request_fail(struct zd_request *req, int status, const char *text);
+/* Copies the fences of the arguments, for the request's attempts. */
+void zd_request_keep_fences(struct zd_request *req, const struct zd_fence_list *fences);
 /* Replies with success and e->reply, from attempt(). The request then stays, without a deadline; its end
  * sends no reply. */
 void zd_request_answer(struct zd_engine *e, struct zd_request *req);

@@ -344,4 +344,5 @@ static int commit_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-const struct zd_request_type zd_req_commit = {"commit", commit_begin, commit_attempt, commit_cancel};
+const struct zd_request_type zd_req_commit = {
+        .name = "commit", .begin = commit_begin, .attempt = commit_attempt, .cancel = commit_cancel};

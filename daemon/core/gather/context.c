@@ -140,5 +140,21 @@ static int context_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	return 0;
 }
 
-const struct zd_request_type zd_req_context_begin = {"context_begin", context_begin, context_attempt,
-                                                     context_given_up};
+static void context_free(struct zd_request *req)
+{
+	free(req->u.gather.parts);
+	free(req->u.gather.versions);
+}
+
+static size_t context_bytes(const struct zd_request *req)
+{
+	return req->u.gather.nparts * (sizeof(struct zd_part *) + sizeof(uint64_t));
+}
+
+const struct zd_request_type zd_req_context_begin = {.name = "context_begin",
+                                                     .begin = context_begin,
+                                                     .attempt = context_attempt,
+                                                     .cancel = context_given_up,
+                                                     .free = context_free,
+                                                     .bytes = context_bytes,
+                                                     .gathers = true};

@@ -469,7 +469,7 @@ static int gather_begin(struct zd_engine *e, struct zd_request *req, const struc
 	if (req->u.gather.version == 0)
 		req->u.gather.version = zd_gather_version(part);
 	req->u.gather.uses = args->u.gather.uses ? args->u.gather.uses : 1;
-	req->u.gather.prefetch = args->u.gather.prefetch;
+	req->u.gather.prefetch = req->unheard = args->u.gather.prefetch;
 	req->u.gather.no_slot = args->u.gather.no_slot;
 	req->u.gather.scope = scope;
 	if (scope)
@@ -751,4 +751,8 @@ bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, u
 	return false;
 }
 
-const struct zd_request_type zd_req_gather = {"gather", gather_begin, gather_attempt, gather_cancel};
+const struct zd_request_type zd_req_gather = {.name = "gather",
+                                              .begin = gather_begin,
+                                              .attempt = gather_attempt,
+                                              .cancel = gather_cancel,
+                                              .gathers = true};

@@ -388,4 +388,5 @@ void zd_load_check(const struct zd_unit *unit)
 	                           : load->ops == 0 && nrequests > 0);
 }
 
-const struct zd_request_type zd_req_unit_load = {"unit_load", load_begin, load_attempt, load_cancel};
+const struct zd_request_type zd_req_unit_load = {
+        .name = "unit_load", .begin = load_begin, .attempt = load_attempt, .cancel = load_cancel};

@@ -543,4 +543,5 @@ void zd_move_check(const struct zd_unit *unit, uint64_t (*charged)[ZD_NCHARGES],
 	zd_assert(move->state == MOVE_COPYING ? move->ops > 0 : move->ops == 0 && nrequests > 0);
 }
 
-const struct zd_request_type zd_req_unit_place = {"unit_place", place_begin, place_attempt, place_cancel};
+const struct zd_request_type zd_req_unit_place = {
+        .name = "unit_place", .begin = place_begin, .attempt = place_attempt, .cancel = place_cancel};

@@ -49,11 +49,7 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, const stru
 	req->device = req->member->device;
 	req->u.release.part = part;
 	memcpy(req->u.release.tag, args->u.release.tag, strlen(args->u.release.tag) + 1); /* checked above */
-	req->u.release.nfences = fences->count;
-	if (fences->count > 0) {
-		req->u.release.fences = zd_calloc(fences->count, sizeof(*fences->fences));
-		memcpy(req->u.release.fences, fences->fences, fences->count * sizeof(*fences->fences));
-	}
+	zd_request_keep_fences(req, fences);
 	part->users++;
 	return 0;
 }
@@ -108,9 +104,12 @@ static int release_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	if (!lease)
 		return zd_err_set(err, ZEROD_E_NOT_HELD, "rank %u does not hold unit '%s' under tag '%s'",
 		                  zd_world_rank(zd_part_member(part)), part->unit->name, req->u.release.tag);
-	const struct zd_fence_list fences = {req->u.release.nfences, req->u.release.fences};
-	e->reply.u.release.lease_ended = zd_lease_release(e, part->buffer, lease, &fences);
+	e->reply.u.release.lease_ended = zd_lease_release(e, part->buffer, lease, &req->fences);
 	return 0;
 }
 
-const struct zd_request_type zd_req_release = {"release", release_begin, release_attempt, release_cancel};
+const struct zd_request_type zd_req_release = {.name = "release",
+                                               .begin = release_begin,
+                                               .attempt = release_attempt,
+                                               .cancel = release_cancel,
+                                               .room = ZD_RELEASE_ROOM};

@@ -122,4 +122,5 @@ static int resume_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-const struct zd_request_type zd_req_units_resume = {"units_resume", resume_begin, resume_attempt, NULL};
+const struct zd_request_type zd_req_units_resume = {
+        .name = "units_resume", .begin = resume_begin, .attempt = resume_attempt};

@@ -190,11 +190,7 @@ static int take_fences(struct zd_request *req, const struct zd_fence_list *fence
 	int status = zd_fences_check(fences, err);
 	if (status != 0)
 		return status;
-	req->u.scope.nfences = fences->count;
-	if (fences->count > 0) {
-		req->u.scope.fences = zd_calloc(fences->count, sizeof(*fences->fences));
-		memcpy(req->u.scope.fences, fences->fences, fences->count * sizeof(*fences->fences));
-	}
+	zd_request_keep_fences(req, fences);
 	return 0;
 }
 
@@ -254,7 +250,6 @@ static int forward_begin_begin(struct zd_engine *e, struct zd_request *req, cons
 /* Called once, directly after its begin: it never waits. */
 static int forward_begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	const struct zd_fence_list fences = {req->u.scope.nfences, req->u.scope.fences};
 	const struct zd_scope *parent = req->u.scope.scope;
 	uint32_t nmarked = parent ? 0 : mark_abandoned(req->member);
 	struct zd_scope *scope;
@@ -265,7 +260,7 @@ static int forward_begin_attempt(struct zd_engine *e, struct zd_request *req, st
 	}
 	scope->parent = parent ? parent->id : 0;
 	if (nmarked > 0)
-		e->reply.u.scope.nended = zd_scopes_end(e, req->member, &fences);
+		e->reply.u.scope.nended = zd_scopes_end(e, req->member, &req->fences);
 	e->reply.u.scope.ended = e->ended;
 	e->reply.u.scope.scope = scope->id;
 	return 0;
@@ -387,7 +382,6 @@ static void mark_nested(struct zd_engine *e, struct zd_scope *outer)
 
 static int end_try(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	const struct zd_fence_list fences = {req->u.scope.nfences, req->u.scope.fences};
 	struct zd_scope *scope = req->u.scope.scope;
 	int status = end_check(req, err);
 	if (status == 0 && req->kind != ZD_REQ_SCOPE_ABANDON) /* scope_abandon fails such gathers */
@@ -401,7 +395,7 @@ static int end_try(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 		return 0;
 	}
 	mark_nested(e, scope);
-	e->reply.u.scope.nended = zd_scopes_end(e, req->member, &fences);
+	e->reply.u.scope.nended = zd_scopes_end(e, req->member, &req->fences);
 	e->reply.u.scope.ended = e->ended;
 	return 0;
 }
@@ -414,9 +408,13 @@ static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	return status;
 }
 
-const struct zd_request_type zd_req_forward_begin = {"forward_begin", forward_begin_begin,
-                                                     forward_begin_attempt, NULL};
-const struct zd_request_type zd_req_forward_end = {"forward_end", end_begin, end_attempt, end_cancel};
-const struct zd_request_type zd_req_claim_end = {"claim_end", end_begin, end_attempt, end_cancel};
-const struct zd_request_type zd_req_scope_abandon = {"scope_abandon", end_begin, end_attempt, end_cancel};
-const struct zd_request_type zd_req_context_end = {"context_end", end_begin, end_attempt, end_cancel};
+const struct zd_request_type zd_req_forward_begin = {
+        .name = "forward_begin", .begin = forward_begin_begin, .attempt = forward_begin_attempt};
+const struct zd_request_type zd_req_forward_end = {
+        .name = "forward_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
+const struct zd_request_type zd_req_claim_end = {
+        .name = "claim_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
+const struct zd_request_type zd_req_scope_abandon = {
+        .name = "scope_abandon", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
+const struct zd_request_type zd_req_context_end = {
+        .name = "context_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};

@@ -699,6 +699,8 @@ static int unregister_begin(struct zd_engine *e, struct zd_request *req, const s
 	return 0;
 }
 
-const struct zd_request_type zd_req_unit_register = {"unit_register", register_begin, register_attempt,
-                                                     register_end};
+const struct zd_request_type zd_req_unit_register = {.name = "unit_register",
+                                                     .begin = register_begin,
+                                                     .attempt = register_attempt,
+                                                     .cancel = register_end};
 const struct zd_request_type zd_req_unit_unregister = {.name = "unit_unregister", .begin = unregister_begin};

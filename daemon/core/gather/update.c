@@ -526,8 +526,30 @@ static void persistent_cancel(struct zd_engine *e, struct zd_request *req)
 	zd_cluster_give_up(e, req->member, what);
 }
 
-const struct zd_request_type zd_req_update_begin = {"update_begin", update_begin, update_attempt,
-                                                    update_cancel};
-const struct zd_request_type zd_req_publish = {"publish", publish_begin, publish_attempt, publish_cancel};
-const struct zd_request_type zd_req_set_persistent = {"set_persistent", persistent_begin, persistent_attempt,
-                                                      persistent_cancel};
+static void parts_free(struct zd_request *req)
+{
+	free(req->u.publish.parts);
+}
+
+static size_t parts_bytes(const struct zd_request *req)
+{
+	return req->u.publish.nparts * sizeof(struct zd_part *);
+}
+
+const struct zd_request_type zd_req_update_begin = {.name = "update_begin",
+                                                    .begin = update_begin,
+                                                    .attempt = update_attempt,
+                                                    .cancel = update_cancel,
+                                                    .free = parts_free,
+                                                    .bytes = parts_bytes};
+const struct zd_request_type zd_req_publish = {.name = "publish",
+                                               .begin = publish_begin,
+                                               .attempt = publish_attempt,
+                                               .cancel = publish_cancel,
+                                               .free = parts_free,
+                                               .bytes = parts_bytes};
+const struct zd_request_type zd_req_set_persistent = {.name = "set_persistent",
+                                                      .begin = persistent_begin,
+                                                      .attempt = persistent_attempt,
+                                                      .cancel = persistent_cancel,
+                                                      .answered_first = true};

@@ -502,9 +502,10 @@ static void end_cancel(struct zd_engine *e, struct zd_request *req)
 	zd_sm_move(&zd_sm_backward, &w->backward, ZD_BACKWARD_RUNNING);
 }
 
-const struct zd_request_type zd_req_backward_begin = {"backward_begin", begin_begin, begin_attempt,
-                                                      begin_cancel};
-const struct zd_request_type zd_req_backward_end = {"backward_end", end_begin, end_attempt, end_cancel};
+const struct zd_request_type zd_req_backward_begin = {
+        .name = "backward_begin", .begin = begin_begin, .attempt = begin_attempt, .cancel = begin_cancel};
+const struct zd_request_type zd_req_backward_end = {
+        .name = "backward_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
 
 /* ---- The group's life ---------------------------------------------------------------------------------- */
 

@@ -380,5 +380,6 @@ void zd_bucket_row(struct zd_engine *e, struct zd_bucket *bucket, struct zd_row 
 	row->u.bucket.waits = scratch->wait_ptrs;
 }
 
-const struct zd_request_type zd_req_bucket_create = {"bucket_create", create_begin, create_attempt, NULL};
+const struct zd_request_type zd_req_bucket_create = {
+        .name = "bucket_create", .begin = create_begin, .attempt = create_attempt};
 const struct zd_request_type zd_req_bucket_destroy = {.name = "bucket_destroy", .begin = destroy_begin};

@@ -242,7 +242,8 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 	return 0;
 }
 
-const struct zd_request_type zd_req_reduce_wait = {"reduce_wait", wait_begin, wait_attempt, wait_end};
+const struct zd_request_type zd_req_reduce_wait = {
+        .name = "reduce_wait", .begin = wait_begin, .attempt = wait_attempt, .cancel = wait_end};
 
 /* ---- Return -------------------------------------------------------------------------------------------- */
 

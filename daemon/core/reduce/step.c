@@ -612,12 +612,11 @@ static void target_unused(struct zd_engine *e, struct zd_op *op, int status, con
 	zd_storage_unuse(e, op->owner);
 }
 
-/* Keeps the storage until the fences have passed. */
-static void drop_behind(struct zd_engine *e, const struct zd_request *req, const struct zd_fence_list *fences,
-                        struct zd_storage *storage)
+/* Keeps the storage until the fences of the request have passed. */
+static void drop_behind(struct zd_engine *e, const struct zd_request *req, struct zd_storage *storage)
 {
-	if (storage && zd_fences_watch(e, req->session, req->member->group->job, req->device->index, fences,
-	                               target_unused, storage, 0))
+	if (storage && zd_fences_watch(e, req->session, req->member->group->job, req->device->index,
+	                               &req->fences, target_unused, storage, 0))
 		zd_storage_use(storage);
 }
 
@@ -656,11 +655,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 		return status;
 	req->member = member;
 	req->device = member->device;
-	req->u.release.nfences = fences->count;
-	if (fences->count > 0) {
-		req->u.release.fences = zd_calloc(fences->count, sizeof(*fences->fences));
-		memcpy(req->u.release.fences, fences->fences, fences->count * sizeof(*fences->fences));
-	}
+	zd_request_keep_fences(req, fences);
 	member->reduce->nenders++;
 	zd_window_try_pass(e, member->reduce);
 	return 0;
@@ -669,7 +664,6 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 /* Waits while the target is promised, since sums may still write it. Steps end in order. */
 static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	const struct zd_fence_list fences = {req->u.release.nfences, req->u.release.fences};
 	struct zd_member_reduce *mr = zd_member_reduce(req->member);
 	struct zd_window *w = mr && mr->closing ? mr->closing : mr ? mr->w : NULL;
 	struct zd_storage *sum;
@@ -682,10 +676,10 @@ static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 		return 0;
 	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_NONE);
 	for (uint32_t i = 0; i < ZD_NTARGETS; i++)
-		drop_behind(e, req, &fences, w->targets[i].storage);
-	drop_behind(e, req, &fences, w->scalars);
+		drop_behind(e, req, w->targets[i].storage);
+	drop_behind(e, req, w->scalars);
 	TAILQ_FOREACH (sum, &w->sums, sum_link)
-		drop_behind(e, req, &fences, sum);
+		drop_behind(e, req, sum);
 	zd_targets_drop(e, w);
 	zd_window_end(e, w);
 	return 0;
@@ -699,8 +693,20 @@ static void end_cancel(struct zd_engine *e, struct zd_request *req)
 		mr->nenders--;
 }
 
-const struct zd_request_type zd_req_step_begin = {"step_begin", begin_begin, begin_attempt, begin_cancel};
+const struct zd_request_type zd_req_step_begin = {
+        .name = "step_begin", .begin = begin_begin, .attempt = begin_attempt, .cancel = begin_cancel};
+static void get_free(struct zd_request *req)
+{
+	free(req->u.reduce.units);
+	free(req->u.reduce.norms);
+}
+
+static size_t get_bytes(const struct zd_request *req)
+{
+	return req->u.reduce.nunits * (sizeof(uint64_t) + sizeof(double));
+}
+
 const struct zd_request_type zd_req_step_get = {
-        .name = "step_get", .begin = get_begin, .attempt = get_attempt};
+        .name = "step_get", .begin = get_begin, .attempt = get_attempt, .free = get_free, .bytes = get_bytes};
 const struct zd_request_type zd_req_step_end = {
         .name = "step_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
